@@ -1,0 +1,3 @@
+//! The artifact file.
+pub mod abi;
+pub mod manifest;

@@ -1,0 +1,228 @@
+//! What an artifact says about itself: a plain serde value, written as JSON in the first section.
+//!
+//! The compiler writes every stride, offset and count that a loader needs, so that the runtime obeys and never derives.
+use serde::{Deserialize, Serialize};
+
+/// Everything but the code: what shaped the artifact, the weights it wants and the steps it can run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The atomc version that wrote the file.
+    pub producer: String,
+    /// Every option and model fact that shaped the artifact, echoed. Its hash is the compile key.
+    pub config: serde_json::Value,
+    pub model: Model,
+    pub weights: Vec<Weight>,
+    pub cache: CacheSpec,
+    pub targets: Vec<Target>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// As `config.json` names it, e.g. `Qwen3ForCausalLM`.
+    pub architecture: String,
+    pub layers: usize,
+    pub hidden: usize,
+    pub vocab: usize,
+    /// Longest sequence that the model was made for.
+    pub max_positions: usize,
+    /// Token ids that end an answer, from `config.json` and `generation_config.json` where it lay beside it.
+    pub stop: Vec<u32>,
+    pub bos: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    F32,
+    F16,
+    BF16,
+    I32,
+}
+
+impl DType {
+    pub fn size(self) -> usize {
+        match self {
+            DType::F32 | DType::I32 => 4,
+            DType::F16 | DType::BF16 => 2,
+        }
+    }
+}
+
+/// One buffer of parameters in device memory, and how to make it from a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Weight {
+    /// For messages: the expression in one line, e.g. `concat(a.weight, b.weight)`.
+    pub name: String,
+    pub dtype: DType,
+    /// Logical shape, one or two dimensions.
+    pub shape: Vec<usize>,
+    pub layout: Layout,
+    /// Size of the buffer, padding included.
+    pub bytes: usize,
+    pub expr: WeightExpr,
+}
+
+/// Where element (row, column) of a weight lies. Padding is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Layout {
+    /// Row-major; `stride` elements from one row to the next. A vector is one row.
+    Rows { stride: usize },
+    /// Panels of `width` rows; inside a panel, groups of `group` consecutive columns; inside a group, row by row:
+    /// element (r, c) is at `((r / width) * (cols / group) + c / group) * width * group + (r % width) * group + c % group`.
+    /// `rows` and `cols` are the padded sizes.
+    Panels { width: usize, group: usize, rows: usize, cols: usize },
+}
+
+/// The weight plan: an expression over checkpoint tensors. Conversion to the weight's type and layout comes last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum WeightExpr {
+    /// A tensor of the checkpoint, of any float type, which must have this shape.
+    Tensor { name: String, shape: Vec<usize> },
+    Concat { axis: usize, parts: Vec<WeightExpr> },
+    Slice { axis: usize, start: usize, len: usize, of: Box<WeightExpr> },
+    /// Values that follow from the configuration alone (rotary frequencies).
+    Const { values: Vec<f32> },
+}
+
+/// The paged KV cache that the kernels expect: per layer a K and a V buffer of blocks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheSpec {
+    pub layers: usize,
+    /// Tokens in a block.
+    pub block_tokens: usize,
+    /// Bytes of one block in the K buffer of a layer, and the same in its V buffer.
+    pub k_block_bytes: usize,
+    pub v_block_bytes: usize,
+    pub dtype: DType,
+    pub heads: usize,
+    pub head_dim: usize,
+}
+
+/// One target: code variants, and the plans that are common to them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// `host`, later `gfx942`, `sm_90a`, …
+    pub name: String,
+    /// Best first: the loader takes the first whose features the device has.
+    pub variants: Vec<Variant>,
+    /// In the order in which a runtime should consider them.
+    pub plans: Vec<Plan>,
+}
+
+/// The same kernels for one level of an instruction set: one code object.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    /// `x86-64-v4-amx`, `x86-64-v3`, `gfx942`, …
+    pub name: String,
+    /// What the device must have, by the names that the device reports, e.g. `avx512f`.
+    pub features: Vec<String>,
+    /// Index of the section that holds the code object.
+    pub section: usize,
+    /// By the kernel number that launches use.
+    pub kernels: Vec<Kernel>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kernel {
+    pub symbol: String,
+    /// Schedule family: `rows`, `matvec`, …
+    pub family: String,
+    pub tasks: Tasks,
+    /// Bytes of scratch that each thread needs, 64-byte aligned.
+    pub scratch: usize,
+}
+
+/// How many independent tasks a launch has. Counts rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Tasks {
+    /// The same for every step.
+    Fixed { count: usize },
+    /// `ceil(tokens / per) * times`
+    Tokens { per: usize, times: usize },
+    /// `ceil(rows / per) * times`
+    Rows { per: usize, times: usize },
+    /// `tiles * times`: see [`crate::abi::Batch::tiles`].
+    Tiles { times: usize },
+}
+
+/// One way to run a step: launches in order over one arena.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// `decode` wants exactly one token of each sequence; `any` takes every mixture.
+    pub kind: PlanKind,
+    /// Most tokens in one step.
+    pub tokens: usize,
+    /// Most rows of logits in one step.
+    pub rows: usize,
+    pub arena_bytes: usize,
+    pub launches: Vec<Launch>,
+    pub logits: Logits,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlanKind {
+    Decode,
+    Any,
+}
+
+/// f32 logits in the arena: `rows` rows, `stride` elements apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Logits {
+    pub offset: usize,
+    pub stride: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    /// Index into each variant's `kernels`.
+    pub kernel: usize,
+    pub args: Vec<Arg>,
+    /// Which segment between attention boundaries this launch belongs to; boundaries have their own number.
+    pub segment: usize,
+    /// Module path of the model part, for reports, e.g. `model.layers.0.mlp`.
+    pub location: String,
+    /// Bytes that must move and operations that must happen at the plan's full size, cache reads aside.
+    pub bytes: u64,
+    pub flops: u64,
+}
+
+/// What one pointer of a kernel's argument array points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Arg {
+    Arena { offset: usize },
+    Weight { index: usize },
+    CacheK { layer: usize },
+    CacheV { layer: usize },
+    Input { which: Input },
+}
+
+/// What the caller gives for a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Input {
+    /// i32 [tokens]: token ids.
+    Ids,
+    /// i32 [tokens]: position of each token in its sequence.
+    Positions,
+    /// i32 [tokens]: length of the token's sequence after this step.
+    Lengths,
+    /// i32 [rows]: which tokens want logits.
+    Rows,
+    /// One [`crate::abi::Batch`].
+    Batch,
+}
