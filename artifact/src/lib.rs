@@ -1,3 +1,13 @@
-//! The artifact file.
+//! The artifact file: one manifest and the code objects it names, every byte of it under a checksum.
+//!
+//! The compiler calls [`write`], the runtime [`Artifact::open`]. Both hold the manifest to the same rules ([`check`]), so
+//! that what cannot be opened is not written, and whoever has an [`Artifact`] may follow its indices without looking.
 pub mod abi;
+pub mod check;
+mod error;
+mod file;
 pub mod manifest;
+
+pub use error::{Error, Part};
+pub use file::{Artifact, FORMAT_VERSION, Section, encode, write};
+pub use manifest::Manifest;

@@ -17,6 +17,18 @@ pub struct Manifest {
     pub targets: Vec<Target>,
 }
 
+impl Manifest {
+    /// The compile key: the hash of the producer and of everything that shaped the artifact.
+    pub fn key(&self) -> String {
+        let text = format!("{}\n{}", self.producer, self.config);
+        blake3::hash(text.as_bytes()).to_hex().to_string()
+    }
+
+    pub fn target(&self, name: &str) -> Option<&Target> {
+        self.targets.iter().find(|target| target.name == name)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
@@ -65,6 +77,16 @@ pub struct Weight {
     pub expr: WeightExpr,
 }
 
+impl Weight {
+    /// The logical shape as a matrix; a vector is one row.
+    pub fn rows_cols(&self) -> (usize, usize) {
+        match self.shape[..] {
+            [rows, cols] => (rows, cols),
+            _ => (1, self.shape.iter().product()),
+        }
+    }
+}
+
 /// Where element (row, column) of a weight lies. Padding is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
@@ -82,11 +104,24 @@ pub enum Layout {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum WeightExpr {
     /// A tensor of the checkpoint, of any float type, which must have this shape.
-    Tensor { name: String, shape: Vec<usize> },
-    Concat { axis: usize, parts: Vec<WeightExpr> },
-    Slice { axis: usize, start: usize, len: usize, of: Box<WeightExpr> },
+    Tensor {
+        name: String,
+        shape: Vec<usize>,
+    },
+    Concat {
+        axis: usize,
+        parts: Vec<WeightExpr>,
+    },
+    Slice {
+        axis: usize,
+        start: usize,
+        len: usize,
+        of: Box<WeightExpr>,
+    },
     /// Values that follow from the configuration alone (rotary frequencies).
-    Const { values: Vec<f32> },
+    Const {
+        values: Vec<f32>,
+    },
 }
 
 /// The paged KV cache that the kernels expect: per layer a K and a V buffer of blocks.

@@ -1,1 +1,1 @@
-
+//! Rewrites of a graph.

@@ -1,0 +1,237 @@
+//! What must hold inside a manifest for a loader to follow it blindly: indices in range, offsets inside their buffer,
+//! shapes that agree with sizes. Every fault names its field as a path, e.g. `targets[0].plans[2].launches[7].kernel`.
+use crate::error::Error;
+use crate::manifest::*;
+use std::collections::BTreeSet;
+
+/// No buffer of a manifest may be larger: sums of a few of them cannot overflow.
+const MAX_BYTES: usize = 1 << 48;
+/// No count (tokens, tasks, vocabulary, positions) may be larger: kernels compute with 32-bit token numbers.
+const MAX_COUNT: usize = 1 << 30;
+
+type Checked = Result<(), Error>;
+
+/// Checks a manifest of a file with this many sections, the manifest's own among them.
+pub fn manifest(manifest: &Manifest, sections: usize) -> Checked {
+    model(&manifest.model)?;
+    for (index, item) in manifest.weights.iter().enumerate() {
+        weight(item, &format!("weights[{index}]"))?;
+    }
+    cache(&manifest.cache)?;
+    let mut names = BTreeSet::new();
+    for (index, target) in manifest.targets.iter().enumerate() {
+        let at = format!("targets[{index}]");
+        ensure(names.insert(&target.name), &at, || format!("name: `{}` appears twice", target.name))?;
+        check_target(target, manifest, sections, &at)?;
+    }
+    Ok(())
+}
+
+fn ensure(holds: bool, at: &str, detail: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(Error::Manifest { at: at.to_owned(), detail: detail() }) }
+}
+
+/// A number of things that must exist and can be counted.
+fn count(value: usize, at: &str, field: &str) -> Checked {
+    ensure((1..=MAX_COUNT).contains(&value), &format!("{at}.{field}"), || {
+        format!("{value} is not between 1 and {MAX_COUNT}")
+    })
+}
+
+fn bytes(value: usize, at: &str, field: &str) -> Checked {
+    ensure(value <= MAX_BYTES, &format!("{at}.{field}"), || format!("{value} bytes is more than {MAX_BYTES}"))
+}
+
+fn below(index: usize, len: usize, at: &str, field: &str) -> Checked {
+    ensure(index < len, &format!("{at}.{field}"), || format!("index {index}, but there are {len}"))
+}
+
+fn product(factors: &[usize]) -> Option<usize> {
+    factors.iter().try_fold(1usize, |product, &factor| product.checked_mul(factor))
+}
+
+fn model(model: &Model) -> Checked {
+    count(model.vocab, "model", "vocab")?;
+    count(model.max_positions, "model", "max_positions")
+}
+
+fn weight(weight: &Weight, at: &str) -> Checked {
+    ensure(matches!(weight.dtype, DType::F32 | DType::F16 | DType::BF16), &format!("{at}.dtype"), || {
+        format!("{:?} is not a type for weights: f32, f16, bf16", weight.dtype)
+    })?;
+    let shape = &weight.shape;
+    ensure(matches!(shape.len(), 1 | 2) && !shape.contains(&0), &format!("{at}.shape"), || {
+        format!("{shape:?} is not one or two sizes of at least 1")
+    })?;
+    bytes(weight.bytes, at, "bytes")?;
+    layout(weight, at)?;
+    let found = expr_shape(&weight.expr, &format!("{at}.expr"))?;
+    ensure(found == *shape, &format!("{at}.expr"), || format!("makes shape {found:?}, but the weight has {shape:?}"))
+}
+
+fn layout(weight: &Weight, at: &str) -> Checked {
+    let (rows, cols) = weight.rows_cols();
+    let elements = match weight.layout {
+        Layout::Rows { stride } => {
+            ensure(rows == 1 || stride >= cols, &format!("{at}.layout.stride"), || {
+                format!("{stride} is less than the {cols} columns")
+            })?;
+            (rows - 1).checked_mul(stride).and_then(|before| before.checked_add(cols))
+        }
+        Layout::Panels { width, group, rows: padded_rows, cols: padded_cols } => {
+            let whole = width >= 1
+                && group >= 1
+                && padded_rows >= rows
+                && padded_cols >= cols
+                && padded_rows.is_multiple_of(width)
+                && padded_cols.is_multiple_of(group);
+            ensure(whole, &format!("{at}.layout"), || {
+                format!(
+                    "{padded_rows} by {padded_cols} is not a whole number of panels of {width} rows and groups of \
+                     {group} columns that hold {rows} by {cols}"
+                )
+            })?;
+            padded_rows.checked_mul(padded_cols)
+        }
+    };
+    let need = elements.and_then(|elements| elements.checked_mul(weight.dtype.size()));
+    ensure(need.is_some_and(|need| need <= weight.bytes), &format!("{at}.bytes"), || {
+        format!("{} bytes do not hold the layout {:?}", weight.bytes, weight.layout)
+    })
+}
+
+/// The shape of an expression, once its parts fit each other.
+fn expr_shape(expr: &WeightExpr, at: &str) -> Result<Vec<usize>, Error> {
+    match expr {
+        WeightExpr::Tensor { name, shape } => {
+            ensure(!name.is_empty(), at, || "a tensor without a name".to_owned())?;
+            let sound = matches!(shape.len(), 1 | 2) && product(shape).is_some_and(|n| (1..=MAX_BYTES).contains(&n));
+            ensure(sound, at, || format!("{shape:?} is not one or two sizes of at least 1"))?;
+            Ok(shape.clone())
+        }
+        WeightExpr::Concat { axis, parts } => concat_shape(*axis, parts, at),
+        WeightExpr::Slice { axis, start, len, of } => {
+            let mut shape = expr_shape(of, &format!("{at}.slice.of"))?;
+            below(*axis, shape.len(), at, "slice.axis")?;
+            let fits = *len >= 1 && start.checked_add(*len).is_some_and(|end| end <= shape[*axis]);
+            ensure(fits, &format!("{at}.slice"), || {
+                format!("{len} from {start} on do not lie in axis {axis} of {shape:?}")
+            })?;
+            shape[*axis] = *len;
+            Ok(shape)
+        }
+        WeightExpr::Const { values } => {
+            ensure(!values.is_empty(), at, || "a constant without values".to_owned())?;
+            Ok(vec![values.len()])
+        }
+    }
+}
+
+fn concat_shape(axis: usize, parts: &[WeightExpr], at: &str) -> Result<Vec<usize>, Error> {
+    let mut whole: Option<Vec<usize>> = None;
+    for (index, part) in parts.iter().enumerate() {
+        let at = format!("{at}.concat.parts[{index}]");
+        let shape = expr_shape(part, &at)?;
+        below(axis, shape.len(), &at, "axis")?;
+        let Some(whole) = &mut whole else {
+            whole = Some(shape);
+            continue;
+        };
+        let alike = shape.len() == whole.len() && (0..shape.len()).all(|i| i == axis || shape[i] == whole[i]);
+        ensure(alike, &at, || format!("shape {shape:?} does not join {whole:?} along axis {axis}"))?;
+        whole[axis] = whole[axis].saturating_add(shape[axis]);
+        ensure(product(whole).is_some_and(|n| n <= MAX_BYTES), &at, || format!("{whole:?} is too large"))?;
+    }
+    whole.ok_or_else(|| Error::Manifest { at: at.to_owned(), detail: "concat of nothing".to_owned() })
+}
+
+fn cache(cache: &CacheSpec) -> Checked {
+    count(cache.block_tokens, "cache", "block_tokens")?;
+    let block = product(&[cache.block_tokens, cache.heads, cache.head_dim, cache.dtype.size()]);
+    for (field, value) in [("k_block_bytes", cache.k_block_bytes), ("v_block_bytes", cache.v_block_bytes)] {
+        bytes(value, "cache", field)?;
+        ensure(block.is_some_and(|need| need <= value), &format!("cache.{field}"), || {
+            format!("{value} bytes do not hold {} tokens of {} heads", cache.block_tokens, cache.heads)
+        })?;
+    }
+    Ok(())
+}
+
+fn check_target(target: &Target, manifest: &Manifest, sections: usize, at: &str) -> Checked {
+    ensure(!target.variants.is_empty(), &format!("{at}.variants"), || "a target without code".to_owned())?;
+    let kernels = target.variants[0].kernels.len();
+    let mut names = BTreeSet::new();
+    for (index, item) in target.variants.iter().enumerate() {
+        let at = format!("{at}.variants[{index}]");
+        ensure(names.insert(&item.name), &at, || format!("name: `{}` appears twice", item.name))?;
+        variant(item, kernels, sections, &at)?;
+    }
+    for (index, item) in target.plans.iter().enumerate() {
+        plan(item, manifest, kernels, &format!("{at}.plans[{index}]"))?;
+    }
+    let complete = target.plans.iter().any(|plan| plan.kind == PlanKind::Any);
+    ensure(complete, &format!("{at}.plans"), || "no plan of kind `any`, which every target needs".to_owned())
+}
+
+fn variant(variant: &Variant, kernels: usize, sections: usize, at: &str) -> Checked {
+    below(variant.section, sections, at, "section")?;
+    ensure(variant.section != 0, &format!("{at}.section"), || "section 0 is the manifest, not code".to_owned())?;
+    ensure(variant.kernels.len() == kernels, &format!("{at}.kernels"), || {
+        format!("{} kernels, but the first variant has {kernels}", variant.kernels.len())
+    })?;
+    for (index, kernel) in variant.kernels.iter().enumerate() {
+        let at = format!("{at}.kernels[{index}]");
+        let sound = !kernel.symbol.is_empty() && !kernel.symbol.contains('\0');
+        ensure(sound, &format!("{at}.symbol"), || format!("{:?} is not a symbol", kernel.symbol))?;
+        bytes(kernel.scratch, &at, "scratch")?;
+        match kernel.tasks {
+            Tasks::Fixed { count: n } => count(n, &at, "tasks.count")?,
+            Tasks::Tiles { times } => count(times, &at, "tasks.times")?,
+            Tasks::Tokens { per, times } | Tasks::Rows { per, times } => {
+                count(per, &at, "tasks.per")?;
+                count(times, &at, "tasks.times")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn plan(plan: &Plan, manifest: &Manifest, kernels: usize, at: &str) -> Checked {
+    count(plan.tokens, at, "tokens")?;
+    count(plan.rows, at, "rows")?;
+    bytes(plan.arena_bytes, at, "arena_bytes")?;
+    logits(plan, manifest.model.vocab, at)?;
+    for (index, launch) in plan.launches.iter().enumerate() {
+        let at = format!("{at}.launches[{index}]");
+        below(launch.kernel, kernels, &at, "kernel")?;
+        for (index, arg) in launch.args.iter().enumerate() {
+            let at = format!("{at}.args[{index}]");
+            match *arg {
+                Arg::Arena { offset } => ensure(offset < plan.arena_bytes, &format!("{at}.offset"), || {
+                    format!("byte {offset}, but the arena has {} bytes", plan.arena_bytes)
+                })?,
+                Arg::Weight { index } => below(index, manifest.weights.len(), &at, "index")?,
+                Arg::CacheK { layer } | Arg::CacheV { layer } => below(layer, manifest.cache.layers, &at, "layer")?,
+                Arg::Input { .. } => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn logits(plan: &Plan, vocab: usize, at: &str) -> Checked {
+    let Logits { offset, stride } = plan.logits;
+    ensure(stride >= vocab, &format!("{at}.logits.stride"), || {
+        format!("{stride} is less than the vocabulary, {vocab}")
+    })?;
+    ensure(offset.is_multiple_of(size_of::<f32>()), &format!("{at}.logits.offset"), || {
+        format!("{offset} is not a multiple of {}", size_of::<f32>())
+    })?;
+    let end = product(&[plan.rows, stride, size_of::<f32>()]).and_then(|size| size.checked_add(offset));
+    ensure(end.is_some_and(|end| end <= plan.arena_bytes), &format!("{at}.logits"), || {
+        format!("{} rows of {stride} at byte {offset} do not lie in an arena of {} bytes", plan.rows, plan.arena_bytes)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+use std::path::PathBuf;
+
+/// Why a file is not an artifact that this version can use, or why a manifest cannot become one.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("not an atomc artifact: the file does not begin with the artifact signature")]
+    NotAnArtifact,
+    #[error("artifact format version {found}, but this atomc reads version {supported}: compile the model again")]
+    Version { found: u32, supported: u32 },
+    #[error("artifact is cut short: {part} needs {need} bytes and the file has {have}")]
+    Truncated { part: Part, need: u64, have: u64 },
+    #[error("artifact is {have} bytes long, but its sections end at byte {need}")]
+    TrailingBytes { need: u64, have: u64 },
+    #[error("artifact is damaged: the checksum of {part} does not match")]
+    Checksum { part: Part },
+    #[error("artifact is damaged: {part} lies at byte {found}, where byte {want} is due")]
+    Misplaced { part: Part, found: u64, want: u64 },
+    #[error("artifact is damaged: padding before {part} is not zero")]
+    Padding { part: Part },
+    #[error("artifact manifest: {at}: {detail}")]
+    Manifest { at: String, detail: String },
+}
+
+/// A part of the file, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Header,
+    Manifest,
+    Code(usize),
+}
+
+impl Part {
+    pub(crate) fn section(index: usize) -> Part {
+        if index == 0 { Part::Manifest } else { Part::Code(index) }
+    }
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Part::Header => f.write_str("the header"),
+            Part::Manifest => f.write_str("section 0 (manifest)"),
+            Part::Code(index) => write!(f, "section {index} (code)"),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+use super::*;
+use crate::manifest::*;
+
+/// A small sound manifest for a file of three sections.
+pub(crate) fn sample() -> Manifest {
+    let tensor = |name: &str, shape: &[usize]| WeightExpr::Tensor { name: name.into(), shape: shape.to_vec() };
+    let weight = |name: &str, shape: &[usize], layout, bytes, expr| Weight {
+        name: name.into(),
+        dtype: DType::BF16,
+        shape: shape.to_vec(),
+        layout,
+        bytes,
+        expr,
+    };
+    let halves = WeightExpr::Concat { axis: 0, parts: vec![tensor("a.weight", &[4, 4]), tensor("b.weight", &[4, 4])] };
+    let panels = Layout::Panels { width: 16, group: 2, rows: 16, cols: 4 };
+    Manifest {
+        producer: "atomc 0.1.0".into(),
+        config: serde_json::json!({ "hidden_size": 4 }),
+        model: Model {
+            architecture: "LlamaForCausalLM".into(),
+            layers: 1,
+            hidden: 4,
+            vocab: 8,
+            max_positions: 64,
+            stop: vec![2],
+            bos: Some(1),
+        },
+        weights: vec![
+            weight("w.weight", &[4, 4], panels, 128, tensor("w.weight", &[4, 4])),
+            weight("concat(a.weight, b.weight)", &[8, 4], Layout::Rows { stride: 4 }, 64, halves),
+            weight("const", &[2], Layout::Rows { stride: 2 }, 4, WeightExpr::Const { values: vec![0.1, 1e-30] }),
+        ],
+        cache: CacheSpec {
+            layers: 1,
+            block_tokens: 16,
+            k_block_bytes: 64,
+            v_block_bytes: 64,
+            dtype: DType::BF16,
+            heads: 1,
+            head_dim: 2,
+        },
+        targets: vec![Target {
+            name: "host".into(),
+            variants: vec![variant("x86-64-v4", 1), variant("x86-64-v3", 2)],
+            plans: vec![plan(PlanKind::Decode, 4), plan(PlanKind::Any, 32)],
+        }],
+    }
+}
+
+fn variant(name: &str, section: usize) -> Variant {
+    let kernel = |symbol: &str, tasks| Kernel { symbol: symbol.into(), family: "rows".into(), tasks, scratch: 256 };
+    Variant {
+        name: name.into(),
+        features: vec!["avx2".into()],
+        section,
+        kernels: vec![kernel("k0", Tasks::Tokens { per: 1, times: 2 }), kernel("k1", Tasks::Fixed { count: 3 })],
+    }
+}
+
+fn plan(kind: PlanKind, tokens: usize) -> Plan {
+    let args = vec![
+        Arg::Arena { offset: 64 },
+        Arg::Weight { index: 2 },
+        Arg::CacheK { layer: 0 },
+        Arg::Input { which: Input::Ids },
+    ];
+    let location = "model.layers.0.mlp".to_owned();
+    Plan {
+        kind,
+        tokens,
+        rows: 4,
+        arena_bytes: 4096,
+        launches: vec![Launch { kernel: 1, args, segment: 0, location, bytes: 10, flops: 20 }],
+        logits: Logits { offset: 0, stride: 8 },
+    }
+}
+
+fn code() -> Vec<Vec<u8>> {
+    vec![b"first code object".to_vec(), vec![7; 130]]
+}
+
+/// Puts a hash of the present header in place, as a forger would.
+fn seal(file: &mut [u8]) {
+    let end = header_bytes(u32_at(file, 12) as usize);
+    let hash = blake3::hash(&file[..end - HASH]);
+    file[end - HASH..end].copy_from_slice(hash.as_bytes());
+}
+
+#[test]
+fn writes_what_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.atomc");
+    write(&path, &sample(), &code()).unwrap();
+    let artifact = Artifact::open(&path).unwrap();
+    assert_eq!(*artifact.manifest(), sample());
+    assert_eq!(artifact.sections().len(), 3);
+    assert_eq!([artifact.section(1), artifact.section(2)], [&code()[0][..], &code()[1][..]]);
+    assert_eq!(std::fs::read(&path).unwrap(), encode(&sample(), &code()).unwrap());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file may stay");
+}
+
+#[test]
+fn replaces_a_file_only_when_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.atomc");
+    std::fs::write(&path, "old").unwrap();
+    let mut broken = sample();
+    broken.targets[0].variants[0].section = 9;
+    write(&path, &broken, &code()).unwrap_err();
+    assert_eq!(std::fs::read(&path).unwrap(), b"old");
+    write(&path, &sample(), &code()).unwrap();
+    Artifact::open(&path).unwrap();
+    write(dir.path().join("none/m.atomc"), &sample(), &code()).unwrap_err();
+}
+
+#[test]
+fn refuses_every_flipped_bit() {
+    let good = encode(&sample(), &code()).unwrap();
+    decode(&good).unwrap();
+    let mut file = good.clone();
+    for index in 0..file.len() {
+        for flip in [1, 0x80, 0xff] {
+            file[index] ^= flip;
+            assert!(decode(&file).is_err(), "byte {index} of {} may be changed by {flip}", file.len());
+            file[index] ^= flip;
+        }
+    }
+    assert_eq!(file, good);
+}
+
+#[test]
+fn refuses_every_truncation_and_extension() {
+    let good = encode(&sample(), &code()).unwrap();
+    for len in 0..good.len() {
+        decode(&good[..len]).expect_err("a cut file");
+    }
+    let longer = [&good[..], &[0]].concat();
+    assert!(matches!(decode(&longer), Err(Error::TrailingBytes { .. })));
+}
+
+#[test]
+fn refuses_forged_headers_too() {
+    let good = encode(&sample(), &code()).unwrap();
+    let forge = |at: usize, value: u64| {
+        let mut file = good.clone();
+        file[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        seal(&mut file);
+        decode(&file).unwrap_err()
+    };
+    for value in [0, 1, 63, 1 << 20, u64::MAX - 7, u64::MAX] {
+        for field in [TABLE_START, TABLE_START + 8, TABLE_START + ENTRY, TABLE_START + ENTRY + 8] {
+            forge(field, value);
+        }
+    }
+    assert!(matches!(forge(TABLE_START + 8, 1 << 20), Error::Truncated { part: Part::Manifest, .. }));
+    assert!(matches!(forge(TABLE_START + ENTRY, 64), Error::Misplaced { part: Part::Code(1), .. }));
+}
+
+#[test]
+fn says_what_is_wrong() {
+    let good = encode(&sample(), &code()).unwrap();
+    let mut newer = good.clone();
+    newer[8] = 9;
+    let mut damaged = good.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let texts = [
+        (
+            decode(b"PK\x03\x04").unwrap_err(),
+            "not an atomc artifact: the file does not begin with the artifact signature",
+        ),
+        (
+            decode(&newer).unwrap_err(),
+            "artifact format version 9, but this atomc reads version 1: compile the model again",
+        ),
+        (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
+        (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),
+    ];
+    for (error, text) in texts {
+        assert_eq!(error.to_string(), text);
+    }
+    assert!(matches!(Artifact::open("/no/such/file.atomc"), Err(Error::Io { action: "open", .. })));
+    assert!(Artifact::open(std::env::temp_dir()).is_err());
+}
+
+#[test]
+fn names_the_field_that_does_not_parse() {
+    let json = serde_json::to_string(&sample()).unwrap();
+    let field = |from: &str, to: &str| parse(json.replacen(from, to, 1).as_bytes()).unwrap_err().to_string();
+    let at = |text: String| text.split(": ").nth(1).unwrap().to_owned();
+    assert_eq!(at(field("\"kind\":\"decode\"", "\"kind\":\"draft\"")), "targets[0].plans[0].kind");
+    assert_eq!(at(field("\"vocab\":8", "\"vocab\":-8")), "model.vocab");
+    assert_eq!(at(field("\"heads\":1", "\"heads\":1,\"tails\":1")), "cache.tails");
+    assert_eq!(at(field("{", "")), "manifest");
+}
+
+#[test]
+fn refuses_to_write_numbers_that_json_lacks() {
+    let mut manifest = sample();
+    manifest.weights[2].expr = WeightExpr::Const { values: vec![f32::NAN, 1.0] };
+    assert!(matches!(encode(&manifest, &code()), Err(Error::Manifest { .. })));
+}
+
+#[test]
+fn numbers_come_back_to_the_last_bit() {
+    let mut manifest = sample();
+    let values: Vec<f32> = (0u32..5000).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9) & 0x7f7f_ffff)).collect();
+    let doubles: Vec<f64> =
+        (0u64..5000).map(|i| f64::from_bits(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0x7fdf_ffff_ffff_ffff)).collect();
+    manifest.weights[2] = weight_of(values);
+    manifest.config = serde_json::json!({ "doubles": doubles });
+    encode(&manifest, &code()).unwrap();
+}
+
+fn weight_of(values: Vec<f32>) -> Weight {
+    Weight {
+        name: "const".into(),
+        dtype: DType::F32,
+        shape: vec![values.len()],
+        layout: Layout::Rows { stride: values.len() },
+        bytes: values.len() * 4,
+        expr: WeightExpr::Const { values },
+    }
+}

@@ -1,0 +1,62 @@
+//! Facts about one chip that passes and emitters read. The rows live in `targets`.
+
+/// One row of the target table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arch {
+    /// `x86-64-v4-amx`, later `gfx942`, …
+    pub name: &'static str,
+    /// The target it is a variant of: `host`, or the name itself.
+    pub target: &'static str,
+    /// Where the facts in this row come from.
+    pub source: &'static str,
+    pub triple: &'static str,
+    /// LLVM's `-mcpu` and `-mattr`.
+    pub cpu: &'static str,
+    pub attributes: &'static str,
+    /// What a device must report for code of this row to run on it.
+    pub features: &'static [&'static str],
+    pub vector: Vector,
+    pub dot: Dot,
+    pub memory: Memory,
+}
+
+/// How kernels of a target want their data laid out. The same for all variants of a target, which share their plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Rows of activations begin at multiples of this many elements; the padding is zero.
+    pub row: usize,
+    /// Rows of a weight in one panel.
+    pub panel: usize,
+    /// Bytes of one row's group of columns in a panel.
+    pub group_bytes: usize,
+    /// Tokens in a block of the KV cache.
+    pub block_tokens: usize,
+    /// Alignment of buffers, and the bytes that kernels may read beyond their end.
+    pub align: usize,
+}
+
+impl Memory {
+    /// Elements from one row to the next.
+    pub fn stride(&self, width: usize) -> usize {
+        width.next_multiple_of(self.row)
+    }
+}
+
+/// The SIMD unit of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vector {
+    /// f32 elements in one register.
+    pub lanes: usize,
+    pub registers: usize,
+}
+
+/// How bf16 products are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dot {
+    /// Widen to f32, multiply and add.
+    Widen,
+    /// `vdpbf16ps`: pairs of bf16 into f32 lanes.
+    Pairs,
+    /// `tdpbf16ps` on tiles of 16 rows of 64 bytes for many rows at once, `vdpbf16ps` for few.
+    Tiles,
+}

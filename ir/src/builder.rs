@@ -1,0 +1,89 @@
+//! Shorthand for building graphs: what model frontends are written with.
+use crate::diag::Diagnostic;
+use crate::elementwise::Elementwise;
+use crate::graph::{Graph, Value};
+use crate::ops::Op;
+use crate::rope::Freqs;
+use crate::types::{DType, Dim, Shape, Type};
+
+type Made = Result<Value, Diagnostic>;
+
+/// Builds one graph; every node gets the location that was set last.
+pub struct Builder {
+    graph: Graph,
+    location: String,
+}
+
+impl Builder {
+    pub fn new(name: &str) -> Builder {
+        Builder { graph: Graph::new(name), location: String::new() }
+    }
+
+    /// The module path for the nodes that follow.
+    pub fn at(&mut self, location: impl Into<String>) -> &mut Self {
+        self.location = location.into();
+        self
+    }
+
+    pub fn ty(&self, v: Value) -> &Type {
+        self.graph.ty(v)
+    }
+
+    pub fn input(&mut self, name: &str, ty: Type) -> Value {
+        self.graph.input(name, ty)
+    }
+
+    pub fn weight(&mut self, name: impl Into<String>, dtype: DType, shape: &[usize]) -> Value {
+        let ty = Type::tensor(dtype, Shape::fixed(shape));
+        self.graph.add(Op::Weight { name: name.into() }, &[], vec![ty], &self.location).into()
+    }
+
+    pub fn push(&mut self, op: Op, operands: &[Value]) -> Made {
+        self.graph.push(op, operands, &self.location).map(Value::from)
+    }
+
+    pub fn map(&mut self, op: Elementwise, operands: &[Value]) -> Made {
+        self.push(Op::Map(op), operands)
+    }
+
+    pub fn add(&mut self, a: Value, b: Value) -> Made {
+        self.map(Elementwise::Add, &[a, b])
+    }
+
+    pub fn gather(&mut self, table: Value, rows: Value) -> Made {
+        self.push(Op::Gather {}, &[table, rows])
+    }
+
+    pub fn linear(&mut self, x: Value, w: Value, out: DType) -> Made {
+        self.push(Op::Linear { out }, &[x, w])
+    }
+
+    pub fn rms_norm(&mut self, x: Value, weight: Value, eps: f64) -> Made {
+        self.push(Op::RmsNorm { eps }, &[x, weight])
+    }
+
+    pub fn rope_freqs(&mut self, freqs: Freqs) -> Made {
+        self.push(Op::RopeFreqs { freqs }, &[])
+    }
+
+    pub fn rope(&mut self, x: Value, table: Value) -> Made {
+        self.push(Op::Rope {}, &[x, table])
+    }
+
+    /// `[T, n]` as `[T, heads, n / heads]`.
+    pub fn heads(&mut self, x: Value, heads: usize, head_dim: usize) -> Made {
+        self.push(Op::Reshape { shape: Shape::led_by(Dim::Tokens, &[heads, head_dim]) }, &[x])
+    }
+
+    /// `[T, heads, d]` as `[T, heads * d]`.
+    pub fn flat(&mut self, x: Value, width: usize) -> Made {
+        self.push(Op::Reshape { shape: Shape::led_by(Dim::Tokens, &[width]) }, &[x])
+    }
+
+    /// The graph, verified.
+    pub fn finish(mut self, outputs: Vec<Value>) -> Result<Graph, Diagnostic> {
+        self.graph.set_outputs(outputs);
+        self.graph.verify().map_err(|e| Diagnostic::new("ir::verify", e.to_string()))?;
+        Ok(self.graph)
+    }
+}

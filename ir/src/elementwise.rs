@@ -1,0 +1,163 @@
+//! Elementwise ops: one line each, generic over the scalar it computes with, so that the line is the documentation, the
+//! reference and the kernel body.
+
+/// What a formula may do with a number. Implemented by `f32`, `f64` and by vectors of emitted code.
+pub trait Scalar: Copy {
+    fn add(self, o: Self) -> Self;
+    fn sub(self, o: Self) -> Self;
+    fn mul(self, o: Self) -> Self;
+    fn div(self, o: Self) -> Self;
+    fn max(self, o: Self) -> Self;
+    fn exp(self) -> Self;
+    /// Gauss error function.
+    fn erf(self) -> Self;
+    /// A constant of the same kind as `self`.
+    fn lit(self, v: f64) -> Self;
+}
+
+macro_rules! float_scalar {
+    ($($t:ty)*) => {$(
+        impl Scalar for $t {
+            fn add(self, o: Self) -> Self { self + o }
+            fn sub(self, o: Self) -> Self { self - o }
+            fn mul(self, o: Self) -> Self { self * o }
+            fn div(self, o: Self) -> Self { self / o }
+            fn max(self, o: Self) -> Self { <$t>::max(self, o) }
+            fn exp(self) -> Self { <$t>::exp(self) }
+            fn erf(self) -> Self { erf(self as f64) as $t }
+            fn lit(self, v: f64) -> Self { v as $t }
+        }
+    )*};
+}
+float_scalar!(f32 f64);
+
+/// Error function to about 1e-15: the Taylor series near zero, the continued fraction of `erfc` elsewhere.
+fn erf(x: f64) -> f64 {
+    let a = x.abs();
+    if a.is_nan() {
+        return x;
+    }
+    if a > 6.0 {
+        return x.signum();
+    }
+    let scale = std::f64::consts::FRAC_2_SQRT_PI;
+    if a < 3.0 {
+        let (mut term, mut sum) = (a, a);
+        for n in 1..100 {
+            term *= -a * a / n as f64;
+            sum += term / (2 * n + 1) as f64;
+        }
+        return (sum * scale).copysign(x);
+    }
+    let tail = (1..=60).rev().fold(0.0, |t, k| k as f64 / 2.0 / (a + t));
+    (1.0 - (-a * a).exp() / (a + tail) * scale / 2.0).copysign(x)
+}
+
+macro_rules! elementwise {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal ($($arg:ident),+) $(, $commutes:ident)? => $formula:expr;)*) => {
+        /// An op that computes each element of its result from the same element of its operands.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Elementwise {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        impl Elementwise {
+            pub const ALL: &'static [Elementwise] = &[$(Elementwise::$name),*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Elementwise::$name => $text,)* }
+            }
+
+            pub fn operands(self) -> &'static [&'static str] {
+                match self { $(Elementwise::$name => &[$(stringify!($arg)),+],)* }
+            }
+
+            pub fn doc(self) -> &'static str {
+                match self { $(Elementwise::$name => concat!($($doc),*),)* }
+            }
+
+            /// Whether the two operands may change places.
+            pub fn commutes(self) -> bool {
+                match self { $(Elementwise::$name => false $(|| stringify!($commutes) == "commutes")?,)* }
+            }
+
+            /// The formula, on one element of each operand.
+            pub fn eval<S: Scalar>(self, args: &[S]) -> S {
+                match self {
+                    $(Elementwise::$name => {
+                        let [$($arg),+] = args else { panic!("{} takes {:?}", $text, self.operands()) };
+                        $(let $arg = *$arg;)+
+                        $formula
+                    })*
+                }
+            }
+        }
+    };
+}
+
+fn silu<S: Scalar>(x: S) -> S {
+    x.div(x.lit(1.0).add(x.lit(0.0).sub(x).exp()))
+}
+
+fn gelu<S: Scalar>(x: S) -> S {
+    x.mul(x.lit(0.5)).mul(x.lit(1.0).add(x.mul(x.lit(std::f64::consts::FRAC_1_SQRT_2)).erf()))
+}
+
+/// `0.5 * (1 + tanh(u))` is `1 / (1 + exp(-2u))`.
+fn gelu_tanh<S: Scalar>(x: S) -> S {
+    let u = x.add(x.mul(x).mul(x).mul(x.lit(0.044715))).mul(x.lit((2.0 / std::f64::consts::PI).sqrt()));
+    x.div(x.lit(1.0).add(u.mul(u.lit(-2.0)).exp()))
+}
+
+elementwise! {
+    /// a + b
+    Add = "add" (a, b), commutes => a.add(b);
+    /// a * b
+    Mul = "mul" (a, b), commutes => a.mul(b);
+    /// x / (1 + exp(-x))
+    Silu = "silu" (x) => silu(x);
+    /// x * Phi(x), exact
+    Gelu = "gelu" (x) => gelu(x);
+    /// x * Phi(x), by the tanh approximation
+    GeluTanh = "gelu_tanh" (x) => gelu_tanh(x);
+    /// max(x, 0)
+    Relu = "relu" (x) => x.max(x.lit(0.0));
+    /// silu(gate) * up
+    SiluMul = "silu_mul" (gate, up) => silu(gate).mul(up);
+    /// gelu(gate) * up
+    GeluMul = "gelu_mul" (gate, up) => gelu(gate).mul(up);
+    /// gelu_tanh(gate) * up
+    GeluTanhMul = "gelu_tanh_mul" (gate, up) => gelu_tanh(gate).mul(up);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn erf_at_known_points() {
+        // Abramowitz and Stegun, table 7.1.
+        for (x, want) in
+            [(0.0, 0.0), (0.5, 0.5204998778), (1.0, 0.8427007929), (2.0, 0.9953222650), (3.5, 0.999999256902)]
+        {
+            assert!((erf(x) - want).abs() < 1e-10, "erf({x}) = {}", erf(x));
+            assert_eq!(erf(-x), -erf(x));
+        }
+    }
+
+    #[test]
+    fn every_formula_takes_its_operands() {
+        for op in Elementwise::ALL {
+            let args = vec![0.5f64; op.operands().len()];
+            assert!(op.eval(&args).is_finite(), "{}", op.name());
+        }
+    }
+
+    #[test]
+    fn activations_at_extremes() {
+        assert_eq!(Elementwise::Silu.eval(&[-200.0f32]), 0.0);
+        assert_eq!(Elementwise::Silu.eval(&[200.0f32]), 200.0);
+        assert!(Elementwise::Silu.eval(&[f32::NAN]).is_nan());
+        assert_eq!(Elementwise::GeluTanh.eval(&[50.0f32]), 50.0);
+    }
+}

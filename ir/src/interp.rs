@@ -1,0 +1,344 @@
+//! The reference interpreter: plain loops, in f32 or f64, without rounding to the types of the graph in between.
+use std::collections::{BTreeMap, HashMap};
+
+use crate::elementwise::{Elementwise, Scalar};
+use crate::graph::{Graph, Value};
+use crate::ops::Op;
+use crate::rope::Freqs;
+use crate::types::{DType, Shape, Type};
+
+/// A number that the interpreter computes with.
+pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
+    fn of(v: f64) -> Self;
+    fn get(self) -> f64;
+    fn sqrt(self) -> Self;
+}
+
+impl Real for f32 {
+    fn of(v: f64) -> f32 {
+        v as f32
+    }
+    fn get(self) -> f64 {
+        self as f64
+    }
+    fn sqrt(self) -> f32 {
+        f32::sqrt(self)
+    }
+}
+
+impl Real for f64 {
+    fn of(v: f64) -> f64 {
+        v
+    }
+    fn get(self) -> f64 {
+        self
+    }
+    fn sqrt(self) -> f64 {
+        f64::sqrt(self)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor<S> {
+    pub shape: Vec<usize>,
+    pub data: Vec<S>,
+}
+
+impl<S: Real> Tensor<S> {
+    pub fn new(shape: Vec<usize>, data: Vec<S>) -> Tensor<S> {
+        assert_eq!(shape.iter().product::<usize>(), data.len(), "{shape:?}");
+        Tensor { shape, data }
+    }
+
+    fn width(&self) -> usize {
+        *self.shape.last().unwrap_or(&1)
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &[S]> {
+        self.data.chunks_exact(self.width())
+    }
+}
+
+/// Keys and values of one layer, by sequence and position.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CacheState<S> {
+    pub entries: BTreeMap<(i32, i32), (Vec<S>, Vec<S>)>,
+}
+
+/// The sequence and the position of each token in the step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BatchState {
+    pub sequences: Vec<i32>,
+    pub positions: Vec<i32>,
+}
+
+/// A value at run time.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Val<S> {
+    Float(Tensor<S>),
+    Int(Vec<i32>),
+    Cache(CacheState<S>),
+    Batch(BatchState),
+}
+
+impl<S: Real> Val<S> {
+    pub fn float(&self) -> Result<&Tensor<S>, String> {
+        match self {
+            Val::Float(t) => Ok(t),
+            _ => Err("expected a float tensor".into()),
+        }
+    }
+
+    pub fn int(&self) -> Result<&[i32], String> {
+        match self {
+            Val::Int(v) => Ok(v),
+            _ => Err("expected indices".into()),
+        }
+    }
+
+    pub fn cache(&self) -> Result<&CacheState<S>, String> {
+        match self {
+            Val::Cache(c) => Ok(c),
+            _ => Err("expected a cache state".into()),
+        }
+    }
+
+    fn batch(&self) -> Result<&BatchState, String> {
+        match self {
+            Val::Batch(b) => Ok(b),
+            _ => Err("expected a batch".into()),
+        }
+    }
+}
+
+/// Sizes of the step.
+#[derive(Clone, Copy, Debug)]
+pub struct Cx {
+    pub tokens: usize,
+    pub rows: usize,
+}
+
+/// The values of a graph's outputs, for these parameters by name and these checkpoint tensors.
+pub fn run<S: Real>(
+    graph: &Graph,
+    cx: Cx,
+    params: &HashMap<String, Val<S>>,
+    weight: &dyn Fn(&str) -> Option<Tensor<S>>,
+) -> Result<Vec<Val<S>>, String> {
+    let mut values: HashMap<Value, Val<S>> = HashMap::new();
+    for id in graph.order() {
+        let results = match graph.op(id) {
+            Op::Input { name } => vec![params.get(name).ok_or(format!("no value for %{name}"))?.clone()],
+            Op::Weight { name } => vec![Val::Float(weight(name).ok_or(format!("no weight {name}"))?)],
+            op => {
+                let operands = graph.operands(id);
+                let args: Vec<&Val<S>> = operands.iter().map(|v| &values[v]).collect();
+                op.eval(&args, cx).map_err(|e| format!("{}: {e}", op.name()))?
+            }
+        };
+        for (out, (val, ty)) in results.into_iter().zip(graph.types(id)).enumerate() {
+            check_shape(&val, ty, cx).map_err(|e| format!("{} {}: {e}", graph.op(id).name(), graph.location(id)))?;
+            values.insert(Value { node: id, out }, val);
+        }
+    }
+    Ok(graph.outputs().iter().map(|v| values[v].clone()).collect())
+}
+
+fn check_shape<S: Real>(val: &Val<S>, ty: &Type, cx: Cx) -> Result<(), String> {
+    let Type::Tensor(t) = ty else { return Ok(()) };
+    let want: Vec<usize> = t.shape.0.iter().map(|d| d.at(cx.tokens, cx.rows)).collect();
+    let have = match val {
+        Val::Float(t) => t.shape.clone(),
+        Val::Int(v) => vec![v.len()],
+        _ => return Err("is no tensor".into()),
+    };
+    if have == want { Ok(()) } else { Err(format!("has shape {have:?}, should have {want:?}")) }
+}
+
+type Results<S> = Result<Vec<Val<S>>, String>;
+
+fn one<S>(shape: Vec<usize>, data: Vec<S>) -> Results<S>
+where
+    S: Real,
+{
+    Ok(vec![Val::Float(Tensor::new(shape, data))])
+}
+
+pub(crate) fn source<S: Real>(_: &[&Val<S>], _: Cx, name: &str) -> Results<S> {
+    Err(format!("{name} has no value of its own"))
+}
+
+pub(crate) fn map<S: Real>(args: &[&Val<S>], _: Cx, op: Elementwise) -> Results<S> {
+    let args: Vec<&Tensor<S>> = args.iter().map(|a| a.float()).collect::<Result<_, _>>()?;
+    let at = |i: usize| args.iter().map(|t| t.data[i % t.data.len()]).collect::<Vec<S>>();
+    one(args[0].shape.clone(), (0..args[0].data.len()).map(|i| op.eval(&at(i))).collect())
+}
+
+pub(crate) fn kernel<S: Real>(args: &[&Val<S>], cx: Cx, body: &Graph) -> Results<S> {
+    let names = body.inputs().into_iter().map(|v| match body.op(v.node) {
+        Op::Input { name } => name.clone(),
+        _ => unreachable!("parameters are inputs"),
+    });
+    let params = names.zip(args.iter().map(|&a| a.clone())).collect();
+    run(body, cx, &params, &|_| None)
+}
+
+pub(crate) fn rope_freqs<S: Real>(_: &[&Val<S>], _: Cx, freqs: &Freqs) -> Results<S> {
+    let inverse: Vec<S> = freqs.inverse().into_iter().map(|v| S::of(v as f32 as f64)).collect();
+    one(vec![inverse.len()], inverse)
+}
+
+/// Elements before, along and after an axis.
+fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
+    (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
+}
+
+pub(crate) fn concat<S: Real>(args: &[&Val<S>], _: Cx, &axis: &usize) -> Results<S> {
+    let parts: Vec<&Tensor<S>> = args.iter().map(|a| a.float()).collect::<Result<_, _>>()?;
+    let mut shape = parts[0].shape.clone();
+    shape[axis] = parts.iter().map(|p| p.shape[axis]).sum();
+    let (outer, _, inner) = around(&shape, axis);
+    let mut data = Vec::with_capacity(shape.iter().product());
+    for o in 0..outer {
+        for p in &parts {
+            let n = p.shape[axis] * inner;
+            data.extend_from_slice(&p.data[o * n..][..n]);
+        }
+    }
+    one(shape, data)
+}
+
+pub(crate) fn slice<S: Real>(args: &[&Val<S>], _: Cx, &axis: &usize, &start: &usize, &len: &usize) -> Results<S> {
+    let x = args[0].float()?;
+    let (outer, size, inner) = around(&x.shape, axis);
+    let mut shape = x.shape.clone();
+    shape[axis] = len;
+    let pick = |o: usize| x.data[(o * size + start) * inner..][..len * inner].iter().copied();
+    one(shape, (0..outer).flat_map(pick).collect())
+}
+
+pub(crate) fn pack<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    Ok(vec![args[0].clone()])
+}
+
+pub(crate) fn cast<S: Real>(args: &[&Val<S>], _: Cx, _: &DType) -> Results<S> {
+    Ok(vec![args[0].clone()])
+}
+
+pub(crate) fn reshape<S: Real>(args: &[&Val<S>], cx: Cx, shape: &Shape) -> Results<S> {
+    let x = args[0].float()?;
+    one(shape.0.iter().map(|d| d.at(cx.tokens, cx.rows)).collect(), x.data.clone())
+}
+
+pub(crate) fn gather<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let (table, rows) = (args[0].float()?, args[1].int()?);
+    let n = table.width();
+    let mut data = Vec::with_capacity(rows.len() * n);
+    for &r in rows {
+        let r =
+            usize::try_from(r).ok().filter(|&r| r < table.shape[0]).ok_or(format!("row {r} of {}", table.shape[0]))?;
+        data.extend_from_slice(&table.data[r * n..][..n]);
+    }
+    one(vec![rows.len(), n], data)
+}
+
+pub(crate) fn linear<S: Real>(args: &[&Val<S>], _: Cx, _: &DType) -> Results<S> {
+    let (x, w) = (args[0].float()?, args[1].float()?);
+    let dot = |a: &[S], b: &[S]| a.iter().zip(b).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(b)));
+    let data = x.rows().flat_map(|a| w.rows().map(move |b| dot(a, b))).collect();
+    one(vec![x.shape[0], w.shape[0]], data)
+}
+
+pub(crate) fn rms_norm<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Results<S> {
+    let (x, w) = (args[0].float()?, args[1].float()?);
+    let mut data = Vec::with_capacity(x.data.len());
+    for row in x.rows() {
+        let sum = row.iter().fold(S::of(0.0), |s, &v| s.add(v.mul(v)));
+        let scale = S::of(1.0).div(sum.div(S::of(row.len() as f64)).add(S::of(eps)).sqrt());
+        data.extend(row.iter().zip(&w.data).map(|(&v, &w)| v.mul(scale).mul(w)));
+    }
+    one(x.shape.clone(), data)
+}
+
+/// How much the frequencies of dynamic NTK change for a sequence of this length: frequency i is multiplied by
+/// `stretch^(-2 i / (dim - 2))`.
+pub fn stretch(length: i32, growth: f64, original: usize) -> f64 {
+    if growth == 0.0 { 1.0 } else { (growth * length as f64 / original as f64 - (growth - 1.0)).max(1.0) }
+}
+
+pub(crate) fn rope_table<S: Real>(
+    args: &[&Val<S>],
+    _: Cx,
+    &scale: &f64,
+    &growth: &f64,
+    &original: &usize,
+) -> Results<S> {
+    let (positions, lengths, freqs) = (args[0].int()?, args[1].int()?, args[2].float()?);
+    let half = freqs.data.len();
+    let mut data = Vec::with_capacity(positions.len() * 2 * half);
+    for (&p, &n) in positions.iter().zip(lengths) {
+        let s = stretch(n, growth, original);
+        let angle =
+            |i: usize| freqs.data[i].get() * s.powf(-(2.0 * i as f64) / (2.0 * half as f64 - 2.0).max(1.0)) * p as f64;
+        data.extend((0..half).map(|i| S::of(angle(i).cos() * scale)));
+        data.extend((0..half).map(|i| S::of(angle(i).sin() * scale)));
+    }
+    one(vec![positions.len(), 2 * half], data)
+}
+
+pub(crate) fn rope<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let (x, table) = (args[0].float()?, args[1].float()?);
+    let (heads, dim, rot) = (x.shape[1], x.shape[2], table.width());
+    let mut data = x.data.clone();
+    for (i, head) in data.chunks_exact_mut(dim).enumerate() {
+        let (cos, sin) = table.data[i / heads * rot..][..rot].split_at(rot / 2);
+        for j in 0..rot / 2 {
+            let (a, b) = (head[j], head[j + rot / 2]);
+            head[j] = a.mul(cos[j]).sub(b.mul(sin[j]));
+            head[j + rot / 2] = b.mul(cos[j]).add(a.mul(sin[j]));
+        }
+    }
+    one(x.shape.clone(), data)
+}
+
+pub(crate) fn kv_write<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let (mut cache, k, v, batch) = (args[0].cache()?.clone(), args[1].float()?, args[2].float()?, args[3].batch()?);
+    let n = k.shape[1] * k.shape[2];
+    for (t, (&seq, &pos)) in batch.sequences.iter().zip(&batch.positions).enumerate() {
+        cache.entries.insert((seq, pos), (k.data[t * n..][..n].to_vec(), v.data[t * n..][..n].to_vec()));
+    }
+    Ok(vec![Val::Cache(cache)])
+}
+
+pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window: &usize) -> Results<S> {
+    let (q, cache, batch) = (args[0].float()?, args[1].cache()?, args[2].batch()?);
+    let (heads, dim) = (q.shape[1], q.shape[2]);
+    let mut data = Vec::with_capacity(q.data.len());
+    for (i, query) in q.data.chunks_exact(dim).enumerate() {
+        let (t, head) = (i / heads, i % heads);
+        let (seq, pos) = (batch.sequences[t], batch.positions[t]);
+        let first = if window == 0 { 0 } else { (pos + 1 - window as i32).max(0) };
+        let seen: Vec<&(Vec<S>, Vec<S>)> = (first..=pos)
+            .map(|p| cache.entries.get(&(seq, p)).ok_or(format!("sequence {seq} has no position {p}")))
+            .collect::<Result<_, _>>()?;
+        let at = head * (seen[0].0.len() / dim) / heads * dim;
+        data.extend(attend(query, &seen, at, scale));
+    }
+    one(q.shape.clone(), data)
+}
+
+/// One query over the keys and values that it sees, which begin at element `at` of each entry.
+fn attend<S: Real>(query: &[S], seen: &[&(Vec<S>, Vec<S>)], at: usize, scale: f64) -> Vec<S> {
+    let dot = |k: &[S]| query.iter().zip(&k[at..]).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(b))).mul(S::of(scale));
+    let scores: Vec<S> = seen.iter().map(|(k, _)| dot(k)).collect();
+    let top = scores.iter().fold(scores[0], |m, &s| Scalar::max(m, s));
+    let weights: Vec<S> = scores.iter().map(|&s| s.sub(top).exp()).collect();
+    let sum = weights.iter().fold(S::of(0.0), |a, &b| a.add(b));
+    let mut out = vec![S::of(0.0); query.len()];
+    for (w, (_, v)) in weights.iter().zip(seen) {
+        for (o, &x) in out.iter_mut().zip(&v[at..]) {
+            *o = o.add(w.div(sum).mul(x));
+        }
+    }
+    out
+}

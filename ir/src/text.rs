@@ -1,0 +1,299 @@
+//! The text form, both ways. `print(parse(print(g))) == print(g)`.
+//!
+//! One statement a line: `%0, %1 = op %a, %b {attr = 1} : type, type #segment // location`. A kernel's body follows on the
+//! lines after it, as a graph of its own, indented.
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use crate::diag::Diagnostic;
+use crate::graph::{Graph, NodeId, Value};
+use crate::ops::{Attr, Family, Op};
+use crate::types::{CacheType, DType, Dim, Layout, Shape, TensorType, Type};
+
+impl Graph {
+    pub fn print(&self) -> String {
+        self.print_with(&|_| vec![])
+    }
+
+    /// The text form with lines of `notes` below the nodes that they belong to.
+    pub(crate) fn print_with(&self, notes: &dyn Fn(NodeId) -> Vec<String>) -> String {
+        let mut out = String::new();
+        self.print_at(&mut out, 0, notes);
+        out
+    }
+
+    /// Name of each value in the text.
+    fn names(&self, order: &[NodeId]) -> HashMap<Value, String> {
+        let mut names = HashMap::new();
+        let mut next = 0;
+        for &id in order {
+            for out in 0..self.types(id).len() {
+                let name = match self.op(id) {
+                    Op::Input { name } => format!("%{name}"),
+                    _ => {
+                        next += 1;
+                        format!("%{}", next - 1)
+                    }
+                };
+                names.insert(Value { node: id, out }, name);
+            }
+        }
+        names
+    }
+
+    fn print_at(&self, out: &mut String, depth: usize, notes: &dyn Fn(NodeId) -> Vec<String>) {
+        let order = self.order();
+        let names = self.names(&order);
+        let list = |vs: &[Value]| vs.iter().map(|v| names[v].as_str()).collect::<Vec<_>>().join(", ");
+        let pad = "  ".repeat(depth);
+        let params: Vec<_> = self.inputs().iter().map(|v| format!("{}: {}", names[v], self.ty(*v))).collect();
+        let _ = writeln!(out, "{pad}graph @{}({}) {{", self.name, params.join(", "));
+        for &id in &order {
+            if matches!(self.op(id), Op::Input { .. }) {
+                continue;
+            }
+            let results: Vec<Value> = (0..self.types(id).len()).map(|out| Value { node: id, out }).collect();
+            let _ = writeln!(out, "{pad}  {} = {}", list(&results), self.statement(id, &list(&self.operands(id))));
+            if let Op::Kernel { body, .. } = self.op(id) {
+                body.print_at(out, depth + 2, &|_| vec![]);
+            }
+            for note in notes(id) {
+                let _ = writeln!(out, "{pad}  ^ {note}");
+            }
+        }
+        let _ = writeln!(out, "{pad}  return {}\n{pad}}}", list(self.outputs()));
+    }
+
+    fn statement(&self, id: NodeId, operands: &str) -> String {
+        let mut line = self.op(id).name().to_string();
+        if !operands.is_empty() {
+            let _ = write!(line, " {operands}");
+        }
+        let attrs: Vec<_> = self.op(id).attributes().into_iter().map(|(n, v)| format!("{n} = {v}")).collect();
+        if !attrs.is_empty() {
+            let _ = write!(line, " {{{}}}", attrs.join(", "));
+        }
+        let types: Vec<_> = self.types(id).iter().map(|t| t.to_string()).collect();
+        let _ = write!(line, " : {}", types.join(", "));
+        if let Some(s) = self.segment(id) {
+            let _ = write!(line, " #{s}");
+        }
+        if !self.location(id).is_empty() {
+            let _ = write!(line, " // {}", self.location(id));
+        }
+        line
+    }
+}
+
+/// Reads a graph. The result is not verified, so that tests can write what the verifier must refuse.
+pub fn parse(text: &str) -> Result<Graph, Diagnostic> {
+    let lines = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())).filter(|(_, l)| !l.is_empty());
+    let mut parser = Parser { lines: lines.collect::<Vec<_>>().into_iter() };
+    let graph = parser.graph()?;
+    match parser.lines.next() {
+        None => Ok(graph),
+        Some((n, _)) => Err(syntax(n, "text after the graph")),
+    }
+}
+
+fn syntax(line: usize, message: impl Into<String>) -> Diagnostic {
+    Diagnostic::new("ir::syntax", message).at(format!("line {line}"))
+}
+
+struct Parser<'a> {
+    lines: std::vec::IntoIter<(usize, &'a str)>,
+}
+
+impl<'a> Parser<'a> {
+    fn line(&mut self) -> Result<(usize, &'a str), Diagnostic> {
+        self.lines.next().ok_or_else(|| syntax(0, "the text ends inside a graph"))
+    }
+
+    fn graph(&mut self) -> Result<Graph, Diagnostic> {
+        let (n, head) = self.line()?;
+        let bad = || syntax(n, "a graph begins with `graph @name(%param: type, …) {`");
+        let (name, rest) = head.strip_prefix("graph @").and_then(|h| h.split_once('(')).ok_or_else(bad)?;
+        let params = rest.strip_suffix(") {").ok_or_else(bad)?;
+        let mut graph = Graph::new(name);
+        let mut names = HashMap::new();
+        for param in split(params) {
+            let (name, ty) = param.split_once(": ").ok_or_else(bad)?;
+            let ty = read_type(ty).ok_or_else(|| syntax(n, format!("unknown type `{ty}`")))?;
+            let v = graph.input(name.trim_start_matches('%'), ty);
+            names.insert(name.to_string(), v);
+        }
+        loop {
+            let (n, line) = self.line()?;
+            if let Some(outputs) = line.strip_prefix("return") {
+                graph.set_outputs(values(n, outputs.trim(), &names)?);
+                break;
+            }
+            self.statement(n, line, &mut graph, &mut names)?;
+        }
+        match self.line()? {
+            (_, "}") => Ok(graph),
+            (n, _) => Err(syntax(n, "a graph ends with `}` after `return`")),
+        }
+    }
+
+    fn statement(
+        &mut self,
+        n: usize,
+        line: &str,
+        graph: &mut Graph,
+        names: &mut HashMap<String, Value>,
+    ) -> Result<(), Diagnostic> {
+        let bad = |what: &str| syntax(n, what);
+        let (line, location) = line.split_once(" // ").unwrap_or((line, ""));
+        let (results, rest) = line.split_once(" = ").ok_or_else(|| bad("a statement is `%name = op …`"))?;
+        let (call, types) = rest.rsplit_once(" : ").ok_or_else(|| bad("a statement ends with ` : type`"))?;
+        let (types, segment) = match types.rsplit_once(" #") {
+            Some((t, s)) => (t, Some(s.parse().map_err(|_| bad("a segment is a number"))?)),
+            None => (types, None),
+        };
+        let types = split(types)
+            .into_iter()
+            .map(|t| read_type(t).ok_or_else(|| syntax(n, format!("unknown type `{t}`"))))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (head, attrs) = match call.split_once(" {") {
+            Some((h, a)) => (h, a.strip_suffix('}').ok_or_else(|| bad("attributes end with `}`"))?),
+            None => (call, ""),
+        };
+        let (name, operands) = head.split_once(' ').unwrap_or((head, ""));
+        let operands = values(n, operands, names)?;
+        let op = self.op(n, name, attrs)?;
+        let id = graph.add(op, &operands, types, location);
+        if let Some(s) = segment {
+            graph.set_segment(id, s);
+        }
+        let results = split(results);
+        if results.len() != graph.types(id).len() {
+            return Err(bad("as many names as types, please"));
+        }
+        for (out, name) in results.into_iter().enumerate() {
+            if names.insert(name.to_string(), Value { node: id, out }).is_some() {
+                return Err(syntax(n, format!("`{name}` is defined twice")));
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, n: usize, name: &str, attrs: &str) -> Result<Op, Diagnostic> {
+        let pair = |a: &str| {
+            a.split_once(" = ")
+                .map(|(n, v)| (n.to_string(), v.to_string()))
+                .ok_or_else(|| syntax(n, "an attribute is `name = value`"))
+        };
+        let mut attrs = split(attrs).into_iter().map(pair).collect::<Result<Vec<_>, _>>()?;
+        if name == "kernel" {
+            let family = attrs.iter().find(|(n, _)| n == "family").and_then(|(_, v)| Family::read(v));
+            let family = family.ok_or_else(|| syntax(n, "a kernel has a known `family`"))?;
+            return Ok(Op::Kernel { family, body: Box::new(self.graph()?) });
+        }
+        let op = Op::from_text(name, &mut attrs).map_err(|e| syntax(n, e))?;
+        match attrs.first() {
+            None => Ok(op),
+            Some((a, _)) => Err(syntax(n, format!("`{name}` has no attribute `{a}`"))),
+        }
+    }
+}
+
+fn values(n: usize, list: &str, names: &HashMap<String, Value>) -> Result<Vec<Value>, Diagnostic> {
+    split(list)
+        .into_iter()
+        .map(|v| names.get(v).copied().ok_or_else(|| syntax(n, format!("`{v}` is not defined"))))
+        .collect()
+}
+
+/// Splits at commas that are outside of all brackets and quotes.
+fn split(list: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut quoted, mut start) = (vec![], 0, false, 0);
+    for (i, c) in list.char_indices() {
+        match c {
+            '"' => quoted = !quoted,
+            '(' | '[' | '<' if !quoted => depth += 1,
+            ')' | ']' | '>' if !quoted => depth -= 1,
+            ',' if !quoted && depth == 0 => {
+                parts.push(list[start..i].trim());
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    let last = list[start..].trim();
+    if !last.is_empty() {
+        parts.push(last);
+    }
+    parts
+}
+
+pub(crate) fn read_shape(text: &str) -> Option<Shape> {
+    let inner = text.strip_prefix('[')?.strip_suffix(']')?;
+    let dim = |d: &str| match d {
+        "T" => Some(Dim::Tokens),
+        "R" => Some(Dim::Rows),
+        n => n.parse().ok().map(Dim::Fixed),
+    };
+    split(inner).into_iter().map(dim).collect::<Option<Vec<_>>>().map(Shape)
+}
+
+fn read_type(text: &str) -> Option<Type> {
+    if text == "batch" {
+        return Some(Type::Batch);
+    }
+    if let Some(inner) = text.strip_prefix("cache<").and_then(|t| t.strip_suffix('>')) {
+        let [dtype, heads, head_dim] = split(inner)[..] else { return None };
+        return Some(Type::Cache(CacheType {
+            dtype: DType::from_name(dtype)?,
+            heads: heads.parse().ok()?,
+            head_dim: head_dim.parse().ok()?,
+        }));
+    }
+    let (text, layout) = match text.strip_suffix("@panels") {
+        Some(t) => (t, Layout::Panels),
+        None => (text, Layout::Rows),
+    };
+    let at = text.find('[')?;
+    Some(Type::Tensor(TensorType { dtype: DType::from_name(&text[..at])?, shape: read_shape(&text[at..])?, layout }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"graph @step(%ids: i32[T], %kv0: cache<bf16, 2, 32>, %batch: batch) {
+  %0 = weight {name = "model.embed_tokens.weight"} : bf16[512, 192]
+  %1 = gather %0, %ids : bf16[T, 192] // model.embed_tokens
+  %2 = rope_freqs {freqs = (10000.0, 32, llama3, 4.0, 1.0, 4.0, 128)} : f32[16]
+  %3 = kernel %1 {family = rows} : bf16[T, 192] #3 // model.layers.0
+    graph @k(%a0: bf16[T, 192]) {
+      %0 = silu %a0 : bf16[T, 192]
+      return %0
+    }
+  return %3, %kv0
+}
+"#;
+
+    #[test]
+    fn print_of_parse_is_the_text() {
+        // `%2` reaches no output, so it is printed last and numbered after the kernel.
+        let once = parse(TEXT).unwrap().print();
+        assert_eq!(parse(&once).unwrap().print(), once);
+        assert!(once.contains("%2 = kernel %1 {family = rows} : bf16[T, 192] #3 // model.layers.0\n"), "{once}");
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        let check = |from: &str, to: &str| parse(&TEXT.replace(from, to)).unwrap_err().to_string();
+        assert_eq!(check("= gather", "= gathr"), "line 3: unknown op `gathr`");
+        assert_eq!(check("%0, %ids", "%9, %ids"), "line 3: `%9` is not defined");
+        assert_eq!(check("i32[T]", "i33[T]"), "line 1: unknown type `i33[T]`");
+        assert_eq!(check("%3 = kernel", "%0 = kernel"), "line 5: `%0` is defined twice");
+        assert_eq!(check("  return %3, %kv0\n}\n", ""), "line 0: the text ends inside a graph");
+        assert_eq!(check("family = rows", "family = row"), "line 5: a kernel has a known `family`");
+        assert_eq!(
+            check("llama3, 4.0, ", "llama3, "),
+            "line 4: attribute `freqs` cannot be `(10000.0, 32, llama3, 1.0, 4.0, 128)`"
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! Types of values: tensors over at most one symbolic dimension, cache states, and the batch.
+use std::fmt;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    F32,
+    F16,
+    BF16,
+    I32,
+}
+
+impl DType {
+    pub const ALL: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::I32];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::I32 => "i32",
+        }
+    }
+
+    pub fn size(self) -> usize {
+        match self {
+            DType::F32 | DType::I32 => 4,
+            DType::F16 | DType::BF16 => 2,
+        }
+    }
+
+    pub fn is_float(self) -> bool {
+        self != DType::I32
+    }
+
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|d| d.name() == name)
+    }
+}
+
+/// A dimension: a number, or one of the two that a step chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dim {
+    Fixed(usize),
+    /// `T`: tokens in the step.
+    Tokens,
+    /// `R`: rows of the step that want logits.
+    Rows,
+}
+
+impl Dim {
+    pub fn fixed(self) -> Option<usize> {
+        match self {
+            Dim::Fixed(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// The dimension's size in a step of so many tokens and rows.
+    pub fn at(self, tokens: usize, rows: usize) -> usize {
+        match self {
+            Dim::Fixed(n) => n,
+            Dim::Tokens => tokens,
+            Dim::Rows => rows,
+        }
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dim::Fixed(n) => write!(f, "{n}"),
+            Dim::Tokens => f.write_str("T"),
+            Dim::Rows => f.write_str("R"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Shape(pub Vec<Dim>);
+
+impl Shape {
+    pub fn fixed(dims: &[usize]) -> Shape {
+        Shape(dims.iter().map(|&n| Dim::Fixed(n)).collect())
+    }
+
+    /// `[lead, rest…]`
+    pub fn led_by(lead: Dim, rest: &[usize]) -> Shape {
+        Shape(std::iter::once(lead).chain(rest.iter().map(|&n| Dim::Fixed(n))).collect())
+    }
+
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn last(&self) -> Option<usize> {
+        self.0.last().and_then(|d| d.fixed())
+    }
+
+    /// Elements in one row: the product of all dimensions but the first.
+    pub fn row(&self) -> Option<usize> {
+        self.0.iter().skip(1).map(|d| d.fixed()).product()
+    }
+
+    /// The sizes, if none is symbolic.
+    pub fn sizes(&self) -> Option<Vec<usize>> {
+        self.0.iter().map(|d| d.fixed()).collect()
+    }
+
+    pub fn elements(&self, tokens: usize, rows: usize) -> usize {
+        self.0.iter().map(|d| d.at(tokens, rows)).product()
+    }
+
+    /// Whether the first dimension, and only the first, may be symbolic.
+    pub fn well_formed(&self) -> bool {
+        self.0.iter().skip(1).all(|d| d.fixed().is_some()) && self.0.iter().all(|d| d.fixed() != Some(0))
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (i, d) in self.0.iter().enumerate() {
+            write!(f, "{}{d}", if i == 0 { "" } else { ", " })?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// How the elements of a tensor lie in memory. Values do not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Layout {
+    #[default]
+    Rows,
+    /// Panels of rows with groups of columns inside, as contraction kernels read their weights. Width and group come from
+    /// the target's arch row.
+    Panels,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    pub dtype: DType,
+    pub shape: Shape,
+    pub layout: Layout,
+}
+
+impl TensorType {
+    pub fn new(dtype: DType, shape: Shape) -> TensorType {
+        TensorType { dtype, shape, layout: Layout::Rows }
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype.name(), self.shape)?;
+        match self.layout {
+            Layout::Rows => Ok(()),
+            Layout::Panels => f.write_str("@panels"),
+        }
+    }
+}
+
+/// The state of one layer's KV cache. Writing gives a new state, so that order and effects are ordinary operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CacheType {
+    pub dtype: DType,
+    pub heads: usize,
+    pub head_dim: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Type {
+    Tensor(TensorType),
+    Cache(CacheType),
+    /// Which sequence and position each token of the step belongs to, and where the sequences' cache blocks are.
+    Batch,
+}
+
+impl Type {
+    pub fn tensor(dtype: DType, shape: Shape) -> Type {
+        Type::Tensor(TensorType::new(dtype, shape))
+    }
+
+    pub fn as_tensor(&self) -> Option<&TensorType> {
+        match self {
+            Type::Tensor(t) => Some(t),
+            _ => None,
+        }
+    }
+
+    pub fn as_cache(&self) -> Option<CacheType> {
+        match self {
+            Type::Cache(c) => Some(*c),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Type::Tensor(t) => t.fmt(f),
+            Type::Cache(c) => write!(f, "cache<{}, {}, {}>", c.dtype.name(), c.heads, c.head_dim),
+            Type::Batch => f.write_str("batch"),
+        }
+    }
+}
