@@ -1,1 +1,101 @@
+//! From fused kernels to code objects.
+//!
+//! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its own, so they compile in
+//! parallel.
+pub mod arch;
+mod host;
+mod layout;
+mod link;
+mod llvm;
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use atomc_ir::{Arch, Diagnostic, Family, Graph};
+
+pub use arch::{rows, variants};
+pub use layout::{CacheLayout, Panels, cache_layout, panels};
+
+/// One kernel to emit.
+#[derive(Clone, Debug)]
+pub struct KernelSpec<'a> {
+    pub symbol: String,
+    pub family: Family,
+    pub body: &'a Graph,
+    /// Most rows of the step that the kernel is for: the bucket's tokens.
+    pub tokens: usize,
+}
+
+/// How many tasks a launch has, counts rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tasks {
+    Fixed(usize),
+    Tokens { per: usize, times: usize },
+    Rows { per: usize, times: usize },
+    Tiles { times: usize },
+}
+
+/// What a runtime must know to launch a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    pub tasks: Tasks,
+    /// Bytes of scratch for each thread.
+    pub scratch: usize,
+}
+
+/// A linked code object.
+#[derive(Clone, Debug)]
+pub struct Object {
+    pub code: Vec<u8>,
+    pub kernels: Vec<KernelInfo>,
+}
+
+/// What [`text`] shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Llvm,
+    Asm,
+}
+
+/// One code object of all kernels.
+pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic> {
+    let parts = parallel(kernels, |spec| {
+        let _span = tracing::debug_span!("kernel", symbol = spec.symbol, arch = arch.name).entered();
+        let cx = llvm::context();
+        let (module, info) = host::emit(&cx, spec, arch)?;
+        Ok((llvm::object(&module, arch)?, info))
+    })?;
+    let (objects, kernels): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    Ok(Object { code: link::shared(&objects)?, kernels })
+}
+
+/// The kernels as LLVM IR or as assembly, one after the other.
+pub fn text(kernels: &[KernelSpec], arch: &Arch, form: Form) -> Result<String, Diagnostic> {
+    let parts = parallel(kernels, |spec| {
+        let cx = llvm::context();
+        let (module, _) = host::emit(&cx, spec, arch)?;
+        llvm::text(&module, arch, form)
+    })?;
+    Ok(parts.join("\n"))
+}
+
+/// `f` of every item, on all cores, results in order.
+fn parallel<T: Sync, R: Send>(
+    items: &[T],
+    f: impl Fn(&T) -> Result<R, Diagnostic> + Sync,
+) -> Result<Vec<R>, Diagnostic> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(items.len());
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<Option<Result<R, Diagnostic>>>> = Mutex::new(items.iter().map(|_| None).collect());
+    std::thread::scope(|s| {
+        for _ in 0..threads {
+            s.spawn(|| {
+                while let Some((i, item)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, items.get(i)?))) {
+                    let r = f(item);
+                    results.lock().expect("no panic while held")[i] = Some(r);
+                }
+            });
+        }
+    });
+    results.into_inner().expect("no panic while held").into_iter().map(|r| r.expect("every item was taken")).collect()
+}

@@ -1,0 +1,358 @@
+//! Families `attend_one` and `attend_many`: attention over the paged cache, block by block, with a running softmax.
+//!
+//! `attend_one`: a task is a token and a cache head. It writes the token's key and value, then attends with every query
+//! head that shares them. `attend_many`: a task is a tile of tokens and a query head; keys and values are there already.
+use atomc_ir::arch::Dot as Unit;
+use atomc_ir::{Diagnostic, Op, Value};
+
+use super::cache::{Cache, is_bf16};
+use super::code::{Code, Int, LANES, Ptr, Vector};
+use super::dot::Dot;
+use super::kernel::Kernel;
+use super::math;
+use super::row::{At, Col, Operand, unsupported};
+use super::tile::{self, Tiles};
+use crate::{KernelInfo, KernelSpec, Tasks};
+
+/// Most tokens in a tile of the batch: `atomc_artifact::abi::TILE_TOKENS`.
+const TILE: usize = 32;
+
+/// What a masked score is: below every real one, and far from overflow.
+const MASKED: f64 = -1e30;
+
+pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
+    let kernel = Kernel::new(c, spec)?;
+    let a = Attention::new(&kernel)?;
+    let (group, heads) = (a.heads / a.cache.ty.heads, a.cache.ty.heads);
+    let block = a.block(group);
+    let (first, end) = c.tasks();
+    kernel.each(first, end, |task| {
+        let (token, head) = (c.div(task, heads), c.rem(task, heads));
+        a.cache.write(&kernel.rows, token, head, a.cache.slot(c, token))?;
+        let query_head = c.mul(head, c.int(group));
+        let place = |r: Int<'c>| (token, c.add(query_head, r));
+        let span = Span { token, head, count: c.int(group), per_row: 0 };
+        a.run(&block, &span, &place, None)
+    })?;
+    Ok(KernelInfo { tasks: Tasks::Tokens { per: 1, times: heads }, scratch: block.bytes })
+}
+
+pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
+    let kernel = Kernel::new(c, spec)?;
+    let a = Attention::new(&kernel)?;
+    let block = a.block(TILE);
+    let (first, end) = c.tasks();
+    let tiles = (c.arch.dot == Unit::Tiles && is_bf16(a.cache.ty)).then(|| Tiles::open(c));
+    kernel.each(first, end, |task| {
+        let (tile, query_head) = (c.div(task, a.heads), c.rem(task, a.heads));
+        let entry = |i: usize| c.load_index(a.cache.batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
+        let (token, count) = (entry(0), entry(1));
+        let head = c.div(query_head, a.heads / a.cache.ty.heads);
+        let place = |r: Int<'c>| (c.add(token, r), query_head);
+        a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref())
+    })?;
+    if let Some(tiles) = tiles {
+        tiles.close();
+    }
+    Ok(KernelInfo { tasks: Tasks::Tiles { times: a.heads }, scratch: block.bytes })
+}
+
+struct Attention<'k, 'a, 'c> {
+    kernel: &'k Kernel<'a, 'c>,
+    cache: &'k Cache<'c>,
+    query: Value,
+    out: &'k Operand<'c>,
+    heads: usize,
+    scale: f64,
+    window: usize,
+    dot: Dot,
+}
+
+/// Rows that share keys and values: which token tells their sequence, which cache head, how many rows, and how many
+/// positions each row is after the one before it.
+struct Span<'c> {
+    token: Int<'c>,
+    head: Int<'c>,
+    count: Int<'c>,
+    per_row: usize,
+}
+
+/// Scratch for a number of rows: queries and weights in the cache's type, scores, results, maxima and sums in f32.
+struct Block<'c> {
+    height: usize,
+    query: Ptr<'c>,
+    score: Ptr<'c>,
+    weight: Ptr<'c>,
+    result: Ptr<'c>,
+    top: Ptr<'c>,
+    sum: Ptr<'c>,
+    bytes: usize,
+}
+
+type Place<'p, 'c> = &'p dyn Fn(Int<'c>) -> (Int<'c>, Int<'c>);
+
+impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
+    fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
+        let graph = kernel.rows.graph;
+        let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. }))?;
+        let Op::Attention { scale, window } = *graph.op(node.node) else { unreachable!("just matched") };
+        let query = graph.operands(node.node)[0];
+        let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
+        let (out, to) = kernel.output()?;
+        let flattened = matches!(graph.op(out.node), Op::Reshape { .. }) && graph.operands(out.node) == [node];
+        if out != node && !flattened {
+            return Err(unsupported("attention whose result is computed on"));
+        }
+        let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
+        let dot = Dot::new(kernel.code, cache.ty.dtype);
+        Ok(Attention { kernel, cache, query, out: to, heads, scale, window, dot })
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.kernel.code
+    }
+
+    /// Rows that are computed together in registers.
+    fn height(&self, rows: usize) -> usize {
+        let wide = self.code().arch.vector.registers * self.code().arch.vector.lanes / LANES;
+        let most = if wide >= 32 { 4 } else { 2 };
+        if rows >= most { most } else { rows.next_power_of_two().min(most) }
+    }
+
+    fn block(&self, rows: usize) -> Block<'c> {
+        let (c, l) = (self.code(), &self.cache.layout);
+        let height = self.height(rows);
+        let rows = rows.next_multiple_of(height);
+        let size = self.cache.ty.dtype.size();
+        let mut bytes = 0;
+        let mut take = |n: usize| {
+            let p = c.at(c.scratch(), c.int(bytes));
+            bytes += n.next_multiple_of(64);
+            p
+        };
+        let query = take(rows * l.dim * size);
+        let score = take(rows * l.block_tokens * 4);
+        let weight = take(rows * l.block_tokens * size);
+        let result = take(rows * l.dim * 4);
+        let (top, sum) = (take(rows * 4), take(rows * 4));
+        Block { height, query, score, weight, result, top, sum, bytes }
+    }
+
+    fn run(
+        &self,
+        block: &Block<'c>,
+        span: &Span<'c>,
+        place: Place<'_, 'c>,
+        tiles: Option<&Tiles<'_, 'c>>,
+    ) -> Result<(), Diagnostic> {
+        let c = self.code();
+        self.begin(block, span, place)?;
+        let position = c.load_index(self.cache.batch.positions, span.token);
+        let table = self.cache.batch.table(c, span.token);
+        let last = c.add(position, c.mul(c.sub(span.count, c.int(1)), c.int(span.per_row)));
+        let tokens = self.cache.layout.block_tokens;
+        let first = match self.window {
+            0 => c.int(0),
+            w => c.div(c.larger(c.sub(c.add(position, c.int(1)), c.int(w)), c.int(0)), tokens),
+        };
+        c.repeat(first, c.add(c.div(last, tokens), c.int(1)), 1, |number| {
+            let at = self.cache.head(c, c.load_index(table, number), span.head);
+            let turn = Turn {
+                keys: c.at(self.cache.k, at),
+                values: c.at(self.cache.v, at),
+                first: c.mul(number, c.int(tokens)),
+                position,
+                per_row: span.per_row,
+            };
+            match tiles {
+                Some(tiles) => self.turn_by_tiles(block, span, &turn, tiles),
+                None => c.repeat(c.int(0), span.count, block.height, |row| self.turn_by_vectors(block, row, &turn)),
+            }
+        });
+        self.end(block, span, place);
+        Ok(())
+    }
+
+    /// Stages the queries and clears the running values.
+    fn begin(&self, block: &Block<'c>, span: &Span<'c>, place: Place<'_, 'c>) -> Result<(), Diagnostic> {
+        let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
+        let (size, dim) = (self.cache.ty.dtype.size(), self.cache.ty.head_dim);
+        let mut result = Ok(());
+        c.repeat(c.int(0), span.count, 1, |r| {
+            let (token, head) = place(r);
+            result = rows.prepare(self.query, token, Some(head));
+            for col in (0..l.dim).step_by(LANES) {
+                let lanes = if col >= dim {
+                    Ok(c.zero())
+                } else {
+                    rows.eval(self.query, At { row: token, head: Some(head), col: Col::Const(col) })
+                };
+                match lanes {
+                    Err(e) => result = Err(e),
+                    Ok(v) => {
+                        let v = if dim < col + LANES { c.choose(c.lanes_below(c.int(dim.saturating_sub(col))), v, c.zero()) } else { v };
+                        let at = c.mul(c.add(c.mul(r, c.int(l.dim)), c.int(col)), c.int(size));
+                        c.store_floats(c.at(block.query, at), v, self.cache.ty.dtype);
+                    }
+                }
+                let at = c.mul(c.add(c.mul(r, c.int(l.dim)), c.int(col)), c.int(4));
+                c.store(c.at(block.result, at), c.zero(), 4);
+            }
+            let at = c.mul(r, c.int(4));
+            c.store(c.at(block.top, at), c.number(MASKED), 4);
+            c.store(c.at(block.sum, at), c.number(0.0), 4);
+        });
+        result
+    }
+
+    fn row(&self, base: Ptr<'c>, row: Int<'c>, bytes: usize) -> Ptr<'c> {
+        let c = self.code();
+        c.at(base, c.mul(row, c.int(bytes)))
+    }
+
+    /// Scores, softmax and sum over values for `height` rows and one block of keys.
+    fn turn_by_vectors(&self, block: &Block<'c>, row: Int<'c>, turn: &Turn<'c>) {
+        let (c, l) = (self.code(), &self.cache.layout);
+        let size = self.cache.ty.dtype.size();
+        let rows: Vec<Int> = (0..block.height).map(|r| c.add(row, c.int(r))).collect();
+        let queries: Vec<_> = rows.iter().map(|&r| self.row(block.query, r, l.dim * size)).collect();
+        let panels: Vec<_> =
+            (0..l.block_tokens / LANES).map(|p| c.at(turn.keys, c.int(p * LANES * l.dim * size))).collect();
+        let scores = self.dot.sums(c, &queries, &panels, (c.int(l.dim / l.group), self.dot.step(c), 1));
+        let shrink: Vec<_> = rows.iter().zip(&scores).map(|(&r, s)| self.soften(block, r, s, turn)).collect();
+        let weights: Vec<_> = rows.iter().map(|&r| self.row(block.weight, r, l.block_tokens * size)).collect();
+        c.repeat(c.int(0), c.int(l.dim), LANES, |col| {
+            let values = c.at(turn.values, c.mul(col, c.int(c.arch.memory.group_bytes)));
+            let step = l.dim * l.group * size;
+            let sums = self.dot.sums(c, &weights, &[values], (c.int(l.block_tokens / l.group), step, 1));
+            for ((&r, sum), &shrink) in rows.iter().zip(&sums).zip(&shrink) {
+                let p = c.at(self.row(block.result, r, l.dim * 4), c.mul(col, c.int(4)));
+                let old = c.load_floats(p, atomc_ir::DType::F32);
+                c.store(p, c.fma(old, shrink, sum[0]), 4);
+            }
+        });
+    }
+
+    /// Turns one row's scores into weights, which it stores; returns by what earlier results shrink.
+    fn soften(&self, block: &Block<'c>, row: Int<'c>, scores: &[Vector<'c>], turn: &Turn<'c>) -> Vector<'c> {
+        let (c, l) = (self.code(), &self.cache.layout);
+        let size = self.cache.ty.dtype.size();
+        let limit = c.add(turn.position, c.mul(row, c.int(turn.per_row)));
+        let seen: Vec<_> = (0..scores.len()).map(|i| self.seen(c.add(turn.first, c.int(i * LANES)), limit)).collect();
+        let masked = |(&s, &m): (&Vector<'c>, &Vector<'c>)| c.choose(m, c.fmul(s, c.lit(self.scale)), c.lit(MASKED));
+        let scores: Vec<_> = scores.iter().zip(&seen).map(masked).collect();
+        let most = scores[1..].iter().fold(scores[0], |a, &b| c.fmax(a, b));
+        let (top_at, sum_at) = (self.row(block.top, row, 4), self.row(block.sum, row, 4));
+        let old = c.splat(c.load(c.cx.f32_type(), top_at, 4));
+        let top = c.fmax(old, c.splat(c.top(most)));
+        let shrink = math::exp(c, c.fsub(old, top));
+        let weights: Vec<_> =
+            scores.iter().zip(&seen).map(|(&s, &m)| c.choose(m, math::exp(c, c.fsub(s, top)), c.zero())).collect();
+        let fresh = weights[1..].iter().fold(weights[0], |a, &b| c.fadd(a, b));
+        let sum = c.splat(c.load(c.cx.f32_type(), sum_at, 4));
+        let sum = c.fma(sum, shrink, c.splat(c.sum(fresh)));
+        c.store(top_at, c.lane(top, 0), 4);
+        c.store(sum_at, c.lane(sum, 0), 4);
+        for (i, &w) in weights.iter().enumerate() {
+            let p = c.at(self.row(block.weight, row, l.block_tokens * size), c.int(i * LANES * size));
+            c.store_floats(p, w, self.cache.ty.dtype);
+        }
+        shrink
+    }
+
+    /// Which of 16 keys from `first` on a query at position `limit` sees.
+    fn seen(&self, first: Int<'c>, limit: Int<'c>) -> Vector<'c> {
+        let c = self.code();
+        let after = c.sub(c.add(limit, c.int(1)), first);
+        let upto = c.lanes_below(after);
+        match self.window {
+            0 => upto,
+            w => {
+                let gone = c.lanes_below(c.sub(after, c.int(w)));
+                c.b.build_and(upto, c.b.build_not(gone, "").expect("a mask"), "").expect("masks")
+            }
+        }
+    }
+
+    /// The same for 32 rows, with products by tiles.
+    fn turn_by_tiles(&self, block: &Block<'c>, span: &Span<'c>, turn: &Turn<'c>, tiles: &Tiles<'_, 'c>) {
+        let (c, l) = (self.code(), &self.cache.layout);
+        let half = tile::ROWS;
+        (0..4).for_each(|t| tiles.zero(t));
+        for depth in 0..l.dim / tile::DEPTH {
+            for r in 0..2 {
+                tiles.load(4 + r, c.at(block.query, c.int(r * half * l.dim * 2 + depth * 64)), l.dim * 2);
+            }
+            for p in 0..2 {
+                let keys = c.at(turn.keys, c.int(p * LANES * l.dim * 2 + depth * half * 64));
+                tiles.load(6 + p, keys, tile::ROW_BYTES);
+                (0..2).for_each(|r| tiles.multiply(2 * r + p, 4 + r, 6 + p));
+            }
+        }
+        for t in 0..4 {
+            let at = (t / 2 * half * l.block_tokens + t % 2 * LANES) * 4;
+            tiles.store(t, c.at(block.score, c.int(at)), l.block_tokens * 4);
+        }
+        c.repeat(c.int(0), span.count, 1, |r| {
+            let line = self.row(block.score, r, l.block_tokens * 4);
+            let scores = [0, LANES].map(|k| c.load_floats(c.at(line, c.int(4 * k)), atomc_ir::DType::F32));
+            let shrink = self.soften(block, r, &scores, turn);
+            for col in (0..l.dim).step_by(LANES) {
+                let p = c.at(self.row(block.result, r, l.dim * 4), c.int(4 * col));
+                c.store(p, c.fmul(c.load_floats(p, atomc_ir::DType::F32), shrink), 4);
+            }
+        });
+        for r in 0..2 {
+            tiles.load(4 + r, c.at(block.weight, c.int(r * half * l.block_tokens * 2)), l.block_tokens * 2);
+        }
+        for col in (0..l.dim).step_by(LANES) {
+            tiles.load(6, c.at(turn.values, c.int(col * 4)), l.dim * 4);
+            for r in 0..2 {
+                let p = c.at(block.result, c.int((r * half * l.dim + col) * 4));
+                tiles.load(r, p, l.dim * 4);
+                tiles.multiply(r, 4 + r, 6);
+                tiles.store(r, p, l.dim * 4);
+            }
+        }
+    }
+
+    /// Divides by the sums and stores, row padding as zeros after the last head.
+    fn end(&self, block: &Block<'c>, span: &Span<'c>, place: Place<'_, 'c>) {
+        let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
+        let dim = self.cache.ty.head_dim;
+        let dtype = self.out.ty.dtype;
+        c.repeat(c.int(0), span.count, 1, |r| {
+            let (token, head) = place(r);
+            let sum = c.splat(c.load(c.cx.f32_type(), self.row(block.sum, r, 4), 4));
+            let inverse = c.fdiv(c.lit(1.0), sum);
+            let first = c.mul(head, c.int(dim));
+            let to = |col: usize| {
+                let col = Col::Var(c.add(first, c.int(col)));
+                rows.address(self.out, At { row: token, head: None, col })
+            };
+            for col in (0..dim).step_by(LANES) {
+                let p = c.at(self.row(block.result, r, l.dim * 4), c.int(4 * col));
+                let lanes = c.fmul(c.load_floats(p, atomc_ir::DType::F32), inverse);
+                c.store_some(to(col), lanes, dtype, dim - col);
+            }
+            let width = self.heads * dim;
+            if width < self.out.stride {
+                let last = c.b.build_int_compare(inkwell::IntPredicate::EQ, head, c.int(self.heads - 1), "");
+                c.when(last.expect("integers"), || {
+                    for col in (width..self.out.stride).step_by(LANES) {
+                        c.store_some(to(col - width + dim), c.zero(), dtype, self.out.stride - col);
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// One block of keys and values: where they are, the position of the first, and the position of the first query row.
+struct Turn<'c> {
+    keys: Ptr<'c>,
+    values: Ptr<'c>,
+    first: Int<'c>,
+    position: Int<'c>,
+    per_row: usize,
+}

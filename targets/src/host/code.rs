@@ -1,0 +1,390 @@
+//! A thin layer over the LLVM builder: integers, pointers, vectors of 16 f32, loops.
+//!
+//! Every logical vector has 16 lanes; LLVM splits it where registers are shorter.
+use atomc_ir::{Arch, DType};
+use inkwell::builder::Builder;
+use inkwell::context::Context;
+use inkwell::intrinsics::Intrinsic;
+use inkwell::module::{Linkage, Module};
+use inkwell::types::{BasicType, BasicTypeEnum, IntType, VectorType};
+use inkwell::values::{
+    BasicMetadataValueEnum, BasicValue, BasicValueEnum, FloatValue, FunctionValue, IntValue, PhiValue, PointerValue,
+    VectorValue,
+};
+use inkwell::{AddressSpace, FloatPredicate, IntPredicate};
+
+pub type Int<'c> = IntValue<'c>;
+pub type Ptr<'c> = PointerValue<'c>;
+pub type Vector<'c> = VectorValue<'c>;
+pub type Any<'c> = BasicValueEnum<'c>;
+
+pub const LANES: usize = 16;
+
+/// Building in memory that LLVM owns cannot fail once types are right, and wrong types are a bug here.
+const BUILT: &str = "operands have the types that the instruction wants";
+
+/// One kernel function under construction.
+pub struct Code<'c> {
+    pub cx: &'c Context,
+    pub module: Module<'c>,
+    pub b: Builder<'c>,
+    pub arch: &'c Arch,
+    function: FunctionValue<'c>,
+}
+
+impl<'c> Code<'c> {
+    /// A function with the signature of a host kernel, open at its first block.
+    pub fn new(cx: &'c Context, symbol: &str, arch: &'c Arch) -> Code<'c> {
+        let module = cx.create_module(symbol);
+        let (p, i) = (cx.ptr_type(AddressSpace::default()), cx.i64_type());
+        let ty = cx.void_type().fn_type(&[p.into(), p.into(), p.into(), i.into(), i.into()], false);
+        let function = module.add_function(symbol, ty, Some(Linkage::External));
+        let b = cx.create_builder();
+        b.position_at_end(cx.append_basic_block(function, ""));
+        Code { cx, module, b, arch, function }
+    }
+
+    pub fn args(&self) -> Ptr<'c> {
+        self.function.get_nth_param(0).expect("five parameters").into_pointer_value()
+    }
+
+    /// Tokens and rows of the step.
+    pub fn step(&self) -> (Int<'c>, Int<'c>) {
+        let p = self.function.get_nth_param(1).expect("five parameters").into_pointer_value();
+        (self.load_i64(p), self.load_i64(self.at(p, self.int(8))))
+    }
+
+    pub fn scratch(&self) -> Ptr<'c> {
+        self.function.get_nth_param(2).expect("five parameters").into_pointer_value()
+    }
+
+    pub fn tasks(&self) -> (Int<'c>, Int<'c>) {
+        let n = |i| self.function.get_nth_param(i).expect("five parameters").into_int_value();
+        (n(3), n(4))
+    }
+
+    pub fn finish(self) -> Module<'c> {
+        self.b.build_return(None).expect(BUILT);
+        self.module
+    }
+
+    // Integers.
+
+    pub fn int(&self, n: usize) -> Int<'c> {
+        self.cx.i64_type().const_int(n as u64, false)
+    }
+
+    pub fn add(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
+        self.b.build_int_add(a, b, "").expect(BUILT)
+    }
+
+    pub fn sub(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
+        self.b.build_int_sub(a, b, "").expect(BUILT)
+    }
+
+    pub fn mul(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
+        self.b.build_int_mul(a, b, "").expect(BUILT)
+    }
+
+    pub fn div(&self, a: Int<'c>, b: usize) -> Int<'c> {
+        self.b.build_int_unsigned_div(a, self.int(b), "").expect(BUILT)
+    }
+
+    pub fn rem(&self, a: Int<'c>, b: usize) -> Int<'c> {
+        self.b.build_int_unsigned_rem(a, self.int(b), "").expect(BUILT)
+    }
+
+    pub fn less(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
+        self.b.build_int_compare(IntPredicate::SLT, a, b, "").expect(BUILT)
+    }
+
+    pub fn pick(&self, cond: Int<'c>, yes: impl BasicValue<'c>, no: impl BasicValue<'c>) -> Any<'c> {
+        self.b.build_select(cond, yes.as_basic_value_enum(), no.as_basic_value_enum(), "").expect(BUILT)
+    }
+
+    pub fn smaller(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
+        self.pick(self.less(a, b), a, b).into_int_value()
+    }
+
+    pub fn larger(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
+        self.pick(self.less(a, b), b, a).into_int_value()
+    }
+
+    // Memory.
+
+    /// `p` and so many bytes.
+    pub fn at(&self, p: Ptr<'c>, bytes: Int<'c>) -> Ptr<'c> {
+        // SAFETY: no inbounds promise is made; the address is plain arithmetic.
+        unsafe { self.b.build_gep(self.cx.i8_type(), p, &[bytes], "") }.expect(BUILT)
+    }
+
+    pub fn load(&self, ty: impl BasicType<'c>, p: Ptr<'c>, align: u32) -> Any<'c> {
+        let v = self.b.build_load(ty, p, "").expect(BUILT);
+        v.as_instruction_value().expect("a load").set_alignment(align).expect("a power of two");
+        v
+    }
+
+    pub fn store(&self, p: Ptr<'c>, v: impl BasicValue<'c>, align: u32) {
+        self.b.build_store(p, v).expect(BUILT).set_alignment(align).expect("a power of two");
+    }
+
+    pub fn load_ptr(&self, p: Ptr<'c>) -> Ptr<'c> {
+        self.load(self.cx.ptr_type(AddressSpace::default()), p, 8).into_pointer_value()
+    }
+
+    pub fn load_i64(&self, p: Ptr<'c>) -> Int<'c> {
+        self.load(self.cx.i64_type(), p, 8).into_int_value()
+    }
+
+    /// Element `i` of an i32 array, as i64.
+    pub fn load_index(&self, p: Ptr<'c>, i: Int<'c>) -> Int<'c> {
+        let v = self.load(self.cx.i32_type(), self.at(p, self.mul(i, self.int(4))), 4).into_int_value();
+        self.b.build_int_s_extend(v, self.cx.i64_type(), "").expect(BUILT)
+    }
+
+    /// A hint that this cache line will be read soon.
+    pub fn prefetch(&self, p: Ptr<'c>) {
+        let i = |n| self.cx.i32_type().const_int(n, false).into();
+        self.call("llvm.prefetch", &[p.get_type().into()], &[p.into(), i(0), i(2), i(1)]);
+    }
+
+    // Vectors.
+
+    pub fn f32s(&self) -> VectorType<'c> {
+        self.cx.f32_type().vec_type(LANES as u32)
+    }
+
+    pub fn ints(&self, ty: IntType<'c>, lanes: usize) -> VectorType<'c> {
+        ty.vec_type(lanes as u32)
+    }
+
+    pub fn zero(&self) -> Vector<'c> {
+        self.f32s().const_zero()
+    }
+
+    pub fn number(&self, v: f64) -> FloatValue<'c> {
+        self.cx.f32_type().const_float(v)
+    }
+
+    /// All lanes the same constant.
+    pub fn lit(&self, v: f64) -> Vector<'c> {
+        VectorType::const_vector(&[self.number(v); LANES])
+    }
+
+    pub fn splat(&self, v: impl BasicValue<'c>) -> Vector<'c> {
+        let v = v.as_basic_value_enum();
+        let ty = match v.get_type() {
+            BasicTypeEnum::FloatType(t) => t.vec_type(LANES as u32),
+            BasicTypeEnum::IntType(t) => t.vec_type(LANES as u32),
+            t => panic!("no vector of {t}"),
+        };
+        let zero = self.cx.i32_type().const_zero();
+        let one = self.b.build_insert_element(ty.get_undef(), v, zero, "").expect(BUILT);
+        self.b.build_shuffle_vector(one, ty.get_undef(), self.cx.i32_type().vec_type(LANES as u32).const_zero(), "").expect(BUILT)
+    }
+
+    pub fn fadd(&self, a: Vector<'c>, b: Vector<'c>) -> Vector<'c> {
+        self.b.build_float_add(a, b, "").expect(BUILT)
+    }
+
+    pub fn fsub(&self, a: Vector<'c>, b: Vector<'c>) -> Vector<'c> {
+        self.b.build_float_sub(a, b, "").expect(BUILT)
+    }
+
+    pub fn fmul(&self, a: Vector<'c>, b: Vector<'c>) -> Vector<'c> {
+        self.b.build_float_mul(a, b, "").expect(BUILT)
+    }
+
+    pub fn fdiv(&self, a: Vector<'c>, b: Vector<'c>) -> Vector<'c> {
+        self.b.build_float_div(a, b, "").expect(BUILT)
+    }
+
+    /// `a * b + c`, rounded once.
+    pub fn fma(&self, a: Vector<'c>, b: Vector<'c>, c: Vector<'c>) -> Vector<'c> {
+        self.call("llvm.fma", &[a.get_type().into()], &[a.into(), b.into(), c.into()]).into_vector_value()
+    }
+
+    pub fn fmax(&self, a: Vector<'c>, b: Vector<'c>) -> Vector<'c> {
+        let more = self.b.build_float_compare(FloatPredicate::OGT, b, a, "").expect(BUILT);
+        self.choose(more, b, a)
+    }
+
+    pub fn choose(&self, mask: Vector<'c>, yes: Vector<'c>, no: Vector<'c>) -> Vector<'c> {
+        self.b.build_select(mask, yes, no, "").expect(BUILT).into_vector_value()
+    }
+
+    /// Lanes `i` with `i < n`.
+    pub fn lanes_below(&self, n: Int<'c>) -> Vector<'c> {
+        let n = self.b.build_int_truncate(n, self.cx.i32_type(), "").expect(BUILT);
+        self.b.build_int_compare(IntPredicate::SLT, self.iota(), self.splat(n), "").expect(BUILT)
+    }
+
+    pub fn iota(&self) -> Vector<'c> {
+        let lanes: Vec<_> = (0..LANES as u64).map(|i| self.cx.i32_type().const_int(i, false)).collect();
+        VectorType::const_vector(&lanes)
+    }
+
+    pub fn lane(&self, v: Vector<'c>, i: usize) -> Any<'c> {
+        self.b.build_extract_element(v, self.cx.i32_type().const_int(i as u64, false), "").expect(BUILT)
+    }
+
+    /// Sum of the lanes, in an order that does not depend on the target.
+    pub fn sum(&self, v: Vector<'c>) -> FloatValue<'c> {
+        self.fold(v, |a, b| self.fadd(a, b))
+    }
+
+    pub fn top(&self, v: Vector<'c>) -> FloatValue<'c> {
+        self.fold(v, |a, b| self.fmax(a, b))
+    }
+
+    fn fold(&self, v: Vector<'c>, f: impl Fn(Vector<'c>, Vector<'c>) -> Vector<'c>) -> FloatValue<'c> {
+        let mut v = v;
+        for half in [8, 4, 2, 1] {
+            let mask: Vec<usize> = (0..LANES).map(|i| (i + half) % LANES).collect();
+            v = f(v, self.shuffle(v, v, &mask));
+        }
+        self.lane(v, 0).into_float_value()
+    }
+
+    /// Lanes of `a` (0 to 15) and `b` (16 and on) in this order.
+    pub fn shuffle(&self, a: Vector<'c>, b: Vector<'c>, lanes: &[usize]) -> Vector<'c> {
+        let lanes: Vec<_> = lanes.iter().map(|&i| self.cx.i32_type().const_int(i as u64, false)).collect();
+        self.b.build_shuffle_vector(a, b, VectorType::const_vector(&lanes), "").expect(BUILT)
+    }
+
+    pub fn bitcast(&self, v: impl BasicValue<'c>, ty: impl BasicType<'c>) -> Any<'c> {
+        self.b.build_bit_cast(v, ty, "").expect(BUILT)
+    }
+
+    // Elements of the types that tensors have.
+
+    /// 16 consecutive elements as f32.
+    pub fn load_floats(&self, p: Ptr<'c>, dtype: DType) -> Vector<'c> {
+        let (i16, i32) = (self.cx.i16_type(), self.cx.i32_type());
+        let align = dtype.size() as u32;
+        match dtype {
+            DType::F32 => self.load(self.f32s(), p, align).into_vector_value(),
+            DType::BF16 => {
+                let v = self.load(self.ints(i16, LANES), p, align).into_vector_value();
+                self.widen_bf16(self.b.build_int_z_extend(v, self.ints(i32, LANES), "").expect(BUILT))
+            }
+            DType::F16 => {
+                let v = self.load(self.cx.f16_type().vec_type(LANES as u32), p, align).into_vector_value();
+                self.b.build_float_ext(v, self.f32s(), "").expect(BUILT)
+            }
+            DType::I32 => panic!("i32 is loaded as an index"),
+        }
+    }
+
+    /// bf16 bits in the low half of each lane, as f32.
+    pub fn widen_bf16(&self, v: Vector<'c>) -> Vector<'c> {
+        let bits = self.b.build_left_shift(v, self.splat(self.cx.i32_type().const_int(16, false)), "").expect(BUILT);
+        self.bitcast(bits, self.f32s()).into_vector_value()
+    }
+
+    /// f32 lanes rounded to `dtype`, as integers of its size.
+    pub fn narrow(&self, v: Vector<'c>, dtype: DType) -> Vector<'c> {
+        match dtype {
+            DType::F32 => self.bitcast(v, self.ints(self.cx.i32_type(), LANES)).into_vector_value(),
+            DType::BF16 => self.narrow_bf16(v),
+            DType::F16 => {
+                let v = self.b.build_float_trunc(v, self.cx.f16_type().vec_type(LANES as u32), "").expect(BUILT);
+                self.bitcast(v, self.ints(self.cx.i16_type(), LANES)).into_vector_value()
+            }
+            DType::I32 => panic!("no floats in i32"),
+        }
+    }
+
+    /// Round to nearest even; a NaN stays one.
+    fn narrow_bf16(&self, v: Vector<'c>) -> Vector<'c> {
+        let (i16, i32) = (self.cx.i16_type(), self.cx.i32_type());
+        let wide = self.ints(i32, LANES);
+        let k = |n: u64| self.splat(i32.const_int(n, false));
+        let bits = self.bitcast(v, wide).into_vector_value();
+        let odd = self.b.build_and(self.b.build_right_shift(bits, k(16), false, "").expect(BUILT), k(1), "").expect(BUILT);
+        let up = self.b.build_int_add(self.b.build_int_add(bits, k(0x7fff), "").expect(BUILT), odd, "").expect(BUILT);
+        let nan = self.b.build_float_compare(FloatPredicate::UNO, v, v, "").expect(BUILT);
+        let quiet = self.b.build_or(bits, k(0x40_0000), "").expect(BUILT);
+        let up = self.choose(nan, quiet, up);
+        let high = self.b.build_right_shift(up, k(16), false, "").expect(BUILT);
+        self.b.build_int_truncate(high, self.ints(i16, LANES), "").expect(BUILT)
+    }
+
+    pub fn store_floats(&self, p: Ptr<'c>, v: Vector<'c>, dtype: DType) {
+        self.store(p, self.narrow(v, dtype), dtype.size() as u32);
+    }
+
+    /// Stores the first `count` lanes only.
+    pub fn store_some(&self, p: Ptr<'c>, v: Vector<'c>, dtype: DType, count: usize) {
+        if count >= LANES {
+            return self.store_floats(p, v, dtype);
+        }
+        let v = self.narrow(v, dtype);
+        for i in 0..count {
+            self.store(self.at(p, self.int(i * dtype.size())), self.lane(v, i), dtype.size() as u32);
+        }
+    }
+
+    // Control.
+
+    /// An intrinsic call.
+    pub fn call(&self, name: &str, types: &[BasicTypeEnum<'c>], args: &[BasicMetadataValueEnum<'c>]) -> Any<'c> {
+        self.call_maybe(name, types, args).unwrap_or_else(|| self.int(0).into())
+    }
+
+    fn call_maybe(&self, name: &str, types: &[BasicTypeEnum<'c>], args: &[BasicMetadataValueEnum<'c>]) -> Option<Any<'c>> {
+        let intrinsic = Intrinsic::find(name).unwrap_or_else(|| panic!("LLVM 22 has {name}"));
+        let f = intrinsic.get_declaration(&self.module, types).unwrap_or_else(|| panic!("{name} takes these types"));
+        self.b.build_call(f, args, "").expect(BUILT).try_as_basic_value().basic()
+    }
+
+    /// `for i in (begin..end).step_by(step)`, with values carried from turn to turn.
+    pub fn for_each(
+        &self,
+        (begin, end, step): (Int<'c>, Int<'c>, usize),
+        carried: &[Any<'c>],
+        body: impl FnOnce(Int<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
+    ) -> Vec<Any<'c>> {
+        let before = self.b.get_insert_block().expect("open");
+        let [head, inside, after] = [0; 3].map(|_| self.cx.append_basic_block(self.function, ""));
+        self.b.build_unconditional_branch(head).expect(BUILT);
+        self.b.position_at_end(head);
+        let i = self.b.build_phi(self.cx.i64_type(), "").expect(BUILT);
+        let phis: Vec<PhiValue> = carried.iter().map(|v| self.b.build_phi(v.get_type(), "").expect(BUILT)).collect();
+        i.add_incoming(&[(&begin, before)]);
+        for (phi, v) in phis.iter().zip(carried) {
+            phi.add_incoming(&[(v, before)]);
+        }
+        let at = i.as_basic_value().into_int_value();
+        self.b.build_conditional_branch(self.less(at, end), inside, after).expect(BUILT);
+        self.b.position_at_end(inside);
+        let values: Vec<Any> = phis.iter().map(|p| p.as_basic_value()).collect();
+        let next = body(at, &values);
+        let last = self.b.get_insert_block().expect("open");
+        i.add_incoming(&[(&self.add(at, self.int(step)), last)]);
+        for (phi, v) in phis.iter().zip(&next) {
+            phi.add_incoming(&[(v, last)]);
+        }
+        self.b.build_unconditional_branch(head).expect(BUILT);
+        self.b.position_at_end(after);
+        values
+    }
+
+    /// A loop that carries nothing.
+    pub fn repeat(&self, begin: Int<'c>, end: Int<'c>, step: usize, body: impl FnOnce(Int<'c>)) {
+        self.for_each((begin, end, step), &[], |i, _| {
+            body(i);
+            vec![]
+        });
+    }
+
+    /// `body` where the condition holds.
+    pub fn when(&self, cond: Int<'c>, body: impl FnOnce()) {
+        let [inside, after] = [0; 2].map(|_| self.cx.append_basic_block(self.function, ""));
+        self.b.build_conditional_branch(cond, inside, after).expect(BUILT);
+        self.b.position_at_end(inside);
+        body();
+        self.b.build_unconditional_branch(after).expect(BUILT);
+        self.b.position_at_end(after);
+    }
+}

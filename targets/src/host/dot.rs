@@ -1,0 +1,110 @@
+//! Products of rows with panels: the inner step of every contraction, whatever the CPU has for it.
+use atomc_ir::DType;
+use atomc_ir::arch::Dot as Unit;
+
+use super::code::{Any, Code, Int, LANES, Ptr, Vector};
+
+/// How elements of one type are multiplied on one arch.
+#[derive(Clone, Copy, Debug)]
+pub struct Dot {
+    pub dtype: DType,
+    /// Columns that lie together in a panel.
+    pub group: usize,
+    pairs: bool,
+}
+
+/// One group of a panel, or one group of a row in all lanes, ready to be multiplied.
+#[derive(Clone)]
+pub struct Group<'c>(Vec<Vector<'c>>);
+
+impl Dot {
+    pub fn new(c: &Code, dtype: DType) -> Dot {
+        let pairs = dtype == DType::BF16 && c.arch.dot != Unit::Widen;
+        Dot { dtype, group: c.arch.memory.group_bytes / dtype.size(), pairs }
+    }
+
+    /// Bytes of one group of a panel.
+    pub fn step(&self, c: &Code) -> usize {
+        c.arch.memory.panel * c.arch.memory.group_bytes
+    }
+
+    /// Registers that one group occupies.
+    pub fn registers(&self) -> usize {
+        if self.pairs { 1 } else { self.group }
+    }
+
+    /// A group of each of 16 rows.
+    pub fn panel<'c>(&self, c: &Code<'c>, p: Ptr<'c>) -> Group<'c> {
+        self.split(c, c.load(c.ints(c.cx.i32_type(), LANES), p, 4).into_vector_value())
+    }
+
+    /// A group of one row, in all lanes.
+    pub fn row<'c>(&self, c: &Code<'c>, p: Ptr<'c>) -> Group<'c> {
+        self.split(c, c.splat(c.load(c.cx.i32_type(), p, 4)))
+    }
+
+    /// The elements of 4-byte lanes.
+    fn split<'c>(&self, c: &Code<'c>, lanes: Vector<'c>) -> Group<'c> {
+        if self.pairs {
+            return Group(vec![lanes]);
+        }
+        let k = |n: u64| c.splat(c.cx.i32_type().const_int(n, false));
+        let high = c.b.build_and(lanes, k(0xffff_0000), "").expect("integers");
+        Group(match self.dtype {
+            DType::BF16 => vec![c.widen_bf16(lanes), c.bitcast(high, c.f32s()).into_vector_value()],
+            DType::F16 => {
+                let upper = c.b.build_right_shift(high, k(16), false, "").expect("integers");
+                [lanes, upper].map(|v| widen_f16(c, v)).to_vec()
+            }
+            _ => vec![c.bitcast(lanes, c.f32s()).into_vector_value()],
+        })
+    }
+
+    /// `sum + panel * row`, over the columns of the group.
+    pub fn add<'c>(&self, c: &Code<'c>, sum: Vector<'c>, panel: &Group<'c>, row: &Group<'c>) -> Vector<'c> {
+        if !self.pairs {
+            return panel.0.iter().zip(&row.0).fold(sum, |s, (&a, &b)| c.fma(a, b, s));
+        }
+        let bf16s = c.cx.bf16_type().vec_type(2 * LANES as u32);
+        let [a, b] = [panel.0[0], row.0[0]].map(|v| c.bitcast(v, bf16s));
+        c.call("llvm.x86.avx512bf16.dpbf16ps.512", &[], &[sum.into(), a.into(), b.into()]).into_vector_value()
+    }
+
+    /// Sums over `count` groups of every row with every panel: `sums[row][panel]`. Panels begin at `panels`, their groups are
+    /// `step` bytes apart; `unroll` divides `count`, and as many independent sums are kept.
+    pub fn sums<'c>(
+        &self,
+        c: &Code<'c>,
+        rows: &[Ptr<'c>],
+        panels: &[Ptr<'c>],
+        (count, step, unroll): (Int<'c>, usize, usize),
+    ) -> Vec<Vec<Vector<'c>>> {
+        let (m, n) = (rows.len(), panels.len());
+        let zeros: Vec<Any> = vec![c.zero().into(); unroll * m * n];
+        let sums = c.for_each((c.int(0), count, unroll), &zeros, |i, sums| {
+            let mut next = Vec::with_capacity(sums.len());
+            for u in 0..unroll {
+                let at = c.add(i, c.int(u));
+                let weights: Vec<_> = panels.iter().map(|&p| self.panel(c, c.at(p, c.mul(at, c.int(step))))).collect();
+                for (r, &row) in rows.iter().enumerate() {
+                    let x = self.row(c, c.at(row, c.mul(at, c.int(c.arch.memory.group_bytes))));
+                    for (p, w) in weights.iter().enumerate() {
+                        let sum = sums[(u * m + r) * n + p].into_vector_value();
+                        next.push(self.add(c, sum, w, &x).into());
+                    }
+                }
+            }
+            next
+        });
+        let at = |u: usize, r: usize, p: usize| sums[(u * m + r) * n + p].into_vector_value();
+        let total = |r, p| (1..unroll).fold(at(0, r, p), |s, u| c.fadd(s, at(u, r, p)));
+        (0..m).map(|r| (0..n).map(|p| total(r, p)).collect()).collect()
+    }
+}
+
+/// f16 bits in the low half of each lane, as f32.
+fn widen_f16<'c>(c: &Code<'c>, lanes: Vector<'c>) -> Vector<'c> {
+    let bits = c.b.build_int_truncate(lanes, c.ints(c.cx.i16_type(), LANES), "").expect("integers");
+    let halves = c.bitcast(bits, c.cx.f16_type().vec_type(LANES as u32)).into_vector_value();
+    c.b.build_float_ext(halves, c.f32s(), "").expect("floats")
+}

@@ -1,0 +1,87 @@
+//! What every family begins with: the kernel's parameters, found in the argument array.
+use atomc_ir::{Diagnostic, Dim, Op, Type, Value};
+
+use super::cache::{Batch, Cache};
+use super::code::{Code, Int, Ptr};
+use super::row::{Operand, Rows, unsupported};
+use crate::KernelSpec;
+
+/// A kernel's body with its operands, results, cache and batch.
+///
+/// Arguments come in the order of the operands (a tensor one pointer, a cache its K and its V, the batch one), then one
+/// pointer for each tensor result.
+pub struct Kernel<'a, 'c> {
+    pub code: &'a Code<'c>,
+    pub rows: Rows<'a, 'c>,
+    /// Tensor results in memory.
+    pub outputs: Vec<(Value, Operand<'c>)>,
+    /// Writes into caches that the body makes.
+    pub caches: Vec<Cache<'c>>,
+    pub batch: Option<Batch<'c>>,
+    /// Whether the step's rows, not its tokens, lead the results.
+    pub by_rows: bool,
+}
+
+impl<'a, 'c> Kernel<'a, 'c> {
+    pub fn new(code: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a, 'c>, Diagnostic> {
+        let graph = spec.body;
+        let mut rows = Rows::new(code, graph);
+        let mut next = 0;
+        let mut pointer = || {
+            next += 1;
+            code.load_ptr(code.at(code.args(), code.int(8 * (next - 1))))
+        };
+        let (mut states, mut batch) = (Vec::new(), None);
+        for v in graph.inputs() {
+            match graph.ty(v) {
+                Type::Tensor(t) => rows.set_memory(v, pointer(), t),
+                Type::Cache(c) => states.push((v, *c, pointer(), pointer())),
+                Type::Batch => batch = Some(Batch::load(code, pointer())),
+            }
+        }
+        let mut outputs = Vec::new();
+        for &v in graph.outputs() {
+            if let Type::Tensor(t) = graph.ty(v) {
+                let width = t.shape.row().unwrap_or(0);
+                let stride = code.arch.memory.stride(width);
+                outputs.push((v, Operand { ptr: pointer(), ty: t.clone(), stride }));
+            }
+        }
+        let by_rows = outputs.iter().any(|(_, o)| o.ty.shape.0[0] == Dim::Rows);
+        let caches = states
+            .into_iter()
+            .map(|(v, ty, k, vals): (Value, _, Ptr<'c>, Ptr<'c>)| Cache::new(code, graph, v, ty, (k, vals), batch))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Kernel { code, rows, outputs, caches, batch, by_rows })
+    }
+
+    /// `body` for each task, until one fails to emit.
+    pub fn each(
+        &self,
+        first: Int<'c>,
+        end: Int<'c>,
+        body: impl FnOnce(Int<'c>) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
+        let mut result = Ok(());
+        self.code.repeat(first, end, 1, |task| result = body(task));
+        result
+    }
+
+    /// The only result, where a family has one.
+    pub fn output(&self) -> Result<(Value, &Operand<'c>), Diagnostic> {
+        match &self.outputs[..] {
+            [(v, o)] => Ok((*v, o)),
+            all => Err(unsupported(format!("{} results where the family makes one", all.len()))),
+        }
+    }
+
+    /// The only node of a kind.
+    pub fn the(&self, what: &str, is: impl Fn(&Op) -> bool) -> Result<Value, Diagnostic> {
+        let graph = self.rows.graph;
+        let found: Vec<Value> = graph.order().into_iter().filter(|&id| is(graph.op(id))).map(Value::from).collect();
+        match found[..] {
+            [v] => Ok(v),
+            _ => Err(unsupported(format!("{} nodes `{what}` where the family wants one", found.len()))),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Family `matmul`: many rows. One task is a block of rows against a few panels; x stays in the second-level cache while
+//! panels stream by.
+use atomc_ir::Diagnostic;
+use atomc_ir::arch::Dot as Unit;
+
+use super::code::{Code, Int, LANES, Ptr};
+use super::contract::Contraction;
+use super::kernel::Kernel;
+use super::row::unsupported;
+use super::tile::{self, Tiles};
+use crate::{KernelInfo, KernelSpec, Tasks};
+
+/// Rows of one task.
+const BLOCK: usize = 256;
+
+pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
+    let kernel = Kernel::new(c, spec)?;
+    let contraction = Contraction::new(&kernel)?;
+    let x = contraction.rows_in_memory().ok_or_else(|| unsupported("a tiled contraction of rows that are not in memory"))?;
+    let tiles = c.arch.dot == Unit::Tiles && contraction.dot.dtype == atomc_ir::DType::BF16;
+    let wide = 2 / contraction.pieces().min(2);
+    let panels = if contraction.panels() % wide == 0 { wide } else { 1 };
+    if tiles && panels * contraction.pieces() > 2 {
+        return Err(unsupported("a tiled contraction in more than two pieces"));
+    }
+    let times = contraction.panels() / panels;
+    let (tokens, step_rows) = c.step();
+    let total = if kernel.by_rows { step_rows } else { tokens };
+    let (first, end) = c.tasks();
+    let open = tiles.then(|| Tiles::open(c));
+    kernel.each(first, end, |task| {
+        let from = c.mul(c.div(task, times), c.int(BLOCK));
+        let to = c.smaller(c.add(from, c.int(BLOCK)), total);
+        let panel = c.mul(c.rem(task, times), c.int(panels));
+        let job = Job { c, contraction: &contraction, x, panel, panels };
+        match &open {
+            Some(tiles) => job.by_tiles(tiles, from, to),
+            None => job.by_vectors(from, to),
+        }
+    })?;
+    if let Some(tiles) = open {
+        tiles.close();
+    }
+    let tasks = if kernel.by_rows { Tasks::Rows { per: BLOCK, times } } else { Tasks::Tokens { per: BLOCK, times } };
+    Ok(KernelInfo { tasks, scratch: if tiles { SUMS * SUMS * 4 } else { 0 } })
+}
+
+/// Rows and columns of sums that the tile registers hold.
+const SUMS: usize = 2 * tile::ROWS;
+
+struct Job<'j, 'k, 'a, 'c> {
+    c: &'a Code<'c>,
+    contraction: &'j Contraction<'k, 'a, 'c>,
+    x: (Ptr<'c>, usize),
+    panel: Int<'c>,
+    panels: usize,
+}
+
+impl<'c> Job<'_, '_, '_, 'c> {
+    fn weights(&self) -> Vec<Ptr<'c>> {
+        (0..self.panels).flat_map(|p| self.contraction.weights(self.c.add(self.panel, self.c.int(p)))).collect()
+    }
+
+    fn row(&self, row: Int<'c>) -> Ptr<'c> {
+        self.c.at(self.x.0, self.c.mul(row, self.c.int(self.x.1)))
+    }
+
+    /// 32 rows at a time. Rows beyond the step's last are computed and not used: buffers are as long as the bucket.
+    fn by_tiles(&self, tiles: &Tiles<'_, 'c>, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, weights) = (self.c, self.weights());
+        let count = weights.len();
+        let mut result = Ok(());
+        c.repeat(from, to, SUMS, |row| {
+            (0..2 * count).for_each(|t| tiles.zero(t));
+            let [upper, lower] = [0, tile::ROWS].map(|r| self.row(c.add(row, c.int(r))));
+            c.repeat(c.int(0), c.int(self.contraction.groups() / tile::ROWS), 1, |k| {
+                let depth = c.mul(k, c.int(tile::ROW_BYTES));
+                tiles.load(4, c.at(upper, depth), self.x.1);
+                tiles.load(5, c.at(lower, depth), self.x.1);
+                for (n, &w) in weights.iter().enumerate() {
+                    tiles.load(6 + n, c.at(w, c.mul(k, c.int(tile::ROWS * tile::ROW_BYTES))), tile::ROW_BYTES);
+                    tiles.multiply(n, 4, 6 + n);
+                    tiles.multiply(count + n, 5, 6 + n);
+                }
+            });
+            for t in 0..2 * count {
+                let at = (t / count * tile::ROWS * SUMS + t % count * LANES) * 4;
+                tiles.store(t, c.at(c.scratch(), c.int(at)), SUMS * 4);
+            }
+            let last = c.smaller(c.add(row, c.int(SUMS)), to);
+            c.repeat(row, last, 1, |r| result = self.finish_tile_row(r, c.sub(r, row), count));
+        });
+        result
+    }
+
+    fn finish_tile_row(&self, row: Int<'c>, at: Int<'c>, count: usize) -> Result<(), Diagnostic> {
+        let c = self.c;
+        let line = c.at(c.scratch(), c.mul(at, c.int(SUMS * 4)));
+        let sums: Vec<_> =
+            (0..count).map(|n| c.load_floats(c.at(line, c.int(n * LANES * 4)), atomc_ir::DType::F32)).collect();
+        self.finish(row, &sums)
+    }
+
+    fn finish(&self, row: Int<'c>, sums: &[super::code::Vector<'c>]) -> Result<(), Diagnostic> {
+        sums.chunks(self.contraction.pieces()).enumerate().try_for_each(|(p, sums)| {
+            self.contraction.finish(row, self.c.add(self.panel, self.c.int(p)), sums)
+        })
+    }
+
+    /// As many rows at a time as registers hold sums for. Spare rows as with tiles.
+    fn by_vectors(&self, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, weights) = (self.c, self.weights());
+        let registers = c.arch.vector.registers * c.arch.vector.lanes / c.arch.memory.panel;
+        let room = registers.saturating_sub((weights.len() + 1) * self.contraction.dot.registers()) / weights.len();
+        let height = [8, 4, 2].into_iter().find(|&h| h <= room).unwrap_or(1);
+        let mut result = Ok(());
+        c.repeat(from, to, height, |row| {
+            let rows: Vec<_> = (0..height).map(|r| self.row(c.add(row, c.int(r)))).collect();
+            let count = c.int(self.contraction.groups());
+            let sums = self.contraction.dot.sums(c, &rows, &weights, (count, self.contraction.dot.step(c), 1));
+            for (r, sums) in sums.iter().enumerate() {
+                if let Err(e) = self.finish(c.add(row, c.int(r)), sums) {
+                    result = Err(e);
+                }
+            }
+        });
+        result
+    }
+}

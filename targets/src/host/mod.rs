@@ -1,0 +1,33 @@
+//! Kernels for x86-64 CPUs, one module a schedule family.
+mod attend;
+mod cache;
+mod code;
+mod contract;
+mod dot;
+mod kernel;
+mod math;
+mod matmul;
+mod matvec;
+mod row;
+mod rows;
+mod tile;
+
+use atomc_ir::{Arch, Diagnostic, Family};
+use inkwell::context::Context;
+use inkwell::module::Module;
+
+use crate::{KernelInfo, KernelSpec};
+
+/// The kernel as a module with one function of that name.
+pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+    let code = code::Code::new(cx, &spec.symbol, arch);
+    let info = match spec.family {
+        Family::Rows => rows::emit(&code, spec),
+        Family::Matvec => matvec::emit(&code, spec),
+        Family::Matmul => matmul::emit(&code, spec),
+        Family::AttendOne => attend::emit_one(&code, spec),
+        Family::AttendMany => attend::emit_many(&code, spec),
+    };
+    let info = info.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
+    Ok((code.finish(), info))
+}

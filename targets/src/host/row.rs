@@ -1,0 +1,310 @@
+//! Evaluates the row-wise part of a kernel's body, 16 elements at a time.
+//!
+//! Every family uses it: as the whole kernel, as what happens to the rows before a contraction, or as what happens to
+//! accumulators after it. Nothing is materialised; a norm's scale is computed once a row by [`Rows::prepare`].
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use atomc_ir::{Diagnostic, Graph, Layout, Op, TensorType, Type, Value};
+use inkwell::values::FloatValue;
+
+use super::code::{Code, Int, LANES, Ptr, Vector};
+use super::math::Lanes;
+
+/// A tensor in memory.
+#[derive(Clone, Debug)]
+pub struct Operand<'c> {
+    pub ptr: Ptr<'c>,
+    pub ty: TensorType,
+    /// Elements from one row to the next.
+    pub stride: usize,
+}
+
+/// A column: known when the code is made, or when it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Col<'c> {
+    Const(usize),
+    Var(Int<'c>),
+}
+
+/// Where 16 elements are: a row, for values with heads the head, and the first column (inside the head).
+#[derive(Clone, Copy, Debug)]
+pub struct At<'c> {
+    pub row: Int<'c>,
+    pub head: Option<Int<'c>>,
+    pub col: Col<'c>,
+}
+
+/// The body of one kernel, with its operands in memory.
+pub struct Rows<'a, 'c> {
+    pub code: &'a Code<'c>,
+    pub graph: &'a Graph,
+    memory: HashMap<Value, Operand<'c>>,
+    indices: HashMap<Value, Ptr<'c>>,
+    /// Values that a family computes itself, for the position it is at.
+    bound: RefCell<HashMap<Value, Vector<'c>>>,
+    /// The scale of each norm, for the row or head that was prepared last.
+    scales: RefCell<HashMap<Value, FloatValue<'c>>>,
+}
+
+pub fn unsupported(what: impl Into<String>) -> Diagnostic {
+    Diagnostic::new("target::unsupported", what)
+}
+
+type Made<'c> = Result<Vector<'c>, Diagnostic>;
+
+impl<'a, 'c> Rows<'a, 'c> {
+    pub fn new(code: &'a Code<'c>, graph: &'a Graph) -> Rows<'a, 'c> {
+        Rows { code, graph, memory: HashMap::new(), indices: HashMap::new(), bound: RefCell::default(), scales: RefCell::default() }
+    }
+
+    pub fn set_memory(&mut self, v: Value, ptr: Ptr<'c>, ty: &TensorType) {
+        if ty.dtype == atomc_ir::DType::I32 {
+            self.indices.insert(v, ptr);
+            return;
+        }
+        let width = if ty.shape.rank() == 1 { ty.shape.last() } else { ty.shape.row() };
+        let stride = self.code.arch.memory.stride(width.unwrap_or(0));
+        self.memory.insert(v, Operand { ptr, ty: ty.clone(), stride });
+    }
+
+    pub fn operand(&self, v: Value) -> Result<&Operand<'c>, Diagnostic> {
+        self.memory.get(&v).ok_or_else(|| unsupported(format!("`{}` must be in memory here", self.graph.op(v.node).name())))
+    }
+
+    pub fn index(&self, v: Value) -> Result<Ptr<'c>, Diagnostic> {
+        self.indices.get(&v).copied().ok_or_else(|| unsupported("indices must be parameters"))
+    }
+
+    pub fn bind(&self, v: Value, lanes: Vector<'c>) {
+        self.bound.borrow_mut().insert(v, lanes);
+    }
+
+    pub fn shape(&self, v: Value) -> Result<&TensorType, Diagnostic> {
+        self.graph.ty(v).as_tensor().ok_or_else(|| unsupported("only tensors have rows"))
+    }
+
+    pub fn column(&self, col: Col<'c>) -> Int<'c> {
+        match col {
+            Col::Const(n) => self.code.int(n),
+            Col::Var(v) => v,
+        }
+    }
+
+    fn shifted(&self, col: Col<'c>, by: usize) -> Col<'c> {
+        match col {
+            Col::Const(n) => Col::Const(n + by),
+            Col::Var(v) if by == 0 => Col::Var(v),
+            Col::Var(v) => Col::Var(self.code.add(v, self.code.int(by))),
+        }
+    }
+
+    /// Elements `at` and the 15 after it. Lanes beyond the row are anything.
+    pub fn eval(&self, v: Value, at: At<'c>) -> Made<'c> {
+        if let Some(&lanes) = self.bound.borrow().get(&v) {
+            return Ok(lanes);
+        }
+        let operands = self.graph.operands(v.node);
+        match self.graph.op(v.node) {
+            Op::Input { .. } => self.load(v, at),
+            Op::Map(f) => {
+                let args = operands.iter().map(|&o| self.eval_like(o, v, at)).collect::<Result<Vec<_>, _>>()?;
+                let args: Vec<_> = args.into_iter().map(|v| Lanes { code: self.code, v }).collect();
+                Ok(f.eval(&args).v)
+            }
+            Op::Cast { .. } => self.eval(operands[0], at),
+            Op::Reshape { .. } => self.eval(operands[0], self.unfold(v, operands[0], at)?),
+            Op::Slice { axis, start, .. } => self.eval(operands[0], self.moved(v, *axis, *start, at)?),
+            Op::Gather {} => self.gather(&operands, at),
+            Op::RmsNorm { .. } => self.norm(v, &operands, at),
+            Op::Rope {} => self.rope(&operands, at),
+            op => Err(unsupported(format!("`{}` cannot be computed a row at a time", op.name()))),
+        }
+    }
+
+    /// An operand of an elementwise op: of the same shape, or a vector along the last axis.
+    fn eval_like(&self, operand: Value, of: Value, at: At<'c>) -> Made<'c> {
+        let vector = self.shape(operand)?.shape.rank() == 1 && self.shape(of)?.shape.rank() > 1;
+        if vector { self.eval(operand, At { row: self.code.int(0), head: None, col: at.col }) } else { self.eval(operand, at) }
+    }
+
+    /// `[T, H, d]` read through a `[T, H * d]` value.
+    fn unfold(&self, v: Value, from: Value, at: At<'c>) -> Result<At<'c>, Diagnostic> {
+        let (to, from) = (&self.shape(v)?.shape, &self.shape(from)?.shape);
+        match (to.rank(), from.rank(), at.head) {
+            (3, 2, Some(head)) => {
+                let first = self.code.mul(head, self.code.int(to.last().unwrap_or(0)));
+                Ok(At { head: None, col: Col::Var(self.code.add(first, self.column(at.col))), ..at })
+            }
+            (a, b, _) if a == b && to == from => Ok(at),
+            _ => Err(unsupported(format!("{from} seen as {to} inside a kernel"))),
+        }
+    }
+
+    fn moved(&self, v: Value, axis: usize, start: usize, at: At<'c>) -> Result<At<'c>, Diagnostic> {
+        match (axis, self.shape(v)?.shape.rank(), at.head) {
+            (1, 2, _) | (2, 3, _) => Ok(At { col: self.shifted(at.col, start), ..at }),
+            (1, 3, Some(head)) => Ok(At { head: Some(self.code.add(head, self.code.int(start))), ..at }),
+            _ => Err(unsupported(format!("a slice of axis {axis} inside a kernel"))),
+        }
+    }
+
+    /// Address of an element of an operand with rows.
+    pub fn address(&self, x: &Operand<'c>, at: At<'c>) -> Ptr<'c> {
+        let c = self.code;
+        let mut element = c.add(c.mul(at.row, c.int(x.stride)), self.column(at.col));
+        if let Some(head) = at.head {
+            element = c.add(element, c.mul(head, c.int(x.ty.shape.last().unwrap_or(0))));
+        }
+        c.at(x.ptr, c.mul(element, c.int(x.ty.dtype.size())))
+    }
+
+    fn load(&self, v: Value, at: At<'c>) -> Made<'c> {
+        let x = self.operand(v)?;
+        match x.ty.layout {
+            Layout::Rows => Ok(self.code.load_floats(self.address(x, at), x.ty.dtype)),
+            Layout::Panels => self.load_packed(x, at),
+        }
+    }
+
+    /// 16 columns of one row of a packed weight, gathered group by group.
+    fn load_packed(&self, x: &Operand<'c>, at: At<'c>) -> Made<'c> {
+        let (c, m) = (self.code, self.code.arch.memory);
+        let size = x.ty.dtype.size();
+        let panel_bytes = m.panel * x.stride * size;
+        let panel = c.mul(c.div(at.row, m.panel), c.int(panel_bytes));
+        let lane = c.mul(c.rem(at.row, m.panel), c.int(m.group_bytes));
+        let groups = c.mul(self.column(at.col), c.int(m.panel * size));
+        let first = c.at(x.ptr, c.add(c.add(panel, lane), groups));
+        let count = LANES * size / m.group_bytes;
+        let i32 = c.cx.i32_type();
+        let mut lanes = c.ints(i32, count).get_undef();
+        for g in 0..count {
+            let part = c.load(i32, c.at(first, c.int(g * m.panel * m.group_bytes)), 4);
+            let at = i32.const_int(g as u64, false);
+            lanes = c.b.build_insert_element(lanes, part, at, "").expect("an i32 into a vector of them");
+        }
+        Ok(match x.ty.dtype {
+            atomc_ir::DType::F32 => c.bitcast(lanes, c.f32s()).into_vector_value(),
+            atomc_ir::DType::BF16 => {
+                let halves = c.bitcast(lanes, c.ints(c.cx.i16_type(), LANES)).into_vector_value();
+                c.widen_bf16(c.b.build_int_z_extend(halves, c.ints(i32, LANES), "").expect("integers"))
+            }
+            _ => {
+                let halves = c.bitcast(lanes, c.cx.f16_type().vec_type(LANES as u32)).into_vector_value();
+                c.b.build_float_ext(halves, c.f32s(), "").expect("floats")
+            }
+        })
+    }
+
+    fn gather(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let row = self.code.load_index(self.index(operands[1])?, at.row);
+        self.eval(operands[0], At { row, ..at })
+    }
+
+    fn norm(&self, v: Value, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let scale = *self.scales.borrow().get(&v).ok_or_else(|| unsupported("a norm of what is computed later"))?;
+        let x = self.eval(operands[0], at)?;
+        let w = self.eval_like(operands[1], v, at)?;
+        Ok(self.code.fmul(self.code.fmul(x, self.code.splat(scale)), w))
+    }
+
+    /// Emits the scale of every norm that `v` needs, for this row and head.
+    pub fn prepare(&self, v: Value, row: Int<'c>, head: Option<Int<'c>>) -> Result<(), Diagnostic> {
+        if self.bound.borrow().contains_key(&v) || !matches!(self.graph.ty(v), Type::Tensor(_)) {
+            return Ok(());
+        }
+        let operands = self.graph.operands(v.node);
+        match self.graph.op(v.node) {
+            Op::Gather {} => {
+                let row = self.code.load_index(self.index(operands[1])?, row);
+                self.prepare(operands[0], row, head)
+            }
+            Op::RmsNorm { eps } => {
+                self.prepare(operands[0], row, head)?;
+                let scale = self.scale(operands[0], *eps, row, head)?;
+                self.scales.borrow_mut().insert(v, scale);
+                Ok(())
+            }
+            Op::Linear { .. } | Op::Input { .. } => Ok(()),
+            _ => operands.iter().try_for_each(|&o| self.prepare(o, row, head)),
+        }
+    }
+
+    /// `1 / sqrt(mean(x^2) + eps)` over the last axis.
+    fn scale(&self, x: Value, eps: f64, row: Int<'c>, head: Option<Int<'c>>) -> Result<FloatValue<'c>, Diagnostic> {
+        let c = self.code;
+        let n = self.shape(x)?.shape.last().unwrap_or(0);
+        let square = |sum: Vector<'c>, col: Col<'c>, count: usize| -> Made<'c> {
+            let mut v = self.eval(x, At { row, head, col })?;
+            if count < LANES {
+                v = c.choose(c.lanes_below(c.int(count)), v, c.zero());
+            }
+            Ok(c.fma(v, v, sum))
+        };
+        let mut sum = c.zero();
+        if head.is_some() {
+            for col in (0..n).step_by(LANES) {
+                sum = square(sum, Col::Const(col), n - col)?;
+            }
+        } else {
+            let whole = n / LANES * LANES;
+            let mut failed = None;
+            let carried = c.for_each((c.int(0), c.int(whole), LANES), &[sum.into()], |col, sums| {
+                let next = square(sums[0].into_vector_value(), Col::Var(col), LANES);
+                vec![next.unwrap_or_else(|e| { failed = Some(e); c.zero() }).into()]
+            });
+            if let Some(e) = failed {
+                return Err(e);
+            }
+            sum = carried[0].into_vector_value();
+            if whole < n {
+                sum = square(sum, Col::Const(whole), n - whole)?;
+            }
+        }
+        let mean = c.b.build_float_div(c.sum(sum), c.number(n as f64), "").expect("floats");
+        let mean = c.b.build_float_add(mean, c.number(eps), "").expect("floats");
+        let root = c.call("llvm.sqrt", &[c.cx.f32_type().into()], &[mean.into()]).into_float_value();
+        Ok(c.b.build_float_div(c.number(1.0), root, "").expect("floats"))
+    }
+
+    /// Element j of the first half is rotated with element j of the second; what the table does not cover stays.
+    fn rope(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let c = self.code;
+        let Col::Const(col) = at.col else { return Err(unsupported("a rotation at an unknown column")) };
+        let (x, table) = (operands[0], operands[1]);
+        let rot = self.shape(table)?.shape.last().unwrap_or(0);
+        let half = rot / 2;
+        let own = self.eval(x, at)?;
+        let angle = |col: usize| self.eval(table, At { head: None, col: Col::Const(col), ..at });
+        let mut result = own;
+        if col < half {
+            let partner = self.eval(x, At { col: Col::Const(col + half), ..at })?;
+            let turned = c.fsub(c.fmul(own, angle(col)?), c.fmul(partner, angle(half + col)?));
+            result = self.blend(turned, result, 0, half - col);
+        }
+        if col < rot && col + LANES > half {
+            // In lane i stands element col + i, whose partner is `half` before it.
+            let skip = half.saturating_sub(col);
+            let from = (col + skip) - half;
+            let late = |v: Vector<'c>| self.delayed(v, skip);
+            let partner = late(self.eval(x, At { col: Col::Const(from), ..at })?);
+            let (cos, sin) = (late(angle(from)?), late(angle(half + from)?));
+            let turned = c.fma(own, cos, c.fmul(partner, sin));
+            result = self.blend(turned, result, skip, rot - col);
+        }
+        Ok(result)
+    }
+
+    /// Lanes `from..to` of `a`, the others of `b`.
+    fn blend(&self, a: Vector<'c>, b: Vector<'c>, from: usize, to: usize) -> Vector<'c> {
+        let lanes: Vec<usize> = (0..LANES).map(|i| if i >= from && i < to { i } else { LANES + i }).collect();
+        self.code.shuffle(a, b, &lanes)
+    }
+
+    /// Lane i takes what lane `i - by` had.
+    fn delayed(&self, v: Vector<'c>, by: usize) -> Vector<'c> {
+        let lanes: Vec<usize> = (0..LANES).map(|i| i.saturating_sub(by)).collect();
+        if by == 0 { v } else { self.code.shuffle(v, v, &lanes) }
+    }
+}

@@ -1,0 +1,167 @@
+//! Family `rows`: one task is one row of the step. Outputs are stored chunk by chunk; a write into the cache goes to the
+//! place of the row's token.
+use atomc_ir::{Diagnostic, Op, Shape, Value};
+
+use super::cache::Cache;
+use super::code::{Code, Int, LANES};
+use super::kernel::Kernel;
+use super::math;
+use super::row::{At, Col, Operand, Rows, unsupported};
+use crate::{KernelInfo, KernelSpec, Tasks};
+
+pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
+    let kernel = Kernel::new(code, spec)?;
+    let (first, end) = code.tasks();
+    kernel.each(first, end, |row| {
+        for (v, out) in &kernel.outputs {
+            store_output(&kernel.rows, *v, out, row)?;
+        }
+        kernel.caches.iter().try_for_each(|cache| write_heads(&kernel.rows, cache, row))
+    })?;
+    Ok(KernelInfo { tasks: kernel.row_tasks(1), scratch: 0 })
+}
+
+fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
+    if let Op::RopeTable { scale, growth, original } = rows.graph.op(v.node) {
+        return store_table(rows, v, out, row, (*scale, *growth, *original));
+    }
+    let inner = through_reshape(rows, v)?;
+    match heads(&rows.shape(inner)?.shape) {
+        Some((count, dim)) => store_heads(rows, inner, out, row, count, dim),
+        None => store_flat(rows, v, out, row),
+    }
+}
+
+/// A flattened value is stored head by head.
+fn through_reshape(rows: &Rows, v: Value) -> Result<Value, Diagnostic> {
+    let flat = rows.shape(v)?.shape.rank() == 2;
+    match rows.graph.op(v.node) {
+        Op::Reshape { .. } if flat => Ok(rows.graph.operands(v.node)[0]),
+        _ => Ok(v),
+    }
+}
+
+fn heads(shape: &Shape) -> Option<(usize, usize)> {
+    match shape.0[..] {
+        [_, h, d] => Some((h.fixed()?, d.fixed()?)),
+        _ => None,
+    }
+}
+
+/// The whole row, padding as zeros.
+fn store_flat<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
+    let c = rows.code;
+    rows.prepare(v, row, None)?;
+    let mut result = Ok(());
+    c.repeat(c.int(0), c.int(out.stride), LANES, |col| {
+        let at = At { row, head: None, col: Col::Var(col) };
+        result = rows.eval(v, at).map(|lanes| store_padded(rows, lanes, out, at));
+    });
+    result
+}
+
+/// 16 elements of a row with what is beyond its width as zeros.
+pub fn store_padded<'c>(rows: &Rows<'_, 'c>, lanes: inkwell::values::VectorValue<'c>, out: &Operand<'c>, at: At<'c>) {
+    let c = rows.code;
+    let width = out.ty.shape.row().unwrap_or(0);
+    let lanes = if width == out.stride {
+        lanes
+    } else {
+        let left = c.sub(c.int(width), rows.column(at.col));
+        c.choose(c.lanes_below(left), lanes, c.zero())
+    };
+    c.store_floats(rows.address(out, at), lanes, out.ty.dtype);
+}
+
+fn store_heads<'c>(
+    rows: &Rows<'_, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    count: usize,
+    dim: usize,
+) -> Result<(), Diagnostic> {
+    let c = rows.code;
+    let mut result = Ok(());
+    c.repeat(c.int(0), c.int(count), 1, |head| {
+        result = rows.prepare(v, row, Some(head)).and_then(|()| {
+            (0..dim).step_by(LANES).try_for_each(|col| {
+                let lanes = rows.eval(v, At { row, head: Some(head), col: Col::Const(col) })?;
+                let flat = c.add(c.mul(head, c.int(dim)), c.int(col));
+                let p = rows.address(out, At { row, head: None, col: Col::Var(flat) });
+                c.store_some(p, lanes, out.ty.dtype, dim - col);
+                Ok(())
+            })
+        });
+    });
+    for col in (count * dim..out.stride).step_by(LANES) {
+        let p = rows.address(out, At { row, head: None, col: Col::Const(col) });
+        c.store_some(p, c.zero(), out.ty.dtype, out.stride - col);
+    }
+    result
+}
+
+/// Keys and values of one row, all heads.
+fn write_heads<'c>(rows: &Rows<'_, 'c>, cache: &Cache<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
+    let c = rows.code;
+    let slot = cache.slot(c, row);
+    let mut result = Ok(());
+    c.repeat(c.int(0), c.int(cache.ty.heads), 1, |head| result = cache.write(rows, row, head, slot));
+    result
+}
+
+/// Cosines, then sines.
+fn store_table<'c>(
+    rows: &Rows<'_, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    (scale, growth, original): (f64, f64, usize),
+) -> Result<(), Diagnostic> {
+    let c = rows.code;
+    let operands = rows.graph.operands(v.node);
+    let as_wide = |i: Int<'c>| c.b.build_signed_int_to_float(i, c.cx.f64_type(), "").expect("an integer");
+    let position = c.splat(as_wide(c.load_index(rows.index(operands[0])?, row)));
+    let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
+    let log_stretch = (growth != 0.0).then(|| {
+        let length = as_wide(c.load_index(rows.index(operands[1]).expect("checked by the op's type"), row));
+        log_stretch(c, c.splat(length), growth, original)
+    });
+    for col in (0..half).step_by(LANES) {
+        let freqs = rows.eval(operands[2], At { row: c.int(0), head: None, col: Col::Const(col) })?;
+        let mut angle = c.fmul(math::to_wide(c, freqs), position);
+        if let Some(log) = log_stretch {
+            let exponents: Vec<_> = (col..col + LANES)
+                .map(|i| c.cx.f64_type().const_float(-(2.0 * i as f64) / (2.0 * half as f64 - 2.0).max(1.0)))
+                .collect();
+            let exponents = inkwell::types::VectorType::const_vector(&exponents);
+            angle = c.fmul(angle, math::exp_wide(c, c.fmul(exponents, log)));
+        }
+        let (cos, sin) = math::cos_sin(c, angle);
+        for (values, first) in [(cos, col), (sin, half + col)] {
+            let lanes = c.fmul(math::to_narrow(c, values), c.lit(scale));
+            let p = rows.address(out, At { row, head: None, col: Col::Const(first) });
+            c.store_some(p, lanes, out.ty.dtype, half - col);
+        }
+    }
+    if matches!(rows.graph.op(operands[0].node), Op::Input { .. }) { Ok(()) } else { Err(unsupported("computed positions")) }
+}
+
+/// Logarithm of how much the base grows: see `atomc_ir::interp::stretch`.
+fn log_stretch<'c>(
+    c: &Code<'c>,
+    length: inkwell::values::VectorValue<'c>,
+    growth: f64,
+    original: usize,
+) -> inkwell::values::VectorValue<'c> {
+    let lit = |v: f64| inkwell::types::VectorType::const_vector(&[c.cx.f64_type().const_float(v); LANES]);
+    let s = c.fsub(c.fmul(length, lit(growth / original as f64)), lit(growth - 1.0));
+    math::ln(c, c.fmax(s, lit(1.0)))
+}
+
+impl Kernel<'_, '_> {
+    /// One task for so many rows of the step.
+    pub fn row_tasks(&self, per: usize) -> Tasks {
+        if self.by_rows { Tasks::Rows { per, times: 1 } } else { Tasks::Tokens { per, times: 1 } }
+    }
+}

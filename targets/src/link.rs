@@ -1,0 +1,35 @@
+//! Links objects with the `lld` of the Rust toolchain.
+use std::path::PathBuf;
+use std::process::Command;
+
+use atomc_ir::Diagnostic;
+
+fn lld() -> PathBuf {
+    let sysroot = std::env::var_os("ATOMC_SYSROOT").map(PathBuf::from).unwrap_or_else(|| env!("ATOMC_SYSROOT").into());
+    sysroot.join("lib/rustlib").join(env!("ATOMC_HOST")).join("bin/rust-lld")
+}
+
+fn fail(what: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::new("target::link", format!("linking failed: {what}"))
+        .help("the linker is rust-lld of the Rust toolchain that atomc was built with; ATOMC_SYSROOT names another")
+}
+
+/// One shared object of these relocatable ones. It must need no symbol from outside.
+pub fn shared(objects: &[Vec<u8>]) -> Result<Vec<u8>, Diagnostic> {
+    let dir = tempfile::tempdir().map_err(fail)?;
+    let out = dir.path().join("code.so");
+    let mut command = Command::new(lld());
+    command.current_dir(dir.path());
+    command.args(["-flavor", "gnu", "-shared", "-nostdlib", "--no-undefined", "--strip-all", "--build-id=none"]);
+    command.args(["-z", "max-page-size=4096", "-o", "code.so"]);
+    for (i, object) in objects.iter().enumerate() {
+        let name = format!("{i}.o");
+        std::fs::write(dir.path().join(&name), object).map_err(fail)?;
+        command.arg(name);
+    }
+    let done = command.output().map_err(|e| fail(format!("{}: {e}", lld().display())))?;
+    if !done.status.success() {
+        return Err(fail(String::from_utf8_lossy(&done.stderr).trim()));
+    }
+    std::fs::read(out).map_err(fail)
+}

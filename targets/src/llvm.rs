@@ -1,0 +1,70 @@
+//! LLVM as this crate uses it: contexts, modules to objects, modules to text.
+use std::sync::Once;
+
+use atomc_ir::{Arch, Diagnostic};
+use inkwell::OptimizationLevel;
+use inkwell::context::Context;
+use inkwell::module::Module;
+use inkwell::passes::PassBuilderOptions;
+use inkwell::targets::{CodeModel, FileType, InitializationConfig, RelocMode, Target, TargetMachine, TargetTriple};
+
+use crate::Form;
+
+pub fn context() -> Context {
+    static INIT: Once = Once::new();
+    INIT.call_once(|| Target::initialize_x86(&InitializationConfig::default()));
+    Context::create()
+}
+
+fn machine(arch: &Arch) -> Result<TargetMachine, Diagnostic> {
+    let triple = TargetTriple::create(arch.triple);
+    let fail = |e: String| Diagnostic::new("target::llvm", format!("LLVM has no target machine for {}: {e}", arch.name));
+    let target = Target::from_triple(&triple).map_err(|e| fail(e.to_string()))?;
+    target
+        .create_target_machine(
+            &triple,
+            arch.cpu,
+            arch.attributes,
+            OptimizationLevel::Default,
+            RelocMode::PIC,
+            CodeModel::Default,
+        )
+        .ok_or_else(|| fail("refused".into()))
+}
+
+/// Emitters write straight code; these passes hoist and share what they repeat. No pass here invents calls to a C library.
+const PASSES: &str = "early-cse<memssa>,instcombine<no-verify-fixpoint>,loop-mssa(licm),early-cse,simplifycfg";
+
+fn optimise(module: &Module, arch: &Arch) -> Result<TargetMachine, Diagnostic> {
+    module.verify().unwrap_or_else(|e| panic!("emitted IR for {} is broken: {e}\n{}", arch.name, module.print_to_string()));
+    let machine = machine(arch)?;
+    module.set_triple(&TargetTriple::create(arch.triple));
+    module.set_data_layout(&machine.get_target_data().get_data_layout());
+    module
+        .run_passes(PASSES, &machine, PassBuilderOptions::create())
+        .map_err(|e| Diagnostic::new("target::llvm", format!("optimising for {}: {e}", arch.name)))?;
+    Ok(machine)
+}
+
+pub fn object(module: &Module, arch: &Arch) -> Result<Vec<u8>, Diagnostic> {
+    emit(module, arch, FileType::Object)
+}
+
+pub fn text(module: &Module, arch: &Arch, form: Form) -> Result<String, Diagnostic> {
+    match form {
+        Form::Llvm => {
+            optimise(module, arch)?;
+            Ok(module.print_to_string().to_string())
+        }
+        Form::Asm => {
+            let asm = emit(module, arch, FileType::Assembly)?;
+            Ok(String::from_utf8_lossy(&asm).trim_end_matches('\0').to_string())
+        }
+    }
+}
+
+fn emit(module: &Module, arch: &Arch, file: FileType) -> Result<Vec<u8>, Diagnostic> {
+    let machine = optimise(module, arch)?;
+    let fail = |e| Diagnostic::new("target::llvm", format!("emitting for {}: {e}", arch.name));
+    Ok(machine.write_to_memory_buffer(module, file).map_err(fail)?.as_slice().to_vec())
+}
