@@ -24,7 +24,8 @@ fn sysroot() -> PathBuf {
 /// The linker name of `libLLVM-22….so`.
 fn library(dir: &Path) -> Option<String> {
     let names = std::fs::read_dir(dir).ok()?.filter_map(|e| e.ok()?.file_name().into_string().ok());
-    let mut found: Vec<_> = names.filter_map(|n| Some(n.strip_prefix("lib")?.strip_suffix(".so")?.to_string())).collect();
+    let mut found: Vec<_> =
+        names.filter_map(|n| Some(n.strip_prefix("lib")?.strip_suffix(".so")?.to_string())).collect();
     found.retain(|n| n.starts_with("LLVM-22"));
     found.sort();
     found.pop()

@@ -179,7 +179,7 @@ impl Graph {
         let live: std::collections::HashSet<NodeId> =
             self.reach(self.outputs.iter().map(|v| v.node)).into_iter().collect();
         let before = self.nodes.node_count();
-        let keep: Vec<bool> = (0..=self.nodes.node_indices().last().map_or(0, |i| i.index()))
+        let keep: Vec<bool> = (0..=self.nodes.node_indices().next_back().map_or(0, |i| i.index()))
             .map(|i| live.contains(&NodeId(NodeIndex::new(i))) || self.inputs.contains(&NodeId(NodeIndex::new(i))))
             .collect();
         self.nodes.retain_nodes(|_, i| keep[i.index()]);
@@ -195,7 +195,7 @@ impl Graph {
 
     /// Depth-first post-order from these nodes. A cycle, which only a bug can make, ends where it closes.
     fn reach(&self, roots: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
-        let mut seen = vec![false; self.nodes.node_indices().last().map_or(0, |i| i.index() + 1)];
+        let mut seen = vec![false; self.nodes.node_indices().next_back().map_or(0, |i| i.index() + 1)];
         let mut order = Vec::new();
         let mut stack: Vec<(NodeId, Vec<Value>, usize)> = Vec::new();
         for root in roots {

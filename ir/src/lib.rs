@@ -19,7 +19,7 @@ pub use builder::Builder;
 pub use diag::Diagnostic;
 pub use elementwise::{Elementwise, Scalar};
 pub use graph::{Graph, NodeId, Value};
-pub use ops::{Family, Op, Stage};
+pub use ops::{Class, Family, Op, Stage};
 pub use text::parse;
 pub use types::{CacheType, DType, Dim, Layout, Shape, TensorType, Type};
 pub use verify::VerifyError;

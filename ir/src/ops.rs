@@ -366,7 +366,7 @@ mod shapes {
     }
 
     pub fn rope_freqs(_: &[&Type], freqs: &Freqs) -> Types {
-        if freqs.dim == 0 || freqs.dim % 2 != 0 {
+        if freqs.dim == 0 || !freqs.dim.is_multiple_of(2) {
             return Err(format!("rotary dimension {} must be even and not zero", freqs.dim));
         }
         one(DType::F32, Shape::fixed(&[freqs.dim / 2]))

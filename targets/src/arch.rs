@@ -1,6 +1,6 @@
 //! The target table: one row per architecture, every fact with its source.
-use atomc_ir::arch::{Arch, Dot, Memory, Vector};
 use atomc_ir::Diagnostic;
+use atomc_ir::arch::{Arch, Dot, Memory, Vector};
 
 /// The host's kernels share one layout on every CPU: 16 f32 lanes, or 16 rows by 4 bytes of a weight, fill one AVX-512 register
 /// and one row of an AMX tile; 32 is the depth of an AMX bf16 tile.

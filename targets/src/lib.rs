@@ -90,7 +90,9 @@ fn parallel<T: Sync, R: Send>(
     std::thread::scope(|s| {
         for _ in 0..threads {
             s.spawn(|| {
-                while let Some((i, item)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, items.get(i)?))) {
+                while let Some((i, item)) =
+                    Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, items.get(i)?)))
+                {
                     let r = f(item);
                     results.lock().expect("no panic while held")[i] = Some(r);
                 }

@@ -18,7 +18,8 @@ pub fn context() -> Context {
 
 fn machine(arch: &Arch) -> Result<TargetMachine, Diagnostic> {
     let triple = TargetTriple::create(arch.triple);
-    let fail = |e: String| Diagnostic::new("target::llvm", format!("LLVM has no target machine for {}: {e}", arch.name));
+    let fail =
+        |e: String| Diagnostic::new("target::llvm", format!("LLVM has no target machine for {}: {e}", arch.name));
     let target = Target::from_triple(&triple).map_err(|e| fail(e.to_string()))?;
     target
         .create_target_machine(
@@ -36,7 +37,9 @@ fn machine(arch: &Arch) -> Result<TargetMachine, Diagnostic> {
 const PASSES: &str = "early-cse<memssa>,instcombine<no-verify-fixpoint>,loop-mssa(licm),early-cse,simplifycfg";
 
 fn optimise(module: &Module, arch: &Arch) -> Result<TargetMachine, Diagnostic> {
-    module.verify().unwrap_or_else(|e| panic!("emitted IR for {} is broken: {e}\n{}", arch.name, module.print_to_string()));
+    module
+        .verify()
+        .unwrap_or_else(|e| panic!("emitted IR for {} is broken: {e}\n{}", arch.name, module.print_to_string()));
     let machine = machine(arch)?;
     module.set_triple(&TargetTriple::create(arch.triple));
     module.set_data_layout(&machine.get_target_data().get_data_layout());

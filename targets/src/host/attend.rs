@@ -190,7 +190,11 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                 match lanes {
                     Err(e) => result = Err(e),
                     Ok(v) => {
-                        let v = if dim < col + LANES { c.choose(c.lanes_below(c.int(dim.saturating_sub(col))), v, c.zero()) } else { v };
+                        let v = if dim < col + LANES {
+                            c.choose(c.lanes_below(c.int(dim.saturating_sub(col))), v, c.zero())
+                        } else {
+                            v
+                        };
                         let at = c.mul(c.add(c.mul(r, c.int(l.dim)), c.int(col)), c.int(size));
                         c.store_floats(c.at(block.query, at), v, self.cache.ty.dtype);
                     }

@@ -95,7 +95,11 @@ impl<'c> Cache<'c> {
                 let count = self.ty.head_dim - col;
                 let lanes = if count < LANES { c.choose(c.lanes_below(c.int(count)), lanes, c.zero()) } else { lanes };
                 let narrow = c.narrow(lanes, self.ty.dtype);
-                if is_key { self.write_key(c, narrow, first, col, slot) } else { self.write_value(c, narrow, first, col, slot) }
+                if is_key {
+                    self.write_key(c, narrow, first, col, slot)
+                } else {
+                    self.write_value(c, narrow, first, col, slot)
+                }
             }
         }
         Ok(())

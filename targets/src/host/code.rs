@@ -142,12 +142,6 @@ impl<'c> Code<'c> {
         self.b.build_int_s_extend(v, self.cx.i64_type(), "").expect(BUILT)
     }
 
-    /// A hint that this cache line will be read soon.
-    pub fn prefetch(&self, p: Ptr<'c>) {
-        let i = |n| self.cx.i32_type().const_int(n, false).into();
-        self.call("llvm.prefetch", &[p.get_type().into()], &[p.into(), i(0), i(2), i(1)]);
-    }
-
     // Vectors.
 
     pub fn f32s(&self) -> VectorType<'c> {
@@ -180,7 +174,9 @@ impl<'c> Code<'c> {
         };
         let zero = self.cx.i32_type().const_zero();
         let one = self.b.build_insert_element(ty.get_undef(), v, zero, "").expect(BUILT);
-        self.b.build_shuffle_vector(one, ty.get_undef(), self.cx.i32_type().vec_type(LANES as u32).const_zero(), "").expect(BUILT)
+        self.b
+            .build_shuffle_vector(one, ty.get_undef(), self.cx.i32_type().vec_type(LANES as u32).const_zero(), "")
+            .expect(BUILT)
     }
 
     pub fn fadd(&self, a: Vector<'c>, b: Vector<'c>) -> Vector<'c> {
@@ -301,7 +297,8 @@ impl<'c> Code<'c> {
         let wide = self.ints(i32, LANES);
         let k = |n: u64| self.splat(i32.const_int(n, false));
         let bits = self.bitcast(v, wide).into_vector_value();
-        let odd = self.b.build_and(self.b.build_right_shift(bits, k(16), false, "").expect(BUILT), k(1), "").expect(BUILT);
+        let odd =
+            self.b.build_and(self.b.build_right_shift(bits, k(16), false, "").expect(BUILT), k(1), "").expect(BUILT);
         let up = self.b.build_int_add(self.b.build_int_add(bits, k(0x7fff), "").expect(BUILT), odd, "").expect(BUILT);
         let nan = self.b.build_float_compare(FloatPredicate::UNO, v, v, "").expect(BUILT);
         let quiet = self.b.build_or(bits, k(0x40_0000), "").expect(BUILT);
@@ -332,7 +329,12 @@ impl<'c> Code<'c> {
         self.call_maybe(name, types, args).unwrap_or_else(|| self.int(0).into())
     }
 
-    fn call_maybe(&self, name: &str, types: &[BasicTypeEnum<'c>], args: &[BasicMetadataValueEnum<'c>]) -> Option<Any<'c>> {
+    fn call_maybe(
+        &self,
+        name: &str,
+        types: &[BasicTypeEnum<'c>],
+        args: &[BasicMetadataValueEnum<'c>],
+    ) -> Option<Any<'c>> {
         let intrinsic = Intrinsic::find(name).unwrap_or_else(|| panic!("LLVM 22 has {name}"));
         let f = intrinsic.get_declaration(&self.module, types).unwrap_or_else(|| panic!("{name} takes these types"));
         self.b.build_call(f, args, "").expect(BUILT).try_as_basic_value().basic()

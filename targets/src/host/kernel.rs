@@ -17,7 +17,6 @@ pub struct Kernel<'a, 'c> {
     pub outputs: Vec<(Value, Operand<'c>)>,
     /// Writes into caches that the body makes.
     pub caches: Vec<Cache<'c>>,
-    pub batch: Option<Batch<'c>>,
     /// Whether the step's rows, not its tokens, lead the results.
     pub by_rows: bool,
 }
@@ -52,7 +51,7 @@ impl<'a, 'c> Kernel<'a, 'c> {
             .into_iter()
             .map(|(v, ty, k, vals): (Value, _, Ptr<'c>, Ptr<'c>)| Cache::new(code, graph, v, ty, (k, vals), batch))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Kernel { code, rows, outputs, caches, batch, by_rows })
+        Ok(Kernel { code, rows, outputs, caches, by_rows })
     }
 
     /// `body` for each task, until one fails to emit.

@@ -64,7 +64,11 @@ pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     // ln 2 in two parts, the first with trailing zeros, so that n * part is exact.
     let r = code.fma(n, lit(-0.693359375), x);
     let r = code.fma(n, lit(2.12194440e-4), r);
-    let p = polynomial(code, r, &[1.0, 1.0, 0.50000001201, 0.16666665459, 0.041665795894, 0.0083334519073, 0.0013981999507, 1.98756915e-4]);
+    let p = polynomial(
+        code,
+        r,
+        &[1.0, 1.0, 0.50000001201, 0.16666665459, 0.041665795894, 0.0083334519073, 0.0013981999507, 1.98756915e-4],
+    );
     let y = scale_by_power(code, p, n);
     let y = code.choose(low, code.zero(), y);
     code.choose(high, code.lit(f64::INFINITY), y)
@@ -99,7 +103,15 @@ pub fn erf<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     let a = code.call("llvm.fabs", &[x.get_type().into()], &[x.into()]).into_vector_value();
     let t = code.fdiv(lit(1.0), code.fma(a, lit(0.5), lit(1.0)));
     const FIT: [f64; 10] = [
-        -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398, 1.48851587, -0.82215223,
+        -1.26551223,
+        1.00002368,
+        0.37409196,
+        0.09678418,
+        -0.18628806,
+        0.27886807,
+        -1.13520398,
+        1.48851587,
+        -0.82215223,
         0.17087277,
     ];
     let p = polynomial(code, t, &FIT);
@@ -108,7 +120,11 @@ pub fn erf<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     // Near zero 1 - erfc cancels: there the Taylor series is exact to f32.
     let near = {
         let q = code.fmul(x, x);
-        let s = polynomial(code, q, &[1.1283791671, -0.3761263890, 0.1128379167, -0.0268661706, 0.0052239776, -0.0008548327]);
+        let s = polynomial(
+            code,
+            q,
+            &[1.1283791671, -0.3761263890, 0.1128379167, -0.0268661706, 0.0052239776, -0.0008548327],
+        );
         code.fmul(x, s)
     };
     let signed = code.call("llvm.copysign", &[x.get_type().into()], &[y.into(), x.into()]).into_vector_value();
@@ -135,7 +151,8 @@ pub fn cos_sin<'c>(code: &Code<'c>, x: Vector<'c>) -> (Vector<'c>, Vector<'c>) {
     let r = code.fma(n, c(-std::f64::consts::FRAC_PI_2), x);
     let r = code.fma(n, c(-6.123233995736766e-17), r);
     let q = code.fmul(r, r);
-    let cos = polynomial(code, q, &[1.0, -0.5, 1.0 / 24.0, -1.0 / 720.0, 1.0 / 40320.0, -1.0 / 3628800.0, 1.0 / 479001600.0]);
+    let cos =
+        polynomial(code, q, &[1.0, -0.5, 1.0 / 24.0, -1.0 / 720.0, 1.0 / 40320.0, -1.0 / 3628800.0, 1.0 / 479001600.0]);
     let sin = [1.0, -1.0 / 6.0, 1.0 / 120.0, -1.0 / 5040.0, 1.0 / 362880.0, -1.0 / 39916800.0, 1.0 / 6227020800.0];
     let sin = code.fmul(r, polynomial(code, q, &sin));
     let i64s = code.cx.i64_type().vec_type(LANES as u32);
@@ -177,7 +194,14 @@ pub fn exp_wide<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     let n = nearest(code, code.fmul(x, c(std::f64::consts::LOG2_E)));
     let r = code.fma(n, c(-std::f64::consts::LN_2), x);
     let mut factorial = 1.0;
-    let series: Vec<f64> = (0..13).map(|i| { if i > 0 { factorial *= i as f64 } 1.0 / factorial }).collect();
+    let series: Vec<f64> = (0..13)
+        .map(|i| {
+            if i > 0 {
+                factorial *= i as f64
+            }
+            1.0 / factorial
+        })
+        .collect();
     let p = polynomial(code, r, &series);
     let i64s = code.cx.i64_type().vec_type(LANES as u32);
     let k = |n: u64| code.splat(code.cx.i64_type().const_int(n, false));

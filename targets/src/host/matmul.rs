@@ -16,7 +16,9 @@ const BLOCK: usize = 256;
 pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
     let kernel = Kernel::new(c, spec)?;
     let contraction = Contraction::new(&kernel)?;
-    let x = contraction.rows_in_memory().ok_or_else(|| unsupported("a tiled contraction of rows that are not in memory"))?;
+    let x = contraction
+        .rows_in_memory()
+        .ok_or_else(|| unsupported("a tiled contraction of rows that are not in memory"))?;
     let tiles = c.arch.dot == Unit::Tiles && contraction.dot.dtype == atomc_ir::DType::BF16;
     let wide = 2 / contraction.pieces().min(2);
     let panels = if contraction.panels() % wide == 0 { wide } else { 1 };
@@ -102,9 +104,9 @@ impl<'c> Job<'_, '_, '_, 'c> {
     }
 
     fn finish(&self, row: Int<'c>, sums: &[super::code::Vector<'c>]) -> Result<(), Diagnostic> {
-        sums.chunks(self.contraction.pieces()).enumerate().try_for_each(|(p, sums)| {
-            self.contraction.finish(row, self.c.add(self.panel, self.c.int(p)), sums)
-        })
+        sums.chunks(self.contraction.pieces())
+            .enumerate()
+            .try_for_each(|(p, sums)| self.contraction.finish(row, self.c.add(self.panel, self.c.int(p)), sums))
     }
 
     /// As many rows at a time as registers hold sums for. Spare rows as with tiles.

@@ -10,6 +10,8 @@ mod matmul;
 mod matvec;
 mod row;
 mod rows;
+#[cfg(test)]
+mod tests;
 mod tile;
 
 use atomc_ir::{Arch, Diagnostic, Family};

@@ -55,7 +55,14 @@ type Made<'c> = Result<Vector<'c>, Diagnostic>;
 
 impl<'a, 'c> Rows<'a, 'c> {
     pub fn new(code: &'a Code<'c>, graph: &'a Graph) -> Rows<'a, 'c> {
-        Rows { code, graph, memory: HashMap::new(), indices: HashMap::new(), bound: RefCell::default(), scales: RefCell::default() }
+        Rows {
+            code,
+            graph,
+            memory: HashMap::new(),
+            indices: HashMap::new(),
+            bound: RefCell::default(),
+            scales: RefCell::default(),
+        }
     }
 
     pub fn set_memory(&mut self, v: Value, ptr: Ptr<'c>, ty: &TensorType) {
@@ -69,7 +76,9 @@ impl<'a, 'c> Rows<'a, 'c> {
     }
 
     pub fn operand(&self, v: Value) -> Result<&Operand<'c>, Diagnostic> {
-        self.memory.get(&v).ok_or_else(|| unsupported(format!("`{}` must be in memory here", self.graph.op(v.node).name())))
+        self.memory
+            .get(&v)
+            .ok_or_else(|| unsupported(format!("`{}` must be in memory here", self.graph.op(v.node).name())))
     }
 
     pub fn index(&self, v: Value) -> Result<Ptr<'c>, Diagnostic> {
@@ -125,7 +134,11 @@ impl<'a, 'c> Rows<'a, 'c> {
     /// An operand of an elementwise op: of the same shape, or a vector along the last axis.
     fn eval_like(&self, operand: Value, of: Value, at: At<'c>) -> Made<'c> {
         let vector = self.shape(operand)?.shape.rank() == 1 && self.shape(of)?.shape.rank() > 1;
-        if vector { self.eval(operand, At { row: self.code.int(0), head: None, col: at.col }) } else { self.eval(operand, at) }
+        if vector {
+            self.eval(operand, At { row: self.code.int(0), head: None, col: at.col })
+        } else {
+            self.eval(operand, at)
+        }
     }
 
     /// `[T, H, d]` read through a `[T, H * d]` value.
@@ -252,7 +265,13 @@ impl<'a, 'c> Rows<'a, 'c> {
             let mut failed = None;
             let carried = c.for_each((c.int(0), c.int(whole), LANES), &[sum.into()], |col, sums| {
                 let next = square(sums[0].into_vector_value(), Col::Var(col), LANES);
-                vec![next.unwrap_or_else(|e| { failed = Some(e); c.zero() }).into()]
+                vec![
+                    next.unwrap_or_else(|e| {
+                        failed = Some(e);
+                        c.zero()
+                    })
+                    .into(),
+                ]
             });
             if let Some(e) = failed {
                 return Err(e);

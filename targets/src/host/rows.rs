@@ -6,7 +6,7 @@ use super::cache::Cache;
 use super::code::{Code, Int, LANES};
 use super::kernel::Kernel;
 use super::math;
-use super::row::{At, Col, Operand, Rows, unsupported};
+use super::row::{At, Col, Operand, Rows};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
@@ -94,11 +94,16 @@ fn store_heads<'c>(
             })
         });
     });
-    for col in (count * dim..out.stride).step_by(LANES) {
-        let p = rows.address(out, At { row, head: None, col: Col::Const(col) });
-        c.store_some(p, c.zero(), out.ty.dtype, out.stride - col);
-    }
+    pad(rows, out, row, count * dim);
     result
+}
+
+/// Zeros from column `from` to the end of the row's padding.
+fn pad<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: usize) {
+    for col in (from..out.stride).step_by(LANES) {
+        let p = rows.address(out, At { row, head: None, col: Col::Const(col) });
+        rows.code.store_some(p, rows.code.zero(), out.ty.dtype, out.stride - col);
+    }
 }
 
 /// Keys and values of one row, all heads.
@@ -144,7 +149,8 @@ fn store_table<'c>(
             c.store_some(p, lanes, out.ty.dtype, half - col);
         }
     }
-    if matches!(rows.graph.op(operands[0].node), Op::Input { .. }) { Ok(()) } else { Err(unsupported("computed positions")) }
+    pad(rows, out, row, 2 * half);
+    Ok(())
 }
 
 /// Logarithm of how much the base grows: see `atomc_ir::interp::stretch`.
