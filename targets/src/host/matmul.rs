@@ -21,7 +21,7 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
         .ok_or_else(|| unsupported("a tiled contraction of rows that are not in memory"))?;
     let tiles = c.arch.dot == Unit::Tiles && contraction.dot.dtype == atomc_ir::DType::BF16;
     let wide = 2 / contraction.pieces().min(2);
-    let panels = if contraction.panels() % wide == 0 { wide } else { 1 };
+    let panels = if contraction.panels().is_multiple_of(wide) { wide } else { 1 };
     if tiles && panels * contraction.pieces() > 2 {
         return Err(unsupported("a tiled contraction in more than two pieces"));
     }

@@ -50,7 +50,8 @@ impl Shape {
         let registers = c.arch.vector.registers * c.arch.vector.lanes / c.arch.memory.panel;
         let room = registers.saturating_sub(2 * contraction.dot.registers()).max(1);
         let sums = |panels: usize, unroll: usize| rows * contraction.pieces() * panels * unroll;
-        let fits = |panels: &usize| contraction.panels() % panels == 0 && (*panels == 1 || sums(*panels, 1) <= room);
+        let fits =
+            |panels: &usize| contraction.panels().is_multiple_of(*panels) && (*panels == 1 || sums(*panels, 1) <= room);
         let panels = [4, 2, 1].into_iter().find(fits).unwrap_or(1);
         let unroll = [4, 2, 1].into_iter().find(|&u| u == 1 || sums(panels, u) <= room).unwrap_or(1);
         Shape { panels, unroll }
