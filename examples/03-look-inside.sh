@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# What the compiler makes of a model: the graph before and after fusion, and what the artifact holds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+cargo run --release --quiet -- print examples/models/qwen3 --after dce | head -n 30
+cargo run --release --quiet -- print examples/models/qwen3 --after fuse | head -n 40
+cargo run --release --quiet -- compile examples/models/qwen3 --target host -o "$out/qwen3.atomc"
+cargo run --release --quiet -- inspect "$out/qwen3.atomc"
