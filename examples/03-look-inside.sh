@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-cargo run --release --quiet -- print examples/models/qwen3 --after dce | head -n 30
-cargo run --release --quiet -- print examples/models/qwen3 --after fuse | head -n 40
+cargo run --release --quiet -- print examples/models/qwen3 --after dce | sed -n 1,30p
+cargo run --release --quiet -- print examples/models/qwen3 --after fuse | sed -n 1,40p
 cargo run --release --quiet -- compile examples/models/qwen3 --target host -o "$out/qwen3.atomc"
 cargo run --release --quiet -- inspect "$out/qwen3.atomc"
