@@ -16,15 +16,15 @@ pub struct Step {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// i32 [tokens]: position in the sequence.
+    /// `i32 [tokens]`: position in the sequence.
     pub positions: *const i32,
-    /// i32 [tokens]: row of `tables` for the token's sequence.
+    /// `i32 [tokens]`: row of `tables` for the token's sequence.
     pub sequences: *const i32,
-    /// i32 [sequences, table_stride]: numbers of the cache blocks of each sequence, in order of position. Unused entries are
+    /// `i32 [sequences, table_stride]`: numbers of the cache blocks of each sequence, in order of position. Unused entries are
     /// any valid block.
     pub tables: *const i32,
     pub table_stride: i64,
-    /// i32 [tiles, 2]: first token and count (1 to `TILE_TOKENS`) of runs of consecutive tokens that belong to one sequence
+    /// `i32 [tiles, 2]`: first token and count (1 to `TILE_TOKENS`) of runs of consecutive tokens that belong to one sequence
     /// and have consecutive positions.
     pub tiles: *const i32,
     pub tile_count: i64,

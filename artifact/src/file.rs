@@ -50,7 +50,7 @@ impl Artifact {
     /// Maps the file, checks every checksum and the manifest.
     ///
     /// The file must not change while it is open: a write into it would be a write into the map, as for every mapped
-    /// file. [`write`] replaces files and never touches one in place.
+    /// file. [`write()`] replaces files and never touches one in place.
     pub fn open(path: impl AsRef<Path>) -> Result<Artifact, Error> {
         let path = path.as_ref();
         let io = |action| move |source| Error::Io { action, path: path.to_owned(), source };
@@ -101,7 +101,7 @@ pub fn write(path: impl AsRef<Path>, manifest: &Manifest, code: &[Vec<u8>]) -> R
     Ok(())
 }
 
-/// The bytes of the file that [`write`] makes.
+/// The bytes of the file that [`write()`] makes.
 pub fn encode(manifest: &Manifest, code: &[Vec<u8>]) -> Result<Vec<u8>, Error> {
     check::manifest(manifest, 1 + code.len())?;
     let json = serde_json::to_vec(manifest).map_err(|error| fault("", error))?;

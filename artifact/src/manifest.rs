@@ -23,10 +23,6 @@ impl Manifest {
         let text = format!("{}\n{}", self.producer, self.config);
         blake3::hash(text.as_bytes()).to_hex().to_string()
     }
-
-    pub fn target(&self, name: &str) -> Option<&Target> {
-        self.targets.iter().find(|target| target.name == name)
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -250,13 +246,13 @@ pub enum Arg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Input {
-    /// i32 [tokens]: token ids.
+    /// `i32 [tokens]`: token ids.
     Ids,
-    /// i32 [tokens]: position of each token in its sequence.
+    /// `i32 [tokens]`: position of each token in its sequence.
     Positions,
-    /// i32 [tokens]: length of the token's sequence after this step.
+    /// `i32 [tokens]`: length of the token's sequence after this step.
     Lengths,
-    /// i32 [rows]: which tokens want logits.
+    /// `i32 [rows]`: which tokens want logits.
     Rows,
     /// One [`crate::abi::Batch`].
     Batch,

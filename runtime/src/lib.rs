@@ -1,1 +1,46 @@
+//! Opens an atomc artifact, loads weights into it and runs its steps.
+//!
+//! ```no_run
+//! use atomc_runtime::{Checkpoint, Engine, EngineOptions, Params, generate};
+//! use std::ops::ControlFlow;
+//!
+//! let mut engine = Engine::open("m.atomc", &EngineOptions::default())?;
+//! engine.load_weights(&Checkpoint::open("models/qwen3")?, &|_done, _total| ())?;
+//! let params = Params::for_model(engine.model(), 100);
+//! let answer = generate::generate(&mut engine, &[1, 2, 3], &params, |token| {
+//!     println!("{token}");
+//!     ControlFlow::Continue(())
+//! })?;
+//! # Ok::<(), atomc_runtime::Error>(())
+//! ```
+//!
+//! [`Engine::step`] is the layer below: new tokens for any number of sequences in, logits out. Everything is an owned value:
+//! two engines, on one device or on two, know nothing of each other.
+#[cfg(target_endian = "big")]
+compile_error!("artifacts and checkpoints are little-endian, and so must the host be");
 
+pub mod bandwidth;
+mod batch;
+pub mod capi;
+pub mod checkpoint;
+pub mod device;
+pub mod engine;
+mod error;
+pub mod generate;
+pub mod kv;
+pub mod memory;
+pub mod pool;
+pub mod sample;
+#[cfg(test)]
+mod toy;
+pub mod weights;
+
+pub use atomc_artifact::{Artifact, manifest};
+pub use checkpoint::{Checkpoint, CheckpointError, Random, Source};
+pub use device::{DeviceChoice, DeviceError, Launches};
+pub use engine::{Engine, EngineOptions, Logits, Request, StepError, Want};
+pub use error::Error;
+pub use generate::{Answer, Finish, Params};
+pub use kv::{Fork, KvError, SeqId};
+pub use pool::Pool;
+pub use sample::{Sampler, Sampling, greedy};

@@ -1,0 +1,262 @@
+//! `atomc bench`: tokens a second, and how near that is to what the memory of the machine allows.
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Instant;
+
+use atomc_runtime::manifest::{Launch, Manifest, Plan, PlanKind};
+use atomc_runtime::{Engine, Request, SeqId, Want, bandwidth};
+use serde_json::{Value, json};
+
+use super::engine::EngineArgs;
+use super::failure::Failure;
+use super::progress::{Progress, Unit};
+
+const DEFAULT_PROMPT: usize = 512;
+/// Much more than caches hold.
+const BANDWIDTH_BYTES: usize = 512 << 20;
+const BANDWIDTH_ROUNDS: usize = 5;
+
+/// Measure prefill and decode
+#[derive(clap::Args)]
+#[command(after_help = "\
+Prefill is one prompt alone; decode is one token for each of so many sequences that have a prompt behind them. Both are
+medians. The bytes of a decode step are its weights, activations and keys and values, each counted once; the share is of
+the read bandwidth that this machine shows in the same run.
+
+Examples:
+  atomc bench m.atomc --weights models/qwen3
+  atomc bench m.atomc --random-weights --threads 2 --batch 1,8
+  atomc bench m.atomc --random-weights --kernels          where the time of a decode step goes")]
+pub struct Args {
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// Tokens of the prompt [default: 512, or what the model has room for]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    prompt: Option<usize>,
+    /// Sequences that decode at the same time; several sizes are measured one after the other
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = at_least_one)]
+    batch: Vec<usize>,
+    /// Decode steps to take the median of
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
+    steps: usize,
+    /// Prefills to take the median of
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    repeat: usize,
+    /// Also time every kernel of a decode step
+    #[arg(long)]
+    kernels: bool,
+    /// The results as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or("must be a whole number of at least 1".into())
+}
+
+struct Prefill {
+    tokens: usize,
+    seconds: f64,
+}
+
+struct Decode {
+    batch: usize,
+    seconds: f64,
+    bytes: u64,
+    kernels: Vec<KernelTime>,
+}
+
+/// One kernel of a decode step.
+struct KernelTime {
+    symbol: String,
+    launches: usize,
+    seconds: f64,
+    bytes: u64,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let artifact = args.engine.artifact()?;
+    let positions = artifact.manifest().model.max_positions;
+    let prompt = args.prompt.unwrap_or(DEFAULT_PROMPT.min(positions.saturating_sub(args.steps)).max(1));
+    let widest = args.batch.iter().copied().max().unwrap_or(1);
+    let mut engine = args.engine.engine(artifact, std::iter::repeat_n(prompt + 2 * args.steps, widest))?;
+    let ids: Vec<u32> = (0..prompt).map(|i| (10 + i as u32) % engine.model().vocab as u32).collect();
+
+    let progress = Progress::new("measuring", Unit::Pieces);
+    let (mut done, total) = (0, (args.repeat + args.batch.len() + 2) as u64);
+    let mut tick = || {
+        progress.at(done, total);
+        done += 1;
+    };
+    tick();
+    let before = measure_bandwidth(&mut engine)?;
+    let mut times = Vec::with_capacity(args.repeat);
+    for _ in 0..args.repeat {
+        tick();
+        let (sequence, seconds) = prefill(&mut engine, &ids)?;
+        engine.drop_sequence(sequence)?;
+        times.push(seconds);
+    }
+    let prefill = Prefill { tokens: prompt, seconds: median(times) };
+    let mut decodes = Vec::with_capacity(args.batch.len());
+    for &batch in &args.batch {
+        tick();
+        decodes.push(decode(&mut engine, &ids, batch, args)?);
+    }
+    tick();
+    let bandwidth = measure_bandwidth(&mut engine)?.max(before);
+    drop(progress);
+    let report = Report { device: engine.device_name().to_owned(), bandwidth, prefill, decodes };
+    match args.json {
+        true => report.json(),
+        false => report.text(),
+    }
+}
+
+fn measure_bandwidth(engine: &mut Engine) -> Result<f64, Failure> {
+    bandwidth::measure(engine.pool(), BANDWIDTH_BYTES, BANDWIDTH_ROUNDS).map_err(|e| Failure::new("bandwidth", e))
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// A new sequence with this prompt, and the seconds that it took.
+fn prefill(engine: &mut Engine, ids: &[u32]) -> Result<(SeqId, f64), Failure> {
+    let sequence = engine.add_sequence();
+    let start = Instant::now();
+    engine.step(&[Request { sequence, tokens: ids, logits: Want::Last }])?;
+    Ok((sequence, start.elapsed().as_secs_f64()))
+}
+
+fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result<Decode, Failure> {
+    let mut sequences = Vec::with_capacity(batch);
+    for _ in 0..batch {
+        sequences.push(prefill(engine, ids)?.0);
+    }
+    let requests: Vec<Request> =
+        sequences.iter().map(|&sequence| Request { sequence, tokens: &ids[..1], logits: Want::Last }).collect();
+    let mut times = Vec::with_capacity(args.steps);
+    for _ in 0..args.steps {
+        let start = Instant::now();
+        engine.step(&requests)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    let kernels = if args.kernels { kernel_times(engine, &requests, args.steps)? } else { vec![] };
+    for sequence in sequences {
+        engine.drop_sequence(sequence)?;
+    }
+    let plan = plan(engine, batch);
+    let weights: u64 = engine.plans()[plan].launches.iter().map(|launch| launch.bytes).sum();
+    let bytes = weights + batch as u64 * cache_bytes(engine.manifest(), ids.len() + args.steps / 2);
+    Ok(Decode { batch, seconds: median(times), bytes, kernels })
+}
+
+/// The plan that a decode step of so many sequences takes.
+fn plan(engine: &Engine, batch: usize) -> usize {
+    let fits = |plan: &Plan| plan.tokens >= batch && plan.rows >= batch;
+    let plans = engine.plans();
+    let decode = plans.iter().position(|plan| plan.kind == PlanKind::Decode && fits(plan));
+    decode.or_else(|| plans.iter().position(fits)).unwrap_or(plans.len() - 1)
+}
+
+/// Bytes of keys and values that one token of a sequence of this length reads.
+fn cache_bytes(manifest: &Manifest, length: usize) -> u64 {
+    let cache = &manifest.cache;
+    let window = |layer: usize| manifest.config["model"]["windows"][layer].as_u64().filter(|&w| w > 0);
+    let seen = |layer| window(layer).map_or(length as u64, |w| w.min(length as u64));
+    let one = 2 * cache.heads * cache.head_dim * cache.dtype.size();
+    (0..cache.layers).map(seen).sum::<u64>() * one as u64
+}
+
+fn kernel_times(engine: &mut Engine, requests: &[Request], steps: usize) -> Result<Vec<KernelTime>, Failure> {
+    engine.time_launches();
+    for _ in 0..steps {
+        engine.step(requests)?;
+    }
+    let times = engine.take_launch_times();
+    let plan = plan(engine, requests.len());
+    let kernel = |launch: &Launch| {
+        let target = engine.manifest().targets.iter().find(|t| t.plans == engine.plans());
+        target.map_or(String::new(), |t| t.variants[0].kernels[launch.kernel].symbol.clone())
+    };
+    let mut by_symbol: BTreeMap<String, KernelTime> = BTreeMap::new();
+    for (launch, nanoseconds) in engine.plans()[plan].launches.iter().zip(&times[plan].nanoseconds) {
+        let symbol = kernel(launch);
+        let entry =
+            by_symbol.entry(symbol.clone()).or_insert(KernelTime { symbol, launches: 0, seconds: 0.0, bytes: 0 });
+        entry.launches += 1;
+        entry.seconds += *nanoseconds as f64 * 1e-9 / steps as f64;
+        entry.bytes += launch.bytes;
+    }
+    let mut all: Vec<_> = by_symbol.into_values().collect();
+    all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    Ok(all)
+}
+
+struct Report {
+    device: String,
+    bandwidth: f64,
+    prefill: Prefill,
+    decodes: Vec<Decode>,
+}
+
+impl Decode {
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds
+    }
+}
+
+impl Report {
+    fn text(&self) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{}, read bandwidth {:.1} GB/s", self.device, self.bandwidth / 1e9)?;
+        let Prefill { tokens, seconds } = self.prefill;
+        writeln!(out, "prefill {tokens}: {:.1} tokens/s, {:.1} ms", tokens as f64 / seconds, seconds * 1e3)?;
+        for d in &self.decodes {
+            writeln!(
+                out,
+                "decode, batch {}: {:.2} tokens/s, {:.2} ms a step, {:.2} GB/s, {:.0} % of the read bandwidth",
+                d.batch,
+                d.batch as f64 / d.seconds,
+                d.seconds * 1e3,
+                d.rate() / 1e9,
+                100.0 * d.rate() / self.bandwidth,
+            )?;
+            for k in &d.kernels {
+                let (us, rate) = (k.seconds * 1e6, k.bytes as f64 / k.seconds / 1e9);
+                writeln!(out, "  {:>10.1} us  {:>4} x  {rate:>7.2} GB/s  {}", us, k.launches, k.symbol)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Result<(), Failure> {
+        let kernel = |k: &KernelTime| json!({ "symbol": k.symbol, "launches": k.launches, "seconds": k.seconds, "bytes": k.bytes });
+        let decode = |d: &Decode| {
+            json!({
+                "batch": d.batch,
+                "tokens_per_second": d.batch as f64 / d.seconds,
+                "seconds": d.seconds,
+                "bytes": d.bytes,
+                "bytes_per_second": d.rate(),
+                "share_of_bandwidth": d.rate() / self.bandwidth,
+                "kernels": d.kernels.iter().map(kernel).collect::<Vec<Value>>(),
+            })
+        };
+        let value = json!({
+            "device": self.device,
+            "read_bandwidth": self.bandwidth,
+            "prefill": {
+                "tokens": self.prefill.tokens,
+                "tokens_per_second": self.prefill.tokens as f64 / self.prefill.seconds,
+                "seconds": self.prefill.seconds,
+            },
+            "decode": self.decodes.iter().map(decode).collect::<Vec<Value>>(),
+        });
+        let mut out = std::io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, &value)?;
+        Ok(writeln!(out)?)
+    }
+}

@@ -1,0 +1,70 @@
+//! `atomc compile`: a configuration in, an artifact out.
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use atomc::driver::{self, Options};
+use atomc_passes::BucketOptions;
+use serde_json::json;
+
+use super::failure::Failure;
+use super::model::ModelArgs;
+use super::progress::{Progress, Unit};
+
+/// Compile a model into one file
+#[derive(clap::Args)]
+#[command(after_help = "\
+Only config.json (and generation_config.json beside it, for the stop tokens) is read: no weights are needed, and the file
+serves every checkpoint of that configuration. The same input makes the same bytes.
+
+Examples:
+  atomc compile models/qwen3 -o m.atomc
+  atomc compile models/qwen3/config.json --dtype f32 -o m.atomc
+  atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Targets to make code for
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "host")]
+    target: Vec<String>,
+    /// Numbers of sequences that a decode step gets kernels of its own for
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8")]
+    decode: Vec<usize>,
+    /// Most tokens of one step; a longer prompt takes several
+    #[arg(long, value_name = "N", default_value_t = BucketOptions::default().tokens)]
+    prefill: usize,
+    /// Most tokens of one step that can have logits
+    #[arg(long, value_name = "N", default_value_t = BucketOptions::default().rows)]
+    rows: usize,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Describe what was made as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let start = Instant::now();
+    let config = args.model.config()?;
+    let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows: args.rows };
+    let options = Options { targets: args.target.clone(), buckets };
+    let progress = Progress::new("compiling", Unit::Pieces);
+    let mut report = |done: usize, total: usize, what: &str| {
+        tracing::debug!(done, total, what);
+        progress.at(done as u64, total as u64);
+    };
+    let compiled = driver::compile(&config, &options, &mut report)?;
+    drop(progress);
+    compiled.write(&args.output)?;
+    let bytes = std::fs::metadata(&args.output).map_err(|e| Failure::file("output", &args.output, e))?.len();
+    let seconds = start.elapsed().as_secs_f64();
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let key = compiled.manifest.key();
+        let facts = json!({ "path": args.output, "bytes": bytes, "key": key, "seconds": seconds });
+        return Ok(writeln!(out, "{facts}")?);
+    }
+    writeln!(out, "{}: {:.2} MB in {seconds:.2} s", args.output.display(), bytes as f64 / 1e6)?;
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! `atomc eval`: exact-match accuracy over a file of problems.
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use atomc_runtime::Params;
+use atomc_runtime::generate;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::engine::EngineArgs;
+use super::failure::Failure;
+use super::progress::{Progress, Unit};
+use super::text::Text;
+
+/// Answer problems greedily and count the exact matches
+#[derive(clap::Args)]
+#[command(after_help = "\
+Each line of the file is an object with a \"prompt\" and its \"solution\". An answer matches if it has the same text, blanks
+at both ends aside.
+
+Examples:
+  atomc eval m.atomc --weights models/qwen3 problems.jsonl
+  atomc eval m.atomc --weights models/qwen3 problems.jsonl --limit 20 --show
+  atomc eval m.atomc --weights models/qwen3 problems.jsonl --json          {\"exact\":500,\"of\":500}")]
+pub struct Args {
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// One problem a line
+    problems: PathBuf,
+    /// tokenizer.json, or a folder with one, if it is not beside the weights
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+    /// Only the first N problems
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Problems that are answered at the same time
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    batch: usize,
+    /// Most tokens of an answer
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    max_tokens: usize,
+    /// Print the answers that do not match
+    #[arg(long, conflicts_with = "json")]
+    show: bool,
+    /// The result as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Deserialize)]
+struct Problem {
+    prompt: String,
+    solution: String,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let artifact = args.engine.artifact()?;
+    let problems = problems(args)?;
+    let tokenizer = args.tokenizer.as_deref().or(args.engine.weights.dir());
+    let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
+    let text = Text::open(tokenizer.ok_or_else(missing)?)?;
+    let prompts: Vec<Vec<u32>> = problems.iter().map(|p| text.encode(&p.prompt)).collect::<Result<_, _>>()?;
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_tokens);
+    let width = args.batch.clamp(1, problems.len().max(1));
+    let mut engine = args.engine.engine(artifact, std::iter::repeat_n(longest, width))?;
+    let params = Params::for_model(engine.model(), args.max_tokens);
+
+    let progress = Progress::new("answering", Unit::Pieces);
+    let (mut answers, mut done) = (vec![None; prompts.len()], 0);
+    progress.at(0, prompts.len() as u64);
+    generate::generate_all(&mut engine, &prompts, &params, width, |index, answer| {
+        answers[index] = Some(answer.tokens);
+        done += 1;
+        progress.at(done, prompts.len() as u64);
+        ControlFlow::Continue(())
+    })?;
+    drop(progress);
+    report(args, &text, &problems, &answers)
+}
+
+fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
+    let file = std::fs::read_to_string(&args.problems).map_err(|e| Failure::file("problems", &args.problems, e))?;
+    let lines = file.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines
+        .take(args.limit.unwrap_or(usize::MAX))
+        .map(|(index, line)| {
+            let wrong = |e| Failure::file("problems", &args.problems, format!("line {}: {e}", index + 1));
+            serde_json::from_str(line).map_err(wrong)
+        })
+        .collect()
+}
+
+fn report(args: &Args, text: &Text, problems: &[Problem], answers: &[Option<Vec<u32>>]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let mut exact = 0;
+    for (problem, answer) in problems.iter().zip(answers) {
+        let answer = text.decode(answer.as_deref().unwrap_or_default())?;
+        if answer.trim() == problem.solution.trim() {
+            exact += 1;
+        } else if args.show {
+            writeln!(
+                out,
+                "{}\n  answer   {:?}\n  solution {:?}",
+                problem.prompt,
+                answer.trim(),
+                problem.solution.trim()
+            )?;
+        }
+    }
+    let of = problems.len();
+    match args.json {
+        true => writeln!(out, "{}", json!({ "exact": exact, "of": of }))?,
+        false => writeln!(out, "{exact} of {of} exact")?,
+    }
+    Ok(())
+}

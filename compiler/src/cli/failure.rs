@@ -1,0 +1,144 @@
+//! How a verb fails, and how that is shown: the one place that renders errors.
+use std::fmt::{self, Display};
+use std::io;
+
+use atomc_runtime::{CheckpointError, DeviceError, Error, StepError};
+
+/// Why a verb did not finish.
+#[derive(Debug)]
+pub enum Failure {
+    Report(Box<Report>),
+    /// Nobody reads the output any more.
+    Closed,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Report {
+    code: &'static str,
+    message: String,
+    help: Option<String>,
+}
+
+impl miette::Diagnostic for Report {
+    fn code(&self) -> Option<Box<dyn Display + '_>> {
+        Some(Box::new(self.code))
+    }
+
+    fn help(&self) -> Option<Box<dyn Display + '_>> {
+        self.help.as_ref().map(|help| Box::new(help) as Box<dyn Display>)
+    }
+}
+
+/// Renders a report to standard error.
+pub fn show(report: Report) {
+    // The hook can be set once, and this is the only place that does.
+    let _ = miette::set_hook(Box::new(|_| Box::new(Plain)));
+    eprintln!("{:?}", miette::Report::new(report));
+}
+
+/// A few lines that no width cuts, so that scripts can read them too. There is no source code to show beside them.
+struct Plain;
+
+impl miette::ReportHandler for Plain {
+    fn debug(&self, error: &dyn miette::Diagnostic, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error")?;
+        if let Some(code) = error.code() {
+            write!(f, "[{code}]")?;
+        }
+        write!(f, ": {error}")?;
+        match error.help() {
+            Some(help) => write!(f, "\n  help: {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Failure {
+    pub fn new(code: &'static str, message: impl Display) -> Failure {
+        Failure::Report(Box::new(Report { code, message: message.to_string(), help: None }))
+    }
+
+    pub fn help(mut self, help: impl Into<String>) -> Failure {
+        if let Failure::Report(report) = &mut self {
+            report.help = Some(help.into());
+        }
+        self
+    }
+
+    /// Something about a file.
+    pub fn file(code: &'static str, path: &std::path::Path, error: impl Display) -> Failure {
+        Failure::new(code, format!("{}: {error}", path.display()))
+    }
+}
+
+/// What failed is standard output: files name themselves.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::Closed,
+            _ => Failure::new("output", error),
+        }
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Failure {
+        io::Error::from(error).into()
+    }
+}
+
+impl From<atomc_artifact::Error> for Failure {
+    fn from(error: atomc_artifact::Error) -> Failure {
+        Failure::new("artifact", error)
+    }
+}
+
+impl From<StepError> for Failure {
+    fn from(error: StepError) -> Failure {
+        match &error {
+            StepError::Device(_) => Failure::new("device", error),
+            _ => Failure::new("step", error),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Artifact(error) => error.into(),
+            Error::Step(error) => error.into(),
+            Error::Device(error) => device(error),
+            Error::Checkpoint(error) => checkpoint(error),
+        }
+    }
+}
+
+fn device(error: DeviceError) -> Failure {
+    let failure = Failure::new("device", &error);
+    match error {
+        DeviceError::NoTarget { wanted, .. } => failure.help(format!("Compile the model with --target {wanted}.")),
+        _ => failure,
+    }
+}
+
+fn checkpoint(error: CheckpointError) -> Failure {
+    let failure = Failure::new("checkpoint", &error);
+    match error {
+        CheckpointError::NotACheckpoint { .. } => {
+            failure.help("Give a folder with weights, or --random-weights to do without.")
+        }
+        CheckpointError::Missing { .. } | CheckpointError::Unused { .. } | CheckpointError::Shape { .. } => {
+            failure.help("Is this the checkpoint of the model that the artifact was compiled from?")
+        }
+        _ => failure,
+    }
+}
+
+#[cfg(feature = "compiler")]
+impl From<atomc_ir::Diagnostic> for Failure {
+    fn from(diagnostic: atomc_ir::Diagnostic) -> Failure {
+        let (code, message) = (diagnostic.code, diagnostic.to_string());
+        Failure::Report(Box::new(Report { code, message, help: diagnostic.help }))
+    }
+}

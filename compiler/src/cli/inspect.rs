@@ -1,0 +1,195 @@
+//! `atomc inspect`: what is in an artifact.
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+
+use atomc_artifact::manifest::{Kernel, Manifest, Plan, PlanKind, Target, Tasks, Variant};
+use atomc_artifact::{Artifact, FORMAT_VERSION};
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+
+/// Show what an artifact holds and what shaped it
+#[derive(clap::Args)]
+#[command(after_help = "\
+Opening an artifact checks every checksum, so that a file that can be inspected is whole.
+
+Examples:
+  atomc inspect m.atomc
+  atomc inspect m.atomc --kernels
+  atomc inspect m.atomc --json | jq .targets[0].plans")]
+pub struct Args {
+    artifact: PathBuf,
+    /// Also list every kernel
+    #[arg(long)]
+    kernels: bool,
+    /// Everything as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let artifact = Artifact::open(&args.artifact)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &describe(&artifact))?;
+        return Ok(writeln!(out)?);
+    }
+    let m = artifact.manifest();
+    let name = args.artifact.display();
+    writeln!(out, "{name}: {}, format {FORMAT_VERSION}, by atomc {}", size(artifact.bytes()), m.producer)?;
+    writeln!(out, "key       {}", m.key())?;
+    model(&mut out, m)?;
+    for target in &m.targets {
+        show_target(&mut out, &artifact, target, args.kernels)?;
+    }
+    writeln!(out, "shaped by {}", m.config)?;
+    Ok(())
+}
+
+fn model(out: &mut impl Write, m: &Manifest) -> Result<(), Failure> {
+    let (model, cache) = (&m.model, &m.cache);
+    writeln!(
+        out,
+        "model     {}: {} layers of {}, vocabulary {}, {} positions, stop tokens {:?}",
+        model.architecture, model.layers, model.hidden, model.vocab, model.max_positions, model.stop
+    )?;
+    writeln!(out, "weights   {} buffers, {}", m.weights.len(), size(weight_bytes(m)))?;
+    writeln!(
+        out,
+        "cache     {} layers of {} heads of {} {:?}, blocks of {} tokens, {} a token",
+        cache.layers,
+        cache.heads,
+        cache.head_dim,
+        cache.dtype,
+        cache.block_tokens,
+        size(cache_bytes(m)),
+    )?;
+    Ok(())
+}
+
+fn weight_bytes(m: &Manifest) -> usize {
+    m.weights.iter().map(|weight| weight.bytes).sum()
+}
+
+/// Bytes of cache that a token takes, over all layers.
+fn cache_bytes(m: &Manifest) -> usize {
+    (m.cache.k_block_bytes + m.cache.v_block_bytes) * m.cache.layers / m.cache.block_tokens
+}
+
+fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kernels: bool) -> Result<(), Failure> {
+    writeln!(out, "target    {}", target.name)?;
+    for v in &target.variants {
+        let (code, count) = (size(artifact.section(v.section).len()), v.kernels.len());
+        writeln!(out, "  variant {}: {count} kernels, {code}, needs {}", v.name, v.features.join(" "))?;
+    }
+    for plan in &target.plans {
+        let s = Summary::of(plan);
+        writeln!(
+            out,
+            "  plan    {}: {} launches in {} segments, arena {}, at full size {} moved and {:.3} Gflop",
+            name(plan),
+            plan.launches.len(),
+            s.segments,
+            size(plan.arena_bytes),
+            size(s.bytes as usize),
+            s.flops as f64 / 1e9,
+        )?;
+    }
+    if kernels {
+        for (index, kernel) in target.variants[0].kernels.iter().enumerate() {
+            let uses = |plan: &Plan| plan.launches.iter().filter(|launch| launch.kernel == index).count();
+            let plans = target.plans.iter().filter(|plan| uses(plan) > 0);
+            let plans: Vec<String> = plans.map(|plan| format!("{} x {}", name(plan), uses(plan))).collect();
+            writeln!(out, "  kernel  {}: {}, {}; {}", kernel.symbol, kernel.family, tasks(kernel), plans.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
+fn name(plan: &Plan) -> String {
+    match plan.kind {
+        PlanKind::Decode => format!("decode {}", plan.tokens),
+        PlanKind::Any => format!("any {} with {} rows", plan.tokens, plan.rows),
+    }
+}
+
+fn tasks(kernel: &Kernel) -> String {
+    match kernel.tasks {
+        Tasks::Fixed { count } => format!("{count} tasks"),
+        Tasks::Tokens { per, times } => format!("tokens / {per} * {times} tasks"),
+        Tasks::Rows { per, times } => format!("rows / {per} * {times} tasks"),
+        Tasks::Tiles { times } => format!("tiles * {times} tasks"),
+    }
+}
+
+/// Sums over the launches of a plan.
+struct Summary {
+    segments: usize,
+    bytes: u64,
+    flops: u64,
+}
+
+impl Summary {
+    fn of(plan: &Plan) -> Summary {
+        let segments: BTreeSet<usize> = plan.launches.iter().map(|launch| launch.segment).collect();
+        Summary {
+            segments: segments.len(),
+            bytes: plan.launches.iter().map(|launch| launch.bytes).sum(),
+            flops: plan.launches.iter().map(|launch| launch.flops).sum(),
+        }
+    }
+}
+
+/// A number of bytes to read.
+fn size(bytes: usize) -> String {
+    match bytes as f64 {
+        n if n < 1e3 => format!("{n} B"),
+        n if n < 1e6 => format!("{:.1} kB", n / 1e3),
+        n if n < 1e9 => format!("{:.1} MB", n / 1e6),
+        n => format!("{:.2} GB", n / 1e9),
+    }
+}
+
+fn describe(artifact: &Artifact) -> Value {
+    let m = artifact.manifest();
+    let variant = |v: &Variant| {
+        json!({
+            "name": v.name,
+            "features": v.features,
+            "code_bytes": artifact.section(v.section).len(),
+            "kernels": v.kernels,
+        })
+    };
+    let plan = |plan: &Plan| {
+        let s = Summary::of(plan);
+        json!({
+            "kind": plan.kind,
+            "tokens": plan.tokens,
+            "rows": plan.rows,
+            "launches": plan.launches.len(),
+            "segments": s.segments,
+            "arena_bytes": plan.arena_bytes,
+            "bytes": s.bytes,
+            "flops": s.flops,
+        })
+    };
+    let target = |target: &Target| {
+        json!({
+            "name": target.name,
+            "variants": target.variants.iter().map(variant).collect::<Vec<Value>>(),
+            "plans": target.plans.iter().map(plan).collect::<Vec<Value>>(),
+        })
+    };
+    json!({
+        "bytes": artifact.bytes(),
+        "format": FORMAT_VERSION,
+        "producer": m.producer,
+        "key": m.key(),
+        "model": m.model,
+        "weights": { "buffers": m.weights.len(), "bytes": weight_bytes(m) },
+        "cache": { "layout": m.cache, "bytes_per_token": cache_bytes(m) },
+        "targets": m.targets.iter().map(target).collect::<Vec<Value>>(),
+        "config": m.config,
+    })
+}

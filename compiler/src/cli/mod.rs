@@ -1,0 +1,98 @@
+//! The verbs of `atomc`, one file each, and what they share.
+mod bench;
+#[cfg(feature = "compiler")]
+mod compile;
+mod completions;
+mod engine;
+mod eval;
+mod failure;
+mod inspect;
+mod logits;
+#[cfg(feature = "compiler")]
+mod model;
+#[cfg(feature = "compiler")]
+mod print;
+mod progress;
+mod run;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+
+/// Compiles language models ahead of time into one small file, and runs it.
+#[derive(Parser)]
+#[command(name = "atomc", version, propagate_version = true, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[cfg(feature = "compiler")]
+const EXAMPLES: &str = "\
+Examples:
+  atomc compile models/qwen3 -o m.atomc           one file for this kind of machine; needs no weights
+  atomc run m.atomc --weights models/qwen3 --prompt 'Q: Ana has 12 apples. Ana finds 3 more. How many …'
+  atomc bench m.atomc --random-weights            how fast, and how close to what memory allows
+  atomc inspect m.atomc                           what is in the file
+
+ATOMC_LOG selects what is logged to standard error, e.g. ATOMC_LOG=debug or ATOMC_LOG=atomc_passes=debug.
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+#[cfg(not(feature = "compiler"))]
+const EXAMPLES: &str = "\
+Examples:
+  atomc run m.atomc --weights models/qwen3 --prompt 'Q: Ana has 12 apples. Ana finds 3 more. How many …'
+  atomc bench m.atomc --random-weights            how fast, and how close to what memory allows
+  atomc inspect m.atomc                           what is in the file
+
+This build runs artifacts and cannot compile them.
+ATOMC_LOG selects what is logged to standard error, e.g. ATOMC_LOG=debug.
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+#[derive(Subcommand)]
+enum Verb {
+    #[cfg(feature = "compiler")]
+    Compile(compile::Args),
+    Run(run::Args),
+    Bench(bench::Args),
+    Inspect(inspect::Args),
+    Eval(eval::Args),
+    Logits(logits::Args),
+    #[cfg(feature = "compiler")]
+    Print(print::Args),
+    Completions(completions::Args),
+}
+
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log();
+    let done = match &cli.verb {
+        #[cfg(feature = "compiler")]
+        Verb::Compile(args) => compile::run(args),
+        Verb::Run(args) => run::run(args),
+        Verb::Bench(args) => bench::run(args),
+        Verb::Inspect(args) => inspect::run(args),
+        Verb::Eval(args) => eval::run(args),
+        Verb::Logits(args) => logits::run(args),
+        #[cfg(feature = "compiler")]
+        Verb::Print(args) => print::run(args),
+        Verb::Completions(args) => completions::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough.
+        Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(Failure::Report(report)) => {
+            failure::show(*report);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("ATOMC_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

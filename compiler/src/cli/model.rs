@@ -1,0 +1,37 @@
+//! The options of every verb that reads a model's configuration.
+use std::path::PathBuf;
+
+use atomc::frontend::{self, Config};
+use atomc_ir::DType;
+
+use super::failure::Failure;
+
+#[derive(clap::Args)]
+pub struct ModelArgs {
+    /// Hugging Face model folder, or its config.json
+    model: PathBuf,
+    /// Type to compute with: bf16, f16 or f32 [default: the configuration's]
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    dtype: Option<DType>,
+    /// Longest sequence in tokens [default: the configuration's]
+    #[arg(long, value_name = "N", value_parser = context)]
+    context: Option<usize>,
+}
+
+fn dtype(text: &str) -> Result<DType, String> {
+    DType::from_name(text).filter(|d| d.is_float()).ok_or("known types: bf16, f16, f32".into())
+}
+
+fn context(text: &str) -> Result<usize, String> {
+    let wanted = || format!("must be a whole number from 1 to {}", frontend::MAX_SIZE);
+    text.parse().ok().filter(|n| (1..=frontend::MAX_SIZE).contains(n)).ok_or_else(wanted)
+}
+
+impl ModelArgs {
+    pub fn config(&self) -> Result<Config, Failure> {
+        let mut config = frontend::read(&self.model)?;
+        config.dtype = self.dtype.unwrap_or(config.dtype);
+        config.context = self.context.unwrap_or(config.context);
+        Ok(config)
+    }
+}

@@ -1,0 +1,203 @@
+//! The driver: from a configuration to an artifact.
+//!
+//! For every target and bucket it runs the passes, numbers kernels and weights so that equal ones exist once, and writes down
+//! the launches. Then each variant of a target gets one code object of all kernels.
+mod kernels;
+mod launches;
+mod weights;
+
+use std::path::Path;
+
+use atomc_artifact::manifest::{CacheSpec, DType, Kernel, Manifest, Model, Plan, Target, Tasks, Variant};
+use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
+use atomc_passes::{Bucket, BucketOptions, Cx};
+use serde_json::json;
+
+use crate::frontend::{self, Config};
+use kernels::Kernels;
+use weights::Weights;
+
+/// What a user may choose about an artifact.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Names of targets, e.g. `host`.
+    pub targets: Vec<String>,
+    pub buckets: BucketOptions,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { targets: vec!["host".into()], buckets: BucketOptions::default() }
+    }
+}
+
+/// An artifact that is not written yet.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    pub manifest: Manifest,
+    /// The sections after the manifest's own.
+    pub code: Vec<Vec<u8>>,
+}
+
+impl Compiled {
+    pub fn write(&self, path: &Path) -> Result<(), Diagnostic> {
+        atomc_artifact::write(path, &self.manifest, &self.code)
+            .map_err(|e| Diagnostic::new("artifact::write", e.to_string()))
+    }
+}
+
+/// Called with the steps done, the steps in all, and what comes next.
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
+
+/// Compiles a model. Weights are not looked at.
+pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result<Compiled, Diagnostic> {
+    let model = frontend::graph(config)?;
+    let buckets = atomc_passes::buckets(&options.buckets)?;
+    let targets = unique(&options.targets)?;
+    let total = targets.iter().map(|(_, archs)| archs.len() + buckets.len()).sum();
+    let mut done = 0;
+    let mut step = |what: String| {
+        progress(done, total, &what);
+        done += 1;
+    };
+    let (mut weights, mut code, mut made) = (Weights::default(), vec![], vec![]);
+    for (name, archs) in &targets {
+        let mut kernels = Kernels::default();
+        let mut plans: Vec<Plan> = Vec::with_capacity(buckets.len());
+        for &bucket in &buckets {
+            step(format!("{name}, {bucket}"));
+            let cx = Cx { arch: &archs[0], bucket };
+            let graph = lower(&model, &cx, None)?;
+            plans.push(launches::plan(&graph, &cx, &mut kernels, &mut weights)?);
+        }
+        let mut variants = Vec::with_capacity(archs.len());
+        for arch in *archs {
+            step(format!("{}, {} kernels", arch.name, kernels.len()));
+            let object = atomc_targets::compile(&kernels.specs(), arch)?;
+            code.push(object.code);
+            variants.push(variant(arch, code.len(), &kernels, &object.kernels));
+        }
+        made.push(Target { name: name.clone(), variants, plans });
+    }
+    let manifest = Manifest {
+        producer: env!("CARGO_PKG_VERSION").into(),
+        config: echo(config, options, &buckets),
+        model: facts(config),
+        weights: weights.list,
+        cache: cache(config, &targets)?,
+        targets: made,
+    };
+    progress(total, total, "done");
+    Ok(Compiled { manifest, code })
+}
+
+/// The model's graph after the passes, or after those up to and with `until`.
+pub fn lower(model: &Graph, cx: &Cx, until: Option<&str>) -> Result<Graph, Diagnostic> {
+    let _span = tracing::debug_span!("lower", bucket = %cx.bucket, arch = cx.arch.name).entered();
+    let mut graph = model.clone();
+    atomc_passes::run(&mut graph, cx, until, &mut |_, _| ())?;
+    Ok(graph)
+}
+
+/// The kernels of one bucket as text.
+pub fn text(config: &Config, cx: &Cx, form: atomc_targets::Form) -> Result<String, Diagnostic> {
+    let graph = lower(&frontend::graph(config)?, cx, None)?;
+    let mut kernels = Kernels::default();
+    launches::plan(&graph, cx, &mut kernels, &mut Weights::default())?;
+    atomc_targets::text(&kernels.specs(), cx.arch, form)
+}
+
+/// Each target with its arch rows.
+fn unique(names: &[String]) -> Result<Vec<(String, &'static [Arch])>, Diagnostic> {
+    let mut all: Vec<(String, &'static [Arch])> = Vec::with_capacity(names.len());
+    for name in names {
+        let archs = atomc_targets::variants(name)?;
+        if all.iter().any(|(other, _)| other == name) {
+            return Err(Diagnostic::new("target::twice", format!("target `{name}` is named twice")));
+        }
+        all.push((name.clone(), archs));
+    }
+    match all.is_empty() {
+        true => Err(Diagnostic::new("target::none", "no target is named").help("--target host")),
+        false => Ok(all),
+    }
+}
+
+fn variant(arch: &Arch, section: usize, kernels: &Kernels, infos: &[atomc_targets::KernelInfo]) -> Variant {
+    let kernel = |(spec, info): (atomc_targets::KernelSpec, &atomc_targets::KernelInfo)| Kernel {
+        symbol: spec.symbol,
+        family: spec.family.name().into(),
+        tasks: tasks(info.tasks),
+        scratch: info.scratch,
+    };
+    Variant {
+        name: arch.name.into(),
+        features: arch.features.iter().map(|f| f.to_string()).collect(),
+        section,
+        kernels: kernels.specs().into_iter().zip(infos).map(kernel).collect(),
+    }
+}
+
+fn tasks(tasks: atomc_targets::Tasks) -> Tasks {
+    use atomc_targets::Tasks as From;
+    match tasks {
+        From::Fixed(count) => Tasks::Fixed { count },
+        From::Tokens { per, times } => Tasks::Tokens { per, times },
+        From::Rows { per, times } => Tasks::Rows { per, times },
+        From::Tiles { times } => Tasks::Tiles { times },
+    }
+}
+
+fn facts(config: &Config) -> Model {
+    Model {
+        architecture: config.architecture.into(),
+        layers: config.layers,
+        hidden: config.hidden,
+        vocab: config.vocab,
+        max_positions: config.context,
+        stop: config.stop.clone(),
+        bos: config.bos,
+    }
+}
+
+/// The one cache of the artifact, which all targets must agree on.
+fn cache(config: &Config, targets: &[(String, &'static [Arch])]) -> Result<CacheSpec, Diagnostic> {
+    let ty = CacheType { dtype: config.dtype, heads: config.kv_heads, head_dim: config.head_dim };
+    let layouts: Vec<_> = targets.iter().map(|(_, archs)| atomc_targets::cache_layout(ty, &archs[0])).collect();
+    let layout = layouts[0];
+    if let Some(other) = layouts.iter().position(|l| *l != layout) {
+        let (first, other) = (&targets[0].0, &targets[other].0);
+        let message = format!("targets `{first}` and `{other}` lay the cache out differently");
+        return Err(Diagnostic::new("target::cache", message).help("Compile one artifact for each."));
+    }
+    Ok(CacheSpec {
+        layers: config.layers,
+        block_tokens: layout.block_tokens,
+        k_block_bytes: layout.k_block_bytes,
+        v_block_bytes: layout.v_block_bytes,
+        dtype: dtype(config.dtype),
+        heads: config.kv_heads,
+        head_dim: config.head_dim,
+    })
+}
+
+fn dtype(dtype: atomc_ir::DType) -> DType {
+    match dtype {
+        atomc_ir::DType::F32 => DType::F32,
+        atomc_ir::DType::F16 => DType::F16,
+        atomc_ir::DType::BF16 => DType::BF16,
+        atomc_ir::DType::I32 => DType::I32,
+    }
+}
+
+/// Everything that shaped the artifact: its hash is the key.
+fn echo(config: &Config, options: &Options, buckets: &[Bucket]) -> serde_json::Value {
+    json!({
+        "model": config.echo(),
+        "targets": options.targets,
+        "buckets": buckets.iter().map(Bucket::to_string).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! The kernels of a target, each once: layers of one shape share theirs, and so do buckets where their size does not matter.
+use std::collections::HashMap;
+
+use atomc_ir::{Family, Graph, NodeId, Op};
+use atomc_passes::Bucket;
+use atomc_targets::KernelSpec;
+
+#[derive(Default)]
+pub struct Kernels {
+    all: Vec<Entry>,
+    known: HashMap<(Family, Option<usize>, String), usize>,
+}
+
+struct Entry {
+    symbol: String,
+    family: Family,
+    body: Graph,
+    tokens: usize,
+}
+
+impl Kernels {
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The number of a kernel node's kernel.
+    pub fn number(&mut self, graph: &Graph, id: NodeId, bucket: Bucket) -> usize {
+        let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
+        // A matrix-vector product is unrolled over the rows of its bucket; the others take any number.
+        let rows = (*family == Family::Matvec).then_some(bucket.tokens());
+        let next = self.all.len();
+        let number = *self.known.entry((*family, rows, body.print())).or_insert(next);
+        if number == next {
+            let symbol = symbol(next, *family, rows, graph.location(id));
+            self.all.push(Entry { symbol, family: *family, body: (**body).clone(), tokens: bucket.tokens() });
+        }
+        let entry = &mut self.all[number];
+        entry.tokens = entry.tokens.max(bucket.tokens());
+        number
+    }
+
+    pub fn specs(&self) -> Vec<KernelSpec<'_>> {
+        self.all.iter().map(Entry::spec).collect()
+    }
+}
+
+impl Entry {
+    fn spec(&self) -> KernelSpec<'_> {
+        KernelSpec { symbol: self.symbol.clone(), family: self.family, body: &self.body, tokens: self.tokens }
+    }
+}
+
+/// What a profiler shows: number, family, rows and the first place of use without the number of its layer.
+fn symbol(number: usize, family: Family, rows: Option<usize>, location: &str) -> String {
+    let counted = |part: &&str| !part.is_empty() && part.parse::<usize>().is_err();
+    let place: Vec<&str> = location.split('.').filter(counted).filter(|p| !["model", "layers"].contains(p)).collect();
+    let rows = rows.map(|n| format!("_x{n}")).unwrap_or_default();
+    let name = format!("k{number}_{}{rows}_{}", family.name(), place.join("_"));
+    name.trim_end_matches('_').chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}

@@ -1,0 +1,122 @@
+//! The launches of one bucket: each kernel with the pointers of its arguments.
+//!
+//! For each operand in order: a tensor is one pointer, a cache two (K, then V), the batch one; then one for each tensor
+//! result. A new state of a cache is the old one's memory, so it has none of its own.
+use std::collections::HashMap;
+
+use atomc_artifact::manifest::{Arg, Input, Launch, Logits, Plan, PlanKind};
+use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
+use atomc_passes::{Bucket, Cx, MemoryPlan};
+
+use super::kernels::Kernels;
+use super::weights::Weights;
+
+pub fn plan(graph: &Graph, cx: &Cx, kernels: &mut Kernels, weights: &mut Weights) -> Result<Plan, Diagnostic> {
+    let memory = atomc_passes::plan(graph, cx);
+    let mut args = Args { graph, cx, memory: &memory, layers: layers(graph), weights };
+    let mut launches = Vec::new();
+    for id in atomc_passes::kernels(graph) {
+        let ledger = atomc_passes::ledger(graph, id, cx);
+        launches.push(Launch {
+            kernel: kernels.number(graph, id, cx.bucket),
+            args: args.of(id)?,
+            segment: graph.segment(id).unwrap_or(0),
+            location: graph.location(id).into(),
+            bytes: ledger.bytes,
+            flops: ledger.flops,
+        });
+    }
+    Ok(Plan {
+        kind: match cx.bucket {
+            Bucket::Decode { .. } => PlanKind::Decode,
+            Bucket::Any { .. } => PlanKind::Any,
+        },
+        tokens: cx.bucket.tokens(),
+        rows: cx.bucket.rows(),
+        arena_bytes: memory.bytes,
+        launches,
+        logits: logits(graph, cx, &memory)?,
+    })
+}
+
+/// The layer of each cache parameter: they come in order.
+fn layers(graph: &Graph) -> HashMap<Value, usize> {
+    let caches = graph.inputs().into_iter().filter(|&v| graph.ty(v).as_cache().is_some());
+    caches.enumerate().map(|(layer, v)| (v, layer)).collect()
+}
+
+fn logits(graph: &Graph, cx: &Cx, memory: &MemoryPlan) -> Result<Logits, Diagnostic> {
+    let made = || {
+        let &v = graph.outputs().first()?;
+        let vocab = graph.ty(v).as_tensor()?.shape.last()?;
+        Some(Logits { offset: memory.slots.get(&v)?.offset, stride: cx.arch.memory.stride(vocab) })
+    };
+    made().ok_or_else(|| Diagnostic::new("driver::logits", "the first result of the graph is not made by a kernel"))
+}
+
+struct Args<'a> {
+    graph: &'a Graph,
+    cx: &'a Cx<'a>,
+    memory: &'a MemoryPlan,
+    /// The layer whose cache each state is of, as far as the launches have come.
+    layers: HashMap<Value, usize>,
+    weights: &'a mut Weights,
+}
+
+impl Args<'_> {
+    fn of(&mut self, kernel: NodeId) -> Result<Vec<Arg>, Diagnostic> {
+        let mut args = Vec::new();
+        for v in self.graph.operands(kernel) {
+            match self.graph.ty(v) {
+                Type::Cache(_) => {
+                    let layer = self.layers[&v];
+                    args.extend([Arg::CacheK { layer }, Arg::CacheV { layer }]);
+                }
+                Type::Tensor(_) | Type::Batch => args.push(self.operand(v)?),
+            }
+        }
+        for out in 0..self.graph.types(kernel).len() {
+            let v = Value { node: kernel, out };
+            match self.memory.slots.get(&v) {
+                Some(slot) => args.push(Arg::Arena { offset: slot.offset }),
+                None => _ = self.layers.insert(v, self.layer_of_result(kernel, out)),
+            }
+        }
+        Ok(args)
+    }
+
+    fn operand(&mut self, v: Value) -> Result<Arg, Diagnostic> {
+        if let Some(slot) = self.memory.slots.get(&v) {
+            return Ok(Arg::Arena { offset: slot.offset });
+        }
+        if let Op::Input { name } = self.graph.op(v.node) {
+            return Ok(Arg::Input { which: input(name)? });
+        }
+        Ok(Arg::Weight { index: self.weights.number(self.graph, v, self.cx.arch)? })
+    }
+
+    /// The layer of the state that a kernel makes: that of the state which the writes in its body begin with.
+    fn layer_of_result(&self, kernel: NodeId, out: usize) -> usize {
+        let Op::Kernel { body, .. } = self.graph.op(kernel) else { unreachable!("launches are kernels") };
+        let mut v = body.outputs()[out];
+        while !matches!(body.op(v.node), Op::Input { .. }) {
+            let operands = body.operands(v.node);
+            v = operands.into_iter().find(|&o| body.ty(o).as_cache().is_some()).expect("a state comes from a state");
+        }
+        let slot = body.inputs().iter().position(|&i| i == v).expect("an input is in the list");
+        self.layers[&self.graph.operands(kernel)[slot]]
+    }
+}
+
+/// What the caller gives under the names that frontends use.
+fn input(name: &str) -> Result<Input, Diagnostic> {
+    match name {
+        "ids" => Ok(Input::Ids),
+        "positions" => Ok(Input::Positions),
+        "lengths" => Ok(Input::Lengths),
+        "rows" => Ok(Input::Rows),
+        "batch" => Ok(Input::Batch),
+        other => Err(Diagnostic::new("driver::input", format!("no runtime gives a `{other}`"))
+            .help("Graphs take ids, positions, lengths, rows, batch and caches.")),
+    }
+}

@@ -1,0 +1,110 @@
+use super::*;
+
+fn config(layers: usize, tied: bool) -> Config {
+    let text = json!({
+        "architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128,
+        "max_position_embeddings": 512, "tie_word_embeddings": tied,
+    });
+    Config::parse(&text.to_string(), None).expect("a good configuration")
+}
+
+fn options(decode: &[usize]) -> Options {
+    let buckets = BucketOptions { decode: decode.to_vec(), tokens: 64, rows: 8 };
+    Options { buckets, ..Options::default() }
+}
+
+fn compiled(layers: usize, tied: bool, decode: &[usize]) -> Compiled {
+    compile(&config(layers, tied), &options(decode), &mut |_, _, _| ()).expect("a model that compiles")
+}
+
+/// The launches of a plan, one a line.
+fn listing(compiled: &Compiled, plan: usize) -> String {
+    let target = &compiled.manifest.targets[0];
+    let line = |l: &atomc_artifact::manifest::Launch| {
+        let args: Vec<String> = l.args.iter().map(|a| argument(compiled, a)).collect();
+        format!("{} #{} ({})", target.variants[0].kernels[l.kernel].symbol, l.segment, args.join(", "))
+    };
+    target.plans[plan].launches.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn argument(compiled: &Compiled, arg: &atomc_artifact::manifest::Arg) -> String {
+    use atomc_artifact::manifest::Arg;
+    match *arg {
+        Arg::Arena { offset } => format!("@{offset}"),
+        Arg::Weight { index } => compiled.manifest.weights[index].name.replace("model.layers.0.", ""),
+        Arg::CacheK { layer } => format!("K{layer}"),
+        Arg::CacheV { layer } => format!("V{layer}"),
+        Arg::Input { which } => format!("{which:?}").to_lowercase(),
+    }
+}
+
+#[test]
+fn launches_of_one_layer() {
+    let compiled = compiled(1, true, &[1]);
+    insta::assert_snapshot!(format!("decode 1\n{}\n\nany\n{}", listing(&compiled, 0), listing(&compiled, 1)));
+}
+
+#[test]
+fn layers_share_kernels() {
+    let kernels = |layers| compiled(layers, true, &[1]).manifest.targets[0].variants[0].kernels.len();
+    assert_eq!(kernels(2), kernels(9));
+}
+
+#[test]
+fn buckets_share_weights_and_all_but_unrolled_kernels() {
+    let (one, three) = (compiled(2, false, &[1]), compiled(2, false, &[1, 2, 4]));
+    assert_eq!(one.manifest.weights, three.manifest.weights);
+    let matvecs = |c: &Compiled| {
+        let kernels = &c.manifest.targets[0].variants[0].kernels;
+        (kernels.iter().filter(|k| k.family == "matvec").count(), kernels.len())
+    };
+    let ((few, all), (many, more)) = (matvecs(&one), matvecs(&three));
+    assert_eq!((many, more), (3 * few, all + 2 * few));
+}
+
+#[test]
+fn a_tied_head_is_one_buffer() {
+    let embeddings = |tied| {
+        let weights = compiled(1, tied, &[1]).manifest.weights;
+        weights.iter().filter(|w| w.shape == [128, 64]).map(|w| w.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(embeddings(true), ["model.embed_tokens.weight"]);
+    let mut untied = embeddings(false);
+    untied.sort();
+    assert_eq!(untied, ["lm_head.weight", "model.embed_tokens.weight"]);
+}
+
+#[test]
+fn same_input_same_bytes() {
+    let encode = || {
+        let Compiled { manifest, code } = compiled(2, true, &[1, 2]);
+        atomc_artifact::encode(&manifest, &code).expect("a sound manifest")
+    };
+    assert!(encode() == encode());
+}
+
+#[test]
+fn what_shapes_the_artifact_is_in_its_key() {
+    let key = |config: &Config, options: &Options| {
+        let buckets = atomc_passes::buckets(&options.buckets).expect("good buckets");
+        echo(config, options, &buckets).to_string()
+    };
+    let (base, plain) = (config(1, true), options(&[1]));
+    assert_eq!(key(&base, &plain), key(&config(1, true), &options(&[1])));
+    assert_ne!(key(&base, &plain), key(&config(2, true), &plain));
+    assert_ne!(key(&base, &plain), key(&base, &options(&[1, 2])));
+    assert_ne!(key(&base, &plain), key(&Config { context: 64, ..base.clone() }, &plain));
+}
+
+#[test]
+fn unknown_and_repeated_targets() {
+    let fault = |names: &[&str]| {
+        let options = Options { targets: names.iter().map(|n| n.to_string()).collect(), ..options(&[1]) };
+        let d = compile(&config(1, true), &options, &mut |_, _, _| ()).expect_err("a fault");
+        format!("[{}] {d}; {}", d.code, d.help.unwrap_or_default())
+    };
+    insta::assert_snapshot!(fault(&["gfx000"]), @"");
+    insta::assert_snapshot!(fault(&["host", "host"]), @"");
+    insta::assert_snapshot!(fault(&[]), @"");
+}

@@ -1,0 +1,118 @@
+//! The rotary embedding of a configuration, with the defaults of transformers' `modeling_rope_utils`.
+use atomc_ir::Diagnostic;
+use atomc_ir::rope::{Freqs, Scaling};
+
+use super::fields::{Fields, MAX_SIZE};
+
+const DEFAULT_THETA: f64 = 10_000.0;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    pub freqs: Freqs,
+    /// What cosines and sines are multiplied with.
+    pub scale: f64,
+}
+
+impl Rope {
+    /// `growth` and `original` of the `rope_table` op.
+    pub fn growth(&self) -> (f64, usize) {
+        match self.freqs.scaling {
+            Scaling::Dynamic { factor, original } => (factor, original),
+            _ => (0.0, 0),
+        }
+    }
+
+    /// How long a sequence may be that the embedding makes something of. Dynamic scaling begins where the others end.
+    pub fn reach(&self, positions: usize) -> usize {
+        match self.freqs.scaling {
+            Scaling::Dynamic { factor, .. } => ((positions as f64 * factor) as usize).clamp(positions, MAX_SIZE),
+            _ => positions,
+        }
+    }
+
+    /// Both spellings: all in `rope_parameters` (transformers 5), or `rope_theta` and `partial_rotary_factor` beside
+    /// `rope_scaling` (transformers 4), where the type may be called `type`.
+    pub fn read(config: &Fields, head_dim: usize, positions: usize) -> Result<Rope, Diagnostic> {
+        let old = config.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
+        let (at, rope) = match old {
+            Some(rope) => ("rope_scaling", Some(rope)),
+            None => ("rope_parameters", config.object("rope_parameters")?),
+        };
+        let own = rope.as_ref().unwrap_or(config);
+        if let Some((name, _)) = rope.iter().flat_map(|r| r.entries()).find(|(_, v)| v.is_object()) {
+            return Err(own.fault("config::nested-rope", name, "one rotary embedding for all layers is supported"));
+        }
+        let theta = own.positive("rope_theta")?.or(config.positive("rope_theta")?).unwrap_or(DEFAULT_THETA);
+        let dim = rotary_dim(config, own, head_dim)?;
+        let (scaling, scale) = match rope {
+            Some(rope) => scaling(config, &rope, at, theta, positions)?,
+            None => (Scaling::Default, 1.0),
+        };
+        Ok(Rope { freqs: Freqs { theta, dim, scaling }, scale })
+    }
+}
+
+fn rotary_dim(config: &Fields, own: &Fields, head_dim: usize) -> Result<usize, Diagnostic> {
+    let name = "partial_rotary_factor";
+    let holder = if own.get(name).is_some() { own } else { config };
+    let factor = holder.positive(name)?.unwrap_or(1.0);
+    let dim = (head_dim as f64 * factor) as usize;
+    if factor > 1.0 || dim == 0 || dim % 2 != 0 {
+        let (name, holder) = if factor == 1.0 { ("head_dim", config) } else { (name, holder) };
+        let message = format!("{dim} of the {head_dim} elements of a head rotate: must be even, above 0 and no more");
+        return Err(holder.fault("config::rotary-dim", name, message));
+    }
+    Ok(dim)
+}
+
+fn scaling(
+    config: &Fields,
+    rope: &Fields,
+    at: &str,
+    theta: f64,
+    positions: usize,
+) -> Result<(Scaling, f64), Diagnostic> {
+    let needed = |name: &str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
+    // A value at the top level, as Phi-3 has it, goes first.
+    let original = || {
+        let name = "original_max_position_embeddings";
+        Ok(config.size(name)?.or(rope.size(name)?).unwrap_or(positions))
+    };
+    let name = if rope.get("rope_type").is_some() { "rope_type" } else { "type" };
+    match rope.text(name)?.unwrap_or("default") {
+        "default" => Ok((Scaling::Default, 1.0)),
+        "linear" => Ok((Scaling::Linear { factor: needed("factor")? }, 1.0)),
+        "dynamic" => Ok((Scaling::Dynamic { factor: needed("factor")?, original: positions }, 1.0)),
+        "llama3" => {
+            let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
+            if high <= low {
+                let message = format!("{high} must be above low_freq_factor, {low}");
+                return Err(rope.fault("config::value", "high_freq_factor", message));
+            }
+            Ok((Scaling::Llama3 { factor: needed("factor")?, low, high, original: original()? }, 1.0))
+        }
+        "yarn" => yarn(rope, theta, original()?, positions),
+        other => Err(rope
+            .fault("config::unknown-rope-type", name, format!("unknown rope type {other:?} in `{at}`"))
+            .help(format!("Known rope types: {}.", Scaling::NAMES.join(", ")))),
+    }
+}
+
+fn yarn(rope: &Fields, theta: f64, original: usize, positions: usize) -> Result<(Scaling, f64), Diagnostic> {
+    if theta <= 1.0 {
+        return Err(rope.fault("config::value", "rope_theta", format!("must be above 1 for yarn, not {theta}")));
+    }
+    let factor = rope.positive("factor")?.unwrap_or(positions as f64 / original as f64);
+    let mscale = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
+    let scale = match rope.positive("attention_factor")? {
+        Some(given) => given,
+        None => match (rope.positive_or_none("mscale")?, rope.positive_or_none("mscale_all_dim")?) {
+            (Some(above), Some(below)) => mscale(above) / mscale(below),
+            _ => mscale(1.0),
+        },
+    };
+    let beta_fast = rope.positive_or_none("beta_fast")?.unwrap_or(32.0);
+    let beta_slow = rope.positive_or_none("beta_slow")?.unwrap_or(1.0);
+    let truncate = rope.flag("truncate")?.unwrap_or(true);
+    Ok((Scaling::Yarn { factor, beta_fast, beta_slow, original, truncate }, scale))
+}

@@ -1,0 +1,8 @@
+//! The `atomc` command.
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,90 @@
+//! Buckets: the step sizes that a model is compiled for, each with kernels of its own.
+use std::fmt;
+
+use atomc_ir::Diagnostic;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Bucket {
+    /// Up to so many tokens, each the next one of its own sequence.
+    Decode { tokens: usize },
+    /// Up to so many tokens in runs of any length, up to so many of which want logits.
+    Any { tokens: usize, rows: usize },
+}
+
+impl Bucket {
+    /// `T` at most.
+    pub fn tokens(self) -> usize {
+        match self {
+            Bucket::Decode { tokens } | Bucket::Any { tokens, .. } => tokens,
+        }
+    }
+
+    /// `R` at most.
+    pub fn rows(self) -> usize {
+        match self {
+            Bucket::Decode { tokens } => tokens,
+            Bucket::Any { rows, .. } => rows,
+        }
+    }
+}
+
+impl fmt::Display for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bucket::Decode { tokens } => write!(f, "decode {tokens}"),
+            Bucket::Any { tokens, rows } => write!(f, "any {tokens}x{rows}"),
+        }
+    }
+}
+
+/// Which buckets to compile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketOptions {
+    /// Tokens of the decode buckets, ascending.
+    pub decode: Vec<usize>,
+    /// Tokens and rows of the bucket for everything else.
+    pub tokens: usize,
+    pub rows: usize,
+}
+
+impl Default for BucketOptions {
+    fn default() -> BucketOptions {
+        BucketOptions { decode: vec![1, 2, 4, 8], tokens: 512, rows: 64 }
+    }
+}
+
+/// The buckets, smallest first: a step takes the first one that it fits.
+pub fn buckets(options: &BucketOptions) -> Result<Vec<Bucket>, Diagnostic> {
+    let BucketOptions { decode, tokens, rows } = options;
+    let bad = |message: String| Err(Diagnostic::new("passes::buckets", message));
+    if decode.first() == Some(&0) || !decode.is_sorted_by(|a, b| a < b) {
+        return bad(format!("decode buckets {decode:?} must ascend and begin above zero"));
+    }
+    if *rows == 0 || rows > tokens {
+        return bad(format!("{rows} rows of {tokens} tokens: there must be at least one, and no more than tokens"));
+    }
+    let decode = decode.iter().map(|&tokens| Bucket::Decode { tokens });
+    Ok(decode.chain([Bucket::Any { tokens: *tokens, rows: *rows }]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults() {
+        let all: Vec<String> = buckets(&BucketOptions::default()).unwrap().iter().map(Bucket::to_string).collect();
+        assert_eq!(all, ["decode 1", "decode 2", "decode 4", "decode 8", "any 512x64"]);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        let check = |decode: &[usize], tokens, rows| {
+            buckets(&BucketOptions { decode: decode.to_vec(), tokens, rows }).unwrap_err().to_string()
+        };
+        assert_eq!(check(&[0, 1], 8, 8), "decode buckets [0, 1] must ascend and begin above zero");
+        assert_eq!(check(&[2, 2], 8, 8), "decode buckets [2, 2] must ascend and begin above zero");
+        assert_eq!(check(&[], 8, 9), "9 rows of 8 tokens: there must be at least one, and no more than tokens");
+        assert_eq!(check(&[], 0, 0), "0 rows of 0 tokens: there must be at least one, and no more than tokens");
+    }
+}

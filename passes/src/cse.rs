@@ -1,0 +1,63 @@
+//! Computes what is computed twice only once. The first place keeps its location.
+//!
+//! ```text
+//! %0 = weight {name = "w"}         %0 = weight {name = "w"}
+//! %1 = rms_norm %x, %0             %1 = rms_norm %x, %0
+//! %2 = weight {name = "w"}   =>    return %1, %1
+//! %3 = rms_norm %x, %2
+//! return %1, %3
+//! ```
+//!
+//! One walk in order: operands are already unique when a node is looked up. Effects are never shared.
+use std::collections::HashMap;
+
+use atomc_ir::{Class, Diagnostic, Graph, NodeId, Op, Type, Value};
+
+use crate::pass::{Changed, Cx};
+
+pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
+    let mut first: HashMap<(String, Vec<Value>, Vec<Type>), NodeId> = HashMap::new();
+    let mut changed = false;
+    for id in graph.order() {
+        if matches!(graph.op(id), Op::Input { .. }) || graph.op(id).class() == Class::Effect {
+            continue;
+        }
+        let key = (graph.op(id).key(), graph.operands(id), graph.types(id).to_vec());
+        let same = *first.entry(key).or_insert(id);
+        if same != id {
+            for out in 0..graph.types(id).len() {
+                graph.replace_uses(Value { node: id, out }, Value { node: same, out });
+            }
+            changed = true;
+        }
+    }
+    Ok(changed.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check;
+
+    #[test]
+    fn weights_and_what_reads_them() {
+        let text = r#"graph @g(%x: bf16[T, 4]) {
+            %0 = weight {name = "w"} : bf16[4] // first
+            %1 = rms_norm %x, %0 {eps = 0.1} : bf16[T, 4] // first
+            %2 = weight {name = "w"} : bf16[4] // second
+            %3 = rms_norm %x, %2 {eps = 0.1} : bf16[T, 4] // second
+            %4 = rms_norm %x, %2 {eps = 0.2} : bf16[T, 4] // third
+            return %1, %3, %4
+        }"#;
+        insta::assert_snapshot!(check("cse", text), @"");
+    }
+
+    #[test]
+    fn not_what_differs_in_type() {
+        let text = "graph @g(%x: bf16[T, 4]) {
+            %0 = cast %x {to = f32} : f32[T, 4]
+            %1 = cast %x {to = f16} : f16[T, 4]
+            return %0, %1
+        }";
+        assert!(check("cse", text).contains("%1 = cast"));
+    }
+}

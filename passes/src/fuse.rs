@@ -1,0 +1,103 @@
+//! Gathers nodes into kernels, each for one schedule family.
+//!
+//! ```text
+//! %2 = rms_norm %x, %n       #2        %2 = kernel %x, %n, %w {family = matvec}   #2
+//! %3 = linear %2, %w         #2          graph @k(%a0: …, %a1: …, %a2: …) {
+//! %4 = slice %3 {…}          #2   =>       %0 = rms_norm %a0, %a1
+//! %5 = slice %3 {…}          #2            %1 = linear %0, %a2
+//! %6 = silu_mul %4, %5       #2            …
+//! ```
+//!
+//! | bucket | family        | takes                                                                             |
+//! |--------|---------------|-----------------------------------------------------------------------------------|
+//! | decode | `attend_one`  | the whole segment of a boundary                                                   |
+//! | decode | `matvec`      | a contraction, `gather` and `rms_norm` before it, elementwise ops after it        |
+//! | any    | `attend_many` | attention and the reshape of its result                                           |
+//! | any    | `matmul`      | a contraction and elementwise ops after it                                        |
+//! | both   | `rows`        | what is left, grouped where it shares values: each row of the result needs one row |
+//!
+//! Bodies are canonical, so that equal layers have equal kernels: parameters are numbered by first use, and locations and
+//! segments stay outside.
+mod attend;
+mod contract;
+mod kernel;
+mod rows;
+
+use std::collections::HashMap;
+
+use atomc_ir::{Diagnostic, Family, Graph, NodeId, Op, Value};
+
+use crate::pass::{Changed, Cx};
+
+pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
+    let mut regions = Regions::new(graph);
+    attend::claim(&mut regions, cx.bucket);
+    contract::claim(&mut regions, cx);
+    rows::claim(&mut regions)?;
+    let Regions { place, regions, .. } = regions;
+    for region in &regions {
+        kernel::replace(graph, region, &place)?;
+    }
+    Ok((!regions.is_empty()).into())
+}
+
+/// The nodes of one kernel.
+struct Region {
+    family: Family,
+    /// The node that the kernel's location and segment are taken from.
+    anchor: NodeId,
+    nodes: Vec<NodeId>,
+}
+
+/// Which node goes into which kernel, as far as is decided.
+struct Regions<'a> {
+    graph: &'a Graph,
+    order: Vec<NodeId>,
+    place: HashMap<NodeId, usize>,
+    owner: HashMap<NodeId, usize>,
+    regions: Vec<Region>,
+}
+
+impl<'a> Regions<'a> {
+    fn new(graph: &'a Graph) -> Regions<'a> {
+        let order = graph.order();
+        let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        Regions { graph, order, place, owner: HashMap::new(), regions: vec![] }
+    }
+
+    fn add(&mut self, family: Family, anchor: NodeId, nodes: Vec<NodeId>) {
+        self.owner.extend(nodes.iter().map(|&id| (id, self.regions.len())));
+        self.regions.push(Region { family, anchor, nodes });
+    }
+
+    /// Whether a node comes from outside: a parameter, or part of a weight plan.
+    fn is_given(&self, id: NodeId) -> bool {
+        matches!(self.graph.op(id), Op::Input { .. }) || self.graph.is_constant(id)
+    }
+
+    /// Whether a node is to be computed and in no kernel yet.
+    fn is_free(&self, id: NodeId) -> bool {
+        !self.owner.contains_key(&id) && !self.is_given(id)
+    }
+
+    /// Whether a node may join a kernel of this segment.
+    fn may_join(&self, id: NodeId, segment: Option<usize>) -> bool {
+        self.is_free(id) && self.graph.segment(id) == segment
+    }
+
+    /// The node that alone reads `v`.
+    fn sole_reader(&self, v: Value) -> Option<NodeId> {
+        let users = self.graph.users(v);
+        let &(reader, _) = users.first()?;
+        (users.iter().all(|&(u, _)| u == reader) && !self.graph.is_output(v)).then_some(reader)
+    }
+
+    /// Whether anything but these nodes reads `v`.
+    fn escapes(&self, v: Value, nodes: &[NodeId]) -> bool {
+        self.graph.is_output(v) || self.graph.users(v).iter().any(|(user, _)| !nodes.contains(user))
+    }
+
+    fn nodes_where(&self, test: impl Fn(&Op) -> bool) -> Vec<NodeId> {
+        self.order.iter().copied().filter(|&id| test(self.graph.op(id))).collect()
+    }
+}

@@ -1,0 +1,29 @@
+//! Kernels around a boundary. The split has given each boundary a segment of its own.
+use std::collections::HashMap;
+
+use atomc_ir::{Family, NodeId, Op};
+
+use super::Regions;
+use crate::bucket::Bucket;
+
+pub fn claim(regions: &mut Regions, bucket: Bucket) {
+    let graph = regions.graph;
+    let mut segments: HashMap<usize, Vec<NodeId>> = HashMap::new();
+    for &id in regions.order.iter().filter(|&&id| regions.is_free(id)) {
+        segments.entry(graph.segment(id).expect("the verifier saw the segments")).or_default().push(id);
+    }
+    for boundary in regions.nodes_where(Op::is_boundary) {
+        match bucket {
+            Bucket::Decode { .. } => {
+                let segment = graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default();
+                regions.add(Family::AttendOne, boundary, segment);
+            }
+            Bucket::Any { .. } => {
+                let reader = regions.sole_reader(boundary.into());
+                let own = |&id: &NodeId| regions.may_join(id, graph.segment(boundary));
+                let reshape = reader.filter(|id| matches!(graph.op(*id), Op::Reshape { .. })).filter(own);
+                regions.add(Family::AttendMany, boundary, [boundary].into_iter().chain(reshape).collect());
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Kernels of what no other family has taken: row-wise ops, grouped.
+use std::collections::HashMap;
+
+use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Value};
+
+use super::Regions;
+
+/// Nodes can be in one kernel only if these agree. A value that comes through another kernel, or whose rows are not the rows
+/// of its reader, puts the reader one level up; so a path that leaves a kernel never comes back to its level.
+type Key = (Option<usize>, usize, Dim);
+
+pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
+    let free: Vec<NodeId> = regions.order.iter().copied().filter(|&id| regions.is_free(id)).collect();
+    let mut lead = HashMap::new();
+    for &id in &free {
+        lead.insert(id, rows(regions.graph, id).ok_or_else(|| untaken(regions.graph, id))?);
+    }
+    let levels = levels(regions, &lead);
+    let key = |id: NodeId| -> Key { (regions.graph.segment(id), levels[&id], lead[&id]) };
+    let mut groups = Groups::new(free.len());
+    let mut member: HashMap<(Value, Key), usize> = HashMap::new();
+    for (i, &id) in free.iter().enumerate() {
+        for v in regions.graph.operands(id).into_iter().filter(|&v| ties(regions, id, v, lead[&id])) {
+            let other = *member.entry((v, key(id))).or_insert(i);
+            groups.join(i, other);
+        }
+        member.insert((id.into(), key(id)), i);
+    }
+    let mut nodes: Vec<Vec<NodeId>> = vec![vec![]; free.len()];
+    for (i, &id) in free.iter().enumerate() {
+        nodes[groups.find(i)].push(id);
+    }
+    for group in nodes.into_iter().filter(|g| !g.is_empty()) {
+        regions.add(Family::Rows, group[group.len() - 1], group);
+    }
+    Ok(())
+}
+
+/// The dimension that a row-wise op has a row for each of; `None` if the op is not row-wise.
+fn rows(graph: &Graph, id: NodeId) -> Option<Dim> {
+    match graph.op(id) {
+        Op::KvWrite {} => Some(Dim::Tokens),
+        Op::Slice { axis: 0, .. } | Op::Concat { axis: 0 } => None,
+        Op::Map(_)
+        | Op::Slice { .. }
+        | Op::Concat { .. }
+        | Op::Reshape { .. }
+        | Op::Cast { .. }
+        | Op::Gather {}
+        | Op::RmsNorm { .. }
+        | Op::RopeTable { .. }
+        | Op::Rope {} => graph.ty(id.into()).as_tensor()?.shape.0.first().copied(),
+        Op::Input { .. }
+        | Op::Weight { .. }
+        | Op::RopeFreqs { .. }
+        | Op::Pack {}
+        | Op::Linear { .. }
+        | Op::Attention { .. }
+        | Op::Kernel { .. } => None,
+    }
+}
+
+fn untaken(graph: &Graph, id: NodeId) -> Diagnostic {
+    let families: Vec<&str> = Family::ALL.iter().map(|f| f.name()).collect();
+    Diagnostic::new("passes::no-family", format!("no kernel family takes `{}`", graph.op(id).key()))
+        .at(graph.location(id))
+        .help(format!("the families are {}", families.join(", ")))
+}
+
+/// Whether sharing `v`, or making it, is a reason for `id` to be in the same kernel.
+fn ties(r: &Regions, id: NodeId, v: Value, lead: Dim) -> bool {
+    let index = matches!(r.graph.op(v.node), Op::Input { .. })
+        && !r.graph.ty(v).as_tensor().is_some_and(|t| t.dtype.is_float());
+    !index && !r.graph.is_constant(v.node) && is_row_of(r.graph, id, v, lead)
+}
+
+/// Whether row i of `id` needs row i of `v` alone.
+fn is_row_of(graph: &Graph, id: NodeId, v: Value, lead: Dim) -> bool {
+    let table = matches!(graph.op(id), Op::Gather {}) && graph.operands(id)[0] == v;
+    let same = graph.ty(v).as_tensor().is_some_and(|t| t.shape.0.first() == Some(&lead));
+    same && lead.fixed().is_none() && !table
+}
+
+/// The level of each free node: how many times a value has gone from kernel to kernel before it.
+fn levels(r: &Regions, lead: &HashMap<NodeId, Dim>) -> HashMap<NodeId, usize> {
+    let mut of_region = vec![0; r.regions.len()];
+    let mut of_free: HashMap<NodeId, usize> = HashMap::new();
+    // A region's level is known once all of it was seen, which may be after its first reader: then another round settles.
+    loop {
+        let mut changed = false;
+        for &id in r.order.iter().filter(|&&id| r.owner.contains_key(&id) || lead.contains_key(&id)) {
+            let own = r.owner.get(&id);
+            let level = |v: Value| match (r.owner.get(&v.node), of_free.get(&v.node)) {
+                (Some(region), _) if own == Some(region) => 0,
+                (Some(&region), _) => of_region[region] + 1,
+                (_, Some(&level)) => level + lead.get(&id).is_some_and(|&l| !is_row_of(r.graph, id, v, l)) as usize,
+                (None, None) => 0,
+            };
+            let level = r.graph.operands(id).into_iter().map(level).max().unwrap_or(0);
+            let slot = match own {
+                Some(&region) => &mut of_region[region],
+                None => of_free.entry(id).or_default(),
+            };
+            changed |= level > *slot;
+            *slot = level.max(*slot);
+        }
+        if !changed {
+            return of_free;
+        }
+    }
+}
+
+/// Disjoint sets of indices; the least index stands for its set.
+struct Groups(Vec<usize>);
+
+impl Groups {
+    fn new(n: usize) -> Groups {
+        Groups((0..n).collect())
+    }
+
+    fn find(&mut self, i: usize) -> usize {
+        if self.0[i] != i {
+            self.0[i] = self.find(self.0[i]);
+        }
+        self.0[i]
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.find(a), self.find(b));
+        self.0[a.max(b)] = a.min(b);
+    }
+}

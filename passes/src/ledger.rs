@@ -1,0 +1,107 @@
+//! The ledger: what a kernel must move and compute in a step of the bucket's size.
+use std::ops::AddAssign;
+
+use atomc_ir::{Graph, NodeId, Op, TensorType, Type, Value};
+
+use crate::pass::Cx;
+
+/// The least that a kernel moves and computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Each operand and each result once, without padding. Of a table that is gathered from, the rows that are read; of a
+    /// cache, the step's own keys and values, because how long the sequences are is not known.
+    pub bytes: u64,
+    /// Operations of contractions, an addition and a multiplication each.
+    pub flops: u64,
+}
+
+impl AddAssign for Ledger {
+    fn add_assign(&mut self, other: Ledger) {
+        self.bytes += other.bytes;
+        self.flops += other.flops;
+    }
+}
+
+/// The ledger of one kernel; nothing for any other node.
+pub fn ledger(graph: &Graph, kernel: NodeId, cx: &Cx) -> Ledger {
+    let Op::Kernel { body, .. } = graph.op(kernel) else { return Ledger::default() };
+    let read: u64 = body.inputs().into_iter().map(|v| read_bytes(body, v, cx)).sum();
+    let tensors = graph.types(kernel).iter().filter_map(Type::as_tensor);
+    let written: u64 = tensors.map(|t| bytes(t, cx)).sum();
+    Ledger { bytes: read + written, flops: body.ids().map(|id| flops(body, id, cx)).sum() }
+}
+
+fn bytes(t: &TensorType, cx: &Cx) -> u64 {
+    (t.shape.elements(cx.bucket.tokens(), cx.bucket.rows()) * t.dtype.size()) as u64
+}
+
+fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
+    let users = body.users(v);
+    let gathered = |&(user, slot): &(NodeId, usize)| matches!((body.op(user), slot), (Op::Gather {}, 0));
+    match body.ty(v) {
+        Type::Tensor(_) if !users.is_empty() && users.iter().all(gathered) => {
+            users.iter().filter_map(|(user, _)| body.ty((*user).into()).as_tensor()).map(|t| bytes(t, cx)).sum()
+        }
+        Type::Tensor(t) => bytes(t, cx),
+        Type::Cache(c) => (2 * cx.bucket.tokens() * c.heads * c.head_dim * c.dtype.size()) as u64,
+        Type::Batch => 0,
+    }
+}
+
+fn flops(body: &Graph, id: NodeId, cx: &Cx) -> u64 {
+    let Op::Linear { .. } = body.op(id) else { return 0 };
+    let elements = |v: Value| {
+        let t = body.ty(v).as_tensor().expect("operands of a linear are tensors");
+        t.shape.elements(cx.bucket.tokens(), cx.bucket.rows()) as u64
+    };
+    let columns = body.ty(id.into()).as_tensor().and_then(|t| t.shape.last()).expect("checked by the verifier") as u64;
+    2 * elements(body.operands(id)[0]) * columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{DECODE, read};
+    use crate::{Bucket, Cx};
+
+    fn check(cx: &Cx, params: &str, kernel: &str) -> (u64, u64) {
+        let graph = read(&format!("graph @g({params}) {{\n{kernel}\nreturn %y\n}}"));
+        let Ledger { bytes, flops } = ledger(&graph, graph.outputs()[0].node, cx);
+        (bytes, flops)
+    }
+
+    #[test]
+    fn a_contraction() {
+        let params = "%x: bf16[T, 8], %w: bf16[16, 8]@panels, %r: bf16[T, 16]";
+        let kernel = "%y = kernel %x, %w, %r {family = matvec} : bf16[T, 16]
+            graph @k(%a0: bf16[T, 8], %a1: bf16[16, 8]@panels, %a2: bf16[T, 16]) {
+              %0 = linear %a0, %a1 {out = bf16} : bf16[T, 16]
+              %1 = add %a2, %0 : bf16[T, 16]
+              return %1
+            }";
+        assert_eq!(check(&DECODE, params, kernel), (2 * (8 + 128 + 16 + 16), 2 * 8 * 16));
+        let four = Cx { bucket: Bucket::Decode { tokens: 4 }, ..DECODE };
+        assert_eq!(check(&four, params, kernel), (2 * (4 * 8 + 128 + 4 * 16 + 4 * 16), 2 * 4 * 8 * 16));
+    }
+
+    #[test]
+    fn of_a_table_only_the_rows_that_are_read() {
+        let kernel = "%y = kernel %w, %ids {family = rows} : bf16[T, 8]
+            graph @k(%a0: bf16[1000, 8], %a1: i32[T]) {
+              %0 = gather %a0, %a1 : bf16[T, 8]
+              return %0
+            }";
+        assert_eq!(check(&DECODE, "%w: bf16[1000, 8], %ids: i32[T]", kernel), (16 + 4 + 16, 0));
+    }
+
+    #[test]
+    fn of_a_cache_the_keys_and_values_of_the_step() {
+        let kernel = "%y = kernel %q, %kv, %batch {family = attend_many} : bf16[T, 4, 4]
+            graph @k(%a0: bf16[T, 4, 4], %a1: cache<bf16, 2, 4>, %a2: batch) {
+              %0 = attention %a0, %a1, %a2 {scale = 0.5, window = 0} : bf16[T, 4, 4]
+              return %0
+            }";
+        let params = "%q: bf16[T, 4, 4], %kv: cache<bf16, 2, 4>, %batch: batch";
+        assert_eq!(check(&DECODE, params, kernel), (32 + 2 * 16 + 32, 0));
+    }
+}

@@ -1,0 +1,44 @@
+//! What a pass is.
+use atomc_ir::{Arch, Diagnostic, Graph, Stage};
+
+use crate::bucket::Bucket;
+
+/// What a pass may know besides the graph.
+#[derive(Clone, Copy, Debug)]
+pub struct Cx<'a> {
+    pub arch: &'a Arch,
+    pub bucket: Bucket,
+}
+
+/// Whether a pass did anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    No,
+    Yes,
+}
+
+impl From<bool> for Changed {
+    fn from(changed: bool) -> Changed {
+        if changed { Changed::Yes } else { Changed::No }
+    }
+}
+
+/// One rewrite of the whole graph. It may leave nodes behind that nothing needs any more; the driver removes them.
+#[derive(Clone, Copy)]
+pub struct Pass {
+    pub name: &'static str,
+    /// The stage whose rules the graph keeps after it.
+    pub stage: Stage,
+    pub run: fn(&mut Graph, &Cx) -> Result<Changed, Diagnostic>,
+}
+
+impl Pass {
+    /// Runs the pass and cleans up after it. What it did to the graph is not verified here.
+    pub(crate) fn apply(&self, graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
+        let changed = (self.run)(graph, cx)?;
+        if changed == Changed::Yes {
+            graph.sweep();
+        }
+        Ok(changed)
+    }
+}

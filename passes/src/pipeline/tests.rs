@@ -1,0 +1,186 @@
+use std::collections::BTreeSet;
+
+use atomc_ir::{Class, Family, NodeId, Op, Value, parse};
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{ANY, DECODE, Dense, apply, graphs, same_meaning};
+
+fn fused(graph: &Graph, cx: &Cx) -> Graph {
+    let mut graph = graph.clone();
+    run(&mut graph, cx, None, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"));
+    graph
+}
+
+fn kernels_at<'a>(graph: &'a Graph, location: &str) -> Vec<(Family, &'a Graph)> {
+    let here = crate::kernels(graph).into_iter().filter(|&id| graph.location(id).starts_with(location));
+    here.map(|id| match graph.op(id) {
+        Op::Kernel { family, body } => (*family, body.as_ref()),
+        _ => unreachable!("kernels are kernels"),
+    })
+    .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn passes_keep_the_meaning(graph in graphs()) {
+        for cx in [DECODE, ANY] {
+            let mut so_far = graph.clone();
+            for pass in PASSES {
+                apply(pass, &mut so_far, &cx);
+                prop_assert_eq!(same_meaning(&graph, &so_far), Ok(()), "{} of\n{}", pass.name, graph.print());
+            }
+        }
+    }
+
+    #[test]
+    fn passes_need_no_other_pass(graph in graphs()) {
+        for pass in PASSES.iter().filter(|p| p.stage == Stage::Model) {
+            let mut alone = graph.clone();
+            apply(pass, &mut alone, &DECODE);
+            prop_assert_eq!(same_meaning(&graph, &alone), Ok(()), "{} of\n{}", pass.name, graph.print());
+        }
+    }
+
+    /// What a pass does follows from the text of a graph, not from how it was built.
+    #[test]
+    fn same_text_same_result(graph in graphs()) {
+        let again = parse(&graph.print()).unwrap();
+        for cx in [DECODE, ANY] {
+            prop_assert_eq!(fused(&graph, &cx).print(), fused(&again, &cx).print());
+        }
+    }
+
+    #[test]
+    fn kernels_have_the_form_of_their_family(graph in graphs()) {
+        for cx in [DECODE, ANY] {
+            let graph = fused(&graph, &cx);
+            for id in crate::kernels(&graph) {
+                prop_assert_eq!(form(&graph, id), Ok(()));
+            }
+        }
+    }
+}
+
+/// What every emitter relies on.
+fn form(graph: &Graph, id: NodeId) -> Result<(), String> {
+    let Op::Kernel { family, body } = graph.op(id) else { unreachable!("kernels are kernels") };
+    let nodes: Vec<NodeId> = body.order().into_iter().filter(|&n| body.op(n).class() != Class::Source).collect();
+    let count = |test: fn(&Op) -> bool| nodes.iter().filter(|&&n| test(body.op(n))).count();
+    let contractions = count(|op| matches!(op, Op::Linear { .. }));
+    let boundaries = count(Op::is_boundary);
+    let want = match family {
+        Family::Rows => (0, 0),
+        Family::Matvec | Family::Matmul => (1, 0),
+        Family::AttendOne | Family::AttendMany => (0, 1),
+    };
+    let leads: BTreeSet<String> =
+        graph.types(id).iter().filter_map(|t| Some(t.as_tensor()?.shape.0[0].to_string())).collect();
+    let one_result = want.0 == 0 || graph.types(id).len() == 1;
+    let named = body
+        .inputs()
+        .iter()
+        .enumerate()
+        .all(|(i, v)| matches!(body.op(v.node), Op::Input { name } if *name == format!("a{i}")));
+    let distinct = graph.operands(id).iter().collect::<BTreeSet<&Value>>().len() == graph.operands(id).len();
+    let ok = (contractions, boundaries) == want && leads.len() <= 1 && one_result && named && distinct;
+    if ok { Ok(()) } else { Err(body.print()) }
+}
+
+#[test]
+fn a_dense_layer_is_five_kernels_for_decode() {
+    for model in [Dense::qwen3(3), Dense::llama(3)] {
+        let graph = fused(&model.graph(), &DECODE);
+        let families: Vec<Family> = kernels_at(&graph, "model.layers.1").into_iter().map(|(f, _)| f).collect();
+        assert_eq!(families, [Family::Matvec, Family::AttendOne, Family::Matvec, Family::Matvec, Family::Matvec]);
+    }
+}
+
+#[test]
+fn equal_layers_share_their_kernels() {
+    for (model, cx) in [(Dense::qwen3(5), DECODE), (Dense::llama(5), ANY)] {
+        let graph = fused(&model.graph(), &cx);
+        let of_layer = |i: usize| -> Vec<String> {
+            kernels_at(&graph, &format!("model.layers.{i}.")).iter().map(|(_, body)| body.print()).collect()
+        };
+        assert_eq!(of_layer(1), of_layer(3));
+        // The last layer gives its result to the head, the first takes its own from the embedding.
+        assert_eq!(of_layer(1), of_layer(4));
+        assert_eq!(of_layer(0).len(), of_layer(1).len());
+    }
+}
+
+#[test]
+fn models_keep_their_meaning() {
+    for model in [Dense::qwen3(2), Dense::llama(2), Dense { tied: true, bias: true, ..Dense::qwen3(1) }] {
+        for cx in [DECODE, ANY] {
+            let graph = model.graph();
+            assert_eq!(same_meaning(&graph, &fused(&graph, &cx)), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_layer_for_decode() {
+    insta::assert_snapshot!(fused(&Dense::qwen3(1).graph(), &DECODE).print());
+}
+
+#[test]
+fn a_layer_for_anything() {
+    insta::assert_snapshot!(fused(&Dense::qwen3(1).graph(), &ANY).print());
+}
+
+#[test]
+fn a_layer_with_biases() {
+    insta::assert_snapshot!(fused(&Dense::llama(1).graph(), &DECODE).print());
+}
+
+#[test]
+fn until_stops_after_a_pass() {
+    let mut seen = vec![];
+    run(&mut Dense::qwen3(1).graph(), &DECODE, Some("cse"), &mut |pass, _| seen.push(pass.name)).unwrap();
+    assert_eq!(seen, ["dce", "canonicalise", "cse"]);
+}
+
+#[test]
+fn unknown_passes_are_refused() {
+    let e = run(&mut Dense::qwen3(1).graph(), &DECODE, Some("fusion"), &mut |_, _| {}).unwrap_err();
+    assert_eq!(e.to_string(), "there is no pass `fusion`");
+    let help = "the passes are dce, canonicalise, cse, merge_weights, rewrite, pack, split, fuse";
+    assert_eq!(e.help.as_deref(), Some(help));
+}
+
+#[test]
+fn illegal_graphs_are_refused() {
+    let mut graph = parse("graph @g(%x: f32[T, 4]) {\n%0 = silu %x : bf16[T, 4]\nreturn %0\n}").unwrap();
+    let e = run(&mut graph, &DECODE, None, &mut |_, _| {}).unwrap_err();
+    assert_eq!(e.code, "ir::verify");
+}
+
+#[test]
+#[should_panic(expected = "pass `spoil` for decode 1 broke the graph: the graph returns nothing")]
+fn a_pass_that_breaks_the_graph_is_a_bug() {
+    let spoil = |graph: &mut Graph, _: &Cx| {
+        graph.set_outputs(vec![]);
+        Ok(crate::Changed::Yes)
+    };
+    let passes = [Pass { name: "spoil", stage: Stage::Model, run: spoil }];
+    let _ = drive(&passes, &mut Dense::qwen3(1).graph(), &DECODE, &mut |_, _| {});
+}
+
+/// `cargo test --release -p atomc-passes -- --ignored --nocapture time`
+#[test]
+#[ignore = "prints a time"]
+fn time_of_80_layers() {
+    let graph = Dense { sizes: Some([8192, 64, 8, 128, 28672]), ..Dense::llama(80) }.graph();
+    for cx in [DECODE, ANY] {
+        let start = Instant::now();
+        let fused = fused(&graph, &cx);
+        println!("{}: {} nodes to {} in {:?}", cx.bucket, graph.len(), fused.len(), start.elapsed());
+        let start = Instant::now();
+        let plan = crate::plan(&fused, &cx);
+        println!("plan: {} bytes, peak {}, in {:?}", plan.bytes, plan.peak, start.elapsed());
+    }
+}

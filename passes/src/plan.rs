@@ -1,0 +1,113 @@
+//! Memory: where in one arena each kernel's results lie in a step of the bucket's size.
+use std::collections::{BTreeMap, HashMap};
+
+use atomc_ir::{Graph, NodeId, Op, TensorType, Value};
+
+use crate::pass::Cx;
+
+/// Where a value lies in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub offset: usize,
+    /// Padding of rows, alignment, and what kernels may read beyond the end included.
+    pub bytes: usize,
+}
+
+/// Slots of all tensors that kernels make. Cache states are not in the arena.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryPlan {
+    pub slots: BTreeMap<Value, Slot>,
+    /// Size of the arena.
+    pub bytes: usize,
+    /// The most bytes that are live at once, which no plan can go below.
+    pub peak: usize,
+    /// What all slots take together, without reuse.
+    pub unshared: usize,
+}
+
+/// The kernels in the order that plans are made for and that they must run in.
+pub fn kernels(graph: &Graph) -> Vec<NodeId> {
+    graph.order().into_iter().filter(|&id| matches!(graph.op(id), Op::Kernel { .. })).collect()
+}
+
+/// Plans the arena. A kernel's results never lie where its operands do; what the graph returns stays to the end.
+pub fn plan(graph: &Graph, cx: &Cx) -> MemoryPlan {
+    let kernels = kernels(graph);
+    let mut last_use: HashMap<Value, usize> = HashMap::new();
+    for (step, &kernel) in kernels.iter().enumerate() {
+        last_use.extend(graph.operands(kernel).into_iter().map(|v| (v, step)));
+    }
+    last_use.extend(graph.outputs().iter().map(|&v| (v, kernels.len())));
+    let mut ends: Vec<Vec<Value>> = vec![vec![]; kernels.len() + 1];
+    let mut plan = MemoryPlan::default();
+    let mut arena = Arena::default();
+    for (step, &kernel) in kernels.iter().enumerate() {
+        for out in 0..graph.types(kernel).len() {
+            let v = Value { node: kernel, out };
+            let Some(ty) = graph.ty(v).as_tensor() else { continue };
+            let slot = arena.take(slot_bytes(ty, cx));
+            plan.slots.insert(v, slot);
+            plan.unshared += slot.bytes;
+            plan.peak = plan.peak.max(arena.used);
+            ends[last_use.get(&v).copied().unwrap_or(step)].push(v);
+        }
+        for v in &ends[step] {
+            arena.give_back(plan.slots[v]);
+        }
+    }
+    MemoryPlan { bytes: arena.end, ..plan }
+}
+
+/// Bytes that a kernel's result needs.
+fn slot_bytes(ty: &TensorType, cx: &Cx) -> usize {
+    let memory = &cx.arch.memory;
+    let rows = ty.shape.0.first().map_or(1, |d| d.at(cx.bucket.tokens(), cx.bucket.rows()));
+    let row = ty.shape.row().expect("only the first axis is symbolic");
+    (rows * memory.stride(row) * ty.dtype.size()).next_multiple_of(memory.align) + memory.align
+}
+
+/// A growing range of bytes with holes.
+#[derive(Default)]
+struct Arena {
+    end: usize,
+    used: usize,
+    /// Offset and bytes of each hole; neighbours are joined.
+    holes: BTreeMap<usize, usize>,
+}
+
+impl Arena {
+    /// The smallest hole that is large enough, the first of equals; else the end, from the last hole on if it touches it.
+    fn take(&mut self, bytes: usize) -> Slot {
+        self.used += bytes;
+        let best = self.holes.iter().filter(|&(_, &size)| size >= bytes).min_by_key(|&(&offset, &size)| (size, offset));
+        if let Some((&offset, &size)) = best {
+            self.holes.remove(&offset);
+            if size > bytes {
+                self.holes.insert(offset + bytes, size - bytes);
+            }
+            return Slot { offset, bytes };
+        }
+        let offset = match self.holes.last_key_value() {
+            Some((&offset, &size)) if offset + size == self.end => offset,
+            _ => self.end,
+        };
+        self.holes.remove(&offset);
+        self.end = offset + bytes;
+        Slot { offset, bytes }
+    }
+
+    fn give_back(&mut self, Slot { mut offset, mut bytes }: Slot) {
+        self.used -= bytes;
+        if let Some((&before, &size)) = self.holes.range(..offset).next_back()
+            && before + size == offset
+        {
+            self.holes.remove(&before);
+            (offset, bytes) = (before, size + bytes);
+        }
+        bytes += self.holes.remove(&(offset + bytes)).unwrap_or(0);
+        self.holes.insert(offset, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{ANY, DECODE, Dense, graphs};
+use crate::{Bucket, Cx};
+
+fn fused(graph: &Graph, cx: &Cx) -> Graph {
+    let mut graph = graph.clone();
+    crate::run(&mut graph, cx, None, &mut |_, _| {}).unwrap();
+    graph
+}
+
+/// Steps at which a value must be kept, found without the plan: from its kernel to its last reader.
+fn life(graph: &Graph, kernels: &[NodeId], v: Value) -> (usize, usize) {
+    let step = |id: NodeId| kernels.iter().position(|&k| k == id).expect("a kernel");
+    let end = graph.users(v).into_iter().map(|(user, _)| step(user)).max().unwrap_or(step(v.node));
+    (step(v.node), if graph.is_output(v) { kernels.len() } else { end })
+}
+
+fn check(graph: &Graph, cx: &Cx) -> Result<(), String> {
+    let (plan, kernels) = (plan(graph, cx), kernels(graph));
+    let lives: Vec<_> = plan.slots.iter().map(|(&v, &slot)| (life(graph, &kernels, v), slot)).collect();
+    for (i, &((from, to), a)) in lives.iter().enumerate() {
+        for &((other_from, other_to), b) in &lives[..i] {
+            let together = from <= other_to && other_from <= to;
+            if together && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes {
+                return Err(format!("{a:?} and {b:?} live at once"));
+            }
+        }
+    }
+    let at =
+        |step: usize| lives.iter().filter(|((from, to), _)| (*from..=*to).contains(&step)).map(|(_, s)| s.bytes).sum();
+    let peak: usize = (0..kernels.len()).map(at).max().unwrap_or(0);
+    let tensors = kernels.iter().flat_map(|&k| graph.types(k)).filter(|t| t.as_tensor().is_some()).count();
+    let aligned = plan.slots.values().all(|s| s.offset % cx.arch.memory.align == 0);
+    let inside = plan.slots.values().all(|s| s.offset + s.bytes <= plan.bytes);
+    let ok = peak == plan.peak && peak <= plan.bytes && plan.bytes <= plan.unshared;
+    let ok = ok && plan.slots.len() == tensors && aligned && inside;
+    if ok { Ok(()) } else { Err(format!("{plan:?}, peak {peak}")) }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn values_that_live_at_once_do_not_overlap(graph in graphs()) {
+        for cx in [DECODE, ANY] {
+            prop_assert_eq!(check(&fused(&graph, &cx), &cx), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn layers_share_their_memory() {
+    let bytes = |layers| {
+        let graph = fused(&Dense::qwen3(layers).graph(), &ANY);
+        assert_eq!(check(&graph, &ANY), Ok(()));
+        plan(&graph, &ANY).bytes
+    };
+    assert_eq!(bytes(2), bytes(12));
+}
+
+#[test]
+fn rows_are_padded_and_buffers_have_slack() {
+    let cx = Cx { bucket: Bucket::Decode { tokens: 3 }, ..DECODE };
+    let ty = TensorType::new(atomc_ir::DType::BF16, atomc_ir::Shape::led_by(atomc_ir::Dim::Tokens, &[5, 7]));
+    // 35 elements a row are 64, of 2 bytes, 3 rows: 384, and 64 for readers that go too far.
+    assert_eq!(slot_bytes(&ty, &cx), 448);
+}
+
+#[test]
+fn holes_are_filled_and_joined() {
+    let mut arena = Arena::default();
+    let [a, b, c, d] = [100, 50, 30, 10].map(|n| arena.take(n));
+    arena.give_back(a);
+    arena.give_back(c);
+    assert_eq!(arena.take(20).offset, c.offset, "the smallest that is large enough");
+    arena.give_back(b);
+    assert_eq!(arena.take(150).offset, 0, "two holes are one");
+    arena.give_back(d);
+    assert_eq!(arena.take(60), Slot { offset: 170, bytes: 60 }, "the hole at the end grows");
+    assert_eq!((arena.end, arena.used), (230, 230));
+}

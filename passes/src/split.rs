@@ -1,0 +1,144 @@
+//! Numbers the segments: what comes before the first boundary is 0, the boundary is 1, what follows is 2, and so on.
+//!
+//! ```text
+//! %1 = linear %x, %w                    %1 = linear %x, %w                  #0
+//! %2 = slice %1 {axis = 1, …}           %2 = slice %1 {axis = 1, …}         #1
+//! %3 = rope %2, %table            =>    %3 = rope %2, %table                #1
+//! %4 = attention %3, %kv, %batch        %4 = attention %3, %kv, %batch      #1
+//! %5 = linear %4, %v                    %5 = linear %4, %v                  #2
+//! ```
+//!
+//! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into it: slices, head norms, rotary
+//! embedding, the write into the cache, and the reshape of the result. What a contraction takes as its epilogue does not.
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use atomc_ir::{Class, Diagnostic, Graph, NodeId, Op, Value};
+
+use crate::pass::{Changed, Cx};
+
+pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
+    let segments = Splitter::new(graph).segments();
+    for &(id, segment) in &segments {
+        graph.set_segment(id, segment);
+    }
+    Ok((!segments.is_empty()).into())
+}
+
+struct Splitter<'a> {
+    graph: &'a Graph,
+    order: Vec<NodeId>,
+    place: HashMap<NodeId, usize>,
+    /// Elementwise ops that follow a contraction directly.
+    epilogues: HashSet<NodeId>,
+}
+
+impl Splitter<'_> {
+    fn new(graph: &Graph) -> Splitter<'_> {
+        let order = graph.order();
+        let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let mut epilogues = HashSet::new();
+        for &id in &order {
+            let contracted = |v: &Value| matches!(graph.op(v.node), Op::Linear { .. }) || epilogues.contains(&v.node);
+            if matches!(graph.op(id), Op::Map(_)) && graph.operands(id).iter().any(contracted) {
+                epilogues.insert(id);
+            }
+        }
+        Splitter { graph, order, place, epilogues }
+    }
+
+    fn segments(&self) -> Vec<(NodeId, usize)> {
+        let mut segment: HashMap<NodeId, usize> = HashMap::new();
+        let boundaries = self.order.iter().filter(|&&id| self.graph.op(id).is_boundary());
+        for (i, &boundary) in boundaries.enumerate() {
+            for id in self.around(boundary, &segment) {
+                segment.insert(id, 2 * i + 1);
+            }
+        }
+        let computed = |id: &&NodeId| !matches!(self.graph.op(**id), Op::Input { .. }) && !self.graph.is_constant(**id);
+        let mut all = Vec::new();
+        for &id in self.order.iter().filter(computed) {
+            // After a boundary, which is odd, comes the next even number.
+            let after = |v: Value| segment.get(&v.node).map_or(0, |s| s.next_multiple_of(2));
+            let first = self.graph.operands(id).into_iter().map(after).max().unwrap_or(0);
+            all.push((id, *segment.entry(id).or_insert(first)));
+        }
+        all
+    }
+
+    /// A boundary with the ops that serve it alone.
+    fn around(&self, boundary: NodeId, taken: &HashMap<NodeId, usize>) -> HashSet<NodeId> {
+        let graph = self.graph;
+        let mut inside = HashSet::from([boundary]);
+        let mut next = BTreeSet::new();
+        let mut last = boundary;
+        loop {
+            next.extend(graph.operands(last).iter().map(|v| self.place[&v.node]));
+            // Latest first: all users of a node are settled when its turn comes.
+            let serving = std::iter::from_fn(|| next.pop_last())
+                .map(|place| self.order[place])
+                .find(|id| !taken.contains_key(id) && self.serves(*id, &inside));
+            let Some(id) = serving else { break };
+            inside.insert(id);
+            last = id;
+        }
+        if let [(user, _)] = graph.users(boundary.into())[..]
+            && matches!(graph.op(user), Op::Reshape { .. })
+            && !graph.is_output(boundary.into())
+        {
+            inside.insert(user);
+        }
+        inside
+    }
+
+    fn serves(&self, id: NodeId, inside: &HashSet<NodeId>) -> bool {
+        let graph = self.graph;
+        let fits = match graph.op(id) {
+            Op::Slice { .. } | Op::Reshape { .. } | Op::Cast { .. } | Op::RmsNorm { .. } | Op::Rope {} => true,
+            Op::Map(_) => !self.epilogues.contains(&id),
+            // A state that several boundaries read belongs to the first.
+            op => return op.class() == Class::Effect,
+        };
+        let v = Value::from(id);
+        fits && !graph.is_constant(id) && !graph.is_output(v) && graph.users(v).iter().all(|(u, _)| inside.contains(u))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check;
+
+    #[test]
+    fn what_serves_a_boundary_belongs_to_it() {
+        let text = r#"graph @g(%x: bf16[T, 16], %table: f32[T, 4], %kv0: cache<bf16, 1, 4>, %batch: batch) {
+            %0 = silu %x : bf16[T, 16]
+            %1 = slice %0 {axis = 1, start = 0, len = 8} : bf16[T, 8]
+            %2 = reshape %1 {shape = [T, 2, 4]} : bf16[T, 2, 4]
+            %3 = rope %2, %table : bf16[T, 2, 4]
+            %4 = slice %0 {axis = 1, start = 8, len = 4} : bf16[T, 4]
+            %5 = reshape %4 {shape = [T, 1, 4]} : bf16[T, 1, 4]
+            %6 = kv_write %kv0, %5, %5, %batch : cache<bf16, 1, 4>
+            %7 = attention %3, %6, %batch {scale = 0.5, window = 0} : bf16[T, 2, 4]
+            %8 = reshape %7 {shape = [T, 8]} : bf16[T, 8]
+            %9 = silu %8 : bf16[T, 8]
+            return %9, %4, %6
+        }"#;
+        insta::assert_snapshot!(check("split", text), @"");
+    }
+
+    #[test]
+    fn an_epilogue_stays_with_its_contraction() {
+        let text = r#"graph @g(%x: bf16[T, 8], %kv0: cache<bf16, 2, 4>, %batch: batch) {
+            %0 = weight {name = "w"} : bf16[8, 8]
+            %1 = pack %0 : bf16[8, 8]@panels
+            %2 = linear %x, %1 {out = bf16} : bf16[T, 8]
+            %3 = weight {name = "b"} : bf16[8]
+            %4 = add %2, %3 : bf16[T, 8]
+            %5 = reshape %4 {shape = [T, 2, 4]} : bf16[T, 2, 4]
+            %6 = kv_write %kv0, %5, %5, %batch : cache<bf16, 2, 4>
+            %7 = attention %5, %6, %batch {scale = 0.5, window = 0} : bf16[T, 2, 4]
+            %8 = attention %7, %6, %batch {scale = 0.5, window = 0} : bf16[T, 2, 4]
+            return %8
+        }"#;
+        insta::assert_snapshot!(check("split", text), @"");
+    }
+}

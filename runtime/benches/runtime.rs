@@ -1,0 +1,65 @@
+//! `cargo bench -p atomc-runtime`: how fast weights are packed, beside how fast this machine reads memory, and what a launch
+//! costs that does nothing.
+use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
+use atomc_runtime::manifest::{DType, Layout, Weight, WeightExpr};
+use atomc_runtime::memory::Buffer;
+use atomc_runtime::{Pool, Random, bandwidth, weights};
+use std::time::Instant;
+
+const SHAPE: [usize; 2] = [16384, 8192];
+
+/// One large tensor under any name.
+struct One(Float, Vec<u8>);
+
+impl Source for One {
+    fn tensor(&self, _: &str, _: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
+        Ok(Tensor::Bytes { float: self.0, bytes: &self.1 })
+    }
+
+    fn names(&self) -> Vec<&str> {
+        vec!["t"]
+    }
+}
+
+fn main() {
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    let mut pool = Pool::new(threads).expect("threads");
+    let rate = bandwidth::measure(&mut pool, 1 << 30, 5).expect("memory");
+    println!("{threads} threads; read bandwidth {:.1} GB/s", rate / 1e9);
+    const LAUNCHES: u32 = 10_000;
+    let start = Instant::now();
+    pool.run(&|worker| (0..LAUNCHES).for_each(|_| worker.tasks(16, |tasks| _ = std::hint::black_box(tasks))));
+    println!("empty launch of 16 tasks {:.2} us", start.elapsed().as_secs_f64() * 1e6 / f64::from(LAUNCHES));
+    let [rows, cols] = SHAPE;
+    let panels = |width, group| Layout::Panels { width, group, rows, cols };
+    let half = One(Float::BF16, vec![1; rows * cols * 2]);
+    let single = One(Float::F32, vec![1; rows * cols * 4]);
+    let cases: [(&str, &dyn Source, Layout); 6] = [
+        ("bf16 to rows", &half, Layout::Rows { stride: cols }),
+        ("bf16 to panels of 16 by 2", &half, panels(16, 2)),
+        ("bf16 to panels of 32 by 2", &half, panels(32, 2)),
+        ("f32 to bf16 rows", &single, Layout::Rows { stride: cols }),
+        ("f32 to bf16 panels of 16 by 2", &single, panels(16, 2)),
+        ("random to bf16 panels of 16 by 2", &Random { seed: 1 }, panels(16, 2)),
+    ];
+    for (name, source, layout) in cases {
+        let expr = WeightExpr::Tensor { name: "t".into(), shape: SHAPE.to_vec() };
+        let weight = [Weight {
+            name: name.into(),
+            dtype: DType::BF16,
+            shape: SHAPE.to_vec(),
+            layout,
+            bytes: rows * cols * 2,
+            expr,
+        }];
+        let mut buffers = [Buffer::new(weight[0].bytes).expect("memory")];
+        let mut seconds = [0.0; 3];
+        for seconds in &mut seconds {
+            let start = Instant::now();
+            weights::load(&weight, &mut buffers, source, &mut pool, &|_, _| ()).expect("a sound plan");
+            *seconds = start.elapsed().as_secs_f64();
+        }
+        let rate = |seconds: f64| weight[0].bytes as f64 / seconds / 1e9;
+        println!("{name}: {:.2} GB/s first, {:.2} GB/s again", rate(seconds[0]), rate(seconds[1].min(seconds[2])));
+    }
+}

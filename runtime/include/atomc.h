@@ -1,0 +1,181 @@
+// The C interface of the atomc runtime. Generated from runtime/src/capi.rs: do not edit.
+
+#ifndef ATOMC_H
+#define ATOMC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// No logits: there are more tokens to come.
+#define ATOMC_LOGITS_NONE 0
+
+// Logits behind the last token.
+#define ATOMC_LOGITS_LAST 1
+
+// Logits behind every token.
+#define ATOMC_LOGITS_ALL 2
+
+// How a call went. Everything but ATOMC_STATUS_OK leaves a message for atomc_last_error.
+typedef enum atomc_status {
+  ATOMC_STATUS_OK = 0,
+  // A null pointer, text that is not UTF-8, or an engine that did not open.
+  ATOMC_STATUS_INVALID_ARGUMENT = 1,
+  // The file is not an artifact that this version can use.
+  ATOMC_STATUS_ARTIFACT = 2,
+  // The device cannot run the artifact.
+  ATOMC_STATUS_DEVICE = 3,
+  // The checkpoint is not one for this model.
+  ATOMC_STATUS_CHECKPOINT = 4,
+  // The step was refused; no sequence has changed.
+  ATOMC_STATUS_STEP = 5,
+  // The cache has no block left: free a sequence or open with a larger cache.
+  ATOMC_STATUS_CACHE_FULL = 6,
+  // A fault of atomc itself. Close the engine.
+  ATOMC_STATUS_BUG = 7,
+} atomc_status;
+
+// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at a time.
+typedef struct atomc_engine atomc_engine;
+
+// How to open an artifact. All zero is the default.
+typedef struct atomc_options {
+  // "host" or "host:" and a variant of the artifact; null is "host".
+  const char *device;
+  // Threads, the caller's among them; 0 takes all.
+  size_t threads;
+  // Tokens that the KV cache holds over all sequences; 0 makes it as large as the longest sequence of the model.
+  size_t cache_tokens;
+} atomc_options;
+
+// New tokens of one sequence.
+typedef struct atomc_request {
+  uint64_t sequence;
+  const uint32_t *tokens;
+  size_t token_count;
+  // ATOMC_LOGITS_NONE, ATOMC_LOGITS_LAST or ATOMC_LOGITS_ALL.
+  uint32_t logits;
+} atomc_request;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can tell why it failed;
+// close it with atomc_close.
+//
+// Requires:
+// `path` is a C string, `options` null or valid, `engine` valid for a write.
+enum atomc_status atomc_open(const char *path,
+                             const struct atomc_options *options,
+                             struct atomc_engine **engine);
+
+// Closes an engine and frees all that it has. Null is allowed.
+//
+// Requires:
+// `engine` came from atomc_open and was not closed.
+void atomc_close(struct atomc_engine *engine);
+
+// The message of the last call that failed, valid until the next call on this engine.
+//
+// Requires:
+// `engine` is null or open.
+const char *atomc_last_error(const struct atomc_engine *engine);
+
+// The device and the variant of the code on it, e.g. "host:x86-64-v4"; empty if the engine did not open.
+//
+// Requires:
+// `engine` is null or open.
+const char *atomc_device(const struct atomc_engine *engine);
+
+// Loads the weights from a directory of safetensors, also anew over loaded ones.
+//
+// Requires:
+// `engine` is open, `directory` a C string.
+enum atomc_status atomc_load_weights(struct atomc_engine *engine, const char *directory);
+
+// Makes weights up, to measure speed without a checkpoint.
+//
+// Requires:
+// `engine` is open.
+enum atomc_status atomc_random_weights(struct atomc_engine *engine, uint64_t seed);
+
+// Size of the vocabulary: numbers in a row of logits. 0 if the engine did not open.
+//
+// Requires:
+// `engine` is null or open.
+size_t atomc_vocab(const struct atomc_engine *engine);
+
+// Tokens of the longest sequence. 0 if the engine did not open.
+//
+// Requires:
+// `engine` is null or open.
+size_t atomc_max_positions(const struct atomc_engine *engine);
+
+// The tokens that end an answer: `count` receives their number. Null if the engine did not open.
+//
+// Requires:
+// `engine` is null or open, `count` null or valid for a write.
+const uint32_t *atomc_stop_tokens(const struct atomc_engine *engine, size_t *count);
+
+// Adds an empty sequence.
+//
+// Requires:
+// `engine` is open, `sequence` valid for a write.
+enum atomc_status atomc_sequence_new(struct atomc_engine *engine, uint64_t *sequence);
+
+// Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of the cache can be shared:
+// `shared` receives how many tokens the new sequence has; give it those behind them again.
+//
+// Requires:
+// `engine` is open, `sequence` and `shared` valid for a write.
+enum atomc_status atomc_sequence_fork(struct atomc_engine *engine,
+                                      uint64_t from,
+                                      size_t tokens,
+                                      uint64_t *sequence,
+                                      size_t *shared);
+
+// Forgets a sequence and frees its part of the cache.
+//
+// Requires:
+// `engine` is open.
+enum atomc_status atomc_sequence_free(struct atomc_engine *engine, uint64_t sequence);
+
+// Tokens that a sequence has.
+//
+// Requires:
+// `engine` is open, `tokens` valid for a write.
+enum atomc_status atomc_sequence_length(struct atomc_engine *engine,
+                                        uint64_t sequence,
+                                        size_t *tokens);
+
+// Gives sequences their new tokens and computes the logits that the requests want. Prompts of any length the model has,
+// single tokens and both at once are fine; each sequence may appear once.
+//
+// Requires:
+// `engine` is open; `requests` points to `count` requests, and each of their `tokens` to `token_count` tokens.
+enum atomc_status atomc_step(struct atomc_engine *engine,
+                             const struct atomc_request *requests,
+                             size_t count);
+
+// The logits of one request of the last step, valid until the next call of atomc_step: `rows` receives the first row,
+// `count` the number of rows, `stride` the numbers from one row to the next.
+//
+// Requires:
+// `engine` is open; `rows`, `count` and `stride` are valid for a write.
+enum atomc_status atomc_logits(struct atomc_engine *engine,
+                               size_t request,
+                               const float **rows,
+                               size_t *count,
+                               size_t *stride);
+
+// The likeliest token in the last row of one request of the last step.
+//
+// Requires:
+// `engine` is open, `token` valid for a write.
+enum atomc_status atomc_greedy(struct atomc_engine *engine, size_t request, uint32_t *token);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* ATOMC_H */

@@ -1,0 +1,230 @@
+//! Where weights come from: a directory of safetensors, or random values in their place.
+//!
+//! A [`Source`] knows tensors by name; [`crate::weights`] asks for what the weight plan of an artifact wants.
+mod random;
+
+pub use random::Random;
+#[cfg(test)]
+pub(crate) use random::mix;
+
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Something that has tensors.
+pub trait Source: Sync {
+    /// A tensor by name, which must have this shape.
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError>;
+
+    /// The names of all tensors, sorted. A source that makes up whatever is asked for has none.
+    fn names(&self) -> Vec<&str>;
+}
+
+/// The values of a tensor, row by row.
+#[derive(Clone, Copy, Debug)]
+pub enum Tensor<'a> {
+    /// Little-endian numbers, of any alignment.
+    Bytes { float: Float, bytes: &'a [u8] },
+    /// Values of the plan itself.
+    Values(&'a [f32]),
+    /// Made up: element `i` is a function of the seed and `i`.
+    Random(random::Stream),
+}
+
+/// The types of number that a checkpoint may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Float {
+    BF16,
+    F16,
+    F32,
+    F64,
+}
+
+impl Float {
+    pub fn size(self) -> usize {
+        match self {
+            Float::BF16 | Float::F16 => 2,
+            Float::F32 => 4,
+            Float::F64 => 8,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("no checkpoint in {path}: neither {SINGLE} nor {INDEX} is there")]
+    NotACheckpoint { path: PathBuf },
+    #[error("cannot read {path}: {source}")]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("{path} is not a sound safetensors file: {detail}")]
+    Malformed { path: PathBuf, detail: String },
+    #[error("{path}: {detail}")]
+    Index { path: PathBuf, detail: String },
+    #[error("tensor `{name}` is in both {first} and {second}")]
+    Duplicate { name: String, first: PathBuf, second: PathBuf },
+    #[error("the checkpoint lacks {} that the model needs: {}", tensors(names.len()), list(names))]
+    Missing { names: Vec<String> },
+    #[error("the checkpoint has {} that the model does not use: {}", tensors(names.len()), list(names))]
+    Unused { names: Vec<String> },
+    #[error("tensor `{name}` has shape {found:?}, but the model needs {want:?}")]
+    Shape { name: String, found: Vec<usize>, want: Vec<usize> },
+    #[error("tensor `{name}` is of type {found}; weights may be BF16, F16, F32 or F64")]
+    DType { name: String, found: String },
+}
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+fn tensors(count: usize) -> String {
+    if count == 1 { "a tensor".to_owned() } else { format!("{count} tensors") }
+}
+
+/// The first few names.
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut text = names[..names.len().min(SHOWN)].join(", ");
+    if names.len() > SHOWN {
+        text += &format!(" and {} more", names.len() - SHOWN);
+    }
+    text
+}
+
+/// A directory as Hugging Face lays it out: `model.safetensors`, or shards with `model.safetensors.index.json`.
+///
+/// The files are mapped and must not change while this value lives.
+#[derive(Debug)]
+pub struct Checkpoint {
+    shards: Vec<Shard>,
+    tensors: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    map: Mmap,
+}
+
+#[derive(Debug)]
+struct Entry {
+    shard: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Range<usize>,
+}
+
+impl Checkpoint {
+    /// Maps the files of a directory and reads their headers. Values are read when they are asked for.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
+        let dir = dir.as_ref();
+        let mut checkpoint = Checkpoint { shards: Vec::new(), tensors: BTreeMap::new() };
+        let (single, index) = (dir.join(SINGLE), dir.join(INDEX));
+        if single.exists() {
+            checkpoint.add(single)?;
+        } else if index.exists() {
+            checkpoint.add_indexed(dir, index)?;
+        } else {
+            return Err(CheckpointError::NotACheckpoint { path: dir.to_owned() });
+        }
+        Ok(checkpoint)
+    }
+
+    fn add_indexed(&mut self, dir: &Path, path: PathBuf) -> Result<(), CheckpointError> {
+        let text = std::fs::read(&path).map_err(|source| CheckpointError::Io { path: path.clone(), source })?;
+        let fault = |detail: String| CheckpointError::Index { path: path.clone(), detail };
+        let index: Index = serde_json::from_slice(&text).map_err(|error| fault(error.to_string()))?;
+        let files: std::collections::BTreeSet<&String> = index.weight_map.values().collect();
+        for file in files {
+            if Path::new(file).file_name() != Some(file.as_ref()) {
+                return Err(fault(format!("`{file}` is not the name of a file in the same directory")));
+            }
+            self.add(dir.join(file))?;
+        }
+        for (name, file) in &index.weight_map {
+            let found = self.tensors.get(name).map(|entry| &self.shards[entry.shard].path);
+            if found != Some(&dir.join(file)) {
+                return Err(fault(format!("tensor `{name}` is not in {file}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, path: PathBuf) -> Result<(), CheckpointError> {
+        let io = |source| CheckpointError::Io { path: path.clone(), source };
+        let file = File::open(&path).map_err(io)?;
+        // SAFETY: the documentation of the type passes the requirement on that the file must not change.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        let malformed = |error| CheckpointError::Malformed { path: path.clone(), detail: describe(error) };
+        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(malformed)?;
+        let start = size_of::<u64>() + header;
+        for (name, info) in metadata.tensors() {
+            let bytes = start + info.data_offsets.0..start + info.data_offsets.1;
+            let entry = Entry { shard: self.shards.len(), dtype: info.dtype, shape: info.shape.clone(), bytes };
+            if let Some(other) = self.tensors.insert(name.clone(), entry) {
+                let first = self.shards[other.shard].path.clone();
+                return Err(CheckpointError::Duplicate { name, first, second: path });
+            }
+        }
+        self.shards.push(Shard { path, map });
+        Ok(())
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Source for Checkpoint {
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
+        let Some(entry) = self.tensors.get(name) else {
+            return Err(CheckpointError::Missing { names: vec![name.to_owned()] });
+        };
+        if entry.shape != shape {
+            return Err(CheckpointError::Shape {
+                name: name.to_owned(),
+                found: entry.shape.clone(),
+                want: shape.to_vec(),
+            });
+        }
+        let float = match entry.dtype {
+            Dtype::BF16 => Float::BF16,
+            Dtype::F16 => Float::F16,
+            Dtype::F32 => Float::F32,
+            Dtype::F64 => Float::F64,
+            other => return Err(CheckpointError::DType { name: name.to_owned(), found: format!("{other:?}") }),
+        };
+        Ok(Tensor::Bytes { float, bytes: &self.shards[entry.shard].map[entry.bytes.clone()] })
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.tensors.keys().map(String::as_str).collect()
+    }
+}
+
+/// The faults of a file in words; the crate's own messages are names of enum variants.
+fn describe(error: SafeTensorError) -> String {
+    match error {
+        SafeTensorError::HeaderTooSmall | SafeTensorError::InvalidHeaderLength => {
+            "it is cut short inside its header".to_owned()
+        }
+        SafeTensorError::HeaderTooLarge => "its header is too large to be one".to_owned(),
+        SafeTensorError::InvalidHeader(_) | SafeTensorError::InvalidHeaderDeserialization(_) => {
+            format!("its header does not parse: {error}")
+        }
+        SafeTensorError::InvalidOffset(name) => format!("the bytes of tensor `{name}` do not follow those before it"),
+        SafeTensorError::TensorInvalidInfo | SafeTensorError::MisalignedSlice => {
+            "a tensor's shape does not agree with the number of its bytes".to_owned()
+        }
+        SafeTensorError::MetadataIncompleteBuffer => {
+            "its size is not what its header says: it is cut short, or more was appended".to_owned()
+        }
+        SafeTensorError::ValidationOverflow => "a tensor's shape is too large".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

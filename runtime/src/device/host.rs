@@ -1,0 +1,175 @@
+//! The processor of this machine: code through the system's loader, launches over the thread pool.
+use super::code::Code;
+use super::cpu::Cpu;
+use super::{Device, DeviceError, Launches, Memory, StepSize};
+use crate::memory::Buffer;
+use crate::pool::{Pool, Worker};
+use atomc_artifact::Artifact;
+use atomc_artifact::abi::HostKernel;
+use atomc_artifact::manifest::{Input, Kernel, Plan, Target, Tasks, Variant};
+use std::time::Instant;
+
+/// The host as a device.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    pool: Pool,
+    code: Code,
+    /// What the artifact says about the kernels, in the order of `code.kernels`.
+    kernels: Vec<Kernel>,
+    /// One for each thread, as large as the most demanding kernel wants.
+    scratch: Vec<Buffer>,
+    plans: Vec<Bound>,
+}
+
+/// A plan with every pointer in place.
+#[derive(Debug, Default)]
+struct Bound {
+    launches: Vec<Launch>,
+    /// The arguments of all launches, one after the other.
+    args: Vec<*mut u8>,
+}
+
+#[derive(Debug)]
+struct Launch {
+    kernel: HostKernel,
+    tasks: Tasks,
+    /// Where its arguments begin.
+    args: usize,
+}
+
+// SAFETY: the pointers are addresses for kernels, which only `run` follows, under a contract that no thread is part of.
+unsafe impl Send for Bound {}
+// SAFETY: as above.
+unsafe impl Sync for Bound {}
+
+impl Host {
+    /// Loads the named variant, or the first that this processor can run, and starts the threads.
+    pub fn open(
+        artifact: &Artifact,
+        target: &Target,
+        variant: Option<&str>,
+        threads: usize,
+    ) -> Result<Host, DeviceError> {
+        let tiles = target.variants.iter().any(|variant| variant.features.iter().any(|name| name.starts_with("amx")));
+        let variant = choose(target, variant, &Cpu::detect(tiles))?;
+        // SAFETY: the code is what the compiler wrote next to the manifest that describes it; the checksums say so.
+        let code = unsafe { Code::load(artifact.section(variant.section), variant) }?;
+        let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
+        let largest = variant.kernels.iter().map(|kernel| kernel.scratch).max().unwrap_or(0);
+        let scratch = (0..pool.threads()).map(|_| allocate(largest)).collect::<Result<_, _>>()?;
+        Ok(Host {
+            name: format!("host:{}", variant.name),
+            pool,
+            code,
+            kernels: variant.kernels.clone(),
+            scratch,
+            plans: Vec::new(),
+        })
+    }
+}
+
+impl Device for Host {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
+        allocate(bytes)
+    }
+
+    unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory, inputs: &dyn Fn(Input) -> *const u8) {
+        self.plans = plans.iter().map(|plan| self.resolve(plan, memory, inputs)).collect();
+    }
+
+    unsafe fn run(&mut self, plan: usize, size: StepSize, observe: Option<&mut Launches>) -> Result<(), DeviceError> {
+        let (plan, scratch) = (&self.plans[plan], &self.scratch);
+        let Some(times) = observe else {
+            // SAFETY: passed on to the caller.
+            self.pool.run(&|worker| {
+                plan.launches.iter().for_each(|launch| unsafe { plan.launch(launch, size, worker, scratch) })
+            });
+            return Ok(());
+        };
+        times.steps += 1;
+        times.nanoseconds.resize(plan.launches.len(), 0);
+        for (launch, time) in plan.launches.iter().zip(&mut times.nanoseconds) {
+            let start = Instant::now();
+            // SAFETY: passed on to the caller.
+            self.pool.run(&|worker| unsafe { plan.launch(launch, size, worker, scratch) });
+            *time += start.elapsed().as_nanos() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl Host {
+    fn resolve(&self, plan: &Plan, memory: &Memory, inputs: &dyn Fn(Input) -> *const u8) -> Bound {
+        let mut bound = Bound::default();
+        for launch in &plan.launches {
+            let (kernel, tasks) = (self.code.kernels[launch.kernel], self.kernels[launch.kernel].tasks);
+            bound.launches.push(Launch { kernel, tasks, args: bound.args.len() });
+            bound.args.extend(launch.args.iter().map(|&arg| memory.address(arg, inputs)));
+        }
+        bound
+    }
+}
+
+impl Bound {
+    /// One worker's share of a launch. Cannot panic: a kernel is C code, and the count of tasks does not overflow.
+    ///
+    /// # Safety
+    /// As for [`Device::run`].
+    unsafe fn launch(&self, launch: &Launch, size: StepSize, worker: Worker<'_>, scratch: &[Buffer]) {
+        let count = task_count(launch.tasks, size);
+        if count == 0 {
+            return;
+        }
+        let args = self.args[launch.args..].as_ptr();
+        let scratch = scratch[worker.index()].address();
+        worker.tasks(count, |tasks| {
+            // SAFETY: the arguments are what the manifest lists for this kernel, the tasks are below its count, and each
+            // worker has scratch memory of its own.
+            unsafe { (launch.kernel)(args, &size.step, scratch, tasks.start as i64, tasks.end as i64) }
+        });
+    }
+}
+
+/// Tasks of a launch. The factors are below 2^30 each, as the artifact was checked for.
+fn task_count(tasks: Tasks, size: StepSize) -> usize {
+    match tasks {
+        Tasks::Fixed { count } => count,
+        Tasks::Tokens { per, times } => (size.step.tokens as usize).div_ceil(per) * times,
+        Tasks::Rows { per, times } => (size.step.rows as usize).div_ceil(per) * times,
+        Tasks::Tiles { times } => size.tiles * times,
+    }
+}
+
+fn allocate(bytes: usize) -> Result<Buffer, DeviceError> {
+    Buffer::new(bytes).map_err(|source| DeviceError::OutOfMemory { bytes, source })
+}
+
+fn choose<'a>(target: &'a Target, wanted: Option<&str>, cpu: &Cpu) -> Result<&'a Variant, DeviceError> {
+    let lacks = |variant: &Variant| cpu.lacks(&variant.features);
+    let Some(wanted) = wanted else {
+        let best = target.variants.iter().find(|variant| lacks(variant).is_empty());
+        let all = || target.variants.iter().map(|variant| (variant.name.clone(), lacks(variant))).collect();
+        return best.ok_or_else(|| DeviceError::Unsupported { variants: all() });
+    };
+    let have = || target.variants.iter().map(|variant| variant.name.clone()).collect();
+    let named = target.variants.iter().find(|variant| variant.name == wanted);
+    let variant = named.ok_or_else(|| DeviceError::UnknownVariant { wanted: wanted.to_owned(), have: have() })?;
+    let missing = lacks(variant);
+    if missing.is_empty() {
+        Ok(variant)
+    } else {
+        Err(DeviceError::Lacks { variant: wanted.to_owned(), missing, have: have() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,412 @@
+//! An open artifact with its weights, its cache and its sequences: the owner of everything that a step touches.
+mod select;
+
+use crate::batch::Inputs;
+use crate::checkpoint::Source;
+use crate::device::{Device, DeviceChoice, DeviceError, Launches, Memory, StepSize};
+use crate::error::Error;
+use crate::kv::{Fork, Kv, KvError, SeqId};
+use crate::pool::Pool;
+use crate::weights;
+use atomc_artifact::Artifact;
+use atomc_artifact::abi::Step;
+use atomc_artifact::manifest::{Logits as LogitsPlace, Manifest, Model, Plan};
+use std::path::Path;
+
+/// How to open an artifact.
+#[derive(Clone, Debug, Default)]
+pub struct EngineOptions {
+    pub device: DeviceChoice,
+    /// Threads of the host, the caller's among them; 0 takes as many as the system offers this process.
+    pub threads: usize,
+    /// Tokens that the KV cache holds, over all sequences; 0 makes it as large as the longest sequence of the model. Memory
+    /// that no token has reached yet is only reserved.
+    pub cache_tokens: usize,
+}
+
+/// New tokens of one sequence, and which of them want logits.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    pub sequence: SeqId,
+    pub tokens: &'a [u32],
+    pub logits: Want,
+}
+
+/// Rows of logits that a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// None: there are more tokens to come.
+    Nothing,
+    /// One, for the last token.
+    Last,
+    /// One for each token.
+    All,
+}
+
+impl Request<'_> {
+    fn rows(&self) -> usize {
+        match self.logits {
+            Want::Nothing => 0,
+            Want::Last => 1,
+            Want::All => self.tokens.len(),
+        }
+    }
+}
+
+/// Why a step was refused. Nothing has run then and no sequence has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    #[error("the weights are not loaded")]
+    NoWeights,
+    #[error("request {request} has no tokens")]
+    NoTokens { request: usize },
+    #[error("requests {first} and {second} are for the same sequence")]
+    SameSequence { first: usize, second: usize },
+    #[error("the prompt is longer than the model: request {request} needs {length} positions, the model has {max}")]
+    TooLong { request: usize, length: usize, max: usize },
+    #[error("token {index} of request {request} is {id}, but the vocabulary ends at {}", vocab - 1)]
+    TokenId { request: usize, index: usize, id: u32, vocab: usize },
+    #[error("no memory for {rows} rows of logits; ask for fewer at once")]
+    LogitsMemory { rows: usize },
+    #[error(transparent)]
+    Kv(#[from] KvError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// An artifact on a device.
+pub struct Engine {
+    artifact: Artifact,
+    /// Index of the device's target in the manifest.
+    target: usize,
+    device: Box<dyn Device>,
+    memory: Memory,
+    inputs: Inputs,
+    kv: Kv,
+    loaded: bool,
+    output: Output,
+    /// By plan, while launches are being timed.
+    times: Option<Vec<Launches>>,
+}
+
+/// Where the logits of the last step are.
+#[derive(Debug, Default)]
+struct Output {
+    /// First row of each request, and the end.
+    starts: Vec<usize>,
+    /// The plan in whose part of the arena they lie; none if the step took several plans and they were gathered.
+    place: Option<LogitsPlace>,
+    gathered: Vec<f32>,
+}
+
+impl Engine {
+    /// Opens an artifact: maps it, loads its code, reserves memory, starts threads. Weights come later.
+    pub fn open(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Engine, Error> {
+        Engine::new(Artifact::open(path)?, options)
+    }
+
+    pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
+        let _span = tracing::debug_span!("open").entered();
+        let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
+        let threads = if options.threads == 0 { available() } else { options.threads };
+        let mut device = options.device.open(&artifact, threads)?;
+        let manifest = artifact.manifest();
+        let target = options.device.target(manifest)?;
+        let plans = &manifest.targets[target].plans;
+
+        let (max_len, block_tokens) = (manifest.model.max_positions, manifest.cache.block_tokens);
+        let cache_tokens = if options.cache_tokens == 0 { max_len } else { options.cache_tokens };
+        // Kernels count blocks in 32 bits.
+        let kv = Kv::new(cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize), block_tokens, max_len);
+        let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
+        let inputs = Inputs::new(largest(|plan| plan.tokens), largest(|plan| plan.rows), kv.table_blocks());
+        let memory = allocate(&mut *device, manifest, kv.blocks(), largest(|plan| plan.arena_bytes))?;
+        // SAFETY: the device was opened with this artifact; the memory was made for its manifest, and like the inputs it is
+        // on the heap and lives in the engine as long as the device does.
+        unsafe { device.bind(plans, &memory, &|which| inputs.address(which)) };
+        Ok(Engine {
+            target,
+            device,
+            memory,
+            inputs,
+            kv,
+            loaded: false,
+            output: Output::default(),
+            times: None,
+            artifact,
+        })
+    }
+
+    /// Fills the weights from a source, also anew over ones that are loaded: they keep their addresses. On an error the
+    /// weights are as they were. Tokens that sequences already have stay computed with the old ones.
+    pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
+        let _span = tracing::debug_span!("load_weights").entered();
+        weights::load(
+            &self.artifact.manifest().weights,
+            &mut self.memory.weights,
+            source,
+            self.device.pool(),
+            progress,
+        )?;
+        self.loaded = true;
+        Ok(())
+    }
+
+    pub fn artifact(&self) -> &Artifact {
+        &self.artifact
+    }
+
+    pub fn manifest(&self) -> &Manifest {
+        self.artifact.manifest()
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.manifest().model
+    }
+
+    /// The plans of the device's target.
+    pub fn plans(&self) -> &[Plan] {
+        &self.manifest().targets[self.target].plans
+    }
+
+    /// Kind and variant of the device, e.g. `host:x86-64-v4`.
+    pub fn device_name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// The engine's threads, for other work between steps.
+    pub fn pool(&mut self) -> &mut Pool {
+        self.device.pool()
+    }
+
+    /// The cache: how many blocks there are, and how many are free.
+    pub fn cache(&self) -> &Kv {
+        &self.kv
+    }
+
+    /// A new, empty sequence.
+    pub fn add_sequence(&mut self) -> SeqId {
+        self.kv.add()
+    }
+
+    /// A new sequence that shares the first tokens of another, rounded down to whole blocks. Nothing is copied.
+    pub fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
+        Ok(self.kv.fork(sequence, tokens)?)
+    }
+
+    /// Forgets a sequence and frees its part of the cache.
+    pub fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
+        Ok(self.kv.drop_sequence(sequence)?)
+    }
+
+    /// Tokens that a sequence has.
+    pub fn sequence_len(&self, sequence: SeqId) -> Result<usize, StepError> {
+        Ok(self.kv.len(sequence)?)
+    }
+
+    /// Gives each sequence its new tokens and computes the logits that are wanted. What does not fit one plan runs in
+    /// several. Allocates nothing once steps of the same size have run.
+    pub fn step(&mut self, requests: &[Request]) -> Result<Logits<'_>, StepError> {
+        self.check(requests)?;
+        self.output.begin(requests);
+        let mut at = Cursor::default();
+        while at.request < requests.len() {
+            let plan = select::pick(self.plans(), requests, at);
+            let end = self.fill(plan, requests, at)?;
+            self.run(plan)?;
+            let place = self.plans()[plan].logits;
+            if at == Cursor::default() && end.request == requests.len() {
+                self.output.place = Some(place);
+            } else {
+                self.gather(place)?;
+            }
+            at = end;
+        }
+        Ok(self.logits())
+    }
+
+    /// The logits of the last step.
+    pub fn logits(&self) -> Logits<'_> {
+        let (values, stride) = match self.output.place {
+            Some(place) => (&self.arena()[place.offset / size_of::<f32>()..], place.stride),
+            None => (&self.output.gathered[..], self.model().vocab),
+        };
+        Logits { values, stride, vocab: self.model().vocab, starts: &self.output.starts }
+    }
+
+    /// Starts to time every launch, which costs a little of the speed of a step, or starts anew.
+    pub fn time_launches(&mut self) {
+        self.times = Some(vec![Launches::default(); self.plans().len()]);
+    }
+
+    /// What was timed since [`Engine::time_launches`], by plan, and ends it.
+    pub fn take_launch_times(&mut self) -> Vec<Launches> {
+        self.times.take().unwrap_or_default()
+    }
+
+    /// Everything that can be wrong with a step, before anything of it runs.
+    fn check(&self, requests: &[Request]) -> Result<(), StepError> {
+        if !self.loaded {
+            return Err(StepError::NoWeights);
+        }
+        let Model { vocab, max_positions: max, .. } = *self.model();
+        let mut need = 0;
+        for (request, item) in requests.iter().enumerate() {
+            if item.tokens.is_empty() {
+                return Err(StepError::NoTokens { request });
+            }
+            if let Some(first) = requests[..request].iter().position(|other| other.sequence == item.sequence) {
+                return Err(StepError::SameSequence { first, second: request });
+            }
+            let length = self.kv.len(item.sequence)? + item.tokens.len();
+            if length > max {
+                return Err(StepError::TooLong { request, length, max });
+            }
+            if let Some(index) = item.tokens.iter().position(|&id| id as usize >= vocab) {
+                return Err(StepError::TokenId { request, index, id: item.tokens[index], vocab });
+            }
+            need += self.kv.need(item.sequence, item.tokens.len())?;
+        }
+        Ok(self.kv.reserve(need)?)
+    }
+
+    /// Puts as many of the tokens as the plan takes into the inputs.
+    fn fill(&mut self, plan: usize, requests: &[Request], mut at: Cursor) -> Result<Cursor, StepError> {
+        let Plan { tokens, rows, .. } = self.artifact.manifest().targets[self.target].plans[plan];
+        self.inputs.clear();
+        while let Some(request) = requests.get(at.request) {
+            let used = self.inputs.counts();
+            let part = select::part(request, at.token, tokens - used.tokens, rows - used.rows);
+            if part.tokens > 0 {
+                let position = self.kv.grow(request.sequence, part.tokens)?.start;
+                self.inputs.push(
+                    &request.tokens[at.token..][..part.tokens],
+                    position,
+                    self.kv.table(request.sequence)?,
+                );
+                self.inputs.want(part.rows);
+            }
+            at.token += part.tokens;
+            if at.token < request.tokens.len() {
+                break;
+            }
+            at = Cursor { request: at.request + 1, token: 0 };
+        }
+        Ok(at)
+    }
+
+    fn run(&mut self, plan: usize) -> Result<(), StepError> {
+        let counts = self.inputs.counts();
+        let size =
+            StepSize { step: Step { tokens: counts.tokens as i64, rows: counts.rows as i64 }, tiles: counts.tiles };
+        let _span = tracing::trace_span!("step", plan, tokens = counts.tokens, rows = counts.rows).entered();
+        let observe = self.times.as_mut().map(|times| &mut times[plan]);
+        // SAFETY: bound when the engine was made; `fill` keeps to the plan's size; the borrow of the engine is unique.
+        Ok(unsafe { self.device.run(plan, size, observe) }?)
+    }
+
+    /// Keeps the logits of one plan of several, since the next one overwrites them.
+    fn gather(&mut self, place: LogitsPlace) -> Result<(), StepError> {
+        let (rows, vocab) = (self.inputs.counts().rows, self.model().vocab);
+        let mut gathered = std::mem::take(&mut self.output.gathered);
+        gathered.try_reserve(rows * vocab).map_err(|_| StepError::LogitsMemory { rows })?;
+        let values = &self.arena()[place.offset / size_of::<f32>()..];
+        for row in 0..rows {
+            gathered.extend_from_slice(&values[row * place.stride..][..vocab]);
+        }
+        self.output.gathered = gathered;
+        Ok(())
+    }
+
+    fn arena(&self) -> &[f32] {
+        let bytes = self.memory.arena.as_slice();
+        // SAFETY: a buffer is aligned for any number, and every pattern of bits is an `f32`.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<f32>()) }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({} on {})", self.model().architecture, self.device_name())
+    }
+}
+
+/// How far a step has come: all requests before `request`, and the first tokens of that one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cursor {
+    request: usize,
+    token: usize,
+}
+
+impl Output {
+    fn begin(&mut self, requests: &[Request]) {
+        self.starts.clear();
+        self.gathered.clear();
+        self.place = None;
+        let mut rows = 0;
+        self.starts.push(rows);
+        for request in requests {
+            rows += request.rows();
+            self.starts.push(rows);
+        }
+    }
+}
+
+/// The logits of a step: for each request its rows, in the order of its tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Logits<'a> {
+    values: &'a [f32],
+    stride: usize,
+    vocab: usize,
+    starts: &'a [usize],
+}
+
+impl<'a> Logits<'a> {
+    /// Rows in all.
+    pub fn len(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rows of one request, or none if the step had no such request.
+    pub fn get(
+        &self,
+        request: usize,
+    ) -> Option<impl DoubleEndedIterator<Item = &'a [f32]> + ExactSizeIterator + use<'a>> {
+        let (values, stride, vocab) = (self.values, self.stride, self.vocab);
+        let &[start, end] = self.starts.get(request..)?.first_chunk()?;
+        Some((start..end).map(move |row| &values[row * stride..][..vocab]))
+    }
+
+    /// The rows of one request of the step. Panics if the step had no such request.
+    pub fn of(&self, request: usize) -> impl DoubleEndedIterator<Item = &'a [f32]> + ExactSizeIterator + use<'a> {
+        self.get(request).unwrap_or_else(|| panic!("the step had no request {request}"))
+    }
+
+    /// The last row of one request, if it wanted any.
+    pub fn last(&self, request: usize) -> Option<&'a [f32]> {
+        self.get(request)?.next_back()
+    }
+
+    /// Numbers from one row to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+}
+
+fn allocate(device: &mut dyn Device, manifest: &Manifest, blocks: usize, arena: usize) -> Result<Memory, DeviceError> {
+    let cache = &manifest.cache;
+    let size = |block_bytes: usize| blocks.saturating_mul(block_bytes);
+    Ok(Memory {
+        weights: manifest.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
+        cache_k: (0..cache.layers).map(|_| device.allocate(size(cache.k_block_bytes))).collect::<Result<_, _>>()?,
+        cache_v: (0..cache.layers).map(|_| device.allocate(size(cache.v_block_bytes))).collect::<Result<_, _>>()?,
+        arena: device.allocate(arena)?,
+    })
+}
+
+#[cfg(test)]
+mod tests;

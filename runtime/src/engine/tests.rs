@@ -1,0 +1,190 @@
+use super::select::{Part, part, pick};
+use super::*;
+use crate::toy::{self, BLOCK, MAX_POSITIONS, VOCAB};
+
+fn ids(count: usize, seed: usize) -> Vec<u32> {
+    (0..count).map(|i| ((i * 31 + seed * 17) % VOCAB) as u32).collect()
+}
+
+fn step<'a>(engine: &'a mut Engine, requests: &[(SeqId, &[u32], Want)]) -> Result<Logits<'a>, StepError> {
+    let requests: Vec<Request> =
+        requests.iter().map(|&(sequence, tokens, logits)| Request { sequence, tokens, logits }).collect();
+    engine.step(&requests)
+}
+
+fn best(row: &[f32]) -> u32 {
+    assert_eq!(row.len(), VOCAB);
+    crate::sample::greedy(row)
+}
+
+/// What the toy says behind each prefix.
+fn expect(tokens: &[u32]) -> Vec<u32> {
+    (1..=tokens.len()).map(|end| toy::next(&tokens[..end])).collect()
+}
+
+#[test]
+fn prefill_in_any_chunks_and_decode_agree() {
+    let tokens = ids(60, 1);
+    for threads in [1, 3] {
+        let mut engine = toy::engine(threads, 0);
+        for chunk in [1, 3, 8, 40, 41, 60] {
+            let sequence = engine.add_sequence();
+            let mut found = Vec::new();
+            for part in tokens.chunks(chunk) {
+                let logits = step(&mut engine, &[(sequence, part, Want::All)]).unwrap();
+                assert_eq!(logits.len(), part.len());
+                found.extend(logits.of(0).map(best));
+            }
+            assert_eq!(found, expect(&tokens), "chunks of {chunk}");
+            engine.drop_sequence(sequence).unwrap();
+        }
+    }
+}
+
+#[test]
+fn sequences_of_unequal_lengths_share_steps() {
+    let mut engine = toy::engine(2, 1024);
+    let prompts: Vec<Vec<u32>> = [50, 1, 7, 13, 33].iter().enumerate().map(|(i, &len)| ids(len, i)).collect();
+    let sequences: Vec<SeqId> = prompts.iter().map(|_| engine.add_sequence()).collect();
+    let wants = [Want::Last, Want::All, Want::Nothing, Want::All, Want::Last];
+    let requests: Vec<_> = (0..5).map(|i| (sequences[i], &prompts[i][..], wants[i])).collect();
+    let logits = step(&mut engine, &requests).unwrap();
+    assert_eq!(logits.len(), 1 + 1 + 13 + 1);
+    for i in 0..5 {
+        let rows: Vec<u32> = logits.of(i).map(best).collect();
+        let expect = expect(&prompts[i]);
+        assert_eq!(rows, expect[prompts[i].len() - rows.len()..], "request {i}");
+    }
+    assert!(logits.last(2).is_none());
+    for round in 0..3u32 {
+        let one = [round];
+        let requests: Vec<_> = sequences.iter().map(|&sequence| (sequence, &one[..], Want::Last)).collect();
+        let logits = step(&mut engine, &requests).unwrap();
+        for (i, prompt) in prompts.iter().enumerate() {
+            let whole: Vec<u32> = prompt.iter().copied().chain(0..=round).collect();
+            assert_eq!(best(logits.last(i).unwrap()), toy::next(&whole));
+        }
+    }
+}
+
+#[test]
+fn forks_go_their_own_ways() {
+    let mut engine = toy::engine(2, 0);
+    let prompt = ids(11, 4);
+    let parent = engine.add_sequence();
+    step(&mut engine, &[(parent, &prompt, Want::Nothing)]).unwrap();
+    let free = engine.cache().free_blocks();
+    let fork = engine.fork(parent, prompt.len()).unwrap();
+    assert_eq!((fork.tokens, engine.cache().free_blocks()), (11 / BLOCK * BLOCK, free));
+    let other: Vec<u32> = [&prompt[..fork.tokens], &[5, 6, 7]].concat();
+    let logits =
+        step(&mut engine, &[(fork.sequence, &other[fork.tokens..], Want::Last), (parent, &[9], Want::Last)]).unwrap();
+    let longer = [&prompt[..], &[9]].concat();
+    assert_eq!((best(logits.last(0).unwrap()), best(logits.last(1).unwrap())), (toy::next(&other), toy::next(&longer)));
+    engine.drop_sequence(parent).unwrap();
+    let logits = step(&mut engine, &[(fork.sequence, &[8], Want::Last)]).unwrap();
+    assert_eq!(best(logits.last(0).unwrap()), toy::next(&[&other[..], &[8]].concat()));
+}
+
+#[test]
+fn refuses_before_anything_runs() {
+    let mut engine = toy::engine(1, 16);
+    let (a, b) = (engine.add_sequence(), engine.add_sequence());
+    let long = ids(MAX_POSITIONS + 1, 0);
+    let mut refused = |requests: &[(SeqId, &[u32], Want)], message: &str| {
+        assert_eq!(step(&mut engine, requests).unwrap_err().to_string(), message);
+        assert_eq!((engine.sequence_len(a).unwrap(), engine.cache().free_blocks()), (0, 4));
+    };
+    refused(
+        &[(b, &[1], Want::Last), (a, &long, Want::Last)],
+        "the prompt is longer than the model: request 1 needs 65 positions, the model has 64",
+    );
+    refused(
+        &[(a, &long[..13], Want::Last), (b, &[1], Want::Last)],
+        "the KV cache is full: 5 more blocks of 4 tokens are needed, 4 of 4 are free",
+    );
+    refused(&[(a, &[1, 97], Want::Last)], "token 1 of request 0 is 97, but the vocabulary ends at 96");
+    refused(&[(a, &[], Want::Last)], "request 0 has no tokens");
+    refused(&[(a, &[1], Want::Last), (a, &[1], Want::Last)], "requests 0 and 1 are for the same sequence");
+    engine.drop_sequence(b).unwrap();
+    let message = "there is no sequence #1.0: it was dropped, or belongs to another engine";
+    assert_eq!(step(&mut engine, &[(b, &[1], Want::Last)]).unwrap_err().to_string(), message);
+    assert!(step(&mut engine, &[]).unwrap().is_empty());
+    let mut bare = Engine::open(toy::path(), &EngineOptions::default()).unwrap();
+    let sequence = bare.add_sequence();
+    assert_eq!(step(&mut bare, &[(sequence, &[1], Want::Last)]).unwrap_err().to_string(), "the weights are not loaded");
+}
+
+#[test]
+fn weights_reload_in_place() {
+    let mut engine = toy::engine(1, 0);
+    let address = engine.memory.weights[0].address();
+    let mut bias = vec![0u8; VOCAB * 4];
+    bias[3 * 4..4 * 4].copy_from_slice(&1000f32.to_le_bytes());
+    engine.load_weights(&toy::Bias(bias), &|_, _| ()).unwrap();
+    assert_eq!(engine.memory.weights[0].address(), address);
+    let sequence = engine.add_sequence();
+    let logits = step(&mut engine, &[(sequence, &[50], Want::Last)]).unwrap();
+    assert_eq!(best(logits.last(0).unwrap()), 3);
+}
+
+#[test]
+fn times_launches() {
+    let mut engine = toy::engine(2, 0);
+    let sequence = engine.add_sequence();
+    engine.time_launches();
+    step(&mut engine, &[(sequence, &[1, 2, 3], Want::Last)]).unwrap();
+    step(&mut engine, &[(sequence, &[1], Want::Last)]).unwrap();
+    step(&mut engine, &[(sequence, &[1], Want::Last)]).unwrap();
+    let times = engine.take_launch_times();
+    assert_eq!(times.iter().map(|times| times.steps).collect::<Vec<_>>(), [2, 0, 1, 0]);
+    assert_eq!(times[0].nanoseconds.len(), 3);
+    assert!(times[0].nanoseconds.iter().all(|&time| time > 0));
+    assert!(engine.take_launch_times().is_empty());
+}
+
+#[test]
+fn steps_of_one_size_keep_their_memory() {
+    let mut engine = toy::engine(1, 0);
+    let sequence = engine.add_sequence();
+    step(&mut engine, &[(sequence, &ids(20, 1), Want::All)]).unwrap();
+    let (gathered, starts) = (engine.output.gathered.as_ptr(), engine.output.starts.as_ptr());
+    step(&mut engine, &[(sequence, &ids(20, 2), Want::All)]).unwrap();
+    assert_eq!((engine.output.gathered.as_ptr(), engine.output.starts.as_ptr()), (gathered, starts));
+}
+
+#[test]
+fn picks_the_smallest_plan_that_fits() {
+    let plans = toy::manifest().targets.remove(0).plans;
+    let id = SeqId::from_bits(0);
+    let tokens = ids(64, 0);
+    let check = |requests: &[(usize, Want)], at: (usize, usize), expect: usize| {
+        let requests: Vec<Request> =
+            requests.iter().map(|&(n, logits)| Request { sequence: id, tokens: &tokens[..n], logits }).collect();
+        assert_eq!(pick(&plans, &requests, Cursor { request: at.0, token: at.1 }), expect);
+    };
+    check(&[(1, Want::Last)], (0, 0), 0);
+    check(&[(1, Want::Last); 3], (0, 0), 1);
+    check(&[(1, Want::Last); 5], (0, 0), 3);
+    check(&[(1, Want::Nothing); 5], (0, 0), 2);
+    check(&[(2, Want::Last), (1, Want::Last)], (0, 0), 2);
+    check(&[(9, Want::Last)], (0, 0), 3);
+    check(&[(64, Want::Last)], (0, 0), 3);
+    check(&[(4, Want::All)], (0, 0), 3);
+    check(&[(41, Want::All), (1, Want::Last)], (0, 40), 1);
+    check(&[(41, Want::Last)], (0, 40), 0);
+}
+
+#[test]
+fn takes_what_fits() {
+    let tokens = ids(10, 0);
+    let part = |logits, start, room, rows| {
+        part(&Request { sequence: SeqId::from_bits(0), tokens: &tokens, logits }, start, room, rows)
+    };
+    assert_eq!(part(Want::Nothing, 2, 5, 0), Part { tokens: 5, rows: 0 });
+    assert_eq!(part(Want::All, 2, 5, 3), Part { tokens: 3, rows: 3 });
+    assert_eq!(part(Want::Last, 2, 8, 1), Part { tokens: 8, rows: 1 });
+    assert_eq!(part(Want::Last, 2, 8, 0), Part { tokens: 7, rows: 0 });
+    assert_eq!(part(Want::Last, 2, 7, 1), Part { tokens: 7, rows: 0 });
+    assert_eq!(part(Want::Last, 9, 7, 0), Part { tokens: 0, rows: 0 });
+}

@@ -1,0 +1,75 @@
+use super::*;
+use crate::toy;
+
+fn params(max_new: usize) -> Params {
+    Params { max_new, ..Params::default() }
+}
+
+#[test]
+fn streams_an_answer() {
+    let mut engine = toy::engine(2, 0);
+    let mut seen = Vec::new();
+    let on_token = |token| {
+        seen.push(token);
+        ControlFlow::Continue(())
+    };
+    let answer = generate(&mut engine, &[5, 6, 7], &params(10), on_token).unwrap();
+    assert_eq!((&answer.tokens, answer.finish), (&toy::answer(&[5, 6, 7], 10), Finish::Length));
+    assert_eq!(seen, answer.tokens);
+    assert_eq!(engine.cache().free_blocks(), engine.cache().blocks());
+}
+
+#[test]
+fn ends_where_it_should() {
+    let mut engine = toy::engine(1, 0);
+    let expect = toy::answer(&[5, 6, 7], 80);
+    let go_on = |_| ControlFlow::Continue(());
+    let stopping = Params { stop: vec![expect[4]], ..params(10) };
+    let first = expect.iter().position(|token| *token == expect[4]).unwrap();
+    let answer = generate(&mut engine, &[5, 6, 7], &stopping, go_on).unwrap();
+    assert_eq!((&answer.tokens[..], answer.finish), (&expect[..first], Finish::Stop(expect[4])));
+    let answer = generate(&mut engine, &[5, 6, 7], &params(80), go_on).unwrap();
+    assert_eq!((&answer.tokens[..], answer.finish), (&expect[..62], Finish::Length));
+    assert!(generate(&mut engine, &[5, 6, 7], &params(0), go_on).unwrap().tokens.is_empty());
+    let answer = generate(&mut engine, &[5, 6, 7], &params(9), |_| ControlFlow::Break(())).unwrap();
+    assert_eq!((&answer.tokens[..], answer.finish), (&expect[..1], Finish::Caller));
+    assert!(generate(&mut engine, &[97], &params(9), go_on).is_err());
+    assert_eq!(engine.cache().free_blocks(), engine.cache().blocks());
+}
+
+#[test]
+fn many_prompts_get_the_answers_of_one() {
+    // Room for some 100 tokens: prompts wait for blocks, not only for one of the places.
+    let mut engine = toy::engine(2, 100);
+    let prompts: Vec<Vec<u32>> = (0..23).map(|i| (0..1 + i * 5 % 17).map(|k| (k * 7 + i) % 97).collect()).collect();
+    for width in [1, 4, 30] {
+        let mut answers = vec![None; prompts.len()];
+        let on_answer = |index: usize, answer: Answer| {
+            assert!(answers[index].replace(answer).is_none());
+            ControlFlow::Continue(())
+        };
+        let params = Params { stop: vec![96, 3], ..params(12) };
+        generate_all(&mut engine, &prompts, &params, width, on_answer).unwrap();
+        for (prompt, answer) in prompts.iter().zip(answers) {
+            let alone = generate(&mut engine, prompt, &params, |_| ControlFlow::Continue(())).unwrap();
+            assert_eq!(answer, Some(alone));
+        }
+        assert_eq!(engine.cache().free_blocks(), engine.cache().blocks());
+    }
+}
+
+#[test]
+fn many_prompts_can_be_abandoned() {
+    let mut engine = toy::engine(1, 0);
+    let prompts = vec![vec![1, 2, 3]; 5];
+    let mut count = 0;
+    let on_answer = |_, _| {
+        count += 1;
+        ControlFlow::Break(())
+    };
+    generate_all(&mut engine, &prompts, &params(4), 3, on_answer).unwrap();
+    assert_eq!((count, engine.cache().free_blocks()), (1, engine.cache().blocks()));
+    let too_long = vec![vec![1; 10], vec![1; 65]];
+    generate_all(&mut engine, &too_long, &params(4), 3, |_, _| ControlFlow::Continue(())).unwrap_err();
+    assert_eq!(engine.cache().free_blocks(), engine.cache().blocks());
+}

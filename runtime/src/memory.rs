@@ -1,0 +1,104 @@
+//! Memory of the host for weights, caches and arenas.
+use std::io;
+use std::ptr::NonNull;
+
+/// Kernels may read this far past the end of a buffer.
+const SLACK: usize = 256;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Zeroed memory that keeps its address: at least 64-byte aligned, on huge pages where it is large enough to gain from
+/// them, with readable slack behind its end. Pages that are never touched cost nothing.
+#[derive(Debug)]
+pub struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+    /// What was mapped: from here on, this many bytes.
+    map: (NonNull<u8>, usize),
+}
+
+// SAFETY: a buffer owns its mapping as a `Box<[u8]>` owns its memory; shared references only read.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    pub fn new(len: usize) -> io::Result<Buffer> {
+        let huge = len >= HUGE_PAGE;
+        let extra = if huge { SLACK + HUGE_PAGE } else { SLACK };
+        let mapped = len.checked_add(extra).ok_or(io::ErrorKind::OutOfMemory)?;
+        let base = map_zeroed(mapped)?;
+        let skip = if huge { base.align_offset(HUGE_PAGE) } else { 0 };
+        // SAFETY: `skip` is less than a huge page, which the mapping is larger than `len` by.
+        let start = unsafe { base.add(skip) };
+        if huge {
+            // SAFETY: the range lies in the mapping. The call is advice: where it fails, small pages serve.
+            unsafe { libc::madvise(start.as_ptr().cast(), len + SLACK, libc::MADV_HUGEPAGE) };
+        }
+        Ok(Buffer { start, len, map: (base, mapped) })
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address for kernels, which write through it while nobody holds a reference into the buffer.
+    pub fn address(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the mapping is readable, initialised (zeroed) and lives as long as the buffer.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the borrow is unique.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `map_zeroed` gave, unmapped once.
+        unsafe { libc::munmap(self.map.0.as_ptr().cast(), self.map.1) };
+    }
+}
+
+fn map_zeroed(bytes: usize) -> io::Result<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh private mapping touches no memory that exists.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_aligned_zeroed_and_has_slack() {
+        for len in [0, 1, 63, 4096, HUGE_PAGE - 1, HUGE_PAGE, 5 * HUGE_PAGE + 3] {
+            let mut buffer = Buffer::new(len).unwrap();
+            assert_eq!(buffer.address() as usize % if len < HUGE_PAGE { 4096 } else { HUGE_PAGE }, 0);
+            assert_eq!(buffer.as_slice().len(), len);
+            // SAFETY: the slack is what is under test.
+            let with_slack = unsafe { std::slice::from_raw_parts(buffer.address(), len + SLACK) };
+            assert!(with_slack.iter().all(|&byte| byte == 0));
+            buffer.as_mut_slice().fill(1);
+        }
+    }
+
+    #[test]
+    fn refuses_more_than_there_is() {
+        assert!(Buffer::new(usize::MAX).is_err());
+        assert!(Buffer::new(1 << 60).is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! A model for tests that anyone can compute by hand, with kernels in C that read every input an artifact can give them.
+//!
+//! The cache keeps `id + 1` in K and `position + 1` in V; a token's hidden value is the sum of their products up to it; and
+//! its logits are largest for that sum modulo the vocabulary.
+use crate::checkpoint::{CheckpointError, Float, Source, Tensor};
+use crate::engine::{Engine, EngineOptions};
+use atomc_artifact::manifest::*;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+pub const VOCAB: usize = 97;
+pub const BLOCK: usize = 4;
+pub const MAX_POSITIONS: usize = 64;
+
+const KERNELS: &str = r#"
+#include <stdint.h>
+typedef struct { int64_t tokens, rows; } step;
+typedef struct { const int32_t *positions, *sequences, *tables; int64_t stride; const int32_t *tiles; int64_t tile_count; } batch;
+
+static int64_t place(const batch *b, int64_t token, int64_t position) {
+    return b->tables[b->sequences[token] * b->stride + position / BLOCK] * BLOCK + position % BLOCK;
+}
+
+// args: ids, batch, k, v; four tokens a task
+void scatter(void *const *args, const step *s, void *scratch, int64_t first, int64_t end) {
+    const int32_t *ids = args[0]; const batch *b = args[1]; int32_t *k = args[2], *v = args[3];
+    for (int64_t t = first * 4; t < end * 4 && t < s->tokens; t++) {
+        k[place(b, t, b->positions[t])] = ids[t] + 1;
+        v[place(b, t, b->positions[t])] = b->positions[t] + 1;
+    }
+}
+
+// args: batch, lengths, k, v, hidden; a tile a task; the products pass through scratch
+void attend(void *const *args, const step *s, void *scratch, int64_t first, int64_t end) {
+    const batch *b = args[0]; const int32_t *lengths = args[1], *k = args[2], *v = args[3]; int64_t *hidden = args[4];
+    int64_t *products = scratch;
+    for (int64_t tile = first; tile < end; tile++)
+        for (int64_t t = b->tiles[2 * tile], last = t + b->tiles[2 * tile + 1]; t < last; t++) {
+            int64_t sum = 0;
+            for (int64_t p = 0; p <= b->positions[t] && p < lengths[t]; p++) products[p] = (int64_t)k[place(b, t, p)] * v[place(b, t, p)];
+            for (int64_t p = 0; p <= b->positions[t] && p < lengths[t]; p++) sum += products[p];
+            hidden[t] = sum;
+        }
+}
+
+// args: rows, hidden, bias, logits; a row a task
+void head(void *const *args, const step *s, void *scratch, int64_t first, int64_t end) {
+    const int32_t *rows = args[0]; const int64_t *hidden = args[1]; const float *bias = args[2]; float *logits = args[3];
+    for (int64_t r = first; r < end; r++)
+        for (int64_t i = 0; i < VOCAB; i++) {
+            int64_t far = i - hidden[rows[r]] % VOCAB;
+            logits[r * (VOCAB + 3) + i] = bias[i] - (far < 0 ? -far : far);
+        }
+}
+"#;
+
+/// The likeliest token behind these.
+pub fn next(tokens: &[u32]) -> u32 {
+    let sum: usize = tokens.iter().enumerate().map(|(position, &id)| (id as usize + 1) * (position + 1)).sum();
+    (sum % VOCAB) as u32
+}
+
+/// What greedy generation gives.
+pub fn answer(prompt: &[u32], count: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    (0..count).for_each(|_| tokens.push(next(&tokens)));
+    tokens.split_off(prompt.len())
+}
+
+/// The file of the toy artifact, made once.
+pub fn path() -> &'static Path {
+    static FILE: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = FILE.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("toy.atomc");
+        atomc_artifact::write(&path, &manifest(), &[code(dir.path())]).unwrap();
+        (dir, path)
+    });
+    path
+}
+
+/// An engine with the toy's weights.
+pub fn engine(threads: usize, cache_tokens: usize) -> Engine {
+    let options = EngineOptions { threads, cache_tokens, ..EngineOptions::default() };
+    let mut engine = Engine::open(path(), &options).unwrap();
+    engine.load_weights(&Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
+    engine
+}
+
+/// The only tensor, in bytes.
+pub struct Bias(pub Vec<u8>);
+
+impl Source for Bias {
+    fn tensor(&self, name: &str, _: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
+        assert_eq!(name, "head.bias");
+        Ok(Tensor::Bytes { float: Float::F32, bytes: &self.0 })
+    }
+
+    fn names(&self) -> Vec<&str> {
+        vec!["head.bias"]
+    }
+}
+
+fn code(dir: &Path) -> Vec<u8> {
+    let (source, object) = (dir.join("toy.c"), dir.join("toy.so"));
+    std::fs::write(&source, KERNELS).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-shared", "-fPIC", "-nostdlib"]).args([format!("-DVOCAB={VOCAB}"), format!("-DBLOCK={BLOCK}")]);
+    assert!(cc.arg(&source).arg("-o").arg(&object).status().unwrap().success());
+    std::fs::read(object).unwrap()
+}
+
+pub fn manifest() -> Manifest {
+    let bias = WeightExpr::Tensor { name: "head.bias".into(), shape: vec![VOCAB] };
+    Manifest {
+        producer: "toy".into(),
+        config: serde_json::json!({}),
+        model: Model {
+            architecture: "Toy".into(),
+            layers: 1,
+            hidden: 1,
+            vocab: VOCAB,
+            max_positions: MAX_POSITIONS,
+            stop: vec![96],
+            bos: None,
+        },
+        weights: vec![Weight {
+            name: "head.bias".into(),
+            dtype: DType::F32,
+            shape: vec![VOCAB],
+            layout: Layout::Rows { stride: VOCAB },
+            bytes: VOCAB * 4,
+            expr: bias,
+        }],
+        cache: CacheSpec {
+            layers: 1,
+            block_tokens: BLOCK,
+            k_block_bytes: BLOCK * 4,
+            v_block_bytes: BLOCK * 4,
+            dtype: DType::I32,
+            heads: 1,
+            head_dim: 1,
+        },
+        targets: vec![Target {
+            name: "host".into(),
+            variants: vec![variant("from-the-future", &["no-such-feature"]), variant("plain", &[])],
+            plans: vec![
+                plan(PlanKind::Decode, 1, 1),
+                plan(PlanKind::Decode, 4, 4),
+                plan(PlanKind::Any, 8, 2),
+                plan(PlanKind::Any, 40, 3),
+            ],
+        }],
+    }
+}
+
+fn variant(name: &str, features: &[&str]) -> Variant {
+    let kernel = |symbol: &str, tasks, scratch| Kernel { symbol: symbol.into(), family: "toy".into(), tasks, scratch };
+    Variant {
+        name: name.into(),
+        features: features.iter().map(|&name| name.to_owned()).collect(),
+        section: 1,
+        kernels: vec![
+            kernel("scatter", Tasks::Tokens { per: 4, times: 1 }, 0),
+            kernel("attend", Tasks::Tiles { times: 1 }, MAX_POSITIONS * 8),
+            kernel("head", Tasks::Rows { per: 1, times: 1 }, 0),
+        ],
+    }
+}
+
+fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
+    let input = |which| Arg::Input { which };
+    let (k, v) = (Arg::CacheK { layer: 0 }, Arg::CacheV { layer: 0 });
+    let (hidden, logits) = (Arg::Arena { offset: 0 }, Logits { offset: tokens * 8, stride: VOCAB + 3 });
+    let launch = |kernel, args: &[Arg]| Launch {
+        kernel,
+        args: args.to_vec(),
+        segment: kernel,
+        location: "toy".into(),
+        bytes: 1,
+        flops: 1,
+    };
+    Plan {
+        kind,
+        tokens,
+        rows,
+        arena_bytes: logits.offset + rows * logits.stride * 4,
+        launches: vec![
+            launch(0, &[input(Input::Ids), input(Input::Batch), k, v]),
+            launch(1, &[input(Input::Batch), input(Input::Lengths), k, v, hidden]),
+            launch(2, &[input(Input::Rows), hidden, Arg::Weight { index: 0 }, Arg::Arena { offset: logits.offset }]),
+        ],
+        logits,
+    }
+}

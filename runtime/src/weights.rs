@@ -1,0 +1,215 @@
+//! The weight plan at work: from the tensors of a source to the buffers that kernels read.
+//!
+//! Everything that can be wrong is found before the first byte is written, so that a reload either changes all weights or
+//! none. Then the buffers are filled in ranges of rows, in parallel; `pack` has the layouts.
+mod pack;
+
+use crate::checkpoint::{CheckpointError, Source, Tensor};
+use crate::memory::Buffer;
+use crate::pool::Pool;
+use atomc_artifact::manifest::{Layout, Weight, WeightExpr};
+use pack::Piece;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes that one task fills: small enough to share out evenly, large enough to report progress on.
+const TASK_BYTES: usize = 1 << 20;
+
+/// Called with the bytes done and the bytes in all, now and then, from any thread.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
+/// Fills the buffers, one for each weight, with what the plan makes of the source. On an error nothing has changed.
+pub fn load(
+    weights: &[Weight],
+    buffers: &mut [Buffer],
+    source: &dyn Source,
+    pool: &mut Pool,
+    progress: Progress,
+) -> Result<(), CheckpointError> {
+    let pieces = resolve(weights, source)?;
+    check_unused(weights, source)?;
+    let tasks: Vec<Task> = weights.iter().enumerate().flat_map(|(index, weight)| tasks(index, weight)).collect();
+    let total = tasks.iter().map(|task| task.bytes.len() as u64).sum();
+    let done = AtomicU64::new(0);
+    let targets: Vec<Target> = buffers.iter_mut().map(|buffer| Target(buffer.as_mut_slice())).collect();
+    progress(0, total);
+    pool.for_each(tasks.len(), |index| {
+        let task = &tasks[index];
+        // SAFETY: the tasks of a weight cover disjoint ranges of its buffer, which is borrowed for this whole call.
+        let out = unsafe { targets[task.weight].part(&task.bytes) };
+        pack::fill(&weights[task.weight], &pieces[task.weight], task.rows.clone(), out);
+        let bytes = task.bytes.len() as u64;
+        progress(done.fetch_add(bytes, Relaxed) + bytes, total);
+    });
+    Ok(())
+}
+
+/// Rows of one weight, and the bytes of its buffer that they and nothing else lie in.
+struct Task {
+    weight: usize,
+    rows: Range<usize>,
+    bytes: Range<usize>,
+}
+
+/// A buffer that several tasks write to.
+struct Target(*mut [u8]);
+
+// SAFETY: tasks write to disjoint parts.
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
+impl Target {
+    /// # Safety
+    /// The buffer is alive, and no two parts that are in use at once overlap.
+    #[allow(clippy::mut_from_ref, reason = "the caller vouches for disjoint parts")]
+    unsafe fn part(&self, bytes: &Range<usize>) -> &mut [u8] {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.0.len(), "a weight's layout lies in its buffer");
+        // SAFETY: in bounds by the assertion, unique by the contract.
+        unsafe { std::slice::from_raw_parts_mut(self.0.cast::<u8>().add(bytes.start), bytes.len()) }
+    }
+}
+
+/// Cuts a weight into tasks along its rows; panels stay whole.
+fn tasks(index: usize, weight: &Weight) -> Vec<Task> {
+    let (rows, cols) = weight.rows_cols();
+    let size = weight.dtype.size();
+    let (unit, row_bytes, last_bytes) = match weight.layout {
+        Layout::Rows { stride } => (1, stride * size, cols * size),
+        Layout::Panels { width, cols, .. } => (width, cols * size, cols * size),
+    };
+    let step = (TASK_BYTES / row_bytes.max(1)).next_multiple_of(unit).max(unit);
+    let task = |first: usize| {
+        let last = (first + step).min(rows);
+        let end = match weight.layout {
+            Layout::Rows { .. } => (last - 1) * row_bytes + last_bytes,
+            Layout::Panels { width, .. } => last.next_multiple_of(width) * row_bytes,
+        };
+        Task { weight: index, rows: first..last, bytes: first * row_bytes..end }
+    };
+    (0..rows).step_by(step).map(task).collect()
+}
+
+/// The pieces of every weight, or what is missing or wrong.
+fn resolve<'a>(weights: &'a [Weight], source: &'a dyn Source) -> Result<Vec<Vec<Piece<'a>>>, CheckpointError> {
+    let mut missing = BTreeSet::new();
+    let mut resolved = Vec::with_capacity(weights.len());
+    for weight in weights {
+        let (rows, cols) = weight.rows_cols();
+        let mut resolver = Resolver { source, rank: weight.shape.len(), pieces: Vec::new(), missing: &mut missing };
+        resolver.follow(&weight.expr, Window { rows: 0..rows, cols: 0..cols, at: (0, 0) })?;
+        resolved.push(resolver.pieces);
+    }
+    if missing.is_empty() {
+        Ok(resolved)
+    } else {
+        Err(CheckpointError::Missing { names: missing.into_iter().collect() })
+    }
+}
+
+/// A part of an expression's value, and where its first element goes in the weight.
+#[derive(Clone)]
+struct Window {
+    rows: Range<usize>,
+    cols: Range<usize>,
+    at: (usize, usize),
+}
+
+impl Window {
+    /// The same part, of a value that begins `offset` earlier along the axis and is `len` long: `None` if it lies outside.
+    fn within(&self, by_rows: bool, offset: usize, len: usize) -> Option<Window> {
+        let mut part = self.clone();
+        let (range, at) = if by_rows { (&mut part.rows, &mut part.at.0) } else { (&mut part.cols, &mut part.at.1) };
+        let (start, end) = (range.start.max(offset), range.end.min(offset + len));
+        *at += start.saturating_sub(range.start);
+        *range = start.checked_sub(offset)?..end.checked_sub(offset)?;
+        (range.start < range.end).then_some(part)
+    }
+}
+
+/// Finds the tensors behind one weight. Shapes are sound: the artifact was checked.
+struct Resolver<'a, 'm> {
+    source: &'a dyn Source,
+    /// Dimensions of the weight and of every part of its expression.
+    rank: usize,
+    pieces: Vec<Piece<'a>>,
+    missing: &'m mut BTreeSet<String>,
+}
+
+impl<'a> Resolver<'a, '_> {
+    /// Goes down to the tensors that a window of an expression shows.
+    fn follow(&mut self, expr: &'a WeightExpr, mut window: Window) -> Result<(), CheckpointError> {
+        let by_rows = |axis: usize| self.rank == 2 && axis == 0;
+        match expr {
+            WeightExpr::Concat { axis, parts } => {
+                let (by_rows, mut offset) = (by_rows(*axis), 0);
+                for part in parts {
+                    let len = extent(part, *axis);
+                    if let Some(window) = window.within(by_rows, offset, len) {
+                        self.follow(part, window)?;
+                    }
+                    offset += len;
+                }
+                return Ok(());
+            }
+            WeightExpr::Slice { axis, start, of, .. } => {
+                let range = if by_rows(*axis) { &mut window.rows } else { &mut window.cols };
+                *range = range.start + start..range.end + start;
+                return self.follow(of, window);
+            }
+            WeightExpr::Const { values } => self.push(Tensor::Values(values), values.len(), window),
+            WeightExpr::Tensor { name, shape } => match self.source.tensor(name, shape) {
+                Ok(data) => self.push(data, shape[self.rank - 1], window),
+                Err(CheckpointError::Missing { names }) => self.missing.extend(names),
+                Err(error) => return Err(error),
+            },
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, data: Tensor<'a>, stride: usize, window: Window) {
+        self.pieces.push(Piece { data, stride, rows: window.rows, cols: window.cols, at: window.at });
+    }
+}
+
+/// Size of an expression's value along an axis.
+fn extent(expr: &WeightExpr, axis: usize) -> usize {
+    match expr {
+        WeightExpr::Tensor { shape, .. } => shape[axis],
+        WeightExpr::Concat { axis: along, parts } if *along == axis => {
+            parts.iter().map(|part| extent(part, axis)).sum()
+        }
+        WeightExpr::Concat { parts, .. } => extent(&parts[0], axis),
+        WeightExpr::Slice { axis: along, len, .. } if *along == axis => *len,
+        WeightExpr::Slice { of, .. } => extent(of, axis),
+        WeightExpr::Const { values } => values.len(),
+    }
+}
+
+/// A tensor that no weight uses means that the checkpoint is of another model than the artifact.
+fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
+    let mut used = BTreeSet::new();
+    weights.iter().for_each(|weight| collect_names(&weight.expr, &mut used));
+    let unused = source.names().into_iter().filter(|name| !used.contains(name) && !is_harmless(name, &used));
+    let names: Vec<String> = unused.map(str::to_owned).collect();
+    if names.is_empty() { Ok(()) } else { Err(CheckpointError::Unused { names }) }
+}
+
+/// What checkpoints hold beside their weights: tables that follow from the configuration, and the copy of the embedding
+/// that some writers store for a model whose head is tied to it. Hugging Face's loaders skip the same two.
+fn is_harmless(name: &str, used: &BTreeSet<&str>) -> bool {
+    name.ends_with("rotary_emb.inv_freq") || (name == "lm_head.weight" && used.contains("model.embed_tokens.weight"))
+}
+
+fn collect_names<'a>(expr: &'a WeightExpr, names: &mut BTreeSet<&'a str>) {
+    match expr {
+        WeightExpr::Tensor { name, .. } => _ = names.insert(name),
+        WeightExpr::Concat { parts, .. } => parts.iter().for_each(|part| collect_names(part, names)),
+        WeightExpr::Slice { of, .. } => collect_names(of, names),
+        WeightExpr::Const { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

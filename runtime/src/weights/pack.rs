@@ -1,0 +1,243 @@
+//! Conversion of numbers and packing into layouts.
+//!
+//! Both go run by run: up to [`RUN`] numbers of one row, converted (or, where the types agree, taken as they are) and then
+//! put in place. A panel's rows are walked run by run as well, so that the part of the panel being written stays in the
+//! first-level cache.
+use crate::checkpoint::{Float, Tensor};
+use atomc_artifact::manifest::{DType, Layout, Weight};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use std::ops::Range;
+
+/// Numbers in a run.
+const RUN: usize = 256;
+
+/// A rectangle of a tensor, and where it goes.
+#[derive(Clone, Debug)]
+pub(super) struct Piece<'a> {
+    pub data: Tensor<'a>,
+    /// Elements from one row of the tensor to the next.
+    pub stride: usize,
+    /// Rows and columns of the tensor; a vector is one row.
+    pub rows: Range<usize>,
+    pub cols: Range<usize>,
+    /// Row and column of the weight at which the first element goes.
+    pub at: (usize, usize),
+}
+
+impl Piece<'_> {
+    /// The row of the tensor that goes into a row of the weight.
+    #[inline(always)]
+    fn source_row(&self, row: usize) -> Option<usize> {
+        let row = row.checked_sub(self.at.0)? + self.rows.start;
+        (row < self.rows.end).then_some(row)
+    }
+}
+
+/// Fills rows of a weight. `out` is the part of its buffer that begins with the first of the rows. Padding is not written:
+/// it is zero from the start.
+pub(super) fn fill(weight: &Weight, pieces: &[Piece], rows: Range<usize>, out: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+    {
+        // SAFETY: the features are there.
+        return unsafe { fill_avx512(weight, pieces, rows, out) };
+    } else if is_x86_feature_detected!("avx2") {
+        // SAFETY: the feature is there.
+        return unsafe { fill_avx2(weight, pieces, rows, out) };
+    }
+    fill_any(weight, pieces, rows, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+fn fill_avx512(weight: &Weight, pieces: &[Piece], rows: Range<usize>, out: &mut [u8]) {
+    fill_any(weight, pieces, rows, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn fill_avx2(weight: &Weight, pieces: &[Piece], rows: Range<usize>, out: &mut [u8]) {
+    fill_any(weight, pieces, rows, out);
+}
+
+/// The loops are inlined into each caller and vectorised for it.
+#[inline(always)]
+fn fill_any(weight: &Weight, pieces: &[Piece], rows: Range<usize>, out: &mut [u8]) {
+    let first = rows.start;
+    let mut stage = Stage::new(weight.dtype);
+    match weight.layout {
+        Layout::Rows { stride } => {
+            for (row, piece) in rows.flat_map(|row| pieces.iter().map(move |piece| (row, piece))) {
+                fill_row(piece, row, &mut stage, out, (row - first) * stride);
+            }
+        }
+        Layout::Panels { width, group, cols, .. } => {
+            let panels = Panels { width, group, panel: width * cols, size: weight.dtype.size() };
+            for start in rows.clone().step_by(width) {
+                let panel = &mut out[(start - first) / width * panels.panel * panels.size..];
+                for piece in pieces {
+                    panels.fill(piece, start..rows.end.min(start + width), &mut stage, panel);
+                }
+            }
+        }
+    }
+}
+
+/// One row of a piece into a row that begins at element `start` of `out`.
+#[inline(always)]
+fn fill_row(piece: &Piece, row: usize, stage: &mut Stage, out: &mut [u8], start: usize) {
+    let Some(source) = piece.source_row(row) else { return };
+    let size = stage.to.size();
+    let at = source * piece.stride + piece.cols.start;
+    let out = &mut out[(start + piece.at.1) * size..][..piece.cols.len() * size];
+    if let Some(bytes) = stage.same(&piece.data, at, piece.cols.len()) {
+        return out.copy_from_slice(bytes);
+    }
+    for (index, out) in out.chunks_mut(RUN * size).enumerate() {
+        out.copy_from_slice(stage.run(&piece.data, at + index * RUN, out.len() / size));
+    }
+}
+
+/// The measures of [`Layout::Panels`], `panel` being the elements of a whole panel.
+struct Panels {
+    width: usize,
+    group: usize,
+    panel: usize,
+    size: usize,
+}
+
+impl Panels {
+    /// The part of one panel that comes from one piece.
+    #[inline(always)]
+    fn fill(&self, piece: &Piece, rows: Range<usize>, stage: &mut Stage, panel: &mut [u8]) {
+        let first = rows.start;
+        for skip in (0..piece.cols.len()).step_by(RUN) {
+            let len = RUN.min(piece.cols.len() - skip);
+            for row in rows.clone() {
+                let Some(source) = piece.source_row(row) else { continue };
+                let run = stage.run(&piece.data, source * piece.stride + piece.cols.start + skip, len);
+                self.scatter(run, row - first, piece.at.1 + skip, panel);
+            }
+        }
+    }
+
+    /// Puts a run in its place: whole groups at once, the ends that share a group with another run one by one.
+    #[inline(always)]
+    fn scatter(&self, run: &[u8], row: usize, col: usize, panel: &mut [u8]) {
+        let (size, group) = (self.size, self.group);
+        let len = run.len() / size;
+        let head = (col.next_multiple_of(group) - col).min(len);
+        let whole = (len - head) / group * group;
+        let place = |col: usize| ((col / group * self.width + row) * group + col % group) * size;
+        for i in (0..head).chain(head + whole..len) {
+            panel[place(col + i)..][..size].copy_from_slice(&run[i * size..][..size]);
+        }
+        if whole > 0 {
+            let run = &run[head * size..(head + whole) * size];
+            let (out, step) = (&mut panel[place(col + head)..], self.width * group * size);
+            match group * size {
+                2 => spread::<2>(run, out, step),
+                4 => spread::<4>(run, out, step),
+                8 => spread::<8>(run, out, step),
+                16 => spread::<16>(run, out, step),
+                bytes => run
+                    .chunks_exact(bytes)
+                    .enumerate()
+                    .for_each(|(i, group)| out[i * step..][..bytes].copy_from_slice(group)),
+            }
+        }
+    }
+}
+
+/// Puts every `BYTES` bytes of the run `step` bytes after the last.
+#[inline(always)]
+fn spread<const BYTES: usize>(run: &[u8], out: &mut [u8], step: usize) {
+    for (out, group) in out.chunks_mut(step).zip(run.as_chunks::<BYTES>().0) {
+        out[..BYTES].copy_from_slice(group);
+    }
+}
+
+/// Where a run is converted on its way.
+struct Stage {
+    to: DType,
+    floats: [f32; RUN],
+    halves: [u16; RUN],
+    bytes: [u8; RUN * 4],
+}
+
+impl Stage {
+    fn new(to: DType) -> Stage {
+        Stage { to, floats: [0.0; RUN], halves: [0; RUN], bytes: [0; RUN * 4] }
+    }
+
+    /// The bytes themselves, where the tensor has the weight's type.
+    #[inline(always)]
+    fn same<'a>(&self, data: &Tensor<'a>, first: usize, len: usize) -> Option<&'a [u8]> {
+        match (data, self.to) {
+            (Tensor::Bytes { float: Float::BF16, bytes }, DType::BF16)
+            | (Tensor::Bytes { float: Float::F16, bytes }, DType::F16) => Some(&bytes[first * 2..][..len * 2]),
+            (Tensor::Bytes { float: Float::F32, bytes }, DType::F32) => Some(&bytes[first * 4..][..len * 4]),
+            _ => None,
+        }
+    }
+
+    /// A run in the weight's type. Rounds to nearest, ties to even; 64-bit numbers are rounded to 32 bits first.
+    #[inline(always)]
+    fn run<'a>(&'a mut self, data: &Tensor<'a>, first: usize, len: usize) -> &'a [u8] {
+        if let Some(bytes) = self.same(data, first, len) {
+            return bytes;
+        }
+        let floats = &mut self.floats[..len];
+        read(data, first, floats);
+        let bytes = &mut self.bytes[..len * self.to.size()];
+        let halves = &mut self.halves[..len];
+        match self.to {
+            DType::BF16 => {
+                halves.iter_mut().zip(floats).for_each(|(half, &mut float)| *half = bf16::from_f32(float).to_bits())
+            }
+            DType::F16 => {
+                let mut rounded = [f16::ZERO; RUN];
+                rounded[..len].convert_from_f32_slice(floats);
+                halves.iter_mut().zip(&rounded).for_each(|(half, rounded)| *half = rounded.to_bits());
+            }
+            // The artifact's check admits no weight of integers, and 32-bit floats are stored as they are.
+            DType::F32 | DType::I32 => {
+                bytes.as_chunks_mut().0.iter_mut().zip(floats).for_each(|(out, float)| *out = float.to_le_bytes());
+                return bytes;
+            }
+        }
+        bytes.as_chunks_mut().0.iter_mut().zip(halves).for_each(|(out, half)| *out = half.to_le_bytes());
+        bytes
+    }
+}
+
+/// Reads numbers of any kind as 32-bit floats.
+#[inline(always)]
+fn read(data: &Tensor, first: usize, out: &mut [f32]) {
+    let len = out.len();
+    match *data {
+        Tensor::Values(values) => out.copy_from_slice(&values[first..][..len]),
+        Tensor::Random(stream) => (first as u64..).zip(out).for_each(|(index, out)| *out = stream.at(index)),
+        Tensor::Bytes { float, bytes } => {
+            let bytes = &bytes[first * float.size()..][..len * float.size()];
+            match float {
+                Float::BF16 => each(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
+                Float::F16 => {
+                    let mut halves = [f16::ZERO; RUN];
+                    halves.iter_mut().zip(bytes.as_chunks().0).for_each(|(half, &b)| *half = f16::from_le_bytes(b));
+                    halves[..len].convert_to_f32_slice(out);
+                }
+                Float::F32 => each(bytes, out, f32::from_le_bytes),
+                Float::F64 => each(bytes, out, |b| f64::from_le_bytes(b) as f32),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn each<const N: usize>(bytes: &[u8], out: &mut [f32], read: impl Fn([u8; N]) -> f32) {
+    out.iter_mut().zip(bytes.as_chunks().0).for_each(|(out, &b)| *out = read(b));
+}

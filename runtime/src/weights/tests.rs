@@ -1,0 +1,310 @@
+use super::*;
+use crate::checkpoint::{Float, Random};
+use atomc_artifact::manifest::DType;
+use half::{bf16, f16};
+use std::collections::BTreeMap;
+
+/// Tensors by name, each of one type.
+#[derive(Default)]
+struct Map(BTreeMap<String, (Float, Vec<usize>, Vec<u8>)>);
+
+impl Map {
+    /// Element `i` is `i` plus `base`, in steps of an eighth.
+    fn with(mut self, name: &str, float: Float, shape: &[usize], base: f64) -> Map {
+        let value = |i: usize| base + i as f64 / 8.0;
+        let bytes = (0..shape.iter().product()).flat_map(|i| encode(value(i), float)).collect();
+        self.0.insert(name.to_owned(), (float, shape.to_vec(), bytes));
+        self
+    }
+}
+
+fn encode(value: f64, float: Float) -> Vec<u8> {
+    match float {
+        Float::BF16 => bf16::from_f64(value).to_le_bytes().to_vec(),
+        Float::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
+        Float::F32 => (value as f32).to_le_bytes().to_vec(),
+        Float::F64 => value.to_le_bytes().to_vec(),
+    }
+}
+
+impl Source for Map {
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
+        let (float, found, bytes) =
+            self.0.get(name).ok_or_else(|| CheckpointError::Missing { names: vec![name.to_owned()] })?;
+        assert_eq!(found, shape);
+        Ok(Tensor::Bytes { float: *float, bytes })
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.keys().map(String::as_str).collect()
+    }
+}
+
+fn tensor(name: &str, shape: &[usize]) -> WeightExpr {
+    WeightExpr::Tensor { name: name.into(), shape: shape.to_vec() }
+}
+
+fn concat(axis: usize, parts: Vec<WeightExpr>) -> WeightExpr {
+    WeightExpr::Concat { axis, parts }
+}
+
+fn slice(axis: usize, start: usize, len: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Slice { axis, start, len, of: Box::new(of) }
+}
+
+fn weight(dtype: DType, shape: &[usize], layout: Layout, expr: WeightExpr) -> Weight {
+    let (rows, cols) = if let [rows, cols] = *shape { (rows, cols) } else { (1, shape[0]) };
+    let elements = match layout {
+        Layout::Rows { stride } => (rows - 1) * stride + cols,
+        Layout::Panels { rows, cols, .. } => rows * cols,
+    };
+    Weight { name: "w".into(), dtype, shape: shape.to_vec(), layout, bytes: elements * dtype.size(), expr }
+}
+
+fn panels(width: usize, group: usize, shape: &[usize; 2]) -> Layout {
+    Layout::Panels { width, group, rows: shape[0].next_multiple_of(width), cols: shape[1].next_multiple_of(group) }
+}
+
+fn load_one(weight: &Weight, source: &dyn Source) -> Result<Vec<u8>, CheckpointError> {
+    let mut buffers = vec![Buffer::new(weight.bytes).unwrap()];
+    load(std::slice::from_ref(weight), &mut buffers, source, &mut Pool::new(3).unwrap(), &|_, _| ())?;
+    Ok(buffers[0].as_slice().to_vec())
+}
+
+/// The value of an expression, the slow and obvious way: rows of numbers.
+fn evaluate(expr: &WeightExpr, source: &dyn Source) -> Vec<Vec<f32>> {
+    match expr {
+        WeightExpr::Const { values } => vec![values.clone()],
+        WeightExpr::Tensor { name, shape } => {
+            let Tensor::Bytes { float, bytes } = source.tensor(name, shape).unwrap() else { panic!("bytes") };
+            let decode = |b: &[u8]| match float {
+                Float::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+                Float::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
+                Float::F32 => f32::from_le_bytes(b.try_into().unwrap()),
+                Float::F64 => f64::from_le_bytes(b.try_into().unwrap()) as f32,
+            };
+            let values: Vec<f32> = bytes.chunks_exact(float.size()).map(decode).collect();
+            values.chunks_exact(*shape.last().unwrap()).map(<[f32]>::to_vec).collect()
+        }
+        WeightExpr::Concat { axis, parts } => {
+            let parts: Vec<_> = parts.iter().map(|part| evaluate(part, source)).collect();
+            if *axis == 0 && is_matrix(expr) {
+                parts.concat()
+            } else {
+                (0..parts[0].len()).map(|row| parts.iter().flat_map(|part| part[row].clone()).collect()).collect()
+            }
+        }
+        WeightExpr::Slice { axis, start, len, of } => {
+            let value = evaluate(of, source);
+            if *axis == 0 && is_matrix(expr) {
+                value[*start..start + len].to_vec()
+            } else {
+                value.iter().map(|row| row[*start..start + len].to_vec()).collect()
+            }
+        }
+    }
+}
+
+fn is_matrix(expr: &WeightExpr) -> bool {
+    match expr {
+        WeightExpr::Const { .. } => false,
+        WeightExpr::Tensor { shape, .. } => shape.len() == 2,
+        WeightExpr::Concat { parts, .. } => is_matrix(&parts[0]),
+        WeightExpr::Slice { of, .. } => is_matrix(of),
+    }
+}
+
+/// The buffer as the manifest's formula describes it.
+fn reference(weight: &Weight, source: &dyn Source) -> Vec<u8> {
+    let size = weight.dtype.size();
+    let mut out = vec![0; weight.bytes];
+    for (r, row) in evaluate(&weight.expr, source).iter().enumerate() {
+        for (c, &value) in row.iter().enumerate() {
+            let at = match weight.layout {
+                Layout::Rows { stride } => r * stride + c,
+                Layout::Panels { width, group, cols, .. } => {
+                    ((r / width) * (cols / group) + c / group) * width * group + (r % width) * group + c % group
+                }
+            };
+            let float = match weight.dtype {
+                DType::BF16 => Float::BF16,
+                DType::F16 => Float::F16,
+                _ => Float::F32,
+            };
+            out[at * size..][..size].copy_from_slice(&encode(f64::from(value), float));
+        }
+    }
+    out
+}
+
+#[track_caller]
+fn agrees(weight: &Weight, source: &dyn Source) {
+    assert_eq!(load_one(weight, source).unwrap(), reference(weight, source), "{weight:?}");
+}
+
+#[test]
+fn layouts_and_types() {
+    let shapes: [[usize; 2]; 5] = [[1, 1], [16, 64], [37, 51], [5, 700], [130, 18]];
+    for shape in shapes {
+        for from in [Float::BF16, Float::F16, Float::F32, Float::F64] {
+            let source = Map::default().with("t", from, &shape, -3.0);
+            for to in [DType::BF16, DType::F16, DType::F32] {
+                let mut layouts = vec![Layout::Rows { stride: shape[1] }, Layout::Rows { stride: shape[1] + 13 }];
+                layouts.extend(
+                    [(16, 2), (8, 1), (1, 4), (3, 5), (32, 8), (16, 64)]
+                        .map(|(width, group)| panels(width, group, &shape)),
+                );
+                for layout in layouts {
+                    agrees(&weight(to, &shape, layout, tensor("t", &shape)), &source);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn expressions() {
+    let source = Map::default()
+        .with("q", Float::BF16, &[40, 24], 0.0)
+        .with("k", Float::F32, &[9, 24], 1000.0)
+        .with("wide", Float::BF16, &[49, 301], -7.0)
+        .with("bias", Float::F16, &[30], 5.0);
+    let rows =
+        || concat(0, vec![tensor("q", &[40, 24]), slice(0, 2, 6, tensor("k", &[9, 24])), tensor("q", &[40, 24])]);
+    let both =
+        || concat(1, vec![concat(0, vec![tensor("q", &[40, 24]), tensor("k", &[9, 24])]), tensor("wide", &[49, 301])]);
+    let cut = || slice(1, 3, 299, slice(0, 7, 40, both()));
+    let cases = [
+        (vec![86, 24], rows()),
+        (vec![49, 325], both()),
+        (vec![40, 299], cut()),
+        (vec![35, 24], slice(0, 20, 35, rows())),
+        (vec![13, 5], slice(0, 37, 13, slice(1, 1, 5, rows()))),
+    ];
+    for (shape, expr) in cases {
+        let shape: [usize; 2] = shape.try_into().unwrap();
+        for layout in [Layout::Rows { stride: shape[1] }, panels(16, 2, &shape), panels(8, 4, &shape)] {
+            for to in [DType::BF16, DType::F32] {
+                let weight = weight(to, &shape, layout, expr.clone());
+                assert_eq!(load_part(&weight, &source), reference(&weight, &source), "{weight:?}");
+            }
+        }
+    }
+    let vector = concat(
+        0,
+        vec![
+            slice(0, 3, 20, tensor("bias", &[30])),
+            WeightExpr::Const { values: vec![1.5, -2.25] },
+            tensor("bias", &[30]),
+        ],
+    );
+    let weight = weight(DType::F32, &[52], Layout::Rows { stride: 52 }, vector);
+    assert_eq!(load_part(&weight, &source), reference(&weight, &source));
+}
+
+/// Fills a weight that uses only some of a source.
+fn load_part(weight: &Weight, source: &dyn Source) -> Vec<u8> {
+    let mut out = vec![0; weight.bytes];
+    let pieces = resolve(std::slice::from_ref(weight), source).unwrap();
+    for task in tasks(0, weight) {
+        pack::fill(weight, &pieces[0], task.rows, &mut out[task.bytes]);
+    }
+    out
+}
+
+#[test]
+fn tasks_cover_large_weights_once() {
+    for layout in [Layout::Rows { stride: 2048 }, panels(16, 2, &[5000, 2048])] {
+        let shape = [5000, 2048];
+        let weight = weight(DType::BF16, &shape, layout, tensor("t", &shape));
+        let tasks = tasks(0, &weight);
+        assert!(tasks.len() > 10);
+        assert!(
+            tasks
+                .windows(2)
+                .all(|pair| pair[0].rows.end == pair[1].rows.start && pair[0].bytes.end == pair[1].bytes.start)
+        );
+        assert_eq!(
+            (tasks[0].bytes.start, tasks.last().unwrap().bytes.end, tasks.last().unwrap().rows.end),
+            (0, weight.bytes, 5000)
+        );
+        agrees(&weight, &Map::default().with("t", Float::BF16, &shape, 0.0));
+    }
+}
+
+#[test]
+fn rounds_to_nearest_even() {
+    let values: Vec<f32> = vec![1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, -1e-40, 3.4e38, f32::INFINITY, 70000.0];
+    for (dtype, expect) in [
+        (DType::BF16, [0x3f80, 0x3f82, 0x8001, 0x7f80, 0x7f80, 0x4789]),
+        (DType::F16, [0x3c04, 0x3c0c, 0x8000, 0x7c00, 0x7c00, 0x7c00]),
+    ] {
+        let bytes = load_one(
+            &weight(dtype, &[6], Layout::Rows { stride: 6 }, WeightExpr::Const { values: values.clone() }),
+            &Map::default(),
+        )
+        .unwrap();
+        let found: Vec<u16> = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+        assert_eq!(found, expect);
+    }
+}
+
+#[test]
+fn random_weights_do_not_depend_on_layout() {
+    let shape = [100, 301];
+    let rows =
+        load_one(&weight(DType::F32, &shape, Layout::Rows { stride: 301 }, tensor("t", &shape)), &Random { seed: 5 })
+            .unwrap();
+    let packed =
+        load_one(&weight(DType::F32, &shape, panels(16, 1, &shape), tensor("t", &shape)), &Random { seed: 5 }).unwrap();
+    let value = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes[at * 4..][..4].try_into().unwrap());
+    for (r, c) in [(0, 0), (17, 300), (99, 1), (50, 150)] {
+        assert_eq!(value(&rows, r * 301 + c), value(&packed, (r / 16 * 301 + c) * 16 + r % 16));
+    }
+}
+
+#[test]
+fn missing_and_unused_tensors_change_nothing() {
+    let source = Map::default().with("a", Float::BF16, &[4], 1.0).with("left", Float::BF16, &[1], 0.0).with(
+        "over",
+        Float::BF16,
+        &[1],
+        0.0,
+    );
+    let vector = |name: &str| weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(name, &[4]));
+    let mut buffers: Vec<Buffer> = (0..3).map(|_| Buffer::new(8).unwrap()).collect();
+    let mut message = |names: [&str; 3]| {
+        let error =
+            load(&names.map(vector), &mut buffers, &source, &mut Pool::new(1).unwrap(), &|_, _| ()).unwrap_err();
+        assert!(buffers.iter().all(|buffer| buffer.as_slice() == [0; 8]));
+        error.to_string()
+    };
+    assert_eq!(message(["a", "y", "x"]), "the checkpoint lacks 2 tensors that the model needs: x, y");
+    assert_eq!(message(["a", "a", "a"]), "the checkpoint has 2 tensors that the model does not use: left, over");
+}
+
+#[test]
+fn harmless_tensors_may_stay() {
+    let embedding = weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor("model.embed_tokens.weight", &[4]));
+    let source = || Map::default().with("model.embed_tokens.weight", Float::BF16, &[4], 1.0);
+    let inv_freq = source().with("model.layers.0.self_attn.rotary_emb.inv_freq", Float::F32, &[8], 0.0);
+    load_one(&embedding, &inv_freq).unwrap();
+    load_one(&embedding, &source().with("lm_head.weight", Float::BF16, &[4], 1.0)).unwrap();
+    load_one(&embedding, &source().with("lm_head.bias", Float::BF16, &[4], 1.0)).unwrap_err();
+}
+
+#[test]
+fn reports_progress() {
+    let shape = [3000, 1024];
+    let weight = weight(DType::BF16, &shape, Layout::Rows { stride: 1024 }, tensor("t", &shape));
+    let last = std::sync::Mutex::new(Vec::new());
+    let mut buffers = [Buffer::new(weight.bytes).unwrap()];
+    load(&[weight], &mut buffers, &Random { seed: 1 }, &mut Pool::new(2).unwrap(), &|done, total| {
+        last.lock().unwrap().push((done, total))
+    })
+    .unwrap();
+    let reports = last.into_inner().unwrap();
+    let total = 3000 * 1024 * 2;
+    assert_eq!((reports[0], *reports.iter().max().unwrap()), ((0, total), (total, total)));
+    assert!(reports.len() > 4);
+}
