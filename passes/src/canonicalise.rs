@@ -93,7 +93,13 @@ mod tests {
             %4 = reshape %3 {shape = [T, 8]} : bf16[T, 8]
             return %3, %4
         }";
-        insta::assert_snapshot!(check("canonicalise", text), @"");
+        insta::assert_snapshot!(check("canonicalise", text), @"
+        graph @g(%x: bf16[T, 16]) {
+          %0 = slice %x {axis = 1, start = 8, len = 8} : bf16[T, 8]
+          %1 = reshape %0 {shape = [T, 4, 2]} : bf16[T, 4, 2]
+          return %1, %0
+        }
+        ");
     }
 
     #[test]
@@ -105,7 +111,11 @@ mod tests {
             %3 = reshape %2 {shape = [T, 8]} : bf16[T, 8]
             return %3
         }";
-        insta::assert_snapshot!(check("canonicalise", text), @"");
+        insta::assert_snapshot!(check("canonicalise", text), @"
+        graph @g(%x: bf16[T, 8]) {
+          return %x
+        }
+        ");
     }
 
     #[test]
@@ -118,6 +128,13 @@ mod tests {
             %4 = slice %1 {axis = 1, start = 2, len = 4} : bf16[T, 4]
             return %2, %3, %4
         }";
-        insta::assert_snapshot!(check("canonicalise", text), @"");
+        insta::assert_snapshot!(check("canonicalise", text), @"
+        graph @g(%x: bf16[T, 4], %y: bf16[T, 8]) {
+          %0 = slice %x {axis = 1, start = 2, len = 2} : bf16[T, 2]
+          %1 = concat %x, %y, %x {axis = 1} : bf16[T, 16]
+          %2 = slice %1 {axis = 1, start = 2, len = 4} : bf16[T, 4]
+          return %y, %0, %2
+        }
+        ");
     }
 }

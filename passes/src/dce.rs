@@ -26,6 +26,11 @@ mod tests {
             %1 = gelu %0 : f32[T, 4]
             return %0
         }";
-        insta::assert_snapshot!(check("dce", text), @"");
+        insta::assert_snapshot!(check("dce", text), @"
+        graph @g(%x: f32[T, 4], %y: f32[T, 4]) {
+          %0 = silu %x : f32[T, 4]
+          return %0
+        }
+        ");
     }
 }

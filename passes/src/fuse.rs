@@ -101,3 +101,6 @@ impl<'a> Regions<'a> {
         self.order.iter().copied().filter(|&id| test(self.graph.op(id))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

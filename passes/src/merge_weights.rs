@@ -111,7 +111,21 @@ mod tests {
             %7 = add %5, %6 : bf16[T, 4] // l.0.attn.k
             return %3, %7
         }"#;
-        insta::assert_snapshot!(check("merge_weights", text), @"");
+        insta::assert_snapshot!(check("merge_weights", text), @r#"
+        graph @g(%x: bf16[T, 8]) {
+          %0 = weight {name = "q.weight"} : bf16[8, 8]
+          %1 = weight {name = "k.weight"} : bf16[4, 8]
+          %2 = concat %0, %1 {axis = 0} : bf16[12, 8] // l.0.attn
+          %3 = linear %x, %2 {out = bf16} : bf16[T, 12] // l.0.attn
+          %4 = weight {name = "q.bias"} : bf16[8]
+          %5 = weight {name = "k.bias"} : bf16[4]
+          %6 = concat %4, %5 {axis = 0} : bf16[12] // l.0.attn
+          %7 = add %3, %6 : bf16[T, 12] // l.0.attn
+          %8 = slice %7 {axis = 1, start = 0, len = 8} : bf16[T, 8] // l.0.attn.q
+          %9 = slice %7 {axis = 1, start = 8, len = 4} : bf16[T, 4] // l.0.attn.k
+          return %8, %9
+        }
+        "#);
     }
 
     #[test]
@@ -125,7 +139,36 @@ mod tests {
             %5 = linear %x, %4 {out = bf16} : bf16[T, 4]
             return %3, %5
         }"#;
-        insta::assert_snapshot!(check("merge_weights", text), @"");
+        insta::assert_snapshot!(check("merge_weights", text), @r#"
+        graph @g(%x: bf16[T, 8]) {
+          %0 = weight {name = "q.weight"} : bf16[8, 8]
+          %1 = weight {name = "k.weight"} : bf16[4, 8]
+          %2 = concat %0, %1 {axis = 0} : bf16[12, 8]
+          %3 = linear %x, %2 {out = bf16} : bf16[T, 12]
+          %4 = slice %3 {axis = 1, start = 0, len = 8} : bf16[T, 8]
+          %5 = weight {name = "q.bias"} : bf16[8]
+          %6 = add %4, %5 : bf16[T, 8]
+          %7 = slice %3 {axis = 1, start = 8, len = 4} : bf16[T, 4]
+          return %6, %7
+        }
+        "#);
+    }
+
+    #[test]
+    fn a_bias_is_left_where_the_product_is_needed_without() {
+        let text = r#"graph @g(%x: bf16[T, 8]) {
+            %0 = weight {name = "a"} : bf16[4, 8]
+            %1 = linear %x, %0 {out = bf16} : bf16[T, 4]
+            %2 = weight {name = "b"} : bf16[4]
+            %3 = add %1, %2 : bf16[T, 4]
+            %4 = weight {name = "c"} : bf16[4, 8]
+            %5 = linear %x, %4 {out = bf16} : bf16[T, 4]
+            %6 = weight {name = "d"} : bf16[4]
+            %7 = add %5, %6 : bf16[T, 4]
+            return %1, %3, %7
+        }"#;
+        let after = check("merge_weights", text);
+        assert_eq!((after.matches("= linear").count(), after.matches("= add").count()), (1, 2), "{after}");
     }
 
     #[test]

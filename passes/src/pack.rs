@@ -66,7 +66,15 @@ mod tests {
             %2 = linear %1, %0 {out = f32} : f32[T, 16] // lm_head
             return %2
         }"#;
-        insta::assert_snapshot!(check("pack", text), @"");
+        insta::assert_snapshot!(check("pack", text), @r#"
+        graph @g(%ids: i32[T]) {
+          %0 = weight {name = "embed"} : bf16[16, 8] // embed
+          %1 = pack %0 : bf16[16, 8]@panels // embed
+          %2 = gather %1, %ids : bf16[T, 8]
+          %3 = linear %2, %1 {out = f32} : f32[T, 16] // lm_head
+          return %3
+        }
+        "#);
     }
 
     #[test]

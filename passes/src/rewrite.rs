@@ -10,7 +10,6 @@
 mod pattern;
 mod rules;
 
-use std::collections::HashSet;
 use std::fmt;
 
 use atomc_ir::{Diagnostic, Graph, NodeId};
@@ -21,14 +20,15 @@ pub use rules::{RULES, Rule};
 
 pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     let rules: Vec<Prepared> = RULES.iter().map(Prepared::new).collect();
-    let mut gone = HashSet::new();
+    let mut changed = false;
     for id in graph.order() {
         let mut root = id;
-        while let Some(made) = rules.iter().find_map(|r| r.apply(graph, root, &mut gone)) {
+        while let Some(made) = rules.iter().find_map(|r| r.apply(graph, root)) {
             root = made;
+            changed = true;
         }
     }
-    Ok((!gone.is_empty()).into())
+    Ok(changed.into())
 }
 
 /// What one rule thinks of one node.
@@ -52,11 +52,10 @@ impl fmt::Display for Explanation {
 /// For each rule and each node that could be its root, in order: whether it would fire on the graph as it is, or why not.
 pub fn explain(graph: &Graph) -> Vec<Explanation> {
     let rules: Vec<Prepared> = RULES.iter().map(Prepared::new).collect();
-    let gone = HashSet::new();
     let mut all = Vec::new();
     for root in graph.order() {
         for r in rules.iter().filter(|r| r.find.roots_at(graph, root)) {
-            let why_not = r.find.matched(graph, root, &gone).and_then(|m| r.make.fits(graph, root, &m)).err();
+            let why_not = r.find.matched(graph, root).and_then(|m| r.make.fits(graph, root, &m)).err();
             all.push(Explanation { rule: r.name, root, location: graph.location(root).to_string(), why_not });
         }
     }
@@ -75,17 +74,16 @@ impl Prepared {
         Prepared { name: rule.name, find: Pattern::new(rule.find), make: Pattern::new(rule.make) }
     }
 
-    /// Fires at `root` if it can; gives the new root. The nodes that it replaces are added to `gone`.
-    fn apply(&self, graph: &mut Graph, root: NodeId, gone: &mut HashSet<NodeId>) -> Option<NodeId> {
+    /// Fires at `root` if it can; gives the new root.
+    fn apply(&self, graph: &mut Graph, root: NodeId) -> Option<NodeId> {
         if !self.find.roots_at(graph, root) {
             return None;
         }
-        let found = self.find.matched(graph, root, gone).ok()?;
+        let found = self.find.matched(graph, root).ok()?;
         self.make.fits(graph, root, &found).ok()?;
         let made = self.make.build(graph, root, &found);
         graph.replace_uses(root.into(), made);
         tracing::trace!(rule = self.name, at = graph.location(root), "fires");
-        gone.extend(found.nodes);
         Some(made.node)
     }
 }

@@ -122,7 +122,21 @@ mod tests {
             %9 = silu %8 : bf16[T, 8]
             return %9, %4, %6
         }"#;
-        insta::assert_snapshot!(check("split", text), @"");
+        insta::assert_snapshot!(check("split", text), @"
+        graph @g(%x: bf16[T, 16], %table: f32[T, 4], %kv0: cache<bf16, 1, 4>, %batch: batch) {
+          %0 = silu %x : bf16[T, 16] #0
+          %1 = slice %0 {axis = 1, start = 0, len = 8} : bf16[T, 8] #1
+          %2 = reshape %1 {shape = [T, 2, 4]} : bf16[T, 2, 4] #1
+          %3 = rope %2, %table : bf16[T, 2, 4] #1
+          %4 = slice %0 {axis = 1, start = 8, len = 4} : bf16[T, 4] #0
+          %5 = reshape %4 {shape = [T, 1, 4]} : bf16[T, 1, 4] #1
+          %6 = kv_write %kv0, %5, %5, %batch : cache<bf16, 1, 4> #1
+          %7 = attention %3, %6, %batch {scale = 0.5, window = 0} : bf16[T, 2, 4] #1
+          %8 = reshape %7 {shape = [T, 8]} : bf16[T, 8] #1
+          %9 = silu %8 : bf16[T, 8] #2
+          return %9, %4, %6
+        }
+        ");
     }
 
     #[test]
@@ -139,6 +153,19 @@ mod tests {
             %8 = attention %7, %6, %batch {scale = 0.5, window = 0} : bf16[T, 2, 4]
             return %8
         }"#;
-        insta::assert_snapshot!(check("split", text), @"");
+        insta::assert_snapshot!(check("split", text), @r#"
+        graph @g(%x: bf16[T, 8], %kv0: cache<bf16, 2, 4>, %batch: batch) {
+          %0 = weight {name = "w"} : bf16[8, 8]
+          %1 = pack %0 : bf16[8, 8]@panels
+          %2 = linear %x, %1 {out = bf16} : bf16[T, 8] #0
+          %3 = weight {name = "b"} : bf16[8]
+          %4 = add %2, %3 : bf16[T, 8] #0
+          %5 = reshape %4 {shape = [T, 2, 4]} : bf16[T, 2, 4] #1
+          %6 = kv_write %kv0, %5, %5, %batch : cache<bf16, 2, 4> #1
+          %7 = attention %5, %6, %batch {scale = 0.5, window = 0} : bf16[T, 2, 4] #1
+          %8 = attention %7, %6, %batch {scale = 0.5, window = 0} : bf16[T, 2, 4] #3
+          return %8
+        }
+        "#);
     }
 }

@@ -19,9 +19,9 @@ pub fn claim(regions: &mut Regions, bucket: Bucket) {
                 regions.add(Family::AttendOne, boundary, segment);
             }
             Bucket::Any { .. } => {
+                // Only the reshape of its result follows a boundary in its own segment.
                 let reader = regions.sole_reader(boundary.into());
-                let own = |&id: &NodeId| regions.may_join(id, graph.segment(boundary));
-                let reshape = reader.filter(|id| matches!(graph.op(*id), Op::Reshape { .. })).filter(own);
+                let reshape = reader.filter(|&id| regions.may_join(id, graph.segment(boundary)));
                 regions.add(Family::AttendMany, boundary, [boundary].into_iter().chain(reshape).collect());
             }
         }

@@ -86,28 +86,37 @@ fn levels(r: &Regions, lead: &HashMap<NodeId, Dim>) -> HashMap<NodeId, usize> {
     let mut of_region = vec![0; r.regions.len()];
     let mut of_free: HashMap<NodeId, usize> = HashMap::new();
     // A region's level is known once all of it was seen, which may be after its first reader: then another round settles.
-    loop {
-        let mut changed = false;
-        for &id in r.order.iter().filter(|&&id| r.owner.contains_key(&id) || lead.contains_key(&id)) {
-            let own = r.owner.get(&id);
-            let level = |v: Value| match (r.owner.get(&v.node), of_free.get(&v.node)) {
-                (Some(region), _) if own == Some(region) => 0,
-                (Some(&region), _) => of_region[region] + 1,
-                (_, Some(&level)) => level + lead.get(&id).is_some_and(|&l| !is_row_of(r.graph, id, v, l)) as usize,
-                (None, None) => 0,
-            };
-            let level = r.graph.operands(id).into_iter().map(level).max().unwrap_or(0);
-            let slot = match own {
-                Some(&region) => &mut of_region[region],
-                None => of_free.entry(id).or_default(),
-            };
-            changed |= level > *slot;
-            *slot = level.max(*slot);
-        }
-        if !changed {
-            return of_free;
-        }
+    // Regions that wait for each other, which only a bug can make, never settle; the verifier shows that cycle.
+    let mut rounds = 0..r.regions.len() + 2;
+    while rounds.next().is_some() && raise(r, lead, &mut of_region, &mut of_free) {}
+    of_free
+}
+
+/// One round; whether any level rose.
+fn raise(
+    r: &Regions,
+    lead: &HashMap<NodeId, Dim>,
+    of_region: &mut [usize],
+    of_free: &mut HashMap<NodeId, usize>,
+) -> bool {
+    let mut rose = false;
+    for &id in r.order.iter().filter(|&&id| r.owner.contains_key(&id) || lead.contains_key(&id)) {
+        let own = r.owner.get(&id);
+        let level = |v: Value| match (r.owner.get(&v.node), of_free.get(&v.node)) {
+            (Some(region), _) if own == Some(region) => 0,
+            (Some(&region), _) => of_region[region] + 1,
+            (_, Some(&level)) => level + lead.get(&id).is_some_and(|&l| !is_row_of(r.graph, id, v, l)) as usize,
+            (None, None) => 0,
+        };
+        let level = r.graph.operands(id).into_iter().map(level).max().unwrap_or(0);
+        let slot = match own {
+            Some(&region) => &mut of_region[region],
+            None => of_free.entry(id).or_default(),
+        };
+        rose |= level > *slot;
+        *slot = level.max(*slot);
     }
+    rose
 }
 
 /// Disjoint sets of indices; the least index stands for its set.

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use atomc_ir::{Class, Family, NodeId, Op, Value, parse};
+use atomc_ir::{Family, NodeId, Op, parse};
 use proptest::prelude::*;
 
 use super::*;
@@ -67,26 +67,27 @@ proptest! {
 /// What every emitter relies on.
 fn form(graph: &Graph, id: NodeId) -> Result<(), String> {
     let Op::Kernel { family, body } = graph.op(id) else { unreachable!("kernels are kernels") };
-    let nodes: Vec<NodeId> = body.order().into_iter().filter(|&n| body.op(n).class() != Class::Source).collect();
-    let count = |test: fn(&Op) -> bool| nodes.iter().filter(|&&n| test(body.op(n))).count();
-    let contractions = count(|op| matches!(op, Op::Linear { .. }));
-    let boundaries = count(Op::is_boundary);
-    let want = match family {
+    let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(format!("{what}: {}", body.print())) };
+    let count = |test: fn(&Op) -> bool| body.ids().filter(|&n| test(body.op(n))).count();
+    let (contractions, boundaries) = match family {
         Family::Rows => (0, 0),
         Family::Matvec | Family::Matmul => (1, 0),
         Family::AttendOne | Family::AttendMany => (0, 1),
     };
-    let leads: BTreeSet<String> =
-        graph.types(id).iter().filter_map(|t| Some(t.as_tensor()?.shape.0[0].to_string())).collect();
-    let one_result = want.0 == 0 || graph.types(id).len() == 1;
-    let named = body
-        .inputs()
-        .iter()
-        .enumerate()
-        .all(|(i, v)| matches!(body.op(v.node), Op::Input { name } if *name == format!("a{i}")));
-    let distinct = graph.operands(id).iter().collect::<BTreeSet<&Value>>().len() == graph.operands(id).len();
-    let ok = (contractions, boundaries) == want && leads.len() <= 1 && one_result && named && distinct;
-    if ok { Ok(()) } else { Err(body.print()) }
+    check(count(|op| matches!(op, Op::Linear { .. })) == contractions, "contractions")?;
+    check(count(Op::is_boundary) == boundaries, "boundaries")?;
+    check(contractions == 0 || graph.types(id).len() == 1, "results of a contraction")?;
+    let leads = graph.types(id).iter().filter_map(|t| Some(t.as_tensor()?.shape.0[0].to_string()));
+    check(leads.collect::<BTreeSet<_>>().len() <= 1, "rows of the results")?;
+    let caches: Vec<bool> = graph.types(id).iter().map(|t| t.as_cache().is_some()).collect();
+    check(caches.is_sorted(), "tensors before caches")?;
+    let operands = graph.operands(id);
+    check(operands.iter().collect::<BTreeSet<_>>().len() == operands.len(), "operands")?;
+    let is_input = |n: NodeId| matches!(body.op(n), Op::Input { .. });
+    let inside = |n: NodeId| matches!(body.op(n), Op::Gather {}) && !is_input(body.operands(n)[0].node);
+    check(!body.ids().any(inside), "a table that is made where it is read")?;
+    let bare = |n: NodeId| body.location(n).is_empty() && body.segment(n).is_none();
+    check(body.ids().all(bare), "locations and segments")
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Patterns: small graphs without types, matched against a graph from a root upwards.
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use atomc_ir::{Graph, NodeId, Op, Type, Value, parse};
 
@@ -46,12 +46,12 @@ impl Pattern {
         graph.op(id).name() == self.graph.op(self.root()).name()
     }
 
-    /// What the pattern stands for at `root`, or why it does not fit. Readers in `gone` do not count.
-    pub fn matched(&self, graph: &Graph, root: NodeId, gone: &HashSet<NodeId>) -> Result<Match, String> {
+    /// What the pattern stands for at `root`, or why it does not fit.
+    pub fn matched(&self, graph: &Graph, root: NodeId) -> Result<Match, String> {
         let mut miss = Miss::default();
         let alternatives = self.bind(graph, self.root().into(), root.into(), Match::default(), &mut miss);
         for found in alternatives {
-            match found.nodes[1..].iter().find(|&&id| escapes(graph, id, &found, gone)) {
+            match found.nodes[1..].iter().find(|&&id| escapes(graph, id, &found)) {
                 None => return Ok(found),
                 Some(&id) => {
                     miss.note(found.nodes.len(), || format!("`{}` is also read elsewhere", graph.op(id).name()))
@@ -74,7 +74,8 @@ impl Pattern {
         }
         let have = graph.op(v.node);
         if have.key() != want.key() {
-            miss.note(so_far.nodes.len(), || format!("an operand is `{}`, not `{}`", have.key(), want.key()));
+            let name = |op: &Op| if have.name() == want.name() { op.key() } else { op.name().to_string() };
+            miss.note(so_far.nodes.len(), || format!("an operand is `{}`, not `{}`", name(have), name(want)));
             return vec![];
         }
         let mut start = so_far;
@@ -138,7 +139,6 @@ impl Miss {
 }
 
 /// Whether something outside of a match reads what a node inside of it makes.
-fn escapes(graph: &Graph, id: NodeId, found: &Match, gone: &HashSet<NodeId>) -> bool {
-    let outside = |user: &NodeId| !found.nodes.contains(user) && !gone.contains(user);
-    graph.is_output(id.into()) || graph.users(id.into()).iter().any(|(user, _)| outside(user))
+fn escapes(graph: &Graph, id: NodeId, found: &Match) -> bool {
+    graph.is_output(id.into()) || graph.users(id.into()).iter().any(|(user, _)| !found.nodes.contains(user))
 }

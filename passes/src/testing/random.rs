@@ -263,7 +263,7 @@ impl Random {
     /// Rows of the step, or of an embedding, which may be computed.
     fn gather(&mut self) {
         if self.below(2) == 0 {
-            let (x, rows) = (self.tokens(), self.rows);
+            let (x, rows) = (self.tokens(), [self.rows, self.ids][self.below(2)]);
             self.push(Op::Gather {}, &[x, rows]);
             return;
         }

@@ -7,7 +7,7 @@ use atomc_ir::{Diagnostic, Op, Value};
 
 use super::cache::{Cache, is_bf16};
 use super::code::{Code, Int, LANES, Ptr, Vector};
-use super::dot::Dot;
+use super::dot::{Dot, Walk};
 use super::kernel::Kernel;
 use super::math;
 use super::row::{At, Col, Operand, unsupported};
@@ -42,7 +42,7 @@ pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diag
     let a = Attention::new(&kernel)?;
     let block = a.block(TILE);
     let (first, end) = c.tasks();
-    let tiles = (c.arch.dot == Unit::Tiles && is_bf16(a.cache.ty)).then(|| Tiles::open(c));
+    let tiles = (c.arch.dot == Unit::Tiles && is_bf16(a.cache.ty)).then(|| Tiles::open(c, tile::ROWS));
     kernel.each(first, end, |task| {
         let (tile, query_head) = (c.div(task, a.heads), c.rem(task, a.heads));
         let entry = |i: usize| c.load_index(a.cache.batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
@@ -155,11 +155,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             0 => c.int(0),
             w => c.div(c.larger(c.sub(c.add(position, c.int(1)), c.int(w)), c.int(0)), tokens),
         };
-        c.repeat(first, c.add(c.div(last, tokens), c.int(1)), 1, |number| {
-            let at = self.cache.head(c, c.load_index(table, number), span.head);
+        let last = c.div(last, tokens);
+        c.repeat(first, c.add(last, c.int(1)), 1, |number| {
+            let place = |number| self.cache.head(c, c.load_index(table, number), span.head);
+            let at = place(number);
             let turn = Turn {
                 keys: c.at(self.cache.k, at),
                 values: c.at(self.cache.v, at),
+                next: c.sub(place(c.smaller(c.add(number, c.int(1)), last)), at),
                 first: c.mul(number, c.int(tokens)),
                 position,
                 per_row: span.per_row,
@@ -222,13 +225,19 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let queries: Vec<_> = rows.iter().map(|&r| self.row(block.query, r, l.dim * size)).collect();
         let panels: Vec<_> =
             (0..l.block_tokens / LANES).map(|p| c.at(turn.keys, c.int(p * LANES * l.dim * size))).collect();
-        let scores = self.dot.sums(c, &queries, &panels, (c.int(l.dim / l.group), self.dot.step(c), 1));
+        let scores = self.dot.sums(
+            c,
+            &queries,
+            &panels,
+            Walk { count: l.dim / l.group, step: self.dot.step(c), unroll: 1, ahead: Some(turn.next) },
+        );
         let shrink: Vec<_> = rows.iter().zip(&scores).map(|(&r, s)| self.soften(block, r, s, turn)).collect();
         let weights: Vec<_> = rows.iter().map(|&r| self.row(block.weight, r, l.block_tokens * size)).collect();
         c.repeat(c.int(0), c.int(l.dim), LANES, |col| {
             let values = c.at(turn.values, c.mul(col, c.int(c.arch.memory.group_bytes)));
             let step = l.dim * l.group * size;
-            let sums = self.dot.sums(c, &weights, &[values], (c.int(l.block_tokens / l.group), step, 1));
+            let walk = Walk { count: l.block_tokens / l.group, step, unroll: 2, ahead: Some(turn.next) };
+            let sums = self.dot.sums(c, &weights, &[values], walk);
             for ((&r, sum), &shrink) in rows.iter().zip(&sums).zip(&shrink) {
                 let p = c.at(self.row(block.result, r, l.dim * 4), c.mul(col, c.int(4)));
                 let old = c.load_floats(p, atomc_ir::DType::F32);
@@ -352,10 +361,12 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     }
 }
 
-/// One block of keys and values: where they are, the position of the first, and the position of the first query row.
+/// One block of keys and values: where they are and how far the next block is, the position of the first key, and the
+/// position of the first query row.
 struct Turn<'c> {
     keys: Ptr<'c>,
     values: Ptr<'c>,
+    next: Int<'c>,
     first: Int<'c>,
     position: Int<'c>,
     per_row: usize,

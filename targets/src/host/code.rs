@@ -142,6 +142,13 @@ impl<'c> Code<'c> {
         self.b.build_int_s_extend(v, self.cx.i64_type(), "").expect(BUILT)
     }
 
+    /// Asks for a cache line that will be read soon.
+    pub fn prefetch(&self, p: Ptr<'c>) {
+        let n = |n| self.cx.i32_type().const_int(n, false).into();
+        // A read, with the highest locality, of data.
+        self.call("llvm.prefetch", &[p.get_type().into()], &[p.into(), n(0), n(3), n(1)]);
+    }
+
     // Vectors.
 
     pub fn f32s(&self) -> VectorType<'c> {

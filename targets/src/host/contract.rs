@@ -66,11 +66,14 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         self.w.stride / self.dot.group
     }
 
+    pub fn panel_bytes(&self) -> usize {
+        self.code().arch.memory.panel * self.w.stride * self.w.ty.dtype.size()
+    }
+
     /// Where panel `panel` of each piece begins.
     pub fn weights(&self, panel: Int<'c>) -> Vec<Ptr<'c>> {
         let c = self.code();
-        let bytes = c.arch.memory.panel * self.w.stride * self.w.ty.dtype.size();
-        let first = |start: usize| c.mul(c.add(panel, c.int(start / c.arch.memory.panel)), c.int(bytes));
+        let first = |start: usize| c.mul(c.add(panel, c.int(start / c.arch.memory.panel)), c.int(self.panel_bytes()));
         self.pieces.iter().map(|&(_, start)| c.at(self.w.ptr, first(start))).collect()
     }
 

@@ -13,6 +13,19 @@ pub struct Dot {
     pairs: bool,
 }
 
+/// How [`Dot::sums`] goes along panels.
+#[derive(Clone, Copy, Debug)]
+pub struct Walk<'c> {
+    /// Groups to sum over.
+    pub count: usize,
+    /// Bytes from one group of a panel to the next.
+    pub step: usize,
+    /// Groups in one turn of the loop, with sums of their own; divides `count`.
+    pub unroll: usize,
+    /// How many bytes ahead of the reading to ask for.
+    pub ahead: Option<Int<'c>>,
+}
+
 /// One group of a panel, or one group of a row in all lanes, ready to be multiplied.
 #[derive(Clone)]
 pub struct Group<'c>(Vec<Vector<'c>>);
@@ -70,22 +83,20 @@ impl Dot {
         c.call("llvm.x86.avx512bf16.dpbf16ps.512", &[], &[sum.into(), a.into(), b.into()]).into_vector_value()
     }
 
-    /// Sums over `count` groups of every row with every panel: `sums[row][panel]`. Panels begin at `panels`, their groups are
-    /// `step` bytes apart; `unroll` divides `count`, and as many independent sums are kept.
-    pub fn sums<'c>(
-        &self,
-        c: &Code<'c>,
-        rows: &[Ptr<'c>],
-        panels: &[Ptr<'c>],
-        (count, step, unroll): (Int<'c>, usize, usize),
-    ) -> Vec<Vec<Vector<'c>>> {
+    /// Sums over groups of every row with every panel: `sums[row][panel]`.
+    pub fn sums<'c>(&self, c: &Code<'c>, rows: &[Ptr<'c>], panels: &[Ptr<'c>], walk: Walk<'c>) -> Vec<Vec<Vector<'c>>> {
         let (m, n) = (rows.len(), panels.len());
+        let Walk { count, step, unroll, ahead } = walk;
         let zeros: Vec<Any> = vec![c.zero().into(); unroll * m * n];
-        let sums = c.for_each((c.int(0), count, unroll), &zeros, |i, sums| {
+        let sums = c.for_each((c.int(0), c.int(count), unroll), &zeros, |i, sums| {
             let mut next = Vec::with_capacity(sums.len());
             for u in 0..unroll {
                 let at = c.add(i, c.int(u));
-                let weights: Vec<_> = panels.iter().map(|&p| self.panel(c, c.at(p, c.mul(at, c.int(step))))).collect();
+                let weights: Vec<_> = panels.iter().map(|&p| c.at(p, c.mul(at, c.int(step)))).collect();
+                if let Some(ahead) = ahead {
+                    weights.iter().for_each(|&p| c.prefetch(c.at(p, ahead)));
+                }
+                let weights: Vec<_> = weights.into_iter().map(|p| self.panel(c, p)).collect();
                 for (r, &row) in rows.iter().enumerate() {
                     let x = self.row(c, c.at(row, c.mul(at, c.int(c.arch.memory.group_bytes))));
                     for (p, w) in weights.iter().enumerate() {

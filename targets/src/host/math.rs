@@ -55,12 +55,16 @@ fn constant<'c>(code: &Code<'c>, like: Vector<'c>, v: f64) -> Vector<'c> {
     VectorType::const_vector(&[ty.const_float(v); LANES])
 }
 
+/// Adding and subtracting this rounds an f32 below 2^22 to a whole number; in between, the number is in the low bits.
+const ROUND: f64 = 12582912.0;
+
 /// Within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN stays.
 pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     let lit = |v| code.lit(v);
     let low = compare(code, FloatPredicate::OLT, x, lit(-87.33654));
     let high = compare(code, FloatPredicate::OGT, x, lit(88.72283));
-    let n = nearest(code, code.fmul(x, lit(std::f64::consts::LOG2_E)));
+    let shifted = code.fma(x, lit(std::f64::consts::LOG2_E), lit(ROUND));
+    let n = code.fsub(shifted, lit(ROUND));
     // ln 2 in two parts, the first with trailing zeros, so that n * part is exact.
     let r = code.fma(n, lit(-0.693359375), x);
     let r = code.fma(n, lit(2.12194440e-4), r);
@@ -69,16 +73,18 @@ pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
         r,
         &[1.0, 1.0, 0.50000001201, 0.16666665459, 0.041665795894, 0.0083334519073, 0.0013981999507, 1.98756915e-4],
     );
-    let y = scale_by_power(code, p, n);
+    let y = scale_by_power(code, p, shifted);
     let y = code.choose(low, code.zero(), y);
     code.choose(high, code.lit(f64::INFINITY), y)
 }
 
-/// `p * 2^n` for whole `n` from -126 to 128, in two factors so that 2^128 does not overflow too early.
-fn scale_by_power<'c>(code: &Code<'c>, p: Vector<'c>, n: Vector<'c>) -> Vector<'c> {
+/// `p * 2^n` for n from -126 to 128, which `shifted` has in its low bits; in two factors, so that 2^128 does not overflow too
+/// early.
+fn scale_by_power<'c>(code: &Code<'c>, p: Vector<'c>, shifted: Vector<'c>) -> Vector<'c> {
     let i32s = code.ints(code.cx.i32_type(), LANES);
     let k = |n: u64| code.splat(code.cx.i32_type().const_int(n, false));
-    let whole = code.call("llvm.fptosi.sat", &[i32s.into(), n.get_type().into()], &[n.into()]).into_vector_value();
+    let bits = code.bitcast(shifted, i32s).into_vector_value();
+    let whole = code.b.build_int_sub(bits, k((ROUND as f32).to_bits() as u64), "").expect("integers");
     let half = code.b.build_right_shift(whole, k(1), true, "").expect("integers");
     let rest = code.b.build_int_sub(whole, half, "").expect("integers");
     let power = |e: VectorValue<'c>| {
@@ -163,7 +169,7 @@ pub fn cos_sin<'c>(code: &Code<'c>, x: Vector<'c>) -> (Vector<'c>, Vector<'c>) {
     let sin = [1.0, -1.0 / 6.0, 1.0 / 120.0, -1.0 / 5040.0, 1.0 / 362880.0, -1.0 / 39916800.0, 1.0 / 6227020800.0];
     let sin = code.fmul(r, polynomial(code, q, &sin));
     let i64s = code.cx.i64_type().vec_type(LANES as u32);
-    let turns = code.call("llvm.fptosi.sat", &[i64s.into(), n.get_type().into()], &[n.into()]).into_vector_value();
+    let turns = code.b.build_float_to_signed_int(n, i64s, "").expect("small whole numbers");
     let k = |n: u64| code.splat(code.cx.i64_type().const_int(n, false));
     let bit = |v: Vector<'c>, b: u64| {
         let masked = code.b.build_and(v, k(b), "").expect("integers");
@@ -212,7 +218,7 @@ pub fn exp_wide<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     let p = polynomial(code, r, &series);
     let i64s = code.cx.i64_type().vec_type(LANES as u32);
     let k = |n: u64| code.splat(code.cx.i64_type().const_int(n, false));
-    let whole = code.call("llvm.fptosi.sat", &[i64s.into(), n.get_type().into()], &[n.into()]).into_vector_value();
+    let whole = code.b.build_float_to_signed_int(n, i64s, "").expect("small whole numbers");
     let biased = code.b.build_int_add(whole, k(1023), "").expect("integers");
     let power: Any = code.bitcast(code.b.build_left_shift(biased, k(52), "").expect("integers"), wide(code));
     code.fmul(p, power.into_vector_value())

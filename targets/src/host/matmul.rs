@@ -5,13 +5,15 @@ use atomc_ir::arch::Dot as Unit;
 
 use super::code::{Code, Int, LANES, Ptr};
 use super::contract::Contraction;
+use super::dot::Walk;
 use super::kernel::Kernel;
 use super::row::unsupported;
 use super::tile::{self, Tiles};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
-/// Rows of one task.
-const BLOCK: usize = 256;
+/// Bytes of x that stay in the second-level cache while panels stream by: three quarters of the 2 MiB that cores with AMX
+/// have.
+const RESIDENT: usize = 3 << 19;
 
 pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
     let kernel = Kernel::new(c, spec)?;
@@ -26,13 +28,14 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
         return Err(unsupported("a tiled contraction in more than two pieces"));
     }
     let times = contraction.panels() / panels;
+    let block = (RESIDENT / x.1 / SUMS * SUMS).clamp(SUMS, spec.tokens.next_multiple_of(SUMS));
     let (tokens, step_rows) = c.step();
     let total = if kernel.by_rows { step_rows } else { tokens };
     let (first, end) = c.tasks();
-    let open = tiles.then(|| Tiles::open(c));
+    let open = tiles.then(|| Tiles::open(c, tile::ROWS));
     kernel.each(first, end, |task| {
-        let from = c.mul(c.div(task, times), c.int(BLOCK));
-        let to = c.smaller(c.add(from, c.int(BLOCK)), total);
+        let from = c.mul(c.div(task, times), c.int(block));
+        let to = c.smaller(c.add(from, c.int(block)), total);
         let panel = c.mul(c.rem(task, times), c.int(panels));
         let job = Job { c, contraction: &contraction, x, panel, panels };
         match &open {
@@ -43,7 +46,7 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     if let Some(tiles) = open {
         tiles.close();
     }
-    let tasks = if kernel.by_rows { Tasks::Rows { per: BLOCK, times } } else { Tasks::Tokens { per: BLOCK, times } };
+    let tasks = if kernel.by_rows { Tasks::Rows { per: block, times } } else { Tasks::Tokens { per: block, times } };
     Ok(KernelInfo { tasks, scratch: if tiles { SUMS * SUMS * 4 } else { 0 } })
 }
 
@@ -71,16 +74,24 @@ impl<'c> Job<'_, '_, '_, 'c> {
     fn by_tiles(&self, tiles: &Tiles<'_, 'c>, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
         let (c, weights) = (self.c, self.weights());
         let count = weights.len();
+        let next = c.int(self.panels * self.contraction.panel_bytes());
         let mut result = Ok(());
         c.repeat(from, to, SUMS, |row| {
+            let early = c.less(row, c.add(from, c.int(2 * SUMS)));
+            let odd = c.rem(c.div(c.sub(row, from), SUMS), 2);
             (0..2 * count).for_each(|t| tiles.zero(t));
             let [upper, lower] = [0, tile::ROWS].map(|r| self.row(c.add(row, c.int(r))));
             c.repeat(c.int(0), c.int(self.contraction.groups() / tile::ROWS), 1, |k| {
                 let depth = c.mul(k, c.int(tile::ROW_BYTES));
                 tiles.load(4, c.at(upper, depth), self.x.1);
                 tiles.load(5, c.at(lower, depth), self.x.1);
+                let panel = c.mul(k, c.int(tile::ROWS * tile::ROW_BYTES));
+                c.when(early, || {
+                    let half = c.mul(odd, c.int(tile::ROWS / 2 * tile::ROW_BYTES));
+                    self.prefetch(&weights, c.add(c.add(panel, half), next));
+                });
                 for (n, &w) in weights.iter().enumerate() {
-                    tiles.load(6 + n, c.at(w, c.mul(k, c.int(tile::ROWS * tile::ROW_BYTES))), tile::ROW_BYTES);
+                    tiles.load(6 + n, c.at(w, panel), tile::ROW_BYTES);
                     tiles.multiply(n, 4, 6 + n);
                     tiles.multiply(count + n, 5, 6 + n);
                 }
@@ -93,6 +104,17 @@ impl<'c> Job<'_, '_, '_, 'c> {
             c.repeat(row, last, 1, |r| result = self.finish_tile_row(r, c.sub(r, row), count));
         });
         result
+    }
+
+    /// Asks for half a tile of each panel at this distance: the first two turns over the rows bring the next task's panels,
+    /// which lie behind this one's.
+    fn prefetch(&self, weights: &[Ptr<'c>], distance: Int<'c>) {
+        let c = self.c;
+        for &w in weights {
+            for line in 0..tile::ROWS / 2 {
+                c.prefetch(c.at(w, c.add(distance, c.int(line * tile::ROW_BYTES))));
+            }
+        }
     }
 
     fn finish_tile_row(&self, row: Int<'c>, at: Int<'c>, count: usize) -> Result<(), Diagnostic> {
@@ -118,8 +140,8 @@ impl<'c> Job<'_, '_, '_, 'c> {
         let mut result = Ok(());
         c.repeat(from, to, height, |row| {
             let rows: Vec<_> = (0..height).map(|r| self.row(c.add(row, c.int(r)))).collect();
-            let count = c.int(self.contraction.groups());
-            let sums = self.contraction.dot.sums(c, &rows, &weights, (count, self.contraction.dot.step(c), 1));
+            let (count, step) = (self.contraction.groups(), self.contraction.dot.step(c));
+            let sums = self.contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll: 1, ahead: None });
             for (r, sums) in sums.iter().enumerate() {
                 if let Err(e) = self.finish(c.add(row, c.int(r)), sums) {
                     result = Err(e);

@@ -1,11 +1,21 @@
 //! Family `matvec`: few rows against a streamed weight. One task is a run of panels; each weight byte is read once and
 //! multiplied with every row. Rows that need computing first are computed once a call, into scratch.
-use atomc_ir::Diagnostic;
+use atomc_ir::arch::Dot as Unit;
+use atomc_ir::{DType, Diagnostic};
 
-use super::code::Code;
+use super::code::{Code, LANES, Ptr, Vector};
 use super::contract::Contraction;
+use super::dot::Walk;
 use super::kernel::Kernel;
+use super::tile::{self, Tiles};
 use crate::{KernelInfo, KernelSpec, Tasks};
+
+/// Hardware prefetchers stop at page borders, every 4 KiB; asking half a page ahead carries the stream over them.
+const AHEAD: usize = 2048;
+
+/// From so many rows on, multiplying pairs takes longer than reading the weight (`vdpbf16ps` starts every other cycle on the
+/// cores that have tiles), and tiles are faster.
+const TILE_ROWS: usize = 4;
 
 pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
     let kernel = Kernel::new(c, spec)?;
@@ -20,13 +30,19 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
             (c.scratch(), stride)
         }
     };
-    let rows: Vec<_> = (0..spec.tokens).map(|m| c.at(x, c.int(m * stride))).collect();
-    let shape = Shape::choose(c, &contraction, spec.tokens);
+    let bf16 = contraction.dot.dtype == DType::BF16;
+    let by_tiles = c.arch.dot == Unit::Tiles && bf16 && (TILE_ROWS..=tile::ROWS).contains(&spec.tokens);
+    let shape = if by_tiles { Shape::of_tiles(&contraction) } else { Shape::of_vectors(c, &contraction, spec.tokens) };
+    let job = Job { c, contraction: &contraction, x, stride, rows: spec.tokens, shape };
+    let tiles = by_tiles.then(|| Tiles::open(c, spec.tokens));
+    let sums_at = c.at(c.scratch(), c.int(scratch));
     kernel.each(first, end, |task| {
-        let panel = |p: usize| c.add(c.mul(task, c.int(shape.panels)), c.int(p));
-        let weights: Vec<_> = (0..shape.panels).flat_map(|p| contraction.weights(panel(p))).collect();
-        let count = c.int(contraction.groups());
-        let sums = contraction.dot.sums(c, &rows, &weights, (count, contraction.dot.step(c), shape.unroll));
+        let panel = |p: usize| c.add(c.mul(task, c.int(job.shape.panels)), c.int(p));
+        let weights: Vec<_> = (0..job.shape.panels).flat_map(|p| contraction.weights(panel(p))).collect();
+        let sums = match &tiles {
+            Some(tiles) => job.by_tiles(tiles, &weights, sums_at),
+            None => job.by_vectors(&weights),
+        };
         for (m, sums) in sums.iter().enumerate() {
             for (p, sums) in sums.chunks(contraction.pieces()).enumerate() {
                 contraction.finish(c.int(m), panel(p), sums)?;
@@ -34,7 +50,11 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
         }
         Ok(())
     })?;
-    Ok(KernelInfo { tasks: Tasks::Fixed(contraction.panels() / shape.panels), scratch })
+    if let Some(tiles) = tiles {
+        tiles.close();
+        scratch += job.shape.panels * contraction.pieces() * spec.tokens * LANES * 4;
+    }
+    Ok(KernelInfo { tasks: Tasks::Fixed(contraction.panels() / job.shape.panels), scratch })
 }
 
 /// How much one task does at once.
@@ -44,16 +64,59 @@ struct Shape {
 }
 
 impl Shape {
-    /// As many sums as registers hold beside what is being multiplied: first more panels, because several streams hide the
-    /// latency of page borders, then unrolling.
-    fn choose(c: &Code, contraction: &Contraction, rows: usize) -> Shape {
+    /// As many sums as registers hold beside what is being multiplied: two streams of panels, then unrolling.
+    fn of_vectors(c: &Code, contraction: &Contraction, rows: usize) -> Shape {
         let registers = c.arch.vector.registers * c.arch.vector.lanes / c.arch.memory.panel;
         let room = registers.saturating_sub(2 * contraction.dot.registers()).max(1);
         let sums = |panels: usize, unroll: usize| rows * contraction.pieces() * panels * unroll;
-        let fits =
-            |panels: &usize| contraction.panels().is_multiple_of(*panels) && (*panels == 1 || sums(*panels, 1) <= room);
-        let panels = [4, 2, 1].into_iter().find(fits).unwrap_or(1);
+        let two = contraction.panels().is_multiple_of(2) && contraction.pieces() == 1 && sums(2, 1) <= room;
+        let panels = if two { 2 } else { 1 };
         let unroll = [4, 2, 1].into_iter().find(|&u| u == 1 || sums(panels, u) <= room).unwrap_or(1);
         Shape { panels, unroll }
+    }
+
+    fn of_tiles(contraction: &Contraction) -> Shape {
+        let two = contraction.panels().is_multiple_of(2) && contraction.pieces() == 1;
+        Shape { panels: if two { 2 } else { 1 }, unroll: 1 }
+    }
+}
+
+struct Job<'j, 'k, 'a, 'c> {
+    c: &'a Code<'c>,
+    contraction: &'j Contraction<'k, 'a, 'c>,
+    x: Ptr<'c>,
+    stride: usize,
+    rows: usize,
+    shape: Shape,
+}
+
+impl<'c> Job<'_, '_, '_, 'c> {
+    fn by_vectors(&self, weights: &[Ptr<'c>]) -> Vec<Vec<Vector<'c>>> {
+        let (c, dot) = (self.c, &self.contraction.dot);
+        let rows: Vec<_> = (0..self.rows).map(|m| c.at(self.x, c.int(m * self.stride))).collect();
+        let (count, step) = (self.contraction.groups(), dot.step(c));
+        let walk = Walk { count, step, unroll: self.shape.unroll, ahead: Some(c.int(AHEAD)) };
+        dot.sums(c, &rows, weights, walk)
+    }
+
+    /// At most four weights, one tile of sums each.
+    fn by_tiles(&self, tiles: &Tiles<'_, 'c>, weights: &[Ptr<'c>], sums: Ptr<'c>) -> Vec<Vec<Vector<'c>>> {
+        let c = self.c;
+        (0..weights.len()).for_each(|t| tiles.zero(t));
+        c.repeat(c.int(0), c.int(self.contraction.groups() / tile::ROWS), 1, |k| {
+            tiles.load(4, c.at(self.x, c.mul(k, c.int(tile::ROW_BYTES))), self.stride);
+            for (n, &w) in weights.iter().enumerate() {
+                let at = c.at(w, c.mul(k, c.int(tile::ROWS * tile::ROW_BYTES)));
+                for row in 0..tile::ROWS {
+                    c.prefetch(c.at(at, c.int(AHEAD + row * tile::ROW_BYTES)));
+                }
+                tiles.load(6 + n % 2, at, tile::ROW_BYTES);
+                tiles.multiply(n, 4, 6 + n % 2);
+            }
+        });
+        let row = tile::ROW_BYTES * weights.len();
+        let at = |m: usize, n: usize| c.at(sums, c.int(m * row + n * tile::ROW_BYTES));
+        (0..weights.len()).for_each(|n| tiles.store(n, at(0, n), row));
+        (0..self.rows).map(|m| (0..weights.len()).map(|n| c.load_floats(at(m, n), DType::F32)).collect()).collect()
     }
 }

@@ -9,17 +9,18 @@ pub const ROW_BYTES: usize = 64;
 /// bf16 columns of a tile.
 pub const DEPTH: usize = 32;
 
-/// The tile registers, configured as eight tiles of 16 rows of 64 bytes.
+/// The tile registers, all of 64-byte rows: 0 to 3 for sums, 4 and 5 for x, 6 and 7 for weights.
 pub struct Tiles<'a, 'c>(&'a Code<'c>);
 
 impl<'a, 'c> Tiles<'a, 'c> {
-    pub fn open(c: &'a Code<'c>) -> Tiles<'a, 'c> {
+    /// `rows` is how many rows x has in a tile, and so the sums.
+    pub fn open(c: &'a Code<'c>, rows: usize) -> Tiles<'a, 'c> {
         // Palette 1; bytes per row as eight u16 from byte 16; rows as eight bytes from byte 48 (Intel SDM, LDTILECFG).
         let mut config = [0u8; 64];
         config[0] = 1;
         for tile in 0..8 {
             config[16 + 2 * tile] = ROW_BYTES as u8;
-            config[48 + tile] = ROWS as u8;
+            config[48 + tile] = if tile < 6 { rows } else { ROWS } as u8;
         }
         let bytes: Vec<_> = config.iter().map(|&b| c.cx.i8_type().const_int(b as u64, false)).collect();
         let constant = c.cx.i8_type().const_array(&bytes);

@@ -1,0 +1,188 @@
+use super::*;
+use crate::testing::{ANY, DECODE, check_in, read};
+
+/// The kernels of a text after all passes, as family and ops.
+fn kernels(cx: &Cx, text: &str) -> Vec<String> {
+    let mut graph = read(text);
+    crate::run(&mut graph, cx, None, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"));
+    let ops = |body: &Graph| {
+        let computing = body.order().into_iter().filter(|&id| !matches!(body.op(id), Op::Input { .. }));
+        computing.map(|id| body.op(id).name()).collect::<Vec<_>>().join(" ")
+    };
+    let summary = |id: &NodeId| match graph.op(*id) {
+        Op::Kernel { family, body } => format!("{}: {}", family.name(), ops(body)),
+        _ => unreachable!("kernels are kernels"),
+    };
+    crate::kernels(&graph).iter().map(summary).collect()
+}
+
+/// A gated MLP of this width on the norm of `x`.
+fn gated(width: usize, act: &str) -> String {
+    format!(
+        r#"graph @g(%x: bf16[T, 8]) {{
+        %n = weight {{name = "norm"}} : bf16[8]
+        %h = rms_norm %x, %n {{eps = 0.1}} : bf16[T, 8]
+        %w = weight {{name = "gate_up"}} : bf16[{whole}, 8]
+        %y = linear %h, %w {{out = bf16}} : bf16[T, {whole}] // mlp
+        %0 = slice %y {{axis = 1, start = 0, len = {width}}} : bf16[T, {width}]
+        %1 = slice %y {{axis = 1, start = {width}, len = {width}}} : bf16[T, {width}]
+        {act}
+        return %2
+        }}"#,
+        whole = 2 * width
+    )
+}
+
+#[test]
+fn one_kernel_from_norm_to_activation() {
+    let text = r#"graph @g(%x: bf16[T, 8], %r: bf16[T, 4]) {
+        %n = weight {name = "norm"} : bf16[8]
+        %h = rms_norm %x, %n {eps = 0.1} : bf16[T, 8] #0
+        %w = weight {name = "gate_up"} : bf16[8, 8]
+        %p = pack %w : bf16[8, 8]@panels
+        %y = linear %h, %p {out = bf16} : bf16[T, 8] #0 // mlp
+        %0 = slice %y {axis = 1, start = 0, len = 4} : bf16[T, 4] #0
+        %1 = slice %y {axis = 1, start = 4, len = 4} : bf16[T, 4] #0
+        %2 = silu_mul %0, %1 : bf16[T, 4] #0
+        %3 = add %r, %2 : bf16[T, 4] #0
+        return %3
+    }"#;
+    insta::assert_snapshot!(check_in(&DECODE, "fuse", text), @r#"
+    graph @g(%x: bf16[T, 8], %r: bf16[T, 4]) {
+      %0 = weight {name = "norm"} : bf16[8]
+      %1 = weight {name = "gate_up"} : bf16[8, 8]
+      %2 = pack %1 : bf16[8, 8]@panels
+      %3 = kernel %x, %0, %2, %r {family = matvec} : bf16[T, 4] #0 // mlp
+        graph @k(%a0: bf16[T, 8], %a1: bf16[8], %a2: bf16[8, 8]@panels, %a3: bf16[T, 4]) {
+          %0 = rms_norm %a0, %a1 {eps = 0.1} : bf16[T, 8]
+          %1 = linear %0, %a2 {out = bf16} : bf16[T, 8]
+          %2 = slice %1 {axis = 1, start = 0, len = 4} : bf16[T, 4]
+          %3 = slice %1 {axis = 1, start = 4, len = 4} : bf16[T, 4]
+          %4 = silu_mul %2, %3 : bf16[T, 4]
+          %5 = add %a3, %4 : bf16[T, 4]
+          return %5
+        }
+      return %3
+    }
+    "#);
+}
+
+#[test]
+fn a_norm_is_repeated_only_for_few_rows() {
+    let text = gated(4, "%2 = silu_mul %0, %1 : bf16[T, 4]");
+    assert_eq!(kernels(&DECODE, &text), ["matvec: rms_norm linear slice slice silu_mul"]);
+    assert_eq!(kernels(&ANY, &text), ["rows: rms_norm", "matmul: linear slice slice silu_mul"]);
+}
+
+#[test]
+fn slices_join_only_along_panels() {
+    let text = gated(6, "%2 = silu_mul %0, %1 : bf16[T, 6]");
+    assert_eq!(kernels(&DECODE, &text), ["matvec: rms_norm linear", "rows: slice slice silu_mul"]);
+}
+
+#[test]
+fn slices_that_do_not_join_leave_together() {
+    let text = gated(4, "%3 = concat %0, %1, %0 {axis = 1} : bf16[T, 12]\n%2 = relu %3 : bf16[T, 12]");
+    assert_eq!(kernels(&DECODE, &text), ["matvec: rms_norm linear", "rows: slice slice concat relu"]);
+}
+
+#[test]
+fn a_slice_that_something_else_reads_does_not_join() {
+    let text = gated(4, "%2 = silu_mul %0, %1 : bf16[T, 4]").replace("return %2", "return %2, %1");
+    assert_eq!(kernels(&DECODE, &text), ["matvec: rms_norm linear", "rows: slice slice silu_mul"]);
+}
+
+#[test]
+fn slices_that_leave_something_out_do_not_join() {
+    let text =
+        gated(6, "%2 = silu_mul %0, %1 : bf16[T, 4]").replace("start = 6", "start = 4").replace("len = 6", "len = 4");
+    let text = text.replace("bf16[T, 6]", "bf16[T, 4]");
+    assert_eq!(kernels(&DECODE, &text), ["matvec: rms_norm linear", "rows: slice slice silu_mul"]);
+}
+
+#[test]
+fn slices_join_once() {
+    let again = "%3 = silu_mul %0, %1 : bf16[T, 8]
+        %4 = slice %3 {axis = 1, start = 0, len = 4} : bf16[T, 4]
+        %5 = slice %3 {axis = 1, start = 4, len = 4} : bf16[T, 4]
+        %2 = silu_mul %4, %5 : bf16[T, 4]";
+    let want = ["matvec: rms_norm linear slice slice silu_mul", "rows: slice slice silu_mul"];
+    assert_eq!(kernels(&DECODE, &gated(8, again)), want);
+}
+
+#[test]
+fn values_that_others_read_end_an_epilogue() {
+    let text = r#"graph @g(%x: bf16[T, 8]) {
+        %w = weight {name = "w"} : bf16[8, 8]
+        %0 = linear %x, %w {out = bf16} : bf16[T, 8]
+        %1 = silu %0 : bf16[T, 8]
+        %2 = add %1, %x : bf16[T, 8]
+        return %2, %1
+    }"#;
+    assert_eq!(kernels(&ANY, text), ["matmul: linear silu", "rows: add"]);
+}
+
+#[test]
+fn rows_are_grouped_by_what_they_share() {
+    let text = r#"graph @g(%ids: i32[T], %positions: i32[T], %lengths: i32[T], %rows: i32[R]) {
+        %w = weight {name = "embed"} : bf16[8, 8]
+        %0 = gather %w, %ids : bf16[T, 8]
+        %1 = silu %0 : bf16[T, 8]
+        %2 = gelu %0 : bf16[T, 8]
+        %f = rope_freqs {freqs = (100.0, 4, default)} : f32[2]
+        %3 = rope_table %positions, %lengths, %f {scale = 1.0, growth = 0.0, original = 0} : f32[T, 4]
+        %4 = gather %2, %rows : bf16[R, 8]
+        %5 = relu %4 : bf16[R, 8]
+        return %1, %2, %3, %5
+    }"#;
+    assert_eq!(kernels(&ANY, text), ["rows: gather silu gelu", "rows: rope_table", "rows: gather relu"]);
+}
+
+#[test]
+fn a_table_is_made_before_it_is_read() {
+    let text = r#"graph @g(%x: bf16[T, 8], %ids: i32[T]) {
+        %0 = silu %x : bf16[T, 8]
+        %1 = gather %0, %ids : bf16[T, 8]
+        %2 = add %x, %1 : bf16[T, 8]
+        return %2
+    }"#;
+    assert_eq!(kernels(&ANY, text), ["rows: silu", "rows: gather add"]);
+}
+
+#[test]
+fn segments_share_no_kernel() {
+    let text = r#"graph @g(%x: bf16[T, 8], %kv0: cache<bf16, 2, 4>, %batch: batch) {
+        %0 = reshape %x {shape = [T, 2, 4]} : bf16[T, 2, 4]
+        %1 = kv_write %kv0, %0, %0, %batch : cache<bf16, 2, 4>
+        %2 = attention %0, %1, %batch {scale = 0.5, window = 0} : bf16[T, 2, 4]
+        %3 = silu %x : bf16[T, 8]
+        return %2, %3
+    }"#;
+    assert_eq!(kernels(&ANY, text), ["rows: reshape kv_write", "attend_many: attention", "rows: silu"]);
+}
+
+/// `%0` and `%3` share `%x`, but what is between them is in another kernel.
+#[test]
+fn no_kernel_waits_for_itself() {
+    let text = r#"graph @g(%x: bf16[T, 8]) {
+        %w = weight {name = "w"} : bf16[8, 8]
+        %0 = silu %x : bf16[T, 8]
+        %1 = linear %0, %w {out = bf16} : bf16[T, 8]
+        %3 = concat %x, %1 {axis = 1} : bf16[T, 16]
+        return %3, %0
+    }"#;
+    assert_eq!(kernels(&ANY, text), ["rows: silu", "matmul: linear", "rows: concat"]);
+}
+
+#[test]
+fn what_no_family_takes_is_refused() {
+    let text = r#"graph @g(%x: bf16[T, 8]) {
+        %w = weight {name = "w"} : bf16[8, 8]
+        %0 = relu %w : bf16[8, 8] #0
+        %1 = slice %0 {axis = 0, start = 2, len = 4} : bf16[4, 8] #0 // experts
+        return %1
+    }"#;
+    let e = run(&mut read(text), &DECODE).unwrap_err();
+    assert_eq!(e.to_string(), "experts: no kernel family takes `slice axis=0 start=2 len=4`");
+    assert_eq!(e.help.as_deref(), Some("the families are rows, matvec, matmul, attend_one, attend_many"));
+}
