@@ -20,7 +20,7 @@ pub fn panels(rows: usize, cols: usize, dtype: DType, arch: &Arch) -> Panels {
 }
 
 /// One layer's K and V buffers: blocks of heads. Inside a head, keys lie as a packed weight of `block_tokens` rows and
-/// `head_dim` columns; values as groups of tokens, inside a group column by column.
+/// `head_dim` columns; values as one of `head_dim` rows and `block_tokens` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLayout {
     pub block_tokens: usize,

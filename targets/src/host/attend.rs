@@ -234,8 +234,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let shrink: Vec<_> = rows.iter().zip(&scores).map(|(&r, s)| self.soften(block, r, s, turn)).collect();
         let weights: Vec<_> = rows.iter().map(|&r| self.row(block.weight, r, l.block_tokens * size)).collect();
         c.repeat(c.int(0), c.int(l.dim), LANES, |col| {
-            let values = c.at(turn.values, c.mul(col, c.int(c.arch.memory.group_bytes)));
-            let step = l.dim * l.group * size;
+            let values = c.at(turn.values, c.mul(col, c.int(l.block_tokens * size)));
+            let step = self.dot.step(c);
             let walk = Walk { count: l.block_tokens / l.group, step, unroll: 2, ahead: Some(turn.next) };
             let sums = self.dot.sums(c, &weights, &[values], walk);
             for ((&r, sum), &shrink) in rows.iter().zip(&sums).zip(&shrink) {
@@ -319,7 +319,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             tiles.load(4 + r, c.at(block.weight, c.int(r * half * l.block_tokens * 2)), l.block_tokens * 2);
         }
         for col in (0..l.dim).step_by(LANES) {
-            tiles.load(6, c.at(turn.values, c.int(col * 4)), l.dim * 4);
+            tiles.load(6, c.at(turn.values, c.int(col * l.block_tokens * 2)), tile::ROW_BYTES);
             for r in 0..2 {
                 let p = c.at(block.result, c.int((r * half * l.dim + col) * 4));
                 tiles.load(r, p, l.dim * 4);

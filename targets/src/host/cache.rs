@@ -118,14 +118,15 @@ impl<'c> Cache<'c> {
         }
     }
 
-    /// Single elements, a group apart.
+    /// Single elements, a group apart: one panel's rows.
     fn write_value(&self, c: &Code<'c>, lanes: Vector<'c>, first: Int<'c>, col: usize, slot: Slot<'c>) {
         let (l, size) = (&self.layout, self.ty.dtype.size());
-        let group = c.mul(c.div(slot.offset, l.group), c.int(l.dim * l.group * size));
+        let group = c.mul(c.div(slot.offset, l.group), c.int(LANES * l.group * size));
         let inside = c.mul(c.rem(slot.offset, l.group), c.int(size));
         let p = c.at(self.v, c.add(c.add(first, group), inside));
         for i in 0..LANES {
-            c.store(c.at(p, c.int((col + i) * l.group * size)), c.lane(lanes, i), size as u32);
+            let at = (col * l.block_tokens + i * l.group) * size;
+            c.store(c.at(p, c.int(at)), c.lane(lanes, i), size as u32);
         }
     }
 }

@@ -351,7 +351,7 @@ fn cache_index(c: CacheType, arch: &Arch, s: i32, p: i32, i: usize) -> [usize; 2
     let (head, col, offset) = (i / c.head_dim, i % c.head_dim, p as usize % l.block_tokens);
     let base = (block_of(s, p, l.block_tokens) * l.k_block_bytes + head * l.head_bytes) / c.dtype.size();
     let k = offset / 16 * 16 * l.dim + col / l.group * 16 * l.group + offset % 16 * l.group + col % l.group;
-    let v = (offset / l.group * l.dim + col) * l.group + offset % l.group;
+    let v = col / 16 * 16 * l.block_tokens + offset / l.group * 16 * l.group + col % 16 * l.group + offset % l.group;
     [base + k, base + v]
 }
 
