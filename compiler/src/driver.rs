@@ -17,6 +17,11 @@ use crate::frontend::{self, Config};
 use kernels::Kernels;
 use weights::Weights;
 
+/// Kernels of a decode bucket are unrolled over its tokens.
+const MAX_DECODE: usize = 256;
+/// Activations of a step lie in one arena.
+const MAX_STEP: usize = 1 << 16;
+
 /// What a user may choose about an artifact.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -52,7 +57,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
 /// Compiles a model. Weights are not looked at.
 pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result<Compiled, Diagnostic> {
     let model = frontend::graph(config)?;
-    let buckets = atomc_passes::buckets(&options.buckets)?;
+    let buckets = buckets(&options.buckets)?;
     let targets = unique(&options.targets)?;
     let total = targets.iter().map(|(_, archs)| archs.len() + buckets.len()).sum();
     let mut done = 0;
@@ -105,6 +110,16 @@ pub fn text(config: &Config, cx: &Cx, form: atomc_targets::Form) -> Result<Strin
     let mut kernels = Kernels::default();
     launches::plan(&graph, cx, &mut kernels, &mut Weights::default())?;
     atomc_targets::text(&kernels.specs(), cx.arch, form)
+}
+
+fn buckets(options: &BucketOptions) -> Result<Vec<Bucket>, Diagnostic> {
+    let bound = |what: &str, size: usize, most: usize| {
+        let message = || format!("{what} of {size} tokens: {most} is the most");
+        if size > most { Err(Diagnostic::new("driver::bucket", message())) } else { Ok(()) }
+    };
+    bound("a decode bucket", options.decode.iter().copied().max().unwrap_or(0), MAX_DECODE)?;
+    bound("a step", options.tokens, MAX_STEP)?;
+    atomc_passes::buckets(options)
 }
 
 /// Each target with its arch rows.

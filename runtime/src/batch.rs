@@ -86,14 +86,14 @@ impl Inputs {
     }
 
     /// Adds consecutive tokens of one sequence, the first at a position, with the blocks that the sequence has by then.
-    pub fn push(&mut self, tokens: &[u32], position: usize, table: &[i32]) {
+    pub fn push(&mut self, tokens: &[u32], position: usize, length: usize, table: &[i32]) {
         let Counts { tokens: first, sequences: sequence, .. } = self.used;
         let end = first + tokens.len();
         for (index, &token) in tokens.iter().enumerate() {
             self.ids[first + index] = token as i32;
             self.positions[first + index] = (position + index) as i32;
         }
-        self.lengths[first..end].fill((position + tokens.len()) as i32);
+        self.lengths[first..end].fill(length as i32);
         self.sequences[first..end].fill(sequence as i32);
         let stride = self.batch.table_stride as usize;
         let row = &mut self.tables[sequence * stride..][..stride];

@@ -282,6 +282,8 @@ impl Engine {
                 self.inputs.push(
                     &request.tokens[at.token..][..part.tokens],
                     position,
+                    // After the whole step, not after this plan: the base of a dynamic embedding depends on it.
+                    position + request.tokens.len() - at.token,
                     self.kv.table(request.sequence)?,
                 );
                 self.inputs.want(part.rows);

@@ -1,1 +1,136 @@
+//! What the tests share: the golden cases, which `golden/README.md` describes.
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
+use atomc::frontend::{self, Config};
+use safetensors::{Dtype, SafeTensors};
+
+/// Sequences in each case.
+pub const SEQUENCES: usize = 3;
+/// Tokens that the mode `chunked` feeds at once.
+pub const CHUNK: usize = 8;
+
+/// A tensor of a file, widened.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    pub shape: Vec<usize>,
+    pub data: Vec<f64>,
+}
+
+/// A tiny model and what transformers computes with it in float64.
+#[derive(Clone)]
+pub struct Case {
+    pub name: String,
+    pub dir: PathBuf,
+    pub config: Config,
+    golden: HashMap<String, Tensor>,
+    facts: serde_json::Value,
+}
+
+/// How a sequence is fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// At once.
+    Prefill,
+    /// A third at once, then token by token.
+    Decode,
+    /// [`CHUNK`] tokens at a time.
+    Chunked,
+}
+
+impl Mode {
+    pub const ALL: [Mode; 3] = [Mode::Prefill, Mode::Decode, Mode::Chunked];
+
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Prefill => "prefill",
+            Mode::Decode => "decode",
+            Mode::Chunked => "chunked",
+        }
+    }
+
+    /// The sizes of the pieces of `n` tokens.
+    pub fn pieces(self, n: usize) -> Vec<usize> {
+        match self {
+            Mode::Prefill => vec![n],
+            Mode::Decode => std::iter::once(n.div_ceil(3)).chain(std::iter::repeat_n(1, n - n.div_ceil(3))).collect(),
+            Mode::Chunked => (0..n).step_by(CHUNK).map(|from| CHUNK.min(n - from)).collect(),
+        }
+    }
+}
+
+/// Every case, by name.
+pub fn cases() -> Vec<Case> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
+    let entries = std::fs::read_dir(dir).expect("tests/golden exists").map(|e| e.expect("an entry").path());
+    let mut dirs: Vec<_> = entries.filter(|p| p.join("golden.safetensors").exists()).collect();
+    dirs.sort();
+    assert!(dirs.len() >= 24, "only {} golden cases", dirs.len());
+    dirs.into_iter().map(Case::open).collect()
+}
+
+/// Every tensor of a safetensors file.
+pub fn tensors(file: &Path) -> HashMap<String, Tensor> {
+    let bytes = std::fs::read(file).expect("a readable file");
+    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    file.tensors().into_iter().map(|(name, t)| (name, widened(t.dtype(), t.shape(), t.data()))).collect()
+}
+
+fn widened(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Tensor {
+    let half = |f: fn(u16) -> f64| bytes.as_chunks().0.iter().map(|b| f(u16::from_le_bytes(*b))).collect();
+    let word = |f: fn([u8; 4]) -> f64| bytes.as_chunks().0.iter().map(|b| f(*b)).collect();
+    let data = match dtype {
+        Dtype::BF16 => half(|b| half::bf16::from_bits(b).to_f64()),
+        Dtype::F16 => half(|b| half::f16::from_bits(b).to_f64()),
+        Dtype::F32 => word(|b| f32::from_le_bytes(b) as f64),
+        Dtype::I32 => word(|b| i32::from_le_bytes(b) as f64),
+        other => panic!("no case has a tensor of type {other:?}"),
+    };
+    Tensor { shape: shape.to_vec(), data }
+}
+
+impl Case {
+    fn open(dir: PathBuf) -> Case {
+        let facts = std::fs::read(dir.join("golden.json")).expect("golden.json");
+        Case {
+            name: dir.file_name().expect("a name").to_string_lossy().into_owned(),
+            config: frontend::read(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())),
+            golden: tensors(&dir.join("golden.safetensors")),
+            facts: serde_json::from_slice(&facts).expect("golden.json is JSON"),
+            dir,
+        }
+    }
+
+    /// The checkpoint's tensors, of all shards.
+    pub fn weights(&self) -> HashMap<String, Tensor> {
+        let files = std::fs::read_dir(&self.dir).expect("a folder").map(|e| e.expect("an entry").path());
+        let shard = |p: &PathBuf| {
+            let name = p.file_name().and_then(|n| n.to_str()).expect("a name");
+            name.starts_with("model") && name.ends_with(".safetensors")
+        };
+        files.filter(shard).flat_map(|p| tensors(&p)).collect()
+    }
+
+    pub fn tokens(&self, sequence: usize) -> Vec<u32> {
+        self.golden[&format!("tokens.{sequence}")].data.iter().map(|&t| t as u32).collect()
+    }
+
+    pub fn reference(&self, mode: Mode, sequence: usize) -> &[f64] {
+        &self.golden[&format!("{}.{sequence}", mode.name())].data
+    }
+
+    /// Root mean square of what PyTorch in the checkpoint's own type is off.
+    pub fn torch_error(&self, mode: Mode, sequence: usize) -> f64 {
+        let by_mode = if mode == Mode::Decode { self.facts.get("torch_error_decode") } else { None };
+        let rms = &by_mode.unwrap_or(&self.facts["torch_error"])["rms"];
+        rms[sequence].as_f64().expect("an error for each sequence")
+    }
+
+    /// Root mean square of what these logits are off.
+    pub fn error(&self, mode: Mode, sequence: usize, logits: impl ExactSizeIterator<Item = f64>) -> f64 {
+        let reference = self.reference(mode, sequence);
+        assert_eq!(reference.len(), logits.len(), "{} {mode:?} {sequence}", self.name);
+        let n = reference.len() as f64;
+        (reference.iter().zip(logits).map(|(a, b)| (a - b) * (a - b)).sum::<f64>() / n).sqrt()
+    }
+}

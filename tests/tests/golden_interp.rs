@@ -1,90 +1,49 @@
 //! What a configuration means is decided by transformers: the reference interpreter on each frontend's graph, in f64,
 //! against the logits that transformers computes in float64.
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 
+use atomc::driver;
 use atomc::frontend::{self, Config};
 use atomc_ir::Graph;
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
-use safetensors::{Dtype, SafeTensors};
+use atomc_passes::Bucket;
+use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases};
 
-/// The references differ from ours in the last bits of the f32 inverse frequencies alone, which powers are taken of in f32
-/// there and in f64 here.
+/// Relative. The references differ from ours in the last bits of the inverse frequencies alone, whose powers are taken in
+/// f32 there and in f64 here.
 const TOLERANCE: f64 = 2e-6;
-const CHUNK: usize = 8;
 
-fn cases() -> Vec<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
-    let entries = std::fs::read_dir(dir).expect("tests/golden exists").map(|e| e.expect("an entry").path());
-    let mut cases: Vec<_> = entries.filter(|p| p.join("golden.safetensors").exists()).collect();
-    cases.sort();
-    assert!(cases.len() >= 24, "only {} golden cases", cases.len());
-    cases
-}
-
-/// Every tensor of a safetensors file, widened.
-fn tensors(file: &Path, into: &mut HashMap<String, Tensor<f64>>) {
-    let bytes = std::fs::read(file).expect("a readable file");
-    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-    for (name, t) in file.tensors() {
-        let half = |f: fn(u16) -> f64| t.data().chunks_exact(2).map(|b| f(u16::from_le_bytes([b[0], b[1]]))).collect();
-        let word = |f: fn([u8; 4]) -> f64| t.data().chunks_exact(4).map(|b| f([b[0], b[1], b[2], b[3]])).collect();
-        let data = match t.dtype() {
-            Dtype::BF16 => half(|b| half::bf16::from_bits(b).to_f64()),
-            Dtype::F16 => half(|b| half::f16::from_bits(b).to_f64()),
-            Dtype::F32 => word(|b| f32::from_le_bytes(b) as f64),
-            Dtype::I32 => word(|b| i32::from_le_bytes(b) as f64),
-            other => panic!("{name} is {other:?}"),
-        };
-        into.insert(name, Tensor::new(t.shape().to_vec(), data));
-    }
-}
-
-struct Case {
-    name: String,
+struct Model {
+    case: Case,
     graph: Graph,
-    layers: usize,
     weights: HashMap<String, Tensor<f64>>,
-    golden: HashMap<String, Tensor<f64>>,
 }
 
 /// Consecutive tokens of one sequence.
 struct Piece<'a> {
     sequence: usize,
     from: usize,
-    tokens: &'a [i32],
+    tokens: &'a [u32],
 }
 
-impl Case {
-    fn open(dir: &Path) -> Case {
-        let config = frontend::read(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-        let (mut weights, mut golden) = (HashMap::new(), HashMap::new());
-        for entry in std::fs::read_dir(dir).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
-            if name.starts_with("model") && name.ends_with(".safetensors") {
-                tensors(&path, &mut weights);
-            }
-        }
-        tensors(&dir.join("golden.safetensors"), &mut golden);
-        let graph = frontend::graph(&config).expect("a graph");
-        let name = dir.file_name().expect("a name").to_string_lossy().into_owned();
-        Case { name, graph, layers: config.layers, weights, golden }
-    }
+fn models() -> impl Iterator<Item = Model> {
+    cases().into_iter().map(|case| {
+        let graph = frontend::graph(&case.config).expect("a graph");
+        let weights = case.weights().into_iter().map(|(name, t)| (name, Tensor::new(t.shape, t.data))).collect();
+        Model { case, graph, weights }
+    })
+}
 
-    fn tokens(&self, sequence: usize) -> Vec<i32> {
-        self.golden[&format!("tokens.{sequence}")].data.iter().map(|&t| t as i32).collect()
-    }
-
+impl Model {
     fn fresh(&self) -> Vec<CacheState<f64>> {
-        vec![CacheState::default(); self.layers]
+        vec![CacheState::default(); self.case.config.layers]
     }
 
     /// Logits of every token of a step, piece after piece.
     fn step(&self, caches: &mut Vec<CacheState<f64>>, pieces: &[Piece]) -> Vec<f64> {
         let (mut ids, mut lengths, mut batch) = (vec![], vec![], BatchState::default());
         for p in pieces {
-            ids.extend(p.tokens);
+            ids.extend(p.tokens.iter().map(|&t| t as i32));
             for i in 0..p.tokens.len() {
                 lengths.push((p.from + p.tokens.len()) as i32);
                 batch.positions.push((p.from + i) as i32);
@@ -102,77 +61,83 @@ impl Case {
         params.extend(caches.drain(..).enumerate().map(|(i, c)| (format!("kv{i}"), Val::Cache(c))));
         let weight = |name: &str| self.weights.get(name).cloned();
         let out = interp::run(&self.graph, Cx { tokens: n, rows: n }, &params, &weight)
-            .unwrap_or_else(|e| panic!("{}: {e}", self.name));
+            .unwrap_or_else(|e| panic!("{}: {e}", self.case.name));
         caches.extend(out[1..].iter().map(|c| c.cache().expect("a cache state").clone()));
         out[0].float().expect("logits").data.clone()
     }
 
-    /// One sequence, alone, fed in pieces of these sizes.
-    fn alone(&self, sequence: usize, sizes: impl Iterator<Item = usize>) -> Vec<f64> {
-        let (tokens, mut caches, mut from, mut logits) = (self.tokens(sequence), self.fresh(), 0, vec![]);
-        for size in sizes {
-            let end = (from + size).min(tokens.len());
-            logits.extend(self.step(&mut caches, &[Piece { sequence, from, tokens: &tokens[from..end] }]));
-            from = end;
-        }
-        logits
-    }
-
-    fn check(&self, mode: &str, sequence: usize, logits: &[f64]) {
-        let golden = &self.golden[&format!("{mode}.{sequence}")].data;
-        assert_eq!(golden.len(), logits.len(), "{} {mode}.{sequence}", self.name);
-        let square = |v: f64| v * v;
-        let off: f64 = golden.iter().zip(logits).map(|(a, b)| square(a - b)).sum();
-        let size: f64 = golden.iter().map(|&a| square(a)).sum();
-        let error = (off / size).sqrt();
-        assert!(error < TOLERANCE, "{} {mode}.{sequence}: relative error {error:e}", self.name);
+    fn check(&self, mode: Mode, sequence: usize, logits: &[f64]) {
+        let reference = self.case.reference(mode, sequence);
+        let size = (reference.iter().map(|v| v * v).sum::<f64>() / reference.len() as f64).sqrt();
+        let error = self.case.error(mode, sequence, logits.iter().copied()) / size;
+        assert!(error < TOLERANCE, "{} {mode:?} {sequence}: relative error {error:e}", self.case.name);
     }
 }
 
 #[test]
-fn prefill_decode_and_chunks() {
-    for case in cases().iter().map(|dir| Case::open(dir)) {
-        for sequence in 0..3 {
-            let n = case.tokens(sequence).len();
-            let prompt = n.div_ceil(3);
-            case.check("prefill", sequence, &case.alone(sequence, [n].into_iter()));
-            let one_by_one = std::iter::once(prompt).chain(std::iter::repeat_n(1, n - prompt));
-            case.check("decode", sequence, &case.alone(sequence, one_by_one));
-            case.check("chunked", sequence, &case.alone(sequence, std::iter::repeat_n(CHUNK, n.div_ceil(CHUNK))));
+fn each_sequence_alone_in_every_mode() {
+    for model in models() {
+        for (sequence, mode) in (0..SEQUENCES).flat_map(|i| Mode::ALL.map(|mode| (i, mode))) {
+            let tokens = model.case.tokens(sequence);
+            let (mut caches, mut from, mut logits) = (model.fresh(), 0, vec![]);
+            for size in mode.pieces(tokens.len()) {
+                let piece = Piece { sequence, from, tokens: &tokens[from..][..size] };
+                logits.extend(model.step(&mut caches, &[piece]));
+                from += size;
+            }
+            model.check(mode, sequence, &logits);
         }
     }
 }
 
-/// Three sequences of unequal lengths, a chunk of each that has one left in every step, against each alone.
+/// Three sequences of unequal lengths, a chunk of each that has one left in every step.
 #[test]
 fn sequences_in_one_batch() {
-    for case in cases().iter().map(|dir| Case::open(dir)) {
-        let tokens: Vec<Vec<i32>> = (0..3).map(|i| case.tokens(i)).collect();
-        let vocab = case.golden["chunked.0"].shape[1];
-        let (mut caches, mut logits) = (case.fresh(), vec![vec![]; 3]);
+    for model in models() {
+        let tokens: Vec<Vec<u32>> = (0..SEQUENCES).map(|i| model.case.tokens(i)).collect();
+        let (mut caches, mut logits) = (model.fresh(), vec![vec![]; SEQUENCES]);
         for from in (0..tokens[0].len()).step_by(CHUNK) {
-            let left = |i: usize| tokens[i].get(from..).filter(|t| !t.is_empty());
-            let pieces: Vec<Piece> = (0..3)
-                .filter_map(|i| left(i).map(|t| Piece { sequence: i, from, tokens: &t[..t.len().min(CHUNK)] }))
-                .collect();
-            let out = case.step(&mut caches, &pieces);
+            let piece = |i: usize| {
+                let rest = tokens[i].get(from..).filter(|t| !t.is_empty())?;
+                Some(Piece { sequence: i, from, tokens: &rest[..rest.len().min(CHUNK)] })
+            };
+            let pieces: Vec<Piece> = (0..SEQUENCES).filter_map(piece).collect();
+            let out = model.step(&mut caches, &pieces);
             let mut rest = &out[..];
             for p in &pieces {
-                let (own, others) = rest.split_at(p.tokens.len() * vocab);
+                let (own, others) = rest.split_at(p.tokens.len() * model.case.config.vocab);
                 logits[p.sequence].extend(own);
                 rest = others;
             }
         }
-        (0..3).for_each(|i| case.check("chunked", i, &logits[i]));
+        (0..SEQUENCES).for_each(|i| model.check(Mode::Chunked, i, &logits[i]));
+    }
+}
+
+/// The reference computes without rounding to the types of the graph, so the passes may not change a bit that shows.
+#[test]
+fn passes_keep_the_meaning() {
+    let arch = &atomc_targets::variants("host").expect("a target")[0];
+    for model in models() {
+        for bucket in [Bucket::Decode { tokens: 1 }, Bucket::Any { tokens: 64, rows: 64 }] {
+            let cx = atomc_passes::Cx { arch, bucket };
+            let graph = driver::lower(&model.graph, &cx, None).unwrap_or_else(|e| panic!("{}: {e}", model.case.name));
+            let model = Model { graph, case: model.case.clone(), weights: model.weights.clone() };
+            for sequence in 0..SEQUENCES {
+                let tokens = model.case.tokens(sequence);
+                let logits = model.step(&mut model.fresh(), &[Piece { sequence, from: 0, tokens: &tokens }]);
+                model.check(Mode::Prefill, sequence, &logits);
+            }
+        }
     }
 }
 
 #[test]
 fn older_spellings_mean_the_same() {
     let mut seen = 0;
-    for dir in cases().into_iter().filter(|d| d.join("config.v4.json").exists()) {
-        let read = |name| Config::parse(&std::fs::read_to_string(dir.join(name)).expect("a file"), None);
-        assert_eq!(read("config.v4.json"), read("config.json"), "{}", dir.display());
+    for case in cases().into_iter().filter(|case| case.dir.join("config.v4.json").exists()) {
+        let read = |name| Config::parse(&std::fs::read_to_string(case.dir.join(name)).expect("a file"), None);
+        assert_eq!(read("config.v4.json"), read("config.json"), "{}", case.name);
         seen += 1;
     }
     assert!(seen >= 5);

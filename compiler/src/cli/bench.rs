@@ -13,7 +13,7 @@ use super::progress::{Progress, Unit};
 
 const DEFAULT_PROMPT: usize = 512;
 /// Much more than caches hold.
-const BANDWIDTH_BYTES: usize = 512 << 20;
+const BANDWIDTH_BYTES: usize = 1 << 30;
 const BANDWIDTH_ROUNDS: usize = 5;
 
 /// Measure prefill and decode
@@ -42,7 +42,7 @@ pub struct Args {
     /// Prefills to take the median of
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
     repeat: usize,
-    /// Also time every kernel of a decode step
+    /// Also time every kernel
     #[arg(long)]
     kernels: bool,
     /// The results as a JSON object
@@ -57,6 +57,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 struct Prefill {
     tokens: usize,
     seconds: f64,
+    kernels: Vec<KernelTime>,
 }
 
 struct Decode {
@@ -66,20 +67,27 @@ struct Decode {
     kernels: Vec<KernelTime>,
 }
 
-/// One kernel of a decode step.
+/// One kernel of a step.
 struct KernelTime {
     symbol: String,
     launches: usize,
     seconds: f64,
     bytes: u64,
+    flops: u64,
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = args.engine.artifact()?;
     let positions = artifact.manifest().model.max_positions;
-    let prompt = args.prompt.unwrap_or(DEFAULT_PROMPT.min(positions.saturating_sub(args.steps)).max(1));
+    // Timing the kernels takes as many steps again.
+    let steps = if args.kernels { 2 * args.steps } else { args.steps };
+    let prompt = args.prompt.unwrap_or(DEFAULT_PROMPT.min(positions.saturating_sub(steps)).max(1));
+    if prompt + steps > positions {
+        let message = format!("{prompt} tokens and {steps} steps are more than the model's {positions} positions");
+        return Err(Failure::new("bench", message).help("Choose smaller --prompt and --steps."));
+    }
     let widest = args.batch.iter().copied().max().unwrap_or(1);
-    let mut engine = args.engine.engine(artifact, std::iter::repeat_n(prompt + 2 * args.steps, widest))?;
+    let mut engine = args.engine.engine(artifact, std::iter::repeat_n(prompt + steps, widest))?;
     let ids: Vec<u32> = (0..prompt).map(|i| (10 + i as u32) % engine.model().vocab as u32).collect();
 
     let progress = Progress::new("measuring", Unit::Pieces);
@@ -97,7 +105,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         engine.drop_sequence(sequence)?;
         times.push(seconds);
     }
-    let prefill = Prefill { tokens: prompt, seconds: median(times) };
+    let mut prefilled = Prefill { tokens: prompt, seconds: median(times), kernels: vec![] };
+    if args.kernels {
+        let plan = engine.plans().len() - 1;
+        prefilled.kernels = kernel_times(&mut engine, plan, |engine| {
+            let (sequence, _) = prefill(engine, &ids)?;
+            Ok(engine.drop_sequence(sequence)?)
+        })?;
+    }
     let mut decodes = Vec::with_capacity(args.batch.len());
     for &batch in &args.batch {
         tick();
@@ -106,7 +121,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     tick();
     let bandwidth = measure_bandwidth(&mut engine)?.max(before);
     drop(progress);
-    let report = Report { device: engine.device_name().to_owned(), bandwidth, prefill, decodes };
+    let report = Report { device: engine.device_name().to_owned(), bandwidth, prefill: prefilled, decodes };
     match args.json {
         true => report.json(),
         false => report.text(),
@@ -143,11 +158,15 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
         engine.step(&requests)?;
         times.push(start.elapsed().as_secs_f64());
     }
-    let kernels = if args.kernels { kernel_times(engine, &requests, args.steps)? } else { vec![] };
+    let plan = plan(engine, batch);
+    let mut kernels = vec![];
+    if args.kernels {
+        let steps = |engine: &mut Engine| (0..args.steps).try_for_each(|_| Ok(engine.step(&requests).map(|_| ())?));
+        kernels = kernel_times(engine, plan, steps)?;
+    }
     for sequence in sequences {
         engine.drop_sequence(sequence)?;
     }
-    let plan = plan(engine, batch);
     let weights: u64 = engine.plans()[plan].launches.iter().map(|launch| launch.bytes).sum();
     let bytes = weights + batch as u64 * cache_bytes(engine.manifest(), ids.len() + args.steps / 2);
     Ok(Decode { batch, seconds: median(times), bytes, kernels })
@@ -170,25 +189,33 @@ fn cache_bytes(manifest: &Manifest, length: usize) -> u64 {
     (0..cache.layers).map(seen).sum::<u64>() * one as u64
 }
 
-fn kernel_times(engine: &mut Engine, requests: &[Request], steps: usize) -> Result<Vec<KernelTime>, Failure> {
+/// Times of the kernels of a plan, in the mean of the steps that `run` takes.
+fn kernel_times(
+    engine: &mut Engine,
+    plan: usize,
+    run: impl FnOnce(&mut Engine) -> Result<(), Failure>,
+) -> Result<Vec<KernelTime>, Failure> {
     engine.time_launches();
-    for _ in 0..steps {
-        engine.step(requests)?;
-    }
-    let times = engine.take_launch_times();
-    let plan = plan(engine, requests.len());
+    run(engine)?;
+    let times = &engine.take_launch_times()[plan];
     let kernel = |launch: &Launch| {
         let target = engine.manifest().targets.iter().find(|t| t.plans == engine.plans());
         target.map_or(String::new(), |t| t.variants[0].kernels[launch.kernel].symbol.clone())
     };
     let mut by_symbol: BTreeMap<String, KernelTime> = BTreeMap::new();
-    for (launch, nanoseconds) in engine.plans()[plan].launches.iter().zip(&times[plan].nanoseconds) {
+    for (launch, nanoseconds) in engine.plans()[plan].launches.iter().zip(&times.nanoseconds) {
         let symbol = kernel(launch);
-        let entry =
-            by_symbol.entry(symbol.clone()).or_insert(KernelTime { symbol, launches: 0, seconds: 0.0, bytes: 0 });
+        let entry = by_symbol.entry(symbol.clone()).or_insert(KernelTime {
+            symbol,
+            launches: 0,
+            seconds: 0.0,
+            bytes: 0,
+            flops: 0,
+        });
         entry.launches += 1;
-        entry.seconds += *nanoseconds as f64 * 1e-9 / steps as f64;
+        entry.seconds += *nanoseconds as f64 * 1e-9 / times.steps as f64;
         entry.bytes += launch.bytes;
+        entry.flops += launch.flops;
     }
     let mut all: Vec<_> = by_symbol.into_values().collect();
     all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -202,6 +229,24 @@ struct Report {
     decodes: Vec<Decode>,
 }
 
+impl KernelTime {
+    /// Rates at the plan's full size, keys and values of earlier tokens aside.
+    fn line(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let KernelTime { symbol, launches, seconds, bytes, flops } = self;
+        let [bytes, flops] = [bytes, flops].map(|&n| n as f64 / seconds / 1e9);
+        writeln!(
+            out,
+            "  {:>10.1} us  {launches:>4} x  {bytes:>7.2} GB/s  {flops:>7.1} GFLOP/s  {symbol}",
+            seconds * 1e6
+        )
+    }
+
+    fn json(&self) -> Value {
+        let KernelTime { symbol, launches, seconds, bytes, flops } = self;
+        json!({ "symbol": symbol, "launches": launches, "seconds": seconds, "bytes": bytes, "flops": flops })
+    }
+}
+
 impl Decode {
     fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds
@@ -212,8 +257,9 @@ impl Report {
     fn text(&self) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}, read bandwidth {:.1} GB/s", self.device, self.bandwidth / 1e9)?;
-        let Prefill { tokens, seconds } = self.prefill;
+        let Prefill { tokens, seconds, ref kernels } = self.prefill;
         writeln!(out, "prefill {tokens}: {:.1} tokens/s, {:.1} ms", tokens as f64 / seconds, seconds * 1e3)?;
+        kernels.iter().try_for_each(|k| k.line(&mut out))?;
         for d in &self.decodes {
             writeln!(
                 out,
@@ -224,16 +270,12 @@ impl Report {
                 d.rate() / 1e9,
                 100.0 * d.rate() / self.bandwidth,
             )?;
-            for k in &d.kernels {
-                let (us, rate) = (k.seconds * 1e6, k.bytes as f64 / k.seconds / 1e9);
-                writeln!(out, "  {:>10.1} us  {:>4} x  {rate:>7.2} GB/s  {}", us, k.launches, k.symbol)?;
-            }
+            d.kernels.iter().try_for_each(|k| k.line(&mut out))?;
         }
         Ok(())
     }
 
     fn json(&self) -> Result<(), Failure> {
-        let kernel = |k: &KernelTime| json!({ "symbol": k.symbol, "launches": k.launches, "seconds": k.seconds, "bytes": k.bytes });
         let decode = |d: &Decode| {
             json!({
                 "batch": d.batch,
@@ -242,7 +284,7 @@ impl Report {
                 "bytes": d.bytes,
                 "bytes_per_second": d.rate(),
                 "share_of_bandwidth": d.rate() / self.bandwidth,
-                "kernels": d.kernels.iter().map(kernel).collect::<Vec<Value>>(),
+                "kernels": d.kernels.iter().map(KernelTime::json).collect::<Vec<Value>>(),
             })
         };
         let value = json!({
@@ -252,6 +294,7 @@ impl Report {
                 "tokens": self.prefill.tokens,
                 "tokens_per_second": self.prefill.tokens as f64 / self.prefill.seconds,
                 "seconds": self.prefill.seconds,
+                "kernels": self.prefill.kernels.iter().map(KernelTime::json).collect::<Vec<Value>>(),
             },
             "decode": self.decodes.iter().map(decode).collect::<Vec<Value>>(),
         });

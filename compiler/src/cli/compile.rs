@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::model::ModelArgs;
+use super::output;
 use super::progress::{Progress, Unit};
 
 /// Compile a model into one file
@@ -33,9 +34,9 @@ pub struct Args {
     /// Most tokens of one step; a longer prompt takes several
     #[arg(long, value_name = "N", default_value_t = BucketOptions::default().tokens)]
     prefill: usize,
-    /// Most tokens of one step that can have logits
-    #[arg(long, value_name = "N", default_value_t = BucketOptions::default().rows)]
-    rows: usize,
+    /// Most tokens of one step that can have logits [default: 64, or all]
+    #[arg(long, value_name = "N")]
+    rows: Option<usize>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -46,8 +47,10 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let start = Instant::now();
+    output::check(&args.output)?;
     let config = args.model.config()?;
-    let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows: args.rows };
+    let rows = args.rows.unwrap_or(BucketOptions::default().rows.min(args.prefill));
+    let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows };
     let options = Options { targets: args.target.clone(), buckets };
     let progress = Progress::new("compiling", Unit::Pieces);
     let mut report = |done: usize, total: usize, what: &str| {

@@ -1,5 +1,4 @@
 //! `atomc logits`: the raw output of the model, to compare with anything.
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use atomc_runtime::{Engine, Request, Want};
@@ -7,6 +6,7 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use super::engine::EngineArgs;
 use super::failure::Failure;
+use super::output;
 use super::progress::{Progress, Unit};
 
 /// Write the logits of every position of token sequences
@@ -32,6 +32,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
+    output::check(&args.output)?;
     let artifact = args.engine.artifact()?;
     let rows = read(&args.tokens)?;
     let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -69,18 +70,12 @@ fn logits(engine: &mut Engine, tokens: &[u32], chunk: usize) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// The file appears whole or not at all.
 fn write(path: &Path, rows: &[Vec<u32>], vocab: usize, all: &[Vec<u8>]) -> Result<(), Failure> {
-    let fault = |error: &dyn std::fmt::Display| Failure::file("output", path, error);
+    let fault = |error| Failure::file("output", path, error);
     let mut views = Vec::with_capacity(all.len());
     for (index, (row, bytes)) in rows.iter().zip(all).enumerate() {
-        let view = TensorView::new(Dtype::F32, vec![row.len(), vocab], bytes).map_err(|e| fault(&e))?;
+        let view = TensorView::new(Dtype::F32, vec![row.len(), vocab], bytes).map_err(fault)?;
         views.push((index.to_string(), view));
     }
-    let bytes = safetensors::serialize(views, None).map_err(|e| fault(&e))?;
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(|e| fault(&e))?;
-    file.write_all(&bytes).map_err(|e| fault(&e))?;
-    file.persist(path).map_err(|e| fault(&e.error))?;
-    Ok(())
+    output::write(path, &safetensors::serialize(views, None).map_err(fault)?)
 }

@@ -10,6 +10,7 @@ mod inspect;
 mod logits;
 #[cfg(feature = "compiler")]
 mod model;
+mod output;
 #[cfg(feature = "compiler")]
 mod print;
 mod progress;

@@ -70,8 +70,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     stream.end(&answer.tokens)?;
     if args.json {
         let mut out = std::io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &describe(&text, &prompt, &answer)?)?;
-        writeln!(out)?;
+        writeln!(out, "{}", describe(&text, &prompt, &answer)?)?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@ use super::*;
 fn config(layers: usize, tied: bool) -> Config {
     let text = json!({
         "architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": layers,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 160,
         "max_position_embeddings": 512, "tie_word_embeddings": tied,
     });
     Config::parse(&text.to_string(), None).expect("a good configuration")
@@ -67,7 +67,7 @@ fn buckets_share_weights_and_all_but_unrolled_kernels() {
 fn a_tied_head_is_one_buffer() {
     let embeddings = |tied| {
         let weights = compiled(1, tied, &[1]).manifest.weights;
-        weights.iter().filter(|w| w.shape == [128, 64]).map(|w| w.name.clone()).collect::<Vec<_>>()
+        weights.iter().filter(|w| w.shape == [160, 64]).map(|w| w.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(embeddings(true), ["model.embed_tokens.weight"]);
     let mut untied = embeddings(false);
@@ -102,9 +102,20 @@ fn unknown_and_repeated_targets() {
     let fault = |names: &[&str]| {
         let options = Options { targets: names.iter().map(|n| n.to_string()).collect(), ..options(&[1]) };
         let d = compile(&config(1, true), &options, &mut |_, _, _| ()).expect_err("a fault");
-        format!("[{}] {d}; {}", d.code, d.help.unwrap_or_default())
+        format!("[{}] {d}; {}", d.code, d.help.as_deref().unwrap_or_default())
     };
-    insta::assert_snapshot!(fault(&["gfx000"]), @"");
-    insta::assert_snapshot!(fault(&["host", "host"]), @"");
-    insta::assert_snapshot!(fault(&[]), @"");
+    insta::assert_snapshot!(fault(&["gfx000"]), @"[target::unknown] unknown target `gfx000`; known targets: host");
+    insta::assert_snapshot!(fault(&["host", "host"]), @"[target::twice] target `host` is named twice;");
+    insta::assert_snapshot!(fault(&[]), @"[target::none] no target is named; --target host");
+}
+
+#[test]
+fn buckets_that_would_unroll_without_end() {
+    let fault = |decode: usize, tokens: usize| {
+        let options =
+            Options { buckets: BucketOptions { decode: vec![decode], tokens, rows: 1 }, ..Options::default() };
+        compile(&config(1, true), &options, &mut |_, _, _| ()).expect_err("a fault").to_string()
+    };
+    insta::assert_snapshot!(fault(257, 64), @"a decode bucket of 257 tokens: 256 is the most");
+    insta::assert_snapshot!(fault(1, 65_537), @"a step of 65537 tokens: 65536 is the most");
 }

@@ -8,6 +8,8 @@ use super::rope::Rope;
 /// Largest weight that a configuration may ask for. Real ones are a few GiB; beyond this, a number is wrong.
 const MAX_WEIGHT_BYTES: usize = 64 << 30;
 const MAX_LAYERS: usize = 4096;
+/// Attention kernels are unrolled over the elements of a head.
+const MAX_HEAD_DIM: usize = 1024;
 
 /// What differs between the architectures: one row each. Defaults are those of transformers' configuration classes.
 pub struct Family {
@@ -157,9 +159,10 @@ impl Config {
         let positions = f.size("max_position_embeddings")?.unwrap_or(family.positions);
         let rope = Rope::read(&f, head_dim, positions)?;
         let layers = f.needed_size("num_hidden_layers")?;
-        if layers > MAX_LAYERS {
-            let message = format!("must be at most {MAX_LAYERS}, not {layers}");
-            return Err(f.fault("config::value", "num_hidden_layers", message));
+        for (name, size, most) in [("num_hidden_layers", layers, MAX_LAYERS), ("head_dim", head_dim, MAX_HEAD_DIM)] {
+            if size > most {
+                return Err(f.fault("config::too-large", name, format!("must be at most {most}, not {size}")));
+            }
         }
         let on = |switch: &Switch| match switch {
             Switch::Always => Ok(true),

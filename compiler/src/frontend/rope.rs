@@ -57,7 +57,7 @@ fn rotary_dim(config: &Fields, own: &Fields, head_dim: usize) -> Result<usize, D
     let holder = if own.get(name).is_some() { own } else { config };
     let factor = holder.positive(name)?.unwrap_or(1.0);
     let dim = (head_dim as f64 * factor) as usize;
-    if factor > 1.0 || dim == 0 || dim % 2 != 0 {
+    if factor > 1.0 || dim == 0 || !dim.is_multiple_of(2) {
         let (name, holder) = if factor == 1.0 { ("head_dim", config) } else { (name, holder) };
         let message = format!("{dim} of the {head_dim} elements of a head rotate: must be even, above 0 and no more");
         return Err(holder.fault("config::rotary-dim", name, message));

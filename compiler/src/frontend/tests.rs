@@ -184,6 +184,7 @@ mod meaning {
 
 mod errors {
     use super::*;
+    use atomc_ir::rope::Scaling;
 
     #[test]
     fn no_json() {
@@ -191,7 +192,7 @@ mod errors {
         [config::json] config.json: is not JSON: EOF while parsing a value at line 1 column 16
           Python's NaN and Infinity are no JSON either.
         ");
-        insta::assert_snapshot!(fault_in("[1]"), @"[config::json] config.json: must be an object, not a list");
+        insta::assert_snapshot!(fault_in("[1]"), @"[config::json] config.json: must be an object, not [1]");
         insta::assert_snapshot!(fault_in("{\"rms_norm_eps\": NaN}"), @"
         [config::json] config.json: is not JSON: expected value at line 1 column 18
           Python's NaN and Infinity are no JSON either.
@@ -234,7 +235,7 @@ mod errors {
         [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not true
         [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not 2147483648
         [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not 1e+30
-        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not a list
+        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not [64]
         "#);
         let names = [
             "vocab_size",
@@ -262,7 +263,7 @@ mod errors {
         [config::missing] config.json: num_hidden_layers: is missing
         [config::missing] config.json: num_attention_heads: is missing
         ");
-        insta::assert_snapshot!(fault(json!({ "num_hidden_layers": 1_000_000 })), @"[config::value] config.json: num_hidden_layers: must be at most 4096, not 1000000");
+        insta::assert_snapshot!(fault(json!({ "num_hidden_layers": 1_000_000 })), @"[config::too-large] config.json: num_hidden_layers: must be at most 4096, not 1000000");
     }
 
     #[test]
@@ -282,8 +283,9 @@ mod errors {
         [config::too-large] config.json: intermediate_size: makes a weight of 1073741824 by 64 elements, 128 GiB
           A weight may have 64 GiB at most.
         ");
-        insta::assert_snapshot!(fault(json!({ "head_dim": 1 << 30 })), @"
-        [config::too-large] config.json: num_attention_heads: makes a weight of 4294967296 by 64 elements, 512 GiB
+        insta::assert_snapshot!(fault(json!({ "head_dim": 1 << 30 })), @"[config::too-large] config.json: head_dim: must be at most 1024, not 1073741824");
+        insta::assert_snapshot!(fault(json!({ "num_attention_heads": 1 << 30, "head_dim": 128 })), @"
+        [config::too-large] config.json: num_attention_heads: makes a weight of 137438953472 by 64 elements, 16384 GiB
           A weight may have 64 GiB at most.
         ");
     }
@@ -308,7 +310,7 @@ mod errors {
         insta::assert_snapshot!(faults("eos_token_id", &[json!(-2), json!("</s>"), json!([1, 2.5])]), @r#"
         [config::value] config.json: eos_token_id: must be a token id or a list of token ids, not -2
         [config::value] config.json: eos_token_id: must be a token id or a list of token ids, not the text "</s>"
-        [config::value] config.json: eos_token_id: must be a token id or a list of token ids, not a list
+        [config::value] config.json: eos_token_id: must be a token id or a list of token ids, not [1,2.5]
         "#);
     }
 
@@ -335,7 +337,7 @@ mod errors {
         [config::value] config.json: layer_types: unknown layer type "chunked_attention"
           Known layer types: full_attention, sliding_attention.
         "#);
-        insta::assert_snapshot!(qwen("layer_types", json!([1])), @"[config::value] config.json: layer_types: must be a list of texts, not a list");
+        insta::assert_snapshot!(qwen("layer_types", json!([1])), @"[config::value] config.json: layer_types: must be a list of texts, not [1]");
     }
 
     #[test]
@@ -368,6 +370,62 @@ mod errors {
         insta::assert_snapshot!(fault(json!({ "partial_rotary_factor": 0.2 })), @"[config::rotary-dim] config.json: partial_rotary_factor: 3 of the 16 elements of a head rotate: must be even, above 0 and no more");
         insta::assert_snapshot!(rope_fault(json!({ "partial_rotary_factor": 0.01 })), @"[config::rotary-dim] config.json: rope_parameters.partial_rotary_factor: 0 of the 16 elements of a head rotate: must be even, above 0 and no more");
         insta::assert_snapshot!(rope_fault(json!({ "partial_rotary_factor": 2.0 })), @"[config::rotary-dim] config.json: rope_parameters.partial_rotary_factor: 32 of the 16 elements of a head rotate: must be even, above 0 and no more");
+    }
+
+    /// Whatever stands in a field, reading ends with a configuration or a fault.
+    #[test]
+    fn nothing_panics() {
+        let fields = [
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "head_dim",
+            "num_key_value_heads",
+            "max_position_embeddings",
+            "rms_norm_eps",
+            "rope_theta",
+            "partial_rotary_factor",
+            "rope_scaling",
+            "rope_parameters",
+            "sliding_window",
+            "use_sliding_window",
+            "max_window_layers",
+            "layer_types",
+            "hidden_act",
+            "dtype",
+            "tie_word_embeddings",
+            "eos_token_id",
+            "bos_token_id",
+            "architectures",
+        ];
+        let kinds = Scaling::NAMES.map(|name| json!({ "rope_type": name, "factor": 1e300, "beta_fast": 1e-300 }));
+        let mut values =
+            vec![json!(0), json!(1), json!(-1), json!(3), json!(1u64 << 30), json!(u64::MAX), json!(i64::MIN)];
+        values.extend([
+            json!(1e-308),
+            json!(1e308),
+            json!(0.3),
+            json!(true),
+            json!(""),
+            json!([]),
+            json!([-1]),
+            json!({}),
+        ]);
+        values.extend(kinds);
+        for family in &FAMILIES {
+            for (first, second) in fields.iter().flat_map(|a| fields.iter().map(move |b| (a, b))) {
+                for (v, w) in values.iter().zip(values.iter().cycle().skip(first.len())) {
+                    let text = config(json!({ "architectures": [family.architecture], *first: v, *second: w }));
+                    if let Ok(config) = Config::parse(&text, None)
+                        && config.layers < 4
+                    {
+                        let _ = graph(&config);
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub struct Contraction<'k, 'a, 'c> {
     pub dot: Dot,
     /// Values that hold sums, and the first weight row of each.
     pieces: Vec<(Value, usize)>,
+    linear: Value,
     out: Value,
     to: &'k Operand<'c>,
 }
@@ -31,7 +32,14 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let (out, to) = kernel.output()?;
         let width = to.ty.shape.row().unwrap_or(0);
         let mut pieces = Vec::new();
-        for (user, _) in graph.users(linear) {
+        // A bias of all pieces may come before they are told apart.
+        let mut whole = linear;
+        while let [(user, _)] = graph.users(whole)[..]
+            && matches!(graph.op(user), Op::Map(_))
+        {
+            whole = user.into();
+        }
+        for (user, _) in graph.users(whole) {
             if let Op::Slice { axis: 1, start, len } = graph.op(user) {
                 if *len != width || start % kernel.code.arch.memory.panel != 0 {
                     return Err(unsupported(format!("a slice of {len} from {start} of a contraction")));
@@ -41,11 +49,11 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         }
         if pieces.is_empty() {
             pieces.push((linear, 0));
-        } else if pieces.len() != graph.users(linear).len() {
+        } else if pieces.len() != graph.users(whole).len() {
             return Err(unsupported("a contraction that is read whole and in slices"));
         }
         let dot = Dot::new(kernel.code, w.ty.dtype);
-        Ok(Contraction { kernel, x: operands[0], w, dot, pieces, out, to })
+        Ok(Contraction { kernel, x: operands[0], w, dot, pieces, linear, out, to })
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -106,10 +114,15 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     /// The epilogue for one row and panel: `sums` has one vector for each piece.
     pub fn finish(&self, row: Int<'c>, panel: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let (c, rows) = (self.code(), &self.kernel.rows);
-        for (&(v, _), &sum) in self.pieces.iter().zip(sums) {
-            rows.bind(v, sum);
-        }
         let at = At { row, head: None, col: Col::Var(c.mul(panel, c.int(LANES))) };
+        for (&(v, _), &sum) in self.pieces.iter().zip(sums) {
+            rows.bind(self.linear, sum);
+            if v != self.linear {
+                rows.unbind(v);
+                let lanes = rows.eval(v, at)?;
+                rows.bind(v, lanes);
+            }
+        }
         let lanes = rows.eval(self.out, at)?;
         store_padded(rows, lanes, self.to, at);
         if self.panels() * LANES < self.to.stride {

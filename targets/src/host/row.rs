@@ -89,6 +89,10 @@ impl<'a, 'c> Rows<'a, 'c> {
         self.bound.borrow_mut().insert(v, lanes);
     }
 
+    pub fn unbind(&self, v: Value) {
+        self.bound.borrow_mut().remove(&v);
+    }
+
     pub fn shape(&self, v: Value) -> Result<&TensorType, Diagnostic> {
         self.graph.ty(v).as_tensor().ok_or_else(|| unsupported("only tensors have rows"))
     }

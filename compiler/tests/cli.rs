@@ -1,0 +1,276 @@
+//! The built binary: what it does, and how it refuses. Every fault ends with exit code 1 (2 for wrong usage) and a message
+//! that names the field, without a panic, and leaves no file behind.
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A small model of the golden tests: two layers, vocabulary 96, 512 positions.
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
+
+struct Bench {
+    dir: TempDir,
+}
+
+impl Bench {
+    /// A folder with `m.atomc` in it, for sequences of up to 64 tokens.
+    fn new() -> Bench {
+        let bench = Bench { dir: TempDir::new().expect("a temporary folder") };
+        bench.succeed(&["compile", MODEL, "--context", "64", "--decode", "1", "--prefill", "32", "-o", "m.atomc"]);
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        std::fs::create_dir_all(self.path(name).parent().expect("a folder")).expect("a folder");
+        std::fs::write(self.path(name), bytes).expect("a writable file");
+    }
+
+    fn artifact(&self) -> Vec<u8> {
+        std::fs::read(self.path("m.atomc")).expect("an artifact")
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let atomc = env!("CARGO_BIN_EXE_atomc");
+        Command::new(atomc).args(args).current_dir(self.dir.path()).output().expect("the binary runs")
+    }
+
+    fn succeed(&self, args: &[&str]) -> String {
+        let out = self.run(args);
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).expect("UTF-8")
+    }
+
+    /// What standard error says of a failure, progress aside; no file may have appeared.
+    fn fail(&self, code: i32, args: &[&str]) -> String {
+        let before = files(self.dir.path());
+        let out = self.run(args);
+        let text = String::from_utf8(out.stderr).expect("UTF-8");
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
+        assert!(!text.contains("panicked"), "{args:?}: {text}");
+        assert_eq!(files(self.dir.path()), before, "{args:?} left something behind");
+        let progress = ["loading weights:", "compiling:", "computing logits:", "measuring:"];
+        let lines = text.lines().filter(|line| !progress.iter().any(|p| line.starts_with(p)));
+        lines.map(str::trim_end).collect::<Vec<_>>().join("\n")
+    }
+
+    /// `atomc logits` of an artifact with a checkpoint, for some tokens.
+    fn logits(&self, artifact: &str, weights: &str, tokens: &str) -> String {
+        self.write("ids.json", tokens);
+        self.fail(1, &["logits", artifact, "--weights", weights, "--tokens", "ids.json", "-o", "out.safetensors"])
+    }
+}
+
+/// Names and sizes.
+fn files(dir: &Path) -> Vec<(PathBuf, u64)> {
+    let entries = std::fs::read_dir(dir).expect("a folder").map(|e| e.expect("an entry"));
+    let mut all: Vec<_> = entries.map(|e| (e.path(), e.metadata().expect("metadata").len())).collect();
+    all.sort();
+    all
+}
+
+/// Shapes and bytes by name.
+type Tensors = HashMap<String, (Vec<usize>, Vec<u8>)>;
+
+/// The checkpoint, changed.
+fn checkpoint(change: impl FnOnce(&mut Tensors)) -> Vec<u8> {
+    let bytes = std::fs::read(Path::new(MODEL).join("model.safetensors")).expect("a checkpoint");
+    let file = SafeTensors::deserialize(&bytes).expect("a sound checkpoint");
+    let one = |(name, t): (String, TensorView)| (name, (t.shape().to_vec(), t.data().to_vec()));
+    let mut all: Tensors = file.tensors().into_iter().map(one).collect();
+    change(&mut all);
+    let view = |(shape, data)| TensorView::new(safetensors::Dtype::BF16, shape, data).expect("a sound tensor");
+    let views = all.iter().map(|(name, (shape, data))| (name.clone(), view((shape.clone(), &data[..]))));
+    safetensors::serialize(views, None).expect("a checkpoint")
+}
+
+/// The configuration of the model, changed.
+fn config(patch: Value) -> String {
+    let text = std::fs::read_to_string(Path::new(MODEL).join("config.json")).expect("a configuration");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    config.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+    config.to_string()
+}
+
+#[test]
+fn a_model_goes_through_every_verb() {
+    let bench = Bench::new();
+    let read = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    let about = read(&bench.succeed(&["inspect", "m.atomc", "--json"]));
+    assert_eq!(about["model"]["max_positions"], 64);
+    assert!(about["targets"][0]["variants"].as_array().is_some_and(|v| !v.is_empty()));
+    assert!(bench.succeed(&["inspect", "m.atomc", "--kernels"]).contains(about["key"].as_str().expect("a key")));
+
+    bench.write("ids.json", "[[1, 2, 3, 4, 5], [6]]");
+    let logits = |out: &str, chunk: &str| {
+        let output = bench.path(out);
+        let fixed = ["logits", "m.atomc", "--weights", MODEL, "--tokens", "ids.json", "--threads", "1"];
+        bench.succeed(&[&fixed[..], &["-o", output.to_str().expect("UTF-8"), "--chunk", chunk]].concat());
+        std::fs::read(output).expect("the output")
+    };
+    let (whole, cut) = (logits("a.safetensors", "0"), logits("b.safetensors", "2"));
+    let shapes = |bytes: &[u8]| {
+        let file = SafeTensors::deserialize(bytes).expect("a sound file");
+        [file.tensor("0").expect("0").shape().to_vec(), file.tensor("1").expect("1").shape().to_vec()]
+    };
+    assert_eq!(shapes(&whole), [[5, 96], [1, 96]]);
+    assert_eq!(shapes(&cut), shapes(&whole));
+
+    let args = ["bench", "m.atomc", "--random-weights", "7", "--steps", "2", "--repeat", "1", "--kernels", "--json"];
+    let bench_result = read(&bench.succeed(&args));
+    assert_eq!(bench_result["prefill"]["tokens"], 60);
+    assert!(bench_result["decode"][0]["bytes_per_second"].as_f64().is_some_and(|rate| rate > 0.0));
+
+    let printed = bench.succeed(&["print", MODEL]);
+    assert!(printed.starts_with("graph @LlamaForCausalLM("), "{printed}");
+    assert!(bench.succeed(&["print", MODEL, "--after", "fuse", "--bucket", "any"]).contains("family = matmul"));
+    assert!(bench.succeed(&["print", MODEL, "--emit", "llvm"]).contains("define"));
+    assert!(bench.succeed(&["completions", "bash"]).contains("atomc"));
+}
+
+#[test]
+fn compiling_twice_gives_the_same_bytes() {
+    let bench = Bench::new();
+    let first = bench.artifact();
+    bench.succeed(&["compile", MODEL, "--context", "64", "--decode", "1", "--prefill", "32", "-o", "m.atomc"]);
+    assert!(first == bench.artifact());
+}
+
+#[test]
+fn damaged_artifacts() {
+    let bench = Bench::new();
+    let whole = bench.artifact();
+    let open = |bytes: &[u8]| {
+        bench.write("bad.atomc", bytes);
+        let message = bench.fail(1, &["inspect", "bad.atomc"]);
+        assert_eq!(bench.fail(1, &["bench", "bad.atomc", "--random-weights"]), message);
+        message
+    };
+    let sizes = |text: String| {
+        text.replace(&whole.len().to_string(), "<all>").replace(&(whole.len() - 1).to_string(), "<fewer>")
+    };
+    let edited = |at: usize, byte: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    insta::assert_snapshot!(open(b""), @"error[artifact]: not an atomc artifact: the file does not begin with the artifact signature");
+    insta::assert_snapshot!(open(b"{}"), @"error[artifact]: not an atomc artifact: the file does not begin with the artifact signature");
+    insta::assert_snapshot!(open(&whole[..40]), @"error[artifact]: artifact is cut short: the header needs 288 bytes and the file has 40");
+    insta::assert_snapshot!(sizes(open(&whole[..whole.len() - 1])), @"error[artifact]: artifact is cut short: section 4 (code) needs <all> bytes and the file has <fewer>");
+    insta::assert_snapshot!(open(&edited(8, 99)), @"error[artifact]: artifact format version 99, but this atomc reads version 1: compile the model again");
+    insta::assert_snapshot!(open(&edited(30, whole[30] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of the header does not match");
+    insta::assert_snapshot!(open(&edited(2000, whole[2000] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of section 0 (manifest) does not match");
+    insta::assert_snapshot!(open(&edited(whole.len() - 9, whole[whole.len() - 9] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of section 4 (code) does not match");
+    insta::assert_snapshot!(bench.fail(1, &["inspect", "none.atomc"]), @"error[artifact]: cannot open none.atomc: No such file or directory (os error 2)");
+}
+
+#[test]
+fn wrong_checkpoints() {
+    let bench = Bench::new();
+    let load = |change: &dyn Fn(&mut Tensors)| {
+        bench.write("w/model.safetensors", checkpoint(change));
+        bench.logits("m.atomc", "w", "[[1]]")
+    };
+    insta::assert_snapshot!(load(&|all| _ = all.remove("model.layers.1.mlp.up_proj.weight")), @"
+    error[checkpoint]: the checkpoint lacks a tensor that the model needs: model.layers.1.mlp.up_proj.weight
+      help: Is this the checkpoint of the model that the artifact was compiled from?
+    ");
+    insta::assert_snapshot!(load(&|all| _ = all.insert("model.layers.2.bonus".into(), (vec![2], vec![0; 4]))), @"
+    error[checkpoint]: the checkpoint has a tensor that the model does not use: model.layers.2.bonus
+      help: Is this the checkpoint of the model that the artifact was compiled from?
+    ");
+    insta::assert_snapshot!(load(&|all| all.get_mut("model.norm.weight").expect("a norm").0 = vec![32, 2]), @"
+    error[checkpoint]: tensor `model.norm.weight` has shape [32, 2], but the model needs [64]
+      help: Is this the checkpoint of the model that the artifact was compiled from?
+    ");
+    bench.write("w/model.safetensors", &checkpoint(|_| ())[..2000]);
+    insta::assert_snapshot!(bench.logits("m.atomc", "w", "[[1]]"), @"error[checkpoint]: w/model.safetensors is not a sound safetensors file: it is cut short inside its header");
+    bench.write("empty/readme", "");
+    insta::assert_snapshot!(bench.logits("m.atomc", "empty", "[[1]]"), @"
+    error[checkpoint]: no checkpoint in empty: neither model.safetensors nor model.safetensors.index.json is there
+      help: Give a folder with weights, or --random-weights to do without.
+    ");
+    insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc"]), @"
+    error: the following required arguments were not provided:
+      <--weights <DIR>|--random-weights [<SEED>]>
+
+    Usage: atomc bench <--weights <DIR>|--random-weights [<SEED>]> <ARTIFACT>
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn wrong_tokens_and_devices() {
+    let bench = Bench::new();
+    let long = format!("[{:?}]", vec![1; 65]);
+    insta::assert_snapshot!(bench.logits("m.atomc", MODEL, &long), @"error[step]: the prompt is longer than the model: request 0 needs 65 positions, the model has 64");
+    insta::assert_snapshot!(bench.logits("m.atomc", MODEL, "[[1, 96]]"), @"error[step]: token 1 of request 0 is 96, but the vocabulary ends at 95");
+    insta::assert_snapshot!(bench.logits("m.atomc", MODEL, "[[1], []]"), @"error[tokens]: ids.json: sequence 1 has no tokens");
+    insta::assert_snapshot!(bench.logits("m.atomc", MODEL, "[1, 2]"), @"
+    error[tokens]: ids.json: invalid type: integer `1`, expected a sequence at line 1 column 2
+      help: It must hold a list of lists of token ids: [[1, 2, 3], [4, 5]].
+    ");
+    insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc", "--random-weights", "--prompt", "64"]), @"
+    error[bench]: 64 tokens and 16 steps are more than the model's 64 positions
+      help: Choose smaller --prompt and --steps.
+    ");
+    insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc", "--random-weights", "--device", "host:gfx942"]), @"error[device]: the artifact has no variant `gfx942` for the host; it has: x86-64-v4-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3");
+    insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc", "--random-weights", "--device", "hip:0"]), @"
+    error: invalid value 'hip:0' for '--device <DEVICE>': unknown device `hip:0`; this build has: host, host:<variant>
+
+    For more information, try '--help'.
+    ");
+    insta::assert_snapshot!(bench.fail(1, &["run", "m.atomc", "--weights", MODEL, "--prompt", "hi"]).replace(MODEL, "<model>"), @"error[tokenizer]: <model>/tokenizer.json: No such file or directory (os error 2)");
+}
+
+#[test]
+fn what_cannot_be_compiled() {
+    let bench = Bench::new();
+    let kept = bench.artifact();
+    let compile = |patch: Value| {
+        bench.write("config.json", config(patch));
+        bench.fail(1, &["compile", "config.json", "-o", "m.atomc"])
+    };
+    insta::assert_snapshot!(compile(json!({ "num_attention_heads": 0 })), @"error[config::value]: config.json: num_attention_heads: must be a whole number from 1 to 1073741824, not 0");
+    insta::assert_snapshot!(compile(json!({ "hidden_size": 66, "head_dim": null })), @"error[config::value]: config.json: hidden_size: 66 is no multiple of num_attention_heads, 4, and there is no head_dim");
+    insta::assert_snapshot!(compile(json!({ "vocab_size": 1 << 30 })), @"
+    error[config::too-large]: config.json: vocab_size: makes a weight of 1073741824 by 64 elements, 128 GiB
+      help: A weight may have 64 GiB at most.
+    ");
+    insta::assert_snapshot!(compile(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
+    error[config::unknown-architecture]: config.json: architectures: unknown architecture "GPT2LMHeadModel"
+      help: Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM.
+    "#);
+    insta::assert_snapshot!(compile(json!({ "rope_parameters": { "rope_type": "longrope" } })), @r#"
+    error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "longrope" in `rope_parameters`
+      help: Known rope types: default, linear, dynamic, llama3, yarn.
+    "#);
+    insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "--target", "gfx000", "-o", "m.atomc"]), @"
+    error[target::unknown]: unknown target `gfx000`
+      help: known targets: host
+    ");
+    insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "--decode", "4,2", "-o", "m.atomc"]), @"error[passes::buckets]: decode buckets [4, 2] must ascend and begin above zero");
+    insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "-o", "no/such/folder/m.atomc"]), @"error[output]: no/such/folder/m.atomc: the folder does not exist");
+    insta::assert_snapshot!(bench.fail(1, &["compile", ".", "-o", "x.atomc"]).replace(MODEL, "<model>"), @r#"
+    error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "longrope" in `rope_parameters`
+      help: Known rope types: default, linear, dynamic, llama3, yarn.
+    "#);
+    insta::assert_snapshot!(bench.fail(1, &["print", MODEL, "--after", "polish"]), @"
+    error[passes::unknown-pass]: there is no pass `polish`
+      help: the passes are dce, canonicalise, cse, merge_weights, rewrite, pack, split, fuse
+    ");
+    insta::assert_snapshot!(bench.fail(1, &["print", MODEL, "--target", "host:z80"]), @"
+    error[target::unknown-variant]: target `host` has no variant `z80`
+      help: Known variants: x86-64-v4-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3.
+    ");
+    assert!(bench.artifact() == kept, "a failure replaced the output");
+}

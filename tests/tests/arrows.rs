@@ -1,0 +1,59 @@
+//! Which crate may use which. The runtime must stay free of the compiler: no LLVM, no graph IR.
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Every arrow that exists, tests aside. Adding one is a decision: change ARCHITECTURE.md with it.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("atomc", &["atomc-artifact", "atomc-ir", "atomc-passes", "atomc-runtime", "atomc-targets"]),
+    ("atomc-artifact", &[]),
+    ("atomc-ir", &[]),
+    ("atomc-passes", &["atomc-ir"]),
+    ("atomc-runtime", &["atomc-artifact"]),
+    ("atomc-targets", &["atomc-ir"]),
+    ("atomc-tests", &["atomc", "atomc-ir"]),
+];
+
+/// What the runtime-only build must not pull in, however indirectly.
+const COMPILER_ONLY: &[&str] = &["atomc-ir", "atomc-passes", "atomc-targets", "inkwell", "llvm-sys", "petgraph"];
+
+fn cargo(args: &[&str]) -> String {
+    let out =
+        Command::new(env!("CARGO")).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
+    assert!(out.status.success(), "cargo {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).expect("UTF-8")
+}
+
+#[test]
+fn crates_use_only_what_the_map_says() {
+    let metadata: Value =
+        serde_json::from_str(&cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"])).expect("JSON");
+    let mut arrows: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for package in metadata["packages"].as_array().expect("packages") {
+        let name = package["name"].as_str().expect("a name");
+        let mut uses: Vec<&str> = Vec::new();
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            let other = dependency["name"].as_str().expect("a name");
+            if dependency["kind"].is_null() && other.starts_with("atomc") {
+                uses.push(other);
+            }
+        }
+        uses.sort();
+        arrows.insert(name, uses);
+    }
+    let wanted: BTreeMap<&str, Vec<&str>> = ARROWS.iter().map(|(name, uses)| (*name, uses.to_vec())).collect();
+    assert_eq!(arrows, wanted);
+}
+
+#[test]
+fn the_runtime_only_build_has_no_compiler() {
+    for package in [&["-p", "atomc", "--no-default-features"][..], &["-p", "atomc-runtime"][..]] {
+        let args = [&["tree", "--offline", "--edges", "normal", "--prefix", "none"], package].concat();
+        let tree = cargo(&args);
+        let found: Vec<&str> =
+            tree.lines().filter(|l| COMPILER_ONLY.iter().any(|c| l.split(' ').next() == Some(c))).collect();
+        assert!(found.is_empty(), "{} pulls in {found:?}", package.join(" "));
+        assert!(tree.contains("atomc-artifact"), "an empty tree proves nothing");
+    }
+}

@@ -1,0 +1,63 @@
+//! What each pass makes of one layer of each family.
+use atomc::frontend::{self, Config, FAMILIES};
+use atomc_ir::{Graph, parse};
+use atomc_passes::{Bucket, Cx};
+
+/// One layer, with every part that the family can have.
+fn model(architecture: &str) -> Graph {
+    let config = serde_json::json!({
+        "architectures": [architecture],
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 128,
+        "tie_word_embeddings": architecture.starts_with("Qwen3"),
+        "sliding_window": 32,
+    });
+    let config = Config::parse(&config.to_string(), None).expect("a good configuration");
+    frontend::graph(&config).expect("a graph")
+}
+
+/// The graph before the passes and after each that changed it.
+fn stages(architecture: &str, bucket: Bucket) -> String {
+    let arch = &atomc_targets::variants("host").expect("a target")[0];
+    let mut graph = model(architecture);
+    let mut text = graph.print();
+    let mut all = vec![format!("frontend\n{text}")];
+    atomc_passes::run(&mut graph, &Cx { arch, bucket }, None, &mut |pass, graph| {
+        let after = graph.print();
+        assert_eq!(parse(&after).expect("what was printed can be read").print(), after);
+        if after != text {
+            all.push(format!("{}\n{after}", pass.name));
+        }
+        text = after;
+    })
+    .expect("passes that succeed");
+    all.join("\n")
+}
+
+#[test]
+fn every_family_after_every_pass() {
+    for family in &FAMILIES {
+        let name = family.architecture.trim_end_matches("ForCausalLM").to_lowercase();
+        insta::assert_snapshot!(format!("{name}_decode"), stages(family.architecture, Bucket::Decode { tokens: 1 }));
+        let any = Bucket::Any { tokens: 512, rows: 64 };
+        insta::assert_snapshot!(format!("{name}_any"), stages(family.architecture, any));
+    }
+}
+
+/// A dense layer is at most six kernels of a decode step, attention included.
+#[test]
+fn kernels_of_a_decode_layer() {
+    let arch = &atomc_targets::variants("host").expect("a target")[0];
+    let cx = Cx { arch, bucket: Bucket::Decode { tokens: 1 } };
+    for family in &FAMILIES {
+        let graph = atomc::driver::lower(&model(family.architecture), &cx, None).expect("passes that succeed");
+        let kernels = atomc_passes::kernels(&graph);
+        let of_layer = kernels.iter().filter(|&&id| graph.location(id).starts_with("model.layers.0"));
+        assert!(of_layer.count() <= 6, "{}", family.architecture);
+    }
+}
