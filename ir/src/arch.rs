@@ -23,8 +23,10 @@ pub struct Arch {
 /// How kernels of a target want their data laid out. The same for all variants of a target, which share their plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Rows of activations begin at multiples of this many elements; the padding is zero.
+    /// Rows are padded with zeros to a multiple of this many elements.
     pub row: usize,
+    /// Rows of activations are not a multiple of this many elements apart: those would share the same few cache sets.
+    pub alias: usize,
     /// Rows of a weight in one panel.
     pub panel: usize,
     /// Bytes of one row's group of columns in a panel.
@@ -36,9 +38,15 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Elements from one row to the next.
-    pub fn stride(&self, width: usize) -> usize {
+    /// Elements of a row with its padding.
+    pub fn padded(&self, width: usize) -> usize {
         width.next_multiple_of(self.row)
+    }
+
+    /// Elements from one row of activations to the next.
+    pub fn stride(&self, width: usize) -> usize {
+        let padded = self.padded(width);
+        if padded.is_multiple_of(self.alias) { padded + self.row } else { padded }
     }
 }
 

@@ -15,7 +15,7 @@ pub struct Panels {
 /// How a weight of this shape is packed. Rows are padded like columns, so that a kernel may fill whole rows of its result.
 pub fn panels(rows: usize, cols: usize, dtype: DType, arch: &Arch) -> Panels {
     let m = arch.memory;
-    let (rows, cols) = (m.stride(rows), m.stride(cols));
+    let (rows, cols) = (m.padded(rows), m.padded(cols));
     Panels { width: m.panel, group: m.group_bytes / dtype.size(), rows, cols, bytes: rows * cols * dtype.size() }
 }
 
@@ -36,7 +36,7 @@ pub struct CacheLayout {
 
 pub fn cache_layout(cache: CacheType, arch: &Arch) -> CacheLayout {
     let m = arch.memory;
-    let dim = m.stride(cache.head_dim);
+    let dim = m.padded(cache.head_dim);
     let head_bytes = m.block_tokens * dim * cache.dtype.size();
     let block = cache.heads * head_bytes;
     CacheLayout {

@@ -2,10 +2,12 @@
 //!
 //! `attend_one`: a task is a token and a cache head. It writes the token's key and value, then attends with every query
 //! head that shares them. `attend_many`: a task is a tile of tokens and a query head; keys and values are there already.
-use atomc_ir::arch::Dot as Unit;
-use atomc_ir::{Diagnostic, Op, Value};
+mod tiles;
 
-use super::cache::{Cache, is_bf16};
+use atomc_ir::arch::Dot as Unit;
+use atomc_ir::{DType, Diagnostic, Op, Value};
+
+use super::cache::Cache;
 use super::code::{Code, Int, LANES, Ptr, Vector};
 use super::dot::{Dot, Walk};
 use super::kernel::Kernel;
@@ -24,7 +26,7 @@ pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagn
     let kernel = Kernel::new(c, spec)?;
     let a = Attention::new(&kernel)?;
     let (group, heads) = (a.heads / a.cache.ty.heads, a.cache.ty.heads);
-    let block = a.block(group);
+    let block = a.block(group, 1);
     let (first, end) = c.tasks();
     kernel.each(first, end, |task| {
         let (token, head) = (c.div(task, heads), c.rem(task, heads));
@@ -40,9 +42,10 @@ pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagn
 pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
     let kernel = Kernel::new(c, spec)?;
     let a = Attention::new(&kernel)?;
-    let block = a.block(TILE);
+    let by_tiles = c.arch.dot == Unit::Tiles && a.cache.ty.dtype == DType::BF16;
+    let block = a.block(TILE, if by_tiles { tiles::BLOCKS } else { 1 });
     let (first, end) = c.tasks();
-    let tiles = (c.arch.dot == Unit::Tiles && is_bf16(a.cache.ty)).then(|| Tiles::open(c, tile::ROWS));
+    let tiles = by_tiles.then(|| Tiles::open(c, tile::ROWS));
     kernel.each(first, end, |task| {
         let (tile, query_head) = (c.div(task, a.heads), c.rem(task, a.heads));
         let entry = |i: usize| c.load_index(a.cache.batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
@@ -80,6 +83,8 @@ struct Span<'c> {
 /// Scratch for a number of rows: queries and weights in the cache's type, scores, results, maxima and sums in f32.
 struct Block<'c> {
     height: usize,
+    /// Keys of one turn: those of one or more blocks of the cache.
+    keys: usize,
     query: Ptr<'c>,
     score: Ptr<'c>,
     weight: Ptr<'c>,
@@ -119,7 +124,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         if rows >= most { most } else { rows.next_power_of_two().min(most) }
     }
 
-    fn block(&self, rows: usize) -> Block<'c> {
+    fn block(&self, rows: usize, blocks: usize) -> Block<'c> {
         let (c, l) = (self.code(), &self.cache.layout);
         let height = self.height(rows);
         let rows = rows.next_multiple_of(height);
@@ -131,11 +136,12 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             p
         };
         let query = take(rows * l.dim * size);
-        let score = take(rows * l.block_tokens * 4);
-        let weight = take(rows * l.block_tokens * size);
+        let keys = blocks * l.block_tokens;
+        let score = take(rows * keys * 4);
+        let weight = take(rows * keys * size);
         let result = take(rows * l.dim * 4);
         let (top, sum) = (take(rows * 4), take(rows * 4));
-        Block { height, query, score, weight, result, top, sum, bytes }
+        Block { height, keys, query, score, weight, result, top, sum, bytes }
     }
 
     fn run(
@@ -155,14 +161,16 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             0 => c.int(0),
             w => c.div(c.larger(c.sub(c.add(position, c.int(1)), c.int(w)), c.int(0)), tokens),
         };
-        let last = c.div(last, tokens);
-        c.repeat(first, c.add(last, c.int(1)), 1, |number| {
-            let place = |number| self.cache.head(c, c.load_index(table, number), span.head);
-            let at = place(number);
+        let (last, blocks) = (c.div(last, tokens), block.keys / tokens);
+        c.repeat(first, c.add(last, c.int(1)), blocks, |number| {
+            // Behind the last block stands the last again: its keys are masked there.
+            let place = |number| self.cache.head(c, c.load_index(table, c.smaller(number, last)), span.head);
+            let at: Vec<Int> = (0..blocks).map(|i| place(c.add(number, c.int(i)))).collect();
             let turn = Turn {
-                keys: c.at(self.cache.k, at),
-                values: c.at(self.cache.v, at),
-                next: c.sub(place(c.smaller(c.add(number, c.int(1)), last)), at),
+                keys: at.iter().map(|&at| c.at(self.cache.k, at)).collect(),
+                values: at.iter().map(|&at| c.at(self.cache.v, at)).collect(),
+                next: c.sub(place(c.add(number, c.int(blocks))), at[0]),
+                left: c.sub(last, number),
                 first: c.mul(number, c.int(tokens)),
                 position,
                 per_row: span.per_row,
@@ -224,7 +232,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let rows: Vec<Int> = (0..block.height).map(|r| c.add(row, c.int(r))).collect();
         let queries: Vec<_> = rows.iter().map(|&r| self.row(block.query, r, l.dim * size)).collect();
         let panels: Vec<_> =
-            (0..l.block_tokens / LANES).map(|p| c.at(turn.keys, c.int(p * LANES * l.dim * size))).collect();
+            (0..l.block_tokens / LANES).map(|p| c.at(turn.keys[0], c.int(p * LANES * l.dim * size))).collect();
         let scores = self.dot.sums(
             c,
             &queries,
@@ -232,15 +240,15 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             Walk { count: l.dim / l.group, step: self.dot.step(c), unroll: 1, ahead: Some(turn.next) },
         );
         let shrink: Vec<_> = rows.iter().zip(&scores).map(|(&r, s)| self.soften(block, r, s, turn)).collect();
-        let weights: Vec<_> = rows.iter().map(|&r| self.row(block.weight, r, l.block_tokens * size)).collect();
+        let weights: Vec<_> = rows.iter().map(|&r| self.row(block.weight, r, block.keys * size)).collect();
         c.repeat(c.int(0), c.int(l.dim), LANES, |col| {
-            let values = c.at(turn.values, c.mul(col, c.int(l.block_tokens * size)));
+            let values = c.at(turn.values[0], c.mul(col, c.int(l.block_tokens * size)));
             let step = self.dot.step(c);
             let walk = Walk { count: l.block_tokens / l.group, step, unroll: 2, ahead: Some(turn.next) };
             let sums = self.dot.sums(c, &weights, &[values], walk);
             for ((&r, sum), &shrink) in rows.iter().zip(&sums).zip(&shrink) {
                 let p = c.at(self.row(block.result, r, l.dim * 4), c.mul(col, c.int(4)));
-                let old = c.load_floats(p, atomc_ir::DType::F32);
+                let old = c.load_floats(p, DType::F32);
                 c.store(p, c.fma(old, shrink, sum[0]), 4);
             }
         });
@@ -248,8 +256,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Turns one row's scores into weights, which it stores; returns by what earlier results shrink.
     fn soften(&self, block: &Block<'c>, row: Int<'c>, scores: &[Vector<'c>], turn: &Turn<'c>) -> Vector<'c> {
-        let (c, l) = (self.code(), &self.cache.layout);
-        let size = self.cache.ty.dtype.size();
+        let (c, size) = (self.code(), self.cache.ty.dtype.size());
         let limit = c.add(turn.position, c.mul(row, c.int(turn.per_row)));
         let seen: Vec<_> = (0..scores.len()).map(|i| self.seen(c.add(turn.first, c.int(i * LANES)), limit)).collect();
         let masked = |(&s, &m): (&Vector<'c>, &Vector<'c>)| c.choose(m, c.fmul(s, c.lit(self.scale)), c.lit(MASKED));
@@ -266,9 +273,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let sum = c.fma(sum, shrink, c.splat(c.sum(fresh)));
         c.store(top_at, c.lane(top, 0), 4);
         c.store(sum_at, c.lane(sum, 0), 4);
-        for (i, &w) in weights.iter().enumerate() {
-            let p = c.at(self.row(block.weight, row, l.block_tokens * size), c.int(i * LANES * size));
-            c.store_floats(p, w, self.cache.ty.dtype);
+        let line = self.row(block.weight, row, block.keys * size);
+        for (i, pair) in weights.as_chunks::<2>().0.iter().enumerate() {
+            c.store_two(c.at(line, c.int(2 * i * LANES * size)), *pair, self.cache.ty.dtype);
         }
         shrink
     }
@@ -283,48 +290,6 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             w => {
                 let gone = c.lanes_below(c.sub(after, c.int(w)));
                 c.b.build_and(upto, c.b.build_not(gone, "").expect("a mask"), "").expect("masks")
-            }
-        }
-    }
-
-    /// The same for 32 rows, with products by tiles.
-    fn turn_by_tiles(&self, block: &Block<'c>, span: &Span<'c>, turn: &Turn<'c>, tiles: &Tiles<'_, 'c>) {
-        let (c, l) = (self.code(), &self.cache.layout);
-        let half = tile::ROWS;
-        (0..4).for_each(|t| tiles.zero(t));
-        for depth in 0..l.dim / tile::DEPTH {
-            for r in 0..2 {
-                tiles.load(4 + r, c.at(block.query, c.int(r * half * l.dim * 2 + depth * 64)), l.dim * 2);
-            }
-            for p in 0..2 {
-                let keys = c.at(turn.keys, c.int(p * LANES * l.dim * 2 + depth * half * 64));
-                tiles.load(6 + p, keys, tile::ROW_BYTES);
-                (0..2).for_each(|r| tiles.multiply(2 * r + p, 4 + r, 6 + p));
-            }
-        }
-        for t in 0..4 {
-            let at = (t / 2 * half * l.block_tokens + t % 2 * LANES) * 4;
-            tiles.store(t, c.at(block.score, c.int(at)), l.block_tokens * 4);
-        }
-        c.repeat(c.int(0), span.count, 1, |r| {
-            let line = self.row(block.score, r, l.block_tokens * 4);
-            let scores = [0, LANES].map(|k| c.load_floats(c.at(line, c.int(4 * k)), atomc_ir::DType::F32));
-            let shrink = self.soften(block, r, &scores, turn);
-            for col in (0..l.dim).step_by(LANES) {
-                let p = c.at(self.row(block.result, r, l.dim * 4), c.int(4 * col));
-                c.store(p, c.fmul(c.load_floats(p, atomc_ir::DType::F32), shrink), 4);
-            }
-        });
-        for r in 0..2 {
-            tiles.load(4 + r, c.at(block.weight, c.int(r * half * l.block_tokens * 2)), l.block_tokens * 2);
-        }
-        for col in (0..l.dim).step_by(LANES) {
-            tiles.load(6, c.at(turn.values, c.int(col * l.block_tokens * 2)), tile::ROW_BYTES);
-            for r in 0..2 {
-                let p = c.at(block.result, c.int((r * half * l.dim + col) * 4));
-                tiles.load(r, p, l.dim * 4);
-                tiles.multiply(r, 4 + r, 6);
-                tiles.store(r, p, l.dim * 4);
             }
         }
     }
@@ -345,15 +310,16 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             };
             for col in (0..dim).step_by(LANES) {
                 let p = c.at(self.row(block.result, r, l.dim * 4), c.int(4 * col));
-                let lanes = c.fmul(c.load_floats(p, atomc_ir::DType::F32), inverse);
+                let lanes = c.fmul(c.load_floats(p, DType::F32), inverse);
                 c.store_some(to(col), lanes, dtype, dim - col);
             }
             let width = self.heads * dim;
-            if width < self.out.stride {
+            let padded = rows.padded(self.out);
+            if width < padded {
                 let last = c.b.build_int_compare(inkwell::IntPredicate::EQ, head, c.int(self.heads - 1), "");
                 c.when(last.expect("integers"), || {
-                    for col in (width..self.out.stride).step_by(LANES) {
-                        c.store_some(to(col - width + dim), c.zero(), dtype, self.out.stride - col);
+                    for col in (width..padded).step_by(LANES) {
+                        c.store_some(to(col - width + dim), c.zero(), dtype, padded - col);
                     }
                 });
             }
@@ -361,12 +327,13 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     }
 }
 
-/// One block of keys and values: where they are and how far the next block is, the position of the first key, and the
-/// position of the first query row.
+/// Some blocks of keys and values: where they are and how far the first of the next turn is, how many blocks are left, the
+/// position of the first key, and the position of the first query row.
 struct Turn<'c> {
-    keys: Ptr<'c>,
-    values: Ptr<'c>,
+    keys: Vec<Ptr<'c>>,
+    values: Vec<Ptr<'c>>,
     next: Int<'c>,
+    left: Int<'c>,
     first: Int<'c>,
     position: Int<'c>,
     per_row: usize,

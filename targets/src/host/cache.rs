@@ -1,5 +1,5 @@
 //! The paged KV cache as kernels address it.
-use atomc_ir::{CacheType, DType, Diagnostic, Graph, Op, Value};
+use atomc_ir::{CacheType, Diagnostic, Graph, Op, Value};
 
 use super::code::{Code, Int, LANES, Ptr, Vector};
 use super::row::{At, Col, Rows, unsupported};
@@ -129,9 +129,4 @@ impl<'c> Cache<'c> {
             c.store(c.at(p, c.int(at)), c.lane(lanes, i), size as u32);
         }
     }
-}
-
-/// Whether the cache's type can be read by pairs of bf16.
-pub fn is_bf16(ty: CacheType) -> bool {
-    ty.dtype == DType::BF16
 }

@@ -48,6 +48,9 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
             }
         }
         if pieces.is_empty() {
+            if kernel.rows.shape(linear)?.shape.last() != Some(width) {
+                return Err(unsupported("a contraction that is wider than the result"));
+            }
             pieces.push((linear, 0));
         } else if pieces.len() != graph.users(whole).len() {
             return Err(unsupported("a contraction that is read whole and in slices"));
@@ -125,7 +128,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         }
         let lanes = rows.eval(self.out, at)?;
         store_padded(rows, lanes, self.to, at);
-        if self.panels() * LANES < self.to.stride {
+        if self.panels() * LANES < rows.padded(self.to) {
             let last = c.b.build_int_compare(inkwell::IntPredicate::EQ, panel, c.int(self.panels() - 1), "");
             c.when(last.expect("integers"), || {
                 let at = At { col: Col::Const(self.panels() * LANES), ..at };

@@ -71,7 +71,8 @@ impl<'a, 'c> Rows<'a, 'c> {
             return;
         }
         let width = if ty.shape.rank() == 1 { ty.shape.last() } else { ty.shape.row() };
-        let stride = self.code.arch.memory.stride(width.unwrap_or(0));
+        let (memory, width) = (self.code.arch.memory, width.unwrap_or(0));
+        let stride = if ty.layout == Layout::Panels { memory.padded(width) } else { memory.stride(width) };
         self.memory.insert(v, Operand { ptr, ty: ty.clone(), stride });
     }
 
@@ -95,6 +96,11 @@ impl<'a, 'c> Rows<'a, 'c> {
 
     pub fn shape(&self, v: Value) -> Result<&TensorType, Diagnostic> {
         self.graph.ty(v).as_tensor().ok_or_else(|| unsupported("only tensors have rows"))
+    }
+
+    /// Elements of a row of a result that are to be written.
+    pub fn padded(&self, out: &Operand<'c>) -> usize {
+        self.code.arch.memory.padded(out.ty.shape.row().unwrap_or(0))
     }
 
     pub fn column(&self, col: Col<'c>) -> Int<'c> {

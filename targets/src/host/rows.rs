@@ -53,7 +53,7 @@ fn store_flat<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>
     let c = rows.code;
     rows.prepare(v, row, None)?;
     let mut result = Ok(());
-    c.repeat(c.int(0), c.int(out.stride), LANES, |col| {
+    c.repeat(c.int(0), c.int(rows.padded(out)), LANES, |col| {
         let at = At { row, head: None, col: Col::Var(col) };
         result = rows.eval(v, at).map(|lanes| store_padded(rows, lanes, out, at));
     });
@@ -64,7 +64,7 @@ fn store_flat<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>
 pub fn store_padded<'c>(rows: &Rows<'_, 'c>, lanes: inkwell::values::VectorValue<'c>, out: &Operand<'c>, at: At<'c>) {
     let c = rows.code;
     let width = out.ty.shape.row().unwrap_or(0);
-    let lanes = if width == out.stride {
+    let lanes = if width == rows.padded(out) {
         lanes
     } else {
         let left = c.sub(c.int(width), rows.column(at.col));
@@ -100,9 +100,9 @@ fn store_heads<'c>(
 
 /// Zeros from column `from` to the end of the row's padding.
 fn pad<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: usize) {
-    for col in (from..out.stride).step_by(LANES) {
+    for col in (from..rows.padded(out)).step_by(LANES) {
         let p = rows.address(out, At { row, head: None, col: Col::Const(col) });
-        rows.code.store_some(p, rows.code.zero(), out.ty.dtype, out.stride - col);
+        rows.code.store_some(p, rows.code.zero(), out.ty.dtype, rows.padded(out) - col);
     }
 }
 

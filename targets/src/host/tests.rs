@@ -168,7 +168,7 @@ impl Case<'_> {
                     let width = t.shape.row().unwrap();
                     let stride = arch.memory.stride(width);
                     for r in 0..w.data.len() / width {
-                        for c in 0..stride {
+                        for c in 0..arch.memory.padded(width) {
                             let got = fetch(out.bytes(), r * stride + c, t.dtype);
                             let want = if c < width { w.data[r * width + c] } else { 0.0 };
                             let off = (got - want).abs() / want.abs().max(1.0);
