@@ -85,7 +85,8 @@ impl Inputs {
         self.batch.tile_count = 0;
     }
 
-    /// Adds consecutive tokens of one sequence, the first at a position, with the blocks that the sequence has by then.
+    /// Adds consecutive tokens of one sequence: the first at a position, `length` being the sequence's after the whole step,
+    /// which may go on in another plan, with the blocks that the sequence has by then.
     pub fn push(&mut self, tokens: &[u32], position: usize, length: usize, table: &[i32]) {
         let Counts { tokens: first, sequences: sequence, .. } = self.used;
         let end = first + tokens.len();
@@ -134,15 +135,15 @@ mod tests {
         let mut inputs = Inputs::new(80, 8, 4);
         let prompt: Vec<u32> = (100..140).collect();
         inputs.clear();
-        inputs.push(&[7], 33, &[5, 6, 9]);
+        inputs.push(&[7], 33, 34, &[5, 6, 9]);
         inputs.want(1);
-        inputs.push(&prompt, 0, &[1, 2, 3]);
+        inputs.push(&prompt, 0, 50, &[1, 2, 3]);
         inputs.want(2);
         let Counts { tokens, rows, tiles, sequences } = inputs.counts();
         assert_eq!((tokens, rows, tiles, sequences), (41, 3, 3, 2));
         assert_eq!(inputs.ids[..3], [7, 100, 101]);
         assert_eq!(inputs.positions[..3], [33, 0, 1]);
-        assert_eq!(inputs.lengths[..3], [34, 40, 40]);
+        assert_eq!(inputs.lengths[..3], [34, 50, 50]);
         assert_eq!(inputs.sequences[..3], [0, 1, 1]);
         assert_eq!(inputs.rows[..4], [0, 39, 40, 0]);
         assert_eq!(inputs.tiles[..4], [[0, 1], [1, 32], [33, 8], [0, 0]]);
@@ -153,11 +154,11 @@ mod tests {
     #[test]
     fn padding_is_zero_after_a_larger_step() {
         let mut inputs = Inputs::new(80, 8, 4);
-        inputs.push(&[9; 80], 0, &[1, 2, 3, 0]);
+        inputs.push(&[9; 80], 0, 80, &[1, 2, 3, 0]);
         inputs.want(8);
         let before = inputs.address(Input::Ids);
         inputs.clear();
-        inputs.push(&[8], 4, &[2]);
+        inputs.push(&[8], 4, 5, &[2]);
         assert_eq!(inputs.address(Input::Ids), before);
         for values in [&inputs.ids, &inputs.positions, &inputs.lengths, &inputs.sequences] {
             assert!(values[1..].iter().all(|&value| value == 0));
