@@ -4,6 +4,8 @@ use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
 use atomc_runtime::manifest::{DType, Layout, Weight, WeightExpr};
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::{Pool, Random, bandwidth, weights};
+use rayon::prelude::*;
+use std::hint::black_box;
 use std::time::Instant;
 
 const SHAPE: [usize; 2] = [16384, 8192];
@@ -21,15 +23,33 @@ impl Source for One {
     }
 }
 
+/// What launches cost that do nothing: as one region, as a region each, and as fork-joins of rayon.
+fn launches(pool: &mut Pool) {
+    const LAUNCHES: u32 = 10_000;
+    let report = |how: &str, launch: &mut dyn FnMut()| {
+        let start = Instant::now();
+        launch();
+        println!(
+            "empty launch of 16 tasks, {how}: {:.2} us",
+            start.elapsed().as_secs_f64() * 1e6 / f64::from(LAUNCHES)
+        );
+    };
+    report("all in one region", &mut || {
+        pool.run(&|worker| (0..LAUNCHES).for_each(|_| worker.tasks(16, |tasks| _ = black_box(tasks))));
+    });
+    report("a region each", &mut || (0..LAUNCHES).for_each(|_| pool.for_each(16, |task| _ = black_box(task))));
+    let rayon = rayon::ThreadPoolBuilder::new().num_threads(pool.threads()).build().expect("threads");
+    report("rayon", &mut || {
+        rayon.install(|| (0..LAUNCHES).for_each(|_| (0..16).into_par_iter().for_each(|task| _ = black_box(task))));
+    });
+}
+
 fn main() {
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
     let mut pool = Pool::new(threads).expect("threads");
     let rate = bandwidth::measure(&mut pool, 1 << 30, 5).expect("memory");
     println!("{threads} threads; read bandwidth {:.1} GB/s", rate / 1e9);
-    const LAUNCHES: u32 = 10_000;
-    let start = Instant::now();
-    pool.run(&|worker| (0..LAUNCHES).for_each(|_| worker.tasks(16, |tasks| _ = std::hint::black_box(tasks))));
-    println!("empty launch of 16 tasks {:.2} us", start.elapsed().as_secs_f64() * 1e6 / f64::from(LAUNCHES));
+    launches(&mut pool);
     let [rows, cols] = SHAPE;
     let panels = |width, group| Layout::Panels { width, group, rows, cols };
     let half = One(Float::BF16, vec![1; rows * cols * 2]);

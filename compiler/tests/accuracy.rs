@@ -1,0 +1,35 @@
+//! The trained example models solve all 500 held-out problems, as they do with transformers, through the binary.
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+
+fn atomc(args: &[&str]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_atomc")).args(args).output().expect("the binary runs");
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).expect("UTF-8")
+}
+
+fn solves_all(model: &str) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let artifact = dir.path().join("m.atomc");
+    let path = |p: &Path| p.to_str().expect("UTF-8").to_owned();
+    let weights = format!("{EXAMPLES}/models/{model}");
+    atomc(&["compile", &weights, "--target", "host", "-o", &path(&artifact)]);
+    let problems = format!("{EXAMPLES}/problems.jsonl");
+    let text = atomc(&["eval", &path(&artifact), "--weights", &weights, &problems, "--json"]);
+    let result: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(result, json!({ "exact": 500, "of": 500 }));
+}
+
+#[test]
+fn qwen3_solves_all() {
+    solves_all("qwen3");
+}
+
+#[test]
+fn llama_solves_all() {
+    solves_all("llama");
+}
