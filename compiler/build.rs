@@ -1,17 +1,7 @@
-//! Lets the binary, the tests and the examples find the LLVM that came with the toolchain, which `atomc-targets` links.
-use std::path::PathBuf;
-use std::process::Command;
-
+//! Lets the binary and the tests find the LLVM that `atomc-targets` links. Without the compiler there is none.
 fn main() {
-    println!("cargo:rerun-if-env-changed=ATOMC_LLVM_DIR");
-    if std::env::var_os("CARGO_FEATURE_COMPILER").is_some() {
-        let dir = std::env::var_os("ATOMC_LLVM_DIR").map(PathBuf::from).unwrap_or_else(|| sysroot().join("lib"));
-        println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.display());
+    println!("cargo:rerun-if-env-changed=DEP_ATOMC_LLVM_DIR");
+    if let Ok(dir) = std::env::var("DEP_ATOMC_LLVM_DIR") {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{dir}");
     }
-}
-
-fn sysroot() -> PathBuf {
-    let rustc = std::env::var_os("RUSTC").expect("cargo sets RUSTC");
-    let out = Command::new(rustc).args(["--print", "sysroot"]).output().expect("rustc runs");
-    PathBuf::from(String::from_utf8(out.stdout).expect("a path in UTF-8").trim())
 }
