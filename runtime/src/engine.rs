@@ -83,6 +83,8 @@ pub struct Engine {
     memory: Memory,
     inputs: Inputs,
     kv: Kv,
+    /// Blocks of the cache from this one on were never used.
+    untouched: usize,
     loaded: bool,
     output: Output,
     /// By plan, while launches are being timed.
@@ -130,6 +132,7 @@ impl Engine {
             memory,
             inputs,
             kv,
+            untouched: 0,
             loaded: false,
             output: Output::default(),
             times: None,
@@ -279,6 +282,7 @@ impl Engine {
             let part = select::part(request, at.token, tokens - used.tokens, rows - used.rows);
             if part.tokens > 0 {
                 let position = self.kv.grow(request.sequence, part.tokens)?.start;
+                self.clear_new_blocks(request.sequence, position)?;
                 self.inputs.push(
                     &request.tokens[at.token..][..part.tokens],
                     position,
@@ -295,6 +299,23 @@ impl Engine {
             at = Cursor { request: at.request + 1, token: 0 };
         }
         Ok(at)
+    }
+
+    /// Clears the values in blocks that a sequence got at a position and that had another owner. Kernels give tokens that do
+    /// not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
+    fn clear_new_blocks(&mut self, sequence: SeqId, position: usize) -> Result<(), StepError> {
+        let bytes = self.artifact.manifest().cache.v_block_bytes;
+        for &block in &self.kv.table(sequence)?[position.div_ceil(self.kv.block_tokens())..] {
+            let block = block as usize;
+            if block >= self.untouched {
+                self.untouched = block + 1;
+                continue;
+            }
+            for values in &mut self.memory.cache_v {
+                values.as_mut_slice()[block * bytes..][..bytes].fill(0);
+            }
+        }
+        Ok(())
     }
 
     fn run(&mut self, plan: usize) -> Result<(), StepError> {
