@@ -6,9 +6,9 @@
 
 #include "atomc.h"
 
-static AtomcEngine *engine;
+static struct atomc_engine *engine;
 
-static void check(AtomcStatus status) {
+static void check(enum atomc_status status) {
   if (status != ATOMC_STATUS_OK) {
     fprintf(stderr, "error: %s\n", atomc_last_error(engine));
     exit(1);
@@ -29,14 +29,14 @@ int main(int argc, char **argv) {
   uint64_t first, second;
   size_t shared;
   check(atomc_sequence_new(engine, &first));
-  AtomcRequest request = {first, prompt, 48, ATOMC_LOGITS_LAST};
+  struct atomc_request request = {first, prompt, 48, ATOMC_LOGITS_LAST};
   check(atomc_step(engine, &request, 1));
   uint32_t token;
   check(atomc_greedy(engine, 0, &token));
 
   /* The second sequence begins with the whole blocks of the first; the rest of the prompt it computes itself. */
   check(atomc_sequence_fork(engine, first, 48, &second, &shared));
-  AtomcRequest rest = {second, prompt + shared, 48 - shared, ATOMC_LOGITS_LAST};
+  struct atomc_request rest = {second, prompt + shared, 48 - shared, ATOMC_LOGITS_LAST};
   check(atomc_step(engine, &rest, 1));
   uint32_t again;
   check(atomc_greedy(engine, 0, &again));
@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
 
   /* Both go on together, one token each. */
   for (int i = 0; i < 8; i++) {
-    AtomcRequest both[2] = {{first, &token, 1, ATOMC_LOGITS_LAST}, {second, &again, 1, ATOMC_LOGITS_LAST}};
+    struct atomc_request both[2] = {{first, &token, 1, ATOMC_LOGITS_LAST}, {second, &again, 1, ATOMC_LOGITS_LAST}};
     check(atomc_step(engine, both, 2));
     check(atomc_greedy(engine, 0, &token));
     check(atomc_greedy(engine, 1, &again));
