@@ -23,25 +23,25 @@ impl Source for One {
     }
 }
 
-/// What launches cost that do nothing: as one region, as a region each, and as fork-joins of rayon.
+/// What launches of 16 short tasks cost: all in one region, a region each, and as fork-joins of rayon. Empty tasks would measure
+/// who gives up sharing first, so each computes for half a microsecond or so; one thread shows how long that is.
 fn launches(pool: &mut Pool) {
-    const LAUNCHES: u32 = 10_000;
+    const LAUNCHES: u32 = 2_000;
+    const TASKS: usize = 16;
+    let work = |_: usize| _ = black_box((0..600u32).fold(1u32, |x, i| black_box(x.wrapping_mul(i | 1))));
     let report = |how: &str, launch: &mut dyn FnMut()| {
+        launch();
         let start = Instant::now();
         launch();
-        println!(
-            "empty launch of 16 tasks, {how}: {:.2} us",
-            start.elapsed().as_secs_f64() * 1e6 / f64::from(LAUNCHES)
-        );
+        println!("launch of {TASKS} tasks, {how}: {:.2} us", start.elapsed().as_secs_f64() * 1e6 / f64::from(LAUNCHES));
     };
+    report("one thread", &mut || (0..LAUNCHES).for_each(|_| (0..TASKS).for_each(work)));
     report("all in one region", &mut || {
-        pool.run(&|worker| (0..LAUNCHES).for_each(|_| worker.tasks(16, |tasks| _ = black_box(tasks))));
+        pool.run(&|worker| (0..LAUNCHES).for_each(|_| worker.tasks(TASKS, |tasks| tasks.for_each(work))));
     });
-    report("a region each", &mut || (0..LAUNCHES).for_each(|_| pool.for_each(16, |task| _ = black_box(task))));
+    report("a region each", &mut || (0..LAUNCHES).for_each(|_| pool.for_each(TASKS, work)));
     let rayon = rayon::ThreadPoolBuilder::new().num_threads(pool.threads()).build().expect("threads");
-    report("rayon", &mut || {
-        rayon.install(|| (0..LAUNCHES).for_each(|_| (0..16).into_par_iter().for_each(|task| _ = black_box(task))));
-    });
+    report("rayon", &mut || rayon.install(|| (0..LAUNCHES).for_each(|_| (0..TASKS).into_par_iter().for_each(work))));
 }
 
 fn main() {
