@@ -342,3 +342,85 @@ fn attend<S: Real>(query: &[S], seen: &[&(Vec<S>, Vec<S>)], at: usize, scale: f6
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::parse;
+
+    fn float(shape: &[usize], data: &[f64]) -> Val<f64> {
+        Val::Float(Tensor::new(shape.to_vec(), data.to_vec()))
+    }
+
+    fn eval(text: &str, tokens: usize, params: &[(&str, Val<f64>)]) -> Vec<f64> {
+        let graph = parse(text).unwrap();
+        graph.verify().unwrap();
+        let params = params.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
+        let out = run(&graph, Cx { tokens, rows: 0 }, &params, &|_| None).unwrap();
+        out[0].float().unwrap().data.clone()
+    }
+
+    fn near(got: &[f64], want: &[f64]) {
+        assert!(
+            got.len() == want.len() && got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-12),
+            "{got:?}, {want:?}"
+        );
+    }
+
+    #[test]
+    fn norm_and_linear_by_hand() {
+        let text = "graph @g(%x: f32[T, 2], %n: f32[2], %w: f32[1, 2]) {
+  %0 = rms_norm %x, %n {eps = 0.0} : f32[T, 2]
+  %1 = linear %0, %w {out = f32} : f32[T, 1]
+  return %1
+}";
+        let params =
+            [("x", float(&[1, 2], &[1.0, 7.0])), ("n", float(&[2], &[1.0, 2.0])), ("w", float(&[1, 2], &[3.0, 1.0]))];
+        // The mean of squares is 25, so the row becomes 0.2, 1.4, then 0.2, 2.8.
+        near(&eval(text, 1, &params), &[3.4]);
+    }
+
+    #[test]
+    fn rotation_by_a_quarter_turn_swaps_the_halves() {
+        let text = "graph @g(%x: f32[T, 1, 3], %t: f32[T, 2]) {
+  %0 = rope %x, %t : f32[T, 1, 3]
+  return %0
+}";
+        // Cosine 0, sine 1; the third element is beyond the table and stays.
+        near(
+            &eval(text, 1, &[("x", float(&[1, 1, 3], &[5.0, 7.0, 9.0])), ("t", float(&[1, 2], &[0.0, 1.0]))]),
+            &[-7.0, 5.0, 9.0],
+        );
+    }
+
+    #[test]
+    fn attention_sees_its_own_past_through_the_window() {
+        let text = |window: usize| {
+            format!(
+                "graph @g(%q: f32[T, 2, 1], %c: cache<f32, 1, 1>, %k: f32[T, 1, 1], %v: f32[T, 1, 1], %b: batch) {{
+  %0 = kv_write %c, %k, %v, %b : cache<f32, 1, 1>
+  %1 = attention %q, %0, %b {{scale = 1.0, window = {window}}} : f32[T, 2, 1]
+  return %1, %0
+}}"
+            )
+        };
+        // Sequence 0 has positions 0 to 2, sequence 1 only 0; keys are zero, so all that is seen weighs the same.
+        let batch = BatchState { sequences: vec![0, 1, 0, 0], positions: vec![0, 0, 1, 2] };
+        let params = [
+            ("q", float(&[4, 2, 1], &[1.0; 8])),
+            ("c", Val::Cache(CacheState::default())),
+            ("k", float(&[4, 1, 1], &[0.0; 4])),
+            ("v", float(&[4, 1, 1], &[3.0, 100.0, 6.0, 9.0])),
+            ("b", Val::Batch(batch)),
+        ];
+        near(&eval(&text(0), 4, &params), &[3.0, 3.0, 100.0, 100.0, 4.5, 4.5, 6.0, 6.0]);
+        near(&eval(&text(2), 4, &params), &[3.0, 3.0, 100.0, 100.0, 4.5, 4.5, 7.5, 7.5]);
+    }
+
+    #[test]
+    fn dynamic_tables_stretch_beyond_the_original_length() {
+        assert_eq!(stretch(16, 4.0, 16), 1.0);
+        assert_eq!(stretch(32, 4.0, 16), 5.0);
+        assert_eq!(stretch(1 << 20, 0.0, 0), 1.0);
+    }
+}

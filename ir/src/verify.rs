@@ -154,3 +154,105 @@ impl Graph {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ops::Stage;
+    use crate::text::parse;
+
+    fn check(text: &str, stage: Stage) -> String {
+        let graph = parse(text).unwrap();
+        assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
+        graph.verify_at(stage).map_or_else(|e| e.listing, |()| "fine".into())
+    }
+
+    #[test]
+    fn errors_stand_below_their_lines() {
+        let text = "graph @g(%x: bf16[T, 8], %w: bf16[4, 9], %n: bf16[8]) {
+  %0 = rms_norm %x, %n {eps = 1e-6} : bf16[T, 9]
+  %1 = linear %0, %w {out = i32} : bf16[T, 4]
+  return %1
+}";
+        insta::assert_snapshot!(check(text, Stage::Model), @r"
+        graph @g(%x: bf16[T, 8], %w: bf16[4, 9], %n: bf16[8]) {
+          %0 = rms_norm %x, %n {eps = 1e-6} : bf16[T, 9]
+          ^ has type bf16[T, 9], should be bf16[T, 8]
+          %1 = linear %0, %w {out = i32} : bf16[T, 4]
+          ^ linear: the result must be of a float type
+          return %1
+        }
+        ");
+    }
+
+    #[test]
+    fn a_cache_state_has_one_history() {
+        let text = "graph @g(%c: cache<f32, 1, 4>, %k: f32[T, 1, 4], %q: f32[T, 2, 4], %b: batch) {
+  %0 = kv_write %c, %k, %k, %b : cache<f32, 1, 4>
+  %1 = kv_write %c, %k, %k, %b : cache<f32, 1, 4>
+  %2 = attention %q, %0, %b {scale = 1.0, window = 0} : f32[T, 2, 4]
+  return %2, %0, %1
+}";
+        // The state is a parameter, which has no line of its own: the message stands at the head.
+        let e = parse(text).unwrap().verify().unwrap_err();
+        assert_eq!(e.messages, ["a cache state that is written has one user, not 2"]);
+        assert_eq!(
+            check(
+                &text
+                    .replace(
+                        "kv_write %c, %k, %k, %b : cache<f32, 1, 4>\n  %2",
+                        "kv_write %0, %k, %k, %b : cache<f32, 1, 4>\n  %2"
+                    )
+                    .replace("%q, %0", "%q, %1")
+                    .replace("%2, %0, %1", "%2, %1"),
+                Stage::Model
+            ),
+            "fine"
+        );
+    }
+
+    #[test]
+    fn stages_forbid_more_and_more() {
+        let text = "graph @g(%x: f32[T, 8]) {
+  %0 = weight {name = \"w\"} : f32[4, 8]
+  %1 = linear %x, %0 {out = f32} : f32[T, 4]
+  return %1
+}";
+        assert_eq!(check(text, Stage::Model), "fine");
+        let messages = |stage| parse(text).unwrap().verify_at(stage).unwrap_err().messages;
+        assert_eq!(messages(Stage::Segmented), ["has no segment", "its weight is not packed"]);
+        assert_eq!(messages(Stage::Fused), ["has no segment", "its weight is not packed", "`linear` is in no kernel"]);
+    }
+
+    #[test]
+    fn shapes_are_checked_op_by_op() {
+        let refuse = |line: &str| {
+            let text = format!(
+                "graph @g(%x: f32[T, 8], %y: f32[T, 4], %v: f32[8], %i: i32[T], %h: f32[T, 2, 4], %t: f32[T, 6], %b: batch) {{\n  {line}\n  return %0\n}}"
+            );
+            parse(&text).unwrap().verify().unwrap_err().messages.join("; ")
+        };
+        let cases = [
+            (
+                "%0 = add %x, %y : f32[T, 8]",
+                "add: operands have shapes [T, 8] and [T, 4]: they must be equal, or one axis like the last",
+            ),
+            ("%0 = add %x : f32[T, 8]", "add: `add` takes 2 operands (a, b), not 1"),
+            ("%0 = silu %i : i32[T]", "silu: the first operand must be of a float type, not i32[T]"),
+            ("%0 = slice %x {axis = 1, start = 6, len = 3} : f32[T, 3]", "slice: elements 6 to 9 of 8"),
+            ("%0 = slice %x {axis = 0, start = 0, len = 1} : f32[1, 8]", "slice: axis 0 of f32[T, 8] is no number"),
+            (
+                "%0 = reshape %x {shape = [T, 3, 3]} : f32[T, 3, 3]",
+                "reshape: [T, 8] cannot become [T, 3, 3]: the first axis and the elements of a row must stay",
+            ),
+            ("%0 = gather %x, %v : f32[T, 8]", "gather: rows must be i32 with one axis, not f32[8]"),
+            ("%0 = rope %h, %t : f32[T, 2, 4]", "rope: x f32[T, 2, 4] and table f32[T, 6] do not fit"),
+            (
+                "%0 = attention %h, %b, %b {scale = 1.0, window = 0} : f32[T, 2, 4]",
+                "attention: cache must be a cache, not batch",
+            ),
+        ];
+        for (line, message) in cases {
+            assert_eq!(refuse(line), message);
+        }
+    }
+}
