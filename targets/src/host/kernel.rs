@@ -4,7 +4,7 @@ use atomc_ir::{Diagnostic, Dim, Op, Type, Value};
 use super::cache::{Batch, Cache};
 use super::code::{Code, Int, Ptr};
 use super::row::{Operand, Rows, unsupported};
-use crate::KernelSpec;
+use crate::{KernelSpec, Tasks};
 
 /// A kernel's body with its operands, results, cache and batch.
 ///
@@ -64,6 +64,11 @@ impl<'a, 'c> Kernel<'a, 'c> {
         let mut result = Ok(());
         self.code.repeat(first, end, 1, |task| result = body(task));
         result
+    }
+
+    /// So many tasks for each `per` rows of the results.
+    pub fn row_tasks(&self, per: usize, times: usize) -> Tasks {
+        if self.by_rows { Tasks::Rows { per, times } } else { Tasks::Tokens { per, times } }
     }
 
     /// The only result, where a family has one.

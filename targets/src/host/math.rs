@@ -42,16 +42,14 @@ impl Scalar for Lanes<'_, '_> {
 
 /// `c[0] + c[1] x + …`
 fn polynomial<'c>(code: &Code<'c>, x: Vector<'c>, coefficients: &[f64]) -> Vector<'c> {
-    let lit = |v: f64| constant(code, x, v);
+    let lit = |v: f64| constant(x, v);
     let (last, rest) = coefficients.split_last().expect("at least one");
     rest.iter().rev().fold(lit(*last), |sum, &c| code.fma(sum, x, lit(c)))
 }
 
 /// A constant of the type of `like`, f32 or f64.
-fn constant<'c>(code: &Code<'c>, like: Vector<'c>, v: f64) -> Vector<'c> {
+fn constant<'c>(like: Vector<'c>, v: f64) -> Vector<'c> {
     let ty = like.get_type().get_element_type().into_float_type();
-    debug_assert_eq!(like.get_type().get_size() as usize, LANES);
-    let _ = code;
     VectorType::const_vector(&[ty.const_float(v); LANES])
 }
 
@@ -144,7 +142,7 @@ pub fn erf<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     code.choose(compare(code, FloatPredicate::OLT, a, lit(0.5)), near, signed)
 }
 
-pub fn wide<'c>(code: &Code<'c>) -> VectorType<'c> {
+fn wide<'c>(code: &Code<'c>) -> VectorType<'c> {
     code.cx.f64_type().vec_type(LANES as u32)
 }
 
@@ -159,7 +157,7 @@ pub fn to_narrow<'c>(code: &Code<'c>, v: Vector<'c>) -> Vector<'c> {
 /// Cosine and sine of f64 lanes up to about 1e9, as f32 results: reduced by quarter turns in f64, where that is exact enough,
 /// then by the Taylor series.
 pub fn cos_sin<'c>(code: &Code<'c>, x: Vector<'c>) -> (Vector<'c>, Vector<'c>) {
-    let c = |v| constant(code, x, v);
+    let c = |v| constant(x, v);
     let n = nearest(code, code.fmul(x, c(std::f64::consts::FRAC_2_PI)));
     let r = code.fma(n, c(-std::f64::consts::FRAC_PI_2), x);
     let r = code.fma(n, c(-6.123233995736766e-17), r);
@@ -184,7 +182,7 @@ pub fn cos_sin<'c>(code: &Code<'c>, x: Vector<'c>) -> (Vector<'c>, Vector<'c>) {
 
 /// Natural logarithm of f64 lanes that are normal and positive, to about 1e-14.
 pub fn ln<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
-    let c = |v| constant(code, x, v);
+    let c = |v| constant(x, v);
     let i64s = code.cx.i64_type().vec_type(LANES as u32);
     let k = |n: u64| code.splat(code.cx.i64_type().const_int(n, false));
     let bits = code.bitcast(x, i64s).into_vector_value();
@@ -203,7 +201,7 @@ pub fn ln<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
 
 /// Exponential of f64 lanes between -40 and 40, to about 1e-13.
 pub fn exp_wide<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
-    let c = |v| constant(code, x, v);
+    let c = |v| constant(x, v);
     let n = nearest(code, code.fmul(x, c(std::f64::consts::LOG2_E)));
     let r = code.fma(n, c(-std::f64::consts::LN_2), x);
     let mut factorial = 1.0;

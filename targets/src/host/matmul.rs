@@ -9,7 +9,7 @@ use super::dot::Walk;
 use super::kernel::Kernel;
 use super::row::unsupported;
 use super::tile::{self, Tiles};
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::{KernelInfo, KernelSpec};
 
 /// Bytes of x that stay in the second-level cache while panels stream by: three quarters of the 2 MiB that cores with AMX
 /// have.
@@ -46,8 +46,7 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     if let Some(tiles) = open {
         tiles.close();
     }
-    let tasks = if kernel.by_rows { Tasks::Rows { per: block, times } } else { Tasks::Tokens { per: block, times } };
-    Ok(KernelInfo { tasks, scratch: if tiles { SUMS * SUMS * 4 } else { 0 } })
+    Ok(KernelInfo { tasks: kernel.row_tasks(block, times), scratch: if tiles { SUMS * SUMS * 4 } else { 0 } })
 }
 
 /// Rows and columns of sums that the tile registers hold.
@@ -70,7 +69,7 @@ impl<'c> Job<'_, '_, '_, 'c> {
         self.c.at(self.x.0, self.c.mul(row, self.c.int(self.x.1)))
     }
 
-    /// 32 rows at a time. Rows beyond the step's last are computed and not used: buffers are as long as the bucket.
+    /// 32 rows at a time. Rows beyond the step's last are computed and not used: results have room for them.
     fn by_tiles(&self, tiles: &Tiles<'_, 'c>, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
         let (c, weights) = (self.c, self.weights());
         let count = weights.len();

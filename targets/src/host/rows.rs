@@ -7,7 +7,7 @@ use super::code::{Code, Int, LANES};
 use super::kernel::Kernel;
 use super::math;
 use super::row::{At, Col, Operand, Rows};
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::{KernelInfo, KernelSpec};
 
 pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
     let kernel = Kernel::new(code, spec)?;
@@ -18,7 +18,7 @@ pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagno
         }
         kernel.caches.iter().try_for_each(|cache| write_heads(&kernel.rows, cache, row))
     })?;
-    Ok(KernelInfo { tasks: kernel.row_tasks(1), scratch: 0 })
+    Ok(KernelInfo { tasks: kernel.row_tasks(1, 1), scratch: 0 })
 }
 
 fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
@@ -163,11 +163,4 @@ fn log_stretch<'c>(
     let lit = |v: f64| inkwell::types::VectorType::const_vector(&[c.cx.f64_type().const_float(v); LANES]);
     let s = c.fsub(c.fmul(length, lit(growth / original as f64)), lit(growth - 1.0));
     math::ln(c, c.fmax(s, lit(1.0)))
-}
-
-impl Kernel<'_, '_> {
-    /// One task for so many rows of the step.
-    pub fn row_tasks(&self, per: usize) -> Tasks {
-        if self.by_rows { Tasks::Rows { per, times: 1 } } else { Tasks::Tokens { per, times: 1 } }
-    }
 }
