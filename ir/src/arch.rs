@@ -27,6 +27,9 @@ pub struct Memory {
     pub row: usize,
     /// Rows of activations are not a multiple of this many elements apart: those would share the same few cache sets.
     pub alias: usize,
+    /// Where a step has any number of rows, results have room for a multiple of this many: contractions compute rows in
+    /// tiles, the last of which may be partly beyond the step.
+    pub rows: usize,
     /// Rows of a weight in one panel.
     pub panel: usize,
     /// Bytes of one row's group of columns in a panel.

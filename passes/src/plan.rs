@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use atomc_ir::{Graph, NodeId, Op, TensorType, Value};
 
+use crate::bucket::Bucket;
 use crate::pass::Cx;
 
 /// Where a value lies in the arena.
@@ -62,6 +63,7 @@ pub fn plan(graph: &Graph, cx: &Cx) -> MemoryPlan {
 fn slot_bytes(ty: &TensorType, cx: &Cx) -> usize {
     let memory = &cx.arch.memory;
     let rows = ty.shape.0.first().map_or(1, |d| d.at(cx.bucket.tokens(), cx.bucket.rows()));
+    let rows = if matches!(cx.bucket, Bucket::Any { .. }) { rows.next_multiple_of(memory.rows) } else { rows };
     let row = ty.shape.row().expect("only the first axis is symbolic");
     (rows * memory.stride(row) * ty.dtype.size()).next_multiple_of(memory.align) + memory.align
 }

@@ -23,7 +23,7 @@ pub const ARCH: Arch = Arch {
     features: &[],
     vector: Vector { lanes: 16, registers: 32 },
     dot: Dot::Pairs,
-    memory: Memory { row: 32, alias: 1024, panel: 4, group_bytes: 64, block_tokens: 16, align: 64 },
+    memory: Memory { row: 32, alias: 1024, rows: 1, panel: 4, group_bytes: 64, block_tokens: 16, align: 64 },
 };
 
 pub const DECODE: Cx = Cx { arch: &ARCH, bucket: Bucket::Decode { tokens: 1 } };

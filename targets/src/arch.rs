@@ -5,7 +5,7 @@ use atomc_ir::arch::{Arch, Dot, Memory, Vector};
 /// The host's kernels share one layout on every CPU: 16 f32 lanes, or 16 rows by 4 bytes of a weight, fill one AVX-512 register
 /// and one row of an AMX tile; 32 is the depth of an AMX bf16 tile. A first-level cache has 64 sets of 64 bytes, so rows of 1,024
 /// bf16 apart fall on two of them.
-const HOST: Memory = Memory { row: 32, alias: 1024, panel: 16, group_bytes: 4, block_tokens: 32, align: 256 };
+const HOST: Memory = Memory { row: 32, alias: 1024, rows: 32, panel: 16, group_bytes: 4, block_tokens: 32, align: 256 };
 
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
