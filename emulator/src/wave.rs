@@ -32,6 +32,8 @@ pub struct Mode {
     /// Clamp turns NaN into zero (always so on gfx12).
     pub dx10_clamp: bool,
     pub ieee: bool,
+    /// `FP16_OVFL` (bit 23): results of f16 and of 8-bit floats that overflow become the largest finite number.
+    pub fp16_ovfl: bool,
 }
 
 /// One wave.
