@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 # numpy type -> Triton's name of a pointer's element, name in a safetensors file.
 TYPES = {cases.BF16: ("bf16", "BF16"), cases.F16: ("fp16", "F16"), cases.F32: ("fp32", "F32"), numpy.float64: ("fp64", "F64"),
          numpy.int8: ("i8", "I8"), numpy.int32: ("i32", "I32"), numpy.int64: ("i64", "I64"),
-         ml_dtypes.float8_e4m3fn: ("fp8e4nv", "F8_E4M3"), ml_dtypes.float8_e4m3fnuz: ("fp8e4b8", "F8_E4M3")}
+         ml_dtypes.float8_e4m3fn: ("fp8e4nv", "F8_E4M3"), ml_dtypes.float8_e4m3fnuz: ("fp8e4b8", "F8_E4M3FNUZ")}
 
 
 def triton_type(value):
@@ -75,7 +75,7 @@ def arguments(case, signature, layout):
 
 
 def write_tensors(path, tensors):
-    """A safetensors file, 8-byte aligned and in the order given. Both flavours of e4m3 are F8_E4M3 there; the JSON says which one a case means."""
+    """A safetensors file, 8-byte aligned and in the order given."""
     header, data = {}, b""
     for name, v in tensors.items():
         raw = numpy.ascontiguousarray(v).tobytes()
@@ -105,7 +105,7 @@ def write(case, chip, compiled, signature, out):
     layout = kernarg(compiled)
     says = {"case": case.name, "chip": chip, "triton": triton.__version__, "options": case.options, "code": f"{chip}.hsaco", "data": data, "symbol": meta.name,
             "grid": list(case.grid) + [1] * (3 - len(case.grid)), "threads": meta.num_warps * meta.warp_size, "dynamic_lds": meta.shared,
-            "kernarg_bytes": max(a["offset"] + a["size"] for a in layout), "fp8": "fnuz" if fnuz else "ocp",
+            "kernarg_bytes": max(a["offset"] + a["size"] for a in layout),
             "args": arguments(case, signature, layout), "outputs": [{"name": k, "atol": a, "rtol": r} for k, (a, r) in case.tolerance.items()]}
     (folder / f"{chip}.json").write_text(json_lines(says))
 
