@@ -68,7 +68,7 @@ def product(a, b, M, N, K, row, column, first, last, ZERO: tl.constexpr, BM: tl.
         else:
             x = tl.load(left + at, mask=(m[:, None] < M) & (at + k[None, :] < last), other=0.0)
             w = tl.load(right + at, mask=(n[None, :] < N) & (at + k[:, None] < last), other=0.0)
-        acc = tl.dot(x, w, acc, out_dtype=ZERO)
+        acc = tl.dot(x, w, acc, out_dtype=ZERO, input_precision="ieee")
     return acc, m[:, None], n[None, :]
 
 
