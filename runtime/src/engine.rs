@@ -10,7 +10,7 @@ use crate::pool::Pool;
 use crate::weights;
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::Step;
-use atomc_artifact::manifest::{Logits as LogitsPlace, Manifest, Model, Plan};
+use atomc_artifact::manifest::{Logits as LogitsPlace, Manifest, Model, Plan, Target};
 use std::path::Path;
 
 /// How to open an artifact.
@@ -114,15 +114,16 @@ impl Engine {
         let mut device = options.device.open(&artifact, threads)?;
         let manifest = artifact.manifest();
         let target = options.device.target(manifest)?;
-        let plans = &manifest.targets[target].plans;
+        let code = &manifest.targets[target];
+        let plans = &code.plans;
 
-        let (max_len, block_tokens) = (manifest.model.max_positions, manifest.cache.block_tokens);
+        let (max_len, block_tokens) = (manifest.model.max_positions, code.cache.block_tokens);
         let cache_tokens = if options.cache_tokens == 0 { max_len } else { options.cache_tokens };
         // Kernels count blocks in 32 bits.
         let kv = Kv::new(cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize), block_tokens, max_len);
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
         let inputs = Inputs::new(largest(|plan| plan.tokens), largest(|plan| plan.rows), kv.table_blocks());
-        let memory = allocate(&mut *device, manifest, kv.blocks(), largest(|plan| plan.arena_bytes))?;
+        let memory = allocate(&mut *device, code, kv.blocks(), largest(|plan| plan.arena_bytes))?;
         // SAFETY: the device was opened with this artifact; the memory was made for its manifest, and like the inputs it is
         // on the heap and lives in the engine as long as the device does.
         unsafe { device.bind(plans, &memory, &|which| inputs.address(which)) };
@@ -145,7 +146,7 @@ impl Engine {
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         let _span = tracing::debug_span!("load_weights").entered();
         weights::load(
-            &self.artifact.manifest().weights,
+            &self.artifact.manifest().targets[self.target].weights,
             &mut self.memory.weights,
             source,
             self.device.pool(),
@@ -167,9 +168,14 @@ impl Engine {
         &self.manifest().model
     }
 
+    /// What the artifact has for the device.
+    pub fn target(&self) -> &Target {
+        &self.manifest().targets[self.target]
+    }
+
     /// The plans of the device's target.
     pub fn plans(&self) -> &[Plan] {
-        &self.manifest().targets[self.target].plans
+        &self.target().plans
     }
 
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
@@ -304,7 +310,7 @@ impl Engine {
     /// Clears the values in blocks that a sequence got at a position and that had another owner. Kernels give tokens that do
     /// not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
     fn clear_new_blocks(&mut self, sequence: SeqId, position: usize) -> Result<(), StepError> {
-        let bytes = self.artifact.manifest().cache.v_block_bytes;
+        let bytes = self.target().cache.v_block_bytes;
         for &block in &self.kv.table(sequence)?[position.div_ceil(self.kv.block_tokens())..] {
             let block = block as usize;
             if block >= self.untouched {
@@ -420,11 +426,11 @@ impl<'a> Logits<'a> {
     }
 }
 
-fn allocate(device: &mut dyn Device, manifest: &Manifest, blocks: usize, arena: usize) -> Result<Memory, DeviceError> {
-    let cache = &manifest.cache;
+fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, arena: usize) -> Result<Memory, DeviceError> {
+    let cache = &target.cache;
     let size = |block_bytes: usize| blocks.saturating_mul(block_bytes);
     Ok(Memory {
-        weights: manifest.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
+        weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
         cache_k: (0..cache.layers).map(|_| device.allocate(size(cache.k_block_bytes))).collect::<Result<_, _>>()?,
         cache_v: (0..cache.layers).map(|_| device.allocate(size(cache.v_block_bytes))).collect::<Result<_, _>>()?,
         arena: device.allocate(arena)?,

@@ -125,25 +125,26 @@ pub fn manifest() -> Manifest {
             stop: vec![96],
             bos: None,
         },
-        weights: vec![Weight {
-            name: "head.bias".into(),
-            dtype: DType::F32,
-            shape: vec![VOCAB],
-            layout: Layout::Rows { stride: VOCAB },
-            bytes: VOCAB * 4,
-            expr: bias,
-        }],
-        cache: CacheSpec {
-            layers: 1,
-            block_tokens: BLOCK,
-            k_block_bytes: BLOCK * 4,
-            v_block_bytes: BLOCK * 4,
-            dtype: DType::I32,
-            heads: 1,
-            head_dim: 1,
-        },
         targets: vec![Target {
             name: "host".into(),
+            weights: vec![Weight {
+                name: "head.bias".into(),
+                dtype: DType::F32,
+                shape: vec![VOCAB],
+                layout: Layout::Rows { stride: VOCAB },
+                bytes: VOCAB * 4,
+                expr: bias,
+            }],
+            cache: CacheSpec {
+                layers: 1,
+                block_tokens: BLOCK,
+                k_block_bytes: BLOCK * 4,
+                v_block_bytes: BLOCK * 4,
+                dtype: DType::I32,
+                heads: 1,
+                head_dim: 1,
+            },
+            kernels: ["scatter", "attend", "head"].map(def).to_vec(),
             variants: vec![variant("from-the-future", &["no-such-feature"]), variant("plain", &[])],
             plans: vec![
                 plan(PlanKind::Decode, 1, 1),
@@ -155,16 +156,20 @@ pub fn manifest() -> Manifest {
     }
 }
 
+fn def(symbol: &str) -> KernelDef {
+    KernelDef { symbol: symbol.into(), family: "toy".into(), body: String::new(), tokens: 40 }
+}
+
 fn variant(name: &str, features: &[&str]) -> Variant {
-    let kernel = |symbol: &str, tasks, scratch| Kernel { symbol: symbol.into(), family: "toy".into(), tasks, scratch };
+    let kernel = |tasks, scratch| Kernel { tasks, scratch, threads: 0, workspace: 0, resources: None };
     Variant {
         name: name.into(),
         features: features.iter().map(|&name| name.to_owned()).collect(),
         section: 1,
         kernels: vec![
-            kernel("scatter", Tasks::Tokens { per: 4, times: 1 }, 0),
-            kernel("attend", Tasks::Tiles { times: 1 }, MAX_POSITIONS * 8),
-            kernel("head", Tasks::Rows { per: 1, times: 1 }, 0),
+            kernel(Tasks::Tokens { per: 4, times: 1 }, 0),
+            kernel(Tasks::Tiles { times: 1 }, MAX_POSITIONS * 8),
+            kernel(Tasks::Rows { per: 1, times: 1 }, 0),
         ],
     }
 }

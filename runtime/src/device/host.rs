@@ -54,7 +54,7 @@ impl Host {
         let tiles = target.variants.iter().any(|variant| variant.features.iter().any(|name| name.starts_with("amx")));
         let variant = choose(target, variant, &Cpu::detect(tiles))?;
         // SAFETY: the code is what the compiler wrote next to the manifest that describes it; the checksums say so.
-        let code = unsafe { Code::load(artifact.section(variant.section), variant) }?;
+        let code = unsafe { Code::load(artifact.section(variant.section), variant, &target.kernels) }?;
         let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
         let largest = variant.kernels.iter().map(|kernel| kernel.scratch).max().unwrap_or(0);
         let scratch = (0..pool.threads()).map(|_| allocate(largest)).collect::<Result<_, _>>()?;
