@@ -3,10 +3,12 @@
 //! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its own, so they compile in
 //! parallel.
 pub mod arch;
+mod disasm;
 mod host;
 mod layout;
 mod link;
 mod llvm;
+pub mod report;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use atomc_ir::{Arch, Diagnostic, Family, Graph};
 
 pub use arch::{rows, variants};
+pub use atomc_artifact::manifest::{LoopReport, Resources};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
 
 /// One kernel to emit.
@@ -54,38 +57,6 @@ impl KernelInfo {
     pub fn host(tasks: Tasks, scratch: usize) -> KernelInfo {
         KernelInfo { tasks, scratch, threads: 0, workspace: 0, resources: None }
     }
-}
-
-/// What a kernel takes of a GPU: the artifact's manifest has the meaning of each field.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Resources {
-    pub vgprs: usize,
-    pub agprs: usize,
-    pub sgprs: usize,
-    pub lds: usize,
-    pub scratch: usize,
-    pub vgpr_spills: usize,
-    pub sgpr_spills: usize,
-    /// Waves that a SIMD can hold at once.
-    pub occupancy: f32,
-    pub code_bytes: usize,
-    pub instructions: usize,
-    pub matrix: usize,
-    pub loops: Vec<LoopReport>,
-}
-
-/// Instructions in the body of an innermost loop, by class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LoopReport {
-    pub instructions: usize,
-    pub matrix: usize,
-    pub valu: usize,
-    pub salu: usize,
-    pub lds: usize,
-    pub loads: usize,
-    pub loads_x4: usize,
-    pub waits: usize,
-    pub barriers: usize,
 }
 
 /// A linked code object.
