@@ -3,7 +3,9 @@
 //! The cache keeps `id + 1` in K and `position + 1` in V; a token's hidden value is the sum of their products up to it; and
 //! its logits are largest for that sum modulo the vocabulary.
 use crate::checkpoint::{CheckpointError, Float, Source, Tensor};
+use crate::device::apart::Apart;
 use crate::engine::{Engine, EngineOptions};
+use atomc_artifact::Artifact;
 use atomc_artifact::manifest::*;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -84,6 +86,16 @@ pub fn path() -> &'static Path {
 pub fn engine(threads: usize, cache_tokens: usize) -> Engine {
     let options = EngineOptions { threads, cache_tokens, ..EngineOptions::default() };
     let mut engine = Engine::open(path(), &options).unwrap();
+    engine.load_weights(&Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
+    engine
+}
+
+/// The same on a device whose memory is not the host's.
+pub fn apart(threads: usize, cache_tokens: usize) -> Engine {
+    let artifact = Artifact::open(path()).unwrap();
+    let options = EngineOptions { threads, cache_tokens, ..EngineOptions::default() };
+    let device = Apart::new(options.device.open(&artifact, threads).unwrap());
+    let mut engine = Engine::with_device(artifact, "host", Box::new(device), &options).unwrap();
     engine.load_weights(&Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
     engine
 }

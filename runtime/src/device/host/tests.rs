@@ -73,12 +73,3 @@ fn opens_by_choice() {
     let device = "host:plain".parse::<DeviceChoice>().unwrap().open(&artifact, 3);
     assert_eq!(device.unwrap().pool().threads(), 3);
 }
-
-#[test]
-fn counts_tasks() {
-    let size = StepSize { step: atomc_artifact::abi::Step { tokens: 9, rows: 2 }, tiles: 3 };
-    assert_eq!(task_count(Tasks::Fixed { count: 5 }, size), 5);
-    assert_eq!(task_count(Tasks::Tokens { per: 4, times: 2 }, size), 6);
-    assert_eq!(task_count(Tasks::Rows { per: 4, times: 7 }, size), 7);
-    assert_eq!(task_count(Tasks::Tiles { times: 8 }, size), 24);
-}
