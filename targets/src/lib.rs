@@ -3,10 +3,12 @@
 //! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its own, so they compile in
 //! parallel.
 pub mod arch;
+mod disasm;
 mod host;
 mod layout;
 mod link;
 mod llvm;
+pub mod report;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use atomc_ir::{Arch, Diagnostic, Family, Graph};
 
 pub use arch::{rows, variants};
+pub use atomc_artifact::manifest::{LoopReport, Resources};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
 
 /// One kernel to emit.
@@ -36,11 +39,24 @@ pub enum Tasks {
 }
 
 /// What a runtime must know to launch a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KernelInfo {
     pub tasks: Tasks,
-    /// Bytes of scratch for each thread.
+    /// Bytes of scratch for each thread of the host; 0 on GPUs.
     pub scratch: usize,
+    /// Work-items of a work-group; 0 on the host.
+    pub threads: usize,
+    /// Bytes of device memory that the launches of a plan share; 0 on the host.
+    pub workspace: usize,
+    /// What the kernel takes of a GPU; none on the host.
+    pub resources: Option<Resources>,
+}
+
+impl KernelInfo {
+    /// A kernel of the host.
+    pub fn host(tasks: Tasks, scratch: usize) -> KernelInfo {
+        KernelInfo { tasks, scratch, threads: 0, workspace: 0, resources: None }
+    }
 }
 
 /// A linked code object.

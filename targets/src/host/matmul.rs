@@ -46,7 +46,7 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     if let Some(tiles) = open {
         tiles.close();
     }
-    Ok(KernelInfo { tasks: kernel.row_tasks(block, times), scratch: if tiles { SUMS * SUMS * 4 } else { 0 } })
+    Ok(KernelInfo::host(kernel.row_tasks(block, times), if tiles { SUMS * SUMS * 4 } else { 0 }))
 }
 
 /// Rows and columns of sums that the tile registers hold.

@@ -54,7 +54,7 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
         tiles.close();
         scratch += job.shape.panels * contraction.pieces() * spec.tokens * LANES * 4;
     }
-    Ok(KernelInfo { tasks: Tasks::Fixed(contraction.panels() / job.shape.panels), scratch })
+    Ok(KernelInfo::host(Tasks::Fixed(contraction.panels() / job.shape.panels), scratch))
 }
 
 /// How much one task does at once.
