@@ -1,6 +1,6 @@
 //! The target table: one row per architecture, every fact with its source.
 use atomc_ir::Diagnostic;
-use atomc_ir::arch::{Arch, Dot, Memory, Vector};
+use atomc_ir::arch::{Arch, Cpu, Dot, Machine, Memory, Vector};
 
 /// The host's kernels share one layout on every CPU: 16 f32 lanes, or 16 rows by 4 bytes of a weight, fill one AVX-512 register
 /// and one row of an AMX tile; 32 is the depth of an AMX bf16 tile. A first-level cache has 64 sets of 64 bytes, so rows of 1,024
@@ -21,8 +21,7 @@ static ROWS: [Arch; 4] = [
         cpu: "x86-64-v4",
         attributes: "+avx512bf16,+amx-tile,+amx-bf16,-prefer-256-bit",
         features: &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512bf16", "amx-tile", "amx-bf16"],
-        vector: Vector { lanes: 16, registers: 32 },
-        dot: Dot::Tiles,
+        machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Tiles }),
         memory: HOST,
     },
     Arch {
@@ -33,8 +32,7 @@ static ROWS: [Arch; 4] = [
         cpu: "x86-64-v4",
         attributes: "+avx512bf16,-prefer-256-bit",
         features: &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512bf16"],
-        vector: Vector { lanes: 16, registers: 32 },
-        dot: Dot::Pairs,
+        machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Pairs }),
         memory: HOST,
     },
     Arch {
@@ -45,8 +43,7 @@ static ROWS: [Arch; 4] = [
         cpu: "x86-64-v4",
         attributes: "-prefer-256-bit",
         features: &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"],
-        vector: Vector { lanes: 16, registers: 32 },
-        dot: Dot::Widen,
+        machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Widen }),
         memory: HOST,
     },
     Arch {
@@ -57,8 +54,7 @@ static ROWS: [Arch; 4] = [
         cpu: "x86-64-v3",
         attributes: "",
         features: &["avx2", "fma", "f16c", "bmi1", "bmi2", "lzcnt", "movbe"],
-        vector: Vector { lanes: 8, registers: 16 },
-        dot: Dot::Widen,
+        machine: Machine::Cpu(Cpu { vector: Vector { lanes: 8, registers: 16 }, dot: Dot::Widen }),
         memory: HOST,
     },
 ];
@@ -101,7 +97,8 @@ mod tests {
             assert_eq!(m.panel * m.group_bytes, 64, "{}: a group of a panel is one cache line", a.name);
             assert_eq!(m.row * 2 % 64, 0, "{}: bf16 rows begin at cache lines", a.name);
             assert_eq!(m.block_tokens % m.panel, 0, "{}", a.name);
-            assert!(a.vector.lanes * 2 >= m.panel && m.panel % a.vector.lanes == 0, "{}", a.name);
+            let lanes = a.cpu().vector.lanes;
+            assert!(lanes * 2 >= m.panel && m.panel % lanes == 0, "{}", a.name);
             assert!(!a.source.is_empty() && !a.features.is_empty());
         }
     }

@@ -3,10 +3,16 @@
 //! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its own, so they compile in
 //! parallel.
 pub mod arch;
+mod cache;
+mod code;
 mod host;
+mod kernel;
 mod layout;
 mod link;
 mod llvm;
+mod math;
+mod row;
+mod simt;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

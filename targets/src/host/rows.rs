@@ -2,16 +2,17 @@
 //! place of the row's token.
 use atomc_ir::{Diagnostic, Op, Shape, Value};
 
-use super::cache::Cache;
-use super::code::{Code, Int, LANES};
-use super::kernel::Kernel;
-use super::math;
-use super::row::{At, Col, Operand, Rows};
+use super::LANES;
+use crate::cache::Cache;
+use crate::row::{At, Col, Operand, Rows};
+use super::signature;
+use crate::code::{Code, Int};
+use crate::math;
 use crate::{KernelInfo, KernelSpec};
 
 pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
-    let kernel = Kernel::new(code, spec)?;
-    let (first, end) = code.tasks();
+    let kernel = signature::kernel(code, spec)?;
+    let (first, end) = signature::tasks(code);
     kernel.each(first, end, |row| {
         for (v, out) in &kernel.outputs {
             store_output(&kernel.rows, *v, out, row)?;

@@ -1,9 +1,9 @@
 //! What every family begins with: the kernel's parameters, found in the argument array.
 use atomc_ir::{Diagnostic, Dim, Op, Type, Value};
 
-use super::cache::{Batch, Cache};
-use super::code::{Code, Int, Ptr};
-use super::row::{Operand, Rows, unsupported};
+use crate::cache::{Batch, Cache};
+use crate::row::{Operand, Rows, unsupported};
+use crate::code::{Code, Int, Ptr};
 use crate::{KernelSpec, Tasks};
 
 /// A kernel's body with its operands, results, cache and batch.
@@ -22,14 +22,16 @@ pub struct Kernel<'a, 'c> {
 }
 
 impl<'a, 'c> Kernel<'a, 'c> {
-    pub fn new(code: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a, 'c>, Diagnostic> {
+    /// The kernel of a body; `argument` gives each pointer by its number.
+    pub fn new(
+        code: &'a Code<'c>,
+        spec: &KernelSpec<'a>,
+        argument: impl Fn(usize) -> Ptr<'c>,
+    ) -> Result<Kernel<'a, 'c>, Diagnostic> {
         let graph = spec.body;
         let mut rows = Rows::new(code, graph);
-        let mut next = 0;
-        let mut pointer = || {
-            next += 1;
-            code.load_ptr(code.at(code.args(), code.int(8 * (next - 1))))
-        };
+        let mut next = 0..;
+        let mut pointer = || argument(next.next().expect("numbers do not end"));
         let (mut states, mut batch) = (Vec::new(), None);
         for v in graph.inputs() {
             match graph.ty(v) {
