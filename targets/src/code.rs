@@ -139,7 +139,17 @@ impl<'c> Code<'c> {
 
     /// A pointer to a buffer, which lies in the address space that `p` points to.
     pub fn load_ptr(&self, p: Ptr<'c>) -> Ptr<'c> {
-        self.load(p.get_type(), p, 8).into_pointer_value()
+        self.load_fixed(p.get_type(), p, 8).into_pointer_value()
+    }
+
+    /// Loads what nobody changes while the kernel runs.
+    pub fn load_fixed(&self, ty: impl BasicType<'c>, p: Ptr<'c>, align: u32) -> Any<'c> {
+        let v = self.load(ty, p, align);
+        if let (Machine::Simt(_), Some(load)) = (&self.arch.machine, v.as_instruction_value()) {
+            let kind = self.cx.get_kind_id("invariant.load");
+            load.set_metadata(self.cx.metadata_node(&[]), kind).expect("a load of this context");
+        }
+        v
     }
 
     pub fn load_i64(&self, p: Ptr<'c>) -> Int<'c> {
@@ -148,7 +158,7 @@ impl<'c> Code<'c> {
 
     /// Element `i` of an i32 array, as an index.
     pub fn load_index(&self, p: Ptr<'c>, i: Int<'c>) -> Int<'c> {
-        let v = self.load(self.cx.i32_type(), self.at(p, self.mul(i, self.int(4))), 4).into_int_value();
+        let v = self.load_fixed(self.cx.i32_type(), self.at(p, self.mul(i, self.int(4))), 4).into_int_value();
         if self.index == self.cx.i32_type() {
             return v;
         }

@@ -1,5 +1,5 @@
 //! What every family begins with: the kernel's parameters, found in the argument array.
-use atomc_ir::{Diagnostic, Dim, Op, Type, Value};
+use atomc_ir::{Diagnostic, Dim, Op, Shape, Type, Value};
 
 use crate::cache::{Batch, Cache};
 use crate::row::{Operand, Rows, unsupported};
@@ -89,5 +89,22 @@ impl<'a, 'c> Kernel<'a, 'c> {
             [v] => Ok(v),
             _ => Err(unsupported(format!("{} nodes `{what}` where the family wants one", found.len()))),
         }
+    }
+}
+
+/// A flattened value is stored head by head.
+pub fn through_reshape(rows: &Rows, v: Value) -> Result<Value, Diagnostic> {
+    let flat = rows.shape(v)?.shape.rank() == 2;
+    match rows.graph.op(v.node) {
+        Op::Reshape { .. } if flat => Ok(rows.graph.operands(v.node)[0]),
+        _ => Ok(v),
+    }
+}
+
+/// Heads and their elements, of a value that has heads.
+pub fn heads(shape: &Shape) -> Option<(usize, usize)> {
+    match shape.0[..] {
+        [_, h, d] => Some((h.fixed()?, d.fixed()?)),
+        _ => None,
     }
 }

@@ -17,7 +17,10 @@ mod simt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use atomc_ir::arch::Machine;
 use atomc_ir::{Arch, Diagnostic, Family, Graph};
+use inkwell::context::Context;
+use inkwell::module::Module;
 
 pub use arch::{rows, variants};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
@@ -45,8 +48,18 @@ pub enum Tasks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelInfo {
     pub tasks: Tasks,
-    /// Bytes of scratch for each thread.
+    /// Bytes of scratch for each thread of the host.
     pub scratch: usize,
+    /// Threads of a work-group; 0 on the host, where a task is one thread's.
+    pub threads: usize,
+    /// Bytes of device memory that work-groups share, zero before the first launch and behind every one.
+    pub workspace: usize,
+}
+
+impl KernelInfo {
+    fn of(tasks: Tasks) -> KernelInfo {
+        KernelInfo { tasks, scratch: 0, threads: 0, workspace: 0 }
+    }
 }
 
 /// A linked code object.
@@ -68,7 +81,7 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
     let parts = parallel(kernels, |spec| {
         let _span = tracing::debug_span!("kernel", symbol = spec.symbol, arch = arch.name).entered();
         let cx = llvm::context();
-        let (module, info) = host::emit(&cx, spec, arch)?;
+        let (module, info) = emit(&cx, spec, arch)?;
         Ok((llvm::object(&module, arch)?, info))
     })?;
     let (objects, kernels): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
@@ -79,10 +92,17 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
 pub fn text(kernels: &[KernelSpec], arch: &Arch, form: Form) -> Result<String, Diagnostic> {
     let parts = parallel(kernels, |spec| {
         let cx = llvm::context();
-        let (module, _) = host::emit(&cx, spec, arch)?;
+        let (module, _) = emit(&cx, spec, arch)?;
         llvm::text(&module, arch, form)
     })?;
     Ok(parts.join("\n"))
+}
+
+fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+    match arch.machine {
+        Machine::Cpu(_) => host::emit(cx, spec, arch),
+        Machine::Simt(_) => simt::emit(cx, spec, arch),
+    }
 }
 
 /// `f` of every item, on all cores, results in order.

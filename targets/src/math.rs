@@ -221,3 +221,15 @@ pub fn exp_wide<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     let power: Any = code.bitcast(code.b.build_left_shift(biased, k(52), "").expect("integers"), wide(code));
     code.fmul(p, power.into_vector_value())
 }
+
+/// Logarithm of how much the base grows: see `atomc_ir::interp::stretch`.
+pub fn log_stretch<'c>(
+    c: &Code<'c>,
+    length: Vector<'c>,
+    growth: f64,
+    original: usize,
+) -> Vector<'c> {
+    let lit = |v: f64| constant(length, v);
+    let s = c.fsub(c.fmul(length, lit(growth / original as f64)), lit(growth - 1.0));
+    ln(c, c.fmax(s, lit(1.0)))
+}

@@ -46,6 +46,10 @@ pub struct Rows<'a, 'c> {
     /// The scale of each norm, for the row or head that was prepared last.
     scales: RefCell<HashMap<Value, FloatValue<'c>>>,
     team: Cell<Team<'c>>,
+    /// Where this member's first vectors of a row begin.
+    columns: RefCell<Vec<Int<'c>>>,
+    /// Vectors that were computed for a norm's scale and are wanted again, by value and column.
+    kept: RefCell<Vec<(Value, Int<'c>, Vector<'c>)>>,
 }
 
 /// Who computes one row together.
@@ -84,12 +88,53 @@ impl<'a, 'c> Rows<'a, 'c> {
             bound: RefCell::default(),
             scales: RefCell::default(),
             team: Cell::new(Team::Thread),
+            columns: RefCell::default(),
+            kept: RefCell::default(),
         }
     }
 
     /// From here on rows are computed by such teams.
     pub fn set_team(&self, team: Team<'c>) {
         self.team.set(team);
+        let c = self.code;
+        let (Team::Lanes { index, size } | Team::Group { index, size, .. }) = team else { return };
+        let first = c.mul(index, c.int(c.lanes()));
+        *self.columns.borrow_mut() = (0..UNROLL).map(|turn| c.add(first, c.int(turn * size * c.lanes()))).collect();
+    }
+
+    /// Does `body` at the vectors of a row of `n` elements that this member of the team has: where each begins.
+    pub fn each_column(
+        &self,
+        n: usize,
+        mut body: impl FnMut(Int<'c>) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
+        let c = self.code;
+        let (Team::Lanes { index, size } | Team::Group { index, size, .. }) = self.team.get() else {
+            return Err(unsupported("columns of a team without members"));
+        };
+        let (turn, mut result) = (size * c.lanes(), Ok(()));
+        if n.div_ceil(turn) > UNROLL {
+            let first = c.mul(index, c.int(c.lanes()));
+            c.repeat(first, c.int(n), turn, |col| result = body(col));
+            return result;
+        }
+        for i in 0..n.div_ceil(turn) {
+            let col = self.columns.borrow()[i];
+            if (i + 1) * turn <= n {
+                result = result.and_then(|()| body(col));
+            } else {
+                c.when(c.less(col, c.int(n)), || {
+                    let done = body(col);
+                    result = std::mem::replace(&mut result, Ok(())).and(done);
+                });
+            }
+        }
+        result
+    }
+
+    /// Forgets what was kept of the last row.
+    pub fn forget(&self) {
+        self.kept.borrow_mut().clear();
     }
 
     pub fn set_memory(&mut self, v: Value, ptr: Ptr<'c>, ty: &TensorType) {
@@ -149,6 +194,11 @@ impl<'a, 'c> Rows<'a, 'c> {
     pub fn eval(&self, v: Value, at: At<'c>) -> Made<'c> {
         if let Some(&lanes) = self.bound.borrow().get(&v) {
             return Ok(lanes);
+        }
+        if let Col::Var(col) = at.col
+            && let Some(&(.., kept)) = self.kept.borrow().iter().find(|(other, at, _)| (*other, *at) == (v, col))
+        {
+            return Ok(kept);
         }
         let operands = self.graph.operands(v.node);
         match self.graph.op(v.node) {
@@ -331,21 +381,27 @@ impl<'a, 'c> Rows<'a, 'c> {
     ) -> Made<'c> {
         let (c, lanes) = (self.code, self.code.lanes());
         let (turns, first) = (n.div_ceil(size * lanes), c.mul(index, c.int(lanes)));
-        let square = |turn: Int<'c>, sum: Vector<'c>| -> Made<'c> {
-            let col = c.add(c.mul(turn, c.int(size * lanes)), first);
+        let whole = n.is_multiple_of(size * lanes);
+        let value = |col: Int<'c>| -> Made<'c> {
             let inside = c.less(col, c.int(n));
-            let whole = n.is_multiple_of(size * lanes);
-            let col = if whole { col } else { c.pick(inside, col, c.int(0)).into_int_value() };
-            let v = self.eval(x, At { row, head, col: Col::Var(col) })?;
-            let v = if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() };
-            Ok(c.fma(v, v, sum))
+            let safe = if whole { col } else { c.pick(inside, col, c.int(0)).into_int_value() };
+            let v = self.eval(x, At { row, head, col: Col::Var(safe) })?;
+            Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
         };
         if turns <= UNROLL {
-            return (0..turns).try_fold(c.zero(), |sum, turn| square(c.int(turn), sum));
+            let mut sum = c.zero();
+            for turn in 0..turns {
+                let col = self.columns.borrow()[turn];
+                let v = value(col)?;
+                self.kept.borrow_mut().push((x, col, v));
+                sum = c.fma(v, v, sum);
+            }
+            return Ok(sum);
         }
         let mut failed = Ok(());
         let carried = c.for_each((c.int(0), c.int(turns), 1), &[c.zero().into()], |turn, sums| {
-            let next = square(turn, sums[0].into_vector_value());
+            let v = value(c.add(c.mul(turn, c.int(size * lanes)), first));
+            let next = v.map(|v| c.fma(v, v, sums[0].into_vector_value()));
             vec![next.unwrap_or_else(|e| kept(&mut failed, e, c)).into()]
         });
         failed.map(|()| carried[0].into_vector_value())

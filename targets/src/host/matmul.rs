@@ -47,7 +47,8 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     if let Some(tiles) = open {
         tiles.close();
     }
-    Ok(KernelInfo { tasks: kernel.row_tasks(block, times), scratch: if tiles { SUMS * SUMS * 4 } else { 0 } })
+    let scratch = if tiles { SUMS * SUMS * 4 } else { 0 };
+    Ok(KernelInfo { scratch, ..KernelInfo::of(kernel.row_tasks(block, times)) })
 }
 
 /// Rows and columns of sums that the tile registers hold.
