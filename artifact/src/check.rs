@@ -8,21 +8,19 @@ use std::collections::BTreeSet;
 const MAX_BYTES: usize = 1 << 48;
 /// No count (tokens, tasks, vocabulary, positions) may be larger: kernels compute with 32-bit token numbers.
 const MAX_COUNT: usize = 1 << 30;
+/// Most work-items in a work-group, on every GPU there is.
+const MAX_THREADS: usize = 1024;
 
 type Checked = Result<(), Error>;
 
 /// Checks a manifest of a file with this many sections, the manifest's own among them.
 pub fn manifest(manifest: &Manifest, sections: usize) -> Checked {
     model(&manifest.model)?;
-    for (index, item) in manifest.weights.iter().enumerate() {
-        weight(item, &format!("weights[{index}]"))?;
-    }
-    cache(&manifest.cache)?;
     let mut names = BTreeSet::new();
     for (index, target) in manifest.targets.iter().enumerate() {
         let at = format!("targets[{index}]");
         ensure(names.insert(&target.name), &at, || format!("name: `{}` appears twice", target.name))?;
-        check_target(target, manifest, sections, &at)?;
+        check_target(target, manifest.model.vocab, sections, &at)?;
     }
     Ok(())
 }
@@ -145,45 +143,65 @@ fn concat_shape(axis: usize, parts: &[WeightExpr], at: &str) -> Result<Vec<usize
     whole.ok_or_else(|| Error::Manifest { at: at.to_owned(), detail: "concat of nothing".to_owned() })
 }
 
-fn cache(cache: &CacheSpec) -> Checked {
-    count(cache.block_tokens, "cache", "block_tokens")?;
+fn cache(cache: &CacheSpec, at: &str) -> Checked {
+    count(cache.block_tokens, at, "block_tokens")?;
     let block = product(&[cache.block_tokens, cache.heads, cache.head_dim, cache.dtype.size()]);
     for (field, value) in [("k_block_bytes", cache.k_block_bytes), ("v_block_bytes", cache.v_block_bytes)] {
-        bytes(value, "cache", field)?;
-        ensure(block.is_some_and(|need| need <= value), &format!("cache.{field}"), || {
+        bytes(value, at, field)?;
+        ensure(block.is_some_and(|need| need <= value), &format!("{at}.{field}"), || {
             format!("{value} bytes do not hold {} tokens of {} heads", cache.block_tokens, cache.heads)
         })?;
     }
     Ok(())
 }
 
-fn check_target(target: &Target, manifest: &Manifest, sections: usize, at: &str) -> Checked {
+fn check_target(target: &Target, vocab: usize, sections: usize, at: &str) -> Checked {
+    for (index, item) in target.weights.iter().enumerate() {
+        weight(item, &format!("{at}.weights[{index}]"))?;
+    }
+    cache(&target.cache, &format!("{at}.cache"))?;
+    kernels(&target.kernels, &format!("{at}.kernels"))?;
     ensure(!target.variants.is_empty(), &format!("{at}.variants"), || "a target without code".to_owned())?;
-    let kernels = target.variants[0].kernels.len();
     let mut names = BTreeSet::new();
     for (index, item) in target.variants.iter().enumerate() {
         let at = format!("{at}.variants[{index}]");
         ensure(names.insert(&item.name), &at, || format!("name: `{}` appears twice", item.name))?;
-        variant(item, kernels, sections, &at)?;
+        variant(item, target.kernels.len(), sections, &at)?;
     }
     for (index, item) in target.plans.iter().enumerate() {
-        plan(item, manifest, kernels, &format!("{at}.plans[{index}]"))?;
+        plan(item, target, vocab, &format!("{at}.plans[{index}]"))?;
     }
     let complete = target.plans.iter().any(|plan| plan.kind == PlanKind::Any);
     ensure(complete, &format!("{at}.plans"), || "no plan of kind `any`, which every target needs".to_owned())
+}
+
+fn kernels(kernels: &[KernelDef], at: &str) -> Checked {
+    let mut symbols = BTreeSet::new();
+    for (index, kernel) in kernels.iter().enumerate() {
+        let at = format!("{at}[{index}]");
+        let sound = !kernel.symbol.is_empty() && !kernel.symbol.contains('\0');
+        ensure(sound, &format!("{at}.symbol"), || format!("{:?} is not a symbol", kernel.symbol))?;
+        ensure(symbols.insert(&kernel.symbol), &format!("{at}.symbol"), || {
+            format!("`{}` appears twice", kernel.symbol)
+        })?;
+        count(kernel.tokens, &at, "tokens")?;
+    }
+    Ok(())
 }
 
 fn variant(variant: &Variant, kernels: usize, sections: usize, at: &str) -> Checked {
     below(variant.section, sections, at, "section")?;
     ensure(variant.section != 0, &format!("{at}.section"), || "section 0 is the manifest, not code".to_owned())?;
     ensure(variant.kernels.len() == kernels, &format!("{at}.kernels"), || {
-        format!("{} kernels, but the first variant has {kernels}", variant.kernels.len())
+        format!("{} kernels, but the target has {kernels}", variant.kernels.len())
     })?;
     for (index, kernel) in variant.kernels.iter().enumerate() {
         let at = format!("{at}.kernels[{index}]");
-        let sound = !kernel.symbol.is_empty() && !kernel.symbol.contains('\0');
-        ensure(sound, &format!("{at}.symbol"), || format!("{:?} is not a symbol", kernel.symbol))?;
         bytes(kernel.scratch, &at, "scratch")?;
+        bytes(kernel.workspace, &at, "workspace")?;
+        ensure(kernel.threads <= MAX_THREADS, &format!("{at}.threads"), || {
+            format!("{} work-items are more than a work-group's {MAX_THREADS}", kernel.threads)
+        })?;
         match kernel.tasks {
             Tasks::Fixed { count: n } => count(n, &at, "tasks.count")?,
             Tasks::Tiles { times } => count(times, &at, "tasks.times")?,
@@ -196,22 +214,22 @@ fn variant(variant: &Variant, kernels: usize, sections: usize, at: &str) -> Chec
     Ok(())
 }
 
-fn plan(plan: &Plan, manifest: &Manifest, kernels: usize, at: &str) -> Checked {
+fn plan(plan: &Plan, target: &Target, vocab: usize, at: &str) -> Checked {
     count(plan.tokens, at, "tokens")?;
     count(plan.rows, at, "rows")?;
     bytes(plan.arena_bytes, at, "arena_bytes")?;
-    logits(plan, manifest.model.vocab, at)?;
+    logits(plan, vocab, at)?;
     for (index, launch) in plan.launches.iter().enumerate() {
         let at = format!("{at}.launches[{index}]");
-        below(launch.kernel, kernels, &at, "kernel")?;
+        below(launch.kernel, target.kernels.len(), &at, "kernel")?;
         for (index, arg) in launch.args.iter().enumerate() {
             let at = format!("{at}.args[{index}]");
             match *arg {
                 Arg::Arena { offset } => ensure(offset < plan.arena_bytes, &format!("{at}.offset"), || {
                     format!("byte {offset}, but the arena has {} bytes", plan.arena_bytes)
                 })?,
-                Arg::Weight { index } => below(index, manifest.weights.len(), &at, "index")?,
-                Arg::CacheK { layer } | Arg::CacheV { layer } => below(layer, manifest.cache.layers, &at, "layer")?,
+                Arg::Weight { index } => below(index, target.weights.len(), &at, "index")?,
+                Arg::CacheK { layer } | Arg::CacheV { layer } => below(layer, target.cache.layers, &at, "layer")?,
                 Arg::Input { .. } => {}
             }
         }

@@ -3,7 +3,7 @@
 //! The compiler writes every stride, offset and count that a loader needs, so that the runtime obeys and never derives.
 use serde::{Deserialize, Serialize};
 
-/// Everything but the code: what shaped the artifact, the weights it wants and the steps it can run.
+/// Everything but the code: what shaped the artifact, and for each target the weights it wants and the steps it can run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -12,8 +12,6 @@ pub struct Manifest {
     /// Every option and model fact that shaped the artifact, echoed. Its hash is the compile key.
     pub config: serde_json::Value,
     pub model: Model,
-    pub weights: Vec<Weight>,
-    pub cache: CacheSpec,
     pub targets: Vec<Target>,
 }
 
@@ -135,16 +133,35 @@ pub struct CacheSpec {
     pub head_dim: usize,
 }
 
-/// One target: code variants, and the plans that are common to them.
+/// One target: code variants, and what is common to them. Targets differ in how they lay out weights and cache, so each has
+/// its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
-    /// `host`, later `gfx942`, `sm_90a`, …
+    /// `host`, `gfx942`, …
     pub name: String,
+    pub weights: Vec<Weight>,
+    pub cache: CacheSpec,
+    /// By the kernel number that launches use.
+    pub kernels: Vec<KernelDef>,
     /// Best first: the loader takes the first whose features the device has.
     pub variants: Vec<Variant>,
     /// In the order in which a runtime should consider them.
     pub plans: Vec<Plan>,
+}
+
+/// What a kernel computes, the same in every variant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelDef {
+    /// Name of the function in the code objects.
+    pub symbol: String,
+    /// Schedule family: `rows`, `matvec`, …
+    pub family: String,
+    /// The body in the text form of the graph IR, which says what the function must compute.
+    pub body: String,
+    /// Most tokens of a step that the kernel is for.
+    pub tokens: usize,
 }
 
 /// The same kernels for one level of an instruction set: one code object.
@@ -161,15 +178,58 @@ pub struct Variant {
     pub kernels: Vec<Kernel>,
 }
 
+/// How a variant runs a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
-    pub symbol: String,
-    /// Schedule family: `rows`, `matvec`, …
-    pub family: String,
     pub tasks: Tasks,
-    /// Bytes of scratch that each thread needs, 64-byte aligned.
+    /// Bytes of scratch that each thread of the host needs, 64-byte aligned; 0 on GPUs.
     pub scratch: usize,
+    /// Work-items of a work-group, of which there is one for each task; 0 on the host.
+    pub threads: usize,
+    /// Bytes of device memory that the launches of a plan share: zero when a launch begins, and left zero; 0 on the host.
+    pub workspace: usize,
+    /// What the kernel takes of a GPU; none on the host.
+    pub resources: Option<Resources>,
+}
+
+/// What a kernel takes of a GPU, as its code object states or as its instructions show.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resources {
+    /// Registers of a work-item: vector and accumulation; and of a wave: scalar.
+    pub vgprs: usize,
+    pub agprs: usize,
+    pub sgprs: usize,
+    /// Bytes of static LDS of a work-group, and of scratch memory of a work-item.
+    pub lds: usize,
+    pub scratch: usize,
+    pub vgpr_spills: usize,
+    pub sgpr_spills: usize,
+    /// Waves that a SIMD can hold at once, less than one where a work-group's LDS leaves SIMDs idle.
+    pub occupancy: f32,
+    pub code_bytes: usize,
+    pub instructions: usize,
+    /// Matrix instructions among them.
+    pub matrix: usize,
+    /// Innermost loops, in the order of their addresses.
+    pub loops: Vec<LoopReport>,
+}
+
+/// Instructions in the body of a loop, by class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoopReport {
+    pub instructions: usize,
+    pub matrix: usize,
+    pub valu: usize,
+    pub salu: usize,
+    pub lds: usize,
+    /// Loads from global memory, and those among them that load 16 bytes.
+    pub loads: usize,
+    pub loads_x4: usize,
+    pub waits: usize,
+    pub barriers: usize,
 }
 
 /// How many independent tasks a launch has. Counts rounded up.
@@ -219,7 +279,7 @@ pub struct Logits {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// Index into each variant's `kernels`.
+    /// Index into the target's `kernels` and into each variant's.
     pub kernel: usize,
     pub args: Vec<Arg>,
     /// Which segment between attention boundaries this launch belongs to; boundaries have their own number.

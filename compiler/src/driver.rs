@@ -8,7 +8,7 @@ mod weights;
 
 use std::path::Path;
 
-use atomc_artifact::manifest::{CacheSpec, DType, Kernel, Manifest, Model, Plan, Target, Tasks, Variant};
+use atomc_artifact::manifest::{CacheSpec, DType, Manifest, Model, Plan, Target, Variant};
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use serde_json::json;
@@ -65,35 +65,47 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         progress(done, total, &what);
         done += 1;
     };
-    let (mut weights, mut code, mut made) = (Weights::default(), vec![], vec![]);
+    let (mut code, mut made) = (vec![], vec![]);
     for (name, archs) in &targets {
-        let mut kernels = Kernels::default();
-        let mut plans: Vec<Plan> = Vec::with_capacity(buckets.len());
-        for &bucket in &buckets {
-            step(format!("{name}, {bucket}"));
-            let cx = Cx { arch: &archs[0], bucket };
-            let graph = lower(&model, &cx, None)?;
-            plans.push(launches::plan(&graph, &cx, &mut kernels, &mut weights)?);
-        }
-        let mut variants = Vec::with_capacity(archs.len());
-        for arch in *archs {
-            step(format!("{}, {} kernels", arch.name, kernels.len()));
-            let object = atomc_targets::compile(&kernels.specs(), arch)?;
-            code.push(object.code);
-            variants.push(variant(arch, code.len(), &kernels, &object.kernels));
-        }
-        made.push(Target { name: name.clone(), variants, plans });
+        made.push(target(name, archs, config, &model, &buckets, &mut code, &mut step)?);
     }
     let manifest = Manifest {
         producer: env!("CARGO_PKG_VERSION").into(),
         config: echo(config, options, &buckets),
         model: facts(config),
-        weights: weights.list,
-        cache: cache(config, &targets)?,
         targets: made,
     };
     progress(total, total, "done");
     Ok(Compiled { manifest, code })
+}
+
+/// One target: its plans, which number kernels and weights, and the code of each of its variants, which is added to `code`.
+fn target(
+    name: &str,
+    archs: &[Arch],
+    config: &Config,
+    model: &Graph,
+    buckets: &[Bucket],
+    code: &mut Vec<Vec<u8>>,
+    step: &mut dyn FnMut(String),
+) -> Result<Target, Diagnostic> {
+    let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
+    let mut plans: Vec<Plan> = Vec::with_capacity(buckets.len());
+    for &bucket in buckets {
+        step(format!("{name}, {bucket}"));
+        let cx = Cx { arch: &archs[0], bucket };
+        let graph = lower(model, &cx, None)?;
+        plans.push(launches::plan(&graph, &cx, &mut kernels, &mut weights)?);
+    }
+    let mut variants = Vec::with_capacity(archs.len());
+    for arch in archs {
+        step(format!("{}, {} kernels", arch.name, kernels.len()));
+        let object = atomc_targets::compile(&kernels.specs(), arch)?;
+        code.push(object.code);
+        variants.push(variant(arch, code.len(), object.kernels));
+    }
+    let cache = cache(config, &archs[0]);
+    Ok(Target { name: name.into(), weights: weights.list, cache, kernels: kernels.defs(), variants, plans })
 }
 
 /// The model's graph after the passes, or after those up to and with `until`.
@@ -138,28 +150,12 @@ fn unique(names: &[String]) -> Result<Vec<(String, &'static [Arch])>, Diagnostic
     }
 }
 
-fn variant(arch: &Arch, section: usize, kernels: &Kernels, infos: &[atomc_targets::KernelInfo]) -> Variant {
-    let kernel = |(spec, info): (atomc_targets::KernelSpec, &atomc_targets::KernelInfo)| Kernel {
-        symbol: spec.symbol,
-        family: spec.family.name().into(),
-        tasks: tasks(info.tasks),
-        scratch: info.scratch,
-    };
+fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>) -> Variant {
     Variant {
         name: arch.name.into(),
         features: arch.features.iter().map(|f| f.to_string()).collect(),
         section,
-        kernels: kernels.specs().into_iter().zip(infos).map(kernel).collect(),
-    }
-}
-
-fn tasks(tasks: atomc_targets::Tasks) -> Tasks {
-    use atomc_targets::Tasks as From;
-    match tasks {
-        From::Fixed(count) => Tasks::Fixed { count },
-        From::Tokens { per, times } => Tasks::Tokens { per, times },
-        From::Rows { per, times } => Tasks::Rows { per, times },
-        From::Tiles { times } => Tasks::Tiles { times },
+        kernels: kernels.into_iter().map(kernels::kernel).collect(),
     }
 }
 
@@ -175,17 +171,10 @@ fn facts(config: &Config) -> Model {
     }
 }
 
-/// The one cache of the artifact, which all targets must agree on.
-fn cache(config: &Config, targets: &[(String, &'static [Arch])]) -> Result<CacheSpec, Diagnostic> {
+fn cache(config: &Config, arch: &Arch) -> CacheSpec {
     let ty = CacheType { dtype: config.dtype, heads: config.kv_heads, head_dim: config.head_dim };
-    let layouts: Vec<_> = targets.iter().map(|(_, archs)| atomc_targets::cache_layout(ty, &archs[0])).collect();
-    let layout = layouts[0];
-    if let Some(other) = layouts.iter().position(|l| *l != layout) {
-        let (first, other) = (&targets[0].0, &targets[other].0);
-        let message = format!("targets `{first}` and `{other}` lay the cache out differently");
-        return Err(Diagnostic::new("target::cache", message).help("Compile one artifact for each."));
-    }
-    Ok(CacheSpec {
+    let layout = atomc_targets::cache_layout(ty, arch);
+    CacheSpec {
         layers: config.layers,
         block_tokens: layout.block_tokens,
         k_block_bytes: layout.k_block_bytes,
@@ -193,7 +182,7 @@ fn cache(config: &Config, targets: &[(String, &'static [Arch])]) -> Result<Cache
         dtype: dtype(config.dtype),
         heads: config.kv_heads,
         head_dim: config.head_dim,
-    })
+    }
 }
 
 fn dtype(dtype: atomc_ir::DType) -> DType {

@@ -1,6 +1,7 @@
 //! `cargo bench -p atomc-runtime`: how fast weights are packed, beside how fast this machine reads memory, and what a launch
 //! costs that does nothing.
 use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
+use atomc_runtime::device::DeviceBuffer;
 use atomc_runtime::manifest::{DType, Layout, Weight, WeightExpr};
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::{Pool, Random, bandwidth, weights};
@@ -72,7 +73,7 @@ fn main() {
             bytes: rows * cols * 2,
             expr,
         }];
-        let mut buffers = [Buffer::new(weight[0].bytes).expect("memory")];
+        let mut buffers = [DeviceBuffer::Host(Buffer::new(weight[0].bytes).expect("memory"))];
         let mut seconds = [0.0; 3];
         for seconds in &mut seconds {
             let start = Instant::now();

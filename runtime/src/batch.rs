@@ -1,22 +1,23 @@
-//! The inputs of one step, at addresses that stay: token ids, positions, lengths, rows and the batch that says where each
-//! token belongs.
-use atomc_artifact::abi::{Batch, TILE_TOKENS};
-use atomc_artifact::manifest::Input;
+//! The inputs of one step, in one block at addresses that stay: sizes, token ids, positions, lengths, rows, and the batch that
+//! says where each token belongs. Where kernels cannot read the host's memory, the block is put together here and copied to
+//! one of the device before each step: pointers inside it are the device's.
+use crate::device::{Device, DeviceBuffer, DeviceError, InputAddresses, StepInputs, StepSize};
+use crate::memory::Buffer;
+use atomc_artifact::abi::{Batch, Step, TILE_TOKENS};
 
 /// Entries behind those in use: kernels work on groups of tokens and read whole ones.
 const PADDING: usize = 64;
+/// Every part of the block begins at a cache line.
+const ALIGN: usize = 64;
+const INT: usize = size_of::<i32>();
 
 /// The inputs of a step. Entries beyond its tokens are zero: a token, position, row and sequence that exist.
 #[derive(Debug)]
 pub(crate) struct Inputs {
-    ids: Vec<i32>,
-    positions: Vec<i32>,
-    lengths: Vec<i32>,
-    sequences: Vec<i32>,
-    rows: Vec<i32>,
-    tables: Vec<i32>,
-    tiles: Vec<[i32; 2]>,
-    batch: Box<Batch>,
+    block: Buffer,
+    /// Where kernels find the block, if it is not here.
+    device: Option<DeviceBuffer>,
+    parts: Parts,
     /// Entries of the last step, which the next one replaces or clears.
     used: Counts,
 }
@@ -30,143 +31,165 @@ pub(crate) struct Counts {
     sequences: usize,
 }
 
-// SAFETY: the pointers in `batch` point into the vectors of the same value.
-unsafe impl Send for Inputs {}
+/// Offsets in the block. Tables come last: a step uses only the first of them.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    step: usize,
+    batch: usize,
+    ids: usize,
+    positions: usize,
+    lengths: usize,
+    sequences: usize,
+    rows: usize,
+    /// First token and count of each.
+    tiles: usize,
+    tables: usize,
+    end: usize,
+    /// Blocks in a table.
+    stride: usize,
+}
+
+impl Parts {
+    fn new(tokens: usize, rows: usize, table_blocks: usize) -> Parts {
+        let mut end = 0;
+        let mut part = |bytes: usize| {
+            let start = end;
+            end = (start + bytes).next_multiple_of(ALIGN);
+            start
+        };
+        let (padded, stride) = (tokens + PADDING, table_blocks.max(1));
+        let [step, batch] = [size_of::<Step>(), size_of::<Batch>()].map(&mut part);
+        let [ids, positions, lengths, sequences] = [padded * INT; 4].map(&mut part);
+        let [rows, tiles] = [(rows + PADDING) * INT, padded * 2 * INT].map(&mut part);
+        // Zeroed by the system page by page, so tables that are never used cost the host nothing.
+        let tables = part(padded * stride * INT);
+        Parts { step, batch, ids, positions, lengths, sequences, rows, tiles, tables, end, stride }
+    }
+}
 
 impl Inputs {
-    /// Room for steps of so many tokens, rows and blocks in a table.
-    pub fn new(tokens: usize, rows: usize, table_blocks: usize) -> Inputs {
-        let (padded, stride) = (tokens + PADDING, table_blocks.max(1));
-        let mut inputs = Inputs {
-            ids: vec![0; padded],
-            positions: vec![0; padded],
-            lengths: vec![0; padded],
-            sequences: vec![0; padded],
-            rows: vec![0; rows + PADDING],
-            // Zeroed by the system page by page, so tables that are never used cost nothing.
-            tables: vec![0; padded * stride],
-            tiles: vec![[0; 2]; padded],
-            batch: Box::new(Batch {
-                positions: std::ptr::null(),
-                sequences: std::ptr::null(),
-                tables: std::ptr::null(),
-                table_stride: stride as i64,
-                tiles: std::ptr::null(),
-                tile_count: 0,
-            }),
-            used: Counts::default(),
+    /// Room for steps of so many tokens, rows and blocks in a table, on a device.
+    pub fn new(
+        device: &mut dyn Device,
+        tokens: usize,
+        rows: usize,
+        table_blocks: usize,
+    ) -> Result<Inputs, DeviceError> {
+        let parts = Parts::new(tokens, rows, table_blocks);
+        let (block, device) = match device.allocate(parts.end)? {
+            DeviceBuffer::Host(block) => (block, None),
+            memory => (device.stage(parts.end)?, Some(memory)),
         };
-        inputs.batch.positions = inputs.positions.as_ptr();
-        inputs.batch.sequences = inputs.sequences.as_ptr();
-        inputs.batch.tables = inputs.tables.as_ptr();
-        inputs.batch.tiles = inputs.tiles.as_ptr().cast();
-        inputs
+        let mut inputs = Inputs { block, device, parts, used: Counts::default() };
+        inputs.begin(0);
+        Ok(inputs)
     }
 
-    /// The address of an input, the same for the life of this value.
-    pub fn address(&self, which: Input) -> *const u8 {
-        match which {
-            Input::Ids => self.ids.as_ptr().cast(),
-            Input::Positions => self.positions.as_ptr().cast(),
-            Input::Lengths => self.lengths.as_ptr().cast(),
-            Input::Rows => self.rows.as_ptr().cast(),
-            Input::Batch => (&raw const *self.batch).cast(),
+    /// Where kernels find the inputs, the same for the life of this value.
+    pub fn addresses(&self) -> InputAddresses {
+        let block = self.device.as_ref().map_or(self.block.address(), DeviceBuffer::address);
+        let at = |offset| block.wrapping_add(offset);
+        let Parts { step, batch, ids, positions, lengths, rows, .. } = self.parts;
+        InputAddresses {
+            block,
+            step: at(step),
+            ids: at(ids),
+            positions: at(positions),
+            lengths: at(lengths),
+            rows: at(rows),
+            batch: at(batch),
         }
     }
 
     /// Begins a step: nothing is in it.
     pub fn clear(&mut self) {
         let Counts { tokens, rows, tiles, .. } = std::mem::take(&mut self.used);
-        for values in [&mut self.ids, &mut self.positions, &mut self.lengths, &mut self.sequences] {
-            values[..tokens].fill(0);
+        let Parts { ids, positions, lengths, sequences, .. } = self.parts;
+        for part in [ids, positions, lengths, sequences] {
+            self.ints(part, 0, tokens).fill(0);
         }
-        self.rows[..rows].fill(0);
-        self.tiles[..tiles].fill([0; 2]);
-        self.batch.tile_count = 0;
+        self.ints(self.parts.rows, 0, rows).fill(0);
+        self.ints(self.parts.tiles, 0, 2 * tiles).fill(0);
     }
 
     /// Adds consecutive tokens of one sequence: the first at a position, `length` being the sequence's after the whole step,
     /// which may go on in another plan, with the blocks that the sequence has by then.
     pub fn push(&mut self, tokens: &[u32], position: usize, length: usize, table: &[i32]) {
         let Counts { tokens: first, sequences: sequence, .. } = self.used;
-        let end = first + tokens.len();
-        for (index, &token) in tokens.iter().enumerate() {
-            self.ids[first + index] = token as i32;
-            self.positions[first + index] = (position + index) as i32;
-        }
-        self.lengths[first..end].fill(length as i32);
-        self.sequences[first..end].fill(sequence as i32);
-        let stride = self.batch.table_stride as usize;
-        let row = &mut self.tables[sequence * stride..][..stride];
-        let (blocks, unused) = row.split_at_mut(table.len());
+        let (count, end) = (tokens.len(), first + tokens.len());
+        let Parts { ids, positions, lengths, sequences, tables, stride, .. } = self.parts;
+        self.ints(ids, first, count).iter_mut().zip(tokens).for_each(|(id, &token)| *id = token as i32);
+        let numbers = self.ints(positions, first, count).iter_mut().zip(position..);
+        numbers.for_each(|(entry, position)| *entry = position as i32);
+        self.ints(lengths, first, count).fill(length as i32);
+        self.ints(sequences, first, count).fill(sequence as i32);
+        let (blocks, unused) = self.ints(tables, sequence * stride, stride).split_at_mut(table.len());
         blocks.copy_from_slice(table);
         // Whatever an earlier step left behind is a valid block as well; one more zero keeps a reader one block ahead sound.
         if let Some(next) = unused.first_mut() {
             *next = 0;
         }
         for start in (first..end).step_by(TILE_TOKENS) {
-            self.tiles[self.used.tiles] = [start as i32, (end - start).min(TILE_TOKENS) as i32];
+            let tile = [start as i32, (end - start).min(TILE_TOKENS) as i32];
+            self.ints(self.parts.tiles, 2 * self.used.tiles, 2).copy_from_slice(&tile);
             self.used.tiles += 1;
         }
         self.used.tokens = end;
         self.used.sequences += 1;
-        self.batch.tile_count = self.used.tiles as i64;
     }
 
     /// Wants logits for the last `count` tokens that were pushed.
     pub fn want(&mut self, count: usize) {
-        for token in self.used.tokens - count..self.used.tokens {
-            self.rows[self.used.rows] = token as i32;
-            self.used.rows += 1;
-        }
+        let last = self.used.tokens - count..self.used.tokens;
+        let rows = self.ints(self.parts.rows, self.used.rows, count).iter_mut().zip(last);
+        rows.for_each(|(row, token)| *row = token as i32);
+        self.used.rows += count;
     }
 
     pub fn counts(&self) -> Counts {
         self.used
     }
+
+    /// What was pushed, as a step to run.
+    pub fn step(&mut self) -> StepInputs<'_> {
+        let Counts { tokens, rows, tiles, sequences } = self.used;
+        self.begin(tiles);
+        let step = Step { tokens: tokens as i64, rows: rows as i64 };
+        self.write(self.parts.step, step);
+        let Parts { tables, stride, .. } = self.parts;
+        let bytes = &self.block.as_slice()[..tables + sequences * stride * INT];
+        StepInputs { size: StepSize { step, tiles }, bytes }
+    }
+
+    /// The batch of a step with so many tiles, whose pointers are those that kernels follow.
+    fn begin(&mut self, tiles: usize) {
+        let block = self.addresses().block;
+        let at = |offset| block.wrapping_add(offset).cast_const().cast();
+        let Parts { positions, sequences, tables, stride, tiles: tile_list, .. } = self.parts;
+        let batch = Batch {
+            positions: at(positions),
+            sequences: at(sequences),
+            tables: at(tables),
+            table_stride: stride as i64,
+            tiles: at(tile_list),
+            tile_count: tiles as i64,
+        };
+        self.write(self.parts.batch, batch);
+    }
+
+    fn write<T: Copy>(&mut self, part: usize, value: T) {
+        let bytes = &mut self.block.as_mut_slice()[part..][..size_of::<T>()];
+        // SAFETY: in bounds as just checked, and aligned, as parts are.
+        unsafe { bytes.as_mut_ptr().cast::<T>().write(value) };
+    }
+
+    /// So many entries of a part.
+    fn ints(&mut self, part: usize, first: usize, count: usize) -> &mut [i32] {
+        let bytes = &mut self.block.as_mut_slice()[part + first * INT..][..count * INT];
+        // SAFETY: in bounds as just checked, aligned, as parts are, and every pattern of bits is an `i32`.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lays_out_a_mixed_step() {
-        let mut inputs = Inputs::new(80, 8, 4);
-        let prompt: Vec<u32> = (100..140).collect();
-        inputs.clear();
-        inputs.push(&[7], 33, 34, &[5, 6, 9]);
-        inputs.want(1);
-        inputs.push(&prompt, 0, 50, &[1, 2, 3]);
-        inputs.want(2);
-        let Counts { tokens, rows, tiles, sequences } = inputs.counts();
-        assert_eq!((tokens, rows, tiles, sequences), (41, 3, 3, 2));
-        assert_eq!(inputs.ids[..3], [7, 100, 101]);
-        assert_eq!(inputs.positions[..3], [33, 0, 1]);
-        assert_eq!(inputs.lengths[..3], [34, 50, 50]);
-        assert_eq!(inputs.sequences[..3], [0, 1, 1]);
-        assert_eq!(inputs.rows[..4], [0, 39, 40, 0]);
-        assert_eq!(inputs.tiles[..4], [[0, 1], [1, 32], [33, 8], [0, 0]]);
-        assert_eq!(inputs.tables[..8], [5, 6, 9, 0, 1, 2, 3, 0]);
-        assert_eq!((inputs.batch.table_stride, inputs.batch.tile_count), (4, 3));
-    }
-
-    #[test]
-    fn padding_is_zero_after_a_larger_step() {
-        let mut inputs = Inputs::new(80, 8, 4);
-        inputs.push(&[9; 80], 0, 80, &[1, 2, 3, 0]);
-        inputs.want(8);
-        let before = inputs.address(Input::Ids);
-        inputs.clear();
-        inputs.push(&[8], 4, 5, &[2]);
-        assert_eq!(inputs.address(Input::Ids), before);
-        for values in [&inputs.ids, &inputs.positions, &inputs.lengths, &inputs.sequences] {
-            assert!(values[1..].iter().all(|&value| value == 0));
-        }
-        assert!(inputs.rows.iter().all(|&row| row == 0));
-        assert!(inputs.tiles[1..].iter().all(|tile| *tile == [0, 0]));
-        // SAFETY: the batch points into the vectors above.
-        let batch = unsafe { &*inputs.address(Input::Batch).cast::<Batch>() };
-        assert_eq!((batch.tile_count, batch.positions.cast()), (1, inputs.address(Input::Positions)));
-    }
-}
+mod tests;

@@ -3,14 +3,13 @@ mod select;
 
 use crate::batch::Inputs;
 use crate::checkpoint::Source;
-use crate::device::{Device, DeviceChoice, DeviceError, Launches, Memory, StepSize};
+use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
 use crate::kv::{Fork, Kv, KvError, SeqId};
 use crate::pool::Pool;
 use crate::weights;
 use atomc_artifact::Artifact;
-use atomc_artifact::abi::Step;
-use atomc_artifact::manifest::{Logits as LogitsPlace, Manifest, Model, Plan};
+use atomc_artifact::manifest::{Logits as LogitsPlace, Manifest, Model, Plan, Target};
 use std::path::Path;
 
 /// How to open an artifact.
@@ -43,6 +42,13 @@ pub enum Want {
     All,
 }
 
+impl EngineOptions {
+    fn threads(&self) -> usize {
+        let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
+        if self.threads == 0 { available() } else { self.threads }
+    }
+}
+
 impl Request<'_> {
     fn rows(&self) -> usize {
         match self.logits {
@@ -53,7 +59,8 @@ impl Request<'_> {
     }
 }
 
-/// Why a step was refused. Nothing has run then and no sequence has changed.
+/// Why a step was refused. Nothing has run then and no sequence has changed, unless the device failed: that engine is of no
+/// more use.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     #[error("the weights are not loaded")]
@@ -108,24 +115,44 @@ impl Engine {
     }
 
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
-        let _span = tracing::debug_span!("open").entered();
-        let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
-        let threads = if options.threads == 0 { available() } else { options.threads };
-        let mut device = options.device.open(&artifact, threads)?;
-        let manifest = artifact.manifest();
-        let target = options.device.target(manifest)?;
-        let plans = &manifest.targets[target].plans;
+        let device = options.device.open(&artifact, options.threads())?;
+        let target = options.device.target(artifact.manifest())?;
+        Ok(Engine::assemble(artifact, target, device, options)?)
+    }
 
-        let (max_len, block_tokens) = (manifest.model.max_positions, manifest.cache.block_tokens);
+    /// An engine on a device that the caller opened with the artifact's code for a target, instead of the options' device.
+    pub fn with_device(
+        artifact: Artifact,
+        target: &str,
+        device: Box<dyn Device>,
+        options: &EngineOptions,
+    ) -> Result<Engine, Error> {
+        let target = device::target(artifact.manifest(), target)?;
+        Ok(Engine::assemble(artifact, target, device, options)?)
+    }
+
+    fn assemble(
+        artifact: Artifact,
+        target: usize,
+        mut device: Box<dyn Device>,
+        options: &EngineOptions,
+    ) -> Result<Engine, DeviceError> {
+        let _span = tracing::debug_span!("open").entered();
+        let manifest = artifact.manifest();
+        let code = &manifest.targets[target];
+        let plans = &code.plans;
+
+        let (max_len, block_tokens) = (manifest.model.max_positions, code.cache.block_tokens);
         let cache_tokens = if options.cache_tokens == 0 { max_len } else { options.cache_tokens };
         // Kernels count blocks in 32 bits.
         let kv = Kv::new(cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize), block_tokens, max_len);
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
-        let inputs = Inputs::new(largest(|plan| plan.tokens), largest(|plan| plan.rows), kv.table_blocks());
-        let memory = allocate(&mut *device, manifest, kv.blocks(), largest(|plan| plan.arena_bytes))?;
-        // SAFETY: the device was opened with this artifact; the memory was made for its manifest, and like the inputs it is
-        // on the heap and lives in the engine as long as the device does.
-        unsafe { device.bind(plans, &memory, &|which| inputs.address(which)) };
+        let inputs =
+            Inputs::new(&mut *device, largest(|plan| plan.tokens), largest(|plan| plan.rows), kv.table_blocks())?;
+        let memory = allocate(&mut *device, code, kv.blocks(), &inputs)?;
+        // SAFETY: the device was opened with this artifact; the memory was made for its manifest and like the inputs lives in
+        // the engine as long as the device does.
+        unsafe { device.bind(plans, &memory) }?;
         Ok(Engine {
             target,
             device,
@@ -140,19 +167,19 @@ impl Engine {
         })
     }
 
-    /// Fills the weights from a source, also anew over ones that are loaded: they keep their addresses. On an error the
-    /// weights are as they were. Tokens that sequences already have stay computed with the old ones.
+    /// Fills the weights from a source, also anew over ones that are loaded: they keep their addresses. If the source is at
+    /// fault the weights are as they were; if the device is, they have to be loaded again. Tokens that sequences already have
+    /// stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         let _span = tracing::debug_span!("load_weights").entered();
-        weights::load(
-            &self.artifact.manifest().weights,
-            &mut self.memory.weights,
-            source,
-            self.device.pool(),
-            progress,
-        )?;
-        self.loaded = true;
-        Ok(())
+        let weights = &self.artifact.manifest().targets[self.target].weights;
+        let done = weights::load(weights, &mut self.memory.weights, source, self.device.pool(), progress);
+        match done {
+            Ok(()) => self.loaded = true,
+            Err(Error::Device(_)) => self.loaded = false,
+            Err(_) => {}
+        }
+        done
     }
 
     pub fn artifact(&self) -> &Artifact {
@@ -167,9 +194,14 @@ impl Engine {
         &self.manifest().model
     }
 
+    /// What the artifact has for the device.
+    pub fn target(&self) -> &Target {
+        &self.manifest().targets[self.target]
+    }
+
     /// The plans of the device's target.
     pub fn plans(&self) -> &[Plan] {
-        &self.manifest().targets[self.target].plans
+        &self.target().plans
     }
 
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
@@ -218,10 +250,9 @@ impl Engine {
             let end = self.fill(plan, requests, at)?;
             self.run(plan)?;
             let place = self.plans()[plan].logits;
-            if at == Cursor::default() && end.request == requests.len() {
-                self.output.place = Some(place);
-            } else {
-                self.gather(place)?;
+            match at == Cursor::default() && end.request == requests.len() && self.memory.arena.host_view().is_some() {
+                true => self.output.place = Some(place),
+                false => self.gather(place)?,
             }
             at = end;
         }
@@ -231,7 +262,7 @@ impl Engine {
     /// The logits of the last step.
     pub fn logits(&self) -> Logits<'_> {
         let (values, stride) = match self.output.place {
-            Some(place) => (&self.arena()[place.offset / size_of::<f32>()..], place.stride),
+            Some(place) => (self.rows(place), place.stride),
             None => (&self.output.gathered[..], self.model().vocab),
         };
         Logits { values, stride, vocab: self.model().vocab, starts: &self.output.starts }
@@ -304,7 +335,7 @@ impl Engine {
     /// Clears the values in blocks that a sequence got at a position and that had another owner. Kernels give tokens that do
     /// not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
     fn clear_new_blocks(&mut self, sequence: SeqId, position: usize) -> Result<(), StepError> {
-        let bytes = self.artifact.manifest().cache.v_block_bytes;
+        let bytes = self.target().cache.v_block_bytes;
         for &block in &self.kv.table(sequence)?[position.div_ceil(self.kv.block_tokens())..] {
             let block = block as usize;
             if block >= self.untouched {
@@ -312,7 +343,7 @@ impl Engine {
                 continue;
             }
             for values in &mut self.memory.cache_v {
-                values.as_mut_slice()[block * bytes..][..bytes].fill(0);
+                values.fill(block * bytes..(block + 1) * bytes, 0)?;
             }
         }
         Ok(())
@@ -320,32 +351,43 @@ impl Engine {
 
     fn run(&mut self, plan: usize) -> Result<(), StepError> {
         let counts = self.inputs.counts();
-        let size =
-            StepSize { step: Step { tokens: counts.tokens as i64, rows: counts.rows as i64 }, tiles: counts.tiles };
         let _span = tracing::trace_span!("step", plan, tokens = counts.tokens, rows = counts.rows).entered();
         let observe = self.times.as_mut().map(|times| &mut times[plan]);
         // SAFETY: bound when the engine was made; `fill` keeps to the plan's size; the borrow of the engine is unique.
-        Ok(unsafe { self.device.run(plan, size, observe) }?)
+        Ok(unsafe { self.device.run(plan, self.inputs.step(), observe) }?)
     }
 
-    /// Keeps the logits of one plan of several, since the next one overwrites them.
+    /// Keeps the logits of one plan: of several, since the next one overwrites them, or of a device with its own memory.
     fn gather(&mut self, place: LogitsPlace) -> Result<(), StepError> {
         let (rows, vocab) = (self.inputs.counts().rows, self.model().vocab);
-        let mut gathered = std::mem::take(&mut self.output.gathered);
-        gathered.try_reserve(rows * vocab).map_err(|_| StepError::LogitsMemory { rows })?;
-        let values = &self.arena()[place.offset / size_of::<f32>()..];
-        for row in 0..rows {
-            gathered.extend_from_slice(&values[row * place.stride..][..vocab]);
+        if rows == 0 {
+            return Ok(());
         }
-        self.output.gathered = gathered;
+        let gathered = &mut self.output.gathered;
+        let (first, values) = (gathered.len(), rows * place.stride);
+        gathered.try_reserve(values).map_err(|_| StepError::LogitsMemory { rows })?;
+        gathered.resize(first + values, 0.0);
+        self.memory.arena.download(place.offset, bytes_of(&mut gathered[first..]))?;
+        for row in 1..rows {
+            let start = first + row * place.stride;
+            gathered.copy_within(start..start + vocab, first + row * vocab);
+        }
+        gathered.truncate(first + rows * vocab);
         Ok(())
     }
 
-    fn arena(&self) -> &[f32] {
-        let bytes = self.memory.arena.as_slice();
-        // SAFETY: a buffer is aligned for any number, and every pattern of bits is an `f32`.
+    /// Logits in an arena of the host.
+    fn rows(&self, place: LogitsPlace) -> &[f32] {
+        let bytes = &self.memory.arena.host_view().unwrap_or_default()[place.offset..];
+        // SAFETY: a buffer is aligned for any number, so is the offset, as the artifact was checked for, and every pattern of
+        // bits is an `f32`.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<f32>()) }
     }
+}
+
+fn bytes_of(values: &mut [f32]) -> &mut [u8] {
+    // SAFETY: the same memory, and every pattern of bits is an `f32`.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }
 
 impl std::fmt::Debug for Engine {
@@ -420,14 +462,21 @@ impl<'a> Logits<'a> {
     }
 }
 
-fn allocate(device: &mut dyn Device, manifest: &Manifest, blocks: usize, arena: usize) -> Result<Memory, DeviceError> {
-    let cache = &manifest.cache;
-    let size = |block_bytes: usize| blocks.saturating_mul(block_bytes);
+fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
+    let cache = &target.cache;
+    let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
+    let kernels = target.variants.iter().flat_map(|variant| &variant.kernels);
+    let workspace = kernels.map(|kernel| kernel.workspace).max().unwrap_or(0);
+    let mut many = |count: usize, block_bytes: usize| -> Result<Vec<DeviceBuffer>, DeviceError> {
+        (0..count).map(|_| device.allocate(blocks.saturating_mul(block_bytes))).collect()
+    };
     Ok(Memory {
-        weights: manifest.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
-        cache_k: (0..cache.layers).map(|_| device.allocate(size(cache.k_block_bytes))).collect::<Result<_, _>>()?,
-        cache_v: (0..cache.layers).map(|_| device.allocate(size(cache.v_block_bytes))).collect::<Result<_, _>>()?,
+        cache_k: many(cache.layers, cache.k_block_bytes)?,
+        cache_v: many(cache.layers, cache.v_block_bytes)?,
+        weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
         arena: device.allocate(arena)?,
+        workspace: device.allocate(workspace)?,
+        inputs: inputs.addresses(),
     })
 }
 

@@ -3,7 +3,9 @@
 //! The cache keeps `id + 1` in K and `position + 1` in V; a token's hidden value is the sum of their products up to it; and
 //! its logits are largest for that sum modulo the vocabulary.
 use crate::checkpoint::{CheckpointError, Float, Source, Tensor};
+use crate::device::apart::Apart;
 use crate::engine::{Engine, EngineOptions};
+use atomc_artifact::Artifact;
 use atomc_artifact::manifest::*;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -88,6 +90,16 @@ pub fn engine(threads: usize, cache_tokens: usize) -> Engine {
     engine
 }
 
+/// The same on a device whose memory is not the host's.
+pub fn apart(threads: usize, cache_tokens: usize) -> Engine {
+    let artifact = Artifact::open(path()).unwrap();
+    let options = EngineOptions { threads, cache_tokens, ..EngineOptions::default() };
+    let device = Apart::new(options.device.open(&artifact, threads).unwrap());
+    let mut engine = Engine::with_device(artifact, "host", Box::new(device), &options).unwrap();
+    engine.load_weights(&Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
+    engine
+}
+
 /// The only tensor, in bytes.
 pub struct Bias(pub Vec<u8>);
 
@@ -125,25 +137,26 @@ pub fn manifest() -> Manifest {
             stop: vec![96],
             bos: None,
         },
-        weights: vec![Weight {
-            name: "head.bias".into(),
-            dtype: DType::F32,
-            shape: vec![VOCAB],
-            layout: Layout::Rows { stride: VOCAB },
-            bytes: VOCAB * 4,
-            expr: bias,
-        }],
-        cache: CacheSpec {
-            layers: 1,
-            block_tokens: BLOCK,
-            k_block_bytes: BLOCK * 4,
-            v_block_bytes: BLOCK * 4,
-            dtype: DType::I32,
-            heads: 1,
-            head_dim: 1,
-        },
         targets: vec![Target {
             name: "host".into(),
+            weights: vec![Weight {
+                name: "head.bias".into(),
+                dtype: DType::F32,
+                shape: vec![VOCAB],
+                layout: Layout::Rows { stride: VOCAB },
+                bytes: VOCAB * 4,
+                expr: bias,
+            }],
+            cache: CacheSpec {
+                layers: 1,
+                block_tokens: BLOCK,
+                k_block_bytes: BLOCK * 4,
+                v_block_bytes: BLOCK * 4,
+                dtype: DType::I32,
+                heads: 1,
+                head_dim: 1,
+            },
+            kernels: ["scatter", "attend", "head"].map(def).to_vec(),
             variants: vec![variant("from-the-future", &["no-such-feature"]), variant("plain", &[])],
             plans: vec![
                 plan(PlanKind::Decode, 1, 1),
@@ -155,16 +168,20 @@ pub fn manifest() -> Manifest {
     }
 }
 
+fn def(symbol: &str) -> KernelDef {
+    KernelDef { symbol: symbol.into(), family: "toy".into(), body: String::new(), tokens: 40 }
+}
+
 fn variant(name: &str, features: &[&str]) -> Variant {
-    let kernel = |symbol: &str, tasks, scratch| Kernel { symbol: symbol.into(), family: "toy".into(), tasks, scratch };
+    let kernel = |tasks, scratch| Kernel { tasks, scratch, threads: 0, workspace: 0, resources: None };
     Variant {
         name: name.into(),
         features: features.iter().map(|&name| name.to_owned()).collect(),
         section: 1,
         kernels: vec![
-            kernel("scatter", Tasks::Tokens { per: 4, times: 1 }, 0),
-            kernel("attend", Tasks::Tiles { times: 1 }, MAX_POSITIONS * 8),
-            kernel("head", Tasks::Rows { per: 1, times: 1 }, 0),
+            kernel(Tasks::Tokens { per: 4, times: 1 }, 0),
+            kernel(Tasks::Tiles { times: 1 }, MAX_POSITIONS * 8),
+            kernel(Tasks::Rows { per: 1, times: 1 }, 0),
         ],
     }
 }

@@ -5,6 +5,8 @@
 mod pack;
 
 use crate::checkpoint::{CheckpointError, Source, Tensor};
+use crate::device::{DeviceBuffer, DeviceError};
+use crate::error::Error;
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::manifest::{Layout, Weight, WeightExpr};
@@ -15,34 +17,82 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes that one task fills: small enough to share out evenly, large enough to report progress on.
 const TASK_BYTES: usize = 1 << 20;
+/// Bytes that are packed on the host before they are copied to a device with memory of its own.
+const STAGE_BYTES: usize = 32 << 20;
 
 /// Called with the bytes done and the bytes in all, now and then, from any thread.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
-/// Fills the buffers, one for each weight, with what the plan makes of the source. On an error nothing has changed.
+/// Fills the buffers, one for each weight, with what the plan makes of the source. On an error of the source nothing has
+/// changed.
 pub fn load(
     weights: &[Weight],
-    buffers: &mut [Buffer],
+    buffers: &mut [DeviceBuffer],
     source: &dyn Source,
     pool: &mut Pool,
     progress: Progress,
-) -> Result<(), CheckpointError> {
+) -> Result<(), Error> {
     let pieces = resolve(weights, source)?;
     check_unused(weights, source)?;
     let tasks: Vec<Task> = weights.iter().enumerate().flat_map(|(index, weight)| tasks(index, weight)).collect();
     let total = tasks.iter().map(|task| task.bytes.len() as u64).sum();
-    let done = AtomicU64::new(0);
-    let targets: Vec<Target> = buffers.iter_mut().map(|buffer| Target(buffer.as_mut_slice())).collect();
     progress(0, total);
-    pool.for_each(tasks.len(), |index| {
-        let task = &tasks[index];
-        // SAFETY: the tasks of a weight cover disjoint ranges of its buffer, which is borrowed for this whole call.
-        let out = unsafe { targets[task.weight].part(&task.bytes) };
-        pack::fill(&weights[task.weight], &pieces[task.weight], task.rows.clone(), out);
-        let bytes = task.bytes.len() as u64;
-        progress(done.fetch_add(bytes, Relaxed) + bytes, total);
-    });
+    let mut load = Load { weights, pieces, pool, progress, done: AtomicU64::new(0), total };
+    let views: Option<Vec<Target>> =
+        buffers.iter_mut().map(|buffer| buffer.host_view_mut().map(|view| Target(view))).collect();
+    match views {
+        Some(targets) => load.fill(&tasks, |task| (&targets[task.weight], 0)),
+        None => load.staged(&tasks, buffers)?,
+    }
     Ok(())
+}
+
+/// A load under way.
+struct Load<'a> {
+    weights: &'a [Weight],
+    /// By weight.
+    pieces: Vec<Vec<Piece<'a>>>,
+    pool: &'a mut Pool,
+    progress: Progress<'a>,
+    done: AtomicU64,
+    total: u64,
+}
+
+impl Load<'_> {
+    /// Packs parts of weights. `place` says where a task's part goes: into memory that begins at this byte of the weight.
+    fn fill<'t>(&mut self, tasks: &[Task], place: impl Fn(&Task) -> (&'t Target, usize) + Sync) {
+        let Load { weights, pieces, pool, progress, done, total } = self;
+        pool.for_each(tasks.len(), |index| {
+            let task = &tasks[index];
+            let (target, start) = place(task);
+            // SAFETY: the tasks of a weight cover disjoint ranges of its buffer, which is borrowed for this whole call.
+            let out = unsafe { target.part(task.bytes.start - start..task.bytes.end - start) };
+            pack::fill(&weights[task.weight], &pieces[task.weight], task.rows.clone(), out);
+            let bytes = task.bytes.len() as u64;
+            progress(done.fetch_add(bytes, Relaxed) + bytes, *total);
+        });
+    }
+
+    /// Packs parts of weights here and copies them to the device, as much at once as the stage holds.
+    fn staged(&mut self, tasks: &[Task], buffers: &mut [DeviceBuffer]) -> Result<(), DeviceError> {
+        let bytes = tasks.iter().map(|task| task.bytes.len()).max().unwrap_or(0).max(STAGE_BYTES);
+        let mut stage = Buffer::new(bytes).map_err(|source| DeviceError::OutOfMemory { bytes, source })?;
+        let mut rest = tasks;
+        while let Some(first) = rest.first() {
+            let (weight, start) = (first.weight, first.bytes.start);
+            let fits = |task: &Task| task.weight == weight && task.bytes.end - start <= bytes;
+            let (now, later) = rest.split_at(rest.iter().take_while(|task| fits(task)).count());
+            let end = now.last().map_or(start, |task| task.bytes.end);
+            let part = &mut stage.as_mut_slice()[..end - start];
+            // Packing writes no padding, which is to be zero on the device too.
+            part.fill(0);
+            let target = Target(part);
+            self.fill(now, |_| (&target, start));
+            buffers[weight].upload(start, &stage.as_slice()[..end - start])?;
+            rest = later;
+        }
+        Ok(())
+    }
 }
 
 /// Rows of one weight, and the bytes of its buffer that they and nothing else lie in.
@@ -64,7 +114,7 @@ impl Target {
     /// # Safety
     /// The buffer is alive, and no two parts that are in use at once overlap.
     #[allow(clippy::mut_from_ref, reason = "the caller vouches for disjoint parts")]
-    unsafe fn part(&self, bytes: &Range<usize>) -> &mut [u8] {
+    unsafe fn part(&self, bytes: Range<usize>) -> &mut [u8] {
         assert!(bytes.start <= bytes.end && bytes.end <= self.0.len(), "a weight's layout lies in its buffer");
         // SAFETY: in bounds by the assertion, unique by the contract.
         unsafe { std::slice::from_raw_parts_mut(self.0.cast::<u8>().add(bytes.start), bytes.len()) }

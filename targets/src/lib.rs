@@ -45,21 +45,61 @@ pub enum Tasks {
 }
 
 /// What a runtime must know to launch a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KernelInfo {
     pub tasks: Tasks,
-    /// Bytes of scratch for each thread of the host.
+    /// Bytes of scratch for each thread of the host; 0 on GPUs.
     pub scratch: usize,
-    /// Threads of a work-group; 0 on the host, where a task is one thread's.
+    /// Work-items of a work-group; 0 on the host.
     pub threads: usize,
-    /// Bytes of device memory that work-groups share, zero before the first launch and behind every one.
+    /// Bytes of device memory that the launches of a plan share; 0 on the host.
     pub workspace: usize,
+    /// What the kernel takes of a GPU; none on the host.
+    pub resources: Option<Resources>,
 }
 
 impl KernelInfo {
-    fn of(tasks: Tasks) -> KernelInfo {
-        KernelInfo { tasks, scratch: 0, threads: 0, workspace: 0 }
+    /// A kernel for GPUs, in work-groups of so many threads.
+    fn simt(tasks: Tasks, threads: usize) -> KernelInfo {
+        KernelInfo { tasks, scratch: 0, threads, workspace: 0, resources: None }
     }
+
+    /// A kernel of the host.
+    pub fn host(tasks: Tasks, scratch: usize) -> KernelInfo {
+        KernelInfo { tasks, scratch, threads: 0, workspace: 0, resources: None }
+    }
+}
+
+/// What a kernel takes of a GPU: the artifact's manifest has the meaning of each field.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Resources {
+    pub vgprs: usize,
+    pub agprs: usize,
+    pub sgprs: usize,
+    pub lds: usize,
+    pub scratch: usize,
+    pub vgpr_spills: usize,
+    pub sgpr_spills: usize,
+    /// Waves that a SIMD can hold at once.
+    pub occupancy: f32,
+    pub code_bytes: usize,
+    pub instructions: usize,
+    pub matrix: usize,
+    pub loops: Vec<LoopReport>,
+}
+
+/// Instructions in the body of an innermost loop, by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoopReport {
+    pub instructions: usize,
+    pub matrix: usize,
+    pub valu: usize,
+    pub salu: usize,
+    pub lds: usize,
+    pub loads: usize,
+    pub loads_x4: usize,
+    pub waits: usize,
+    pub barriers: usize,
 }
 
 /// A linked code object.

@@ -69,52 +69,68 @@ fn offsets_out_of_bounds() {
 
 #[test]
 fn weights_that_disagree_with_themselves() {
-    refused(|m| m.weights[0].shape = vec![3, 4], "weights[0].expr: makes shape [4, 4], but the weight has [3, 4]");
-    refused(|m| m.weights[0].shape = vec![], "weights[0].shape: [] is not one or two sizes of at least 1");
-    refused(|m| m.weights[0].dtype = DType::I32, "weights[0].dtype: I32 is not a type for weights: f32, f16, bf16");
     refused(
-        |m| m.weights[0].bytes = 127,
-        "weights[0].bytes: 127 bytes do not hold the layout Panels { width: 16, group: 2, rows: 16, cols: 4 }",
+        |m| m.targets[0].weights[0].shape = vec![3, 4],
+        "targets[0].weights[0].expr: makes shape [4, 4], but the weight has [3, 4]",
     );
     refused(
-        |m| m.weights[0].layout = Layout::Panels { width: 16, group: 0, rows: 16, cols: 4 },
-        "weights[0].layout: 16 by 4 is not a whole number of panels of 16 rows and groups of 0 columns that hold 4 by 4",
+        |m| m.targets[0].weights[0].shape = vec![],
+        "targets[0].weights[0].shape: [] is not one or two sizes of at least 1",
     );
     refused(
-        |m| m.weights[1].layout = Layout::Rows { stride: 3 },
-        "weights[1].layout.stride: 3 is less than the 4 columns",
+        |m| m.targets[0].weights[0].dtype = DType::I32,
+        "targets[0].weights[0].dtype: I32 is not a type for weights: f32, f16, bf16",
     );
     refused(
-        |m| m.weights[1].layout = Layout::Rows { stride: usize::MAX },
-        &format!("weights[1].bytes: 64 bytes do not hold the layout Rows {{ stride: {} }}", usize::MAX,),
+        |m| m.targets[0].weights[0].bytes = 127,
+        "targets[0].weights[0].bytes: 127 bytes do not hold the layout Panels { width: 16, group: 2, rows: 16, cols: 4 }",
+    );
+    refused(
+        |m| m.targets[0].weights[0].layout = Layout::Panels { width: 16, group: 0, rows: 16, cols: 4 },
+        "targets[0].weights[0].layout: 16 by 4 is not a whole number of panels of 16 rows and groups of 0 columns that hold 4 by 4",
+    );
+    refused(
+        |m| m.targets[0].weights[1].layout = Layout::Rows { stride: 3 },
+        "targets[0].weights[1].layout.stride: 3 is less than the 4 columns",
+    );
+    refused(
+        |m| m.targets[0].weights[1].layout = Layout::Rows { stride: usize::MAX },
+        &format!("targets[0].weights[1].bytes: 64 bytes do not hold the layout Rows {{ stride: {} }}", usize::MAX,),
     );
 }
 
 #[test]
 fn expressions_that_do_not_fit() {
     let tensor = |shape: &[usize]| WeightExpr::Tensor { name: "t".into(), shape: shape.to_vec() };
-    let concat =
-        |axis, parts: Vec<WeightExpr>| move |m: &mut Manifest| m.weights[1].expr = WeightExpr::Concat { axis, parts };
-    refused(concat(0, vec![]), "weights[1].expr: concat of nothing");
-    refused(concat(2, vec![tensor(&[8, 4])]), "weights[1].expr.concat.parts[0].axis: index 2, but there are 2");
+    let concat = |axis, parts: Vec<WeightExpr>| {
+        move |m: &mut Manifest| m.targets[0].weights[1].expr = WeightExpr::Concat { axis, parts }
+    };
+    refused(concat(0, vec![]), "targets[0].weights[1].expr: concat of nothing");
+    refused(
+        concat(2, vec![tensor(&[8, 4])]),
+        "targets[0].weights[1].expr.concat.parts[0].axis: index 2, but there are 2",
+    );
     refused(
         concat(0, vec![tensor(&[4, 4]), tensor(&[4, 3])]),
-        "weights[1].expr.concat.parts[1]: shape [4, 3] does not join [4, 4] along axis 0",
+        "targets[0].weights[1].expr.concat.parts[1]: shape [4, 3] does not join [4, 4] along axis 0",
     );
     refused(
         concat(0, vec![tensor(&[usize::MAX, 4])]),
-        &format!("weights[1].expr.concat.parts[0]: [{}, 4] is not one or two sizes of at least 1", usize::MAX,),
+        &format!(
+            "targets[0].weights[1].expr.concat.parts[0]: [{}, 4] is not one or two sizes of at least 1",
+            usize::MAX,
+        ),
     );
     let slice = |start, len| {
         move |m: &mut Manifest| {
             let of = Box::new(WeightExpr::Tensor { name: "t".into(), shape: vec![10, 4] });
-            m.weights[1].expr = WeightExpr::Slice { axis: 0, start, len, of };
+            m.targets[0].weights[1].expr = WeightExpr::Slice { axis: 0, start, len, of };
         }
     };
-    refused(slice(3, 8), "weights[1].expr.slice: 8 from 3 on do not lie in axis 0 of [10, 4]");
+    refused(slice(3, 8), "targets[0].weights[1].expr.slice: 8 from 3 on do not lie in axis 0 of [10, 4]");
     refused(
         slice(usize::MAX, 8),
-        &format!("weights[1].expr.slice: 8 from {} on do not lie in axis 0 of [10, 4]", usize::MAX),
+        &format!("targets[0].weights[1].expr.slice: 8 from {} on do not lie in axis 0 of [10, 4]", usize::MAX),
     );
     let mut sound = sample();
     slice(2, 8)(&mut sound);
@@ -127,7 +143,7 @@ fn targets_that_cannot_run() {
     refused(|m| drop(m.targets[0].plans.pop()), "targets[0].plans: no plan of kind `any`, which every target needs");
     refused(
         |m| drop(m.targets[0].variants[1].kernels.pop()),
-        "targets[0].variants[1].kernels: 1 kernels, but the first variant has 2",
+        "targets[0].variants[1].kernels: 1 kernels, but the target has 2",
     );
     refused(
         |m| m.targets[0].variants[1].name = "x86-64-v4".into(),
@@ -138,19 +154,34 @@ fn targets_that_cannot_run() {
         "targets[0].variants[0].kernels[0].tasks.per: 0 is not between 1 and 1073741824",
     );
     refused(
-        |m| m.targets[0].variants[0].kernels[0].symbol = "a\0b".into(),
-        "targets[0].variants[0].kernels[0].symbol: \"a\\0b\" is not a symbol",
+        |m| m.targets[0].kernels[0].symbol = "a\0b".into(),
+        "targets[0].kernels[0].symbol: \"a\\0b\" is not a symbol",
+    );
+    refused(|m| m.targets[0].kernels[1].symbol = "k0".into(), "targets[0].kernels[1].symbol: `k0` appears twice");
+    refused(
+        |m| m.targets[0].variants[1].kernels[0].threads = 1025,
+        "targets[0].variants[1].kernels[0].threads: 1025 work-items are more than a work-group's 1024",
+    );
+    refused(
+        |m| m.targets[0].variants[1].kernels[1].workspace = usize::MAX,
+        &format!("targets[0].variants[1].kernels[1].workspace: {} bytes is more than {MAX_BYTES}", usize::MAX),
     );
     refused(|m| m.targets[0].plans[0].tokens = 0, "targets[0].plans[0].tokens: 0 is not between 1 and 1073741824");
 }
 
 #[test]
 fn caches_and_models_of_absurd_size() {
-    refused(|m| m.cache.block_tokens = 0, "cache.block_tokens: 0 is not between 1 and 1073741824");
-    refused(|m| m.cache.k_block_bytes = 63, "cache.k_block_bytes: 63 bytes do not hold 16 tokens of 1 heads");
     refused(
-        |m| m.cache.heads = usize::MAX,
-        &format!("cache.k_block_bytes: 64 bytes do not hold 16 tokens of {} heads", usize::MAX),
+        |m| m.targets[0].cache.block_tokens = 0,
+        "targets[0].cache.block_tokens: 0 is not between 1 and 1073741824",
+    );
+    refused(
+        |m| m.targets[0].cache.k_block_bytes = 63,
+        "targets[0].cache.k_block_bytes: 63 bytes do not hold 16 tokens of 1 heads",
+    );
+    refused(
+        |m| m.targets[0].cache.heads = usize::MAX,
+        &format!("targets[0].cache.k_block_bytes: 64 bytes do not hold 16 tokens of {} heads", usize::MAX),
     );
     refused(|m| m.model.vocab = 0, "model.vocab: 0 is not between 1 and 1073741824");
     refused(|m| m.model.max_positions = 1 << 40, "model.max_positions: 1099511627776 is not between 1 and 1073741824");

@@ -26,35 +26,68 @@ pub(crate) fn sample() -> Manifest {
             stop: vec![2],
             bos: Some(1),
         },
-        weights: vec![
-            weight("w.weight", &[4, 4], panels, 128, tensor("w.weight", &[4, 4])),
-            weight("concat(a.weight, b.weight)", &[8, 4], Layout::Rows { stride: 4 }, 64, halves),
-            weight("const", &[2], Layout::Rows { stride: 2 }, 4, WeightExpr::Const { values: vec![0.1, 1e-30] }),
-        ],
-        cache: CacheSpec {
-            layers: 1,
-            block_tokens: 16,
-            k_block_bytes: 64,
-            v_block_bytes: 64,
-            dtype: DType::BF16,
-            heads: 1,
-            head_dim: 2,
-        },
         targets: vec![Target {
             name: "host".into(),
+            weights: vec![
+                weight("w.weight", &[4, 4], panels, 128, tensor("w.weight", &[4, 4])),
+                weight("concat(a.weight, b.weight)", &[8, 4], Layout::Rows { stride: 4 }, 64, halves),
+                weight("const", &[2], Layout::Rows { stride: 2 }, 4, WeightExpr::Const { values: vec![0.1, 1e-30] }),
+            ],
+            cache: CacheSpec {
+                layers: 1,
+                block_tokens: 16,
+                k_block_bytes: 64,
+                v_block_bytes: 64,
+                dtype: DType::BF16,
+                heads: 1,
+                head_dim: 2,
+            },
+            kernels: vec![def("k0"), def("k1")],
             variants: vec![variant("x86-64-v4", 1), variant("x86-64-v3", 2)],
             plans: vec![plan(PlanKind::Decode, 4), plan(PlanKind::Any, 32)],
         }],
     }
 }
 
+fn def(symbol: &str) -> KernelDef {
+    KernelDef { symbol: symbol.into(), family: "rows".into(), body: "graph @body() {}".into(), tokens: 32 }
+}
+
 fn variant(name: &str, section: usize) -> Variant {
-    let kernel = |symbol: &str, tasks| Kernel { symbol: symbol.into(), family: "rows".into(), tasks, scratch: 256 };
+    let loops = vec![LoopReport {
+        instructions: 9,
+        matrix: 1,
+        valu: 2,
+        salu: 1,
+        lds: 1,
+        loads: 2,
+        loads_x4: 2,
+        waits: 1,
+        barriers: 1,
+    }];
+    let resources = Resources {
+        vgprs: 64,
+        agprs: 0,
+        sgprs: 32,
+        lds: 1024,
+        scratch: 0,
+        vgpr_spills: 0,
+        sgpr_spills: 0,
+        occupancy: 0.1,
+        code_bytes: 400,
+        instructions: 100,
+        matrix: 16,
+        loops,
+    };
+    let kernel = |tasks, resources| Kernel { tasks, scratch: 256, threads: 64, workspace: 16, resources };
     Variant {
         name: name.into(),
         features: vec!["avx2".into()],
         section,
-        kernels: vec![kernel("k0", Tasks::Tokens { per: 1, times: 2 }), kernel("k1", Tasks::Fixed { count: 3 })],
+        kernels: vec![
+            kernel(Tasks::Tokens { per: 1, times: 2 }, Some(resources)),
+            kernel(Tasks::Fixed { count: 3 }, None),
+        ],
     }
 }
 
@@ -171,7 +204,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 9, but this atomc reads version 1: compile the model again",
+            "artifact format version 9, but this atomc reads version 2: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),
@@ -190,14 +223,14 @@ fn names_the_field_that_does_not_parse() {
     let at = |text: String| text.split(": ").nth(1).unwrap().to_owned();
     assert_eq!(at(field("\"kind\":\"decode\"", "\"kind\":\"draft\"")), "targets[0].plans[0].kind");
     assert_eq!(at(field("\"vocab\":8", "\"vocab\":-8")), "model.vocab");
-    assert_eq!(at(field("\"heads\":1", "\"heads\":1,\"tails\":1")), "cache.tails");
+    assert_eq!(at(field("\"heads\":1", "\"heads\":1,\"tails\":1")), "targets[0].cache.tails");
     assert_eq!(at(field("{", "")), "manifest");
 }
 
 #[test]
 fn refuses_to_write_numbers_that_json_lacks() {
     let mut manifest = sample();
-    manifest.weights[2].expr = WeightExpr::Const { values: vec![f32::NAN, 1.0] };
+    manifest.targets[0].weights[2].expr = WeightExpr::Const { values: vec![f32::NAN, 1.0] };
     assert!(matches!(encode(&manifest, &code()), Err(Error::Manifest { .. })));
 }
 
@@ -207,7 +240,7 @@ fn numbers_come_back_to_the_last_bit() {
     let values: Vec<f32> = (0u32..5000).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9) & 0x7f7f_ffff)).collect();
     let doubles: Vec<f64> =
         (0u64..5000).map(|i| f64::from_bits(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0x7fdf_ffff_ffff_ffff)).collect();
-    manifest.weights[2] = weight_of(values);
+    manifest.targets[0].weights[2] = weight_of(values);
     manifest.config = serde_json::json!({ "doubles": doubles });
     encode(&manifest, &code()).unwrap();
 }

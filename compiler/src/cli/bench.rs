@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
 
-use atomc_runtime::manifest::{Launch, Manifest, Plan, PlanKind};
+use atomc_runtime::manifest::{Plan, PlanKind};
 use atomc_runtime::{Engine, Request, SeqId, Want, bandwidth};
 use serde_json::{Value, json};
 
@@ -168,7 +168,7 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
         engine.drop_sequence(sequence)?;
     }
     let weights: u64 = engine.plans()[plan].launches.iter().map(|launch| launch.bytes).sum();
-    let bytes = weights + batch as u64 * cache_bytes(engine.manifest(), ids.len() + args.steps / 2);
+    let bytes = weights + batch as u64 * cache_bytes(engine, ids.len() + args.steps / 2);
     Ok(Decode { batch, seconds: median(times), bytes, kernels })
 }
 
@@ -181,9 +181,9 @@ fn plan(engine: &Engine, batch: usize) -> usize {
 }
 
 /// Bytes of keys and values that one token of a sequence of this length reads.
-fn cache_bytes(manifest: &Manifest, length: usize) -> u64 {
-    let cache = &manifest.cache;
-    let window = |layer: usize| manifest.config["model"]["windows"][layer].as_u64().filter(|&w| w > 0);
+fn cache_bytes(engine: &Engine, length: usize) -> u64 {
+    let cache = &engine.target().cache;
+    let window = |layer: usize| engine.manifest().config["model"]["windows"][layer].as_u64().filter(|&w| w > 0);
     let seen = |layer| window(layer).map_or(length as u64, |w| w.min(length as u64));
     let one = 2 * cache.heads * cache.head_dim * cache.dtype.size();
     (0..cache.layers).map(seen).sum::<u64>() * one as u64
@@ -198,13 +198,9 @@ fn kernel_times(
     engine.time_launches();
     run(engine)?;
     let times = &engine.take_launch_times()[plan];
-    let kernel = |launch: &Launch| {
-        let target = engine.manifest().targets.iter().find(|t| t.plans == engine.plans());
-        target.map_or(String::new(), |t| t.variants[0].kernels[launch.kernel].symbol.clone())
-    };
     let mut by_symbol: BTreeMap<String, KernelTime> = BTreeMap::new();
     for (launch, nanoseconds) in engine.plans()[plan].launches.iter().zip(&times.nanoseconds) {
-        let symbol = kernel(launch);
+        let symbol = engine.target().kernels[launch.kernel].symbol.clone();
         let entry = by_symbol.entry(symbol.clone()).or_insert(KernelTime {
             symbol,
             launches: 0,

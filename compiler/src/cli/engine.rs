@@ -46,7 +46,9 @@ impl EngineArgs {
 
     /// The engine with its weights, and with room for sequences of these lengths at once.
     pub fn engine(&self, artifact: Artifact, sequences: impl IntoIterator<Item = usize>) -> Result<Engine, Failure> {
-        let (model, block) = (&artifact.manifest().model, artifact.manifest().cache.block_tokens);
+        let manifest = artifact.manifest();
+        let target = self.device.target(manifest).map_err(atomc_runtime::Error::from)?;
+        let (model, block) = (&manifest.model, manifest.targets[target].cache.block_tokens);
         let room = |length: usize| length.clamp(1, model.max_positions).next_multiple_of(block);
         let cache_tokens = sequences.into_iter().map(room).sum();
         let options = EngineOptions { device: self.device.clone(), threads: self.threads, cache_tokens };

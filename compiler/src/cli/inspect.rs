@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc_artifact::manifest::{Kernel, Manifest, Plan, PlanKind, Target, Tasks, Variant};
+use atomc_artifact::manifest::{Kernel, KernelDef, Manifest, Plan, PlanKind, Target, Tasks, Variant};
 use atomc_artifact::{Artifact, FORMAT_VERSION};
 use serde_json::{Value, json};
 
@@ -48,37 +48,44 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn model(out: &mut impl Write, m: &Manifest) -> Result<(), Failure> {
-    let (model, cache) = (&m.model, &m.cache);
+    let model = &m.model;
     writeln!(
         out,
         "model     {}: {} layers of {}, vocabulary {}, {} positions, stop tokens {:?}",
         model.architecture, model.layers, model.hidden, model.vocab, model.max_positions, model.stop
     )?;
-    writeln!(out, "weights   {} buffers, {}", m.weights.len(), size(weight_bytes(m)))?;
+    Ok(())
+}
+
+fn weight_bytes(target: &Target) -> usize {
+    target.weights.iter().map(|weight| weight.bytes).sum()
+}
+
+/// Bytes of cache that a token takes, over all layers.
+fn cache_bytes(target: &Target) -> usize {
+    let cache = &target.cache;
+    (cache.k_block_bytes + cache.v_block_bytes) * cache.layers / cache.block_tokens
+}
+
+fn show_memory(out: &mut impl Write, target: &Target) -> Result<(), Failure> {
+    let cache = &target.cache;
+    writeln!(out, "  weights {} buffers, {}", target.weights.len(), size(weight_bytes(target)))?;
     writeln!(
         out,
-        "cache     {} layers of {} heads of {} {:?}, blocks of {} tokens, {} a token",
+        "  cache   {} layers of {} heads of {} {:?}, blocks of {} tokens, {} a token",
         cache.layers,
         cache.heads,
         cache.head_dim,
         cache.dtype,
         cache.block_tokens,
-        size(cache_bytes(m)),
+        size(cache_bytes(target)),
     )?;
     Ok(())
 }
 
-fn weight_bytes(m: &Manifest) -> usize {
-    m.weights.iter().map(|weight| weight.bytes).sum()
-}
-
-/// Bytes of cache that a token takes, over all layers.
-fn cache_bytes(m: &Manifest) -> usize {
-    (m.cache.k_block_bytes + m.cache.v_block_bytes) * m.cache.layers / m.cache.block_tokens
-}
-
 fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kernels: bool) -> Result<(), Failure> {
     writeln!(out, "target    {}", target.name)?;
+    show_memory(out, target)?;
     for v in &target.variants {
         let (code, count) = (size(artifact.section(v.section).len()), v.kernels.len());
         writeln!(out, "  variant {}: {count} kernels, {code}, needs {}", v.name, v.features.join(" "))?;
@@ -97,11 +104,11 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
         )?;
     }
     if kernels {
-        for (index, kernel) in target.variants[0].kernels.iter().enumerate() {
+        for (index, (def, kernel)) in target.kernels.iter().zip(&target.variants[0].kernels).enumerate() {
             let uses = |plan: &Plan| plan.launches.iter().filter(|launch| launch.kernel == index).count();
             let plans = target.plans.iter().filter(|plan| uses(plan) > 0);
             let plans: Vec<String> = plans.map(|plan| format!("{} x {}", name(plan), uses(plan))).collect();
-            writeln!(out, "  kernel  {}: {}, {}; {}", kernel.symbol, kernel.family, tasks(kernel), plans.join(", "))?;
+            writeln!(out, "  kernel  {}: {}, {}; {}", def.symbol, def.family, tasks(kernel), plans.join(", "))?;
         }
     }
     Ok(())
@@ -153,12 +160,25 @@ fn size(bytes: usize) -> String {
 
 fn describe(artifact: &Artifact) -> Value {
     let m = artifact.manifest();
-    let variant = |v: &Variant| {
+    // What a kernel computes stays in the file: it is long, and `atomc print` shows it better.
+    let kernel = |(def, kernel): (&KernelDef, &Kernel)| {
+        json!({
+            "symbol": def.symbol,
+            "family": def.family,
+            "tokens": def.tokens,
+            "tasks": kernel.tasks,
+            "scratch": kernel.scratch,
+            "threads": kernel.threads,
+            "workspace": kernel.workspace,
+            "resources": kernel.resources,
+        })
+    };
+    let variant = |target: &Target, v: &Variant| {
         json!({
             "name": v.name,
             "features": v.features,
             "code_bytes": artifact.section(v.section).len(),
-            "kernels": v.kernels,
+            "kernels": target.kernels.iter().zip(&v.kernels).map(kernel).collect::<Vec<Value>>(),
         })
     };
     let plan = |plan: &Plan| {
@@ -177,7 +197,9 @@ fn describe(artifact: &Artifact) -> Value {
     let target = |target: &Target| {
         json!({
             "name": target.name,
-            "variants": target.variants.iter().map(variant).collect::<Vec<Value>>(),
+            "weights": { "buffers": target.weights.len(), "bytes": weight_bytes(target) },
+            "cache": { "layout": target.cache, "bytes_per_token": cache_bytes(target) },
+            "variants": target.variants.iter().map(|v| variant(target, v)).collect::<Vec<Value>>(),
             "plans": target.plans.iter().map(plan).collect::<Vec<Value>>(),
         })
     };
@@ -187,8 +209,6 @@ fn describe(artifact: &Artifact) -> Value {
         "producer": m.producer,
         "key": m.key(),
         "model": m.model,
-        "weights": { "buffers": m.weights.len(), "bytes": weight_bytes(m) },
-        "cache": { "layout": m.cache, "bytes_per_token": cache_bytes(m) },
         "targets": m.targets.iter().map(target).collect::<Vec<Value>>(),
         "config": m.config,
     })

@@ -1,9 +1,10 @@
 //! The kernels of a target, each once: layers of one shape share theirs, and so do buckets where their size does not matter.
 use std::collections::HashMap;
 
+use atomc_artifact::manifest::{Kernel, KernelDef, LoopReport, Resources, Tasks};
 use atomc_ir::{Family, Graph, NodeId, Op};
 use atomc_passes::Bucket;
-use atomc_targets::KernelSpec;
+use atomc_targets::{KernelInfo, KernelSpec};
 
 #[derive(Default)]
 pub struct Kernels {
@@ -42,11 +43,66 @@ impl Kernels {
     pub fn specs(&self) -> Vec<KernelSpec<'_>> {
         self.all.iter().map(Entry::spec).collect()
     }
+
+    /// What the manifest says about the kernels, whatever the variant.
+    pub fn defs(&self) -> Vec<KernelDef> {
+        let def = |entry: &Entry| KernelDef {
+            symbol: entry.symbol.clone(),
+            family: entry.family.name().into(),
+            body: entry.body.print(),
+            tokens: entry.tokens,
+        };
+        self.all.iter().map(def).collect()
+    }
 }
 
 impl Entry {
     fn spec(&self) -> KernelSpec<'_> {
         KernelSpec { symbol: self.symbol.clone(), family: self.family, body: &self.body, tokens: self.tokens }
+    }
+}
+
+/// How a variant runs a kernel, as the manifest has it.
+pub fn kernel(info: KernelInfo) -> Kernel {
+    let KernelInfo { tasks: counted, scratch, threads, workspace, resources: taken } = info;
+    Kernel { tasks: tasks(counted), scratch, threads, workspace, resources: taken.map(resources) }
+}
+
+fn tasks(tasks: atomc_targets::Tasks) -> Tasks {
+    use atomc_targets::Tasks as From;
+    match tasks {
+        From::Fixed(count) => Tasks::Fixed { count },
+        From::Tokens { per, times } => Tasks::Tokens { per, times },
+        From::Rows { per, times } => Tasks::Rows { per, times },
+        From::Tiles { times } => Tasks::Tiles { times },
+    }
+}
+
+fn resources(r: atomc_targets::Resources) -> Resources {
+    let report = |l: atomc_targets::LoopReport| LoopReport {
+        instructions: l.instructions,
+        matrix: l.matrix,
+        valu: l.valu,
+        salu: l.salu,
+        lds: l.lds,
+        loads: l.loads,
+        loads_x4: l.loads_x4,
+        waits: l.waits,
+        barriers: l.barriers,
+    };
+    Resources {
+        vgprs: r.vgprs,
+        agprs: r.agprs,
+        sgprs: r.sgprs,
+        lds: r.lds,
+        scratch: r.scratch,
+        vgpr_spills: r.vgpr_spills,
+        sgpr_spills: r.sgpr_spills,
+        occupancy: r.occupancy,
+        code_bytes: r.code_bytes,
+        instructions: r.instructions,
+        matrix: r.matrix,
+        loops: r.loops.into_iter().map(report).collect(),
     }
 }
 

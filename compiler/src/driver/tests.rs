@@ -23,7 +23,7 @@ fn listing(compiled: &Compiled, plan: usize) -> String {
     let target = &compiled.manifest.targets[0];
     let line = |l: &atomc_artifact::manifest::Launch| {
         let args: Vec<String> = l.args.iter().map(|a| argument(compiled, a)).collect();
-        format!("{} #{} ({})", target.variants[0].kernels[l.kernel].symbol, l.segment, args.join(", "))
+        format!("{} #{} ({})", target.kernels[l.kernel].symbol, l.segment, args.join(", "))
     };
     target.plans[plan].launches.iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -32,7 +32,7 @@ fn argument(compiled: &Compiled, arg: &atomc_artifact::manifest::Arg) -> String 
     use atomc_artifact::manifest::Arg;
     match *arg {
         Arg::Arena { offset } => format!("@{offset}"),
-        Arg::Weight { index } => compiled.manifest.weights[index].name.replace("model.layers.0.", ""),
+        Arg::Weight { index } => compiled.manifest.targets[0].weights[index].name.replace("model.layers.0.", ""),
         Arg::CacheK { layer } => format!("K{layer}"),
         Arg::CacheV { layer } => format!("V{layer}"),
         Arg::Input { which } => format!("{which:?}").to_lowercase(),
@@ -47,16 +47,28 @@ fn launches_of_one_layer() {
 
 #[test]
 fn layers_share_kernels() {
-    let kernels = |layers| compiled(layers, true, &[1]).manifest.targets[0].variants[0].kernels.len();
+    let kernels = |layers| compiled(layers, true, &[1]).manifest.targets[0].kernels.len();
     assert_eq!(kernels(2), kernels(9));
+}
+
+#[test]
+fn the_manifest_says_what_kernels_compute() {
+    let compiled = compiled(1, true, &[1]);
+    let target = &compiled.manifest.targets[0];
+    assert_eq!(target.kernels.len(), target.variants[0].kernels.len());
+    for kernel in &target.kernels {
+        let body = atomc_ir::parse(&kernel.body).expect("a body that parses");
+        assert_eq!(body.print(), kernel.body);
+        body.verify().expect("a sound body");
+    }
 }
 
 #[test]
 fn buckets_share_weights_and_all_but_unrolled_kernels() {
     let (one, three) = (compiled(2, false, &[1]), compiled(2, false, &[1, 2, 4]));
-    assert_eq!(one.manifest.weights, three.manifest.weights);
+    assert_eq!(one.manifest.targets[0].weights, three.manifest.targets[0].weights);
     let matvecs = |c: &Compiled| {
-        let kernels = &c.manifest.targets[0].variants[0].kernels;
+        let kernels = &c.manifest.targets[0].kernels;
         (kernels.iter().filter(|k| k.family == "matvec").count(), kernels.len())
     };
     let ((few, all), (many, more)) = (matvecs(&one), matvecs(&three));
@@ -66,7 +78,7 @@ fn buckets_share_weights_and_all_but_unrolled_kernels() {
 #[test]
 fn a_tied_head_is_one_buffer() {
     let embeddings = |tied| {
-        let weights = compiled(1, tied, &[1]).manifest.weights;
+        let weights = compiled(1, tied, &[1]).manifest.targets.remove(0).weights;
         weights.iter().filter(|w| w.shape == [160, 64]).map(|w| w.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(embeddings(true), ["model.embed_tokens.weight"]);

@@ -1,13 +1,13 @@
 //! A shared object out of the artifact, in this process.
 use super::DeviceError;
 use atomc_artifact::abi::HostKernel;
-use atomc_artifact::manifest::Variant;
+use atomc_artifact::manifest::{KernelDef, Variant};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 
-/// Loaded code and its kernels, in the order of the variant's list.
+/// Loaded code and its kernels, in the order of the target's list.
 #[derive(Debug)]
 pub(super) struct Code {
     pub kernels: Vec<HostKernel>,
@@ -21,22 +21,22 @@ pub(super) struct Code {
 impl Code {
     /// # Safety
     /// Loading code runs its initialisers and trusts its kernels to have the signature that the artifact states.
-    pub unsafe fn load(bytes: &[u8], variant: &Variant) -> Result<Code, DeviceError> {
+    pub unsafe fn load(bytes: &[u8], variant: &Variant, kernels: &[KernelDef]) -> Result<Code, DeviceError> {
         let fault = |detail: String| DeviceError::Code { variant: variant.name.clone(), detail };
         let file = memory_file(bytes).map_err(|error| fault(format!("cannot make a file in memory: {error}")))?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         // SAFETY: passed on to the caller.
         let library =
             unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| fault(error.to_string()))?;
-        let mut kernels = Vec::with_capacity(variant.kernels.len());
-        for kernel in &variant.kernels {
+        let mut found = Vec::with_capacity(kernels.len());
+        for kernel in kernels {
             // SAFETY: passed on to the caller; the library lives as long as the pointer that is copied out of it.
             match unsafe { library.get::<HostKernel>(&kernel.symbol) } {
-                Ok(symbol) => kernels.push(*symbol),
+                Ok(symbol) => found.push(*symbol),
                 Err(_) => return Err(fault(format!("it has no kernel `{}`", kernel.symbol))),
             }
         }
-        Ok(Code { kernels, _library: library, _file: file })
+        Ok(Code { kernels: found, _library: library, _file: file })
     }
 }
 

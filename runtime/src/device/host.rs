@@ -1,12 +1,12 @@
 //! The processor of this machine: code through the system's loader, launches over the thread pool.
 use super::code::Code;
 use super::cpu::Cpu;
-use super::{Device, DeviceError, Launches, Memory, StepSize};
+use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, StepInputs, StepSize};
 use crate::memory::Buffer;
 use crate::pool::{Pool, Worker};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::HostKernel;
-use atomc_artifact::manifest::{Input, Kernel, Plan, Target, Tasks, Variant};
+use atomc_artifact::manifest::{Kernel, Plan, Target, Tasks, Variant};
 use std::time::Instant;
 
 /// The host as a device.
@@ -54,7 +54,7 @@ impl Host {
         let tiles = target.variants.iter().any(|variant| variant.features.iter().any(|name| name.starts_with("amx")));
         let variant = choose(target, variant, &Cpu::detect(tiles))?;
         // SAFETY: the code is what the compiler wrote next to the manifest that describes it; the checksums say so.
-        let code = unsafe { Code::load(artifact.section(variant.section), variant) }?;
+        let code = unsafe { Code::load(artifact.section(variant.section), variant, &target.kernels) }?;
         let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
         let largest = variant.kernels.iter().map(|kernel| kernel.scratch).max().unwrap_or(0);
         let scratch = (0..pool.threads()).map(|_| allocate(largest)).collect::<Result<_, _>>()?;
@@ -78,15 +78,22 @@ impl Device for Host {
         &mut self.pool
     }
 
-    fn allocate(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
-        allocate(bytes)
+    fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        allocate(bytes).map(DeviceBuffer::Host)
     }
 
-    unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory, inputs: &dyn Fn(Input) -> *const u8) {
-        self.plans = plans.iter().map(|plan| self.resolve(plan, memory, inputs)).collect();
+    unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
+        self.plans = plans.iter().map(|plan| self.resolve(plan, memory)).collect();
+        Ok(())
     }
 
-    unsafe fn run(&mut self, plan: usize, size: StepSize, observe: Option<&mut Launches>) -> Result<(), DeviceError> {
+    unsafe fn run(
+        &mut self,
+        plan: usize,
+        inputs: StepInputs<'_>,
+        observe: Option<&mut Launches>,
+    ) -> Result<(), DeviceError> {
+        let size = inputs.size;
         let (plan, scratch) = (&self.plans[plan], &self.scratch);
         let Some(times) = observe else {
             // SAFETY: passed on to the caller.
@@ -108,12 +115,12 @@ impl Device for Host {
 }
 
 impl Host {
-    fn resolve(&self, plan: &Plan, memory: &Memory, inputs: &dyn Fn(Input) -> *const u8) -> Bound {
+    fn resolve(&self, plan: &Plan, memory: &Memory) -> Bound {
         let mut bound = Bound::default();
         for launch in &plan.launches {
             let (kernel, tasks) = (self.code.kernels[launch.kernel], self.kernels[launch.kernel].tasks);
             bound.launches.push(Launch { kernel, tasks, args: bound.args.len() });
-            bound.args.extend(launch.args.iter().map(|&arg| memory.address(arg, inputs)));
+            bound.args.extend(launch.args.iter().map(|&arg| memory.address(arg)));
         }
         bound
     }
@@ -125,7 +132,7 @@ impl Bound {
     /// # Safety
     /// As for [`Device::run`].
     unsafe fn launch(&self, launch: &Launch, size: StepSize, worker: Worker<'_>, scratch: &[Buffer]) {
-        let count = task_count(launch.tasks, size);
+        let count = size.tasks(launch.tasks);
         if count == 0 {
             return;
         }
@@ -136,16 +143,6 @@ impl Bound {
             // worker has scratch memory of its own.
             unsafe { (launch.kernel)(args, &size.step, scratch, tasks.start as i64, tasks.end as i64) }
         });
-    }
-}
-
-/// Tasks of a launch. The factors are below 2^30 each, as the artifact was checked for.
-fn task_count(tasks: Tasks, size: StepSize) -> usize {
-    match tasks {
-        Tasks::Fixed { count } => count,
-        Tasks::Tokens { per, times } => (size.step.tokens as usize).div_ceil(per) * times,
-        Tasks::Rows { per, times } => (size.step.rows as usize).div_ceil(per) * times,
-        Tasks::Tiles { times } => size.tiles * times,
     }
 }
 

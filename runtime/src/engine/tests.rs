@@ -25,8 +25,7 @@ fn expect(tokens: &[u32]) -> Vec<u32> {
 #[test]
 fn prefill_in_any_chunks_and_decode_agree() {
     let tokens = ids(60, 1);
-    for threads in [1, 3] {
-        let mut engine = toy::engine(threads, 0);
+    for mut engine in [toy::engine(1, 0), toy::engine(3, 0), toy::apart(2, 0)] {
         for chunk in [1, 3, 8, 40, 41, 60] {
             let sequence = engine.add_sequence();
             let mut found = Vec::new();
@@ -43,12 +42,15 @@ fn prefill_in_any_chunks_and_decode_agree() {
 
 #[test]
 fn sequences_of_unequal_lengths_share_steps() {
-    let mut engine = toy::engine(2, 1024);
+    [toy::engine(2, 1024), toy::apart(2, 1024)].iter_mut().for_each(unequal_lengths);
+}
+
+fn unequal_lengths(engine: &mut Engine) {
     let prompts: Vec<Vec<u32>> = [50, 1, 7, 13, 33].iter().enumerate().map(|(i, &len)| ids(len, i)).collect();
     let sequences: Vec<SeqId> = prompts.iter().map(|_| engine.add_sequence()).collect();
     let wants = [Want::Last, Want::All, Want::Nothing, Want::All, Want::Last];
     let requests: Vec<_> = (0..5).map(|i| (sequences[i], &prompts[i][..], wants[i])).collect();
-    let logits = step(&mut engine, &requests).unwrap();
+    let logits = step(engine, &requests).unwrap();
     assert_eq!(logits.len(), 1 + 1 + 13 + 1);
     for i in 0..5 {
         let rows: Vec<u32> = logits.of(i).map(best).collect();
@@ -59,7 +61,7 @@ fn sequences_of_unequal_lengths_share_steps() {
     for round in 0..3u32 {
         let one = [round];
         let requests: Vec<_> = sequences.iter().map(|&sequence| (sequence, &one[..], Want::Last)).collect();
-        let logits = step(&mut engine, &requests).unwrap();
+        let logits = step(engine, &requests).unwrap();
         for (i, prompt) in prompts.iter().enumerate() {
             let whole: Vec<u32> = prompt.iter().copied().chain(0..=round).collect();
             assert_eq!(best(logits.last(i).unwrap()), toy::next(&whole));

@@ -1,5 +1,6 @@
 use super::*;
 use crate::checkpoint::{Float, Random};
+use crate::device::apart;
 use atomc_artifact::manifest::DType;
 use half::{bf16, f16};
 use std::collections::BTreeMap;
@@ -65,10 +66,19 @@ fn panels(width: usize, group: usize, shape: &[usize; 2]) -> Layout {
     Layout::Panels { width, group, rows: shape[0].next_multiple_of(width), cols: shape[1].next_multiple_of(group) }
 }
 
-fn load_one(weight: &Weight, source: &dyn Source) -> Result<Vec<u8>, CheckpointError> {
-    let mut buffers = vec![Buffer::new(weight.bytes).unwrap()];
-    load(std::slice::from_ref(weight), &mut buffers, source, &mut Pool::new(3).unwrap(), &|_, _| ())?;
-    Ok(buffers[0].as_slice().to_vec())
+/// Loads a weight into memory of the host and into a device's own, which must come out alike.
+fn load_one(weight: &Weight, source: &dyn Source) -> Result<Vec<u8>, Error> {
+    let mut pool = Pool::new(3).unwrap();
+    let mut loaded = |buffer: DeviceBuffer| {
+        let mut buffers = [buffer];
+        load(std::slice::from_ref(weight), &mut buffers, source, &mut pool, &|_, _| ())?;
+        let mut bytes = vec![0; weight.bytes];
+        buffers[0].download(0, &mut bytes)?;
+        Ok::<_, Error>(bytes)
+    };
+    let bytes = loaded(DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap()))?;
+    assert!(loaded(apart::memory(weight.bytes)).unwrap() == bytes, "staged weights differ");
+    Ok(bytes)
 }
 
 /// The value of an expression, the slow and obvious way: rows of numbers.
@@ -272,11 +282,11 @@ fn missing_and_unused_tensors_change_nothing() {
         0.0,
     );
     let vector = |name: &str| weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(name, &[4]));
-    let mut buffers: Vec<Buffer> = (0..3).map(|_| Buffer::new(8).unwrap()).collect();
+    let mut buffers: Vec<DeviceBuffer> = (0..3).map(|_| DeviceBuffer::Host(Buffer::new(8).unwrap())).collect();
     let mut message = |names: [&str; 3]| {
         let error =
             load(&names.map(vector), &mut buffers, &source, &mut Pool::new(1).unwrap(), &|_, _| ()).unwrap_err();
-        assert!(buffers.iter().all(|buffer| buffer.as_slice() == [0; 8]));
+        assert!(buffers.iter().all(|buffer| buffer.host_view().unwrap() == [0; 8]));
         error.to_string()
     };
     assert_eq!(message(["a", "y", "x"]), "the checkpoint lacks 2 tensors that the model needs: x, y");
@@ -294,11 +304,19 @@ fn harmless_tensors_may_stay() {
 }
 
 #[test]
+fn weights_larger_than_the_stage() {
+    let shape = [9001, 2001];
+    let weight = weight(DType::BF16, &shape, panels(16, 8, &shape), tensor("t", &shape));
+    assert!(weight.bytes > STAGE_BYTES);
+    load_one(&weight, &Random { seed: 3 }).unwrap();
+}
+
+#[test]
 fn reports_progress() {
     let shape = [3000, 1024];
     let weight = weight(DType::BF16, &shape, Layout::Rows { stride: 1024 }, tensor("t", &shape));
     let last = std::sync::Mutex::new(Vec::new());
-    let mut buffers = [Buffer::new(weight.bytes).unwrap()];
+    let mut buffers = [DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())];
     load(&[weight], &mut buffers, &Random { seed: 1 }, &mut Pool::new(2).unwrap(), &|done, total| {
         last.lock().unwrap().push((done, total))
     })

@@ -38,7 +38,7 @@ pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagn
         let span = Span { token, head, count: c.int(group), per_row: 0 };
         a.run(&block, &span, &place, None)
     })?;
-    Ok(KernelInfo { scratch: block.bytes, ..KernelInfo::of(Tasks::Tokens { per: 1, times: heads }) })
+    Ok(KernelInfo::host(Tasks::Tokens { per: 1, times: heads }, block.bytes))
 }
 
 pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
@@ -59,7 +59,7 @@ pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diag
     if let Some(tiles) = tiles {
         tiles.close();
     }
-    Ok(KernelInfo { scratch: block.bytes, ..KernelInfo::of(Tasks::Tiles { times: a.heads }) })
+    Ok(KernelInfo::host(Tasks::Tiles { times: a.heads }, block.bytes))
 }
 
 struct Attention<'k, 'a, 'c> {

@@ -47,8 +47,7 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     if let Some(tiles) = open {
         tiles.close();
     }
-    let scratch = if tiles { SUMS * SUMS * 4 } else { 0 };
-    Ok(KernelInfo { scratch, ..KernelInfo::of(kernel.row_tasks(block, times)) })
+    Ok(KernelInfo::host(kernel.row_tasks(block, times), if tiles { SUMS * SUMS * 4 } else { 0 }))
 }
 
 /// Rows and columns of sums that the tile registers hold.

@@ -55,7 +55,7 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
         tiles.close();
         scratch += job.shape.panels * contraction.pieces() * spec.tokens * LANES * 4;
     }
-    Ok(KernelInfo { scratch, ..KernelInfo::of(Tasks::Fixed(contraction.panels() / job.shape.panels)) })
+    Ok(KernelInfo::host(Tasks::Fixed(contraction.panels() / job.shape.panels), scratch))
 }
 
 /// How much one task does at once.

@@ -21,7 +21,7 @@ pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagno
         }
         kernel.caches.iter().try_for_each(|cache| write_heads(&kernel.rows, cache, row))
     })?;
-    Ok(KernelInfo::of(kernel.row_tasks(1, 1)))
+    Ok(KernelInfo::host(kernel.row_tasks(1, 1), 0))
 }
 
 fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {

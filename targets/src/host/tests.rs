@@ -292,7 +292,7 @@ impl Case<'_> {
         }
         let tensors = outs.iter_mut().zip(graph.outputs()).filter(|(_, v)| graph.ty(**v).as_tensor().is_some());
         args.extend(tensors.map(|(m, _)| m.ptr()));
-        let info = object.kernels[0];
+        let info = &object.kernels[0];
         let count = match info.tasks {
             Tasks::Fixed(n) => n,
             Tasks::Tokens { per, times } => self.tokens.len().div_ceil(per) * times,

@@ -74,7 +74,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         })?;
         kernel.row_tasks(1, 1)
     };
-    Ok((code, KernelInfo { threads, ..KernelInfo::of(tasks) }))
+    Ok((code, KernelInfo::simt(tasks, threads)))
 }
 
 /// The whole row, padding as zeros.

@@ -43,7 +43,7 @@ fn refuses_code_that_is_none_or_lacks_a_kernel() {
     let text = message(toy::manifest(), b"not a shared object");
     assert!(text.starts_with("cannot load the code of variant `plain`: "), "{text}");
     let mut renamed = toy::manifest();
-    renamed.targets[0].variants[1].kernels[2].symbol = "tail".into();
+    renamed.targets[0].kernels[2].symbol = "tail".into();
     let code = Artifact::open(toy::path()).unwrap().section(1).to_vec();
     assert_eq!(message(renamed, &code), "cannot load the code of variant `plain`: it has no kernel `tail`");
     let mut elsewhere = toy::manifest();
@@ -56,9 +56,9 @@ fn refuses_code_that_is_none_or_lacks_a_kernel() {
 fn libraries_are_not_mistaken_for_each_other() {
     let load = || {
         let artifact = Artifact::open(toy::path()).unwrap();
-        let variant = &artifact.manifest().targets[0].variants[1];
+        let target = &artifact.manifest().targets[0];
         // SAFETY: the toy's kernels have the right signature.
-        unsafe { Code::load(artifact.section(1), variant) }.unwrap()
+        unsafe { Code::load(artifact.section(1), &target.variants[1], &target.kernels) }.unwrap()
     };
     let (a, b) = (load(), load());
     assert_ne!(a.kernels[0] as usize, b.kernels[0] as usize);
@@ -72,13 +72,4 @@ fn opens_by_choice() {
     let artifact = Artifact::open(toy::path()).unwrap();
     let device = "host:plain".parse::<DeviceChoice>().unwrap().open(&artifact, 3);
     assert_eq!(device.unwrap().pool().threads(), 3);
-}
-
-#[test]
-fn counts_tasks() {
-    let size = StepSize { step: atomc_artifact::abi::Step { tokens: 9, rows: 2 }, tiles: 3 };
-    assert_eq!(task_count(Tasks::Fixed { count: 5 }, size), 5);
-    assert_eq!(task_count(Tasks::Tokens { per: 4, times: 2 }, size), 6);
-    assert_eq!(task_count(Tasks::Rows { per: 4, times: 7 }, size), 7);
-    assert_eq!(task_count(Tasks::Tiles { times: 8 }, size), 24);
 }

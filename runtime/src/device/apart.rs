@@ -1,0 +1,86 @@
+//! The host as a device whose memory the engine cannot reach, to test what devices with memory of their own need.
+use super::{Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, StepInputs};
+use crate::memory::Buffer;
+use crate::pool::Pool;
+use atomc_artifact::manifest::Plan;
+use std::ops::Range;
+
+pub(crate) struct Apart {
+    host: Box<dyn Device>,
+    /// The device's block of inputs.
+    block: *mut u8,
+}
+
+// SAFETY: the pointer is used in `run` alone.
+unsafe impl Send for Apart {}
+
+#[derive(Debug)]
+struct Hidden(Buffer);
+
+impl DeviceMemory for Hidden {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn address(&self) -> *mut u8 {
+        self.0.address()
+    }
+
+    fn upload(&mut self, offset: usize, from: &[u8]) -> Result<(), DeviceError> {
+        self.0.as_mut_slice()[offset..][..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn download(&self, offset: usize, to: &mut [u8]) -> Result<(), DeviceError> {
+        to.copy_from_slice(&self.0.as_slice()[offset..][..to.len()]);
+        Ok(())
+    }
+
+    fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError> {
+        self.0.as_mut_slice()[range].fill(value);
+        Ok(())
+    }
+}
+
+impl Apart {
+    pub fn new(host: Box<dyn Device>) -> Apart {
+        Apart { host, block: std::ptr::null_mut() }
+    }
+}
+
+pub(crate) fn memory(bytes: usize) -> DeviceBuffer {
+    DeviceBuffer::Device(Box::new(Hidden(Buffer::new(bytes).unwrap())))
+}
+
+impl Device for Apart {
+    fn name(&self) -> &str {
+        "apart"
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        self.host.pool()
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        Ok(memory(bytes))
+    }
+
+    unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
+        self.block = memory.inputs.block;
+        // SAFETY: passed on to the caller.
+        unsafe { self.host.bind(plans, memory) }
+    }
+
+    unsafe fn run(
+        &mut self,
+        plan: usize,
+        inputs: StepInputs<'_>,
+        observe: Option<&mut Launches>,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the block is at least as large as what a step uses of it, and the rest is passed on to the caller.
+        unsafe {
+            std::ptr::copy_nonoverlapping(inputs.bytes.as_ptr(), self.block, inputs.bytes.len());
+            self.host.run(plan, inputs, observe)
+        }
+    }
+}

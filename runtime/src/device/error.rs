@@ -1,0 +1,27 @@
+/// Why a device cannot be opened, or could not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error("unknown device `{given}`; this build has: {}", have.join(", "))]
+    UnknownDevice { given: String, have: &'static [&'static str] },
+    #[error("the artifact has no code for target `{wanted}`; it has: {}", have.join(", "))]
+    NoTarget { wanted: String, have: Vec<String> },
+    #[error("the artifact has no variant `{wanted}` for the host; it has: {}", have.join(", "))]
+    UnknownVariant { wanted: String, have: Vec<String> },
+    #[error("this CPU cannot run any variant in the artifact: {}", lacks(variants))]
+    Unsupported { variants: Vec<(String, Vec<String>)> },
+    #[error("this CPU cannot run variant `{variant}`: it lacks {}; the artifact has: {}", missing.join(", "), have.join(", "))]
+    Lacks { variant: String, missing: Vec<String>, have: Vec<String> },
+    #[error("cannot load the code of variant `{variant}`: {detail}")]
+    Code { variant: String, detail: String },
+    #[error("cannot start {threads} threads: {source}")]
+    Threads { threads: usize, source: std::io::Error },
+    #[error("cannot allocate {bytes} bytes: {source}")]
+    OutOfMemory { bytes: usize, source: std::io::Error },
+    #[error("{device}: {detail}")]
+    Failed { device: String, detail: String },
+}
+
+fn lacks(variants: &[(String, Vec<String>)]) -> String {
+    let one = |(name, missing): &(String, Vec<String>)| format!("`{name}` needs {}", missing.join(", "));
+    variants.iter().map(one).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,50 @@
+//! How much of a launch there is to do in a step.
+use atomc_artifact::abi::Step;
+use atomc_artifact::manifest::{Plan, Tasks};
+
+/// How much there is to do in one step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepSize {
+    pub step: Step,
+    /// Tiles in the step's [`atomc_artifact::abi::Batch`].
+    pub tiles: usize,
+}
+
+impl StepSize {
+    /// The largest step of a plan: a tile for each token, if each belongs to another sequence.
+    pub fn largest(plan: &Plan) -> StepSize {
+        StepSize { step: Step { tokens: plan.tokens as i64, rows: plan.rows as i64 }, tiles: plan.tokens }
+    }
+
+    /// Tasks of a launch. The factors are below 2^30 each, as the artifact was checked for.
+    pub fn tasks(&self, tasks: Tasks) -> usize {
+        match tasks {
+            Tasks::Fixed { count } => count,
+            Tasks::Tokens { per, times } => (self.step.tokens as usize).div_ceil(per) * times,
+            Tasks::Rows { per, times } => (self.step.rows as usize).div_ceil(per) * times,
+            Tasks::Tiles { times } => self.tiles * times,
+        }
+    }
+}
+
+/// Time that the launches of a plan took.
+#[derive(Clone, Debug, Default)]
+pub struct Launches {
+    pub steps: u64,
+    /// By launch, added up over the steps.
+    pub nanoseconds: Vec<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_tasks() {
+        let size = StepSize { step: Step { tokens: 9, rows: 2 }, tiles: 3 };
+        assert_eq!(size.tasks(Tasks::Fixed { count: 5 }), 5);
+        assert_eq!(size.tasks(Tasks::Tokens { per: 4, times: 2 }), 6);
+        assert_eq!(size.tasks(Tasks::Rows { per: 4, times: 7 }), 7);
+        assert_eq!(size.tasks(Tasks::Tiles { times: 8 }), 24);
+    }
+}

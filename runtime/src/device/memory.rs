@@ -1,0 +1,146 @@
+//! Memory that kernels of a device reach: of the host, where the engine reads and writes it in place, or of the device alone,
+//! where everything goes through copies.
+use super::DeviceError;
+use crate::memory::Buffer;
+use atomc_artifact::manifest::{Arg, Input, Launch};
+use std::fmt::Debug;
+use std::ops::Range;
+
+/// Memory of a device, freed when dropped. Copies and fills happen in the order of the calls, after what the device was given
+/// to run before.
+pub trait DeviceMemory: Debug + Send {
+    fn len(&self) -> usize;
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The address for kernels, which the host must not follow.
+    fn address(&self) -> *mut u8;
+
+    /// Copies bytes to an offset. They are free again when the call returns.
+    fn upload(&mut self, offset: usize, from: &[u8]) -> Result<(), DeviceError>;
+
+    /// Copies bytes from an offset and waits for them.
+    fn download(&self, offset: usize, to: &mut [u8]) -> Result<(), DeviceError>;
+
+    fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError>;
+}
+
+/// What [`super::Device::allocate`] gives.
+#[derive(Debug)]
+pub enum DeviceBuffer {
+    Host(Buffer),
+    Device(Box<dyn DeviceMemory>),
+}
+
+impl DeviceBuffer {
+    /// The address for kernels.
+    pub fn address(&self) -> *mut u8 {
+        match self {
+            DeviceBuffer::Host(buffer) => buffer.address(),
+            DeviceBuffer::Device(memory) => memory.address(),
+        }
+    }
+
+    /// The bytes themselves, where they are the host's.
+    pub fn host_view(&self) -> Option<&[u8]> {
+        match self {
+            DeviceBuffer::Host(buffer) => Some(buffer.as_slice()),
+            DeviceBuffer::Device(_) => None,
+        }
+    }
+
+    pub fn host_view_mut(&mut self) -> Option<&mut [u8]> {
+        match self {
+            DeviceBuffer::Host(buffer) => Some(buffer.as_mut_slice()),
+            DeviceBuffer::Device(_) => None,
+        }
+    }
+
+    pub fn upload(&mut self, offset: usize, from: &[u8]) -> Result<(), DeviceError> {
+        match self {
+            DeviceBuffer::Host(buffer) => buffer.as_mut_slice()[offset..][..from.len()].copy_from_slice(from),
+            DeviceBuffer::Device(memory) => memory.upload(offset, from)?,
+        }
+        Ok(())
+    }
+
+    pub fn download(&self, offset: usize, to: &mut [u8]) -> Result<(), DeviceError> {
+        match self {
+            DeviceBuffer::Host(buffer) => to.copy_from_slice(&buffer.as_slice()[offset..][..to.len()]),
+            DeviceBuffer::Device(memory) => memory.download(offset, to)?,
+        }
+        Ok(())
+    }
+
+    pub fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError> {
+        match self {
+            DeviceBuffer::Host(buffer) => buffer.as_mut_slice()[range].fill(value),
+            DeviceBuffer::Device(memory) => memory.fill(range, value)?,
+        }
+        Ok(())
+    }
+}
+
+/// All memory that launches refer to.
+#[derive(Debug)]
+pub struct Memory {
+    pub weights: Vec<DeviceBuffer>,
+    /// By layer.
+    pub cache_k: Vec<DeviceBuffer>,
+    pub cache_v: Vec<DeviceBuffer>,
+    /// Shared by all plans, of which one runs at a time.
+    pub arena: DeviceBuffer,
+    /// Shared by all kernels that want some, of which one runs at a time: zero between launches.
+    pub workspace: DeviceBuffer,
+    pub inputs: InputAddresses,
+}
+
+/// Where kernels find what a step brings. All of it lies in one block, whose beginning [`super::Device::run`] is given.
+#[derive(Clone, Copy, Debug)]
+pub struct InputAddresses {
+    /// The beginning of the block.
+    pub block: *mut u8,
+    /// An [`atomc_artifact::abi::Step`].
+    pub step: *mut u8,
+    pub ids: *mut u8,
+    pub positions: *mut u8,
+    pub lengths: *mut u8,
+    pub rows: *mut u8,
+    pub batch: *mut u8,
+}
+
+// SAFETY: these are addresses for kernels, which nobody follows but under the contract of `Device::run`.
+unsafe impl Send for InputAddresses {}
+
+impl InputAddresses {
+    pub fn of(&self, which: Input) -> *mut u8 {
+        match which {
+            Input::Ids => self.ids,
+            Input::Positions => self.positions,
+            Input::Lengths => self.lengths,
+            Input::Rows => self.rows,
+            Input::Batch => self.batch,
+        }
+    }
+}
+
+impl Memory {
+    /// Where an argument points.
+    pub fn address(&self, arg: Arg) -> *mut u8 {
+        match arg {
+            Arg::Arena { offset } => self.arena.address().wrapping_add(offset),
+            Arg::Weight { index } => self.weights[index].address(),
+            Arg::CacheK { layer } => self.cache_k[layer].address(),
+            Arg::CacheV { layer } => self.cache_v[layer].address(),
+            Arg::Input { which } => self.inputs.of(which),
+        }
+    }
+
+    /// The parameters of a GPU's kernel: the launch's arguments, the step and the workspace.
+    pub fn parameters(&self, launch: &Launch) -> Vec<u64> {
+        let args = launch.args.iter().map(|&arg| self.address(arg));
+        args.chain([self.inputs.step, self.workspace.address()]).map(|address| address as u64).collect()
+    }
+}
