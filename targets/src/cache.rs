@@ -1,9 +1,9 @@
 //! The paged KV cache as kernels address it.
 use atomc_ir::{CacheType, Diagnostic, Graph, Op, Value};
 
-use crate::row::{At, Col, Rows, unsupported};
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::layout::{CacheLayout, cache_layout};
+use crate::row::{At, Col, Rows, unsupported};
 
 /// The fields of the step's batch structure, in the order of `atomc_artifact::abi::Batch`.
 #[derive(Clone, Copy)]

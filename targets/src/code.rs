@@ -211,7 +211,12 @@ impl<'c> Code<'c> {
         let zero = self.cx.i32_type().const_zero();
         let one = self.b.build_insert_element(ty.get_undef(), v, zero, "").expect(BUILT);
         self.b
-            .build_shuffle_vector(one, ty.get_undef(), self.cx.i32_type().vec_type(self.lanes() as u32).const_zero(), "")
+            .build_shuffle_vector(
+                one,
+                ty.get_undef(),
+                self.cx.i32_type().vec_type(self.lanes() as u32).const_zero(),
+                "",
+            )
             .expect(BUILT)
     }
 
@@ -313,7 +318,9 @@ impl<'c> Code<'c> {
             DType::F32 => self.bitcast(bits, self.f32s()).into_vector_value(),
             DType::BF16 => {
                 let halves = self.bitcast(bits, self.ints(self.cx.i16_type(), lanes)).into_vector_value();
-                self.widen_bf16(self.b.build_int_z_extend(halves, self.ints(self.cx.i32_type(), lanes), "").expect(BUILT))
+                self.widen_bf16(
+                    self.b.build_int_z_extend(halves, self.ints(self.cx.i32_type(), lanes), "").expect(BUILT),
+                )
             }
             DType::F16 => {
                 let halves = self.bitcast(bits, self.cx.f16_type().vec_type(lanes as u32)).into_vector_value();
@@ -374,7 +381,7 @@ impl<'c> Code<'c> {
 
     /// Stores the first `count` lanes only.
     pub fn store_some(&self, p: Ptr<'c>, v: Vector<'c>, dtype: DType, count: usize) {
-        if count   >= self.lanes() {
+        if count >= self.lanes() {
             return self.store_floats(p, v, dtype);
         }
         let v = self.narrow(v, dtype);

@@ -2,8 +2,8 @@
 use atomc_ir::{Diagnostic, Dim, Op, Shape, Type, Value};
 
 use crate::cache::{Batch, Cache};
-use crate::row::{Operand, Rows, unsupported};
 use crate::code::{Code, Int, Ptr};
+use crate::row::{Operand, Rows, unsupported};
 use crate::{KernelSpec, Tasks};
 
 /// A kernel's body with its operands, results, cache and batch.

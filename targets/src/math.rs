@@ -223,12 +223,7 @@ pub fn exp_wide<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
 }
 
 /// Logarithm of how much the base grows: see `atomc_ir::interp::stretch`.
-pub fn log_stretch<'c>(
-    c: &Code<'c>,
-    length: Vector<'c>,
-    growth: f64,
-    original: usize,
-) -> Vector<'c> {
+pub fn log_stretch<'c>(c: &Code<'c>, length: Vector<'c>, growth: f64, original: usize) -> Vector<'c> {
     let lit = |v: f64| constant(length, v);
     let s = c.fsub(c.fmul(length, lit(growth / original as f64)), lit(growth - 1.0));
     ln(c, c.fmax(s, lit(1.0)))

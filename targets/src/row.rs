@@ -463,7 +463,8 @@ impl<'a, 'c> Rows<'a, 'c> {
 
     /// Lanes `from..to` of `a`, the others of `b`.
     fn blend(&self, a: Vector<'c>, b: Vector<'c>, from: usize, to: usize) -> Vector<'c> {
-        let lanes: Vec<usize> = (0..self.code.lanes()).map(|i| if i >= from && i < to { i } else { self.code.lanes() + i }).collect();
+        let lanes: Vec<usize> =
+            (0..self.code.lanes()).map(|i| if i >= from && i < to { i } else { self.code.lanes() + i }).collect();
         self.code.shuffle(a, b, &lanes)
     }
 

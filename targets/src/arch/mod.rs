@@ -73,7 +73,9 @@ mod tests {
                 assert!(layout.depth.is_multiple_of(p.elements), "{name}: a depth is whole instructions");
             }
             let unit = simt.unit;
-            assert!(unit.vgprs_wave <= unit.vgprs && unit.lds_group <= unit.lds && unit.vgprs.is_multiple_of(unit.waves));
+            assert!(
+                unit.vgprs_wave <= unit.vgprs && unit.lds_group <= unit.lds && unit.vgprs.is_multiple_of(unit.waves)
+            );
             assert!(simt.chip.fp8 == 0.0 || simt.fp8 != atomc_ir::arch::Fp8::None, "{name}");
             assert!(!a.source.is_empty() && simt.chip.units > 0);
         }
@@ -82,6 +84,9 @@ mod tests {
     #[test]
     fn unknown_target_lists_the_known() {
         let e = variants("gfx000").unwrap_err();
-        assert_eq!((e.message.as_str(), e.help.as_deref()), ("unknown target `gfx000`", Some("known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250")));
+        assert_eq!(
+            (e.message.as_str(), e.help.as_deref()),
+            ("unknown target `gfx000`", Some("known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250"))
+        );
     }
 }

@@ -8,14 +8,14 @@ use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic, Op, Value};
 
 use super::LANES;
-use crate::cache::Cache;
 use super::dot::{Dot, Walk};
-use crate::kernel::Kernel;
-use crate::row::{At, Col, Operand, unsupported};
 use super::signature;
 use super::tile::{self, Tiles};
+use crate::cache::Cache;
 use crate::code::{Code, Int, Ptr, Vector};
+use crate::kernel::Kernel;
 use crate::math;
+use crate::row::{At, Col, Operand, unsupported};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 /// Most tokens in a tile of the batch: `atomc_artifact::abi::TILE_TOKENS`.

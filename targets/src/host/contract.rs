@@ -3,10 +3,10 @@ use atomc_ir::{Diagnostic, Layout, Op, Value};
 
 use super::LANES;
 use super::dot::Dot;
-use crate::kernel::Kernel;
-use crate::row::{At, Col, Operand, unsupported};
 use super::rows::store_padded;
 use crate::code::{Code, Int, Ptr, Vector};
+use crate::kernel::Kernel;
+use crate::row::{At, Col, Operand, unsupported};
 
 /// A contraction `x @ w^T` inside a kernel, with its result as pieces of equal width that the epilogue reads side by side.
 pub struct Contraction<'k, 'a, 'c> {

@@ -6,10 +6,10 @@ use atomc_ir::arch::Dot as Unit;
 use super::LANES;
 use super::contract::Contraction;
 use super::dot::Walk;
-use crate::row::unsupported;
 use super::signature;
 use super::tile::{self, Tiles};
 use crate::code::{Code, Int, Ptr};
+use crate::row::unsupported;
 use crate::{KernelInfo, KernelSpec};
 
 /// Bytes of x that stay in the second-level cache while panels stream by: three quarters of the 2 MiB that cores with AMX

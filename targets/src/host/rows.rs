@@ -2,14 +2,13 @@
 //! place of the row's token.
 use atomc_ir::{Diagnostic, Op, Value};
 
-
 use super::LANES;
-use crate::cache::Cache;
-use crate::row::{At, Col, Operand, Rows};
 use super::signature;
+use crate::cache::Cache;
 use crate::code::{Code, Int};
 use crate::kernel::{heads, through_reshape};
 use crate::math;
+use crate::row::{At, Col, Operand, Rows};
 use crate::{KernelInfo, KernelSpec};
 
 pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {

@@ -226,8 +226,7 @@ impl<'c> Code<'c> {
 
     /// The sum over groups of `size` neighbouring lanes, a power of two.
     pub fn lanes_sum(&self, v: FloatValue<'c>, size: usize) -> FloatValue<'c> {
-        let distances: Vec<usize> =
-            std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < size).collect();
+        let distances: Vec<usize> = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < size).collect();
         self.across(v, &distances, |a, b| self.b.build_float_add(a, b, "").expect("floats"))
     }
 

@@ -3,6 +3,7 @@
 //! Contractions and attention compute with the weight, or the cache, as the left operand: 16 rows of it by 16 tokens. So a
 //! lane holds results of one token only, a softmax or a norm stays inside a lane but for the last steps, and the packed
 //! layouts are read as the lanes of a matrix instruction want them, 16 bytes a lane and one run of memory a wave.
+mod fragment;
 mod machine;
 mod rows;
 

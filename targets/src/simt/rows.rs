@@ -96,12 +96,7 @@ fn store_flat<'c>(
 }
 
 /// A vector of a row, with what is beyond its width as zeros.
-pub fn store_padded<'c>(
-    kernel: &Kernel<'_, 'c>,
-    lanes: crate::code::Vector<'c>,
-    out: &Operand<'c>,
-    at: At<'c>,
-) {
+pub fn store_padded<'c>(kernel: &Kernel<'_, 'c>, lanes: crate::code::Vector<'c>, out: &Operand<'c>, at: At<'c>) {
     let (c, rows) = (kernel.code, &kernel.rows);
     let width = out.ty.shape.row().unwrap_or(0);
     let lanes = if width == rows.padded(out) {
@@ -195,7 +190,9 @@ fn store_table<'c>(
     threads: usize,
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    let Op::RopeTable { scale, growth, original } = *rows.graph.op(v.node) else { unreachable!("a table was asked for") };
+    let Op::RopeTable { scale, growth, original } = *rows.graph.op(v.node) else {
+        unreachable!("a table was asked for")
+    };
     let operands = rows.graph.operands(v.node);
     let lanes = c.lanes();
     c.set_lanes(1);
