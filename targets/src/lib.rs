@@ -5,6 +5,7 @@
 pub mod arch;
 mod cache;
 mod code;
+mod contraction;
 mod host;
 mod kernel;
 mod layout;
