@@ -6,6 +6,7 @@ pub mod abi;
 pub mod check;
 mod error;
 mod file;
+pub mod hsaco;
 pub mod manifest;
 
 pub use error::{Error, Part};

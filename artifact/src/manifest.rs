@@ -217,18 +217,24 @@ pub struct Resources {
 }
 
 /// Instructions in the body of a loop, by class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoopReport {
     pub instructions: usize,
     pub matrix: usize,
     pub valu: usize,
+    /// Scalar instructions that compute, load or branch.
     pub salu: usize,
     pub lds: usize,
     /// Loads from global memory, and those among them that load 16 bytes.
     pub loads: usize,
     pub loads_x4: usize,
     pub waits: usize,
+    /// Waits among them that leave the latest loads from global memory in flight.
+    pub partial_waits: usize,
+    /// Vector and matrix instructions between a global load and the first wait for it, around the loop's back edge if need be:
+    /// the mean over the loads.
+    pub overlap: usize,
     pub barriers: usize,
 }
 

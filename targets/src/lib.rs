@@ -6,15 +6,18 @@ pub mod arch;
 mod cache;
 mod code;
 mod contraction;
+mod disasm;
 mod host;
 mod kernel;
 mod layout;
 mod link;
 mod llvm;
 mod math;
+pub mod report;
 mod row;
 mod simt;
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,6 +27,7 @@ use inkwell::context::Context;
 use inkwell::module::Module;
 
 pub use arch::{rows, variants};
+pub use atomc_artifact::manifest::{LoopReport, Resources};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
 
 /// One kernel to emit.
@@ -71,38 +75,6 @@ impl KernelInfo {
     }
 }
 
-/// What a kernel takes of a GPU: the artifact's manifest has the meaning of each field.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Resources {
-    pub vgprs: usize,
-    pub agprs: usize,
-    pub sgprs: usize,
-    pub lds: usize,
-    pub scratch: usize,
-    pub vgpr_spills: usize,
-    pub sgpr_spills: usize,
-    /// Waves that a SIMD can hold at once.
-    pub occupancy: f32,
-    pub code_bytes: usize,
-    pub instructions: usize,
-    pub matrix: usize,
-    pub loops: Vec<LoopReport>,
-}
-
-/// Instructions in the body of an innermost loop, by class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LoopReport {
-    pub instructions: usize,
-    pub matrix: usize,
-    pub valu: usize,
-    pub salu: usize,
-    pub lds: usize,
-    pub loads: usize,
-    pub loads_x4: usize,
-    pub waits: usize,
-    pub barriers: usize,
-}
-
 /// A linked code object.
 #[derive(Clone, Debug)]
 pub struct Object {
@@ -125,8 +97,17 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
         let (module, info) = emit(&cx, spec, arch)?;
         Ok((llvm::object(&module, arch)?, info))
     })?;
-    let (objects, kernels): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    Ok(Object { code: link::shared(&objects)?, kernels })
+    let (objects, mut infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let code = link::shared(&objects)?;
+    if let Machine::Simt(simt) = &arch.machine {
+        let limits = report::Limits::of(simt, arch.attributes);
+        let found: HashMap<String, Resources> =
+            report::report(&code, &limits)?.into_iter().map(|k| (k.symbol, k.resources)).collect();
+        for (spec, info) in kernels.iter().zip(&mut infos) {
+            info.resources = found.get(&spec.symbol).cloned();
+        }
+    }
+    Ok(Object { code, kernels: infos })
 }
 
 /// The kernels as LLVM IR or as assembly, one after the other.

@@ -11,7 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-ir", &[]),
     ("atomc-passes", &["atomc-ir"]),
     ("atomc-runtime", &["atomc-artifact"]),
-    ("atomc-targets", &["atomc-ir"]),
+    ("atomc-targets", &["atomc-artifact", "atomc-ir"]),
     ("atomc-tests", &["atomc", "atomc-ir", "atomc-targets"]),
 ];
 

@@ -62,6 +62,8 @@ fn variant(name: &str, section: usize) -> Variant {
         lds: 1,
         loads: 2,
         loads_x4: 2,
+        partial_waits: 1,
+        overlap: 8,
         waits: 1,
         barriers: 1,
     }];

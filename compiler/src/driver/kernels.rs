@@ -1,7 +1,7 @@
 //! The kernels of a target, each once: layers of one shape share theirs, and so do buckets where their size does not matter.
 use std::collections::HashMap;
 
-use atomc_artifact::manifest::{Kernel, KernelDef, LoopReport, Resources, Tasks};
+use atomc_artifact::manifest::{Kernel, KernelDef, Tasks};
 use atomc_ir::{Family, Graph, NodeId, Op};
 use atomc_passes::Bucket;
 use atomc_targets::{KernelInfo, KernelSpec};
@@ -64,8 +64,8 @@ impl Entry {
 
 /// How a variant runs a kernel, as the manifest has it.
 pub fn kernel(info: KernelInfo) -> Kernel {
-    let KernelInfo { tasks: counted, scratch, threads, workspace, resources: taken } = info;
-    Kernel { tasks: tasks(counted), scratch, threads, workspace, resources: taken.map(resources) }
+    let KernelInfo { tasks: counted, scratch, threads, workspace, resources } = info;
+    Kernel { tasks: tasks(counted), scratch, threads, workspace, resources }
 }
 
 fn tasks(tasks: atomc_targets::Tasks) -> Tasks {
@@ -75,34 +75,6 @@ fn tasks(tasks: atomc_targets::Tasks) -> Tasks {
         From::Tokens { per, times } => Tasks::Tokens { per, times },
         From::Rows { per, times } => Tasks::Rows { per, times },
         From::Tiles { times } => Tasks::Tiles { times },
-    }
-}
-
-fn resources(r: atomc_targets::Resources) -> Resources {
-    let report = |l: atomc_targets::LoopReport| LoopReport {
-        instructions: l.instructions,
-        matrix: l.matrix,
-        valu: l.valu,
-        salu: l.salu,
-        lds: l.lds,
-        loads: l.loads,
-        loads_x4: l.loads_x4,
-        waits: l.waits,
-        barriers: l.barriers,
-    };
-    Resources {
-        vgprs: r.vgprs,
-        agprs: r.agprs,
-        sgprs: r.sgprs,
-        lds: r.lds,
-        scratch: r.scratch,
-        vgpr_spills: r.vgpr_spills,
-        sgpr_spills: r.sgpr_spills,
-        occupancy: r.occupancy,
-        code_bytes: r.code_bytes,
-        instructions: r.instructions,
-        matrix: r.matrix,
-        loops: r.loops.into_iter().map(report).collect(),
     }
 }
 

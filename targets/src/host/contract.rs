@@ -21,10 +21,6 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok(Contraction { dot: Dot::new(kernel.code, parts.w.ty.dtype), parts })
     }
 
-    pub fn x(&self) -> Value {
-        self.parts.x
-    }
-
     fn code(&self) -> &'a Code<'c> {
         self.parts.kernel.code
     }
