@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::elementwise::{Elementwise, Scalar};
 use crate::graph::{Graph, Value};
-use crate::ops::Op;
+use crate::ops::{Class, Op};
 use crate::rope::Freqs;
 use crate::types::{DType, Shape, Type};
 
@@ -12,6 +12,21 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
     fn of(v: f64) -> Self;
     fn get(self) -> f64;
     fn sqrt(self) -> Self;
+
+    /// What a function of the hardware or of a library makes where `v` is the truth.
+    fn near(v: f64) -> Self {
+        Self::of(v)
+    }
+
+    /// As an element of a tensor of the graph. The interpreter does not round; kernels may.
+    fn stored(self, _: DType) -> Self {
+        self
+    }
+
+    /// As a factor that a kernel may round to the type of the numbers it was made of.
+    fn narrowed(self) -> Self {
+        self
+    }
 }
 
 impl Real for f32 {
@@ -136,8 +151,12 @@ pub fn run<S: Real>(
                 op.eval(&args, cx).map_err(|e| format!("{}: {e}", op.name()))?
             }
         };
-        for (out, (val, ty)) in results.into_iter().zip(graph.types(id)).enumerate() {
+        for (out, (mut val, ty)) in results.into_iter().zip(graph.types(id)).enumerate() {
             check_shape(&val, ty, cx).map_err(|e| format!("{} {}: {e}", graph.op(id).name(), graph.location(id)))?;
+            if let (Val::Float(tensor), Type::Tensor(ty), false) = (&mut val, ty, graph.op(id).class() == Class::Source)
+            {
+                tensor.data.iter_mut().for_each(|v| *v = v.stored(ty.dtype));
+            }
             values.insert(Value { node: id, out }, val);
         }
     }
@@ -280,8 +299,8 @@ pub(crate) fn rope_table<S: Real>(
         let s = stretch(n, growth, original);
         let angle =
             |i: usize| freqs.data[i].get() * s.powf(-(2.0 * i as f64) / (2.0 * half as f64 - 2.0).max(1.0)) * p as f64;
-        data.extend((0..half).map(|i| S::of(angle(i).cos() * scale)));
-        data.extend((0..half).map(|i| S::of(angle(i).sin() * scale)));
+        data.extend((0..half).map(|i| S::near(angle(i).cos() * scale)));
+        data.extend((0..half).map(|i| S::near(angle(i).sin() * scale)));
     }
     one(vec![positions.len(), 2 * half], data)
 }
@@ -337,7 +356,7 @@ fn attend<S: Real>(query: &[S], seen: &[&(Vec<S>, Vec<S>)], at: usize, scale: f6
     let mut out = vec![S::of(0.0); query.len()];
     for (w, (_, v)) in weights.iter().zip(seen) {
         for (o, &x) in out.iter_mut().zip(&v[at..]) {
-            *o = o.add(w.div(sum).mul(x));
+            *o = o.add(w.div(sum).narrowed().mul(x));
         }
     }
     out

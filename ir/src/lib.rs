@@ -8,9 +8,11 @@ mod diag;
 mod elementwise;
 mod graph;
 pub mod interp;
+pub mod layout;
 mod ops;
 pub mod rope;
 mod text;
+pub mod trial;
 mod types;
 mod verify;
 

@@ -20,7 +20,7 @@
 compile_error!("artifacts and checkpoints are little-endian, and so must the host be");
 
 pub mod bandwidth;
-mod batch;
+pub mod batch;
 pub mod capi;
 pub mod checkpoint;
 pub mod device;

@@ -7,6 +7,7 @@ mod tests;
 
 use atomc_artifact::hsaco::{CodeObject, Kernel};
 use atomc_ir::Diagnostic;
+use atomc_ir::arch::{ComputeUnit, Simt};
 
 use crate::disasm::{Disassembler, Instruction};
 use crate::{LoopReport, Resources};
@@ -27,6 +28,14 @@ pub struct Limits {
     pub simds: usize,
     /// What LLVM's disassembler needs beyond the processor's name.
     pub features: &'static str,
+}
+
+impl Limits {
+    /// The limits of a chip, whose code needs these features to be read.
+    pub fn of(simt: &Simt, features: &'static str) -> Limits {
+        let ComputeUnit { simds, lds, lds_granule, vgprs, vgpr_granule, waves, .. } = simt.unit;
+        Limits { wave: simt.wave, vgprs, vgpr_granule, max_waves: waves, lds, lds_granule, simds, features }
+    }
 }
 
 /// A kernel with what it takes.

@@ -3,6 +3,7 @@ mod bench;
 #[cfg(feature = "compiler")]
 mod compile;
 mod completions;
+mod devices;
 mod engine;
 mod eval;
 mod failure;
@@ -63,6 +64,7 @@ enum Verb {
     Logits(logits::Args),
     #[cfg(feature = "compiler")]
     Print(print::Args),
+    Devices(devices::Args),
     Completions(completions::Args),
 }
 
@@ -79,6 +81,7 @@ pub fn main() -> ExitCode {
         Verb::Logits(args) => logits::run(args),
         #[cfg(feature = "compiler")]
         Verb::Print(args) => print::run(args),
+        Verb::Devices(args) => devices::run(args),
         Verb::Completions(args) => completions::run(args),
     };
     match done {

@@ -1,0 +1,84 @@
+//! Where elements lie in rows of activations, in packed weights and in the KV cache: what emitters, loaders and checks of
+//! kernels agree on.
+use crate::arch::Memory;
+use crate::types::{CacheType, DType};
+
+/// A packed weight: panels of `width` rows, in them groups of `group` consecutive columns, in them row by row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panels {
+    pub width: usize,
+    pub group: usize,
+    /// Padded sizes.
+    pub rows: usize,
+    pub cols: usize,
+    pub bytes: usize,
+}
+
+impl Panels {
+    /// How a weight of this shape is packed. Rows are padded like columns, so that a kernel may fill whole rows of its result.
+    pub fn of(rows: usize, cols: usize, dtype: DType, memory: &Memory) -> Panels {
+        let (rows, cols) = (memory.padded(rows), memory.padded(cols));
+        let group = memory.group_bytes / dtype.size();
+        Panels { width: memory.panel, group, rows, cols, bytes: rows * cols * dtype.size() }
+    }
+
+    /// The number of an element.
+    pub fn index(&self, row: usize, col: usize) -> usize {
+        let group = row / self.width * (self.cols / self.group) + col / self.group;
+        (group * self.width + row % self.width) * self.group + col % self.group
+    }
+}
+
+/// One layer's K and V buffers: blocks of heads. Inside a head, keys lie as a packed weight of `block_tokens` rows and
+/// `head_dim` columns; values as one of `head_dim` rows and `block_tokens` columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLayout {
+    pub block_tokens: usize,
+    /// `head_dim`, padded.
+    pub dim: usize,
+    /// Consecutive tokens (of V) or columns (of K) that lie together.
+    pub group: usize,
+    /// Bytes of one head in a block, in K and in V.
+    pub head_bytes: usize,
+    pub k_block_bytes: usize,
+    pub v_block_bytes: usize,
+}
+
+impl CacheLayout {
+    pub fn of(cache: CacheType, memory: &Memory) -> CacheLayout {
+        let dim = memory.padded(cache.head_dim);
+        let head_bytes = memory.block_tokens * dim * cache.dtype.size();
+        let block = cache.heads * head_bytes;
+        CacheLayout {
+            block_tokens: memory.block_tokens,
+            dim,
+            group: memory.group_bytes / cache.dtype.size(),
+            head_bytes,
+            k_block_bytes: block,
+            v_block_bytes: block,
+        }
+    }
+}
+
+/// The numbers of an element in K and in V: of a column of a head's entry, for a token of a block.
+pub fn cache_index(cache: CacheType, memory: &Memory, at: CacheAt) -> [usize; 2] {
+    let layout = CacheLayout::of(cache, memory);
+    let panels = |rows, cols| Panels { width: memory.panel, group: layout.group, rows, cols, bytes: layout.head_bytes };
+    let size = cache.dtype.size();
+    let head = at.head * layout.head_bytes;
+    let k = (at.block * layout.k_block_bytes + head) / size
+        + panels(layout.block_tokens, layout.dim).index(at.token, at.col);
+    let v = (at.block * layout.v_block_bytes + head) / size
+        + panels(layout.dim, layout.block_tokens).index(at.col, at.token);
+    [k, v]
+}
+
+/// A place in a layer's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheAt {
+    pub block: usize,
+    /// Of the block.
+    pub token: usize,
+    pub head: usize,
+    pub col: usize,
+}

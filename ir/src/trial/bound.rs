@@ -1,0 +1,172 @@
+//! Numbers that know how far a kernel may be off: the error budget.
+//!
+//! The interpreter runs a body once with [`Bound`]s, and every element of a result comes out with the exact value and a budget
+//! that follows from the types in the body, the length of each contraction and the data. Two kinds of errors are told apart:
+//!
+//! - Arithmetic in f32 is off by [`F32`] of the result of each operation. These errors add up as they are, since they may all
+//!   have the same sign. Kernels may add in any order: the unit has room for that.
+//! - Rounding to a 16-bit type is off by up to half a unit in the last place, in either direction and for each element anew:
+//!   variances add up. Kernels may round every tensor that the graph gives such a type, and attention's weights to the type of
+//!   the values that they are multiplied with; they need not.
+//!
+//! Numbers that overflow their type, and all that is made of them, have a budget without end.
+//!
+//! The budget is the sum of the first kind and [`SIGMAS`] standard deviations of the second. Subnormal numbers of bf16 and f32
+//! may be taken as zero.
+use std::cmp::Ordering;
+
+use crate::elementwise::Scalar;
+use crate::interp::Real;
+use crate::types::DType;
+
+use super::bytes;
+
+/// Error of an operation in f32, of its result: four units roundoff, for approximate instructions and for other orders.
+const F32: f64 = 1.0 / (1 << 22) as f64;
+/// Absolute error of a sine, a cosine or an error function.
+const NEAR: f64 = 1.0 / (1 << 20) as f64;
+/// The smallest normal number of f32 and of bf16.
+const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
+const SIGMAS: f64 = 6.0;
+
+/// A value with its error.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bound {
+    value: f64,
+    linear: f64,
+    variance: f64,
+    /// Unit roundoff of the coarsest type that the number was made of.
+    unit: f64,
+}
+
+impl Bound {
+    /// An operand of a kernel, which is exact.
+    pub fn operand(value: f64, dtype: DType) -> Bound {
+        Bound { unit: unit_of(dtype), ..Bound::of(value) }
+    }
+
+    /// How far a kernel may be off.
+    pub fn budget(self) -> f64 {
+        self.linear + SIGMAS * self.variance.sqrt()
+    }
+
+    /// Errors of a function of two numbers, by its slopes; the function itself is off by `off`.
+    fn make(value: f64, off: f64, (a, da): (Bound, f64), (b, db): (Bound, f64)) -> Bound {
+        // Nothing times infinity is nothing: a saturated function forgets the error of its operand.
+        let scaled = |slope: f64, error: f64| if slope == 0.0 || error == 0.0 { 0.0 } else { slope.abs() * error };
+        let linear = scaled(da, a.linear) + scaled(db, b.linear);
+        let variance = scaled(da * da, a.variance) + scaled(db * db, b.variance);
+        Bound { value, linear: linear + off + SMALLEST, variance, unit: a.unit.max(b.unit) }
+    }
+
+    fn map(self, value: f64, off: f64, slope: f64) -> Bound {
+        Bound::make(value, off, (self, slope), (Bound::default(), 0.0))
+    }
+}
+
+/// Half the distance from one to the next number.
+fn unit_of(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 1.0 / 256.0,
+        DType::F16 => 1.0 / 2048.0,
+        DType::F32 | DType::I32 => 0.0,
+    }
+}
+
+/// Half the smallest number that f16 has.
+const F16_FLOOR: f64 = 1.0 / (1 << 25) as f64;
+
+impl PartialEq for Bound {
+    fn eq(&self, o: &Bound) -> bool {
+        self.value == o.value
+    }
+}
+
+impl PartialOrd for Bound {
+    fn partial_cmp(&self, o: &Bound) -> Option<Ordering> {
+        self.value.partial_cmp(&o.value)
+    }
+}
+
+impl Scalar for Bound {
+    fn add(self, o: Self) -> Self {
+        let value = self.value + o.value;
+        Bound::make(value, F32 * value.abs(), (self, 1.0), (o, 1.0))
+    }
+
+    fn sub(self, o: Self) -> Self {
+        let value = self.value - o.value;
+        Bound::make(value, F32 * value.abs(), (self, 1.0), (o, 1.0))
+    }
+
+    fn mul(self, o: Self) -> Self {
+        let value = self.value * o.value;
+        Bound::make(value, F32 * value.abs(), (self, o.value), (o, self.value))
+    }
+
+    fn div(self, o: Self) -> Self {
+        let value = self.value / o.value;
+        Bound::make(value, F32 * value.abs(), (self, 1.0 / o.value), (o, value / o.value))
+    }
+
+    fn max(self, o: Self) -> Self {
+        let Bound { value, unit, .. } = if self.value >= o.value { self } else { o };
+        Bound { value, linear: self.linear.max(o.linear), variance: self.variance.max(o.variance), unit }
+    }
+
+    fn exp(self) -> Self {
+        let value = self.value.exp();
+        // The argument is scaled before: an error in it is an error of the result's size.
+        let off = if value.is_finite() { F32 * value * (1.0 + self.value.abs()) } else { 0.0 };
+        self.map(value, off, value)
+    }
+
+    fn erf(self) -> Self {
+        let slope = std::f64::consts::FRAC_2_SQRT_PI * (-self.value * self.value).exp();
+        self.map(Scalar::erf(self.value), NEAR, slope)
+    }
+
+    fn lit(self, v: f64) -> Self {
+        Bound { value: v, linear: if v as f32 as f64 == v { 0.0 } else { F32 * v.abs() }, ..Bound::default() }
+    }
+}
+
+impl Real for Bound {
+    fn of(value: f64) -> Bound {
+        let linear = if value.abs() < SMALLEST { value.abs() } else { 0.0 };
+        Bound { value, linear, ..Bound::default() }
+    }
+
+    fn get(self) -> f64 {
+        self.value
+    }
+
+    fn sqrt(self) -> Bound {
+        let value = self.value.sqrt();
+        if value == 0.0 {
+            return Bound { value, linear: self.linear.sqrt(), ..self };
+        }
+        self.map(value, F32 * value, 0.5 / value)
+    }
+
+    fn near(value: f64) -> Bound {
+        Bound { linear: NEAR, ..Bound::of(value) }
+    }
+
+    fn stored(self, dtype: DType) -> Bound {
+        let unit = unit_of(dtype).max(self.unit);
+        if self.linear == 0.0 && self.variance == 0.0 && bytes::round(self.value, dtype) == self.value {
+            return Bound { unit, ..self };
+        }
+        if self.value.abs() + self.budget() > bytes::largest(dtype) {
+            return Bound { linear: f64::INFINITY, unit, ..self };
+        }
+        let floor = if dtype == DType::F16 { F16_FLOOR } else { SMALLEST };
+        let variance = self.variance + (unit_of(dtype) * self.value).powi(2) / 3.0;
+        Bound { linear: self.linear + floor, variance, unit, ..self }
+    }
+
+    fn narrowed(self) -> Bound {
+        Bound { variance: self.variance + (self.unit * self.value).powi(2) / 3.0, ..self }
+    }
+}

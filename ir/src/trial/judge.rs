@@ -1,0 +1,120 @@
+//! The bytes that came back against what should have.
+use super::{Bound, Operand, Trial, fetch, width};
+use crate::interp::{CacheState, Real, Tensor, Val};
+use crate::types::{CacheType, TensorType, Type};
+
+/// How a result fared.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// The largest error as a part of its budget, of all elements; at most 1 is right.
+    pub worst: f64,
+    /// Elements that were compared.
+    pub elements: usize,
+    /// The first that is wrong.
+    pub fault: Option<Fault>,
+}
+
+/// A wrong element.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// Which one, in words.
+    pub at: String,
+    pub got: f64,
+    pub want: f64,
+    pub budget: f64,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Fault { at, got, want, budget } = self;
+        write!(f, "{at}: {got}, should be {want} with a budget of {budget:.3e}")
+    }
+}
+
+impl Verdict {
+    /// Both together.
+    pub fn and(self, other: Verdict) -> Verdict {
+        Verdict {
+            worst: self.worst.max(other.worst),
+            elements: self.elements + other.elements,
+            fault: self.fault.or(other.fault),
+        }
+    }
+
+    fn see(&mut self, got: f64, want: f64, budget: f64, at: impl FnOnce() -> String) {
+        self.elements += 1;
+        let off = (got - want).abs();
+        // A budget that is no number allows nothing; neither does a result that is none, but where anything is allowed.
+        let part = match off {
+            0.0 => 0.0,
+            _ if got == want || budget == f64::INFINITY => 0.0,
+            _ if got.is_finite() && budget > 0.0 => off / budget,
+            _ => f64::INFINITY,
+        };
+        if part > 1.0 && self.fault.is_none() {
+            self.fault = Some(Fault { at: at(), got, want, budget });
+        }
+        self.worst = self.worst.max(part);
+    }
+}
+
+impl Trial<'_> {
+    /// A tensor result: its elements, and the zeros that pad its rows.
+    pub fn judge_tensor(&self, ty: &TensorType, want: &Tensor<Bound>, got: &[u8]) -> Verdict {
+        let width = width(ty);
+        let (padded, stride) = (self.memory.padded(width), self.memory.stride(width));
+        let mut verdict = Verdict::default();
+        for (row, values) in want.data.chunks(width).enumerate() {
+            for col in 0..padded {
+                let (value, budget) = values.get(col).map_or((0.0, 0.0), |v| (v.get(), v.budget()));
+                let got = fetch(got, row * stride + col, ty.dtype);
+                verdict.see(got, value, budget, || format!("row {row}, column {col}"));
+            }
+        }
+        verdict
+    }
+
+    /// A cache result: every entry, and that nothing else changed.
+    pub fn judge_cache(&self, c: CacheType, want: &CacheState<Bound>, before: &Operand, got: [&[u8]; 2]) -> Verdict {
+        let Operand::Cache { k, v } = before else { unreachable!("a cache's operand is a cache") };
+        let mut verdict = Verdict::default();
+        let mut rest = [k.clone(), v.clone()];
+        let size = c.dtype.size();
+        for (&at, (keys, values)) in &want.entries {
+            for (i, entry) in keys.iter().zip(values).enumerate() {
+                let index = self.cache_index(c, at, i);
+                for (which, bound) in [entry.0, entry.1].into_iter().enumerate() {
+                    let here = index[which] * size..(index[which] + 1) * size;
+                    rest[which][here.clone()].copy_from_slice(&got[which][here]);
+                    let got = fetch(got[which], index[which], c.dtype);
+                    let name = ["key", "value"][which];
+                    let at = || format!("{name} of sequence {}, position {}, element {i}", at.0, at.1);
+                    verdict.see(got, bound.get(), bound.budget(), at);
+                }
+            }
+        }
+        for (which, rest) in rest.iter().enumerate() {
+            if let Some(byte) = (0..rest.len()).find(|&i| rest[i] != got[which][i]) {
+                let at = || format!("byte {byte} of {} that belong to nobody", ["keys", "values"][which]);
+                verdict.see(f64::NAN, 0.0, 0.0, at);
+            }
+        }
+        verdict
+    }
+
+    /// All results, whose bytes are given by number: tensors one piece, caches two.
+    pub fn judge(&self, operands: &[Operand], want: &[Val<Bound>], got: &[Vec<Vec<u8>>]) -> Verdict {
+        let mut all = Verdict::default();
+        for ((&v, want), got) in self.graph.outputs().iter().zip(want).zip(got) {
+            all = all.and(match (self.graph.ty(v), want) {
+                (Type::Tensor(t), Val::Float(want)) => self.judge_tensor(t, want, &got[0]),
+                (Type::Cache(c), Val::Cache(want)) => {
+                    let before = self.state(v).and_then(|n| operands.get(n)).expect("a state comes from a state");
+                    self.judge_cache(*c, want, before, [&got[0], &got[1]])
+                }
+                _ => unreachable!("results are tensors and caches"),
+            });
+        }
+        all
+    }
+}

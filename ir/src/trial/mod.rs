@@ -1,0 +1,253 @@
+//! Trials of kernels: operands for a body, as numbers and as the bytes that a device gets, and the judgement of the bytes that
+//! come back by the reference interpreter's values and error budgets.
+mod bound;
+mod bytes;
+mod judge;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+
+pub use bound::Bound;
+pub use bytes::{fetch, store};
+pub use judge::{Fault, Verdict};
+pub use step::{Run, Step};
+
+use crate::arch::Memory;
+use crate::graph::{Graph, Value};
+use crate::interp::{self, CacheState, Tensor, Val};
+use crate::layout::{CacheAt, CacheLayout, Panels, cache_index};
+use crate::ops::Op;
+use crate::types::{CacheType, DType, Layout, TensorType, Type};
+
+/// What activations are filled with. Weights and caches always hold random numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Between -1 and 1.
+    Random,
+    Zeros,
+    /// Random numbers up to 1,024.
+    Large,
+    /// Random numbers that are subnormal in the type.
+    Subnormal,
+}
+
+impl Fill {
+    pub const ALL: [Fill; 4] = [Fill::Random, Fill::Zeros, Fill::Large, Fill::Subnormal];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Fill::Random => "random",
+            Fill::Zeros => "zeros",
+            Fill::Large => "large",
+            Fill::Subnormal => "subnormal",
+        }
+    }
+
+    fn scale(self, dtype: DType) -> f64 {
+        match self {
+            Fill::Random => 1.0,
+            Fill::Zeros => 0.0,
+            Fill::Large => 1024.0,
+            Fill::Subnormal if dtype == DType::F16 => (-15f64).exp2(),
+            Fill::Subnormal => (-127f64).exp2(),
+        }
+    }
+}
+
+/// A kernel's body with operands for one step.
+pub struct Trial<'g> {
+    pub graph: &'g Graph,
+    pub memory: Memory,
+    pub step: Step,
+    params: HashMap<String, Val<f64>>,
+}
+
+/// The memory behind a kernel's operand.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operand {
+    /// Rows of activations, a weight, or indices.
+    Tensor(Vec<u8>),
+    Cache {
+        k: Vec<u8>,
+        v: Vec<u8>,
+    },
+    Batch,
+}
+
+impl<'g> Trial<'g> {
+    /// Operands from a seed. Indices are given, by number of the operand.
+    pub fn new(
+        graph: &'g Graph,
+        memory: Memory,
+        step: Step,
+        (fill, seed): (Fill, u64),
+        indices: &dyn Fn(usize) -> Option<Vec<i32>>,
+    ) -> Result<Trial<'g>, String> {
+        let mut random = Random(seed);
+        let mut params = HashMap::new();
+        for (number, v) in graph.inputs().into_iter().enumerate() {
+            let name = name(graph, v).to_string();
+            let value = match graph.ty(v) {
+                Type::Tensor(t) if t.dtype == DType::I32 => {
+                    Val::Int(indices(number).ok_or_else(|| format!("nothing gives the indices %{name}"))?)
+                }
+                Type::Tensor(t) => Val::Float(tensor(t, &step, fill, &mut random)),
+                Type::Cache(c) => Val::Cache(history(*c, &step, &mut random)),
+                Type::Batch => Val::Batch(step.batch()),
+            };
+            params.insert(name, value);
+        }
+        Ok(Trial { graph, memory, step, params })
+    }
+
+    /// What the kernel should make, with budgets.
+    pub fn want(&self) -> Result<Vec<Val<Bound>>, String> {
+        let dtypes: HashMap<&str, DType> = self
+            .graph
+            .inputs()
+            .into_iter()
+            .filter_map(|v| Some((name(self.graph, v), dtype(self.graph.ty(v))?)))
+            .collect();
+        let bounds = |values: &[f64], dtype| values.iter().map(|&v| Bound::operand(v, dtype)).collect::<Vec<_>>();
+        let convert = |(name, value): (&String, &Val<f64>)| {
+            let dtype = dtypes.get(name.as_str()).copied().unwrap_or(DType::I32);
+            let value = match value {
+                Val::Float(t) => Val::Float(Tensor::new(t.shape.clone(), bounds(&t.data, dtype))),
+                Val::Int(i) => Val::Int(i.clone()),
+                Val::Batch(b) => Val::Batch(b.clone()),
+                Val::Cache(c) => {
+                    let entry = |(k, v): &(Vec<f64>, Vec<f64>)| (bounds(k, dtype), bounds(v, dtype));
+                    Val::Cache(CacheState { entries: c.entries.iter().map(|(at, e)| (*at, entry(e))).collect() })
+                }
+            };
+            (name.clone(), value)
+        };
+        let params = self.params.iter().map(convert).collect();
+        interp::run(self.graph, self.step.cx(), &params, &|_| None)
+    }
+
+    /// The memory behind each operand, in the order of the kernel's arguments.
+    pub fn operands(&self) -> Vec<Operand> {
+        self.graph.inputs().into_iter().map(|v| self.operand(v)).collect()
+    }
+
+    fn operand(&self, v: Value) -> Operand {
+        match (self.graph.ty(v), &self.params[name(self.graph, v)]) {
+            (Type::Tensor(_), Val::Int(ints)) => Operand::Tensor(ints.iter().flat_map(|i| i.to_le_bytes()).collect()),
+            (Type::Tensor(t), Val::Float(x)) => Operand::Tensor(self.place(t, x)),
+            (Type::Cache(c), Val::Cache(state)) => self.place_cache(*c, state),
+            _ => Operand::Batch,
+        }
+    }
+
+    /// The number of the operand whose memory a state of a cache is in.
+    pub fn state(&self, v: Value) -> Option<usize> {
+        let mut v = v;
+        while !matches!(self.graph.op(v.node), Op::Input { .. }) {
+            v = self.graph.operands(v.node).into_iter().find(|&o| self.graph.ty(o).as_cache().is_some())?;
+        }
+        self.graph.inputs().iter().position(|&i| i == v)
+    }
+
+    /// A tensor as it lies in memory, its padding zero; what lies between rows is not a number.
+    fn place(&self, t: &TensorType, x: &Tensor<f64>) -> Vec<u8> {
+        if t.layout == Layout::Panels {
+            let p = Panels::of(x.shape[0], x.shape[1], t.dtype, &self.memory);
+            let mut bytes = vec![0; p.bytes];
+            for (i, &v) in x.data.iter().enumerate() {
+                store(&mut bytes, p.index(i / x.shape[1], i % x.shape[1]), v, t.dtype);
+            }
+            return bytes;
+        }
+        let width = width(t);
+        let (padded, stride) = (self.memory.padded(width), self.memory.stride(width));
+        let mut bytes = vec![u8::MAX; x.data.len() / width * stride * t.dtype.size()];
+        for (row, values) in x.data.chunks(width).enumerate() {
+            let padding = std::iter::repeat_n(&0.0, padded - width);
+            values
+                .iter()
+                .chain(padding)
+                .enumerate()
+                .for_each(|(c, &v)| store(&mut bytes, row * stride + c, v, t.dtype));
+        }
+        bytes
+    }
+
+    fn place_cache(&self, c: CacheType, state: &CacheState<f64>) -> Operand {
+        let layout = CacheLayout::of(c, &self.memory);
+        let blocks = self.step.blocks(layout.block_tokens);
+        let (mut k, mut v) = (vec![0; blocks * layout.k_block_bytes], vec![0; blocks * layout.v_block_bytes]);
+        for (&(s, p), (keys, values)) in &state.entries {
+            for i in 0..keys.len() {
+                let [at_k, at_v] = self.cache_index(c, (s, p), i);
+                store(&mut k, at_k, keys[i], c.dtype);
+                store(&mut v, at_v, values[i], c.dtype);
+            }
+        }
+        Operand::Cache { k, v }
+    }
+
+    /// Where element `i` of the entry of a sequence's position lies in K and in V.
+    fn cache_index(&self, c: CacheType, (s, p): (i32, i32), i: usize) -> [usize; 2] {
+        let (tokens, position) = (self.memory.block_tokens, p as usize);
+        let block = self.step.block(s as usize, position, tokens);
+        let at = CacheAt { block, token: position % tokens, head: i / c.head_dim, col: i % c.head_dim };
+        cache_index(c, &self.memory, at)
+    }
+}
+
+/// Elements of a row: a tensor of one axis is one row.
+fn width(t: &TensorType) -> usize {
+    let fixed: Vec<usize> = t.shape.0.iter().skip(usize::from(t.shape.rank() > 1)).filter_map(|d| d.fixed()).collect();
+    fixed.iter().product()
+}
+
+fn name(graph: &Graph, v: Value) -> &str {
+    match graph.op(v.node) {
+        Op::Input { name } => name,
+        _ => unreachable!("parameters are inputs"),
+    }
+}
+
+fn dtype(ty: &Type) -> Option<DType> {
+    match ty {
+        Type::Tensor(t) => Some(t.dtype),
+        Type::Cache(c) => Some(c.dtype),
+        Type::Batch => None,
+    }
+}
+
+/// Activations, which are led by the step's tokens or rows, take the fill; weights are random.
+fn tensor(t: &TensorType, step: &Step, fill: Fill, random: &mut Random) -> Tensor<f64> {
+    let cx = step.cx();
+    let shape: Vec<usize> = t.shape.0.iter().map(|d| d.at(cx.tokens, cx.rows)).collect();
+    let weight = t.shape.0.first().is_none_or(|d| d.fixed().is_some());
+    let scale = if weight { 1.0 } else { fill.scale(t.dtype) };
+    let data = (0..shape.iter().product()).map(|_| bytes::round(random.next() * scale, t.dtype)).collect();
+    Tensor::new(shape, data)
+}
+
+/// Entries for every position before and in the step.
+fn history(c: CacheType, step: &Step, random: &mut Random) -> CacheState<f64> {
+    let mut state = CacheState::default();
+    for (s, run) in step.runs.iter().enumerate() {
+        for p in 0..run.position + run.tokens {
+            let mut entry = || (0..c.heads * c.head_dim).map(|_| random.next()).collect();
+            let entry = (entry(), entry());
+            state.entries.insert((s as i32, p as i32), entry);
+        }
+    }
+    state
+}
+
+/// Numbers between -1 and 1 that every float type holds exactly.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 40) as i64 % 256 - 128) as f64 / 128.0
+    }
+}

@@ -1,0 +1,75 @@
+//! Steps to try kernels with.
+use crate::interp::{BatchState, Cx};
+
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Position of the first.
+    pub position: usize,
+    pub tokens: usize,
+    /// How many of the last want a row of logits.
+    pub rows: usize,
+}
+
+/// A step: runs of different sequences, numbered in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    pub runs: Vec<Run>,
+}
+
+impl Step {
+    pub fn tokens(&self) -> usize {
+        self.runs.iter().map(|r| r.tokens).sum()
+    }
+
+    pub fn rows(&self) -> usize {
+        self.runs.iter().map(|r| r.rows).sum()
+    }
+
+    pub fn cx(&self) -> Cx {
+        Cx { tokens: self.tokens(), rows: self.rows() }
+    }
+
+    /// The sequence and position of each token.
+    pub fn batch(&self) -> BatchState {
+        let tokens = self.runs.iter().enumerate().flat_map(|(s, r)| (0..r.tokens).map(move |t| (s, r.position + t)));
+        let (sequences, positions) = tokens.map(|(s, p)| (s as i32, p as i32)).unzip();
+        BatchState { sequences, positions }
+    }
+
+    /// Length of each token's sequence after the step.
+    pub fn lengths(&self) -> Vec<i32> {
+        self.runs.iter().flat_map(|r| std::iter::repeat_n((r.position + r.tokens) as i32, r.tokens)).collect()
+    }
+
+    /// The tokens that want logits.
+    pub fn wanted(&self) -> Vec<i32> {
+        let mut end = 0;
+        let mut wanted = Vec::new();
+        for run in &self.runs {
+            end += run.tokens;
+            wanted.extend((end - run.rows..end).map(|t| t as i32));
+        }
+        wanted
+    }
+
+    /// Blocks that a cache needs for it, and one that nobody uses.
+    pub fn blocks(&self, block_tokens: usize) -> usize {
+        let longest = self.runs.iter().map(|r| r.position + r.tokens).max().unwrap_or(0);
+        longest.div_ceil(block_tokens) * self.runs.len() + 1
+    }
+
+    /// The block of a sequence's position: no two that follow each other are neighbours unless there is one sequence, whose
+    /// blocks lie backwards.
+    pub fn block(&self, sequence: usize, position: usize, block_tokens: usize) -> usize {
+        let blocks = self.blocks(block_tokens);
+        blocks - 1 - (sequence + self.runs.len() * (position / block_tokens))
+    }
+
+    /// The blocks of a sequence in order.
+    pub fn table(&self, sequence: usize, block_tokens: usize) -> Vec<i32> {
+        let run = self.runs[sequence];
+        let starts = (0..run.position + run.tokens).step_by(block_tokens);
+        starts.map(|p| self.block(sequence, p, block_tokens) as i32).collect()
+    }
+}
