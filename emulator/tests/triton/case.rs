@@ -63,8 +63,7 @@ impl Case {
 
     fn read(file: &Path) -> Case {
         let text = fs::read(file).unwrap();
-        let mut case: Case =
-            serde_json::from_slice(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let mut case: Case = serde_json::from_slice(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         case.folder = file.parent().unwrap().into();
         case
     }

@@ -114,11 +114,8 @@ fn arguments_are_those_of_the_metadata() {
             let object = hsaco::CodeObject::read(&case.code()).unwrap_or_else(|e| panic!("{chip} {}: {e}", case.case));
             assert_eq!(object.isa.processor, case.chip);
             let kernel = object.kernel(&case.symbol).unwrap();
-            let found: Vec<_> = kernel
-                .metadata
-                .explicit_args()
-                .map(|a| (a.offset as usize, a.size as usize, a.value_kind))
-                .collect();
+            let found: Vec<_> =
+                kernel.metadata.explicit_args().map(|a| (a.offset as usize, a.size as usize, a.value_kind)).collect();
             assert_eq!(found, case.layout(), "{chip} {}", case.case);
             assert_eq!(case.threads % kernel.metadata.wavefront_size, 0);
         }
