@@ -268,8 +268,7 @@ impl Small {
         }
         let exponent = (magnitude >> self.mantissa) as i32;
         let fraction = magnitude & ((1 << self.mantissa) - 1);
-        let (integer, scale) =
-            if exponent == 0 { (fraction, 1) } else { (fraction | 1 << self.mantissa, exponent) };
+        let (integer, scale) = if exponent == 0 { (fraction, 1) } else { (fraction | 1 << self.mantissa, exponent) };
         // Both factors are exact, and so is their product: no format here reaches below 2^-24.
         let unit = f32::from_bits(((127 + scale - self.bias - self.mantissa as i32) as u32) << 23);
         f32::from_bits((integer as f32 * unit).to_bits() | top)

@@ -13,9 +13,28 @@
 //! missing waits around it, from the operands and from the facts in [`VectorOp`]. Inactive lanes keep their value. A destination may
 //! be the same register as a source. Lanes 32 to 63 of waves of 32 hold nothing: computing them is harmless, `exec` has zeros there.
 //! In a dual instruction the loop takes care that both halves read before either writes.
-use crate::inst::Inst;
+mod arith;
+mod compare;
+mod convert;
+mod cross;
+mod flags;
+mod float;
+mod integer;
+mod kinds;
+mod matrix;
+mod packed;
+mod results;
+pub mod sources;
+mod table;
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use crate::inst::{Inst, Omod, Operand, Select, Unused};
 use crate::isa::Isa;
 use crate::wave::Wave;
+use kinds::{Class, constant};
+use table::Entry;
 
 /// Executes an instruction that [`resolve`] accepted.
 ///
@@ -45,6 +64,96 @@ pub struct VectorOp {
 
 /// Resolves a vector instruction; see the module's contract.
 pub fn resolve(inst: &mut Inst, isa: &'static Isa) -> Option<VectorOp> {
-    let _ = (inst, isa);
-    None
+    if let Some(op) = matrix::resolve(inst, isa) {
+        return Some(op);
+    }
+    let entry = table().get(&*inst.mnemonic)?;
+    let dsts = destinations(inst, entry, isa);
+    for position in usize::from(dsts)..usize::from(inst.count) {
+        let class = class_of(inst, entry, position - usize::from(dsts));
+        if let Some(bits) = constant(inst.operands[position].operand, class) {
+            inst.operands[position].operand = Operand::Const(bits);
+        }
+    }
+    flags::prepare(inst, entry, dsts, isa);
+    if !entry.prepare.is_none_or(|prepare| prepare(inst, isa)) {
+        return None;
+    }
+    let builds = builds_for(inst, entry)?;
+    Some(VectorOp {
+        run: builds[usize::from(fast())],
+        dsts,
+        reads_dst: entry.reads_dst | keeps_part(inst, entry),
+        reads_vcc: entry.reads_vcc || entry.selects && inst.count == 3,
+        writes_exec: flags::is_cmpx(inst),
+        crosses_lanes: entry.crosses_lanes,
+        selects: entry.selects,
+        flops: 0,
+    })
+}
+
+/// Comparisons that write `exec` name no destination from gfx10 on.
+fn destinations(inst: &Inst, entry: &Entry, isa: &Isa) -> u8 {
+    if inst.mnemonic.starts_with("v_cmpx") && !isa.family.is_cdna() { 0 } else { entry.dsts }
+}
+
+/// The class that decides about a constant: a mixed source is f16 where `op_sel_hi` says so.
+fn class_of(inst: &Inst, entry: &Entry, k: usize) -> Class {
+    let class = entry.class(k);
+    let half = class == Class::Mix && inst.modifiers.op_sel_hi.unwrap_or(0) >> k & 1 == 1;
+    if half { Class::F16 } else { class }
+}
+
+/// The handler for the modifiers of the result; `None` where the instruction does not take them.
+fn builds_for(inst: &Inst, entry: &Entry) -> Option<table::Builds> {
+    let m = &inst.modifiers;
+    let float =
+        !matches!(entry.result, Class::B16 | Class::B32 | Class::B64 | Class::Pk16 | Class::PkM32 | Class::Mask);
+    // Comparisons, conversions to integers and products of small numbers ignore the bit or cannot overflow.
+    let harmless =
+        entry.result == Class::Mask || inst.mnemonic.starts_with("v_cvt") || inst.mnemonic.starts_with("v_mad_u64");
+    match (m.clamp && !float, entry.saturating) {
+        (true, Some(saturating)) => Some(saturating),
+        (true, None) if !harmless => None,
+        _ if m.omod != Omod::None && !float => None,
+        _ => Some(entry.run),
+    }
+}
+
+/// Whether a part of the destination stays, as a bit set of operands.
+fn keeps_part(inst: &Inst, entry: &Entry) -> u8 {
+    let sixteen = matches!(entry.result, Class::B16 | Class::M16 | Class::F16);
+    let keeps = match inst.modifiers.sdwa {
+        Some(sdwa) => sdwa.unused == Unused::Preserve && sdwa.dst != Select::Dword,
+        None => sixteen && flags::dest16(inst) != flags::Dest16::ZeroHigh,
+    };
+    keeps.into()
+}
+
+/// Whether this machine runs the handlers for AVX2 and FMA.
+fn fast() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// All rows by mnemonic.
+fn table() -> &'static HashMap<&'static str, Entry> {
+    static TABLE: OnceLock<HashMap<&'static str, Entry>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut map = HashMap::new();
+        for entry in all() {
+            for name in entry.names.split_whitespace() {
+                let before = map.insert(name, entry);
+                assert!(before.is_none(), "{name} is in the table twice");
+            }
+        }
+        map
+    })
+}
+
+fn all() -> impl Iterator<Item = Entry> {
+    let parts = [integer::rows, float::rows, convert::rows, compare::rows, packed::rows, cross::rows];
+    parts.into_iter().flat_map(|rows| rows())
 }
