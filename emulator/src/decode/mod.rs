@@ -142,7 +142,18 @@ fn vector_registers(inst: &Inst, op: &VectorOp, isa: &Isa) -> Registers {
     }
     registers.crosses_lanes = op.crosses_lanes || inst.modifiers.dpp.is_some();
     registers.selects = op.selects;
+    if inst.mnemonic.starts_with("v_mad_") && inst.mnemonic.contains("64_") {
+        take_upper(&mut registers, inst);
+    }
     registers
+}
+
+/// Compilers add 32-bit numbers with `v_mad_u64_u32`, too, and leave the upper half of the addend as it happens to be.
+fn take_upper(registers: &mut Registers, inst: &Inst) {
+    if let Some(Operand::Vector { row, count: 2, .. }) = inst.operands().last().map(|s| s.operand) {
+        registers.upper = Some(row + 1);
+        registers.reads = registers.reads.iter().copied().filter(|r| *r != row + 1).collect();
+    }
 }
 
 /// Finds an order in which neither half sees what the other wrote.

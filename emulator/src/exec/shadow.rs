@@ -49,7 +49,9 @@ fn vector(r: &Registers, wave: &mut Wave) {
     if r.crosses_lanes {
         computed = if computed == 0 { 0 } else { u64::MAX };
     }
-    for row in &r.writes {
+    let upper = r.upper.map_or(u64::MAX, |row| wave.written[usize::from(row)]);
+    for (k, row) in r.writes.iter().enumerate() {
+        let computed = if k == 0 { computed } else { computed & upper };
         let written = &mut wave.written[usize::from(*row)];
         *written = *written & !exec | computed & exec;
     }

@@ -121,6 +121,8 @@ pub struct Registers {
     pub writes_scc: bool,
     pub crosses_lanes: bool,
     pub selects: bool,
+    /// A row that only results behind the first depend on: the upper half of a 64-bit addend.
+    pub upper: Option<u16>,
 }
 
 impl Registers {
@@ -168,6 +170,7 @@ impl Registers {
             writes_scc: self.writes_scc | other.writes_scc,
             crosses_lanes: self.crosses_lanes | other.crosses_lanes,
             selects: false,
+            upper: None,
         }
     }
 }

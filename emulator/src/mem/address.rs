@@ -1,5 +1,5 @@
 //! From operands to one host pointer for each lane, with the checks of bounds.
-use super::{Kind, MemoryOp, Space, buffer, flat};
+use super::{Kind, MemoryOp, Registers, Space, buffer, flat};
 use crate::exec::pending::vector_name;
 use crate::exec::{Group, Side};
 use crate::fault::{FaultKind, Operation, Trap};
@@ -43,7 +43,7 @@ pub fn places(
 ) -> Result<Places, Box<Trap>> {
     let mut places = Places { at: [0; LANES], lanes: wave.exec(), in_lds: 0, lds: [0; LANES], partial: None };
     if group.checks.uninitialised {
-        initialised(op, wave, group)?;
+        address_initialised(op, wave, group)?;
     }
     match op.space {
         Space::Lds => {
@@ -65,6 +65,10 @@ pub fn places(
         Space::Scratch => scratch(op, offset, bytes, wave, side, &mut places)?,
         _ => buffer::places(op, bytes, operation, inst, wave, side, group, &mut places)?,
     }
+    if group.checks.uninitialised {
+        // What buffer bounds drop does not matter.
+        [op.data, op.data2].into_iter().flatten().try_for_each(|data| written(data, places.lanes, wave))?;
+    }
     if places.in_lds != 0 {
         group.lds.access(&mut places, bytes, operation, side, &group.checks)?;
         if group.conflicts && op.space == Space::Lds {
@@ -79,23 +83,25 @@ pub fn places(
     Ok(places)
 }
 
-/// Address registers of active lanes must hold something, and so must what they store.
-fn initialised(op: &MemoryOp, wave: &Wave, group: &Group) -> Result<(), Box<Trap>> {
-    let exec = wave.exec();
-    let parts = [op.address.vector, op.data, op.data2];
-    for registers in parts.into_iter().flatten() {
-        for row in registers.first..registers.first + u16::from(registers.count) {
-            let missing = exec & !wave.written[usize::from(row)];
-            if missing != 0 {
-                let kind = FaultKind::Uninitialised { register: vector_name(row) };
-                return Err(Trap::lane(kind, missing.trailing_zeros()));
-            }
-        }
-    }
+/// Registers that make the addresses of active lanes must hold something.
+fn address_initialised(op: &MemoryOp, wave: &Wave, group: &Group) -> Result<(), Box<Trap>> {
+    op.address.vector.map_or(Ok(()), |address| written(address, wave.exec(), wave))?;
     if let (Some(first), false) = (op.address.scalar, op.space == Space::Lds) {
         let count = if op.space == Space::Buffer { 4 } else { 2 };
         let count = if op.space == Space::Scratch { 1 } else { count };
         group.scalars_written(wave, first, count)?;
+    }
+    Ok(())
+}
+
+/// Registers hold something in all of these lanes.
+fn written(registers: Registers, lanes: u64, wave: &Wave) -> Result<(), Box<Trap>> {
+    for row in registers.first..registers.first + u16::from(registers.count) {
+        let missing = lanes & !wave.written[usize::from(row)];
+        if missing != 0 {
+            let kind = FaultKind::Uninitialised { register: vector_name(row) };
+            return Err(Trap::lane(kind, missing.trailing_zeros()));
+        }
     }
     Ok(())
 }
