@@ -1,6 +1,7 @@
 //! The local memory of a work-group, with a memory of who used it.
 //!
-//! A race is an access to bytes that another wave wrote (or read, for writes) with no barrier between that orders them. Every use
+//! A race is an access to bytes that another wave wrote (or read, for writes) with no barrier between that orders them; stores that
+//! leave the bytes as they are do not race. Every use
 //! is stamped with the wave and a running number; at a barrier each wave's completed uses become visible to all. Uses that no wait
 //! covered when the wave came to the barrier stay invisible, as do loads from memory to LDS, which count as uses by an engine of the
 //! wave's own. Tracking is by dwords with a mask of bytes; of several readers the last one is remembered, and that there were more.
@@ -23,6 +24,18 @@ pub struct Lds {
     /// Number of the last use of each actor that everybody sees.
     visible: [u32; WAVES * 2],
     arrived: [u32; WAVES * 2],
+    /// Stores of the running instruction that race, unless they leave the bytes as they are.
+    suspects: Vec<Suspect>,
+}
+
+/// A dword before a store that races.
+#[derive(Debug)]
+struct Suspect {
+    lane: u32,
+    cell: usize,
+    mask: u8,
+    old: u32,
+    fault: FaultKind,
 }
 
 /// Who used a dword last: number of the use, whether atomic, actor, mask of bytes. Zero is nobody.
@@ -68,6 +81,7 @@ impl Lds {
             written: vec![0; dwords],
             visible: [0; WAVES * 2],
             arrived: [0; WAVES * 2],
+            suspects: Vec::new(),
         }
     }
 
@@ -111,7 +125,8 @@ impl Lds {
         if checks.uninitialised || checks.races {
             for lane in lanes(places.in_lds) {
                 let address = places.lds[lane];
-                self.check(address, bytes, operation, side, checks).map_err(|kind| Trap::lane(kind, lane as u32))?;
+                let lane = lane as u32;
+                self.check((lane, address, bytes), operation, side, checks).map_err(|kind| Trap::lane(kind, lane))?;
             }
         }
         Ok(())
@@ -133,6 +148,27 @@ impl Lds {
         Ok(self.bytes.as_mut_ptr() as u64 + u64::from(address))
     }
 
+    /// Behind a store: waves may write what is there already. Compilers let all waves store a value that all of them have.
+    #[inline]
+    pub fn settle(&mut self) -> Result<(), Box<Trap>> {
+        if self.suspects.is_empty() { Ok(()) } else { self.compare() }
+    }
+
+    #[cold]
+    fn compare(&mut self) -> Result<(), Box<Trap>> {
+        for suspect in std::mem::take(&mut self.suspects) {
+            let changed = (self.dword(suspect.cell) ^ suspect.old).to_le_bytes();
+            if (0..4).any(|k| suspect.mask >> k & 1 != 0 && changed[k] != 0) {
+                return Err(Trap::lane(suspect.fault, suspect.lane));
+            }
+        }
+        Ok(())
+    }
+
+    fn dword(&self, cell: usize) -> u32 {
+        (self.bytes[cell / 4] >> (cell % 4 * 32)) as u32
+    }
+
     fn inside(&self, address: u32, bytes: u32, operation: Operation) -> Result<(), FaultKind> {
         match u64::from(address) + u64::from(bytes) <= u64::from(self.size) {
             true => Ok(()),
@@ -143,8 +179,7 @@ impl Lds {
     #[inline]
     fn check(
         &mut self,
-        address: u32,
-        bytes: u32,
+        (lane, address, bytes): (u32, u32, u32),
         operation: Operation,
         side: &Side,
         checks: &Checks,
@@ -154,7 +189,13 @@ impl Lds {
                 return Err(FaultKind::UninitialisedLds { address: cell as u32 * 4 });
             }
             if checks.races {
-                self.race(cell, mask, operation, side)?;
+                match self.race(cell, mask, operation, side) {
+                    Err(fault) if operation == Operation::Write => {
+                        let old = self.dword(cell);
+                        self.suspects.push(Suspect { lane, cell, mask, old, fault });
+                    }
+                    other => other?,
+                }
                 self.note(cell, mask, operation, side);
             }
             if operation != Operation::Read {

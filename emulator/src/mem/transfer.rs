@@ -123,7 +123,7 @@ pub fn store(
     let data = op.data.expect("stores have data");
     put(&places, width, data, wave);
     side.issue_store(op, group);
-    Ok(())
+    group.lds.settle()
 }
 
 fn put(places: &Places, width: Width, data: Registers, wave: &Wave) {
@@ -187,6 +187,7 @@ pub fn store2(
         let offset = i64::from(offset) * i64::from(unit);
         let places = places(op, offset, bytes.into(), operation(op.kind), inst, wave, side, group)?;
         put(&places, width, data.expect("two-address stores have two values"), wave);
+        group.lds.settle()?;
     }
     side.issue_store(op, group);
     Ok(())
