@@ -142,17 +142,43 @@ fn vector_registers(inst: &Inst, op: &VectorOp, isa: &Isa) -> Registers {
     }
     registers.crosses_lanes = op.crosses_lanes || inst.modifiers.dpp.is_some();
     registers.selects = op.selects;
-    if inst.mnemonic.starts_with("v_mad_") && inst.mnemonic.contains("64_") {
-        take_upper(&mut registers, inst);
+    registers.one_lane = &*inst.mnemonic == "v_writelane_b32";
+    if let Some((shared, own)) = own_reads(inst) {
+        registers.reads = shared.into();
+        registers.own_reads = Some(Box::new(own));
     }
     registers
 }
 
-/// Compilers add 32-bit numbers with `v_mad_u64_u32`, too, and leave the upper half of the addend as it happens to be.
-fn take_upper(registers: &mut Registers, inst: &Inst) {
-    if let Some(Operand::Vector { row, count: 2, .. }) = inst.operands().last().map(|s| s.operand) {
-        registers.upper = Some(row + 1);
-        registers.reads = registers.reads.iter().copied().filter(|r| *r != row + 1).collect();
+/// Where halves of a result depend on different rows: those that all depend on, and those of the first and of the second half.
+/// Compilers leave the rows that an instruction does not need as they happen to be.
+fn own_reads(inst: &Inst) -> Option<(Vec<u16>, [Vec<u16>; 2])> {
+    let sources = 1..usize::from(inst.count);
+    let pair = |k: usize| match inst.operand(k) {
+        Operand::Vector { row, count: 2, .. } => Some(row),
+        _ => None,
+    };
+    let m = &inst.modifiers;
+    let half = |k: usize, bits: u8| pair(k).map(|row| row + u16::from(bits >> (k - 1) & 1));
+    match &*inst.mnemonic {
+        // A 64-bit addend, of which a sum of 32 bits needs half.
+        "v_mad_u64_u32" | "v_mad_i64_i32" | "v_mad_co_u64_u32" | "v_mad_co_i64_i32" => {
+            let single = sources.clone().filter_map(|k| match inst.operand(k) {
+                Operand::Vector { row, count: 1, .. } => Some(row),
+                _ => None,
+            });
+            let addend = pair(sources.end - 1);
+            Some((single.chain(addend).collect(), [vec![], addend.map(|row| row + 1).into_iter().collect()]))
+        }
+        "v_pk_mov_b32" => {
+            let select = m.op_sel.unwrap_or(2);
+            Some((vec![], [1, 2].map(|k| half(k, select).into_iter().collect())))
+        }
+        name if name.starts_with("v_pk_") && name.ends_with("_f32") => {
+            let of = |bits: u8| sources.clone().filter_map(|k| half(k, bits)).collect();
+            Some((vec![], [of(m.op_sel.unwrap_or(0)), of(m.op_sel_hi.unwrap_or(7))]))
+        }
+        _ => None,
     }
 }
 

@@ -6,8 +6,9 @@
 use super::pending::scalar_name;
 use super::step::{Action, Condition, Control, Registers, Step};
 use super::{Checks, Side};
-use crate::fault::{FaultKind, Trap};
+use crate::fault::{Counter, FaultKind, Trap};
 use crate::inst::scalar::{EXEC, NULL, VCC};
+use crate::mem::{self, MemoryOp, Space};
 use crate::wave::Wave;
 
 /// Checks an instruction and notes what it writes as computed or not.
@@ -17,7 +18,9 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
     if checks.waits {
         let scalars = registers.scalar_reads | registers.scalar_writes;
         if let Some((register, counter)) = side.pending.conflict(&registers.touched, scalars) {
-            return Err(Trap::wave(FaultKind::MissingWait { register, counter }));
+            if !loads_again(step, side) {
+                return Err(Trap::wave(FaultKind::MissingWait { register, counter }));
+            }
         }
     }
     if !checks.uninitialised {
@@ -35,10 +38,34 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
     }
 }
 
+/// Whether all that is in the way are loads into the destination which come back before this one, since they do in order.
+#[cold]
+fn loads_again(step: &Step, side: &Side) -> bool {
+    let Action::Memory(MemoryOp { space, kind: mem::Kind::Load(_), dst: Some(dst), .. }) = &step.action else {
+        return false;
+    };
+    let counter = match space {
+        Space::Global | Space::Scratch | Space::Buffer => Counter::Vector,
+        Space::Lds => Counter::Lds,
+        _ => return false,
+    };
+    let (mut sources, scalars) = (step.registers.touched, step.registers.scalar_reads);
+    for row in dst.first..dst.first + u16::from(dst.count) {
+        sources[usize::from(row / 64)] &= !(1 << (row % 64));
+    }
+    let address = step.registers.reads.iter().any(|row| (dst.first..dst.first + u16::from(dst.count)).contains(row));
+    !address && side.pending.conflict(&sources, scalars).is_none() && side.pending.only_in(counter, dst.first, dst.count)
+}
+
 #[inline(always)]
 fn vector(r: &Registers, wave: &mut Wave) {
     let exec = wave.exec();
     let scalars = r.scalar_reads & !wave.scalar_written == 0;
+    if r.one_lane {
+        // Registers that hold spilled scalars are not followed lane by lane.
+        r.writes.iter().for_each(|row| wave.written[usize::from(*row)] |= if scalars { u64::MAX } else { 0 });
+        return;
+    }
     let mut computed = if scalars { u64::MAX } else { 0 };
     if r.selects && r.reads.len() == 2 && scalars {
         // The value that is not chosen does not matter; which one that is, is not looked up.
@@ -49,9 +76,10 @@ fn vector(r: &Registers, wave: &mut Wave) {
     if r.crosses_lanes {
         computed = if computed == 0 { 0 } else { u64::MAX };
     }
-    let upper = r.upper.map_or(u64::MAX, |row| wave.written[usize::from(row)]);
+    let all = |rows: &Vec<u16>| rows.iter().fold(u64::MAX, |all, row| all & wave.written[usize::from(*row)]);
+    let own = r.own_reads.as_ref().map_or([u64::MAX; 2], |rows| [all(&rows[0]), all(&rows[1])]);
     for (k, row) in r.writes.iter().enumerate() {
-        let computed = if k == 0 { computed } else { computed & upper };
+        let computed = computed & own[k.min(1)];
         let written = &mut wave.written[usize::from(*row)];
         *written = *written & !exec | computed & exec;
     }

@@ -121,8 +121,10 @@ pub struct Registers {
     pub writes_scc: bool,
     pub crosses_lanes: bool,
     pub selects: bool,
-    /// A row that only results behind the first depend on: the upper half of a 64-bit addend.
-    pub upper: Option<u16>,
+    /// Rows besides `reads` that only the first result, and only the others, depend on.
+    pub own_reads: Option<Box<[Vec<u16>; 2]>>,
+    /// Only one lane is written, active or not (`v_writelane`).
+    pub one_lane: bool,
 }
 
 impl Registers {
@@ -170,7 +172,8 @@ impl Registers {
             writes_scc: self.writes_scc | other.writes_scc,
             crosses_lanes: self.crosses_lanes | other.crosses_lanes,
             selects: false,
-            upper: None,
+            own_reads: None,
+            one_lane: false,
         }
     }
 }
