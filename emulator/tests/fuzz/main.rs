@@ -8,8 +8,8 @@ mod common;
 mod host;
 mod program;
 
-use atomc_emulator::isa::Isa;
 use atomc_emulator::exec::Checks;
+use atomc_emulator::isa::Isa;
 use atomc_emulator::{CodeObject, Grid, Options};
 use common::{Arguments, compile, isas};
 use host::Host;

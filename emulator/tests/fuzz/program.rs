@@ -19,9 +19,30 @@ pub struct Random(u64);
 
 /// Bits that make trouble in one type or another.
 const EDGES: [u32; 24] = [
-    0, 1, 0xffff_ffff, 0x8000_0000, 0x7fff_ffff, 0x3f80_0000, 0xbf80_0000, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0x0080_0000,
-    0x807f_ffff, 0x7f7f_ffff, 0x3c00_7c00, 0x8000_0001, 0x03ff_0400, 0xfbff_7bff, 0x7e00_fe00, 0x4b80_0000, 0x00ff_ffff,
-    0xcf00_0000, 0x4f80_0000, 0x3380_0000, 0x0000_ffff,
+    0,
+    1,
+    0xffff_ffff,
+    0x8000_0000,
+    0x7fff_ffff,
+    0x3f80_0000,
+    0xbf80_0000,
+    0x7f80_0000,
+    0xff80_0000,
+    0x7fc0_0000,
+    0x0080_0000,
+    0x807f_ffff,
+    0x7f7f_ffff,
+    0x3c00_7c00,
+    0x8000_0001,
+    0x03ff_0400,
+    0xfbff_7bff,
+    0x7e00_fe00,
+    0x4b80_0000,
+    0x00ff_ffff,
+    0xcf00_0000,
+    0x4f80_0000,
+    0x3380_0000,
+    0x0000_ffff,
 ];
 
 impl Random {
@@ -48,7 +69,8 @@ impl Random {
             // Numbers of a size that neither overflows nor vanishes at once.
             3 => ((self.below(4096) as f32 - 2048.0) / 64.0).to_bits(),
             4 => {
-                let half = |r: &mut Random| u32::from(half::f16::from_f32((r.below(512) as f32 - 256.0) / 16.0).to_bits());
+                let half =
+                    |r: &mut Random| u32::from(half::f16::from_f32((r.below(512) as f32 - 256.0) / 16.0).to_bits());
                 half(self) | half(self) << 16
             }
             _ => self.bits() as u32,
@@ -296,7 +318,9 @@ impl Builder {
             }
             V2I16 => format!("<i16 {}, i16 {}>", word as i16, (word >> 16) as i16),
             V2F16 => {
-                let part = |bits: u32| format!("half 0xH{:04X}", half::f16::from_f32(finite(half(bits).into()) as f32).to_bits());
+                let part = |bits: u32| {
+                    format!("half 0xH{:04X}", half::f16::from_f32(finite(half(bits).into()) as f32).to_bits())
+                };
                 format!("<{}, {}>", part(word), part(word >> 16))
             }
         }
@@ -602,7 +626,8 @@ impl Builder {
     fn packed(&mut self) {
         if self.random.below(2) == 0 {
             let (a, b) = (self.pick(V2F16), self.pick(V2F16));
-            let swapped = self.hidden(&format!("shufflevector <2 x half> {b}, <2 x half> {a}, <2 x i32> <i32 1, i32 2>"));
+            let swapped =
+                self.hidden(&format!("shufflevector <2 x half> {b}, <2 x half> {a}, <2 x i32> <i32 1, i32 2>"));
             let b = if self.random.below(3) == 0 { swapped } else { b };
             let text = match self.random.below(4) {
                 0 => format!("fadd <2 x half> {a}, {b}"),
