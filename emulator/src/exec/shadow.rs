@@ -4,11 +4,12 @@
 //! registers, and only using them for something that matters is a fault: an address or stored data ([`crate::mem`]), the execution
 //! mask, a branch.
 use super::pending::scalar_name;
+use super::salu::src;
 use super::step::{Action, Condition, Control, Registers, Step};
 use super::{Checks, Side};
 use crate::fault::{Counter, FaultKind, Trap};
 use crate::inst::scalar::{EXEC, NULL, VCC};
-use crate::mem::{self, MemoryOp, Space};
+use crate::mem::{MemoryOp, Space};
 use crate::wave::Wave;
 
 /// Checks an instruction and notes what it writes as computed or not.
@@ -22,11 +23,18 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
                 return Err(Trap::wave(FaultKind::MissingWait { register, counter }));
             }
         }
+        if let Action::Memory(op) = &step.action {
+            overwrites(op, side)?;
+        }
     }
     if !checks.uninitialised {
         return Ok(());
     }
     match &step.action {
+        Action::Vector(_) if registers.one_lane => {
+            one_lane(step, wave);
+            Ok(())
+        }
         Action::Vector(_) | Action::Dual(_) => {
             vector(registers, wave);
             Ok(())
@@ -38,23 +46,14 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
     }
 }
 
-/// Whether all that is in the way are loads into the destination which come back before this one, since they do in order.
-#[cold]
-fn loads_again(step: &Step, side: &Side) -> bool {
-    let Action::Memory(MemoryOp { space, kind: mem::Kind::Load(_), dst: Some(dst), .. }) = &step.action else {
-        return false;
-    };
-    let counter = match space {
-        Space::Global | Space::Scratch | Space::Buffer => Counter::Vector,
-        Space::Lds => Counter::Lds,
-        _ => return false,
-    };
-    let (mut sources, scalars) = (step.registers.touched, step.registers.scalar_reads);
-    for row in dst.first..dst.first + u16::from(dst.count) {
-        sources[usize::from(row / 64)] &= !(1 << (row % 64));
+/// A load into a register that another counter's load will still write.
+fn overwrites(op: &MemoryOp, side: &Side) -> Result<(), Box<Trap>> {
+    let (Some(dst), false) = (op.dst, op.space.is_scalar()) else { return Ok(()) };
+    let counter = if op.space == Space::Lds { Counter::Lds } else { Counter::Vector };
+    match side.pending.overwrites(dst.first, dst.count, counter) {
+        Some((register, counter)) => Err(Trap::wave(FaultKind::MissingWait { register, counter })),
+        None => Ok(()),
     }
-    let address = step.registers.reads.iter().any(|row| (dst.first..dst.first + u16::from(dst.count)).contains(row));
-    !address && side.pending.conflict(&sources, scalars).is_none() && side.pending.only_in(counter, dst.first, dst.count)
 }
 
 #[inline(always)]
@@ -76,16 +75,39 @@ fn vector(r: &Registers, wave: &mut Wave) {
     if r.crosses_lanes {
         computed = if computed == 0 { 0 } else { u64::MAX };
     }
-    let all = |rows: &Vec<u16>| rows.iter().fold(u64::MAX, |all, row| all & wave.written[usize::from(*row)]);
-    let own = r.own_reads.as_ref().map_or([u64::MAX; 2], |rows| [all(&rows[0]), all(&rows[1])]);
-    for (k, row) in r.writes.iter().enumerate() {
-        let computed = computed & own[k.min(1)];
-        let written = &mut wave.written[usize::from(*row)];
+    let note_row = |row: u16, computed: u64, wave: &mut Wave| {
+        let written = &mut wave.written[usize::from(row)];
         *written = *written & !exec | computed & exec;
+    };
+    match &r.halves {
+        Some(halves) if scalars => {
+            let of = |rows: &[u16]| rows.iter().fold(u64::MAX, |all, row| all & wave.written[usize::from(*row)]);
+            let parts = halves.each_ref().map(|rows| of(rows));
+            r.writes.iter().zip(parts).for_each(|(row, part)| note_row(*row, part, wave));
+        }
+        _ => r.writes.iter().for_each(|row| note_row(*row, computed, wave)),
     }
     if r.scalar_writes != 0 {
         let known = computed & exec != 0 || exec == 0;
         note(r.scalar_writes, known, wave);
+    }
+}
+
+/// `v_readlane` and `v_writelane`: spilled scalars are kept so.
+fn one_lane(step: &Step, wave: &mut Wave) {
+    let r = &step.registers;
+    let lane = src(wave, step.inst.operand(2)) % wave.isa.lanes;
+    let scalars = r.scalar_reads & !wave.scalar_written == 0;
+    match (r.writes.first(), r.reads.first()) {
+        (Some(row), _) => {
+            let written = &mut wave.written[usize::from(*row)];
+            *written = *written & !(1 << lane) | u64::from(scalars) << lane;
+        }
+        (None, Some(row)) => {
+            let known = wave.written[usize::from(*row)] >> lane & 1 != 0;
+            note(r.scalar_writes, known && scalars, wave);
+        }
+        _ => {}
     }
 }
 

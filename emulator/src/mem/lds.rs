@@ -4,7 +4,8 @@
 //! leave the bytes as they are do not race. Every use
 //! is stamped with the wave and a running number; at a barrier each wave's completed uses become visible to all. Uses that no wait
 //! covered when the wave came to the barrier stay invisible, as do loads from memory to LDS, which count as uses by an engine of the
-//! wave's own. Tracking is by dwords with a mask of bytes; of several readers the last one is remembered, and that there were more.
+//! wave's own. Two waves may write the same bytes if they write the same values: compilers let several waves store what all of them
+//! have computed. Tracking is by dwords with a mask of bytes; of several readers the last one is remembered, and that there were more.
 use super::address::{Places, lanes};
 use crate::exec::{Checks, Side};
 use crate::fault::{FaultKind, Operation, Trap};
@@ -125,8 +126,15 @@ impl Lds {
         if checks.uninitialised || checks.races {
             for lane in lanes(places.in_lds) {
                 let address = places.lds[lane];
-                let lane = lane as u32;
-                self.check((lane, address, bytes), operation, side, checks).map_err(|kind| Trap::lane(kind, lane))?;
+                match self.check(address, bytes, operation, side, checks) {
+                    Ok(()) => {}
+                    // Whether it matters depends on what is stored.
+                    Err(kind @ FaultKind::LdsRace { operation: Operation::Write, other: Operation::Write, .. }) => {
+                        places.rewrites |= 1 << lane;
+                        places.rewrite.get_or_insert(kind);
+                    }
+                    Err(kind) => return Err(Trap::lane(kind, lane as u32)),
+                }
             }
         }
         Ok(())
@@ -189,14 +197,9 @@ impl Lds {
                 return Err(FaultKind::UninitialisedLds { address: cell as u32 * 4 });
             }
             if checks.races {
-                match self.race(cell, mask, operation, side) {
-                    Err(fault) if operation == Operation::Write => {
-                        let old = self.dword(cell);
-                        self.suspects.push(Suspect { lane, cell, mask, old, fault });
-                    }
-                    other => other?,
-                }
+                let race = self.race(cell, mask, operation, side);
                 self.note(cell, mask, operation, side);
+                race?;
             }
             if operation != Operation::Read {
                 self.written[cell] |= mask;
@@ -234,9 +237,9 @@ impl Lds {
         match operation {
             Operation::Write | Operation::Atomic => {
                 let old = self.writers[cell];
-                // Other bytes of the dword keep their writer if it is the same one and others do not see it yet.
-                let kept = old.actor() == side.number && old.number() > self.visible[side.number];
-                let mask = if kept { old.mask() | mask } else { mask };
+                // Other bytes of the dword keep their writer if it is the same one, and others do not see it yet.
+                let same = old.actor() == side.number && old.number() > self.visible[side.number];
+                let mask = if same { old.mask() | mask } else { mask };
                 self.writers[cell] = Stamp(stamp.0 | u32::from(mask));
             }
             Operation::Read => {
