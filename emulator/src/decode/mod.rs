@@ -149,38 +149,6 @@ fn vector_registers(inst: &Inst, op: &VectorOp, isa: &Isa) -> Registers {
     registers
 }
 
-/// Where halves of a result depend on different rows: those that all depend on, and those of the first and of the second half.
-/// Compilers leave the rows that an instruction does not need as they happen to be.
-fn own_reads(inst: &Inst) -> Option<(Vec<u16>, [Vec<u16>; 2])> {
-    let sources = 1..usize::from(inst.count);
-    let pair = |k: usize| match inst.operand(k) {
-        Operand::Vector { row, count: 2, .. } => Some(row),
-        _ => None,
-    };
-    let m = &inst.modifiers;
-    let half = |k: usize, bits: u8| pair(k).map(|row| row + u16::from(bits >> (k - 1) & 1));
-    match &*inst.mnemonic {
-        // A 64-bit addend, of which a sum of 32 bits needs half.
-        "v_mad_u64_u32" | "v_mad_i64_i32" | "v_mad_co_u64_u32" | "v_mad_co_i64_i32" => {
-            let single = sources.clone().filter_map(|k| match inst.operand(k) {
-                Operand::Vector { row, count: 1, .. } => Some(row),
-                _ => None,
-            });
-            let addend = pair(sources.end - 1);
-            Some((single.chain(addend).collect(), [vec![], addend.map(|row| row + 1).into_iter().collect()]))
-        }
-        "v_pk_mov_b32" => {
-            let select = m.op_sel.unwrap_or(2);
-            Some((vec![], [1, 2].map(|k| half(k, select).into_iter().collect())))
-        }
-        name if name.starts_with("v_pk_") && name.ends_with("_f32") => {
-            let of = |bits: u8| sources.clone().filter_map(|k| half(k, bits)).collect();
-            Some((vec![], [of(m.op_sel.unwrap_or(0)), of(m.op_sel_hi.unwrap_or(7))]))
-        }
-        _ => None,
-    }
-}
-
 /// Finds an order in which neither half sees what the other wrote.
 fn dual(mut a: Inst, mut b: Inst, isa: &'static Isa) -> Option<Step> {
     let ops = [vector::resolve(&mut a, isa)?, vector::resolve(&mut b, isa)?];

@@ -77,13 +77,6 @@ impl Pending {
         }
     }
 
-    /// Whether whatever loads these rows is in the queue of one counter, and in order.
-    pub fn only_in(&self, counter: Counter, row: u16, rows: u8) -> bool {
-        let hits = |o: &Operation| o.row < row + u16::from(rows) && row < o.row + u16::from(o.rows);
-        let queue = |k: usize| self.queues[k].iter().filter(|o| hits(o));
-        (0..self.queues.len()).all(|k| queue(k).all(|o| k == counter as usize && o.kind == Kind::Ordered))
-    }
-
     /// Operations in flight that the counter of LDS counts.
     pub fn lds_outstanding(&self) -> u32 {
         self.queues[Counter::Lds as usize].iter().filter(|o| o.scalars == 0).count() as u32

@@ -19,9 +19,7 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
     if checks.waits {
         let scalars = registers.scalar_reads | registers.scalar_writes;
         if let Some((register, counter)) = side.pending.conflict(&registers.touched, scalars) {
-            if !loads_again(step, side) {
-                return Err(Trap::wave(FaultKind::MissingWait { register, counter }));
-            }
+            return Err(Trap::wave(FaultKind::MissingWait { register, counter }));
         }
         if let Action::Memory(op) = &step.action {
             overwrites(op, side)?;
@@ -60,11 +58,6 @@ fn overwrites(op: &MemoryOp, side: &Side) -> Result<(), Box<Trap>> {
 fn vector(r: &Registers, wave: &mut Wave) {
     let exec = wave.exec();
     let scalars = r.scalar_reads & !wave.scalar_written == 0;
-    if r.one_lane {
-        // Registers that hold spilled scalars are not followed lane by lane.
-        r.writes.iter().for_each(|row| wave.written[usize::from(*row)] |= if scalars { u64::MAX } else { 0 });
-        return;
-    }
     let mut computed = if scalars { u64::MAX } else { 0 };
     if r.selects && r.reads.len() == 2 && scalars {
         // The value that is not chosen does not matter; which one that is, is not looked up.

@@ -1,5 +1,5 @@
 //! From operands to one host pointer for each lane, with the checks of bounds.
-use super::{Kind, MemoryOp, Registers, Space, buffer, flat};
+use super::{Kind, MemoryOp, Space, buffer, flat};
 use crate::exec::pending::vector_name;
 use crate::exec::{Group, Side};
 use crate::fault::{FaultKind, Operation, Trap};
@@ -54,7 +54,7 @@ pub fn places(
         rewrite: None,
     };
     if group.checks.uninitialised {
-        address_initialised(op, wave, group)?;
+        initialised(op, wave, group)?;
     }
     match op.space {
         Space::Lds => {
@@ -76,10 +76,6 @@ pub fn places(
         Space::Scratch => scratch(op, offset, bytes, wave, side, &mut places)?,
         _ => buffer::places(op, bytes, operation, inst, wave, side, group, &mut places)?,
     }
-    if group.checks.uninitialised {
-        // What buffer bounds drop does not matter.
-        [op.data, op.data2].into_iter().flatten().try_for_each(|data| written(data, places.lanes, wave))?;
-    }
     if places.in_lds != 0 {
         group.lds.access(&mut places, bytes, operation, side, &group.checks)?;
         if group.conflicts && op.space == Space::Lds {
@@ -94,25 +90,23 @@ pub fn places(
     Ok(places)
 }
 
-/// Registers that make the addresses of active lanes must hold something.
-fn address_initialised(op: &MemoryOp, wave: &Wave, group: &Group) -> Result<(), Box<Trap>> {
-    op.address.vector.map_or(Ok(()), |address| written(address, wave.exec(), wave))?;
+/// Address registers of active lanes must hold something, and so must what they store.
+fn initialised(op: &MemoryOp, wave: &Wave, group: &Group) -> Result<(), Box<Trap>> {
+    let exec = wave.exec();
+    let parts = [op.address.vector, op.data, op.data2];
+    for registers in parts.into_iter().flatten() {
+        for row in registers.first..registers.first + u16::from(registers.count) {
+            let missing = exec & !wave.written[usize::from(row)];
+            if missing != 0 {
+                let kind = FaultKind::Uninitialised { register: vector_name(row) };
+                return Err(Trap::lane(kind, missing.trailing_zeros()));
+            }
+        }
+    }
     if let (Some(first), false) = (op.address.scalar, op.space == Space::Lds) {
         let count = if op.space == Space::Buffer { 4 } else { 2 };
         let count = if op.space == Space::Scratch { 1 } else { count };
         group.scalars_written(wave, first, count)?;
-    }
-    Ok(())
-}
-
-/// Registers hold something in all of these lanes.
-fn written(registers: Registers, lanes: u64, wave: &Wave) -> Result<(), Box<Trap>> {
-    for row in registers.first..registers.first + u16::from(registers.count) {
-        let missing = lanes & !wave.written[usize::from(row)];
-        if missing != 0 {
-            let kind = FaultKind::Uninitialised { register: vector_name(row) };
-            return Err(Trap::lane(kind, missing.trailing_zeros()));
-        }
     }
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! The local memory of a work-group, with a memory of who used it.
 //!
-//! A race is an access to bytes that another wave wrote (or read, for writes) with no barrier between that orders them; stores that
-//! leave the bytes as they are do not race. Every use
+//! A race is an access to bytes that another wave wrote (or read, for writes) with no barrier between that orders them. Every use
 //! is stamped with the wave and a running number; at a barrier each wave's completed uses become visible to all. Uses that no wait
 //! covered when the wave came to the barrier stay invisible, as do loads from memory to LDS, which count as uses by an engine of the
 //! wave's own. Two waves may write the same bytes if they write the same values: compilers let several waves store what all of them
@@ -25,18 +24,6 @@ pub struct Lds {
     /// Number of the last use of each actor that everybody sees.
     visible: [u32; WAVES * 2],
     arrived: [u32; WAVES * 2],
-    /// Stores of the running instruction that race, unless they leave the bytes as they are.
-    suspects: Vec<Suspect>,
-}
-
-/// A dword before a store that races.
-#[derive(Debug)]
-struct Suspect {
-    lane: u32,
-    cell: usize,
-    mask: u8,
-    old: u32,
-    fault: FaultKind,
 }
 
 /// Who used a dword last: number of the use, whether atomic, actor, mask of bytes. Zero is nobody.
@@ -82,7 +69,6 @@ impl Lds {
             written: vec![0; dwords],
             visible: [0; WAVES * 2],
             arrived: [0; WAVES * 2],
-            suspects: Vec::new(),
         }
     }
 
@@ -156,27 +142,6 @@ impl Lds {
         Ok(self.bytes.as_mut_ptr() as u64 + u64::from(address))
     }
 
-    /// Behind a store: waves may write what is there already. Compilers let all waves store a value that all of them have.
-    #[inline]
-    pub fn settle(&mut self) -> Result<(), Box<Trap>> {
-        if self.suspects.is_empty() { Ok(()) } else { self.compare() }
-    }
-
-    #[cold]
-    fn compare(&mut self) -> Result<(), Box<Trap>> {
-        for suspect in std::mem::take(&mut self.suspects) {
-            let changed = (self.dword(suspect.cell) ^ suspect.old).to_le_bytes();
-            if (0..4).any(|k| suspect.mask >> k & 1 != 0 && changed[k] != 0) {
-                return Err(Trap::lane(suspect.fault, suspect.lane));
-            }
-        }
-        Ok(())
-    }
-
-    fn dword(&self, cell: usize) -> u32 {
-        (self.bytes[cell / 4] >> (cell % 4 * 32)) as u32
-    }
-
     fn inside(&self, address: u32, bytes: u32, operation: Operation) -> Result<(), FaultKind> {
         match u64::from(address) + u64::from(bytes) <= u64::from(self.size) {
             true => Ok(()),
@@ -187,7 +152,8 @@ impl Lds {
     #[inline]
     fn check(
         &mut self,
-        (lane, address, bytes): (u32, u32, u32),
+        address: u32,
+        bytes: u32,
         operation: Operation,
         side: &Side,
         checks: &Checks,

@@ -123,7 +123,7 @@ pub fn store(
     let data = op.data.expect("stores have data");
     put(&places, width, data, wave)?;
     side.issue_store(op, group);
-    group.lds.settle()
+    Ok(())
 }
 
 fn put(places: &Places, width: Width, data: Registers, wave: &Wave) -> Result<(), Box<Trap>> {

@@ -30,7 +30,7 @@ mod table;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use crate::inst::{Inst, Omod, Operand};
+use crate::inst::{Inst, Omod, Operand, Select, Unused};
 use crate::isa::Isa;
 use crate::wave::Wave;
 use kinds::{Class, constant};
@@ -48,8 +48,7 @@ pub struct VectorOp {
     /// How many of the first operands are destinations: 2 for `v_add_co_u32 v0, vcc, ...`, 0 for `v_nop`.
     pub dsts: u8,
     /// Operands that are read as well as written, as bits by position (`v_fmac`: 1; `v_swap`, `v_permlane32_swap`: both are set
-    /// and `dsts` is 2). A destination of which a half or a byte stays as it was is not among them: compilers write the parts
-    /// of a register one by one, and use parts of registers whose rest nobody wrote.
+    /// and `dsts` is 2).
     pub reads_dst: u8,
     /// Also reads `vcc` without naming it (`v_div_fmas`).
     pub reads_vcc: bool,
@@ -84,7 +83,7 @@ pub fn resolve(inst: &mut Inst, isa: &'static Isa) -> Option<VectorOp> {
     Some(VectorOp {
         run: builds[usize::from(fast())],
         dsts,
-        reads_dst: entry.reads_dst,
+        reads_dst: entry.reads_dst | keeps_part(inst, entry),
         reads_vcc: entry.reads_vcc || entry.selects && inst.count == 3,
         writes_exec: flags::is_cmpx(inst),
         crosses_lanes: entry.crosses_lanes,
@@ -119,6 +118,16 @@ fn builds_for(inst: &Inst, entry: &Entry) -> Option<table::Builds> {
         _ if m.omod != Omod::None && !float => None,
         _ => Some(entry.run),
     }
+}
+
+/// Whether a part of the destination stays, as a bit set of operands.
+fn keeps_part(inst: &Inst, entry: &Entry) -> u8 {
+    let sixteen = matches!(entry.result, Class::B16 | Class::M16 | Class::F16);
+    let keeps = match inst.modifiers.sdwa {
+        Some(sdwa) => sdwa.unused == Unused::Preserve && sdwa.dst != Select::Dword,
+        None => sixteen && flags::dest16(inst) != flags::Dest16::ZeroHigh,
+    };
+    keeps.into()
 }
 
 /// Whether this machine runs the handlers for AVX2 and FMA.
