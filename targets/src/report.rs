@@ -91,7 +91,7 @@ fn trimmed(instructions: &[Instruction]) -> &[Instruction] {
 /// Waves that a SIMD can hold: as many as its registers are enough for, or as the work-groups have for which the LDS is
 /// enough (LLVM User Guide for AMDGPU, "Kernel Dispatch"; `AMDGPUBaseInfo.cpp`, `getNumWavesPerEUWithNumVGPRs`;
 /// `AMDGPUSubtarget.cpp`, `getOccupancyWithWorkGroupSizes`).
-fn occupancy(vgprs: usize, lds: usize, threads: usize, limits: &Limits) -> f32 {
+pub fn occupancy(vgprs: usize, lds: usize, threads: usize, limits: &Limits) -> f32 {
     let by_registers = limits.vgprs / vgprs.max(1).next_multiple_of(limits.vgpr_granule);
     let waves = by_registers.min(limits.max_waves) as f32;
     if lds == 0 {
