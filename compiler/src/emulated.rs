@@ -70,8 +70,7 @@ impl Emulated {
         let target = &artifact.manifest().targets[device::target(artifact.manifest(), chip)?];
         let variant = &target.variants[0];
         let name = format!("emu:{chip}");
-        let fault =
-            |e: LoadError| DeviceError::Code { variant: chip.to_owned(), detail: e.to_string() };
+        let fault = |e: LoadError| DeviceError::Code { variant: chip.to_owned(), detail: e.to_string() };
         let code = CodeObject::load(artifact.section(variant.section)).map_err(fault)?;
         let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
         let threads = if threads == 0 { available() } else { threads };
@@ -104,7 +103,8 @@ impl Emulated {
         }
         let grid = Grid::linear(x, kernel.threads as u32);
         let space = lock(&self.space);
-        Emulator.launch(&self.code, &def.symbol, grid, &launch.parameters, &space.ranges, &self.options)
+        Emulator
+            .launch(&self.code, &def.symbol, grid, &launch.parameters, &space.ranges, &self.options)
             .map_err(|fault| failed(fault.to_string()))
     }
 }
