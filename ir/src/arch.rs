@@ -1,4 +1,5 @@
 //! Facts about one chip that passes and emitters read. The rows live in `targets`.
+use crate::types::DType;
 
 /// One row of the target table.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,9 +16,40 @@ pub struct Arch {
     pub attributes: &'static str,
     /// What a device must report for code of this row to run on it.
     pub features: &'static [&'static str],
+    pub machine: Machine,
+    pub memory: Memory,
+}
+
+impl Arch {
+    /// The processor of a CPU row, which host kernels are emitted for.
+    pub fn cpu(&self) -> &Cpu {
+        match &self.machine {
+            Machine::Cpu(cpu) => cpu,
+            Machine::Simt(_) => panic!("{} is no CPU", self.name),
+        }
+    }
+
+    /// The processor of a GPU row, which SIMT kernels are emitted for.
+    pub fn simt(&self) -> &Simt {
+        match &self.machine {
+            Machine::Simt(simt) => simt,
+            Machine::Cpu(_) => panic!("{} is no GPU", self.name),
+        }
+    }
+}
+
+/// The processor, by how it runs kernels.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Machine {
+    Cpu(Cpu),
+    Simt(Simt),
+}
+
+/// A CPU core: one thread, wide registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu {
     pub vector: Vector,
     pub dot: Dot,
-    pub memory: Memory,
 }
 
 /// How kernels of a target want their data laid out. The same for all variants of a target, which share their plans.
@@ -70,4 +102,118 @@ pub enum Dot {
     Pairs,
     /// `tdpbf16ps` on tiles of 16 rows of 64 bytes for many rows at once, `vdpbf16ps` for few.
     Tiles,
+}
+
+/// A GPU: work-groups of waves of lanes that share local memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Simt {
+    /// Lanes of a wave.
+    pub wave: usize,
+    /// What a compute unit has.
+    pub unit: ComputeUnit,
+    /// The chip that the numbers of the ledger are for.
+    pub chip: Chip,
+    /// How matrix instructions lay their operands over a wave.
+    pub matrix: MatrixLayout,
+    /// Matrix instructions, one for each type of element at most.
+    pub products: &'static [Product],
+    pub fp8: Fp8,
+    /// Whether two f32 become two bf16 in one instruction.
+    pub packs_bf16: bool,
+    /// Bytes that one lane can load from global into local memory without registers in between; 0 if none.
+    pub direct_to_lds: usize,
+    /// How lanes of different rows of 16 exchange values.
+    pub rows_of_16: RowExchange,
+}
+
+/// Registers and local memory of one compute unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComputeUnit {
+    pub simds: usize,
+    /// Bytes of local memory that the work-groups on one unit share.
+    pub lds: usize,
+    /// Most bytes of local memory of one work-group.
+    pub lds_group: usize,
+    /// Vector registers of one SIMD, in registers of a whole wave, and how many are given at a time.
+    pub vgprs: usize,
+    pub vgpr_granule: usize,
+    /// Most vector registers of one wave, accumulation registers among them.
+    pub vgprs_wave: usize,
+    /// Most waves on one SIMD.
+    pub waves: usize,
+}
+
+/// The largest product with an architecture, for estimates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chip {
+    pub name: &'static str,
+    pub units: usize,
+    /// Peak memory bandwidth in GB/s.
+    pub bandwidth: f64,
+    /// Dense matrix peaks in TFLOP/s; 0 where there is no such instruction or the vendor has named no number.
+    pub bf16: f64,
+    pub fp8: f64,
+    pub fp4: f64,
+}
+
+/// Where the elements of 16 by 16 products lie. A lane of row `lane % 16` holds `depth` consecutive columns of A, and
+/// likewise of B^T, beginning at `depth * (lane / 16)`; on `replicated` machines every row of 16 lanes holds the same. Of the
+/// result it holds column `lane % 16` and `results` consecutive rows from `results * (lane / 16)` on, if A's rows were given
+/// in the order `a_rows`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixLayout {
+    pub depth: usize,
+    pub results: usize,
+    pub replicated: bool,
+    /// Which row of A lane `i % 16` holds.
+    pub a_rows: [u8; 16],
+}
+
+impl MatrixLayout {
+    /// Columns of A that one product of a wave contracts.
+    pub fn span(&self, wave: usize) -> usize {
+        if self.replicated { self.depth } else { self.depth * wave / 16 }
+    }
+}
+
+/// A matrix instruction on elements of one type, accumulating in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    pub dtype: DType,
+    /// Name of LLVM's intrinsic.
+    pub intrinsic: &'static str,
+    /// Elements of A, and of B, that one lane gives to one instruction; a depth of the layout takes several.
+    pub elements: usize,
+    pub shape: ProductShape,
+}
+
+/// What an intrinsic's arguments look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProductShape {
+    /// `(A, B, C, cbsz, abid, blgp)`; A and B as integers of 16 bits for the older names.
+    Mfma { integers: bool },
+    /// `(A, B, C)`.
+    Wmma { integers: bool },
+    /// `(negA, A, negB, B, modC, C, reuseA, reuseB)`.
+    WmmaReuse,
+}
+
+/// Which 8-bit floats the matrix instructions take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fp8 {
+    None,
+    /// Without a negative zero and with another bias.
+    Fnuz,
+    Ocp,
+}
+
+/// How a value comes from a lane 16 or 32 away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowExchange {
+    /// Through the local memory's crossbar (`ds_swizzle`, `ds_bpermute`).
+    Crossbar,
+    /// `v_permlane16_swap`, `v_permlane32_swap`.
+    Swap,
+    /// `v_permlanex16`.
+    PermuteX16,
 }

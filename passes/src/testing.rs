@@ -3,7 +3,7 @@ mod compare;
 mod model;
 mod random;
 
-use atomc_ir::arch::{Dot, Memory, Vector};
+use atomc_ir::arch::{Cpu, Dot, Machine, Memory, Vector};
 use atomc_ir::{Arch, Graph, parse};
 
 use crate::bucket::Bucket;
@@ -21,8 +21,7 @@ pub const ARCH: Arch = Arch {
     cpu: "",
     attributes: "",
     features: &[],
-    vector: Vector { lanes: 16, registers: 32 },
-    dot: Dot::Pairs,
+    machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Pairs }),
     memory: Memory { row: 32, alias: 1024, rows: 1, panel: 4, group_bytes: 64, block_tokens: 16, align: 64 },
 };
 

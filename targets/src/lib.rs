@@ -3,17 +3,26 @@
 //! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its own, so they compile in
 //! parallel.
 pub mod arch;
+mod cache;
+mod code;
 mod disasm;
 mod host;
+mod kernel;
 mod layout;
 mod link;
 mod llvm;
+mod math;
 pub mod report;
+mod row;
+mod simt;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use atomc_ir::arch::Machine;
 use atomc_ir::{Arch, Diagnostic, Family, Graph};
+use inkwell::context::Context;
+use inkwell::module::Module;
 
 pub use arch::{rows, variants};
 pub use atomc_artifact::manifest::{LoopReport, Resources};
@@ -53,6 +62,11 @@ pub struct KernelInfo {
 }
 
 impl KernelInfo {
+    /// A kernel for GPUs, in work-groups of so many threads.
+    fn simt(tasks: Tasks, threads: usize) -> KernelInfo {
+        KernelInfo { tasks, scratch: 0, threads, workspace: 0, resources: None }
+    }
+
     /// A kernel of the host.
     pub fn host(tasks: Tasks, scratch: usize) -> KernelInfo {
         KernelInfo { tasks, scratch, threads: 0, workspace: 0, resources: None }
@@ -78,21 +92,36 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
     let parts = parallel(kernels, |spec| {
         let _span = tracing::debug_span!("kernel", symbol = spec.symbol, arch = arch.name).entered();
         let cx = llvm::context();
-        let (module, info) = host::emit(&cx, spec, arch)?;
+        let (module, info) = emit(&cx, spec, arch)?;
         Ok((llvm::object(&module, arch)?, info))
     })?;
-    let (objects, kernels): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    Ok(Object { code: link::shared(&objects)?, kernels })
+    let (objects, infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let mut object = Object { code: link::shared(&objects)?, kernels: infos };
+    if let Machine::Simt(_) = arch.machine {
+        let mut reports = report::report(&object.code, arch)?;
+        for (spec, info) in kernels.iter().zip(&mut object.kernels) {
+            let found = reports.iter_mut().find(|r| r.symbol == spec.symbol);
+            info.resources = found.map(|r| std::mem::take(&mut r.resources));
+        }
+    }
+    Ok(object)
 }
 
 /// The kernels as LLVM IR or as assembly, one after the other.
 pub fn text(kernels: &[KernelSpec], arch: &Arch, form: Form) -> Result<String, Diagnostic> {
     let parts = parallel(kernels, |spec| {
         let cx = llvm::context();
-        let (module, _) = host::emit(&cx, spec, arch)?;
+        let (module, _) = emit(&cx, spec, arch)?;
         llvm::text(&module, arch, form)
     })?;
     Ok(parts.join("\n"))
+}
+
+fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+    match arch.machine {
+        Machine::Cpu(_) => host::emit(cx, spec, arch),
+        Machine::Simt(_) => simt::emit(cx, spec, arch),
+    }
 }
 
 /// `f` of every item, on all cores, results in order.

@@ -12,7 +12,10 @@ use crate::Form;
 
 pub fn context() -> Context {
     static INIT: Once = Once::new();
-    INIT.call_once(|| Target::initialize_x86(&InitializationConfig::default()));
+    INIT.call_once(|| {
+        Target::initialize_x86(&InitializationConfig::default());
+        Target::initialize_amd_gpu(&InitializationConfig::default());
+    });
     Context::create()
 }
 

@@ -7,13 +7,15 @@ mod tiles;
 use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic, Op, Value};
 
-use super::cache::Cache;
-use super::code::{Code, Int, LANES, Ptr, Vector};
+use super::LANES;
 use super::dot::{Dot, Walk};
-use super::kernel::Kernel;
-use super::math;
-use super::row::{At, Col, Operand, unsupported};
+use super::signature;
 use super::tile::{self, Tiles};
+use crate::cache::Cache;
+use crate::code::{Code, Int, Ptr, Vector};
+use crate::kernel::Kernel;
+use crate::math;
+use crate::row::{At, Col, Operand, unsupported};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 /// Most tokens in a tile of the batch: `atomc_artifact::abi::TILE_TOKENS`.
@@ -23,11 +25,11 @@ const TILE: usize = 32;
 const MASKED: f64 = -1e30;
 
 pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
-    let kernel = Kernel::new(c, spec)?;
+    let kernel = signature::kernel(c, spec)?;
     let a = Attention::new(&kernel)?;
     let (group, heads) = (a.heads / a.cache.ty.heads, a.cache.ty.heads);
     let block = a.block(group, 1);
-    let (first, end) = c.tasks();
+    let (first, end) = signature::tasks(c);
     kernel.each(first, end, |task| {
         let (token, head) = (c.div(task, heads), c.rem(task, heads));
         a.cache.write(&kernel.rows, token, head, a.cache.slot(c, token))?;
@@ -40,11 +42,11 @@ pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagn
 }
 
 pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
-    let kernel = Kernel::new(c, spec)?;
+    let kernel = signature::kernel(c, spec)?;
     let a = Attention::new(&kernel)?;
-    let by_tiles = c.arch.dot == Unit::Tiles && a.cache.ty.dtype == DType::BF16;
+    let by_tiles = c.arch.cpu().dot == Unit::Tiles && a.cache.ty.dtype == DType::BF16;
     let block = a.block(TILE, if by_tiles { tiles::BLOCKS } else { 1 });
-    let (first, end) = c.tasks();
+    let (first, end) = signature::tasks(c);
     let tiles = by_tiles.then(|| Tiles::open(c, tile::ROWS));
     kernel.each(first, end, |task| {
         let (tile, query_head) = (c.div(task, a.heads), c.rem(task, a.heads));
@@ -119,7 +121,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Rows that are computed together in registers.
     fn height(&self, rows: usize) -> usize {
-        let wide = self.code().arch.vector.registers * self.code().arch.vector.lanes / LANES;
+        let wide = self.code().arch.cpu().vector.registers * self.code().arch.cpu().vector.lanes / LANES;
         let most = if wide >= 32 { 4 } else { 2 };
         if rows >= most { most } else { rows.next_power_of_two().min(most) }
     }
@@ -131,7 +133,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let size = self.cache.ty.dtype.size();
         let mut bytes = 0;
         let mut take = |n: usize| {
-            let p = c.at(c.scratch(), c.int(bytes));
+            let p = c.at(signature::scratch(c), c.int(bytes));
             bytes += n.next_multiple_of(64);
             p
         };

@@ -1,11 +1,12 @@
 //! What both contraction families share: where the operands are, and what happens to the sums.
 use atomc_ir::{Diagnostic, Layout, Op, Value};
 
-use super::code::{Code, Int, LANES, Ptr, Vector};
+use super::LANES;
 use super::dot::Dot;
-use super::kernel::Kernel;
-use super::row::{At, Col, Operand, unsupported};
 use super::rows::store_padded;
+use crate::code::{Code, Int, Ptr, Vector};
+use crate::kernel::Kernel;
+use crate::row::{At, Col, Operand, unsupported};
 
 /// A contraction `x @ w^T` inside a kernel, with its result as pieces of equal width that the epilogue reads side by side.
 pub struct Contraction<'k, 'a, 'c> {

@@ -2,7 +2,8 @@
 use atomc_ir::DType;
 use atomc_ir::arch::Dot as Unit;
 
-use super::code::{Any, Code, Int, LANES, Ptr, Vector};
+use super::LANES;
+use crate::code::{Any, Code, Int, Ptr, Vector};
 
 /// How elements of one type are multiplied on one arch.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,7 @@ pub struct Group<'c>(Vec<Vector<'c>>);
 
 impl Dot {
     pub fn new(c: &Code, dtype: DType) -> Dot {
-        let pairs = dtype == DType::BF16 && c.arch.dot != Unit::Widen;
+        let pairs = dtype == DType::BF16 && c.arch.cpu().dot != Unit::Widen;
         Dot { dtype, group: c.arch.memory.group_bytes / dtype.size(), pairs }
     }
 

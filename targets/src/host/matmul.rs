@@ -3,12 +3,13 @@
 use atomc_ir::Diagnostic;
 use atomc_ir::arch::Dot as Unit;
 
-use super::code::{Code, Int, LANES, Ptr};
+use super::LANES;
 use super::contract::Contraction;
 use super::dot::Walk;
-use super::kernel::Kernel;
-use super::row::unsupported;
+use super::signature;
 use super::tile::{self, Tiles};
+use crate::code::{Code, Int, Ptr};
+use crate::row::unsupported;
 use crate::{KernelInfo, KernelSpec};
 
 /// Bytes of x that stay in the second-level cache while panels stream by: three quarters of the 2 MiB that cores with AMX
@@ -16,12 +17,12 @@ use crate::{KernelInfo, KernelSpec};
 const RESIDENT: usize = 3 << 19;
 
 pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
-    let kernel = Kernel::new(c, spec)?;
+    let kernel = signature::kernel(c, spec)?;
     let contraction = Contraction::new(&kernel)?;
     let x = contraction
         .rows_in_memory()
         .ok_or_else(|| unsupported("a tiled contraction of rows that are not in memory"))?;
-    let tiles = c.arch.dot == Unit::Tiles && contraction.dot.dtype == atomc_ir::DType::BF16;
+    let tiles = c.arch.cpu().dot == Unit::Tiles && contraction.dot.dtype == atomc_ir::DType::BF16;
     let wide = 2 / contraction.pieces().min(2);
     let panels = if contraction.panels().is_multiple_of(wide) { wide } else { 1 };
     if tiles && panels * contraction.pieces() > 2 {
@@ -29,9 +30,9 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     }
     let times = contraction.panels() / panels;
     let block = (RESIDENT / x.1 / SUMS * SUMS).clamp(SUMS, spec.tokens.next_multiple_of(SUMS));
-    let (tokens, step_rows) = c.step();
+    let (tokens, step_rows) = signature::step(c);
     let total = if kernel.by_rows { step_rows } else { tokens };
-    let (first, end) = c.tasks();
+    let (first, end) = signature::tasks(c);
     let open = tiles.then(|| Tiles::open(c, tile::ROWS));
     kernel.each(first, end, |task| {
         let from = c.mul(c.div(task, times), c.int(block));
@@ -97,7 +98,7 @@ impl<'c> Job<'_, '_, '_, 'c> {
             });
             for t in 0..2 * count {
                 let at = (t / count * tile::ROWS * SUMS + t % count * LANES) * 4;
-                tiles.store(t, c.at(c.scratch(), c.int(at)), SUMS * 4);
+                tiles.store(t, c.at(signature::scratch(c), c.int(at)), SUMS * 4);
             }
             let last = c.smaller(c.add(row, c.int(SUMS)), to);
             c.repeat(row, last, 1, |r| result = self.finish_tile_row(r, c.sub(r, row), count));
@@ -118,13 +119,13 @@ impl<'c> Job<'_, '_, '_, 'c> {
 
     fn finish_tile_row(&self, row: Int<'c>, at: Int<'c>, count: usize) -> Result<(), Diagnostic> {
         let c = self.c;
-        let line = c.at(c.scratch(), c.mul(at, c.int(SUMS * 4)));
+        let line = c.at(signature::scratch(c), c.mul(at, c.int(SUMS * 4)));
         let sums: Vec<_> =
             (0..count).map(|n| c.load_floats(c.at(line, c.int(n * LANES * 4)), atomc_ir::DType::F32)).collect();
         self.finish(row, &sums)
     }
 
-    fn finish(&self, row: Int<'c>, sums: &[super::code::Vector<'c>]) -> Result<(), Diagnostic> {
+    fn finish(&self, row: Int<'c>, sums: &[crate::code::Vector<'c>]) -> Result<(), Diagnostic> {
         sums.chunks(self.contraction.pieces())
             .enumerate()
             .try_for_each(|(p, sums)| self.contraction.finish(row, self.c.add(self.panel, self.c.int(p)), sums))
@@ -133,7 +134,7 @@ impl<'c> Job<'_, '_, '_, 'c> {
     /// As many rows at a time as registers hold sums for. Spare rows as with tiles.
     fn by_vectors(&self, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
         let (c, weights) = (self.c, self.weights());
-        let registers = c.arch.vector.registers * c.arch.vector.lanes / c.arch.memory.panel;
+        let registers = c.arch.cpu().vector.registers * c.arch.cpu().vector.lanes / c.arch.memory.panel;
         let room = registers.saturating_sub((weights.len() + 1) * self.contraction.dot.registers()) / weights.len();
         let height = [8, 4, 2].into_iter().find(|&h| h <= room).unwrap_or(1);
         let mut result = Ok(());

@@ -3,11 +3,12 @@
 use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic};
 
-use super::code::{Code, LANES, Ptr, Vector};
+use super::LANES;
 use super::contract::Contraction;
 use super::dot::Walk;
-use super::kernel::Kernel;
+use super::signature;
 use super::tile::{self, Tiles};
+use crate::code::{Code, Ptr, Vector};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 /// Hardware prefetchers stop at page borders, every 4 KiB; asking half a page ahead carries the stream over them.
@@ -18,24 +19,24 @@ const AHEAD: usize = 2048;
 const TILE_ROWS: usize = 4;
 
 pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
-    let kernel = Kernel::new(c, spec)?;
+    let kernel = signature::kernel(c, spec)?;
     let contraction = Contraction::new(&kernel)?;
-    let (first, end) = c.tasks();
+    let (first, end) = signature::tasks(c);
     let mut scratch = 0;
     let (x, stride) = match contraction.rows_in_memory() {
         Some(x) => x,
         None => {
-            let stride = contraction.stage(c.scratch(), spec.tokens)?;
+            let stride = contraction.stage(signature::scratch(c), spec.tokens)?;
             scratch = stride * spec.tokens;
-            (c.scratch(), stride)
+            (signature::scratch(c), stride)
         }
     };
     let bf16 = contraction.dot.dtype == DType::BF16;
-    let by_tiles = c.arch.dot == Unit::Tiles && bf16 && (TILE_ROWS..=tile::ROWS).contains(&spec.tokens);
+    let by_tiles = c.arch.cpu().dot == Unit::Tiles && bf16 && (TILE_ROWS..=tile::ROWS).contains(&spec.tokens);
     let shape = if by_tiles { Shape::of_tiles(&contraction) } else { Shape::of_vectors(c, &contraction, spec.tokens) };
     let job = Job { c, contraction: &contraction, x, stride, rows: spec.tokens, shape };
     let tiles = by_tiles.then(|| Tiles::open(c, spec.tokens));
-    let sums_at = c.at(c.scratch(), c.int(scratch));
+    let sums_at = c.at(signature::scratch(c), c.int(scratch));
     kernel.each(first, end, |task| {
         let panel = |p: usize| c.add(c.mul(task, c.int(job.shape.panels)), c.int(p));
         let weights: Vec<_> = (0..job.shape.panels).flat_map(|p| contraction.weights(panel(p))).collect();
@@ -66,7 +67,7 @@ struct Shape {
 impl Shape {
     /// As many sums as registers hold beside what is being multiplied: two streams of panels, then unrolling.
     fn of_vectors(c: &Code, contraction: &Contraction, rows: usize) -> Shape {
-        let registers = c.arch.vector.registers * c.arch.vector.lanes / c.arch.memory.panel;
+        let registers = c.arch.cpu().vector.registers * c.arch.cpu().vector.lanes / c.arch.memory.panel;
         let room = registers.saturating_sub(2 * contraction.dot.registers()).max(1);
         let sums = |panels: usize, unroll: usize| rows * contraction.pieces() * panels * unroll;
         let two = contraction.panels().is_multiple_of(2) && contraction.pieces() == 1 && sums(2, 1) <= room;

@@ -1,15 +1,11 @@
 //! Kernels for x86-64 CPUs, one module a schedule family.
 mod attend;
-mod cache;
-mod code;
 mod contract;
 mod dot;
-mod kernel;
-mod math;
 mod matmul;
 mod matvec;
-mod row;
 mod rows;
+mod signature;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -20,9 +16,12 @@ use inkwell::module::Module;
 
 use crate::{KernelInfo, KernelSpec};
 
+/// Elements of a logical vector.
+const LANES: usize = 16;
+
 /// The kernel as a module with one function of that name.
 pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
-    let code = code::Code::new(cx, &spec.symbol, arch);
+    let code = signature::open(cx, &spec.symbol, arch);
     let info = match spec.family {
         Family::Rows => rows::emit(&code, spec),
         Family::Matvec => matvec::emit(&code, spec),

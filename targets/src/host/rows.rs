@@ -1,17 +1,19 @@
 //! Family `rows`: one task is one row of the step. Outputs are stored chunk by chunk; a write into the cache goes to the
 //! place of the row's token.
-use atomc_ir::{Diagnostic, Op, Shape, Value};
+use atomc_ir::{Diagnostic, Op, Value};
 
-use super::cache::Cache;
-use super::code::{Code, Int, LANES};
-use super::kernel::Kernel;
-use super::math;
-use super::row::{At, Col, Operand, Rows};
+use super::LANES;
+use super::signature;
+use crate::cache::Cache;
+use crate::code::{Code, Int};
+use crate::kernel::{heads, through_reshape};
+use crate::math;
+use crate::row::{At, Col, Operand, Rows};
 use crate::{KernelInfo, KernelSpec};
 
 pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
-    let kernel = Kernel::new(code, spec)?;
-    let (first, end) = code.tasks();
+    let kernel = signature::kernel(code, spec)?;
+    let (first, end) = signature::tasks(code);
     kernel.each(first, end, |row| {
         for (v, out) in &kernel.outputs {
             store_output(&kernel.rows, *v, out, row)?;
@@ -29,22 +31,6 @@ fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'
     match heads(&rows.shape(inner)?.shape) {
         Some((count, dim)) => store_heads(rows, inner, out, row, count, dim),
         None => store_flat(rows, v, out, row),
-    }
-}
-
-/// A flattened value is stored head by head.
-fn through_reshape(rows: &Rows, v: Value) -> Result<Value, Diagnostic> {
-    let flat = rows.shape(v)?.shape.rank() == 2;
-    match rows.graph.op(v.node) {
-        Op::Reshape { .. } if flat => Ok(rows.graph.operands(v.node)[0]),
-        _ => Ok(v),
-    }
-}
-
-fn heads(shape: &Shape) -> Option<(usize, usize)> {
-    match shape.0[..] {
-        [_, h, d] => Some((h.fixed()?, d.fixed()?)),
-        _ => None,
     }
 }
 
@@ -130,7 +116,7 @@ fn store_table<'c>(
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let log_stretch = (growth != 0.0).then(|| {
         let length = as_wide(c.load_index(rows.index(operands[1]).expect("checked by the op's type"), row));
-        log_stretch(c, c.splat(length), growth, original)
+        math::log_stretch(c, c.splat(length), growth, original)
     });
     for col in (0..half).step_by(LANES) {
         let freqs = rows.eval(operands[2], At { row: c.int(0), head: None, col: Col::Const(col) })?;
@@ -151,16 +137,4 @@ fn store_table<'c>(
     }
     pad(rows, out, row, 2 * half);
     Ok(())
-}
-
-/// Logarithm of how much the base grows: see `atomc_ir::interp::stretch`.
-fn log_stretch<'c>(
-    c: &Code<'c>,
-    length: inkwell::values::VectorValue<'c>,
-    growth: f64,
-    original: usize,
-) -> inkwell::values::VectorValue<'c> {
-    let lit = |v: f64| inkwell::types::VectorType::const_vector(&[c.cx.f64_type().const_float(v); LANES]);
-    let s = c.fsub(c.fmul(length, lit(growth / original as f64)), lit(growth - 1.0));
-    math::ln(c, c.fmax(s, lit(1.0)))
 }

@@ -1,7 +1,7 @@
 //! AMX: products of 16 x 32 bf16 tiles.
 use inkwell::values::BasicMetadataValueEnum;
 
-use super::code::{Code, Int, Ptr};
+use crate::code::{Code, Int, Ptr};
 
 /// Rows of a tile, and bytes of one row.
 pub const ROWS: usize = 16;

@@ -3,7 +3,8 @@
 use atomc_ir::DType;
 
 use super::{Attention, Block, Span, Turn};
-use crate::host::code::{Int, LANES};
+use crate::code::Int;
+use crate::host::LANES;
 use crate::host::tile::{self, Tiles};
 
 /// Blocks of keys in one turn.

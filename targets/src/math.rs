@@ -4,7 +4,7 @@ use inkwell::FloatPredicate;
 use inkwell::types::VectorType;
 use inkwell::values::VectorValue;
 
-use super::code::{Any, Code, LANES, Vector};
+use crate::code::{Any, Code, Vector};
 
 /// A vector of emitted code as the scalar of elementwise formulas.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ fn polynomial<'c>(code: &Code<'c>, x: Vector<'c>, coefficients: &[f64]) -> Vecto
 /// A constant of the type of `like`, f32 or f64.
 fn constant<'c>(like: Vector<'c>, v: f64) -> Vector<'c> {
     let ty = like.get_type().get_element_type().into_float_type();
-    VectorType::const_vector(&[ty.const_float(v); LANES])
+    VectorType::const_vector(&vec![ty.const_float(v); like.get_type().get_size() as usize])
 }
 
 /// Adding and subtracting this rounds an f32 below 2^22 to a whole number; in between, the number is in the low bits.
@@ -79,7 +79,7 @@ pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
 /// `p * 2^n` for n from -126 to 128, which `shifted` has in its low bits; in two factors, so that 2^128 does not overflow too
 /// early.
 fn scale_by_power<'c>(code: &Code<'c>, p: Vector<'c>, shifted: Vector<'c>) -> Vector<'c> {
-    let i32s = code.ints(code.cx.i32_type(), LANES);
+    let i32s = code.ints(code.cx.i32_type(), code.lanes());
     let k = |n: u64| code.splat(code.cx.i32_type().const_int(n, false));
     let bits = code.bitcast(shifted, i32s).into_vector_value();
     let whole = code.b.build_int_sub(bits, k((ROUND as f32).to_bits() as u64), "").expect("integers");
@@ -143,7 +143,7 @@ pub fn erf<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
 }
 
 fn wide<'c>(code: &Code<'c>) -> VectorType<'c> {
-    code.cx.f64_type().vec_type(LANES as u32)
+    code.cx.f64_type().vec_type(code.lanes() as u32)
 }
 
 pub fn to_wide<'c>(code: &Code<'c>, v: Vector<'c>) -> Vector<'c> {
@@ -166,7 +166,7 @@ pub fn cos_sin<'c>(code: &Code<'c>, x: Vector<'c>) -> (Vector<'c>, Vector<'c>) {
         polynomial(code, q, &[1.0, -0.5, 1.0 / 24.0, -1.0 / 720.0, 1.0 / 40320.0, -1.0 / 3628800.0, 1.0 / 479001600.0]);
     let sin = [1.0, -1.0 / 6.0, 1.0 / 120.0, -1.0 / 5040.0, 1.0 / 362880.0, -1.0 / 39916800.0, 1.0 / 6227020800.0];
     let sin = code.fmul(r, polynomial(code, q, &sin));
-    let i64s = code.cx.i64_type().vec_type(LANES as u32);
+    let i64s = code.cx.i64_type().vec_type(code.lanes() as u32);
     let turns = code.b.build_float_to_signed_int(n, i64s, "").expect("small whole numbers");
     let k = |n: u64| code.splat(code.cx.i64_type().const_int(n, false));
     let bit = |v: Vector<'c>, b: u64| {
@@ -183,7 +183,7 @@ pub fn cos_sin<'c>(code: &Code<'c>, x: Vector<'c>) -> (Vector<'c>, Vector<'c>) {
 /// Natural logarithm of f64 lanes that are normal and positive, to about 1e-14.
 pub fn ln<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     let c = |v| constant(x, v);
-    let i64s = code.cx.i64_type().vec_type(LANES as u32);
+    let i64s = code.cx.i64_type().vec_type(code.lanes() as u32);
     let k = |n: u64| code.splat(code.cx.i64_type().const_int(n, false));
     let bits = code.bitcast(x, i64s).into_vector_value();
     let exponent = code.b.build_right_shift(bits, k(52), false, "").expect("integers");
@@ -214,10 +214,17 @@ pub fn exp_wide<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
         })
         .collect();
     let p = polynomial(code, r, &series);
-    let i64s = code.cx.i64_type().vec_type(LANES as u32);
+    let i64s = code.cx.i64_type().vec_type(code.lanes() as u32);
     let k = |n: u64| code.splat(code.cx.i64_type().const_int(n, false));
     let whole = code.b.build_float_to_signed_int(n, i64s, "").expect("small whole numbers");
     let biased = code.b.build_int_add(whole, k(1023), "").expect("integers");
     let power: Any = code.bitcast(code.b.build_left_shift(biased, k(52), "").expect("integers"), wide(code));
     code.fmul(p, power.into_vector_value())
+}
+
+/// Logarithm of how much the base grows: see `atomc_ir::interp::stretch`.
+pub fn log_stretch<'c>(c: &Code<'c>, length: Vector<'c>, growth: f64, original: usize) -> Vector<'c> {
+    let lit = |v: f64| constant(length, v);
+    let s = c.fsub(c.fmul(length, lit(growth / original as f64)), lit(growth - 1.0));
+    ln(c, c.fmax(s, lit(1.0)))
 }

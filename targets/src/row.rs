@@ -1,15 +1,15 @@
-//! Evaluates the row-wise part of a kernel's body, 16 elements at a time.
+//! Evaluates the row-wise part of a kernel's body, one vector of elements at a time.
 //!
 //! Every family uses it: as the whole kernel, as what happens to the rows before a contraction, or as what happens to
 //! accumulators after it. Nothing is materialised; a norm's scale is computed once a row by [`Rows::prepare`].
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use atomc_ir::{Diagnostic, Graph, Layout, Op, TensorType, Type, Value};
 use inkwell::values::FloatValue;
 
-use super::code::{Code, Int, LANES, Ptr, Vector};
-use super::math::Lanes;
+use crate::code::{Code, Int, Ptr, Vector};
+use crate::math::Lanes;
 
 /// A tensor in memory.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub enum Col<'c> {
     Var(Int<'c>),
 }
 
-/// Where 16 elements are: a row, for values with heads the head, and the first column (inside the head).
+/// Where a vector of elements is: a row, for values with heads the head, and the first column (inside the head).
 #[derive(Clone, Copy, Debug)]
 pub struct At<'c> {
     pub row: Int<'c>,
@@ -45,6 +45,22 @@ pub struct Rows<'a, 'c> {
     bound: RefCell<HashMap<Value, Vector<'c>>>,
     /// The scale of each norm, for the row or head that was prepared last.
     scales: RefCell<HashMap<Value, FloatValue<'c>>>,
+    team: Cell<Team<'c>>,
+    /// Where this member's first vectors of a row begin.
+    columns: RefCell<Vec<Int<'c>>>,
+    /// Vectors that were computed for a norm's scale and are wanted again, by value and column.
+    kept: RefCell<Vec<(Value, Int<'c>, Vector<'c>)>>,
+}
+
+/// Who computes one row together.
+#[derive(Clone, Copy, Debug)]
+pub enum Team<'c> {
+    /// One thread goes along the whole row.
+    Thread,
+    /// So many neighbouring lanes of a wave, a power of two; this one is `index` of them.
+    Lanes { index: Int<'c>, size: usize },
+    /// All threads of a work-group; `exchange` is local memory with a float for each of its waves.
+    Group { index: Int<'c>, size: usize, exchange: Ptr<'c> },
 }
 
 pub fn unsupported(what: impl Into<String>) -> Diagnostic {
@@ -52,6 +68,15 @@ pub fn unsupported(what: impl Into<String>) -> Diagnostic {
 }
 
 type Made<'c> = Result<Vector<'c>, Diagnostic>;
+
+/// Turns of a loop along a row up to which it is unrolled.
+const UNROLL: usize = 8;
+
+/// Keeps what went wrong inside a loop's body, and gives the body something to go on with.
+fn kept<'c>(failed: &mut Result<(), Diagnostic>, e: Diagnostic, c: &Code<'c>) -> Vector<'c> {
+    *failed = Err(e);
+    c.zero()
+}
 
 impl<'a, 'c> Rows<'a, 'c> {
     pub fn new(code: &'a Code<'c>, graph: &'a Graph) -> Rows<'a, 'c> {
@@ -62,7 +87,54 @@ impl<'a, 'c> Rows<'a, 'c> {
             indices: HashMap::new(),
             bound: RefCell::default(),
             scales: RefCell::default(),
+            team: Cell::new(Team::Thread),
+            columns: RefCell::default(),
+            kept: RefCell::default(),
         }
+    }
+
+    /// From here on rows are computed by such teams.
+    pub fn set_team(&self, team: Team<'c>) {
+        self.team.set(team);
+        let c = self.code;
+        let (Team::Lanes { index, size } | Team::Group { index, size, .. }) = team else { return };
+        let first = c.mul(index, c.int(c.lanes()));
+        *self.columns.borrow_mut() = (0..UNROLL).map(|turn| c.add(first, c.int(turn * size * c.lanes()))).collect();
+    }
+
+    /// Does `body` at the vectors of a row of `n` elements that this member of the team has: where each begins.
+    pub fn each_column(
+        &self,
+        n: usize,
+        mut body: impl FnMut(Int<'c>) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
+        let c = self.code;
+        let (Team::Lanes { index, size } | Team::Group { index, size, .. }) = self.team.get() else {
+            return Err(unsupported("columns of a team without members"));
+        };
+        let (turn, mut result) = (size * c.lanes(), Ok(()));
+        if n.div_ceil(turn) > UNROLL {
+            let first = c.mul(index, c.int(c.lanes()));
+            c.repeat(first, c.int(n), turn, |col| result = body(col));
+            return result;
+        }
+        for i in 0..n.div_ceil(turn) {
+            let col = self.columns.borrow()[i];
+            if (i + 1) * turn <= n {
+                result = result.and_then(|()| body(col));
+            } else {
+                c.when(c.less(col, c.int(n)), || {
+                    let done = body(col);
+                    result = std::mem::replace(&mut result, Ok(())).and(done);
+                });
+            }
+        }
+        result
+    }
+
+    /// Forgets what was kept of the last row.
+    pub fn forget(&self) {
+        self.kept.borrow_mut().clear();
     }
 
     pub fn set_memory(&mut self, v: Value, ptr: Ptr<'c>, ty: &TensorType) {
@@ -118,10 +190,15 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// Elements `at` and the 15 after it. Lanes beyond the row are anything.
+    /// The vector that begins at `at`. Lanes beyond the row are anything.
     pub fn eval(&self, v: Value, at: At<'c>) -> Made<'c> {
         if let Some(&lanes) = self.bound.borrow().get(&v) {
             return Ok(lanes);
+        }
+        if let Col::Var(col) = at.col
+            && let Some(&(.., kept)) = self.kept.borrow().iter().find(|(other, at, _)| (*other, *at) == (v, col))
+        {
+            return Ok(kept);
         }
         let operands = self.graph.operands(v.node);
         match self.graph.op(v.node) {
@@ -190,34 +267,28 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// 16 columns of one row of a packed weight, gathered group by group.
+    /// Consecutive columns of one row of a packed weight, group by group or from inside one group.
     fn load_packed(&self, x: &Operand<'c>, at: At<'c>) -> Made<'c> {
         let (c, m) = (self.code, self.code.arch.memory);
         let size = x.ty.dtype.size();
         let panel_bytes = m.panel * x.stride * size;
         let panel = c.mul(c.div(at.row, m.panel), c.int(panel_bytes));
         let lane = c.mul(c.rem(at.row, m.panel), c.int(m.group_bytes));
-        let groups = c.mul(self.column(at.col), c.int(m.panel * size));
-        let first = c.at(x.ptr, c.add(c.add(panel, lane), groups));
-        let count = LANES * size / m.group_bytes;
-        let i32 = c.cx.i32_type();
-        let mut lanes = c.ints(i32, count).get_undef();
+        let (group, bytes) = (m.group_bytes / size, c.lanes() * size);
+        let col = self.column(at.col);
+        let groups = c.mul(c.div(col, group), c.int(m.panel * m.group_bytes));
+        let inside = if bytes < m.group_bytes { c.mul(c.rem(col, group), c.int(size)) } else { c.int(0) };
+        let first = c.at(x.ptr, c.add(c.add(panel, lane), c.add(groups, inside)));
+        let part_bytes = bytes.min(m.group_bytes);
+        let count = bytes / part_bytes;
+        let part_type = c.bytes_type(part_bytes);
+        let mut lanes = c.ints(part_type, count).get_undef();
         for g in 0..count {
-            let part = c.load(i32, c.at(first, c.int(g * m.panel * m.group_bytes)), 4);
-            let at = i32.const_int(g as u64, false);
-            lanes = c.b.build_insert_element(lanes, part, at, "").expect("an i32 into a vector of them");
+            let part = c.load(part_type, c.at(first, c.int(g * m.panel * m.group_bytes)), part_bytes.min(16) as u32);
+            let at = c.cx.i32_type().const_int(g as u64, false);
+            lanes = c.b.build_insert_element(lanes, part, at, "").expect("a part into a vector of them");
         }
-        Ok(match x.ty.dtype {
-            atomc_ir::DType::F32 => c.bitcast(lanes, c.f32s()).into_vector_value(),
-            atomc_ir::DType::BF16 => {
-                let halves = c.bitcast(lanes, c.ints(c.cx.i16_type(), LANES)).into_vector_value();
-                c.widen_bf16(c.b.build_int_z_extend(halves, c.ints(i32, LANES), "").expect("integers"))
-            }
-            _ => {
-                let halves = c.bitcast(lanes, c.cx.f16_type().vec_type(LANES as u32)).into_vector_value();
-                c.b.build_float_ext(halves, c.f32s(), "").expect("floats")
-            }
-        })
+        Ok(c.widen(lanes, x.ty.dtype))
     }
 
     fn gather(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
@@ -258,49 +329,88 @@ impl<'a, 'c> Rows<'a, 'c> {
     fn scale(&self, x: Value, eps: f64, row: Int<'c>, head: Option<Int<'c>>) -> Result<FloatValue<'c>, Diagnostic> {
         let c = self.code;
         let n = self.shape(x)?.shape.last().unwrap_or(0);
+        let sum = match self.team.get() {
+            Team::Thread => c.sum(self.squares(x, n, row, head)?),
+            Team::Lanes { index, size } => c.lanes_sum(c.sum(self.share(x, n, row, head, (index, size))?), size),
+            Team::Group { index, size, exchange } => {
+                c.group_sum(c.sum(self.share(x, n, row, head, (index, size))?), size, exchange)
+            }
+        };
+        let mean = c.b.build_float_div(sum, c.number(n as f64), "").expect("floats");
+        let mean = c.b.build_float_add(mean, c.number(eps), "").expect("floats");
+        let root = c.call("llvm.sqrt", &[c.cx.f32_type().into()], &[mean.into()]).into_float_value();
+        Ok(c.b.build_float_div(c.number(1.0), root, "").expect("floats"))
+    }
+
+    /// Squares of a whole row, summed up lane by lane.
+    fn squares(&self, x: Value, n: usize, row: Int<'c>, head: Option<Int<'c>>) -> Made<'c> {
+        let (c, lanes) = (self.code, self.code.lanes());
         let square = |sum: Vector<'c>, col: Col<'c>, count: usize| -> Made<'c> {
             let mut v = self.eval(x, At { row, head, col })?;
-            if count < LANES {
+            if count < lanes {
                 v = c.choose(c.lanes_below(c.int(count)), v, c.zero());
             }
             Ok(c.fma(v, v, sum))
         };
         let mut sum = c.zero();
         if head.is_some() {
-            for col in (0..n).step_by(LANES) {
+            for col in (0..n).step_by(lanes) {
                 sum = square(sum, Col::Const(col), n - col)?;
             }
-        } else {
-            let whole = n / LANES * LANES;
-            let mut failed = None;
-            let carried = c.for_each((c.int(0), c.int(whole), LANES), &[sum.into()], |col, sums| {
-                let next = square(sums[0].into_vector_value(), Col::Var(col), LANES);
-                vec![
-                    next.unwrap_or_else(|e| {
-                        failed = Some(e);
-                        c.zero()
-                    })
-                    .into(),
-                ]
-            });
-            if let Some(e) = failed {
-                return Err(e);
-            }
-            sum = carried[0].into_vector_value();
-            if whole < n {
-                sum = square(sum, Col::Const(whole), n - whole)?;
-            }
+            return Ok(sum);
         }
-        let mean = c.b.build_float_div(c.sum(sum), c.number(n as f64), "").expect("floats");
-        let mean = c.b.build_float_add(mean, c.number(eps), "").expect("floats");
-        let root = c.call("llvm.sqrt", &[c.cx.f32_type().into()], &[mean.into()]).into_float_value();
-        Ok(c.b.build_float_div(c.number(1.0), root, "").expect("floats"))
+        let whole = n / lanes * lanes;
+        let mut failed = Ok(());
+        let carried = c.for_each((c.int(0), c.int(whole), lanes), &[sum.into()], |col, sums| {
+            let next = square(sums[0].into_vector_value(), Col::Var(col), lanes);
+            vec![next.unwrap_or_else(|e| kept(&mut failed, e, c)).into()]
+        });
+        failed?;
+        sum = carried[0].into_vector_value();
+        if whole < n { square(sum, Col::Const(whole), n - whole) } else { Ok(sum) }
+    }
+
+    /// Squares of one member's share of a row: every `size`-th vector.
+    fn share(
+        &self,
+        x: Value,
+        n: usize,
+        row: Int<'c>,
+        head: Option<Int<'c>>,
+        (index, size): (Int<'c>, usize),
+    ) -> Made<'c> {
+        let (c, lanes) = (self.code, self.code.lanes());
+        let (turns, first) = (n.div_ceil(size * lanes), c.mul(index, c.int(lanes)));
+        let whole = n.is_multiple_of(size * lanes);
+        let value = |col: Int<'c>| -> Made<'c> {
+            let inside = c.less(col, c.int(n));
+            let safe = if whole { col } else { c.pick(inside, col, c.int(0)).into_int_value() };
+            let v = self.eval(x, At { row, head, col: Col::Var(safe) })?;
+            Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
+        };
+        if turns <= UNROLL {
+            let mut sum = c.zero();
+            for turn in 0..turns {
+                let col = self.columns.borrow()[turn];
+                let v = value(col)?;
+                self.kept.borrow_mut().push((x, col, v));
+                sum = c.fma(v, v, sum);
+            }
+            return Ok(sum);
+        }
+        let mut failed = Ok(());
+        let carried = c.for_each((c.int(0), c.int(turns), 1), &[c.zero().into()], |turn, sums| {
+            let v = value(c.add(c.mul(turn, c.int(size * lanes)), first));
+            let next = v.map(|v| c.fma(v, v, sums[0].into_vector_value()));
+            vec![next.unwrap_or_else(|e| kept(&mut failed, e, c)).into()]
+        });
+        failed.map(|()| carried[0].into_vector_value())
     }
 
     /// Element j of the first half is rotated with element j of the second; what the table does not cover stays.
     fn rope(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
         let c = self.code;
-        let Col::Const(col) = at.col else { return Err(unsupported("a rotation at an unknown column")) };
+        let Col::Const(col) = at.col else { return self.rope_anywhere(operands, at) };
         let (x, table) = (operands[0], operands[1]);
         let rot = self.shape(table)?.shape.last().unwrap_or(0);
         let half = rot / 2;
@@ -312,7 +422,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             let turned = c.fsub(c.fmul(own, angle(col)?), c.fmul(partner, angle(half + col)?));
             result = self.blend(turned, result, 0, half - col);
         }
-        if col < rot && col + LANES > half {
+        if col < rot && col + self.code.lanes() > half {
             // In lane i stands element col + i, whose partner is `half` before it.
             let skip = half.saturating_sub(col);
             let from = (col + skip) - half;
@@ -325,15 +435,42 @@ impl<'a, 'c> Rows<'a, 'c> {
         Ok(result)
     }
 
+    /// As [`Rows::rope`], where the column is known when the kernel runs: whole vectors lie in one half.
+    fn rope_anywhere(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let (c, x, table) = (self.code, operands[0], operands[1]);
+        let (rot, dim) = (self.shape(table)?.shape.last(), self.shape(x)?.shape.last());
+        let (rot, half) = (rot.unwrap_or(0), rot.unwrap_or(0) / 2);
+        if !half.is_multiple_of(c.lanes()) {
+            return Err(unsupported(format!("a rotation of {rot} columns in vectors of {}", c.lanes())));
+        }
+        let col = self.column(at.col);
+        let (early, turns) = (c.less(col, c.int(half)), c.less(col, c.int(rot)));
+        let place = |early_col: Int<'c>, late_col: Int<'c>| {
+            let col = c.pick(early, early_col, late_col).into_int_value();
+            c.pick(turns, col, c.int(0)).into_int_value()
+        };
+        let own = self.eval(x, at)?;
+        let partner = place(c.add(col, c.int(half)), c.sub(col, c.int(half)));
+        let partner = self.eval(x, At { col: Col::Var(partner), ..at })?;
+        let angle = |first: Int<'c>| self.eval(table, At { head: None, col: Col::Var(first), ..at });
+        let cos_at = place(col, c.sub(col, c.int(half)));
+        let (cos, sin) = (angle(cos_at)?, angle(c.add(cos_at, c.int(half)))?);
+        let signed = c.pick(early, c.fsub(c.zero(), sin), sin).into_vector_value();
+        let turned = c.fma(own, cos, c.fmul(partner, signed));
+        let all = dim == Some(rot);
+        Ok(if all { turned } else { c.pick(turns, turned, own).into_vector_value() })
+    }
+
     /// Lanes `from..to` of `a`, the others of `b`.
     fn blend(&self, a: Vector<'c>, b: Vector<'c>, from: usize, to: usize) -> Vector<'c> {
-        let lanes: Vec<usize> = (0..LANES).map(|i| if i >= from && i < to { i } else { LANES + i }).collect();
+        let lanes: Vec<usize> =
+            (0..self.code.lanes()).map(|i| if i >= from && i < to { i } else { self.code.lanes() + i }).collect();
         self.code.shuffle(a, b, &lanes)
     }
 
     /// Lane i takes what lane `i - by` had.
     fn delayed(&self, v: Vector<'c>, by: usize) -> Vector<'c> {
-        let lanes: Vec<usize> = (0..LANES).map(|i| i.saturating_sub(by)).collect();
+        let lanes: Vec<usize> = (0..self.code.lanes()).map(|i| i.saturating_sub(by)).collect();
         if by == 0 { v } else { self.code.shuffle(v, v, &lanes) }
     }
 }

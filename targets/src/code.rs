@@ -1,24 +1,25 @@
-//! A thin layer over the LLVM builder: integers, pointers, vectors of 16 f32, loops.
+//! A thin layer over the LLVM builder: integers, pointers, vectors of f32, loops.
 //!
-//! Every logical vector has 16 lanes; LLVM splits it where registers are shorter.
+//! Every logical vector of a kernel has the same number of elements; LLVM splits it where registers are shorter.
+use std::cell::Cell;
+
+use atomc_ir::arch::Machine;
 use atomc_ir::{Arch, DType};
 use inkwell::builder::Builder;
 use inkwell::context::Context;
 use inkwell::intrinsics::Intrinsic;
 use inkwell::module::{Linkage, Module};
-use inkwell::types::{BasicType, BasicTypeEnum, IntType, VectorType};
+use inkwell::types::{BasicType, BasicTypeEnum, FunctionType, IntType, VectorType};
 use inkwell::values::{
     BasicMetadataValueEnum, BasicValue, BasicValueEnum, FloatValue, FunctionValue, IntValue, PhiValue, PointerValue,
     VectorValue,
 };
-use inkwell::{AddressSpace, FloatPredicate, IntPredicate};
+use inkwell::{FloatPredicate, IntPredicate};
 
 pub type Int<'c> = IntValue<'c>;
 pub type Ptr<'c> = PointerValue<'c>;
 pub type Vector<'c> = VectorValue<'c>;
 pub type Any<'c> = BasicValueEnum<'c>;
-
-pub const LANES: usize = 16;
 
 /// Building in memory that LLVM owns cannot fail once types are right, and wrong types are a bug here.
 const BUILT: &str = "operands have the types that the instruction wants";
@@ -29,38 +30,37 @@ pub struct Code<'c> {
     pub module: Module<'c>,
     pub b: Builder<'c>,
     pub arch: &'c Arch,
-    function: FunctionValue<'c>,
+    pub function: FunctionValue<'c>,
+    /// Elements of a logical vector, as far as the kernel has come.
+    lanes: Cell<usize>,
+    /// The type of indices and offsets.
+    pub index: IntType<'c>,
 }
 
 impl<'c> Code<'c> {
-    /// A function with the signature of a host kernel, open at its first block.
-    pub fn new(cx: &'c Context, symbol: &str, arch: &'c Arch) -> Code<'c> {
+    /// A function of this type, open at its first block.
+    pub fn open(
+        cx: &'c Context,
+        symbol: &str,
+        arch: &'c Arch,
+        ty: FunctionType<'c>,
+        lanes: usize,
+        index: IntType<'c>,
+    ) -> Code<'c> {
         let module = cx.create_module(symbol);
-        let (p, i) = (cx.ptr_type(AddressSpace::default()), cx.i64_type());
-        let ty = cx.void_type().fn_type(&[p.into(), p.into(), p.into(), i.into(), i.into()], false);
         let function = module.add_function(symbol, ty, Some(Linkage::External));
         let b = cx.create_builder();
         b.position_at_end(cx.append_basic_block(function, ""));
-        Code { cx, module, b, arch, function }
+        Code { cx, module, b, arch, function, lanes: Cell::new(lanes), index }
     }
 
-    pub fn args(&self) -> Ptr<'c> {
-        self.function.get_nth_param(0).expect("five parameters").into_pointer_value()
+    pub fn lanes(&self) -> usize {
+        self.lanes.get()
     }
 
-    /// Tokens and rows of the step.
-    pub fn step(&self) -> (Int<'c>, Int<'c>) {
-        let p = self.function.get_nth_param(1).expect("five parameters").into_pointer_value();
-        (self.load_i64(p), self.load_i64(self.at(p, self.int(8))))
-    }
-
-    pub fn scratch(&self) -> Ptr<'c> {
-        self.function.get_nth_param(2).expect("five parameters").into_pointer_value()
-    }
-
-    pub fn tasks(&self) -> (Int<'c>, Int<'c>) {
-        let n = |i| self.function.get_nth_param(i).expect("five parameters").into_int_value();
-        (n(3), n(4))
+    /// What follows works on vectors of so many elements.
+    pub fn set_lanes(&self, lanes: usize) {
+        self.lanes.set(lanes);
     }
 
     pub fn finish(self) -> Module<'c> {
@@ -71,7 +71,15 @@ impl<'c> Code<'c> {
     // Integers.
 
     pub fn int(&self, n: usize) -> Int<'c> {
-        self.cx.i64_type().const_int(n as u64, false)
+        self.index.const_int(n as u64, false)
+    }
+
+    /// An index with 64 bits, which is never negative.
+    pub fn to_i64(&self, a: Int<'c>) -> Int<'c> {
+        match a.get_type().get_bit_width() {
+            64 => a,
+            _ => self.b.build_int_z_extend(a, self.cx.i64_type(), "").expect(BUILT),
+        }
     }
 
     pub fn add(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
@@ -112,8 +120,9 @@ impl<'c> Code<'c> {
 
     // Memory.
 
-    /// `p` and so many bytes.
+    /// `p` and so many bytes, which are never negative where indices have 32 bits.
     pub fn at(&self, p: Ptr<'c>, bytes: Int<'c>) -> Ptr<'c> {
+        let bytes = self.to_i64(bytes);
         // SAFETY: no inbounds promise is made; the address is plain arithmetic.
         unsafe { self.b.build_gep(self.cx.i8_type(), p, &[bytes], "") }.expect(BUILT)
     }
@@ -128,18 +137,32 @@ impl<'c> Code<'c> {
         self.b.build_store(p, v).expect(BUILT).set_alignment(align).expect("a power of two");
     }
 
+    /// A pointer to a buffer, which lies in the address space that `p` points to.
     pub fn load_ptr(&self, p: Ptr<'c>) -> Ptr<'c> {
-        self.load(self.cx.ptr_type(AddressSpace::default()), p, 8).into_pointer_value()
+        self.load_fixed(p.get_type(), p, 8).into_pointer_value()
+    }
+
+    /// Loads what nobody changes while the kernel runs.
+    pub fn load_fixed(&self, ty: impl BasicType<'c>, p: Ptr<'c>, align: u32) -> Any<'c> {
+        let v = self.load(ty, p, align);
+        if let (Machine::Simt(_), Some(load)) = (&self.arch.machine, v.as_instruction_value()) {
+            let kind = self.cx.get_kind_id("invariant.load");
+            load.set_metadata(self.cx.metadata_node(&[]), kind).expect("a load of this context");
+        }
+        v
     }
 
     pub fn load_i64(&self, p: Ptr<'c>) -> Int<'c> {
         self.load(self.cx.i64_type(), p, 8).into_int_value()
     }
 
-    /// Element `i` of an i32 array, as i64.
+    /// Element `i` of an i32 array, as an index.
     pub fn load_index(&self, p: Ptr<'c>, i: Int<'c>) -> Int<'c> {
-        let v = self.load(self.cx.i32_type(), self.at(p, self.mul(i, self.int(4))), 4).into_int_value();
-        self.b.build_int_s_extend(v, self.cx.i64_type(), "").expect(BUILT)
+        let v = self.load_fixed(self.cx.i32_type(), self.at(p, self.mul(i, self.int(4))), 4).into_int_value();
+        if self.index == self.cx.i32_type() {
+            return v;
+        }
+        self.b.build_int_s_extend(v, self.index, "").expect(BUILT)
     }
 
     /// Asks for a cache line that will be read soon.
@@ -152,11 +175,17 @@ impl<'c> Code<'c> {
     // Vectors.
 
     pub fn f32s(&self) -> VectorType<'c> {
-        self.cx.f32_type().vec_type(LANES as u32)
+        self.cx.f32_type().vec_type(self.lanes() as u32)
     }
 
     pub fn ints(&self, ty: IntType<'c>, lanes: usize) -> VectorType<'c> {
         ty.vec_type(lanes as u32)
+    }
+
+    /// The integer of so many bytes.
+    pub fn bytes_type(&self, bytes: usize) -> IntType<'c> {
+        let bits = std::num::NonZero::new(8 * bytes as u32).expect("at least one byte");
+        self.cx.custom_width_int_type(bits).expect("at most a few registers")
     }
 
     pub fn zero(&self) -> Vector<'c> {
@@ -169,20 +198,25 @@ impl<'c> Code<'c> {
 
     /// All lanes the same constant.
     pub fn lit(&self, v: f64) -> Vector<'c> {
-        VectorType::const_vector(&[self.number(v); LANES])
+        VectorType::const_vector(&vec![self.number(v); self.lanes()])
     }
 
     pub fn splat(&self, v: impl BasicValue<'c>) -> Vector<'c> {
         let v = v.as_basic_value_enum();
         let ty = match v.get_type() {
-            BasicTypeEnum::FloatType(t) => t.vec_type(LANES as u32),
-            BasicTypeEnum::IntType(t) => t.vec_type(LANES as u32),
+            BasicTypeEnum::FloatType(t) => t.vec_type(self.lanes() as u32),
+            BasicTypeEnum::IntType(t) => t.vec_type(self.lanes() as u32),
             t => panic!("no vector of {t}"),
         };
         let zero = self.cx.i32_type().const_zero();
         let one = self.b.build_insert_element(ty.get_undef(), v, zero, "").expect(BUILT);
         self.b
-            .build_shuffle_vector(one, ty.get_undef(), self.cx.i32_type().vec_type(LANES as u32).const_zero(), "")
+            .build_shuffle_vector(
+                one,
+                ty.get_undef(),
+                self.cx.i32_type().vec_type(self.lanes() as u32).const_zero(),
+                "",
+            )
             .expect(BUILT)
     }
 
@@ -218,12 +252,12 @@ impl<'c> Code<'c> {
 
     /// Lanes `i` with `i < n`.
     pub fn lanes_below(&self, n: Int<'c>) -> Vector<'c> {
-        let n = self.b.build_int_truncate(n, self.cx.i32_type(), "").expect(BUILT);
+        let n = self.b.build_int_truncate_or_bit_cast(n, self.cx.i32_type(), "").expect(BUILT);
         self.b.build_int_compare(IntPredicate::SLT, self.iota(), self.splat(n), "").expect(BUILT)
     }
 
     pub fn iota(&self) -> Vector<'c> {
-        let lanes: Vec<_> = (0..LANES as u64).map(|i| self.cx.i32_type().const_int(i, false)).collect();
+        let lanes: Vec<_> = (0..self.lanes() as u64).map(|i| self.cx.i32_type().const_int(i, false)).collect();
         VectorType::const_vector(&lanes)
     }
 
@@ -242,14 +276,15 @@ impl<'c> Code<'c> {
 
     fn fold(&self, v: Vector<'c>, f: impl Fn(Vector<'c>, Vector<'c>) -> Vector<'c>) -> FloatValue<'c> {
         let mut v = v;
-        for half in [8, 4, 2, 1] {
-            let mask: Vec<usize> = (0..LANES).map(|i| (i + half) % LANES).collect();
+        let halves = std::iter::successors(Some(self.lanes() / 2), |n| Some(n / 2)).take_while(|&n| n > 0);
+        for half in halves {
+            let mask: Vec<usize> = (0..self.lanes()).map(|i| (i + half) % self.lanes()).collect();
             v = f(v, self.shuffle(v, v, &mask));
         }
         self.lane(v, 0).into_float_value()
     }
 
-    /// Lanes of `a` (0 to 15) and `b` (16 and on) in this order.
+    /// Lanes of `a` and then of `b`, counted on, in this order.
     pub fn shuffle(&self, a: Vector<'c>, b: Vector<'c>, lanes: &[usize]) -> Vector<'c> {
         let lanes: Vec<_> = lanes.iter().map(|&i| self.cx.i32_type().const_int(i as u64, false)).collect();
         self.b.build_shuffle_vector(a, b, VectorType::const_vector(&lanes), "").expect(BUILT)
@@ -261,19 +296,35 @@ impl<'c> Code<'c> {
 
     // Elements of the types that tensors have.
 
-    /// 16 consecutive elements as f32.
+    /// What vectors in memory are aligned to. SIMT kernels choose their vectors so that whole ones lie everywhere.
+    pub fn alignment(&self, dtype: DType) -> u32 {
+        let bytes = match self.arch.machine {
+            Machine::Cpu(_) => dtype.size(),
+            Machine::Simt(_) => (dtype.size() * self.lanes()).min(16),
+        };
+        bytes as u32
+    }
+
+    /// A vector of consecutive elements as f32.
     pub fn load_floats(&self, p: Ptr<'c>, dtype: DType) -> Vector<'c> {
-        let (i16, i32) = (self.cx.i16_type(), self.cx.i32_type());
-        let align = dtype.size() as u32;
+        let element = self.bytes_type(dtype.size());
+        self.widen(self.load(self.ints(element, self.lanes()), p, self.alignment(dtype)).into_vector_value(), dtype)
+    }
+
+    /// The bits of as many elements as a vector has, as f32.
+    pub fn widen(&self, bits: Vector<'c>, dtype: DType) -> Vector<'c> {
+        let lanes = self.lanes();
         match dtype {
-            DType::F32 => self.load(self.f32s(), p, align).into_vector_value(),
+            DType::F32 => self.bitcast(bits, self.f32s()).into_vector_value(),
             DType::BF16 => {
-                let v = self.load(self.ints(i16, LANES), p, align).into_vector_value();
-                self.widen_bf16(self.b.build_int_z_extend(v, self.ints(i32, LANES), "").expect(BUILT))
+                let halves = self.bitcast(bits, self.ints(self.cx.i16_type(), lanes)).into_vector_value();
+                self.widen_bf16(
+                    self.b.build_int_z_extend(halves, self.ints(self.cx.i32_type(), lanes), "").expect(BUILT),
+                )
             }
             DType::F16 => {
-                let v = self.load(self.cx.f16_type().vec_type(LANES as u32), p, align).into_vector_value();
-                self.b.build_float_ext(v, self.f32s(), "").expect(BUILT)
+                let halves = self.bitcast(bits, self.cx.f16_type().vec_type(lanes as u32)).into_vector_value();
+                self.b.build_float_ext(halves, self.f32s(), "").expect(BUILT)
             }
             DType::I32 => panic!("i32 is loaded as an index"),
         }
@@ -288,11 +339,11 @@ impl<'c> Code<'c> {
     /// f32 lanes rounded to `dtype`, as integers of its size.
     pub fn narrow(&self, v: Vector<'c>, dtype: DType) -> Vector<'c> {
         match dtype {
-            DType::F32 => self.bitcast(v, self.ints(self.cx.i32_type(), LANES)).into_vector_value(),
+            DType::F32 => self.bitcast(v, self.ints(self.cx.i32_type(), self.lanes())).into_vector_value(),
             DType::BF16 => self.narrow_bf16(v),
             DType::F16 => {
-                let v = self.b.build_float_trunc(v, self.cx.f16_type().vec_type(LANES as u32), "").expect(BUILT);
-                self.bitcast(v, self.ints(self.cx.i16_type(), LANES)).into_vector_value()
+                let v = self.b.build_float_trunc(v, self.cx.f16_type().vec_type(self.lanes() as u32), "").expect(BUILT);
+                self.bitcast(v, self.ints(self.cx.i16_type(), self.lanes())).into_vector_value()
             }
             DType::I32 => panic!("no floats in i32"),
         }
@@ -301,7 +352,7 @@ impl<'c> Code<'c> {
     /// Round to nearest even; a NaN stays one.
     fn narrow_bf16(&self, v: Vector<'c>) -> Vector<'c> {
         let (i16, i32) = (self.cx.i16_type(), self.cx.i32_type());
-        let wide = self.ints(i32, LANES);
+        let wide = self.ints(i32, self.lanes());
         let k = |n: u64| self.splat(i32.const_int(n, false));
         let bits = self.bitcast(v, wide).into_vector_value();
         let odd =
@@ -311,26 +362,26 @@ impl<'c> Code<'c> {
         let quiet = self.b.build_or(bits, k(0x40_0000), "").expect(BUILT);
         let up = self.choose(nan, quiet, up);
         let high = self.b.build_right_shift(up, k(16), false, "").expect(BUILT);
-        self.b.build_int_truncate(high, self.ints(i16, LANES), "").expect(BUILT)
+        self.b.build_int_truncate(high, self.ints(i16, self.lanes()), "").expect(BUILT)
     }
 
     pub fn store_floats(&self, p: Ptr<'c>, v: Vector<'c>, dtype: DType) {
-        self.store(p, self.narrow(v, dtype), dtype.size() as u32);
+        self.store(p, self.narrow(v, dtype), self.alignment(dtype));
     }
 
-    /// Stores 32 lanes, none of which is NaN; in one instruction where the CPU can.
+    /// Stores two vectors, none of which is NaN; in one instruction where the CPU can.
     pub fn store_two(&self, p: Ptr<'c>, v: [Vector<'c>; 2], dtype: DType) {
-        if dtype == DType::BF16 && self.arch.dot != atomc_ir::arch::Dot::Widen {
+        if dtype == DType::BF16 && self.arch.cpu().dot != atomc_ir::arch::Dot::Widen {
             let name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512";
             return self.store(p, self.call(name, &[], &[v[1].into(), v[0].into()]), 2);
         }
         self.store_floats(p, v[0], dtype);
-        self.store_floats(self.at(p, self.int(LANES * dtype.size())), v[1], dtype);
+        self.store_floats(self.at(p, self.int(self.lanes() * dtype.size())), v[1], dtype);
     }
 
     /// Stores the first `count` lanes only.
     pub fn store_some(&self, p: Ptr<'c>, v: Vector<'c>, dtype: DType, count: usize) {
-        if count >= LANES {
+        if count >= self.lanes() {
             return self.store_floats(p, v, dtype);
         }
         let v = self.narrow(v, dtype);
@@ -368,7 +419,7 @@ impl<'c> Code<'c> {
         let [head, inside, after] = [0; 3].map(|_| self.cx.append_basic_block(self.function, ""));
         self.b.build_unconditional_branch(head).expect(BUILT);
         self.b.position_at_end(head);
-        let i = self.b.build_phi(self.cx.i64_type(), "").expect(BUILT);
+        let i = self.b.build_phi(self.index, "").expect(BUILT);
         let phis: Vec<PhiValue> = carried.iter().map(|v| self.b.build_phi(v.get_type(), "").expect(BUILT)).collect();
         i.add_incoming(&[(&begin, before)]);
         for (phi, v) in phis.iter().zip(carried) {

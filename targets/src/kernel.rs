@@ -1,9 +1,9 @@
 //! What every family begins with: the kernel's parameters, found in the argument array.
-use atomc_ir::{Diagnostic, Dim, Op, Type, Value};
+use atomc_ir::{Diagnostic, Dim, Op, Shape, Type, Value};
 
-use super::cache::{Batch, Cache};
-use super::code::{Code, Int, Ptr};
-use super::row::{Operand, Rows, unsupported};
+use crate::cache::{Batch, Cache};
+use crate::code::{Code, Int, Ptr};
+use crate::row::{Operand, Rows, unsupported};
 use crate::{KernelSpec, Tasks};
 
 /// A kernel's body with its operands, results, cache and batch.
@@ -22,14 +22,16 @@ pub struct Kernel<'a, 'c> {
 }
 
 impl<'a, 'c> Kernel<'a, 'c> {
-    pub fn new(code: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a, 'c>, Diagnostic> {
+    /// The kernel of a body; `argument` gives each pointer by its number.
+    pub fn new(
+        code: &'a Code<'c>,
+        spec: &KernelSpec<'a>,
+        argument: impl Fn(usize) -> Ptr<'c>,
+    ) -> Result<Kernel<'a, 'c>, Diagnostic> {
         let graph = spec.body;
         let mut rows = Rows::new(code, graph);
-        let mut next = 0;
-        let mut pointer = || {
-            next += 1;
-            code.load_ptr(code.at(code.args(), code.int(8 * (next - 1))))
-        };
+        let mut next = 0..;
+        let mut pointer = || argument(next.next().expect("numbers do not end"));
         let (mut states, mut batch) = (Vec::new(), None);
         for v in graph.inputs() {
             match graph.ty(v) {
@@ -87,5 +89,22 @@ impl<'a, 'c> Kernel<'a, 'c> {
             [v] => Ok(v),
             _ => Err(unsupported(format!("{} nodes `{what}` where the family wants one", found.len()))),
         }
+    }
+}
+
+/// A flattened value is stored head by head.
+pub fn through_reshape(rows: &Rows, v: Value) -> Result<Value, Diagnostic> {
+    let flat = rows.shape(v)?.shape.rank() == 2;
+    match rows.graph.op(v.node) {
+        Op::Reshape { .. } if flat => Ok(rows.graph.operands(v.node)[0]),
+        _ => Ok(v),
+    }
+}
+
+/// Heads and their elements, of a value that has heads.
+pub fn heads(shape: &Shape) -> Option<(usize, usize)> {
+    match shape.0[..] {
+        [_, h, d] => Some((h.fixed()?, d.fixed()?)),
+        _ => None,
     }
 }

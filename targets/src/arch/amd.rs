@@ -1,0 +1,222 @@
+//! Rows of AMD GPUs.
+//!
+//! Layouts of matrix instructions: AMD's matrix instruction calculator, and the ISA guides of CDNA 2, 3, 4 and RDNA 3, 4,
+//! section "matrix arithmetic". Registers, waves and local memory: LLVM's `AMDGPUUsage` and `AMDGPUBaseInfo`, and the same
+//! guides. Peaks and bandwidths: the data sheets of the products named in the rows.
+use atomc_ir::DType::{BF16, F16, F32};
+use atomc_ir::arch::{
+    Arch, Chip, ComputeUnit, Fp8, Machine, MatrixLayout, Memory, Product, ProductShape, RowExchange, Simt,
+};
+
+const TRIPLE: &str = "amdgcn-amd-amdhsa";
+
+/// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16 rows side by side. A wave
+/// that loads a fragment reads one run of memory.
+const MEMORY: Memory =
+    Memory { row: 32, alias: usize::MAX, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
+
+const CDNA2_UNIT: ComputeUnit = ComputeUnit {
+    simds: 4,
+    lds: 64 << 10,
+    lds_group: 64 << 10,
+    vgprs: 512,
+    vgpr_granule: 8,
+    vgprs_wave: 512,
+    waves: 8,
+};
+
+const RDNA_UNIT: ComputeUnit = ComputeUnit {
+    simds: 2,
+    lds: 64 << 10,
+    lds_group: 64 << 10,
+    vgprs: 1536,
+    vgpr_granule: 24,
+    vgprs_wave: 256,
+    waves: 16,
+};
+
+const IN_ORDER: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+/// RDNA 3 spreads the rows of a result over the halves of a wave in turn.
+const EVEN_ODD: [u8; 16] = [0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15];
+
+const MFMA: MatrixLayout = MatrixLayout { depth: 8, results: 4, replicated: false, a_rows: IN_ORDER };
+
+const fn mfma(dtype: atomc_ir::DType, intrinsic: &'static str, elements: usize, integers: bool) -> Product {
+    Product { dtype, intrinsic, elements, shape: ProductShape::Mfma { integers } }
+}
+
+const fn wmma(dtype: atomc_ir::DType, intrinsic: &'static str, elements: usize, integers: bool) -> Product {
+    Product { dtype, intrinsic, elements, shape: ProductShape::Wmma { integers } }
+}
+
+const MFMA_F32: Product = mfma(F32, "llvm.amdgcn.mfma.f32.16x16x4f32", 1, false);
+
+const CDNA2: [Product; 3] = [
+    mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x16bf16.1k", 4, true),
+    mfma(F16, "llvm.amdgcn.mfma.f32.16x16x16f16", 4, false),
+    MFMA_F32,
+];
+
+const CDNA4: [Product; 3] = [
+    mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x32.bf16", 8, false),
+    mfma(F16, "llvm.amdgcn.mfma.f32.16x16x32.f16", 8, false),
+    MFMA_F32,
+];
+
+const RDNA3: [Product; 2] = [
+    wmma(BF16, "llvm.amdgcn.wmma.f32.16x16x16.bf16", 16, true),
+    wmma(F16, "llvm.amdgcn.wmma.f32.16x16x16.f16", 16, false),
+];
+
+const RDNA4: [Product; 2] = [
+    wmma(BF16, "llvm.amdgcn.wmma.f32.16x16x16.bf16", 8, true),
+    wmma(F16, "llvm.amdgcn.wmma.f32.16x16x16.f16", 8, false),
+];
+
+const GFX1250: [Product; 2] = [
+    Product {
+        dtype: BF16,
+        intrinsic: "llvm.amdgcn.wmma.f32.16x16x32.bf16",
+        elements: 16,
+        shape: ProductShape::WmmaReuse,
+    },
+    Product {
+        dtype: F16,
+        intrinsic: "llvm.amdgcn.wmma.f32.16x16x32.f16",
+        elements: 16,
+        shape: ProductShape::WmmaReuse,
+    },
+];
+
+const fn row(
+    name: &'static str,
+    features: &'static [&'static str],
+    source: &'static str,
+    attributes: &'static str,
+    simt: Simt,
+) -> Arch {
+    Arch {
+        name,
+        target: name,
+        source,
+        triple: TRIPLE,
+        cpu: name,
+        attributes,
+        features,
+        machine: Machine::Simt(simt),
+        memory: MEMORY,
+    }
+}
+
+pub const ROWS: [Arch; 6] = [
+    row(
+        "gfx90a",
+        &["gfx90a"],
+        "CDNA 2 ISA guide; AMD Instinct MI250X data sheet, one of its two dies",
+        "",
+        Simt {
+            wave: 64,
+            unit: CDNA2_UNIT,
+            chip: Chip { name: "MI250X, one die", units: 110, bandwidth: 1638.4, bf16: 191.5, fp8: 0.0, fp4: 0.0 },
+            matrix: MFMA,
+            products: &CDNA2,
+            fp8: Fp8::None,
+            packs_bf16: false,
+            direct_to_lds: 4,
+            rows_of_16: RowExchange::Crossbar,
+        },
+    ),
+    row(
+        "gfx942",
+        &["gfx942"],
+        "CDNA 3 ISA guide; AMD Instinct MI300X data sheet",
+        "",
+        Simt {
+            wave: 64,
+            unit: CDNA2_UNIT,
+            chip: Chip { name: "MI300X", units: 304, bandwidth: 5324.8, bf16: 1307.4, fp8: 2614.9, fp4: 0.0 },
+            matrix: MFMA,
+            products: &CDNA2,
+            fp8: Fp8::Fnuz,
+            packs_bf16: false,
+            direct_to_lds: 4,
+            rows_of_16: RowExchange::Crossbar,
+        },
+    ),
+    row(
+        "gfx950",
+        &["gfx950"],
+        "CDNA 4 ISA guide; AMD Instinct MI355X data sheet",
+        "",
+        Simt {
+            wave: 64,
+            unit: ComputeUnit { lds: 160 << 10, lds_group: 160 << 10, ..CDNA2_UNIT },
+            chip: Chip { name: "MI355X", units: 256, bandwidth: 8192.0, bf16: 2516.6, fp8: 5033.2, fp4: 10066.3 },
+            matrix: MFMA,
+            products: &CDNA4,
+            fp8: Fp8::Ocp,
+            packs_bf16: true,
+            direct_to_lds: 16,
+            rows_of_16: RowExchange::Swap,
+        },
+    ),
+    row(
+        "gfx1100",
+        &["gfx1100"],
+        "RDNA 3 ISA guide; AMD Radeon RX 7900 XTX specifications",
+        "+cumode,+real-true16",
+        Simt {
+            wave: 32,
+            unit: RDNA_UNIT,
+            chip: Chip { name: "RX 7900 XTX", units: 96, bandwidth: 960.0, bf16: 122.9, fp8: 0.0, fp4: 0.0 },
+            matrix: MatrixLayout { depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
+            products: &RDNA3,
+            fp8: Fp8::None,
+            packs_bf16: false,
+            direct_to_lds: 0,
+            rows_of_16: RowExchange::PermuteX16,
+        },
+    ),
+    row(
+        "gfx1201",
+        &["gfx1201"],
+        "RDNA 4 ISA guide; AMD Radeon RX 9070 XT specifications",
+        "+cumode,+real-true16",
+        Simt {
+            wave: 32,
+            unit: RDNA_UNIT,
+            chip: Chip { name: "RX 9070 XT", units: 64, bandwidth: 644.6, bf16: 194.6, fp8: 389.3, fp4: 0.0 },
+            matrix: MatrixLayout { depth: 8, results: 8, replicated: false, a_rows: IN_ORDER },
+            products: &RDNA4,
+            fp8: Fp8::Ocp,
+            packs_bf16: false,
+            direct_to_lds: 0,
+            rows_of_16: RowExchange::PermuteX16,
+        },
+    ),
+    row(
+        "gfx1250",
+        &["gfx1250"],
+        "LLVM 22: AMDGPUUsage and FeatureISAVersion12_50; the vendor has published neither a guide nor numbers by this name",
+        "+real-true16",
+        Simt {
+            wave: 32,
+            unit: ComputeUnit {
+                simds: 4,
+                lds: 320 << 10,
+                lds_group: 320 << 10,
+                vgprs: 1024,
+                vgpr_granule: 16,
+                vgprs_wave: 1024,
+                waves: 16,
+            },
+            chip: Chip { name: "not announced", units: 256, bandwidth: 0.0, bf16: 0.0, fp8: 0.0, fp4: 0.0 },
+            matrix: MatrixLayout { depth: 16, results: 8, replicated: false, a_rows: IN_ORDER },
+            products: &GFX1250,
+            fp8: Fp8::Ocp,
+            packs_bf16: true,
+            direct_to_lds: 16,
+            rows_of_16: RowExchange::PermuteX16,
+        },
+    ),
+];

@@ -1,0 +1,92 @@
+//! The target table: one row per architecture, every fact with its source.
+mod amd;
+mod host;
+
+use std::sync::LazyLock;
+
+use atomc_ir::Diagnostic;
+use atomc_ir::arch::Arch;
+
+/// Rows of one target stand together, best first.
+static ROWS: LazyLock<Vec<Arch>> = LazyLock::new(|| host::ROWS.into_iter().chain(amd::ROWS).collect());
+
+/// Every row.
+pub fn rows() -> &'static [Arch] {
+    &ROWS
+}
+
+/// The rows of a target, best first.
+pub fn variants(target: &str) -> Result<&'static [Arch], Diagnostic> {
+    let Some(first) = ROWS.iter().position(|a| a.target == target) else {
+        let mut known: Vec<&str> = ROWS.iter().map(|a| a.target).collect();
+        known.dedup();
+        return Err(Diagnostic::new("target::unknown", format!("unknown target `{target}`"))
+            .help(format!("known targets: {}", known.join(", "))));
+    };
+    let count = ROWS[first..].iter().take_while(|a| a.target == target).count();
+    Ok(&ROWS[first..first + count])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_target_stand_together_and_agree_on_memory() {
+        for row in rows() {
+            let variants = variants(row.target).unwrap();
+            assert_eq!(variants.iter().filter(|a| a.name == row.name).count(), 1);
+            assert!(variants.iter().all(|a| a.memory == row.memory && a.triple == row.triple));
+            assert_eq!(rows().iter().filter(|a| a.target == row.target).count(), variants.len());
+        }
+    }
+
+    #[test]
+    fn arithmetic_of_the_rows() {
+        for a in rows().iter().filter(|a| a.target == "host") {
+            let m = a.memory;
+            assert_eq!(m.panel * m.group_bytes, 64, "{}: a group of a panel is one cache line", a.name);
+            assert_eq!(m.row * 2 % 64, 0, "{}: bf16 rows begin at cache lines", a.name);
+            assert_eq!(m.block_tokens % m.panel, 0, "{}", a.name);
+            let lanes = a.cpu().vector.lanes;
+            assert!(lanes * 2 >= m.panel && m.panel % lanes == 0, "{}", a.name);
+            assert!(!a.source.is_empty() && !a.features.is_empty());
+        }
+    }
+
+    #[test]
+    fn arithmetic_of_the_gpu_rows() {
+        for a in rows().iter().filter(|a| a.target != "host") {
+            let (simt, m, name) = (a.simt(), a.memory, a.name);
+            assert_eq!((a.target, a.cpu, a.features), (name, name, &[name][..]), "a GPU runs the code of its own row");
+            assert_eq!(m.panel, 16, "{name}: a panel is one side of a matrix instruction");
+            assert_eq!(m.group_bytes, 16, "{name}: a lane loads 16 bytes at once");
+            let layout = simt.matrix;
+            let rows = layout.results * simt.wave / 16;
+            assert_eq!(rows, 16, "{name}: the lanes hold a whole result");
+            assert!(m.row.is_multiple_of(layout.span(simt.wave)), "{name}: padded rows are whole products");
+            assert!(m.block_tokens.is_multiple_of(32), "{name}");
+            let mut a_rows = layout.a_rows;
+            a_rows.sort();
+            assert_eq!(a_rows.to_vec(), (0..16).collect::<Vec<u8>>(), "{name}: every row is in one lane");
+            for p in simt.products {
+                assert!(layout.depth.is_multiple_of(p.elements), "{name}: a depth is whole instructions");
+            }
+            let unit = simt.unit;
+            assert!(
+                unit.vgprs_wave <= unit.vgprs && unit.lds_group <= unit.lds && unit.vgprs.is_multiple_of(unit.waves)
+            );
+            assert!(simt.chip.fp8 == 0.0 || simt.fp8 != atomc_ir::arch::Fp8::None, "{name}");
+            assert!(!a.source.is_empty() && simt.chip.units > 0);
+        }
+    }
+
+    #[test]
+    fn unknown_target_lists_the_known() {
+        let e = variants("gfx000").unwrap_err();
+        assert_eq!(
+            (e.message.as_str(), e.help.as_deref()),
+            ("unknown target `gfx000`", Some("known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250"))
+        );
+    }
+}

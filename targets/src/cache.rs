@@ -1,0 +1,159 @@
+//! The paged KV cache as kernels address it.
+use atomc_ir::{CacheType, Diagnostic, Graph, Op, Value};
+
+use crate::code::{Code, Int, Ptr, Vector};
+use crate::layout::{CacheLayout, cache_layout};
+use crate::row::{At, Col, Rows, unsupported};
+
+/// The fields of the step's batch structure, in the order of `atomc_artifact::abi::Batch`.
+#[derive(Clone, Copy)]
+pub struct Batch<'c> {
+    pub positions: Ptr<'c>,
+    pub sequences: Ptr<'c>,
+    pub tables: Ptr<'c>,
+    pub table_stride: Int<'c>,
+    pub tiles: Ptr<'c>,
+}
+
+impl<'c> Batch<'c> {
+    pub fn load(c: &Code<'c>, p: Ptr<'c>) -> Batch<'c> {
+        let field = |i: usize| c.at(p, c.int(8 * i));
+        Batch {
+            positions: c.load_ptr(field(0)),
+            sequences: c.load_ptr(field(1)),
+            tables: c.load_ptr(field(2)),
+            table_stride: c.load_i64(field(3)),
+            tiles: c.load_ptr(field(4)),
+        }
+    }
+
+    /// The block table of a token's sequence.
+    pub fn table(&self, c: &Code<'c>, token: Int<'c>) -> Ptr<'c> {
+        let sequence = c.load_index(self.sequences, token);
+        c.at(self.tables, c.mul(c.mul(sequence, self.table_stride), c.int(4)))
+    }
+}
+
+/// One layer's cache, and what the kernel writes into it.
+pub struct Cache<'c> {
+    pub ty: CacheType,
+    pub layout: CacheLayout,
+    pub k: Ptr<'c>,
+    pub v: Ptr<'c>,
+    pub batch: Batch<'c>,
+    /// The key and value operands of the write, if the kernel writes.
+    written: Option<(Value, Value)>,
+}
+
+/// Where one token's entry is.
+#[derive(Clone, Copy)]
+pub struct Slot<'c> {
+    block: Int<'c>,
+    offset: Int<'c>,
+}
+
+impl<'c> Cache<'c> {
+    pub fn new(
+        c: &Code<'c>,
+        graph: &Graph,
+        state: Value,
+        ty: CacheType,
+        (k, v): (Ptr<'c>, Ptr<'c>),
+        batch: Option<Batch<'c>>,
+    ) -> Result<Cache<'c>, Diagnostic> {
+        let batch = batch.ok_or_else(|| unsupported("a cache without a batch"))?;
+        let write = graph.users(state).into_iter().find(|(id, _)| matches!(graph.op(*id), Op::KvWrite {}));
+        let written = write.map(|(id, _)| {
+            let operands = graph.operands(id);
+            (operands[1], operands[2])
+        });
+        Ok(Cache { ty, layout: cache_layout(ty, c.arch), k, v, batch, written })
+    }
+
+    /// The block and the offset inside it of a token.
+    pub fn slot(&self, c: &Code<'c>, token: Int<'c>) -> Slot<'c> {
+        let position = c.load_index(self.batch.positions, token);
+        let block = c.load_index(self.batch.table(c, token), c.div(position, self.layout.block_tokens));
+        Slot { block, offset: c.rem(position, self.layout.block_tokens) }
+    }
+
+    /// Where a head of a block begins, in bytes; the same in K and V. Caches may be larger than 32 bits count.
+    pub fn head(&self, c: &Code<'c>, block: Int<'c>, head: Int<'c>) -> Int<'c> {
+        let l = &self.layout;
+        let wide = |n: usize| c.cx.i64_type().const_int(n as u64, false);
+        c.add(c.mul(c.to_i64(block), wide(l.k_block_bytes)), c.mul(c.to_i64(head), wide(l.head_bytes)))
+    }
+
+    /// Writes one head of a token's key and value, by one thread.
+    pub fn write(&self, rows: &Rows<'_, 'c>, row: Int<'c>, head: Int<'c>, slot: Slot<'c>) -> Result<(), Diagnostic> {
+        self.prepare(rows, row, head)?;
+        let cols = (0..self.ty.head_dim).step_by(rows.code.lanes());
+        cols.into_iter().try_for_each(|col| self.write_part(rows, row, head, slot, Col::Const(col)))
+    }
+
+    /// What must be computed of a row before parts of it can be written.
+    pub fn prepare(&self, rows: &Rows<'_, 'c>, row: Int<'c>, head: Int<'c>) -> Result<(), Diagnostic> {
+        let Some((key, value)) = self.written else { return Ok(()) };
+        rows.prepare(key, row, Some(head)).and_then(|()| rows.prepare(value, row, Some(head)))
+    }
+
+    /// Writes a vector of a head of a token's key and value.
+    pub fn write_part(
+        &self,
+        rows: &Rows<'_, 'c>,
+        row: Int<'c>,
+        head: Int<'c>,
+        slot: Slot<'c>,
+        col: Col<'c>,
+    ) -> Result<(), Diagnostic> {
+        let Some((key, value)) = self.written else { return Ok(()) };
+        let c = rows.code;
+        let first = self.head(c, slot.block, head);
+        for (v, is_key) in [(key, true), (value, false)] {
+            let lanes = rows.eval(v, At { row, head: Some(head), col })?;
+            let lanes = match col {
+                Col::Const(col) if self.ty.head_dim - col < c.lanes() => {
+                    c.choose(c.lanes_below(c.int(self.ty.head_dim - col)), lanes, c.zero())
+                }
+                _ => lanes,
+            };
+            let (narrow, col) = (c.narrow(lanes, self.ty.dtype), rows.column(col));
+            if is_key {
+                self.write_key(c, narrow, c.at(self.k, first), col, slot)
+            } else {
+                self.write_value(c, narrow, c.at(self.v, first), col, slot)
+            }
+        }
+        Ok(())
+    }
+
+    /// Groups of columns, a panel's width apart, or a part of one group.
+    fn write_key(&self, c: &Code<'c>, lanes: Vector<'c>, head: Ptr<'c>, col: Int<'c>, slot: Slot<'c>) {
+        let (m, size) = (c.arch.memory, self.ty.dtype.size());
+        let (group, bytes) = (m.group_bytes / size, c.lanes() * size);
+        let panel = c.mul(c.div(slot.offset, m.panel), c.int(m.panel * self.layout.dim * size));
+        let lane = c.mul(c.rem(slot.offset, m.panel), c.int(m.group_bytes));
+        let groups = c.mul(c.div(col, group), c.int(m.panel * m.group_bytes));
+        let inside = if bytes < m.group_bytes { c.mul(c.rem(col, group), c.int(size)) } else { c.int(0) };
+        let p = c.at(head, c.add(c.add(panel, lane), c.add(groups, inside)));
+        let part_bytes = bytes.min(m.group_bytes);
+        let part = c.bytes_type(part_bytes);
+        let parts = c.bitcast(lanes, c.ints(part, bytes / part_bytes)).into_vector_value();
+        for g in 0..bytes / part_bytes {
+            c.store(c.at(p, c.int(g * m.panel * m.group_bytes)), c.lane(parts, g), part_bytes.min(16) as u32);
+        }
+    }
+
+    /// Single elements, a group apart: the rows of one panel, of which a vector is a part.
+    fn write_value(&self, c: &Code<'c>, lanes: Vector<'c>, head: Ptr<'c>, col: Int<'c>, slot: Slot<'c>) {
+        let (l, size, panel) = (&self.layout, self.ty.dtype.size(), c.arch.memory.panel);
+        let group = c.mul(c.div(slot.offset, l.group), c.int(panel * l.group * size));
+        let inside = c.mul(c.rem(slot.offset, l.group), c.int(size));
+        let panels = c.mul(c.div(col, panel), c.int(panel * l.block_tokens * size));
+        let rows = c.mul(c.rem(col, panel), c.int(l.group * size));
+        let p = c.at(head, c.add(c.add(group, inside), c.add(panels, rows)));
+        for i in 0..c.lanes() {
+            c.store(c.at(p, c.int(i * l.group * size)), c.lane(lanes, i), size as u32);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Matrix instructions, whatever the chip has: fragments of operands as lanes hold them, and products of fragments.
+//!
+//! A fragment of A is 16 rows by [`Matrix::span`] columns of a weight, spread over a wave; one of B the same of a step's
+//! tokens, or of queries. Which columns a lane holds is the layout's business and the same for both, so their order never
+//! shows. A product adds 16 by 16 results, of which a lane holds `results` consecutive rows of one column: it knows one
+//! token and a few features of it.
+use atomc_ir::DType;
+use atomc_ir::arch::{MatrixLayout, Product, ProductShape};
+use inkwell::types::{BasicTypeEnum, VectorType};
+
+use crate::code::{Any, Code, Int, Ptr, Vector};
+
+/// What one lane holds of an operand: runs of 16 bytes, as `<4 x i32>`.
+pub type Fragment<'c> = Vec<Vector<'c>>;
+
+/// Bytes of a run.
+pub const RUN: usize = 16;
+
+/// The matrix unit for one type of element.
+pub struct Matrix<'a, 'c> {
+    pub c: &'a Code<'c>,
+    pub dtype: DType,
+    pub layout: MatrixLayout,
+    product: Option<Product>,
+    wave: usize,
+}
+
+/// Who a lane is in a fragment.
+#[derive(Clone, Copy)]
+pub struct Place<'c> {
+    /// The row of A, and the column of the result and of B^T, that the lane holds.
+    pub row: Int<'c>,
+    pub column: Int<'c>,
+    /// Which part of a fragment's columns it holds, and which rows of a result.
+    pub part: Int<'c>,
+    pub results: Int<'c>,
+}
+
+impl<'a, 'c> Matrix<'a, 'c> {
+    pub fn new(c: &'a Code<'c>, dtype: DType) -> Matrix<'a, 'c> {
+        let simt = c.arch.simt();
+        let product = simt.products.iter().copied().find(|p| p.dtype == dtype);
+        Matrix { c, dtype, layout: simt.matrix, product, wave: simt.wave }
+    }
+
+    /// Columns that one product contracts.
+    pub fn span(&self) -> usize {
+        self.layout.span(self.wave)
+    }
+
+    /// Elements in 16 bytes.
+    pub fn run(&self) -> usize {
+        RUN / self.dtype.size()
+    }
+
+    /// Runs of one lane's fragment.
+    pub fn runs(&self) -> usize {
+        self.layout.depth / self.run()
+    }
+
+    /// Bytes from one fragment of a panel to the next.
+    pub fn panel_step(&self) -> usize {
+        self.span() / self.run() * 16 * RUN
+    }
+
+    pub fn place(&self) -> Place<'c> {
+        let (c, lane) = (self.c, self.c.lane_index());
+        let (column, half) = (c.rem(lane, 16), c.div(lane, 16));
+        let in_order = self.layout.a_rows.iter().enumerate().all(|(i, &row)| i == row as usize);
+        // Rows out of order are 0, 8, 1, 9, …: the low bit becomes the high one.
+        let row = if in_order { column } else { c.add(c.mul(c.rem(column, 2), c.int(8)), c.div(column, 2)) };
+        let part = if self.layout.replicated { c.int(0) } else { half };
+        Place { row, column, part, results: c.mul(half, c.int(self.layout.results)) }
+    }
+
+    /// Where in a panel's fragment a lane's first run lies, in bytes, for a row of the panel.
+    pub fn in_panel(&self, place: Place<'c>, row: Int<'c>) -> Int<'c> {
+        let c = self.c;
+        c.add(c.mul(place.part, c.int(self.runs() * 16 * RUN)), c.mul(row, c.int(RUN)))
+    }
+
+    /// Loads a lane's fragment from a panel: its runs are 16 rows apart.
+    pub fn load_panel(&self, p: Ptr<'c>) -> Fragment<'c> {
+        self.load_runs(p, 16 * RUN)
+    }
+
+    /// Loads a lane's fragment from a row of memory, where its runs lie one after the other.
+    pub fn load_row(&self, p: Ptr<'c>) -> Fragment<'c> {
+        self.load_runs(p, RUN)
+    }
+
+    pub fn load_runs(&self, p: Ptr<'c>, apart: usize) -> Fragment<'c> {
+        (0..self.runs()).map(|i| self.load_run(self.c.at(p, self.c.int(i * apart)))).collect()
+    }
+
+    pub fn load_run(&self, p: Ptr<'c>) -> Vector<'c> {
+        self.c.load_vector(self.c.cx.i32_type(), 4, p, RUN)
+    }
+
+    /// f32 numbers, as many as a lane holds of a fragment, rounded to the type of elements.
+    pub fn fragment_of(&self, values: &[Vector<'c>]) -> Fragment<'c> {
+        let c = self.c;
+        let lanes = c.lanes();
+        let all = c.join(values);
+        let count = all.get_type().get_size() as usize;
+        c.set_lanes(count);
+        let bits = c.narrow(all, self.dtype);
+        c.set_lanes(lanes);
+        let words = c.bitcast(bits, c.cx.i32_type().vec_type((count * self.dtype.size() / 4) as u32));
+        let words = words.into_vector_value();
+        (0..count * self.dtype.size() / RUN).map(|i| c.part(words, 4 * i, 4)).collect()
+    }
+
+    /// Results that are all zero.
+    pub fn zero(&self) -> Vector<'c> {
+        self.c.cx.f32_type().vec_type(self.layout.results as u32).const_zero()
+    }
+
+    /// `sums + a * b`.
+    pub fn product(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
+        match self.product {
+            Some(product) => self.instructions(product, a, b, sums),
+            None => self.in_parts(a, b, sums),
+        }
+    }
+
+    fn instructions(&self, p: Product, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
+        let words = p.elements * p.dtype.size() / 4;
+        let (a, b) = (self.c.join(a), self.c.join(b));
+        (0..self.layout.depth / p.elements).fold(sums, |sums, i| {
+            let part = |v: Vector<'c>| self.operand(p, self.c.part(v, i * words, words));
+            self.instruction(p, part(a), part(b), sums)
+        })
+    }
+
+    /// Words as the intrinsic wants its elements.
+    fn operand(&self, p: Product, words: Vector<'c>) -> Any<'c> {
+        let (c, n) = (self.c, p.elements as u32);
+        let integers = match p.shape {
+            ProductShape::Mfma { integers } | ProductShape::Wmma { integers } => integers,
+            ProductShape::WmmaReuse => false,
+        };
+        let ty: BasicTypeEnum = match p.dtype {
+            DType::F32 if n == 1 => c.cx.f32_type().into(),
+            DType::F32 => c.cx.f32_type().vec_type(n).into(),
+            DType::F16 => c.cx.f16_type().vec_type(n).into(),
+            DType::BF16 if integers => c.cx.i16_type().vec_type(n).into(),
+            DType::BF16 => self.bfloat(n).into(),
+            DType::I32 => panic!("no floats in i32"),
+        };
+        c.bitcast(words, ty)
+    }
+
+    fn bfloat(&self, n: u32) -> VectorType<'c> {
+        self.c.cx.bf16_type().vec_type(n)
+    }
+
+    fn instruction(&self, p: Product, a: Any<'c>, b: Any<'c>, sums: Vector<'c>) -> Vector<'c> {
+        let c = self.c;
+        let (zero, no) = (c.cx.i32_type().const_zero().into(), c.cx.bool_type().const_zero().into());
+        let made = match p.shape {
+            ProductShape::Mfma { .. } => c.call(p.intrinsic, &[], &[a.into(), b.into(), sums.into(), zero, zero, zero]),
+            ProductShape::Wmma { .. } => {
+                c.call(p.intrinsic, &[sums.get_type().into(), a.get_type()], &[a.into(), b.into(), sums.into()])
+            }
+            ProductShape::WmmaReuse => {
+                let plain = c.cx.i16_type().const_zero().into();
+                let args = [no, a.into(), no, b.into(), plain, sums.into(), no, no];
+                c.call(p.intrinsic, &[sums.get_type().into(), a.get_type()], &args)
+            }
+        };
+        made.into_vector_value()
+    }
+
+    /// f32 products where the machine has none: each number is the sum of three bf16, exactly, and of the nine products the
+    /// three smallest, below 2^-24 of the largest, are left out. An infinity becomes a NaN.
+    fn in_parts(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
+        let bf16 = Matrix::new(self.c, DType::BF16);
+        let (a, b) = (self.thirds(a), self.thirds(b));
+        [(0, 2), (2, 0), (1, 1), (0, 1), (1, 0), (0, 0)]
+            .iter()
+            .fold(sums, |sums, &(i, j)| bf16.product(&a[i], &b[j], sums))
+    }
+
+    /// The upper 8, middle 8 and lower 8 bits of f32 numbers, each as a fragment of bf16.
+    fn thirds(&self, x: &Fragment<'c>) -> [Fragment<'c>; 3] {
+        let c = self.c;
+        let words = c.join(x);
+        let n = words.get_type().get_size();
+        let (floats, ints) = (c.cx.f32_type().vec_type(n), c.cx.i32_type().vec_type(n));
+        let k = |bits: u64| VectorType::const_vector(&vec![c.cx.i32_type().const_int(bits, false); n as usize]);
+        let mut rest = c.bitcast(words, floats).into_vector_value();
+        [0; 3].map(|_| {
+            let bits = c.bitcast(rest, ints).into_vector_value();
+            let high = c.b.build_and(bits, k(0xffff_0000), "").expect("integers");
+            rest = c.fsub(rest, c.bitcast(high, floats).into_vector_value());
+            let halves = c.b.build_right_shift(high, k(16), false, "").expect("integers");
+            let halves = c.b.build_int_truncate(halves, c.cx.i16_type().vec_type(n), "").expect("integers");
+            let packed = c.bitcast(halves, c.cx.i32_type().vec_type(n / 2)).into_vector_value();
+            (0..n as usize / 8).map(|i| c.part(packed, 4 * i, 4)).collect()
+        })
+    }
+}

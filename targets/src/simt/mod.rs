@@ -1,0 +1,70 @@
+//! Kernels for GPUs, one module a schedule family, written once over work-groups of waves of lanes.
+//!
+//! Contractions and attention compute with the weight, or the cache, as the left operand: 16 rows of it by 16 tokens. So a
+//! lane holds results of one token only, a softmax or a norm stays inside a lane but for the last steps, and the packed
+//! layouts are read as the lanes of a matrix instruction want them, 16 bytes a lane and one run of memory a wave.
+mod fragment;
+mod machine;
+mod rows;
+
+use atomc_ir::{Arch, Diagnostic, Family, Graph, Type};
+use inkwell::context::Context;
+use inkwell::module::Module;
+
+use crate::code::{Code, Int};
+use crate::kernel::Kernel;
+use crate::{KernelInfo, KernelSpec};
+
+/// Where a kernel is made.
+pub struct Setup<'c> {
+    cx: &'c Context,
+    arch: &'c Arch,
+}
+
+impl<'c> Setup<'c> {
+    /// The kernel of a specification, without code.
+    fn open(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
+        machine::open(self.cx, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
+    }
+}
+
+/// The kernel as a module with one function of that name.
+pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+    let setup = Setup { cx, arch };
+    let made = match spec.family {
+        Family::Rows => rows::emit(&setup, spec),
+        family => Err(crate::row::unsupported(format!("family {}", family.name()))),
+    };
+    let (code, info) = made.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
+    Ok((code.finish(), info))
+}
+
+/// Pointers of a body: operands, then results. The step and the workspace follow.
+fn arguments(body: &Graph) -> usize {
+    let operands = body.inputs().into_iter().map(|v| if body.ty(v).as_cache().is_some() { 2 } else { 1 });
+    let results = body.outputs().iter().filter(|&&v| matches!(body.ty(v), Type::Tensor(_)));
+    operands.sum::<usize>() + results.count()
+}
+
+fn kernel<'a, 'c>(c: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a, 'c>, Diagnostic> {
+    Kernel::new(c, spec, |i| c.argument(i))
+}
+
+/// Tokens, or rows, that the step has.
+fn step_size<'c>(c: &Code<'c>, spec: &KernelSpec, by_rows: bool) -> Int<'c> {
+    let field = c.at(c.argument(arguments(spec.body)), c.int(if by_rows { 8 } else { 0 }));
+    c.load_fixed(c.cx.i32_type(), field, 8).into_int_value()
+}
+
+/// `body` in work-groups whose row the step has.
+fn when_in_step<'c>(
+    c: &Code<'c>,
+    spec: &KernelSpec,
+    kernel: &Kernel<'_, 'c>,
+    row: Int<'c>,
+    body: impl FnOnce() -> Result<(), Diagnostic>,
+) -> Result<(), Diagnostic> {
+    let mut result = Ok(());
+    c.when(c.less(row, step_size(c, spec, kernel.by_rows)), || result = body());
+    result
+}
