@@ -36,6 +36,10 @@ pub struct Mode {
     pub fp16_ovfl: bool,
 }
 
+/// What registers hold that nobody wrote: a signalling NaN, an address that is mapped nowhere.
+const VECTOR_POISON: u32 = 0x7fa5_a5a5;
+const SCALAR_POISON: u32 = 0xa5a5_a5a5;
+
 /// One wave.
 pub struct Wave {
     pub isa: &'static Isa,
@@ -63,8 +67,8 @@ impl Wave {
         let rows = if isa.agprs { usize::from(AGPR) * 2 } else { usize::from(isa.vgprs) };
         let mut wave = Wave {
             isa,
-            vgpr: vec![[0x7fa5_a5a5; LANES]; rows].into_boxed_slice(),
-            sgpr: [0xa5a5_a5a5; 128],
+            vgpr: vec![[VECTOR_POISON; LANES]; rows].into_boxed_slice(),
+            sgpr: [SCALAR_POISON; 128],
             scc: false,
             mode,
             written: vec![0; rows].into_boxed_slice(),
@@ -77,6 +81,21 @@ impl Wave {
         wave.scalar_written |= 1 << scalar::NULL;
         wave.set_exec(isa.all_lanes());
         wave
+    }
+
+    /// Makes it another wave: the rows that were in use hold poison again.
+    pub fn reset(&mut self, rows: &[u64; 8]) {
+        for row in (0..self.vgpr.len()).filter(|r| rows[r / 64] >> (r % 64) & 1 != 0) {
+            self.vgpr[row] = [VECTOR_POISON; LANES];
+            self.written[row] = 0;
+        }
+        // Work-item ids are there even if no instruction reads them.
+        self.written[0] = 0;
+        self.sgpr = [SCALAR_POISON; 128];
+        self.sgpr[usize::from(scalar::NULL)] = 0;
+        self.scalar_written = 1 << scalar::NULL;
+        (self.scc, self.scc_written) = (false, false);
+        self.set_exec(self.isa.all_lanes());
     }
 
     /// The lanes that vector instructions act on.
