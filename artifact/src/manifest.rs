@@ -194,7 +194,7 @@ pub struct Kernel {
 }
 
 /// What a kernel takes of a GPU, as its code object states or as its instructions show.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resources {
     /// Registers of a work-item: vector and accumulation; and of a wave: scalar.
