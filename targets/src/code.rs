@@ -5,7 +5,6 @@ use std::cell::Cell;
 
 use atomc_ir::arch::Machine;
 use atomc_ir::{Arch, DType};
-use inkwell::basic_block::BasicBlock;
 use inkwell::builder::Builder;
 use inkwell::context::Context;
 use inkwell::intrinsics::Intrinsic;
@@ -441,8 +440,7 @@ impl<'c> Code<'c> {
         self.b.build_call(f, args, "").expect(BUILT).try_as_basic_value().basic()
     }
 
-    /// `for i in (begin..end).step_by(step)`, with values carried from turn to turn. The condition stands before the loop and
-    /// at its end, so that what is carried keeps its registers.
+    /// `for i in (begin..end).step_by(step)`, with values carried from turn to turn.
     pub fn for_each(
         &self,
         (begin, end, step): (Int<'c>, Int<'c>, usize),
@@ -450,35 +448,28 @@ impl<'c> Code<'c> {
         body: impl FnOnce(Int<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
     ) -> Vec<Any<'c>> {
         let before = self.b.get_insert_block().expect("open");
-        let [inside, after] = [0; 2].map(|_| self.cx.append_basic_block(self.function, ""));
-        self.b.build_conditional_branch(self.less(begin, end), inside, after).expect(BUILT);
-        self.b.position_at_end(inside);
+        let [head, inside, after] = [0; 3].map(|_| self.cx.append_basic_block(self.function, ""));
+        self.b.build_unconditional_branch(head).expect(BUILT);
+        self.b.position_at_end(head);
         let i = self.b.build_phi(self.index, "").expect(BUILT);
-        let phis = self.phis(carried, before);
+        let phis: Vec<PhiValue> = carried.iter().map(|v| self.b.build_phi(v.get_type(), "").expect(BUILT)).collect();
         i.add_incoming(&[(&begin, before)]);
-        let at = i.as_basic_value().into_int_value();
-        let next = body(at, &phis.iter().map(|p| p.as_basic_value()).collect::<Vec<_>>());
-        let following = self.add(at, self.int(step));
-        let last = self.b.get_insert_block().expect("open");
-        self.b.build_conditional_branch(self.less(following, end), inside, after).expect(BUILT);
-        i.add_incoming(&[(&following, last)]);
-        self.b.position_at_end(after);
-        let made = self.phis(carried, before);
-        for ((phi, made), v) in phis.iter().zip(&made).zip(&next) {
-            phi.add_incoming(&[(v, last)]);
-            made.add_incoming(&[(v, last)]);
+        for (phi, v) in phis.iter().zip(carried) {
+            phi.add_incoming(&[(v, before)]);
         }
-        made.iter().map(|p| p.as_basic_value()).collect()
-    }
-
-    /// Values that come from a block, and from others yet to be named.
-    fn phis(&self, values: &[Any<'c>], from: BasicBlock<'c>) -> Vec<PhiValue<'c>> {
-        let phi = |v: &Any<'c>| {
-            let phi = self.b.build_phi(v.get_type(), "").expect(BUILT);
-            phi.add_incoming(&[(v, from)]);
-            phi
-        };
-        values.iter().map(phi).collect()
+        let at = i.as_basic_value().into_int_value();
+        self.b.build_conditional_branch(self.less(at, end), inside, after).expect(BUILT);
+        self.b.position_at_end(inside);
+        let values: Vec<Any> = phis.iter().map(|p| p.as_basic_value()).collect();
+        let next = body(at, &values);
+        let last = self.b.get_insert_block().expect("open");
+        i.add_incoming(&[(&self.add(at, self.int(step)), last)]);
+        for (phi, v) in phis.iter().zip(&next) {
+            phi.add_incoming(&[(v, last)]);
+        }
+        self.b.build_unconditional_branch(head).expect(BUILT);
+        self.b.position_at_end(after);
+        values
     }
 
     /// A loop that carries nothing.
