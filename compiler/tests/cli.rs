@@ -108,6 +108,9 @@ fn a_model_goes_through_every_verb() {
     assert!(about["targets"][0]["variants"].as_array().is_some_and(|v| !v.is_empty()));
     assert!(bench.succeed(&["inspect", "m.atomc", "--kernels"]).contains(about["key"].as_str().expect("a key")));
 
+    let devices = read(&bench.succeed(&["devices", "--json"]));
+    assert!(devices["host"]["threads"].as_u64().is_some_and(|n| n > 0) && devices["hip"]["devices"].is_array());
+
     bench.write("ids.json", "[[1, 2, 3, 4, 5], [6]]");
     let logits = |out: &str, chunk: &str| {
         let output = bench.path(out);
@@ -224,8 +227,8 @@ fn wrong_tokens_and_devices() {
       help: Choose smaller --prompt and --steps.
     ");
     insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc", "--random-weights", "--device", "host:gfx942"]), @"error[device]: the artifact has no variant `gfx942` for the host; it has: x86-64-v4-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3");
-    insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc", "--random-weights", "--device", "hip:0"]), @"
-    error: invalid value 'hip:0' for '--device <DEVICE>': unknown device `hip:0`; this build has: host, host:<variant>
+    insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc", "--random-weights", "--device", "cuda:0"]), @"
+    error: invalid value 'cuda:0' for '--device <DEVICE>': unknown device `cuda:0`; this build has: host, host:<variant>, hip, hip:<number>
 
     For more information, try '--help'.
     ");

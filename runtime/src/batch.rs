@@ -13,7 +13,7 @@ const INT: usize = size_of::<i32>();
 
 /// The inputs of a step. Entries beyond its tokens are zero: a token, position, row and sequence that exist.
 #[derive(Debug)]
-pub(crate) struct Inputs {
+pub struct Inputs {
     block: Buffer,
     /// Where kernels find the block, if it is not here.
     device: Option<DeviceBuffer>,
@@ -22,9 +22,9 @@ pub(crate) struct Inputs {
     used: Counts,
 }
 
-/// What a step has.
+/// What a step has so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
+pub struct Counts {
     pub tokens: usize,
     pub rows: usize,
     pub tiles: usize,

@@ -4,11 +4,13 @@ pub(crate) mod apart;
 mod code;
 mod cpu;
 mod error;
+pub mod hip;
 mod host;
 mod launch;
 mod memory;
 
 pub use error::DeviceError;
+pub use hip::Hip;
 pub use host::Host;
 pub use launch::{Launches, StepSize};
 pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory};
@@ -67,10 +69,12 @@ pub struct StepInputs<'a> {
 pub enum DeviceChoice {
     /// The processor of this machine: the best variant that it can run, or the one named.
     Host { variant: Option<String> },
+    /// An AMD GPU by HIP's number.
+    Hip { ordinal: usize },
 }
 
 /// What a device can be named.
-pub const DEVICES: &[&str] = &["host", "host:<variant>"];
+pub const DEVICES: &[&str] = &["host", "host:<variant>", "hip", "hip:<number>"];
 
 impl Default for DeviceChoice {
     fn default() -> DeviceChoice {
@@ -87,6 +91,10 @@ impl std::str::FromStr for DeviceChoice {
             Some(("host", variant)) if !variant.is_empty() => {
                 Ok(DeviceChoice::Host { variant: Some(variant.to_owned()) })
             }
+            None if text == "hip" => Ok(DeviceChoice::Hip { ordinal: 0 }),
+            Some(("hip", number)) if number.parse::<usize>().is_ok() => {
+                Ok(DeviceChoice::Hip { ordinal: number.parse().unwrap_or_default() })
+            }
             _ => Err(DeviceError::UnknownDevice { given: text.to_owned(), have: DEVICES }),
         }
     }
@@ -98,6 +106,7 @@ impl DeviceChoice {
         let target = &artifact.manifest().targets[self.target(artifact.manifest())?];
         match self {
             DeviceChoice::Host { variant } => Ok(Box::new(Host::open(artifact, target, variant.as_deref(), threads)?)),
+            DeviceChoice::Hip { ordinal } => Ok(Box::new(Hip::open(artifact, target, *ordinal, threads)?)),
         }
     }
 
@@ -105,6 +114,7 @@ impl DeviceChoice {
     pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
         match self {
             DeviceChoice::Host { .. } => target(manifest, "host"),
+            DeviceChoice::Hip { ordinal } => target(manifest, &hip::device(*ordinal)?.arch),
         }
     }
 }
@@ -125,9 +135,14 @@ mod tests {
         assert_eq!("host".parse::<DeviceChoice>().unwrap(), DeviceChoice::default());
         let named = DeviceChoice::Host { variant: Some("x86-64-v3".into()) };
         assert_eq!("host:x86-64-v3".parse::<DeviceChoice>().unwrap(), named);
-        for wrong in ["", "host:", "hip:0", "hosts", "gpu"] {
+        assert_eq!("hip".parse::<DeviceChoice>().unwrap(), DeviceChoice::Hip { ordinal: 0 });
+        assert_eq!("hip:1".parse::<DeviceChoice>().unwrap(), DeviceChoice::Hip { ordinal: 1 });
+        for wrong in ["", "host:", "hip:", "hip:x", "hip:-1", "hosts", "gpu"] {
             let message = wrong.parse::<DeviceChoice>().unwrap_err().to_string();
-            assert_eq!(message, format!("unknown device `{wrong}`; this build has: host, host:<variant>"));
+            assert_eq!(
+                message,
+                format!("unknown device `{wrong}`; this build has: host, host:<variant>, hip, hip:<number>")
+            );
         }
     }
 }

@@ -209,6 +209,11 @@ impl Engine {
         self.device.name()
     }
 
+    /// Whether the device computes in the host's memory.
+    pub fn is_host(&self) -> bool {
+        self.memory.arena.host_view().is_some()
+    }
+
     /// The engine's threads, for other work between steps.
     pub fn pool(&mut self) -> &mut Pool {
         self.device.pool()
@@ -250,7 +255,7 @@ impl Engine {
             let end = self.fill(plan, requests, at)?;
             self.run(plan)?;
             let place = self.plans()[plan].logits;
-            match at == Cursor::default() && end.request == requests.len() && self.memory.arena.host_view().is_some() {
+            match at == Cursor::default() && end.request == requests.len() && self.is_host() {
                 true => self.output.place = Some(place),
                 false => self.gather(place)?,
             }

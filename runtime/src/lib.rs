@@ -20,7 +20,7 @@
 compile_error!("artifacts and checkpoints are little-endian, and so must the host be");
 
 pub mod bandwidth;
-mod batch;
+pub mod batch;
 pub mod capi;
 pub mod checkpoint;
 pub mod device;
@@ -30,6 +30,7 @@ pub mod generate;
 pub mod kv;
 pub mod memory;
 pub mod pool;
+pub mod probe;
 pub mod sample;
 #[cfg(test)]
 mod toy;

@@ -3,18 +3,27 @@ use std::io;
 use std::ptr::NonNull;
 
 /// Kernels may read this far past the end of a buffer.
-const SLACK: usize = 256;
+pub(crate) const SLACK: usize = 256;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory that keeps its address: at least 64-byte aligned, on huge pages where it is large enough to gain from
 /// them, with readable slack behind its end. Pages that are never touched cost nothing.
-#[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
-    /// What was mapped: from here on, this many bytes.
-    map: (NonNull<u8>, usize),
+    origin: Origin,
 }
+
+/// Whom the memory goes back to.
+enum Origin {
+    /// The system: what was mapped, from here on this many bytes.
+    Map(NonNull<u8>, usize),
+    /// Another allocator.
+    Foreign(Release),
+}
+
+/// Frees memory, of which it is given the start.
+type Release = Box<dyn FnMut(NonNull<u8>) + Send>;
 
 // SAFETY: a buffer owns its mapping as a `Box<[u8]>` owns its memory; shared references only read.
 unsafe impl Send for Buffer {}
@@ -34,7 +43,15 @@ impl Buffer {
             // SAFETY: the range lies in the mapping. The call is advice: where it fails, small pages serve.
             unsafe { libc::madvise(start.as_ptr().cast(), len + SLACK, libc::MADV_HUGEPAGE) };
         }
-        Ok(Buffer { start, len, map: (base, mapped) })
+        Ok(Buffer { start, len, origin: Origin::Map(base, mapped) })
+    }
+
+    /// Memory of another allocator.
+    ///
+    /// # Safety
+    /// It is zeroed, aligned to 64 bytes, has the slack behind its `len` bytes, and nobody else uses it until it is released.
+    pub(crate) unsafe fn foreign(start: NonNull<u8>, len: usize, release: Release) -> Buffer {
+        Buffer { start, len, origin: Origin::Foreign(release) }
     }
 
     pub fn len(&self) -> usize {
@@ -61,10 +78,19 @@ impl Buffer {
     }
 }
 
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes at {:p})", self.len, self.start)
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `map_zeroed` gave, unmapped once.
-        unsafe { libc::munmap(self.map.0.as_ptr().cast(), self.map.1) };
+        match &mut self.origin {
+            // SAFETY: exactly the range that `map_zeroed` gave, unmapped once.
+            Origin::Map(base, bytes) => _ = unsafe { libc::munmap(base.as_ptr().cast(), *bytes) },
+            Origin::Foreign(release) => release(self.start),
+        }
     }
 }
 

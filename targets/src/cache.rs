@@ -22,7 +22,7 @@ impl<'c> Batch<'c> {
             positions: c.load_ptr(field(0)),
             sequences: c.load_ptr(field(1)),
             tables: c.load_ptr(field(2)),
-            table_stride: c.load_i64(field(3)),
+            table_stride: c.load_fixed(c.index, field(3), 8).into_int_value(),
             tiles: c.load_ptr(field(4)),
         }
     }

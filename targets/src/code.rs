@@ -232,13 +232,32 @@ impl<'c> Code<'c> {
         self.b.build_float_mul(a, b, "").expect(BUILT)
     }
 
+    /// On GPUs, for f32, within 1.5 units in the last place.
     pub fn fdiv(&self, a: Vector<'c>, b: Vector<'c>) -> Vector<'c> {
-        self.b.build_float_div(a, b, "").expect(BUILT)
+        let short = b.get_type() == self.f32s();
+        match self.arch.machine {
+            Machine::Simt(_) if short => self.fmul(a, self.reciprocal(b)),
+            _ => self.b.build_float_div(a, b, "").expect(BUILT),
+        }
     }
 
     /// `a * b + c`, rounded once.
     pub fn fma(&self, a: Vector<'c>, b: Vector<'c>, c: Vector<'c>) -> Vector<'c> {
         self.call("llvm.fma", &[a.get_type().into()], &[a.into(), b.into(), c.into()]).into_vector_value()
+    }
+
+    /// `1 / sqrt(sum / count + eps)`.
+    pub fn inverse_root(&self, sum: FloatValue<'c>, count: usize, eps: f64) -> FloatValue<'c> {
+        let ty = &[self.cx.f32_type().into()];
+        if let Machine::Simt(_) = self.arch.machine {
+            let mean = self.b.build_float_mul(sum, self.number(1.0 / count as f64), "").expect(BUILT);
+            let mean = self.b.build_float_add(mean, self.number(eps), "").expect(BUILT);
+            return self.call("llvm.amdgcn.rsq", ty, &[mean.into()]).into_float_value();
+        }
+        let mean = self.b.build_float_div(sum, self.number(count as f64), "").expect(BUILT);
+        let mean = self.b.build_float_add(mean, self.number(eps), "").expect(BUILT);
+        let root = self.call("llvm.sqrt", ty, &[mean.into()]).into_float_value();
+        self.b.build_float_div(self.number(1.0), root, "").expect(BUILT)
     }
 
     pub fn fmax(&self, a: Vector<'c>, b: Vector<'c>) -> Vector<'c> {
@@ -349,18 +368,31 @@ impl<'c> Code<'c> {
         }
     }
 
-    /// Round to nearest even; a NaN stays one.
+    /// Round to nearest even. A NaN stays one: on GPUs because its lowest bits, which are those of a wider payload, are clear in
+    /// every NaN that arithmetic on short types makes.
     fn narrow_bf16(&self, v: Vector<'c>) -> Vector<'c> {
         let (i16, i32) = (self.cx.i16_type(), self.cx.i32_type());
+        if let Machine::Simt(simt) = &self.arch.machine
+            && simt.packs_bf16
+        {
+            let short = self.cx.bf16_type().vec_type(self.lanes() as u32);
+            let v = self.b.build_float_trunc(v, short, "").expect(BUILT);
+            return self.bitcast(v, self.ints(i16, self.lanes())).into_vector_value();
+        }
         let wide = self.ints(i32, self.lanes());
         let k = |n: u64| self.splat(i32.const_int(n, false));
         let bits = self.bitcast(v, wide).into_vector_value();
         let odd =
             self.b.build_and(self.b.build_right_shift(bits, k(16), false, "").expect(BUILT), k(1), "").expect(BUILT);
         let up = self.b.build_int_add(self.b.build_int_add(bits, k(0x7fff), "").expect(BUILT), odd, "").expect(BUILT);
-        let nan = self.b.build_float_compare(FloatPredicate::UNO, v, v, "").expect(BUILT);
-        let quiet = self.b.build_or(bits, k(0x40_0000), "").expect(BUILT);
-        let up = self.choose(nan, quiet, up);
+        let up = match self.arch.machine {
+            Machine::Simt(_) => up,
+            Machine::Cpu(_) => {
+                let nan = self.b.build_float_compare(FloatPredicate::UNO, v, v, "").expect(BUILT);
+                let quiet = self.b.build_or(bits, k(0x40_0000), "").expect(BUILT);
+                self.choose(nan, quiet, up)
+            }
+        };
         let high = self.b.build_right_shift(up, k(16), false, "").expect(BUILT);
         self.b.build_int_truncate(high, self.ints(i16, self.lanes()), "").expect(BUILT)
     }

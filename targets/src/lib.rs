@@ -5,6 +5,7 @@
 pub mod arch;
 mod cache;
 mod code;
+mod contraction;
 mod disasm;
 mod host;
 mod kernel;

@@ -1,5 +1,6 @@
 //! Functions that processors lack, as code: exponential, error function, sine and cosine, logarithm.
 use atomc_ir::Scalar;
+use atomc_ir::arch::Machine;
 use inkwell::FloatPredicate;
 use inkwell::types::VectorType;
 use inkwell::values::VectorValue;
@@ -58,6 +59,9 @@ const ROUND: f64 = 12582912.0;
 
 /// Within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN stays.
 pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
+    if let Machine::Simt(_) = code.arch.machine {
+        return exp_by_two(code, x);
+    }
     let lit = |v| code.lit(v);
     let low = compare(code, FloatPredicate::OLT, x, lit(-87.33654));
     let high = compare(code, FloatPredicate::OGT, x, lit(88.72283));
@@ -74,6 +78,19 @@ pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     let y = scale_by_power(code, p, shifted);
     let y = code.choose(low, code.zero(), y);
     code.choose(high, code.lit(f64::INFINITY), y)
+}
+
+/// The exponential by the machine's power of two. What rounding the product loses would grow with it, so it is put back.
+fn exp_by_two<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
+    const LOW: f64 = std::f64::consts::LOG2_E - (std::f64::consts::LOG2_E as f32) as f64;
+    let lit = |v| code.lit(v);
+    let high = code.fmul(x, lit(std::f64::consts::LOG2_E));
+    let low = code.fma(x, lit(std::f64::consts::LOG2_E), code.fsub(lit(-0.0), high));
+    let low = code.fma(x, lit(LOW), low);
+    let y = code.exp2(high);
+    let corrected = code.fma(y, code.fmul(low, lit(std::f64::consts::LN_2)), y);
+    // Where the power is infinite there is nothing to put back.
+    code.choose(compare(code, FloatPredicate::OLT, y, lit(f64::INFINITY)), corrected, y)
 }
 
 /// `p * 2^n` for n from -126 to 128, which `shifted` has in its low bits; in two factors, so that 2^128 does not overflow too

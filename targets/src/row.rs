@@ -336,10 +336,7 @@ impl<'a, 'c> Rows<'a, 'c> {
                 c.group_sum(c.sum(self.share(x, n, row, head, (index, size))?), size, exchange)
             }
         };
-        let mean = c.b.build_float_div(sum, c.number(n as f64), "").expect("floats");
-        let mean = c.b.build_float_add(mean, c.number(eps), "").expect("floats");
-        let root = c.call("llvm.sqrt", &[c.cx.f32_type().into()], &[mean.into()]).into_float_value();
-        Ok(c.b.build_float_div(c.number(1.0), root, "").expect("floats"))
+        Ok(c.inverse_root(sum, n, eps))
     }
 
     /// Squares of a whole row, summed up lane by lane.

@@ -21,7 +21,7 @@ const BANDWIDTH_ROUNDS: usize = 5;
 #[command(after_help = "\
 Prefill is one prompt alone; decode is one token for each of so many sequences that have a prompt behind them. Both are
 medians. The bytes of a decode step are its weights, activations and keys and values, each counted once; the share is of
-the read bandwidth that this machine shows in the same run.
+the read bandwidth that the host shows in the same run; for another device there is none.
 
 Examples:
   atomc bench m.atomc --weights models/qwen3
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         done += 1;
     };
     tick();
-    let before = measure_bandwidth(&mut engine)?;
+    let before = bandwidth(&mut engine)?;
     let mut times = Vec::with_capacity(args.repeat);
     for _ in 0..args.repeat {
         tick();
@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         decodes.push(decode(&mut engine, &ids, batch, args)?);
     }
     tick();
-    let bandwidth = measure_bandwidth(&mut engine)?.max(before);
+    let bandwidth = bandwidth(&mut engine)?.into_iter().chain(before).reduce(f64::max);
     drop(progress);
     let report = Report { device: engine.device_name().to_owned(), bandwidth, prefill: prefilled, decodes };
     match args.json {
@@ -128,8 +128,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn measure_bandwidth(engine: &mut Engine) -> Result<f64, Failure> {
-    bandwidth::measure(engine.pool(), BANDWIDTH_BYTES, BANDWIDTH_ROUNDS).map_err(|e| Failure::new("bandwidth", e))
+/// What the host's memory gives, if it is what the engine computes from.
+fn bandwidth(engine: &mut Engine) -> Result<Option<f64>, Failure> {
+    if !engine.is_host() {
+        return Ok(None);
+    }
+    let measured = bandwidth::measure(engine.pool(), BANDWIDTH_BYTES, BANDWIDTH_ROUNDS);
+    measured.map(Some).map_err(|e| Failure::new("bandwidth", e))
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
@@ -220,7 +225,8 @@ fn kernel_times(
 
 struct Report {
     device: String,
-    bandwidth: f64,
+    /// Bytes a second, of the host.
+    bandwidth: Option<f64>,
     prefill: Prefill,
     decodes: Vec<Decode>,
 }
@@ -250,21 +256,26 @@ impl Decode {
 }
 
 impl Report {
+    fn share(&self, decode: &Decode) -> Option<f64> {
+        self.bandwidth.map(|bandwidth| decode.rate() / bandwidth)
+    }
+
     fn text(&self) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{}, read bandwidth {:.1} GB/s", self.device, self.bandwidth / 1e9)?;
+        let bandwidth = self.bandwidth.map(|b| format!(", read bandwidth {:.1} GB/s", b / 1e9));
+        writeln!(out, "{}{}", self.device, bandwidth.unwrap_or_default())?;
         let Prefill { tokens, seconds, ref kernels } = self.prefill;
         writeln!(out, "prefill {tokens}: {:.1} tokens/s, {:.1} ms", tokens as f64 / seconds, seconds * 1e3)?;
         kernels.iter().try_for_each(|k| k.line(&mut out))?;
         for d in &self.decodes {
             writeln!(
                 out,
-                "decode, batch {}: {:.2} tokens/s, {:.2} ms a step, {:.2} GB/s, {:.0} % of the read bandwidth",
+                "decode, batch {}: {:.2} tokens/s, {:.2} ms a step, {:.2} GB/s{}",
                 d.batch,
                 d.batch as f64 / d.seconds,
                 d.seconds * 1e3,
                 d.rate() / 1e9,
-                100.0 * d.rate() / self.bandwidth,
+                self.share(d).map(|s| format!(", {:.0} % of the read bandwidth", 100.0 * s)).unwrap_or_default(),
             )?;
             d.kernels.iter().try_for_each(|k| k.line(&mut out))?;
         }
@@ -279,7 +290,7 @@ impl Report {
                 "seconds": d.seconds,
                 "bytes": d.bytes,
                 "bytes_per_second": d.rate(),
-                "share_of_bandwidth": d.rate() / self.bandwidth,
+                "share_of_bandwidth": self.share(d),
                 "kernels": d.kernels.iter().map(KernelTime::json).collect::<Vec<Value>>(),
             })
         };

@@ -12,7 +12,7 @@ pub struct EngineArgs {
     pub artifact: PathBuf,
     #[command(flatten)]
     pub weights: WeightArgs,
-    /// What to run on: `host`, or `host:VARIANT` for one of the variants that `atomc inspect` lists
+    /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists, or `hip:N` for an AMD GPU
     #[arg(long, value_name = "DEVICE", default_value = "host")]
     pub device: DeviceChoice,
     /// Threads to compute with; 0 takes all

@@ -118,6 +118,10 @@ fn device(error: DeviceError) -> Failure {
     let failure = Failure::new("device", &error);
     match error {
         DeviceError::NoTarget { wanted, .. } => failure.help(format!("Compile the model with --target {wanted}.")),
+        DeviceError::NoHip { .. } => {
+            failure.help("AMD GPUs need ROCm's runtime, version 6 or later; `atomc devices` lists what there is.")
+        }
+        DeviceError::NoDevice { .. } => failure.help("`atomc devices` lists what there is."),
         _ => failure,
     }
 }

@@ -114,7 +114,7 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
     Ok(())
 }
 
-fn name(plan: &Plan) -> String {
+pub fn name(plan: &Plan) -> String {
     match plan.kind {
         PlanKind::Decode => format!("decode {}", plan.tokens),
         PlanKind::Any => format!("any {} with {} rows", plan.tokens, plan.rows),

@@ -32,6 +32,13 @@ impl std::fmt::Display for Fault {
 }
 
 impl Verdict {
+    /// Something that is wrong beyond any budget.
+    pub fn wrong(at: String) -> Verdict {
+        let mut verdict = Verdict::default();
+        verdict.see(f64::NAN, 0.0, 0.0, || at);
+        verdict
+    }
+
     /// Both together.
     pub fn and(self, other: Verdict) -> Verdict {
         Verdict {
@@ -95,8 +102,8 @@ impl Trial<'_> {
         }
         for (which, rest) in rest.iter().enumerate() {
             if let Some(byte) = (0..rest.len()).find(|&i| rest[i] != got[which][i]) {
-                let at = || format!("byte {byte} of {} that belong to nobody", ["keys", "values"][which]);
-                verdict.see(f64::NAN, 0.0, 0.0, at);
+                let what = ["keys", "values"][which];
+                verdict = verdict.and(Verdict::wrong(format!("byte {byte} of {what} that belong to nobody")));
             }
         }
         verdict

@@ -17,6 +17,10 @@ pub enum DeviceError {
     Threads { threads: usize, source: std::io::Error },
     #[error("cannot allocate {bytes} bytes: {source}")]
     OutOfMemory { bytes: usize, source: std::io::Error },
+    #[error("HIP cannot be used on this machine: {detail}")]
+    NoHip { detail: String },
+    #[error("there is no device hip:{ordinal}; HIP finds {count} on this machine")]
+    NoDevice { ordinal: usize, count: usize },
     #[error("{device}: {detail}")]
     Failed { device: String, detail: String },
 }

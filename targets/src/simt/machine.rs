@@ -50,6 +50,8 @@ pub fn open<'c>(cx: &'c Context, symbol: &str, arch: &'c Arch, pointers: usize, 
     UNUSED.iter().for_each(|key| text(key, ""));
     text("amdgpu-flat-work-group-size", &format!("{threads},{threads}"));
     text("uniform-work-group-size", "true");
+    // Products add up in ordinary registers: with accumulation registers, every turn of a loop would copy them.
+    text("amdgpu-agpr-alloc", "0");
     let noalias = inkwell::attributes::Attribute::get_named_enum_kind_id("noalias");
     for i in 0..pointers {
         function.add_attribute(AttributeLoc::Param(i as u32), cx.create_enum_attribute(noalias, 0));
@@ -140,6 +142,17 @@ impl<'c> Code<'c> {
     /// `2^x` by the machine's own instruction: within one unit in the last place, 0 for what would be subnormal.
     pub fn exp2(&self, x: Vector<'c>) -> Vector<'c> {
         self.each(x, |v| self.call("llvm.amdgcn.exp2", &[self.cx.f32_type().into()], &[v.into()]))
+    }
+
+    /// `1 / x`, within one unit in the last place.
+    pub fn reciprocal(&self, x: Vector<'c>) -> Vector<'c> {
+        self.each(x, |v| self.call("llvm.amdgcn.rcp", &[self.cx.f32_type().into()], &[v.into()]))
+    }
+
+    /// No instruction is moved across: what was asked for before is under way while what follows computes.
+    pub fn keep_order(&self) {
+        let none = self.cx.i32_type().const_zero();
+        self.call("llvm.amdgcn.sched.barrier", &[], &[none.into()]);
     }
 
     /// A scalar function of every element.

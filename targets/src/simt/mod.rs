@@ -3,8 +3,11 @@
 //! Contractions and attention compute with the weight, or the cache, as the left operand: 16 rows of it by 16 tokens. So a
 //! lane holds results of one token only, a softmax or a norm stays inside a lane but for the last steps, and the packed
 //! layouts are read as the lanes of a matrix instruction want them, 16 bytes a lane and one run of memory a wave.
+mod contract;
 mod fragment;
 mod machine;
+mod matmul;
+mod matvec;
 mod rows;
 
 use atomc_ir::{Arch, Diagnostic, Family, Graph, Type};
@@ -33,6 +36,8 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
     let setup = Setup { cx, arch };
     let made = match spec.family {
         Family::Rows => rows::emit(&setup, spec),
+        Family::Matvec => matvec::emit(&setup, spec),
+        Family::Matmul => matmul::emit(&setup, spec),
         family => Err(crate::row::unsupported(format!("family {}", family.name()))),
     };
     let (code, info) = made.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;

@@ -11,7 +11,7 @@ use crate::row::{At, Col, Operand, Team};
 use crate::{KernelInfo, KernelSpec};
 
 /// Most threads that make one row.
-const MOST: usize = 256;
+const MOST: usize = 512;
 
 /// Elements of a vector: as many as fit every axis, at most 16 bytes of the short types.
 pub fn vector(graph: &Graph) -> usize {

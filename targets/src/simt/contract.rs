@@ -1,0 +1,91 @@
+//! What both contraction families share: the weight's panels as fragments, and the epilogue on results as lanes hold them.
+use atomc_ir::{DType, Diagnostic, Graph, Op};
+
+use super::fragment::{Fragment, Matrix};
+use super::rows::store_padded;
+use crate::code::{Code, Int, Ptr, Vector};
+use crate::contraction::Parts;
+use crate::kernel::Kernel;
+use crate::row::{At, Col, unsupported};
+
+/// Sizes of the contraction of a body, before there is a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub dtype: DType,
+    /// Columns of the weight.
+    pub depth: usize,
+    /// Pieces of the result.
+    pub pieces: usize,
+    /// Whether the rows come from memory as they are.
+    pub plain: bool,
+}
+
+impl Sizes {
+    pub fn of(body: &Graph) -> Result<Sizes, Diagnostic> {
+        let linear = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. }));
+        let made = || {
+            let weight = body.ty(body.operands(linear?)[1]).as_tensor()?;
+            let width = body.ty(*body.outputs().first()?).as_tensor()?.shape.row()?;
+            let all = body.ty(linear?.into()).as_tensor()?.shape.last()?;
+            let x = body.operands(linear?)[0];
+            let plain = matches!(body.op(x.node), Op::Input { .. });
+            let plain = plain && body.ty(x).as_tensor()?.dtype == weight.dtype;
+            Some(Sizes { dtype: weight.dtype, depth: weight.shape.last()?, pieces: all / width.max(1), plain })
+        };
+        made().ok_or_else(|| unsupported("a contraction family without a contraction"))
+    }
+}
+
+/// A contraction on a GPU.
+pub struct Contraction<'k, 'a, 'c> {
+    pub parts: Parts<'k, 'a, 'c>,
+    pub matrix: Matrix<'a, 'c>,
+}
+
+impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
+    pub fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Contraction<'k, 'a, 'c>, Diagnostic> {
+        let parts = Parts::new(kernel)?;
+        Ok(Contraction { matrix: Matrix::new(kernel.code, parts.w.ty.dtype), parts })
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.parts.kernel.code
+    }
+
+    /// Panels of the result, its padding included.
+    pub fn panels(&self) -> usize {
+        self.parts.kernel.rows.padded(self.parts.to) / self.code().arch.memory.panel
+    }
+
+    /// Where the panel of each piece that makes a panel of the result begins.
+    pub fn weights(&self, panel: Int<'c>) -> Vec<Ptr<'c>> {
+        self.parts.starts().map(|start| self.weight_panel(panel, self.code().int(start / 16))).collect()
+    }
+
+    /// Where a panel of the weight begins, counted from a first one. Weights may be larger than 32 bits count.
+    pub fn weight_panel(&self, panel: Int<'c>, first: Int<'c>) -> Ptr<'c> {
+        let (c, w) = (self.code(), &self.parts.w);
+        let bytes = c.arch.memory.panel * w.stride * w.ty.dtype.size();
+        let number = c.to_i64(c.add(panel, first));
+        c.at(w.ptr, c.mul(number, c.cx.i64_type().const_int(bytes as u64, false)))
+    }
+
+    /// The epilogue for one token and some consecutive features of it, from their sums.
+    pub fn finish(&self, token: Int<'c>, col: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        let c = self.code();
+        c.set_lanes(self.matrix.layout.results);
+        let at = At { row: token, head: None, col: Col::Var(col) };
+        let lanes = self.parts.result(at, sums)?;
+        store_padded(self.parts.kernel, lanes, self.parts.to, at);
+        Ok(())
+    }
+
+    /// Adds the products of fragments: `sums[i][j] += a[i] * b[j]`.
+    pub fn multiply(&self, a: &[Fragment<'c>], b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
+        for (a, sums) in a.iter().zip(sums.chunks_mut(b.len())) {
+            for (b, sum) in b.iter().zip(sums) {
+                *sum = self.matrix.product(a, b, *sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Family `matvec`: a contraction over the few tokens of a decode step, which reads each byte of the weight once.
+//!
+//! A work-group makes one panel of the result (16 features, from one panel of each piece), its waves share the columns of the
+//! weight in batches, and their sums meet in local memory. The loads of the next batch are in flight under the products of
+//! this one. Rows that lie in memory are read as they are; others (a norm, chosen rows) are computed once into local memory,
+//! in runs as fragments want them.
+use atomc_ir::{Arch, Diagnostic};
+
+use super::contract::{Contraction, Sizes};
+use super::fragment::{Fragment, Matrix, RUN};
+use super::{Setup, machine, rows};
+use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::row::{At, Col, Team};
+use crate::{KernelInfo, KernelSpec, Tasks};
+
+/// Most waves of a work-group.
+const WAVES: usize = 8;
+/// Runs, of the weight and of rows in memory, that a lane has in flight.
+const IN_FLIGHT: usize = 8;
+/// Most bytes of rows that are computed into local memory at once: so that two work-groups fit a compute unit.
+const STAGED: usize = 28 << 10;
+
+/// How a kernel goes along the weight.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    tokens: usize,
+    /// Tiles of 16 tokens.
+    columns: usize,
+    waves: usize,
+    /// Products along the weight in all, and in a batch.
+    steps: usize,
+    batch: usize,
+}
+
+impl Shape {
+    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+        let Sizes { dtype, depth, pieces, plain } = Sizes::of(spec.body)?;
+        let simt = arch.simt();
+        let steps = arch.memory.padded(depth) / simt.matrix.span(simt.wave);
+        let runs = simt.matrix.depth * dtype.size() / RUN;
+        let columns = spec.tokens.div_ceil(16);
+        let asked = if plain { pieces + columns } else { pieces };
+        let batch = (IN_FLIGHT / (asked * runs)).clamp(1, steps);
+        Ok(Shape { tokens: spec.tokens, columns, waves: (steps / batch).clamp(1, WAVES), steps, batch })
+    }
+
+    fn threads(&self, arch: &Arch) -> usize {
+        self.waves * arch.simt().wave
+    }
+}
+
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    let shape = Shape::new(spec, setup.arch)?;
+    let threads = shape.threads(setup.arch);
+    let code = setup.open(spec, threads);
+    let panels = {
+        let c = &code;
+        let kernel = super::kernel(c, spec)?;
+        let contraction = Contraction::new(&kernel)?;
+        let panel = c.group();
+        let walk = Walk::new(&contraction, shape, panel);
+        let sums = match contraction.parts.rows_in_memory() {
+            Some(x) => walk.all(&InMemory { ptr: x.ptr, stride: x.stride * x.ty.dtype.size() }),
+            None => walk.staged(spec)?,
+        };
+        finish(&contraction, shape, panel, &sums)?;
+        contraction.panels()
+    };
+    Ok((code, KernelInfo::simt(Tasks::Fixed(panels), threads)))
+}
+
+/// Where a lane's run of a token's row lies.
+trait Source<'c> {
+    fn run(&self, m: &Matrix<'_, 'c>, token: Int<'c>, run: Int<'c>) -> Ptr<'c>;
+    /// Bytes from one run to the next.
+    fn apart(&self) -> usize;
+    /// Whether they are far away, so that they must be asked for as early as weights.
+    fn is_far(&self) -> bool;
+}
+
+/// Rows as other kernels wrote them.
+struct InMemory<'c> {
+    ptr: Ptr<'c>,
+    stride: usize,
+}
+
+impl<'c> Source<'c> for InMemory<'c> {
+    fn run(&self, m: &Matrix<'_, 'c>, token: Int<'c>, run: Int<'c>) -> Ptr<'c> {
+        let c = m.c;
+        c.at(self.ptr, c.add(c.mul(token, c.int(self.stride)), c.mul(run, c.int(RUN))))
+    }
+
+    fn apart(&self) -> usize {
+        RUN
+    }
+
+    fn is_far(&self) -> bool {
+        true
+    }
+}
+
+/// Rows in local memory: the runs of all tokens side by side.
+struct Staged<'c> {
+    ptr: Ptr<'c>,
+    tokens: usize,
+    /// The first run that is there.
+    first: usize,
+}
+
+impl<'c> Source<'c> for Staged<'c> {
+    fn run(&self, m: &Matrix<'_, 'c>, token: Int<'c>, run: Int<'c>) -> Ptr<'c> {
+        let c = m.c;
+        let run = c.sub(run, c.int(self.first));
+        c.at(self.ptr, c.mul(c.add(c.mul(run, c.int(self.tokens)), token), c.int(RUN)))
+    }
+
+    fn apart(&self) -> usize {
+        self.tokens * RUN
+    }
+
+    fn is_far(&self) -> bool {
+        false
+    }
+}
+
+/// One wave's way along the weight.
+struct Walk<'w, 'k, 'a, 'c> {
+    contraction: &'w Contraction<'k, 'a, 'c>,
+    shape: Shape,
+    wave: Int<'c>,
+    /// The lane's first run of each piece.
+    weights: Vec<Ptr<'c>>,
+    /// The token of each column that the lane holds.
+    tokens: Vec<Int<'c>>,
+    part: Int<'c>,
+}
+
+impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
+    fn new(contraction: &'w Contraction<'k, 'a, 'c>, shape: Shape, panel: Int<'c>) -> Walk<'w, 'k, 'a, 'c> {
+        let m = &contraction.matrix;
+        let (c, place) = (m.c, m.place());
+        let lane = m.in_panel(place, place.row);
+        let weights = contraction.weights(panel).into_iter().map(|p| c.at(p, lane)).collect();
+        let token = |j: usize| c.smaller(c.add(place.column, c.int(16 * j)), c.int(shape.tokens - 1));
+        let tokens = (0..shape.columns).map(token).collect();
+        Walk { contraction, shape, wave: c.wave_index(), weights, tokens, part: place.part }
+    }
+
+    fn matrix(&self) -> &'w Matrix<'a, 'c> {
+        &self.contraction.matrix
+    }
+
+    fn zeros(&self) -> Vec<Vector<'c>> {
+        vec![self.matrix().zero(); self.weights.len() * self.shape.columns]
+    }
+
+    /// Sums over the whole weight.
+    fn all(&self, x: &dyn Source<'c>) -> Vec<Vector<'c>> {
+        self.range(x, 0, self.shape.steps, self.zeros())
+    }
+
+    /// Sums over steps `first` to `end`: whole batches in turn, then what is left, a step at a time.
+    fn range(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
+        let Shape { waves, batch, .. } = self.shape;
+        let batches = (end - first) / batch;
+        let sums = self.batches(x, first, batches / waves, sums);
+        let sums = self.rest(x, (first + batches / waves * waves * batch, first + batches * batch, batch), sums);
+        self.rest(x, (first + batches * batch, end, 1), sums)
+    }
+
+    /// `turns` batches of each wave, the weights of the next under the products of each.
+    fn batches(&self, x: &dyn Source<'c>, first: usize, turns: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
+        if turns == 0 {
+            return sums;
+        }
+        let (c, Shape { waves, batch, .. }) = (self.matrix().c, self.shape);
+        let step = |turn: Int<'c>| {
+            let batches = c.add(c.mul(turn, c.int(waves)), self.wave);
+            c.add(c.mul(batches, c.int(batch)), c.int(first))
+        };
+        let ask = |step: Int<'c>| {
+            let near = if x.is_far() { self.columns_of(x, step, batch) } else { vec![] };
+            near.into_iter().chain(self.weights_of(step, batch)).collect::<Vec<Fragment>>()
+        };
+        let use_up = |step: Int<'c>, asked: &[Fragment<'c>], sums: &mut [Vector<'c>]| {
+            let (columns, weights) = asked.split_at(asked.len() - batch * self.weights.len());
+            match x.is_far() {
+                true => self.multiply(columns, weights, sums),
+                false => self.multiply(&self.columns_of(x, step, batch), weights, sums),
+            }
+        };
+        let count = sums.len();
+        let asked = ask(step(c.int(0)));
+        let carried: Vec<Any> = sums.iter().chain(asked.iter().flatten()).map(|&v| v.into()).collect();
+        let carried = c.for_each((c.int(1), c.int(turns), 1), &carried, |turn, carried| {
+            let (mut sums, asked) = self.split(carried, count);
+            let next = ask(step(turn));
+            c.keep_order();
+            use_up(step(c.sub(turn, c.int(1))), &asked, &mut sums);
+            sums.iter().chain(next.iter().flatten()).map(|&v| v.into()).collect()
+        });
+        let (mut sums, asked) = self.split(&carried, count);
+        use_up(step(c.int(turns - 1)), &asked, &mut sums);
+        sums
+    }
+
+    fn split(&self, carried: &[Any<'c>], count: usize) -> (Vec<Vector<'c>>, Vec<Fragment<'c>>) {
+        let all: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
+        let fragments = all[count..].chunks(self.matrix().runs()).map(|runs| runs.to_vec());
+        (all[..count].to_vec(), fragments.collect())
+    }
+
+    /// Batches of `batch` steps from `first` up to `end` that not every wave has one of.
+    fn rest(
+        &self,
+        x: &dyn Source<'c>,
+        (first, end, batch): (usize, usize, usize),
+        sums: Vec<Vector<'c>>,
+    ) -> Vec<Vector<'c>> {
+        if first == end {
+            return sums;
+        }
+        let c = self.matrix().c;
+        let begin = c.add(c.mul(self.wave, c.int(batch)), c.int(first));
+        let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
+        let carried = c.for_each((begin, c.int(end), batch * self.shape.waves), &carried, |step, carried| {
+            let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
+            let (columns, weights) = (self.columns_of(x, step, batch), self.weights_of(step, batch));
+            self.multiply(&columns, &weights, &mut sums);
+            sums.iter().map(|&v| v.into()).collect()
+        });
+        carried.iter().map(|v| v.into_vector_value()).collect()
+    }
+
+    /// Fragments of `count` steps, step by step, each piece by piece.
+    fn weights_of(&self, step: Int<'c>, count: usize) -> Vec<Fragment<'c>> {
+        let m = self.matrix();
+        let c = m.c;
+        let from: Vec<Ptr<'c>> = self.weights.iter().map(|&p| c.at(p, c.mul(step, c.int(m.panel_step())))).collect();
+        (0..count).flat_map(|i| from.iter().map(move |&p| m.load_panel(c.at(p, c.int(i * m.panel_step()))))).collect()
+    }
+
+    /// The rows' fragments of `count` steps, step by step, each tile by tile.
+    fn columns_of(&self, x: &dyn Source<'c>, step: Int<'c>, count: usize) -> Vec<Fragment<'c>> {
+        let m = self.matrix();
+        let c = m.c;
+        let runs = c.add(c.mul(step, c.int(m.span() / m.run())), c.mul(self.part, c.int(m.runs())));
+        let from: Vec<Ptr<'c>> = self.tokens.iter().map(|&token| x.run(m, token, runs)).collect();
+        let next = m.span() / m.run() * x.apart();
+        (0..count).flat_map(|i| from.iter().map(move |&p| m.load_runs(c.at(p, c.int(i * next)), x.apart()))).collect()
+    }
+
+    fn multiply(&self, columns: &[Fragment<'c>], weights: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
+        let steps = weights.chunks(self.weights.len()).zip(columns.chunks(self.tokens.len()));
+        steps.for_each(|(weights, columns)| self.contraction.multiply(weights, columns, sums));
+    }
+
+    /// Sums with rows that are computed into local memory, a stretch of columns at a time.
+    fn staged(&self, spec: &KernelSpec) -> Result<Vec<Vector<'c>>, Diagnostic> {
+        let m = self.matrix();
+        let (c, Shape { tokens, steps, batch, waves, .. }) = (m.c, self.shape);
+        let step_bytes = tokens * m.span() * m.dtype.size();
+        let round = batch * waves;
+        let stretch = (STAGED / step_bytes / round * round).max(round).min(steps);
+        let local = c.local(stretch * step_bytes);
+        let exchange = machine::exchange(c, self.shape.threads(c.arch));
+        c.set_lanes(rows::vector(spec.body).min(m.run()));
+        let lanes = c.lanes();
+        let mut sums = self.zeros();
+        for first in (0..steps).step_by(stretch) {
+            let end = (first + stretch).min(steps);
+            if first > 0 {
+                c.barrier();
+            }
+            c.set_lanes(lanes);
+            let staged = Staged { ptr: local, tokens, first: first * m.span() / m.run() };
+            self.stage(&staged, exchange, first * m.span(), end * m.span())?;
+            c.barrier();
+            sums = self.range(&staged, first, end, sums);
+        }
+        Ok(sums)
+    }
+
+    /// Computes columns `first` to `end` of every row: one row by all threads, several by a wave each.
+    fn stage(&self, to: &Staged<'c>, exchange: Ptr<'c>, first: usize, end: usize) -> Result<(), Diagnostic> {
+        let c = self.matrix().c;
+        let rows = &self.contraction.parts.kernel.rows;
+        let (Shape { tokens, waves, .. }, wave) = (self.shape, c.arch.simt().wave);
+        if tokens == 1 {
+            rows.set_team(Team::Group { index: c.thread(), size: waves * wave, exchange });
+            return self.stage_row(to, c.int(0), first, end);
+        }
+        rows.set_team(Team::Lanes { index: c.lane_index(), size: wave });
+        let mut result = Ok(());
+        c.repeat(self.wave, c.int(tokens), waves, |row| result = self.stage_row(to, row, first, end));
+        result
+    }
+
+    fn stage_row(&self, to: &Staged<'c>, row: Int<'c>, first: usize, end: usize) -> Result<(), Diagnostic> {
+        let m = self.matrix();
+        let (c, parts) = (m.c, &self.contraction.parts);
+        let (rows, x) = (&parts.kernel.rows, parts.x);
+        let width = rows.shape(x)?.shape.last().unwrap_or(0);
+        rows.forget();
+        rows.prepare(x, row, None)?;
+        rows.each_column(end - first, |col| {
+            let col = if first == 0 { col } else { c.add(col, c.int(first)) };
+            let v = rows.eval(x, At { row, head: None, col: Col::Var(col) })?;
+            let v = if width < end { c.pick(c.less(col, c.int(width)), v, c.zero()).into_vector_value() } else { v };
+            let p = to.run(m, row, c.div(col, m.run()));
+            c.store_floats(c.at(p, c.mul(c.rem(col, m.run()), c.int(m.dtype.size()))), v, m.dtype);
+            Ok(())
+        })?;
+        rows.forget();
+        Ok(())
+    }
+}
+
+/// Adds the waves' sums and stores the results.
+fn finish<'c>(
+    contraction: &Contraction<'_, '_, 'c>,
+    shape: Shape,
+    panel: Int<'c>,
+    sums: &[Vector<'c>],
+) -> Result<(), Diagnostic> {
+    let m = &contraction.matrix;
+    let (c, place, results) = (m.c, m.place(), m.layout.results);
+    let Shape { tokens, columns, waves, .. } = shape;
+    let first = c.mul(panel, c.int(16));
+    let mut result = Ok(());
+    let token = |j: usize| c.add(place.column, c.int(16 * j));
+    if waves == 1 {
+        for j in 0..columns {
+            let sums: Vec<Vector<'c>> = sums.iter().skip(j).step_by(columns).copied().collect();
+            c.when(c.less(token(j), c.int(tokens)), || {
+                let done = contraction.finish(token(j), c.add(first, place.results), &sums);
+                result = std::mem::replace(&mut result, Ok(())).and(done);
+            });
+        }
+        return result;
+    }
+    let pieces = sums.len() / columns;
+    let local = c.local(waves * pieces * tokens * 16 * 4);
+    let at = |wave: Int<'c>, piece: usize, token: Int<'c>, feature: Int<'c>| {
+        let row = c.add(c.mul(c.add(c.mul(wave, c.int(pieces)), c.int(piece)), c.int(tokens)), token);
+        c.at(local, c.mul(c.add(c.mul(row, c.int(16)), feature), c.int(4)))
+    };
+    for j in 0..columns {
+        c.when(c.less(token(j), c.int(tokens)), || {
+            for (piece, sums) in sums.chunks(columns).enumerate() {
+                c.store(at(c.wave_index(), piece, token(j), place.results), sums[j], 16);
+            }
+        });
+    }
+    c.barrier();
+    let count = 16 / results;
+    c.repeat(c.thread(), c.int(tokens * count), shape.threads(c.arch), |item| {
+        let (token, feature) = (c.div(item, count), c.mul(c.rem(item, count), c.int(results)));
+        let load = |wave: usize, piece: usize| {
+            c.load_vector(c.cx.f32_type(), results, at(c.int(wave), piece, token, feature), 16)
+        };
+        let sum = |piece: usize| (1..waves).fold(load(0, piece), |sum, wave| c.fadd(sum, load(wave, piece)));
+        let sums: Vec<Vector<'c>> = (0..pieces).map(sum).collect();
+        result = contraction.finish(token, c.add(first, feature), &sums);
+    });
+    result
+}
