@@ -12,6 +12,7 @@ fn main() {
     println!("cargo:rustc-link-lib=dylib={name}");
     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.display());
     println!("cargo:dir={}", dir.display());
+    println!("cargo:sysroot={}", sysroot().display());
     println!("cargo:rustc-env=ATOMC_SYSROOT={}", sysroot().display());
     println!("cargo:rustc-env=ATOMC_HOST={}", std::env::var("HOST").expect("cargo sets HOST"));
 }

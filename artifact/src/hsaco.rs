@@ -151,10 +151,11 @@ impl CodeObject {
 }
 
 impl Isa {
-    /// Of a target id: `amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`, or what is behind its `--`.
+    /// Of a target id: `amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`, or what is behind its `--`. Newer compilers name the
+    /// processor in the architecture as well: `amdgpu9.42-amd-amdhsa-unknown-gfx942`.
     pub fn parse(target: &str) -> Result<Isa, Error> {
         let fail = || Error::Target { target: target.into() };
-        let id = target.rsplit("--").next().expect("a split gives at least one part");
+        let id = target.rfind("-gfx").map_or(target, |at| &target[at + 1..]);
         let mut parts = id.split(':');
         let processor = parts.next().filter(|p| p.starts_with("gfx")).ok_or_else(fail)?.to_string();
         let feature = |part: &str| match part.split_at_checked(part.len().wrapping_sub(1))? {

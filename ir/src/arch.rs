@@ -132,8 +132,9 @@ pub struct ComputeUnit {
     pub simds: usize,
     /// Bytes of local memory that the work-groups on one unit share.
     pub lds: usize,
-    /// Most bytes of local memory of one work-group.
+    /// Most bytes of local memory of one work-group, and the multiple in which it gets them.
     pub lds_group: usize,
+    pub lds_granule: usize,
     /// Vector registers of one SIMD, in registers of a whole wave, and how many are given at a time.
     pub vgprs: usize,
     pub vgpr_granule: usize,

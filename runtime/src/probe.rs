@@ -1,7 +1,6 @@
 //! One launch alone, on memory that the caller fills: how kernels are checked and recorded.
 use crate::batch::Inputs;
-use crate::device::{Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, StepSize};
-use atomc_artifact::Artifact;
+use crate::device::{Device, DeviceBuffer, DeviceError, Memory, StepSize};
 use atomc_artifact::manifest::{Arg, Plan, Target};
 use std::collections::BTreeMap;
 
@@ -44,6 +43,9 @@ pub const POISON: u8 = u8::MAX;
 pub enum ProbeError {
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The kernel did what it must not do.
+    #[error("{0}")]
+    Launch(DeviceError),
     #[error("{bytes} bytes for argument {arg:?}, which has room for {room}")]
     Room { arg: Arg, bytes: usize, room: usize },
     #[error("a step of {tokens} tokens and {rows} rows, but the plan takes {most_tokens} and {most_rows}")]
@@ -51,10 +53,9 @@ pub enum ProbeError {
 }
 
 impl Probe {
-    pub fn open(artifact: &Artifact, choice: &DeviceChoice, threads: usize) -> Result<Probe, DeviceError> {
-        let device = choice.open(artifact, threads)?;
-        let target = artifact.manifest().targets[choice.target(artifact.manifest())?].clone();
-        Ok(Probe { device, target })
+    /// On a device that was opened with the artifact's code for a target.
+    pub fn new(device: Box<dyn Device>, target: &Target) -> Probe {
+        Probe { device, target: target.clone() }
     }
 
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
@@ -87,9 +88,10 @@ impl Probe {
         // with the sizes of the manifest and lives until the outcome is downloaded; the inputs fit the plan as just checked.
         unsafe {
             self.device.bind(std::slice::from_ref(&bound), &memory)?;
-            self.device.run(0, inputs.step(), None)?;
+            self.device.run(0, inputs.step(), None).map_err(ProbeError::Launch)?;
         }
-        self.outcome(&plan, &numbers, &memory, step.blocks)
+        // Where launches go on after `run`, what they did wrong shows now.
+        self.outcome(&plan, &numbers, &memory, step.blocks).map_err(ProbeError::Launch)
     }
 
     /// How much a launch of a step has to do.
@@ -165,7 +167,7 @@ impl Probe {
         Ok(buffer.upload(offset, bytes)?)
     }
 
-    fn outcome(&self, plan: &Plan, numbers: &Numbers, memory: &Memory, blocks: usize) -> Result<Outcome, ProbeError> {
+    fn outcome(&self, plan: &Plan, numbers: &Numbers, memory: &Memory, blocks: usize) -> Result<Outcome, DeviceError> {
         let get = |buffer: &DeviceBuffer, bytes: usize| -> Result<Vec<u8>, DeviceError> {
             let mut to = vec![0; bytes];
             buffer.download(0, &mut to)?;

@@ -128,6 +128,8 @@ fn target_ids() {
     let device = Isa::parse("gfx942:sramecc+:xnack-").unwrap();
     assert!(Isa::parse("amdgcn-amd-amdhsa--gfx942").unwrap().runs_on(&device));
     assert!(Isa::parse("amdgcn-amd-amdhsa--gfx942:xnack-").unwrap().runs_on(&device));
+    assert!(Isa::parse("amdgpu9.42-amd-amdhsa-unknown-gfx942").unwrap().runs_on(&device));
+    assert_eq!(Isa::parse("amdgcn-amd-amdhsa--gfx9-4-generic").unwrap().processor, "gfx9-4-generic");
     assert!(!Isa::parse("gfx942:xnack+").unwrap().runs_on(&device));
     assert!(!Isa::parse("gfx950").unwrap().runs_on(&device));
     for bad in ["", "sm_90", "gfx942:", "gfx942:+", "gfx942:xnack"] {

@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc_ir::trial::Verdict;
+use atomc_ir::trial::{Fault, Verdict};
 use atomc_runtime::probe::Probe;
-use atomc_runtime::{Artifact, DeviceChoice};
+use atomc_runtime::{Artifact, Error};
 use serde_json::json;
 
+use super::engine::DeviceArg;
 use super::failure::Failure;
 use super::inspect;
 use super::progress::{Progress, Unit};
@@ -39,7 +40,7 @@ pub struct Args {
     artifact: PathBuf,
     /// What to run on; `atomc run --help` lists what there is
     #[arg(long, value_name = "DEVICE", default_value = "host")]
-    device: DeviceChoice,
+    device: DeviceArg,
     /// Threads to compute with; 0 takes all
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
@@ -74,7 +75,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         threads => threads,
     };
-    let mut probe = Probe::open(&artifact, &args.device, threads).map_err(atomc_runtime::Error::from)?;
+    let target = args.device.target(artifact.manifest()).map_err(Error::from)?;
+    let device = args.device.open(&artifact, threads)?;
+    let mut probe = Probe::new(device, &artifact.manifest().targets[target]);
     let dump = args.dump.as_deref().map(|dir| Dump::new(dir, &artifact, &probe)).transpose()?;
     let todo = launches(&probe, args.kernel.as_deref());
     if todo.is_empty() {
@@ -185,14 +188,15 @@ fn describe(probe: &Probe, rows: &[Row]) -> serde_json::Value {
     let row = |row: &Row| {
         // JSON has no infinity: a number that is none is said by its absence.
         let number = |v: f64| v.is_finite().then_some(v);
-        let fault = row.verdict.fault.as_ref().map(|fault| {
-            json!({
+        let fault = row.verdict.fault.as_ref().map(|fault| match fault {
+            Fault::Element { at, got, want, budget } => json!({
                 "case": row.failed,
-                "at": fault.at,
-                "got": number(fault.got),
-                "want": number(fault.want),
-                "budget": number(fault.budget),
-            })
+                "what": at,
+                "got": number(*got),
+                "want": number(*want),
+                "budget": number(*budget),
+            }),
+            Fault::Other(what) => json!({ "case": row.failed, "what": what }),
         });
         json!({
             "kernel": row.symbol,

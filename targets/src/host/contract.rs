@@ -1,5 +1,5 @@
 //! What both contraction families of the host share: panels in memory, rows staged, sums finished.
-use atomc_ir::{Diagnostic, Value};
+use atomc_ir::Diagnostic;
 
 use super::LANES;
 use super::dot::Dot;
@@ -19,10 +19,6 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     pub fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Contraction<'k, 'a, 'c>, Diagnostic> {
         let parts = Parts::new(kernel)?;
         Ok(Contraction { dot: Dot::new(kernel.code, parts.w.ty.dtype), parts })
-    }
-
-    pub fn x(&self) -> Value {
-        self.parts.x
     }
 
     fn code(&self) -> &'a Code<'c> {

@@ -4,7 +4,7 @@ use atomc_ir::arch::Memory;
 use atomc_ir::interp::Val;
 use atomc_ir::trial::{Bound, Operand, Trial, Verdict};
 use atomc_ir::{Graph, Type, Value};
-use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeStep};
+use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep};
 
 use super::super::failure::Failure;
 use super::cases::Case;
@@ -90,9 +90,14 @@ impl Bench {
         let step = self.step(&trial, &ids);
         let contents: Vec<(Arg, &[u8])> =
             self.args.iter().copied().zip(before.iter().map(Vec::as_slice)).filter(|(_, b)| !b.is_empty()).collect();
-        let outcome = probe
-            .run(self.plan, self.launch, &step, &contents)
-            .map_err(|e| Failure::new("device", format!("kernel {}: {e}", self.symbol)))?;
+        let outcome = match probe.run(self.plan, self.launch, &step, &contents) {
+            Ok(outcome) => outcome,
+            Err(ProbeError::Launch(e)) => {
+                let (after, verdict) = (before.clone(), Verdict::wrong(e.to_string()));
+                return Ok(Ran { step, before, after, want, verdict });
+            }
+            Err(e) => return Err(Failure::new("device", format!("kernel {}: {e}", self.symbol))),
+        };
         let after = self.after(&outcome, &before);
         let verdict =
             trial.judge(&operands, &want, &self.results(&trial, &after)).and(self.strays(&outcome, &contents));

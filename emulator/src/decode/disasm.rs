@@ -1,0 +1,78 @@
+//! LLVM's disassembler, one instruction at a time.
+use std::ffi::{CStr, CString, c_char};
+use std::sync::Once;
+
+use inkwell::llvm_sys::disassembler::{
+    LLVMCreateDisasmCPUFeatures, LLVMDisasmContextRef, LLVMDisasmDispose, LLVMDisasmInstruction,
+};
+use inkwell::targets::{InitializationConfig, Target};
+
+use crate::isa::Isa;
+
+/// The triple of every code object.
+pub const TRIPLE: &str = "amdgcn-amd-amdhsa";
+
+unsafe extern "C" {
+    /// LLVM has it, but neither llvm-sys nor inkwell declares it.
+    fn LLVMInitializeAMDGPUDisassembler();
+}
+
+/// Registers LLVM's AMDGPU back end; again and again is harmless.
+pub fn initialise() {
+    static INIT: Once = Once::new();
+    INIT.call_once(|| {
+        Target::initialize_amd_gpu(&InitializationConfig::default());
+        // SAFETY: it adds to a table of LLVM's; `Once` keeps other calls out.
+        unsafe { LLVMInitializeAMDGPUDisassembler() };
+    });
+}
+
+/// A disassembler for one processor. It is used by one thread at a time.
+pub struct Disassembler(LLVMDisasmContextRef);
+
+impl Disassembler {
+    /// `None` if LLVM does not know the processor.
+    pub fn new(isa: &Isa) -> Option<Disassembler> {
+        initialise();
+        let [triple, cpu, features] = [TRIPLE, isa.name, isa.features].map(|s| CString::new(s).expect("no zero byte"));
+        // SAFETY: three strings that end in zero and outlive the call; no callbacks.
+        let raw = unsafe {
+            LLVMCreateDisasmCPUFeatures(
+                triple.as_ptr(),
+                cpu.as_ptr(),
+                features.as_ptr(),
+                std::ptr::null_mut(),
+                0,
+                None,
+                None,
+            )
+        };
+        (!raw.is_null()).then_some(Disassembler(raw))
+    }
+
+    /// The text of the instruction that begins `code`, and its length in bytes; `None` if it is none.
+    pub fn next(&self, code: &[u8], address: u64) -> Option<(String, usize)> {
+        let mut text = [0 as c_char; 256];
+        // SAFETY: the context lives; LLVM reads at most `code.len()` bytes, writes at most `text.len()`, and ends them in zero.
+        let size = unsafe {
+            LLVMDisasmInstruction(
+                self.0,
+                code.as_ptr().cast_mut(),
+                code.len() as u64,
+                address,
+                text.as_mut_ptr(),
+                text.len(),
+            )
+        };
+        // SAFETY: zeroed before the call and ended in zero by it.
+        let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+        (size != 0).then(|| (text.to_string_lossy().trim().to_string(), size))
+    }
+}
+
+impl Drop for Disassembler {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, disposed once.
+        unsafe { LLVMDisasmDispose(self.0) }
+    }
+}

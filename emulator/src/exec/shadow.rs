@@ -1,0 +1,107 @@
+//! Checks before an instruction: registers that are still being loaded, and values that nobody computed.
+//!
+//! Uninitialised values may be copied and combined, as compilers do with undefined ones; they are followed lane by lane through the
+//! registers, and only using them for something that matters is a fault: an address or stored data ([`crate::mem`]), the execution
+//! mask, a branch.
+use super::pending::scalar_name;
+use super::step::{Action, Condition, Control, Registers, Step};
+use super::{Checks, Side};
+use crate::fault::{FaultKind, Trap};
+use crate::inst::scalar::{EXEC, NULL, VCC};
+use crate::wave::Wave;
+
+/// Checks an instruction and notes what it writes as computed or not.
+#[inline(always)]
+pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Result<(), Box<Trap>> {
+    let registers = &step.registers;
+    if checks.waits {
+        let scalars = registers.scalar_reads | registers.scalar_writes;
+        if let Some((register, counter)) = side.pending.conflict(&registers.touched, scalars) {
+            return Err(Trap::wave(FaultKind::MissingWait { register, counter }));
+        }
+    }
+    if !checks.uninitialised {
+        return Ok(());
+    }
+    match &step.action {
+        Action::Vector(_) | Action::Dual(_) => {
+            vector(registers, wave);
+            Ok(())
+        }
+        Action::Scalar(_) => scalar(registers, wave),
+        Action::Control(control) => condition(control, wave),
+        // Memory instructions check their addresses and data themselves.
+        Action::Memory(_) => Ok(()),
+    }
+}
+
+#[inline(always)]
+fn vector(r: &Registers, wave: &mut Wave) {
+    let exec = wave.exec();
+    let scalars = r.scalar_reads & !wave.scalar_written == 0;
+    let mut computed = if scalars { u64::MAX } else { 0 };
+    if r.selects && r.reads.len() == 2 && scalars {
+        // The value that is not chosen does not matter; which one that is, is not looked up.
+        computed = wave.written[usize::from(r.reads[0])] | wave.written[usize::from(r.reads[1])];
+    } else if !r.selects {
+        r.reads.iter().for_each(|row| computed &= wave.written[usize::from(*row)]);
+    }
+    if r.crosses_lanes {
+        computed = if computed == 0 { 0 } else { u64::MAX };
+    }
+    for row in &r.writes {
+        let written = &mut wave.written[usize::from(*row)];
+        *written = *written & !exec | computed & exec;
+    }
+    if r.scalar_writes != 0 {
+        let known = computed & exec != 0 || exec == 0;
+        note(r.scalar_writes, known, wave);
+    }
+}
+
+fn note(scalars: u128, known: bool, wave: &mut Wave) {
+    match known {
+        true => wave.scalar_written |= scalars,
+        false => wave.scalar_written &= !scalars | 1 << NULL,
+    }
+}
+
+#[inline(always)]
+fn scalar(r: &Registers, wave: &mut Wave) -> Result<(), Box<Trap>> {
+    let missing = r.scalar_reads & !wave.scalar_written;
+    let known = missing == 0 && (!r.reads_scc || wave.scc_written);
+    if !known && r.scalar_writes >> EXEC & 3 != 0 {
+        return uninitialised(missing);
+    }
+    if r.scalar_writes != 0 {
+        note(r.scalar_writes, known, wave);
+    }
+    if r.writes_scc {
+        wave.scc_written = known;
+    }
+    Ok(())
+}
+
+#[cold]
+fn uninitialised(missing: u128) -> Result<(), Box<Trap>> {
+    let register = if missing == 0 { "scc".into() } else { scalar_name(missing.trailing_zeros() as u8) };
+    Err(Trap::wave(FaultKind::Uninitialised { register }))
+}
+
+fn condition(control: &Control, wave: &mut Wave) -> Result<(), Box<Trap>> {
+    match control {
+        Control::Branch { condition: Condition::Scc(_), .. } if !wave.scc_written => uninitialised(0),
+        Control::Branch { condition: Condition::Vcc { .. }, .. } => {
+            let bits = if wave.isa.lanes == 64 { 3u128 << VCC } else { 1 << VCC };
+            match bits & !wave.scalar_written {
+                0 => Ok(()),
+                missing => uninitialised(missing),
+            }
+        }
+        Control::GetPc { dst } => {
+            wave.scalar_written |= 3 << dst;
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

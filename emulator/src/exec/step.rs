@@ -1,0 +1,173 @@
+//! A decoded instruction with what the loop needs to run and check it.
+use super::salu::ScalarRun;
+use super::wait::Wait;
+use crate::inst::{Inst, Operand};
+use crate::mem::MemoryOp;
+use crate::vector::Handler;
+
+/// One instruction of a kernel.
+#[derive(Debug)]
+pub struct Step {
+    pub inst: Inst,
+    pub action: Action,
+    pub class: Class,
+    pub registers: Registers,
+    /// Floating-point operations of a matrix instruction.
+    pub flops: u32,
+}
+
+/// How an instruction is executed.
+#[derive(Debug)]
+pub enum Action {
+    Vector(Handler),
+    Dual(Box<Dual>),
+    Scalar(ScalarRun),
+    Memory(MemoryOp),
+    Control(Control),
+}
+
+/// The halves of a dual instruction, in an order in which the first overwrites nothing that the second reads, if there is one.
+#[derive(Debug)]
+pub struct Dual {
+    pub first: (Handler, Inst),
+    pub second: (Handler, Inst),
+    /// Each half overwrites what the other reads: this row of the first is put aside.
+    pub swap: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Scheduling hints, priorities, cache controls, messages: nothing that a functional model sees.
+    Nop,
+    End,
+    Branch {
+        condition: Condition,
+        target: u32,
+    },
+    Wait(Wait),
+    /// `s_barrier`: signal, then wait.
+    Barrier,
+    Signal,
+    BarrierWait,
+    /// The address of the next instruction into a scalar pair.
+    GetPc {
+        dst: u8,
+    },
+    /// Jump to an address in a scalar pair; `s_swappc` also leaves the address of the next instruction.
+    SetPc {
+        src: u8,
+        link: Option<u8>,
+    },
+    /// A clock into a scalar pair.
+    Time {
+        dst: u8,
+    },
+    /// Bits of the mode register from a constant, from a scalar register, or into one.
+    SetMode {
+        from: u8,
+        width: u8,
+        value: u32,
+    },
+    SetModeFrom {
+        from: u8,
+        width: u8,
+        source: u8,
+    },
+    GetMode {
+        from: u8,
+        width: u8,
+        dst: u8,
+    },
+    Trap,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    Always,
+    Scc(bool),
+    /// Whether the mask is zero.
+    Vcc {
+        zero: bool,
+    },
+    Exec {
+        zero: bool,
+    },
+}
+
+/// What instructions are counted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Salu,
+    Valu,
+    Matrix,
+    Smem,
+    Vmem,
+    Lds,
+    Control,
+}
+
+/// Registers that an instruction uses, for the checks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// Rows of the vector register file.
+    pub reads: Box<[u16]>,
+    pub writes: Box<[u16]>,
+    /// Bits by number.
+    pub scalar_reads: u128,
+    pub scalar_writes: u128,
+    /// All rows read or written, as bits.
+    pub touched: [u64; 8],
+    pub reads_scc: bool,
+    pub writes_scc: bool,
+    pub crosses_lanes: bool,
+    pub selects: bool,
+}
+
+impl Registers {
+    /// Of the operands, the first `dsts` of which are written; bit k of `reads_dst` says that operand k is read all the same.
+    pub fn of(inst: &Inst, dsts: u8, reads_dst: u8) -> Registers {
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        let mut r = Registers::default();
+        for (k, source) in inst.operands().iter().enumerate() {
+            let written = k < usize::from(dsts);
+            let read = !written || reads_dst >> k & 1 != 0;
+            match source.operand {
+                Operand::Vector { row, count, .. } => {
+                    let rows = row..row + u16::from(count);
+                    rows.clone().for_each(|row| r.touched[usize::from(row / 64)] |= 1 << (row % 64));
+                    if read {
+                        reads.extend(rows.clone());
+                    }
+                    if written {
+                        writes.extend(rows);
+                    }
+                }
+                Operand::Scalar { index, count } => {
+                    let bits = ((1u128 << count) - 1) << index;
+                    r.scalar_reads |= if read { bits } else { 0 };
+                    r.scalar_writes |= if written { bits } else { 0 };
+                }
+                Operand::Scc => r.reads_scc = true,
+                _ => {}
+            }
+        }
+        (r.reads, r.writes) = (reads.into(), writes.into());
+        r
+    }
+
+    /// Those of two instructions that run as one.
+    pub fn join(self, other: Registers) -> Registers {
+        let both = |a: Box<[u16]>, b: Box<[u16]>| a.iter().chain(b.iter()).copied().collect();
+        Registers {
+            reads: both(self.reads, other.reads),
+            writes: both(self.writes, other.writes),
+            scalar_reads: self.scalar_reads | other.scalar_reads,
+            scalar_writes: self.scalar_writes | other.scalar_writes,
+            touched: std::array::from_fn(|k| self.touched[k] | other.touched[k]),
+            reads_scc: self.reads_scc | other.reads_scc,
+            writes_scc: self.writes_scc | other.writes_scc,
+            crosses_lanes: self.crosses_lanes | other.crosses_lanes,
+            selects: false,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The instruction sets that can be interpreted, and what differs between them.
+
+/// What interpreting depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isa {
+    /// The processor as LLVM names it.
+    pub name: &'static str,
+    pub family: Family,
+    /// Lanes of a wave, as these kernels are compiled.
+    pub lanes: u32,
+    /// Features that LLVM's disassembler needs besides the processor's.
+    pub features: &'static str,
+    /// Vector registers of a wave; matrix accumulators are counted apart.
+    pub vgprs: u16,
+    /// Accumulation registers exist (rows 256 to 511 of the register file).
+    pub agprs: bool,
+    /// 8-bit floats have no infinity, no negative zero, and a bias that is larger by one ("FNUZ").
+    pub fnuz: bool,
+    /// Bytes of LDS that a work-group may have.
+    pub lds: u32,
+}
+
+/// The generations of encodings and waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    Gfx90a,
+    Gfx942,
+    Gfx950,
+    Gfx11,
+    Gfx12,
+}
+
+impl Family {
+    /// CDNA: waves of 64 lanes, accumulation registers, one counter for vector memory.
+    pub fn is_cdna(self) -> bool {
+        self <= Family::Gfx950
+    }
+}
+
+/// Sources: LLVM's AMDGPUUsage (processors, code-object header), the instruction-set guides of CDNA2, CDNA3, CDNA4, RDNA3, RDNA4.
+const ROWS: [Isa; 5] = [
+    Isa {
+        name: "gfx90a",
+        family: Family::Gfx90a,
+        lanes: 64,
+        features: "",
+        vgprs: 256,
+        agprs: true,
+        fnuz: true,
+        lds: 65536,
+    },
+    Isa {
+        name: "gfx942",
+        family: Family::Gfx942,
+        lanes: 64,
+        features: "",
+        vgprs: 256,
+        agprs: true,
+        fnuz: true,
+        lds: 65536,
+    },
+    Isa {
+        name: "gfx950",
+        family: Family::Gfx950,
+        lanes: 64,
+        features: "",
+        vgprs: 256,
+        agprs: true,
+        fnuz: false,
+        lds: 163_840,
+    },
+    Isa {
+        name: "gfx1100",
+        family: Family::Gfx11,
+        lanes: 32,
+        features: "+real-true16,+wavefrontsize32",
+        vgprs: 256,
+        agprs: false,
+        fnuz: false,
+        lds: 65536,
+    },
+    Isa {
+        name: "gfx1201",
+        family: Family::Gfx12,
+        lanes: 32,
+        features: "+real-true16,+wavefrontsize32",
+        vgprs: 256,
+        agprs: false,
+        fnuz: false,
+        lds: 65536,
+    },
+];
+
+impl Isa {
+    /// The row of a processor name, if it can be interpreted.
+    pub fn find(name: &str) -> Option<&'static Isa> {
+        ROWS.iter().find(|r| r.name == name)
+    }
+
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        ROWS.iter().map(|r| r.name)
+    }
+
+    /// One bit for each lane of a wave.
+    pub fn all_lanes(&self) -> u64 {
+        u64::MAX >> (64 - self.lanes)
+    }
+}

@@ -1,0 +1,184 @@
+//! From operands to one host pointer for each lane, with the checks of bounds.
+use super::{Kind, MemoryOp, Space, buffer, flat};
+use crate::exec::pending::vector_name;
+use crate::exec::{Group, Side};
+use crate::fault::{FaultKind, Operation, Trap};
+use crate::inst::Inst;
+use crate::wave::{LANES, Wave};
+
+/// Where each lane reads or writes.
+pub struct Places {
+    /// Host addresses; only those of `lanes` mean something.
+    pub at: [u64; LANES],
+    pub lanes: u64,
+    /// Lanes whose address is in LDS, and the byte in LDS that `at` stands for.
+    pub in_lds: u64,
+    pub lds: [u32; LANES],
+    /// Dwords that buffer bounds let through, if not all: lanes outside `lanes` have none.
+    pub partial: Option<Box<[u8; LANES]>>,
+}
+
+/// Lanes of a mask, in order.
+#[inline(always)]
+pub fn lanes(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = mask.trailing_zeros();
+        (lane < 64).then(|| {
+            mask &= mask - 1;
+            lane as usize
+        })
+    })
+}
+
+/// The pointers of an access of `bytes` bytes at `offset` from the address operands.
+pub fn places(
+    op: &MemoryOp,
+    offset: i64,
+    bytes: u32,
+    operation: Operation,
+    inst: &Inst,
+    wave: &Wave,
+    side: &mut Side,
+    group: &mut Group,
+) -> Result<Places, Box<Trap>> {
+    let mut places = Places { at: [0; LANES], lanes: wave.exec(), in_lds: 0, lds: [0; LANES], partial: None };
+    if group.checks.uninitialised {
+        initialised(op, wave, group)?;
+    }
+    match op.space {
+        Space::Lds => {
+            let rows = &wave.vgpr[usize::from(op.address.vector.map_or(0, |r| r.first))];
+            for lane in lanes(places.lanes) {
+                places.lds[lane] = rows[lane].wrapping_add(offset as u32);
+            }
+            places.in_lds = places.lanes;
+        }
+        Space::Global => {
+            global(op, offset, wave, &mut places);
+            bounds(&places, places.lanes, bytes, operation, group)?;
+        }
+        Space::Flat => {
+            global(op, offset, wave, &mut places);
+            let host = apertures(&mut places, bytes, wave, side)?;
+            bounds(&places, host, bytes, operation, group)?;
+        }
+        Space::Scratch => scratch(op, offset, bytes, wave, side, &mut places)?,
+        _ => buffer::places(op, bytes, operation, inst, wave, side, group, &mut places)?,
+    }
+    if places.in_lds != 0 {
+        group.lds.access(&mut places, bytes, operation, side, &group.checks)?;
+        if group.conflicts && op.space == Space::Lds {
+            group.traffic.lds_conflicts += super::lds::conflicts(&places, bytes);
+        }
+    } else {
+        let moved = u64::from(bytes) * u64::from(places.lanes.count_ones());
+        if op.space != Space::Scratch {
+            group.traffic.count(operation, moved);
+        }
+    }
+    Ok(places)
+}
+
+/// Address registers of active lanes must hold something, and so must what they store.
+fn initialised(op: &MemoryOp, wave: &Wave, group: &Group) -> Result<(), Box<Trap>> {
+    let exec = wave.exec();
+    let parts = [op.address.vector, op.data, op.data2];
+    for registers in parts.into_iter().flatten() {
+        for row in registers.first..registers.first + u16::from(registers.count) {
+            let missing = exec & !wave.written[usize::from(row)];
+            if missing != 0 {
+                let kind = FaultKind::Uninitialised { register: vector_name(row) };
+                return Err(Trap::lane(kind, missing.trailing_zeros()));
+            }
+        }
+    }
+    if let (Some(first), false) = (op.address.scalar, op.space == Space::Lds) {
+        let count = if op.space == Space::Buffer { 4 } else { 2 };
+        let count = if op.space == Space::Scratch { 1 } else { count };
+        group.scalars_written(wave, first, count)?;
+    }
+    Ok(())
+}
+
+fn global(op: &MemoryOp, offset: i64, wave: &Wave, places: &mut Places) {
+    let base = op.address.scalar.map(|s| wave.scalar64(s).wrapping_add_signed(offset));
+    let Some(vector) = op.address.vector else { return };
+    let low = &wave.vgpr[usize::from(vector.first)];
+    match base {
+        Some(base) => {
+            for lane in 0..LANES {
+                places.at[lane] = base.wrapping_add(u64::from(low[lane]));
+            }
+        }
+        None => {
+            let high = &wave.vgpr[usize::from(vector.first) + 1];
+            for lane in 0..LANES {
+                let address = u64::from(low[lane]) | u64::from(high[lane]) << 32;
+                places.at[lane] = address.wrapping_add_signed(offset);
+            }
+        }
+    }
+}
+
+/// All lanes at once if they lie in one range, else lane by lane.
+pub fn bounds(places: &Places, active: u64, bytes: u32, operation: Operation, group: &Group) -> Result<(), Box<Trap>> {
+    if active == 0 {
+        return Ok(());
+    }
+    let (mut low, mut high) = (u64::MAX, 0);
+    for lane in lanes(active) {
+        low = low.min(places.at[lane]);
+        high = high.max(places.at[lane]);
+    }
+    let span = (high - low).saturating_add(u64::from(bytes));
+    if group.memory.allows(low, span, operation) {
+        return Ok(());
+    }
+    match lanes(active).find(|lane| !group.memory.allows(places.at[*lane], bytes.into(), operation)) {
+        Some(lane) => Err(Trap::lane(group.memory.fault(places.at[lane], bytes, operation), lane as u32)),
+        None => Ok(()),
+    }
+}
+
+/// Sorts flat addresses: LDS and scratch lanes get their pointers; the lanes that remain are returned.
+fn apertures(places: &mut Places, bytes: u32, wave: &Wave, side: &mut Side) -> Result<u64, Box<Trap>> {
+    let mut host = places.lanes;
+    for lane in lanes(places.lanes) {
+        let address = places.at[lane];
+        match address & !0xffff_ffff {
+            flat::SHARED => {
+                places.lds[lane] = address as u32;
+                places.in_lds |= 1 << lane;
+            }
+            flat::PRIVATE => places.at[lane] = side.scratch.place(lane, address as u32, bytes, wave.isa)?,
+            _ => continue,
+        }
+        host &= !(1 << lane);
+    }
+    Ok(host)
+}
+
+fn scratch(
+    op: &MemoryOp,
+    offset: i64,
+    bytes: u32,
+    wave: &Wave,
+    side: &mut Side,
+    places: &mut Places,
+) -> Result<(), Box<Trap>> {
+    let base = op.address.scalar.map_or(0, |s| wave.sgpr[usize::from(s)]).wrapping_add(offset as u32);
+    for lane in lanes(places.lanes) {
+        let vector = op.address.vector.map_or(0, |r| wave.vgpr[usize::from(r.first)][lane]);
+        places.at[lane] = side.scratch.place(lane, base.wrapping_add(vector), bytes, wave.isa)?;
+    }
+    Ok(())
+}
+
+/// Bytes and operation of a kind, as the checks see it.
+pub fn operation(kind: Kind) -> Operation {
+    match kind {
+        Kind::Store(_) | Kind::Store2 { .. } => Operation::Write,
+        Kind::Atomic(_) => Operation::Atomic,
+        _ => Operation::Read,
+    }
+}

@@ -1,0 +1,140 @@
+//! Memory instructions: global, flat, buffer, scratch, LDS and scalar memory.
+//!
+//! Every vector access becomes one host pointer for each active lane ([`address`]); loads, stores and atomics ([`transfer`],
+//! [`atomic`]) do not know which memory they work on.
+mod address;
+mod atomic;
+mod buffer;
+mod exchange;
+pub mod lds;
+mod names;
+mod scalar;
+mod transfer;
+
+use crate::exec::{Group, Side};
+use crate::fault::Trap;
+use crate::inst::{Half, Inst, Operand};
+use crate::isa::Isa;
+use crate::wave::Wave;
+
+pub use atomic::AtomicOp;
+pub use names::resolve;
+
+/// Where the apertures of flat addresses lie: no host address has these upper halves.
+pub mod flat {
+    pub const SHARED: u64 = 1 << 48;
+    pub const PRIVATE: u64 = 2 << 48;
+}
+
+/// A memory instruction, its operands by their parts.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryOp {
+    pub space: Space,
+    pub kind: Kind,
+    /// Register of the result: a row of the vector file, or a scalar register.
+    pub dst: Option<Registers>,
+    pub data: Option<Registers>,
+    /// The second value of two-address stores and of compare-and-swap.
+    pub data2: Option<Registers>,
+    pub address: Address,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    Global,
+    Flat,
+    Scratch,
+    Buffer,
+    Lds,
+    Scalar,
+    ScalarBuffer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Load(Width),
+    Store(Width),
+    Atomic(AtomicOp),
+    /// Memory to LDS without registers between; bytes of each lane.
+    ToLds(Width),
+    /// Two loads or stores at distances of `unit` bytes.
+    Load2 {
+        unit: u32,
+        bytes: u8,
+    },
+    Store2 {
+        unit: u32,
+        bytes: u8,
+    },
+    /// `ds_read_b64_tr_b16` and its kin: bits of an element.
+    Transpose {
+        bits: u8,
+    },
+    Permute,
+    Bpermute,
+    Swizzle,
+}
+
+/// What a lane loads or stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Width {
+    /// 1, 2, 4, 8, 12 or 16.
+    pub bytes: u8,
+    /// Narrow loads extend the sign.
+    pub signed: bool,
+    /// Only this half of the register is loaded or stored (`d16`).
+    pub half: Half,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    pub first: u16,
+    pub count: u8,
+    pub half: Half,
+}
+
+/// The operands that make an address; which are there depends on the space.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Address {
+    pub vector: Option<Registers>,
+    pub scalar: Option<u8>,
+    pub offset: Operand,
+}
+
+/// Executes a memory instruction.
+pub fn execute(
+    op: &MemoryOp,
+    inst: &Inst,
+    wave: &mut Wave,
+    side: &mut Side,
+    group: &mut Group,
+) -> Result<(), Box<Trap>> {
+    match (op.space, op.kind) {
+        (Space::Scalar | Space::ScalarBuffer, _) => scalar::load(op, inst, wave, side, group),
+        (_, Kind::Permute | Kind::Bpermute | Kind::Swizzle) => {
+            exchange::run(op, inst, wave);
+            side.issue_lds(op, inst, group);
+            Ok(())
+        }
+        (_, Kind::ToLds(width)) => transfer::to_lds(op, width, inst, wave, side, group),
+        (_, Kind::Load2 { unit, bytes }) => transfer::load2(op, unit, bytes, inst, wave, side, group),
+        (_, Kind::Store2 { unit, bytes }) => transfer::store2(op, unit, bytes, inst, wave, side, group),
+        (_, Kind::Load(width)) => transfer::load(op, width, inst, wave, side, group),
+        (_, Kind::Store(width)) => transfer::store(op, width, inst, wave, side, group),
+        (_, Kind::Atomic(atomic)) => atomic::run(op, atomic, inst, wave, side, group),
+        (_, Kind::Transpose { bits }) => exchange::transpose(op, bits, inst, wave, side, group),
+    }
+}
+
+impl MemoryOp {
+    /// How many of the first operands are destinations, and which of those are sources, too.
+    pub fn destinations(&self, isa: &Isa) -> (u8, u8) {
+        let Some(_) = self.dst else { return (0, 0) };
+        let merges = match self.kind {
+            Kind::Load(w) => w.half != Half::Whole && !isa.family.is_cdna(),
+            Kind::Atomic(_) => self.space == Space::Buffer,
+            _ => false,
+        };
+        (1, u8::from(merges))
+    }
+}

@@ -1,0 +1,74 @@
+//! Scalar loads.
+use super::{Kind, MemoryOp, Space};
+use crate::exec::salu::src;
+use crate::exec::{Group, Side};
+use crate::fault::{FaultKind, Operation, Trap};
+use crate::inst::Inst;
+use crate::wave::Wave;
+
+pub fn load(op: &MemoryOp, inst: &Inst, wave: &mut Wave, side: &mut Side, group: &mut Group) -> Result<(), Box<Trap>> {
+    let Kind::Load(width) = op.kind else { unreachable!("scalar memory is only loaded") };
+    let base = op.address.scalar.expect("scalar loads have a base");
+    let count = if op.space == Space::Scalar { 2 } else { 4 };
+    if group.checks.uninitialised {
+        group.scalars_written(wave, base, count)?;
+    }
+    let offset = i64::from(inst.modifiers.offset) + distance(inst, wave);
+    let (address, room) = match op.space {
+        Space::Scalar => (wave.scalar64(base).wrapping_add_signed(offset), u64::MAX),
+        _ => buffer(wave, base, offset),
+    };
+    let bytes = u32::from(width.bytes);
+    let inside = room.min(bytes.into()) as u32;
+    if address % u64::from(bytes.min(4)) != 0 {
+        return Err(Trap::wave(FaultKind::Misaligned { operation: Operation::Read, address, bytes }));
+    }
+    if inside > 0 && !group.memory.allows(address, inside.into(), Operation::Read) {
+        return Err(Trap::wave(group.memory.fault(address, inside, Operation::Read)));
+    }
+    group.traffic.count(Operation::Read, inside.into());
+    fill(op, width.signed, address, bytes, inside, wave);
+    side.issue_scalar(op, group);
+    Ok(())
+}
+
+/// The offset operand: a register or an immediate, which may be negative.
+fn distance(inst: &Inst, wave: &Wave) -> i64 {
+    let source = inst.operands[2];
+    let value = match source.operand {
+        crate::inst::Operand::Int(v) => v,
+        other => i64::from(src(wave, other)),
+    };
+    if source.neg { -value } else { value }
+}
+
+/// Address and the bytes that are left; buffer loads outside give zero.
+fn buffer(wave: &Wave, first: u8, offset: i64) -> (u64, u64) {
+    let base = wave.scalar64(first) & 0xffff_ffff_ffff;
+    let stride = u64::from(wave.sgpr[usize::from(first) + 1] >> 16 & 0x3fff).max(1);
+    let size = u64::from(wave.sgpr[usize::from(first) + 2]) * stride;
+    (base.wrapping_add_signed(offset), size.saturating_sub(offset as u64))
+}
+
+fn fill(op: &MemoryOp, signed: bool, address: u64, bytes: u32, inside: u32, wave: &mut Wave) {
+    let dst = op.dst.expect("loads have a destination");
+    for k in 0..u16::from(dst.count) {
+        let at = address + 4 * u64::from(k);
+        let here = inside.saturating_sub(u32::from(k) * 4);
+        // SAFETY: `inside` bytes from `address` were checked.
+        let value = unsafe {
+            match (bytes, signed) {
+                _ if here == 0 => 0,
+                (1, false) => u32::from((at as *const u8).read()),
+                (1, true) => i32::from((at as *const i8).read()) as u32,
+                (2, false) => u32::from((at as *const u16).read()),
+                (2, true) => i32::from((at as *const i16).read()) as u32,
+                _ if here < 4 => 0,
+                _ => (at as *const u32).read(),
+            }
+        };
+        let index = (dst.first + k) as u8;
+        wave.set_scalar(index, value);
+        wave.scalar_written |= 1 << index;
+    }
+}

@@ -1,0 +1,227 @@
+//! Runs the work-groups of a launch, and the waves of a group in turns.
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::counts::{Counts, Traffic};
+use crate::decode::Kernel;
+use crate::exec::{self, Group, Runner, Stop};
+use crate::fault::{Fault, FaultKind, Site, Trap};
+use crate::launch::{Dispatch, Options};
+use crate::mem::lds::Lds;
+use crate::memory::Memory;
+use crate::wave::Wave;
+
+/// Runs all groups; of several faults the one of the first group in order is told.
+pub fn run(dispatch: &Dispatch, kernel: &Kernel, memory: &Memory, options: &Options) -> Result<Counts, Fault> {
+    let order = order(dispatch, options);
+    let next = AtomicUsize::new(0);
+    let faults: Mutex<Vec<(u64, Fault)>> = Mutex::new(Vec::new());
+    let total = Mutex::new(Counts::default());
+    let work = || {
+        let mut worker = Worker::new(dispatch, kernel, memory, options);
+        while let Some(group) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(fault) = worker.group(*group) {
+                next.store(order.len(), Ordering::Relaxed);
+                faults.lock().expect("no panic while held").push((*group, fault));
+            }
+        }
+        let mut total = total.lock().expect("no panic while held");
+        total.waves += worker.waves;
+        total.add(&kernel.steps, &worker.group.hits, &worker.group.traffic);
+    };
+    match options.threads.min(order.len()) {
+        0 | 1 => work(),
+        threads => std::thread::scope(|s| (0..threads).for_each(|_| drop(s.spawn(work)))),
+    }
+    let faults = faults.into_inner().expect("no panic while held");
+    match faults.into_iter().min_by_key(|(group, _)| *group) {
+        Some((_, fault)) => Err(fault),
+        None => Ok(total.into_inner().expect("no panic while held")),
+    }
+}
+
+/// Numbers of the groups in the order in which they begin.
+fn order(dispatch: &Dispatch, options: &Options) -> Vec<u64> {
+    let count = dispatch.grid.groups.iter().map(|n| u64::from(*n)).product();
+    let mut order: Vec<u64> = (0..count).collect();
+    if options.seed != 0 {
+        let mut random = Random(options.seed);
+        for k in (1..order.len()).rev() {
+            order.swap(k, random.below(k as u64 + 1) as usize);
+        }
+    }
+    order
+}
+
+/// A small generator of random numbers (xorshift64* of Marsaglia and Vigna).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+}
+
+/// One thread's groups, one after the other.
+struct Worker<'a> {
+    dispatch: &'a Dispatch<'a>,
+    kernel: &'a Kernel,
+    options: &'a Options,
+    group: Group<'a>,
+    runners: Vec<Runner>,
+    waves: u64,
+    /// Barriers that the running group has completed.
+    generation: u32,
+    id: [u32; 3],
+}
+
+/// Instructions a wave runs at most before another one has its turn, if turns are random.
+const TURN: u64 = 64;
+
+impl<'a> Worker<'a> {
+    fn new(dispatch: &'a Dispatch<'a>, kernel: &'a Kernel, memory: &'a Memory, options: &'a Options) -> Worker<'a> {
+        let group = Group {
+            memory,
+            lds: Lds::new(dispatch.lds),
+            checks: options.checks,
+            conflicts: options.conflicts,
+            traffic: Traffic::default(),
+            hits: vec![0; kernel.steps.len()],
+            image: dispatch.image,
+        };
+        Worker { dispatch, kernel, options, group, runners: Vec::new(), waves: 0, generation: 0, id: [0; 3] }
+    }
+
+    fn group(&mut self, number: u64) -> Result<(), Fault> {
+        let [x, y, _] = self.dispatch.grid.groups.map(u64::from);
+        self.id = [number % x, number / x % y, number / (x * y)].map(|n| n as u32);
+        self.start();
+        let mut random = Random(self.options.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
+        let mut left = self.options.limit;
+        loop {
+            let ready: Vec<usize> = (0..self.runners.len()).filter(|k| self.ready(*k)).collect();
+            let shuffled = self.options.seed != 0 && self.runners.len() > 1;
+            let Some(first) = ready.first() else { break };
+            let (at, budget) = match shuffled {
+                true => (ready[random.below(ready.len() as u64) as usize], 1 + random.below(TURN)),
+                false => (*first, 1 << 20),
+            };
+            self.turn(at, budget.min(left) as u32)?;
+            left -= budget.min(left);
+            if left == 0 {
+                return Err(self.fault(at, FaultKind::Endless(self.options.limit), None));
+            }
+        }
+        match self.runners.iter().position(|r| !r.ended) {
+            Some(at) => Err(self.fault(at, FaultKind::Deadlock, None)),
+            None => Ok(()),
+        }
+    }
+
+    /// All waves at the kernel's entry.
+    fn start(&mut self) {
+        let count = self.dispatch.waves();
+        self.waves += u64::from(count);
+        self.generation = 0;
+        self.group.lds.reset();
+        for number in 0..count {
+            let side = self.dispatch.side(number);
+            match self.runners.get_mut(number as usize) {
+                Some(runner) => {
+                    runner.wave.reset(&self.kernel.touched);
+                    (runner.side, runner.ended, runner.awaits, runner.arrived) = (side, false, 0, None);
+                }
+                None => {
+                    let mode = exec::control::mode_of(side.mode, side.family);
+                    let wave = Wave::new(self.dispatch.isa, mode, number);
+                    self.runners.push(Runner { wave, side, ended: false, awaits: 0, arrived: None, waits: false });
+                }
+            }
+            let runner = &mut self.runners[number as usize];
+            runner.waits = false;
+            self.dispatch.start(&mut runner.wave, self.id, self.kernel);
+        }
+    }
+
+    fn ready(&self, at: usize) -> bool {
+        let runner = &self.runners[at];
+        !runner.ended && !(runner.waits && runner.awaits > self.generation)
+    }
+
+    fn turn(&mut self, at: usize, budget: u32) -> Result<(), Fault> {
+        let runner = &mut self.runners[at];
+        runner.waits = false;
+        match exec::run(runner, &mut self.group, self.kernel, budget) {
+            Ok(Stop::Budget) => Ok(()),
+            Ok(Stop::Wait) => {
+                runner.waits = true;
+                Ok(())
+            }
+            Ok(Stop::Signal(waits)) => {
+                runner.waits = waits;
+                runner.awaits = self.generation + 1;
+                // The signal is the instruction before.
+                runner.arrived = Some(runner.wave.pc - 1);
+                self.group.lds.arrive(&runner.side);
+                self.complete(at)
+            }
+            Ok(Stop::Ended) => {
+                runner.ended = true;
+                self.complete(at)
+            }
+            Err(trap) => {
+                let Trap { kind, lane } = *trap;
+                Err(self.fault(at, kind, lane))
+            }
+        }
+    }
+
+    /// Opens the barrier if all waves that still run have come to it.
+    fn complete(&mut self, at: usize) -> Result<(), Fault> {
+        let running = self.runners.iter().filter(|r| !r.ended);
+        let arrived: Vec<usize> = self.runners.iter().filter_map(|r| r.arrived).collect();
+        if arrived.is_empty() || arrived.len() != running.count() {
+            return Ok(());
+        }
+        if self.options.checks.barriers {
+            self.same_barrier(&arrived)
+                .map_err(|detail| self.fault(at, FaultKind::DivergentBarrier { detail }, None))?;
+        }
+        self.generation += 1;
+        self.group.lds.release();
+        self.runners.iter_mut().for_each(|r| r.arrived = None);
+        Ok(())
+    }
+
+    fn same_barrier(&self, arrived: &[usize]) -> Result<(), String> {
+        let place = |at: usize| format!("{:#x}", self.kernel.steps[at].inst.address);
+        if let Some(other) = arrived.iter().find(|a| **a != arrived[0]) {
+            return Err(format!("one is at {}, another at {}", place(arrived[0]), place(*other)));
+        }
+        match self.runners.iter().position(|r| r.ended) {
+            Some(wave) => Err(format!("wave {wave} ended before the barrier at {}", place(arrived[0]))),
+            None => Ok(()),
+        }
+    }
+
+    fn fault(&self, at: usize, kind: FaultKind, lane: Option<u8>) -> Fault {
+        let wave = &self.runners[at].wave;
+        let last = self.kernel.steps.len() - 1;
+        let pc = wave.pc.min(last);
+        let site = Site {
+            text: self.kernel.texts[pc].to_string(),
+            address: self.kernel.steps[pc].inst.address,
+            group: self.id,
+            wave: wave.number,
+            lane,
+        };
+        Fault { kernel: self.dispatch.kernel.name.clone(), site: Some(Box::new(site)), kind }
+    }
+}
