@@ -145,11 +145,11 @@ impl<'a> Dispatch<'a> {
         let ends = self.kernel.metadata.explicit_args().map(|a| (a.offset + a.size) as usize);
         let wanted = ends.max().unwrap_or(0);
         let found = arguments.len();
-        // A caller may have padded the last one.
-        if found < wanted || found > wanted.next_multiple_of(8) {
+        // A caller may have laid out the whole segment.
+        if found < wanted || found > self.packet {
             return Err(LaunchError::Arguments { found, wanted });
         }
-        self.write(0, arguments);
+        self.write(0, &arguments[..wanted]);
         Ok(())
     }
 

@@ -122,7 +122,13 @@ impl Case<'_> {
         let step = Step { runs: self.runs.to_vec() };
         let trial = Trial::new(graph, arch.memory, step, (fill, 7), &indices).unwrap();
         let (want, operands) = (trial.want().unwrap(), trial.operands());
-        let room = |(&v, operand): (&Value, &Operand)| memory(operand, self.room(graph, v, arch));
+        let room = |(&v, operand): (&Value, &Operand)| match (graph.ty(v), operand) {
+            // Entries beyond the step are zeros.
+            (Type::Tensor(t), Operand::Tensor(bytes)) if !t.dtype.is_float() => {
+                [Memory::of(&[bytes.clone(), vec![0; 4 * self.bucket]].concat()), Memory::new(0)]
+            }
+            _ => memory(operand, self.room(graph, v, arch)),
+        };
         let mut memory: Vec<[Memory; 2]> = inputs.iter().zip(&operands).map(room).collect();
         let mut outs = self.run(&trial, arch, object, &mut memory);
         let result = |(&v, out): (&Value, &mut Memory)| match trial.state(v) {

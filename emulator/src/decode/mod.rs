@@ -5,7 +5,7 @@ pub mod parse;
 
 use crate::exec::control;
 use crate::exec::salu::{self, extend_immediate};
-use crate::exec::step::{Action, Class, Control, Dual, Registers, Step};
+use crate::exec::step::{Action, Class, Control, Dual, Registers, Step, halves};
 use crate::fault::DecodeError;
 use crate::inst::{Inst, Operand, scalar};
 use crate::isa::Isa;
@@ -142,6 +142,7 @@ fn vector_registers(inst: &Inst, op: &VectorOp, isa: &Isa) -> Registers {
     }
     registers.crosses_lanes = op.crosses_lanes || inst.modifiers.dpp.is_some();
     registers.selects = op.selects;
+    registers.halves = halves(inst).filter(|_| registers.writes.len() == 2);
     registers
 }
 

@@ -49,9 +49,17 @@ fn vector(r: &Registers, wave: &mut Wave) {
     if r.crosses_lanes {
         computed = if computed == 0 { 0 } else { u64::MAX };
     }
-    for row in &r.writes {
-        let written = &mut wave.written[usize::from(*row)];
+    let note_row = |row: u16, computed: u64, wave: &mut Wave| {
+        let written = &mut wave.written[usize::from(row)];
         *written = *written & !exec | computed & exec;
+    };
+    match &r.halves {
+        Some(halves) if scalars => {
+            let of = |rows: &[u16]| rows.iter().fold(u64::MAX, |all, row| all & wave.written[usize::from(*row)]);
+            let parts = halves.each_ref().map(|rows| of(rows));
+            r.writes.iter().zip(parts).for_each(|(row, part)| note_row(*row, part, wave));
+        }
+        _ => r.writes.iter().for_each(|row| note_row(*row, computed, wave)),
     }
     if r.scalar_writes != 0 {
         let known = computed & exec != 0 || exec == 0;

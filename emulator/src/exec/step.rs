@@ -1,7 +1,7 @@
 //! A decoded instruction with what the loop needs to run and check it.
 use super::salu::ScalarRun;
 use super::wait::Wait;
-use crate::inst::{Inst, Operand};
+use crate::inst::{Half, Inst, Operand, Unused};
 use crate::mem::MemoryOp;
 use crate::vector::Handler;
 
@@ -121,6 +121,8 @@ pub struct Registers {
     pub writes_scc: bool,
     pub crosses_lanes: bool,
     pub selects: bool,
+    /// What each of two written rows depends on, where that is not simply all that is read.
+    pub halves: Option<Box<[Vec<u16>; 2]>>,
 }
 
 impl Registers {
@@ -132,7 +134,9 @@ impl Registers {
             let written = k < usize::from(dsts);
             let read = !written || reads_dst >> k & 1 != 0;
             match source.operand {
-                Operand::Vector { row, count, .. } => {
+                Operand::Vector { row, count, half } => {
+                    // Who writes one half first, and then the other, does not read what was there.
+                    let read = read && !(written && merges(inst, half));
                     let rows = row..row + u16::from(count);
                     rows.clone().for_each(|row| r.touched[usize::from(row / 64)] |= 1 << (row % 64));
                     if read {
@@ -168,6 +172,43 @@ impl Registers {
             writes_scc: self.writes_scc | other.writes_scc,
             crosses_lanes: self.crosses_lanes | other.crosses_lanes,
             selects: false,
+            halves: None,
         }
     }
+}
+
+/// A result goes into a part of the register.
+fn merges(inst: &Inst, half: Half) -> bool {
+    half != Half::Whole || inst.modifiers.sdwa.is_some_and(|s| s.unused == Unused::Preserve)
+}
+
+/// The rows that the low and the high half of a 64-bit result depend on: compilers leave the half undefined that nobody needs.
+pub fn halves(inst: &Inst) -> Option<Box<[Vec<u16>; 2]>> {
+    let name: &str = &inst.mnemonic;
+    let upward = ["v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshlrev_b64", "v_lshl_add_u64", "v_add_nc_u64"];
+    let packed = name.starts_with("v_pk_") && name.ends_with("32") || name == "v_mov_b64";
+    if !packed && !upward.contains(&name) {
+        return None;
+    }
+    let m = &inst.modifiers;
+    // Elements that the halves take of source k.
+    let (low, high) = match packed {
+        true => (m.op_sel.unwrap_or(0), m.op_sel_hi.unwrap_or(u8::MAX)),
+        false => (0, u8::MAX),
+    };
+    let mut rows = [Vec::new(), Vec::new()];
+    for (k, source) in inst.operands()[1..].iter().enumerate() {
+        match source.operand {
+            Operand::Vector { row, count: 2, .. } => {
+                rows[0].push(row + u16::from(low >> k & 1));
+                rows[1].push(row + u16::from(high >> k & 1));
+                if !packed {
+                    rows[1].push(row);
+                }
+            }
+            Operand::Vector { row, .. } => rows.iter_mut().for_each(|r| r.push(row)),
+            _ => {}
+        }
+    }
+    Some(Box::new(rows))
 }

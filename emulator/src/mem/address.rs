@@ -16,6 +16,9 @@ pub struct Places {
     pub lds: [u32; LANES],
     /// Dwords that buffer bounds let through, if not all: lanes outside `lanes` have none.
     pub partial: Option<Box<[u8; LANES]>>,
+    /// Lanes that store where another wave stored, and the fault that it is if they change anything.
+    pub rewrites: u64,
+    pub rewrite: Option<FaultKind>,
 }
 
 /// Lanes of a mask, in order.
@@ -41,7 +44,15 @@ pub fn places(
     side: &mut Side,
     group: &mut Group,
 ) -> Result<Places, Box<Trap>> {
-    let mut places = Places { at: [0; LANES], lanes: wave.exec(), in_lds: 0, lds: [0; LANES], partial: None };
+    let mut places = Places {
+        at: [0; LANES],
+        lanes: wave.exec(),
+        in_lds: 0,
+        lds: [0; LANES],
+        partial: None,
+        rewrites: 0,
+        rewrite: None,
+    };
     if group.checks.uninitialised {
         initialised(op, wave, group)?;
     }

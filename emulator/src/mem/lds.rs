@@ -3,7 +3,8 @@
 //! A race is an access to bytes that another wave wrote (or read, for writes) with no barrier between that orders them. Every use
 //! is stamped with the wave and a running number; at a barrier each wave's completed uses become visible to all. Uses that no wait
 //! covered when the wave came to the barrier stay invisible, as do loads from memory to LDS, which count as uses by an engine of the
-//! wave's own. Tracking is by dwords with a mask of bytes; of several readers the last one is remembered, and that there were more.
+//! wave's own. Two waves may write the same bytes if they write the same values: compilers let several waves store what all of them
+//! have computed. Tracking is by dwords with a mask of bytes; of several readers the last one is remembered, and that there were more.
 use super::address::{Places, lanes};
 use crate::exec::{Checks, Side};
 use crate::fault::{FaultKind, Operation, Trap};
@@ -111,7 +112,15 @@ impl Lds {
         if checks.uninitialised || checks.races {
             for lane in lanes(places.in_lds) {
                 let address = places.lds[lane];
-                self.check(address, bytes, operation, side, checks).map_err(|kind| Trap::lane(kind, lane as u32))?;
+                match self.check(address, bytes, operation, side, checks) {
+                    Ok(()) => {}
+                    // Whether it matters depends on what is stored.
+                    Err(kind @ FaultKind::LdsRace { operation: Operation::Write, other: Operation::Write, .. }) => {
+                        places.rewrites |= 1 << lane;
+                        places.rewrite.get_or_insert(kind);
+                    }
+                    Err(kind) => return Err(Trap::lane(kind, lane as u32)),
+                }
             }
         }
         Ok(())
@@ -154,8 +163,9 @@ impl Lds {
                 return Err(FaultKind::UninitialisedLds { address: cell as u32 * 4 });
             }
             if checks.races {
-                self.race(cell, mask, operation, side)?;
+                let race = self.race(cell, mask, operation, side);
                 self.note(cell, mask, operation, side);
+                race?;
             }
             if operation != Operation::Read {
                 self.written[cell] |= mask;

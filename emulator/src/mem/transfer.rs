@@ -4,7 +4,7 @@ use super::{Kind, MemoryOp, Registers, Width};
 use crate::exec::{Group, Side};
 use crate::fault::{Operation, Trap};
 use crate::inst::{Half, Inst};
-use crate::wave::Wave;
+use crate::wave::{LANES, Wave};
 
 /// Loads into vector registers. Lanes that buffer bounds dropped get zero.
 pub fn load(
@@ -121,12 +121,39 @@ pub fn store(
     let offset = i64::from(inst.modifiers.offset);
     let places = places(op, offset, width.bytes.into(), Operation::Write, inst, wave, side, group)?;
     let data = op.data.expect("stores have data");
-    put(&places, width, data, wave);
+    put(&places, width, data, wave)?;
     side.issue_store(op, group);
     Ok(())
 }
 
-fn put(places: &Places, width: Width, data: Registers, wave: &Wave) {
+fn put(places: &Places, width: Width, data: Registers, wave: &Wave) -> Result<(), Box<Trap>> {
+    match &places.rewrite {
+        None => {
+            write(places, width, data, wave);
+            Ok(())
+        }
+        Some(kind) => {
+            let before = contents(places, width);
+            write(places, width, data, wave);
+            let after = contents(places, width);
+            let changed = lanes(places.rewrites).find(|lane| before[*lane] != after[*lane]);
+            changed.map_or(Ok(()), |lane| Err(Trap::lane(kind.clone(), lane as u32)))
+        }
+    }
+}
+
+/// What is where lanes store that another wave stored to, too.
+fn contents(places: &Places, width: Width) -> [[u8; 16]; LANES] {
+    let mut all = [[0; 16]; LANES];
+    for lane in lanes(places.rewrites) {
+        let bytes = usize::from(width.bytes);
+        // SAFETY: the width was checked at the pointer of every lane.
+        unsafe { std::ptr::copy_nonoverlapping(places.at[lane] as *const u8, all[lane].as_mut_ptr(), bytes) };
+    }
+    all
+}
+
+fn write(places: &Places, width: Width, data: Registers, wave: &Wave) {
     let first = usize::from(data.first);
     let high = data.half == Half::High || width.half == Half::High;
     for lane in lanes(places.lanes) {
@@ -186,7 +213,7 @@ pub fn store2(
     for (offset, data) in both {
         let offset = i64::from(offset) * i64::from(unit);
         let places = places(op, offset, bytes.into(), operation(op.kind), inst, wave, side, group)?;
-        put(&places, width, data.expect("two-address stores have two values"), wave);
+        put(&places, width, data.expect("two-address stores have two values"), wave)?;
     }
     side.issue_store(op, group);
     Ok(())

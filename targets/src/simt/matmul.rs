@@ -161,7 +161,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
         let (wave, inside) = (c.div(place, shape.panels), c.rem(place, shape.panels));
         let panel = c.add(c.mul(wave, c.int(shape.made)), c.rem(inside, shape.made));
-        let panel = c.smaller(c.add(panel, self.panel), c.int(self.contraction.panels() - 1));
+        let panel = self.contraction.made(c.add(panel, self.panel));
         let piece = c.div(inside, shape.made);
         let mut first = c.int(0);
         for (i, start) in self.contraction.parts.starts().enumerate() {
