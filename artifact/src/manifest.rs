@@ -191,6 +191,8 @@ pub struct Variant {
     pub name: String,
     /// What the device must have, by the names that the device reports, e.g. `avx512f`.
     pub features: Vec<String>,
+    /// Whether the compiler's tests run such code, on hardware or emulated; otherwise nobody has seen it run.
+    pub executed: bool,
     /// Index of the section that holds the code object.
     pub section: usize,
     /// By the kernel number that launches use.

@@ -155,6 +155,7 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>)
     Variant {
         name: arch.name.into(),
         features: arch.features.iter().map(|f| f.to_string()).collect(),
+        executed: arch.executed,
         section,
         kernels: kernels.into_iter().map(kernels::kernel).collect(),
     }

@@ -178,6 +178,7 @@ fn variant(name: &str, features: &[&str]) -> Variant {
     Variant {
         name: name.into(),
         features: features.iter().map(|&name| name.to_owned()).collect(),
+        executed: true,
         section: 1,
         kernels: vec![
             kernel(Tasks::Tokens { per: 4, times: 1 }, 0),

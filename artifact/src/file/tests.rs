@@ -86,6 +86,7 @@ fn variant(name: &str, section: usize) -> Variant {
     Variant {
         name: name.into(),
         features: vec!["avx2".into()],
+        executed: true,
         section,
         kernels: vec![
             kernel(Tasks::Tokens { per: 1, times: 2 }, Some(resources)),

@@ -17,6 +17,8 @@ mod output;
 mod print;
 mod progress;
 mod run;
+#[cfg(feature = "compiler")]
+mod targets;
 mod text;
 mod verify;
 
@@ -69,6 +71,8 @@ enum Verb {
     Verify(verify::Args),
     #[cfg(feature = "compiler")]
     Print(print::Args),
+    #[cfg(feature = "compiler")]
+    Targets(targets::Args),
     Devices(devices::Args),
     Completions(completions::Args),
 }
@@ -87,6 +91,8 @@ pub fn main() -> ExitCode {
         Verb::Verify(args) => verify::run(args),
         #[cfg(feature = "compiler")]
         Verb::Print(args) => print::run(args),
+        #[cfg(feature = "compiler")]
+        Verb::Targets(args) => targets::run(args),
         Verb::Devices(args) => devices::run(args),
         Verb::Completions(args) => completions::run(args),
     };
