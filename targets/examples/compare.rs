@@ -1,0 +1,154 @@
+//! Kernels of atomc beside those of Triton for the same operations: registers, local memory, occupancy, and the hottest loop,
+//! all read from code objects by the same code.
+//!
+//! `tests/triton/make.sh peers.py`, then `cargo run --release -p atomc-targets --example compare [-- CHIP ...]`
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use atomc_ir::arch::Machine;
+use atomc_ir::{Arch, Family, parse};
+use atomc_targets::report::{KernelResources, Limits, occupancy, report};
+use atomc_targets::{KernelSpec, LoopReport, Resources, compile, rows};
+use serde::Deserialize;
+
+/// An entry of `index.json`.
+#[derive(Deserialize)]
+struct Peer {
+    chip: String,
+    operation: String,
+    settings: String,
+    code: String,
+    threads: usize,
+    dynamic_lds: usize,
+}
+
+/// One of our kernels, and the peers it stands beside: those whose operation begins so.
+struct Ours {
+    peers: &'static str,
+    family: Family,
+    tokens: usize,
+    text: String,
+}
+
+fn product(peers: &'static str, family: Family, tokens: usize) -> Ours {
+    let text = "graph @k(%x: bf16[T, 4096], %w: bf16[4096, 4096]@panels) {
+  %0 = linear %x, %w {out = bf16} : bf16[T, 4096]
+  return %0
+}";
+    Ours { peers, family, tokens, text: text.into() }
+}
+
+fn attention(peers: &'static str, family: Family, tokens: usize) -> Ours {
+    let text = "graph @k(%q: bf16[T, 64, 128], %kv: cache<bf16, 8, 128>, %batch: batch) {
+  %0 = attention %q, %kv, %batch {scale = 0.08838834764831845, window = 0} : bf16[T, 64, 128]
+  %1 = reshape %0 {shape = [T, 8192]} : bf16[T, 8192]
+  return %1
+}";
+    Ours { peers, family, tokens, text: text.into() }
+}
+
+fn operations() -> Vec<Ours> {
+    let norm = "graph @k(%x: bf16[T, 4096], %r: bf16[T, 4096], %w: bf16[4096]) {
+  %0 = add %x, %r : bf16[T, 4096]
+  %1 = rms_norm %0, %w {eps = 1e-6} : bf16[T, 4096]
+  return %0, %1
+}";
+    let silu = "graph @k(%x: bf16[T, 28672]) {
+  %0 = slice %x {axis = 1, start = 0, len = 14336} : bf16[T, 14336]
+  %1 = slice %x {axis = 1, start = 14336, len = 14336} : bf16[T, 14336]
+  %2 = silu_mul %0, %1 : bf16[T, 14336]
+  return %2
+}";
+    vec![
+        product("prefill product bf16", Family::Matmul, 4096),
+        product("decode product M=16", Family::Matvec, 16),
+        product("decode product M=8", Family::Matvec, 8),
+        product("decode product M=1 ", Family::Matvec, 1),
+        Ours { peers: "add+rmsnorm 4096", family: Family::Rows, tokens: 512, text: norm.into() },
+        Ours { peers: "silu_mul", family: Family::Rows, tokens: 512, text: silu.into() },
+        attention("paged decode", Family::AttendOne, 8),
+        attention("flash prefill", Family::AttendMany, 512),
+    ]
+}
+
+/// The loop that computes most: by matrix instructions, then by loads; the shorter of two equals.
+fn hottest(resources: &Resources) -> Option<&LoopReport> {
+    let rank = |l: &&LoopReport| (l.matrix, l.loads, usize::MAX - l.instructions);
+    resources.loops.iter().max_by_key(rank)
+}
+
+const HEADER: &str = "| by | VGPR (AGPR) | SGPR | LDS | spills | waves/SIMD | instr | loop: instr | matrix | instr/matrix | VALU/SALU/LDS | loads (16 B) | waits (partial) | overlap | barriers |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+
+fn line(by: &str, r: &Resources) -> String {
+    let kernel = format!(
+        "| {by} | {} ({}) | {} | {} | {}/{} | {:.2} | {} |",
+        r.vgprs, r.agprs, r.sgprs, r.lds, r.vgpr_spills, r.sgpr_spills, r.occupancy, r.instructions
+    );
+    let Some(l) = hottest(r) else { return format!("{kernel} no loop | | | | | | | |") };
+    let per = if l.matrix == 0 { String::new() } else { format!("{:.1}", l.instructions as f64 / l.matrix as f64) };
+    format!(
+        "{kernel} {} | {} | {per} | {}/{}/{} | {} ({}) | {} ({}) | {} | {} |",
+        l.instructions,
+        l.matrix,
+        l.valu,
+        l.salu,
+        l.lds,
+        l.loads,
+        l.loads_x4,
+        l.waits,
+        l.partial_waits,
+        l.overlap,
+        l.barriers
+    )
+}
+
+fn only(mut kernels: Vec<KernelResources>) -> Result<Resources, String> {
+    match kernels.len() {
+        1 => Ok(kernels.remove(0).resources),
+        n => Err(format!("{n} kernels in a code object of one")),
+    }
+}
+
+fn ours(kernel: &Ours, arch: &Arch) -> Result<Resources, Box<dyn Error>> {
+    let graph = parse(&kernel.text)?;
+    let spec = KernelSpec { symbol: "k".into(), family: kernel.family, body: &graph, tokens: kernel.tokens };
+    let object = compile(&[spec], arch)?;
+    object.kernels.into_iter().next().and_then(|k| k.resources).ok_or_else(|| "no resources".into())
+}
+
+fn peer(peer: &Peer, folder: &Path, limits: &Limits) -> Result<Resources, Box<dyn Error>> {
+    let mut r = only(report(&fs::read(folder.join(&peer.code))?, limits)?)?;
+    r.lds += peer.dynamic_lds;
+    r.occupancy = occupancy(r.vgprs, r.lds, peer.threads, limits);
+    Ok(r)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/triton/peers");
+    let index = fs::read(folder.join("index.json"))
+        .map_err(|e| format!("{}: {e}; tests/triton/make.sh peers.py writes it", folder.display()))?;
+    let peers: Vec<Peer> = serde_json::from_slice(&index)?;
+    let chips: Vec<String> = std::env::args().skip(1).collect();
+    for arch in rows() {
+        let Machine::Simt(simt) = &arch.machine else { continue };
+        if !chips.is_empty() && !chips.iter().any(|c| c == arch.name) {
+            continue;
+        }
+        println!("\n### {}", arch.name);
+        let limits = Limits::of(simt, arch.attributes);
+        for kernel in operations() {
+            println!("\n{}\n\n{HEADER}", kernel.peers.trim());
+            match ours(&kernel, arch) {
+                Ok(r) => println!("{}", line("**atomc**", &r)),
+                Err(e) => println!("| **atomc** | not compiled: {e} |"),
+            }
+            for p in peers.iter().filter(|p| p.chip == arch.name && p.operation.starts_with(kernel.peers)) {
+                let name = format!("Triton{} {}", &p.operation[kernel.peers.trim().len()..], p.settings);
+                println!("{}", line(&name, &peer(p, &folder, &limits)?));
+            }
+        }
+    }
+    Ok(())
+}
