@@ -8,8 +8,8 @@ use std::path::Path;
 
 use atomc_ir::arch::Machine;
 use atomc_ir::{Arch, Family, parse};
-use atomc_targets::report::{KernelResources, Limits, occupancy, report};
-use atomc_targets::{KernelSpec, LoopReport, Resources, compile, rows};
+use atomc_targets::report::{KernelResources, occupancy, report};
+use atomc_targets::{KernelSpec, LoopReport, compile, rows};
 use serde::Deserialize;
 
 /// An entry of `index.json`.
@@ -72,81 +72,68 @@ fn operations() -> Vec<Ours> {
     ]
 }
 
-/// The loop that computes most: by matrix instructions, then by loads; the shorter of two equals.
-fn hottest(resources: &Resources) -> Option<&LoopReport> {
-    let rank = |l: &&LoopReport| (l.matrix, l.loads, usize::MAX - l.instructions);
-    resources.loops.iter().max_by_key(rank)
+/// The loop that computes most: by matrix instructions, then by loads; the shorter of two equals. None where the matrix
+/// instructions are outside of loops.
+fn hottest(kernel: &KernelResources) -> Option<&LoopReport> {
+    let hottest = kernel.resources.loops.iter().max_by_key(|l| (l.matrix, l.loads, usize::MAX - l.instructions));
+    hottest.filter(|l| l.matrix > 0 || kernel.whole.matrix == 0)
 }
 
-const HEADER: &str = "| by | VGPR (AGPR) | SGPR | LDS | spills | waves/SIMD | instr | loop: instr | matrix | instr/matrix | VALU/SALU/LDS | loads (16 B) | waits (partial) | overlap | barriers |
+const HEADER: &str = "| by | VGPR (AGPR) | SGPR | LDS | spills | waves | all | loop | matrix | loop / matrix | VALU / SALU / LDS | loads (16 B) | waits (partial) | overlap | barriers |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
-fn line(by: &str, r: &Resources) -> String {
-    let kernel = format!(
-        "| {by} | {} ({}) | {} | {} | {}/{} | {:.2} | {} |",
-        r.vgprs, r.agprs, r.sgprs, r.lds, r.vgpr_spills, r.sgpr_spills, r.occupancy, r.instructions
-    );
-    let Some(l) = hottest(r) else { return format!("{kernel} no loop | | | | | | | |") };
-    let per = if l.matrix == 0 { String::new() } else { format!("{:.1}", l.instructions as f64 / l.matrix as f64) };
-    format!(
-        "{kernel} {} | {} | {per} | {}/{}/{} | {} ({}) | {} ({}) | {} | {} |",
-        l.instructions,
-        l.matrix,
-        l.valu,
-        l.salu,
-        l.lds,
-        l.loads,
-        l.loads_x4,
-        l.waits,
-        l.partial_waits,
-        l.overlap,
-        l.barriers
-    )
+/// The kernel, then its hottest loop, or all of it where it has none.
+fn line(by: &str, kernel: &KernelResources) -> String {
+    let r = &kernel.resources;
+    let registers =
+        format!("{} ({}) | {} | {} | {}/{}", r.vgprs, r.agprs, r.sgprs, r.lds, r.vgpr_spills, r.sgpr_spills);
+    let (l, name) = match hottest(kernel) {
+        Some(l) => (l, l.instructions.to_string()),
+        None => (&kernel.whole, "-".into()),
+    };
+    let per = if l.matrix == 0 { "-".into() } else { format!("{:.1}", l.instructions as f64 / l.matrix as f64) };
+    let classes = format!("{} / {} / {} | {} ({})", l.valu, l.salu, l.lds, l.loads, l.loads_x4);
+    let order = format!("{} ({}) | {} | {}", l.waits, l.partial_waits, l.overlap, l.barriers);
+    let (waves, all) = (r.occupancy, r.instructions);
+    format!("| {by} | {registers} | {waves:.2} | {all} | {name} | {} | {per} | {classes} | {order} |", l.matrix)
 }
 
-fn only(mut kernels: Vec<KernelResources>) -> Result<Resources, String> {
+fn only(mut kernels: Vec<KernelResources>) -> Result<KernelResources, String> {
     match kernels.len() {
-        1 => Ok(kernels.remove(0).resources),
+        1 => Ok(kernels.remove(0)),
         n => Err(format!("{n} kernels in a code object of one")),
     }
 }
 
-fn ours(kernel: &Ours, arch: &Arch) -> Result<Resources, Box<dyn Error>> {
+fn ours(kernel: &Ours, arch: &Arch) -> Result<KernelResources, Box<dyn Error>> {
     let graph = parse(&kernel.text)?;
     let spec = KernelSpec { symbol: "k".into(), family: kernel.family, body: &graph, tokens: kernel.tokens };
-    let object = compile(&[spec], arch)?;
-    object.kernels.into_iter().next().and_then(|k| k.resources).ok_or_else(|| "no resources".into())
+    Ok(only(report(&compile(&[spec], arch)?.code, arch)?)?)
 }
 
-fn peer(peer: &Peer, folder: &Path, limits: &Limits) -> Result<Resources, Box<dyn Error>> {
-    let mut r = only(report(&fs::read(folder.join(&peer.code))?, limits)?)?;
+fn peer(peer: &Peer, folder: &Path, arch: &Arch) -> Result<KernelResources, Box<dyn Error>> {
+    let mut kernel = only(report(&fs::read(folder.join(&peer.code))?, arch)?)?;
+    let (r, simt) = (&mut kernel.resources, arch.simt());
     r.lds += peer.dynamic_lds;
-    r.occupancy = occupancy(r.vgprs, r.lds, peer.threads, limits);
-    Ok(r)
+    r.occupancy = occupancy(&simt.unit, r.vgprs, r.lds, peer.threads.div_ceil(simt.wave));
+    Ok(kernel)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/triton/peers");
+    let folder = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/triton/peers");
     let index = fs::read(folder.join("index.json"))
         .map_err(|e| format!("{}: {e}; tests/triton/make.sh peers.py writes it", folder.display()))?;
     let peers: Vec<Peer> = serde_json::from_slice(&index)?;
     let chips: Vec<String> = std::env::args().skip(1).collect();
-    for arch in rows() {
-        let Machine::Simt(simt) = &arch.machine else { continue };
-        if !chips.is_empty() && !chips.iter().any(|c| c == arch.name) {
-            continue;
-        }
+    let asked = |arch: &&Arch| chips.is_empty() || chips.iter().any(|c| c == arch.name);
+    for arch in rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_))).filter(asked) {
         println!("\n### {}", arch.name);
-        let limits = Limits::of(simt, arch.attributes);
         for kernel in operations() {
             println!("\n{}\n\n{HEADER}", kernel.peers.trim());
-            match ours(&kernel, arch) {
-                Ok(r) => println!("{}", line("**atomc**", &r)),
-                Err(e) => println!("| **atomc** | not compiled: {e} |"),
-            }
+            println!("{}", line("**atomc**", &ours(&kernel, arch)?));
             for p in peers.iter().filter(|p| p.chip == arch.name && p.operation.starts_with(kernel.peers)) {
                 let name = format!("Triton{} {}", &p.operation[kernel.peers.trim().len()..], p.settings);
-                println!("{}", line(&name, &peer(p, &folder, &limits)?));
+                println!("{}", line(&name, &peer(p, folder, arch)?));
             }
         }
     }
