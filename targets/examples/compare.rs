@@ -79,10 +79,11 @@ fn hottest(kernel: &KernelResources) -> Option<&LoopReport> {
     hottest.filter(|l| l.matrix > 0 || kernel.whole.matrix == 0)
 }
 
-const HEADER: &str = "| by | VGPR (AGPR) | SGPR | LDS | spills | waves | all | loop | matrix | loop / matrix | VALU / SALU / LDS | loads (16 B) | waits (partial) | overlap | barriers |
+const HEADER: &str = "| by | VGPR (AGPR) | SGPR | LDS | spills | waves | all | loop | matrix | per unit | VALU / SALU / LDS | loads (16 B) | waits (partial) | overlap | barriers |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
-/// The kernel, then its hottest loop, or all of it where it has none.
+/// The kernel, then its hottest loop, or all of it where it has none. The unit that instructions are counted for is a matrix
+/// instruction, or a load where there are none.
 fn line(by: &str, kernel: &KernelResources) -> String {
     let r = &kernel.resources;
     let registers =
@@ -91,7 +92,8 @@ fn line(by: &str, kernel: &KernelResources) -> String {
         Some(l) => (l, l.instructions.to_string()),
         None => (&kernel.whole, "-".into()),
     };
-    let per = if l.matrix == 0 { "-".into() } else { format!("{:.1}", l.instructions as f64 / l.matrix as f64) };
+    let unit = if l.matrix == 0 { l.loads.max(1) } else { l.matrix };
+    let per = format!("{:.1}", l.instructions as f64 / unit as f64);
     let classes = format!("{} / {} / {} | {} ({})", l.valu, l.salu, l.lds, l.loads, l.loads_x4);
     let order = format!("{} ({}) | {} | {}", l.waits, l.partial_waits, l.overlap, l.barriers);
     let (waves, all) = (r.occupancy, r.instructions);

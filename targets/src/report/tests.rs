@@ -111,7 +111,7 @@ fn streaming_loops_on_every_chip() {
     for arch in chips() {
         let chip = arch.name;
         let reports = report(&object(STREAM, arch), arch).unwrap();
-        let [KernelResources { symbol, resources: r }] = &reports[..] else { panic!("{reports:?}") };
+        let [KernelResources { symbol, resources: r, .. }] = &reports[..] else { panic!("{reports:?}") };
         assert_eq!((symbol.as_str(), r.lds, r.scratch, r.matrix), ("stream", 0, 0, 0));
         assert_eq!((r.vgpr_spills, r.sgpr_spills), (0, 0));
         assert_eq!(r.occupancy, arch.simt().unit.waves as f32, "{chip}");
