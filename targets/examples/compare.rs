@@ -1,7 +1,7 @@
 //! Kernels of atomc beside those of Triton for the same operations: registers, local memory, occupancy, and the hottest loop,
 //! all read from code objects by the same code.
 //!
-//! `tests/triton/make.sh peers.py`, then `cargo run --release -p atomc-targets --example compare [-- CHIP ...]`
+//! `tests/triton/make.sh peers.py`, then `cargo run --release -p atomc-targets --example compare [-- --summary] [CHIP ...]`
 use std::error::Error;
 use std::fs;
 use std::path::Path;
@@ -26,26 +26,36 @@ struct Peer {
 /// One of our kernels, and the peers it stands beside: those whose operation begins so.
 struct Ours {
     peers: &'static str,
+    unit: Unit,
     family: Family,
     tokens: usize,
     text: String,
 }
 
-fn product(peers: &'static str, family: Family, tokens: usize) -> Ours {
+/// What instructions are counted for: what bounds the operation on these chips.
+#[derive(Clone, Copy)]
+enum Unit {
+    /// A 16x16x16 product.
+    Product,
+    /// 16 bytes that a lane loads.
+    Load,
+}
+
+fn product(peers: &'static str, unit: Unit, family: Family, tokens: usize) -> Ours {
     let text = "graph @k(%x: bf16[T, 4096], %w: bf16[4096, 4096]@panels) {
   %0 = linear %x, %w {out = bf16} : bf16[T, 4096]
   return %0
 }";
-    Ours { peers, family, tokens, text: text.into() }
+    Ours { peers, unit, family, tokens, text: text.into() }
 }
 
-fn attention(peers: &'static str, family: Family, tokens: usize) -> Ours {
+fn attention(peers: &'static str, unit: Unit, family: Family, tokens: usize) -> Ours {
     let text = "graph @k(%q: bf16[T, 64, 128], %kv: cache<bf16, 8, 128>, %batch: batch) {
   %0 = attention %q, %kv, %batch {scale = 0.08838834764831845, window = 0} : bf16[T, 64, 128]
   %1 = reshape %0 {shape = [T, 8192]} : bf16[T, 8192]
   return %1
 }";
-    Ours { peers, family, tokens, text: text.into() }
+    Ours { peers, unit, family, tokens, text: text.into() }
 }
 
 fn operations() -> Vec<Ours> {
@@ -61,14 +71,14 @@ fn operations() -> Vec<Ours> {
   return %2
 }";
     vec![
-        product("prefill product bf16", Family::Matmul, 4096),
-        product("decode product M=16", Family::Matvec, 16),
-        product("decode product M=8", Family::Matvec, 8),
-        product("decode product M=1 ", Family::Matvec, 1),
-        Ours { peers: "add+rmsnorm 4096", family: Family::Rows, tokens: 512, text: norm.into() },
-        Ours { peers: "silu_mul", family: Family::Rows, tokens: 512, text: silu.into() },
-        attention("paged decode", Family::AttendOne, 8),
-        attention("flash prefill", Family::AttendMany, 512),
+        product("prefill product bf16", Unit::Product, Family::Matmul, 4096),
+        product("decode product M=16", Unit::Load, Family::Matvec, 16),
+        product("decode product M=8", Unit::Load, Family::Matvec, 8),
+        product("decode product M=1 ", Unit::Load, Family::Matvec, 1),
+        Ours { peers: "add+rmsnorm 4096", unit: Unit::Load, family: Family::Rows, tokens: 512, text: norm.into() },
+        Ours { peers: "silu_mul", unit: Unit::Load, family: Family::Rows, tokens: 512, text: silu.into() },
+        attention("paged decode", Unit::Load, Family::AttendOne, 8),
+        attention("flash prefill", Unit::Product, Family::AttendMany, 512),
     ]
 }
 
@@ -79,12 +89,22 @@ fn hottest(kernel: &KernelResources) -> Option<&LoopReport> {
     hottest.filter(|l| l.matrix > 0 || kernel.whole.matrix == 0)
 }
 
+/// Instructions of the hottest loop, or of the whole kernel, for a unit.
+fn per_unit(kernel: &KernelResources, unit: Unit) -> f64 {
+    let (l, all) = (hottest(kernel).unwrap_or(&kernel.whole), &kernel.whole);
+    let share = |part: usize, all: usize| part as f64 / all.max(1) as f64;
+    let units = match unit {
+        Unit::Product => share(l.matrix, all.matrix) * kernel.multiply_adds as f64 / 4096.0,
+        Unit::Load => share(l.loads, all.loads) * kernel.load_bytes as f64 / 16.0,
+    };
+    l.instructions as f64 / units
+}
+
 const HEADER: &str = "| by | VGPR (AGPR) | SGPR | LDS | spills | waves | all | loop | matrix | per unit | VALU / SALU / LDS | loads (16 B) | waits (partial) | overlap | barriers |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
-/// The kernel, then its hottest loop, or all of it where it has none. The unit that instructions are counted for is a matrix
-/// instruction, or a load where there are none.
-fn line(by: &str, kernel: &KernelResources) -> String {
+/// The kernel, then its hottest loop, or all of it where it has none.
+fn line(by: &str, kernel: &KernelResources, unit: Unit) -> String {
     let r = &kernel.resources;
     let registers =
         format!("{} ({}) | {} | {} | {}/{}", r.vgprs, r.agprs, r.sgprs, r.lds, r.vgpr_spills, r.sgpr_spills);
@@ -92,13 +112,32 @@ fn line(by: &str, kernel: &KernelResources) -> String {
         Some(l) => (l, l.instructions.to_string()),
         None => (&kernel.whole, "-".into()),
     };
-    let unit = if l.matrix == 0 { l.loads.max(1) } else { l.matrix };
-    let per = format!("{:.1}", l.instructions as f64 / unit as f64);
+    let per = per_unit(kernel, unit);
     let classes = format!("{} / {} / {} | {} ({})", l.valu, l.salu, l.lds, l.loads, l.loads_x4);
     let order = format!("{} ({}) | {} | {}", l.waits, l.partial_waits, l.overlap, l.barriers);
     let (waves, all) = (r.occupancy, r.instructions);
-    format!("| {by} | {registers} | {waves:.2} | {all} | {name} | {} | {per} | {classes} | {order} |", l.matrix)
+    format!("| {by} | {registers} | {waves:.2} | {all} | {name} | {} | {per:.1} | {classes} | {order} |", l.matrix)
 }
+
+/// Our kernel beside the peer that takes the fewest instructions among those that spill least: ours / theirs.
+fn summary(operation: &Ours, ours: &KernelResources, peers: &[(String, KernelResources)]) -> String {
+    let (unit, operation) = (operation.unit, operation.peers.trim());
+    let rank = |k: &KernelResources| (k.resources.vgpr_spills + k.resources.sgpr_spills, per_unit(k, unit));
+    let best = peers.iter().min_by(|a, b| rank(&a.1).partial_cmp(&rank(&b.1)).expect("numbers"));
+    let Some((name, best)) = best else { return format!("| {operation} | no peer |") };
+    let (a, b) = (&ours.resources, &best.resources);
+    let registers = format!("{} / {} | {:.2} / {:.2}", a.vgprs, b.vgprs, a.occupancy, b.occupancy);
+    let spills = format!("{} / {}", a.vgpr_spills + a.sgpr_spills, b.vgpr_spills + b.sgpr_spills);
+    let wide = |k: &KernelResources| {
+        let l = hottest(k).unwrap_or(&k.whole);
+        100 * l.loads_x4 / l.loads.max(1)
+    };
+    let code = format!("{:.1} / {:.1} | {}% / {}%", per_unit(ours, unit), per_unit(best, unit), wide(ours), wide(best));
+    format!("| {operation} | {} | {registers} | {spills} | {} / {} | {code} |", name.trim(), a.lds, b.lds)
+}
+
+const SUMMARY: &str = "| operation | Triton's best | VGPR | waves | spills | LDS | per unit | 16-byte loads |
+|---|---|---|---|---|---|---|---|";
 
 fn only(mut kernels: Vec<KernelResources>) -> Result<KernelResources, String> {
     match kernels.len() {
@@ -126,17 +165,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let index = fs::read(folder.join("index.json"))
         .map_err(|e| format!("{}: {e}; tests/triton/make.sh peers.py writes it", folder.display()))?;
     let peers: Vec<Peer> = serde_json::from_slice(&index)?;
-    let chips: Vec<String> = std::env::args().skip(1).collect();
+    let (flags, chips): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|a| a.starts_with('-'));
     let asked = |arch: &&Arch| chips.is_empty() || chips.iter().any(|c| c == arch.name);
+    let short = flags.iter().any(|f| f == "--summary");
     for arch in rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_))).filter(asked) {
-        println!("\n### {}", arch.name);
+        println!("\n### {}\n", arch.name);
+        if short {
+            println!("{SUMMARY}");
+        }
         for kernel in operations() {
-            println!("\n{}\n\n{HEADER}", kernel.peers.trim());
-            println!("{}", line("**atomc**", &ours(&kernel, arch)?));
-            for p in peers.iter().filter(|p| p.chip == arch.name && p.operation.starts_with(kernel.peers)) {
-                let name = format!("Triton{} {}", &p.operation[kernel.peers.trim().len()..], p.settings);
-                println!("{}", line(&name, &peer(p, folder, arch)?));
+            let ours = ours(&kernel, arch)?;
+            let beside = peers.iter().filter(|p| p.chip == arch.name && p.operation.starts_with(kernel.peers));
+            let name = |p: &Peer| format!("{} {}", &p.operation[kernel.peers.trim().len()..], p.settings);
+            let beside: Vec<_> =
+                beside.map(|p| Ok((name(p), peer(p, folder, arch)?))).collect::<Result<_, Box<dyn Error>>>()?;
+            if short {
+                println!("{}", summary(&kernel, &ours, &beside));
+                continue;
             }
+            println!("{}\n\n{HEADER}\n{}", kernel.peers.trim(), line("**atomc**", &ours, kernel.unit));
+            beside
+                .iter()
+                .for_each(|(name, peer)| println!("{}", line(&format!("Triton {}", name.trim()), peer, kernel.unit)));
+            println!();
         }
     }
     Ok(())

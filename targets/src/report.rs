@@ -20,6 +20,10 @@ pub struct KernelResources {
     pub resources: Resources,
     /// All of its instructions by class, loops and the rest.
     pub whole: LoopReport,
+    /// Multiply-adds that its matrix instructions make, each counted once.
+    pub multiply_adds: usize,
+    /// Bytes that its loads from global memory bring to a lane.
+    pub load_bytes: usize,
 }
 
 /// The kernels of a code object for a GPU's row, in its order.
@@ -53,7 +57,10 @@ fn resources(kernel: &Kernel, code: &[Instruction], arch: &Arch) -> KernelResour
         matrix: classes.iter().filter(|c| **c == Class::Matrix).count(),
         loops: loops::innermost(code).into_iter().map(|range| loop_report(&classes[range])).collect(),
     };
-    KernelResources { symbol: kernel.name.clone(), resources, whole: loop_report(&classes) }
+    let multiply_adds = code.iter().map(|i| class::multiply_adds(&i.text)).sum();
+    let bytes = |c: &Class| if let Class::Load { bytes } = c { *bytes } else { 0 };
+    let load_bytes = classes.iter().map(bytes).sum();
+    KernelResources { symbol: kernel.name.clone(), resources, whole: loop_report(&classes), multiply_adds, load_bytes }
 }
 
 /// Without the padding behind the last end of the program, which LLVM adds for the instruction prefetcher.

@@ -212,3 +212,12 @@ fn overlap_counts_around_the_back_edge() {
     assert_eq!(loops::overlap(&[load, load, Matrix, all]), 1);
     assert_eq!(loops::overlap(&[Matrix]), 0);
 }
+
+#[test]
+fn work_of_matrix_instructions() {
+    use super::class::multiply_adds;
+    assert_eq!(multiply_adds("v_mfma_f32_32x32x8bf16_1k v[0:15], v[28:29], v[26:27], 0"), 8192);
+    assert_eq!(multiply_adds("v_mfma_f32_16x16x128_f8f6f4 v[0:3], v[4:11], v[12:19], v[0:3]"), 32768);
+    assert_eq!(multiply_adds("v_wmma_f32_16x16x16_bf16 v[0:7], v[8:11], v[12:15], v[0:7]"), 4096);
+    assert_eq!(multiply_adds("v_pk_mul_f32 v[0:1], v[2:3], v[4:5]"), 0);
+}
