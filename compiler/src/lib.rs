@@ -3,5 +3,7 @@
 //! Without the `compiler` feature this library is empty and the `atomc` binary has only the verbs that run artifacts.
 #[cfg(feature = "compiler")]
 pub mod driver;
+#[cfg(feature = "emulator")]
+pub mod emulated;
 #[cfg(feature = "compiler")]
 pub mod frontend;

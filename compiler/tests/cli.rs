@@ -228,7 +228,7 @@ fn wrong_tokens_and_devices() {
     ");
     insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc", "--random-weights", "--device", "host:gfx942"]), @"error[device]: the artifact has no variant `gfx942` for the host; it has: x86-64-v4-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3");
     insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc", "--random-weights", "--device", "cuda:0"]), @"
-    error: invalid value 'cuda:0' for '--device <DEVICE>': unknown device `cuda:0`; this build has: host, host:<variant>, hip, hip:<number>
+    error: invalid value 'cuda:0' for '--device <DEVICE>': unknown device `cuda:0`; this build has: host, host:<variant>, hip, hip:<number>, emu:<chip>
 
     For more information, try '--help'.
     ");
@@ -259,7 +259,7 @@ fn what_cannot_be_compiled() {
     "#);
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "--target", "gfx000", "-o", "m.atomc"]), @"
     error[target::unknown]: unknown target `gfx000`
-      help: known targets: host
+      help: known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250
     ");
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "--decode", "4,2", "-o", "m.atomc"]), @"error[passes::buckets]: decode buckets [4, 2] must ascend and begin above zero");
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "-o", "no/such/folder/m.atomc"]), @"error[output]: no/such/folder/m.atomc: the folder does not exist");

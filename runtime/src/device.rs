@@ -74,7 +74,7 @@ pub enum DeviceChoice {
 }
 
 /// What a device can be named.
-pub const DEVICES: &[&str] = &["host", "host:<variant>", "hip", "hip:<number>"];
+const DEVICES: &[&str] = &["host", "host:<variant>", "hip", "hip:<number>"];
 
 impl Default for DeviceChoice {
     fn default() -> DeviceChoice {
@@ -95,7 +95,7 @@ impl std::str::FromStr for DeviceChoice {
             Some(("hip", number)) if number.parse::<usize>().is_ok() => {
                 Ok(DeviceChoice::Hip { ordinal: number.parse().unwrap_or_default() })
             }
-            _ => Err(DeviceError::UnknownDevice { given: text.to_owned(), have: DEVICES }),
+            _ => Err(DeviceError::UnknownDevice { given: text.to_owned(), have: DEVICES.to_vec() }),
         }
     }
 }

@@ -17,7 +17,6 @@ pub mod report;
 mod row;
 mod simt;
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -97,17 +96,16 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
         let (module, info) = emit(&cx, spec, arch)?;
         Ok((llvm::object(&module, arch)?, info))
     })?;
-    let (objects, mut infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    let code = link::shared(&objects)?;
-    if let Machine::Simt(simt) = &arch.machine {
-        let limits = report::Limits::of(simt, arch.attributes);
-        let found: HashMap<String, Resources> =
-            report::report(&code, &limits)?.into_iter().map(|k| (k.symbol, k.resources)).collect();
-        for (spec, info) in kernels.iter().zip(&mut infos) {
-            info.resources = found.get(&spec.symbol).cloned();
+    let (objects, infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let mut object = Object { code: link::shared(&objects)?, kernels: infos };
+    if let Machine::Simt(_) = arch.machine {
+        let mut reports = report::report(&object.code, arch)?;
+        for (spec, info) in kernels.iter().zip(&mut object.kernels) {
+            let found = reports.iter_mut().find(|r| r.symbol == spec.symbol);
+            info.resources = found.map(|r| std::mem::take(&mut r.resources));
         }
     }
-    Ok(Object { code, kernels: infos })
+    Ok(object)
 }
 
 /// The kernels as LLVM IR or as assembly, one after the other.

@@ -1,6 +1,7 @@
 //! LLVM as this crate uses it: contexts, modules to objects, modules to text.
 use std::sync::Once;
 
+use atomc_ir::arch::Machine;
 use atomc_ir::{Arch, Diagnostic};
 use inkwell::OptimizationLevel;
 use inkwell::context::Context;
@@ -39,6 +40,10 @@ fn machine(arch: &Arch) -> Result<TargetMachine, Diagnostic> {
 /// Emitters write straight code; these passes hoist and share what they repeat. No pass here invents calls to a C library.
 const PASSES: &str = "early-cse<memssa>,instcombine<no-verify-fixpoint>,loop-mssa(licm),early-cse,simplifycfg";
 
+/// On GPUs loops end with their test, so that what they carry keeps its registers.
+const SIMT_PASSES: &str =
+    "early-cse<memssa>,instcombine<no-verify-fixpoint>,loop-mssa(loop-rotate,licm),early-cse<memssa>,simplifycfg";
+
 fn optimise(module: &Module, arch: &Arch) -> Result<TargetMachine, Diagnostic> {
     module
         .verify()
@@ -46,8 +51,12 @@ fn optimise(module: &Module, arch: &Arch) -> Result<TargetMachine, Diagnostic> {
     let machine = machine(arch)?;
     module.set_triple(&TargetTriple::create(arch.triple));
     module.set_data_layout(&machine.get_target_data().get_data_layout());
+    let passes = match arch.machine {
+        Machine::Cpu(_) => PASSES,
+        Machine::Simt(_) => SIMT_PASSES,
+    };
     module
-        .run_passes(PASSES, &machine, PassBuilderOptions::create())
+        .run_passes(passes, &machine, PassBuilderOptions::create())
         .map_err(|e| Diagnostic::new("target::llvm", format!("optimising for {}: {e}", arch.name)))?;
     Ok(machine)
 }

@@ -1,4 +1,6 @@
 //! What the tests share: the golden cases, which `golden/README.md` describes.
+pub mod kernels;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

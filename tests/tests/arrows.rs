@@ -6,17 +6,19 @@ use serde_json::Value;
 
 /// Every arrow that exists, tests aside. Adding one is a decision: change ARCHITECTURE.md with it.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("atomc", &["atomc-artifact", "atomc-ir", "atomc-passes", "atomc-runtime", "atomc-targets"]),
+    ("atomc", &["atomc-artifact", "atomc-emulator", "atomc-ir", "atomc-passes", "atomc-runtime", "atomc-targets"]),
     ("atomc-artifact", &[]),
+    ("atomc-emulator", &["atomc-artifact", "atomc-targets"]),
     ("atomc-ir", &[]),
     ("atomc-passes", &["atomc-ir"]),
     ("atomc-runtime", &["atomc-artifact"]),
     ("atomc-targets", &["atomc-artifact", "atomc-ir"]),
-    ("atomc-tests", &["atomc", "atomc-ir", "atomc-targets"]),
+    ("atomc-tests", &["atomc", "atomc-emulator", "atomc-ir", "atomc-targets"]),
 ];
 
 /// What the runtime-only build must not pull in, however indirectly.
-const COMPILER_ONLY: &[&str] = &["atomc-ir", "atomc-passes", "atomc-targets", "inkwell", "llvm-sys", "petgraph"];
+const COMPILER_ONLY: &[&str] =
+    &["atomc-emulator", "atomc-ir", "atomc-passes", "atomc-targets", "inkwell", "llvm-sys", "petgraph"];
 
 fn cargo(args: &[&str]) -> String {
     let out =

@@ -1,4 +1,7 @@
 //! `atomc bench`: tokens a second, and how near that is to what the memory of the machine allows.
+#[cfg(feature = "emulator")]
+mod emulated;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
@@ -85,6 +88,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if prompt + steps > positions {
         let message = format!("{prompt} tokens and {steps} steps are more than the model's {positions} positions");
         return Err(Failure::new("bench", message).help("Choose smaller --prompt and --steps."));
+    }
+    #[cfg(feature = "emulator")]
+    if let super::engine::DeviceArg::Emulated(chip) = &args.engine.device {
+        return emulated::run(args, chip, artifact, prompt);
     }
     let widest = args.batch.iter().copied().max().unwrap_or(1);
     let mut engine = args.engine.engine(artifact, std::iter::repeat_n(prompt + steps, widest))?;

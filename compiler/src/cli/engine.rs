@@ -1,7 +1,9 @@
 //! The options of every verb that runs an artifact, and the engine that they make.
 use std::path::{Path, PathBuf};
 
-use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Random};
+use atomc_runtime::device::{Device, DeviceError};
+use atomc_runtime::manifest::Manifest;
+use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error, Random};
 
 use super::failure::Failure;
 use super::progress::{Progress, Unit};
@@ -12,12 +14,73 @@ pub struct EngineArgs {
     pub artifact: PathBuf,
     #[command(flatten)]
     pub weights: WeightArgs,
-    /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists, or `hip:N` for an AMD GPU
+    /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists, `hip:N` for an AMD GPU, or
+    /// `emu:CHIP` for one that is emulated
     #[arg(long, value_name = "DEVICE", default_value = "host")]
-    pub device: DeviceChoice,
+    pub device: DeviceArg,
     /// Threads to compute with; 0 takes all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
+}
+
+/// A device as the command line names it.
+#[derive(Clone, Debug)]
+pub enum DeviceArg {
+    Runtime(DeviceChoice),
+    /// A chip that is emulated.
+    #[cfg(feature = "emulator")]
+    Emulated(String),
+}
+
+impl std::str::FromStr for DeviceArg {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<DeviceArg, DeviceError> {
+        #[cfg(feature = "emulator")]
+        if let Some(chip) = text.strip_prefix("emu:").filter(|chip| !chip.is_empty()) {
+            return Ok(DeviceArg::Emulated(chip.to_owned()));
+        }
+        text.parse().map(DeviceArg::Runtime).map_err(|error| match error {
+            #[cfg(feature = "emulator")]
+            DeviceError::UnknownDevice { given, mut have } => {
+                have.push("emu:<chip>");
+                DeviceError::UnknownDevice { given, have }
+            }
+            error => error,
+        })
+    }
+}
+
+impl DeviceArg {
+    /// What the runtime is to open, unless it is handed a device.
+    fn choice(&self) -> DeviceChoice {
+        match self {
+            DeviceArg::Runtime(choice) => choice.clone(),
+            #[cfg(feature = "emulator")]
+            DeviceArg::Emulated(_) => DeviceChoice::default(),
+        }
+    }
+
+    /// Opens the device with the artifact's code for it.
+    pub fn open(&self, artifact: &Artifact, threads: usize) -> Result<Box<dyn Device>, Failure> {
+        let device = match self {
+            DeviceArg::Runtime(choice) => choice.open(artifact, threads),
+            #[cfg(feature = "emulator")]
+            DeviceArg::Emulated(chip) => {
+                atomc::emulated::Emulated::open(artifact, chip, threads).map(|d| Box::new(d) as Box<dyn Device>)
+            }
+        };
+        Ok(device.map_err(Error::from)?)
+    }
+
+    /// Which of an artifact's targets is for the device.
+    pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
+        match self {
+            DeviceArg::Runtime(choice) => choice.target(manifest),
+            #[cfg(feature = "emulator")]
+            DeviceArg::Emulated(chip) => atomc_runtime::device::target(manifest, chip),
+        }
+    }
 }
 
 #[derive(clap::Args)]
@@ -46,24 +109,50 @@ impl EngineArgs {
 
     /// The engine with its weights, and with room for sequences of these lengths at once.
     pub fn engine(&self, artifact: Artifact, sequences: impl IntoIterator<Item = usize>) -> Result<Engine, Failure> {
+        let device: Option<Box<dyn Device>> = match &self.device {
+            DeviceArg::Runtime(_) => None,
+            #[cfg(feature = "emulator")]
+            DeviceArg::Emulated(chip) => {
+                let device = atomc::emulated::Emulated::open(&artifact, chip, self.threads).map_err(Error::from)?;
+                Some(Box::new(device))
+            }
+        };
+        self.engine_on(device, artifact, sequences)
+    }
+
+    /// The same on a device that was opened already.
+    pub fn engine_on(
+        &self,
+        device: Option<Box<dyn Device>>,
+        artifact: Artifact,
+        sequences: impl IntoIterator<Item = usize>,
+    ) -> Result<Engine, Failure> {
         let manifest = artifact.manifest();
-        let target = self.device.target(manifest).map_err(atomc_runtime::Error::from)?;
-        let (model, block) = (&manifest.model, manifest.targets[target].cache.block_tokens);
-        let room = |length: usize| length.clamp(1, model.max_positions).next_multiple_of(block);
+        let target = &manifest.targets[self.device.target(manifest).map_err(Error::from)?];
+        let (name, block, longest) = (target.name.clone(), target.cache.block_tokens, manifest.model.max_positions);
+        let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
         let cache_tokens = sequences.into_iter().map(room).sum();
-        let options = EngineOptions { device: self.device.clone(), threads: self.threads, cache_tokens };
-        let mut engine = Engine::new(artifact, &options)?;
+        let options = EngineOptions { device: self.device.choice(), threads: self.threads, cache_tokens };
+        let mut engine = match device {
+            Some(device) => Engine::with_device(artifact, &name, device, &options)?,
+            None => Engine::new(artifact, &options)?,
+        };
+        self.load(&mut engine)?;
+        Ok(engine)
+    }
+
+    fn load(&self, engine: &mut Engine) -> Result<(), Failure> {
         let progress = Progress::new("loading weights", Unit::Bytes);
         let progress = |done, total| progress.at(done, total);
         match &self.weights {
             WeightArgs { weights: Some(dir), .. } => {
-                let checkpoint = Checkpoint::open(dir).map_err(atomc_runtime::Error::from)?;
+                let checkpoint = Checkpoint::open(dir).map_err(Error::from)?;
                 engine.load_weights(&checkpoint, &progress)?;
             }
             WeightArgs { random_weights, .. } => {
                 engine.load_weights(&Random { seed: random_weights.unwrap_or(0) }, &progress)?;
             }
         }
-        Ok(engine)
+        Ok(())
     }
 }

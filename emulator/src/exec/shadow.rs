@@ -5,7 +5,7 @@
 //! mask, a branch.
 use super::pending::scalar_name;
 use super::salu::src;
-use super::step::{Action, Condition, Control, Registers, Step};
+use super::step::{Action, Class, Condition, Control, Registers, Step};
 use super::{Checks, Side};
 use crate::fault::{Counter, FaultKind, Trap};
 use crate::inst::scalar::{EXEC, NULL, VCC};
@@ -27,6 +27,9 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
     }
     if !checks.uninitialised {
         return Ok(());
+    }
+    if step.class == Class::Matrix {
+        all_lanes(wave)?;
     }
     match &step.action {
         Action::Vector(_) if registers.one_lane => {
@@ -52,6 +55,15 @@ fn overwrites(op: &MemoryOp, side: &Side) -> Result<(), Box<Trap>> {
         Some((register, counter)) => Err(Trap::wave(FaultKind::MissingWait { register, counter })),
         None => Ok(()),
     }
+}
+
+/// RDNA's matrix instructions want every lane; CDNA's do not look at the mask.
+fn all_lanes(wave: &Wave) -> Result<(), Box<Trap>> {
+    let active = wave.exec().count_ones();
+    if wave.isa.family.is_cdna() || active == wave.isa.lanes as u32 {
+        return Ok(());
+    }
+    Err(Trap::wave(FaultKind::PartialMatrix { active }))
 }
 
 #[inline(always)]

@@ -106,7 +106,9 @@ impl Scalar for Bound {
 
     fn div(self, o: Self) -> Self {
         let value = self.value / o.value;
-        Bound::make(value, F32 * value.abs(), (self, 1.0 / o.value), (o, value / o.value))
+        // The inverse of such a number is subnormal, and it may itself have become infinity.
+        let off = if o.value.abs() > 1.0 / SMALLEST { value.abs() } else { F32 * value.abs() };
+        Bound::make(value, off, (self, 1.0 / o.value), (o, value / o.value))
     }
 
     fn max(self, o: Self) -> Self {

@@ -2,7 +2,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     #[error("unknown device `{given}`; this build has: {}", have.join(", "))]
-    UnknownDevice { given: String, have: &'static [&'static str] },
+    UnknownDevice { given: String, have: Vec<&'static str> },
     #[error("the artifact has no code for target `{wanted}`; it has: {}", have.join(", "))]
     NoTarget { wanted: String, have: Vec<String> },
     #[error("the artifact has no variant `{wanted}` for the host; it has: {}", have.join(", "))]

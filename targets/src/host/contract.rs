@@ -1,5 +1,5 @@
 //! What both contraction families of the host share: panels in memory, rows staged, sums finished.
-use atomc_ir::{Diagnostic, Value};
+use atomc_ir::Diagnostic;
 
 use super::LANES;
 use super::dot::Dot;

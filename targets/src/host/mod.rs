@@ -6,8 +6,6 @@ mod matmul;
 mod matvec;
 mod rows;
 mod signature;
-#[cfg(test)]
-mod tests;
 mod tile;
 
 use atomc_ir::{Arch, Diagnostic, Family};

@@ -1,55 +1,30 @@
 use inkwell::OptimizationLevel;
-use inkwell::context::Context;
 use inkwell::memory_buffer::MemoryBuffer;
-use inkwell::targets::{CodeModel, FileType, InitializationConfig, RelocMode, Target, TargetTriple};
+use inkwell::targets::{CodeModel, FileType, RelocMode, Target, TargetTriple};
 
 use super::*;
 
-const CHIPS: [(&str, Limits); 6] = [
-    ("gfx90a", CDNA),
-    ("gfx942", CDNA),
-    ("gfx950", Limits { lds: 160 << 10, lds_granule: 1280, ..CDNA }),
-    ("gfx1100", RDNA),
-    ("gfx1201", RDNA),
-    ("gfx1250", Limits { vgprs: 1024, vgpr_granule: 16, lds: 320 << 10, lds_granule: 2048, ..RDNA }),
-];
+use atomc_ir::arch::Machine;
 
-const CDNA: Limits = Limits {
-    wave: 64,
-    vgprs: 512,
-    vgpr_granule: 8,
-    max_waves: 8,
-    lds: 64 << 10,
-    lds_granule: 512,
-    simds: 4,
-    features: "",
-};
+fn chips() -> impl Iterator<Item = &'static Arch> {
+    crate::rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_)))
+}
 
-const RDNA: Limits = Limits {
-    wave: 32,
-    vgprs: 1536,
-    vgpr_granule: 24,
-    max_waves: 16,
-    lds: 128 << 10,
-    lds_granule: 1024,
-    simds: 4,
-    features: "+real-true16",
-};
-
-fn limits(chip: &str) -> &'static Limits {
-    &CHIPS.iter().find(|(name, _)| *name == chip).unwrap().1
+fn chip(name: &str) -> &'static Arch {
+    chips().find(|a| a.name == name).unwrap()
 }
 
 /// A linked code object of LLVM IR.
-fn object(ir: &str, chip: &str) -> Vec<u8> {
-    Target::initialize_amd_gpu(&InitializationConfig::default());
-    let cx = Context::create();
+fn object(ir: &str, arch: &Arch) -> Vec<u8> {
+    let cx = crate::llvm::context();
     let text = MemoryBuffer::create_from_memory_range_copy(format!("{ir}\0").as_bytes(), "test");
     let module = cx.create_module_from_ir(text).unwrap();
     let triple = TargetTriple::create("amdgcn-amd-amdhsa");
     let target = Target::from_triple(&triple).unwrap();
     let level = OptimizationLevel::Default;
-    let machine = target.create_target_machine(&triple, chip, "", level, RelocMode::PIC, CodeModel::Default).unwrap();
+    let machine = target
+        .create_target_machine(&triple, arch.cpu, arch.attributes, level, RelocMode::PIC, CodeModel::Default)
+        .unwrap();
     module.set_triple(&triple);
     module.set_data_layout(&machine.get_target_data().get_data_layout());
     let object = machine.write_to_memory_buffer(&module, FileType::Object).unwrap();
@@ -133,12 +108,13 @@ attributes #0 = { "amdgpu-flat-work-group-size"="256,256" "uniform-work-group-si
 
 #[test]
 fn streaming_loops_on_every_chip() {
-    for (chip, limits) in &CHIPS {
-        let reports = report(&object(STREAM, chip), limits).unwrap();
+    for arch in chips() {
+        let chip = arch.name;
+        let reports = report(&object(STREAM, arch), arch).unwrap();
         let [KernelResources { symbol, resources: r }] = &reports[..] else { panic!("{reports:?}") };
         assert_eq!((symbol.as_str(), r.lds, r.scratch, r.matrix), ("stream", 0, 0, 0));
         assert_eq!((r.vgpr_spills, r.sgpr_spills), (0, 0));
-        assert_eq!(r.occupancy, limits.max_waves as f32, "{chip}");
+        assert_eq!(r.occupancy, arch.simt().unit.waves as f32, "{chip}");
         let [l] = &r.loops[..] else { panic!("{chip}: {:?}", r.loops) };
         assert_eq!((l.loads, l.loads_x4, l.lds, l.barriers, l.matrix), (1, 1, 0, 0, 0), "{chip}");
         assert!(l.valu >= 2 && l.salu >= 2 && l.waits >= 1, "{chip}: {l:?}");
@@ -150,7 +126,7 @@ fn streaming_loops_on_every_chip() {
 #[test]
 fn matrix_loops() {
     for chip in ["gfx90a", "gfx942", "gfx950"] {
-        let reports = report(&object(MATRIX, chip), limits(chip)).unwrap();
+        let reports = report(&object(MATRIX, self::chip(chip)), self::chip(chip)).unwrap();
         let r = &reports[0].resources;
         assert_eq!((r.lds, r.matrix, r.loops.len()), (20480, 1, 1), "{chip}");
         let l = r.loops[0];
@@ -162,17 +138,18 @@ fn matrix_loops() {
 /// What the file says is what LLVM was asked for.
 #[test]
 fn code_objects_of_every_chip_are_read() {
-    for (chip, limits) in &CHIPS {
-        let code = object(STREAM, chip);
+    for arch in chips() {
+        let chip = arch.name;
+        let code = object(STREAM, arch);
         let object = CodeObject::read(&code).unwrap();
-        assert_eq!((object.isa.processor.as_str(), object.relocations.len()), (*chip, 0));
+        assert_eq!((object.isa.processor.as_str(), object.relocations.len()), (chip, 0));
         let kernel = object.kernel("stream").unwrap();
         let m = &kernel.metadata;
-        assert_eq!((m.wavefront_size as usize, m.max_flat_workgroup_size), (limits.wave, 256));
+        assert_eq!((m.wavefront_size as usize, m.max_flat_workgroup_size), (arch.simt().wave, 256));
         let sizes: Vec<_> = m.explicit_args().map(|a| (a.offset, a.size)).collect();
         assert_eq!(sizes, [(0, 8), (8, 8), (16, 4)]);
         assert_eq!(kernel.descriptor.kernarg_size, m.kernarg_segment_size);
-        assert_eq!(kernel.descriptor.properties.wave32() == 1, limits.wave == 32);
+        assert_eq!(kernel.descriptor.properties.wave32() == 1, arch.simt().wave == 32);
         assert_eq!(kernel.descriptor.properties.kernarg_segment_ptr(), 1);
         assert!(object.segments.iter().any(|s| s.executable && s.file.contains(&kernel.code.file.start)));
     }
@@ -180,13 +157,15 @@ fn code_objects_of_every_chip_are_read() {
 
 #[test]
 fn occupancy_by_registers_and_by_lds() {
+    let unit = &chip("gfx942").simt().unit;
     let cases = [(64, 0, 8.), (65, 0, 7.), (128, 0, 4.), (129, 0, 3.), (256, 0, 2.), (512, 0, 1.), (32, 65536, 1.)];
     for (vgprs, lds, waves) in cases {
-        assert_eq!(occupancy(vgprs, lds, 256, &CDNA), waves, "{vgprs} {lds}");
+        assert_eq!(occupancy(unit, vgprs, lds, 4), waves, "{vgprs} {lds}");
     }
-    assert_eq!(occupancy(40, 40960, 128, &CDNA), 0.5);
+    assert_eq!(occupancy(unit, 40, 40960, 2), 0.5);
+    let unit = &chip("gfx1100").simt().unit;
     for (vgprs, waves) in [(96, 16.), (97, 12.), (168, 9.), (256, 5.)] {
-        assert_eq!(occupancy(vgprs, 0, 128, &RDNA), waves, "{vgprs}");
+        assert_eq!(occupancy(unit, vgprs, 0, 4), waves, "{vgprs}");
     }
 }
 

@@ -57,9 +57,16 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         self.parts.kernel.rows.padded(self.parts.to) / self.code().arch.memory.panel
     }
 
-    /// Where the panel of each piece that makes a panel of the result begins.
+    /// Where the panel of each piece that makes a panel of the result begins. For the result's padding it is the last: what
+    /// is computed of it there is stored as zeros.
     pub fn weights(&self, panel: Int<'c>) -> Vec<Ptr<'c>> {
+        let panel = self.made(panel);
         self.parts.starts().map(|start| self.weight_panel(panel, self.code().int(start / 16))).collect()
+    }
+
+    /// A panel of the result that there are weights for.
+    pub fn made(&self, panel: Int<'c>) -> Int<'c> {
+        self.code().smaller(panel, self.code().int(self.parts.width().div_ceil(16) - 1))
     }
 
     /// Where a panel of the weight begins, counted from a first one. Weights may be larger than 32 bits count.

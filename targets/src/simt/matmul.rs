@@ -8,7 +8,7 @@ use atomc_ir::{Arch, Diagnostic};
 use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Fragment, RUN};
-use crate::code::{Code, Int, Ptr, Vector};
+use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{Operand, unsupported};
 use crate::{KernelInfo, KernelSpec};
 
@@ -161,7 +161,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
         let (wave, inside) = (c.div(place, shape.panels), c.rem(place, shape.panels));
         let panel = c.add(c.mul(wave, c.int(shape.made)), c.rem(inside, shape.made));
-        let panel = c.smaller(c.add(panel, self.panel), c.int(self.contraction.panels() - 1));
+        let panel = self.contraction.made(c.add(panel, self.panel));
         let piece = c.div(inside, shape.made);
         let mut first = c.int(0);
         for (i, start) in self.contraction.parts.starts().enumerate() {
@@ -172,23 +172,37 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
 
     fn run(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let zeros = vec![self.contraction.matrix.zero().into(); shape.panels * shape.blocks];
-        self.put(c.int(0), &self.bring(c.int(0)));
+        let mut sums = vec![self.contraction.matrix.zero(); shape.panels * shape.blocks];
+        self.put(0, &self.bring(c.int(0)));
         c.barrier();
-        let half = |stretch: Int<'c>| c.mul(c.rem(stretch, 2), c.int(shape.half()[1]));
-        let sums = c.for_each((c.int(1), c.int(shape.count), 1), &zeros, |stretch, sums| {
-            let next = self.bring(stretch);
-            let mut sums: Vec<Vector<'c>> = sums.iter().map(|v| v.into_vector_value()).collect();
-            c.keep_order();
-            self.multiply(half(c.sub(stretch, c.int(1))), &mut sums);
-            c.keep_order();
-            self.put(half(stretch), &next);
-            c.barrier();
-            sums.into_iter().map(|v| v.into()).collect()
-        });
-        let mut sums: Vec<Vector<'c>> = sums.iter().map(|v| v.into_vector_value()).collect();
-        self.multiply(c.int((shape.count - 1) % 2 * shape.half()[1]), &mut sums);
+        // Two stretches at a time, so that each half of local memory has its addresses.
+        let pairs = (shape.count - 1) / 2;
+        if pairs > 0 {
+            let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
+            let carried = c.for_each((c.int(1), c.int(1 + 2 * pairs), 2), &carried, |stretch, carried| {
+                let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
+                self.turn(stretch, 1, &mut sums);
+                self.turn(c.add(stretch, c.int(1)), 0, &mut sums);
+                sums.into_iter().map(|v| v.into()).collect()
+            });
+            sums = carried.iter().map(|v| v.into_vector_value()).collect();
+        }
+        if shape.count > 1 + 2 * pairs {
+            self.turn(c.int(shape.count - 1), 1, &mut sums);
+        }
+        self.multiply((shape.count - 1) % 2, &mut sums);
         self.finish(&sums)
+    }
+
+    /// Brings a stretch into one half while the other is multiplied.
+    fn turn(&self, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
+        let c = self.contraction.matrix.c;
+        let next = self.bring(stretch);
+        c.keep_order();
+        self.multiply(1 - half, sums);
+        c.keep_order();
+        self.put(half, &next);
+        c.barrier();
     }
 
     /// Loads this thread's runs of a stretch.
@@ -199,18 +213,18 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         self.from.iter().zip(&self.step).map(load).collect()
     }
 
-    fn put(&self, half: Int<'c>, runs: &[Vector<'c>]) {
+    fn put(&self, half: usize, runs: &[Vector<'c>]) {
         let c = self.contraction.matrix.c;
-        let base = c.at(self.local, half);
+        let base = c.at(self.local, c.int(half * self.shape.half()[1]));
         for (&to, &run) in self.to.iter().zip(runs) {
             c.store(c.at(base, to), run, RUN as u32);
         }
     }
 
-    fn multiply(&self, half: Int<'c>, sums: &mut [Vector<'c>]) {
+    fn multiply(&self, half: usize, sums: &mut [Vector<'c>]) {
         let m = &self.contraction.matrix;
         let (c, place, shape) = (m.c, m.place(), self.shape);
-        let base = c.at(self.local, half);
+        let base = c.at(self.local, c.int(half * shape.half()[1]));
         let wave = |along: usize, each: usize| c.mul(self.wave[along], c.int(each * shape.runs * RUN));
         let weights = c.at(base, c.add(wave(0, shape.panels), m.in_panel(place, place.row)));
         let tokens = c.add(wave(1, shape.blocks), m.in_panel(place, place.column));

@@ -17,6 +17,8 @@ use crate::{KernelInfo, KernelSpec, Tasks};
 const WAVES: usize = 8;
 /// Runs, of the weight and of rows in memory, that a lane has in flight.
 const IN_FLIGHT: usize = 8;
+/// Turns up to which there is no loop.
+const UNROLLED: usize = 4;
 /// Most bytes of rows that are computed into local memory at once: so that two work-groups fit a compute unit.
 const STAGED: usize = 28 << 10;
 
@@ -189,17 +191,29 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
                 false => self.multiply(&self.columns_of(x, step, batch), weights, sums),
             }
         };
-        let count = sums.len();
-        let asked = ask(step(c.int(0)));
-        let carried: Vec<Any> = sums.iter().chain(asked.iter().flatten()).map(|&v| v.into()).collect();
-        let carried = c.for_each((c.int(1), c.int(turns), 1), &carried, |turn, carried| {
-            let (mut sums, asked) = self.split(carried, count);
-            let next = ask(step(turn));
+        let turn = |sums: &mut Vec<Vector<'c>>, asked: Vec<Fragment<'c>>, at: Int<'c>| {
+            let next = ask(step(at));
             c.keep_order();
-            use_up(step(c.sub(turn, c.int(1))), &asked, &mut sums);
-            sums.iter().chain(next.iter().flatten()).map(|&v| v.into()).collect()
-        });
-        let (mut sums, asked) = self.split(&carried, count);
+            use_up(step(c.sub(at, c.int(1))), &asked, sums);
+            next
+        };
+        let (count, mut sums) = (sums.len(), sums);
+        let mut asked = ask(step(c.int(0)));
+        // Two turns at a time, so that what was asked for need not change its registers.
+        let pairs = if turns > UNROLLED { (turns - 1) / 2 } else { 0 };
+        if pairs > 0 {
+            let carried: Vec<Any> = sums.iter().chain(asked.iter().flatten()).map(|&v| v.into()).collect();
+            let carried = c.for_each((c.int(1), c.int(1 + 2 * pairs), 2), &carried, |at, carried| {
+                let (mut sums, asked) = self.split(carried, count);
+                let next = turn(&mut sums, asked, at);
+                let next = turn(&mut sums, next, c.add(at, c.int(1)));
+                sums.iter().chain(next.iter().flatten()).map(|&v| v.into()).collect()
+            });
+            (sums, asked) = self.split(&carried, count);
+        }
+        for at in 1 + 2 * pairs..turns {
+            asked = turn(&mut sums, asked, c.int(at));
+        }
         use_up(step(c.int(turns - 1)), &asked, &mut sums);
         sums
     }
@@ -326,6 +340,7 @@ fn finish<'c>(
     let m = &contraction.matrix;
     let (c, place, results) = (m.c, m.place(), m.layout.results);
     let Shape { tokens, columns, waves, .. } = shape;
+    let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
     let first = c.mul(panel, c.int(16));
     let mut result = Ok(());
     let token = |j: usize| c.add(place.column, c.int(16 * j));

@@ -1,0 +1,249 @@
+//! The emulator as a device: the artifact's code objects for a chip that is not here, run on the host.
+//!
+//! The engine sees a device with memory of its own, so that the path is that of hardware: the same uploads, the same grids,
+//! the same parameters. Every buffer is a range of its own to the emulator, and whatever lies outside is a fault; kernels may
+//! not write weights or the inputs of a step.
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use atomc_artifact::Artifact;
+use atomc_artifact::manifest::{Kernel, KernelDef, Plan, PlanKind};
+use atomc_emulator::{Access, CodeObject, Counts, Emulator, Grid, LoadError, Memory as Ranges, Options};
+use atomc_runtime::device::{
+    self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, StepInputs, StepSize,
+};
+use atomc_runtime::memory::Buffer;
+use atomc_runtime::pool::Pool;
+
+/// Bytes behind a buffer that kernels may read.
+const SLACK: u64 = 256;
+
+/// A chip that is emulated.
+pub struct Emulated {
+    name: String,
+    pool: Pool,
+    code: CodeObject,
+    kernels: Vec<(KernelDef, Kernel)>,
+    space: Arc<Mutex<Space>>,
+    plans: Vec<Bound>,
+    /// The device's block of inputs.
+    block: *mut u8,
+    options: Options,
+    tally: Tally,
+}
+
+// SAFETY: the block is memory that `run` alone writes, under its contract; all else is `Send`.
+unsafe impl Send for Emulated {}
+
+/// What kernels did so far. Clones share it, so that whoever opened a device can read it while an engine owns the device.
+#[derive(Clone, Debug, Default)]
+pub struct Tally(Arc<Mutex<Vec<Vec<Counts>>>>);
+
+impl Tally {
+    /// By plan, by launch.
+    pub fn counts(&self) -> Vec<Vec<Counts>> {
+        lock(&self.0).clone()
+    }
+
+    /// Begins anew.
+    pub fn reset(&self) {
+        lock(&self.0).iter_mut().flatten().for_each(|counts| *counts = Counts::default());
+    }
+}
+
+struct Bound {
+    launches: Vec<Launch>,
+    /// Decode plans run at their largest grid, as when they are captured on hardware.
+    largest: Option<StepSize>,
+}
+
+struct Launch {
+    kernel: usize,
+    parameters: Vec<u8>,
+}
+
+impl Emulated {
+    /// Opens the artifact's code for a chip.
+    pub fn open(artifact: &Artifact, chip: &str, threads: usize) -> Result<Emulated, DeviceError> {
+        let target = &artifact.manifest().targets[device::target(artifact.manifest(), chip)?];
+        let variant = &target.variants[0];
+        let name = format!("emu:{chip}");
+        let fault = |e: LoadError| DeviceError::Code { variant: chip.to_owned(), detail: e.to_string() };
+        let code = CodeObject::load(artifact.section(variant.section)).map_err(fault)?;
+        let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
+        let threads = if threads == 0 { available() } else { threads };
+        let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
+        Ok(Emulated {
+            name,
+            pool,
+            code,
+            kernels: target.kernels.iter().cloned().zip(variant.kernels.iter().cloned()).collect(),
+            space: Arc::default(),
+            plans: Vec::new(),
+            block: std::ptr::null_mut(),
+            options: Options { threads, ..Options::default() },
+            tally: Tally::default(),
+        })
+    }
+
+    /// What kernels did so far.
+    pub fn tally(&self) -> Tally {
+        self.tally.clone()
+    }
+
+    fn launch(&self, launch: &Launch, size: StepSize) -> Result<Counts, DeviceError> {
+        let (def, kernel) = &self.kernels[launch.kernel];
+        let failed = |detail: String| DeviceError::Failed { device: self.name.clone(), detail };
+        let groups = size.tasks(kernel.tasks);
+        let x = u32::try_from(groups).map_err(|_| failed(format!("a grid of {groups} work-groups")))?;
+        if x == 0 {
+            return Ok(Counts::default());
+        }
+        let grid = Grid::linear(x, kernel.threads as u32);
+        let space = lock(&self.space);
+        Emulator
+            .launch(&self.code, &def.symbol, grid, &launch.parameters, &space.ranges, &self.options)
+            .map_err(|fault| failed(fault.to_string()))
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is locked is whole between any two statements.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The memory of the chip.
+#[derive(Debug, Default)]
+struct Space {
+    ranges: Ranges,
+    /// Bytes by address.
+    sizes: BTreeMap<u64, u64>,
+}
+
+impl Space {
+    /// # Safety
+    /// As for [`Ranges::map_with_slack`], until the range is removed.
+    unsafe fn add(&mut self, address: u64, bytes: u64, access: Access) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.ranges.map_with_slack(address, bytes, SLACK, access) };
+        self.sizes.insert(address, bytes);
+    }
+
+    fn remove(&mut self, address: u64) {
+        self.ranges.unmap(address);
+        self.sizes.remove(&address);
+    }
+
+    /// Lets kernels only read what begins at this address.
+    fn protect(&mut self, address: u64) {
+        if let Some(&bytes) = self.sizes.get(&address) {
+            self.remove(address);
+            // SAFETY: the range was added, and allows less than before.
+            unsafe { self.add(address, bytes, Access::Read) };
+        }
+    }
+}
+
+/// What only the emulator's kernels reach.
+#[derive(Debug)]
+struct Emulation {
+    buffer: Buffer,
+    space: Arc<Mutex<Space>>,
+}
+
+impl DeviceMemory for Emulation {
+    fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    fn address(&self) -> *mut u8 {
+        self.buffer.address()
+    }
+
+    fn upload(&mut self, offset: usize, from: &[u8]) -> Result<(), DeviceError> {
+        self.buffer.as_mut_slice()[offset..][..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn download(&self, offset: usize, to: &mut [u8]) -> Result<(), DeviceError> {
+        to.copy_from_slice(&self.buffer.as_slice()[offset..][..to.len()]);
+        Ok(())
+    }
+
+    fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError> {
+        self.buffer.as_mut_slice()[range].fill(value);
+        Ok(())
+    }
+}
+
+impl Drop for Emulation {
+    fn drop(&mut self) {
+        lock(&self.space).remove(self.buffer.address() as u64);
+    }
+}
+
+impl Device for Emulated {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        let buffer = Buffer::new(bytes).map_err(|source| DeviceError::OutOfMemory { bytes, source })?;
+        // SAFETY: the buffer has that slack, and is removed before it is freed.
+        unsafe { lock(&self.space).add(buffer.address() as u64, bytes as u64, Access::ReadWrite) };
+        Ok(DeviceBuffer::Device(Box::new(Emulation { buffer, space: self.space.clone() })))
+    }
+
+    unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
+        self.block = memory.inputs.block;
+        let weights = memory.weights.iter().map(|weight| weight.address() as u64);
+        weights.chain([self.block as u64]).for_each(|address| lock(&self.space).protect(address));
+        let bytes = |parameters: Vec<u64>| parameters.into_iter().flat_map(u64::to_le_bytes).collect();
+        self.plans = plans
+            .iter()
+            .map(|plan| Bound {
+                launches: plan
+                    .launches
+                    .iter()
+                    .map(|l| Launch { kernel: l.kernel, parameters: bytes(memory.parameters(l)) })
+                    .collect(),
+                largest: (plan.kind == PlanKind::Decode).then(|| StepSize::largest(plan)),
+            })
+            .collect();
+        *lock(&self.tally.0) = plans.iter().map(|plan| vec![Counts::default(); plan.launches.len()]).collect();
+        Ok(())
+    }
+
+    unsafe fn run(
+        &mut self,
+        plan: usize,
+        inputs: StepInputs<'_>,
+        mut observe: Option<&mut Launches>,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the block holds any step, and nobody else uses it meanwhile, by the contract of this function.
+        unsafe { std::ptr::copy_nonoverlapping(inputs.bytes.as_ptr(), self.block, inputs.bytes.len()) };
+        let bound = &self.plans[plan];
+        if let Some(times) = &mut observe {
+            times.steps += 1;
+            times.nanoseconds.resize(bound.launches.len(), 0);
+        }
+        for (index, launch) in bound.launches.iter().enumerate() {
+            let start = Instant::now();
+            let counts = self.launch(launch, bound.largest.unwrap_or(inputs.size))?;
+            lock(&self.tally.0)[plan][index] += counts;
+            if let Some(times) = &mut observe {
+                times.nanoseconds[index] += start.elapsed().as_nanos() as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! Kernels against the reference interpreter, wherever they can be run: on this machine for every variant of the host that it
+//! has, and in the emulator for GPUs. One list of cases serves all of them.
+mod emulated;
+mod host;
+
+use std::ffi::c_void;
+
+use atomc_ir::arch::Machine;
+use atomc_ir::trial::{Fill, Operand, Run, Step, Trial};
+use atomc_ir::{Arch, Family, Graph, Op, Type, Value, parse};
+use atomc_targets::{KernelSpec, Object, Tasks, compile, rows};
+
+/// What a device would give: aligned, with readable slack behind the end, filled with NaN bits so that reads of what nobody
+/// wrote show.
+struct Memory {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(256))]
+struct Line([u8; 256]);
+
+impl Memory {
+    fn new(bytes: usize) -> Memory {
+        Memory { lines: vec![Line([u8::MAX; 256]); bytes.div_ceil(256) + 1], len: bytes }
+    }
+
+    fn of(bytes: &[u8]) -> Memory {
+        Memory::with_room(bytes, bytes.len())
+    }
+
+    /// With room for more behind the bytes.
+    fn with_room(bytes: &[u8], room: usize) -> Memory {
+        let mut memory = Memory::new(room.max(bytes.len()));
+        memory.bytes()[..bytes.len()].copy_from_slice(bytes);
+        memory
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: plain bytes, of which there are enough.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+
+    fn ptr(&mut self) -> *mut c_void {
+        self.lines.as_mut_ptr().cast()
+    }
+
+    fn range(&mut self) -> (u64, u64) {
+        (self.ptr() as u64, self.len as u64)
+    }
+}
+
+fn of_slice<T>(list: &[T]) -> (u64, u64) {
+    (list.as_ptr() as u64, size_of_val(list) as u64)
+}
+
+/// A launch of the kernel `k`.
+struct Launch {
+    args: Vec<*mut c_void>,
+    /// Tokens and rows.
+    step: [i64; 2],
+    tasks: usize,
+    /// Address and bytes of what the kernel may touch.
+    ranges: Vec<(u64, u64)>,
+}
+
+fn supported(arch: &Arch) -> bool {
+    match arch.machine {
+        Machine::Cpu(_) => host::supported(arch),
+        Machine::Simt(_) => emulated::supported(arch),
+    }
+}
+
+#[repr(C)]
+struct Batch {
+    positions: *const i32,
+    sequences: *const i32,
+    tables: *const i32,
+    table_stride: i64,
+    tiles: *const i32,
+    tile_count: i64,
+}
+
+/// One step for a kernel; indices for the i32 parameters.
+#[derive(Clone, Copy)]
+pub struct Case<'t> {
+    pub text: &'t str,
+    pub family: Family,
+    /// Tokens of the bucket.
+    pub bucket: usize,
+    pub runs: &'t [Run],
+    pub indices: &'t [(&'t str, &'t [i32])],
+}
+
+impl Case<'_> {
+    pub fn check(&self) {
+        let graph = parse(self.text).unwrap();
+        graph.verify().unwrap_or_else(|e| panic!("{e}"));
+        for arch in rows().iter().filter(|a| supported(a) && std::env::var("ARCH").map_or(true, |n| a.name == n)) {
+            let spec = KernelSpec { symbol: "k".into(), family: self.family, body: &graph, tokens: self.bucket };
+            let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
+            for fill in Fill::ALL {
+                self.check_on(&graph, arch, &object, fill);
+            }
+        }
+    }
+
+    /// In every float type.
+    pub fn check_in_all_types(&self) {
+        for dtype in ["bf16", "f16", "f32"] {
+            Case { text: &self.text.replace("bf16", dtype), ..*self }.check();
+        }
+    }
+
+    fn check_on(&self, graph: &Graph, arch: &Arch, object: &Object, fill: Fill) {
+        let inputs = graph.inputs();
+        let indices = |number: usize| {
+            let Op::Input { name } = graph.op(inputs[number].node) else { unreachable!() };
+            Some(self.indices.iter().find(|(n, _)| n == name)?.1.to_vec())
+        };
+        let step = Step { runs: self.runs.to_vec() };
+        let trial = Trial::new(graph, arch.memory, step, (fill, 7), &indices).unwrap();
+        let (want, operands) = (trial.want().unwrap(), trial.operands());
+        let room = |(&v, operand): (&Value, &Operand)| match (graph.ty(v), operand) {
+            // Entries beyond the step are zeros.
+            (Type::Tensor(t), Operand::Tensor(bytes)) if !t.dtype.is_float() => {
+                [Memory::of(&[bytes.clone(), vec![0; 4 * self.bucket]].concat()), Memory::new(0)]
+            }
+            _ => memory(operand, self.room(graph, v, arch)),
+        };
+        let mut memory: Vec<[Memory; 2]> = inputs.iter().zip(&operands).map(room).collect();
+        let mut outs = self.run(&trial, arch, object, &mut memory);
+        let result = |(&v, out): (&Value, &mut Memory)| match trial.state(v) {
+            Some(operand) => memory[operand].each_mut().map(|m| m.bytes().to_vec()).to_vec(),
+            None => vec![out.bytes().to_vec()],
+        };
+        let got: Vec<Vec<Vec<u8>>> = graph.outputs().iter().zip(&mut outs).map(result).collect();
+        if let Some(fault) = trial.judge(&operands, &want, &got).fault {
+            panic!("{} {}, {}: {fault}", arch.name, self.text, fill.name());
+        }
+    }
+
+    /// Runs the kernel; returns the memory of each output.
+    fn run(&self, trial: &Trial, arch: &Arch, object: &Object, memory: &mut [[Memory; 2]]) -> Vec<Memory> {
+        let (graph, mut state, mut tiles) = (trial.graph, trial.step.batch(), self.tiles());
+        let (mut tables, stride) = tables(&trial.step, arch.memory.block_tokens);
+        // Kernels work on groups of tokens and read whole ones.
+        for list in [&mut state.positions, &mut state.sequences, &mut tables, &mut tiles] {
+            list.resize(list.len() + 64, 0);
+        }
+        let tile_count = self.tiles().len() as i64 / 2;
+        let batch = [Batch {
+            positions: state.positions.as_ptr(),
+            sequences: state.sequences.as_ptr(),
+            tables: tables.as_ptr(),
+            table_stride: stride as i64,
+            tiles: tiles.as_ptr(),
+            tile_count,
+        }];
+        let mut outs: Vec<Memory> = graph.outputs().iter().map(|&v| Memory::new(self.room(graph, v, arch))).collect();
+        let mut args: Vec<*mut c_void> = Vec::new();
+        let mut ranges = vec![];
+        for (v, [first, second]) in graph.inputs().into_iter().zip(memory) {
+            match graph.ty(v) {
+                Type::Batch => args.push(batch.as_ptr().cast_mut().cast()),
+                Type::Cache(_) => args.extend([first.ptr(), second.ptr()]),
+                Type::Tensor(_) => args.push(first.ptr()),
+            }
+            ranges.extend([first.range(), second.range()]);
+        }
+        let tensors = outs.iter_mut().zip(graph.outputs()).filter(|(_, v)| graph.ty(**v).as_tensor().is_some());
+        for (out, _) in tensors {
+            args.push(out.ptr());
+            ranges.push(out.range());
+        }
+        let (tokens, rows) = (trial.step.tokens(), trial.step.rows());
+        let tasks = match object.kernels[0].tasks {
+            Tasks::Fixed(n) => n,
+            Tasks::Tokens { per, times } => tokens.div_ceil(per) * times,
+            Tasks::Rows { per, times } => rows.div_ceil(per) * times,
+            Tasks::Tiles { times } => tile_count as usize * times,
+        };
+        ranges.push(of_slice(&batch));
+        ranges.extend([&state.positions, &state.sequences, &tables, &tiles].map(|list| of_slice(list)));
+        let mut launch = Launch { args, step: [tokens as i64, rows as i64], tasks, ranges };
+        launch.ranges.push(of_slice(&launch.step));
+        match arch.machine {
+            Machine::Cpu(_) => host::run(object, &launch),
+            Machine::Simt(_) => emulated::run(arch, object, &launch),
+        }
+        outs
+    }
+
+    /// Bytes that a plan has for a tensor of the step: for the bucket's tokens, in whole tiles of rows where it takes any.
+    fn room(&self, graph: &Graph, v: Value, arch: &Arch) -> usize {
+        let Type::Tensor(t) = graph.ty(v) else { return 0 };
+        if t.shape.0[0].fixed().is_some() || t.shape.rank() < 2 {
+            return 0;
+        }
+        let any = matches!(self.family, Family::Matmul | Family::AttendMany | Family::Rows);
+        let rows = if any { self.bucket.next_multiple_of(arch.memory.rows) } else { self.bucket };
+        rows * arch.memory.stride(t.shape.row().unwrap()) * t.dtype.size()
+    }
+
+    /// First token and count of each tile: at most 32 tokens of a run.
+    fn tiles(&self) -> Vec<i32> {
+        let (mut tiles, mut first) = (Vec::new(), 0);
+        for run in self.runs {
+            for at in (0..run.tokens).step_by(32) {
+                tiles.extend([(first + at) as i32, (run.tokens - at).min(32) as i32]);
+            }
+            first += run.tokens;
+        }
+        tiles
+    }
+}
+
+/// The tables of all sequences, and how far one is from the next.
+fn tables(step: &Step, block_tokens: usize) -> (Vec<i32>, usize) {
+    let tables: Vec<Vec<i32>> = (0..step.runs.len()).map(|s| step.table(s, block_tokens)).collect();
+    let stride = tables.iter().map(Vec::len).max().unwrap() + 1;
+    (tables.iter().flat_map(|t| t.iter().copied().chain(std::iter::repeat(0)).take(stride)).collect(), stride)
+}
+
+/// An operand in memory that a kernel may read.
+fn memory(operand: &Operand, room: usize) -> [Memory; 2] {
+    match operand {
+        Operand::Tensor(bytes) => [Memory::with_room(bytes, room), Memory::new(0)],
+        Operand::Cache { k, v } => [Memory::of(k), Memory::of(v)],
+        Operand::Batch => [Memory::new(0), Memory::new(0)],
+    }
+}
+
+pub const STEP: [Run; 3] = [run(3, 3), run(0, 1), run(33, 1)];
+
+pub const fn run(position: usize, tokens: usize) -> Run {
+    Run { position, tokens, rows: 0 }
+}
+
+pub fn case(text: &str, family: Family, bucket: usize) -> Case<'_> {
+    Case { text, family, bucket, runs: &STEP, indices: &[] }
+}

@@ -1,0 +1,196 @@
+//! Every kernel family on every machine that this one can run or emulate.
+use atomc_ir::trial::Run;
+use atomc_ir::{Dim, Family, parse};
+use atomc_targets::{KernelSpec, compile, rows};
+use atomc_tests::kernels::{Case, STEP, case, run};
+
+#[test]
+fn rows_norm_and_activation() {
+    for n in [64, 50] {
+        let text = format!(
+            "graph @k(%x: bf16[T, {n}], %w: bf16[{n}]) {{
+  %0 = rms_norm %x, %w {{eps = 1e-6}} : bf16[T, {n}]
+  %1 = silu_mul %0, %x : bf16[T, {n}]
+  return %1
+}}"
+        );
+        case(&text, Family::Rows, 8).check_in_all_types();
+    }
+}
+
+#[test]
+fn every_elementwise_op() {
+    for op in atomc_ir::Elementwise::ALL {
+        let x = ["%x", "%y"][..op.operands().len()].join(", ");
+        let text =
+            format!("graph @k(%x: f32[T, 40], %y: f32[40]) {{\n  %0 = {} {x} : f32[T, 40]\n  return %0\n}}", op.name());
+        case(&text, Family::Rows, 8).check();
+    }
+}
+
+#[test]
+fn rows_gather_plain_and_packed() {
+    let text = "graph @k(%table: bf16[37, 40], %ids: i32[T]) {
+  %0 = gather %table, %ids : bf16[T, 40]
+  return %0
+}";
+    for text in [text, &text.replace("[37, 40]", "[37, 40]@panels")] {
+        Case { indices: &[("ids", &[36, 0, 17, 16, 15])], ..case(text, Family::Rows, 8) }.check_in_all_types();
+    }
+}
+
+#[test]
+fn rows_rope_table() {
+    for (growth, original) in [("0.0", 0), ("4.0", 16)] {
+        let text = format!(
+            "graph @k(%positions: i32[T], %lengths: i32[T], %f: f32[10]) {{
+  %0 = rope_table %positions, %lengths, %f {{scale = 1.25, growth = {growth}, original = {original}}} : f32[T, 20]
+  return %0
+}}"
+        );
+        let indices: &[(&str, &[i32])] =
+            &[("positions", &[0, 1, 131071, 77, 500]), ("lengths", &[1, 17, 131072, 100, 501])];
+        Case { indices, ..case(&text, Family::Rows, 8) }.check();
+    }
+}
+
+/// Slices of a qkv matrix, norms, rotary embedding, the write into the cache.
+fn qkv(heads: usize, kv: usize, dim: usize, rot: usize, tail: &str, returns: &str) -> String {
+    let (q, k) = (heads * dim, kv * dim);
+    let n = q + 2 * k;
+    format!(
+        "graph @k(%qkv: bf16[T, {n}], %qn: bf16[{dim}], %kn: bf16[{dim}], %table: f32[T, {rot}], %kv: cache<bf16, {kv}, {dim}>, %batch: batch) {{
+  %0 = slice %qkv {{axis = 1, start = 0, len = {q}}} : bf16[T, {q}]
+  %1 = reshape %0 {{shape = [T, {heads}, {dim}]}} : bf16[T, {heads}, {dim}]
+  %2 = rms_norm %1, %qn {{eps = 1e-6}} : bf16[T, {heads}, {dim}]
+  %3 = rope %2, %table : bf16[T, {heads}, {dim}]
+  %4 = slice %qkv {{axis = 1, start = {q}, len = {k}}} : bf16[T, {k}]
+  %5 = reshape %4 {{shape = [T, {kv}, {dim}]}} : bf16[T, {kv}, {dim}]
+  %6 = rms_norm %5, %kn {{eps = 1e-6}} : bf16[T, {kv}, {dim}]
+  %7 = rope %6, %table : bf16[T, {kv}, {dim}]
+  %8 = slice %qkv {{axis = 1, start = {}, len = {k}}} : bf16[T, {k}]
+  %9 = reshape %8 {{shape = [T, {kv}, {dim}]}} : bf16[T, {kv}, {dim}]
+  %10 = kv_write %kv, %7, %9, %batch : cache<bf16, {kv}, {dim}>
+{tail}  return {returns}
+}}",
+        q + k
+    )
+}
+
+#[test]
+fn rows_prepare_attention() {
+    for (dim, rot) in [(32, 32), (20, 20), (20, 12), (48, 24)] {
+        let text = qkv(4, 2, dim, rot, "", "%3, %10");
+        case(&text, Family::Rows, 8).check();
+    }
+}
+
+#[test]
+fn attention_of_one_token_each() {
+    let runs = [run(3, 1), run(0, 1), run(70, 1)];
+    for (heads, kv, dim, window) in [(4, 2, 32, 0), (3, 3, 20, 0), (7, 1, 64, 40), (4, 1, 48, 1)] {
+        let width = heads * dim;
+        let tail = format!(
+            "  %11 = attention %3, %10, %batch {{scale = 0.2, window = {window}}} : bf16[T, {heads}, {dim}]
+  %12 = reshape %11 {{shape = [T, {width}]}} : bf16[T, {width}]
+"
+        );
+        let text = qkv(heads, kv, dim, dim, &tail, "%12, %10");
+        Case { runs: &runs, ..case(&text, Family::AttendOne, 4) }.check_in_all_types();
+    }
+}
+
+#[test]
+fn attention_of_runs_of_tokens() {
+    let runs = [run(5, 40), run(64, 1), run(0, 33)];
+    for (heads, kv, dim, window) in [(4, 2, 32, 0), (3, 3, 20, 0), (2, 1, 64, 7), (1, 1, 128, 33)] {
+        let width = heads * dim;
+        let text = format!(
+            "graph @k(%q: bf16[T, {heads}, {dim}], %kv: cache<bf16, {kv}, {dim}>, %batch: batch) {{
+  %0 = attention %q, %kv, %batch {{scale = 0.2, window = {window}}} : bf16[T, {heads}, {dim}]
+  %1 = reshape %0 {{shape = [T, {width}]}} : bf16[T, {width}]
+  return %1
+}}"
+        );
+        Case { runs: &runs, ..case(&text, Family::AttendMany, 96) }.check_in_all_types();
+    }
+}
+
+/// A norm, a contraction in two pieces, a gated activation.
+fn gated(k: usize, n: usize) -> String {
+    format!(
+        "graph @k(%x: bf16[T, {k}], %wn: bf16[{k}], %w: bf16[{}, {k}]@panels) {{
+  %0 = rms_norm %x, %wn {{eps = 1e-6}} : bf16[T, {k}]
+  %1 = linear %0, %w {{out = bf16}} : bf16[T, {}]
+  %2 = slice %1 {{axis = 1, start = 0, len = {n}}} : bf16[T, {n}]
+  %3 = slice %1 {{axis = 1, start = {n}, len = {n}}} : bf16[T, {n}]
+  %4 = silu_mul %2, %3 : bf16[T, {n}]
+  return %4
+}}",
+        2 * n,
+        2 * n
+    )
+}
+
+const BIASED: &str = "graph @k(%x: bf16[T, 72], %w: bf16[50, 72]@panels, %b: bf16[50], %r: bf16[T, 50]) {
+  %0 = linear %x, %w {out = bf16} : bf16[T, 50]
+  %1 = add %0, %b : bf16[T, 50]
+  %2 = add %r, %1 : bf16[T, 50]
+  return %2
+}";
+
+#[test]
+fn matvec_with_norm_activation_bias_residual() {
+    for bucket in [1, 2, 4, 8] {
+        let runs = &[run(0, 1); 3][..bucket.min(3)];
+        for text in [gated(72, 48), gated(64, 64), BIASED.to_string()] {
+            Case { runs, ..case(&text, Family::Matvec, bucket) }.check_in_all_types();
+        }
+    }
+}
+
+#[test]
+fn matvec_of_chosen_rows_to_f32() {
+    let text = "graph @k(%x: bf16[T, 64], %rows: i32[R], %wn: bf16[64], %w: bf16[83, 64]@panels) {
+  %0 = gather %x, %rows : bf16[R, 64]
+  %1 = rms_norm %0, %wn {eps = 1e-6} : bf16[R, 64]
+  %2 = linear %1, %w {out = f32} : f32[R, 83]
+  return %2
+}";
+    let mut runs = STEP;
+    runs[1].rows = 1;
+    runs[2].rows = 1;
+    Case { runs: &runs, indices: &[("rows", &[4, 0])], ..case(text, Family::Matvec, 8) }.check();
+}
+
+#[test]
+fn matmul_with_epilogues() {
+    let gated = gated(96, 48).replace("rms_norm %x, %wn {eps = 1e-6}", "silu %x");
+    let gated = gated
+        .lines()
+        .map(|l| if l.contains("silu %x") { "" } else { l })
+        .collect::<Vec<_>>()
+        .join("\n")
+        .replace("%0,", "%x,");
+    for text in [BIASED.to_string(), gated] {
+        for tokens in [300, 5] {
+            Case { runs: &[run(0, tokens)], ..case(&text, Family::Matmul, 320) }.check_in_all_types();
+        }
+    }
+}
+
+#[test]
+fn unsupported_bodies_are_errors() {
+    let text = "graph @k(%x: bf16[T, 64], %w: bf16[100, 64]@panels) {
+  %0 = linear %x, %w {out = bf16} : bf16[T, 100]
+  %1 = slice %0 {axis = 1, start = 0, len = 50} : bf16[T, 50]
+  %2 = slice %0 {axis = 1, start = 50, len = 50} : bf16[T, 50]
+  %3 = mul %1, %2 : bf16[T, 50]
+  return %3
+}";
+    let graph = parse(text).unwrap();
+    assert!(graph.inputs().iter().all(|&v| graph.ty(v).as_tensor().is_some_and(|t| t.shape.0[0] != Dim::Rows)));
+    let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &graph, tokens: 1 };
+    let e = compile(&[spec], &rows()[0]).unwrap_err();
+    assert_eq!(e.to_string(), "kernel k on x86-64-v4-amx: a slice of 50 from 50 of a contraction");
+}
