@@ -152,7 +152,7 @@ impl<'a> Worker<'a> {
 
     fn ready(&self, at: usize) -> bool {
         let runner = &self.runners[at];
-        !runner.ended && !(runner.waits && runner.awaits > self.generation)
+        !(runner.ended || runner.waits && runner.awaits > self.generation)
     }
 
     fn turn(&mut self, at: usize, budget: u32) -> Result<(), Fault> {

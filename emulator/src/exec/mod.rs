@@ -65,6 +65,13 @@ impl Group<'_> {
     }
 }
 
+/// What a memory instruction works on.
+pub struct Cx<'a, 'm> {
+    pub wave: &'a mut Wave,
+    pub side: &'a mut Side,
+    pub group: &'a mut Group<'m>,
+}
+
 /// What a wave has besides its registers.
 pub struct Side {
     /// The number of the wave in its group.
@@ -222,7 +229,7 @@ fn steps<const CHECK: bool>(
             // SAFETY: `resolve` gave the handler for this instruction on this machine.
             Action::Vector(handler) => unsafe { handler(wave, &step.inst) },
             Action::Scalar(run) => run(wave, &step.inst),
-            Action::Memory(op) => mem::execute(op, &step.inst, wave, side, group)?,
+            Action::Memory(op) => mem::execute(op, &step.inst, &mut Cx { wave, side, group })?,
             Action::Dual(dual) => pair(dual, wave),
             Action::Control(control) => {
                 if let Some(stop) = control::execute(*control, &step.inst, wave, side, group, kernel)? {
