@@ -1,8 +1,10 @@
 //! Kernels of atomc beside those of Triton for the same operations: registers, local memory, occupancy, and the hottest loop,
 //! all read from code objects by the same code.
 //!
-//! `tests/triton/make.sh peers.py`, then `cargo run --release -p atomc-targets --example compare [-- --summary] [CHIP ...]`
+//! `tests/triton/make.sh peers.py`, then `cargo run --release -p atomc-targets --example compare [-- OPTION ...] [CHIP ...]`.
+//! `--summary` sets one line against the best of Triton's settings; `--into FILE` puts the tables at the end of a document
 use std::error::Error;
+use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
@@ -137,7 +139,8 @@ fn summary(operation: &Ours, ours: &KernelResources, peers: &[(String, KernelRes
 }
 
 const SUMMARY: &str = "| operation | Triton's best | VGPR | waves | spills | LDS | per unit | 16-byte loads |
-|---|---|---|---|---|---|---|---|";
+|---|---|---|---|---|---|---|---|
+";
 
 fn only(mut kernels: Vec<KernelResources>) -> Result<KernelResources, String> {
     match kernels.len() {
@@ -160,35 +163,52 @@ fn peer(peer: &Peer, folder: &Path, arch: &Arch) -> Result<KernelResources, Box<
     Ok(kernel)
 }
 
+/// All operations on a chip: one line each, or a table each.
+fn chip(arch: &Arch, peers: &[Peer], folder: &Path, short: bool) -> Result<String, Box<dyn Error>> {
+    let mut out = format!("\n### {}\n\n{}", arch.name, if short { SUMMARY } else { "" });
+    for kernel in operations() {
+        let ours = ours(&kernel, arch)?;
+        let operation = kernel.peers.trim();
+        let mut beside = Vec::new();
+        for p in peers.iter().filter(|p| p.chip == arch.name && p.operation.starts_with(kernel.peers)) {
+            let name = format!("{} {}", &p.operation[operation.len()..], p.settings);
+            beside.push((name.trim().to_string(), peer(p, folder, arch)?));
+        }
+        if short {
+            writeln!(out, "{}", summary(&kernel, &ours, &beside))?;
+            continue;
+        }
+        writeln!(out, "{operation}\n\n{HEADER}\n{}", line("**atomc**", &ours, kernel.unit))?;
+        for (name, peer) in &beside {
+            writeln!(out, "{}", line(&format!("Triton {name}"), peer, kernel.unit))?;
+        }
+        writeln!(out)?;
+    }
+    Ok(out)
+}
+
+/// Tables in a document stand behind this line, to its end.
+const MARK: &str = "<!-- made by the command above; everything below is replaced -->\n";
+
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/triton/peers");
     let index = fs::read(folder.join("index.json"))
         .map_err(|e| format!("{}: {e}; tests/triton/make.sh peers.py writes it", folder.display()))?;
     let peers: Vec<Peer> = serde_json::from_slice(&index)?;
-    let (flags, chips): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|a| a.starts_with('-'));
-    let asked = |arch: &&Arch| chips.is_empty() || chips.iter().any(|c| c == arch.name);
-    let short = flags.iter().any(|f| f == "--summary");
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let short = args.iter().any(|a| a == "--summary");
+    args.retain(|a| a != "--summary");
+    let document = args.iter().position(|a| a == "--into").map(|at| args.drain(at..at + 2).nth(1).unwrap_or_default());
+    let asked = |arch: &&Arch| args.is_empty() || args.iter().any(|c| c == arch.name);
+    let mut out = String::new();
     for arch in rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_))).filter(asked) {
-        println!("\n### {}\n", arch.name);
-        if short {
-            println!("{SUMMARY}");
-        }
-        for kernel in operations() {
-            let ours = ours(&kernel, arch)?;
-            let beside = peers.iter().filter(|p| p.chip == arch.name && p.operation.starts_with(kernel.peers));
-            let name = |p: &Peer| format!("{} {}", &p.operation[kernel.peers.trim().len()..], p.settings);
-            let beside: Vec<_> =
-                beside.map(|p| Ok((name(p), peer(p, folder, arch)?))).collect::<Result<_, Box<dyn Error>>>()?;
-            if short {
-                println!("{}", summary(&kernel, &ours, &beside));
-                continue;
-            }
-            println!("{}\n\n{HEADER}\n{}", kernel.peers.trim(), line("**atomc**", &ours, kernel.unit));
-            beside
-                .iter()
-                .for_each(|(name, peer)| println!("{}", line(&format!("Triton {}", name.trim()), peer, kernel.unit)));
-            println!();
-        }
+        out += &chip(arch, &peers, folder, short)?;
     }
-    Ok(())
+    let Some(document) = document else {
+        print!("{out}");
+        return Ok(());
+    };
+    let text = fs::read_to_string(&document)?;
+    let (head, _) = text.split_once(MARK).ok_or_else(|| format!("{document} has no line {MARK}"))?;
+    Ok(fs::write(&document, format!("{head}{MARK}{out}"))?)
 }
