@@ -3,13 +3,14 @@
 //! The stored cases are in `tests/triton/stored`. `tests/triton/make.sh --all` makes the long set, and
 //! `ATOMC_TRITON_DIR=tests/triton/all cargo test --release -p atomc-emulator --test triton -- --nocapture` runs it.
 mod case;
+mod mutation;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use atomc_artifact::hsaco;
-use atomc_emulator::{Access, Checks, CodeObject, Counts, Emulator, Grid, Memory, Options};
+use atomc_emulator::{Access, Checks, CodeObject, Counts, Emulator, Fault, Grid, Memory, Options};
 use safetensors::SafeTensors;
 
 use crate::case::Case;
@@ -49,6 +50,11 @@ struct Outcome {
 }
 
 fn run(case: &Case) -> Result<Outcome, String> {
+    run_code(case, &case.code()).map_err(|fault| fault.to_string())
+}
+
+/// The case with this code object.
+fn run_code(case: &Case, code: &[u8]) -> Result<Outcome, Fault> {
     let data = case.data();
     let tensors = SafeTensors::deserialize(&data).unwrap();
     let buffer = |name: &str| Buffer::new(name, tensors.tensor(&format!("in.{name}")).unwrap().data());
@@ -60,14 +66,12 @@ fn run(case: &Case) -> Result<Outcome, String> {
         // SAFETY: the buffers outlive the launch, and only the kernel uses them meanwhile.
         unsafe { memory.map(address, buffer.len as u64, access) };
     }
-    let code = CodeObject::load(&case.code()).map_err(|e| e.to_string())?;
+    let code = CodeObject::load(code).unwrap_or_else(|e| panic!("{} {}: {e}", case.chip, case.case));
     let address = |name: &str| buffers.iter().find(|b| b.name == name).unwrap().address();
     let grid = Grid { groups: case.grid, threads: [case.threads, 1, 1], dynamic_lds: case.dynamic_lds };
     // With eight waves, Triton lets two halves of a group take turns: they stand at different barriers of the same number.
     let options = Options { checks: Checks { barriers: false, ..Checks::ALL }, ..Options::default() };
-    let counts = Emulator
-        .launch(&code, &case.symbol, grid, &case.kernarg(address), &memory, &options)
-        .map_err(|fault| fault.to_string())?;
+    let counts = Emulator.launch(&code, &case.symbol, grid, &case.kernarg(address), &memory, &options)?;
     let worst = case.outputs.iter().map(|output| {
         let got = buffers.iter().find(|b| b.name == output.name).unwrap();
         case::worst(output, got.bytes(), &tensors)
