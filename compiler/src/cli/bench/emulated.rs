@@ -2,12 +2,13 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use atomc::emulated::{Emulated, Tally};
+use atomc::emulated::Tally;
 use atomc_emulator::Counts;
-use atomc_runtime::{Artifact, Engine, Error, Request, Want};
+use atomc_runtime::{Artifact, Engine, Request, Want};
 use serde_json::{Value, json};
 
 use super::{Args, prefill};
+use crate::cli::engine::Chip;
 use crate::cli::failure::Failure;
 
 /// One kind of step.
@@ -26,8 +27,8 @@ struct KernelCounts {
 }
 
 /// One prefill and one decode step for each batch.
-pub fn run(args: &Args, chip: &str, artifact: Artifact, prompt: usize) -> Result<(), Failure> {
-    let device = Emulated::open(&artifact, chip, args.engine.threads).map_err(Error::from)?;
+pub fn run(args: &Args, chip: &Chip, artifact: Artifact, prompt: usize) -> Result<(), Failure> {
+    let device = chip.open(&artifact, args.engine.threads)?;
     let tally = device.tally();
     let widest = args.batch.iter().copied().max().unwrap_or(1);
     let sequences = std::iter::repeat_n(prompt + 1, widest);
