@@ -5,7 +5,7 @@
 //! mask, a branch.
 use super::pending::scalar_name;
 use super::salu::src;
-use super::step::{Action, Condition, Control, Registers, Step};
+use super::step::{Action, Class, Condition, Control, Registers, Step};
 use super::{Checks, Side};
 use crate::fault::{Counter, FaultKind, Trap};
 use crate::inst::scalar::{EXEC, NULL, VCC};
@@ -52,6 +52,15 @@ fn overwrites(op: &MemoryOp, side: &Side) -> Result<(), Box<Trap>> {
         Some((register, counter)) => Err(Trap::wave(FaultKind::MissingWait { register, counter })),
         None => Ok(()),
     }
+}
+
+/// RDNA's matrix instructions want every lane; CDNA's do not look at the mask.
+fn all_lanes(wave: &Wave) -> Result<(), Box<Trap>> {
+    let active = wave.exec().count_ones();
+    if wave.isa.family.is_cdna() || active == wave.isa.lanes as u32 {
+        return Ok(());
+    }
+    Err(Trap::wave(FaultKind::PartialMatrix { active }))
 }
 
 #[inline(always)]
