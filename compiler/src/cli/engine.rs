@@ -85,14 +85,11 @@ impl DeviceArg {
 
     /// Opens the device with the artifact's code for it.
     pub fn open(&self, artifact: &Artifact, threads: usize) -> Result<Box<dyn Device>, Failure> {
-        let device = match self {
-            DeviceArg::Runtime(choice) => choice.open(artifact, threads),
+        match self {
+            DeviceArg::Runtime(choice) => Ok(choice.open(artifact, threads).map_err(Error::from)?),
             #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(chip) => {
-                atomc::emulated::Emulated::open(artifact, chip, threads).map(|d| Box::new(d) as Box<dyn Device>)
-            }
-        };
-        Ok(device.map_err(Error::from)?)
+            DeviceArg::Emulated(chip) => Ok(Box::new(chip.open(artifact, threads)?)),
+        }
     }
 
     /// Which of an artifact's targets is for the device.
