@@ -244,3 +244,6 @@ impl Device for Emulated {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

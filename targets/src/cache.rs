@@ -13,6 +13,7 @@ pub struct Batch<'c> {
     pub tables: Ptr<'c>,
     pub table_stride: Int<'c>,
     pub tiles: Ptr<'c>,
+    pub tile_count: Int<'c>,
 }
 
 impl<'c> Batch<'c> {
@@ -24,6 +25,7 @@ impl<'c> Batch<'c> {
             tables: c.load_ptr(field(2)),
             table_stride: c.load_fixed(c.index, field(3), 8).into_int_value(),
             tiles: c.load_ptr(field(4)),
+            tile_count: c.load_fixed(c.index, field(5), 8).into_int_value(),
         }
     }
 

@@ -53,7 +53,11 @@ const fn wmma(dtype: atomc_ir::DType, intrinsic: &'static str, elements: usize, 
 
 const MFMA_F32: Product = mfma(F32, "llvm.amdgcn.mfma.f32.16x16x4f32", 1, false);
 
-const CDNA2: [Product; 3] = [
+/// CDNA 2 takes subnormal f16 numbers for zeros in matrix instructions ("Numerical accuracy" in PyTorch's documentation,
+/// section on MI200), so f16 goes through f32 there.
+const CDNA2: [Product; 2] = [mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x16bf16.1k", 4, true), MFMA_F32];
+
+const CDNA3: [Product; 3] = [
     mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x16bf16.1k", 4, true),
     mfma(F16, "llvm.amdgcn.mfma.f32.16x16x16f16", 4, false),
     MFMA_F32,
@@ -139,7 +143,7 @@ pub const ROWS: [Arch; 6] = [
             unit: CDNA2_UNIT,
             chip: Chip { name: "MI300X", units: 304, bandwidth: 5324.8, bf16: 1307.4, fp8: 2614.9, fp4: 0.0 },
             matrix: MFMA,
-            products: &CDNA2,
+            products: &CDNA3,
             fp8: Fp8::Fnuz,
             packs_bf16: false,
             direct_to_lds: 4,

@@ -120,6 +120,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
     pub fn product(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         match self.product {
             Some(product) => self.instructions(product, a, b, sums),
+            None if self.dtype == DType::F16 => self.widened(a, b, sums),
             None => self.in_parts(a, b, sums),
         }
     }
@@ -170,6 +171,20 @@ impl<'a, 'c> Matrix<'a, 'c> {
             }
         };
         made.into_vector_value()
+    }
+
+    /// f16 products by way of f32, where the machine's own lose subnormal numbers.
+    fn widened(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
+        let c = self.c;
+        let wide = |x: &Fragment<'c>| -> Fragment<'c> {
+            let words = c.join(x);
+            let n = 2 * words.get_type().get_size();
+            let halves = c.bitcast(words, c.cx.f16_type().vec_type(n)).into_vector_value();
+            let floats = c.b.build_float_ext(halves, c.cx.f32_type().vec_type(n), "").expect("f16 to f32");
+            let words = c.bitcast(floats, c.cx.i32_type().vec_type(n)).into_vector_value();
+            (0..n as usize / 4).map(|i| c.part(words, 4 * i, 4)).collect()
+        };
+        Matrix::new(c, DType::F32).product(&wide(a), &wide(b), sums)
     }
 
     /// f32 products where the machine has none: each number is the sum of three bf16, exactly, and of the nine products the

@@ -5,7 +5,7 @@ use atomc_ir::arch::RowExchange;
 use inkwell::attributes::AttributeLoc;
 use inkwell::context::Context;
 use inkwell::llvm_sys::LLVMAtomicOrdering;
-use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID};
+use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID, LLVMSetAtomicSyncScopeID};
 use inkwell::module::Linkage;
 use inkwell::types::{AsTypeRef, BasicType};
 use inkwell::values::{AsValueRef, BasicValue, FloatValue};
@@ -132,11 +132,16 @@ impl<'c> Code<'c> {
     }
 
     fn fence(&self, scope: &str, ordering: LLVMAtomicOrdering) {
-        // SAFETY: the builder stands inside a function of this module, and the scope's name is a slice of that length.
+        // SAFETY: the builder stands inside a function of this module.
         unsafe {
-            let id = LLVMGetSyncScopeID(self.module.get_context().raw(), scope.as_ptr().cast(), scope.len());
-            LLVMBuildFenceSyncScope(self.b.as_mut_ptr(), ordering, id, c"".as_ptr());
+            LLVMBuildFenceSyncScope(self.b.as_mut_ptr(), ordering, self.scope(scope), c"".as_ptr());
         }
+    }
+
+    /// LLVM's number for a scope of synchronisation.
+    fn scope(&self, name: &str) -> u32 {
+        // SAFETY: the context is alive, and the name is a slice of that length.
+        unsafe { LLVMGetSyncScopeID(self.module.get_context().raw(), name.as_ptr().cast(), name.len()) }
     }
 
     /// `2^x` by the machine's own instruction: within one unit in the last place, 0 for what would be subnormal.
@@ -153,6 +158,24 @@ impl<'c> Code<'c> {
     pub fn keep_order(&self) {
         let none = self.cx.i32_type().const_zero();
         self.call("llvm.amdgcn.sched.barrier", &[], &[none.into()]);
+    }
+
+    /// A function of every word of a vector.
+    pub fn map_words(&self, v: Vector<'c>, f: impl Fn(Int<'c>) -> Int<'c>) -> Vector<'c> {
+        (0..v.get_type().get_size() as usize).fold(v.get_type().get_undef(), |all, i| {
+            let at = self.cx.i32_type().const_int(i as u64, false);
+            let word = f(self.lane(v, i).into_int_value());
+            self.b.build_insert_element(all, word, at, "").expect("a word into words")
+        })
+    }
+
+    /// The same value, which is computed here and not later: matrix instructions want every lane of the wave, so they may not be
+    /// moved to where only some lanes need what they make. LLVM's sinking does not know that of all of them.
+    pub fn pin(&self, v: Vector<'c>) -> Vector<'c> {
+        let ty = v.get_type().fn_type(&[v.get_type().into()], false);
+        let asm = self.cx.create_inline_asm(ty, String::new(), "=v,0".into(), true, false, None, false);
+        let made = self.b.build_indirect_call(ty, asm, &[v.into()], "").expect("a vector for a vector");
+        made.try_as_basic_value().basic().expect("a result").into_vector_value()
     }
 
     /// A scalar function of every element.
@@ -268,7 +291,10 @@ impl<'c> Code<'c> {
     pub fn take_turn(&self, counter: Ptr<'c>) -> Int<'c> {
         let one = self.cx.i32_type().const_int(1, false);
         let order = inkwell::AtomicOrdering::AcquireRelease;
-        self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, counter, one, order).expect("an integer in memory")
+        let turn = self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, counter, one, order).expect("an integer in memory");
+        // SAFETY: the value is an atomic instruction of this module's context.
+        unsafe { LLVMSetAtomicSyncScopeID(turn.as_value_ref(), self.scope("agent")) };
+        turn
     }
 
     /// Several vectors of one type, as one longer vector.

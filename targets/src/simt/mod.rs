@@ -3,6 +3,9 @@
 //! Contractions and attention compute with the weight, or the cache, as the left operand: 16 rows of it by 16 tokens. So a
 //! lane holds results of one token only, a softmax or a norm stays inside a lane but for the last steps, and the packed
 //! layouts are read as the lanes of a matrix instruction want them, 16 bytes a lane and one run of memory a wave.
+mod attend;
+mod attend_many;
+mod attend_one;
 mod contract;
 mod fragment;
 mod machine;
@@ -38,7 +41,8 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
         Family::Rows => rows::emit(&setup, spec),
         Family::Matvec => matvec::emit(&setup, spec),
         Family::Matmul => matmul::emit(&setup, spec),
-        family => Err(crate::row::unsupported(format!("family {}", family.name()))),
+        Family::AttendOne => attend_one::emit(&setup, spec),
+        Family::AttendMany => attend_many::emit(&setup, spec),
     };
     let (code, info) = made.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
     Ok((code.finish(), info))

@@ -108,14 +108,14 @@ pub fn store_padded<'c>(kernel: &Kernel<'_, 'c>, lanes: crate::code::Vector<'c>,
 }
 
 /// Teams that are as wide as a head of `dim` elements, and how many there are among the threads.
-fn teams<'c>(c: &Code<'c>, dim: usize, threads: usize) -> (Team<'c>, Int<'c>, usize) {
+pub fn teams<'c>(c: &Code<'c>, dim: usize, threads: usize) -> (Team<'c>, Int<'c>, usize) {
     let size = dim.div_ceil(c.lanes()).next_power_of_two().min(c.arch.simt().wave);
     let thread = c.thread();
     (Team::Lanes { index: c.rem(thread, size), size }, c.div(thread, size), threads / size)
 }
 
 /// `body` for each head, by the team whose turn it is.
-fn each_head<'c>(
+pub fn each_head<'c>(
     c: &Code<'c>,
     count: usize,
     (first, teams): (Int<'c>, usize),

@@ -1,0 +1,337 @@
+//! What both attention families share: keys and values as fragments, and a running softmax whose queries are columns.
+//!
+//! Scores are products of keys (16 at a time) by queries, results of values (16 dimensions at a time) by weights. A lane holds
+//! scores of one query only. Which keys make a tile is chosen so that the scores that a lane gets are, as weights, what it
+//! must give to the second product: the keys `held * h + results * t ..` of a step belong to part `h` of the lanes in tile `t`.
+use atomc_ir::{CacheType, DType, Diagnostic, Graph, Op, Value};
+use inkwell::values::FloatValue;
+
+use super::fragment::{Fragment, Matrix, Place, RUN};
+use super::rows::vector;
+use crate::cache::Cache;
+use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::kernel::Kernel;
+use crate::row::{At, Col, Operand, unsupported};
+
+/// The top of no scores: below every real one, and far from overflow.
+const LOWEST: f64 = -1e30;
+
+/// Sizes of the attention of a body, before there is a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub heads: usize,
+    pub cache: CacheType,
+}
+
+impl Sizes {
+    pub fn of(body: &Graph) -> Result<Sizes, Diagnostic> {
+        let node = body.ids().find(|&id| matches!(body.op(id), Op::Attention { .. }));
+        let made = || {
+            let operands = body.operands(node?);
+            let heads = body.ty(operands[0]).as_tensor()?.shape.0.get(1)?.fixed()?;
+            Some(Sizes { heads, cache: body.ty(operands[1]).as_cache()? })
+        };
+        made().ok_or_else(|| unsupported("an attention family without attention"))
+    }
+
+    /// Query heads that share a head of the cache.
+    pub fn group(&self) -> usize {
+        self.heads / self.cache.heads
+    }
+}
+
+/// Attention on a GPU.
+pub struct Attention<'k, 'a, 'c> {
+    pub kernel: &'k Kernel<'a, 'c>,
+    pub cache: &'k Cache<'c>,
+    pub out: &'k Operand<'c>,
+    pub heads: usize,
+    pub window: usize,
+    pub matrix: Matrix<'a, 'c>,
+    pub place: Place<'c>,
+    /// Which run of `held` keys of a step the lane has scores of.
+    pub half: Int<'c>,
+    /// Elements of the vectors in which rows are computed.
+    pub lanes: usize,
+    query: Value,
+    /// Scores times this are powers of two. Its sign is in the queries.
+    factor: f64,
+    sign: f64,
+}
+
+/// Scores so far of the query that a lane has: the highest, the sum of weights (of this lane's keys only), and weighted sums of
+/// values.
+#[derive(Clone)]
+pub struct Running<'c> {
+    pub top: FloatValue<'c>,
+    pub sum: FloatValue<'c>,
+    pub values: Vec<Vector<'c>>,
+}
+
+impl<'c> Running<'c> {
+    pub fn carried(&self) -> Vec<Any<'c>> {
+        let values = self.values.iter().map(|&v| v.into());
+        [self.top.into(), self.sum.into()].into_iter().chain(values).collect()
+    }
+
+    pub fn of(carried: &[Any<'c>]) -> Running<'c> {
+        let values = carried[2..].iter().map(|v| v.into_vector_value()).collect();
+        Running { top: carried[0].into_float_value(), sum: carried[1].into_float_value(), values }
+    }
+}
+
+impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
+    pub fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
+        let (c, graph) = (kernel.code, kernel.rows.graph);
+        let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. }))?;
+        let Op::Attention { scale, window } = *graph.op(node.node) else { unreachable!("just matched") };
+        let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
+        let (result, out) = kernel.output()?;
+        let flattened = matches!(graph.op(result.node), Op::Reshape { .. }) && graph.operands(result.node) == [node];
+        if result != node && !flattened {
+            return Err(unsupported("attention whose result is computed on"));
+        }
+        let matrix = Matrix::new(c, cache.ty.dtype);
+        // Without a scale all keys weigh the same, as they do if the queries are zero.
+        let (sign, size) = if scale == 0.0 { (0.0, 1.0) } else { (scale.signum(), scale.abs()) };
+        Ok(Attention {
+            kernel,
+            cache,
+            out,
+            heads: Sizes::of(graph)?.heads,
+            window,
+            place: matrix.place(),
+            half: c.div(c.lane_index(), 16),
+            matrix,
+            lanes: vector(graph),
+            query: graph.operands(node.node)[0],
+            factor: size * std::f64::consts::LOG2_E,
+            sign,
+        })
+    }
+
+    pub fn code(&self) -> &'a Code<'c> {
+        self.kernel.code
+    }
+
+    /// Keys of a step.
+    pub fn span(&self) -> usize {
+        self.matrix.span()
+    }
+
+    /// Steps of a block of the cache.
+    pub fn steps(&self) -> usize {
+        self.cache.layout.block_tokens / self.span()
+    }
+
+    /// Consecutive keys of a step that a lane has scores of.
+    pub fn held(&self) -> usize {
+        self.span() * self.matrix.layout.results / 16
+    }
+
+    /// Fragments of keys in a tile, and of a query.
+    pub fn chunks(&self) -> usize {
+        self.cache.layout.dim / self.span()
+    }
+
+    /// Bytes of a panel of keys.
+    pub fn key_panel(&self) -> usize {
+        16 * self.cache.layout.dim * self.matrix.dtype.size()
+    }
+
+    /// Bytes of a panel of values.
+    pub fn value_panel(&self) -> usize {
+        16 * self.cache.layout.block_tokens * self.matrix.dtype.size()
+    }
+
+    /// Where a step's keys and values begin, the same for all lanes: the step's block, and which of its steps it is.
+    pub fn step_in(&self, block: Int<'c>, head: Int<'c>, step: Int<'c>) -> [Ptr<'c>; 2] {
+        let c = self.code();
+        let (at, inside) = (self.cache.head(c, block, head), c.rem(step, self.steps()));
+        let keys = c.mul(inside, c.int(self.span() / 16 * self.key_panel()));
+        let values = c.mul(inside, c.int(self.matrix.panel_step()));
+        [c.at(c.at(self.cache.k, at), keys), c.at(c.at(self.cache.v, at), values)]
+    }
+
+    /// Vectors of the query of a token and head, from column `col` on; zeros behind the head's dimensions.
+    pub fn query(&self, token: Int<'c>, head: Int<'c>, col: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
+        let (c, dim) = (self.code(), self.cache.ty.head_dim);
+        let inside = c.less(col, c.int(dim));
+        let whole = dim == self.cache.layout.dim;
+        let safe = if whole { col } else { c.pick(inside, col, c.int(0)).into_int_value() };
+        let v = self.kernel.rows.eval(self.query, At { row: token, head: Some(head), col: Col::Var(safe) })?;
+        let v = if self.sign == 1.0 { v } else { c.fmul(v, c.lit(self.sign)) };
+        Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
+    }
+
+    /// What must be computed of a query first.
+    pub fn prepare_query(&self, token: Int<'c>, head: Int<'c>) -> Result<(), Diagnostic> {
+        self.kernel.rows.prepare(self.query, token, Some(head))
+    }
+
+    /// Where the lane's keys begin in a step's.
+    pub fn key_lane(&self) -> Int<'c> {
+        let (c, m, results) = (self.code(), &self.matrix, self.matrix.layout.results);
+        let row = self.place.row;
+        let key = c.add(c.mul(c.div(row, results), c.int(self.held())), c.rem(row, results));
+        c.add(c.mul(c.div(key, 16), c.int(self.key_panel())), m.in_panel(self.place, c.rem(key, 16)))
+    }
+
+    /// Fragments of a step's keys, tile by tile, from where the lane's begin.
+    pub fn keys(&self, p: Ptr<'c>) -> Vec<Fragment<'c>> {
+        let (c, m) = (self.code(), &self.matrix);
+        let places = (0..self.span() / 16).flat_map(|t| (0..self.chunks()).map(move |i| (t, i)));
+        places.map(|(t, i)| m.load_panel(c.at(p, c.int(t * m.layout.results * RUN + i * m.panel_step())))).collect()
+    }
+
+    /// Fragments of a step's values, from where the step begins.
+    pub fn values(&self, p: Ptr<'c>) -> Vec<Fragment<'c>> {
+        let (c, m) = (self.code(), &self.matrix);
+        let p = c.at(p, m.in_panel(self.place, self.place.row));
+        (0..self.cache.layout.dim / 16).map(|j| m.load_panel(c.at(p, c.int(j * self.value_panel())))).collect()
+    }
+
+    pub fn lowest(&self) -> FloatValue<'c> {
+        self.code().number(LOWEST)
+    }
+
+    pub fn begin(&self) -> Running<'c> {
+        let c = self.code();
+        let values = vec![self.matrix.zero(); self.cache.layout.dim / 16];
+        Running { top: self.lowest(), sum: c.number(0.0), values }
+    }
+
+    /// Scores of the lane's keys of a step, from the keys' fragments, tile by tile.
+    pub fn scores(&self, keys: &[Fragment<'c>], query: &[Fragment<'c>]) -> Vector<'c> {
+        let tile = |keys: &[Fragment<'c>]| {
+            let pairs = keys.iter().zip(query);
+            pairs.fold(self.matrix.zero(), |sums, (k, q)| self.matrix.product(k, q, sums))
+        };
+        let tiles: Vec<Vector<'c>> = keys.chunks(self.chunks()).map(tile).collect();
+        self.code().join(&tiles)
+    }
+
+    /// Scores without those of keys that a query does not see. Key `i` of the lane is seen if `i <= after`, and in a window if
+    /// `after - window < i`.
+    pub fn hide(&self, scores: Vector<'c>, after: Int<'c>) -> Vector<'c> {
+        let c = self.code();
+        c.set_lanes(self.held());
+        let end = c.add(after, c.int(1));
+        let never = c.lit(f64::NEG_INFINITY);
+        let scores = c.choose(c.lanes_below(end), scores, never);
+        match self.window {
+            0 => scores,
+            w => c.choose(c.lanes_below(c.sub(end, c.int(w))), never, scores),
+        }
+    }
+
+    /// Takes a step's scores and values into what is running.
+    pub fn add(&self, scores: Vector<'c>, values: &[Fragment<'c>], to: &Running<'c>) -> Running<'c> {
+        let c = self.code();
+        let (weights, shrink, top) = self.soften(scores, to.top);
+        c.set_lanes(self.held());
+        let fresh = c.sum(weights);
+        let sum = self.fma(to.sum, shrink, fresh);
+        let weights = self.whole(self.matrix.fragment_of(&[weights]));
+        c.set_lanes(self.matrix.layout.results);
+        let shrink = c.splat(shrink);
+        let shrunk = to.values.iter().map(|&v| c.fmul(v, shrink));
+        let values = shrunk.zip(values).map(|(sums, v)| self.matrix.product(v, &weights, sums)).collect();
+        Running { top, sum, values }
+    }
+
+    /// Weights of scores, by what earlier weights shrink, and the new top.
+    fn soften(&self, scores: Vector<'c>, old: FloatValue<'c>) -> (Vector<'c>, FloatValue<'c>, FloatValue<'c>) {
+        let c = self.code();
+        c.set_lanes(self.held());
+        let all = (0..self.held()).map(|i| c.lane(scores, i).into_float_value());
+        let top = all.fold(old, |a, b| self.max(a, b));
+        let top = c.across(top, self.parts(), |a, b| self.max(a, b));
+        let shrink = self.power(old, top);
+        let top_power = c.b.build_float_mul(top, c.number(-self.factor), "").expect("floats");
+        let weights = c.exp2(c.fma(scores, c.lit(self.factor), c.splat(top_power)));
+        (weights, shrink, top)
+    }
+
+    /// How far apart the lanes are that have the same query.
+    fn parts(&self) -> &'static [usize] {
+        if self.code().arch.simt().wave == 64 { &[16, 32] } else { &[16] }
+    }
+
+    /// The sum of all weights of a query, from each lane's.
+    pub fn total(&self, sum: FloatValue<'c>) -> FloatValue<'c> {
+        let c = self.code();
+        c.across(sum, self.parts(), |a, b| c.b.build_float_add(a, b, "").expect("floats"))
+    }
+
+    /// What a weight becomes if the highest score rises.
+    pub fn power(&self, old: FloatValue<'c>, new: FloatValue<'c>) -> FloatValue<'c> {
+        let c = self.code();
+        let by = c.b.build_float_sub(old, new, "").expect("floats");
+        let by = c.b.build_float_mul(by, c.number(self.factor), "").expect("floats");
+        c.call("llvm.amdgcn.exp2", &[c.cx.f32_type().into()], &[by.into()]).into_float_value()
+    }
+
+    pub fn max(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> FloatValue<'c> {
+        let c = self.code();
+        c.call("llvm.maxnum", &[c.cx.f32_type().into()], &[a.into(), b.into()]).into_float_value()
+    }
+
+    pub fn fma(&self, a: FloatValue<'c>, b: FloatValue<'c>, to: FloatValue<'c>) -> FloatValue<'c> {
+        let c = self.code();
+        c.call("llvm.fma", &[c.cx.f32_type().into()], &[a.into(), b.into(), to.into()]).into_float_value()
+    }
+
+    /// A fragment of weights. Where both rows of lanes must have all of it, each gets the other's half.
+    fn whole(&self, own: Fragment<'c>) -> Fragment<'c> {
+        if !self.matrix.layout.replicated {
+            return own;
+        }
+        let c = self.code();
+        let other: Fragment<'c> = own.iter().map(|&run| c.map_words(run, |word| c.from_other_row(word))).collect();
+        let low = c.equal(self.half, 0);
+        let ordered = |a: &Fragment<'c>, b: &Fragment<'c>| -> Fragment<'c> {
+            a.iter().zip(b).map(|(&a, &b)| c.pick(low, a, b).into_vector_value()).collect()
+        };
+        [ordered(&own, &other), ordered(&other, &own)].concat()
+    }
+
+    /// Zeros behind the last head of some rows, by all threads together.
+    pub fn pad(&self, first: Int<'c>, count: Int<'c>, threads: usize) {
+        let (c, rows) = (self.code(), &self.kernel.rows);
+        let (width, padded) = (self.heads * self.cache.ty.head_dim, rows.padded(self.out));
+        if width == padded {
+            return;
+        }
+        c.set_lanes(self.lanes);
+        let vectors = (padded - width) / self.lanes;
+        c.repeat(c.thread(), c.mul(count, c.int(vectors)), threads, |i| {
+            let col = c.add(c.mul(c.rem(i, vectors), c.int(self.lanes)), c.int(width));
+            let at = At { row: c.add(first, c.div(i, vectors)), head: None, col: Col::Var(col) };
+            c.store_floats(rows.address(self.out, at), c.zero(), self.out.ty.dtype);
+        });
+    }
+
+    /// The first key that a query at a position sees.
+    pub fn first_key(&self, position: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        match self.window {
+            0 => c.int(0),
+            w => c.larger(c.sub(position, c.int(w - 1)), c.int(0)),
+        }
+    }
+
+    /// The address of columns of a head in a row of the result.
+    pub fn result(&self, token: Int<'c>, head: Int<'c>, col: Int<'c>) -> Ptr<'c> {
+        let c = self.code();
+        let col = c.add(c.mul(head, c.int(self.cache.ty.head_dim)), col);
+        self.kernel.rows.address(self.out, At { row: token, head: None, col: Col::Var(col) })
+    }
+
+    pub fn out_type(&self) -> DType {
+        self.out.ty.dtype
+    }
+}
+
+#[cfg(test)]
+mod tests;
