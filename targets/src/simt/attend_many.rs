@@ -101,12 +101,7 @@ struct Brought<'c> {
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
-    fn new(
-        attention: &'t Attention<'k, 'a, 'c>,
-        shape: Shape,
-        tile: Int<'c>,
-        rest: Int<'c>,
-    ) -> Tile<'t, 'k, 'a, 'c> {
+    fn new(attention: &'t Attention<'k, 'a, 'c>, shape: Shape, tile: Int<'c>, rest: Int<'c>) -> Tile<'t, 'k, 'a, 'c> {
         let (c, batch) = (attention.code(), &attention.cache.batch);
         let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
         let (token, count) = (entry(0), entry(1));
@@ -270,7 +265,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (a, c, m) = (self.attention, self.attention.code(), &self.attention.matrix);
         let local = c.at(c.at(self.local, half), m.in_panel(a.place, a.place.row));
         let fragment = |i: usize| m.load_panel(c.at(local, c.int(i)));
-        let keys = (0..a.span() / 16).flat_map(|t| (0..a.chunks()).map(move |i| t * a.key_panel() + i * m.panel_step()));
+        let keys =
+            (0..a.span() / 16).flat_map(|t| (0..a.chunks()).map(move |i| t * a.key_panel() + i * m.panel_step()));
         let keys: Vec<Fragment<'c>> = keys.map(fragment).collect();
         let scores: Vec<Vector<'c>> = queries.iter().map(|q| a.scores(&keys, q)).collect();
         let scores = self.hide(step, last_position, scores);

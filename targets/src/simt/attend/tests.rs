@@ -45,18 +45,45 @@ fn dump() {
     let window: usize = var("WINDOW", "0").parse().unwrap();
     let dtype = var("DTYPE", "bf16");
     let only = var("ONLY", "");
-    for (family, text_of) in [(Family::AttendOne, one(dims[0], dims[1], dims[2], &dtype, window)), (Family::AttendMany, many(dims[0], dims[1], dims[2], &dtype, window))] {
+    for (family, text_of) in [
+        (Family::AttendOne, one(dims[0], dims[1], dims[2], &dtype, window)),
+        (Family::AttendMany, many(dims[0], dims[1], dims[2], &dtype, window)),
+    ] {
         let graph = parse(&text_of).unwrap();
         graph.verify().unwrap();
-        for arch in rows().iter().filter(|a| matches!(a.machine, atomc_ir::arch::Machine::Simt(_)) && a.name.contains(&only)) {
+        for arch in
+            rows().iter().filter(|a| matches!(a.machine, atomc_ir::arch::Machine::Simt(_)) && a.name.contains(&only))
+        {
             let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1 };
             let asm = text(std::slice::from_ref(&spec), arch, Form::Asm).unwrap();
             std::fs::write(format!("/tmp/att_{}_{}.s", arch.name, family.name()), asm).unwrap();
-            std::fs::write(format!("/tmp/att_{}_{}.ll", arch.name, family.name()), text(&[spec.clone()], arch, Form::Llvm).unwrap()).unwrap();
+            std::fs::write(
+                format!("/tmp/att_{}_{}.ll", arch.name, family.name()),
+                text(&[spec.clone()], arch, Form::Llvm).unwrap(),
+            )
+            .unwrap();
             let object = compile(&[spec], arch).unwrap();
             let i = &object.kernels[0];
             let r = i.resources.clone().unwrap();
-            println!("{} {} threads {} ws {} tasks {:?} vgprs {} agprs {} sgprs {} lds {} scratch {} spills {}/{} occ {} code {} instr {} matrix {}", arch.name, family.name(), i.threads, i.workspace, i.tasks, r.vgprs, r.agprs, r.sgprs, r.lds, r.scratch, r.vgpr_spills, r.sgpr_spills, r.occupancy, r.code_bytes, r.instructions, r.matrix);
+            println!(
+                "{} {} threads {} ws {} tasks {:?} vgprs {} agprs {} sgprs {} lds {} scratch {} spills {}/{} occ {} code {} instr {} matrix {}",
+                arch.name,
+                family.name(),
+                i.threads,
+                i.workspace,
+                i.tasks,
+                r.vgprs,
+                r.agprs,
+                r.sgprs,
+                r.lds,
+                r.scratch,
+                r.vgpr_spills,
+                r.sgpr_spills,
+                r.occupancy,
+                r.code_bytes,
+                r.instructions,
+                r.matrix
+            );
             for l in r.loops.iter().filter(|l| l.matrix > 0) {
                 println!("    {l:?} per matrix {:.1}", l.instructions as f32 / l.matrix as f32);
             }
