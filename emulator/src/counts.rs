@@ -46,6 +46,28 @@ impl Traffic {
     }
 }
 
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, o: Counts) {
+        let pairs = [
+            (&mut self.waves, o.waves),
+            (&mut self.instructions, o.instructions),
+            (&mut self.salu, o.salu),
+            (&mut self.valu, o.valu),
+            (&mut self.matrix, o.matrix),
+            (&mut self.smem, o.smem),
+            (&mut self.vmem, o.vmem),
+            (&mut self.lds, o.lds),
+            (&mut self.control, o.control),
+            (&mut self.barriers, o.barriers),
+            (&mut self.flops, o.flops),
+            (&mut self.bytes_loaded, o.bytes_loaded),
+            (&mut self.bytes_stored, o.bytes_stored),
+            (&mut self.lds_conflicts, o.lds_conflicts),
+        ];
+        pairs.into_iter().for_each(|(sum, more)| *sum += more);
+    }
+}
+
 impl Counts {
     /// Adds what a kernel's instructions were, given how often each ran.
     pub fn add(&mut self, steps: &[Step], hits: &[u64], traffic: &Traffic) {

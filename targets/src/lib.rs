@@ -13,6 +13,7 @@ mod layout;
 mod link;
 mod llvm;
 mod math;
+mod metadata;
 pub mod report;
 mod row;
 mod simt;
@@ -97,6 +98,10 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
         Ok((llvm::object(&module, arch)?, info))
     })?;
     let (objects, infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let objects = match arch.machine {
+        Machine::Cpu(_) => objects,
+        Machine::Simt(_) => metadata::merge(objects, arch)?,
+    };
     let mut object = Object { code: link::shared(&objects)?, kernels: infos };
     if let Machine::Simt(_) = arch.machine {
         link::join(&mut object.code)?;

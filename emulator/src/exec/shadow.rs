@@ -28,6 +28,9 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
     if !checks.uninitialised {
         return Ok(());
     }
+    if step.class == Class::Matrix {
+        all_lanes(wave)?;
+    }
     match &step.action {
         Action::Vector(_) if registers.one_lane => {
             one_lane(step, wave);
