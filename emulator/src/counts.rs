@@ -96,24 +96,3 @@ impl Counts {
         }
     }
 }
-
-impl std::ops::AddAssign for Counts {
-    fn add_assign(&mut self, other: Counts) {
-        let Counts { waves, instructions, salu, valu, matrix, smem, vmem, .. } = other;
-        let Counts { lds, control, barriers, flops, bytes_loaded, bytes_stored, lds_conflicts, .. } = other;
-        self.waves += waves;
-        self.instructions += instructions;
-        self.salu += salu;
-        self.valu += valu;
-        self.matrix += matrix;
-        self.smem += smem;
-        self.vmem += vmem;
-        self.lds += lds;
-        self.control += control;
-        self.barriers += barriers;
-        self.flops += flops;
-        self.bytes_loaded += bytes_loaded;
-        self.bytes_stored += bytes_stored;
-        self.lds_conflicts += lds_conflicts;
-    }
-}
