@@ -53,7 +53,7 @@ fn engines(case: &Case, target: &str) -> Vec<Engine> {
 
 /// Tests run side by side, so each emulates on one thread.
 fn emulated(artifact: Artifact, chip: &str) -> Result<Engine, Error> {
-    let device = Emulated::open(&artifact, chip, 1)?;
+    let device = Emulated::open(&artifact, chip, 1, Default::default())?;
     let options = EngineOptions { threads: 1, cache_tokens: 4 * CONTEXT, ..EngineOptions::default() };
     Engine::with_device(artifact, chip, Box::new(device), &options)
 }
