@@ -155,10 +155,20 @@ fn cache(cache: &CacheSpec, at: &str) -> Checked {
     Ok(())
 }
 
+fn data_layout(layout: &DataLayout, at: &str) -> Checked {
+    let DataLayout { row, alias, rows, panel, group_bytes, align } = *layout;
+    let fields = [("row", row), ("alias", alias), ("rows", rows), ("panel", panel), ("align", align)];
+    fields.into_iter().try_for_each(|(field, value)| count(value, at, field))?;
+    ensure(group_bytes >= 4 && group_bytes.is_multiple_of(4), &format!("{at}.group_bytes"), || {
+        format!("{group_bytes} is no multiple of the largest element, 4")
+    })
+}
+
 fn check_target(target: &Target, vocab: usize, sections: usize, at: &str) -> Checked {
     for (index, item) in target.weights.iter().enumerate() {
         weight(item, &format!("{at}.weights[{index}]"))?;
     }
+    data_layout(&target.layout, &format!("{at}.layout"))?;
     cache(&target.cache, &format!("{at}.cache"))?;
     kernels(&target.kernels, &format!("{at}.kernels"))?;
     ensure(!target.variants.is_empty(), &format!("{at}.variants"), || "a target without code".to_owned())?;

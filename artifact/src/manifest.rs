@@ -140,6 +140,7 @@ pub struct CacheSpec {
 pub struct Target {
     /// `host`, `gfx942`, …
     pub name: String,
+    pub layout: DataLayout,
     pub weights: Vec<Weight>,
     pub cache: CacheSpec,
     /// By the kernel number that launches use.
@@ -148,6 +149,24 @@ pub struct Target {
     pub variants: Vec<Variant>,
     /// In the order in which a runtime should consider them.
     pub plans: Vec<Plan>,
+}
+
+/// How kernels lay out what they read and make. Loaders find all that they need beside weights and cache; this is for who
+/// wants to read results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataLayout {
+    /// Rows of activations are padded with zeros to a multiple of this many elements.
+    pub row: usize,
+    /// Rows that would be a multiple of this many elements apart are `row` elements further apart.
+    pub alias: usize,
+    /// Results of plans of kind `any` have room for a multiple of this many rows.
+    pub rows: usize,
+    /// Rows in a panel of the cache, and bytes of a row's group of columns.
+    pub panel: usize,
+    pub group_bytes: usize,
+    /// Bytes that kernels may read beyond a buffer.
+    pub align: usize,
 }
 
 /// What a kernel computes, the same in every variant.
@@ -172,6 +191,8 @@ pub struct Variant {
     pub name: String,
     /// What the device must have, by the names that the device reports, e.g. `avx512f`.
     pub features: Vec<String>,
+    /// Whether the compiler's tests run such code, on hardware or emulated; otherwise nobody has seen it run.
+    pub executed: bool,
     /// Index of the section that holds the code object.
     pub section: usize,
     /// By the kernel number that launches use.

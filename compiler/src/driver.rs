@@ -8,7 +8,8 @@ mod weights;
 
 use std::path::Path;
 
-use atomc_artifact::manifest::{CacheSpec, DType, Manifest, Model, Plan, Target, Variant};
+use atomc_artifact::manifest::{CacheSpec, DType, DataLayout, Manifest, Model, Plan, Target, Variant};
+use atomc_ir::arch::Memory;
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use serde_json::json;
@@ -104,8 +105,8 @@ fn target(
         code.push(object.code);
         variants.push(variant(arch, code.len(), object.kernels));
     }
-    let cache = cache(config, &archs[0]);
-    Ok(Target { name: name.into(), weights: weights.list, cache, kernels: kernels.defs(), variants, plans })
+    let (cache, layout) = (cache(config, &archs[0]), layout(&archs[0].memory));
+    Ok(Target { name: name.into(), layout, weights: weights.list, cache, kernels: kernels.defs(), variants, plans })
 }
 
 /// The model's graph after the passes, or after those up to and with `until`.
@@ -154,6 +155,7 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>)
     Variant {
         name: arch.name.into(),
         features: arch.features.iter().map(|f| f.to_string()).collect(),
+        executed: arch.executed,
         section,
         kernels: kernels.into_iter().map(kernels::kernel).collect(),
     }
@@ -169,6 +171,11 @@ fn facts(config: &Config) -> Model {
         stop: config.stop.clone(),
         bos: config.bos,
     }
+}
+
+fn layout(memory: &Memory) -> DataLayout {
+    let Memory { row, alias, rows, panel, group_bytes, align, .. } = *memory;
+    DataLayout { row, alias, rows, panel, group_bytes, align }
 }
 
 fn cache(config: &Config, arch: &Arch) -> CacheSpec {

@@ -46,6 +46,28 @@ impl Traffic {
     }
 }
 
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, o: Counts) {
+        let pairs = [
+            (&mut self.waves, o.waves),
+            (&mut self.instructions, o.instructions),
+            (&mut self.salu, o.salu),
+            (&mut self.valu, o.valu),
+            (&mut self.matrix, o.matrix),
+            (&mut self.smem, o.smem),
+            (&mut self.vmem, o.vmem),
+            (&mut self.lds, o.lds),
+            (&mut self.control, o.control),
+            (&mut self.barriers, o.barriers),
+            (&mut self.flops, o.flops),
+            (&mut self.bytes_loaded, o.bytes_loaded),
+            (&mut self.bytes_stored, o.bytes_stored),
+            (&mut self.lds_conflicts, o.lds_conflicts),
+        ];
+        pairs.into_iter().for_each(|(sum, more)| *sum += more);
+    }
+}
+
 impl Counts {
     /// Adds what a kernel's instructions were, given how often each ran.
     pub fn add(&mut self, steps: &[Step], hits: &[u64], traffic: &Traffic) {
@@ -72,26 +94,5 @@ impl Counts {
             Class::Lds => &mut self.lds,
             Class::Control => &mut self.control,
         }
-    }
-}
-
-impl std::ops::AddAssign for Counts {
-    fn add_assign(&mut self, other: Counts) {
-        let Counts { waves, instructions, salu, valu, matrix, smem, vmem, .. } = other;
-        let Counts { lds, control, barriers, flops, bytes_loaded, bytes_stored, lds_conflicts, .. } = other;
-        self.waves += waves;
-        self.instructions += instructions;
-        self.salu += salu;
-        self.valu += valu;
-        self.matrix += matrix;
-        self.smem += smem;
-        self.vmem += vmem;
-        self.lds += lds;
-        self.control += control;
-        self.barriers += barriers;
-        self.flops += flops;
-        self.bytes_loaded += bytes_loaded;
-        self.bytes_stored += bytes_stored;
-        self.lds_conflicts += lds_conflicts;
     }
 }

@@ -102,6 +102,8 @@ pub enum FaultKind {
     ScratchOutOfBounds { operation: Operation, address: u32, bytes: u32, size: u32 },
     #[error("{register} holds nothing that the program computed")]
     Uninitialised { register: String },
+    #[error("{active} lanes are active, but this matrix instruction wants all of them")]
+    PartialMatrix { active: u32 },
     #[error("LDS at {address:#x} was never written")]
     UninitialisedLds { address: u32 },
     #[error("{register} is still being loaded: no wait on {counter} covers it")]

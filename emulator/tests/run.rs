@@ -13,7 +13,8 @@ fn vector_add() {
         let mut b: Vec<f32> = (0..n).map(|i| 0.5 - i as f32 * 3.0).collect();
         let mut o = vec![f32::NAN; n];
         let arguments = Arguments::default().buffer(&mut a).buffer(&mut b).buffer(&mut o).value(n as u32);
-        let counts = arguments.launch(&code, "vector_add", Grid::linear(4, 256)).unwrap_or_else(|e| panic!("{}: {e}", isa.name));
+        let counts =
+            arguments.launch(&code, "vector_add", Grid::linear(4, 256)).unwrap_or_else(|e| panic!("{}: {e}", isa.name));
         for i in 0..n {
             assert_eq!(o[i], a[i] + b[i], "{} {i}", isa.name);
         }

@@ -30,6 +30,7 @@ pub mod generate;
 pub mod kv;
 pub mod memory;
 pub mod pool;
+pub mod probe;
 pub mod sample;
 #[cfg(test)]
 mod toy;

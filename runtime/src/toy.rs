@@ -139,6 +139,7 @@ pub fn manifest() -> Manifest {
         },
         targets: vec![Target {
             name: "host".into(),
+            layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 4, align: 64 },
             weights: vec![Weight {
                 name: "head.bias".into(),
                 dtype: DType::F32,
@@ -177,6 +178,7 @@ fn variant(name: &str, features: &[&str]) -> Variant {
     Variant {
         name: name.into(),
         features: features.iter().map(|&name| name.to_owned()).collect(),
+        executed: true,
         section: 1,
         kernels: vec![
             kernel(Tasks::Tokens { per: 4, times: 1 }, 0),

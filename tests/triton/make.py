@@ -105,7 +105,7 @@ def write(case, chip, compiled, signature, out):
     layout = kernarg(compiled)
     says = {"case": case.name, "chip": chip, "triton": triton.__version__, "options": case.options, "code": f"{chip}.hsaco", "data": data, "symbol": meta.name,
             "grid": list(case.grid) + [1] * (3 - len(case.grid)), "threads": meta.num_warps * meta.warp_size, "dynamic_lds": meta.shared,
-            "kernarg_bytes": max(a["offset"] + a["size"] for a in layout),
+            "kernarg_bytes": max(a["offset"] + a["size"] for a in layout if not a["kind"].startswith("hidden")),
             "args": arguments(case, signature, layout), "outputs": [{"name": k, "atol": a, "rtol": r} for k, (a, r) in case.tolerance.items()]}
     (folder / f"{chip}.json").write_text(json_lines(says))
 

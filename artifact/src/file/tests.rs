@@ -28,6 +28,7 @@ pub(crate) fn sample() -> Manifest {
         },
         targets: vec![Target {
             name: "host".into(),
+            layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 4, align: 64 },
             weights: vec![
                 weight("w.weight", &[4, 4], panels, 128, tensor("w.weight", &[4, 4])),
                 weight("concat(a.weight, b.weight)", &[8, 4], Layout::Rows { stride: 4 }, 64, halves),
@@ -85,6 +86,7 @@ fn variant(name: &str, section: usize) -> Variant {
     Variant {
         name: name.into(),
         features: vec!["avx2".into()],
+        executed: true,
         section,
         kernels: vec![
             kernel(Tasks::Tokens { per: 1, times: 2 }, Some(resources)),

@@ -61,8 +61,20 @@ impl DeviceArg {
         }
     }
 
+    /// Opens the device with the artifact's code for it.
+    pub fn open(&self, artifact: &Artifact, threads: usize) -> Result<Box<dyn Device>, Failure> {
+        let device = match self {
+            DeviceArg::Runtime(choice) => choice.open(artifact, threads),
+            #[cfg(feature = "emulator")]
+            DeviceArg::Emulated(chip) => {
+                atomc::emulated::Emulated::open(artifact, chip, threads).map(|d| Box::new(d) as Box<dyn Device>)
+            }
+        };
+        Ok(device.map_err(Error::from)?)
+    }
+
     /// Which of an artifact's targets is for the device.
-    fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
+    pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
         match self {
             DeviceArg::Runtime(choice) => choice.target(manifest),
             #[cfg(feature = "emulator")]

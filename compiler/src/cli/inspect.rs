@@ -3,10 +3,11 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc_artifact::manifest::{Kernel, KernelDef, Manifest, Plan, PlanKind, Target, Tasks, Variant};
+use atomc_artifact::manifest::{Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant};
 use atomc_artifact::{Artifact, FORMAT_VERSION};
 use serde_json::{Value, json};
 
+use super::extract;
 use super::failure::Failure;
 
 /// Show what an artifact holds and what shaped it
@@ -16,13 +17,17 @@ Opening an artifact checks every checksum, so that a file that can be inspected 
 
 Examples:
   atomc inspect m.atomc
-  atomc inspect m.atomc --kernels
-  atomc inspect m.atomc --json | jq .targets[0].plans")]
+  atomc inspect m.atomc --kernels                 with what each takes of a GPU
+  atomc inspect m.atomc --json | jq .targets[0].plans
+  atomc inspect m.atomc --extract code            the code objects as files")]
 pub struct Args {
     artifact: PathBuf,
-    /// Also list every kernel
+    /// Also list every kernel, and on GPUs its registers, memory, occupancy and innermost loops
     #[arg(long)]
     kernels: bool,
+    /// Write the code objects to this folder
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kernels", "json"])]
+    extract: Option<PathBuf>,
     /// Everything as a JSON object
     #[arg(long)]
     json: bool,
@@ -31,6 +36,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = Artifact::open(&args.artifact)?;
     let mut out = std::io::stdout().lock();
+    if let Some(dir) = &args.extract {
+        let files = extract::all(dir, &artifact)?;
+        return Ok(files.iter().try_for_each(|file| writeln!(out, "{}", dir.join(file).display()))?);
+    }
     if args.json {
         serde_json::to_writer_pretty(&mut out, &describe(&artifact))?;
         return Ok(writeln!(out)?);
@@ -88,7 +97,9 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
     show_memory(out, target)?;
     for v in &target.variants {
         let (code, count) = (size(artifact.section(v.section).len()), v.kernels.len());
-        writeln!(out, "  variant {}: {count} kernels, {code}, needs {}", v.name, v.features.join(" "))?;
+        let unseen = if v.executed { "" } else { ", compiled but never executed" };
+        writeln!(out, "  variant {}: {count} kernels, {code}, needs {}{unseen}", v.name, v.features.join(" "))?;
+        show_extremes(out, v)?;
     }
     for plan in &target.plans {
         let s = Summary::of(plan);
@@ -109,12 +120,67 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
             let plans = target.plans.iter().filter(|plan| uses(plan) > 0);
             let plans: Vec<String> = plans.map(|plan| format!("{} x {}", name(plan), uses(plan))).collect();
             writeln!(out, "  kernel  {}: {}, {}; {}", def.symbol, def.family, tasks(kernel), plans.join(", "))?;
+            if let Some(resources) = &kernel.resources {
+                show_resources(out, kernel.threads, resources)?;
+            }
         }
     }
     Ok(())
 }
 
-fn name(plan: &Plan) -> String {
+/// The most, or the least, that the kernels of a GPU's variant take.
+fn show_extremes(out: &mut impl Write, variant: &Variant) -> Result<(), Failure> {
+    let all: Vec<&Resources> = variant.kernels.iter().filter_map(|kernel| kernel.resources.as_ref()).collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    let most = |of: fn(&Resources) -> usize| all.iter().map(|r| of(r)).max().unwrap_or(0);
+    let occupancy = all.iter().map(|r| r.occupancy).fold(f32::INFINITY, f32::min);
+    writeln!(
+        out,
+        "          at most {} VGPRs, {} B of LDS, {} B of scratch, {} spills; at least {occupancy} waves on a SIMD",
+        most(|r| r.vgprs),
+        most(|r| r.lds),
+        most(|r| r.scratch),
+        most(|r| r.vgpr_spills + r.sgpr_spills)
+    )?;
+    Ok(())
+}
+
+/// What a kernel takes, and below it one line for each innermost loop.
+fn show_resources(out: &mut impl Write, threads: usize, r: &Resources) -> Result<(), Failure> {
+    let Resources { vgprs, agprs, sgprs, lds, scratch, vgpr_spills, sgpr_spills, occupancy, .. } = r;
+    writeln!(
+        out,
+        "          {threads} threads, {vgprs} VGPRs ({agprs} for accumulation), {sgprs} SGPRs, LDS {lds} B, scratch {scratch} B, \
+         {} spilled, {occupancy} waves on a SIMD, {} in {} instructions, {} matrix",
+        vgpr_spills + sgpr_spills,
+        size(r.code_bytes),
+        r.instructions,
+        r.matrix
+    )?;
+    for l in &r.loops {
+        writeln!(
+            out,
+            "          loop of {}: {} matrix, {} vector, {} scalar, {} LDS, {} loads ({} of 16 B), {} waits ({} partial), \
+             {} barriers, {} instructions under a load",
+            l.instructions,
+            l.matrix,
+            l.valu,
+            l.salu,
+            l.lds,
+            l.loads,
+            l.loads_x4,
+            l.waits,
+            l.partial_waits,
+            l.barriers,
+            l.overlap
+        )?;
+    }
+    Ok(())
+}
+
+pub fn name(plan: &Plan) -> String {
     match plan.kind {
         PlanKind::Decode => format!("decode {}", plan.tokens),
         PlanKind::Any => format!("any {} with {} rows", plan.tokens, plan.rows),
@@ -177,6 +243,7 @@ fn describe(artifact: &Artifact) -> Value {
         json!({
             "name": v.name,
             "features": v.features,
+            "executed": v.executed,
             "code_bytes": artifact.section(v.section).len(),
             "kernels": target.kernels.iter().zip(&v.kernels).map(kernel).collect::<Vec<Value>>(),
         })

@@ -6,6 +6,7 @@ mod completions;
 mod devices;
 mod engine;
 mod eval;
+mod extract;
 mod failure;
 mod inspect;
 mod logits;
@@ -16,7 +17,10 @@ mod output;
 mod print;
 mod progress;
 mod run;
+#[cfg(feature = "compiler")]
+mod targets;
 mod text;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -38,6 +42,7 @@ Examples:
   atomc run m.atomc --weights models/qwen3 --prompt 'Q: Ana has 12 apples. Ana finds 3 more. How many …'
   atomc bench m.atomc --random-weights            how fast, and how close to what memory allows
   atomc inspect m.atomc                           what is in the file
+  atomc verify m.atomc                            every kernel against the reference
 
 ATOMC_LOG selects what is logged to standard error, e.g. ATOMC_LOG=debug or ATOMC_LOG=atomc_passes=debug.
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -48,6 +53,7 @@ Examples:
   atomc run m.atomc --weights models/qwen3 --prompt 'Q: Ana has 12 apples. Ana finds 3 more. How many …'
   atomc bench m.atomc --random-weights            how fast, and how close to what memory allows
   atomc inspect m.atomc                           what is in the file
+  atomc verify m.atomc                            every kernel against the reference
 
 This build runs artifacts and cannot compile them.
 ATOMC_LOG selects what is logged to standard error, e.g. ATOMC_LOG=debug.
@@ -62,8 +68,11 @@ enum Verb {
     Inspect(inspect::Args),
     Eval(eval::Args),
     Logits(logits::Args),
+    Verify(verify::Args),
     #[cfg(feature = "compiler")]
     Print(print::Args),
+    #[cfg(feature = "compiler")]
+    Targets(targets::Args),
     Devices(devices::Args),
     Completions(completions::Args),
 }
@@ -79,8 +88,11 @@ pub fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(args),
         Verb::Eval(args) => eval::run(args),
         Verb::Logits(args) => logits::run(args),
+        Verb::Verify(args) => verify::run(args),
         #[cfg(feature = "compiler")]
         Verb::Print(args) => print::run(args),
+        #[cfg(feature = "compiler")]
+        Verb::Targets(args) => targets::run(args),
         Verb::Devices(args) => devices::run(args),
         Verb::Completions(args) => completions::run(args),
     };

@@ -36,7 +36,8 @@ impl Kernel {
             let here = address + at as u64;
             let (text, size) = disassembler.next(&code[at..], here).ok_or(DecodeError::NotCode { address: here })?;
             let step = step(&text, here, size, isa)?;
-            kernel.touched.iter_mut().zip(step.registers.touched).for_each(|(all, rows)| *all |= rows);
+            let rows = step.registers.reads.iter().chain(&step.registers.writes);
+            rows.for_each(|row| kernel.touched[usize::from(row / 64)] |= 1 << (row % 64));
             kernel.steps.push(step);
             kernel.texts.push(text.into());
             at += size;
@@ -84,6 +85,7 @@ fn step(text: &str, address: u64, size: usize, isa: &'static Isa) -> Result<Step
     if let Some(op) = mem::resolve(&inst) {
         let (dsts, reads_dst) = op.destinations(isa);
         let mut registers = Registers::of(&inst, dsts, reads_dst);
+        registers.touch_only_reads();
         if matches!(op.kind, mem::Kind::ToLds(_)) {
             registers.scalar_reads |= 1 << scalar::M0;
         }
@@ -142,6 +144,7 @@ fn vector_registers(inst: &Inst, op: &VectorOp, isa: &Isa) -> Registers {
     }
     registers.crosses_lanes = op.crosses_lanes || inst.modifiers.dpp.is_some();
     registers.selects = op.selects;
+    registers.one_lane = matches!(&*inst.mnemonic, "v_readlane_b32" | "v_writelane_b32");
     registers.halves = halves(inst).filter(|_| registers.writes.len() == 2);
     registers
 }

@@ -97,6 +97,15 @@ impl Pending {
         Some(self.explain(rows, scalars))
     }
 
+    /// The same for the destination of a load that is counted by `counter`: older loads of that queue return before it.
+    pub fn overwrites(&self, row: u16, rows: u8, counter: Counter) -> Option<(String, Counter)> {
+        let hit = (row..row + u16::from(rows)).find(|r| self.rows[usize::from(r / 64)] >> (r % 64) & 1 != 0)?;
+        let others = [Counter::Vector, Counter::Store, Counter::Lds, Counter::Scalar].into_iter();
+        let late = |o: &Operation| (o.row..o.row + u16::from(o.rows)).contains(&hit);
+        let found = others.filter(|c| *c != counter).find(|c| self.queues[*c as usize].iter().any(late));
+        found.map(|c| (vector_name(hit), c))
+    }
+
     #[cold]
     fn explain(&self, rows: &[u64; 8], scalars: u128) -> (String, Counter) {
         let row = (0..8).find_map(|k| {

@@ -4,10 +4,12 @@
 //! registers, and only using them for something that matters is a fault: an address or stored data ([`crate::mem`]), the execution
 //! mask, a branch.
 use super::pending::scalar_name;
-use super::step::{Action, Condition, Control, Registers, Step};
+use super::salu::src;
+use super::step::{Action, Class, Condition, Control, Registers, Step};
 use super::{Checks, Side};
-use crate::fault::{FaultKind, Trap};
+use crate::fault::{Counter, FaultKind, Trap};
 use crate::inst::scalar::{EXEC, NULL, VCC};
+use crate::mem::{MemoryOp, Space};
 use crate::wave::Wave;
 
 /// Checks an instruction and notes what it writes as computed or not.
@@ -19,11 +21,21 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
         if let Some((register, counter)) = side.pending.conflict(&registers.touched, scalars) {
             return Err(Trap::wave(FaultKind::MissingWait { register, counter }));
         }
+        if let Action::Memory(op) = &step.action {
+            overwrites(op, side)?;
+        }
     }
     if !checks.uninitialised {
         return Ok(());
     }
+    if step.class == Class::Matrix {
+        all_lanes(wave)?;
+    }
     match &step.action {
+        Action::Vector(_) if registers.one_lane => {
+            one_lane(step, wave);
+            Ok(())
+        }
         Action::Vector(_) | Action::Dual(_) => {
             vector(registers, wave);
             Ok(())
@@ -33,6 +45,25 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
         // Memory instructions check their addresses and data themselves.
         Action::Memory(_) => Ok(()),
     }
+}
+
+/// A load into a register that another counter's load will still write.
+fn overwrites(op: &MemoryOp, side: &Side) -> Result<(), Box<Trap>> {
+    let (Some(dst), false) = (op.dst, op.space.is_scalar()) else { return Ok(()) };
+    let counter = if op.space == Space::Lds { Counter::Lds } else { Counter::Vector };
+    match side.pending.overwrites(dst.first, dst.count, counter) {
+        Some((register, counter)) => Err(Trap::wave(FaultKind::MissingWait { register, counter })),
+        None => Ok(()),
+    }
+}
+
+/// RDNA's matrix instructions want every lane; CDNA's do not look at the mask.
+fn all_lanes(wave: &Wave) -> Result<(), Box<Trap>> {
+    let active = wave.exec().count_ones();
+    if wave.isa.family.is_cdna() || active == wave.isa.lanes as u32 {
+        return Ok(());
+    }
+    Err(Trap::wave(FaultKind::PartialMatrix { active }))
 }
 
 #[inline(always)]
@@ -64,6 +95,24 @@ fn vector(r: &Registers, wave: &mut Wave) {
     if r.scalar_writes != 0 {
         let known = computed & exec != 0 || exec == 0;
         note(r.scalar_writes, known, wave);
+    }
+}
+
+/// `v_readlane` and `v_writelane`: spilled scalars are kept so.
+fn one_lane(step: &Step, wave: &mut Wave) {
+    let r = &step.registers;
+    let lane = src(wave, step.inst.operand(2)) % wave.isa.lanes;
+    let scalars = r.scalar_reads & !wave.scalar_written == 0;
+    match (r.writes.first(), r.reads.first()) {
+        (Some(row), _) => {
+            let written = &mut wave.written[usize::from(*row)];
+            *written = *written & !(1 << lane) | u64::from(scalars) << lane;
+        }
+        (None, Some(row)) => {
+            let known = wave.written[usize::from(*row)] >> lane & 1 != 0;
+            note(r.scalar_writes, known && scalars, wave);
+        }
+        _ => {}
     }
 }
 

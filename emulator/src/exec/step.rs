@@ -121,6 +121,8 @@ pub struct Registers {
     pub writes_scc: bool,
     pub crosses_lanes: bool,
     pub selects: bool,
+    /// It reads or writes one lane, which its third operand names, whether that lane is active or not.
+    pub one_lane: bool,
     /// What each of two written rows depends on, where that is not simply all that is read.
     pub halves: Option<Box<[Vec<u16>; 2]>>,
 }
@@ -159,6 +161,12 @@ impl Registers {
         r
     }
 
+    /// For loads, whose destinations have a check of their own.
+    pub fn touch_only_reads(&mut self) {
+        self.touched = [0; 8];
+        self.reads.iter().for_each(|row| self.touched[usize::from(row / 64)] |= 1 << (row % 64));
+    }
+
     /// Those of two instructions that run as one.
     pub fn join(self, other: Registers) -> Registers {
         let both = |a: Box<[u16]>, b: Box<[u16]>| a.iter().chain(b.iter()).copied().collect();
@@ -172,6 +180,7 @@ impl Registers {
             writes_scc: self.writes_scc | other.writes_scc,
             crosses_lanes: self.crosses_lanes | other.crosses_lanes,
             selects: false,
+            one_lane: false,
             halves: None,
         }
     }

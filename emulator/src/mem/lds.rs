@@ -203,8 +203,9 @@ impl Lds {
         match operation {
             Operation::Write | Operation::Atomic => {
                 let old = self.writers[cell];
-                // Other bytes of the dword keep their writer if it is the same one.
-                let mask = if old.actor() == side.number { old.mask() | mask } else { mask };
+                // Other bytes of the dword keep their writer if it is the same one, and others do not see it yet.
+                let same = old.actor() == side.number && old.number() > self.visible[side.number];
+                let mask = if same { old.mask() | mask } else { mask };
                 self.writers[cell] = Stamp(stamp.0 | u32::from(mask));
             }
             Operation::Read => {

@@ -50,6 +50,12 @@ pub enum Space {
     ScalarBuffer,
 }
 
+impl Space {
+    pub fn is_scalar(self) -> bool {
+        matches!(self, Space::Scalar | Space::ScalarBuffer)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Load(Width),

@@ -1,6 +1,6 @@
 //! Floating-point arithmetic of one result per lane.
 use super::arith::Direction;
-use super::kinds::{Bits16, F16, F32, F64, H16, I16, I32, Kind, Mix, U32};
+use super::kinds::{Bits16, Bits32, F16, F32, F64, H16, I16, I32, Kind, Mix, U32};
 use super::table::{Entry, builds, lanes, op, rounded};
 use crate::inst::{Inst, scalar};
 use crate::isa::{Family, Isa};
@@ -21,11 +21,21 @@ fn sums32() -> Vec<Entry> {
         rounded!("v_fmac_f32", F32 = |r| [d: F32] (a: F32, b: F32) => r.fma32(a, b, d)),
         rounded!("v_fmaak_f32", F32 = |r| (a: F32, b: F32, k: F32) => r.fma32(a, b, k)),
         rounded!("v_fmamk_f32", F32 = |r| (a: F32, k: F32, c: F32) => r.fma32(a, k, c)),
+        rounded!("v_mad_f32", Bits32 = |r| (a: F32, b: F32, c: F32) => mad(r, a, b, c).to_bits()),
+        rounded!("v_mac_f32", Bits32 = |r| [d: F32] (a: F32, b: F32) => mad(r, a, b, d).to_bits()),
+        rounded!("v_madak_f32", Bits32 = |r| (a: F32, b: F32, k: F32) => mad(r, a, b, k).to_bits()),
+        rounded!("v_madmk_f32", Bits32 = |r| (a: F32, k: F32, c: F32) => mad(r, a, k, c).to_bits()),
         rounded!("v_mul_legacy_f32 v_mul_dx9_zero_f32", F32 = |r| (a: F32, b: F32) =>
             if a == 0.0 || b == 0.0 { 0.0 } else { r.mul32(a, b) }),
         rounded!("v_fma_legacy_f32 v_fma_dx9_zero_f32", F32 = |r| (a: F32, b: F32, c: F32) =>
             if a == 0.0 || b == 0.0 { r.add32(c, 0.0) } else { r.fma32(a, b, c) }),
     ]
+}
+
+/// A product and a sum, each rounded; subnormal numbers are flushed whatever the mode is.
+#[inline(always)]
+fn mad<D: Direction>(r: D, a: f32, b: f32, c: f32) -> f32 {
+    flush(r.add32(flush(r.mul32(flush(a), flush(b))), flush(c)))
 }
 
 fn sums16() -> Vec<Entry> {
@@ -35,7 +45,11 @@ fn sums16() -> Vec<Entry> {
         rounded!("v_subrev_f16", F16 = |r| (a: F16, b: F16) => r.add16(b, -a)),
         rounded!("v_mul_f16", F16 = |r| (a: F16, b: F16) => r.mul16(a, b)),
         rounded!("v_fma_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c)),
-        Entry { keeps_high: false, ..rounded!("v_fmac_f16", F16 = |r| [d: F16] (a: F16, b: F16) => r.fma16(a, b, d)) },
+        rounded!("v_fmac_f16", F16 = |r| [d: F16] (a: F16, b: F16) => r.fma16(a, b, d)),
+        Entry {
+            zeroes_high: true,
+            ..rounded!("v_fma_legacy_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c))
+        },
         rounded!("v_fmaak_f16", F16 = |r| (a: F16, b: F16, k: F16) => r.fma16(a, b, k)),
         rounded!("v_fmamk_f16", F16 = |r| (a: F16, k: F16, c: F16) => r.fma16(a, k, c)),
     ]
@@ -465,6 +479,10 @@ fn division() -> Vec<Entry> {
         Entry { reads_vcc: true, ..Entry::new("v_div_fmas_f64", builds!(div_fmas_64), &[F64::CLASS], F64::CLASS) },
         op!("v_div_fixup_f32", F32 = (q: F32, d: F32, n: F32) => fixup_32(q, d, n)),
         op!("v_div_fixup_f64", F64 = (q: F64, d: F64, n: F64) => fixup_64(q, d, n)),
+        Entry {
+            zeroes_high: true,
+            ..op!("v_div_fixup_legacy_f16", F16 = (q: F16, d: F16, n: F16) => fixup_16(q, d, n))
+        },
         op!("v_div_fixup_f16", F16 = (q: F16, d: F16, n: F16) => fixup_16(q, d, n)),
     ]
 }

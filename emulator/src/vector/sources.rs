@@ -2,6 +2,7 @@
 use super::flags;
 use super::kinds::{Class, Wide};
 use crate::inst::{Aperture, Dpp, DppControl, Half, Inst, Operand, Select};
+use crate::mem::flat;
 use crate::num;
 use crate::wave::{LANES, Row, Wave};
 
@@ -73,13 +74,10 @@ pub fn scalar(wave: &Wave, operand: Operand) -> u32 {
 }
 
 /// The upper 32 bits of the flat addresses of LDS and of scratch.
-pub const SHARED_APERTURE: u32 = 0x0001_0000;
-pub const PRIVATE_APERTURE: u32 = 0x0002_0000;
-
 fn aperture(aperture: Aperture) -> u32 {
     match aperture {
-        Aperture::SharedBase | Aperture::SharedLimit => SHARED_APERTURE,
-        Aperture::PrivateBase | Aperture::PrivateLimit => PRIVATE_APERTURE,
+        Aperture::SharedBase | Aperture::SharedLimit => (flat::SHARED >> 32) as u32,
+        Aperture::PrivateBase | Aperture::PrivateLimit => (flat::PRIVATE >> 32) as u32,
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Entry {
     pub selects: bool,
     /// Writes 16 bits into a register and keeps the others on every chip.
     pub keeps_high: bool,
+    /// Has three sources, and yet the upper half of a 16-bit result becomes zero (the `legacy` forms of gfx9).
+    pub zeroes_high: bool,
     /// Takes `op_sel` and its like in its own way, or needs another check; `false` refuses the instruction.
     pub prepare: Option<fn(&mut Inst, &Isa) -> bool>,
 }
@@ -44,6 +46,7 @@ impl Entry {
             crosses_lanes: false,
             selects: false,
             keeps_high: false,
+            zeroes_high: false,
             prepare: None,
         }
     }

@@ -40,13 +40,7 @@ impl Arguments {
         self.launch_with(code, kernel, grid, &Options::default())
     }
 
-    pub fn launch_with(
-        &self,
-        code: &CodeObject,
-        kernel: &str,
-        grid: Grid,
-        options: &Options,
-    ) -> Result<Counts, Fault> {
+    pub fn launch_with(&self, code: &CodeObject, kernel: &str, grid: Grid, options: &Options) -> Result<Counts, Fault> {
         Emulator.launch(code, kernel, grid, &self.bytes, &self.memory, options)
     }
 }

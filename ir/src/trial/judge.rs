@@ -14,24 +14,32 @@ pub struct Verdict {
     pub fault: Option<Fault>,
 }
 
-/// A wrong element.
+/// What is wrong.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fault {
-    /// Which one, in words.
-    pub at: String,
-    pub got: f64,
-    pub want: f64,
-    pub budget: f64,
+pub enum Fault {
+    /// An element, with what it should be.
+    Element { at: String, got: f64, want: f64, budget: f64 },
+    /// Something beyond any budget.
+    Other(String),
 }
 
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Fault { at, got, want, budget } = self;
-        write!(f, "{at}: {got}, should be {want} with a budget of {budget:.3e}")
+        match self {
+            Fault::Element { at, got, want, budget } => {
+                write!(f, "{at}: {got}, should be {want} with a budget of {budget:.3e}")
+            }
+            Fault::Other(what) => f.write_str(what),
+        }
     }
 }
 
 impl Verdict {
+    /// Something that is wrong beyond any budget.
+    pub fn wrong(what: String) -> Verdict {
+        Verdict { worst: f64::INFINITY, elements: 0, fault: Some(Fault::Other(what)) }
+    }
+
     /// Both together.
     pub fn and(self, other: Verdict) -> Verdict {
         Verdict {
@@ -52,7 +60,7 @@ impl Verdict {
             _ => f64::INFINITY,
         };
         if part > 1.0 && self.fault.is_none() {
-            self.fault = Some(Fault { at: at(), got, want, budget });
+            self.fault = Some(Fault::Element { at: at(), got, want, budget });
         }
         self.worst = self.worst.max(part);
     }
@@ -95,8 +103,8 @@ impl Trial<'_> {
         }
         for (which, rest) in rest.iter().enumerate() {
             if let Some(byte) = (0..rest.len()).find(|&i| rest[i] != got[which][i]) {
-                let at = || format!("byte {byte} of {} that belong to nobody", ["keys", "values"][which]);
-                verdict.see(f64::NAN, 0.0, 0.0, at);
+                let what = ["keys", "values"][which];
+                verdict = verdict.and(Verdict::wrong(format!("byte {byte} of {what} that belong to nobody")));
             }
         }
         verdict

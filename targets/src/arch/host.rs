@@ -21,6 +21,7 @@ pub const ROWS: [Arch; 4] = [
         attributes: "+avx512bf16,+amx-tile,+amx-bf16,-prefer-256-bit",
         features: &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512bf16", "amx-tile", "amx-bf16"],
         machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Tiles }),
+        executed: true,
         memory: HOST,
     },
     Arch {
@@ -32,6 +33,7 @@ pub const ROWS: [Arch; 4] = [
         attributes: "+avx512bf16,-prefer-256-bit",
         features: &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512bf16"],
         machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Pairs }),
+        executed: true,
         memory: HOST,
     },
     Arch {
@@ -43,6 +45,7 @@ pub const ROWS: [Arch; 4] = [
         attributes: "-prefer-256-bit",
         features: &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"],
         machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Widen }),
+        executed: true,
         memory: HOST,
     },
     Arch {
@@ -54,6 +57,7 @@ pub const ROWS: [Arch; 4] = [
         attributes: "",
         features: &["avx2", "fma", "f16c", "bmi1", "bmi2", "lzcnt", "movbe"],
         machine: Machine::Cpu(Cpu { vector: Vector { lanes: 8, registers: 16 }, dot: Dot::Widen }),
+        executed: true,
         memory: HOST,
     },
 ];

@@ -169,6 +169,15 @@ impl<'c> Code<'c> {
         })
     }
 
+    /// The same value, which is computed here and not later: matrix instructions want every lane of the wave, so they may not be
+    /// moved to where only some lanes need what they make. LLVM's sinking does not know that of all of them.
+    pub fn pin(&self, v: Vector<'c>) -> Vector<'c> {
+        let ty = v.get_type().fn_type(&[v.get_type().into()], false);
+        let asm = self.cx.create_inline_asm(ty, String::new(), "=v,0".into(), true, false, None, false);
+        let made = self.b.build_indirect_call(ty, asm, &[v.into()], "").expect("a vector for a vector");
+        made.try_as_basic_value().basic().expect("a result").into_vector_value()
+    }
+
     /// A scalar function of every element.
     fn each(&self, x: Vector<'c>, f: impl Fn(FloatValue<'c>) -> Any<'c>) -> Vector<'c> {
         let mut result = x.get_type().get_undef();

@@ -340,6 +340,7 @@ fn finish<'c>(
     let m = &contraction.matrix;
     let (c, place, results) = (m.c, m.place(), m.layout.results);
     let Shape { tokens, columns, waves, .. } = shape;
+    let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
     let first = c.mul(panel, c.int(16));
     let mut result = Ok(());
     let token = |j: usize| c.add(place.column, c.int(16 * j));

@@ -169,7 +169,18 @@ fn chosen() -> Vec<Case> {
                 // The place depends on the element's width and is taken from `wide` or `narrow` below.
                 let source: Place = |_, _, _| (0, 0);
                 cases.push(Case {
-                    chips: G950, name, m, k, blocks: 1, a, b, sum: "f32", source, result, formats, scaled,
+                    chips: G950,
+                    name,
+                    m,
+                    k,
+                    blocks: 1,
+                    a,
+                    b,
+                    sum: "f32",
+                    source,
+                    result,
+                    formats,
+                    scaled,
                 });
             }
         }
@@ -461,9 +472,8 @@ fn a_constant_may_be_added() {
 #[test]
 fn accumulators_and_exec_make_no_difference() {
     let case = one("v_mfma_f32_32x32x8_f16");
-    let to_agpr = |inst: &mut Inst| {
-        inst.operands[0].operand = Operand::Vector { row: 256, count: 16, half: Default::default() }
-    };
+    let to_agpr =
+        |inst: &mut Inst| inst.operands[0].operand = Operand::Vector { row: 256, count: 16, half: Default::default() };
     let wave = run(&case, "gfx942", to_agpr, |wave| wave.set_exec(0));
     let plain = run(&case, "gfx942", |_| {}, |_| {});
     assert_eq!(wave.vgpr[256..272], plain.vgpr[..16]);
@@ -507,13 +517,18 @@ fn integers_saturate_with_clamp() {
 #[test]
 fn halves_of_gfx11_results_stay() {
     let case = one("v_wmma_f16_16x16x16_f16");
-    let high = run(&case, "gfx1100", |inst| inst.modifiers.op_sel = Some(4), |wave| {
-        let c: Vec<_> = wave.vgpr[C..C + 8].to_vec();
-        for (to, from) in wave.vgpr[C..C + 8].iter_mut().zip(c) {
-            *to = from.map(|x| x << 16);
-        }
-        wave.vgpr[..8].fill([0xaaaa_aaaa; 64]);
-    });
+    let high = run(
+        &case,
+        "gfx1100",
+        |inst| inst.modifiers.op_sel = Some(4),
+        |wave| {
+            let c: Vec<_> = wave.vgpr[C..C + 8].to_vec();
+            for (to, from) in wave.vgpr[C..C + 8].iter_mut().zip(c) {
+                *to = from.map(|x| x << 16);
+            }
+            wave.vgpr[..8].fill([0xaaaa_aaaa; 64]);
+        },
+    );
     let low = run(&case, "gfx1100", |_| {}, |wave| wave.vgpr[..8].fill([0xbbbb_bbbb; 64]));
     assert_eq!(high.vgpr[3][9] & 0xffff, 0xaaaa);
     assert_eq!(low.vgpr[3][9] >> 16, 0xbbbb);

@@ -1,0 +1,121 @@
+//! The steps that each kernel is tried with.
+use std::fmt;
+
+use atomc_artifact::manifest::{Plan, PlanKind};
+use atomc_ir::trial::{Fill, Run, Step};
+
+/// A step, and what its activations hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    pub name: &'static str,
+    pub fill: Fill,
+    pub step: Step,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {}", self.name, self.fill.name())
+    }
+}
+
+impl Case {
+    /// One token, a mixture with every fill, and a full step.
+    pub fn all(plan: &Plan, block_tokens: usize, max_positions: usize) -> Vec<Case> {
+        let shapes = Shapes { plan, block: block_tokens, max: max_positions };
+        let mut cases = vec![Case { name: "one token", fill: Fill::Random, step: shapes.one() }];
+        cases.extend(Fill::ALL.map(|fill| Case { name: "a mixture", fill, step: shapes.mixture() }));
+        cases.push(Case { name: "a full step", fill: Fill::Random, step: shapes.full() });
+        cases
+    }
+}
+
+/// What bounds a step.
+struct Shapes<'a> {
+    plan: &'a Plan,
+    block: usize,
+    max: usize,
+}
+
+impl Shapes<'_> {
+    /// A run that fits the model, the step's room for tokens and its room for rows.
+    fn run(&self, used: &Step, position: usize, tokens: usize, rows: usize) -> Option<Run> {
+        let position = position.min(self.max - 1);
+        let room = self.plan.tokens - used.tokens();
+        let tokens = tokens.min(self.max - position).min(room);
+        let rows = rows.min(tokens).min(self.plan.rows - used.rows());
+        (tokens > 0).then_some(Run { position, tokens, rows })
+    }
+
+    fn step(&self, runs: impl IntoIterator<Item = (usize, usize, usize)>) -> Step {
+        let mut step = Step::default();
+        for (position, tokens, rows) in runs {
+            if let Some(run) = self.run(&step, position, tokens, rows) {
+                step.runs.push(run);
+            }
+        }
+        step
+    }
+
+    /// The last token of a block.
+    fn one(&self) -> Step {
+        self.step([(self.block - 1, 1, 1)])
+    }
+
+    /// Sequences of different lengths, at and across the edges of blocks; in decode plans one token of each.
+    fn mixture(&self) -> Step {
+        let block = self.block;
+        let positions = [block, 0, 2 * block - 1, block + 1, 3, 2 * block];
+        match self.plan.kind {
+            PlanKind::Decode => self.step(positions.into_iter().map(|p| (p, 1, 1))),
+            PlanKind::Any => {
+                self.step([(block - 3, 7, 1), (0, 1, 1), (0, block + 2, 2), (2 * block + 1, 1, 0), (5, 2, 2)])
+            }
+        }
+    }
+
+    /// As many tokens and rows as there is room for.
+    fn full(&self) -> Step {
+        let Plan { tokens, rows, kind, .. } = *self.plan;
+        match kind {
+            PlanKind::Decode => self.step((0..tokens).map(|s| (s * 7 % (2 * self.block + 1), 1, 1))),
+            PlanKind::Any => {
+                let first = self.step([(self.block / 2, tokens.div_ceil(2), rows.div_ceil(2))]);
+                let more = std::iter::repeat_n((1, tokens, rows), tokens);
+                let first = first.runs.iter().map(|r| (r.position, r.tokens, r.rows)).collect::<Vec<_>>();
+                self.step(first.into_iter().chain(more))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atomc_artifact::manifest::Logits;
+
+    fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
+        Plan { kind, tokens, rows, arena_bytes: 0, launches: vec![], logits: Logits { offset: 0, stride: 0 } }
+    }
+
+    #[test]
+    fn steps_fit_plans_and_models() {
+        for (plan, max) in [
+            (plan(PlanKind::Decode, 1, 1), 1),
+            (plan(PlanKind::Decode, 8, 8), 512),
+            (plan(PlanKind::Any, 512, 64), 4096),
+            (plan(PlanKind::Any, 512, 64), 40),
+            (plan(PlanKind::Any, 3, 1), 512),
+        ] {
+            let cases = Case::all(&plan, 32, max);
+            assert_eq!(cases.len(), 6);
+            for case in &cases {
+                let step = &case.step;
+                assert!((1..=plan.tokens).contains(&step.tokens()) && step.rows() <= plan.rows, "{case}");
+                assert!(step.runs.iter().all(|r| r.position + r.tokens <= max && r.rows <= r.tokens), "{case}");
+            }
+            let full = &cases[5].step;
+            assert_eq!(full.tokens(), plan.tokens);
+            assert_eq!(full.rows(), plan.rows);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Launches as files, to be replayed with other tools: code objects, one JSON file for each launch, and memory before and after
+//! as safetensors.
+use std::path::{Path, PathBuf};
+
+use atomc_artifact::abi::TILE_TOKENS;
+use atomc_artifact::manifest::{Arg, Input};
+use atomc_ir::Type;
+use atomc_ir::interp::{Real, Val};
+use atomc_runtime::Artifact;
+use atomc_runtime::probe::Probe;
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+
+use super::super::extract;
+use super::super::failure::Failure;
+use super::super::inspect;
+use super::super::output;
+use super::cases::Case;
+use super::launch::{Bench, Ran};
+
+pub struct Dump {
+    dir: PathBuf,
+    /// Each variant's name and its code's file.
+    code: Vec<(String, String)>,
+}
+
+/// Named tensors of a file.
+#[derive(Default)]
+struct Entries(Vec<(String, Dtype, Vec<usize>, Vec<u8>)>);
+
+impl Entries {
+    fn bytes(&mut self, name: String, bytes: &[u8]) {
+        self.0.push((name, Dtype::U8, vec![bytes.len()], bytes.to_vec()));
+    }
+
+    fn ints(&mut self, name: String, values: &[i32]) {
+        self.0.push((name, Dtype::I32, vec![values.len()], values.iter().flat_map(|v| v.to_le_bytes()).collect()));
+    }
+
+    fn numbers(&mut self, name: String, shape: Vec<usize>, values: impl Iterator<Item = f64>) {
+        self.0.push((name, Dtype::F64, shape, values.flat_map(|v| v.to_le_bytes()).collect()));
+    }
+
+    fn write(&self, path: &Path) -> Result<(), Failure> {
+        let fault = |e| Failure::file("output", path, e);
+        let mut views = Vec::with_capacity(self.0.len());
+        for (name, dtype, shape, bytes) in &self.0 {
+            views.push((name.clone(), TensorView::new(*dtype, shape.clone(), bytes).map_err(fault)?));
+        }
+        output::write(path, &safetensors::serialize(views, None).map_err(fault)?)
+    }
+}
+
+impl Dump {
+    /// Makes the folder and writes the code of the device's target into it.
+    pub fn new(dir: &Path, artifact: &Artifact, probe: &Probe) -> Result<Dump, Failure> {
+        std::fs::create_dir_all(dir).map_err(|e| Failure::file("output", dir, e))?;
+        let code = extract::target(dir, artifact, probe.target())?;
+        Ok(Dump { dir: dir.to_owned(), code })
+    }
+
+    /// Writes launch `number` of a plan in one case.
+    pub fn write(
+        &self,
+        probe: &mut Probe,
+        bench: &Bench,
+        ran: &Ran,
+        (plan, launch, case_number): (usize, usize, usize),
+        case: &Case,
+    ) -> Result<(), Failure> {
+        let name = format!("{}.plan{plan}.case{case_number}", bench.symbol);
+        let (mut before, mut after) = (Entries::default(), Entries::default());
+        let arguments = arguments(bench, ran, case, &mut before, &mut after);
+        let size = probe.size(plan, &ran.step).map_err(|e| Failure::new("device", e))?;
+        let target = probe.target();
+        let kernel = target.plans[plan].launches[launch].kernel;
+        let variants = target.variants.iter().zip(&self.code).map(|(variant, (_, file))| {
+            let k = &variant.kernels[kernel];
+            json!({
+                "variant": variant.name,
+                "code": file,
+                "grid": [size.tasks(k.tasks), 1, 1],
+                "block": [k.threads.max(1), 1, 1],
+                "scratch": k.scratch,
+                "workspace": k.workspace,
+            })
+        });
+        let about = json!({
+            "kernel": bench.symbol,
+            "family": target.kernels[kernel].family,
+            "body": target.kernels[kernel].body,
+            "target": target.name,
+            "device": probe.device_name(),
+            "plan": inspect::name(&target.plans[plan]),
+            "case": case.to_string(),
+            "variants": variants.collect::<Vec<Value>>(),
+            "arguments": arguments,
+            "step": { "tokens": size.step.tokens, "rows": size.step.rows },
+            "before": format!("{name}.before.safetensors"),
+            "after": format!("{name}.after.safetensors"),
+            "right": ran.verdict.fault.is_none(),
+        });
+        before.write(&self.dir.join(format!("{name}.before.safetensors")))?;
+        after.write(&self.dir.join(format!("{name}.after.safetensors")))?;
+        output::write(&self.dir.join(format!("{name}.json")), &serde_json::to_vec_pretty(&about)?)
+    }
+}
+
+/// The arguments in order, and their memory. The step and, on GPUs, the workspace follow them.
+fn arguments(bench: &Bench, ran: &Ran, case: &Case, before: &mut Entries, after: &mut Entries) -> Vec<Value> {
+    let types = types(bench);
+    let first = bench.first_result();
+    let mut all = Vec::with_capacity(types.len());
+    for (number, (arg, ty)) in bench.args().iter().zip(&types).enumerate() {
+        let entry = number.to_string();
+        let memory = &ran.before[number];
+        all.push(match arg {
+            Arg::Input { which: Input::Batch } => batch(&entry, ran, case, before),
+            _ if number >= first => {
+                after.bytes(entry.clone(), &ran.after[number]);
+                json!({ "kind": "result", "type": ty, "entry": entry, "bytes": ran.after[number].len() })
+            }
+            Arg::CacheK { .. } | Arg::CacheV { .. } => {
+                before.bytes(entry.clone(), memory);
+                after.bytes(entry.clone(), &ran.after[number]);
+                json!({ "kind": "cache", "type": ty, "entry": entry, "bytes": memory.len() })
+            }
+            _ => {
+                before.bytes(entry.clone(), memory);
+                json!({ "kind": "operand", "type": ty, "entry": entry, "bytes": memory.len() })
+            }
+        });
+    }
+    wanted(bench, ran, after);
+    all
+}
+
+/// Type of each argument; both parts of a cache have the cache's.
+fn types(bench: &Bench) -> Vec<String> {
+    let body = bench.body();
+    let operand = |v| {
+        let ty = body.ty(v);
+        std::iter::repeat_n(ty.to_string(), if ty.as_cache().is_some() { 2 } else { 1 })
+    };
+    let results = body.outputs().iter().map(|&v| body.ty(v)).filter(|t| matches!(t, Type::Tensor(_)));
+    body.inputs().into_iter().flat_map(operand).chain(results.map(|t| t.to_string())).collect()
+}
+
+/// The structure `Batch`: its arrays are entries, its pointers are whoever replays it has to set.
+fn batch(entry: &str, ran: &Ran, case: &Case, before: &mut Entries) -> Value {
+    let state = case.step.batch();
+    let stride = ran.step.pieces.iter().map(|p| p.table.len()).max().unwrap_or(0) + 1;
+    let table = |p: &atomc_runtime::probe::Piece| {
+        p.table.iter().copied().chain(std::iter::repeat(0)).take(stride).collect::<Vec<_>>()
+    };
+    let tables: Vec<i32> = ran.step.pieces.iter().flat_map(table).collect();
+    let (mut tiles, mut first) = (Vec::new(), 0);
+    for run in &case.step.runs {
+        let starts = (0..run.tokens).step_by(TILE_TOKENS);
+        tiles.extend(starts.flat_map(|at| [(first + at) as i32, (run.tokens - at).min(TILE_TOKENS) as i32]));
+        first += run.tokens;
+    }
+    let parts =
+        [("positions", &state.positions), ("sequences", &state.sequences), ("tables", &tables), ("tiles", &tiles)];
+    let mut about = json!({ "kind": "batch", "table_stride": stride, "tile_count": tiles.len() / 2 });
+    for (name, values) in parts {
+        before.ints(format!("{entry}.{name}"), values);
+        about[name] = format!("{entry}.{name}").into();
+    }
+    about
+}
+
+/// What tensor results should be, and the budgets, as numbers without padding.
+fn wanted(bench: &Bench, ran: &Ran, after: &mut Entries) {
+    let tensors = ran.want.iter().filter_map(|want| match want {
+        Val::Float(tensor) => Some(tensor),
+        _ => None,
+    });
+    for (number, tensor) in (bench.first_result()..).zip(tensors) {
+        after.numbers(format!("{number}.want"), tensor.shape.clone(), tensor.data.iter().map(|v| v.get()));
+        after.numbers(format!("{number}.budget"), tensor.shape.clone(), tensor.data.iter().map(|v| v.budget()));
+    }
+}

@@ -1,0 +1,228 @@
+//! One launch with its body: operands in, results out, both judged.
+use atomc_artifact::manifest::{Arg, Input, Launch, PlanKind, Target};
+use atomc_ir::arch::Memory;
+use atomc_ir::interp::Val;
+use atomc_ir::trial::{Bound, Operand, Trial, Verdict};
+use atomc_ir::{Graph, Type, Value};
+use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep};
+
+use super::super::failure::Failure;
+use super::cases::Case;
+
+/// A launch of a plan, and what its kernel must compute.
+pub struct Bench {
+    plan: usize,
+    launch: usize,
+    pub symbol: String,
+    body: Graph,
+    memory: Memory,
+    args: Vec<Arg>,
+    vocab: usize,
+    /// Rows of each tensor result that the plan has room for.
+    room: Vec<usize>,
+}
+
+/// A launch that was run.
+pub struct Ran {
+    pub step: ProbeStep,
+    /// Each argument's memory before, in order; empty for inputs, which follow from the step.
+    pub before: Vec<Vec<u8>>,
+    /// The same after.
+    pub after: Vec<Vec<u8>>,
+    pub want: Vec<Val<Bound>>,
+    pub verdict: Verdict,
+}
+
+impl Bench {
+    pub fn new(target: &Target, plan: usize, launch: usize, vocab: usize) -> Result<Bench, Failure> {
+        let item: &Launch = &target.plans[plan].launches[launch];
+        let def = &target.kernels[item.kernel];
+        let wrong = |what: &str| Failure::new("verify", format!("kernel {}: {what}", def.symbol));
+        let body = atomc_ir::parse(&def.body).map_err(|e| wrong(&format!("its body cannot be read: {e}")))?;
+        body.verify().map_err(|e| wrong(&format!("its body is broken: {e}")))?;
+        let pieces = |v: &Value| match body.ty(*v) {
+            Type::Cache(_) => 2,
+            Type::Tensor(_) | Type::Batch => 1,
+        };
+        let operands: usize = body.inputs().iter().map(pieces).sum();
+        let results: Vec<&Type> =
+            body.outputs().iter().map(|&v| body.ty(v)).filter(|t| t.as_tensor().is_some()).collect();
+        if operands + results.len() != item.args.len() {
+            return Err(wrong(&format!(
+                "its launch has {} arguments, its body needs {}",
+                item.args.len(),
+                operands + results.len()
+            )));
+        }
+        let plan_item = &target.plans[plan];
+        let round = if plan_item.kind == PlanKind::Any { target.layout.rows } else { 1 };
+        let lead = |ty: &&Type| {
+            ty.as_tensor().and_then(|t| t.shape.0.first()).map_or(1, |d| d.at(plan_item.tokens, plan_item.rows))
+        };
+        let room = results.iter().map(|ty| lead(ty).next_multiple_of(round)).collect();
+        let (symbol, args) = (def.symbol.clone(), item.args.clone());
+        Ok(Bench { plan, launch, symbol, memory: memory(target), args, vocab, room, body })
+    }
+
+    /// What each argument is: operands, then results.
+    pub fn args(&self) -> &[Arg] {
+        &self.args
+    }
+
+    /// The argument at which results begin.
+    pub fn first_result(&self) -> usize {
+        self.args.len() - self.room.len()
+    }
+
+    pub fn body(&self) -> &Graph {
+        &self.body
+    }
+
+    pub fn run(&self, probe: &mut Probe, case: &Case, seed: u64) -> Result<Ran, Failure> {
+        let fail = |e: String| Failure::new("verify", format!("kernel {}: {e}", self.symbol));
+        let ids = ids(case.step.tokens(), self.vocab, seed);
+        let indices = |operand: usize| self.indices(operand, case, &ids);
+        let trial =
+            Trial::new(&self.body, self.memory, case.step.clone(), (case.fill, seed), &indices).map_err(fail)?;
+        let want = trial.want().map_err(fail)?;
+        let operands = trial.operands();
+        let before = self.contents(&operands);
+        let step = self.step(&trial, &ids);
+        let contents: Vec<(Arg, &[u8])> =
+            self.args.iter().copied().zip(before.iter().map(Vec::as_slice)).filter(|(_, b)| !b.is_empty()).collect();
+        let outcome = match probe.run(self.plan, self.launch, &step, &contents) {
+            Ok(outcome) => outcome,
+            Err(ProbeError::Launch(e)) => {
+                let (after, verdict) = (before.clone(), Verdict::wrong(e.to_string()));
+                return Ok(Ran { step, before, after, want, verdict });
+            }
+            Err(e) => return Err(Failure::new("device", format!("kernel {}: {e}", self.symbol))),
+        };
+        let after = self.after(&outcome, &before);
+        let verdict =
+            trial.judge(&operands, &want, &self.results(&trial, &after)).and(self.strays(&outcome, &contents));
+        Ok(Ran { step, before, after, want, verdict })
+    }
+
+    /// The argument at which an operand begins.
+    fn arg_of(&self, operand: usize) -> usize {
+        self.body.inputs()[..operand].iter().map(|&v| if self.body.ty(v).as_cache().is_some() { 2 } else { 1 }).sum()
+    }
+
+    /// Indices that the step gives.
+    fn indices(&self, operand: usize, case: &Case, ids: &[u32]) -> Option<Vec<i32>> {
+        match self.args[self.arg_of(operand)] {
+            Arg::Input { which: Input::Ids } => Some(ids.iter().map(|&id| id as i32).collect()),
+            Arg::Input { which: Input::Positions } => Some(case.step.batch().positions),
+            Arg::Input { which: Input::Lengths } => Some(case.step.lengths()),
+            Arg::Input { which: Input::Rows } => Some(case.step.wanted()),
+            _ => None,
+        }
+    }
+
+    /// Bytes of each argument before the launch: operands, then nothing for results.
+    fn contents(&self, operands: &[Operand]) -> Vec<Vec<u8>> {
+        let mut contents: Vec<Vec<u8>> = Vec::with_capacity(self.args.len());
+        for operand in operands {
+            match operand {
+                Operand::Tensor(bytes) => contents.push(bytes.clone()),
+                Operand::Cache { k, v } => contents.extend([k.clone(), v.clone()]),
+                Operand::Batch => contents.push(Vec::new()),
+            }
+        }
+        contents.resize(self.args.len(), Vec::new());
+        contents
+    }
+
+    fn step(&self, trial: &Trial, ids: &[u32]) -> ProbeStep {
+        let tokens = self.memory.block_tokens;
+        let mut ids = ids.iter().copied();
+        let piece = |(sequence, run): (usize, &atomc_ir::trial::Run)| Piece {
+            tokens: ids.by_ref().take(run.tokens).collect(),
+            position: run.position,
+            rows: run.rows,
+            table: trial.step.table(sequence, tokens),
+        };
+        let pieces = trial.step.runs.iter().enumerate().map(piece).collect();
+        ProbeStep { pieces, blocks: trial.step.blocks(tokens) }
+    }
+
+    /// Bytes of each argument after the launch: caches, and results with all the room that they have.
+    fn after(&self, outcome: &Outcome, before: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let first = self.first_result();
+        let bytes = |(number, arg): (usize, &Arg)| match *arg {
+            Arg::CacheK { layer } => outcome.caches[&layer][0].clone(),
+            Arg::CacheV { layer } => outcome.caches[&layer][1].clone(),
+            Arg::Arena { .. } if number >= first => {
+                let range = self.extent(number - first);
+                outcome.arena[range.start.min(outcome.arena.len())..range.end.min(outcome.arena.len())].to_vec()
+            }
+            _ => before[number].clone(),
+        };
+        self.args.iter().enumerate().map(bytes).collect()
+    }
+
+    /// Bytes of the arena that a tensor result may take.
+    fn extent(&self, result: usize) -> std::ops::Range<usize> {
+        let Arg::Arena { offset } = self.args[self.first_result() + result] else { return 0..0 };
+        let types = self.body.outputs().iter().filter_map(|&v| self.body.ty(v).as_tensor());
+        let bytes = types.skip(result).map(|t| self.memory.stride(t.shape.row().unwrap_or(0)) * t.dtype.size()).next();
+        offset..offset + self.room[result] * bytes.unwrap_or(0)
+    }
+
+    /// The pieces of each result of the body.
+    fn results(&self, trial: &Trial, after: &[Vec<u8>]) -> Vec<Vec<Vec<u8>>> {
+        let mut tensor = self.first_result();
+        let mut pieces = |v: Value| match trial.state(v) {
+            Some(operand) if self.body.ty(v).as_cache().is_some() => {
+                let arg = self.arg_of(operand);
+                vec![after[arg].clone(), after[arg + 1].clone()]
+            }
+            _ => {
+                tensor += 1;
+                vec![after[tensor - 1].clone()]
+            }
+        };
+        self.body.outputs().iter().map(|&v| pieces(v)).collect()
+    }
+
+    /// Whether anything but results changed: the rest of the arena, and the workspace, which kernels leave zero.
+    fn strays(&self, outcome: &Outcome, contents: &[(Arg, &[u8])]) -> Verdict {
+        let mut arena = vec![POISON; outcome.arena.len()];
+        for (arg, bytes) in contents {
+            if let Arg::Arena { offset } = *arg {
+                arena[offset..offset + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        let results: Vec<_> = (0..self.room.len()).map(|result| self.extent(result)).collect();
+        let mine = |byte: &usize| results.iter().any(|range| range.contains(byte));
+        let stray = (0..arena.len()).filter(|b| arena[*b] != outcome.arena[*b]).find(|b| !mine(b));
+        let left = outcome.workspace.iter().position(|&b| b != 0);
+        let arena = stray.map(|byte| format!("byte {byte} of the arena, which is not the kernel's"));
+        let fault = arena.or(left.map(|byte| format!("byte {byte} of the workspace, which must be left zero")));
+        fault.map(Verdict::wrong).unwrap_or_default()
+    }
+}
+
+/// Token ids all over the vocabulary, its ends among them.
+fn ids(tokens: usize, vocab: usize, seed: u64) -> Vec<u32> {
+    let id = |token: usize| match token {
+        0 => vocab - 1,
+        1 => 0,
+        _ => (token as u64).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize % vocab,
+    };
+    (0..tokens).map(|token| id(token) as u32).collect()
+}
+
+fn memory(target: &Target) -> Memory {
+    let l = target.layout;
+    Memory {
+        row: l.row,
+        alias: l.alias,
+        rows: l.rows,
+        panel: l.panel,
+        group_bytes: l.group_bytes,
+        block_tokens: target.cache.block_tokens,
+        align: l.align,
+    }
+}

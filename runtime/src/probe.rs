@@ -1,0 +1,234 @@
+//! One launch alone, on memory that the caller fills: how kernels are checked and recorded.
+use crate::batch::Inputs;
+use crate::device::{Device, DeviceBuffer, DeviceError, Memory, StepSize};
+use atomc_artifact::manifest::{Arg, Plan, Target};
+use std::collections::BTreeMap;
+
+/// A device that runs launches of an artifact one at a time.
+pub struct Probe {
+    device: Box<dyn Device>,
+    target: Target,
+}
+
+/// Consecutive new tokens of one sequence, of which the last `rows` want logits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub tokens: Vec<u32>,
+    pub position: usize,
+    pub rows: usize,
+    /// The sequence's cache blocks.
+    pub table: Vec<i32>,
+}
+
+/// The step that a launch belongs to. Its cache has `blocks` blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProbeStep {
+    pub pieces: Vec<Piece>,
+    pub blocks: usize,
+}
+
+/// Memory after a launch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub arena: Vec<u8>,
+    /// K and V by layer, of the layers that the launch names.
+    pub caches: BTreeMap<usize, [Vec<u8>; 2]>,
+    pub workspace: Vec<u8>,
+}
+
+/// Every byte of the arena that nobody filled is this: no number in any type of floats.
+pub const POISON: u8 = u8::MAX;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The kernel did what it must not do.
+    #[error("{0}")]
+    Launch(DeviceError),
+    #[error("{bytes} bytes for argument {arg:?}, which has room for {room}")]
+    Room { arg: Arg, bytes: usize, room: usize },
+    #[error("a step of {tokens} tokens and {rows} rows, but the plan takes {most_tokens} and {most_rows}")]
+    Step { tokens: usize, rows: usize, most_tokens: usize, most_rows: usize },
+}
+
+impl Probe {
+    /// On a device that was opened with the artifact's code for a target.
+    pub fn new(device: Box<dyn Device>, target: &Target) -> Probe {
+        Probe { device, target: target.clone() }
+    }
+
+    /// Kind and variant of the device, e.g. `host:x86-64-v4`.
+    pub fn device_name(&self) -> &str {
+        self.device.name()
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Runs one launch of a plan, as a plan of its own. Weights and caches that are not filled are zero.
+    pub fn run(
+        &mut self,
+        plan: usize,
+        launch: usize,
+        step: &ProbeStep,
+        contents: &[(Arg, &[u8])],
+    ) -> Result<Outcome, ProbeError> {
+        let plan = self.single(plan, launch);
+        let mut inputs = self.inputs(&plan, step)?;
+        let mut memory = self.memory(&plan, step.blocks, &inputs)?;
+        memory.arena.fill(0..plan.arena_bytes, POISON)?;
+        let numbers = Numbers::of(&plan.launches[0].args);
+        for (arg, bytes) in contents {
+            self.fill(&mut memory, &plan, step.blocks, numbers.renamed(*arg), bytes)?;
+        }
+        let bound = Plan { launches: vec![numbers.launch(&plan)], ..plan.clone() };
+        // SAFETY: the launch is one of the artifact's, with other numbers for the same things; the memory came from this device
+        // with the sizes of the manifest and lives until the outcome is downloaded; the inputs fit the plan as just checked.
+        unsafe {
+            self.device.bind(std::slice::from_ref(&bound), &memory)?;
+            self.device.run(0, inputs.step(), None).map_err(ProbeError::Launch)?;
+        }
+        // Where launches go on after `run`, what they did wrong shows now.
+        self.outcome(&plan, &numbers, &memory, step.blocks).map_err(ProbeError::Launch)
+    }
+
+    /// How much a launch of a step has to do.
+    pub fn size(&mut self, plan: usize, step: &ProbeStep) -> Result<StepSize, ProbeError> {
+        let plan = self.target.plans[plan].clone();
+        Ok(self.inputs(&plan, step)?.step().size)
+    }
+
+    fn single(&self, plan: usize, launch: usize) -> Plan {
+        let plan = &self.target.plans[plan];
+        let launches = vec![plan.launches[launch].clone()];
+        Plan {
+            launches,
+            kind: plan.kind,
+            tokens: plan.tokens,
+            rows: plan.rows,
+            arena_bytes: plan.arena_bytes,
+            logits: plan.logits,
+        }
+    }
+
+    fn inputs(&mut self, plan: &Plan, step: &ProbeStep) -> Result<Inputs, ProbeError> {
+        let tokens = step.pieces.iter().map(|p| p.tokens.len()).sum();
+        let rows = step.pieces.iter().map(|p| p.rows).sum();
+        if tokens > plan.tokens || rows > plan.rows {
+            return Err(ProbeError::Step { tokens, rows, most_tokens: plan.tokens, most_rows: plan.rows });
+        }
+        let longest = step.pieces.iter().map(|p| p.table.len()).max().unwrap_or(0);
+        let mut inputs = Inputs::new(&mut *self.device, plan.tokens, plan.rows, longest + 1)?;
+        for piece in &step.pieces {
+            let length = piece.position + piece.tokens.len();
+            inputs.push(&piece.tokens, piece.position, length, &piece.table);
+            inputs.want(piece.rows);
+        }
+        Ok(inputs)
+    }
+
+    fn memory(&mut self, plan: &Plan, blocks: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
+        let numbers = Numbers::of(&plan.launches[0].args);
+        let (cache, device) = (&self.target.cache, &mut self.device);
+        let workspace = workspace(&self.target, plan);
+        let mut many = |count: usize, bytes: usize| -> Result<Vec<DeviceBuffer>, DeviceError> {
+            (0..count).map(|_| device.allocate(blocks * bytes)).collect()
+        };
+        Ok(Memory {
+            cache_k: many(numbers.layers.len(), cache.k_block_bytes)?,
+            cache_v: many(numbers.layers.len(), cache.v_block_bytes)?,
+            weights: (numbers.weights.iter().map(|&w| device.allocate(self.target.weights[w].bytes)))
+                .collect::<Result<_, _>>()?,
+            arena: device.allocate(plan.arena_bytes)?,
+            workspace: device.allocate(workspace)?,
+            inputs: inputs.addresses(),
+        })
+    }
+
+    fn fill(&self, memory: &mut Memory, plan: &Plan, blocks: usize, arg: Arg, bytes: &[u8]) -> Result<(), ProbeError> {
+        let cache = &self.target.cache;
+        let (buffer, offset, room) = match arg {
+            Arg::Arena { offset } => (&mut memory.arena, offset, plan.arena_bytes.saturating_sub(offset)),
+            Arg::Weight { index } => {
+                let numbers = Numbers::of(&plan.launches[0].args);
+                let room = self.target.weights[numbers.weights[index]].bytes;
+                (&mut memory.weights[index], 0, room)
+            }
+            Arg::CacheK { layer } => (&mut memory.cache_k[layer], 0, blocks * cache.k_block_bytes),
+            Arg::CacheV { layer } => (&mut memory.cache_v[layer], 0, blocks * cache.v_block_bytes),
+            // Inputs are what the step says.
+            Arg::Input { .. } => return Ok(()),
+        };
+        if bytes.len() > room {
+            return Err(ProbeError::Room { arg, bytes: bytes.len(), room });
+        }
+        Ok(buffer.upload(offset, bytes)?)
+    }
+
+    fn outcome(&self, plan: &Plan, numbers: &Numbers, memory: &Memory, blocks: usize) -> Result<Outcome, DeviceError> {
+        let get = |buffer: &DeviceBuffer, bytes: usize| -> Result<Vec<u8>, DeviceError> {
+            let mut to = vec![0; bytes];
+            buffer.download(0, &mut to)?;
+            Ok(to)
+        };
+        let cache = &self.target.cache;
+        let mut caches = BTreeMap::new();
+        for (number, &layer) in numbers.layers.iter().enumerate() {
+            let k = get(&memory.cache_k[number], blocks * cache.k_block_bytes)?;
+            let v = get(&memory.cache_v[number], blocks * cache.v_block_bytes)?;
+            caches.insert(layer, [k, v]);
+        }
+        Ok(Outcome {
+            arena: get(&memory.arena, plan.arena_bytes)?,
+            caches,
+            workspace: get(&memory.workspace, workspace(&self.target, plan))?,
+        })
+    }
+}
+
+/// Bytes of workspace that the launch wants, whatever the variant.
+fn workspace(target: &Target, plan: &Plan) -> usize {
+    let kernels = target.variants.iter().map(|variant| &variant.kernels[plan.launches[0].kernel]);
+    kernels.map(|kernel| kernel.workspace).max().unwrap_or(0)
+}
+
+/// The weights and layers that a launch names, which get new numbers from zero on: only they are allocated.
+struct Numbers {
+    weights: Vec<usize>,
+    layers: Vec<usize>,
+}
+
+impl Numbers {
+    fn of(args: &[Arg]) -> Numbers {
+        let mut numbers = Numbers { weights: Vec::new(), layers: Vec::new() };
+        for arg in args {
+            let (list, number) = match *arg {
+                Arg::Weight { index } => (&mut numbers.weights, index),
+                Arg::CacheK { layer } | Arg::CacheV { layer } => (&mut numbers.layers, layer),
+                Arg::Arena { .. } | Arg::Input { .. } => continue,
+            };
+            if !list.contains(&number) {
+                list.push(number);
+            }
+        }
+        numbers
+    }
+
+    fn renamed(&self, arg: Arg) -> Arg {
+        let at = |list: &[usize], number| list.iter().position(|&n| n == number).unwrap_or_default();
+        match arg {
+            Arg::Weight { index } => Arg::Weight { index: at(&self.weights, index) },
+            Arg::CacheK { layer } => Arg::CacheK { layer: at(&self.layers, layer) },
+            Arg::CacheV { layer } => Arg::CacheV { layer: at(&self.layers, layer) },
+            other => other,
+        }
+    }
+
+    fn launch(&self, plan: &Plan) -> atomc_artifact::manifest::Launch {
+        let mut launch = plan.launches[0].clone();
+        launch.args.iter_mut().for_each(|arg| *arg = self.renamed(*arg));
+        launch
+    }
+}
