@@ -56,9 +56,15 @@ impl Shape {
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);
         let bytes = steps * simt.matrix.span(simt.wave) * dim * sizes.cache.dtype.size();
-        // Two work-groups on a unit hide more of each other than a work-group's own two turns.
-        let halves = if 8 * bytes <= simt.unit.lds_group { 2 } else { 1 };
-        Shape { heads, parts, columns, threads: heads * waves * simt.wave, steps, bytes, halves }
+        let shape = Shape { heads, parts, columns, threads: heads * waves * simt.wave, steps, bytes, halves: 2 };
+        // Two waves on a SIMD hide more of each other than a work-group's own two turns.
+        Shape { halves: if shape.waves(arch) >= 2 { 2 } else { 1 }, ..shape }
+    }
+
+    /// Waves on a SIMD, as far as local memory has room.
+    fn waves(&self, arch: &Arch) -> usize {
+        let simt = arch.simt();
+        simt.unit.lds / self.local() * self.threads / simt.wave / simt.unit.simds
     }
 
     fn fits(&self, sizes: &Sizes, arch: &Arch) -> bool {
@@ -78,7 +84,7 @@ impl Shape {
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let shape = Shape::new(spec, setup.arch)?;
     let code = setup.open(spec, shape.threads);
-    if 2 * shape.local() <= setup.arch.simt().unit.lds {
+    if shape.waves(setup.arch) >= 2 {
         code.want_waves(2);
     }
     let times = {
@@ -263,9 +269,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             return self.bring(after(2), brought.block);
         }
         self.put(half, &brought.runs);
-        let next = self.bring(after(1), brought.block);
         c.barrier();
-        next
+        self.bring(after(1), brought.block)
     }
 
     fn block(&self, turn: Int<'c>) -> Int<'c> {
@@ -278,7 +283,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (a, c) = (self.attention, self.attention.code());
         let starts = a.turn_in(block, self.cache_head, (turn, self.shape.steps));
         let load = |(start, from): (&Ptr<'c>, &Vec<Int<'c>>)| {
-            from.iter().map(|&from| a.matrix.load_run(c.at(*start, from))).collect::<Vec<_>>()
+            let run = |&from: &Int<'c>| a.matrix.load_run(c.at(*start, c.lane_offset(from, turn)));
+            from.iter().map(run).collect::<Vec<_>>()
         };
         let runs = starts.iter().zip(&self.from).flat_map(load).collect();
         Brought { runs, block: self.block(c.add(turn, c.int(1))) }

@@ -300,7 +300,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let [key_lane, value_lane] = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)];
         let turn = |block: Int<'c>, step: Int<'c>| a.turn_in(block, self.cache_head, (step, 1));
         let key = |block: Int<'c>, step: Int<'c>| {
-            let p = c.at(turn(block, step)[0], key_lane);
+            let p = c.at(turn(block, step)[0], c.lane_offset(key_lane, step));
             move |i: usize| a.key(p, i)
         };
         let keys_of = |block: Int<'c>, step: Int<'c>| (0..a.keys()).map(key(block, step)).collect::<Vec<_>>();
@@ -320,7 +320,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
             let [block, next] = [0, 1].map(|i| carried[count + i].into_int_value());
             let keys: Vec<Vector<'c>> = carried[count + 2..].iter().map(|v| v.into_vector_value()).collect();
             let keys: Vec<Fragment<'c>> = keys.chunks(a.matrix.runs()).map(|runs| runs.to_vec()).collect();
-            let value = c.at(turn(block, step)[1], value_lane);
+            let value = c.at(turn(block, step)[1], c.lane_offset(value_lane, step));
             let value = move |i: usize| a.value(value, i);
             let further = self.block(c.add(step, c.int(2 * WAVES)));
             let scores = |keys: &Fragments<'_, 'c>| match &kept {
