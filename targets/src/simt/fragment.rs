@@ -43,6 +43,11 @@ impl<'a, 'c> Matrix<'a, 'c> {
         Matrix { c, dtype, layout: simt.matrix, product, wave: simt.wave }
     }
 
+    /// Whether operands are converted before each product.
+    pub fn converts(&self) -> bool {
+        self.product.is_none()
+    }
+
     /// Columns that one product contracts.
     pub fn span(&self) -> usize {
         self.layout.span(self.wave)
