@@ -95,6 +95,7 @@ impl<'a> Worker<'a> {
             traffic: Traffic::default(),
             hits: vec![0; kernel.steps.len()],
             image: dispatch.image,
+            spare: Vec::new(),
         };
         Worker { dispatch, kernel, options, group, runners: Vec::new(), waves: 0, generation: 0, id: [0; 3] }
     }

@@ -13,7 +13,7 @@ use crate::fault::{Counter, FaultKind, Trap};
 use crate::inst::Inst;
 use crate::isa::{Family, Isa};
 use crate::mem::lds::Lds;
-use crate::mem::{self, MemoryOp};
+use crate::mem::{self, MemoryOp, Places};
 use crate::memory::Memory;
 use crate::wave::{LANES, Wave};
 use pending::{Kind, Operation, Pending, scalar_name};
@@ -49,6 +49,8 @@ pub struct Group<'a> {
     pub hits: Vec<u64>,
     /// Host address that code addresses count from.
     pub image: u64,
+    /// Room for the addresses of an access, to be used again.
+    pub spare: Vec<Box<Places>>,
 }
 
 impl Group<'_> {

@@ -21,9 +21,22 @@ pub struct Places {
     pub rewrite: Option<FaultKind>,
 }
 
+impl Default for Places {
+    fn default() -> Places {
+        Places { at: [0; LANES], lanes: 0, in_lds: 0, lds: [0; LANES], partial: None, rewrites: 0, rewrite: None }
+    }
+}
+
+impl Places {
+    fn clear(&mut self, active: u64) {
+        (self.lanes, self.in_lds, self.rewrites) = (active, 0, 0);
+        (self.partial, self.rewrite) = (None, None);
+    }
+}
+
 /// Lanes of a mask, in order.
 #[inline(always)]
-pub fn lanes(mut mask: u64) -> impl Iterator<Item = usize> {
+pub fn lanes(mut mask: u64) -> impl Iterator<Item = usize> + Clone {
     std::iter::from_fn(move || {
         let lane = mask.trailing_zeros();
         (lane < 64).then(|| {
@@ -34,6 +47,8 @@ pub fn lanes(mut mask: u64) -> impl Iterator<Item = usize> {
 }
 
 /// The pointers of an access of `bytes` bytes at `offset` from the address operands.
+///
+/// They come from [`Group::spare`], where they belong when the access is done.
 pub fn places(
     op: &MemoryOp,
     offset: i64,
@@ -41,16 +56,9 @@ pub fn places(
     operation: Operation,
     inst: &Inst,
     cx: &mut Cx,
-) -> Result<Places, Box<Trap>> {
-    let mut places = Places {
-        at: [0; LANES],
-        lanes: cx.wave.exec(),
-        in_lds: 0,
-        lds: [0; LANES],
-        partial: None,
-        rewrites: 0,
-        rewrite: None,
-    };
+) -> Result<Box<Places>, Box<Trap>> {
+    let mut places = cx.group.spare.pop().unwrap_or_default();
+    places.clear(cx.wave.exec());
     if cx.group.checks.uninitialised {
         initialised(op, cx.wave, cx.group)?;
     }

@@ -249,6 +249,7 @@ pub fn run(op: &MemoryOp, atomic: AtomicOp, inst: &Inst, cx: &mut Cx) -> Result<
             }
         }
     }
+    cx.group.spare.push(places);
     match op.dst {
         Some(dst) => {
             let count = (bytes / 4) as u8;

@@ -90,6 +90,7 @@ pub fn transpose(op: &MemoryOp, bits: u8, inst: &Inst, cx: &mut Cx) -> Result<()
             cx.wave.vgpr[usize::from(dst.first) + k][lane] = (value >> (32 * k)) as u32;
         }
     }
+    cx.group.spare.push(places);
     finish(op, dst, cx);
     Ok(())
 }

@@ -16,6 +16,7 @@ use crate::fault::Trap;
 use crate::inst::{Half, Inst, Operand};
 use crate::isa::Isa;
 
+pub use address::Places;
 pub use atomic::AtomicOp;
 pub use names::resolve;
 

@@ -15,6 +15,7 @@ pub fn load(op: &MemoryOp, width: Width, inst: &Inst, cx: &mut Cx) -> Result<(),
         1 | 2 => narrow(&places, width, dst, cx.wave),
         bytes => dwords(&places, usize::from(bytes / 4), dst.first.into(), cx.wave),
     }
+    cx.group.spare.push(places);
     finish(op, dst, cx);
     Ok(())
 }
@@ -108,6 +109,7 @@ pub fn store(op: &MemoryOp, width: Width, inst: &Inst, cx: &mut Cx) -> Result<()
     let places = places(op, offset, width.bytes.into(), Operation::Write, inst, cx)?;
     let data = op.data.expect("stores have data");
     put(&places, width, data, cx.wave)?;
+    cx.group.spare.push(places);
     cx.side.issue_store(op, cx.group);
     Ok(())
 }
@@ -172,6 +174,7 @@ pub fn load2(op: &MemoryOp, unit: u32, bytes: u8, inst: &Inst, cx: &mut Cx) -> R
     // The destination may hold the address: both were computed before.
     dwords(&first, each, dst.first.into(), cx.wave);
     dwords(&second, each, usize::from(dst.first) + each, cx.wave);
+    cx.group.spare.extend([first, second]);
     finish(op, dst, cx);
     Ok(())
 }
@@ -184,6 +187,7 @@ pub fn store2(op: &MemoryOp, unit: u32, bytes: u8, inst: &Inst, cx: &mut Cx) -> 
         let offset = i64::from(offset) * i64::from(unit);
         let places = places(op, offset, bytes.into(), operation(op.kind), inst, cx)?;
         put(&places, width, data.expect("two-address stores have two values"), cx.wave)?;
+        cx.group.spare.push(places);
     }
     cx.side.issue_store(op, cx.group);
     Ok(())
@@ -217,6 +221,7 @@ pub fn to_lds(op: &MemoryOp, width: Width, inst: &Inst, cx: &mut Cx) -> Result<(
             }
         }
     }
+    cx.group.spare.push(places);
     cx.side.issue_to_lds(cx.group);
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! The stored cases are in `tests/triton/stored`. `tests/triton/make.sh --all` makes the long set, and
 //! `ATOMC_TRITON_DIR=tests/triton/all cargo test --release -p atomc-emulator --test triton -- --nocapture` runs it.
 mod case;
+mod mutation;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -50,8 +51,8 @@ struct Outcome {
     worst: (f64, String),
 }
 
-/// Runs a case; the inner error is a fault of the launch.
-fn launch(case: &Case, options: &Options) -> Result<Result<Outcome, Fault>, LoadError> {
+/// Runs a case with this code object; the inner error is a fault of the launch.
+fn launch(case: &Case, code: &[u8], options: &Options) -> Result<Result<Outcome, Fault>, LoadError> {
     let data = case.data();
     let tensors = SafeTensors::deserialize(&data).unwrap();
     let buffer = |name: &str| Buffer::new(name, tensors.tensor(&format!("in.{name}")).unwrap().data());
@@ -63,7 +64,7 @@ fn launch(case: &Case, options: &Options) -> Result<Result<Outcome, Fault>, Load
         // SAFETY: the buffers outlive the launch, and only the kernel uses them meanwhile.
         unsafe { memory.map(address, buffer.len as u64, access) };
     }
-    let code = CodeObject::load(&case.code())?;
+    let code = CodeObject::load(code)?;
     let address = |name: &str| buffers.iter().find(|b| b.name == name).unwrap().address();
     let grid = Grid { groups: case.grid, threads: [case.threads, 1, 1], dynamic_lds: case.dynamic_lds };
     let launched = Emulator.launch(&code, &case.symbol, grid, &case.kernarg(address), &memory, options);
@@ -76,15 +77,21 @@ fn launch(case: &Case, options: &Options) -> Result<Result<Outcome, Fault>, Load
     }))
 }
 
+/// Runs a case with this code object. Halves of a group may take turns.
+fn run_code(case: &Case, code: &[u8]) -> Result<Outcome, Fault> {
+    let checks = Checks { barriers: false, ..Checks::ALL };
+    launch(case, code, &Options { checks, ..Options::default() }).expect("a code object that loads")
+}
+
 /// Runs a case with all checks, waves interleaved as the seed says. With eight waves, Triton lets the two halves of a group take
 /// turns at the matrix unit: they stand at different barriers of the same number, which only the check of barriers refuses.
 fn run(case: &Case, seed: u64) -> Result<(Outcome, &'static str), String> {
     let options = Options { seed, ..Options::default() };
-    match launch(case, &options).map_err(|e| e.to_string())? {
+    match launch(case, &case.code(), &options).map_err(|e| e.to_string())? {
         Ok(outcome) => Ok((outcome, "")),
         Err(Fault { kind: FaultKind::DivergentBarrier { .. }, .. }) => {
             let checks = Checks { barriers: false, ..Checks::ALL };
-            let outcome = launch(case, &Options { checks, ..options }).map_err(|e| e.to_string())?;
+            let outcome = launch(case, &case.code(), &Options { checks, ..options }).map_err(|e| e.to_string())?;
             Ok((outcome.map_err(|fault| fault.to_string())?, ", halves in turn"))
         }
         Err(fault) => Err(fault.to_string()),

@@ -16,6 +16,10 @@ fn chip(name: &str) -> &'static Arch {
 
 /// A linked code object of LLVM IR.
 fn object(ir: &str, arch: &Arch) -> Vec<u8> {
+    crate::link::shared(&[relocatable(ir, arch)]).unwrap()
+}
+
+fn relocatable(ir: &str, arch: &Arch) -> Vec<u8> {
     let cx = crate::llvm::context();
     let text = MemoryBuffer::create_from_memory_range_copy(format!("{ir}\0").as_bytes(), "test");
     let module = cx.create_module_from_ir(text).unwrap();
@@ -27,8 +31,7 @@ fn object(ir: &str, arch: &Arch) -> Vec<u8> {
         .unwrap();
     module.set_triple(&triple);
     module.set_data_layout(&machine.get_target_data().get_data_layout());
-    let object = machine.write_to_memory_buffer(&module, FileType::Object).unwrap();
-    crate::link::shared(&[object.as_slice().to_vec()]).unwrap()
+    machine.write_to_memory_buffer(&module, FileType::Object).unwrap().as_slice().to_vec()
 }
 
 /// Sums rows of 16 bytes, the next of which is loaded before the last is used.
@@ -211,6 +214,18 @@ fn overlap_counts_around_the_back_edge() {
     assert_eq!(loops::overlap(&[load, Wait { loads: Some(1) }, Matrix, Matrix, Vector]), 3);
     assert_eq!(loops::overlap(&[load, load, Matrix, all]), 1);
     assert_eq!(loops::overlap(&[Matrix]), 0);
+}
+
+#[test]
+fn objects_of_many_kernels_have_one_note() {
+    let arch = chip("gfx942");
+    let part = |name: &str| relocatable(&STREAM.replace("@stream", name), arch);
+    let parts = ["@a", "@b", "@c"].map(part).to_vec();
+    let alone = crate::link::shared(&parts).unwrap();
+    assert_eq!(CodeObject::read(&alone).unwrap().kernels.len(), 1, "loaders read the first note");
+    let code = crate::link::shared(&crate::metadata::merge(parts, arch).unwrap()).unwrap();
+    let names: Vec<String> = CodeObject::read(&code).unwrap().kernels.into_iter().map(|k| k.name).collect();
+    assert_eq!(names, ["a", "b", "c"]);
 }
 
 #[test]
