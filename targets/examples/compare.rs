@@ -74,6 +74,7 @@ fn operations() -> Vec<Ours> {
 }";
     vec![
         product("prefill product bf16", Unit::Product, Family::Matmul, 4096),
+        product("prefill product, large tile", Unit::Product, Family::Matmul, 4096),
         product("decode product M=16", Unit::Load, Family::Matvec, 16),
         product("decode product M=8", Unit::Load, Family::Matvec, 8),
         product("decode product M=1 ", Unit::Load, Family::Matvec, 1),
