@@ -156,6 +156,9 @@ fn vector_registers(inst: &Inst, op: &VectorOp, isa: &Isa) -> Registers {
     if op.reads_vcc {
         registers.scalar_reads |= if isa.lanes == 64 { 3 } else { 1 } << scalar::VCC;
     }
+    if op.writes_exec {
+        registers.scalar_writes |= 3 << scalar::EXEC;
+    }
     registers.crosses_lanes = op.crosses_lanes || inst.modifiers.dpp.is_some();
     registers.selects = op.selects;
     registers.one_lane = matches!(&*inst.mnemonic, "v_readlane_b32" | "v_writelane_b32");

@@ -113,7 +113,7 @@ pub fn execute(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>>
         (Space::Scalar | Space::ScalarBuffer, _) => scalar::load(op, inst, cx),
         (_, Kind::Permute | Kind::Bpermute | Kind::Swizzle) => {
             exchange::run(op, inst, cx.wave);
-            cx.side.issue_lds(op, inst, cx.group);
+            cx.side.issue_lds(op, cx.group);
             Ok(())
         }
         (_, Kind::ToLds(width)) => transfer::to_lds(op, width, inst, cx),
