@@ -84,7 +84,7 @@ fn step(text: &str, address: u64, code: &[u8], isa: &'static Isa) -> Result<Step
         return control_step(inst, control, address, code.len()).ok_or_else(unknown);
     }
     if let Some(op) = mem::resolve(&inst) {
-        let (dsts, reads_dst) = op.destinations(isa);
+        let (dsts, reads_dst) = op.destinations();
         let mut registers = Registers::of(&inst, dsts, reads_dst);
         registers.touch_only_reads();
         if matches!(op.kind, mem::Kind::ToLds(_)) {

@@ -110,7 +110,7 @@ impl Side {
             mem::Space::Lds => self.pending.issue(Counter::Lds, operation),
             mem::Space::Flat => {
                 self.pending.issue(Counter::Vector, operation);
-                self.pending.issue(Counter::Lds, Operation { kind: Kind::Unordered, ..operation });
+                self.pending.issue(Counter::Lds, operation);
             }
             _ => self.pending.issue(Counter::Vector, operation),
         }
@@ -127,7 +127,7 @@ impl Side {
             mem::Space::Lds => self.pending.issue(Counter::Lds, operation),
             mem::Space::Flat => {
                 self.pending.issue(memory, operation);
-                self.pending.issue(Counter::Lds, Operation { kind: Kind::Unordered, ..operation });
+                self.pending.issue(Counter::Lds, operation);
             }
             _ => self.pending.issue(memory, operation),
         }
