@@ -347,6 +347,9 @@ fn sine(turns: f64, ahead: f64) -> f64 {
     }
 }
 
+/// The largest f16 below one.
+const BELOW_ONE: f32 = 1.0 - 1.0 / 2048.0;
+
 fn shapes() -> Vec<Entry> {
     vec![
         op!("v_trunc_f32", F32 = (a: F32) => a.trunc()),
@@ -358,12 +361,12 @@ fn shapes() -> Vec<Entry> {
         op!("v_ceil_f16", F16 = (a: F16) => a.ceil()),
         op!("v_floor_f16", F16 = (a: F16) => a.floor()),
         op!("v_rndne_f16", F16 = (a: F16) => a.round_ties_even()),
-        op!("v_fract_f16", F16 = (a: F16) => if a.is_finite() { (a - a.floor()).min(0.99951172) } else { a - a }),
+        op!("v_fract_f16", F16 = (a: F16) => if a.is_finite() { (a - a.floor()).min(BELOW_ONE) } else { f32::NAN }),
         op!("v_trunc_f64", F64 = (a: F64) => a.trunc()),
         op!("v_ceil_f64", F64 = (a: F64) => a.ceil()),
         op!("v_floor_f64", F64 = (a: F64) => a.floor()),
         op!("v_rndne_f64", F64 = (a: F64) => a.round_ties_even()),
-        op!("v_fract_f64", F64 = (a: F64) => if a.is_finite() { (a - a.floor()).min(1f64.next_down()) } else { a - a }),
+        op!("v_fract_f64", F64 = (a: F64) => if a.is_finite() { (a - a.floor()).min(1f64.next_down()) } else { f64::NAN }),
         rounded!("v_ldexp_f32", F32 = |r| (a: F32, b: I32) => r.narrow(f64::from(a) * num::exp2i(b.clamp(-400, 400)))),
         rounded!("v_ldexp_f16", F16 = |r| (a: F16, b: I16) => r.half(f64::from(a) * num::exp2i(i32::from(b).clamp(-100, 100)))),
         op!("v_ldexp_f64", F64 = (a: F64, b: I32) => ldexp64(a, b)),
@@ -387,7 +390,7 @@ fn saturate8(half: u32) -> u8 {
 
 #[inline(always)]
 fn fract32(a: f32) -> f32 {
-    if a.is_finite() { (a - a.floor()).min(1f32.next_down()) } else { a - a }
+    if a.is_finite() { (a - a.floor()).min(1f32.next_down()) } else { f32::NAN }
 }
 
 #[inline(always)]

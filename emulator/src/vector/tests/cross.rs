@@ -70,7 +70,7 @@ fn swaps() {
     assert!((0..32).all(|l| w.vgpr[2][l] == l as u32 + 32 && w.vgpr[2][l + 32] == l as u32 + 1032));
     let mut w = numbered("gfx950");
     run(&mut w, "v_permlane16_swap_b32 v1, v2");
-    let want = |l: usize| if l / 16 % 2 == 0 { l as u32 } else { l as u32 - 16 + 1000 };
+    let want = |l: usize| if (l / 16).is_multiple_of(2) { l as u32 } else { l as u32 - 16 + 1000 };
     assert!((0..64).all(|l| w.vgpr[1][l] == want(l)));
     let want = |l: usize| if l / 16 % 2 == 1 { l as u32 + 1000 } else { l as u32 + 16 };
     assert!((0..64).all(|l| w.vgpr[2][l] == want(l)));
@@ -315,7 +315,7 @@ fn eight_bit_conversions() {
     run(&mut w, "v_cvt_pk_f32_fp8_e32 v[2:3], v1");
     assert_eq!(
         [w.vgpr[2][0], w.vgpr[3][0]].map(f32::from_bits),
-        [-1.0 * num::E4M3_FNUZ.decode(0x48), num::E4M3_FNUZ.decode(0x48)]
+        [-num::E4M3_FNUZ.decode(0x48), num::E4M3_FNUZ.decode(0x48)]
     );
     run(&mut w, "v_cvt_pk_f32_bf8_sdwa v[2:3], v1 src0_sel:WORD_1");
     assert_eq!(f32::from_bits(w.vgpr[3][0]), num::E5M2_FNUZ.decode(0x7f));
@@ -335,7 +335,7 @@ fn eight_bit_conversions() {
     // Stochastic rounding: the random bits of the third operand decide; the result is one byte.
     (w.vgpr[4], w.vgpr[6]) = ([1.03125f32.to_bits(); 64], std::array::from_fn(|lane| (lane as u32) << 27));
     run(&mut w, "v_cvt_sr_fp8_f32 v0, v4, v6 byte_sel:2");
-    let ups = (0..32).filter(|lane| w.vgpr[0][*lane] == 0x4039_2222 | 0).count();
+    let ups = (0..32).filter(|lane| w.vgpr[0][*lane] == 0x4039_2222).count();
     assert_eq!(ups, 8);
     run(&mut w, "v_cvt_sr_bf8_f32 v0, v5, v6");
     assert_eq!(w.vgpr[0][0] & 0xff, 0x40);

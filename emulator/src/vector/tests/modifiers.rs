@@ -233,14 +233,16 @@ fn subnormal_numbers_follow_the_mode() {
         w.vgpr[0][0]
     };
     let tiny = [f(1e-40), f(1.0)];
-    let (keep, no_in, no_out): (fn(&mut Wave), fn(&mut Wave), fn(&mut Wave)) =
-        (|_| {}, |w| w.mode.denormals32_in = false, |w| w.mode.denormals32_out = false);
+    type Change = fn(&mut Wave);
+    let keep: Change = |_| {};
+    let no_in: Change = |w| w.mode.denormals32_in = false;
+    let no_out: Change = |w| w.mode.denormals32_out = false;
     assert_eq!(run_with(keep, "v_mul_f32_e32 v0, v1, v2", &tiny), f(1e-40));
     assert_eq!(run_with(no_in, "v_mul_f32_e32 v0, v1, v2", &tiny), 0);
     assert_eq!(run_with(no_in, "v_mul_f32_e64 v0, -v1, v2", &tiny), 0x8000_0000);
     assert_eq!(run_with(no_out, "v_mul_f32_e32 v0, v1, v2", &[f(1e-20), f(1e-20)]), 0);
     assert_eq!(run_with(no_in, "v_mov_b32_e32 v0, v1", &tiny), f(1e-40));
-    let half: fn(&mut Wave) = |w| (w.mode.denormals16_64_in, w.mode.denormals16_64_out) = (false, false);
+    let half: Change = |w| (w.mode.denormals16_64_in, w.mode.denormals16_64_out) = (false, false);
     assert_eq!(run_with(half, "v_pk_add_f16 v0, v1, v2", &[0x0001_3c00, 0x3c00_8001]), 0x3c00_3c00);
     assert_eq!(run_with(half, "v_mul_f16_e32 v0, v1, v2", &[0x0400, 0x3800]), 0);
     assert_eq!(run_with(half, "v_cvt_f32_f16_e32 v0, v1", &[1]), 0);
