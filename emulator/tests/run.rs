@@ -126,7 +126,7 @@ fn buffers_drop_what_is_outside() {
         let mut x: Vec<u32> = (0..25).map(|i| i + 100).collect();
         let mut o = vec![7u32; 64];
         // Raw addressing; the field has another place from gfx11 on.
-        let flags = if isa.family.is_cdna() { 0x27000u32 } else { 3 << 28 | 0x31000000 & 0x3ffff };
+        let flags = if isa.family.is_cdna() { 0x27000u32 } else { 3 << 28 };
         let arguments = Arguments::default().buffer(&mut x).buffer(&mut o).value(flags);
         done(isa.name, arguments.launch(&code, "buffers", Grid::linear(1, 32)));
         let read = |i: usize| if i < 25 { x[i] } else { 0 };
