@@ -37,11 +37,8 @@ fn words(isa: &Isa) -> Vec<[u32; 2]> {
     words.extend((0..64).map(|op| [op << 25 | 4 << 17 | 4 << 9 | vector(4), 0]));
     words.extend((0..256).map(|op| [0x7c00_0000 | op << 17 | 4 << 9 | vector(4), 0]));
     for op in 0..1024 {
-        for (sdst, first) in [(0, vector(4)), (2 << 8, vector(4)), (0, 6)] {
-            let second = if first == 6 { 8 } else { vector(6) };
-            let source = if first == 6 { vector(4) } else { first };
-            words.push([vop3 | op << 16 | 4 | sdst, source | second << 9 | vector(8) << 18]);
-            words.push([vop3 | op << 16 | 4 | sdst, first | second << 9 | vector(8) << 18]);
+        for sdst in [0, 2 << 8] {
+            words.push([vop3 | op << 16 | 4 | sdst, vector(4) | vector(6) << 9 | vector(8) << 18]);
         }
     }
     for op in 0..128 {
