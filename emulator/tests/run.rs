@@ -148,6 +148,18 @@ fn ids_in_three_dimensions() {
 }
 
 #[test]
+fn constants_beside_the_code() {
+    for isa in isas() {
+        let code = compile(include_str!("kernels/tables.ll"), isa);
+        let mut o = vec![0u32; 64];
+        let arguments = Arguments::default().buffer(&mut o).value(3u32);
+        done(isa.name, arguments.launch(&code, "tables", Grid::linear(1, 64)));
+        let (near, far) = ([3, 1, 4, 1], [2, 7, 1, 8]);
+        (0..64).for_each(|t| assert_eq!(o[t], near[t % 4] * 100 + 80 + far[t % 4], "{} {t}", isa.name));
+    }
+}
+
+#[test]
 fn the_rest_of_the_memory_units() {
     for isa in isas() {
         let code = compile(include_str!("kernels/units.ll"), isa);

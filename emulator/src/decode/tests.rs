@@ -37,6 +37,7 @@ fn registers_and_constants() {
         [vector(0, 1), scalars(scalar::TTMP + 9, 1), Operand::Int(-16), Operand::Literal(0xff00)]
     );
     assert_eq!(operands("scratch_load_b32 v1, off, off offset:4"), [vector(1, 1), Operand::Off, Operand::Off]);
+    assert_eq!(operands("s_addc_u32 s3, s3, lit(0x0)")[2], Operand::Literal(0));
     let halves = operands("v_add_f16_e32 v0.l, v255.h, v1.l");
     assert_eq!(halves[1], Operand::Vector { row: 255, count: 1, half: Half::High });
 }
