@@ -1,4 +1,5 @@
 //! What the tests share: the golden cases, which `golden/README.md` describes.
+pub mod golden;
 pub mod kernels;
 
 use std::collections::HashMap;
