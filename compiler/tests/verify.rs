@@ -10,6 +10,8 @@ use tempfile::TempDir;
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
 
+const SMALL: [&str; 6] = ["--context", "96", "--decode", "2", "--prefill", "32"];
+
 struct Bench(TempDir);
 
 impl Bench {
@@ -221,6 +223,26 @@ fn dumps_replay() {
         }
     }
     assert!(replayed > 50, "{replayed} launches");
+}
+
+/// The same artifact path as on hardware, for the chips that the emulator knows.
+#[test]
+#[cfg(feature = "emulator")]
+fn every_kernel_of_emulated_gpus_is_right() {
+    let bench = Bench(TempDir::new().expect("a temporary folder"));
+    for chip in ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"] {
+        let compiled = bench.run(&[&["compile", MODEL, "--target", chip, "-o", "m.atomc"], &SMALL[..]].concat());
+        assert!(compiled.status.success(), "{chip}: {}", String::from_utf8_lossy(&compiled.stderr));
+        let (code, table) = bench.verify(&["m.atomc", "--device", &format!("emu:{chip}")]);
+        assert_eq!(code, 0, "{table:#}");
+        assert!(kernels(&table).len() > 10);
+        let about = bench.run(&["inspect", "m.atomc", "--json"]);
+        let about: Value = serde_json::from_slice(&about.stdout).expect("JSON");
+        for kernel in about["targets"][0]["variants"][0]["kernels"].as_array().expect("a list") {
+            let taken = &kernel["resources"];
+            assert!(taken["vgprs"].as_u64() > Some(0) && taken["occupancy"].as_f64() > Some(0.), "{kernel:#}");
+        }
+    }
 }
 
 #[test]

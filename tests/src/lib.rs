@@ -1,5 +1,4 @@
 //! What the tests share: the golden cases, which `golden/README.md` describes.
-pub mod golden;
 pub mod kernels;
 
 use std::collections::HashMap;

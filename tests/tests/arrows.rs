@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-passes", &["atomc-ir"]),
     ("atomc-runtime", &["atomc-artifact"]),
     ("atomc-targets", &["atomc-artifact", "atomc-ir"]),
-    ("atomc-tests", &["atomc", "atomc-emulator", "atomc-ir", "atomc-passes", "atomc-runtime", "atomc-targets"]),
+    ("atomc-tests", &["atomc", "atomc-emulator", "atomc-ir", "atomc-targets"]),
 ];
 
 /// What the runtime-only command line must not pull in, however indirectly. It has the graph IR, for the reference interpreter

@@ -5,7 +5,7 @@
 //! shows. A product adds 16 by 16 results, of which a lane holds `results` consecutive rows of one column: it knows one
 //! token and a few features of it.
 use atomc_ir::DType;
-use atomc_ir::arch::{MatrixLayout, Product, ProductShape};
+use atomc_ir::arch::{MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
 
 use crate::code::{Any, Code, Int, Ptr, Vector};
@@ -41,6 +41,16 @@ impl<'a, 'c> Matrix<'a, 'c> {
         let simt = c.arch.simt();
         let product = simt.products.iter().copied().find(|p| p.dtype == dtype);
         Matrix { c, dtype, layout: simt.matrix, product, wave: simt.wave }
+    }
+
+    /// Whether operands are converted before each product.
+    pub fn converts(&self) -> bool {
+        self.product.is_none()
+    }
+
+    /// Whether the machine multiplies elements of this type as they are.
+    pub fn native(simt: &Simt, dtype: DType) -> bool {
+        simt.products.iter().any(|p| p.dtype == dtype)
     }
 
     /// Columns that one product contracts.
@@ -192,9 +202,10 @@ impl<'a, 'c> Matrix<'a, 'c> {
     fn in_parts(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         let bf16 = Matrix::new(self.c, DType::BF16);
         let (a, b) = (self.thirds(a), self.thirds(b));
-        [(0, 2), (2, 0), (1, 1), (0, 1), (1, 0), (0, 0)]
-            .iter()
-            .fold(sums, |sums, &(i, j)| bf16.product(&a[i], &b[j], sums))
+        // The small products come together first, so that the sums are rounded twice and not six times.
+        let small = [(0, 2), (2, 0), (1, 1), (0, 1), (1, 0)];
+        let small = small.iter().fold(self.zero(), |sum, &(i, j)| bf16.product(&a[i], &b[j], sum));
+        self.c.fadd(bf16.product(&a[0], &b[0], sums), small)
     }
 
     /// The upper 8, middle 8 and lower 8 bits of f32 numbers, each as a fragment of bf16.

@@ -7,8 +7,8 @@ use inkwell::context::Context;
 use inkwell::llvm_sys::LLVMAtomicOrdering;
 use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID, LLVMSetAtomicSyncScopeID};
 use inkwell::module::Linkage;
-use inkwell::types::{AsTypeRef, BasicType};
-use inkwell::values::{AsValueRef, BasicValue, FloatValue};
+use inkwell::types::BasicType;
+use inkwell::values::{AsValueRef, FloatValue};
 use inkwell::{AddressSpace, IntPredicate};
 
 use crate::code::{Any, Code, Int, Ptr, Vector};
@@ -158,6 +158,13 @@ impl<'c> Code<'c> {
     pub fn keep_order(&self) {
         let none = self.cx.i32_type().const_zero();
         self.call("llvm.amdgcn.sched.barrier", &[], &[none.into()]);
+    }
+
+    /// A lane's offset from an address that is the same for all lanes, in a loop whose number, never negative, is `turn`. LLVM
+    /// leaves the sum to the load only if it sees in the same block that the offset has 32 bits, so it is made anew each turn.
+    pub fn lane_offset(&self, offset: Int<'c>, turn: Int<'c>) -> Int<'c> {
+        let sign = self.b.build_right_shift(turn, turn.get_type().const_int(31, false), false, "").expect("integers");
+        self.add(offset, sign)
     }
 
     /// A function of every word of a vector.
@@ -329,8 +336,4 @@ impl<'c> Code<'c> {
         self.load(ty, p, align as u32).into_vector_value()
     }
 
-    /// A value of another type with the same bits.
-    pub fn as_type<T: BasicType<'c> + AsTypeRef>(&self, v: impl BasicValue<'c> + AsValueRef, ty: T) -> Any<'c> {
-        self.bitcast(v, ty)
-    }
 }
