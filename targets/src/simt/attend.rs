@@ -3,7 +3,7 @@
 //! Scores are products of keys (16 at a time) by queries, results of values (16 dimensions at a time) by weights. A lane holds
 //! scores of one query only. Which keys make a tile is chosen so that the scores that a lane gets are, as weights, what it
 //! must give to the second product: the keys `held * h + results * t ..` of a step belong to part `h` of the lanes in tile `t`.
-use atomc_ir::{CacheType, DType, Diagnostic, Graph, Op, Value};
+use atomc_ir::{Arch, CacheType, DType, Diagnostic, Graph, Op, Value};
 use inkwell::values::FloatValue;
 
 use super::fragment::{Fragment, Matrix, Place, RUN};
@@ -38,7 +38,36 @@ impl Sizes {
     pub fn group(&self) -> usize {
         self.heads / self.cache.heads
     }
+
+    /// Registers that a wave takes.
+    pub fn registers(&self, arch: &Arch) -> Registers {
+        let simt = arch.simt();
+        let (dim, span) = (arch.memory.padded(self.cache.head_dim), simt.matrix.span(simt.wave));
+        let query = dim / span * simt.matrix.depth * self.cache.dtype.size() / 4;
+        let values = dim / 16 * simt.matrix.depth * self.cache.dtype.size() / 4;
+        let (results, held) = (dim / 16 * simt.matrix.results, span / 16 * simt.matrix.results);
+        // Two waves fit a SIMD.
+        let most = simt.unit.vgprs_wave.min(simt.unit.vgprs / 2);
+        let converts = !simt.products.iter().any(|p| p.dtype == self.cache.dtype);
+        Registers { query, keys: span / 16 * query, values, results, scores: held, most, converts }
+    }
 }
+
+/// Registers of a query, of a step's keys and values, of results and of a step's scores, how many there are, and whether
+/// products convert what they are given.
+#[derive(Clone, Copy, Debug)]
+pub struct Registers {
+    pub query: usize,
+    pub keys: usize,
+    pub values: usize,
+    pub results: usize,
+    pub scores: usize,
+    pub most: usize,
+    pub converts: bool,
+}
+
+/// Fragments by number.
+pub type Fragments<'f, 'c> = Box<dyn Fn(usize) -> Fragment<'c> + 'f>;
 
 /// Attention on a GPU.
 pub struct Attention<'k, 'a, 'c> {
@@ -144,12 +173,12 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         16 * self.cache.layout.block_tokens * self.matrix.dtype.size()
     }
 
-    /// Where a step's keys and values begin, the same for all lanes: the step's block, and which of its steps it is.
-    pub fn step_in(&self, block: Int<'c>, head: Int<'c>, step: Int<'c>) -> [Ptr<'c>; 2] {
+    /// Where the keys and values of `turn` begin, the same for all lanes; a turn is so many steps, and lies in this block.
+    pub fn turn_in(&self, block: Int<'c>, head: Int<'c>, (turn, steps): (Int<'c>, usize)) -> [Ptr<'c>; 2] {
         let c = self.code();
-        let (at, inside) = (self.cache.head(c, block, head), c.rem(step, self.steps()));
-        let keys = c.mul(inside, c.int(self.span() / 16 * self.key_panel()));
-        let values = c.mul(inside, c.int(self.matrix.panel_step()));
+        let (at, inside) = (self.cache.head(c, block, head), c.rem(turn, self.steps() / steps));
+        let keys = c.mul(inside, c.int(steps * self.span() / 16 * self.key_panel()));
+        let values = c.mul(inside, c.int(steps * self.matrix.panel_step()));
         [c.at(c.at(self.cache.k, at), keys), c.at(c.at(self.cache.v, at), values)]
     }
 
@@ -177,18 +206,47 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.add(c.mul(c.div(key, 16), c.int(self.key_panel())), m.in_panel(self.place, c.rem(key, 16)))
     }
 
-    /// Fragments of a step's keys, tile by tile, from where the lane's begin.
-    pub fn keys(&self, p: Ptr<'c>) -> Vec<Fragment<'c>> {
-        let (c, m) = (self.code(), &self.matrix);
-        let places = (0..self.span() / 16).flat_map(|t| (0..self.chunks()).map(move |i| (t, i)));
-        places.map(|(t, i)| m.load_panel(c.at(p, c.int(t * m.layout.results * RUN + i * m.panel_step())))).collect()
+    /// So many fragments, all loaded here; or, where products convert them, each where it is wanted, so that few are there at a
+    /// time.
+    pub fn fragments<'f>(&self, count: usize, load: impl Fn(usize) -> Fragment<'c> + 'f) -> Fragments<'f, 'c>
+    where
+        'c: 'f,
+    {
+        if self.matrix.converts() {
+            return Box::new(load);
+        }
+        let all: Vec<Fragment<'c>> = (0..count).map(load).collect();
+        Box::new(move |i| all[i].clone())
     }
 
-    /// Fragments of a step's values, from where the step begins.
-    pub fn values(&self, p: Ptr<'c>) -> Vec<Fragment<'c>> {
+    /// Ends what a product converted.
+    fn converted(&self) {
+        if self.matrix.converts() {
+            self.code().keep_order();
+        }
+    }
+
+    /// Fragment `i` of a step's keys, tile by tile, from where the lane's begin.
+    pub fn key(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
         let (c, m) = (self.code(), &self.matrix);
-        let p = c.at(p, m.in_panel(self.place, self.place.row));
-        (0..self.cache.layout.dim / 16).map(|j| m.load_panel(c.at(p, c.int(j * self.value_panel())))).collect()
+        let (tile, chunk) = (i / self.chunks(), i % self.chunks());
+        m.load_panel(c.at(p, c.int(tile * m.layout.results * RUN + chunk * m.panel_step())))
+    }
+
+    /// Fragments of a step's keys.
+    pub fn keys(&self) -> usize {
+        self.span() / 16 * self.chunks()
+    }
+
+    /// Fragment `i` of a step's values, from where the lane's begin.
+    pub fn value(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
+        let c = self.code();
+        self.matrix.load_panel(c.at(p, c.int(i * self.value_panel())))
+    }
+
+    /// Panels of values.
+    pub fn panels(&self) -> usize {
+        self.cache.layout.dim / 16
     }
 
     pub fn lowest(&self) -> FloatValue<'c> {
@@ -202,12 +260,15 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     }
 
     /// Scores of the lane's keys of a step, from the keys' fragments, tile by tile.
-    pub fn scores(&self, keys: &[Fragment<'c>], query: &[Fragment<'c>]) -> Vector<'c> {
-        let tile = |keys: &[Fragment<'c>]| {
-            let pairs = keys.iter().zip(query);
-            pairs.fold(self.matrix.zero(), |sums, (k, q)| self.matrix.product(k, q, sums))
+    pub fn scores(&self, keys: &Fragments<'_, 'c>, query: &Fragments<'_, 'c>) -> Vector<'c> {
+        let tile = |t: usize| {
+            (0..self.chunks()).fold(self.matrix.zero(), |sums, i| {
+                let sums = self.matrix.product(&keys(t * self.chunks() + i), &query(i), sums);
+                self.converted();
+                sums
+            })
         };
-        let tiles: Vec<Vector<'c>> = keys.chunks(self.chunks()).map(tile).collect();
+        let tiles: Vec<Vector<'c>> = (0..self.span() / 16).map(tile).collect();
         self.code().join(&tiles)
     }
 
@@ -225,31 +286,36 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         }
     }
 
-    /// Takes a step's scores and values into what is running.
-    pub fn add(&self, scores: Vector<'c>, values: &[Fragment<'c>], to: &Running<'c>) -> Running<'c> {
+    /// Takes the scores of some steps into what is running, and their values: for each panel of dimensions, step by step.
+    pub fn add(&self, scores: &[Vector<'c>], values: &Fragments<'_, 'c>, to: &Running<'c>) -> Running<'c> {
         let c = self.code();
         let (weights, shrink, top) = self.soften(scores, to.top);
-        c.set_lanes(self.held());
-        let fresh = c.sum(weights);
-        let sum = self.fma(to.sum, shrink, fresh);
-        let weights = self.whole(self.matrix.fragment_of(&[weights]));
+        let all = weights[1..].iter().fold(weights[0], |a, &b| c.fadd(a, b));
+        let sum = self.fma(to.sum, shrink, c.sum(all));
+        let weights: Vec<Fragment<'c>> = weights.iter().map(|&w| self.whole(self.matrix.fragment_of(&[w]))).collect();
         c.set_lanes(self.matrix.layout.results);
         let shrink = c.splat(shrink);
-        let shrunk = to.values.iter().map(|&v| c.fmul(v, shrink));
-        let values = shrunk.zip(values).map(|(sums, v)| self.matrix.product(v, &weights, sums)).collect();
+        let panel = |(j, &sums): (usize, &Vector<'c>)| {
+            weights.iter().enumerate().fold(c.fmul(sums, shrink), |sums, (i, weights)| {
+                let sums = self.matrix.product(&values(j * scores.len() + i), weights, sums);
+                self.converted();
+                sums
+            })
+        };
+        let values = to.values.iter().enumerate().map(panel).collect();
         Running { top, sum, values }
     }
 
     /// Weights of scores, by what earlier weights shrink, and the new top.
-    fn soften(&self, scores: Vector<'c>, old: FloatValue<'c>) -> (Vector<'c>, FloatValue<'c>, FloatValue<'c>) {
+    fn soften(&self, scores: &[Vector<'c>], old: FloatValue<'c>) -> (Vec<Vector<'c>>, FloatValue<'c>, FloatValue<'c>) {
         let c = self.code();
         c.set_lanes(self.held());
-        let all = (0..self.held()).map(|i| c.lane(scores, i).into_float_value());
+        let all = scores.iter().flat_map(|&s| (0..self.held()).map(move |i| c.lane(s, i).into_float_value()));
         let top = all.fold(old, |a, b| self.max(a, b));
         let top = c.across(top, self.parts(), |a, b| self.max(a, b));
         let shrink = self.power(old, top);
-        let top_power = c.b.build_float_mul(top, c.number(-self.factor), "").expect("floats");
-        let weights = c.exp2(c.fma(scores, c.lit(self.factor), c.splat(top_power)));
+        let below = c.splat(c.b.build_float_mul(top, c.number(-self.factor), "").expect("floats"));
+        let weights = scores.iter().map(|&s| c.exp2(c.fma(s, c.lit(self.factor), below))).collect();
         (weights, shrink, top)
     }
 

@@ -1,22 +1,23 @@
 //! Family `attend_many`: a work-group attends with a tile of tokens and the query heads that share a head of the cache.
 //!
-//! A wave has one query head and one or two tiles of 16 tokens. All waves go along the keys in step: a step's keys and values
-//! come into local memory once, while the step before is computed, and the loads of the one after are under way.
+//! A wave has one query head and one or two tiles of 16 tokens. All waves go along the keys together: the keys and values of a
+//! turn come into local memory once, and the loads of a later turn are under way while one is computed. Only turns that hold
+//! keys which some query does not see look at positions.
 use atomc_ir::{Arch, Diagnostic};
-use inkwell::values::PhiValue;
 
 use super::Setup;
-use super::attend::{Attention, Running, Sizes};
+use super::attend::{Attention, Fragments, Running, Sizes};
 use super::fragment::{Fragment, RUN};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 /// Tokens in a tile of the batch at most: `atomc_artifact::abi::TILE_TOKENS`.
 const TILE: usize = 32;
-/// Most query heads of a work-group.
-const HEADS: usize = 8;
-/// Most registers that queries and results of a wave take.
-const REGISTERS: usize = 192;
+/// Most waves of a work-group.
+const WAVES: usize = 8;
+/// Registers for all but queries, keys or values, results, scores and what is brought, and more where products convert.
+const OTHERS: usize = 28;
+const CONVERTED: usize = 96;
 
 /// How a tile's queries are shared out.
 #[derive(Clone, Copy, Debug)]
@@ -27,34 +28,65 @@ struct Shape {
     /// Tiles of 16 tokens of a wave.
     columns: usize,
     threads: usize,
-    /// Bytes of a step's keys, and as much of values.
+    /// Steps of a turn.
+    steps: usize,
+    /// Bytes of a turn's keys, and as much of values.
     bytes: usize,
-    /// Steps that local memory holds.
+    /// Turns that local memory holds.
     halves: usize,
 }
 
 impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
-        let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
-        let parts = sizes.group().div_ceil(HEADS);
+        let sizes = Sizes::of(spec.body)?;
+        let shapes = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
+        let possible = |s: &&Shape| s.bytes <= arch.simt().unit.lds_group / 2;
+        let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch));
+        best.or(shapes.iter().rfind(possible))
+            .copied()
+            .ok_or_else(|| crate::row::unsupported(format!("attention with heads of {} numbers", sizes.cache.head_dim)))
+    }
+
+    fn of(sizes: &Sizes, arch: &Arch, columns: usize, steps: usize) -> Shape {
+        let simt = arch.simt();
+        // Two waves at least.
+        let columns = if sizes.group() > 2 { columns } else { 1 };
+        let waves = TILE / 16 / columns;
+        let parts = (sizes.group() * waves).div_ceil(WAVES);
         let heads = sizes.group().div_ceil(parts);
-        let (dim, size) = (arch.memory.padded(sizes.cache.head_dim), sizes.cache.dtype.size());
-        let span = simt.matrix.span(simt.wave);
-        let column = dim / span * simt.matrix.depth * size / 4 + dim / 16 * simt.matrix.results;
-        let columns = if heads > 2 && 2 * column <= REGISTERS { 2 } else { 1 };
-        let bytes = span * dim * size;
-        let halves = simt.unit.lds_group / (2 * bytes);
-        if halves == 0 {
-            return Err(crate::row::unsupported(format!("attention with heads of {dim} numbers")));
-        }
-        let threads = heads * TILE / 16 / columns * simt.wave;
-        Ok(Shape { heads, parts, columns, threads, bytes, halves: halves.min(2) })
+        let dim = arch.memory.padded(sizes.cache.head_dim);
+        let bytes = steps * simt.matrix.span(simt.wave) * dim * sizes.cache.dtype.size();
+        let shape = Shape { heads, parts, columns, threads: heads * waves * simt.wave, steps, bytes, halves: 2 };
+        // Two waves on a SIMD hide more of each other than a work-group's own two turns.
+        Shape { halves: if shape.waves(arch) >= 2 { 2 } else { 1 }, ..shape }
+    }
+
+    /// Waves on a SIMD, as far as local memory has room.
+    fn waves(&self, arch: &Arch) -> usize {
+        let simt = arch.simt();
+        simt.unit.lds / self.local() * self.threads / simt.wave / simt.unit.simds
+    }
+
+    fn fits(&self, sizes: &Sizes, arch: &Arch) -> bool {
+        let r = sizes.registers(arch);
+        let brought = 2 * (self.bytes / RUN).div_ceil(self.threads) * RUN / 4;
+        let own = self.columns * (r.query + r.results + self.steps * r.scores);
+        let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
+        own + brought + self.steps * r.keys.max(r.values) + others <= r.most
+    }
+
+    /// Bytes of local memory.
+    fn local(&self) -> usize {
+        2 * self.halves * self.bytes
     }
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let shape = Shape::new(spec, setup.arch)?;
     let code = setup.open(spec, shape.threads);
+    if shape.waves(setup.arch) >= 2 {
+        code.want_waves(2);
+    }
     let times = {
         let c = &code;
         let kernel = super::kernel(c, spec)?;
@@ -79,6 +111,9 @@ struct Tile<'t, 'k, 'a, 'c> {
     token: Int<'c>,
     count: Int<'c>,
     position: Int<'c>,
+    /// The first and the last turn of keys that some query sees.
+    first: Int<'c>,
+    last: Int<'c>,
     table: Ptr<'c>,
     /// The head of the cache, the wave's query head, and whether it is one of this work-group's.
     cache_head: Int<'c>,
@@ -89,19 +124,24 @@ struct Tile<'t, 'k, 'a, 'c> {
     /// Which token of the tile each column of the lane is.
     columns: Vec<Int<'c>>,
     local: Ptr<'c>,
-    /// Where this thread's runs of keys and values are in memory, from a step on, and where they go.
+    /// Where this thread's runs of keys and values are in memory, from a turn on, and where they go.
     from: [Vec<Int<'c>>; 2],
     to: [Vec<Int<'c>>; 2],
 }
 
-/// Runs of a step, in flight, and the block of the step after it.
+/// Runs of a turn, in flight, and the block of the turn after it.
 struct Brought<'c> {
     runs: Vec<Vector<'c>>,
     block: Int<'c>,
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
-    fn new(attention: &'t Attention<'k, 'a, 'c>, shape: Shape, tile: Int<'c>, rest: Int<'c>) -> Tile<'t, 'k, 'a, 'c> {
+    fn new(
+        attention: &'t Attention<'k, 'a, 'c>,
+        shape: Shape,
+        tile: Int<'c>,
+        rest: Int<'c>,
+    ) -> Tile<'t, 'k, 'a, 'c> {
         let (c, batch) = (attention.code(), &attention.cache.batch);
         let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
         let (token, count) = (entry(0), entry(1));
@@ -112,19 +152,23 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let group = attention.heads / attention.cache.ty.heads;
         let head = c.add(c.mul(cache_head, c.int(group)), c.smaller(inside, c.int(group - 1)));
         let first = c.add(c.mul(c.rem(wave, waves), c.int(16)), attention.place.column);
+        let keys = shape.steps * attention.span();
+        let position = c.load_index(batch.positions, token);
         let mut made = Tile {
             attention,
             shape,
             token,
             count,
-            position: c.load_index(batch.positions, token),
+            position,
+            first: c.div(attention.first_key(position), keys),
+            last: c.div(c.add(position, c.sub(count, c.int(1))), keys),
             table: batch.table(c, token),
             cache_head,
             head,
             is_real: c.less(inside, c.int(group)),
             is_last: c.equal(rest, attention.cache.ty.heads * shape.parts - 1),
             columns: (0..shape.columns).map(|i| c.add(first, c.int(16 * i))).collect(),
-            local: c.local(2 * shape.halves * shape.bytes),
+            local: c.local(shape.local()),
             from: [vec![], vec![]],
             to: [vec![], vec![]],
         };
@@ -142,7 +186,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let run = if first + shape.threads <= runs { c.add(c.thread(), c.int(first)) } else { run };
             self.from[0].push(c.mul(run, c.int(RUN)));
             self.to[0].push(self.key_place(run));
-            let fragment = a.matrix.panel_step() / RUN;
+            let fragment = shape.steps * a.matrix.panel_step() / RUN;
             let (panel, inside) = (c.div(run, fragment), c.rem(run, fragment));
             self.from[1].push(c.add(c.mul(panel, c.int(a.value_panel())), c.mul(inside, c.int(RUN))));
             self.to[1].push(c.add(c.mul(run, c.int(RUN)), c.int(shape.bytes)));
@@ -152,78 +196,98 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// Where a run of keys lies in local memory.
     fn key_place(&self, run: Int<'c>) -> Int<'c> {
         let a = self.attention;
-        let (c, held, results) = (a.code(), a.held(), a.matrix.layout.results);
+        let (c, span, held, results) = (a.code(), a.span(), a.held(), a.matrix.layout.results);
         let in_panel = a.key_panel() / RUN;
         let (panel, inside) = (c.div(run, in_panel), c.rem(run, in_panel));
         let key = c.add(c.mul(panel, c.int(16)), c.rem(inside, 16));
-        let tile = c.div(c.rem(key, held), results);
+        let (step, key) = (c.div(key, span), c.rem(key, span));
+        let tile = c.add(c.mul(step, c.int(span / 16)), c.div(c.rem(key, held), results));
         let row = c.add(c.mul(c.div(key, held), c.int(results)), c.rem(key, results));
         let group = c.add(c.mul(tile, c.int(in_panel)), c.mul(c.div(inside, 16), c.int(16)));
         c.mul(c.add(group, row), c.int(RUN))
     }
 
+    /// Keys of a turn.
+    fn keys(&self) -> usize {
+        self.shape.steps * self.attention.span()
+    }
+
     fn run(&self) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.attention.code());
         let queries = self.queries()?;
-        let last_position = c.add(self.position, c.sub(self.count, c.int(1)));
-        let first = c.div(a.first_key(self.position), a.span());
-        let last = c.div(last_position, a.span());
-        let brought = self.bring(first, self.block(first, last), last);
+        let brought = self.bring(self.first, self.block(self.first));
         let brought = if self.shape.halves == 2 {
             self.put(c.int(0), &brought.runs);
-            self.bring(c.smaller(c.add(first, c.int(1)), last), brought.block, last)
+            self.bring(c.smaller(c.add(self.first, c.int(1)), self.last), brought.block)
         } else {
             brought
         };
         let begun: Vec<Any> = self.columns.iter().flat_map(|_| a.begin().carried()).collect();
         let count = begun.len();
         let carried = begun.into_iter().chain([brought.block.into()]);
-        let carried: Vec<Any> = carried.chain(brought.runs.iter().map(|&v| v.into())).collect();
-        let carried = c.for_each((first, c.add(last, c.int(1)), 1), &carried, |step, carried| {
-            let runs = carried[count + 1..].iter().map(|v| v.into_vector_value()).collect();
-            let brought = Brought { runs, block: carried[count].into_int_value() };
-            let half = c.mul(c.rem(c.sub(step, first), self.shape.halves), c.int(2 * self.shape.bytes));
-            let brought = self.advance(step, half, last, &brought);
-            c.keep_order();
-            let running = self.compute(step, half, last_position, &queries, &carried[..count]);
-            let running = running.iter().flat_map(|r| r.carried()).chain([brought.block.into()]);
-            running.chain(brought.runs.iter().map(|&v| v.into())).collect()
-        });
+        let mut carried: Vec<Any> = carried.chain(brought.runs.iter().map(|&v| v.into())).collect();
+        for (begin, end, hides) in self.ranges() {
+            carried = c.for_each((begin, end, 1), &carried, |turn, carried| {
+                let runs = carried[count + 1..].iter().map(|v| v.into_vector_value()).collect();
+                let brought = Brought { runs, block: carried[count].into_int_value() };
+                let half = c.mul(c.rem(c.sub(turn, self.first), self.shape.halves), c.int(2 * self.shape.bytes));
+                let brought = self.advance(turn, half, &brought);
+                c.keep_order();
+                let running = self.compute((turn, hides), half, &queries, &carried[..count]);
+                let running = running.iter().flat_map(|r| r.carried()).chain([brought.block.into()]);
+                running.chain(brought.runs.iter().map(|&v| v.into())).collect()
+            });
+        }
         let running: Vec<Running<'c>> = carried[..count].chunks(count / self.columns.len()).map(Running::of).collect();
         self.finish(&running);
         c.when(self.is_last, || a.pad(self.token, self.count, self.shape.threads));
         Ok(())
     }
 
-    /// Puts what was brought where it belongs, asks for more, and sees that the step's keys and values are there.
-    fn advance(&self, step: Int<'c>, half: Int<'c>, last: Int<'c>, brought: &Brought<'c>) -> Brought<'c> {
+    /// Turns from one to another, and whether some of their keys are hidden from some query.
+    fn ranges(&self) -> Vec<(Int<'c>, Int<'c>, bool)> {
+        let (a, c, keys) = (self.attention, self.attention.code(), self.keys());
+        let end = c.add(self.last, c.int(1));
+        let late = c.div(c.add(self.position, c.int(1)), keys);
+        if a.window == 0 {
+            return vec![(self.first, late, false), (late, end, true)];
+        }
+        let last_position = c.add(self.position, c.sub(self.count, c.int(1)));
+        let early = c.div(c.add(a.first_key(last_position), c.int(keys - 1)), keys);
+        let early = c.smaller(early, end);
+        let late = c.larger(early, late);
+        vec![(self.first, early, true), (early, late, false), (late, end, true)]
+    }
+
+    /// Puts what was brought where it belongs, asks for more, and sees that the turn's keys and values are there.
+    fn advance(&self, turn: Int<'c>, half: Int<'c>, brought: &Brought<'c>) -> Brought<'c> {
         let c = self.attention.code();
+        let after = |turns: usize| c.smaller(c.add(turn, c.int(turns)), self.last);
         c.barrier();
         if self.shape.halves == 2 {
-            let other = c.sub(c.int(2 * self.shape.bytes), half);
-            self.put(other, &brought.runs);
-            return self.bring(c.smaller(c.add(step, c.int(2)), last), brought.block, last);
+            self.put(c.sub(c.int(2 * self.shape.bytes), half), &brought.runs);
+            return self.bring(after(2), brought.block);
         }
         self.put(half, &brought.runs);
-        let next = self.bring(c.smaller(c.add(step, c.int(1)), last), brought.block, last);
         c.barrier();
-        next
+        self.bring(after(1), brought.block)
     }
 
-    fn block(&self, step: Int<'c>, last: Int<'c>) -> Int<'c> {
+    fn block(&self, turn: Int<'c>) -> Int<'c> {
         let (a, c) = (self.attention, self.attention.code());
-        c.load_index(self.table, c.div(c.smaller(step, last), a.steps()))
+        c.load_index(self.table, c.div(c.smaller(turn, self.last), a.steps() / self.shape.steps))
     }
 
-    /// Loads this thread's runs of a step in a block.
-    fn bring(&self, step: Int<'c>, block: Int<'c>, last: Int<'c>) -> Brought<'c> {
+    /// Loads this thread's runs of a turn in a block.
+    fn bring(&self, turn: Int<'c>, block: Int<'c>) -> Brought<'c> {
         let (a, c) = (self.attention, self.attention.code());
-        let starts = a.step_in(block, self.cache_head, step);
+        let starts = a.turn_in(block, self.cache_head, (turn, self.shape.steps));
         let load = |(start, from): (&Ptr<'c>, &Vec<Int<'c>>)| {
-            from.iter().map(|&from| a.matrix.load_run(c.at(*start, from))).collect::<Vec<_>>()
+            let run = |&from: &Int<'c>| a.matrix.load_run(c.at(*start, c.lane_offset(from, turn)));
+            from.iter().map(run).collect::<Vec<_>>()
         };
         let runs = starts.iter().zip(&self.from).flat_map(load).collect();
-        Brought { runs, block: self.block(c.add(step, c.int(1)), last) }
+        Brought { runs, block: self.block(c.add(turn, c.int(1))) }
     }
 
     fn put(&self, half: Int<'c>, runs: &[Vector<'c>]) {
@@ -235,71 +299,67 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     }
 
     /// The wave's queries as fragments, column by column.
-    fn queries(&self) -> Result<Vec<Vec<Fragment<'c>>>, Diagnostic> {
-        let (a, c) = (self.attention, self.attention.code());
-        let (depth, last) = (a.matrix.layout.depth, c.sub(self.count, c.int(1)));
-        let lanes = a.lanes.min(depth);
-        c.set_lanes(lanes);
+    fn queries(&self) -> Result<Vec<Fragments<'_, 'c>>, Diagnostic> {
+        let a = self.attention;
+        let last = a.code().sub(self.count, a.code().int(1));
         let column = |&column: &Int<'c>| {
-            let token = c.add(self.token, c.smaller(column, last));
-            let fragment = |chunk: usize| {
-                let first = c.add(c.mul(a.place.part, c.int(depth)), c.int(chunk * a.span()));
-                let part = |i: usize| a.query(token, self.head, c.add(first, c.int(i)));
-                let parts = (0..depth).step_by(lanes).map(part).collect::<Result<Vec<_>, _>>()?;
-                Ok(a.matrix.fragment_of(&parts))
-            };
-            (0..a.chunks()).map(fragment).collect()
+            let token = a.code().add(self.token, a.code().smaller(column, last));
+            self.query(token, 0)?;
+            Ok(a.fragments(a.chunks(), move |chunk| self.query(token, chunk).expect("as the first")))
         };
         self.columns.iter().map(column).collect()
     }
 
-    /// One step for all columns.
-    fn compute(
-        &self,
-        step: Int<'c>,
-        half: Int<'c>,
-        last_position: Int<'c>,
-        queries: &[Vec<Fragment<'c>>],
-        running: &[Any<'c>],
-    ) -> Vec<Running<'c>> {
-        let (a, c, m) = (self.attention, self.attention.code(), &self.attention.matrix);
-        let local = c.at(c.at(self.local, half), m.in_panel(a.place, a.place.row));
-        let fragment = |i: usize| m.load_panel(c.at(local, c.int(i)));
-        let keys =
-            (0..a.span() / 16).flat_map(|t| (0..a.chunks()).map(move |i| t * a.key_panel() + i * m.panel_step()));
-        let keys: Vec<Fragment<'c>> = keys.map(fragment).collect();
-        let scores: Vec<Vector<'c>> = queries.iter().map(|q| a.scores(&keys, q)).collect();
-        let scores = self.hide(step, last_position, scores);
-        let dims = a.cache.layout.dim / 16;
-        let values: Vec<Fragment<'c>> = (0..dims).map(|j| fragment(self.shape.bytes + j * m.panel_step())).collect();
-        let running = running.chunks(running.len() / queries.len()).map(Running::of);
-        scores.iter().zip(running).map(|(&scores, running)| a.add(scores, &values, &running)).collect()
+    /// A fragment of the wave's query of a token.
+    fn query(&self, token: Int<'c>, chunk: usize) -> Result<Fragment<'c>, Diagnostic> {
+        let (a, c) = (self.attention, self.attention.code());
+        let depth = a.matrix.layout.depth;
+        let lanes = a.lanes.min(depth);
+        c.set_lanes(lanes);
+        let first = c.add(c.mul(a.place.part, c.int(depth)), c.int(chunk * a.span()));
+        let part = |i: usize| a.query(token, self.head, c.add(first, c.int(i)));
+        let parts = (0..depth).step_by(lanes).map(part).collect::<Result<Vec<_>, _>>()?;
+        Ok(a.matrix.fragment_of(&parts))
     }
 
-    /// Hides keys in the steps where some query does not see all.
-    fn hide(&self, step: Int<'c>, last_position: Int<'c>, scores: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
-        let (a, c) = (self.attention, self.attention.code());
-        let key = c.mul(step, c.int(a.span()));
-        let mut some = c.less(self.position, c.add(key, c.int(a.span() - 1)));
-        if a.window > 0 {
-            let early = c.less(key, c.sub(last_position, c.int(a.window - 1)));
-            some = c.b.build_or(some, early, "").expect("conditions");
+    /// One turn for all columns, some of whose keys may be hidden from them.
+    fn compute(
+        &self,
+        (turn, hides): (Int<'c>, bool),
+        half: Int<'c>,
+        queries: &[Fragments<'_, 'c>],
+        running: &[Any<'c>],
+    ) -> Vec<Running<'c>> {
+        let (a, c, m, steps) = (self.attention, self.attention.code(), &self.attention.matrix, self.shape.steps);
+        let local = c.at(c.at(self.local, half), m.in_panel(a.place, a.place.row));
+        let fragment = move |i: usize| m.load_panel(c.at(local, c.int(i)));
+        let tiles = a.span() / 16;
+        let mut scores = vec![vec![]; queries.len()];
+        for step in 0..steps {
+            let key = |i: usize| {
+                let tile = step * tiles + i / a.chunks();
+                fragment(tile * a.key_panel() + i % a.chunks() * m.panel_step())
+            };
+            let keys = a.fragments(a.keys(), key);
+            let key = c.add(c.mul(turn, c.int(self.keys())), c.int(step * a.span()));
+            for ((query, &column), scores) in queries.iter().zip(&self.columns).zip(&mut scores) {
+                let made = a.scores(&keys, query);
+                scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
+            }
         }
-        let before = c.b.get_insert_block().expect("open");
-        let [inside, behind] = [0; 2].map(|_| c.cx.append_basic_block(c.function, ""));
-        c.b.build_conditional_branch(some, inside, behind).expect("a condition");
-        c.b.position_at_end(inside);
-        let own = c.add(c.sub(self.position, key), c.sub(c.int(0), c.mul(a.half, c.int(a.held()))));
-        let hidden: Vec<Vector<'c>> =
-            self.columns.iter().zip(&scores).map(|(&column, &s)| a.hide(s, c.add(own, column))).collect();
-        c.b.build_unconditional_branch(behind).expect("a block");
-        c.b.position_at_end(behind);
-        let merge = |(all, hidden): (&Vector<'c>, &Vector<'c>)| {
-            let phi: PhiValue<'c> = c.b.build_phi(all.get_type(), "").expect("a block's begin");
-            phi.add_incoming(&[(all, before), (hidden, inside)]);
-            phi.as_basic_value().into_vector_value()
-        };
-        scores.iter().zip(&hidden).map(merge).collect()
+        // Values are asked for when most registers of keys are free again.
+        c.keep_order();
+        let value = |i: usize| fragment(self.shape.bytes + i * m.panel_step());
+        let values = a.fragments(steps * a.panels(), value);
+        let running = running.chunks(running.len() / queries.len()).map(Running::of);
+        scores.iter().zip(running).map(|(scores, running)| a.add(scores, &values, &running)).collect()
+    }
+
+    /// The last of the lane's keys that a column sees, of those from `key` on.
+    fn seen(&self, key: Int<'c>, column: Int<'c>) -> Int<'c> {
+        let (a, c) = (self.attention, self.attention.code());
+        let own = c.add(key, c.mul(a.half, c.int(a.held())));
+        c.sub(c.add(self.position, column), own)
     }
 
     /// Divides by the sums and stores.

@@ -8,7 +8,7 @@ use atomc_ir::{Arch, Diagnostic};
 use inkwell::values::FloatValue;
 
 use super::Setup;
-use super::attend::{Attention, Running, Sizes};
+use super::attend::{Attention, Fragments, Running, Sizes};
 use super::fragment::Fragment;
 use super::rows::{each_head, teams};
 use crate::code::{Any, Code, Int, Ptr, Vector};
@@ -20,8 +20,9 @@ const WAVES: usize = 4;
 const SPLITS: usize = 64;
 /// Work-groups for each compute unit, where there is enough to do.
 const GROUPS: usize = 2;
-/// Most registers that queries, keys, values and results of a wave take.
-const REGISTERS: usize = 208;
+/// Registers for all but queries, keys, values and results, and more where products convert.
+const OTHERS: usize = 48;
+const CONVERTED: usize = 48;
 /// Parts that are put together at a time.
 const MERGED: usize = 8;
 
@@ -35,8 +36,9 @@ struct Shape {
     parts: usize,
     splits: usize,
     threads: usize,
-    /// Whether queries stay in registers.
+    /// Whether queries stay in registers, and whether the next keys and values are under way while others are computed.
     keeps: bool,
+    ahead: bool,
 }
 
 impl Shape {
@@ -45,17 +47,17 @@ impl Shape {
         let tiles = sizes.group().div_ceil(16);
         let parts = sizes.cache.heads * tiles;
         let splits = (GROUPS * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
-        let (dim, size) = (arch.memory.padded(sizes.cache.head_dim), sizes.cache.dtype.size());
-        let span = simt.matrix.span(simt.wave);
-        let fragments = dim / span * simt.matrix.depth * size / 4;
-        let taken = fragments * (1 + span / 16) + dim / 16 * (simt.matrix.depth * size / 4 + simt.matrix.results);
+        let r = sizes.registers(arch);
+        let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
+        let flying = r.keys + r.values + r.results + others;
         Ok(Shape {
             tokens: spec.tokens,
             columns: sizes.group().div_ceil(tiles),
             parts,
             splits,
             threads: WAVES * simt.wave,
-            keeps: taken <= REGISTERS,
+            keeps: !r.converts && flying + r.query <= r.most,
+            ahead: flying <= r.most,
         })
     }
 }
@@ -280,10 +282,10 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     }
 
     /// The queries' fragments.
-    fn queries(&self, own: Ptr<'c>) -> Vec<Fragment<'c>> {
+    fn queries(&self, own: Ptr<'c>) -> Fragments<'p, 'c> {
         let (a, c) = (self.attention, self.code());
         let chunk = a.span() * a.matrix.dtype.size();
-        (0..a.chunks()).map(|i| a.matrix.load_row(c.at(own, c.int(i * chunk)))).collect()
+        a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(own, c.int(i * chunk))))
     }
 
     fn block(&self, step: Int<'c>) -> Int<'c> {
@@ -294,35 +296,54 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     /// Every `WAVES`-th step. Keys of the next step and values of this are under way while this is computed.
     fn walk(&self, own: Ptr<'c>) -> Running<'c> {
         let (a, c) = (self.attention, self.code());
-        let kept = if self.shape.keeps { self.queries(own) } else { vec![] };
-        let lane = a.key_lane();
-        let keys_of = |block: Int<'c>, step: Int<'c>| a.keys(c.at(a.step_in(block, self.cache_head, step)[0], lane));
+        let kept = self.shape.keeps.then(|| self.queries(own));
+        let [key_lane, value_lane] = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)];
+        let turn = |block: Int<'c>, step: Int<'c>| a.turn_in(block, self.cache_head, (step, 1));
+        let key = |block: Int<'c>, step: Int<'c>| {
+            let p = c.at(turn(block, step)[0], c.lane_offset(key_lane, step));
+            move |i: usize| a.key(p, i)
+        };
+        let keys_of = |block: Int<'c>, step: Int<'c>| (0..a.keys()).map(key(block, step)).collect::<Vec<_>>();
         let first = c.add(self.first, c.wave_index());
         let block = self.block(first);
         let next = self.block(c.add(first, c.int(WAVES)));
-        let keys = keys_of(block, c.smaller(first, self.last));
+        let keys = if self.shape.ahead { keys_of(block, c.smaller(first, self.last)) } else { vec![] };
         let mut carried = a.begin().carried();
         let count = carried.len();
-        carried.extend([Any::from(block), next.into()]);
-        carried.extend(keys.iter().flatten().map(|&v| Any::from(v)));
-        let runs = a.matrix.runs();
-        let carried = c.for_each((first, c.add(self.last, c.int(1)), WAVES), &carried, |step, carried| {
+        let after = |blocks: [Int<'c>; 2], keys: &[Fragment<'c>]| {
+            let blocks = blocks.into_iter().map(Any::from);
+            blocks.chain(keys.iter().flatten().map(|&v| Any::from(v))).collect::<Vec<_>>()
+        };
+        carried.extend(after([block, next], &keys));
+        let range = (first, c.add(self.last, c.int(1)), WAVES);
+        let carried = c.for_each(range, &carried, |step, carried| {
             let [block, next] = [0, 1].map(|i| carried[count + i].into_int_value());
             let keys: Vec<Vector<'c>> = carried[count + 2..].iter().map(|v| v.into_vector_value()).collect();
-            let keys: Vec<Fragment<'c>> = keys.chunks(runs).map(|runs| runs.to_vec()).collect();
-            let values = a.values(a.step_in(block, self.cache_head, step)[1]);
-            c.keep_order();
-            let queries = if self.shape.keeps { kept.clone() } else { self.queries(own) };
-            let scores = a.scores(&keys, &queries);
-            let after = c.smaller(c.add(step, c.int(WAVES)), self.last);
-            let keys = keys_of(next, after);
+            let keys: Vec<Fragment<'c>> = keys.chunks(a.matrix.runs()).map(|runs| runs.to_vec()).collect();
+            let value = c.at(turn(block, step)[1], c.lane_offset(value_lane, step));
+            let value = move |i: usize| a.value(value, i);
             let further = self.block(c.add(step, c.int(2 * WAVES)));
-            c.keep_order();
-            let key = c.add(c.mul(step, c.int(a.span())), c.mul(a.half, c.int(a.held())));
-            let scores = a.hide(scores, c.sub(self.position, key));
-            let mut carried = a.add(scores, &values, &Running::of(&carried[..count])).carried();
-            carried.extend([Any::from(next), further.into()]);
-            carried.extend(keys.iter().flatten().map(|&v| Any::from(v)));
+            let scores = |keys: &Fragments<'_, 'c>| match &kept {
+                Some(queries) => a.scores(keys, queries),
+                None => a.scores(keys, &self.queries(own)),
+            };
+            let (scores, values, keys): (_, Fragments<'_, 'c>, _) = if self.shape.ahead {
+                let values: Vec<Fragment<'c>> = (0..a.panels()).map(value).collect();
+                c.keep_order();
+                let asked: Fragments<'_, 'c> = Box::new(|i| keys[i].clone());
+                let scores = scores(&asked);
+                let keys = keys_of(next, c.smaller(c.add(step, c.int(WAVES)), self.last));
+                c.keep_order();
+                (scores, Box::new(move |i| values[i].clone()), keys)
+            } else {
+                let scores = scores(&a.fragments(a.keys(), key(block, step)));
+                c.keep_order();
+                (scores, a.fragments(a.panels(), value), vec![])
+            };
+            let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.half, c.int(a.held())));
+            let scores = a.hide(scores, c.sub(self.position, first));
+            let mut carried = a.add(&[scores], &values, &Running::of(&carried[..count])).carried();
+            carried.extend(after([next, further], &keys));
             carried
         });
         Running::of(&carried[..count])

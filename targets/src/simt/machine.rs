@@ -160,6 +160,13 @@ impl<'c> Code<'c> {
         self.call("llvm.amdgcn.sched.barrier", &[], &[none.into()]);
     }
 
+    /// A lane's offset from an address that is the same for all lanes, in a loop whose number, never negative, is `turn`. LLVM
+    /// leaves the sum to the load only if it sees in the same block that the offset has 32 bits, so it is made anew each turn.
+    pub fn lane_offset(&self, offset: Int<'c>, turn: Int<'c>) -> Int<'c> {
+        let sign = self.b.build_right_shift(turn, turn.get_type().const_int(31, false), false, "").expect("integers");
+        self.add(offset, sign)
+    }
+
     /// A function of every word of a vector.
     pub fn map_words(&self, v: Vector<'c>, f: impl Fn(Int<'c>) -> Int<'c>) -> Vector<'c> {
         (0..v.get_type().get_size() as usize).fold(v.get_type().get_undef(), |all, i| {
