@@ -335,5 +335,4 @@ impl<'c> Code<'c> {
         };
         self.load(ty, p, align as u32).into_vector_value()
     }
-
 }
