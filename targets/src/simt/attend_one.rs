@@ -342,7 +342,8 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
             };
             let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.half, c.int(a.held())));
             let scores = a.hide(scores, c.sub(self.position, first));
-            let mut carried = a.add(&[scores], &values, &Running::of(&carried[..count])).carried();
+            let running = a.add(&[vec![scores]], &values, &[Running::of(&carried[..count])]);
+            let mut carried = running[0].carried();
             carried.extend(after([next, further], &keys));
             carried
         });

@@ -298,7 +298,8 @@ impl<'c> Code<'c> {
     pub fn take_turn(&self, counter: Ptr<'c>) -> Int<'c> {
         let one = self.cx.i32_type().const_int(1, false);
         let order = inkwell::AtomicOrdering::AcquireRelease;
-        let turn = self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, counter, one, order).expect("an integer in memory");
+        let turn =
+            self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, counter, one, order).expect("an integer in memory");
         // SAFETY: the value is an atomic instruction of this module's context.
         unsafe { LLVMSetAtomicSyncScopeID(turn.as_value_ref(), self.scope("agent")) };
         turn
