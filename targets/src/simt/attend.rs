@@ -16,6 +16,9 @@ use crate::row::{At, Col, Operand, unsupported};
 /// The top of no scores: below every real one, and far from overflow.
 const LOWEST: f64 = -1e30;
 
+/// Panels of values that are used while the next are loaded.
+const GROUP: usize = 2;
+
 /// Sizes of the attention of a body, before there is a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
@@ -315,17 +318,26 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let mut made: Vec<Running<'c>> =
             softened.iter().map(|s| Running { top: s.top, sum: s.sum, values: vec![] }).collect();
         c.set_lanes(self.matrix.layout.results);
-        for panel in 0..self.panels() {
-            let steps = scores[0].len();
-            let values: Vec<Fragment<'c>> = (0..steps).map(|i| values(panel * steps + i)).collect();
-            for ((softened, old), new) in softened.iter().zip(to).zip(&mut made) {
-                let sums = c.fmul(old.values[panel], c.splat(softened.shrink));
-                let sums = values.iter().zip(&softened.weights).fold(sums, |sums, (v, w)| {
-                    let sums = self.matrix.product(v, w, sums);
-                    self.converted();
-                    sums
-                });
-                new.values.push(sums);
+        let (steps, panels) = (scores[0].len(), self.panels());
+        let load = |first: usize| -> Vec<Fragment<'c>> {
+            (first * steps..(first + GROUP).min(panels) * steps).map(values).collect()
+        };
+        let mut next = if self.matrix.converts() { vec![] } else { load(0) };
+        for first in (0..panels).step_by(GROUP) {
+            if first > 0 {
+                c.keep_order();
+            }
+            let now = if self.matrix.converts() { load(first) } else { std::mem::replace(&mut next, load(first + GROUP)) };
+            for (panel, values) in (first..).zip(now.chunks(steps)) {
+                for ((softened, old), new) in softened.iter().zip(to).zip(&mut made) {
+                    let sums = c.fmul(old.values[panel], c.splat(softened.shrink));
+                    let sums = values.iter().zip(&softened.weights).fold(sums, |sums, (v, w)| {
+                        let sums = self.matrix.product(v, w, sums);
+                        self.converted();
+                        sums
+                    });
+                    new.values.push(sums);
+                }
             }
         }
         made

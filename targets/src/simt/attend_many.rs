@@ -348,7 +348,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         }
         // Values are asked for when most registers of keys are free again.
         c.keep_order();
-        let values = a.fragments(steps * a.panels(), |i| fragment(self.shape.bytes + i * m.panel_step()));
+        let values: Fragments<'_, 'c> = Box::new(|i| fragment(self.shape.bytes + i * m.panel_step()));
         let running: Vec<Running<'c>> = running.chunks(running.len() / queries.len()).map(Running::of).collect();
         a.add(&scores, &values, &running)
     }
