@@ -157,8 +157,10 @@ fn cache(cache: &CacheSpec, at: &str) -> Checked {
 
 fn data_layout(layout: &DataLayout, at: &str) -> Checked {
     let DataLayout { row, alias, rows, panel, group_bytes, align } = *layout;
-    let fields = [("row", row), ("alias", alias), ("rows", rows), ("panel", panel), ("align", align)];
+    let fields = [("row", row), ("rows", rows), ("panel", panel), ("align", align)];
     fields.into_iter().try_for_each(|(field, value)| count(value, at, field))?;
+    // As large as can be where no distance between rows is a bad one.
+    ensure(alias >= 1, &format!("{at}.alias"), || "0 elements".to_owned())?;
     ensure(group_bytes >= 4 && group_bytes.is_multiple_of(4), &format!("{at}.group_bytes"), || {
         format!("{group_bytes} is no multiple of the largest element, 4")
     })

@@ -4,6 +4,7 @@
 //! Descriptor". What is read is checked: every range lies in the file, every kernel has a descriptor and code.
 mod descriptor;
 mod error;
+mod join;
 mod metadata;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use object::{LittleEndian, ReadRef};
 
 pub use descriptor::{DESCRIPTOR_BYTES, Descriptor, Preload, Properties, Rsrc1, Rsrc2};
 pub use error::Error;
+pub use join::join_metadata;
 pub use metadata::{Arg, KernelMetadata, Metadata, ValueKind};
 
 type Header = FileHeader64<LittleEndian>;
@@ -197,15 +199,19 @@ fn version(header: &Header) -> Result<u8, Error> {
 const NT_AMDGPU_METADATA: u32 = 32;
 
 fn metadata(header: &Header, bytes: &[u8]) -> Result<Metadata, Error> {
+    let mut found = None;
     for program in header.program_headers(LE, bytes)? {
         let Some(mut notes) = program.notes(LE, bytes)? else { continue };
         while let Some(note) = notes.next()? {
             if note.name() == b"AMDGPU" && note.n_type(LE) == NT_AMDGPU_METADATA {
-                return Ok(rmp_serde::from_slice(note.desc())?);
+                // A loader that takes the first would not see the kernels of the others.
+                if found.replace(rmp_serde::from_slice(note.desc())?).is_some() {
+                    return Err(Error::ManyNotes);
+                }
             }
         }
     }
-    Err(Error::NoMetadata)
+    found.ok_or(Error::NoMetadata)
 }
 
 fn segments(header: &Header, bytes: &[u8]) -> Result<Vec<Segment>, Error> {

@@ -208,7 +208,8 @@ pub struct Kernel {
     pub scratch: usize,
     /// Work-items of a work-group, of which there is one for each task; 0 on the host.
     pub threads: usize,
-    /// Bytes of device memory that the launches of a plan share: zero when a launch begins, and left zero; 0 on the host.
+    /// Bytes of device memory that all launches share: zero at first, and whoever counts in it leaves its counters zero; 0 on
+    /// the host.
     pub workspace: usize,
     /// What the kernel takes of a GPU; none on the host.
     pub resources: Option<Resources>,

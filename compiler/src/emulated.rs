@@ -65,8 +65,8 @@ struct Launch {
 }
 
 impl Emulated {
-    /// Opens the artifact's code for a chip.
-    pub fn open(artifact: &Artifact, chip: &str, threads: usize) -> Result<Emulated, DeviceError> {
+    /// Opens the artifact's code for a chip. `threads` of the host, 0 for all, share the work-groups of a launch.
+    pub fn open(artifact: &Artifact, chip: &str, threads: usize, options: Options) -> Result<Emulated, DeviceError> {
         let target = &artifact.manifest().targets[device::target(artifact.manifest(), chip)?];
         let variant = &target.variants[0];
         let name = format!("emu:{chip}");
@@ -83,7 +83,7 @@ impl Emulated {
             space: Arc::default(),
             plans: Vec::new(),
             block: std::ptr::null_mut(),
-            options: Options { threads, ..Options::default() },
+            options: Options { threads, ..options },
             tally: Tally::default(),
         })
     }

@@ -325,7 +325,7 @@ impl<'a> Dispatch<'a> {
         let first = wave.number * self.isa.lanes;
         for lane in 0..self.isa.lanes {
             let n = first + lane;
-            wave.vgpr[0][lane as usize] = n % x | n / x % y << 10 | n / (x * y) << 20;
+            wave.vgpr[0][lane as usize] = (n % x) | (n / x % y) << 10 | (n / (x * y)) << 20;
         }
         wave.written[0] = wave.exec();
     }

@@ -95,6 +95,7 @@ impl<'a> Worker<'a> {
             traffic: Traffic::default(),
             hits: vec![0; kernel.steps.len()],
             image: dispatch.image,
+            spare: Vec::new(),
         };
         Worker { dispatch, kernel, options, group, runners: Vec::new(), waves: 0, generation: 0, id: [0; 3] }
     }
@@ -152,7 +153,7 @@ impl<'a> Worker<'a> {
 
     fn ready(&self, at: usize) -> bool {
         let runner = &self.runners[at];
-        !runner.ended && !(runner.waits && runner.awaits > self.generation)
+        !(runner.ended || runner.waits && runner.awaits > self.generation)
     }
 
     fn turn(&mut self, at: usize, budget: u32) -> Result<(), Fault> {

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 pub struct Probe {
     device: Box<dyn Device>,
     target: Target,
+    /// Zero at first, then as the last launch left it, as in an engine.
+    workspace: Option<DeviceBuffer>,
 }
 
 /// Consecutive new tokens of one sequence, of which the last `rows` want logits.
@@ -33,7 +35,6 @@ pub struct Outcome {
     pub arena: Vec<u8>,
     /// K and V by layer, of the layers that the launch names.
     pub caches: BTreeMap<usize, [Vec<u8>; 2]>,
-    pub workspace: Vec<u8>,
 }
 
 /// Every byte of the arena that nobody filled is this: no number in any type of floats.
@@ -55,7 +56,7 @@ pub enum ProbeError {
 impl Probe {
     /// On a device that was opened with the artifact's code for a target.
     pub fn new(device: Box<dyn Device>, target: &Target) -> Probe {
-        Probe { device, target: target.clone() }
+        Probe { device, target: target.clone(), workspace: None }
     }
 
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
@@ -91,7 +92,9 @@ impl Probe {
             self.device.run(0, inputs.step(), None).map_err(ProbeError::Launch)?;
         }
         // Where launches go on after `run`, what they did wrong shows now.
-        self.outcome(&plan, &numbers, &memory, step.blocks).map_err(ProbeError::Launch)
+        let outcome = self.outcome(&plan, &numbers, &memory, step.blocks).map_err(ProbeError::Launch);
+        self.workspace = Some(memory.workspace);
+        outcome
     }
 
     /// How much a launch of a step has to do.
@@ -131,8 +134,11 @@ impl Probe {
 
     fn memory(&mut self, plan: &Plan, blocks: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
         let numbers = Numbers::of(&plan.launches[0].args);
+        let workspace = match self.workspace.take() {
+            Some(workspace) => workspace,
+            None => self.device.allocate(workspace(&self.target))?,
+        };
         let (cache, device) = (&self.target.cache, &mut self.device);
-        let workspace = workspace(&self.target, plan);
         let mut many = |count: usize, bytes: usize| -> Result<Vec<DeviceBuffer>, DeviceError> {
             (0..count).map(|_| device.allocate(blocks * bytes)).collect()
         };
@@ -142,7 +148,7 @@ impl Probe {
             weights: (numbers.weights.iter().map(|&w| device.allocate(self.target.weights[w].bytes)))
                 .collect::<Result<_, _>>()?,
             arena: device.allocate(plan.arena_bytes)?,
-            workspace: device.allocate(workspace)?,
+            workspace,
             inputs: inputs.addresses(),
         })
     }
@@ -180,18 +186,13 @@ impl Probe {
             let v = get(&memory.cache_v[number], blocks * cache.v_block_bytes)?;
             caches.insert(layer, [k, v]);
         }
-        Ok(Outcome {
-            arena: get(&memory.arena, plan.arena_bytes)?,
-            caches,
-            workspace: get(&memory.workspace, workspace(&self.target, plan))?,
-        })
+        Ok(Outcome { arena: get(&memory.arena, plan.arena_bytes)?, caches })
     }
 }
 
-/// Bytes of workspace that the launch wants, whatever the variant.
-fn workspace(target: &Target, plan: &Plan) -> usize {
-    let kernels = target.variants.iter().map(|variant| &variant.kernels[plan.launches[0].kernel]);
-    kernels.map(|kernel| kernel.workspace).max().unwrap_or(0)
+/// Bytes of workspace that serve all kernels, whatever the variant.
+fn workspace(target: &Target) -> usize {
+    target.variants.iter().flat_map(|variant| &variant.kernels).map(|kernel| kernel.workspace).max().unwrap_or(0)
 }
 
 /// The weights and layers that a launch names, which get new numbers from zero on: only they are allocated.

@@ -13,6 +13,7 @@ mod layout;
 mod link;
 mod llvm;
 mod math;
+mod metadata;
 pub mod report;
 mod row;
 mod simt;
@@ -97,12 +98,18 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
         Ok((llvm::object(&module, arch)?, info))
     })?;
     let (objects, infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let objects = match arch.machine {
+        Machine::Cpu(_) => objects,
+        Machine::Simt(_) => metadata::merge(objects, arch)?,
+    };
     let mut object = Object { code: link::shared(&objects)?, kernels: infos };
     if let Machine::Simt(_) = arch.machine {
+        link::join(&mut object.code)?;
         let mut reports = report::report(&object.code, arch)?;
         for (spec, info) in kernels.iter().zip(&mut object.kernels) {
             let found = reports.iter_mut().find(|r| r.symbol == spec.symbol);
-            info.resources = found.map(|r| std::mem::take(&mut r.resources));
+            let missing = || Diagnostic::new("target::report", format!("{}: no code for {}", arch.name, spec.symbol));
+            info.resources = Some(std::mem::take(&mut found.ok_or_else(missing)?.resources));
         }
     }
     Ok(object)

@@ -65,6 +65,14 @@ pub fn object(module: &Module, arch: &Arch) -> Result<Vec<u8>, Diagnostic> {
     emit(module, arch, FileType::Object)
 }
 
+/// An object of what an assembler reads.
+pub fn assembled(text: &str, arch: &Arch) -> Result<Vec<u8>, Diagnostic> {
+    let cx = context();
+    let module = cx.create_module("assembled");
+    module.set_inline_assembly(text);
+    object(&module, arch)
+}
+
 pub fn text(module: &Module, arch: &Arch, form: Form) -> Result<String, Diagnostic> {
     match form {
         Form::Llvm => {

@@ -18,6 +18,12 @@ use class::Class;
 pub struct KernelResources {
     pub symbol: String,
     pub resources: Resources,
+    /// All of its instructions by class, loops and the rest.
+    pub whole: LoopReport,
+    /// Multiply-adds that its matrix instructions make, each counted once.
+    pub multiply_adds: usize,
+    /// Bytes that its loads from global memory bring to a lane.
+    pub load_bytes: usize,
 }
 
 /// The kernels of a code object for a GPU's row, in its order.
@@ -28,17 +34,16 @@ pub fn report(code: &[u8], arch: &Arch) -> Result<Vec<KernelResources>, Diagnost
     let resources = |kernel: &Kernel| {
         let instructions = disassembler.all(&code[kernel.code.file.clone()], kernel.code.address);
         let instructions = instructions.map_err(|e| e.at(format!("kernel {}", kernel.name)))?;
-        Ok(KernelResources { symbol: kernel.name.clone(), resources: resources(kernel, &instructions, arch) })
+        Ok(resources(kernel, trimmed(&instructions), arch))
     };
     object.kernels.iter().map(resources).collect()
 }
 
-fn resources(kernel: &Kernel, instructions: &[Instruction], arch: &Arch) -> Resources {
+fn resources(kernel: &Kernel, code: &[Instruction], arch: &Arch) -> KernelResources {
     let m = &kernel.metadata;
-    let code = trimmed(instructions);
     let waves = (m.max_flat_workgroup_size as usize).div_ceil(arch.simt().wave);
     let classes: Vec<Class> = code.iter().map(|i| Class::of(&i.text)).collect();
-    Resources {
+    let resources = Resources {
         vgprs: m.vgpr_count as usize,
         agprs: m.agpr_count as usize,
         sgprs: m.sgpr_count as usize,
@@ -51,7 +56,11 @@ fn resources(kernel: &Kernel, instructions: &[Instruction], arch: &Arch) -> Reso
         instructions: code.len(),
         matrix: classes.iter().filter(|c| **c == Class::Matrix).count(),
         loops: loops::innermost(code).into_iter().map(|range| loop_report(&classes[range])).collect(),
-    }
+    };
+    let multiply_adds = code.iter().map(|i| class::multiply_adds(&i.text)).sum();
+    let bytes = |c: &Class| if let Class::Load { bytes } = c { *bytes } else { 0 };
+    let load_bytes = classes.iter().map(bytes).sum();
+    KernelResources { symbol: kernel.name.clone(), resources, whole: loop_report(&classes), multiply_adds, load_bytes }
 }
 
 /// Without the padding behind the last end of the program, which LLVM adds for the instruction prefetcher.
@@ -63,7 +72,7 @@ fn trimmed(instructions: &[Instruction]) -> &[Instruction] {
 /// Waves that a SIMD can hold: as many as its registers are enough for, or as the work-groups have for which the unit's LDS
 /// is enough (LLVM's `AMDGPUBaseInfo.cpp`, `getNumWavesPerEUWithNumVGPRs`, and `AMDGPUSubtarget.cpp`,
 /// `getOccupancyWithWorkGroupSizes`). The metadata's count of registers has those for accumulation in it.
-fn occupancy(unit: &ComputeUnit, vgprs: usize, lds: usize, group_waves: usize) -> f32 {
+pub fn occupancy(unit: &ComputeUnit, vgprs: usize, lds: usize, group_waves: usize) -> f32 {
     let waves = (unit.vgprs / vgprs.max(1).next_multiple_of(unit.vgpr_granule)).min(unit.waves) as f32;
     match unit.lds.checked_div(lds.next_multiple_of(unit.lds_granule)) {
         Some(groups) => waves.min((groups * group_waves) as f32 / unit.simds as f32),

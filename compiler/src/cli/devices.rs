@@ -22,13 +22,20 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
     let found = hip::devices();
+    #[cfg(feature = "emulator")]
+    let emulated: Vec<&str> = atomc_emulator::isa::Isa::names().collect();
+    #[cfg(not(feature = "emulator"))]
+    let emulated: Vec<&str> = Vec::new();
     if args.json {
         let device = |d: &hip::HipDevice| json!({ "device": format!("hip:{}", d.ordinal), "name": d.name, "arch": d.arch, "modes": d.modes, "memory": d.memory });
         let hip = match &found {
             Ok(devices) => json!({ "devices": devices.iter().map(device).collect::<Vec<_>>() }),
             Err(error) => json!({ "devices": [], "error": error.to_string() }),
         };
-        serde_json::to_writer_pretty(&mut out, &json!({ "host": { "threads": threads }, "hip": hip }))?;
+        serde_json::to_writer_pretty(
+            &mut out,
+            &json!({ "host": { "threads": threads }, "hip": hip, "emu": emulated }),
+        )?;
         return Ok(writeln!(out)?);
     }
     writeln!(out, "host   {threads} threads")?;
@@ -40,5 +47,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         })?,
         Err(error) => writeln!(out, "hip    {error}")?,
     }
+    emulated.iter().try_for_each(|chip| writeln!(out, "emu:{chip}"))?;
     Ok(())
 }

@@ -15,7 +15,7 @@ pub struct EngineArgs {
     #[command(flatten)]
     pub weights: WeightArgs,
     /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists, `hip:N` for an AMD GPU, or
-    /// `emu:CHIP` for one that is emulated
+    /// `emu:CHIP` for one that is emulated (`emu:CHIP:fast` with fewer checks)
     #[arg(long, value_name = "DEVICE", default_value = "host")]
     pub device: DeviceArg,
     /// Threads to compute with; 0 takes all
@@ -27,9 +27,31 @@ pub struct EngineArgs {
 #[derive(Clone, Debug)]
 pub enum DeviceArg {
     Runtime(DeviceChoice),
-    /// A chip that is emulated.
     #[cfg(feature = "emulator")]
-    Emulated(String),
+    Emulated(Chip),
+}
+
+/// A chip that is emulated: with every check that the emulator knows, or fast, with none but those of bounds.
+#[cfg(feature = "emulator")]
+#[derive(Clone, Debug)]
+pub struct Chip {
+    name: String,
+    fast: bool,
+}
+
+#[cfg(feature = "emulator")]
+impl Chip {
+    fn parse(text: &str) -> Option<Chip> {
+        let text = text.strip_prefix("emu:")?;
+        let (name, mode) = text.split_once(':').map_or((text, None), |(name, mode)| (name, Some(mode)));
+        let chip = Chip { name: name.to_owned(), fast: mode.is_some() };
+        (!name.is_empty() && matches!(mode, None | Some("fast"))).then_some(chip)
+    }
+
+    pub fn open(&self, artifact: &Artifact, threads: usize) -> Result<atomc::emulated::Emulated, Error> {
+        let options = if self.fast { atomc_emulator::Options::fast() } else { Default::default() };
+        Ok(atomc::emulated::Emulated::open(artifact, &self.name, threads, options)?)
+    }
 }
 
 impl std::str::FromStr for DeviceArg {
@@ -37,13 +59,13 @@ impl std::str::FromStr for DeviceArg {
 
     fn from_str(text: &str) -> Result<DeviceArg, DeviceError> {
         #[cfg(feature = "emulator")]
-        if let Some(chip) = text.strip_prefix("emu:").filter(|chip| !chip.is_empty()) {
-            return Ok(DeviceArg::Emulated(chip.to_owned()));
+        if let Some(chip) = Chip::parse(text) {
+            return Ok(DeviceArg::Emulated(chip));
         }
         text.parse().map(DeviceArg::Runtime).map_err(|error| match error {
             #[cfg(feature = "emulator")]
             DeviceError::UnknownDevice { given, mut have } => {
-                have.push("emu:<chip>");
+                have.extend(["emu:<chip>", "emu:<chip>:fast"]);
                 DeviceError::UnknownDevice { given, have }
             }
             error => error,
@@ -63,14 +85,11 @@ impl DeviceArg {
 
     /// Opens the device with the artifact's code for it.
     pub fn open(&self, artifact: &Artifact, threads: usize) -> Result<Box<dyn Device>, Failure> {
-        let device = match self {
-            DeviceArg::Runtime(choice) => choice.open(artifact, threads),
+        match self {
+            DeviceArg::Runtime(choice) => Ok(choice.open(artifact, threads).map_err(Error::from)?),
             #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(chip) => {
-                atomc::emulated::Emulated::open(artifact, chip, threads).map(|d| Box::new(d) as Box<dyn Device>)
-            }
-        };
-        Ok(device.map_err(Error::from)?)
+            DeviceArg::Emulated(chip) => Ok(Box::new(chip.open(artifact, threads)?)),
+        }
     }
 
     /// Which of an artifact's targets is for the device.
@@ -78,7 +97,7 @@ impl DeviceArg {
         match self {
             DeviceArg::Runtime(choice) => choice.target(manifest),
             #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(chip) => atomc_runtime::device::target(manifest, chip),
+            DeviceArg::Emulated(chip) => atomc_runtime::device::target(manifest, &chip.name),
         }
     }
 }
@@ -112,10 +131,7 @@ impl EngineArgs {
         let device: Option<Box<dyn Device>> = match &self.device {
             DeviceArg::Runtime(_) => None,
             #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(chip) => {
-                let device = atomc::emulated::Emulated::open(&artifact, chip, self.threads).map_err(Error::from)?;
-                Some(Box::new(device))
-            }
+            DeviceArg::Emulated(chip) => Some(Box::new(chip.open(&artifact, self.threads)?)),
         };
         self.engine_on(device, artifact, sequences)
     }

@@ -280,3 +280,53 @@ fn describe(artifact: &Artifact) -> Value {
         "config": m.config,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atomc_artifact::manifest::LoopReport;
+
+    #[test]
+    fn what_a_kernel_takes() {
+        let inner = LoopReport {
+            instructions: 140,
+            matrix: 64,
+            valu: 16,
+            salu: 10,
+            lds: 24,
+            loads: 8,
+            loads_x4: 8,
+            waits: 13,
+            partial_waits: 4,
+            overlap: 57,
+            barriers: 2,
+        };
+        let resources = Resources {
+            vgprs: 182,
+            agprs: 16,
+            sgprs: 30,
+            lds: 32768,
+            scratch: 0,
+            vgpr_spills: 1,
+            sgpr_spills: 2,
+            occupancy: 1.5,
+            code_bytes: 5120,
+            instructions: 900,
+            matrix: 128,
+            loops: vec![inner],
+        };
+        let mut out = Vec::new();
+        show_resources(&mut out, 256, &resources).unwrap();
+        let kernel =
+            |resources| Kernel { tasks: Tasks::Fixed { count: 1 }, scratch: 0, threads: 0, workspace: 0, resources };
+        let variant = Variant {
+            name: "gfx942".into(),
+            features: vec![],
+            executed: true,
+            section: 1,
+            kernels: vec![kernel(Some(resources)), kernel(None)],
+        };
+        show_extremes(&mut out, &variant).unwrap();
+        insta::assert_snapshot!(String::from_utf8(out).unwrap());
+    }
+}

@@ -24,17 +24,20 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    let rows = atomc_targets::rows();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &rows.iter().map(describe).collect::<Vec<_>>())?;
+        serde_json::to_writer_pretty(&mut out, &atomc_targets::rows().iter().map(describe).collect::<Vec<_>>())?;
         return Ok(writeln!(out)?);
     }
+    table(&mut out)
+}
+
+fn table(out: &mut impl Write) -> Result<(), Failure> {
     writeln!(
         out,
-        "{:8} {:15} {:17} {:>4} {:>6} {:>7} {:>5} {:>6} {:>7} {:>7} {:5}",
+        "{:8} {:15} {:17} {:>4} {:>6} {:>7} {:>5} {:>6} {:>7} {:>7} {}",
         "target", "variant", "chip", "wave", "LDS", "VGPRs", "units", "GB/s", "bf16", "fp8", "fp8 is"
     )?;
-    rows.iter().try_for_each(|arch| row(&mut out, arch))
+    atomc_targets::rows().iter().try_for_each(|arch| row(out, arch))
 }
 
 fn row(out: &mut impl Write, arch: &Arch) -> Result<(), Failure> {
@@ -46,7 +49,7 @@ fn row(out: &mut impl Write, arch: &Arch) -> Result<(), Failure> {
             let units = if bandwidth > 0.0 { units.to_string() } else { "?".into() };
             writeln!(
                 out,
-                "{name:17} {:>4} {:>6} {:>7} {units:>5} {:>6} {:>7} {:>7} {:5}{}",
+                "{name:17} {:>4} {:>6} {:>7} {units:>5} {:>6} {:>7} {:>7} {}{}",
                 simt.wave,
                 format!("{}K", simt.unit.lds >> 10),
                 format!("{}/{}", simt.unit.vgprs, simt.unit.vgpr_granule),
@@ -141,4 +144,19 @@ fn gpu(simt: &Simt) -> Value {
         "direct_to_lds": simt.direct_to_lds,
         "packs_bf16": simt.packs_bf16,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row() {
+        let mut out = Vec::new();
+        table(&mut out).unwrap();
+        insta::assert_snapshot!(String::from_utf8(out).unwrap());
+        let names: Vec<&str> = atomc_targets::rows().iter().map(|arch| arch.name).collect();
+        let described: Vec<Value> = atomc_targets::rows().iter().map(describe).collect();
+        assert!(names.iter().zip(&described).all(|(name, row)| row["name"] == *name && !row["source"].is_null()));
+    }
 }

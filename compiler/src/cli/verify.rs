@@ -204,6 +204,7 @@ fn describe(probe: &Probe, rows: &[Row]) -> serde_json::Value {
             "plan": row.plan,
             "cases": row.cases,
             "elements": row.verdict.elements,
+            "unbounded": row.verdict.unbounded,
             "worst": number(row.verdict.worst),
             "right": row.failed.is_none(),
             "fault": fault,

@@ -132,7 +132,7 @@ fn artifact(dir: &TempDir, chip: &str, extra: &str) -> Artifact {
 fn engine(chip: &str, extra: &str) -> (Engine, Tally) {
     let dir = TempDir::new().expect("a folder");
     let artifact = artifact(&dir, chip, extra);
-    let device = Emulated::open(&artifact, chip, 2).expect("a device");
+    let device = Emulated::open(&artifact, chip, 2, Options::default()).expect("a device");
     let tally = device.tally();
     let mut engine =
         Engine::with_device(artifact, chip, Box::new(device), &EngineOptions::default()).expect("an engine");
@@ -188,6 +188,6 @@ fn faults_name_the_kernel_and_the_place() {
 fn chips_that_are_not_there() {
     let dir = TempDir::new().expect("a folder");
     let artifact = artifact(&dir, "gfx942", "");
-    let error = Emulated::open(&artifact, "gfx950", 1).err().expect("an error").to_string();
+    let error = Emulated::open(&artifact, "gfx950", 1, Options::fast()).err().expect("an error").to_string();
     assert_eq!(error, "the artifact has no code for target `gfx950`; it has: gfx942");
 }

@@ -35,7 +35,7 @@ impl Kernel {
         while at < code.len() {
             let here = address + at as u64;
             let (text, size) = disassembler.next(&code[at..], here).ok_or(DecodeError::NotCode { address: here })?;
-            let step = step(&text, here, size, isa)?;
+            let step = step(&text, here, &code[at..at + size], isa)?;
             let rows = step.registers.reads.iter().chain(&step.registers.writes);
             rows.for_each(|row| kernel.touched[usize::from(row / 64)] |= 1 << (row % 64));
             kernel.steps.push(step);
@@ -66,10 +66,11 @@ impl Kernel {
     }
 }
 
-fn step(text: &str, address: u64, size: usize, isa: &'static Isa) -> Result<Step, DecodeError> {
+fn step(text: &str, address: u64, code: &[u8], isa: &'static Isa) -> Result<Step, DecodeError> {
     let unknown = || DecodeError::Unknown { text: text.into(), address };
     let unclear = |part: parse::Unclear| DecodeError::Unclear { text: text.into(), address, part: part.0 };
     let mut halves = parse::instructions(text, address).map_err(unclear)?;
+    halves.iter_mut().for_each(|half| embedded(half, code));
     let second = if halves.len() == 2 { halves.pop() } else { None };
     let mut inst = halves.pop().ok_or_else(unknown)?;
     if let Some(second) = second {
@@ -80,7 +81,7 @@ fn step(text: &str, address: u64, size: usize, isa: &'static Isa) -> Result<Step
         return Ok(vector_step(inst, op, isa));
     }
     if let Some(control) = control::resolve(&inst, text, isa) {
-        return control_step(inst, control, address, size).ok_or_else(unknown);
+        return control_step(inst, control, address, code.len()).ok_or_else(unknown);
     }
     if let Some(op) = mem::resolve(&inst) {
         let (dsts, reads_dst) = op.destinations(isa);
@@ -99,6 +100,19 @@ fn step(text: &str, address: u64, size: usize, isa: &'static Isa) -> Result<Step
     extend_immediate(&mut inst);
     let op = salu::resolve(&inst.mnemonic).ok_or_else(unknown)?;
     Ok(scalar_step(inst, op))
+}
+
+/// Takes the constant of a multiply-add with one from the code: LLVM 22 prints those from 128 to 248 as the inline constants that
+/// an operand of that number would be.
+fn embedded(inst: &mut Inst, code: &[u8]) {
+    let at = match &*inst.mnemonic {
+        "v_fmamk_f32" | "v_fmamk_f16" | "v_madmk_f32" | "v_madmk_f16" => 2,
+        "v_fmaak_f32" | "v_fmaak_f16" | "v_madak_f32" | "v_madak_f16" => 3,
+        _ => return,
+    };
+    if let Some(word) = code.last_chunk::<4>() {
+        inst.operands[at].operand = Operand::Literal(u32::from_le_bytes(*word).into());
+    }
 }
 
 fn scalar_step(inst: Inst, op: salu::ScalarOp) -> Step {

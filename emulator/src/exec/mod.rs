@@ -13,7 +13,7 @@ use crate::fault::{Counter, FaultKind, Trap};
 use crate::inst::Inst;
 use crate::isa::{Family, Isa};
 use crate::mem::lds::Lds;
-use crate::mem::{self, MemoryOp};
+use crate::mem::{self, MemoryOp, Places};
 use crate::memory::Memory;
 use crate::wave::{LANES, Wave};
 use pending::{Kind, Operation, Pending, scalar_name};
@@ -49,6 +49,8 @@ pub struct Group<'a> {
     pub hits: Vec<u64>,
     /// Host address that code addresses count from.
     pub image: u64,
+    /// Room for the addresses of an access, to be used again.
+    pub spare: Vec<Box<Places>>,
 }
 
 impl Group<'_> {
@@ -63,6 +65,13 @@ impl Group<'_> {
             }
         }
     }
+}
+
+/// What a memory instruction works on.
+pub struct Cx<'a, 'm> {
+    pub wave: &'a mut Wave,
+    pub side: &'a mut Side,
+    pub group: &'a mut Group<'m>,
 }
 
 /// What a wave has besides its registers.
@@ -222,7 +231,7 @@ fn steps<const CHECK: bool>(
             // SAFETY: `resolve` gave the handler for this instruction on this machine.
             Action::Vector(handler) => unsafe { handler(wave, &step.inst) },
             Action::Scalar(run) => run(wave, &step.inst),
-            Action::Memory(op) => mem::execute(op, &step.inst, wave, side, group)?,
+            Action::Memory(op) => mem::execute(op, &step.inst, &mut Cx { wave, side, group })?,
             Action::Dual(dual) => pair(dual, wave),
             Action::Control(control) => {
                 if let Some(stop) = control::execute(*control, &step.inst, wave, side, group, kernel)? {

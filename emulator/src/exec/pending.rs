@@ -129,12 +129,29 @@ impl Pending {
         if self.queues[queue].len() <= most {
             return;
         }
+        let mixed = most != 0 && self.queues[queue].iter().any(|o| o.kind == Kind::Unordered);
+        match mixed {
+            true => self.drain_mixed(queue, most),
+            false => {
+                for _ in most..self.queues[queue].len() {
+                    let operation = self.queues[queue].pop_front().expect("it is as long as that");
+                    self.retire(operation);
+                }
+            }
+        }
+        if self.scalars != 0 {
+            self.scalars = self.queues.iter().flatten().fold(0, |all, o| all | scalar_bits(*o));
+        }
+        self.any = self.scalars != 0 || self.rows.iter().any(|r| *r != 0);
+    }
+
+    fn drain_mixed(&mut self, queue: usize, most: usize) {
         let ordered = self.queues[queue].iter().filter(|o| o.kind != Kind::Unordered).count();
         let mut retire = ordered.saturating_sub(most);
         let mut kept = VecDeque::new();
         while let Some(operation) = self.queues[queue].pop_front() {
             let done = match operation.kind {
-                Kind::Unordered => most == 0,
+                Kind::Unordered => false,
                 _ if retire > 0 => {
                     retire -= 1;
                     true
@@ -147,8 +164,6 @@ impl Pending {
             }
         }
         self.queues[queue] = kept;
-        self.scalars = self.queues.iter().flatten().fold(0, |all, o| all | scalar_bits(*o));
-        self.any = self.scalars != 0 || self.rows.iter().any(|r| *r != 0);
     }
 
     fn retire(&mut self, operation: Operation) {

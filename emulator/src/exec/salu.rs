@@ -302,8 +302,8 @@ fn arithmetic(name: &str) -> Option<ScalarOp> {
         "max_i32" => flags!(|a, b| ((a as i32).max(b as i32) as u32, (a as i32) >= b as i32)),
         "max_u32" => flags!(|a, b| (a.max(b), a >= b)),
         "mul_i32" => plain!(|a, b| a.wrapping_mul(b)),
-        "mul_hi_u32" => plain!(|a, b| (u64::from(a) * u64::from(b) >> 32) as u32),
-        "mul_hi_i32" => plain!(|a, b| (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32),
+        "mul_hi_u32" => plain!(|a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32),
+        "mul_hi_i32" => plain!(|a, b| ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32),
         "abs_i32" => nonzero!(|a| (a as i32).wrapping_abs() as u32),
         "absdiff_i32" => nonzero!(|a, b| (a as i32).wrapping_sub(b as i32).wrapping_abs() as u32),
         "lshl1_add_u32" => flags!(|a, b| shift_add(a, b, 1)),
@@ -581,7 +581,7 @@ fn whole_quads(w: &mut Wave, i: &Inst) {
     let any = w.mask(i.operand(1));
     let any = any | any >> 1;
     let first = (any | any >> 2) & 0x1111_1111_1111_1111;
-    let v = first * 15 & w.isa.all_lanes();
+    let v = (first * 15) & w.isa.all_lanes();
     w.set_mask(i.operand(0), v);
     w.scc = v != 0;
 }

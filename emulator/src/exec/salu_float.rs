@@ -1,4 +1,6 @@
 //! Scalar floating-point arithmetic (gfx11.5, gfx12).
+use std::cmp::Ordering;
+
 use super::salu::{ScalarOp, put, src};
 use crate::inst::Inst;
 use crate::num;
@@ -121,22 +123,27 @@ fn conversions(name: &str) -> Option<ScalarOp> {
     })
 }
 
+/// False where one is NaN.
+fn ordered(a: f32, b: f32, holds: fn(Ordering) -> bool) -> bool {
+    a.partial_cmp(&b).is_some_and(holds)
+}
+
 fn comparisons(name: &str) -> Option<ScalarOp> {
     Some(match name {
         "lt_f32" => compare!(|a, b| a < b),
         "eq_f32" => compare!(|a, b| a == b),
         "le_f32" => compare!(|a, b| a <= b),
         "gt_f32" => compare!(|a, b| a > b),
-        "lg_f32" => compare!(|a, b| a < b || a > b),
+        "lg_f32" => compare!(|a, b| ordered(a, b, Ordering::is_ne)),
         "ge_f32" => compare!(|a, b| a >= b),
         "o_f32" => compare!(|a, b| !a.is_nan() && !b.is_nan()),
         "u_f32" => compare!(|a, b| a.is_nan() || b.is_nan()),
-        "nge_f32" => compare!(|a, b| !(a >= b)),
-        "nlg_f32" => compare!(|a, b| !(a < b || a > b)),
-        "ngt_f32" => compare!(|a, b| !(a > b)),
-        "nle_f32" => compare!(|a, b| !(a <= b)),
+        "nge_f32" => compare!(|a, b| !ordered(a, b, Ordering::is_ge)),
+        "nlg_f32" => compare!(|a, b| !ordered(a, b, Ordering::is_ne)),
+        "ngt_f32" => compare!(|a, b| !ordered(a, b, Ordering::is_gt)),
+        "nle_f32" => compare!(|a, b| !ordered(a, b, Ordering::is_le)),
         "neq_f32" => compare!(|a, b| a != b),
-        "nlt_f32" => compare!(|a, b| !(a < b)),
+        "nlt_f32" => compare!(|a, b| !ordered(a, b, Ordering::is_lt)),
         _ => return None,
     })
 }

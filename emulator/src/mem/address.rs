@@ -1,7 +1,7 @@
 //! From operands to one host pointer for each lane, with the checks of bounds.
 use super::{Kind, MemoryOp, Space, buffer, flat};
 use crate::exec::pending::vector_name;
-use crate::exec::{Group, Side};
+use crate::exec::{Cx, Group, Side};
 use crate::fault::{FaultKind, Operation, Trap};
 use crate::inst::Inst;
 use crate::wave::{LANES, Wave};
@@ -21,9 +21,22 @@ pub struct Places {
     pub rewrite: Option<FaultKind>,
 }
 
+impl Default for Places {
+    fn default() -> Places {
+        Places { at: [0; LANES], lanes: 0, in_lds: 0, lds: [0; LANES], partial: None, rewrites: 0, rewrite: None }
+    }
+}
+
+impl Places {
+    fn clear(&mut self, active: u64) {
+        (self.lanes, self.in_lds, self.rewrites) = (active, 0, 0);
+        (self.partial, self.rewrite) = (None, None);
+    }
+}
+
 /// Lanes of a mask, in order.
 #[inline(always)]
-pub fn lanes(mut mask: u64) -> impl Iterator<Item = usize> {
+pub fn lanes(mut mask: u64) -> impl Iterator<Item = usize> + Clone {
     std::iter::from_fn(move || {
         let lane = mask.trailing_zeros();
         (lane < 64).then(|| {
@@ -34,57 +47,50 @@ pub fn lanes(mut mask: u64) -> impl Iterator<Item = usize> {
 }
 
 /// The pointers of an access of `bytes` bytes at `offset` from the address operands.
+///
+/// They come from [`Group::spare`], where they belong when the access is done.
 pub fn places(
     op: &MemoryOp,
     offset: i64,
     bytes: u32,
     operation: Operation,
     inst: &Inst,
-    wave: &Wave,
-    side: &mut Side,
-    group: &mut Group,
-) -> Result<Places, Box<Trap>> {
-    let mut places = Places {
-        at: [0; LANES],
-        lanes: wave.exec(),
-        in_lds: 0,
-        lds: [0; LANES],
-        partial: None,
-        rewrites: 0,
-        rewrite: None,
-    };
-    if group.checks.uninitialised {
-        initialised(op, wave, group)?;
+    cx: &mut Cx,
+) -> Result<Box<Places>, Box<Trap>> {
+    let mut places = cx.group.spare.pop().unwrap_or_default();
+    places.clear(cx.wave.exec());
+    if cx.group.checks.uninitialised {
+        initialised(op, cx.wave, cx.group)?;
     }
     match op.space {
         Space::Lds => {
-            let rows = &wave.vgpr[usize::from(op.address.vector.map_or(0, |r| r.first))];
+            let rows = &cx.wave.vgpr[usize::from(op.address.vector.map_or(0, |r| r.first))];
             for lane in lanes(places.lanes) {
                 places.lds[lane] = rows[lane].wrapping_add(offset as u32);
             }
             places.in_lds = places.lanes;
         }
         Space::Global => {
-            global(op, offset, wave, &mut places);
-            bounds(&places, places.lanes, bytes, operation, group)?;
+            global(op, offset, cx.wave, &mut places);
+            bounds(&places, places.lanes, bytes, operation, cx.group)?;
         }
         Space::Flat => {
-            global(op, offset, wave, &mut places);
-            let host = apertures(&mut places, bytes, wave, side)?;
-            bounds(&places, host, bytes, operation, group)?;
+            global(op, offset, cx.wave, &mut places);
+            let host = apertures(&mut places, bytes, cx.wave, cx.side)?;
+            bounds(&places, host, bytes, operation, cx.group)?;
         }
-        Space::Scratch => scratch(op, offset, bytes, wave, side, &mut places)?,
-        _ => buffer::places(op, bytes, operation, inst, wave, side, group, &mut places)?,
+        Space::Scratch => scratch(op, offset, bytes, cx.wave, cx.side, &mut places)?,
+        _ => buffer::places(op, bytes, operation, inst, cx, &mut places)?,
     }
     if places.in_lds != 0 {
-        group.lds.access(&mut places, bytes, operation, side, &group.checks)?;
-        if group.conflicts && op.space == Space::Lds {
-            group.traffic.lds_conflicts += super::lds::conflicts(&places, bytes);
+        cx.group.lds.access(&mut places, bytes, operation, cx.side, &cx.group.checks)?;
+        if cx.group.conflicts && op.space == Space::Lds {
+            cx.group.traffic.lds_conflicts += super::lds::conflicts(&places, bytes);
         }
     } else {
         let moved = u64::from(bytes) * u64::from(places.lanes.count_ones());
         if op.space != Space::Scratch {
-            group.traffic.count(operation, moved);
+            cx.group.traffic.count(operation, moved);
         }
     }
     Ok(places)
@@ -117,8 +123,8 @@ fn global(op: &MemoryOp, offset: i64, wave: &Wave, places: &mut Places) {
     let low = &wave.vgpr[usize::from(vector.first)];
     match base {
         Some(base) => {
-            for lane in 0..LANES {
-                places.at[lane] = base.wrapping_add(u64::from(low[lane]));
+            for (at, low) in places.at.iter_mut().zip(low) {
+                *at = base.wrapping_add(u64::from(*low));
             }
         }
         None => {

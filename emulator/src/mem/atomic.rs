@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::address::{lanes, places};
 use super::transfer::finish;
 use super::{MemoryOp, Space};
-use crate::exec::{Group, Side};
+use crate::exec::Cx;
 use crate::fault::{FaultKind, Operation, Trap};
 use crate::inst::Inst;
 use crate::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
@@ -228,40 +228,34 @@ fn action(name: &str) -> Option<Action> {
 }
 
 /// Executes an atomic, lane after lane.
-pub fn run(
-    op: &MemoryOp,
-    atomic: AtomicOp,
-    inst: &Inst,
-    wave: &mut Wave,
-    side: &mut Side,
-    group: &mut Group,
-) -> Result<(), Box<Trap>> {
+pub fn run(op: &MemoryOp, atomic: AtomicOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let bytes = atomic.on.bytes();
     let offset = i64::from(inst.modifiers.offset);
-    let places = places(op, offset, bytes, Operation::Atomic, inst, wave, side, group)?;
+    let places = places(op, offset, bytes, Operation::Atomic, inst, cx)?;
     for lane in lanes(places.lanes) {
         let at = places.at[lane];
         if at % u64::from(bytes) != 0 {
             let kind = FaultKind::Misaligned { operation: Operation::Atomic, address: at, bytes };
             return Err(Trap::lane(kind, lane as u32));
         }
-        let (data, compare) = values(op, atomic, lane, wave);
+        let (data, compare) = values(op, atomic, lane, cx.wave);
         // SAFETY: `places` checked the bytes; they are aligned; other work-groups use them atomically, too.
         let old = unsafe { exchange(at, bytes, |old| atomic.apply(old, data, compare)) };
         if let Some(dst) = op.dst {
             let row = usize::from(dst.first);
-            wave.vgpr[row][lane] = old as u32;
+            cx.wave.vgpr[row][lane] = old as u32;
             if bytes == 8 {
-                wave.vgpr[row + 1][lane] = (old >> 32) as u32;
+                cx.wave.vgpr[row + 1][lane] = (old >> 32) as u32;
             }
         }
     }
+    cx.group.spare.push(places);
     match op.dst {
         Some(dst) => {
             let count = (bytes / 4) as u8;
-            finish(op, super::Registers { count, ..dst }, wave, side, group);
+            finish(op, super::Registers { count, ..dst }, cx);
         }
-        None => side.issue_store(op, group),
+        None => cx.side.issue_store(op, cx.group),
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 use super::address::{Places, bounds, lanes};
 use super::{MemoryOp, Registers};
 use crate::exec::salu::src;
-use crate::exec::{Group, Side};
+use crate::exec::{Cx, Group, Side};
 use crate::fault::{FaultKind, Operation, Trap};
 use crate::inst::Inst;
 use crate::wave::{LANES, Row, Wave};
@@ -32,26 +32,23 @@ impl Resource {
 }
 
 /// Fills in the pointers. Lanes outside the buffer leave `places.lanes`; lanes that are half outside are noted in `partial`.
-#[expect(clippy::too_many_arguments, reason = "one caller; the arguments are those of `address::places`")]
 pub fn places(
     op: &MemoryOp,
     bytes: u32,
     operation: Operation,
     inst: &Inst,
-    wave: &Wave,
-    side: &mut Side,
-    group: &mut Group,
+    cx: &mut Cx,
     places: &mut Places,
 ) -> Result<(), Box<Trap>> {
-    let resource = Resource::read(wave, op.address.scalar.unwrap_or(0));
-    let scalar = src(wave, op.address.offset);
+    let resource = Resource::read(cx.wave, op.address.scalar.unwrap_or(0));
+    let scalar = src(cx.wave, op.address.offset);
     if resource.swizzled && resource.add_lane {
-        return private(op, scalar, bytes, inst, wave, side, places);
+        return private(op, scalar, bytes, inst, cx.wave, cx.side, places);
     }
     if resource.swizzled {
         return Err(Trap::wave(FaultKind::Unsupported("swizzled buffer addresses".into())));
     }
-    let (index, offset) = (part(op, inst, wave, true), part(op, inst, wave, false));
+    let (index, offset) = (part(op, inst, cx.wave, true), part(op, inst, cx.wave, false));
     let fixed = inst.modifiers.offset as u32;
     for lane in lanes(places.lanes) {
         let index = index.map_or(0, |row| row[lane]);
@@ -71,7 +68,7 @@ pub fn places(
         };
         limit(places, lane, room, bytes);
     }
-    bounds_of(places, bytes, operation, group)
+    bounds_of(places, bytes, operation, cx.group)
 }
 
 /// Cuts a lane's access to the `room` bytes that are left of the buffer.

@@ -2,7 +2,7 @@
 use super::address::{lanes, places};
 use super::transfer::finish;
 use super::{Kind, MemoryOp};
-use crate::exec::{Group, Side};
+use crate::exec::Cx;
 use crate::fault::{Operation, Trap};
 use crate::inst::Inst;
 use crate::wave::{LANES, Row, Wave};
@@ -63,18 +63,11 @@ fn swizzle(pattern: u32, lane: usize) -> usize {
 /// `ds_read_b64_tr_*`: sixteen lanes load rows of a matrix of small elements and get its columns.
 ///
 /// With `n` elements in a lane, lanes `j * 16 / n` and following hold row `j` of sixteen elements; lane `i` gets element `i` of each row.
-pub fn transpose(
-    op: &MemoryOp,
-    bits: u8,
-    inst: &Inst,
-    wave: &mut Wave,
-    side: &mut Side,
-    group: &mut Group,
-) -> Result<(), Box<Trap>> {
+pub fn transpose(op: &MemoryOp, bits: u8, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let dst = op.dst.expect("loads have a destination");
     let dwords = usize::from(dst.count);
     let offset = i64::from(inst.modifiers.offset);
-    let places = places(op, offset, 4 * u32::from(dst.count), Operation::Read, inst, wave, side, group)?;
+    let places = places(op, offset, 4 * u32::from(dst.count), Operation::Read, inst, cx)?;
     let mut loaded = [0u128; LANES];
     for lane in lanes(places.lanes) {
         for k in 0..dwords {
@@ -94,9 +87,10 @@ pub fn transpose(
             value |= element << (j * bits);
         }
         for k in 0..dwords {
-            wave.vgpr[usize::from(dst.first) + k][lane] = (value >> (32 * k)) as u32;
+            cx.wave.vgpr[usize::from(dst.first) + k][lane] = (value >> (32 * k)) as u32;
         }
     }
-    finish(op, dst, wave, side, group);
+    cx.group.spare.push(places);
+    finish(op, dst, cx);
     Ok(())
 }

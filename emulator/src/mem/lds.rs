@@ -248,16 +248,29 @@ pub fn conflicts(places: &Places, bytes: u32) -> u64 {
     let mut extra = 0;
     for first in (0..64).step_by(at_once) {
         let active = places.in_lds >> first & (u64::MAX >> (64 - at_once));
-        let mut dwords: Vec<u32> = Vec::with_capacity(32);
-        for lane in lanes(active) {
-            let start = places.lds[first + lane] / 4;
-            dwords.extend((0..bytes.div_ceil(4)).map(|k| start + k));
-        }
-        dwords.sort_unstable();
-        dwords.dedup();
-        let mut banks = [0u64; 32];
-        dwords.iter().for_each(|d| banks[(d % 32) as usize] += 1);
-        extra += banks.iter().max().map_or(0, |n| n.saturating_sub(1));
+        let starts = lanes(active).map(|lane| places.lds[first + lane] / 4);
+        extra += waits(starts.flat_map(|start| (0..bytes.div_ceil(4)).map(move |k| start + k)));
     }
     extra
+}
+
+/// Of accesses that begin in one cycle: how many more cycles the busiest bank needs for its different dwords.
+fn waits(dwords: impl Iterator<Item = u32> + Clone) -> u64 {
+    let (mut used, mut holds) = (0u32, [0; 32]);
+    let clash = dwords.clone().any(|dword| {
+        let bank = dword % 32;
+        let other = used >> bank & 1 != 0 && holds[bank as usize] != dword;
+        used |= 1 << bank;
+        holds[bank as usize] = dword;
+        other
+    });
+    if !clash {
+        return 0;
+    }
+    let mut all: Vec<u32> = dwords.collect();
+    all.sort_unstable();
+    all.dedup();
+    let mut banks = [0u64; 32];
+    all.iter().for_each(|d| banks[(d % 32) as usize] += 1);
+    banks.iter().max().map_or(0, |n| n - 1)
 }

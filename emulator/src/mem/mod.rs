@@ -11,12 +11,12 @@ mod names;
 mod scalar;
 mod transfer;
 
-use crate::exec::{Group, Side};
+use crate::exec::Cx;
 use crate::fault::Trap;
 use crate::inst::{Half, Inst, Operand};
 use crate::isa::Isa;
-use crate::wave::Wave;
 
+pub use address::Places;
 pub use atomic::AtomicOp;
 pub use names::resolve;
 
@@ -108,27 +108,21 @@ pub struct Address {
 }
 
 /// Executes a memory instruction.
-pub fn execute(
-    op: &MemoryOp,
-    inst: &Inst,
-    wave: &mut Wave,
-    side: &mut Side,
-    group: &mut Group,
-) -> Result<(), Box<Trap>> {
+pub fn execute(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     match (op.space, op.kind) {
-        (Space::Scalar | Space::ScalarBuffer, _) => scalar::load(op, inst, wave, side, group),
+        (Space::Scalar | Space::ScalarBuffer, _) => scalar::load(op, inst, cx),
         (_, Kind::Permute | Kind::Bpermute | Kind::Swizzle) => {
-            exchange::run(op, inst, wave);
-            side.issue_lds(op, inst, group);
+            exchange::run(op, inst, cx.wave);
+            cx.side.issue_lds(op, inst, cx.group);
             Ok(())
         }
-        (_, Kind::ToLds(width)) => transfer::to_lds(op, width, inst, wave, side, group),
-        (_, Kind::Load2 { unit, bytes }) => transfer::load2(op, unit, bytes, inst, wave, side, group),
-        (_, Kind::Store2 { unit, bytes }) => transfer::store2(op, unit, bytes, inst, wave, side, group),
-        (_, Kind::Load(width)) => transfer::load(op, width, inst, wave, side, group),
-        (_, Kind::Store(width)) => transfer::store(op, width, inst, wave, side, group),
-        (_, Kind::Atomic(atomic)) => atomic::run(op, atomic, inst, wave, side, group),
-        (_, Kind::Transpose { bits }) => exchange::transpose(op, bits, inst, wave, side, group),
+        (_, Kind::ToLds(width)) => transfer::to_lds(op, width, inst, cx),
+        (_, Kind::Load2 { unit, bytes }) => transfer::load2(op, unit, bytes, inst, cx),
+        (_, Kind::Store2 { unit, bytes }) => transfer::store2(op, unit, bytes, inst, cx),
+        (_, Kind::Load(width)) => transfer::load(op, width, inst, cx),
+        (_, Kind::Store(width)) => transfer::store(op, width, inst, cx),
+        (_, Kind::Atomic(atomic)) => atomic::run(op, atomic, inst, cx),
+        (_, Kind::Transpose { bits }) => exchange::transpose(op, bits, inst, cx),
     }
 }
 

@@ -1,34 +1,34 @@
 //! Scalar loads.
 use super::{Kind, MemoryOp, Space};
+use crate::exec::Cx;
 use crate::exec::salu::src;
-use crate::exec::{Group, Side};
 use crate::fault::{FaultKind, Operation, Trap};
 use crate::inst::Inst;
 use crate::wave::Wave;
 
-pub fn load(op: &MemoryOp, inst: &Inst, wave: &mut Wave, side: &mut Side, group: &mut Group) -> Result<(), Box<Trap>> {
+pub fn load(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let Kind::Load(width) = op.kind else { unreachable!("scalar memory is only loaded") };
     let base = op.address.scalar.expect("scalar loads have a base");
     let count = if op.space == Space::Scalar { 2 } else { 4 };
-    if group.checks.uninitialised {
-        group.scalars_written(wave, base, count)?;
+    if cx.group.checks.uninitialised {
+        cx.group.scalars_written(cx.wave, base, count)?;
     }
-    let offset = i64::from(inst.modifiers.offset) + distance(inst, wave);
+    let offset = i64::from(inst.modifiers.offset) + distance(inst, cx.wave);
     let (address, room) = match op.space {
-        Space::Scalar => (wave.scalar64(base).wrapping_add_signed(offset), u64::MAX),
-        _ => buffer(wave, base, offset),
+        Space::Scalar => (cx.wave.scalar64(base).wrapping_add_signed(offset), u64::MAX),
+        _ => buffer(cx.wave, base, offset),
     };
     let bytes = u32::from(width.bytes);
     let inside = room.min(bytes.into()) as u32;
     if address % u64::from(bytes.min(4)) != 0 {
         return Err(Trap::wave(FaultKind::Misaligned { operation: Operation::Read, address, bytes }));
     }
-    if inside > 0 && !group.memory.allows(address, inside.into(), Operation::Read) {
-        return Err(Trap::wave(group.memory.fault(address, inside, Operation::Read)));
+    if inside > 0 && !cx.group.memory.allows(address, inside.into(), Operation::Read) {
+        return Err(Trap::wave(cx.group.memory.fault(address, inside, Operation::Read)));
     }
-    group.traffic.count(Operation::Read, inside.into());
-    fill(op, width.signed, address, bytes, inside, wave);
-    side.issue_scalar(op, group);
+    cx.group.traffic.count(Operation::Read, inside.into());
+    fill(op, width.signed, address, bytes, inside, cx.wave);
+    cx.side.issue_scalar(op, cx.group);
     Ok(())
 }
 

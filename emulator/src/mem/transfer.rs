@@ -1,38 +1,32 @@
 //! Loads and stores between registers and wherever the pointers of [`Places`] lead.
 use super::address::{Places, lanes, operation, places};
 use super::{Kind, MemoryOp, Registers, Width};
-use crate::exec::{Group, Side};
+use crate::exec::Cx;
 use crate::fault::{Operation, Trap};
 use crate::inst::{Half, Inst};
 use crate::wave::{LANES, Wave};
 
 /// Loads into vector registers. Lanes that buffer bounds dropped get zero.
-pub fn load(
-    op: &MemoryOp,
-    width: Width,
-    inst: &Inst,
-    wave: &mut Wave,
-    side: &mut Side,
-    group: &mut Group,
-) -> Result<(), Box<Trap>> {
+pub fn load(op: &MemoryOp, width: Width, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let offset = i64::from(inst.modifiers.offset);
-    let places = places(op, offset, width.bytes.into(), Operation::Read, inst, wave, side, group)?;
+    let places = places(op, offset, width.bytes.into(), Operation::Read, inst, cx)?;
     let dst = op.dst.expect("loads have a destination");
     match width.bytes {
-        1 | 2 => narrow(&places, width, dst, wave),
-        bytes => dwords(&places, usize::from(bytes / 4), dst.first.into(), wave),
+        1 | 2 => narrow(&places, width, dst, cx.wave),
+        bytes => dwords(&places, usize::from(bytes / 4), dst.first.into(), cx.wave),
     }
-    finish(op, dst, wave, side, group);
+    cx.group.spare.push(places);
+    finish(op, dst, cx);
     Ok(())
 }
 
 /// Notes the destination as written and as outstanding.
-pub fn finish(op: &MemoryOp, dst: Registers, wave: &mut Wave, side: &mut Side, group: &mut Group) {
-    let exec = wave.exec();
+pub fn finish(op: &MemoryOp, dst: Registers, cx: &mut Cx) {
+    let exec = cx.wave.exec();
     for row in dst.first..dst.first + u16::from(dst.count) {
-        wave.written[usize::from(row)] |= exec;
+        cx.wave.written[usize::from(row)] |= exec;
     }
-    side.issue_load(op, dst, group);
+    cx.side.issue_load(op, dst, cx.group);
 }
 
 fn dwords(places: &Places, count: usize, first: usize, wave: &mut Wave) {
@@ -110,19 +104,13 @@ unsafe fn fetch(at: u64, width: Width) -> u32 {
 }
 
 /// Stores vector registers. Lanes that buffer bounds dropped store nothing.
-pub fn store(
-    op: &MemoryOp,
-    width: Width,
-    inst: &Inst,
-    wave: &mut Wave,
-    side: &mut Side,
-    group: &mut Group,
-) -> Result<(), Box<Trap>> {
+pub fn store(op: &MemoryOp, width: Width, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let offset = i64::from(inst.modifiers.offset);
-    let places = places(op, offset, width.bytes.into(), Operation::Write, inst, wave, side, group)?;
+    let places = places(op, offset, width.bytes.into(), Operation::Write, inst, cx)?;
     let data = op.data.expect("stores have data");
-    put(&places, width, data, wave)?;
-    side.issue_store(op, group);
+    put(&places, width, data, cx.wave)?;
+    cx.group.spare.push(places);
+    cx.side.issue_store(op, cx.group);
     Ok(())
 }
 
@@ -176,70 +164,49 @@ fn write(places: &Places, width: Width, data: Registers, wave: &Wave) {
 }
 
 /// `ds_read2`: two values at two distances.
-pub fn load2(
-    op: &MemoryOp,
-    unit: u32,
-    bytes: u8,
-    inst: &Inst,
-    wave: &mut Wave,
-    side: &mut Side,
-    group: &mut Group,
-) -> Result<(), Box<Trap>> {
+pub fn load2(op: &MemoryOp, unit: u32, bytes: u8, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let dst = op.dst.expect("loads have a destination");
     let each = usize::from(bytes / 4);
     let offsets = [inst.modifiers.offset, inst.modifiers.offset1].map(|o| i64::from(o) * i64::from(unit));
     let kind = operation(op.kind);
-    let first = places(op, offsets[0], bytes.into(), kind, inst, wave, side, group)?;
-    let second = places(op, offsets[1], bytes.into(), kind, inst, wave, side, group)?;
+    let first = places(op, offsets[0], bytes.into(), kind, inst, cx)?;
+    let second = places(op, offsets[1], bytes.into(), kind, inst, cx)?;
     // The destination may hold the address: both were computed before.
-    dwords(&first, each, dst.first.into(), wave);
-    dwords(&second, each, usize::from(dst.first) + each, wave);
-    finish(op, dst, wave, side, group);
+    dwords(&first, each, dst.first.into(), cx.wave);
+    dwords(&second, each, usize::from(dst.first) + each, cx.wave);
+    cx.group.spare.extend([first, second]);
+    finish(op, dst, cx);
     Ok(())
 }
 
 /// `ds_write2`.
-pub fn store2(
-    op: &MemoryOp,
-    unit: u32,
-    bytes: u8,
-    inst: &Inst,
-    wave: &mut Wave,
-    side: &mut Side,
-    group: &mut Group,
-) -> Result<(), Box<Trap>> {
+pub fn store2(op: &MemoryOp, unit: u32, bytes: u8, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let width = Width { bytes, signed: false, half: Half::Whole };
     let both = [(inst.modifiers.offset, op.data), (inst.modifiers.offset1, op.data2)];
     for (offset, data) in both {
         let offset = i64::from(offset) * i64::from(unit);
-        let places = places(op, offset, bytes.into(), operation(op.kind), inst, wave, side, group)?;
-        put(&places, width, data.expect("two-address stores have two values"), wave)?;
+        let places = places(op, offset, bytes.into(), operation(op.kind), inst, cx)?;
+        put(&places, width, data.expect("two-address stores have two values"), cx.wave)?;
+        cx.group.spare.push(places);
     }
-    side.issue_store(op, group);
+    cx.side.issue_store(op, cx.group);
     Ok(())
 }
 
 /// Loads from memory to LDS: lane after lane from the address in `m0` on. The instruction's offset counts on both sides.
-pub fn to_lds(
-    op: &MemoryOp,
-    width: Width,
-    inst: &Inst,
-    wave: &mut Wave,
-    side: &mut Side,
-    group: &mut Group,
-) -> Result<(), Box<Trap>> {
+pub fn to_lds(op: &MemoryOp, width: Width, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let offset = i64::from(inst.modifiers.offset);
     let bytes = u32::from(width.bytes);
-    let places = places(op, offset, bytes, Operation::Read, inst, wave, side, group)?;
-    side.to_lds_issued += 1;
+    let places = places(op, offset, bytes, Operation::Read, inst, cx)?;
+    cx.side.to_lds_issued += 1;
     // Narrow values take a dword each.
     let each = bytes.max(4);
-    let m0 = wave.sgpr[usize::from(crate::inst::scalar::M0)];
+    let m0 = cx.wave.sgpr[usize::from(crate::inst::scalar::M0)];
     let base = m0.wrapping_add(inst.modifiers.offset as u32);
-    for lane in lanes(wave.exec()) {
+    for lane in lanes(cx.wave.exec()) {
         let address = base.wrapping_add(lane as u32 * each);
-        let checks = group.checks;
-        let at = group.lds.fill(address, each, side, &checks).map_err(|kind| Trap::lane(kind, lane as u32))?;
+        let checks = cx.group.checks;
+        let at = cx.group.lds.fill(address, each, cx.side, &checks).map_err(|kind| Trap::lane(kind, lane as u32))?;
         let inside = places.lanes >> lane & 1 != 0;
         // SAFETY: the source was checked for the lanes inside, the place in LDS by `fill`.
         unsafe {
@@ -254,7 +221,8 @@ pub fn to_lds(
             }
         }
     }
-    side.issue_to_lds(group);
+    cx.group.spare.push(places);
+    cx.side.issue_to_lds(cx.group);
     Ok(())
 }
 

@@ -90,9 +90,7 @@ fn dest_of(inst: &Inst, row: &Entry, dsts: u8, isa: &Isa) -> Dest16 {
         Operand::Vector { half: Half::High, .. } => Dest16::High,
         Operand::Vector { half: Half::Low, .. } => Dest16::Low,
         _ if inst.modifiers.op_sel.is_some_and(|s| s >> sources & 1 == 1) => Dest16::High,
-        _ if row.zeroes_high => Dest16::ZeroHigh,
-        // Three-operand forms keep the other half on every chip.
-        _ if isa.family.is_cdna() && !row.keeps_high && sources < 3 => Dest16::ZeroHigh,
+        _ if isa.family.is_cdna() && !row.keeps_high => Dest16::ZeroHigh,
         _ => Dest16::Low,
     }
 }

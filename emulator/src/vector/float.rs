@@ -2,13 +2,13 @@
 use super::arith::Direction;
 use super::kinds::{Bits16, Bits32, F16, F32, F64, H16, I16, I32, Kind, Mix, U32};
 use super::table::{Entry, builds, lanes, op, rounded};
-use crate::inst::{Inst, scalar};
+use crate::inst::Inst;
 use crate::isa::{Family, Isa};
 use crate::num;
 use crate::wave::Wave;
 
 pub fn rows() -> Vec<Entry> {
-    [sums32(), sums16(), sums64(), orders32(), orders16(), orders64(), mix(), roots(), shapes(), division()].concat()
+    [sums32(), sums16(), sums64(), orders32(), orders16(), orders64(), mix(), roots(), shapes()].concat()
 }
 
 fn sums32() -> Vec<Entry> {
@@ -44,12 +44,9 @@ fn sums16() -> Vec<Entry> {
         rounded!("v_sub_f16", F16 = |r| (a: F16, b: F16) => r.add16(a, -b)),
         rounded!("v_subrev_f16", F16 = |r| (a: F16, b: F16) => r.add16(b, -a)),
         rounded!("v_mul_f16", F16 = |r| (a: F16, b: F16) => r.mul16(a, b)),
-        rounded!("v_fma_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c)),
+        Entry { keeps_high: true, ..rounded!("v_fma_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c)) },
         rounded!("v_fmac_f16", F16 = |r| [d: F16] (a: F16, b: F16) => r.fma16(a, b, d)),
-        Entry {
-            zeroes_high: true,
-            ..rounded!("v_fma_legacy_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c))
-        },
+        rounded!("v_fma_legacy_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c)),
         rounded!("v_fmaak_f16", F16 = |r| (a: F16, b: F16, k: F16) => r.fma16(a, b, k)),
         rounded!("v_fmamk_f16", F16 = |r| (a: F16, k: F16, c: F16) => r.fma16(a, k, c)),
     ]
@@ -417,7 +414,7 @@ fn ldexp64(x: f64, n: i32) -> f64 {
     let n = n.clamp(-2200, 2200);
     let (mantissa, exponent) = frexp(x);
     if mantissa == 0.0 || !mantissa.is_finite() {
-        return x + 0.0 * x;
+        return x + x;
     }
     let e = exponent + n;
     if e > 1024 {
@@ -469,176 +466,3 @@ const TWO_OVER_PI: [u64; 19] = [
     0x6BFB5FB11F8D5D08,
     0x56033046FC7B6BAB,
 ];
-
-/// The steps of a correctly rounded division: scale the operands, refine, undo the scale, repair special cases.
-fn division() -> Vec<Entry> {
-    vec![
-        scale("v_div_scale_f32", builds!(div_scale_32), F32::CLASS),
-        scale("v_div_scale_f64", builds!(div_scale_64), F64::CLASS),
-        Entry { reads_vcc: true, ..Entry::new("v_div_fmas_f32", builds!(div_fmas_32), &[F32::CLASS], F32::CLASS) },
-        Entry { reads_vcc: true, ..Entry::new("v_div_fmas_f64", builds!(div_fmas_64), &[F64::CLASS], F64::CLASS) },
-        op!("v_div_fixup_f32", F32 = (q: F32, d: F32, n: F32) => fixup_32(q, d, n)),
-        op!("v_div_fixup_f64", F64 = (q: F64, d: F64, n: F64) => fixup_64(q, d, n)),
-        Entry {
-            zeroes_high: true,
-            ..op!("v_div_fixup_legacy_f16", F16 = (q: F16, d: F16, n: F16) => fixup_16(q, d, n))
-        },
-        op!("v_div_fixup_f16", F16 = (q: F16, d: F16, n: F16) => fixup_16(q, d, n)),
-    ]
-}
-
-fn scale(names: &'static str, run: super::table::Builds, class: super::kinds::Class) -> Entry {
-    Entry {
-        dsts: 2,
-        ..Entry::new(
-            names,
-            run,
-            match class {
-                super::kinds::Class::F64 => &[super::kinds::Class::F64],
-                _ => &[super::kinds::Class::F32],
-            },
-            class,
-        )
-    }
-}
-
-/// One formula for both sizes; the source that is scaled is the first, which equals the second or the third.
-macro_rules! division {
-    ($scale:ident, $one:ident, $fmas:ident, $fixup:ident, $K:ident, $T:ident, $mantissa:literal, $mask:literal, $far:literal,
-     $up:expr, $down:expr, $tiny:literal) => {
-        #[inline(always)]
-        fn $one(s: $T, d: $T, n: $T) -> ($T, bool) {
-            let exponent = |x: $T| (x.to_bits() >> $mantissa & $mask) as i32;
-            let subnormal = |x: $T| x != 0.0 && exponent(x) == 0;
-            let (up, down) = (s * $up, s * $down);
-            let inverse = subnormal(1.0 / d);
-            let quotient = subnormal(n / d);
-            if n == 0.0 || d == 0.0 {
-                ($T::NAN, false)
-            } else if exponent(n) - exponent(d) >= $far {
-                (if s == d { up } else { s }, true)
-            } else if subnormal(d) {
-                (up, false)
-            } else if inverse && quotient {
-                (if s == d { down } else { s }, true)
-            } else if inverse {
-                (down, false)
-            } else if quotient {
-                (if s == n { up } else { s }, true)
-            } else if exponent(n) <= $tiny {
-                (up, false)
-            } else {
-                (s, false)
-            }
-        }
-
-        #[inline(always)]
-        fn $scale(wave: &mut Wave, inst: &Inst) {
-            let [s, d, n] = [2, 3, 4].map(|p| $K::fetch(wave, inst, p));
-            let mut out = $K::zero();
-            let mut mask = 0u64;
-            for lane in 0..lanes!(wave) {
-                let (value, flag) = $one($K::get(s[lane]), $K::get(d[lane]), $K::get(n[lane]));
-                out[lane] = $K::put(value);
-                mask |= u64::from(flag) << lane;
-            }
-            $K::store(wave, inst, &mut out);
-            wave.set_mask(inst.operand(1), mask & wave.exec());
-        }
-
-        #[inline(always)]
-        fn $fixup(q: $T, d: $T, n: $T) -> $T {
-            let negative = d.is_sign_negative() != n.is_sign_negative();
-            let signed = |x: $T| if negative { -x } else { x };
-            if n.is_nan() {
-                n + n
-            } else if d.is_nan() {
-                d + d
-            } else if d == 0.0 && n == 0.0 || d.is_infinite() && n.is_infinite() {
-                $T::NAN
-            } else if d == 0.0 || n.is_infinite() {
-                signed($T::INFINITY)
-            } else if d.is_infinite() || n == 0.0 {
-                signed(0.0)
-            } else if q.is_nan() {
-                signed($T::INFINITY)
-            } else {
-                signed(q.abs())
-            }
-        }
-    };
-}
-
-division!(
-    div_scale_32,
-    scale_32,
-    div_fmas_32,
-    fixup_32,
-    F32,
-    f32,
-    23,
-    0xff,
-    96,
-    18446744073709551616.0,
-    5.421010862427522e-20,
-    23
-);
-division!(
-    div_scale_64,
-    scale_64,
-    div_fmas_64,
-    fixup_64,
-    F64,
-    f64,
-    52,
-    0x7ff,
-    768,
-    3.402823669209385e38,
-    2.938735877055719e-39,
-    53
-);
-
-#[inline(always)]
-fn fixup_16(q: f32, d: f32, n: f32) -> f32 {
-    fixup_32(q, d, n)
-}
-
-/// The last step of the refinement. Where the operands were scaled (`vcc`), the quotient is scaled back by 2^64, up if it is at
-/// least 2 and down otherwise, with one rounding.
-#[inline(always)]
-fn div_fmas_32(wave: &mut Wave, inst: &Inst) {
-    let [a, b, c] = [1, 2, 3].map(|p| F32::fetch(wave, inst, p));
-    let vcc = vcc(wave);
-    let mut out = F32::zero();
-    for lane in 0..lanes!(wave) {
-        let (a, b, c) = (F32::get(a[lane]), F32::get(b[lane]), F32::get(c[lane]));
-        let scaled = num::sum_to_odd(f64::from(a) * f64::from(b), f64::from(c))
-            * if c.abs() >= 2.0 { 18446744073709551616.0 } else { 5.421010862427522e-20 };
-        out[lane] = F32::put(if vcc >> lane & 1 == 1 { scaled as f32 } else { a.mul_add(b, c) });
-    }
-    F32::store(wave, inst, &mut out);
-}
-
-#[inline(always)]
-fn div_fmas_64(wave: &mut Wave, inst: &Inst) {
-    let [a, b, c] = [1, 2, 3].map(|p| F64::fetch(wave, inst, p));
-    let vcc = vcc(wave);
-    let mut out = F64::zero();
-    for lane in 0..lanes!(wave) {
-        let (a, b, c) = (F64::get(a[lane]), F64::get(b[lane]), F64::get(c[lane]));
-        let r = a.mul_add(b, c);
-        let scaled = if c.abs() >= 2.0 {
-            r * 3.402823669209385e38
-        } else {
-            // Rounded to odd, since the smaller number may be subnormal and is rounded again.
-            let error = a.mul_add(b, c - r);
-            num::sum_to_odd(r, error) * 2.938735877055719e-39
-        };
-        out[lane] = F64::put(if vcc >> lane & 1 == 1 { scaled } else { r });
-    }
-    F64::store(wave, inst, &mut out);
-}
-
-fn vcc(wave: &Wave) -> u64 {
-    wave.scalar64(scalar::VCC)
-}

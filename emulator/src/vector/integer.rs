@@ -14,9 +14,9 @@ fn saturating(mut plain: Entry, clamped: Entry) -> Entry {
     plain
 }
 
-/// The forms of gfx9 that clear the upper half.
-fn zeroing(entry: Entry) -> Entry {
-    Entry { zeroes_high: true, ..entry }
+/// Forms that keep the other half of the register on gfx9; its `legacy` forms clear it.
+fn keeping(entry: Entry) -> Entry {
+    Entry { keeps_high: true, ..entry }
 }
 
 fn adds() -> Vec<Entry> {
@@ -303,24 +303,24 @@ fn short() -> Vec<Entry> {
             op!("", I16 = (a: I16, b: I16) => a.saturating_sub(b)),
         ),
         op!("v_mul_lo_u16", U16 = (a: U16, b: U16) => a.wrapping_mul(b)),
-        saturating(
+        keeping(saturating(
             op!("v_mad_u16", U16 = (a: U16, b: U16, c: U16) => a.wrapping_mul(b).wrapping_add(c)),
             op!("", U16 = (a: U16, b: U16, c: U16) => (u64::from(a) * u64::from(b) + u64::from(c)).min(0xffff) as u16),
-        ),
-        saturating(
+        )),
+        keeping(saturating(
             op!("v_mad_i16", I16 = (a: I16, b: I16, c: I16) => a.wrapping_mul(b).wrapping_add(c)),
             op!("", I16 = (a: I16, b: I16, c: I16) =>
                 (i64::from(a) * i64::from(b) + i64::from(c)).clamp(i16::MIN as i64, i16::MAX as i64) as i16),
-        ),
-        zeroing(saturating(
+        )),
+        saturating(
             op!("v_mad_legacy_u16", U16 = (a: U16, b: U16, c: U16) => a.wrapping_mul(b).wrapping_add(c)),
             op!("", U16 = (a: U16, b: U16, c: U16) => (u64::from(a) * u64::from(b) + u64::from(c)).min(0xffff) as u16),
-        )),
-        zeroing(saturating(
+        ),
+        saturating(
             op!("v_mad_legacy_i16", I16 = (a: I16, b: I16, c: I16) => a.wrapping_mul(b).wrapping_add(c)),
             op!("", I16 = (a: I16, b: I16, c: I16) =>
                 (i64::from(a) * i64::from(b) + i64::from(c)).clamp(i16::MIN as i64, i16::MAX as i64) as i16),
-        )),
+        ),
         op!("v_lshlrev_b16", U16 = (a: U16, b: U16) => b << (a & 15)),
         op!("v_lshrrev_b16", U16 = (a: U16, b: U16) => b >> (a & 15)),
         op!("v_ashrrev_i16", I16 = (a: U16, b: I16) => b >> (a & 15)),

@@ -17,6 +17,7 @@ mod arith;
 mod compare;
 mod convert;
 mod cross;
+mod division;
 mod flags;
 mod float;
 mod integer;
@@ -154,6 +155,6 @@ fn table() -> &'static HashMap<&'static str, Entry> {
 }
 
 fn all() -> impl Iterator<Item = Entry> {
-    let parts = [integer::rows, float::rows, convert::rows, compare::rows, packed::rows, cross::rows];
+    let parts = [integer::rows, float::rows, division::rows, convert::rows, compare::rows, packed::rows, cross::rows];
     parts.into_iter().flat_map(|rows| rows())
 }

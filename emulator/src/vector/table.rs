@@ -24,10 +24,8 @@ pub struct Entry {
     pub reads_vcc: bool,
     pub crosses_lanes: bool,
     pub selects: bool,
-    /// Writes 16 bits into a register and keeps the others on every chip.
+    /// Writes 16 bits into a register and keeps the others on every chip (gfx9 clears the upper half in most cases).
     pub keeps_high: bool,
-    /// Has three sources, and yet the upper half of a 16-bit result becomes zero (the `legacy` forms of gfx9).
-    pub zeroes_high: bool,
     /// Takes `op_sel` and its like in its own way, or needs another check; `false` refuses the instruction.
     pub prepare: Option<fn(&mut Inst, &Isa) -> bool>,
 }
@@ -46,7 +44,6 @@ impl Entry {
             crosses_lanes: false,
             selects: false,
             keeps_high: false,
-            zeroes_high: false,
             prepare: None,
         }
     }

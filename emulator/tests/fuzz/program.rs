@@ -1,7 +1,8 @@
 //! Random programs as LLVM IR text.
 //!
 //! A program is straight-line code with branches, over values of many types. What the language leaves open is kept out: NaN
-//! are made one pattern and zeros positive where their bits could show, shifts and divisions stay defined, and fused operations
+//! are made one pattern and zeros positive where their bits could show (LLVM fuses a product and a conversion to f16 with an
+//! addition of +0, for one), shifts and divisions stay defined, and fused operations
 //! on f16 are absent, because this machine would round them twice.
 use std::fmt::Write;
 
@@ -506,7 +507,12 @@ impl Builder {
             2 => format!("fsub {t} {a}, {b}"),
             3 | 4 => format!("fmul {t} {a}, {b}"),
             // Quotients of 16 bits come from f32 quotients on both sides; of f16 by approximations on the other.
-            5 if ty != Bf16 => format!("fdiv {t} {a}, {b}"),
+            5 if ty != Bf16 => {
+                // LLVM does not always keep the sign of a zero: it must not show as that of an infinity.
+                let zero = self.hidden(&format!("fcmp oeq {t} {b}, 0.0"));
+                let divisor = self.hidden(&format!("select i1 {zero}, {t} 3.0, {t} {b}"));
+                format!("fdiv {t} {a}, {divisor}")
+            }
             6 => format!("fneg {t} {a}"),
             7 => {
                 let negative = self.hidden(&format!("fneg {t} {b}"));
@@ -552,11 +558,11 @@ impl Builder {
         self.emit(ty, &text);
     }
 
-    /// Signs of NaN are open: a sign is only taken from a value that is none.
+    /// Signs of NaN are open, and those of zeros get lost: a sign is only taken from other values.
     fn values_or(&mut self, ty: Type, value: &str) -> String {
         let t = ty.text();
-        let nan = self.hidden(&format!("fcmp uno {t} {value}, {value}"));
-        self.hidden(&format!("select i1 {nan}, {t} 0.0, {t} {value}"))
+        let sure = self.hidden(&format!("fcmp one {t} {value}, 0.0"));
+        self.hidden(&format!("select i1 {sure}, {t} {value}, {t} 1.0"))
     }
 
     fn compare(&mut self) {
@@ -661,7 +667,7 @@ impl Builder {
         }
     }
 
-    /// The bits of a floating-point value, with one pattern for all NaN.
+    /// The bits of a floating-point value, with one pattern for all NaN and one for both zeros.
     fn bits_of(&mut self, ty: Type) -> String {
         let a = self.pick(ty);
         self.canonical(ty, &a)
@@ -676,8 +682,10 @@ impl Builder {
             _ => "2143289344",
         };
         let nan = self.hidden(&format!("fcmp uno {t} {a}, {a}"));
+        let zero = self.hidden(&format!("fcmp oeq {t} {a}, 0.0"));
         let bits = self.hidden(&format!("bitcast {t} {a} to {raw}"));
-        self.hidden(&format!("select i1 {nan}, {raw} {pattern}, {raw} {bits}"))
+        let positive = self.hidden(&format!("select i1 {zero}, {raw} 0, {raw} {bits}"));
+        self.hidden(&format!("select i1 {nan}, {raw} {pattern}, {raw} {positive}"))
     }
 
     fn reinterpret(&mut self) {

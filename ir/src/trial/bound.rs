@@ -9,7 +9,8 @@
 //!   variances add up. Kernels may round every tensor that the graph gives such a type, and attention's weights to the type of
 //!   the values that they are multiplied with; they need not.
 //!
-//! Numbers that overflow their type, and all that is made of them, have a budget without end.
+//! Numbers that overflow their type, and all that is made of them, have a budget without end; so have quotients by what may
+//! be zero.
 //!
 //! The budget is the sum of the first kind and [`SIGMAS`] standard deviations of the second. Subnormal numbers of bf16 and f32
 //! may be taken as zero.
@@ -28,6 +29,8 @@ const NEAR: f64 = 1.0 / (1 << 20) as f64;
 /// The smallest normal number of f32 and of bf16.
 const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
 const SIGMAS: f64 = 6.0;
+/// The exponential of numbers that are off by no more is as good as straight.
+const STRAIGHT: f64 = 0.25;
 
 /// A value with its error.
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,7 +110,12 @@ impl Scalar for Bound {
     fn div(self, o: Self) -> Self {
         let value = self.value / o.value;
         // The inverse of such a number is subnormal, and it may itself have become infinity.
-        let off = if o.value.abs() > 1.0 / SMALLEST { value.abs() } else { F32 * value.abs() };
+        let off = match o.value.abs() {
+            size if size > 1.0 / SMALLEST => value.abs(),
+            // Nearly anything can come of a division by what may be nothing.
+            size if o.budget() > size / 2.0 => f64::INFINITY,
+            _ => F32 * value.abs(),
+        };
         Bound::make(value, off, (self, 1.0 / o.value), (o, value / o.value))
     }
 
@@ -120,6 +128,11 @@ impl Scalar for Bound {
         let value = self.value.exp();
         // The argument is scaled before: an error in it is an error of the result's size.
         let off = if value.is_finite() { F32 * value * (1.0 + self.value.abs()) } else { 0.0 };
+        let far = self.budget();
+        if far > STRAIGHT && value.is_finite() {
+            let linear = off + value * far.exp_m1() + SMALLEST;
+            return Bound { value, linear, variance: 0.0, unit: self.unit };
+        }
         self.map(value, off, value)
     }
 

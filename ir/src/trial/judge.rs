@@ -8,8 +8,9 @@ use crate::types::{CacheType, TensorType, Type};
 pub struct Verdict {
     /// The largest error as a part of its budget, of all elements; at most 1 is right.
     pub worst: f64,
-    /// Elements that were compared.
+    /// Elements that were compared, and those of them whose budget has no end.
     pub elements: usize,
+    pub unbounded: usize,
     /// The first that is wrong.
     pub fault: Option<Fault>,
 }
@@ -37,7 +38,7 @@ impl std::fmt::Display for Fault {
 impl Verdict {
     /// Something that is wrong beyond any budget.
     pub fn wrong(what: String) -> Verdict {
-        Verdict { worst: f64::INFINITY, elements: 0, fault: Some(Fault::Other(what)) }
+        Verdict { worst: f64::INFINITY, fault: Some(Fault::Other(what)), ..Verdict::default() }
     }
 
     /// Both together.
@@ -45,12 +46,14 @@ impl Verdict {
         Verdict {
             worst: self.worst.max(other.worst),
             elements: self.elements + other.elements,
+            unbounded: self.unbounded + other.unbounded,
             fault: self.fault.or(other.fault),
         }
     }
 
     fn see(&mut self, got: f64, want: f64, budget: f64, at: impl FnOnce() -> String) {
         self.elements += 1;
+        self.unbounded += usize::from(budget == f64::INFINITY);
         let off = (got - want).abs();
         // A budget that is no number allows nothing; neither does a result that is none, but where anything is allowed.
         let part = match off {

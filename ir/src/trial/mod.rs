@@ -21,7 +21,7 @@ use crate::layout::{CacheAt, CacheLayout, Panels, cache_index};
 use crate::ops::Op;
 use crate::types::{CacheType, DType, Layout, TensorType, Type};
 
-/// What activations are filled with. Weights and caches always hold random numbers.
+/// What activations are filled with. Weights, caches and tables of rotations always hold random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Between -1 and 1.
@@ -93,7 +93,10 @@ impl<'g> Trial<'g> {
                 Type::Tensor(t) if t.dtype == DType::I32 => {
                     Val::Int(indices(number).ok_or_else(|| format!("nothing gives the indices %{name}"))?)
                 }
-                Type::Tensor(t) => Val::Float(tensor(t, &step, fill, &mut random)),
+                Type::Tensor(t) => {
+                    let fill = if is_table(graph, v) { Fill::Random } else { fill };
+                    Val::Float(tensor(t, &step, fill, &mut random))
+                }
                 Type::Cache(c) => Val::Cache(history(*c, &step, &mut random)),
                 Type::Batch => Val::Batch(step.batch()),
             };
@@ -209,6 +212,11 @@ fn name(graph: &Graph, v: Value) -> &str {
         Op::Input { name } => name,
         _ => unreachable!("parameters are inputs"),
     }
+}
+
+/// Whether a parameter is a table of rotations, which are never large.
+fn is_table(graph: &Graph, v: Value) -> bool {
+    graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Rope { .. }) && slot == 1)
 }
 
 fn dtype(ty: &Type) -> Option<DType> {

@@ -1,2 +1,126 @@
 use super::*;
-use crate::parse;
+use crate::interp::Real;
+use crate::{Scalar, parse};
+
+const MEMORY: Memory =
+    Memory { row: 32, alias: 1024, rows: 32, panel: 16, group_bytes: 4, block_tokens: 32, align: 256 };
+
+const RUNS: [Run; 2] = [Run { position: 31, tokens: 3, rows: 1 }, Run { position: 0, tokens: 1, rows: 1 }];
+
+const LINEAR: &str = "graph @k(%x: bf16[T, 96], %n: bf16[96], %w: bf16[40, 96]@panels) {
+  %0 = rms_norm %x, %n {eps = 1e-6} : bf16[T, 96]
+  %1 = linear %0, %w {out = bf16} : bf16[T, 40]
+  return %1
+}";
+
+fn trial<'g>(graph: &'g Graph, fill: Fill) -> Trial<'g> {
+    graph.verify().unwrap_or_else(|e| panic!("{e}"));
+    Trial::new(graph, MEMORY, Step { runs: RUNS.to_vec() }, (fill, 3), &|_| None).unwrap()
+}
+
+/// The result of a kernel that computes in 64 bits and rounds its result, after a change of each element.
+fn kernel(trial: &Trial, change: impl Fn(usize, f64) -> f64) -> Vec<u8> {
+    let Val::Float(want) = trial.want().unwrap().remove(0) else { unreachable!() };
+    let Type::Tensor(ty) = trial.graph.ty(trial.graph.outputs()[0]) else { unreachable!() };
+    let data = want.data.iter().enumerate().map(|(i, v)| change(i, v.get())).collect();
+    trial.place(ty, &Tensor::new(want.shape, data))
+}
+
+fn judge(trial: &Trial, got: Vec<u8>) -> Verdict {
+    trial.judge(&trial.operands(), &trial.want().unwrap(), &[vec![got]])
+}
+
+#[test]
+fn what_is_rounded_once_is_right() {
+    let graph = parse(LINEAR).unwrap();
+    for fill in Fill::ALL {
+        let trial = trial(&graph, fill);
+        let verdict = judge(&trial, kernel(&trial, |_, v| v));
+        assert!(verdict.worst <= 0.5 && verdict.fault.is_none(), "{verdict:?}");
+        assert_eq!((verdict.elements, verdict.unbounded), (4 * 64, 0));
+    }
+}
+
+#[test]
+fn one_term_of_a_sum_too_few_is_wrong() {
+    let graph = parse(LINEAR).unwrap();
+    let full = trial(&graph, Fill::Random);
+    let wide = full.want().unwrap();
+    // The same operands, of which the last column of the weight is ignored.
+    let Val::Float(w) = &full.params["w"] else { unreachable!() };
+    let mut cut = trial(&graph, Fill::Random);
+    let zero = |(i, &v): (usize, &f64)| if i % 96 == 95 { 0.0 } else { v };
+    let data = w.data.iter().enumerate().map(zero).collect();
+    cut.params.insert("w".into(), Val::Float(Tensor::new(w.shape.clone(), data)));
+    let verdict = full.judge(&full.operands(), &wide, &[vec![kernel(&cut, |_, v| v)]]);
+    assert!(verdict.worst > 2.0, "{verdict:?}");
+}
+
+#[test]
+fn wrong_elements_are_named() {
+    let graph = parse(LINEAR).unwrap();
+    let trial = trial(&graph, Fill::Random);
+    let off = judge(&trial, kernel(&trial, |i, v| if i == 43 { v + 1.0 } else { v }));
+    assert!(off.fault.unwrap().to_string().starts_with("row 1, column 3: "));
+    let none = judge(&trial, kernel(&trial, |i, v| if i == 0 { f64::NAN } else { v }));
+    assert!(none.worst.is_infinite() && none.fault.unwrap().to_string().starts_with("row 0, column 0: NaN"));
+    let mut padding = kernel(&trial, |_, v| v);
+    store(&mut padding, 40, 1e-30, DType::BF16);
+    assert!(judge(&trial, padding).fault.unwrap().to_string().starts_with("row 0, column 40: "));
+}
+
+#[test]
+fn caches_change_only_where_they_are_written() {
+    let graph = parse(
+        "graph @k(%c: cache<bf16, 2, 20>, %k: bf16[T, 2, 20], %v: bf16[T, 2, 20], %b: batch) {
+  %0 = kv_write %c, %k, %v, %b : cache<bf16, 2, 20>
+  return %0
+}",
+    )
+    .unwrap();
+    let trial = trial(&graph, Fill::Random);
+    let (operands, want) = (trial.operands(), trial.want().unwrap());
+    let Val::Cache(state) = &want[0] else { unreachable!() };
+    let values = |v: &[Bound]| v.iter().map(|b| b.get()).collect::<Vec<f64>>();
+    let entries = state.entries.iter().map(|(at, (k, v))| (*at, (values(k), values(v)))).collect();
+    let cache = CacheType { dtype: DType::BF16, heads: 2, head_dim: 20 };
+    let Operand::Cache { k, v } = trial.place_cache(cache, &CacheState { entries }) else { unreachable!() };
+    let right = trial.judge(&operands, &want, &[vec![k.clone(), v.clone()]]);
+    assert_eq!((right.worst, right.elements), (0.0, 2 * 40 * (34 + 1)));
+    let Operand::Cache { k: old, .. } = &operands[0] else { unreachable!() };
+    let stale = trial.judge(&operands, &want, &[vec![old.clone(), v.clone()]]);
+    assert!(stale.fault.unwrap().to_string().starts_with("key of sequence 0, position 31, element 0: "));
+    let mut stray = v.clone();
+    // Block 0 is nobody's.
+    stray[6] = 1;
+    let stray = trial.judge(&operands, &want, &[vec![k, stray]]);
+    assert_eq!(stray.fault.unwrap().to_string(), "byte 6 of values that belong to nobody");
+}
+
+#[test]
+fn budgets_follow_types_lengths_and_data() {
+    let of = |v: f64| Bound::operand(v, DType::BF16);
+    assert_eq!(of(1.5).stored(DType::BF16).budget(), 0.0);
+    let third = of(1.0).div(of(3.0));
+    assert!(third.budget() < 1e-6 && third.stored(DType::BF16).budget() > 1e-3 / 3.0);
+    // Sums of rounded numbers grow with the root of their number.
+    let rounded = third.stored(DType::BF16);
+    let sum = |n: usize| (0..n).fold(Bound::of(0.0), |s, i| if i % 2 == 0 { s.add(rounded) } else { s.sub(rounded) });
+    let growth = sum(4096).budget() / sum(256).budget();
+    assert!((3.5..4.5).contains(&growth), "{growth}");
+    assert_eq!(of(60000.0).mul(of(2.0)).stored(DType::F16).budget(), f64::INFINITY);
+    assert_eq!(of(1.0).div(third.sub(third)).budget(), f64::INFINITY);
+    // A sigmoid far from zero knows nothing of the errors of its operand.
+    let far = third.stored(DType::BF16).mul(of(-3000.0));
+    let gate = Bound::of(1.0).div(Bound::of(1.0).add(Bound::of(0.0).sub(far).exp()));
+    assert!(gate.get() == 0.0 && gate.budget() < 1e-30, "{gate:?}");
+}
+
+#[test]
+fn steps_count_and_place() {
+    let step = Step { runs: RUNS.to_vec() };
+    assert_eq!((step.tokens(), step.rows(), step.wanted()), (4, 2, vec![2, 3]));
+    assert_eq!(step.lengths(), [34, 34, 34, 1]);
+    assert_eq!(step.batch().positions, [31, 32, 33, 0]);
+    assert_eq!((step.blocks(32), step.table(0, 32), step.table(1, 32)), (5, vec![4, 2], vec![3]));
+}

@@ -126,7 +126,10 @@ fn tells_what_is_wrong() {
     assert_eq!(failed("/no/file", "host").0, AtomcStatus::Artifact);
     assert_eq!(
         failed(toy, "cuda:0"),
-        (AtomcStatus::Device, "unknown device `cuda:0`; this build has: host, host:<variant>, hip, hip:<number>".to_owned())
+        (
+            AtomcStatus::Device,
+            "unknown device `cuda:0`; this build has: host, host:<variant>, hip, hip:<number>".to_owned()
+        )
     );
     let (_, engine) = open(toy, "host");
     // SAFETY: the engine is open; the null pointers are what is under test.

@@ -11,9 +11,9 @@ use atomc_ir::arch::{
 const TRIPLE: &str = "amdgcn-amd-amdhsa";
 
 /// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16 rows side by side. A wave
-/// that loads a fragment reads one run of memory.
+/// that loads a fragment reads one run of memory. No row is so long that its cache sets would matter.
 const MEMORY: Memory =
-    Memory { row: 32, alias: usize::MAX, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
+    Memory { row: 32, alias: 1 << 30, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
 
 const CDNA2_UNIT: ComputeUnit = ComputeUnit {
     simds: 4,

@@ -68,6 +68,19 @@ impl Class {
     }
 }
 
+/// M times N times K of a matrix instruction, as its name says: `v_mfma_f32_32x32x8bf16_1k`. 0 for others.
+pub fn multiply_adds(text: &str) -> usize {
+    let shape = |part: &str| {
+        let sizes = part.split('x').map(|n| n.split(|c: char| !c.is_ascii_digit()).next()?.parse::<usize>().ok());
+        let sizes: Vec<usize> = sizes.collect::<Option<_>>()?;
+        (sizes.len() == 3).then(|| sizes.iter().product())
+    };
+    match Class::of(text) {
+        Class::Matrix => text.split(['_', ' ']).find_map(shape).unwrap_or(0),
+        _ => 0,
+    }
+}
+
 /// `global_load_dwordx4` and `global_load_b128` alike.
 fn load_bytes(name: &str) -> usize {
     let last = name.rsplit('_').find(|p| !matches!(*p, "d16" | "hi" | "lds")).unwrap_or_default();

@@ -16,6 +16,10 @@ fn chip(name: &str) -> &'static Arch {
 
 /// A linked code object of LLVM IR.
 fn object(ir: &str, arch: &Arch) -> Vec<u8> {
+    crate::link::shared(&[relocatable(ir, arch)]).unwrap()
+}
+
+fn relocatable(ir: &str, arch: &Arch) -> Vec<u8> {
     let cx = crate::llvm::context();
     let text = MemoryBuffer::create_from_memory_range_copy(format!("{ir}\0").as_bytes(), "test");
     let module = cx.create_module_from_ir(text).unwrap();
@@ -27,8 +31,7 @@ fn object(ir: &str, arch: &Arch) -> Vec<u8> {
         .unwrap();
     module.set_triple(&triple);
     module.set_data_layout(&machine.get_target_data().get_data_layout());
-    let object = machine.write_to_memory_buffer(&module, FileType::Object).unwrap();
-    crate::link::shared(&[object.as_slice().to_vec()]).unwrap()
+    machine.write_to_memory_buffer(&module, FileType::Object).unwrap().as_slice().to_vec()
 }
 
 /// Sums rows of 16 bytes, the next of which is loaded before the last is used.
@@ -111,7 +114,7 @@ fn streaming_loops_on_every_chip() {
     for arch in chips() {
         let chip = arch.name;
         let reports = report(&object(STREAM, arch), arch).unwrap();
-        let [KernelResources { symbol, resources: r }] = &reports[..] else { panic!("{reports:?}") };
+        let [KernelResources { symbol, resources: r, .. }] = &reports[..] else { panic!("{reports:?}") };
         assert_eq!((symbol.as_str(), r.lds, r.scratch, r.matrix), ("stream", 0, 0, 0));
         assert_eq!((r.vgpr_spills, r.sgpr_spills), (0, 0));
         assert_eq!(r.occupancy, arch.simt().unit.waves as f32, "{chip}");
@@ -211,4 +214,25 @@ fn overlap_counts_around_the_back_edge() {
     assert_eq!(loops::overlap(&[load, Wait { loads: Some(1) }, Matrix, Matrix, Vector]), 3);
     assert_eq!(loops::overlap(&[load, load, Matrix, all]), 1);
     assert_eq!(loops::overlap(&[Matrix]), 0);
+}
+
+#[test]
+fn objects_of_many_kernels_have_one_note() {
+    let arch = chip("gfx942");
+    let part = |name: &str| relocatable(&STREAM.replace("@stream", name), arch);
+    let parts = ["@a", "@b", "@c"].map(part).to_vec();
+    let alone = crate::link::shared(&parts).unwrap();
+    assert_eq!(CodeObject::read(&alone).unwrap().kernels.len(), 1, "loaders read the first note");
+    let code = crate::link::shared(&crate::metadata::merge(parts, arch).unwrap()).unwrap();
+    let names: Vec<String> = CodeObject::read(&code).unwrap().kernels.into_iter().map(|k| k.name).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+}
+
+#[test]
+fn work_of_matrix_instructions() {
+    use super::class::multiply_adds;
+    assert_eq!(multiply_adds("v_mfma_f32_32x32x8bf16_1k v[0:15], v[28:29], v[26:27], 0"), 8192);
+    assert_eq!(multiply_adds("v_mfma_f32_16x16x128_f8f6f4 v[0:3], v[4:11], v[12:19], v[0:3]"), 32768);
+    assert_eq!(multiply_adds("v_wmma_f32_16x16x16_bf16 v[0:7], v[8:11], v[12:15], v[0:7]"), 4096);
+    assert_eq!(multiply_adds("v_pk_mul_f32 v[0:1], v[2:3], v[4:5]"), 0);
 }

@@ -197,9 +197,10 @@ impl<'a, 'c> Matrix<'a, 'c> {
     fn in_parts(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         let bf16 = Matrix::new(self.c, DType::BF16);
         let (a, b) = (self.thirds(a), self.thirds(b));
-        [(0, 2), (2, 0), (1, 1), (0, 1), (1, 0), (0, 0)]
-            .iter()
-            .fold(sums, |sums, &(i, j)| bf16.product(&a[i], &b[j], sums))
+        // The small products come together first, so that the sums are rounded twice and not six times.
+        let small = [(0, 2), (2, 0), (1, 1), (0, 1), (1, 0)];
+        let small = small.iter().fold(self.zero(), |sum, &(i, j)| bf16.product(&a[i], &b[j], sum));
+        self.c.fadd(bf16.product(&a[0], &b[0], sums), small)
     }
 
     /// The upper 8, middle 8 and lower 8 bits of f32 numbers, each as a fragment of bf16.

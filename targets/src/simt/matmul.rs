@@ -78,7 +78,8 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
     let code = setup.open(spec, shape.threads);
     let tasks = {
         let c = &code;
-        c.want_waves(2);
+        let fits_twice = 2 * 2 * shape.half()[1] <= setup.arch.simt().unit.lds;
+        c.want_waves(if fits_twice { 2 } else { 1 });
         let kernel = super::kernel(c, spec)?;
         let contraction = Contraction::new(&kernel)?;
         let x = contraction.parts.rows_in_memory();

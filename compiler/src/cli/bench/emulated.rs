@@ -2,12 +2,13 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use atomc::emulated::{Emulated, Tally};
+use atomc::emulated::Tally;
 use atomc_emulator::Counts;
-use atomc_runtime::{Artifact, Engine, Error, Request, Want};
+use atomc_runtime::{Artifact, Engine, Request, Want};
 use serde_json::{Value, json};
 
 use super::{Args, prefill};
+use crate::cli::engine::Chip;
 use crate::cli::failure::Failure;
 
 /// One kind of step.
@@ -26,8 +27,8 @@ struct KernelCounts {
 }
 
 /// One prefill and one decode step for each batch.
-pub fn run(args: &Args, chip: &str, artifact: Artifact, prompt: usize) -> Result<(), Failure> {
-    let device = Emulated::open(&artifact, chip, args.engine.threads).map_err(Error::from)?;
+pub fn run(args: &Args, chip: &Chip, artifact: Artifact, prompt: usize) -> Result<(), Failure> {
+    let device = chip.open(&artifact, args.engine.threads)?;
     let tally = device.tally();
     let widest = args.batch.iter().copied().max().unwrap_or(1);
     let sequences = std::iter::repeat_n(prompt + 1, widest);
@@ -92,25 +93,27 @@ fn report(args: &Args, device: &str, steps: &[Step]) -> Result<(), Failure> {
         serde_json::to_writer_pretty(&mut out, &json!({ "device": device, "steps": steps }))?;
         return Ok(writeln!(out)?);
     }
-    writeln!(
-        out,
-        "{device}: counts, since an emulator has no time of its own; the ledger is for the plan's full size"
-    )?;
+    writeln!(out, "{device}: counts, for an emulator has no time of its own; the ledger is of the plan's full size")?;
     for step in steps {
-        writeln!(out, "{}: {}", step.name, line(&step.total()))?;
-        writeln!(out, "  ledger {:.2} MB, {:.3} Gflop", step.bytes as f64 / 1e6, step.flops as f64 / 1e9)?;
-        let kernels = step.kernels.iter().filter(|_| args.kernels);
-        for kernel in kernels {
-            writeln!(out, "  {}  {} x  {}", line(&kernel.counts), kernel.launches, kernel.symbol)?;
+        writeln!(out, "{}; ledger {:.2} MB, {:.3} Gflop", step.name, step.bytes as f64 / 1e6, step.flops as f64 / 1e9)?;
+        writeln!(out, "{HEADINGS}")?;
+        for kernel in step.kernels.iter().filter(|_| args.kernels) {
+            writeln!(out, "{}  {} x {}", line(&kernel.counts), kernel.launches, kernel.symbol)?;
         }
+        writeln!(out, "{}  all kernels", line(&step.total()))?;
     }
     Ok(())
 }
 
+const HEADINGS: &str = concat!(
+    "     waves  instructions     vector     scalar   matrix   global      LDS  MB read  MB written",
+    "  matrix Gflop  LDS conflicts"
+);
+
 fn line(c: &Counts) -> String {
+    let [read, written] = [c.bytes_loaded, c.bytes_stored].map(|bytes| bytes as f64 / 1e6);
     format!(
-        "{} waves, {} instructions ({} vector, {} scalar, {} matrix, {} global, {} LDS), {:.2} MB read, {:.2} MB written, \
-         {:.3} matrix Gflop, {} LDS conflicts",
+        "{:>10} {:>13} {:>10} {:>10} {:>8} {:>8} {:>8} {read:>8.2} {written:>11.2} {:>13.3} {:>14}",
         c.waves,
         c.instructions,
         c.valu,
@@ -118,8 +121,6 @@ fn line(c: &Counts) -> String {
         c.matrix,
         c.vmem + c.smem,
         c.lds,
-        c.bytes_loaded as f64 / 1e6,
-        c.bytes_stored as f64 / 1e6,
         c.flops as f64 / 1e9,
         c.lds_conflicts,
     )

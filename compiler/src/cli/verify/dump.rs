@@ -18,6 +18,9 @@ use super::super::output;
 use super::cases::Case;
 use super::launch::{Bench, Ran};
 
+/// Bytes of zeros behind indices: kernels work on groups of tokens and read whole ones.
+const PADDING: usize = 64 * size_of::<i32>();
+
 pub struct Dump {
     dir: PathBuf,
     /// Each variant's name and its code's file.
@@ -33,8 +36,9 @@ impl Entries {
         self.0.push((name, Dtype::U8, vec![bytes.len()], bytes.to_vec()));
     }
 
-    fn ints(&mut self, name: String, values: &[i32]) {
-        self.0.push((name, Dtype::I32, vec![values.len()], values.iter().flat_map(|v| v.to_le_bytes()).collect()));
+    fn ints<'a>(&mut self, name: String, values: impl Iterator<Item = &'a i32>) {
+        let bytes: Vec<u8> = values.flat_map(|v| v.to_le_bytes()).collect();
+        self.0.push((name, Dtype::I32, vec![bytes.len() / size_of::<i32>()], bytes));
     }
 
     fn numbers(&mut self, name: String, shape: Vec<usize>, values: impl Iterator<Item = f64>) {
@@ -126,7 +130,9 @@ fn arguments(bench: &Bench, ran: &Ran, case: &Case, before: &mut Entries, after:
                 json!({ "kind": "cache", "type": ty, "entry": entry, "bytes": memory.len() })
             }
             _ => {
-                before.bytes(entry.clone(), memory);
+                let padding = if matches!(arg, Arg::Input { .. }) { PADDING } else { 0 };
+                let memory = [&memory[..], &vec![0; padding]].concat();
+                before.bytes(entry.clone(), &memory);
                 json!({ "kind": "operand", "type": ty, "entry": entry, "bytes": memory.len() })
             }
         });
@@ -164,7 +170,8 @@ fn batch(entry: &str, ran: &Ran, case: &Case, before: &mut Entries) -> Value {
         [("positions", &state.positions), ("sequences", &state.sequences), ("tables", &tables), ("tiles", &tiles)];
     let mut about = json!({ "kind": "batch", "table_stride": stride, "tile_count": tiles.len() / 2 });
     for (name, values) in parts {
-        before.ints(format!("{entry}.{name}"), values);
+        let padding = std::iter::repeat_n(&0, PADDING / size_of::<i32>());
+        before.ints(format!("{entry}.{name}"), values.iter().chain(padding));
         about[name] = format!("{entry}.{name}").into();
     }
     about

@@ -103,6 +103,21 @@ fn addend(wave: &Wave, inst: &Inst, rows: &mut [Row]) {
     }
 }
 
+/// The `count` rows of D, which hold C. A and B must have been read before: D may lie on them.
+#[inline(always)]
+fn result<'a>(wave: &'a mut Wave, inst: &Inst, count: usize) -> &'a mut [Row] {
+    let to = destination(inst);
+    match inst.operand(3) {
+        Operand::Vector { row, .. } if usize::from(row) == to => {}
+        Operand::Vector { row, .. } => wave.vgpr.copy_within(usize::from(row)..usize::from(row) + count, to),
+        other => {
+            let value = sources::scalar(wave, other);
+            wave.vgpr[to..to + count].fill([value; LANES]);
+        }
+    }
+    &mut wave.vgpr[to..to + count]
+}
+
 fn destination(inst: &Inst) -> usize {
     match inst.operand(0) {
         Operand::Vector { row, .. } => row.into(),
@@ -112,8 +127,7 @@ fn destination(inst: &Inst) -> usize {
 
 /// A and B as floating-point tiles.
 #[inline(always)]
-fn tiles(wave: &Wave, inst: &Inst, spec: &Spec) -> [[f32; TILE]; 2] {
-    let mut tiles = [[0.0; TILE]; 2];
+fn tiles<const N: usize>(wave: &Wave, inst: &Inst, spec: &Spec, tiles: &mut [[f32; N]; 2]) {
     let elements = spec.elements(inst).unwrap_or([spec.a, spec.b]);
     for (side, tile) in tiles.iter_mut().enumerate() {
         let operands = Operands { wave, inst, spec, side, element: elements[side] };
@@ -122,7 +136,6 @@ fn tiles(wave: &Wave, inst: &Inst, spec: &Spec) -> [[f32; TILE]; 2] {
             operands.scale(tile);
         }
     }
-    tiles
 }
 
 #[inline(always)]
@@ -176,15 +189,23 @@ fn registers(spec: &Spec, wave: &Wave) -> usize {
 #[inline(always)]
 fn floats<L: Layout>(wave: &mut Wave, inst: &Inst) {
     let spec = Spec::unpack(inst.aux);
-    let [a, b] = tiles(wave, inst, &spec);
-    let mut rows = [[0; LANES]; 32];
-    let rows = &mut rows[..registers(&spec, wave)];
-    addend(wave, inst, rows);
+    // Clearing room for the largest tiles would take longer than a small product.
+    match spec.m * spec.k * spec.blocks {
+        0..=256 => sized_floats::<L, 256>(wave, inst, &spec),
+        257..=512 => sized_floats::<L, 512>(wave, inst, &spec),
+        _ => sized_floats::<L, TILE>(wave, inst, &spec),
+    }
+}
+
+#[inline(always)]
+fn sized_floats<L: Layout, const N: usize>(wave: &mut Wave, inst: &Inst, spec: &Spec) {
+    let mut ab = [[0.0; N]; 2];
+    tiles(wave, inst, spec, &mut ab);
+    let (family, count) = (wave.isa.family, registers(spec, wave));
+    let rows = result(wave, inst, count);
     modify_addend(inst, rows);
-    multiply::<L, f32>(&spec, &a, &b, rows, f32::from_bits, |x| x.to_bits());
-    finish(wave, &spec, rows);
-    let to = destination(inst);
-    wave.vgpr[to..to + rows.len()].copy_from_slice(rows);
+    multiply::<L, f32>(spec, &ab[0], &ab[1], rows, f32::from_bits, |x| x.to_bits());
+    finish(family, spec, rows);
 }
 
 /// WMMA: `neg_lo` of the third source negates it, `neg_hi` takes its magnitude first.
@@ -198,8 +219,8 @@ fn modify_addend(inst: &Inst, rows: &mut [Row]) {
 }
 
 /// gfx90a flushes results of products of 16-bit numbers.
-fn finish(wave: &Wave, spec: &Spec, rows: &mut [Row]) {
-    if wave.isa.family == Family::Gfx90a && matches!(spec.a, Element::F16 | Element::Bf16) {
+fn finish(family: Family, spec: &Spec, rows: &mut [Row]) {
+    if family == Family::Gfx90a && matches!(spec.a, Element::F16 | Element::Bf16) {
         rows.iter_mut().for_each(sources::flush32);
     }
 }
@@ -241,11 +262,12 @@ fn small<T: Number>(spec: &Spec, a: &[T], b: &[T], rows: &mut [Row], get: fn(u32
 #[inline(always)]
 fn small_floats(wave: &mut Wave, inst: &Inst) {
     let spec = Spec::unpack(inst.aux);
-    let [a, b] = tiles(wave, inst, &spec);
+    let mut ab = [[0.0; 256]; 2];
+    tiles(wave, inst, &spec, &mut ab);
     let mut rows = [[0; LANES]; 4];
     addend(wave, inst, &mut rows);
-    small::<f32>(&spec, &a, &b, &mut rows, f32::from_bits, |x| x.to_bits());
-    finish(wave, &spec, &mut rows);
+    small::<f32>(&spec, &ab[0], &ab[1], &mut rows, f32::from_bits, |x| x.to_bits());
+    finish(wave.isa.family, &spec, &mut rows);
     let to = destination(inst);
     wave.vgpr[to..to + 4].copy_from_slice(&rows);
 }
@@ -308,7 +330,9 @@ fn narrow(wave: &mut Wave, inst: &Inst) {
     let bf16 = spec.sum == Sum::Bf16;
     let widen = |h: u32| if bf16 { num::bf16_to_f32(h as u16) } else { num::f16_to_f32(h as u16) };
     let round = |x: f32| u32::from(if bf16 { num::f32_to_bf16(x) } else { num::f32_to_f16(x) });
-    let [a, b] = tiles(wave, inst, &spec);
+    let mut ab = [[0.0; 256]; 2];
+    tiles(wave, inst, &spec, &mut ab);
+    let [a, b] = ab;
     let gfx11 = wave.isa.family == Family::Gfx11;
     let high = inst.modifiers.op_sel.unwrap_or(0) >> 2 & 1;
     // Register, first lane and shift of row i.

@@ -61,7 +61,7 @@ impl Operands<'_> {
 
     /// Floating-point numbers, k-major: element `k` of row `i` of block `b` at `(b * K + k) * m + i`.
     #[inline(always)]
-    pub fn floats(&self, tile: &mut [f32; TILE]) {
+    pub fn floats(&self, tile: &mut [f32]) {
         let flush = self.wave.isa.family == Family::Gfx90a;
         self.fill(tile, |row, shift, next, out| decode(self.element, self.wave, row, shift, next, flush, out));
         self.negate(tile);
@@ -83,7 +83,7 @@ impl Operands<'_> {
 
     /// Goes over the elements of all lanes, by runs of lanes that hold element `e` of consecutive rows.
     #[inline(always)]
-    fn fill<T: Copy + Default>(&self, tile: &mut [T; TILE], decode: impl Fn(&[u32], u32, &[u32], &mut [T])) {
+    fn fill<T: Copy + Default>(&self, tile: &mut [T], decode: impl Fn(&[u32], u32, &[u32], &mut [T])) {
         let (m, k, bits) = (self.spec.m, self.spec.k, self.element.bits());
         let place = self.place();
         let mut values = [T::default(); 64];
@@ -110,7 +110,7 @@ impl Operands<'_> {
     }
 
     /// WMMA: `neg_lo` and `neg_hi` negate even and odd elements.
-    fn negate(&self, tile: &mut [f32; TILE]) {
+    fn negate(&self, tile: &mut [f32]) {
         let m = &self.inst.modifiers;
         let flips = [m.neg_lo >> self.side & 1 == 1, m.neg_hi >> self.side & 1 == 1];
         for k in (0..self.spec.k).filter(|k| flips[k % 2]) {
@@ -119,7 +119,7 @@ impl Operands<'_> {
     }
 
     /// Multiplies by the block scales of `f8f6f4`: a byte of a register, chosen by `op_sel` (low bit) and `op_sel_hi` (high bit).
-    pub fn scale(&self, tile: &mut [f32; TILE]) {
+    pub fn scale(&self, tile: &mut [f32]) {
         let modifiers = &self.inst.modifiers;
         let low = modifiers.op_sel.unwrap_or(0) >> self.side & 1;
         let high = modifiers.op_sel_hi.unwrap_or(7) >> self.side & 1;

@@ -1,6 +1,7 @@
-//! Compiled kernels against float64: every golden case, on every variant that this CPU runs, alone and in a batch, is off by
+//! Compiled kernels against float64: every golden case, on every variant that this CPU runs and on emulated GPUs, alone and in a batch, is off by
 //! no more than half as much again as PyTorch's own kernels in the checkpoint's type.
 use atomc::driver::{self, Options};
+use atomc::emulated::Emulated;
 use atomc::frontend::Config;
 use atomc_passes::BucketOptions;
 use atomc_runtime::{
@@ -13,24 +14,30 @@ const SHARE: f64 = 1.5;
 /// Sequences of 37 tokens go beyond the positions of one case.
 const CONTEXT: usize = 64;
 
-/// One engine for each variant that the CPU runs.
-fn engines(case: &Case) -> Vec<Engine> {
+/// One engine for each variant of the host that the CPU runs, or for the emulated chip.
+fn engines(case: &Case, target: &str) -> Vec<Engine> {
     let config = Config { context: case.config.context.max(CONTEXT), ..case.config.clone() };
     // A bucket smaller than the longest sequence, and fewer rows than its tokens, so that steps take several plans too.
     let buckets = BucketOptions { decode: vec![1, 4], tokens: 32, rows: 16 };
-    let options = Options { buckets, ..Options::default() };
+    let options = Options { buckets, targets: vec![target.into()] };
     let compiled =
         driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("m.atomc");
     compiled.write(&path).expect("an artifact");
     let checkpoint = Checkpoint::open(&case.dir).expect("a checkpoint");
+    let open = || Artifact::open(&path).expect("a whole artifact");
     let variants = compiled.manifest.targets[0].variants.iter().map(|v| v.name.clone());
     let engines: Vec<Engine> = variants
         .filter_map(|variant| {
-            let device = DeviceChoice::Host { variant: Some(variant) };
-            let options = EngineOptions { device, threads: 2, cache_tokens: 4 * CONTEXT };
-            match Engine::new(Artifact::open(&path).expect("a whole artifact"), &options) {
+            let engine = match target {
+                "host" => {
+                    let device = DeviceChoice::Host { variant: Some(variant) };
+                    Engine::new(open(), &EngineOptions { device, threads: 2, cache_tokens: 4 * CONTEXT })
+                }
+                chip => emulated(open(), chip),
+            };
+            match engine {
                 Err(Error::Device(DeviceError::Lacks { .. })) => None,
                 engine => Some(engine.unwrap_or_else(|e| panic!("{}: {e}", case.name))),
             }
@@ -42,6 +49,13 @@ fn engines(case: &Case) -> Vec<Engine> {
         .collect();
     assert!(!engines.is_empty(), "this CPU runs no variant");
     engines
+}
+
+/// Tests run side by side, so each emulates on one thread.
+fn emulated(artifact: Artifact, chip: &str) -> Result<Engine, Error> {
+    let device = Emulated::open(&artifact, chip, 1, Default::default())?;
+    let options = EngineOptions { threads: 1, cache_tokens: 4 * CONTEXT, ..EngineOptions::default() };
+    Engine::with_device(artifact, chip, Box::new(device), &options)
 }
 
 fn check(case: &Case, engine: &Engine, mode: Mode, sequence: usize, logits: &[f32], how: &str) -> Option<String> {
@@ -87,12 +101,11 @@ fn together(engine: &mut Engine, tokens: &[Vec<u32>], size: usize) -> Vec<Vec<f3
     logits
 }
 
-#[test]
-fn error_is_that_of_the_type() {
+fn error_is_that_of_the_type(target: &str, wanted: impl Fn(&Case) -> bool) {
     let mut faults = vec![];
-    for case in cases() {
+    for case in cases().into_iter().filter(wanted) {
         let tokens: Vec<Vec<u32>> = (0..SEQUENCES).map(|i| case.tokens(i)).collect();
-        for mut engine in engines(&case) {
+        for mut engine in engines(&case, target) {
             for (i, mode) in (0..SEQUENCES).flat_map(|i| Mode::ALL.map(|mode| (i, mode))) {
                 let logits = alone(&mut engine, &tokens[i], mode);
                 faults.extend(check(&case, &engine, mode, i, &logits, "alone"));
@@ -110,4 +123,39 @@ fn error_is_that_of_the_type() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn host() {
+    error_is_that_of_the_type("host", |_| true);
+}
+
+#[test]
+fn gfx942() {
+    error_is_that_of_the_type("gfx942", |_| true);
+}
+
+#[test]
+fn gfx950() {
+    error_is_that_of_the_type("gfx950", |_| true);
+}
+
+#[test]
+fn gfx1201() {
+    error_is_that_of_the_type("gfx1201", |_| true);
+}
+
+/// One model in each type, on chips that only differ from the others in their instructions.
+fn in_each_type(case: &Case) -> bool {
+    ["qwen3", "llama-f16", "llama-f32"].contains(&case.name.as_str())
+}
+
+#[test]
+fn gfx90a() {
+    error_is_that_of_the_type("gfx90a", in_each_type);
+}
+
+#[test]
+fn gfx1100() {
+    error_is_that_of_the_type("gfx1100", in_each_type);
 }

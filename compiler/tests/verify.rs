@@ -1,0 +1,257 @@
+//! `atomc verify`: what is right passes, what is not fails, and what was run can be run again from files.
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use atomc_artifact::{Artifact, Manifest, encode};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
+
+const SMALL: [&str; 6] = ["--context", "96", "--decode", "2", "--prefill", "32"];
+
+struct Bench(TempDir);
+
+impl Bench {
+    /// A folder with `m.atomc` in it.
+    fn new() -> Bench {
+        let bench = Bench(TempDir::new().expect("a temporary folder"));
+        let compiled =
+            bench.run(&["compile", MODEL, "--context", "96", "--decode", "2", "--prefill", "32", "-o", "m.atomc"]);
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let atomc = env!("CARGO_BIN_EXE_atomc");
+        Command::new(atomc).args(args).current_dir(self.0.path()).output().expect("the binary runs")
+    }
+
+    /// The exit code and the table.
+    fn verify(&self, args: &[&str]) -> (i32, Value) {
+        let out = self.run(&[&["verify", "--json"], args].concat());
+        let code = out.status.code().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&out.stderr)));
+        (code, serde_json::from_slice(&out.stdout).expect("JSON"))
+    }
+
+    /// Writes `broken.atomc`: the artifact after a change, with sound checksums.
+    fn break_it(&self, change: impl FnOnce(&mut Manifest, &mut Vec<Vec<u8>>)) {
+        let artifact = Artifact::open(self.path("m.atomc")).expect("an artifact");
+        let mut manifest = artifact.manifest().clone();
+        let mut code: Vec<Vec<u8>> = (1..artifact.sections().len()).map(|i| artifact.section(i).to_vec()).collect();
+        change(&mut manifest, &mut code);
+        std::fs::write(self.path("broken.atomc"), encode(&manifest, &code).expect("a sound manifest")).expect("a file");
+    }
+}
+
+fn kernels(table: &Value) -> &[Value] {
+    table["kernels"].as_array().expect("a list")
+}
+
+#[test]
+fn every_kernel_of_the_host_is_right() {
+    let bench = Bench::new();
+    let (code, table) = bench.verify(&["m.atomc"]);
+    assert_eq!(code, 0, "{table:#}");
+    assert!(kernels(&table).len() > 10);
+    for kernel in kernels(&table) {
+        let worst = kernel["worst"].as_f64().expect("a number");
+        assert!(worst <= 1.0 && kernel["right"] == true && kernel["elements"].as_u64() > Some(0), "{kernel:#}");
+    }
+    // Budgets that are far too large would let faults pass.
+    assert!(kernels(&table).iter().any(|k| k["worst"].as_f64() > Some(0.1)));
+    let (code, some) = bench.verify(&["m.atomc", "--kernel", "attend", "--device", "host:x86-64-v3"]);
+    assert_eq!(code, 0, "{some:#}");
+    assert!(kernels(&some).iter().all(|k| k["family"].as_str().is_some_and(|f| f.starts_with("attend"))));
+    let none = bench.run(&["verify", "m.atomc", "--kernel", "no such kernel"]);
+    assert_eq!(none.status.code(), Some(1));
+}
+
+#[test]
+fn other_code_than_the_file_says_is_wrong() {
+    let bench = Bench::new();
+    // Kernels of the same arguments change places: the names that the loader looks for, not what they must compute.
+    bench.break_it(|manifest, _| {
+        let target = &mut manifest.targets[0];
+        let rows: Vec<usize> =
+            (0..target.kernels.len()).filter(|&k| target.kernels[k].body.contains("rms_norm")).collect();
+        for kernel in rows {
+            let body = &mut target.kernels[kernel].body;
+            let at = body.find("eps = ").expect("a norm has an eps") + "eps = ".len();
+            let end = at + body[at..].find(['}', ',']).expect("attributes end");
+            body.replace_range(at..end, "0.25");
+        }
+    });
+    let (code, table) = bench.verify(&["broken.atomc"]);
+    assert_eq!(code, 1);
+    let norms = kernels(&table).iter().filter(|k| k["right"] == false);
+    assert!(norms.count() >= 3, "{table:#}");
+    assert!(kernels(&table).iter().any(|k| k["right"] == true));
+}
+
+#[test]
+fn changed_code_is_wrong() {
+    let bench = Bench::new();
+    bench.break_it(|_, code| {
+        let eps = 1e-5f32.to_le_bytes();
+        let mut found = 0;
+        for code in code {
+            for at in 0..code.len() - 4 {
+                if code[at..at + 4] == eps {
+                    // One bit of the exponent.
+                    code[at + 3] ^= 4;
+                    found += 1;
+                }
+            }
+        }
+        assert!(found > 0, "no norm in the code");
+    });
+    let out = bench.run(&["verify", "broken.atomc"]);
+    let (table, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert_eq!(out.status.code(), Some(1), "{table}{error}");
+    assert!(
+        table.contains("WRONG") && table.contains("should be") && error.contains("kernels are wrong"),
+        "{table}{error}"
+    );
+}
+
+type HostKernel = unsafe extern "C" fn(*const *mut c_void, *const [i64; 2], *mut c_void, i64, i64);
+
+/// A replay of one launch of the host, as another tool would do it: nothing but the files of the dump.
+struct Replay<'a> {
+    dir: &'a Path,
+    about: Value,
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Replay<'_> {
+    fn open<'a>(dir: &'a Path, json: &Path) -> Replay<'a> {
+        let about: Value = serde_json::from_slice(&std::fs::read(json).expect("a file")).expect("JSON");
+        let read = |key: &str| std::fs::read(dir.join(about[key].as_str().expect("a name"))).expect("a file");
+        Replay { before: read("before"), after: read("after"), dir, about }
+    }
+
+    fn entry(file: &[u8], name: &str) -> Vec<u8> {
+        SafeTensors::deserialize(file).expect("safetensors").tensor(name).expect("an entry").data().to_vec()
+    }
+
+    /// Memory of an argument: what it holds before, or room for a result, with slack behind it.
+    fn memory(&self, argument: &Value) -> Vec<u64> {
+        let bytes = argument["bytes"].as_u64().expect("a size") as usize;
+        let mut memory = vec![u64::MAX; bytes.div_ceil(8) + 40];
+        if argument["kind"] != "result" {
+            let from = Replay::entry(&self.before, argument["entry"].as_str().expect("a name"));
+            // SAFETY: plain bytes, of which there are enough.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), memory.as_mut_ptr().cast::<u8>(), bytes) };
+        }
+        memory
+    }
+
+    fn run(&self, variant: &str) {
+        let variants = self.about["variants"].as_array().expect("a list");
+        let variant = variants.iter().find(|v| v["variant"] == variant).expect("the variant");
+        let arguments = self.about["arguments"].as_array().expect("a list");
+        let mut lists: Vec<Vec<u8>> = vec![];
+        let mut batch = [0u64; 6];
+        let mut memory: Vec<Vec<u64>> = vec![];
+        for argument in arguments {
+            if argument["kind"] == "batch" {
+                for (slot, name) in [(0, "positions"), (1, "sequences"), (2, "tables"), (4, "tiles")] {
+                    let list = Replay::entry(&self.before, argument[name].as_str().expect("a name"));
+                    batch[slot] = list.as_ptr() as u64;
+                    lists.push(list);
+                }
+                (batch[3], batch[5]) =
+                    (argument["table_stride"].as_u64().unwrap(), argument["tile_count"].as_u64().unwrap());
+                memory.push(vec![]);
+            } else {
+                memory.push(self.memory(argument));
+            }
+        }
+        let pointers: Vec<*mut c_void> = memory
+            .iter_mut()
+            .map(|m| if m.is_empty() { batch.as_mut_ptr().cast() } else { m.as_mut_ptr().cast() })
+            .collect();
+        let step = ["tokens", "rows"].map(|size| self.about["step"][size].as_i64().expect("a size"));
+        let mut scratch = vec![0u64; variant["scratch"].as_u64().unwrap() as usize / 8 + 64];
+        let tasks = variant["grid"][0].as_i64().expect("a grid");
+        // SAFETY: the dump says how the kernel is called.
+        unsafe {
+            let code = libloading::Library::new(self.dir.join(variant["code"].as_str().unwrap())).expect("code");
+            let kernel = code.get::<HostKernel>(self.about["kernel"].as_str().unwrap().as_bytes()).expect("a kernel");
+            let aligned = scratch.as_mut_ptr().cast::<u8>().add(scratch.as_ptr().align_offset(64) * 8);
+            kernel(pointers.as_ptr(), &step, aligned.cast(), 0, tasks);
+        }
+        self.compare(arguments, &memory);
+    }
+
+    /// Results and caches are to the byte what the dump has.
+    fn compare(&self, arguments: &[Value], memory: &[Vec<u64>]) {
+        for (argument, memory) in arguments.iter().zip(memory) {
+            if argument["kind"] != "result" && argument["kind"] != "cache" {
+                continue;
+            }
+            let want = Replay::entry(&self.after, argument["entry"].as_str().expect("a name"));
+            // SAFETY: plain bytes, of which there are enough.
+            let got = unsafe { std::slice::from_raw_parts(memory.as_ptr().cast::<u8>(), want.len()) };
+            assert!(got == want, "{} {}: {argument}", self.about["kernel"], self.about["case"]);
+        }
+    }
+}
+
+#[test]
+fn dumps_replay() {
+    let bench = Bench::new();
+    let device = "x86-64-v3";
+    let (code, table) =
+        bench.verify(&["m.atomc", "--device", &format!("host:{device}"), "--threads", "1", "--dump", "dump"]);
+    assert_eq!(code, 0, "{table:#}");
+    let dir = bench.path("dump");
+    let mut replayed = 0;
+    for entry in std::fs::read_dir(&dir).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|e| e == "json") {
+            Replay::open(&dir, &path).run(device);
+            replayed += 1;
+        }
+    }
+    assert!(replayed > 50, "{replayed} launches");
+}
+
+/// The same artifact path as on hardware, for the chips that the emulator knows.
+#[test]
+#[cfg(feature = "emulator")]
+fn every_kernel_of_emulated_gpus_is_right() {
+    let bench = Bench(TempDir::new().expect("a temporary folder"));
+    for chip in ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"] {
+        let compiled = bench.run(&[&["compile", MODEL, "--target", chip, "-o", "m.atomc"], &SMALL[..]].concat());
+        assert!(compiled.status.success(), "{chip}: {}", String::from_utf8_lossy(&compiled.stderr));
+        let (code, table) = bench.verify(&["m.atomc", "--device", &format!("emu:{chip}")]);
+        assert_eq!(code, 0, "{table:#}");
+        assert!(kernels(&table).len() > 10);
+        let about = bench.run(&["inspect", "m.atomc", "--json"]);
+        let about: Value = serde_json::from_slice(&about.stdout).expect("JSON");
+        for kernel in about["targets"][0]["variants"][0]["kernels"].as_array().expect("a list") {
+            let taken = &kernel["resources"];
+            assert!(taken["vgprs"].as_u64() > Some(0) && taken["occupancy"].as_f64() > Some(0.), "{kernel:#}");
+        }
+    }
+}
+
+#[test]
+fn code_is_extracted() {
+    let bench = Bench::new();
+    assert!(bench.run(&["inspect", "m.atomc", "--extract", "code"]).status.success());
+    let artifact = Artifact::open(bench.path("m.atomc")).expect("an artifact");
+    for variant in &artifact.manifest().targets[0].variants {
+        let file = std::fs::read(bench.path("code").join(format!("host-{}.so", variant.name))).expect("a file");
+        assert!(file == artifact.section(variant.section));
+    }
+}
