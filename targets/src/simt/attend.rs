@@ -327,7 +327,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             if first > 0 {
                 c.keep_order();
             }
-            let now = if self.matrix.converts() { load(first) } else { std::mem::replace(&mut next, load(first + GROUP)) };
+            let now =
+                if self.matrix.converts() { load(first) } else { std::mem::replace(&mut next, load(first + GROUP)) };
             for (panel, values) in (first..).zip(now.chunks(steps)) {
                 for ((softened, old), new) in softened.iter().zip(to).zip(&mut made) {
                     let sums = c.fmul(old.values[panel], c.splat(softened.shrink));
