@@ -76,10 +76,10 @@ pub fn places(
         }
         Space::Flat => {
             global(op, offset, cx.wave, &mut places);
-            let host = apertures(&mut places, bytes, cx.wave, cx.side)?;
+            let host = apertures(&mut places, bytes, operation, cx.side)?;
             bounds(&places, host, bytes, operation, cx.group)?;
         }
-        Space::Scratch => scratch(op, offset, bytes, cx.wave, cx.side, &mut places)?,
+        Space::Scratch => scratch(op, offset, bytes, operation, cx, &mut places)?,
         _ => buffer::places(op, bytes, operation, inst, cx, &mut places)?,
     }
     if places.in_lds != 0 {
@@ -158,7 +158,7 @@ pub fn bounds(places: &Places, active: u64, bytes: u32, operation: Operation, gr
 }
 
 /// Sorts flat addresses: LDS and scratch lanes get their pointers; the lanes that remain are returned.
-fn apertures(places: &mut Places, bytes: u32, wave: &Wave, side: &mut Side) -> Result<u64, Box<Trap>> {
+fn apertures(places: &mut Places, bytes: u32, operation: Operation, side: &mut Side) -> Result<u64, Box<Trap>> {
     let mut host = places.lanes;
     for lane in lanes(places.lanes) {
         let address = places.at[lane];
@@ -167,7 +167,7 @@ fn apertures(places: &mut Places, bytes: u32, wave: &Wave, side: &mut Side) -> R
                 places.lds[lane] = address as u32;
                 places.in_lds |= 1 << lane;
             }
-            flat::PRIVATE => places.at[lane] = side.scratch.place(lane, address as u32, bytes, wave.isa)?,
+            flat::PRIVATE => places.at[lane] = side.scratch.place(lane, address as u32, bytes, operation)?,
             _ => continue,
         }
         host &= !(1 << lane);
@@ -179,14 +179,15 @@ fn scratch(
     op: &MemoryOp,
     offset: i64,
     bytes: u32,
-    wave: &Wave,
-    side: &mut Side,
+    operation: Operation,
+    cx: &mut Cx,
     places: &mut Places,
 ) -> Result<(), Box<Trap>> {
+    let Cx { wave, side, .. } = cx;
     let base = op.address.scalar.map_or(0, |s| wave.sgpr[usize::from(s)]).wrapping_add(offset as u32);
     for lane in lanes(places.lanes) {
         let vector = op.address.vector.map_or(0, |r| wave.vgpr[usize::from(r.first)][lane]);
-        places.at[lane] = side.scratch.place(lane, base.wrapping_add(vector), bytes, wave.isa)?;
+        places.at[lane] = side.scratch.place(lane, base.wrapping_add(vector), bytes, operation)?;
     }
     Ok(())
 }

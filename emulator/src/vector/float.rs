@@ -1,6 +1,6 @@
 //! Floating-point arithmetic of one result per lane.
 use super::arith::Direction;
-use super::kinds::{Bits16, Bits32, F16, F32, F64, H16, I16, I32, Kind, Mix, U32};
+use super::kinds::{Bits16, Bits32, F16, F32, F64, H16, I16, I32, Kind, Mix, S16, U32};
 use super::table::{Entry, builds, lanes, op, rounded};
 use crate::inst::Inst;
 use crate::isa::{Family, Isa};
@@ -228,7 +228,7 @@ fn orders32() -> Vec<Entry> {
 }
 
 fn orders16() -> Vec<Entry> {
-    order_rows!(F16, of32,
+    order_rows!(S16, of32,
         "v_min_f16 v_min_num_f16" "v_max_f16 v_max_num_f16" "v_min3_f16 v_min3_num_f16" "v_max3_f16 v_max3_num_f16"
         "v_med3_f16 v_med3_num_f16" "v_minimum_f16" "v_maximum_f16" "v_minimum3_f16" "v_maximum3_f16"
         "v_maxmin_f16 v_maxmin_num_f16" "v_minmax_f16 v_minmax_num_f16" "v_maximumminimum_f16" "v_minimummaximum_f16")
@@ -337,9 +337,18 @@ const TAYLOR: [f64; 14] = {
 #[inline(always)]
 fn sine(turns: f64, ahead: f64) -> f64 {
     let fraction = turns - turns.round_ties_even();
-    let angle = (fraction + ahead) * std::f64::consts::TAU;
-    if fraction == 0.0 && ahead == 0.0 { fraction.copysign(turns) } else { angle.sin() }
+    let part = fraction + ahead;
+    if fraction == 0.0 && ahead == 0.0 {
+        fraction.copysign(turns)
+    } else if part.abs() == 0.5 {
+        0.0
+    } else {
+        (part * std::f64::consts::TAU).sin()
+    }
 }
+
+/// The largest f16 below one.
+const BELOW_ONE: f32 = 1.0 - 1.0 / 2048.0;
 
 fn shapes() -> Vec<Entry> {
     vec![
@@ -352,12 +361,12 @@ fn shapes() -> Vec<Entry> {
         op!("v_ceil_f16", F16 = (a: F16) => a.ceil()),
         op!("v_floor_f16", F16 = (a: F16) => a.floor()),
         op!("v_rndne_f16", F16 = (a: F16) => a.round_ties_even()),
-        op!("v_fract_f16", F16 = (a: F16) => if a.is_finite() { (a - a.floor()).min(0.99951172) } else { a - a }),
+        op!("v_fract_f16", F16 = (a: F16) => if a.is_finite() { (a - a.floor()).min(BELOW_ONE) } else { f32::NAN }),
         op!("v_trunc_f64", F64 = (a: F64) => a.trunc()),
         op!("v_ceil_f64", F64 = (a: F64) => a.ceil()),
         op!("v_floor_f64", F64 = (a: F64) => a.floor()),
         op!("v_rndne_f64", F64 = (a: F64) => a.round_ties_even()),
-        op!("v_fract_f64", F64 = (a: F64) => if a.is_finite() { (a - a.floor()).min(1f64.next_down()) } else { a - a }),
+        op!("v_fract_f64", F64 = (a: F64) => if a.is_finite() { (a - a.floor()).min(1f64.next_down()) } else { f64::NAN }),
         rounded!("v_ldexp_f32", F32 = |r| (a: F32, b: I32) => r.narrow(f64::from(a) * num::exp2i(b.clamp(-400, 400)))),
         rounded!("v_ldexp_f16", F16 = |r| (a: F16, b: I16) => r.half(f64::from(a) * num::exp2i(i32::from(b).clamp(-100, 100)))),
         op!("v_ldexp_f64", F64 = (a: F64, b: I32) => ldexp64(a, b)),
@@ -381,7 +390,7 @@ fn saturate8(half: u32) -> u8 {
 
 #[inline(always)]
 fn fract32(a: f32) -> f32 {
-    if a.is_finite() { (a - a.floor()).min(1f32.next_down()) } else { a - a }
+    if a.is_finite() { (a - a.floor()).min(1f32.next_down()) } else { f32::NAN }
 }
 
 #[inline(always)]
@@ -405,7 +414,9 @@ fn frexp(x: f64) -> (f64, i32) {
     // Subnormal numbers are scaled up first.
     let (y, down) = if x.abs() < f64::MIN_POSITIVE { (x * num::exp2i(64), 64) } else { (x, 0) };
     let exponent = (y.to_bits() >> 52 & 0x7ff) as i32 - 1022;
-    (y * num::exp2i(-exponent.max(-1000)) * num::exp2i(-exponent - -exponent.max(-1000)), exponent - down)
+    // In two steps, since 2^-1024 is no normal number.
+    let half = -exponent / 2;
+    (y * num::exp2i(half) * num::exp2i(-exponent - half), exponent - down)
 }
 
 /// x * 2^n with one rounding: only the last factor can make the result subnormal.
@@ -427,7 +438,7 @@ fn ldexp64(x: f64, n: i32) -> f64 {
 }
 
 /// 53 bits of 2/pi for the reduction of large angles: segment `select` of 53 bits, moved by the exponent of `a`.
-fn trig_preop(a: f64, select: u32) -> f64 {
+pub fn trig_preop(a: f64, select: u32) -> f64 {
     let exponent = (a.to_bits() >> 52 & 0x7ff) as i32;
     let mut shift = select as i32 * 53;
     if exponent > 1077 {

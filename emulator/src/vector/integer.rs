@@ -69,8 +69,8 @@ fn sext24(a: i32) -> i32 {
 fn products() -> Vec<Entry> {
     vec![
         op!("v_mul_lo_u32 v_mul_lo_i32", U32 = (a: U32, b: U32) => a.wrapping_mul(b)),
-        op!("v_mul_hi_u32", U32 = (a: U32, b: U32) => (u64::from(a) * u64::from(b) >> 32) as u32),
-        op!("v_mul_hi_i32", I32 = (a: I32, b: I32) => (i64::from(a) * i64::from(b) >> 32) as i32),
+        op!("v_mul_hi_u32", U32 = (a: U32, b: U32) => ((u64::from(a) * u64::from(b)) >> 32) as u32),
+        op!("v_mul_hi_i32", I32 = (a: I32, b: I32) => ((i64::from(a) * i64::from(b)) >> 32) as i32),
         saturating(
             op!("v_mul_u32_u24", U32 = (a: U32, b: U32) => low24(a).wrapping_mul(low24(b))),
             op!("", U32 = (a: U32, b: U32) => low24(a).saturating_mul(low24(b))),
@@ -79,8 +79,8 @@ fn products() -> Vec<Entry> {
             op!("v_mul_i32_i24", I32 = (a: I32, b: I32) => sext24(a).wrapping_mul(sext24(b))),
             op!("", I32 = (a: I32, b: I32) => sext24(a).saturating_mul(sext24(b))),
         ),
-        op!("v_mul_hi_u32_u24", U32 = (a: U32, b: U32) => (u64::from(low24(a)) * u64::from(low24(b)) >> 32) as u32),
-        op!("v_mul_hi_i32_i24", I32 = (a: I32, b: I32) => (i64::from(sext24(a)) * i64::from(sext24(b)) >> 32) as i32),
+        op!("v_mul_hi_u32_u24", U32 = (a: U32, b: U32) => ((u64::from(low24(a)) * u64::from(low24(b))) >> 32) as u32),
+        op!("v_mul_hi_i32_i24", I32 = (a: I32, b: I32) => ((i64::from(sext24(a)) * i64::from(sext24(b))) >> 32) as i32),
         saturating(
             op!("v_mad_u32_u24", U32 = (a: U32, b: U32, c: U32) => low24(a).wrapping_mul(low24(b)).wrapping_add(c)),
             op!("", U32 = (a: U32, b: U32, c: U32) =>

@@ -1,6 +1,6 @@
 //! Instructions on two values at a time, and dot products of pairs.
 use super::float::{of32, of32::*};
-use super::kinds::{F32, I32, Kind, Pk16, PkBf16, PkF16, PkF32, PkU32, U32};
+use super::kinds::{F32, I32, Kind, Pk16, PkBf16, PkF16, PkF32, PkS16, PkU32, U32};
 use super::table::{Entry, builds, lanes, op, rounded};
 use crate::inst::Inst;
 use crate::isa::{Family, Isa};
@@ -35,15 +35,15 @@ macro_rules! order2 {
         #[inline(always)]
         fn body(wave: &mut Wave, inst: &Inst) {
             let ieee = wave.mode.ieee && wave.isa.family != Family::Gfx12;
-            let [a, b] = [1, 2].map(|p| PkF16::fetch(wave, inst, p));
-            let mut out = PkF16::zero();
+            let [a, b] = [1, 2].map(|p| PkS16::fetch(wave, inst, p));
+            let mut out = PkS16::zero();
             for lane in 0..lanes!(wave) {
-                let (a, b) = (PkF16::get(a[lane]), PkF16::get(b[lane]));
-                out[lane] = PkF16::put([$pick(a[0], b[0], ieee), $pick(a[1], b[1], ieee)]);
+                let (a, b) = (PkS16::get(a[lane]), PkS16::get(b[lane]));
+                out[lane] = PkS16::put([$pick(a[0], b[0], ieee), $pick(a[1], b[1], ieee)]);
             }
-            PkF16::store(wave, inst, &mut out);
+            PkS16::store(wave, inst, &mut out);
         }
-        Entry::new($names, builds!(body), &[PkF16::CLASS], PkF16::CLASS)
+        Entry::new($names, builds!(body), &[PkS16::CLASS], PkS16::CLASS)
     }};
 }
 

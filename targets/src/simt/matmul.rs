@@ -7,7 +7,7 @@ use atomc_ir::{Arch, Diagnostic};
 
 use super::Setup;
 use super::contract::{Contraction, Sizes};
-use super::fragment::{Fragment, RUN};
+use super::fragment::{Fragment, Matrix, RUN};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{Operand, unsupported};
 use crate::{KernelInfo, KernelSpec};
@@ -39,7 +39,8 @@ impl Shape {
         let Sizes { dtype, depth, pieces, .. } = Sizes::of(spec.body)?;
         let (simt, depth) = (arch.simt(), arch.memory.padded(depth));
         // Half as many lanes hold twice as many results each.
-        let (panels, blocks) = (simt.wave / 16, 4);
+        // Where operands are converted on the way, the registers for that are missing elsewhere.
+        let (panels, blocks) = (simt.wave / 16, if Matrix::native(simt, dtype) { 4 } else { 2 });
         if !panels.is_multiple_of(pieces) {
             return Err(unsupported(format!("a tiled contraction with {pieces} pieces")));
         }
