@@ -394,7 +394,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             return own;
         }
         let c = self.code();
-        let other: Fragment<'c> = own.iter().map(|&run| c.map_words(run, |word| c.from_other_row(word))).collect();
+        let other: Fragment<'c> = own.iter().map(|&run| c.map_words(run, |word| c.other_row(word))).collect();
         let low = c.equal(self.half, 0);
         let ordered = |a: &Fragment<'c>, b: &Fragment<'c>| -> Fragment<'c> {
             a.iter().zip(b).map(|(&a, &b)| c.pick(low, a, b).into_vector_value()).collect()
