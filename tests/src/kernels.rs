@@ -19,7 +19,7 @@ struct Memory {
 
 #[derive(Clone, Copy)]
 #[repr(align(256))]
-struct Line([u8; 256]);
+struct Line(#[expect(dead_code, reason = "read as bytes")] [u8; 256]);
 
 impl Memory {
     fn new(bytes: usize) -> Memory {

@@ -1,5 +1,4 @@
 //! Every kernel family on every machine that this one can run or emulate.
-use atomc_ir::trial::Run;
 use atomc_ir::{Dim, Family, parse};
 use atomc_targets::{KernelSpec, compile, rows};
 use atomc_tests::kernels::{Case, STEP, case, run};

@@ -85,12 +85,14 @@ fn manifest(chip: &str) -> Manifest {
     let tasks = Tasks::Rows { per: 1, times: 1 };
     let target = Target {
         name: chip.into(),
+        layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 16, align: 256 },
         weights: vec![weight],
         cache,
         kernels: vec![KernelDef { symbol: "head".into(), family: "rows".into(), body: String::new(), tokens: 8 }],
         variants: vec![Variant {
             name: chip.into(),
             features: vec![chip.into()],
+            executed: true,
             section: 1,
             kernels: vec![Kernel { tasks, scratch: 0, threads: 64, workspace: 64, resources: None }],
         }],

@@ -136,12 +136,7 @@ struct Brought<'c> {
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
-    fn new(
-        attention: &'t Attention<'k, 'a, 'c>,
-        shape: Shape,
-        tile: Int<'c>,
-        rest: Int<'c>,
-    ) -> Tile<'t, 'k, 'a, 'c> {
+    fn new(attention: &'t Attention<'k, 'a, 'c>, shape: Shape, tile: Int<'c>, rest: Int<'c>) -> Tile<'t, 'k, 'a, 'c> {
         let (c, batch) = (attention.code(), &attention.cache.batch);
         let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
         let (token, count) = (entry(0), entry(1));

@@ -5,7 +5,7 @@
 //! shows. A product adds 16 by 16 results, of which a lane holds `results` consecutive rows of one column: it knows one
 //! token and a few features of it.
 use atomc_ir::DType;
-use atomc_ir::arch::{MatrixLayout, Product, ProductShape};
+use atomc_ir::arch::{MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
 
 use crate::code::{Any, Code, Int, Ptr, Vector};
@@ -46,6 +46,11 @@ impl<'a, 'c> Matrix<'a, 'c> {
     /// Whether operands are converted before each product.
     pub fn converts(&self) -> bool {
         self.product.is_none()
+    }
+
+    /// Whether the machine multiplies elements of this type as they are.
+    pub fn native(simt: &Simt, dtype: DType) -> bool {
+        simt.products.iter().any(|p| p.dtype == dtype)
     }
 
     /// Columns that one product contracts.

@@ -7,8 +7,8 @@ use inkwell::context::Context;
 use inkwell::llvm_sys::LLVMAtomicOrdering;
 use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID, LLVMSetAtomicSyncScopeID};
 use inkwell::module::Linkage;
-use inkwell::types::{AsTypeRef, BasicType};
-use inkwell::values::{AsValueRef, BasicValue, FloatValue};
+use inkwell::types::BasicType;
+use inkwell::values::{AsValueRef, FloatValue};
 use inkwell::{AddressSpace, IntPredicate};
 
 use crate::code::{Any, Code, Int, Ptr, Vector};
@@ -334,10 +334,5 @@ impl<'c> Code<'c> {
             t => panic!("no vector of {t}"),
         };
         self.load(ty, p, align as u32).into_vector_value()
-    }
-
-    /// A value of another type with the same bits.
-    pub fn as_type<T: BasicType<'c> + AsTypeRef>(&self, v: impl BasicValue<'c> + AsValueRef, ty: T) -> Any<'c> {
-        self.bitcast(v, ty)
     }
 }

@@ -47,20 +47,56 @@ fn dump() {
         let d: Vec<usize> = f[..3].iter().map(|v| v.parse().unwrap()).collect();
         let (dtype, window) = (f[3], f[4].parse().unwrap());
         println!("== {config}");
-        for (family, text_of) in [(Family::AttendOne, one(d[0], d[1], d[2], dtype, window)), (Family::AttendMany, many(d[0], d[1], d[2], dtype, window))] {
-            if !family.name().contains(&var("FAM", "")) { continue; }
+        for (family, text_of) in [
+            (Family::AttendOne, one(d[0], d[1], d[2], dtype, window)),
+            (Family::AttendMany, many(d[0], d[1], d[2], dtype, window)),
+        ] {
+            if !family.name().contains(&var("FAM", "")) {
+                continue;
+            }
             let graph = parse(&text_of).unwrap();
             graph.verify().unwrap();
-            for arch in rows().iter().filter(|a| matches!(a.machine, atomc_ir::arch::Machine::Simt(_)) && a.name.contains(&only)) {
+            for arch in rows()
+                .iter()
+                .filter(|a| matches!(a.machine, atomc_ir::arch::Machine::Simt(_)) && a.name.contains(&only))
+            {
                 let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1 };
                 let asm = text(std::slice::from_ref(&spec), arch, Form::Asm).unwrap();
                 std::fs::write(format!("/tmp/att_{}_{}.s", arch.name, family.name()), asm).unwrap();
                 let object = compile(&[spec], arch).unwrap();
                 let i = &object.kernels[0];
                 let r = i.resources.clone().unwrap();
-                print!("{:8} {:11} thr {} vgpr {} sgpr {} lds {} scr {} spill {}/{} occ {} instr {} matrix {} |", arch.name, family.name(), i.threads, r.vgprs, r.sgprs, r.lds, r.scratch, r.vgpr_spills, r.sgpr_spills, r.occupancy, r.instructions, r.matrix);
+                print!(
+                    "{:8} {:11} thr {} vgpr {} sgpr {} lds {} scr {} spill {}/{} occ {} instr {} matrix {} |",
+                    arch.name,
+                    family.name(),
+                    i.threads,
+                    r.vgprs,
+                    r.sgprs,
+                    r.lds,
+                    r.scratch,
+                    r.vgpr_spills,
+                    r.sgpr_spills,
+                    r.occupancy,
+                    r.instructions,
+                    r.matrix
+                );
                 for l in r.loops.iter().filter(|l| l.matrix > 0) {
-                    print!(" [{} mat {} valu {} salu {} lds {} ld {}/{} w {}({}) ov {} b {}: {:.1}]", l.instructions, l.matrix, l.valu, l.salu, l.lds, l.loads, l.loads_x4, l.waits, l.partial_waits, l.overlap, l.barriers, l.instructions as f32 / l.matrix as f32);
+                    print!(
+                        " [{} mat {} valu {} salu {} lds {} ld {}/{} w {}({}) ov {} b {}: {:.1}]",
+                        l.instructions,
+                        l.matrix,
+                        l.valu,
+                        l.salu,
+                        l.lds,
+                        l.loads,
+                        l.loads_x4,
+                        l.waits,
+                        l.partial_waits,
+                        l.overlap,
+                        l.barriers,
+                        l.instructions as f32 / l.matrix as f32
+                    );
                 }
                 println!();
             }

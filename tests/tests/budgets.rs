@@ -1,0 +1,68 @@
+//! What the kernels of a real model (Qwen3-8B, bf16) take of each chip. The rules hold for every kernel; the table beside them
+//! is the budget: a change of it is a decision.
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use atomc::driver::{self, Options};
+use atomc::frontend::Config;
+use atomc_runtime::manifest::{LoopReport, Resources, Target};
+
+const CHIPS: [&str; 6] = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"];
+
+fn compile() -> Vec<Target> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/qwen3-8b.json");
+    let config = Config::parse(&std::fs::read_to_string(path).expect("the configuration"), None).expect("a model");
+    let options = Options { targets: CHIPS.map(String::from).to_vec(), ..Options::default() };
+    driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{e}")).manifest.targets
+}
+
+/// The innermost loop with the most matrix instructions.
+fn main_loop(r: &Resources) -> Option<&LoopReport> {
+    r.loops.iter().max_by_key(|l| l.matrix).filter(|l| l.matrix > 0)
+}
+
+fn rules(kernel: &str, r: &Resources, faults: &mut Vec<String>) {
+    let mut rule = |holds: bool, what: &str| {
+        if !holds {
+            faults.push(format!("{kernel}: {what}: {r:?}"));
+        }
+    };
+    rule(r.scratch == 0, "no scratch memory");
+    rule(r.vgpr_spills + r.sgpr_spills == 0, "no spills");
+    rule(r.agprs == 0, "no accumulation registers");
+    rule(r.occupancy >= 1.0, "a wave on every SIMD");
+    for l in r.loops.iter().filter(|l| l.matrix > 0) {
+        rule(l.loads == l.loads_x4, "16 bytes a load where the work is");
+        rule(l.loads == 0 || l.overlap > 0, "loads in flight under the arithmetic");
+    }
+}
+
+#[test]
+fn qwen3_8b() {
+    let mut faults = vec![];
+    let mut worst: BTreeMap<(String, String), (Resources, f64)> = BTreeMap::new();
+    for target in compile() {
+        for (def, kernel) in target.kernels.iter().zip(&target.variants[0].kernels) {
+            let r = kernel.resources.as_ref().expect("GPU kernels have a report");
+            rules(&format!("{} {}", target.name, def.symbol), r, &mut faults);
+            let density = main_loop(r).map_or(0.0, |l| l.instructions as f64 / l.matrix as f64);
+            let entry = worst.entry((def.family.clone(), target.name.clone())).or_insert_with(|| (r.clone(), density));
+            entry.0.vgprs = entry.0.vgprs.max(r.vgprs);
+            entry.0.sgprs = entry.0.sgprs.max(r.sgprs);
+            entry.0.lds = entry.0.lds.max(r.lds);
+            entry.0.occupancy = entry.0.occupancy.min(r.occupancy);
+            entry.0.code_bytes = entry.0.code_bytes.max(r.code_bytes);
+            entry.1 = entry.1.max(density);
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let mut table = String::from("family      chip     VGPRs SGPRs    LDS waves/SIMD code bytes instructions a matrix instruction\n");
+    for ((family, chip), (r, density)) in &worst {
+        let Resources { vgprs, sgprs, lds, occupancy, code_bytes, .. } = r;
+        let density = if *density > 0.0 { format!("{density:.1}") } else { "-".into() };
+        writeln!(table, "{family:11} {chip:8} {vgprs:5} {sgprs:5} {lds:6} {occupancy:10} {code_bytes:10} {density:>4}")
+            .expect("a string");
+    }
+    insta::assert_snapshot!(table);
+}

@@ -1,0 +1,93 @@
+//! What every family looks like on every chip: the block of LLVM IR, and the loop of assembly, that most of the work is in.
+use atomc_ir::arch::Machine;
+use atomc_ir::{Arch, Family, parse};
+use atomc_targets::{Form, KernelSpec, rows, text};
+
+const NORM: &str = "graph @k(%x: bf16[T, 512], %r: bf16[T, 512], %w: bf16[512]) {
+  %0 = add %r, %x : bf16[T, 512]
+  %1 = rms_norm %0, %w {eps = 1e-6} : bf16[T, 512]
+  return %0, %1
+}";
+
+const GATED: &str = "graph @k(%x: bf16[T, 4096], %w: bf16[1024, 4096]@panels) {
+  %0 = linear %x, %w {out = bf16} : bf16[T, 1024]
+  %1 = slice %0 {axis = 1, start = 0, len = 512} : bf16[T, 512]
+  %2 = slice %0 {axis = 1, start = 512, len = 512} : bf16[T, 512]
+  %3 = silu_mul %1, %2 : bf16[T, 512]
+  return %3
+}";
+
+const DECODE: &str = "graph @k(%qkv: bf16[T, 1536], %kv: cache<bf16, 2, 128>, %batch: batch) {
+  %0 = slice %qkv {axis = 1, start = 0, len = 1024} : bf16[T, 1024]
+  %1 = reshape %0 {shape = [T, 8, 128]} : bf16[T, 8, 128]
+  %2 = slice %qkv {axis = 1, start = 1024, len = 256} : bf16[T, 256]
+  %3 = reshape %2 {shape = [T, 2, 128]} : bf16[T, 2, 128]
+  %4 = slice %qkv {axis = 1, start = 1280, len = 256} : bf16[T, 256]
+  %5 = reshape %4 {shape = [T, 2, 128]} : bf16[T, 2, 128]
+  %6 = kv_write %kv, %3, %5, %batch : cache<bf16, 2, 128>
+  %7 = attention %1, %6, %batch {scale = 0.1, window = 0} : bf16[T, 8, 128]
+  %8 = reshape %7 {shape = [T, 1024]} : bf16[T, 1024]
+  return %8, %6
+}";
+
+const PREFILL: &str = "graph @k(%q: bf16[T, 8, 128], %kv: cache<bf16, 2, 128>, %batch: batch) {
+  %0 = attention %q, %kv, %batch {scale = 0.1, window = 0} : bf16[T, 8, 128]
+  %1 = reshape %0 {shape = [T, 1024]} : bf16[T, 1024]
+  return %1
+}";
+
+/// A body, its family, and tokens of the bucket.
+const KERNELS: [(&str, Family, usize); 5] = [
+    (NORM, Family::Rows, 512),
+    (GATED, Family::Matvec, 1),
+    (GATED, Family::Matmul, 512),
+    (DECODE, Family::AttendOne, 1),
+    (PREFILL, Family::AttendMany, 512),
+];
+
+fn is_matrix(line: &str) -> bool {
+    ["v_mfma", "v_wmma", "amdgcn.mfma", "amdgcn.wmma"].iter().any(|name| line.contains(name))
+}
+
+/// The innermost loop with the most matrix instructions; all of it where there is none.
+fn main_loop(assembly: &str) -> String {
+    let lines: Vec<&str> = assembly.lines().skip_while(|l| *l != "k:").take_while(|l| !l.contains("s_endpgm")).collect();
+    let label = |name: &str| lines.iter().position(|l| l.strip_suffix(':') == Some(name));
+    let back = |(end, line): (usize, &&str)| {
+        let target = line.trim().strip_prefix("s_cbranch_").or(line.trim().strip_prefix("s_branch "))?;
+        let start = label(target.split_whitespace().last()?)?;
+        (start < end).then_some((start, end))
+    };
+    let loops: Vec<(usize, usize)> = lines.iter().enumerate().filter_map(back).collect();
+    let innermost = |l: &&(usize, usize)| !loops.iter().any(|o| o != *l && o.0 >= l.0 && o.1 <= l.1);
+    let work = |&&(start, end): &&(usize, usize)| lines[start..=end].iter().filter(|l| is_matrix(l)).count();
+    let best = loops.iter().filter(innermost).max_by_key(work).filter(|l| work(l) > 0);
+    let (start, end) = best.copied().unwrap_or((0, lines.len() - 1));
+    let instruction = |l: &&&str| !l.trim_start().starts_with(['.', ';']) || l.starts_with(".LBB");
+    lines[start..=end].iter().filter(instruction).map(|l| format!("{}\n", l.trim())).collect()
+}
+
+/// The block with the most matrix instructions; all of the function where there is none.
+fn main_block(ir: &str) -> String {
+    let function: Vec<&str> = ir.lines().skip_while(|l| !l.starts_with("define")).take_while(|l| *l != "}").collect();
+    let blocks = function.split(|l| l.is_empty());
+    let work = |block: &&[&str]| block.iter().filter(|l| is_matrix(l)).count();
+    let best = blocks.max_by_key(work).filter(|b| work(b) > 0);
+    best.unwrap_or(&function).join("\n")
+}
+
+#[test]
+fn main_loops() {
+    let chips: Vec<&Arch> = rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_))).collect();
+    assert_eq!(chips.len(), 6);
+    for (body, family, tokens) in KERNELS {
+        let graph = parse(body).unwrap();
+        graph.verify().unwrap_or_else(|e| panic!("{e}"));
+        let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens };
+        for chip in &chips {
+            let show = |form| text(std::slice::from_ref(&spec), chip, form).unwrap_or_else(|e| panic!("{e}"));
+            let listing = format!("{}\n----\n{}", main_block(&show(Form::Llvm)), main_loop(&show(Form::Asm)));
+            insta::assert_snapshot!(format!("{}_{}", family.name(), chip.name), listing);
+        }
+    }
+}
