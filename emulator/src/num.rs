@@ -125,11 +125,22 @@ pub fn f32_to_bf16(x: f32) -> u16 {
 /// f16 to f32; exact. A signalling NaN becomes quiet.
 #[inline(always)]
 pub fn f16_to_f32(bits: u16) -> f32 {
+    widen(bits, 0x7fc0_0000)
+}
+
+/// f16 to f32; exact. A signalling NaN stays one.
+#[inline(always)]
+pub fn f16_to_f32_signalling(bits: u16) -> f32 {
+    widen(bits, 0x7f80_0000)
+}
+
+#[inline(always)]
+fn widen(bits: u16, nan: u32) -> f32 {
     let sign = ((bits & 0x8000) as u32) << 16;
     let shifted = ((bits & 0x7fff) as u32) << 13;
     let normal = shifted + (112 << 23);
     let subnormal = (f32::from_bits(shifted + (113 << 23)) - f32::from_bits(113 << 23)).to_bits();
-    let special = if shifted > 0x0f80_0000 { shifted | 0x7fc0_0000 } else { 0x7f80_0000 };
+    let special = if shifted > 0x0f80_0000 { shifted | nan } else { 0x7f80_0000 };
     let magnitude = if shifted < 1 << 23 {
         subnormal
     } else if shifted < 0x0f80_0000 {

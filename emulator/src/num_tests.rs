@@ -25,7 +25,7 @@ fn sixteen_bits_agree_with_half() {
     for b in 0..=u16::MAX {
         let (h, f) = (half::f16::from_bits(b), f16_to_f32(b));
         assert!(h.to_f32().to_bits() == f.to_bits() || h.is_nan() && f.is_nan(), "{b:#x}");
-        assert_eq!(f.to_bits() & 0x400000 != 0 || !f.is_nan(), true);
+        assert!(f.to_bits() & 0x400000 != 0 || !f.is_nan());
         assert_eq!(half::bf16::from_bits(b).to_f32().to_bits() | 0x400000, bf16_to_f32(b).to_bits() | 0x400000);
     }
     for x in floats() {

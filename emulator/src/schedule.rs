@@ -107,13 +107,14 @@ impl<'a> Worker<'a> {
         let mut random = Random(self.options.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
         let mut left = self.options.limit;
         loop {
-            let ready: Vec<usize> = (0..self.runners.len()).filter(|k| self.ready(*k)).collect();
-            let shuffled = self.options.seed != 0 && self.runners.len() > 1;
-            let Some(first) = ready.first() else { break };
-            let (at, budget) = match shuffled {
-                true => (ready[random.below(ready.len() as u64) as usize], 1 + random.below(TURN)),
-                false => (*first, 1 << 20),
+            let waves = self.runners.len();
+            let shuffled = self.options.seed != 0 && waves > 1;
+            let (from, budget) = match shuffled {
+                true => (random.below(waves as u64) as usize, 1 + random.below(TURN)),
+                false => (0, 1 << 20),
             };
+            let mut all = (from..waves).chain(0..from);
+            let Some(at) = all.find(|k| self.ready(*k)) else { break };
             self.turn(at, budget.min(left) as u32)?;
             left -= budget.min(left);
             if left == 0 {

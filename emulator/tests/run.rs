@@ -1,7 +1,7 @@
 //! Kernels from LLVM IR on every processor, against plain loops.
 mod common;
 
-use atomc_emulator::{Counts, Grid, Options};
+use atomc_emulator::{Access, Counts, Grid, Options};
 use common::{Arguments, compile, isas};
 
 fn done(name: &str, result: Result<Counts, atomc_emulator::Fault>) -> Counts {
@@ -126,7 +126,7 @@ fn buffers_drop_what_is_outside() {
         let mut x: Vec<u32> = (0..25).map(|i| i + 100).collect();
         let mut o = vec![7u32; 64];
         // Raw addressing; the field has another place from gfx11 on.
-        let flags = if isa.family.is_cdna() { 0x27000u32 } else { 3 << 28 | 0x31000000 & 0x3ffff };
+        let flags = if isa.family.is_cdna() { 0x27000u32 } else { 3 << 28 };
         let arguments = Arguments::default().buffer(&mut x).buffer(&mut o).value(flags);
         done(isa.name, arguments.launch(&code, "buffers", Grid::linear(1, 32)));
         let read = |i: usize| if i < 25 { x[i] } else { 0 };
@@ -144,6 +144,51 @@ fn ids_in_three_dimensions() {
         let grid = Grid { groups: [2, 3, 5], threads: [4, 3, 2], dynamic_lds: 0 };
         done(isa.name, arguments.launch(&code, "ids", grid));
         assert!(o.iter().copied().eq(0..24 * 30), "{}: {o:?}", isa.name);
+    }
+}
+
+#[test]
+fn constants_beside_the_code() {
+    for isa in isas() {
+        let code = compile(include_str!("kernels/tables.ll"), isa);
+        let mut o = vec![0u32; 64];
+        let arguments = Arguments::default().buffer(&mut o).value(3u32);
+        done(isa.name, arguments.launch(&code, "tables", Grid::linear(1, 64)));
+        let (near, far) = ([3, 1, 4, 1], [2, 7, 1, 8]);
+        (0..64).for_each(|t| assert_eq!(o[t], near[t % 4] * 100 + 80 + far[t % 4], "{} {t}", isa.name));
+    }
+}
+
+#[test]
+fn the_rest_of_the_memory_units() {
+    for isa in isas() {
+        let code = compile(include_str!("kernels/units.ll"), isa);
+        let n = isa.lanes as usize;
+        let mut x: Vec<u32> = (0..n as u32).map(|i| i * 77 + 5).collect();
+        let half = |i: usize| half::f16::from_f32(i as f32 * 0.25);
+        let mut h: Vec<u16> = (0..128).map(|i| half(i).to_bits()).collect();
+        let (mut o, mut count, mut table) = (vec![0u32; n * 8], [3u32], [11u32, 22, 33]);
+        let base = table.as_mut_ptr() as u64;
+        let flags = if isa.family.is_cdna() { 0x27000u32 } else { 3 << 28 };
+        let arguments = Arguments::default().buffer(&mut x).buffer(&mut h).buffer(&mut o);
+        let mut arguments = arguments.value([base as u32, (base >> 32) as u32, 12, flags]).buffer(&mut count);
+        // SAFETY: the table lives as long as the launch.
+        unsafe { arguments.memory.map(base, 12, Access::Read) };
+        let grid = Grid::linear(1, isa.lanes);
+        // One lane's store is overwritten by the others' in the same instruction: all of them store the same.
+        done(isa.name, arguments.launch(&code, "units", grid));
+        let mut tickets: Vec<u32> = o.iter().skip(5).step_by(8).copied().collect();
+        tickets.sort_unstable();
+        assert!(tickets.into_iter().eq(0..n as u32), "{}", isa.name);
+        assert_eq!(count[0], *x.last().unwrap(), "{}", isa.name);
+        for t in 0..n {
+            let o = &o[t * 8..t * 8 + 8];
+            let pair = u32::from((half(t) + half(t + 64)).to_bits()) | u32::from(half(t + 64).to_bits()) << 16;
+            let sum = (n * (n - 1) / 2) as u32;
+            let expected = [x[(t + n - 1) % n], 33, 0, x[t] * 2 + 3 + 7, x[t]];
+            assert_eq!(o[..5], expected, "{} {t}", isa.name);
+            assert_eq!(o[6..], [sum, pair], "{} {t}", isa.name);
+        }
     }
 }
 

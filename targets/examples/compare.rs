@@ -74,6 +74,7 @@ fn operations() -> Vec<Ours> {
 }";
     vec![
         product("prefill product bf16", Unit::Product, Family::Matmul, 4096),
+        product("prefill product, large tile", Unit::Product, Family::Matmul, 4096),
         product("decode product M=16", Unit::Load, Family::Matvec, 16),
         product("decode product M=8", Unit::Load, Family::Matvec, 8),
         product("decode product M=1 ", Unit::Load, Family::Matvec, 1),
@@ -121,12 +122,12 @@ fn line(by: &str, kernel: &KernelResources, unit: Unit) -> String {
     format!("| {by} | {registers} | {waves:.2} | {all} | {name} | {} | {per:.1} | {classes} | {order} |", l.matrix)
 }
 
-/// Our kernel beside the peer that takes the fewest instructions among those that spill least: ours / theirs.
+/// Our kernel beside the one of some peers that takes the fewest instructions among those that spill least.
 fn summary(operation: &Ours, ours: &KernelResources, peers: &[(String, KernelResources)]) -> String {
     let (unit, operation) = (operation.unit, operation.peers.trim());
     let rank = |k: &KernelResources| (k.resources.vgpr_spills + k.resources.sgpr_spills, per_unit(k, unit));
     let best = peers.iter().min_by(|a, b| rank(&a.1).partial_cmp(&rank(&b.1)).expect("numbers"));
-    let Some((name, best)) = best else { return format!("| {operation} | no peer |") };
+    let Some((name, best)) = best else { return format!("| {operation} | none |") };
     let (a, b) = (&ours.resources, &best.resources);
     let registers = format!("{} / {} | {:.2} / {:.2}", a.vgprs, b.vgprs, a.occupancy, b.occupancy);
     let spills = format!("{} / {}", a.vgpr_spills + a.sgpr_spills, b.vgpr_spills + b.sgpr_spills);
@@ -175,7 +176,10 @@ fn chip(arch: &Arch, peers: &[Peer], folder: &Path, short: bool) -> Result<Strin
             beside.push((name.trim().to_string(), peer(p, folder, arch)?));
         }
         if short {
-            writeln!(out, "{}", summary(&kernel, &ours, &beside))?;
+            let (large, equal): (Vec<_>, Vec<_>) = beside.into_iter().partition(|(name, _)| name.contains("mi32"));
+            for peers in [equal, large].iter().filter(|peers| !peers.is_empty()) {
+                writeln!(out, "{}", summary(&kernel, &ours, peers))?;
+            }
             continue;
         }
         writeln!(out, "{operation}\n\n{HEADER}\n{}", line("**atomc**", &ours, kernel.unit))?;

@@ -52,13 +52,14 @@ def peers(chip):
     prefills = [(w, mi, {}) for w in (4, 8) for mi in matrix]
     for w, mi, more in prefills:
         yield "prefill product bf16 128x128x64", product(4096, 4096, 4096, 128, 128, 64), dict(num_warps=w, matrix_instr_nonkdim=mi, **more)
-    yield "prefill product bf16 128x128x32", product(4096, 4096, 4096, 128, 128, 32), dict(num_warps=4)
+    for mi in matrix:
+        yield "prefill product bf16 128x128x32", product(4096, 4096, 4096, 128, 128, 32), dict(num_warps=4, matrix_instr_nonkdim=mi)
     if len(matrix) == 1:
         # Half the registers a thread: tiles of the largest size spill.
         yield "prefill product bf16 128x64x32", product(4096, 4096, 4096, 128, 64, 32), dict(num_warps=4)
         for bn in (32, 64):
             yield f"flash prefill D128 64x{bn}", prefill(128, 64, bn), dict(num_warps=4)
-    yield "prefill product bf16 256x256x64", product(4096, 4096, 4096, 256, 256, 64), dict(num_warps=8, matrix_instr_nonkdim=16)
+    yield "prefill product, large tile 256x256x64", product(4096, 4096, 4096, 256, 256, 64), dict(num_warps=8, matrix_instr_nonkdim=16)
     if chip in (*cases.FP8, "gfx1250"):
         fp8 = cases.FP8.get(chip, (ml_dtypes.float8_e4m3fn, 0))[0]
         for mi in matrix:

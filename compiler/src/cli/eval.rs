@@ -1,7 +1,7 @@
 //! `atomc eval`: exact-match accuracy over a file of problems.
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use atomc_runtime::Params;
 use atomc_runtime::generate;
@@ -46,6 +46,9 @@ pub struct Args {
     /// The result as a JSON object
     #[arg(long)]
     json: bool,
+    /// Also write each answer here, a JSON object a line: its text and its tokens
+    #[arg(long, value_name = "FILE")]
+    answers: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -76,6 +79,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         ControlFlow::Continue(())
     })?;
     drop(progress);
+    if let Some(path) = &args.answers {
+        write_answers(&text, &answers, path)?;
+    }
     report(args, &text, &problems, &answers)
 }
 
@@ -89,6 +95,16 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
             serde_json::from_str(line).map_err(wrong)
         })
         .collect()
+}
+
+fn write_answers(text: &Text, answers: &[Option<Vec<u32>>], path: &Path) -> Result<(), Failure> {
+    let mut lines = String::new();
+    for answer in answers {
+        let tokens = answer.as_deref().unwrap_or_default();
+        lines += &json!({ "answer": text.decode(tokens)?, "tokens": tokens }).to_string();
+        lines.push('\n');
+    }
+    std::fs::write(path, lines).map_err(|e| Failure::file("answers", path, e))
 }
 
 fn report(args: &Args, text: &Text, problems: &[Problem], answers: &[Option<Vec<u32>>]) -> Result<(), Failure> {

@@ -2,6 +2,8 @@
 pub mod disasm;
 mod modifier;
 pub mod parse;
+#[cfg(test)]
+mod tests;
 
 use crate::exec::control;
 use crate::exec::salu::{self, extend_immediate};
@@ -84,7 +86,7 @@ fn step(text: &str, address: u64, code: &[u8], isa: &'static Isa) -> Result<Step
         return control_step(inst, control, address, code.len()).ok_or_else(unknown);
     }
     if let Some(op) = mem::resolve(&inst) {
-        let (dsts, reads_dst) = op.destinations(isa);
+        let (dsts, reads_dst) = op.destinations();
         let mut registers = Registers::of(&inst, dsts, reads_dst);
         registers.touch_only_reads();
         if matches!(op.kind, mem::Kind::ToLds(_)) {
@@ -155,6 +157,9 @@ fn vector_registers(inst: &Inst, op: &VectorOp, isa: &Isa) -> Registers {
     let mut registers = Registers::of(inst, op.dsts, op.reads_dst);
     if op.reads_vcc {
         registers.scalar_reads |= if isa.lanes == 64 { 3 } else { 1 } << scalar::VCC;
+    }
+    if op.writes_exec {
+        registers.scalar_writes |= 3 << scalar::EXEC;
     }
     registers.crosses_lanes = op.crosses_lanes || inst.modifiers.dpp.is_some();
     registers.selects = op.selects;

@@ -137,7 +137,6 @@ fn constant(operand: Operand) -> Option<u32> {
 #[inline(always)]
 pub fn execute(
     control: Control,
-    _inst: &Inst,
     wave: &mut Wave,
     side: &mut Side,
     group: &mut Group,

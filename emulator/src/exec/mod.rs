@@ -3,14 +3,15 @@ pub mod control;
 pub mod pending;
 pub mod salu;
 mod salu_float;
+#[cfg(test)]
+mod salu_tests;
 mod shadow;
 pub mod step;
 pub mod wait;
 
 use crate::counts::Traffic;
 use crate::decode::Kernel;
-use crate::fault::{Counter, FaultKind, Trap};
-use crate::inst::Inst;
+use crate::fault::{Counter, FaultKind, Operation as Access, Trap};
 use crate::isa::{Family, Isa};
 use crate::mem::lds::Lds;
 use crate::mem::{self, MemoryOp, Places};
@@ -111,7 +112,7 @@ impl Side {
             mem::Space::Lds => self.pending.issue(Counter::Lds, operation),
             mem::Space::Flat => {
                 self.pending.issue(Counter::Vector, operation);
-                self.pending.issue(Counter::Lds, Operation { kind: Kind::Unordered, ..operation });
+                self.pending.issue(Counter::Lds, operation);
             }
             _ => self.pending.issue(Counter::Vector, operation),
         }
@@ -128,14 +129,14 @@ impl Side {
             mem::Space::Lds => self.pending.issue(Counter::Lds, operation),
             mem::Space::Flat => {
                 self.pending.issue(memory, operation);
-                self.pending.issue(Counter::Lds, Operation { kind: Kind::Unordered, ..operation });
+                self.pending.issue(Counter::Lds, operation);
             }
             _ => self.pending.issue(memory, operation),
         }
     }
 
     /// A permutation: it uses the LDS unit, but no memory.
-    pub fn issue_lds(&mut self, op: &MemoryOp, _inst: &Inst, group: &Group) {
+    pub fn issue_lds(&mut self, op: &MemoryOp, group: &Group) {
         self.lds_issued += 1;
         if let Some(dst) = op.dst {
             self.issue_load(op, dst, group);
@@ -172,9 +173,8 @@ impl Scratch {
     }
 
     /// The host address of a lane's byte.
-    pub fn place(&mut self, lane: usize, address: u32, bytes: u32, _isa: &Isa) -> Result<u64, Box<Trap>> {
+    pub fn place(&mut self, lane: usize, address: u32, bytes: u32, operation: Access) -> Result<u64, Box<Trap>> {
         if u64::from(address) + u64::from(bytes) > u64::from(self.size) {
-            let operation = crate::fault::Operation::Read;
             let kind = FaultKind::ScratchOutOfBounds { operation, address, bytes, size: self.size };
             return Err(Trap::lane(kind, lane as u32));
         }
@@ -234,7 +234,7 @@ fn steps<const CHECK: bool>(
             Action::Memory(op) => mem::execute(op, &step.inst, &mut Cx { wave, side, group })?,
             Action::Dual(dual) => pair(dual, wave),
             Action::Control(control) => {
-                if let Some(stop) = control::execute(*control, &step.inst, wave, side, group, kernel)? {
+                if let Some(stop) = control::execute(*control, wave, side, group, kernel)? {
                     return Ok(stop);
                 }
                 continue;

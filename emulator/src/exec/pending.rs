@@ -2,7 +2,8 @@
 //!
 //! The interpreter completes operations at once; hardware does not. Each operation stays in the queue of its counter until a wait
 //! covers it, and touching a register that it loads before that is a fault. Operations of one queue complete in order, except
-//! scalar loads and flat operations in the queue of LDS, which only a wait for zero covers.
+//! scalar loads, which only a wait for zero covers. Flat operations are in the queues of memory and of LDS; that they complete in
+//! order there is LLVM's assumption, too.
 use std::collections::VecDeque;
 
 use super::wait::Wait;

@@ -37,8 +37,9 @@ pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Resu
             Ok(())
         }
         Action::Vector(_) | Action::Dual(_) => {
-            vector(registers, wave);
-            Ok(())
+            // Matrix instructions fill all lanes.
+            let lanes = if step.class == Class::Matrix { u64::MAX } else { wave.exec() };
+            vector(registers, lanes, wave)
         }
         Action::Scalar(_) => scalar(registers, wave),
         Action::Control(control) => condition(control, wave),
@@ -60,15 +61,14 @@ fn overwrites(op: &MemoryOp, side: &Side) -> Result<(), Box<Trap>> {
 /// RDNA's matrix instructions want every lane; CDNA's do not look at the mask.
 fn all_lanes(wave: &Wave) -> Result<(), Box<Trap>> {
     let active = wave.exec().count_ones();
-    if wave.isa.family.is_cdna() || active == wave.isa.lanes as u32 {
+    if wave.isa.family.is_cdna() || active == wave.isa.lanes {
         return Ok(());
     }
     Err(Trap::wave(FaultKind::PartialMatrix { active }))
 }
 
 #[inline(always)]
-fn vector(r: &Registers, wave: &mut Wave) {
-    let exec = wave.exec();
+fn vector(r: &Registers, exec: u64, wave: &mut Wave) -> Result<(), Box<Trap>> {
     let scalars = r.scalar_reads & !wave.scalar_written == 0;
     let mut computed = if scalars { u64::MAX } else { 0 };
     if r.selects && r.reads.len() == 2 && scalars {
@@ -94,8 +94,12 @@ fn vector(r: &Registers, wave: &mut Wave) {
     }
     if r.scalar_writes != 0 {
         let known = computed & exec != 0 || exec == 0;
+        if !known && r.scalar_writes >> EXEC & 3 != 0 {
+            return Err(Trap::wave(FaultKind::Uninitialised { register: "a source".into() }));
+        }
         note(r.scalar_writes, known, wave);
     }
+    Ok(())
 }
 
 /// `v_readlane` and `v_writelane`: spilled scalars are kept so.

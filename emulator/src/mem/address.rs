@@ -62,38 +62,45 @@ pub fn places(
     if cx.group.checks.uninitialised {
         initialised(op, cx.wave, cx.group)?;
     }
-    match op.space {
+    let in_memory = match op.space {
         Space::Lds => {
-            let rows = &cx.wave.vgpr[usize::from(op.address.vector.map_or(0, |r| r.first))];
-            for lane in lanes(places.lanes) {
-                places.lds[lane] = rows[lane].wrapping_add(offset as u32);
-            }
-            places.in_lds = places.lanes;
+            local(op, offset, cx.wave, &mut places);
+            0
         }
         Space::Global => {
             global(op, offset, cx.wave, &mut places);
             bounds(&places, places.lanes, bytes, operation, cx.group)?;
+            places.lanes
         }
         Space::Flat => {
             global(op, offset, cx.wave, &mut places);
-            let host = apertures(&mut places, bytes, cx.wave, cx.side)?;
+            let host = apertures(&mut places, bytes, operation, cx.side)?;
             bounds(&places, host, bytes, operation, cx.group)?;
+            host
         }
-        Space::Scratch => scratch(op, offset, bytes, cx.wave, cx.side, &mut places)?,
+        Space::Scratch => {
+            scratch(op, offset, bytes, operation, cx, &mut places)?;
+            0
+        }
         _ => buffer::places(op, bytes, operation, inst, cx, &mut places)?,
-    }
+    };
+    cx.group.traffic.count(operation, u64::from(bytes) * u64::from(in_memory.count_ones()));
     if places.in_lds != 0 {
         cx.group.lds.access(&mut places, bytes, operation, cx.side, &cx.group.checks)?;
-        if cx.group.conflicts && op.space == Space::Lds {
+        if cx.group.conflicts {
             cx.group.traffic.lds_conflicts += super::lds::conflicts(&places, bytes);
-        }
-    } else {
-        let moved = u64::from(bytes) * u64::from(places.lanes.count_ones());
-        if op.space != Space::Scratch {
-            cx.group.traffic.count(operation, moved);
         }
     }
     Ok(places)
+}
+
+/// Addresses in LDS.
+fn local(op: &MemoryOp, offset: i64, wave: &Wave, places: &mut Places) {
+    let rows = &wave.vgpr[usize::from(op.address.vector.map_or(0, |r| r.first))];
+    for lane in lanes(places.lanes) {
+        places.lds[lane] = rows[lane].wrapping_add(offset as u32);
+    }
+    places.in_lds = places.lanes;
 }
 
 /// Address registers of active lanes must hold something, and so must what they store.
@@ -158,7 +165,7 @@ pub fn bounds(places: &Places, active: u64, bytes: u32, operation: Operation, gr
 }
 
 /// Sorts flat addresses: LDS and scratch lanes get their pointers; the lanes that remain are returned.
-fn apertures(places: &mut Places, bytes: u32, wave: &Wave, side: &mut Side) -> Result<u64, Box<Trap>> {
+fn apertures(places: &mut Places, bytes: u32, operation: Operation, side: &mut Side) -> Result<u64, Box<Trap>> {
     let mut host = places.lanes;
     for lane in lanes(places.lanes) {
         let address = places.at[lane];
@@ -167,7 +174,7 @@ fn apertures(places: &mut Places, bytes: u32, wave: &Wave, side: &mut Side) -> R
                 places.lds[lane] = address as u32;
                 places.in_lds |= 1 << lane;
             }
-            flat::PRIVATE => places.at[lane] = side.scratch.place(lane, address as u32, bytes, wave.isa)?,
+            flat::PRIVATE => places.at[lane] = side.scratch.place(lane, address as u32, bytes, operation)?,
             _ => continue,
         }
         host &= !(1 << lane);
@@ -179,14 +186,15 @@ fn scratch(
     op: &MemoryOp,
     offset: i64,
     bytes: u32,
-    wave: &Wave,
-    side: &mut Side,
+    operation: Operation,
+    cx: &mut Cx,
     places: &mut Places,
 ) -> Result<(), Box<Trap>> {
+    let Cx { wave, side, .. } = cx;
     let base = op.address.scalar.map_or(0, |s| wave.sgpr[usize::from(s)]).wrapping_add(offset as u32);
     for lane in lanes(places.lanes) {
         let vector = op.address.vector.map_or(0, |r| wave.vgpr[usize::from(r.first)][lane]);
-        places.at[lane] = side.scratch.place(lane, base.wrapping_add(vector), bytes, wave.isa)?;
+        places.at[lane] = side.scratch.place(lane, base.wrapping_add(vector), bytes, operation)?;
     }
     Ok(())
 }

@@ -14,7 +14,6 @@ mod transfer;
 use crate::exec::Cx;
 use crate::fault::Trap;
 use crate::inst::{Half, Inst, Operand};
-use crate::isa::Isa;
 
 pub use address::Places;
 pub use atomic::AtomicOp;
@@ -113,7 +112,7 @@ pub fn execute(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>>
         (Space::Scalar | Space::ScalarBuffer, _) => scalar::load(op, inst, cx),
         (_, Kind::Permute | Kind::Bpermute | Kind::Swizzle) => {
             exchange::run(op, inst, cx.wave);
-            cx.side.issue_lds(op, inst, cx.group);
+            cx.side.issue_lds(op, cx.group);
             Ok(())
         }
         (_, Kind::ToLds(width)) => transfer::to_lds(op, width, inst, cx),
@@ -127,14 +126,10 @@ pub fn execute(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>>
 }
 
 impl MemoryOp {
-    /// How many of the first operands are destinations, and which of those are sources, too.
-    pub fn destinations(&self, isa: &Isa) -> (u8, u8) {
-        let Some(_) = self.dst else { return (0, 0) };
-        let merges = match self.kind {
-            Kind::Load(w) => w.half != Half::Whole && !isa.family.is_cdna(),
-            Kind::Atomic(_) => self.space == Space::Buffer,
-            _ => false,
-        };
-        (1, u8::from(merges))
+    /// How many of the first operands are destinations, and which of those are sources, too. Loads of half a register are not: what
+    /// loads the other half returns before.
+    pub fn destinations(&self) -> (u8, u8) {
+        let both = matches!(self.kind, Kind::Atomic(_)) && self.space == Space::Buffer;
+        if self.dst.is_some() { (1, u8::from(both)) } else { (0, 0) }
     }
 }

@@ -94,10 +94,10 @@ fn permute<const X: usize>(wave: &mut Wave, inst: &Inst, select: impl Fn(usize) 
     let source = sources::read(wave, inst.operand(1));
     let mut out = [0; LANES];
     let mut write = exec;
-    for lane in 0..lanes!(wave) {
+    for (lane, value) in out.iter_mut().enumerate().take(lanes!(wave)) {
         let from = ((lane & !15) ^ (16 * X)) + select(lane);
         let readable = inactive || exec >> from & 1 == 1;
-        out[lane] = if readable { source[from] } else { 0 };
+        *value = if readable { source[from] } else { 0 };
         if !readable && !zero {
             write &= !(1 << lane);
         }

@@ -5,6 +5,12 @@ use crate::inst::{Inst, scalar};
 use crate::num;
 use crate::wave::Wave;
 
+/// 2^64 and 2^128, by which operands of f32 and of f64 are scaled, and their inverses.
+const UP_32: f64 = (1u128 << 64) as f64;
+const DOWN_32: f64 = 1.0 / UP_32;
+const UP_64: f64 = UP_32 * UP_32;
+const DOWN_64: f64 = 1.0 / UP_64;
+
 pub fn rows() -> Vec<Entry> {
     vec![
         scale("v_div_scale_f32", builds!(div_scale_32), F32::CLASS),
@@ -112,26 +118,12 @@ division!(
     23,
     0xff,
     96,
-    18446744073709551616.0,
-    5.421010862427522e-20,
+    UP_32 as f32,
+    DOWN_32 as f32,
     23,
     -150
 );
-division!(
-    div_scale_64,
-    scale_64,
-    div_fmas_64,
-    fixup_64,
-    F64,
-    f64,
-    52,
-    0x7ff,
-    768,
-    3.402823669209385e38,
-    2.938735877055719e-39,
-    53,
-    -1075
-);
+division!(div_scale_64, scale_64, div_fmas_64, fixup_64, F64, f64, 52, 0x7ff, 768, UP_64, DOWN_64, 53, -1075);
 
 #[inline(always)]
 fn fixup_16(q: f32, d: f32, n: f32) -> f32 {
@@ -147,8 +139,8 @@ fn div_fmas_32(wave: &mut Wave, inst: &Inst) {
     let mut out = F32::zero();
     for lane in 0..lanes!(wave) {
         let (a, b, c) = (F32::get(a[lane]), F32::get(b[lane]), F32::get(c[lane]));
-        let scaled = num::sum_to_odd(f64::from(a) * f64::from(b), f64::from(c))
-            * if c.abs() >= 2.0 { 18446744073709551616.0 } else { 5.421010862427522e-20 };
+        let scaled =
+            num::sum_to_odd(f64::from(a) * f64::from(b), f64::from(c)) * if c.abs() >= 2.0 { UP_32 } else { DOWN_32 };
         out[lane] = F32::put(if vcc >> lane & 1 == 1 { scaled as f32 } else { a.mul_add(b, c) });
     }
     F32::store(wave, inst, &mut out);
@@ -163,11 +155,11 @@ fn div_fmas_64(wave: &mut Wave, inst: &Inst) {
         let (a, b, c) = (F64::get(a[lane]), F64::get(b[lane]), F64::get(c[lane]));
         let r = a.mul_add(b, c);
         let scaled = if c.abs() >= 2.0 {
-            r * 3.402823669209385e38
+            r * UP_64
         } else {
             // Rounded to odd, since the smaller number may be subnormal and is rounded again.
             let error = a.mul_add(b, c - r);
-            num::sum_to_odd(r, error) * 2.938735877055719e-39
+            num::sum_to_odd(r, error) * DOWN_64
         };
         out[lane] = F64::put(if vcc >> lane & 1 == 1 { scaled } else { r });
     }

@@ -1,6 +1,6 @@
 //! Floating-point arithmetic of one result per lane.
 use super::arith::Direction;
-use super::kinds::{Bits16, Bits32, F16, F32, F64, H16, I16, I32, Kind, Mix, U32};
+use super::kinds::{Bits16, Bits32, F16, F32, F64, H16, I16, I32, Kind, Mix, S16, U32};
 use super::table::{Entry, builds, lanes, op, rounded};
 use crate::inst::Inst;
 use crate::isa::{Family, Isa};
@@ -27,6 +27,10 @@ fn sums32() -> Vec<Entry> {
         rounded!("v_madmk_f32", Bits32 = |r| (a: F32, k: F32, c: F32) => mad(r, a, k, c).to_bits()),
         rounded!("v_mul_legacy_f32 v_mul_dx9_zero_f32", F32 = |r| (a: F32, b: F32) =>
             if a == 0.0 || b == 0.0 { 0.0 } else { r.mul32(a, b) }),
+        rounded!("v_mad_legacy_f32", Bits32 = |r| (a: F32, b: F32, c: F32) =>
+            if a == 0.0 || b == 0.0 { flush(c) + 0.0 } else { mad(r, a, b, c) }.to_bits()),
+        rounded!("v_fmac_dx9_zero_f32", F32 = |r| [d: F32] (a: F32, b: F32) =>
+            if a == 0.0 || b == 0.0 { r.add32(d, 0.0) } else { r.fma32(a, b, d) }),
         rounded!("v_fma_legacy_f32 v_fma_dx9_zero_f32", F32 = |r| (a: F32, b: F32, c: F32) =>
             if a == 0.0 || b == 0.0 { r.add32(c, 0.0) } else { r.fma32(a, b, c) }),
     ]
@@ -47,9 +51,19 @@ fn sums16() -> Vec<Entry> {
         Entry { keeps_high: true, ..rounded!("v_fma_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c)) },
         rounded!("v_fmac_f16", F16 = |r| [d: F16] (a: F16, b: F16) => r.fma16(a, b, d)),
         rounded!("v_fma_legacy_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c)),
+        Entry { keeps_high: true, ..rounded!("v_mad_f16", F16 = |r| (a: F16, b: F16, c: F16) => mad16(r, a, b, c)) },
+        rounded!("v_mad_legacy_f16 v_madak_f16", F16 = |r| (a: F16, b: F16, c: F16) => mad16(r, a, b, c)),
+        rounded!("v_madmk_f16", F16 = |r| (a: F16, k: F16, c: F16) => mad16(r, a, k, c)),
+        rounded!("v_mac_f16", F16 = |r| [d: F16] (a: F16, b: F16) => mad16(r, a, b, d)),
         rounded!("v_fmaak_f16", F16 = |r| (a: F16, b: F16, k: F16) => r.fma16(a, b, k)),
         rounded!("v_fmamk_f16", F16 = |r| (a: F16, k: F16, c: F16) => r.fma16(a, k, c)),
     ]
+}
+
+/// A product and a sum, each rounded to f16.
+#[inline(always)]
+fn mad16<D: Direction>(r: D, a: f32, b: f32, c: f32) -> f32 {
+    r.add16(num::f16_to_f32(num::f32_to_f16(r.mul16(a, b))), c)
 }
 
 fn sums64() -> Vec<Entry> {
@@ -228,7 +242,7 @@ fn orders32() -> Vec<Entry> {
 }
 
 fn orders16() -> Vec<Entry> {
-    order_rows!(F16, of32,
+    order_rows!(S16, of32,
         "v_min_f16 v_min_num_f16" "v_max_f16 v_max_num_f16" "v_min3_f16 v_min3_num_f16" "v_max3_f16 v_max3_num_f16"
         "v_med3_f16 v_med3_num_f16" "v_minimum_f16" "v_maximum_f16" "v_minimum3_f16" "v_maximum3_f16"
         "v_maxmin_f16 v_maxmin_num_f16" "v_minmax_f16 v_minmax_num_f16" "v_maximumminimum_f16" "v_minimummaximum_f16")
@@ -277,8 +291,8 @@ fn roots() -> Vec<Entry> {
         op!("v_rcp_f32 v_rcp_iflag_f32 v_s_rcp_f32", F32 = (a: F32) => flush(1.0 / flush(a))),
         op!("v_rsq_f32 v_s_rsq_f32", F32 = (a: F32) => flush((1.0 / f64::from(flush(a)).sqrt()) as f32)),
         op!("v_sqrt_f32 v_s_sqrt_f32", F32 = (a: F32) => flush(a).sqrt()),
-        op!("v_exp_f32 v_s_exp_f32", F32 = (a: F32) => flush(exp2(flush(a)) as f32)),
-        op!("v_log_f32 v_s_log_f32", F32 = (a: F32) => flush(f64::from(flush(a)).log2() as f32)),
+        op!("v_exp_f32 v_s_exp_f32 v_exp_legacy_f32", F32 = (a: F32) => flush(exp2(flush(a)) as f32)),
+        op!("v_log_f32 v_s_log_f32 v_log_legacy_f32", F32 = (a: F32) => flush(f64::from(flush(a)).log2() as f32)),
         op!("v_sin_f32", F32 = (a: F32) => flush(sine(f64::from(flush(a)), 0.0) as f32)),
         op!("v_cos_f32", F32 = (a: F32) => flush(sine(f64::from(flush(a)), 0.25) as f32)),
         op!("v_rcp_f16 v_s_rcp_f16", F16 = (a: F16) => 1.0 / a),
@@ -337,9 +351,18 @@ const TAYLOR: [f64; 14] = {
 #[inline(always)]
 fn sine(turns: f64, ahead: f64) -> f64 {
     let fraction = turns - turns.round_ties_even();
-    let angle = (fraction + ahead) * std::f64::consts::TAU;
-    if fraction == 0.0 && ahead == 0.0 { fraction.copysign(turns) } else { angle.sin() }
+    let part = fraction + ahead;
+    if fraction == 0.0 && ahead == 0.0 {
+        fraction.copysign(turns)
+    } else if part.abs() == 0.5 {
+        0.0
+    } else {
+        (part * std::f64::consts::TAU).sin()
+    }
 }
+
+/// The largest f16 below one.
+const BELOW_ONE: f32 = 1.0 - 1.0 / 2048.0;
 
 fn shapes() -> Vec<Entry> {
     vec![
@@ -352,12 +375,12 @@ fn shapes() -> Vec<Entry> {
         op!("v_ceil_f16", F16 = (a: F16) => a.ceil()),
         op!("v_floor_f16", F16 = (a: F16) => a.floor()),
         op!("v_rndne_f16", F16 = (a: F16) => a.round_ties_even()),
-        op!("v_fract_f16", F16 = (a: F16) => if a.is_finite() { (a - a.floor()).min(0.99951172) } else { a - a }),
+        op!("v_fract_f16", F16 = (a: F16) => if a.is_finite() { (a - a.floor()).min(BELOW_ONE) } else { f32::NAN }),
         op!("v_trunc_f64", F64 = (a: F64) => a.trunc()),
         op!("v_ceil_f64", F64 = (a: F64) => a.ceil()),
         op!("v_floor_f64", F64 = (a: F64) => a.floor()),
         op!("v_rndne_f64", F64 = (a: F64) => a.round_ties_even()),
-        op!("v_fract_f64", F64 = (a: F64) => if a.is_finite() { (a - a.floor()).min(1f64.next_down()) } else { a - a }),
+        op!("v_fract_f64", F64 = (a: F64) => if a.is_finite() { (a - a.floor()).min(1f64.next_down()) } else { f64::NAN }),
         rounded!("v_ldexp_f32", F32 = |r| (a: F32, b: I32) => r.narrow(f64::from(a) * num::exp2i(b.clamp(-400, 400)))),
         rounded!("v_ldexp_f16", F16 = |r| (a: F16, b: I16) => r.half(f64::from(a) * num::exp2i(i32::from(b).clamp(-100, 100)))),
         op!("v_ldexp_f64", F64 = (a: F64, b: I32) => ldexp64(a, b)),
@@ -381,7 +404,7 @@ fn saturate8(half: u32) -> u8 {
 
 #[inline(always)]
 fn fract32(a: f32) -> f32 {
-    if a.is_finite() { (a - a.floor()).min(1f32.next_down()) } else { a - a }
+    if a.is_finite() { (a - a.floor()).min(1f32.next_down()) } else { f32::NAN }
 }
 
 #[inline(always)]
@@ -405,7 +428,9 @@ fn frexp(x: f64) -> (f64, i32) {
     // Subnormal numbers are scaled up first.
     let (y, down) = if x.abs() < f64::MIN_POSITIVE { (x * num::exp2i(64), 64) } else { (x, 0) };
     let exponent = (y.to_bits() >> 52 & 0x7ff) as i32 - 1022;
-    (y * num::exp2i(-exponent.max(-1000)) * num::exp2i(-exponent - -exponent.max(-1000)), exponent - down)
+    // In two steps, since 2^-1024 is no normal number.
+    let half = -exponent / 2;
+    (y * num::exp2i(half) * num::exp2i(-exponent - half), exponent - down)
 }
 
 /// x * 2^n with one rounding: only the last factor can make the result subnormal.
@@ -427,7 +452,7 @@ fn ldexp64(x: f64, n: i32) -> f64 {
 }
 
 /// 53 bits of 2/pi for the reduction of large angles: segment `select` of 53 bits, moved by the exponent of `a`.
-fn trig_preop(a: f64, select: u32) -> f64 {
+pub fn trig_preop(a: f64, select: u32) -> f64 {
     let exponent = (a.to_bits() >> 52 & 0x7ff) as i32;
     let mut shift = select as i32 * 53;
     if exponent > 1077 {

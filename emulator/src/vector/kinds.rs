@@ -149,6 +149,14 @@ narrow!(
     |v| num::f32_to_f16(v) as u32
 );
 narrow!(
+    /// The same, with signalling NaN among the values.
+    S16,
+    f32,
+    F16,
+    |c| num::f16_to_f32_signalling(c as u16),
+    |v| num::f32_to_f16(v) as u32
+);
+narrow!(
     /// The bits of an f16 that is arithmetic (flushed, with sign modifiers).
     H16,
     u16,
@@ -166,6 +174,13 @@ narrow!(
     |v| num::f32_to_f16(v[0]) as u32 | (num::f32_to_f16(v[1]) as u32) << 16
 );
 narrow!(
+    PkS16,
+    [f32; 2],
+    PkF16,
+    |c| [num::f16_to_f32_signalling(c as u16), num::f16_to_f32_signalling((c >> 16) as u16)],
+    |v| num::f32_to_f16(v[0]) as u32 | (num::f32_to_f16(v[1]) as u32) << 16
+);
+narrow!(
     PkBf16,
     [f32; 2],
     PkBf16,
@@ -180,14 +195,15 @@ wide!(PkF32, [f32; 2], PkF32, |c| [f32::from_bits(c as u32), f32::from_bits((c >
     | (v[1].to_bits() as u64) << 32);
 wide!(PkU32, [u32; 2], PkM32, |c| [c as u32, (c >> 32) as u32], |v| v[0] as u64 | (v[1] as u64) << 32);
 
-/// The final bits of a constant operand of a class; `None` for operands that are no constants.
+/// The final bits of a constant operand of a class (a packed f16 has an inline constant in its lower half, packed integers have
+/// the 32 bits of an f32); `None` for operands that are no constants.
 pub fn constant(operand: Operand, class: Class) -> Option<u64> {
     let bits = match (operand, class) {
         (Operand::Int(v), Class::B64 | Class::F64 | Class::Mask) => v as u64,
         (Operand::Int(v), Class::B16 | Class::M16 | Class::F16) => v as u16 as u64,
         (Operand::Int(v), _) => v as u32 as u64,
         (Operand::Float(v), Class::F64 | Class::B64) => half_turn(v).to_bits(),
-        (Operand::Float(v), Class::B16 | Class::M16 | Class::F16 | Class::Pk16 | Class::PkF16) => {
+        (Operand::Float(v), Class::B16 | Class::M16 | Class::F16 | Class::PkF16) => {
             num::f64_to_f16(v, Rounding::NearestEven) as u64
         }
         (Operand::Float(v), Class::PkBf16) => num::f32_to_bf16(v as f32) as u64,

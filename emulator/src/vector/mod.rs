@@ -158,3 +158,6 @@ fn all() -> impl Iterator<Item = Entry> {
     let parts = [integer::rows, float::rows, division::rows, convert::rows, compare::rows, packed::rows, cross::rows];
     parts.into_iter().flat_map(|rows| rows())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Instructions on two values at a time, and dot products of pairs.
 use super::float::{of32, of32::*};
-use super::kinds::{F32, I32, Kind, Pk16, PkBf16, PkF16, PkF32, PkU32, U32};
+use super::kinds::{F32, I32, Kind, Pk16, PkBf16, PkF16, PkF32, PkS16, PkU32, U32};
 use super::table::{Entry, builds, lanes, op, rounded};
 use crate::inst::Inst;
 use crate::isa::{Family, Isa};
@@ -35,15 +35,15 @@ macro_rules! order2 {
         #[inline(always)]
         fn body(wave: &mut Wave, inst: &Inst) {
             let ieee = wave.mode.ieee && wave.isa.family != Family::Gfx12;
-            let [a, b] = [1, 2].map(|p| PkF16::fetch(wave, inst, p));
-            let mut out = PkF16::zero();
+            let [a, b] = [1, 2].map(|p| PkS16::fetch(wave, inst, p));
+            let mut out = PkS16::zero();
             for lane in 0..lanes!(wave) {
-                let (a, b) = (PkF16::get(a[lane]), PkF16::get(b[lane]));
-                out[lane] = PkF16::put([$pick(a[0], b[0], ieee), $pick(a[1], b[1], ieee)]);
+                let (a, b) = (PkS16::get(a[lane]), PkS16::get(b[lane]));
+                out[lane] = PkS16::put([$pick(a[0], b[0], ieee), $pick(a[1], b[1], ieee)]);
             }
-            PkF16::store(wave, inst, &mut out);
+            PkS16::store(wave, inst, &mut out);
         }
-        Entry::new($names, builds!(body), &[PkF16::CLASS], PkF16::CLASS)
+        Entry::new($names, builds!(body), &[PkS16::CLASS], PkS16::CLASS)
     }};
 }
 
@@ -129,6 +129,10 @@ fn dots() -> Vec<Entry> {
         half_result(Entry::new("v_dot2_bf16_bf16", builds!(dot2_16::<true>), DOTB16, super::kinds::Class::B16)),
         op!("v_dot2_i32_i16", I32 = (a: Pk16, b: Pk16, c: I32) =>
             (i32::from(a[0] as i16) * i32::from(b[0] as i16)).wrapping_add(i32::from(a[1] as i16) * i32::from(b[1] as i16)).wrapping_add(c)),
+        op!("v_dot2c_i32_i16", I32 = [d: I32] (a: Pk16, b: Pk16) => {
+            let [low, high] = [0, 1].map(|k| i32::from(a[k] as i16) * i32::from(b[k] as i16));
+            low.wrapping_add(high).wrapping_add(d)
+        }),
         op!("v_dot2_u32_u16", U32 = (a: Pk16, b: Pk16, c: U32) =>
             (u32::from(a[0]) * u32::from(b[0])).wrapping_add(u32::from(a[1]) * u32::from(b[1])).wrapping_add(c)),
         op!("v_dot4_f32_fp8_fp8", F32 = (a: U32, b: U32, c: F32) => dot4(a, b, c, &num::E4M3, &num::E4M3)),

@@ -3,6 +3,8 @@
 //! A normal test run tries a few hundred programs. `ATOMC_FUZZ=20000 cargo test --release -p atomc-emulator --test fuzz` tries
 //! more; `ATOMC_FUZZ_SEED` begins elsewhere. A failure prints the program's seed and text and the instructions of its kernel.
 #![cfg(target_arch = "x86_64")]
+// Not every test uses all of it.
+#[allow(dead_code)]
 #[path = "../common/mod.rs"]
 mod common;
 mod host;

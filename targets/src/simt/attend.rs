@@ -16,6 +16,9 @@ use crate::row::{At, Col, Operand, unsupported};
 /// The top of no scores: below every real one, and far from overflow.
 const LOWEST: f64 = -1e30;
 
+/// Panels of values that are used while the next are loaded.
+const GROUP: usize = 2;
+
 /// Sizes of the attention of a body, before there is a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
@@ -95,6 +98,14 @@ pub struct Running<'c> {
     pub top: FloatValue<'c>,
     pub sum: FloatValue<'c>,
     pub values: Vec<Vector<'c>>,
+}
+
+/// Weights of some steps' keys, by what earlier ones shrink, the new top, and the new sum.
+struct Softened<'c> {
+    weights: Vec<Fragment<'c>>,
+    shrink: FloatValue<'c>,
+    top: FloatValue<'c>,
+    sum: FloatValue<'c>,
 }
 
 impl<'c> Running<'c> {
@@ -206,13 +217,25 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.add(c.mul(c.div(key, 16), c.int(self.key_panel())), m.in_panel(self.place, c.rem(key, 16)))
     }
 
-    /// So many fragments, all loaded here; or, where products convert them, each where it is wanted, so that few are there at a
-    /// time.
+    /// So many fragments, all loaded here; or, where products convert them, each where it is wanted.
     pub fn fragments<'f>(&self, count: usize, load: impl Fn(usize) -> Fragment<'c> + 'f) -> Fragments<'f, 'c>
     where
         'c: 'f,
     {
-        if self.matrix.converts() {
+        self.fragments_if(!self.matrix.converts(), count, load)
+    }
+
+    /// So many fragments, all loaded here if they are `kept`; or each where it is wanted, so that few are there at a time.
+    pub fn fragments_if<'f>(
+        &self,
+        kept: bool,
+        count: usize,
+        load: impl Fn(usize) -> Fragment<'c> + 'f,
+    ) -> Fragments<'f, 'c>
+    where
+        'c: 'f,
+    {
+        if !kept {
             return Box::new(load);
         }
         let all: Vec<Fragment<'c>> = (0..count).map(load).collect();
@@ -286,37 +309,54 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         }
     }
 
-    /// Takes the scores of some steps into what is running, and their values: for each panel of dimensions, step by step.
-    pub fn add(&self, scores: &[Vector<'c>], values: &Fragments<'_, 'c>, to: &Running<'c>) -> Running<'c> {
+    /// Takes the scores of some steps into what is running, for each of some queries; values come panel by panel of dimensions,
+    /// step by step.
+    pub fn add(&self, scores: &[Vec<Vector<'c>>], values: &Fragments<'_, 'c>, to: &[Running<'c>]) -> Vec<Running<'c>> {
         let c = self.code();
-        let (weights, shrink, top) = self.soften(scores, to.top);
-        let all = weights[1..].iter().fold(weights[0], |a, &b| c.fadd(a, b));
-        let sum = self.fma(to.sum, shrink, c.sum(all));
-        let weights: Vec<Fragment<'c>> = weights.iter().map(|&w| self.whole(self.matrix.fragment_of(&[w]))).collect();
+        let softened: Vec<Softened<'c>> =
+            scores.iter().zip(to).map(|(scores, running)| self.soften(scores, running)).collect();
+        let mut made: Vec<Running<'c>> =
+            softened.iter().map(|s| Running { top: s.top, sum: s.sum, values: vec![] }).collect();
         c.set_lanes(self.matrix.layout.results);
-        let shrink = c.splat(shrink);
-        let panel = |(j, &sums): (usize, &Vector<'c>)| {
-            weights.iter().enumerate().fold(c.fmul(sums, shrink), |sums, (i, weights)| {
-                let sums = self.matrix.product(&values(j * scores.len() + i), weights, sums);
-                self.converted();
-                sums
-            })
+        let (steps, panels) = (scores[0].len(), self.panels());
+        let load = |first: usize| -> Vec<Fragment<'c>> {
+            (first * steps..(first + GROUP).min(panels) * steps).map(values).collect()
         };
-        let values = to.values.iter().enumerate().map(panel).collect();
-        Running { top, sum, values }
+        let mut next = if self.matrix.converts() { vec![] } else { load(0) };
+        for first in (0..panels).step_by(GROUP) {
+            if first > 0 {
+                c.keep_order();
+            }
+            let now =
+                if self.matrix.converts() { load(first) } else { std::mem::replace(&mut next, load(first + GROUP)) };
+            for (panel, values) in (first..).zip(now.chunks(steps)) {
+                for ((softened, old), new) in softened.iter().zip(to).zip(&mut made) {
+                    let sums = c.fmul(old.values[panel], c.splat(softened.shrink));
+                    let sums = values.iter().zip(&softened.weights).fold(sums, |sums, (v, w)| {
+                        let sums = self.matrix.product(v, w, sums);
+                        self.converted();
+                        sums
+                    });
+                    new.values.push(sums);
+                }
+            }
+        }
+        made
     }
 
-    /// Weights of scores, by what earlier weights shrink, and the new top.
-    fn soften(&self, scores: &[Vector<'c>], old: FloatValue<'c>) -> (Vec<Vector<'c>>, FloatValue<'c>, FloatValue<'c>) {
+    fn soften(&self, scores: &[Vector<'c>], to: &Running<'c>) -> Softened<'c> {
         let c = self.code();
         c.set_lanes(self.held());
         let all = scores.iter().flat_map(|&s| (0..self.held()).map(move |i| c.lane(s, i).into_float_value()));
-        let top = all.fold(old, |a, b| self.max(a, b));
+        let top = all.fold(to.top, |a, b| self.max(a, b));
         let top = c.across(top, self.parts(), |a, b| self.max(a, b));
-        let shrink = self.power(old, top);
+        let shrink = self.power(to.top, top);
         let below = c.splat(c.b.build_float_mul(top, c.number(-self.factor), "").expect("floats"));
-        let weights = scores.iter().map(|&s| c.exp2(c.fma(s, c.lit(self.factor), below))).collect();
-        (weights, shrink, top)
+        let weights: Vec<_> = scores.iter().map(|&s| c.exp2(c.fma(s, c.lit(self.factor), below))).collect();
+        let all = weights[1..].iter().fold(weights[0], |a, &b| c.fadd(a, b));
+        let sum = self.fma(to.sum, shrink, c.sum(all));
+        let weights = weights.iter().map(|&w| self.whole(self.matrix.fragment_of(&[w]))).collect();
+        Softened { weights, shrink, top, sum }
     }
 
     /// How far apart the lanes are that have the same query.
@@ -354,7 +394,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             return own;
         }
         let c = self.code();
-        let other: Fragment<'c> = own.iter().map(|&run| c.map_words(run, |word| c.from_other_row(word))).collect();
+        let other: Fragment<'c> = own.iter().map(|&run| c.map_words(run, |word| c.other_row(word))).collect();
         let low = c.equal(self.half, 0);
         let ordered = |a: &Fragment<'c>, b: &Fragment<'c>| -> Fragment<'c> {
             a.iter().zip(b).map(|(&a, &b)| c.pick(low, a, b).into_vector_value()).collect()

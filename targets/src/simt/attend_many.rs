@@ -34,6 +34,8 @@ struct Shape {
     bytes: usize,
     /// Turns that local memory holds.
     halves: usize,
+    /// Whether queries stay in registers.
+    keeps: bool,
 }
 
 impl Shape {
@@ -41,9 +43,9 @@ impl Shape {
         let sizes = Sizes::of(spec.body)?;
         let shapes = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
         let possible = |s: &&Shape| s.bytes <= arch.simt().unit.lds_group / 2;
-        let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch));
-        best.or(shapes.iter().rfind(possible))
-            .copied()
+        let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch)).copied();
+        let least = shapes.iter().rfind(possible).map(|&s| Shape { keeps: false, ..s });
+        best.or(least)
             .ok_or_else(|| crate::row::unsupported(format!("attention with heads of {} numbers", sizes.cache.head_dim)))
     }
 
@@ -56,7 +58,8 @@ impl Shape {
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);
         let bytes = steps * simt.matrix.span(simt.wave) * dim * sizes.cache.dtype.size();
-        let shape = Shape { heads, parts, columns, threads: heads * waves * simt.wave, steps, bytes, halves: 2 };
+        let shape =
+            Shape { heads, parts, columns, threads: heads * waves * simt.wave, steps, bytes, halves: 2, keeps: true };
         // Two waves on a SIMD hide more of each other than a work-group's own two turns.
         Shape { halves: if shape.waves(arch) >= 2 { 2 } else { 1 }, ..shape }
     }
@@ -136,12 +139,7 @@ struct Brought<'c> {
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
-    fn new(
-        attention: &'t Attention<'k, 'a, 'c>,
-        shape: Shape,
-        tile: Int<'c>,
-        rest: Int<'c>,
-    ) -> Tile<'t, 'k, 'a, 'c> {
+    fn new(attention: &'t Attention<'k, 'a, 'c>, shape: Shape, tile: Int<'c>, rest: Int<'c>) -> Tile<'t, 'k, 'a, 'c> {
         let (c, batch) = (attention.code(), &attention.cache.batch);
         let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
         let (token, count) = (entry(0), entry(1));
@@ -305,7 +303,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let column = |&column: &Int<'c>| {
             let token = a.code().add(self.token, a.code().smaller(column, last));
             self.query(token, 0)?;
-            Ok(a.fragments(a.chunks(), move |chunk| self.query(token, chunk).expect("as the first")))
+            let keeps = self.shape.keeps && !a.matrix.converts();
+            Ok(a.fragments_if(keeps, a.chunks(), move |chunk| self.query(token, chunk).expect("as the first")))
         };
         self.columns.iter().map(column).collect()
     }
@@ -349,10 +348,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         }
         // Values are asked for when most registers of keys are free again.
         c.keep_order();
-        let value = |i: usize| fragment(self.shape.bytes + i * m.panel_step());
-        let values = a.fragments(steps * a.panels(), value);
-        let running = running.chunks(running.len() / queries.len()).map(Running::of);
-        scores.iter().zip(running).map(|(scores, running)| a.add(scores, &values, &running)).collect()
+        let values: Fragments<'_, 'c> = Box::new(|i| fragment(self.shape.bytes + i * m.panel_step()));
+        let running: Vec<Running<'c>> = running.chunks(running.len() / queries.len()).map(Running::of).collect();
+        a.add(&scores, &values, &running)
     }
 
     /// The last of the lane's keys that a column sees, of those from `key` on.

@@ -205,12 +205,12 @@ impl<'c> Code<'c> {
             (2, _) => (v, self.dpp(v, 0x4e)),
             (4, _) => (v, self.dpp(v, 0x141)),
             (8, _) => (v, self.dpp(v, 0x140)),
-            (16, RowExchange::PermuteX16) => (v, self.from_other_row(v)),
+            (16, RowExchange::PermuteX16) => (v, self.other_row(v)),
             (16, RowExchange::Swap) => self.swap("llvm.amdgcn.permlane16.swap", v),
             (32, RowExchange::Swap) => self.swap("llvm.amdgcn.permlane32.swap", v),
             // ds_swizzle's bit mode: and 31, or 0, exclusive or 16.
             (16, RowExchange::Crossbar) => (v, self.swizzle(v, 0x401f)),
-            (32, _) => (v, self.from_lane(v, self.exclusive_or(self.lane_index(), 32))),
+            (32, _) => (v, self.of_lane(v, self.exclusive_or(self.lane_index(), 32))),
             _ => unreachable!("waves have at most 64 lanes"),
         }
     }
@@ -229,12 +229,12 @@ impl<'c> Code<'c> {
     }
 
     /// The value that another lane of the wave holds.
-    pub fn from_lane(&self, v: Int<'c>, lane: Int<'c>) -> Int<'c> {
+    pub fn of_lane(&self, v: Int<'c>, lane: Int<'c>) -> Int<'c> {
         self.call("llvm.amdgcn.ds.bpermute", &[], &[self.mul(lane, self.int(4)).into(), v.into()]).into_int_value()
     }
 
     /// The value of the same lane in the other row of 16, in waves of 32.
-    pub fn from_other_row(&self, v: Int<'c>) -> Int<'c> {
+    pub fn other_row(&self, v: Int<'c>) -> Int<'c> {
         let k = |n| self.cx.i32_type().const_int(n, false).into();
         let no = self.cx.bool_type().const_zero().into();
         let args = [v.into(), v.into(), k(0x7654_3210), k(0xfedc_ba98), no, no];
@@ -335,5 +335,4 @@ impl<'c> Code<'c> {
         };
         self.load(ty, p, align as u32).into_vector_value()
     }
-
 }

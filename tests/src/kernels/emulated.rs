@@ -1,6 +1,7 @@
 //! Kernels of GPUs, run by the emulator with all of its checks.
 use std::ffi::c_void;
 
+use atomc_emulator::isa::Isa;
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory, Options};
 use atomc_ir::Arch;
 use atomc_targets::Object;
@@ -9,7 +10,7 @@ use super::Launch;
 
 /// Whether the emulator executes code of a row.
 pub fn supported(arch: &Arch) -> bool {
-    ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"].contains(&arch.name)
+    Isa::find(arch.name).is_some()
 }
 
 /// Runs the kernel `k`, a work-group for each task.

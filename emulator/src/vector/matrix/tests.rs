@@ -1,5 +1,7 @@
 //! Every matrix instruction against a triple loop. The layouts are written down once more, as the inverse maps of the documents:
 //! from an element of a matrix to its lane, register and bits.
+// The maps are written for any number of elements in a lane, one included.
+#![allow(clippy::modulo_one)]
 use crate::inst::{Inst, MAX_OPERANDS, Modifiers, NO_SOURCE, Operand, Source};
 use crate::isa::Isa;
 use crate::num;

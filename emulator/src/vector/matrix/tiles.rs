@@ -51,7 +51,7 @@ impl Operands<'_> {
         let size = self.spec.m;
         match self.side {
             0 if m.cbsz != 0 => std::array::from_fn(|lane| {
-                let block = (lane / size & !((1 << m.cbsz) - 1)) + usize::from(m.abid);
+                let block = ((lane / size) & !((1 << m.cbsz) - 1)) + usize::from(m.abid);
                 row[block * size % 64 + lane % size]
             }),
             1 if m.blgp != 0 => std::array::from_fn(|lane| row[pattern(m.blgp, lane)]),
@@ -166,7 +166,7 @@ fn decode(element: Element, wave: &Wave, row: &[u32], shift: u32, next: &[u32], 
             lanes.for_each(|(x, r)| *x = flushed(f32::from_bits(*r >> shift << 16), flush, f32::MIN_POSITIVE))
         }
         Element::F16 => {
-            lanes.for_each(|(x, r)| *x = flushed(num::f16_to_f32((*r >> shift) as u16), flush, 6.103515625e-5))
+            lanes.for_each(|(x, r)| *x = flushed(num::f16_to_f32((*r >> shift) as u16), flush, 1.0 / 16384.0))
         }
         Element::Fp8 => look_up(out, row, shift, 8, &TABLES[fnuz]),
         Element::Bf8 => look_up(out, row, shift, 8, &TABLES[fnuz + 1]),

@@ -1,69 +1,74 @@
-//! Dumps while tuning.
-use atomc_ir::{Family, parse};
+//! What attention takes of each chip.
+use atomc_ir::arch::Machine;
+use atomc_ir::{Arch, Family, parse};
 
-use crate::{Form, KernelSpec, compile, rows, text};
+use crate::{KernelSpec, LoopReport, Resources, compile, rows};
 
-fn one(heads: usize, kv: usize, dim: usize, dtype: &str, window: usize) -> String {
-    let (q, k) = (heads * dim, kv * dim);
-    let n = q + 2 * k;
-    format!(
-        "graph @k(%qkv: {dtype}[T, {n}], %qn: {dtype}[{dim}], %kn: {dtype}[{dim}], %table: f32[T, {dim}], %kv: cache<{dtype}, {kv}, {dim}>, %batch: batch) {{
-  %0 = slice %qkv {{axis = 1, start = 0, len = {q}}} : {dtype}[T, {q}]
-  %1 = reshape %0 {{shape = [T, {heads}, {dim}]}} : {dtype}[T, {heads}, {dim}]
-  %2 = rms_norm %1, %qn {{eps = 1e-6}} : {dtype}[T, {heads}, {dim}]
-  %3 = rope %2, %table : {dtype}[T, {heads}, {dim}]
-  %4 = slice %qkv {{axis = 1, start = {q}, len = {k}}} : {dtype}[T, {k}]
-  %5 = reshape %4 {{shape = [T, {kv}, {dim}]}} : {dtype}[T, {kv}, {dim}]
-  %6 = rms_norm %5, %kn {{eps = 1e-6}} : {dtype}[T, {kv}, {dim}]
-  %7 = rope %6, %table : {dtype}[T, {kv}, {dim}]
-  %8 = slice %qkv {{axis = 1, start = {}, len = {k}}} : {dtype}[T, {k}]
-  %9 = reshape %8 {{shape = [T, {kv}, {dim}]}} : {dtype}[T, {kv}, {dim}]
-  %10 = kv_write %kv, %7, %9, %batch : cache<{dtype}, {kv}, {dim}>
-  %11 = attention %3, %10, %batch {{scale = 0.2, window = {window}}} : {dtype}[T, {heads}, {dim}]
-  %12 = reshape %11 {{shape = [T, {q}]}} : {dtype}[T, {q}]
-  return %12, %10
-}}",
-        q + k
-    )
-}
+/// Query heads, heads of the cache, numbers of a head.
+type Heads = (usize, usize, usize);
 
-fn many(heads: usize, kv: usize, dim: usize, dtype: &str, window: usize) -> String {
+fn body(family: Family, (heads, kv, dim): Heads, dtype: &str) -> String {
     let width = heads * dim;
+    let (written, written_type) = match family {
+        Family::AttendOne => (
+            format!("  %0 = kv_write %kv, %k, %v, %batch : cache<{dtype}, {kv}, {dim}>\n"),
+            format!(", %k: {dtype}[T, {kv}, {dim}], %v: {dtype}[T, {kv}, {dim}]"),
+        ),
+        _ => (String::new(), String::new()),
+    };
+    let (cache, result) = if written.is_empty() { ("%kv", "%2") } else { ("%0", "%2, %0") };
     format!(
-        "graph @k(%q: {dtype}[T, {heads}, {dim}], %kv: cache<{dtype}, {kv}, {dim}>, %batch: batch) {{
-  %0 = attention %q, %kv, %batch {{scale = 0.2, window = {window}}} : {dtype}[T, {heads}, {dim}]
-  %1 = reshape %0 {{shape = [T, {width}]}} : {dtype}[T, {width}]
-  return %1
+        "graph @k(%q: {dtype}[T, {heads}, {dim}]{written_type}, %kv: cache<{dtype}, {kv}, {dim}>, %batch: batch) {{
+{written}  %1 = attention %q, {cache}, %batch {{scale = 0.2, window = 0}} : {dtype}[T, {heads}, {dim}]
+  %2 = reshape %1 {{shape = [T, {width}]}} : {dtype}[T, {width}]
+  return {result}
 }}"
     )
 }
 
+fn chips() -> impl Iterator<Item = &'static Arch> {
+    rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_)))
+}
+
+fn resources(family: Family, heads: Heads, dtype: &str, arch: &Arch) -> Resources {
+    let graph = parse(&body(family, heads, dtype)).unwrap();
+    graph.verify().unwrap_or_else(|e| panic!("{e}"));
+    let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1 };
+    let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
+    object.kernels[0].resources.clone().unwrap()
+}
+
+/// The loops over keys.
+fn hot(resources: &Resources) -> Vec<LoopReport> {
+    resources.loops.iter().copied().filter(|l| l.matrix > 0).collect()
+}
+
 #[test]
-fn dump() {
-    let var = |n: &str, d: &str| std::env::var(n).unwrap_or(d.into());
-    let only = var("ONLY", "");
-    for config in var("CASES", "32,8,128,bf16,0").split(' ') {
-        let f: Vec<&str> = config.split(',').collect();
-        let d: Vec<usize> = f[..3].iter().map(|v| v.parse().unwrap()).collect();
-        let (dtype, window) = (f[3], f[4].parse().unwrap());
-        println!("== {config}");
-        for (family, text_of) in [(Family::AttendOne, one(d[0], d[1], d[2], dtype, window)), (Family::AttendMany, many(d[0], d[1], d[2], dtype, window))] {
-            if !family.name().contains(&var("FAM", "")) { continue; }
-            let graph = parse(&text_of).unwrap();
-            graph.verify().unwrap();
-            for arch in rows().iter().filter(|a| matches!(a.machine, atomc_ir::arch::Machine::Simt(_)) && a.name.contains(&only)) {
-                let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1 };
-                let asm = text(std::slice::from_ref(&spec), arch, Form::Asm).unwrap();
-                std::fs::write(format!("/tmp/att_{}_{}.s", arch.name, family.name()), asm).unwrap();
-                let object = compile(&[spec], arch).unwrap();
-                let i = &object.kernels[0];
-                let r = i.resources.clone().unwrap();
-                print!("{:8} {:11} thr {} vgpr {} sgpr {} lds {} scr {} spill {}/{} occ {} instr {} matrix {} |", arch.name, family.name(), i.threads, r.vgprs, r.sgprs, r.lds, r.scratch, r.vgpr_spills, r.sgpr_spills, r.occupancy, r.instructions, r.matrix);
-                for l in r.loops.iter().filter(|l| l.matrix > 0) {
-                    print!(" [{} mat {} valu {} salu {} lds {} ld {}/{} w {}({}) ov {} b {}: {:.1}]", l.instructions, l.matrix, l.valu, l.salu, l.lds, l.loads, l.loads_x4, l.waits, l.partial_waits, l.overlap, l.barriers, l.instructions as f32 / l.matrix as f32);
-                }
-                println!();
+fn everything_stays_in_registers() {
+    for arch in chips() {
+        for family in [Family::AttendOne, Family::AttendMany] {
+            for heads in [(32, 8, 128), (64, 8, 128), (8, 8, 64), (14, 2, 64), (16, 8, 128)] {
+                let r = resources(family, heads, "bf16", arch);
+                let at = format!("{} {} {heads:?}: {r:?}", arch.name, family.name());
+                assert_eq!((r.scratch, r.vgpr_spills, r.sgpr_spills), (0, 0, 0), "{at}");
+                assert!(!hot(&r).is_empty(), "{at}");
+                assert!(hot(&r).iter().all(|l| l.loads > 0 && l.loads == l.loads_x4), "{at}");
             }
+        }
+    }
+}
+
+#[test]
+fn few_instructions_for_each_product() {
+    // At most this many for a product in the loop over keys that all queries see, for `attend_one` and `attend_many`.
+    for (chip, one, many) in [("gfx90a", 6.5, 4.0), ("gfx942", 6.5, 4.0), ("gfx950", 11.0, 5.8)] {
+        let arch = chips().find(|a| a.name == chip).unwrap();
+        for (family, most) in [(Family::AttendOne, one), (Family::AttendMany, many)] {
+            let r = resources(family, (64, 8, 128), "bf16", arch);
+            let loops = hot(&r);
+            let least = loops.iter().map(|l| l.instructions as f64 / l.matrix as f64).fold(f64::MAX, f64::min);
+            assert!(least <= most, "{chip} {}: {least} in {loops:?}", family.name());
+            assert!(r.occupancy >= 2.0, "{chip} {}: {r:?}", family.name());
         }
     }
 }

@@ -1,0 +1,127 @@
+//! Attention over shapes that matter to how GPUs share it out: groups of query heads, widths of heads, block edges, windows,
+//! sequences that several work-groups share.
+use atomc_ir::Family;
+use atomc_ir::trial::Run;
+use atomc_tests::kernels::{Case, case, run};
+
+/// Heads of queries and of the cache, numbers of a head, and the window.
+#[derive(Clone, Copy)]
+struct Heads(usize, usize, usize, usize);
+
+impl Heads {
+    fn attention(self, query: &str, cache: &str) -> String {
+        let Heads(heads, _, dim, window) = self;
+        let width = heads * dim;
+        format!(
+            "  %a = attention {query}, {cache}, %batch {{scale = 0.2, window = {window}}} : bf16[T, {heads}, {dim}]
+  %r = reshape %a {{shape = [T, {width}]}} : bf16[T, {width}]
+"
+        )
+    }
+
+    /// Queries from memory, keys and values from earlier.
+    fn many(self) -> String {
+        let Heads(heads, kv, dim, _) = self;
+        let body = self.attention("%q", "%kv");
+        format!(
+            "graph @k(%q: bf16[T, {heads}, {dim}], %kv: cache<bf16, {kv}, {dim}>, %batch: batch) {{\n{body}  return %r\n}}"
+        )
+    }
+
+    /// Queries, keys and values from slices of a product's result, turned by half of their width. Keys have a norm.
+    fn one(self) -> String {
+        let Heads(heads, kv, dim, _) = self;
+        let (q, k) = (heads * dim, kv * dim);
+        let (all, rot, second) = (q + 2 * k, dim / 2, q + k);
+        let body = self.attention("%3", "%9");
+        format!(
+            "graph @k(%qkv: bf16[T, {all}], %kn: bf16[{dim}], %table: f32[T, {rot}], %kv: cache<bf16, {kv}, {dim}>, %batch: batch) {{
+  %1 = slice %qkv {{axis = 1, start = 0, len = {q}}} : bf16[T, {q}]
+  %2 = reshape %1 {{shape = [T, {heads}, {dim}]}} : bf16[T, {heads}, {dim}]
+  %3 = rope %2, %table : bf16[T, {heads}, {dim}]
+  %4 = slice %qkv {{axis = 1, start = {q}, len = {k}}} : bf16[T, {k}]
+  %5 = reshape %4 {{shape = [T, {kv}, {dim}]}} : bf16[T, {kv}, {dim}]
+  %n = rms_norm %5, %kn {{eps = 1e-6}} : bf16[T, {kv}, {dim}]
+  %6 = rope %n, %table : bf16[T, {kv}, {dim}]
+  %7 = slice %qkv {{axis = 1, start = {second}, len = {k}}} : bf16[T, {k}]
+  %8 = reshape %7 {{shape = [T, {kv}, {dim}]}} : bf16[T, {kv}, {dim}]
+  %9 = kv_write %kv, %6, %8, %batch : cache<bf16, {kv}, {dim}>
+{body}  return %r, %9
+}}"
+        )
+    }
+}
+
+/// One token of a sequence for each position.
+fn tokens(positions: &[usize]) -> Vec<Run> {
+    positions.iter().map(|&p| run(p, 1)).collect()
+}
+
+fn one(heads: Heads, positions: &[usize]) {
+    let runs = tokens(positions);
+    Case { runs: &runs, ..case(&heads.one(), Family::AttendOne, positions.len().next_power_of_two()) }.check();
+}
+
+fn many(heads: Heads, runs: &[Run]) {
+    let tokens: usize = runs.iter().map(|r| r.tokens).sum();
+    Case { runs, ..case(&heads.many(), Family::AttendMany, tokens.next_power_of_two()) }.check();
+}
+
+#[test]
+fn one_token_at_block_edges() {
+    one(Heads(4, 4, 16, 0), &[0, 15, 16, 63]);
+    one(Heads(8, 1, 80, 0), &[64, 65, 127, 128]);
+    one(Heads(4, 2, 32, 0), &[0, 1, 31, 32, 33, 62, 66, 95]);
+}
+
+#[test]
+fn one_token_of_wide_groups() {
+    one(Heads(16, 1, 128, 0), &[70, 3]);
+    one(Heads(20, 1, 32, 0), &[5, 200]);
+    one(Heads(71, 1, 64, 0), &[130]);
+}
+
+#[test]
+fn sequences_that_work_groups_share() {
+    one(Heads(8, 2, 64, 0), &[1000]);
+    one(Heads(2, 1, 32, 0), &[1300, 2]);
+    one(Heads(8, 2, 64, 400), &[1000]);
+}
+
+#[test]
+fn one_token_with_a_window() {
+    one(Heads(4, 2, 48, 64), &[63, 64, 200]);
+    one(Heads(4, 1, 32, 1), &[0, 64, 65]);
+    one(Heads(6, 2, 24, 33), &[31, 32, 33, 97]);
+}
+
+#[test]
+fn tiles_of_every_size() {
+    let runs = [run(0, 1), run(0, 7), run(0, 32), run(0, 33)];
+    many(Heads(8, 1, 64, 0), &runs);
+    many(Heads(4, 4, 80, 0), &runs);
+    many(Heads(6, 2, 16, 0), &runs);
+}
+
+#[test]
+fn tiles_that_go_on() {
+    let runs = [run(63, 2), run(64, 33), run(127, 1), run(100, 40)];
+    many(Heads(4, 1, 128, 0), &runs);
+    many(Heads(12, 1, 32, 0), &runs);
+    many(Heads(2, 1, 72, 0), &runs);
+    many(Heads(9, 1, 32, 0), &runs);
+}
+
+#[test]
+fn tiles_with_a_window() {
+    let runs = [run(150, 45), run(0, 40), run(64, 1)];
+    for window in [1, 20, 64, 100] {
+        many(Heads(4, 1, 64, window), &runs);
+    }
+}
+
+#[test]
+fn wide_heads() {
+    one(Heads(4, 2, 256, 0), &[130, 5]);
+    many(Heads(4, 1, 256, 0), &[run(60, 20)]);
+}
