@@ -313,16 +313,16 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// step by step.
     pub fn add(&self, scores: &[Vec<Vector<'c>>], values: &Fragments<'_, 'c>, to: &[Running<'c>]) -> Vec<Running<'c>> {
         let c = self.code();
-        let softened: Vec<Softened<'c>> =
-            scores.iter().zip(to).map(|(scores, running)| self.soften(scores, running)).collect();
-        let mut made: Vec<Running<'c>> =
-            softened.iter().map(|s| Running { top: s.top, sum: s.sum, values: vec![] }).collect();
-        c.set_lanes(self.matrix.layout.results);
         let (steps, panels) = (scores[0].len(), self.panels());
         let load = |first: usize| -> Vec<Fragment<'c>> {
             (first * steps..(first + GROUP).min(panels) * steps).map(values).collect()
         };
         let mut next = if self.matrix.converts() { vec![] } else { load(0) };
+        let softened: Vec<Softened<'c>> =
+            scores.iter().zip(to).map(|(scores, running)| self.soften(scores, running)).collect();
+        let mut made: Vec<Running<'c>> =
+            softened.iter().map(|s| Running { top: s.top, sum: s.sum, values: vec![] }).collect();
+        c.set_lanes(self.matrix.layout.results);
         for first in (0..panels).step_by(GROUP) {
             if first > 0 {
                 c.keep_order();

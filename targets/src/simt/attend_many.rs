@@ -128,8 +128,14 @@ struct Tile<'t, 'k, 'a, 'c> {
     columns: Vec<Int<'c>>,
     local: Ptr<'c>,
     /// Where this thread's runs of keys and values are in memory, from a turn on, and where they go.
-    from: [Vec<Int<'c>>; 2],
-    to: [Vec<Int<'c>>; 2],
+    from: [Vec<Offset<'c>>; 2],
+    to: [Vec<Offset<'c>>; 2],
+}
+
+/// Bytes to one of a thread's runs, and what all threads add.
+struct Offset<'c> {
+    lane: Int<'c>,
+    more: Int<'c>,
 }
 
 /// Runs of a turn, in flight, and the block of the turn after it.
@@ -178,17 +184,30 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn place(&mut self) {
         let (a, shape) = (self.attention, self.shape);
         let c = a.code();
-        let runs = shape.bytes / RUN;
-        for first in (0..runs).step_by(shape.threads) {
+        let along = |run: Int<'c>| c.mul(run, c.int(RUN));
+        let fragment = shape.steps * a.matrix.panel_step() / RUN;
+        let value = |run: Int<'c>| {
+            let inside = c.mul(c.rem(run, fragment), c.int(RUN));
+            c.add(c.mul(c.div(run, fragment), c.int(a.value_panel())), inside)
+        };
+        let panel = a.key_panel() / RUN;
+        self.from = [self.offsets(1, along), self.offsets(fragment, value)];
+        self.to = [self.offsets(panel, |run| self.key_place(run)), self.offsets(1, along)];
+    }
+
+    /// Where this thread's runs are, by a rule that adds up over whole groups of so many runs, and inside each.
+    fn offsets(&self, group: usize, rule: impl Fn(Int<'c>) -> Int<'c>) -> Vec<Offset<'c>> {
+        let (c, threads) = (self.attention.code(), self.shape.threads);
+        let runs = self.shape.bytes / RUN;
+        let adds_up = group.is_multiple_of(threads) || threads.is_multiple_of(group);
+        let offset = |first: usize| {
+            if adds_up && first + threads <= runs {
+                return Offset { lane: rule(c.thread()), more: rule(c.int(first)) };
+            }
             let run = c.smaller(c.add(c.thread(), c.int(first)), c.int(runs - 1));
-            let run = if first + shape.threads <= runs { c.add(c.thread(), c.int(first)) } else { run };
-            self.from[0].push(c.mul(run, c.int(RUN)));
-            self.to[0].push(self.key_place(run));
-            let fragment = shape.steps * a.matrix.panel_step() / RUN;
-            let (panel, inside) = (c.div(run, fragment), c.rem(run, fragment));
-            self.from[1].push(c.add(c.mul(panel, c.int(a.value_panel())), c.mul(inside, c.int(RUN))));
-            self.to[1].push(c.add(c.mul(run, c.int(RUN)), c.int(shape.bytes)));
-        }
+            Offset { lane: rule(run), more: c.int(0) }
+        };
+        (0..runs).step_by(threads).map(offset).collect()
     }
 
     /// Where a run of keys lies in local memory.
@@ -280,8 +299,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn bring(&self, turn: Int<'c>, block: Int<'c>) -> Brought<'c> {
         let (a, c) = (self.attention, self.attention.code());
         let starts = a.turn_in(block, self.cache_head, (turn, self.shape.steps));
-        let load = |(start, from): (&Ptr<'c>, &Vec<Int<'c>>)| {
-            let run = |&from: &Int<'c>| a.matrix.load_run(c.at(*start, c.lane_offset(from, turn)));
+        let load = |(&start, from): (&Ptr<'c>, &Vec<Offset<'c>>)| {
+            let run = |o: &Offset<'c>| a.matrix.load_run(c.at(c.at(start, o.more), c.lane_offset(o.lane, turn)));
             from.iter().map(run).collect::<Vec<_>>()
         };
         let runs = starts.iter().zip(&self.from).flat_map(load).collect();
@@ -290,9 +309,10 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
 
     fn put(&self, half: Int<'c>, runs: &[Vector<'c>]) {
         let c = self.attention.code();
-        let base = c.at(self.local, half);
-        for (&to, &run) in self.to.iter().flatten().zip(runs) {
-            c.store(c.at(base, to), run, RUN as u32);
+        let starts = [0, self.shape.bytes].map(|first| c.add(half, c.int(first)));
+        let to = starts.iter().zip(&self.to).flat_map(|(&start, to)| to.iter().map(move |o| (start, o)));
+        for ((start, o), &run) in to.zip(runs) {
+            c.store(c.at(c.at(self.local, c.add(start, o.lane)), o.more), run, RUN as u32);
         }
     }
 
