@@ -4,7 +4,6 @@
 //! Descriptor". What is read is checked: every range lies in the file, every kernel has a descriptor and code.
 mod descriptor;
 mod error;
-mod join;
 mod metadata;
 #[cfg(test)]
 mod tests;
@@ -17,7 +16,6 @@ use object::{LittleEndian, ReadRef};
 
 pub use descriptor::{DESCRIPTOR_BYTES, Descriptor, Preload, Properties, Rsrc1, Rsrc2};
 pub use error::Error;
-pub use join::join_metadata;
 pub use metadata::{Arg, KernelMetadata, Metadata, ValueKind};
 
 type Header = FileHeader64<LittleEndian>;

@@ -2,6 +2,7 @@
 //!
 //! `cargo bench -p atomc-emulator`. Items are wave-instructions, "chars" are floating-point operations of matrix instructions.
 #[path = "../tests/common/mod.rs"]
+#[expect(dead_code, reason = "tests use more of it")]
 mod common;
 
 use atomc_emulator::isa::Isa;

@@ -126,7 +126,7 @@ fn buffers_drop_what_is_outside() {
         let mut x: Vec<u32> = (0..25).map(|i| i + 100).collect();
         let mut o = vec![7u32; 64];
         // Raw addressing; the field has another place from gfx11 on.
-        let flags = if isa.family.is_cdna() { 0x27000u32 } else { 3 << 28 | 0x31000000 & 0x3ffff };
+        let flags = if isa.family.is_cdna() { 0x27000u32 } else { 3 << 28 };
         let arguments = Arguments::default().buffer(&mut x).buffer(&mut o).value(flags);
         done(isa.name, arguments.launch(&code, "buffers", Grid::linear(1, 32)));
         let read = |i: usize| if i < 25 { x[i] } else { 0 };
@@ -144,6 +144,18 @@ fn ids_in_three_dimensions() {
         let grid = Grid { groups: [2, 3, 5], threads: [4, 3, 2], dynamic_lds: 0 };
         done(isa.name, arguments.launch(&code, "ids", grid));
         assert!(o.iter().copied().eq(0..24 * 30), "{}: {o:?}", isa.name);
+    }
+}
+
+#[test]
+fn constants_beside_the_code() {
+    for isa in isas() {
+        let code = compile(include_str!("kernels/tables.ll"), isa);
+        let mut o = vec![0u32; 64];
+        let arguments = Arguments::default().buffer(&mut o).value(3u32);
+        done(isa.name, arguments.launch(&code, "tables", Grid::linear(1, 64)));
+        let (near, far) = ([3, 1, 4, 1], [2, 7, 1, 8]);
+        (0..64).for_each(|t| assert_eq!(o[t], near[t % 4] * 100 + 80 + far[t % 4], "{} {t}", isa.name));
     }
 }
 

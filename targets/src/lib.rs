@@ -104,7 +104,6 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
     };
     let mut object = Object { code: link::shared(&objects)?, kernels: infos };
     if let Machine::Simt(_) = arch.machine {
-        link::join(&mut object.code)?;
         let mut reports = report::report(&object.code, arch)?;
         for (spec, info) in kernels.iter().zip(&mut object.kernels) {
             let found = reports.iter_mut().find(|r| r.symbol == spec.symbol);

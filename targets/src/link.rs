@@ -2,7 +2,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use atomc_artifact::hsaco;
 use atomc_ir::Diagnostic;
 
 fn lld() -> PathBuf {
@@ -13,11 +12,6 @@ fn lld() -> PathBuf {
 fn fail(what: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::new("target::link", format!("linking failed: {what}"))
         .help("the linker is rust-lld of the Rust toolchain that atomc was built with; ATOMC_SYSROOT names another")
-}
-
-/// Makes one note of the metadata of all objects that a code object for an AMD GPU was linked from.
-pub fn join(code: &mut [u8]) -> Result<(), Diagnostic> {
-    hsaco::join_metadata(code).map_err(fail)
 }
 
 /// One shared object of these relocatable ones. It must need no symbol from outside.

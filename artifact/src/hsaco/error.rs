@@ -17,12 +17,8 @@ pub enum Error {
     NoMetadata,
     #[error("the code object has several metadata notes, of which loaders read one")]
     ManyNotes,
-    #[error("the code object has a note that is no metadata")]
-    OtherNote,
     #[error("the code object's metadata is damaged: {0}")]
     Metadata(#[from] rmp_serde::decode::Error),
-    #[error("the metadata cannot be written: {0}")]
-    Encode(#[from] rmp_serde::encode::Error),
     #[error("`{target}` is not a target id such as `amdgcn-amd-amdhsa--gfx942:xnack-`")]
     Target { target: String },
     #[error("the segment at {address:#x} lies outside the file, or on another segment")]

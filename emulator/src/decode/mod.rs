@@ -2,6 +2,8 @@
 pub mod disasm;
 mod modifier;
 pub mod parse;
+#[cfg(test)]
+mod tests;
 
 use crate::exec::control;
 use crate::exec::salu::{self, extend_immediate};

@@ -147,6 +147,9 @@ fn sdwa(m: &mut Modifiers, name: &str, value: &str) -> Option<()> {
             _ => return None,
         })
     };
+    if !matches!(name, "dst_sel" | "src0_sel" | "src1_sel" | "dst_unused") {
+        return None;
+    }
     let sdwa = m.sdwa.get_or_insert(Sdwa::default());
     match name {
         "dst_sel" => sdwa.dst = select()?,

@@ -122,6 +122,8 @@ fn operand(word: &str) -> Option<Operand> {
 }
 
 fn number(word: &str) -> Option<Operand> {
+    // A literal that could have been an inline constant.
+    let word = enclosed(word, "lit(", ")").or_else(|| enclosed(word, "lit64(", ")")).unwrap_or(word);
     if let Some(hex) = word.strip_prefix("0x") {
         return u64::from_str_radix(hex, 16).ok().map(Operand::Literal);
     }

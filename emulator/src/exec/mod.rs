@@ -3,6 +3,8 @@ pub mod control;
 pub mod pending;
 pub mod salu;
 mod salu_float;
+#[cfg(test)]
+mod salu_tests;
 mod shadow;
 pub mod step;
 pub mod wait;

@@ -1,6 +1,6 @@
 //! Conversions between types.
 use super::flags;
-use super::kinds::{Bits32, Class, F16, F32, F64, H16, I16, I32, Kind, PkF32, U16, U32};
+use super::kinds::{Bits16, Bits32, Class, F16, F32, F64, H16, I16, I32, Kind, PkF32, U16, U32};
 use super::results::{write_row, written_lanes};
 use super::table::{Entry, builds, lanes, op, rounded};
 use crate::inst::Inst;
@@ -42,6 +42,7 @@ fn floats() -> Vec<Entry> {
     vec![
         op!("v_cvt_f32_f16", F32 = (a: F16) => a),
         rounded!("v_cvt_f32_f64", F32 = |r| (a: F64) => r.narrow(a)),
+        op!("v_cvt_f32_bf16", Bits32 = (a: Bits16) => u32::from(a) << 16),
         op!("v_cvt_f64_f32", F64 = (a: F32) => f64::from(a)),
         Entry::new("v_cvt_f16_f32", builds!(cvt_f16_f32), &[F32::CLASS], F16::CLASS),
     ]
@@ -88,6 +89,7 @@ fn toward_zero(x: f32) -> u16 {
 }
 
 fn packed() -> Vec<Entry> {
+    let half = |entry: Entry| Entry { keeps_high: true, ..entry };
     vec![
         op!("v_cvt_pkrtz_f16_f32 v_cvt_pk_rtz_f16_f32", U32 = (a: F32, b: F32) => pair(toward_zero(a), toward_zero(b))),
         rounded!("v_cvt_pk_f16_f32", U32 = |r| (a: F32, b: F32) =>
@@ -96,6 +98,8 @@ fn packed() -> Vec<Entry> {
             pair(num::f32_to_bf16(f32::from_bits(a)), num::f32_to_bf16(f32::from_bits(b)))),
         op!("v_cvt_sr_pk_bf16_f32", U32 = (a: Bits32, b: Bits32, s: U32) =>
             pair(stochastic_bf16(a, s), stochastic_bf16(b, s))),
+        half(op!("v_cvt_sr_bf16_f32", U16 = (a: Bits32, s: U32) => stochastic_bf16(a, s))),
+        half(op!("v_cvt_sr_f16_f32", U16 = (a: F32, s: U32) => stochastic_f16(a, s))),
         op!("v_cvt_pk_i16_i32", U32 = (a: I32, b: I32) => pair(saturate_i16(a), saturate_i16(b))),
         op!("v_cvt_pk_u16_u32", U32 = (a: U32, b: U32) => pair(a.min(0xffff) as u16, b.min(0xffff) as u16)),
         op!("v_cvt_pk_i16_f32", U32 = (a: F32, b: F32) => pair(a as i16 as u16, b as i16 as u16)),
@@ -124,6 +128,15 @@ fn stochastic_bf16(bits: u32, random: u32) -> u16 {
         return num::f32_to_bf16(f32::from_bits(bits));
     }
     (bits.wrapping_add(random >> 16) >> 16) as u16
+}
+
+/// The upper random bits are added below the last place, then the sum is cut off there.
+#[inline(always)]
+fn stochastic_f16(x: f32, random: u32) -> u16 {
+    let exponent = (x.to_bits() >> 23 & 0xff) as i32 - 127;
+    let place = num::exp2i(exponent.max(-14) - 10);
+    let dither = place * f64::from(random) * num::exp2i(-32);
+    num::f64_to_f16(f64::from(x) + dither.copysign(f64::from(x)), Rounding::TowardZero)
 }
 
 /// The 8-bit formats of a chip.

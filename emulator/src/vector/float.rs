@@ -27,6 +27,10 @@ fn sums32() -> Vec<Entry> {
         rounded!("v_madmk_f32", Bits32 = |r| (a: F32, k: F32, c: F32) => mad(r, a, k, c).to_bits()),
         rounded!("v_mul_legacy_f32 v_mul_dx9_zero_f32", F32 = |r| (a: F32, b: F32) =>
             if a == 0.0 || b == 0.0 { 0.0 } else { r.mul32(a, b) }),
+        rounded!("v_mad_legacy_f32", Bits32 = |r| (a: F32, b: F32, c: F32) =>
+            if a == 0.0 || b == 0.0 { flush(c) + 0.0 } else { mad(r, a, b, c) }.to_bits()),
+        rounded!("v_fmac_dx9_zero_f32", F32 = |r| [d: F32] (a: F32, b: F32) =>
+            if a == 0.0 || b == 0.0 { r.add32(d, 0.0) } else { r.fma32(a, b, d) }),
         rounded!("v_fma_legacy_f32 v_fma_dx9_zero_f32", F32 = |r| (a: F32, b: F32, c: F32) =>
             if a == 0.0 || b == 0.0 { r.add32(c, 0.0) } else { r.fma32(a, b, c) }),
     ]
@@ -47,9 +51,19 @@ fn sums16() -> Vec<Entry> {
         Entry { keeps_high: true, ..rounded!("v_fma_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c)) },
         rounded!("v_fmac_f16", F16 = |r| [d: F16] (a: F16, b: F16) => r.fma16(a, b, d)),
         rounded!("v_fma_legacy_f16", F16 = |r| (a: F16, b: F16, c: F16) => r.fma16(a, b, c)),
+        Entry { keeps_high: true, ..rounded!("v_mad_f16", F16 = |r| (a: F16, b: F16, c: F16) => mad16(r, a, b, c)) },
+        rounded!("v_mad_legacy_f16 v_madak_f16", F16 = |r| (a: F16, b: F16, c: F16) => mad16(r, a, b, c)),
+        rounded!("v_madmk_f16", F16 = |r| (a: F16, k: F16, c: F16) => mad16(r, a, k, c)),
+        rounded!("v_mac_f16", F16 = |r| [d: F16] (a: F16, b: F16) => mad16(r, a, b, d)),
         rounded!("v_fmaak_f16", F16 = |r| (a: F16, b: F16, k: F16) => r.fma16(a, b, k)),
         rounded!("v_fmamk_f16", F16 = |r| (a: F16, k: F16, c: F16) => r.fma16(a, k, c)),
     ]
+}
+
+/// A product and a sum, each rounded to f16.
+#[inline(always)]
+fn mad16<D: Direction>(r: D, a: f32, b: f32, c: f32) -> f32 {
+    r.add16(num::f16_to_f32(num::f32_to_f16(r.mul16(a, b))), c)
 }
 
 fn sums64() -> Vec<Entry> {
@@ -277,8 +291,8 @@ fn roots() -> Vec<Entry> {
         op!("v_rcp_f32 v_rcp_iflag_f32 v_s_rcp_f32", F32 = (a: F32) => flush(1.0 / flush(a))),
         op!("v_rsq_f32 v_s_rsq_f32", F32 = (a: F32) => flush((1.0 / f64::from(flush(a)).sqrt()) as f32)),
         op!("v_sqrt_f32 v_s_sqrt_f32", F32 = (a: F32) => flush(a).sqrt()),
-        op!("v_exp_f32 v_s_exp_f32", F32 = (a: F32) => flush(exp2(flush(a)) as f32)),
-        op!("v_log_f32 v_s_log_f32", F32 = (a: F32) => flush(f64::from(flush(a)).log2() as f32)),
+        op!("v_exp_f32 v_s_exp_f32 v_exp_legacy_f32", F32 = (a: F32) => flush(exp2(flush(a)) as f32)),
+        op!("v_log_f32 v_s_log_f32 v_log_legacy_f32", F32 = (a: F32) => flush(f64::from(flush(a)).log2() as f32)),
         op!("v_sin_f32", F32 = (a: F32) => flush(sine(f64::from(flush(a)), 0.0) as f32)),
         op!("v_cos_f32", F32 = (a: F32) => flush(sine(f64::from(flush(a)), 0.25) as f32)),
         op!("v_rcp_f16 v_s_rcp_f16", F16 = (a: F16) => 1.0 / a),

@@ -46,6 +46,11 @@ fn adds() -> Vec<Entry> {
         op!("v_add_lshl_u32", U32 = (a: U32, b: U32, c: U32) => a.wrapping_add(b) << (c & 31)),
         op!("v_xad_u32", U32 = (a: U32, b: U32, c: U32) => (a ^ b).wrapping_add(c)),
         op!("v_sad_u32", U32 = (a: U32, b: U32, c: U32) => a.abs_diff(b).wrapping_add(c)),
+        op!("v_sad_hi_u8", U32 = (a: U32, b: U32, c: U32) => (sad8(a, b) << 16).wrapping_add(c)),
+        op!("v_sad_u16", U32 = (a: U32, b: U32, c: U32) =>
+            (a & 0xffff).abs_diff(b & 0xffff).wrapping_add((a >> 16).abs_diff(b >> 16)).wrapping_add(c)),
+        op!("v_msad_u8", U32 = (a: U32, b: U32, c: U32) => masked_sad8(a, b).wrapping_add(c)),
+        op!("v_lerp_u8", U32 = (a: U32, b: U32, c: U32) => lerp8(a, b, c)),
         op!("v_sad_u8", U32 = (a: U32, b: U32, c: U32) => sad8(a, b).wrapping_add(c)),
     ]
 }
@@ -54,6 +59,20 @@ fn adds() -> Vec<Entry> {
 fn sad8(a: u32, b: u32) -> u32 {
     let byte = |x: u32, n: u32| x >> (8 * n) & 0xff;
     (0..4).map(|n| byte(a, n).abs_diff(byte(b, n))).sum()
+}
+
+/// Bytes of the second source that are zero do not count.
+#[inline(always)]
+fn masked_sad8(a: u32, b: u32) -> u32 {
+    let byte = |x: u32, n: u32| x >> (8 * n) & 0xff;
+    (0..4).map(|n| if byte(b, n) == 0 { 0 } else { byte(a, n).abs_diff(byte(b, n)) }).sum()
+}
+
+/// Means of bytes; bit 0 of a byte of the third source rounds up.
+#[inline(always)]
+fn lerp8(a: u32, b: u32, c: u32) -> u32 {
+    let mean = |n: u32| ((a >> n & 0xff) + (b >> n & 0xff) + (c >> n & 1)) >> 1;
+    mean(0) | mean(8) << 8 | mean(16) << 16 | mean(24) << 24
 }
 
 #[inline(always)]
@@ -96,6 +115,7 @@ fn products() -> Vec<Entry> {
         op!("v_dot4_u32_u8", U32 = (a: U32, b: U32, c: U32) => dot4_u8(a, b).wrapping_add(c)),
         op!("v_dot4_i32_i8", U32 = (a: U32, b: U32, c: U32) => dot4(a, b, 3).wrapping_add(c as i32) as u32),
         op!("v_dot4c_i32_i8", U32 = [d: U32] (a: U32, b: U32) => dot4(a, b, 3).wrapping_add(d as i32) as u32),
+        op!("v_dot8c_i32_i4", U32 = [d: U32] (a: U32, b: U32) => dot8(a, b, 3).wrapping_add(d as i32) as u32),
         op!("v_dot8_u32_u4", U32 = (a: U32, b: U32, c: U32) =>
             (0..8).map(|n| (a >> (4 * n) & 15) * (b >> (4 * n) & 15)).sum::<u32>().wrapping_add(c)),
         op!("v_dot8_i32_i4", U32 = (a: U32, b: U32, c: U32) => dot8(a, b, 3).wrapping_add(c as i32) as u32),
@@ -153,6 +173,10 @@ fn shifts() -> Vec<Entry> {
         op!("v_lshr_b32", U32 = (a: U32, b: U32) => a >> (b & 31)),
         op!("v_ashr_i32", I32 = (a: I32, b: U32) => a >> (b & 31)),
         op!("v_lshl_or_b32", U32 = (a: U32, b: U32, c: U32) => a << (b & 31) | c),
+        keeping(op!("v_ashr_pk_i8_i32", U16 = (a: I32, b: I32, c: U32) =>
+            u16::from_le_bytes([a, b].map(|x| (x >> (c & 31)).clamp(-128, 127) as u8)))),
+        keeping(op!("v_ashr_pk_u8_i32", U16 = (a: I32, b: I32, c: U32) =>
+            u16::from_le_bytes([a, b].map(|x| (x >> (c & 31)).clamp(0, 255) as u8)))),
         op!("v_alignbit_b32", U32 = (a: U32, b: U32, c: U32) => ((u64::from(a) << 32 | u64::from(b)) >> (c & 31)) as u32),
         op!("v_alignbyte_b32", U32 = (a: U32, b: U32, c: U32) =>
             ((u64::from(a) << 32 | u64::from(b)) >> (8 * (c & 3))) as u32),

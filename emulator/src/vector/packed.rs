@@ -129,6 +129,10 @@ fn dots() -> Vec<Entry> {
         half_result(Entry::new("v_dot2_bf16_bf16", builds!(dot2_16::<true>), DOTB16, super::kinds::Class::B16)),
         op!("v_dot2_i32_i16", I32 = (a: Pk16, b: Pk16, c: I32) =>
             (i32::from(a[0] as i16) * i32::from(b[0] as i16)).wrapping_add(i32::from(a[1] as i16) * i32::from(b[1] as i16)).wrapping_add(c)),
+        op!("v_dot2c_i32_i16", I32 = [d: I32] (a: Pk16, b: Pk16) => {
+            let [low, high] = [0, 1].map(|k| i32::from(a[k] as i16) * i32::from(b[k] as i16));
+            low.wrapping_add(high).wrapping_add(d)
+        }),
         op!("v_dot2_u32_u16", U32 = (a: Pk16, b: Pk16, c: U32) =>
             (u32::from(a[0]) * u32::from(b[0])).wrapping_add(u32::from(a[1]) * u32::from(b[1])).wrapping_add(c)),
         op!("v_dot4_f32_fp8_fp8", F32 = (a: U32, b: U32, c: F32) => dot4(a, b, c, &num::E4M3, &num::E4M3)),

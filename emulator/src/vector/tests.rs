@@ -255,6 +255,8 @@ const ELSEWHERE: &[&str] = &[
     "v_bitop3_b32",
     "v_bitop3_b16",
     "v_dot4_i32_iu8",
+    "v_cvt_sr_bf16_f32",
+    "v_cvt_sr_f16_f32",
     "v_dot8_i32_iu4",
 ];
 

@@ -130,7 +130,7 @@ impl Scalar for Bound {
         let off = if value.is_finite() { F32 * value * (1.0 + self.value.abs()) } else { 0.0 };
         let far = self.budget();
         if far > STRAIGHT && value.is_finite() {
-            let linear = off + value * far.exp_m1() + SMALLEST;
+            let linear = off + (self.value + far).exp() - value + SMALLEST;
             return Bound { value, linear, variance: 0.0, unit: self.unit };
         }
         self.map(value, off, value)

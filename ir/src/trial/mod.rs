@@ -27,7 +27,7 @@ pub enum Fill {
     /// Between -1 and 1.
     Random,
     Zeros,
-    /// Random numbers up to 1,024.
+    /// Random numbers up to 1,024, or up to 16 where attention makes exponents of them.
     Large,
     /// Random numbers that are subnormal in the type.
     Subnormal,
@@ -45,10 +45,11 @@ impl Fill {
         }
     }
 
-    fn scale(self, dtype: DType) -> f64 {
+    fn scale(self, dtype: DType, exponents: bool) -> f64 {
         match self {
             Fill::Random => 1.0,
             Fill::Zeros => 0.0,
+            Fill::Large if exponents => 16.0,
             Fill::Large => 1024.0,
             Fill::Subnormal if dtype == DType::F16 => (-15f64).exp2(),
             Fill::Subnormal => (-127f64).exp2(),
@@ -86,6 +87,7 @@ impl<'g> Trial<'g> {
         indices: &dyn Fn(usize) -> Option<Vec<i32>>,
     ) -> Result<Trial<'g>, String> {
         let mut random = Random(seed);
+        let exponents = graph.ids().any(|id| matches!(graph.op(id), Op::Attention { .. }));
         let mut params = HashMap::new();
         for (number, v) in graph.inputs().into_iter().enumerate() {
             let name = name(graph, v).to_string();
@@ -95,7 +97,7 @@ impl<'g> Trial<'g> {
                 }
                 Type::Tensor(t) => {
                     let fill = if is_table(graph, v) { Fill::Random } else { fill };
-                    Val::Float(tensor(t, &step, fill, &mut random))
+                    Val::Float(tensor(t, &step, fill.scale(t.dtype, exponents), &mut random))
                 }
                 Type::Cache(c) => Val::Cache(history(*c, &step, &mut random)),
                 Type::Batch => Val::Batch(step.batch()),
@@ -227,12 +229,12 @@ fn dtype(ty: &Type) -> Option<DType> {
     }
 }
 
-/// Activations, which are led by the step's tokens or rows, take the fill; weights are random.
-fn tensor(t: &TensorType, step: &Step, fill: Fill, random: &mut Random) -> Tensor<f64> {
+/// Activations, which are led by the step's tokens or rows, take the scale; weights do not.
+fn tensor(t: &TensorType, step: &Step, scale: f64, random: &mut Random) -> Tensor<f64> {
     let cx = step.cx();
     let shape: Vec<usize> = t.shape.0.iter().map(|d| d.at(cx.tokens, cx.rows)).collect();
     let weight = t.shape.0.first().is_none_or(|d| d.fixed().is_some());
-    let scale = if weight { 1.0 } else { fill.scale(t.dtype) };
+    let scale = if weight { 1.0 } else { scale };
     let data = (0..shape.iter().product()).map(|_| bytes::round(random.next() * scale, t.dtype)).collect();
     Tensor::new(shape, data)
 }

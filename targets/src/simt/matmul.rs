@@ -38,9 +38,8 @@ impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, depth, pieces, .. } = Sizes::of(spec.body)?;
         let (simt, depth) = (arch.simt(), arch.memory.padded(depth));
-        // Half as many lanes hold twice as many results each.
         // Where operands are converted on the way, the registers for that are missing elsewhere.
-        let (panels, blocks) = (simt.wave / 16, if Matrix::native(simt, dtype) { 4 } else { 2 });
+        let (panels, blocks) = if Matrix::native(simt, dtype) { (4, 4) } else { (simt.wave / 16, 2) };
         if !panels.is_multiple_of(pieces) {
             return Err(unsupported(format!("a tiled contraction with {pieces} pieces")));
         }
@@ -235,14 +234,25 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let load =
                 |p: Ptr<'c>, i: usize| m.load_panel(c.at(p, c.int(i * shape.runs * RUN + step * m.panel_step())));
             let a: Vec<Fragment<'c>> = (0..shape.panels).map(|i| load(weights, i)).collect();
-            let b: Vec<Fragment<'c>> = (0..shape.blocks).map(|i| load(tokens, i)).collect();
-            self.contraction.multiply(&a, &b, sums);
+            // Where every lane holds whole rows, the fragments of all blocks would fill its registers.
+            let together = if m.layout.replicated { 1 } else { shape.blocks };
+            for first in (0..shape.blocks).step_by(together) {
+                let b: Vec<Fragment<'c>> = (first..first + together).map(|i| load(tokens, i)).collect();
+                for (a, sums) in a.iter().zip(sums.chunks_mut(shape.blocks)) {
+                    let sums = &mut sums[first..first + together];
+                    b.iter().zip(sums).for_each(|(b, sum)| *sum = m.product(a, b, *sum));
+                }
+                if together < shape.blocks {
+                    c.keep_order();
+                }
+            }
         }
     }
 
     fn finish(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let m = &self.contraction.matrix;
         let (c, place, shape) = (m.c, m.place(), self.shape);
+        let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
         let first = c.add(self.panel, c.mul(self.wave[0], c.int(shape.made)));
         let tokens = c.add(self.token, c.mul(self.wave[1], c.int(shape.blocks * 16)));
         let mut result = Ok(());
@@ -256,6 +266,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
                     let sums: Vec<Vector<'c>> = (0..shape.pieces).map(sum).collect();
                     let done = self.contraction.finish(token, col, &sums);
                     result = std::mem::replace(&mut result, Ok(())).and(done);
+                    // One block at a time: what all of them take together has no room beside the sums.
+                    c.keep_order();
                 }
             });
         }

@@ -374,3 +374,17 @@ fn stochastic_bf16() {
     assert_eq!((0..64).filter(|lane| w.vgpr[0][*lane] == 0x3f80_3f81).count(), 16);
     assert!((0..64).all(|lane| w.vgpr[0][lane] >> 16 == 0x3f80));
 }
+
+#[test]
+fn stochastic_halves() {
+    let mut w = wave("gfx950");
+    (w.vgpr[0], w.vgpr[1]) = ([0x1111_2222; 64], [0x3f80_4000; 64]);
+    w.vgpr[3] = std::array::from_fn(|lane| (lane as u32) << 26);
+    run(&mut w, "v_cvt_sr_bf16_f32 v0, v1, v3");
+    assert_eq!((0..64).filter(|lane| w.vgpr[0][*lane] == 0x1111_3f81).count(), 16);
+    // A quarter of the way from 1 to the next f16.
+    w.vgpr[1] = [(1f32 + 2f32.powi(-12)).to_bits(); 64];
+    run(&mut w, "v_cvt_sr_f16_f32 v0, v1, v3");
+    assert_eq!((0..64).filter(|lane| w.vgpr[0][*lane] == 0x1111_3c01).count(), 16);
+    assert!((0..64).all(|lane| matches!(w.vgpr[0][lane], 0x1111_3c01 | 0x1111_3c00)));
+}

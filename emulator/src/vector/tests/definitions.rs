@@ -65,6 +65,12 @@ fn turned(x: f64, quarters: f64) -> f64 {
     }
 }
 
+/// The sum of differences of bytes, over those whose reference counts.
+fn sad8(x: &[u64], counts: fn(u8) -> bool) -> i64 {
+    let bytes = |v: u64| (v as u32).to_le_bytes().into_iter();
+    bytes(x[0]).zip(bytes(x[1])).filter(|(_, b)| counts(*b)).map(|(a, b)| i64::from(a.abs_diff(b))).sum()
+}
+
 /// Each half of a pair.
 fn each(x: &[u64], one: impl Fn(&[u64]) -> u64) -> u64 {
     let low: Vec<u64> = x.iter().map(|v| v & 0xffff).collect();
@@ -248,6 +254,28 @@ const LIST: &[(&str, &str, u64, Define)] = &[
         let sum: i64 = parts(x[0]).iter().zip(parts(x[1])).map(|(a, b)| (i64::from(*a) - i64::from(b)).abs()).sum();
         u(sum + x[2] as i64)
     }),
+    ("v_sad_hi_u8", "u=uuu", 0, |x| u(((sad8(x, |_| true) << 16) + x[2] as i64) & 0xffff_ffff)),
+    ("v_msad_u8", "u=uuu", 0, |x| u(sad8(x, |reference| reference != 0) + x[2] as i64)),
+    ("v_sad_u16", "u=uuu", 0, |x| {
+        let half = |n: u32| ((x[0] >> n) as u16 as i64 - (x[1] >> n) as u16 as i64).abs();
+        u(half(0) + half(16) + x[2] as i64)
+    }),
+    ("v_lerp_u8", "u=uuu", 0, |x| {
+        (0..4)
+            .map(|n| {
+                let byte = |k: usize| x[k] >> (8 * n) & 0xff;
+                ((byte(0) + byte(1) + byte(2) % 2) / 2) << (8 * n)
+            })
+            .sum()
+    }),
+    ("v_ashr_pk_i8_i32", "s=uuu", 0, |x| {
+        let one = |k: usize| (i(x[k]) >> (x[2] % 32)).clamp(-128, 127) as u8;
+        u64::from(one(0)) | u64::from(one(1)) << 8
+    }),
+    ("v_ashr_pk_u8_i32", "s=uuu", 0, |x| {
+        let one = |k: usize| (i(x[k]) >> (x[2] % 32)).clamp(0, 255) as u64;
+        one(0) | one(1) << 8
+    }),
     ("v_mul_lo_u32 v_mul_lo_i32", "u=uu", 0, |x| (x[0] as u128 * x[1] as u128) as u32 as u64),
     ("v_mul_hi_u32", "u=uu", 0, |x| (x[0] * x[1]) >> 32),
     ("v_mul_hi_i32", "u=uu", 0, |x| u((i(x[0]) * i(x[1])) >> 32)),
@@ -380,6 +408,18 @@ const LIST: &[(&str, &str, u64, Define)] = &[
     ("v_fma_legacy_f32 v_fma_dx9_zero_f32", "f=fff", 0, |x| {
         bf(if f(x[0]) == 0.0 || f(x[1]) == 0.0 { f(x[2]) + 0.0 } else { f(x[0]).mul_add(f(x[1]), f(x[2])) })
     }),
+    ("v_mad_legacy_f32", "f=fff", 0, |x| {
+        bf(if f(x[0]) == 0.0 || f(x[1]) == 0.0 {
+            flush(f(x[2])) + 0.0
+        } else {
+            flush(flush(flush(f(x[0])) * flush(f(x[1]))) + flush(f(x[2])))
+        })
+    }),
+    ("v_fmac_dx9_zero_f32", "f+=fff", 0, |x| {
+        bf(if f(x[1]) == 0.0 || f(x[2]) == 0.0 { f(x[0]) + 0.0 } else { f(x[1]).mul_add(f(x[2]), f(x[0])) })
+    }),
+    ("v_mad_f16 v_mad_legacy_f16 v_madak_f16 v_madmk_f16", "h=hhh", 0, |x| bh(h(bh(h(x[0]) * h(x[1]))) + h(x[2]))),
+    ("v_mac_f16", "h+=hhh", 0, |x| bh(h(bh(h(x[1]) * h(x[2]))) + h(x[0]))),
     ("v_add_f16", "h=hh", 0, |x| bh(h(x[0]) + h(x[1]))),
     ("v_sub_f16", "h=hh", 0, |x| bh(h(x[0]) - h(x[1]))),
     ("v_subrev_f16", "h=hh", 0, |x| bh(h(x[1]) - h(x[0]))),
@@ -431,8 +471,8 @@ const LIST: &[(&str, &str, u64, Define)] = &[
     ("v_rcp_f32 v_rcp_iflag_f32 v_s_rcp_f32", "f=f", 1, |x| bf(flush((1.0 / f64::from(flush(f(x[0])))) as f32))),
     ("v_rsq_f32 v_s_rsq_f32", "f=f", 1, |x| bf(flush((1.0 / f64::from(flush(f(x[0]))).sqrt()) as f32))),
     ("v_sqrt_f32 v_s_sqrt_f32", "f=f", 1, |x| bf(f64::from(flush(f(x[0]))).sqrt() as f32)),
-    ("v_exp_f32 v_s_exp_f32", "f=f", 1, |x| bf(flush(f64::from(flush(f(x[0]))).exp2() as f32))),
-    ("v_log_f32 v_s_log_f32", "f=f", 1, |x| bf(f64::from(flush(f(x[0]))).log2() as f32)),
+    ("v_exp_f32 v_s_exp_f32 v_exp_legacy_f32", "f=f", 1, |x| bf(flush(f64::from(flush(f(x[0]))).exp2() as f32))),
+    ("v_log_f32 v_s_log_f32 v_log_legacy_f32", "f=f", 1, |x| bf(f64::from(flush(f(x[0]))).log2() as f32)),
     ("v_sin_f32", "f=f", 1, |x| bf(flush(turned(flush(f(x[0])).into(), 0.0) as f32))),
     ("v_cos_f32", "f=f", 1, |x| bf(flush(turned(flush(f(x[0])).into(), 1.0) as f32))),
     ("v_rcp_f16 v_s_rcp_f16", "h=h", 1, |x| bh(1.0 / h(x[0]))),
@@ -565,6 +605,7 @@ const LIST: &[(&str, &str, u64, Define)] = &[
     ("v_cvt_norm_i16_f16", "s=h", 0, |x| u16_((h(x[0]) * 32767.0).round_ties_even().clamp(-32767.0, 32767.0) as i64)),
     ("v_cvt_norm_u16_f16", "s=h", 0, |x| u16_((h(x[0]) * 65535.0).round_ties_even().clamp(0.0, 65535.0) as i64)),
     ("v_cvt_f32_f16", "f=h", 0, |x| bf(h(x[0]) as f32)),
+    ("v_cvt_f32_bf16", "f=s", 0, |x| x[0] << 16),
     ("v_cvt_f32_f64", "f=d", 0, |x| bf(d(x[0]) as f32)),
     ("v_cvt_f64_f32", "d=f", 0, |x| f64::from(f(x[0])).to_bits()),
     ("v_cvt_f16_f32", "h=f", 0, |x| bh(f(x[0]).into())),
@@ -627,6 +668,11 @@ const LIST: &[(&str, &str, u64, Define)] = &[
     ("v_pk_lshrrev_b16", "u=qq", 0, |x| each(x, |v| v[1] >> (v[0] % 16))),
     ("v_pk_ashrrev_i16", "u=qq", 0, |x| each(x, |v| u16_(s(v[1]) >> (v[0] % 16)))),
     ("v_dot2_i32_i16", "u=qqu", 0, |x| u(s(x[0]) * s(x[1]) + s(x[0] >> 16) * s(x[1] >> 16) + i(x[2]))),
+    ("v_dot2c_i32_i16", "u+=uqq", 0, |x| u(s(x[1]) * s(x[2]) + s(x[1] >> 16) * s(x[2] >> 16) + i(x[0]))),
+    ("v_dot8c_i32_i4", "u+=uuu", 0, |x| {
+        let four = |v: u64, n: i32| ((v >> (4 * n)) as i64) << 60 >> 60;
+        u((0..8).map(|n| four(x[1], n) * four(x[2], n)).sum::<i64>() + i(x[0]))
+    }),
     ("v_dot2_u32_u16", "u=qqu", 0, |x| {
         (x[0] % 65536 * (x[1] % 65536) + (x[0] >> 16) * (x[1] >> 16) + x[2]) % (1 << 32)
     }),

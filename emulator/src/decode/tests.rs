@@ -1,0 +1,111 @@
+//! Texts as LLVM prints them, and what is read from them.
+use super::parse::{Unclear, instructions};
+use crate::inst::{
+    Dpp, DppControl, Half, Inst, Modifiers, NO_SOURCE, Omod, Operand, Sdwa, Select, Source, Unused, scalar,
+};
+
+fn one(text: &str) -> Inst {
+    let mut all = instructions(text, 0).unwrap_or_else(|e| panic!("{text}: {e:?}"));
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+fn operands(text: &str) -> Vec<Operand> {
+    one(text).operands().iter().map(|s| s.operand).collect()
+}
+
+fn vector(row: u16, count: u8) -> Operand {
+    Operand::Vector { row, count, half: Half::Whole }
+}
+
+fn scalars(index: u8, count: u8) -> Operand {
+    Operand::Scalar { index, count }
+}
+
+#[test]
+fn registers_and_constants() {
+    assert_eq!(
+        operands("v_mfma_f32_16x16x16_f16 a[0:3], v[2:3], v[4:5], 1.0"),
+        [vector(256, 4), vector(2, 2), vector(4, 2), Operand::Float(1.0)]
+    );
+    assert_eq!(
+        operands("s_and_b64 vcc, exec, s[10:11]"),
+        [scalars(scalar::VCC, 2), scalars(scalar::EXEC, 2), scalars(10, 2)]
+    );
+    assert_eq!(
+        operands("v_lshl_or_b32 v0, ttmp9, -16, 0xff00"),
+        [vector(0, 1), scalars(scalar::TTMP + 9, 1), Operand::Int(-16), Operand::Literal(0xff00)]
+    );
+    assert_eq!(operands("scratch_load_b32 v1, off, off offset:4"), [vector(1, 1), Operand::Off, Operand::Off]);
+    assert_eq!(operands("s_addc_u32 s3, s3, lit(0x0)")[2], Operand::Literal(0));
+    let halves = operands("v_add_f16_e32 v0.l, v255.h, v1.l");
+    assert_eq!(halves[1], Operand::Vector { row: 255, count: 1, half: Half::High });
+}
+
+#[test]
+fn signs_around_sources() {
+    let source = |operand| Source { operand, ..NO_SOURCE };
+    let inst = one("v_fma_f32 v0, -v1, |v2|, -|v3|");
+    let expected = [
+        source(vector(0, 1)),
+        Source { neg: true, ..source(vector(1, 1)) },
+        Source { abs: true, ..source(vector(2, 1)) },
+        Source { neg: true, abs: true, ..source(vector(3, 1)) },
+    ];
+    assert_eq!(inst.operands(), expected);
+    let inst =
+        one("v_add_u32_sdwa v0, sext(v1), v2 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:BYTE_2 src1_sel:DWORD");
+    assert!(inst.operands[1].sext);
+    let sdwa = Sdwa { dst: Select::Word(1), unused: Unused::Preserve, src: [Select::Byte(2), Select::Dword] };
+    assert_eq!((&*inst.mnemonic, inst.modifiers.sdwa), ("v_add_u32", Some(sdwa)));
+    assert_eq!(one("v_mul_f32_e64 v0, neg(1.0), v1 clamp mul:2").operands[1].operand, Operand::Float(1.0));
+}
+
+#[test]
+fn modifiers() {
+    let of = |text| one(text).modifiers;
+    let none = Modifiers::default();
+    assert_eq!(of("v_mul_f32_e64 v0, v1, v2 clamp div:2"), Modifiers { clamp: true, omod: Omod::Div2, ..none });
+    assert_eq!(
+        of("v_pk_fma_f16 v0, v1, v2, v3 op_sel:[0,1,0] op_sel_hi:[1,0,1] neg_lo:[1,0,0] neg_hi:[0,0,1]"),
+        Modifiers { op_sel: Some(2), op_sel_hi: Some(5), neg_lo: 1, neg_hi: 4, ..none }
+    );
+    let dpp =
+        Dpp { control: DppControl::RowShr(1), row_mask: 15, bank_mask: 3, bound_ctrl: true, fetch_inactive: false };
+    assert_eq!(
+        of("v_mov_b32_dpp v0, v1 row_shr:1 row_mask:0xf bank_mask:0x3 bound_ctrl:1"),
+        Modifiers { dpp: Some(dpp), ..none }
+    );
+    assert_eq!(
+        of("global_atomic_add_u32 v0, v1, v2, s[0:1] offset:-8 th:TH_ATOMIC_RETURN scope:SCOPE_DEV"),
+        Modifiers { offset: -8, returns: true, ..none }
+    );
+    assert_eq!(of("ds_read2st64_b32 v[0:1], v2 offset0:1 offset1:9"), Modifiers { offset: 1, offset1: 9, ..none });
+}
+
+/// The pattern of bits that each form of `swizzle` stands for.
+#[test]
+fn swizzles() {
+    let pattern = |form: &str| one(&format!("ds_swizzle_b32 v0, v1 offset:swizzle({form})")).modifiers.offset;
+    assert_eq!(pattern("QUAD_PERM,3,2,1,0"), 0x8000 | 0b00_01_10_11);
+    assert_eq!(pattern("SWAP,16"), 16 << 10 | 31);
+    assert_eq!(pattern("REVERSE,32"), 31 << 10 | 31);
+    assert_eq!(pattern("BROADCAST,8,3"), 3 << 5 | 24);
+    assert_eq!(pattern("BITMASK_PERM,\"01pip\""), 2 << 10 | 8 << 5 | 7);
+}
+
+#[test]
+fn dual_instructions() {
+    let halves = instructions("v_dual_cndmask_b32 v4, v4, v5 :: v_dual_mul_f32 v3, 2.0, v6", 8).unwrap();
+    let names: Vec<&str> = halves.iter().map(|h| &*h.mnemonic).collect();
+    assert_eq!(names, ["v_cndmask_b32", "v_mul_f32"]);
+    assert_eq!(halves[0].operand(3), scalars(scalar::VCC, 1), "the mask is not printed");
+}
+
+#[test]
+fn what_is_not_understood() {
+    let error = |text| instructions(text, 0).unwrap_err();
+    assert_eq!(error("v_add_f32 v0, w1, v2"), Unclear("w1".into()));
+    assert_eq!(error("v_add_f32 v0, v1 strange:3"), Unclear("strange:3".into()));
+    assert_eq!(error("s_mov_b32 s200, 0"), Unclear("s200".into()));
+}
