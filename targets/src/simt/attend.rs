@@ -204,6 +204,23 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
     }
 
+    /// A fragment of a query that lies in memory as products take it.
+    pub fn stored_query(
+        &self,
+        token: Int<'c>,
+        head: Int<'c>,
+        col: Int<'c>,
+    ) -> Result<Option<Fragment<'c>>, Diagnostic> {
+        let rows = &self.kernel.rows;
+        let stored = matches!(rows.graph.op(self.query.node), Op::Input { .. });
+        let whole = self.cache.ty.head_dim == self.cache.layout.dim && self.sign == 1.0;
+        if !stored || !whole || rows.shape(self.query)?.dtype != self.matrix.dtype {
+            return Ok(None);
+        }
+        let at = At { row: token, head: Some(head), col: Col::Var(col) };
+        Ok(Some(self.matrix.load_row(rows.address(rows.operand(self.query)?, at))))
+    }
+
     /// What must be computed of a query first.
     pub fn prepare_query(&self, token: Int<'c>, head: Int<'c>) -> Result<(), Diagnostic> {
         self.kernel.rows.prepare(self.query, token, Some(head))

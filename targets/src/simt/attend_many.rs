@@ -36,6 +36,8 @@ struct Shape {
     halves: usize,
     /// Whether queries stay in registers.
     keeps: bool,
+    /// Whether the keys of one step are used before those of the next are loaded.
+    in_turn: bool,
 }
 
 impl Shape {
@@ -43,8 +45,12 @@ impl Shape {
         let sizes = Sizes::of(spec.body)?;
         let shapes = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
         let possible = |s: &&Shape| s.bytes <= arch.simt().unit.lds_group / 2;
-        let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch)).copied();
-        let least = shapes.iter().rfind(possible).map(|&s| Shape { keeps: false, ..s });
+        let most = sizes.registers(arch).most;
+        let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch));
+        let best = best.map(|&s| Shape { in_turn: s.registers(&sizes, arch, s.steps) > most, ..s });
+        let r = sizes.registers(arch);
+        let keeps = !r.converts && r.query + r.results + r.scores + OTHERS <= r.most;
+        let least = shapes.iter().rfind(possible).map(|&s| Shape { keeps, ..s });
         best.or(least)
             .ok_or_else(|| crate::row::unsupported(format!("attention with heads of {} numbers", sizes.cache.head_dim)))
     }
@@ -58,8 +64,17 @@ impl Shape {
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);
         let bytes = steps * simt.matrix.span(simt.wave) * dim * sizes.cache.dtype.size();
-        let shape =
-            Shape { heads, parts, columns, threads: heads * waves * simt.wave, steps, bytes, halves: 2, keeps: true };
+        let shape = Shape {
+            heads,
+            parts,
+            columns,
+            threads: heads * waves * simt.wave,
+            steps,
+            bytes,
+            halves: 2,
+            keeps: true,
+            in_turn: true,
+        };
         // Two waves on a SIMD hide more of each other than a work-group's own two turns.
         Shape { halves: if shape.waves(arch) >= 2 { 2 } else { 1 }, ..shape }
     }
@@ -71,11 +86,16 @@ impl Shape {
     }
 
     fn fits(&self, sizes: &Sizes, arch: &Arch) -> bool {
+        self.registers(sizes, arch, 1) <= sizes.registers(arch).most
+    }
+
+    /// Registers that a wave takes with the keys of so many steps at once.
+    fn registers(&self, sizes: &Sizes, arch: &Arch, steps: usize) -> usize {
         let r = sizes.registers(arch);
         let brought = 2 * (self.bytes / RUN).div_ceil(self.threads) * RUN / 4;
         let own = self.columns * (r.query + r.results + self.steps * r.scores);
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
-        own + brought + self.steps * r.keys.max(r.values) + others <= r.most
+        own + brought + steps * r.keys.max(r.values) + others
     }
 
     /// Bytes of local memory.
@@ -336,6 +356,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let lanes = a.lanes.min(depth);
         c.set_lanes(lanes);
         let first = c.add(c.mul(a.place.part, c.int(depth)), c.int(chunk * a.span()));
+        if let Some(query) = a.stored_query(token, self.head, first)? {
+            return Ok(query);
+        }
         let part = |i: usize| a.query(token, self.head, c.add(first, c.int(i)));
         let parts = (0..depth).step_by(lanes).map(part).collect::<Result<Vec<_>, _>>()?;
         Ok(a.matrix.fragment_of(&parts))
@@ -355,6 +378,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let tiles = a.span() / 16;
         let mut scores = vec![vec![]; queries.len()];
         for step in 0..steps {
+            if self.shape.in_turn {
+                c.keep_order();
+            }
             let key = |i: usize| {
                 let tile = step * tiles + i / a.chunks();
                 fragment(tile * a.key_panel() + i % a.chunks() * m.panel_step())
