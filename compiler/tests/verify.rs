@@ -76,7 +76,7 @@ fn every_kernel_of_the_host_is_right() {
 #[test]
 fn other_code_than_the_file_says_is_wrong() {
     let bench = Bench::new();
-    // Kernels of the same arguments change places: the names that the loader looks for, not what they must compute.
+    // The file says that norms have another eps than their code.
     bench.break_it(|manifest, _| {
         let target = &mut manifest.targets[0];
         let rows: Vec<usize> =

@@ -57,7 +57,9 @@ fn qwen3_8b() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    let mut table = String::from("family      chip     VGPRs SGPRs    LDS waves/SIMD code bytes instructions a matrix instruction\n");
+    let mut table = String::from(
+        "family      chip     VGPRs SGPRs    LDS waves/SIMD code bytes instructions a matrix instruction\n",
+    );
     for ((family, chip), (r, density)) in &worst {
         let Resources { vgprs, sgprs, lds, occupancy, code_bytes, .. } = r;
         let density = if *density > 0.0 { format!("{density:.1}") } else { "-".into() };

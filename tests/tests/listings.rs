@@ -51,7 +51,8 @@ fn is_matrix(line: &str) -> bool {
 
 /// The innermost loop with the most matrix instructions; all of it where there is none.
 fn main_loop(assembly: &str) -> String {
-    let lines: Vec<&str> = assembly.lines().skip_while(|l| *l != "k:").take_while(|l| !l.contains("s_endpgm")).collect();
+    let lines: Vec<&str> =
+        assembly.lines().skip_while(|l| *l != "k:").take_while(|l| !l.contains("s_endpgm")).collect();
     let label = |name: &str| lines.iter().position(|l| l.strip_suffix(':') == Some(name));
     let back = |(end, line): (usize, &&str)| {
         let target = line.trim().strip_prefix("s_cbranch_").or(line.trim().strip_prefix("s_branch "))?;

@@ -34,8 +34,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn table(out: &mut impl Write) -> Result<(), Failure> {
     writeln!(
         out,
-        "{:8} {:15} {:17} {:>4} {:>6} {:>7} {:>5} {:>6} {:>7} {:>7} {}",
-        "target", "variant", "chip", "wave", "LDS", "VGPRs", "units", "GB/s", "bf16", "fp8", "fp8 is"
+        "{:8} {:15} {:17} {:>4} {:>6} {:>7} {:>5} {:>6} {:>7} {:>7} fp8 is",
+        "target", "variant", "chip", "wave", "LDS", "VGPRs", "units", "GB/s", "bf16", "fp8"
     )?;
     atomc_targets::rows().iter().try_for_each(|arch| row(out, arch))
 }

@@ -62,38 +62,45 @@ pub fn places(
     if cx.group.checks.uninitialised {
         initialised(op, cx.wave, cx.group)?;
     }
-    match op.space {
+    let in_memory = match op.space {
         Space::Lds => {
-            let rows = &cx.wave.vgpr[usize::from(op.address.vector.map_or(0, |r| r.first))];
-            for lane in lanes(places.lanes) {
-                places.lds[lane] = rows[lane].wrapping_add(offset as u32);
-            }
-            places.in_lds = places.lanes;
+            local(op, offset, cx.wave, &mut places);
+            0
         }
         Space::Global => {
             global(op, offset, cx.wave, &mut places);
             bounds(&places, places.lanes, bytes, operation, cx.group)?;
+            places.lanes
         }
         Space::Flat => {
             global(op, offset, cx.wave, &mut places);
             let host = apertures(&mut places, bytes, operation, cx.side)?;
             bounds(&places, host, bytes, operation, cx.group)?;
+            host
         }
-        Space::Scratch => scratch(op, offset, bytes, operation, cx, &mut places)?,
+        Space::Scratch => {
+            scratch(op, offset, bytes, operation, cx, &mut places)?;
+            0
+        }
         _ => buffer::places(op, bytes, operation, inst, cx, &mut places)?,
-    }
+    };
+    cx.group.traffic.count(operation, u64::from(bytes) * u64::from(in_memory.count_ones()));
     if places.in_lds != 0 {
         cx.group.lds.access(&mut places, bytes, operation, cx.side, &cx.group.checks)?;
-        if cx.group.conflicts && op.space == Space::Lds {
+        if cx.group.conflicts {
             cx.group.traffic.lds_conflicts += super::lds::conflicts(&places, bytes);
-        }
-    } else {
-        let moved = u64::from(bytes) * u64::from(places.lanes.count_ones());
-        if op.space != Space::Scratch {
-            cx.group.traffic.count(operation, moved);
         }
     }
     Ok(places)
+}
+
+/// Addresses in LDS.
+fn local(op: &MemoryOp, offset: i64, wave: &Wave, places: &mut Places) {
+    let rows = &wave.vgpr[usize::from(op.address.vector.map_or(0, |r| r.first))];
+    for lane in lanes(places.lanes) {
+        places.lds[lane] = rows[lane].wrapping_add(offset as u32);
+    }
+    places.in_lds = places.lanes;
 }
 
 /// Address registers of active lanes must hold something, and so must what they store.

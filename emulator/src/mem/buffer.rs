@@ -31,7 +31,8 @@ impl Resource {
     }
 }
 
-/// Fills in the pointers. Lanes outside the buffer leave `places.lanes`; lanes that are half outside are noted in `partial`.
+/// Fills in the pointers; gives the lanes that go to memory. Lanes outside the buffer leave `places.lanes`; lanes that are half
+/// outside are noted in `partial`.
 pub fn places(
     op: &MemoryOp,
     bytes: u32,
@@ -39,11 +40,12 @@ pub fn places(
     inst: &Inst,
     cx: &mut Cx,
     places: &mut Places,
-) -> Result<(), Box<Trap>> {
+) -> Result<u64, Box<Trap>> {
     let resource = Resource::read(cx.wave, op.address.scalar.unwrap_or(0));
     let scalar = src(cx.wave, op.address.offset);
     if resource.swizzled && resource.add_lane {
-        return private(op, scalar, bytes, operation, inst, cx, places);
+        private(op, scalar, bytes, operation, inst, cx, places)?;
+        return Ok(0);
     }
     if resource.swizzled {
         return Err(Trap::wave(FaultKind::Unsupported("swizzled buffer addresses".into())));
@@ -68,7 +70,8 @@ pub fn places(
         };
         limit(places, lane, room, bytes);
     }
-    bounds_of(places, bytes, operation, cx.group)
+    bounds_of(places, bytes, operation, cx.group)?;
+    Ok(places.lanes)
 }
 
 /// Cuts a lane's access to the `room` bytes that are left of the buffer.

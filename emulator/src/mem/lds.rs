@@ -110,11 +110,11 @@ impl Lds {
             places.at[lane] = base + u64::from(address);
         }
         if checks.uninitialised || checks.races {
-            let all = checks.uninitialised && checks.races && bytes % 4 == 0;
+            let all = checks.uninitialised && checks.races && bytes.is_multiple_of(4);
             let stamp = Stamp::new(side.lds_issued, false, side.number, 15);
             for lane in lanes(places.in_lds) {
                 let address = places.lds[lane];
-                if all && address % 4 == 0 && self.quick(address, bytes, operation, stamp, side) {
+                if all && address.is_multiple_of(4) && self.quick(address, bytes, operation, stamp, side) {
                     continue;
                 }
                 match self.check(address, bytes, operation, side, checks) {

@@ -11,11 +11,11 @@ use atomc_ir::{Arch, Diagnostic};
 
 use self::meet::Partial;
 use self::walk::Walk;
-use super::Setup;
 use super::attend::{Attention, Sizes};
 use super::rows::{each_head, teams};
+use super::{COUNTERS, Setup};
 use crate::code::{Code, Int, Ptr};
-use crate::row::Col;
+use crate::row::{Col, unsupported};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 const WAVES: usize = 4;
@@ -72,20 +72,19 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let kernel = super::kernel(c, spec)?;
         let attention = Attention::new(&kernel)?;
         let token = c.div(c.group(), times);
+        if 4 * shape.tokens * shape.parts > COUNTERS {
+            let count = shape.tokens * shape.parts;
+            return Err(unsupported(format!("{count} tokens and heads whose keys are shared out")));
+        }
         let workspace = c.argument(super::arguments(spec.body) + 1);
         super::when_in_step(c, spec, &kernel, token, || {
             Part::new(&attention, shape, token, c.rem(c.group(), times), workspace).run()
         })?;
         let partials = shape.tokens * times * Partial::bytes(&attention, shape.columns);
-        if shape.splits > 1 { counters(shape) + partials } else { 0 }
+        if shape.splits > 1 { COUNTERS + partials } else { 0 }
     };
     let info = KernelInfo::simt(Tasks::Tokens { per: 1, times }, shape.threads);
     Ok((code, KernelInfo { workspace, ..info }))
-}
-
-/// Bytes of the counters of finished splits, with which the workspace begins.
-fn counters(shape: Shape) -> usize {
-    (4 * shape.tokens * shape.parts).next_multiple_of(256)
 }
 
 /// What one work-group does.
@@ -151,7 +150,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
             first: c.mul(own, c.int(a.steps())),
             last: c.smaller(end, c.div(position, a.span())),
             counter: c.at(workspace, c.mul(row, c.int(4))),
-            partials: c.at(c.at(workspace, c.int(counters(shape))), partials),
+            partials: c.at(c.at(workspace, c.int(COUNTERS)), partials),
         }
     }
 
