@@ -4,6 +4,7 @@
 //! scores of one query only. Which keys make a tile is chosen so that the scores that a lane gets are, as weights, what it
 //! must give to the second product: the keys `held * h + results * t ..` of a step belong to part `h` of the lanes in tile `t`.
 use atomc_ir::{Arch, CacheType, DType, Diagnostic, Graph, Op, Value};
+use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
 use super::fragment::{Fragment, Matrix, Place, RUN};
@@ -100,12 +101,11 @@ pub struct Running<'c> {
     pub values: Vec<Vector<'c>>,
 }
 
-/// Weights of some steps' keys, by what earlier ones shrink, the new top, and the new sum.
-struct Softened<'c> {
-    weights: Vec<Fragment<'c>>,
+/// The highest score of a query, and by what weights under the one before shrink.
+#[derive(Clone, Copy)]
+struct Top<'c> {
+    value: FloatValue<'c>,
     shrink: FloatValue<'c>,
-    top: FloatValue<'c>,
-    sum: FloatValue<'c>,
 }
 
 impl<'c> Running<'c> {
@@ -202,6 +202,23 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let v = self.kernel.rows.eval(self.query, At { row: token, head: Some(head), col: Col::Var(safe) })?;
         let v = if self.sign == 1.0 { v } else { c.fmul(v, c.lit(self.sign)) };
         Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
+    }
+
+    /// A fragment of a query that lies in memory as products take it.
+    pub fn stored_query(
+        &self,
+        token: Int<'c>,
+        head: Int<'c>,
+        col: Int<'c>,
+    ) -> Result<Option<Fragment<'c>>, Diagnostic> {
+        let rows = &self.kernel.rows;
+        let stored = matches!(rows.graph.op(self.query.node), Op::Input { .. });
+        let whole = self.cache.ty.head_dim == self.cache.layout.dim && self.sign == 1.0;
+        if !stored || !whole || rows.shape(self.query)?.dtype != self.matrix.dtype {
+            return Ok(None);
+        }
+        let at = At { row: token, head: Some(head), col: Col::Var(col) };
+        Ok(Some(self.matrix.load_row(rows.address(rows.operand(self.query)?, at))))
     }
 
     /// What must be computed of a query first.
@@ -313,16 +330,20 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// step by step.
     pub fn add(&self, scores: &[Vec<Vector<'c>>], values: &Fragments<'_, 'c>, to: &[Running<'c>]) -> Vec<Running<'c>> {
         let c = self.code();
-        let softened: Vec<Softened<'c>> =
-            scores.iter().zip(to).map(|(scores, running)| self.soften(scores, running)).collect();
-        let mut made: Vec<Running<'c>> =
-            softened.iter().map(|s| Running { top: s.top, sum: s.sum, values: vec![] }).collect();
-        c.set_lanes(self.matrix.layout.results);
         let (steps, panels) = (scores[0].len(), self.panels());
         let load = |first: usize| -> Vec<Fragment<'c>> {
             (first * steps..(first + GROUP).min(panels) * steps).map(values).collect()
         };
         let mut next = if self.matrix.converts() { vec![] } else { load(0) };
+        let tops: Vec<Top<'c>> = scores.iter().zip(to).map(|(scores, running)| self.top(scores, running)).collect();
+        let old = self.shrunk(&tops, to);
+        let soften = |((scores, top), running): ((&Vec<Vector<'c>>, &Top<'c>), &Running<'c>)| {
+            let (weights, sum) = self.soften(scores, *top, running);
+            (weights, Running { top: top.value, sum, values: vec![] })
+        };
+        let (weights, mut made): (Vec<Vec<Fragment<'c>>>, Vec<Running<'c>>) =
+            scores.iter().zip(&tops).zip(to).map(soften).unzip();
+        c.set_lanes(self.matrix.layout.results);
         for first in (0..panels).step_by(GROUP) {
             if first > 0 {
                 c.keep_order();
@@ -330,9 +351,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             let now =
                 if self.matrix.converts() { load(first) } else { std::mem::replace(&mut next, load(first + GROUP)) };
             for (panel, values) in (first..).zip(now.chunks(steps)) {
-                for ((softened, old), new) in softened.iter().zip(to).zip(&mut made) {
-                    let sums = c.fmul(old.values[panel], c.splat(softened.shrink));
-                    let sums = values.iter().zip(&softened.weights).fold(sums, |sums, (v, w)| {
+                for ((weights, old), new) in weights.iter().zip(&old).zip(&mut made) {
+                    let sums = values.iter().zip(weights).fold(old[panel], |sums, (v, w)| {
                         let sums = self.matrix.product(v, w, sums);
                         self.converted();
                         sums
@@ -344,19 +364,44 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         made
     }
 
-    fn soften(&self, scores: &[Vector<'c>], to: &Running<'c>) -> Softened<'c> {
+    /// The highest score, new ones among them.
+    fn top(&self, scores: &[Vector<'c>], to: &Running<'c>) -> Top<'c> {
         let c = self.code();
         c.set_lanes(self.held());
         let all = scores.iter().flat_map(|&s| (0..self.held()).map(move |i| c.lane(s, i).into_float_value()));
         let top = all.fold(to.top, |a, b| self.max(a, b));
-        let top = c.across(top, self.parts(), |a, b| self.max(a, b));
-        let shrink = self.power(to.top, top);
-        let below = c.splat(c.b.build_float_mul(top, c.number(-self.factor), "").expect("floats"));
+        let value = c.across(top, self.parts(), |a, b| self.max(a, b));
+        Top { value, shrink: self.power(to.top, value) }
+    }
+
+    /// Weighted sums of values, query by query, shrunk if some top of the wave rose: after a few turns few do.
+    fn shrunk(&self, tops: &[Top<'c>], to: &[Running<'c>]) -> Vec<Vec<Vector<'c>>> {
+        let c = self.code();
+        c.set_lanes(self.matrix.layout.results);
+        let all: Vec<Any<'c>> = to.iter().flat_map(|r| r.values.iter().map(|&v| v.into())).collect();
+        let rises = |top: &Top<'c>| c.b.build_float_compare(FloatPredicate::UNE, top.shrink, c.number(1.0), "");
+        let rises = tops.iter().map(|top| rises(top).expect("floats"));
+        let some = rises.reduce(|a, b| c.b.build_or(a, b, "").expect("conditions")).expect("a query");
+        let all = c.change_if(c.any_lane(some), &all, |all| {
+            let values = all.chunks(self.panels()).zip(tops);
+            let shrunk = values.flat_map(|(values, top)| {
+                let shrink = c.splat(top.shrink);
+                values.iter().map(move |v| c.fmul(v.into_vector_value(), shrink).into())
+            });
+            shrunk.collect()
+        });
+        all.chunks(self.panels()).map(|values| values.iter().map(|v| v.into_vector_value()).collect()).collect()
+    }
+
+    /// Weights of scores as fragments, and the new sum.
+    fn soften(&self, scores: &[Vector<'c>], top: Top<'c>, to: &Running<'c>) -> (Vec<Fragment<'c>>, FloatValue<'c>) {
+        let c = self.code();
+        c.set_lanes(self.held());
+        let below = c.splat(c.b.build_float_mul(top.value, c.number(-self.factor), "").expect("floats"));
         let weights: Vec<_> = scores.iter().map(|&s| c.exp2(c.fma(s, c.lit(self.factor), below))).collect();
         let all = weights[1..].iter().fold(weights[0], |a, &b| c.fadd(a, b));
-        let sum = self.fma(to.sum, shrink, c.sum(all));
-        let weights = weights.iter().map(|&w| self.whole(self.matrix.fragment_of(&[w]))).collect();
-        Softened { weights, shrink, top, sum }
+        let sum = self.fma(to.sum, top.shrink, c.sum(all));
+        (weights.iter().map(|&w| self.whole(self.matrix.fragment_of(&[w]))).collect(), sum)
     }
 
     /// How far apart the lanes are that have the same query.

@@ -36,6 +36,8 @@ struct Shape {
     halves: usize,
     /// Whether queries stay in registers.
     keeps: bool,
+    /// Whether the keys of one step are used before those of the next are loaded.
+    in_turn: bool,
 }
 
 impl Shape {
@@ -43,8 +45,12 @@ impl Shape {
         let sizes = Sizes::of(spec.body)?;
         let shapes = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
         let possible = |s: &&Shape| s.bytes <= arch.simt().unit.lds_group / 2;
-        let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch)).copied();
-        let least = shapes.iter().rfind(possible).map(|&s| Shape { keeps: false, ..s });
+        let most = sizes.registers(arch).most;
+        let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch));
+        let best = best.map(|&s| Shape { in_turn: s.registers(&sizes, arch, s.steps) > most, ..s });
+        let r = sizes.registers(arch);
+        let keeps = !r.converts && r.query + r.results + r.scores + OTHERS <= r.most;
+        let least = shapes.iter().rfind(possible).map(|&s| Shape { keeps, ..s });
         best.or(least)
             .ok_or_else(|| crate::row::unsupported(format!("attention with heads of {} numbers", sizes.cache.head_dim)))
     }
@@ -58,8 +64,17 @@ impl Shape {
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);
         let bytes = steps * simt.matrix.span(simt.wave) * dim * sizes.cache.dtype.size();
-        let shape =
-            Shape { heads, parts, columns, threads: heads * waves * simt.wave, steps, bytes, halves: 2, keeps: true };
+        let shape = Shape {
+            heads,
+            parts,
+            columns,
+            threads: heads * waves * simt.wave,
+            steps,
+            bytes,
+            halves: 2,
+            keeps: true,
+            in_turn: true,
+        };
         // Two waves on a SIMD hide more of each other than a work-group's own two turns.
         Shape { halves: if shape.waves(arch) >= 2 { 2 } else { 1 }, ..shape }
     }
@@ -71,11 +86,16 @@ impl Shape {
     }
 
     fn fits(&self, sizes: &Sizes, arch: &Arch) -> bool {
+        self.registers(sizes, arch, 1) <= sizes.registers(arch).most
+    }
+
+    /// Registers that a wave takes with the keys of so many steps at once.
+    fn registers(&self, sizes: &Sizes, arch: &Arch, steps: usize) -> usize {
         let r = sizes.registers(arch);
         let brought = 2 * (self.bytes / RUN).div_ceil(self.threads) * RUN / 4;
         let own = self.columns * (r.query + r.results + self.steps * r.scores);
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
-        own + brought + self.steps * r.keys.max(r.values) + others <= r.most
+        own + brought + steps * r.keys.max(r.values) + others
     }
 
     /// Bytes of local memory.
@@ -128,8 +148,14 @@ struct Tile<'t, 'k, 'a, 'c> {
     columns: Vec<Int<'c>>,
     local: Ptr<'c>,
     /// Where this thread's runs of keys and values are in memory, from a turn on, and where they go.
-    from: [Vec<Int<'c>>; 2],
-    to: [Vec<Int<'c>>; 2],
+    from: [Vec<Offset<'c>>; 2],
+    to: [Vec<Offset<'c>>; 2],
+}
+
+/// Bytes to one of a thread's runs, and what all threads add.
+struct Offset<'c> {
+    lane: Int<'c>,
+    more: Int<'c>,
 }
 
 /// Runs of a turn, in flight, and the block of the turn after it.
@@ -178,17 +204,30 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn place(&mut self) {
         let (a, shape) = (self.attention, self.shape);
         let c = a.code();
-        let runs = shape.bytes / RUN;
-        for first in (0..runs).step_by(shape.threads) {
+        let along = |run: Int<'c>| c.mul(run, c.int(RUN));
+        let fragment = shape.steps * a.matrix.panel_step() / RUN;
+        let value = |run: Int<'c>| {
+            let inside = c.mul(c.rem(run, fragment), c.int(RUN));
+            c.add(c.mul(c.div(run, fragment), c.int(a.value_panel())), inside)
+        };
+        let panel = a.key_panel() / RUN;
+        self.from = [self.offsets(1, along), self.offsets(fragment, value)];
+        self.to = [self.offsets(panel, |run| self.key_place(run)), self.offsets(1, along)];
+    }
+
+    /// Where this thread's runs are, by a rule that adds up over whole groups of so many runs, and inside each.
+    fn offsets(&self, group: usize, rule: impl Fn(Int<'c>) -> Int<'c>) -> Vec<Offset<'c>> {
+        let (c, threads) = (self.attention.code(), self.shape.threads);
+        let runs = self.shape.bytes / RUN;
+        let adds_up = group.is_multiple_of(threads) || threads.is_multiple_of(group);
+        let offset = |first: usize| {
+            if adds_up && first + threads <= runs {
+                return Offset { lane: rule(c.thread()), more: rule(c.int(first)) };
+            }
             let run = c.smaller(c.add(c.thread(), c.int(first)), c.int(runs - 1));
-            let run = if first + shape.threads <= runs { c.add(c.thread(), c.int(first)) } else { run };
-            self.from[0].push(c.mul(run, c.int(RUN)));
-            self.to[0].push(self.key_place(run));
-            let fragment = shape.steps * a.matrix.panel_step() / RUN;
-            let (panel, inside) = (c.div(run, fragment), c.rem(run, fragment));
-            self.from[1].push(c.add(c.mul(panel, c.int(a.value_panel())), c.mul(inside, c.int(RUN))));
-            self.to[1].push(c.add(c.mul(run, c.int(RUN)), c.int(shape.bytes)));
-        }
+            Offset { lane: rule(run), more: c.int(0) }
+        };
+        (0..runs).step_by(threads).map(offset).collect()
     }
 
     /// Where a run of keys lies in local memory.
@@ -280,8 +319,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn bring(&self, turn: Int<'c>, block: Int<'c>) -> Brought<'c> {
         let (a, c) = (self.attention, self.attention.code());
         let starts = a.turn_in(block, self.cache_head, (turn, self.shape.steps));
-        let load = |(start, from): (&Ptr<'c>, &Vec<Int<'c>>)| {
-            let run = |&from: &Int<'c>| a.matrix.load_run(c.at(*start, c.lane_offset(from, turn)));
+        let load = |(&start, from): (&Ptr<'c>, &Vec<Offset<'c>>)| {
+            let run = |o: &Offset<'c>| a.matrix.load_run(c.at(c.at(start, o.more), c.lane_offset(o.lane, turn)));
             from.iter().map(run).collect::<Vec<_>>()
         };
         let runs = starts.iter().zip(&self.from).flat_map(load).collect();
@@ -290,9 +329,10 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
 
     fn put(&self, half: Int<'c>, runs: &[Vector<'c>]) {
         let c = self.attention.code();
-        let base = c.at(self.local, half);
-        for (&to, &run) in self.to.iter().flatten().zip(runs) {
-            c.store(c.at(base, to), run, RUN as u32);
+        let starts = [0, self.shape.bytes].map(|first| c.add(half, c.int(first)));
+        let to = starts.iter().zip(&self.to).flat_map(|(&start, to)| to.iter().map(move |o| (start, o)));
+        for ((start, o), &run) in to.zip(runs) {
+            c.store(c.at(c.at(self.local, c.add(start, o.lane)), o.more), run, RUN as u32);
         }
     }
 
@@ -316,6 +356,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let lanes = a.lanes.min(depth);
         c.set_lanes(lanes);
         let first = c.add(c.mul(a.place.part, c.int(depth)), c.int(chunk * a.span()));
+        if let Some(query) = a.stored_query(token, self.head, first)? {
+            return Ok(query);
+        }
         let part = |i: usize| a.query(token, self.head, c.add(first, c.int(i)));
         let parts = (0..depth).step_by(lanes).map(part).collect::<Result<Vec<_>, _>>()?;
         Ok(a.matrix.fragment_of(&parts))
@@ -335,6 +378,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let tiles = a.span() / 16;
         let mut scores = vec![vec![]; queries.len()];
         for step in 0..steps {
+            if self.shape.in_turn {
+                c.keep_order();
+            }
             let key = |i: usize| {
                 let tile = step * tiles + i / a.chunks();
                 fragment(tile * a.key_panel() + i % a.chunks() * m.panel_step())

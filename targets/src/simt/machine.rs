@@ -160,6 +160,33 @@ impl<'c> Code<'c> {
         self.call("llvm.amdgcn.sched.barrier", &[], &[none.into()]);
     }
 
+    /// Whether a condition holds in some lane, the same for all lanes.
+    pub fn any_lane(&self, condition: Int<'c>) -> Int<'c> {
+        let bits = if self.wave_size() == 64 { self.cx.i64_type() } else { self.cx.i32_type() };
+        let lanes = self.call("llvm.amdgcn.ballot", &[bits.into()], &[condition.into()]).into_int_value();
+        self.b.build_int_compare(IntPredicate::NE, lanes, bits.const_zero(), "").expect("integers")
+    }
+
+    /// Values as `change` makes them where a condition holds, or as they are.
+    pub fn change_if(
+        &self,
+        condition: Int<'c>,
+        values: &[Any<'c>],
+        change: impl FnOnce(&[Any<'c>]) -> Vec<Any<'c>>,
+    ) -> Vec<Any<'c>> {
+        let before = self.b.get_insert_block().expect("open");
+        let mut changed = vec![];
+        self.when(condition, || changed = change(values));
+        let after = self.b.get_insert_block().expect("open");
+        let inside = after.get_previous_basic_block().expect("what is done under the condition");
+        let merge = |(old, new): (&Any<'c>, &Any<'c>)| {
+            let phi = self.b.build_phi(old.get_type(), "").expect("a block's begin");
+            phi.add_incoming(&[(old, before), (new, inside)]);
+            phi.as_basic_value()
+        };
+        values.iter().zip(&changed).map(merge).collect()
+    }
+
     /// A lane's offset from an address that is the same for all lanes, in a loop whose number, never negative, is `turn`. LLVM
     /// leaves the sum to the load only if it sees in the same block that the offset has 32 bits, so it is made anew each turn.
     pub fn lane_offset(&self, offset: Int<'c>, turn: Int<'c>) -> Int<'c> {

@@ -47,9 +47,17 @@ fn hot(resources: &Resources) -> Vec<LoopReport> {
 fn everything_stays_in_registers() {
     for arch in chips() {
         for family in [Family::AttendOne, Family::AttendMany] {
-            for heads in [(32, 8, 128), (64, 8, 128), (8, 8, 64), (14, 2, 64), (16, 8, 128)] {
-                let r = resources(family, heads, "bf16", arch);
-                let at = format!("{} {} {heads:?}: {r:?}", arch.name, family.name());
+            for (heads, dtype) in [
+                ((32, 8, 128), "bf16"),
+                ((64, 8, 128), "bf16"),
+                ((8, 8, 64), "bf16"),
+                ((14, 2, 64), "bf16"),
+                ((16, 2, 256), "bf16"),
+                ((32, 8, 128), "f16"),
+                ((32, 8, 128), "f32"),
+            ] {
+                let r = resources(family, heads, dtype, arch);
+                let at = format!("{} {} {heads:?} {dtype}: {r:?}", arch.name, family.name());
                 assert_eq!((r.scratch, r.vgpr_spills, r.sgpr_spills), (0, 0, 0), "{at}");
                 assert!(!hot(&r).is_empty(), "{at}");
                 assert!(hot(&r).iter().all(|l| l.loads > 0 && l.loads == l.loads_x4), "{at}");
