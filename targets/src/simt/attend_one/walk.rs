@@ -73,9 +73,10 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
             c.keep_order();
             (scores, Box::new(move |i| values[i].clone()), keys)
         } else {
-            let scores = self.scores(&a.fragments(a.keys(), self.key(block, step)));
+            let keys: Fragments<'_, 'c> = Box::new(self.key(block, step));
+            let scores = self.scores(&keys);
             c.keep_order();
-            (scores, a.fragments(a.panels(), self.value(block, step)), vec![])
+            (scores, Box::new(self.value(block, step)), vec![])
         };
         let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.half, c.int(a.held())));
         let scores = a.hide(scores, c.sub(self.part.position, first));
