@@ -15,7 +15,7 @@ pub const VOCAB: usize = 97;
 pub const BLOCK: usize = 4;
 pub const MAX_POSITIONS: usize = 64;
 /// Elements from one pick to the next.
-const PICK: usize = 2;
+pub const PICK: usize = 2;
 
 const KERNELS: &str = r#"
 #include <stdint.h>
