@@ -44,20 +44,22 @@ fn picks_are_those_of_the_logits() {
     let prompts: Vec<Vec<u32>> = (0..4).map(prompt).collect();
     let params = Params { max_new: 12, ..Params::default() };
     for prompt in &prompts {
-        let answer = generate::generate(&mut engine, prompt, &params, |_| ControlFlow::Continue(())).expect("an answer");
+        let answer =
+            generate::generate(&mut engine, prompt, &params, |_| ControlFlow::Continue(())).expect("an answer");
         assert_eq!(answer.tokens, of_logits(&mut engine, prompt, 12));
     }
 
-    // Several sequences in a step, each row of which has a pick.
-    let sequences: Vec<_> = prompts.iter().map(|_| engine.add_sequence()).collect();
-    let requests = |want| {
-        let request = |(&sequence, tokens)| Request { sequence, tokens, logits: want };
-        sequences.iter().zip(&prompts).map(request).collect::<Vec<Request>>()
+    // Several sequences in a step: of each, the pick of its last row.
+    let mut step = |want| {
+        let request = |prompt| Request { sequence: engine.add_sequence(), tokens: prompt, logits: want };
+        let requests: Vec<Request> = prompts.iter().map(Vec::as_slice).map(request).collect();
+        match want {
+            Want::All => engine.step_greedy(&requests).expect("a step"),
+            _ => {
+                let logits = engine.step(&requests).expect("a step");
+                (0..requests.len()).map(|i| logits.last(i).map(greedy)).collect()
+            }
+        }
     };
-    let picks = engine.step_greedy(&requests(Want::All)).expect("a step");
-    let again: Vec<_> = prompts.iter().map(|_| engine.add_sequence()).collect();
-    let requests: Vec<Request> =
-        requests(Want::Last).into_iter().zip(again).map(|(r, sequence)| Request { sequence, ..r }).collect();
-    let logits = engine.step(&requests).expect("a step");
-    assert_eq!(picks, (0..4).map(|i| logits.last(i).map(greedy)).collect::<Vec<_>>());
+    assert_eq!(step(Want::All), step(Want::Last));
 }
