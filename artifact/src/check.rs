@@ -231,6 +231,7 @@ fn plan(plan: &Plan, target: &Target, vocab: usize, at: &str) -> Checked {
     count(plan.rows, at, "rows")?;
     bytes(plan.arena_bytes, at, "arena_bytes")?;
     logits(plan, vocab, at)?;
+    picks(plan, at)?;
     for (index, launch) in plan.launches.iter().enumerate() {
         let at = format!("{at}.launches[{index}]");
         below(launch.kernel, target.kernels.len(), &at, "kernel")?;
@@ -260,6 +261,21 @@ fn logits(plan: &Plan, vocab: usize, at: &str) -> Checked {
     let end = product(&[plan.rows, stride, size_of::<f32>()]).and_then(|size| size.checked_add(offset));
     ensure(end.is_some_and(|end| end <= plan.arena_bytes), &format!("{at}.logits"), || {
         format!("{} rows of {stride} at byte {offset} do not lie in an arena of {} bytes", plan.rows, plan.arena_bytes)
+    })
+}
+
+fn picks(plan: &Plan, at: &str) -> Checked {
+    let Some(Picks { offset, stride }) = plan.picks else { return Ok(()) };
+    count(stride, &format!("{at}.picks"), "stride")?;
+    ensure(offset.is_multiple_of(size_of::<i32>()), &format!("{at}.picks.offset"), || {
+        format!("{offset} is not a multiple of {}", size_of::<i32>())
+    })?;
+    let end = product(&[plan.rows, stride, size_of::<i32>()]).and_then(|size| size.checked_add(offset));
+    ensure(end.is_some_and(|end| end <= plan.arena_bytes), &format!("{at}.picks"), || {
+        format!(
+            "{} tokens {stride} apart at byte {offset} do not lie in an arena of {} bytes",
+            plan.rows, plan.arena_bytes
+        )
     })
 }
 

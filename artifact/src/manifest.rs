@@ -287,6 +287,8 @@ pub struct Plan {
     pub arena_bytes: usize,
     pub launches: Vec<Launch>,
     pub logits: Logits,
+    /// Where the likeliest tokens are; without them, whoever wants them looks through the logits.
+    pub picks: Option<Picks>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -300,6 +302,14 @@ pub enum PlanKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Logits {
+    pub offset: usize,
+    pub stride: usize,
+}
+
+/// i32 token ids in the arena: the likeliest of each of `rows` rows of logits, the lowest of equals, `stride` elements apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Picks {
     pub offset: usize,
     pub stride: usize,
 }

@@ -1,5 +1,5 @@
 //! Facts about one chip that passes and emitters read. The rows live in `targets`.
-use crate::types::DType;
+use crate::types::{DType, TensorType};
 
 /// One row of the target table.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,6 +84,11 @@ impl Memory {
     pub fn stride(&self, width: usize) -> usize {
         let padded = self.padded(width);
         if padded.is_multiple_of(self.alias) { padded + self.row } else { padded }
+    }
+
+    /// Elements from one row of a result to the next. Indices lie one after the other, as kernels read them.
+    pub fn result_stride(&self, t: &TensorType) -> usize {
+        if t.is_indices() { 1 } else { self.stride(t.shape.row().unwrap_or(0)) }
     }
 }
 

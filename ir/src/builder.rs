@@ -70,6 +70,10 @@ impl Builder {
         self.push(Op::Rope {}, &[x, table])
     }
 
+    pub fn argmax(&mut self, x: Value) -> Made {
+        self.push(Op::Argmax {}, &[x])
+    }
+
     /// `[T, n]` as `[T, heads, n / heads]`.
     pub fn heads(&mut self, x: Value, heads: usize, head_dim: usize) -> Made {
         self.push(Op::Reshape { shape: Shape::led_by(Dim::Tokens, &[heads, head_dim]) }, &[x])

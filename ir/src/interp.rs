@@ -320,6 +320,15 @@ pub(crate) fn rope<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     one(x.shape.clone(), data)
 }
 
+pub(crate) fn argmax<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let largest = |row: &[S]| {
+        let least = (S::of(f64::NEG_INFINITY), 0);
+        let greater = |best: (S, i32), (col, &v): (i32, &S)| if v > best.0 { (v, col) } else { best };
+        (0..).zip(row).fold(least, greater).1
+    };
+    Ok(vec![Val::Int(args[0].float()?.rows().map(largest).collect())])
+}
+
 pub(crate) fn kv_write<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     let (mut cache, k, v, batch) = (args[0].cache()?.clone(), args[1].float()?, args[2].float()?, args[3].batch()?);
     let n = k.shape[1] * k.shape[2];
@@ -397,6 +406,17 @@ mod tests {
             [("x", float(&[1, 2], &[1.0, 7.0])), ("n", float(&[2], &[1.0, 2.0])), ("w", float(&[1, 2], &[3.0, 1.0]))];
         // The mean of squares is 25, so the row becomes 0.2, 1.4, then 0.2, 2.8.
         near(&eval(text, 1, &params), &[3.4]);
+    }
+
+    #[test]
+    fn the_largest_is_the_first_of_equals_and_a_number() {
+        let graph = parse("graph @g(%x: f32[T, 3]) {\n  %0 = argmax %x : i32[T]\n  return %0\n}").unwrap();
+        graph.verify().unwrap();
+        let (least, nan) = (f64::NEG_INFINITY, f64::NAN);
+        let rows = [[1.0, 2.0, 2.0], [-0.0, 0.0, -1.0], [nan, -3.0, nan], [least, nan, least], [nan, least, least]];
+        let params = HashMap::from([("x".to_string(), float(&[5, 3], rows.as_flattened()))]);
+        let out = run(&graph, Cx { tokens: 5, rows: 0 }, &params, &|_| None).unwrap();
+        assert_eq!(out, [Val::Int(vec![1, 0, 1, 0, 0])]);
     }
 
     #[test]

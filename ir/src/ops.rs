@@ -21,7 +21,7 @@ pub enum Stage {
 /// The schedule family that emits a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
-    /// One row at a time: norms, rotary embedding, activations, gathers, writes into the cache.
+    /// One row at a time: norms, rotary embedding, activations, gathers, the largest of a row, writes into the cache.
     Rows,
     /// A contraction over few rows, with row-wise ops before it and elementwise ops after it.
     Matvec,
@@ -271,6 +271,9 @@ ops! {
     RopeTable = "rope_table" (positions, lengths, freqs) { scale: f64, growth: f64, original: usize } Compute, shapes::rope_table, interp::rope_table;
     /// Rotates the first elements of each head, as many as the table is wide; halves, not pairs, belong together.
     Rope = "rope" (x, table) {} Compute, shapes::rope, interp::rope;
+    /// The column of the largest element of each row, the first of equals. NaN is never the largest; where nothing is greater
+    /// than minus infinity, column 0.
+    Argmax = "argmax" (x) {} Compute, shapes::argmax, interp::argmax;
     /// Writes each token's key and value into the cache, at the token's position.
     KvWrite = "kv_write" (cache, k, v, batch) {} Effect, shapes::kv_write, interp::kv_write;
     /// Causal attention of each token over its own sequence; `window` counts the keys that are seen, 0 for all.
@@ -481,6 +484,14 @@ mod shapes {
             }
             _ => Err(format!("x {x} and table {table} do not fit")),
         }
+    }
+
+    pub fn argmax(inputs: &[&Type]) -> Types {
+        let x = float(inputs[0], "x")?;
+        if x.shape.rank() != 2 {
+            return Err(format!("x must have two axes, not {x}"));
+        }
+        one(DType::I32, Shape(vec![x.shape.0[0]]))
     }
 
     fn heads_fit(t: &TensorType, c: CacheType) -> bool {

@@ -147,6 +147,11 @@ impl TensorType {
     pub fn new(dtype: DType, shape: Shape) -> TensorType {
         TensorType { dtype, shape, layout: Layout::Rows }
     }
+
+    /// Whether it is a list of indices: no rows, no padding.
+    pub fn is_indices(&self) -> bool {
+        self.dtype == DType::I32 && self.shape.rank() == 1
+    }
 }
 
 impl fmt::Display for TensorType {

@@ -64,8 +64,7 @@ fn slot_bytes(ty: &TensorType, cx: &Cx) -> usize {
     let memory = &cx.arch.memory;
     let rows = ty.shape.0.first().map_or(1, |d| d.at(cx.bucket.tokens(), cx.bucket.rows()));
     let rows = if matches!(cx.bucket, Bucket::Any { .. }) { rows.next_multiple_of(memory.rows) } else { rows };
-    let row = ty.shape.row().expect("only the first axis is symbolic");
-    (rows * memory.stride(row) * ty.dtype.size()).next_multiple_of(memory.align) + memory.align
+    (rows * memory.result_stride(ty) * ty.dtype.size()).next_multiple_of(memory.align) + memory.align
 }
 
 /// A growing range of bytes with holes.

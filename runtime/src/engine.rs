@@ -7,9 +7,10 @@ use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Launc
 use crate::error::Error;
 use crate::kv::{Fork, Kv, KvError, SeqId};
 use crate::pool::Pool;
+use crate::sample::greedy;
 use crate::weights;
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Logits as LogitsPlace, Manifest, Model, Plan, Target};
+use atomc_artifact::manifest::{Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
 use std::path::Path;
 
 /// How to open an artifact.
@@ -249,19 +250,57 @@ impl Engine {
     pub fn step(&mut self, requests: &[Request]) -> Result<Logits<'_>, StepError> {
         self.check(requests)?;
         self.output.begin(requests);
+        self.advance(requests, |engine, plan, whole| {
+            let place = engine.plans()[plan].logits;
+            match whole && engine.is_host() {
+                true => engine.output.place = Some(place),
+                false => engine.gather(place)?,
+            }
+            Ok(())
+        })?;
+        Ok(self.logits())
+    }
+
+    /// A step of which only the likeliest token behind the last row of each request is wanted, if that wants any row: as
+    /// [`crate::sample::greedy`] chooses it, but where the kernels did so no logits leave the device. There are none to ask
+    /// for afterwards.
+    pub fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
+        if self.plans().iter().any(|plan| plan.picks.is_none()) {
+            let logits = self.step(requests)?;
+            let picks = (0..requests.len()).map(|request| logits.last(request).map(greedy)).collect();
+            self.output.begin(&[]);
+            return Ok(picks);
+        }
+        self.check(requests)?;
+        self.output.begin(&[]);
+        let mut picks = Vec::new();
+        self.advance(requests, |engine, plan, _| {
+            engine.plans()[plan].picks.map_or(Ok(()), |place| engine.gather_picks(place, &mut picks))
+        })?;
+        let mut end = 0;
+        let last = |request: &Request| {
+            end += request.rows();
+            (request.rows() > 0).then(|| picks[end - 1])
+        };
+        Ok(requests.iter().map(last).collect())
+    }
+
+    /// Runs plan after plan until all tokens are through; `keep` sees to the results of each, which the next overwrites, and is
+    /// told the plan and if it was the only one.
+    fn advance(
+        &mut self,
+        requests: &[Request],
+        mut keep: impl FnMut(&mut Engine, usize, bool) -> Result<(), StepError>,
+    ) -> Result<(), StepError> {
         let mut at = Cursor::default();
         while at.request < requests.len() {
             let plan = select::pick(self.plans(), requests, at);
             let end = self.fill(plan, requests, at)?;
             self.run(plan)?;
-            let place = self.plans()[plan].logits;
-            match at == Cursor::default() && end.request == requests.len() && self.is_host() {
-                true => self.output.place = Some(place),
-                false => self.gather(place)?,
-            }
+            keep(self, plan, at == Cursor::default() && end.request == requests.len())?;
             at = end;
         }
-        Ok(self.logits())
+        Ok(())
     }
 
     /// The logits of the last step.
@@ -378,6 +417,19 @@ impl Engine {
             gathered.copy_within(start..start + vocab, first + row * vocab);
         }
         gathered.truncate(first + rows * vocab);
+        Ok(())
+    }
+
+    /// Appends the likeliest tokens of one plan.
+    fn gather_picks(&self, place: Picks, picks: &mut Vec<u32>) -> Result<(), StepError> {
+        let rows = self.inputs.counts().rows;
+        if rows == 0 {
+            return Ok(());
+        }
+        let mut bytes = vec![0; ((rows - 1) * place.stride + 1) * size_of::<u32>()];
+        self.memory.arena.download(place.offset, &mut bytes)?;
+        let (words, _) = bytes.as_chunks();
+        picks.extend(words.iter().step_by(place.stride).map(|&word| u32::from_le_bytes(word)));
         Ok(())
     }
 

@@ -1,5 +1,5 @@
 //! Text from prompts, in token ids: one prompt as a stream, or many at once.
-use crate::engine::{Engine, Request, StepError, Want};
+use crate::engine::{Engine, Logits, Request, StepError, Want};
 use crate::kv::SeqId;
 use crate::sample::{Sampler, Sampling};
 use atomc_artifact::manifest::Model;
@@ -89,9 +89,9 @@ fn serve(
             return Ok(());
         }
         let requests: Vec<Request> = active.iter().map(|writer| writer.request(&prompts[writer.prompt])).collect();
-        let logits = engine.step(&requests)?;
+        let tokens = Next::of(engine, &requests, params)?;
         for (index, writer) in active.iter_mut().enumerate() {
-            writer.finish = logits.last(index).and_then(|row| writer.take(row, params));
+            writer.finish = writer.take(&tokens, index, params);
         }
         for index in (0..active.len()).rev() {
             let Some(finish) = active[index].finish else { continue };
@@ -112,6 +112,28 @@ fn may_join(engine: &Engine, active: &[Writer], prompt: &[u32], params: &Params)
     let held = |writer: &Writer| cache.table(writer.sequence).map_or(0, <[i32]>::len);
     let promised: usize = active.iter().map(|writer| blocks(writer.most).saturating_sub(held(writer))).sum();
     active.is_empty() || promised + blocks(prompt.len().saturating_add(params.max_new)) <= cache.free_blocks()
+}
+
+/// What a step says of the next token of each request.
+enum Next<'a> {
+    Greedy(Vec<Option<u32>>),
+    Logits(Logits<'a>),
+}
+
+impl<'a> Next<'a> {
+    fn of(engine: &'a mut Engine, requests: &[Request], params: &Params) -> Result<Next<'a>, StepError> {
+        match params.sampling.is_greedy() {
+            true => engine.step_greedy(requests).map(Next::Greedy),
+            false => engine.step(requests).map(Next::Logits),
+        }
+    }
+
+    fn token(&self, request: usize, sampler: &mut Sampler) -> Option<u32> {
+        match self {
+            Next::Greedy(picks) => picks[request],
+            Next::Logits(logits) => logits.last(request).map(|row| sampler.sample(row)),
+        }
+    }
 }
 
 /// An answer under way.
@@ -151,12 +173,12 @@ impl Writer {
         Request { sequence: self.sequence, tokens, logits: Want::Last }
     }
 
-    /// Chooses the next token; tells if it ends the answer.
-    fn take(&mut self, row: &[f32], params: &Params) -> Option<Finish> {
+    /// Takes the next token of one of the requests; tells if it ends the answer.
+    fn take(&mut self, next: &Next, request: usize, params: &Params) -> Option<Finish> {
         if self.limit == 0 {
             return Some(Finish::Length);
         }
-        let token = self.sampler.sample(row);
+        let token = next.token(request, &mut self.sampler)?;
         if params.stop.contains(&token) {
             return Some(Finish::Stop(token));
         }
@@ -172,9 +194,9 @@ impl Writer {
         on_token: &mut impl FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Finish, StepError> {
         loop {
-            let logits = engine.step(&[self.request(prompt)])?;
+            let next = Next::of(engine, &[self.request(prompt)], params)?;
             let known = self.tokens.len();
-            let finish = logits.last(0).and_then(|row| self.take(row, params));
+            let finish = self.take(&next, 0, params);
             for &token in &self.tokens[known..] {
                 if on_token(token).is_break() {
                     return Ok(Finish::Caller);

@@ -113,6 +113,7 @@ impl Probe {
             rows: plan.rows,
             arena_bytes: plan.arena_bytes,
             logits: plan.logits,
+            picks: plan.picks,
         }
     }
 

@@ -18,6 +18,13 @@ impl Default for Sampling {
     }
 }
 
+impl Sampling {
+    /// Whether nothing is left to chance: a temperature that is not positive gives nothing to weigh with.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0 || !self.temperature.is_finite()
+    }
+}
+
 /// Chooses tokens. The same logits and seed give the same tokens.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -47,8 +54,8 @@ impl Sampler {
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
         let Sampling { temperature, top_k, top_p, .. } = self.sampling;
         let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        // An infinite logit leaves nothing to weigh, and a temperature that is not positive nothing to weigh with.
-        if temperature <= 0.0 || !temperature.is_finite() || !most.is_finite() {
+        // An infinite logit leaves nothing to weigh.
+        if self.sampling.is_greedy() || !most.is_finite() {
             return greedy(logits);
         }
         self.candidates.clear();

@@ -14,6 +14,8 @@ use std::sync::OnceLock;
 pub const VOCAB: usize = 97;
 pub const BLOCK: usize = 4;
 pub const MAX_POSITIONS: usize = 64;
+/// Elements from one pick to the next.
+pub const PICK: usize = 2;
 
 const KERNELS: &str = r#"
 #include <stdint.h>
@@ -46,14 +48,18 @@ void attend(void *const *args, const step *s, void *scratch, int64_t first, int6
         }
 }
 
-// args: rows, hidden, bias, logits; a row a task
+// args: rows, hidden, bias, logits, picks; a row a task
 void head(void *const *args, const step *s, void *scratch, int64_t first, int64_t end) {
-    const int32_t *rows = args[0]; const int64_t *hidden = args[1]; const float *bias = args[2]; float *logits = args[3];
-    for (int64_t r = first; r < end; r++)
+    const int32_t *rows = args[0]; const int64_t *hidden = args[1]; const float *bias = args[2]; float *logits = args[3]; int32_t *picks = args[4];
+    for (int64_t r = first; r < end; r++) {
+        float *row = logits + r * (VOCAB + 3), most = -__builtin_inff();
+        picks[r * PICK] = 0;
         for (int64_t i = 0; i < VOCAB; i++) {
             int64_t far = i - hidden[rows[r]] % VOCAB;
-            logits[r * (VOCAB + 3) + i] = bias[i] - (far < 0 ? -far : far);
+            row[i] = bias[i] - (far < 0 ? -far : far);
+            if (row[i] > most) { most = row[i]; picks[r * PICK] = i; }
         }
+    }
 }
 "#;
 
@@ -80,6 +86,18 @@ pub fn path() -> &'static Path {
         (dir, path)
     });
     path
+}
+
+/// An engine with the toy's weights, whose plans do not say where the picks are.
+pub fn engine_without_picks() -> Engine {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("toy.atomc");
+    let mut manifest = manifest();
+    manifest.targets[0].plans.iter_mut().for_each(|plan| plan.picks = None);
+    atomc_artifact::write(&path, &manifest, &[code(dir.path())]).unwrap();
+    let mut engine = Engine::open(&path, &EngineOptions { cache_tokens: 1024, ..EngineOptions::default() }).unwrap();
+    engine.load_weights(&Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
+    engine
 }
 
 /// An engine with the toy's weights.
@@ -118,7 +136,8 @@ fn code(dir: &Path) -> Vec<u8> {
     let (source, object) = (dir.join("toy.c"), dir.join("toy.so"));
     std::fs::write(&source, KERNELS).unwrap();
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-shared", "-fPIC", "-nostdlib"]).args([format!("-DVOCAB={VOCAB}"), format!("-DBLOCK={BLOCK}")]);
+    cc.args(["-O1", "-shared", "-fPIC", "-nostdlib"]);
+    cc.args([format!("-DVOCAB={VOCAB}"), format!("-DBLOCK={BLOCK}"), format!("-DPICK={PICK}")]);
     assert!(cc.arg(&source).arg("-o").arg(&object).status().unwrap().success());
     std::fs::read(object).unwrap()
 }
@@ -200,16 +219,25 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         bytes: 1,
         flops: 1,
     };
+    let picks = Picks { offset: logits.offset + rows * logits.stride * 4, stride: PICK };
+    let head = [
+        input(Input::Rows),
+        hidden,
+        Arg::Weight { index: 0 },
+        Arg::Arena { offset: logits.offset },
+        Arg::Arena { offset: picks.offset },
+    ];
     Plan {
         kind,
         tokens,
         rows,
-        arena_bytes: logits.offset + rows * logits.stride * 4,
+        arena_bytes: picks.offset + rows * picks.stride * 4,
         launches: vec![
             launch(0, &[input(Input::Ids), input(Input::Batch), k, v]),
             launch(1, &[input(Input::Batch), input(Input::Lengths), k, v, hidden]),
-            launch(2, &[input(Input::Rows), hidden, Arg::Weight { index: 0 }, Arg::Arena { offset: logits.offset }]),
+            launch(2, &head),
         ],
         logits,
+        picks: Some(picks),
     }
 }

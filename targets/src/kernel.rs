@@ -43,8 +43,7 @@ impl<'a, 'c> Kernel<'a, 'c> {
         let mut outputs = Vec::new();
         for &v in graph.outputs() {
             if let Type::Tensor(t) = graph.ty(v) {
-                let width = t.shape.row().unwrap_or(0);
-                let stride = code.arch.memory.stride(width);
+                let stride = code.arch.memory.result_stride(t);
                 outputs.push((v, Operand { ptr: pointer(), ty: t.clone(), stride }));
             }
         }

@@ -9,6 +9,7 @@ mod contraction;
 mod disasm;
 mod host;
 mod kernel;
+mod largest;
 mod layout;
 mod link;
 mod llvm;

@@ -195,12 +195,12 @@ impl Case<'_> {
     /// Bytes that a plan has for a tensor of the step: for the bucket's tokens, in whole tiles of rows where it takes any.
     fn room(&self, graph: &Graph, v: Value, arch: &Arch) -> usize {
         let Type::Tensor(t) = graph.ty(v) else { return 0 };
-        if t.shape.0[0].fixed().is_some() || t.shape.rank() < 2 {
+        if t.shape.0[0].fixed().is_some() {
             return 0;
         }
         let any = matches!(self.family, Family::Matmul | Family::AttendMany | Family::Rows);
         let rows = if any { self.bucket.next_multiple_of(arch.memory.rows) } else { self.bucket };
-        rows * arch.memory.stride(t.shape.row().unwrap()) * t.dtype.size()
+        rows * arch.memory.result_stride(t) * t.dtype.size()
     }
 
     /// First token and count of each tile: at most 32 tokens of a run.

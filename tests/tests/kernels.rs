@@ -1,4 +1,5 @@
 //! Every kernel family on every machine that this one can run or emulate.
+use atomc_ir::trial::Run;
 use atomc_ir::{Dim, Family, parse};
 use atomc_targets::{KernelSpec, compile, rows};
 use atomc_tests::kernels::{Case, STEP, case, run};
@@ -50,6 +51,33 @@ fn rows_rope_table() {
         let indices: &[(&str, &[i32])] =
             &[("positions", &[0, 1, 131071, 77, 500]), ("lengths", &[1, 17, 131072, 100, 501])];
         Case { indices, ..case(&text, Family::Rows, 8) }.check();
+    }
+}
+
+/// Trials hold a few hundred different numbers, so that wide rows have several that are the largest.
+#[test]
+fn rows_largest() {
+    let runs = [Run { rows: 2, ..run(3, 3) }, Run { rows: 1, ..run(0, 2) }];
+    for n in [40, 83, 512, 1000, 9000] {
+        for lead in ["T", "R"] {
+            let text = format!("graph @k(%x: f32[{lead}, {n}]) {{\n  %0 = argmax %x : i32[{lead}]\n  return %0\n}}");
+            Case { runs: &runs, ..case(&text, Family::Rows, 8) }.check();
+        }
+    }
+}
+
+/// The largest of what the same kernel makes, which it also stores: sums that are exact.
+#[test]
+fn rows_largest_of_what_is_made() {
+    for n in [48, 50] {
+        let text = format!(
+            "graph @k(%x: f32[T, {n}]) {{
+  %0 = add %x, %x : f32[T, {n}]
+  %1 = argmax %0 : i32[T]
+  return %0, %1
+}}"
+        );
+        case(&text, Family::Rows, 8).check();
     }
 }
 

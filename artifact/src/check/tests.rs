@@ -61,6 +61,13 @@ fn offsets_out_of_bounds() {
         |m| m.targets[0].plans[0].logits.stride = 7,
         "targets[0].plans[0].logits.stride: 7 is less than the vocabulary, 8",
     );
+    let picks = |m: &mut Manifest, offset, stride| m.targets[0].plans[0].picks = Some(Picks { offset, stride });
+    refused(
+        |m| picks(m, 4084, 1),
+        "targets[0].plans[0].picks: 4 tokens 1 apart at byte 4084 do not lie in an arena of 4096 bytes",
+    );
+    refused(|m| picks(m, 2, 1), "targets[0].plans[0].picks.offset: 2 is not a multiple of 4");
+    refused(|m| picks(m, 0, 0), "targets[0].plans[0].picks.stride: 0 is not between 1 and 1073741824");
     refused(
         |m| m.targets[0].plans[0].arena_bytes = usize::MAX,
         &format!("targets[0].plans[0].arena_bytes: {} bytes is more than {MAX_BYTES}", usize::MAX),

@@ -110,6 +110,7 @@ fn plan(kind: PlanKind, tokens: usize) -> Plan {
         arena_bytes: 4096,
         launches: vec![Launch { kernel: 1, args, segment: 0, location, bytes: 10, flops: 20 }],
         logits: Logits { offset: 0, stride: 8 },
+        picks: Some(Picks { offset: 128, stride: 1 }),
     }
 }
 

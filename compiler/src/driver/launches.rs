@@ -4,7 +4,7 @@
 //! result. A new state of a cache is the old one's memory, so it has none of its own.
 use std::collections::HashMap;
 
-use atomc_artifact::manifest::{Arg, Input, Launch, Logits, Plan, PlanKind};
+use atomc_artifact::manifest::{Arg, Input, Launch, Logits, Picks, Plan, PlanKind};
 use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
 use atomc_passes::{Bucket, Cx, MemoryPlan};
 
@@ -36,6 +36,7 @@ pub fn plan(graph: &Graph, cx: &Cx, kernels: &mut Kernels, weights: &mut Weights
         arena_bytes: memory.bytes,
         launches,
         logits: logits(graph, cx, &memory)?,
+        picks: picks(graph, cx, &memory),
     })
 }
 
@@ -52,6 +53,14 @@ fn logits(graph: &Graph, cx: &Cx, memory: &MemoryPlan) -> Result<Logits, Diagnos
         Some(Logits { offset: memory.slots.get(&v)?.offset, stride: cx.arch.memory.stride(vocab) })
     };
     made().ok_or_else(|| Diagnostic::new("driver::logits", "the first result of the graph is not made by a kernel"))
+}
+
+/// The result that is a list of indices.
+fn picks(graph: &Graph, cx: &Cx, memory: &MemoryPlan) -> Option<Picks> {
+    graph.outputs().iter().find_map(|v| {
+        let ty = graph.ty(*v).as_tensor().filter(|t| t.is_indices())?;
+        Some(Picks { offset: memory.slots.get(v)?.offset, stride: cx.arch.memory.result_stride(ty) })
+    })
 }
 
 struct Args<'a> {

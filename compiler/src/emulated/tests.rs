@@ -59,7 +59,7 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         flops: 32,
     };
     let (logits, arena_bytes) = (Logits { offset: 64, stride: VOCAB }, 64 + rows * VOCAB * 4);
-    Plan { kind, tokens, rows, arena_bytes, launches: vec![launch], logits }
+    Plan { kind, tokens, rows, arena_bytes, launches: vec![launch], logits, picks: None }
 }
 
 fn manifest(chip: &str) -> Manifest {

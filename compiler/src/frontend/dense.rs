@@ -8,7 +8,7 @@ type Made = Result<Value, Diagnostic>;
 /// One step over T tokens, with logits for R of them.
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …; outputs: the logits, then the cache
-/// states in the same order.
+/// states in the same order, then the token that is the likeliest behind each of the R.
 pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
     let mut b = Builder::new(config.architecture);
     let index = |dim| Type::tensor(DType::I32, Shape(vec![dim]));
@@ -45,7 +45,8 @@ pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
         false => b.weight("lm_head.weight", config.dtype, &[config.vocab, config.hidden]),
     };
     let logits = b.linear(x, head, DType::F32)?;
-    b.finish(std::iter::once(logits).chain(states).collect())
+    let picks = b.argmax(logits)?;
+    b.finish(std::iter::once(logits).chain(states).chain([picks]).collect())
 }
 
 /// What building one layer needs.

@@ -49,7 +49,8 @@ macro_rules! division {
             let subnormal = |x: $T| x != 0.0 && exponent(x) == 0;
             let (up, down) = (s * $up, s * $down);
             let inverse = subnormal(1.0 / d);
-            let quotient = subnormal(n / d);
+            // A quotient that underflows to zero may still round up.
+            let quotient = (n / d).abs() < $T::MIN_POSITIVE;
             if n == 0.0 || d == 0.0 {
                 ($T::NAN, false)
             } else if exponent(n) - exponent(d) >= $far {

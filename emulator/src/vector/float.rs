@@ -270,10 +270,10 @@ fn mix() -> Vec<Entry> {
     ]
 }
 
-/// One rounding from the exact result to f16: the sum is rounded to odd in f64, then in the wanted direction.
+/// The sum is rounded to f32 and then to f16, as the documents have it (`f32_to_f16(fma(...))`) and as LLVM relies on.
 #[inline(always)]
 fn fma_to_half<D: Direction>(r: D, a: f32, b: f32, c: f32) -> u16 {
-    num::f32_to_f16(r.half(num::sum_to_odd(f64::from(a) * f64::from(b), f64::from(c))))
+    num::f32_to_f16(r.half(f64::from(r.fma32(a, b, c))))
 }
 
 /// The mnemonic says which half is written; `op_sel` belongs to the sources alone.

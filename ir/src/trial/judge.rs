@@ -1,7 +1,7 @@
 //! The bytes that came back against what should have.
 use super::{Bound, Operand, Trial, fetch, width};
 use crate::interp::{CacheState, Real, Tensor, Val};
-use crate::types::{CacheType, TensorType, Type};
+use crate::types::{CacheType, DType, TensorType, Type};
 
 /// How a result fared.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -85,6 +85,15 @@ impl Trial<'_> {
         verdict
     }
 
+    /// A list of indices, of which none may be off.
+    pub fn judge_indices(&self, want: &[i32], got: &[u8]) -> Verdict {
+        let mut verdict = Verdict::default();
+        for (row, &want) in want.iter().enumerate() {
+            verdict.see(fetch(got, row, DType::I32), f64::from(want), 0.0, || format!("row {row}"));
+        }
+        verdict
+    }
+
     /// A cache result: every entry, and that nothing else changed.
     pub fn judge_cache(&self, c: CacheType, want: &CacheState<Bound>, before: &Operand, got: [&[u8]; 2]) -> Verdict {
         let Operand::Cache { k, v } = before else { unreachable!("a cache's operand is a cache") };
@@ -119,6 +128,7 @@ impl Trial<'_> {
         for ((&v, want), got) in self.graph.outputs().iter().zip(want).zip(got) {
             all = all.and(match (self.graph.ty(v), want) {
                 (Type::Tensor(t), Val::Float(want)) => self.judge_tensor(t, want, &got[0]),
+                (Type::Tensor(_), Val::Int(want)) => self.judge_indices(want, &got[0]),
                 (Type::Cache(c), Val::Cache(want)) => {
                     let before = self.state(v).and_then(|n| operands.get(n)).expect("a state comes from a state");
                     self.judge_cache(*c, want, before, [&got[0], &got[1]])

@@ -98,6 +98,18 @@ fn caches_change_only_where_they_are_written() {
 }
 
 #[test]
+fn indices_are_right_or_wrong() {
+    let graph = parse("graph @k(%x: f32[T, 40]) {\n  %0 = argmax %x : i32[T]\n  return %0\n}").unwrap();
+    let trial = trial(&graph, Fill::Random);
+    let Val::Int(want) = trial.want().unwrap().remove(0) else { unreachable!() };
+    let bytes = |picks: &[i32]| picks.iter().flat_map(|i| i.to_le_bytes()).collect::<Vec<u8>>();
+    let right = judge(&trial, bytes(&want));
+    assert_eq!((right.worst, right.elements, right.fault), (0.0, 4, None));
+    let off = judge(&trial, bytes(&[&want[..2], &[want[2] + 1, want[3]]].concat()));
+    assert!(off.worst.is_infinite() && off.fault.unwrap().to_string().starts_with("row 2: "));
+}
+
+#[test]
 fn budgets_follow_types_lengths_and_data() {
     let of = |v: f64| Bound::operand(v, DType::BF16);
     assert_eq!(of(1.5).stored(DType::BF16).budget(), 0.0);

@@ -49,7 +49,8 @@ fn rows(graph: &Graph, id: NodeId) -> Option<Dim> {
         | Op::Gather {}
         | Op::RmsNorm { .. }
         | Op::RopeTable { .. }
-        | Op::Rope {} => graph.ty(id.into()).as_tensor()?.shape.0.first().copied(),
+        | Op::Rope {}
+        | Op::Argmax {} => graph.ty(id.into()).as_tensor()?.shape.0.first().copied(),
         Op::Input { .. }
         | Op::Weight { .. }
         | Op::RopeFreqs { .. }

@@ -34,6 +34,18 @@ fn gated(width: usize, act: &str) -> String {
 }
 
 #[test]
+fn the_largest_of_logits_is_a_kernel_behind_theirs() {
+    let text = r#"graph @g(%x: bf16[R, 8]) {
+        %w = weight {name = "head"} : bf16[16, 8]
+        %0 = linear %x, %w {out = f32} : f32[R, 16]
+        %1 = argmax %0 : i32[R]
+        return %0, %1
+    }"#;
+    assert_eq!(kernels(&DECODE, text), ["matvec: linear", "rows: argmax"]);
+    assert_eq!(kernels(&ANY, text)[1], "rows: argmax");
+}
+
+#[test]
 fn one_kernel_from_norm_to_activation() {
     let text = r#"graph @g(%x: bf16[T, 8], %r: bf16[T, 4]) {
         %n = weight {name = "norm"} : bf16[8]

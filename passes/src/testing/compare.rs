@@ -78,6 +78,7 @@ fn random(name: &str, shape: Vec<usize>) -> Tensor<f64> {
 fn same(a: &Val<f64>, b: &Val<f64>) -> Result<(), String> {
     match (a, b) {
         (Val::Float(a), Val::Float(b)) if a.shape == b.shape => close(&a.data, &b.data),
+        (Val::Int(a), Val::Int(b)) if a == b => Ok(()),
         (Val::Cache(a), Val::Cache(b)) if a.entries.keys().eq(b.entries.keys()) => {
             let both = a.entries.values().zip(b.entries.values());
             both.into_iter().try_for_each(|((ak, av), (bk, bv))| close(ak, bk).and(close(av, bv)))

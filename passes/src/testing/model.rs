@@ -83,6 +83,7 @@ impl Model {
         };
         let logits = self.b.at("lm_head").linear(last, head, DType::F32)?;
         outputs.insert(0, logits);
+        outputs.push(self.b.argmax(logits)?);
         self.b.finish(outputs)
     }
 

@@ -70,6 +70,24 @@ fn unequal_lengths(engine: &mut Engine) {
 }
 
 #[test]
+fn greedy_steps_choose_what_the_logits_say() {
+    for mut engine in [toy::engine(2, 1024), toy::apart(2, 1024), toy::engine_without_picks()] {
+        let prompts: Vec<Vec<u32>> = [50, 1, 7, 13, 33].iter().enumerate().map(|(i, &len)| ids(len, i)).collect();
+        let sequences: Vec<SeqId> = prompts.iter().map(|_| engine.add_sequence()).collect();
+        let wants = [Want::Last, Want::All, Want::Nothing, Want::All, Want::Last];
+        let request = |i: usize| Request { sequence: sequences[i], tokens: &prompts[i], logits: wants[i] };
+        let requests: Vec<Request> = (0..5).map(request).collect();
+        let picks = engine.step_greedy(&requests).unwrap();
+        let expect = |i: usize| (wants[i] != Want::Nothing).then(|| toy::next(&prompts[i]));
+        assert_eq!(picks, (0..5).map(expect).collect::<Vec<_>>());
+        assert!(engine.logits().is_empty() && engine.logits().get(0).is_none());
+        assert_eq!(engine.step_greedy(&[]).unwrap(), []);
+        let fault = engine.step_greedy(&[Request { sequence: sequences[1], tokens: &[97], logits: Want::Last }]);
+        assert_eq!(fault.unwrap_err().to_string(), "token 0 of request 0 is 97, but the vocabulary ends at 96");
+    }
+}
+
+#[test]
 fn forks_go_their_own_ways() {
     let mut engine = toy::engine(2, 0);
     let prompt = ids(11, 4);

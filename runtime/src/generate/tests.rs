@@ -20,6 +20,13 @@ fn streams_an_answer() {
 }
 
 #[test]
+fn answers_are_the_same_without_picks() {
+    let mut engine = toy::engine_without_picks();
+    let answer = generate(&mut engine, &[5, 6, 7], &params(10), |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(answer.tokens, toy::answer(&[5, 6, 7], 10));
+}
+
+#[test]
 fn ends_where_it_should() {
     let mut engine = toy::engine(1, 0);
     let expect = toy::answer(&[5, 6, 7], 80);

@@ -7,6 +7,7 @@ use super::signature;
 use crate::cache::Cache;
 use crate::code::{Code, Int};
 use crate::kernel::{heads, through_reshape};
+use crate::largest::Largest;
 use crate::math;
 use crate::row::{At, Col, Operand, Rows};
 use crate::{KernelInfo, KernelSpec};
@@ -26,6 +27,9 @@ pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagno
 fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
     if let Op::RopeTable { scale, growth, original } = rows.graph.op(v.node) {
         return store_table(rows, v, out, row, (*scale, *growth, *original));
+    }
+    if let Op::Argmax {} = rows.graph.op(v.node) {
+        return store_largest(rows, rows.graph.operands(v.node)[0], out, row);
     }
     let inner = through_reshape(rows, v)?;
     match heads(&rows.shape(inner)?.shape) {
@@ -99,6 +103,42 @@ fn write_heads<'c>(rows: &Rows<'_, 'c>, cache: &Cache<'c>, row: Int<'c>) -> Resu
     let mut result = Ok(());
     c.repeat(c.int(0), c.int(cache.ty.heads), 1, |head| result = cache.write(rows, row, head, slot));
     result
+}
+
+/// The column of the largest element: each lane keeps the first of its own, then the lanes agree.
+fn store_largest<'c>(rows: &Rows<'_, 'c>, x: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
+    let c = rows.code;
+    let n = rows.shape(x)?.shape.row().unwrap_or(0);
+    rows.prepare(x, row, None)?;
+    let best = |best: Largest<'c>, col: Col<'c>| {
+        let v = rows.eval(x, At { row, head: None, col })?;
+        let first = rows.column(col);
+        let v = match col {
+            Col::Const(col) => c.choose(c.lanes_below(c.int(n - col)), v, c.lit(f64::NEG_INFINITY)),
+            Col::Var(_) => v,
+        };
+        Ok(best.or_vector(c, v, first))
+    };
+    let whole = n / LANES * LANES;
+    let mut failed = Ok(());
+    let carried = c.for_each((c.int(0), c.int(whole), LANES), &Largest::none(c, c.int(0)).carried(), |col, before| {
+        let before = Largest::of(before);
+        best(before, Col::Var(col))
+            .unwrap_or_else(|e| {
+                failed = Err(e);
+                before
+            })
+            .carried()
+            .to_vec()
+    });
+    failed?;
+    let mut found = Largest::of(&carried);
+    if whole < n {
+        found = best(found, Col::Const(whole))?;
+    }
+    let (_, col) = found.of_lanes(c);
+    c.store(c.at(out.ptr, c.mul(row, c.int(out.stride * out.ty.dtype.size()))), col, 4);
+    Ok(())
 }
 
 /// Cosines, then sines.

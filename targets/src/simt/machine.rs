@@ -225,7 +225,7 @@ impl<'c> Code<'c> {
 
     /// Numbers of 32 bits of this lane and of one `distance` lanes away, in any order. The lanes of each group of `distance`
     /// must agree already where the distance is 4 or 8.
-    fn pair(&self, v: Int<'c>, distance: usize) -> (Int<'c>, Int<'c>) {
+    pub fn pair(&self, v: Int<'c>, distance: usize) -> (Int<'c>, Int<'c>) {
         match (distance, self.arch.simt().rows_of_16) {
             // quad_perm(1, 0, 3, 2), quad_perm(2, 3, 0, 1), row_half_mirror, row_mirror
             (1, _) => (v, self.dpp(v, 0xb1)),

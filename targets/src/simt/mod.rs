@@ -8,6 +8,7 @@ mod attend_many;
 mod attend_one;
 mod contract;
 mod fragment;
+mod largest;
 mod machine;
 mod matmul;
 mod matvec;

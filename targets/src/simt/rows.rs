@@ -3,7 +3,7 @@
 use atomc_ir::{Arch, Diagnostic, Graph, Op, Type, Value};
 use inkwell::types::VectorType;
 
-use super::{Setup, machine};
+use super::{Setup, largest, machine};
 use crate::code::{Code, Int};
 use crate::kernel::{Kernel, heads, through_reshape};
 use crate::math;
@@ -35,10 +35,16 @@ fn is_table(graph: &Graph, v: Value) -> bool {
     matches!(graph.op(v.node), Op::RopeTable { .. })
 }
 
-/// Threads of a work-group: one for each vector of the widest result, in whole waves.
+fn is_argmax(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::Argmax {})
+}
+
+/// Threads of a work-group: one for each vector of the widest result, or of what it is the largest of, in whole waves.
 pub fn threads(graph: &Graph, arch: &Arch) -> usize {
+    let row = |v: Value| graph.ty(v).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
     let width = |&v: &Value| match graph.ty(v) {
-        Type::Tensor(t) => t.shape.row().unwrap_or(0),
+        Type::Tensor(_) if is_argmax(graph, v) => row(graph.operands(v.node)[0]),
+        Type::Tensor(_) => row(v),
         Type::Cache(c) => c.heads * c.head_dim,
         Type::Batch => 0,
     };
@@ -61,13 +67,15 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
                     store_table(&kernel, *v, out, row, threads)?;
                     continue;
                 }
+                let team = Team::Group { index: c.thread(), size: threads, exchange };
+                if is_argmax(spec.body, *v) {
+                    largest::store(&kernel, spec.body.operands(v.node)[0], out, row, team)?;
+                    continue;
+                }
                 let inner = through_reshape(&kernel.rows, *v)?;
                 match heads(&kernel.rows.shape(inner)?.shape) {
                     Some((count, dim)) => store_heads(&kernel, inner, out, row, (count, dim, threads))?,
-                    None => {
-                        let team = Team::Group { index: c.thread(), size: threads, exchange };
-                        store_flat(&kernel, *v, out, row, team)?;
-                    }
+                    None => store_flat(&kernel, *v, out, row, team)?,
                 }
             }
             write_caches(&kernel, row, threads)

@@ -94,7 +94,8 @@ mod tests {
     use atomc_artifact::manifest::Logits;
 
     fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
-        Plan { kind, tokens, rows, arena_bytes: 0, launches: vec![], logits: Logits { offset: 0, stride: 0 } }
+        let logits = Logits { offset: 0, stride: 0 };
+        Plan { kind, tokens, rows, arena_bytes: 0, launches: vec![], logits, picks: None }
     }
 
     #[test]

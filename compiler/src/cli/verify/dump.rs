@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_artifact::manifest::{Arg, Input};
 use atomc_ir::Type;
-use atomc_ir::interp::{Real, Val};
+use atomc_ir::interp::{Real, Tensor, Val};
+use atomc_ir::trial::Bound;
 use atomc_runtime::Artifact;
 use atomc_runtime::probe::Probe;
 use safetensors::tensor::{Dtype, TensorView};
@@ -179,12 +180,14 @@ fn batch(entry: &str, ran: &Ran, case: &Case, before: &mut Entries) -> Value {
 
 /// What tensor results should be, and the budgets, as numbers without padding.
 fn wanted(bench: &Bench, ran: &Ran, after: &mut Entries) {
+    let exact = |v: &i32| Bound::of(f64::from(*v));
     let tensors = ran.want.iter().filter_map(|want| match want {
-        Val::Float(tensor) => Some(tensor),
-        _ => None,
+        Val::Float(tensor) => Some(tensor.clone()),
+        Val::Int(indices) => Some(Tensor::new(vec![indices.len()], indices.iter().map(exact).collect())),
+        Val::Cache(_) | Val::Batch(_) => None,
     });
     for (number, tensor) in (bench.first_result()..).zip(tensors) {
         after.numbers(format!("{number}.want"), tensor.shape.clone(), tensor.data.iter().map(|v| v.get()));
-        after.numbers(format!("{number}.budget"), tensor.shape.clone(), tensor.data.iter().map(|v| v.budget()));
+        after.numbers(format!("{number}.budget"), tensor.shape, tensor.data.iter().map(|v| v.budget()));
     }
 }

@@ -166,7 +166,7 @@ impl Bench {
     fn extent(&self, result: usize) -> std::ops::Range<usize> {
         let Arg::Arena { offset } = self.args[self.first_result() + result] else { return 0..0 };
         let types = self.body.outputs().iter().filter_map(|&v| self.body.ty(v).as_tensor());
-        let bytes = types.skip(result).map(|t| self.memory.stride(t.shape.row().unwrap_or(0)) * t.dtype.size()).next();
+        let bytes = types.skip(result).map(|t| self.memory.result_stride(t) * t.dtype.size()).next();
         offset..offset + self.room[result] * bytes.unwrap_or(0)
     }
 

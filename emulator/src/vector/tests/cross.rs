@@ -188,6 +188,8 @@ fn divisions_are_rounded_correctly() {
         f32::INFINITY,
         f32::NAN,
         -0.0,
+        5.6e-44,
+        80.0,
     ];
     let pairs: Vec<(f32, f32)> = edges.iter().flat_map(|n| edges.map(|d| (*n, d))).collect();
     for chunk in pairs.chunks(64) {

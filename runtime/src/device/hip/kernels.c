@@ -43,16 +43,20 @@ void attend(uint64_t *p, unsigned group, unsigned threads) {
     }
 }
 
-int head_parameters = 6;
+int head_parameters = 7;
 void head(uint64_t *p, unsigned group, unsigned threads) {
     const int32_t *rows = (void *)p[0];
     const int64_t *hidden = (void *)p[1];
     const float *bias = (void *)p[2];
     float *logits = (void *)p[3];
-    const step *s = (void *)p[4];
-    if (!borrow(p[5]) || group >= s->rows) return;
+    int32_t *pick = (int32_t *)p[4] + group * PICK;
+    const step *s = (void *)p[5];
+    if (!borrow(p[6]) || group >= s->rows) return;
+    float *row = logits + group * (VOCAB + 3), most = -__builtin_inff();
+    *pick = 0;
     for (int64_t i = 0; i < VOCAB; i++) {
         int64_t far = i - hidden[rows[group]] % VOCAB;
-        logits[group * (VOCAB + 3) + i] = bias[i] - (far < 0 ? -far : far);
+        row[i] = bias[i] - (far < 0 ? -far : far);
+        if (row[i] > most) { most = row[i]; *pick = i; }
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::engine::{Engine, EngineOptions, Request, Want};
-use crate::toy::{self, BLOCK, VOCAB};
+use crate::toy::{self, BLOCK, PICK, VOCAB};
 use std::ffi::c_char;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -61,7 +61,7 @@ impl Fake {
         for kernel in &mut target.variants[0].kernels {
             (kernel.threads, kernel.workspace, kernel.scratch) = (64, 64, 0);
         }
-        let defines = [format!("-DVOCAB={VOCAB}"), format!("-DBLOCK={BLOCK}")];
+        let defines = [format!("-DVOCAB={VOCAB}"), format!("-DBLOCK={BLOCK}"), format!("-DPICK={PICK}")];
         let code = cc(self.dir.path(), include_str!("kernels.c"), "kernels.so", &defines);
         let path = self.dir.path().join("toy.atomc");
         atomc_artifact::write(&path, &manifest, &[std::fs::read(code).unwrap()]).unwrap();
@@ -150,6 +150,19 @@ fn long_prompts_recycled_blocks_and_new_weights() {
     engine.load_weights(&toy::Bias(bias), &|_, _| ()).unwrap();
     let sequence = engine.add_sequence();
     assert_eq!(greedy(&mut engine, &[Request { sequence, tokens: &[50], logits: Want::Last }]), [3]);
+}
+
+#[test]
+fn greedy_steps_bring_back_picks() {
+    let fake = Fake::new();
+    let mut engine = fake.engine();
+    let (sequence, other) = (engine.add_sequence(), engine.add_sequence());
+    let requests = [
+        Request { sequence, tokens: &[4, 5, 6], logits: Want::Last },
+        Request { sequence: other, tokens: &[8], logits: Want::Nothing },
+    ];
+    assert_eq!(engine.step_greedy(&requests).unwrap(), [Some(toy::next(&[4, 5, 6])), None]);
+    assert!(engine.logits().is_empty());
 }
 
 #[test]

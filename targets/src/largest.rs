@@ -1,0 +1,62 @@
+//! The largest elements that the lanes of a vector have seen, with their columns.
+use inkwell::FloatPredicate;
+use inkwell::values::FloatValue;
+
+use crate::code::{Any, Code, Int, Vector};
+
+/// For each lane the largest element so far, and the column of lane 0 in the vector that it came in.
+#[derive(Clone, Copy)]
+pub struct Largest<'c> {
+    values: Vector<'c>,
+    firsts: Vector<'c>,
+}
+
+impl<'c> Largest<'c> {
+    /// Before the first vector. Lanes that never see anything greater stand for their own first column: so of a row without
+    /// anything greater, whose lanes are all equal, column 0 is left.
+    pub fn none(c: &Code<'c>, first: Int<'c>) -> Largest<'c> {
+        Largest { values: c.lit(f64::NEG_INFINITY), firsts: c.splat(short(c, first)) }
+    }
+
+    /// What a loop carries from turn to turn.
+    pub fn carried(self) -> [Any<'c>; 2] {
+        [self.values.into(), self.firsts.into()]
+    }
+
+    pub fn of(carried: &[Any<'c>]) -> Largest<'c> {
+        Largest { values: carried[0].into_vector_value(), firsts: carried[1].into_vector_value() }
+    }
+
+    /// After the vector that begins at a column, beyond those before. NaN is never greater.
+    pub fn or_vector(self, c: &Code<'c>, v: Vector<'c>, first: Int<'c>) -> Largest<'c> {
+        let greater = c.b.build_float_compare(FloatPredicate::OGT, v, self.values, "").expect("vectors of floats");
+        Largest {
+            values: c.choose(greater, v, self.values),
+            firsts: c.choose(greater, c.splat(short(c, first)), self.firsts),
+        }
+    }
+
+    /// The largest of all lanes, and its column.
+    pub fn of_lanes(self, c: &Code<'c>) -> (FloatValue<'c>, Int<'c>) {
+        let columns = c.b.build_int_add(self.firsts, c.iota(), "").expect("vectors of integers");
+        let lane = |i: usize| (c.lane(self.values, i).into_float_value(), c.lane(columns, i).into_int_value());
+        (1..c.lanes()).map(lane).fold(lane(0), |a, b| larger(c, a, b))
+    }
+}
+
+/// Of two elements with their columns the larger; of equals the one that comes first.
+pub fn larger<'c>(
+    c: &Code<'c>,
+    (a, a_col): (FloatValue<'c>, Int<'c>),
+    (b, b_col): (FloatValue<'c>, Int<'c>),
+) -> (FloatValue<'c>, Int<'c>) {
+    let compare = |how| c.b.build_float_compare(how, b, a, "").expect("floats");
+    let earlier = c.b.build_and(compare(FloatPredicate::OEQ), c.less(b_col, a_col), "").expect("conditions");
+    let takes_b = c.b.build_or(compare(FloatPredicate::OGT), earlier, "").expect("conditions");
+    (c.pick(takes_b, b, a).into_float_value(), c.pick(takes_b, b_col, a_col).into_int_value())
+}
+
+/// A column in 32 bits, as results have it.
+fn short<'c>(c: &Code<'c>, col: Int<'c>) -> Int<'c> {
+    c.b.build_int_truncate_or_bit_cast(col, c.cx.i32_type(), "").expect("an integer")
+}
