@@ -64,7 +64,7 @@ fn one(heads: Heads, positions: &[usize]) {
 
 fn many(heads: Heads, runs: &[Run]) {
     let tokens: usize = runs.iter().map(|r| r.tokens).sum();
-    Case { runs, ..case(&heads.many(), Family::AttendMany, tokens.next_power_of_two()) }.check();
+    Case { runs, ..case(&heads.many(), Family::AttendMany, tokens.next_power_of_two()) }.check_in_all_types();
 }
 
 #[test]
