@@ -38,8 +38,13 @@ impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, depth, pieces, .. } = Sizes::of(spec.body)?;
         let (simt, depth) = (arch.simt(), arch.memory.padded(depth));
-        // Where operands are converted on the way, the registers for that are missing elsewhere.
-        let (panels, blocks) = if Matrix::native(simt, dtype) { (4, 4) } else { (simt.wave / 16, 2) };
+        // Half as many lanes hold twice as many results each; that is no matter where even waves with all the registers they may
+        // take leave room for others. Where operands are converted on the way, the registers for that are missing elsewhere.
+        let roomy = simt.unit.vgprs >= 4 * simt.unit.vgprs_wave;
+        let (panels, blocks) = match Matrix::native(simt, dtype) {
+            true => (if roomy { 4 } else { simt.wave / 16 }, 4),
+            false => (simt.wave / 16, 2),
+        };
         if !panels.is_multiple_of(pieces) {
             return Err(unsupported(format!("a tiled contraction with {pieces} pieces")));
         }
