@@ -10,8 +10,11 @@ use crate::math;
 use crate::row::{At, Col, Operand, Team};
 use crate::{KernelInfo, KernelSpec};
 
-/// Most threads that make one row.
-const MOST: usize = 512;
+/// Most waves that make one row.
+const WAVES: usize = 8;
+
+/// Vectors of a row that a thread has on the way.
+const TOGETHER: usize = 4;
 
 /// Elements of a vector: as many as fit every axis, at most 16 bytes of the short types.
 pub fn vector(graph: &Graph) -> usize {
@@ -49,7 +52,7 @@ pub fn threads(graph: &Graph, arch: &Arch) -> usize {
         Type::Batch => 0,
     };
     let widest = graph.outputs().iter().map(width).max().unwrap_or(0);
-    widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt().wave, MOST)
+    widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt().wave, WAVES * arch.simt().wave)
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
@@ -96,9 +99,15 @@ fn store_flat<'c>(
     let rows = &kernel.rows;
     rows.set_team(team);
     rows.prepare(v, row, None)?;
+    let mut vectors = 0;
     rows.each_column(rows.padded(out), |col| {
         let at = At { row, head: None, col: Col::Var(col) };
         store_padded(kernel, rows.eval(v, at)?, out, at);
+        vectors += 1;
+        // What all vectors of a wide row load at once would take registers from other waves.
+        if vectors % TOGETHER == 0 {
+            kernel.code.keep_order();
+        }
         Ok(())
     })
 }
