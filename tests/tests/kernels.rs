@@ -1,4 +1,5 @@
 //! Every kernel family on every machine that this one can run or emulate.
+use atomc_ir::arch::Machine;
 use atomc_ir::trial::Run;
 use atomc_ir::{Dim, Family, parse};
 use atomc_targets::{KernelSpec, compile, rows};
@@ -220,4 +221,22 @@ fn unsupported_bodies_are_errors() {
     let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &graph, tokens: 1 };
     let e = compile(&[spec], &rows()[0]).unwrap_err();
     assert_eq!(e.to_string(), "kernel k on x86-64-v4-amx: a slice of 50 from 50 of a contraction");
+}
+
+/// A kernel made with the lanes of a matrix instruction in another chip's order computes something else, and that shows.
+#[test]
+fn swapped_lane_layouts_are_wrong_results() {
+    let row = |name: &str| rows().iter().find(|a| a.name == name).unwrap();
+    let graph = parse(BIASED).unwrap();
+    for (chip, other) in [("gfx942", "gfx1100"), ("gfx1100", "gfx942")] {
+        let mut swapped = row(chip).clone();
+        let Machine::Simt(simt) = &mut swapped.machine else { unreachable!("a GPU") };
+        simt.matrix.a_rows = row(other).simt().matrix.a_rows;
+        for (family, bucket) in [(Family::Matvec, 8), (Family::Matmul, 128)] {
+            let case = case(BIASED, family, bucket);
+            assert_eq!(case.fault_on(&graph, row(chip)), None);
+            let fault = case.fault_on(&graph, &swapped).expect("a wrong result");
+            assert!(fault.contains("should be"), "{fault}");
+        }
+    }
 }

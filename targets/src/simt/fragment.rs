@@ -78,6 +78,8 @@ impl<'a, 'c> Matrix<'a, 'c> {
         let (column, half) = (c.rem(lane, 16), c.div(lane, 16));
         let in_order = self.layout.a_rows.iter().enumerate().all(|(i, &row)| i == row as usize);
         // Rows out of order are 0, 8, 1, 9, …: the low bit becomes the high one.
+        let alternate = self.layout.a_rows.iter().enumerate().all(|(i, &row)| row as usize == i % 2 * 8 + i / 2);
+        assert!(in_order || alternate, "{}: rows of A in an order that there is no formula for", c.arch.name);
         let row = if in_order { column } else { c.add(c.mul(c.rem(column, 2), c.int(8)), c.div(column, 2)) };
         let part = if self.layout.replicated { c.int(0) } else { half };
         Place { row, column, part, results: c.mul(half, c.int(self.layout.results)) }
