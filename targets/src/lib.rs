@@ -30,6 +30,7 @@ use inkwell::module::Module;
 pub use arch::{rows, variants};
 pub use atomc_artifact::manifest::{LoopReport, Resources};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
+pub use simt::COUNTERS;
 
 /// One kernel to emit.
 #[derive(Clone, Debug)]

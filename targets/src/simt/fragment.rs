@@ -36,10 +36,14 @@ pub struct Place<'c> {
     pub results: Int<'c>,
 }
 
+fn product_of(simt: &Simt, dtype: DType) -> Option<Product> {
+    simt.products.iter().copied().find(|p| p.dtype == dtype)
+}
+
 impl<'a, 'c> Matrix<'a, 'c> {
     pub fn new(c: &'a Code<'c>, dtype: DType) -> Matrix<'a, 'c> {
         let simt = c.arch.simt();
-        let product = simt.products.iter().copied().find(|p| p.dtype == dtype);
+        let product = product_of(simt, dtype);
         Matrix { c, dtype, layout: simt.matrix, product, wave: simt.wave }
     }
 
@@ -50,7 +54,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
 
     /// Whether the machine multiplies elements of this type as they are.
     pub fn native(simt: &Simt, dtype: DType) -> bool {
-        simt.products.iter().any(|p| p.dtype == dtype)
+        product_of(simt, dtype).is_some()
     }
 
     /// Columns that one product contracts.

@@ -40,9 +40,9 @@ impl Shape {
         let (simt, depth) = (arch.simt(), arch.memory.padded(depth));
         // Half as many lanes hold twice as many results each; that is no matter where even waves with all the registers they may
         // take leave room for others. Where operands are converted on the way, the registers for that are missing elsewhere.
-        let roomy = simt.unit.vgprs >= 4 * simt.unit.vgprs_wave;
+        let leaves_room = simt.unit.vgprs >= 4 * simt.unit.vgprs_wave;
         let (panels, blocks) = match Matrix::native(simt, dtype) {
-            true => (if roomy { 4 } else { simt.wave / 16 }, 4),
+            true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
             false => (simt.wave / 16, 2),
         };
         if !panels.is_multiple_of(pieces) {

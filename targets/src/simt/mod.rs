@@ -24,7 +24,7 @@ use crate::{KernelInfo, KernelSpec};
 
 /// Bytes at the start of a workspace that hold counters, whichever kernel uses it: behind every launch they are zero, and what
 /// one kernel leaves in the rest is never where another counts.
-const COUNTERS: usize = 128 << 10;
+pub const COUNTERS: usize = 128 << 10;
 
 /// Where a kernel is made.
 pub struct Setup<'c> {

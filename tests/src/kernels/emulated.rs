@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use atomc_emulator::isa::Isa;
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory, Options};
 use atomc_ir::Arch;
-use atomc_targets::Object;
+use atomc_targets::{COUNTERS, Object};
 
 use super::Launch;
 
@@ -30,14 +30,5 @@ pub fn run(arch: &Arch, object: &Object, launch: &Launch) {
     let grid = Grid::linear(launch.tasks as u32, object.kernels[0].threads as u32);
     let done = Emulator.launch(&code, "k", grid, &arguments, &memory, &Options::default());
     done.unwrap_or_else(|e| panic!("{}: {e}", arch.name));
-    assert!(
-        workspace.bytes()[..counters(object)].iter().all(|&b| b == 0),
-        "{}: counters are left as they were",
-        arch.name
-    );
-}
-
-/// Bytes at the start of the workspace that hold counters, at least: they come first.
-fn counters(object: &Object) -> usize {
-    object.kernels[0].workspace.min(4)
+    assert!(workspace.bytes().iter().take(COUNTERS).all(|&b| b == 0), "{}: counters are left as they were", arch.name);
 }
