@@ -1,10 +1,11 @@
 //! NVIDIA's part of the machine.
 use inkwell::AddressSpace;
 use inkwell::module::Linkage;
-use inkwell::values::FloatValue;
+use inkwell::types::BasicMetadataTypeEnum;
+use inkwell::values::{BasicMetadataValueEnum, FloatValue};
 
 use super::LOCAL;
-use crate::code::{Code, Int, Ptr};
+use crate::code::{Any, Code, Int, Ptr};
 
 /// LLVM's number for `ptx_kernel`.
 const PTX_KERNEL: u32 = 71;
@@ -76,5 +77,63 @@ impl<'c> Code<'c> {
         let asm = self.cx.create_inline_asm(ty, String::new(), "=f,0".into(), true, false, None, false);
         let made = self.b.build_indirect_call(ty, asm, &[v.into()], "").expect("a number for a number");
         made.try_as_basic_value().basic().expect("a result").into_float_value()
+    }
+
+    /// Instructions as the vendor writes them, with `$0`, `$1`, … for what goes in.
+    fn assembly(&self, text: &str, constraints: &str, args: &[Any<'c>]) {
+        let types: Vec<BasicMetadataTypeEnum> = args.iter().map(|a| a.get_type().into()).collect();
+        let ty = self.cx.void_type().fn_type(&types, false);
+        let constraints = format!("{constraints},~{{memory}}");
+        let asm = self.cx.create_inline_asm(ty, text.into(), constraints, true, false, None, false);
+        let args: Vec<BasicMetadataValueEnum> = args.iter().map(|&a| a.into()).collect();
+        self.b.build_indirect_call(ty, asm, &args, "").expect("what the instructions take");
+    }
+
+    /// Barriers in local memory, 8 bytes each, at which arrivals and bytes are counted: `arrivals` end a phase, if as many bytes
+    /// have come as were announced. One thread makes them; all meet before they use them.
+    pub fn make_phases(&self, barriers: Ptr<'c>, arrivals: &[usize]) {
+        for (i, &count) in arrivals.iter().enumerate() {
+            let count = self.int(count).into();
+            self.call("llvm.nvvm.mbarrier.init.shared", &[], &[self.phase(barriers, i).into(), count]);
+        }
+        self.assembly("fence.proxy.async.shared::cta;", "", &[]);
+    }
+
+    fn phase(&self, barriers: Ptr<'c>, i: usize) -> Ptr<'c> {
+        self.at(barriers, self.int(8 * i))
+    }
+
+    /// Arrives, and announces bytes that are to come before the phase ends.
+    pub fn announce(&self, barrier: Ptr<'c>, bytes: Int<'c>) {
+        self.assembly("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "l,r", &[barrier.into(), bytes.into()]);
+    }
+
+    /// Arrives.
+    pub fn arrive(&self, barrier: Ptr<'c>) {
+        self.assembly("mbarrier.arrive.shared::cta.b64 _, [$0];", "l", &[barrier.into()]);
+    }
+
+    /// Waits for the end of the phase whose number has this parity.
+    pub fn await_phase(&self, barrier: Ptr<'c>, parity: Int<'c>) {
+        let text = "{\n\t.reg .pred done;\nagain:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;\n\t\
+                    @!done bra again;\n\t}";
+        self.assembly(text, "l,r", &[barrier.into(), parity.into()]);
+    }
+
+    /// Has bytes, a multiple of 16, brought into local memory without a register or a thread in between; the barrier counts
+    /// them when they are there.
+    pub fn bring(&self, to: Ptr<'c>, from: Ptr<'c>, bytes: Int<'c>, barrier: Ptr<'c>) {
+        let text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];";
+        self.assembly(text, "l,l,r,l", &[to.into(), from.into(), bytes.into(), barrier.into()]);
+    }
+
+    /// The kernel behind this one in the stream may begin.
+    pub fn let_next_begin(&self) {
+        self.call("llvm.nvvm.griddepcontrol.launch.dependents", &[], &[]);
+    }
+
+    /// The kernel before this one in the stream has ended, and all that it wrote is there.
+    pub fn await_previous(&self) {
+        self.call("llvm.nvvm.griddepcontrol.wait", &[], &[]);
     }
 }
