@@ -227,8 +227,8 @@ fn wrong_tokens_and_devices() {
       help: Choose smaller --prompt and --steps.
     ");
     insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc", "--random-weights", "--device", "host:gfx942"]), @"error[device]: the artifact has no variant `gfx942` for the host; it has: x86-64-v4-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3");
-    insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc", "--random-weights", "--device", "cuda:0"]), @"
-    error: invalid value 'cuda:0' for '--device <DEVICE>': unknown device `cuda:0`; this build has: host, host:<variant>, hip, hip:<number>, emu:<chip>, emu:<chip>:fast
+    insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc", "--random-weights", "--device", "tpu:0"]), @"
+    error: invalid value 'tpu:0' for '--device <DEVICE>': unknown device `tpu:0`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>, emu:<chip>, emu:<chip>:fast
 
     For more information, try '--help'.
     ");
