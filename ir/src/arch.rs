@@ -137,6 +137,10 @@ pub struct Simt {
     pub packs_bf16: bool,
     /// Bytes that one lane can load from global into local memory without registers in between; 0 if none.
     pub direct_to_lds: usize,
+    /// Whether the machine copies whole runs of global memory into local memory by itself, and says when they have come.
+    pub bulk_copies: bool,
+    /// Whether a kernel may begin while the one before it ends, and wait for it later.
+    pub dependent_launch: bool,
     /// How lanes of different rows of 16 exchange values.
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.

@@ -13,6 +13,7 @@ mod machine;
 mod matmul;
 mod matvec;
 mod rows;
+mod stream;
 
 use atomc_ir::{Arch, Diagnostic, Family, Graph, Type};
 use inkwell::context::Context;
@@ -35,8 +36,15 @@ pub struct Setup<'c> {
 }
 
 impl<'c> Setup<'c> {
-    /// The kernel of a specification, without code.
+    /// The kernel of a specification, where the kernel before it has ended.
     fn open(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
+        let code = self.open_early(spec, threads);
+        code.await_previous();
+        code
+    }
+
+    /// The kernel of a specification, which must itself [wait](Code::await_previous) for the one before it.
+    fn open_early(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
         machine::open(self.cx, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
     }
 }
@@ -48,13 +56,14 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
     let setup = Setup { cx, arch, choice };
     let made = match spec.family {
         Family::Rows => rows::emit(&setup, spec),
+        Family::Matvec if stream::suits(spec, arch)? => stream::emit(&setup, spec),
         Family::Matvec => matvec::emit(&setup, spec),
         Family::Matmul => matmul::emit(&setup, spec),
         Family::AttendOne => attend_one::emit(&setup, spec),
         Family::AttendMany => attend_many::emit(&setup, spec),
     };
     let (code, info) = made.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
-    let info = KernelInfo { shared: code.shared.get(), ..info };
+    let info = KernelInfo { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
     Ok((code.finish(), info))
 }
 
