@@ -8,6 +8,8 @@ use atomc_ir::{Arch, Diagnostic};
 use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Fragment, Matrix, RUN};
+use super::square::Squares;
+use super::stream::Stream;
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{Operand, unsupported};
 use crate::{KernelInfo, KernelSpec};
@@ -69,6 +71,11 @@ impl Shape {
         [PANELS * panel, (PANELS + BLOCKS) * panel]
     }
 
+    /// Loads with which a wave brings its part of a stretch.
+    fn loads(&self) -> usize {
+        (PANELS + BLOCKS) * self.runs / self.threads
+    }
+
     /// Panels of the result in a tile.
     fn tile_panels(&self) -> usize {
         PANELS / self.pieces
@@ -93,7 +100,8 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let (tile, first) = (c.rem(c.group(), times), c.mul(c.div(c.group(), times), c.int(TOKENS)));
         super::when_in_step(c, spec, &kernel, first, || {
             let panel = c.mul(tile, c.int(shape.tile_panels()));
-            Tile::new(&contraction, x, shape, (panel, first)).run()
+            let tile = Tile::new(&contraction, shape, (panel, first));
+            tile.run(&tile.stream(x))
         })?;
         kernel.row_tasks(TOKENS, times)
     };
@@ -102,6 +110,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
 
 struct Tile<'t, 'k, 'a, 'c> {
     contraction: &'t Contraction<'k, 'a, 'c>,
+    squares: Squares<'t, 'a, 'c>,
     shape: Shape,
     /// First panel of the result, first token.
     panel: Int<'c>,
@@ -109,18 +118,11 @@ struct Tile<'t, 'k, 'a, 'c> {
     /// The wave's place along features and tokens.
     wave: [Int<'c>; 2],
     local: Ptr<'c>,
-    /// Where this thread's runs of the first stretch lie: of the weight, then of the rows.
-    from: Vec<Ptr<'c>>,
-    /// Bytes from one stretch to the next, for each of them.
-    step: Vec<usize>,
-    /// Where it puts them in a half of local memory.
-    to: Vec<Int<'c>>,
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn new(
         contraction: &'t Contraction<'k, 'a, 'c>,
-        x: &Operand<'c>,
         shape: Shape,
         (panel, token): (Int<'c>, Int<'c>),
     ) -> Tile<'t, 'k, 'a, 'c> {
@@ -128,38 +130,32 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let wave = c.wave_index();
         let along = BLOCKS / shape.blocks;
         let wave = [c.div(wave, along), c.rem(wave, along)];
-        let local = c.local(2 * shape.half()[1]);
-        let (from, step, to) = (vec![], vec![], vec![]);
-        let mut tile = Tile { contraction, shape, panel, token, wave, local, from, step, to };
-        tile.place(x);
-        tile
+        let (squares, local) = (Squares::new(&contraction.matrix), c.local(2 * shape.half()[1]));
+        Tile { contraction, squares, shape, panel, token, wave, local }
     }
 
-    /// Which runs this thread brings. Those of one panel, or of 16 rows, are brought by whole waves.
-    fn place(&mut self, x: &Operand<'c>) {
+    /// What the wave brings: the first waves the weight's panels, the others rows, 16 by 16. Each load is the next of local memory.
+    fn stream(&self, x: &Operand<'c>) -> Stream<'a, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
-        let wave = c.arch.simt().wave;
-        let waves = shape.runs / wave;
-        for half in 0..2 {
-            let count = if half == 0 { PANELS } else { BLOCKS };
-            for i in (0..count * shape.runs).step_by(shape.threads) {
-                let turn = c.add(c.wave_index(), c.int(i / wave));
-                let (group, inside) = (c.div(turn, waves), c.mul(c.rem(turn, waves), c.int(wave)));
-                let run = c.add(inside, c.lane_index());
-                let p = if half == 0 {
-                    self.step.push(shape.runs * RUN);
-                    c.at(self.weight(group), c.mul(run, c.int(RUN)))
-                } else {
-                    self.step.push(shape.stretch * m.dtype.size());
-                    let token = c.add(c.add(self.token, c.mul(group, c.int(16))), c.rem(run, 16));
-                    let row = c.mul(token, c.int(x.stride * m.dtype.size()));
-                    c.at(x.ptr, c.add(row, c.mul(c.div(run, 16), c.int(RUN))))
-                };
-                self.from.push(p);
-                let to = c.mul(c.add(c.mul(group, c.int(shape.runs)), run), c.int(RUN));
-                self.to.push(c.add(to, c.int(if half == 0 { 0 } else { shape.half()[0] })));
-            }
-        }
+        let lanes = c.arch.simt().wave;
+        let (size, waves) = (m.dtype.size(), shape.threads / lanes);
+        let wave = c.wave_index();
+        let weights = c.less(wave, c.int(waves / 2));
+        let start = |load: usize| {
+            let load = c.add(c.mul(c.rem(wave, waves / 2), c.int(shape.loads())), c.int(load));
+            let (group, inside) = (c.div(load, shape.runs / lanes), c.rem(load, shape.runs / lanes));
+            let weight = c.at(self.weight(group), c.mul(inside, c.int(lanes * RUN)));
+            let token = c.to_i64(c.add(self.token, c.mul(group, c.int(16))));
+            let row = c.mul(token, c.to_i64(c.int(x.stride * size)));
+            let row = c.at(c.at(x.ptr, row), c.mul(inside, c.int(lanes / 16 * RUN)));
+            c.pick(weights, weight, row).into_pointer_value()
+        };
+        let starts: Vec<Ptr<'c>> = (0..shape.loads()).map(start).collect();
+        let lane = c.lane_index();
+        let in_row = c.add(c.mul(c.rem(lane, 16), c.int(x.stride * size)), c.mul(c.div(lane, 16), c.int(RUN)));
+        let lane = c.pick(weights, c.mul(lane, c.int(RUN)), in_row).into_int_value();
+        let step = c.pick(weights, c.int(shape.runs * RUN), c.int(shape.stretch * size)).into_int_value();
+        Stream::new(c, &starts, lane, step)
     }
 
     /// Where the weight's panel begins that stands in a place of the tile: for each wave piece by piece.
@@ -176,10 +172,11 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         self.contraction.weight_panel(panel, first)
     }
 
-    fn run(&self) -> Result<(), Diagnostic> {
+    fn run(&self, stream: &Stream<'a, 'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let mut sums = vec![self.contraction.matrix.zero(); shape.panels * shape.blocks];
-        self.put(0, &self.bring(c.int(0)));
+        let side = self.squares.side();
+        let mut sums = vec![self.squares.zero(); shape.panels / side * (shape.blocks / side)];
+        self.put(0, &stream.bring(c.int(0)));
         c.barrier();
         // Two stretches at a time, so that each half of local memory has its addresses.
         let pairs = (shape.count - 1) / 2;
@@ -187,23 +184,22 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
             let carried = c.for_each((c.int(1), c.int(1 + 2 * pairs), 2), &carried, |stretch, carried| {
                 let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-                self.turn(stretch, 1, &mut sums);
-                self.turn(c.add(stretch, c.int(1)), 0, &mut sums);
+                self.turn(stream.bring(stretch), 1, &mut sums);
+                self.turn(stream.bring(c.add(stretch, c.int(1))), 0, &mut sums);
                 sums.into_iter().map(|v| v.into()).collect()
             });
             sums = carried.iter().map(|v| v.into_vector_value()).collect();
         }
         if shape.count > 1 + 2 * pairs {
-            self.turn(c.int(shape.count - 1), 1, &mut sums);
+            self.turn(stream.bring(c.int(shape.count - 1)), 1, &mut sums);
         }
         self.multiply((shape.count - 1) % 2, &mut sums);
         self.finish(&sums)
     }
 
-    /// Brings a stretch into one half while the other is multiplied.
-    fn turn(&self, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
+    /// Puts a stretch that is on its way into one half when the other has been multiplied.
+    fn turn(&self, next: Vec<Vector<'c>>, half: usize, sums: &mut [Vector<'c>]) {
         let c = self.contraction.matrix.c;
-        let next = self.bring(stretch);
         c.keep_order();
         self.multiply(1 - half, sums);
         c.keep_order();
@@ -211,43 +207,38 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         c.barrier();
     }
 
-    /// Loads this thread's runs of a stretch.
-    fn bring(&self, stretch: Int<'c>) -> Vec<Vector<'c>> {
-        let m = &self.contraction.matrix;
-        let c = m.c;
-        let load = |(&p, &step): (&Ptr<'c>, &usize)| m.load_run(c.at(p, c.mul(stretch, c.int(step))));
-        self.from.iter().zip(&self.step).map(load).collect()
-    }
-
+    /// The last run first: when it is there, all are, and there is nothing to wait for any more.
     fn put(&self, half: usize, runs: &[Vector<'c>]) {
-        let c = self.contraction.matrix.c;
-        let base = c.at(self.local, c.int(half * self.shape.half()[1]));
-        for (&to, &run) in self.to.iter().zip(runs) {
-            c.store(c.at(base, to), run, RUN as u32);
+        let (c, shape) = (self.contraction.matrix.c, self.shape);
+        let each = shape.loads() * c.arch.simt().wave * RUN;
+        let lane = c.add(c.mul(c.wave_index(), c.int(each)), c.mul(c.lane_index(), c.int(RUN)));
+        let base = c.at(c.at(self.local, lane), c.int(half * shape.half()[1]));
+        for (i, &run) in runs.iter().enumerate().rev() {
+            c.store(c.at(base, c.int(i * c.arch.simt().wave * RUN)), run, RUN as u32);
         }
     }
 
     fn multiply(&self, half: usize, sums: &mut [Vector<'c>]) {
-        let m = &self.contraction.matrix;
-        let (c, place, shape) = (m.c, m.place(), self.shape);
+        let (m, s, shape) = (&self.contraction.matrix, &self.squares, self.shape);
+        let (c, panel, side) = (m.c, shape.runs * RUN, self.squares.side());
         let base = c.at(self.local, c.int(half * shape.half()[1]));
-        let wave = |along: usize, each: usize| c.mul(self.wave[along], c.int(each * shape.runs * RUN));
-        let weights = c.at(base, c.add(wave(0, shape.panels), m.in_panel(place, place.row)));
-        let tokens = c.add(wave(1, shape.blocks), m.in_panel(place, place.column));
+        let wave = |along: usize, each: usize| c.mul(self.wave[along], c.int(each * panel));
+        let weights = c.at(base, c.add(wave(0, shape.panels), s.rows(panel)));
+        let tokens = c.add(wave(1, shape.blocks), s.columns(panel));
         let tokens = c.at(base, c.add(tokens, c.int(shape.half()[0])));
-        for step in 0..shape.stretch / m.span() {
-            let load =
-                |p: Ptr<'c>, i: usize| m.load_panel(c.at(p, c.int(i * shape.runs * RUN + step * m.panel_step())));
-            let a: Vec<Fragment<'c>> = (0..shape.panels).map(|i| load(weights, i)).collect();
+        let load = |p: Ptr<'c>, i: usize, step: usize| s.load(c.at(p, c.int(i * side * panel + step * s.step())));
+        let blocks = shape.blocks / side;
+        for step in 0..shape.stretch / s.span() {
+            let a: Vec<Fragment<'c>> = (0..shape.panels / side).map(|i| load(weights, i, step)).collect();
             // Where every lane holds whole rows, the fragments of all blocks would fill its registers.
-            let together = if m.layout.replicated { 1 } else { shape.blocks };
-            for first in (0..shape.blocks).step_by(together) {
-                let b: Vec<Fragment<'c>> = (first..first + together).map(|i| load(tokens, i)).collect();
-                for (a, sums) in a.iter().zip(sums.chunks_mut(shape.blocks)) {
+            let together = if m.layout.replicated { 1 } else { blocks };
+            for first in (0..blocks).step_by(together) {
+                let b: Vec<Fragment<'c>> = (first..first + together).map(|i| load(tokens, i, step)).collect();
+                for (a, sums) in a.iter().zip(sums.chunks_mut(blocks)) {
                     let sums = &mut sums[first..first + together];
-                    b.iter().zip(sums).for_each(|(b, sum)| *sum = m.product(a, b, *sum));
+                    b.iter().zip(sums).for_each(|(b, sum)| *sum = s.product(a, b, *sum));
                 }
-                if together < shape.blocks {
+                if together < blocks {
                     c.keep_order();
                 }
             }
@@ -255,22 +246,28 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     }
 
     fn finish(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        let m = &self.contraction.matrix;
-        let (c, place, shape) = (m.c, m.place(), self.shape);
+        let (m, s, shape) = (&self.contraction.matrix, &self.squares, self.shape);
+        let (c, side) = (m.c, s.side());
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
         let first = c.add(self.panel, c.mul(self.wave[0], c.int(shape.made)));
-        let tokens = c.add(self.token, c.mul(self.wave[1], c.int(shape.blocks * 16)));
+        let tokens = c.add(c.add(self.token, c.mul(self.wave[1], c.int(shape.blocks * 16))), s.column());
         let mut result = Ok(());
         for made in 0..shape.made {
             let panel = c.add(first, c.int(made));
             c.when(c.less(panel, c.int(self.contraction.panels())), || {
-                let col = c.add(c.mul(panel, c.int(16)), place.results);
-                for block in 0..shape.blocks {
-                    let token = c.add(c.add(tokens, c.int(16 * block)), place.column);
-                    let sum = |piece: usize| sums[(piece * shape.made + made) * shape.blocks + block];
-                    let sums: Vec<Vector<'c>> = (0..shape.pieces).map(sum).collect();
-                    let done = self.contraction.finish(token, col, &sums);
-                    result = std::mem::replace(&mut result, Ok(())).and(done);
+                let col = c.mul(panel, c.int(16));
+                for block in 0..shape.blocks / side {
+                    let token = c.add(tokens, c.int(16 * side * block));
+                    let place = |piece: usize| piece * shape.made + made;
+                    let sum =
+                        |piece: usize| (place(piece) % side, sums[place(piece) / side * (shape.blocks / side) + block]);
+                    let pieces: Vec<_> =
+                        (0..shape.pieces).map(|i| sum(i)).map(|(inside, v)| s.results(v, inside)).collect();
+                    for (i, &(row, _)) in pieces[0].iter().enumerate() {
+                        let sums: Vec<Vector<'c>> = pieces.iter().map(|p| p[i].1).collect();
+                        let done = self.contraction.finish(token, c.add(col, row), &sums);
+                        result = std::mem::replace(&mut result, Ok(())).and(done);
+                    }
                     // One block at a time: what all of them take together has no room beside the sums.
                     c.keep_order();
                 }

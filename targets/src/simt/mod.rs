@@ -13,6 +13,8 @@ mod machine;
 mod matmul;
 mod matvec;
 mod rows;
+mod square;
+mod stream;
 
 use atomc_ir::{Arch, Diagnostic, Family, Graph, Type};
 use inkwell::context::Context;

@@ -1,0 +1,102 @@
+//! Squares of results of a tiled product: 16 rows by 16 columns, or 32 by 32 where the chip has instructions for that, which take
+//! half as many operands for the same work.
+use atomc_ir::DType;
+use atomc_ir::arch::{Product, Simt};
+
+use super::fragment::{Fragment, Matrix, Place, RUN};
+use crate::code::{Int, Ptr, Vector};
+
+/// The products of a wave, square by square.
+pub struct Squares<'m, 'a, 'c> {
+    matrix: &'m Matrix<'a, 'c>,
+    place: Place<'c>,
+    large: Option<Product>,
+}
+
+/// Rows that a lane holds of a square's column, of a large instruction's results: groups of so many.
+const GROUP: usize = 4;
+
+fn large(simt: &Simt, dtype: DType) -> Option<Product> {
+    simt.large_products.iter().copied().find(|p| p.dtype == dtype)
+}
+
+impl<'m, 'a, 'c> Squares<'m, 'a, 'c> {
+    pub fn new(matrix: &'m Matrix<'a, 'c>) -> Squares<'m, 'a, 'c> {
+        let large = large(matrix.c.arch.simt(), matrix.dtype);
+        Squares { matrix, place: matrix.place(), large }
+    }
+
+    /// Panels along a side.
+    pub fn side(&self) -> usize {
+        if self.large.is_some() { 2 } else { 1 }
+    }
+
+    /// Columns of both operands that a step contracts.
+    pub fn span(&self) -> usize {
+        let wave = self.matrix.c.arch.simt().wave;
+        if self.large.is_some() { wave / 32 * self.matrix.run() } else { self.matrix.span() }
+    }
+
+    /// Bytes from one step to the next in a panel.
+    pub fn step(&self) -> usize {
+        self.span() / self.matrix.run() * 16 * RUN
+    }
+
+    /// Where the lane's part begins of a square's rows, whose panels are so many bytes apart.
+    pub fn rows(&self, panel: usize) -> Int<'c> {
+        self.along(panel, self.place.row)
+    }
+
+    pub fn columns(&self, panel: usize) -> Int<'c> {
+        self.along(panel, self.place.column)
+    }
+
+    fn along(&self, panel: usize, row: Int<'c>) -> Int<'c> {
+        let c = self.matrix.c;
+        if self.large.is_none() {
+            return self.matrix.in_panel(self.place, row);
+        }
+        let lane = c.lane_index();
+        let (in_side, part) = (c.div(c.rem(lane, 32), 16), c.div(lane, 32));
+        let first = c.add(c.mul(in_side, c.int(panel)), c.mul(part, c.int(16 * RUN)));
+        c.add(first, c.mul(row, c.int(RUN)))
+    }
+
+    /// A step of a square's rows, or of its columns.
+    pub fn load(&self, p: Ptr<'c>) -> Fragment<'c> {
+        if self.large.is_some() { vec![self.matrix.load_run(p)] } else { self.matrix.load_panel(p) }
+    }
+
+    pub fn zero(&self) -> Vector<'c> {
+        let results = if self.large.is_some() { 32 / 8 * GROUP } else { self.matrix.layout.results };
+        self.matrix.c.cx.f32_type().vec_type(results as u32).const_zero()
+    }
+
+    /// `sums + a * b`.
+    pub fn product(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
+        match self.large {
+            Some(product) => self.matrix.instructions(product, a, b, sums),
+            None => self.matrix.product(a, b, sums),
+        }
+    }
+
+    /// The column of a square that the lane has results of.
+    pub fn column(&self) -> Int<'c> {
+        let c = self.matrix.c;
+        if self.large.is_some() { c.rem(c.lane_index(), 32) } else { self.place.column }
+    }
+
+    /// The lane's consecutive results in one of a square's panels, and the first one's row.
+    pub fn results(&self, sums: Vector<'c>, panel: usize) -> Vec<(Int<'c>, Vector<'c>)> {
+        let c = self.matrix.c;
+        if self.large.is_none() {
+            return vec![(self.place.results, sums)];
+        }
+        // The halves of a wave have groups of rows in turn.
+        let group = |i: usize| {
+            let row = c.add(c.int(8 * i), c.mul(c.div(c.lane_index(), 32), c.int(GROUP)));
+            (row, c.part(sums, (2 * panel + i) * GROUP, GROUP))
+        };
+        vec![group(0), group(1)]
+    }
+}
