@@ -42,7 +42,7 @@ impl Shape {
         let (simt, depth) = (arch.simt(), arch.memory.padded(depth));
         // Half as many lanes hold twice as many results each; that is no matter where even waves with all the registers they may
         // take leave room for others. Where operands are converted on the way, the registers for that are missing elsewhere.
-        let leaves_room = simt.unit.vgprs >= 4 * simt.unit.vgprs_wave;
+        let leaves_room = simt.unit.vgprs >= 4 * 2 * (64 * 64 / simt.wave);
         let (panels, blocks) = match Matrix::native(simt, dtype) {
             true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
             false => (simt.wave / 16, 2),
@@ -118,6 +118,8 @@ struct Tile<'t, 'k, 'a, 'c> {
     /// The wave's place along features and tokens.
     wave: [Int<'c>; 2],
     local: Ptr<'c>,
+    /// Where the lane puts its first run.
+    to: Ptr<'c>,
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
@@ -131,7 +133,10 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let along = BLOCKS / shape.blocks;
         let wave = [c.div(wave, along), c.rem(wave, along)];
         let (squares, local) = (Squares::new(&contraction.matrix), c.local(2 * shape.half()[1]));
-        Tile { contraction, squares, shape, panel, token, wave, local }
+        let lanes = c.arch.simt().wave;
+        let first = c.mul(c.wave_index(), c.int(shape.loads() * lanes * RUN));
+        let to = c.at(local, c.add(first, c.mul(c.lane_index(), c.int(RUN))));
+        Tile { contraction, squares, shape, panel, token, wave, local, to }
     }
 
     /// What the wave brings: the first waves the weight's panels, the others rows, 16 by 16. Each load is the next of local memory.
@@ -210,9 +215,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// The last run first: when it is there, all are, and there is nothing to wait for any more.
     fn put(&self, half: usize, runs: &[Vector<'c>]) {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let each = shape.loads() * c.arch.simt().wave * RUN;
-        let lane = c.add(c.mul(c.wave_index(), c.int(each)), c.mul(c.lane_index(), c.int(RUN)));
-        let base = c.at(c.at(self.local, lane), c.int(half * shape.half()[1]));
+        let base = c.at(self.to, c.int(half * shape.half()[1]));
         for (i, &run) in runs.iter().enumerate().rev() {
             c.store(c.at(base, c.int(i * c.arch.simt().wave * RUN)), run, RUN as u32);
         }
@@ -238,9 +241,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
                     let sums = &mut sums[first..first + together];
                     b.iter().zip(sums).for_each(|(b, sum)| *sum = s.product(a, b, *sum));
                 }
-                if together < blocks {
-                    c.keep_order();
-                }
+                c.keep_order();
             }
         }
     }

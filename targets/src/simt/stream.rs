@@ -49,8 +49,8 @@ impl<'k, 'c> Stream<'k, 'c> {
                 c.call("llvm.amdgcn.raw.ptr.buffer.load", &[words.into()], &args).into_vector_value()
             }
             Source::Address(p) => {
-                let p = c.at(c.at(p, along), c.lane_offset(self.lane, stretch));
-                c.load_vector(c.cx.i32_type(), 4, p, RUN)
+                let inside = c.add(c.lane_offset(self.lane, stretch), along);
+                c.load_vector(c.cx.i32_type(), 4, c.at(p, inside), RUN)
             }
         };
         self.sources.iter().map(load).collect()
