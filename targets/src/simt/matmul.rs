@@ -4,12 +4,13 @@
 //! stretches of columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on its way from
 //! global memory into registers, and goes into the other half behind the products. One barrier a stretch.
 use atomc_ir::{Arch, Diagnostic};
+use inkwell::values::BasicValue;
 
 use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Fragment, Matrix, RUN};
 use super::square::Squares;
-use super::stream::Stream;
+use super::stream::{Stream, mark};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{Operand, unsupported};
 use crate::{KernelInfo, KernelSpec};
@@ -118,7 +119,7 @@ struct Tile<'t, 'k, 'a, 'c> {
     /// The wave's place along features and tokens.
     wave: [Int<'c>; 2],
     local: Ptr<'c>,
-    /// Where the lane puts its first run.
+    /// Where the wave's part begins of the first half.
     to: Ptr<'c>,
 }
 
@@ -135,7 +136,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (squares, local) = (Squares::new(&contraction.matrix), c.local(2 * shape.half()[1]));
         let lanes = c.arch.simt().wave;
         let first = c.mul(c.wave_index(), c.int(shape.loads() * lanes * RUN));
-        let to = c.at(local, c.add(first, c.mul(c.lane_index(), c.int(RUN))));
+        let to = c.at(local, first);
         Tile { contraction, squares, shape, panel, token, wave, local, to }
     }
 
@@ -181,7 +182,12 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
         let side = self.squares.side();
         let mut sums = vec![self.squares.zero(); shape.panels / side * (shape.blocks / side)];
-        self.put(0, &stream.bring(c.int(0)));
+        if stream.is_direct() {
+            stream.send(c.int(0), self.to(0), 0);
+            stream.wait();
+        } else {
+            self.put(0, &stream.bring(c.int(0)));
+        }
         c.barrier();
         // Two stretches at a time, so that each half of local memory has its addresses.
         let pairs = (shape.count - 1) / 2;
@@ -189,33 +195,45 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
             let carried = c.for_each((c.int(1), c.int(1 + 2 * pairs), 2), &carried, |stretch, carried| {
                 let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-                self.turn(stream.bring(stretch), 1, &mut sums);
-                self.turn(stream.bring(c.add(stretch, c.int(1))), 0, &mut sums);
+                self.turn(stream, stretch, 1, &mut sums);
+                self.turn(stream, c.add(stretch, c.int(1)), 0, &mut sums);
                 sums.into_iter().map(|v| v.into()).collect()
             });
             sums = carried.iter().map(|v| v.into_vector_value()).collect();
         }
         if shape.count > 1 + 2 * pairs {
-            self.turn(stream.bring(c.int(shape.count - 1)), 1, &mut sums);
+            self.turn(stream, c.int(shape.count - 1), 1, &mut sums);
         }
         self.multiply((shape.count - 1) % 2, &mut sums);
         self.finish(&sums)
     }
 
-    /// Puts a stretch that is on its way into one half when the other has been multiplied.
-    fn turn(&self, next: Vec<Vector<'c>>, half: usize, sums: &mut [Vector<'c>]) {
+    /// Brings a stretch into one half while the other is multiplied.
+    fn turn(&self, stream: &Stream<'a, 'c>, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
         let c = self.contraction.matrix.c;
-        c.keep_order();
-        self.multiply(1 - half, sums);
-        c.keep_order();
-        self.put(half, &next);
+        if stream.is_direct() {
+            stream.send(stretch, self.to(half), half);
+            c.keep_order();
+            self.multiply(1 - half, sums);
+            stream.wait();
+        } else {
+            let next = stream.bring(stretch);
+            c.keep_order();
+            self.multiply(1 - half, sums);
+            self.put(half, &next);
+        }
         c.barrier();
+    }
+
+    /// Where the wave's part of a half begins.
+    fn to(&self, half: usize) -> Ptr<'c> {
+        self.contraction.matrix.c.at(self.to, self.contraction.matrix.c.int(half * self.shape.half()[1]))
     }
 
     /// The last run first: when it is there, all are, and there is nothing to wait for any more.
     fn put(&self, half: usize, runs: &[Vector<'c>]) {
-        let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let base = c.at(self.to, c.int(half * shape.half()[1]));
+        let c = self.contraction.matrix.c;
+        let base = c.at(self.to(half), c.mul(c.lane_index(), c.int(RUN)));
         for (i, &run) in runs.iter().enumerate().rev() {
             c.store(c.at(base, c.int(i * c.arch.simt().wave * RUN)), run, RUN as u32);
         }
@@ -229,10 +247,30 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let weights = c.at(base, c.add(wave(0, shape.panels), s.rows(panel)));
         let tokens = c.add(wave(1, shape.blocks), s.columns(panel));
         let tokens = c.at(base, c.add(tokens, c.int(shape.half()[0])));
-        let load = |p: Ptr<'c>, i: usize, step: usize| s.load(c.at(p, c.int(i * side * panel + step * s.step())));
+        let load = |p: Ptr<'c>, i: usize, step: usize| {
+            let fragment = s.load(c.at(p, c.int(i * side * panel + step * s.step())));
+            fragment.iter().for_each(|run| mark(c, run.as_instruction_value().expect("a load"), half));
+            fragment
+        };
         let blocks = shape.blocks / side;
-        for step in 0..shape.stretch / s.span() {
-            let a: Vec<Fragment<'c>> = (0..shape.panels / side).map(|i| load(weights, i, step)).collect();
+        let rows = |step| (0..shape.panels / side).map(|i| load(weights, i, step)).collect::<Vec<_>>();
+        let columns = |step| (0..blocks).map(|i| load(tokens, i, step)).collect::<Vec<_>>();
+        let steps = shape.stretch / s.span();
+        if side > 1 {
+            // The next step's fragments come while one is multiplied.
+            let mut next = (rows(0), columns(0));
+            for step in 1..steps + 1 {
+                let (a, b) =
+                    if step < steps { std::mem::replace(&mut next, (rows(step), columns(step))) } else { next.clone() };
+                for (a, sums) in a.iter().zip(sums.chunks_mut(blocks)) {
+                    b.iter().zip(sums).for_each(|(b, sum)| *sum = s.product(a, b, *sum));
+                }
+                c.keep_order();
+            }
+            return;
+        }
+        for step in 0..steps {
+            let a = rows(step);
             // Where every lane holds whole rows, the fragments of all blocks would fill its registers.
             let together = if m.layout.replicated { 1 } else { blocks };
             for first in (0..blocks).step_by(together) {

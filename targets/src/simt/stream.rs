@@ -1,9 +1,11 @@
 //! Operands on their way from global into local memory: runs that a wave loads together, stretch by stretch.
 //!
 //! What lanes add to an address stays in one register for all of a wave's loads. What differs between loads is the same for all
-//! lanes, and so is what a stretch adds: scalar registers and no vector arithmetic.
+//! lanes, and so is what a stretch adds: scalar registers and no vector arithmetic. Where the machine can, runs go to local memory
+//! without a stay in registers.
 use inkwell::AddressSpace;
-use inkwell::values::BasicValueEnum;
+use inkwell::intrinsics::Intrinsic;
+use inkwell::values::{BasicMetadataValueEnum, BasicValueEnum, InstructionValue, MetadataValue};
 
 use super::fragment::RUN;
 use crate::code::{Code, Int, Ptr, Vector};
@@ -12,6 +14,10 @@ use crate::code::{Code, Int, Ptr, Vector};
 const RESOURCE: u16 = 8;
 /// Bytes that a resource spans: as many as a signed offset reaches.
 const SPAN: u64 = 0x7fff_ffff;
+/// Bytes that an instruction adds at most, to both addresses.
+const ADDED: usize = 4096;
+/// `s_waitcnt vmcnt(0)` in the encoding of gfx9, whose machines alone wait so for what goes to local memory.
+const ALL_LOADS: u64 = 0x0f70;
 
 /// One load of each stretch.
 enum Source<'c> {
@@ -19,7 +25,7 @@ enum Source<'c> {
     Address(Ptr<'c>),
 }
 
-/// The loads of a wave.
+/// The loads of a wave. Each brings the next bytes of local memory.
 pub struct Stream<'k, 'c> {
     c: &'k Code<'c>,
     sources: Vec<Source<'c>>,
@@ -31,11 +37,32 @@ pub struct Stream<'k, 'c> {
 impl<'k, 'c> Stream<'k, 'c> {
     /// Loads that begin at `starts`, the same for all lanes.
     pub fn new(c: &'k Code<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Stream<'k, 'c> {
-        let source = |&p: &Ptr<'c>| match c.arch.simt().buffer_word {
-            Some(word) => Source::Buffer(resource(c, p, word)),
+        let mut stream = Stream { c, sources: vec![], lane, step };
+        let source = |(i, &p): (usize, &Ptr<'c>)| match c.arch.simt().buffer_word {
+            Some(word) => {
+                let less = if stream.is_direct() { stream.added(i) } else { 0 };
+                let p = c.at(p, c.cx.i64_type().const_int((less as u64).wrapping_neg(), true));
+                Source::Buffer(resource(c, p, word))
+            }
             None => Source::Address(p),
         };
-        Stream { c, sources: starts.iter().map(source).collect(), lane, step }
+        stream.sources = starts.iter().enumerate().map(source).collect();
+        stream
+    }
+
+    /// Whether runs go to local memory by themselves.
+    pub fn is_direct(&self) -> bool {
+        self.c.arch.simt().direct_to_lds >= RUN
+    }
+
+    /// Bytes of local memory that a load fills.
+    fn load_bytes(&self) -> usize {
+        self.c.arch.simt().wave * RUN
+    }
+
+    /// What the instruction of a direct load adds to where the one before began that names an address in local memory.
+    fn added(&self, load: usize) -> usize {
+        load * self.load_bytes() % ADDED
     }
 
     /// Loads the lane's runs of a stretch.
@@ -48,13 +75,77 @@ impl<'k, 'c> Stream<'k, 'c> {
                 let args = [resource.into(), self.lane.into(), along.into(), plain.into()];
                 c.call("llvm.amdgcn.raw.ptr.buffer.load", &[words.into()], &args).into_vector_value()
             }
-            Source::Address(p) => {
-                let inside = c.add(c.lane_offset(self.lane, stretch), along);
-                c.load_vector(c.cx.i32_type(), 4, c.at(p, inside), RUN)
-            }
+            Source::Address(p) => c.load_vector(c.cx.i32_type(), 4, self.address(p, stretch), RUN),
         };
         self.sources.iter().map(load).collect()
     }
+
+    /// The lane's address in a stretch, where there are no resources.
+    fn address(&self, p: Ptr<'c>, stretch: Int<'c>) -> Ptr<'c> {
+        let c = self.c;
+        c.at(p, c.add(c.lane_offset(self.lane, stretch), c.mul(stretch, self.step)))
+    }
+
+    /// Sends the wave's runs of a stretch to local memory, where they have arrived behind [`Stream::wait`].
+    pub fn send(&self, stretch: Int<'c>, to: Ptr<'c>, half: usize) {
+        let c = self.c;
+        let k = |n: usize| c.cx.i32_type().const_int(n as u64, false);
+        for (i, source) in self.sources.iter().enumerate() {
+            let (at, zero) = (i * self.load_bytes(), k(0).into());
+            let sent = match *source {
+                Source::Buffer(resource) => {
+                    let added = self.added(i);
+                    let along = c.mul(stretch, self.step).into();
+                    let to = c.at(to, c.int(at - added)).into();
+                    let args = [resource.into(), to, k(RUN).into(), self.lane.into(), along, k(added).into(), zero];
+                    command(c, "llvm.amdgcn.raw.ptr.buffer.load.lds", &args)
+                }
+                Source::Address(p) => {
+                    let to = c.at(to, c.add(c.mul(c.lane_index(), c.int(RUN)), c.int(at)));
+                    let args = [self.address(p, stretch).into(), to.into(), zero, zero];
+                    command(c, "llvm.amdgcn.global.load.async.to.lds.b128", &args)
+                }
+            };
+            mark(c, sent, half);
+        }
+    }
+
+    /// What this wave has sent is there.
+    pub fn wait(&self) {
+        let c = self.c;
+        match self.sources[0] {
+            Source::Buffer(_) => {
+                command(c, "llvm.amdgcn.s.waitcnt", &[c.cx.i32_type().const_int(ALL_LOADS, false).into()]);
+            }
+            Source::Address(_) => {
+                command(c, "llvm.amdgcn.s.wait.asynccnt", &[c.cx.i16_type().const_zero().into()]);
+            }
+        }
+    }
+}
+
+/// Says that an instruction uses one half of local memory, and has nothing to do with the other: LLVM would wait with it for what
+/// is sent there.
+pub fn mark<'c>(c: &Code<'c>, instruction: InstructionValue<'c>, half: usize) {
+    let set = |kind: &str, half: usize| {
+        let scopes = c.cx.metadata_node(&[scope(c, half).into()]);
+        instruction.set_metadata(scopes, c.cx.get_kind_id(kind)).expect("an instruction of this context");
+    };
+    set("alias.scope", half);
+    set("noalias", 1 - half);
+}
+
+/// An intrinsic without a result.
+fn command<'c>(c: &Code<'c>, name: &str, args: &[BasicMetadataValueEnum<'c>]) -> InstructionValue<'c> {
+    let intrinsic = Intrinsic::find(name).unwrap_or_else(|| panic!("LLVM 22 has {name}"));
+    let f = intrinsic.get_declaration(&c.module, &[]).unwrap_or_else(|| panic!("{name} has no types"));
+    c.b.build_call(f, args, "").expect("open").try_as_basic_value().expect_instruction("no result")
+}
+
+fn scope<'c>(c: &Code<'c>, half: usize) -> MetadataValue<'c> {
+    let name = |name: &str| c.cx.metadata_string(name).into();
+    let domain = c.cx.metadata_node(&[name("local memory")]);
+    c.cx.metadata_node(&[name(["first half", "second half"][half]), domain.into()])
 }
 
 fn resource<'c>(c: &Code<'c>, p: Ptr<'c>, word: u32) -> BasicValueEnum<'c> {
