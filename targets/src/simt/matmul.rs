@@ -123,6 +123,13 @@ struct Tile<'t, 'k, 'a, 'c> {
     to: Ptr<'c>,
 }
 
+/// An operand of a wave in a half of local memory: where the lane's part begins, and how many squares it has.
+struct Half<'c> {
+    half: usize,
+    first: Ptr<'c>,
+    count: usize,
+}
+
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn new(
         contraction: &'t Contraction<'k, 'a, 'c>,
@@ -240,47 +247,61 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     }
 
     fn multiply(&self, half: usize, sums: &mut [Vector<'c>]) {
-        let (m, s, shape) = (&self.contraction.matrix, &self.squares, self.shape);
-        let (c, panel, side) = (m.c, shape.runs * RUN, self.squares.side());
-        let base = c.at(self.local, c.int(half * shape.half()[1]));
-        let wave = |along: usize, each: usize| c.mul(self.wave[along], c.int(each * panel));
-        let weights = c.at(base, c.add(wave(0, shape.panels), s.rows(panel)));
-        let tokens = c.add(wave(1, shape.blocks), s.columns(panel));
-        let tokens = c.at(base, c.add(tokens, c.int(shape.half()[0])));
-        let load = |p: Ptr<'c>, i: usize, step: usize| {
-            let fragment = s.load(c.at(p, c.int(i * side * panel + step * s.step())));
-            fragment.iter().for_each(|run| mark(c, run.as_instruction_value().expect("a load"), half));
-            fragment
+        let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.squares.span());
+        let [rows, columns] = self.operands(half);
+        let all = |operand: &Half<'c>, step: usize| -> Vec<Fragment<'c>> {
+            (0..operand.count).map(|i| self.fragment(operand, i, step)).collect()
         };
-        let blocks = shape.blocks / side;
-        let rows = |step| (0..shape.panels / side).map(|i| load(weights, i, step)).collect::<Vec<_>>();
-        let columns = |step| (0..blocks).map(|i| load(tokens, i, step)).collect::<Vec<_>>();
-        let steps = shape.stretch / s.span();
-        if side > 1 {
-            // The next step's fragments come while one is multiplied.
-            let mut next = (rows(0), columns(0));
-            for step in 1..steps + 1 {
-                let (a, b) =
-                    if step < steps { std::mem::replace(&mut next, (rows(step), columns(step))) } else { next.clone() };
-                for (a, sums) in a.iter().zip(sums.chunks_mut(blocks)) {
-                    b.iter().zip(sums).for_each(|(b, sum)| *sum = s.product(a, b, *sum));
-                }
+        if self.squares.side() > 1 {
+            // Fragments are half as many: the next step's come while one is multiplied.
+            let mut next = (all(&rows, 0), all(&columns, 0));
+            for step in 1..=steps {
+                let (a, b) = next;
+                next = if step < steps { (all(&rows, step), all(&columns, step)) } else { (vec![], vec![]) };
+                c.keep_order();
+                self.add(&a, &b, 0, sums);
                 c.keep_order();
             }
             return;
         }
         for step in 0..steps {
-            let a = rows(step);
+            let a = all(&rows, step);
             // Where every lane holds whole rows, the fragments of all blocks would fill its registers.
-            let together = if m.layout.replicated { 1 } else { blocks };
-            for first in (0..blocks).step_by(together) {
-                let b: Vec<Fragment<'c>> = (first..first + together).map(|i| load(tokens, i, step)).collect();
-                for (a, sums) in a.iter().zip(sums.chunks_mut(blocks)) {
-                    let sums = &mut sums[first..first + together];
-                    b.iter().zip(sums).for_each(|(b, sum)| *sum = s.product(a, b, *sum));
-                }
+            let together = if self.contraction.matrix.layout.replicated { 1 } else { columns.count };
+            for first in (0..columns.count).step_by(together) {
+                let b: Vec<_> = (first..first + together).map(|i| self.fragment(&columns, i, step)).collect();
+                self.add(&a, &b, first, sums);
                 c.keep_order();
             }
+        }
+    }
+
+    /// The wave's rows of the weight and its tokens in a half of local memory.
+    fn operands(&self, half: usize) -> [Half<'c>; 2] {
+        let (s, shape, c) = (&self.squares, self.shape, self.contraction.matrix.c);
+        let (panel, [tokens, whole]) = (shape.runs * RUN, shape.half());
+        let (weights, tokens) = (half * whole, half * whole + tokens);
+        [(0, shape.panels, weights, s.rows(panel)), (1, shape.blocks, tokens, s.columns(panel))].map(
+            |(along, panels, first, lane)| {
+                let inside = c.add(c.mul(self.wave[along], c.int(panels * panel)), lane);
+                Half { half, first: c.at(c.at(self.local, inside), c.int(first)), count: panels / s.side() }
+            },
+        )
+    }
+
+    fn fragment(&self, operand: &Half<'c>, i: usize, step: usize) -> Fragment<'c> {
+        let (s, c) = (&self.squares, self.contraction.matrix.c);
+        let at = i * s.side() * self.shape.runs * RUN + step * s.step();
+        let fragment = s.load(c.at(operand.first, c.int(at)));
+        fragment.iter().for_each(|run| mark(c, run.as_instruction_value().expect("a load"), operand.half));
+        fragment
+    }
+
+    /// Adds products of all squares of rows with some of columns, from the `first` on.
+    fn add(&self, a: &[Fragment<'c>], b: &[Fragment<'c>], first: usize, sums: &mut [Vector<'c>]) {
+        let blocks = self.shape.blocks / self.squares.side();
+        for (a, sums) in a.iter().zip(sums.chunks_mut(blocks)) {
+            b.iter().zip(&mut sums[first..]).for_each(|(b, sum)| *sum = self.squares.product(a, b, *sum));
         }
     }
 
