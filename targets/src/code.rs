@@ -35,6 +35,8 @@ pub struct Code<'c> {
     lanes: Cell<usize>,
     /// The type of indices and offsets.
     pub index: IntType<'c>,
+    /// Bytes of local memory that the launch must give, beside what the code itself states.
+    pub shared: Cell<usize>,
 }
 
 impl<'c> Code<'c> {
@@ -51,7 +53,7 @@ impl<'c> Code<'c> {
         let function = module.add_function(symbol, ty, Some(Linkage::External));
         let b = cx.create_builder();
         b.position_at_end(cx.append_basic_block(function, ""));
-        Code { cx, module, b, arch, function, lanes: Cell::new(lanes), index }
+        Code { cx, module, b, arch, function, lanes: Cell::new(lanes), index, shared: Cell::new(0) }
     }
 
     pub fn lanes(&self) -> usize {
@@ -248,12 +250,12 @@ impl<'c> Code<'c> {
 
     /// `1 / sqrt(sum / count + eps)`.
     pub fn inverse_root(&self, sum: FloatValue<'c>, count: usize, eps: f64) -> FloatValue<'c> {
-        let ty = &[self.cx.f32_type().into()];
         if let Machine::Simt(_) = self.arch.machine {
             let mean = self.b.build_float_mul(sum, self.number(1.0 / count as f64), "").expect(BUILT);
             let mean = self.b.build_float_add(mean, self.number(eps), "").expect(BUILT);
-            return self.call("llvm.amdgcn.rsq", ty, &[mean.into()]).into_float_value();
+            return self.inverse_square_root(mean);
         }
+        let ty = &[self.cx.f32_type().into()];
         let mean = self.b.build_float_div(sum, self.number(count as f64), "").expect(BUILT);
         let mean = self.b.build_float_add(mean, self.number(eps), "").expect(BUILT);
         let root = self.call("llvm.sqrt", ty, &[mean.into()]).into_float_value();

@@ -61,6 +61,10 @@ pub struct KernelInfo {
     pub threads: usize,
     /// Bytes of device memory that the launches of a plan share; 0 on the host.
     pub workspace: usize,
+    /// Bytes of shared memory that a launch gives each work-group, beside what the code declares for itself; on NVIDIA only.
+    pub shared: usize,
+    /// Whether the kernel may begin while the one before it ends, because it waits for it where it has to; on NVIDIA only.
+    pub overlaps: bool,
     /// What the kernel takes of a GPU; none on the host.
     pub resources: Option<Resources>,
 }
@@ -68,12 +72,12 @@ pub struct KernelInfo {
 impl KernelInfo {
     /// A kernel for GPUs, in work-groups of so many threads.
     fn simt(tasks: Tasks, threads: usize) -> KernelInfo {
-        KernelInfo { tasks, scratch: 0, threads, workspace: 0, resources: None }
+        KernelInfo { tasks, scratch: 0, threads, workspace: 0, shared: 0, overlaps: false, resources: None }
     }
 
     /// A kernel of the host.
     pub fn host(tasks: Tasks, scratch: usize) -> KernelInfo {
-        KernelInfo { tasks, scratch, threads: 0, workspace: 0, resources: None }
+        KernelInfo { tasks, scratch, threads: 0, workspace: 0, shared: 0, overlaps: false, resources: None }
     }
 }
 

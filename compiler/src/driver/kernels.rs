@@ -64,8 +64,8 @@ impl Entry {
 
 /// How a variant runs a kernel, as the manifest has it.
 pub fn kernel(info: KernelInfo) -> Kernel {
-    let KernelInfo { tasks: counted, scratch, threads, workspace, resources } = info;
-    Kernel { tasks: tasks(counted), scratch, threads, workspace, resources }
+    let KernelInfo { tasks: counted, scratch, threads, workspace, shared, overlaps, resources } = info;
+    Kernel { tasks: tasks(counted), scratch, threads, workspace, shared, overlaps, resources }
 }
 
 fn tasks(tasks: atomc_targets::Tasks) -> Tasks {

@@ -31,7 +31,7 @@ const CONVERTED: usize = 48;
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     tokens: usize,
-    /// Query heads of a work-group, at most 16.
+    /// Query heads of a work-group, at most as many as a product has columns.
     columns: usize,
     /// Work-groups of a token that share no keys or no queries, and work-groups that share its blocks.
     parts: usize,
@@ -45,7 +45,7 @@ struct Shape {
 impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
         let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
-        let tiles = sizes.group().div_ceil(16);
+        let tiles = sizes.group().div_ceil(simt.matrix.columns);
         let parts = sizes.cache.heads * tiles;
         let splits = (GROUPS * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
         let r = sizes.registers(arch);

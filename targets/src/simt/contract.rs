@@ -90,9 +90,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     /// Adds the products of fragments: `sums[i][j] += a[i] * b[j]`.
     pub fn multiply(&self, a: &[Fragment<'c>], b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
         for (a, sums) in a.iter().zip(sums.chunks_mut(b.len())) {
-            for (b, sum) in b.iter().zip(sums) {
-                *sum = self.matrix.product(a, b, *sum);
-            }
+            self.matrix.products(a, b, sums);
         }
     }
 }

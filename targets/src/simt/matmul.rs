@@ -41,8 +41,8 @@ impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, depth, pieces, .. } = Sizes::of(spec.body)?;
         let (simt, depth) = (arch.simt(), arch.memory.padded(depth));
-        // Half as many lanes hold twice as many results each; that is no matter where even waves with all the registers they may
-        // take leave room for others. Where operands are converted on the way, the registers for that are missing elsewhere.
+        // Half as many lanes hold twice as many results each; that is no matter where four waves stand on a SIMD that take twice
+        // the registers of 64 by 64 results. Where operands are converted on the way, the registers for that are missing elsewhere.
         let leaves_room = simt.unit.vgprs >= 4 * 2 * (64 * 64 / simt.wave);
         let (panels, blocks) = match Matrix::native(simt, dtype) {
             true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
@@ -123,11 +123,14 @@ struct Tile<'t, 'k, 'a, 'c> {
     to: Ptr<'c>,
 }
 
-/// An operand of a wave in a half of local memory: where the lane's part begins, and how many squares it has.
+/// An operand of a wave in a half of local memory: where the lane's part begins, how many fragments a step has, and of how many
+/// rows or columns.
 struct Half<'c> {
     half: usize,
     first: Ptr<'c>,
     count: usize,
+    width: usize,
+    is_rows: bool,
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
@@ -187,8 +190,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
 
     fn run(&self, stream: &Stream<'a, 'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let side = self.squares.side();
-        let mut sums = vec![self.squares.zero(); shape.panels / side * (shape.blocks / side)];
+        let mut sums = vec![self.squares.zero(); shape.panels / self.squares.side() * self.blocks()];
         if stream.is_direct() {
             stream.send(c.int(0), self.to(0), 0);
             stream.wait();
@@ -230,6 +232,11 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             self.put(half, &next);
         }
         c.barrier();
+    }
+
+    /// Blocks of columns that the wave multiplies.
+    fn blocks(&self) -> usize {
+        self.shape.blocks * 16 / self.squares.width()
     }
 
     /// Where the wave's part of a half begins.
@@ -280,34 +287,37 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn operands(&self, half: usize) -> [Half<'c>; 2] {
         let (s, shape, c) = (&self.squares, self.shape, self.contraction.matrix.c);
         let (panel, [tokens, whole]) = (shape.runs * RUN, shape.half());
-        let (weights, tokens) = (half * whole, half * whole + tokens);
-        [(0, shape.panels, weights, s.rows(panel)), (1, shape.blocks, tokens, s.columns(panel))].map(
-            |(along, panels, first, lane)| {
-                let inside = c.add(c.mul(self.wave[along], c.int(panels * panel)), lane);
-                Half { half, first: c.at(c.at(self.local, inside), c.int(first)), count: panels / s.side() }
-            },
-        )
+        let operand = |along: usize, panels: usize, lane: Int<'c>, first: usize| {
+            let inside = c.add(c.mul(self.wave[along], c.int(panels * panel)), lane);
+            c.at(c.at(self.local, inside), c.int(first))
+        };
+        let rows = operand(0, shape.panels, s.rows(panel), half * whole);
+        let columns = operand(1, shape.blocks, s.columns(panel), half * whole + tokens);
+        let (side, width) = (16 * s.side(), s.width());
+        [
+            Half { half, first: rows, count: shape.panels / s.side(), width: side, is_rows: true },
+            Half { half, first: columns, count: self.blocks(), width, is_rows: false },
+        ]
     }
 
     fn fragment(&self, operand: &Half<'c>, i: usize, step: usize) -> Fragment<'c> {
         let (s, c) = (&self.squares, self.contraction.matrix.c);
-        let at = i * s.side() * self.shape.runs * RUN + step * s.step();
-        let fragment = s.load(c.at(operand.first, c.int(at)));
+        let row = i * operand.width;
+        let p = c.at(operand.first, c.int(row / 16 * self.shape.runs * RUN + row % 16 * RUN + step * s.step()));
+        let fragment = if operand.is_rows { s.load_rows(p) } else { s.load_columns(p) };
         fragment.iter().for_each(|run| mark(c, run.as_instruction_value().expect("a load"), operand.half));
         fragment
     }
 
-    /// Adds products of all squares of rows with some of columns, from the `first` on.
+    /// Adds products of all rows with some blocks of columns, from the `first` on.
     fn add(&self, a: &[Fragment<'c>], b: &[Fragment<'c>], first: usize, sums: &mut [Vector<'c>]) {
-        let blocks = self.shape.blocks / self.squares.side();
-        for (a, sums) in a.iter().zip(sums.chunks_mut(blocks)) {
-            b.iter().zip(&mut sums[first..]).for_each(|(b, sum)| *sum = self.squares.product(a, b, *sum));
+        for (a, sums) in a.iter().zip(sums.chunks_mut(self.blocks())) {
+            self.squares.products(a, b, &mut sums[first..first + b.len()]);
         }
     }
 
     fn finish(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        let (m, s, shape) = (&self.contraction.matrix, &self.squares, self.shape);
-        let (c, side) = (m.c, s.side());
+        let (s, shape, c) = (&self.squares, self.shape, self.contraction.matrix.c);
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
         let first = c.add(self.panel, c.mul(self.wave[0], c.int(shape.made)));
         let tokens = c.add(c.add(self.token, c.mul(self.wave[1], c.int(shape.blocks * 16))), s.column());
@@ -316,13 +326,13 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let panel = c.add(first, c.int(made));
             c.when(c.less(panel, c.int(self.contraction.panels())), || {
                 let col = c.mul(panel, c.int(16));
-                for block in 0..shape.blocks / side {
-                    let token = c.add(tokens, c.int(16 * side * block));
-                    let place = |piece: usize| piece * shape.made + made;
-                    let sum =
-                        |piece: usize| (place(piece) % side, sums[place(piece) / side * (shape.blocks / side) + block]);
-                    let pieces: Vec<_> =
-                        (0..shape.pieces).map(|i| sum(i)).map(|(inside, v)| s.results(v, inside)).collect();
+                for block in 0..self.blocks() {
+                    let token = c.add(tokens, c.int(s.width() * block));
+                    let results = |piece: usize| {
+                        let panel = piece * shape.made + made;
+                        s.results(sums[panel / s.side() * self.blocks() + block], panel % s.side())
+                    };
+                    let pieces: Vec<_> = (0..shape.pieces).map(results).collect();
                     for (i, &(row, _)) in pieces[0].iter().enumerate() {
                         let sums: Vec<Vector<'c>> = pieces.iter().map(|p| p[i].1).collect();
                         let done = self.contraction.finish(token, c.add(col, row), &sums);

@@ -26,8 +26,9 @@ const STAGED: usize = 28 << 10;
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     tokens: usize,
-    /// Tiles of 16 tokens.
+    /// Tiles of tokens, and how many each has.
     columns: usize,
+    width: usize,
     waves: usize,
     /// Products along the weight in all, and in a batch.
     steps: usize,
@@ -40,10 +41,11 @@ impl Shape {
         let simt = arch.simt();
         let steps = arch.memory.padded(depth) / simt.matrix.span(simt.wave);
         let runs = simt.matrix.depth * dtype.size() / RUN;
-        let columns = spec.tokens.div_ceil(16);
-        let asked = if plain { pieces + columns } else { pieces };
+        let width = simt.matrix.columns;
+        let (columns, rows) = (spec.tokens.div_ceil(width), simt.matrix.rows());
+        let asked = if plain { pieces * rows + columns } else { pieces * rows };
         let batch = (IN_FLIGHT / (asked * runs)).clamp(1, steps);
-        Ok(Shape { tokens: spec.tokens, columns, waves: (steps / batch).clamp(1, WAVES), steps, batch })
+        Ok(Shape { tokens: spec.tokens, columns, width, waves: (steps / batch).clamp(1, WAVES), steps, batch })
     }
 
     fn threads(&self, arch: &Arch) -> usize {
@@ -143,7 +145,7 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         let (c, place) = (m.c, m.place());
         let lane = m.in_panel(place, place.row);
         let weights = contraction.weights(panel).into_iter().map(|p| c.at(p, lane)).collect();
-        let token = |j: usize| c.smaller(c.add(place.column, c.int(16 * j)), c.int(shape.tokens - 1));
+        let token = |j: usize| c.smaller(c.add(place.column, c.int(shape.width * j)), c.int(shape.tokens - 1));
         let tokens = (0..shape.columns).map(token).collect();
         Walk { contraction, shape, wave: c.wave_index(), weights, tokens, part: place.part }
     }
@@ -197,6 +199,7 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
             use_up(step(c.sub(at, c.int(1))), &asked, sums);
             next
         };
+        let columns = if x.is_far() { batch * self.tokens.len() } else { 0 };
         let (count, mut sums) = (sums.len(), sums);
         let mut asked = ask(step(c.int(0)));
         // Two turns at a time, so that what was asked for need not change its registers.
@@ -204,12 +207,12 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         if pairs > 0 {
             let carried: Vec<Any> = sums.iter().chain(asked.iter().flatten()).map(|&v| v.into()).collect();
             let carried = c.for_each((c.int(1), c.int(1 + 2 * pairs), 2), &carried, |at, carried| {
-                let (mut sums, asked) = self.split(carried, count);
+                let (mut sums, asked) = self.split(carried, count, columns);
                 let next = turn(&mut sums, asked, at);
                 let next = turn(&mut sums, next, c.add(at, c.int(1)));
                 sums.iter().chain(next.iter().flatten()).map(|&v| v.into()).collect()
             });
-            (sums, asked) = self.split(&carried, count);
+            (sums, asked) = self.split(&carried, count, columns);
         }
         for at in 1 + 2 * pairs..turns {
             asked = turn(&mut sums, asked, c.int(at));
@@ -218,10 +221,13 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         sums
     }
 
-    fn split(&self, carried: &[Any<'c>], count: usize) -> (Vec<Vector<'c>>, Vec<Fragment<'c>>) {
-        let all: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-        let fragments = all[count..].chunks(self.matrix().runs()).map(|runs| runs.to_vec());
-        (all[..count].to_vec(), fragments.collect())
+    /// So many sums, the rows' fragments, and the weights'.
+    fn split(&self, carried: &[Any<'c>], sums: usize, columns: usize) -> (Vec<Vector<'c>>, Vec<Fragment<'c>>) {
+        let (m, all): (_, Vec<Vector<'c>>) = (self.matrix(), carried.iter().map(|v| v.into_vector_value()).collect());
+        let (sums, asked) = all.split_at(sums);
+        let (columns, weights) = asked.split_at(columns * m.runs());
+        let fragments = columns.chunks(m.runs()).chain(weights.chunks(m.panel_runs()));
+        (sums.to_vec(), fragments.map(|runs| runs.to_vec()).collect())
     }
 
     /// Batches of `batch` steps from `first` up to `end` that not every wave has one of.
@@ -339,11 +345,11 @@ fn finish<'c>(
 ) -> Result<(), Diagnostic> {
     let m = &contraction.matrix;
     let (c, place, results) = (m.c, m.place(), m.layout.results);
-    let Shape { tokens, columns, waves, .. } = shape;
+    let Shape { tokens, columns, width, waves, .. } = shape;
     let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
     let first = c.mul(panel, c.int(16));
     let mut result = Ok(());
-    let token = |j: usize| c.add(place.column, c.int(16 * j));
+    let token = |j: usize| c.add(place.column, c.int(width * j));
     if waves == 1 {
         for j in 0..columns {
             let sums: Vec<Vector<'c>> = sums.iter().skip(j).step_by(columns).copied().collect();

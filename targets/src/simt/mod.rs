@@ -52,6 +52,7 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
         Family::AttendMany => attend_many::emit(&setup, spec),
     };
     let (code, info) = made.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
+    let info = KernelInfo { shared: code.shared.get(), ..info };
     Ok((code.finish(), info))
 }
 

@@ -1,5 +1,5 @@
-//! Squares of results of a tiled product: 16 rows by 16 columns, or 32 by 32 where the chip has instructions for that, which take
-//! half as many operands for the same work.
+//! Results of a tiled product as instructions make them: 16 rows by a block of columns, or squares of 32 by 32 where the chip has
+//! instructions for that, which take half as many operands for the same work.
 use atomc_ir::DType;
 use atomc_ir::arch::{Product, Simt};
 
@@ -26,9 +26,14 @@ impl<'m, 'a, 'c> Squares<'m, 'a, 'c> {
         Squares { matrix, place: matrix.place(), large }
     }
 
-    /// Panels along a side.
+    /// Panels of the rows.
     pub fn side(&self) -> usize {
         if self.large.is_some() { 2 } else { 1 }
+    }
+
+    /// Columns of a block: a side's, or half as many.
+    pub fn width(&self) -> usize {
+        if self.large.is_some() { 32 } else { self.matrix.layout.columns }
     }
 
     /// Columns of both operands that a step contracts.
@@ -62,9 +67,14 @@ impl<'m, 'a, 'c> Squares<'m, 'a, 'c> {
         c.add(first, c.mul(row, c.int(RUN)))
     }
 
-    /// A step of a square's rows, or of its columns.
-    pub fn load(&self, p: Ptr<'c>) -> Fragment<'c> {
+    /// A step of a square's rows.
+    pub fn load_rows(&self, p: Ptr<'c>) -> Fragment<'c> {
         if self.large.is_some() { vec![self.matrix.load_run(p)] } else { self.matrix.load_panel(p) }
+    }
+
+    /// A step of a block of columns.
+    pub fn load_columns(&self, p: Ptr<'c>) -> Fragment<'c> {
+        if self.large.is_some() { vec![self.matrix.load_run(p)] } else { self.matrix.load_columns(p) }
     }
 
     pub fn zero(&self) -> Vector<'c> {
@@ -72,15 +82,18 @@ impl<'m, 'a, 'c> Squares<'m, 'a, 'c> {
         self.matrix.c.cx.f32_type().vec_type(results as u32).const_zero()
     }
 
-    /// `sums + a * b`.
-    pub fn product(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
+    /// `sums[j] + a * b[j]`.
+    pub fn products(&self, a: &Fragment<'c>, b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
         match self.large {
-            Some(product) => self.matrix.instructions(product, a, b, sums),
-            None => self.matrix.product(a, b, sums),
+            Some(product) => {
+                let add = |(b, sums): (_, &mut Vector<'c>)| *sums = self.matrix.instructions(product, a, b, *sums);
+                b.iter().zip(sums).for_each(add);
+            }
+            None => self.matrix.products(a, b, sums),
         }
     }
 
-    /// The column of a square that the lane has results of.
+    /// The column of a block that the lane has results of.
     pub fn column(&self) -> Int<'c> {
         let c = self.matrix.c;
         if self.large.is_some() { c.rem(c.lane_index(), 32) } else { self.place.column }

@@ -3,6 +3,7 @@
 //! What lanes add to an address stays in one register for all of a wave's loads. What differs between loads is the same for all
 //! lanes, and so is what a stretch adds: scalar registers and no vector arithmetic. Where the machine can, runs go to local memory
 //! without a stay in registers.
+use atomc_ir::arch::Isa;
 use inkwell::AddressSpace;
 use inkwell::intrinsics::Intrinsic;
 use inkwell::values::{BasicMetadataValueEnum, BasicValueEnum, InstructionValue, MetadataValue};
@@ -52,7 +53,7 @@ impl<'k, 'c> Stream<'k, 'c> {
 
     /// Whether runs go to local memory by themselves.
     pub fn is_direct(&self) -> bool {
-        self.c.arch.simt().direct_to_lds >= RUN
+        is_direct(self.c)
     }
 
     /// Bytes of local memory that a load fills.
@@ -124,9 +125,17 @@ impl<'k, 'c> Stream<'k, 'c> {
     }
 }
 
+fn is_direct(c: &Code) -> bool {
+    let simt = c.arch.simt();
+    simt.isa == Isa::Amdgcn && simt.direct_to_lds >= RUN
+}
+
 /// Says that an instruction uses one half of local memory, and has nothing to do with the other: LLVM would wait with it for what
 /// is sent there.
 pub fn mark<'c>(c: &Code<'c>, instruction: InstructionValue<'c>, half: usize) {
+    if !is_direct(c) {
+        return;
+    }
     let set = |kind: &str, half: usize| {
         let scopes = c.cx.metadata_node(&[scope(c, half).into()]);
         instruction.set_metadata(scopes, c.cx.get_kind_id(kind)).expect("an instruction of this context");

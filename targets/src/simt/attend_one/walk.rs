@@ -53,7 +53,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
         carried.extend(Ahead { blocks, keys }.carried());
         let carried = c.for_each((first, c.add(last, c.int(1)), WAVES), &carried, |step, carried| {
             let (running, ahead) = carried.split_at(count);
-            let (running, ahead) = self.step(step, &Running::of(running), Ahead::of(ahead, a.matrix.runs()));
+            let (running, ahead) = self.step(step, &Running::of(running), Ahead::of(ahead, a.matrix.panel_runs()));
             running.carried().into_iter().chain(ahead.carried()).collect()
         });
         Running::of(&carried[..count])
@@ -86,9 +86,10 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
 
     fn scores(&self, keys: &Fragments<'_, 'c>) -> Vector<'c> {
         match &self.kept {
-            Some(queries) => self.part.attention.scores(keys, queries),
-            None => self.part.attention.scores(keys, &queries(self.part, self.staged)),
+            Some(queries) => self.part.attention.scores(keys, std::slice::from_ref(queries)),
+            None => self.part.attention.scores(keys, &[queries(self.part, self.staged)]),
         }
+        .remove(0)
     }
 
     fn block(&self, step: Int<'c>) -> Int<'c> {
