@@ -33,8 +33,6 @@ struct Shape {
     steps: usize,
     /// Bytes of a turn's keys, and as much of values.
     bytes: usize,
-    /// Turns that local memory holds.
-    halves: usize,
     /// Whether queries stay in registers.
     keeps: bool,
     /// Whether the keys of one step are used before those of the next are loaded.
@@ -66,7 +64,7 @@ impl Shape {
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);
         let bytes = steps * simt.matrix.span(simt.wave) * dim * sizes.cache.dtype.size();
-        let shape = Shape {
+        Shape {
             heads,
             parts,
             columns,
@@ -74,12 +72,9 @@ impl Shape {
             threads: heads * waves * simt.wave,
             steps,
             bytes,
-            halves: 2,
             keeps: true,
             in_turn: true,
-        };
-        // Two waves on a SIMD hide more of each other than a work-group's own two turns.
-        Shape { halves: if shape.waves(arch) >= 2 { 2 } else { 1 }, ..shape }
+        }
     }
 
     /// Waves on a SIMD, as far as local memory has room.
@@ -101,9 +96,9 @@ impl Shape {
         own + brought + steps * r.keys.max(r.values) + others
     }
 
-    /// Bytes of local memory.
+    /// Bytes of local memory, for the keys of a turn and for its values.
     fn local(&self) -> usize {
-        2 * self.halves * self.bytes
+        2 * self.bytes
     }
 }
 
@@ -161,10 +156,29 @@ struct Offset<'c> {
     more: Int<'c>,
 }
 
-/// Runs of a turn, in flight, and the block of the turn after it.
-struct Brought<'c> {
-    runs: Vec<Vector<'c>>,
-    block: Int<'c>,
+/// What is under way while a turn begins: its values and the keys of the next, and the blocks of the next and of the one behind it.
+struct Ahead<'c> {
+    values: Vec<Vector<'c>>,
+    keys: Vec<Vector<'c>>,
+    blocks: [Int<'c>; 2],
+}
+
+/// Keys and values, as they follow each other in local memory.
+const KEYS: usize = 0;
+const VALUES: usize = 1;
+
+impl<'c> Ahead<'c> {
+    fn carried(&self) -> Vec<Any<'c>> {
+        let runs = self.values.iter().chain(&self.keys).map(|&v| v.into());
+        self.blocks.iter().map(|&v| v.into()).chain(runs).collect()
+    }
+
+    fn of(carried: &[Any<'c>], values: usize) -> Ahead<'c> {
+        let runs: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
+        let (values, keys) = runs.split_at(values);
+        let blocks = [carried[0].into_int_value(), carried[1].into_int_value()];
+        Ahead { values: values.to_vec(), keys: keys.to_vec(), blocks }
+    }
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
@@ -255,27 +269,16 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn run(&self) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.attention.code());
         let queries = self.queries()?;
-        let brought = self.bring(self.first, self.block(self.first));
-        let brought = if self.shape.halves == 2 {
-            self.put(c.int(0), &brought.runs);
-            self.bring(c.smaller(c.add(self.first, c.int(1)), self.last), brought.block)
-        } else {
-            brought
-        };
-        let begun: Vec<Any> = self.columns.iter().flat_map(|_| a.begin().carried()).collect();
-        let count = begun.len();
-        let carried = begun.into_iter().chain([brought.block.into()]);
-        let mut carried: Vec<Any> = carried.chain(brought.runs.iter().map(|&v| v.into())).collect();
+        let mut carried: Vec<Any> = self.columns.iter().flat_map(|_| a.begin().carried()).collect();
+        let count = carried.len();
+        carried.extend(self.begin().carried());
         for (begin, end, hides) in self.ranges() {
             carried = c.for_each((begin, end, 1), &carried, |turn, carried| {
-                let runs = carried[count + 1..].iter().map(|v| v.into_vector_value()).collect();
-                let brought = Brought { runs, block: carried[count].into_int_value() };
-                let half = c.mul(c.rem(c.sub(turn, self.first), self.shape.halves), c.int(2 * self.shape.bytes));
-                let brought = self.advance(turn, half, &brought);
-                c.keep_order();
-                let running = self.compute((turn, hides), half, &queries, &carried[..count]);
-                let running = running.iter().flat_map(|r| r.carried()).chain([brought.block.into()]);
-                running.chain(brought.runs.iter().map(|&v| v.into())).collect()
+                let (running, ahead) = carried.split_at(count);
+                let ahead = Ahead::of(ahead, self.from[VALUES].len());
+                let running: Vec<Running<'c>> = running.chunks(count / queries.len()).map(Running::of).collect();
+                let (running, ahead) = self.turn((turn, hides), &queries, &running, ahead);
+                running.iter().flat_map(|r| r.carried()).chain(ahead.carried()).collect()
             });
         }
         let running: Vec<Running<'c>> = carried[..count].chunks(count / self.columns.len()).map(Running::of).collect();
@@ -299,18 +302,54 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         vec![(self.first, early, true), (early, late, false), (late, end, true)]
     }
 
-    /// Puts what was brought where it belongs, asks for more, and sees that the turn's keys and values are there.
-    fn advance(&self, turn: Int<'c>, half: Int<'c>, brought: &Brought<'c>) -> Brought<'c> {
-        let c = self.attention.code();
-        let after = |turns: usize| c.smaller(c.add(turn, c.int(turns)), self.last);
-        c.barrier();
-        if self.shape.halves == 2 {
-            self.put(c.sub(c.int(2 * self.shape.bytes), half), &brought.runs);
-            return self.bring(after(2), brought.block);
+    /// Puts the first keys where they belong and asks for what comes next.
+    fn begin(&self) -> Ahead<'c> {
+        let (c, first) = (self.attention.code(), self.first);
+        let [block, next, behind] = [0, 1, 2].map(|i| self.block(c.add(first, c.int(i))));
+        self.put(KEYS, &self.bring(KEYS, first, block));
+        Ahead {
+            values: self.bring(VALUES, first, block),
+            keys: self.bring(KEYS, self.after(first, 1), next),
+            blocks: [next, behind],
         }
-        self.put(half, &brought.runs);
+    }
+
+    /// A turn, or the last.
+    fn after(&self, turn: Int<'c>, turns: usize) -> Int<'c> {
+        let c = self.attention.code();
+        c.smaller(c.add(turn, c.int(turns)), self.last)
+    }
+
+    /// A turn for all columns, some of whose keys may be hidden from them. Values go to local memory under the products of keys, and
+    /// the next keys under those of values: what is there is in use, and what is not has a barrier before it.
+    fn turn(
+        &self,
+        (turn, hides): (Int<'c>, bool),
+        queries: &[Fragments<'_, 'c>],
+        running: &[Running<'c>],
+        ahead: Ahead<'c>,
+    ) -> (Vec<Running<'c>>, Ahead<'c>) {
+        let (a, c, [next, behind]) = (self.attention, self.attention.code(), ahead.blocks);
         c.barrier();
-        self.bring(after(1), brought.block)
+        self.put(VALUES, &ahead.values);
+        let values = self.bring(VALUES, self.after(turn, 1), next);
+        c.keep_order();
+        let scores = self.scores((turn, hides), queries);
+        c.barrier();
+        self.put(KEYS, &ahead.keys);
+        let keys = self.bring(KEYS, self.after(turn, 2), behind);
+        let blocks = [behind, self.block(c.add(turn, c.int(3)))];
+        c.keep_order();
+        let local = self.local(VALUES);
+        let fragments: Fragments<'_, 'c> =
+            Box::new(move |i| a.matrix.load_panel(c.at(local, c.int(i * a.matrix.panel_step()))));
+        (a.add(&scores, &fragments, running), Ahead { values, keys, blocks })
+    }
+
+    /// Where the lane's fragments begin in local memory.
+    fn local(&self, what: usize) -> Ptr<'c> {
+        let (a, c) = (self.attention, self.attention.code());
+        c.at(c.at(self.local, a.matrix.in_panel(a.place, a.place.row)), c.int(what * self.shape.bytes))
     }
 
     fn block(&self, turn: Int<'c>) -> Int<'c> {
@@ -318,24 +357,20 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         c.load_index(self.table, c.div(c.smaller(turn, self.last), a.steps() / self.shape.steps))
     }
 
-    /// Loads this thread's runs of a turn in a block.
-    fn bring(&self, turn: Int<'c>, block: Int<'c>) -> Brought<'c> {
+    /// Loads this thread's runs of a turn's keys or values in a block.
+    fn bring(&self, what: usize, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
         let (a, c) = (self.attention, self.attention.code());
-        let starts = a.turn_in(block, self.cache_head, (turn, self.shape.steps));
-        let load = |(&start, from): (&Ptr<'c>, &Vec<Offset<'c>>)| {
-            let run = |o: &Offset<'c>| a.matrix.load_run(c.at(c.at(start, o.more), c.lane_offset(o.lane, turn)));
-            from.iter().map(run).collect::<Vec<_>>()
-        };
-        let runs = starts.iter().zip(&self.from).flat_map(load).collect();
-        Brought { runs, block: self.block(c.add(turn, c.int(1))) }
+        let start = a.turn_in(block, self.cache_head, (turn, self.shape.steps))[what];
+        let load = |o: &Offset<'c>| a.matrix.load_run(c.at(c.at(start, o.more), c.lane_offset(o.lane, turn)));
+        self.from[what].iter().map(load).collect()
     }
 
-    fn put(&self, half: Int<'c>, runs: &[Vector<'c>]) {
+    /// The last run first: when it is there, all are, and there is nothing to wait for any more.
+    fn put(&self, what: usize, runs: &[Vector<'c>]) {
         let c = self.attention.code();
-        let starts = [0, self.shape.bytes].map(|first| c.add(half, c.int(first)));
-        let to = starts.iter().zip(&self.to).flat_map(|(&start, to)| to.iter().map(move |o| (start, o)));
-        for ((start, o), &run) in to.zip(runs) {
-            c.store(c.at(c.at(self.local, c.add(start, o.lane)), o.more), run, RUN as u32);
+        let start = c.at(self.local, c.int(what * self.shape.bytes));
+        for (o, &run) in self.to[what].iter().zip(runs).rev() {
+            c.store(c.at(c.at(start, o.lane), o.more), run, RUN as u32);
         }
     }
 
@@ -367,26 +402,18 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         Ok(a.matrix.fragment_of(&parts))
     }
 
-    /// One turn for all columns, some of whose keys may be hidden from them.
-    fn compute(
-        &self,
-        (turn, hides): (Int<'c>, bool),
-        half: Int<'c>,
-        queries: &[Fragments<'_, 'c>],
-        running: &[Any<'c>],
-    ) -> Vec<Running<'c>> {
+    /// Scores of a turn's keys for all columns, step by step.
+    fn scores(&self, (turn, hides): (Int<'c>, bool), queries: &[Fragments<'_, 'c>]) -> Vec<Vec<Vector<'c>>> {
         let (a, c, m, steps) = (self.attention, self.attention.code(), &self.attention.matrix, self.shape.steps);
-        let local = c.at(c.at(self.local, half), m.in_panel(a.place, a.place.row));
-        let fragment = move |i: usize| m.load_panel(c.at(local, c.int(i)));
-        let tiles = a.span() / 16;
+        let (local, tiles) = (self.local(KEYS), a.span() / 16);
         let mut scores = vec![vec![]; queries.len()];
         for step in 0..steps {
             if self.shape.in_turn {
                 c.keep_order();
             }
             let key = |i: usize| {
-                let tile = step * tiles + i / a.chunks();
-                fragment(tile * a.key_panel() + i % a.chunks() * m.panel_step())
+                let at = (step * tiles + i / a.chunks()) * a.key_panel() + i % a.chunks() * m.panel_step();
+                m.load_panel(c.at(local, c.int(at)))
             };
             let keys = a.fragments(a.keys(), key);
             let key = c.add(c.mul(turn, c.int(self.keys())), c.int(step * a.span()));
@@ -395,11 +422,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
                 scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
             }
         }
-        // Values are asked for when most registers of keys are free again.
-        c.keep_order();
-        let values: Fragments<'_, 'c> = Box::new(|i| fragment(self.shape.bytes + i * m.panel_step()));
-        let running: Vec<Running<'c>> = running.chunks(running.len() / queries.len()).map(Running::of).collect();
-        a.add(&scores, &values, &running)
+        scores
     }
 
     /// The last of the lane's keys that a column sees, of those from `key` on.
