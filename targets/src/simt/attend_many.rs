@@ -8,6 +8,7 @@ use atomc_ir::{Arch, Diagnostic};
 use super::Setup;
 use super::attend::{Attention, Fragments, Running, Sizes};
 use super::fragment::{Fragment, RUN};
+use super::square::{are_large, large_span};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
@@ -25,9 +26,10 @@ struct Shape {
     /// Query heads of a work-group, and work-groups that share a head of the cache.
     heads: usize,
     parts: usize,
-    /// Tiles of a wave, and their tokens.
+    /// Tiles of a wave, and their tokens; and whether products are large squares.
     columns: usize,
     width: usize,
+    large: bool,
     threads: usize,
     /// Steps of a turn.
     steps: usize,
@@ -42,11 +44,16 @@ struct Shape {
 impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
         let sizes = Sizes::of(spec.body)?;
-        let shapes = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
+        let small = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
+        let large = [4, 2].map(|steps| Shape::large(&sizes, arch, steps));
+        // Two waves at least.
+        let are_large = are_large(arch.simt(), sizes.cache.dtype) && sizes.group() > 1;
+        let shapes: Vec<Shape> = large.into_iter().filter(|_| are_large).chain(small).collect();
         let possible = |s: &&Shape| s.bytes <= arch.simt().unit.lds_group / 2;
         let most = sizes.registers(arch).most;
         let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch));
-        let best = best.map(|&s| Shape { in_turn: s.registers(&sizes, arch, s.steps) > most, ..s });
+        let units = |s: &Shape| if s.large { s.steps / 2 } else { s.steps };
+        let best = best.map(|&s| Shape { in_turn: s.registers(&sizes, arch, units(&s)) > most, ..s });
         let r = sizes.registers(arch);
         let keeps = !r.converts && r.query + r.results + r.scores + OTHERS <= r.most;
         let least = shapes.iter().rfind(possible).map(|&s| Shape { keeps, ..s });
@@ -59,16 +66,28 @@ impl Shape {
         // Two waves at least.
         let columns = if sizes.group() > 2 { columns } else { 1 };
         let width = simt.matrix.columns;
+        Shape::cut(sizes, arch, (columns, width), (steps, simt.matrix.span(simt.wave)))
+    }
+
+    /// Large squares: one tile of a wave.
+    fn large(sizes: &Sizes, arch: &Arch, steps: usize) -> Shape {
+        let span = large_span(arch.simt(), sizes.cache.dtype);
+        Shape { large: true, ..Shape::cut(sizes, arch, (1, 32), (steps, span)) }
+    }
+
+    fn cut(sizes: &Sizes, arch: &Arch, (columns, width): (usize, usize), (steps, span): (usize, usize)) -> Shape {
+        let simt = arch.simt();
         let waves = TILE / width / columns;
         let parts = (sizes.group() * waves).div_ceil(WAVES);
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);
-        let bytes = steps * simt.matrix.span(simt.wave) * dim * sizes.cache.dtype.size();
+        let bytes = steps * span * dim * sizes.cache.dtype.size();
         Shape {
             heads,
             parts,
             columns,
             width,
+            large: false,
             threads: heads * waves * simt.wave,
             steps,
             bytes,
@@ -87,13 +106,15 @@ impl Shape {
         self.registers(sizes, arch, 1) <= sizes.registers(arch).most
     }
 
-    /// Registers that a wave takes with the keys of so many steps at once.
-    fn registers(&self, sizes: &Sizes, arch: &Arch, steps: usize) -> usize {
+    /// Registers that a wave takes with the keys of so many units at once. A large square is four small ones: two of keys by two
+    /// of queries.
+    fn registers(&self, sizes: &Sizes, arch: &Arch, units: usize) -> usize {
         let r = sizes.registers(arch);
+        let side = if self.large { 2 } else { 1 };
         let brought = 2 * (self.bytes / RUN).div_ceil(self.threads) * RUN / 4;
-        let own = self.columns * (r.query + r.results + self.steps * r.scores);
+        let own = self.columns * (side * (r.query + r.results) + self.steps * r.scores);
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
-        own + brought + steps * r.keys.max(r.values) + others
+        own + brought + units * r.keys.max(r.values) + others
     }
 
     /// Bytes of local memory, for the keys of a turn and for its values.
@@ -112,6 +133,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let c = &code;
         let kernel = super::kernel(c, spec)?;
         let attention = Attention::new(&kernel)?;
+        let attention = if shape.large { attention.by_large_squares() } else { attention };
         let times = attention.cache.ty.heads * shape.parts;
         let (tile, rest) = (c.div(c.group(), times), c.rem(c.group(), times));
         let mut result = Ok(());
@@ -192,7 +214,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let inside = c.add(c.mul(part, c.int(shape.heads)), c.div(wave, waves));
         let group = attention.heads / attention.cache.ty.heads;
         let head = c.add(c.mul(cache_head, c.int(group)), c.smaller(inside, c.int(group - 1)));
-        let first = c.add(c.mul(c.rem(wave, waves), c.int(shape.width * shape.columns)), attention.place.column);
+        let first = c.add(c.mul(c.rem(wave, waves), c.int(shape.width * shape.columns)), attention.squares.column());
         let keys = shape.steps * attention.span();
         let position = c.load_index(batch.positions, token);
         let mut made = Tile {
@@ -222,7 +244,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (a, shape) = (self.attention, self.shape);
         let c = a.code();
         let along = |run: Int<'c>| c.mul(run, c.int(RUN));
-        let fragment = shape.steps * a.matrix.panel_step() / RUN;
+        let fragment = shape.steps * a.squares.step() / RUN;
         let value = |run: Int<'c>| {
             let inside = c.mul(c.rem(run, fragment), c.int(RUN));
             c.add(c.mul(c.div(run, fragment), c.int(a.value_panel())), inside)
@@ -250,15 +272,24 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// Where a run of keys lies in local memory.
     fn key_place(&self, run: Int<'c>) -> Int<'c> {
         let a = self.attention;
-        let (c, span, held, results) = (a.code(), a.span(), a.held(), a.matrix.layout.results);
-        let in_panel = a.key_panel() / RUN;
+        let (c, in_panel) = (a.code(), a.key_panel() / RUN);
         let (panel, inside) = (c.div(run, in_panel), c.rem(run, in_panel));
-        let key = c.add(c.mul(panel, c.int(16)), c.rem(inside, 16));
-        let (step, key) = (c.div(key, span), c.rem(key, span));
-        let tile = c.add(c.mul(step, c.int(span / 16)), c.div(c.rem(key, held), results));
-        let row = c.add(c.mul(c.div(key, held), c.int(results)), c.rem(key, results));
-        let group = c.add(c.mul(tile, c.int(in_panel)), c.mul(c.div(inside, 16), c.int(16)));
-        c.mul(c.add(group, row), c.int(RUN))
+        let row = self.key_row(c.add(c.mul(panel, c.int(16)), c.rem(inside, 16)));
+        let group = c.add(c.mul(c.div(row, 16), c.int(in_panel)), c.mul(c.div(inside, 16), c.int(16)));
+        c.mul(c.add(group, c.rem(row, 16)), c.int(RUN))
+    }
+
+    /// The row of the tiles that has a key of a turn: a lane gets the scores that it must give as weights.
+    fn key_row(&self, key: Int<'c>) -> Int<'c> {
+        let a = self.attention;
+        let (c, span, held, results) = (a.code(), a.span(), a.held(), a.matrix.layout.results);
+        let (step, inside) = (c.div(key, span), c.rem(key, span));
+        let (share, own) = (c.div(inside, held), c.rem(inside, held));
+        let (group, in_group) = (c.div(own, results), c.add(c.mul(share, c.int(results)), c.rem(own, results)));
+        // A share's groups are rows of one tile each, or follow those of the other shares in one large tile.
+        let rows = span / held * results;
+        let first = c.add(c.mul(step, c.int(held / results)), group);
+        c.add(c.mul(first, c.int(rows)), in_group)
     }
 
     /// Keys of a turn.
@@ -340,16 +371,20 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let keys = self.bring(KEYS, self.after(turn, 2), behind);
         let blocks = [behind, self.block(c.add(turn, c.int(3)))];
         c.keep_order();
-        let local = self.local(VALUES);
-        let fragments: Fragments<'_, 'c> =
-            Box::new(move |i| a.matrix.load_panel(c.at(local, c.int(i * a.matrix.panel_step()))));
+        let panel = self.shape.steps * a.squares.step();
+        let local = self.local(VALUES, panel);
+        let value = move |i: usize| {
+            let (square, step) = (i / self.shape.steps, i % self.shape.steps);
+            a.squares.load_rows(c.at(local, c.int(square * a.squares.side() * panel + step * a.squares.step())))
+        };
+        let fragments: Fragments<'_, 'c> = Box::new(value);
         (a.add(&scores, &fragments, running), Ahead { values, keys, blocks })
     }
 
-    /// Where the lane's fragments begin in local memory.
-    fn local(&self, what: usize) -> Ptr<'c> {
+    /// Where the lane's fragments begin in local memory, of panels of so many bytes.
+    fn local(&self, what: usize, panel: usize) -> Ptr<'c> {
         let (a, c) = (self.attention, self.attention.code());
-        c.at(c.at(self.local, a.matrix.in_panel(a.place, a.place.row)), c.int(what * self.shape.bytes))
+        c.at(c.at(self.local, a.squares.rows(panel)), c.int(what * self.shape.bytes))
     }
 
     fn block(&self, turn: Int<'c>) -> Int<'c> {
@@ -393,7 +428,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let depth = a.matrix.layout.depth;
         let lanes = a.lanes.min(depth);
         c.set_lanes(lanes);
-        let first = c.add(c.mul(a.place.part, c.int(depth)), c.int(chunk * a.span()));
+        let part = if self.shape.large { a.half } else { a.place.part };
+        let first = c.add(c.mul(part, c.int(depth)), c.int(chunk * a.span()));
         if let Some(query) = a.stored_query(token, self.head, first)? {
             return Ok(query);
         }
@@ -404,22 +440,27 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
 
     /// Scores of a turn's keys for all columns, step by step.
     fn scores(&self, (turn, hides): (Int<'c>, bool), queries: &[Fragments<'_, 'c>]) -> Vec<Vec<Vector<'c>>> {
-        let (a, c, m, steps) = (self.attention, self.attention.code(), &self.attention.matrix, self.shape.steps);
-        let (local, tiles) = (self.local(KEYS), a.span() / 16);
+        let (a, c, squares) = (self.attention, self.attention.code(), &self.attention.squares);
+        let local = self.local(KEYS, a.key_panel());
         let mut scores = vec![vec![]; queries.len()];
-        for step in 0..steps {
+        for unit in 0..self.keys() / a.unit() {
             if self.shape.in_turn {
                 c.keep_order();
             }
             let key = |i: usize| {
-                let at = (step * tiles + i / a.chunks()) * a.key_panel() + i % a.chunks() * m.panel_step();
-                m.load_panel(c.at(local, c.int(at)))
+                let tile = unit * a.tiles() + i / a.chunks();
+                let at = tile * squares.side() * a.key_panel() + i % a.chunks() * squares.step();
+                squares.load_rows(c.at(local, c.int(at)))
             };
             let keys = a.fragments(a.keys(), key);
-            let key = c.add(c.mul(turn, c.int(self.keys())), c.int(step * a.span()));
+            let first = c.add(c.mul(turn, c.int(self.keys())), c.int(unit * a.unit()));
             let made = a.scores(&keys, queries);
             for ((made, &column), scores) in made.into_iter().zip(&self.columns).zip(&mut scores) {
-                scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
+                for step in 0..a.unit() / a.span() {
+                    let made = c.part(made, step * a.held(), a.held());
+                    let key = c.add(first, c.int(step * a.span()));
+                    scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
+                }
             }
         }
         scores
@@ -446,14 +487,18 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let inverse = c.splat(c.lane(inverse, 0));
             let token = c.add(self.token, column);
             c.when(store, || {
-                for (j, &values) in running.values.iter().enumerate().filter(|(j, _)| 16 * j < dim) {
-                    for i in (0..results).step_by(width) {
-                        let col = c.add(a.place.results, c.int(16 * j + i));
-                        let to = || {
-                            let v = c.fmul(c.part(values, i, width), inverse);
-                            c.store_floats(a.result(token, self.head, col), v, a.out_type());
-                        };
-                        if 16 * (j + 1) <= dim { to() } else { c.when(c.less(col, c.int(dim)), to) }
+                let panels =
+                    running.values.iter().flat_map(|&v| (0..a.squares.side()).map(move |i| a.squares.results(v, i)));
+                for (panel, groups) in panels.enumerate().filter(|(panel, _)| 16 * panel < dim) {
+                    for (row, values) in groups {
+                        for i in (0..results).step_by(width) {
+                            let col = c.add(row, c.int(16 * panel + i));
+                            let to = || {
+                                let v = c.fmul(c.part(values, i, width), inverse);
+                                c.store_floats(a.result(token, self.head, col), v, a.out_type());
+                            };
+                            if 16 * (panel + 1) <= dim { to() } else { c.when(c.less(col, c.int(dim)), to) }
+                        }
                     }
                 }
             });

@@ -17,6 +17,7 @@ pub type Fragment<'c> = Vec<Vector<'c>>;
 pub const RUN: usize = 16;
 
 /// The matrix unit for one type of element.
+#[derive(Clone, Copy)]
 pub struct Matrix<'a, 'c> {
     pub c: &'a Code<'c>,
     pub dtype: DType,

@@ -111,7 +111,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
 
 struct Tile<'t, 'k, 'a, 'c> {
     contraction: &'t Contraction<'k, 'a, 'c>,
-    squares: Squares<'t, 'a, 'c>,
+    squares: Squares<'a, 'c>,
     shape: Shape,
     /// First panel of the result, first token.
     panel: Int<'c>,
@@ -143,7 +143,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let wave = c.wave_index();
         let along = BLOCKS / shape.blocks;
         let wave = [c.div(wave, along), c.rem(wave, along)];
-        let (squares, local) = (Squares::new(&contraction.matrix), c.local(2 * shape.half()[1]));
+        let (squares, local) = (Squares::new(contraction.matrix), c.local(2 * shape.half()[1]));
         let lanes = c.arch.simt().wave;
         let first = c.mul(c.wave_index(), c.int(shape.loads() * lanes * RUN));
         let to = c.at(local, first);

@@ -7,8 +7,9 @@ use super::fragment::{Fragment, Matrix, Place, RUN};
 use crate::code::{Int, Ptr, Vector};
 
 /// The products of a wave, square by square.
-pub struct Squares<'m, 'a, 'c> {
-    matrix: &'m Matrix<'a, 'c>,
+#[derive(Clone, Copy)]
+pub struct Squares<'a, 'c> {
+    matrix: Matrix<'a, 'c>,
     place: Place<'c>,
     large: Option<Product>,
 }
@@ -20,10 +21,25 @@ fn large(simt: &Simt, dtype: DType) -> Option<Product> {
     simt.large_products.iter().copied().find(|p| p.dtype == dtype)
 }
 
-impl<'m, 'a, 'c> Squares<'m, 'a, 'c> {
-    pub fn new(matrix: &'m Matrix<'a, 'c>) -> Squares<'m, 'a, 'c> {
-        let large = large(matrix.c.arch.simt(), matrix.dtype);
-        Squares { matrix, place: matrix.place(), large }
+/// Whether there are squares of 32 for a type.
+pub fn are_large(simt: &Simt, dtype: DType) -> bool {
+    large(simt, dtype).is_some()
+}
+
+/// Columns that a step of large squares contracts: a run of each lane.
+pub fn large_span(simt: &Simt, dtype: DType) -> usize {
+    simt.wave / 32 * RUN / dtype.size()
+}
+
+impl<'a, 'c> Squares<'a, 'c> {
+    /// Squares as large as they are made.
+    pub fn new(matrix: Matrix<'a, 'c>) -> Squares<'a, 'c> {
+        Squares { large: large(matrix.c.arch.simt(), matrix.dtype), ..Squares::small(matrix) }
+    }
+
+    /// Squares of one panel.
+    pub fn small(matrix: Matrix<'a, 'c>) -> Squares<'a, 'c> {
+        Squares { matrix, place: matrix.place(), large: None }
     }
 
     /// Panels of the rows.
@@ -38,8 +54,8 @@ impl<'m, 'a, 'c> Squares<'m, 'a, 'c> {
 
     /// Columns of both operands that a step contracts.
     pub fn span(&self) -> usize {
-        let wave = self.matrix.c.arch.simt().wave;
-        if self.large.is_some() { wave / 32 * self.matrix.run() } else { self.matrix.span() }
+        let simt = self.matrix.c.arch.simt();
+        if self.large.is_some() { large_span(simt, self.matrix.dtype) } else { self.matrix.span() }
     }
 
     /// Bytes from one step to the next in a panel.
@@ -91,6 +107,17 @@ impl<'m, 'a, 'c> Squares<'m, 'a, 'c> {
             }
             None => self.matrix.products(a, b, sums),
         }
+    }
+
+    /// How far apart the lanes are that share a column.
+    pub fn sharing(&self) -> &'static [usize] {
+        if self.large.is_some() { &[32] } else { self.matrix.sharing() }
+    }
+
+    /// Which part of a step's columns the lane holds, and which share of a block's results.
+    pub fn share(&self) -> Int<'c> {
+        let c = self.matrix.c;
+        if self.large.is_some() { c.div(c.lane_index(), 32) } else { self.place.share }
     }
 
     /// The column of a block that the lane has results of.
