@@ -142,6 +142,10 @@ pub struct Simt {
     pub direct_to_lds: usize,
     /// The last word of a buffer's resource in which offsets count bytes; none if loads do without resources.
     pub buffer_word: Option<u32>,
+    /// Whether the machine copies whole runs of global memory into local memory by itself, and says when they have come.
+    pub bulk_copies: bool,
+    /// Whether a kernel may begin while the one before it ends, and wait for it later.
+    pub dependent_launch: bool,
     /// How lanes of different rows of 16 exchange values.
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.

@@ -152,7 +152,8 @@ fn only(mut kernels: Vec<KernelResources>) -> Result<KernelResources, String> {
 
 fn ours(kernel: &Ours, arch: &Arch) -> Result<KernelResources, Box<dyn Error>> {
     let graph = parse(&kernel.text)?;
-    let spec = KernelSpec { symbol: "k".into(), family: kernel.family, body: &graph, tokens: kernel.tokens };
+    let spec =
+        KernelSpec { symbol: "k".into(), family: kernel.family, body: &graph, tokens: kernel.tokens, choice: None };
     Ok(only(report(&compile(&[spec], arch)?.code, arch)?)?)
 }
 

@@ -37,6 +37,8 @@ pub struct Code<'c> {
     pub index: IntType<'c>,
     /// Bytes of local memory that the launch must give, beside what the code itself states.
     pub shared: Cell<usize>,
+    /// Whether the kernel has waited for the one before it, as it has come so far.
+    pub awaited: Cell<bool>,
 }
 
 impl<'c> Code<'c> {
@@ -53,7 +55,7 @@ impl<'c> Code<'c> {
         let function = module.add_function(symbol, ty, Some(Linkage::External));
         let b = cx.create_builder();
         b.position_at_end(cx.append_basic_block(function, ""));
-        Code { cx, module, b, arch, function, lanes: Cell::new(lanes), index, shared: Cell::new(0) }
+        Code { cx, module, b, arch, function, lanes: Cell::new(lanes), index, shared: Cell::new(0), awaited: Cell::new(false) }
     }
 
     pub fn lanes(&self) -> usize {

@@ -18,6 +18,7 @@ mod metadata;
 pub mod report;
 mod row;
 mod simt;
+pub mod tuning;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +31,8 @@ use inkwell::module::Module;
 pub use arch::{rows, variants};
 pub use atomc_artifact::manifest::{LoopReport, Resources};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
-pub use simt::COUNTERS;
+pub use simt::{COUNTERS, class, choices};
+pub use tuning::Choice;
 
 /// One kernel to emit.
 #[derive(Clone, Debug)]
@@ -40,6 +42,8 @@ pub struct KernelSpec<'a> {
     pub body: &'a Graph,
     /// Most rows of the step that the kernel is for: the bucket's tokens.
     pub tokens: usize,
+    /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
+    pub choice: Option<Choice>,
 }
 
 /// How many tasks a launch has, counts rounded up.

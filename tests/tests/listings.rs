@@ -87,7 +87,7 @@ fn main_loops() {
     for (body, family, tokens) in KERNELS {
         let graph = parse(body).unwrap();
         graph.verify().unwrap_or_else(|e| panic!("{e}"));
-        let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens };
+        let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens, choice: None };
         for chip in &chips {
             let show = |form| text(std::slice::from_ref(&spec), chip, form).unwrap_or_else(|e| panic!("{e}"));
             let assembly = main_loop(&show(Form::Asm));

@@ -58,7 +58,8 @@ impl Kernels {
 
 impl Entry {
     fn spec(&self) -> KernelSpec<'_> {
-        KernelSpec { symbol: self.symbol.clone(), family: self.family, body: &self.body, tokens: self.tokens }
+        let Entry { family, tokens, .. } = *self;
+        KernelSpec { symbol: self.symbol.clone(), family, body: &self.body, tokens, choice: None }
     }
 }
 

@@ -16,6 +16,7 @@ use super::rows::{each_head, teams};
 use super::{COUNTERS, Setup};
 use crate::code::{Code, Int, Ptr};
 use crate::row::{Col, unsupported};
+use crate::tuning::{Choice, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 const WAVES: usize = 4;
@@ -23,6 +24,8 @@ const WAVES: usize = 4;
 const SPLITS: usize = 64;
 /// Work-groups for each compute unit, where there is enough to do.
 const GROUPS: usize = 2;
+/// What may be chosen by measuring: work-groups for each compute unit.
+pub const OPEN: Open = &[("groups", &[1, 2, 4])];
 /// Registers for all but queries, keys, values and results, and more where products convert.
 const OTHERS: usize = 48;
 const CONVERTED: usize = 48;
@@ -43,11 +46,12 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+    fn new(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
+        let groups = choice.get("groups").unwrap_or(GROUPS);
         let tiles = sizes.group().div_ceil(simt.matrix.columns);
         let parts = sizes.cache.heads * tiles;
-        let splits = (GROUPS * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
+        let splits = (groups * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
         let r = sizes.registers(arch);
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
         let flying = r.keys + r.values + r.results + others;
@@ -64,7 +68,7 @@ impl Shape {
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
-    let shape = Shape::new(spec, setup.arch)?;
+    let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = setup.open(spec, shape.threads);
     let times = shape.parts * shape.splits;
     let workspace = {

@@ -12,7 +12,8 @@ use crate::row::{At, Col, unsupported};
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub dtype: DType,
-    /// Columns of the weight.
+    /// Rows of the weight that are multiplied, and its columns.
+    pub rows: usize,
     pub depth: usize,
     /// Pieces of the result.
     pub pieces: usize,
@@ -30,7 +31,13 @@ impl Sizes {
             let x = body.operands(linear?)[0];
             let plain = matches!(body.op(x.node), Op::Input { .. });
             let plain = plain && body.ty(x).as_tensor()?.dtype == weight.dtype;
-            Some(Sizes { dtype: weight.dtype, depth: weight.shape.last()?, pieces: all / width.max(1), plain })
+            Some(Sizes {
+                dtype: weight.dtype,
+                rows: all,
+                depth: weight.shape.last()?,
+                pieces: all / width.max(1),
+                plain,
+            })
         };
         made().ok_or_else(|| unsupported("a contraction family without a contraction"))
     }

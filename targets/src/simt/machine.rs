@@ -93,6 +93,18 @@ impl<'c> Code<'c> {
         self.uniform(self.div(self.thread(), self.wave_size()))
     }
 
+    /// The kernel before this one has ended, and all see what it wrote. Where kernels may begin early, every kernel comes here in
+    /// every thread, before it touches anything that another kernel writes, and before it writes anything: only weights and
+    /// sizes in the code may be read earlier. So when a kernel is beyond this, not only the one before it has ended but all
+    /// before that, since each of them could only end after its own wait. The next kernel may begin from here on.
+    pub fn await_previous(&self) {
+        if self.arch.simt().dependent_launch {
+            self.call("llvm.nvvm.griddepcontrol.launch.dependents", &[], &[]);
+            self.call("llvm.nvvm.griddepcontrol.wait", &[], &[]);
+            self.awaited.set(true);
+        }
+    }
+
     /// A number that all lanes agree on, as one that the scalar unit holds.
     pub fn uniform(&self, v: Int<'c>) -> Int<'c> {
         match self.isa() {

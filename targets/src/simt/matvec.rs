@@ -37,7 +37,7 @@ struct Shape {
 
 impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
-        let Sizes { dtype, depth, pieces, plain } = Sizes::of(spec.body)?;
+        let Sizes { dtype, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
         let simt = arch.simt();
         let steps = arch.memory.padded(depth) / simt.matrix.span(simt.wave);
         let runs = simt.matrix.depth * dtype.size() / RUN;
