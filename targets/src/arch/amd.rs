@@ -272,7 +272,7 @@ pub const ROWS: [Arch; 6] = [
                 bulk_copies: false,
                 dependent_launch: false,
                 rows_of_16: RowExchange::PermuteX16,
-            isa: Isa::Amdgcn,
+                isa: Isa::Amdgcn,
             },
         )
     },

@@ -286,7 +286,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (step, inside) = (c.div(key, span), c.rem(key, span));
         let (share, own) = (c.div(inside, held), c.rem(inside, held));
         let (group, in_group) = (c.div(own, results), c.add(c.mul(share, c.int(results)), c.rem(own, results)));
-        // A share's groups are rows of one tile each, or follow those of the other shares in one large tile.
+        // The groups of all shares follow each other, so that every share has its rows of a tile.
         let rows = span / held * results;
         let first = c.add(c.mul(step, c.int(held / results)), group);
         c.add(c.mul(first, c.int(rows)), in_group)

@@ -17,8 +17,6 @@ const RESOURCE: u16 = 8;
 const SPAN: u64 = 0x7fff_ffff;
 /// Bytes that an instruction adds at most, to both addresses.
 const ADDED: usize = 4096;
-/// `s_waitcnt vmcnt(0)` in the encoding of gfx9, whose machines alone wait so for what goes to local memory.
-const ALL_LOADS: u64 = 0x0f70;
 
 /// One load of each stretch.
 enum Source<'c> {
@@ -61,7 +59,7 @@ impl<'k, 'c> Stream<'k, 'c> {
         self.c.arch.simt().wave * RUN
     }
 
-    /// What the instruction of a direct load adds to where the one before began that names an address in local memory.
+    /// What the instruction of a direct load adds to both addresses. As far as that reaches, loads share one in local memory.
     fn added(&self, load: usize) -> usize {
         load * self.load_bytes() % ADDED
     }
@@ -87,7 +85,7 @@ impl<'k, 'c> Stream<'k, 'c> {
         c.at(p, c.add(c.lane_offset(self.lane, stretch), c.mul(stretch, self.step)))
     }
 
-    /// Sends the wave's runs of a stretch to local memory, where they have arrived behind [`Stream::wait`].
+    /// Sends the wave's runs of a stretch to local memory, where they are behind [`Stream::wait`] and a barrier.
     pub fn send(&self, stretch: Int<'c>, to: Ptr<'c>, half: usize) {
         let c = self.c;
         let k = |n: usize| c.cx.i32_type().const_int(n as u64, false);
@@ -111,16 +109,11 @@ impl<'k, 'c> Stream<'k, 'c> {
         }
     }
 
-    /// What this wave has sent is there.
+    /// Behind the next barrier, what this wave has sent is there. Barriers wait by themselves for loads through resources, as for
+    /// stores, and not for those that are counted apart.
     pub fn wait(&self) {
-        let c = self.c;
-        match self.sources[0] {
-            Source::Buffer(_) => {
-                command(c, "llvm.amdgcn.s.waitcnt", &[c.cx.i32_type().const_int(ALL_LOADS, false).into()]);
-            }
-            Source::Address(_) => {
-                command(c, "llvm.amdgcn.s.wait.asynccnt", &[c.cx.i16_type().const_zero().into()]);
-            }
+        if let Source::Address(_) = self.sources[0] {
+            command(self.c, "llvm.amdgcn.s.wait.asynccnt", &[self.c.cx.i16_type().const_zero().into()]);
         }
     }
 }
