@@ -98,6 +98,11 @@ impl<'c> Code<'c> {
         self.assemble("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;", None, "", &[]);
     }
 
+    /// The machine's copies that are asked for behind the next meeting of threads see what this one wrote.
+    pub fn show_to_copies(&self) {
+        self.assemble("fence.proxy.async;", None, "", &[]);
+    }
+
     /// Where the condition holds: the barrier's next turn is over when so many bytes have come.
     pub fn expect_bytes(&self, condition: Int<'c>, barrier: Int<'c>, bytes: usize) {
         let text = "{ .reg .pred p; setp.ne.b32 p, $0, 0; \
