@@ -2,7 +2,7 @@
 //!
 //! A work-group makes a tile of 128 tokens by 128 rows of the weight. Both operands go through local memory in
 //! stretches of columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on its way from
-//! global memory into registers, and goes into the other half behind the products. One barrier a stretch.
+//! global memory into the other half, or into registers, from which it goes there behind the products. One barrier a stretch.
 use atomc_ir::{Arch, Diagnostic};
 use inkwell::values::BasicValue;
 
