@@ -168,17 +168,15 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     fn attend(&self) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         let row = a.cache.layout.dim * a.matrix.dtype.size() + 16;
-        let staged = c.local(self.shape.columns * row);
-        self.stage(staged, row)?;
+        let staged = self.shape.columns * row;
+        let local = c.local(meet::local_bytes(a, self.shape.columns, staged));
+        self.stage(local, row)?;
         c.barrier();
         let column = c.smaller(a.place.column, c.int(self.shape.columns - 1));
         let part = c.mul(a.place.part, c.int(a.matrix.layout.depth * a.matrix.dtype.size()));
-        let own = c.at(staged, c.add(c.mul(column, c.int(row)), part));
+        let own = c.at(local, c.add(c.mul(column, c.int(row)), part));
         let running = Walk::new(self, own).all();
-        let meeting = c.local(WAVES * Partial::bytes(a, self.shape.columns));
-        self.leave(meeting, running);
-        c.barrier();
-        self.meet(meeting);
+        self.meet(local, staged, &running);
         c.when(c.b.build_and(self.is_last_head, c.equal(self.split, 0), "").expect("conditions"), || {
             a.pad(self.token, c.int(1), self.shape.threads);
         });

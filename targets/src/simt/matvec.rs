@@ -185,14 +185,15 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         };
         let (known, mut sums) = (sums.len(), sums);
         let mut asked: Vec<Vec<Fragment<'c>>> = (0..ahead).map(ask).collect();
-        let turn = |(from, i): (Int<'c>, usize), sums: &mut [Vector<'c>], asked: &mut [Vec<Fragment<'c>>], more: bool| {
-            c.keep_order();
-            self.use_up(x, (from, i), &asked[i % ahead], sums);
-            if more {
+        let turn =
+            |(from, i): (Int<'c>, usize), sums: &mut [Vector<'c>], asked: &mut [Vec<Fragment<'c>>], more: bool| {
                 c.keep_order();
-                asked[i % ahead] = self.asked(x, (from, i + ahead));
-            }
-        };
+                self.use_up(x, (from, i), &asked[i % ahead], sums);
+                if more {
+                    c.keep_order();
+                    asked[i % ahead] = self.asked(x, (from, i + ahead));
+                }
+            };
         let looped = if count > UNROLLED * ahead { (count / ahead - 1) * ahead } else { 0 };
         if looped > 0 {
             let each = asked[0].len();
@@ -230,7 +231,8 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
     /// Carried values as so many sums, and what was asked for, so many fragments a step.
     fn split(&self, carried: &[Any<'c>], count: usize, each: usize) -> (Vec<Vector<'c>>, Vec<Vec<Fragment<'c>>>) {
         let all: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-        let fragments: Vec<Fragment<'c>> = all[count..].chunks(self.matrix().runs()).map(|runs| runs.to_vec()).collect();
+        let fragments: Vec<Fragment<'c>> =
+            all[count..].chunks(self.matrix().runs()).map(|runs| runs.to_vec()).collect();
         (all[..count].to_vec(), fragments.chunks(each).map(|step| step.to_vec()).collect())
     }
 
