@@ -23,7 +23,7 @@ const WAVES: usize = 4;
 const SPLITS: usize = 64;
 /// Work-groups for each compute unit, where there is enough to do.
 const GROUPS: usize = 2;
-/// Registers for all but queries, keys, values and results, and more where products convert.
+/// Registers for all but keys, values and results, and more where products convert.
 const OTHERS: usize = 48;
 const CONVERTED: usize = 48;
 
@@ -37,8 +37,7 @@ struct Shape {
     parts: usize,
     splits: usize,
     threads: usize,
-    /// Whether queries stay in registers, and whether the next keys and values are under way while others are computed.
-    keeps: bool,
+    /// Whether the next keys and values are under way while others are computed.
     ahead: bool,
 }
 
@@ -50,15 +49,13 @@ impl Shape {
         let splits = (GROUPS * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
         let r = sizes.registers(arch);
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
-        let flying = r.keys + r.values + r.results + others;
         Ok(Shape {
             tokens: spec.tokens,
             columns: sizes.group().div_ceil(tiles),
             parts,
             splits,
             threads: WAVES * simt.wave,
-            keeps: !r.converts && flying + r.query <= r.most,
-            ahead: flying <= r.most,
+            ahead: r.keys + r.values + r.results + others <= r.most,
         })
     }
 }
