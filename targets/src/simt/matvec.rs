@@ -274,7 +274,7 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         let m = self.matrix();
         let (c, Shape { tokens, steps, ahead, waves, .. }) = (m.c, self.shape);
         let step_bytes = tokens * m.span() * m.dtype.size();
-        let round = ahead * waves;
+        let round = waves;
         let stretch = (STAGED / step_bytes / round * round).max(round).min(steps);
         let local = c.local(stretch * step_bytes);
         let exchange = machine::exchange(c, self.shape.threads(c.arch));
