@@ -211,6 +211,7 @@ fn variant(variant: &Variant, kernels: usize, sections: usize, at: &str) -> Chec
         let at = format!("{at}.kernels[{index}]");
         bytes(kernel.scratch, &at, "scratch")?;
         bytes(kernel.workspace, &at, "workspace")?;
+        bytes(kernel.shared, &at, "shared")?;
         ensure(kernel.threads <= MAX_THREADS, &format!("{at}.threads"), || {
             format!("{} work-items are more than a work-group's {MAX_THREADS}", kernel.threads)
         })?;

@@ -211,6 +211,10 @@ pub struct Kernel {
     /// Bytes of device memory that all launches share: zero at first, and whoever counts in it leaves its counters zero; 0 on
     /// the host.
     pub workspace: usize,
+    /// Bytes of shared memory that a launch gives each work-group, beside what the code declares for itself; 0 on AMD and the host.
+    pub shared: usize,
+    /// Whether the kernel may begin while the one before it ends, because it waits for it where it has to; on NVIDIA only.
+    pub overlaps: bool,
     /// What the kernel takes of a GPU; none on the host.
     pub resources: Option<Resources>,
 }

@@ -12,6 +12,8 @@ use atomc_artifact::manifest::{CacheSpec, DType, DataLayout, Manifest, Model, Pl
 use atomc_ir::arch::Memory;
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
+use atomc_targets::tuning::Class;
+use atomc_targets::{Choice, KernelSpec};
 use serde_json::json;
 
 use crate::frontend::{self, Config};
@@ -29,11 +31,14 @@ pub struct Options {
     /// Names of targets, e.g. `host`.
     pub targets: Vec<String>,
     pub buckets: BucketOptions,
+    /// Which of the choices that schedules leave open every kernel takes, round and round, instead of the one that was found
+    /// best.
+    pub choice: Option<usize>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { targets: vec!["host".into()], buckets: BucketOptions::default() }
+        Options { targets: vec!["host".into()], buckets: BucketOptions::default(), choice: None }
     }
 }
 
@@ -68,7 +73,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     };
     let (mut code, mut made) = (vec![], vec![]);
     for (name, archs) in &targets {
-        made.push(target(name, archs, config, &model, &buckets, &mut code, &mut step)?);
+        made.push(target((name, archs), config, &model, (&buckets, options.choice), &mut code, &mut step)?);
     }
     let manifest = Manifest {
         producer: env!("CARGO_PKG_VERSION").into(),
@@ -82,11 +87,10 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
 
 /// One target: its plans, which number kernels and weights, and the code of each of its variants, which is added to `code`.
 fn target(
-    name: &str,
-    archs: &[Arch],
+    (name, archs): (&str, &[Arch]),
     config: &Config,
     model: &Graph,
-    buckets: &[Bucket],
+    (buckets, choice): (&[Bucket], Option<usize>),
     code: &mut Vec<Vec<u8>>,
     step: &mut dyn FnMut(String),
 ) -> Result<Target, Diagnostic> {
@@ -101,12 +105,45 @@ fn target(
     let mut variants = Vec::with_capacity(archs.len());
     for arch in archs {
         step(format!("{}, {} kernels", arch.name, kernels.len()));
-        let object = atomc_targets::compile(&kernels.specs(), arch)?;
+        let specs: Vec<KernelSpec> = kernels.specs().into_iter().map(|spec| choose(spec, arch, choice)).collect();
+        let object = atomc_targets::compile(&specs, arch)?;
         code.push(object.code);
         variants.push(variant(arch, code.len(), object.kernels));
     }
     let (cache, layout) = (cache(config, &archs[0]), layout(&archs[0].memory));
     Ok(Target { name: name.into(), layout, weights: weights.list, cache, kernels: kernels.defs(), variants, plans })
+}
+
+/// The kernel with one of the choices that its schedule leaves open.
+fn choose<'a>(spec: KernelSpec<'a>, arch: &Arch, choice: Option<usize>) -> KernelSpec<'a> {
+    let all = atomc_targets::choices(&spec, arch);
+    let choice = choice.filter(|_| !all.is_empty()).map(|n| all[n % all.len()].clone());
+    KernelSpec { choice, ..spec }
+}
+
+/// Each kernel of a model on an arch: its symbol, its class, and how it may be varied.
+pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<Vec<OpenChoices>, Diagnostic> {
+    let (model, mut kernels, mut weights) = (frontend::graph(config)?, Kernels::default(), Weights::default());
+    for bucket in buckets(&options.buckets)? {
+        let cx = Cx { arch, bucket };
+        launches::plan(&lower(&model, &cx, None)?, &cx, &mut kernels, &mut weights)?;
+    }
+    let mut all = vec![];
+    for spec in kernels.specs() {
+        let choices = atomc_targets::choices(&spec, arch);
+        if let (Some(class), false) = (atomc_targets::class(&spec)?, choices.is_empty()) {
+            all.push(OpenChoices { symbol: spec.symbol, class, choices });
+        }
+    }
+    Ok(all)
+}
+
+/// A kernel whose schedule leaves numbers open.
+#[derive(Clone, Debug)]
+pub struct OpenChoices {
+    pub symbol: String,
+    pub class: Class,
+    pub choices: Vec<Choice>,
 }
 
 /// The model's graph after the passes, or after those up to and with `until`.

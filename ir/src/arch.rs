@@ -31,6 +31,14 @@ impl Arch {
         }
     }
 
+    /// The instruction set of a GPU row.
+    pub fn isa(&self) -> Option<Isa> {
+        match &self.machine {
+            Machine::Simt(simt) => Some(simt.isa),
+            Machine::Cpu(_) => None,
+        }
+    }
+
     /// The processor of a GPU row, which SIMT kernels are emitted for.
     pub fn simt(&self) -> &Simt {
         match &self.machine {
@@ -129,8 +137,22 @@ pub struct Simt {
     pub packs_bf16: bool,
     /// Bytes that one lane can load from global into local memory without registers in between; 0 if none.
     pub direct_to_lds: usize,
+    /// Whether the machine copies whole runs of global memory into local memory by itself, and says when they have come.
+    pub bulk_copies: bool,
+    /// Whether a kernel may begin while the one before it ends, and wait for it later.
+    pub dependent_launch: bool,
     /// How lanes of different rows of 16 exchange values.
     pub rows_of_16: RowExchange,
+    /// Which of LLVM's intrinsics the machine has.
+    pub isa: Isa,
+}
+
+/// The instruction set of a GPU, as far as kernels call its intrinsics by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    Amdgcn,
+    /// NVIDIA's portable assembly.
+    Ptx,
 }
 
 /// Registers and local memory of one compute unit.
@@ -164,23 +186,31 @@ pub struct Chip {
     pub fp4: f64,
 }
 
-/// Where the elements of 16 by 16 products lie. A lane of row `lane % 16` holds `depth` consecutive columns of A, and
-/// likewise of B^T, beginning at `depth * (lane / 16)`; on `replicated` machines every row of 16 lanes holds the same. Of the
-/// result it holds column `lane % 16` and `results` consecutive rows from `results * (lane / 16)` on, if A's rows were given
-/// in the order `a_rows`.
+/// Where the elements of products lie, which are 16 rows of A by `columns` of B. With 16 columns, a lane of row `lane % 16`
+/// holds `depth` consecutive columns of A, and likewise of B^T, beginning at `depth * (lane / 16)`; on `replicated` machines
+/// every row of 16 lanes holds the same. Of the result it holds column `lane % 16` and `results` consecutive rows from
+/// `results * (lane / 16)` on, if A's rows were given in the order `a_rows`. With 8 columns, four neighbouring lanes share a
+/// column, which is `lane / 4`, each with its part of the depth and of the rows; a lane holds two rows of A, those with the
+/// numbers `lane / 4` and 8 more in the order `a_rows`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixLayout {
+    pub columns: usize,
     pub depth: usize,
     pub results: usize,
     pub replicated: bool,
-    /// Which row of A lane `i % 16` holds.
+    /// The rows of A in the order in which lanes hold them.
     pub a_rows: [u8; 16],
 }
 
 impl MatrixLayout {
     /// Columns of A that one product of a wave contracts.
     pub fn span(&self, wave: usize) -> usize {
-        if self.replicated { self.depth } else { self.depth * wave / 16 }
+        if self.replicated { self.depth } else { self.depth * wave / self.columns }
+    }
+
+    /// Rows of A that a lane holds.
+    pub fn rows(&self) -> usize {
+        16 / self.columns
     }
 }
 
@@ -204,6 +234,9 @@ pub enum ProductShape {
     Wmma { integers: bool },
     /// `(negA, A, negB, B, modC, C, reuseA, reuseB)`.
     WmmaReuse,
+    /// `m16n8k16`, whose 16 rows are two blocks of columns of ours, and whose 8 columns are rows of A: four words, two words,
+    /// four sums. Words are integers, or pairs of halves.
+    Mma { integers: bool },
 }
 
 /// Which 8-bit floats the matrix instructions take.
@@ -224,4 +257,6 @@ pub enum RowExchange {
     Swap,
     /// `v_permlanex16`.
     PermuteX16,
+    /// `shfl.sync`, from any lane.
+    Shuffle,
 }

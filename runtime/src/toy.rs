@@ -193,7 +193,15 @@ fn def(symbol: &str) -> KernelDef {
 }
 
 fn variant(name: &str, features: &[&str]) -> Variant {
-    let kernel = |tasks, scratch| Kernel { tasks, scratch, threads: 0, workspace: 0, resources: None };
+    let kernel = |tasks, scratch| Kernel {
+        tasks,
+        scratch,
+        threads: 0,
+        workspace: 0,
+        shared: 0,
+        overlaps: false,
+        resources: None,
+    };
     Variant {
         name: name.into(),
         features: features.iter().map(|&name| name.to_owned()).collect(),

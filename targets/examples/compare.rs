@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use atomc_ir::arch::Machine;
+use atomc_ir::arch::Isa;
 use atomc_ir::{Arch, Family, parse};
 use atomc_targets::report::{KernelResources, occupancy, report};
 use atomc_targets::{KernelSpec, LoopReport, compile, rows};
@@ -152,7 +152,8 @@ fn only(mut kernels: Vec<KernelResources>) -> Result<KernelResources, String> {
 
 fn ours(kernel: &Ours, arch: &Arch) -> Result<KernelResources, Box<dyn Error>> {
     let graph = parse(&kernel.text)?;
-    let spec = KernelSpec { symbol: "k".into(), family: kernel.family, body: &graph, tokens: kernel.tokens };
+    let spec =
+        KernelSpec { symbol: "k".into(), family: kernel.family, body: &graph, tokens: kernel.tokens, choice: None };
     Ok(only(report(&compile(&[spec], arch)?.code, arch)?)?)
 }
 
@@ -205,7 +206,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let document = args.iter().position(|a| a == "--into").map(|at| args.drain(at..at + 2).nth(1).unwrap_or_default());
     let asked = |arch: &&Arch| args.is_empty() || args.iter().any(|c| c == arch.name);
     let mut out = String::new();
-    for arch in rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_))).filter(asked) {
+    for arch in rows().iter().filter(|a| a.isa() == Some(Isa::Amdgcn)).filter(asked) {
         out += &chip(arch, &peers, folder, short)?;
     }
     let Some(document) = document else {

@@ -35,6 +35,10 @@ pub struct Code<'c> {
     lanes: Cell<usize>,
     /// The type of indices and offsets.
     pub index: IntType<'c>,
+    /// Bytes of local memory that the launch must give, beside what the code itself states.
+    pub shared: Cell<usize>,
+    /// Whether the kernel has waited for the one before it, as it has come so far.
+    pub awaited: Cell<bool>,
 }
 
 impl<'c> Code<'c> {
@@ -51,7 +55,17 @@ impl<'c> Code<'c> {
         let function = module.add_function(symbol, ty, Some(Linkage::External));
         let b = cx.create_builder();
         b.position_at_end(cx.append_basic_block(function, ""));
-        Code { cx, module, b, arch, function, lanes: Cell::new(lanes), index }
+        Code {
+            cx,
+            module,
+            b,
+            arch,
+            function,
+            lanes: Cell::new(lanes),
+            index,
+            shared: Cell::new(0),
+            awaited: Cell::new(false),
+        }
     }
 
     pub fn lanes(&self) -> usize {
@@ -248,12 +262,12 @@ impl<'c> Code<'c> {
 
     /// `1 / sqrt(sum / count + eps)`.
     pub fn inverse_root(&self, sum: FloatValue<'c>, count: usize, eps: f64) -> FloatValue<'c> {
-        let ty = &[self.cx.f32_type().into()];
         if let Machine::Simt(_) = self.arch.machine {
             let mean = self.b.build_float_mul(sum, self.number(1.0 / count as f64), "").expect(BUILT);
             let mean = self.b.build_float_add(mean, self.number(eps), "").expect(BUILT);
-            return self.call("llvm.amdgcn.rsq", ty, &[mean.into()]).into_float_value();
+            return self.inverse_square_root(mean);
         }
+        let ty = &[self.cx.f32_type().into()];
         let mean = self.b.build_float_div(sum, self.number(count as f64), "").expect(BUILT);
         let mean = self.b.build_float_add(mean, self.number(eps), "").expect(BUILT);
         let root = self.call("llvm.sqrt", ty, &[mean.into()]).into_float_value();
@@ -271,13 +285,23 @@ impl<'c> Code<'c> {
 
     /// Lanes `i` with `i < n`.
     pub fn lanes_below(&self, n: Int<'c>) -> Vector<'c> {
-        let n = self.b.build_int_truncate_or_bit_cast(n, self.cx.i32_type(), "").expect(BUILT);
-        self.b.build_int_compare(IntPredicate::SLT, self.iota(), self.splat(n), "").expect(BUILT)
+        self.below(&(0..self.lanes()).collect::<Vec<_>>(), n)
     }
 
+    /// Lanes whose number in the list is below `n`.
+    pub fn below(&self, numbers: &[usize], n: Int<'c>) -> Vector<'c> {
+        let n = self.b.build_int_truncate_or_bit_cast(n, self.cx.i32_type(), "").expect(BUILT);
+        self.b.build_int_compare(IntPredicate::SLT, self.numbers(numbers), self.splat(n), "").expect(BUILT)
+    }
+
+    /// 0, 1, 2, …
     pub fn iota(&self) -> Vector<'c> {
-        let lanes: Vec<_> = (0..self.lanes() as u64).map(|i| self.cx.i32_type().const_int(i, false)).collect();
-        VectorType::const_vector(&lanes)
+        self.numbers(&(0..self.lanes()).collect::<Vec<_>>())
+    }
+
+    fn numbers(&self, numbers: &[usize]) -> Vector<'c> {
+        let numbers: Vec<_> = numbers.iter().map(|&i| self.cx.i32_type().const_int(i as u64, false)).collect();
+        VectorType::const_vector(&numbers)
     }
 
     pub fn lane(&self, v: Vector<'c>, i: usize) -> Any<'c> {

@@ -18,6 +18,7 @@ mod metadata;
 pub mod report;
 mod row;
 mod simt;
+pub mod tuning;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +31,8 @@ use inkwell::module::Module;
 pub use arch::{rows, variants};
 pub use atomc_artifact::manifest::{LoopReport, Resources};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
-pub use simt::COUNTERS;
+pub use simt::{COUNTERS, class, choices};
+pub use tuning::Choice;
 
 /// One kernel to emit.
 #[derive(Clone, Debug)]
@@ -40,6 +42,8 @@ pub struct KernelSpec<'a> {
     pub body: &'a Graph,
     /// Most rows of the step that the kernel is for: the bucket's tokens.
     pub tokens: usize,
+    /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
+    pub choice: Option<Choice>,
 }
 
 /// How many tasks a launch has, counts rounded up.
@@ -61,6 +65,10 @@ pub struct KernelInfo {
     pub threads: usize,
     /// Bytes of device memory that the launches of a plan share; 0 on the host.
     pub workspace: usize,
+    /// Bytes of shared memory that a launch gives each work-group, beside what the code declares for itself; on NVIDIA only.
+    pub shared: usize,
+    /// Whether the kernel may begin while the one before it ends, because it waits for it where it has to; on NVIDIA only.
+    pub overlaps: bool,
     /// What the kernel takes of a GPU; none on the host.
     pub resources: Option<Resources>,
 }
@@ -68,12 +76,12 @@ pub struct KernelInfo {
 impl KernelInfo {
     /// A kernel for GPUs, in work-groups of so many threads.
     fn simt(tasks: Tasks, threads: usize) -> KernelInfo {
-        KernelInfo { tasks, scratch: 0, threads, workspace: 0, resources: None }
+        KernelInfo { tasks, scratch: 0, threads, workspace: 0, shared: 0, overlaps: false, resources: None }
     }
 
     /// A kernel of the host.
     pub fn host(tasks: Tasks, scratch: usize) -> KernelInfo {
-        KernelInfo { tasks, scratch, threads: 0, workspace: 0, resources: None }
+        KernelInfo { tasks, scratch, threads: 0, workspace: 0, shared: 0, overlaps: false, resources: None }
     }
 }
 

@@ -16,6 +16,7 @@ pub fn context() -> Context {
     INIT.call_once(|| {
         Target::initialize_x86(&InitializationConfig::default());
         Target::initialize_amd_gpu(&InitializationConfig::default());
+        Target::initialize_nvptx(&InitializationConfig::default());
     });
     Context::create()
 }

@@ -218,7 +218,7 @@ fn unsupported_bodies_are_errors() {
 }";
     let graph = parse(text).unwrap();
     assert!(graph.inputs().iter().all(|&v| graph.ty(v).as_tensor().is_some_and(|t| t.shape.0[0] != Dim::Rows)));
-    let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &graph, tokens: 1 };
+    let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &graph, tokens: 1, choice: None };
     let e = compile(&[spec], &rows()[0]).unwrap_err();
     assert_eq!(e.to_string(), "kernel k on x86-64-v4-amx: a slice of 50 from 50 of a contraction");
 }

@@ -1,5 +1,5 @@
 //! What every family looks like on every chip: the block of LLVM IR, and the loop of assembly, that most of the work is in.
-use atomc_ir::arch::Machine;
+use atomc_ir::arch::Isa;
 use atomc_ir::{Arch, Family, parse};
 use atomc_targets::{Form, KernelSpec, rows, text};
 
@@ -46,17 +46,20 @@ const KERNELS: [(&str, Family, usize); 5] = [
 ];
 
 fn is_matrix(line: &str) -> bool {
-    ["v_mfma", "v_wmma", "amdgcn.mfma", "amdgcn.wmma"].iter().any(|name| line.contains(name))
+    ["v_mfma", "v_wmma", "mma.sync", "wgmma.mma", "amdgcn.mfma", "amdgcn.wmma", "nvvm.mma"].iter().any(|name| line.contains(name))
 }
 
 /// The innermost loop with the most matrix instructions; all of it where there is none.
 fn main_loop(assembly: &str) -> String {
-    let lines: Vec<&str> =
-        assembly.lines().skip_while(|l| *l != "k:").take_while(|l| !l.contains("s_endpgm")).collect();
+    let begins = |l: &&str| *l != "k:" && !l.contains(".entry k(");
+    let ends = |l: &&str| !l.contains("s_endpgm") && l.trim() != "ret;";
+    let lines: Vec<&str> = assembly.lines().skip_while(begins).take_while(ends).collect();
     let label = |name: &str| lines.iter().position(|l| l.strip_suffix(':') == Some(name));
     let back = |(end, line): (usize, &&str)| {
-        let target = line.trim().strip_prefix("s_cbranch_").or(line.trim().strip_prefix("s_branch "))?;
-        let start = label(target.split_whitespace().last()?)?;
+        let mut words = line.trim_end_matches(';').split_whitespace().skip_while(|w| w.starts_with('@'));
+        let is_branch = |w: &str| w.starts_with("s_cbranch_") || w == "s_branch" || w == "bra" || w == "bra.uni";
+        words.next().filter(|&w| is_branch(w))?;
+        let start = label(words.last()?)?;
         (start < end).then_some((start, end))
     };
     let loops: Vec<(usize, usize)> = lines.iter().enumerate().filter_map(back).collect();
@@ -64,7 +67,7 @@ fn main_loop(assembly: &str) -> String {
     let work = |&&(start, end): &&(usize, usize)| lines[start..=end].iter().filter(|l| is_matrix(l)).count();
     let best = loops.iter().filter(innermost).max_by_key(work).filter(|l| work(l) > 0);
     let (start, end) = best.copied().unwrap_or((0, lines.len() - 1));
-    let instruction = |l: &&&str| !l.trim_start().starts_with(['.', ';']) || l.starts_with(".LBB");
+    let instruction = |l: &&&str| !l.trim_start().starts_with(['.', ';', '/']) || l.starts_with(".LBB");
     lines[start..=end].iter().filter(instruction).map(|l| format!("{}\n", l.trim())).collect()
 }
 
@@ -79,15 +82,20 @@ fn main_block(ir: &str) -> String {
 
 #[test]
 fn main_loops() {
-    let chips: Vec<&Arch> = rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_))).collect();
-    assert_eq!(chips.len(), 6);
+    let chips: Vec<&Arch> = rows().iter().filter(|a| a.isa().is_some()).collect();
+    assert_eq!(chips.len(), 9);
     for (body, family, tokens) in KERNELS {
         let graph = parse(body).unwrap();
         graph.verify().unwrap_or_else(|e| panic!("{e}"));
-        let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens };
+        let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens, choice: None };
         for chip in &chips {
             let show = |form| text(std::slice::from_ref(&spec), chip, form).unwrap_or_else(|e| panic!("{e}"));
-            let listing = format!("{}\n----\n{}", main_block(&show(Form::Llvm)), main_loop(&show(Form::Asm)));
+            let assembly = main_loop(&show(Form::Asm));
+            let listing = match chip.isa() {
+                // PTX is LLVM's block once more, in other words.
+                Some(Isa::Ptx) => assembly,
+                _ => format!("{}\n----\n{assembly}", main_block(&show(Form::Llvm))),
+            };
             insta::assert_snapshot!(format!("{}_{}", family.name(), chip.name), listing);
         }
     }

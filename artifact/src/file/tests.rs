@@ -82,7 +82,15 @@ fn variant(name: &str, section: usize) -> Variant {
         matrix: 16,
         loops,
     };
-    let kernel = |tasks, resources| Kernel { tasks, scratch: 256, threads: 64, workspace: 16, resources };
+    let kernel = |tasks, resources| Kernel {
+        tasks,
+        scratch: 256,
+        threads: 64,
+        workspace: 16,
+        shared: 0,
+        overlaps: false,
+        resources,
+    };
     Variant {
         name: name.into(),
         features: vec!["avx2".into()],
@@ -209,7 +217,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 9, but this atomc reads version 2: compile the model again",
+            "artifact format version 9, but this atomc reads version 3: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),

@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let config = args.model.config()?;
     let rows = args.rows.unwrap_or(BucketOptions::default().rows.min(args.prefill));
     let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows };
-    let options = Options { targets: args.target.clone(), buckets };
+    let options = Options { targets: args.target.clone(), buckets, choice: None };
     let progress = Progress::new("compiling", Unit::Pieces);
     let mut report = |done: usize, total: usize, what: &str| {
         tracing::debug!(done, total, what);

@@ -236,6 +236,8 @@ fn describe(artifact: &Artifact) -> Value {
             "scratch": kernel.scratch,
             "threads": kernel.threads,
             "workspace": kernel.workspace,
+            "shared": kernel.shared,
+            "overlaps": kernel.overlaps,
             "resources": kernel.resources,
         })
     };
@@ -317,8 +319,15 @@ mod tests {
         };
         let mut out = Vec::new();
         show_resources(&mut out, 256, &resources).unwrap();
-        let kernel =
-            |resources| Kernel { tasks: Tasks::Fixed { count: 1 }, scratch: 0, threads: 0, workspace: 0, resources };
+        let kernel = |resources| Kernel {
+            tasks: Tasks::Fixed { count: 1 },
+            scratch: 0,
+            threads: 0,
+            workspace: 0,
+            shared: 0,
+            overlaps: false,
+            resources,
+        };
         let variant = Variant {
             name: "gfx942".into(),
             features: vec![],

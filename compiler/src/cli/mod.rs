@@ -20,6 +20,8 @@ mod run;
 #[cfg(feature = "compiler")]
 mod targets;
 mod text;
+#[cfg(feature = "compiler")]
+mod tune;
 mod verify;
 
 use std::process::ExitCode;
@@ -73,6 +75,8 @@ enum Verb {
     Print(print::Args),
     #[cfg(feature = "compiler")]
     Targets(targets::Args),
+    #[cfg(feature = "compiler")]
+    Tune(tune::Args),
     Devices(devices::Args),
     Completions(completions::Args),
 }
@@ -93,6 +97,8 @@ pub fn main() -> ExitCode {
         Verb::Print(args) => print::run(args),
         #[cfg(feature = "compiler")]
         Verb::Targets(args) => targets::run(args),
+        #[cfg(feature = "compiler")]
+        Verb::Tune(args) => tune::run(args),
         Verb::Devices(args) => devices::run(args),
         Verb::Completions(args) => completions::run(args),
     };

@@ -142,6 +142,8 @@ fn gpu(simt: &Simt) -> Value {
             "products": products.collect::<Vec<_>>(),
         },
         "direct_to_lds": simt.direct_to_lds,
+        "bulk_copies": simt.bulk_copies,
+        "dependent_launch": simt.dependent_launch,
         "packs_bf16": simt.packs_bf16,
     })
 }

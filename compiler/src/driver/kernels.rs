@@ -58,14 +58,15 @@ impl Kernels {
 
 impl Entry {
     fn spec(&self) -> KernelSpec<'_> {
-        KernelSpec { symbol: self.symbol.clone(), family: self.family, body: &self.body, tokens: self.tokens }
+        let Entry { family, tokens, .. } = *self;
+        KernelSpec { symbol: self.symbol.clone(), family, body: &self.body, tokens, choice: None }
     }
 }
 
 /// How a variant runs a kernel, as the manifest has it.
 pub fn kernel(info: KernelInfo) -> Kernel {
-    let KernelInfo { tasks: counted, scratch, threads, workspace, resources } = info;
-    Kernel { tasks: tasks(counted), scratch, threads, workspace, resources }
+    let KernelInfo { tasks: counted, scratch, threads, workspace, shared, overlaps, resources } = info;
+    Kernel { tasks: tasks(counted), scratch, threads, workspace, shared, overlaps, resources }
 }
 
 fn tasks(tasks: atomc_targets::Tasks) -> Tasks {

@@ -94,7 +94,15 @@ fn manifest(chip: &str) -> Manifest {
             features: vec![chip.into()],
             executed: true,
             section: 1,
-            kernels: vec![Kernel { tasks, scratch: 0, threads: 64, workspace: 64, resources: None }],
+            kernels: vec![Kernel {
+                tasks,
+                scratch: 0,
+                threads: 64,
+                workspace: 64,
+                shared: 0,
+                overlaps: false,
+                resources: None,
+            }],
         }],
         plans: vec![plan(PlanKind::Decode, 4, 4), plan(PlanKind::Any, 8, 2)],
     };

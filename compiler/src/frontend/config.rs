@@ -142,6 +142,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// The first so many layers only, to measure: layers share their kernels.
+    pub fn shorten(&mut self, layers: usize) {
+        self.layers = self.layers.min(layers);
+        self.windows.truncate(self.layers);
+    }
+
     /// Reads the text of a `config.json` and of the `generation_config.json` beside it.
     pub fn parse(text: &str, generation: Option<&str>) -> Result<Config, Diagnostic> {
         let map = fields::parse("config.json", text)?;

@@ -5,7 +5,7 @@
 //! guides. Peaks and bandwidths: the data sheets of the products named in the rows.
 use atomc_ir::DType::{BF16, F16, F32};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Machine, MatrixLayout, Memory, Product, ProductShape, RowExchange, Simt,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Memory, Product, ProductShape, RowExchange, Simt,
 };
 
 const TRIPLE: &str = "amdgcn-amd-amdhsa";
@@ -41,7 +41,7 @@ const IN_ORDER: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 /// RDNA 3 spreads the rows of a result over the halves of a wave in turn.
 const EVEN_ODD: [u8; 16] = [0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15];
 
-const MFMA: MatrixLayout = MatrixLayout { depth: 8, results: 4, replicated: false, a_rows: IN_ORDER };
+const MFMA: MatrixLayout = MatrixLayout { columns: 16, depth: 8, results: 4, replicated: false, a_rows: IN_ORDER };
 
 const fn mfma(dtype: atomc_ir::DType, intrinsic: &'static str, elements: usize, integers: bool) -> Product {
     Product { dtype, intrinsic, elements, shape: ProductShape::Mfma { integers } }
@@ -130,7 +130,10 @@ pub const ROWS: [Arch; 6] = [
             fp8: Fp8::None,
             packs_bf16: false,
             direct_to_lds: 4,
+            bulk_copies: false,
+            dependent_launch: false,
             rows_of_16: RowExchange::Crossbar,
+            isa: Isa::Amdgcn,
         },
     ),
     row(
@@ -147,7 +150,10 @@ pub const ROWS: [Arch; 6] = [
             fp8: Fp8::Fnuz,
             packs_bf16: false,
             direct_to_lds: 4,
+            bulk_copies: false,
+            dependent_launch: false,
             rows_of_16: RowExchange::Crossbar,
+            isa: Isa::Amdgcn,
         },
     ),
     row(
@@ -164,7 +170,10 @@ pub const ROWS: [Arch; 6] = [
             fp8: Fp8::Ocp,
             packs_bf16: true,
             direct_to_lds: 16,
+            bulk_copies: false,
+            dependent_launch: false,
             rows_of_16: RowExchange::Swap,
+            isa: Isa::Amdgcn,
         },
     ),
     row(
@@ -176,12 +185,15 @@ pub const ROWS: [Arch; 6] = [
             wave: 32,
             unit: RDNA_UNIT,
             chip: Chip { name: "RX 7900 XTX", units: 96, bandwidth: 960.0, bf16: 122.9, fp8: 0.0, fp4: 0.0 },
-            matrix: MatrixLayout { depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
+            matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
             products: &RDNA3,
             fp8: Fp8::None,
             packs_bf16: false,
             direct_to_lds: 0,
+            bulk_copies: false,
+            dependent_launch: false,
             rows_of_16: RowExchange::PermuteX16,
+            isa: Isa::Amdgcn,
         },
     ),
     row(
@@ -193,12 +205,15 @@ pub const ROWS: [Arch; 6] = [
             wave: 32,
             unit: RDNA_UNIT,
             chip: Chip { name: "RX 9070 XT", units: 64, bandwidth: 644.6, bf16: 194.6, fp8: 389.3, fp4: 0.0 },
-            matrix: MatrixLayout { depth: 8, results: 8, replicated: false, a_rows: IN_ORDER },
+            matrix: MatrixLayout { columns: 16, depth: 8, results: 8, replicated: false, a_rows: IN_ORDER },
             products: &RDNA4,
             fp8: Fp8::Ocp,
             packs_bf16: false,
             direct_to_lds: 0,
+            bulk_copies: false,
+            dependent_launch: false,
             rows_of_16: RowExchange::PermuteX16,
+            isa: Isa::Amdgcn,
         },
     ),
     Arch {
@@ -221,12 +236,15 @@ pub const ROWS: [Arch; 6] = [
                     waves: 16,
                 },
                 chip: Chip { name: "not announced", units: 256, bandwidth: 0.0, bf16: 0.0, fp8: 0.0, fp4: 0.0 },
-                matrix: MatrixLayout { depth: 16, results: 8, replicated: false, a_rows: IN_ORDER },
+                matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: false, a_rows: IN_ORDER },
                 products: &GFX1250,
                 fp8: Fp8::Ocp,
                 packs_bf16: true,
                 direct_to_lds: 16,
+                bulk_copies: false,
+                dependent_launch: false,
                 rows_of_16: RowExchange::PermuteX16,
+            isa: Isa::Amdgcn,
             },
         )
     },

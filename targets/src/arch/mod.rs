@@ -1,6 +1,7 @@
 //! The target table: one row per architecture, every fact with its source.
 mod amd;
 mod host;
+mod nvidia;
 
 use std::sync::LazyLock;
 
@@ -8,7 +9,7 @@ use atomc_ir::Diagnostic;
 use atomc_ir::arch::Arch;
 
 /// Rows of one target stand together, best first.
-static ROWS: LazyLock<Vec<Arch>> = LazyLock::new(|| host::ROWS.into_iter().chain(amd::ROWS).collect());
+static ROWS: LazyLock<Vec<Arch>> = LazyLock::new(|| host::ROWS.into_iter().chain(amd::ROWS).chain(nvidia::ROWS).collect());
 
 /// Every row.
 pub fn rows() -> &'static [Arch] {
@@ -62,7 +63,7 @@ mod tests {
             assert_eq!(m.panel, 16, "{name}: a panel is one side of a matrix instruction");
             assert_eq!(m.group_bytes, 16, "{name}: a lane loads 16 bytes at once");
             let layout = simt.matrix;
-            let rows = layout.results * simt.wave / 16;
+            let rows = layout.results * simt.wave / layout.columns;
             assert_eq!(rows, 16, "{name}: the lanes hold a whole result");
             assert!(m.row.is_multiple_of(layout.span(simt.wave)), "{name}: padded rows are whole products");
             assert!(m.block_tokens.is_multiple_of(32), "{name}");
@@ -86,7 +87,7 @@ mod tests {
         let e = variants("gfx000").unwrap_err();
         assert_eq!(
             (e.message.as_str(), e.help.as_deref()),
-            ("unknown target `gfx000`", Some("known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250"))
+            ("unknown target `gfx000`", Some("known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250, sm_80, sm_90a, sm_100a"))
         );
     }
 }

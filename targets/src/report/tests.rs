@@ -4,10 +4,10 @@ use inkwell::targets::{CodeModel, FileType, RelocMode, Target, TargetTriple};
 
 use super::*;
 
-use atomc_ir::arch::Machine;
+use atomc_ir::arch::Isa;
 
 fn chips() -> impl Iterator<Item = &'static Arch> {
-    crate::rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_)))
+    crate::rows().iter().filter(|a| a.isa() == Some(Isa::Amdgcn))
 }
 
 fn chip(name: &str) -> &'static Arch {

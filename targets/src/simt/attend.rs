@@ -48,12 +48,12 @@ impl Sizes {
         let simt = arch.simt();
         let (dim, span) = (arch.memory.padded(self.cache.head_dim), simt.matrix.span(simt.wave));
         let query = dim / span * simt.matrix.depth * self.cache.dtype.size() / 4;
-        let values = dim / 16 * simt.matrix.depth * self.cache.dtype.size() / 4;
+        let values = dim / 16 * simt.matrix.rows() * simt.matrix.depth * self.cache.dtype.size() / 4;
         let (results, held) = (dim / 16 * simt.matrix.results, span / 16 * simt.matrix.results);
         // Two waves fit a SIMD.
         let most = simt.unit.vgprs_wave.min(simt.unit.vgprs / 2);
         let converts = !simt.products.iter().any(|p| p.dtype == self.cache.dtype);
-        Registers { query, keys: span / 16 * query, values, results, scores: held, most, converts }
+        Registers { query, keys: span / 16 * simt.matrix.rows() * query, values, results, scores: held, most, converts }
     }
 }
 
@@ -141,7 +141,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             heads: Sizes::of(graph)?.heads,
             window,
             place: matrix.place(),
-            half: c.div(c.lane_index(), 16),
+            half: matrix.place().share,
             matrix,
             lanes: vector(graph),
             query: graph.operands(node.node)[0],
@@ -299,30 +299,42 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         Running { top: self.lowest(), sum: c.number(0.0), values }
     }
 
-    /// Scores of the lane's keys of a step, from the keys' fragments, tile by tile.
-    pub fn scores(&self, keys: &Fragments<'_, 'c>, query: &Fragments<'_, 'c>) -> Vector<'c> {
-        let tile = |t: usize| {
-            (0..self.chunks()).fold(self.matrix.zero(), |sums, i| {
-                let sums = self.matrix.product(&keys(t * self.chunks() + i), &query(i), sums);
+    /// Scores of the lane's keys of a step for each query, from the keys' fragments, tile by tile.
+    pub fn scores(&self, keys: &Fragments<'_, 'c>, queries: &[Fragments<'_, 'c>]) -> Vec<Vector<'c>> {
+        let tile = |t: usize, queries: &[Fragments<'_, 'c>]| {
+            let mut sums = vec![self.matrix.zero(); queries.len()];
+            for i in 0..self.chunks() {
+                let columns: Vec<Fragment<'c>> = queries.iter().map(|query| query(i)).collect();
+                self.matrix.products(&keys(t * self.chunks() + i), &columns, &mut sums);
                 self.converted();
-                sums
-            })
+            }
+            sums
         };
-        let tiles: Vec<Vector<'c>> = (0..self.span() / 16).map(tile).collect();
-        self.code().join(&tiles)
+        let made = |queries: &[Fragments<'_, 'c>]| {
+            let tiles: Vec<Vec<Vector<'c>>> = (0..self.span() / 16).map(|t| tile(t, queries)).collect();
+            let joined = |i: usize| self.code().join(&tiles.iter().map(|sums| sums[i]).collect::<Vec<_>>());
+            (0..queries.len()).map(joined).collect::<Vec<_>>()
+        };
+        queries.chunks(self.matrix.together()).flat_map(made).collect()
     }
 
     /// Scores without those of keys that a query does not see. Key `i` of the lane is seen if `i <= after`, and in a window if
     /// `after - window < i`.
     pub fn hide(&self, scores: Vector<'c>, after: Int<'c>) -> Vector<'c> {
+        self.hide_some(scores, after, |i| i)
+    }
+
+    /// The same where the lane's keys are not consecutive.
+    pub fn hide_some(&self, scores: Vector<'c>, after: Int<'c>, key: impl Fn(usize) -> usize) -> Vector<'c> {
         let c = self.code();
         c.set_lanes(self.held());
+        let keys: Vec<usize> = (0..self.held()).map(key).collect();
         let end = c.add(after, c.int(1));
         let never = c.lit(f64::NEG_INFINITY);
-        let scores = c.choose(c.lanes_below(end), scores, never);
+        let scores = c.choose(c.below(&keys, end), scores, never);
         match self.window {
             0 => scores,
-            w => c.choose(c.lanes_below(c.sub(end, c.int(w))), never, scores),
+            w => c.choose(c.below(&keys, c.sub(end, c.int(w))), never, scores),
         }
     }
 
@@ -351,13 +363,17 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             let now =
                 if self.matrix.converts() { load(first) } else { std::mem::replace(&mut next, load(first + GROUP)) };
             for (panel, values) in (first..).zip(now.chunks(steps)) {
-                for ((weights, old), new) in weights.iter().zip(&old).zip(&mut made) {
-                    let sums = values.iter().zip(weights).fold(old[panel], |sums, (v, w)| {
-                        let sums = self.matrix.product(v, w, sums);
+                let together = self.matrix.together();
+                for ((weights, old), new) in
+                    weights.chunks(together).zip(old.chunks(together)).zip(made.chunks_mut(together))
+                {
+                    let mut sums: Vec<Vector<'c>> = old.iter().map(|old| old[panel]).collect();
+                    for (step, v) in values.iter().enumerate() {
+                        let columns: Vec<Fragment<'c>> = weights.iter().map(|w| w[step].clone()).collect();
+                        self.matrix.products(v, &columns, &mut sums);
                         self.converted();
-                        sums
-                    });
-                    new.values.push(sums);
+                    }
+                    new.iter_mut().zip(sums).for_each(|(new, sums)| new.values.push(sums));
                 }
             }
         }
@@ -370,7 +386,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.set_lanes(self.held());
         let all = scores.iter().flat_map(|&s| (0..self.held()).map(move |i| c.lane(s, i).into_float_value()));
         let top = all.fold(to.top, |a, b| self.max(a, b));
-        let value = c.across(top, self.parts(), |a, b| self.max(a, b));
+        let value = c.across(top, self.matrix.sharing(), |a, b| self.max(a, b));
         Top { value, shrink: self.power(to.top, value) }
     }
 
@@ -404,15 +420,10 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         (weights.iter().map(|&w| self.whole(self.matrix.fragment_of(&[w]))).collect(), sum)
     }
 
-    /// How far apart the lanes are that have the same query.
-    fn parts(&self) -> &'static [usize] {
-        if self.code().arch.simt().wave == 64 { &[16, 32] } else { &[16] }
-    }
-
     /// The sum of all weights of a query, from each lane's.
     pub fn total(&self, sum: FloatValue<'c>) -> FloatValue<'c> {
         let c = self.code();
-        c.across(sum, self.parts(), |a, b| c.b.build_float_add(a, b, "").expect("floats"))
+        c.across(sum, self.matrix.sharing(), |a, b| c.b.build_float_add(a, b, "").expect("floats"))
     }
 
     /// What a weight becomes if the highest score rises.
@@ -420,7 +431,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let c = self.code();
         let by = c.b.build_float_sub(old, new, "").expect("floats");
         let by = c.b.build_float_mul(by, c.number(self.factor), "").expect("floats");
-        c.call("llvm.amdgcn.exp2", &[c.cx.f32_type().into()], &[by.into()]).into_float_value()
+        c.power_of_two(by)
     }
 
     pub fn max(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> FloatValue<'c> {

@@ -1,6 +1,6 @@
 //! Family `attend_many`: a work-group attends with a tile of tokens and the query heads that share a head of the cache.
 //!
-//! A wave has one query head and one or two tiles of 16 tokens. All waves go along the keys together: the keys and values of a
+//! A wave has one query head and one or two tiles of as many tokens as a product has columns. All waves go along the keys together: the keys and values of a
 //! turn come into local memory once, and the loads of a later turn are under way while one is computed. Only turns that hold
 //! keys which some query does not see look at positions.
 use atomc_ir::{Arch, Diagnostic};
@@ -25,8 +25,9 @@ struct Shape {
     /// Query heads of a work-group, and work-groups that share a head of the cache.
     heads: usize,
     parts: usize,
-    /// Tiles of 16 tokens of a wave.
+    /// Tiles of a wave, and their tokens.
     columns: usize,
+    width: usize,
     threads: usize,
     /// Steps of a turn.
     steps: usize,
@@ -59,7 +60,8 @@ impl Shape {
         let simt = arch.simt();
         // Two waves at least.
         let columns = if sizes.group() > 2 { columns } else { 1 };
-        let waves = TILE / 16 / columns;
+        let width = simt.matrix.columns;
+        let waves = TILE / width / columns;
         let parts = (sizes.group() * waves).div_ceil(WAVES);
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);
@@ -68,6 +70,7 @@ impl Shape {
             heads,
             parts,
             columns,
+            width,
             threads: heads * waves * simt.wave,
             steps,
             bytes,
@@ -170,12 +173,12 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
         let (token, count) = (entry(0), entry(1));
         let (cache_head, part) = (c.div(rest, shape.parts), c.rem(rest, shape.parts));
-        let waves = TILE / 16 / shape.columns;
+        let waves = TILE / shape.width / shape.columns;
         let wave = c.wave_index();
         let inside = c.add(c.mul(part, c.int(shape.heads)), c.div(wave, waves));
         let group = attention.heads / attention.cache.ty.heads;
         let head = c.add(c.mul(cache_head, c.int(group)), c.smaller(inside, c.int(group - 1)));
-        let first = c.add(c.mul(c.rem(wave, waves), c.int(16)), attention.place.column);
+        let first = c.add(c.mul(c.rem(wave, waves), c.int(shape.width * shape.columns)), attention.place.column);
         let keys = shape.steps * attention.span();
         let position = c.load_index(batch.positions, token);
         let mut made = Tile {
@@ -191,7 +194,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             head,
             is_real: c.less(inside, c.int(group)),
             is_last: c.equal(rest, attention.cache.ty.heads * shape.parts - 1),
-            columns: (0..shape.columns).map(|i| c.add(first, c.int(16 * i))).collect(),
+            columns: (0..shape.columns).map(|i| c.add(first, c.int(shape.width * i))).collect(),
             local: c.local(shape.local()),
             from: [vec![], vec![]],
             to: [vec![], vec![]],
@@ -387,8 +390,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             };
             let keys = a.fragments(a.keys(), key);
             let key = c.add(c.mul(turn, c.int(self.keys())), c.int(step * a.span()));
-            for ((query, &column), scores) in queries.iter().zip(&self.columns).zip(&mut scores) {
-                let made = a.scores(&keys, query);
+            let made = a.scores(&keys, queries);
+            for ((made, &column), scores) in made.into_iter().zip(&self.columns).zip(&mut scores) {
                 scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
             }
         }

@@ -5,17 +5,20 @@
 //! sequence is long, work-groups share its blocks: each leaves what it has in the workspace, and the last of them to finish
 //! puts all of it together. The key and the value of the token itself are written by the work-group that has the last block.
 mod meet;
+mod ring;
 mod walk;
 
 use atomc_ir::{Arch, Diagnostic};
 
 use self::meet::Partial;
+use self::ring::Ring;
 use self::walk::Walk;
 use super::attend::{Attention, Sizes};
 use super::rows::{each_head, teams};
 use super::{COUNTERS, Setup};
 use crate::code::{Code, Int, Ptr};
 use crate::row::{Col, unsupported};
+use crate::tuning::{Choice, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 const WAVES: usize = 4;
@@ -23,6 +26,11 @@ const WAVES: usize = 4;
 const SPLITS: usize = 64;
 /// Work-groups for each compute unit, where there is enough to do.
 const GROUPS: usize = 2;
+/// What may be chosen by measuring: work-groups for each compute unit, and steps that a wave has on the way where they are
+/// copied.
+pub const OPEN: Open = &[("groups", &[1, 2, 4]), ("stages", &[1, 2])];
+/// Steps on the way, if nothing is known.
+const STAGES: usize = 1;
 /// Registers for all but keys, values and results, and more where products convert.
 const OTHERS: usize = 48;
 const CONVERTED: usize = 48;
@@ -31,7 +39,7 @@ const CONVERTED: usize = 48;
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     tokens: usize,
-    /// Query heads of a work-group, at most 16.
+    /// Query heads of a work-group, at most as many as a product has columns.
     columns: usize,
     /// Work-groups of a token that share no keys or no queries, and work-groups that share its blocks.
     parts: usize,
@@ -39,14 +47,17 @@ struct Shape {
     threads: usize,
     /// Whether the next keys and values are under way while others are computed.
     ahead: bool,
+    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by itself.
+    stages: usize,
 }
 
 impl Shape {
-    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+    fn new(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
-        let tiles = sizes.group().div_ceil(16);
+        let groups = choice.get("groups").unwrap_or(GROUPS);
+        let tiles = sizes.group().div_ceil(simt.matrix.columns);
         let parts = sizes.cache.heads * tiles;
-        let splits = (GROUPS * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
+        let splits = (groups * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
         let r = sizes.registers(arch);
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
         Ok(Shape {
@@ -56,13 +67,17 @@ impl Shape {
             splits,
             threads: WAVES * simt.wave,
             ahead: r.keys + r.values + r.results + others <= r.most,
+            stages: if simt.bulk_copies { choice.get("stages").unwrap_or(STAGES) } else { 0 },
         })
     }
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
-    let shape = Shape::new(spec, setup.arch)?;
-    let code = setup.open(spec, shape.threads);
+    let shape = Shape::new(spec, setup.arch, &setup.choice)?;
+    let code = match shape.stages {
+        0 => setup.open(spec, shape.threads),
+        _ => setup.open_early(spec, shape.threads),
+    };
     let times = shape.parts * shape.splits;
     let workspace = {
         let c = &code;
@@ -165,15 +180,28 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     fn attend(&self) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         let row = a.cache.layout.dim * a.matrix.dtype.size() + 16;
-        let staged = self.shape.columns * row;
-        let local = c.local(meet::local_bytes(a, self.shape.columns, staged));
-        self.stage(local, row)?;
+        let (places, staged) = (Ring::bytes(self, self.shape.stages), self.shape.columns * row);
+        let local = c.local(meet::local_bytes(a, self.shape.columns, places + staged));
+        let queries = c.at(local, c.int(places));
+        let ring = (self.shape.stages > 0).then(|| Ring::new(self, self.shape.stages, local));
+        if ring.is_some() {
+            c.await_previous();
+        }
+        self.stage(queries, row)?;
         c.barrier();
         let column = c.smaller(a.place.column, c.int(self.shape.columns - 1));
-        let part = c.mul(a.place.part, c.int(a.matrix.layout.depth * a.matrix.dtype.size()));
-        let own = c.at(local, c.add(c.mul(column, c.int(row)), part));
-        let running = Walk::new(self, own).all();
-        self.meet(local, staged, &running);
+        let own = c.at(queries, c.mul(column, c.int(row)));
+        let running = match ring {
+            Some(ring) => {
+                ring.token_is_there();
+                ring.all(own)
+            }
+            None => {
+                let part = c.mul(a.place.part, c.int(a.matrix.layout.depth * a.matrix.dtype.size()));
+                Walk::new(self, c.at(own, part)).all()
+            }
+        };
+        self.meet(local, places + staged, &running);
         c.when(c.b.build_and(self.is_last_head, c.equal(self.split, 0), "").expect("conditions"), || {
             a.pad(self.token, c.int(1), self.shape.threads);
         });
@@ -226,12 +254,15 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     fn write(&self, is_writer: Int<'c>) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
         let slot = a.cache.slot(c, self.token);
-        let mut result = Ok(());
+        let (mut result, copied) = (Ok(()), self.shape.stages > 0);
         c.when(is_writer, || {
             result = a.cache.prepare(rows, self.token, self.cache_head).and_then(|()| {
                 let write = |col| a.cache.write_part(rows, self.token, self.cache_head, slot, Col::Var(col));
                 rows.each_column(a.cache.ty.head_dim, write)
             });
+            if copied {
+                c.show_to_copies();
+            }
         });
         result
     }

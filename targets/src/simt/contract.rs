@@ -12,7 +12,8 @@ use crate::row::{At, Col, unsupported};
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub dtype: DType,
-    /// Columns of the weight.
+    /// Rows of the weight that are multiplied, and its columns.
+    pub rows: usize,
     pub depth: usize,
     /// Pieces of the result.
     pub pieces: usize,
@@ -30,7 +31,13 @@ impl Sizes {
             let x = body.operands(linear?)[0];
             let plain = matches!(body.op(x.node), Op::Input { .. });
             let plain = plain && body.ty(x).as_tensor()?.dtype == weight.dtype;
-            Some(Sizes { dtype: weight.dtype, depth: weight.shape.last()?, pieces: all / width.max(1), plain })
+            Some(Sizes {
+                dtype: weight.dtype,
+                rows: all,
+                depth: weight.shape.last()?,
+                pieces: all / width.max(1),
+                plain,
+            })
         };
         made().ok_or_else(|| unsupported("a contraction family without a contraction"))
     }
@@ -90,9 +97,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     /// Adds the products of fragments: `sums[i][j] += a[i] * b[j]`.
     pub fn multiply(&self, a: &[Fragment<'c>], b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
         for (a, sums) in a.iter().zip(sums.chunks_mut(b.len())) {
-            for (b, sum) in b.iter().zip(sums) {
-                *sum = self.matrix.product(a, b, *sum);
-            }
+            self.matrix.products(a, b, sums);
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A fragment of A is 16 rows by [`Matrix::span`] columns of a weight, spread over a wave; one of B the same of a step's
 //! tokens, or of queries. Which columns a lane holds is the layout's business and the same for both, so their order never
-//! shows. A product adds 16 by 16 results, of which a lane holds `results` consecutive rows of one column: it knows one
-//! token and a few features of it.
+//! shows. A product adds 16 rows by 16 columns of results, or by 8, of which a lane holds `results` consecutive rows of one
+//! column: it knows one token and a few features of it.
 use atomc_ir::DType;
 use atomc_ir::arch::{MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
@@ -31,8 +31,10 @@ pub struct Place<'c> {
     /// The row of A, and the column of the result and of B^T, that the lane holds.
     pub row: Int<'c>,
     pub column: Int<'c>,
-    /// Which part of a fragment's columns it holds, and which rows of a result.
+    /// Which part of a fragment's columns it holds.
     pub part: Int<'c>,
+    /// Which share of a result's rows it holds, and the first of them.
+    pub share: Int<'c>,
     pub results: Int<'c>,
 }
 
@@ -67,9 +69,14 @@ impl<'a, 'c> Matrix<'a, 'c> {
         RUN / self.dtype.size()
     }
 
-    /// Runs of one lane's fragment.
+    /// Runs of one lane's fragment of a row or column.
     pub fn runs(&self) -> usize {
         self.layout.depth / self.run()
+    }
+
+    /// Runs of one lane's fragment of a panel.
+    pub fn panel_runs(&self) -> usize {
+        self.runs() * self.layout.rows()
     }
 
     /// Bytes from one fragment of a panel to the next.
@@ -79,14 +86,39 @@ impl<'a, 'c> Matrix<'a, 'c> {
 
     pub fn place(&self) -> Place<'c> {
         let (c, lane) = (self.c, self.c.lane_index());
-        let (column, half) = (c.rem(lane, 16), c.div(lane, 16));
-        let in_order = self.layout.a_rows.iter().enumerate().all(|(i, &row)| i == row as usize);
-        // Rows out of order are 0, 8, 1, 9, …: the low bit becomes the high one.
-        let alternate = self.layout.a_rows.iter().enumerate().all(|(i, &row)| row as usize == i % 2 * 8 + i / 2);
-        assert!(in_order || alternate, "{}: rows of A in an order that there is no formula for", c.arch.name);
-        let row = if in_order { column } else { c.add(c.mul(c.rem(column, 2), c.int(8)), c.div(column, 2)) };
-        let part = if self.layout.replicated { c.int(0) } else { half };
-        Place { row, column, part, results: c.mul(half, c.int(self.layout.results)) }
+        let (column, share) = match self.layout.columns {
+            16 => (c.rem(lane, 16), c.div(lane, 16)),
+            columns => (c.div(lane, self.wave / columns), c.rem(lane, self.wave / columns)),
+        };
+        let part = if self.layout.replicated { c.int(0) } else { share };
+        Place { row: self.row(column), column, part, share, results: c.mul(share, c.int(self.layout.results)) }
+    }
+
+    /// The first row of A that a lane of a column holds.
+    fn row(&self, column: Int<'c>) -> Int<'c> {
+        let c = self.c;
+        let is =
+            |order: fn(usize) -> usize| self.layout.a_rows.iter().enumerate().all(|(i, &row)| row as usize == order(i));
+        if is(|i| i) {
+            return column;
+        }
+        // Rows 0, 8, 1, 9, …: the low bit becomes the high one.
+        if is(|i| i % 2 * 8 + i / 2) {
+            return c.add(c.mul(c.rem(column, 2), c.int(8)), c.div(column, 2));
+        }
+        // Two of four, and the other two in the second half.
+        let halves = is(|i| i % 8 / 2 * 4 + i / 8 * 2 + i % 2);
+        assert!(halves, "{}: rows of A in an order that there is no formula for", c.arch.name);
+        c.add(c.mul(c.div(column, 2), c.int(4)), c.rem(column, 2))
+    }
+
+    /// How far apart the lanes are that share a column.
+    pub fn sharing(&self) -> &'static [usize] {
+        match (self.layout.columns, self.wave) {
+            (8, _) => &[1, 2],
+            (_, 64) => &[16, 32],
+            _ => &[16],
+        }
     }
 
     /// Where in a panel's fragment a lane's first run lies, in bytes, for a row of the panel.
@@ -95,8 +127,13 @@ impl<'a, 'c> Matrix<'a, 'c> {
         c.add(c.mul(place.part, c.int(self.runs() * 16 * RUN)), c.mul(row, c.int(RUN)))
     }
 
-    /// Loads a lane's fragment from a panel: its runs are 16 rows apart.
+    /// Loads a lane's fragment from a panel: its runs are 16 rows apart, and where it holds two rows, they are two apart.
     pub fn load_panel(&self, p: Ptr<'c>) -> Fragment<'c> {
+        (0..self.layout.rows()).flat_map(|i| self.load_runs(self.c.at(p, self.c.int(2 * i * RUN)), 16 * RUN)).collect()
+    }
+
+    /// Loads a lane's fragment of columns that lie as a panel.
+    pub fn load_columns(&self, p: Ptr<'c>) -> Fragment<'c> {
         self.load_runs(p, 16 * RUN)
     }
 
@@ -135,9 +172,69 @@ impl<'a, 'c> Matrix<'a, 'c> {
     /// `sums + a * b`.
     pub fn product(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         match self.product {
+            Some(Product { shape: ProductShape::Mma { .. }, .. }) => {
+                let mut sums = [sums];
+                self.products(a, std::slice::from_ref(b), &mut sums);
+                sums[0]
+            }
             Some(product) => self.instructions(product, a, b, sums),
             None if self.dtype == DType::F16 => self.widened(a, b, sums),
             None => self.in_parts(a, b, sums),
+        }
+    }
+
+    /// Blocks of columns that one instruction takes.
+    pub fn together(&self) -> usize {
+        16 / self.layout.columns
+    }
+
+    /// `sums[j] + a * b[j]`: where an instruction takes two blocks of columns, half as many instructions as one by one.
+    pub fn products(&self, a: &Fragment<'c>, b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
+        match self.product {
+            Some(p @ Product { shape: ProductShape::Mma { .. }, .. }) => {
+                b.chunks(self.together())
+                    .zip(sums.chunks_mut(self.together()))
+                    .for_each(|(b, sums)| self.two_blocks(p, a, b, sums));
+            }
+            _ => b.iter().zip(sums).for_each(|(b, sum)| *sum = self.product(a, b, *sum)),
+        }
+    }
+
+    /// Our columns are the rows of `m16n8k16`: those of the first block, then those of the second, or zeros.
+    fn two_blocks(&self, p: Product, a: &Fragment<'c>, b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
+        let c = self.c;
+        let f32 = c.cx.f32_type();
+        let word = |fragment: &[Vector<'c>], i: usize| self.word(p, c.lane(fragment[i / 4], i % 4).into_int_value());
+        let nothing = self.word(p, c.cx.i32_type().const_zero());
+        let at = |i: u64| c.cx.i32_type().const_int(i, false);
+        let rows: Vec<&[Vector<'c>]> = a.chunks(self.runs()).collect();
+        for (half, row) in rows.iter().enumerate() {
+            let lanes = |sums: &[Vector<'c>], block: usize| -> [Any<'c>; 2] {
+                let of = |i| sums.get(block).map_or(f32.const_zero().into(), |&s| c.lane(s, 2 * half + i));
+                [of(0), of(1)]
+            };
+            let [mut low, mut high] = [lanes(sums, 0), lanes(sums, 1)];
+            for step in 0..self.layout.depth / p.elements {
+                let of = |block: usize, i: usize| b.get(block).map_or(nothing, |b| word(b, 2 * step + i));
+                let args = [of(0, 0), of(1, 0), of(0, 1), of(1, 1), word(row, 2 * step), word(row, 2 * step + 1)];
+                let args: Vec<_> = args.into_iter().chain(low).chain(high).map(|v| v.into()).collect();
+                let made = c.call(p.intrinsic, &[], &args).into_struct_value();
+                let sum = |i| c.b.build_extract_value(made, i, "").expect("four sums");
+                (low, high) = ([sum(0), sum(1)], [sum(2), sum(3)]);
+            }
+            for (sum, made) in sums.iter_mut().zip([low, high]) {
+                for (i, v) in made.into_iter().enumerate() {
+                    *sum = c.b.build_insert_element(*sum, v, at((2 * half + i) as u64), "").expect("a sum into sums");
+                }
+            }
+        }
+    }
+
+    /// A word as the intrinsic wants it.
+    fn word(&self, p: Product, word: Int<'c>) -> Any<'c> {
+        match p.shape {
+            ProductShape::Mma { integers: false } => self.c.bitcast(word, self.c.cx.f16_type().vec_type(2)),
+            _ => word.into(),
         }
     }
 
@@ -156,6 +253,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         let integers = match p.shape {
             ProductShape::Mfma { integers } | ProductShape::Wmma { integers } => integers,
             ProductShape::WmmaReuse => false,
+            ProductShape::Mma { .. } => unreachable!("words one by one"),
         };
         let ty: BasicTypeEnum = match p.dtype {
             DType::F32 if n == 1 => c.cx.f32_type().into(),
@@ -185,6 +283,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
                 let args = [no, a.into(), no, b.into(), plain, sums.into(), no, no];
                 c.call(p.intrinsic, &[sums.get_type().into(), a.get_type()], &args)
             }
+            ProductShape::Mma { .. } => unreachable!("its columns are not ours"),
         };
         made.into_vector_value()
     }

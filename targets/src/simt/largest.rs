@@ -100,8 +100,9 @@ fn of_wave<'c>(c: &Code<'c>, found: Found<'c>) -> Found<'c> {
     let distances = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < c.arch.simt().wave);
     distances.fold(found, |(v, col), distance| {
         let float = |bits: Int<'c>| c.bitcast(bits, c.cx.f32_type()).into_float_value();
-        let (a, b) = c.pair(c.bitcast(v, c.cx.i32_type()).into_int_value(), distance);
-        let (a_col, b_col) = c.pair(col, distance);
+        let wave = c.arch.simt().wave;
+        let (a, b) = c.pair(c.bitcast(v, c.cx.i32_type()).into_int_value(), distance, wave);
+        let (a_col, b_col) = c.pair(col, distance, wave);
         larger(c, (float(a), a_col), (float(b), b_col))
     })
 }

@@ -1,7 +1,10 @@
 //! What a GPU has beyond the builder: the signature of a kernel, who a thread is, local memory, barriers, and lanes that
-//! exchange values. Everything here is one instruction or a few.
+//! exchange values. Everything here is one instruction or a few; what vendors name or do differently is in `amdgcn` and `ptx`.
+mod amdgcn;
+mod ptx;
+
 use atomc_ir::Arch;
-use atomc_ir::arch::RowExchange;
+use atomc_ir::arch::Isa;
 use inkwell::attributes::AttributeLoc;
 use inkwell::context::Context;
 use inkwell::llvm_sys::LLVMAtomicOrdering;
@@ -17,41 +20,16 @@ use crate::code::{Any, Code, Int, Ptr, Vector};
 const GLOBAL: u16 = 1;
 const LOCAL: u16 = 3;
 
-/// LLVM's number for `amdgpu_kernel`.
-const AMDGPU_KERNEL: u32 = 91;
-
-/// What a launch gives that our kernels never ask for. Without these promises each costs registers and set-up.
-const UNUSED: [&str; 13] = [
-    "amdgpu-no-dispatch-ptr",
-    "amdgpu-no-queue-ptr",
-    "amdgpu-no-dispatch-id",
-    "amdgpu-no-workgroup-id-y",
-    "amdgpu-no-workgroup-id-z",
-    "amdgpu-no-workitem-id-y",
-    "amdgpu-no-workitem-id-z",
-    "amdgpu-no-implicitarg-ptr",
-    "amdgpu-no-hostcall-ptr",
-    "amdgpu-no-heap-ptr",
-    "amdgpu-no-multigrid-sync-arg",
-    "amdgpu-no-completion-action",
-    "amdgpu-no-default-queue",
-];
-
 /// An empty kernel of so many pointers, for work-groups of so many threads.
 pub fn open<'c>(cx: &'c Context, symbol: &str, arch: &'c Arch, pointers: usize, threads: usize) -> Code<'c> {
     let p = cx.ptr_type(AddressSpace::from(GLOBAL));
     let ty = cx.void_type().fn_type(&vec![p.into(); pointers], false);
     let code = Code::open(cx, symbol, arch, ty, 1, cx.i32_type());
     let function = code.function;
-    function.set_call_conventions(AMDGPU_KERNEL);
-    let text = |key: &str, value: &str| {
-        function.add_attribute(AttributeLoc::Function, cx.create_string_attribute(key, value));
-    };
-    UNUSED.iter().for_each(|key| text(key, ""));
-    text("amdgpu-flat-work-group-size", &format!("{threads},{threads}"));
-    text("uniform-work-group-size", "true");
-    // Products add up in ordinary registers: with accumulation registers, every turn of a loop would copy them.
-    text("amdgpu-agpr-alloc", "0");
+    match code.isa() {
+        Isa::Amdgcn => amdgcn::make_kernel(&code, threads),
+        Isa::Ptx => ptx::make_kernel(&code, threads),
+    }
     let noalias = inkwell::attributes::Attribute::get_named_enum_kind_id("noalias");
     for i in 0..pointers {
         function.add_attribute(AttributeLoc::Param(i as u32), cx.create_enum_attribute(noalias, 0));
@@ -70,20 +48,35 @@ impl<'c> Code<'c> {
         self.function.get_nth_param(i as u32).expect("as many as the kernel was opened with").into_pointer_value()
     }
 
+    fn isa(&self) -> Isa {
+        self.arch.simt().isa
+    }
+
+    /// A string attribute of the kernel.
+    fn attribute(&self, key: &str, value: &str) {
+        self.function.add_attribute(AttributeLoc::Function, self.cx.create_string_attribute(key, value));
+    }
+
     /// At least so many waves on every SIMD: how many registers a thread may take.
     pub fn want_waves(&self, waves: usize) {
-        let attribute = self.cx.create_string_attribute("amdgpu-waves-per-eu", &format!("{waves}"));
-        self.function.add_attribute(AttributeLoc::Function, attribute);
+        match self.isa() {
+            Isa::Amdgcn => self.attribute("amdgpu-waves-per-eu", &format!("{waves}")),
+            Isa::Ptx => self.want_warps(waves),
+        }
     }
 
     /// The thread's number in its work-group.
     pub fn thread(&self) -> Int<'c> {
-        self.call("llvm.amdgcn.workitem.id.x", &[], &[]).into_int_value()
+        self.who(["llvm.amdgcn.workitem.id.x", "llvm.nvvm.read.ptx.sreg.tid.x"])
     }
 
     /// The work-group's number.
     pub fn group(&self) -> Int<'c> {
-        self.call("llvm.amdgcn.workgroup.id.x", &[], &[]).into_int_value()
+        self.who(["llvm.amdgcn.workgroup.id.x", "llvm.nvvm.read.ptx.sreg.ctaid.x"])
+    }
+
+    fn who(&self, [amdgcn, ptx]: [&str; 2]) -> Int<'c> {
+        self.call(if self.isa() == Isa::Amdgcn { amdgcn } else { ptx }, &[], &[]).into_int_value()
     }
 
     fn wave_size(&self) -> usize {
@@ -100,13 +93,36 @@ impl<'c> Code<'c> {
         self.uniform(self.div(self.thread(), self.wave_size()))
     }
 
+    /// The kernel before this one has ended, and all see what it wrote. Where kernels may begin early, every kernel comes here in
+    /// every thread, before it touches anything that another kernel writes, and before it writes anything: only weights and
+    /// sizes in the code may be read earlier. So when a kernel is beyond this, not only the one before it has ended but all
+    /// before that, since each of them could only end after its own wait. The next kernel may begin from here on.
+    pub fn await_previous(&self) {
+        if self.arch.simt().dependent_launch {
+            self.call("llvm.nvvm.griddepcontrol.launch.dependents", &[], &[]);
+            self.call("llvm.nvvm.griddepcontrol.wait", &[], &[]);
+            self.awaited.set(true);
+        }
+    }
+
     /// A number that all lanes agree on, as one that the scalar unit holds.
     pub fn uniform(&self, v: Int<'c>) -> Int<'c> {
-        self.call("llvm.amdgcn.readfirstlane", &[v.get_type().into()], &[v.into()]).into_int_value()
+        match self.isa() {
+            Isa::Amdgcn => self.call("llvm.amdgcn.readfirstlane", &[v.get_type().into()], &[v.into()]).into_int_value(),
+            Isa::Ptx => v,
+        }
     }
 
     /// Local memory of a work-group.
     pub fn local(&self, bytes: usize) -> Ptr<'c> {
+        match self.isa() {
+            Isa::Amdgcn => self.stated(bytes),
+            Isa::Ptx => self.shared(bytes, 16),
+        }
+    }
+
+    /// Local memory that the code states.
+    fn stated(&self, bytes: usize) -> Ptr<'c> {
         let ty = self.cx.i8_type().array_type(bytes as u32);
         let global = self.module.add_global(ty, Some(AddressSpace::from(LOCAL)), "lds");
         global.set_linkage(Linkage::Internal);
@@ -117,18 +133,28 @@ impl<'c> Code<'c> {
 
     /// All threads of the work-group meet; what each wrote before, all see behind.
     pub fn barrier(&self) {
-        self.fence("workgroup", LLVMAtomicOrdering::LLVMAtomicOrderingRelease);
-        self.call("llvm.amdgcn.s.barrier", &[], &[]);
-        self.fence("workgroup", LLVMAtomicOrdering::LLVMAtomicOrderingAcquire);
+        match self.isa() {
+            Isa::Amdgcn => {
+                self.fence("workgroup", LLVMAtomicOrdering::LLVMAtomicOrderingRelease);
+                self.call("llvm.amdgcn.s.barrier", &[], &[]);
+                self.fence("workgroup", LLVMAtomicOrdering::LLVMAtomicOrderingAcquire);
+            }
+            Isa::Ptx => self.sync(),
+        }
     }
 
     /// What this thread wrote, threads anywhere on the device see that acquire it.
     pub fn release(&self) {
-        self.fence("agent", LLVMAtomicOrdering::LLVMAtomicOrderingRelease);
+        self.fence(self.device(), LLVMAtomicOrdering::LLVMAtomicOrderingRelease);
     }
 
     pub fn acquire(&self) {
-        self.fence("agent", LLVMAtomicOrdering::LLVMAtomicOrderingAcquire);
+        self.fence(self.device(), LLVMAtomicOrdering::LLVMAtomicOrderingAcquire);
+    }
+
+    /// LLVM's name for what all threads of the device see.
+    fn device(&self) -> &'static str {
+        if self.isa() == Isa::Amdgcn { "agent" } else { "device" }
     }
 
     fn fence(&self, scope: &str, ordering: LLVMAtomicOrdering) {
@@ -144,27 +170,52 @@ impl<'c> Code<'c> {
         unsafe { LLVMGetSyncScopeID(self.module.get_context().raw(), name.as_ptr().cast(), name.len()) }
     }
 
-    /// `2^x` by the machine's own instruction: within one unit in the last place, 0 for what would be subnormal.
+    /// `2^x` by the machine's own instruction: within two units in the last place, 0 for what would be subnormal.
     pub fn exp2(&self, x: Vector<'c>) -> Vector<'c> {
-        self.each(x, |v| self.call("llvm.amdgcn.exp2", &[self.cx.f32_type().into()], &[v.into()]))
+        self.each(x, |v| self.power_of_two(v))
+    }
+
+    /// `2^x` of one number.
+    pub fn power_of_two(&self, x: FloatValue<'c>) -> FloatValue<'c> {
+        self.elementary(["llvm.amdgcn.exp2", "llvm.nvvm.ex2.approx.ftz"], x)
     }
 
     /// `1 / x`, within one unit in the last place.
     pub fn reciprocal(&self, x: Vector<'c>) -> Vector<'c> {
-        self.each(x, |v| self.call("llvm.amdgcn.rcp", &[self.cx.f32_type().into()], &[v.into()]))
+        self.each(x, |v| self.elementary(["llvm.amdgcn.rcp", "llvm.nvvm.rcp.approx.ftz.f"], v))
     }
 
-    /// No instruction is moved across: what was asked for before is under way while what follows computes.
+    /// `1 / sqrt(x)`, within two units in the last place.
+    pub fn inverse_square_root(&self, x: FloatValue<'c>) -> FloatValue<'c> {
+        self.elementary(["llvm.amdgcn.rsq", "llvm.nvvm.rsqrt.approx.f"], x)
+    }
+
+    /// A function of one number that both machines have an instruction for.
+    fn elementary(&self, [amdgcn, ptx]: [&str; 2], x: FloatValue<'c>) -> FloatValue<'c> {
+        let f32 = [self.cx.f32_type().into()];
+        match self.isa() {
+            Isa::Amdgcn => self.call(amdgcn, &f32, &[x.into()]),
+            // Some of these are for one type only, and take none.
+            Isa::Ptx => self.call(ptx, if ptx.ends_with("ftz") { &f32 } else { &[] }, &[x.into()]),
+        }
+        .into_float_value()
+    }
+
+    /// No instruction is moved across: what was asked for before is under way while what follows computes. For NVIDIA's GPUs
+    /// the vendor's assembler orders instructions, and takes no advice.
     pub fn keep_order(&self) {
-        let none = self.cx.i32_type().const_zero();
-        self.call("llvm.amdgcn.sched.barrier", &[], &[none.into()]);
+        if self.isa() == Isa::Amdgcn {
+            let none = self.cx.i32_type().const_zero();
+            self.call("llvm.amdgcn.sched.barrier", &[], &[none.into()]);
+        }
     }
 
     /// Whether a condition holds in some lane, the same for all lanes.
     pub fn any_lane(&self, condition: Int<'c>) -> Int<'c> {
-        let bits = if self.wave_size() == 64 { self.cx.i64_type() } else { self.cx.i32_type() };
-        let lanes = self.call("llvm.amdgcn.ballot", &[bits.into()], &[condition.into()]).into_int_value();
-        self.b.build_int_compare(IntPredicate::NE, lanes, bits.const_zero(), "").expect("integers")
+        match self.isa() {
+            Isa::Amdgcn => self.any_in_ballot(condition),
+            Isa::Ptx => self.any_vote(condition),
+        }
     }
 
     /// Values as `change` makes them where a condition holds, or as they are.
@@ -194,6 +245,15 @@ impl<'c> Code<'c> {
         self.add(offset, sign)
     }
 
+    /// Words as a vector.
+    pub fn words(&self, words: &[Int<'c>]) -> Vector<'c> {
+        let i32 = self.cx.i32_type();
+        let put = |all: Vector<'c>, (i, &word): (usize, &Int<'c>)| {
+            self.b.build_insert_element(all, word, i32.const_int(i as u64, false), "").expect("a word into words")
+        };
+        words.iter().enumerate().fold(i32.vec_type(words.len() as u32).get_undef(), put)
+    }
+
     /// A function of every word of a vector.
     pub fn map_words(&self, v: Vector<'c>, f: impl Fn(Int<'c>) -> Int<'c>) -> Vector<'c> {
         (0..v.get_type().get_size() as usize).fold(v.get_type().get_undef(), |all, i| {
@@ -206,14 +266,14 @@ impl<'c> Code<'c> {
     /// The same value, which is computed here and not later: matrix instructions want every lane of the wave, so they may not be
     /// moved to where only some lanes need what they make. LLVM's sinking does not know that of all of them.
     pub fn pin(&self, v: Vector<'c>) -> Vector<'c> {
-        let ty = v.get_type().fn_type(&[v.get_type().into()], false);
-        let asm = self.cx.create_inline_asm(ty, String::new(), "=v,0".into(), true, false, None, false);
-        let made = self.b.build_indirect_call(ty, asm, &[v.into()], "").expect("a vector for a vector");
-        made.try_as_basic_value().basic().expect("a result").into_vector_value()
+        match self.isa() {
+            Isa::Amdgcn => self.pin_vector(v),
+            Isa::Ptx => self.each(v, |v| self.pin_register(v)),
+        }
     }
 
     /// A scalar function of every element.
-    fn each(&self, x: Vector<'c>, f: impl Fn(FloatValue<'c>) -> Any<'c>) -> Vector<'c> {
+    fn each(&self, x: Vector<'c>, f: impl Fn(FloatValue<'c>) -> FloatValue<'c>) -> Vector<'c> {
         let mut result = x.get_type().get_undef();
         for i in 0..x.get_type().get_size() as usize {
             let at = self.cx.i32_type().const_int(i as u64, false);
@@ -223,56 +283,13 @@ impl<'c> Code<'c> {
         result
     }
 
-    /// Numbers of 32 bits of this lane and of one `distance` lanes away, in any order. The lanes of each group of `distance`
-    /// must agree already where the distance is 4 or 8.
-    pub fn pair(&self, v: Int<'c>, distance: usize) -> (Int<'c>, Int<'c>) {
-        match (distance, self.arch.simt().rows_of_16) {
-            // quad_perm(1, 0, 3, 2), quad_perm(2, 3, 0, 1), row_half_mirror, row_mirror
-            (1, _) => (v, self.dpp(v, 0xb1)),
-            (2, _) => (v, self.dpp(v, 0x4e)),
-            (4, _) => (v, self.dpp(v, 0x141)),
-            (8, _) => (v, self.dpp(v, 0x140)),
-            (16, RowExchange::PermuteX16) => (v, self.other_row(v)),
-            (16, RowExchange::Swap) => self.swap("llvm.amdgcn.permlane16.swap", v),
-            (32, RowExchange::Swap) => self.swap("llvm.amdgcn.permlane32.swap", v),
-            // ds_swizzle's bit mode: and 31, or 0, exclusive or 16.
-            (16, RowExchange::Crossbar) => (v, self.swizzle(v, 0x401f)),
-            (32, _) => (v, self.of_lane(v, self.exclusive_or(self.lane_index(), 32))),
-            _ => unreachable!("waves have at most 64 lanes"),
+    /// Numbers of 32 bits of this lane and of one `distance` lanes away, in any order, in teams of so many lanes that come here
+    /// together. The lanes of each group of `distance` must agree already where the distance is 4 or 8.
+    pub fn pair(&self, v: Int<'c>, distance: usize, team: usize) -> (Int<'c>, Int<'c>) {
+        match self.isa() {
+            Isa::Amdgcn => self.pair_in_rows(v, distance),
+            Isa::Ptx => (v, self.shuffle_by(v, distance, team)),
         }
-    }
-
-    fn dpp(&self, v: Int<'c>, control: u64) -> Int<'c> {
-        let k = |n| self.cx.i32_type().const_int(n, false).into();
-        let bound = self.cx.bool_type().const_int(1, false).into();
-        let zero = self.cx.i32_type().const_zero();
-        let args = [zero.into(), v.into(), k(control), k(0xf), k(0xf), bound];
-        self.call("llvm.amdgcn.update.dpp", &[v.get_type().into()], &args).into_int_value()
-    }
-
-    fn swizzle(&self, v: Int<'c>, pattern: u64) -> Int<'c> {
-        let pattern = self.cx.i32_type().const_int(pattern, false);
-        self.call("llvm.amdgcn.ds.swizzle", &[], &[v.into(), pattern.into()]).into_int_value()
-    }
-
-    /// The value that another lane of the wave holds.
-    pub fn of_lane(&self, v: Int<'c>, lane: Int<'c>) -> Int<'c> {
-        self.call("llvm.amdgcn.ds.bpermute", &[], &[self.mul(lane, self.int(4)).into(), v.into()]).into_int_value()
-    }
-
-    /// The value of the same lane in the other row of 16, in waves of 32.
-    pub fn other_row(&self, v: Int<'c>) -> Int<'c> {
-        let k = |n| self.cx.i32_type().const_int(n, false).into();
-        let no = self.cx.bool_type().const_zero().into();
-        let args = [v.into(), v.into(), k(0x7654_3210), k(0xfedc_ba98), no, no];
-        self.call("llvm.amdgcn.permlanex16", &[v.get_type().into()], &args).into_int_value()
-    }
-
-    fn swap(&self, name: &str, v: Int<'c>) -> (Int<'c>, Int<'c>) {
-        let no = self.cx.bool_type().const_zero();
-        let both = self.call(name, &[], &[v.into(), v.into(), no.into(), no.into()]).into_struct_value();
-        let part = |i| self.b.build_extract_value(both, i, "").expect("two results").into_int_value();
-        (part(0), part(1))
     }
 
     fn exclusive_or(&self, a: Int<'c>, b: usize) -> Int<'c> {
@@ -280,15 +297,26 @@ impl<'c> Code<'c> {
     }
 
     /// Combines a value over lanes whose numbers differ in the bits of `distances`, smallest first; all of them get the result.
+    /// All lanes of the wave take part.
     pub fn across(
         &self,
         v: FloatValue<'c>,
         distances: &[usize],
         f: impl Fn(FloatValue<'c>, FloatValue<'c>) -> FloatValue<'c>,
     ) -> FloatValue<'c> {
+        self.in_teams(self.wave_size(), v, distances, f)
+    }
+
+    fn in_teams(
+        &self,
+        team: usize,
+        v: FloatValue<'c>,
+        distances: &[usize],
+        f: impl Fn(FloatValue<'c>, FloatValue<'c>) -> FloatValue<'c>,
+    ) -> FloatValue<'c> {
         let i32 = self.cx.i32_type();
         distances.iter().fold(v, |v, &distance| {
-            let (a, b) = self.pair(self.bitcast(v, i32).into_int_value(), distance);
+            let (a, b) = self.pair(self.bitcast(v, i32).into_int_value(), distance, team);
             let float = |v: Int<'c>| self.bitcast(v, self.cx.f32_type()).into_float_value();
             f(float(a), float(b))
         })
@@ -297,7 +325,7 @@ impl<'c> Code<'c> {
     /// The sum over groups of `size` neighbouring lanes, a power of two.
     pub fn lanes_sum(&self, v: FloatValue<'c>, size: usize) -> FloatValue<'c> {
         let distances: Vec<usize> = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < size).collect();
-        self.across(v, &distances, |a, b| self.b.build_float_add(a, b, "").expect("floats"))
+        self.in_teams(size, v, &distances, |a, b| self.b.build_float_add(a, b, "").expect("floats"))
     }
 
     /// The sum over the `size` threads of the work-group, by way of local memory with a float for each wave. The memory may
@@ -328,7 +356,7 @@ impl<'c> Code<'c> {
         let turn =
             self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, counter, one, order).expect("an integer in memory");
         // SAFETY: the value is an atomic instruction of this module's context.
-        unsafe { LLVMSetAtomicSyncScopeID(turn.as_value_ref(), self.scope("agent")) };
+        unsafe { LLVMSetAtomicSyncScopeID(turn.as_value_ref(), self.scope(self.device())) };
         turn
     }
 

@@ -178,7 +178,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
 
     fn run(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let mut sums = vec![self.contraction.matrix.zero(); shape.panels * shape.blocks];
+        let together = self.contraction.matrix.together();
+        let mut sums = vec![self.contraction.matrix.zero(); shape.panels * shape.blocks * together];
         self.put(0, &self.bring(c.int(0)));
         c.barrier();
         // Two stretches at a time, so that each half of local memory has its addresses.
@@ -239,15 +240,20 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let load =
                 |p: Ptr<'c>, i: usize| m.load_panel(c.at(p, c.int(i * shape.runs * RUN + step * m.panel_step())));
             let a: Vec<Fragment<'c>> = (0..shape.panels).map(|i| load(weights, i)).collect();
+            let column = |i: usize| {
+                let (block, part) = (i / m.together(), i % m.together());
+                let at = block * shape.runs * RUN + step * m.panel_step() + part * m.layout.columns * RUN;
+                m.load_columns(c.at(tokens, c.int(at)))
+            };
             // Where every lane holds whole rows, the fragments of all blocks would fill its registers.
-            let together = if m.layout.replicated { 1 } else { shape.blocks };
-            for first in (0..shape.blocks).step_by(together) {
-                let b: Vec<Fragment<'c>> = (first..first + together).map(|i| load(tokens, i)).collect();
-                for (a, sums) in a.iter().zip(sums.chunks_mut(shape.blocks)) {
-                    let sums = &mut sums[first..first + together];
-                    b.iter().zip(sums).for_each(|(b, sum)| *sum = m.product(a, b, *sum));
+            let blocks = shape.blocks * m.together();
+            let together = if m.layout.replicated { 1 } else { blocks };
+            for first in (0..blocks).step_by(together) {
+                let b: Vec<Fragment<'c>> = (first..first + together).map(column).collect();
+                for (a, sums) in a.iter().zip(sums.chunks_mut(blocks)) {
+                    m.products(a, &b, &mut sums[first..first + together]);
                 }
-                if together < shape.blocks {
+                if together < blocks {
                     c.keep_order();
                 }
             }
@@ -265,9 +271,10 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let panel = c.add(first, c.int(made));
             c.when(c.less(panel, c.int(self.contraction.panels())), || {
                 let col = c.add(c.mul(panel, c.int(16)), place.results);
-                for block in 0..shape.blocks {
-                    let token = c.add(c.add(tokens, c.int(16 * block)), place.column);
-                    let sum = |piece: usize| sums[(piece * shape.made + made) * shape.blocks + block];
+                let blocks = shape.blocks * m.together();
+                for block in 0..blocks {
+                    let token = c.add(c.add(tokens, c.int(m.layout.columns * block)), place.column);
+                    let sum = |piece: usize| sums[(piece * shape.made + made) * blocks + block];
                     let sums: Vec<Vector<'c>> = (0..shape.pieces).map(sum).collect();
                     let done = self.contraction.finish(token, col, &sums);
                     result = std::mem::replace(&mut result, Ok(())).and(done);

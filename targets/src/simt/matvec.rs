@@ -28,8 +28,9 @@ const STAGED: usize = 28 << 10;
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     tokens: usize,
-    /// Tiles of 16 tokens.
+    /// Tiles of tokens, and how many each has.
     columns: usize,
+    width: usize,
     waves: usize,
     /// Products along the weight in all, and those of a wave whose operands are in flight.
     steps: usize,
@@ -38,16 +39,17 @@ struct Shape {
 
 impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
-        let Sizes { dtype, depth, pieces, plain } = Sizes::of(spec.body)?;
+        let Sizes { dtype, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
         let simt = arch.simt();
         let steps = arch.memory.padded(depth) / simt.matrix.span(simt.wave);
         let runs = simt.matrix.depth * dtype.size() / RUN;
-        let columns = spec.tokens.div_ceil(16);
-        let asked = runs * if plain { pieces + columns } else { pieces };
+        let width = simt.matrix.columns;
+        let (columns, rows) = (spec.tokens.div_ceil(width), simt.matrix.rows());
+        let asked = runs * if plain { pieces * rows + columns } else { pieces * rows };
         let held = pieces * columns * simt.matrix.results + if plain { 0 } else { columns * runs * 4 };
         let free = (simt.unit.vgprs / simt.unit.waves).saturating_sub(held + OTHERS) / 4;
         let ahead = (free.max(IN_FLIGHT) / asked).max(2).min(steps);
-        Ok(Shape { tokens: spec.tokens, columns, waves: (steps / ahead).clamp(1, WAVES), steps, ahead })
+        Ok(Shape { tokens: spec.tokens, columns, width, waves: (steps / ahead).clamp(1, WAVES), steps, ahead })
     }
 
     fn threads(&self, arch: &Arch) -> usize {
@@ -147,7 +149,7 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         let (c, place) = (m.c, m.place());
         let lane = m.in_panel(place, place.row);
         let weights = contraction.weights(panel).into_iter().map(|p| c.at(p, lane)).collect();
-        let token = |j: usize| c.smaller(c.add(place.column, c.int(16 * j)), c.int(shape.tokens - 1));
+        let token = |j: usize| c.smaller(c.add(place.column, c.int(shape.width * j)), c.int(shape.tokens - 1));
         let tokens = (0..shape.columns).map(token).collect();
         Walk { contraction, shape, wave: c.wave_index(), weights, tokens, part: place.part }
     }
@@ -196,16 +198,16 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
             };
         let looped = if count > UNROLLED * ahead { (count / ahead - 1) * ahead } else { 0 };
         if looped > 0 {
-            let each = asked[0].len();
+            let columns = asked[0].len() - self.weights.len();
             let all = |sums: &[Vector<'c>], asked: &[Vec<Fragment<'c>>]| -> Vec<Any<'c>> {
                 sums.iter().chain(asked.iter().flatten().flatten()).map(|&v| v.into()).collect()
             };
             let carried = c.for_each((c.int(0), c.int(looped), ahead), &all(&sums, &asked), |at, carried| {
-                let (mut sums, mut asked) = self.split(carried, known, each);
+                let (mut sums, mut asked) = self.split(carried, known, columns);
                 (0..ahead).for_each(|i| turn((c.add(begin, at), i), &mut sums, &mut asked, true));
                 all(&sums, &asked)
             });
-            (sums, asked) = self.split(&carried, known, each);
+            (sums, asked) = self.split(&carried, known, columns);
         }
         let begin = c.add(begin, c.int(looped));
         let left = count - looped;
@@ -228,12 +230,16 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         }
     }
 
-    /// Carried values as so many sums, and what was asked for, so many fragments a step.
-    fn split(&self, carried: &[Any<'c>], count: usize, each: usize) -> (Vec<Vector<'c>>, Vec<Vec<Fragment<'c>>>) {
-        let all: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-        let fragments: Vec<Fragment<'c>> =
-            all[count..].chunks(self.matrix().runs()).map(|runs| runs.to_vec()).collect();
-        (all[..count].to_vec(), fragments.chunks(each).map(|step| step.to_vec()).collect())
+    /// Carried values as so many sums, and what was asked for, step by step.
+    fn split(&self, carried: &[Any<'c>], sums: usize, columns: usize) -> (Vec<Vector<'c>>, Vec<Vec<Fragment<'c>>>) {
+        let (m, all): (_, Vec<Vector<'c>>) = (self.matrix(), carried.iter().map(|v| v.into_vector_value()).collect());
+        let (sums, asked) = all.split_at(sums);
+        let near = columns * m.runs();
+        let step = |runs: &[Vector<'c>]| {
+            let fragments = runs[..near].chunks(m.runs()).chain(runs[near..].chunks(m.panel_runs()));
+            fragments.map(|runs| runs.to_vec()).collect()
+        };
+        (sums.to_vec(), asked.chunks(near + self.weights.len() * m.panel_runs()).map(step).collect())
     }
 
     /// Steps from `first` up to `end`, which not every wave has one of.
@@ -272,10 +278,9 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
     /// Sums with rows that are computed into local memory, a stretch of columns at a time.
     fn staged(&self, spec: &KernelSpec) -> Result<Vec<Vector<'c>>, Diagnostic> {
         let m = self.matrix();
-        let (c, Shape { tokens, steps, ahead, waves, .. }) = (m.c, self.shape);
+        let (c, Shape { tokens, steps, waves, .. }) = (m.c, self.shape);
         let step_bytes = tokens * m.span() * m.dtype.size();
-        let round = waves;
-        let stretch = (STAGED / step_bytes / round * round).max(round).min(steps);
+        let stretch = (STAGED / step_bytes / waves * waves).max(waves).min(steps);
         let local = c.local(stretch * step_bytes);
         let exchange = machine::exchange(c, self.shape.threads(c.arch));
         c.set_lanes(rows::vector(spec.body).min(m.run()));
@@ -339,11 +344,11 @@ fn finish<'c>(
 ) -> Result<(), Diagnostic> {
     let m = &contraction.matrix;
     let (c, place, results) = (m.c, m.place(), m.layout.results);
-    let Shape { tokens, columns, waves, .. } = shape;
+    let Shape { tokens, columns, width, waves, .. } = shape;
     let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
     let first = c.mul(panel, c.int(16));
     let mut result = Ok(());
-    let token = |j: usize| c.add(place.column, c.int(16 * j));
+    let token = |j: usize| c.add(place.column, c.int(width * j));
     if waves == 1 {
         for j in 0..columns {
             let sums: Vec<Vector<'c>> = sums.iter().skip(j).step_by(columns).copied().collect();

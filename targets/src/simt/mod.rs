@@ -20,28 +20,39 @@ use inkwell::module::Module;
 
 use crate::code::{Code, Int};
 use crate::kernel::Kernel;
+use crate::tuning::{Choice, Class, Table};
 use crate::{KernelInfo, KernelSpec};
 
 /// Bytes at the start of a workspace that hold counters, whichever kernel uses it: behind every launch they are zero, and what
 /// one kernel leaves in the rest is never where another counts.
 pub const COUNTERS: usize = 128 << 10;
 
-/// Where a kernel is made.
+/// Where a kernel is made, and with which numbers.
 pub struct Setup<'c> {
     cx: &'c Context,
     arch: &'c Arch,
+    choice: Choice,
 }
 
 impl<'c> Setup<'c> {
-    /// The kernel of a specification, without code.
+    /// The kernel of a specification, where the kernel before it has ended.
     fn open(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
+        let code = self.open_early(spec, threads);
+        code.await_previous();
+        code
+    }
+
+    /// The kernel of a specification, which must itself [wait](Code::await_previous) for the one before it.
+    fn open_early(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
         machine::open(self.cx, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
     }
 }
 
 /// The kernel as a module with one function of that name.
 pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
-    let setup = Setup { cx, arch };
+    let found = || Ok(class(spec)?.map_or_else(Choice::default, |class| Table::of(arch).choice(&class)));
+    let choice = spec.choice.clone().map_or_else(found, Ok)?;
+    let setup = Setup { cx, arch, choice };
     let made = match spec.family {
         Family::Rows => rows::emit(&setup, spec),
         Family::Matvec => matvec::emit(&setup, spec),
@@ -50,7 +61,36 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
         Family::AttendMany => attend_many::emit(&setup, spec),
     };
     let (code, info) = made.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
+    let info = KernelInfo { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
     Ok((code.finish(), info))
+}
+
+/// What the best numbers for a kernel depend on, where its family leaves some open.
+pub fn class(spec: &KernelSpec) -> Result<Option<Class>, Diagnostic> {
+    let family = spec.family.name();
+    Ok(Some(match spec.family {
+        Family::Rows => return Ok(None),
+        Family::Matvec | Family::Matmul => {
+            let s = contract::Sizes::of(spec.body)?;
+            let from = if s.plain { "plain" } else { "computed" };
+            let kind = format!("{family} {} {from} {}", s.dtype.name(), s.pieces);
+            Class { kind, sizes: vec![s.rows, s.depth, spec.tokens] }
+        }
+        Family::AttendOne | Family::AttendMany => {
+            let s = attend::Sizes::of(spec.body)?;
+            let kind = format!("{family} {} {} {}", s.cache.dtype.name(), s.group(), s.cache.head_dim);
+            Class { kind, sizes: vec![s.cache.heads, spec.tokens] }
+        }
+    }))
+}
+
+/// Every choice of numbers that the kernel's schedule leaves open on an arch.
+pub fn choices(spec: &KernelSpec, arch: &Arch) -> Vec<Choice> {
+    match (spec.family, arch.isa()) {
+        (_, None) => vec![],
+        (Family::AttendOne, _) => Choice::all(attend_one::OPEN),
+        _ => vec![],
+    }
 }
 
 /// Pointers of a body: operands, then results. The step and the workspace follow.

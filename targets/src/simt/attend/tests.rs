@@ -33,7 +33,7 @@ fn chips() -> impl Iterator<Item = &'static Arch> {
 fn resources(family: Family, heads: Heads, dtype: &str, arch: &Arch) -> Resources {
     let graph = parse(&body(family, heads, dtype)).unwrap();
     graph.verify().unwrap_or_else(|e| panic!("{e}"));
-    let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1 };
+    let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, choice: None };
     let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
     object.kernels[0].resources.clone().unwrap()
 }

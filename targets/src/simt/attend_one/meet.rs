@@ -4,6 +4,7 @@
 //! is to add them, some dimensions at a time: so little local memory is enough.
 use inkwell::values::FloatValue;
 
+use super::ring::spread;
 use super::{Part, WAVES};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::simt::attend::{Attention, Running};
@@ -82,11 +83,11 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let whole = c.lane(c.fdiv(c.splat(shrink), c.splat(sum)), 0);
         let scale = alone.map_or(whole, |alone| c.pick(alone, whole, shrink)).into_float_value();
         if let Some(alone) = alone {
-            // Of the first lanes the number is the column's.
-            let writes = c.b.build_and(not(alone), c.less(c.thread(), c.int(columns)), "").expect("conditions");
-            c.when(writes, || {
-                c.store(own.number(c, c.thread(), false), top, 4);
-                c.store(own.number(c, c.thread(), true), sum, 4);
+            let column = a.place.column;
+            let one = self.and(c.equal(c.wave_index(), 0), self.one_of_column());
+            c.when(self.and(not(alone), one), || {
+                c.store(own.number(c, column, false), top, 4);
+                c.store(own.number(c, column, true), sum, 4);
             });
         }
         for first in (0..a.cache.layout.dim).step_by(width(a, columns)) {
@@ -107,6 +108,16 @@ impl<'c> Part<'_, '_, '_, 'c> {
         }
     }
 
+    fn and(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
+        self.code().b.build_and(a, b, "").expect("conditions")
+    }
+
+    /// Whether the lane has a query, and is the first that has it.
+    fn one_of_column(&self) -> Int<'c> {
+        let (a, c) = (self.attention, self.code());
+        self.and(c.less(a.place.column, c.int(self.shape.columns)), c.equal(a.half, 0))
+    }
+
     /// The highest score of the lane's query in all waves, and the sum of all weights under it.
     fn agree(&self, numbers: Ptr<'c>, running: &Running<'c>) -> (FloatValue<'c>, FloatValue<'c>) {
         let (a, c, columns) = (self.attention, self.code(), self.shape.columns);
@@ -116,8 +127,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
             let number = c.add(c.mul(wave, c.int(columns)), column);
             c.at(numbers, c.add(c.mul(number, c.int(8)), c.int(4 * is_sum)))
         };
-        let writes = c.b.build_and(c.less(column, c.int(columns)), c.equal(a.half, 0), "").expect("conditions");
-        c.when(writes, || {
+        c.when(self.one_of_column(), || {
             c.store(at(c.wave_index(), column, 0), running.top, 8);
             c.store(at(c.wave_index(), column, 1), sum, 4);
         });
@@ -133,15 +143,18 @@ impl<'c> Part<'_, '_, '_, 'c> {
     /// The wave's values of a width of dimensions from `first` on, scaled, for the others to see.
     fn leave(&self, local: Ptr<'c>, first: usize, running: &Running<'c>, scale: FloatValue<'c>) {
         let (a, c) = (self.attention, self.code());
-        let width = width(a, self.shape.columns);
+        let (width, results) = (width(a, self.shape.columns), a.matrix.layout.results);
+        // Consecutive dimensions of a panel, or two of each 8.
+        let spreads = self.shape.stages > 0;
+        let (together, own) = if spreads { (2, c.mul(a.place.share, c.int(2))) } else { (4, a.place.results) };
         c.when(c.less(a.place.column, c.int(self.shape.columns)), || {
             for (j, &values) in running.values[first / 16..(first + width) / 16].iter().enumerate() {
-                c.set_lanes(a.matrix.layout.results);
+                c.set_lanes(results);
                 let values = c.fmul(values, c.splat(scale));
-                for i in (0..a.matrix.layout.results).step_by(4) {
-                    let dim = c.add(a.place.results, c.int(16 * j + i));
+                for i in (0..results).step_by(together) {
+                    let dim = c.add(own, c.int(16 * j + if spreads { spread(i) } else { i }));
                     let to = self.meeting(local, c.wave_index(), a.place.column, dim);
-                    c.store(to, c.part(values, i, 4), 16);
+                    c.store(to, c.part(values, i, together), 4 * together as u32);
                 }
             }
         });

@@ -51,7 +51,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
         carried.extend(Ahead { blocks, keys }.carried());
         let carried = c.for_each((first, c.add(last, c.int(1)), WAVES), &carried, |step, carried| {
             let (running, ahead) = carried.split_at(count);
-            let (running, ahead) = self.step(step, &Running::of(running), Ahead::of(ahead, a.matrix.runs()));
+            let (running, ahead) = self.step(step, &Running::of(running), Ahead::of(ahead, a.matrix.panel_runs()));
             running.carried().into_iter().chain(ahead.carried()).collect()
         });
         Running::of(&carried[..count])
@@ -86,7 +86,8 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
     fn scores(&self, keys: &Fragments<'_, 'c>) -> Vector<'c> {
         let (a, c, staged) = (self.part.attention, self.part.code(), self.staged);
         let chunk = a.span() * a.matrix.dtype.size();
-        a.scores(keys, &a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(staged, c.int(i * chunk)))))
+        let query = a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(staged, c.int(i * chunk))));
+        a.scores(keys, &[query]).remove(0)
     }
 
     fn block(&self, step: Int<'c>) -> Int<'c> {

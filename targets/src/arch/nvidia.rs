@@ -1,0 +1,119 @@
+//! Rows of NVIDIA GPUs.
+//!
+//! Layouts of matrix instructions: the PTX guide, "Matrix fragments for mma.m16n8k16". Registers, warps and shared memory: the
+//! CUDA programming guide, "Compute capabilities". Peaks and bandwidths: the data sheets of the products named in the rows.
+use atomc_ir::DType::{BF16, F16};
+use atomc_ir::arch::{
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Memory, Product, ProductShape, RowExchange, Simt,
+};
+
+const TRIPLE: &str = "nvptx64-nvidia-cuda";
+
+/// As on AMD's: what one lane takes for a matrix instruction is 16 bytes of a row, 16 rows side by side.
+const MEMORY: Memory =
+    Memory { row: 32, alias: 1 << 30, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
+
+/// A multiprocessor, with the registers of one warp's 32 lanes as one.
+const UNIT: ComputeUnit = ComputeUnit {
+    simds: 4,
+    lds: 228 << 10,
+    lds_group: 227 << 10,
+    lds_granule: 1024,
+    vgprs: 512,
+    vgpr_granule: 8,
+    vgprs_wave: 255,
+    waves: 16,
+};
+
+/// Two instructions make 16 rows. Their columns are dealt out so that a lane's results are of consecutive rows.
+const MMA: MatrixLayout = MatrixLayout {
+    columns: 8,
+    depth: 8,
+    results: 4,
+    replicated: false,
+    a_rows: [0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15],
+};
+
+const PRODUCTS: [Product; 2] = [
+    Product {
+        dtype: BF16,
+        intrinsic: "llvm.nvvm.mma.m16n8k16.row.col.bf16",
+        elements: 4,
+        shape: ProductShape::Mma { integers: true },
+    },
+    Product {
+        dtype: F16,
+        intrinsic: "llvm.nvvm.mma.m16n8k16.row.col.f32.f32",
+        elements: 4,
+        shape: ProductShape::Mma { integers: false },
+    },
+];
+
+const fn row(
+    name: &'static str,
+    features: &'static [&'static str],
+    source: &'static str,
+    attributes: &'static str,
+    (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
+    since_hopper: bool,
+) -> Arch {
+    Arch {
+        name,
+        target: name,
+        source,
+        triple: TRIPLE,
+        cpu: name,
+        attributes,
+        features,
+        executed: false,
+        machine: Machine::Simt(Simt {
+            wave: 32,
+            unit,
+            chip,
+            matrix: MMA,
+            products: &PRODUCTS,
+            fp8,
+            packs_bf16: true,
+            direct_to_lds: 16,
+            bulk_copies: since_hopper,
+            dependent_launch: since_hopper,
+            rows_of_16: RowExchange::Shuffle,
+            isa: Isa::Ptx,
+        }),
+        memory: MEMORY,
+    }
+}
+
+pub const ROWS: [Arch; 3] = [
+    row(
+        "sm_80",
+        &["sm_80"],
+        "CUDA programming guide, compute capability 8.0; NVIDIA A100 80GB SXM data sheet",
+        "+ptx78",
+        (
+            ComputeUnit { lds: 164 << 10, lds_group: 163 << 10, ..UNIT },
+            Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
+            Fp8::None,
+        ),
+        false,
+    ),
+    Arch {
+        executed: true,
+        ..row(
+            "sm_90a",
+            &["sm_90a"],
+            "CUDA programming guide, compute capability 9.0; NVIDIA H200 SXM data sheet",
+            "+ptx83",
+            (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
+            true,
+        )
+    },
+    row(
+        "sm_100a",
+        &["sm_100a"],
+        "CUDA programming guide, compute capability 10.0; NVIDIA B200 data sheet",
+        "+ptx86",
+        (UNIT, Chip { name: "B200", units: 148, bandwidth: 8000.0, bf16: 2250.0, fp8: 4500.0, fp4: 9000.0 }, Fp8::Ocp),
+        true,
+    ),
+];

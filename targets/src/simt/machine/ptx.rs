@@ -1,0 +1,176 @@
+//! NVIDIA's part of the machine.
+use inkwell::AddressSpace;
+use inkwell::attributes::{Attribute, AttributeLoc};
+use inkwell::module::Linkage;
+use inkwell::types::{BasicMetadataTypeEnum, BasicType, BasicTypeEnum};
+use inkwell::values::{BasicMetadataValueEnum, FloatValue};
+
+use super::LOCAL;
+use crate::code::{Any, Code, Int, Ptr};
+
+/// LLVM's number for `ptx_kernel`.
+const PTX_KERNEL: u32 = 71;
+
+/// The name of the local memory that a launch gives, and its alignment, which is that of a swizzled tile.
+const SHARED: &str = "group_memory";
+const SHARED_ALIGN: u32 = 1024;
+
+/// Makes the function a kernel for work-groups of so many threads.
+pub fn make_kernel(code: &Code, threads: usize) {
+    code.function.set_call_conventions(PTX_KERNEL);
+    code.attribute("nvvm.reqntid", &format!("{threads}"));
+}
+
+impl<'c> Code<'c> {
+    /// Registers for a thread, so that there is room for so many waves on a SIMD.
+    pub fn want_warps(&self, waves: usize) {
+        let unit = &self.arch.simt().unit;
+        let registers = (unit.vgprs / waves / unit.vgpr_granule * unit.vgpr_granule).min(unit.vgprs_wave);
+        self.attribute("nvvm.maxnreg", &format!("{registers}"));
+    }
+
+    /// Local memory, out of what the launch gives: what the code itself states may be 48 KiB at most.
+    pub fn shared(&self, bytes: usize, align: usize) -> Ptr<'c> {
+        let all = self.module.get_global(SHARED).unwrap_or_else(|| {
+            let ty = self.cx.i8_type().array_type(0);
+            let global = self.module.add_global(ty, Some(AddressSpace::from(LOCAL)), SHARED);
+            global.set_linkage(Linkage::External);
+            global.set_alignment(SHARED_ALIGN);
+            global
+        });
+        let first = self.shared.get().next_multiple_of(align);
+        self.shared.set(first + bytes);
+        self.at(all.as_pointer_value(), self.int(first))
+    }
+
+    /// All threads of the work-group meet, and see what each did before.
+    pub fn sync(&self) {
+        let all = self.cx.i32_type().const_zero();
+        self.call("llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[all.into()]);
+    }
+
+    pub fn any_vote(&self, condition: Int<'c>) -> Int<'c> {
+        self.call("llvm.nvvm.vote.any.sync", &[], &[self.all_lanes().into(), condition.into()]).into_int_value()
+    }
+
+    fn all_lanes(&self) -> Int<'c> {
+        self.cx.i32_type().const_all_ones()
+    }
+
+    /// The lanes of this lane's team. Other teams of the wave may be elsewhere, and must not be waited for.
+    fn lanes_of(&self, team: usize) -> Int<'c> {
+        if team == self.wave_size() {
+            return self.all_lanes();
+        }
+        let first = self.mul(self.div(self.lane_index(), team), self.int(team));
+        self.b.build_left_shift(self.int((1 << team) - 1), first, "").expect("integers")
+    }
+
+    /// The value of the lane of the same team whose number differs in this bit.
+    pub fn shuffle_by(&self, v: Int<'c>, distance: usize, team: usize) -> Int<'c> {
+        let k = |n: u64| self.cx.i32_type().const_int(n, false).into();
+        let args = [self.lanes_of(team).into(), v.into(), k(distance as u64), k(0x1f)];
+        self.call("llvm.nvvm.shfl.sync.bfly.i32", &[], &args).into_int_value()
+    }
+
+    pub fn pin_register(&self, v: FloatValue<'c>) -> FloatValue<'c> {
+        let ty = v.get_type().fn_type(&[v.get_type().into()], false);
+        let asm = self.cx.create_inline_asm(ty, String::new(), "=f,0".into(), true, false, None, false);
+        let made = self.b.build_indirect_call(ty, asm, &[v.into()], "").expect("a number for a number");
+        made.try_as_basic_value().basic().expect("a result").into_float_value()
+    }
+}
+
+/// Copies of runs of global memory into local memory that the machine makes by itself. Each has a barrier in local memory which
+/// knows how many bytes have come; addresses in local memory are numbers here.
+impl<'c> Code<'c> {
+    pub fn local_address(&self, p: Ptr<'c>) -> Int<'c> {
+        self.b.build_ptr_to_int(p, self.cx.i32_type(), "").expect("a pointer")
+    }
+
+    /// Makes a barrier that one thread arms. Others see it behind the next [`Code::show_barriers`].
+    pub fn make_barrier(&self, barrier: Int<'c>) {
+        self.assemble("mbarrier.init.shared::cta.b64 [$0], 1;", None, "r", &[barrier.into()]);
+    }
+
+    /// The machine's copies see the barriers that this thread made.
+    pub fn show_barriers(&self) {
+        self.assemble("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;", None, "", &[]);
+    }
+
+    /// The machine's copies that are asked for behind the next meeting of threads see what this one wrote.
+    pub fn show_to_copies(&self) {
+        self.assemble("fence.proxy.async;", None, "", &[]);
+    }
+
+    /// Where the condition holds: the barrier's next turn is over when so many bytes have come.
+    pub fn expect_bytes(&self, condition: Int<'c>, barrier: Int<'c>, bytes: usize) {
+        let text = "{ .reg .pred p; setp.ne.b32 p, $0, 0; \
+                    @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], $2; }";
+        self.assemble(text, None, "r,r,r", &[self.word_of(condition), barrier.into(), self.int(bytes).into()]);
+    }
+
+    /// Where the condition holds: a run of memory that is read once is on its way from here on.
+    pub fn copy_run(&self, condition: Int<'c>, to: Int<'c>, from: Ptr<'c>, bytes: usize, barrier: Int<'c>) {
+        let text = "{ .reg .pred p; .reg .b64 once; setp.ne.b32 p, $0, 0; \
+                    createpolicy.fractional.L2::evict_first.b64 once, 1.0; \
+                    @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint \
+                    [$1], [$2], $3, [$4], once; }";
+        let args = [self.word_of(condition), to.into(), from.into(), self.int(bytes).into(), barrier.into()];
+        self.assemble(text, None, "r,r,l,r,r", &args);
+    }
+
+    /// Waits for the end of a barrier's turn, by its last bit.
+    pub fn await_bytes(&self, barrier: Int<'c>, turn: Int<'c>) {
+        let text = "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; \
+                    @p bra done; bra again; done: }";
+        self.assemble(text, None, "r,r", &[barrier.into(), turn.into()]);
+        self.meet_in_wave();
+    }
+
+    /// All lanes of the wave meet, and see what each did before.
+    pub fn meet_in_wave(&self) {
+        self.call("llvm.nvvm.bar.warp.sync", &[], &[self.all_lanes().into()]);
+    }
+
+    /// Four blocks of 8 rows of 16 bytes in local memory, as words of a matrix instruction's operand: lane `i` gives the address
+    /// of row `i % 8` of block `i / 8`, and gets two columns of row `i / 4` of each.
+    pub fn load_blocks(&self, row: Int<'c>) -> [Int<'c>; 4] {
+        let i32 = self.cx.i32_type();
+        let four = self.cx.struct_type(&[i32.into(); 4], false);
+        let text = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];";
+        let made = self.assemble(text, Some(four.into()), "=r,=r,=r,=r,r", &[row.into()]).expect("four words");
+        let made = made.into_struct_value();
+        [0, 1, 2, 3].map(|i| self.b.build_extract_value(made, i, "").expect("four words").into_int_value())
+    }
+
+    fn word_of(&self, condition: Int<'c>) -> BasicMetadataValueEnum<'c> {
+        self.b.build_int_z_extend(condition, self.cx.i32_type(), "").expect("a condition").into()
+    }
+
+    /// An instruction that LLVM has no name for, or not in all forms. It stays where it is, and all lanes come to it together.
+    fn assemble(
+        &self,
+        text: &str,
+        result: Option<BasicTypeEnum<'c>>,
+        operands: &str,
+        args: &[BasicMetadataValueEnum<'c>],
+    ) -> Option<Any<'c>> {
+        let types: Vec<BasicMetadataTypeEnum<'c>> = args.iter().map(|a| type_of(*a)).collect();
+        let ty = result.map_or(self.cx.void_type().fn_type(&types, false), |t| t.fn_type(&types, false));
+        let operands = if operands.is_empty() { "~{memory}".into() } else { format!("{operands},~{{memory}}") };
+        let asm = self.cx.create_inline_asm(ty, text.into(), operands, true, false, None, false);
+        let call = self.b.build_indirect_call(ty, asm, args, "").expect("operands as the constraints say");
+        let convergent = Attribute::get_named_enum_kind_id("convergent");
+        call.add_attribute(AttributeLoc::Function, self.cx.create_enum_attribute(convergent, 0));
+        call.try_as_basic_value().basic()
+    }
+}
+
+fn type_of<'c>(v: BasicMetadataValueEnum<'c>) -> BasicMetadataTypeEnum<'c> {
+    match v {
+        BasicMetadataValueEnum::IntValue(v) => v.get_type().into(),
+        BasicMetadataValueEnum::PointerValue(v) => v.get_type().into(),
+        v => panic!("no operand of an instruction: {v:?}"),
+    }
+}
