@@ -26,8 +26,8 @@ Prefill is one prompt alone; decode is one token for each of so many sequences o
 steps, from the inputs to the chosen tokens: no logits leave a device that chooses itself. The bytes of a decode step are its
 weights, activations and keys and values, each counted once; shares are of the read bandwidth that the host shows in the same
 run, or of the peaks on the data sheet of the largest chip of the device's architecture. Kernels are timed apart from each
-other, on a GPU all launches of one replayed in a row; the floor is the time that the peaks allow for their bytes and
-operations.
+other, on a GPU all launches of one replayed in a row; their bytes and operations are those of the largest step that they are
+for, and the floor is the time that the peaks allow for these: choose prompts and batches of the sizes that were compiled.
 
 Examples:
   atomc bench m.atomc --weights models/qwen3
