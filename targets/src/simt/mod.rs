@@ -13,6 +13,9 @@ mod machine;
 mod matmul;
 mod matvec;
 mod rows;
+mod square;
+mod stream;
+mod supply;
 
 use atomc_ir::{Arch, Diagnostic, Family, Graph, Type};
 use inkwell::context::Context;
@@ -55,6 +58,7 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
     let setup = Setup { cx, arch, choice };
     let made = match spec.family {
         Family::Rows => rows::emit(&setup, spec),
+        Family::Matvec if stream::suits(spec, arch)? => stream::emit(&setup, spec),
         Family::Matvec => matvec::emit(&setup, spec),
         Family::Matmul => matmul::emit(&setup, spec),
         Family::AttendOne => attend_one::emit(&setup, spec),
