@@ -55,7 +55,17 @@ impl<'c> Code<'c> {
         let function = module.add_function(symbol, ty, Some(Linkage::External));
         let b = cx.create_builder();
         b.position_at_end(cx.append_basic_block(function, ""));
-        Code { cx, module, b, arch, function, lanes: Cell::new(lanes), index, shared: Cell::new(0), awaited: Cell::new(false) }
+        Code {
+            cx,
+            module,
+            b,
+            arch,
+            function,
+            lanes: Cell::new(lanes),
+            index,
+            shared: Cell::new(0),
+            awaited: Cell::new(false),
+        }
     }
 
     pub fn lanes(&self) -> usize {
@@ -275,13 +285,23 @@ impl<'c> Code<'c> {
 
     /// Lanes `i` with `i < n`.
     pub fn lanes_below(&self, n: Int<'c>) -> Vector<'c> {
-        let n = self.b.build_int_truncate_or_bit_cast(n, self.cx.i32_type(), "").expect(BUILT);
-        self.b.build_int_compare(IntPredicate::SLT, self.iota(), self.splat(n), "").expect(BUILT)
+        self.below(&(0..self.lanes()).collect::<Vec<_>>(), n)
     }
 
+    /// Lanes whose number in the list is below `n`.
+    pub fn below(&self, numbers: &[usize], n: Int<'c>) -> Vector<'c> {
+        let n = self.b.build_int_truncate_or_bit_cast(n, self.cx.i32_type(), "").expect(BUILT);
+        self.b.build_int_compare(IntPredicate::SLT, self.numbers(numbers), self.splat(n), "").expect(BUILT)
+    }
+
+    /// 0, 1, 2, …
     pub fn iota(&self) -> Vector<'c> {
-        let lanes: Vec<_> = (0..self.lanes() as u64).map(|i| self.cx.i32_type().const_int(i, false)).collect();
-        VectorType::const_vector(&lanes)
+        self.numbers(&(0..self.lanes()).collect::<Vec<_>>())
+    }
+
+    fn numbers(&self, numbers: &[usize]) -> Vector<'c> {
+        let numbers: Vec<_> = numbers.iter().map(|&i| self.cx.i32_type().const_int(i as u64, false)).collect();
+        VectorType::const_vector(&numbers)
     }
 
     pub fn lane(&self, v: Vector<'c>, i: usize) -> Any<'c> {

@@ -55,7 +55,7 @@ const fn row(
     source: &'static str,
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
-    is_hopper_or_later: bool,
+    since_hopper: bool,
 ) -> Arch {
     Arch {
         name,
@@ -75,8 +75,8 @@ const fn row(
             fp8,
             packs_bf16: true,
             direct_to_lds: 16,
-            bulk_copies: is_hopper_or_later,
-            dependent_launch: is_hopper_or_later,
+            bulk_copies: since_hopper,
+            dependent_launch: since_hopper,
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
         }),

@@ -321,14 +321,20 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Scores without those of keys that a query does not see. Key `i` of the lane is seen if `i <= after`, and in a window if
     /// `after - window < i`.
     pub fn hide(&self, scores: Vector<'c>, after: Int<'c>) -> Vector<'c> {
+        self.hide_some(scores, after, |i| i)
+    }
+
+    /// The same where the lane's keys are not consecutive.
+    pub fn hide_some(&self, scores: Vector<'c>, after: Int<'c>, key: impl Fn(usize) -> usize) -> Vector<'c> {
         let c = self.code();
         c.set_lanes(self.held());
+        let keys: Vec<usize> = (0..self.held()).map(key).collect();
         let end = c.add(after, c.int(1));
         let never = c.lit(f64::NEG_INFINITY);
-        let scores = c.choose(c.lanes_below(end), scores, never);
+        let scores = c.choose(c.below(&keys, end), scores, never);
         match self.window {
             0 => scores,
-            w => c.choose(c.lanes_below(c.sub(end, c.int(w))), never, scores),
+            w => c.choose(c.below(&keys, c.sub(end, c.int(w))), never, scores),
         }
     }
 

@@ -5,11 +5,13 @@
 //! sequence is long, work-groups share its blocks: each leaves what it has in the workspace, and the last of them to finish
 //! puts all of it together. The key and the value of the token itself are written by the work-group that has the last block.
 mod meet;
+mod ring;
 mod walk;
 
 use atomc_ir::{Arch, Diagnostic};
 
 use self::meet::Partial;
+use self::ring::Ring;
 use self::walk::Walk;
 use super::attend::{Attention, Sizes};
 use super::rows::{each_head, teams};
@@ -24,8 +26,11 @@ const WAVES: usize = 4;
 const SPLITS: usize = 64;
 /// Work-groups for each compute unit, where there is enough to do.
 const GROUPS: usize = 2;
-/// What may be chosen by measuring: work-groups for each compute unit.
-pub const OPEN: Open = &[("groups", &[1, 2, 4])];
+/// What may be chosen by measuring: work-groups for each compute unit, and steps that a wave has on the way where they are
+/// copied.
+pub const OPEN: Open = &[("groups", &[1, 2, 4]), ("stages", &[1, 2])];
+/// Steps on the way, if nothing is known.
+const STAGES: usize = 1;
 /// Registers for all but queries, keys, values and results, and more where products convert.
 const OTHERS: usize = 48;
 const CONVERTED: usize = 48;
@@ -43,6 +48,8 @@ struct Shape {
     /// Whether queries stay in registers, and whether the next keys and values are under way while others are computed.
     keeps: bool,
     ahead: bool,
+    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by itself.
+    stages: usize,
 }
 
 impl Shape {
@@ -63,13 +70,17 @@ impl Shape {
             threads: WAVES * simt.wave,
             keeps: !r.converts && flying + r.query <= r.most,
             ahead: flying <= r.most,
+            stages: if simt.bulk_copies { choice.get("stages").unwrap_or(STAGES) } else { 0 },
         })
     }
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let shape = Shape::new(spec, setup.arch, &setup.choice)?;
-    let code = setup.open(spec, shape.threads);
+    let code = match shape.stages {
+        0 => setup.open(spec, shape.threads),
+        _ => setup.open_early(spec, shape.threads),
+    };
     let times = shape.parts * shape.splits;
     let workspace = {
         let c = &code;
@@ -172,14 +183,28 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     fn attend(&self) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         let row = a.cache.layout.dim * a.matrix.dtype.size() + 16;
-        let staged = c.local(self.shape.columns * row);
+        let meeting = WAVES * Partial::bytes(a, self.shape.columns);
+        let places = Ring::bytes(self, self.shape.stages);
+        let (meeting, staged) = (c.local(meeting.max(places)), c.local(self.shape.columns * row));
+        let ring = (self.shape.stages > 0).then(|| Ring::new(self, self.shape.stages, meeting));
+        if ring.is_some() {
+            c.await_previous();
+        }
         self.stage(staged, row)?;
         c.barrier();
         let column = c.smaller(a.place.column, c.int(self.shape.columns - 1));
         let part = c.mul(a.place.part, c.int(a.matrix.layout.depth * a.matrix.dtype.size()));
         let own = c.at(staged, c.add(c.mul(column, c.int(row)), part));
-        let running = Walk::new(self, own).all();
-        let meeting = c.local(WAVES * Partial::bytes(a, self.shape.columns));
+        let running = match ring {
+            Some(ring) => {
+                ring.token_is_there();
+                let running = ring.all(c.at(staged, c.mul(column, c.int(row))));
+                // Where the keys lay, the waves meet.
+                c.barrier();
+                running
+            }
+            None => Walk::new(self, own).all(),
+        };
         self.leave(meeting, running);
         c.barrier();
         self.meet(meeting);
@@ -235,12 +260,15 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     fn write(&self, is_writer: Int<'c>) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
         let slot = a.cache.slot(c, self.token);
-        let mut result = Ok(());
+        let (mut result, copied) = (Ok(()), self.shape.stages > 0);
         c.when(is_writer, || {
             result = a.cache.prepare(rows, self.token, self.cache_head).and_then(|()| {
                 let write = |col| a.cache.write_part(rows, self.token, self.cache_head, slot, Col::Var(col));
                 rows.each_column(a.cache.ty.head_dim, write)
             });
+            if copied {
+                c.show_to_copies();
+            }
         });
         result
     }

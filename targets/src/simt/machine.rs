@@ -245,6 +245,15 @@ impl<'c> Code<'c> {
         self.add(offset, sign)
     }
 
+    /// Words as a vector.
+    pub fn words(&self, words: &[Int<'c>]) -> Vector<'c> {
+        let i32 = self.cx.i32_type();
+        let put = |all: Vector<'c>, (i, &word): (usize, &Int<'c>)| {
+            self.b.build_insert_element(all, word, i32.const_int(i as u64, false), "").expect("a word into words")
+        };
+        words.iter().enumerate().fold(i32.vec_type(words.len() as u32).get_undef(), put)
+    }
+
     /// A function of every word of a vector.
     pub fn map_words(&self, v: Vector<'c>, f: impl Fn(Int<'c>) -> Int<'c>) -> Vector<'c> {
         (0..v.get_type().get_size() as usize).fold(v.get_type().get_undef(), |all, i| {

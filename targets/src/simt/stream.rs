@@ -36,6 +36,8 @@ const SUMS: usize = 128;
 const MEETING: usize = 64 << 10;
 /// Bytes from one token's 16 sums to the next: lanes that hold the same features of other tokens have other banks.
 const PITCH: usize = 80;
+/// Bytes for barriers, and for squares.
+const BARRIERS: usize = 4 << 10;
 /// Most tokens.
 const TOKENS: usize = 64;
 
@@ -59,6 +61,8 @@ pub struct Shape {
     /// Slots of a wave in a stretch, and stretches.
     stretch: usize,
     stretches: usize,
+    /// Whether no work-group has more panels than it makes in one pass.
+    one_pass: bool,
 }
 
 impl Shape {
@@ -100,10 +104,20 @@ impl Shape {
             slots: 0,
             stretch,
             stretches,
+            one_pass,
         };
-        let others = 2 * shape.stretch_bytes() + if one_pass { 0 } else { shape.waves() * shape.sums_bytes() } + 4096;
-        let room = RINGS.min(simt.unit.lds_group.saturating_sub(others));
-        Ok(Shape { slots: (room / (shape.waves() * shape.slot_bytes())).clamp(2, SLOTS), ..shape })
+        let apart = if one_pass { 0 } else { shape.waves() * shape.sums_bytes() };
+        let room = RINGS.min(simt.unit.lds_group.saturating_sub(2 * shape.stretch_bytes() + apart + BARRIERS));
+        let slots = (room / (shape.waves() * shape.slot_bytes())).clamp(2, SLOTS);
+        // Behind the only pass, sums meet where the rings were.
+        let least = if one_pass { shape.sums_bytes().div_ceil(shape.slot_bytes()) } else { 0 };
+        Ok(Shape { slots: slots.max(least), one_pass, ..shape })
+    }
+
+    /// Bytes of local memory at most.
+    fn local_bytes(&self) -> usize {
+        let apart = if self.one_pass { 0 } else { self.sums_bytes() };
+        self.waves() * (self.ring_bytes() + apart) + 2 * self.stretch_bytes() + BARRIERS
     }
 
     fn waves(&self) -> usize {
@@ -162,13 +176,9 @@ impl Shape {
         self.together * self.pieces * self.tokens * PITCH
     }
 
-    /// Panels of a work-group in one pass, and whether no work-group has more than that.
+    /// Panels of a work-group in one pass.
     fn pass(&self) -> usize {
         self.across * self.together
-    }
-
-    fn one_pass(&self) -> bool {
-        self.panels.div_ceil(self.groups) <= self.pass()
     }
 
     /// Whether every wave has all its panels in every pass.
@@ -183,8 +193,9 @@ pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
     let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
     let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
     let shape = Shape::new(spec, arch)?;
-    let shared = shape.waves().is_multiple_of(shape.blocks());
-    Ok(simt.bulk_copies && Matrix::native(simt, sizes.dtype) && rows && spec.tokens <= TOKENS && shared)
+    let fits = shape.waves().is_multiple_of(shape.blocks()) && shape.local_bytes() <= simt.unit.lds_group;
+    let native = simt.bulk_copies && Matrix::native(simt, sizes.dtype);
+    Ok(native && rows && spec.tokens <= TOKENS && fits)
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
@@ -199,12 +210,10 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let (ring, turn) = Ring::fill(&contraction, shape, (begin, end));
         c.await_previous();
         let staging = Staging::new(&contraction, shape, spec)?;
-        // Behind the only pass the rings are empty.
-        let (meeting, apart) = match shape.one_pass() && shape.sums_bytes() <= shape.ring_bytes() {
+        let meeting = match shape.one_pass {
             true => (ring.local, shape.ring_bytes()),
             false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
         };
-        let meeting = (meeting, apart);
         Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end }.all(turn)?;
     }
     Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads())))
@@ -240,7 +249,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         }
         c.barrier();
         let carried: Vec<Any> = turn.carried().into_iter().chain(words).collect();
-        if shape.one_pass() {
+        if shape.one_pass {
             return self.pass(c.int(0), &carried).map(drop);
         }
         let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());

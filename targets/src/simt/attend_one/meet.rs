@@ -1,6 +1,7 @@
 //! Where the shares of a sequence meet: those of a work-group's waves in local memory, those of work-groups in the workspace.
 use inkwell::values::FloatValue;
 
+use super::ring::spread;
 use super::{Part, WAVES};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::simt::attend::{Attention, Running};
@@ -69,10 +70,15 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let sum = a.total(running.sum);
         let column = a.place.column;
         c.when(c.less(column, c.int(self.shape.columns)), || {
-            c.set_lanes(a.matrix.layout.results);
+            let results = a.matrix.layout.results;
+            // Consecutive dimensions of a panel, or two of each 8.
+            let (together, apart) = if self.shape.stages > 0 { (2, spread(2)) } else { (results, 0) };
+            let first = c.mul(a.place.share, c.int(together));
             for (j, &values) in running.values.iter().enumerate() {
-                let dim = c.add(a.place.results, c.int(16 * j));
-                c.store(to.values(c, column, dim), values, 16);
+                for i in (0..results).step_by(together) {
+                    let dim = c.add(first, c.int(16 * j + i / together * apart));
+                    c.store(to.values(c, column, dim), c.part(values, i, together), 4 * together as u32);
+                }
             }
             c.when(c.equal(a.half, 0), || {
                 c.store(to.number(c, column, false), running.top, 4);

@@ -1,0 +1,147 @@
+//! Keys and values on their way through local memory, where the machine copies them by itself: a wave has a few steps on the
+//! way and registers for none of them. Those of earlier steps of the model are asked for before the kernel before this one
+//! has ended.
+//!
+//! From there fragments are loaded in blocks of 8 rows by 16 bytes, without conflicts of banks. So a lane holds other columns
+//! than it would as runs, two of each 8, and so do its queries and its weights: its keys of a step, and its dimensions of a
+//! panel of values, are two of each 8 ([`spread`]).
+use super::{Part, WAVES};
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::attend::{Fragments, Running};
+use crate::simt::fragment::{Fragment, RUN};
+
+/// The i-th of the keys, or dimensions, that a lane has, from the first on.
+pub fn spread(i: usize) -> usize {
+    i / 2 * 8 + i % 2
+}
+
+/// One wave's places for steps.
+pub struct Ring<'r, 'p, 'k, 'a, 'c> {
+    part: &'r Part<'p, 'k, 'a, 'c>,
+    stages: usize,
+    /// The wave's first place, and its first barrier.
+    local: Ptr<'c>,
+    barrier: Int<'c>,
+    /// The wave's first step, and the one that has the token itself.
+    first: Int<'c>,
+    own: Int<'c>,
+}
+
+impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
+    /// Bytes of a step's keys, and as many of values.
+    fn half(part: &Part) -> usize {
+        let a = part.attention;
+        a.span() * a.cache.layout.dim * a.matrix.dtype.size()
+    }
+
+    /// Bytes that the waves' places take.
+    pub fn bytes(part: &Part, stages: usize) -> usize {
+        WAVES * stages * 2 * Self::half(part)
+    }
+
+    /// Asks for the first steps. `local` has room for every wave's.
+    pub fn new(part: &'r Part<'p, 'k, 'a, 'c>, stages: usize, local: Ptr<'c>) -> Ring<'r, 'p, 'k, 'a, 'c> {
+        let c = part.code();
+        let barriers = c.local_address(c.local(WAVES * stages * 8));
+        let wave = c.wave_index();
+        let ring = Ring {
+            part,
+            stages,
+            local: c.at(local, c.mul(wave, c.int(stages * 2 * Self::half(part)))),
+            barrier: c.add(barriers, c.mul(wave, c.int(8 * stages))),
+            first: c.add(part.first, wave),
+            own: c.div(part.position, part.attention.span()),
+        };
+        c.when(c.equal(c.lane_index(), 0), || {
+            (0..stages).for_each(|i| c.make_barrier(c.add(ring.barrier, c.int(8 * i))));
+            c.show_barriers();
+        });
+        c.meet_in_wave();
+        ring.fetch_first(|step| c.less(step, ring.own));
+        ring
+    }
+
+    /// Asks for the step that has the token itself, if it is one of the first: its key and value are there.
+    pub fn token_is_there(&self) {
+        let c = self.part.code();
+        self.fetch_first(|step| c.equal(c.sub(step, self.own), 0));
+    }
+
+    fn fetch_first(&self, condition: impl Fn(Int<'c>) -> Int<'c>) {
+        let c = self.part.code();
+        for stage in 0..self.stages {
+            let step = c.add(self.first, c.int(stage * WAVES));
+            self.fetch(condition(step), c.int(stage), step, self.block(step));
+        }
+    }
+
+    fn block(&self, step: Int<'c>) -> Int<'c> {
+        let c = self.part.code();
+        c.load_index(self.part.table, c.div(c.smaller(step, self.part.last), self.part.attention.steps()))
+    }
+
+    /// Has a step, which lies in this block, brought to a place, if the condition holds and the step is one of this part.
+    fn fetch(&self, condition: Int<'c>, stage: Int<'c>, step: Int<'c>, block: Int<'c>) {
+        let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
+        let and = |x, y| c.b.build_and(x, y, "").expect("conditions");
+        let is_part = c.less(step, c.add(self.part.last, c.int(1)));
+        let here = and(and(condition, is_part), c.equal(c.lane_index(), 0));
+        let [keys, values] = a.turn_in(block, self.part.cache_head, (step, 1));
+        let barrier = c.add(self.barrier, c.mul(stage, c.int(8)));
+        let to = c.local_address(c.at(self.local, c.mul(stage, c.int(2 * half))));
+        c.expect_bytes(here, barrier, 2 * half);
+        c.copy_run(here, to, keys, half, barrier);
+        let panel = a.matrix.panel_step();
+        for i in 0..a.panels() {
+            let from = c.at(values, c.int(i * a.value_panel()));
+            c.copy_run(here, c.add(to, c.int(half + i * panel)), from, panel, barrier);
+        }
+    }
+
+    /// Along the wave's steps, with the queries as they are staged from `staged` on for the lane's column.
+    pub fn all(&self, staged: Ptr<'c>) -> Running<'c> {
+        let (a, c, last) = (self.part.attention, self.part.code(), self.part.last);
+        let size = a.matrix.dtype.size();
+        let own = c.at(staged, c.mul(a.place.share, c.int(4)));
+        let query = |chunk: usize| -> Fragment<'c> {
+            let word = |i: usize| {
+                let at = (chunk * a.span() + 8 * i) * size;
+                c.load(c.cx.i32_type(), c.at(own, c.int(at)), 4).into_int_value()
+            };
+            vec![c.words(&[0, 1, 2, 3].map(word))]
+        };
+        let queries = &a.fragments_if(true, a.chunks(), query);
+        let end = c.add(last, c.int(1));
+        let carried = c.for_each((self.first, end, WAVES), &a.begin().carried(), |step, carried| {
+            let ahead = c.add(step, c.int(WAVES * self.stages));
+            let block = self.block(ahead);
+            let turn = c.div(c.sub(step, self.first), WAVES);
+            let stage = c.rem(turn, self.stages);
+            c.await_bytes(c.add(self.barrier, c.mul(stage, c.int(8))), c.rem(c.div(turn, self.stages), 2));
+            let running = self.step(step, stage, queries, &Running::of(carried));
+            c.meet_in_wave();
+            self.fetch(c.cx.bool_type().const_all_ones(), stage, ahead, block);
+            let carried: Vec<Any> = running.carried();
+            carried
+        });
+        Running::of(&carried)
+    }
+
+    fn step(&self, step: Int<'c>, stage: Int<'c>, queries: &Fragments<'_, 'c>, running: &Running<'c>) -> Running<'c> {
+        let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
+        let base = c.at(self.local, c.mul(stage, c.int(2 * half)));
+        let base = c.add(c.local_address(base), c.mul(c.lane_index(), c.int(RUN)));
+        let fragment = move |at: usize| -> Fragment<'c> {
+            // Blocks lie column by column, of each first the upper rows.
+            let [low, high] = [0, 32 * RUN].map(|more| c.load_blocks(c.add(base, c.int(at + more))));
+            [0, 1].map(|rows| c.words(&[low[rows], low[rows + 2], high[rows], high[rows + 2]])).to_vec()
+        };
+        let key = move |i: usize| fragment(i / a.chunks() * a.key_panel() + i % a.chunks() * a.matrix.panel_step());
+        let keys: Fragments<'_, 'c> = Box::new(key);
+        let scores: Vector<'c> = a.scores(&keys, std::slice::from_ref(queries)).remove(0);
+        let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.place.share, c.int(2)));
+        let scores = a.hide_some(scores, c.sub(self.part.position, first), spread);
+        let values: Fragments<'_, 'c> = Box::new(move |i| fragment(half + i * a.matrix.panel_step()));
+        a.add(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0)
+    }
+}
