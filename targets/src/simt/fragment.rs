@@ -17,6 +17,7 @@ pub type Fragment<'c> = Vec<Vector<'c>>;
 pub const RUN: usize = 16;
 
 /// The matrix unit for one type of element.
+#[derive(Clone, Copy)]
 pub struct Matrix<'a, 'c> {
     pub c: &'a Code<'c>,
     pub dtype: DType,
@@ -249,10 +250,11 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    fn instructions(&self, p: Product, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
+    /// `sums + a * b` by one of the machine's instructions, as often as the fragments need it.
+    pub fn instructions(&self, p: Product, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         let words = p.elements * p.dtype.size() / 4;
         let (a, b) = (self.c.join(a), self.c.join(b));
-        (0..self.layout.depth / p.elements).fold(sums, |sums, i| {
+        (0..a.get_type().get_size() as usize / words).fold(sums, |sums, i| {
             let part = |v: Vector<'c>| self.operand(p, self.c.part(v, i * words, words));
             self.instruction(p, part(a), part(b), sums)
         })

@@ -13,7 +13,9 @@ mod machine;
 mod matmul;
 mod matvec;
 mod rows;
+mod square;
 mod stream;
+mod supply;
 
 use atomc_ir::{Arch, Diagnostic, Family, Graph, Type};
 use inkwell::context::Context;

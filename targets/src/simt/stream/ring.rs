@@ -45,6 +45,7 @@ pub struct Ring<'r, 'k, 'a, 'c> {
     pub local: Ptr<'c>,
     base: Int<'c>,
     barriers: Int<'c>,
+    policy: Int<'c>,
     is_first_lane: Int<'c>,
     /// The wave's first panel, how many it has, and its first slot along them.
     pub panel: Int<'c>,
@@ -76,6 +77,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
             local,
             base: own(local, shape.ring_bytes()),
             barriers: own(barriers, shape.slots * 8),
+            policy: c.once(),
             is_first_lane: c.equal(c.lane_index(), 0),
             panel,
             panels: share(left, shape.across),
@@ -122,7 +124,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         let along = c.mul(along, c.int(shape.piece_bytes()));
         for (piece, from) in self.contraction.weights(c.add(self.panel, number)).into_iter().enumerate() {
             let to = c.add(self.slot(slot), c.int(piece * shape.piece_bytes()));
-            c.copy_run(asks, to, c.at(from, along), shape.piece_bytes(), barrier);
+            c.copy_run(asks, (to, c.at(from, along), shape.piece_bytes()), barrier, self.policy);
         }
         let (zero, one) = (c.int(0), c.int(1));
         let step = |at: Int<'c>, end: Int<'c>| {
