@@ -325,6 +325,11 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
+    /// From here on a norm scales by this, which the family has made itself.
+    pub fn set_scale(&self, norm: Value, scale: FloatValue<'c>) {
+        self.scales.borrow_mut().insert(norm, scale);
+    }
+
     /// `1 / sqrt(mean(x^2) + eps)` over the last axis.
     fn scale(&self, x: Value, eps: f64, row: Int<'c>, head: Option<Int<'c>>) -> Result<FloatValue<'c>, Diagnostic> {
         let c = self.code;

@@ -55,7 +55,7 @@ const fn row(
     source: &'static str,
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
-    since_hopper: bool,
+    is_hopper_or_later: bool,
 ) -> Arch {
     Arch {
         name,
@@ -77,8 +77,8 @@ const fn row(
             packs_bf16: true,
             direct_to_lds: 16,
             buffer_word: None,
-            bulk_copies: since_hopper,
-            dependent_launch: since_hopper,
+            bulk_copies: is_hopper_or_later,
+            dependent_launch: is_hopper_or_later,
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
         }),

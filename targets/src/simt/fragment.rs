@@ -231,6 +231,17 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
+    /// 16 rows by 8 columns of sums, with the rows as `m16n8k16` has them, and the products of words as
+    /// [`Code::load_blocks`] gives them: of a panel, and of columns.
+    pub fn blocks(&self, panel: [Int<'c>; 4], columns: [Int<'c>; 2], sums: &[Any<'c>]) -> Vec<Any<'c>> {
+        let c = self.c;
+        let product = self.product.expect("elements that the machine multiplies");
+        let words = panel.into_iter().chain(columns).map(|v| self.word(product, v));
+        let args: Vec<_> = words.chain(sums.iter().copied()).map(|v| v.into()).collect();
+        let made = c.call(product.intrinsic, &[], &args).into_struct_value();
+        (0..4).map(|i| c.b.build_extract_value(made, i, "").expect("four sums")).collect()
+    }
+
     /// A word as the intrinsic wants it.
     fn word(&self, p: Product, word: Int<'c>) -> Any<'c> {
         match p.shape {

@@ -8,6 +8,7 @@ mod attend_many;
 mod attend_one;
 mod contract;
 mod fragment;
+mod incoming;
 mod largest;
 mod machine;
 mod matmul;
@@ -57,6 +58,7 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
     let setup = Setup { cx, arch, choice };
     let made = match spec.family {
         Family::Rows => rows::emit(&setup, spec),
+        Family::Matvec if stream::suits(spec, arch)? => stream::emit(&setup, spec),
         Family::Matvec => matvec::emit(&setup, spec),
         Family::Matmul => matmul::emit(&setup, spec),
         Family::AttendOne => attend_one::emit(&setup, spec),

@@ -1,159 +1,443 @@
-//! Operands on their way from global into local memory: runs that a wave loads together, stretch by stretch.
+//! Family `matvec` where the machine copies runs of memory into local memory by itself: the weight streams through rings of
+//! slots, one of each wave, and its first slots are on their way before the kernel before this one has ended.
 //!
-//! What lanes add to an address stays in one register for all of a wave's loads. What differs between loads is the same for all
-//! lanes, and so is what a stretch adds: scalar registers and no vector arithmetic. Where the machine can, runs go to local memory
-//! without a stay in registers.
-use atomc_ir::arch::Isa;
-use inkwell::AddressSpace;
-use inkwell::intrinsics::Intrinsic;
-use inkwell::values::{BasicMetadataValueEnum, BasicValueEnum, InstructionValue, MetadataValue};
+//! One work-group stays on each compute unit. Of the result it makes a run of panels, in passes over the columns of the weight: a
+//! wave takes every `across`-th panel, and of the slots along the columns every `along`-th, and keeps the sums of all its panels
+//! of a pass. Rows come into local memory a stretch of columns at a time, the next one under the products of this one. At the
+//! end of a pass the sums of the waves meet in local memory.
+mod ring;
+mod stage;
 
-use super::fragment::RUN;
-use crate::code::{Code, Int, Ptr, Vector};
+use atomc_ir::{Arch, Diagnostic, Op};
 
-/// LLVM's address space of buffer resources.
-const RESOURCE: u16 = 8;
-/// Bytes that a resource spans: as many as a signed offset reaches.
-const SPAN: u64 = 0x7fff_ffff;
-/// Bytes that an instruction adds at most, to both addresses.
-const ADDED: usize = 4096;
+use super::contract::{Contraction, Sizes};
+use super::fragment::{Matrix, RUN};
+use super::Setup;
+use crate::code::{Any, Code, Int, Ptr};
+use crate::{KernelInfo, KernelSpec, Tasks};
+use ring::{CARRIED, Ring, STEP, Turn};
+use stage::Staging;
 
-/// One load of each stretch.
-enum Source<'c> {
-    Buffer(BasicValueEnum<'c>),
-    Address(Ptr<'c>),
+/// Waves of a work-group.
+const WAVES: usize = 8;
+/// Bytes of local memory that slots take: what is on its way covers the time from one kernel to the next, and a work-group of a
+/// kernel without much local memory still fits beside.
+const RINGS: usize = 160 << 10;
+/// Bytes of a slot.
+const SLOT: usize = 4096;
+/// Most slots of a wave.
+const SLOTS: usize = 16;
+/// Most bytes of rows that are in local memory as a whole, and of one of two stretches otherwise.
+const WHOLE: usize = 32 << 10;
+const STRETCH: usize = 32 << 10;
+/// Most panels of a wave in one pass, sums of a lane, and bytes of sums that meet beside the rings.
+const PANELS: usize = 6;
+const SUMS: usize = 128;
+const MEETING: usize = 64 << 10;
+/// Bytes from one token's 16 sums to the next: lanes that hold the same features of other tokens have other banks.
+const PITCH: usize = 80;
+/// Most tokens.
+const TOKENS: usize = 64;
+
+/// How the work is shared out.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    tokens: usize,
+    pieces: usize,
+    /// Panels of the result, and work-groups.
+    panels: usize,
+    groups: usize,
+    across: usize,
+    along: usize,
+    /// Panels that a wave makes in one pass.
+    together: usize,
+    /// Slots along a panel, and steps of 32 columns in each.
+    length: usize,
+    steps: usize,
+    /// Slots of a wave's ring.
+    slots: usize,
+    /// Slots of a wave in a stretch, and stretches.
+    stretch: usize,
+    stretches: usize,
 }
 
-/// The loads of a wave. Each brings the next bytes of local memory.
-pub struct Stream<'k, 'c> {
-    c: &'k Code<'c>,
-    sources: Vec<Source<'c>>,
-    /// What the lane adds to each of them, and what all lanes add for each stretch.
-    lane: Int<'c>,
-    step: Int<'c>,
+impl Shape {
+    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+        let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let (simt, tokens) = (arch.simt(), spec.tokens);
+        let steps = arch.memory.padded(depth) / 32;
+        let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
+        let groups = simt.chip.units.min(panels);
+        let share = panels.div_ceil(groups);
+        let most = (SUMS / (pieces * tokens.div_ceil(8) * 4)).clamp(1, PANELS);
+        let across = [1, 2, 4, 8].into_iter().find(|n| n * most >= share).unwrap_or(1);
+        let whole = steps * 64 * tokens <= WHOLE;
+        let fits = |n: &usize| {
+            let stretch = (WAVES / across).min(steps / n) * n * 64 * tokens;
+            steps.is_multiple_of(*n) && n * pieces * STEP <= SLOT && (whole || stretch <= STRETCH)
+        };
+        let each = [4, 2].into_iter().find(fits).unwrap_or(1);
+        let length = steps / each;
+        let along = (WAVES / across).min(length);
+        let meeting = MEETING / (across * along * pieces * tokens * PITCH);
+        let one_pass = across * most >= share;
+        let together = if one_pass { share.div_ceil(across) } else { most.min(meeting).max(1) };
+        let stretch = match whole {
+            true => length.div_ceil(along),
+            false => (STRETCH / (along * each * 64 * tokens)).max(1),
+        };
+        let stretches = length.div_ceil(along * stretch);
+        let shape = Shape {
+            tokens,
+            pieces,
+            panels,
+            groups,
+            across,
+            along,
+            together,
+            length,
+            steps: each,
+            slots: 0,
+            stretch,
+            stretches,
+        };
+        let others = 2 * shape.stretch_bytes() + if one_pass { 0 } else { shape.waves() * shape.sums_bytes() } + 4096;
+        let room = RINGS.min(simt.unit.lds_group.saturating_sub(others));
+        Ok(Shape { slots: (room / (shape.waves() * shape.slot_bytes())).clamp(2, SLOTS), ..shape })
+    }
+
+    fn waves(&self) -> usize {
+        self.across * self.along
+    }
+
+    fn threads(&self) -> usize {
+        32 * self.waves()
+    }
+
+    /// Blocks of 8 tokens.
+    fn tiles(&self) -> usize {
+        self.tokens.div_ceil(8)
+    }
+
+    /// Tokens that lanes of one wave compute, the waves that together compute all, and the threads for each.
+    fn near(&self) -> usize {
+        self.tokens.next_power_of_two().min(8)
+    }
+
+    fn blocks(&self) -> usize {
+        self.tokens.next_power_of_two() / self.near()
+    }
+
+    fn members(&self) -> usize {
+        self.threads() / self.tokens.next_power_of_two()
+    }
+
+    fn piece_bytes(&self) -> usize {
+        self.steps * STEP
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.pieces * self.piece_bytes()
+    }
+
+    /// Slots of each wave along a panel, where all have the same number.
+    fn slots_of_a_wave(&self) -> Option<usize> {
+        self.length.is_multiple_of(self.along).then_some(self.length / self.along)
+    }
+
+    fn stretch_columns(&self) -> usize {
+        self.stretch * self.along * self.steps * 32
+    }
+
+    fn stretch_bytes(&self) -> usize {
+        self.stretch_columns() * 2 * self.tokens
+    }
+
+    /// A wave's ring, and its sums of a pass.
+    fn ring_bytes(&self) -> usize {
+        self.slots * self.slot_bytes()
+    }
+
+    fn sums_bytes(&self) -> usize {
+        self.together * self.pieces * self.tokens * PITCH
+    }
+
+    /// Panels of a work-group in one pass, and whether no work-group has more than that.
+    fn pass(&self) -> usize {
+        self.across * self.together
+    }
+
+    fn one_pass(&self) -> bool {
+        self.panels.div_ceil(self.groups) <= self.pass()
+    }
+
+    /// Whether every wave has all its panels in every pass.
+    fn even(&self) -> bool {
+        self.panels.is_multiple_of(self.groups * self.pass())
+    }
 }
 
-impl<'k, 'c> Stream<'k, 'c> {
-    /// Loads that begin at `starts`, the same for all lanes.
-    pub fn new(c: &'k Code<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Stream<'k, 'c> {
-        let mut stream = Stream { c, sources: vec![], lane, step };
-        let source = |(i, &p): (usize, &Ptr<'c>)| match c.arch.simt().buffer_word {
-            Some(word) => {
-                let less = if stream.is_direct() { stream.added(i) } else { 0 };
-                let p = c.at(p, c.cx.i64_type().const_int((less as u64).wrapping_neg(), true));
-                Source::Buffer(resource(c, p, word))
-            }
-            None => Source::Address(p),
+/// Whether a contraction is made this way.
+pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+    let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
+    let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
+    let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
+    let shape = Shape::new(spec, arch)?;
+    let shared = shape.waves().is_multiple_of(shape.blocks());
+    Ok(simt.bulk_copies && Matrix::native(simt, sizes.dtype) && rows && spec.tokens <= TOKENS && shared)
+}
+
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    let shape = Shape::new(spec, setup.arch)?;
+    let code = setup.open_early(spec, shape.threads());
+    {
+        let c = &code;
+        let kernel = super::kernel(c, spec)?;
+        let contraction = Contraction::new(&kernel)?;
+        let bound = |group: Int<'c>| c.div(c.mul(group, c.int(shape.panels)), shape.groups);
+        let (begin, end) = (bound(c.group()), bound(c.add(c.group(), c.int(1))));
+        let (ring, turn) = Ring::fill(&contraction, shape, (begin, end));
+        c.await_previous();
+        let staging = Staging::new(&contraction, shape, spec)?;
+        // Behind the only pass the rings are empty.
+        let (meeting, apart) = match shape.one_pass() && shape.sums_bytes() <= shape.ring_bytes() {
+            true => (ring.local, shape.ring_bytes()),
+            false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
         };
-        stream.sources = starts.iter().enumerate().map(source).collect();
-        stream
+        let meeting = (meeting, apart);
+        Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end }.all(turn)?;
+    }
+    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads())))
+}
+
+/// One work-group's way along its panels.
+struct Walk<'w, 'k, 'a, 'c> {
+    contraction: &'w Contraction<'k, 'a, 'c>,
+    shape: Shape,
+    ring: &'w Ring<'w, 'k, 'a, 'c>,
+    staging: &'w Staging<'w, 'k, 'a, 'c>,
+    /// Where the sums of the waves meet, and how many bytes from one wave's to the next.
+    meeting: (Ptr<'c>, usize),
+    begin: Int<'c>,
+    end: Int<'c>,
+}
+
+impl<'c> Walk<'_, '_, '_, 'c> {
+    fn code(&self) -> &Code<'c> {
+        self.contraction.matrix.c
     }
 
-    /// Whether runs go to local memory by themselves.
-    pub fn is_direct(&self) -> bool {
-        is_direct(self.c)
+    /// All passes. What is carried: the turn, the thread's part of the next stretch, and its squares.
+    fn all(&self, turn: Turn<'c>) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let none: Any = c.number(0.0).into();
+        let mut words = self.staging.load(c.int(0), none)?;
+        self.staging.store(c.int(0), &words);
+        if shape.stretches > 1 {
+            words = self.staging.load(c.int(1), words[words.len() - 1])?;
+        } else {
+            self.staging.leave(words[words.len() - 1].into_float_value());
+        }
+        c.barrier();
+        let carried: Vec<Any> = turn.carried().into_iter().chain(words).collect();
+        if shape.one_pass() {
+            return self.pass(c.int(0), &carried).map(drop);
+        }
+        let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());
+        let mut result = Ok(());
+        c.for_each((c.int(0), passes, 1), &carried, |pass, carried| {
+            let made = self.pass(pass, carried);
+            c.barrier();
+            made.unwrap_or_else(|e| {
+                result = Err(e);
+                carried.to_vec()
+            })
+        });
+        result
     }
 
-    /// Bytes of local memory that a load fills.
-    fn load_bytes(&self) -> usize {
-        self.c.arch.simt().wave * RUN
-    }
-
-    /// What the instruction of a direct load adds to both addresses. As far as that reaches, loads share one in local memory.
-    fn added(&self, load: usize) -> usize {
-        load * self.load_bytes() % ADDED
-    }
-
-    /// Loads the lane's runs of a stretch.
-    pub fn bring(&self, stretch: Int<'c>) -> Vec<Vector<'c>> {
-        let (c, words) = (self.c, self.c.cx.i32_type().vec_type(4));
-        let along = c.mul(stretch, self.step);
-        let load = |source: &Source<'c>| match *source {
-            Source::Buffer(resource) => {
-                let plain = c.cx.i32_type().const_zero();
-                let args = [resource.into(), self.lane.into(), along.into(), plain.into()];
-                c.call("llvm.amdgcn.raw.ptr.buffer.load", &[words.into()], &args).into_vector_value()
+    /// One pass over the columns of the weight.
+    fn pass(&self, pass: Int<'c>, carried: &[Any<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let zero = c.number(0.0).into();
+        let count = shape.together * shape.pieces * shape.tiles() * 4;
+        let first = c.mul(pass, c.int(shape.together));
+        let begin: Vec<Any> = std::iter::repeat_n(zero, count).chain(carried.iter().copied()).collect();
+        let mut result = Ok(());
+        let stretch = |stretch: Int<'c>, carried: &[Any<'c>]| {
+            let number = c.add(c.mul(pass, c.int(shape.stretches)), stretch);
+            let buffer = c.rem(number, 2);
+            let (products, words) = carried.split_at(count + CARRIED);
+            let mut carried = self.stretch(first, stretch, buffer, products);
+            self.staging.store(c.sub(c.int(1), buffer), words);
+            let (next, squares) = (c.add(number, c.int(2)), words[words.len() - 1]);
+            match self.staging.load(c.rem(next, shape.stretches), squares) {
+                Ok(mut loaded) => {
+                    // The squares of a row are complete when the first pass has asked for its last stretch.
+                    let added = loaded.pop().expect("squares");
+                    let is_new = c.less(next, c.int(shape.stretches));
+                    carried.extend(loaded);
+                    carried.push(c.pick(is_new, added, squares));
+                }
+                Err(e) => {
+                    result = Err(e);
+                    carried.extend(words);
+                }
             }
-            Source::Address(p) => c.load_vector(c.cx.i32_type(), 4, self.address(p, stretch), RUN),
+            c.barrier();
+            carried
         };
-        self.sources.iter().map(load).collect()
+        let carried = match shape.stretches {
+            1 => {
+                let (products, words) = begin.split_at(count + CARRIED);
+                let products = self.stretch(first, c.int(0), c.int(0), products);
+                products.into_iter().chain(words.iter().copied()).collect()
+            }
+            stretches => c.for_each((c.int(0), c.int(stretches), 1), &begin, stretch),
+        };
+        result?;
+        if shape.stretches > 1 {
+            self.staging.leave(carried[carried.len() - 1].into_float_value());
+        }
+        self.leave(&carried[..count]);
+        c.barrier();
+        self.finish(c.mul(pass, c.int(shape.pass())))?;
+        Ok(carried[count..].to_vec())
     }
 
-    /// The lane's address in a stretch, where there are no resources.
-    fn address(&self, p: Ptr<'c>, stretch: Int<'c>) -> Ptr<'c> {
-        let c = self.c;
-        c.at(p, c.add(c.lane_offset(self.lane, stretch), c.mul(stretch, self.step)))
+    /// The products of one stretch.
+    fn stretch(&self, first: Int<'c>, stretch: Int<'c>, buffer: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, shape) = (self.code(), self.shape);
+        let rows = self.staging.buffer(buffer);
+        let count = match shape.slots_of_a_wave() {
+            Some(slots) if slots.is_multiple_of(shape.stretch) => c.int(shape.stretch),
+            _ => {
+                let left = c.sub(self.ring.slots, c.mul(stretch, c.int(shape.stretch)));
+                c.smaller(c.larger(left, c.int(0)), c.int(shape.stretch))
+            }
+        };
+        c.for_each((c.int(0), count, 1), carried, |slot, carried| {
+            let along = c.add(c.mul(slot, c.int(shape.along)), self.ring.along);
+            let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.tokens * RUN)));
+            let (sums, turn) = carried.split_at(carried.len() - CARRIED);
+            let mut turn = Turn::of(turn);
+            let mut all = Vec::new();
+            for (panel, sums) in sums.chunks(sums.len() / shape.together).enumerate() {
+                let sums = if shape.even() {
+                    let sums = self.slot(rows, turn, sums);
+                    turn = self.ring.give_back(turn);
+                    sums
+                } else {
+                    let is_there = c.less(c.add(first, c.int(panel)), self.ring.panels);
+                    let once = c.pick(is_there, c.int(1), c.int(0)).into_int_value();
+                    let carried: Vec<Any> = sums.iter().copied().chain(turn.carried()).collect();
+                    let made = c.for_each((c.int(0), once, 1), &carried, |_, carried| {
+                        let (sums, turn) = carried.split_at(carried.len() - CARRIED);
+                        let turn = Turn::of(turn);
+                        let sums = self.slot(rows, turn, sums);
+                        sums.into_iter().chain(self.ring.give_back(turn).carried()).collect()
+                    });
+                    let (sums, after) = made.split_at(made.len() - CARRIED);
+                    turn = Turn::of(after);
+                    sums.to_vec()
+                };
+                all.extend(sums);
+            }
+            all.extend(turn.carried());
+            all
+        })
     }
 
-    /// Sends the wave's runs of a stretch to local memory, where they are behind [`Stream::wait`] and a barrier.
-    pub fn send(&self, stretch: Int<'c>, to: Ptr<'c>, half: usize) {
-        let c = self.c;
-        let k = |n: usize| c.cx.i32_type().const_int(n as u64, false);
-        for (i, source) in self.sources.iter().enumerate() {
-            let (at, zero) = (i * self.load_bytes(), k(0).into());
-            let sent = match *source {
-                Source::Buffer(resource) => {
-                    let added = self.added(i);
-                    let along = c.mul(stretch, self.step).into();
-                    let to = c.at(to, c.int(at - added)).into();
-                    let args = [resource.into(), to, k(RUN).into(), self.lane.into(), along, k(added).into(), zero];
-                    command(c, "llvm.amdgcn.raw.ptr.buffer.load.lds", &args)
-                }
-                Source::Address(p) => {
-                    let to = c.at(to, c.add(c.mul(c.lane_index(), c.int(RUN)), c.int(at)));
-                    let args = [self.address(p, stretch).into(), to.into(), zero, zero];
-                    command(c, "llvm.amdgcn.global.load.async.to.lds.b128", &args)
-                }
+    /// The products of one slot.
+    fn slot(&self, rows: Int<'c>, turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, m, shape) = (self.code(), &self.contraction.matrix, self.shape);
+        let lane = c.lane_index();
+        let from = c.add(self.ring.take(turn), c.mul(lane, c.int(RUN)));
+        let column = |tile: usize| {
+            let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
+            c.mul(c.add(c.mul(c.div(lane, 8), c.int(shape.tokens)), token), c.int(RUN))
+        };
+        let columns: Vec<Int> = (0..shape.tiles()).map(|tile| c.add(rows, column(tile))).collect();
+        let mut sums = sums.to_vec();
+        for step in 0..shape.steps {
+            let panel = |piece: usize, half: usize| {
+                c.load_blocks(c.add(from, c.int(piece * shape.piece_bytes() + step * STEP + half * STEP / 2)))
             };
-            mark(c, sent, half);
+            let panels: Vec<[_; 2]> = (0..shape.pieces).map(|piece| [panel(piece, 0), panel(piece, 1)]).collect();
+            for (tile, &at) in columns.iter().enumerate() {
+                let b = c.load_blocks(c.add(at, c.int(step * 4 * shape.tokens * RUN)));
+                for (piece, panel) in panels.iter().enumerate() {
+                    let at = 4 * (piece * shape.tiles() + tile);
+                    for half in 0..2 {
+                        let made = m.blocks(panel[half], [b[2 * half], b[2 * half + 1]], &sums[at..at + 4]);
+                        sums.splice(at..at + 4, made);
+                    }
+                }
+            }
+        }
+        sums
+    }
+
+    /// Where a wave's sums of one of its panels lie that meet, for a piece and a token.
+    fn sums_at(&self, wave: Int<'c>, panel: Int<'c>, piece: usize, token: Int<'c>) -> Ptr<'c> {
+        let (c, shape, (meeting, apart)) = (self.code(), self.shape, self.meeting);
+        let row = c.add(c.mul(panel, c.int(shape.pieces)), c.int(piece));
+        let row = c.add(c.mul(row, c.int(shape.tokens)), token);
+        c.at(meeting, c.add(c.mul(wave, c.int(apart)), c.mul(row, c.int(PITCH))))
+    }
+
+    /// The wave's sums of a pass, for the others to see.
+    fn leave(&self, sums: &[Any<'c>]) {
+        let (c, shape) = (self.code(), self.shape);
+        let lane = c.lane_index();
+        let pinned = |v: &Any<'c>| c.pin_register(v.into_float_value());
+        for (i, sums) in sums.chunks(4).enumerate() {
+            let (tile, rest) = (i % shape.tiles(), i / shape.tiles());
+            let (piece, panel) = (rest % shape.pieces, rest / shape.pieces);
+            let sums: Vec<_> = sums.iter().map(pinned).collect();
+            for second in 0..2 {
+                let token = c.add(c.mul(c.rem(lane, 4), c.int(2)), c.int(8 * tile + second));
+                let store = || {
+                    let to = self.sums_at(c.wave_index(), c.int(panel), piece, token);
+                    let to = c.at(to, c.mul(c.div(lane, 4), c.int(4)));
+                    c.store(to, sums[second], 4);
+                    c.store(c.at(to, c.int(32)), sums[2 + second], 4);
+                };
+                match 8 * tile + 8 <= shape.tokens {
+                    true => store(),
+                    false => c.when(c.less(token, c.int(shape.tokens)), store),
+                }
+            }
         }
     }
 
-    /// Behind the next barrier, what this wave has sent is there. Barriers wait by themselves for loads through resources, as for
-    /// stores, and not for those that are counted apart.
-    pub fn wait(&self) {
-        if let Source::Address(_) = self.sources[0] {
-            command(self.c, "llvm.amdgcn.s.wait.asynccnt", &[self.c.cx.i16_type().const_zero().into()]);
-        }
+    /// Adds the waves' sums of a pass and stores results, from the work-group's panel `first` on.
+    fn finish(&self, first: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let results = self.contraction.matrix.layout.results;
+        let parts = 16 / results;
+        let left = c.sub(c.sub(self.end, self.begin), first);
+        let panels = c.smaller(left, c.int(shape.pass()));
+        let mut result = Ok(());
+        c.repeat(c.thread(), c.mul(panels, c.int(shape.tokens * parts)), shape.threads(), |item| {
+            let (feature, rest) = (c.mul(c.rem(item, parts), c.int(results)), c.div(item, parts));
+            let (token, panel) = (c.rem(rest, shape.tokens), c.div(rest, shape.tokens));
+            c.set_lanes(results);
+            let (wave, row) = (c.rem(panel, shape.across), c.div(panel, shape.across));
+            let load = |along: usize, piece: usize| {
+                let wave = c.add(wave, c.int(along * shape.across));
+                let at = c.at(self.sums_at(wave, row, piece, token), c.mul(feature, c.int(4)));
+                c.load_vector(c.cx.f32_type(), results, at, 16)
+            };
+            let sum = |piece| (1..shape.along).fold(load(0, piece), |sum, along| c.fadd(sum, load(along, piece)));
+            let sums: Vec<_> = (0..shape.pieces).map(sum).collect();
+            let sums: Vec<_> = match self.staging.scale(token) {
+                Some(scale) => sums.into_iter().map(|v| c.fmul(v, c.splat(scale))).collect(),
+                None => sums,
+            };
+            let number = c.add(c.add(self.begin, first), panel);
+            result = self.contraction.finish(token, c.add(c.mul(number, c.int(16)), feature), &sums);
+        });
+        result
     }
-}
-
-fn is_direct(c: &Code) -> bool {
-    let simt = c.arch.simt();
-    simt.isa == Isa::Amdgcn && simt.direct_to_lds >= RUN
-}
-
-/// Says that an instruction uses one half of local memory, and has nothing to do with the other: LLVM would wait with it for what
-/// is sent there.
-pub fn mark<'c>(c: &Code<'c>, instruction: InstructionValue<'c>, half: usize) {
-    if !is_direct(c) {
-        return;
-    }
-    let set = |kind: &str, half: usize| {
-        let scopes = c.cx.metadata_node(&[scope(c, half).into()]);
-        instruction.set_metadata(scopes, c.cx.get_kind_id(kind)).expect("an instruction of this context");
-    };
-    set("alias.scope", half);
-    set("noalias", 1 - half);
-}
-
-/// An intrinsic without a result.
-fn command<'c>(c: &Code<'c>, name: &str, args: &[BasicMetadataValueEnum<'c>]) -> InstructionValue<'c> {
-    let intrinsic = Intrinsic::find(name).unwrap_or_else(|| panic!("LLVM 22 has {name}"));
-    let f = intrinsic.get_declaration(&c.module, &[]).unwrap_or_else(|| panic!("{name} has no types"));
-    c.b.build_call(f, args, "").expect("open").try_as_basic_value().expect_instruction("no result")
-}
-
-fn scope<'c>(c: &Code<'c>, half: usize) -> MetadataValue<'c> {
-    let name = |name: &str| c.cx.metadata_string(name).into();
-    let domain = c.cx.metadata_node(&[name("local memory")]);
-    c.cx.metadata_node(&[name(["first half", "second half"][half]), domain.into()])
-}
-
-fn resource<'c>(c: &Code<'c>, p: Ptr<'c>, word: u32) -> BasicValueEnum<'c> {
-    let ty = c.cx.ptr_type(AddressSpace::from(RESOURCE));
-    let stride = c.cx.i16_type().const_zero();
-    let (span, word) = (c.cx.i64_type().const_int(SPAN, false), c.cx.i32_type().const_int(word.into(), false));
-    let args = [p.into(), stride.into(), span.into(), word.into()];
-    c.call("llvm.amdgcn.make.buffer.rsrc", &[ty.into(), p.get_type().into()], &args)
 }

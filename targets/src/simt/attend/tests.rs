@@ -68,8 +68,9 @@ fn everything_stays_in_registers() {
 
 #[test]
 fn few_instructions_for_each_product() {
-    // At most this many for a product in the loop over keys that all queries see, for `attend_one` and `attend_many`.
-    for (chip, one, many) in [("gfx90a", 6.5, 4.0), ("gfx942", 6.5, 4.0), ("gfx950", 11.0, 5.8)] {
+    // At most this many for a matrix instruction in the loop over keys that all queries see, for `attend_one` and `attend_many`,
+    // whose instructions multiply twice as much.
+    for (chip, one, many) in [("gfx90a", 6.5, 6.0), ("gfx942", 6.5, 6.0), ("gfx950", 11.0, 9.0)] {
         let arch = chips().find(|a| a.name == chip).unwrap();
         for (family, most) in [(Family::AttendOne, one), (Family::AttendMany, many)] {
             let r = resources(family, (64, 8, 128), "bf16", arch);
