@@ -1,5 +1,5 @@
 //! What attention takes of each chip.
-use atomc_ir::arch::Machine;
+use atomc_ir::arch::Isa;
 use atomc_ir::{Arch, Family, parse};
 
 use crate::{KernelSpec, LoopReport, Resources, compile, rows};
@@ -26,8 +26,9 @@ fn body(family: Family, (heads, kv, dim): Heads, dtype: &str) -> String {
     )
 }
 
+/// Those whose code is read for what it takes.
 fn chips() -> impl Iterator<Item = &'static Arch> {
-    rows().iter().filter(|a| matches!(a.machine, Machine::Simt(_)))
+    rows().iter().filter(|a| a.isa() == Some(Isa::Amdgcn))
 }
 
 fn resources(family: Family, heads: Heads, dtype: &str, arch: &Arch) -> Resources {
