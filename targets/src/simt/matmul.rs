@@ -9,8 +9,8 @@ use inkwell::values::BasicValue;
 use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Fragment, Matrix, RUN};
-use super::incoming::{Incoming, mark};
 use super::square::Squares;
+use super::supply::{Supply, mark};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{Operand, unsupported};
 use crate::{KernelInfo, KernelSpec};
@@ -102,7 +102,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         super::when_in_step(c, spec, &kernel, first, || {
             let panel = c.mul(tile, c.int(shape.tile_panels()));
             let tile = Tile::new(&contraction, shape, (panel, first));
-            tile.run(&tile.incoming(x))
+            tile.run(&tile.supply(x))
         })?;
         kernel.row_tasks(TOKENS, times)
     };
@@ -151,7 +151,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     }
 
     /// What the wave brings: the first waves the weight's panels, the others rows, 16 by 16. Each load is the next of local memory.
-    fn incoming(&self, x: &Operand<'c>) -> Incoming<'a, 'c> {
+    fn supply(&self, x: &Operand<'c>) -> Supply<'a, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
         let lanes = c.arch.simt().wave;
         let (size, waves) = (m.dtype.size(), shape.threads / lanes);
@@ -171,7 +171,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let in_row = c.add(c.mul(c.rem(lane, 16), c.int(x.stride * size)), c.mul(c.div(lane, 16), c.int(RUN)));
         let lane = c.pick(weights, c.mul(lane, c.int(RUN)), in_row).into_int_value();
         let step = c.pick(weights, c.int(shape.runs * RUN), c.int(shape.stretch * size)).into_int_value();
-        Incoming::new(c, &starts, lane, step)
+        Supply::new(c, &starts, lane, step)
     }
 
     /// Where the weight's panel begins that stands in a place of the tile: for each wave piece by piece.
@@ -188,14 +188,14 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         self.contraction.weight_panel(panel, first)
     }
 
-    fn run(&self, incoming: &Incoming<'a, 'c>) -> Result<(), Diagnostic> {
+    fn run(&self, supply: &Supply<'a, 'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
         let mut sums = vec![self.squares.zero(); shape.panels / self.squares.side() * self.blocks()];
-        if incoming.is_direct() {
-            incoming.send(c.int(0), self.to(0), 0);
-            incoming.wait();
+        if supply.is_direct() {
+            supply.send(c.int(0), self.to(0), 0);
+            supply.wait();
         } else {
-            self.put(0, &incoming.bring(c.int(0)));
+            self.put(0, &supply.bring(c.int(0)));
         }
         c.barrier();
         // Two stretches at a time, so that each half of local memory has its addresses.
@@ -204,29 +204,29 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
             let carried = c.for_each((c.int(1), c.int(1 + 2 * pairs), 2), &carried, |stretch, carried| {
                 let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-                self.turn(incoming, stretch, 1, &mut sums);
-                self.turn(incoming, c.add(stretch, c.int(1)), 0, &mut sums);
+                self.turn(supply, stretch, 1, &mut sums);
+                self.turn(supply, c.add(stretch, c.int(1)), 0, &mut sums);
                 sums.into_iter().map(|v| v.into()).collect()
             });
             sums = carried.iter().map(|v| v.into_vector_value()).collect();
         }
         if shape.count > 1 + 2 * pairs {
-            self.turn(incoming, c.int(shape.count - 1), 1, &mut sums);
+            self.turn(supply, c.int(shape.count - 1), 1, &mut sums);
         }
         self.multiply((shape.count - 1) % 2, &mut sums);
         self.finish(&sums)
     }
 
     /// Brings a stretch into one half while the other is multiplied.
-    fn turn(&self, incoming: &Incoming<'a, 'c>, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
+    fn turn(&self, supply: &Supply<'a, 'c>, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
         let c = self.contraction.matrix.c;
-        if incoming.is_direct() {
-            incoming.send(stretch, self.to(half), half);
+        if supply.is_direct() {
+            supply.send(stretch, self.to(half), half);
             c.keep_order();
             self.multiply(1 - half, sums);
-            incoming.wait();
+            supply.wait();
         } else {
-            let next = incoming.bring(stretch);
+            let next = supply.bring(stretch);
             c.keep_order();
             self.multiply(1 - half, sums);
             self.put(half, &next);

@@ -8,7 +8,6 @@ mod attend_many;
 mod attend_one;
 mod contract;
 mod fragment;
-mod incoming;
 mod largest;
 mod machine;
 mod matmul;
@@ -16,6 +15,7 @@ mod matvec;
 mod rows;
 mod square;
 mod stream;
+mod supply;
 
 use atomc_ir::{Arch, Diagnostic, Family, Graph, Type};
 use inkwell::context::Context;

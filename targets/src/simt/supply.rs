@@ -25,7 +25,7 @@ enum Source<'c> {
 }
 
 /// The loads of a wave. Each brings the next bytes of local memory.
-pub struct Incoming<'k, 'c> {
+pub struct Supply<'k, 'c> {
     c: &'k Code<'c>,
     sources: Vec<Source<'c>>,
     /// What the lane adds to each of them, and what all lanes add for each stretch.
@@ -33,20 +33,20 @@ pub struct Incoming<'k, 'c> {
     step: Int<'c>,
 }
 
-impl<'k, 'c> Incoming<'k, 'c> {
+impl<'k, 'c> Supply<'k, 'c> {
     /// Loads that begin at `starts`, the same for all lanes.
-    pub fn new(c: &'k Code<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Incoming<'k, 'c> {
-        let mut incoming = Incoming { c, sources: vec![], lane, step };
+    pub fn new(c: &'k Code<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Supply<'k, 'c> {
+        let mut supply = Supply { c, sources: vec![], lane, step };
         let source = |(i, &p): (usize, &Ptr<'c>)| match c.arch.simt().buffer_word {
             Some(word) => {
-                let less = if incoming.is_direct() { incoming.added(i) } else { 0 };
+                let less = if supply.is_direct() { supply.added(i) } else { 0 };
                 let p = c.at(p, c.cx.i64_type().const_int((less as u64).wrapping_neg(), true));
                 Source::Buffer(resource(c, p, word))
             }
             None => Source::Address(p),
         };
-        incoming.sources = starts.iter().enumerate().map(source).collect();
-        incoming
+        supply.sources = starts.iter().enumerate().map(source).collect();
+        supply
     }
 
     /// Whether runs go to local memory by themselves.
@@ -85,7 +85,7 @@ impl<'k, 'c> Incoming<'k, 'c> {
         c.at(p, c.add(c.lane_offset(self.lane, stretch), c.mul(stretch, self.step)))
     }
 
-    /// Sends the wave's runs of a stretch to local memory, where they are behind [`Incoming::wait`] and a barrier.
+    /// Sends the wave's runs of a stretch to local memory, where they are behind [`Supply::wait`] and a barrier.
     pub fn send(&self, stretch: Int<'c>, to: Ptr<'c>, half: usize) {
         let c = self.c;
         let k = |n: usize| c.cx.i32_type().const_int(n as u64, false);
