@@ -13,8 +13,8 @@ const MAX_THREADS: usize = 1024;
 
 type Checked = Result<(), Error>;
 
-/// Checks a manifest of a file with this many sections, the manifest's own among them.
-pub fn manifest(manifest: &Manifest, sections: usize) -> Checked {
+/// Checks a manifest of a file with sections of these sizes, the manifest's own among them.
+pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
     model(&manifest.model)?;
     let mut names = BTreeSet::new();
     for (index, target) in manifest.targets.iter().enumerate() {
@@ -166,7 +166,7 @@ fn data_layout(layout: &DataLayout, at: &str) -> Checked {
     })
 }
 
-fn check_target(target: &Target, vocab: usize, sections: usize, at: &str) -> Checked {
+fn check_target(target: &Target, vocab: usize, sections: &[usize], at: &str) -> Checked {
     for (index, item) in target.weights.iter().enumerate() {
         weight(item, &format!("{at}.weights[{index}]"))?;
     }
@@ -201,8 +201,8 @@ fn kernels(kernels: &[KernelDef], at: &str) -> Checked {
     Ok(())
 }
 
-fn variant(variant: &Variant, kernels: usize, sections: usize, at: &str) -> Checked {
-    below(variant.section, sections, at, "section")?;
+fn variant(variant: &Variant, kernels: usize, sections: &[usize], at: &str) -> Checked {
+    below(variant.section, sections.len(), at, "section")?;
     ensure(variant.section != 0, &format!("{at}.section"), || "section 0 is the manifest, not code".to_owned())?;
     ensure(variant.kernels.len() == kernels, &format!("{at}.kernels"), || {
         format!("{} kernels, but the target has {kernels}", variant.kernels.len())
@@ -212,6 +212,9 @@ fn variant(variant: &Variant, kernels: usize, sections: usize, at: &str) -> Chec
         bytes(kernel.scratch, &at, "scratch")?;
         bytes(kernel.workspace, &at, "workspace")?;
         bytes(kernel.shared, &at, "shared")?;
+        if let Some(own) = &kernel.module {
+            module(own, sections[variant.section], &format!("{at}.module"))?;
+        }
         ensure(kernel.threads <= MAX_THREADS, &format!("{at}.threads"), || {
             format!("{} work-items are more than a work-group's {MAX_THREADS}", kernel.threads)
         })?;
@@ -225,6 +228,16 @@ fn variant(variant: &Variant, kernels: usize, sections: usize, at: &str) -> Chec
         }
     }
     Ok(())
+}
+
+fn module(module: &Module, section: usize, at: &str) -> Checked {
+    let parts = [("ptx", Some(module.ptx)), ("cubin", module.cubin)];
+    parts.into_iter().filter_map(|(field, part)| Some((field, part?))).try_for_each(|(field, part)| {
+        let sound = part.bytes >= 1 && part.start.checked_add(part.bytes).is_some_and(|end| end <= section);
+        ensure(sound, &format!("{at}.{field}"), || {
+            format!("{} bytes at byte {} do not lie in a section of {section} bytes", part.bytes, part.start)
+        })
+    })
 }
 
 fn plan(plan: &Plan, target: &Target, vocab: usize, at: &str) -> Checked {

@@ -193,7 +193,7 @@ pub struct Variant {
     pub features: Vec<String>,
     /// Whether the compiler's tests run such code, on hardware or emulated; otherwise nobody has seen it run.
     pub executed: bool,
-    /// Index of the section that holds the code object.
+    /// Index of the section that holds the code: one code object, or the modules of the kernels.
     pub section: usize,
     /// By the kernel number that launches use.
     pub kernels: Vec<Kernel>,
@@ -215,8 +215,35 @@ pub struct Kernel {
     pub shared: usize,
     /// Whether the kernel may begin while the one before it ends, because it waits for it where it has to; on NVIDIA only.
     pub overlaps: bool,
+    /// Where the kernel's own module lies, if kernels are loaded one by one, as on NVIDIA.
+    pub module: Option<Module>,
     /// What the kernel takes of a GPU; none on the host.
     pub resources: Option<Resources>,
+}
+
+/// A kernel's code for NVIDIA, in the section of its variant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Module {
+    /// Text, ended by a zero, which a driver translates for any chip that can run the variant.
+    pub ptx: Extent,
+    /// Code of the chip that the variant is named after, if an assembler was at hand when the artifact was made.
+    pub cubin: Option<Extent>,
+}
+
+/// A part of a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Extent {
+    pub start: usize,
+    pub bytes: usize,
+}
+
+impl Extent {
+    /// The part itself.
+    pub fn of(self, section: &[u8]) -> &[u8] {
+        &section[self.start..][..self.bytes]
+    }
 }
 
 /// What a kernel takes of a GPU, as its code object states or as its instructions show.

@@ -39,7 +39,7 @@ typedef struct atomc_engine atomc_engine;
 
 // How to open an artifact. All zero is the default.
 typedef struct atomc_options {
-  // "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD GPU; null is "host".
+  // "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD GPU, "cuda" likewise for NVIDIA; null is "host".
   const char *device;
   // Threads, the caller's among them; 0 takes all.
   size_t threads;

@@ -51,7 +51,7 @@ pub struct AtomcEngine {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AtomcOptions {
-    /// "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD GPU; null is "host".
+    /// "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD GPU, "cuda" likewise for NVIDIA; null is "host".
     pub device: *const c_char,
     /// Threads, the caller's among them; 0 takes all.
     pub threads: usize,

@@ -4,13 +4,13 @@ pub(crate) mod apart;
 mod code;
 mod cpu;
 mod error;
-pub mod hip;
+pub mod gpu;
 mod host;
 mod launch;
 mod memory;
 
 pub use error::DeviceError;
-pub use hip::Hip;
+pub use gpu::{Gpu, GpuDevice, Vendor};
 pub use host::Host;
 pub use launch::{Launches, StepSize};
 pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory};
@@ -69,12 +69,12 @@ pub struct StepInputs<'a> {
 pub enum DeviceChoice {
     /// The processor of this machine: the best variant that it can run, or the one named.
     Host { variant: Option<String> },
-    /// An AMD GPU by HIP's number.
-    Hip { ordinal: usize },
+    /// A GPU by its driver's number.
+    Gpu { vendor: Vendor, ordinal: usize },
 }
 
 /// What a device can be named.
-const DEVICES: &[&str] = &["host", "host:<variant>", "hip", "hip:<number>"];
+const DEVICES: &[&str] = &["host", "host:<variant>", "hip", "hip:<number>", "cuda", "cuda:<number>"];
 
 impl Default for DeviceChoice {
     fn default() -> DeviceChoice {
@@ -91,11 +91,14 @@ impl std::str::FromStr for DeviceChoice {
             Some(("host", variant)) if !variant.is_empty() => {
                 Ok(DeviceChoice::Host { variant: Some(variant.to_owned()) })
             }
-            None if text == "hip" => Ok(DeviceChoice::Hip { ordinal: 0 }),
-            Some(("hip", number)) if number.parse::<usize>().is_ok() => {
-                Ok(DeviceChoice::Hip { ordinal: number.parse().unwrap_or_default() })
+            _ => {
+                let (prefix, number) = text.split_once(':').unwrap_or((text, "0"));
+                let vendor = Vendor::ALL.into_iter().find(|vendor| vendor.prefix() == prefix);
+                match (vendor, number.parse()) {
+                    (Some(vendor), Ok(ordinal)) => Ok(DeviceChoice::Gpu { vendor, ordinal }),
+                    _ => Err(DeviceError::UnknownDevice { given: text.to_owned(), have: DEVICES.to_vec() }),
+                }
             }
-            _ => Err(DeviceError::UnknownDevice { given: text.to_owned(), have: DEVICES.to_vec() }),
         }
     }
 }
@@ -106,7 +109,9 @@ impl DeviceChoice {
         let target = &artifact.manifest().targets[self.target(artifact.manifest())?];
         match self {
             DeviceChoice::Host { variant } => Ok(Box::new(Host::open(artifact, target, variant.as_deref(), threads)?)),
-            DeviceChoice::Hip { ordinal } => Ok(Box::new(Hip::open(artifact, target, *ordinal, threads)?)),
+            DeviceChoice::Gpu { vendor, ordinal } => {
+                Ok(Box::new(Gpu::open(*vendor, artifact, target, *ordinal, threads)?))
+            }
         }
     }
 
@@ -114,7 +119,7 @@ impl DeviceChoice {
     pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
         match self {
             DeviceChoice::Host { .. } => target(manifest, "host"),
-            DeviceChoice::Hip { ordinal } => target(manifest, &hip::device(*ordinal)?.arch),
+            DeviceChoice::Gpu { vendor, ordinal } => vendor.device(*ordinal)?.target(manifest),
         }
     }
 }
@@ -135,13 +140,14 @@ mod tests {
         assert_eq!("host".parse::<DeviceChoice>().unwrap(), DeviceChoice::default());
         let named = DeviceChoice::Host { variant: Some("x86-64-v3".into()) };
         assert_eq!("host:x86-64-v3".parse::<DeviceChoice>().unwrap(), named);
-        assert_eq!("hip".parse::<DeviceChoice>().unwrap(), DeviceChoice::Hip { ordinal: 0 });
-        assert_eq!("hip:1".parse::<DeviceChoice>().unwrap(), DeviceChoice::Hip { ordinal: 1 });
-        for wrong in ["", "host:", "hip:", "hip:x", "hip:-1", "hosts", "gpu"] {
+        let gpu = |vendor, ordinal| DeviceChoice::Gpu { vendor, ordinal };
+        assert_eq!("hip".parse::<DeviceChoice>().unwrap(), gpu(Vendor::Hip, 0));
+        assert_eq!("cuda:1".parse::<DeviceChoice>().unwrap(), gpu(Vendor::Cuda, 1));
+        for wrong in ["", "host:", "hip:", "hip:x", "cuda:-1", "hosts", "gpu"] {
             let message = wrong.parse::<DeviceChoice>().unwrap_err().to_string();
             assert_eq!(
                 message,
-                format!("unknown device `{wrong}`; this build has: host, host:<variant>, hip, hip:<number>")
+                format!("unknown device `{wrong}`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>")
             );
         }
     }

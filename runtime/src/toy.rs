@@ -200,6 +200,7 @@ fn variant(name: &str, features: &[&str]) -> Variant {
         workspace: 0,
         shared: 0,
         overlaps: false,
+        module: None,
         resources: None,
     };
     Variant {

@@ -89,6 +89,7 @@ fn variant(name: &str, section: usize) -> Variant {
         workspace: 16,
         shared: 0,
         overlaps: false,
+        module: None,
         resources,
     };
     Variant {

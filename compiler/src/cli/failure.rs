@@ -2,6 +2,7 @@
 use std::fmt::{self, Display};
 use std::io;
 
+use atomc_runtime::device::Vendor;
 use atomc_runtime::{CheckpointError, DeviceError, Error, StepError};
 
 /// Why a verb did not finish.
@@ -118,9 +119,10 @@ fn device(error: DeviceError) -> Failure {
     let failure = Failure::new("device", &error);
     match error {
         DeviceError::NoTarget { wanted, .. } => failure.help(format!("Compile the model with --target {wanted}.")),
-        DeviceError::NoHip { .. } => {
-            failure.help("AMD GPUs need ROCm's runtime, version 6 or later; `atomc devices` lists what there is.")
-        }
+        DeviceError::NoDriver { vendor, .. } => failure.help(match vendor {
+            Vendor::Hip => "AMD GPUs need ROCm's runtime, version 6 or later; `atomc devices` lists what there is.",
+            Vendor::Cuda => "NVIDIA GPUs need a driver for CUDA 12 or later; `atomc devices` lists what there is.",
+        }),
         DeviceError::NoDevice { .. } => failure.help("`atomc devices` lists what there is."),
         _ => failure,
     }

@@ -326,6 +326,7 @@ mod tests {
             workspace: 0,
             shared: 0,
             overlaps: false,
+            module: None,
             resources,
         };
         let variant = Variant {

@@ -101,6 +101,7 @@ fn manifest(chip: &str) -> Manifest {
                 workspace: 64,
                 shared: 0,
                 overlaps: false,
+                module: None,
                 resources: None,
             }],
         }],

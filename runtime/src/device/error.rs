@@ -1,3 +1,5 @@
+use super::Vendor;
+
 /// Why a device cannot be opened, or could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -17,10 +19,10 @@ pub enum DeviceError {
     Threads { threads: usize, source: std::io::Error },
     #[error("cannot allocate {bytes} bytes: {source}")]
     OutOfMemory { bytes: usize, source: std::io::Error },
-    #[error("HIP cannot be used on this machine: {detail}")]
-    NoHip { detail: String },
-    #[error("there is no device hip:{ordinal}; HIP finds {count} on this machine")]
-    NoDevice { ordinal: usize, count: usize },
+    #[error("{vendor} cannot be used on this machine: {detail}")]
+    NoDriver { vendor: Vendor, detail: String },
+    #[error("there is no device {}:{ordinal}; {vendor} finds {count} on this machine", vendor.prefix())]
+    NoDevice { vendor: Vendor, ordinal: usize, count: usize },
     #[error("{device}: {detail}")]
     Failed { device: String, detail: String },
 }

@@ -1,0 +1,281 @@
+//! GPUs through their vendors' drivers, which are looked for when a device is opened: nothing of ROCm or CUDA is needed to build.
+//!
+//! A step is one copy of its inputs, then the launches of its plan, all on one stream. Decode plans are captured when they first
+//! run and replayed from then on: whatever varies between steps lies in the inputs.
+mod code;
+mod context;
+mod cuda;
+mod driver;
+mod hip;
+mod plan;
+
+use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, StepInputs};
+use crate::memory::Buffer;
+use crate::pool::Pool;
+use atomc_artifact::Artifact;
+use atomc_artifact::manifest::{Kernel, Manifest, Plan, Target};
+use code::Code;
+use context::{Context, Event};
+use driver::Driver;
+use plan::Bound;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+/// Whose GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vendor {
+    /// AMD's, through HIP.
+    Hip,
+    /// NVIDIA's, through CUDA.
+    Cuda,
+}
+
+/// A GPU of this machine, by its driver's number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuDevice {
+    pub vendor: Vendor,
+    pub ordinal: usize,
+    /// E.g. `AMD Instinct MI300X`.
+    pub name: String,
+    /// The architecture: `gfx942`, or for NVIDIA the compute capability, `sm_90`.
+    pub arch: String,
+    /// What AMD's architectures are followed by, e.g. `sramecc+`, `xnack-`.
+    pub modes: Vec<String>,
+    /// Bytes of memory.
+    pub memory: usize,
+}
+
+impl fmt::Display for Vendor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Vendor::Hip => "HIP",
+            Vendor::Cuda => "CUDA",
+        })
+    }
+}
+
+impl Vendor {
+    pub const ALL: [Vendor; 2] = [Vendor::Hip, Vendor::Cuda];
+
+    /// As `--device` has it.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Vendor::Hip => "hip",
+            Vendor::Cuda => "cuda",
+        }
+    }
+
+    /// The GPUs of this machine.
+    pub fn devices(self) -> Result<Vec<GpuDevice>, DeviceError> {
+        list(&*self.load(None)?)
+    }
+
+    /// One GPU of this machine, by its number.
+    pub fn device(self, ordinal: usize) -> Result<GpuDevice, DeviceError> {
+        one(&*self.load(None)?, ordinal)
+    }
+
+    /// The driver of this machine, or the one at a path.
+    fn load(self, path: Option<&str>) -> Result<Box<dyn Driver>, DeviceError> {
+        let loaded = match self {
+            Vendor::Hip => hip::Hip::load(path).map(|driver| Box::new(driver) as Box<dyn Driver>),
+            Vendor::Cuda => cuda::Cuda::load(path).map(|driver| Box::new(driver) as Box<dyn Driver>),
+        };
+        loaded.map_err(|detail| DeviceError::NoDriver { vendor: self, detail })
+    }
+
+    fn failed(self, ordinal: usize, detail: String) -> DeviceError {
+        DeviceError::Failed { device: format!("{}:{ordinal}", self.prefix()), detail }
+    }
+}
+
+fn list(driver: &dyn Driver) -> Result<Vec<GpuDevice>, DeviceError> {
+    (0..count(driver)?).map(|ordinal| one(driver, ordinal)).collect()
+}
+
+fn count(driver: &dyn Driver) -> Result<usize, DeviceError> {
+    driver.count().map_err(|detail| DeviceError::NoDriver { vendor: driver.vendor(), detail })
+}
+
+fn one(driver: &dyn Driver, ordinal: usize) -> Result<GpuDevice, DeviceError> {
+    let vendor = driver.vendor();
+    match count(driver)? {
+        count if ordinal < count => driver.describe(ordinal).map_err(|detail| vendor.failed(ordinal, detail)),
+        count => Err(DeviceError::NoDevice { vendor, ordinal, count }),
+    }
+}
+
+impl GpuDevice {
+    /// Which of an artifact's targets has the best code for this device.
+    pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
+        let fits = |(index, target): (usize, &Target)| Some((self.fit(&target.name)?, index));
+        let best = manifest.targets.iter().enumerate().filter_map(fits).max();
+        best.map(|(_, index)| index).ok_or_else(|| DeviceError::NoTarget {
+            wanted: self.full(),
+            have: manifest.targets.iter().map(|target| target.name.clone()).collect(),
+        })
+    }
+
+    /// How well code for an architecture, or for a mode, suits this device, if it can run there at all. NVIDIA's code runs on
+    /// later chips as well, but not where its name ends in a letter.
+    fn fit(&self, wanted: &str) -> Option<Fit> {
+        match self.vendor {
+            Vendor::Hip => (self.arch == wanted || self.modes.iter().any(|mode| mode == wanted)).then_some(Fit::Exact),
+            Vendor::Cuda if wanted.strip_suffix('a') == Some(&self.arch) => Some(Fit::Exact),
+            Vendor::Cuda => {
+                let (wanted, own) = (capability(wanted)?, capability(&self.arch)?);
+                (wanted <= own).then_some(if wanted / 10 == own / 10 {
+                    Fit::Family(wanted)
+                } else {
+                    Fit::Older(wanted)
+                })
+            }
+        }
+    }
+
+    /// As HIP writes it, e.g. `gfx942:sramecc+:xnack-`.
+    fn full(&self) -> String {
+        std::iter::once(&self.arch).chain(&self.modes).cloned().collect::<Vec<_>>().join(":")
+    }
+}
+
+/// How well code suits a device, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// For an older generation: the driver has to translate it.
+    Older(u32),
+    /// For an older chip of the same generation.
+    Family(u32),
+    Exact,
+}
+
+/// Ten times the compute capability that `sm_90` stands for.
+fn capability(name: &str) -> Option<u32> {
+    name.strip_prefix("sm_")?.parse().ok()
+}
+
+/// A GPU as a device.
+#[derive(Debug)]
+pub struct Gpu {
+    name: String,
+    plans: Vec<Bound>,
+    code: Code,
+    kernels: Vec<Kernel>,
+    /// The device's block of inputs.
+    block: *mut u8,
+    /// Where the copy of the inputs ends.
+    copied: Event,
+    context: Arc<Context>,
+    pool: Pool,
+}
+
+// SAFETY: the block is an address of the device; all else is `Send`.
+unsafe impl Send for Gpu {}
+
+impl Gpu {
+    /// Loads the artifact's code for a device of this architecture onto a stream of its own.
+    pub fn open(
+        vendor: Vendor,
+        artifact: &Artifact,
+        target: &Target,
+        ordinal: usize,
+        threads: usize,
+    ) -> Result<Gpu, DeviceError> {
+        Gpu::with_driver(vendor.load(None)?, artifact, target, ordinal, None, threads)
+    }
+
+    /// The same on a stream of the caller's.
+    ///
+    /// # Safety
+    /// The stream is one of this device, in CUDA of its primary context, and stays alive as long as the result and the memory
+    /// that it gave.
+    pub unsafe fn on_stream(
+        vendor: Vendor,
+        artifact: &Artifact,
+        target: &Target,
+        ordinal: usize,
+        stream: *mut c_void,
+        threads: usize,
+    ) -> Result<Gpu, DeviceError> {
+        Gpu::with_driver(vendor.load(None)?, artifact, target, ordinal, Some(stream), threads)
+    }
+
+    fn with_driver(
+        driver: Box<dyn Driver>,
+        artifact: &Artifact,
+        target: &Target,
+        ordinal: usize,
+        stream: Option<*mut c_void>,
+        threads: usize,
+    ) -> Result<Gpu, DeviceError> {
+        let found = one(&*driver, ordinal)?;
+        let fits = |name: &String| found.fit(name).is_some();
+        let variant = target.variants.iter().find(|variant| variant.features.iter().all(fits));
+        let Some((variant, fit)) = variant.zip(found.fit(&target.name)) else {
+            return Err(DeviceError::NoTarget { wanted: found.full(), have: vec![target.name.clone()] });
+        };
+        let context = Context::open(driver, ordinal, stream)?;
+        let mut pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
+        let section = artifact.section(variant.section);
+        let code = Code::load(&context, section, &target.kernels, &variant.kernels, fit, &mut pool)?;
+        Ok(Gpu {
+            name: format!("{}:{ordinal}:{}", found.vendor.prefix(), variant.name),
+            plans: Vec::new(),
+            code,
+            kernels: variant.kernels.clone(),
+            block: std::ptr::null_mut(),
+            copied: context.event(false)?,
+            context,
+            pool,
+        })
+    }
+}
+
+impl Device for Gpu {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        self.context.allocate(bytes)
+    }
+
+    fn stage(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
+        self.context.pinned(bytes)
+    }
+
+    unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
+        self.block = memory.inputs.block;
+        self.plans = plans.iter().map(|plan| Bound::new(plan, &self.code, &self.kernels, memory)).collect();
+        Ok(())
+    }
+
+    unsafe fn run(
+        &mut self,
+        plan: usize,
+        inputs: StepInputs<'_>,
+        observe: Option<&mut Launches>,
+    ) -> Result<(), DeviceError> {
+        self.context.enter()?;
+        let plan = &mut self.plans[plan];
+        // SAFETY: the block holds any step; the bytes are borrowed until the copy is done, which is waited for; the rest is
+        // passed on to the caller.
+        unsafe {
+            self.context.copy_in(self.block, inputs.bytes)?;
+            self.copied.record()?;
+            let launched = match observe {
+                Some(times) => plan.time(&self.context, inputs.size, times),
+                None => plan.run(&self.context, inputs.size),
+            };
+            self.copied.wait().and(launched)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

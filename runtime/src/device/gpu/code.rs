@@ -1,0 +1,115 @@
+//! The kernels of a variant on a device: out of one code object, or each out of a module of its own.
+use super::Fit;
+use super::context::Context;
+use super::driver::Handle;
+use crate::device::DeviceError;
+use crate::pool::Pool;
+use atomc_artifact::manifest::{Kernel, KernelDef, Module};
+use std::ffi::CString;
+use std::sync::{Arc, Mutex};
+
+/// What a kernel may use of shared memory without asking.
+const SHARED: usize = 48 << 10;
+
+/// Loaded kernels, by their numbers.
+#[derive(Debug)]
+pub struct Code {
+    pub kernels: Vec<Handle>,
+    _modules: Vec<Loaded>,
+}
+
+// SAFETY: handles that drivers' functions take on any thread.
+unsafe impl Send for Code {}
+
+impl Code {
+    /// Modules of kernels are loaded side by side: text has to be translated.
+    pub fn load(
+        context: &Arc<Context>,
+        section: &[u8],
+        defs: &[KernelDef],
+        kernels: &[Kernel],
+        fit: Fit,
+        pool: &mut Pool,
+    ) -> Result<Code, DeviceError> {
+        let whole = match kernels.iter().all(|kernel| kernel.module.is_some()) {
+            true => None,
+            false => Some(Loaded::new(context, section)?),
+        };
+        let load = |index: usize| {
+            let (def, kernel) = (&defs[index], &kernels[index]);
+            let own = match (&whole, &kernel.module) {
+                (None, Some(module)) => Some(Loaded::new(context, image(module, fit).of(section))?),
+                _ => None,
+            };
+            let module = own.as_ref().or(whole.as_ref()).ok_or_else(|| context.fault("no code".into()))?;
+            let handle = module.kernel(&def.symbol)?;
+            if kernel.shared > SHARED {
+                // SAFETY: the kernel was just found.
+                context.check(unsafe { context.driver.allow_shared(handle, kernel.shared) })?;
+            }
+            Ok((handle, own))
+        };
+        let found: Vec<Mutex<Option<Result<One, DeviceError>>>> = defs.iter().map(|_| Mutex::new(None)).collect();
+        pool.for_each(defs.len(), |index| {
+            *found[index].lock().expect("no panic while held") =
+                Some(load(index).map(|(handle, own)| One(handle, own)));
+        });
+        let mut code = Code { kernels: Vec::new(), _modules: whole.into_iter().collect() };
+        for one in found {
+            let One(handle, own) = one.into_inner().expect("no panic while held").expect("every task ran")?;
+            code.kernels.push(handle);
+            code._modules.extend(own);
+        }
+        Ok(code)
+    }
+}
+
+/// A kernel, and the module that it alone comes from.
+struct One(Handle, Option<Loaded>);
+
+// SAFETY: handles that drivers' functions take on any thread.
+unsafe impl Send for One {}
+
+/// Code of the chip runs on later chips of its generation only.
+fn image(module: &Module, fit: Fit) -> atomc_artifact::manifest::Extent {
+    match (fit, module.cubin) {
+        (Fit::Exact | Fit::Family(_), Some(cubin)) => cubin,
+        _ => module.ptx,
+    }
+}
+
+#[derive(Debug)]
+struct Loaded {
+    context: Arc<Context>,
+    module: Handle,
+}
+
+// SAFETY: a handle that drivers' functions take on any thread.
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+impl Loaded {
+    fn new(context: &Arc<Context>, code: &[u8]) -> Result<Loaded, DeviceError> {
+        context.enter()?;
+        // SAFETY: whole code, whose headers or last zero say how long it is; the checksums of the artifact say so.
+        let module = context.check(unsafe { context.driver.load(code) })?;
+        Ok(Loaded { context: context.clone(), module })
+    }
+
+    fn kernel(&self, symbol: &str) -> Result<Handle, DeviceError> {
+        let context = &self.context;
+        let name = CString::new(symbol).map_err(|_| context.fault(format!("{symbol:?} is not a symbol")))?;
+        // SAFETY: the module is loaded.
+        let found = unsafe { context.driver.kernel(self.module, &name) };
+        found.map_err(|fault| context.fault(format!("kernel `{symbol}`: {fault}")))
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        let _ = self.context.enter();
+        // SAFETY: loaded by `new`, unloaded once.
+        let _ = unsafe { self.context.driver.unload(self.module) };
+    }
+}

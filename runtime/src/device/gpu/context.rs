@@ -1,0 +1,212 @@
+//! A stream of one GPU, and what lives on it: memory, events, modules, graphs. Each keeps the context, so that the order in which
+//! they are dropped does not matter.
+//!
+//! Drivers have a current device for each thread of the host; every call here names its own first.
+use super::super::{DeviceBuffer, DeviceError, DeviceMemory};
+use super::driver::{Driver, Fault, Handle};
+use crate::memory::{Buffer, SLACK};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub struct Context {
+    pub driver: Box<dyn Driver>,
+    ordinal: usize,
+    device: Handle,
+    stream: Handle,
+    /// Whether the stream was made here.
+    owned: bool,
+}
+
+// SAFETY: a driver's functions may be called from any thread, and device and stream are only handles.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// A stream of the caller's, which outlives everything on it, or a new one.
+    pub fn open(driver: Box<dyn Driver>, ordinal: usize, stream: Option<Handle>) -> Result<Arc<Context>, DeviceError> {
+        let device = driver.open(ordinal).map_err(|detail| driver.vendor().failed(ordinal, detail))?;
+        let owned = stream.is_none();
+        let mut context = Context { driver, ordinal, device, stream: stream.unwrap_or(null_mut()), owned };
+        context.enter()?;
+        if owned {
+            context.stream = context.check(context.driver.stream())?;
+        }
+        Ok(Arc::new(context))
+    }
+
+    /// Makes the device this thread's current one.
+    pub fn enter(&self) -> Result<(), DeviceError> {
+        // SAFETY: the device is open.
+        self.check(unsafe { self.driver.enter(self.device) })
+    }
+
+    pub fn stream(&self) -> Handle {
+        self.stream
+    }
+
+    pub fn check<T>(&self, result: Result<T, Fault>) -> Result<T, DeviceError> {
+        result.map_err(|detail| self.fault(detail))
+    }
+
+    pub fn fault(&self, detail: String) -> DeviceError {
+        self.driver.vendor().failed(self.ordinal, detail)
+    }
+
+    /// Waits for everything on the stream.
+    pub fn synchronise(&self) -> Result<(), DeviceError> {
+        self.enter()?;
+        // SAFETY: the stream is alive.
+        self.check(unsafe { self.driver.synchronise(self.stream) })
+    }
+
+    /// Zeroed memory of the device.
+    pub fn allocate(self: &Arc<Context>, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        self.enter()?;
+        let whole = bytes.saturating_add(SLACK);
+        let start = self.driver.allocate(whole).map_err(|fault| self.fault(format!("{bytes} bytes: {fault}")))?;
+        let memory = GpuMemory { context: self.clone(), start, len: bytes };
+        // SAFETY: the memory is as long as what is cleared.
+        self.check(unsafe { self.driver.fill(start, 0, whole, self.stream) })?;
+        Ok(DeviceBuffer::Device(Box::new(memory)))
+    }
+
+    /// Zeroed memory of the host that the device copies from by itself.
+    pub fn pinned(self: &Arc<Context>, bytes: usize) -> Result<Buffer, DeviceError> {
+        self.enter()?;
+        let start = self.check(self.driver.allocate_host(bytes + SLACK))?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| self.fault("no memory of the host".into()))?;
+        let context = self.clone();
+        let release = move |start: NonNull<u8>| {
+            // SAFETY: what was allocated above, freed once. Nobody can be told of an error.
+            let _ = unsafe { context.driver.free_host(start.as_ptr().cast()) };
+        };
+        // SAFETY: the memory was just made, that long, and belongs to nobody else.
+        unsafe {
+            start.write_bytes(0, bytes + SLACK);
+            Ok(Buffer::foreign(start, bytes, Box::new(release)))
+        }
+    }
+
+    pub fn event(self: &Arc<Context>, timing: bool) -> Result<Event, DeviceError> {
+        self.enter()?;
+        Ok(Event { context: self.clone(), event: self.check(self.driver.event(timing))? })
+    }
+
+    /// Puts a copy to the device on the stream.
+    ///
+    /// # Safety
+    /// `to` is memory of the device that holds the bytes, and they stay as they are until the copy is done.
+    pub unsafe fn copy_in(&self, to: *mut u8, from: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: passed on to the caller.
+        self.check(unsafe { self.driver.copy_in(to.cast(), from, self.stream) })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let _ = self.enter();
+        if self.owned && !self.stream.is_null() {
+            // SAFETY: the stream was made by `open`, and nothing that used it is left.
+            let _ = unsafe { self.driver.destroy_stream(self.stream) };
+        }
+        let _ = self.driver.close(self.ordinal);
+    }
+}
+
+#[derive(Debug)]
+struct GpuMemory {
+    context: Arc<Context>,
+    start: *mut c_void,
+    len: usize,
+}
+
+// SAFETY: the pointer is an address of the device, which drivers' functions take on any thread.
+unsafe impl Send for GpuMemory {}
+
+impl GpuMemory {
+    fn at(&self, range: Range<usize>) -> *mut c_void {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes of a device", self.len);
+        self.start.wrapping_byte_add(range.start)
+    }
+}
+
+impl DeviceMemory for GpuMemory {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn address(&self) -> *mut u8 {
+        self.start.cast()
+    }
+
+    fn upload(&mut self, offset: usize, from: &[u8]) -> Result<(), DeviceError> {
+        let to = self.at(offset..offset + from.len());
+        self.context.enter()?;
+        // SAFETY: in bounds, and the bytes are borrowed until the copy is done.
+        unsafe { self.context.copy_in(to.cast(), from) }?;
+        self.context.synchronise()
+    }
+
+    fn download(&self, offset: usize, to: &mut [u8]) -> Result<(), DeviceError> {
+        let (context, from) = (&self.context, self.at(offset..offset + to.len()));
+        context.enter()?;
+        // SAFETY: in bounds, and the bytes are borrowed until the copy is done.
+        context.check(unsafe { context.driver.copy_out(to, from, context.stream) })?;
+        context.synchronise()
+    }
+
+    fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError> {
+        let (context, bytes, start) = (&self.context, range.len(), self.at(range));
+        context.enter()?;
+        // SAFETY: in bounds.
+        context.check(unsafe { context.driver.fill(start, value, bytes, context.stream) })
+    }
+}
+
+impl Drop for GpuMemory {
+    fn drop(&mut self) {
+        let _ = self.context.enter();
+        // SAFETY: what `allocate` made, freed once; drivers wait for work that still uses it.
+        let _ = unsafe { self.context.driver.free(self.start) };
+    }
+}
+
+/// A point on the stream.
+#[derive(Debug)]
+pub struct Event {
+    context: Arc<Context>,
+    event: Handle,
+}
+
+// SAFETY: an event is a handle that drivers' functions take on any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    pub fn record(&self) -> Result<(), DeviceError> {
+        // SAFETY: event and stream are alive.
+        self.context.check(unsafe { self.context.driver.record(self.event, self.context.stream) })
+    }
+
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the event is alive.
+        self.context.check(unsafe { self.context.driver.wait(self.event) })
+    }
+
+    pub fn nanoseconds_since(&self, earlier: &Event) -> Result<u64, DeviceError> {
+        // SAFETY: both events are alive.
+        let milliseconds = unsafe { self.context.driver.milliseconds(earlier.event, self.event) };
+        Ok((f64::from(self.context.check(milliseconds)?) * 1e6) as u64)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let _ = self.context.enter();
+        // SAFETY: made by `Context::event`, destroyed once.
+        let _ = unsafe { self.context.driver.destroy_event(self.event) };
+    }
+}

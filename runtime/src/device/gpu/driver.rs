@@ -1,0 +1,137 @@
+//! What the runtime asks of a vendor's driver. HIP and CUDA offer the same under other names, so everything above this is written
+//! once. Handles are the driver's own and go through untouched; whoever has one made keeps it alive as long as it is used.
+use super::{GpuDevice, Vendor};
+use std::ffi::{CStr, c_uint, c_void};
+use std::fmt::Debug;
+
+/// A stream, an event, a module, a kernel, a graph, or a device as [`Driver::enter`] takes it.
+pub type Handle = *mut c_void;
+
+/// The call that failed, and what the driver says about it.
+pub type Fault = String;
+
+/// How a kernel is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    pub kernel: Handle,
+    pub groups: c_uint,
+    pub threads: c_uint,
+    /// Bytes of shared memory beside what the code declares.
+    pub shared: c_uint,
+    /// Whether the kernel may begin before the one before it has ended.
+    pub overlaps: bool,
+}
+
+/// A loaded driver.
+///
+/// # Safety
+/// Of all functions that take handles, addresses or pointers: they are what the driver gave, still alive, of the current device,
+/// and memory is as long as what is done with it and stays until the stream has done it.
+pub trait Driver: Debug + Send + Sync {
+    fn vendor(&self) -> Vendor;
+    fn count(&self) -> Result<usize, Fault>;
+    fn describe(&self, ordinal: usize) -> Result<GpuDevice, Fault>;
+
+    /// A device to enter, until it is closed.
+    fn open(&self, ordinal: usize) -> Result<Handle, Fault>;
+    fn close(&self, ordinal: usize) -> Result<(), Fault>;
+    /// Makes a device this thread's current one.
+    unsafe fn enter(&self, device: Handle) -> Result<(), Fault>;
+
+    fn stream(&self) -> Result<Handle, Fault>;
+    unsafe fn destroy_stream(&self, stream: Handle) -> Result<(), Fault>;
+    unsafe fn synchronise(&self, stream: Handle) -> Result<(), Fault>;
+
+    fn event(&self, timing: bool) -> Result<Handle, Fault>;
+    unsafe fn destroy_event(&self, event: Handle) -> Result<(), Fault>;
+    unsafe fn record(&self, event: Handle, stream: Handle) -> Result<(), Fault>;
+    unsafe fn wait(&self, event: Handle) -> Result<(), Fault>;
+    unsafe fn milliseconds(&self, from: Handle, to: Handle) -> Result<f32, Fault>;
+
+    fn allocate(&self, bytes: usize) -> Result<*mut c_void, Fault>;
+    unsafe fn free(&self, start: *mut c_void) -> Result<(), Fault>;
+    /// Memory of the host that the device copies from by itself.
+    fn allocate_host(&self, bytes: usize) -> Result<*mut c_void, Fault>;
+    unsafe fn free_host(&self, start: *mut c_void) -> Result<(), Fault>;
+    unsafe fn fill(&self, start: *mut c_void, value: u8, bytes: usize, stream: Handle) -> Result<(), Fault>;
+    unsafe fn copy_in(&self, to: *mut c_void, from: &[u8], stream: Handle) -> Result<(), Fault>;
+    unsafe fn copy_out(&self, to: &mut [u8], from: *mut c_void, stream: Handle) -> Result<(), Fault>;
+
+    /// Loads code whose end follows from itself.
+    unsafe fn load(&self, code: &[u8]) -> Result<Handle, Fault>;
+    unsafe fn unload(&self, module: Handle) -> Result<(), Fault>;
+    unsafe fn kernel(&self, module: Handle, symbol: &CStr) -> Result<Handle, Fault>;
+    /// Lets a kernel be started with so much shared memory.
+    unsafe fn allow_shared(&self, kernel: Handle, bytes: usize) -> Result<(), Fault>;
+    /// Puts a kernel on the stream. The parameters are copied.
+    unsafe fn launch(&self, start: Start, parameters: &[*mut c_void], stream: Handle) -> Result<(), Fault>;
+
+    unsafe fn begin_capture(&self, stream: Handle) -> Result<(), Fault>;
+    /// What was captured; it may be there although the capture failed.
+    unsafe fn end_capture(&self, stream: Handle, graph: &mut Handle) -> Result<(), Fault>;
+    unsafe fn destroy_graph(&self, graph: Handle) -> Result<(), Fault>;
+    unsafe fn instantiate(&self, graph: Handle) -> Result<Handle, Fault>;
+    unsafe fn replay(&self, graph: Handle, stream: Handle) -> Result<(), Fault>;
+    unsafe fn destroy_instance(&self, graph: Handle) -> Result<(), Fault>;
+}
+
+/// A table of a driver's functions, found at run time; each gives an error code. The signatures are compared with the
+/// bindings', whose form `bound` gives.
+macro_rules! functions {
+    ($bound:ident, $needs:ident; $($name:ident($($ty:ty),* $(,)?);)*) => {
+        /// What this runtime uses of the driver.
+        #[allow(non_snake_case, reason = "these are the driver's names")]
+        struct Api {
+            $($name: unsafe extern "C" fn($($ty),*) -> c_uint,)*
+            _library: Library,
+        }
+
+        impl Api {
+            fn find(library: Library) -> Result<Api, String> {
+                Ok(Api {
+                    $(
+                        // SAFETY: the symbol is a function of the driver's interface, which the bindings describe.
+                        $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
+                            .map_err(|_| format!("it has no {}: {} is needed", stringify!($name), $needs))?,
+                    )*
+                    _library: library,
+                })
+            }
+        }
+
+        const _: () = { $(let _: $bound!($($ty),*) = $name;)* };
+    };
+}
+
+/// What a call of the driver gives: nothing, or an error that names it.
+macro_rules! call {
+    ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: the caller's, as the trait says; pointers to results are to locals.
+        $driver.check(stringify!($name), unsafe { ($driver.api.$name)($($arg),*) })
+    };
+}
+
+/// The same, for calls that give a handle through their first argument.
+macro_rules! made {
+    ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {{
+        let mut made = std::ptr::null_mut();
+        call!($driver, $name(&mut made $(, $arg)*)).map(|()| made.cast())
+    }};
+}
+pub(super) use {call, functions, made};
+
+/// A driver's library: the first that can be loaded.
+pub fn library(names: &[&str]) -> Result<libloading::Library, String> {
+    // SAFETY: loading a driver runs its initialisers, as it does in every program that uses it.
+    let found = names.iter().find_map(|name| unsafe { libloading::Library::new(*name) }.ok());
+    found.ok_or_else(|| format!("none of {} can be loaded", names.join(", ")))
+}
+
+/// A static text of a driver, which may be none.
+pub fn text(pointer: *const std::ffi::c_char) -> String {
+    match pointer.is_null() {
+        true => String::new(),
+        // SAFETY: a driver's texts are static C strings.
+        false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned(),
+    }
+}

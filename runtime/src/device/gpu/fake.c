@@ -1,0 +1,233 @@
+// A stand-in for a GPU's driver, for tests: HIP's, or with -DCUDA CUDA's, which is the same but for names. "Device code" is a shared object of the host that it loads and runs, and every
+// call is written down. Memory of the device can be touched only while a copy or a kernel runs, so that a host that follows an
+// address of the device is caught. Streams run at once; what is captured runs when it is replayed.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef CUDA
+#define NAME(hip, cuda) cuda
+#else
+#define NAME(hip, cuda) hip
+#endif
+#define ARENA (64 << 20)
+#define PARAMETERS 16
+typedef int error;
+typedef void (*kernel_code)(uint64_t *parameters, unsigned group, unsigned threads);
+typedef struct { kernel_code code; int count; unsigned shared; char name[32]; } kernel;
+typedef struct { kernel *kernel; unsigned groups, threads; uint64_t parameters[PARAMETERS]; } launch;
+
+static char log_text[1 << 20];
+static size_t log_end;
+static char *arena;
+static size_t arena_end;
+static launch captured[256];
+static int capturing, captured_count;
+static int devices = 2;
+
+static void note(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    log_end += vsnprintf(log_text + log_end, sizeof log_text - log_end, format, args);
+    log_end += snprintf(log_text + log_end, sizeof log_text - log_end, "\n");
+    va_end(args);
+}
+
+// What was written down since the last time.
+const char *fake_take_log(void) {
+    static char taken[sizeof log_text];
+    memcpy(taken, log_text, log_end);
+    taken[log_end] = 0;
+    log_end = 0;
+    return taken;
+}
+
+void fake_devices(int count) { devices = count; }
+
+static void reach(int can) { mprotect(arena, ARENA, can ? PROT_READ | PROT_WRITE : PROT_NONE); }
+
+error NAME(hipInit, cuInit)(unsigned flags) { note("init"); return devices < 0 ? 100 : 0; }
+error NAME(hipGetDeviceCount, cuDeviceGetCount)(int *count) { *count = devices; return 0; }
+error NAME(hipDrvGetErrorName, cuGetErrorName)(error e, const char **text) {
+    *text = e == 100 ? NAME("hipErrorNoDevice", "CUDA_ERROR_NO_DEVICE")
+          : e == 500 ? NAME("hipErrorNotFound", "CUDA_ERROR_NOT_FOUND") : "ErrorFake";
+    return 0;
+}
+error NAME(hipDrvGetErrorString, cuGetErrorString)(error e, const char **text) {
+    *text = e == 100 ? "no device is detected" : "named symbol not found";
+    return 0;
+}
+
+#ifdef CUDA
+error cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal < devices ? 0 : 101; }
+error cuDeviceGetName(char *name, int bytes, int device) { snprintf(name, bytes, "NVIDIA Fake"); return 0; }
+// 75: major, 76: minor. The second device is a 10.3.
+error cuDeviceGetAttribute(int *value, int which, int device) {
+    *value = which == 75 ? (device ? 10 : 9) : which == 76 ? (device ? 3 : 0) : -1;
+    return 0;
+}
+error cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = ARENA; return 0; }
+error cuDevicePrimaryCtxRetain(void **context, int device) { note("retain"); *context = (void *)0xc0; return 0; }
+error cuDevicePrimaryCtxRelease_v2(int device) { note("release"); return 0; }
+error cuCtxSetCurrent(void *context) { return context == (void *)0xc0 ? 0 : 201; }
+#else
+error hipSetDevice(int device) { return device < devices ? 0 : 101; }
+// The fields that matter lie where the binding says: their offsets come with the compiler's command line.
+error hipGetDevicePropertiesR0600(char *properties, int device) {
+    strcpy(properties, "AMD Instinct Fake");
+    strcpy(properties + ARCH_NAME, device == 0 ? "gfx942:sramecc+:xnack-" : "gfx1100");
+    *(size_t *)(properties + MEMORY) = ARENA;
+    return 0;
+}
+#endif
+
+error NAME(hipStreamCreateWithFlags, cuStreamCreate)(void **stream, unsigned flags) { note("stream"); *stream = (void *)0x51; return 0; }
+error NAME(hipStreamDestroy, cuStreamDestroy_v2)(void *stream) { note("destroy stream"); return 0; }
+error NAME(hipStreamSynchronize, cuStreamSynchronize)(void *stream) { note("synchronise"); return 0; }
+error NAME(hipEventCreateWithFlags, cuEventCreate)(void **event, unsigned flags) { *event = (void *)0xe1; return 0; }
+error NAME(hipEventRecord, cuEventRecord)(void *event, void *stream) { note("record"); return 0; }
+error NAME(hipEventSynchronize, cuEventSynchronize)(void *event) { note("wait"); return 0; }
+error NAME(hipEventElapsedTime, cuEventElapsedTime)(float *ms, void *from, void *to) { *ms = 0.25f; return 0; }
+error NAME(hipEventDestroy, cuEventDestroy_v2)(void *event) { return 0; }
+
+error NAME(hipMalloc, cuMemAlloc_v2)(void **start, size_t bytes) {
+    if (!arena) arena = mmap(0, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes > ARENA - arena_end) return 2;
+    *start = arena + arena_end;
+    arena_end = (arena_end + bytes + 255) / 256 * 256;
+    // Not zero, as on a device.
+    reach(1);
+    memset(*start, 0xa5, bytes);
+    reach(0);
+    return 0;
+}
+error NAME(hipFree, cuMemFree_v2)(void *start) { note("free"); return 0; }
+error NAME(hipHostMalloc, cuMemHostAlloc)(void **start, size_t bytes, unsigned flags) { *start = aligned_alloc(64, (bytes + 63) / 64 * 64); return 0; }
+error NAME(hipHostFree, cuMemFreeHost)(void *start) { free(start); return 0; }
+error NAME(hipMemsetAsync, cuMemsetD8Async)(void *to, NAME(int, unsigned char) value, size_t bytes, void *stream) {
+    reach(1);
+    memset(to, value, bytes);
+    reach(0);
+    return 0;
+}
+error NAME(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *to, const void *from, size_t bytes, void *stream) {
+    note("copy in");
+    reach(1);
+    memcpy(to, from, bytes);
+    reach(0);
+    return 0;
+}
+error NAME(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *to, const void *from, size_t bytes, void *stream) {
+    note("copy out");
+    reach(1);
+    memcpy(to, from, bytes);
+    reach(0);
+    return 0;
+}
+
+// The image's length follows from its headers, as on a device. Text for CUDA is the path of an object.
+error NAME(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image) {
+    if (memcmp(image, "\177ELF", 4)) {
+        *module = NAME(0, dlopen(image, RTLD_NOW | RTLD_LOCAL));
+        note("load text");
+        return *module ? 0 : 1;
+    }
+    const Elf64_Ehdr *header = image;
+    size_t bytes = header->e_shoff + header->e_shnum * header->e_shentsize;
+    int file = memfd_create("device", 0);
+    char path[64];
+    if (write(file, image, bytes) != (ssize_t)bytes) return 1;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    note("load");
+    return *module ? 0 : 1;
+}
+error NAME(hipModuleUnload, cuModuleUnload)(void *module) { note("unload"); return dlclose(module); }
+error NAME(hipModuleGetFunction, cuModuleGetFunction)(void **function, void *module, const char *name) {
+    char count[64];
+    kernel *k = calloc(1, sizeof *k);
+    snprintf(count, sizeof count, "%s_parameters", name);
+    snprintf(k->name, sizeof k->name, "%s", name);
+    k->code = (kernel_code)dlsym(module, name);
+    int *parameters = dlsym(module, count);
+    if (!k->code || !parameters) return 500;
+    k->count = *parameters;
+    *function = k;
+    return 0;
+}
+
+static void run(const launch *l) {
+    uint64_t parameters[PARAMETERS];
+    memcpy(parameters, l->parameters, sizeof parameters);
+    reach(1);
+    for (unsigned group = 0; group < l->groups; group++) l->kernel->code(parameters, group, l->threads);
+    reach(0);
+}
+
+static error start(kernel *k, unsigned groups, unsigned threads, unsigned shared, int overlaps, void **parameters) {
+    launch l = {k, groups, threads, {0}};
+    if (shared > 48 << 10 && shared > k->shared) return 1;
+    for (int i = 0; i < k->count; i++) l.parameters[i] = *(uint64_t *)parameters[i];
+    note("%s %s %ux%u%s%s", capturing ? "capture" : "launch", k->name, groups, threads, shared ? " sharing" : "",
+         overlaps ? " early" : "");
+    if (capturing) captured[captured_count++] = l;
+    else run(&l);
+    return 0;
+}
+#ifdef CUDA
+// 8: the most dynamic shared memory.
+error cuFuncSetAttribute(kernel *k, int which, int value) { if (which == 8) k->shared = value; return 0; }
+typedef struct { int id; char pad[4]; int value; char rest[60]; } attribute;
+typedef struct { unsigned x, y, z, bx, by, bz, shared; void *stream; attribute *attributes; unsigned count; } config;
+error cuLaunchKernelEx(const config *c, kernel *k, void **parameters, void **extra) {
+    // 6: programmatic stream serialization.
+    int overlaps = c->count == 1 && c->attributes[0].id == 6 && c->attributes[0].value == 1;
+    return start(k, c->x, c->bx, c->shared, overlaps, parameters);
+}
+#else
+error hipModuleLaunchKernel(kernel *k, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
+                            unsigned shared, void *stream, void **parameters, void **extra) {
+    return start(k, x, bx, shared, 0, parameters);
+}
+#endif
+
+typedef struct { int count; launch launches[]; } graph;
+error NAME(hipStreamBeginCapture, cuStreamBeginCapture_v2)(void *stream, unsigned mode) {
+    note("begin capture");
+    capturing = 1;
+    captured_count = 0;
+    return 0;
+}
+error NAME(hipStreamEndCapture, cuStreamEndCapture)(void *stream, graph **made) {
+    note("end capture");
+    capturing = 0;
+    *made = malloc(sizeof(graph) + captured_count * sizeof(launch));
+    (*made)->count = captured_count;
+    memcpy((*made)->launches, captured, captured_count * sizeof(launch));
+    return 0;
+}
+#ifdef CUDA
+error cuGraphInstantiateWithFlags(graph **exec, graph *from, unsigned long long flags) {
+#else
+error hipGraphInstantiate(graph **exec, graph *from, void *node, char *text, size_t bytes) {
+#endif
+    size_t size = sizeof(graph) + from->count * sizeof(launch);
+    *exec = malloc(size);
+    memcpy(*exec, from, size);
+    note("instantiate");
+    return 0;
+}
+error NAME(hipGraphDestroy, cuGraphDestroy)(graph *g) { free(g); return 0; }
+error NAME(hipGraphExecDestroy, cuGraphExecDestroy)(graph *g) { free(g); return 0; }
+error NAME(hipGraphLaunch, cuGraphLaunch)(graph *g, void *stream) {
+    note("replay of %d", g->count);
+    for (int i = 0; i < g->count; i++) run(&g->launches[i]);
+    return 0;
+}

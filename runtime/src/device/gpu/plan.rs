@@ -1,0 +1,180 @@
+//! The launches of a plan on a stream: one by one, or captured once and replayed.
+use super::super::{DeviceError, Launches, Memory, StepSize};
+use super::code::Code;
+use super::context::Context;
+use super::driver::{Handle, Start};
+use atomc_artifact::manifest::{Kernel, Plan, PlanKind, Tasks};
+use std::collections::BTreeMap;
+use std::ffi::{c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// A plan with every parameter in place.
+#[derive(Debug)]
+pub struct Bound {
+    launches: Vec<Launch>,
+    /// The size to capture the plan at. Kernels read what varies from the step's inputs, so any step may replay it; only
+    /// decode plans are captured, whose largest grid is not much more than any step needs.
+    captured_at: Option<StepSize>,
+    graph: Option<Graph>,
+}
+
+#[derive(Debug)]
+struct Launch {
+    /// Its number in the target.
+    number: usize,
+    kernel: Handle,
+    tasks: Tasks,
+    threads: c_uint,
+    shared: c_uint,
+    overlaps: bool,
+    /// Pointers to the parameters, which are pointers themselves and do not move.
+    pointers: Vec<*mut c_void>,
+    _parameters: Box<[u64]>,
+}
+
+// SAFETY: the pointers are into the launch's own box, the handle is one that drivers' functions take on any thread.
+unsafe impl Send for Launch {}
+
+impl Bound {
+    pub fn new(plan: &Plan, code: &Code, kernels: &[Kernel], memory: &Memory) -> Bound {
+        let launch = |launch: &atomc_artifact::manifest::Launch| {
+            let mut parameters = memory.parameters(launch).into_boxed_slice();
+            let kernel = &kernels[launch.kernel];
+            Launch {
+                number: launch.kernel,
+                kernel: code.kernels[launch.kernel],
+                tasks: kernel.tasks,
+                threads: kernel.threads as c_uint,
+                shared: kernel.shared as c_uint,
+                overlaps: kernel.overlaps,
+                pointers: parameters.iter_mut().map(|parameter| (&raw mut *parameter).cast()).collect(),
+                _parameters: parameters,
+            }
+        };
+        let captured_at = (plan.kind == PlanKind::Decode).then(|| StepSize::largest(plan));
+        Bound { launches: plan.launches.iter().map(launch).collect(), captured_at, graph: None }
+    }
+
+    /// Puts the plan on the stream.
+    ///
+    /// # Safety
+    /// As for [`super::super::Device::run`].
+    pub unsafe fn run(&mut self, context: &Arc<Context>, size: StepSize) -> Result<(), DeviceError> {
+        let Some(largest) = self.captured_at else {
+            // SAFETY: passed on to the caller.
+            return unsafe { launch(&self.launches, context, size) };
+        };
+        let graph = match &self.graph {
+            Some(graph) => graph,
+            // SAFETY: passed on to the caller.
+            None => self.graph.insert(Graph::capture(context, || unsafe { launch(&self.launches, context, largest) })?),
+        };
+        graph.replay()
+    }
+
+    /// Times each kernel, then does the step. All launches of a kernel are replayed one after the other, as in a graph and
+    /// without the gaps that a clock between two launches would make; what they leave in memory the step overwrites.
+    ///
+    /// # Safety
+    /// As for [`super::super::Device::run`].
+    pub unsafe fn time(
+        &mut self,
+        context: &Arc<Context>,
+        size: StepSize,
+        times: &mut Launches,
+    ) -> Result<(), DeviceError> {
+        let at = self.captured_at.unwrap_or(size);
+        let mut kernels: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, launch) in self.launches.iter().enumerate() {
+            if at.tasks(launch.tasks) > 0 {
+                kernels.entry(launch.number).or_default().push(index);
+            }
+        }
+        times.steps += 1;
+        times.nanoseconds.resize(self.launches.len(), 0);
+        let (before, after) = (context.event(true)?, context.event(true)?);
+        for indices in kernels.values() {
+            let all = || indices.iter().map(|&index| &self.launches[index]);
+            // SAFETY: passed on to the caller.
+            let graph = Graph::capture(context, || unsafe { launch(all(), context, at) })?;
+            before.record()?;
+            graph.replay()?;
+            after.record()?;
+            context.synchronise()?;
+            let each = after.nanoseconds_since(&before)? / indices.len() as u64;
+            indices.iter().for_each(|&index| times.nanoseconds[index] += each);
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { self.run(context, size) }
+    }
+}
+
+/// # Safety
+/// As for [`super::super::Device::run`].
+unsafe fn launch<'a>(
+    launches: impl IntoIterator<Item = &'a Launch>,
+    context: &Context,
+    size: StepSize,
+) -> Result<(), DeviceError> {
+    // SAFETY: passed on to the caller.
+    launches.into_iter().try_for_each(|launch| unsafe { launch.run(context, size) })
+}
+
+impl Launch {
+    /// # Safety
+    /// As for [`super::super::Device::run`].
+    unsafe fn run(&self, context: &Context, size: StepSize) -> Result<(), DeviceError> {
+        let groups = size.tasks(self.tasks);
+        if groups == 0 {
+            return Ok(());
+        }
+        let groups = c_uint::try_from(groups).map_err(|_| context.fault(format!("a grid of {groups} work-groups")))?;
+        let Launch { kernel, threads, shared, overlaps, .. } = *self;
+        let start = Start { kernel, groups, threads, shared, overlaps };
+        // SAFETY: the parameters are what the manifest lists for this kernel, all pointers.
+        context.check(unsafe { context.driver.launch(start, &self.pointers, context.stream()) })
+    }
+}
+
+/// Captured launches, ready to be replayed.
+#[derive(Debug)]
+struct Graph {
+    context: Arc<Context>,
+    graph: Handle,
+}
+
+// SAFETY: a handle that drivers' functions take on any thread.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    fn capture(context: &Arc<Context>, launch: impl FnOnce() -> Result<(), DeviceError>) -> Result<Graph, DeviceError> {
+        let (driver, stream) = (&context.driver, context.stream());
+        let mut graph = null_mut();
+        // SAFETY: the stream is alive, and what was captured is destroyed once it is instantiated.
+        unsafe {
+            context.check(driver.begin_capture(stream))?;
+            // The capture has to end whether the launches could be captured or not.
+            let launched = launch();
+            let ended = context.check(driver.end_capture(stream, &mut graph));
+            let made = launched.and(ended).and_then(|()| context.check(driver.instantiate(graph)));
+            if !graph.is_null() {
+                context.check(driver.destroy_graph(graph))?;
+            }
+            Ok(Graph { context: context.clone(), graph: made? })
+        }
+    }
+
+    fn replay(&self) -> Result<(), DeviceError> {
+        // SAFETY: graph and stream are alive.
+        self.context.check(unsafe { self.context.driver.replay(self.graph, self.context.stream()) })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let _ = self.context.enter();
+        // SAFETY: made by `capture`, destroyed once.
+        let _ = unsafe { self.context.driver.destroy_instance(self.graph) };
+    }
+}

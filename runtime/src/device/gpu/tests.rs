@@ -1,0 +1,342 @@
+use super::*;
+use crate::engine::{Engine, EngineOptions, Request, Want};
+use crate::toy::{self, BLOCK, PICK, VOCAB};
+use atomc_artifact::manifest::{self, Extent};
+use hip_sys::hipDeviceProp_tR0600;
+use std::ffi::{CStr, c_char};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A stand-in for a driver, in a library of its own, so that tests do not see each other's state.
+struct Fake {
+    vendor: Vendor,
+    dir: tempfile::TempDir,
+    library: libloading::Library,
+}
+
+fn cc(dir: &Path, source: &str, out: &str, defines: &[String]) -> PathBuf {
+    let (file, out) = (dir.join(format!("{out}.c")), dir.join(out));
+    std::fs::write(&file, source).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-shared", "-fPIC"]).args(defines).arg(&file).arg("-o").arg(&out);
+    assert!(cc.status().unwrap().success());
+    out
+}
+
+impl Fake {
+    fn new(vendor: Vendor) -> Fake {
+        let dir = tempfile::tempdir().unwrap();
+        let (arch, memory) = (
+            std::mem::offset_of!(hipDeviceProp_tR0600, gcnArchName),
+            std::mem::offset_of!(hipDeviceProp_tR0600, totalGlobalMem),
+        );
+        let defines = match vendor {
+            Vendor::Hip => vec![format!("-DARCH_NAME={arch}"), format!("-DMEMORY={memory}")],
+            Vendor::Cuda => vec!["-DCUDA".to_owned()],
+        };
+        let path = cc(dir.path(), include_str!("fake.c"), "driver.so", &defines);
+        // SAFETY: the library is the one above.
+        let library = unsafe { libloading::Library::new(path) }.unwrap();
+        Fake { vendor, dir, library }
+    }
+
+    fn driver(&self) -> Result<Box<dyn Driver>, DeviceError> {
+        self.vendor.load(self.dir.path().join("driver.so").to_str())
+    }
+
+    /// The name of the target that the first device takes.
+    fn target(&self) -> &'static str {
+        match self.vendor {
+            Vendor::Hip => "gfx942",
+            Vendor::Cuda => "sm_90a",
+        }
+    }
+
+    fn devices(&self, count: i32) {
+        // SAFETY: the function has this signature.
+        unsafe { self.library.get::<unsafe extern "C" fn(i32)>(b"fake_devices\0").unwrap()(count) }
+    }
+
+    /// The calls since the last time.
+    fn log(&self) -> String {
+        // SAFETY: the function has this signature and gives a C string.
+        let text =
+            unsafe { self.library.get::<unsafe extern "C" fn() -> *const c_char>(b"fake_take_log\0").unwrap()() };
+        unsafe { CStr::from_ptr(text) }.to_str().unwrap().trim_end().replace('\n', "; ")
+    }
+
+    /// The toy compiled for a GPU.
+    fn artifact(&self) -> Artifact {
+        let mut manifest = toy::manifest();
+        let target = &mut manifest.targets[0];
+        target.name = self.target().into();
+        target.variants.remove(0);
+        target.variants[0].name = target.name.clone();
+        let defines = [format!("-DVOCAB={VOCAB}"), format!("-DBLOCK={BLOCK}"), format!("-DPICK={PICK}")];
+        let object = cc(self.dir.path(), include_str!("kernels.c"), "kernels.so", &defines);
+        let mut code = std::fs::read(&object).unwrap();
+        let cubin = Extent { start: 0, bytes: code.len() };
+        code.extend(object.to_str().unwrap().bytes().chain([0]));
+        let ptx = Extent { start: cubin.bytes, bytes: code.len() - cubin.bytes };
+        for (index, kernel) in target.variants[0].kernels.iter_mut().enumerate() {
+            (kernel.threads, kernel.workspace, kernel.scratch) = (64, 64, 0);
+            if self.vendor == Vendor::Cuda {
+                kernel.module = Some(manifest::Module { ptx, cubin: (index != 1).then_some(cubin) });
+                (kernel.shared, kernel.overlaps) = [(0, false), (96 << 10, true), (0, true)][index];
+            }
+        }
+        let path = self.dir.path().join("toy.atomc");
+        atomc_artifact::write(&path, &manifest, &[code]).unwrap();
+        Artifact::open(path).unwrap()
+    }
+
+    fn device(&self, artifact: &Artifact, ordinal: usize) -> Result<Gpu, DeviceError> {
+        Gpu::with_driver(self.driver()?, artifact, &artifact.manifest().targets[0], ordinal, None, 2)
+    }
+
+    fn engine(&self) -> Engine {
+        let artifact = self.artifact();
+        let device = self.device(&artifact, 0).unwrap();
+        let mut engine =
+            Engine::with_device(artifact, self.target(), Box::new(device), &EngineOptions::default()).unwrap();
+        engine.load_weights(&toy::Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
+        engine
+    }
+}
+
+fn greedy(engine: &mut Engine, requests: &[Request]) -> Vec<u32> {
+    let logits = engine.step(requests).unwrap();
+    (0..requests.len()).filter_map(|i| logits.last(i).map(crate::sample::greedy)).collect()
+}
+
+fn a_prompt_is_launched_and_decode_steps_are_replayed(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let mut engine = fake.engine();
+    let (name, began, early) = match vendor {
+        Vendor::Hip => ("hip:0:gfx942", "init; stream; load; copy in; synchronise", false),
+        Vendor::Cuda => ("cuda:0:sm_90a", "init; retain; stream; load", true),
+    };
+    assert_eq!(engine.device_name(), name);
+    let opened = fake.log();
+    assert!(opened.starts_with(began), "{opened}");
+    // What kernels of NVIDIA's ask for beside their grid.
+    let called = |found: &str, wanted: &str| {
+        let early = |line: &str| match early {
+            true if line.contains(" attend ") => format!("{line} sharing early"),
+            true if line.contains(" head ") => format!("{line} early"),
+            _ => line.to_owned(),
+        };
+        assert_eq!(found, wanted.split("; ").map(early).collect::<Vec<_>>().join("; "));
+    };
+    let (sequence, other) = (engine.add_sequence(), engine.add_sequence());
+    let mut tokens: Vec<u32> = (1..8).collect();
+    let first = greedy(&mut engine, &[Request { sequence, tokens: &tokens, logits: Want::Last }]);
+    assert_eq!(first, [toy::next(&tokens)]);
+    called(
+        &fake.log(),
+        "copy in; record; launch scatter 2x64; launch attend 1x64; launch head 1x64; wait; copy out; synchronise",
+    );
+    tokens.push(first[0]);
+    let second = greedy(&mut engine, &[Request { sequence, tokens: &first, logits: Want::Last }]);
+    assert_eq!(second, [toy::next(&tokens)]);
+    called(
+        &fake.log(),
+        "copy in; record; begin capture; capture scatter 1x64; capture attend 1x64; capture head 1x64; end capture; \
+         instantiate; replay of 3; wait; copy out; synchronise",
+    );
+    tokens.push(second[0]);
+    let third = greedy(&mut engine, &[Request { sequence, tokens: &second, logits: Want::Last }]);
+    assert_eq!(third, [toy::next(&tokens)]);
+    called(&fake.log(), "copy in; record; replay of 3; wait; copy out; synchronise");
+    tokens.push(third[0]);
+    // A step smaller than its plan: the grid is the plan's.
+    let two = [
+        Request { sequence, tokens: &third, logits: Want::Last },
+        Request { sequence: other, tokens: &[5], logits: Want::Last },
+    ];
+    assert_eq!(greedy(&mut engine, &two), [toy::next(&tokens), toy::next(&[5])]);
+    called(
+        &fake.log(),
+        "copy in; record; begin capture; capture scatter 1x64; capture attend 4x64; capture head 4x64; end capture; \
+         instantiate; replay of 3; wait; copy out; synchronise",
+    );
+}
+
+fn long_prompts_recycled_blocks_and_new_weights(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let mut engine = fake.engine();
+    let tokens: Vec<u32> = (0..60).map(|i| (i * 31 + 7) % VOCAB as u32).collect();
+    for _ in 0..2 {
+        let sequence = engine.add_sequence();
+        let logits = engine.step(&[Request { sequence, tokens: &tokens, logits: Want::All }]).unwrap();
+        let found: Vec<u32> = logits.of(0).map(crate::sample::greedy).collect();
+        let wanted: Vec<u32> = (1..=60).map(|end| toy::next(&tokens[..end])).collect();
+        assert_eq!(found, wanted);
+        engine.drop_sequence(sequence).unwrap();
+    }
+    let mut bias = vec![0u8; VOCAB * 4];
+    bias[3 * 4..4 * 4].copy_from_slice(&1000f32.to_le_bytes());
+    engine.load_weights(&toy::Bias(bias), &|_, _| ()).unwrap();
+    let sequence = engine.add_sequence();
+    assert_eq!(greedy(&mut engine, &[Request { sequence, tokens: &[50], logits: Want::Last }]), [3]);
+}
+
+fn greedy_steps_bring_back_picks(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let mut engine = fake.engine();
+    let (sequence, other) = (engine.add_sequence(), engine.add_sequence());
+    let requests = [
+        Request { sequence, tokens: &[4, 5, 6], logits: Want::Last },
+        Request { sequence: other, tokens: &[8], logits: Want::Nothing },
+    ];
+    assert_eq!(engine.step_greedy(&requests).unwrap(), [Some(toy::next(&[4, 5, 6])), None]);
+    assert!(engine.logits().is_empty());
+}
+
+fn times_launches_with_events(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let mut engine = fake.engine();
+    let sequence = engine.add_sequence();
+    engine.time_launches();
+    greedy(&mut engine, &[Request { sequence, tokens: &[1], logits: Want::Last }]);
+    let times = engine.take_launch_times();
+    assert_eq!((times[0].steps, &times[0].nanoseconds[..]), (1, &[250_000; 3][..]));
+}
+
+fn everything_is_given_back_in_order(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let engine = fake.engine();
+    fake.log();
+    drop(engine);
+    let log = fake.log();
+    let (modules, last) = match vendor {
+        Vendor::Hip => (1, "destroy stream"),
+        Vendor::Cuda => (3, "destroy stream; release"),
+    };
+    // One weight, two caches, arena, workspace and inputs; the stream goes last.
+    assert_eq!((log.matches("free").count(), log.matches("unload").count()), (6, modules));
+    assert!(log.ends_with(last), "{log}");
+}
+
+/// Each of these tests on both drivers.
+macro_rules! on_both {
+    ($($test:ident),* $(,)?) => {
+        mod on_hip { $(#[test] fn $test() { super::$test(super::Vendor::Hip) })* }
+        mod on_cuda { $(#[test] fn $test() { super::$test(super::Vendor::Cuda) })* }
+    };
+}
+
+on_both! {
+    a_prompt_is_launched_and_decode_steps_are_replayed,
+    long_prompts_recycled_blocks_and_new_weights,
+    greedy_steps_bring_back_picks,
+    times_launches_with_events,
+    everything_is_given_back_in_order,
+}
+
+#[test]
+fn lists_and_refuses_amd_devices() {
+    let fake = Fake::new(Vendor::Hip);
+    let found = list(&*fake.driver().unwrap()).unwrap();
+    assert_eq!(found[0].arch, "gfx942");
+    assert_eq!((found[0].full(), &found[0].name[..]), ("gfx942:sramecc+:xnack-".into(), "AMD Instinct Fake"));
+    assert_eq!((found[1].arch.as_str(), found[1].modes.len()), ("gfx1100", 0));
+    let artifact = fake.artifact();
+    let message = |ordinal| fake.device(&artifact, ordinal).unwrap_err().to_string();
+    assert_eq!(message(1), "the artifact has no code for target `gfx1100`; it has: gfx942");
+    assert_eq!(message(2), "there is no device hip:2; HIP finds 2 on this machine");
+    fake.devices(-1);
+    assert_eq!(
+        fake.driver().unwrap_err().to_string(),
+        "HIP cannot be used on this machine: hipInit: hipErrorNoDevice (no device is detected)"
+    );
+}
+
+#[test]
+fn lists_and_refuses_nvidia_devices() {
+    let fake = Fake::new(Vendor::Cuda);
+    let found = list(&*fake.driver().unwrap()).unwrap();
+    assert_eq!((&found[0].arch[..], &found[0].name[..], found[0].memory), ("sm_90", "NVIDIA Fake", 64 << 20));
+    assert_eq!(found[1].arch, "sm_103");
+    let artifact = fake.artifact();
+    let message = |ordinal| fake.device(&artifact, ordinal).unwrap_err().to_string();
+    assert_eq!(message(1), "the artifact has no code for target `sm_103`; it has: sm_90a");
+    assert_eq!(message(2), "there is no device cuda:2; CUDA finds 2 on this machine");
+    fake.devices(-1);
+    assert_eq!(
+        fake.driver().unwrap_err().to_string(),
+        "CUDA cannot be used on this machine: cuInit: CUDA_ERROR_NO_DEVICE (no device is detected)"
+    );
+}
+
+#[test]
+fn takes_the_target_that_suits_best() {
+    let mut manifest = toy::manifest();
+    let mut choose = |arch: &str, names: &[&str]| {
+        let target = |name: &&str| manifest::Target { name: name.to_string(), ..manifest.targets[0].clone() };
+        manifest = Manifest { targets: names.iter().map(target).collect(), ..manifest.clone() };
+        let device = GpuDevice { arch: arch.into(), ..nvidia() };
+        device.target(&manifest).map(|index| names[index].to_owned()).map_err(|error| error.to_string())
+    };
+    assert_eq!(choose("sm_90", &["host", "sm_80", "sm_90a", "sm_100a"]), Ok("sm_90a".into()));
+    assert_eq!(choose("sm_86", &["sm_90a", "sm_80", "sm_75"]), Ok("sm_80".into()));
+    assert_eq!(choose("sm_120", &["sm_100a", "sm_80", "gfx942"]), Ok("sm_80".into()));
+    assert_eq!(
+        choose("sm_75", &["sm_80", "gfx942"]),
+        Err("the artifact has no code for target `sm_75`; it has: sm_80, gfx942".into())
+    );
+}
+
+fn nvidia() -> GpuDevice {
+    let (name, arch, modes) = ("NVIDIA Fake".into(), "sm_90".into(), Vec::new());
+    GpuDevice { vendor: Vendor::Cuda, ordinal: 0, name, arch, modes, memory: 0 }
+}
+
+/// Assembled code where there is some and the chip is of its generation, text otherwise.
+#[test]
+fn chooses_between_assembled_code_and_text() {
+    let fake = Fake::new(Vendor::Cuda);
+    let artifact = fake.artifact();
+    fake.device(&artifact, 0).unwrap();
+    let log = fake.log();
+    // The second kernel has text only.
+    assert_eq!((log.matches("load text").count(), log.matches("; load").count()), (1, 3), "{log}");
+    let mut target = artifact.manifest().targets[0].clone();
+    (target.name, target.variants[0].features) = ("sm_80".into(), vec!["sm_80".into()]);
+    let device = Gpu::with_driver(fake.driver().unwrap(), &artifact, &target, 1, None, 2).unwrap();
+    drop(device);
+    assert_eq!(fake.log().matches("load text").count(), 3);
+}
+
+#[test]
+fn says_which_kernel_is_missing() {
+    let fake = Fake::new(Vendor::Hip);
+    let artifact = fake.artifact();
+    let mut target = artifact.manifest().targets[0].clone();
+    target.kernels[2].symbol = "tail".into();
+    let error = Gpu::with_driver(fake.driver().unwrap(), &artifact, &target, 0, None, 1).unwrap_err().to_string();
+    assert_eq!(error, "hip:0: kernel `tail`: hipModuleGetFunction: hipErrorNotFound (named symbol not found)");
+}
+
+#[test]
+fn no_driver_here() {
+    let message = |vendor: Vendor, path: &str| vendor.load(Some(path)).unwrap_err().to_string();
+    assert_eq!(
+        message(Vendor::Hip, "/none/libamdhip64.so"),
+        "HIP cannot be used on this machine: none of /none/libamdhip64.so can be loaded"
+    );
+    assert_eq!(
+        message(Vendor::Cuda, "/none/libcuda.so.1"),
+        "CUDA cannot be used on this machine: none of /none/libcuda.so.1 can be loaded"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let old = cc(dir.path(), "int hipInit(unsigned flags) { return 0; }", "old.so", &[]);
+    assert_eq!(
+        message(Vendor::Hip, old.to_str().unwrap()),
+        "HIP cannot be used on this machine: it has no hipGetDeviceCount: ROCm 6 or later is needed"
+    );
+    assert_eq!(
+        message(Vendor::Cuda, old.to_str().unwrap()),
+        "CUDA cannot be used on this machine: it has no cuGetErrorName: a driver for CUDA 12 or later is needed"
+    );
+}
