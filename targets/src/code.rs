@@ -350,8 +350,13 @@ impl<'c> Code<'c> {
 
     /// A vector of consecutive elements as f32.
     pub fn load_floats(&self, p: Ptr<'c>, dtype: DType) -> Vector<'c> {
+        self.widen(self.load_bits(p, dtype), dtype)
+    }
+
+    /// The bits of a vector of consecutive elements.
+    pub fn load_bits(&self, p: Ptr<'c>, dtype: DType) -> Vector<'c> {
         let element = self.bytes_type(dtype.size());
-        self.widen(self.load(self.ints(element, self.lanes()), p, self.alignment(dtype)).into_vector_value(), dtype)
+        self.load(self.ints(element, self.lanes()), p, self.alignment(dtype)).into_vector_value()
     }
 
     /// The bits of as many elements as a vector has, as f32.

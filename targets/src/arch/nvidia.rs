@@ -55,7 +55,7 @@ const fn row(
     source: &'static str,
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
-    since_hopper: bool,
+    (since_hopper, wide_products): (bool, bool),
 ) -> Arch {
     Arch {
         name,
@@ -76,6 +76,7 @@ const fn row(
             packs_bf16: true,
             direct_to_lds: 16,
             bulk_copies: since_hopper,
+            wide_products,
             dependent_launch: since_hopper,
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
@@ -95,7 +96,7 @@ pub const ROWS: [Arch; 3] = [
             Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
             Fp8::None,
         ),
-        false,
+        (false, false),
     ),
     Arch {
         executed: true,
@@ -105,7 +106,7 @@ pub const ROWS: [Arch; 3] = [
             "CUDA programming guide, compute capability 9.0; NVIDIA H200 SXM data sheet",
             "+ptx83",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
-            true,
+            (true, true),
         )
     },
     row(
@@ -114,6 +115,6 @@ pub const ROWS: [Arch; 3] = [
         "CUDA programming guide, compute capability 10.0; NVIDIA B200 data sheet",
         "+ptx86",
         (UNIT, Chip { name: "B200", units: 148, bandwidth: 8000.0, bf16: 2250.0, fp8: 4500.0, fp4: 9000.0 }, Fp8::Ocp),
-        true,
+        (true, false),
     ),
 ];

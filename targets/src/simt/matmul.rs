@@ -3,6 +3,8 @@
 //! A work-group makes a tile of 128 tokens by 128 rows of the weight. Both operands go through local memory in
 //! stretches of columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on its way from
 //! global memory into registers, and goes into the other half behind the products. One barrier a stretch.
+pub mod wide;
+
 use atomc_ir::{Arch, Diagnostic};
 
 use super::Setup;
@@ -79,6 +81,9 @@ impl Shape {
 const TOKENS: usize = BLOCKS * 16;
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    if wide::fits(spec, setup.arch)? {
+        return wide::emit(setup, spec);
+    }
     let shape = Shape::new(spec, setup.arch)?;
     let code = setup.open(spec, shape.threads);
     let tasks = {

@@ -89,6 +89,7 @@ pub fn choices(spec: &KernelSpec, arch: &Arch) -> Vec<Choice> {
     match (spec.family, arch.isa()) {
         (_, None) => vec![],
         (Family::AttendOne, _) => Choice::all(attend_one::OPEN),
+        (Family::Matmul, _) if matmul::wide::fits(spec, arch).unwrap_or(false) => Choice::all(matmul::wide::OPEN),
         _ => vec![],
     }
 }
