@@ -77,7 +77,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     }
     let manifest = Manifest {
         producer: env!("CARGO_PKG_VERSION").into(),
-        config: echo(config, options, &buckets),
+        config: echo(config, options, &buckets, &targets)?,
         model: facts(config),
         targets: made,
     };
@@ -239,12 +239,23 @@ fn dtype(dtype: atomc_ir::DType) -> DType {
 }
 
 /// Everything that shaped the artifact: its hash is the key.
-fn echo(config: &Config, options: &Options, buckets: &[Bucket]) -> serde_json::Value {
-    json!({
+fn echo(
+    config: &Config,
+    options: &Options,
+    buckets: &[Bucket],
+    targets: &[(String, &[Arch])],
+) -> Result<serde_json::Value, Diagnostic> {
+    let mut echo = json!({
         "model": config.echo(),
         "targets": options.targets,
         "buckets": buckets.iter().map(Bucket::to_string).collect::<Vec<_>>(),
-    })
+    });
+    for arch in targets.iter().flat_map(|(_, archs)| *archs) {
+        if let Some(release) = atomc_targets::assembler(arch)? {
+            echo["ptxas"] = release.into();
+        }
+    }
+    Ok(echo)
 }
 
 #[cfg(test)]

@@ -132,11 +132,16 @@ pub struct Simt {
     pub matrix: MatrixLayout,
     /// Matrix instructions, one for each type of element at most.
     pub products: &'static [Product],
+    /// Matrix instructions for 32 by 32 results, likewise. Lanes `l` and `l + 32` hold row `l` of A, and of B^T, each its half
+    /// of the columns; of the result, column `l`, and in turn four rows each.
+    pub large_products: &'static [Product],
     pub fp8: Fp8,
     /// Whether two f32 become two bf16 in one instruction.
     pub packs_bf16: bool,
     /// Bytes that one lane can load from global into local memory without registers in between; 0 if none.
     pub direct_to_lds: usize,
+    /// The last word of a buffer's resource in which offsets count bytes; none if loads do without resources.
+    pub buffer_word: Option<u32>,
     /// Whether the machine copies whole runs of global memory into local memory by itself, and says when they have come.
     pub bulk_copies: bool,
     /// Whether four waves together multiply tiles straight from local memory, while they do other things (`wgmma`).

@@ -353,7 +353,7 @@ impl<'c> Code<'c> {
         self.widen(self.load_bits(p, dtype), dtype)
     }
 
-    /// The bits of a vector of consecutive elements.
+    /// A vector of consecutive elements as they lie in memory.
     pub fn load_bits(&self, p: Ptr<'c>, dtype: DType) -> Vector<'c> {
         let element = self.bytes_type(dtype.size());
         self.load(self.ints(element, self.lanes()), p, self.alignment(dtype)).into_vector_value()

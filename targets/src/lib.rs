@@ -15,6 +15,7 @@ mod link;
 mod llvm;
 mod math;
 mod metadata;
+mod ptx;
 pub mod report;
 mod row;
 mod simt;
@@ -23,13 +24,13 @@ pub mod tuning;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use atomc_ir::arch::Machine;
+use atomc_ir::arch::{Isa, Machine};
 use atomc_ir::{Arch, Diagnostic, Family, Graph};
 use inkwell::context::Context;
-use inkwell::module::Module;
+use inkwell::module::Module as Emitted;
 
 pub use arch::{rows, variants};
-pub use atomc_artifact::manifest::{LoopReport, Resources};
+pub use atomc_artifact::manifest::{LoopReport, Module, Resources};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
 pub use simt::{COUNTERS, class, choices};
 pub use tuning::Choice;
@@ -69,23 +70,25 @@ pub struct KernelInfo {
     pub shared: usize,
     /// Whether the kernel may begin while the one before it ends, because it waits for it where it has to; on NVIDIA only.
     pub overlaps: bool,
-    /// What the kernel takes of a GPU; none on the host.
+    /// Where the kernel's own module lies in the code; on NVIDIA only.
+    pub module: Option<Module>,
+    /// What the kernel takes of a GPU; none on the host, nor where no assembler was at hand.
     pub resources: Option<Resources>,
 }
 
 impl KernelInfo {
     /// A kernel for GPUs, in work-groups of so many threads.
     fn simt(tasks: Tasks, threads: usize) -> KernelInfo {
-        KernelInfo { tasks, scratch: 0, threads, workspace: 0, shared: 0, overlaps: false, resources: None }
+        KernelInfo { tasks, scratch: 0, threads, workspace: 0, shared: 0, overlaps: false, module: None, resources: None }
     }
 
     /// A kernel of the host.
     pub fn host(tasks: Tasks, scratch: usize) -> KernelInfo {
-        KernelInfo { tasks, scratch, threads: 0, workspace: 0, shared: 0, overlaps: false, resources: None }
+        KernelInfo { tasks, scratch, threads: 0, workspace: 0, shared: 0, overlaps: false, module: None, resources: None }
     }
 }
 
-/// A linked code object.
+/// A linked code object, or modules.
 #[derive(Clone, Debug)]
 pub struct Object {
     pub code: Vec<u8>,
@@ -99,8 +102,11 @@ pub enum Form {
     Asm,
 }
 
-/// One code object of all kernels.
+/// Code of all kernels: one code object, or a module for each.
 pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic> {
+    if arch.isa() == Some(Isa::Ptx) {
+        return ptx::compile(kernels, arch);
+    }
     let parts = parallel(kernels, |spec| {
         let _span = tracing::debug_span!("kernel", symbol = spec.symbol, arch = arch.name).entered();
         let cx = llvm::context();
@@ -124,6 +130,14 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
     Ok(object)
 }
 
+/// The release of the assembler that shapes an arch's code, if one takes part.
+pub fn assembler(arch: &Arch) -> Result<Option<String>, Diagnostic> {
+    match arch.isa() {
+        Some(Isa::Ptx) => ptx::Assembler::find()?.map(|found| found.version()).transpose(),
+        _ => Ok(None),
+    }
+}
+
 /// The kernels as LLVM IR or as assembly, one after the other.
 pub fn text(kernels: &[KernelSpec], arch: &Arch, form: Form) -> Result<String, Diagnostic> {
     let parts = parallel(kernels, |spec| {
@@ -134,7 +148,7 @@ pub fn text(kernels: &[KernelSpec], arch: &Arch, form: Form) -> Result<String, D
     Ok(parts.join("\n"))
 }
 
-fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Emitted<'c>, KernelInfo), Diagnostic> {
     match arch.machine {
         Machine::Cpu(_) => host::emit(cx, spec, arch),
         Machine::Simt(_) => simt::emit(cx, spec, arch),

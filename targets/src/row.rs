@@ -21,14 +21,14 @@ pub struct Operand<'c> {
 }
 
 /// A column: known when the code is made, or when it runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Col<'c> {
     Const(usize),
     Var(Int<'c>),
 }
 
 /// Where a vector of elements is: a row, for values with heads the head, and the first column (inside the head).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct At<'c> {
     pub row: Int<'c>,
     pub head: Option<Int<'c>>,
@@ -48,8 +48,13 @@ pub struct Rows<'a, 'c> {
     team: Cell<Team<'c>>,
     /// Where this member's first vectors of a row begin.
     columns: RefCell<Vec<Int<'c>>>,
-    /// Vectors that were computed for a norm's scale and are wanted again, by value and column.
-    kept: RefCell<Vec<(Value, Int<'c>, Vector<'c>)>>,
+    /// In how many pieces vectors are computed, and which of them is; none while they are only loaded.
+    pieces: Cell<usize>,
+    piece: Cell<Option<usize>>,
+    /// Vectors that were computed for a norm's scale and are wanted again, by value, column and piece.
+    kept: RefCell<Vec<(Value, Int<'c>, Option<usize>, Vector<'c>)>>,
+    /// Whole vectors as they lie in memory, for all of their pieces.
+    loaded: RefCell<Vec<(Value, At<'c>, Vector<'c>)>>,
 }
 
 /// Who computes one row together.
@@ -89,8 +94,51 @@ impl<'a, 'c> Rows<'a, 'c> {
             scales: RefCell::default(),
             team: Cell::new(Team::Thread),
             columns: RefCell::default(),
+            pieces: Cell::new(1),
+            piece: Cell::new(Some(0)),
             kept: RefCell::default(),
+            loaded: RefCell::default(),
         }
+    }
+
+    /// From here on vectors are computed a piece at a time, of as many lanes as the code has, so that few registers hold what
+    /// lies between loads and results. Loads are of whole vectors.
+    pub fn set_pieces(&self, pieces: usize) {
+        self.pieces.set(pieces);
+        self.loaded.borrow_mut().clear();
+    }
+
+    /// Elements of a whole vector.
+    fn whole(&self) -> usize {
+        self.pieces.get() * self.code.lanes()
+    }
+
+    /// `f` of each piece of a vector, one after the other.
+    pub fn each_piece(&self, mut f: impl FnMut() -> Made<'c>) -> Result<Vec<Vector<'c>>, Diagnostic> {
+        let one = |piece| {
+            self.piece.set(Some(piece));
+            let made = f();
+            if self.pieces.get() > 1 {
+                self.code.keep_order();
+            }
+            made
+        };
+        let made = (0..self.pieces.get()).map(one).collect();
+        self.piece.set(Some(0));
+        made
+    }
+
+    /// Loads what the vectors that begin at `at` are made of, before any piece of them is computed.
+    pub fn load_ahead(&self, v: Value, at: &[At<'c>]) -> Result<(), Diagnostic> {
+        if self.pieces.get() == 1 {
+            return Ok(());
+        }
+        self.loaded.borrow_mut().clear();
+        self.piece.set(None);
+        let loaded = at.iter().try_for_each(|&at| self.eval(v, at).map(|_| ()));
+        self.piece.set(Some(0));
+        self.code.keep_order();
+        loaded
     }
 
     /// From here on rows are computed by such teams.
@@ -98,8 +146,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         self.team.set(team);
         let c = self.code;
         let (Team::Lanes { index, size } | Team::Group { index, size, .. }) = team else { return };
-        let first = c.mul(index, c.int(c.lanes()));
-        *self.columns.borrow_mut() = (0..UNROLL).map(|turn| c.add(first, c.int(turn * size * c.lanes()))).collect();
+        let first = c.mul(index, c.int(self.whole()));
+        *self.columns.borrow_mut() = (0..UNROLL).map(|turn| c.add(first, c.int(turn * size * self.whole()))).collect();
     }
 
     /// Does `body` at the vectors of a row of `n` elements that this member of the team has: where each begins.
@@ -108,26 +156,31 @@ impl<'a, 'c> Rows<'a, 'c> {
         n: usize,
         mut body: impl FnMut(Int<'c>) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
+        self.each_columns(n, 1, |cols| body(cols[0]))
+    }
+
+    /// As [`Rows::each_column`], at `together` vectors at a time where there are so many.
+    pub fn each_columns(
+        &self,
+        n: usize,
+        together: usize,
+        mut body: impl FnMut(&[Int<'c>]) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
         let c = self.code;
         let (Team::Lanes { index, size } | Team::Group { index, size, .. }) = self.team.get() else {
             return Err(unsupported("columns of a team without members"));
         };
-        let (turn, mut result) = (size * c.lanes(), Ok(()));
+        let (turn, mut result) = (size * self.whole(), Ok(()));
         if n.div_ceil(turn) > UNROLL {
-            let first = c.mul(index, c.int(c.lanes()));
-            c.repeat(first, c.int(n), turn, |col| result = body(col));
+            let first = c.mul(index, c.int(self.whole()));
+            c.repeat(first, c.int(n), turn, |col| result = body(&[col]));
             return result;
         }
-        for i in 0..n.div_ceil(turn) {
-            let col = self.columns.borrow()[i];
-            if (i + 1) * turn <= n {
-                result = result.and_then(|()| body(col));
-            } else {
-                c.when(c.less(col, c.int(n)), || {
-                    let done = body(col);
-                    result = std::mem::replace(&mut result, Ok(())).and(done);
-                });
-            }
+        let columns = self.columns.borrow().clone();
+        columns[..n / turn].chunks(together).try_for_each(&mut body)?;
+        if !n.is_multiple_of(turn) {
+            let col = columns[n / turn];
+            c.when(c.less(col, c.int(n)), || result = body(&[col]));
         }
         result
     }
@@ -196,7 +249,11 @@ impl<'a, 'c> Rows<'a, 'c> {
             return Ok(lanes);
         }
         if let Col::Var(col) = at.col
-            && let Some(&(.., kept)) = self.kept.borrow().iter().find(|(other, at, _)| (*other, *at) == (v, col))
+            && let Some(&(.., kept)) = self
+                .kept
+                .borrow()
+                .iter()
+                .find(|(other, at, piece, _)| (*other, *at, *piece) == (v, col, self.piece.get()))
         {
             return Ok(kept);
         }
@@ -260,15 +317,33 @@ impl<'a, 'c> Rows<'a, 'c> {
     }
 
     fn load(&self, v: Value, at: At<'c>) -> Made<'c> {
-        let x = self.operand(v)?;
+        let (c, x, lanes) = (self.code, self.operand(v)?, self.code.lanes());
+        if self.pieces.get() == 1 {
+            return Ok(c.widen(self.load_bits(x, at), x.ty.dtype));
+        }
+        let known = self.loaded.borrow().iter().find(|(other, place, _)| (*other, *place) == (v, at)).map(|l| l.2);
+        let all = known.unwrap_or_else(|| {
+            c.set_lanes(self.whole());
+            let bits = self.load_bits(x, at);
+            let all = c.bitcast(bits, c.ints(c.bytes_type(x.ty.dtype.size()), c.lanes())).into_vector_value();
+            c.set_lanes(lanes);
+            self.loaded.borrow_mut().push((v, at, all));
+            all
+        });
+        // What is computed of zeros leaves no instructions.
+        Ok(self.piece.get().map_or(c.zero(), |piece| c.widen(c.part(all, piece * lanes, lanes), x.ty.dtype)))
+    }
+
+    /// The bits of a vector.
+    fn load_bits(&self, x: &Operand<'c>, at: At<'c>) -> Vector<'c> {
         match x.ty.layout {
-            Layout::Rows => Ok(self.code.load_floats(self.address(x, at), x.ty.dtype)),
+            Layout::Rows => self.code.load_bits(self.address(x, at), x.ty.dtype),
             Layout::Panels => self.load_packed(x, at),
         }
     }
 
     /// Consecutive columns of one row of a packed weight, group by group or from inside one group.
-    fn load_packed(&self, x: &Operand<'c>, at: At<'c>) -> Made<'c> {
+    fn load_packed(&self, x: &Operand<'c>, at: At<'c>) -> Vector<'c> {
         let (c, m) = (self.code, self.code.arch.memory);
         let size = x.ty.dtype.size();
         let panel_bytes = m.panel * x.stride * size;
@@ -288,7 +363,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             let at = c.cx.i32_type().const_int(g as u64, false);
             lanes = c.b.build_insert_element(lanes, part, at, "").expect("a part into a vector of them");
         }
-        Ok(c.widen(lanes, x.ty.dtype))
+        lanes
     }
 
     fn gather(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
@@ -323,6 +398,11 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Linear { .. } | Op::Input { .. } => Ok(()),
             _ => operands.iter().try_for_each(|&o| self.prepare(o, row, head)),
         }
+    }
+
+    /// From here on a norm scales by this, which the family has made itself.
+    pub fn set_scale(&self, norm: Value, scale: FloatValue<'c>) {
+        self.scales.borrow_mut().insert(norm, scale);
     }
 
     /// `1 / sqrt(mean(x^2) + eps)` over the last axis.
@@ -376,7 +456,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         head: Option<Int<'c>>,
         (index, size): (Int<'c>, usize),
     ) -> Made<'c> {
-        let (c, lanes) = (self.code, self.code.lanes());
+        let (c, lanes) = (self.code, self.whole());
         let (turns, first) = (n.div_ceil(size * lanes), c.mul(index, c.int(lanes)));
         let whole = n.is_multiple_of(size * lanes);
         let value = |col: Int<'c>| -> Made<'c> {
@@ -389,17 +469,24 @@ impl<'a, 'c> Rows<'a, 'c> {
             let mut sum = c.zero();
             for turn in 0..turns {
                 let col = self.columns.borrow()[turn];
-                let v = value(col)?;
-                self.kept.borrow_mut().push((x, col, v));
-                sum = c.fma(v, v, sum);
+                self.each_piece(|| {
+                    let v = value(col)?;
+                    self.kept.borrow_mut().push((x, col, self.piece.get(), v));
+                    sum = c.fma(v, v, sum);
+                    Ok(sum)
+                })?;
             }
             return Ok(sum);
         }
         let mut failed = Ok(());
         let carried = c.for_each((c.int(0), c.int(turns), 1), &[c.zero().into()], |turn, sums| {
-            let v = value(c.add(c.mul(turn, c.int(size * lanes)), first));
-            let next = v.map(|v| c.fma(v, v, sums[0].into_vector_value()));
-            vec![next.unwrap_or_else(|e| kept(&mut failed, e, c)).into()]
+            let (col, mut sum) = (c.add(c.mul(turn, c.int(size * lanes)), first), sums[0].into_vector_value());
+            let all = self.each_piece(|| {
+                let v = value(col)?;
+                sum = c.fma(v, v, sum);
+                Ok(sum)
+            });
+            vec![all.map_or_else(|e| kept(&mut failed, e, c), |_| sum).into()]
         });
         failed.map(|()| carried[0].into_vector_value())
     }
@@ -437,7 +524,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         let (c, x, table) = (self.code, operands[0], operands[1]);
         let (rot, dim) = (self.shape(table)?.shape.last(), self.shape(x)?.shape.last());
         let (rot, half) = (rot.unwrap_or(0), rot.unwrap_or(0) / 2);
-        if !half.is_multiple_of(c.lanes()) {
+        if !half.is_multiple_of(self.whole()) {
             return Err(unsupported(format!("a rotation of {rot} columns in vectors of {}", c.lanes())));
         }
         let col = self.column(at.col);

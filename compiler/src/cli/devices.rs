@@ -1,7 +1,7 @@
 //! `atomc devices`: what this machine can run artifacts on.
 use std::io::Write;
 
-use atomc_runtime::device::hip;
+use atomc_runtime::device::{GpuDevice, Vendor};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -11,7 +11,7 @@ use super::failure::Failure;
 #[command(after_help = "\
 Examples:
   atomc devices
-  atomc devices --json | jq .hip.devices")]
+  atomc devices --json | jq .cuda.devices")]
 pub struct Args {
     /// The list as a JSON object
     #[arg(long)]
@@ -21,31 +21,33 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
-    let found = hip::devices();
+    let found = Vendor::ALL.map(|vendor| (vendor.prefix(), vendor.devices()));
     #[cfg(feature = "emulator")]
     let emulated: Vec<&str> = atomc_emulator::isa::Isa::names().collect();
     #[cfg(not(feature = "emulator"))]
     let emulated: Vec<&str> = Vec::new();
     if args.json {
-        let device = |d: &hip::HipDevice| json!({ "device": format!("hip:{}", d.ordinal), "name": d.name, "arch": d.arch, "modes": d.modes, "memory": d.memory });
-        let hip = match &found {
-            Ok(devices) => json!({ "devices": devices.iter().map(device).collect::<Vec<_>>() }),
-            Err(error) => json!({ "devices": [], "error": error.to_string() }),
-        };
-        serde_json::to_writer_pretty(
-            &mut out,
-            &json!({ "host": { "threads": threads }, "hip": hip, "emu": emulated }),
-        )?;
+        let device = |d: &GpuDevice| json!({ "device": d.to_string(), "name": d.name, "arch": d.arch, "modes": d.modes, "memory": d.memory });
+        let mut all = json!({ "host": { "threads": threads }, "emu": emulated });
+        for (prefix, devices) in &found {
+            all[prefix] = match devices {
+                Ok(devices) => json!({ "devices": devices.iter().map(device).collect::<Vec<_>>() }),
+                Err(error) => json!({ "devices": [], "error": error.to_string() }),
+            };
+        }
+        serde_json::to_writer_pretty(&mut out, &all)?;
         return Ok(writeln!(out)?);
     }
     writeln!(out, "host   {threads} threads")?;
-    match found {
-        Ok(devices) if devices.is_empty() => writeln!(out, "hip    no device")?,
-        Ok(devices) => devices.iter().try_for_each(|d| {
-            let modes = d.modes.join(" ");
-            writeln!(out, "hip:{}  {} {modes}, {}, {:.1} GB", d.ordinal, d.arch, d.name, d.memory as f64 / 1e9)
-        })?,
-        Err(error) => writeln!(out, "hip    {error}")?,
+    for (prefix, devices) in found {
+        match devices {
+            Ok(devices) if devices.is_empty() => writeln!(out, "{prefix:<6} no device")?,
+            Ok(devices) => devices.iter().try_for_each(|d| {
+                let arch = std::iter::once(&d.arch).chain(&d.modes).cloned().collect::<Vec<_>>().join(" ");
+                writeln!(out, "{d:<6} {arch}, {}, {:.1} GB", d.name, d.memory as f64 / 1e9)
+            })?,
+            Err(error) => writeln!(out, "{prefix:<6} {error}")?,
+        }
     }
     emulated.iter().try_for_each(|chip| writeln!(out, "emu:{chip}"))?;
     Ok(())

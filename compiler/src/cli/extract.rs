@@ -1,34 +1,62 @@
-//! Code objects of an artifact as files.
+//! Code of an artifact as files.
 use std::path::Path;
 
 use atomc_artifact::Artifact;
 use atomc_artifact::hsaco::CodeObject;
-use atomc_artifact::manifest::Target;
+use atomc_artifact::manifest::{Extent, Target, Variant};
 
 use super::failure::Failure;
 use super::output;
 
-/// Writes the code of each variant of a target; returns the variants' names and their files' names.
-pub fn target(dir: &Path, artifact: &Artifact, target: &Target) -> Result<Vec<(String, String)>, Failure> {
-    let write = |variant: &atomc_artifact::manifest::Variant| {
-        let code = artifact.section(variant.section);
-        let kind = if CodeObject::read(code).is_ok() { "hsaco" } else { "so" };
-        let file = match variant.name == target.name {
-            true => format!("{}.{kind}", target.name),
-            false => format!("{}-{}.{kind}", target.name, variant.name),
-        };
-        output::write(&dir.join(&file), code)?;
-        Ok((variant.name.clone(), file))
+/// Writes the code of each variant of a target; returns for each the files that its kernels are in.
+pub fn target(dir: &Path, artifact: &Artifact, target: &Target) -> Result<Vec<Vec<String>>, Failure> {
+    let write = |variant: &Variant| {
+        let section = artifact.section(variant.section);
+        let mut kernels = Vec::with_capacity(variant.kernels.len());
+        for files in files(target, variant, section) {
+            for (name, extent) in &files {
+                // One for all is written once.
+                if !kernels.contains(name) {
+                    output::write(&dir.join(name), extent.of(section))?;
+                }
+            }
+            kernels.extend(files.into_iter().map(|(name, _)| name).next_back());
+        }
+        Ok(kernels)
     };
     target.variants.iter().map(write).collect()
+}
+
+/// For each kernel its files, the most finished last, and where in the section each is: one for all, or its own modules.
+fn files(target: &Target, variant: &Variant, section: &[u8]) -> Vec<Vec<(String, Extent)>> {
+    let name = match variant.name == target.name {
+        true => target.name.clone(),
+        false => format!("{}-{}", target.name, variant.name),
+    };
+    let kind = if CodeObject::read(section).is_ok() { "hsaco" } else { "so" };
+    let whole = (format!("{name}.{kind}"), Extent { start: 0, bytes: section.len() });
+    let kernels = target.kernels.iter().zip(&variant.kernels);
+    let of = |(def, kernel): (&atomc_artifact::manifest::KernelDef, &atomc_artifact::manifest::Kernel)| {
+        let Some(module) = &kernel.module else { return vec![whole.clone()] };
+        // The zero behind the text is not of the text.
+        let text = Extent { bytes: module.ptx.bytes - 1, ..module.ptx };
+        let cubin = module.cubin.map(|cubin| (format!("{name}-{}.cubin", def.symbol), cubin));
+        std::iter::once((format!("{name}-{}.ptx", def.symbol), text)).chain(cubin).collect()
+    };
+    kernels.map(of).collect()
 }
 
 /// Writes all code, into a folder that need not exist.
 pub fn all(dir: &Path, artifact: &Artifact) -> Result<Vec<String>, Failure> {
     std::fs::create_dir_all(dir).map_err(|e| Failure::file("output", dir, e))?;
-    let mut files = Vec::new();
+    let mut names = Vec::new();
     for item in &artifact.manifest().targets {
-        files.extend(target(dir, artifact, item)?.into_iter().map(|(_, file)| file));
+        target(dir, artifact, item)?;
+        for variant in &item.variants {
+            let files = files(item, variant, artifact.section(variant.section));
+            names.extend(files.into_iter().flatten().map(|(name, _)| name));
+        }
     }
-    Ok(files)
+    names.dedup();
+    Ok(names)
 }

@@ -2,7 +2,7 @@
 use std::io::Write;
 
 use atomc_ir::Arch;
-use atomc_ir::arch::{Chip, Cpu, Dot, Fp8, Machine, Simt};
+use atomc_ir::arch::{Chip, Cpu, Dot, Fp8, Machine, Product, Simt};
 use serde_json::{Value, json};
 
 use super::failure::Failure;
@@ -116,9 +116,10 @@ fn describe(arch: &Arch) -> Value {
 fn gpu(simt: &Simt) -> Value {
     let (unit, chip) = (&simt.unit, &simt.chip);
     let published = |number: f64| (number > 0.0).then_some(number);
-    let products = simt.products.iter().map(|product| {
-        json!({ "dtype": product.dtype.name(), "intrinsic": product.intrinsic, "elements": product.elements })
-    });
+    let products = |products: &[Product]| -> Vec<Value> {
+        let one = |p: &Product| json!({ "dtype": p.dtype.name(), "intrinsic": p.intrinsic, "elements": p.elements });
+        products.iter().map(one).collect()
+    };
     json!({
         "wave": simt.wave,
         "simds": unit.simds,
@@ -139,7 +140,8 @@ fn gpu(simt: &Simt) -> Value {
             "results": simt.matrix.results,
             "replicated": simt.matrix.replicated,
             "a_rows": simt.matrix.a_rows,
-            "products": products.collect::<Vec<_>>(),
+            "products": products(simt.products),
+            "large_products": products(simt.large_products),
         },
         "direct_to_lds": simt.direct_to_lds,
         "bulk_copies": simt.bulk_copies,

@@ -65,8 +65,8 @@ impl Entry {
 
 /// How a variant runs a kernel, as the manifest has it.
 pub fn kernel(info: KernelInfo) -> Kernel {
-    let KernelInfo { tasks: counted, scratch, threads, workspace, shared, overlaps, resources } = info;
-    Kernel { tasks: tasks(counted), scratch, threads, workspace, shared, overlaps, resources }
+    let KernelInfo { tasks: counted, scratch, threads, workspace, shared, overlaps, module, resources } = info;
+    Kernel { tasks: tasks(counted), scratch, threads, workspace, shared, overlaps, module, resources }
 }
 
 fn tasks(tasks: atomc_targets::Tasks) -> Tasks {

@@ -55,6 +55,13 @@ impl fmt::Display for Vendor {
     }
 }
 
+/// As `--device` has it.
+impl fmt::Display for GpuDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}:{}", self.vendor.prefix(), self.ordinal))
+    }
+}
+
 impl Vendor {
     pub const ALL: [Vendor; 2] = [Vendor::Hip, Vendor::Cuda];
 

@@ -37,6 +37,10 @@ const RDNA_UNIT: ComputeUnit = ComputeUnit {
     waves: 16,
 };
 
+/// Words of 32 bits as floats, and from RDNA 3 on bounds in bytes (resource descriptors in the guides; LLVM's `getDefaultRsrcDataFormat`).
+const CDNA_BUFFER: u32 = 0x0002_7000;
+const RDNA_BUFFER: u32 = 0x3101_6000;
+
 const IN_ORDER: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 /// RDNA 3 spreads the rows of a result over the halves of a wave in turn.
 const EVEN_ODD: [u8; 16] = [0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15];
@@ -67,6 +71,18 @@ const CDNA4: [Product; 3] = [
     mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x32.bf16", 8, false),
     mfma(F16, "llvm.amdgcn.mfma.f32.16x16x32.f16", 8, false),
     MFMA_F32,
+];
+
+const LARGE_CDNA2: [Product; 1] = [mfma(BF16, "llvm.amdgcn.mfma.f32.32x32x8bf16.1k", 4, true)];
+
+const LARGE_CDNA3: [Product; 2] = [
+    mfma(BF16, "llvm.amdgcn.mfma.f32.32x32x8bf16.1k", 4, true),
+    mfma(F16, "llvm.amdgcn.mfma.f32.32x32x8f16", 4, false),
+];
+
+const LARGE_CDNA4: [Product; 2] = [
+    mfma(BF16, "llvm.amdgcn.mfma.f32.32x32x16.bf16", 8, false),
+    mfma(F16, "llvm.amdgcn.mfma.f32.32x32x16.f16", 8, false),
 ];
 
 const RDNA3: [Product; 2] = [
@@ -127,9 +143,11 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "MI250X, one die", units: 110, bandwidth: 1638.4, bf16: 191.5, fp8: 0.0, fp4: 0.0 },
             matrix: MFMA,
             products: &CDNA2,
+            large_products: &LARGE_CDNA2,
             fp8: Fp8::None,
             packs_bf16: false,
             direct_to_lds: 4,
+            buffer_word: Some(CDNA_BUFFER),
             bulk_copies: false,
             wide_products: false,
             dependent_launch: false,
@@ -148,9 +166,11 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "MI300X", units: 304, bandwidth: 5324.8, bf16: 1307.4, fp8: 2614.9, fp4: 0.0 },
             matrix: MFMA,
             products: &CDNA3,
+            large_products: &LARGE_CDNA3,
             fp8: Fp8::Fnuz,
             packs_bf16: false,
             direct_to_lds: 4,
+            buffer_word: Some(CDNA_BUFFER),
             bulk_copies: false,
             wide_products: false,
             dependent_launch: false,
@@ -169,9 +189,11 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "MI355X", units: 256, bandwidth: 8192.0, bf16: 2516.6, fp8: 5033.2, fp4: 10066.3 },
             matrix: MFMA,
             products: &CDNA4,
+            large_products: &LARGE_CDNA4,
             fp8: Fp8::Ocp,
             packs_bf16: true,
             direct_to_lds: 16,
+            buffer_word: Some(CDNA_BUFFER),
             bulk_copies: false,
             wide_products: false,
             dependent_launch: false,
@@ -190,9 +212,11 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "RX 7900 XTX", units: 96, bandwidth: 960.0, bf16: 122.9, fp8: 0.0, fp4: 0.0 },
             matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
             products: &RDNA3,
+            large_products: &[],
             fp8: Fp8::None,
             packs_bf16: false,
             direct_to_lds: 0,
+            buffer_word: Some(RDNA_BUFFER),
             bulk_copies: false,
             wide_products: false,
             dependent_launch: false,
@@ -211,9 +235,11 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "RX 9070 XT", units: 64, bandwidth: 644.6, bf16: 194.6, fp8: 389.3, fp4: 0.0 },
             matrix: MatrixLayout { columns: 16, depth: 8, results: 8, replicated: false, a_rows: IN_ORDER },
             products: &RDNA4,
+            large_products: &[],
             fp8: Fp8::Ocp,
             packs_bf16: false,
             direct_to_lds: 0,
+            buffer_word: Some(RDNA_BUFFER),
             bulk_copies: false,
             wide_products: false,
             dependent_launch: false,
@@ -243,14 +269,16 @@ pub const ROWS: [Arch; 6] = [
                 chip: Chip { name: "not announced", units: 256, bandwidth: 0.0, bf16: 0.0, fp8: 0.0, fp4: 0.0 },
                 matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: false, a_rows: IN_ORDER },
                 products: &GFX1250,
+                large_products: &[],
                 fp8: Fp8::Ocp,
                 packs_bf16: true,
                 direct_to_lds: 16,
+                buffer_word: None,
                 bulk_copies: false,
                 wide_products: false,
                 dependent_launch: false,
                 rows_of_16: RowExchange::PermuteX16,
-            isa: Isa::Amdgcn,
+                isa: Isa::Amdgcn,
             },
         )
     },

@@ -9,7 +9,8 @@ use atomc_ir::Diagnostic;
 use atomc_ir::arch::Arch;
 
 /// Rows of one target stand together, best first.
-static ROWS: LazyLock<Vec<Arch>> = LazyLock::new(|| host::ROWS.into_iter().chain(amd::ROWS).chain(nvidia::ROWS).collect());
+static ROWS: LazyLock<Vec<Arch>> =
+    LazyLock::new(|| host::ROWS.into_iter().chain(amd::ROWS).chain(nvidia::ROWS).collect());
 
 /// Every row.
 pub fn rows() -> &'static [Arch] {
@@ -73,6 +74,10 @@ mod tests {
             for p in simt.products {
                 assert!(layout.depth.is_multiple_of(p.elements), "{name}: a depth is whole instructions");
             }
+            for p in simt.large_products {
+                let whole = (m.group_bytes / p.dtype.size()).is_multiple_of(p.elements);
+                assert!(whole && simt.wave == 64, "{name}: a lane's group is whole instructions");
+            }
             let unit = simt.unit;
             assert!(
                 unit.vgprs_wave <= unit.vgprs && unit.lds_group <= unit.lds && unit.vgprs.is_multiple_of(unit.waves)
@@ -87,7 +92,10 @@ mod tests {
         let e = variants("gfx000").unwrap_err();
         assert_eq!(
             (e.message.as_str(), e.help.as_deref()),
-            ("unknown target `gfx000`", Some("known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250, sm_80, sm_90a, sm_100a"))
+            (
+                "unknown target `gfx000`",
+                Some("known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250, sm_80, sm_90a, sm_100a")
+            )
         );
     }
 }

@@ -9,6 +9,7 @@ use inkwell::values::FloatValue;
 
 use super::fragment::{Fragment, Matrix, Place, RUN};
 use super::rows::vector;
+use super::square::Squares;
 use crate::cache::Cache;
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
@@ -81,6 +82,7 @@ pub struct Attention<'k, 'a, 'c> {
     pub heads: usize,
     pub window: usize,
     pub matrix: Matrix<'a, 'c>,
+    pub squares: Squares<'a, 'c>,
     pub place: Place<'c>,
     /// Which run of `held` keys of a step the lane has scores of.
     pub half: Int<'c>,
@@ -142,6 +144,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             window,
             place: matrix.place(),
             half: matrix.place().share,
+            squares: Squares::small(matrix),
             matrix,
             lanes: vector(graph),
             query: graph.operands(node.node)[0],
@@ -150,13 +153,24 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         })
     }
 
+    /// The same by squares of 32 keys, or dimensions, by as many queries.
+    pub fn by_large_squares(self) -> Attention<'k, 'a, 'c> {
+        let squares = Squares::new(self.matrix);
+        Attention { squares, half: squares.share(), ..self }
+    }
+
     pub fn code(&self) -> &'a Code<'c> {
         self.kernel.code
     }
 
     /// Keys of a step.
     pub fn span(&self) -> usize {
-        self.matrix.span()
+        self.squares.span()
+    }
+
+    /// Keys whose scores are made together: those of a step, or of as many as a square has rows for.
+    pub fn unit(&self) -> usize {
+        self.span().max(16 * self.squares.side())
     }
 
     /// Steps of a block of the cache.
@@ -166,7 +180,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Consecutive keys of a step that a lane has scores of.
     pub fn held(&self) -> usize {
-        self.span() * self.matrix.layout.results / 16
+        self.span() * self.squares.width() / self.code().arch.simt().wave
     }
 
     /// Fragments of keys in a tile, and of a query.
@@ -189,7 +203,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let c = self.code();
         let (at, inside) = (self.cache.head(c, block, head), c.rem(turn, self.steps() / steps));
         let keys = c.mul(inside, c.int(steps * self.span() / 16 * self.key_panel()));
-        let values = c.mul(inside, c.int(steps * self.matrix.panel_step()));
+        let values = c.mul(inside, c.int(steps * self.squares.step()));
         [c.at(c.at(self.cache.k, at), keys), c.at(c.at(self.cache.v, at), values)]
     }
 
@@ -273,9 +287,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         m.load_panel(c.at(p, c.int(tile * m.layout.results * RUN + chunk * m.panel_step())))
     }
 
-    /// Fragments of a step's keys.
+    /// Fragments of the keys of a unit.
     pub fn keys(&self) -> usize {
-        self.span() / 16 * self.chunks()
+        self.tiles() * self.chunks()
+    }
+
+    /// Squares of the keys of a unit.
+    pub fn tiles(&self) -> usize {
+        self.unit() / 16 / self.squares.side()
     }
 
     /// Fragment `i` of a step's values, from where the lane's begin.
@@ -284,9 +303,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.matrix.load_panel(c.at(p, c.int(i * self.value_panel())))
     }
 
-    /// Panels of values.
+    /// Panels of values, or pairs of them in large squares.
     pub fn panels(&self) -> usize {
-        self.cache.layout.dim / 16
+        self.cache.layout.dim / 16 / self.squares.side()
     }
 
     pub fn lowest(&self) -> FloatValue<'c> {
@@ -295,23 +314,23 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     pub fn begin(&self) -> Running<'c> {
         let c = self.code();
-        let values = vec![self.matrix.zero(); self.cache.layout.dim / 16];
+        let values = vec![self.squares.zero(); self.panels()];
         Running { top: self.lowest(), sum: c.number(0.0), values }
     }
 
-    /// Scores of the lane's keys of a step for each query, from the keys' fragments, tile by tile.
+    /// Scores of the lane's keys of a unit for each query, from the keys' fragments, tile by tile.
     pub fn scores(&self, keys: &Fragments<'_, 'c>, queries: &[Fragments<'_, 'c>]) -> Vec<Vector<'c>> {
         let tile = |t: usize, queries: &[Fragments<'_, 'c>]| {
-            let mut sums = vec![self.matrix.zero(); queries.len()];
+            let mut sums = vec![self.squares.zero(); queries.len()];
             for i in 0..self.chunks() {
                 let columns: Vec<Fragment<'c>> = queries.iter().map(|query| query(i)).collect();
-                self.matrix.products(&keys(t * self.chunks() + i), &columns, &mut sums);
+                self.squares.products(&keys(t * self.chunks() + i), &columns, &mut sums);
                 self.converted();
             }
             sums
         };
         let made = |queries: &[Fragments<'_, 'c>]| {
-            let tiles: Vec<Vec<Vector<'c>>> = (0..self.span() / 16).map(|t| tile(t, queries)).collect();
+            let tiles: Vec<Vec<Vector<'c>>> = (0..self.tiles()).map(|t| tile(t, queries)).collect();
             let joined = |i: usize| self.code().join(&tiles.iter().map(|sums| sums[i]).collect::<Vec<_>>());
             (0..queries.len()).map(joined).collect::<Vec<_>>()
         };
@@ -370,7 +389,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                     let mut sums: Vec<Vector<'c>> = old.iter().map(|old| old[panel]).collect();
                     for (step, v) in values.iter().enumerate() {
                         let columns: Vec<Fragment<'c>> = weights.iter().map(|w| w[step].clone()).collect();
-                        self.matrix.products(v, &columns, &mut sums);
+                        self.squares.products(v, &columns, &mut sums);
                         self.converted();
                     }
                     new.iter_mut().zip(sums).for_each(|(new, sums)| new.values.push(sums));
@@ -386,14 +405,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.set_lanes(self.held());
         let all = scores.iter().flat_map(|&s| (0..self.held()).map(move |i| c.lane(s, i).into_float_value()));
         let top = all.fold(to.top, |a, b| self.max(a, b));
-        let value = c.across(top, self.matrix.sharing(), |a, b| self.max(a, b));
+        let value = c.across(top, self.squares.sharing(), |a, b| self.max(a, b));
         Top { value, shrink: self.power(to.top, value) }
     }
 
     /// Weighted sums of values, query by query, shrunk if some top of the wave rose: after a few turns few do.
     fn shrunk(&self, tops: &[Top<'c>], to: &[Running<'c>]) -> Vec<Vec<Vector<'c>>> {
         let c = self.code();
-        c.set_lanes(self.matrix.layout.results);
+        c.set_lanes(self.squares.zero().get_type().get_size() as usize);
         let all: Vec<Any<'c>> = to.iter().flat_map(|r| r.values.iter().map(|&v| v.into())).collect();
         let rises = |top: &Top<'c>| c.b.build_float_compare(FloatPredicate::UNE, top.shrink, c.number(1.0), "");
         let rises = tops.iter().map(|top| rises(top).expect("floats"));
@@ -423,7 +442,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// The sum of all weights of a query, from each lane's.
     pub fn total(&self, sum: FloatValue<'c>) -> FloatValue<'c> {
         let c = self.code();
-        c.across(sum, self.matrix.sharing(), |a, b| c.b.build_float_add(a, b, "").expect("floats"))
+        c.across(sum, self.squares.sharing(), |a, b| c.b.build_float_add(a, b, "").expect("floats"))
     }
 
     /// What a weight becomes if the highest score rises.

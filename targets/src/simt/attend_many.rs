@@ -8,6 +8,7 @@ use atomc_ir::{Arch, Diagnostic};
 use super::Setup;
 use super::attend::{Attention, Fragments, Running, Sizes};
 use super::fragment::{Fragment, RUN};
+use super::square::{are_large, large_span};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
@@ -25,16 +26,15 @@ struct Shape {
     /// Query heads of a work-group, and work-groups that share a head of the cache.
     heads: usize,
     parts: usize,
-    /// Tiles of a wave, and their tokens.
+    /// Tiles of a wave, and their tokens; and whether products are large squares.
     columns: usize,
     width: usize,
+    large: bool,
     threads: usize,
     /// Steps of a turn.
     steps: usize,
     /// Bytes of a turn's keys, and as much of values.
     bytes: usize,
-    /// Turns that local memory holds.
-    halves: usize,
     /// Whether queries stay in registers.
     keeps: bool,
     /// Whether the keys of one step are used before those of the next are loaded.
@@ -44,11 +44,16 @@ struct Shape {
 impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
         let sizes = Sizes::of(spec.body)?;
-        let shapes = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
+        let small = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
+        let large = [4, 2].map(|steps| Shape::large(&sizes, arch, steps));
+        // Two waves at least.
+        let are_large = are_large(arch.simt(), sizes.cache.dtype) && sizes.group() > 1;
+        let shapes: Vec<Shape> = large.into_iter().filter(|_| are_large).chain(small).collect();
         let possible = |s: &&Shape| s.bytes <= arch.simt().unit.lds_group / 2;
         let most = sizes.registers(arch).most;
         let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch));
-        let best = best.map(|&s| Shape { in_turn: s.registers(&sizes, arch, s.steps) > most, ..s });
+        let units = |s: &Shape| if s.large { s.steps / 2 } else { s.steps };
+        let best = best.map(|&s| Shape { in_turn: s.registers(&sizes, arch, units(&s)) > most, ..s });
         let r = sizes.registers(arch);
         let keeps = !r.converts && r.query + r.results + r.scores + OTHERS <= r.most;
         let least = shapes.iter().rfind(possible).map(|&s| Shape { keeps, ..s });
@@ -61,25 +66,34 @@ impl Shape {
         // Two waves at least.
         let columns = if sizes.group() > 2 { columns } else { 1 };
         let width = simt.matrix.columns;
+        Shape::cut(sizes, arch, (columns, width), (steps, simt.matrix.span(simt.wave)))
+    }
+
+    /// Large squares: one tile of a wave.
+    fn large(sizes: &Sizes, arch: &Arch, steps: usize) -> Shape {
+        let span = large_span(arch.simt(), sizes.cache.dtype);
+        Shape { large: true, ..Shape::cut(sizes, arch, (1, 32), (steps, span)) }
+    }
+
+    fn cut(sizes: &Sizes, arch: &Arch, (columns, width): (usize, usize), (steps, span): (usize, usize)) -> Shape {
+        let simt = arch.simt();
         let waves = TILE / width / columns;
         let parts = (sizes.group() * waves).div_ceil(WAVES);
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);
-        let bytes = steps * simt.matrix.span(simt.wave) * dim * sizes.cache.dtype.size();
-        let shape = Shape {
+        let bytes = steps * span * dim * sizes.cache.dtype.size();
+        Shape {
             heads,
             parts,
             columns,
             width,
+            large: false,
             threads: heads * waves * simt.wave,
             steps,
             bytes,
-            halves: 2,
             keeps: true,
             in_turn: true,
-        };
-        // Two waves on a SIMD hide more of each other than a work-group's own two turns.
-        Shape { halves: if shape.waves(arch) >= 2 { 2 } else { 1 }, ..shape }
+        }
     }
 
     /// Waves on a SIMD, as far as local memory has room.
@@ -92,18 +106,20 @@ impl Shape {
         self.registers(sizes, arch, 1) <= sizes.registers(arch).most
     }
 
-    /// Registers that a wave takes with the keys of so many steps at once.
-    fn registers(&self, sizes: &Sizes, arch: &Arch, steps: usize) -> usize {
+    /// Registers that a wave takes with the keys of so many units at once. A large square is four small ones: two of keys by two
+    /// of queries.
+    fn registers(&self, sizes: &Sizes, arch: &Arch, units: usize) -> usize {
         let r = sizes.registers(arch);
+        let side = if self.large { 2 } else { 1 };
         let brought = 2 * (self.bytes / RUN).div_ceil(self.threads) * RUN / 4;
-        let own = self.columns * (r.query + r.results + self.steps * r.scores);
+        let own = self.columns * (side * (r.query + r.results) + self.steps * r.scores);
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
-        own + brought + steps * r.keys.max(r.values) + others
+        own + brought + units * r.keys.max(r.values) + others
     }
 
-    /// Bytes of local memory.
+    /// Bytes of local memory, for the keys of a turn and for its values.
     fn local(&self) -> usize {
-        2 * self.halves * self.bytes
+        2 * self.bytes
     }
 }
 
@@ -117,6 +133,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let c = &code;
         let kernel = super::kernel(c, spec)?;
         let attention = Attention::new(&kernel)?;
+        let attention = if shape.large { attention.by_large_squares() } else { attention };
         let times = attention.cache.ty.heads * shape.parts;
         let (tile, rest) = (c.div(c.group(), times), c.rem(c.group(), times));
         let mut result = Ok(());
@@ -161,10 +178,29 @@ struct Offset<'c> {
     more: Int<'c>,
 }
 
-/// Runs of a turn, in flight, and the block of the turn after it.
-struct Brought<'c> {
-    runs: Vec<Vector<'c>>,
-    block: Int<'c>,
+/// What is under way while a turn begins: its values and the keys of the next, and the blocks of the next and of the one behind it.
+struct Ahead<'c> {
+    values: Vec<Vector<'c>>,
+    keys: Vec<Vector<'c>>,
+    blocks: [Int<'c>; 2],
+}
+
+/// Keys and values, as they follow each other in local memory.
+const KEYS: usize = 0;
+const VALUES: usize = 1;
+
+impl<'c> Ahead<'c> {
+    fn carried(&self) -> Vec<Any<'c>> {
+        let runs = self.values.iter().chain(&self.keys).map(|&v| v.into());
+        self.blocks.iter().map(|&v| v.into()).chain(runs).collect()
+    }
+
+    fn of(carried: &[Any<'c>], values: usize) -> Ahead<'c> {
+        let runs: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
+        let (values, keys) = runs.split_at(values);
+        let blocks = [carried[0].into_int_value(), carried[1].into_int_value()];
+        Ahead { values: values.to_vec(), keys: keys.to_vec(), blocks }
+    }
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
@@ -178,7 +214,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let inside = c.add(c.mul(part, c.int(shape.heads)), c.div(wave, waves));
         let group = attention.heads / attention.cache.ty.heads;
         let head = c.add(c.mul(cache_head, c.int(group)), c.smaller(inside, c.int(group - 1)));
-        let first = c.add(c.mul(c.rem(wave, waves), c.int(shape.width * shape.columns)), attention.place.column);
+        let first = c.add(c.mul(c.rem(wave, waves), c.int(shape.width * shape.columns)), attention.squares.column());
         let keys = shape.steps * attention.span();
         let position = c.load_index(batch.positions, token);
         let mut made = Tile {
@@ -208,7 +244,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (a, shape) = (self.attention, self.shape);
         let c = a.code();
         let along = |run: Int<'c>| c.mul(run, c.int(RUN));
-        let fragment = shape.steps * a.matrix.panel_step() / RUN;
+        let fragment = shape.steps * a.squares.step() / RUN;
         let value = |run: Int<'c>| {
             let inside = c.mul(c.rem(run, fragment), c.int(RUN));
             c.add(c.mul(c.div(run, fragment), c.int(a.value_panel())), inside)
@@ -236,15 +272,24 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// Where a run of keys lies in local memory.
     fn key_place(&self, run: Int<'c>) -> Int<'c> {
         let a = self.attention;
-        let (c, span, held, results) = (a.code(), a.span(), a.held(), a.matrix.layout.results);
-        let in_panel = a.key_panel() / RUN;
+        let (c, in_panel) = (a.code(), a.key_panel() / RUN);
         let (panel, inside) = (c.div(run, in_panel), c.rem(run, in_panel));
-        let key = c.add(c.mul(panel, c.int(16)), c.rem(inside, 16));
-        let (step, key) = (c.div(key, span), c.rem(key, span));
-        let tile = c.add(c.mul(step, c.int(span / 16)), c.div(c.rem(key, held), results));
-        let row = c.add(c.mul(c.div(key, held), c.int(results)), c.rem(key, results));
-        let group = c.add(c.mul(tile, c.int(in_panel)), c.mul(c.div(inside, 16), c.int(16)));
-        c.mul(c.add(group, row), c.int(RUN))
+        let row = self.key_row(c.add(c.mul(panel, c.int(16)), c.rem(inside, 16)));
+        let group = c.add(c.mul(c.div(row, 16), c.int(in_panel)), c.mul(c.div(inside, 16), c.int(16)));
+        c.mul(c.add(group, c.rem(row, 16)), c.int(RUN))
+    }
+
+    /// The row of the tiles that has a key of a turn: a lane gets the scores that it must give as weights.
+    fn key_row(&self, key: Int<'c>) -> Int<'c> {
+        let a = self.attention;
+        let (c, span, held, results) = (a.code(), a.span(), a.held(), a.matrix.layout.results);
+        let (step, inside) = (c.div(key, span), c.rem(key, span));
+        let (share, own) = (c.div(inside, held), c.rem(inside, held));
+        let (group, in_group) = (c.div(own, results), c.add(c.mul(share, c.int(results)), c.rem(own, results)));
+        // The groups of all shares follow each other, so that every share has its rows of a tile.
+        let rows = span / held * results;
+        let first = c.add(c.mul(step, c.int(held / results)), group);
+        c.add(c.mul(first, c.int(rows)), in_group)
     }
 
     /// Keys of a turn.
@@ -255,27 +300,16 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn run(&self) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.attention.code());
         let queries = self.queries()?;
-        let brought = self.bring(self.first, self.block(self.first));
-        let brought = if self.shape.halves == 2 {
-            self.put(c.int(0), &brought.runs);
-            self.bring(c.smaller(c.add(self.first, c.int(1)), self.last), brought.block)
-        } else {
-            brought
-        };
-        let begun: Vec<Any> = self.columns.iter().flat_map(|_| a.begin().carried()).collect();
-        let count = begun.len();
-        let carried = begun.into_iter().chain([brought.block.into()]);
-        let mut carried: Vec<Any> = carried.chain(brought.runs.iter().map(|&v| v.into())).collect();
+        let mut carried: Vec<Any> = self.columns.iter().flat_map(|_| a.begin().carried()).collect();
+        let count = carried.len();
+        carried.extend(self.begin().carried());
         for (begin, end, hides) in self.ranges() {
             carried = c.for_each((begin, end, 1), &carried, |turn, carried| {
-                let runs = carried[count + 1..].iter().map(|v| v.into_vector_value()).collect();
-                let brought = Brought { runs, block: carried[count].into_int_value() };
-                let half = c.mul(c.rem(c.sub(turn, self.first), self.shape.halves), c.int(2 * self.shape.bytes));
-                let brought = self.advance(turn, half, &brought);
-                c.keep_order();
-                let running = self.compute((turn, hides), half, &queries, &carried[..count]);
-                let running = running.iter().flat_map(|r| r.carried()).chain([brought.block.into()]);
-                running.chain(brought.runs.iter().map(|&v| v.into())).collect()
+                let (running, ahead) = carried.split_at(count);
+                let ahead = Ahead::of(ahead, self.from[VALUES].len());
+                let running: Vec<Running<'c>> = running.chunks(count / queries.len()).map(Running::of).collect();
+                let (running, ahead) = self.turn((turn, hides), &queries, &running, ahead);
+                running.iter().flat_map(|r| r.carried()).chain(ahead.carried()).collect()
             });
         }
         let running: Vec<Running<'c>> = carried[..count].chunks(count / self.columns.len()).map(Running::of).collect();
@@ -299,18 +333,58 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         vec![(self.first, early, true), (early, late, false), (late, end, true)]
     }
 
-    /// Puts what was brought where it belongs, asks for more, and sees that the turn's keys and values are there.
-    fn advance(&self, turn: Int<'c>, half: Int<'c>, brought: &Brought<'c>) -> Brought<'c> {
-        let c = self.attention.code();
-        let after = |turns: usize| c.smaller(c.add(turn, c.int(turns)), self.last);
-        c.barrier();
-        if self.shape.halves == 2 {
-            self.put(c.sub(c.int(2 * self.shape.bytes), half), &brought.runs);
-            return self.bring(after(2), brought.block);
+    /// Puts the first keys where they belong and asks for what comes next.
+    fn begin(&self) -> Ahead<'c> {
+        let (c, first) = (self.attention.code(), self.first);
+        let [block, next, behind] = [0, 1, 2].map(|i| self.block(c.add(first, c.int(i))));
+        self.put(KEYS, &self.bring(KEYS, first, block));
+        Ahead {
+            values: self.bring(VALUES, first, block),
+            keys: self.bring(KEYS, self.after(first, 1), next),
+            blocks: [next, behind],
         }
-        self.put(half, &brought.runs);
+    }
+
+    /// A turn, or the last.
+    fn after(&self, turn: Int<'c>, turns: usize) -> Int<'c> {
+        let c = self.attention.code();
+        c.smaller(c.add(turn, c.int(turns)), self.last)
+    }
+
+    /// A turn for all columns, some of whose keys may be hidden from them. Values go to local memory under the products of keys, and
+    /// the next keys under those of values: what is there is in use, and what is not has a barrier before it.
+    fn turn(
+        &self,
+        (turn, hides): (Int<'c>, bool),
+        queries: &[Fragments<'_, 'c>],
+        running: &[Running<'c>],
+        ahead: Ahead<'c>,
+    ) -> (Vec<Running<'c>>, Ahead<'c>) {
+        let (a, c, [next, behind]) = (self.attention, self.attention.code(), ahead.blocks);
         c.barrier();
-        self.bring(after(1), brought.block)
+        self.put(VALUES, &ahead.values);
+        let values = self.bring(VALUES, self.after(turn, 1), next);
+        c.keep_order();
+        let scores = self.scores((turn, hides), queries);
+        c.barrier();
+        self.put(KEYS, &ahead.keys);
+        let keys = self.bring(KEYS, self.after(turn, 2), behind);
+        let blocks = [behind, self.block(c.add(turn, c.int(3)))];
+        c.keep_order();
+        let panel = self.shape.steps * a.squares.step();
+        let local = self.local(VALUES, panel);
+        let value = move |i: usize| {
+            let (square, step) = (i / self.shape.steps, i % self.shape.steps);
+            a.squares.load_rows(c.at(local, c.int(square * a.squares.side() * panel + step * a.squares.step())))
+        };
+        let fragments: Fragments<'_, 'c> = Box::new(value);
+        (a.add(&scores, &fragments, running), Ahead { values, keys, blocks })
+    }
+
+    /// Where the lane's fragments begin in local memory, of panels of so many bytes.
+    fn local(&self, what: usize, panel: usize) -> Ptr<'c> {
+        let (a, c) = (self.attention, self.attention.code());
+        c.at(c.at(self.local, a.squares.rows(panel)), c.int(what * self.shape.bytes))
     }
 
     fn block(&self, turn: Int<'c>) -> Int<'c> {
@@ -318,24 +392,20 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         c.load_index(self.table, c.div(c.smaller(turn, self.last), a.steps() / self.shape.steps))
     }
 
-    /// Loads this thread's runs of a turn in a block.
-    fn bring(&self, turn: Int<'c>, block: Int<'c>) -> Brought<'c> {
+    /// Loads this thread's runs of a turn's keys or values in a block.
+    fn bring(&self, what: usize, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
         let (a, c) = (self.attention, self.attention.code());
-        let starts = a.turn_in(block, self.cache_head, (turn, self.shape.steps));
-        let load = |(&start, from): (&Ptr<'c>, &Vec<Offset<'c>>)| {
-            let run = |o: &Offset<'c>| a.matrix.load_run(c.at(c.at(start, o.more), c.lane_offset(o.lane, turn)));
-            from.iter().map(run).collect::<Vec<_>>()
-        };
-        let runs = starts.iter().zip(&self.from).flat_map(load).collect();
-        Brought { runs, block: self.block(c.add(turn, c.int(1))) }
+        let start = a.turn_in(block, self.cache_head, (turn, self.shape.steps))[what];
+        let load = |o: &Offset<'c>| a.matrix.load_run(c.at(c.at(start, o.more), c.lane_offset(o.lane, turn)));
+        self.from[what].iter().map(load).collect()
     }
 
-    fn put(&self, half: Int<'c>, runs: &[Vector<'c>]) {
+    /// The last run first: when it is there, all are, and there is nothing to wait for any more.
+    fn put(&self, what: usize, runs: &[Vector<'c>]) {
         let c = self.attention.code();
-        let starts = [0, self.shape.bytes].map(|first| c.add(half, c.int(first)));
-        let to = starts.iter().zip(&self.to).flat_map(|(&start, to)| to.iter().map(move |o| (start, o)));
-        for ((start, o), &run) in to.zip(runs) {
-            c.store(c.at(c.at(self.local, c.add(start, o.lane)), o.more), run, RUN as u32);
+        let start = c.at(self.local, c.int(what * self.shape.bytes));
+        for (o, &run) in self.to[what].iter().zip(runs).rev() {
+            c.store(c.at(c.at(start, o.lane), o.more), run, RUN as u32);
         }
     }
 
@@ -358,7 +428,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let depth = a.matrix.layout.depth;
         let lanes = a.lanes.min(depth);
         c.set_lanes(lanes);
-        let first = c.add(c.mul(a.place.part, c.int(depth)), c.int(chunk * a.span()));
+        let part = if self.shape.large { a.half } else { a.place.part };
+        let first = c.add(c.mul(part, c.int(depth)), c.int(chunk * a.span()));
         if let Some(query) = a.stored_query(token, self.head, first)? {
             return Ok(query);
         }
@@ -367,39 +438,32 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         Ok(a.matrix.fragment_of(&parts))
     }
 
-    /// One turn for all columns, some of whose keys may be hidden from them.
-    fn compute(
-        &self,
-        (turn, hides): (Int<'c>, bool),
-        half: Int<'c>,
-        queries: &[Fragments<'_, 'c>],
-        running: &[Any<'c>],
-    ) -> Vec<Running<'c>> {
-        let (a, c, m, steps) = (self.attention, self.attention.code(), &self.attention.matrix, self.shape.steps);
-        let local = c.at(c.at(self.local, half), m.in_panel(a.place, a.place.row));
-        let fragment = move |i: usize| m.load_panel(c.at(local, c.int(i)));
-        let tiles = a.span() / 16;
+    /// Scores of a turn's keys for all columns, step by step.
+    fn scores(&self, (turn, hides): (Int<'c>, bool), queries: &[Fragments<'_, 'c>]) -> Vec<Vec<Vector<'c>>> {
+        let (a, c, squares) = (self.attention, self.attention.code(), &self.attention.squares);
+        let local = self.local(KEYS, a.key_panel());
         let mut scores = vec![vec![]; queries.len()];
-        for step in 0..steps {
+        for unit in 0..self.keys() / a.unit() {
             if self.shape.in_turn {
                 c.keep_order();
             }
             let key = |i: usize| {
-                let tile = step * tiles + i / a.chunks();
-                fragment(tile * a.key_panel() + i % a.chunks() * m.panel_step())
+                let tile = unit * a.tiles() + i / a.chunks();
+                let at = tile * squares.side() * a.key_panel() + i % a.chunks() * squares.step();
+                squares.load_rows(c.at(local, c.int(at)))
             };
             let keys = a.fragments(a.keys(), key);
-            let key = c.add(c.mul(turn, c.int(self.keys())), c.int(step * a.span()));
+            let first = c.add(c.mul(turn, c.int(self.keys())), c.int(unit * a.unit()));
             let made = a.scores(&keys, queries);
             for ((made, &column), scores) in made.into_iter().zip(&self.columns).zip(&mut scores) {
-                scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
+                for step in 0..a.unit() / a.span() {
+                    let made = c.part(made, step * a.held(), a.held());
+                    let key = c.add(first, c.int(step * a.span()));
+                    scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
+                }
             }
         }
-        // Values are asked for when most registers of keys are free again.
-        c.keep_order();
-        let values: Fragments<'_, 'c> = Box::new(|i| fragment(self.shape.bytes + i * m.panel_step()));
-        let running: Vec<Running<'c>> = running.chunks(running.len() / queries.len()).map(Running::of).collect();
-        a.add(&scores, &values, &running)
+        scores
     }
 
     /// The last of the lane's keys that a column sees, of those from `key` on.
@@ -423,14 +487,18 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let inverse = c.splat(c.lane(inverse, 0));
             let token = c.add(self.token, column);
             c.when(store, || {
-                for (j, &values) in running.values.iter().enumerate().filter(|(j, _)| 16 * j < dim) {
-                    for i in (0..results).step_by(width) {
-                        let col = c.add(a.place.results, c.int(16 * j + i));
-                        let to = || {
-                            let v = c.fmul(c.part(values, i, width), inverse);
-                            c.store_floats(a.result(token, self.head, col), v, a.out_type());
-                        };
-                        if 16 * (j + 1) <= dim { to() } else { c.when(c.less(col, c.int(dim)), to) }
+                let panels =
+                    running.values.iter().flat_map(|&v| (0..a.squares.side()).map(move |i| a.squares.results(v, i)));
+                for (panel, groups) in panels.enumerate().filter(|(panel, _)| 16 * panel < dim) {
+                    for (row, values) in groups {
+                        for i in (0..results).step_by(width) {
+                            let col = c.add(row, c.int(16 * panel + i));
+                            let to = || {
+                                let v = c.fmul(c.part(values, i, width), inverse);
+                                c.store_floats(a.result(token, self.head, col), v, a.out_type());
+                            };
+                            if 16 * (panel + 1) <= dim { to() } else { c.when(c.less(col, c.int(dim)), to) }
+                        }
                     }
                 }
             });

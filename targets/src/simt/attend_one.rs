@@ -31,7 +31,7 @@ const GROUPS: usize = 2;
 pub const OPEN: Open = &[("groups", &[1, 2, 4]), ("stages", &[1, 2])];
 /// Steps on the way, if nothing is known.
 const STAGES: usize = 1;
-/// Registers for all but queries, keys, values and results, and more where products convert.
+/// Registers for all but keys, values and results, and more where products convert.
 const OTHERS: usize = 48;
 const CONVERTED: usize = 48;
 
@@ -45,8 +45,7 @@ struct Shape {
     parts: usize,
     splits: usize,
     threads: usize,
-    /// Whether queries stay in registers, and whether the next keys and values are under way while others are computed.
-    keeps: bool,
+    /// Whether the next keys and values are under way while others are computed.
     ahead: bool,
     /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by itself.
     stages: usize,
@@ -61,15 +60,13 @@ impl Shape {
         let splits = (groups * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
         let r = sizes.registers(arch);
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
-        let flying = r.keys + r.values + r.results + others;
         Ok(Shape {
             tokens: spec.tokens,
             columns: sizes.group().div_ceil(tiles),
             parts,
             splits,
             threads: WAVES * simt.wave,
-            keeps: !r.converts && flying + r.query <= r.most,
-            ahead: flying <= r.most,
+            ahead: r.keys + r.values + r.results + others <= r.most,
             stages: if simt.bulk_copies { choice.get("stages").unwrap_or(STAGES) } else { 0 },
         })
     }
@@ -183,31 +180,28 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     fn attend(&self) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         let row = a.cache.layout.dim * a.matrix.dtype.size() + 16;
-        let meeting = WAVES * Partial::bytes(a, self.shape.columns);
-        let places = Ring::bytes(self, self.shape.stages);
-        let (meeting, staged) = (c.local(meeting.max(places)), c.local(self.shape.columns * row));
-        let ring = (self.shape.stages > 0).then(|| Ring::new(self, self.shape.stages, meeting));
+        let (places, staged) = (Ring::bytes(self, self.shape.stages), self.shape.columns * row);
+        let local = c.local(meet::local_bytes(a, self.shape.columns, places + staged));
+        let queries = c.at(local, c.int(places));
+        let ring = (self.shape.stages > 0).then(|| Ring::new(self, self.shape.stages, local));
         if ring.is_some() {
             c.await_previous();
         }
-        self.stage(staged, row)?;
+        self.stage(queries, row)?;
         c.barrier();
         let column = c.smaller(a.place.column, c.int(self.shape.columns - 1));
-        let part = c.mul(a.place.part, c.int(a.matrix.layout.depth * a.matrix.dtype.size()));
-        let own = c.at(staged, c.add(c.mul(column, c.int(row)), part));
+        let own = c.at(queries, c.mul(column, c.int(row)));
         let running = match ring {
             Some(ring) => {
                 ring.token_is_there();
-                let running = ring.all(c.at(staged, c.mul(column, c.int(row))));
-                // Where the keys lay, the waves meet.
-                c.barrier();
-                running
+                ring.all(own)
             }
-            None => Walk::new(self, own).all(),
+            None => {
+                let part = c.mul(a.place.part, c.int(a.matrix.layout.depth * a.matrix.dtype.size()));
+                Walk::new(self, c.at(own, part)).all()
+            }
         };
-        self.leave(meeting, running);
-        c.barrier();
-        self.meet(meeting);
+        self.meet(local, places + staged, &running);
         c.when(c.b.build_and(self.is_last_head, c.equal(self.split, 0), "").expect("conditions"), || {
             a.pad(self.token, c.int(1), self.shape.threads);
         });

@@ -17,6 +17,7 @@ pub type Fragment<'c> = Vec<Vector<'c>>;
 pub const RUN: usize = 16;
 
 /// The matrix unit for one type of element.
+#[derive(Clone, Copy)]
 pub struct Matrix<'a, 'c> {
     pub c: &'a Code<'c>,
     pub dtype: DType,
@@ -230,6 +231,17 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
+    /// 16 rows by 8 columns of sums, with the rows as `m16n8k16` has them, and the products of words as
+    /// [`Code::load_blocks`] gives them: of a panel, and of columns.
+    pub fn blocks(&self, panel: [Int<'c>; 4], columns: [Int<'c>; 2], sums: &[Any<'c>]) -> Vec<Any<'c>> {
+        let c = self.c;
+        let product = self.product.expect("elements that the machine multiplies");
+        let words = panel.into_iter().chain(columns).map(|v| self.word(product, v));
+        let args: Vec<_> = words.chain(sums.iter().copied()).map(|v| v.into()).collect();
+        let made = c.call(product.intrinsic, &[], &args).into_struct_value();
+        (0..4).map(|i| c.b.build_extract_value(made, i, "").expect("four sums")).collect()
+    }
+
     /// A word as the intrinsic wants it.
     fn word(&self, p: Product, word: Int<'c>) -> Any<'c> {
         match p.shape {
@@ -238,10 +250,11 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    fn instructions(&self, p: Product, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
+    /// `sums + a * b` by one of the machine's instructions, as often as the fragments need it.
+    pub fn instructions(&self, p: Product, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         let words = p.elements * p.dtype.size() / 4;
         let (a, b) = (self.c.join(a), self.c.join(b));
-        (0..self.layout.depth / p.elements).fold(sums, |sums, i| {
+        (0..a.get_type().get_size() as usize / words).fold(sums, |sums, i| {
             let part = |v: Vector<'c>| self.operand(p, self.c.part(v, i * words, words));
             self.instruction(p, part(a), part(b), sums)
         })

@@ -2,14 +2,15 @@
 //!
 //! A work-group makes a tile of 128 tokens by 128 rows of the weight. Both operands go through local memory in
 //! stretches of columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on its way from
-//! global memory into registers, and goes into the other half behind the products. One barrier a stretch.
-pub mod wide;
-
+//! global memory into the other half, or into registers, from which it goes there behind the products. One barrier a stretch.
 use atomc_ir::{Arch, Diagnostic};
+use inkwell::values::BasicValue;
 
 use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Fragment, Matrix, RUN};
+use super::square::Squares;
+use super::supply::{Supply, mark};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{Operand, unsupported};
 use crate::{KernelInfo, KernelSpec};
@@ -40,9 +41,9 @@ impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, depth, pieces, .. } = Sizes::of(spec.body)?;
         let (simt, depth) = (arch.simt(), arch.memory.padded(depth));
-        // Half as many lanes hold twice as many results each; that is no matter where even waves with all the registers they may
-        // take leave room for others. Where operands are converted on the way, the registers for that are missing elsewhere.
-        let leaves_room = simt.unit.vgprs >= 4 * simt.unit.vgprs_wave;
+        // Half as many lanes hold twice as many results each; that is no matter where four waves stand on a SIMD that take twice
+        // the registers of 64 by 64 results. Where operands are converted on the way, the registers for that are missing elsewhere.
+        let leaves_room = simt.unit.vgprs >= 4 * 2 * (64 * 64 / simt.wave);
         let (panels, blocks) = match Matrix::native(simt, dtype) {
             true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
             false => (simt.wave / 16, 2),
@@ -71,6 +72,11 @@ impl Shape {
         [PANELS * panel, (PANELS + BLOCKS) * panel]
     }
 
+    /// Loads with which a wave brings its part of a stretch.
+    fn loads(&self) -> usize {
+        (PANELS + BLOCKS) * self.runs / self.threads
+    }
+
     /// Panels of the result in a tile.
     fn tile_panels(&self) -> usize {
         PANELS / self.pieces
@@ -81,9 +87,6 @@ impl Shape {
 const TOKENS: usize = BLOCKS * 16;
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
-    if wide::fits(spec, setup.arch)? {
-        return wide::emit(setup, spec);
-    }
     let shape = Shape::new(spec, setup.arch)?;
     let code = setup.open(spec, shape.threads);
     let tasks = {
@@ -98,7 +101,8 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let (tile, first) = (c.rem(c.group(), times), c.mul(c.div(c.group(), times), c.int(TOKENS)));
         super::when_in_step(c, spec, &kernel, first, || {
             let panel = c.mul(tile, c.int(shape.tile_panels()));
-            Tile::new(&contraction, x, shape, (panel, first)).run()
+            let tile = Tile::new(&contraction, shape, (panel, first));
+            tile.run(&tile.supply(x))
         })?;
         kernel.row_tasks(TOKENS, times)
     };
@@ -107,6 +111,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
 
 struct Tile<'t, 'k, 'a, 'c> {
     contraction: &'t Contraction<'k, 'a, 'c>,
+    squares: Squares<'a, 'c>,
     shape: Shape,
     /// First panel of the result, first token.
     panel: Int<'c>,
@@ -114,18 +119,23 @@ struct Tile<'t, 'k, 'a, 'c> {
     /// The wave's place along features and tokens.
     wave: [Int<'c>; 2],
     local: Ptr<'c>,
-    /// Where this thread's runs of the first stretch lie: of the weight, then of the rows.
-    from: Vec<Ptr<'c>>,
-    /// Bytes from one stretch to the next, for each of them.
-    step: Vec<usize>,
-    /// Where it puts them in a half of local memory.
-    to: Vec<Int<'c>>,
+    /// Where the wave's part begins of the first half.
+    to: Ptr<'c>,
+}
+
+/// An operand of a wave in a half of local memory: where the lane's part begins, how many fragments a step has, and of how many
+/// rows or columns.
+struct Half<'c> {
+    half: usize,
+    first: Ptr<'c>,
+    count: usize,
+    width: usize,
+    is_rows: bool,
 }
 
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn new(
         contraction: &'t Contraction<'k, 'a, 'c>,
-        x: &Operand<'c>,
         shape: Shape,
         (panel, token): (Int<'c>, Int<'c>),
     ) -> Tile<'t, 'k, 'a, 'c> {
@@ -133,38 +143,35 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let wave = c.wave_index();
         let along = BLOCKS / shape.blocks;
         let wave = [c.div(wave, along), c.rem(wave, along)];
-        let local = c.local(2 * shape.half()[1]);
-        let (from, step, to) = (vec![], vec![], vec![]);
-        let mut tile = Tile { contraction, shape, panel, token, wave, local, from, step, to };
-        tile.place(x);
-        tile
+        let (squares, local) = (Squares::new(contraction.matrix), c.local(2 * shape.half()[1]));
+        let lanes = c.arch.simt().wave;
+        let first = c.mul(c.wave_index(), c.int(shape.loads() * lanes * RUN));
+        let to = c.at(local, first);
+        Tile { contraction, squares, shape, panel, token, wave, local, to }
     }
 
-    /// Which runs this thread brings. Those of one panel, or of 16 rows, are brought by whole waves.
-    fn place(&mut self, x: &Operand<'c>) {
+    /// What the wave brings: the first waves the weight's panels, the others rows, 16 by 16. Each load is the next of local memory.
+    fn supply(&self, x: &Operand<'c>) -> Supply<'a, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
-        let wave = c.arch.simt().wave;
-        let waves = shape.runs / wave;
-        for half in 0..2 {
-            let count = if half == 0 { PANELS } else { BLOCKS };
-            for i in (0..count * shape.runs).step_by(shape.threads) {
-                let turn = c.add(c.wave_index(), c.int(i / wave));
-                let (group, inside) = (c.div(turn, waves), c.mul(c.rem(turn, waves), c.int(wave)));
-                let run = c.add(inside, c.lane_index());
-                let p = if half == 0 {
-                    self.step.push(shape.runs * RUN);
-                    c.at(self.weight(group), c.mul(run, c.int(RUN)))
-                } else {
-                    self.step.push(shape.stretch * m.dtype.size());
-                    let token = c.add(c.add(self.token, c.mul(group, c.int(16))), c.rem(run, 16));
-                    let row = c.mul(token, c.int(x.stride * m.dtype.size()));
-                    c.at(x.ptr, c.add(row, c.mul(c.div(run, 16), c.int(RUN))))
-                };
-                self.from.push(p);
-                let to = c.mul(c.add(c.mul(group, c.int(shape.runs)), run), c.int(RUN));
-                self.to.push(c.add(to, c.int(if half == 0 { 0 } else { shape.half()[0] })));
-            }
-        }
+        let lanes = c.arch.simt().wave;
+        let (size, waves) = (m.dtype.size(), shape.threads / lanes);
+        let wave = c.wave_index();
+        let weights = c.less(wave, c.int(waves / 2));
+        let start = |load: usize| {
+            let load = c.add(c.mul(c.rem(wave, waves / 2), c.int(shape.loads())), c.int(load));
+            let (group, inside) = (c.div(load, shape.runs / lanes), c.rem(load, shape.runs / lanes));
+            let weight = c.at(self.weight(group), c.mul(inside, c.int(lanes * RUN)));
+            let token = c.to_i64(c.add(self.token, c.mul(group, c.int(16))));
+            let row = c.mul(token, c.to_i64(c.int(x.stride * size)));
+            let row = c.at(c.at(x.ptr, row), c.mul(inside, c.int(lanes / 16 * RUN)));
+            c.pick(weights, weight, row).into_pointer_value()
+        };
+        let starts: Vec<Ptr<'c>> = (0..shape.loads()).map(start).collect();
+        let lane = c.lane_index();
+        let in_row = c.add(c.mul(c.rem(lane, 16), c.int(x.stride * size)), c.mul(c.div(lane, 16), c.int(RUN)));
+        let lane = c.pick(weights, c.mul(lane, c.int(RUN)), in_row).into_int_value();
+        let step = c.pick(weights, c.int(shape.runs * RUN), c.int(shape.stretch * size)).into_int_value();
+        Supply::new(c, &starts, lane, step)
     }
 
     /// Where the weight's panel begins that stands in a place of the tile: for each wave piece by piece.
@@ -181,11 +188,15 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         self.contraction.weight_panel(panel, first)
     }
 
-    fn run(&self) -> Result<(), Diagnostic> {
+    fn run(&self, supply: &Supply<'a, 'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let together = self.contraction.matrix.together();
-        let mut sums = vec![self.contraction.matrix.zero(); shape.panels * shape.blocks * together];
-        self.put(0, &self.bring(c.int(0)));
+        let mut sums = vec![self.squares.zero(); shape.panels / self.squares.side() * self.blocks()];
+        if supply.is_direct() {
+            supply.send(c.int(0), self.to(0), 0);
+            supply.wait();
+        } else {
+            self.put(0, &supply.bring(c.int(0)));
+        }
         c.barrier();
         // Two stretches at a time, so that each half of local memory has its addresses.
         let pairs = (shape.count - 1) / 2;
@@ -193,96 +204,140 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
             let carried = c.for_each((c.int(1), c.int(1 + 2 * pairs), 2), &carried, |stretch, carried| {
                 let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-                self.turn(stretch, 1, &mut sums);
-                self.turn(c.add(stretch, c.int(1)), 0, &mut sums);
+                self.turn(supply, stretch, 1, &mut sums);
+                self.turn(supply, c.add(stretch, c.int(1)), 0, &mut sums);
                 sums.into_iter().map(|v| v.into()).collect()
             });
             sums = carried.iter().map(|v| v.into_vector_value()).collect();
         }
         if shape.count > 1 + 2 * pairs {
-            self.turn(c.int(shape.count - 1), 1, &mut sums);
+            self.turn(supply, c.int(shape.count - 1), 1, &mut sums);
         }
         self.multiply((shape.count - 1) % 2, &mut sums);
         self.finish(&sums)
     }
 
     /// Brings a stretch into one half while the other is multiplied.
-    fn turn(&self, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
+    fn turn(&self, supply: &Supply<'a, 'c>, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
         let c = self.contraction.matrix.c;
-        let next = self.bring(stretch);
-        c.keep_order();
-        self.multiply(1 - half, sums);
-        c.keep_order();
-        self.put(half, &next);
+        if supply.is_direct() {
+            supply.send(stretch, self.to(half), half);
+            c.keep_order();
+            self.multiply(1 - half, sums);
+            supply.wait();
+        } else {
+            let next = supply.bring(stretch);
+            c.keep_order();
+            self.multiply(1 - half, sums);
+            self.put(half, &next);
+        }
         c.barrier();
     }
 
-    /// Loads this thread's runs of a stretch.
-    fn bring(&self, stretch: Int<'c>) -> Vec<Vector<'c>> {
-        let m = &self.contraction.matrix;
-        let c = m.c;
-        let load = |(&p, &step): (&Ptr<'c>, &usize)| m.load_run(c.at(p, c.mul(stretch, c.int(step))));
-        self.from.iter().zip(&self.step).map(load).collect()
+    /// Blocks of columns that the wave multiplies.
+    fn blocks(&self) -> usize {
+        self.shape.blocks * 16 / self.squares.width()
     }
 
+    /// Where the wave's part of a half begins.
+    fn to(&self, half: usize) -> Ptr<'c> {
+        self.contraction.matrix.c.at(self.to, self.contraction.matrix.c.int(half * self.shape.half()[1]))
+    }
+
+    /// The last run first: when it is there, all are, and there is nothing to wait for any more.
     fn put(&self, half: usize, runs: &[Vector<'c>]) {
         let c = self.contraction.matrix.c;
-        let base = c.at(self.local, c.int(half * self.shape.half()[1]));
-        for (&to, &run) in self.to.iter().zip(runs) {
-            c.store(c.at(base, to), run, RUN as u32);
+        let base = c.at(self.to(half), c.mul(c.lane_index(), c.int(RUN)));
+        for (i, &run) in runs.iter().enumerate().rev() {
+            c.store(c.at(base, c.int(i * c.arch.simt().wave * RUN)), run, RUN as u32);
         }
     }
 
     fn multiply(&self, half: usize, sums: &mut [Vector<'c>]) {
-        let m = &self.contraction.matrix;
-        let (c, place, shape) = (m.c, m.place(), self.shape);
-        let base = c.at(self.local, c.int(half * shape.half()[1]));
-        let wave = |along: usize, each: usize| c.mul(self.wave[along], c.int(each * shape.runs * RUN));
-        let weights = c.at(base, c.add(wave(0, shape.panels), m.in_panel(place, place.row)));
-        let tokens = c.add(wave(1, shape.blocks), m.in_panel(place, place.column));
-        let tokens = c.at(base, c.add(tokens, c.int(shape.half()[0])));
-        for step in 0..shape.stretch / m.span() {
-            let load =
-                |p: Ptr<'c>, i: usize| m.load_panel(c.at(p, c.int(i * shape.runs * RUN + step * m.panel_step())));
-            let a: Vec<Fragment<'c>> = (0..shape.panels).map(|i| load(weights, i)).collect();
-            let column = |i: usize| {
-                let (block, part) = (i / m.together(), i % m.together());
-                let at = block * shape.runs * RUN + step * m.panel_step() + part * m.layout.columns * RUN;
-                m.load_columns(c.at(tokens, c.int(at)))
-            };
+        let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.squares.span());
+        let [rows, columns] = self.operands(half);
+        let all = |operand: &Half<'c>, step: usize| -> Vec<Fragment<'c>> {
+            (0..operand.count).map(|i| self.fragment(operand, i, step)).collect()
+        };
+        if self.squares.side() > 1 {
+            // Fragments are half as many: the next step's come while one is multiplied.
+            let mut next = (all(&rows, 0), all(&columns, 0));
+            for step in 1..=steps {
+                let (a, b) = next;
+                next = if step < steps { (all(&rows, step), all(&columns, step)) } else { (vec![], vec![]) };
+                c.keep_order();
+                self.add(&a, &b, 0, sums);
+                c.keep_order();
+            }
+            return;
+        }
+        for step in 0..steps {
+            let a = all(&rows, step);
             // Where every lane holds whole rows, the fragments of all blocks would fill its registers.
-            let blocks = shape.blocks * m.together();
-            let together = if m.layout.replicated { 1 } else { blocks };
-            for first in (0..blocks).step_by(together) {
-                let b: Vec<Fragment<'c>> = (first..first + together).map(column).collect();
-                for (a, sums) in a.iter().zip(sums.chunks_mut(blocks)) {
-                    m.products(a, &b, &mut sums[first..first + together]);
-                }
-                if together < blocks {
-                    c.keep_order();
-                }
+            let together = if self.contraction.matrix.layout.replicated { 1 } else { columns.count };
+            for first in (0..columns.count).step_by(together) {
+                let b: Vec<_> = (first..first + together).map(|i| self.fragment(&columns, i, step)).collect();
+                self.add(&a, &b, first, sums);
+                c.keep_order();
             }
         }
     }
 
+    /// The wave's rows of the weight and its tokens in a half of local memory.
+    fn operands(&self, half: usize) -> [Half<'c>; 2] {
+        let (s, shape, c) = (&self.squares, self.shape, self.contraction.matrix.c);
+        let (panel, [tokens, whole]) = (shape.runs * RUN, shape.half());
+        let operand = |along: usize, panels: usize, lane: Int<'c>, first: usize| {
+            let inside = c.add(c.mul(self.wave[along], c.int(panels * panel)), lane);
+            c.at(c.at(self.local, inside), c.int(first))
+        };
+        let rows = operand(0, shape.panels, s.rows(panel), half * whole);
+        let columns = operand(1, shape.blocks, s.columns(panel), half * whole + tokens);
+        let (side, width) = (16 * s.side(), s.width());
+        [
+            Half { half, first: rows, count: shape.panels / s.side(), width: side, is_rows: true },
+            Half { half, first: columns, count: self.blocks(), width, is_rows: false },
+        ]
+    }
+
+    fn fragment(&self, operand: &Half<'c>, i: usize, step: usize) -> Fragment<'c> {
+        let (s, c) = (&self.squares, self.contraction.matrix.c);
+        let row = i * operand.width;
+        let p = c.at(operand.first, c.int(row / 16 * self.shape.runs * RUN + row % 16 * RUN + step * s.step()));
+        let fragment = if operand.is_rows { s.load_rows(p) } else { s.load_columns(p) };
+        fragment.iter().for_each(|run| mark(c, run.as_instruction_value().expect("a load"), operand.half));
+        fragment
+    }
+
+    /// Adds products of all rows with some blocks of columns, from the `first` on.
+    fn add(&self, a: &[Fragment<'c>], b: &[Fragment<'c>], first: usize, sums: &mut [Vector<'c>]) {
+        for (a, sums) in a.iter().zip(sums.chunks_mut(self.blocks())) {
+            self.squares.products(a, b, &mut sums[first..first + b.len()]);
+        }
+    }
+
     fn finish(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        let m = &self.contraction.matrix;
-        let (c, place, shape) = (m.c, m.place(), self.shape);
+        let (s, shape, c) = (&self.squares, self.shape, self.contraction.matrix.c);
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
         let first = c.add(self.panel, c.mul(self.wave[0], c.int(shape.made)));
-        let tokens = c.add(self.token, c.mul(self.wave[1], c.int(shape.blocks * 16)));
+        let tokens = c.add(c.add(self.token, c.mul(self.wave[1], c.int(shape.blocks * 16))), s.column());
         let mut result = Ok(());
         for made in 0..shape.made {
             let panel = c.add(first, c.int(made));
             c.when(c.less(panel, c.int(self.contraction.panels())), || {
-                let col = c.add(c.mul(panel, c.int(16)), place.results);
-                let blocks = shape.blocks * m.together();
-                for block in 0..blocks {
-                    let token = c.add(c.add(tokens, c.int(m.layout.columns * block)), place.column);
-                    let sum = |piece: usize| sums[(piece * shape.made + made) * blocks + block];
-                    let sums: Vec<Vector<'c>> = (0..shape.pieces).map(sum).collect();
-                    let done = self.contraction.finish(token, col, &sums);
-                    result = std::mem::replace(&mut result, Ok(())).and(done);
+                let col = c.mul(panel, c.int(16));
+                for block in 0..self.blocks() {
+                    let token = c.add(tokens, c.int(s.width() * block));
+                    let results = |piece: usize| {
+                        let panel = piece * shape.made + made;
+                        s.results(sums[panel / s.side() * self.blocks() + block], panel % s.side())
+                    };
+                    let pieces: Vec<_> = (0..shape.pieces).map(results).collect();
+                    for (i, &(row, _)) in pieces[0].iter().enumerate() {
+                        let sums: Vec<Vector<'c>> = pieces.iter().map(|p| p[i].1).collect();
+                        let done = self.contraction.finish(token, c.add(col, row), &sums);
+                        result = std::mem::replace(&mut result, Ok(())).and(done);
+                    }
                     // One block at a time: what all of them take together has no room beside the sums.
                     c.keep_order();
                 }

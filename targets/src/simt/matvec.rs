@@ -1,9 +1,9 @@
 //! Family `matvec`: a contraction over the few tokens of a decode step, which reads each byte of the weight once.
 //!
 //! A work-group makes one panel of the result (16 features, from one panel of each piece), its waves share the columns of the
-//! weight in batches, and their sums meet in local memory. The loads of the next batch are in flight under the products of
-//! this one. Rows that lie in memory are read as they are; others (a norm, chosen rows) are computed once into local memory,
-//! in runs as fragments want them.
+//! weight, and their sums meet in local memory. A wave has the operands of its next steps in flight, as many as registers
+//! allow while all waves stand on a SIMD. Rows that lie in memory are read as they are; others (a norm, chosen rows) are
+//! computed once into local memory, in runs as fragments want them.
 use atomc_ir::{Arch, Diagnostic};
 
 use super::contract::{Contraction, Sizes};
@@ -15,10 +15,12 @@ use crate::{KernelInfo, KernelSpec, Tasks};
 
 /// Most waves of a work-group.
 const WAVES: usize = 8;
-/// Runs, of the weight and of rows in memory, that a lane has in flight.
+/// Registers for all but sums and what is in flight.
+const OTHERS: usize = 20;
+/// Least runs, of the weight and of rows in memory, that a lane has in flight.
 const IN_FLIGHT: usize = 8;
 /// Turns up to which there is no loop.
-const UNROLLED: usize = 4;
+const UNROLLED: usize = 2;
 /// Most bytes of rows that are computed into local memory at once: so that two work-groups fit a compute unit.
 const STAGED: usize = 28 << 10;
 
@@ -30,9 +32,9 @@ struct Shape {
     columns: usize,
     width: usize,
     waves: usize,
-    /// Products along the weight in all, and in a batch.
+    /// Products along the weight in all, and those of a wave whose operands are in flight.
     steps: usize,
-    batch: usize,
+    ahead: usize,
 }
 
 impl Shape {
@@ -43,9 +45,11 @@ impl Shape {
         let runs = simt.matrix.depth * dtype.size() / RUN;
         let width = simt.matrix.columns;
         let (columns, rows) = (spec.tokens.div_ceil(width), simt.matrix.rows());
-        let asked = if plain { pieces * rows + columns } else { pieces * rows };
-        let batch = (IN_FLIGHT / (asked * runs)).clamp(1, steps);
-        Ok(Shape { tokens: spec.tokens, columns, width, waves: (steps / batch).clamp(1, WAVES), steps, batch })
+        let asked = runs * if plain { pieces * rows + columns } else { pieces * rows };
+        let held = pieces * columns * simt.matrix.results + if plain { 0 } else { columns * runs * 4 };
+        let free = (simt.unit.vgprs / simt.unit.waves).saturating_sub(held + OTHERS) / 4;
+        let ahead = (free.max(IN_FLIGHT) / asked).max(2).min(steps);
+        Ok(Shape { tokens: spec.tokens, columns, width, waves: (steps / ahead).clamp(1, WAVES), steps, ahead })
     }
 
     fn threads(&self, arch: &Arch) -> usize {
@@ -163,125 +167,120 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         self.range(x, 0, self.shape.steps, self.zeros())
     }
 
-    /// Sums over steps `first` to `end`: whole batches in turn, then what is left, a step at a time.
+    /// Sums over steps `first` to `end`: as many for each wave, one after the other, then one more for some.
     fn range(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
-        let Shape { waves, batch, .. } = self.shape;
-        let batches = (end - first) / batch;
-        let sums = self.batches(x, first, batches / waves, sums);
-        let sums = self.rest(x, (first + batches / waves * waves * batch, first + batches * batch, batch), sums);
-        self.rest(x, (first + batches * batch, end, 1), sums)
+        let (c, waves) = (self.matrix().c, self.shape.waves);
+        let count = (end - first) / waves;
+        let begin = c.add(c.mul(self.wave, c.int(count)), c.int(first));
+        let sums = self.stretch(x, begin, count, sums);
+        self.rest(x, first + count * waves, end, sums)
     }
 
-    /// `turns` batches of each wave, the weights of the next under the products of each.
-    fn batches(&self, x: &dyn Source<'c>, first: usize, turns: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
-        if turns == 0 {
-            return sums;
-        }
-        let (c, Shape { waves, batch, .. }) = (self.matrix().c, self.shape);
-        let step = |turn: Int<'c>| {
-            let batches = c.add(c.mul(turn, c.int(waves)), self.wave);
-            c.add(c.mul(batches, c.int(batch)), c.int(first))
-        };
-        let ask = |step: Int<'c>| {
-            let near = if x.is_far() { self.columns_of(x, step, batch) } else { vec![] };
-            near.into_iter().chain(self.weights_of(step, batch)).collect::<Vec<Fragment>>()
-        };
-        let use_up = |step: Int<'c>, asked: &[Fragment<'c>], sums: &mut [Vector<'c>]| {
-            let (columns, weights) = asked.split_at(asked.len() - batch * self.weights.len());
-            match x.is_far() {
-                true => self.multiply(columns, weights, sums),
-                false => self.multiply(&self.columns_of(x, step, batch), weights, sums),
-            }
-        };
-        let turn = |sums: &mut Vec<Vector<'c>>, asked: Vec<Fragment<'c>>, at: Int<'c>| {
-            let next = ask(step(at));
+    /// Steps of the wave from `begin` on. Each takes the registers of the one that was just used, so that as many are always
+    /// in flight.
+    fn stretch(&self, x: &dyn Source<'c>, begin: Int<'c>, count: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
+        let c = self.matrix().c;
+        let ahead = self.shape.ahead.min(count);
+        let ask = |i: usize| {
             c.keep_order();
-            use_up(step(c.sub(at, c.int(1))), &asked, sums);
-            next
+            self.asked(x, (begin, i))
         };
-        let columns = if x.is_far() { batch * self.tokens.len() } else { 0 };
-        let (count, mut sums) = (sums.len(), sums);
-        let mut asked = ask(step(c.int(0)));
-        // Two turns at a time, so that what was asked for need not change its registers.
-        let pairs = if turns > UNROLLED { (turns - 1) / 2 } else { 0 };
-        if pairs > 0 {
-            let carried: Vec<Any> = sums.iter().chain(asked.iter().flatten()).map(|&v| v.into()).collect();
-            let carried = c.for_each((c.int(1), c.int(1 + 2 * pairs), 2), &carried, |at, carried| {
-                let (mut sums, asked) = self.split(carried, count, columns);
-                let next = turn(&mut sums, asked, at);
-                let next = turn(&mut sums, next, c.add(at, c.int(1)));
-                sums.iter().chain(next.iter().flatten()).map(|&v| v.into()).collect()
+        let (known, mut sums) = (sums.len(), sums);
+        let mut asked: Vec<Vec<Fragment<'c>>> = (0..ahead).map(ask).collect();
+        let turn =
+            |(from, i): (Int<'c>, usize), sums: &mut [Vector<'c>], asked: &mut [Vec<Fragment<'c>>], more: bool| {
+                c.keep_order();
+                self.use_up(x, (from, i), &asked[i % ahead], sums);
+                if more {
+                    c.keep_order();
+                    asked[i % ahead] = self.asked(x, (from, i + ahead));
+                }
+            };
+        let looped = if count > UNROLLED * ahead { (count / ahead - 1) * ahead } else { 0 };
+        if looped > 0 {
+            let columns = asked[0].len() - self.weights.len();
+            let all = |sums: &[Vector<'c>], asked: &[Vec<Fragment<'c>>]| -> Vec<Any<'c>> {
+                sums.iter().chain(asked.iter().flatten().flatten()).map(|&v| v.into()).collect()
+            };
+            let carried = c.for_each((c.int(0), c.int(looped), ahead), &all(&sums, &asked), |at, carried| {
+                let (mut sums, mut asked) = self.split(carried, known, columns);
+                (0..ahead).for_each(|i| turn((c.add(begin, at), i), &mut sums, &mut asked, true));
+                all(&sums, &asked)
             });
-            (sums, asked) = self.split(&carried, count, columns);
+            (sums, asked) = self.split(&carried, known, columns);
         }
-        for at in 1 + 2 * pairs..turns {
-            asked = turn(&mut sums, asked, c.int(at));
-        }
-        use_up(step(c.int(turns - 1)), &asked, &mut sums);
+        let begin = c.add(begin, c.int(looped));
+        let left = count - looped;
+        (0..left).for_each(|i| turn((begin, i), &mut sums, &mut asked, i + ahead < left));
         sums
     }
 
-    /// So many sums, the rows' fragments, and the weights'.
-    fn split(&self, carried: &[Any<'c>], sums: usize, columns: usize) -> (Vec<Vector<'c>>, Vec<Fragment<'c>>) {
-        let (m, all): (_, Vec<Vector<'c>>) = (self.matrix(), carried.iter().map(|v| v.into_vector_value()).collect());
-        let (sums, asked) = all.split_at(sums);
-        let (columns, weights) = asked.split_at(columns * m.runs());
-        let fragments = columns.chunks(m.runs()).chain(weights.chunks(m.panel_runs()));
-        (sums.to_vec(), fragments.map(|runs| runs.to_vec()).collect())
+    /// What a step needs from far away: rows, if they are there, then weights.
+    fn asked(&self, x: &dyn Source<'c>, step: (Int<'c>, usize)) -> Vec<Fragment<'c>> {
+        let near = if x.is_far() { self.columns_of(x, step) } else { vec![] };
+        near.into_iter().chain(self.weights_of(step)).collect()
     }
 
-    /// Batches of `batch` steps from `first` up to `end` that not every wave has one of.
-    fn rest(
-        &self,
-        x: &dyn Source<'c>,
-        (first, end, batch): (usize, usize, usize),
-        sums: Vec<Vector<'c>>,
-    ) -> Vec<Vector<'c>> {
+    /// Adds the products of a step whose fragments from far away are there.
+    fn use_up(&self, x: &dyn Source<'c>, step: (Int<'c>, usize), asked: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
+        let (columns, weights) = asked.split_at(asked.len() - self.weights.len());
+        match x.is_far() {
+            true => self.contraction.multiply(weights, columns, sums),
+            false => self.contraction.multiply(weights, &self.columns_of(x, step), sums),
+        }
+    }
+
+    /// Carried values as so many sums, and what was asked for, step by step.
+    fn split(&self, carried: &[Any<'c>], sums: usize, columns: usize) -> (Vec<Vector<'c>>, Vec<Vec<Fragment<'c>>>) {
+        let (m, all): (_, Vec<Vector<'c>>) = (self.matrix(), carried.iter().map(|v| v.into_vector_value()).collect());
+        let (sums, asked) = all.split_at(sums);
+        let near = columns * m.runs();
+        let step = |runs: &[Vector<'c>]| {
+            let fragments = runs[..near].chunks(m.runs()).chain(runs[near..].chunks(m.panel_runs()));
+            fragments.map(|runs| runs.to_vec()).collect()
+        };
+        (sums.to_vec(), asked.chunks(near + self.weights.len() * m.panel_runs()).map(step).collect())
+    }
+
+    /// Steps from `first` up to `end`, which not every wave has one of.
+    fn rest(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
         if first == end {
             return sums;
         }
         let c = self.matrix().c;
-        let begin = c.add(c.mul(self.wave, c.int(batch)), c.int(first));
         let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
-        let carried = c.for_each((begin, c.int(end), batch * self.shape.waves), &carried, |step, carried| {
+        let begin = c.add(self.wave, c.int(first));
+        let carried = c.for_each((begin, c.int(end), self.shape.waves), &carried, |step, carried| {
             let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-            let (columns, weights) = (self.columns_of(x, step, batch), self.weights_of(step, batch));
-            self.multiply(&columns, &weights, &mut sums);
+            self.use_up(x, (step, 0), &self.asked(x, (step, 0)), &mut sums);
             sums.iter().map(|&v| v.into()).collect()
         });
         carried.iter().map(|v| v.into_vector_value()).collect()
     }
 
-    /// Fragments of `count` steps, step by step, each piece by piece.
-    fn weights_of(&self, step: Int<'c>, count: usize) -> Vec<Fragment<'c>> {
+    /// Fragments of step `i` behind `step`, piece by piece.
+    fn weights_of(&self, (step, i): (Int<'c>, usize)) -> Vec<Fragment<'c>> {
         let m = self.matrix();
         let c = m.c;
-        let from: Vec<Ptr<'c>> = self.weights.iter().map(|&p| c.at(p, c.mul(step, c.int(m.panel_step())))).collect();
-        (0..count).flat_map(|i| from.iter().map(move |&p| m.load_panel(c.at(p, c.int(i * m.panel_step()))))).collect()
+        let first = |p: Ptr<'c>| c.at(p, c.mul(step, c.int(m.panel_step())));
+        self.weights.iter().map(|&p| m.load_panel(c.at(first(p), c.int(i * m.panel_step())))).collect()
     }
 
-    /// The rows' fragments of `count` steps, step by step, each tile by tile.
-    fn columns_of(&self, x: &dyn Source<'c>, step: Int<'c>, count: usize) -> Vec<Fragment<'c>> {
+    /// The rows' fragments of step `i` behind `step`, tile by tile.
+    fn columns_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Fragment<'c>> {
         let m = self.matrix();
         let c = m.c;
         let runs = c.add(c.mul(step, c.int(m.span() / m.run())), c.mul(self.part, c.int(m.runs())));
-        let from: Vec<Ptr<'c>> = self.tokens.iter().map(|&token| x.run(m, token, runs)).collect();
-        let next = m.span() / m.run() * x.apart();
-        (0..count).flat_map(|i| from.iter().map(move |&p| m.load_runs(c.at(p, c.int(i * next)), x.apart()))).collect()
-    }
-
-    fn multiply(&self, columns: &[Fragment<'c>], weights: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
-        let steps = weights.chunks(self.weights.len()).zip(columns.chunks(self.tokens.len()));
-        steps.for_each(|(weights, columns)| self.contraction.multiply(weights, columns, sums));
+        let further = c.int(i * m.span() / m.run() * x.apart());
+        self.tokens.iter().map(|&token| m.load_runs(c.at(x.run(m, token, runs), further), x.apart())).collect()
     }
 
     /// Sums with rows that are computed into local memory, a stretch of columns at a time.
     fn staged(&self, spec: &KernelSpec) -> Result<Vec<Vector<'c>>, Diagnostic> {
         let m = self.matrix();
-        let (c, Shape { tokens, steps, batch, waves, .. }) = (m.c, self.shape);
+        let (c, Shape { tokens, steps, waves, .. }) = (m.c, self.shape);
         let step_bytes = tokens * m.span() * m.dtype.size();
-        let round = batch * waves;
-        let stretch = (STAGED / step_bytes / round * round).max(round).min(steps);
+        let stretch = (STAGED / step_bytes / waves * waves).max(waves).min(steps);
         let local = c.local(stretch * step_bytes);
         let exchange = machine::exchange(c, self.shape.threads(c.arch));
         c.set_lanes(rows::vector(spec.body).min(m.run()));

@@ -10,11 +10,13 @@ use crate::math;
 use crate::row::{At, Col, Operand, Team};
 use crate::{KernelInfo, KernelSpec};
 
-/// Most waves that make one row.
+/// Most waves that make one row, and one that a norm must have seen: there waves also wait for each other.
 const WAVES: usize = 8;
+const NORM_WAVES: usize = 4;
 
-/// Vectors of a row that a thread has on the way.
-const TOGETHER: usize = 4;
+/// Vectors of a row that a thread has on the way, and elements of them that it computes at a time.
+const TOGETHER: usize = 2;
+const PIECE: usize = 4;
 
 /// Elements of a vector: as many as fit every axis, at most 16 bytes of the short types.
 pub fn vector(graph: &Graph) -> usize {
@@ -42,6 +44,11 @@ fn is_argmax(graph: &Graph, v: Value) -> bool {
     matches!(graph.op(v.node), Op::Argmax {})
 }
 
+/// Whether a norm is over the whole row.
+fn is_row_norm(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::RmsNorm { .. }) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
+}
+
 /// Threads of a work-group: one for each vector of the widest result, or of what it is the largest of, in whole waves.
 pub fn threads(graph: &Graph, arch: &Arch) -> usize {
     let row = |v: Value| graph.ty(v).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
@@ -52,7 +59,8 @@ pub fn threads(graph: &Graph, arch: &Arch) -> usize {
         Type::Batch => 0,
     };
     let widest = graph.outputs().iter().map(width).max().unwrap_or(0);
-    widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt().wave, WAVES * arch.simt().wave)
+    let waves = if graph.ids().any(|id| is_row_norm(graph, id.into())) { NORM_WAVES } else { WAVES };
+    widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt().wave, waves * arch.simt().wave)
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
@@ -96,20 +104,32 @@ fn store_flat<'c>(
     row: Int<'c>,
     team: Team<'c>,
 ) -> Result<(), Diagnostic> {
-    let rows = &kernel.rows;
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (lanes, pieces) = (c.lanes(), c.lanes().div_ceil(PIECE));
+    c.set_lanes(lanes / pieces);
+    rows.set_pieces(pieces);
     rows.set_team(team);
     rows.prepare(v, row, None)?;
-    let mut vectors = 0;
-    rows.each_column(rows.padded(out), |col| {
-        let at = At { row, head: None, col: Col::Var(col) };
-        store_padded(kernel, rows.eval(v, at)?, out, at);
-        vectors += 1;
-        // What all vectors of a wide row load at once would take registers from other waves.
-        if vectors % TOGETHER == 0 {
-            kernel.code.keep_order();
+    let width = out.ty.shape.row().unwrap_or(0);
+    rows.each_columns(rows.padded(out), TOGETHER, |cols| {
+        let at = |&col: &Int<'c>| At { row, head: None, col: Col::Var(col) };
+        rows.load_ahead(v, &cols.iter().map(at).collect::<Vec<_>>())?;
+        for col in cols {
+            let bits = rows.each_piece(|| Ok(c.narrow(rows.eval(v, at(col))?, out.ty.dtype)))?;
+            let bits = c.join(&bits);
+            let inside = c.less(*col, c.int(width));
+            let bits = if width == rows.padded(out) {
+                bits.into()
+            } else {
+                c.pick(inside, bits, bits.get_type().const_zero())
+            };
+            c.store(rows.address(out, at(col)), bits, 16.min((lanes * out.ty.dtype.size()) as u32));
         }
         Ok(())
-    })
+    })?;
+    rows.set_pieces(1);
+    c.set_lanes(lanes);
+    Ok(())
 }
 
 /// A vector of a row, with what is beyond its width as zeros.

@@ -24,8 +24,8 @@ const PADDING: usize = 64 * size_of::<i32>();
 
 pub struct Dump {
     dir: PathBuf,
-    /// Each variant's name and its code's file.
-    code: Vec<(String, String)>,
+    /// The file of each variant's kernels.
+    code: Vec<Vec<String>>,
 }
 
 /// Named tensors of a file.
@@ -79,13 +79,14 @@ impl Dump {
         let size = probe.size(plan, &ran.step).map_err(|e| Failure::new("device", e))?;
         let target = probe.target();
         let kernel = target.plans[plan].launches[launch].kernel;
-        let variants = target.variants.iter().zip(&self.code).map(|(variant, (_, file))| {
+        let variants = target.variants.iter().zip(&self.code).map(|(variant, files)| {
             let k = &variant.kernels[kernel];
             json!({
                 "variant": variant.name,
-                "code": file,
+                "code": files[kernel],
                 "grid": [size.tasks(k.tasks), 1, 1],
                 "block": [k.threads.max(1), 1, 1],
+                "shared": k.shared,
                 "scratch": k.scratch,
                 "workspace": k.workspace,
             })

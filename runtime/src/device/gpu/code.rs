@@ -38,7 +38,7 @@ impl Code {
         let load = |index: usize| {
             let (def, kernel) = (&defs[index], &kernels[index]);
             let own = match (&whole, &kernel.module) {
-                (None, Some(module)) => Some(Loaded::new(context, image(module, fit).of(section))?),
+                (None, Some(module)) => Some(Loaded::new(context, context.check(image(module, fit, section))?)?),
                 _ => None,
             };
             let module = own.as_ref().or(whole.as_ref()).ok_or_else(|| context.fault("no code".into()))?;
@@ -70,11 +70,11 @@ struct One(Handle, Option<Loaded>);
 // SAFETY: handles that drivers' functions take on any thread.
 unsafe impl Send for One {}
 
-/// Code of the chip runs on later chips of its generation only.
-fn image(module: &Module, fit: Fit) -> atomc_artifact::manifest::Extent {
+/// The part of the section to load. Code of the chip runs on later chips of its generation only; text ends with a zero.
+fn image<'a>(module: &Module, fit: Fit, section: &'a [u8]) -> Result<&'a [u8], String> {
     match (fit, module.cubin) {
-        (Fit::Exact | Fit::Family(_), Some(cubin)) => cubin,
-        _ => module.ptx,
+        (Fit::Exact | Fit::Family(_), Some(cubin)) => Ok(cubin.of(section)),
+        _ => Some(module.ptx.of(section)).filter(|text| text.ends_with(&[0])).ok_or("text without an end".into()),
     }
 }
 

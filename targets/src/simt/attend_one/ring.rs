@@ -90,11 +90,12 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         let barrier = c.add(self.barrier, c.mul(stage, c.int(8)));
         let to = c.local_address(c.at(self.local, c.mul(stage, c.int(2 * half))));
         c.expect_bytes(here, barrier, 2 * half);
-        c.copy_run(here, to, keys, half, barrier);
+        let once = c.once();
+        c.copy_run(here, (to, keys, half), barrier, once);
         let panel = a.matrix.panel_step();
         for i in 0..a.panels() {
             let from = c.at(values, c.int(i * a.value_panel()));
-            c.copy_run(here, c.add(to, c.int(half + i * panel)), from, panel, barrier);
+            c.copy_run(here, (c.add(to, c.int(half + i * panel)), from, panel), barrier, once);
         }
     }
 

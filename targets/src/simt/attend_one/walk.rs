@@ -7,9 +7,8 @@ use crate::simt::fragment::Fragment;
 /// One wave, which takes every `WAVES`-th step.
 pub struct Walk<'w, 'p, 'k, 'a, 'c> {
     part: &'w Part<'p, 'k, 'a, 'c>,
-    /// Where the lane's query is staged, and its fragments where they stay in registers.
+    /// Where the lane's query is staged: its fragments are loaded at every step, so that more waves have registers.
     staged: Ptr<'c>,
-    kept: Option<Fragments<'w, 'c>>,
     /// Where the lane's keys and values lie in a step's.
     lanes: [Int<'c>; 2],
 }
@@ -39,8 +38,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
     pub fn new(part: &'w Part<'p, 'k, 'a, 'c>, staged: Ptr<'c>) -> Walk<'w, 'p, 'k, 'a, 'c> {
         let a = part.attention;
         let lanes = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)];
-        let kept = part.shape.keeps.then(|| queries(part, staged));
-        Walk { part, staged, kept, lanes }
+        Walk { part, staged, lanes }
     }
 
     pub fn all(&self) -> Running<'c> {
@@ -69,6 +67,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
             c.keep_order();
             let keys: Fragments<'_, 'c> = Box::new(|i| ahead.keys[i].clone());
             let scores = self.scores(&keys);
+            c.keep_order();
             let keys = self.keys(next, c.smaller(c.add(step, c.int(WAVES)), self.part.last));
             c.keep_order();
             (scores, Box::new(move |i| values[i].clone()), keys)
@@ -85,11 +84,10 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
     }
 
     fn scores(&self, keys: &Fragments<'_, 'c>) -> Vector<'c> {
-        match &self.kept {
-            Some(queries) => self.part.attention.scores(keys, std::slice::from_ref(queries)),
-            None => self.part.attention.scores(keys, &[queries(self.part, self.staged)]),
-        }
-        .remove(0)
+        let (a, c, staged) = (self.part.attention, self.part.code(), self.staged);
+        let chunk = a.span() * a.matrix.dtype.size();
+        let query = a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(staged, c.int(i * chunk))));
+        a.scores(keys, &[query]).remove(0)
     }
 
     fn block(&self, step: Int<'c>) -> Int<'c> {
@@ -119,11 +117,4 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
         let starts = self.part.attention.turn_in(block, self.part.cache_head, (step, 1));
         c.at(starts[which], c.lane_offset(self.lanes[which], step))
     }
-}
-
-/// The queries' fragments.
-fn queries<'p, 'c>(part: &Part<'p, '_, '_, 'c>, staged: Ptr<'c>) -> Fragments<'p, 'c> {
-    let (a, c) = (part.attention, part.code());
-    let chunk = a.span() * a.matrix.dtype.size();
-    a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(staged, c.int(i * chunk))))
 }

@@ -110,14 +110,25 @@ impl<'c> Code<'c> {
         self.assemble(text, None, "r,r,r", &[self.word_of(condition), barrier.into(), self.int(bytes).into()]);
     }
 
-    /// Where the condition holds: a run of memory that is read once is on its way from here on.
-    pub fn copy_run(&self, condition: Int<'c>, to: Int<'c>, from: Ptr<'c>, bytes: usize, barrier: Int<'c>) {
-        let text = "{ .reg .pred p; .reg .b64 once; setp.ne.b32 p, $0, 0; \
-                    createpolicy.fractional.L2::evict_first.b64 once, 1.0; \
+    /// How caches treat what is read once.
+    pub fn once(&self) -> Int<'c> {
+        let text = "createpolicy.fractional.L2::evict_first.b64 $0, 1.0;";
+        self.assemble(text, Some(self.cx.i64_type().into()), "=l", &[]).expect("a policy").into_int_value()
+    }
+
+    /// Where the condition holds: a run of memory is on its way from here on.
+    pub fn copy_run(
+        &self,
+        condition: Int<'c>,
+        (to, from, bytes): (Int<'c>, Ptr<'c>, usize),
+        barrier: Int<'c>,
+        policy: Int<'c>,
+    ) {
+        let text = "{ .reg .pred p; setp.ne.b32 p, $0, 0; \
                     @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint \
-                    [$1], [$2], $3, [$4], once; }";
-        let args = [self.word_of(condition), to.into(), from.into(), self.int(bytes).into(), barrier.into()];
-        self.assemble(text, None, "r,r,l,r,r", &args);
+                    [$1], [$2], $3, [$4], $5; }";
+        let args = [self.word_of(condition), to.into(), from.into(), self.int(bytes).into(), barrier.into(), policy.into()];
+        self.assemble(text, None, "r,r,l,r,r,l", &args);
     }
 
     /// Waits for the end of a barrier's turn, by its last bit.

@@ -1,4 +1,4 @@
-//! The tiled contraction where four waves multiply together, and the machine copies tiles by itself.
+//! Family `matmul` where four waves multiply together, and the machine copies tiles by itself.
 //!
 //! A work-group stays, and makes one tile of 128 tokens after the other. One lane of it asks for tiles of both operands, stretch by
 //! stretch, as soon as there is room in a ring in local memory; two groups of four waves, each with 64 tokens, multiply what has
@@ -8,10 +8,10 @@
 //! A weight's tile comes as blocks of 8 rows by 16 bytes, just as they lie in panels; that of the rows is swizzled.
 use atomc_ir::{Arch, Diagnostic};
 
-use super::super::contract::{Contraction, Sizes};
-use super::super::fragment::Matrix;
-use super::super::machine::wide::{MAP, TensorMap, TileForm};
-use super::super::{COUNTERS, Setup, arguments, kernel, step_size};
+use super::contract::{Contraction, Sizes};
+use super::fragment::Matrix;
+use super::machine::wide::{MAP, TensorMap, TileForm};
+use super::{COUNTERS, Setup, arguments, kernel, step_size};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
@@ -19,7 +19,10 @@ use crate::tuning::{Choice, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 /// Rows of the weight in a tile.
-pub const OPEN: Open = &[("rows", &[128, 256])];
+const OPEN: Open = &[("rows", &ROWS)];
+const ROWS: [usize; 4] = [256, 192, 128, 64];
+/// What a tile costs beside its products, as rows of the weight: its copies of tokens, and its end. Measured on an H200.
+const TILE_COST: usize = 38;
 
 /// Tokens that a group of four waves multiplies, and those of a tile.
 const GROUP_TOKENS: usize = 64;
@@ -56,10 +59,22 @@ struct Shape {
 }
 
 /// Whether the machine has what it takes for this contraction.
-pub fn fits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
     let Sizes { dtype, pieces, .. } = Sizes::of(spec.body)?;
     let simt = arch.simt();
-    Ok(simt.wide_products && Matrix::native(simt, dtype) && [1, 2].contains(&pieces))
+    Ok(simt.wide_products && Matrix::native(simt, dtype) && possible(pieces).next().is_some())
+}
+
+/// Rows that a tile may have: whole rounds of features of each piece.
+fn possible(pieces: usize) -> impl Iterator<Item = usize> {
+    ROWS.into_iter().filter(move |rows| rows.is_multiple_of(pieces * ROUND))
+}
+
+/// What may be chosen for a kernel.
+pub fn choices(spec: &KernelSpec) -> Result<Vec<Choice>, Diagnostic> {
+    let Sizes { pieces, .. } = Sizes::of(spec.body)?;
+    let is_possible = |choice: &Choice| possible(pieces).any(|rows| choice.get("rows") == Some(rows));
+    Ok(Choice::all(OPEN).into_iter().filter(is_possible).collect())
 }
 
 impl Shape {
@@ -67,8 +82,9 @@ impl Shape {
         let Sizes { dtype, rows: all, depth, pieces, .. } = Sizes::of(spec.body)?;
         let (unit, width) = (&arch.simt().unit, arch.memory.padded(all / pieces));
         let across = |rows: usize| width.div_ceil(rows / pieces);
-        let filled = |rows: usize| spec.tokens.div_ceil(TOKENS) * across(rows) >= arch.simt().chip.units;
-        let rows = choice.get("rows").unwrap_or(if filled(256) { 256 } else { 128 });
+        let rounds = |rows: usize| (spec.tokens.div_ceil(TOKENS) * across(rows)).div_ceil(arch.simt().chip.units);
+        let best = possible(pieces).min_by_key(|&rows| rounds(rows) * (rows + TILE_COST));
+        let rows = choice.get("rows").or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
         let room = unit.lds_group - WORKERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
         Ok(Shape {
             rows,

@@ -1,0 +1,443 @@
+//! Family `matvec` where the machine copies runs of memory into local memory by itself: the weight streams through rings of
+//! slots, one of each wave, and its first slots are on their way before the kernel before this one has ended.
+//!
+//! One work-group stays on each compute unit. Of the result it makes a run of panels, in passes over the columns of the weight: a
+//! wave takes every `across`-th panel, and of the slots along the columns every `along`-th, and keeps the sums of all its panels
+//! of a pass. Rows come into local memory a stretch of columns at a time, the next one under the products of this one. At the
+//! end of a pass the sums of the waves meet in local memory.
+mod ring;
+mod stage;
+
+use atomc_ir::{Arch, Diagnostic, Op};
+
+use super::contract::{Contraction, Sizes};
+use super::fragment::{Matrix, RUN};
+use super::Setup;
+use crate::code::{Any, Code, Int, Ptr};
+use crate::{KernelInfo, KernelSpec, Tasks};
+use ring::{CARRIED, Ring, STEP, Turn};
+use stage::Staging;
+
+/// Waves of a work-group.
+const WAVES: usize = 8;
+/// Bytes of local memory that slots take: what is on its way covers the time from one kernel to the next, and a work-group of a
+/// kernel without much local memory still fits beside.
+const RINGS: usize = 160 << 10;
+/// Bytes of a slot.
+const SLOT: usize = 4096;
+/// Most slots of a wave.
+const SLOTS: usize = 16;
+/// Most bytes of rows that are in local memory as a whole, and of one of two stretches otherwise.
+const WHOLE: usize = 32 << 10;
+const STRETCH: usize = 32 << 10;
+/// Most panels of a wave in one pass, sums of a lane, and bytes of sums that meet beside the rings.
+const PANELS: usize = 6;
+const SUMS: usize = 128;
+const MEETING: usize = 64 << 10;
+/// Bytes from one token's 16 sums to the next: lanes that hold the same features of other tokens have other banks.
+const PITCH: usize = 80;
+/// Most tokens.
+const TOKENS: usize = 64;
+
+/// How the work is shared out.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    tokens: usize,
+    pieces: usize,
+    /// Panels of the result, and work-groups.
+    panels: usize,
+    groups: usize,
+    across: usize,
+    along: usize,
+    /// Panels that a wave makes in one pass.
+    together: usize,
+    /// Slots along a panel, and steps of 32 columns in each.
+    length: usize,
+    steps: usize,
+    /// Slots of a wave's ring.
+    slots: usize,
+    /// Slots of a wave in a stretch, and stretches.
+    stretch: usize,
+    stretches: usize,
+}
+
+impl Shape {
+    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+        let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let (simt, tokens) = (arch.simt(), spec.tokens);
+        let steps = arch.memory.padded(depth) / 32;
+        let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
+        let groups = simt.chip.units.min(panels);
+        let share = panels.div_ceil(groups);
+        let most = (SUMS / (pieces * tokens.div_ceil(8) * 4)).clamp(1, PANELS);
+        let across = [1, 2, 4, 8].into_iter().find(|n| n * most >= share).unwrap_or(1);
+        let whole = steps * 64 * tokens <= WHOLE;
+        let fits = |n: &usize| {
+            let stretch = (WAVES / across).min(steps / n) * n * 64 * tokens;
+            steps.is_multiple_of(*n) && n * pieces * STEP <= SLOT && (whole || stretch <= STRETCH)
+        };
+        let each = [4, 2].into_iter().find(fits).unwrap_or(1);
+        let length = steps / each;
+        let along = (WAVES / across).min(length);
+        let meeting = MEETING / (across * along * pieces * tokens * PITCH);
+        let one_pass = across * most >= share;
+        let together = if one_pass { share.div_ceil(across) } else { most.min(meeting).max(1) };
+        let stretch = match whole {
+            true => length.div_ceil(along),
+            false => (STRETCH / (along * each * 64 * tokens)).max(1),
+        };
+        let stretches = length.div_ceil(along * stretch);
+        let shape = Shape {
+            tokens,
+            pieces,
+            panels,
+            groups,
+            across,
+            along,
+            together,
+            length,
+            steps: each,
+            slots: 0,
+            stretch,
+            stretches,
+        };
+        let others = 2 * shape.stretch_bytes() + if one_pass { 0 } else { shape.waves() * shape.sums_bytes() } + 4096;
+        let room = RINGS.min(simt.unit.lds_group.saturating_sub(others));
+        Ok(Shape { slots: (room / (shape.waves() * shape.slot_bytes())).clamp(2, SLOTS), ..shape })
+    }
+
+    fn waves(&self) -> usize {
+        self.across * self.along
+    }
+
+    fn threads(&self) -> usize {
+        32 * self.waves()
+    }
+
+    /// Blocks of 8 tokens.
+    fn tiles(&self) -> usize {
+        self.tokens.div_ceil(8)
+    }
+
+    /// Tokens that lanes of one wave compute, the waves that together compute all, and the threads for each.
+    fn near(&self) -> usize {
+        self.tokens.next_power_of_two().min(8)
+    }
+
+    fn blocks(&self) -> usize {
+        self.tokens.next_power_of_two() / self.near()
+    }
+
+    fn members(&self) -> usize {
+        self.threads() / self.tokens.next_power_of_two()
+    }
+
+    fn piece_bytes(&self) -> usize {
+        self.steps * STEP
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.pieces * self.piece_bytes()
+    }
+
+    /// Slots of each wave along a panel, where all have the same number.
+    fn slots_of_a_wave(&self) -> Option<usize> {
+        self.length.is_multiple_of(self.along).then_some(self.length / self.along)
+    }
+
+    fn stretch_columns(&self) -> usize {
+        self.stretch * self.along * self.steps * 32
+    }
+
+    fn stretch_bytes(&self) -> usize {
+        self.stretch_columns() * 2 * self.tokens
+    }
+
+    /// A wave's ring, and its sums of a pass.
+    fn ring_bytes(&self) -> usize {
+        self.slots * self.slot_bytes()
+    }
+
+    fn sums_bytes(&self) -> usize {
+        self.together * self.pieces * self.tokens * PITCH
+    }
+
+    /// Panels of a work-group in one pass, and whether no work-group has more than that.
+    fn pass(&self) -> usize {
+        self.across * self.together
+    }
+
+    fn one_pass(&self) -> bool {
+        self.panels.div_ceil(self.groups) <= self.pass()
+    }
+
+    /// Whether every wave has all its panels in every pass.
+    fn even(&self) -> bool {
+        self.panels.is_multiple_of(self.groups * self.pass())
+    }
+}
+
+/// Whether a contraction is made this way.
+pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+    let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
+    let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
+    let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
+    let shape = Shape::new(spec, arch)?;
+    let shared = shape.waves().is_multiple_of(shape.blocks());
+    Ok(simt.bulk_copies && Matrix::native(simt, sizes.dtype) && rows && spec.tokens <= TOKENS && shared)
+}
+
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    let shape = Shape::new(spec, setup.arch)?;
+    let code = setup.open_early(spec, shape.threads());
+    {
+        let c = &code;
+        let kernel = super::kernel(c, spec)?;
+        let contraction = Contraction::new(&kernel)?;
+        let bound = |group: Int<'c>| c.div(c.mul(group, c.int(shape.panels)), shape.groups);
+        let (begin, end) = (bound(c.group()), bound(c.add(c.group(), c.int(1))));
+        let (ring, turn) = Ring::fill(&contraction, shape, (begin, end));
+        c.await_previous();
+        let staging = Staging::new(&contraction, shape, spec)?;
+        // Behind the only pass the rings are empty.
+        let (meeting, apart) = match shape.one_pass() && shape.sums_bytes() <= shape.ring_bytes() {
+            true => (ring.local, shape.ring_bytes()),
+            false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
+        };
+        let meeting = (meeting, apart);
+        Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end }.all(turn)?;
+    }
+    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads())))
+}
+
+/// One work-group's way along its panels.
+struct Walk<'w, 'k, 'a, 'c> {
+    contraction: &'w Contraction<'k, 'a, 'c>,
+    shape: Shape,
+    ring: &'w Ring<'w, 'k, 'a, 'c>,
+    staging: &'w Staging<'w, 'k, 'a, 'c>,
+    /// Where the sums of the waves meet, and how many bytes from one wave's to the next.
+    meeting: (Ptr<'c>, usize),
+    begin: Int<'c>,
+    end: Int<'c>,
+}
+
+impl<'c> Walk<'_, '_, '_, 'c> {
+    fn code(&self) -> &Code<'c> {
+        self.contraction.matrix.c
+    }
+
+    /// All passes. What is carried: the turn, the thread's part of the next stretch, and its squares.
+    fn all(&self, turn: Turn<'c>) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let none: Any = c.number(0.0).into();
+        let mut words = self.staging.load(c.int(0), none)?;
+        self.staging.store(c.int(0), &words);
+        if shape.stretches > 1 {
+            words = self.staging.load(c.int(1), words[words.len() - 1])?;
+        } else {
+            self.staging.leave(words[words.len() - 1].into_float_value());
+        }
+        c.barrier();
+        let carried: Vec<Any> = turn.carried().into_iter().chain(words).collect();
+        if shape.one_pass() {
+            return self.pass(c.int(0), &carried).map(drop);
+        }
+        let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());
+        let mut result = Ok(());
+        c.for_each((c.int(0), passes, 1), &carried, |pass, carried| {
+            let made = self.pass(pass, carried);
+            c.barrier();
+            made.unwrap_or_else(|e| {
+                result = Err(e);
+                carried.to_vec()
+            })
+        });
+        result
+    }
+
+    /// One pass over the columns of the weight.
+    fn pass(&self, pass: Int<'c>, carried: &[Any<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let zero = c.number(0.0).into();
+        let count = shape.together * shape.pieces * shape.tiles() * 4;
+        let first = c.mul(pass, c.int(shape.together));
+        let begin: Vec<Any> = std::iter::repeat_n(zero, count).chain(carried.iter().copied()).collect();
+        let mut result = Ok(());
+        let stretch = |stretch: Int<'c>, carried: &[Any<'c>]| {
+            let number = c.add(c.mul(pass, c.int(shape.stretches)), stretch);
+            let buffer = c.rem(number, 2);
+            let (products, words) = carried.split_at(count + CARRIED);
+            let mut carried = self.stretch(first, stretch, buffer, products);
+            self.staging.store(c.sub(c.int(1), buffer), words);
+            let (next, squares) = (c.add(number, c.int(2)), words[words.len() - 1]);
+            match self.staging.load(c.rem(next, shape.stretches), squares) {
+                Ok(mut loaded) => {
+                    // The squares of a row are complete when the first pass has asked for its last stretch.
+                    let added = loaded.pop().expect("squares");
+                    let is_new = c.less(next, c.int(shape.stretches));
+                    carried.extend(loaded);
+                    carried.push(c.pick(is_new, added, squares));
+                }
+                Err(e) => {
+                    result = Err(e);
+                    carried.extend(words);
+                }
+            }
+            c.barrier();
+            carried
+        };
+        let carried = match shape.stretches {
+            1 => {
+                let (products, words) = begin.split_at(count + CARRIED);
+                let products = self.stretch(first, c.int(0), c.int(0), products);
+                products.into_iter().chain(words.iter().copied()).collect()
+            }
+            stretches => c.for_each((c.int(0), c.int(stretches), 1), &begin, stretch),
+        };
+        result?;
+        if shape.stretches > 1 {
+            self.staging.leave(carried[carried.len() - 1].into_float_value());
+        }
+        self.leave(&carried[..count]);
+        c.barrier();
+        self.finish(c.mul(pass, c.int(shape.pass())))?;
+        Ok(carried[count..].to_vec())
+    }
+
+    /// The products of one stretch.
+    fn stretch(&self, first: Int<'c>, stretch: Int<'c>, buffer: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, shape) = (self.code(), self.shape);
+        let rows = self.staging.buffer(buffer);
+        let count = match shape.slots_of_a_wave() {
+            Some(slots) if slots.is_multiple_of(shape.stretch) => c.int(shape.stretch),
+            _ => {
+                let left = c.sub(self.ring.slots, c.mul(stretch, c.int(shape.stretch)));
+                c.smaller(c.larger(left, c.int(0)), c.int(shape.stretch))
+            }
+        };
+        c.for_each((c.int(0), count, 1), carried, |slot, carried| {
+            let along = c.add(c.mul(slot, c.int(shape.along)), self.ring.along);
+            let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.tokens * RUN)));
+            let (sums, turn) = carried.split_at(carried.len() - CARRIED);
+            let mut turn = Turn::of(turn);
+            let mut all = Vec::new();
+            for (panel, sums) in sums.chunks(sums.len() / shape.together).enumerate() {
+                let sums = if shape.even() {
+                    let sums = self.slot(rows, turn, sums);
+                    turn = self.ring.give_back(turn);
+                    sums
+                } else {
+                    let is_there = c.less(c.add(first, c.int(panel)), self.ring.panels);
+                    let once = c.pick(is_there, c.int(1), c.int(0)).into_int_value();
+                    let carried: Vec<Any> = sums.iter().copied().chain(turn.carried()).collect();
+                    let made = c.for_each((c.int(0), once, 1), &carried, |_, carried| {
+                        let (sums, turn) = carried.split_at(carried.len() - CARRIED);
+                        let turn = Turn::of(turn);
+                        let sums = self.slot(rows, turn, sums);
+                        sums.into_iter().chain(self.ring.give_back(turn).carried()).collect()
+                    });
+                    let (sums, after) = made.split_at(made.len() - CARRIED);
+                    turn = Turn::of(after);
+                    sums.to_vec()
+                };
+                all.extend(sums);
+            }
+            all.extend(turn.carried());
+            all
+        })
+    }
+
+    /// The products of one slot.
+    fn slot(&self, rows: Int<'c>, turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, m, shape) = (self.code(), &self.contraction.matrix, self.shape);
+        let lane = c.lane_index();
+        let from = c.add(self.ring.take(turn), c.mul(lane, c.int(RUN)));
+        let column = |tile: usize| {
+            let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
+            c.mul(c.add(c.mul(c.div(lane, 8), c.int(shape.tokens)), token), c.int(RUN))
+        };
+        let columns: Vec<Int> = (0..shape.tiles()).map(|tile| c.add(rows, column(tile))).collect();
+        let mut sums = sums.to_vec();
+        for step in 0..shape.steps {
+            let panel = |piece: usize, half: usize| {
+                c.load_blocks(c.add(from, c.int(piece * shape.piece_bytes() + step * STEP + half * STEP / 2)))
+            };
+            let panels: Vec<[_; 2]> = (0..shape.pieces).map(|piece| [panel(piece, 0), panel(piece, 1)]).collect();
+            for (tile, &at) in columns.iter().enumerate() {
+                let b = c.load_blocks(c.add(at, c.int(step * 4 * shape.tokens * RUN)));
+                for (piece, panel) in panels.iter().enumerate() {
+                    let at = 4 * (piece * shape.tiles() + tile);
+                    for half in 0..2 {
+                        let made = m.blocks(panel[half], [b[2 * half], b[2 * half + 1]], &sums[at..at + 4]);
+                        sums.splice(at..at + 4, made);
+                    }
+                }
+            }
+        }
+        sums
+    }
+
+    /// Where a wave's sums of one of its panels lie that meet, for a piece and a token.
+    fn sums_at(&self, wave: Int<'c>, panel: Int<'c>, piece: usize, token: Int<'c>) -> Ptr<'c> {
+        let (c, shape, (meeting, apart)) = (self.code(), self.shape, self.meeting);
+        let row = c.add(c.mul(panel, c.int(shape.pieces)), c.int(piece));
+        let row = c.add(c.mul(row, c.int(shape.tokens)), token);
+        c.at(meeting, c.add(c.mul(wave, c.int(apart)), c.mul(row, c.int(PITCH))))
+    }
+
+    /// The wave's sums of a pass, for the others to see.
+    fn leave(&self, sums: &[Any<'c>]) {
+        let (c, shape) = (self.code(), self.shape);
+        let lane = c.lane_index();
+        let pinned = |v: &Any<'c>| c.pin_register(v.into_float_value());
+        for (i, sums) in sums.chunks(4).enumerate() {
+            let (tile, rest) = (i % shape.tiles(), i / shape.tiles());
+            let (piece, panel) = (rest % shape.pieces, rest / shape.pieces);
+            let sums: Vec<_> = sums.iter().map(pinned).collect();
+            for second in 0..2 {
+                let token = c.add(c.mul(c.rem(lane, 4), c.int(2)), c.int(8 * tile + second));
+                let store = || {
+                    let to = self.sums_at(c.wave_index(), c.int(panel), piece, token);
+                    let to = c.at(to, c.mul(c.div(lane, 4), c.int(4)));
+                    c.store(to, sums[second], 4);
+                    c.store(c.at(to, c.int(32)), sums[2 + second], 4);
+                };
+                match 8 * tile + 8 <= shape.tokens {
+                    true => store(),
+                    false => c.when(c.less(token, c.int(shape.tokens)), store),
+                }
+            }
+        }
+    }
+
+    /// Adds the waves' sums of a pass and stores results, from the work-group's panel `first` on.
+    fn finish(&self, first: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let results = self.contraction.matrix.layout.results;
+        let parts = 16 / results;
+        let left = c.sub(c.sub(self.end, self.begin), first);
+        let panels = c.smaller(left, c.int(shape.pass()));
+        let mut result = Ok(());
+        c.repeat(c.thread(), c.mul(panels, c.int(shape.tokens * parts)), shape.threads(), |item| {
+            let (feature, rest) = (c.mul(c.rem(item, parts), c.int(results)), c.div(item, parts));
+            let (token, panel) = (c.rem(rest, shape.tokens), c.div(rest, shape.tokens));
+            c.set_lanes(results);
+            let (wave, row) = (c.rem(panel, shape.across), c.div(panel, shape.across));
+            let load = |along: usize, piece: usize| {
+                let wave = c.add(wave, c.int(along * shape.across));
+                let at = c.at(self.sums_at(wave, row, piece, token), c.mul(feature, c.int(4)));
+                c.load_vector(c.cx.f32_type(), results, at, 16)
+            };
+            let sum = |piece| (1..shape.along).fold(load(0, piece), |sum, along| c.fadd(sum, load(along, piece)));
+            let sums: Vec<_> = (0..shape.pieces).map(sum).collect();
+            let sums: Vec<_> = match self.staging.scale(token) {
+                Some(scale) => sums.into_iter().map(|v| c.fmul(v, c.splat(scale))).collect(),
+                None => sums,
+            };
+            let number = c.add(c.add(self.begin, first), panel);
+            result = self.contraction.finish(token, c.add(c.mul(number, c.int(16)), feature), &sums);
+        });
+        result
+    }
+}
