@@ -342,6 +342,19 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
+    /// The bits of a vector, as words, of an operand or of rows chosen from one. Columns beyond the row are anything.
+    pub fn bits(&self, v: Value, at: At<'c>) -> Made<'c> {
+        let operands = self.graph.operands(v.node);
+        if let Op::Gather {} = self.graph.op(v.node) {
+            let row = self.code.load_index(self.index(operands[1])?, at.row);
+            return self.bits(operands[0], At { row, ..at });
+        }
+        let (c, x) = (self.code, self.operand(v)?);
+        let bytes = c.lanes() * x.ty.dtype.size();
+        let word = c.bytes_type(bytes.min(4));
+        Ok(c.load(c.ints(word, bytes.div_ceil(4)), self.address(x, at), c.alignment(x.ty.dtype)).into_vector_value())
+    }
+
     /// Consecutive columns of one row of a packed weight, group by group or from inside one group.
     fn load_packed(&self, x: &Operand<'c>, at: At<'c>) -> Vector<'c> {
         let (c, m) = (self.code, self.code.arch.memory);

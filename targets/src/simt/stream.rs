@@ -10,9 +10,9 @@ mod stage;
 
 use atomc_ir::{Arch, Diagnostic, Op};
 
+use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Matrix, RUN};
-use super::Setup;
 use crate::code::{Any, Code, Int, Ptr};
 use crate::{KernelInfo, KernelSpec, Tasks};
 use ring::{CARRIED, Ring, STEP, Turn};
@@ -29,13 +29,20 @@ const SLOT: usize = 4096;
 const SLOTS: usize = 16;
 /// Most bytes of rows that are in local memory as a whole, and of one of two stretches otherwise.
 const WHOLE: usize = 32 << 10;
-const STRETCH: usize = 32 << 10;
+const STRETCH: usize = 16 << 10;
+/// Most stretches on their way, and words of them in a thread.
+const AHEAD: usize = 3;
+const WORDS: usize = 64;
 /// Most panels of a wave in one pass, sums of a lane, and bytes of sums that meet beside the rings.
 const PANELS: usize = 6;
 const SUMS: usize = 128;
 const MEETING: usize = 64 << 10;
 /// Bytes from one token's 16 sums to the next: lanes that hold the same features of other tokens have other banks.
 const PITCH: usize = 80;
+/// Bytes for barriers, and for squares.
+const BARRIERS: usize = 2 << 10;
+/// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
+const FEW_TOKENS: usize = 3;
 /// Most tokens.
 const TOKENS: usize = 64;
 
@@ -44,6 +51,8 @@ const TOKENS: usize = 64;
 pub struct Shape {
     tokens: usize,
     pieces: usize,
+    /// Whether rows are staged as they lie in memory.
+    plain: bool,
     /// Panels of the result, and work-groups.
     panels: usize,
     groups: usize,
@@ -59,11 +68,15 @@ pub struct Shape {
     /// Slots of a wave in a stretch, and stretches.
     stretch: usize,
     stretches: usize,
+    /// Stretches that are on their way while one is multiplied.
+    ahead: usize,
+    /// Whether no work-group has more panels than it makes in one pass.
+    one_pass: bool,
 }
 
 impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
-        let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let Sizes { rows, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
         let (simt, tokens) = (arch.simt(), spec.tokens);
         let steps = arch.memory.padded(depth) / 32;
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
@@ -74,7 +87,7 @@ impl Shape {
         let whole = steps * 64 * tokens <= WHOLE;
         let fits = |n: &usize| {
             let stretch = (WAVES / across).min(steps / n) * n * 64 * tokens;
-            steps.is_multiple_of(*n) && n * pieces * STEP <= SLOT && (whole || stretch <= STRETCH)
+            steps.is_multiple_of(*n) && n * pieces * STEP <= SLOT && (whole || stretch <= 2 * STRETCH)
         };
         let each = [4, 2].into_iter().find(fits).unwrap_or(1);
         let length = steps / each;
@@ -90,6 +103,7 @@ impl Shape {
         let shape = Shape {
             tokens,
             pieces,
+            plain,
             panels,
             groups,
             across,
@@ -100,10 +114,24 @@ impl Shape {
             slots: 0,
             stretch,
             stretches,
+            ahead: AHEAD
+                .min(WORDS * 4 * 32 * WAVES / (along * stretch * each * 64 * tokens))
+                .clamp(1, stretches.max(2) - 1),
+            one_pass,
         };
-        let others = 2 * shape.stretch_bytes() + if one_pass { 0 } else { shape.waves() * shape.sums_bytes() } + 4096;
-        let room = RINGS.min(simt.unit.lds_group.saturating_sub(others));
-        Ok(Shape { slots: (room / (shape.waves() * shape.slot_bytes())).clamp(2, SLOTS), ..shape })
+        let shape = Shape { ahead: if stretches == 1 { 0 } else { shape.ahead }, ..shape };
+        let apart = if one_pass { 0 } else { shape.waves() * shape.sums_bytes() };
+        let room = RINGS.min(simt.unit.lds_group.saturating_sub(shape.rows_bytes() + apart + BARRIERS));
+        let slots = (room / (shape.waves() * shape.slot_bytes())).clamp(2, SLOTS);
+        // Behind the only pass, sums meet where the rings were.
+        let least = if one_pass { shape.sums_bytes().div_ceil(shape.slot_bytes()) } else { 0 };
+        Ok(Shape { slots: slots.max(least), one_pass, ..shape })
+    }
+
+    /// Bytes of local memory at most.
+    fn local_bytes(&self) -> usize {
+        let apart = if self.one_pass { 0 } else { self.sums_bytes() };
+        self.waves() * (self.ring_bytes() + apart) + self.rows_bytes() + BARRIERS
     }
 
     fn waves(&self) -> usize {
@@ -153,6 +181,20 @@ impl Shape {
         self.stretch_columns() * 2 * self.tokens
     }
 
+    fn buffers(&self) -> usize {
+        self.stretches.min(2)
+    }
+
+    /// Columns of the weight.
+    fn columns(&self) -> usize {
+        self.length * self.steps * 32
+    }
+
+    /// Bytes of local memory for rows, and for a norm's weights.
+    fn rows_bytes(&self) -> usize {
+        self.buffers() * self.stretch_bytes() + if self.plain { 0 } else { 4 * self.columns() }
+    }
+
     /// A wave's ring, and its sums of a pass.
     fn ring_bytes(&self) -> usize {
         self.slots * self.slot_bytes()
@@ -162,13 +204,9 @@ impl Shape {
         self.together * self.pieces * self.tokens * PITCH
     }
 
-    /// Panels of a work-group in one pass, and whether no work-group has more than that.
+    /// Panels of a work-group in one pass.
     fn pass(&self) -> usize {
         self.across * self.together
-    }
-
-    fn one_pass(&self) -> bool {
-        self.panels.div_ceil(self.groups) <= self.pass()
     }
 
     /// Whether every wave has all its panels in every pass.
@@ -183,13 +221,15 @@ pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
     let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
     let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
     let shape = Shape::new(spec, arch)?;
-    let shared = shape.waves().is_multiple_of(shape.blocks());
-    Ok(simt.bulk_copies && Matrix::native(simt, sizes.dtype) && rows && spec.tokens <= TOKENS && shared)
+    let fits = shape.waves().is_multiple_of(shape.blocks()) && shape.local_bytes() <= simt.unit.lds_group;
+    let native = simt.bulk_copies && Matrix::native(simt, sizes.dtype);
+    Ok(native && rows && spec.tokens <= TOKENS && fits)
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let shape = Shape::new(spec, setup.arch)?;
     let code = setup.open_early(spec, shape.threads());
+    code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
     {
         let c = &code;
         let kernel = super::kernel(c, spec)?;
@@ -197,14 +237,13 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let bound = |group: Int<'c>| c.div(c.mul(group, c.int(shape.panels)), shape.groups);
         let (begin, end) = (bound(c.group()), bound(c.add(c.group(), c.int(1))));
         let (ring, turn) = Ring::fill(&contraction, shape, (begin, end));
+        let staging = Staging::begin(&contraction, shape, spec)?;
         c.await_previous();
-        let staging = Staging::new(&contraction, shape, spec)?;
-        // Behind the only pass the rings are empty.
-        let (meeting, apart) = match shape.one_pass() && shape.sums_bytes() <= shape.ring_bytes() {
+        staging.set_scale()?;
+        let meeting = match shape.one_pass {
             true => (ring.local, shape.ring_bytes()),
             false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
         };
-        let meeting = (meeting, apart);
         Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end }.all(turn)?;
     }
     Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads())))
@@ -227,20 +266,21 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         self.contraction.matrix.c
     }
 
-    /// All passes. What is carried: the turn, the thread's part of the next stretch, and its squares.
+    /// All passes. What is carried: the turn, the thread's parts of the next stretches, and its squares.
     fn all(&self, turn: Turn<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        let none: Any = c.number(0.0).into();
-        let mut words = self.staging.load(c.int(0), none)?;
-        self.staging.store(c.int(0), &words);
-        if shape.stretches > 1 {
-            words = self.staging.load(c.int(1), words[words.len() - 1])?;
-        } else {
-            self.staging.leave(words[words.len() - 1].into_float_value());
+        let mut asked = Vec::new();
+        for stretch in 0..=shape.ahead {
+            asked.extend(self.staging.ask(c.int(stretch))?);
+        }
+        let rest = asked.split_off(self.staging.vectors());
+        let squares = self.staging.store(c.int(0), c.int(0), &asked, c.number(0.0))?;
+        if shape.stretches == 1 {
+            self.staging.leave(squares);
         }
         c.barrier();
-        let carried: Vec<Any> = turn.carried().into_iter().chain(words).collect();
-        if shape.one_pass() {
+        let carried: Vec<Any> = turn.carried().into_iter().chain(rest).chain([squares.into()]).collect();
+        if shape.one_pass {
             return self.pass(c.int(0), &carried).map(drop);
         }
         let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());
@@ -266,32 +306,23 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let mut result = Ok(());
         let stretch = |stretch: Int<'c>, carried: &[Any<'c>]| {
             let number = c.add(c.mul(pass, c.int(shape.stretches)), stretch);
-            let buffer = c.rem(number, 2);
-            let (products, words) = carried.split_at(count + CARRIED);
-            let mut carried = self.stretch(first, stretch, buffer, products);
-            self.staging.store(c.sub(c.int(1), buffer), words);
-            let (next, squares) = (c.add(number, c.int(2)), words[words.len() - 1]);
-            match self.staging.load(c.rem(next, shape.stretches), squares) {
-                Ok(mut loaded) => {
-                    // The squares of a row are complete when the first pass has asked for its last stretch.
-                    let added = loaded.pop().expect("squares");
-                    let is_new = c.less(next, c.int(shape.stretches));
-                    carried.extend(loaded);
-                    carried.push(c.pick(is_new, added, squares));
-                }
+            let (products, rows) = carried.split_at(count + CARRIED);
+            let mut made = self.stretch(first, stretch, c.rem(number, 2), products);
+            match self.next(c.add(number, c.int(1)), rows) {
+                Ok(rows) => made.extend(rows),
                 Err(e) => {
                     result = Err(e);
-                    carried.extend(words);
+                    made.extend(rows);
                 }
             }
             c.barrier();
-            carried
+            made
         };
         let carried = match shape.stretches {
             1 => {
-                let (products, words) = begin.split_at(count + CARRIED);
+                let (products, rows) = begin.split_at(count + CARRIED);
                 let products = self.stretch(first, c.int(0), c.int(0), products);
-                products.into_iter().chain(words.iter().copied()).collect()
+                products.into_iter().chain(rows.iter().copied()).collect()
             }
             stretches => c.for_each((c.int(0), c.int(stretches), 1), &begin, stretch),
         };
@@ -303,6 +334,20 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         c.barrier();
         self.finish(c.mul(pass, c.int(shape.pass())))?;
         Ok(carried[count..].to_vec())
+    }
+
+    /// Stores the next stretch, counted over all passes, and asks for another.
+    fn next(&self, number: Int<'c>, rows: &[Any<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let (asked, squares) = rows.split_at(rows.len() - 1);
+        let (now, later) = asked.split_at(self.staging.vectors());
+        let stretch = c.rem(number, shape.stretches);
+        let squares = squares[0].into_float_value();
+        let sum = self.staging.store(stretch, c.rem(number, 2), now, squares)?;
+        // The first pass sees the whole row.
+        let is_new = c.less(number, c.int(shape.stretches));
+        let after = self.staging.ask(c.rem(c.add(number, c.int(shape.ahead)), shape.stretches))?;
+        Ok(later.iter().copied().chain(after).chain([c.pick(is_new, sum, squares)]).collect())
     }
 
     /// The products of one stretch.

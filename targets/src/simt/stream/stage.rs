@@ -1,15 +1,16 @@
-//! The rows of a contraction, computed into local memory a stretch of columns at a time, in runs as matrix instructions want
+//! The rows of a contraction, brought into local memory a stretch of columns at a time, in runs as matrix instructions want
 //! them: the runs of all tokens side by side.
 //!
-//! A norm commutes with the contraction, so rows are staged as they are times the norm's weights, and the sums are scaled by
-//! what the squares of the row have come to by then. Only where elements have so few exponents that a row might not fit, the
-//! squares are added up before anything else.
-use atomc_ir::{DType, Diagnostic, Graph, Op, Value};
+//! Several stretches are on their way at once, in registers and as they lie in memory: what is computed of them is computed
+//! when they have come. A norm commutes with the contraction, so rows are staged as they are times the norm's weights, and
+//! the sums are scaled by what the squares of the row have come to by then. Only where elements have so few exponents that a
+//! row might not fit, the squares are added up before anything else.
+use atomc_ir::{DType, Diagnostic, Graph, Layout, Op, Value};
 use inkwell::values::FloatValue;
 
 use super::Shape;
 use crate::KernelSpec;
-use crate::code::{Any, Code, Int, Ptr};
+use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{At, Col};
 use crate::simt::contract::Contraction;
 use crate::simt::fragment::RUN;
@@ -18,24 +19,27 @@ use crate::simt::rows;
 /// Loads of rows that a thread has on the way where it only adds up squares.
 const TOGETHER: usize = 4;
 
-/// The norm that rows go through last.
+/// The norm that rows go through.
 #[derive(Clone, Copy)]
 struct Norm {
     value: Value,
-    of: Value,
+    weights: Value,
     eps: f64,
     /// Whether sums are scaled, and not rows.
     late: bool,
 }
 
-/// Whether rows are computed column by column, but for one norm that may come last.
+/// What the rows of a contraction are made of: rows in memory, maybe chosen from more, and maybe a norm of them.
 pub fn suits(body: &Graph, x: Value) -> bool {
-    let normed = |v: Value| matches!(body.op(v.node), Op::RmsNorm { .. });
-    let from = if normed(x) { body.operands(x.node) } else { vec![x] };
-    fn all(body: &Graph, v: Value, is: &dyn Fn(Value) -> bool) -> bool {
-        is(v) && body.operands(v.node).into_iter().all(|v| all(body, v, is))
-    }
-    from.into_iter().all(|v| all(body, v, &|v| !normed(v)))
+    let of = |v: Value, i: usize| body.operands(v.node)[i];
+    let is_input = |v: Value| {
+        let rows = |t: &atomc_ir::TensorType| t.dtype.is_float() && t.layout == Layout::Rows;
+        matches!(body.op(v.node), Op::Input { .. }) && body.ty(v).as_tensor().is_some_and(rows)
+    };
+    let normed = matches!(body.op(x.node), Op::RmsNorm { .. });
+    let from = if normed { of(x, 0) } else { x };
+    let from = if matches!(body.op(from.node), Op::Gather {}) { of(from, 0) } else { from };
+    is_input(from) && (!normed || is_input(of(x, 1)))
 }
 
 pub struct Staging<'s, 'k, 'a, 'c> {
@@ -43,44 +47,56 @@ pub struct Staging<'s, 'k, 'a, 'c> {
     shape: Shape,
     /// Elements of a vector.
     lanes: usize,
-    /// The token that this thread computes, and which of its vectors.
+    /// The token that this thread brings, and which of its vectors.
     token: Int<'c>,
     member: Int<'c>,
+    /// Rows as they lie in memory, and their type and width.
+    from: (Value, DType),
+    width: usize,
     norm: Option<Norm>,
     local: Ptr<'c>,
+    /// The norm's weights.
+    weights: Ptr<'c>,
     /// Sums of squares: of each token, from each row of waves that share the tokens.
     squares: Ptr<'c>,
 }
 
 impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
-    pub fn new(
+    /// What does not depend on other kernels: the norm's weights in local memory.
+    pub fn begin(
         contraction: &'s Contraction<'k, 'a, 'c>,
         shape: Shape,
         spec: &KernelSpec,
     ) -> Result<Staging<'s, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
         let (graph, x) = (parts.kernel.rows.graph, parts.x);
+        let operands = graph.operands(x.node);
         let late = contraction.matrix.dtype == DType::BF16;
         let norm = match graph.op(x.node) {
-            Op::RmsNorm { eps } => Some(Norm { value: x, of: graph.operands(x.node)[0], eps: *eps, late }),
+            Op::RmsNorm { eps } => Some(Norm { value: x, weights: operands[1], eps: *eps, late }),
             _ => None,
         };
+        let from = if norm.is_some() { operands[0] } else { x };
+        let ty = parts.kernel.rows.shape(from)?;
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let (near, blocks) = (shape.near(), shape.blocks());
         let token = c.add(c.rem(lane, near), c.mul(c.rem(wave, blocks), c.int(near)));
         let member = c.add(c.div(lane, near), c.mul(c.div(wave, blocks), c.int(32 / near)));
-        let buffers = if shape.stretches > 1 { 2 } else { 1 };
+        let width = ty.shape.last().unwrap_or(0);
         let staging = Staging {
             contraction,
             shape,
             lanes: rows::vector(spec.body).min(contraction.matrix.run()),
             token: c.smaller(token, c.int(shape.tokens - 1)),
             member,
+            from: (from, ty.dtype),
+            width,
             norm,
-            local: c.shared(buffers * shape.stretch_bytes(), 128),
+            local: c.shared(shape.buffers() * shape.stretch_bytes(), 128),
+            weights: c.shared(if norm.is_some() { shape.columns() * 4 } else { 0 }, 16),
             squares: c.shared(shape.waves() * near * 4, 16),
         };
-        staging.set_scale()?;
+        staging.bring_weights()?;
         Ok(staging)
     }
 
@@ -92,24 +108,50 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         self.code().b.build_float_add(a, b, "").expect("floats")
     }
 
-    /// What the norm is to scale rows by: nothing yet, or the scale.
-    fn set_scale(&self) -> Result<(), Diagnostic> {
+    /// The norm's weights as f32, zeros behind them.
+    fn bring_weights(&self) -> Result<(), Diagnostic> {
         let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
         let Some(norm) = self.norm else { return Ok(()) };
+        c.set_lanes(self.lanes);
+        let mut result = Ok(());
+        let (columns, turn) = (self.shape.columns(), self.shape.threads() * self.lanes);
+        c.repeat(c.mul(c.thread(), c.int(self.lanes)), c.int(columns), turn, |col| {
+            let inside = c.less(col, c.int(self.width));
+            let safe = c.pick(inside, col, c.int(0)).into_int_value();
+            match rows.eval(norm.weights, At { row: c.int(0), head: None, col: Col::Var(safe) }) {
+                Ok(v) => {
+                    let v = c.pick(inside, v, c.zero()).into_vector_value();
+                    c.store(c.at(self.weights, c.mul(col, c.int(4))), v, self.weights_align());
+                }
+                Err(e) => result = Err(e),
+            }
+        });
+        result
+    }
+
+    fn weights_align(&self) -> u32 {
+        (4 * self.lanes).min(16) as u32
+    }
+
+    /// What the norm is to scale rows by: nothing yet, or the scale.
+    pub fn set_scale(&self) -> Result<(), Diagnostic> {
+        let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
+        let Some(norm) = self.norm else { return Ok(()) };
+        c.barrier();
         if norm.late {
             rows.set_scale(norm.value, c.number(1.0));
             return Ok(());
         }
-        let width = rows.shape(norm.of)?.shape.last().unwrap_or(0);
         c.set_lanes(self.lanes);
         let turn = self.shape.members() * self.lanes;
         let mut result = Ok(());
-        let sums = c.for_each((c.int(0), c.int(width), turn * TOGETHER), &[c.number(0.0).into()], |first, sums| {
+        let none = c.number(0.0).into();
+        let sums = c.for_each((c.int(0), c.int(self.width), turn * TOGETHER), &[none], |first, sums| {
             let mut sum = sums[0].into_float_value();
             for i in 0..TOGETHER {
                 let col = c.add(first, c.add(c.mul(self.member, c.int(self.lanes)), c.int(i * turn)));
-                match self.inside(norm.of, col, width) {
-                    Ok(v) => sum = self.float(sum, c.sum(c.fmul(v, v))),
+                match self.bits(col) {
+                    Ok(bits) => sum = self.add_squares(sum, self.inside(col, c.widen(bits, self.from.1))),
                     Err(e) => result = Err(e),
                 }
             }
@@ -122,17 +164,37 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         Ok(())
     }
 
-    /// A vector of the thread's row, zeros beyond its width.
-    fn inside(&self, v: Value, col: Int<'c>, width: usize) -> Result<crate::code::Vector<'c>, Diagnostic> {
+    fn add_squares(&self, sum: FloatValue<'c>, v: Vector<'c>) -> FloatValue<'c> {
         let c = self.code();
-        let inside = c.less(col, c.int(width));
-        let safe = c.pick(inside, col, c.int(0)).into_int_value();
-        let lanes = self.contraction.parts.kernel.rows.eval(v, At { row: self.token, head: None, col: Col::Var(safe) })?;
-        Ok(c.pick(inside, lanes, c.zero()).into_vector_value())
+        self.float(sum, c.sum(c.fmul(v, v)))
+    }
+
+    /// Whether all columns of all stretches are the row's.
+    fn is_whole(&self) -> bool {
+        self.width == self.shape.stretches * self.shape.stretch_columns()
+    }
+
+    /// The bits of a vector of the thread's row; beyond its width, of another.
+    fn bits(&self, col: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
+        let c = self.code();
+        let safe = match self.is_whole() {
+            true => col,
+            false => c.pick(c.less(col, c.int(self.width)), col, c.int(0)).into_int_value(),
+        };
+        self.contraction.parts.kernel.rows.bits(self.from.0, At { row: self.token, head: None, col: Col::Var(safe) })
+    }
+
+    /// A vector of the thread's row, with zeros beyond its width.
+    fn inside(&self, col: Int<'c>, v: Vector<'c>) -> Vector<'c> {
+        let c = self.code();
+        match self.is_whole() {
+            true => v,
+            false => c.pick(c.less(col, c.int(self.width)), v, v.get_type().const_zero()).into_vector_value(),
+        }
     }
 
     /// The thread's vectors in a stretch.
-    fn vectors(&self) -> usize {
+    pub fn vectors(&self) -> usize {
         self.shape.stretch_columns().div_ceil(self.lanes * self.shape.members())
     }
 
@@ -142,51 +204,75 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         c.mul(c.add(self.member, c.int(i * self.shape.members())), c.int(self.lanes))
     }
 
-    /// The thread's part of a stretch, as words, and then the sum of its squares with those that were there.
-    pub fn load(&self, stretch: Int<'c>, squares: Any<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
-        let (c, parts) = (self.code(), &self.contraction.parts);
+    /// Asks for the thread's part of a stretch.
+    pub fn ask(&self, stretch: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let c = self.code();
         c.set_lanes(self.lanes);
-        let width = parts.kernel.rows.shape(parts.x)?.shape.last().unwrap_or(0);
         let first = c.mul(stretch, c.int(self.shape.stretch_columns()));
-        let mut sum = squares.into_float_value();
-        let mut words = Vec::new();
-        for i in 0..self.vectors() {
-            let col = c.add(first, self.column(i));
-            // Beyond the stretch is the next one, whose squares are added up there.
-            let end = c.smaller(c.add(first, c.int(self.shape.stretch_columns())), c.int(width));
-            if let Some(Norm { of, late: true, .. }) = self.norm {
-                let v = self.inside(of, col, width)?;
-                let v = c.pick(c.less(col, end), v, c.zero()).into_vector_value();
-                sum = self.float(sum, c.sum(c.fmul(v, v)));
-            }
-            let bits = c.narrow(self.inside(parts.x, col, width)?, self.contraction.matrix.dtype);
-            words.push(match self.lanes {
-                1 => bits.into(),
-                lanes => c.bitcast(bits, c.cx.i32_type().vec_type(lanes as u32 / 2)),
-            });
-        }
-        words.push(sum.into());
-        Ok(words)
+        (0..self.vectors()).map(|i| Ok(self.bits(c.add(first, self.column(i)))?.into())).collect()
     }
 
-    /// Stores what was loaded into a buffer.
-    pub fn store(&self, buffer: Int<'c>, words: &[Any<'c>]) {
-        let (c, tokens) = (self.code(), self.shape.tokens);
-        let (run, size) = (self.contraction.matrix.run(), self.contraction.matrix.dtype.size());
-        let to = c.at(self.local, c.add(c.mul(buffer, c.int(self.shape.stretch_bytes())), c.mul(self.token, c.int(RUN))));
-        let whole = self.shape.stretch_columns().is_multiple_of(self.lanes * self.shape.members());
-        for (i, &word) in words[..self.vectors()].iter().enumerate() {
-            let col = self.column(i);
-            let inside = c.mul(c.rem(col, run), c.int(size));
+    /// Stores what came of a stretch into a buffer, as the contraction wants it: the sum of its squares and those before.
+    pub fn store(
+        &self,
+        stretch: Int<'c>,
+        buffer: Int<'c>,
+        words: &[Any<'c>],
+        squares: FloatValue<'c>,
+    ) -> Result<FloatValue<'c>, Diagnostic> {
+        let (c, tokens, dtype) = (self.code(), self.shape.tokens, self.contraction.matrix.dtype);
+        let run = self.contraction.matrix.run();
+        c.set_lanes(self.lanes);
+        let to = c.add(c.mul(buffer, c.int(self.shape.stretch_bytes())), c.mul(self.token, c.int(RUN)));
+        let to = c.at(self.local, to);
+        let (columns, mut sum) = (self.shape.stretch_columns(), squares);
+        let whole = columns.is_multiple_of(self.lanes * self.shape.members());
+        for (i, word) in words.iter().enumerate() {
+            let (near, bits) = (self.column(i), word.into_vector_value());
+            let col = c.add(c.mul(stretch, c.int(columns)), near);
+            let made = self.made(near, col, bits, &mut sum)?;
             let store = || {
-                let p = c.at(to, c.add(c.mul(c.div(col, run), c.int(tokens * RUN)), inside));
-                c.store(p, word, (self.lanes * size) as u32);
+                let inside = c.mul(c.rem(near, run), c.int(dtype.size()));
+                let p = c.at(to, c.add(c.mul(c.div(near, run), c.int(tokens * RUN)), inside));
+                c.store(p, made, (self.lanes * dtype.size()) as u32);
             };
             match whole {
                 true => store(),
-                false => c.when(c.less(col, c.int(self.shape.stretch_columns())), store),
+                false => c.when(c.less(near, c.int(columns)), store),
             }
         }
+        Ok(sum)
+    }
+
+    /// What a vector of a row comes to, as bits.
+    fn made(
+        &self,
+        near: Int<'c>,
+        col: Int<'c>,
+        bits: Vector<'c>,
+        squares: &mut FloatValue<'c>,
+    ) -> Result<Vector<'c>, Diagnostic> {
+        let (c, rows, dtype) = (self.code(), &self.contraction.parts.kernel.rows, self.contraction.matrix.dtype);
+        let Some(norm) = self.norm else {
+            return Ok(match dtype == self.from.1 {
+                true => self.inside(col, bits),
+                false => c.narrow(self.inside(col, c.widen(bits, self.from.1)), dtype),
+            });
+        };
+        let v = self.inside(col, c.widen(bits, self.from.1));
+        if norm.late {
+            // Beyond the stretch is the next one.
+            let own = c.pick(c.less(near, c.int(self.shape.stretch_columns())), v, c.zero()).into_vector_value();
+            *squares = self.add_squares(*squares, own);
+        }
+        let last = c.smaller(col, c.int(self.shape.columns() - self.lanes));
+        let w = c.load(c.f32s(), c.at(self.weights, c.mul(last, c.int(4))), self.weights_align());
+        rows.bind(self.from.0, v);
+        rows.bind(norm.weights, w.into_vector_value());
+        let made = rows.eval(norm.value, At { row: self.token, head: None, col: Col::Var(col) });
+        rows.unbind(self.from.0);
+        rows.unbind(norm.weights);
+        Ok(c.narrow(made?, dtype))
     }
 
     /// The address of a buffer.
@@ -204,7 +290,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
 
     fn add_up(&self, squares: FloatValue<'c>) {
         let (c, near) = (self.code(), self.shape.near());
-        let distances: Vec<usize> = std::iter::successors(Some(near), |d| Some(d * 2)).take_while(|&d| d < 32).collect();
+        let distances: Vec<usize> =
+            std::iter::successors(Some(near), |d| Some(d * 2)).take_while(|&d| d < 32).collect();
         let sum = c.across(squares, &distances, |a, b| self.float(a, b));
         c.when(c.less(c.lane_index(), c.int(near)), || {
             let place = c.add(c.mul(c.wave_index(), c.int(near)), c.lane_index());
@@ -225,7 +312,6 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             c.load(c.cx.f32_type(), c.at(self.squares, c.mul(at, c.int(4))), 4).into_float_value()
         };
         let sum = (1..self.shape.waves() / blocks).fold(part(0), |sum, i| self.float(sum, part(i)));
-        let shape = self.contraction.parts.kernel.rows.shape(norm.of).expect("rows that were loaded");
-        c.inverse_root(sum, shape.shape.last().unwrap_or(0), norm.eps)
+        c.inverse_root(sum, self.width, norm.eps)
     }
 }
