@@ -155,12 +155,12 @@ impl<'c> Code<'c> {
         [0, 1, 2, 3].map(|i| self.b.build_extract_value(made, i, "").expect("four words").into_int_value())
     }
 
-    fn word_of(&self, condition: Int<'c>) -> BasicMetadataValueEnum<'c> {
+    pub fn word_of(&self, condition: Int<'c>) -> BasicMetadataValueEnum<'c> {
         self.b.build_int_z_extend(condition, self.cx.i32_type(), "").expect("a condition").into()
     }
 
     /// An instruction that LLVM has no name for, or not in all forms. It stays where it is, and all lanes come to it together.
-    fn assemble(
+    pub fn assemble(
         &self,
         text: &str,
         result: Option<BasicTypeEnum<'c>>,
@@ -182,6 +182,7 @@ fn type_of<'c>(v: BasicMetadataValueEnum<'c>) -> BasicMetadataTypeEnum<'c> {
     match v {
         BasicMetadataValueEnum::IntValue(v) => v.get_type().into(),
         BasicMetadataValueEnum::PointerValue(v) => v.get_type().into(),
+        BasicMetadataValueEnum::FloatValue(v) => v.get_type().into(),
         v => panic!("no operand of an instruction: {v:?}"),
     }
 }
