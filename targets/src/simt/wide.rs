@@ -54,8 +54,9 @@ struct Shape {
     /// Stretches along the weight, and how many fit local memory at once.
     count: usize,
     stages: usize,
-    /// Tiles along the features.
+    /// Tiles along the features, and work-groups that make all of them.
     across: usize,
+    groups: usize,
 }
 
 /// Whether the machine has what it takes for this contraction.
@@ -82,8 +83,8 @@ impl Shape {
         let Sizes { dtype, rows: all, depth, pieces, .. } = Sizes::of(spec.body)?;
         let (unit, width) = (&arch.simt().unit, arch.memory.padded(all / pieces));
         let across = |rows: usize| width.div_ceil(rows / pieces);
-        let rounds = |rows: usize| (spec.tokens.div_ceil(TOKENS) * across(rows)).div_ceil(arch.simt().chip.units);
-        let best = possible(pieces).min_by_key(|&rows| rounds(rows) * (rows + TILE_COST));
+        let (tiles, units) = (|rows: usize| spec.tokens.div_ceil(TOKENS) * across(rows), arch.simt().chip.units);
+        let best = possible(pieces).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + TILE_COST));
         let rows = choice.get("rows").or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
         let room = unit.lds_group - WORKERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
         Ok(Shape {
@@ -93,6 +94,7 @@ impl Shape {
             count: arch.memory.padded(depth).div_ceil(STRETCH),
             stages: room / ((rows + TOKENS) * STRETCH * dtype.size()),
             across: across(rows),
+            groups: units.min(tiles(rows)),
         })
     }
 
@@ -105,7 +107,7 @@ impl Shape {
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = setup.open_early(spec, THREADS);
-    let groups = {
+    {
         let c = &code;
         c.want_waves(THREADS / 128);
         let kernel = kernel(c, spec)?;
@@ -113,10 +115,9 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let x = contraction.parts.rows_in_memory();
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
         Ring::new(&contraction, x, shape, spec).run(&kernel, spec)?;
-        setup.arch.simt().chip.units.min(spec.tokens.div_ceil(TOKENS) * shape.across)
-    };
-    let workspace = COUNTERS + groups * 2 * MAP;
-    Ok((code, KernelInfo { workspace, ..KernelInfo::simt(Tasks::Fixed(groups), THREADS) }))
+    }
+    let workspace = COUNTERS + shape.groups * 2 * MAP;
+    Ok((code, KernelInfo { workspace, ..KernelInfo::simt(Tasks::Fixed(shape.groups), THREADS) }))
 }
 
 /// Stretches of both operands on their way through local memory.
@@ -126,7 +127,6 @@ struct Ring<'t, 'k, 'a, 'c> {
     shape: Shape,
     /// Tokens that the rows have room for.
     room: usize,
-    groups: usize,
     /// Addresses in local memory: of the stages, and of barriers that say that one is full, then that one is empty.
     stages: Int<'c>,
     barriers: Int<'c>,
@@ -157,9 +157,8 @@ impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
         let barriers = c.local_address(c.shared(2 * shape.stages * 8, 8));
         let workspace = c.argument(arguments(spec.body) + 1);
         let placed = c.at(workspace, c.add(c.mul(c.group(), c.int(2 * MAP)), c.int(COUNTERS)));
-        let groups = c.arch.simt().chip.units.min(spec.tokens.div_ceil(TOKENS) * shape.across);
         let room = spec.tokens.next_multiple_of(c.arch.memory.rows);
-        Ring { contraction, x, shape, room, groups, stages, barriers, maps, exchange, placed }
+        Ring { contraction, x, shape, room, stages, barriers, maps, exchange, placed }
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -201,7 +200,7 @@ impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
     fn each_tile(&self, times: Int<'c>, body: impl FnOnce(Tile<'c>, Int<'c>)) {
         let c = self.code();
         let tiles = c.mul(times, c.int(self.shape.across));
-        c.for_each((c.group(), tiles, self.groups), &[c.int(0).into()], |number, turn| {
+        c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, turn| {
             let turn = turn[0].into_int_value();
             let column = c.b.build_int_unsigned_div(number, times, "").expect("integers");
             let token = c.mul(c.sub(number, c.mul(column, times)), c.int(TOKENS));
@@ -299,7 +298,7 @@ impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
             sums
         });
         let finish = Finish::new(self, tile);
-        let beside = finish.ask(0);
+        let beside = finish.ask(0)?;
         let sums = c.end_products(&sums);
         let (last, _) = self.stage(c.add(first, c.int(shape.count - 1)));
         c.come(speaks, self.empty(last));
@@ -354,7 +353,7 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
     }
 
     /// Asks for what the epilogue reads beside the sums, for each of a round's tokens.
-    fn ask(&self, round: usize) -> Vec<Result<Vec<Vector<'c>>, Diagnostic>> {
+    fn ask(&self, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let c = self.ring.code();
         c.set_lanes(LANES);
         (0..4).map(|part| self.ring.contraction.parts.beside(self.inside(self.at(round, part)))).collect()
@@ -376,24 +375,19 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
         parts.kernel.rows.padded(parts.to)
     }
 
-    fn rounds(
-        &self,
-        sums: &[Any<'c>],
-        beside: Vec<Result<Vec<Vector<'c>>, Diagnostic>>,
-    ) -> Result<(), Diagnostic> {
+    fn rounds(&self, sums: &[Any<'c>], mut beside: Vec<Vec<Vector<'c>>>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.ring.code(), self.ring.shape);
-        let (rounds, mut beside) = (shape.features / ROUND, beside);
+        let rounds = shape.features / ROUND;
         for round in 0..rounds {
             let of = |piece: usize| &sums[(piece * rounds + round) * ROUND / 2..][..ROUND / 2];
             let pieces: Vec<[Vector<'c>; 4]> = (0..shape.pieces).map(|piece| self.change_lanes(of(piece))).collect();
             c.set_lanes(LANES);
             for (part, beside) in beside.iter().enumerate() {
-                let beside = beside.clone()?;
                 let sums: Vec<Vector<'c>> = pieces.iter().map(|piece| piece[part]).collect();
-                self.finish(self.at(round, part), &sums, &beside)?;
+                self.finish(self.at(round, part), &sums, beside)?;
             }
             if round + 1 < rounds {
-                beside = self.ask(round + 1);
+                beside = self.ask(round + 1)?;
             }
         }
         Ok(())

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use atomc_ir::DType;
-use inkwell::types::{BasicType};
+use inkwell::types::BasicType;
 use inkwell::values::BasicMetadataValueEnum;
 
 use crate::code::{Any, Code, Int, Ptr};
@@ -81,7 +81,9 @@ impl<'c> Code<'c> {
             }
         }
         let swizzle = if map.swizzled { 3 } else { 0 };
-        for (field, value) in [("elemtype", element), ("interleave_layout", 0), ("swizzle_mode", swizzle), ("fill_mode", 0)] {
+        for (field, value) in
+            [("elemtype", element), ("interleave_layout", 0), ("swizzle_mode", swizzle), ("fill_mode", 0)]
+        {
             write!(text, "tensormap.replace.tile.{field}.shared::cta.b1024.b32 [$0], {value}; ").expect("into memory");
         }
         text.push_str("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [$0], $1; }");
@@ -109,22 +111,10 @@ impl<'c> Code<'c> {
         self.assemble(&text, None, &format!("r,l,r{}", ",r".repeat(n)), &args.collect::<Vec<_>>());
     }
 
-    /// Makes a barrier whose turn is over when so many threads have come to it.
-    pub fn make_barrier_of(&self, threads: usize, barrier: Int<'c>) {
-        self.assemble(&format!("mbarrier.init.shared::cta.b64 [$0], {threads};"), None, "r", &[barrier.into()]);
-    }
-
     /// Where the condition holds, this thread has come to a barrier.
     pub fn come(&self, condition: Int<'c>, barrier: Int<'c>) {
         let text = "{ .reg .pred p; setp.ne.b32 p, $0, 0; @p mbarrier.arrive.shared::cta.b64 _, [$1]; }";
         self.assemble(text, None, "r,r", &[self.word_of(condition), barrier.into()]);
-    }
-
-    /// Waits for the end of a barrier's turn, by its last bit: this thread alone.
-    pub fn await_turn(&self, barrier: Int<'c>, turn: Int<'c>) {
-        let text = "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; \
-                    @p bra done; bra again; done: }";
-        self.assemble(text, None, "r,r", &[barrier.into(), turn.into()]);
     }
 
     /// What products are told of the tile that begins at an address in local memory.
@@ -146,7 +136,8 @@ impl<'c> Code<'c> {
         let n = sums.len();
         let all: Vec<String> = (0..n).map(|i| format!("${i}")).collect();
         let (all, name) = (all.join(","), dtype.name());
-        let mut text = format!("{{ .reg .b64 a, b; mov.b64 a, ${}; mov.b64 b, ${}; wgmma.fence.sync.aligned; ", 2 * n, 2 * n + 1);
+        let mut text =
+            format!("{{ .reg .b64 a, b; mov.b64 a, ${}; mov.b64 b, ${}; wgmma.fence.sync.aligned; ", 2 * n, 2 * n + 1);
         for step in 0..steps {
             let product = format!("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{name}.{name}", 2 * n);
             write!(text, "{product} {{{all}}}, a, b, 1, 1, 1, 0, 0; ").expect("into memory");
@@ -172,7 +163,8 @@ impl<'c> Code<'c> {
         let operands = operands.chain((0..sums.len()).map(|i| i.to_string())).chain(tiles.iter().map(|_| "l".into()));
         let args: Vec<BasicMetadataValueEnum> =
             sums.iter().map(|&v| v.into()).chain(tiles.iter().map(|&v| v.into())).collect();
-        let made = self.assemble(text, Some(result.as_basic_type_enum()), &operands.collect::<Vec<_>>().join(","), &args);
+        let made =
+            self.assemble(text, Some(result.as_basic_type_enum()), &operands.collect::<Vec<_>>().join(","), &args);
         let made = made.expect("sums").into_struct_value();
         (0..sums.len() as u32).map(|i| self.b.build_extract_value(made, i, "").expect("a sum")).collect()
     }
