@@ -55,7 +55,7 @@ const fn row(
     source: &'static str,
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
-    is_hopper_or_later: bool,
+    (is_hopper_or_later, wide_products): (bool, bool),
 ) -> Arch {
     Arch {
         name,
@@ -78,6 +78,7 @@ const fn row(
             direct_to_lds: 16,
             buffer_word: None,
             bulk_copies: is_hopper_or_later,
+            wide_products,
             dependent_launch: is_hopper_or_later,
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
@@ -97,7 +98,7 @@ pub const ROWS: [Arch; 3] = [
             Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
             Fp8::None,
         ),
-        false,
+        (false, false),
     ),
     Arch {
         executed: true,
@@ -107,7 +108,7 @@ pub const ROWS: [Arch; 3] = [
             "CUDA programming guide, compute capability 9.0; NVIDIA H200 SXM data sheet",
             "+ptx83",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
-            true,
+            (true, true),
         )
     },
     row(
@@ -116,6 +117,6 @@ pub const ROWS: [Arch; 3] = [
         "CUDA programming guide, compute capability 10.0; NVIDIA B200 data sheet",
         "+ptx86",
         (UNIT, Chip { name: "B200", units: 148, bandwidth: 8000.0, bf16: 2250.0, fp8: 4500.0, fp4: 9000.0 }, Fp8::Ocp),
-        true,
+        (true, false),
     ),
 ];
