@@ -7,6 +7,8 @@
 //! end of a pass the sums of the waves meet in local memory.
 mod ring;
 mod stage;
+#[cfg(test)]
+mod tests;
 
 use atomc_ir::{Arch, Diagnostic, Op};
 
@@ -30,9 +32,9 @@ const SLOTS: usize = 16;
 /// Most bytes of rows that are in local memory as a whole, and of one of two stretches otherwise.
 const WHOLE: usize = 32 << 10;
 const STRETCH: usize = 16 << 10;
-/// Most stretches on their way, and words of them in a thread.
+/// Most stretches on their way, and words of them in a thread together with its sums.
 const AHEAD: usize = 3;
-const WORDS: usize = 64;
+const WORDS: usize = 128;
 /// Most panels of a wave in one pass, sums of a lane, and bytes of sums that meet beside the rings.
 const PANELS: usize = 6;
 const SUMS: usize = 128;
@@ -43,6 +45,9 @@ const PITCH: usize = 80;
 const BARRIERS: usize = 2 << 10;
 /// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
 const FEW_TOKENS: usize = 3;
+/// From so many tokens on, clusters of so many work-groups share out the columns: each brings less of the rows to itself.
+const MANY: usize = 8;
+const CLUSTER: usize = 4;
 /// Most tokens.
 const TOKENS: usize = 64;
 
@@ -53,9 +58,10 @@ pub struct Shape {
     pieces: usize,
     /// Whether rows are staged as they lie in memory.
     plain: bool,
-    /// Panels of the result, and work-groups.
+    /// Panels of the result, runs of them, and the work-groups that share the columns of a run.
     panels: usize,
     groups: usize,
+    members_of_cluster: usize,
     across: usize,
     along: usize,
     /// Panels that a wave makes in one pass.
@@ -78,12 +84,20 @@ impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
         let (simt, tokens) = (arch.simt(), spec.tokens);
-        let steps = arch.memory.padded(depth) / 32;
+        let all = arch.memory.padded(depth) / 32;
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
-        let groups = simt.chip.units.min(panels);
+        let members = if tokens >= MANY && simt.clusters > 0 && all.is_multiple_of(CLUSTER) { CLUSTER } else { 1 };
+        let steps = all / members;
+        let groups = if members > 1 { simt.clusters } else { simt.chip.units }.min(panels);
         let share = panels.div_ceil(groups);
         let most = (SUMS / (pieces * tokens.div_ceil(8) * 4)).clamp(1, PANELS);
-        let across = [1, 2, 4, 8].into_iter().find(|n| n * most >= share).unwrap_or(1);
+        let idle = |n: &usize| share.div_ceil(*n) * n - share;
+        let mut fitting = [1, 2, 4, 8].into_iter().filter(|n| n * most >= share);
+        // Members read the sums of each other's waves: few waves for each panel.
+        let across = match members {
+            1 => fitting.next().unwrap_or(1),
+            _ => fitting.rev().min_by_key(idle).unwrap_or(WAVES),
+        };
         let whole = steps * 64 * tokens <= WHOLE;
         let fits = |n: &usize| {
             let stretch = (WAVES / across).min(steps / n) * n * 64 * tokens;
@@ -106,6 +120,7 @@ impl Shape {
             plain,
             panels,
             groups,
+            members_of_cluster: members,
             across,
             along,
             together,
@@ -114,12 +129,13 @@ impl Shape {
             slots: 0,
             stretch,
             stretches,
-            ahead: AHEAD
-                .min(WORDS * 4 * 32 * WAVES / (along * stretch * each * 64 * tokens))
-                .clamp(1, stretches.max(2) - 1),
+            ahead: 0,
             one_pass,
         };
-        let shape = Shape { ahead: if stretches == 1 { 0 } else { shape.ahead }, ..shape };
+        let sums = together * pieces * tokens.div_ceil(8) * 4;
+        let words = shape.stretch_bytes() / (4 * shape.threads());
+        let ahead = (WORDS.saturating_sub(sums) / words.max(1)).clamp(1, AHEAD).min(stretches - 1);
+        let shape = Shape { ahead, ..shape };
         let apart = if one_pass { 0 } else { shape.waves() * shape.sums_bytes() };
         let room = RINGS.min(simt.unit.lds_group.saturating_sub(shape.rows_bytes() + apart + BARRIERS));
         let slots = (room / (shape.waves() * shape.slot_bytes())).clamp(2, SLOTS);
@@ -185,14 +201,14 @@ impl Shape {
         self.stretches.min(2)
     }
 
-    /// Columns of the weight.
+    /// Columns of a work-group's share.
     fn columns(&self) -> usize {
         self.length * self.steps * 32
     }
 
     /// Bytes of local memory for rows, and for a norm's weights.
     fn rows_bytes(&self) -> usize {
-        self.buffers() * self.stretch_bytes() + if self.plain { 0 } else { 4 * self.columns() }
+        self.buffers() * self.stretch_bytes() + if self.plain || self.stretches == 1 { 0 } else { 4 * self.columns() }
     }
 
     /// A wave's ring, and its sums of a pass.
@@ -234,19 +250,25 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let c = &code;
         let kernel = super::kernel(c, spec)?;
         let contraction = Contraction::new(&kernel)?;
+        let members = shape.members_of_cluster;
+        if members > 1 {
+            c.make_cluster(members);
+        }
+        let (group, member) = (c.div(c.group(), members), c.rem(c.group(), members));
         let bound = |group: Int<'c>| c.div(c.mul(group, c.int(shape.panels)), shape.groups);
-        let (begin, end) = (bound(c.group()), bound(c.add(c.group(), c.int(1))));
-        let (ring, turn) = Ring::fill(&contraction, shape, (begin, end));
-        let staging = Staging::begin(&contraction, shape, spec)?;
+        let (begin, end) = (bound(group), bound(c.add(group, c.int(1))));
+        let (ring, turn) = Ring::fill(&contraction, shape, (begin, end), member);
+        let staging = Staging::begin(&contraction, shape, spec, member)?;
         c.await_previous();
         staging.set_scale()?;
         let meeting = match shape.one_pass {
             true => (ring.local, shape.ring_bytes()),
             false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
         };
-        Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end }.all(turn)?;
+        Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end, member }
+            .all(turn)?;
     }
-    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads())))
+    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups * shape.members_of_cluster), shape.threads())))
 }
 
 /// One work-group's way along its panels.
@@ -259,6 +281,7 @@ struct Walk<'w, 'k, 'a, 'c> {
     meeting: (Ptr<'c>, usize),
     begin: Int<'c>,
     end: Int<'c>,
+    member: Int<'c>,
 }
 
 impl<'c> Walk<'_, '_, '_, 'c> {
@@ -281,13 +304,18 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         c.barrier();
         let carried: Vec<Any> = turn.carried().into_iter().chain(rest).chain([squares.into()]).collect();
         if shape.one_pass {
-            return self.pass(c.int(0), &carried).map(drop);
+            self.pass(c.int(0), &carried)?;
+            // Nobody leaves while others read its sums.
+            if shape.members_of_cluster > 1 {
+                self.meet();
+            }
+            return Ok(());
         }
         let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());
         let mut result = Ok(());
         c.for_each((c.int(0), passes, 1), &carried, |pass, carried| {
             let made = self.pass(pass, carried);
-            c.barrier();
+            self.meet();
             made.unwrap_or_else(|e| {
                 result = Err(e);
                 carried.to_vec()
@@ -331,7 +359,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             self.staging.leave(carried[carried.len() - 1].into_float_value());
         }
         self.leave(&carried[..count]);
-        c.barrier();
+        self.meet();
         self.finish(c.mul(pass, c.int(shape.pass())))?;
         Ok(carried[count..].to_vec())
     }
@@ -431,6 +459,14 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         c.at(meeting, c.add(c.mul(wave, c.int(apart)), c.mul(row, c.int(PITCH))))
     }
 
+    /// All that have sums of the same panels meet.
+    fn meet(&self) {
+        match self.shape.members_of_cluster {
+            1 => self.code().barrier(),
+            _ => self.code().meet_in_cluster(),
+        }
+    }
+
     /// The wave's sums of a pass, for the others to see.
     fn leave(&self, sums: &[Any<'c>]) {
         let (c, shape) = (self.code(), self.shape);
@@ -464,17 +500,21 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let left = c.sub(c.sub(self.end, self.begin), first);
         let panels = c.smaller(left, c.int(shape.pass()));
         let mut result = Ok(());
-        c.repeat(c.thread(), c.mul(panels, c.int(shape.tokens * parts)), shape.threads(), |item| {
+        let members = shape.members_of_cluster;
+        let own = c.add(c.thread(), c.mul(self.member, c.int(shape.threads())));
+        c.repeat(own, c.mul(panels, c.int(shape.tokens * parts)), members * shape.threads(), |item| {
             let (feature, rest) = (c.mul(c.rem(item, parts), c.int(results)), c.div(item, parts));
             let (token, panel) = (c.rem(rest, shape.tokens), c.div(rest, shape.tokens));
             c.set_lanes(results);
             let (wave, row) = (c.rem(panel, shape.across), c.div(panel, shape.across));
-            let load = |along: usize, piece: usize| {
-                let wave = c.add(wave, c.int(along * shape.across));
+            let load = |i: usize, piece: usize| {
+                let wave = c.add(wave, c.int(i / members * shape.across));
                 let at = c.at(self.sums_at(wave, row, piece, token), c.mul(feature, c.int(4)));
+                let at = if members == 1 { at } else { c.of_member(at, i % members) };
                 c.load_vector(c.cx.f32_type(), results, at, 16)
             };
-            let sum = |piece| (1..shape.along).fold(load(0, piece), |sum, along| c.fadd(sum, load(along, piece)));
+            let count = shape.along * members;
+            let sum = |piece| (1..count).fold(load(0, piece), |sum, i| c.fadd(sum, load(i, piece)));
             let sums: Vec<_> = (0..shape.pieces).map(sum).collect();
             let sums: Vec<_> = match self.staging.scale(token) {
                 Some(scale) => sums.into_iter().map(|v| c.fmul(v, c.splat(scale))).collect(),
