@@ -191,12 +191,24 @@ pub struct Variant {
     pub name: String,
     /// What the device must have, by the names that the device reports, e.g. `avx512f`.
     pub features: Vec<String>,
+    /// What times on a GPU are compared with; none on the host.
+    pub chip: Option<Chip>,
     /// Whether the compiler's tests run such code, on hardware or emulated; otherwise nobody has seen it run.
     pub executed: bool,
     /// Index of the section that holds the code: one code object, or the modules of the kernels.
     pub section: usize,
     /// By the kernel number that launches use.
     pub kernels: Vec<Kernel>,
+}
+
+/// The largest product with an architecture, by its data sheet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chip {
+    pub name: String,
+    /// Bytes of memory a second, and operations a second of dense products of 16-bit floats.
+    pub bandwidth: f64,
+    pub flops: f64,
 }
 
 /// How a variant runs a kernel.

@@ -8,8 +8,8 @@ mod weights;
 
 use std::path::Path;
 
-use atomc_artifact::manifest::{CacheSpec, DType, DataLayout, Manifest, Model, Plan, Target, Variant};
-use atomc_ir::arch::Memory;
+use atomc_artifact::manifest::{CacheSpec, Chip, DType, DataLayout, Manifest, Model, Plan, Target, Variant};
+use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_targets::tuning::Class;
@@ -192,10 +192,17 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>)
     Variant {
         name: arch.name.into(),
         features: arch.features.iter().map(|f| f.to_string()).collect(),
+        chip: chip(arch),
         executed: arch.executed,
         section,
         kernels: kernels.into_iter().map(kernels::kernel).collect(),
     }
+}
+
+fn chip(arch: &Arch) -> Option<Chip> {
+    let Machine::Simt(simt) = &arch.machine else { return None };
+    let atomc_ir::arch::Chip { name, bandwidth, bf16, .. } = simt.chip;
+    Some(Chip { name: name.into(), bandwidth: bandwidth * 1e9, flops: bf16 * 1e12 })
 }
 
 fn facts(config: &Config) -> Model {

@@ -37,9 +37,14 @@ impl Bench {
         std::fs::read(self.path("m.atomc")).expect("an artifact")
     }
 
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_atomc"));
+        command.args(args).current_dir(self.dir.path());
+        command
+    }
+
     fn run(&self, args: &[&str]) -> Output {
-        let atomc = env!("CARGO_BIN_EXE_atomc");
-        Command::new(atomc).args(args).current_dir(self.dir.path()).output().expect("the binary runs")
+        self.command(args).output().expect("the binary runs")
     }
 
     fn succeed(&self, args: &[&str]) -> String {
@@ -168,7 +173,7 @@ fn damaged_artifacts() {
     insta::assert_snapshot!(open(b"{}"), @"error[artifact]: not an atomc artifact: the file does not begin with the artifact signature");
     insta::assert_snapshot!(open(&whole[..40]), @"error[artifact]: artifact is cut short: the header needs 288 bytes and the file has 40");
     insta::assert_snapshot!(sizes(open(&whole[..whole.len() - 1])), @"error[artifact]: artifact is cut short: section 4 (code) needs <all> bytes and the file has <fewer>");
-    insta::assert_snapshot!(open(&edited(8, 99)), @"error[artifact]: artifact format version 99, but this atomc reads version 2: compile the model again");
+    insta::assert_snapshot!(open(&edited(8, 99)), @"error[artifact]: artifact format version 99, but this atomc reads version 3: compile the model again");
     insta::assert_snapshot!(open(&edited(30, whole[30] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of the header does not match");
     insta::assert_snapshot!(open(&edited(2000, whole[2000] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of section 0 (manifest) does not match");
     insta::assert_snapshot!(open(&edited(whole.len() - 9, whole[whole.len() - 9] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of section 4 (code) does not match");
@@ -223,12 +228,12 @@ fn wrong_tokens_and_devices() {
       help: It must hold a list of lists of token ids: [[1, 2, 3], [4, 5]].
     ");
     insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc", "--random-weights", "--prompt", "64"]), @"
-    error[bench]: 64 tokens and 16 steps are more than the model's 64 positions
-      help: Choose smaller --prompt and --steps.
+    error[bench]: a prompt of 64 tokens, or 32 steps from position 64 on, is more than the model's 64 positions
+      help: Choose smaller --prompt, --position and --steps.
     ");
     insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc", "--random-weights", "--device", "host:gfx942"]), @"error[device]: the artifact has no variant `gfx942` for the host; it has: x86-64-v4-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3");
-    insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc", "--random-weights", "--device", "cuda:0"]), @"
-    error: invalid value 'cuda:0' for '--device <DEVICE>': unknown device `cuda:0`; this build has: host, host:<variant>, hip, hip:<number>, emu:<chip>, emu:<chip>:fast
+    insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc", "--random-weights", "--device", "tpu:0"]), @"
+    error: invalid value 'tpu:0' for '--device <DEVICE>': unknown device `tpu:0`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>, emu:<chip>, emu:<chip>:fast
 
     For more information, try '--help'.
     ");
@@ -276,4 +281,49 @@ fn what_cannot_be_compiled() {
       help: Known variants: x86-64-v4-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3.
     ");
     assert!(bench.artifact() == kept, "a failure replaced the output");
+}
+
+/// A stand-in for NVIDIA's assembler, which says what that says.
+const PTXAS: &str = "#!/bin/sh
+[ \"$1\" = --version ] && echo 'Cuda compilation tools, release 1.2, V1.2.3' && exit
+cp /proc/self/exe \"$4\"
+echo '    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers' >&2
+";
+
+#[test]
+fn modules_for_nvidia() {
+    let bench = Bench::new();
+    let compile = |ptxas: &str, file: &str| {
+        let mut command = bench.command(&["compile", MODEL, "--decode", "1", "--target", "sm_90a", "-o", file]);
+        command.env("ATOMC_PTXAS", ptxas).output().expect("it runs")
+    };
+    let text = compile("", "text.atomc");
+    assert!(text.status.success(), "{}", String::from_utf8_lossy(&text.stderr));
+    let about = |file: &str| serde_json::from_str::<Value>(&bench.succeed(&["inspect", file, "--json"])).expect("JSON");
+    let kernel = |about: &Value| about["targets"][0]["variants"][0]["kernels"][0].clone();
+    let found = kernel(&about("text.atomc"));
+    assert!(found["module"]["cubin"].is_null() && found["resources"].is_null() && found["module"]["ptx"].is_object());
+    let files = bench.succeed(&["inspect", "text.atomc", "--extract", "code"]);
+    let first = files.lines().next().expect("a file");
+    assert!(files.lines().all(|file| file.ends_with(".ptx")), "{files}");
+    assert!(std::fs::read_to_string(bench.path(first)).expect("text").contains(".target sm_90a"));
+
+    bench.write("ptxas", PTXAS);
+    let script = bench.path("ptxas");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("it is ours");
+    let both = compile(script.to_str().expect("a path"), "both.atomc");
+    assert!(both.status.success(), "{}", String::from_utf8_lossy(&both.stderr));
+    let about = about("both.atomc");
+    let found = kernel(&about);
+    assert!(found["module"]["cubin"].is_object() && about["config"]["ptxas"] == "1.2, V1.2.3");
+    let resources = &found["resources"];
+    assert_eq!(
+        (&resources["vgprs"], &resources["scratch"], &resources["vgpr_spills"]),
+        (&json!(40), &json!(8), &json!(1))
+    );
+
+    let none = compile("/none/ptxas", "none.atomc");
+    let said = String::from_utf8_lossy(&none.stderr);
+    assert!(said.contains("ATOMC_PTXAS names /none/ptxas, which is no file"), "{said}");
 }

@@ -206,6 +206,7 @@ fn variant(name: &str, features: &[&str]) -> Variant {
     Variant {
         name: name.into(),
         features: features.iter().map(|&name| name.to_owned()).collect(),
+        chip: None,
         executed: true,
         section: 1,
         kernels: vec![

@@ -56,6 +56,16 @@ pub enum Tasks {
     Tiles { times: usize },
 }
 
+/// Whether a family's kernels are made for the tokens of one bucket: matrix-vector products are unrolled over them, and on GPUs
+/// attention of few tokens is shared out among more work-groups. The others take any number of tokens.
+pub fn is_for_one_bucket(family: Family, arch: &Arch) -> bool {
+    match family {
+        Family::Matvec => true,
+        Family::AttendOne => arch.isa().is_some(),
+        Family::Rows | Family::Matmul | Family::AttendMany => false,
+    }
+}
+
 /// What a runtime must know to launch a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelInfo {

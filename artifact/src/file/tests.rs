@@ -95,6 +95,7 @@ fn variant(name: &str, section: usize) -> Variant {
     Variant {
         name: name.into(),
         features: vec!["avx2".into()],
+        chip: None,
         executed: true,
         section,
         kernels: vec![

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
 
-use atomc_runtime::manifest::{Plan, PlanKind};
+use atomc_runtime::manifest::{Arg, Chip, Plan, PlanKind};
 use atomc_runtime::{Engine, Request, SeqId, Want, bandwidth};
 use serde_json::{Value, json};
 
@@ -22,25 +22,32 @@ const BANDWIDTH_ROUNDS: usize = 5;
 /// Measure prefill and decode
 #[derive(clap::Args)]
 #[command(after_help = "\
-Prefill is one prompt alone; decode is one token for each of so many sequences that have a prompt behind them. Both are
-medians. The bytes of a decode step are its weights, activations and keys and values, each counted once; the share is of
-the read bandwidth that the host shows in the same run; for another device there is none.
+Prefill is one prompt alone; decode is one token for each of so many sequences of the same length. Both are medians of whole
+steps, from the inputs to the chosen tokens: no logits leave a device that chooses itself. The bytes of a decode step are its
+weights, activations and keys and values, each counted once; shares are of the read bandwidth that the host shows in the same
+run, or of the peaks on the data sheet of the largest chip of the device's architecture. Kernels are timed apart from each
+other, on a GPU all launches of one replayed in a row; their bytes and operations are those of the largest step that they are
+for, and the floor is the time that the peaks allow for these: choose prompts and batches of the sizes that were compiled.
 
 Examples:
   atomc bench m.atomc --weights models/qwen3
   atomc bench m.atomc --random-weights --threads 2 --batch 1,8
-  atomc bench m.atomc --random-weights --kernels          where the time of a decode step goes")]
+  atomc bench m.atomc --random-weights --kernels          where the time of a decode step goes
+  atomc bench m.atomc --random-weights --device cuda:0 --prompt 2048 --position 1024 --batch 1,8,32 --steps 50")]
 pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
     /// Tokens of the prompt [default: 512, or what the model has room for]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     prompt: Option<usize>,
+    /// Tokens of each sequence before it decodes [default: as many as the prompt has]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    position: Option<usize>,
     /// Sequences that decode at the same time; several sizes are measured one after the other
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = at_least_one)]
     batch: Vec<usize>,
     /// Decode steps to take the median of
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     steps: usize,
     /// Prefills to take the median of
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
@@ -80,22 +87,32 @@ struct KernelTime {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
+    let start = Instant::now();
     let artifact = args.engine.artifact()?;
     let positions = artifact.manifest().model.max_positions;
     // Timing the kernels takes as many steps again.
     let steps = if args.kernels { 2 * args.steps } else { args.steps };
     let prompt = args.prompt.unwrap_or(DEFAULT_PROMPT.min(positions.saturating_sub(steps)).max(1));
-    if prompt + steps > positions {
-        let message = format!("{prompt} tokens and {steps} steps are more than the model's {positions} positions");
-        return Err(Failure::new("bench", message).help("Choose smaller --prompt and --steps."));
+    let position = args.position.unwrap_or(prompt);
+    if prompt.max(position + steps) > positions {
+        let message = format!(
+            "a prompt of {prompt} tokens, or {steps} steps from position {position} on, is more than the model's {positions} \
+             positions"
+        );
+        return Err(Failure::new("bench", message).help("Choose smaller --prompt, --position and --steps."));
     }
     #[cfg(feature = "emulator")]
     if let super::engine::DeviceArg::Emulated(chip) = &args.engine.device {
         return emulated::run(args, chip, artifact, prompt);
     }
     let widest = args.batch.iter().copied().max().unwrap_or(1);
-    let mut engine = args.engine.engine(artifact, std::iter::repeat_n(prompt + steps, widest))?;
-    let ids: Vec<u32> = (0..prompt).map(|i| (10 + i as u32) % engine.model().vocab as u32).collect();
+    // Decoding starts when the prompt is forgotten.
+    let longest = (position + steps).max(prompt.div_ceil(widest));
+    let mut engine = args.engine.unloaded(None, artifact, std::iter::repeat_n(longest, widest))?;
+    let opened = start.elapsed().as_secs_f64();
+    args.engine.load(&mut engine)?;
+    let loaded = start.elapsed().as_secs_f64() - opened;
+    let ids: Vec<u32> = (0..prompt.max(position)).map(|i| (10 + i as u32) % engine.model().vocab as u32).collect();
 
     let progress = Progress::new("measuring", Unit::Pieces);
     let (mut done, total) = (0, (args.repeat + args.batch.len() + 2) as u64);
@@ -108,31 +125,40 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut times = Vec::with_capacity(args.repeat);
     for _ in 0..args.repeat {
         tick();
-        let (sequence, seconds) = prefill(&mut engine, &ids)?;
+        let (sequence, seconds) = prefill(&mut engine, &ids[..prompt])?;
         engine.drop_sequence(sequence)?;
         times.push(seconds);
     }
     let mut prefilled = Prefill { tokens: prompt, seconds: median(times), kernels: vec![] };
     if args.kernels {
         let plan = engine.plans().len() - 1;
-        prefilled.kernels = kernel_times(&mut engine, plan, |engine| {
-            let (sequence, _) = prefill(engine, &ids)?;
+        let lengths = Lengths { sequences: 1, first: 1, last: prompt };
+        prefilled.kernels = kernel_times(&mut engine, plan, lengths, |engine| {
+            let (sequence, _) = prefill(engine, &ids[..prompt])?;
             Ok(engine.drop_sequence(sequence)?)
         })?;
     }
     let mut decodes = Vec::with_capacity(args.batch.len());
     for &batch in &args.batch {
         tick();
-        decodes.push(decode(&mut engine, &ids, batch, args)?);
+        decodes.push(decode(&mut engine, &ids[..position], batch, args)?);
     }
     tick();
     let bandwidth = bandwidth(&mut engine)?.into_iter().chain(before).reduce(f64::max);
     drop(progress);
-    let report = Report { device: engine.device_name().to_owned(), bandwidth, prefill: prefilled, decodes };
+    let (device, chip) = (engine.device_name().to_owned(), chip(&engine));
+    let report = Report { device, chip, opened, loaded, bandwidth, prefill: prefilled, decodes };
     match args.json {
         true => report.json(),
         false => report.text(),
     }
+}
+
+/// The chip whose peaks the device's times are compared with.
+fn chip(engine: &Engine) -> Option<Chip> {
+    let name = engine.device_name().rsplit(':').next();
+    let variant = engine.target().variants.iter().find(|variant| Some(&variant.name[..]) == name);
+    variant.and_then(|variant| variant.chip.clone())
 }
 
 /// What the host's memory gives, if it is what the engine computes from.
@@ -153,7 +179,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 fn prefill(engine: &mut Engine, ids: &[u32]) -> Result<(SeqId, f64), Failure> {
     let sequence = engine.add_sequence();
     let start = Instant::now();
-    engine.step(&[Request { sequence, tokens: ids, logits: Want::Last }])?;
+    engine.step_greedy(&[Request { sequence, tokens: ids, logits: Want::Last }])?;
     Ok((sequence, start.elapsed().as_secs_f64()))
 }
 
@@ -167,20 +193,25 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
     let mut times = Vec::with_capacity(args.steps);
     for _ in 0..args.steps {
         let start = Instant::now();
-        engine.step(&requests)?;
+        engine.step_greedy(&requests)?;
         times.push(start.elapsed().as_secs_f64());
     }
     let plan = plan(engine, batch);
+    let lengths = |length| Lengths { sequences: batch, first: length, last: length };
+    let half = ids.len() + args.steps / 2;
     let mut kernels = vec![];
     if args.kernels {
-        let steps = |engine: &mut Engine| (0..args.steps).try_for_each(|_| Ok(engine.step(&requests).map(|_| ())?));
-        kernels = kernel_times(engine, plan, steps)?;
+        let steps =
+            |engine: &mut Engine| (0..args.steps).try_for_each(|_| Ok(engine.step_greedy(&requests).map(|_| ())?));
+        // The cache is longer by then.
+        kernels = kernel_times(engine, plan, lengths(half + args.steps), steps)?;
     }
     for sequence in sequences {
         engine.drop_sequence(sequence)?;
     }
     let weights: u64 = engine.plans()[plan].launches.iter().map(|launch| launch.bytes).sum();
-    let bytes = weights + batch as u64 * cache_bytes(engine, ids.len() + args.steps / 2);
+    let cached = (0..engine.target().cache.layers).map(|layer| lengths(half).attention(engine, layer).0);
+    let bytes = weights + cached.sum::<u64>();
     Ok(Decode { batch, seconds: median(times), bytes, kernels })
 }
 
@@ -192,19 +223,32 @@ fn plan(engine: &Engine, batch: usize) -> usize {
     decode.or_else(|| plans.iter().position(fits)).unwrap_or(plans.len() - 1)
 }
 
-/// Bytes of keys and values that one token of a sequence of this length reads.
-fn cache_bytes(engine: &Engine, length: usize) -> u64 {
-    let cache = &engine.target().cache;
-    let window = |layer: usize| engine.manifest().config["model"]["windows"][layer].as_u64().filter(|&w| w > 0);
-    let seen = |layer| window(layer).map_or(length as u64, |w| w.min(length as u64));
-    let one = 2 * cache.heads * cache.head_dim * cache.dtype.size();
-    (0..cache.layers).map(seen).sum::<u64>() * one as u64
+/// The sequences of a step, all alike: how long each is after its first new token, and after its last.
+#[derive(Clone, Copy)]
+struct Lengths {
+    sequences: usize,
+    first: usize,
+    last: usize,
+}
+
+impl Lengths {
+    /// Bytes of keys and values that attention in a layer reads, each once, and its operations.
+    fn attention(self, engine: &Engine, layer: usize) -> (u64, u64) {
+        let (cache, model) = (&engine.target().cache, &engine.manifest().config["model"]);
+        let window = model["windows"][layer].as_u64().filter(|&w| w > 0).unwrap_or(u64::MAX);
+        let seen = |length: usize| window.min(length as u64);
+        let (one, sequences) = (2 * cache.heads * cache.head_dim * cache.dtype.size(), self.sequences as u64);
+        let pairs: u64 = (self.first..=self.last).map(seen).sum();
+        let heads = model["heads"].as_u64().unwrap_or(cache.heads as u64);
+        (sequences * seen(self.last) * one as u64, sequences * pairs * 4 * heads * cache.head_dim as u64)
+    }
 }
 
 /// Times of the kernels of a plan, in the mean of the steps that `run` takes.
 fn kernel_times(
     engine: &mut Engine,
     plan: usize,
+    lengths: Lengths,
     run: impl FnOnce(&mut Engine) -> Result<(), Failure>,
 ) -> Result<Vec<KernelTime>, Failure> {
     engine.time_launches();
@@ -222,8 +266,15 @@ fn kernel_times(
         });
         entry.launches += 1;
         entry.seconds += *nanoseconds as f64 * 1e-9 / times.steps as f64;
-        entry.bytes += launch.bytes;
-        entry.flops += launch.flops;
+        let attends = engine.target().kernels[launch.kernel].family.starts_with("attend");
+        let layer =
+            launch.args.iter().find_map(|arg| if let Arg::CacheK { layer } = arg { Some(*layer) } else { None });
+        let (bytes, flops) = match layer {
+            Some(layer) if attends => lengths.attention(engine, layer),
+            _ => (0, 0),
+        };
+        entry.bytes += launch.bytes + bytes;
+        entry.flops += launch.flops + flops;
     }
     let mut all: Vec<_> = by_symbol.into_values().collect();
     all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -232,6 +283,10 @@ fn kernel_times(
 
 struct Report {
     device: String,
+    chip: Option<Chip>,
+    /// Seconds until steps could be run but for the weights, and until those were there.
+    opened: f64,
+    loaded: f64,
     /// Bytes a second, of the host.
     bandwidth: Option<f64>,
     prefill: Prefill,
@@ -239,20 +294,28 @@ struct Report {
 }
 
 impl KernelTime {
-    /// Rates at the plan's full size, keys and values of earlier tokens aside.
-    fn line(&self, out: &mut impl Write) -> std::io::Result<()> {
+    /// The seconds that a chip's peaks allow.
+    fn floor(&self, chip: &Chip) -> f64 {
+        (self.bytes as f64 / chip.bandwidth).max(self.flops as f64 / chip.flops)
+    }
+
+    /// Rates at the plan's full size.
+    fn line(&self, out: &mut impl Write, chip: Option<&Chip>) -> std::io::Result<()> {
         let KernelTime { symbol, launches, seconds, bytes, flops } = self;
         let [bytes, flops] = [bytes, flops].map(|&n| n as f64 / seconds / 1e9);
+        let floor = chip.map(|chip| format!("  {:>3.0} % of the floor", 100.0 * self.floor(chip) / seconds));
         writeln!(
             out,
-            "  {:>10.1} us  {launches:>4} x  {bytes:>7.2} GB/s  {flops:>7.1} GFLOP/s  {symbol}",
-            seconds * 1e6
+            "  {:>10.1} us  {launches:>4} x  {bytes:>7.2} GB/s  {flops:>8.1} GFLOP/s{}  {symbol}",
+            seconds * 1e6,
+            floor.unwrap_or_default()
         )
     }
 
-    fn json(&self) -> Value {
+    fn json(&self, chip: Option<&Chip>) -> Value {
         let KernelTime { symbol, launches, seconds, bytes, flops } = self;
-        json!({ "symbol": symbol, "launches": launches, "seconds": seconds, "bytes": bytes, "flops": flops })
+        let floor = chip.map(|chip| self.floor(chip));
+        json!({ "symbol": symbol, "launches": launches, "seconds": seconds, "bytes": bytes, "flops": flops, "floor_seconds": floor })
     }
 }
 
@@ -263,33 +326,40 @@ impl Decode {
 }
 
 impl Report {
+    /// Of what a decode step could read in its time.
     fn share(&self, decode: &Decode) -> Option<f64> {
-        self.bandwidth.map(|bandwidth| decode.rate() / bandwidth)
+        let bandwidth = self.bandwidth.or(self.chip.as_ref().map(|chip| chip.bandwidth));
+        bandwidth.map(|bandwidth| decode.rate() / bandwidth)
     }
 
     fn text(&self) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
         let bandwidth = self.bandwidth.map(|b| format!(", read bandwidth {:.1} GB/s", b / 1e9));
-        writeln!(out, "{}{}", self.device, bandwidth.unwrap_or_default())?;
+        let peaks = |c: &Chip| format!(", {}: {:.0} GB/s, {:.0} TFLOP/s", c.name, c.bandwidth / 1e9, c.flops / 1e12);
+        let beside = bandwidth.or(self.chip.as_ref().map(peaks)).unwrap_or_default();
+        writeln!(out, "{}{beside}", self.device)?;
+        writeln!(out, "opened in {:.3} s without weights, which took {:.1} s", self.opened, self.loaded)?;
+        let chip = self.chip.as_ref();
         let Prefill { tokens, seconds, ref kernels } = self.prefill;
-        writeln!(out, "prefill {tokens}: {:.1} tokens/s, {:.1} ms", tokens as f64 / seconds, seconds * 1e3)?;
-        kernels.iter().try_for_each(|k| k.line(&mut out))?;
+        writeln!(out, "prefill {tokens}: {:.1} tokens/s, {:.2} ms", tokens as f64 / seconds, seconds * 1e3)?;
+        kernels.iter().try_for_each(|k| k.line(&mut out, chip))?;
         for d in &self.decodes {
             writeln!(
                 out,
-                "decode, batch {}: {:.2} tokens/s, {:.2} ms a step, {:.2} GB/s{}",
+                "decode, batch {}: {:.2} tokens/s, {:.3} ms a step, {:.2} GB/s{}",
                 d.batch,
                 d.batch as f64 / d.seconds,
                 d.seconds * 1e3,
                 d.rate() / 1e9,
                 self.share(d).map(|s| format!(", {:.0} % of the read bandwidth", 100.0 * s)).unwrap_or_default(),
             )?;
-            d.kernels.iter().try_for_each(|k| k.line(&mut out))?;
+            d.kernels.iter().try_for_each(|k| k.line(&mut out, chip))?;
         }
         Ok(())
     }
 
     fn json(&self) -> Result<(), Failure> {
+        let kernels = |all: &[KernelTime]| all.iter().map(|k| k.json(self.chip.as_ref())).collect::<Vec<Value>>();
         let decode = |d: &Decode| {
             json!({
                 "batch": d.batch,
@@ -298,17 +368,20 @@ impl Report {
                 "bytes": d.bytes,
                 "bytes_per_second": d.rate(),
                 "share_of_bandwidth": self.share(d),
-                "kernels": d.kernels.iter().map(KernelTime::json).collect::<Vec<Value>>(),
+                "kernels": kernels(&d.kernels),
             })
         };
         let value = json!({
             "device": self.device,
+            "chip": self.chip,
+            "open_seconds": self.opened,
+            "weights_seconds": self.loaded,
             "read_bandwidth": self.bandwidth,
             "prefill": {
                 "tokens": self.prefill.tokens,
                 "tokens_per_second": self.prefill.tokens as f64 / self.prefill.seconds,
                 "seconds": self.prefill.seconds,
-                "kernels": self.prefill.kernels.iter().map(KernelTime::json).collect::<Vec<Value>>(),
+                "kernels": kernels(&self.prefill.kernels),
             },
             "decode": self.decodes.iter().map(decode).collect::<Vec<Value>>(),
         });

@@ -14,8 +14,8 @@ pub struct EngineArgs {
     pub artifact: PathBuf,
     #[command(flatten)]
     pub weights: WeightArgs,
-    /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists, `hip:N` for an AMD GPU, or
-    /// `emu:CHIP` for one that is emulated (`emu:CHIP:fast` with fewer checks)
+    /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists, `hip:N` for an AMD GPU, `cuda:N`
+    /// for one of NVIDIA, or `emu:CHIP` for one that is emulated (`emu:CHIP:fast` with fewer checks)
     #[arg(long, value_name = "DEVICE", default_value = "host")]
     pub device: DeviceArg,
     /// Threads to compute with; 0 takes all
@@ -143,21 +143,31 @@ impl EngineArgs {
         artifact: Artifact,
         sequences: impl IntoIterator<Item = usize>,
     ) -> Result<Engine, Failure> {
+        let mut engine = self.unloaded(device, artifact, sequences)?;
+        self.load(&mut engine)?;
+        Ok(engine)
+    }
+
+    /// The same without weights.
+    pub fn unloaded(
+        &self,
+        device: Option<Box<dyn Device>>,
+        artifact: Artifact,
+        sequences: impl IntoIterator<Item = usize>,
+    ) -> Result<Engine, Failure> {
         let manifest = artifact.manifest();
         let target = &manifest.targets[self.device.target(manifest).map_err(Error::from)?];
         let (name, block, longest) = (target.name.clone(), target.cache.block_tokens, manifest.model.max_positions);
         let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
         let cache_tokens = sequences.into_iter().map(room).sum();
         let options = EngineOptions { device: self.device.choice(), threads: self.threads, cache_tokens };
-        let mut engine = match device {
-            Some(device) => Engine::with_device(artifact, &name, device, &options)?,
-            None => Engine::new(artifact, &options)?,
-        };
-        self.load(&mut engine)?;
-        Ok(engine)
+        match device {
+            Some(device) => Ok(Engine::with_device(artifact, &name, device, &options)?),
+            None => Ok(Engine::new(artifact, &options)?),
+        }
     }
 
-    fn load(&self, engine: &mut Engine) -> Result<(), Failure> {
+    pub fn load(&self, engine: &mut Engine) -> Result<(), Failure> {
         let progress = Progress::new("loading weights", Unit::Bytes);
         let progress = |done, total| progress.at(done, total);
         match &self.weights {

@@ -98,7 +98,8 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
     for v in &target.variants {
         let (code, count) = (size(artifact.section(v.section).len()), v.kernels.len());
         let unseen = if v.executed { "" } else { ", compiled but never executed" };
-        writeln!(out, "  variant {}: {count} kernels, {code}, needs {}{unseen}", v.name, v.features.join(" "))?;
+        let form = form(v);
+        writeln!(out, "  variant {}: {count} kernels, {code}{form}, needs {}{unseen}", v.name, v.features.join(" "))?;
         show_extremes(out, v)?;
     }
     for plan in &target.plans {
@@ -126,6 +127,16 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
         }
     }
     Ok(())
+}
+
+/// What kernels with modules of their own are there as.
+fn form(variant: &Variant) -> &'static str {
+    let modules: Vec<_> = variant.kernels.iter().filter_map(|kernel| kernel.module.as_ref()).collect();
+    match modules.iter().all(|module| module.cubin.is_some()) {
+        _ if modules.is_empty() => "",
+        true => " of PTX and cubins",
+        false => " of PTX",
+    }
 }
 
 /// The most, or the least, that the kernels of a GPU's variant take.
@@ -238,6 +249,7 @@ fn describe(artifact: &Artifact) -> Value {
             "workspace": kernel.workspace,
             "shared": kernel.shared,
             "overlaps": kernel.overlaps,
+            "module": kernel.module,
             "resources": kernel.resources,
         })
     };
@@ -245,6 +257,7 @@ fn describe(artifact: &Artifact) -> Value {
         json!({
             "name": v.name,
             "features": v.features,
+            "chip": v.chip,
             "executed": v.executed,
             "code_bytes": artifact.section(v.section).len(),
             "kernels": target.kernels.iter().zip(&v.kernels).map(kernel).collect::<Vec<Value>>(),
@@ -332,6 +345,7 @@ mod tests {
         let variant = Variant {
             name: "gfx942".into(),
             features: vec![],
+            chip: None,
             executed: true,
             section: 1,
             kernels: vec![kernel(Some(resources)), kernel(None)],

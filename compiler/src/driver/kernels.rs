@@ -3,7 +3,7 @@ use std::collections::HashMap;
 
 use atomc_artifact::manifest::{Kernel, KernelDef, Tasks};
 use atomc_ir::{Family, Graph, NodeId, Op};
-use atomc_passes::Bucket;
+use atomc_passes::Cx;
 use atomc_targets::{KernelInfo, KernelSpec};
 
 #[derive(Default)]
@@ -25,10 +25,10 @@ impl Kernels {
     }
 
     /// The number of a kernel node's kernel.
-    pub fn number(&mut self, graph: &Graph, id: NodeId, bucket: Bucket) -> usize {
+    pub fn number(&mut self, graph: &Graph, id: NodeId, cx: &Cx) -> usize {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
-        // A matrix-vector product is unrolled over the rows of its bucket; the others take any number.
-        let rows = (*family == Family::Matvec).then_some(bucket.tokens());
+        let bucket = cx.bucket;
+        let rows = atomc_targets::is_for_one_bucket(*family, cx.arch).then_some(bucket.tokens());
         let next = self.all.len();
         let number = *self.known.entry((*family, rows, body.print())).or_insert(next);
         if number == next {

@@ -18,7 +18,7 @@ pub fn plan(graph: &Graph, cx: &Cx, kernels: &mut Kernels, weights: &mut Weights
     for id in atomc_passes::kernels(graph) {
         let ledger = atomc_passes::ledger(graph, id, cx);
         launches.push(Launch {
-            kernel: kernels.number(graph, id, cx.bucket),
+            kernel: kernels.number(graph, id, cx),
             args: args.of(id)?,
             segment: graph.segment(id).unwrap_or(0),
             location: graph.location(id).into(),

@@ -92,6 +92,7 @@ fn manifest(chip: &str) -> Manifest {
         variants: vec![Variant {
             name: chip.into(),
             features: vec![chip.into()],
+            chip: None,
             executed: true,
             section: 1,
             kernels: vec![Kernel {

@@ -222,10 +222,13 @@ impl Gpu {
         let Some((variant, fit)) = variant.zip(found.fit(&target.name)) else {
             return Err(DeviceError::NoTarget { wanted: found.full(), have: vec![target.name.clone()] });
         };
+        let start = std::time::Instant::now();
         let context = Context::open(driver, ordinal, stream)?;
+        tracing::debug!(seconds = start.elapsed().as_secs_f64(), "context");
         let mut pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
         let section = artifact.section(variant.section);
         let code = Code::load(&context, section, &target.kernels, &variant.kernels, fit, &mut pool)?;
+        tracing::debug!(seconds = start.elapsed().as_secs_f64(), kernels = target.kernels.len(), "code");
         Ok(Gpu {
             name: format!("{}:{ordinal}:{}", found.vendor.prefix(), variant.name),
             plans: Vec::new(),
@@ -236,6 +239,19 @@ impl Gpu {
             context,
             pool,
         })
+    }
+}
+
+impl Gpu {
+    /// Puts a plan on the stream for a step whose inputs lie in the device's block already. It neither copies nor waits nor
+    /// allocates, so the stream may be one that the caller captures; what it captured fits every step that the plan fits.
+    ///
+    /// # Safety
+    /// As for [`Device::run`]; what was put on the stream is done before the next step's inputs are written.
+    pub unsafe fn enqueue(&self, plan: usize) -> Result<(), DeviceError> {
+        self.context.enter()?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.plans[plan].enqueue(&self.context) }
     }
 }
 

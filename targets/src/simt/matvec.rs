@@ -21,8 +21,10 @@ const OTHERS: usize = 20;
 const IN_FLIGHT: usize = 8;
 /// Turns up to which there is no loop.
 const UNROLLED: usize = 2;
-/// Most bytes of rows that are computed into local memory at once: so that two work-groups fit a compute unit.
-const STAGED: usize = 28 << 10;
+/// Most bytes of local memory, where rows are computed into it: so that two work-groups fit a compute unit.
+const LOCAL: usize = 32 << 10;
+/// Vectors of a row that a thread has on the way there.
+const TOGETHER: usize = 2;
 
 /// How a kernel goes along the weight.
 #[derive(Clone, Copy, Debug)]
@@ -280,7 +282,8 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         let m = self.matrix();
         let (c, Shape { tokens, steps, waves, .. }) = (m.c, self.shape);
         let step_bytes = tokens * m.span() * m.dtype.size();
-        let stretch = (STAGED / step_bytes / waves * waves).max(waves).min(steps);
+        let others = waves * (4 + self.weights.len() * tokens * 16 * 4);
+        let stretch = (LOCAL.saturating_sub(others) / step_bytes / waves * waves).max(waves).min(steps);
         let local = c.local(stretch * step_bytes);
         let exchange = machine::exchange(c, self.shape.threads(c.arch));
         c.set_lanes(rows::vector(spec.body).min(m.run()));
@@ -322,7 +325,12 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         let width = rows.shape(x)?.shape.last().unwrap_or(0);
         rows.forget();
         rows.prepare(x, row, None)?;
+        let mut vectors = 0;
         rows.each_column(end - first, |col| {
+            vectors += 1;
+            if vectors % TOGETHER == 0 {
+                c.keep_order();
+            }
             let col = if first == 0 { col } else { c.add(col, c.int(first)) };
             let v = rows.eval(x, At { row, head: None, col: Col::Var(col) })?;
             let v = if width < end { c.pick(c.less(col, c.int(width)), v, c.zero()).into_vector_value() } else { v };

@@ -13,9 +13,10 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Bound {
     launches: Vec<Launch>,
-    /// The size to capture the plan at. Kernels read what varies from the step's inputs, so any step may replay it; only
-    /// decode plans are captured, whose largest grid is not much more than any step needs.
-    captured_at: Option<StepSize>,
+    /// The largest step. Kernels read what varies from the step's inputs, so what is captured at this size fits any step.
+    largest: StepSize,
+    /// Whether to replay the plan: decode plans, whose largest grid is not much more than any step needs.
+    replays: bool,
     graph: Option<Graph>,
 }
 
@@ -52,8 +53,12 @@ impl Bound {
                 _parameters: parameters,
             }
         };
-        let captured_at = (plan.kind == PlanKind::Decode).then(|| StepSize::largest(plan));
-        Bound { launches: plan.launches.iter().map(launch).collect(), captured_at, graph: None }
+        Bound {
+            launches: plan.launches.iter().map(launch).collect(),
+            largest: StepSize::largest(plan),
+            replays: plan.kind == PlanKind::Decode,
+            graph: None,
+        }
     }
 
     /// Puts the plan on the stream.
@@ -61,16 +66,27 @@ impl Bound {
     /// # Safety
     /// As for [`super::super::Device::run`].
     pub unsafe fn run(&mut self, context: &Arc<Context>, size: StepSize) -> Result<(), DeviceError> {
-        let Some(largest) = self.captured_at else {
+        if !self.replays {
             // SAFETY: passed on to the caller.
             return unsafe { launch(&self.launches, context, size) };
-        };
+        }
         let graph = match &self.graph {
             Some(graph) => graph,
             // SAFETY: passed on to the caller.
-            None => self.graph.insert(Graph::capture(context, || unsafe { launch(&self.launches, context, largest) })?),
+            None => {
+                self.graph.insert(Graph::capture(context, || unsafe { launch(&self.launches, context, self.largest) })?)
+            }
         };
         graph.replay()
+    }
+
+    /// Puts the launches on the stream for a step of any size, and does nothing else.
+    ///
+    /// # Safety
+    /// As for [`super::super::Device::run`].
+    pub unsafe fn enqueue(&self, context: &Context) -> Result<(), DeviceError> {
+        // SAFETY: passed on to the caller.
+        unsafe { launch(&self.launches, context, self.largest) }
     }
 
     /// Times each kernel, then does the step. All launches of a kernel are replayed one after the other, as in a graph and
@@ -84,7 +100,7 @@ impl Bound {
         size: StepSize,
         times: &mut Launches,
     ) -> Result<(), DeviceError> {
-        let at = self.captured_at.unwrap_or(size);
+        let at = if self.replays { self.largest } else { size };
         let mut kernels: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, launch) in self.launches.iter().enumerate() {
             if at.tasks(launch.tasks) > 0 {

@@ -1,3 +1,4 @@
+use super::super::InputAddresses;
 use super::*;
 use crate::engine::{Engine, EngineOptions, Request, Want};
 use crate::toy::{self, BLOCK, PICK, VOCAB};
@@ -181,6 +182,38 @@ fn long_prompts_recycled_blocks_and_new_weights(vendor: Vendor) {
     assert_eq!(greedy(&mut engine, &[Request { sequence, tokens: &[50], logits: Want::Last }]), [3]);
 }
 
+/// On a stream of the caller's, who captures it.
+fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let artifact = fake.artifact();
+    let target = &artifact.manifest().targets[0];
+    let stream = std::ptr::without_provenance_mut(0x52);
+    let mut device = Gpu::with_driver(fake.driver().unwrap(), &artifact, target, 0, Some(stream), 1).unwrap();
+    let memory = |device: &mut Gpu, bytes| device.allocate(bytes).unwrap();
+    let block = memory(&mut device, 4096).address();
+    let inputs =
+        InputAddresses { block, ids: block, positions: block, lengths: block, rows: block, batch: block, step: block };
+    let memory = Memory {
+        weights: vec![memory(&mut device, 4096)],
+        cache_k: vec![memory(&mut device, 4096)],
+        cache_v: vec![memory(&mut device, 4096)],
+        arena: memory(&mut device, 4096),
+        workspace: memory(&mut device, 4096),
+        inputs,
+    };
+    fake.log();
+    let driver = fake.driver().unwrap();
+    fake.log();
+    // SAFETY: the memory is the device's, and nothing runs: it is only captured.
+    unsafe {
+        device.bind(&target.plans, &memory).unwrap();
+        driver.begin_capture(stream).unwrap();
+        device.enqueue(1).unwrap();
+    }
+    let log = fake.log();
+    assert!(log.split("; ").all(|call| call.contains("capture")) && log.matches("; capture").count() == 3, "{log}");
+}
+
 fn greedy_steps_bring_back_picks(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let mut engine = fake.engine();
@@ -229,6 +262,7 @@ macro_rules! on_both {
 on_both! {
     a_prompt_is_launched_and_decode_steps_are_replayed,
     long_prompts_recycled_blocks_and_new_weights,
+    a_plan_is_put_on_the_stream_and_nothing_else,
     greedy_steps_bring_back_picks,
     times_launches_with_events,
     everything_is_given_back_in_order,
