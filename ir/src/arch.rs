@@ -146,8 +146,8 @@ pub struct Simt {
     pub bulk_copies: bool,
     /// Whether a kernel may begin while the one before it ends, and wait for it later.
     pub dependent_launch: bool,
-    /// Clusters of four work-groups, which see each other's local memory, that run at once; 0 where there are none.
-    pub clusters: usize,
+    /// How many clusters of two work-groups, which see each other's local memory, run at once, and of four; 0 where there are none.
+    pub clusters: [usize; 2],
     /// How lanes of different rows of 16 exchange values.
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.

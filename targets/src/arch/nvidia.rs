@@ -56,7 +56,7 @@ const fn row(
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
     // Clusters, copies by the machine and dependent launch came together.
-    clusters: usize,
+    clusters: [usize; 2],
 ) -> Arch {
     Arch {
         name,
@@ -78,8 +78,8 @@ const fn row(
             packs_bf16: true,
             direct_to_lds: 16,
             buffer_word: None,
-            bulk_copies: clusters > 0,
-            dependent_launch: clusters > 0,
+            bulk_copies: clusters[0] > 0,
+            dependent_launch: clusters[0] > 0,
             clusters,
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
@@ -99,7 +99,7 @@ pub const ROWS: [Arch; 3] = [
             Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
             Fp8::None,
         ),
-        0,
+        [0; 2],
     ),
     Arch {
         executed: true,
@@ -109,8 +109,8 @@ pub const ROWS: [Arch; 3] = [
             "CUDA programming guide, compute capability 9.0; NVIDIA H200 SXM data sheet",
             "+ptx83",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
-            // Processing clusters of 16 and of 18 units.
-            32,
+            // As `cudaOccupancyMaxActiveClusters` says on an H200.
+            [66, 30],
         )
     },
     row(
@@ -119,6 +119,7 @@ pub const ROWS: [Arch; 3] = [
         "CUDA programming guide, compute capability 10.0; NVIDIA B200 data sheet",
         "+ptx86",
         (UNIT, Chip { name: "B200", units: 148, bandwidth: 8000.0, bf16: 2250.0, fp8: 4500.0, fp4: 9000.0 }, Fp8::Ocp),
-        32,
+        // Not measured; as many as on an H200.
+        [66, 30],
     ),
 ];

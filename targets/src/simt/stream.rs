@@ -86,9 +86,16 @@ impl Shape {
         let (simt, tokens) = (arch.simt(), spec.tokens);
         let all = arch.memory.padded(depth) / 32;
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
-        let members = if tokens >= MANY && simt.clusters > 0 && all.is_multiple_of(CLUSTER) { CLUSTER } else { 1 };
+        let env = std::env::var("S").ok().and_then(|s| s.parse().ok());
+        let wanted = env.unwrap_or(if tokens >= MANY { CLUSTER } else { 1 });
+        let members = if simt.clusters[0] > 0 && all.is_multiple_of(wanted) { wanted } else { 1 };
         let steps = all / members;
-        let groups = if members > 1 { simt.clusters } else { simt.chip.units }.min(panels);
+        let at_once = match members {
+            1 => simt.chip.units,
+            2 => simt.clusters[0],
+            _ => simt.clusters[1],
+        };
+        let groups = at_once.min(panels);
         let share = panels.div_ceil(groups);
         let most = (SUMS / (pieces * tokens.div_ceil(8) * 4)).clamp(1, PANELS);
         let idle = |n: &usize| share.div_ceil(*n) * n - share;

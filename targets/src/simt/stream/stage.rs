@@ -165,8 +165,12 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             let mut sum = sums[0].into_float_value();
             for i in 0..TOGETHER {
                 let col = c.add(first, c.add(c.mul(self.member, c.int(self.lanes)), c.int(i * turn)));
-                match self.bits(col) {
-                    Ok(bits) => sum = self.add_squares(sum, self.inside(col, c.widen(bits, self.from.1))),
+                let inside = c.less(col, c.int(self.width));
+                match self.bits(c.pick(inside, col, c.int(0)).into_int_value()) {
+                    Ok(bits) => {
+                        let v = c.widen(bits, self.from.1);
+                        sum = self.add_squares(sum, c.pick(inside, v, c.zero()).into_vector_value());
+                    }
                     Err(e) => result = Err(e),
                 }
             }
