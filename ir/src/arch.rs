@@ -50,6 +50,7 @@ impl Arch {
 
 /// The processor, by how it runs kernels.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "rows stand in one static table")]
 pub enum Machine {
     Cpu(Cpu),
     Simt(Simt),
@@ -144,6 +145,8 @@ pub struct Simt {
     pub buffer_word: Option<u32>,
     /// Whether the machine copies whole runs of global memory into local memory by itself, and says when they have come.
     pub bulk_copies: bool,
+    /// Whether four waves together multiply tiles straight from local memory, while they do other things (`wgmma`).
+    pub wide_products: bool,
     /// Whether a kernel may begin while the one before it ends, and wait for it later.
     pub dependent_launch: bool,
     /// How many clusters of two work-groups, which see each other's local memory, run at once, and of four; 0 where there are none.

@@ -71,6 +71,38 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         (x.ty.dtype == self.w.ty.dtype).then_some(x)
     }
 
+    /// Rows in memory that the epilogue reads where its result is, so that they can be asked for before the sums are there.
+    fn rows_beside(&self) -> impl Iterator<Item = Value> {
+        let (graph, shape) = (self.kernel.rows.graph, &self.to.ty.shape);
+        graph.inputs().into_iter().filter(move |&v| {
+            let as_wide = graph.ty(v).as_tensor().is_some_and(|t| t.layout == Layout::Rows && t.shape == *shape);
+            as_wide && graph.users(v).iter().any(|&(user, _)| matches!(graph.op(user), Op::Map(_)))
+        })
+    }
+
+    /// The bits of vectors of them.
+    pub fn beside(&self, at: At<'c>) -> Result<Vec<Vector<'c>>, Diagnostic> {
+        let rows = &self.kernel.rows;
+        let load = |x: &Operand<'c>| rows.code.load_bits(rows.address(x, at), x.ty.dtype);
+        self.rows_beside().map(|v| rows.operand(v).map(load)).collect()
+    }
+
+    /// As [`Parts::result`], with what [`Parts::beside`] gave for the same place.
+    pub fn result_with(
+        &self,
+        at: At<'c>,
+        sums: &[Vector<'c>],
+        beside: &[Vector<'c>],
+    ) -> Result<Vector<'c>, Diagnostic> {
+        let rows = &self.kernel.rows;
+        for (v, &bits) in self.rows_beside().zip(beside) {
+            rows.bind(v, rows.code.widen(bits, rows.operand(v)?.ty.dtype));
+        }
+        let result = self.result(at, sums);
+        self.rows_beside().for_each(|v| rows.unbind(v));
+        result
+    }
+
     /// What the epilogue makes of the sums, one vector for each piece.
     pub fn result(&self, at: At<'c>, sums: &[Vector<'c>]) -> Result<Vector<'c>, Diagnostic> {
         let rows = &self.kernel.rows;

@@ -56,7 +56,7 @@ const fn row(
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
     // Clusters, copies by the machine and dependent launch came together.
-    clusters: [usize; 2],
+    (clusters, wide_products): ([usize; 2], bool),
 ) -> Arch {
     Arch {
         name,
@@ -79,6 +79,7 @@ const fn row(
             direct_to_lds: 16,
             buffer_word: None,
             bulk_copies: clusters[0] > 0,
+            wide_products,
             dependent_launch: clusters[0] > 0,
             clusters,
             rows_of_16: RowExchange::Shuffle,
@@ -99,7 +100,7 @@ pub const ROWS: [Arch; 3] = [
             Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
             Fp8::None,
         ),
-        [0; 2],
+        ([0; 2], false),
     ),
     Arch {
         executed: true,
@@ -110,7 +111,7 @@ pub const ROWS: [Arch; 3] = [
             "+ptx83",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
             // As `cudaOccupancyMaxActiveClusters` says on an H200.
-            [66, 30],
+            ([66, 30], true),
         )
     },
     row(
@@ -120,6 +121,6 @@ pub const ROWS: [Arch; 3] = [
         "+ptx86",
         (UNIT, Chip { name: "B200", units: 148, bandwidth: 8000.0, bf16: 2250.0, fp8: 4500.0, fp4: 9000.0 }, Fp8::Ocp),
         // Not measured; as many as on an H200.
-        [66, 30],
+        ([66, 30], false),
     ),
 ];

@@ -94,6 +94,13 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok(())
     }
 
+    /// The epilogue for as many features as a vector has, with what was [asked for](Parts::beside) early.
+    pub fn finish_at(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        let lanes = self.parts.result_with(at, sums, beside)?;
+        store_padded(self.parts.kernel, lanes, self.parts.to, at);
+        Ok(())
+    }
+
     /// Adds the products of fragments: `sums[i][j] += a[i] * b[j]`.
     pub fn multiply(&self, a: &[Fragment<'c>], b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
         for (a, sums) in a.iter().zip(sums.chunks_mut(b.len())) {

@@ -2,6 +2,7 @@
 //! exchange values. Everything here is one instruction or a few; what vendors name or do differently is in `amdgcn` and `ptx`.
 mod amdgcn;
 mod ptx;
+pub mod wide;
 
 use atomc_ir::Arch;
 use atomc_ir::arch::Isa;

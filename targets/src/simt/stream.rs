@@ -16,6 +16,7 @@ use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Matrix, RUN};
 use crate::code::{Any, Code, Int, Ptr};
+use crate::tuning::{Choice, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
 use ring::{CARRIED, Ring, STEP, Turn};
 use stage::Staging;
@@ -45,9 +46,10 @@ const PITCH: usize = 80;
 const BARRIERS: usize = 2 << 10;
 /// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
 const FEW_TOKENS: usize = 3;
-/// From so many tokens on, clusters of so many work-groups share out the columns: each brings less of the rows to itself.
-const MANY: usize = 8;
-const CLUSTER: usize = 4;
+/// Work-groups that share out the columns, as a cluster: each brings less of the rows to itself, and they read each other's sums.
+const MEMBERS: usize = 1;
+/// What may be chosen by measuring.
+pub const OPEN: Open = &[("members", &[1, 2, 4])];
 /// Most tokens.
 const TOKENS: usize = 64;
 
@@ -81,13 +83,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+    fn new(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
         let (simt, tokens) = (arch.simt(), spec.tokens);
         let all = arch.memory.padded(depth) / 32;
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
-        let env = std::env::var("S").ok().and_then(|s| s.parse().ok());
-        let wanted = env.unwrap_or(if tokens >= MANY { CLUSTER } else { 1 });
+        let wanted = choice.get("members").unwrap_or(MEMBERS);
         let members = if simt.clusters[0] > 0 && all.is_multiple_of(wanted) { wanted } else { 1 };
         let steps = all / members;
         let at_once = match members {
@@ -239,18 +240,18 @@ impl Shape {
 }
 
 /// Whether a contraction is made this way.
-pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+pub fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<bool, Diagnostic> {
     let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
     let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
     let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
-    let shape = Shape::new(spec, arch)?;
+    let shape = Shape::new(spec, arch, choice)?;
     let fits = shape.waves().is_multiple_of(shape.blocks()) && shape.local_bytes() <= simt.unit.lds_group;
     let native = simt.bulk_copies && Matrix::native(simt, sizes.dtype);
     Ok(native && rows && spec.tokens <= TOKENS && fits)
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
-    let shape = Shape::new(spec, setup.arch)?;
+    let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = setup.open_early(spec, shape.threads());
     code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
     {

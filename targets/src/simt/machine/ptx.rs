@@ -90,7 +90,12 @@ impl<'c> Code<'c> {
 
     /// Makes a barrier that one thread arms. Others see it behind the next [`Code::show_barriers`].
     pub fn make_barrier(&self, barrier: Int<'c>) {
-        self.assemble("mbarrier.init.shared::cta.b64 [$0], 1;", None, "r", &[barrier.into()]);
+        self.make_barrier_of(1, barrier);
+    }
+
+    /// As [`Code::make_barrier`], for one whose turn is over when so many threads have come to it.
+    pub fn make_barrier_of(&self, threads: usize, barrier: Int<'c>) {
+        self.assemble(&format!("mbarrier.init.shared::cta.b64 [$0], {threads};"), None, "r", &[barrier.into()]);
     }
 
     /// The machine's copies see the barriers that this thread made.
@@ -134,10 +139,15 @@ impl<'c> Code<'c> {
 
     /// Waits for the end of a barrier's turn, by its last bit.
     pub fn await_bytes(&self, barrier: Int<'c>, turn: Int<'c>) {
+        self.await_turn(barrier, turn);
+        self.meet_in_wave();
+    }
+
+    /// As [`Code::await_bytes`], where this thread alone waits.
+    pub fn await_turn(&self, barrier: Int<'c>, turn: Int<'c>) {
         let text = "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; \
                     @p bra done; bra again; done: }";
         self.assemble(text, None, "r,r", &[barrier.into(), turn.into()]);
-        self.meet_in_wave();
     }
 
     /// All lanes of the wave meet, and see what each did before.
@@ -172,12 +182,12 @@ impl<'c> Code<'c> {
         self.call("llvm.nvvm.mapa.shared.cluster", &[], &[p.into(), self.int(member).into()]).into_pointer_value()
     }
 
-    fn word_of(&self, condition: Int<'c>) -> BasicMetadataValueEnum<'c> {
+    pub fn word_of(&self, condition: Int<'c>) -> BasicMetadataValueEnum<'c> {
         self.b.build_int_z_extend(condition, self.cx.i32_type(), "").expect("a condition").into()
     }
 
     /// An instruction that LLVM has no name for, or not in all forms. It stays where it is, and all lanes come to it together.
-    fn assemble(
+    pub fn assemble(
         &self,
         text: &str,
         result: Option<BasicTypeEnum<'c>>,
@@ -199,6 +209,7 @@ fn type_of<'c>(v: BasicMetadataValueEnum<'c>) -> BasicMetadataTypeEnum<'c> {
     match v {
         BasicMetadataValueEnum::IntValue(v) => v.get_type().into(),
         BasicMetadataValueEnum::PointerValue(v) => v.get_type().into(),
+        BasicMetadataValueEnum::FloatValue(v) => v.get_type().into(),
         v => panic!("no operand of an instruction: {v:?}"),
     }
 }

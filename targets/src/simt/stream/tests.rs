@@ -34,17 +34,20 @@ fn shapes_cover_the_work() {
         for body in bodies(width, hidden) {
             for tokens in [1, 2, 3, 4, 7, 8, 16, 32, 64] {
                 let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &body, tokens, choice: None };
-                let case = format!("{width} {hidden}, {tokens} tokens");
-                assert!(suits(&spec, arch).unwrap(), "{case}");
-                let s = Shape::new(&spec, arch).unwrap();
-                let depth = Sizes::of(&body).unwrap().depth;
-                assert_eq!(s.columns() * s.members_of_cluster, arch.memory.padded(depth), "{case}");
-                assert!(s.stretch_columns() * s.stretches >= s.columns(), "{case}");
-                assert!(s.stretch_columns() * (s.stretches - 1) < s.columns(), "{case}");
-                assert!(!s.one_pass || s.pass() * s.groups >= s.panels, "{case}");
-                assert!(s.groups * s.members_of_cluster <= arch.simt().chip.units, "{case}");
-                assert!(s.near() * s.blocks() >= tokens && s.ahead < s.stretches, "{case}");
-                assert!(s.local_bytes() <= arch.simt().unit.lds_group, "{case}");
+                let some = Choice::all(OPEN).into_iter().filter(|choice| suits(&spec, arch, choice).unwrap());
+                let (choice, case) = (Choice::default(), format!("{width} {hidden}, {tokens} tokens"));
+                assert!(tokens > 32 || suits(&spec, arch, &choice).unwrap(), "{case}");
+                for choice in some {
+                    let s = Shape::new(&spec, arch, &choice).unwrap();
+                    let depth = Sizes::of(&body).unwrap().depth;
+                    assert_eq!(s.columns() * s.members_of_cluster, arch.memory.padded(depth), "{case}");
+                    assert!(s.stretch_columns() * s.stretches >= s.columns(), "{case}");
+                    assert!(s.stretch_columns() * (s.stretches - 1) < s.columns(), "{case}");
+                    assert!(!s.one_pass || s.pass() * s.groups >= s.panels, "{case}");
+                    assert!(s.groups * s.members_of_cluster <= arch.simt().chip.units, "{case}");
+                    assert!(s.near() * s.blocks() >= tokens && s.ahead < s.stretches, "{case}");
+                    assert!(s.local_bytes() <= arch.simt().unit.lds_group, "{case}");
+                }
             }
         }
     }
@@ -58,6 +61,6 @@ fn others_do_not_stream() {
     for (name, body) in [("sm_80", &gate), ("gfx942", &gate), ("sm_90a", &single)] {
         let arch = rows().iter().find(|a| a.name == name).unwrap();
         let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens: 1, choice: None };
-        assert!(!suits(&spec, arch).unwrap(), "{name}");
+        assert!(!suits(&spec, arch, &Choice::default()).unwrap(), "{name}");
     }
 }

@@ -1,0 +1,171 @@
+//! Tensor maps, and the products that four waves make together from tiles in local memory while they do other things.
+//!
+//! A tile is made of blocks of 8 rows by 16 bytes, each 128 consecutive bytes, or of rows of 128 bytes whose 16-byte pieces are
+//! swizzled: piece `i` of row `r` lies in place `i ^ r % 8`. The PTX guide: "Asynchronous warpgroup level matrix instructions", and
+//! "Tensor-map".
+use std::fmt::Write;
+
+use atomc_ir::DType;
+use inkwell::types::BasicType;
+use inkwell::values::BasicMetadataValueEnum;
+
+use crate::code::{Any, Code, Int, Ptr};
+
+/// Bytes of a tensor map.
+pub const MAP: usize = 128;
+
+/// How a tensor in global memory is copied: for each dimension, the innermost first, its elements, the bytes from one to the
+/// next (of the first nothing), and how many a copy takes.
+pub struct TensorMap<'m> {
+    pub dtype: DType,
+    pub dims: &'m [(usize, usize, usize)],
+    pub swizzled: bool,
+}
+
+/// How a tile lies in local memory.
+#[derive(Clone, Copy, Debug)]
+pub enum TileForm {
+    /// Blocks of 8 rows by 16 bytes; bytes from one to the next along a row, and to the next 8 rows.
+    Blocks { along: usize, down: usize },
+    /// Rows of 128 bytes, swizzled.
+    Swizzled,
+}
+
+impl TileForm {
+    /// Bytes from 16 elements of two bytes to the next.
+    fn step(self) -> usize {
+        match self {
+            TileForm::Blocks { along, .. } => 2 * along,
+            TileForm::Swizzled => 32,
+        }
+    }
+
+    /// The descriptor's bits beside the address: offsets in units of 16 bytes.
+    fn bits(self) -> u64 {
+        let (along, down, swizzle) = match self {
+            TileForm::Blocks { along, down } => (along, down, 0),
+            TileForm::Swizzled => (16, 8 * 128, 1),
+        };
+        (along as u64 / 16) << 16 | (down as u64 / 16) << 32 | swizzle << 62
+    }
+}
+
+impl<'c> Code<'c> {
+    /// From here on a thread of this work-group's four waves has so many registers, more than at the launch or less.
+    pub fn set_registers(&self, registers: usize, more: bool) {
+        let which = if more { "inc" } else { "dec" };
+        self.assemble(&format!("setmaxnreg.{which}.sync.aligned.u32 {registers};"), None, "", &[]);
+    }
+
+    /// Makes a map in [`MAP`] bytes of local memory, which are zero. One lane does it.
+    pub fn make_map(&self, local: Int<'c>, tensor: Ptr<'c>, map: &TensorMap) {
+        let element = match map.dtype {
+            DType::F16 => 6,
+            DType::F32 => 7,
+            DType::BF16 => 10,
+            DType::I32 => panic!("no tiles of integers"),
+        };
+        let mut text = String::from("{ .reg .b32 n; .reg .b64 m; ");
+        let mut set = |field: &str, place: &str, bits: usize, value: usize| {
+            let register = if bits == 64 { "m" } else { "n" };
+            let of = format!("tensormap.replace.tile.{field}.shared::cta.b1024.b{bits} [$0], {place}{register}; ");
+            write!(text, "mov.b{bits} {register}, {value}; {of}").expect("into memory");
+        };
+        set("rank", "", 32, map.dims.len() - 1);
+        for (i, &(count, apart, taken)) in map.dims.iter().enumerate() {
+            set("box_dim", &format!("{i}, "), 32, taken);
+            set("global_dim", &format!("{i}, "), 32, count);
+            set("element_stride", &format!("{i}, "), 32, 1);
+            if i > 0 {
+                set("global_stride", &format!("{}, ", i - 1), 64, apart);
+            }
+        }
+        let swizzle = if map.swizzled { 3 } else { 0 };
+        for (field, value) in
+            [("elemtype", element), ("interleave_layout", 0), ("swizzle_mode", swizzle), ("fill_mode", 0)]
+        {
+            write!(text, "tensormap.replace.tile.{field}.shared::cta.b1024.b32 [$0], {value}; ").expect("into memory");
+        }
+        text.push_str("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [$0], $1; }");
+        self.assemble(&text, None, "r,l", &[local.into(), tensor.into()]);
+    }
+
+    /// Copies a map to global memory, where copies of this wave find it. All its lanes do it together.
+    pub fn place_map(&self, global: Ptr<'c>, local: Int<'c>) {
+        let text = format!(
+            "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [$0], [$1], {MAP}; \
+             fence.proxy.tensormap::generic.acquire.gpu [$0], {MAP};"
+        );
+        self.assemble(&text, None, "l,r", &[global.into(), local.into()]);
+    }
+
+    /// A box of a tensor, from these elements on, is on its way into local memory. What is beyond the tensor comes as zeros.
+    pub fn copy_box(&self, to: Int<'c>, map: Ptr<'c>, first: &[Int<'c>], barrier: Int<'c>) {
+        let n = first.len();
+        let places: Vec<String> = (3..3 + n).map(|i| format!("${i}")).collect();
+        let text = format!(
+            "cp.async.bulk.tensor.{n}d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {{{}}}], [$2];",
+            places.join(", ")
+        );
+        let args = [to.into(), map.into(), barrier.into()].into_iter().chain(first.iter().map(|&v| v.into()));
+        self.assemble(&text, None, &format!("r,l,r{}", ",r".repeat(n)), &args.collect::<Vec<_>>());
+    }
+
+    /// Where the condition holds, this thread has come to a barrier.
+    pub fn come(&self, condition: Int<'c>, barrier: Int<'c>) {
+        let text = "{ .reg .pred p; setp.ne.b32 p, $0, 0; @p mbarrier.arrive.shared::cta.b64 _, [$1]; }";
+        self.assemble(text, None, "r,r", &[self.word_of(condition), barrier.into()]);
+    }
+
+    /// What products are told of the tile that begins at an address in local memory.
+    pub fn tile_at(&self, address: Int<'c>, form: TileForm) -> Int<'c> {
+        let i64 = self.cx.i64_type();
+        let units = self.div(self.rem(address, 1 << 18), 16);
+        self.b.build_or(self.to_i64(units), i64.const_int(form.bits(), false), "").expect("integers")
+    }
+
+    /// `sums += a * b^T` over `steps` times 16 columns, with 64 rows of `a` and twice as many of `b` as a lane has sums: these products
+    /// are begun, and all that were begun before are done. Until [`Code::end_products`] nothing else may touch the sums.
+    pub fn begin_products(
+        &self,
+        sums: &[Any<'c>],
+        dtype: DType,
+        (a, b): ((Int<'c>, TileForm), (Int<'c>, TileForm)),
+        steps: usize,
+    ) -> Vec<Any<'c>> {
+        let n = sums.len();
+        let all: Vec<String> = (0..n).map(|i| format!("${i}")).collect();
+        let (all, name) = (all.join(","), dtype.name());
+        let mut text =
+            format!("{{ .reg .b64 a, b; mov.b64 a, ${}; mov.b64 b, ${}; wgmma.fence.sync.aligned; ", 2 * n, 2 * n + 1);
+        for step in 0..steps {
+            let product = format!("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{name}.{name}", 2 * n);
+            write!(text, "{product} {{{all}}}, a, b, 1, 1, 1, 0, 0; ").expect("into memory");
+            if step + 1 < steps {
+                let (next_a, next_b) = (a.1.step() / 16, b.1.step() / 16);
+                write!(text, "add.s64 a, a, {next_a}; add.s64 b, b, {next_b}; ").expect("into memory");
+            }
+        }
+        text.push_str("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1; }");
+        self.change_sums(&text, sums, &[self.tile_at(a.0, a.1), self.tile_at(b.0, b.1)])
+    }
+
+    /// All products are done.
+    pub fn end_products(&self, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+        self.change_sums("wgmma.wait_group.sync.aligned 0;", sums, &[])
+    }
+
+    /// An instruction that changes sums in their registers.
+    fn change_sums(&self, text: &str, sums: &[Any<'c>], tiles: &[Int<'c>]) -> Vec<Any<'c>> {
+        let f32 = self.cx.f32_type();
+        let result = self.cx.struct_type(&vec![f32.into(); sums.len()], false);
+        let operands = (0..sums.len()).map(|_| "=f".to_owned());
+        let operands = operands.chain((0..sums.len()).map(|i| i.to_string())).chain(tiles.iter().map(|_| "l".into()));
+        let args: Vec<BasicMetadataValueEnum> =
+            sums.iter().map(|&v| v.into()).chain(tiles.iter().map(|&v| v.into())).collect();
+        let made =
+            self.assemble(text, Some(result.as_basic_type_enum()), &operands.collect::<Vec<_>>().join(","), &args);
+        let made = made.expect("sums").into_struct_value();
+        (0..sums.len() as u32).map(|i| self.b.build_extract_value(made, i, "").expect("a sum")).collect()
+    }
+}
