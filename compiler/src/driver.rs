@@ -202,7 +202,8 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>)
 fn chip(arch: &Arch) -> Option<Chip> {
     let Machine::Simt(simt) = &arch.machine else { return None };
     let atomc_ir::arch::Chip { name, bandwidth, bf16, .. } = simt.chip;
-    Some(Chip { name: name.into(), bandwidth: bandwidth * 1e9, flops: bf16 * 1e12 })
+    // Nothing is known of a chip that is not announced.
+    (bandwidth > 0.0 && bf16 > 0.0).then(|| Chip { name: name.into(), bandwidth: bandwidth * 1e9, flops: bf16 * 1e12 })
 }
 
 fn facts(config: &Config) -> Model {

@@ -150,7 +150,9 @@ impl Engine {
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
         let inputs =
             Inputs::new(&mut *device, largest(|plan| plan.tokens), largest(|plan| plan.rows), kv.table_blocks())?;
+        let start = std::time::Instant::now();
         let memory = allocate(&mut *device, code, kv.blocks(), &inputs)?;
+        tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
         // SAFETY: the device was opened with this artifact; the memory was made for its manifest and like the inputs lives in
         // the engine as long as the device does.
         unsafe { device.bind(plans, &memory) }?;

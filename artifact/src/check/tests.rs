@@ -1,11 +1,14 @@
 use super::*;
 use crate::file::tests::sample;
 
+/// Sizes of the sections of a file with the sample.
+const SECTIONS: &[usize] = &[0, 100, 100];
+
 /// Edits a sound manifest and gives the message of the fault.
 fn fault(edit: impl FnOnce(&mut Manifest)) -> String {
     let mut edited = sample();
     edit(&mut edited);
-    manifest(&edited, 3).expect_err("the edit must be refused").to_string()
+    manifest(&edited, SECTIONS).expect_err("the edit must be refused").to_string()
 }
 
 #[track_caller]
@@ -15,7 +18,7 @@ fn refused(edit: impl FnOnce(&mut Manifest), message: &str) {
 
 #[test]
 fn the_sample_is_sound() {
-    manifest(&sample(), 3).unwrap();
+    manifest(&sample(), SECTIONS).unwrap();
 }
 
 #[test]
@@ -141,7 +144,7 @@ fn expressions_that_do_not_fit() {
     );
     let mut sound = sample();
     slice(2, 8)(&mut sound);
-    manifest(&sound, 3).unwrap();
+    manifest(&sound, SECTIONS).unwrap();
 }
 
 #[test]
@@ -172,6 +175,19 @@ fn targets_that_cannot_run() {
     refused(
         |m| m.targets[0].variants[1].kernels[1].workspace = usize::MAX,
         &format!("targets[0].variants[1].kernels[1].workspace: {} bytes is more than {MAX_BYTES}", usize::MAX),
+    );
+    let module = |cubin| {
+        move |m: &mut Manifest| {
+            let ptx = Extent { start: 0, bytes: 64 };
+            m.targets[0].variants[0].kernels[1].module = Some(Module { ptx, cubin });
+        }
+    };
+    let mut sound = sample();
+    module(Some(Extent { start: 64, bytes: 36 }))(&mut sound);
+    manifest(&sound, SECTIONS).unwrap();
+    refused(
+        module(Some(Extent { start: 64, bytes: 37 })),
+        "targets[0].variants[0].kernels[1].module.cubin: 37 bytes at byte 64 do not lie in a section of 100 bytes",
     );
     refused(|m| m.targets[0].plans[0].tokens = 0, "targets[0].plans[0].tokens: 0 is not between 1 and 1073741824");
 }

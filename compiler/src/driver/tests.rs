@@ -100,7 +100,8 @@ fn same_input_same_bytes() {
 fn what_shapes_the_artifact_is_in_its_key() {
     let key = |config: &Config, options: &Options| {
         let buckets = atomc_passes::buckets(&options.buckets).expect("good buckets");
-        echo(config, options, &buckets).to_string()
+        let targets = unique(&options.targets).expect("known targets");
+        echo(config, options, &buckets, &targets).expect("no assembler takes part").to_string()
     };
     let (base, plain) = (config(1, true), options(&[1]));
     assert_eq!(key(&base, &plain), key(&config(1, true), &options(&[1])));

@@ -125,10 +125,10 @@ fn tells_what_is_wrong() {
     };
     assert_eq!(failed("/no/file", "host").0, AtomcStatus::Artifact);
     assert_eq!(
-        failed(toy, "cuda:0"),
+        failed(toy, "tpu:0"),
         (
             AtomcStatus::Device,
-            "unknown device `cuda:0`; this build has: host, host:<variant>, hip, hip:<number>".to_owned()
+            "unknown device `tpu:0`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>".to_owned()
         )
     );
     let (_, engine) = open(toy, "host");

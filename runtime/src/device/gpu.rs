@@ -85,10 +85,12 @@ impl Vendor {
 
     /// The driver of this machine, or the one at a path.
     fn load(self, path: Option<&str>) -> Result<Box<dyn Driver>, DeviceError> {
+        let start = std::time::Instant::now();
         let loaded = match self {
             Vendor::Hip => hip::Hip::load(path).map(|driver| Box::new(driver) as Box<dyn Driver>),
             Vendor::Cuda => cuda::Cuda::load(path).map(|driver| Box::new(driver) as Box<dyn Driver>),
         };
+        tracing::debug!(seconds = start.elapsed().as_secs_f64(), "driver");
         loaded.map_err(|detail| DeviceError::NoDriver { vendor: self, detail })
     }
 

@@ -1,8 +1,7 @@
 //! NVIDIA's driver: CUDA's driver interface, of version 12 or later.
-use super::driver::{Driver, Fault, Handle, Start, call, functions, library, made, text};
+use super::driver::{Driver, Fault, Handle, Library, Start, call, functions, library, made, text};
 use super::{GpuDevice, Vendor};
 use cudarc::driver::sys::*;
-use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::ptr::null_mut;
 

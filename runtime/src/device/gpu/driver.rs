@@ -1,6 +1,8 @@
 //! What the runtime asks of a vendor's driver. HIP and CUDA offer the same under other names, so everything above this is written
 //! once. Handles are the driver's own and go through untouched; whoever has one made keeps it alive as long as it is used.
 use super::{GpuDevice, Vendor};
+pub use libloading::os::unix::Library;
+use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_uint, c_void};
 use std::fmt::Debug;
 
@@ -120,10 +122,12 @@ macro_rules! made {
 }
 pub(super) use {call, functions, made};
 
-/// A driver's library: the first that can be loaded.
-pub fn library(names: &[&str]) -> Result<libloading::Library, String> {
+/// A driver's library: the first that can be loaded. It stays in the process, so that it need not begin anew when it is opened
+/// again.
+pub fn library(names: &[&str]) -> Result<Library, String> {
     // SAFETY: loading a driver runs its initialisers, as it does in every program that uses it.
-    let found = names.iter().find_map(|name| unsafe { libloading::Library::new(*name) }.ok());
+    let open = |name: &&str| unsafe { Library::open(Some(*name), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE) };
+    let found = names.iter().find_map(|name| open(name).ok());
     found.ok_or_else(|| format!("none of {} can be loaded", names.join(", ")))
 }
 

@@ -1,8 +1,7 @@
 //! AMD's driver: HIP, of ROCm 6 or later.
-use super::driver::{Driver, Fault, Handle, Start, call, functions, library, made, text};
+use super::driver::{Driver, Fault, Handle, Library, Start, call, functions, library, made, text};
 use super::{GpuDevice, Vendor};
 use hip_sys::*;
-use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
