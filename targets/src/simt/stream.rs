@@ -47,7 +47,9 @@ const BARRIERS: usize = 2 << 10;
 /// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
 const FEW_TOKENS: usize = 3;
 /// Work-groups that share out the columns, as a cluster: each brings less of the rows to itself, and they read each other's sums.
-const MEMBERS: usize = 1;
+const MEMBERS: usize = 2;
+/// From so many tokens on.
+const MANY: usize = 8;
 /// What may be chosen by measuring.
 pub const OPEN: Open = &[("members", &[1, 2, 4])];
 /// Most tokens.
@@ -88,7 +90,7 @@ impl Shape {
         let (simt, tokens) = (arch.simt(), spec.tokens);
         let all = arch.memory.padded(depth) / 32;
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
-        let wanted = choice.get("members").unwrap_or(MEMBERS);
+        let wanted = choice.get("members").unwrap_or(if tokens < MANY { 1 } else { MEMBERS });
         let members = if simt.clusters[0] > 0 && all.is_multiple_of(wanted) { wanted } else { 1 };
         let steps = all / members;
         let at_once = match members {
@@ -113,7 +115,10 @@ impl Shape {
         };
         let each = [4, 2].into_iter().find(fits).unwrap_or(1);
         let length = steps / each;
-        let along = (WAVES / across).min(length);
+        // As many waves as bring all tokens, or a multiple.
+        let blocks = tokens.next_power_of_two().div_ceil(8);
+        let most_along = (WAVES / across).min(length);
+        let along = (1..=most_along).rev().find(|n| (across * n).is_multiple_of(blocks)).unwrap_or(most_along);
         let meeting = MEETING / (across * along * pieces * tokens * PITCH);
         let one_pass = across * most >= share;
         let together = if one_pass { share.div_ceil(across) } else { most.min(meeting).max(1) };
