@@ -1,7 +1,6 @@
 //! A wave's ring of slots in local memory, through which its part of the weight streams.
 use crate::code::{Any, Code, Int, Ptr};
 use crate::simt::contract::Contraction;
-use crate::simt::fragment::RUN;
 
 use super::Shape;
 
@@ -167,6 +166,3 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         }
     }
 }
-
-/// Bytes of a step of 32 columns of a panel.
-pub const STEP: usize = 4 * 16 * RUN;

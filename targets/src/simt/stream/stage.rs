@@ -191,8 +191,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     /// Whether all columns of all stretches are the row's.
     fn is_whole(&self) -> bool {
         let columns = self.shape.columns();
-        columns == self.shape.stretches * self.shape.stretch_columns()
-            && self.width == self.shape.members_of_cluster * columns
+        columns == self.shape.stretches * self.shape.stretch_columns() && self.width == self.shape.cluster * columns
     }
 
     /// The bits of a vector of the thread's row; beyond its width, of another.
@@ -225,12 +224,17 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         c.mul(c.add(self.member, c.int(i * self.shape.members())), c.int(self.lanes))
     }
 
-    /// Asks for the thread's part of a stretch.
+    /// Asks for the thread's part of a stretch; behind the last one, for hardly anything.
     pub fn ask(&self, stretch: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
         let c = self.code();
         c.set_lanes(self.lanes);
+        let is_there = c.less(stretch, c.int(self.shape.stretches));
         let first = c.add(self.first, c.mul(stretch, c.int(self.shape.stretch_columns())));
-        (0..self.vectors()).map(|i| Ok(self.bits(c.add(first, self.column(i)))?.into())).collect()
+        let vector = |i| {
+            let col = c.pick(is_there, c.add(first, self.column(i)), self.first);
+            Ok(self.bits(col.into_int_value())?.into())
+        };
+        (0..self.vectors()).map(vector).collect()
     }
 
     /// Stores what came of a stretch into a buffer, as the contraction wants it: the sum of its squares and those before.
@@ -335,7 +339,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             let at = c.add(place, c.int(i * blocks * near));
             let part = c.at(self.squares, c.mul(at, c.int(4)));
             // Sums that are scaled late are of all members' columns.
-            let members = if norm.late { self.shape.members_of_cluster } else { 1 };
+            let members = if norm.late { self.shape.cluster } else { 1 };
             let of = |member: usize| {
                 let p = if members == 1 { part } else { c.of_member(part, member) };
                 c.load(c.cx.f32_type(), p, 4).into_float_value()

@@ -40,12 +40,12 @@ fn shapes_cover_the_work() {
                 for choice in some {
                     let s = Shape::new(&spec, arch, &choice).unwrap();
                     let depth = Sizes::of(&body).unwrap().depth;
-                    assert_eq!(s.columns() * s.members_of_cluster, arch.memory.padded(depth), "{case}");
+                    assert_eq!(s.columns() * s.cluster, arch.memory.padded(depth), "{case}");
                     assert!(s.stretch_columns() * s.stretches >= s.columns(), "{case}");
                     assert!(s.stretch_columns() * (s.stretches - 1) < s.columns(), "{case}");
                     assert!(!s.one_pass || s.pass() * s.groups >= s.panels, "{case}");
-                    assert!(s.groups * s.members_of_cluster <= arch.simt().chip.units, "{case}");
-                    assert!(s.near() * s.blocks() >= tokens && s.ahead < s.stretches, "{case}");
+                    assert!(s.groups * s.cluster <= arch.simt().chip.units, "{case}");
+                    assert!(s.near() * s.blocks() >= tokens && s.stretches.is_multiple_of(s.ahead.max(1)), "{case}");
                     assert!(s.local_bytes() <= arch.simt().unit.lds_group, "{case}");
                 }
             }
