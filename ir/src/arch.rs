@@ -150,6 +150,8 @@ pub struct Simt {
     pub wide_products: bool,
     /// Whether a kernel may begin while the one before it ends, and wait for it later.
     pub dependent_launch: bool,
+    /// How many clusters of two work-groups, which see each other's local memory, run at once, and of four; 0 where there are none.
+    pub clusters: [usize; 2],
     /// How lanes of different rows of 16 exchange values.
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.

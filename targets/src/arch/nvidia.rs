@@ -55,7 +55,8 @@ const fn row(
     source: &'static str,
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
-    (is_hopper_or_later, wide_products): (bool, bool),
+    // Clusters, copies by the machine and dependent launch came together.
+    (clusters, wide_products): ([usize; 2], bool),
 ) -> Arch {
     Arch {
         name,
@@ -77,9 +78,10 @@ const fn row(
             packs_bf16: true,
             direct_to_lds: 16,
             buffer_word: None,
-            bulk_copies: is_hopper_or_later,
+            bulk_copies: clusters[0] > 0,
             wide_products,
-            dependent_launch: is_hopper_or_later,
+            dependent_launch: clusters[0] > 0,
+            clusters,
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
         }),
@@ -101,7 +103,7 @@ pub const ROWS: [Arch; 3] = [
                 Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
                 Fp8::None,
             ),
-            (false, false),
+            ([0; 2], false),
         )
     },
     Arch {
@@ -112,7 +114,8 @@ pub const ROWS: [Arch; 3] = [
             "CUDA programming guide, compute capability 9.0; NVIDIA H200 SXM data sheet",
             "+ptx83",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
-            (true, true),
+            // As `cudaOccupancyMaxActiveClusters` says on an H200.
+            ([66, 30], true),
         )
     },
     row(
@@ -121,6 +124,7 @@ pub const ROWS: [Arch; 3] = [
         "CUDA programming guide, compute capability 10.0; NVIDIA B200 data sheet",
         "+ptx86",
         (UNIT, Chip { name: "B200", units: 148, bandwidth: 8000.0, bf16: 2250.0, fp8: 4500.0, fp4: 9000.0 }, Fp8::Ocp),
-        (true, false),
+        // Not measured; as many as on an H200.
+        ([66, 30], false),
     ),
 ];
