@@ -16,7 +16,8 @@ pub struct Arch {
     pub attributes: &'static str,
     /// What a device must report for code of this row to run on it.
     pub features: &'static [&'static str],
-    /// Whether tests run kernels of this row, here or in the emulator: otherwise they are compiled and disassembled only.
+    /// Whether tests run kernels of this row, here, in the emulator or on a GPU (`tests/gpu.sh`): otherwise they are compiled and
+    /// disassembled only.
     pub executed: bool,
     pub machine: Machine,
     pub memory: Memory,
