@@ -24,8 +24,9 @@ pub use shape::OPEN;
 use shape::{PITCH, STEP, Shape};
 use stage::Staging;
 
-/// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
-const FEW_TOKENS: usize = 3;
+/// Up to so many tokens, a SIMD has registers for so many waves: another kernel's fit beside.
+const FEW: usize = 4;
+const FEW_WAVES: usize = 3;
 /// Most tokens.
 const TOKENS: usize = 64;
 
@@ -35,7 +36,7 @@ pub fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<bool, Di
     let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
     let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
     let shape = Shape::new(spec, arch, choice)?;
-    let fits = shape.waves().is_multiple_of(shape.blocks()) && shape.local_bytes() <= simt.unit.lds_group;
+    let fits = shape.near() <= 8 && shape.local_bytes() <= simt.unit.lds_group;
     let native = simt.bulk_copies && Matrix::native(simt, sizes.dtype);
     Ok(native && rows && spec.tokens <= TOKENS && fits)
 }
@@ -43,7 +44,7 @@ pub fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<bool, Di
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = setup.open_early(spec, shape.threads());
-    code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
+    code.want_waves(if shape.tokens <= FEW { FEW_WAVES } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
     {
         let c = &code;
         let kernel = super::kernel(c, spec)?;
@@ -190,7 +191,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         };
         c.for_each((c.int(0), count, 1), carried, |slot, carried| {
             let along = c.add(c.mul(slot, c.int(shape.along)), self.ring.along);
-            let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.tokens * RUN)));
+            let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.run_bytes())));
             let (sums, turn) = carried.split_at(carried.len() - CARRIED);
             let mut turn = Turn::of(turn);
             let mut all = Vec::new();
@@ -227,7 +228,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let from = c.add(self.ring.take(turn), c.mul(lane, c.int(RUN)));
         let column = |tile: usize| {
             let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
-            c.mul(c.add(c.mul(c.div(lane, 8), c.int(shape.tokens)), token), c.int(RUN))
+            c.add(c.mul(c.div(lane, 8), c.int(shape.run_bytes())), c.mul(token, c.int(RUN)))
         };
         let columns: Vec<Int> = (0..shape.tiles()).map(|tile| c.add(rows, column(tile))).collect();
         let mut sums = sums.to_vec();
@@ -237,7 +238,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             };
             let panels: Vec<[_; 2]> = (0..shape.pieces).map(|piece| [panel(piece, 0), panel(piece, 1)]).collect();
             for (tile, &at) in columns.iter().enumerate() {
-                let b = c.load_blocks(c.add(at, c.int(step * 4 * shape.tokens * RUN)));
+                let b = c.load_blocks(c.add(at, c.int(step * 4 * shape.run_bytes())));
                 for (piece, panel) in panels.iter().enumerate() {
                     let at = 4 * (piece * shape.tiles() + tile);
                     for half in 0..2 {

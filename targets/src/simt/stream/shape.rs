@@ -31,10 +31,10 @@ const MEETING: usize = 64 << 10;
 pub const PITCH: usize = 80;
 /// Bytes for barriers, and for squares.
 const BARRIERS: usize = 2 << 10;
-/// Work-groups that share out the columns, as a cluster, from so many tokens on: each brings less of the rows to itself, and
-/// they read each other's sums.
-const CLUSTER: usize = 2;
-const MANY: usize = 8;
+/// From so many tokens on, work-groups share out the columns, as a cluster: each brings less of the rows to itself, and they read
+/// each other's sums. Two where each then has so many panels, four otherwise.
+const MANY: usize = 16;
+const SHARE: usize = 8;
 /// What may be chosen by measuring.
 pub const OPEN: Open = &[("members", &[1, 2, 4])];
 
@@ -72,14 +72,21 @@ impl Shape {
     pub fn new(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
         let (simt, tokens, steps) = (arch.simt(), spec.tokens, arch.memory.padded(depth) / 32);
-        let wanted = choice.get("members").unwrap_or(if tokens < MANY { 1 } else { CLUSTER });
+        let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
+        let best = if tokens < MANY {
+            1
+        } else if panels >= SHARE * simt.clusters[0] {
+            2
+        } else {
+            4
+        };
+        let wanted = choice.get("members").unwrap_or(best);
         let cluster = if simt.clusters[0] > 0 && steps.is_multiple_of(wanted) { wanted } else { 1 };
         let at_once = match cluster {
             1 => simt.chip.units,
             2 => simt.clusters[0],
             _ => simt.clusters[1],
         };
-        let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
         let shape = Shape {
             tokens,
             pieces,
@@ -121,7 +128,7 @@ impl Shape {
         let length = self.length / steps;
         // As many waves as bring all tokens, or a multiple.
         let most_along = (WAVES / across).min(length);
-        let shares = |n: &usize| (across * n).is_multiple_of(self.blocks());
+        let shares = |n: &usize| (across * n).is_multiple_of(self.tiles().next_power_of_two());
         let along = (1..=most_along).rev().find(shares).unwrap_or(most_along);
         let one_pass = across * most >= share;
         let meeting = MEETING / (across * along * self.pieces * self.tokens * PITCH);
@@ -175,13 +182,14 @@ impl Shape {
         self.tokens.div_ceil(8)
     }
 
-    /// Tokens that lanes of one wave compute, the waves that together compute all, and the threads for each.
+    /// Tokens that lanes of one wave bring, the waves that together bring all, and the threads for each. Of few tokens a wave
+    /// reads longer runs: half a line of memory at a time is a third slower.
     pub fn near(&self) -> usize {
-        self.tokens.next_power_of_two().min(8)
+        self.tokens.next_power_of_two() / self.blocks()
     }
 
     pub fn blocks(&self) -> usize {
-        self.tokens.next_power_of_two() / self.near()
+        self.tokens.next_power_of_two().min(1 << self.waves().trailing_zeros())
     }
 
     pub fn members(&self) -> usize {
@@ -205,8 +213,13 @@ impl Shape {
         self.stretch * self.along * self.steps * 32
     }
 
+    /// Bytes from one run of all tokens to the next: runs of one token that lanes write together have other banks.
+    pub fn run_bytes(&self) -> usize {
+        self.tokens * RUN + if self.tokens > 2 { RUN } else { 0 }
+    }
+
     pub fn stretch_bytes(&self) -> usize {
-        self.stretch_columns() * 2 * self.tokens
+        self.stretch_columns() * 2 / RUN * self.run_bytes()
     }
 
     pub fn buffers(&self) -> usize {

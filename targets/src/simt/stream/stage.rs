@@ -245,7 +245,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         words: &[Any<'c>],
         squares: FloatValue<'c>,
     ) -> Result<FloatValue<'c>, Diagnostic> {
-        let (c, tokens, dtype) = (self.code(), self.shape.tokens, self.contraction.matrix.dtype);
+        let (c, dtype) = (self.code(), self.contraction.matrix.dtype);
         let run = self.contraction.matrix.run();
         c.set_lanes(self.lanes);
         let to = c.add(c.mul(buffer, c.int(self.shape.stretch_bytes())), c.mul(self.token, c.int(RUN)));
@@ -258,7 +258,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             let made = self.made(i, (near, share), bits, &mut sum)?;
             let store = || {
                 let inside = c.mul(c.rem(near, run), c.int(dtype.size()));
-                let p = c.at(to, c.add(c.mul(c.div(near, run), c.int(tokens * RUN)), inside));
+                let p = c.at(to, c.add(c.mul(c.div(near, run), c.int(self.shape.run_bytes())), inside));
                 c.store(p, made, (self.lanes * dtype.size()) as u32);
             };
             match whole {
