@@ -147,7 +147,9 @@ mod tests {
             let message = wrong.parse::<DeviceChoice>().unwrap_err().to_string();
             assert_eq!(
                 message,
-                format!("unknown device `{wrong}`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>")
+                format!(
+                    "unknown device `{wrong}`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>"
+                )
             );
         }
     }

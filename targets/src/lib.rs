@@ -32,7 +32,7 @@ use inkwell::module::Module as Emitted;
 pub use arch::{rows, variants};
 pub use atomc_artifact::manifest::{LoopReport, Module, Resources};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
-pub use simt::{COUNTERS, class, choices};
+pub use simt::{COUNTERS, choices, class};
 pub use tuning::Choice;
 
 /// One kernel to emit.
@@ -89,12 +89,30 @@ pub struct KernelInfo {
 impl KernelInfo {
     /// A kernel for GPUs, in work-groups of so many threads.
     fn simt(tasks: Tasks, threads: usize) -> KernelInfo {
-        KernelInfo { tasks, scratch: 0, threads, workspace: 0, shared: 0, overlaps: false, module: None, resources: None }
+        KernelInfo {
+            tasks,
+            scratch: 0,
+            threads,
+            workspace: 0,
+            shared: 0,
+            overlaps: false,
+            module: None,
+            resources: None,
+        }
     }
 
     /// A kernel of the host.
     pub fn host(tasks: Tasks, scratch: usize) -> KernelInfo {
-        KernelInfo { tasks, scratch, threads: 0, workspace: 0, shared: 0, overlaps: false, module: None, resources: None }
+        KernelInfo {
+            tasks,
+            scratch,
+            threads: 0,
+            workspace: 0,
+            shared: 0,
+            overlaps: false,
+            module: None,
+            resources: None,
+        }
     }
 }
 

@@ -35,6 +35,9 @@ pub struct At<'c> {
     pub col: Col<'c>,
 }
 
+/// A vector that was computed: of which value, from which column on, which piece of it, and what it is.
+type Kept<'c> = (Value, Int<'c>, Option<usize>, Vector<'c>);
+
 /// The body of one kernel, with its operands in memory.
 pub struct Rows<'a, 'c> {
     pub code: &'a Code<'c>,
@@ -52,7 +55,7 @@ pub struct Rows<'a, 'c> {
     pieces: Cell<usize>,
     piece: Cell<Option<usize>>,
     /// Vectors that were computed for a norm's scale and are wanted again, by value, column and piece.
-    kept: RefCell<Vec<(Value, Int<'c>, Option<usize>, Vector<'c>)>>,
+    kept: RefCell<Vec<Kept<'c>>>,
     /// Whole vectors as they lie in memory, for all of their pieces.
     loaded: RefCell<Vec<(Value, At<'c>, Vector<'c>)>>,
 }

@@ -46,7 +46,9 @@ const KERNELS: [(&str, Family, usize); 5] = [
 ];
 
 fn is_matrix(line: &str) -> bool {
-    ["v_mfma", "v_wmma", "mma.sync", "wgmma.mma", "amdgcn.mfma", "amdgcn.wmma", "nvvm.mma"].iter().any(|name| line.contains(name))
+    ["v_mfma", "v_wmma", "mma.sync", "wgmma.mma", "amdgcn.mfma", "amdgcn.wmma", "nvvm.mma"]
+        .iter()
+        .any(|name| line.contains(name))
 }
 
 /// The innermost loop with the most matrix instructions; all of it where there is none.

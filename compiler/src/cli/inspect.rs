@@ -116,7 +116,8 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
             size(plan.arena_bytes),
             size(s.bytes as usize),
             s.flops as f64 / 1e9,
-            chip.map(|chip| format!(": {:.2} ms on {} at its peaks", 1e3 * floor(plan, chip), chip.name)).unwrap_or_default(),
+            chip.map(|chip| format!(": {:.2} ms on {} at its peaks", 1e3 * floor(plan, chip), chip.name))
+                .unwrap_or_default(),
         )?;
     }
     if kernels {

@@ -128,7 +128,8 @@ fn tells_what_is_wrong() {
         failed(toy, "tpu:0"),
         (
             AtomcStatus::Device,
-            "unknown device `tpu:0`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>".to_owned()
+            "unknown device `tpu:0`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>"
+                .to_owned()
         )
     );
     let (_, engine) = open(toy, "host");
