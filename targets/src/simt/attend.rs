@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
 
 /// The top of no scores: below every real one, and far from overflow.
-const LOWEST: f64 = -1e30;
+pub const LOWEST: f64 = -1e30;
 
 /// Panels of values that are used while the next are loaded.
 const GROUP: usize = 2;
@@ -216,6 +216,15 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let v = self.kernel.rows.eval(self.query, At { row: token, head: Some(head), col: Col::Var(safe) })?;
         let v = if self.sign == 1.0 { v } else { c.fmul(v, c.lit(self.sign)) };
         Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
+    }
+
+    /// The queries, and what scores times are powers of two.
+    pub fn query_value(&self) -> Value {
+        self.query
+    }
+
+    pub fn factor(&self) -> f64 {
+        self.factor
     }
 
     /// A fragment of a query that lies in memory as products take it.

@@ -6,6 +6,7 @@
 mod attend;
 mod attend_many;
 mod attend_one;
+mod attend_wide;
 mod contract;
 mod fragment;
 mod largest;
@@ -64,6 +65,7 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
         Family::Matmul if wide::suits(spec, arch)? => wide::emit(&setup, spec),
         Family::Matmul => matmul::emit(&setup, spec),
         Family::AttendOne => attend_one::emit(&setup, spec),
+        Family::AttendMany if attend_wide::suits(spec, arch)? => attend_wide::emit(&setup, spec),
         Family::AttendMany => attend_many::emit(&setup, spec),
     };
     let (code, info) = made.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;

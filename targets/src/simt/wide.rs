@@ -299,7 +299,7 @@ impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
         });
         let finish = Finish::new(self, tile);
         let beside = finish.ask(0)?;
-        let sums = c.end_products(&sums);
+        let sums = c.end_products(&sums, 0);
         let (last, _) = self.stage(c.add(first, c.int(shape.count - 1)));
         c.come(speaks, self.empty(last));
         finish.rounds(&sums, beside)

@@ -137,6 +137,13 @@ impl<'c> Code<'c> {
         self.assemble(text, None, "r,r,l,r,r,l", &args);
     }
 
+    /// A run of memory, which others want as well, is on its way from here on.
+    pub fn copy_run_often(&self, to: Int<'c>, from: Ptr<'c>, bytes: usize, barrier: Int<'c>) {
+        let text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];";
+        let args = [to.into(), from.into(), self.int(bytes).into(), barrier.into()];
+        self.assemble(text, None, "r,l,r,r", &args);
+    }
+
     /// Waits for the end of a barrier's turn, by its last bit.
     pub fn await_bytes(&self, barrier: Int<'c>, turn: Int<'c>) {
         self.await_turn(barrier, turn);

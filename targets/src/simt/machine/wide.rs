@@ -150,22 +150,69 @@ impl<'c> Code<'c> {
         self.change_sums(&text, sums, &[self.tile_at(a.0, a.1), self.tile_at(b.0, b.1)])
     }
 
-    /// All products are done.
-    pub fn end_products(&self, sums: &[Any<'c>]) -> Vec<Any<'c>> {
-        self.change_sums("wgmma.wait_group.sync.aligned 0;", sums, &[])
+    /// As [`Code::begin_products`] with `a` in registers, four words for each 16 columns, and without a wait for others: `sums + a * b^T`.
+    pub fn begin_more_products(
+        &self,
+        sums: &[Any<'c>],
+        dtype: DType,
+        a: &[Int<'c>],
+        b: (Int<'c>, TileForm),
+    ) -> Vec<Any<'c>> {
+        let n = sums.len();
+        let text = products_of_words((n, 2 * n), dtype, a.len(), b.1, true);
+        let words: Vec<Int<'c>> = a.iter().copied().chain([self.tile_at(b.0, b.1)]).collect();
+        self.change_sums(&text, sums, &words)
+    }
+
+    /// The same for new sums, so many of a lane.
+    pub fn begin_new_products(&self, sums: usize, dtype: DType, a: &[Int<'c>], b: (Int<'c>, TileForm)) -> Vec<Any<'c>> {
+        let text = products_of_words((sums, sums), dtype, a.len(), b.1, false);
+        let words: Vec<Int<'c>> = a.iter().copied().chain([self.tile_at(b.0, b.1)]).collect();
+        self.make_sums(&text, sums, &[], &words)
+    }
+
+    /// All products are done, but for so many that were begun last.
+    pub fn end_products(&self, sums: &[Any<'c>], pending: usize) -> Vec<Any<'c>> {
+        self.change_sums(&format!("wgmma.wait_group.sync.aligned {pending};"), sums, &[])
     }
 
     /// An instruction that changes sums in their registers.
-    fn change_sums(&self, text: &str, sums: &[Any<'c>], tiles: &[Int<'c>]) -> Vec<Any<'c>> {
+    fn change_sums(&self, text: &str, sums: &[Any<'c>], words: &[Int<'c>]) -> Vec<Any<'c>> {
+        self.make_sums(text, sums.len(), sums, words)
+    }
+
+    /// An instruction that makes so many sums, of those before if there are any.
+    fn make_sums(&self, text: &str, count: usize, before: &[Any<'c>], words: &[Int<'c>]) -> Vec<Any<'c>> {
         let f32 = self.cx.f32_type();
-        let result = self.cx.struct_type(&vec![f32.into(); sums.len()], false);
-        let operands = (0..sums.len()).map(|_| "=f".to_owned());
-        let operands = operands.chain((0..sums.len()).map(|i| i.to_string())).chain(tiles.iter().map(|_| "l".into()));
+        let result = self.cx.struct_type(&vec![f32.into(); count], false);
+        let word = |v: &Int<'c>| if v.get_type().get_bit_width() == 64 { "l".into() } else { "r".into() };
+        let operands = (0..count).map(|_| "=f".to_owned());
+        let operands = operands.chain((0..before.len()).map(|i| i.to_string())).chain(words.iter().map(word));
         let args: Vec<BasicMetadataValueEnum> =
-            sums.iter().map(|&v| v.into()).chain(tiles.iter().map(|&v| v.into())).collect();
+            before.iter().map(|&v| v.into()).chain(words.iter().map(|&v| v.into())).collect();
         let made =
             self.assemble(text, Some(result.as_basic_type_enum()), &operands.collect::<Vec<_>>().join(","), &args);
         let made = made.expect("sums").into_struct_value();
-        (0..sums.len() as u32).map(|i| self.b.build_extract_value(made, i, "").expect("a sum")).collect()
+        (0..count as u32).map(|i| self.b.build_extract_value(made, i, "").expect("a sum")).collect()
     }
+}
+
+/// Products of operands `$first` on, which are words of the left operand and the tile of the right one, with so many sums.
+fn products_of_words((sums, first): (usize, usize), dtype: DType, words: usize, form: TileForm, adds: bool) -> String {
+    let all: Vec<String> = (0..sums).map(|i| format!("${i}")).collect();
+    let (all, name) = (all.join(","), dtype.name());
+    let product = format!("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{name}.{name}", 2 * sums);
+    let mut text = format!("{{ .reg .b64 b; .reg .pred p; mov.b64 b, ${}; ", first + words);
+    write!(text, "setp.ne.b32 p, {}, 0; wgmma.fence.sync.aligned; ", u8::from(adds)).expect("into memory");
+    for step in 0..words / 4 {
+        let a: Vec<String> = (0..4).map(|i| format!("${}", first + 4 * step + i)).collect();
+        let a = a.join(",");
+        write!(text, "{product} {{{all}}}, {{{a}}}, b, p, 1, 1, 0; ").expect("into memory");
+        if step == 0 && !adds {
+            text.push_str("setp.ne.b32 p, 1, 0; ");
+        }
+        write!(text, "add.s64 b, b, {}; ", form.step() / 16).expect("into memory");
+    }
+    text.push_str("wgmma.commit_group.sync.aligned; }");
+    text
 }

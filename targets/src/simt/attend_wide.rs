@@ -1,0 +1,542 @@
+//! Family `attend_many` where four waves multiply together, and the machine copies keys and values by itself.
+//!
+//! A work-group stays, and attends with one tile of the batch and the query heads of a head of the cache after the other. One lane
+//! asks for blocks of the cache as soon as there is room in a ring in local memory. Two groups of four waves, each with 64 queries,
+//! multiply what has come: a lane has scores of two queries, which as weights are what the second product takes. While that is
+//! under way for one block, scores of the next become weights.
+//!
+//! Keys and values lie in local memory as in the cache: of a panel first 8 rows and then the other 8, column by column. So each
+//! product is two, of the upper rows of all panels and of the lower: the keys of 16 columns of weights, and halves of panels
+//! of dimensions.
+use atomc_ir::{Arch, Diagnostic, Op};
+use inkwell::IntPredicate;
+use inkwell::values::FloatValue;
+
+use super::attend::{Attention, LOWEST, Sizes};
+use super::fragment::Matrix;
+use super::machine::wide::TileForm;
+use super::{Setup, kernel};
+use crate::code::{Any, Code, Int, Ptr};
+use crate::row::{At, Col};
+use crate::{KernelInfo, KernelSpec, Tasks};
+
+/// Tokens in a tile of the batch at most: `atomc_artifact::abi::TILE_TOKENS`.
+const TILE: usize = 32;
+/// Query heads of a work-group at most: two groups of four waves have 64 queries each.
+const HEADS: usize = 4;
+/// Registers of a thread that copies, and of one that multiplies.
+const REGISTERS: [usize; 2] = [40, 232];
+/// Work-groups are as large as if there were so many groups of four waves, so that a thread that multiplies can have its registers.
+const GROUPS: usize = 3;
+/// Largest heads whose results, queries, scores and weights fit the registers.
+const DIM: usize = 128;
+/// Most blocks of the cache on their way.
+const STAGES: usize = 4;
+/// Bytes of 8 rows by 16 bytes of a panel, and of 16.
+const HALF: usize = 128;
+const GROUP: usize = 2 * HALF;
+
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Query heads of a work-group, and how many share a head of the cache one after the other.
+    heads: usize,
+    parts: usize,
+    /// Threads that multiply.
+    workers: usize,
+    stages: usize,
+    /// Bytes of a block's keys of one head, and as many of values.
+    bytes: usize,
+    groups: usize,
+}
+
+/// Whether the machine has what it takes for this attention, and the queries lie in memory as products take them.
+pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+    let Sizes { cache, .. } = Sizes::of(spec.body)?;
+    let (simt, body) = (arch.simt(), spec.body);
+    let stored = body.ids().any(|id| match body.op(id) {
+        Op::Attention { scale, .. } => {
+            let query = body.operands(id)[0];
+            let same = body.ty(query).as_tensor().is_some_and(|t| t.dtype == cache.dtype);
+            *scale > 0.0 && same && matches!(body.op(query.node), Op::Input { .. })
+        }
+        _ => false,
+    });
+    let fits = cache.head_dim <= DIM && arch.memory.padded(cache.head_dim) == cache.head_dim;
+    let halves = cache.dtype.size() == 2 && Matrix::native(simt, cache.dtype);
+    Ok(simt.wide_products && stored && fits && halves)
+}
+
+impl Shape {
+    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+        let sizes = Sizes::of(spec.body)?;
+        let parts = sizes.group().div_ceil(HEADS);
+        let heads = sizes.group().div_ceil(parts);
+        let bytes = arch.memory.block_tokens * sizes.cache.head_dim * sizes.cache.dtype.size();
+        let stages = ((arch.simt().unit.lds_group - 1024) / (2 * bytes)).min(STAGES);
+        let workers = (heads * TILE).next_multiple_of(64) * 2;
+        Ok(Shape { heads, parts, workers, stages, bytes, groups: arch.simt().chip.units })
+    }
+
+    fn threads(&self) -> usize {
+        self.workers + 128
+    }
+}
+
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    let shape = Shape::new(spec, setup.arch)?;
+    let code = setup.open(spec, shape.threads());
+    code.want_waves(GROUPS);
+    {
+        let kernel = kernel(&code, spec)?;
+        let attention = Attention::new(&kernel)?;
+        Ring::new(&attention, shape).run()?;
+    }
+    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads())))
+}
+
+/// Blocks of keys and values on their way through local memory.
+struct Ring<'r, 'k, 'a, 'c> {
+    attention: &'r Attention<'k, 'a, 'c>,
+    shape: Shape,
+    /// Addresses in local memory: of the stages, and of barriers that say that keys are there, and values, and that there is room
+    /// again.
+    stages: Int<'c>,
+    barriers: Int<'c>,
+}
+
+/// Keys and values, as they follow each other in a stage.
+const KEYS: usize = 0;
+const VALUES: usize = 1;
+
+/// One tile of the batch, and the query heads of a work-group.
+struct Tile<'c> {
+    /// The first token, how many there are, and the position of the first.
+    token: Int<'c>,
+    count: Int<'c>,
+    position: Int<'c>,
+    table: Ptr<'c>,
+    cache_head: Int<'c>,
+    part: Int<'c>,
+    /// The first block of keys that some query sees, and the end of these blocks.
+    first: Int<'c>,
+    end: Int<'c>,
+}
+
+impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
+    fn new(attention: &'r Attention<'k, 'a, 'c>, shape: Shape) -> Ring<'r, 'k, 'a, 'c> {
+        let c = attention.code();
+        let stages = c.local_address(c.shared(shape.stages * 2 * shape.bytes, 1024));
+        let barriers = c.local_address(c.shared(4 * shape.stages * 8, 8));
+        Ring { attention, shape, stages, barriers }
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.attention.code()
+    }
+
+    fn run(&self) -> Result<(), Diagnostic> {
+        let (c, workers) = (self.code(), self.shape.workers);
+        c.when(c.equal(c.thread(), 0), || {
+            for stage in (0..self.shape.stages).map(|i| c.int(i)) {
+                for what in [KEYS, VALUES] {
+                    c.make_barrier_of(1, self.full(stage, what));
+                    c.make_barrier_of(workers / 32, self.empty(stage, what));
+                }
+            }
+            c.show_barriers();
+        });
+        c.barrier();
+        c.when(c.less(c.int(workers - 1), c.thread()), || {
+            c.set_registers(REGISTERS[0], false);
+            c.when(c.equal(c.thread(), workers), || self.each_tile(|tile, turn| self.fetch(tile, turn)));
+        });
+        let mut result = Ok(());
+        c.when(c.less(c.thread(), c.int(workers)), || {
+            c.set_registers(REGISTERS[1], true);
+            self.each_tile(|tile, turn| result = self.attend(tile, turn));
+        });
+        result
+    }
+
+    /// `body` for each tile of this work-group, with the turn of its first block. Those with many keys come first, and every other
+    /// time work-groups take them in the opposite order, so that all have about as much to do.
+    fn each_tile(&self, body: impl FnOnce(&Tile<'c>, Int<'c>)) {
+        let (c, a, groups) = (self.code(), self.attention, self.shape.groups);
+        let batch = &a.cache.batch;
+        let heads = a.cache.ty.heads * self.shape.parts;
+        let all = c.mul(batch.tile_count, c.int(heads));
+        let rounds = c.div(c.add(all, c.int(groups - 1)), groups);
+        c.for_each((c.int(0), rounds, 1), &[c.int(0).into()], |round, turn| {
+            let turn = turn[0].into_int_value();
+            let back = c.sub(c.int(groups - 1), c.group());
+            let place = c.pick(c.equal(c.rem(round, 2), 0), c.group(), back).into_int_value();
+            let number = c.add(c.mul(round, c.int(groups)), place);
+            let is_one = c.less(number, all);
+            let number = c.smaller(number, c.sub(all, c.int(1)));
+            let index = c.sub(c.sub(batch.tile_count, c.int(1)), c.div(number, heads));
+            let tile = self.tile(index, c.rem(number, heads));
+            c.when(is_one, || body(&tile, turn));
+            vec![c.add(turn, c.sub(tile.end, tile.first)).into()]
+        });
+    }
+
+    fn tile(&self, index: Int<'c>, rest: Int<'c>) -> Tile<'c> {
+        let (c, a) = (self.code(), self.attention);
+        let batch = &a.cache.batch;
+        let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(index, c.int(2)), c.int(i)));
+        let (token, count) = (entry(0), entry(1));
+        let position = c.load_index(batch.positions, token);
+        let keys = a.cache.layout.block_tokens;
+        Tile {
+            token,
+            count,
+            position,
+            table: batch.table(c, token),
+            cache_head: c.div(rest, self.shape.parts),
+            part: c.rem(rest, self.shape.parts),
+            first: c.div(a.first_key(position), keys),
+            end: c.div(c.add(c.add(position, count), c.int(keys - 1)), keys),
+        }
+    }
+
+    fn full(&self, stage: Int<'c>, what: usize) -> Int<'c> {
+        let c = self.code();
+        c.add(self.barriers, c.add(c.mul(stage, c.int(8)), c.int(what * self.shape.stages * 8)))
+    }
+
+    fn empty(&self, stage: Int<'c>, what: usize) -> Int<'c> {
+        self.full(stage, what + 2)
+    }
+
+    /// The stage of a turn, and how often the ring has gone round before.
+    fn stage(&self, turn: Int<'c>) -> (Int<'c>, Int<'c>) {
+        let c = self.code();
+        (c.rem(turn, self.shape.stages), c.div(turn, self.shape.stages))
+    }
+
+    /// Where keys or values of a stage begin.
+    fn place(&self, stage: Int<'c>, what: usize) -> Int<'c> {
+        let c = self.code();
+        c.add(self.stages, c.add(c.mul(stage, c.int(2 * self.shape.bytes)), c.int(what * self.shape.bytes)))
+    }
+
+    /// Asks for all blocks of a tile, from a turn on.
+    fn fetch(&self, tile: &Tile<'c>, turn: Int<'c>) {
+        let (c, cache, bytes) = (self.code(), self.attention.cache, self.shape.bytes);
+        let always = c.cx.bool_type().const_all_ones();
+        c.repeat(tile.first, tile.end, 1, |i| {
+            let block = c.load_index(tile.table, i);
+            let at = cache.head(c, block, tile.cache_head);
+            let (stage, round) = self.stage(c.add(turn, c.sub(i, tile.first)));
+            for (what, from) in [(KEYS, cache.k), (VALUES, cache.v)] {
+                // The turn before the first is over.
+                c.await_turn(self.empty(stage, what), c.rem(c.add(round, c.int(1)), 2));
+                let full = self.full(stage, what);
+                c.expect_bytes(always, full, bytes);
+                c.copy_run_often(self.place(stage, what), c.at(from, at), bytes, full);
+            }
+        });
+    }
+
+    fn attend(&self, tile: &Tile<'c>, turn: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, a) = (self.code(), self.attention);
+        let queries = Queries::new(self, tile)?;
+        let (first, end) = (tile.first, tile.end);
+        let mut running = queries.begin(first, turn).carried();
+        let next = c.add(first, c.int(1));
+        for (begin, end, hides) in self.ranges(tile, next) {
+            running = c.for_each((begin, end, 1), &running, |block, running| {
+                let at = c.add(turn, c.sub(block, first));
+                queries.turn((block, at, hides), Running::of(running)).carried()
+            });
+        }
+        queries.finish(c.add(turn, c.sub(end, next)), Running::of(&running));
+        let last = c.equal(tile.part, self.shape.parts - 1);
+        let last = c.b.build_and(last, c.equal(tile.cache_head, a.cache.ty.heads - 1), "").expect("conditions");
+        c.when(last, || a.pad(tile.token, tile.count, self.shape.workers));
+        Ok(())
+    }
+
+    /// Blocks from one to another, from `next` on, and whether some of their keys are hidden from some query.
+    fn ranges(&self, tile: &Tile<'c>, next: Int<'c>) -> Vec<(Int<'c>, Int<'c>, bool)> {
+        let (c, a) = (self.code(), self.attention);
+        let keys = a.cache.layout.block_tokens;
+        let late = c.larger(c.div(c.add(tile.position, c.int(1)), keys), next);
+        if a.window == 0 {
+            return vec![(next, late, false), (late, tile.end, true)];
+        }
+        let last = c.add(tile.position, c.sub(tile.count, c.int(1)));
+        let early = c.div(c.add(a.first_key(last), c.int(keys - 1)), keys);
+        let early = c.larger(c.smaller(early, tile.end), next);
+        let late = c.larger(early, late);
+        vec![(next, early, true), (early, late, false), (late, tile.end, true)]
+    }
+}
+
+/// What a lane has of its two queries: the highest score of each, the sum of its weights of it, weighted sums of values, and weights
+/// that wait for their values.
+struct Running<'c> {
+    tops: [FloatValue<'c>; 2],
+    sums: [FloatValue<'c>; 2],
+    values: Vec<Any<'c>>,
+    weights: Vec<Any<'c>>,
+}
+
+impl<'c> Running<'c> {
+    fn carried(&self) -> Vec<Any<'c>> {
+        let floats = self.tops.iter().chain(&self.sums).map(|&v| v.into());
+        floats.chain(self.values.iter().copied()).chain(self.weights.iter().copied()).collect()
+    }
+
+    fn of(carried: &[Any<'c>]) -> Running<'c> {
+        let float = |i: usize| carried[i].into_float_value();
+        let is_value = |v: &&Any<'c>| v.is_float_value();
+        Running {
+            tops: [float(0), float(1)],
+            sums: [float(2), float(3)],
+            values: carried[4..].iter().take_while(is_value).copied().collect(),
+            weights: carried[4..].iter().skip_while(is_value).copied().collect(),
+        }
+    }
+}
+
+/// The queries of a wave: 16 tokens of a tile, with one head. A lane has two of them, 8 apart.
+struct Queries<'q, 'r, 'k, 'a, 'c> {
+    ring: &'q Ring<'r, 'k, 'a, 'c>,
+    tile: &'q Tile<'c>,
+    /// The first of the two in the tile, the head, and whether the work-group has it.
+    column: Int<'c>,
+    head: Int<'c>,
+    is_real: Int<'c>,
+    words: Vec<Int<'c>>,
+}
+
+impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
+    fn new(ring: &'q Ring<'r, 'k, 'a, 'c>, tile: &'q Tile<'c>) -> Result<Queries<'q, 'r, 'k, 'a, 'c>, Diagnostic> {
+        let (c, a, wave) = (ring.code(), ring.attention, ring.code().wave_index());
+        let inside = c.add(c.mul(tile.part, c.int(ring.shape.heads)), c.div(wave, TILE / 16));
+        let group = a.heads / a.cache.ty.heads;
+        let within = c.less(inside, c.int(group));
+        let own = c.less(c.div(wave, TILE / 16), c.int(ring.shape.heads));
+        let mut queries = Queries {
+            ring,
+            tile,
+            column: c.add(c.mul(c.rem(wave, TILE / 16), c.int(16)), c.div(c.lane_index(), 4)),
+            head: c.add(c.mul(tile.cache_head, c.int(group)), c.smaller(inside, c.int(group - 1))),
+            is_real: c.b.build_and(within, own, "").expect("conditions"),
+            words: vec![],
+        };
+        queries.words = queries.load()?;
+        Ok(queries)
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.ring.code()
+    }
+
+    /// The token of one of the lane's queries.
+    fn token(&self, i: usize) -> Int<'c> {
+        let c = self.code();
+        c.add(self.column, c.int(8 * i))
+    }
+
+    /// For each 16 columns, two of 8 for both queries, then two of the other 8.
+    fn load(&self) -> Result<Vec<Int<'c>>, Diagnostic> {
+        let (c, a) = (self.code(), self.ring.attention);
+        let rows = &a.kernel.rows;
+        let operand = rows.operand(a.query_value())?;
+        let last = c.sub(self.tile.count, c.int(1));
+        let first = c.mul(c.rem(c.lane_index(), 4), c.int(2));
+        let starts = [0, 1].map(|i| {
+            let row = c.add(self.tile.token, c.smaller(self.token(i), last));
+            rows.address(operand, At { row, head: Some(self.head), col: Col::Var(first) })
+        });
+        let word = |i: usize| {
+            let at = c.int((i / 4 * 16 + i / 2 % 2 * 8) * a.matrix.dtype.size());
+            c.load(c.cx.i32_type(), c.at(starts[i % 2], at), 4).into_int_value()
+        };
+        Ok((0..a.cache.ty.head_dim / 4).map(word).collect())
+    }
+
+    /// Asks for scores of a block in a stage: those of the upper rows of its panels, then those of the lower.
+    fn begin_scores(&self, stage: Int<'c>) -> Vec<Any<'c>> {
+        let (c, a) = (self.code(), self.ring.attention);
+        let form = TileForm::Blocks { along: GROUP, down: a.key_panel() };
+        let keys = self.ring.place(stage, KEYS);
+        let half = |i: usize| {
+            let sums = a.cache.layout.block_tokens / 4;
+            c.begin_new_products(sums, a.matrix.dtype, &self.words, (c.add(keys, c.int(i * HALF)), form))
+        };
+        [half(0), half(1)].concat()
+    }
+
+    /// Asks for the weighted values of a block in a stage.
+    fn begin_values(&self, stage: Int<'c>, running: &Running<'c>) -> Vec<Any<'c>> {
+        let (c, a) = (self.code(), self.ring.attention);
+        let form = TileForm::Blocks { along: GROUP, down: a.value_panel() };
+        let place = self.ring.place(stage, VALUES);
+        let weights: Vec<Int<'c>> = running.weights.iter().map(|v| v.into_int_value()).collect();
+        let (upper, lower) = running.values.split_at(running.values.len() / 2);
+        let half = |i: usize, sums: &[Any<'c>]| {
+            c.begin_more_products(sums, a.matrix.dtype, &weights, (c.add(place, c.int(i * HALF)), form))
+        };
+        [half(0, upper), half(1, lower)].concat()
+    }
+
+    fn await_full(&self, turn: Int<'c>, what: usize) -> Int<'c> {
+        let c = self.code();
+        let (stage, round) = self.ring.stage(turn);
+        c.await_turn(self.ring.full(stage, what), c.rem(round, 2));
+        stage
+    }
+
+    /// This wave needs keys or values of a stage no more.
+    fn leave(&self, stage: Int<'c>, what: usize) {
+        let c = self.code();
+        c.come(c.equal(c.lane_index(), 0), self.ring.empty(stage, what));
+    }
+
+    /// The first block, up to its weights.
+    fn begin(&self, block: Int<'c>, turn: Int<'c>) -> Running<'c> {
+        let (c, a) = (self.code(), self.ring.attention);
+        let stage = self.await_full(turn, KEYS);
+        let scores = c.end_products(&self.begin_scores(stage), 0);
+        self.leave(stage, KEYS);
+        let (none, lowest) = (c.number(0.0), c.number(LOWEST));
+        let values = vec![none.into(); a.cache.ty.head_dim / 2];
+        let before = Running { tops: [lowest; 2], sums: [none; 2], values, weights: vec![] };
+        let (running, weights, _) = self.soften((block, true), &scores, before);
+        Running { weights: self.packed(&weights), ..running }
+    }
+
+    /// Scores of a block while values of the block before it are added.
+    fn turn(&self, (block, turn, hides): (Int<'c>, Int<'c>, bool), running: Running<'c>) -> Running<'c> {
+        let c = self.code();
+        let keys = self.await_full(turn, KEYS);
+        let scores = self.begin_scores(keys);
+        let values = self.await_full(c.sub(turn, c.int(1)), VALUES);
+        let sums = self.begin_values(values, &running);
+        // The products of values are the two that may be under way.
+        let scores = c.end_products(&scores, 2);
+        self.leave(keys, KEYS);
+        let (running, weights, shrink) = self.soften((block, hides), &scores, running);
+        let sums = c.end_products(&sums, 0);
+        self.leave(values, VALUES);
+        let shrunk = |(i, v): (usize, &Any<'c>)| -> Any<'c> {
+            c.b.build_float_mul(v.into_float_value(), shrink[i / 2 % 2], "").expect("floats").into()
+        };
+        let values = sums.iter().enumerate().map(shrunk).collect();
+        Running { values, weights: self.packed(&weights), ..running }
+    }
+
+    /// Weights of scores, and by what older ones shrink for each query. Values are as they were.
+    fn soften(
+        &self,
+        (block, hides): (Int<'c>, bool),
+        scores: &[Any<'c>],
+        before: Running<'c>,
+    ) -> (Running<'c>, Vec<FloatValue<'c>>, [FloatValue<'c>; 2]) {
+        let (c, a) = (self.code(), self.ring.attention);
+        let add = |x: FloatValue<'c>, y: FloatValue<'c>| c.b.build_float_add(x, y, "").expect("floats");
+        let mut weights: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
+        if hides {
+            self.hide(block, &mut weights);
+        }
+        let own = |i: usize, weights: &[FloatValue<'c>]| -> Vec<FloatValue<'c>> {
+            weights.chunks(2).skip(i).step_by(2).flatten().copied().collect()
+        };
+        let tops = [0, 1].map(|i| {
+            let top = a.max(tree(own(i, &weights), |x, y| a.max(x, y)), before.tops[i]);
+            c.across(top, &[1, 2], |x, y| a.max(x, y))
+        });
+        let shrink = [0, 1].map(|i| a.power(before.tops[i], tops[i]));
+        let factor = c.number(a.factor());
+        let below = tops.map(|top| c.b.build_float_mul(top, c.number(-a.factor()), "").expect("floats"));
+        for (i, v) in weights.iter_mut().enumerate() {
+            *v = c.power_of_two(a.fma(*v, factor, below[i / 2 % 2]));
+        }
+        let sums = [0, 1].map(|i| a.fma(before.sums[i], shrink[i], tree(own(i, &weights), add)));
+        (Running { tops, sums, ..before }, weights, shrink)
+    }
+
+    /// Scores of keys that a query does not see are below all others.
+    fn hide(&self, block: Int<'c>, scores: &mut [FloatValue<'c>]) {
+        let (c, a) = (self.code(), self.ring.attention);
+        let (half, never) = (scores.len() / 2, c.number(f64::NEG_INFINITY));
+        let first = c.add(c.mul(block, c.int(a.cache.layout.block_tokens)), c.mul(c.rem(c.lane_index(), 4), c.int(2)));
+        let after = [0, 1].map(|i| c.sub(c.add(self.tile.position, self.token(i)), first));
+        let compare = |order, key: usize, to| c.b.build_int_compare(order, c.int(key), to, "").expect("integers");
+        for (i, score) in scores.iter_mut().enumerate() {
+            let (lower, inside, after) = (i / half, i % half, after[i / 2 % 2]);
+            let key = inside / 4 * 16 + lower * 8 + inside % 2;
+            let mut hidden = compare(IntPredicate::SGT, key, after);
+            if a.window > 0 {
+                let early = compare(IntPredicate::SLE, key, c.sub(after, c.int(a.window)));
+                hidden = c.b.build_or(hidden, early, "").expect("conditions");
+            }
+            *score = c.pick(hidden, never, *score).into_float_value();
+        }
+    }
+
+    /// Weights as words of the second product: for each 16 keys, two of 8 for both queries, then two of the other 8.
+    fn packed(&self, weights: &[FloatValue<'c>]) -> Vec<Any<'c>> {
+        let (upper, lower) = weights.split_at(weights.len() / 2);
+        upper
+            .chunks(4)
+            .zip(lower.chunks(4))
+            .flat_map(|(u, l)| [u, l].concat())
+            .collect::<Vec<_>>()
+            .chunks(2)
+            .map(|two| self.word(two).into())
+            .collect()
+    }
+
+    /// Two numbers, rounded.
+    fn word(&self, two: &[FloatValue<'c>]) -> Int<'c> {
+        let (c, f32) = (self.code(), self.code().cx.f32_type());
+        let put = |all, (i, &v): (usize, &FloatValue<'c>)| {
+            c.b.build_insert_element(all, v, c.cx.i32_type().const_int(i as u64, false), "")
+                .expect("a float into floats")
+        };
+        let both = two.iter().enumerate().fold(f32.vec_type(2).get_undef(), put);
+        c.set_lanes(2);
+        c.bitcast(c.narrow(both, self.ring.attention.matrix.dtype), c.cx.i32_type()).into_int_value()
+    }
+
+    /// Adds the values of the last block, divides by the sums and stores.
+    fn finish(&self, turn: Int<'c>, running: Running<'c>) {
+        let (c, a) = (self.code(), self.ring.attention);
+        let stage = self.await_full(turn, VALUES);
+        let values = c.end_products(&self.begin_values(stage, &running), 0);
+        self.leave(stage, VALUES);
+        let (upper, lower) = values.split_at(values.len() / 2);
+        let first = c.mul(c.rem(c.lane_index(), 4), c.int(2));
+        for i in [0, 1] {
+            let sum = c.across(running.sums[i], &[1, 2], |x, y| c.b.build_float_add(x, y, "").expect("floats"));
+            c.set_lanes(1);
+            let inverse = c.lane(c.reciprocal(c.splat(sum)), 0).into_float_value();
+            let store = c.b.build_and(self.is_real, c.less(self.token(i), self.tile.count), "").expect("conditions");
+            let to = a.result(c.add(self.tile.token, self.token(i)), self.head, first);
+            c.when(store, || {
+                for (half, values) in [upper, lower].into_iter().enumerate() {
+                    for (panel, four) in values.chunks(4).enumerate() {
+                        let two = [0, 1].map(|j| {
+                            let v = four[2 * i + j].into_float_value();
+                            c.b.build_float_mul(v, inverse, "").expect("floats")
+                        });
+                        let at = c.int((16 * panel + 8 * half) * a.out_type().size());
+                        c.store(c.at(to, at), self.word(&two), 4);
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// All numbers combined, two by two.
+fn tree<T: Copy>(mut all: Vec<T>, f: impl Fn(T, T) -> T) -> T {
+    while all.len() > 1 {
+        all = all.chunks(2).map(|two| if let [x, y] = two { f(*x, *y) } else { two[0] }).collect();
+    }
+    all[0]
+}
