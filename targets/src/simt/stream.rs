@@ -24,9 +24,8 @@ pub use shape::OPEN;
 use shape::{PITCH, STEP, Shape};
 use stage::Staging;
 
-/// Up to so many tokens, a SIMD has registers for so many waves: another kernel's fit beside.
-const FEW: usize = 4;
-const FEW_WAVES: usize = 3;
+/// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
+const FEW_TOKENS: usize = 3;
 /// Most tokens.
 const TOKENS: usize = 64;
 
@@ -44,7 +43,7 @@ pub fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<bool, Di
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = setup.open_early(spec, shape.threads());
-    code.want_waves(if shape.tokens <= FEW { FEW_WAVES } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
+    code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
     {
         let c = &code;
         let kernel = super::kernel(c, spec)?;

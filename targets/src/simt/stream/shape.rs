@@ -215,7 +215,7 @@ impl Shape {
 
     /// Bytes from one run of all tokens to the next: runs of one token that lanes write together have other banks.
     pub fn run_bytes(&self) -> usize {
-        self.tokens * RUN + if self.tokens > 2 { RUN } else { 0 }
+        self.tokens * RUN + if self.tokens > 1 { RUN } else { 0 }
     }
 
     pub fn stretch_bytes(&self) -> usize {
