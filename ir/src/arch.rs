@@ -16,7 +16,8 @@ pub struct Arch {
     pub attributes: &'static str,
     /// What a device must report for code of this row to run on it.
     pub features: &'static [&'static str],
-    /// Whether tests run kernels of this row, here or in the emulator: otherwise they are compiled and disassembled only.
+    /// Whether tests run kernels of this row, here, in the emulator or on a GPU (`tests/gpu.sh`): otherwise they are compiled and
+    /// disassembled only.
     pub executed: bool,
     pub machine: Machine,
     pub memory: Memory,
@@ -149,6 +150,8 @@ pub struct Simt {
     pub wide_products: bool,
     /// Whether a kernel may begin while the one before it ends, and wait for it later.
     pub dependent_launch: bool,
+    /// How many clusters of two work-groups, which see each other's local memory, run at once, and of four; 0 where there are none.
+    pub clusters: [usize; 2],
     /// How lanes of different rows of 16 exchange values.
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.

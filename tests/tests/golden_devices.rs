@@ -1,5 +1,6 @@
-//! Compiled kernels against float64: every golden case, on every variant that this CPU runs and on emulated GPUs, alone and in a batch, is off by
-//! no more than half as much again as PyTorch's own kernels in the checkpoint's type.
+//! Compiled kernels against float64: every golden case, on every variant that this CPU runs, on emulated GPUs, and where there is one on
+//! a real GPU (`tests/gpu.sh`), alone and in a batch, is off by no more than half as much again as PyTorch's own kernels in the
+//! checkpoint's type.
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
 use atomc::frontend::Config;
@@ -19,7 +20,7 @@ fn engines(case: &Case, target: &str) -> Vec<Engine> {
     let config = Config { context: case.config.context.max(CONTEXT), ..case.config.clone() };
     // A bucket smaller than the longest sequence, and fewer rows than its tokens, so that steps take several plans too.
     let buckets = BucketOptions { decode: vec![1, 4], tokens: 32, rows: 16 };
-    let options = Options { buckets, targets: vec![target.into()] };
+    let options = Options { buckets, targets: vec![target.into()], ..Options::default() };
     let compiled =
         driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -33,6 +34,10 @@ fn engines(case: &Case, target: &str) -> Vec<Engine> {
             let engine = match target {
                 "host" => {
                     let device = DeviceChoice::Host { variant: Some(variant) };
+                    Engine::new(open(), &EngineOptions { device, threads: 2, cache_tokens: 4 * CONTEXT })
+                }
+                "sm_90a" => {
+                    let device = "cuda:0".parse().expect("a device");
                     Engine::new(open(), &EngineOptions { device, threads: 2, cache_tokens: 4 * CONTEXT })
                 }
                 chip => emulated(open(), chip),
@@ -158,4 +163,10 @@ fn gfx90a() {
 #[test]
 fn gfx1100() {
     error_is_that_of_the_type("gfx1100", in_each_type);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of compute capability 9.0: tests/gpu.sh"]
+fn sm_90a() {
+    error_is_that_of_the_type("sm_90a", |_| true);
 }

@@ -3,7 +3,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc_artifact::manifest::{Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant};
+use atomc_artifact::manifest::{
+    Chip, Kernel, KernelDef, Launch, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant,
+};
 use atomc_artifact::{Artifact, FORMAT_VERSION};
 use serde_json::{Value, json};
 
@@ -102,17 +104,19 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
         writeln!(out, "  variant {}: {count} kernels, {code}{form}, needs {}{unseen}", v.name, v.features.join(" "))?;
         show_extremes(out, v)?;
     }
+    let chip = target.variants.first().and_then(|variant| variant.chip.as_ref());
     for plan in &target.plans {
         let s = Summary::of(plan);
         writeln!(
             out,
-            "  plan    {}: {} launches in {} segments, arena {}, at full size {} moved and {:.3} Gflop",
+            "  plan    {}: {} launches in {} segments, arena {}, at full size {} moved and {:.3} Gflop{}",
             name(plan),
             plan.launches.len(),
             s.segments,
             size(plan.arena_bytes),
             size(s.bytes as usize),
             s.flops as f64 / 1e9,
+            chip.map(|chip| format!(": {:.2} ms on {} at its peaks", 1e3 * floor(plan, chip), chip.name)).unwrap_or_default(),
         )?;
     }
     if kernels {
@@ -223,6 +227,12 @@ impl Summary {
             flops: plan.launches.iter().map(|launch| launch.flops).sum(),
         }
     }
+}
+
+/// The seconds that a chip's peaks allow for a plan, launch by launch; keys and values of earlier tokens are not counted.
+fn floor(plan: &Plan, chip: &Chip) -> f64 {
+    let launch = |l: &Launch| (l.bytes as f64 / chip.bandwidth).max(l.flops as f64 / chip.flops);
+    plan.launches.iter().map(launch).sum()
 }
 
 /// A number of bytes to read.

@@ -147,6 +147,7 @@ fn gpu(simt: &Simt) -> Value {
         "bulk_copies": simt.bulk_copies,
         "wide_products": simt.wide_products,
         "dependent_launch": simt.dependent_launch,
+        "clusters": simt.clusters,
         "packs_bf16": simt.packs_bf16,
     })
 }

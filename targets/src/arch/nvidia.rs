@@ -55,7 +55,8 @@ const fn row(
     source: &'static str,
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
-    (is_hopper_or_later, wide_products): (bool, bool),
+    // Clusters, copies by the machine and dependent launch came together.
+    (clusters, wide_products): ([usize; 2], bool),
 ) -> Arch {
     Arch {
         name,
@@ -77,9 +78,10 @@ const fn row(
             packs_bf16: true,
             direct_to_lds: 16,
             buffer_word: None,
-            bulk_copies: is_hopper_or_later,
+            bulk_copies: clusters[0] > 0,
             wide_products,
-            dependent_launch: is_hopper_or_later,
+            dependent_launch: clusters[0] > 0,
+            clusters,
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
         }),
@@ -88,18 +90,22 @@ const fn row(
 }
 
 pub const ROWS: [Arch; 3] = [
-    row(
-        "sm_80",
-        &["sm_80"],
-        "CUDA programming guide, compute capability 8.0; NVIDIA A100 80GB SXM data sheet",
-        "+ptx78",
-        (
-            ComputeUnit { lds: 164 << 10, lds_group: 163 << 10, ..UNIT },
-            Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
-            Fp8::None,
-        ),
-        (false, false),
-    ),
+    Arch {
+        // Its PTX was executed by a newer GPU.
+        executed: true,
+        ..row(
+            "sm_80",
+            &["sm_80"],
+            "CUDA programming guide, compute capability 8.0; NVIDIA A100 80GB SXM data sheet",
+            "+ptx78",
+            (
+                ComputeUnit { lds: 164 << 10, lds_group: 163 << 10, ..UNIT },
+                Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
+                Fp8::None,
+            ),
+            ([0; 2], false),
+        )
+    },
     Arch {
         executed: true,
         ..row(
@@ -108,7 +114,8 @@ pub const ROWS: [Arch; 3] = [
             "CUDA programming guide, compute capability 9.0; NVIDIA H200 SXM data sheet",
             "+ptx83",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
-            (true, true),
+            // As `cudaOccupancyMaxActiveClusters` says on an H200.
+            ([66, 30], true),
         )
     },
     row(
@@ -117,6 +124,7 @@ pub const ROWS: [Arch; 3] = [
         "CUDA programming guide, compute capability 10.0; NVIDIA B200 data sheet",
         "+ptx86",
         (UNIT, Chip { name: "B200", units: 148, bandwidth: 8000.0, bf16: 2250.0, fp8: 4500.0, fp4: 9000.0 }, Fp8::Ocp),
-        (true, false),
+        // Not measured; as many as on an H200.
+        ([66, 30], false),
     ),
 ];

@@ -47,7 +47,7 @@ struct Shape {
     threads: usize,
     /// Whether the next keys and values are under way while others are computed.
     ahead: bool,
-    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by itself.
+    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by itself, or products convert.
     stages: usize,
 }
 
@@ -67,7 +67,7 @@ impl Shape {
             splits,
             threads: WAVES * simt.wave,
             ahead: r.keys + r.values + r.results + others <= r.most,
-            stages: if simt.bulk_copies { choice.get("stages").unwrap_or(STAGES) } else { 0 },
+            stages: if simt.bulk_copies && !r.converts { choice.get("stages").unwrap_or(STAGES) } else { 0 },
         })
     }
 }

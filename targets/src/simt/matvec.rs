@@ -23,6 +23,8 @@ const IN_FLIGHT: usize = 8;
 const UNROLLED: usize = 2;
 /// Most bytes of local memory, where rows are computed into it: so that two work-groups fit a compute unit.
 const LOCAL: usize = 32 << 10;
+/// Bytes of local memory that are left for small exchanges.
+const EXCHANGED: usize = 1 << 10;
 /// Vectors of a row that a thread has on the way there.
 const TOGETHER: usize = 2;
 
@@ -51,7 +53,10 @@ impl Shape {
         let held = pieces * columns * simt.matrix.results + if plain { 0 } else { columns * runs * 4 };
         let free = (simt.unit.vgprs / simt.unit.waves).saturating_sub(held + OTHERS) / 4;
         let ahead = (free.max(IN_FLIGHT) / asked).max(2).min(steps);
-        Ok(Shape { tokens: spec.tokens, columns, width, waves: (steps / ahead).clamp(1, WAVES), steps, ahead })
+        // What the waves leave to each other has room beside rows and what else is exchanged.
+        let room = (simt.unit.lds_group - LOCAL - EXCHANGED) / (pieces * spec.tokens * 16 * 4);
+        let waves = (steps / ahead).min(room).clamp(1, WAVES);
+        Ok(Shape { tokens: spec.tokens, columns, width, waves, steps, ahead })
     }
 
     fn threads(&self, arch: &Arch) -> usize {

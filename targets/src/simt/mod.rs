@@ -60,7 +60,7 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
     let setup = Setup { cx, arch, choice };
     let made = match spec.family {
         Family::Rows => rows::emit(&setup, spec),
-        Family::Matvec if stream::suits(spec, arch)? => stream::emit(&setup, spec),
+        Family::Matvec if stream::suits(spec, arch, &setup.choice)? => stream::emit(&setup, spec),
         Family::Matvec => matvec::emit(&setup, spec),
         Family::Matmul if wide::suits(spec, arch)? => wide::emit(&setup, spec),
         Family::Matmul => matmul::emit(&setup, spec),
@@ -97,6 +97,10 @@ pub fn choices(spec: &KernelSpec, arch: &Arch) -> Vec<Choice> {
     match (spec.family, arch.isa()) {
         (_, None) => vec![],
         (Family::AttendOne, _) => Choice::all(attend_one::OPEN),
+        (Family::Matvec, _) => {
+            let all = Choice::all(stream::OPEN).into_iter();
+            all.filter(|choice| stream::suits(spec, arch, choice).unwrap_or(false)).collect()
+        }
         (Family::Matmul, _) if wide::suits(spec, arch).unwrap_or(false) => wide::choices(spec).unwrap_or_default(),
         _ => vec![],
     }

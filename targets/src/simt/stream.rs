@@ -6,7 +6,10 @@
 //! of a pass. Rows come into local memory a stretch of columns at a time, the next one under the products of this one. At the
 //! end of a pass the sums of the waves meet in local memory.
 mod ring;
+mod shape;
 mod stage;
+#[cfg(test)]
+mod tests;
 
 use atomc_ir::{Arch, Diagnostic, Op};
 
@@ -14,239 +17,57 @@ use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Matrix, RUN};
 use crate::code::{Any, Code, Int, Ptr};
+use crate::tuning::Choice;
 use crate::{KernelInfo, KernelSpec, Tasks};
-use ring::{CARRIED, Ring, STEP, Turn};
+use ring::{CARRIED, Ring, Turn};
+pub use shape::OPEN;
+use shape::{PITCH, STEP, Shape};
 use stage::Staging;
 
-/// Waves of a work-group.
-const WAVES: usize = 8;
-/// Bytes of local memory that slots take: what is on its way covers the time from one kernel to the next, and a work-group of a
-/// kernel without much local memory still fits beside.
-const RINGS: usize = 160 << 10;
-/// Bytes of a slot.
-const SLOT: usize = 4096;
-/// Most slots of a wave.
-const SLOTS: usize = 16;
-/// Most bytes of rows that are in local memory as a whole, and of one of two stretches otherwise.
-const WHOLE: usize = 32 << 10;
-const STRETCH: usize = 16 << 10;
-/// Most stretches on their way, and words of them in a thread.
-const AHEAD: usize = 3;
-const WORDS: usize = 64;
-/// Most panels of a wave in one pass, sums of a lane, and bytes of sums that meet beside the rings.
-const PANELS: usize = 6;
-const SUMS: usize = 128;
-const MEETING: usize = 64 << 10;
-/// Bytes from one token's 16 sums to the next: lanes that hold the same features of other tokens have other banks.
-const PITCH: usize = 80;
-/// Bytes for barriers, and for squares.
-const BARRIERS: usize = 2 << 10;
-/// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
-const FEW_TOKENS: usize = 3;
+/// Up to so many tokens, a SIMD has registers for so many waves: another kernel's fit beside.
+const FEW: usize = 4;
+const FEW_WAVES: usize = 3;
 /// Most tokens.
 const TOKENS: usize = 64;
 
-/// How the work is shared out.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    tokens: usize,
-    pieces: usize,
-    /// Whether rows are staged as they lie in memory.
-    plain: bool,
-    /// Panels of the result, and work-groups.
-    panels: usize,
-    groups: usize,
-    across: usize,
-    along: usize,
-    /// Panels that a wave makes in one pass.
-    together: usize,
-    /// Slots along a panel, and steps of 32 columns in each.
-    length: usize,
-    steps: usize,
-    /// Slots of a wave's ring.
-    slots: usize,
-    /// Slots of a wave in a stretch, and stretches.
-    stretch: usize,
-    stretches: usize,
-    /// Stretches that are on their way while one is multiplied.
-    ahead: usize,
-    /// Whether no work-group has more panels than it makes in one pass.
-    one_pass: bool,
-}
-
-impl Shape {
-    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
-        let Sizes { rows, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
-        let (simt, tokens) = (arch.simt(), spec.tokens);
-        let steps = arch.memory.padded(depth) / 32;
-        let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
-        let groups = simt.chip.units.min(panels);
-        let share = panels.div_ceil(groups);
-        let most = (SUMS / (pieces * tokens.div_ceil(8) * 4)).clamp(1, PANELS);
-        let across = [1, 2, 4, 8].into_iter().find(|n| n * most >= share).unwrap_or(1);
-        let whole = steps * 64 * tokens <= WHOLE;
-        let fits = |n: &usize| {
-            let stretch = (WAVES / across).min(steps / n) * n * 64 * tokens;
-            steps.is_multiple_of(*n) && n * pieces * STEP <= SLOT && (whole || stretch <= 2 * STRETCH)
-        };
-        let each = [4, 2].into_iter().find(fits).unwrap_or(1);
-        let length = steps / each;
-        let along = (WAVES / across).min(length);
-        let meeting = MEETING / (across * along * pieces * tokens * PITCH);
-        let one_pass = across * most >= share;
-        let together = if one_pass { share.div_ceil(across) } else { most.min(meeting).max(1) };
-        let stretch = match whole {
-            true => length.div_ceil(along),
-            false => (STRETCH / (along * each * 64 * tokens)).max(1),
-        };
-        let stretches = length.div_ceil(along * stretch);
-        let shape = Shape {
-            tokens,
-            pieces,
-            plain,
-            panels,
-            groups,
-            across,
-            along,
-            together,
-            length,
-            steps: each,
-            slots: 0,
-            stretch,
-            stretches,
-            ahead: AHEAD
-                .min(WORDS * 4 * 32 * WAVES / (along * stretch * each * 64 * tokens))
-                .clamp(1, stretches.max(2) - 1),
-            one_pass,
-        };
-        let shape = Shape { ahead: if stretches == 1 { 0 } else { shape.ahead }, ..shape };
-        let apart = if one_pass { 0 } else { shape.waves() * shape.sums_bytes() };
-        let room = RINGS.min(simt.unit.lds_group.saturating_sub(shape.rows_bytes() + apart + BARRIERS));
-        let slots = (room / (shape.waves() * shape.slot_bytes())).clamp(2, SLOTS);
-        // Behind the only pass, sums meet where the rings were.
-        let least = if one_pass { shape.sums_bytes().div_ceil(shape.slot_bytes()) } else { 0 };
-        Ok(Shape { slots: slots.max(least), one_pass, ..shape })
-    }
-
-    /// Bytes of local memory at most.
-    fn local_bytes(&self) -> usize {
-        let apart = if self.one_pass { 0 } else { self.sums_bytes() };
-        self.waves() * (self.ring_bytes() + apart) + self.rows_bytes() + BARRIERS
-    }
-
-    fn waves(&self) -> usize {
-        self.across * self.along
-    }
-
-    fn threads(&self) -> usize {
-        32 * self.waves()
-    }
-
-    /// Blocks of 8 tokens.
-    fn tiles(&self) -> usize {
-        self.tokens.div_ceil(8)
-    }
-
-    /// Tokens that lanes of one wave compute, the waves that together compute all, and the threads for each.
-    fn near(&self) -> usize {
-        self.tokens.next_power_of_two().min(8)
-    }
-
-    fn blocks(&self) -> usize {
-        self.tokens.next_power_of_two() / self.near()
-    }
-
-    fn members(&self) -> usize {
-        self.threads() / self.tokens.next_power_of_two()
-    }
-
-    fn piece_bytes(&self) -> usize {
-        self.steps * STEP
-    }
-
-    fn slot_bytes(&self) -> usize {
-        self.pieces * self.piece_bytes()
-    }
-
-    /// Slots of each wave along a panel, where all have the same number.
-    fn slots_of_a_wave(&self) -> Option<usize> {
-        self.length.is_multiple_of(self.along).then_some(self.length / self.along)
-    }
-
-    fn stretch_columns(&self) -> usize {
-        self.stretch * self.along * self.steps * 32
-    }
-
-    fn stretch_bytes(&self) -> usize {
-        self.stretch_columns() * 2 * self.tokens
-    }
-
-    fn buffers(&self) -> usize {
-        self.stretches.min(2)
-    }
-
-    /// Columns of the weight.
-    fn columns(&self) -> usize {
-        self.length * self.steps * 32
-    }
-
-    /// Bytes of local memory for rows, and for a norm's weights.
-    fn rows_bytes(&self) -> usize {
-        self.buffers() * self.stretch_bytes() + if self.plain { 0 } else { 4 * self.columns() }
-    }
-
-    /// A wave's ring, and its sums of a pass.
-    fn ring_bytes(&self) -> usize {
-        self.slots * self.slot_bytes()
-    }
-
-    fn sums_bytes(&self) -> usize {
-        self.together * self.pieces * self.tokens * PITCH
-    }
-
-    /// Panels of a work-group in one pass.
-    fn pass(&self) -> usize {
-        self.across * self.together
-    }
-
-    /// Whether every wave has all its panels in every pass.
-    fn even(&self) -> bool {
-        self.panels.is_multiple_of(self.groups * self.pass())
-    }
-}
-
 /// Whether a contraction is made this way.
-pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+pub fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<bool, Diagnostic> {
     let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
     let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
     let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
-    let shape = Shape::new(spec, arch)?;
-    let fits = shape.waves().is_multiple_of(shape.blocks()) && shape.local_bytes() <= simt.unit.lds_group;
+    let shape = Shape::new(spec, arch, choice)?;
+    let fits = shape.near() <= 8 && shape.local_bytes() <= simt.unit.lds_group;
     let native = simt.bulk_copies && Matrix::native(simt, sizes.dtype);
     Ok(native && rows && spec.tokens <= TOKENS && fits)
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
-    let shape = Shape::new(spec, setup.arch)?;
+    let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = setup.open_early(spec, shape.threads());
-    code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
+    code.want_waves(if shape.tokens <= FEW { FEW_WAVES } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
     {
         let c = &code;
         let kernel = super::kernel(c, spec)?;
         let contraction = Contraction::new(&kernel)?;
+        let members = shape.cluster;
+        if members > 1 {
+            c.make_cluster(members);
+        }
+        let (group, member) = (c.div(c.group(), members), c.rem(c.group(), members));
         let bound = |group: Int<'c>| c.div(c.mul(group, c.int(shape.panels)), shape.groups);
-        let (begin, end) = (bound(c.group()), bound(c.add(c.group(), c.int(1))));
-        let (ring, turn) = Ring::fill(&contraction, shape, (begin, end));
-        let staging = Staging::begin(&contraction, shape, spec)?;
+        let (begin, end) = (bound(group), bound(c.add(group, c.int(1))));
+        let (ring, turn) = Ring::fill(&contraction, shape, (begin, end), member);
+        let staging = Staging::begin(&contraction, shape, spec, member)?;
         c.await_previous();
         staging.set_scale()?;
         let meeting = match shape.one_pass {
             true => (ring.local, shape.ring_bytes()),
             false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
         };
-        Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end }.all(turn)?;
+        Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end, member }
+            .all(turn)?;
     }
-    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads())))
+    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups * shape.cluster), shape.threads())))
 }
 
 /// One work-group's way along its panels.
@@ -259,6 +80,7 @@ struct Walk<'w, 'k, 'a, 'c> {
     meeting: (Ptr<'c>, usize),
     begin: Int<'c>,
     end: Int<'c>,
+    member: Int<'c>,
 }
 
 impl<'c> Walk<'_, '_, '_, 'c> {
@@ -271,7 +93,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let mut asked = Vec::new();
         for stretch in 0..=shape.ahead {
-            asked.extend(self.staging.ask(c.int(stretch))?);
+            asked.extend(self.staging.ask(c.int(stretch % shape.stretches))?);
         }
         let rest = asked.split_off(self.staging.vectors());
         let squares = self.staging.store(c.int(0), c.int(0), &asked, c.number(0.0))?;
@@ -281,13 +103,18 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         c.barrier();
         let carried: Vec<Any> = turn.carried().into_iter().chain(rest).chain([squares.into()]).collect();
         if shape.one_pass {
-            return self.pass(c.int(0), &carried).map(drop);
+            self.pass(c.int(0), &carried)?;
+            // Nobody leaves while others read its sums.
+            if shape.cluster > 1 {
+                self.meet();
+            }
+            return Ok(());
         }
         let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());
         let mut result = Ok(());
         c.for_each((c.int(0), passes, 1), &carried, |pass, carried| {
             let made = self.pass(pass, carried);
-            c.barrier();
+            self.meet();
             made.unwrap_or_else(|e| {
                 result = Err(e);
                 carried.to_vec()
@@ -304,19 +131,19 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let first = c.mul(pass, c.int(shape.together));
         let begin: Vec<Any> = std::iter::repeat_n(zero, count).chain(carried.iter().copied()).collect();
         let mut result = Ok(());
-        let stretch = |stretch: Int<'c>, carried: &[Any<'c>]| {
-            let number = c.add(c.mul(pass, c.int(shape.stretches)), stretch);
-            let (products, rows) = carried.split_at(count + CARRIED);
-            let mut made = self.stretch(first, stretch, c.rem(number, 2), products);
-            match self.next(c.add(number, c.int(1)), rows) {
-                Ok(rows) => made.extend(rows),
-                Err(e) => {
-                    result = Err(e);
-                    made.extend(rows);
-                }
+        // As many stretches a turn as are on their way, so that what is on its way need not change its registers.
+        let turn = |stretch: Int<'c>, carried: &[Any<'c>]| {
+            let mut carried = carried.to_vec();
+            for i in 0..shape.ahead {
+                let stretch = c.add(stretch, c.int(i));
+                let number = c.add(c.mul(pass, c.int(shape.stretches)), stretch);
+                let made = self.stretch(first, stretch, c.rem(number, 2), &carried[..count + CARRIED]);
+                carried.splice(..count + CARRIED, made);
+                let next = self.next(c.add(number, c.int(1)), i, &mut carried[count + CARRIED..]);
+                result = std::mem::replace(&mut result, Ok(())).and(next);
+                c.barrier();
             }
-            c.barrier();
-            made
+            carried
         };
         let carried = match shape.stretches {
             1 => {
@@ -324,30 +151,31 @@ impl<'c> Walk<'_, '_, '_, 'c> {
                 let products = self.stretch(first, c.int(0), c.int(0), products);
                 products.into_iter().chain(rows.iter().copied()).collect()
             }
-            stretches => c.for_each((c.int(0), c.int(stretches), 1), &begin, stretch),
+            stretches => c.for_each((c.int(0), c.int(stretches), shape.ahead), &begin, turn),
         };
         result?;
         if shape.stretches > 1 {
             self.staging.leave(carried[carried.len() - 1].into_float_value());
         }
         self.leave(&carried[..count]);
-        c.barrier();
+        self.meet();
         self.finish(c.mul(pass, c.int(shape.pass())))?;
         Ok(carried[count..].to_vec())
     }
 
-    /// Stores the next stretch, counted over all passes, and asks for another.
-    fn next(&self, number: Int<'c>, rows: &[Any<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
-        let (c, shape) = (self.code(), self.shape);
-        let (asked, squares) = rows.split_at(rows.len() - 1);
-        let (now, later) = asked.split_at(self.staging.vectors());
-        let stretch = c.rem(number, shape.stretches);
-        let squares = squares[0].into_float_value();
-        let sum = self.staging.store(stretch, c.rem(number, 2), now, squares)?;
+    /// Stores the next stretch, counted over all passes, which is the `i`-th on its way, and asks for another.
+    fn next(&self, number: Int<'c>, i: usize, rows: &mut [Any<'c>]) -> Result<(), Diagnostic> {
+        let (c, shape, vectors) = (self.code(), self.shape, self.staging.vectors());
+        let squares = rows[rows.len() - 1].into_float_value();
+        let words = &mut rows[i * vectors..(i + 1) * vectors];
+        let sum = self.staging.store(c.rem(number, shape.stretches), c.rem(number, 2), words, squares)?;
+        let later = c.add(number, c.int(shape.ahead));
+        let later = if shape.one_pass { later } else { c.rem(later, shape.stretches) };
+        words.copy_from_slice(&self.staging.ask(later)?);
         // The first pass sees the whole row.
         let is_new = c.less(number, c.int(shape.stretches));
-        let after = self.staging.ask(c.rem(c.add(number, c.int(shape.ahead)), shape.stretches))?;
-        Ok(later.iter().copied().chain(after).chain([c.pick(is_new, sum, squares)]).collect())
+        rows[rows.len() - 1] = c.pick(is_new, sum, squares);
+        Ok(())
     }
 
     /// The products of one stretch.
@@ -363,7 +191,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         };
         c.for_each((c.int(0), count, 1), carried, |slot, carried| {
             let along = c.add(c.mul(slot, c.int(shape.along)), self.ring.along);
-            let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.tokens * RUN)));
+            let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.run_bytes())));
             let (sums, turn) = carried.split_at(carried.len() - CARRIED);
             let mut turn = Turn::of(turn);
             let mut all = Vec::new();
@@ -400,7 +228,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let from = c.add(self.ring.take(turn), c.mul(lane, c.int(RUN)));
         let column = |tile: usize| {
             let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
-            c.mul(c.add(c.mul(c.div(lane, 8), c.int(shape.tokens)), token), c.int(RUN))
+            c.add(c.mul(c.div(lane, 8), c.int(shape.run_bytes())), c.mul(token, c.int(RUN)))
         };
         let columns: Vec<Int> = (0..shape.tiles()).map(|tile| c.add(rows, column(tile))).collect();
         let mut sums = sums.to_vec();
@@ -410,7 +238,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             };
             let panels: Vec<[_; 2]> = (0..shape.pieces).map(|piece| [panel(piece, 0), panel(piece, 1)]).collect();
             for (tile, &at) in columns.iter().enumerate() {
-                let b = c.load_blocks(c.add(at, c.int(step * 4 * shape.tokens * RUN)));
+                let b = c.load_blocks(c.add(at, c.int(step * 4 * shape.run_bytes())));
                 for (piece, panel) in panels.iter().enumerate() {
                     let at = 4 * (piece * shape.tiles() + tile);
                     for half in 0..2 {
@@ -429,6 +257,14 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let row = c.add(c.mul(panel, c.int(shape.pieces)), c.int(piece));
         let row = c.add(c.mul(row, c.int(shape.tokens)), token);
         c.at(meeting, c.add(c.mul(wave, c.int(apart)), c.mul(row, c.int(PITCH))))
+    }
+
+    /// All that have sums of the same panels meet.
+    fn meet(&self) {
+        match self.shape.cluster {
+            1 => self.code().barrier(),
+            _ => self.code().meet_in_cluster(),
+        }
     }
 
     /// The wave's sums of a pass, for the others to see.
@@ -464,17 +300,21 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let left = c.sub(c.sub(self.end, self.begin), first);
         let panels = c.smaller(left, c.int(shape.pass()));
         let mut result = Ok(());
-        c.repeat(c.thread(), c.mul(panels, c.int(shape.tokens * parts)), shape.threads(), |item| {
+        let members = shape.cluster;
+        let own = c.add(c.thread(), c.mul(self.member, c.int(shape.threads())));
+        c.repeat(own, c.mul(panels, c.int(shape.tokens * parts)), members * shape.threads(), |item| {
             let (feature, rest) = (c.mul(c.rem(item, parts), c.int(results)), c.div(item, parts));
             let (token, panel) = (c.rem(rest, shape.tokens), c.div(rest, shape.tokens));
             c.set_lanes(results);
             let (wave, row) = (c.rem(panel, shape.across), c.div(panel, shape.across));
-            let load = |along: usize, piece: usize| {
-                let wave = c.add(wave, c.int(along * shape.across));
+            let load = |i: usize, piece: usize| {
+                let wave = c.add(wave, c.int(i / members * shape.across));
                 let at = c.at(self.sums_at(wave, row, piece, token), c.mul(feature, c.int(4)));
+                let at = if members == 1 { at } else { c.of_member(at, i % members) };
                 c.load_vector(c.cx.f32_type(), results, at, 16)
             };
-            let sum = |piece| (1..shape.along).fold(load(0, piece), |sum, along| c.fadd(sum, load(along, piece)));
+            let count = shape.along * members;
+            let sum = |piece| (1..count).fold(load(0, piece), |sum, i| c.fadd(sum, load(i, piece)));
             let sums: Vec<_> = (0..shape.pieces).map(sum).collect();
             let sums: Vec<_> = match self.staging.scale(token) {
                 Some(scale) => sums.into_iter().map(|v| c.fmul(v, c.splat(scale))).collect(),

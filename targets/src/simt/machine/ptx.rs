@@ -132,7 +132,8 @@ impl<'c> Code<'c> {
         let text = "{ .reg .pred p; setp.ne.b32 p, $0, 0; \
                     @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint \
                     [$1], [$2], $3, [$4], $5; }";
-        let args = [self.word_of(condition), to.into(), from.into(), self.int(bytes).into(), barrier.into(), policy.into()];
+        let args =
+            [self.word_of(condition), to.into(), from.into(), self.int(bytes).into(), barrier.into(), policy.into()];
         self.assemble(text, None, "r,r,l,r,r,l", &args);
     }
 
@@ -170,6 +171,22 @@ impl<'c> Code<'c> {
         let made = self.assemble(text, Some(four.into()), "=r,=r,=r,=r,r", &[row.into()]).expect("four words");
         let made = made.into_struct_value();
         [0, 1, 2, 3].map(|i| self.b.build_extract_value(made, i, "").expect("four words").into_int_value())
+    }
+
+    /// Every so many work-groups are a cluster.
+    pub fn make_cluster(&self, groups: usize) {
+        self.attribute("nvvm.cluster_dim", &format!("{groups},1,1"));
+    }
+
+    /// All threads of the cluster meet, and see what each did before.
+    pub fn meet_in_cluster(&self) {
+        self.call("llvm.nvvm.barrier.cluster.arrive.aligned", &[], &[]);
+        self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);
+    }
+
+    /// Local memory as another work-group of the cluster has it.
+    pub fn of_member(&self, p: Ptr<'c>, member: usize) -> Ptr<'c> {
+        self.call("llvm.nvvm.mapa.shared.cluster", &[], &[p.into(), self.int(member).into()]).into_pointer_value()
     }
 
     pub fn word_of(&self, condition: Int<'c>) -> BasicMetadataValueEnum<'c> {

@@ -1,7 +1,6 @@
 //! A wave's ring of slots in local memory, through which its part of the weight streams.
 use crate::code::{Any, Code, Int, Ptr};
 use crate::simt::contract::Contraction;
-use crate::simt::fragment::RUN;
 
 use super::Shape;
 
@@ -51,16 +50,20 @@ pub struct Ring<'r, 'k, 'a, 'c> {
     pub panel: Int<'c>,
     pub panels: Int<'c>,
     pub along: Int<'c>,
-    /// Slots along a panel.
+    /// Bytes of a panel before the work-group's share.
+    before: Int<'c>,
+    /// The wave's slots along a panel.
     pub slots: Int<'c>,
 }
 
 impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
-    /// The ring, and the first loads into all of its slots. A wave takes every `across`-th panel of `begin` to `end`.
+    /// The ring, and the first loads into all of its slots. A wave takes every `across`-th panel of `begin` to `end`, of which
+    /// the work-group has its member's share of the columns.
     pub fn fill(
         contraction: &'r Contraction<'k, 'a, 'c>,
         shape: Shape,
         (begin, end): (Int<'c>, Int<'c>),
+        member: Int<'c>,
     ) -> (Ring<'r, 'k, 'a, 'c>, Turn<'c>) {
         let c = contraction.matrix.c;
         let wave = c.wave_index();
@@ -82,6 +85,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
             panel,
             panels: share(left, shape.across),
             along,
+            before: c.mul(member, c.int(shape.length * shape.piece_bytes())),
             slots: match shape.slots_of_a_wave() {
                 Some(count) => c.int(count),
                 None => share(c.larger(c.sub(c.int(shape.length), along), c.int(0)), shape.along),
@@ -121,7 +125,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         c.expect_bytes(asks, barrier, shape.slot_bytes());
         let number = c.mul(c.add(next.first, next.panel), c.int(shape.across));
         let along = c.add(c.mul(next.along, c.int(shape.along)), self.along);
-        let along = c.mul(along, c.int(shape.piece_bytes()));
+        let along = c.add(c.mul(along, c.int(shape.piece_bytes())), self.before);
         for (piece, from) in self.contraction.weights(c.add(self.panel, number)).into_iter().enumerate() {
             let to = c.add(self.slot(slot), c.int(piece * shape.piece_bytes()));
             c.copy_run(asks, (to, c.at(from, along), shape.piece_bytes()), barrier, self.policy);
@@ -162,6 +166,3 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         }
     }
 }
-
-/// Bytes of a step of 32 columns of a panel.
-pub const STEP: usize = 4 * 16 * RUN;

@@ -53,20 +53,24 @@ pub struct Staging<'s, 'k, 'a, 'c> {
     /// Rows as they lie in memory, and their type and width.
     from: (Value, DType),
     width: usize,
+    /// The first column of the work-group's share.
+    first: Int<'c>,
     norm: Option<Norm>,
     local: Ptr<'c>,
-    /// The norm's weights.
+    /// The norm's weights: those of the thread's vectors, where there is one stretch, or all in local memory.
+    held: Vec<Vector<'c>>,
     weights: Ptr<'c>,
     /// Sums of squares: of each token, from each row of waves that share the tokens.
     squares: Ptr<'c>,
 }
 
 impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
-    /// What does not depend on other kernels: the norm's weights in local memory.
+    /// What does not depend on other kernels: the norm's weights.
     pub fn begin(
         contraction: &'s Contraction<'k, 'a, 'c>,
         shape: Shape,
         spec: &KernelSpec,
+        share: Int<'c>,
     ) -> Result<Staging<'s, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
         let (graph, x) = (parts.kernel.rows.graph, parts.x);
@@ -83,7 +87,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let token = c.add(c.rem(lane, near), c.mul(c.rem(wave, blocks), c.int(near)));
         let member = c.add(c.div(lane, near), c.mul(c.div(wave, blocks), c.int(32 / near)));
         let width = ty.shape.last().unwrap_or(0);
-        let staging = Staging {
+        let local_weights = if norm.is_some() && shape.stretches > 1 { shape.columns() * 4 } else { 0 };
+        let mut staging = Staging {
             contraction,
             shape,
             lanes: rows::vector(spec.body).min(contraction.matrix.run()),
@@ -91,9 +96,11 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             member,
             from: (from, ty.dtype),
             width,
+            first: c.mul(share, c.int(shape.columns())),
             norm,
             local: c.shared(shape.buffers() * shape.stretch_bytes(), 128),
-            weights: c.shared(if norm.is_some() { shape.columns() * 4 } else { 0 }, 16),
+            held: vec![],
+            weights: c.shared(local_weights, 16),
             squares: c.shared(shape.waves() * near * 4, 16),
         };
         staging.bring_weights()?;
@@ -108,21 +115,27 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         self.code().b.build_float_add(a, b, "").expect("floats")
     }
 
-    /// The norm's weights as f32, zeros behind them.
-    fn bring_weights(&self) -> Result<(), Diagnostic> {
-        let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
+    /// Weights of the norm at a column of the work-group's share, or others behind its end.
+    fn weights_at(&self, norm: Norm, near: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
+        let c = self.code();
+        let col = c.smaller(c.add(self.first, near), c.int(self.width - self.lanes));
+        self.contraction.parts.kernel.rows.eval(norm.weights, At { row: c.int(0), head: None, col: Col::Var(col) })
+    }
+
+    fn bring_weights(&mut self) -> Result<(), Diagnostic> {
+        let c = self.code();
         let Some(norm) = self.norm else { return Ok(()) };
         c.set_lanes(self.lanes);
+        if self.shape.stretches == 1 {
+            let held = (0..self.vectors()).map(|i| self.weights_at(norm, self.column(i)));
+            self.held = held.collect::<Result<_, _>>()?;
+            return Ok(());
+        }
         let mut result = Ok(());
         let (columns, turn) = (self.shape.columns(), self.shape.threads() * self.lanes);
-        c.repeat(c.mul(c.thread(), c.int(self.lanes)), c.int(columns), turn, |col| {
-            let inside = c.less(col, c.int(self.width));
-            let safe = c.pick(inside, col, c.int(0)).into_int_value();
-            match rows.eval(norm.weights, At { row: c.int(0), head: None, col: Col::Var(safe) }) {
-                Ok(v) => {
-                    let v = c.pick(inside, v, c.zero()).into_vector_value();
-                    c.store(c.at(self.weights, c.mul(col, c.int(4))), v, self.weights_align());
-                }
+        c.repeat(c.mul(c.thread(), c.int(self.lanes)), c.int(columns), turn, |near| {
+            match self.weights_at(norm, near) {
+                Ok(v) => c.store(c.at(self.weights, c.mul(near, c.int(4))), v, self.weights_align()),
                 Err(e) => result = Err(e),
             }
         });
@@ -137,7 +150,9 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     pub fn set_scale(&self) -> Result<(), Diagnostic> {
         let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
         let Some(norm) = self.norm else { return Ok(()) };
-        c.barrier();
+        if self.held.is_empty() {
+            c.barrier();
+        }
         if norm.late {
             rows.set_scale(norm.value, c.number(1.0));
             return Ok(());
@@ -150,8 +165,12 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             let mut sum = sums[0].into_float_value();
             for i in 0..TOGETHER {
                 let col = c.add(first, c.add(c.mul(self.member, c.int(self.lanes)), c.int(i * turn)));
-                match self.bits(col) {
-                    Ok(bits) => sum = self.add_squares(sum, self.inside(col, c.widen(bits, self.from.1))),
+                let inside = c.less(col, c.int(self.width));
+                match self.bits(c.pick(inside, col, c.int(0)).into_int_value()) {
+                    Ok(bits) => {
+                        let v = c.widen(bits, self.from.1);
+                        sum = self.add_squares(sum, c.pick(inside, v, c.zero()).into_vector_value());
+                    }
                     Err(e) => result = Err(e),
                 }
             }
@@ -171,7 +190,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
 
     /// Whether all columns of all stretches are the row's.
     fn is_whole(&self) -> bool {
-        self.width == self.shape.stretches * self.shape.stretch_columns()
+        let columns = self.shape.columns();
+        columns == self.shape.stretches * self.shape.stretch_columns() && self.width == self.shape.cluster * columns
     }
 
     /// The bits of a vector of the thread's row; beyond its width, of another.
@@ -204,12 +224,17 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         c.mul(c.add(self.member, c.int(i * self.shape.members())), c.int(self.lanes))
     }
 
-    /// Asks for the thread's part of a stretch.
+    /// Asks for the thread's part of a stretch; behind the last one, for hardly anything.
     pub fn ask(&self, stretch: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
         let c = self.code();
         c.set_lanes(self.lanes);
-        let first = c.mul(stretch, c.int(self.shape.stretch_columns()));
-        (0..self.vectors()).map(|i| Ok(self.bits(c.add(first, self.column(i)))?.into())).collect()
+        let is_there = c.less(stretch, c.int(self.shape.stretches));
+        let first = c.add(self.first, c.mul(stretch, c.int(self.shape.stretch_columns())));
+        let vector = |i| {
+            let col = c.pick(is_there, c.add(first, self.column(i)), self.first);
+            Ok(self.bits(col.into_int_value())?.into())
+        };
+        (0..self.vectors()).map(vector).collect()
     }
 
     /// Stores what came of a stretch into a buffer, as the contraction wants it: the sum of its squares and those before.
@@ -220,7 +245,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         words: &[Any<'c>],
         squares: FloatValue<'c>,
     ) -> Result<FloatValue<'c>, Diagnostic> {
-        let (c, tokens, dtype) = (self.code(), self.shape.tokens, self.contraction.matrix.dtype);
+        let (c, dtype) = (self.code(), self.contraction.matrix.dtype);
         let run = self.contraction.matrix.run();
         c.set_lanes(self.lanes);
         let to = c.add(c.mul(buffer, c.int(self.shape.stretch_bytes())), c.mul(self.token, c.int(RUN)));
@@ -229,11 +254,11 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let whole = columns.is_multiple_of(self.lanes * self.shape.members());
         for (i, word) in words.iter().enumerate() {
             let (near, bits) = (self.column(i), word.into_vector_value());
-            let col = c.add(c.mul(stretch, c.int(columns)), near);
-            let made = self.made(near, col, bits, &mut sum)?;
+            let share = c.add(c.mul(stretch, c.int(columns)), near);
+            let made = self.made(i, (near, share), bits, &mut sum)?;
             let store = || {
                 let inside = c.mul(c.rem(near, run), c.int(dtype.size()));
-                let p = c.at(to, c.add(c.mul(c.div(near, run), c.int(tokens * RUN)), inside));
+                let p = c.at(to, c.add(c.mul(c.div(near, run), c.int(self.shape.run_bytes())), inside));
                 c.store(p, made, (self.lanes * dtype.size()) as u32);
             };
             match whole {
@@ -244,15 +269,16 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         Ok(sum)
     }
 
-    /// What a vector of a row comes to, as bits.
+    /// What a vector of a row comes to, as bits, by its column in the stretch and in the work-group's share.
     fn made(
         &self,
-        near: Int<'c>,
-        col: Int<'c>,
+        i: usize,
+        (near, share): (Int<'c>, Int<'c>),
         bits: Vector<'c>,
         squares: &mut FloatValue<'c>,
     ) -> Result<Vector<'c>, Diagnostic> {
         let (c, rows, dtype) = (self.code(), &self.contraction.parts.kernel.rows, self.contraction.matrix.dtype);
+        let col = c.add(self.first, share);
         let Some(norm) = self.norm else {
             return Ok(match dtype == self.from.1 {
                 true => self.inside(col, bits),
@@ -261,14 +287,16 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         };
         let v = self.inside(col, c.widen(bits, self.from.1));
         if norm.late {
-            // Beyond the stretch is the next one.
-            let own = c.pick(c.less(near, c.int(self.shape.stretch_columns())), v, c.zero()).into_vector_value();
-            *squares = self.add_squares(*squares, own);
+            // Beyond the stretch is the next one, and beyond the share another's.
+            let (stretch, all) = (c.int(self.shape.stretch_columns()), c.int(self.shape.columns()));
+            let is_own = c.b.build_and(c.less(near, stretch), c.less(share, all), "").expect("conditions");
+            *squares = self.add_squares(*squares, c.pick(is_own, v, c.zero()).into_vector_value());
         }
-        let last = c.smaller(col, c.int(self.shape.columns() - self.lanes));
-        let w = c.load(c.f32s(), c.at(self.weights, c.mul(last, c.int(4))), self.weights_align());
+        let last = c.smaller(share, c.int(self.shape.columns() - self.lanes));
+        let in_local = || c.load(c.f32s(), c.at(self.weights, c.mul(last, c.int(4))), self.weights_align());
+        let w = self.held.get(i).copied().unwrap_or_else(|| in_local().into_vector_value());
         rows.bind(self.from.0, v);
-        rows.bind(norm.weights, w.into_vector_value());
+        rows.bind(norm.weights, w);
         let made = rows.eval(norm.value, At { row: self.token, head: None, col: Col::Var(col) });
         rows.unbind(self.from.0);
         rows.unbind(norm.weights);
@@ -309,7 +337,14 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let place = c.add(c.mul(c.div(token, near), c.int(near)), c.rem(token, near));
         let part = |i: usize| {
             let at = c.add(place, c.int(i * blocks * near));
-            c.load(c.cx.f32_type(), c.at(self.squares, c.mul(at, c.int(4))), 4).into_float_value()
+            let part = c.at(self.squares, c.mul(at, c.int(4)));
+            // Sums that are scaled late are of all members' columns.
+            let members = if norm.late { self.shape.cluster } else { 1 };
+            let of = |member: usize| {
+                let p = if members == 1 { part } else { c.of_member(part, member) };
+                c.load(c.cx.f32_type(), p, 4).into_float_value()
+            };
+            (1..members).fold(of(0), |sum, member| self.float(sum, of(member)))
         };
         let sum = (1..self.shape.waves() / blocks).fold(part(0), |sum, i| self.float(sum, part(i)));
         c.inverse_root(sum, self.width, norm.eps)

@@ -1,0 +1,66 @@
+use atomc_ir::{Family, Graph, parse};
+
+use super::*;
+use crate::rows;
+
+/// Gate and up of a dense layer, or a plain contraction with a residual.
+fn bodies(width: usize, hidden: usize) -> [Graph; 2] {
+    let both = 2 * hidden;
+    let gate = format!(
+        "graph @k(%x: bf16[T, {width}], %g: bf16[{width}], %w: bf16[{both}, {width}]@panels) {{
+  %0 = rms_norm %x, %g {{eps = 1e-6}} : bf16[T, {width}]
+  %1 = linear %0, %w {{out = bf16}} : bf16[T, {both}]
+  %2 = slice %1 {{axis = 1, start = 0, len = {hidden}}} : bf16[T, {hidden}]
+  %3 = slice %1 {{axis = 1, start = {hidden}, len = {hidden}}} : bf16[T, {hidden}]
+  %4 = silu_mul %2, %3 : bf16[T, {hidden}]
+  return %4
+}}"
+    );
+    let down = format!(
+        "graph @k(%x: bf16[T, {hidden}], %w: bf16[{width}, {hidden}]@panels, %r: bf16[T, {width}]) {{
+  %0 = linear %x, %w {{out = bf16}} : bf16[T, {width}]
+  %1 = add %r, %0 : bf16[T, {width}]
+  return %1
+}}"
+    );
+    [gate, down].map(|text| parse(&text).unwrap())
+}
+
+/// Every panel, column and token is somebody's, and local memory holds what it must.
+#[test]
+fn shapes_cover_the_work() {
+    let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap();
+    for (width, hidden) in [(896, 4864), (1024, 3072), (4096, 12288), (5120, 25600), (8192, 28672)] {
+        for body in bodies(width, hidden) {
+            for tokens in [1, 2, 3, 4, 7, 8, 16, 32, 64] {
+                let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &body, tokens, choice: None };
+                let some = Choice::all(OPEN).into_iter().filter(|choice| suits(&spec, arch, choice).unwrap());
+                let (choice, case) = (Choice::default(), format!("{width} {hidden}, {tokens} tokens"));
+                assert!(tokens > 32 || suits(&spec, arch, &choice).unwrap(), "{case}");
+                for choice in some {
+                    let s = Shape::new(&spec, arch, &choice).unwrap();
+                    let depth = Sizes::of(&body).unwrap().depth;
+                    assert_eq!(s.columns() * s.cluster, arch.memory.padded(depth), "{case}");
+                    assert!(s.stretch_columns() * s.stretches >= s.columns(), "{case}");
+                    assert!(s.stretch_columns() * (s.stretches - 1) < s.columns(), "{case}");
+                    assert!(!s.one_pass || s.pass() * s.groups >= s.panels, "{case}");
+                    assert!(s.groups * s.cluster <= arch.simt().chip.units, "{case}");
+                    assert!(s.near() * s.blocks() >= tokens && s.stretches.is_multiple_of(s.ahead.max(1)), "{case}");
+                    assert!(s.local_bytes() <= arch.simt().unit.lds_group, "{case}");
+                }
+            }
+        }
+    }
+}
+
+/// Where the machine has no such copies, or multiplies no such elements, contractions are made another way.
+#[test]
+fn others_do_not_stream() {
+    let [gate, _] = bodies(64, 96);
+    let single = parse(&gate.print().replace("bf16", "f32")).unwrap();
+    for (name, body) in [("sm_80", &gate), ("gfx942", &gate), ("sm_90a", &single)] {
+        let arch = rows().iter().find(|a| a.name == name).unwrap();
+        let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens: 1, choice: None };
+        assert!(!suits(&spec, arch, &Choice::default()).unwrap(), "{name}");
+    }
+}

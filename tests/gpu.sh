@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Every test and benchmark that needs a GPU, on a machine that has one: tests/gpu.sh [DEVICE] [TARGET], e.g. cuda:0 sm_90a.
+# PEER=1 also times PyTorch on the same machine. Where there is no Rust, ATOMC and GOLDEN name what was built elsewhere: the
+# command line, and the test binary of golden_devices.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+device=${1:-cuda:0} target=${2:-sm_90a}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+if [ -z "${ATOMC:-}" ]; then
+    cargo build --release
+    ATOMC=target/release/atomc
+fi
+
+"$ATOMC" devices
+for model in llama qwen3; do
+    "$ATOMC" compile "examples/models/$model" --target "$target" -o "$out/$model.atomc" 2>/dev/null
+    "$ATOMC" verify "$out/$model.atomc" --device "$device" 2>/dev/null
+    "$ATOMC" eval "$out/$model.atomc" --weights "examples/models/$model" examples/problems.jsonl --device "$device" 2>/dev/null
+done
+if [ -n "${GOLDEN:-}" ]; then
+    "$GOLDEN" --ignored "$target"
+else
+    cargo test --release -p atomc-tests --test golden_devices -- --ignored "$target"
+fi
+if command -v compute-sanitizer; then
+    for tool in memcheck racecheck; do
+        for model in llama qwen3; do
+            compute-sanitizer --tool "$tool" --error-exitcode 1 "$ATOMC" verify "$out/$model.atomc" --device "$device" 2>/dev/null | tail -3
+        done
+    done
+fi
+for model in qwen3-8b llama-3.1-8b qwen3-0.6b; do
+    echo "== $model"
+    "$ATOMC" compile "tests/bench/$model.json" --context 4096 --target "$target" --decode 1,8,32 --prefill 2048 -o "$out/m.atomc" 2>/dev/null
+    "$ATOMC" bench "$out/m.atomc" --random-weights --device "$device" --prompt 2048 --position 1024 --batch 1,8,32 --steps 40 --repeat 7 --kernels 2>/dev/null
+    if [ -n "${PEER:-}" ]; then
+        python3 tests/bench/peer_torch.py --model "${model/llama-3.1-8b/llama3-8b}" --batches 1,8,32 --modes eager,compile
+    fi
+done
