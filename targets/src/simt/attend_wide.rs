@@ -2,8 +2,8 @@
 //!
 //! A work-group stays, and attends with one tile of the batch and the query heads of a head of the cache after the other. One lane
 //! asks for blocks of the cache as soon as there is room in a ring in local memory. Two groups of four waves, each with 64 queries,
-//! multiply what has come: a lane has scores of two queries, which as weights are what the second product takes. While that is
-//! under way for one block, scores of the next become weights.
+//! multiply what has come: a lane has scores of two queries, which as weights are what the second product takes. The products of a
+//! block's values are under way together with those of the next block's keys.
 //!
 //! Keys and values lie in local memory as in the cache: of a panel first 8 rows and then the other 8, column by column. So each
 //! product is two, of the upper rows of all panels and of the lower: the keys of 16 columns of weights, and halves of panels
@@ -56,7 +56,8 @@ pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
     let stored = body.ids().any(|id| match body.op(id) {
         Op::Attention { scale, .. } => {
             let query = body.operands(id)[0];
-            let same = body.ty(query).as_tensor().is_some_and(|t| t.dtype == cache.dtype);
+            let all = body.outputs().iter().copied().chain([query]);
+            let same = all.filter_map(|v| body.ty(v).as_tensor()).all(|t| t.dtype == cache.dtype);
             *scale > 0.0 && same && matches!(body.op(query.node), Op::Input { .. })
         }
         _ => false,

@@ -82,3 +82,25 @@ fn few_instructions_for_each_product() {
         }
     }
 }
+
+#[test]
+fn four_waves_multiply_where_registers_have_room() {
+    let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap();
+    for (heads, dtype, suits) in [
+        ((32, 8, 128), "bf16", true),
+        ((40, 8, 128), "f16", true),
+        ((28, 4, 96), "bf16", true),
+        ((8, 8, 64), "bf16", true),
+        ((16, 2, 256), "bf16", false),
+        ((16, 2, 80), "bf16", false),
+        ((32, 8, 128), "f32", false),
+    ] {
+        let graph = parse(&body(Family::AttendMany, heads, dtype)).unwrap();
+        let spec =
+            KernelSpec { symbol: "k".into(), family: Family::AttendMany, body: &graph, tokens: 512, choice: None };
+        assert_eq!(crate::simt::attend_wide::suits(&spec, arch).unwrap(), suits, "{heads:?} {dtype}");
+        let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
+        let resources = object.kernels[0].resources.as_ref();
+        assert!(!suits || resources.is_none_or(|r| (r.scratch, r.vgpr_spills) == (0, 0)), "{heads:?}: {resources:?}");
+    }
+}
