@@ -114,7 +114,7 @@ pub const ROWS: [Arch; 3] = [
             "CUDA programming guide, compute capability 9.0; NVIDIA H200 SXM data sheet",
             "+ptx83",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
-            // As `cudaOccupancyMaxActiveClusters` says on an H200.
+            // Half of the units; and as `cudaOccupancyMaxActiveClusters` says on an H200.
             ([66, 30], true),
         )
     },
