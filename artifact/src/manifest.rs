@@ -211,6 +211,13 @@ pub struct Chip {
     pub flops: f64,
 }
 
+impl Chip {
+    /// The seconds that the peaks allow for so many bytes and operations.
+    pub fn floor(&self, bytes: u64, flops: u64) -> f64 {
+        (bytes as f64 / self.bandwidth).max(flops as f64 / self.flops)
+    }
+}
+
 /// How a variant runs a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

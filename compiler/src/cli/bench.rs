@@ -294,16 +294,12 @@ struct Report {
 }
 
 impl KernelTime {
-    /// The seconds that a chip's peaks allow.
-    fn floor(&self, chip: &Chip) -> f64 {
-        (self.bytes as f64 / chip.bandwidth).max(self.flops as f64 / chip.flops)
-    }
-
     /// Rates at the plan's full size.
     fn line(&self, out: &mut impl Write, chip: Option<&Chip>) -> std::io::Result<()> {
         let KernelTime { symbol, launches, seconds, bytes, flops } = self;
         let [bytes, flops] = [bytes, flops].map(|&n| n as f64 / seconds / 1e9);
-        let floor = chip.map(|chip| format!("  {:>3.0} % of the floor", 100.0 * self.floor(chip) / seconds));
+        let floor =
+            chip.map(|chip| format!("  {:>3.0} % of the floor", 100.0 * chip.floor(self.bytes, self.flops) / seconds));
         writeln!(
             out,
             "  {:>10.1} us  {launches:>4} x  {bytes:>7.2} GB/s  {flops:>8.1} GFLOP/s{}  {symbol}",
@@ -314,7 +310,7 @@ impl KernelTime {
 
     fn json(&self, chip: Option<&Chip>) -> Value {
         let KernelTime { symbol, launches, seconds, bytes, flops } = self;
-        let floor = chip.map(|chip| self.floor(chip));
+        let floor = chip.map(|chip| chip.floor(self.bytes, self.flops));
         json!({ "symbol": symbol, "launches": launches, "seconds": seconds, "bytes": bytes, "flops": flops, "floor_seconds": floor })
     }
 }

@@ -3,9 +3,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc_artifact::manifest::{
-    Chip, Kernel, KernelDef, Launch, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant,
-};
+use atomc_artifact::manifest::{Chip, Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant};
 use atomc_artifact::{Artifact, FORMAT_VERSION};
 use serde_json::{Value, json};
 
@@ -232,8 +230,7 @@ impl Summary {
 
 /// The seconds that a chip's peaks allow for a plan, launch by launch; keys and values of earlier tokens are not counted.
 fn floor(plan: &Plan, chip: &Chip) -> f64 {
-    let launch = |l: &Launch| (l.bytes as f64 / chip.bandwidth).max(l.flops as f64 / chip.flops);
-    plan.launches.iter().map(launch).sum()
+    plan.launches.iter().map(|launch| chip.floor(launch.bytes, launch.flops)).sum()
 }
 
 /// A number of bytes to read.

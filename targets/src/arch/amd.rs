@@ -5,15 +5,10 @@
 //! guides. Peaks and bandwidths: the data sheets of the products named in the rows.
 use atomc_ir::DType::{BF16, F16, F32};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Memory, Product, ProductShape, RowExchange, Simt,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, RowExchange, Simt,
 };
 
 const TRIPLE: &str = "amdgcn-amd-amdhsa";
-
-/// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16 rows side by side. A wave
-/// that loads a fragment reads one run of memory. No row is so long that its cache sets would matter.
-const MEMORY: Memory =
-    Memory { row: 32, alias: 1 << 30, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
 
 const CDNA2_UNIT: ComputeUnit = ComputeUnit {
     simds: 4,
@@ -127,7 +122,7 @@ const fn row(
         features,
         executed: true,
         machine: Machine::Simt(simt),
-        memory: MEMORY,
+        memory: super::GPU_MEMORY,
     }
 }
 

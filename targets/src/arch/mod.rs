@@ -6,7 +6,12 @@ mod nvidia;
 use std::sync::LazyLock;
 
 use atomc_ir::Diagnostic;
-use atomc_ir::arch::Arch;
+use atomc_ir::arch::{Arch, Memory};
+
+/// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16 rows side by side. A wave
+/// that loads a fragment reads one run of memory. No row is so long that its cache sets would matter.
+const GPU_MEMORY: Memory =
+    Memory { row: 32, alias: 1 << 30, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
 
 /// Rows of one target stand together, best first.
 static ROWS: LazyLock<Vec<Arch>> =

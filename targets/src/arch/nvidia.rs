@@ -4,14 +4,10 @@
 //! CUDA programming guide, "Compute capabilities". Peaks and bandwidths: the data sheets of the products named in the rows.
 use atomc_ir::DType::{BF16, F16};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Memory, Product, ProductShape, RowExchange, Simt,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, RowExchange, Simt,
 };
 
 const TRIPLE: &str = "nvptx64-nvidia-cuda";
-
-/// As on AMD's: what one lane takes for a matrix instruction is 16 bytes of a row, 16 rows side by side.
-const MEMORY: Memory =
-    Memory { row: 32, alias: 1 << 30, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
 
 /// A multiprocessor, with the registers of one warp's 32 lanes as one.
 const UNIT: ComputeUnit = ComputeUnit {
@@ -85,7 +81,7 @@ const fn row(
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
         }),
-        memory: MEMORY,
+        memory: super::GPU_MEMORY,
     }
 }
 
