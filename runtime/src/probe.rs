@@ -33,11 +33,13 @@ pub struct ProbeStep {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub arena: Vec<u8>,
+    /// Of the plan's tokens and what kernels may write beyond them.
+    pub hidden: Vec<u8>,
     /// K and V by layer, of the layers that the launch names.
     pub caches: BTreeMap<usize, [Vec<u8>; 2]>,
 }
 
-/// Every byte of the arena that nobody filled is this: no number in any type of floats.
+/// Every byte of the arena and of the hidden rows that nobody filled is this: no number in any type of floats.
 pub const POISON: u8 = u8::MAX;
 
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +82,7 @@ impl Probe {
         let mut inputs = self.inputs(&plan, step)?;
         let mut memory = self.memory(&plan, step.blocks, &inputs)?;
         memory.arena.fill(0..plan.arena_bytes, POISON)?;
+        memory.hidden.fill(0..self.target.hidden.bytes, POISON)?;
         let numbers = Numbers::of(&plan.launches[0].args);
         for (arg, bytes) in contents {
             self.fill(&mut memory, &plan, step.blocks, numbers.renamed(*arg), bytes)?;
@@ -112,6 +115,9 @@ impl Probe {
             tokens: plan.tokens,
             rows: plan.rows,
             arena_bytes: plan.arena_bytes,
+            attention: plan.attention,
+            body: 0,
+            calls: vec![],
             logits: plan.logits,
             picks: plan.picks,
         }
@@ -149,6 +155,7 @@ impl Probe {
             weights: (numbers.weights.iter().map(|&w| device.allocate(self.target.weights[w].bytes)))
                 .collect::<Result<_, _>>()?,
             arena: device.allocate(plan.arena_bytes)?,
+            hidden: device.allocate(self.target.hidden.bytes)?,
             workspace,
             inputs: inputs.addresses(),
         })
@@ -165,6 +172,7 @@ impl Probe {
             }
             Arg::CacheK { layer } => (&mut memory.cache_k[layer], 0, blocks * cache.k_block_bytes),
             Arg::CacheV { layer } => (&mut memory.cache_v[layer], 0, blocks * cache.v_block_bytes),
+            Arg::Hidden => (&mut memory.hidden, 0, self.target.hidden.bytes),
             // Inputs are what the step says.
             Arg::Input { .. } => return Ok(()),
         };
@@ -187,7 +195,8 @@ impl Probe {
             let v = get(&memory.cache_v[number], blocks * cache.v_block_bytes)?;
             caches.insert(layer, [k, v]);
         }
-        Ok(Outcome { arena: get(&memory.arena, plan.arena_bytes)?, caches })
+        let arena = get(&memory.arena, plan.arena_bytes)?;
+        Ok(Outcome { arena, hidden: get(&memory.hidden, self.target.hidden.bytes)?, caches })
     }
 }
 
@@ -209,7 +218,7 @@ impl Numbers {
             let (list, number) = match *arg {
                 Arg::Weight { index } => (&mut numbers.weights, index),
                 Arg::CacheK { layer } | Arg::CacheV { layer } => (&mut numbers.layers, layer),
-                Arg::Arena { .. } | Arg::Input { .. } => continue,
+                Arg::Arena { .. } | Arg::Hidden | Arg::Input { .. } => continue,
             };
             if !list.contains(&number) {
                 list.push(number);

@@ -92,6 +92,8 @@ pub struct Memory {
     pub cache_v: Vec<DeviceBuffer>,
     /// Shared by all plans, of which one runs at a time.
     pub arena: DeviceBuffer,
+    /// The rows between body and head of a step.
+    pub hidden: DeviceBuffer,
     /// Shared by all kernels that want some, of which one runs at a time: zero between launches.
     pub workspace: DeviceBuffer,
     pub inputs: InputAddresses,
@@ -134,6 +136,7 @@ impl Memory {
             Arg::Weight { index } => self.weights[index].address(),
             Arg::CacheK { layer } => self.cache_k[layer].address(),
             Arg::CacheV { layer } => self.cache_v[layer].address(),
+            Arg::Hidden => self.hidden.address(),
             Arg::Input { which } => self.inputs.of(which),
         }
     }
