@@ -38,8 +38,8 @@ pub(crate) fn sample() -> Manifest {
             cache: CacheSpec {
                 layers: 1,
                 block_tokens: 16,
-                k_block_bytes: 64,
-                v_block_bytes: 64,
+                block_bytes: 128,
+                v_offset: 64,
                 dtype: DType::BF16,
                 heads: 1,
                 head_dim: 2,
