@@ -52,7 +52,7 @@ pub fn plan(
         arena_bytes: memory.bytes,
         attention,
         launches,
-        body: order.body,
+        body: order.steps[..order.body].iter().filter(|&&id| !graph.op(id).is_call()).count(),
         calls,
         logits: logits(graph, cx, &memory)?,
         picks: picks(graph, cx, &memory),
