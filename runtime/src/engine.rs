@@ -43,13 +43,6 @@ pub enum Want {
     All,
 }
 
-impl EngineOptions {
-    fn threads(&self) -> usize {
-        let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
-        if self.threads == 0 { available() } else { self.threads }
-    }
-}
-
 impl Request<'_> {
     fn rows(&self) -> usize {
         match self.logits {
@@ -58,6 +51,12 @@ impl Request<'_> {
             Want::All => self.tokens.len(),
         }
     }
+}
+
+/// As many threads as were asked for, or as the system offers this process.
+pub(crate) fn threads(wanted: usize) -> usize {
+    let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    if wanted == 0 { available() } else { wanted }
 }
 
 /// Why a step was refused. Nothing has run then and no sequence has changed, unless the device failed: that engine is of no
@@ -116,7 +115,7 @@ impl Engine {
     }
 
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
-        let device = options.device.open(&artifact, options.threads())?;
+        let device = options.device.open(&artifact, threads(options.threads))?;
         let target = options.device.target(artifact.manifest())?;
         Ok(Engine::assemble(artifact, target, device, options)?)
     }

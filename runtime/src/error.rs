@@ -1,6 +1,7 @@
 use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::engine::StepError;
+use crate::hosted::HostedError;
 
 /// Everything that can go wrong between an artifact and its tokens.
 #[derive(Debug, thiserror::Error)]
@@ -13,4 +14,6 @@ pub enum Error {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Step(#[from] StepError),
+    #[error(transparent)]
+    Hosted(#[from] HostedError),
 }

@@ -127,8 +127,8 @@ impl InputAddresses {
 }
 
 impl Memory {
-    /// Where an argument points.
-    pub fn address(&self, arg: Arg) -> *mut u8 {
+    /// Where an argument of a launch points, of one before the head of its plan or in it.
+    pub fn address(&self, arg: Arg, in_head: bool) -> *mut u8 {
         match arg {
             Arg::Arena { offset } => self.arena.address().wrapping_add(offset),
             Arg::Weight { index } => self.weights[index].address(),
@@ -139,8 +139,8 @@ impl Memory {
     }
 
     /// The parameters of a GPU's kernel: the launch's arguments, the step and the workspace.
-    pub fn parameters(&self, launch: &Launch) -> Vec<u64> {
-        let args = launch.args.iter().map(|&arg| self.address(arg));
+    pub fn parameters(&self, launch: &Launch, in_head: bool) -> Vec<u64> {
+        let args = launch.args.iter().map(|&arg| self.address(arg, in_head));
         args.chain([self.inputs.step, self.workspace.address()]).map(|address| address as u64).collect()
     }
 }
