@@ -338,7 +338,9 @@ impl Foreign {
         let capsule = from.call_method0("__dlpack__")?;
         match taken::<Managed>(&capsule)? {
             // SAFETY: just taken, and ended with the result.
-            Some(managed) => unsafe { Foreign::new(name, &raw const (*managed).tensor, move || Managed::delete(managed)) },
+            Some(managed) => unsafe {
+                Foreign::new(name, &raw const (*managed).tensor, move || Managed::delete(managed))
+            },
             None => match taken::<Versioned>(&capsule)? {
                 // SAFETY: as above; the layout is that of this major version.
                 Some(managed) if unsafe { (*managed).version[0] } == 1 => unsafe {

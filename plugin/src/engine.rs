@@ -5,8 +5,8 @@ use crate::error::{StepError, raised};
 use atomc_artifact::manifest::DType;
 use atomc_runtime::hosted::Rows;
 use atomc_runtime::{
-    Artifact as File, Checkpoint, DeviceChoice, Engine as Inner, EngineOptions, Error, Params, Random, Request, Sampling,
-    SeqId, Want, generate,
+    Artifact as File, Checkpoint, DeviceChoice, Engine as Inner, EngineOptions, Error, Params, Random, Request,
+    Sampling, SeqId, Want, generate,
 };
 use pyo3::prelude::*;
 use std::ops::ControlFlow;

@@ -7,6 +7,7 @@ mod allocate;
 mod error;
 mod step;
 
+use allocate::ALIGN;
 pub use allocate::Allocate;
 pub use error::HostedError;
 pub use step::Batch;
@@ -24,8 +25,8 @@ use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, P
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Addresses of pages and their distance are multiples of this.
-const PAGE_ALIGN: usize = 256;
+/// What pages have to lie apart a multiple of.
+const STRIDE_ALIGN: usize = 256;
 
 /// How to open an artifact inside a framework.
 #[derive(Clone, Debug)]
@@ -89,11 +90,7 @@ struct Running {
 
 impl Hosted {
     /// Opens an artifact on a device, in memory of the caller's where `allocate` is given. Weights and pages come later.
-    pub fn open(
-        artifact: Arc<Artifact>,
-        options: &HostedOptions,
-        allocate: Option<Allocate>,
-    ) -> Result<Hosted, Error> {
+    pub fn open(artifact: Arc<Artifact>, options: &HostedOptions, allocate: Option<Allocate>) -> Result<Hosted, Error> {
         let manifest = artifact.manifest();
         let target = options.device.target(manifest)?;
         check(manifest, target, options)?;
@@ -210,8 +207,7 @@ impl Hosted {
     pub fn feed(&mut self, name: &str, tensor: Given) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
         let weights = &self.artifact.manifest().targets[self.target].weights;
-        let sink =
-            Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
+        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
         loading.feed(name, tensor, sink)
     }
 
@@ -219,8 +215,7 @@ impl Hosted {
     pub fn finish_loading(&mut self) -> Result<(), Error> {
         let loading = self.loading.take().ok_or(HostedError::Loading("none is under way; begin one"))?;
         let weights = &self.artifact.manifest().targets[self.target].weights;
-        let sink =
-            Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
+        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
         loading.finish(sink)?;
         self.loaded = true;
         Ok(())
@@ -234,8 +229,7 @@ impl Hosted {
     /// Fills the weights from a source that has all tensors.
     pub fn load(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         let weights = &self.artifact.manifest().targets[self.target].weights;
-        let sink =
-            Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
+        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
         let done = weights::load(sink, source, progress);
         match done {
             Ok(()) => self.loaded = true,
@@ -261,11 +255,12 @@ impl Hosted {
             return Err(HostedError::Layers { found: layers.len(), want: spec.layers });
         }
         let fault = |field, detail| Err(HostedError::Field { field, detail });
-        if let Some(start) = layers.iter().find(|start| !start.addr().get().is_multiple_of(PAGE_ALIGN)) {
-            return fault("layers", format!("pages at {start:p} do not begin at a multiple of {PAGE_ALIGN}"));
+        if let Some(start) = layers.iter().find(|start| !start.addr().get().is_multiple_of(ALIGN)) {
+            return fault("layers", format!("pages at {start:p} do not begin at a multiple of {ALIGN}"));
         }
-        if block_stride < spec.block_bytes || !block_stride.is_multiple_of(PAGE_ALIGN) || block_stride > u32::MAX as usize {
-            let rule = format!("a multiple of {PAGE_ALIGN} below 4 GiB, and at least a page, {}", spec.block_bytes);
+        let fits = (spec.block_bytes..=u32::MAX as usize).contains(&block_stride);
+        if !fits || !block_stride.is_multiple_of(STRIDE_ALIGN) {
+            let rule = format!("a multiple of {STRIDE_ALIGN} below 4 GiB, and at least a page, {}", spec.block_bytes);
             return fault("block_stride", format!("{block_stride} is not {rule}"));
         }
         let bytes = block_stride.checked_mul(blocks).filter(|_| (1..=i32::MAX as usize).contains(&blocks));
@@ -378,8 +373,9 @@ impl Hosted {
         let found = self.plans.iter().enumerate().filter(fits).min_by_key(|(_, plan)| plan.rows);
         let Some((index, plan)) = found else { return Err(HostedError::Rows { rows, max: self.max_rows() }) };
         self.inputs.clear();
-        self.inputs.first_rows(rows);
-        let part = Part { plan: index, launches: plan.body..plan.launches.len(), size: self.inputs.step().size, stream };
+        self.inputs.want_first(rows);
+        let part =
+            Part { plan: index, launches: plan.body..plan.launches.len(), size: self.inputs.step().size, stream };
         let address = self.memory.arena.address().wrapping_add(plan.logits.offset);
         let stride = plan.logits.stride;
         // SAFETY: heads read the rows, which are there, and nothing of a step.

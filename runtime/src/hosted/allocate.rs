@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 /// Gives so many bytes of zeroed memory of the device, which stay while the artifact is open, or says why not.
 pub type Allocate<'a> = &'a mut dyn FnMut(usize) -> Result<NonNull<u8>, String>;
 
-/// What a buffer has to begin at a multiple of.
-const ALIGN: usize = 64;
+/// What memory has to begin at a multiple of.
+pub(super) const ALIGN: usize = 64;
 
 /// A buffer of the caller's memory, or of the device's where the caller gives none.
 pub(super) fn buffer(
