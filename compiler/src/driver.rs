@@ -8,7 +8,7 @@ mod weights;
 
 use std::path::Path;
 
-use atomc_artifact::manifest::{CacheSpec, Chip, DType, DataLayout, Manifest, Model, Plan, Target, Variant};
+use atomc_artifact::manifest::{CacheSpec, Chip, DType, DataLayout, Hidden, Manifest, Model, Plan, Target, Variant};
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -79,6 +79,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         producer: env!("CARGO_PKG_VERSION").into(),
         config: echo(config, options, &buckets, &targets)?,
         model: facts(config),
+        tensor_parallel: 1,
         targets: made,
     };
     progress(total, total, "done");
@@ -96,11 +97,14 @@ fn target(
 ) -> Result<Target, Diagnostic> {
     let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
     let mut plans: Vec<Plan> = Vec::with_capacity(buckets.len());
+    let mut hidden: Vec<Hidden> = Vec::with_capacity(buckets.len());
     for &bucket in buckets {
         step(format!("{name}, {bucket}"));
         let cx = Cx { arch: &archs[0], bucket };
         let graph = lower(model, &cx, None)?;
-        plans.push(launches::plan(&graph, &cx, &mut kernels, &mut weights)?);
+        let (plan, rows) = launches::plan(&graph, &cx, &mut kernels, &mut weights)?;
+        plans.push(plan);
+        hidden.push(rows);
     }
     let mut variants = Vec::with_capacity(archs.len());
     for arch in archs {
@@ -111,7 +115,10 @@ fn target(
         variants.push(variant(arch, code.len(), object.kernels));
     }
     let (cache, layout) = (cache(config, &archs[0]), layout(&archs[0].memory));
-    Ok(Target { name: name.into(), layout, weights: weights.list, cache, kernels: kernels.defs(), variants, plans })
+    // All plans have the same rows, and share a buffer that holds those of the largest.
+    let hidden = hidden.into_iter().max_by_key(|rows| rows.bytes).expect("there is a bucket");
+    let (weights, kernels) = (weights.list, kernels.defs());
+    Ok(Target { name: name.into(), layout, weights, cache, hidden, kernels, variants, plans })
 }
 
 /// The kernel with one of the choices that its schedule leaves open.
@@ -196,6 +203,7 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>)
         executed: arch.executed,
         section,
         kernels: kernels.into_iter().map(kernels::kernel).collect(),
+        prepare: None,
     }
 }
 

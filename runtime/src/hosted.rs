@@ -20,7 +20,6 @@ use crate::engine::threads;
 use crate::error::Error;
 use crate::weights::{self, Given, Loading, Rank, Sink};
 use atomc_artifact::Artifact;
-use atomc_artifact::abi::Step;
 use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, Target};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -313,7 +312,7 @@ impl Hosted {
         let clear = |block| {
             // Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
             let values = block * stride + cache.v_offset..block * stride + cache.block_bytes;
-            let mut pages = memory.cache.iter_mut().filter_map(DeviceBuffer::host_view_mut);
+            let pages = memory.cache.iter_mut().filter_map(DeviceBuffer::host_view_mut);
             pages.for_each(|layer| layer[values.clone()].fill(0));
         };
         // SAFETY: passed on to the caller.
@@ -382,6 +381,12 @@ impl Hosted {
         unsafe { self.device.launch(part) }?;
         let width = self.artifact.manifest().model.vocab;
         Ok(Rows { address, rows, width, stride, dtype: DType::F32 })
+    }
+}
+
+impl std::fmt::Debug for Hosted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hosted({} on {})", self.artifact.manifest().model.architecture, self.device_name())
     }
 }
 

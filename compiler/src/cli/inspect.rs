@@ -357,6 +357,7 @@ mod tests {
             executed: true,
             section: 1,
             kernels: vec![kernel(Some(resources)), kernel(None)],
+            prepare: None,
         };
         show_extremes(&mut out, &variant).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap());

@@ -8,7 +8,8 @@ type Made = Result<Value, Diagnostic>;
 /// One step over T tokens, with logits for R of them.
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …; outputs: the logits, then the cache
-/// states in the same order, then the token that is the likeliest behind each of the R.
+/// states in the same order, then the token that is the likeliest behind each of the R, then the hidden rows of all tokens,
+/// which are all that logits need of a step.
 pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
     let mut b = Builder::new(config.architecture);
     let index = |dim| Type::tensor(DType::I32, Shape(vec![dim]));
@@ -38,15 +39,15 @@ pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
     b.at("model.norm");
     let picked = b.gather(x, rows)?;
     let weight = b.weight("model.norm.weight", config.dtype, &[config.hidden]);
-    let x = b.rms_norm(picked, weight, config.eps)?;
+    let last = b.rms_norm(picked, weight, config.eps)?;
     b.at("lm_head");
     let head = match config.tied {
         true => embedding,
         false => b.weight("lm_head.weight", config.dtype, &[config.vocab, config.hidden]),
     };
-    let logits = b.linear(x, head, DType::F32)?;
+    let logits = b.linear(last, head, DType::F32)?;
     let picks = b.argmax(logits)?;
-    b.finish(std::iter::once(logits).chain(states).chain([picks]).collect())
+    b.finish(std::iter::once(logits).chain(states).chain([picks, x]).collect())
 }
 
 /// What building one layer needs.

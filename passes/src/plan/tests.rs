@@ -18,8 +18,9 @@ fn life(graph: &Graph, kernels: &[NodeId], v: Value) -> (usize, usize) {
 }
 
 fn check(graph: &Graph, cx: &Cx) -> Result<(), String> {
-    let (plan, kernels) = (plan(graph, cx), kernels(graph));
-    let lives: Vec<_> = plan.slots.iter().map(|(&v, &slot)| (life(graph, &kernels, v), slot)).collect();
+    let order = Order::new(graph, None);
+    let (plan, kernels) = (plan(graph, &order, cx), &order.steps);
+    let lives: Vec<_> = plan.slots.iter().map(|(&v, &slot)| (life(graph, kernels, v), slot)).collect();
     for (i, &((from, to), a)) in lives.iter().enumerate() {
         for &((other_from, other_to), b) in &lives[..i] {
             let together = from <= other_to && other_from <= to;
@@ -55,7 +56,7 @@ fn layers_share_their_memory() {
     let bytes = |layers| {
         let graph = fused(&Dense::qwen3(layers).graph(), &ANY);
         assert_eq!(check(&graph, &ANY), Ok(()));
-        plan(&graph, &ANY).bytes
+        plan(&graph, &Order::new(&graph, None), &ANY).bytes
     };
     assert_eq!(bytes(2), bytes(12));
 }
@@ -65,7 +66,7 @@ fn rows_are_padded_and_buffers_have_slack() {
     let cx = Cx { bucket: Bucket::Decode { tokens: 3 }, ..DECODE };
     let ty = TensorType::new(atomc_ir::DType::BF16, atomc_ir::Shape::led_by(atomc_ir::Dim::Tokens, &[5, 7]));
     // 35 elements a row are 64, of 2 bytes, 3 rows: 384, and 64 for readers that go too far.
-    assert_eq!(slot_bytes(&ty, &cx), 448);
+    assert_eq!(result_bytes(&ty, &cx), 448);
 }
 
 #[test]

@@ -121,8 +121,9 @@ impl Device for Host {
         let (plan, scratch) = (&self.plans[part.plan], &self.scratch);
         let launches = &plan.launches[part.launches];
         // SAFETY: passed on to the caller.
-        let run = |launch: &Launch, worker| unsafe { plan.launch(launch, part.size, worker, scratch) };
-        self.pool.run(&|worker| launches.iter().for_each(|launch| run(launch, worker)));
+        self.pool.run(&|worker| {
+            launches.iter().for_each(|launch| unsafe { plan.launch(launch, part.size, worker, scratch) })
+        });
         Ok(())
     }
 }

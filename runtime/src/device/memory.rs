@@ -93,6 +93,10 @@ pub struct Memory {
     pub v_offset: usize,
     /// Shared by all plans, of which one runs at a time.
     pub arena: DeviceBuffer,
+    /// The rows between body and head of a step.
+    pub hidden: DeviceBuffer,
+    /// Those that heads read, if they are not the body's.
+    pub head_input: Option<DeviceBuffer>,
     /// Shared by all kernels that want some, of which one runs at a time: zero between launches.
     pub workspace: DeviceBuffer,
     pub inputs: InputAddresses,
@@ -135,6 +139,10 @@ impl Memory {
             Arg::Weight { index } => self.weights[index].address(),
             Arg::CacheK { layer } => self.cache[layer].address(),
             Arg::CacheV { layer } => self.cache[layer].address().wrapping_add(self.v_offset),
+            Arg::Hidden => match &self.head_input {
+                Some(rows) if in_head => rows.address(),
+                _ => self.hidden.address(),
+            },
             Arg::Input { which } => self.inputs.of(which),
         }
     }

@@ -1,10 +1,11 @@
 use super::*;
 use crate::checkpoint::{CheckpointError, Float};
+use crate::memory::Buffer;
 use crate::sample::greedy;
 use crate::toy::{self, BLOCK, MAX_POSITIONS, VOCAB};
 
 const STRIDE: usize = 512;
-const PAGES: usize = 48;
+const PAGES: usize = 80;
 
 /// A framework that schedules by itself: pages with gaps between them, tables of its own, steps with padding.
 struct Framework {
@@ -203,9 +204,9 @@ fn refuses_what_cannot_be() {
         refused(&[(1, vec![1]), (0, vec![1, 2])], true),
         "sequence 1: decode: 2 tokens in a step of one for each sequence"
     );
-    framework.sequences[0].table = vec![48];
+    framework.sequences[0].table = vec![80];
     let error = framework.step(&[(0, vec![1])], 0, true).unwrap_err().to_string();
-    assert_eq!(error, "sequence 0: tables: page 48 of 48");
+    assert_eq!(error, "sequence 0: tables: page 80 of 80");
     // SAFETY: what is refused is not used.
     let error = unsafe { framework.hosted.head(4, Stream::default()) }.map(|rows| rows.rows);
     assert_eq!(error.unwrap(), 4);

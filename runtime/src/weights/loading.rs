@@ -138,7 +138,7 @@ impl Loading {
 
 fn make(index: usize, source: &AtHand, sink: &mut Sink, stage: &mut Option<Buffer>) -> Result<(), Error> {
     let mut sink = sink.only(index);
-    let (pieces, tasks) = (resolve(sink.weights, source)?, tasks(0, &sink.weights[0]));
+    let (pieces, tasks) = (resolve(sink.weights, sink.rank, source)?, tasks(0, &sink.weights[0]));
     sink.pack(&pieces, &tasks, stage, &Report::new(&|_, _| (), &tasks))?;
     Ok(())
 }
@@ -168,7 +168,7 @@ fn collect(expr: &WeightExpr, weight: usize, tensors: &mut BTreeMap<String, Want
             }
         }
         WeightExpr::Concat { parts, .. } => parts.iter().for_each(|part| collect(part, weight, tensors)),
-        WeightExpr::Slice { of, .. } => collect(of, weight, tensors),
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => collect(of, weight, tensors),
         WeightExpr::Const { .. } => {}
     }
 }

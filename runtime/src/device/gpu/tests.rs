@@ -1,4 +1,4 @@
-use super::super::InputAddresses;
+use super::super::{InputAddresses, StepSize};
 use super::*;
 use crate::engine::{Engine, EngineOptions, Request, Want};
 use crate::toy::{self, BLOCK, PICK, VOCAB};
@@ -198,6 +198,8 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         cache: vec![memory(&mut device, 4096)],
         v_offset: 2048,
         arena: memory(&mut device, 4096),
+        hidden: memory(&mut device, 4096),
+        head_input: None,
         workspace: memory(&mut device, 4096),
         inputs,
     };
@@ -208,7 +210,8 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
     unsafe {
         device.bind(&target.plans, &memory).unwrap();
         driver.begin_capture(stream).unwrap();
-        device.enqueue(1).unwrap();
+        let size = StepSize::largest(&target.plans[1]);
+        device.launch(Part { plan: 1, launches: 0..3, size, stream: Stream(0x52) }).unwrap();
     }
     let log = fake.log();
     assert!(log.split("; ").all(|call| call.contains("capture")) && log.matches("; capture").count() == 3, "{log}");
@@ -246,8 +249,8 @@ fn everything_is_given_back_in_order(vendor: Vendor) {
         Vendor::Hip => (1, "destroy stream"),
         Vendor::Cuda => (3, "destroy stream; release"),
     };
-    // One weight, one cache, arena, workspace and inputs; the stream goes last.
-    assert_eq!((log.matches("free").count(), log.matches("unload").count()), (5, modules));
+    // One weight, one cache, arena, hidden rows, workspace and inputs; the stream goes last.
+    assert_eq!((log.matches("free").count(), log.matches("unload").count()), (6, modules));
     assert!(log.ends_with(last), "{log}");
 }
 
