@@ -9,7 +9,6 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
-use std::ptr::null_mut;
 
 const CPU: i32 = 1;
 /// Memory of the host that a device copies from by itself.

@@ -2,7 +2,7 @@
 use crate::artifact::Artifact;
 use crate::dlpack::{Device, Foreign, View, dtype_name};
 use crate::error::{StepError, raised};
-use atomc_artifact::manifest::{Attention, DType, Place, PlanKind, Work};
+use atomc_artifact::manifest::{Attention, Place, PlanKind, Work};
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Rows};
 use atomc_runtime::weights::Given;
@@ -309,7 +309,7 @@ fn address(allocate: &Py<PyAny>, bytes: usize) -> PyResult<usize> {
 }
 
 /// What the pages of the cache are. Inside they are the kernels' own.
-#[pyclass(frozen, get_all, skip_from_py_object, module = "atomc")]
+#[pyclass(frozen, get_all, module = "atomc")]
 #[derive(Clone)]
 pub struct Cache {
     layers: usize,
