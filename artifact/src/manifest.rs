@@ -169,6 +169,14 @@ impl Target {
     }
 }
 
+impl Target {
+    /// The hash of the plan of weights: packed weights fit every target of the same name and key.
+    pub fn weights_key(&self) -> String {
+        let text = serde_json::to_string(&self.weights).expect("a plan of weights is JSON");
+        blake3::hash(text.as_bytes()).to_hex().to_string()
+    }
+}
+
 /// How kernels lay out what they read and make. Loaders find all that they need beside weights and cache; this is for who
 /// wants to read results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

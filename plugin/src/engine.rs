@@ -4,6 +4,7 @@ use crate::dlpack::{Device, View};
 use crate::error::{StepError, raised};
 use atomc_artifact::manifest::DType;
 use atomc_runtime::hosted::Rows;
+use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{
     Artifact as File, Checkpoint, DeviceChoice, Engine as Inner, EngineOptions, Error, Params, Random, Request,
     Sampling, SeqId, Want, generate,
@@ -54,9 +55,13 @@ impl Engine {
         self.lock().device_name().to_owned()
     }
 
-    /// Loads a checkpoint's directory.
+    /// Loads a checkpoint's directory, or a file of packed weights.
     fn load(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| self.lock().load_weights(&Checkpoint::open(path)?, &|_, _| ())).map_err(raised)
+        let load = || match path.is_file() {
+            true => self.lock().load_packed(&Packed::open(path)?, &|_, _| ()),
+            false => self.lock().load_weights(&Checkpoint::open(path)?, &|_, _| ()),
+        };
+        py.detach(load).map_err(raised)
     }
 
     /// Loads made-up weights.

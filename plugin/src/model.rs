@@ -6,6 +6,7 @@ use atomc_artifact::manifest::{Attention, Place, PlanKind, Work};
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Rows};
 use atomc_runtime::weights::Given;
+use atomc_runtime::weights::packed::{self, Packed};
 use atomc_runtime::{Checkpoint, DeviceChoice, Error, Hosted, HostedOptions, Random};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -158,10 +159,20 @@ impl Model {
         Loading { model: slf.unbind() }
     }
 
-    /// Loads a checkpoint's directory.
+    /// Loads a checkpoint's directory, or a file of packed weights.
     fn load(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let load = || self.lock().load(&Checkpoint::open(path)?, &|_, _| ());
+        let load = || match path.is_file() {
+            true => self.lock().load_packed(&Packed::open(path)?, &|_, _| ()),
+            false => self.lock().load(&Checkpoint::open(path)?, &|_, _| ()),
+        };
         py.detach(load).map_err(raised)
+    }
+
+    /// The name of the file in which this rank's packed weights lie beside a model's config.json.
+    #[getter]
+    fn packed_name(&self) -> String {
+        let hosted = self.lock();
+        packed::file_name(&hosted.target().name, hosted.rank())
     }
 
     /// Loads made-up weights.

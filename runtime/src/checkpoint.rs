@@ -59,6 +59,10 @@ pub enum CheckpointError {
     NotACheckpoint { path: PathBuf },
     #[error("cannot read {path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
+    #[error("cannot write {path}: {source}")]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("{path} holds weights packed for {field} {found}, not {want}")]
+    PackedFor { path: PathBuf, field: &'static str, found: String, want: String },
     #[error("{path} is not a sound safetensors file: {detail}")]
     Malformed { path: PathBuf, detail: String },
     #[error("{path}: {detail}")]
@@ -207,7 +211,7 @@ impl Source for Checkpoint {
 }
 
 /// The faults of a file in words; the crate's own messages are names of enum variants.
-fn describe(error: SafeTensorError) -> String {
+pub(crate) fn describe(error: SafeTensorError) -> String {
     match error {
         SafeTensorError::HeaderTooSmall | SafeTensorError::InvalidHeaderLength => {
             "it is cut short inside its header".to_owned()

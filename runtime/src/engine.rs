@@ -6,8 +6,9 @@ use crate::checkpoint::Source;
 use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
 use crate::kv::{Fork, Kv, KvError, SeqId};
-use crate::pool::Pool;
+use crate::pool::{Pool, threads};
 use crate::sample::greedy;
+use crate::weights::packed::Packed;
 use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
@@ -51,12 +52,6 @@ impl Request<'_> {
             Want::All => self.tokens.len(),
         }
     }
-}
-
-/// As many threads as were asked for, or as the system offers this process.
-pub(crate) fn threads(wanted: usize) -> usize {
-    let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
-    if wanted == 0 { available() } else { wanted }
 }
 
 /// Why a step was refused. Nothing has run then and no sequence has changed, unless the device failed: that engine is of no
@@ -179,10 +174,19 @@ impl Engine {
     /// fault the weights are as they were; if the device is, they have to be loaded again. Tokens that sequences already have
     /// stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|_, sink| weights::load(sink, source, progress))
+    }
+
+    /// The same from a file of packed weights, which only has to be copied.
+    pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|target, sink| packed.load(target, sink, progress))
+    }
+
+    fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
         let _span = tracing::debug_span!("load_weights").entered();
-        let weights = &self.artifact.manifest().targets[self.target].weights;
-        let sink = Sink { weights, rank: Rank::ONLY, buffers: &mut self.memory.weights, pool: self.device.pool() };
-        let done = weights::load(sink, source, progress);
+        let target = &self.artifact.manifest().targets[self.target];
+        let (weights, buffers) = (&target.weights, &mut self.memory.weights);
+        let done = load(target, Sink { weights, rank: Rank::ONLY, buffers, pool: self.device.pool() });
         match done {
             Ok(()) => self.loaded = true,
             Err(Error::Device(_)) => self.loaded = false,

@@ -16,8 +16,9 @@ use step::Limits;
 use crate::batch::{Inputs, Room};
 use crate::checkpoint::Source;
 use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, Part, StepSize, Stream};
-use crate::engine::threads;
 use crate::error::Error;
+use crate::pool::threads;
+use crate::weights::packed::Packed;
 use crate::weights::{self, Given, Loading, Rank, Sink};
 use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, Target};
@@ -180,6 +181,11 @@ impl Hosted {
         &self.plans
     }
 
+    /// Which of the ranks that share the model out this is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
     pub fn device_name(&self) -> &str {
         self.device.name()
@@ -227,9 +233,18 @@ impl Hosted {
 
     /// Fills the weights from a source that has all tensors.
     pub fn load(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
-        let weights = &self.artifact.manifest().targets[self.target].weights;
-        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
-        let done = weights::load(sink, source, progress);
+        self.fill_weights(|_, sink| weights::load(sink, source, progress))
+    }
+
+    /// The same from a file of packed weights, which only has to be copied.
+    pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|target, sink| packed.load(target, sink, progress))
+    }
+
+    fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
+        let target = &self.artifact.manifest().targets[self.target];
+        let (weights, buffers) = (&target.weights, &mut self.memory.weights);
+        let done = load(target, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
         match done {
             Ok(()) => self.loaded = true,
             Err(Error::Device(_)) => self.loaded = false,

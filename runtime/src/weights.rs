@@ -4,6 +4,7 @@
 //! none. Then the buffers are filled in ranges of rows, in parallel; `pack` has the layouts.
 mod loading;
 mod pack;
+pub mod packed;
 
 pub use loading::{Given, Loading};
 
@@ -68,6 +69,11 @@ impl<'a> Report<'a> {
         let total = tasks.iter().map(|task| task.bytes.len() as u64).sum();
         Report { progress, done: AtomicU64::new(0), total }
     }
+
+    fn add(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        (self.progress)(self.done.fetch_add(bytes, Relaxed) + bytes, self.total);
+    }
 }
 
 /// The weights that are made, a buffer for each, and the threads that make them.
@@ -117,8 +123,7 @@ impl Sink<'_> {
             // SAFETY: the tasks of a weight cover disjoint ranges of its buffer, which is borrowed for this whole call.
             let out = unsafe { target.part(task.bytes.start - start..task.bytes.end - start) };
             pack::fill(&weights[task.weight], &pieces[task.weight], task.rows.clone(), out);
-            let bytes = task.bytes.len() as u64;
-            (report.progress)(report.done.fetch_add(bytes, Relaxed) + bytes, report.total);
+            report.add(task.bytes.len());
         });
     }
 

@@ -174,10 +174,13 @@ class Model:
     def max_positions(self) -> int: ...
     @property
     def cache(self) -> Cache: ...
+    @property
+    def packed_name(self) -> str:
+        """The name of the file in which this rank's packed weights lie beside a model's config.json."""
     def loading(self) -> Loading:
         """A context in which the checkpoint's tensors are given one by one, also anew over weights that are loaded."""
     def load(self, path: str | PathLike[str]) -> None:
-        """Loads a checkpoint's directory."""
+        """Loads a checkpoint's directory, or a file that `atomc pack` made."""
     def load_random(self, seed: int = 0) -> None:
         """Loads made-up weights."""
     def bind_cache(self, layers: Sequence[int], block_stride: int, blocks: int) -> None:
@@ -218,7 +221,7 @@ class Engine:
     @property
     def device(self) -> str: ...
     def load(self, path: str | PathLike[str]) -> None:
-        """Loads a checkpoint's directory."""
+        """Loads a checkpoint's directory, or a file that `atomc pack` made."""
     def load_random(self, seed: int = 0) -> None:
         """Loads made-up weights."""
     def add(self) -> int:
