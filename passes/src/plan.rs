@@ -26,7 +26,7 @@ pub struct MemoryPlan {
     pub unshared: usize,
 }
 
-/// The kernels of a graph in the order that plans are made for and that they must run in.
+/// The kernels of a graph and the work of its caller, in the order that plans are made for and that they must run in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     pub steps: Vec<NodeId>,
@@ -46,7 +46,7 @@ impl Order {
             if head {
                 behind.insert(id);
             }
-            if matches!(graph.op(id), Op::Kernel { .. }) {
+            if matches!(graph.op(id), Op::Kernel { .. }) || graph.op(id).is_call() {
                 parts[head as usize].push(id);
             }
         }
@@ -57,14 +57,15 @@ impl Order {
     }
 }
 
-/// Plans the arena. A kernel's results never lie where its operands do; what the graph returns stays to the end.
+/// Plans the arena. A kernel's results never lie where its operands do; a sum over ranks lies where its operand does, which nobody
+/// else may read. What the graph returns stays to the end.
 pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
     let steps = &order.steps;
     let mut last_use: HashMap<Value, usize> = HashMap::new();
     for (step, &kernel) in steps.iter().enumerate() {
-        last_use.extend(graph.operands(kernel).into_iter().map(|v| (v, step)));
+        last_use.extend(graph.operands(kernel).into_iter().map(|v| (first_place(graph, v), step)));
     }
-    last_use.extend(graph.outputs().iter().map(|&v| (v, steps.len())));
+    last_use.extend(graph.outputs().iter().map(|&v| (first_place(graph, v), steps.len())));
     let mut ends: Vec<Vec<Value>> = vec![vec![]; steps.len() + 1];
     let mut plan = MemoryPlan::default();
     let mut arena = Arena::default();
@@ -72,6 +73,10 @@ pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
         for out in 0..graph.types(kernel).len() {
             let v = Value { node: kernel, out };
             let Some(ty) = graph.ty(v).as_tensor().filter(|_| Some(v) != order.hidden) else { continue };
+            if let Some(&slot) = plan.slots.get(&first_place(graph, v)) {
+                plan.slots.insert(v, slot);
+                continue;
+            }
             let slot = arena.take(result_bytes(ty, cx));
             plan.slots.insert(v, slot);
             plan.unshared += slot.bytes;
@@ -83,6 +88,14 @@ pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
         }
     }
     MemoryPlan { bytes: arena.end, ..plan }
+}
+
+/// The value whose place this one takes over: itself, if it is not computed in place.
+fn first_place(graph: &Graph, mut v: Value) -> Value {
+    while matches!(graph.op(v.node), Op::AllReduce {}) {
+        v = graph.operands(v.node)[0];
+    }
+    v
 }
 
 /// Bytes that a result needs: rows for the tokens of the bucket, with padding.

@@ -4,7 +4,9 @@
 //! result. A new state of a cache is the old one's memory, so it has none of its own.
 use std::collections::HashMap;
 
-use atomc_artifact::manifest::{Arg, Attention, Hidden, Input, Launch, Logits, Picks, Plan, PlanKind};
+use atomc_artifact::manifest::{
+    Arg, Attention, Call, Hidden, Input, Launch, Logits, Picks, Place, Plan, PlanKind, Work,
+};
 use atomc_ir::{Diagnostic, Dim, Graph, NodeId, Op, Type, Value};
 use atomc_passes::{Bucket, Cx, MemoryPlan, Order, result_bytes};
 
@@ -14,6 +16,7 @@ use super::weights::Weights;
 /// The launches, and the rows between body and head.
 pub fn plan(
     graph: &Graph,
+    attention: Attention,
     cx: &Cx,
     kernels: &mut Kernels,
     weights: &mut Weights,
@@ -23,8 +26,12 @@ pub fn plan(
     check_cut(graph, &order)?;
     let memory = atomc_passes::plan(graph, &order, cx);
     let mut args = Args { graph, cx, memory: &memory, hidden, layers: layers(graph), weights };
-    let mut launches = Vec::new();
+    let (mut launches, mut calls) = (Vec::new(), Vec::new());
     for &id in &order.steps {
+        if graph.op(id).is_call() {
+            calls.push(Call { before: launches.len(), work: args.work(id)? });
+            continue;
+        }
         let ledger = atomc_passes::ledger(graph, id, cx);
         launches.push(Launch {
             kernel: kernels.number(graph, id, cx),
@@ -43,10 +50,10 @@ pub fn plan(
         tokens: cx.bucket.tokens(),
         rows: cx.bucket.rows(),
         arena_bytes: memory.bytes,
-        attention: Attention::Own,
+        attention,
         launches,
         body: order.body,
-        calls: vec![],
+        calls,
         logits: logits(graph, cx, &memory)?,
         picks: picks(graph, cx, &memory),
     };
@@ -146,6 +153,39 @@ impl Args<'_> {
             }
         }
         Ok(args)
+    }
+
+    /// What the caller does, with the places of its operands and its result.
+    fn work(&self, call: NodeId) -> Result<Work, Diagnostic> {
+        let graph = self.graph;
+        let operands = graph.operands(call);
+        match *graph.op(call) {
+            Op::AllReduce {} => {
+                let value = operands[0];
+                if graph.users(value).len() != 1 || graph.is_output(value) {
+                    let message = "what is summed over ranks, in place, is read by something else";
+                    return Err(Diagnostic::new("driver::call", message).at(graph.location(call)));
+                }
+                Ok(Work::AllReduce { value: self.place(value)? })
+            }
+            Op::CallerAttention { layer, scale, window } => {
+                let [q, k, v] = [0, 1, 2].map(|operand| self.place(operands[operand]));
+                Ok(Work::Attention { layer, q: q?, k: k?, v: v?, out: self.place(call.into())?, scale, window })
+            }
+            ref op => Err(Diagnostic::new("driver::call", format!("no caller does `{}`", op.name()))
+                .at(graph.location(call))),
+        }
+    }
+
+    fn place(&self, v: Value) -> Result<Place, Diagnostic> {
+        let made = || {
+            let ty = self.graph.ty(v).as_tensor()?;
+            let (width, stride) = (ty.shape.row()?, self.cx.arch.memory.result_stride(ty));
+            Some(Place { offset: self.memory.slots.get(&v)?.offset, width, stride, dtype: super::dtype(ty.dtype) })
+        };
+        made().ok_or_else(|| {
+            Diagnostic::new("driver::call", "what a caller works on is not in the arena").at(self.graph.location(v.node))
+        })
     }
 
     fn operand(&mut self, v: Value) -> Result<Arg, Diagnostic> {
