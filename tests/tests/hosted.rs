@@ -328,7 +328,7 @@ fn a_framework_adds_up_what_ranks_have() {
         let mut off = Off::default();
         compare(name, Framework::new(&shared, name, Attention::Own, 3), &whole, |found, wanted| off.add(found, wanted));
         println!("{name}: {:e}", off.share());
-        assert!(off.share() < 0.02, "{name}: {:e}", off.share());
+        assert!(off.share() < 0.01, "{name}: {:e}", off.share());
     }
 }
 
@@ -340,6 +340,6 @@ fn a_framework_attends() {
         let mut off = Off::default();
         compare(name, Framework::new(&path, name, Attention::Caller, 3), &path, |found, wanted| off.add(found, wanted));
         println!("{name}: {:e}", off.share());
-        assert!(off.share() < 0.02, "{name}: {:e}", off.share());
+        assert!(off.share() < 0.01, "{name}: {:e}", off.share());
     }
 }
