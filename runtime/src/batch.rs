@@ -3,10 +3,10 @@
 //! one of the device before each step: pointers inside it are the device's.
 use crate::device::{Device, DeviceBuffer, DeviceError, InputAddresses, StepInputs, StepSize};
 use crate::memory::Buffer;
-use atomc_artifact::abi::{Batch, Prepare, Step, TILE_TOKENS};
+use atomc_artifact::abi::{Batch, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
 
-/// Entries behind those in use: kernels work on groups of tokens and read whole ones.
-const PADDING: usize = 64;
+/// Entries behind those in use.
+const PADDING: usize = SPARE_TOKENS;
 /// Every part of the block begins at a cache line.
 const ALIGN: usize = 64;
 const INT: usize = size_of::<i32>();

@@ -227,7 +227,7 @@ struct Tensors<'a> {
 }
 
 impl Tensors<'_> {
-    fn new(&self, bytes: usize) -> *mut c_void {
+    fn zeroed(&self, bytes: usize) -> *mut c_void {
         let start = self.driver.allocate(bytes).unwrap();
         // SAFETY: just allocated.
         unsafe { self.driver.fill(start, 0, bytes, self.stream) }.unwrap();
@@ -261,7 +261,7 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
     let (driver, stream) = (fake.driver().unwrap(), std::ptr::without_provenance_mut(STREAM));
     let device = Gpu::with_driver(fake.driver().unwrap(), &artifact, target, 0, Some(stream), 1).unwrap();
     let tensors = Tensors { driver: &*driver, stream };
-    let mut give = |bytes| Ok(NonNull::new(tensors.new(bytes).cast()).unwrap());
+    let mut give = |bytes| Ok(NonNull::new(tensors.zeroed(bytes).cast()).unwrap());
     let options = HostedOptions {
         device: crate::DeviceChoice::default(),
         threads: 1,
@@ -272,11 +272,11 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
     let mut hosted =
         Hosted::with_device(artifact.clone(), fake.target(), Box::new(device), &options, Some(&mut give)).unwrap();
     hosted.load(&toy::Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
-    let pages = NonNull::new(tensors.new(40 * 512).cast()).unwrap();
+    let pages = NonNull::new(tensors.zeroed(40 * 512).cast()).unwrap();
     // SAFETY: there are so many pages, and they stay.
     unsafe { hosted.bind_cache(&[pages], 512, 40) }.unwrap();
     let [ids, positions, starts, lengths, tables] =
-        [40 * 4, 40 * 8, 41 * 4, 40 * 4, 40 * TABLE * 4].map(|n| tensors.new(n));
+        [40 * 4, 40 * 8, 41 * 4, 40 * 4, 40 * TABLE * 4].map(|n| tensors.zeroed(n));
     let batch = |sequences, tokens, decode| Batch {
         ids: ids.cast(),
         positions: positions.cast(),
