@@ -15,7 +15,7 @@ use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_targets::tuning::Class;
-use atomc_targets::{Choice, KernelSpec};
+use atomc_targets::{Choice, KernelInfo, KernelSpec};
 use serde_json::json;
 
 use crate::frontend::{self, Config, Part};
@@ -151,9 +151,9 @@ fn target(
     for arch in archs {
         step(format!("{}, {} kernels", arch.name, kernels.len()));
         let specs: Vec<KernelSpec> = kernels.specs().into_iter().map(|spec| choose(spec, arch, choice)).collect();
-        let object = atomc_targets::compile(&specs, arch)?;
+        let (object, prepare) = atomc_targets::compile_with_prepare(&specs, arch)?;
         code.push(object.code);
-        variants.push(variant(arch, code.len(), object.kernels));
+        variants.push(variant(arch, code.len(), object.kernels, prepare));
     }
     let (cache, layout) = (cache(&models[0].config, &archs[0]), layout(&archs[0].memory));
     // All plans have the same rows, and share a buffer that holds those of the largest.
@@ -239,7 +239,7 @@ fn unique(names: &[String]) -> Result<Vec<(String, &'static [Arch])>, Diagnostic
     }
 }
 
-fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>) -> Variant {
+fn variant(arch: &Arch, section: usize, kernels: Vec<KernelInfo>, prepare: Option<KernelInfo>) -> Variant {
     Variant {
         name: arch.name.into(),
         features: arch.features.iter().map(|f| f.to_string()).collect(),
@@ -247,7 +247,7 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>)
         executed: arch.executed,
         section,
         kernels: kernels.into_iter().map(kernels::kernel).collect(),
-        prepare: None,
+        prepare: prepare.map(kernels::kernel),
     }
 }
 

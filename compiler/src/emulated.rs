@@ -261,6 +261,12 @@ impl Device for Emulated {
 
     unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
         for index in part.launches {
+            if let Some(step) = part.step {
+                // The workspace is the last parameter, and the step the one before it.
+                let parameters = &mut self.plans[part.plan].launches[index].parameters;
+                let at = parameters.len() - 2 * size_of::<u64>();
+                parameters[at..][..size_of::<u64>()].copy_from_slice(&step.to_le_bytes());
+            }
             let counts = self.emulated(&self.plans[part.plan].launches[index], part.size)?;
             lock(&self.tally.0)[part.plan][index] += counts;
         }

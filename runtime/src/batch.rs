@@ -3,10 +3,10 @@
 //! one of the device before each step: pointers inside it are the device's.
 use crate::device::{Device, DeviceBuffer, DeviceError, InputAddresses, StepInputs, StepSize};
 use crate::memory::Buffer;
-use atomc_artifact::abi::{Batch, Step, TILE_TOKENS};
+use atomc_artifact::abi::{Batch, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
 
-/// Entries behind those in use: kernels work on groups of tokens and read whole ones.
-const PADDING: usize = 64;
+/// Entries behind those in use.
+const PADDING: usize = SPARE_TOKENS;
 /// Every part of the block begins at a cache line.
 const ALIGN: usize = 64;
 const INT: usize = size_of::<i32>();
@@ -54,6 +54,7 @@ struct Parts {
     rows: usize,
     /// First token and count of each.
     tiles: usize,
+    tile_room: usize,
     tables: usize,
     end: usize,
     /// Blocks in a table.
@@ -74,7 +75,7 @@ impl Parts {
         let [rows, tiles] = [(rows + PADDING) * INT, padded * 2 * INT].map(&mut part);
         // Zeroed by the system page by page, so tables that are never used cost the host nothing.
         let tables = part(padded * stride * INT);
-        Parts { step, batch, ids, positions, lengths, sequences, rows, tiles, tables, end, stride }
+        Parts { step, batch, ids, positions, lengths, sequences, rows, tiles, tile_room: padded, tables, end, stride }
     }
 }
 
@@ -110,6 +111,11 @@ impl Inputs {
     /// Whether kernels read the inputs where they are put together.
     pub fn in_place(&self) -> bool {
         self.device.is_none()
+    }
+
+    /// Most tiles in a step.
+    pub fn tile_room(&self) -> usize {
+        self.parts.tile_room
     }
 
     pub fn block_stride(&self) -> usize {
@@ -170,6 +176,34 @@ impl Inputs {
     pub fn want_first(&mut self, count: usize) {
         self.ints(self.parts.rows, 0, count).iter_mut().zip(0..).for_each(|(row, index)| *row = index);
         self.used.rows = count;
+    }
+
+    /// Copies what was pushed and wanted to the device, where the inputs are not in place.
+    pub fn upload(&mut self) -> Result<(), DeviceError> {
+        let end = self.step().bytes.len();
+        match &mut self.device {
+            Some(memory) => memory.upload(0, &self.block.as_slice()[..end]),
+            None => Ok(()),
+        }
+    }
+
+    /// The parameters with which the kernel that makes inputs makes these, of nothing yet.
+    pub fn prepare(&self) -> Prepare {
+        let InputAddresses { step, ids, lengths, batch, .. } = self.addresses();
+        Prepare {
+            ids: std::ptr::null(),
+            positions: std::ptr::null(),
+            starts: std::ptr::null(),
+            lengths: std::ptr::null(),
+            tables: std::ptr::null(),
+            step: step.cast(),
+            batch: batch.cast(),
+            to_ids: ids.cast(),
+            to_lengths: lengths.cast(),
+            table_stride: 0,
+            sequences: 0,
+            tokens: 0,
+        }
     }
 
     pub fn counts(&self) -> Counts {

@@ -18,6 +18,7 @@ pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::Artifact;
+use atomc_artifact::abi::Prepare;
 use atomc_artifact::manifest::{Manifest, Plan};
 use std::ptr::NonNull;
 
@@ -61,6 +62,20 @@ pub trait Device: Send {
         inputs: StepInputs<'_>,
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError>;
+
+    /// Whether [`Device::prepare`] can be called.
+    fn prepares(&self) -> bool {
+        false
+    }
+
+    /// Makes the inputs of a step in the device's block, of tensors that are in its memory.
+    ///
+    /// # Safety
+    /// The device has the kernel for it, and the parameters are as that states; the stream is one of this device's.
+    unsafe fn prepare(&mut self, prepare: &Prepare, stream: Stream) -> Result<(), DeviceError> {
+        let _ = (prepare, stream);
+        Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it takes no tensors of a framework".into() })
+    }
 
     /// Runs a part of a plan for a step whose inputs are in the device's block already: copies nothing, allocates nothing, and
     /// where there are streams waits for nothing.

@@ -21,6 +21,7 @@ use crate::pool::threads;
 use crate::weights::packed::Packed;
 use crate::weights::{self, Given, Loading, Rank, Sink};
 use atomc_artifact::Artifact;
+use atomc_artifact::abi::{Prepare, Step};
 use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, Target};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -68,6 +69,8 @@ pub struct Hosted {
     device: Box<dyn Device>,
     memory: Memory,
     inputs: Inputs,
+    /// The steps of heads, by their rows, where kernels read them from the device's memory.
+    heads: Option<DeviceBuffer>,
     loading: Option<Loading>,
     loaded: bool,
     /// Pages in a layer, once they are bound.
@@ -125,12 +128,16 @@ impl Hosted {
         let (manifest, code) = (artifact.manifest(), &artifact.manifest().targets[target]);
         let plans: Vec<Plan> = code.plans.iter().filter(|plan| plan.attention == options.attention).cloned().collect();
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
-        let table_blocks = manifest.model.max_positions.div_ceil(code.cache.block_tokens);
+        // Tables stay where they are if the device makes the inputs.
+        let table_blocks =
+            if device.prepares() { 0 } else { manifest.model.max_positions.div_ceil(code.cache.block_tokens) };
         let room = Room { tokens: largest(|plan| plan.tokens), rows: largest(|plan| plan.rows), table_blocks };
         let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
-        if !inputs.in_place() {
-            return Err(HostedError::Prepare { device: device.name().to_owned() }.into());
-        }
+        let heads = match inputs.in_place() {
+            true => None,
+            false if device.prepares() => Some(heads(&mut *device, room.rows)?),
+            false => return Err(HostedError::Prepare { device: device.name().to_owned() }.into()),
+        };
         let workspace = device.allocate(code.workspace())?;
         let mut buffer = |bytes| allocate::buffer(&mut *device, &mut allocate, bytes);
         let memory = Memory {
@@ -153,13 +160,23 @@ impl Hosted {
             device,
             memory,
             inputs,
+            heads,
             loading: None,
             loaded: false,
             blocks: None,
             step: None,
         };
+        hosted.set_inputs(hosted.inputs.block_stride())?;
         hosted.bind()?;
         Ok(hosted)
+    }
+
+    /// Where inputs are made on the device, gives them what stays the same in all steps.
+    fn set_inputs(&mut self, block_stride: usize) -> Result<(), DeviceError> {
+        self.inputs.clear();
+        self.inputs.set_block_stride(block_stride);
+        self.inputs.want_first(self.max_rows());
+        self.inputs.upload()
     }
 
     fn bind(&mut self) -> Result<(), DeviceError> {
@@ -280,7 +297,7 @@ impl Hosted {
         let bytes = block_stride.checked_mul(blocks).filter(|_| (1..=i32::MAX as usize).contains(&blocks));
         let Some(bytes) = bytes else { return fault("blocks", format!("{blocks} pages of {block_stride} bytes")) };
         self.step = None;
-        self.inputs.set_block_stride(block_stride);
+        self.set_inputs(block_stride)?;
         // SAFETY: passed on to the caller.
         self.memory.cache = layers.iter().map(|&start| unsafe { self.device.adopt(start, bytes) }).collect();
         self.bind()?;
@@ -318,6 +335,20 @@ impl Hosted {
             return Err(HostedError::NoCache);
         }
         let plan = self.pick(batch)?;
+        // SAFETY: passed on to the caller.
+        let size = match self.inputs.in_place() {
+            true => unsafe { self.fill(batch, own) }?,
+            false => unsafe { self.prepare(batch, stream) }?,
+        };
+        self.step = Some(Running { plan, size, tokens: batch.tokens, launch: 0, call: 0, stream });
+        Ok(())
+    }
+
+    /// Takes the inputs of a step here.
+    ///
+    /// # Safety
+    /// As for [`Hosted::begin`].
+    unsafe fn fill(&mut self, batch: &Batch, own: bool) -> Result<StepSize, HostedError> {
         let Model { vocab, max_positions, .. } = self.artifact.manifest().model;
         let cache = &self.artifact.manifest().targets[self.target].cache;
         let limits =
@@ -332,9 +363,22 @@ impl Hosted {
         };
         // SAFETY: passed on to the caller.
         unsafe { batch.fill(inputs, &limits, clear) }?;
-        let size = inputs.step().size;
-        self.step = Some(Running { plan, size, tokens: batch.tokens, launch: 0, call: 0, stream });
-        Ok(())
+        Ok(inputs.step().size)
+    }
+
+    /// Lets the device make the inputs of a step. What they are nobody here knows, but how many at most.
+    ///
+    /// # Safety
+    /// As for [`Hosted::begin`].
+    unsafe fn prepare(&mut self, batch: &Batch, stream: Stream) -> Result<StepSize, HostedError> {
+        let (tokens, tiles) = (batch.tokens, Prepare::tiles(batch.tokens, batch.sequences));
+        if batch.sequences == 0 || tiles > self.inputs.tile_room() {
+            let detail = format!("{} in a step of {tokens} tokens", batch.sequences);
+            return Err(HostedError::Field { field: "sequences", detail });
+        }
+        // SAFETY: the inputs have room for the tokens, as the plan was picked, and for the tiles; the rest is passed on.
+        unsafe { self.device.prepare(&batch.prepare(self.inputs.prepare()), stream) }?;
+        Ok(StepSize { step: Step { tokens: tokens as i64, rows: 0 }, tiles })
     }
 
     /// The first plan that takes a step.
@@ -354,7 +398,8 @@ impl Hosted {
         let plan = &self.plans[step.plan];
         let call = plan.calls.get(step.call).copied();
         let end = call.map_or(plan.body, |call| call.before);
-        let part = Part { plan: step.plan, launches: step.launch..end, size: step.size, stream: step.stream };
+        let part =
+            Part { plan: step.plan, launches: step.launch..end, size: step.size, step: None, stream: step.stream };
         // A step of padding alone has nothing to compute, but other ranks wait for its calls.
         if part.size.step.tokens > 0 {
             // SAFETY: bound when opened or by `bind_cache`; the inputs hold the step; the rest is passed on to the caller.
@@ -386,10 +431,13 @@ impl Hosted {
         self.step = None;
         let found = self.plans.iter().enumerate().filter(fits).min_by_key(|(_, plan)| plan.rows);
         let Some((index, plan)) = found else { return Err(HostedError::Rows { rows, max: self.max_rows() }) };
-        self.inputs.clear();
-        self.inputs.want_first(rows);
-        let part =
-            Part { plan: index, launches: plan.body..plan.launches.len(), size: self.inputs.step().size, stream };
+        if self.inputs.in_place() {
+            self.inputs.clear();
+            self.inputs.want_first(rows);
+        }
+        let size = StepSize { step: head(rows), tiles: 0 };
+        let step = self.heads.as_ref().map(|heads| heads.address() as u64 + (rows * size_of::<Step>()) as u64);
+        let part = Part { plan: index, launches: plan.body..plan.launches.len(), size, step, stream };
         let address = self.memory.arena.address().wrapping_add(plan.logits.offset);
         let stride = plan.logits.stride;
         // SAFETY: heads read the rows, which are there, and nothing of a step.
@@ -397,6 +445,23 @@ impl Hosted {
         let width = self.artifact.manifest().model.vocab;
         Ok(Rows { address, rows, width, stride, dtype: DType::F32 })
     }
+}
+
+/// The step of a head of so many rows.
+fn head(rows: usize) -> Step {
+    Step { tokens: 0, rows: rows as i64 }
+}
+
+/// The steps of heads in the device's memory, so that a head can be captured.
+fn heads(device: &mut dyn Device, most: usize) -> Result<DeviceBuffer, DeviceError> {
+    let bytes = |rows| {
+        let Step { tokens, rows } = head(rows);
+        [tokens.to_le_bytes(), rows.to_le_bytes()].concat()
+    };
+    let steps: Vec<u8> = (0..=most).flat_map(bytes).collect();
+    let mut memory = device.allocate(steps.len())?;
+    memory.upload(0, &steps)?;
+    Ok(memory)
 }
 
 impl std::fmt::Debug for Hosted {

@@ -103,7 +103,7 @@ impl Device for Host {
         let Some(times) = observe else {
             let launches = 0..self.plans[plan].launches.len();
             // SAFETY: passed on to the caller.
-            return unsafe { self.launch(Part { plan, launches, size, stream: Stream::default() }) };
+            return unsafe { self.launch(Part { plan, launches, size, step: None, stream: Stream::default() }) };
         };
         let (plan, scratch) = (&self.plans[plan], &self.scratch);
         times.steps += 1;

@@ -1,6 +1,7 @@
 //! The tensors of a framework's step, where they are in the host's memory.
 use super::HostedError;
 use crate::batch::Inputs;
+use atomc_artifact::abi::Prepare;
 use std::slice;
 
 /// What a step brings, by the addresses of a framework's tensors. Tokens lie one sequence after the other.
@@ -44,6 +45,14 @@ struct Run<'a> {
 }
 
 impl Batch {
+    /// The parameters with which the device makes the step's inputs.
+    pub(super) fn prepare(&self, inputs: Prepare) -> Prepare {
+        let Batch { ids, positions, starts, lengths, tables, .. } = *self;
+        let (sequences, tokens) = (self.sequences as i64, self.tokens as i64);
+        let table_stride = self.table_stride as i64;
+        Prepare { ids, positions, starts, lengths, tables, table_stride, sequences, tokens, ..inputs }
+    }
+
     /// Puts the step into the inputs and calls `fresh` with each page that gets its first token.
     ///
     /// # Safety

@@ -60,3 +60,32 @@ void head(uint64_t *p, unsigned group, unsigned threads) {
         if (row[i] > most) { most = row[i]; *pick = i; }
     }
 }
+
+// What `abi::Prepare` asks for.
+int atomc_prepare_parameters = 12;
+void atomc_prepare(uint64_t *p, unsigned group, unsigned threads) {
+    const int32_t *ids = (void *)p[0], *starts = (void *)p[2], *lengths = (void *)p[3];
+    const int64_t *from = (void *)p[1];
+    step *s = (void *)p[5];
+    batch *b = (void *)p[6];
+    int32_t *to_ids = (void *)p[7], *to_lengths = (void *)p[8], *positions = (void *)b->positions;
+    int32_t *sequences = (void *)b->sequences, *tiles = (void *)b->tiles;
+    int64_t count = p[10], tokens = p[11];
+    if (group) return;
+    s->tokens = starts[count];
+    b->tables = (void *)p[4];
+    b->stride = p[9];
+    b->tile_count = tokens / 32 + count;
+    for (int64_t i = 0; i < 2 * b->tile_count; i++) tiles[i] = 0;
+    for (int64_t t = starts[count]; t < tokens + 64; t++) to_ids[t] = to_lengths[t] = positions[t] = sequences[t] = 0;
+    for (int64_t q = 0; q < count; q++)
+        for (int64_t t = starts[q]; t < starts[q + 1]; t++) {
+            int64_t inside = t - starts[q], tile = starts[q] / 32 + q + inside / 32;
+            to_ids[t] = ids[t];
+            positions[t] = from[t];
+            to_lengths[t] = lengths[q];
+            sequences[t] = q;
+            if (inside % 32 == 0) tiles[2 * tile] = t;
+            tiles[2 * tile + 1] = inside % 32 + 1;
+        }
+}

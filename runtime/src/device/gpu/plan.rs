@@ -1,12 +1,11 @@
 //! The launches of a plan on a stream: one by one, or captured once and replayed.
-use super::super::{DeviceError, Launches, Memory, StepSize};
+use super::super::{DeviceError, Launches, Memory, Part, StepSize};
 use super::code::Code;
 use super::context::Context;
 use super::driver::{Handle, Start};
 use atomc_artifact::manifest::{Kernel, Plan, PlanKind, Tasks};
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
-use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -86,15 +85,13 @@ impl Bound {
     ///
     /// # Safety
     /// As for [`super::super::Device::launch`].
-    pub unsafe fn enqueue(
-        &self,
-        context: &Context,
-        launches: Range<usize>,
-        size: StepSize,
-        stream: Handle,
-    ) -> Result<(), DeviceError> {
+    pub unsafe fn enqueue(&mut self, context: &Context, part: Part) -> Result<(), DeviceError> {
+        let launches = &mut self.launches[part.launches];
+        if let Some(step) = part.step {
+            launches.iter_mut().for_each(|launch| launch.read_step(step));
+        }
         // SAFETY: passed on to the caller.
-        unsafe { launch(&self.launches[launches], context, size, stream) }
+        unsafe { launch(launches.iter(), context, part.size, part.stream.handle()) }
     }
 
     /// Times each kernel, then does the step. All launches of a kernel are replayed one after the other, as in a graph and
@@ -147,6 +144,14 @@ unsafe fn launch<'a>(
 }
 
 impl Launch {
+    /// Lets the kernel find the step elsewhere.
+    fn read_step(&mut self, step: u64) {
+        // The workspace is the last parameter, and the step the one before it.
+        let parameter = self.pointers[self.pointers.len() - 2].cast::<u64>();
+        // SAFETY: it points into this launch's box.
+        unsafe { parameter.write(step) };
+    }
+
     /// # Safety
     /// As for [`super::super::Device::run`].
     unsafe fn run(&self, context: &Context, size: StepSize, stream: Handle) -> Result<(), DeviceError> {
