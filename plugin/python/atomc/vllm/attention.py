@@ -7,6 +7,8 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionImpl, AttentionMetadataBuilder
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+import atomc
+
 from . import compat
 
 
@@ -22,18 +24,19 @@ class Batch:
     longest: int
 
     def part(self, first: int, last: int) -> "Batch":
-        """The same requests with only these tokens of theirs; those with none of them are left out at the ends."""
-        ends = self.starts_cpu[1:]
-        some = slice(int((ends <= first).sum()), max(int((self.starts_cpu[:-1] < last).sum()), 1))
-        starts = self.starts[some.start : some.stop + 1]
-        inside = starts.clamp(first, last)
+        """The same requests with only some of their tokens; at the ends, those that have none of them are left out."""
+        ends, begins = self.starts_cpu[1:], self.starts_cpu[:-1]
+        some = slice(int((ends <= first).sum()), max(int((begins < last).sum()), 1))
+        edges = slice(some.start, some.stop + 1)
+        starts, starts_cpu = self.starts[edges], self.starts_cpu[edges]
+        left = (starts - starts.clamp(first, last))[1:]
         return Batch(
-            (inside - first).int(),
-            self.starts_cpu[some.start : some.stop + 1].clamp(first, last) - first,
-            (self.lengths[some] - (starts - inside)[1:]).int(),
+            (starts.clamp(first, last) - first).int(),
+            starts_cpu.clamp(first, last) - first,
+            (self.lengths[some] - left).int(),
             self.table[some],
             self.slots[first:last],
-            int((inside[1:] - inside[:-1]).max()) if self.longest > 1 else 1,
+            self.longest,
         )
 
 
@@ -80,16 +83,17 @@ class Pages(compat.Backend):
 class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
 
-    def __init__(self, backend: type[Pages], token_bytes: int, heads: int):
-        self.backend, self.token_bytes, self.num_heads = backend, token_bytes, heads
-        self.kv_cache = torch.empty(0)
+    def __init__(self, backend: type[Pages], pages: atomc.Cache):
+        self.backend, self.num_heads, self.kv_cache = backend, pages.heads, torch.empty(0)
+        # Kernels may read up to 256 bytes behind a page, so each has that much room after it, in shares of its tokens.
+        self.token_bytes = -(-(pages.block_bytes + 256) // pages.block_tokens)
 
     def get_attn_backend(self):
         return self.backend
 
     def get_kv_cache_spec(self, vllm_config):
-        # One head of bytes, because vLLM splits what a token has into a key and a value.
         block = vllm_config.cache_config.block_size
+        # One head of bytes. vLLM takes a key to be as long as a value; here both are half of what a token has.
         return FullAttentionSpec(block_size=block, num_kv_heads=1, head_size=self.token_bytes // 2, dtype=torch.uint8)
 
 

@@ -135,6 +135,9 @@ def check(config: VllmConfig, artifact: atomc.Artifact, engine: atomc.Model) -> 
     if model.max_model_len > engine.max_positions:
         asked, held = model.max_model_len, engine.max_positions
         raise Refused(f"{artifact.path}: --max-model-len: vLLM has {asked}, the artifact at most {held}")
+    if engine.attention == "caller" and config.scheduler_config.max_num_batched_tokens > engine.max_tokens:
+        asked, held = config.scheduler_config.max_num_batched_tokens, engine.max_tokens
+        raise Refused(f"{artifact.path}: --max-num-batched-tokens: vLLM has {asked}, the artifact at most {held}")
     if cache.user_specified_block_size and cache.block_size % pages.block_tokens:
         asked, held = cache.block_size, pages.block_tokens
         raise Refused(f"{artifact.path}: --block-size: vLLM has {asked}, the artifact multiples of {held}")

@@ -76,7 +76,7 @@ class Model(nn.Module):
     def own_layers(self, vllm_config: VllmConfig, names: list[str]) -> list[Layer]:
         pages = self.engine.cache
         backend = new_class("Pages", (Pages,), exec_body=lambda body: body.update(block_tokens=pages.block_tokens))
-        layers = [Layer(backend, pages.block_bytes // pages.block_tokens, pages.heads) for _ in names]
+        layers = [Layer(backend, pages) for _ in names]
         vllm_config.compilation_config.static_forward_context.update(zip(names, layers))
         return layers
 
