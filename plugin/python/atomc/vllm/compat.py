@@ -26,12 +26,12 @@ def register_slot_mapping(compute) -> None:
         from vllm.triton_utils.dispatcher import register_kernels
     except ImportError:  # 0.26 calls an operator of its compiled kernels instead
         if not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):
-            name = "_C::compute_slot_mapping_kernel_impl"
-            torch.library.define(name, "(Tensor starts, Tensor positions, Tensor table, Tensor(a!) slots, int block) -> ()")
+            name, arguments = "_C::compute_slot_mapping_kernel_impl", "Tensor starts, Tensor positions, Tensor table"
+            torch.library.define(name, f"({arguments}, Tensor(a!) slots, int block) -> ()")
             torch.library.impl(name, "CPU", compute)
-        return
+    else:
 
-    def launch(tokens, room, starts, positions, table, stride, slots, block, *_):
-        compute(starts, positions, table, slots, block)
+        def launch(tokens, room, starts, positions, table, stride, slots, block, *_):
+            compute(starts, positions, table, slots, block)
 
-    register_kernels({"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch})
+        register_kernels({"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch})

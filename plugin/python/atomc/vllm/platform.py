@@ -6,8 +6,7 @@ from vllm.platforms.interface import Platform, PlatformEnum
 
 class HostPlatform(Platform):
     _enum = PlatformEnum.OOT
-    device_name = "cpu"
-    device_type = "cpu"
+    device_name = device_type = "cpu"
     dispatch_key = "CPU"
     dist_backend = "gloo"
 
@@ -25,7 +24,7 @@ class HostPlatform(Platform):
 
     @classmethod
     def get_attn_backend_cls(cls, *_, **__) -> str:
-        return f"{__package__}.attention.TorchBackend"
+        return f"{__package__}.attention.Backend"
 
     @classmethod
     def set_device(cls, device: torch.device) -> None:
@@ -40,7 +39,4 @@ class HostPlatform(Platform):
         return False
 
     def is_sleep_mode_available(self) -> bool:
-        return True
-
-    def is_cumem_allocator_available(self) -> bool:
         return True

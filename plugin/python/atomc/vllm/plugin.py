@@ -10,12 +10,11 @@ def register() -> None:
     from vllm import ModelRegistry
     from vllm.model_executor.model_loader import register_model_loader
 
-    from .compat import ARCHITECTURES
-    from .loader import Loader
+    from . import compat, loader
 
-    for architecture in ARCHITECTURES:
+    for architecture in compat.ARCHITECTURES:
         ModelRegistry.register_model(architecture, f"{__package__}.model:{architecture}")
-    register_model_loader("atomc")(Loader)
+    register_model_loader("atomc")(loader.Loader)
 
 
 def platform() -> str | None:

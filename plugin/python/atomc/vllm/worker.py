@@ -38,6 +38,5 @@ def slot_mapping(starts, positions, table, slots, block) -> None:
     """The place of each token in the cache; of those behind the last request, none."""
     counts = (starts[1:] - starts[:-1]).long()
     rows = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    used = positions[: len(rows)]
-    slots[: len(rows)] = table[rows, used // block] * block + used % block
-    slots[len(rows) :] = -1
+    page, place = positions[: len(rows)] // block, positions[: len(rows)] % block
+    slots.fill_(-1)[: len(rows)] = table[rows, page] * block + place
