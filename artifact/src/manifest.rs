@@ -12,6 +12,8 @@ pub struct Manifest {
     /// Every option and model fact that shaped the artifact, echoed. Its hash is the compile key.
     pub config: serde_json::Value,
     pub model: Model,
+    /// Ranks that share the model out, each of which runs this artifact with its shards of the weights; 1 for none.
+    pub tensor_parallel: usize,
     pub targets: Vec<Target>,
 }
 
@@ -112,22 +114,30 @@ pub enum WeightExpr {
         len: usize,
         of: Box<WeightExpr>,
     },
+    /// Of `parts` equal parts along an axis the one of this rank: number `rank * parts / ranks`.
+    Shard {
+        axis: usize,
+        parts: usize,
+        of: Box<WeightExpr>,
+    },
     /// Values that follow from the configuration alone (rotary frequencies).
     Const {
         values: Vec<f32>,
     },
 }
 
-/// The paged KV cache that the kernels expect: per layer a K and a V buffer of blocks.
+/// The paged KV cache that the kernels expect: per layer one buffer of pages, each a block of K, then one of V. How far pages
+/// lie apart is [`crate::abi::Batch::block_stride`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheSpec {
     pub layers: usize,
     /// Tokens in a block.
     pub block_tokens: usize,
-    /// Bytes of one block in the K buffer of a layer, and the same in its V buffer.
-    pub k_block_bytes: usize,
-    pub v_block_bytes: usize,
+    /// Bytes of a page.
+    pub block_bytes: usize,
+    /// Where V begins in a page.
+    pub v_offset: usize,
     pub dtype: DType,
     pub heads: usize,
     pub head_dim: usize,
@@ -143,6 +153,7 @@ pub struct Target {
     pub layout: DataLayout,
     pub weights: Vec<Weight>,
     pub cache: CacheSpec,
+    pub hidden: Hidden,
     /// By the kernel number that launches use.
     pub kernels: Vec<KernelDef>,
     /// Best first: the loader takes the first whose features the device has.
@@ -167,6 +178,17 @@ pub struct DataLayout {
     pub group_bytes: usize,
     /// Bytes that kernels may read beyond a buffer.
     pub align: usize,
+}
+
+/// Rows between the body of a step and its head, one for each token, in a buffer of their own: `stride` elements apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hidden {
+    pub dtype: DType,
+    pub width: usize,
+    pub stride: usize,
+    /// Size of the buffer: room for the tokens of every plan, and for what kernels write beyond them.
+    pub bytes: usize,
 }
 
 /// What a kernel computes, the same in every variant.
@@ -199,7 +221,12 @@ pub struct Variant {
     pub section: usize,
     /// By the kernel number that launches use.
     pub kernels: Vec<Kernel>,
+    /// The kernel [`PREPARE`], which makes a step's inputs of a framework's tensors on the device; none on the host.
+    pub prepare: Option<Kernel>,
 }
+
+/// Name of the function of [`Variant::prepare`].
+pub const PREPARE: &str = "atomc_prepare";
 
 /// The largest product with an architecture, by its data sheet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -335,7 +362,14 @@ pub struct Plan {
     /// Most rows of logits in one step.
     pub rows: usize,
     pub arena_bytes: usize,
+    /// Who attends. An engine runs plans that attend themselves.
+    pub attention: Attention,
     pub launches: Vec<Launch>,
+    /// Launches before this one make the hidden rows of all tokens; from it on they make logits of the hidden rows that
+    /// [`Input::Rows`] names, and read nothing else of the step.
+    pub body: usize,
+    /// What is the caller's to do between launches, in order.
+    pub calls: Vec<Call>,
     pub logits: Logits,
     /// Where the likeliest tokens are; without them, whoever wants them looks through the logits.
     pub picks: Option<Picks>,
@@ -346,6 +380,43 @@ pub struct Plan {
 pub enum PlanKind {
     Decode,
     Any,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attention {
+    /// The plan's kernels, over [`CacheSpec`].
+    Own,
+    /// Whoever runs the plan, with a cache of its own: [`Work::Attention`].
+    Caller,
+}
+
+/// Work of the caller's, due when all launches before `before` have run; launches from there on need it done.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    pub before: usize,
+    pub work: Work,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Work {
+    /// Sums a value over all ranks, in place.
+    AllReduce { value: Place },
+    /// Puts `k` and `v` into the caller's cache and attends; `q` and `k` are normed and rotated. `window` counts the keys that a
+    /// token sees, 0 for all.
+    Attention { layer: usize, q: Place, k: Place, v: Place, out: Place, scale: f64, window: usize },
+}
+
+/// Where in the arena a value lies that has a row for each token of the step: `stride` elements from one row to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    pub offset: usize,
+    pub width: usize,
+    pub stride: usize,
+    pub dtype: DType,
 }
 
 /// f32 logits in the arena: `rows` rows, `stride` elements apart.
@@ -383,11 +454,23 @@ pub struct Launch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Arg {
-    Arena { offset: usize },
-    Weight { index: usize },
-    CacheK { layer: usize },
-    CacheV { layer: usize },
-    Input { which: Input },
+    Arena {
+        offset: usize,
+    },
+    Weight {
+        index: usize,
+    },
+    CacheK {
+        layer: usize,
+    },
+    CacheV {
+        layer: usize,
+    },
+    /// The rows of [`Target::hidden`].
+    Hidden,
+    Input {
+        which: Input,
+    },
 }
 
 /// What the caller gives for a step.

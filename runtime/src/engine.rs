@@ -1,16 +1,16 @@
 //! An open artifact with its weights, its cache and its sequences: the owner of everything that a step touches.
 mod select;
 
-use crate::batch::Inputs;
+use crate::batch::{Inputs, Room};
 use crate::checkpoint::Source;
-use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Launches, Memory};
+use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
 use crate::kv::{Fork, Kv, KvError, SeqId};
 use crate::pool::Pool;
 use crate::sample::greedy;
-use crate::weights;
+use crate::weights::{self, Rank};
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
+use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
 use std::path::Path;
 
 /// How to open an artifact.
@@ -116,8 +116,9 @@ impl Engine {
     }
 
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
-        let device = options.device.open(&artifact, options.threads())?;
         let target = options.device.target(artifact.manifest())?;
+        check_whole(artifact.manifest(), target)?;
+        let device = options.device.open(&artifact, options.threads())?;
         Ok(Engine::assemble(artifact, target, device, options)?)
     }
 
@@ -129,6 +130,7 @@ impl Engine {
         options: &EngineOptions,
     ) -> Result<Engine, Error> {
         let target = device::target(artifact.manifest(), target)?;
+        check_whole(artifact.manifest(), target)?;
         Ok(Engine::assemble(artifact, target, device, options)?)
     }
 
@@ -148,8 +150,12 @@ impl Engine {
         // Kernels count blocks in 32 bits.
         let kv = Kv::new(cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize), block_tokens, max_len);
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
-        let inputs =
-            Inputs::new(&mut *device, largest(|plan| plan.tokens), largest(|plan| plan.rows), kv.table_blocks())?;
+        let room = Room {
+            tokens: largest(|plan| plan.tokens),
+            rows: largest(|plan| plan.rows),
+            table_blocks: kv.table_blocks(),
+        };
+        let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
         let start = std::time::Instant::now();
         let memory = allocate(&mut *device, code, kv.blocks(), &inputs)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
@@ -176,7 +182,7 @@ impl Engine {
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         let _span = tracing::debug_span!("load_weights").entered();
         let weights = &self.artifact.manifest().targets[self.target].weights;
-        let done = weights::load(weights, &mut self.memory.weights, source, self.device.pool(), progress);
+        let done = weights::load(weights, Rank::ONLY, &mut self.memory.weights, source, self.device.pool(), progress);
         match done {
             Ok(()) => self.loaded = true,
             Err(Error::Device(_)) => self.loaded = false,
@@ -381,15 +387,15 @@ impl Engine {
     /// Clears the values in blocks that a sequence got at a position and that had another owner. Kernels give tokens that do
     /// not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
     fn clear_new_blocks(&mut self, sequence: SeqId, position: usize) -> Result<(), StepError> {
-        let bytes = self.target().cache.v_block_bytes;
+        let (bytes, v_offset) = (self.target().cache.block_bytes, self.memory.v_offset);
         for &block in &self.kv.table(sequence)?[position.div_ceil(self.kv.block_tokens())..] {
             let block = block as usize;
             if block >= self.untouched {
                 self.untouched = block + 1;
                 continue;
             }
-            for values in &mut self.memory.cache_v {
-                values.fill(block * bytes..(block + 1) * bytes, 0)?;
+            for pages in &mut self.memory.cache {
+                pages.fill(block * bytes + v_offset..(block + 1) * bytes, 0)?;
             }
         }
         Ok(())
@@ -521,19 +527,28 @@ impl<'a> Logits<'a> {
     }
 }
 
+/// That the plans leave nothing to do to anybody else.
+fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
+    let target = &manifest.targets[target];
+    match manifest.tensor_parallel {
+        1 if target.plans.iter().any(|plan| plan.attention == Attention::Own) => Ok(()),
+        1 => Err(Error::CallerAttends { target: target.name.clone() }),
+        ranks => Err(Error::Shared { ranks }),
+    }
+}
+
 fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
     let cache = &target.cache;
     let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
     let kernels = target.variants.iter().flat_map(|variant| &variant.kernels);
     let workspace = kernels.map(|kernel| kernel.workspace).max().unwrap_or(0);
-    let mut many = |count: usize, block_bytes: usize| -> Result<Vec<DeviceBuffer>, DeviceError> {
-        (0..count).map(|_| device.allocate(blocks.saturating_mul(block_bytes))).collect()
-    };
+    let pages = blocks.saturating_mul(cache.block_bytes);
     Ok(Memory {
-        cache_k: many(cache.layers, cache.k_block_bytes)?,
-        cache_v: many(cache.layers, cache.v_block_bytes)?,
+        cache: (0..cache.layers).map(|_| device.allocate(pages)).collect::<Result<_, _>>()?,
+        v_offset: cache.v_offset,
         weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
         arena: device.allocate(arena)?,
+        hidden: device.allocate(target.hidden.bytes)?,
         workspace: device.allocate(workspace)?,
         inputs: inputs.addresses(),
     })

@@ -11,6 +11,16 @@ pub enum Error {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error(
+        "tensor_parallel: the artifact is for {ranks} ranks that share the model out, which a framework runs; \
+         one device alone needs an artifact that was compiled without --tp"
+    )]
+    Shared { ranks: usize },
+    #[error(
+        "attention: every plan for target `{target}` leaves attention to a framework; \
+         an engine needs an artifact that was compiled with --attention own"
+    )]
+    CallerAttends { target: String },
     #[error(transparent)]
     Step(#[from] StepError),
 }

@@ -23,16 +23,34 @@ const STAGE_BYTES: usize = 32 << 20;
 /// Called with the bytes done and the bytes in all, now and then, from any thread.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
-/// Fills the buffers, one for each weight, with what the plan makes of the source. On an error of the source nothing has
-/// changed.
+/// Which of the ranks that share a model out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    pub number: usize,
+    pub of: usize,
+}
+
+impl Rank {
+    /// A model that nobody shares out.
+    pub const ONLY: Rank = Rank { number: 0, of: 1 };
+
+    /// The number of this rank's part where there are so many: fewer than ranks are held by several.
+    fn part(self, parts: usize) -> usize {
+        self.number * parts / self.of
+    }
+}
+
+/// Fills the buffers, one for each weight, with what the plan makes of the source for a rank. On an error of the source nothing
+/// has changed.
 pub fn load(
     weights: &[Weight],
+    rank: Rank,
     buffers: &mut [DeviceBuffer],
     source: &dyn Source,
     pool: &mut Pool,
     progress: Progress,
 ) -> Result<(), Error> {
-    let pieces = resolve(weights, source)?;
+    let pieces = resolve(weights, rank, source)?;
     check_unused(weights, source)?;
     let tasks: Vec<Task> = weights.iter().enumerate().flat_map(|(index, weight)| tasks(index, weight)).collect();
     let total = tasks.iter().map(|task| task.bytes.len() as u64).sum();
@@ -142,12 +160,17 @@ fn tasks(index: usize, weight: &Weight) -> Vec<Task> {
 }
 
 /// The pieces of every weight, or what is missing or wrong.
-fn resolve<'a>(weights: &'a [Weight], source: &'a dyn Source) -> Result<Vec<Vec<Piece<'a>>>, CheckpointError> {
+fn resolve<'a>(
+    weights: &'a [Weight],
+    rank: Rank,
+    source: &'a dyn Source,
+) -> Result<Vec<Vec<Piece<'a>>>, CheckpointError> {
     let mut missing = BTreeSet::new();
     let mut resolved = Vec::with_capacity(weights.len());
     for weight in weights {
         let (rows, cols) = weight.rows_cols();
-        let mut resolver = Resolver { source, rank: weight.shape.len(), pieces: Vec::new(), missing: &mut missing };
+        let axes = weight.shape.len();
+        let mut resolver = Resolver { source, rank, axes, pieces: Vec::new(), missing: &mut missing };
         resolver.follow(&weight.expr, Window { rows: 0..rows, cols: 0..cols, at: (0, 0) })?;
         resolved.push(resolver.pieces);
     }
@@ -181,8 +204,9 @@ impl Window {
 /// Finds the tensors behind one weight. Shapes are sound: the artifact was checked.
 struct Resolver<'a, 'm> {
     source: &'a dyn Source,
+    rank: Rank,
     /// Dimensions of the weight and of every part of its expression.
-    rank: usize,
+    axes: usize,
     pieces: Vec<Piece<'a>>,
     missing: &'m mut BTreeSet<String>,
 }
@@ -190,7 +214,7 @@ struct Resolver<'a, 'm> {
 impl<'a> Resolver<'a, '_> {
     /// Goes down to the tensors that a window of an expression shows.
     fn follow(&mut self, expr: &'a WeightExpr, mut window: Window) -> Result<(), CheckpointError> {
-        let by_rows = |axis: usize| self.rank == 2 && axis == 0;
+        let by_rows = |axis: usize| self.axes == 2 && axis == 0;
         match expr {
             WeightExpr::Concat { axis, parts } => {
                 let (by_rows, mut offset) = (by_rows(*axis), 0);
@@ -208,9 +232,15 @@ impl<'a> Resolver<'a, '_> {
                 *range = range.start + start..range.end + start;
                 return self.follow(of, window);
             }
+            WeightExpr::Shard { axis, parts, of } => {
+                let start = self.rank.part(*parts) * extent(expr, *axis);
+                let range = if by_rows(*axis) { &mut window.rows } else { &mut window.cols };
+                *range = range.start + start..range.end + start;
+                return self.follow(of, window);
+            }
             WeightExpr::Const { values } => self.push(Tensor::Values(values), values.len(), window),
             WeightExpr::Tensor { name, shape } => match self.source.tensor(name, shape) {
-                Ok(data) => self.push(data, shape[self.rank - 1], window),
+                Ok(data) => self.push(data, shape[self.axes - 1], window),
                 Err(CheckpointError::Missing { names }) => self.missing.extend(names),
                 Err(error) => return Err(error),
             },
@@ -232,7 +262,8 @@ fn extent(expr: &WeightExpr, axis: usize) -> usize {
         }
         WeightExpr::Concat { parts, .. } => extent(&parts[0], axis),
         WeightExpr::Slice { axis: along, len, .. } if *along == axis => *len,
-        WeightExpr::Slice { of, .. } => extent(of, axis),
+        WeightExpr::Shard { axis: along, parts, of } if *along == axis => extent(of, axis) / parts,
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => extent(of, axis),
         WeightExpr::Const { values } => values.len(),
     }
 }
@@ -256,7 +287,7 @@ fn collect_names<'a>(expr: &'a WeightExpr, names: &mut BTreeSet<&'a str>) {
     match expr {
         WeightExpr::Tensor { name, .. } => _ = names.insert(name),
         WeightExpr::Concat { parts, .. } => parts.iter().for_each(|part| collect_names(part, names)),
-        WeightExpr::Slice { of, .. } => collect_names(of, names),
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => collect_names(of, names),
         WeightExpr::Const { .. } => {}
     }
 }

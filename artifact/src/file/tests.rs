@@ -26,6 +26,7 @@ pub(crate) fn sample() -> Manifest {
             stop: vec![2],
             bos: Some(1),
         },
+        tensor_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
             layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 4, align: 64 },
@@ -37,12 +38,13 @@ pub(crate) fn sample() -> Manifest {
             cache: CacheSpec {
                 layers: 1,
                 block_tokens: 16,
-                k_block_bytes: 64,
-                v_block_bytes: 64,
+                block_bytes: 128,
+                v_offset: 64,
                 dtype: DType::BF16,
                 heads: 1,
                 head_dim: 2,
             },
+            hidden: Hidden { dtype: DType::BF16, width: 4, stride: 6, bytes: 512 },
             kernels: vec![def("k0"), def("k1")],
             variants: vec![variant("x86-64-v4", 1), variant("x86-64-v3", 2)],
             plans: vec![plan(PlanKind::Decode, 4), plan(PlanKind::Any, 32)],
@@ -102,6 +104,7 @@ fn variant(name: &str, section: usize) -> Variant {
             kernel(Tasks::Tokens { per: 1, times: 2 }, Some(resources)),
             kernel(Tasks::Fixed { count: 3 }, None),
         ],
+        prepare: None,
     }
 }
 
@@ -118,6 +121,9 @@ fn plan(kind: PlanKind, tokens: usize) -> Plan {
         tokens,
         rows: 4,
         arena_bytes: 4096,
+        attention: Attention::Own,
+        body: 1,
+        calls: vec![],
         launches: vec![Launch { kernel: 1, args, segment: 0, location, bytes: 10, flops: 20 }],
         logits: Logits { offset: 0, stride: 8 },
         picks: Some(Picks { offset: 128, stride: 1 }),
@@ -219,7 +225,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 9, but this atomc reads version 3: compile the model again",
+            "artifact format version 9, but this atomc reads version 4: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),

@@ -35,6 +35,7 @@ fn argument(compiled: &Compiled, arg: &atomc_artifact::manifest::Arg) -> String 
         Arg::Weight { index } => compiled.manifest.targets[0].weights[index].name.replace("model.layers.0.", ""),
         Arg::CacheK { layer } => format!("K{layer}"),
         Arg::CacheV { layer } => format!("V{layer}"),
+        Arg::Hidden => "hidden".into(),
         Arg::Input { which } => format!("{which:?}").to_lowercase(),
     }
 }

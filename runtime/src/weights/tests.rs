@@ -53,6 +53,10 @@ fn slice(axis: usize, start: usize, len: usize, of: WeightExpr) -> WeightExpr {
     WeightExpr::Slice { axis, start, len, of: Box::new(of) }
 }
 
+fn shard(axis: usize, parts: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Shard { axis, parts, of: Box::new(of) }
+}
+
 fn weight(dtype: DType, shape: &[usize], layout: Layout, expr: WeightExpr) -> Weight {
     let (rows, cols) = if let [rows, cols] = *shape { (rows, cols) } else { (1, shape[0]) };
     let elements = match layout {
@@ -71,7 +75,7 @@ fn load_one(weight: &Weight, source: &dyn Source) -> Result<Vec<u8>, Error> {
     let mut pool = Pool::new(3).unwrap();
     let mut loaded = |buffer: DeviceBuffer| {
         let mut buffers = [buffer];
-        load(std::slice::from_ref(weight), &mut buffers, source, &mut pool, &|_, _| ())?;
+        load(std::slice::from_ref(weight), Rank::ONLY, &mut buffers, source, &mut pool, &|_, _| ())?;
         let mut bytes = vec![0; weight.bytes];
         buffers[0].download(0, &mut bytes)?;
         Ok::<_, Error>(bytes)
@@ -82,7 +86,7 @@ fn load_one(weight: &Weight, source: &dyn Source) -> Result<Vec<u8>, Error> {
 }
 
 /// The value of an expression, the slow and obvious way: rows of numbers.
-fn evaluate(expr: &WeightExpr, source: &dyn Source) -> Vec<Vec<f32>> {
+fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<Vec<f32>> {
     match expr {
         WeightExpr::Const { values } => vec![values.clone()],
         WeightExpr::Tensor { name, shape } => {
@@ -97,7 +101,7 @@ fn evaluate(expr: &WeightExpr, source: &dyn Source) -> Vec<Vec<f32>> {
             values.chunks_exact(*shape.last().unwrap()).map(<[f32]>::to_vec).collect()
         }
         WeightExpr::Concat { axis, parts } => {
-            let parts: Vec<_> = parts.iter().map(|part| evaluate(part, source)).collect();
+            let parts: Vec<_> = parts.iter().map(|part| evaluate(part, rank, source)).collect();
             if *axis == 0 && is_matrix(expr) {
                 parts.concat()
             } else {
@@ -105,12 +109,18 @@ fn evaluate(expr: &WeightExpr, source: &dyn Source) -> Vec<Vec<f32>> {
             }
         }
         WeightExpr::Slice { axis, start, len, of } => {
-            let value = evaluate(of, source);
+            let value = evaluate(of, rank, source);
             if *axis == 0 && is_matrix(expr) {
                 value[*start..start + len].to_vec()
             } else {
                 value.iter().map(|row| row[*start..start + len].to_vec()).collect()
             }
+        }
+        WeightExpr::Shard { axis, parts, of } => {
+            let len = extent(of, *axis) / parts;
+            let of = Box::new((**of).clone());
+            let start = rank.number * parts / rank.of * len;
+            evaluate(&WeightExpr::Slice { axis: *axis, start, len, of }, rank, source)
         }
     }
 }
@@ -120,15 +130,15 @@ fn is_matrix(expr: &WeightExpr) -> bool {
         WeightExpr::Const { .. } => false,
         WeightExpr::Tensor { shape, .. } => shape.len() == 2,
         WeightExpr::Concat { parts, .. } => is_matrix(&parts[0]),
-        WeightExpr::Slice { of, .. } => is_matrix(of),
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => is_matrix(of),
     }
 }
 
 /// The buffer as the manifest's formula describes it.
-fn reference(weight: &Weight, source: &dyn Source) -> Vec<u8> {
+fn reference(weight: &Weight, rank: Rank, source: &dyn Source) -> Vec<u8> {
     let size = weight.dtype.size();
     let mut out = vec![0; weight.bytes];
-    for (r, row) in evaluate(&weight.expr, source).iter().enumerate() {
+    for (r, row) in evaluate(&weight.expr, rank, source).iter().enumerate() {
         for (c, &value) in row.iter().enumerate() {
             let at = match weight.layout {
                 Layout::Rows { stride } => r * stride + c,
@@ -149,7 +159,7 @@ fn reference(weight: &Weight, source: &dyn Source) -> Vec<u8> {
 
 #[track_caller]
 fn agrees(weight: &Weight, source: &dyn Source) {
-    assert_eq!(load_one(weight, source).unwrap(), reference(weight, source), "{weight:?}");
+    assert_eq!(load_one(weight, source).unwrap(), reference(weight, Rank::ONLY, source), "{weight:?}");
 }
 
 #[test]
@@ -190,13 +200,21 @@ fn expressions() {
         (vec![40, 299], cut()),
         (vec![35, 24], slice(0, 20, 35, rows())),
         (vec![13, 5], slice(0, 37, 13, slice(1, 1, 5, rows()))),
+        (vec![19, 24], concat(0, vec![shard(0, 4, tensor("q", &[40, 24])), tensor("k", &[9, 24])])),
+        (
+            vec![13, 12],
+            concat(0, vec![shard(1, 2, tensor("k", &[9, 24])), shard(0, 10, shard(1, 2, tensor("q", &[40, 24])))]),
+        ),
+        (vec![7, 43], shard(1, 7, shard(0, 7, tensor("wide", &[49, 301])))),
     ];
-    for (shape, expr) in cases {
+    let cases = cases.iter().flat_map(|case| [(0, 1), (0, 4), (1, 4), (3, 4), (6, 7)].map(|rank| (case.clone(), rank)));
+    for ((shape, expr), (number, of)) in cases {
+        let rank = Rank { number, of };
         let shape: [usize; 2] = shape.try_into().unwrap();
         for layout in [Layout::Rows { stride: shape[1] }, panels(16, 2, &shape), panels(8, 4, &shape)] {
             for to in [DType::BF16, DType::F32] {
                 let weight = weight(to, &shape, layout, expr.clone());
-                assert_eq!(load_part(&weight, &source), reference(&weight, &source), "{weight:?}");
+                assert_eq!(load_part(&weight, rank, &source), reference(&weight, rank, &source), "{weight:?}");
             }
         }
     }
@@ -209,13 +227,13 @@ fn expressions() {
         ],
     );
     let weight = weight(DType::F32, &[52], Layout::Rows { stride: 52 }, vector);
-    assert_eq!(load_part(&weight, &source), reference(&weight, &source));
+    assert_eq!(load_part(&weight, Rank::ONLY, &source), reference(&weight, Rank::ONLY, &source));
 }
 
 /// Fills a weight that uses only some of a source.
-fn load_part(weight: &Weight, source: &dyn Source) -> Vec<u8> {
+fn load_part(weight: &Weight, rank: Rank, source: &dyn Source) -> Vec<u8> {
     let mut out = vec![0; weight.bytes];
-    let pieces = resolve(std::slice::from_ref(weight), source).unwrap();
+    let pieces = resolve(std::slice::from_ref(weight), rank, source).unwrap();
     for task in tasks(0, weight) {
         pack::fill(weight, &pieces[0], task.rows, &mut out[task.bytes]);
     }
@@ -284,8 +302,8 @@ fn missing_and_unused_tensors_change_nothing() {
     let vector = |name: &str| weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(name, &[4]));
     let mut buffers: Vec<DeviceBuffer> = (0..3).map(|_| DeviceBuffer::Host(Buffer::new(8).unwrap())).collect();
     let mut message = |names: [&str; 3]| {
-        let error =
-            load(&names.map(vector), &mut buffers, &source, &mut Pool::new(1).unwrap(), &|_, _| ()).unwrap_err();
+        let error = load(&names.map(vector), Rank::ONLY, &mut buffers, &source, &mut Pool::new(1).unwrap(), &|_, _| ())
+            .unwrap_err();
         assert!(buffers.iter().all(|buffer| buffer.host_view().unwrap() == [0; 8]));
         error.to_string()
     };
@@ -317,7 +335,7 @@ fn reports_progress() {
     let weight = weight(DType::BF16, &shape, Layout::Rows { stride: 1024 }, tensor("t", &shape));
     let last = std::sync::Mutex::new(Vec::new());
     let mut buffers = [DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())];
-    load(&[weight], &mut buffers, &Random { seed: 1 }, &mut Pool::new(2).unwrap(), &|done, total| {
+    load(&[weight], Rank::ONLY, &mut buffers, &Random { seed: 1 }, &mut Pool::new(2).unwrap(), &|done, total| {
         last.lock().unwrap().push((done, total))
     })
     .unwrap();
