@@ -162,6 +162,13 @@ pub struct Target {
     pub plans: Vec<Plan>,
 }
 
+impl Target {
+    /// Bytes of workspace that serve all kernels, whatever the variant.
+    pub fn workspace(&self) -> usize {
+        self.variants.iter().flat_map(|variant| &variant.kernels).map(|kernel| kernel.workspace).max().unwrap_or(0)
+    }
+}
+
 /// How kernels lay out what they read and make. Loaders find all that they need beside weights and cache; this is for who
 /// wants to read results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

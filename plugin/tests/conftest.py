@@ -1,105 +1,56 @@
-"""What the tests share: models with artifacts, engines, and answers by transformers."""
+"""What the tests share: a trained example model as an artifact, made by the compiler of this checkout."""
 
 import json
 import os
-import shutil
+import pathlib
+import struct
 import subprocess
-from functools import cache
-from pathlib import Path
 
+import numpy
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PROBLEMS = [json.loads(line) for line in (EXAMPLES / "problems.jsonl").read_text().splitlines()]
-ATOMC = os.environ["ATOMC"]
-# Most engines live in the process of the tests, which can then look at them; what is said of processes is in the server's tests.
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+import atomc
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
-def compile(model: Path, *options: str, out: Path | None = None) -> Path:
-    out = out or model / "model.atomc"
-    subprocess.run([ATOMC, "compile", str(model), "--target", "host", *options, "-o", str(out)], check=True)
-    return out
-
-
-@pytest.fixture(scope="session")
-def bare(tmp_path_factory):
-    """A folder with an example model, its own for each call."""
-
-    def make(name: str) -> Path:
-        folder = tmp_path_factory.mktemp(name) / name
-        shutil.copytree(EXAMPLES / "models" / name, folder)
-        return folder
-
-    return make
+def compile_model(out, *options):
+    """Compiles the example model with `$ATOMC`, or with the workspace's compiler."""
+    compiler = os.environ.get("ATOMC")
+    command = [compiler] if compiler else ["cargo", "run", "--release", "--quiet", "-p", "atomc", "--"]
+    model = ROOT / "examples/models/qwen3"
+    subprocess.run([*command, "compile", model, "--target", "host", "-o", out, *options], check=True, cwd=ROOT)
+    return atomc.Artifact(out)
 
 
 @pytest.fixture(scope="session")
-def model(bare):
-    """A folder with an example model and an artifact beside it."""
-
-    @cache
-    def make(name: str, *options: str) -> Path:
-        folder = bare(name)
-        compile(folder, *options)
-        return folder
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def engine():
-    """Engines by their arguments, for as long as the tests of a file run."""
-    from vllm import LLM
-
-    made = {}
-
-    def make(folder: Path, **options):
-        key = (folder, *sorted(options.items()))
-        if key not in made:
-            made[key] = LLM(str(folder), **{"kv_cache_memory_bytes": 16 << 20, "max_num_seqs": 16, **options})
-        return made[key]
-
-    return make
-
-
-def own(llm):
-    """The model inside an engine."""
-    return llm.llm_engine.model_executor.driver_worker.worker.get_model()
-
-
-def is_ours(llm) -> bool:
-    import atomc.vllm.model
-
-    return type(own(llm)) is atomc.vllm.model.Model
-
-
-def greedy(llm, prompts, tokens=80, **options):
-    from vllm import SamplingParams
-
-    answers = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=tokens, **options), use_tqdm=False)
-    return [answer.outputs[0].text for answer in answers]
+def checkpoint():
+    return ROOT / "examples/models/qwen3"
 
 
 @pytest.fixture(scope="session")
-def reference():
-    """Greedy tokens and the logarithms of their probabilities, by transformers in f32."""
-    import torch
-    from transformers import AutoModelForCausalLM
+def artifact(tmp_path_factory):
+    """Steps of two rows or more have one plan, so that whoever runs them gets the same bits."""
+    return compile_model(tmp_path_factory.mktemp("artifact") / "qwen3.atomc", "--decode", "1", "--prefill", "96")
 
-    @cache
-    def load(folder):
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
-    @torch.no_grad()
-    def answer(folder: Path, ids: list[int], tokens: int):
-        made, scores = list(ids), []
-        for _ in range(tokens):
-            logits = load(folder)(torch.tensor([made])).logits[0, -1].log_softmax(-1)
-            made.append(int(logits.argmax()))
-            scores.append(float(logits.max()))
-            if made[-1] == 1:
-                break
-        return made[len(ids) :], scores
+@pytest.fixture(scope="session")
+def tensors(checkpoint):
+    return dict(read_safetensors(checkpoint / "model.safetensors"))
 
-    return answer
+
+def read_safetensors(path):
+    """Names and tensors, widened to float32, which loses nothing."""
+    data = path.read_bytes()
+    (header,) = struct.unpack("<Q", data[:8])
+    for name, entry in json.loads(data[8 : 8 + header]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + header + offset for offset in entry["data_offsets"])
+        if entry["dtype"] == "BF16":
+            halves = numpy.frombuffer(data[begin:end], numpy.uint16).astype(numpy.uint32)
+            values = (halves << 16).view(numpy.float32)
+        else:
+            values = numpy.frombuffer(data[begin:end], {"F32": numpy.float32, "F16": numpy.float16}[entry["dtype"]])
+        # A copy: numpy gives out what it may not write only in later versions.
+        yield name, values.reshape(entry["shape"]).astype(numpy.float32, copy=True)

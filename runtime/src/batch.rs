@@ -107,6 +107,20 @@ impl Inputs {
         }
     }
 
+    /// Whether kernels read the inputs where they are put together.
+    pub fn in_place(&self) -> bool {
+        self.device.is_none()
+    }
+
+    pub fn block_stride(&self) -> usize {
+        self.block_stride
+    }
+
+    /// Takes another cache, for the steps that begin from now on.
+    pub fn set_block_stride(&mut self, bytes: usize) {
+        self.block_stride = bytes;
+    }
+
     /// Begins a step: nothing is in it.
     pub fn clear(&mut self) {
         let Counts { tokens, rows, tiles, .. } = std::mem::take(&mut self.used);
@@ -150,6 +164,12 @@ impl Inputs {
         let rows = self.ints(self.parts.rows, self.used.rows, count).iter_mut().zip(last);
         rows.for_each(|(row, token)| *row = token as i32);
         self.used.rows += count;
+    }
+
+    /// Wants logits for the first `count` rows, whatever they are.
+    pub fn want_first(&mut self, count: usize) {
+        self.ints(self.parts.rows, 0, count).iter_mut().zip(0..).for_each(|(row, index)| *row = index);
+        self.used.rows = count;
     }
 
     pub fn counts(&self) -> Counts {

@@ -71,6 +71,8 @@ pub enum CheckpointError {
     Unused { names: Vec<String> },
     #[error("tensor `{name}` has shape {found:?}, but the model needs {want:?}")]
     Shape { name: String, found: Vec<usize>, want: Vec<usize> },
+    #[error("tensor `{name}` has {bytes} bytes, but its shape and type take {want}")]
+    Size { name: String, bytes: usize, want: usize },
     #[error("tensor `{name}` is of type {found}; weights may be BF16, F16, F32 or F64")]
     DType { name: String, found: String },
 }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::kv::{Fork, Kv, KvError, SeqId};
 use crate::pool::Pool;
 use crate::sample::greedy;
-use crate::weights::{self, Rank};
+use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
 use std::path::Path;
@@ -43,13 +43,6 @@ pub enum Want {
     All,
 }
 
-impl EngineOptions {
-    fn threads(&self) -> usize {
-        let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
-        if self.threads == 0 { available() } else { self.threads }
-    }
-}
-
 impl Request<'_> {
     fn rows(&self) -> usize {
         match self.logits {
@@ -58,6 +51,12 @@ impl Request<'_> {
             Want::All => self.tokens.len(),
         }
     }
+}
+
+/// As many threads as were asked for, or as the system offers this process.
+pub(crate) fn threads(wanted: usize) -> usize {
+    let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    if wanted == 0 { available() } else { wanted }
 }
 
 /// Why a step was refused. Nothing has run then and no sequence has changed, unless the device failed: that engine is of no
@@ -118,7 +117,7 @@ impl Engine {
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
         let target = options.device.target(artifact.manifest())?;
         check_whole(artifact.manifest(), target)?;
-        let device = options.device.open(&artifact, options.threads())?;
+        let device = options.device.open(&artifact, threads(options.threads))?;
         Ok(Engine::assemble(artifact, target, device, options)?)
     }
 
@@ -182,7 +181,8 @@ impl Engine {
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         let _span = tracing::debug_span!("load_weights").entered();
         let weights = &self.artifact.manifest().targets[self.target].weights;
-        let done = weights::load(weights, Rank::ONLY, &mut self.memory.weights, source, self.device.pool(), progress);
+        let sink = Sink { weights, rank: Rank::ONLY, buffers: &mut self.memory.weights, pool: self.device.pool() };
+        let done = weights::load(sink, source, progress);
         match done {
             Ok(()) => self.loaded = true,
             Err(Error::Device(_)) => self.loaded = false,
@@ -540,8 +540,6 @@ fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
 fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
     let cache = &target.cache;
     let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
-    let kernels = target.variants.iter().flat_map(|variant| &variant.kernels);
-    let workspace = kernels.map(|kernel| kernel.workspace).max().unwrap_or(0);
     let pages = blocks.saturating_mul(cache.block_bytes);
     Ok(Memory {
         cache: (0..cache.layers).map(|_| device.allocate(pages)).collect::<Result<_, _>>()?,
@@ -549,7 +547,8 @@ fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, inputs: &In
         weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
         arena: device.allocate(arena)?,
         hidden: device.allocate(target.hidden.bytes)?,
-        workspace: device.allocate(workspace)?,
+        head_input: None,
+        workspace: device.allocate(target.workspace())?,
         inputs: inputs.addresses(),
     })
 }

@@ -9,7 +9,7 @@ mod driver;
 mod hip;
 mod plan;
 
-use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, StepInputs};
+use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, Stream};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::Artifact;
@@ -20,6 +20,7 @@ use driver::Driver;
 use plan::Bound;
 use std::ffi::c_void;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Whose GPUs.
@@ -204,10 +205,10 @@ impl Gpu {
         artifact: &Artifact,
         target: &Target,
         ordinal: usize,
-        stream: *mut c_void,
+        stream: Stream,
         threads: usize,
     ) -> Result<Gpu, DeviceError> {
-        Gpu::with_driver(vendor.load(None)?, artifact, target, ordinal, Some(stream), threads)
+        Gpu::with_driver(vendor.load(None)?, artifact, target, ordinal, Some(stream.handle()), threads)
     }
 
     fn with_driver(
@@ -244,19 +245,6 @@ impl Gpu {
     }
 }
 
-impl Gpu {
-    /// Puts a plan on the stream for a step whose inputs lie in the device's block already. It neither copies nor waits nor
-    /// allocates, so the stream may be one that the caller captures; what it captured fits every step that the plan fits.
-    ///
-    /// # Safety
-    /// As for [`Device::run`]; what was put on the stream is done before the next step's inputs are written.
-    pub unsafe fn enqueue(&self, plan: usize) -> Result<(), DeviceError> {
-        self.context.enter()?;
-        // SAFETY: passed on to the caller.
-        unsafe { self.plans[plan].enqueue(&self.context) }
-    }
-}
-
 impl Device for Gpu {
     fn name(&self) -> &str {
         &self.name
@@ -268,6 +256,10 @@ impl Device for Gpu {
 
     fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         self.context.allocate(bytes)
+    }
+
+    unsafe fn adopt(&mut self, start: NonNull<u8>, bytes: usize) -> DeviceBuffer {
+        self.context.adopt(start, bytes)
     }
 
     fn stage(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
@@ -299,6 +291,13 @@ impl Device for Gpu {
             };
             self.copied.wait().and(launched)
         }
+    }
+
+    /// The stream may be one that the caller captures; what it captured fits every step of no more tokens, rows and tiles.
+    unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
+        self.context.enter()?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.plans[part.plan].enqueue(&self.context, part.launches, part.size, part.stream.handle()) }
     }
 }
 

@@ -1,4 +1,4 @@
-use super::super::InputAddresses;
+use super::super::{InputAddresses, StepSize};
 use super::*;
 use crate::engine::{Engine, EngineOptions, Request, Want};
 use crate::toy::{self, BLOCK, PICK, VOCAB};
@@ -199,6 +199,7 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         v_offset: 2048,
         arena: memory(&mut device, 4096),
         hidden: memory(&mut device, 4096),
+        head_input: None,
         workspace: memory(&mut device, 4096),
         inputs,
     };
@@ -209,7 +210,8 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
     unsafe {
         device.bind(&target.plans, &memory).unwrap();
         driver.begin_capture(stream).unwrap();
-        device.enqueue(1).unwrap();
+        let size = StepSize::largest(&target.plans[1]);
+        device.launch(Part { plan: 1, launches: 0..3, size, stream: Stream(0x52) }).unwrap();
     }
     let log = fake.log();
     assert!(log.split("; ").all(|call| call.contains("capture")) && log.matches("; capture").count() == 3, "{log}");
