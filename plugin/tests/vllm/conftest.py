@@ -55,7 +55,7 @@ def engine():
     made = {}
 
     def make(folder: Path, **options):
-        key = (folder, *sorted(options.items()))
+        key = (folder, repr(sorted(options.items())))
         if key not in made:
             made[key] = LLM(str(folder), **{"kv_cache_memory_bytes": 16 << 20, "max_num_seqs": 16, **options})
         return made[key]

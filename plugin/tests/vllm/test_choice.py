@@ -85,7 +85,7 @@ def test_artifacts_may_be_named(engine, bare, tmp_path):
     folder, elsewhere = bare("llama"), tmp_path / "elsewhere.atomc"
     compile(folder, out=elsewhere)
     named = {"artifact": str(elsewhere)}
-    llm = engine(folder, load_format="atomc", model_loader_extra_config=json.dumps(named))
+    llm = engine(folder, load_format="atomc", model_loader_extra_config=named)
     assert is_ours(llm) and greedy(llm, PROMPTS) == SOLUTIONS
     assert str(config.find(EngineArgs(str(folder), additional_config=named).create_engine_config()).path) == str(elsewhere)
     missing = EngineArgs(str(folder), additional_config={"artifact": "/nowhere.atomc"}).create_engine_config()
@@ -95,7 +95,7 @@ def test_artifacts_may_be_named(engine, bare, tmp_path):
 
 REFUSED = {
     "--dtype": dict(dtype="float32"),
-    "--kv-cache-dtype": dict(kv_cache_dtype="float16"),
+    "--kv-cache-dtype": dict(kv_cache_dtype="fp8"),
     "--block-size": dict(block_size=16),
     "--tensor-parallel-size": dict(tensor_parallel_size=2),
     "--pipeline-parallel-size": dict(pipeline_parallel_size=2),
@@ -162,8 +162,9 @@ def test_damaged_artifacts_are_refused(bare):
 def test_rocm_without_hip(model, engine):
     """vLLM's platform for ROCm on a machine that has neither ROCm's libraries nor a GPU: the runtime says which is missing."""
     import torch
-    from vllm.platforms.rocm import RocmPlatform
 
+    with mock.patch.object(torch.cuda, "get_device_properties", lambda _: mock.Mock(gcnArchName="gfx942")):
+        from vllm.platforms.rocm import RocmPlatform
     import atomc.vllm.model
 
     asked = engine(model("llama")).llm_engine.vllm_config

@@ -17,7 +17,7 @@ logger = init_logger(f"vllm.{__name__}")
 FACTS = {"vocab": "vocab_size", "hidden": "hidden_size", "intermediate": "intermediate_size", "eps": "rms_norm_eps"}
 FACTS |= {"layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads"}
 FACTS |= {"head_dim": "head_dim", "positions": "max_position_embeddings", "tied": "tie_word_embeddings"}
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 class Refused(ValueError):
@@ -41,8 +41,7 @@ def find(config: VllmConfig) -> atomc.Artifact | None:
 
 def compiled(config: VllmConfig, model: Path) -> Path | None:
     """Compiles what this machine and vLLM's options want, unless it was compiled before."""
-    names = {dtype: name for name, dtype in DTYPES.items()}
-    options = ["--target", target(), "--dtype", names[config.model_config.dtype]]
+    options = ["--target", target(), "--dtype", DTYPES[str(config.model_config.dtype).removeprefix("torch.")]]
     if (ranks := config.parallel_config.tensor_parallel_size) > 1:
         options += ["--tp", str(ranks)]
     if attention() == "caller":
@@ -80,12 +79,12 @@ def attention() -> str:
 def check(config: VllmConfig, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses what differs, and what is not served. Here is the whole translation between the two configurations."""
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
-    facts, cache_dtype = artifact.config["model"], str(DTYPES[engine.cache.dtype]).removeprefix("torch.")
+    facts, dtype, pages = artifact.config["model"], str(model.dtype).removeprefix("torch."), engine.cache.dtype
     load, theirs = config.load_config.load_format, model.hf_text_config.to_dict()
     equal = [(f"config.json: {n}", theirs.get(n, facts[fact]), facts[fact]) for fact, n in FACTS.items()] + [
         ("config.json: architectures", model.architectures[0], artifact.architecture),
-        ("--dtype", model.dtype, DTYPES[engine.dtype]),
-        ("--kv-cache-dtype", cache_dtype if cache.cache_dtype == "auto" else cache.cache_dtype, cache_dtype),
+        ("--dtype", dtype, engine.dtype),
+        ("--kv-cache-dtype", cache.cache_dtype.replace("auto", pages), pages),
         ("--tensor-parallel-size", parallel.tensor_parallel_size, artifact.tensor_parallel),
         ("--runner", model.runner_type, "generate"),
     ]
