@@ -412,7 +412,8 @@ pub enum Work {
     /// Sums a value over all ranks, in place.
     AllReduce { value: Place },
     /// Puts `k` and `v` into the caller's cache and attends; `q` and `k` are normed and rotated. `window` counts the keys that a
-    /// token sees, 0 for all.
+    /// token sees, 0 for all. Where the width of `out` is no multiple of [`DataLayout::row`], its padding up to that must be zero
+    /// when launches go on, so whoever runs the plan clears the rows before the caller fills them.
     Attention { layer: usize, q: Place, k: Place, v: Place, out: Place, scale: f64, window: usize },
 }
 

@@ -152,6 +152,22 @@ fn compiling_twice_gives_the_same_bytes() {
 }
 
 #[test]
+fn parts_of_a_model() {
+    let bench = Bench::new();
+    let part = ["--context", "64", "--decode", "1", "--prefill", "32", "-o", "part.atomc"];
+    let compile = |more: &[&'static str]| [&["compile", MODEL][..], &part, more].concat();
+    bench.succeed(&compile(&["--tp", "2", "--attention", "own,caller"]));
+    assert!(bench.succeed(&["inspect", "part.atomc"]).contains("ranks     for each of 2 that share the model out"));
+    bench.write("ids.json", "[[1, 2]]");
+    let run = ["logits", "part.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "out.safetensors"];
+    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: tensor_parallel: the artifact is for 2 ranks that share the model out, which a framework runs; one device alone needs an artifact that was compiled without --tp");
+    bench.succeed(&["verify", "part.atomc", "--kernel", "rows"]);
+    bench.succeed(&compile(&["--attention", "caller"]));
+    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: attention: every plan for target `host` leaves attention to a framework; an engine needs an artifact that was compiled with --attention own");
+    insta::assert_snapshot!(bench.fail(1, &compile(&["--tp", "3", "--json"])), @"error[config::ranks]: --tp: 4 attention heads cannot be shared out among 3 ranks");
+}
+
+#[test]
 fn damaged_artifacts() {
     let bench = Bench::new();
     let whole = bench.artifact();

@@ -6,6 +6,7 @@ import pathlib
 import random
 import sys
 import threading
+import time
 
 import numpy
 import pytest
@@ -267,15 +268,16 @@ def test_views_keep_their_owner(artifact, tensors):
 
 def test_python_runs_beside_steps(artifact, tensors):
     framework = Framework(load(atomc.Model(artifact, threads=1), tensors))
-    turns, ends = 0, threading.Event()
+    turns, over = 0, False
 
     def count():
         nonlocal turns
-        while not ends.wait(0):
+        while not over:
             turns += 1
+            time.sleep(0)
 
     interval = sys.getswitchinterval()
-    # Nobody is asked to give way: the other thread runs when this one has let go, or not at all.
+    # Nobody is asked to give way: the other thread, which does, runs when this one has let go or not at all.
     sys.setswitchinterval(60)
     try:
         thread = threading.Thread(target=count, daemon=True)
@@ -286,7 +288,7 @@ def test_python_runs_beside_steps(artifact, tensors):
             framework.step([(name, [1] * 96)])
         assert turns > before
     finally:
-        ends.set()
+        over = True
         sys.setswitchinterval(interval)
     thread.join()
 

@@ -133,6 +133,11 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// The shape of a tensor, if there is one of that name.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|entry| &entry.shape[..])
+    }
+
     fn add_indexed(&mut self, dir: &Path, path: PathBuf) -> Result<(), CheckpointError> {
         let text = std::fs::read(&path).map_err(|source| CheckpointError::Io { path: path.clone(), source })?;
         let fault = |detail: String| CheckpointError::Index { path: path.clone(), detail };

@@ -70,13 +70,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Who::Own => Attention::Own,
         Who::Caller => Attention::Caller,
     });
-    let options = Options {
-        targets: args.target.clone(),
-        buckets,
-        choice: None,
-        ranks: args.tp,
-        attention: attention.collect(),
-    };
+    let options =
+        Options { targets: args.target.clone(), buckets, choice: None, ranks: args.tp, attention: attention.collect() };
     let progress = Progress::new("compiling", Unit::Pieces);
     let mut report = |done: usize, total: usize, what: &str| {
         tracing::debug!(done, total, what);

@@ -52,7 +52,7 @@ pub fn plan(
         arena_bytes: memory.bytes,
         attention,
         launches,
-        body: order.body,
+        body: order.steps[..order.body].iter().filter(|&&id| !graph.op(id).is_call()).count(),
         calls,
         logits: logits(graph, cx, &memory)?,
         picks: picks(graph, cx, &memory),
@@ -172,8 +172,9 @@ impl Args<'_> {
                 let [q, k, v] = [0, 1, 2].map(|operand| self.place(operands[operand]));
                 Ok(Work::Attention { layer, q: q?, k: k?, v: v?, out: self.place(call.into())?, scale, window })
             }
-            ref op => Err(Diagnostic::new("driver::call", format!("no caller does `{}`", op.name()))
-                .at(graph.location(call))),
+            ref op => {
+                Err(Diagnostic::new("driver::call", format!("no caller does `{}`", op.name())).at(graph.location(call)))
+            }
         }
     }
 
@@ -184,7 +185,8 @@ impl Args<'_> {
             Some(Place { offset: self.memory.slots.get(&v)?.offset, width, stride, dtype: super::dtype(ty.dtype) })
         };
         made().ok_or_else(|| {
-            Diagnostic::new("driver::call", "what a caller works on is not in the arena").at(self.graph.location(v.node))
+            Diagnostic::new("driver::call", "what a caller works on is not in the arena")
+                .at(self.graph.location(v.node))
         })
     }
 
