@@ -46,6 +46,8 @@ pub enum DType {
     F32,
     F16,
     BF16,
+    /// Elements of caches only.
+    F8E4M3,
     I32,
 }
 
@@ -54,6 +56,7 @@ impl DType {
         match self {
             DType::F32 | DType::I32 => 4,
             DType::F16 | DType::BF16 => 2,
+            DType::F8E4M3 => 1,
         }
     }
 }

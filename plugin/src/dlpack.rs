@@ -20,6 +20,7 @@ const ROCM: i32 = 10;
 const INT: u8 = 0;
 const FLOAT: u8 = 2;
 const BFLOAT: u8 = 4;
+const FLOAT8_E4M3FN: u8 = 10;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,6 +210,7 @@ pub fn dtype_name(dtype: DType) -> &'static str {
         DType::F32 => "float32",
         DType::F16 => "float16",
         DType::BF16 => "bfloat16",
+        DType::F8E4M3 => "float8_e4m3fn",
         DType::I32 => "int32",
     }
 }
@@ -218,6 +220,7 @@ impl Type {
         let code = match dtype {
             DType::F32 | DType::F16 => FLOAT,
             DType::BF16 => BFLOAT,
+            DType::F8E4M3 => FLOAT8_E4M3FN,
             DType::I32 => INT,
         };
         Type { code, bits: (dtype.size() * 8) as u8, lanes: 1 }

@@ -143,6 +143,8 @@ const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", DType
 pub struct Config {
     pub architecture: &'static str,
     pub dtype: DType,
+    /// The type of the KV cache's elements, if not that of everything else.
+    pub cache: Option<DType>,
     pub vocab: usize,
     pub hidden: usize,
     pub intermediate: usize,
@@ -171,6 +173,10 @@ pub struct Config {
 }
 
 impl Config {
+    pub fn cache_dtype(&self) -> DType {
+        self.cache.unwrap_or(self.dtype)
+    }
+
     /// The first so many layers only, to measure: layers share their kernels.
     pub fn shorten(&mut self, layers: usize) {
         self.layers = self.layers.min(layers);
@@ -207,6 +213,7 @@ impl Config {
         let config = Config {
             architecture: family.architecture,
             dtype: dtype(&f)?,
+            cache: None,
             vocab: f.needed_size("vocab_size")?,
             hidden,
             intermediate: f.needed_size("intermediate_size")?,
@@ -253,6 +260,7 @@ impl Config {
         json!({
             "architecture": self.architecture,
             "dtype": self.dtype.name(),
+            "cache_dtype": self.cache_dtype().name(),
             "vocab": self.vocab,
             "hidden": self.hidden,
             "intermediate": self.intermediate,
