@@ -200,9 +200,13 @@ impl Inputs {
             batch: batch.cast(),
             to_ids: ids.cast(),
             to_lengths: lengths.cast(),
+            pages: std::ptr::null(),
             table_stride: 0,
             sequences: 0,
             tokens: 0,
+            values: 0,
+            value_bytes: 0,
+            layers: 0,
         }
     }
 

@@ -71,6 +71,8 @@ pub struct Hosted {
     inputs: Inputs,
     /// The steps of heads, by their rows, where kernels read them from the device's memory.
     heads: Option<DeviceBuffer>,
+    /// Where each layer's pages begin, for a device that makes the inputs.
+    pages: Option<DeviceBuffer>,
     loading: Option<Loading>,
     loaded: bool,
     /// Pages in a layer, once they are bound.
@@ -138,6 +140,10 @@ impl Hosted {
             false if device.prepares() => Some(heads(&mut *device, room.rows)?),
             false => return Err(HostedError::Prepare { device: device.name().to_owned() }.into()),
         };
+        let pages = match inputs.in_place() || options.attention == Attention::Caller {
+            true => None,
+            false => Some(device.allocate(code.cache.layers * size_of::<u64>())?),
+        };
         let workspace = device.allocate(code.workspace())?;
         let mut buffer = |bytes| allocate::buffer(&mut *device, &mut allocate, bytes);
         let memory = Memory {
@@ -161,6 +167,7 @@ impl Hosted {
             memory,
             inputs,
             heads,
+            pages,
             loading: None,
             loaded: false,
             blocks: None,
@@ -300,6 +307,10 @@ impl Hosted {
         self.set_inputs(block_stride)?;
         // SAFETY: passed on to the caller.
         self.memory.cache = layers.iter().map(|&start| unsafe { self.device.adopt(start, bytes) }).collect();
+        if let Some(pages) = &mut self.pages {
+            let starts: Vec<u8> = layers.iter().flat_map(|start| (start.addr().get() as u64).to_le_bytes()).collect();
+            pages.upload(0, &starts)?;
+        }
         self.bind()?;
         self.blocks = Some(blocks);
         Ok(())
@@ -377,8 +388,23 @@ impl Hosted {
             return Err(HostedError::Field { field: "sequences", detail });
         }
         // SAFETY: the inputs have room for the tokens, as the plan was picked, and for the tiles; the rest is passed on.
-        unsafe { self.device.prepare(&batch.prepare(self.inputs.prepare()), stream) }?;
+        unsafe { self.device.prepare(&batch.prepare(self.clears()), stream) }?;
         Ok(StepSize { step: Step { tokens: tokens as i64, rows: 0 }, tiles })
+    }
+
+    /// The parameters of a step that stay the same: where its inputs go, and which pages may have to be cleared.
+    fn clears(&self) -> Prepare {
+        let (inputs, cache) = (self.inputs.prepare(), &self.target().cache);
+        match &self.pages {
+            Some(pages) if self.blocks.is_some() => Prepare {
+                pages: pages.address().cast_const().cast(),
+                layers: cache.layers as i64,
+                values: cache.v_offset as i64,
+                value_bytes: (cache.block_bytes - cache.v_offset) as i64,
+                ..inputs
+            },
+            _ => inputs,
+        }
     }
 
     /// The first plan that takes a step.

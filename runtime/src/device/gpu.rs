@@ -318,12 +318,13 @@ impl Device for Gpu {
     }
 
     unsafe fn prepare(&mut self, prepare: &Prepare, stream: Stream) -> Result<(), DeviceError> {
-        let kernel = self.prepare.as_ref().ok_or_else(|| self.context.fault("no kernel makes inputs".into()))?;
+        let kernel = self.prepare.ok_or_else(|| self.context.fault("no kernel makes inputs".into()))?;
+        let kernel = Start { groups: prepare.groups() as c_uint, ..kernel };
         self.context.enter()?;
         let mut parameters = prepare.parameters();
         let pointers = parameters.each_mut().map(|parameter| (&raw mut *parameter).cast::<c_void>());
         // SAFETY: passed on to the caller; the parameters are copied.
-        self.context.check(unsafe { self.context.driver.launch(*kernel, &pointers, stream.handle()) })
+        self.context.check(unsafe { self.context.driver.launch(kernel, &pointers, stream.handle()) })
     }
 
     /// The stream may be one that the caller captures; what it captured fits every step of no more tokens, rows and tiles.

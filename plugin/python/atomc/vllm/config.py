@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import torch
+from transformers import PretrainedConfig
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
@@ -13,10 +14,6 @@ from atomc import autocompile
 
 logger = init_logger(f"vllm.{__name__}")
 
-# Facts of config.json, by the artifact's names.
-FACTS = {"vocab": "vocab_size", "hidden": "hidden_size", "intermediate": "intermediate_size", "eps": "rms_norm_eps"}
-FACTS |= {"layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads"}
-FACTS |= {"head_dim": "head_dim", "positions": "max_position_embeddings", "tied": "tie_word_embeddings"}
 DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
@@ -79,9 +76,9 @@ def attention() -> str:
 def check(config: VllmConfig, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses what differs, and what is not served. Here is the whole translation between the two configurations."""
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
-    facts, dtype, pages = artifact.config["model"], str(model.dtype).removeprefix("torch."), engine.cache.dtype
-    load, theirs = config.load_config.load_format, model.hf_text_config.to_dict()
-    equal = [(f"config.json: {n}", theirs.get(n, facts[fact]), facts[fact]) for fact, n in FACTS.items()] + [
+    fields, dtype, pages = artifact.config["model"]["fields"], str(model.dtype).split(".")[1], engine.cache.dtype
+    load, (theirs, _) = config.load_config.load_format, PretrainedConfig.get_config_dict(model.model)
+    equal = [(f"config.json: {name}", theirs.get(name), held) for name, held in fields.items()] + [
         ("config.json: architectures", model.architectures[0], artifact.architecture),
         ("--dtype", dtype, engine.dtype),
         ("--kv-cache-dtype", cache.cache_dtype.replace("auto", pages), pages),

@@ -1,6 +1,7 @@
 // The kernels of the toy model as "device code" for fake.c, with the parameters of a GPU's kernel: the launch's arguments, the
 // step, the workspace. Grids may be larger than a step needs.
 #include <stdint.h>
+#include <string.h>
 typedef struct { int64_t tokens, rows; } step;
 typedef struct { const int32_t *positions, *sequences, *tables; int64_t stride; const int32_t *tiles; int64_t tile_count, block_stride; } batch;
 
@@ -62,7 +63,7 @@ void head(uint64_t *p, unsigned group, unsigned threads) {
 }
 
 // What `abi::Prepare` asks for.
-int atomc_prepare_parameters = 12;
+int atomc_prepare_parameters = 15;
 void atomc_prepare(uint64_t *p, unsigned group, unsigned threads) {
     const int32_t *ids = (void *)p[0], *starts = (void *)p[2], *lengths = (void *)p[3];
     const int64_t *from = (void *)p[1];
@@ -70,11 +71,19 @@ void atomc_prepare(uint64_t *p, unsigned group, unsigned threads) {
     batch *b = (void *)p[6];
     int32_t *to_ids = (void *)p[7], *to_lengths = (void *)p[8], *positions = (void *)b->positions;
     int32_t *sequences = (void *)b->sequences, *tiles = (void *)b->tiles;
-    int64_t count = p[10], tokens = p[11];
+    int64_t count = p[11], tokens = p[12];
+    if (group >= 8) {
+        uint64_t sequence = (group - 8) % count, *layers = (void *)p[9];
+        int64_t length = lengths[sequence], first = length / BLOCK * BLOCK;
+        int64_t before = length - (starts[sequence + 1] - starts[sequence]);
+        if (first == length || first < before) return;
+        int32_t page = ((int32_t *)p[4])[sequence * p[10] + first / BLOCK];
+        memset((char *)layers[(group - 8) / count] + page * b->block_stride + p[13], 0, p[14]);
+    }
     if (group) return;
     s->tokens = starts[count];
     b->tables = (void *)p[4];
-    b->stride = p[9];
+    b->stride = p[10];
     b->tile_count = tokens / 32 + count;
     for (int64_t i = 0; i < 2 * b->tile_count; i++) tiles[i] = 0;
     for (int64_t t = starts[count]; t < tokens + 64; t++) to_ids[t] = to_lengths[t] = positions[t] = sequences[t] = 0;

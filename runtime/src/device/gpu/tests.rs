@@ -300,7 +300,7 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
     };
     let log = fake.log();
     let calls: Vec<&str> = log.split("; ").map(|call| call.split(" sharing").next().unwrap()).collect();
-    let wanted = ["begin capture", "capture atomc_prepare 1x64", "capture scatter 1x64", "capture attend 4x64"];
+    let wanted = ["begin capture", "capture atomc_prepare 12x64", "capture scatter 1x64", "capture attend 4x64"];
     assert_eq!(calls, [&wanted[..], &["end capture", "instantiate"]].concat());
 
     // Sequence q has the pages from 8 q on.
