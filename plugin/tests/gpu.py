@@ -42,6 +42,9 @@ class Framework:
             self.load(model, tensors)
             stride = model.cache.block_bytes + 4096
             starts = [self.allocate(PAGES * stride) for _ in range(model.cache.layers)]
+            # What an earlier owner left in the pages is not a number.
+            for pages in self.memory[-len(starts) :]:
+                pages.fill_(255)
             model.bind_cache(starts, stride, PAGES)
         self.width = -(-model.max_positions // model.cache.block_tokens)
         most = model.max_tokens
