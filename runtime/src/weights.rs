@@ -1,7 +1,8 @@
 //! The weight plan at work: from the tensors of a source to the buffers that kernels read.
 //!
-//! Everything that can be wrong is found before the first byte is written, so that a reload either changes all weights or
-//! none. Then the buffers are filled in ranges of rows, in parallel; `pack` has the layouts.
+//! Buffers are filled in ranges of rows, in parallel; `pack` has the layouts. Where a source has all tensors, everything that
+//! can be wrong is found before the first byte is written, so that a reload either changes all weights or none. Where they come
+//! one by one (`loading`), each weight is whole once its tensors were there.
 mod loading;
 mod pack;
 pub mod packed;
