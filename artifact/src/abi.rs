@@ -60,11 +60,21 @@ pub struct Prepare {
     /// `i32 [tokens + SPARE_TOKENS]`, like positions and sequences of the batch.
     pub to_ids: *mut i32,
     pub to_lengths: *mut i32,
+    /// `u64 [layers]`: where each layer's pages begin. In pages that get their first token and will not be full it clears the values.
+    pub pages: *const u64,
     pub table_stride: i64,
     /// At least one.
     pub sequences: i64,
     pub tokens: i64,
+    /// Where the values begin in a page, and their bytes, multiples of 16.
+    pub values: i64,
+    pub value_bytes: i64,
+    /// Not a parameter, but how many layers have pages to clear: none where the caller attends.
+    pub layers: i64,
 }
+
+/// Work-groups of the kernel beside those that clear pages.
+pub const PREPARE_GROUPS: usize = 8;
 
 impl Prepare {
     /// Tiles of a step of so many tokens, some of which may be empty: their count is 0.
@@ -72,7 +82,12 @@ impl Prepare {
         tokens / TILE_TOKENS + sequences
     }
 
-    pub fn parameters(&self) -> [u64; 12] {
+    /// Work-groups of a launch.
+    pub fn groups(&self) -> usize {
+        PREPARE_GROUPS + self.layers as usize * self.sequences as usize
+    }
+
+    pub fn parameters(&self) -> [u64; 15] {
         [
             self.ids as u64,
             self.positions as u64,
@@ -83,9 +98,12 @@ impl Prepare {
             self.batch as u64,
             self.to_ids as u64,
             self.to_lengths as u64,
+            self.pages as u64,
             self.table_stride as u64,
             self.sequences as u64,
             self.tokens as u64,
+            self.values as u64,
+            self.value_bytes as u64,
         ]
     }
 }

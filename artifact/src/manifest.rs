@@ -46,6 +46,8 @@ pub enum DType {
     F32,
     F16,
     BF16,
+    /// Elements of caches only.
+    F8E4M3,
     I32,
 }
 
@@ -54,6 +56,7 @@ impl DType {
         match self {
             DType::F32 | DType::I32 => 4,
             DType::F16 | DType::BF16 => 2,
+            DType::F8E4M3 => 1,
         }
     }
 }
@@ -160,6 +163,21 @@ pub struct Target {
     pub variants: Vec<Variant>,
     /// In the order in which a runtime should consider them.
     pub plans: Vec<Plan>,
+}
+
+impl Target {
+    /// Bytes of workspace that serve all kernels, whatever the variant.
+    pub fn workspace(&self) -> usize {
+        self.variants.iter().flat_map(|variant| &variant.kernels).map(|kernel| kernel.workspace).max().unwrap_or(0)
+    }
+}
+
+impl Target {
+    /// The hash of the plan of weights: packed weights fit every target of the same name and key.
+    pub fn weights_key(&self) -> String {
+        let text = serde_json::to_string(&self.weights).expect("a plan of weights is JSON");
+        blake3::hash(text.as_bytes()).to_hex().to_string()
+    }
 }
 
 /// How kernels lay out what they read and make. Loaders find all that they need beside weights and cache; this is for who

@@ -276,14 +276,14 @@ fn layout(memory: &Memory) -> DataLayout {
 }
 
 fn cache(config: &Config, arch: &Arch) -> CacheSpec {
-    let ty = CacheType { dtype: config.dtype, heads: config.kv_heads, head_dim: config.head_dim };
+    let ty = CacheType { dtype: config.cache_dtype(), heads: config.kv_heads, head_dim: config.head_dim };
     let layout = atomc_targets::cache_layout(ty, arch);
     CacheSpec {
         layers: config.layers,
         block_tokens: layout.block_tokens,
         block_bytes: layout.block_bytes,
         v_offset: layout.v_offset,
-        dtype: dtype(config.dtype),
+        dtype: dtype(config.cache_dtype()),
         heads: config.kv_heads,
         head_dim: config.head_dim,
     }
@@ -294,6 +294,7 @@ fn dtype(dtype: atomc_ir::DType) -> DType {
         atomc_ir::DType::F32 => DType::F32,
         atomc_ir::DType::F16 => DType::F16,
         atomc_ir::DType::BF16 => DType::BF16,
+        atomc_ir::DType::F8E4M3 => DType::F8E4M3,
         atomc_ir::DType::I32 => DType::I32,
     }
 }

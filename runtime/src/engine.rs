@@ -6,9 +6,10 @@ use crate::checkpoint::Source;
 use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
 use crate::kv::{Fork, Kv, KvError, SeqId};
-use crate::pool::Pool;
+use crate::pool::{Pool, threads};
 use crate::sample::greedy;
-use crate::weights::{self, Rank};
+use crate::weights::packed::Packed;
+use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
 use std::path::Path;
@@ -41,13 +42,6 @@ pub enum Want {
     Last,
     /// One for each token.
     All,
-}
-
-impl EngineOptions {
-    fn threads(&self) -> usize {
-        let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
-        if self.threads == 0 { available() } else { self.threads }
-    }
 }
 
 impl Request<'_> {
@@ -118,7 +112,7 @@ impl Engine {
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
         let target = options.device.target(artifact.manifest())?;
         check_whole(artifact.manifest(), target)?;
-        let device = options.device.open(&artifact, options.threads())?;
+        let device = options.device.open(&artifact, threads(options.threads))?;
         Ok(Engine::assemble(artifact, target, device, options)?)
     }
 
@@ -180,9 +174,19 @@ impl Engine {
     /// fault the weights are as they were; if the device is, they have to be loaded again. Tokens that sequences already have
     /// stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|_, sink| weights::load(sink, source, progress))
+    }
+
+    /// The same from a file of packed weights, which only has to be copied.
+    pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|target, sink| packed.load(target, sink, progress))
+    }
+
+    fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
         let _span = tracing::debug_span!("load_weights").entered();
-        let weights = &self.artifact.manifest().targets[self.target].weights;
-        let done = weights::load(weights, Rank::ONLY, &mut self.memory.weights, source, self.device.pool(), progress);
+        let target = &self.artifact.manifest().targets[self.target];
+        let (weights, buffers) = (&target.weights, &mut self.memory.weights);
+        let done = load(target, Sink { weights, rank: Rank::ONLY, buffers, pool: self.device.pool() });
         match done {
             Ok(()) => self.loaded = true,
             Err(Error::Device(_)) => self.loaded = false,
@@ -540,8 +544,6 @@ fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
 fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
     let cache = &target.cache;
     let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
-    let kernels = target.variants.iter().flat_map(|variant| &variant.kernels);
-    let workspace = kernels.map(|kernel| kernel.workspace).max().unwrap_or(0);
     let pages = blocks.saturating_mul(cache.block_bytes);
     Ok(Memory {
         cache: (0..cache.layers).map(|_| device.allocate(pages)).collect::<Result<_, _>>()?,
@@ -549,7 +551,8 @@ fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, inputs: &In
         weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
         arena: device.allocate(arena)?,
         hidden: device.allocate(target.hidden.bytes)?,
-        workspace: device.allocate(workspace)?,
+        head_input: None,
+        workspace: device.allocate(target.workspace())?,
         inputs: inputs.addresses(),
     })
 }

@@ -1,6 +1,7 @@
 use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::engine::StepError;
+use crate::hosted::HostedError;
 
 /// Everything that can go wrong between an artifact and its tokens.
 #[derive(Debug, thiserror::Error)]
@@ -23,4 +24,6 @@ pub enum Error {
     CallerAttends { target: String },
     #[error(transparent)]
     Step(#[from] StepError),
+    #[error(transparent)]
+    Hosted(#[from] HostedError),
 }

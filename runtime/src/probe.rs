@@ -153,7 +153,7 @@ impl Probe {
         let numbers = Numbers::of(&plan.launches[0].args);
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
-            None => self.device.allocate(workspace(&self.target))?,
+            None => self.device.allocate(self.target.workspace())?,
         };
         let device = &mut self.device;
         Ok(Memory {
@@ -163,6 +163,7 @@ impl Probe {
                 .collect::<Result<_, _>>()?,
             arena: device.allocate(plan.arena_bytes)?,
             hidden: device.allocate(self.target.hidden.bytes)?,
+            head_input: None,
             workspace,
             inputs: inputs.addresses(),
         })
@@ -198,11 +199,6 @@ impl Probe {
         let arena = get(&memory.arena, plan.arena_bytes)?;
         Ok(Outcome { arena, hidden: get(&memory.hidden, self.target.hidden.bytes)?, caches })
     }
-}
-
-/// Bytes of workspace that serve all kernels, whatever the variant.
-fn workspace(target: &Target) -> usize {
-    target.variants.iter().flat_map(|variant| &variant.kernels).map(|kernel| kernel.workspace).max().unwrap_or(0)
 }
 
 /// The weights and layers that a launch names, which get new numbers from zero on: only they are allocated.

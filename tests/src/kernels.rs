@@ -100,9 +100,13 @@ pub struct Case<'t> {
 
 impl Case<'_> {
     pub fn check(&self) {
+        self.check_where(|_| true);
+    }
+
+    fn check_where(&self, wanted: impl Fn(&Arch) -> bool) {
         let graph = parse(self.text).unwrap();
         graph.verify().unwrap_or_else(|e| panic!("{e}"));
-        for arch in rows().iter().filter(|a| supported(a)) {
+        for arch in rows().iter().filter(|a| supported(a) && wanted(a)) {
             if let Some(fault) = self.fault_on(&graph, arch) {
                 panic!("{} {}, {fault}", arch.name, self.text);
             }
@@ -122,6 +126,15 @@ impl Case<'_> {
     pub fn check_in_all_types(&self) {
         for dtype in ["bf16", "f16", "f32"] {
             Case { text: &self.text.replace("bf16", dtype), ..*self }.check();
+        }
+    }
+
+    /// With caches of bytes, which GPUs widen to types of two only.
+    pub fn check_with_bytes(&self) {
+        let text = self.text.replace("cache<bf16", "cache<f8e4m3");
+        for dtype in ["bf16", "f16", "f32"] {
+            let case = Case { text: &text.replace("bf16", dtype), ..*self };
+            case.check_where(|arch| dtype != "f32" || matches!(arch.machine, Machine::Cpu(_)));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The kernel that makes a step's inputs of a framework's tensors, in the emulator on every chip, against what its parameters are
 //! said to mean.
 use atomc::driver::{self, Options as Compile};
-use atomc_artifact::abi::{Batch, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
+use atomc_artifact::abi::{Batch, PREPARE_GROUPS, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
 use atomc_artifact::manifest::{PREPARE, Target};
 use atomc_emulator::isa::Isa;
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory, Options};
@@ -34,7 +34,7 @@ impl Framework {
     fn new(counts: &[usize], sequences: usize, tokens: usize, numbers: &mut Numbers) -> Framework {
         let (mut positions, mut starts, mut lengths) = (vec![], vec![0], vec![]);
         for &count in counts {
-            let before = numbers.below(5000);
+            let before = numbers.below(300);
             positions.extend((before..before + count).map(|p| p as i64));
             lengths.push((before + count) as i32);
             starts.push(positions.len() as i32);
@@ -45,9 +45,25 @@ impl Framework {
         lengths.resize(counts.len() + sequences, 1);
         starts.resize(counts.len() + sequences + 1, total as i32);
         let ids = (0..positions.len()).map(|_| numbers.below(100_000) as i32).collect();
-        let stride = 1 + numbers.below(9);
-        let tables = (0..lengths.len() * stride).map(|_| numbers.below(1000) as i32).collect();
+        let longest = lengths.iter().max().map_or(1, |&length| length as usize);
+        let stride = longest.div_ceil(a_gpu().memory.block_tokens) + numbers.below(9);
+        // Every page is somebody's.
+        let tables = (0..lengths.len() * stride).rev().map(|page| page as i32).collect();
         Framework { ids, positions, starts, lengths, tables, stride }
+    }
+
+    /// A layer's pages after the step.
+    fn cleared(&self, before: &[u8]) -> Vec<u8> {
+        let (block, mut layer) = (a_gpu().memory.block_tokens, before.to_vec());
+        for (sequence, &length) in self.lengths.iter().enumerate() {
+            let (length, tokens) = (length as usize, self.starts[sequence + 1] - self.starts[sequence]);
+            let first = length / block * block;
+            if first < length && first >= length - tokens as usize {
+                let page = self.tables[sequence * self.stride + first / block] as usize * (PAGE + GAP);
+                layer[page + VALUES..page + PAGE].fill(0);
+            }
+        }
+        layer
     }
 
     fn total(&self) -> usize {
@@ -78,11 +94,19 @@ impl Framework {
     }
 }
 
-fn check(code: &CodeObject, groups: usize, threads: usize, framework: &Framework, name: &str) {
+/// Layers with pages, bytes of a page and of the gap behind it, and where its values begin.
+const LAYERS: usize = 2;
+const PAGE: usize = 512;
+const GAP: usize = 256;
+const VALUES: usize = 192;
+/// What an earlier sequence left.
+const LEFT: u8 = 0x7f;
+
+fn check(code: &CodeObject, threads: usize, framework: &Framework, name: &str) {
+    let Framework { ids, positions, starts, lengths, tables, stride } = framework;
     let want = framework.want();
     // What an earlier step left behind.
     let mut made = want.each_ref().map(|list| vec![0x5a5a_5a5a; list.len()]);
-    let gap = 4096;
     let mut step = [Step { tokens: -1, rows: 3 }];
     let mut batch = [Batch {
         positions: made[1].as_ptr(),
@@ -91,9 +115,11 @@ fn check(code: &CodeObject, groups: usize, threads: usize, framework: &Framework
         table_stride: 0,
         tiles: made[4].as_ptr(),
         tile_count: -1,
-        block_stride: gap,
+        block_stride: (PAGE + GAP) as i64,
     }];
-    let Framework { ids, positions, starts, lengths, tables, stride } = framework;
+    let mut pages = vec![vec![LEFT; tables.len() * (PAGE + GAP)]; LAYERS];
+    let cleared = framework.cleared(&pages[0]);
+    let starts_of_pages: Vec<u64> = pages.iter_mut().map(|layer| layer.as_mut_ptr() as u64).collect();
     let prepare = Prepare {
         ids: ids.as_ptr(),
         positions: positions.as_ptr(),
@@ -104,9 +130,13 @@ fn check(code: &CodeObject, groups: usize, threads: usize, framework: &Framework
         batch: batch.as_mut_ptr(),
         to_ids: made[0].as_mut_ptr(),
         to_lengths: made[3].as_mut_ptr(),
+        pages: starts_of_pages.as_ptr(),
         table_stride: *stride as i64,
         sequences: lengths.len() as i64,
         tokens: ids.len() as i64,
+        values: VALUES as i64,
+        value_bytes: (PAGE - VALUES) as i64,
+        layers: LAYERS as i64,
     };
     let mut memory = Memory::default();
     let mut map = |address: u64, bytes: usize, access| {
@@ -123,18 +153,31 @@ fn check(code: &CodeObject, groups: usize, threads: usize, framework: &Framework
     map(step.as_mut_ptr() as u64, size_of::<Step>(), Access::ReadWrite);
     map(batch.as_mut_ptr() as u64, size_of::<Batch>(), Access::ReadWrite);
     let arguments: Vec<u8> = prepare.parameters().into_iter().flat_map(u64::to_le_bytes).collect();
-    let grid = Grid::linear(groups as u32, threads as u32);
+    map(tables.as_ptr() as u64, 4 * tables.len(), Access::Read);
+    map(starts_of_pages.as_ptr() as u64, 8 * LAYERS, Access::Read);
+    for layer in &mut pages {
+        map(layer.as_mut_ptr() as u64, layer.len(), Access::ReadWrite);
+    }
+    let grid = Grid::linear(prepare.groups() as u32, threads as u32);
     let done = Emulator.launch(code, PREPARE, grid, &arguments, &memory, &Options::default());
     done.unwrap_or_else(|e| panic!("{name}: {e}"));
     for (what, (made, want)) in ["ids", "positions", "sequences", "lengths", "tiles"].iter().zip(made.iter().zip(&want))
     {
         assert_eq!(made, want, "{name}: {what} of {starts:?}");
     }
+    for layer in &pages {
+        assert!(*layer == cleared, "{name}: pages of {starts:?}, {lengths:?}");
+    }
     let [Step { tokens, rows }] = step;
     assert_eq!((tokens, rows), (framework.total() as i64, 3), "{name}");
     let [batch] = batch;
     assert_eq!((batch.tables, batch.table_stride), (tables.as_ptr(), *stride as i64), "{name}");
-    assert_eq!((batch.tile_count as usize, batch.block_stride), (want[4].len() / 2, gap), "{name}");
+    assert_eq!((batch.tile_count as usize, batch.block_stride), (want[4].len() / 2, (PAGE + GAP) as i64), "{name}");
+}
+
+/// GPUs lay pages out alike.
+fn a_gpu() -> &'static Arch {
+    emulated().next().expect("a chip that is emulated")
 }
 
 fn emulated() -> impl Iterator<Item = &'static Arch> {
@@ -147,12 +190,12 @@ fn inputs_of_a_frameworks_step() {
     for arch in emulated() {
         let (object, prepare) = compile_with_prepare(&[], arch).unwrap_or_else(|e| panic!("{e}"));
         let info = prepare.expect("GPUs have one");
-        let Tasks::Fixed(groups) = info.tasks else { panic!("{:?}", info.tasks) };
+        assert_eq!(info.tasks, Tasks::Fixed(PREPARE_GROUPS));
         let code = CodeObject::load(&object.code).unwrap_or_else(|e| panic!("{}: {e}", arch.name));
         let mut numbers = Numbers(1);
         let mut check = |counts: &[usize], sequences, tokens| {
             let framework = Framework::new(counts, sequences, tokens, &mut numbers);
-            check(&code, groups, info.threads, &framework, arch.name);
+            check(&code, info.threads, &framework, arch.name);
         };
         check(&[1], 0, 0);
         check(&[1; 8], 0, 0);

@@ -10,7 +10,7 @@ use atomc_ir::{Elementwise, Graph, Op, Value};
 use atomc_passes::BucketOptions;
 use atomc_runtime::batch::{Inputs, Room};
 use atomc_runtime::device::{Device, Memory};
-use atomc_runtime::weights::{self, Rank};
+use atomc_runtime::weights::{self, Rank, Sink};
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error};
 use atomc_tests::{Case, Mode, cases};
 use half::{bf16, f16};
@@ -249,11 +249,12 @@ impl Worker {
             v_offset: cache.v_offset,
             arena: new(target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0)),
             hidden: new(target.hidden.bytes),
+            head_input: None,
             workspace: new(0),
             inputs: inputs.addresses(),
         };
-        weights::load(&target.weights, rank, &mut memory.weights, checkpoint, device.pool(), &|_, _| ())
-            .expect("weights");
+        let sink = Sink { weights: &target.weights, rank, buffers: &mut memory.weights, pool: device.pool() };
+        weights::load(sink, checkpoint, &|_, _| ()).expect("weights");
         // SAFETY: the plans are pieces of the artifact's, the memory has the sizes of the manifest and stays with the device.
         unsafe { device.bind(plans, &memory) }.expect("plans");
         Worker { device, memory, inputs, head_dim: cache.head_dim, seen: vec![vec![]; cache.layers] }

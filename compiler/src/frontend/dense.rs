@@ -24,7 +24,7 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
     let lengths = b.input("lengths", index(Dim::Tokens));
     let rows = b.input("rows", index(Dim::Rows));
     let batch = b.input("batch", Type::Batch);
-    let cache = CacheType { dtype: config.dtype, heads: own.kv_heads, head_dim: config.head_dim };
+    let cache = CacheType { dtype: config.cache_dtype(), heads: own.kv_heads, head_dim: config.head_dim };
     let caches: Vec<Value> = match part.attention {
         Attention::Own => (0..config.layers).map(|i| b.input(&format!("kv{i}"), Type::Cache(cache))).collect(),
         Attention::Caller => vec![],
