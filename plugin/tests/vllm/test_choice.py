@@ -81,6 +81,16 @@ def test_compiles_once(bare, tmp_path, monkeypatch):
         config.find(asked)
 
 
+@short
+def test_packed_weights_need_no_checkpoint(engine, bare):
+    folder = bare("qwen3")
+    artifact = compile(folder)
+    subprocess.run([ATOMC, "pack", artifact, "--weights", folder, "-o", folder], check=True)
+    (folder / "model.safetensors").unlink()
+    llm = engine(folder, load_format="atomc")
+    assert is_ours(llm) and greedy(llm, PROMPTS) == SOLUTIONS
+
+
 def test_artifacts_may_be_named(engine, bare, tmp_path):
     folder, elsewhere = bare("llama"), tmp_path / "elsewhere.atomc"
     compile(folder, out=elsewhere)

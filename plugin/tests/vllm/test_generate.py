@@ -113,6 +113,14 @@ def test_blocks_of_several_pages(engine, model):
     assert greedy(llm, PROMPTS[:8]) == SOLUTIONS[:8]
 
 
+@short
+def test_caches_of_fp8(engine, model):
+    folder = model("qwen3", "--cache-dtype", "fp8")
+    llm = engine(folder, kv_cache_dtype="fp8")
+    assert own(llm).engine.cache.dtype == "float8_e4m3fn"
+    assert greedy(llm, PROMPTS[:20]) == SOLUTIONS[:20]
+
+
 def test_two_engines_in_one_process(engine, model):
     first, second = engine(model("llama")), engine(model("qwen3"))
     assert own(first) is not own(second)

@@ -6,8 +6,6 @@ from vllm.v1.attention.backend import AttentionCGSupport, AttentionImpl, Attenti
 from vllm.v1.attention.backend import CommonAttentionMetadata as Batch
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-import atomc
-
 from . import compat
 
 
@@ -49,7 +47,7 @@ class Backend(compat.Backend):
 class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
 
-    def __init__(self, backend: type[Backend], pages: atomc.Cache):
+    def __init__(self, backend: type[Backend], pages):
         self.backend, self.num_heads, self.kv_cache = backend, pages.heads, torch.empty(0)
         # Kernels may read up to 256 bytes behind a page, so each has that much room after it, in shares of its tokens.
         self.half = -(-(pages.block_bytes + 256) // pages.block_tokens) // 2

@@ -15,6 +15,7 @@ from atomc import autocompile
 logger = init_logger(f"vllm.{__name__}")
 
 DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+CACHES = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn"}
 
 
 class Refused(ValueError):
@@ -41,6 +42,8 @@ def compiled(config: VllmConfig, model: Path) -> Path | None:
     options = ["--target", target(), "--dtype", DTYPES[str(config.model_config.dtype).removeprefix("torch.")]]
     if (ranks := config.parallel_config.tensor_parallel_size) > 1:
         options += ["--tp", str(ranks)]
+    if config.cache_config.cache_dtype in CACHES:
+        options += ["--cache-dtype", "fp8"]
     if attention() == "caller":
         options += ["--attention", "own,caller"]
     try:
@@ -77,17 +80,17 @@ def check(config: VllmConfig, artifact: atomc.Artifact, engine: atomc.Model) -> 
     """Refuses what differs, and what is not served. Here is the whole translation between the two configurations."""
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     fields, dtype, pages = artifact.config["model"]["fields"], str(model.dtype).split(".")[1], engine.cache.dtype
-    load, (theirs, _) = config.load_config.load_format, PretrainedConfig.get_config_dict(model.model)
+    kv, (theirs, _) = cache.cache_dtype, PretrainedConfig.get_config_dict(model.model)
     equal = [(f"config.json: {name}", theirs.get(name), held) for name, held in fields.items()] + [
         ("config.json: architectures", model.architectures[0], artifact.architecture),
         ("--dtype", dtype, engine.dtype),
-        ("--kv-cache-dtype", cache.cache_dtype.replace("auto", pages), pages),
+        ("--kv-cache-dtype", CACHES.get(kv, pages if kv == "auto" else kv), pages),
         ("--tensor-parallel-size", parallel.tensor_parallel_size, artifact.tensor_parallel),
         ("--runner", model.runner_type, "generate"),
     ]
-    unserved = {"--quantization": model.quantization, "--enable-lora": config.lora_config}
+    unserved = {"--quantization": model.quantization, "--load-format": config.load_config.load_format == "dummy"}
     unserved |= {"--speculative-config": config.speculative_config, "--kv-transfer-config": config.kv_transfer_config}
-    unserved |= {"--enable-prompt-embeds": model.enable_prompt_embeds, "--load-format": load == "dummy" and load}
+    unserved |= {"--enable-prompt-embeds": model.enable_prompt_embeds, "--enable-lora": config.lora_config}
     unserved |= {"--enable-dbo": parallel.enable_dbo, "--pipeline-parallel-size": parallel.pipeline_parallel_size > 1}
     unserved |= {"--decode-context-parallel-size": parallel.decode_context_parallel_size > 1}
     own, block, longest = engine.attention == "own", engine.cache.block_tokens, engine.max_positions

@@ -1,6 +1,7 @@
-"""The load format `atomc`: checkpoints as vLLM reads them, with an artifact named beside it; or made-up weights."""
+"""The load format `atomc`: packed weights if there are some, else a checkpoint as vLLM reads it; or made-up weights."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
@@ -12,6 +13,10 @@ class Loader(DefaultModelLoader):
         super().__init__(replace(load_config, load_format="auto", model_loader_extra_config=options))
 
     def load_weights(self, model, model_config) -> None:
-        if self.seed is None:
-            return super().load_weights(model, model_config)
-        model.engine.load_random(self.seed)
+        engine = getattr(model, "engine", None)  # which vLLM's own models do not have
+        if engine and self.seed is not None:
+            engine.load_random(self.seed)
+        elif engine and (packed := Path(model_config.model, engine.packed_name)).exists():
+            engine.load(packed)
+        else:
+            super().load_weights(model, model_config)

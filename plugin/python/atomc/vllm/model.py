@@ -3,13 +3,10 @@
 import mmap
 import os
 import time
-from collections.abc import Iterable
 from importlib import import_module
 from types import new_class
 
 import torch
-from torch import nn
-from vllm.config import VllmConfig
 from vllm.distributed import get_tensor_model_parallel_rank, tensor_model_parallel_all_reduce
 from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
@@ -27,7 +24,7 @@ logger = init_logger(f"vllm.{__name__}")
 class Choice:
     """Comes before a class of vLLM's own: an instance is of that class only where the model has no artifact."""
 
-    def __new__(cls, *, vllm_config: VllmConfig, prefix: str = ""):
+    def __new__(cls, *, vllm_config, prefix: str = ""):
         began = time.perf_counter()
         if (artifact := config.find(vllm_config)) is None:
             return super().__new__(cls)
@@ -38,7 +35,7 @@ class Choice:
         return model
 
 
-def __getattr__(architecture: str) -> type[nn.Module]:
+def __getattr__(architecture: str) -> type[torch.nn.Module]:
     """What the registry names. What vLLM asks a class before there is a model is thus answered by its own class."""
     if architecture not in compat.ARCHITECTURES:
         raise AttributeError(architecture)
@@ -46,10 +43,10 @@ def __getattr__(architecture: str) -> type[nn.Module]:
     return new_class(architecture, (Choice, own), exec_body=lambda body: body.update(__module__=__name__))
 
 
-class Model(nn.Module):
+class Model(torch.nn.Module):
     """An artifact with weights, over vLLM's cache. It has no parameters: weights go into the runtime's buffers."""
 
-    def __init__(self, vllm_config: VllmConfig, prefix: str, artifact: atomc.Artifact):
+    def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         super().__init__()
         device, ranks = config.device(), vllm_config.parallel_config.tensor_parallel_size
         self.on_host, self.memory, self.bound = device == "host", [], None
@@ -62,17 +59,17 @@ class Model(nn.Module):
         self.own = self.engine.attention == "own"
         self.layers = dict(zip(names, (self.own_layers if self.own else self.vllm_layers)(vllm_config, names)))
 
-    def own_layers(self, vllm_config: VllmConfig, names: list[str]) -> list[Layer]:
+    def own_layers(self, vllm_config, names: list[str]) -> list[Layer]:
         pages = self.engine.cache
         backend = new_class("Backend", (Backend,), exec_body=lambda body: body.update(block_tokens=pages.block_tokens))
         layers = [Layer(backend, pages) for _ in names]
         vllm_config.compilation_config.static_forward_context.update(zip(names, layers))
         return layers
 
-    def vllm_layers(self, vllm_config: VllmConfig, names: list[str]) -> nn.ModuleList:
+    def vllm_layers(self, vllm_config, names: list[str]) -> torch.nn.ModuleList:
         pages, heads = self.engine.cache, vllm_config.model_config.get_num_attention_heads(vllm_config.parallel_config)
         shape = (heads, pages.head_dim, pages.head_dim**-0.5, pages.heads)
-        return nn.ModuleList(Attention(*shape, cache_config=vllm_config.cache_config, prefix=name) for name in names)
+        return torch.nn.ModuleList(Attention(*shape, cache_config=vllm_config.cache_config, prefix=n) for n in names)
 
     def stream(self) -> int:
         return 0 if self.on_host else torch.cuda.current_stream().cuda_stream
@@ -90,7 +87,7 @@ class Model(nn.Module):
         for pages in self.memory:
             pages.madvise(mmap.MADV_DONTNEED)
 
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def load_weights(self, weights) -> None:
         with self.engine.loading() as load:
             for name, tensor in weights:
                 load.feed(name, tensor.detach().cpu().contiguous())
