@@ -364,6 +364,30 @@ pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window:
     one(q.shape.clone(), data)
 }
 
+pub(crate) fn shard<S: Real>(_: &[&Val<S>], _: Cx, _: &usize, _: &usize) -> Results<S> {
+    Err("is of a rank, and the reference is none".into())
+}
+
+pub(crate) fn all_reduce<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    Ok(vec![args[0].clone()])
+}
+
+pub(crate) fn caller_attention<S: Real>(
+    args: &[&Val<S>],
+    cx: Cx,
+    _: &usize,
+    scale: &f64,
+    window: &usize,
+) -> Results<S> {
+    let &[q, k, v, batch] = args else { unreachable!("checked by the verifier") };
+    let cache = kv_write(&[&Val::Cache(CacheState::default()), k, v, batch], cx)?;
+    let mut seen = attention(&[q, &cache[0], batch], cx, scale, window)?;
+    if let Val::Float(rows) = &mut seen[0] {
+        rows.shape = vec![rows.shape[0], rows.shape[1..].iter().product()];
+    }
+    Ok(seen)
+}
+
 /// One query over the keys and values that it sees, which begin at element `at` of each entry.
 fn attend<S: Real>(query: &[S], seen: &[&(Vec<S>, Vec<S>)], at: usize, scale: f64) -> Vec<S> {
     let dot = |k: &[S]| query.iter().zip(&k[at..]).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(b))).mul(S::of(scale));

@@ -143,7 +143,8 @@ impl Graph {
                 errors.add(id, "its weight is not packed".into());
             }
         }
-        if stage >= Stage::Fused && !constant && !matches!(op, Op::Input { .. } | Op::Kernel { .. }) {
+        let outside = matches!(op, Op::Input { .. } | Op::Kernel { .. }) || op.is_call();
+        if stage >= Stage::Fused && !constant && !outside {
             errors.add(id, format!("`{}` is in no kernel", op.name()));
         }
     }

@@ -233,12 +233,15 @@ impl Case<'_> {
         rows * arch.memory.result_stride(t) * t.dtype.size()
     }
 
-    /// First token and count of each tile: at most 32 tokens of a run.
+    /// First token and count of each tile: at most 32 tokens of a run, with empty ones in between, as the kernel places them that
+    /// prepares steps on GPUs.
     fn tiles(&self) -> Vec<i32> {
-        let (mut tiles, mut first) = (Vec::new(), 0);
-        for run in self.runs {
+        let tokens: usize = self.runs.iter().map(|run| run.tokens).sum();
+        let (mut tiles, mut first) = (vec![0; 2 * (tokens / 32 + self.runs.len())], 0);
+        for (number, run) in self.runs.iter().enumerate() {
             for at in (0..run.tokens).step_by(32) {
-                tiles.extend([(first + at) as i32, (run.tokens - at).min(32) as i32]);
+                let place = 2 * (first / 32 + number + at / 32);
+                tiles[place..place + 2].copy_from_slice(&[(first + at) as i32, (run.tokens - at).min(32) as i32]);
             }
             first += run.tokens;
         }

@@ -109,6 +109,33 @@ const ACTIVATIONS: [(&str, Elementwise); 6] = [
     ("relu", Elementwise::Relu),
 ];
 
+/// What decides on the graph, so that whoever has an artifact can tell whether a `config.json` is the one it was made of.
+const SHAPING: [&str; 23] = [
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+    "rms_norm_eps",
+    "hidden_act",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "use_sliding_window",
+    "sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "partial_rotary_factor",
+    "quantization_config",
+];
+
 const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", DType::F16), ("float32", DType::F32)];
 
 /// A dense decoder, completely described.
@@ -141,6 +168,8 @@ pub struct Config {
     pub rope: Rope,
     pub stop: Vec<u32>,
     pub bos: Option<u32>,
+    /// The fields of `config.json` that decide on the graph, as they stand there; `null` where there is none.
+    pub fields: Value,
 }
 
 impl Config {
@@ -204,6 +233,7 @@ impl Config {
             windows: windows(&f, &family.window, layers)?,
             rope,
             stop: stop(&f, family, generation)?,
+            fields: SHAPING.iter().map(|&name| (name.to_owned(), f.get(name).cloned().unwrap_or_default())).collect(),
             bos: if f.has("bos_token_id") { f.tokens("bos_token_id")?.first().copied() } else { family.bos },
         };
         config.check_weights(&f)?;
@@ -251,6 +281,7 @@ impl Config {
             "rope": format!("{:?}", self.rope),
             "stop": self.stop,
             "bos": self.bos,
+            "fields": self.fields,
         })
     }
 }

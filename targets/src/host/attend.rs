@@ -55,7 +55,11 @@ pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diag
         let (token, count) = (entry(0), entry(1));
         let head = c.div(query_head, a.heads / a.cache.ty.heads);
         let place = |r: Int<'c>| (c.add(token, r), query_head);
-        a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref())
+        let mut result = Ok(());
+        c.when(c.less(c.int(0), count), || {
+            result = a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref());
+        });
+        result
     })?;
     if let Some(tiles) = tiles {
         tiles.close();

@@ -137,8 +137,10 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let times = attention.cache.ty.heads * shape.parts;
         let (tile, rest) = (c.div(c.group(), times), c.rem(c.group(), times));
         let mut result = Ok(());
-        c.when(c.less(tile, attention.cache.batch.tile_count), || {
-            result = Tile::new(&attention, shape, tile, rest).run();
+        let batch = &attention.cache.batch;
+        c.when(c.less(tile, batch.tile_count), || {
+            let count = c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(1)));
+            c.when(c.less(c.int(0), count), || result = Tile::new(&attention, shape, tile, rest).run());
         });
         result?;
         times

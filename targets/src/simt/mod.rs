@@ -13,6 +13,7 @@ mod largest;
 mod machine;
 mod matmul;
 mod matvec;
+mod prepare;
 mod rows;
 mod square;
 mod stored;
@@ -52,6 +53,11 @@ impl<'c> Setup<'c> {
     fn open_early(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
         machine::open(self.cx, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
     }
+}
+
+/// The kernel that prepares steps.
+pub fn emit_prepare<'c>(cx: &'c Context, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+    prepare::emit(cx, arch)
 }
 
 /// The kernel as a module with one function of that name.
