@@ -3,7 +3,7 @@ use atomc_artifact::abi::Step;
 use atomc_artifact::manifest::{Plan, Tasks};
 
 /// How much there is to do in one step.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepSize {
     pub step: Step,
     /// Tiles in the step's [`atomc_artifact::abi::Batch`].
