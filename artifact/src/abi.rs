@@ -28,6 +28,9 @@ pub struct Batch {
     /// and have consecutive positions.
     pub tiles: *const i32,
     pub tile_count: i64,
+    /// Bytes from one page of the cache to the next, the same in every layer: a multiple of 256 below 4 GiB. Pages need not
+    /// touch.
+    pub block_stride: i64,
 }
 
 /// Most tokens in a tile of [`Batch::tiles`].

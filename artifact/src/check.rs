@@ -146,8 +146,10 @@ fn concat_shape(axis: usize, parts: &[WeightExpr], at: &str) -> Result<Vec<usize
 fn cache(cache: &CacheSpec, at: &str) -> Checked {
     count(cache.block_tokens, at, "block_tokens")?;
     let block = product(&[cache.block_tokens, cache.heads, cache.head_dim, cache.dtype.size()]);
-    for (field, value) in [("k_block_bytes", cache.k_block_bytes), ("v_block_bytes", cache.v_block_bytes)] {
-        bytes(value, at, field)?;
+    bytes(cache.block_bytes, at, "block_bytes")?;
+    for (field, value) in
+        [("v_offset", cache.v_offset), ("block_bytes", cache.block_bytes.saturating_sub(cache.v_offset))]
+    {
         ensure(block.is_some_and(|need| need <= value), &format!("{at}.{field}"), || {
             format!("{value} bytes do not hold {} tokens of {} heads", cache.block_tokens, cache.heads)
         })?;

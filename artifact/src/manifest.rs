@@ -118,16 +118,18 @@ pub enum WeightExpr {
     },
 }
 
-/// The paged KV cache that the kernels expect: per layer a K and a V buffer of blocks.
+/// The paged KV cache that the kernels expect: per layer one buffer of pages, each a block of K, then one of V. How far pages
+/// lie apart is [`crate::abi::Batch::block_stride`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheSpec {
     pub layers: usize,
     /// Tokens in a block.
     pub block_tokens: usize,
-    /// Bytes of one block in the K buffer of a layer, and the same in its V buffer.
-    pub k_block_bytes: usize,
-    pub v_block_bytes: usize,
+    /// Bytes of a page.
+    pub block_bytes: usize,
+    /// Where V begins in a page.
+    pub v_offset: usize,
     pub dtype: DType,
     pub heads: usize,
     pub head_dim: usize,

@@ -229,8 +229,8 @@ fn cache(config: &Config, arch: &Arch) -> CacheSpec {
     CacheSpec {
         layers: config.layers,
         block_tokens: layout.block_tokens,
-        k_block_bytes: layout.k_block_bytes,
-        v_block_bytes: layout.v_block_bytes,
+        block_bytes: layout.block_bytes,
+        v_offset: layout.v_offset,
         dtype: dtype(config.dtype),
         heads: config.kv_heads,
         head_dim: config.head_dim,

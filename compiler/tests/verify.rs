@@ -159,7 +159,7 @@ impl Replay<'_> {
         let variant = variants.iter().find(|v| v["variant"] == variant).expect("the variant");
         let arguments = self.about["arguments"].as_array().expect("a list");
         let mut lists: Vec<Vec<u8>> = vec![];
-        let mut batch = [0u64; 6];
+        let mut batch = [0u64; 7];
         let mut memory: Vec<Vec<u64>> = vec![];
         for argument in arguments {
             if argument["kind"] == "batch" {
@@ -168,17 +168,27 @@ impl Replay<'_> {
                     batch[slot] = list.as_ptr() as u64;
                     lists.push(list);
                 }
-                (batch[3], batch[5]) =
-                    (argument["table_stride"].as_u64().unwrap(), argument["tile_count"].as_u64().unwrap());
+                for (slot, name) in [(3, "table_stride"), (5, "tile_count"), (6, "block_stride")] {
+                    batch[slot] = argument[name].as_u64().expect("a number");
+                }
+                memory.push(vec![]);
+            } else if argument["kind"] == "values" {
                 memory.push(vec![]);
             } else {
                 memory.push(self.memory(argument));
             }
         }
-        let pointers: Vec<*mut c_void> = memory
-            .iter_mut()
-            .map(|m| if m.is_empty() { batch.as_mut_ptr().cast() } else { m.as_mut_ptr().cast() })
-            .collect();
+        let mut pointers: Vec<*mut c_void> = vec![];
+        for (argument, memory) in arguments.iter().zip(&mut memory) {
+            pointers.push(match argument["kind"].as_str().expect("a kind") {
+                "batch" => batch.as_mut_ptr().cast(),
+                "values" => {
+                    let offset = argument["offset"].as_u64().expect("an offset") as usize;
+                    pointers[pointers.len() - 1].wrapping_byte_add(offset)
+                }
+                _ => memory.as_mut_ptr().cast(),
+            });
+        }
         let step = ["tokens", "rows"].map(|size| self.about["step"][size].as_i64().expect("a size"));
         let mut scratch = vec![0u64; variant["scratch"].as_u64().unwrap() as usize / 8 + 64];
         let tasks = variant["grid"][0].as_i64().expect("a grid");

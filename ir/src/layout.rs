@@ -29,7 +29,7 @@ impl Panels {
     }
 }
 
-/// One layer's K and V buffers: blocks of heads. Inside a head, keys lie as a packed weight of `block_tokens` rows and
+/// One layer's cache: pages, each a block of K, then one of V. A block has head after head. Inside a head, keys lie as a packed weight of `block_tokens` rows and
 /// `head_dim` columns; values as one of `head_dim` rows and `block_tokens` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLayout {
@@ -40,8 +40,10 @@ pub struct CacheLayout {
     pub group: usize,
     /// Bytes of one head in a block, in K and in V.
     pub head_bytes: usize,
-    pub k_block_bytes: usize,
-    pub v_block_bytes: usize,
+    /// Bytes of a page.
+    pub block_bytes: usize,
+    /// Where V begins in a page.
+    pub v_offset: usize,
 }
 
 impl CacheLayout {
@@ -54,29 +56,26 @@ impl CacheLayout {
             dim,
             group: memory.group_bytes / cache.dtype.size(),
             head_bytes,
-            k_block_bytes: block,
-            v_block_bytes: block,
+            block_bytes: 2 * block,
+            v_offset: block,
         }
     }
 }
 
-/// The numbers of an element in K and in V: of a column of a head's entry, for a token of a block.
-pub fn cache_index(cache: CacheType, memory: &Memory, at: CacheAt) -> [usize; 2] {
+/// Where an element of K and one of V lie in a page, in bytes: of a column of a head's entry, for a token of the block.
+pub fn cache_offset(cache: CacheType, memory: &Memory, at: CacheAt) -> [usize; 2] {
     let layout = CacheLayout::of(cache, memory);
     let panels = |rows, cols| Panels { width: memory.panel, group: layout.group, rows, cols, bytes: layout.head_bytes };
     let size = cache.dtype.size();
     let head = at.head * layout.head_bytes;
-    let k = (at.block * layout.k_block_bytes + head) / size
-        + panels(layout.block_tokens, layout.dim).index(at.token, at.col);
-    let v = (at.block * layout.v_block_bytes + head) / size
-        + panels(layout.dim, layout.block_tokens).index(at.col, at.token);
-    [k, v]
+    let k = head + panels(layout.block_tokens, layout.dim).index(at.token, at.col) * size;
+    let v = head + panels(layout.dim, layout.block_tokens).index(at.col, at.token) * size;
+    [k, layout.v_offset + v]
 }
 
-/// A place in a layer's cache.
+/// A place in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheAt {
-    pub block: usize,
     /// Of the block.
     pub token: usize,
     pub head: usize,

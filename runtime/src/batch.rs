@@ -18,8 +18,19 @@ pub struct Inputs {
     /// Where kernels find the block, if it is not here.
     device: Option<DeviceBuffer>,
     parts: Parts,
+    /// Bytes from one page of the cache to the next.
+    block_stride: usize,
     /// Entries of the last step, which the next one replaces or clears.
     used: Counts,
+}
+
+/// The largest steps that inputs have room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    pub tokens: usize,
+    pub rows: usize,
+    /// Blocks in a table.
+    pub table_blocks: usize,
 }
 
 /// What a step has so far.
@@ -50,7 +61,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(tokens: usize, rows: usize, table_blocks: usize) -> Parts {
+    fn new(Room { tokens, rows, table_blocks }: Room) -> Parts {
         let mut end = 0;
         let mut part = |bytes: usize| {
             let start = end;
@@ -68,19 +79,14 @@ impl Parts {
 }
 
 impl Inputs {
-    /// Room for steps of so many tokens, rows and blocks in a table, on a device.
-    pub fn new(
-        device: &mut dyn Device,
-        tokens: usize,
-        rows: usize,
-        table_blocks: usize,
-    ) -> Result<Inputs, DeviceError> {
-        let parts = Parts::new(tokens, rows, table_blocks);
+    /// On a device, over a cache whose pages are so many bytes apart.
+    pub fn new(device: &mut dyn Device, room: Room, block_stride: usize) -> Result<Inputs, DeviceError> {
+        let parts = Parts::new(room);
         let (block, device) = match device.allocate(parts.end)? {
             DeviceBuffer::Host(block) => (block, None),
             memory => (device.stage(parts.end)?, Some(memory)),
         };
-        let mut inputs = Inputs { block, device, parts, used: Counts::default() };
+        let mut inputs = Inputs { block, device, parts, block_stride, used: Counts::default() };
         inputs.begin(0);
         Ok(inputs)
     }
@@ -173,6 +179,7 @@ impl Inputs {
             table_stride: stride as i64,
             tiles: at(tile_list),
             tile_count: tiles as i64,
+            block_stride: self.block_stride as i64,
         };
         self.write(self.parts.batch, batch);
     }

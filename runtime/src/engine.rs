@@ -1,9 +1,9 @@
 //! An open artifact with its weights, its cache and its sequences: the owner of everything that a step touches.
 mod select;
 
-use crate::batch::Inputs;
+use crate::batch::{Inputs, Room};
 use crate::checkpoint::Source;
-use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Launches, Memory};
+use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
 use crate::kv::{Fork, Kv, KvError, SeqId};
 use crate::pool::Pool;
@@ -148,8 +148,12 @@ impl Engine {
         // Kernels count blocks in 32 bits.
         let kv = Kv::new(cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize), block_tokens, max_len);
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
-        let inputs =
-            Inputs::new(&mut *device, largest(|plan| plan.tokens), largest(|plan| plan.rows), kv.table_blocks())?;
+        let room = Room {
+            tokens: largest(|plan| plan.tokens),
+            rows: largest(|plan| plan.rows),
+            table_blocks: kv.table_blocks(),
+        };
+        let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
         let start = std::time::Instant::now();
         let memory = allocate(&mut *device, code, kv.blocks(), &inputs)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
@@ -381,15 +385,15 @@ impl Engine {
     /// Clears the values in blocks that a sequence got at a position and that had another owner. Kernels give tokens that do
     /// not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
     fn clear_new_blocks(&mut self, sequence: SeqId, position: usize) -> Result<(), StepError> {
-        let bytes = self.target().cache.v_block_bytes;
+        let (bytes, v_offset) = (self.target().cache.block_bytes, self.memory.v_offset);
         for &block in &self.kv.table(sequence)?[position.div_ceil(self.kv.block_tokens())..] {
             let block = block as usize;
             if block >= self.untouched {
                 self.untouched = block + 1;
                 continue;
             }
-            for values in &mut self.memory.cache_v {
-                values.fill(block * bytes..(block + 1) * bytes, 0)?;
+            for pages in &mut self.memory.cache {
+                pages.fill(block * bytes + v_offset..(block + 1) * bytes, 0)?;
             }
         }
         Ok(())
@@ -526,12 +530,10 @@ fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, inputs: &In
     let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
     let kernels = target.variants.iter().flat_map(|variant| &variant.kernels);
     let workspace = kernels.map(|kernel| kernel.workspace).max().unwrap_or(0);
-    let mut many = |count: usize, block_bytes: usize| -> Result<Vec<DeviceBuffer>, DeviceError> {
-        (0..count).map(|_| device.allocate(blocks.saturating_mul(block_bytes))).collect()
-    };
+    let pages = blocks.saturating_mul(cache.block_bytes);
     Ok(Memory {
-        cache_k: many(cache.layers, cache.k_block_bytes)?,
-        cache_v: many(cache.layers, cache.v_block_bytes)?,
+        cache: (0..cache.layers).map(|_| device.allocate(pages)).collect::<Result<_, _>>()?,
+        v_offset: cache.v_offset,
         weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
         arena: device.allocate(arena)?,
         workspace: device.allocate(workspace)?,

@@ -1,5 +1,5 @@
 //! One launch alone, on memory that the caller fills: how kernels are checked and recorded.
-use crate::batch::Inputs;
+use crate::batch::{Inputs, Room};
 use crate::device::{Device, DeviceBuffer, DeviceError, Memory, StepSize};
 use atomc_artifact::manifest::{Arg, Plan, Target};
 use std::collections::BTreeMap;
@@ -22,19 +22,27 @@ pub struct Piece {
     pub table: Vec<i32>,
 }
 
-/// The step that a launch belongs to. Its cache has `blocks` blocks.
+/// The step that a launch belongs to. Its cache has `blocks` pages, which begin so many bytes apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeStep {
     pub pieces: Vec<Piece>,
     pub blocks: usize,
+    pub block_stride: usize,
+}
+
+impl ProbeStep {
+    /// Bytes of a layer's cache.
+    fn pages(&self) -> usize {
+        self.blocks * self.block_stride
+    }
 }
 
 /// Memory after a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub arena: Vec<u8>,
-    /// K and V by layer, of the layers that the launch names.
-    pub caches: BTreeMap<usize, [Vec<u8>; 2]>,
+    /// Pages by layer, of the layers that the launch names.
+    pub caches: BTreeMap<usize, Vec<u8>>,
 }
 
 /// Every byte of the arena that nobody filled is this: no number in any type of floats.
@@ -68,7 +76,8 @@ impl Probe {
         &self.target
     }
 
-    /// Runs one launch of a plan, as a plan of its own. Weights and caches that are not filled are zero.
+    /// Runs one launch of a plan, as a plan of its own. Weights and caches that are not filled are zero; a cache is filled
+    /// as its K.
     pub fn run(
         &mut self,
         plan: usize,
@@ -78,11 +87,11 @@ impl Probe {
     ) -> Result<Outcome, ProbeError> {
         let plan = self.single(plan, launch);
         let mut inputs = self.inputs(&plan, step)?;
-        let mut memory = self.memory(&plan, step.blocks, &inputs)?;
+        let mut memory = self.memory(&plan, step.pages(), &inputs)?;
         memory.arena.fill(0..plan.arena_bytes, POISON)?;
         let numbers = Numbers::of(&plan.launches[0].args);
         for (arg, bytes) in contents {
-            self.fill(&mut memory, &plan, step.blocks, numbers.renamed(*arg), bytes)?;
+            self.fill(&mut memory, &plan, step.pages(), numbers.renamed(*arg), bytes)?;
         }
         let bound = Plan { launches: vec![numbers.launch(&plan)], ..plan.clone() };
         // SAFETY: the launch is one of the artifact's, with other numbers for the same things; the memory came from this device
@@ -92,7 +101,7 @@ impl Probe {
             self.device.run(0, inputs.step(), None).map_err(ProbeError::Launch)?;
         }
         // Where launches go on after `run`, what they did wrong shows now.
-        let outcome = self.outcome(&plan, &numbers, &memory, step.blocks).map_err(ProbeError::Launch);
+        let outcome = self.outcome(&plan, &numbers, &memory, step.pages()).map_err(ProbeError::Launch);
         self.workspace = Some(memory.workspace);
         outcome
     }
@@ -124,7 +133,8 @@ impl Probe {
             return Err(ProbeError::Step { tokens, rows, most_tokens: plan.tokens, most_rows: plan.rows });
         }
         let longest = step.pieces.iter().map(|p| p.table.len()).max().unwrap_or(0);
-        let mut inputs = Inputs::new(&mut *self.device, plan.tokens, plan.rows, longest + 1)?;
+        let room = Room { tokens: plan.tokens, rows: plan.rows, table_blocks: longest + 1 };
+        let mut inputs = Inputs::new(&mut *self.device, room, step.block_stride)?;
         for piece in &step.pieces {
             let length = piece.position + piece.tokens.len();
             inputs.push(&piece.tokens, piece.position, length, &piece.table);
@@ -133,19 +143,16 @@ impl Probe {
         Ok(inputs)
     }
 
-    fn memory(&mut self, plan: &Plan, blocks: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
+    fn memory(&mut self, plan: &Plan, pages: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
         let numbers = Numbers::of(&plan.launches[0].args);
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
             None => self.device.allocate(workspace(&self.target))?,
         };
-        let (cache, device) = (&self.target.cache, &mut self.device);
-        let mut many = |count: usize, bytes: usize| -> Result<Vec<DeviceBuffer>, DeviceError> {
-            (0..count).map(|_| device.allocate(blocks * bytes)).collect()
-        };
+        let device = &mut self.device;
         Ok(Memory {
-            cache_k: many(numbers.layers.len(), cache.k_block_bytes)?,
-            cache_v: many(numbers.layers.len(), cache.v_block_bytes)?,
+            cache: numbers.layers.iter().map(|_| device.allocate(pages)).collect::<Result<_, _>>()?,
+            v_offset: self.target.cache.v_offset,
             weights: (numbers.weights.iter().map(|&w| device.allocate(self.target.weights[w].bytes)))
                 .collect::<Result<_, _>>()?,
             arena: device.allocate(plan.arena_bytes)?,
@@ -154,8 +161,7 @@ impl Probe {
         })
     }
 
-    fn fill(&self, memory: &mut Memory, plan: &Plan, blocks: usize, arg: Arg, bytes: &[u8]) -> Result<(), ProbeError> {
-        let cache = &self.target.cache;
+    fn fill(&self, memory: &mut Memory, plan: &Plan, pages: usize, arg: Arg, bytes: &[u8]) -> Result<(), ProbeError> {
         let (buffer, offset, room) = match arg {
             Arg::Arena { offset } => (&mut memory.arena, offset, plan.arena_bytes.saturating_sub(offset)),
             Arg::Weight { index } => {
@@ -163,10 +169,9 @@ impl Probe {
                 let room = self.target.weights[numbers.weights[index]].bytes;
                 (&mut memory.weights[index], 0, room)
             }
-            Arg::CacheK { layer } => (&mut memory.cache_k[layer], 0, blocks * cache.k_block_bytes),
-            Arg::CacheV { layer } => (&mut memory.cache_v[layer], 0, blocks * cache.v_block_bytes),
+            Arg::CacheK { layer } => (&mut memory.cache[layer], 0, pages),
             // Inputs are what the step says.
-            Arg::Input { .. } => return Ok(()),
+            Arg::CacheV { .. } | Arg::Input { .. } => return Ok(()),
         };
         if bytes.len() > room {
             return Err(ProbeError::Room { arg, bytes: bytes.len(), room });
@@ -174,19 +179,14 @@ impl Probe {
         Ok(buffer.upload(offset, bytes)?)
     }
 
-    fn outcome(&self, plan: &Plan, numbers: &Numbers, memory: &Memory, blocks: usize) -> Result<Outcome, DeviceError> {
+    fn outcome(&self, plan: &Plan, numbers: &Numbers, memory: &Memory, pages: usize) -> Result<Outcome, DeviceError> {
         let get = |buffer: &DeviceBuffer, bytes: usize| -> Result<Vec<u8>, DeviceError> {
             let mut to = vec![0; bytes];
             buffer.download(0, &mut to)?;
             Ok(to)
         };
-        let cache = &self.target.cache;
-        let mut caches = BTreeMap::new();
-        for (number, &layer) in numbers.layers.iter().enumerate() {
-            let k = get(&memory.cache_k[number], blocks * cache.k_block_bytes)?;
-            let v = get(&memory.cache_v[number], blocks * cache.v_block_bytes)?;
-            caches.insert(layer, [k, v]);
-        }
+        let caches = numbers.layers.iter().zip(&memory.cache).map(|(&layer, cache)| Ok((layer, get(cache, pages)?)));
+        let caches = caches.collect::<Result<_, DeviceError>>()?;
         Ok(Outcome { arena: get(&memory.arena, plan.arena_bytes)?, caches })
     }
 }

@@ -20,10 +20,10 @@ pub const PICK: usize = 2;
 const KERNELS: &str = r#"
 #include <stdint.h>
 typedef struct { int64_t tokens, rows; } step;
-typedef struct { const int32_t *positions, *sequences, *tables; int64_t stride; const int32_t *tiles; int64_t tile_count; } batch;
+typedef struct { const int32_t *positions, *sequences, *tables; int64_t stride; const int32_t *tiles; int64_t tile_count, block_stride; } batch;
 
 static int64_t place(const batch *b, int64_t token, int64_t position) {
-    return b->tables[b->sequences[token] * b->stride + position / BLOCK] * BLOCK + position % BLOCK;
+    return b->tables[b->sequences[token] * b->stride + position / BLOCK] * (b->block_stride / 4) + position % BLOCK;
 }
 
 // args: ids, batch, k, v; four tokens a task
@@ -170,8 +170,8 @@ pub fn manifest() -> Manifest {
             cache: CacheSpec {
                 layers: 1,
                 block_tokens: BLOCK,
-                k_block_bytes: BLOCK * 4,
-                v_block_bytes: BLOCK * 4,
+                block_bytes: 2 * BLOCK * 4,
+                v_offset: BLOCK * 4,
                 dtype: DType::I32,
                 heads: 1,
                 head_dim: 1,

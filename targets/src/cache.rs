@@ -16,6 +16,8 @@ pub struct Batch<'c> {
     pub table_stride: Int<'c>,
     pub tiles: Ptr<'c>,
     pub tile_count: Int<'c>,
+    /// Bytes from one page to the next.
+    block_stride: Int<'c>,
 }
 
 impl<'c> Batch<'c> {
@@ -28,6 +30,7 @@ impl<'c> Batch<'c> {
             table_stride: c.load_fixed(c.index, field(3), 8).into_int_value(),
             tiles: c.load_ptr(field(4)),
             tile_count: c.load_fixed(c.index, field(5), 8).into_int_value(),
+            block_stride: c.load_fixed(c.index, field(6), 8).into_int_value(),
         }
     }
 
@@ -81,11 +84,10 @@ impl<'c> Cache<'c> {
         Slot { block, offset: c.rem(position, self.layout.block_tokens) }
     }
 
-    /// Where a head of a block begins, in bytes; the same in K and V. Caches may be larger than 32 bits count.
+    /// Where a head of a block begins, in bytes; the same in K and V. Caches may be larger than 32 bits count, a page is not.
     pub fn head(&self, c: &Code<'c>, block: Int<'c>, head: Int<'c>) -> Int<'c> {
-        let l = &self.layout;
-        let wide = |n: usize| c.cx.i64_type().const_int(n as u64, false);
-        c.add(c.mul(c.to_i64(block), wide(l.k_block_bytes)), c.mul(c.to_i64(head), wide(l.head_bytes)))
+        let page = c.mul(c.to_i64(block), c.to_i64(self.batch.block_stride));
+        c.add(page, c.to_i64(c.mul(head, c.int(self.layout.head_bytes))))
     }
 
     /// Writes one head of a token's key and value, by one thread.

@@ -6,6 +6,7 @@ mod host;
 use std::ffi::c_void;
 
 use atomc_ir::arch::Machine;
+use atomc_ir::layout::CacheLayout;
 use atomc_ir::trial::{Fault, Fill, Operand, Run, Step, Trial};
 use atomc_ir::{Arch, Family, Graph, Op, Type, Value, parse};
 use atomc_targets::{KernelSpec, Object, Tasks, compile, rows};
@@ -80,7 +81,11 @@ struct Batch {
     table_stride: i64,
     tiles: *const i32,
     tile_count: i64,
+    block_stride: i64,
 }
+
+/// Bytes between pages of a cache.
+const GAP: usize = 256;
 
 /// One step for a kernel; indices for the i32 parameters.
 #[derive(Clone, Copy)]
@@ -127,27 +132,28 @@ impl Case<'_> {
             Some(self.indices.iter().find(|(n, _)| n == name)?.1.to_vec())
         };
         let step = Step { runs: self.runs.to_vec() };
-        let trial = Trial::new(graph, arch.memory, step, (fill, 7), &indices).unwrap();
+        let mut trial = Trial::new(graph, arch.memory, step, (fill, 7), &indices).unwrap();
+        trial.gap = GAP;
         let (want, operands) = (trial.want().unwrap(), trial.operands());
         let room = |(&v, operand): (&Value, &Operand)| match (graph.ty(v), operand) {
             // Entries beyond the step are zeros.
             (Type::Tensor(t), Operand::Tensor(bytes)) if !t.dtype.is_float() => {
-                [Memory::of(&[bytes.clone(), vec![0; 4 * self.bucket]].concat()), Memory::new(0)]
+                Memory::of(&[bytes.clone(), vec![0; 4 * self.bucket]].concat())
             }
             _ => memory(operand, self.room(graph, v, arch)),
         };
-        let mut memory: Vec<[Memory; 2]> = inputs.iter().zip(&operands).map(room).collect();
+        let mut memory: Vec<Memory> = inputs.iter().zip(&operands).map(room).collect();
         let mut outs = self.run(&trial, arch, object, &mut memory);
         let result = |(&v, out): (&Value, &mut Memory)| match trial.state(v) {
-            Some(operand) => memory[operand].each_mut().map(|m| m.bytes().to_vec()).to_vec(),
-            None => vec![out.bytes().to_vec()],
+            Some(operand) => memory[operand].bytes().to_vec(),
+            None => out.bytes().to_vec(),
         };
-        let got: Vec<Vec<Vec<u8>>> = graph.outputs().iter().zip(&mut outs).map(result).collect();
+        let got: Vec<Vec<u8>> = graph.outputs().iter().zip(&mut outs).map(result).collect();
         trial.judge(&operands, &want, &got).fault
     }
 
     /// Runs the kernel; returns the memory of each output.
-    fn run(&self, trial: &Trial, arch: &Arch, object: &Object, memory: &mut [[Memory; 2]]) -> Vec<Memory> {
+    fn run(&self, trial: &Trial, arch: &Arch, object: &Object, memory: &mut [Memory]) -> Vec<Memory> {
         let (graph, mut state, mut tiles) = (trial.graph, trial.step.batch(), self.tiles());
         let (mut tables, stride) = tables(&trial.step, arch.memory.block_tokens);
         // Kernels work on groups of tokens and read whole ones.
@@ -155,6 +161,8 @@ impl Case<'_> {
             list.resize(list.len() + 64, 0);
         }
         let tile_count = self.tiles().len() as i64 / 2;
+        let caches = graph.inputs().into_iter().filter_map(|v| graph.ty(v).as_cache());
+        let block_stride = caches.map(|c| trial.block_stride(c)).max().unwrap_or(0);
         let batch = [Batch {
             positions: state.positions.as_ptr(),
             sequences: state.sequences.as_ptr(),
@@ -162,17 +170,21 @@ impl Case<'_> {
             table_stride: stride as i64,
             tiles: tiles.as_ptr(),
             tile_count,
+            block_stride: block_stride as i64,
         }];
         let mut outs: Vec<Memory> = graph.outputs().iter().map(|&v| Memory::new(self.room(graph, v, arch))).collect();
         let mut args: Vec<*mut c_void> = Vec::new();
         let mut ranges = vec![];
-        for (v, [first, second]) in graph.inputs().into_iter().zip(memory) {
+        for (v, memory) in graph.inputs().into_iter().zip(memory) {
             match graph.ty(v) {
                 Type::Batch => args.push(batch.as_ptr().cast_mut().cast()),
-                Type::Cache(_) => args.extend([first.ptr(), second.ptr()]),
-                Type::Tensor(_) => args.push(first.ptr()),
+                Type::Cache(c) => {
+                    let v_offset = CacheLayout::of(*c, &arch.memory).v_offset;
+                    args.extend([memory.ptr(), memory.ptr().wrapping_byte_add(v_offset)]);
+                }
+                Type::Tensor(_) => args.push(memory.ptr()),
             }
-            ranges.extend([first.range(), second.range()]);
+            ranges.push(memory.range());
         }
         let tensors = outs.iter_mut().zip(graph.outputs()).filter(|(_, v)| graph.ty(**v).as_tensor().is_some());
         for (out, _) in tensors {
@@ -229,11 +241,11 @@ fn tables(step: &Step, block_tokens: usize) -> (Vec<i32>, usize) {
 }
 
 /// An operand in memory that a kernel may read.
-fn memory(operand: &Operand, room: usize) -> [Memory; 2] {
+fn memory(operand: &Operand, room: usize) -> Memory {
     match operand {
-        Operand::Tensor(bytes) => [Memory::with_room(bytes, room), Memory::new(0)],
-        Operand::Cache { k, v } => [Memory::of(k), Memory::of(v)],
-        Operand::Batch => [Memory::new(0), Memory::new(0)],
+        Operand::Tensor(bytes) => Memory::with_room(bytes, room),
+        Operand::Cache(pages) => Memory::of(pages),
+        Operand::Batch => Memory::new(0),
     }
 }
 

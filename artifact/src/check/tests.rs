@@ -199,12 +199,20 @@ fn caches_and_models_of_absurd_size() {
         "targets[0].cache.block_tokens: 0 is not between 1 and 1073741824",
     );
     refused(
-        |m| m.targets[0].cache.k_block_bytes = 63,
-        "targets[0].cache.k_block_bytes: 63 bytes do not hold 16 tokens of 1 heads",
+        |m| m.targets[0].cache.v_offset = 63,
+        "targets[0].cache.v_offset: 63 bytes do not hold 16 tokens of 1 heads",
+    );
+    refused(
+        |m| m.targets[0].cache.block_bytes = 127,
+        "targets[0].cache.block_bytes: 63 bytes do not hold 16 tokens of 1 heads",
+    );
+    refused(
+        |m| m.targets[0].cache.v_offset = 129,
+        "targets[0].cache.block_bytes: 0 bytes do not hold 16 tokens of 1 heads",
     );
     refused(
         |m| m.targets[0].cache.heads = usize::MAX,
-        &format!("targets[0].cache.k_block_bytes: 64 bytes do not hold 16 tokens of {} heads", usize::MAX),
+        &format!("targets[0].cache.v_offset: 64 bytes do not hold 16 tokens of {} heads", usize::MAX),
     );
     refused(|m| m.model.vocab = 0, "model.vocab: 0 is not between 1 and 1073741824");
     refused(|m| m.model.max_positions = 1 << 40, "model.max_positions: 1099511627776 is not between 1 and 1073741824");

@@ -37,8 +37,8 @@ pub(crate) fn sample() -> Manifest {
             cache: CacheSpec {
                 layers: 1,
                 block_tokens: 16,
-                k_block_bytes: 64,
-                v_block_bytes: 64,
+                block_bytes: 128,
+                v_offset: 64,
                 dtype: DType::BF16,
                 heads: 1,
                 head_dim: 2,
@@ -219,7 +219,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 9, but this atomc reads version 3: compile the model again",
+            "artifact format version 9, but this atomc reads version 4: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),

@@ -73,7 +73,7 @@ fn weight_bytes(target: &Target) -> usize {
 /// Bytes of cache that a token takes, over all layers.
 fn cache_bytes(target: &Target) -> usize {
     let cache = &target.cache;
-    (cache.k_block_bytes + cache.v_block_bytes) * cache.layers / cache.block_tokens
+    cache.block_bytes * cache.layers / cache.block_tokens
 }
 
 fn show_memory(out: &mut impl Write, target: &Target) -> Result<(), Failure> {

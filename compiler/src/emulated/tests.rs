@@ -76,8 +76,8 @@ fn manifest(chip: &str) -> Manifest {
     let cache = CacheSpec {
         layers: 1,
         block_tokens: 8,
-        k_block_bytes: block,
-        v_block_bytes: block,
+        block_bytes: 2 * block,
+        v_offset: block,
         dtype: DType::BF16,
         heads: 1,
         head_dim: 1,

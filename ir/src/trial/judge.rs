@@ -95,43 +95,38 @@ impl Trial<'_> {
     }
 
     /// A cache result: every entry, and that nothing else changed.
-    pub fn judge_cache(&self, c: CacheType, want: &CacheState<Bound>, before: &Operand, got: [&[u8]; 2]) -> Verdict {
-        let Operand::Cache { k, v } = before else { unreachable!("a cache's operand is a cache") };
+    pub fn judge_cache(&self, c: CacheType, want: &CacheState<Bound>, before: &Operand, got: &[u8]) -> Verdict {
+        let Operand::Cache(before) = before else { unreachable!("a cache's operand is a cache") };
         let mut verdict = Verdict::default();
-        let mut rest = [k.clone(), v.clone()];
+        let mut rest = before.clone();
         let size = c.dtype.size();
         for (&at, (keys, values)) in &want.entries {
-            for (i, entry) in keys.iter().zip(values).enumerate() {
-                let index = self.cache_index(c, at, i);
-                for (which, bound) in [entry.0, entry.1].into_iter().enumerate() {
-                    let here = index[which] * size..(index[which] + 1) * size;
-                    rest[which][here.clone()].copy_from_slice(&got[which][here]);
-                    let got = fetch(got[which], index[which], c.dtype);
-                    let name = ["key", "value"][which];
+            for (i, (key, value)) in keys.iter().zip(values).enumerate() {
+                let [k, v] = self.cache_offset(c, at, i);
+                for (name, offset, bound) in [("key", k, key), ("value", v, value)] {
+                    let here = &got[offset..offset + size];
+                    rest[offset..offset + size].copy_from_slice(here);
                     let at = || format!("{name} of sequence {}, position {}, element {i}", at.0, at.1);
-                    verdict.see(got, bound.get(), bound.budget(), at);
+                    verdict.see(fetch(here, 0, c.dtype), bound.get(), bound.budget(), at);
                 }
             }
         }
-        for (which, rest) in rest.iter().enumerate() {
-            if let Some(byte) = (0..rest.len()).find(|&i| rest[i] != got[which][i]) {
-                let what = ["keys", "values"][which];
-                verdict = verdict.and(Verdict::wrong(format!("byte {byte} of {what} that belong to nobody")));
-            }
+        match (0..rest.len()).find(|&i| rest[i] != got[i]) {
+            Some(byte) => verdict.and(Verdict::wrong(format!("byte {byte} of the cache, which belongs to nobody"))),
+            None => verdict,
         }
-        verdict
     }
 
-    /// All results, whose bytes are given by number: tensors one piece, caches two.
-    pub fn judge(&self, operands: &[Operand], want: &[Val<Bound>], got: &[Vec<Vec<u8>>]) -> Verdict {
+    /// All results, whose bytes are given by number.
+    pub fn judge(&self, operands: &[Operand], want: &[Val<Bound>], got: &[Vec<u8>]) -> Verdict {
         let mut all = Verdict::default();
         for ((&v, want), got) in self.graph.outputs().iter().zip(want).zip(got) {
             all = all.and(match (self.graph.ty(v), want) {
-                (Type::Tensor(t), Val::Float(want)) => self.judge_tensor(t, want, &got[0]),
-                (Type::Tensor(_), Val::Int(want)) => self.judge_indices(want, &got[0]),
+                (Type::Tensor(t), Val::Float(want)) => self.judge_tensor(t, want, got),
+                (Type::Tensor(_), Val::Int(want)) => self.judge_indices(want, got),
                 (Type::Cache(c), Val::Cache(want)) => {
                     let before = self.state(v).and_then(|n| operands.get(n)).expect("a state comes from a state");
-                    self.judge_cache(*c, want, before, [&got[0], &got[1]])
+                    self.judge_cache(*c, want, before, got)
                 }
                 _ => unreachable!("results are tensors and caches"),
             });

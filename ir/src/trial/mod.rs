@@ -17,7 +17,7 @@ pub use step::{Run, Step};
 use crate::arch::Memory;
 use crate::graph::{Graph, Value};
 use crate::interp::{self, CacheState, Tensor, Val};
-use crate::layout::{CacheAt, CacheLayout, Panels, cache_index};
+use crate::layout::{CacheAt, CacheLayout, Panels, cache_offset};
 use crate::ops::Op;
 use crate::types::{CacheType, DType, Layout, TensorType, Type};
 
@@ -62,6 +62,8 @@ pub struct Trial<'g> {
     pub graph: &'g Graph,
     pub memory: Memory,
     pub step: Step,
+    /// Bytes between pages of a cache.
+    pub gap: usize,
     params: HashMap<String, Val<f64>>,
 }
 
@@ -70,10 +72,8 @@ pub struct Trial<'g> {
 pub enum Operand {
     /// Rows of activations, a weight, or indices.
     Tensor(Vec<u8>),
-    Cache {
-        k: Vec<u8>,
-        v: Vec<u8>,
-    },
+    /// Pages.
+    Cache(Vec<u8>),
     Batch,
 }
 
@@ -104,7 +104,7 @@ impl<'g> Trial<'g> {
             };
             params.insert(name, value);
         }
-        Ok(Trial { graph, memory, step, params })
+        Ok(Trial { graph, memory, step, gap: 0, params })
     }
 
     /// What the kernel should make, with budgets.
@@ -183,23 +183,31 @@ impl<'g> Trial<'g> {
     fn place_cache(&self, c: CacheType, state: &CacheState<f64>) -> Operand {
         let layout = CacheLayout::of(c, &self.memory);
         let blocks = self.step.blocks(layout.block_tokens);
-        let (mut k, mut v) = (vec![0; blocks * layout.k_block_bytes], vec![0; blocks * layout.v_block_bytes]);
+        let mut pages = vec![0; blocks * self.block_stride(c)];
+        for page in pages.chunks_mut(self.block_stride(c)) {
+            page[layout.block_bytes..].fill(u8::MAX);
+        }
         for (&(s, p), (keys, values)) in &state.entries {
             for i in 0..keys.len() {
-                let [at_k, at_v] = self.cache_index(c, (s, p), i);
-                store(&mut k, at_k, keys[i], c.dtype);
-                store(&mut v, at_v, values[i], c.dtype);
+                let [k, v] = self.cache_offset(c, (s, p), i);
+                store(&mut pages[k..], 0, keys[i], c.dtype);
+                store(&mut pages[v..], 0, values[i], c.dtype);
             }
         }
-        Operand::Cache { k, v }
+        Operand::Cache(pages)
     }
 
-    /// Where element `i` of the entry of a sequence's position lies in K and in V.
-    fn cache_index(&self, c: CacheType, (s, p): (i32, i32), i: usize) -> [usize; 2] {
+    /// Bytes from one page of a cache to the next.
+    pub fn block_stride(&self, c: CacheType) -> usize {
+        CacheLayout::of(c, &self.memory).block_bytes + self.gap
+    }
+
+    /// Where element `i` of the key and of the value of a sequence's position lie, in bytes.
+    fn cache_offset(&self, c: CacheType, (s, p): (i32, i32), i: usize) -> [usize; 2] {
         let (tokens, position) = (self.memory.block_tokens, p as usize);
-        let block = self.step.block(s as usize, position, tokens);
-        let at = CacheAt { block, token: position % tokens, head: i / c.head_dim, col: i % c.head_dim };
-        cache_index(c, &self.memory, at)
+        let page = self.step.block(s as usize, position, tokens) * self.block_stride(c);
+        let at = CacheAt { token: position % tokens, head: i / c.head_dim, col: i % c.head_dim };
+        cache_offset(c, &self.memory, at).map(|offset| page + offset)
     }
 }
 

@@ -27,7 +27,7 @@ fn kernel(trial: &Trial, change: impl Fn(usize, f64) -> f64) -> Vec<u8> {
 }
 
 fn judge(trial: &Trial, got: Vec<u8>) -> Verdict {
-    trial.judge(&trial.operands(), &trial.want().unwrap(), &[vec![got]])
+    trial.judge(&trial.operands(), &trial.want().unwrap(), &[got])
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn one_term_of_a_sum_too_few_is_wrong() {
     let zero = |(i, &v): (usize, &f64)| if i % 96 == 95 { 0.0 } else { v };
     let data = w.data.iter().enumerate().map(zero).collect();
     cut.params.insert("w".into(), Val::Float(Tensor::new(w.shape.clone(), data)));
-    let verdict = full.judge(&full.operands(), &wide, &[vec![kernel(&cut, |_, v| v)]]);
+    let verdict = full.judge(&full.operands(), &wide, &[kernel(&cut, |_, v| v)]);
     assert!(verdict.worst > 2.0, "{verdict:?}");
 }
 
@@ -78,23 +78,28 @@ fn caches_change_only_where_they_are_written() {
 }",
     )
     .unwrap();
-    let trial = trial(&graph, Fill::Random);
+    let mut trial = trial(&graph, Fill::Random);
+    trial.gap = 64;
     let (operands, want) = (trial.operands(), trial.want().unwrap());
     let Val::Cache(state) = &want[0] else { unreachable!() };
     let values = |v: &[Bound]| v.iter().map(|b| b.get()).collect::<Vec<f64>>();
     let entries = state.entries.iter().map(|(at, (k, v))| (*at, (values(k), values(v)))).collect();
     let cache = CacheType { dtype: DType::BF16, heads: 2, head_dim: 20 };
-    let Operand::Cache { k, v } = trial.place_cache(cache, &CacheState { entries }) else { unreachable!() };
-    let right = trial.judge(&operands, &want, &[vec![k.clone(), v.clone()]]);
+    let Operand::Cache(pages) = trial.place_cache(cache, &CacheState { entries }) else { unreachable!() };
+    let right = trial.judge(&operands, &want, std::slice::from_ref(&pages));
     assert_eq!((right.worst, right.elements), (0.0, 2 * 40 * (34 + 1)));
-    let Operand::Cache { k: old, .. } = &operands[0] else { unreachable!() };
-    let stale = trial.judge(&operands, &want, &[vec![old.clone(), v.clone()]]);
+    let Operand::Cache(old) = &operands[0] else { unreachable!() };
+    let stale = trial.judge(&operands, &want, std::slice::from_ref(old));
     assert!(stale.fault.unwrap().to_string().starts_with("key of sequence 0, position 31, element 0: "));
-    let mut stray = v.clone();
-    // Block 0 is nobody's.
-    stray[6] = 1;
-    let stray = trial.judge(&operands, &want, &[vec![k, stray]]);
-    assert_eq!(stray.fault.unwrap().to_string(), "byte 6 of values that belong to nobody");
+    // Page 0 is nobody's, nor is what lies between pages.
+    let page = trial.block_stride(cache) - 64;
+    for byte in [6, page + 6] {
+        let mut stray = pages.clone();
+        stray[byte] = 1;
+        let stray = trial.judge(&operands, &want, &[stray]);
+        let fault = format!("byte {byte} of the cache, which belongs to nobody");
+        assert_eq!(stray.fault.unwrap().to_string(), fault);
+    }
 }
 
 #[test]

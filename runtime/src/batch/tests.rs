@@ -4,6 +4,8 @@ use crate::device::apart::Apart;
 use crate::toy;
 use atomc_artifact::Artifact;
 
+const ROOM: Room = Room { tokens: 80, rows: 8, table_blocks: 4 };
+
 fn host() -> Box<dyn Device> {
     DeviceChoice::default().open(&Artifact::open(toy::path()).unwrap(), 1).unwrap()
 }
@@ -22,7 +24,7 @@ impl Inputs {
 
 #[test]
 fn lays_out_a_mixed_step() {
-    let mut inputs = Inputs::new(&mut *host(), 80, 8, 4).unwrap();
+    let mut inputs = Inputs::new(&mut *host(), ROOM, 512).unwrap();
     let prompt: Vec<u32> = (100..140).collect();
     inputs.clear();
     inputs.push(&[7], 33, 34, &[5, 6, 9]);
@@ -41,12 +43,13 @@ fn lays_out_a_mixed_step() {
     assert_eq!(inputs.first(|p| p.rows, 4), [0, 39, 40, 0]);
     assert_eq!(inputs.first(|p| p.tiles, 8), [0, 1, 1, 32, 33, 8, 0, 0]);
     assert_eq!(inputs.first(|p| p.tables, 8), [5, 6, 9, 0, 1, 2, 3, 0]);
-    assert_eq!((inputs.batch().table_stride, inputs.batch().tile_count), (4, 3));
+    let batch = inputs.batch();
+    assert_eq!((batch.table_stride, batch.tile_count, batch.block_stride), (4, 3, 512));
 }
 
 #[test]
 fn padding_is_zero_after_a_larger_step() {
-    let mut inputs = Inputs::new(&mut *host(), 80, 8, 4).unwrap();
+    let mut inputs = Inputs::new(&mut *host(), ROOM, 512).unwrap();
     inputs.push(&[9; 80], 0, 80, &[1, 2, 3, 0]);
     inputs.want(8);
     inputs.clear();
@@ -65,7 +68,7 @@ fn padding_is_zero_after_a_larger_step() {
 #[test]
 fn pointers_are_those_of_the_device() {
     let mut device = Apart::new(host());
-    let mut inputs = Inputs::new(&mut device, 80, 8, 4).unwrap();
+    let mut inputs = Inputs::new(&mut device, ROOM, 512).unwrap();
     let here = inputs.block.address();
     inputs.push(&[8], 4, 5, &[2]);
     inputs.step();

@@ -87,9 +87,10 @@ impl DeviceBuffer {
 #[derive(Debug)]
 pub struct Memory {
     pub weights: Vec<DeviceBuffer>,
-    /// By layer.
-    pub cache_k: Vec<DeviceBuffer>,
-    pub cache_v: Vec<DeviceBuffer>,
+    /// Pages, by layer.
+    pub cache: Vec<DeviceBuffer>,
+    /// Where V begins in a page.
+    pub v_offset: usize,
     /// Shared by all plans, of which one runs at a time.
     pub arena: DeviceBuffer,
     /// Shared by all kernels that want some, of which one runs at a time: zero between launches.
@@ -132,8 +133,8 @@ impl Memory {
         match arg {
             Arg::Arena { offset } => self.arena.address().wrapping_add(offset),
             Arg::Weight { index } => self.weights[index].address(),
-            Arg::CacheK { layer } => self.cache_k[layer].address(),
-            Arg::CacheV { layer } => self.cache_v[layer].address(),
+            Arg::CacheK { layer } => self.cache[layer].address(),
+            Arg::CacheV { layer } => self.cache[layer].address().wrapping_add(self.v_offset),
             Arg::Input { which } => self.inputs.of(which),
         }
     }

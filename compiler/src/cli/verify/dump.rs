@@ -75,7 +75,8 @@ impl Dump {
     ) -> Result<(), Failure> {
         let name = format!("{}.plan{plan}.case{case_number}", bench.symbol);
         let (mut before, mut after) = (Entries::default(), Entries::default());
-        let arguments = arguments(bench, ran, case, &mut before, &mut after);
+        let v_offset = probe.target().cache.v_offset;
+        let arguments = arguments(bench, ran, (case, v_offset), &mut before, &mut after);
         let size = probe.size(plan, &ran.step).map_err(|e| Failure::new("device", e))?;
         let target = probe.target();
         let kernel = target.plans[plan].launches[launch].kernel;
@@ -112,8 +113,14 @@ impl Dump {
     }
 }
 
-/// The arguments in order, and their memory. The step and, on GPUs, the workspace follow them.
-fn arguments(bench: &Bench, ran: &Ran, case: &Case, before: &mut Entries, after: &mut Entries) -> Vec<Value> {
+/// The arguments in order, and their memory: K is a cache's pages, V an offset in them. The step and, on GPUs, the workspace follow them.
+fn arguments(
+    bench: &Bench,
+    ran: &Ran,
+    (case, v_offset): (&Case, usize),
+    before: &mut Entries,
+    after: &mut Entries,
+) -> Vec<Value> {
     let types = types(bench);
     let first = bench.first_result();
     let mut all = Vec::with_capacity(types.len());
@@ -126,10 +133,14 @@ fn arguments(bench: &Bench, ran: &Ran, case: &Case, before: &mut Entries, after:
                 after.bytes(entry.clone(), &ran.after[number]);
                 json!({ "kind": "result", "type": ty, "entry": entry, "bytes": ran.after[number].len() })
             }
-            Arg::CacheK { .. } | Arg::CacheV { .. } => {
+            Arg::CacheK { .. } => {
                 before.bytes(entry.clone(), memory);
                 after.bytes(entry.clone(), &ran.after[number]);
                 json!({ "kind": "cache", "type": ty, "entry": entry, "bytes": memory.len() })
+            }
+            Arg::CacheV { .. } => {
+                let pages = (number - 1).to_string();
+                json!({ "kind": "values", "type": ty, "entry": pages, "offset": v_offset })
             }
             _ => {
                 let padding = if matches!(arg, Arg::Input { .. }) { PADDING } else { 0 };
@@ -170,7 +181,14 @@ fn batch(entry: &str, ran: &Ran, case: &Case, before: &mut Entries) -> Value {
     }
     let parts =
         [("positions", &state.positions), ("sequences", &state.sequences), ("tables", &tables), ("tiles", &tiles)];
-    let mut about = json!({ "kind": "batch", "table_stride": stride, "tile_count": tiles.len() / 2 });
+    let block_stride = ran.step.block_stride;
+    let tile_count = tiles.len() / 2;
+    let mut about = json!({
+        "kind": "batch",
+        "table_stride": stride,
+        "tile_count": tile_count,
+        "block_stride": block_stride,
+    });
     for (name, values) in parts {
         let padding = std::iter::repeat_n(&0, PADDING / size_of::<i32>());
         before.ints(format!("{entry}.{name}"), values.iter().chain(padding));

@@ -9,6 +9,9 @@ use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep}
 use super::super::failure::Failure;
 use super::cases::Case;
 
+/// Bytes between pages of a cache, so that code shows which takes them to touch.
+const GAP: usize = 256;
+
 /// A launch of a plan, and what its kernel must compute.
 pub struct Bench {
     plan: usize,
@@ -25,7 +28,7 @@ pub struct Bench {
 /// A launch that was run.
 pub struct Ran {
     pub step: ProbeStep,
-    /// Each argument's memory before, in order; empty for inputs, which follow from the step.
+    /// Each argument's memory before, in order; empty for inputs, which follow from the step, and for V, which lies in K's.
     pub before: Vec<Vec<u8>>,
     /// The same after.
     pub after: Vec<Vec<u8>>,
@@ -82,8 +85,9 @@ impl Bench {
         let fail = |e: String| Failure::new("verify", format!("kernel {}: {e}", self.symbol));
         let ids = ids(case.step.tokens(), self.vocab, seed);
         let indices = |operand: usize| self.indices(operand, case, &ids);
-        let trial =
+        let mut trial =
             Trial::new(&self.body, self.memory, case.step.clone(), (case.fill, seed), &indices).map_err(fail)?;
+        trial.gap = GAP;
         let want = trial.want().map_err(fail)?;
         let operands = trial.operands();
         let before = self.contents(&operands);
@@ -126,7 +130,7 @@ impl Bench {
         for operand in operands {
             match operand {
                 Operand::Tensor(bytes) => contents.push(bytes.clone()),
-                Operand::Cache { k, v } => contents.extend([k.clone(), v.clone()]),
+                Operand::Cache(pages) => contents.extend([pages.clone(), Vec::new()]),
                 Operand::Batch => contents.push(Vec::new()),
             }
         }
@@ -144,15 +148,16 @@ impl Bench {
             table: trial.step.table(sequence, tokens),
         };
         let pieces = trial.step.runs.iter().enumerate().map(piece).collect();
-        ProbeStep { pieces, blocks: trial.step.blocks(tokens) }
+        let caches = self.body.inputs().into_iter().filter_map(|v| self.body.ty(v).as_cache());
+        let block_stride = caches.map(|c| trial.block_stride(c)).max().unwrap_or(0);
+        ProbeStep { pieces, blocks: trial.step.blocks(tokens), block_stride }
     }
 
     /// Bytes of each argument after the launch: caches, and results with all the room that they have.
     fn after(&self, outcome: &Outcome, before: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let first = self.first_result();
         let bytes = |(number, arg): (usize, &Arg)| match *arg {
-            Arg::CacheK { layer } => outcome.caches[&layer][0].clone(),
-            Arg::CacheV { layer } => outcome.caches[&layer][1].clone(),
+            Arg::CacheK { layer } => outcome.caches[&layer].clone(),
             Arg::Arena { .. } if number >= first => {
                 let range = self.extent(number - first);
                 outcome.arena[range.start.min(outcome.arena.len())..range.end.min(outcome.arena.len())].to_vec()
@@ -170,20 +175,17 @@ impl Bench {
         offset..offset + self.room[result] * bytes.unwrap_or(0)
     }
 
-    /// The pieces of each result of the body.
-    fn results(&self, trial: &Trial, after: &[Vec<u8>]) -> Vec<Vec<Vec<u8>>> {
+    /// The bytes of each result of the body.
+    fn results(&self, trial: &Trial, after: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut tensor = self.first_result();
-        let mut pieces = |v: Value| match trial.state(v) {
-            Some(operand) if self.body.ty(v).as_cache().is_some() => {
-                let arg = self.arg_of(operand);
-                vec![after[arg].clone(), after[arg + 1].clone()]
-            }
+        let mut bytes = |v: Value| match trial.state(v) {
+            Some(operand) if self.body.ty(v).as_cache().is_some() => after[self.arg_of(operand)].clone(),
             _ => {
                 tensor += 1;
-                vec![after[tensor - 1].clone()]
+                after[tensor - 1].clone()
             }
         };
-        self.body.outputs().iter().map(|&v| pieces(v)).collect()
+        self.body.outputs().iter().map(|&v| bytes(v)).collect()
     }
 
     /// Whether anything of the arena but results changed.

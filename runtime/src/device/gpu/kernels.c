@@ -2,10 +2,10 @@
 // step, the workspace. Grids may be larger than a step needs.
 #include <stdint.h>
 typedef struct { int64_t tokens, rows; } step;
-typedef struct { const int32_t *positions, *sequences, *tables; int64_t stride; const int32_t *tiles; int64_t tile_count; } batch;
+typedef struct { const int32_t *positions, *sequences, *tables; int64_t stride; const int32_t *tiles; int64_t tile_count, block_stride; } batch;
 
 static int64_t place(const batch *b, int64_t token, int64_t position) {
-    return b->tables[b->sequences[token] * b->stride + position / BLOCK] * BLOCK + position % BLOCK;
+    return b->tables[b->sequences[token] * b->stride + position / BLOCK] * (b->block_stride / 4) + position % BLOCK;
 }
 
 // The workspace is zero before and after every launch; a kernel that finds something else does nothing, which tests see.

@@ -195,8 +195,8 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         InputAddresses { block, ids: block, positions: block, lengths: block, rows: block, batch: block, step: block };
     let memory = Memory {
         weights: vec![memory(&mut device, 4096)],
-        cache_k: vec![memory(&mut device, 4096)],
-        cache_v: vec![memory(&mut device, 4096)],
+        cache: vec![memory(&mut device, 4096)],
+        v_offset: 2048,
         arena: memory(&mut device, 4096),
         workspace: memory(&mut device, 4096),
         inputs,
@@ -246,8 +246,8 @@ fn everything_is_given_back_in_order(vendor: Vendor) {
         Vendor::Hip => (1, "destroy stream"),
         Vendor::Cuda => (3, "destroy stream; release"),
     };
-    // One weight, two caches, arena, workspace and inputs; the stream goes last.
-    assert_eq!((log.matches("free").count(), log.matches("unload").count()), (6, modules));
+    // One weight, one cache, arena, workspace and inputs; the stream goes last.
+    assert_eq!((log.matches("free").count(), log.matches("unload").count()), (5, modules));
     assert!(log.ends_with(last), "{log}");
 }
 
