@@ -16,6 +16,9 @@ type Checked = Result<(), Error>;
 /// Checks a manifest of a file with sections of these sizes, the manifest's own among them.
 pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
     model(&manifest.model)?;
+    ensure((1..=MAX_COUNT).contains(&manifest.tensor_parallel), "tensor_parallel", || {
+        format!("{} is not between 1 and {MAX_COUNT}", manifest.tensor_parallel)
+    })?;
     let mut names = BTreeSet::new();
     for (index, target) in manifest.targets.iter().enumerate() {
         let at = format!("targets[{index}]");
@@ -118,6 +121,15 @@ fn expr_shape(expr: &WeightExpr, at: &str) -> Result<Vec<usize>, Error> {
             shape[*axis] = *len;
             Ok(shape)
         }
+        WeightExpr::Shard { axis, parts, of } => {
+            let mut shape = expr_shape(of, &format!("{at}.shard.of"))?;
+            below(*axis, shape.len(), at, "shard.axis")?;
+            ensure(*parts >= 1 && shape[*axis].is_multiple_of(*parts), &format!("{at}.shard.parts"), || {
+                format!("{parts} equal parts are not to be had of axis {axis} of {shape:?}")
+            })?;
+            shape[*axis] /= parts;
+            Ok(shape)
+        }
         WeightExpr::Const { values } => {
             ensure(!values.is_empty(), at, || "a constant without values".to_owned())?;
             Ok(vec![values.len()])
@@ -174,6 +186,7 @@ fn check_target(target: &Target, vocab: usize, sections: &[usize], at: &str) -> 
     }
     data_layout(&target.layout, &format!("{at}.layout"))?;
     cache(&target.cache, &format!("{at}.cache"))?;
+    hidden(target, &format!("{at}.hidden"))?;
     kernels(&target.kernels, &format!("{at}.kernels"))?;
     ensure(!target.variants.is_empty(), &format!("{at}.variants"), || "a target without code".to_owned())?;
     let mut names = BTreeSet::new();
@@ -185,8 +198,24 @@ fn check_target(target: &Target, vocab: usize, sections: &[usize], at: &str) -> 
     for (index, item) in target.plans.iter().enumerate() {
         plan(item, target, vocab, &format!("{at}.plans[{index}]"))?;
     }
-    let complete = target.plans.iter().any(|plan| plan.kind == PlanKind::Any);
-    ensure(complete, &format!("{at}.plans"), || "no plan of kind `any`, which every target needs".to_owned())
+    let complete = |attention| target.plans.iter().any(|p| p.kind == PlanKind::Any && p.attention == attention);
+    let needed =
+        target.plans.iter().map(|plan| plan.attention).chain((target.plans.is_empty()).then_some(Attention::Own));
+    ensure(needed.into_iter().all(complete), &format!("{at}.plans"), || {
+        "no plan of kind `any`, which every target needs".to_owned()
+    })
+}
+
+fn hidden(target: &Target, at: &str) -> Checked {
+    let Hidden { dtype, width, stride, bytes: size } = target.hidden;
+    count(width, at, "width")?;
+    ensure(stride >= width, &format!("{at}.stride"), || format!("{stride} is less than the width, {width}"))?;
+    bytes(size, at, "bytes")?;
+    let tokens = target.plans.iter().map(|plan| plan.tokens).max().unwrap_or(0);
+    let need = product(&[tokens, stride, dtype.size()]);
+    ensure(need.is_some_and(|need| need <= size), &format!("{at}.bytes"), || {
+        format!("{size} bytes do not hold {tokens} rows of {stride}")
+    })
 }
 
 fn kernels(kernels: &[KernelDef], at: &str) -> Checked {
@@ -209,27 +238,30 @@ fn variant(variant: &Variant, kernels: usize, sections: &[usize], at: &str) -> C
     ensure(variant.kernels.len() == kernels, &format!("{at}.kernels"), || {
         format!("{} kernels, but the target has {kernels}", variant.kernels.len())
     })?;
-    for (index, kernel) in variant.kernels.iter().enumerate() {
-        let at = format!("{at}.kernels[{index}]");
-        bytes(kernel.scratch, &at, "scratch")?;
-        bytes(kernel.workspace, &at, "workspace")?;
-        bytes(kernel.shared, &at, "shared")?;
-        if let Some(own) = &kernel.module {
-            module(own, sections[variant.section], &format!("{at}.module"))?;
-        }
-        ensure(kernel.threads <= MAX_THREADS, &format!("{at}.threads"), || {
-            format!("{} work-items are more than a work-group's {MAX_THREADS}", kernel.threads)
-        })?;
-        match kernel.tasks {
-            Tasks::Fixed { count: n } => count(n, &at, "tasks.count")?,
-            Tasks::Tiles { times } => count(times, &at, "tasks.times")?,
-            Tasks::Tokens { per, times } | Tasks::Rows { per, times } => {
-                count(per, &at, "tasks.per")?;
-                count(times, &at, "tasks.times")?;
-            }
+    for (index, item) in variant.kernels.iter().enumerate() {
+        kernel(item, sections[variant.section], &format!("{at}.kernels[{index}]"))?;
+    }
+    variant.prepare.iter().try_for_each(|item| kernel(item, sections[variant.section], &format!("{at}.prepare")))
+}
+
+fn kernel(kernel: &Kernel, section: usize, at: &str) -> Checked {
+    bytes(kernel.scratch, at, "scratch")?;
+    bytes(kernel.workspace, at, "workspace")?;
+    bytes(kernel.shared, at, "shared")?;
+    if let Some(own) = &kernel.module {
+        module(own, section, &format!("{at}.module"))?;
+    }
+    ensure(kernel.threads <= MAX_THREADS, &format!("{at}.threads"), || {
+        format!("{} work-items are more than a work-group's {MAX_THREADS}", kernel.threads)
+    })?;
+    match kernel.tasks {
+        Tasks::Fixed { count: n } => count(n, at, "tasks.count"),
+        Tasks::Tiles { times } => count(times, at, "tasks.times"),
+        Tasks::Tokens { per, times } | Tasks::Rows { per, times } => {
+            count(per, at, "tasks.per")?;
+            count(times, at, "tasks.times")
         }
     }
-    Ok(())
 }
 
 fn module(module: &Module, section: usize, at: &str) -> Checked {
@@ -248,6 +280,7 @@ fn plan(plan: &Plan, target: &Target, vocab: usize, at: &str) -> Checked {
     bytes(plan.arena_bytes, at, "arena_bytes")?;
     logits(plan, vocab, at)?;
     picks(plan, at)?;
+    calls(plan, target, at)?;
     for (index, launch) in plan.launches.iter().enumerate() {
         let at = format!("{at}.launches[{index}]");
         below(launch.kernel, target.kernels.len(), &at, "kernel")?;
@@ -259,11 +292,55 @@ fn plan(plan: &Plan, target: &Target, vocab: usize, at: &str) -> Checked {
                 })?,
                 Arg::Weight { index } => below(index, target.weights.len(), &at, "index")?,
                 Arg::CacheK { layer } | Arg::CacheV { layer } => below(layer, target.cache.layers, &at, "layer")?,
-                Arg::Input { .. } => {}
+                Arg::Hidden | Arg::Input { .. } => {}
             }
         }
     }
     Ok(())
+}
+
+fn calls(plan: &Plan, target: &Target, at: &str) -> Checked {
+    let launches = plan.launches.len();
+    ensure(plan.body <= launches, &format!("{at}.body"), || format!("launch {}, but there are {launches}", plan.body))?;
+    let mut last = 0;
+    for (index, call) in plan.calls.iter().enumerate() {
+        let at = format!("{at}.calls[{index}]");
+        // The head is run by itself, so that nothing can be due in it.
+        ensure((last..=plan.body).contains(&call.before), &format!("{at}.before"), || {
+            format!(
+                "{} is not between {last}, where the call before it is, and the body's end, {}",
+                call.before, plan.body
+            )
+        })?;
+        last = call.before;
+        match call.work {
+            Work::AllReduce { value } => place(value, plan, &format!("{at}.work.all_reduce.value"))?,
+            Work::Attention { layer, q, k, v, out, .. } => {
+                let at = format!("{at}.work.attention");
+                ensure(plan.attention == Attention::Caller, &at, || "in a plan that attends itself".to_owned())?;
+                below(layer, target.cache.layers, &at, "layer")?;
+                let places = [("q", q), ("k", k), ("v", v), ("out", out)];
+                places.into_iter().try_for_each(|(field, value)| place(value, plan, &format!("{at}.{field}")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn place(place: Place, plan: &Plan, at: &str) -> Checked {
+    let Place { offset, width, stride, dtype } = place;
+    count(width, at, "width")?;
+    ensure(stride >= width, &format!("{at}.stride"), || format!("{stride} is less than the width, {width}"))?;
+    ensure(offset.is_multiple_of(dtype.size()), &format!("{at}.offset"), || {
+        format!("{offset} is not a multiple of {}", dtype.size())
+    })?;
+    let end = product(&[plan.tokens, stride, dtype.size()]).and_then(|size| size.checked_add(offset));
+    ensure(end.is_some_and(|end| end <= plan.arena_bytes), at, || {
+        format!(
+            "{} rows of {stride} at byte {offset} do not lie in an arena of {} bytes",
+            plan.tokens, plan.arena_bytes
+        )
+    })
 }
 
 fn logits(plan: &Plan, vocab: usize, at: &str) -> Checked {

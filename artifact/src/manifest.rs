@@ -12,6 +12,8 @@ pub struct Manifest {
     /// Every option and model fact that shaped the artifact, echoed. Its hash is the compile key.
     pub config: serde_json::Value,
     pub model: Model,
+    /// Ranks that share the model out, each of which runs this artifact with its shards of the weights; 1 for none.
+    pub tensor_parallel: usize,
     pub targets: Vec<Target>,
 }
 
@@ -44,6 +46,8 @@ pub enum DType {
     F32,
     F16,
     BF16,
+    /// Elements of caches only.
+    F8E4M3,
     I32,
 }
 
@@ -52,6 +56,7 @@ impl DType {
         match self {
             DType::F32 | DType::I32 => 4,
             DType::F16 | DType::BF16 => 2,
+            DType::F8E4M3 => 1,
         }
     }
 }
@@ -112,6 +117,12 @@ pub enum WeightExpr {
         len: usize,
         of: Box<WeightExpr>,
     },
+    /// Of `parts` equal parts along an axis the one of this rank: number `rank * parts / ranks`.
+    Shard {
+        axis: usize,
+        parts: usize,
+        of: Box<WeightExpr>,
+    },
     /// Values that follow from the configuration alone (rotary frequencies).
     Const {
         values: Vec<f32>,
@@ -145,12 +156,28 @@ pub struct Target {
     pub layout: DataLayout,
     pub weights: Vec<Weight>,
     pub cache: CacheSpec,
+    pub hidden: Hidden,
     /// By the kernel number that launches use.
     pub kernels: Vec<KernelDef>,
     /// Best first: the loader takes the first whose features the device has.
     pub variants: Vec<Variant>,
     /// In the order in which a runtime should consider them.
     pub plans: Vec<Plan>,
+}
+
+impl Target {
+    /// Bytes of workspace that serve all kernels, whatever the variant.
+    pub fn workspace(&self) -> usize {
+        self.variants.iter().flat_map(|variant| &variant.kernels).map(|kernel| kernel.workspace).max().unwrap_or(0)
+    }
+}
+
+impl Target {
+    /// The hash of the plan of weights: packed weights fit every target of the same name and key.
+    pub fn weights_key(&self) -> String {
+        let text = serde_json::to_string(&self.weights).expect("a plan of weights is JSON");
+        blake3::hash(text.as_bytes()).to_hex().to_string()
+    }
 }
 
 /// How kernels lay out what they read and make. Loaders find all that they need beside weights and cache; this is for who
@@ -169,6 +196,17 @@ pub struct DataLayout {
     pub group_bytes: usize,
     /// Bytes that kernels may read beyond a buffer.
     pub align: usize,
+}
+
+/// Rows between the body of a step and its head, one for each token, in a buffer of their own: `stride` elements apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hidden {
+    pub dtype: DType,
+    pub width: usize,
+    pub stride: usize,
+    /// Size of the buffer: room for the tokens of every plan, and for what kernels write beyond them.
+    pub bytes: usize,
 }
 
 /// What a kernel computes, the same in every variant.
@@ -201,7 +239,12 @@ pub struct Variant {
     pub section: usize,
     /// By the kernel number that launches use.
     pub kernels: Vec<Kernel>,
+    /// The kernel [`PREPARE`], which makes a step's inputs of a framework's tensors on the device; none on the host.
+    pub prepare: Option<Kernel>,
 }
+
+/// Name of the function of [`Variant::prepare`].
+pub const PREPARE: &str = "atomc_prepare";
 
 /// The largest product with an architecture, by its data sheet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -337,7 +380,14 @@ pub struct Plan {
     /// Most rows of logits in one step.
     pub rows: usize,
     pub arena_bytes: usize,
+    /// Who attends. An engine runs plans that attend themselves.
+    pub attention: Attention,
     pub launches: Vec<Launch>,
+    /// Launches before this one make the hidden rows of all tokens; from it on they make logits of the hidden rows that
+    /// [`Input::Rows`] names, and read nothing else of the step.
+    pub body: usize,
+    /// What is the caller's to do between launches, in order.
+    pub calls: Vec<Call>,
     pub logits: Logits,
     /// Where the likeliest tokens are; without them, whoever wants them looks through the logits.
     pub picks: Option<Picks>,
@@ -348,6 +398,44 @@ pub struct Plan {
 pub enum PlanKind {
     Decode,
     Any,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attention {
+    /// The plan's kernels, over [`CacheSpec`].
+    Own,
+    /// Whoever runs the plan, with a cache of its own: [`Work::Attention`].
+    Caller,
+}
+
+/// Work of the caller's, due when all launches before `before` have run; launches from there on need it done.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    pub before: usize,
+    pub work: Work,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Work {
+    /// Sums a value over all ranks, in place.
+    AllReduce { value: Place },
+    /// Puts `k` and `v` into the caller's cache and attends; `q` and `k` are normed and rotated. `window` counts the keys that a
+    /// token sees, 0 for all. Where the width of `out` is no multiple of [`DataLayout::row`], its padding up to that must be zero
+    /// when launches go on, so whoever runs the plan clears the rows before the caller fills them.
+    Attention { layer: usize, q: Place, k: Place, v: Place, out: Place, scale: f64, window: usize },
+}
+
+/// Where in the arena a value lies that has a row for each token of the step: `stride` elements from one row to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    pub offset: usize,
+    pub width: usize,
+    pub stride: usize,
+    pub dtype: DType,
 }
 
 /// f32 logits in the arena: `rows` rows, `stride` elements apart.
@@ -385,11 +473,23 @@ pub struct Launch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Arg {
-    Arena { offset: usize },
-    Weight { index: usize },
-    CacheK { layer: usize },
-    CacheV { layer: usize },
-    Input { which: Input },
+    Arena {
+        offset: usize,
+    },
+    Weight {
+        index: usize,
+    },
+    CacheK {
+        layer: usize,
+    },
+    CacheV {
+        layer: usize,
+    },
+    /// The rows of [`Target::hidden`].
+    Hidden,
+    Input {
+        which: Input,
+    },
 }
 
 /// What the caller gives for a step.

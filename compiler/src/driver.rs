@@ -8,15 +8,17 @@ mod weights;
 
 use std::path::Path;
 
-use atomc_artifact::manifest::{CacheSpec, Chip, DType, DataLayout, Manifest, Model, Plan, Target, Variant};
+use atomc_artifact::manifest::{
+    self, Attention, CacheSpec, Chip, DType, DataLayout, Hidden, Manifest, Plan, Target, Variant,
+};
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_targets::tuning::Class;
-use atomc_targets::{Choice, KernelSpec};
+use atomc_targets::{Choice, KernelInfo, KernelSpec};
 use serde_json::json;
 
-use crate::frontend::{self, Config};
+use crate::frontend::{self, Config, Part};
 use kernels::Kernels;
 use weights::Weights;
 
@@ -34,11 +36,21 @@ pub struct Options {
     /// Which of the choices that schedules leave open every kernel takes, round and round, instead of the one that was found
     /// best.
     pub choice: Option<usize>,
+    /// Ranks that share the model out.
+    pub ranks: usize,
+    /// Who attends: plans are made for each.
+    pub attention: Vec<Attention>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { targets: vec!["host".into()], buckets: BucketOptions::default(), choice: None }
+        Options {
+            targets: vec!["host".into()],
+            buckets: BucketOptions::default(),
+            choice: None,
+            ranks: 1,
+            attention: vec![Attention::Own],
+        }
     }
 }
 
@@ -62,10 +74,10 @@ pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
 
 /// Compiles a model. Weights are not looked at.
 pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result<Compiled, Diagnostic> {
-    let model = frontend::graph(config)?;
+    let models = models(config, options)?;
     let buckets = buckets(&options.buckets)?;
     let targets = unique(&options.targets)?;
-    let total = targets.iter().map(|(_, archs)| archs.len() + buckets.len()).sum();
+    let total = targets.iter().map(|(_, archs)| archs.len() + models.len() * buckets.len()).sum();
     let mut done = 0;
     let mut step = |what: String| {
         progress(done, total, &what);
@@ -73,45 +85,81 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     };
     let (mut code, mut made) = (vec![], vec![]);
     for (name, archs) in &targets {
-        made.push(target((name, archs), config, &model, (&buckets, options.choice), &mut code, &mut step)?);
+        made.push(target((name, archs), &models, (&buckets, options.choice), &mut code, &mut step)?);
     }
     let manifest = Manifest {
         producer: env!("CARGO_PKG_VERSION").into(),
         config: echo(config, options, &buckets, &targets)?,
         model: facts(config),
+        tensor_parallel: options.ranks,
         targets: made,
     };
     progress(total, total, "done");
     Ok(Compiled { manifest, code })
 }
 
+/// What plans are made of.
+struct Model {
+    graph: Graph,
+    attention: Attention,
+    /// The sizes of one rank.
+    config: Config,
+}
+
+fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> {
+    let mut all: Vec<Model> = Vec::with_capacity(options.attention.len());
+    for &attention in &options.attention {
+        let part = Part { ranks: options.ranks, attention };
+        if all.iter().any(|model| model.attention == attention) {
+            return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
+        }
+        all.push(Model { graph: frontend::graph_of(config, part)?, attention, config: part.of(config)? });
+    }
+    match all.is_empty() {
+        true => Err(Diagnostic::new("driver::attention", "nobody is named to attend").help("--attention own")),
+        false => Ok(all),
+    }
+}
+
+fn named(attention: Attention) -> &'static str {
+    match attention {
+        Attention::Own => "own",
+        Attention::Caller => "caller",
+    }
+}
+
 /// One target: its plans, which number kernels and weights, and the code of each of its variants, which is added to `code`.
 fn target(
     (name, archs): (&str, &[Arch]),
-    config: &Config,
-    model: &Graph,
+    models: &[Model],
     (buckets, choice): (&[Bucket], Option<usize>),
     code: &mut Vec<Vec<u8>>,
     step: &mut dyn FnMut(String),
 ) -> Result<Target, Diagnostic> {
     let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
     let mut plans: Vec<Plan> = Vec::with_capacity(buckets.len());
-    for &bucket in buckets {
+    let mut hidden: Vec<Hidden> = Vec::with_capacity(buckets.len());
+    for (model, &bucket) in models.iter().flat_map(|model| buckets.iter().map(move |bucket| (model, bucket))) {
         step(format!("{name}, {bucket}"));
         let cx = Cx { arch: &archs[0], bucket };
-        let graph = lower(model, &cx, None)?;
-        plans.push(launches::plan(&graph, &cx, &mut kernels, &mut weights)?);
+        let graph = lower(&model.graph, &cx, None)?;
+        let (plan, rows) = launches::plan(&graph, model.attention, &cx, &mut kernels, &mut weights)?;
+        plans.push(plan);
+        hidden.push(rows);
     }
     let mut variants = Vec::with_capacity(archs.len());
     for arch in archs {
         step(format!("{}, {} kernels", arch.name, kernels.len()));
         let specs: Vec<KernelSpec> = kernels.specs().into_iter().map(|spec| choose(spec, arch, choice)).collect();
-        let object = atomc_targets::compile(&specs, arch)?;
+        let (object, prepare) = atomc_targets::compile_with_prepare(&specs, arch)?;
         code.push(object.code);
-        variants.push(variant(arch, code.len(), object.kernels));
+        variants.push(variant(arch, code.len(), object.kernels, prepare));
     }
-    let (cache, layout) = (cache(config, &archs[0]), layout(&archs[0].memory));
-    Ok(Target { name: name.into(), layout, weights: weights.list, cache, kernels: kernels.defs(), variants, plans })
+    let (cache, layout) = (cache(&models[0].config, &archs[0]), layout(&archs[0].memory));
+    // All plans have the same rows, and share a buffer that holds those of the largest.
+    let hidden = hidden.into_iter().max_by_key(|rows| rows.bytes).expect("there is a bucket");
+    let (weights, kernels) = (weights.list, kernels.defs());
+    Ok(Target { name: name.into(), layout, weights, cache, hidden, kernels, variants, plans })
 }
 
 /// The kernel with one of the choices that its schedule leaves open.
@@ -123,10 +171,13 @@ fn choose<'a>(spec: KernelSpec<'a>, arch: &Arch, choice: Option<usize>) -> Kerne
 
 /// Each kernel of a model on an arch: its symbol, its class, and how it may be varied.
 pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<Vec<OpenChoices>, Diagnostic> {
-    let (model, mut kernels, mut weights) = (frontend::graph(config)?, Kernels::default(), Weights::default());
-    for bucket in buckets(&options.buckets)? {
-        let cx = Cx { arch, bucket };
-        launches::plan(&lower(&model, &cx, None)?, &cx, &mut kernels, &mut weights)?;
+    let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
+    for model in models(config, options)? {
+        for bucket in buckets(&options.buckets)? {
+            let cx = Cx { arch, bucket };
+            let graph = lower(&model.graph, &cx, None)?;
+            launches::plan(&graph, model.attention, &cx, &mut kernels, &mut weights)?;
+        }
     }
     let mut all = vec![];
     for spec in kernels.specs() {
@@ -158,7 +209,7 @@ pub fn lower(model: &Graph, cx: &Cx, until: Option<&str>) -> Result<Graph, Diagn
 pub fn text(config: &Config, cx: &Cx, form: atomc_targets::Form) -> Result<String, Diagnostic> {
     let graph = lower(&frontend::graph(config)?, cx, None)?;
     let mut kernels = Kernels::default();
-    launches::plan(&graph, cx, &mut kernels, &mut Weights::default())?;
+    launches::plan(&graph, Attention::Own, cx, &mut kernels, &mut Weights::default())?;
     atomc_targets::text(&kernels.specs(), cx.arch, form)
 }
 
@@ -188,7 +239,7 @@ fn unique(names: &[String]) -> Result<Vec<(String, &'static [Arch])>, Diagnostic
     }
 }
 
-fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>) -> Variant {
+fn variant(arch: &Arch, section: usize, kernels: Vec<KernelInfo>, prepare: Option<KernelInfo>) -> Variant {
     Variant {
         name: arch.name.into(),
         features: arch.features.iter().map(|f| f.to_string()).collect(),
@@ -196,6 +247,7 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<atomc_targets::KernelInfo>)
         executed: arch.executed,
         section,
         kernels: kernels.into_iter().map(kernels::kernel).collect(),
+        prepare: prepare.map(kernels::kernel),
     }
 }
 
@@ -206,8 +258,8 @@ fn chip(arch: &Arch) -> Option<Chip> {
     (bandwidth > 0.0 && bf16 > 0.0).then(|| Chip { name: name.into(), bandwidth: bandwidth * 1e9, flops: bf16 * 1e12 })
 }
 
-fn facts(config: &Config) -> Model {
-    Model {
+fn facts(config: &Config) -> manifest::Model {
+    manifest::Model {
         architecture: config.architecture.into(),
         layers: config.layers,
         hidden: config.hidden,
@@ -224,14 +276,14 @@ fn layout(memory: &Memory) -> DataLayout {
 }
 
 fn cache(config: &Config, arch: &Arch) -> CacheSpec {
-    let ty = CacheType { dtype: config.dtype, heads: config.kv_heads, head_dim: config.head_dim };
+    let ty = CacheType { dtype: config.cache_dtype(), heads: config.kv_heads, head_dim: config.head_dim };
     let layout = atomc_targets::cache_layout(ty, arch);
     CacheSpec {
         layers: config.layers,
         block_tokens: layout.block_tokens,
         block_bytes: layout.block_bytes,
         v_offset: layout.v_offset,
-        dtype: dtype(config.dtype),
+        dtype: dtype(config.cache_dtype()),
         heads: config.kv_heads,
         head_dim: config.head_dim,
     }
@@ -242,6 +294,7 @@ fn dtype(dtype: atomc_ir::DType) -> DType {
         atomc_ir::DType::F32 => DType::F32,
         atomc_ir::DType::F16 => DType::F16,
         atomc_ir::DType::BF16 => DType::BF16,
+        atomc_ir::DType::F8E4M3 => DType::F8E4M3,
         atomc_ir::DType::I32 => DType::I32,
     }
 }
@@ -256,6 +309,8 @@ fn echo(
     let mut echo = json!({
         "model": config.echo(),
         "targets": options.targets,
+        "tensor_parallel": options.ranks,
+        "attention": options.attention,
         "buckets": buckets.iter().map(Bucket::to_string).collect::<Vec<_>>(),
     });
     for arch in targets.iter().flat_map(|(_, archs)| *archs) {

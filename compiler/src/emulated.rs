@@ -5,6 +5,7 @@
 //! not write weights or the inputs of a step.
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{Kernel, KernelDef, Plan, PlanKind};
 use atomc_emulator::{Access, CodeObject, Counts, Emulator, Grid, LoadError, Memory as Ranges, Options};
 use atomc_runtime::device::{
-    self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, StepInputs, StepSize,
+    self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs, StepSize,
 };
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::pool::Pool;
@@ -93,7 +94,13 @@ impl Emulated {
         self.tally.clone()
     }
 
-    fn launch(&self, launch: &Launch, size: StepSize) -> Result<Counts, DeviceError> {
+    fn emulate(&self, buffer: Buffer) -> DeviceBuffer {
+        // SAFETY: a buffer has that slack, and is removed before it is freed.
+        unsafe { lock(&self.space).add(buffer.address() as u64, buffer.len() as u64, Access::ReadWrite) };
+        DeviceBuffer::Device(Box::new(Emulation { buffer, space: self.space.clone() }))
+    }
+
+    fn emulated(&self, launch: &Launch, size: StepSize) -> Result<Counts, DeviceError> {
         let (def, kernel) = &self.kernels[launch.kernel];
         let failed = |detail: String| DeviceError::Failed { device: self.name.clone(), detail };
         let groups = size.tasks(kernel.tasks);
@@ -195,9 +202,13 @@ impl Device for Emulated {
 
     fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         let buffer = Buffer::new(bytes).map_err(|source| DeviceError::OutOfMemory { bytes, source })?;
-        // SAFETY: the buffer has that slack, and is removed before it is freed.
-        unsafe { lock(&self.space).add(buffer.address() as u64, bytes as u64, Access::ReadWrite) };
-        Ok(DeviceBuffer::Device(Box::new(Emulation { buffer, space: self.space.clone() })))
+        Ok(self.emulate(buffer))
+    }
+
+    unsafe fn adopt(&mut self, start: NonNull<u8>, bytes: usize) -> DeviceBuffer {
+        // SAFETY: passed on to the caller.
+        let buffer = unsafe { Buffer::foreign(start, bytes, Box::new(|_| ())) };
+        self.emulate(buffer)
     }
 
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
@@ -211,7 +222,11 @@ impl Device for Emulated {
                 launches: plan
                     .launches
                     .iter()
-                    .map(|l| Launch { kernel: l.kernel, parameters: bytes(memory.parameters(l)) })
+                    .enumerate()
+                    .map(|(index, l)| Launch {
+                        kernel: l.kernel,
+                        parameters: bytes(memory.parameters(l, index >= plan.body)),
+                    })
                     .collect(),
                 largest: (plan.kind == PlanKind::Decode).then(|| StepSize::largest(plan)),
             })
@@ -235,11 +250,25 @@ impl Device for Emulated {
         }
         for (index, launch) in bound.launches.iter().enumerate() {
             let start = Instant::now();
-            let counts = self.launch(launch, bound.largest.unwrap_or(inputs.size))?;
+            let counts = self.emulated(launch, bound.largest.unwrap_or(inputs.size))?;
             lock(&self.tally.0)[plan][index] += counts;
             if let Some(times) = &mut observe {
                 times.nanoseconds[index] += start.elapsed().as_nanos() as u64;
             }
+        }
+        Ok(())
+    }
+
+    unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
+        for index in part.launches {
+            if let Some(step) = part.step {
+                // The workspace is the last parameter, and the step the one before it.
+                let parameters = &mut self.plans[part.plan].launches[index].parameters;
+                let at = parameters.len() - 2 * size_of::<u64>();
+                parameters[at..][..size_of::<u64>()].copy_from_slice(&step.to_le_bytes());
+            }
+            let counts = self.emulated(&self.plans[part.plan].launches[index], part.size)?;
+            lock(&self.tally.0)[part.plan][index] += counts;
         }
         Ok(())
     }

@@ -17,11 +17,11 @@ fn path(p: &Path) -> String {
     p.to_str().expect("UTF-8").to_owned()
 }
 
-fn solves_all(model: &str) {
+fn solves_all(model: &str, cache: &str) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let artifact = dir.path().join("m.atomc");
     let weights = format!("{EXAMPLES}/models/{model}");
-    atomc(&["compile", &weights, "--target", "host", "-o", &path(&artifact)]);
+    atomc(&["compile", &weights, "--target", "host", "--cache-dtype", cache, "-o", &path(&artifact)]);
     let problems = format!("{EXAMPLES}/problems.jsonl");
     let text = atomc(&["eval", &path(&artifact), "--weights", &weights, &problems, "--json"]);
     let result: Value = serde_json::from_str(&text).expect("JSON");
@@ -30,12 +30,22 @@ fn solves_all(model: &str) {
 
 #[test]
 fn qwen3_solves_all() {
-    solves_all("qwen3");
+    solves_all("qwen3", "auto");
+}
+
+#[test]
+fn qwen3_solves_all_with_a_cache_of_bytes() {
+    solves_all("qwen3", "fp8");
 }
 
 #[test]
 fn llama_solves_all() {
-    solves_all("llama");
+    solves_all("llama", "auto");
+}
+
+#[test]
+fn llama_solves_all_with_a_cache_of_bytes() {
+    solves_all("llama", "fp8");
 }
 
 fn emulated_as_on_the_host(model: &str) {

@@ -144,11 +144,59 @@ fn a_model_goes_through_every_verb() {
 }
 
 #[test]
+fn packed_weights_are_the_checkpoint() {
+    let bench = Bench::new();
+    let compiled = |name: &str, more: &[&str]| {
+        let args = ["compile", MODEL, "--context", "64", "--prefill", "32", "-o", name];
+        bench.succeed(&[&args[..], more].concat());
+    };
+    bench.write("ids.json", "[[1, 2, 3, 4, 5], [6]]");
+    let logits = |artifact: &str, weights: &str| {
+        bench.succeed(&["logits", artifact, "--weights", weights, "--tokens", "ids.json", "-o", "out.safetensors"]);
+        std::fs::read(bench.path("out.safetensors")).expect("logits")
+    };
+    bench.succeed(&["pack", "m.atomc", "--weights", MODEL, "-o", "packed"]);
+    let file = "packed/weights.host.safetensors";
+    assert!(logits("m.atomc", file) == logits("m.atomc", MODEL));
+    // The kernels may be others, but not the plan of weights.
+    compiled("other.atomc", &["--decode", "2"]);
+    assert!(logits("other.atomc", file) == logits("other.atomc", MODEL));
+    compiled("f32.atomc", &["--dtype", "f32"]);
+    let refused = bench.logits("f32.atomc", file, "[[1]]");
+    assert!(refused.contains("holds weights packed for plan of weights"), "{refused}");
+    let checkpoint = format!("{MODEL}/model.safetensors");
+    let refused = bench.logits("m.atomc", &checkpoint, "[[1]]");
+    assert!(refused.contains("it holds no packed weights, but maybe a checkpoint"), "{refused}");
+    compiled("ranks.atomc", &["--tp", "2"]);
+    bench.succeed(&["pack", "ranks.atomc", "--weights", MODEL, "-o", "packed"]);
+    let sizes = |name: &str| std::fs::metadata(bench.path(name)).expect("a file").len();
+    let part = sizes("packed/weights.host.1-of-2.safetensors");
+    assert_eq!(part, sizes("packed/weights.host.2-of-2.safetensors"));
+    assert!(part < sizes(file));
+}
+
+#[test]
 fn compiling_twice_gives_the_same_bytes() {
     let bench = Bench::new();
     let first = bench.artifact();
     bench.succeed(&["compile", MODEL, "--context", "64", "--decode", "1", "--prefill", "32", "-o", "m.atomc"]);
     assert!(first == bench.artifact());
+}
+
+#[test]
+fn parts_of_a_model() {
+    let bench = Bench::new();
+    let part = ["--context", "64", "--decode", "1", "--prefill", "32", "-o", "part.atomc"];
+    let compile = |more: &[&'static str]| [&["compile", MODEL][..], &part, more].concat();
+    bench.succeed(&compile(&["--tp", "2", "--attention", "own,caller"]));
+    assert!(bench.succeed(&["inspect", "part.atomc"]).contains("ranks     for each of 2 that share the model out"));
+    bench.write("ids.json", "[[1, 2]]");
+    let run = ["logits", "part.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "out.safetensors"];
+    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: tensor_parallel: the artifact is for 2 ranks that share the model out, which a framework runs; one device alone needs an artifact that was compiled without --tp");
+    bench.succeed(&["verify", "part.atomc", "--kernel", "rows"]);
+    bench.succeed(&compile(&["--attention", "caller"]));
+    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: attention: every plan for target `host` leaves attention to a framework; an engine needs an artifact that was compiled with --attention own");
+    insta::assert_snapshot!(bench.fail(1, &compile(&["--tp", "3", "--json"])), @"error[config::ranks]: --tp: 4 attention heads cannot be shared out among 3 ranks");
 }
 
 #[test]
@@ -208,9 +256,9 @@ fn wrong_checkpoints() {
     ");
     insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc"]), @"
     error: the following required arguments were not provided:
-      <--weights <DIR>|--random-weights [<SEED>]>
+      <--weights <PATH>|--random-weights [<SEED>]>
 
-    Usage: atomc bench <--weights <DIR>|--random-weights [<SEED>]> <ARTIFACT>
+    Usage: atomc bench <--weights <PATH>|--random-weights [<SEED>]> <ARTIFACT>
 
     For more information, try '--help'.
     ");

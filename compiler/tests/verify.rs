@@ -3,6 +3,7 @@ use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use atomc_artifact::manifest::DType;
 use atomc_artifact::{Artifact, Manifest, encode};
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -71,6 +72,19 @@ fn every_kernel_of_the_host_is_right() {
     assert!(kernels(&some).iter().all(|k| k["family"].as_str().is_some_and(|f| f.starts_with("attend"))));
     let none = bench.run(&["verify", "m.atomc", "--kernel", "no such kernel"]);
     assert_eq!(none.status.code(), Some(1));
+}
+
+#[test]
+fn a_cache_of_bytes_is_half_as_large() {
+    let bench = Bench::new();
+    let compiled = bench.run(&[&["compile", MODEL, "--cache-dtype", "fp8", "-o", "f8.atomc"], &SMALL[..]].concat());
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let cache = |file: &str| Artifact::open(bench.path(file)).expect("an artifact").manifest().targets[0].cache.clone();
+    let (plain, bytes) = (cache("m.atomc"), cache("f8.atomc"));
+    assert_eq!((bytes.dtype, 2 * bytes.block_bytes), (DType::F8E4M3, plain.block_bytes));
+    let (code, table) = bench.verify(&["f8.atomc"]);
+    assert_eq!(code, 0, "{table:#}");
+    assert!(kernels(&table).iter().all(|k| k["right"] == true), "{table:#}");
 }
 
 #[test]

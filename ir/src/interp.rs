@@ -1,10 +1,12 @@
-//! The reference interpreter: plain loops, in f32 or f64, without rounding to the types of the graph in between.
+//! The reference interpreter: plain loops, in f32 or f64, without rounding to the types of the graph in between; only what goes
+//! into a cache of [`DType::F8E4M3`] is rounded.
 use std::collections::{BTreeMap, HashMap};
 
 use crate::elementwise::{Elementwise, Scalar};
 use crate::graph::{Graph, Value};
 use crate::ops::{Class, Op};
 use crate::rope::Freqs;
+use crate::trial::round;
 use crate::types::{DType, Shape, Type};
 
 /// A number that the interpreter computes with.
@@ -18,9 +20,9 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
         Self::of(v)
     }
 
-    /// As an element of a tensor of the graph. The interpreter does not round; kernels may.
-    fn stored(self, _: DType) -> Self {
-        self
+    /// As an element of a tensor or a cache. The interpreter does not round to the types that tensors have; kernels may.
+    fn stored(self, dtype: DType) -> Self {
+        if dtype == DType::F8E4M3 { Self::of(round(self.get(), dtype)) } else { self }
     }
 
     /// As a factor that a kernel may round to the type of the numbers it was made of.
@@ -153,9 +155,16 @@ pub fn run<S: Real>(
         };
         for (out, (mut val, ty)) in results.into_iter().zip(graph.types(id)).enumerate() {
             check_shape(&val, ty, cx).map_err(|e| format!("{} {}: {e}", graph.op(id).name(), graph.location(id)))?;
-            if let (Val::Float(tensor), Type::Tensor(ty), false) = (&mut val, ty, graph.op(id).class() == Class::Source)
-            {
-                tensor.data.iter_mut().for_each(|v| *v = v.stored(ty.dtype));
+            match (&mut val, ty) {
+                _ if graph.op(id).class() == Class::Source => {}
+                (Val::Float(tensor), Type::Tensor(ty)) => {
+                    tensor.data.iter_mut().for_each(|v| *v = v.stored(ty.dtype));
+                }
+                (Val::Cache(cache), Type::Cache(ty)) if ty.dtype == DType::F8E4M3 => {
+                    let entries = cache.entries.values_mut().flat_map(|(keys, values)| keys.iter_mut().chain(values));
+                    entries.for_each(|v| *v = v.stored(ty.dtype));
+                }
+                _ => {}
             }
             values.insert(Value { node: id, out }, val);
         }
@@ -353,6 +362,30 @@ pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window:
         data.extend(attend(query, &seen, at, scale));
     }
     one(q.shape.clone(), data)
+}
+
+pub(crate) fn shard<S: Real>(_: &[&Val<S>], _: Cx, _: &usize, _: &usize) -> Results<S> {
+    Err("is of a rank, and the reference is none".into())
+}
+
+pub(crate) fn all_reduce<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    Ok(vec![args[0].clone()])
+}
+
+pub(crate) fn caller_attention<S: Real>(
+    args: &[&Val<S>],
+    cx: Cx,
+    _: &usize,
+    scale: &f64,
+    window: &usize,
+) -> Results<S> {
+    let &[q, k, v, batch] = args else { unreachable!("checked by the verifier") };
+    let cache = kv_write(&[&Val::Cache(CacheState::default()), k, v, batch], cx)?;
+    let mut seen = attention(&[q, &cache[0], batch], cx, scale, window)?;
+    if let Val::Float(rows) = &mut seen[0] {
+        rows.shape = vec![rows.shape[0], rows.shape[1..].iter().product()];
+    }
+    Ok(seen)
 }
 
 /// One query over the keys and values that it sees, which begin at element `at` of each entry.

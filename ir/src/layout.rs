@@ -36,7 +36,8 @@ pub struct CacheLayout {
     pub block_tokens: usize,
     /// `head_dim`, padded.
     pub dim: usize,
-    /// Consecutive tokens (of V) or columns (of K) that lie together.
+    /// Consecutive tokens (of V) or columns (of K) that lie together: of bytes as many as of what they are widened to, which has
+    /// two, so that one becomes the other in order.
     pub group: usize,
     /// Bytes of one head in a block, in K and in V.
     pub head_bytes: usize,
@@ -54,7 +55,7 @@ impl CacheLayout {
         CacheLayout {
             block_tokens: memory.block_tokens,
             dim,
-            group: memory.group_bytes / cache.dtype.size(),
+            group: memory.group_bytes / cache.dtype.size().max(2),
             head_bytes,
             block_bytes: 2 * block,
             v_offset: block,

@@ -14,7 +14,7 @@ pub enum Stage {
     Model,
     /// Contraction weights are packed and every node knows its segment.
     Segmented,
-    /// Every computing node is a kernel.
+    /// Every computing node is a kernel, but for the caller's.
     Fused,
 }
 
@@ -157,6 +157,8 @@ pub enum Class {
     Effect,
     /// Where graphs are split into segments.
     Boundary,
+    /// A boundary whose work is not a kernel's but that of whoever runs the step.
+    Call,
 }
 
 macro_rules! ops {
@@ -254,6 +256,8 @@ ops! {
     Concat = "concat" (many) { axis: usize } Layout, shapes::concat, interp::concat;
     /// Elements `start` to `start + len` of an axis.
     Slice = "slice" (x) { axis: usize, start: usize, len: usize } Layout, shapes::slice, interp::slice;
+    /// Of so many equal parts along an axis that of the rank, of those that share the model out.
+    Shard = "shard" (x) { axis: usize, parts: usize } Layout, shapes::shard, interp::shard;
     /// Other layout, same values.
     Pack = "pack" (w) {} Layout, shapes::pack, interp::pack;
     /// Same elements in row-major order under another shape.
@@ -278,12 +282,21 @@ ops! {
     KvWrite = "kv_write" (cache, k, v, batch) {} Effect, shapes::kv_write, interp::kv_write;
     /// Causal attention of each token over its own sequence; `window` counts the keys that are seen, 0 for all.
     Attention = "attention" (q, cache, batch) { scale: f64, window: usize } Boundary, shapes::attention, interp::attention;
+    /// The sum over all ranks, of which the reference is one: of its own part alone.
+    AllReduce = "all_reduce" (x) {} Call, shapes::all_reduce, interp::all_reduce;
+    /// Attention over a cache of the caller's, who puts these keys and values into it. The reference sees those of the step alone.
+    CallerAttention = "caller_attention" (q, k, v, batch) { layer: usize, scale: f64, window: usize } Call, shapes::caller_attention, interp::caller_attention;
 }
 
 impl Op {
     /// Whether the graph is split here.
     pub fn is_boundary(&self) -> bool {
-        self.class() == Class::Boundary
+        matches!(self.class(), Class::Boundary | Class::Call)
+    }
+
+    /// Whether the caller does it.
+    pub fn is_call(&self) -> bool {
+        self.class() == Class::Call
     }
 
     /// Name and attributes, as the text form has them: equal keys on equal operands mean equal results.
@@ -402,6 +415,17 @@ mod shapes {
         }
         let mut shape = t.shape.clone();
         shape.0[axis] = Dim::Fixed(len);
+        one(t.dtype, shape)
+    }
+
+    pub fn shard(inputs: &[&Type], &axis: &usize, &parts: &usize) -> Types {
+        let t = tensor(inputs[0], "x")?;
+        let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
+        if parts == 0 || !size.is_multiple_of(parts) {
+            return Err(format!("{parts} equal parts of {size}"));
+        }
+        let mut shape = t.shape.clone();
+        shape.0[axis] = Dim::Fixed(size / parts);
         one(t.dtype, shape)
     }
 
@@ -524,6 +548,27 @@ mod shapes {
                 one(q.dtype, q.shape.clone())
             }
             _ => Err(format!("q {q} does not fit {}: head sizes must agree and heads be a multiple", inputs[1])),
+        }
+    }
+
+    pub fn all_reduce(inputs: &[&Type]) -> Types {
+        let x = float(inputs[0], "x")?;
+        if x.shape.rank() != 2 || x.shape.0[0] != Dim::Tokens {
+            return Err(format!("x must have a row for each token, not {x}"));
+        }
+        one(x.dtype, x.shape.clone())
+    }
+
+    pub fn caller_attention(inputs: &[&Type], _: &usize, _: &f64, _: &usize) -> Types {
+        let (q, k, v) = (float(inputs[0], "q")?, float(inputs[1], "k")?, float(inputs[2], "v")?);
+        batch(inputs[3])?;
+        match (&q.shape.0[..], &k.shape.0[..]) {
+            (&[Dim::Tokens, Dim::Fixed(h), Dim::Fixed(d)], &[Dim::Tokens, Dim::Fixed(g), Dim::Fixed(e)])
+                if d == e && h % g == 0 && k == v && q.dtype == k.dtype =>
+            {
+                one(q.dtype, Shape::led_by(Dim::Tokens, &[h * d]))
+            }
+            _ => Err(format!("q {q}, k {k}, v {v} do not fit: head sizes must agree and heads be a multiple")),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Class, Op, Stage};
-use crate::types::{Layout, Type};
+use crate::types::{DType, Layout, Type};
 
 /// Everything that is wrong with a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,10 +75,13 @@ impl Graph {
 
     fn check_types(&self, id: NodeId, errors: &mut Errors) {
         for ty in self.types(id) {
-            if let Type::Tensor(t) = ty
-                && !t.shape.well_formed()
-            {
-                errors.add(id, format!("{ty}: only the first axis may be symbolic, and none may be zero"));
+            if let Type::Tensor(t) = ty {
+                if !t.shape.well_formed() {
+                    errors.add(id, format!("{ty}: only the first axis may be symbolic, and none may be zero"));
+                }
+                if t.dtype == DType::F8E4M3 {
+                    errors.add(id, format!("{ty}: only caches have elements of {}", DType::F8E4M3.name()));
+                }
             }
         }
         if self.op(id).class() == Class::Source {
@@ -140,7 +143,8 @@ impl Graph {
                 errors.add(id, "its weight is not packed".into());
             }
         }
-        if stage >= Stage::Fused && !constant && !matches!(op, Op::Input { .. } | Op::Kernel { .. }) {
+        let outside = matches!(op, Op::Input { .. } | Op::Kernel { .. }) || op.is_call();
+        if stage >= Stage::Fused && !constant && !outside {
             errors.add(id, format!("`{}` is in no kernel", op.name()));
         }
     }
@@ -243,6 +247,10 @@ mod tests {
             (
                 "%0 = reshape %x {shape = [T, 3, 3]} : f32[T, 3, 3]",
                 "reshape: [T, 8] cannot become [T, 3, 3]: the first axis and the elements of a row must stay",
+            ),
+            (
+                "%0 = cast %x {to = f8e4m3} : f8e4m3[T, 8]",
+                "f8e4m3[T, 8]: only caches have elements of f8e4m3; cast: casts to float types only",
             ),
             ("%0 = gather %x, %v : f32[T, 8]", "gather: rows must be i32 with one axis, not f32[8]"),
             ("%0 = rope %h, %t : f32[T, 2, 4]", "rope: x f32[T, 2, 4] and table f32[T, 6] do not fit"),

@@ -75,9 +75,9 @@ impl<'a> Regions<'a> {
         matches!(self.graph.op(id), Op::Input { .. }) || self.graph.is_constant(id)
     }
 
-    /// Whether a node is to be computed and in no kernel yet.
+    /// Whether a node is to be computed here and in no kernel yet.
     fn is_free(&self, id: NodeId) -> bool {
-        !self.owner.contains_key(&id) && !self.is_given(id)
+        !self.owner.contains_key(&id) && !self.is_given(id) && !self.graph.op(id).is_call()
     }
 
     /// Whether a node may join a kernel of this segment.

@@ -22,5 +22,5 @@ pub use bucket::{Bucket, BucketOptions, buckets};
 pub use ledger::{Ledger, ledger};
 pub use pass::{Changed, Cx, Pass};
 pub use pipeline::{PASSES, run};
-pub use plan::{MemoryPlan, Slot, kernels, plan};
+pub use plan::{MemoryPlan, Order, Slot, plan, result_bytes};
 pub use rewrite::{Explanation, RULES, Rule, explain};

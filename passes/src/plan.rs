@@ -1,5 +1,5 @@
 //! Memory: where in one arena each kernel's results lie in a step of the bucket's size.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use atomc_ir::{Graph, NodeId, Op, TensorType, Value};
 
@@ -14,7 +14,7 @@ pub struct Slot {
     pub bytes: usize,
 }
 
-/// Slots of all tensors that kernels make. Cache states are not in the arena.
+/// Slots of all tensors that kernels make, but for the hidden rows. Cache states are not in the arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
     pub slots: BTreeMap<Value, Slot>,
@@ -26,27 +26,58 @@ pub struct MemoryPlan {
     pub unshared: usize,
 }
 
-/// The kernels in the order that plans are made for and that they must run in.
-pub fn kernels(graph: &Graph) -> Vec<NodeId> {
-    graph.order().into_iter().filter(|&id| matches!(graph.op(id), Op::Kernel { .. })).collect()
+/// The kernels of a graph and the work of its caller, in the order that plans are made for and that they must run in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    pub steps: Vec<NodeId>,
+    /// So many of them make the body of the step; the others follow from the hidden rows and are its head.
+    pub body: usize,
+    /// The rows between body and head, which lie in a buffer of their own.
+    pub hidden: Option<Value>,
 }
 
-/// Plans the arena. A kernel's results never lie where its operands do; what the graph returns stays to the end.
-pub fn plan(graph: &Graph, cx: &Cx) -> MemoryPlan {
-    let kernels = kernels(graph);
-    let mut last_use: HashMap<Value, usize> = HashMap::new();
-    for (step, &kernel) in kernels.iter().enumerate() {
-        last_use.extend(graph.operands(kernel).into_iter().map(|v| (v, step)));
+impl Order {
+    pub fn new(graph: &Graph, hidden: Option<Value>) -> Order {
+        let mut behind: HashSet<NodeId> = HashSet::new();
+        let mut parts = [vec![], vec![]];
+        for id in graph.order() {
+            let follows = |v: &Value| Some(*v) == hidden || behind.contains(&v.node);
+            let head = graph.operands(id).iter().any(follows);
+            if head {
+                behind.insert(id);
+            }
+            if matches!(graph.op(id), Op::Kernel { .. }) || graph.op(id).is_call() {
+                parts[head as usize].push(id);
+            }
+        }
+        let [mut steps, head] = parts;
+        let body = steps.len();
+        steps.extend(head);
+        Order { steps, body, hidden }
     }
-    last_use.extend(graph.outputs().iter().map(|&v| (v, kernels.len())));
-    let mut ends: Vec<Vec<Value>> = vec![vec![]; kernels.len() + 1];
+}
+
+/// Plans the arena. A kernel's results never lie where its operands do; a sum over ranks lies where its operand does, which nobody
+/// else may read. What the graph returns stays to the end.
+pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
+    let steps = &order.steps;
+    let mut last_use: HashMap<Value, usize> = HashMap::new();
+    for (step, &kernel) in steps.iter().enumerate() {
+        last_use.extend(graph.operands(kernel).into_iter().map(|v| (first_place(graph, v), step)));
+    }
+    last_use.extend(graph.outputs().iter().map(|&v| (first_place(graph, v), steps.len())));
+    let mut ends: Vec<Vec<Value>> = vec![vec![]; steps.len() + 1];
     let mut plan = MemoryPlan::default();
     let mut arena = Arena::default();
-    for (step, &kernel) in kernels.iter().enumerate() {
+    for (step, &kernel) in steps.iter().enumerate() {
         for out in 0..graph.types(kernel).len() {
             let v = Value { node: kernel, out };
-            let Some(ty) = graph.ty(v).as_tensor() else { continue };
-            let slot = arena.take(slot_bytes(ty, cx));
+            let Some(ty) = graph.ty(v).as_tensor().filter(|_| Some(v) != order.hidden) else { continue };
+            if let Some(&slot) = plan.slots.get(&first_place(graph, v)) {
+                plan.slots.insert(v, slot);
+                continue;
+            }
+            let slot = arena.take(result_bytes(ty, cx));
             plan.slots.insert(v, slot);
             plan.unshared += slot.bytes;
             plan.peak = plan.peak.max(arena.used);
@@ -59,8 +90,16 @@ pub fn plan(graph: &Graph, cx: &Cx) -> MemoryPlan {
     MemoryPlan { bytes: arena.end, ..plan }
 }
 
-/// Bytes that a kernel's result needs.
-fn slot_bytes(ty: &TensorType, cx: &Cx) -> usize {
+/// The value whose place this one takes over: itself, if it is not computed in place.
+fn first_place(graph: &Graph, mut v: Value) -> Value {
+    while matches!(graph.op(v.node), Op::AllReduce {}) {
+        v = graph.operands(v.node)[0];
+    }
+    v
+}
+
+/// Bytes that a result needs: rows for the tokens of the bucket, with padding.
+pub fn result_bytes(ty: &TensorType, cx: &Cx) -> usize {
     let memory = &cx.arch.memory;
     let rows = ty.shape.0.first().map_or(1, |d| d.at(cx.bucket.tokens(), cx.bucket.rows()));
     let rows = if matches!(cx.bucket, Bucket::Any { .. }) { rows.next_multiple_of(memory.rows) } else { rows };

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into it: slices, head norms, rotary
-//! embedding, the write into the cache, and the reshape of the result. What a contraction takes as its epilogue does not.
+//! embedding, the write into the cache, and the reshape of the result. What a contraction takes as its epilogue does not. What the
+//! caller does is alone in its segment, as nothing can be fused into it.
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use atomc_ir::{Class, Diagnostic, Graph, NodeId, Op, Value};
@@ -69,6 +70,9 @@ impl Splitter<'_> {
     fn around(&self, boundary: NodeId, taken: &HashMap<NodeId, usize>) -> HashSet<NodeId> {
         let graph = self.graph;
         let mut inside = HashSet::from([boundary]);
+        if graph.op(boundary).is_call() {
+            return inside;
+        }
         let mut next = BTreeSet::new();
         let mut last = boundary;
         loop {

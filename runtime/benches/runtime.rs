@@ -77,7 +77,9 @@ fn main() {
         let mut seconds = [0.0; 3];
         for seconds in &mut seconds {
             let start = Instant::now();
-            weights::load(&weight, &mut buffers, source, &mut pool, &|_, _| ()).expect("a sound plan");
+            let rank = weights::Rank::ONLY;
+            let sink = weights::Sink { weights: &weight, rank, buffers: &mut buffers, pool: &mut pool };
+            weights::load(sink, source, &|_, _| ()).expect("a sound plan");
             *seconds = start.elapsed().as_secs_f64();
         }
         let rate = |seconds: f64| weight[0].bytes as f64 / seconds / 1e9;

@@ -3,10 +3,10 @@
 //! one of the device before each step: pointers inside it are the device's.
 use crate::device::{Device, DeviceBuffer, DeviceError, InputAddresses, StepInputs, StepSize};
 use crate::memory::Buffer;
-use atomc_artifact::abi::{Batch, Step, TILE_TOKENS};
+use atomc_artifact::abi::{Batch, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
 
-/// Entries behind those in use: kernels work on groups of tokens and read whole ones.
-const PADDING: usize = 64;
+/// Entries behind those in use.
+const PADDING: usize = SPARE_TOKENS;
 /// Every part of the block begins at a cache line.
 const ALIGN: usize = 64;
 const INT: usize = size_of::<i32>();
@@ -54,6 +54,7 @@ struct Parts {
     rows: usize,
     /// First token and count of each.
     tiles: usize,
+    tile_room: usize,
     tables: usize,
     end: usize,
     /// Blocks in a table.
@@ -74,7 +75,7 @@ impl Parts {
         let [rows, tiles] = [(rows + PADDING) * INT, padded * 2 * INT].map(&mut part);
         // Zeroed by the system page by page, so tables that are never used cost the host nothing.
         let tables = part(padded * stride * INT);
-        Parts { step, batch, ids, positions, lengths, sequences, rows, tiles, tables, end, stride }
+        Parts { step, batch, ids, positions, lengths, sequences, rows, tiles, tile_room: padded, tables, end, stride }
     }
 }
 
@@ -105,6 +106,25 @@ impl Inputs {
             rows: at(rows),
             batch: at(batch),
         }
+    }
+
+    /// Whether kernels read the inputs where they are put together.
+    pub fn in_place(&self) -> bool {
+        self.device.is_none()
+    }
+
+    /// Most tiles in a step.
+    pub fn tile_room(&self) -> usize {
+        self.parts.tile_room
+    }
+
+    pub fn block_stride(&self) -> usize {
+        self.block_stride
+    }
+
+    /// Takes another cache, for the steps that begin from now on.
+    pub fn set_block_stride(&mut self, bytes: usize) {
+        self.block_stride = bytes;
     }
 
     /// Begins a step: nothing is in it.
@@ -150,6 +170,44 @@ impl Inputs {
         let rows = self.ints(self.parts.rows, self.used.rows, count).iter_mut().zip(last);
         rows.for_each(|(row, token)| *row = token as i32);
         self.used.rows += count;
+    }
+
+    /// Wants logits for the first `count` rows, whatever they are.
+    pub fn want_first(&mut self, count: usize) {
+        self.ints(self.parts.rows, 0, count).iter_mut().zip(0..).for_each(|(row, index)| *row = index);
+        self.used.rows = count;
+    }
+
+    /// Copies what was pushed and wanted to the device, where the inputs are not in place.
+    pub fn upload(&mut self) -> Result<(), DeviceError> {
+        let end = self.step().bytes.len();
+        match &mut self.device {
+            Some(memory) => memory.upload(0, &self.block.as_slice()[..end]),
+            None => Ok(()),
+        }
+    }
+
+    /// The parameters with which the kernel that makes inputs makes these, of nothing yet.
+    pub fn prepare(&self) -> Prepare {
+        let InputAddresses { step, ids, lengths, batch, .. } = self.addresses();
+        Prepare {
+            ids: std::ptr::null(),
+            positions: std::ptr::null(),
+            starts: std::ptr::null(),
+            lengths: std::ptr::null(),
+            tables: std::ptr::null(),
+            step: step.cast(),
+            batch: batch.cast(),
+            to_ids: ids.cast(),
+            to_lengths: lengths.cast(),
+            pages: std::ptr::null(),
+            table_stride: 0,
+            sequences: 0,
+            tokens: 0,
+            values: 0,
+            value_bytes: 0,
+            layers: 0,
+        }
     }
 
     pub fn counts(&self) -> Counts {

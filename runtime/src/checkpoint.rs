@@ -59,6 +59,10 @@ pub enum CheckpointError {
     NotACheckpoint { path: PathBuf },
     #[error("cannot read {path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
+    #[error("cannot write {path}: {source}")]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("{path} holds weights packed for {field} {found}, not {want}")]
+    PackedFor { path: PathBuf, field: &'static str, found: String, want: String },
     #[error("{path} is not a sound safetensors file: {detail}")]
     Malformed { path: PathBuf, detail: String },
     #[error("{path}: {detail}")]
@@ -71,6 +75,8 @@ pub enum CheckpointError {
     Unused { names: Vec<String> },
     #[error("tensor `{name}` has shape {found:?}, but the model needs {want:?}")]
     Shape { name: String, found: Vec<usize>, want: Vec<usize> },
+    #[error("tensor `{name}` has {bytes} bytes, but its shape and type take {want}")]
+    Size { name: String, bytes: usize, want: usize },
     #[error("tensor `{name}` is of type {found}; weights may be BF16, F16, F32 or F64")]
     DType { name: String, found: String },
 }
@@ -129,6 +135,11 @@ impl Checkpoint {
             return Err(CheckpointError::NotACheckpoint { path: dir.to_owned() });
         }
         Ok(checkpoint)
+    }
+
+    /// The shape of a tensor, if there is one of that name.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|entry| &entry.shape[..])
     }
 
     fn add_indexed(&mut self, dir: &Path, path: PathBuf) -> Result<(), CheckpointError> {
@@ -205,7 +216,7 @@ impl Source for Checkpoint {
 }
 
 /// The faults of a file in words; the crate's own messages are names of enum variants.
-fn describe(error: SafeTensorError) -> String {
+pub(crate) fn describe(error: SafeTensorError) -> String {
     match error {
         SafeTensorError::HeaderTooSmall | SafeTensorError::InvalidHeaderLength => {
             "it is cut short inside its header".to_owned()

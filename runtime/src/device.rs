@@ -12,13 +12,15 @@ mod memory;
 pub use error::DeviceError;
 pub use gpu::{Gpu, GpuDevice, Vendor};
 pub use host::Host;
-pub use launch::{Launches, StepSize};
+pub use launch::{Launches, Part, StepSize, Stream};
 pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory};
 
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::Artifact;
+use atomc_artifact::abi::Prepare;
 use atomc_artifact::manifest::{Manifest, Plan};
+use std::ptr::NonNull;
 
 /// What the engine asks of a device.
 pub trait Device: Send {
@@ -30,6 +32,12 @@ pub trait Device: Send {
 
     /// Zeroed memory that the device's kernels reach, with readable slack behind it.
     fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError>;
+
+    /// Memory of the caller's as if it were the device's own, but for who frees it.
+    ///
+    /// # Safety
+    /// It is memory of this device, of that many bytes with readable slack behind them, and stays until the result is dropped.
+    unsafe fn adopt(&mut self, start: NonNull<u8>, bytes: usize) -> DeviceBuffer;
 
     /// Memory of the host in which the inputs of steps are put together, to be copied to a device that has its own.
     fn stage(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
@@ -54,6 +62,27 @@ pub trait Device: Send {
         inputs: StepInputs<'_>,
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError>;
+
+    /// Whether [`Device::prepare`] can be called.
+    fn prepares(&self) -> bool {
+        false
+    }
+
+    /// Makes the inputs of a step in the device's block, of tensors that are in its memory.
+    ///
+    /// # Safety
+    /// The device has the kernel for it, and the parameters are as that states; the stream is one of this device's.
+    unsafe fn prepare(&mut self, prepare: &Prepare, stream: Stream) -> Result<(), DeviceError> {
+        let _ = (prepare, stream);
+        Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it takes no tensors of a framework".into() })
+    }
+
+    /// Runs a part of a plan for a step whose inputs are in the device's block already: copies nothing, allocates nothing, and
+    /// where there are streams waits for nothing.
+    ///
+    /// # Safety
+    /// As for [`Device::run`]; the stream is one of this device's.
+    unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError>;
 }
 
 /// One step: its size, and the beginning of the block of inputs as far as the step uses it. Where the device's memory is the
@@ -113,6 +142,22 @@ impl DeviceChoice {
                 Ok(Box::new(Gpu::open(*vendor, artifact, target, *ordinal, threads)?))
             }
         }
+    }
+
+    /// The same on a stream of the caller's, where the device has streams.
+    ///
+    /// # Safety
+    /// As for [`Gpu::on_stream`].
+    pub unsafe fn open_on(
+        &self,
+        artifact: &Artifact,
+        threads: usize,
+        stream: Stream,
+    ) -> Result<Box<dyn Device>, DeviceError> {
+        let DeviceChoice::Gpu { vendor, ordinal } = self else { return self.open(artifact, threads) };
+        let target = &artifact.manifest().targets[self.target(artifact.manifest())?];
+        // SAFETY: passed on to the caller.
+        Ok(Box::new(unsafe { Gpu::on_stream(*vendor, artifact, target, *ordinal, stream, threads) }?))
     }
 
     /// Which of the targets of an artifact has the code for this device.

@@ -6,11 +6,12 @@ use crate::checkpoint::Source;
 use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
 use crate::kv::{Fork, Kv, KvError, SeqId};
-use crate::pool::Pool;
+use crate::pool::{Pool, threads};
 use crate::sample::greedy;
-use crate::weights;
+use crate::weights::packed::Packed;
+use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
+use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
 use std::ops::Range;
 use std::path::Path;
 
@@ -42,13 +43,6 @@ pub enum Want {
     Last,
     /// One for each token.
     All,
-}
-
-impl EngineOptions {
-    fn threads(&self) -> usize {
-        let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
-        if self.threads == 0 { available() } else { self.threads }
-    }
 }
 
 impl Request<'_> {
@@ -117,8 +111,9 @@ impl Engine {
     }
 
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
-        let device = options.device.open(&artifact, options.threads())?;
         let target = options.device.target(artifact.manifest())?;
+        check_whole(artifact.manifest(), target)?;
+        let device = options.device.open(&artifact, threads(options.threads))?;
         Ok(Engine::assemble(artifact, target, device, options)?)
     }
 
@@ -130,6 +125,7 @@ impl Engine {
         options: &EngineOptions,
     ) -> Result<Engine, Error> {
         let target = device::target(artifact.manifest(), target)?;
+        check_whole(artifact.manifest(), target)?;
         Ok(Engine::assemble(artifact, target, device, options)?)
     }
 
@@ -179,9 +175,19 @@ impl Engine {
     /// fault the weights are as they were; if the device is, they have to be loaded again. Tokens that sequences already have
     /// stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|_, sink| weights::load(sink, source, progress))
+    }
+
+    /// The same from a file of packed weights, which only has to be copied.
+    pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|target, sink| packed.load(target, sink, progress))
+    }
+
+    fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
         let _span = tracing::debug_span!("load_weights").entered();
-        let weights = &self.artifact.manifest().targets[self.target].weights;
-        let done = weights::load(weights, &mut self.memory.weights, source, self.device.pool(), progress);
+        let target = &self.artifact.manifest().targets[self.target];
+        let (weights, buffers) = (&target.weights, &mut self.memory.weights);
+        let done = load(target, Sink { weights, rank: Rank::ONLY, buffers, pool: self.device.pool() });
         match done {
             Ok(()) => self.loaded = true,
             Err(Error::Device(_)) => self.loaded = false,
@@ -530,18 +536,28 @@ impl<'a> Logits<'a> {
     }
 }
 
+/// That the plans leave nothing to do to anybody else.
+fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
+    let target = &manifest.targets[target];
+    match manifest.tensor_parallel {
+        1 if target.plans.iter().any(|plan| plan.attention == Attention::Own) => Ok(()),
+        1 => Err(Error::CallerAttends { target: target.name.clone() }),
+        ranks => Err(Error::Shared { ranks }),
+    }
+}
+
 fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
     let cache = &target.cache;
     let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
-    let kernels = target.variants.iter().flat_map(|variant| &variant.kernels);
-    let workspace = kernels.map(|kernel| kernel.workspace).max().unwrap_or(0);
     let pages = blocks.saturating_mul(cache.block_bytes);
     Ok(Memory {
         cache: (0..cache.layers).map(|_| device.allocate(pages)).collect::<Result<_, _>>()?,
         v_offset: cache.v_offset,
         weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
         arena: device.allocate(arena)?,
-        workspace: device.allocate(workspace)?,
+        hidden: device.allocate(target.hidden.bytes)?,
+        head_input: None,
+        workspace: device.allocate(target.workspace())?,
         inputs: inputs.addresses(),
     })
 }

@@ -1,6 +1,7 @@
 use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::engine::StepError;
+use crate::hosted::HostedError;
 
 /// Everything that can go wrong between an artifact and its tokens.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +12,18 @@ pub enum Error {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error(
+        "tensor_parallel: the artifact is for {ranks} ranks that share the model out, which a framework runs; \
+         one device alone needs an artifact that was compiled without --tp"
+    )]
+    Shared { ranks: usize },
+    #[error(
+        "attention: every plan for target `{target}` leaves attention to a framework; \
+         an engine needs an artifact that was compiled with --attention own"
+    )]
+    CallerAttends { target: String },
     #[error(transparent)]
     Step(#[from] StepError),
+    #[error(transparent)]
+    Hosted(#[from] HostedError),
 }

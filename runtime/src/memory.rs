@@ -23,7 +23,7 @@ enum Origin {
 }
 
 /// Frees memory, of which it is given the start.
-type Release = Box<dyn FnMut(NonNull<u8>) + Send>;
+pub type Release = Box<dyn FnMut(NonNull<u8>) + Send>;
 
 // SAFETY: a buffer owns its mapping as a `Box<[u8]>` owns its memory; shared references only read.
 unsafe impl Send for Buffer {}
@@ -50,7 +50,7 @@ impl Buffer {
     ///
     /// # Safety
     /// It is zeroed, aligned to 64 bytes, has the slack behind its `len` bytes, and nobody else uses it until it is released.
-    pub(crate) unsafe fn foreign(start: NonNull<u8>, len: usize, release: Release) -> Buffer {
+    pub unsafe fn foreign(start: NonNull<u8>, len: usize, release: Release) -> Buffer {
         Buffer { start, len, origin: Origin::Foreign(release) }
     }
 

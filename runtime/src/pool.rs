@@ -22,6 +22,12 @@ const SPINS_BETWEEN_REGIONS: usize = 1 << 11;
 
 type Region<'a> = dyn Fn(Worker<'_>) + Sync + 'a;
 
+/// As many threads as were asked for, or as the system offers this process.
+pub fn threads(wanted: usize) -> usize {
+    let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    if wanted == 0 { available() } else { wanted }
+}
+
 /// The thread pool. Dropping it ends its threads.
 pub struct Pool {
     shared: Arc<Shared>,

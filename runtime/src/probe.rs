@@ -41,11 +41,13 @@ impl ProbeStep {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub arena: Vec<u8>,
+    /// Of the plan's tokens and what kernels may write beyond them.
+    pub hidden: Vec<u8>,
     /// Pages by layer, of the layers that the launch names.
     pub caches: BTreeMap<usize, Vec<u8>>,
 }
 
-/// Every byte of the arena that nobody filled is this: no number in any type of floats.
+/// Every byte of the arena and of the hidden rows that nobody filled is this: no number in any type of floats.
 pub const POISON: u8 = u8::MAX;
 
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +91,7 @@ impl Probe {
         let mut inputs = self.inputs(&plan, step)?;
         let mut memory = self.memory(&plan, step.pages(), &inputs)?;
         memory.arena.fill(0..plan.arena_bytes, POISON)?;
+        memory.hidden.fill(0..self.target.hidden.bytes, POISON)?;
         let numbers = Numbers::of(&plan.launches[0].args);
         for (arg, bytes) in contents {
             self.fill(&mut memory, &plan, step.pages(), numbers.renamed(*arg), bytes)?;
@@ -121,6 +124,9 @@ impl Probe {
             tokens: plan.tokens,
             rows: plan.rows,
             arena_bytes: plan.arena_bytes,
+            attention: plan.attention,
+            body: 0,
+            calls: vec![],
             logits: plan.logits,
             picks: plan.picks,
         }
@@ -147,7 +153,7 @@ impl Probe {
         let numbers = Numbers::of(&plan.launches[0].args);
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
-            None => self.device.allocate(workspace(&self.target))?,
+            None => self.device.allocate(self.target.workspace())?,
         };
         let device = &mut self.device;
         Ok(Memory {
@@ -156,6 +162,8 @@ impl Probe {
             weights: (numbers.weights.iter().map(|&w| device.allocate(self.target.weights[w].bytes)))
                 .collect::<Result<_, _>>()?,
             arena: device.allocate(plan.arena_bytes)?,
+            hidden: device.allocate(self.target.hidden.bytes)?,
+            head_input: None,
             workspace,
             inputs: inputs.addresses(),
         })
@@ -170,6 +178,7 @@ impl Probe {
                 (&mut memory.weights[index], 0, room)
             }
             Arg::CacheK { layer } => (&mut memory.cache[layer], 0, pages),
+            Arg::Hidden => (&mut memory.hidden, 0, self.target.hidden.bytes),
             // Inputs are what the step says.
             Arg::CacheV { .. } | Arg::Input { .. } => return Ok(()),
         };
@@ -187,13 +196,9 @@ impl Probe {
         };
         let caches = numbers.layers.iter().zip(&memory.cache).map(|(&layer, cache)| Ok((layer, get(cache, pages)?)));
         let caches = caches.collect::<Result<_, DeviceError>>()?;
-        Ok(Outcome { arena: get(&memory.arena, plan.arena_bytes)?, caches })
+        let arena = get(&memory.arena, plan.arena_bytes)?;
+        Ok(Outcome { arena, hidden: get(&memory.hidden, self.target.hidden.bytes)?, caches })
     }
-}
-
-/// Bytes of workspace that serve all kernels, whatever the variant.
-fn workspace(target: &Target) -> usize {
-    target.variants.iter().flat_map(|variant| &variant.kernels).map(|kernel| kernel.workspace).max().unwrap_or(0)
 }
 
 /// The weights and layers that a launch names, which get new numbers from zero on: only they are allocated.
@@ -209,7 +214,7 @@ impl Numbers {
             let (list, number) = match *arg {
                 Arg::Weight { index } => (&mut numbers.weights, index),
                 Arg::CacheK { layer } | Arg::CacheV { layer } => (&mut numbers.layers, layer),
-                Arg::Arena { .. } | Arg::Input { .. } => continue,
+                Arg::Arena { .. } | Arg::Hidden | Arg::Input { .. } => continue,
             };
             if !list.contains(&number) {
                 list.push(number);

@@ -156,6 +156,7 @@ pub fn manifest() -> Manifest {
             stop: vec![96],
             bos: None,
         },
+        tensor_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
             layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 4, align: 64 },
@@ -176,6 +177,8 @@ pub fn manifest() -> Manifest {
                 heads: 1,
                 head_dim: 1,
             },
+            // One number of eight bytes for each token.
+            hidden: Hidden { dtype: DType::I32, width: 2, stride: 2, bytes: 40 * 8 },
             kernels: ["scatter", "attend", "head"].map(def).to_vec(),
             variants: vec![variant("from-the-future", &["no-such-feature"]), variant("plain", &[])],
             plans: vec![
@@ -214,13 +217,14 @@ fn variant(name: &str, features: &[&str]) -> Variant {
             kernel(Tasks::Tiles { times: 1 }, MAX_POSITIONS * 8),
             kernel(Tasks::Rows { per: 1, times: 1 }, 0),
         ],
+        prepare: None,
     }
 }
 
 fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
     let input = |which| Arg::Input { which };
     let (k, v) = (Arg::CacheK { layer: 0 }, Arg::CacheV { layer: 0 });
-    let (hidden, logits) = (Arg::Arena { offset: 0 }, Logits { offset: tokens * 8, stride: VOCAB + 3 });
+    let logits = Logits { offset: 0, stride: VOCAB + 3 };
     let launch = |kernel, args: &[Arg]| Launch {
         kernel,
         args: args.to_vec(),
@@ -232,7 +236,7 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
     let picks = Picks { offset: logits.offset + rows * logits.stride * 4, stride: PICK };
     let head = [
         input(Input::Rows),
-        hidden,
+        Arg::Hidden,
         Arg::Weight { index: 0 },
         Arg::Arena { offset: logits.offset },
         Arg::Arena { offset: picks.offset },
@@ -242,11 +246,14 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         tokens,
         rows,
         arena_bytes: picks.offset + rows * picks.stride * 4,
+        attention: Attention::Own,
         launches: vec![
             launch(0, &[input(Input::Ids), input(Input::Batch), k, v]),
-            launch(1, &[input(Input::Batch), input(Input::Lengths), k, v, hidden]),
+            launch(1, &[input(Input::Batch), input(Input::Lengths), k, v, Arg::Hidden]),
             launch(2, &head),
         ],
+        body: 2,
+        calls: vec![],
         logits,
         picks: Some(picks),
     }

@@ -1,8 +1,13 @@
 //! The weight plan at work: from the tensors of a source to the buffers that kernels read.
 //!
-//! Everything that can be wrong is found before the first byte is written, so that a reload either changes all weights or
-//! none. Then the buffers are filled in ranges of rows, in parallel; `pack` has the layouts.
+//! Buffers are filled in ranges of rows, in parallel; `pack` has the layouts. Where a source has all tensors, everything that
+//! can be wrong is found before the first byte is written, so that a reload either changes all weights or none. Where they come
+//! one by one (`loading`), each weight is whole once its tensors were there.
+mod loading;
 mod pack;
+pub mod packed;
+
+pub use loading::{Given, Loading};
 
 use crate::checkpoint::{CheckpointError, Source, Tensor};
 use crate::device::{DeviceBuffer, DeviceError};
@@ -23,60 +28,120 @@ const STAGE_BYTES: usize = 32 << 20;
 /// Called with the bytes done and the bytes in all, now and then, from any thread.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
-/// Fills the buffers, one for each weight, with what the plan makes of the source. On an error of the source nothing has
-/// changed.
-pub fn load(
-    weights: &[Weight],
-    buffers: &mut [DeviceBuffer],
-    source: &dyn Source,
-    pool: &mut Pool,
-    progress: Progress,
-) -> Result<(), Error> {
-    let pieces = resolve(weights, source)?;
+/// Which of the ranks that share a model out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    pub number: usize,
+    pub of: usize,
+}
+
+impl Rank {
+    /// A model that nobody shares out.
+    pub const ONLY: Rank = Rank { number: 0, of: 1 };
+
+    /// The number of this rank's part where there are so many: fewer than ranks are held by several.
+    fn part(self, parts: usize) -> usize {
+        self.number * parts / self.of
+    }
+}
+
+/// Fills the buffers, one for each weight, with what the plan makes of the source for a rank. On an error of the source nothing
+/// has changed.
+pub fn load(mut sink: Sink, source: &dyn Source, progress: Progress) -> Result<(), Error> {
+    let Sink { weights, rank, .. } = sink;
+    let pieces = resolve(weights, rank, source)?;
     check_unused(weights, source)?;
     let tasks: Vec<Task> = weights.iter().enumerate().flat_map(|(index, weight)| tasks(index, weight)).collect();
-    let total = tasks.iter().map(|task| task.bytes.len() as u64).sum();
-    progress(0, total);
-    let mut load = Load { weights, pieces, pool, progress, done: AtomicU64::new(0), total };
-    let views: Option<Vec<Target>> =
-        buffers.iter_mut().map(|buffer| buffer.host_view_mut().map(|view| Target(view))).collect();
-    match views {
-        Some(targets) => load.fill(&tasks, |task| (&targets[task.weight], 0)),
-        None => load.staged(&tasks, buffers)?,
-    }
+    let report = Report::new(progress, &tasks);
+    progress(0, report.total);
+    sink.pack(&pieces, &tasks, &mut None, &report)?;
     Ok(())
 }
 
-/// A load under way.
-struct Load<'a> {
-    weights: &'a [Weight],
-    /// By weight.
-    pieces: Vec<Vec<Piece<'a>>>,
-    pool: &'a mut Pool,
+/// How far a load is.
+struct Report<'a> {
     progress: Progress<'a>,
     done: AtomicU64,
     total: u64,
 }
 
-impl Load<'_> {
+impl<'a> Report<'a> {
+    fn new(progress: Progress<'a>, tasks: &[Task]) -> Report<'a> {
+        let total = tasks.iter().map(|task| task.bytes.len() as u64).sum();
+        Report { progress, done: AtomicU64::new(0), total }
+    }
+
+    fn add(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        (self.progress)(self.done.fetch_add(bytes, Relaxed) + bytes, self.total);
+    }
+}
+
+/// The weights that are made, a buffer for each, and the threads that make them.
+pub struct Sink<'a> {
+    pub weights: &'a [Weight],
+    pub rank: Rank,
+    pub buffers: &'a mut [DeviceBuffer],
+    pub pool: &'a mut Pool,
+}
+
+impl Sink<'_> {
+    /// One weight alone.
+    fn only(&mut self, index: usize) -> Sink<'_> {
+        let Sink { weights, rank, buffers, pool } = self;
+        Sink { weights: &weights[index..=index], rank: *rank, buffers: &mut buffers[index..=index], pool }
+    }
+
+    /// Fills parts of weights with pieces, which are by weight.
+    fn pack(
+        &mut self,
+        pieces: &[Vec<Piece>],
+        tasks: &[Task],
+        stage: &mut Option<Buffer>,
+        report: &Report,
+    ) -> Result<(), DeviceError> {
+        let views: Option<Vec<Target>> =
+            self.buffers.iter_mut().map(|buffer| buffer.host_view_mut().map(|view| Target(view))).collect();
+        match views {
+            Some(targets) => self.fill(pieces, tasks, |task| (&targets[task.weight], 0), report),
+            None => self.staged(pieces, tasks, stage, report)?,
+        }
+        Ok(())
+    }
+
     /// Packs parts of weights. `place` says where a task's part goes: into memory that begins at this byte of the weight.
-    fn fill<'t>(&mut self, tasks: &[Task], place: impl Fn(&Task) -> (&'t Target, usize) + Sync) {
-        let Load { weights, pieces, pool, progress, done, total } = self;
-        pool.for_each(tasks.len(), |index| {
+    fn fill<'t>(
+        &mut self,
+        pieces: &[Vec<Piece>],
+        tasks: &[Task],
+        place: impl Fn(&Task) -> (&'t Target, usize) + Sync,
+        report: &Report,
+    ) {
+        let weights = self.weights;
+        self.pool.for_each(tasks.len(), |index| {
             let task = &tasks[index];
             let (target, start) = place(task);
             // SAFETY: the tasks of a weight cover disjoint ranges of its buffer, which is borrowed for this whole call.
             let out = unsafe { target.part(task.bytes.start - start..task.bytes.end - start) };
             pack::fill(&weights[task.weight], &pieces[task.weight], task.rows.clone(), out);
-            let bytes = task.bytes.len() as u64;
-            progress(done.fetch_add(bytes, Relaxed) + bytes, *total);
+            report.add(task.bytes.len());
         });
     }
 
-    /// Packs parts of weights here and copies them to the device, as much at once as the stage holds.
-    fn staged(&mut self, tasks: &[Task], buffers: &mut [DeviceBuffer]) -> Result<(), DeviceError> {
+    /// Packs parts of weights here and copies them to the device, as much at once as the stage holds, which is made if there
+    /// is none that is large enough.
+    fn staged(
+        &mut self,
+        pieces: &[Vec<Piece>],
+        tasks: &[Task],
+        stage: &mut Option<Buffer>,
+        report: &Report,
+    ) -> Result<(), DeviceError> {
         let bytes = tasks.iter().map(|task| task.bytes.len()).max().unwrap_or(0).max(STAGE_BYTES);
-        let mut stage = Buffer::new(bytes).map_err(|source| DeviceError::OutOfMemory { bytes, source })?;
+        let stage = match stage {
+            Some(stage) if stage.len() >= bytes => stage,
+            small => small.insert(Buffer::new(bytes).map_err(|source| DeviceError::OutOfMemory { bytes, source })?),
+        };
         let mut rest = tasks;
         while let Some(first) = rest.first() {
             let (weight, start) = (first.weight, first.bytes.start);
@@ -87,8 +152,8 @@ impl Load<'_> {
             // Packing writes no padding, which is to be zero on the device too.
             part.fill(0);
             let target = Target(part);
-            self.fill(now, |_| (&target, start));
-            buffers[weight].upload(start, &stage.as_slice()[..end - start])?;
+            self.fill(pieces, now, |_| (&target, start), report);
+            self.buffers[weight].upload(start, &stage.as_slice()[..end - start])?;
             rest = later;
         }
         Ok(())
@@ -142,20 +207,32 @@ fn tasks(index: usize, weight: &Weight) -> Vec<Task> {
 }
 
 /// The pieces of every weight, or what is missing or wrong.
-fn resolve<'a>(weights: &'a [Weight], source: &'a dyn Source) -> Result<Vec<Vec<Piece<'a>>>, CheckpointError> {
+fn resolve<'a>(
+    weights: &'a [Weight],
+    rank: Rank,
+    source: &'a dyn Source,
+) -> Result<Vec<Vec<Piece<'a>>>, CheckpointError> {
     let mut missing = BTreeSet::new();
-    let mut resolved = Vec::with_capacity(weights.len());
-    for weight in weights {
-        let (rows, cols) = weight.rows_cols();
-        let mut resolver = Resolver { source, rank: weight.shape.len(), pieces: Vec::new(), missing: &mut missing };
-        resolver.follow(&weight.expr, Window { rows: 0..rows, cols: 0..cols, at: (0, 0) })?;
-        resolved.push(resolver.pieces);
-    }
+    let resolved =
+        weights.iter().map(|weight| pieces(weight, rank, source, &mut missing)).collect::<Result<Vec<_>, _>>()?;
     if missing.is_empty() {
         Ok(resolved)
     } else {
         Err(CheckpointError::Missing { names: missing.into_iter().collect() })
     }
+}
+
+/// The pieces of a weight, as far as the source has them.
+fn pieces<'a>(
+    weight: &'a Weight,
+    rank: Rank,
+    source: &'a dyn Source,
+    missing: &mut BTreeSet<String>,
+) -> Result<Vec<Piece<'a>>, CheckpointError> {
+    let (rows, cols) = weight.rows_cols();
+    let mut resolver = Resolver { source, rank, axes: weight.shape.len(), pieces: Vec::new(), missing };
+    resolver.follow(&weight.expr, Window { rows: 0..rows, cols: 0..cols, at: (0, 0) })?;
+    Ok(resolver.pieces)
 }
 
 /// A part of an expression's value, and where its first element goes in the weight.
@@ -181,8 +258,9 @@ impl Window {
 /// Finds the tensors behind one weight. Shapes are sound: the artifact was checked.
 struct Resolver<'a, 'm> {
     source: &'a dyn Source,
+    rank: Rank,
     /// Dimensions of the weight and of every part of its expression.
-    rank: usize,
+    axes: usize,
     pieces: Vec<Piece<'a>>,
     missing: &'m mut BTreeSet<String>,
 }
@@ -190,7 +268,7 @@ struct Resolver<'a, 'm> {
 impl<'a> Resolver<'a, '_> {
     /// Goes down to the tensors that a window of an expression shows.
     fn follow(&mut self, expr: &'a WeightExpr, mut window: Window) -> Result<(), CheckpointError> {
-        let by_rows = |axis: usize| self.rank == 2 && axis == 0;
+        let by_rows = |axis: usize| self.axes == 2 && axis == 0;
         match expr {
             WeightExpr::Concat { axis, parts } => {
                 let (by_rows, mut offset) = (by_rows(*axis), 0);
@@ -208,9 +286,15 @@ impl<'a> Resolver<'a, '_> {
                 *range = range.start + start..range.end + start;
                 return self.follow(of, window);
             }
+            WeightExpr::Shard { axis, parts, of } => {
+                let start = self.rank.part(*parts) * extent(expr, *axis);
+                let range = if by_rows(*axis) { &mut window.rows } else { &mut window.cols };
+                *range = range.start + start..range.end + start;
+                return self.follow(of, window);
+            }
             WeightExpr::Const { values } => self.push(Tensor::Values(values), values.len(), window),
             WeightExpr::Tensor { name, shape } => match self.source.tensor(name, shape) {
-                Ok(data) => self.push(data, shape[self.rank - 1], window),
+                Ok(data) => self.push(data, shape[self.axes - 1], window),
                 Err(CheckpointError::Missing { names }) => self.missing.extend(names),
                 Err(error) => return Err(error),
             },
@@ -232,7 +316,8 @@ fn extent(expr: &WeightExpr, axis: usize) -> usize {
         }
         WeightExpr::Concat { parts, .. } => extent(&parts[0], axis),
         WeightExpr::Slice { axis: along, len, .. } if *along == axis => *len,
-        WeightExpr::Slice { of, .. } => extent(of, axis),
+        WeightExpr::Shard { axis: along, parts, of } if *along == axis => extent(of, axis) / parts,
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => extent(of, axis),
         WeightExpr::Const { values } => values.len(),
     }
 }
@@ -241,22 +326,25 @@ fn extent(expr: &WeightExpr, axis: usize) -> usize {
 fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
     let mut used = BTreeSet::new();
     weights.iter().for_each(|weight| collect_names(&weight.expr, &mut used));
-    let unused = source.names().into_iter().filter(|name| !used.contains(name) && !is_harmless(name, &used));
+    let unused = source
+        .names()
+        .into_iter()
+        .filter(|name| !used.contains(name) && !is_harmless(name, |other| used.contains(other)));
     let names: Vec<String> = unused.map(str::to_owned).collect();
     if names.is_empty() { Ok(()) } else { Err(CheckpointError::Unused { names }) }
 }
 
 /// What checkpoints hold beside their weights: tables that follow from the configuration, and the copy of the embedding
 /// that some writers store for a model whose head is tied to it. Hugging Face's loaders skip the same two.
-fn is_harmless(name: &str, used: &BTreeSet<&str>) -> bool {
-    name.ends_with("rotary_emb.inv_freq") || (name == "lm_head.weight" && used.contains("model.embed_tokens.weight"))
+fn is_harmless(name: &str, used: impl Fn(&str) -> bool) -> bool {
+    name.ends_with("rotary_emb.inv_freq") || (name == "lm_head.weight" && used("model.embed_tokens.weight"))
 }
 
 fn collect_names<'a>(expr: &'a WeightExpr, names: &mut BTreeSet<&'a str>) {
     match expr {
         WeightExpr::Tensor { name, .. } => _ = names.insert(name),
         WeightExpr::Concat { parts, .. } => parts.iter().for_each(|part| collect_names(part, names)),
-        WeightExpr::Slice { of, .. } => collect_names(of, names),
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => collect_names(of, names),
         WeightExpr::Const { .. } => {}
     }
 }

@@ -136,17 +136,18 @@ impl<'c> Cache<'c> {
     /// Groups of columns, a panel's width apart, or a part of one group.
     fn write_key(&self, c: &Code<'c>, lanes: Vector<'c>, head: Ptr<'c>, col: Int<'c>, slot: Slot<'c>) {
         let (m, size) = (c.arch.memory, self.ty.dtype.size());
-        let (group, bytes) = (m.group_bytes / size, c.lanes() * size);
+        let (group, bytes) = (self.layout.group, c.lanes() * size);
+        let group_bytes = group * size;
         let panel = c.mul(c.div(slot.offset, m.panel), c.int(m.panel * self.layout.dim * size));
-        let lane = c.mul(c.rem(slot.offset, m.panel), c.int(m.group_bytes));
-        let groups = c.mul(c.div(col, group), c.int(m.panel * m.group_bytes));
-        let inside = if bytes < m.group_bytes { c.mul(c.rem(col, group), c.int(size)) } else { c.int(0) };
+        let lane = c.mul(c.rem(slot.offset, m.panel), c.int(group_bytes));
+        let groups = c.mul(c.div(col, group), c.int(m.panel * group_bytes));
+        let inside = if bytes < group_bytes { c.mul(c.rem(col, group), c.int(size)) } else { c.int(0) };
         let p = c.at(head, c.add(c.add(panel, lane), c.add(groups, inside)));
-        let part_bytes = bytes.min(m.group_bytes);
+        let part_bytes = bytes.min(group_bytes);
         let part = c.bytes_type(part_bytes);
         let parts = c.bitcast(lanes, c.ints(part, bytes / part_bytes)).into_vector_value();
         for g in 0..bytes / part_bytes {
-            c.store(c.at(p, c.int(g * m.panel * m.group_bytes)), c.lane(parts, g), part_bytes.min(16) as u32);
+            c.store(c.at(p, c.int(g * m.panel * group_bytes)), c.lane(parts, g), part_bytes.min(16) as u32);
         }
     }
 

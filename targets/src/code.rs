@@ -21,6 +21,9 @@ pub type Ptr<'c> = PointerValue<'c>;
 pub type Vector<'c> = VectorValue<'c>;
 pub type Any<'c> = BasicValueEnum<'c>;
 
+/// What the exponents of f32 are above those of `f8e4m3`.
+const F8_EXPONENT: u64 = 120;
+
 /// Building in memory that LLVM owns cannot fail once types are right, and wrong types are a bug here.
 const BUILT: &str = "operands have the types that the instruction wants";
 
@@ -374,6 +377,7 @@ impl<'c> Code<'c> {
                 let halves = self.bitcast(bits, self.cx.f16_type().vec_type(lanes as u32)).into_vector_value();
                 self.b.build_float_ext(halves, self.f32s(), "").expect(BUILT)
             }
+            DType::F8E4M3 => self.widen_f8(bits),
             DType::I32 => panic!("i32 is loaded as an index"),
         }
     }
@@ -393,8 +397,53 @@ impl<'c> Code<'c> {
                 let v = self.b.build_float_trunc(v, self.cx.f16_type().vec_type(self.lanes() as u32), "").expect(BUILT);
                 self.bitcast(v, self.ints(self.cx.i16_type(), self.lanes())).into_vector_value()
             }
+            DType::F8E4M3 => self.narrow_f8(v),
             DType::I32 => panic!("no floats in i32"),
         }
+    }
+
+    /// Bytes of `f8e4m3`, without subnormal numbers on the way, which cost CPUs a hundred cycles.
+    fn widen_f8(&self, bits: Vector<'c>) -> Vector<'c> {
+        let wide = self.ints(self.cx.i32_type(), self.lanes());
+        let bits = self.b.build_int_z_extend(bits, wide, "").expect(BUILT);
+        let k = |n: u64| self.splat(self.cx.i32_type().const_int(n, false));
+        let size = self.b.build_and(bits, k(0x7f), "").expect(BUILT);
+        let small = self.b.build_signed_int_to_float(size, self.f32s(), "").expect(BUILT);
+        let small = self.bitcast(self.fmul(small, self.lit(1.0 / 512.0)), wide).into_vector_value();
+        let normal = self.b.build_left_shift(size, k(20), "").expect(BUILT);
+        let normal = self.b.build_int_add(normal, k(F8_EXPONENT << 23), "").expect(BUILT);
+        let is_small = self.b.build_int_compare(IntPredicate::ULT, size, k(8), "").expect(BUILT);
+        let sign = self.b.build_and(bits, k(0x80), "").expect(BUILT);
+        let sign = self.b.build_left_shift(sign, k(24), "").expect(BUILT);
+        let bits = self.b.build_or(self.choose(is_small, small, normal), sign, "").expect(BUILT);
+        self.bitcast(bits, self.f32s()).into_vector_value()
+    }
+
+    /// Round to nearest even, and to the largest number what is larger.
+    fn narrow_f8(&self, v: Vector<'c>) -> Vector<'c> {
+        let (i8, i32) = (self.cx.i8_type(), self.cx.i32_type());
+        let wide = self.ints(i32, self.lanes());
+        let k = |n: u64| self.splat(i32.const_int(n, false));
+        let as_bits = |v: Vector<'c>| self.bitcast(v, wide).into_vector_value();
+        let sub = |a, b| self.b.build_int_sub(a, b, "").expect(BUILT);
+        let bits = as_bits(v);
+        let size = self.b.build_and(bits, k(0x7fff_ffff), "").expect(BUILT);
+        let size = self.bitcast(size, self.f32s()).into_vector_value();
+        let fits = self.b.build_float_compare(FloatPredicate::OLT, size, self.lit(448.0), "").expect(BUILT);
+        let size = self.choose(fits, size, self.lit(448.0));
+        // The last place of a sum with this number is that of the smallest numbers.
+        let small = sub(as_bits(self.fadd(size, self.lit(16384.0))), k(16384f32.to_bits().into()));
+        let bits_of_size = as_bits(size);
+        let odd = self.b.build_right_shift(bits_of_size, k(20), false, "").expect(BUILT);
+        let odd = self.b.build_and(odd, k(1), "").expect(BUILT);
+        let up = self.b.build_int_add(bits_of_size, k(0x7_ffff), "").expect(BUILT);
+        let up = self.b.build_int_add(up, odd, "").expect(BUILT);
+        let normal = sub(self.b.build_right_shift(up, k(20), false, "").expect(BUILT), k(F8_EXPONENT << 3));
+        let is_small = self.b.build_float_compare(FloatPredicate::OLT, size, self.lit(1.0 / 64.0), "").expect(BUILT);
+        let sign = self.b.build_right_shift(bits, k(24), false, "").expect(BUILT);
+        let sign = self.b.build_and(sign, k(0x80), "").expect(BUILT);
+        let all = self.b.build_or(self.choose(is_small, small, normal), sign, "").expect(BUILT);
+        self.b.build_int_truncate(all, self.ints(i8, self.lanes()), "").expect(BUILT)
     }
 
     /// Round to nearest even. A NaN stays one: on GPUs because its lowest bits, which are those of a wider payload, are clear in

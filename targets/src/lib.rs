@@ -30,6 +30,7 @@ use inkwell::context::Context;
 use inkwell::module::Module as Emitted;
 
 pub use arch::{rows, variants};
+use atomc_artifact::manifest::PREPARE;
 pub use atomc_artifact::manifest::{LoopReport, Module, Resources};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
 pub use simt::{COUNTERS, choices, class};
@@ -130,15 +131,50 @@ pub enum Form {
     Asm,
 }
 
+/// A kernel to emit: of a body, or the one that prepares steps on GPUs.
+enum Job<'a> {
+    Body(&'a KernelSpec<'a>),
+    Prepare,
+}
+
+impl Job<'_> {
+    fn symbol(&self) -> &str {
+        match self {
+            Job::Body(spec) => &spec.symbol,
+            Job::Prepare => PREPARE,
+        }
+    }
+
+    fn emit<'c>(&self, cx: &'c Context, arch: &'c Arch) -> Result<(Emitted<'c>, KernelInfo), Diagnostic> {
+        match self {
+            Job::Body(spec) => emit(cx, spec, arch),
+            Job::Prepare => Ok(simt::emit_prepare(cx, arch)),
+        }
+    }
+}
+
 /// Code of all kernels: one code object, or a module for each.
 pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic> {
+    compile_jobs(&kernels.iter().map(Job::Body).collect::<Vec<_>>(), arch)
+}
+
+/// The same with, on GPUs, the kernel that makes a step's inputs of a framework's tensors.
+pub fn compile_with_prepare(kernels: &[KernelSpec], arch: &Arch) -> Result<(Object, Option<KernelInfo>), Diagnostic> {
+    let prepare = arch.isa().map(|_| Job::Prepare);
+    let jobs: Vec<Job> = kernels.iter().map(Job::Body).chain(prepare).collect();
+    let mut object = compile_jobs(&jobs, arch)?;
+    let prepare = (jobs.len() > kernels.len()).then(|| object.kernels.pop()).flatten();
+    Ok((object, prepare))
+}
+
+fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
     if arch.isa() == Some(Isa::Ptx) {
-        return ptx::compile(kernels, arch);
+        return ptx::compile(jobs, arch);
     }
-    let parts = parallel(kernels, |spec| {
-        let _span = tracing::debug_span!("kernel", symbol = spec.symbol, arch = arch.name).entered();
+    let parts = parallel(jobs, |job| {
+        let _span = tracing::debug_span!("kernel", symbol = job.symbol(), arch = arch.name).entered();
         let cx = llvm::context();
-        let (module, info) = emit(&cx, spec, arch)?;
+        let (module, info) = job.emit(&cx, arch)?;
         Ok((llvm::object(&module, arch)?, info))
     })?;
     let (objects, infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
@@ -149,9 +185,9 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
     let mut object = Object { code: link::shared(&objects)?, kernels: infos };
     if let Machine::Simt(_) = arch.machine {
         let mut reports = report::report(&object.code, arch)?;
-        for (spec, info) in kernels.iter().zip(&mut object.kernels) {
-            let found = reports.iter_mut().find(|r| r.symbol == spec.symbol);
-            let missing = || Diagnostic::new("target::report", format!("{}: no code for {}", arch.name, spec.symbol));
+        for (job, info) in jobs.iter().zip(&mut object.kernels) {
+            let found = reports.iter_mut().find(|r| r.symbol == job.symbol());
+            let missing = || Diagnostic::new("target::report", format!("{}: no code for {}", arch.name, job.symbol()));
             info.resources = Some(std::mem::take(&mut found.ok_or_else(missing)?.resources));
         }
     }

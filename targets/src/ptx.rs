@@ -8,7 +8,7 @@ use atomc_artifact::manifest::{Extent, Module};
 use atomc_ir::{Arch, Diagnostic};
 use object::{Object as _, ObjectSection};
 
-use crate::{Form, KernelInfo, KernelSpec, Object, Resources, emit, llvm, parallel, report};
+use crate::{Form, Job, KernelInfo, Object, Resources, llvm, parallel, report};
 
 /// Bytes of an instruction, on every chip since compute capability 7.0.
 const INSTRUCTION: usize = 16;
@@ -73,16 +73,17 @@ fn fail(what: impl std::fmt::Display) -> Diagnostic {
 }
 
 /// The modules of all kernels, one after the other.
-pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic> {
+pub fn compile(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
     let assembler = Assembler::find()?;
-    let parts = parallel(kernels, |spec| {
-        let _span = tracing::debug_span!("kernel", symbol = spec.symbol, arch = arch.name).entered();
+    let parts = parallel(jobs, |job| {
+        let _span = tracing::debug_span!("kernel", symbol = job.symbol(), arch = arch.name).entered();
         let cx = llvm::context();
-        let (module, mut info) = emit(&cx, spec, arch)?;
+        let (module, mut info) = job.emit(&cx, arch)?;
         let text = llvm::text(&module, arch, Form::Asm)?;
         let mut code = None;
         if let Some(assembler) = &assembler {
-            let (cubin, said) = assembler.assemble(&text, arch).map_err(|e| e.at(format!("kernel {}", spec.symbol)))?;
+            let (cubin, said) =
+                assembler.assemble(&text, arch).map_err(|e| e.at(format!("kernel {}", job.symbol())))?;
             info.resources = Some(resources(&text, &cubin, &said, arch, &info)?);
             code = Some(cubin);
         }

@@ -100,9 +100,13 @@ pub struct Case<'t> {
 
 impl Case<'_> {
     pub fn check(&self) {
+        self.check_where(|_| true);
+    }
+
+    fn check_where(&self, wanted: impl Fn(&Arch) -> bool) {
         let graph = parse(self.text).unwrap();
         graph.verify().unwrap_or_else(|e| panic!("{e}"));
-        for arch in rows().iter().filter(|a| supported(a)) {
+        for arch in rows().iter().filter(|a| supported(a) && wanted(a)) {
             if let Some(fault) = self.fault_on(&graph, arch) {
                 panic!("{} {}, {fault}", arch.name, self.text);
             }
@@ -122,6 +126,15 @@ impl Case<'_> {
     pub fn check_in_all_types(&self) {
         for dtype in ["bf16", "f16", "f32"] {
             Case { text: &self.text.replace("bf16", dtype), ..*self }.check();
+        }
+    }
+
+    /// With caches of bytes, which GPUs widen to types of two only.
+    pub fn check_with_bytes(&self) {
+        let text = self.text.replace("cache<bf16", "cache<f8e4m3");
+        for dtype in ["bf16", "f16", "f32"] {
+            let case = Case { text: &text.replace("bf16", dtype), ..*self };
+            case.check_where(|arch| dtype != "f32" || matches!(arch.machine, Machine::Cpu(_)));
         }
     }
 
@@ -220,12 +233,15 @@ impl Case<'_> {
         rows * arch.memory.result_stride(t) * t.dtype.size()
     }
 
-    /// First token and count of each tile: at most 32 tokens of a run.
+    /// First token and count of each tile: at most 32 tokens of a run, with empty ones in between, as the kernel places them that
+    /// prepares steps on GPUs.
     fn tiles(&self) -> Vec<i32> {
-        let (mut tiles, mut first) = (Vec::new(), 0);
-        for run in self.runs {
+        let tokens: usize = self.runs.iter().map(|run| run.tokens).sum();
+        let (mut tiles, mut first) = (vec![0; 2 * (tokens / 32 + self.runs.len())], 0);
+        for (number, run) in self.runs.iter().enumerate() {
             for at in (0..run.tokens).step_by(32) {
-                tiles.extend([(first + at) as i32, (run.tokens - at).min(32) as i32]);
+                let place = 2 * (first / 32 + number + at / 32);
+                tiles[place..place + 2].copy_from_slice(&[(first + at) as i32, (run.tokens - at).min(32) as i32]);
             }
             first += run.tokens;
         }

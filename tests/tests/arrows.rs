@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-emulator", &["atomc-artifact", "atomc-targets"]),
     ("atomc-ir", &[]),
     ("atomc-passes", &["atomc-ir"]),
+    ("atomc-python", &["atomc-artifact", "atomc-runtime"]),
     ("atomc-runtime", &["atomc-artifact"]),
     ("atomc-targets", &["atomc-artifact", "atomc-ir"]),
     ("atomc-tests", &["atomc", "atomc-emulator", "atomc-ir", "atomc-targets"]),
@@ -53,8 +54,11 @@ fn crates_use_only_what_the_map_says() {
 #[test]
 fn the_runtime_only_build_has_no_compiler() {
     let runtime = [COMPILER_ONLY, IR].concat();
-    let builds: [(&[&str], &[&str]); 2] =
-        [(&["-p", "atomc", "--no-default-features"], COMPILER_ONLY), (&["-p", "atomc-runtime"], &runtime)];
+    let builds: [(&[&str], &[&str]); 3] = [
+        (&["-p", "atomc", "--no-default-features"], COMPILER_ONLY),
+        (&["-p", "atomc-runtime"], &runtime),
+        (&["-p", "atomc-python"], &runtime),
+    ];
     for (package, banned) in builds {
         let args = [&["tree", "--offline", "--edges", "normal", "--prefix", "none"], package].concat();
         let tree = cargo(&args);

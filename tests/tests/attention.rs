@@ -125,3 +125,16 @@ fn wide_heads() {
     one(Heads(4, 2, 256, 0), &[130, 5]);
     many(Heads(4, 1, 256, 0), &[run(60, 20)]);
 }
+
+#[test]
+fn caches_of_bytes() {
+    let runs = tokens(&[0, 31, 32, 63, 200]);
+    let heads = Heads(8, 2, 64, 0);
+    Case { runs: &runs, ..case(&heads.one(), Family::AttendOne, 8) }.check_with_bytes();
+    let heads = Heads(3, 1, 80, 40);
+    Case { runs: &runs, ..case(&heads.one(), Family::AttendOne, 8) }.check_with_bytes();
+    let runs = [run(150, 45), run(0, 40), run(64, 1)];
+    for heads in [Heads(4, 1, 128, 0), Heads(6, 2, 48, 64)] {
+        Case { runs: &runs, ..case(&heads.many(), Family::AttendMany, 128) }.check_with_bytes();
+    }
+}

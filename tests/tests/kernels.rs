@@ -221,6 +221,16 @@ fn unsupported_bodies_are_errors() {
     let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &graph, tokens: 1, choice: None };
     let e = compile(&[spec], &rows()[0]).unwrap_err();
     assert_eq!(e.to_string(), "kernel k on x86-64-v4-amx: a slice of 50 from 50 of a contraction");
+    let text = "graph @k(%q: f32[T, 2, 32], %kv: cache<f8e4m3, 1, 32>, %batch: batch) {
+  %0 = attention %q, %kv, %batch {scale = 1.0, window = 0} : f32[T, 2, 32]
+  %1 = reshape %0 {shape = [T, 64]} : f32[T, 64]
+  return %1
+}";
+    let graph = parse(text).unwrap();
+    let spec = KernelSpec { symbol: "k".into(), family: Family::AttendMany, body: &graph, tokens: 32, choice: None };
+    let gpu = rows().iter().find(|a| a.name == "gfx942").unwrap();
+    let e = compile(&[spec], gpu).unwrap_err();
+    assert_eq!(e.to_string(), "kernel k on gfx942: a cache of f8e4m3 under queries of f32");
 }
 
 /// A kernel made with the lanes of a matrix instruction in another chip's order computes something else, and that shows.

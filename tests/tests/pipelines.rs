@@ -56,7 +56,7 @@ fn kernels_of_a_decode_layer() {
     let cx = Cx { arch, bucket: Bucket::Decode { tokens: 1 } };
     for family in &FAMILIES {
         let graph = atomc::driver::lower(&model(family.architecture), &cx, None).expect("passes that succeed");
-        let kernels = atomc_passes::kernels(&graph);
+        let kernels = atomc_passes::Order::new(&graph, None).steps;
         let of_layer = kernels.iter().filter(|&&id| graph.location(id).starts_with("model.layers.0"));
         assert!(of_layer.count() <= 6, "{}", family.architecture);
     }

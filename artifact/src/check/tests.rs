@@ -217,3 +217,71 @@ fn caches_and_models_of_absurd_size() {
     refused(|m| m.model.vocab = 0, "model.vocab: 0 is not between 1 and 1073741824");
     refused(|m| m.model.max_positions = 1 << 40, "model.max_positions: 1099511627776 is not between 1 and 1073741824");
 }
+
+#[test]
+fn hidden_rows_and_shares() {
+    refused(|m| m.targets[0].hidden.stride = 3, "targets[0].hidden.stride: 3 is less than the width, 4");
+    refused(|m| m.targets[0].hidden.bytes = 383, "targets[0].hidden.bytes: 383 bytes do not hold 32 rows of 6");
+    refused(|m| m.tensor_parallel = 0, "tensor_parallel: 0 is not between 1 and 1073741824");
+    let shard = |parts| {
+        move |m: &mut Manifest| {
+            let of = Box::new(WeightExpr::Tensor { name: "t".into(), shape: vec![16, 4] });
+            m.targets[0].weights[1].expr = WeightExpr::Shard { axis: 0, parts, of };
+        }
+    };
+    refused(shard(3), "targets[0].weights[1].expr.shard.parts: 3 equal parts are not to be had of axis 0 of [16, 4]");
+    refused(shard(4), "targets[0].weights[1].expr: makes shape [4, 4], but the weight has [8, 4]");
+    let mut sound = sample();
+    shard(2)(&mut sound);
+    manifest(&sound, SECTIONS).unwrap();
+}
+
+#[test]
+fn calls_that_nobody_can_answer() {
+    let value = Place { offset: 256, width: 5, stride: 8, dtype: DType::BF16 };
+    let reduce = |before, value| {
+        move |m: &mut Manifest| {
+            m.targets[0].plans[1].calls = vec![Call { before, work: Work::AllReduce { value } }];
+        }
+    };
+    let mut sound = sample();
+    reduce(1, value)(&mut sound);
+    manifest(&sound, SECTIONS).unwrap();
+    refused(|m| m.targets[0].plans[1].body = 2, "targets[0].plans[1].body: launch 2, but there are 1");
+    refused(
+        reduce(2, value),
+        "targets[0].plans[1].calls[0].before: 2 is not between 0, where the call before it is, and the body's end, 1",
+    );
+    refused(
+        reduce(0, Place { offset: 4096 - 511, ..value }),
+        "targets[0].plans[1].calls[0].work.all_reduce.value.offset: 3585 is not a multiple of 2",
+    );
+    refused(
+        reduce(0, Place { offset: 4096 - 510, ..value }),
+        "targets[0].plans[1].calls[0].work.all_reduce.value: 32 rows of 8 at byte 3586 do not lie in an arena of 4096 bytes",
+    );
+    refused(
+        reduce(0, Place { stride: 4, ..value }),
+        "targets[0].plans[1].calls[0].work.all_reduce.value.stride: 4 is less than the width, 5",
+    );
+    let attend = |layer, attention| {
+        move |m: &mut Manifest| {
+            let [q, k, v, out] = [value; 4];
+            let work = Work::Attention { layer, q, k, v, out, scale: 1.0, window: 0 };
+            m.targets[0].plans.iter_mut().for_each(|plan| plan.attention = attention);
+            m.targets[0].plans[1].calls = vec![Call { before: 0, work }];
+        }
+    };
+    let mut sound = sample();
+    attend(0, Attention::Caller)(&mut sound);
+    manifest(&sound, SECTIONS).unwrap();
+    refused(
+        attend(1, Attention::Caller),
+        "targets[0].plans[1].calls[0].work.attention.layer: index 1, but there are 1",
+    );
+    refused(attend(0, Attention::Own), "targets[0].plans[1].calls[0].work.attention: in a plan that attends itself");
+    refused(
+        |m| m.targets[0].plans[0].attention = Attention::Caller,
+        "targets[0].plans: no plan of kind `any`, which every target needs",
+    );
+}

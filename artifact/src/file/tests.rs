@@ -26,6 +26,7 @@ pub(crate) fn sample() -> Manifest {
             stop: vec![2],
             bos: Some(1),
         },
+        tensor_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
             layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 4, align: 64 },
@@ -43,6 +44,7 @@ pub(crate) fn sample() -> Manifest {
                 heads: 1,
                 head_dim: 2,
             },
+            hidden: Hidden { dtype: DType::BF16, width: 4, stride: 6, bytes: 512 },
             kernels: vec![def("k0"), def("k1")],
             variants: vec![variant("x86-64-v4", 1), variant("x86-64-v3", 2)],
             plans: vec![plan(PlanKind::Decode, 4), plan(PlanKind::Any, 32)],
@@ -102,6 +104,7 @@ fn variant(name: &str, section: usize) -> Variant {
             kernel(Tasks::Tokens { per: 1, times: 2 }, Some(resources)),
             kernel(Tasks::Fixed { count: 3 }, None),
         ],
+        prepare: None,
     }
 }
 
@@ -118,6 +121,9 @@ fn plan(kind: PlanKind, tokens: usize) -> Plan {
         tokens,
         rows: 4,
         arena_bytes: 4096,
+        attention: Attention::Own,
+        body: 1,
+        calls: vec![],
         launches: vec![Launch { kernel: 1, args, segment: 0, location, bytes: 10, flops: 20 }],
         logits: Logits { offset: 0, stride: 8 },
         picks: Some(Picks { offset: 128, stride: 1 }),

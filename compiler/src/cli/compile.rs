@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use atomc::driver::{self, Options};
+use atomc_artifact::manifest::Attention;
 use atomc_passes::BucketOptions;
 use serde_json::json;
 
@@ -21,7 +22,8 @@ serves every checkpoint of that configuration. The same input makes the same byt
 Examples:
   atomc compile models/qwen3 -o m.atomc
   atomc compile models/qwen3/config.json --dtype f32 -o m.atomc
-  atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc")]
+  atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc
+  atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -37,6 +39,12 @@ pub struct Args {
     /// Most tokens of one step that can have logits [default: 64, or all]
     #[arg(long, value_name = "N")]
     rows: Option<usize>,
+    /// Make the artifact for one of so many ranks that share the model out; a framework runs it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    tp: usize,
+    /// Who attends: the artifact's own kernels, or a framework that runs it
+    #[arg(long, value_name = "WHO,…", value_delimiter = ',', default_value = "own")]
+    attention: Vec<Who>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -45,13 +53,25 @@ pub struct Args {
     json: bool,
 }
 
+/// Who attends.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Who {
+    Own,
+    Caller,
+}
+
 pub fn run(args: &Args) -> Result<(), Failure> {
     let start = Instant::now();
     output::check(&args.output)?;
     let config = args.model.config()?;
     let rows = args.rows.unwrap_or(BucketOptions::default().rows.min(args.prefill));
     let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows };
-    let options = Options { targets: args.target.clone(), buckets, choice: None };
+    let attention = args.attention.iter().map(|who| match who {
+        Who::Own => Attention::Own,
+        Who::Caller => Attention::Caller,
+    });
+    let options =
+        Options { targets: args.target.clone(), buckets, choice: None, ranks: args.tp, attention: attention.collect() };
     let progress = Progress::new("compiling", Unit::Pieces);
     let mut report = |done: usize, total: usize, what: &str| {
         tracing::debug!(done, total, what);

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use atomc_runtime::device::{Device, DeviceError};
 use atomc_runtime::manifest::Manifest;
+use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error, Random};
 
 use super::failure::Failure;
@@ -105,8 +106,8 @@ impl DeviceArg {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 pub struct WeightArgs {
-    /// Hugging Face folder with model.safetensors, or shards and their index
-    #[arg(long, value_name = "DIR")]
+    /// Hugging Face folder with model.safetensors, or shards and their index; or a file that `atomc pack` made
+    #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
     /// Random weights from a seed instead of a checkpoint, to measure speed
     #[arg(long, value_name = "SEED", num_args = 0..=1, default_missing_value = "0")]
@@ -114,9 +115,10 @@ pub struct WeightArgs {
 }
 
 impl WeightArgs {
-    /// The folder of the checkpoint, if there is one.
+    /// The folder of the checkpoint, or of the packed weights, if there is one.
     pub fn dir(&self) -> Option<&Path> {
-        self.weights.as_deref()
+        let path = self.weights.as_deref()?;
+        if path.is_file() { path.parent() } else { Some(path) }
     }
 }
 
@@ -171,6 +173,9 @@ impl EngineArgs {
         let progress = Progress::new("loading weights", Unit::Bytes);
         let progress = |done, total| progress.at(done, total);
         match &self.weights {
+            WeightArgs { weights: Some(file), .. } if file.is_file() => {
+                engine.load_packed(&Packed::open(file).map_err(Error::from)?, &progress)?;
+            }
             WeightArgs { weights: Some(dir), .. } => {
                 let checkpoint = Checkpoint::open(dir).map_err(Error::from)?;
                 engine.load_weights(&checkpoint, &progress)?;

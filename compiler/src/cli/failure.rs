@@ -108,6 +108,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::Artifact(error) => error.into(),
+            Error::Hosted(_) | Error::Shared { .. } | Error::CallerAttends { .. } => Failure::new("artifact", error),
             Error::Step(error) => error.into(),
             Error::Device(error) => device(error),
             Error::Checkpoint(error) => checkpoint(error),

@@ -3,7 +3,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc_artifact::manifest::{Chip, Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant};
+use atomc_artifact::manifest::{
+    Attention, Chip, Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant,
+};
 use atomc_artifact::{Artifact, FORMAT_VERSION};
 use serde_json::{Value, json};
 
@@ -63,6 +65,9 @@ fn model(out: &mut impl Write, m: &Manifest) -> Result<(), Failure> {
         "model     {}: {} layers of {}, vocabulary {}, {} positions, stop tokens {:?}",
         model.architecture, model.layers, model.hidden, model.vocab, model.max_positions, model.stop
     )?;
+    if m.tensor_parallel > 1 {
+        writeln!(out, "ranks     for each of {} that share the model out", m.tensor_parallel)?;
+    }
     Ok(())
 }
 
@@ -107,10 +112,11 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
         let s = Summary::of(plan);
         writeln!(
             out,
-            "  plan    {}: {} launches in {} segments, arena {}, at full size {} moved and {:.3} Gflop{}",
+            "  plan    {}: {} launches in {} segments{}, arena {}, at full size {} moved and {:.3} Gflop{}",
             name(plan),
             plan.launches.len(),
             s.segments,
+            if plan.calls.is_empty() { String::new() } else { format!(", {} calls between them", plan.calls.len()) },
             size(plan.arena_bytes),
             size(s.bytes as usize),
             s.flops as f64 / 1e9,
@@ -195,9 +201,13 @@ fn show_resources(out: &mut impl Write, threads: usize, r: &Resources) -> Result
 }
 
 pub fn name(plan: &Plan) -> String {
+    let who = match plan.attention {
+        Attention::Own => "",
+        Attention::Caller => ", the caller attends",
+    };
     match plan.kind {
-        PlanKind::Decode => format!("decode {}", plan.tokens),
-        PlanKind::Any => format!("any {} with {} rows", plan.tokens, plan.rows),
+        PlanKind::Decode => format!("decode {}{who}", plan.tokens),
+        PlanKind::Any => format!("any {} with {} rows{who}", plan.tokens, plan.rows),
     }
 }
 
@@ -267,6 +277,7 @@ fn describe(artifact: &Artifact) -> Value {
             "features": v.features,
             "chip": v.chip,
             "executed": v.executed,
+            "prepare": v.prepare,
             "code_bytes": artifact.section(v.section).len(),
             "kernels": target.kernels.iter().zip(&v.kernels).map(kernel).collect::<Vec<Value>>(),
         })
@@ -277,7 +288,10 @@ fn describe(artifact: &Artifact) -> Value {
             "kind": plan.kind,
             "tokens": plan.tokens,
             "rows": plan.rows,
+            "attention": plan.attention,
             "launches": plan.launches.len(),
+            "body": plan.body,
+            "calls": plan.calls,
             "segments": s.segments,
             "arena_bytes": plan.arena_bytes,
             "bytes": s.bytes,
@@ -289,6 +303,7 @@ fn describe(artifact: &Artifact) -> Value {
             "name": target.name,
             "weights": { "buffers": target.weights.len(), "bytes": weight_bytes(target) },
             "cache": { "layout": target.cache, "bytes_per_token": cache_bytes(target) },
+            "hidden": target.hidden,
             "variants": target.variants.iter().map(|v| variant(target, v)).collect::<Vec<Value>>(),
             "plans": target.plans.iter().map(plan).collect::<Vec<Value>>(),
         })
@@ -299,6 +314,7 @@ fn describe(artifact: &Artifact) -> Value {
         "producer": m.producer,
         "key": m.key(),
         "model": m.model,
+        "tensor_parallel": m.tensor_parallel,
         "targets": m.targets.iter().map(target).collect::<Vec<Value>>(),
         "config": m.config,
     })
@@ -357,6 +373,7 @@ mod tests {
             executed: true,
             section: 1,
             kernels: vec![kernel(Some(resources)), kernel(None)],
+            prepare: None,
         };
         show_extremes(&mut out, &variant).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap());

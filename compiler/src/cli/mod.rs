@@ -13,6 +13,7 @@ mod logits;
 #[cfg(feature = "compiler")]
 mod model;
 mod output;
+mod pack;
 #[cfg(feature = "compiler")]
 mod print;
 mod progress;
@@ -71,6 +72,7 @@ enum Verb {
     Eval(eval::Args),
     Logits(logits::Args),
     Verify(verify::Args),
+    Pack(pack::Args),
     #[cfg(feature = "compiler")]
     Print(print::Args),
     #[cfg(feature = "compiler")]
@@ -93,6 +95,7 @@ pub fn main() -> ExitCode {
         Verb::Eval(args) => eval::run(args),
         Verb::Logits(args) => logits::run(args),
         Verb::Verify(args) => verify::run(args),
+        Verb::Pack(args) => pack::run(args),
         #[cfg(feature = "compiler")]
         Verb::Print(args) => print::run(args),
         #[cfg(feature = "compiler")]

@@ -13,9 +13,18 @@ pub struct ModelArgs {
     /// Type to compute with: bf16, f16 or f32 [default: the configuration's]
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     dtype: Option<DType>,
+    /// Type of the KV cache: fp8, which is e4m3 with a scale of 1, or auto, which is the type to compute with
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = CacheDType::Auto)]
+    cache_dtype: CacheDType,
     /// Longest sequence in tokens [default: the configuration's]
     #[arg(long, value_name = "N", value_parser = context)]
     context: Option<usize>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum CacheDType {
+    Auto,
+    Fp8,
 }
 
 fn dtype(text: &str) -> Result<DType, String> {
@@ -31,6 +40,10 @@ impl ModelArgs {
     pub fn config(&self) -> Result<Config, Failure> {
         let mut config = frontend::read(&self.model)?;
         config.dtype = self.dtype.unwrap_or(config.dtype);
+        config.cache = match self.cache_dtype {
+            CacheDType::Auto => None,
+            CacheDType::Fp8 => Some(DType::F8E4M3),
+        };
         config.context = self.context.unwrap_or(config.context);
         Ok(config)
     }

@@ -65,7 +65,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::new("tune", format!("target `{}` has several variants", args.target)));
     };
     let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows: 64.min(args.prefill) };
-    let options = |choice| Options { targets: vec![args.target.clone()], buckets: buckets.clone(), choice };
+    let options =
+        |choice| Options { targets: vec![args.target.clone()], buckets: buckets.clone(), choice, ..Options::default() };
     let open = driver::open_choices(&config, &options(None), arch)?;
     if open.is_empty() {
         return Err(Failure::new("tune", format!("schedules leave nothing open on {}", args.target)));

@@ -4,18 +4,34 @@
 //! result. A new state of a cache is the old one's memory, so it has none of its own.
 use std::collections::HashMap;
 
-use atomc_artifact::manifest::{Arg, Input, Launch, Logits, Picks, Plan, PlanKind};
-use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
-use atomc_passes::{Bucket, Cx, MemoryPlan};
+use atomc_artifact::manifest::{
+    Arg, Attention, Call, Hidden, Input, Launch, Logits, Picks, Place, Plan, PlanKind, Work,
+};
+use atomc_ir::{Diagnostic, Dim, Graph, NodeId, Op, Type, Value};
+use atomc_passes::{Bucket, Cx, MemoryPlan, Order, result_bytes};
 
 use super::kernels::Kernels;
 use super::weights::Weights;
 
-pub fn plan(graph: &Graph, cx: &Cx, kernels: &mut Kernels, weights: &mut Weights) -> Result<Plan, Diagnostic> {
-    let memory = atomc_passes::plan(graph, cx);
-    let mut args = Args { graph, cx, memory: &memory, layers: layers(graph), weights };
-    let mut launches = Vec::new();
-    for id in atomc_passes::kernels(graph) {
+/// The launches, and the rows between body and head.
+pub fn plan(
+    graph: &Graph,
+    attention: Attention,
+    cx: &Cx,
+    kernels: &mut Kernels,
+    weights: &mut Weights,
+) -> Result<(Plan, Hidden), Diagnostic> {
+    let (hidden, hidden_rows) = hidden(graph, cx)?;
+    let order = Order::new(graph, Some(hidden));
+    check_cut(graph, &order)?;
+    let memory = atomc_passes::plan(graph, &order, cx);
+    let mut args = Args { graph, cx, memory: &memory, hidden, layers: layers(graph), weights };
+    let (mut launches, mut calls) = (Vec::new(), Vec::new());
+    for &id in &order.steps {
+        if graph.op(id).is_call() {
+            calls.push(Call { before: launches.len(), work: args.work(id)? });
+            continue;
+        }
         let ledger = atomc_passes::ledger(graph, id, cx);
         launches.push(Launch {
             kernel: kernels.number(graph, id, cx),
@@ -26,7 +42,7 @@ pub fn plan(graph: &Graph, cx: &Cx, kernels: &mut Kernels, weights: &mut Weights
             flops: ledger.flops,
         });
     }
-    Ok(Plan {
+    let plan = Plan {
         kind: match cx.bucket {
             Bucket::Decode { .. } => PlanKind::Decode,
             Bucket::Any { .. } => PlanKind::Any,
@@ -34,10 +50,53 @@ pub fn plan(graph: &Graph, cx: &Cx, kernels: &mut Kernels, weights: &mut Weights
         tokens: cx.bucket.tokens(),
         rows: cx.bucket.rows(),
         arena_bytes: memory.bytes,
+        attention,
         launches,
+        body: order.steps[..order.body].iter().filter(|&&id| !graph.op(id).is_call()).count(),
+        calls,
         logits: logits(graph, cx, &memory)?,
         picks: picks(graph, cx, &memory),
-    })
+    };
+    Ok((plan, hidden_rows))
+}
+
+/// The result of the graph that is a row of floats for each token.
+fn hidden(graph: &Graph, cx: &Cx) -> Result<(Value, Hidden), Diagnostic> {
+    let rows = |v: &Value| {
+        let ty = graph.ty(*v).as_tensor()?;
+        let width = ty.shape.row().filter(|_| ty.dtype.is_float() && ty.shape.0.first() == Some(&Dim::Tokens))?;
+        let (stride, bytes) = (cx.arch.memory.result_stride(ty), result_bytes(ty, cx));
+        Some((*v, Hidden { dtype: super::dtype(ty.dtype), width, stride, bytes }))
+    };
+    let all: Vec<_> = graph.outputs().iter().filter_map(rows).collect();
+    match all[..] {
+        [found] if matches!(graph.op(found.0.node), Op::Kernel { .. }) => Ok(found),
+        _ => {
+            Err(Diagnostic::new("driver::hidden", "one result of the graph must be the hidden rows, made by a kernel"))
+        }
+    }
+}
+
+/// That body and head can be run apart: the head reads the hidden rows, what it made itself, weights, and which rows are wanted.
+fn check_cut(graph: &Graph, order: &Order) -> Result<(), Diagnostic> {
+    let (body, head) = order.steps.split_at(order.body);
+    let fault = |id: NodeId, what: &str| {
+        Err(Diagnostic::new("driver::cut", format!("a kernel {what}, so body and head cannot be run apart"))
+            .at(graph.location(id)))
+    };
+    let is_rows = |v: &Value| matches!(graph.op(v.node), Op::Input { name } if name == "rows");
+    for &id in body {
+        if graph.operands(id).iter().any(is_rows) {
+            return fault(id, "before the hidden rows reads which rows are wanted");
+        }
+    }
+    for &id in head {
+        let from_head = |v: &Value| Some(*v) == order.hidden || head.contains(&v.node);
+        if !graph.operands(id).iter().all(|v| from_head(v) || is_rows(v) || graph.is_constant(v.node)) {
+            return fault(id, "behind the hidden rows reads more of the step than them");
+        }
+    }
+    Ok(())
 }
 
 /// The layer of each cache parameter: they come in order.
@@ -67,6 +126,7 @@ struct Args<'a> {
     graph: &'a Graph,
     cx: &'a Cx<'a>,
     memory: &'a MemoryPlan,
+    hidden: Value,
     /// The layer whose cache each state is of, as far as the launches have come.
     layers: HashMap<Value, usize>,
     weights: &'a mut Weights,
@@ -87,6 +147,7 @@ impl Args<'_> {
         for out in 0..self.graph.types(kernel).len() {
             let v = Value { node: kernel, out };
             match self.memory.slots.get(&v) {
+                None if v == self.hidden => args.push(Arg::Hidden),
                 Some(slot) => args.push(Arg::Arena { offset: slot.offset }),
                 None => _ = self.layers.insert(v, self.layer_of_result(kernel, out)),
             }
@@ -94,7 +155,45 @@ impl Args<'_> {
         Ok(args)
     }
 
+    /// What the caller does, with the places of its operands and its result.
+    fn work(&self, call: NodeId) -> Result<Work, Diagnostic> {
+        let graph = self.graph;
+        let operands = graph.operands(call);
+        match *graph.op(call) {
+            Op::AllReduce {} => {
+                let value = operands[0];
+                if graph.users(value).len() != 1 || graph.is_output(value) {
+                    let message = "what is summed over ranks, in place, is read by something else";
+                    return Err(Diagnostic::new("driver::call", message).at(graph.location(call)));
+                }
+                Ok(Work::AllReduce { value: self.place(value)? })
+            }
+            Op::CallerAttention { layer, scale, window } => {
+                let [q, k, v] = [0, 1, 2].map(|operand| self.place(operands[operand]));
+                Ok(Work::Attention { layer, q: q?, k: k?, v: v?, out: self.place(call.into())?, scale, window })
+            }
+            ref op => {
+                Err(Diagnostic::new("driver::call", format!("no caller does `{}`", op.name())).at(graph.location(call)))
+            }
+        }
+    }
+
+    fn place(&self, v: Value) -> Result<Place, Diagnostic> {
+        let made = || {
+            let ty = self.graph.ty(v).as_tensor()?;
+            let (width, stride) = (ty.shape.row()?, self.cx.arch.memory.result_stride(ty));
+            Some(Place { offset: self.memory.slots.get(&v)?.offset, width, stride, dtype: super::dtype(ty.dtype) })
+        };
+        made().ok_or_else(|| {
+            Diagnostic::new("driver::call", "what a caller works on is not in the arena")
+                .at(self.graph.location(v.node))
+        })
+    }
+
     fn operand(&mut self, v: Value) -> Result<Arg, Diagnostic> {
+        if v == self.hidden {
+            return Ok(Arg::Hidden);
+        }
         if let Some(slot) = self.memory.slots.get(&v) {
             return Ok(Arg::Arena { offset: slot.offset });
         }

@@ -35,6 +35,7 @@ fn argument(compiled: &Compiled, arg: &atomc_artifact::manifest::Arg) -> String 
         Arg::Weight { index } => compiled.manifest.targets[0].weights[index].name.replace("model.layers.0.", ""),
         Arg::CacheK { layer } => format!("K{layer}"),
         Arg::CacheV { layer } => format!("V{layer}"),
+        Arg::Hidden => "hidden".into(),
         Arg::Input { which } => format!("{which:?}").to_lowercase(),
     }
 }
@@ -43,6 +44,61 @@ fn argument(compiled: &Compiled, arg: &atomc_artifact::manifest::Arg) -> String 
 fn launches_of_one_layer() {
     let compiled = compiled(1, true, &[1]);
     insta::assert_snapshot!(format!("decode 1\n{}\n\nany\n{}", listing(&compiled, 0), listing(&compiled, 1)));
+}
+
+/// The launches of one layer's plan by family, with the calls where they are due and a bar where the head begins.
+fn outline(plan: &Plan, target: &Target) -> String {
+    let mut words: Vec<String> = plan.launches.iter().map(|l| target.kernels[l.kernel].family.clone()).collect();
+    words.insert(plan.body, "|".into());
+    for call in plan.calls.iter().rev() {
+        let word = match call.work {
+            manifest::Work::AllReduce { .. } => "all_reduce",
+            manifest::Work::Attention { .. } => "caller",
+        };
+        words.insert(call.before, format!("[{word}]"));
+    }
+    words.join(" ")
+}
+
+#[test]
+fn callers_work_between_launches() {
+    let outlines = |ranks| {
+        let attention = vec![Attention::Own, Attention::Caller];
+        let options = Options { ranks, attention, ..options(&[1]) };
+        let compiled = compile(&config(1, true), &options, &mut |_, _, _| ()).expect("a model that compiles");
+        assert_eq!(compiled.manifest.tensor_parallel, ranks);
+        let target = &compiled.manifest.targets[0];
+        assert_eq!(target.cache.heads, 2 / ranks);
+        target.plans.iter().map(|plan| outline(plan, target)).collect::<Vec<_>>().join("\n")
+    };
+    // Embedding, table of the rotary embedding, the layer, the head.
+    insta::assert_snapshot!(outlines(1), @"
+    rows matvec rows attend_one matvec matvec matvec | matvec rows
+    rows matmul rows rows attend_many matmul rows matmul matmul | rows matmul rows
+    rows matvec rows rows [caller] matvec matvec matvec | matvec rows
+    rows matmul rows rows [caller] matmul rows matmul matmul | rows matmul rows
+    ");
+    insta::assert_snapshot!(outlines(2), @"
+    rows matvec rows attend_one matvec [all_reduce] rows matvec matvec [all_reduce] rows | matvec rows
+    rows matmul rows rows attend_many matmul [all_reduce] rows matmul matmul [all_reduce] rows | rows matmul rows
+    rows matvec rows rows [caller] matvec [all_reduce] rows matvec matvec [all_reduce] rows | matvec rows
+    rows matmul rows rows [caller] matmul [all_reduce] rows matmul matmul [all_reduce] rows | rows matmul rows
+    ");
+}
+
+#[test]
+fn parts_that_cannot_be_made() {
+    let fault = |ranks, attention: &[Attention]| {
+        let options = Options { ranks, attention: attention.to_vec(), ..options(&[1]) };
+        let d = compile(&config(1, true), &options, &mut |_, _, _| ()).expect_err("a fault");
+        format!("[{}] {d}", d.code)
+    };
+    let own = [Attention::Own];
+    insta::assert_snapshot!(fault(3, &own), @"[config::ranks] --tp: 4 attention heads cannot be shared out among 3 ranks");
+    insta::assert_snapshot!(fault(8, &own), @"[config::ranks] --tp: 4 attention heads cannot be shared out among 8 ranks");
+    insta::assert_snapshot!(fault(0, &own), @"[config::ranks] --tp: 4 attention heads cannot be shared out among 0 ranks");
+    insta::assert_snapshot!(fault(1, &[Attention::Own, Attention::Own]), @"[driver::attention] `own` is named twice");
+    insta::assert_snapshot!(fault(1, &[]), @"[driver::attention] nobody is named to attend");
 }
 
 #[test]
@@ -107,6 +163,8 @@ fn what_shapes_the_artifact_is_in_its_key() {
     assert_eq!(key(&base, &plain), key(&config(1, true), &options(&[1])));
     assert_ne!(key(&base, &plain), key(&config(2, true), &plain));
     assert_ne!(key(&base, &plain), key(&base, &options(&[1, 2])));
+    assert_ne!(key(&base, &plain), key(&base, &Options { ranks: 2, ..plain.clone() }));
+    assert_ne!(key(&base, &plain), key(&base, &Options { attention: vec![Attention::Caller], ..plain.clone() }));
     assert_ne!(key(&base, &plain), key(&Config { context: 64, ..base.clone() }, &plain));
 }
 

@@ -64,6 +64,11 @@ fn expr(graph: &Graph, v: Value) -> Result<(String, WeightExpr), Diagnostic> {
             let expr = WeightExpr::Slice { axis: *axis, start: *start, len: *len, of: Box::new(of) };
             Ok((format!("slice({name}, axis {axis}, {start}..{end})"), expr))
         }
+        &Op::Shard { axis, parts } => {
+            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
+            let expr = WeightExpr::Shard { axis, parts, of: Box::new(of) };
+            Ok((format!("shard({name}, axis {axis}, 1 of {parts})"), expr))
+        }
         Op::Pack {} => expr(graph, graph.operands(v.node)[0]),
         Op::RopeFreqs { freqs } => {
             let values = freqs.inverse().into_iter().map(|f| f as f32).collect();

@@ -59,7 +59,8 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         flops: 32,
     };
     let (logits, arena_bytes) = (Logits { offset: 64, stride: VOCAB }, 64 + rows * VOCAB * 4);
-    Plan { kind, tokens, rows, arena_bytes, launches: vec![launch], logits, picks: None }
+    let (attention, calls) = (Attention::Own, vec![]);
+    Plan { kind, tokens, rows, arena_bytes, attention, launches: vec![launch], body: 0, calls, logits, picks: None }
 }
 
 fn manifest(chip: &str) -> Manifest {
@@ -88,6 +89,7 @@ fn manifest(chip: &str) -> Manifest {
         layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 16, align: 256 },
         weights: vec![weight],
         cache,
+        hidden: Hidden { dtype: DType::BF16, width: 1, stride: 1, bytes: 64 },
         kernels: vec![KernelDef { symbol: "head".into(), family: "rows".into(), body: String::new(), tokens: 8 }],
         variants: vec![Variant {
             name: chip.into(),
@@ -105,6 +107,7 @@ fn manifest(chip: &str) -> Manifest {
                 module: None,
                 resources: None,
             }],
+            prepare: None,
         }],
         plans: vec![plan(PlanKind::Decode, 4, 4), plan(PlanKind::Any, 8, 2)],
     };
@@ -117,7 +120,8 @@ fn manifest(chip: &str) -> Manifest {
         stop: vec![],
         bos: None,
     };
-    Manifest { producer: "test".into(), config: serde_json::json!({}), model, targets: vec![target] }
+    let (producer, config) = ("test".into(), serde_json::json!({}));
+    Manifest { producer, config, model, tensor_parallel: 1, targets: vec![target] }
 }
 
 struct Bias(Vec<u8>);

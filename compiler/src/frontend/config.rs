@@ -109,6 +109,33 @@ const ACTIVATIONS: [(&str, Elementwise); 6] = [
     ("relu", Elementwise::Relu),
 ];
 
+/// What decides on the graph, so that whoever has an artifact can tell whether a `config.json` is the one it was made of.
+const SHAPING: [&str; 23] = [
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+    "rms_norm_eps",
+    "hidden_act",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "use_sliding_window",
+    "sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "partial_rotary_factor",
+    "quantization_config",
+];
+
 const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", DType::F16), ("float32", DType::F32)];
 
 /// A dense decoder, completely described.
@@ -116,6 +143,8 @@ const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", DType
 pub struct Config {
     pub architecture: &'static str,
     pub dtype: DType,
+    /// The type of the KV cache's elements, if not that of everything else.
+    pub cache: Option<DType>,
     pub vocab: usize,
     pub hidden: usize,
     pub intermediate: usize,
@@ -139,9 +168,15 @@ pub struct Config {
     pub rope: Rope,
     pub stop: Vec<u32>,
     pub bos: Option<u32>,
+    /// The fields of `config.json` that decide on the graph, as they stand there; `null` where there is none.
+    pub fields: Value,
 }
 
 impl Config {
+    pub fn cache_dtype(&self) -> DType {
+        self.cache.unwrap_or(self.dtype)
+    }
+
     /// The first so many layers only, to measure: layers share their kernels.
     pub fn shorten(&mut self, layers: usize) {
         self.layers = self.layers.min(layers);
@@ -178,6 +213,7 @@ impl Config {
         let config = Config {
             architecture: family.architecture,
             dtype: dtype(&f)?,
+            cache: None,
             vocab: f.needed_size("vocab_size")?,
             hidden,
             intermediate: f.needed_size("intermediate_size")?,
@@ -197,6 +233,7 @@ impl Config {
             windows: windows(&f, &family.window, layers)?,
             rope,
             stop: stop(&f, family, generation)?,
+            fields: SHAPING.iter().map(|&name| (name.to_owned(), f.get(name).cloned().unwrap_or_default())).collect(),
             bos: if f.has("bos_token_id") { f.tokens("bos_token_id")?.first().copied() } else { family.bos },
         };
         config.check_weights(&f)?;
@@ -223,6 +260,7 @@ impl Config {
         json!({
             "architecture": self.architecture,
             "dtype": self.dtype.name(),
+            "cache_dtype": self.cache_dtype().name(),
             "vocab": self.vocab,
             "hidden": self.hidden,
             "intermediate": self.intermediate,
@@ -243,6 +281,7 @@ impl Config {
             "rope": format!("{:?}", self.rope),
             "stop": self.stop,
             "bos": self.bos,
+            "fields": self.fields,
         })
     }
 }

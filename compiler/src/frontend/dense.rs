@@ -1,15 +1,22 @@
 //! The graph of a dense decoder: attention and a gated MLP, both behind a norm and a residual connection.
+//!
+//! Of ranks that share the model out, each has some of the heads and some of the MLP's inner rows. Its output projections give a
+//! part of a sum, which the caller adds up over the ranks before biases and residuals.
+use atomc_artifact::manifest::Attention;
 use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Elementwise, Graph, Op, Shape, Type, Value};
 
+use super::Part;
 use super::config::Config;
 
 type Made = Result<Value, Diagnostic>;
 
 /// One step over T tokens, with logits for R of them.
 ///
-/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …; outputs: the logits, then the cache
-/// states in the same order, then the token that is the likeliest behind each of the R.
-pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
+/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …, unless the caller attends; outputs: the logits,
+/// then the cache states in the same order, then the token that is the likeliest behind each of the R, then the hidden rows of all
+/// tokens, which are all that logits need of a step.
+pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
+    let own = part.of(config)?;
     let mut b = Builder::new(config.architecture);
     let index = |dim| Type::tensor(DType::I32, Shape(vec![dim]));
     let ids = b.input("ids", index(Dim::Tokens));
@@ -17,8 +24,11 @@ pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
     let lengths = b.input("lengths", index(Dim::Tokens));
     let rows = b.input("rows", index(Dim::Rows));
     let batch = b.input("batch", Type::Batch);
-    let cache = CacheType { dtype: config.dtype, heads: config.kv_heads, head_dim: config.head_dim };
-    let caches: Vec<Value> = (0..config.layers).map(|i| b.input(&format!("kv{i}"), Type::Cache(cache))).collect();
+    let cache = CacheType { dtype: config.cache_dtype(), heads: own.kv_heads, head_dim: config.head_dim };
+    let caches: Vec<Value> = match part.attention {
+        Attention::Own => (0..config.layers).map(|i| b.input(&format!("kv{i}"), Type::Cache(cache))).collect(),
+        Attention::Caller => vec![],
+    };
 
     let embedding =
         b.at("model.embed_tokens").weight("model.embed_tokens.weight", config.dtype, &[config.vocab, config.hidden]);
@@ -28,31 +38,36 @@ pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
     let rope = b.push(Op::RopeTable { scale: config.rope.scale, growth, original }, &[positions, lengths, freqs])?;
 
     let mut states = Vec::with_capacity(config.layers);
-    for (i, &cache) in caches.iter().enumerate() {
-        let mut layer = Layer { b: &mut b, config, path: format!("model.layers.{i}"), rope, batch };
-        let (attended, state) = layer.attention(x, cache, config.windows[i])?;
+    for index in 0..config.layers {
+        let path = format!("model.layers.{index}");
+        let mut layer = Layer { b: &mut b, config, own: &own, part, index, path, rope, batch };
+        let (attended, state) = layer.attention(x, caches.get(index).copied())?;
         x = layer.mlp(attended)?;
-        states.push(state);
+        states.extend(state);
     }
 
     b.at("model.norm");
     let picked = b.gather(x, rows)?;
     let weight = b.weight("model.norm.weight", config.dtype, &[config.hidden]);
-    let x = b.rms_norm(picked, weight, config.eps)?;
+    let last = b.rms_norm(picked, weight, config.eps)?;
     b.at("lm_head");
     let head = match config.tied {
         true => embedding,
         false => b.weight("lm_head.weight", config.dtype, &[config.vocab, config.hidden]),
     };
-    let logits = b.linear(x, head, DType::F32)?;
+    let logits = b.linear(last, head, DType::F32)?;
     let picks = b.argmax(logits)?;
-    b.finish(std::iter::once(logits).chain(states).chain([picks]).collect())
+    b.finish(std::iter::once(logits).chain(states).chain([picks, x]).collect())
 }
 
 /// What building one layer needs.
 struct Layer<'a> {
     b: &'a mut Builder,
     config: &'a Config,
+    /// The sizes of the rank.
+    own: &'a Config,
+    part: Part,
+    index: usize,
     path: String,
     rope: Value,
     batch: Value,
@@ -60,41 +75,53 @@ struct Layer<'a> {
 
 impl Layer<'_> {
     /// `x` plus the attention over it, and the new state of the cache.
-    fn attention(&mut self, x: Value, cache: Value, window: usize) -> Result<(Value, Value), Diagnostic> {
+    fn attention(&mut self, x: Value, cache: Option<Value>) -> Result<(Value, Option<Value>), Diagnostic> {
         let Config { heads, kv_heads, head_dim, qkv_bias, o_bias, .. } = *self.config;
+        let Config { heads: own, kv_heads: own_kv, .. } = *self.own;
+        let (ranks, parts) = (self.part.ranks, self.part.parts_of_kv(self.config));
         let normed = self.norm(x, "input_layernorm", self.config.hidden)?;
-        let q = self.heads(normed, "q", heads, qkv_bias)?;
-        let k = self.heads(normed, "k", kv_heads, qkv_bias)?;
-        let v = self.linear(normed, "self_attn.v_proj", kv_heads * head_dim, qkv_bias)?;
-        let v = self.b.heads(v, kv_heads, head_dim)?;
+        let q = self.rows(normed, "self_attn.q_proj", heads * head_dim, ranks, qkv_bias)?;
+        let q = self.heads(q, "q", own)?;
+        let k = self.rows(normed, "self_attn.k_proj", kv_heads * head_dim, parts, qkv_bias)?;
+        let k = self.heads(k, "k", own_kv)?;
+        let v = self.rows(normed, "self_attn.v_proj", kv_heads * head_dim, parts, qkv_bias)?;
+        let v = self.b.heads(v, own_kv, head_dim)?;
         self.b.at(format!("{}.self_attn", self.path));
         let q = self.b.rope(q, self.rope)?;
         let k = self.b.rope(k, self.rope)?;
-        let state = self.b.push(Op::KvWrite {}, &[cache, k, v, self.batch])?;
-        let scale = (head_dim as f64).powf(-0.5);
-        let seen = self.b.push(Op::Attention { scale, window }, &[q, state, self.batch])?;
-        let seen = self.b.flat(seen, heads * head_dim)?;
-        let out = self.linear(seen, "self_attn.o_proj", self.config.hidden, o_bias)?;
+        let (scale, window) = ((head_dim as f64).powf(-0.5), self.config.windows[self.index]);
+        let (seen, state) = match cache {
+            Some(cache) => {
+                let state = self.b.push(Op::KvWrite {}, &[cache, k, v, self.batch])?;
+                let seen = self.b.push(Op::Attention { scale, window }, &[q, state, self.batch])?;
+                (self.b.flat(seen, own * head_dim)?, Some(state))
+            }
+            None => {
+                let op = Op::CallerAttention { layer: self.index, scale, window };
+                (self.b.push(op, &[q, k, v, self.batch])?, None)
+            }
+        };
+        let out = self.sum(seen, "self_attn.o_proj", heads * head_dim, o_bias)?;
         Ok((self.residual(x, out)?, state))
     }
 
-    /// Projected heads, normed if the family does so.
-    fn heads(&mut self, x: Value, which: &str, heads: usize, bias: bool) -> Made {
+    /// Heads of a projection, normed if the family does so.
+    fn heads(&mut self, x: Value, which: &str, heads: usize) -> Made {
         let head_dim = self.config.head_dim;
-        let x = self.linear(x, &format!("self_attn.{which}_proj"), heads * head_dim, bias)?;
         let x = self.b.heads(x, heads, head_dim)?;
         if self.config.qk_norm { self.norm(x, &format!("self_attn.{which}_norm"), head_dim) } else { Ok(x) }
     }
 
     fn mlp(&mut self, x: Value) -> Made {
         let Config { hidden, intermediate, mlp_bias, activation, .. } = *self.config;
+        let ranks = self.part.ranks;
         let normed = self.norm(x, "post_attention_layernorm", hidden)?;
-        let gate = self.linear(normed, "mlp.gate_proj", intermediate, mlp_bias)?;
-        let up = self.linear(normed, "mlp.up_proj", intermediate, mlp_bias)?;
+        let gate = self.rows(normed, "mlp.gate_proj", intermediate, ranks, mlp_bias)?;
+        let up = self.rows(normed, "mlp.up_proj", intermediate, ranks, mlp_bias)?;
         self.b.at(format!("{}.mlp", self.path));
         let gate = self.b.map(activation, &[gate])?;
         let inner = self.b.map(Elementwise::Mul, &[gate, up])?;
-        let out = self.linear(inner, "mlp.down_proj", hidden, mlp_bias)?;
+        let out = self.sum(inner, "mlp.down_proj", intermediate, mlp_bias)?;
         self.residual(x, out)
     }
 
@@ -109,16 +136,38 @@ impl Layer<'_> {
         self.b.rms_norm(x, weight, self.config.eps)
     }
 
-    fn linear(&mut self, x: Value, module: &str, out: usize, bias: bool) -> Made {
-        let path = format!("{}.{module}", self.path);
-        let width = self.b.ty(x).as_tensor().and_then(|t| t.shape.last()).expect("activations have a width");
-        let dtype = self.config.dtype;
-        let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[out, width]);
+    /// A projection to `out` features, of which the rank makes one of so many parts.
+    fn rows(&mut self, x: Value, module: &str, out: usize, parts: usize, bias: bool) -> Made {
+        let (path, dtype) = (format!("{}.{module}", self.path), self.config.dtype);
+        let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[out, self.config.hidden]);
+        let weight = self.shard(weight, 0, parts)?;
         let x = self.b.linear(x, weight, dtype)?;
         if !bias {
             return Ok(x);
         }
         let bias = self.b.weight(format!("{path}.bias"), dtype, &[out]);
+        let bias = self.shard(bias, 0, parts)?;
         self.b.add(x, bias)
+    }
+
+    /// A projection of all `width` features, of which the rank has a part, back to the hidden size: summed over the ranks.
+    fn sum(&mut self, x: Value, module: &str, width: usize, bias: bool) -> Made {
+        let Config { hidden, dtype, .. } = *self.config;
+        let (path, ranks) = (format!("{}.{module}", self.path), self.part.ranks);
+        let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[hidden, width]);
+        let weight = self.shard(weight, 1, ranks)?;
+        let mut x = self.b.linear(x, weight, dtype)?;
+        if ranks > 1 {
+            x = self.b.push(Op::AllReduce {}, &[x])?;
+        }
+        if !bias {
+            return Ok(x);
+        }
+        let bias = self.b.weight(format!("{path}.bias"), dtype, &[hidden]);
+        self.b.add(x, bias)
+    }
+
+    fn shard(&mut self, weight: Value, axis: usize, parts: usize) -> Made {
+        if parts == 1 { Ok(weight) } else { self.b.push(Op::Shard { axis, parts }, &[weight]) }
     }
 }

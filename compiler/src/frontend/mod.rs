@@ -2,6 +2,7 @@
 mod config;
 mod dense;
 mod fields;
+mod part;
 mod rope;
 
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use atomc_ir::{Diagnostic, Graph};
 
 pub use config::{Config, FAMILIES};
 pub use fields::MAX_SIZE;
+pub use part::Part;
 pub use rope::Rope;
 
 /// The configuration in a model folder, or in a `config.json` itself.
@@ -23,7 +25,12 @@ pub fn read(path: &Path) -> Result<Config, Diagnostic> {
 
 /// The graph of a model of this configuration.
 pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
-    dense::graph(config)
+    graph_of(config, Part::default())
+}
+
+/// The graph of a part of it.
+pub fn graph_of(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
+    dense::graph(config, part)
 }
 
 fn text(file: &PathBuf) -> Result<String, Diagnostic> {

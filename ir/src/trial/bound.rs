@@ -9,6 +9,9 @@
 //!   variances add up. Kernels may round every tensor that the graph gives such a type, and attention's weights to the type of
 //!   the values that they are multiplied with; they need not.
 //!
+//! Elements of a cache of a coarser type than the graph's tensors are rounded by every kernel, so that there the value itself is
+//! the rounded one; a number that lies near the middle of two may have become either.
+//!
 //! Numbers that overflow their type, and all that is made of them, have a budget without end; so have quotients by what may
 //! be zero.
 //!
@@ -62,6 +65,14 @@ impl Bound {
         Bound { value, linear: linear + off + SMALLEST, variance, unit: a.unit.max(b.unit) }
     }
 
+    /// What every kernel rounds: off only if a number within the budget is nearer to another one of the type.
+    fn rounded(self, dtype: DType) -> Bound {
+        let value = bytes::round(self.value, dtype);
+        let off = |by: f64| (bytes::round(self.value + by, dtype) - value).abs();
+        let linear = off(self.budget()).max(off(-self.budget()));
+        Bound { value, linear, variance: 0.0, unit: self.unit }
+    }
+
     fn map(self, value: f64, off: f64, slope: f64) -> Bound {
         Bound::make(value, off, (self, slope), (Bound::default(), 0.0))
     }
@@ -72,7 +83,8 @@ fn unit_of(dtype: DType) -> f64 {
     match dtype {
         DType::BF16 => 1.0 / 256.0,
         DType::F16 => 1.0 / 2048.0,
-        DType::F32 | DType::I32 => 0.0,
+        // Factors are never rounded to what only caches have.
+        DType::F32 | DType::F8E4M3 | DType::I32 => 0.0,
     }
 }
 
@@ -169,6 +181,9 @@ impl Real for Bound {
     }
 
     fn stored(self, dtype: DType) -> Bound {
+        if dtype == DType::F8E4M3 {
+            return self.rounded(dtype);
+        }
         let unit = unit_of(dtype).max(self.unit);
         if self.linear == 0.0 && self.variance == 0.0 && bytes::round(self.value, dtype) == self.value {
             return Bound { unit, ..self };

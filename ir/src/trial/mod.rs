@@ -10,7 +10,7 @@ mod tests;
 use std::collections::HashMap;
 
 pub use bound::Bound;
-pub use bytes::{fetch, store};
+pub use bytes::{fetch, round, store};
 pub use judge::{Fault, Verdict};
 pub use step::{Run, Step};
 
@@ -252,7 +252,7 @@ fn history(c: CacheType, step: &Step, random: &mut Random) -> CacheState<f64> {
     let mut state = CacheState::default();
     for (s, run) in step.runs.iter().enumerate() {
         for p in 0..run.position + run.tokens {
-            let mut entry = || (0..c.heads * c.head_dim).map(|_| random.next()).collect();
+            let mut entry = || (0..c.heads * c.head_dim).map(|_| bytes::round(random.next(), c.dtype)).collect();
             let entry = (entry(), entry());
             state.entries.insert((s as i32, p as i32), entry);
         }
@@ -260,7 +260,7 @@ fn history(c: CacheType, step: &Step, random: &mut Random) -> CacheState<f64> {
     state
 }
 
-/// Numbers between -1 and 1 that every float type holds exactly.
+/// Numbers between -1 and 1 that every float type of tensors holds exactly.
 struct Random(u64);
 
 impl Random {

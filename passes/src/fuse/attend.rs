@@ -1,7 +1,7 @@
 //! Kernels around a boundary. The split has given each boundary a segment of its own.
 use std::collections::HashMap;
 
-use atomc_ir::{Family, NodeId, Op};
+use atomc_ir::{Family, NodeId};
 
 use super::Regions;
 use crate::bucket::Bucket;
@@ -12,7 +12,7 @@ pub fn claim(regions: &mut Regions, bucket: Bucket) {
     for &id in regions.order.iter().filter(|&&id| regions.is_free(id)) {
         segments.entry(graph.segment(id).expect("the verifier saw the segments")).or_default().push(id);
     }
-    for boundary in regions.nodes_where(Op::is_boundary) {
+    for boundary in regions.nodes_where(|op| op.is_boundary() && !op.is_call()) {
         match bucket {
             Bucket::Decode { .. } => {
                 let segment = graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default();

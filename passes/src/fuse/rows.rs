@@ -56,7 +56,10 @@ fn rows(graph: &Graph, id: NodeId) -> Option<Dim> {
         | Op::RopeFreqs { .. }
         | Op::Pack {}
         | Op::Linear { .. }
+        | Op::Shard { .. }
         | Op::Attention { .. }
+        | Op::AllReduce {}
+        | Op::CallerAttention { .. }
         | Op::Kernel { .. } => None,
     }
 }

@@ -11,9 +11,9 @@ fn kernels(cx: &Cx, text: &str) -> Vec<String> {
     };
     let summary = |id: &NodeId| match graph.op(*id) {
         Op::Kernel { family, body } => format!("{}: {}", family.name(), ops(body)),
-        _ => unreachable!("kernels are kernels"),
+        op => op.name().to_string(),
     };
-    crate::kernels(&graph).iter().map(summary).collect()
+    crate::Order::new(&graph, None).steps.iter().map(summary).collect()
 }
 
 /// A gated MLP of this width on the norm of `x`.
@@ -197,4 +197,54 @@ fn what_no_family_takes_is_refused() {
     let e = run(&mut read(text), &DECODE).unwrap_err();
     assert_eq!(e.to_string(), "experts: no kernel family takes `slice axis=0 start=2 len=4`");
     assert_eq!(e.help.as_deref(), Some("the families are rows, matvec, matmul, attend_one, attend_many"));
+}
+
+/// A layer of one rank: what the caller sums is not fused over, and what follows is computed once for both of its readers.
+#[test]
+fn sums_over_ranks_part_kernels() {
+    let text = r#"graph @g(%x: bf16[T, 8], %y: bf16[T, 8]) {
+        %0 = weight {name = "o"} : bf16[8, 8]
+        %1 = linear %y, %0 {out = bf16} : bf16[T, 8]
+        %2 = all_reduce %1 : bf16[T, 8]
+        %3 = weight {name = "bias"} : bf16[8]
+        %4 = add %2, %3 : bf16[T, 8]
+        %5 = add %x, %4 : bf16[T, 8]
+        %6 = weight {name = "norm"} : bf16[8]
+        %7 = rms_norm %5, %6 {eps = 0.1} : bf16[T, 8]
+        %8 = weight {name = "up"} : bf16[16, 8]
+        %9 = linear %7, %8 {out = bf16} : bf16[T, 16]
+        %10 = weight {name = "down"} : bf16[8, 16]
+        %11 = linear %9, %10 {out = bf16} : bf16[T, 8]
+        %12 = all_reduce %11 : bf16[T, 8]
+        %13 = add %5, %12 : bf16[T, 8]
+        return %13
+    }"#;
+    let decode = ["matvec: linear", "all_reduce", "rows: add add", "matvec: rms_norm linear", "matvec: linear"];
+    assert_eq!(kernels(&DECODE, text), [&decode[..], &["all_reduce", "rows: add"]].concat());
+    let any = ["matmul: linear", "all_reduce", "rows: add add rms_norm", "matmul: linear", "matmul: linear"];
+    assert_eq!(kernels(&ANY, text), [&any[..], &["all_reduce", "rows: add"]].concat());
+}
+
+/// The caller's queries, keys and values are one kernel's.
+#[test]
+fn the_caller_attends_between_kernels() {
+    let text = r#"graph @g(%x: bf16[T, 8], %table: f32[T, 4], %batch: batch) {
+        %0 = weight {name = "qkv"} : bf16[16, 8]
+        %1 = linear %x, %0 {out = bf16} : bf16[T, 16]
+        %2 = slice %1 {axis = 1, start = 0, len = 8} : bf16[T, 8]
+        %3 = slice %1 {axis = 1, start = 8, len = 4} : bf16[T, 4]
+        %4 = slice %1 {axis = 1, start = 12, len = 4} : bf16[T, 4]
+        %5 = reshape %2 {shape = [T, 2, 4]} : bf16[T, 2, 4]
+        %6 = reshape %3 {shape = [T, 1, 4]} : bf16[T, 1, 4]
+        %7 = reshape %4 {shape = [T, 1, 4]} : bf16[T, 1, 4]
+        %8 = rope %5, %table : bf16[T, 2, 4]
+        %9 = rope %6, %table : bf16[T, 1, 4]
+        %10 = caller_attention %8, %9, %7, %batch {layer = 0, scale = 0.5, window = 0} : bf16[T, 8]
+        %11 = weight {name = "o"} : bf16[8, 8]
+        %12 = linear %10, %11 {out = bf16} : bf16[T, 8]
+        return %12
+    }"#;
+    let parts = "rows: slice reshape rope slice reshape rope slice reshape";
+    assert_eq!(kernels(&DECODE, text), ["matvec: linear", parts, "caller_attention", "matvec: linear"]);
+    assert_eq!(kernels(&ANY, text), ["matmul: linear", parts, "caller_attention", "matmul: linear"]);
 }

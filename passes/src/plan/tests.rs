@@ -18,8 +18,16 @@ fn life(graph: &Graph, kernels: &[NodeId], v: Value) -> (usize, usize) {
 }
 
 fn check(graph: &Graph, cx: &Cx) -> Result<(), String> {
-    let (plan, kernels) = (plan(graph, cx), kernels(graph));
-    let lives: Vec<_> = plan.slots.iter().map(|(&v, &slot)| (life(graph, &kernels, v), slot)).collect();
+    let order = Order::new(graph, None);
+    let (plan, kernels) = (plan(graph, &order, cx), &order.steps);
+    let mut lives: BTreeMap<Value, ((usize, usize), Slot)> = BTreeMap::new();
+    for (&v, &slot) in &plan.slots {
+        let (from, to) = life(graph, kernels, v);
+        let place = lives.entry(first_place(graph, v)).or_insert(((from, to), slot));
+        assert_eq!(place.1, slot, "what is computed in place stays there");
+        place.0 = (place.0.0.min(from), place.0.1.max(to));
+    }
+    let lives: Vec<_> = lives.into_values().collect();
     for (i, &((from, to), a)) in lives.iter().enumerate() {
         for &((other_from, other_to), b) in &lives[..i] {
             let together = from <= other_to && other_from <= to;
@@ -55,7 +63,7 @@ fn layers_share_their_memory() {
     let bytes = |layers| {
         let graph = fused(&Dense::qwen3(layers).graph(), &ANY);
         assert_eq!(check(&graph, &ANY), Ok(()));
-        plan(&graph, &ANY).bytes
+        plan(&graph, &Order::new(&graph, None), &ANY).bytes
     };
     assert_eq!(bytes(2), bytes(12));
 }
@@ -65,7 +73,7 @@ fn rows_are_padded_and_buffers_have_slack() {
     let cx = Cx { bucket: Bucket::Decode { tokens: 3 }, ..DECODE };
     let ty = TensorType::new(atomc_ir::DType::BF16, atomc_ir::Shape::led_by(atomc_ir::Dim::Tokens, &[5, 7]));
     // 35 elements a row are 64, of 2 bytes, 3 rows: 384, and 64 for readers that go too far.
-    assert_eq!(slot_bytes(&ty, &cx), 448);
+    assert_eq!(result_bytes(&ty, &cx), 448);
 }
 
 #[test]
@@ -80,4 +88,23 @@ fn holes_are_filled_and_joined() {
     arena.give_back(d);
     assert_eq!(arena.take(60), Slot { offset: 170, bytes: 60 }, "the hole at the end grows");
     assert_eq!((arena.end, arena.used), (230, 230));
+}
+
+#[test]
+fn sums_over_ranks_stay_where_they_are() {
+    let text = r#"graph @g(%x: bf16[T, 8]) {
+        %0 = weight {name = "w"} : bf16[8, 8]
+        %1 = linear %x, %0 {out = bf16} : bf16[T, 8]
+        %2 = all_reduce %1 : bf16[T, 8]
+        %3 = add %x, %2 : bf16[T, 8]
+        %4 = relu %3 : bf16[T, 8]
+        %5 = add %4, %2 : bf16[T, 8]
+        return %5
+    }"#;
+    let graph = fused(&crate::testing::read(text), &ANY);
+    assert_eq!(check(&graph, &ANY), Ok(()));
+    let order = Order::new(&graph, None);
+    let plan = plan(&graph, &order, &ANY);
+    let place = |step: usize| plan.slots[&order.steps[step].into()];
+    assert!(graph.op(order.steps[1]).is_call() && place(0) == place(1) && place(1) != place(2));
 }

@@ -207,7 +207,16 @@ impl Random {
         let act = self.map(Elementwise::Mul, &both);
         let width = self.width(x);
         let down = self.project(act, width, out, false);
+        let down = self.summed(down);
         self.map(Elementwise::Add, &[x, down]);
+    }
+
+    /// Over ranks, sometimes.
+    fn summed(&mut self, x: Value) -> Value {
+        if self.below(2) == 0 && self.b.ty(x).as_tensor().is_some_and(|t| t.shape.0[0] == Dim::Tokens) {
+            return self.push(Op::AllReduce {}, &[x]);
+        }
+        x
     }
 
     fn normed(&mut self, x: Value) -> Value {
@@ -297,6 +306,7 @@ impl Random {
             let flat = self.push(Op::Reshape { shape: Shape::led_by(Dim::Tokens, &[16]) }, &[o]);
             let width = self.width(x);
             let o = self.project(flat, width, out, bias);
+            let o = self.summed(o);
             self.map(Elementwise::Add, &[x, o]);
         }
     }

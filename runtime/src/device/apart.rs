@@ -1,9 +1,10 @@
 //! The host as a device whose memory the engine cannot reach, to test what devices with memory of their own need.
-use super::{Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, StepInputs};
+use super::{Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::manifest::Plan;
 use std::ops::Range;
+use std::ptr::NonNull;
 
 pub(crate) struct Apart {
     host: Box<dyn Device>,
@@ -65,6 +66,11 @@ impl Device for Apart {
         Ok(memory(bytes))
     }
 
+    unsafe fn adopt(&mut self, start: NonNull<u8>, bytes: usize) -> DeviceBuffer {
+        // SAFETY: passed on to the caller.
+        DeviceBuffer::Device(Box::new(Hidden(unsafe { Buffer::foreign(start, bytes, Box::new(|_| ())) })))
+    }
+
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
         self.block = memory.inputs.block;
         // SAFETY: passed on to the caller.
@@ -82,5 +88,10 @@ impl Device for Apart {
             std::ptr::copy_nonoverlapping(inputs.bytes.as_ptr(), self.block, inputs.bytes.len());
             self.host.run(plan, inputs, observe)
         }
+    }
+
+    unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.host.launch(part) }
     }
 }

@@ -9,17 +9,19 @@ mod driver;
 mod hip;
 mod plan;
 
-use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, StepInputs};
+use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, Stream};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Kernel, Manifest, Plan, Target};
+use atomc_artifact::abi::Prepare;
+use atomc_artifact::manifest::{Kernel, Manifest, Plan, Target, Tasks};
 use code::Code;
 use context::{Context, Event};
-use driver::Driver;
+use driver::{Driver, Handle, Start};
 use plan::Bound;
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Whose GPUs.
@@ -171,6 +173,8 @@ pub struct Gpu {
     plans: Vec<Bound>,
     code: Code,
     kernels: Vec<Kernel>,
+    /// How the kernel that makes inputs is started.
+    prepare: Option<Start>,
     /// The device's block of inputs.
     block: *mut u8,
     /// Where the copy of the inputs ends.
@@ -204,10 +208,10 @@ impl Gpu {
         artifact: &Artifact,
         target: &Target,
         ordinal: usize,
-        stream: *mut c_void,
+        stream: Stream,
         threads: usize,
     ) -> Result<Gpu, DeviceError> {
-        Gpu::with_driver(vendor.load(None)?, artifact, target, ordinal, Some(stream), threads)
+        Gpu::with_driver(vendor.load(None)?, artifact, target, ordinal, Some(stream.handle()), threads)
     }
 
     fn with_driver(
@@ -229,13 +233,15 @@ impl Gpu {
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "context");
         let mut pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
         let section = artifact.section(variant.section);
-        let code = Code::load(&context, section, &target.kernels, &variant.kernels, fit, &mut pool)?;
+        let code = Code::load(&context, section, &target.kernels, variant, fit, &mut pool)?;
+        let prepare = code.prepare.zip(variant.prepare.as_ref()).map(|(kernel, facts)| starts(kernel, facts));
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), kernels = target.kernels.len(), "code");
         Ok(Gpu {
             name: format!("{}:{ordinal}:{}", found.vendor.prefix(), variant.name),
             plans: Vec::new(),
             code,
             kernels: variant.kernels.clone(),
+            prepare,
             block: std::ptr::null_mut(),
             copied: context.event(false)?,
             context,
@@ -244,16 +250,18 @@ impl Gpu {
     }
 }
 
-impl Gpu {
-    /// Puts a plan on the stream for a step whose inputs lie in the device's block already. It neither copies nor waits nor
-    /// allocates, so the stream may be one that the caller captures; what it captured fits every step that the plan fits.
-    ///
-    /// # Safety
-    /// As for [`Device::run`]; what was put on the stream is done before the next step's inputs are written.
-    pub unsafe fn enqueue(&self, plan: usize) -> Result<(), DeviceError> {
-        self.context.enter()?;
-        // SAFETY: passed on to the caller.
-        unsafe { self.plans[plan].enqueue(&self.context) }
+/// How a kernel is started whose tasks are the same for every step.
+fn starts(kernel: Handle, facts: &Kernel) -> Start {
+    let groups = match facts.tasks {
+        Tasks::Fixed { count } => count,
+        _ => 1,
+    };
+    Start {
+        kernel,
+        groups: groups as c_uint,
+        threads: facts.threads as c_uint,
+        shared: facts.shared as c_uint,
+        overlaps: facts.overlaps,
     }
 }
 
@@ -268,6 +276,10 @@ impl Device for Gpu {
 
     fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         self.context.allocate(bytes)
+    }
+
+    unsafe fn adopt(&mut self, start: NonNull<u8>, bytes: usize) -> DeviceBuffer {
+        self.context.adopt(start, bytes)
     }
 
     fn stage(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
@@ -299,6 +311,27 @@ impl Device for Gpu {
             };
             self.copied.wait().and(launched)
         }
+    }
+
+    fn prepares(&self) -> bool {
+        self.prepare.is_some()
+    }
+
+    unsafe fn prepare(&mut self, prepare: &Prepare, stream: Stream) -> Result<(), DeviceError> {
+        let kernel = self.prepare.ok_or_else(|| self.context.fault("no kernel makes inputs".into()))?;
+        let kernel = Start { groups: prepare.groups() as c_uint, ..kernel };
+        self.context.enter()?;
+        let mut parameters = prepare.parameters();
+        let pointers = parameters.each_mut().map(|parameter| (&raw mut *parameter).cast::<c_void>());
+        // SAFETY: passed on to the caller; the parameters are copied.
+        self.context.check(unsafe { self.context.driver.launch(kernel, &pointers, stream.handle()) })
+    }
+
+    /// The stream may be one that the caller captures; what it captured fits every step of no more tokens, rows and tiles.
+    unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
+        self.context.enter()?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.plans[part.plan].enqueue(&self.context, part) }
     }
 }
 

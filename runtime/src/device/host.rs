@@ -1,12 +1,13 @@
 //! The processor of this machine: code through the system's loader, launches over the thread pool.
 use super::code::Code;
 use super::cpu::Cpu;
-use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, StepInputs, StepSize};
+use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, StepSize, Stream};
 use crate::memory::Buffer;
 use crate::pool::{Pool, Worker};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::HostKernel;
 use atomc_artifact::manifest::{Kernel, Plan, Target, Tasks, Variant};
+use std::ptr::NonNull;
 use std::time::Instant;
 
 /// The host as a device.
@@ -82,6 +83,11 @@ impl Device for Host {
         allocate(bytes).map(DeviceBuffer::Host)
     }
 
+    unsafe fn adopt(&mut self, start: NonNull<u8>, bytes: usize) -> DeviceBuffer {
+        // SAFETY: passed on to the caller.
+        DeviceBuffer::Host(unsafe { Buffer::foreign(start, bytes, Box::new(|_| ())) })
+    }
+
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
         self.plans = plans.iter().map(|plan| self.resolve(plan, memory)).collect();
         Ok(())
@@ -94,14 +100,12 @@ impl Device for Host {
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
         let size = inputs.size;
-        let (plan, scratch) = (&self.plans[plan], &self.scratch);
         let Some(times) = observe else {
+            let launches = 0..self.plans[plan].launches.len();
             // SAFETY: passed on to the caller.
-            self.pool.run(&|worker| {
-                plan.launches.iter().for_each(|launch| unsafe { plan.launch(launch, size, worker, scratch) })
-            });
-            return Ok(());
+            return unsafe { self.launch(Part { plan, launches, size, step: None, stream: Stream::default() }) };
         };
+        let (plan, scratch) = (&self.plans[plan], &self.scratch);
         times.steps += 1;
         times.nanoseconds.resize(plan.launches.len(), 0);
         for (launch, time) in plan.launches.iter().zip(&mut times.nanoseconds) {
@@ -112,15 +116,25 @@ impl Device for Host {
         }
         Ok(())
     }
+
+    unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
+        let (plan, scratch) = (&self.plans[part.plan], &self.scratch);
+        let launches = &plan.launches[part.launches];
+        // SAFETY: passed on to the caller.
+        self.pool.run(&|worker| {
+            launches.iter().for_each(|launch| unsafe { plan.launch(launch, part.size, worker, scratch) })
+        });
+        Ok(())
+    }
 }
 
 impl Host {
     fn resolve(&self, plan: &Plan, memory: &Memory) -> Bound {
         let mut bound = Bound::default();
-        for launch in &plan.launches {
+        for (index, launch) in plan.launches.iter().enumerate() {
             let (kernel, tasks) = (self.code.kernels[launch.kernel], self.kernels[launch.kernel].tasks);
             bound.launches.push(Launch { kernel, tasks, args: bound.args.len() });
-            bound.args.extend(launch.args.iter().map(|&arg| memory.address(arg)));
+            bound.args.extend(launch.args.iter().map(|&arg| memory.address(arg, index >= plan.body)));
         }
         bound
     }

@@ -1,6 +1,30 @@
 //! How much of a launch there is to do in a step.
 use atomc_artifact::abi::Step;
 use atomc_artifact::manifest::{Plan, Tasks};
+use std::ffi::c_void;
+use std::ops::Range;
+
+/// Some launches of a plan, for a step.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub plan: usize,
+    pub launches: Range<usize>,
+    pub size: StepSize,
+    /// Where kernels of a device with memory of its own find the step, if not in the block of inputs.
+    pub step: Option<u64>,
+    /// Where they go if the device has streams.
+    pub stream: Stream,
+}
+
+/// A stream of a framework's, by the driver's handle; 0 is the default stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stream(pub usize);
+
+impl Stream {
+    pub(super) fn handle(self) -> *mut c_void {
+        std::ptr::with_exposed_provenance_mut(self.0)
+    }
+}
 
 /// How much there is to do in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -93,6 +93,10 @@ pub struct Memory {
     pub v_offset: usize,
     /// Shared by all plans, of which one runs at a time.
     pub arena: DeviceBuffer,
+    /// The rows between body and head of a step.
+    pub hidden: DeviceBuffer,
+    /// Those that heads read, if they are not the body's.
+    pub head_input: Option<DeviceBuffer>,
     /// Shared by all kernels that want some, of which one runs at a time: zero between launches.
     pub workspace: DeviceBuffer,
     pub inputs: InputAddresses,
@@ -128,20 +132,24 @@ impl InputAddresses {
 }
 
 impl Memory {
-    /// Where an argument points.
-    pub fn address(&self, arg: Arg) -> *mut u8 {
+    /// Where an argument of a launch points, of one before the head of its plan or in it.
+    pub fn address(&self, arg: Arg, in_head: bool) -> *mut u8 {
         match arg {
             Arg::Arena { offset } => self.arena.address().wrapping_add(offset),
             Arg::Weight { index } => self.weights[index].address(),
             Arg::CacheK { layer } => self.cache[layer].address(),
             Arg::CacheV { layer } => self.cache[layer].address().wrapping_add(self.v_offset),
+            Arg::Hidden => match &self.head_input {
+                Some(rows) if in_head => rows.address(),
+                _ => self.hidden.address(),
+            },
             Arg::Input { which } => self.inputs.of(which),
         }
     }
 
     /// The parameters of a GPU's kernel: the launch's arguments, the step and the workspace.
-    pub fn parameters(&self, launch: &Launch) -> Vec<u64> {
-        let args = launch.args.iter().map(|&arg| self.address(arg));
+    pub fn parameters(&self, launch: &Launch, in_head: bool) -> Vec<u64> {
+        let args = launch.args.iter().map(|&arg| self.address(arg, in_head));
         args.chain([self.inputs.step, self.workspace.address()]).map(|address| address as u64).collect()
     }
 }

@@ -1,6 +1,8 @@
 use super::select::{Part, part, pick};
 use super::*;
+use crate::checkpoint::Random;
 use crate::toy::{self, BLOCK, MAX_POSITIONS, VOCAB};
+use crate::weights::packed;
 
 fn ids(count: usize, seed: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * 31 + seed * 17) % VOCAB) as u32).collect()
@@ -207,4 +209,30 @@ fn takes_what_fits() {
     assert_eq!(part(Want::Last, 2, 8, 0), Part { tokens: 7, rows: 0 });
     assert_eq!(part(Want::Last, 2, 7, 1), Part { tokens: 7, rows: 0 });
     assert_eq!(part(Want::Last, 9, 7, 0), Part { tokens: 0, rows: 0 });
+}
+
+#[test]
+fn packed_weights_load_into_any_memory() {
+    let tokens = ids(9, 4);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("weights.safetensors");
+    for mut engine in [toy::engine(2, 0), toy::apart(2, 0)] {
+        let random = Random { seed: 3 };
+        engine.load_weights(&random, &|_, _| ()).unwrap();
+        let first = engine.add_sequence();
+        let want: Vec<f32> = step(&mut engine, &[(first, &tokens, Want::Last)]).unwrap().last(0).unwrap().to_vec();
+        let mut pool = Pool::new(2).unwrap();
+        packed::write(&file, engine.target(), Rank::ONLY, &random, &mut pool).unwrap();
+        let bytes = std::fs::read(&file).unwrap();
+        engine.load_weights(&Random { seed: 4 }, &|_, _| ()).unwrap();
+        engine.load_packed(&Packed::open(&file).unwrap(), &|_, _| ()).unwrap();
+        let second = engine.add_sequence();
+        assert_eq!(step(&mut engine, &[(second, &tokens, Want::Last)]).unwrap().last(0).unwrap(), want);
+        // The same weights make the same file, and a file of others is refused.
+        packed::write(&file, engine.target(), Rank::ONLY, &random, &mut pool).unwrap();
+        assert!(std::fs::read(&file).unwrap() == bytes);
+        packed::write(&file, engine.target(), Rank { number: 1, of: 2 }, &random, &mut pool).unwrap();
+        let refused = engine.load_packed(&Packed::open(&file).unwrap(), &|_, _| ()).unwrap_err();
+        assert!(refused.to_string().ends_with("holds weights packed for ranks 2, not 1"), "{refused}");
+    }
 }

@@ -3,6 +3,7 @@ use crate::checkpoint::{Float, Random};
 use crate::device::apart;
 use atomc_artifact::manifest::DType;
 use half::{bf16, f16};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Tensors by name, each of one type.
@@ -53,6 +54,10 @@ fn slice(axis: usize, start: usize, len: usize, of: WeightExpr) -> WeightExpr {
     WeightExpr::Slice { axis, start, len, of: Box::new(of) }
 }
 
+fn shard(axis: usize, parts: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Shard { axis, parts, of: Box::new(of) }
+}
+
 fn weight(dtype: DType, shape: &[usize], layout: Layout, expr: WeightExpr) -> Weight {
     let (rows, cols) = if let [rows, cols] = *shape { (rows, cols) } else { (1, shape[0]) };
     let elements = match layout {
@@ -66,23 +71,85 @@ fn panels(width: usize, group: usize, shape: &[usize; 2]) -> Layout {
     Layout::Panels { width, group, rows: shape[0].next_multiple_of(width), cols: shape[1].next_multiple_of(group) }
 }
 
-/// Loads a weight into memory of the host and into a device's own, which must come out alike.
+/// Loads a weight into memory of the host and into a device's own, at once and tensor by tensor, which must come out alike.
 fn load_one(weight: &Weight, source: &dyn Source) -> Result<Vec<u8>, Error> {
     let mut pool = Pool::new(3).unwrap();
     let mut loaded = |buffer: DeviceBuffer| {
         let mut buffers = [buffer];
-        load(std::slice::from_ref(weight), &mut buffers, source, &mut pool, &|_, _| ())?;
+        let weights = std::slice::from_ref(weight);
+        load(Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool: &mut pool }, source, &|_, _| ())?;
         let mut bytes = vec![0; weight.bytes];
         buffers[0].download(0, &mut bytes)?;
         Ok::<_, Error>(bytes)
     };
     let bytes = loaded(DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap()))?;
     assert!(loaded(apart::memory(weight.bytes)).unwrap() == bytes, "staged weights differ");
+    for buffer in [DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap()), apart::memory(weight.bytes)] {
+        let mut stream = Stream::new(std::slice::from_ref(weight), vec![buffer]);
+        for name in source.names() {
+            stream.feed(name, source).unwrap();
+        }
+        if !source.names().is_empty() || matches!(weight.expr, WeightExpr::Const { .. }) {
+            stream.finish().unwrap();
+            assert!(stream.bytes(0) == bytes, "weights of a stream differ");
+        }
+    }
     Ok(bytes)
 }
 
+/// A load of tensors that come one by one.
+struct Stream<'a> {
+    weights: &'a [Weight],
+    buffers: Vec<DeviceBuffer>,
+    pool: Pool,
+    loading: Loading,
+}
+
+impl Stream<'_> {
+    fn new(weights: &[Weight], buffers: Vec<DeviceBuffer>) -> Stream<'_> {
+        Stream { weights, buffers, pool: Pool::new(2).unwrap(), loading: Loading::new(weights) }
+    }
+
+    fn feed(&mut self, name: &str, source: &dyn Source) -> Result<(), Error> {
+        let mut shapes = BTreeMap::new();
+        self.weights.iter().for_each(|weight| shapes_of(&weight.expr, &mut shapes));
+        // What no weight uses is taken or refused by its name.
+        let Some(shape) = shapes.get(name) else {
+            return self.give(name, Given { float: Float::F32, shape: &[0], bytes: Cow::default() });
+        };
+        let Ok(Tensor::Bytes { float, bytes }) = source.tensor(name, shape) else { panic!("no bytes for {name}") };
+        let given = Given { float, shape, bytes: bytes.into() };
+        self.give(name, given)
+    }
+
+    fn give(&mut self, name: &str, given: Given) -> Result<(), Error> {
+        let Stream { weights, buffers, pool, loading } = self;
+        loading.feed(name, given, Sink { weights, rank: Rank::ONLY, buffers, pool })
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        let Stream { weights, buffers, pool, loading } = self;
+        std::mem::replace(loading, Loading::new(weights)).finish(Sink { weights, rank: Rank::ONLY, buffers, pool })
+    }
+
+    fn bytes(&self, index: usize) -> Vec<u8> {
+        let mut bytes = vec![0; self.weights[index].bytes];
+        self.buffers[index].download(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+fn shapes_of(expr: &WeightExpr, shapes: &mut BTreeMap<String, Vec<usize>>) {
+    match expr {
+        WeightExpr::Tensor { name, shape } => _ = shapes.insert(name.clone(), shape.clone()),
+        WeightExpr::Concat { parts, .. } => parts.iter().for_each(|part| shapes_of(part, shapes)),
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => shapes_of(of, shapes),
+        WeightExpr::Const { .. } => {}
+    }
+}
+
 /// The value of an expression, the slow and obvious way: rows of numbers.
-fn evaluate(expr: &WeightExpr, source: &dyn Source) -> Vec<Vec<f32>> {
+fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<Vec<f32>> {
     match expr {
         WeightExpr::Const { values } => vec![values.clone()],
         WeightExpr::Tensor { name, shape } => {
@@ -97,7 +164,7 @@ fn evaluate(expr: &WeightExpr, source: &dyn Source) -> Vec<Vec<f32>> {
             values.chunks_exact(*shape.last().unwrap()).map(<[f32]>::to_vec).collect()
         }
         WeightExpr::Concat { axis, parts } => {
-            let parts: Vec<_> = parts.iter().map(|part| evaluate(part, source)).collect();
+            let parts: Vec<_> = parts.iter().map(|part| evaluate(part, rank, source)).collect();
             if *axis == 0 && is_matrix(expr) {
                 parts.concat()
             } else {
@@ -105,12 +172,18 @@ fn evaluate(expr: &WeightExpr, source: &dyn Source) -> Vec<Vec<f32>> {
             }
         }
         WeightExpr::Slice { axis, start, len, of } => {
-            let value = evaluate(of, source);
+            let value = evaluate(of, rank, source);
             if *axis == 0 && is_matrix(expr) {
                 value[*start..start + len].to_vec()
             } else {
                 value.iter().map(|row| row[*start..start + len].to_vec()).collect()
             }
+        }
+        WeightExpr::Shard { axis, parts, of } => {
+            let len = extent(of, *axis) / parts;
+            let of = Box::new((**of).clone());
+            let start = rank.number * parts / rank.of * len;
+            evaluate(&WeightExpr::Slice { axis: *axis, start, len, of }, rank, source)
         }
     }
 }
@@ -120,15 +193,15 @@ fn is_matrix(expr: &WeightExpr) -> bool {
         WeightExpr::Const { .. } => false,
         WeightExpr::Tensor { shape, .. } => shape.len() == 2,
         WeightExpr::Concat { parts, .. } => is_matrix(&parts[0]),
-        WeightExpr::Slice { of, .. } => is_matrix(of),
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => is_matrix(of),
     }
 }
 
 /// The buffer as the manifest's formula describes it.
-fn reference(weight: &Weight, source: &dyn Source) -> Vec<u8> {
+fn reference(weight: &Weight, rank: Rank, source: &dyn Source) -> Vec<u8> {
     let size = weight.dtype.size();
     let mut out = vec![0; weight.bytes];
-    for (r, row) in evaluate(&weight.expr, source).iter().enumerate() {
+    for (r, row) in evaluate(&weight.expr, rank, source).iter().enumerate() {
         for (c, &value) in row.iter().enumerate() {
             let at = match weight.layout {
                 Layout::Rows { stride } => r * stride + c,
@@ -149,7 +222,7 @@ fn reference(weight: &Weight, source: &dyn Source) -> Vec<u8> {
 
 #[track_caller]
 fn agrees(weight: &Weight, source: &dyn Source) {
-    assert_eq!(load_one(weight, source).unwrap(), reference(weight, source), "{weight:?}");
+    assert_eq!(load_one(weight, source).unwrap(), reference(weight, Rank::ONLY, source), "{weight:?}");
 }
 
 #[test]
@@ -190,13 +263,21 @@ fn expressions() {
         (vec![40, 299], cut()),
         (vec![35, 24], slice(0, 20, 35, rows())),
         (vec![13, 5], slice(0, 37, 13, slice(1, 1, 5, rows()))),
+        (vec![19, 24], concat(0, vec![shard(0, 4, tensor("q", &[40, 24])), tensor("k", &[9, 24])])),
+        (
+            vec![13, 12],
+            concat(0, vec![shard(1, 2, tensor("k", &[9, 24])), shard(0, 10, shard(1, 2, tensor("q", &[40, 24])))]),
+        ),
+        (vec![7, 43], shard(1, 7, shard(0, 7, tensor("wide", &[49, 301])))),
     ];
-    for (shape, expr) in cases {
+    let cases = cases.iter().flat_map(|case| [(0, 1), (0, 4), (1, 4), (3, 4), (6, 7)].map(|rank| (case.clone(), rank)));
+    for ((shape, expr), (number, of)) in cases {
+        let rank = Rank { number, of };
         let shape: [usize; 2] = shape.try_into().unwrap();
         for layout in [Layout::Rows { stride: shape[1] }, panels(16, 2, &shape), panels(8, 4, &shape)] {
             for to in [DType::BF16, DType::F32] {
                 let weight = weight(to, &shape, layout, expr.clone());
-                assert_eq!(load_part(&weight, &source), reference(&weight, &source), "{weight:?}");
+                assert_eq!(load_part(&weight, rank, &source), reference(&weight, rank, &source), "{weight:?}");
             }
         }
     }
@@ -209,13 +290,13 @@ fn expressions() {
         ],
     );
     let weight = weight(DType::F32, &[52], Layout::Rows { stride: 52 }, vector);
-    assert_eq!(load_part(&weight, &source), reference(&weight, &source));
+    assert_eq!(load_part(&weight, Rank::ONLY, &source), reference(&weight, Rank::ONLY, &source));
 }
 
 /// Fills a weight that uses only some of a source.
-fn load_part(weight: &Weight, source: &dyn Source) -> Vec<u8> {
+fn load_part(weight: &Weight, rank: Rank, source: &dyn Source) -> Vec<u8> {
     let mut out = vec![0; weight.bytes];
-    let pieces = resolve(std::slice::from_ref(weight), source).unwrap();
+    let pieces = resolve(std::slice::from_ref(weight), rank, source).unwrap();
     for task in tasks(0, weight) {
         pack::fill(weight, &pieces[0], task.rows, &mut out[task.bytes]);
     }
@@ -284,8 +365,10 @@ fn missing_and_unused_tensors_change_nothing() {
     let vector = |name: &str| weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(name, &[4]));
     let mut buffers: Vec<DeviceBuffer> = (0..3).map(|_| DeviceBuffer::Host(Buffer::new(8).unwrap())).collect();
     let mut message = |names: [&str; 3]| {
+        let (weights, pool) = (names.map(vector), &mut Pool::new(1).unwrap());
         let error =
-            load(&names.map(vector), &mut buffers, &source, &mut Pool::new(1).unwrap(), &|_, _| ()).unwrap_err();
+            load(Sink { weights: &weights, rank: Rank::ONLY, buffers: &mut buffers, pool }, &source, &|_, _| ())
+                .unwrap_err();
         assert!(buffers.iter().all(|buffer| buffer.host_view().unwrap() == [0; 8]));
         error.to_string()
     };
@@ -317,12 +400,89 @@ fn reports_progress() {
     let weight = weight(DType::BF16, &shape, Layout::Rows { stride: 1024 }, tensor("t", &shape));
     let last = std::sync::Mutex::new(Vec::new());
     let mut buffers = [DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())];
-    load(&[weight], &mut buffers, &Random { seed: 1 }, &mut Pool::new(2).unwrap(), &|done, total| {
-        last.lock().unwrap().push((done, total))
-    })
-    .unwrap();
+    let sink = Sink { weights: &[weight], rank: Rank::ONLY, buffers: &mut buffers, pool: &mut Pool::new(2).unwrap() };
+    load(sink, &Random { seed: 1 }, &|done, total| last.lock().unwrap().push((done, total))).unwrap();
     let reports = last.into_inner().unwrap();
     let total = 3000 * 1024 * 2;
     assert_eq!((reports[0], *reports.iter().max().unwrap()), ((0, total), (total, total)));
     assert!(reports.len() > 4);
+}
+
+/// Two weights that share a tensor, and a constant.
+fn shared() -> [Weight; 3] {
+    let rows = |stride| Layout::Rows { stride };
+    let qkv = concat(0, vec![tensor("q", &[4, 6]), tensor("k", &[2, 6]), tensor("v", &[2, 6])]);
+    let values = WeightExpr::Const { values: vec![0.5, 2.0] };
+    [
+        weight(DType::F32, &[8, 6], panels(4, 2, &[8, 6]), qkv),
+        weight(DType::BF16, &[4, 6], rows(8), tensor("q", &[4, 6])),
+        weight(DType::F32, &[2], rows(2), values),
+    ]
+}
+
+fn shared_source(base: f64) -> Map {
+    let source = Map::default().with("q", Float::BF16, &[4, 6], base);
+    source.with("k", Float::F32, &[2, 6], base + 7.0).with("v", Float::F16, &[2, 6], base - 3.0)
+}
+
+#[test]
+fn tensors_come_in_any_order_and_again() {
+    let weights = shared();
+    let buffers = || weights.iter().map(|weight| apart::memory(weight.bytes)).collect();
+    for order in [["q", "k", "v"], ["v", "k", "q"], ["k", "q", "v"]] {
+        let mut stream = Stream::new(&weights, buffers());
+        // The second round is a reload in place.
+        for base in [0.0, 40.0] {
+            let source = shared_source(base);
+            for name in order {
+                stream.feed(name, &source).unwrap();
+            }
+            assert_eq!(stream.loading.kept_bytes(), 0, "nothing waits any more");
+            stream.finish().unwrap();
+            for (index, weight) in weights.iter().enumerate() {
+                assert_eq!(stream.bytes(index), reference(weight, Rank::ONLY, &source), "{order:?} {index}");
+            }
+        }
+    }
+    // The last of equal names counts.
+    let (old, new) = (shared_source(0.0), shared_source(9.0));
+    let mut stream = Stream::new(&weights, buffers());
+    for (name, source) in [("q", &old), ("k", &new), ("q", &new), ("v", &new)] {
+        stream.feed(name, source).unwrap();
+    }
+    stream.finish().unwrap();
+    assert_eq!(stream.bytes(0), reference(&weights[0], Rank::ONLY, &new));
+}
+
+#[test]
+fn keeps_only_what_a_weight_waits_for() {
+    let weights = shared();
+    let mut stream = Stream::new(&weights, weights.iter().map(|weight| apart::memory(weight.bytes)).collect());
+    let source = shared_source(1.0);
+    stream.feed("q", &source).unwrap();
+    assert_eq!(stream.loading.kept_bytes(), 4 * 6 * 2);
+    stream.feed("v", &source).unwrap();
+    assert_eq!(stream.loading.kept_bytes(), 4 * 6 * 2 + 2 * 6 * 2);
+    assert_eq!(stream.bytes(1), reference(&weights[1], Rank::ONLY, &source), "what has all its tensors is there");
+    assert_eq!(stream.bytes(0), vec![0; weights[0].bytes]);
+    assert_eq!(stream.loading.missing(), ["k"]);
+    stream.feed("k", &source).unwrap();
+    // One of three again: the other two are wanted again.
+    stream.feed("q", &source).unwrap();
+    assert_eq!(stream.finish().unwrap_err().to_string(), "the checkpoint lacks 2 tensors that the model needs: k, v");
+}
+
+#[test]
+fn says_what_is_wrong_with_a_tensor() {
+    let weights = shared();
+    let mut stream = Stream::new(&weights, weights.iter().map(|weight| apart::memory(weight.bytes)).collect());
+    let mut refused = |name: &str, shape: &[usize], bytes: usize| {
+        let given = Given { float: Float::BF16, shape, bytes: vec![0; bytes].into() };
+        stream.give(name, given).err().map(|error| error.to_string())
+    };
+    assert_eq!(refused("q", &[6, 4], 48).unwrap(), "tensor `q` has shape [6, 4], but the model needs [4, 6]");
+    assert_eq!(refused("q", &[4, 6], 47).unwrap(), "tensor `q` has 47 bytes, but its shape and type take 48");
+    assert_eq!(refused("w", &[1], 2).unwrap(), "the checkpoint has a tensor that the model does not use: w");
+    assert_eq!(refused("model.layers.0.self_attn.rotary_emb.inv_freq", &[8], 0), None);
+    assert_eq!(stream.loading.missing(), ["k", "q", "v"]);
 }

@@ -3,6 +3,7 @@
 //! `attend_one`: a task is a token and a cache head. It writes the token's key and value, then attends with every query
 //! head that shares them. `attend_many`: a task is a tile of tokens and a query head; keys and values are there already.
 mod tiles;
+mod widen;
 
 use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic, Op, Value};
@@ -44,7 +45,7 @@ pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagn
 pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
     let a = Attention::new(&kernel)?;
-    let by_tiles = c.arch.cpu().dot == Unit::Tiles && a.cache.ty.dtype == DType::BF16;
+    let by_tiles = c.arch.cpu().dot == Unit::Tiles && a.dot.dtype == DType::BF16;
     let block = a.block(TILE, if by_tiles { tiles::BLOCKS } else { 1 });
     let (first, end) = signature::tasks(c);
     let tiles = by_tiles.then(|| Tiles::open(c, tile::ROWS));
@@ -54,7 +55,11 @@ pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diag
         let (token, count) = (entry(0), entry(1));
         let head = c.div(query_head, a.heads / a.cache.ty.heads);
         let place = |r: Int<'c>| (c.add(token, r), query_head);
-        a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref())
+        let mut result = Ok(());
+        c.when(c.less(c.int(0), count), || {
+            result = a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref());
+        });
+        result
     })?;
     if let Some(tiles) = tiles {
         tiles.close();
@@ -82,7 +87,8 @@ struct Span<'c> {
     per_row: usize,
 }
 
-/// Scratch for a number of rows: queries and weights in the cache's type, scores, results, maxima and sums in f32.
+/// Scratch for a number of rows: queries and weights in the type of products, scores, results, maxima and sums in f32; and for
+/// keys and values of a turn, where they must be widened.
 struct Block<'c> {
     height: usize,
     /// Keys of one turn: those of one or more blocks of the cache.
@@ -93,6 +99,7 @@ struct Block<'c> {
     result: Ptr<'c>,
     top: Ptr<'c>,
     sum: Ptr<'c>,
+    widened: [Ptr<'c>; 2],
     bytes: usize,
 }
 
@@ -111,7 +118,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             return Err(unsupported("attention whose result is computed on"));
         }
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
-        let dot = Dot::new(kernel.code, cache.ty.dtype);
+        let stored = cache.ty.dtype;
+        let dot = Dot::new(kernel.code, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });
         Ok(Attention { kernel, cache, query, out: to, heads, scale, window, dot })
     }
 
@@ -130,7 +138,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let (c, l) = (self.code(), &self.cache.layout);
         let height = self.height(rows);
         let rows = rows.next_multiple_of(height);
-        let size = self.cache.ty.dtype.size();
+        let size = self.dot.dtype.size();
         let mut bytes = 0;
         let mut take = |n: usize| {
             let p = c.at(signature::scratch(c), c.int(bytes));
@@ -143,7 +151,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let weight = take(rows * keys * size);
         let result = take(rows * l.dim * 4);
         let (top, sum) = (take(rows * 4), take(rows * 4));
-        Block { height, keys, query, score, weight, result, top, sum, bytes }
+        let widened = [(); 2].map(|()| take(if self.widens() { keys * l.dim * size } else { 0 }));
+        Block { height, keys, query, score, weight, result, top, sum, widened, bytes }
     }
 
     fn run(
@@ -168,10 +177,16 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             // Behind the last block stands the last again: its keys are masked there.
             let place = |number| self.cache.head(c, c.load_index(table, c.smaller(number, last)), span.head);
             let at: Vec<Int> = (0..blocks).map(|i| place(c.add(number, c.int(i)))).collect();
+            let next = c.sub(place(c.add(number, c.int(blocks))), at[0]);
+            let stored = [self.cache.k, self.cache.v].map(|p| at.iter().map(|&at| c.at(p, at)).collect::<Vec<_>>());
+            let ([keys, values], next) = match self.widens() {
+                true => (self.widen(block, &stored, next), None),
+                false => (stored, Some(next)),
+            };
             let turn = Turn {
-                keys: at.iter().map(|&at| c.at(self.cache.k, at)).collect(),
-                values: at.iter().map(|&at| c.at(self.cache.v, at)).collect(),
-                next: c.sub(place(c.add(number, c.int(blocks))), at[0]),
+                keys,
+                values,
+                next,
                 left: c.sub(last, number),
                 first: c.mul(number, c.int(tokens)),
                 position,
@@ -189,7 +204,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Stages the queries and clears the running values.
     fn begin(&self, block: &Block<'c>, span: &Span<'c>, place: Place<'_, 'c>) -> Result<(), Diagnostic> {
         let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
-        let (size, dim) = (self.cache.ty.dtype.size(), self.cache.ty.head_dim);
+        let (size, dim) = (self.dot.dtype.size(), self.cache.ty.head_dim);
         let mut result = Ok(());
         c.repeat(c.int(0), span.count, 1, |r| {
             let (token, head) = place(r);
@@ -209,7 +224,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                             v
                         };
                         let at = c.mul(c.add(c.mul(r, c.int(l.dim)), c.int(col)), c.int(size));
-                        c.store_floats(c.at(block.query, at), v, self.cache.ty.dtype);
+                        c.store_floats(c.at(block.query, at), v, self.dot.dtype);
                     }
                 }
                 let at = c.mul(c.add(c.mul(r, c.int(l.dim)), c.int(col)), c.int(4));
@@ -230,7 +245,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Scores, softmax and sum over values for `height` rows and one block of keys.
     fn turn_by_vectors(&self, block: &Block<'c>, row: Int<'c>, turn: &Turn<'c>) {
         let (c, l) = (self.code(), &self.cache.layout);
-        let size = self.cache.ty.dtype.size();
+        let (size, group) = (self.dot.dtype.size(), self.dot.group);
         let rows: Vec<Int> = (0..block.height).map(|r| c.add(row, c.int(r))).collect();
         let queries: Vec<_> = rows.iter().map(|&r| self.row(block.query, r, l.dim * size)).collect();
         let panels: Vec<_> =
@@ -239,14 +254,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             c,
             &queries,
             &panels,
-            Walk { count: l.dim / l.group, step: self.dot.step(c), unroll: 1, ahead: Some(turn.next) },
+            Walk { count: l.dim / group, step: self.dot.step(c), unroll: 1, ahead: turn.next },
         );
         let shrink: Vec<_> = rows.iter().zip(&scores).map(|(&r, s)| self.soften(block, r, s, turn)).collect();
         let weights: Vec<_> = rows.iter().map(|&r| self.row(block.weight, r, block.keys * size)).collect();
         c.repeat(c.int(0), c.int(l.dim), LANES, |col| {
             let values = c.at(turn.values[0], c.mul(col, c.int(l.block_tokens * size)));
             let step = self.dot.step(c);
-            let walk = Walk { count: l.block_tokens / l.group, step, unroll: 2, ahead: Some(turn.next) };
+            let walk = Walk { count: l.block_tokens / group, step, unroll: 2, ahead: turn.next };
             let sums = self.dot.sums(c, &weights, &[values], walk);
             for ((&r, sum), &shrink) in rows.iter().zip(&sums).zip(&shrink) {
                 let p = c.at(self.row(block.result, r, l.dim * 4), c.mul(col, c.int(4)));
@@ -258,7 +273,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Turns one row's scores into weights, which it stores; returns by what earlier results shrink.
     fn soften(&self, block: &Block<'c>, row: Int<'c>, scores: &[Vector<'c>], turn: &Turn<'c>) -> Vector<'c> {
-        let (c, size) = (self.code(), self.cache.ty.dtype.size());
+        let (c, size) = (self.code(), self.dot.dtype.size());
         let limit = c.add(turn.position, c.mul(row, c.int(turn.per_row)));
         let seen: Vec<_> = (0..scores.len()).map(|i| self.seen(c.add(turn.first, c.int(i * LANES)), limit)).collect();
         let masked = |(&s, &m): (&Vector<'c>, &Vector<'c>)| c.choose(m, c.fmul(s, c.lit(self.scale)), c.lit(MASKED));
@@ -277,7 +292,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.store(sum_at, c.lane(sum, 0), 4);
         let line = self.row(block.weight, row, block.keys * size);
         for (i, pair) in weights.as_chunks::<2>().0.iter().enumerate() {
-            c.store_two(c.at(line, c.int(2 * i * LANES * size)), *pair, self.cache.ty.dtype);
+            c.store_two(c.at(line, c.int(2 * i * LANES * size)), *pair, self.dot.dtype);
         }
         shrink
     }
@@ -329,12 +344,12 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     }
 }
 
-/// Some blocks of keys and values: where they are and how far the first of the next turn is, how many blocks are left, the
-/// position of the first key, and the position of the first query row.
+/// Some blocks of keys and values: where they are and, unless they were widened, how far the first of the next turn is, how many
+/// blocks are left, the position of the first key, and the position of the first query row.
 struct Turn<'c> {
     keys: Vec<Ptr<'c>>,
     values: Vec<Ptr<'c>>,
-    next: Int<'c>,
+    next: Option<Int<'c>>,
     left: Int<'c>,
     first: Int<'c>,
     position: Int<'c>,

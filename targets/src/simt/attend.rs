@@ -10,6 +10,7 @@ use inkwell::values::FloatValue;
 use super::fragment::{Fragment, Matrix, Place, RUN};
 use super::rows::vector;
 use super::square::Squares;
+use super::stored::Stored;
 use crate::cache::Cache;
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
@@ -26,6 +27,7 @@ const GROUP: usize = 2;
 pub struct Sizes {
     pub heads: usize,
     pub cache: CacheType,
+    pub stored: Stored,
 }
 
 impl Sizes {
@@ -33,10 +35,11 @@ impl Sizes {
         let node = body.ids().find(|&id| matches!(body.op(id), Op::Attention { .. }));
         let made = || {
             let operands = body.operands(node?);
-            let heads = body.ty(operands[0]).as_tensor()?.shape.0.get(1)?.fixed()?;
-            Some(Sizes { heads, cache: body.ty(operands[1]).as_cache()? })
+            let query = body.ty(operands[0]).as_tensor()?;
+            Some((query.dtype, query.shape.0.get(1)?.fixed()?, body.ty(operands[1]).as_cache()?))
         };
-        made().ok_or_else(|| unsupported("an attention family without attention"))
+        let (query, heads, cache) = made().ok_or_else(|| unsupported("an attention family without attention"))?;
+        Ok(Sizes { heads, cache, stored: Stored::new(cache, query)? })
     }
 
     /// Query heads that share a head of the cache.
@@ -48,12 +51,13 @@ impl Sizes {
     pub fn registers(&self, arch: &Arch) -> Registers {
         let simt = arch.simt();
         let (dim, span) = (arch.memory.padded(self.cache.head_dim), simt.matrix.span(simt.wave));
-        let query = dim / span * simt.matrix.depth * self.cache.dtype.size() / 4;
-        let values = dim / 16 * simt.matrix.rows() * simt.matrix.depth * self.cache.dtype.size() / 4;
+        let size = self.stored.dtype.size();
+        let query = dim / span * simt.matrix.depth * size / 4;
+        let values = dim / 16 * simt.matrix.rows() * simt.matrix.depth * size / 4;
         let (results, held) = (dim / 16 * simt.matrix.results, span / 16 * simt.matrix.results);
         // Two waves fit a SIMD.
         let most = simt.unit.vgprs_wave.min(simt.unit.vgprs / 2);
-        let converts = !simt.products.iter().any(|p| p.dtype == self.cache.dtype);
+        let converts = !simt.products.iter().any(|p| p.dtype == self.stored.dtype);
         Registers { query, keys: span / 16 * simt.matrix.rows() * query, values, results, scores: held, most, converts }
     }
 }
@@ -83,6 +87,7 @@ pub struct Attention<'k, 'a, 'c> {
     pub window: usize,
     pub matrix: Matrix<'a, 'c>,
     pub squares: Squares<'a, 'c>,
+    pub stored: Stored,
     pub place: Place<'c>,
     /// Which run of `held` keys of a step the lane has scores of.
     pub half: Int<'c>,
@@ -133,18 +138,20 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         if result != node && !flattened {
             return Err(unsupported("attention whose result is computed on"));
         }
-        let matrix = Matrix::new(c, cache.ty.dtype);
+        let Sizes { heads, stored, .. } = Sizes::of(graph)?;
+        let matrix = Matrix::new(c, stored.dtype);
         // Without a scale all keys weigh the same, as they do if the queries are zero.
         let (sign, size) = if scale == 0.0 { (0.0, 1.0) } else { (scale.signum(), scale.abs()) };
         Ok(Attention {
             kernel,
             cache,
             out,
-            heads: Sizes::of(graph)?.heads,
+            heads,
             window,
             place: matrix.place(),
             half: matrix.place().share,
             squares: Squares::small(matrix),
+            stored,
             matrix,
             lanes: vector(graph),
             query: graph.operands(node.node)[0],
@@ -188,12 +195,12 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.cache.layout.dim / self.span()
     }
 
-    /// Bytes of a panel of keys.
+    /// Bytes of a panel of keys, as products take it.
     pub fn key_panel(&self) -> usize {
         16 * self.cache.layout.dim * self.matrix.dtype.size()
     }
 
-    /// Bytes of a panel of values.
+    /// Bytes of a panel of values, as products take it.
     pub fn value_panel(&self) -> usize {
         16 * self.cache.layout.block_tokens * self.matrix.dtype.size()
     }
@@ -202,8 +209,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     pub fn turn_in(&self, block: Int<'c>, head: Int<'c>, (turn, steps): (Int<'c>, usize)) -> [Ptr<'c>; 2] {
         let c = self.code();
         let (at, inside) = (self.cache.head(c, block, head), c.rem(turn, self.steps() / steps));
-        let keys = c.mul(inside, c.int(steps * self.span() / 16 * self.key_panel()));
-        let values = c.mul(inside, c.int(steps * self.squares.step()));
+        let keys = c.mul(inside, c.int(self.stored.bytes(steps * self.span() / 16 * self.key_panel())));
+        let values = c.mul(inside, c.int(self.stored.bytes(steps * self.squares.step())));
         [c.at(c.at(self.cache.k, at), keys), c.at(c.at(self.cache.v, at), values)]
     }
 
@@ -289,11 +296,23 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         }
     }
 
-    /// Fragment `i` of a step's keys, tile by tile, from where the lane's begin.
+    /// Fragment `i` of a step's keys as it is stored, tile by tile, from where the lane's begin.
     pub fn key(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
-        let (c, m) = (self.code(), &self.matrix);
+        let m = &self.matrix;
         let (tile, chunk) = (i / self.chunks(), i % self.chunks());
-        m.load_panel(c.at(p, c.int(tile * m.layout.results * RUN + chunk * m.panel_step())))
+        self.load_panel(p, tile * m.layout.results * RUN + chunk * m.panel_step())
+    }
+
+    /// A lane's fragment as it is stored in a panel, so many bytes of products on.
+    fn load_panel(&self, p: Ptr<'c>, bytes: usize) -> Fragment<'c> {
+        let (c, m) = (self.code(), &self.matrix);
+        let at = |offset: usize| c.at(p, c.int(self.stored.bytes(bytes + offset)));
+        m.panel_offsets().map(|offset| self.stored.load_run(c, at(offset))).collect()
+    }
+
+    /// A fragment as products take it.
+    pub fn widened(&self, stored: &[Vector<'c>]) -> Fragment<'c> {
+        self.stored.widen(self.code(), stored)
     }
 
     /// Fragments of the keys of a unit.
@@ -306,10 +325,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.unit() / 16 / self.squares.side()
     }
 
-    /// Fragment `i` of a step's values, from where the lane's begin.
+    /// Fragment `i` of a step's values as it is stored, from where the lane's begin.
     pub fn value(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
-        let c = self.code();
-        self.matrix.load_panel(c.at(p, c.int(i * self.value_panel())))
+        self.load_panel(p, i * self.value_panel())
     }
 
     /// Panels of values, or pairs of them in large squares.

@@ -47,7 +47,7 @@ impl Shape {
         let small = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
         let large = [4, 2].map(|steps| Shape::large(&sizes, arch, steps));
         // Two waves at least.
-        let are_large = are_large(arch.simt(), sizes.cache.dtype) && sizes.group() > 1;
+        let are_large = are_large(arch.simt(), sizes.stored.dtype) && sizes.group() > 1;
         let shapes: Vec<Shape> = large.into_iter().filter(|_| are_large).chain(small).collect();
         let possible = |s: &&Shape| s.bytes <= arch.simt().unit.lds_group / 2;
         let most = sizes.registers(arch).most;
@@ -71,7 +71,7 @@ impl Shape {
 
     /// Large squares: one tile of a wave.
     fn large(sizes: &Sizes, arch: &Arch, steps: usize) -> Shape {
-        let span = large_span(arch.simt(), sizes.cache.dtype);
+        let span = large_span(arch.simt(), sizes.stored.dtype);
         Shape { large: true, ..Shape::cut(sizes, arch, (1, 32), (steps, span)) }
     }
 
@@ -81,7 +81,7 @@ impl Shape {
         let parts = (sizes.group() * waves).div_ceil(WAVES);
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);
-        let bytes = steps * span * dim * sizes.cache.dtype.size();
+        let bytes = steps * span * dim * sizes.stored.dtype.size();
         Shape {
             heads,
             parts,
@@ -137,8 +137,10 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let times = attention.cache.ty.heads * shape.parts;
         let (tile, rest) = (c.div(c.group(), times), c.rem(c.group(), times));
         let mut result = Ok(());
-        c.when(c.less(tile, attention.cache.batch.tile_count), || {
-            result = Tile::new(&attention, shape, tile, rest).run();
+        let batch = &attention.cache.batch;
+        c.when(c.less(tile, batch.tile_count), || {
+            let count = c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(1)));
+            c.when(c.less(c.int(0), count), || result = Tile::new(&attention, shape, tile, rest).run());
         });
         result?;
         times
@@ -392,11 +394,14 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         c.load_index(self.table, c.div(c.smaller(turn, self.last), a.steps() / self.shape.steps))
     }
 
-    /// Loads this thread's runs of a turn's keys or values in a block.
+    /// Loads this thread's runs of a turn's keys or values in a block, as they are stored.
     fn bring(&self, what: usize, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
         let (a, c) = (self.attention, self.attention.code());
         let start = a.turn_in(block, self.cache_head, (turn, self.shape.steps))[what];
-        let load = |o: &Offset<'c>| a.matrix.load_run(c.at(c.at(start, o.more), c.lane_offset(o.lane, turn)));
+        let stored = |offset| a.stored.offset(c, offset);
+        let load = |o: &Offset<'c>| {
+            a.stored.load_run(c, c.at(c.at(start, stored(o.more)), c.lane_offset(stored(o.lane), turn)))
+        };
         self.from[what].iter().map(load).collect()
     }
 
@@ -405,6 +410,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let c = self.attention.code();
         let start = c.at(self.local, c.int(what * self.shape.bytes));
         for (o, &run) in self.to[what].iter().zip(runs).rev() {
+            let run = self.attention.widened(&[run])[0];
             c.store(c.at(c.at(start, o.lane), o.more), run, RUN as u32);
         }
     }

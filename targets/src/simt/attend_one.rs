@@ -48,7 +48,8 @@ struct Shape {
     threads: usize,
     /// Whether the next keys and values are under way while others are computed.
     ahead: bool,
-    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by itself, or products convert.
+    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by itself, or what is stored is
+    /// converted.
     stages: usize,
 }
 
@@ -68,7 +69,11 @@ impl Shape {
             splits,
             threads: WAVES * simt.wave,
             ahead: r.keys + r.values + r.results + others <= r.most,
-            stages: if simt.bulk_copies && !r.converts { choice.get("stages").unwrap_or(STAGES) } else { 0 },
+            stages: if simt.bulk_copies && !r.converts && !sizes.stored.is_widened() {
+                choice.get("stages").unwrap_or(STAGES)
+            } else {
+                0
+            },
         })
     }
 }

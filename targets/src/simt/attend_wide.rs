@@ -176,8 +176,9 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
             let number = c.smaller(number, c.sub(all, c.int(1)));
             let index = c.sub(c.sub(batch.tile_count, c.int(1)), c.div(number, heads));
             let tile = self.tile(index, c.rem(number, heads));
+            let is_one = c.b.build_and(is_one, c.less(c.int(0), tile.count), "").expect("conditions");
             c.when(is_one, || body(&tile, turn));
-            vec![c.add(turn, c.sub(tile.end, tile.first)).into()]
+            vec![c.pick(is_one, c.add(turn, c.sub(tile.end, tile.first)), turn)]
         });
     }
 

@@ -128,9 +128,15 @@ impl<'a, 'c> Matrix<'a, 'c> {
         c.add(c.mul(place.part, c.int(self.runs() * 16 * RUN)), c.mul(row, c.int(RUN)))
     }
 
-    /// Loads a lane's fragment from a panel: its runs are 16 rows apart, and where it holds two rows, they are two apart.
+    /// Loads a lane's fragment from a panel.
     pub fn load_panel(&self, p: Ptr<'c>) -> Fragment<'c> {
-        (0..self.layout.rows()).flat_map(|i| self.load_runs(self.c.at(p, self.c.int(2 * i * RUN)), 16 * RUN)).collect()
+        self.panel_offsets().map(|offset| self.load_run(self.c.at(p, self.c.int(offset)))).collect()
+    }
+
+    /// Where the runs of a lane's fragment lie in a panel: 16 rows apart, and where it holds two rows, they are two apart.
+    pub fn panel_offsets(&self) -> impl Iterator<Item = usize> + use<> {
+        let runs = self.runs();
+        (0..self.layout.rows()).flat_map(move |i| (0..runs).map(move |run| 2 * i * RUN + run * 16 * RUN))
     }
 
     /// Loads a lane's fragment of columns that lie as a panel.
@@ -274,7 +280,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
             DType::F16 => c.cx.f16_type().vec_type(n).into(),
             DType::BF16 if integers => c.cx.i16_type().vec_type(n).into(),
             DType::BF16 => self.bfloat(n).into(),
-            DType::I32 => panic!("no floats in i32"),
+            DType::F8E4M3 | DType::I32 => panic!("no products of {}", p.dtype.name()),
         };
         c.bitcast(words, ty)
     }

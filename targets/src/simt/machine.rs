@@ -23,8 +23,20 @@ const LOCAL: u16 = 3;
 
 /// An empty kernel of so many pointers, for work-groups of so many threads.
 pub fn open<'c>(cx: &'c Context, symbol: &str, arch: &'c Arch, pointers: usize, threads: usize) -> Code<'c> {
+    open_with_numbers(cx, symbol, arch, (pointers, 0), threads)
+}
+
+/// The same with so many numbers of 64 bits behind the pointers.
+pub fn open_with_numbers<'c>(
+    cx: &'c Context,
+    symbol: &str,
+    arch: &'c Arch,
+    (pointers, numbers): (usize, usize),
+    threads: usize,
+) -> Code<'c> {
     let p = cx.ptr_type(AddressSpace::from(GLOBAL));
-    let ty = cx.void_type().fn_type(&vec![p.into(); pointers], false);
+    let parameters = [vec![p.into(); pointers], vec![cx.i64_type().into(); numbers]].concat();
+    let ty = cx.void_type().fn_type(&parameters, false);
     let code = Code::open(cx, symbol, arch, ty, 1, cx.i32_type());
     let function = code.function;
     match code.isa() {
@@ -47,6 +59,37 @@ impl<'c> Code<'c> {
     /// A pointer of the kernel, by its number.
     pub fn argument(&self, i: usize) -> Ptr<'c> {
         self.function.get_nth_param(i as u32).expect("as many as the kernel was opened with").into_pointer_value()
+    }
+
+    /// A number of the kernel, by its place among all parameters.
+    pub fn number_argument(&self, i: usize) -> Int<'c> {
+        self.function.get_nth_param(i as u32).expect("as many as the kernel was opened with").into_int_value()
+    }
+
+    /// A number of 64 bits that fits an index.
+    pub fn to_index(&self, v: Int<'c>) -> Int<'c> {
+        self.b.build_int_truncate_or_bit_cast(v, self.index, "").expect("integers")
+    }
+
+    /// How many bits a number has, up to its highest.
+    pub fn bits(&self, v: Int<'c>) -> Int<'c> {
+        let no = self.cx.bool_type().const_zero();
+        let above = self.call("llvm.ctlz", &[v.get_type().into()], &[v.into(), no.into()]).into_int_value();
+        self.sub(self.int(v.get_type().get_bit_width() as usize), above)
+    }
+
+    pub fn both(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
+        self.b.build_and(a, b, "").expect("conditions")
+    }
+
+    /// The quotient and the remainder of numbers that are known when the kernel runs.
+    pub fn divide(&self, a: Int<'c>, b: Int<'c>) -> [Int<'c>; 2] {
+        let quotient = self.b.build_int_unsigned_div(a, b, "").expect("integers");
+        [quotient, self.sub(a, self.mul(quotient, b))]
+    }
+
+    pub fn negate(&self, condition: Int<'c>) -> Int<'c> {
+        self.b.build_not(condition, "").expect("a condition")
     }
 
     fn isa(&self) -> Isa {

@@ -13,8 +13,10 @@ mod largest;
 mod machine;
 mod matmul;
 mod matvec;
+mod prepare;
 mod rows;
 mod square;
+mod stored;
 mod stream;
 mod supply;
 mod wide;
@@ -53,12 +55,23 @@ impl<'c> Setup<'c> {
     }
 }
 
+/// The kernel that prepares steps.
+pub fn emit_prepare<'c>(cx: &'c Context, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+    prepare::emit(cx, arch)
+}
+
 /// The kernel as a module with one function of that name.
 pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+    let (code, info) = made(cx, spec, arch).map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
+    let info = KernelInfo { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
+    Ok((code.finish(), info))
+}
+
+fn made<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let found = || Ok(class(spec)?.map_or_else(Choice::default, |class| Table::of(arch).choice(&class)));
     let choice = spec.choice.clone().map_or_else(found, Ok)?;
     let setup = Setup { cx, arch, choice };
-    let made = match spec.family {
+    match spec.family {
         Family::Rows => rows::emit(&setup, spec),
         Family::Matvec if stream::suits(spec, arch, &setup.choice)? => stream::emit(&setup, spec),
         Family::Matvec => matvec::emit(&setup, spec),
@@ -67,10 +80,7 @@ pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(M
         Family::AttendOne => attend_one::emit(&setup, spec),
         Family::AttendMany if attend_wide::suits(spec, arch)? => attend_wide::emit(&setup, spec),
         Family::AttendMany => attend_many::emit(&setup, spec),
-    };
-    let (code, info) = made.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
-    let info = KernelInfo { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
-    Ok((code.finish(), info))
+    }
 }
 
 /// What the best numbers for a kernel depend on, where its family leaves some open.

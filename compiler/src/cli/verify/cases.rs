@@ -91,11 +91,13 @@ impl Shapes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atomc_artifact::manifest::Logits;
+    use atomc_artifact::manifest::{Attention, Logits};
 
     fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         let logits = Logits { offset: 0, stride: 0 };
-        Plan { kind, tokens, rows, arena_bytes: 0, launches: vec![], logits, picks: None }
+        let (attention, calls) = (Attention::Own, vec![]);
+        let (launches, arena_bytes, body, picks) = (vec![], 0, 0, None);
+        Plan { kind, tokens, rows, arena_bytes, attention, launches, body, calls, logits, picks }
     }
 
     #[test]

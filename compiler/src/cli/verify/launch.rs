@@ -158,18 +158,23 @@ impl Bench {
         let first = self.first_result();
         let bytes = |(number, arg): (usize, &Arg)| match *arg {
             Arg::CacheK { layer } => outcome.caches[&layer].clone(),
-            Arg::Arena { .. } if number >= first => {
+            Arg::Arena { .. } | Arg::Hidden if number >= first => {
+                let memory = if *arg == Arg::Hidden { &outcome.hidden } else { &outcome.arena };
                 let range = self.extent(number - first);
-                outcome.arena[range.start.min(outcome.arena.len())..range.end.min(outcome.arena.len())].to_vec()
+                memory[range.start.min(memory.len())..range.end.min(memory.len())].to_vec()
             }
             _ => before[number].clone(),
         };
         self.args.iter().enumerate().map(bytes).collect()
     }
 
-    /// Bytes of the arena that a tensor result may take.
+    /// Bytes of the arena, or of the hidden rows, that a tensor result may take.
     fn extent(&self, result: usize) -> std::ops::Range<usize> {
-        let Arg::Arena { offset } = self.args[self.first_result() + result] else { return 0..0 };
+        let offset = match self.args[self.first_result() + result] {
+            Arg::Arena { offset } => offset,
+            Arg::Hidden => 0,
+            _ => return 0..0,
+        };
         let types = self.body.outputs().iter().filter_map(|&v| self.body.ty(v).as_tensor());
         let bytes = types.skip(result).map(|t| self.memory.result_stride(t) * t.dtype.size()).next();
         offset..offset + self.room[result] * bytes.unwrap_or(0)
@@ -188,19 +193,31 @@ impl Bench {
         self.body.outputs().iter().map(|&v| bytes(v)).collect()
     }
 
-    /// Whether anything of the arena but results changed.
+    /// Whether anything of the arena or of the hidden rows but results changed.
     fn strays(&self, outcome: &Outcome, contents: &[(Arg, &[u8])]) -> Verdict {
         let mut arena = vec![POISON; outcome.arena.len()];
+        let mut hidden = vec![POISON; outcome.hidden.len()];
         for (arg, bytes) in contents {
-            if let Arg::Arena { offset } = *arg {
-                arena[offset..offset + bytes.len()].copy_from_slice(bytes);
+            match *arg {
+                Arg::Arena { offset } => arena[offset..offset + bytes.len()].copy_from_slice(bytes),
+                Arg::Hidden => hidden[..bytes.len()].copy_from_slice(bytes),
+                _ => {}
             }
         }
-        let results: Vec<_> = (0..self.room.len()).map(|result| self.extent(result)).collect();
-        let mine = |byte: &usize| results.iter().any(|range| range.contains(byte));
-        let stray = (0..arena.len()).filter(|b| arena[*b] != outcome.arena[*b]).find(|b| !mine(b));
-        let fault = stray.map(|byte| format!("byte {byte} of the arena, which is not the kernel's"));
-        fault.map(Verdict::wrong).unwrap_or_default()
+        let results = &self.args[self.first_result()..];
+        let mine = |byte: usize, hidden: bool| {
+            let mut here = (0..results.len()).filter(|&result| (results[result] == Arg::Hidden) == hidden);
+            here.any(|result| self.extent(result).contains(&byte))
+        };
+        let stray = |before: &[u8], after: &[u8], is_hidden| {
+            (0..before.len()).filter(|&b| before[b] != after[b]).find(|&b| !mine(b, is_hidden))
+        };
+        let fault = |byte, what: &str| Verdict::wrong(format!("byte {byte} of the {what}, which is not the kernel's"));
+        match (stray(&arena, &outcome.arena, false), stray(&hidden, &outcome.hidden, true)) {
+            (Some(byte), _) => fault(byte, "arena"),
+            (None, Some(byte)) => fault(byte, "hidden rows"),
+            (None, None) => Verdict::default(),
+        }
     }
 }
 

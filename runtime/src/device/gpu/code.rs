@@ -4,7 +4,7 @@ use super::context::Context;
 use super::driver::Handle;
 use crate::device::DeviceError;
 use crate::pool::Pool;
-use atomc_artifact::manifest::{Kernel, KernelDef, Module};
+use atomc_artifact::manifest::{Kernel, KernelDef, Module, PREPARE, Variant};
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +15,8 @@ const SHARED: usize = 48 << 10;
 #[derive(Debug)]
 pub struct Code {
     pub kernels: Vec<Handle>,
+    /// The one that makes a step's inputs.
+    pub prepare: Option<Handle>,
     _modules: Vec<Loaded>,
 }
 
@@ -27,39 +29,43 @@ impl Code {
         context: &Arc<Context>,
         section: &[u8],
         defs: &[KernelDef],
-        kernels: &[Kernel],
+        variant: &Variant,
         fit: Fit,
         pool: &mut Pool,
     ) -> Result<Code, DeviceError> {
-        let whole = match kernels.iter().all(|kernel| kernel.module.is_some()) {
+        let named = defs.iter().map(|def| def.symbol.as_str()).zip(&variant.kernels);
+        let kernels: Vec<(&str, &Kernel)> =
+            named.chain(variant.prepare.iter().map(|kernel| (PREPARE, kernel))).collect();
+        let whole = match kernels.iter().all(|(_, kernel)| kernel.module.is_some()) {
             true => None,
             false => Some(Loaded::new(context, section)?),
         };
         let load = |index: usize| {
-            let (def, kernel) = (&defs[index], &kernels[index]);
+            let (symbol, kernel) = kernels[index];
             let own = match (&whole, &kernel.module) {
                 (None, Some(module)) => Some(Loaded::new(context, context.check(image(module, fit, section))?)?),
                 _ => None,
             };
             let module = own.as_ref().or(whole.as_ref()).ok_or_else(|| context.fault("no code".into()))?;
-            let handle = module.kernel(&def.symbol)?;
+            let handle = module.kernel(symbol)?;
             if kernel.shared > SHARED {
                 // SAFETY: the kernel was just found.
                 context.check(unsafe { context.driver.allow_shared(handle, kernel.shared) })?;
             }
             Ok((handle, own))
         };
-        let found: Vec<Mutex<Option<Result<One, DeviceError>>>> = defs.iter().map(|_| Mutex::new(None)).collect();
-        pool.for_each(defs.len(), |index| {
+        let found: Vec<Mutex<Option<Result<One, DeviceError>>>> = kernels.iter().map(|_| Mutex::new(None)).collect();
+        pool.for_each(kernels.len(), |index| {
             *found[index].lock().expect("no panic while held") =
                 Some(load(index).map(|(handle, own)| One(handle, own)));
         });
-        let mut code = Code { kernels: Vec::new(), _modules: whole.into_iter().collect() };
+        let mut code = Code { kernels: Vec::new(), prepare: None, _modules: whole.into_iter().collect() };
         for one in found {
             let One(handle, own) = one.into_inner().expect("no panic while held").expect("every task ran")?;
             code.kernels.push(handle);
             code._modules.extend(own);
         }
+        code.prepare = variant.prepare.as_ref().and_then(|_| code.kernels.pop());
         Ok(code)
     }
 }

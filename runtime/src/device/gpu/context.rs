@@ -68,10 +68,16 @@ impl Context {
         self.enter()?;
         let whole = bytes.saturating_add(SLACK);
         let start = self.driver.allocate(whole).map_err(|fault| self.fault(format!("{bytes} bytes: {fault}")))?;
-        let memory = GpuMemory { context: self.clone(), start, len: bytes };
+        let memory = GpuMemory { context: self.clone(), start, len: bytes, owned: true };
         // SAFETY: the memory is as long as what is cleared.
         self.check(unsafe { self.driver.fill(start, 0, whole, self.stream) })?;
         Ok(DeviceBuffer::Device(Box::new(memory)))
+    }
+
+    /// Memory of the caller's.
+    pub fn adopt(self: &Arc<Context>, start: NonNull<u8>, bytes: usize) -> DeviceBuffer {
+        let memory = GpuMemory { context: self.clone(), start: start.as_ptr().cast(), len: bytes, owned: false };
+        DeviceBuffer::Device(Box::new(memory))
     }
 
     /// Zeroed memory of the host that the device copies from by itself.
@@ -122,6 +128,8 @@ struct GpuMemory {
     context: Arc<Context>,
     start: *mut c_void,
     len: usize,
+    /// Whether it was allocated here.
+    owned: bool,
 }
 
 // SAFETY: the pointer is an address of the device, which drivers' functions take on any thread.
@@ -169,6 +177,9 @@ impl DeviceMemory for GpuMemory {
 
 impl Drop for GpuMemory {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         let _ = self.context.enter();
         // SAFETY: what `allocate` made, freed once; drivers wait for work that still uses it.
         let _ = unsafe { self.context.driver.free(self.start) };

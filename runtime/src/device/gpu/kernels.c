@@ -1,6 +1,7 @@
 // The kernels of the toy model as "device code" for fake.c, with the parameters of a GPU's kernel: the launch's arguments, the
 // step, the workspace. Grids may be larger than a step needs.
 #include <stdint.h>
+#include <string.h>
 typedef struct { int64_t tokens, rows; } step;
 typedef struct { const int32_t *positions, *sequences, *tables; int64_t stride; const int32_t *tiles; int64_t tile_count, block_stride; } batch;
 
@@ -59,4 +60,41 @@ void head(uint64_t *p, unsigned group, unsigned threads) {
         row[i] = bias[i] - (far < 0 ? -far : far);
         if (row[i] > most) { most = row[i]; *pick = i; }
     }
+}
+
+// What `abi::Prepare` asks for.
+int atomc_prepare_parameters = 15;
+void atomc_prepare(uint64_t *p, unsigned group, unsigned threads) {
+    const int32_t *ids = (void *)p[0], *starts = (void *)p[2], *lengths = (void *)p[3];
+    const int64_t *from = (void *)p[1];
+    step *s = (void *)p[5];
+    batch *b = (void *)p[6];
+    int32_t *to_ids = (void *)p[7], *to_lengths = (void *)p[8], *positions = (void *)b->positions;
+    int32_t *sequences = (void *)b->sequences, *tiles = (void *)b->tiles;
+    int64_t count = p[11], tokens = p[12];
+    if (group >= 8) {
+        uint64_t sequence = (group - 8) % count, *layers = (void *)p[9];
+        int64_t length = lengths[sequence], first = length / BLOCK * BLOCK;
+        int64_t before = length - (starts[sequence + 1] - starts[sequence]);
+        if (first == length || first < before) return;
+        int32_t page = ((int32_t *)p[4])[sequence * p[10] + first / BLOCK];
+        memset((char *)layers[(group - 8) / count] + page * b->block_stride + p[13], 0, p[14]);
+    }
+    if (group) return;
+    s->tokens = starts[count];
+    b->tables = (void *)p[4];
+    b->stride = p[10];
+    b->tile_count = tokens / 32 + count;
+    for (int64_t i = 0; i < 2 * b->tile_count; i++) tiles[i] = 0;
+    for (int64_t t = starts[count]; t < tokens + 64; t++) to_ids[t] = to_lengths[t] = positions[t] = sequences[t] = 0;
+    for (int64_t q = 0; q < count; q++)
+        for (int64_t t = starts[q]; t < starts[q + 1]; t++) {
+            int64_t inside = t - starts[q], tile = starts[q] / 32 + q + inside / 32;
+            to_ids[t] = ids[t];
+            positions[t] = from[t];
+            to_lengths[t] = lengths[q];
+            sequences[t] = q;
+            if (inside % 32 == 0) tiles[2 * tile] = t;
+            tiles[2 * tile + 1] = inside % 32 + 1;
+        }
 }

@@ -1,5 +1,5 @@
 //! The launches of a plan on a stream: one by one, or captured once and replayed.
-use super::super::{DeviceError, Launches, Memory, StepSize};
+use super::super::{DeviceError, Launches, Memory, Part, StepSize};
 use super::code::Code;
 use super::context::Context;
 use super::driver::{Handle, Start};
@@ -44,8 +44,8 @@ unsafe impl Send for Launch {}
 
 impl Bound {
     pub fn new(plan: &Plan, code: &Code, kernels: &[Kernel], memory: &Memory) -> Bound {
-        let launch = |launch: &atomc_artifact::manifest::Launch| {
-            let mut parameters = memory.parameters(launch).into_boxed_slice();
+        let launch = |(index, launch): (usize, &atomc_artifact::manifest::Launch)| {
+            let mut parameters = memory.parameters(launch, index >= plan.body).into_boxed_slice();
             let kernel = &kernels[launch.kernel];
             Launch {
                 number: launch.kernel,
@@ -59,7 +59,7 @@ impl Bound {
             }
         };
         Bound {
-            launches: plan.launches.iter().map(launch).collect(),
+            launches: plan.launches.iter().enumerate().map(launch).collect(),
             largest: StepSize::largest(plan),
             is_decode: plan.kind == PlanKind::Decode,
             sizes: Vec::new(),
@@ -81,7 +81,7 @@ impl Bound {
             self.sizes.remove(0);
         }
         // SAFETY: passed on to the caller, here and below.
-        let launch = || unsafe { launch(&self.launches, context, size) };
+        let launch = || unsafe { launch(&self.launches, context, size, context.stream()) };
         let graph = match graph {
             None if self.is_decode || known.is_some() => Some(Graph::capture(context, launch)?),
             graph => graph,
@@ -96,13 +96,17 @@ impl Bound {
         if self.is_decode { self.largest } else { size }
     }
 
-    /// Puts the launches on the stream for a step of any size, and does nothing else.
+    /// Puts some of the launches on a stream, and does nothing else.
     ///
     /// # Safety
-    /// As for [`super::super::Device::run`].
-    pub unsafe fn enqueue(&self, context: &Context) -> Result<(), DeviceError> {
+    /// As for [`super::super::Device::launch`].
+    pub unsafe fn enqueue(&mut self, context: &Context, part: Part) -> Result<(), DeviceError> {
+        let launches = &mut self.launches[part.launches];
+        if let Some(step) = part.step {
+            launches.iter_mut().for_each(|launch| launch.read_step(step));
+        }
         // SAFETY: passed on to the caller.
-        unsafe { launch(&self.launches, context, self.largest) }
+        unsafe { launch(launches.iter(), context, part.size, part.stream.handle()) }
     }
 
     /// Times each kernel, then does the step. All launches of a kernel are replayed one after the other, as in a graph and
@@ -129,7 +133,7 @@ impl Bound {
         for indices in kernels.values() {
             let all = || indices.iter().map(|&index| &self.launches[index]);
             // SAFETY: passed on to the caller.
-            let graph = Graph::capture(context, || unsafe { launch(all(), context, at) })?;
+            let graph = Graph::capture(context, || unsafe { launch(all(), context, at, context.stream()) })?;
             before.record()?;
             graph.replay()?;
             after.record()?;
@@ -148,15 +152,24 @@ unsafe fn launch<'a>(
     launches: impl IntoIterator<Item = &'a Launch>,
     context: &Context,
     size: StepSize,
+    stream: Handle,
 ) -> Result<(), DeviceError> {
     // SAFETY: passed on to the caller.
-    launches.into_iter().try_for_each(|launch| unsafe { launch.run(context, size) })
+    launches.into_iter().try_for_each(|launch| unsafe { launch.run(context, size, stream) })
 }
 
 impl Launch {
+    /// Lets the kernel find the step elsewhere.
+    fn read_step(&mut self, step: u64) {
+        // The workspace is the last parameter, and the step the one before it.
+        let parameter = self.pointers[self.pointers.len() - 2].cast::<u64>();
+        // SAFETY: it points into this launch's box.
+        unsafe { parameter.write(step) };
+    }
+
     /// # Safety
     /// As for [`super::super::Device::run`].
-    unsafe fn run(&self, context: &Context, size: StepSize) -> Result<(), DeviceError> {
+    unsafe fn run(&self, context: &Context, size: StepSize, stream: Handle) -> Result<(), DeviceError> {
         let groups = size.tasks(self.tasks);
         if groups == 0 {
             return Ok(());
@@ -165,7 +178,7 @@ impl Launch {
         let Launch { kernel, threads, shared, overlaps, .. } = *self;
         let start = Start { kernel, groups, threads, shared, overlaps };
         // SAFETY: the parameters are what the manifest lists for this kernel, all pointers.
-        context.check(unsafe { context.driver.launch(start, &self.pointers, context.stream()) })
+        context.check(unsafe { context.driver.launch(start, &self.pointers, stream) })
     }
 }
 

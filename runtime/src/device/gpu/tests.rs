@@ -1,6 +1,7 @@
-use super::super::InputAddresses;
+use super::super::{InputAddresses, StepSize};
 use super::*;
 use crate::engine::{Engine, EngineOptions, Request, Want};
+use crate::hosted::{Batch, Hosted, HostedOptions};
 use crate::toy::{self, BLOCK, PICK, VOCAB};
 use atomc_artifact::manifest::{self, Extent};
 use hip_sys::hipDeviceProp_tR0600;
@@ -86,6 +87,8 @@ impl Fake {
                 (kernel.shared, kernel.overlaps) = [(0, false), (96 << 10, true), (0, true)][index];
             }
         }
+        let kernel = target.variants[0].kernels[0].clone();
+        target.variants[0].prepare = Some(manifest::Kernel { tasks: Tasks::Fixed { count: 1 }, ..kernel });
         let path = self.dir.path().join("toy.atomc");
         atomc_artifact::write(&path, &manifest, &[code]).unwrap();
         Artifact::open(path).unwrap()
@@ -217,6 +220,8 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         cache: vec![memory(&mut device, 4096)],
         v_offset: 2048,
         arena: memory(&mut device, 4096),
+        hidden: memory(&mut device, 4096),
+        head_input: None,
         workspace: memory(&mut device, 4096),
         inputs,
     };
@@ -227,10 +232,154 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
     unsafe {
         device.bind(&target.plans, &memory).unwrap();
         driver.begin_capture(stream).unwrap();
-        device.enqueue(1).unwrap();
+        let size = StepSize::largest(&target.plans[1]);
+        device.launch(Part { plan: 1, launches: 0..3, size, step: None, stream: Stream(0x52) }).unwrap();
     }
     let log = fake.log();
     assert!(log.split("; ").all(|call| call.contains("capture")) && log.matches("; capture").count() == 3, "{log}");
+}
+
+/// A framework's memory on the device.
+struct Tensors<'a> {
+    driver: &'a dyn Driver,
+    stream: Handle,
+}
+
+impl Tensors<'_> {
+    fn zeroed(&self, bytes: usize) -> *mut c_void {
+        let start = self.driver.allocate(bytes).unwrap();
+        // SAFETY: just allocated.
+        unsafe { self.driver.fill(start, 0, bytes, self.stream) }.unwrap();
+        start
+    }
+
+    fn set<T: Copy>(&self, to: *mut c_void, values: &[T]) {
+        // SAFETY: the tests' own memory, and values without padding.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values));
+            self.driver.copy_in(to, bytes, self.stream).unwrap();
+        }
+    }
+
+    fn get(&self, from: *mut u8, bytes: usize) -> Vec<u8> {
+        let mut to = vec![0; bytes];
+        // SAFETY: the tests' own memory.
+        unsafe { self.driver.copy_out(&mut to, from.cast(), self.stream) }.unwrap();
+        to
+    }
+}
+
+/// Steps on a framework's stream, of tensors that only the device reads: captured once and replayed, with rows and sequences that
+/// are padding, and one by one.
+fn a_framework_captures_and_replays_steps(vendor: Vendor) {
+    const STREAM: usize = 0x52;
+    const TABLE: usize = 16;
+    let fake = Fake::new(vendor);
+    let artifact = Arc::new(fake.artifact());
+    let target = &artifact.manifest().targets[0];
+    let (driver, stream) = (fake.driver().unwrap(), std::ptr::without_provenance_mut(STREAM));
+    let device = Gpu::with_driver(fake.driver().unwrap(), &artifact, target, 0, Some(stream), 1).unwrap();
+    let tensors = Tensors { driver: &*driver, stream };
+    let mut give = |bytes| Ok(NonNull::new(tensors.zeroed(bytes).cast()).unwrap());
+    let options = HostedOptions {
+        device: crate::DeviceChoice::default(),
+        threads: 1,
+        rank: 0,
+        attention: manifest::Attention::Own,
+        stream: Stream(STREAM),
+    };
+    let mut hosted =
+        Hosted::with_device(artifact.clone(), fake.target(), Box::new(device), &options, Some(&mut give)).unwrap();
+    hosted.load(&toy::Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
+    let pages = NonNull::new(tensors.zeroed(40 * 512).cast()).unwrap();
+    // SAFETY: there are so many pages, and they stay.
+    unsafe { hosted.bind_cache(&[pages], 512, 40) }.unwrap();
+    let [ids, positions, starts, lengths, tables] =
+        [40 * 4, 40 * 8, 41 * 4, 40 * 4, 40 * TABLE * 4].map(|n| tensors.zeroed(n));
+    let batch = |sequences, tokens, decode| Batch {
+        ids: ids.cast(),
+        positions: positions.cast(),
+        starts: starts.cast(),
+        lengths: lengths.cast(),
+        tables: tables.cast(),
+        table_stride: TABLE,
+        sequences,
+        tokens,
+        decode,
+    };
+    fake.log();
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the tensors are the device's and stay.
+    let replay = unsafe {
+        driver.begin_capture(stream).unwrap();
+        hosted.begin(&batch(4, 4, true), Stream(STREAM)).unwrap();
+        assert!(hosted.run().unwrap().is_none());
+        driver.end_capture(stream, &mut graph).unwrap();
+        driver.instantiate(graph).unwrap()
+    };
+    let log = fake.log();
+    let calls: Vec<&str> = log.split("; ").map(|call| call.split(" sharing").next().unwrap()).collect();
+    let wanted = ["begin capture", "capture atomc_prepare 12x64", "capture scatter 1x64", "capture attend 4x64"];
+    assert_eq!(calls, [&wanted[..], &["end capture", "instantiate"]].concat());
+
+    // Sequence q has the pages from 8 q on.
+    let mut all: Vec<Vec<u32>> = vec![vec![]; 4];
+    let new: [&[(usize, &[u32])]; 6] = [
+        &[(0, &[5, 6, 7, 8, 9, 1]), (2, &[4])],
+        &[(2, &[8]), (0, &[3])],
+        &[(0, &[9]), (1, &[2]), (2, &[90])],
+        &[(3, &[7; 20]), (1, &[1, 2, 3])],
+        &[(3, &[5])],
+        &[(0, &[1]), (1, &[2]), (2, &[3]), (3, &[4])],
+    ];
+    for step in new {
+        let count: usize = step.iter().map(|(_, tokens)| tokens.len()).sum();
+        let mut end = 0;
+        let mut ends: Vec<i32> = vec![0];
+        for (index, (sequence, tokens)) in step.iter().enumerate() {
+            let from = all[*sequence].len() as i64;
+            all[*sequence].extend(*tokens);
+            tensors.set(ids.wrapping_byte_add(end * 4), tokens);
+            tensors.set(positions.wrapping_byte_add(end * 8), &(from..from + tokens.len() as i64).collect::<Vec<_>>());
+            tensors.set(lengths.wrapping_byte_add(index * 4), &[all[*sequence].len() as i32]);
+            let table: Vec<i32> = (0..8).map(|page| (8 * sequence + page) as i32).collect();
+            tensors.set(tables.wrapping_byte_add(index * TABLE * 4), &table);
+            end += tokens.len();
+            ends.push(end as i32);
+        }
+        ends.resize(41, end as i32);
+        tensors.set(starts, &ends);
+        let decode = count == step.len();
+        // SAFETY: as above.
+        unsafe {
+            if decode {
+                driver.replay(replay, stream).unwrap();
+            } else {
+                // One sequence and two tokens more than there are.
+                hosted.begin(&batch(step.len() + 1, count + 2, false), Stream(STREAM)).unwrap();
+                assert!(hosted.run().unwrap().is_none());
+            }
+            let (hidden, input) = (hosted.hidden(), hosted.head_input());
+            for (row, &last) in ends[1..=step.len()].iter().enumerate() {
+                let bytes = tensors.get(hidden.address.wrapping_add((last as usize - 1) * 8), 8);
+                tensors.set(input.address.wrapping_add(row * 8).cast(), &bytes);
+            }
+            for rows in [step.len().min(2), step.len()] {
+                let logits = hosted.head(rows, Stream(STREAM)).unwrap();
+                let bytes = tensors.get(logits.address, (rows * logits.stride - 3) * 4);
+                let values: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+                let found: Vec<u32> =
+                    values.chunks(logits.stride).map(|row| crate::sample::greedy(&row[..VOCAB])).collect();
+                let wanted: Vec<u32> = step[..rows].iter().map(|(sequence, _)| toy::next(&all[*sequence])).collect();
+                assert_eq!(found, wanted);
+            }
+        }
+    }
+    // SAFETY: nothing is there to be read.
+    let refused = |step: &Batch, hosted: &mut Hosted| unsafe { hosted.begin(step, Stream(STREAM)) }.unwrap_err();
+    assert_eq!(refused(&batch(0, 4, true), &mut hosted).to_string(), "sequences: 0 in a step of 4 tokens");
+    assert_eq!(refused(&batch(200, 4, true), &mut hosted).to_string(), "sequences: 200 in a step of 4 tokens");
+    assert!(!fake.log().contains("synchronise"));
 }
 
 fn greedy_steps_bring_back_picks(vendor: Vendor) {
@@ -263,10 +412,10 @@ fn everything_is_given_back_in_order(vendor: Vendor) {
     let log = fake.log();
     let (modules, last) = match vendor {
         Vendor::Hip => (1, "destroy stream"),
-        Vendor::Cuda => (3, "destroy stream; release"),
+        Vendor::Cuda => (4, "destroy stream; release"),
     };
-    // One weight, one cache, arena, workspace and inputs; the stream goes last.
-    assert_eq!((log.matches("free").count(), log.matches("unload").count()), (5, modules));
+    // One weight, one cache, arena, hidden rows, workspace and inputs; the stream goes last.
+    assert_eq!((log.matches("free").count(), log.matches("unload").count()), (6, modules));
     assert!(log.ends_with(last), "{log}");
 }
 
@@ -283,6 +432,7 @@ on_both! {
     prompts_of_a_size_that_comes_again_are_replayed,
     long_prompts_recycled_blocks_and_new_weights,
     a_plan_is_put_on_the_stream_and_nothing_else,
+    a_framework_captures_and_replays_steps,
     greedy_steps_bring_back_picks,
     times_launches_with_events,
     everything_is_given_back_in_order,
@@ -354,12 +504,12 @@ fn chooses_between_assembled_code_and_text() {
     fake.device(&artifact, 0).unwrap();
     let log = fake.log();
     // The second kernel has text only.
-    assert_eq!((log.matches("load text").count(), log.matches("; load").count()), (1, 3), "{log}");
+    assert_eq!((log.matches("load text").count(), log.matches("; load").count()), (1, 4), "{log}");
     let mut target = artifact.manifest().targets[0].clone();
     (target.name, target.variants[0].features) = ("sm_80".into(), vec!["sm_80".into()]);
     let device = Gpu::with_driver(fake.driver().unwrap(), &artifact, &target, 1, None, 2).unwrap();
     drop(device);
-    assert_eq!(fake.log().matches("load text").count(), 3);
+    assert_eq!(fake.log().matches("load text").count(), 4);
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl<'c> Ahead<'c> {
 impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
     pub fn new(part: &'w Part<'p, 'k, 'a, 'c>, staged: Ptr<'c>) -> Walk<'w, 'p, 'k, 'a, 'c> {
         let a = part.attention;
-        let lanes = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)];
+        let lanes = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)].map(|at| a.stored.offset(a.code(), at));
         Walk { part, staged, lanes }
     }
 
@@ -65,17 +65,19 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
         let (scores, values, keys): (_, Fragments<'_, 'c>, _) = if self.part.shape.ahead {
             let values: Vec<Fragment<'c>> = (0..a.panels()).map(self.value(block, step)).collect();
             c.keep_order();
-            let keys: Fragments<'_, 'c> = Box::new(|i| ahead.keys[i].clone());
+            let keys: Fragments<'_, 'c> = Box::new(|i| a.widened(&ahead.keys[i]));
             let scores = self.scores(&keys);
             c.keep_order();
             let keys = self.keys(next, c.smaller(c.add(step, c.int(WAVES)), self.part.last));
             c.keep_order();
-            (scores, Box::new(move |i| values[i].clone()), keys)
+            (scores, Box::new(move |i| a.widened(&values[i])), keys)
         } else {
-            let keys: Fragments<'_, 'c> = Box::new(self.key(block, step));
+            let key = self.key(block, step);
+            let keys: Fragments<'_, 'c> = Box::new(move |i| a.widened(&key(i)));
             let scores = self.scores(&keys);
             c.keep_order();
-            (scores, Box::new(self.value(block, step)), vec![])
+            let value = self.value(block, step);
+            (scores, Box::new(move |i| a.widened(&value(i))), vec![])
         };
         let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.half, c.int(a.held())));
         let scores = a.hide(scores, c.sub(self.part.position, first));
@@ -95,7 +97,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
         c.load_index(self.part.table, c.div(c.smaller(step, self.part.last), self.part.attention.steps()))
     }
 
-    /// Loads fragments of a step's keys by number.
+    /// Loads fragments of a step's keys by number, as they are stored.
     fn key(&self, block: Int<'c>, step: Int<'c>) -> impl Fn(usize) -> Fragment<'c> + use<'p, 'k, 'a, 'c> {
         let (a, p) = (self.part.attention, self.lane(0, block, step));
         move |i| a.key(p, i)
@@ -105,7 +107,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
         (0..self.part.attention.keys()).map(self.key(block, step)).collect()
     }
 
-    /// Loads fragments of a step's values by number.
+    /// Loads fragments of a step's values by number, as they are stored.
     fn value(&self, block: Int<'c>, step: Int<'c>) -> impl Fn(usize) -> Fragment<'c> + use<'p, 'k, 'a, 'c> {
         let (a, p) = (self.part.attention, self.lane(1, block, step));
         move |i| a.value(p, i)

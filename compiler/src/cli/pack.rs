@@ -1,0 +1,59 @@
+//! `atomc pack`: a checkpoint as the weights that a target's kernels read.
+use std::io::Write;
+use std::path::PathBuf;
+
+use atomc_runtime::weights::{Rank, packed};
+use atomc_runtime::{Artifact, Checkpoint, Error, Pool, device, pool};
+
+use super::failure::Failure;
+
+/// Pack a checkpoint for a target, so that loading it is only copying
+#[derive(clap::Args)]
+#[command(after_help = "\
+Writes one safetensors file for each rank of the artifact: weights.TARGET.safetensors, or weights.TARGET.1-of-2.safetensors and
+so on. It serves every artifact of the same model, target and ranks, whatever its buckets. A folder of config.json, an artifact and
+this file is all that `vllm serve --load-format atomc` needs.
+
+Examples:
+  atomc pack m.atomc --weights models/qwen3 -o packed
+  atomc run m.atomc --weights packed/weights.host.safetensors --tokenizer models/qwen3 --prompt 'Q: …'")]
+pub struct Args {
+    /// The file that `atomc compile` made
+    artifact: PathBuf,
+    /// Hugging Face folder with model.safetensors, or shards and their index
+    #[arg(long, value_name = "DIR")]
+    weights: PathBuf,
+    /// Which of the artifact's targets [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+    /// Threads to pack with; 0 takes all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// The folder to write into
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let artifact = Artifact::open(&args.artifact)?;
+    let manifest = artifact.manifest();
+    let target = match (&args.target, &manifest.targets[..]) {
+        (None, [only]) => only,
+        (Some(name), _) => &manifest.targets[device::target(manifest, name).map_err(Error::from)?],
+        (None, several) => {
+            let names: Vec<&str> = several.iter().map(|target| target.name.as_str()).collect();
+            return Err(Failure::new("target", format!("the artifact has {}: name one", names.join(", "))));
+        }
+    };
+    let checkpoint = Checkpoint::open(&args.weights).map_err(Error::from)?;
+    let mut pool = Pool::new(pool::threads(args.threads)).map_err(|e| Failure::new("threads", e.to_string()))?;
+    std::fs::create_dir_all(&args.output).map_err(|e| Failure::file("output", &args.output, e))?;
+    for number in 0..manifest.tensor_parallel {
+        let rank = Rank { number, of: manifest.tensor_parallel };
+        let path = args.output.join(packed::file_name(&target.name, rank));
+        packed::write(&path, target, rank, &checkpoint, &mut pool)?;
+        let bytes = std::fs::metadata(&path).map_err(|e| Failure::file("output", &path, e))?.len();
+        writeln!(std::io::stdout(), "{}: {:.2} MB", path.display(), bytes as f64 / 1e6)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+from collections.abc import Callable, Sequence
+from os import PathLike
+from types import CapsuleType, TracebackType
+from typing import Any, Literal, Protocol
+
+__version__: str
+
+class Error(Exception):
+    """Whatever atomc refuses or cannot do."""
+
+class ArtifactError(Error):
+    """The artifact cannot be used, or not in this way."""
+
+class DeviceError(Error):
+    """The device cannot run the artifact, or failed."""
+
+class StepError(Error):
+    """A step was refused."""
+
+class WeightsError(Error):
+    """The tensors are not those of the model."""
+
+class Artifact:
+    """An artifact's file, checked."""
+
+    def __init__(self, path: str | PathLike[str]) -> None: ...
+    @property
+    def path(self) -> PathLike[str]: ...
+    @property
+    def architecture(self) -> str:
+        """As `config.json` names it."""
+    @property
+    def key(self) -> str:
+        """The compile key: what has the same key was compiled alike."""
+    @property
+    def targets(self) -> list[str]: ...
+    @property
+    def config(self) -> dict[str, Any]:
+        """Every option and model fact that shaped the artifact."""
+    @property
+    def tensor_parallel(self) -> int:
+        """Ranks that share the model out."""
+    @property
+    def producer(self) -> str:
+        """The version of atomc that wrote it."""
+
+class View:
+    """Rows of numbers in the memory of a device, for `from_dlpack`. It keeps the owner of the memory alive, who may fill it anew."""
+
+    @property
+    def ptr(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def strides(self) -> tuple[int, int]:
+        """In elements."""
+    @property
+    def dtype(self) -> str: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class _Tensor(Protocol):
+    def __dlpack__(self) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class Cache:
+    """What the pages of a cache are. Inside they are the kernels' own."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def block_tokens(self) -> int:
+        """Tokens in a page."""
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a page."""
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+class Call:
+    """Work of the caller's in the middle of a step."""
+
+    @property
+    def kind(self) -> Literal["all_reduce", "attention"]:
+        """`all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and `v` into the cache of `layer` and attend."""
+    @property
+    def value(self) -> View | None: ...
+    @property
+    def layer(self) -> int: ...
+    @property
+    def q(self) -> View | None: ...
+    @property
+    def k(self) -> View | None: ...
+    @property
+    def v(self) -> View | None: ...
+    @property
+    def out(self) -> View | None: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def window(self) -> int:
+        """Keys that a token sees, 0 for all."""
+
+class Loading:
+    """A load under way: a context at whose end all tensors have to be there."""
+
+    def __enter__(self) -> Loading: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool: ...
+    def feed(self, name: str, tensor: _Tensor) -> None:
+        """Takes a tensor of the checkpoint, in the memory of the host. Names that no weight wants are refused."""
+
+class Model:
+    """An artifact on a device of a framework's. One thread uses it at a time; others wait.
+
+    Addresses are followed as they are: the tensors behind them have the sizes that are stated, lie in the memory of the device,
+    and stay until the step's work on the stream is done.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        device: str = "host",
+        *,
+        rank: int = 0,
+        threads: int = 0,
+        attention: Literal["own", "caller"] = "own",
+        stream: int = 0,
+        allocate: Callable[[int], int] | None = None,
+    ) -> None:
+        """`allocate(bytes)` gives the address of zeroed memory of the device, which the caller keeps while the model lives;
+        without it the model has memory of its own. `stream` is for uploads."""
+    @property
+    def target(self) -> str: ...
+    @property
+    def variant(self) -> str:
+        """The variant of the target that the device runs."""
+    @property
+    def device(self) -> str: ...
+    @property
+    def attention(self) -> Literal["own", "caller"]: ...
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens in one step."""
+    @property
+    def max_rows(self) -> int:
+        """Most rows of logits at once."""
+    @property
+    def decode(self) -> list[int]:
+        """Sizes of the steps of one token for each sequence that have kernels of their own, ascending."""
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def dtype(self) -> str:
+        """The type of hidden rows."""
+    @property
+    def max_positions(self) -> int: ...
+    @property
+    def cache(self) -> Cache: ...
+    @property
+    def packed_name(self) -> str:
+        """The name of the file in which this rank's packed weights lie beside a model's config.json."""
+    def loading(self) -> Loading:
+        """A context in which the checkpoint's tensors are given one by one, also anew over weights that are loaded."""
+    def load(self, path: str | PathLike[str]) -> None:
+        """Loads a checkpoint's directory, or a file that `atomc pack` made."""
+    def load_random(self, seed: int = 0) -> None:
+        """Loads made-up weights."""
+    def bind_cache(self, layers: Sequence[int], block_stride: int, blocks: int) -> None:
+        """Takes the pages of the cache: the address of each layer's first, the bytes from one to the next, and how many there
+        are. Kernels may read, and never write, up to 256 bytes behind the last."""
+    @property
+    def hidden(self) -> View:
+        """The rows that the body of a step leaves, one for each token."""
+    @property
+    def head_input(self) -> View:
+        """The rows that heads read."""
+    def begin(
+        self,
+        *,
+        ids: int,
+        positions: int,
+        starts: int,
+        lengths: int,
+        tables: int,
+        table_stride: int,
+        sequences: int,
+        tokens: int,
+        decode: bool = False,
+        stream: int = 0,
+    ) -> None:
+        """Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64 [tokens], `starts` int32
+        [sequences + 1], `lengths` int32 [sequences], `tables` int32 [sequences, table_stride]. Tokens from the last start on,
+        and sequences without tokens, are padding. `decode`: each sequence has one token at most."""
+    def run(self) -> Call | None:
+        """Runs the body of the step up to the next call, which is the caller's to do, or to its end."""
+    def head(self, rows: int, stream: int = 0) -> View:
+        """Logits, float32 [rows, vocab], of the first rows of `head_input`. They stay until the next step or head."""
+
+class Engine:
+    """An artifact on a device, with a cache and sequences of its own. One thread uses it at a time; others wait."""
+
+    def __init__(self, artifact: Artifact, device: str = "host", *, threads: int = 0, cache_tokens: int = 0) -> None: ...
+    @property
+    def device(self) -> str: ...
+    def load(self, path: str | PathLike[str]) -> None:
+        """Loads a checkpoint's directory, or a file that `atomc pack` made."""
+    def load_random(self, seed: int = 0) -> None:
+        """Loads made-up weights."""
+    def add(self) -> int:
+        """A new, empty sequence."""
+    def drop(self, sequence: int) -> None:
+        """Forgets a sequence."""
+    def step(self, requests: Sequence[tuple[int, Sequence[int], Literal["none", "last", "all"]]]) -> list[View]:
+        """Gives each sequence its new tokens; the rows of logits that each wants."""
+    def generate(
+        self,
+        prompt: Sequence[int],
+        max_new: int,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> list[int]:
+        """Answers a prompt; without a temperature with the likeliest tokens."""

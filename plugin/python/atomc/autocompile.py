@@ -1,0 +1,35 @@
+"""Artifacts that are compiled when a framework starts, and kept for the next time."""
+
+import os
+import shutil
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+
+
+class CompileError(RuntimeError):
+    """The compiler is not there, or refuses the model."""
+
+
+def artifact(model: Path, *options: str) -> Path:
+    """The artifact of a Hugging Face folder under these options of `atomc compile`: compiled now, unless the same compiler has
+    compiled the same configuration before. ATOMC_COMPILER is the compiler, else `atomc` on the path; XDG_CACHE_HOME is where
+    artifacts are kept."""
+    named = os.environ.get("ATOMC_COMPILER", "atomc")
+    compiler = shutil.which(named)
+    if compiler is None:
+        raise CompileError(f"ATOMC_COMPILER: there is no {named}")
+    if not (model / "config.json").exists():
+        raise CompileError(f"{model} has no config.json")
+    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+    content = sha256("\0".join([version, *options]).encode())
+    for file in (model / "config.json", model / "generation_config.json"):
+        content.update(b"\0" + (file.read_bytes() if file.exists() else b""))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "atomc"
+    path = cache / f"{content.hexdigest()}.atomc"
+    if not path.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run([compiler, "compile", model, *options, "-o", path], capture_output=True, text=True)
+        if done.returncode:
+            raise CompileError(f"atomc compile {model}: {done.stderr.strip()}")
+    return path

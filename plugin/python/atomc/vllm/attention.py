@@ -1,0 +1,88 @@
+"""Attention layers as vLLM sees them: what a page of the cache is, and what a step's batch looks like."""
+
+import torch
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.v1.attention.backend import AttentionCGSupport, AttentionImpl, AttentionMetadataBuilder
+from vllm.v1.attention.backend import CommonAttentionMetadata as Batch
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+import atomc
+
+from . import compat
+
+
+class Builder(AttentionMetadataBuilder[Batch]):
+    """Kernels want what vLLM's runner has. Its tensors hold other steps later."""
+
+    _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        return common_attn_metadata
+
+
+class Backend(compat.Backend):
+    """Whose layers take pages of `block_tokens`. Layers of vLLM's own attend in torch, on the host."""
+
+    block_tokens = 16
+    supported_dtypes = [torch.float32, torch.float16, torch.bfloat16]
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls():
+        return TorchAttention
+
+    @staticmethod
+    def get_builder_cls():
+        return Builder
+
+    @classmethod
+    def get_supported_kernel_block_sizes(cls, kv_cache_spec=None):
+        return [cls.block_tokens]
+
+
+class Layer(AttentionLayerBase):
+    """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
+
+    def __init__(self, backend: type[Backend], pages: atomc.Cache):
+        self.backend, self.num_heads, self.kv_cache = backend, pages.heads, torch.empty(0)
+        # Kernels may read up to 256 bytes behind a page, so each has that much room after it, in shares of its tokens.
+        self.half = -(-(pages.block_bytes + 256) // pages.block_tokens) // 2
+
+    def get_attn_backend(self):
+        return self.backend
+
+    def get_kv_cache_spec(self, vllm_config):
+        block = vllm_config.cache_config.block_size
+        return FullAttentionSpec(block_size=block, num_kv_heads=1, head_size=self.half, dtype=torch.uint8)
+
+
+class TorchAttention(AttentionImpl[Batch]):
+    """Attention of vLLM's own models, and of artifacts whose caller attends, on a machine without kernels for it."""
+
+    def __init__(self, num_heads, head_size, scale, num_kv_heads, alibi, window, kv_cache_dtype, cap, *_, **__):
+        if alibi or cap:
+            raise NotImplementedError("attention with ALiBi or capped scores on the host")
+        self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
+        self.scale, self.window, self.kv_cache_dtype = scale, window or 1 << 30, kv_cache_dtype
+
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output=None, *_, **__):
+        if attn_metadata is None:
+            return output.zero_()
+        batch, block, starts = attn_metadata, kv_cache.shape[2], attn_metadata.query_start_loc.tolist()
+        slots, fresh = batch.slot_mapping[: starts[-1]], torch.cat((key, value), -1)[: starts[-1]]
+        kv_cache[slots // block, :, slots % block] = fresh.to(kv_cache.dtype)
+        for first, last, length, row in zip(starts, starts[1:], batch.seq_lens.tolist(), batch.block_table_tensor):
+            pages = kv_cache[row[: -(-length // block)]].transpose(0, 1).flatten(1, 2)[:, :length].to(query.dtype)
+            keys, values = pages.split(self.head_size, -1)
+            behind = torch.arange(length - last + first, length)[:, None] - torch.arange(length)
+            options = dict(attn_mask=(behind >= 0) & (behind < self.window), scale=self.scale, enable_gqa=True)
+            queries = query[first:last].transpose(0, 1)
+            attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, **options)
+            output[first:last] = attended.transpose(0, 1)
+        return output

@@ -1,0 +1,42 @@
+"""vLLM's platform for machines without a GPU: artifacts run on the host, and vLLM runs without its compiled kernels."""
+
+import torch
+from vllm.platforms.interface import Platform, PlatformEnum
+
+
+class HostPlatform(Platform):
+    _enum = PlatformEnum.OOT
+    device_name = device_type = "cpu"
+    dispatch_key = "CPU"
+    dist_backend = "gloo"
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config) -> None:
+        from vllm.config import CompilationMode, CUDAGraphMode  # which wants to know the platform while it is imported
+
+        if vllm_config.parallel_config.worker_cls == "auto":
+            vllm_config.parallel_config.worker_cls = f"{__package__}.worker.HostWorker"
+        vllm_config.scheduler_config.async_scheduling = False
+        compilation = vllm_config.compilation_config
+        compilation.mode = CompilationMode.NONE
+        compilation.cudagraph_mode = CUDAGraphMode.NONE
+        compilation.cudagraph_capture_sizes = []
+
+    @classmethod
+    def get_attn_backend_cls(cls, *_, **__) -> str:
+        return f"{__package__}.attention.Backend"
+
+    @classmethod
+    def set_device(cls, device: torch.device) -> None:
+        torch.cpu.set_device(device)
+
+    @classmethod
+    def manual_seed_all(cls, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    @classmethod
+    def is_pin_memory_available(cls) -> bool:
+        return False
+
+    def is_sleep_mode_available(self) -> bool:
+        return True

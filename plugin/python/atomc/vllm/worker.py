@@ -1,0 +1,42 @@
+"""vLLM's worker for machines without a GPU."""
+
+from contextlib import nullcontext
+
+import psutil
+import torch
+from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.gpu_worker import Worker
+
+from .compat import register_slot_mapping
+
+
+class HostWorker(CPUWorker):
+    """vLLM's CPU worker without what it calls of its compiled kernels."""
+
+    def __init__(self, *args, **kwargs):
+        Worker.__init__(self, *args, **kwargs)
+        self.parallel_config.disable_custom_all_reduce = True
+        register_slot_mapping(slot_mapping)
+
+    def _maybe_get_memory_pool_context(self, tag):
+        return nullcontext()
+
+    def determine_available_memory(self) -> int:
+        """What was asked for, or a quarter of what is free: the cache is touched when it is made."""
+        return self.cache_config.kv_cache_memory_bytes or psutil.virtual_memory().available // 4
+
+    def sleep(self, level: int = 1) -> None:
+        """Level 1 would move weights to the host, where they are; level 2 gives their memory back."""
+        if level == 2:
+            self.model_runner.get_model().discard()
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Weights that were given back come with `reload_weights`."""
+
+
+def slot_mapping(starts, positions, table, slots, block) -> None:
+    """The place of each token in the cache; of those behind the last request, none."""
+    counts = (starts[1:] - starts[:-1]).long()
+    rows = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    page, place = positions[: len(rows)] // block, positions[: len(rows)] % block
+    slots.fill_(-1)[: len(rows)] = table[rows, page] * block + place

@@ -1,0 +1,75 @@
+use crate::error::raised;
+use atomc_runtime::Artifact as File;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// An artifact's file, checked.
+#[pyclass(frozen, module = "atomc")]
+pub struct Artifact {
+    path: PathBuf,
+    file: Arc<File>,
+}
+
+impl Artifact {
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    pub fn path(&self) -> &PathBuf {
+        &self.path
+    }
+}
+
+#[pymethods]
+impl Artifact {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Artifact> {
+        let file = py.detach(|| File::open(&path)).map_err(raised)?;
+        Ok(Artifact { path, file: Arc::new(file) })
+    }
+
+    #[getter(path)]
+    fn get_path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// As `config.json` names it.
+    #[getter]
+    fn architecture(&self) -> &str {
+        &self.file.manifest().model.architecture
+    }
+
+    /// The compile key: what has the same key was compiled alike.
+    #[getter]
+    fn key(&self) -> String {
+        self.file.manifest().key()
+    }
+
+    #[getter]
+    fn targets(&self) -> Vec<&str> {
+        self.file.manifest().targets.iter().map(|target| target.name.as_str()).collect()
+    }
+
+    /// Every option and model fact that shaped the artifact.
+    #[getter]
+    fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.import("json")?.call_method1("loads", (self.file.manifest().config.to_string(),))
+    }
+
+    /// Ranks that share the model out.
+    #[getter]
+    fn tensor_parallel(&self) -> usize {
+        self.file.manifest().tensor_parallel
+    }
+
+    /// The version of atomc that wrote it.
+    #[getter]
+    fn producer(&self) -> &str {
+        &self.file.manifest().producer
+    }
+
+    fn __repr__(&self) -> String {
+        format!("atomc.Artifact({}, {})", self.path.display(), self.architecture())
+    }
+}

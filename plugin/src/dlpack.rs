@@ -1,0 +1,442 @@
+//! Tensors of other libraries, and ours for them, as DLPack has it: <https://dmlc.github.io/dlpack/latest/c_api.html>.
+//! Nothing is copied either way. A capsule that nobody took frees what it holds.
+use crate::error::WeightsError;
+use atomc_artifact::manifest::DType;
+use atomc_runtime::checkpoint::Float;
+use atomc_runtime::hosted::Rows;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::borrow::Cow;
+use std::ffi::{CStr, c_void};
+
+const CPU: i32 = 1;
+/// Memory of the host that a device copies from by itself.
+const CUDA_HOST: i32 = 3;
+const ROCM_HOST: i32 = 11;
+const CUDA: i32 = 2;
+const ROCM: i32 = 10;
+
+const INT: u8 = 0;
+const FLOAT: u8 = 2;
+const BFLOAT: u8 = 4;
+const FLOAT8_E4M3FN: u8 = 10;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    kind: i32,
+    number: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Type {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device: Device,
+    axes: i32,
+    dtype: Type,
+    shape: *mut i64,
+    /// In elements; null where rows follow each other.
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`
+#[repr(C)]
+struct Managed {
+    tensor: Tensor,
+    holder: *mut c_void,
+    delete: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`
+#[repr(C)]
+struct Versioned {
+    version: [u32; 2],
+    holder: *mut c_void,
+    delete: Option<unsafe extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// What a capsule is called while it holds one, and once it was taken.
+trait Form {
+    const FRESH: &'static CStr;
+    const TAKEN: &'static CStr;
+}
+
+impl Form for Managed {
+    const FRESH: &'static CStr = c"dltensor";
+    const TAKEN: &'static CStr = c"used_dltensor";
+}
+
+impl Form for Versioned {
+    const FRESH: &'static CStr = c"dltensor_versioned";
+    const TAKEN: &'static CStr = c"used_dltensor_versioned";
+}
+
+impl Device {
+    pub const HOST: Device = Device { kind: CPU, number: 0 };
+
+    /// A device by its name: `host:…`, `cuda:0:…`, `hip:0:…`.
+    pub fn named(name: &str) -> Device {
+        let mut parts = name.split(':');
+        let kind = match parts.next() {
+            Some("cuda") => CUDA,
+            Some("hip") => ROCM,
+            _ => return Device::HOST,
+        };
+        Device { kind, number: parts.next().and_then(|number| number.parse().ok()).unwrap_or(0) }
+    }
+}
+
+/// Rows of numbers, for other libraries to look at. It keeps the owner of the memory alive, who may fill it anew.
+#[pyclass(frozen, module = "atomc")]
+pub struct View {
+    address: usize,
+    shape: [i64; 2],
+    strides: [i64; 2],
+    dtype: DType,
+    device: Device,
+    owner: Py<PyAny>,
+}
+
+/// What an exported tensor keeps alive.
+struct Holder {
+    shape: [i64; 2],
+    strides: [i64; 2],
+    _owner: Py<PyAny>,
+}
+
+impl View {
+    pub fn new(rows: Rows, device: Device, owner: Py<PyAny>) -> View {
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        View {
+            address: rows.address.expose_provenance(),
+            shape: [number(rows.rows), number(rows.width)],
+            strides: [number(rows.stride), 1],
+            dtype: rows.dtype,
+            device,
+            owner,
+        }
+    }
+
+    /// The tensor, and the holder that its shape lies in.
+    fn tensor(&self, py: Python<'_>) -> PyResult<(Tensor, Box<Holder>)> {
+        let (shape, strides) = (self.shape, self.strides);
+        let mut holder = Box::new(Holder { shape, strides, _owner: self.owner.clone_ref(py) });
+        let tensor = Tensor {
+            data: std::ptr::with_exposed_provenance_mut(self.address),
+            device: self.device,
+            axes: 2,
+            dtype: Type::of(self.dtype),
+            shape: holder.shape.as_mut_ptr(),
+            strides: holder.strides.as_mut_ptr(),
+            byte_offset: 0,
+        };
+        Ok((tensor, holder))
+    }
+}
+
+#[pymethods]
+impl View {
+    /// A capsule for `from_dlpack`. There is no stream to wait for: the memory is filled on the caller's own.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = stream;
+        if copy == Some(true) || dl_device.is_some_and(|wanted| wanted != self.__dlpack_device__()) {
+            return Err(PyBufferError::new_err("a view is not copied, and stays where it is"));
+        }
+        let (tensor, holder) = self.tensor(py)?;
+        let holder = Box::into_raw(holder).cast();
+        if max_version.is_some_and(|(major, _)| major >= 1) {
+            let made = Versioned { version: [1, 0], holder, delete: Some(delete_versioned), flags: 0, tensor };
+            capsule(py, Box::new(made), destroy::<Versioned>)
+        } else {
+            capsule(py, Box::new(Managed { tensor, holder, delete: Some(delete) }), destroy::<Managed>)
+        }
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        (self.device.kind, self.device.number)
+    }
+
+    /// Where it begins in the memory of the device.
+    #[getter]
+    fn ptr(&self) -> usize {
+        self.address
+    }
+
+    #[getter]
+    fn shape(&self) -> (i64, i64) {
+        self.shape.into()
+    }
+
+    /// In elements.
+    #[getter]
+    fn strides(&self) -> (i64, i64) {
+        self.strides.into()
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype_name(self.dtype)
+    }
+
+    fn __repr__(&self) -> String {
+        let [rows, width] = self.shape;
+        format!("atomc.View([{rows}, {width}], {}, at {:#x})", dtype_name(self.dtype), self.address)
+    }
+}
+
+/// As frameworks name it.
+pub fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float32",
+        DType::F16 => "float16",
+        DType::BF16 => "bfloat16",
+        DType::F8E4M3 => "float8_e4m3fn",
+        DType::I32 => "int32",
+    }
+}
+
+impl Type {
+    fn of(dtype: DType) -> Type {
+        let code = match dtype {
+            DType::F32 | DType::F16 => FLOAT,
+            DType::BF16 => BFLOAT,
+            DType::F8E4M3 => FLOAT8_E4M3FN,
+            DType::I32 => INT,
+        };
+        Type { code, bits: (dtype.size() * 8) as u8, lanes: 1 }
+    }
+
+    fn float(self) -> Option<Float> {
+        match (self.code, self.bits, self.lanes) {
+            (FLOAT, 16, 1) => Some(Float::F16),
+            (FLOAT, 32, 1) => Some(Float::F32),
+            (FLOAT, 64, 1) => Some(Float::F64),
+            (BFLOAT, 16, 1) => Some(Float::BF16),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> String {
+        let kind = match self.code {
+            INT => "int",
+            1 => "uint",
+            FLOAT => "float",
+            BFLOAT => "bfloat",
+            5 => "complex",
+            6 => "bool",
+            code => return format!("DLPack's {code} of {} bits", self.bits),
+        };
+        format!("{kind}{}", self.bits)
+    }
+}
+
+fn capsule<'py, T: Form>(
+    py: Python<'py>,
+    made: Box<T>,
+    destructor: unsafe extern "C" fn(*mut ffi::PyObject),
+) -> PyResult<Bound<'py, PyAny>> {
+    let made = Box::into_raw(made);
+    // SAFETY: attached to Python; the name is static; the destructor frees what is in the capsule unless somebody took it.
+    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(made.cast(), T::FRESH.as_ptr(), Some(destructor))) }
+}
+
+/// Frees a tensor that nobody took.
+unsafe extern "C" fn destroy<T: Form + Delete>(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this once for a capsule of ours, which holds a tensor while it has its first name.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, T::FRESH.as_ptr()) == 1 {
+            T::delete(ffi::PyCapsule_GetPointer(capsule, T::FRESH.as_ptr()).cast());
+        }
+    }
+}
+
+/// A tensor that whoever has it ends by a function of its own.
+trait Delete {
+    /// # Safety
+    /// The tensor is alive, and nobody uses it afterwards.
+    unsafe fn delete(tensor: *mut Self);
+}
+
+impl Delete for Managed {
+    unsafe fn delete(tensor: *mut Managed) {
+        // SAFETY: passed on to the caller.
+        unsafe { (*tensor).delete.into_iter().for_each(|delete| delete(tensor)) }
+    }
+}
+
+impl Delete for Versioned {
+    unsafe fn delete(tensor: *mut Versioned) {
+        // SAFETY: passed on to the caller.
+        unsafe { (*tensor).delete.into_iter().for_each(|delete| delete(tensor)) }
+    }
+}
+
+/// Ends a tensor of ours, on any thread.
+unsafe extern "C" fn delete(tensor: *mut Managed) {
+    // SAFETY: made by `__dlpack__` of boxes, and ended once.
+    let tensor = unsafe { Box::from_raw(tensor) };
+    // SAFETY: as above.
+    unsafe { release(tensor.holder) }
+}
+
+unsafe extern "C" fn delete_versioned(tensor: *mut Versioned) {
+    // SAFETY: made by `__dlpack__` of boxes, and ended once.
+    let tensor = unsafe { Box::from_raw(tensor) };
+    // SAFETY: as above.
+    unsafe { release(tensor.holder) }
+}
+
+/// # Safety
+/// The holder is one of `__dlpack__`'s, and is released once.
+unsafe fn release(holder: *mut c_void) {
+    // SAFETY: passed on to the caller.
+    let holder = unsafe { Box::from_raw(holder.cast::<Holder>()) };
+    // At the end of the process Python may be gone, and the holder with it.
+    let _ = Python::try_attach(|_| drop(holder));
+}
+
+/// A tensor of another library, in the memory of the host.
+pub struct Foreign {
+    tensor: *const Tensor,
+    float: Float,
+    shape: Vec<usize>,
+    /// Ends the tensor.
+    end: Box<dyn FnMut()>,
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        (self.end)();
+    }
+}
+
+impl Foreign {
+    /// Takes a tensor, by the name that messages give it.
+    pub fn take(name: &str, from: &Bound<'_, PyAny>) -> PyResult<Foreign> {
+        let (kind, _): (i32, i32) = from.call_method0("__dlpack_device__")?.extract()?;
+        if ![CPU, CUDA_HOST, ROCM_HOST].contains(&kind) {
+            return Err(WeightsError::new_err(format!("tensor `{name}` is not in the memory of the host")));
+        }
+        let capsule = from.call_method0("__dlpack__")?;
+        match taken::<Managed>(&capsule)? {
+            // SAFETY: just taken, and ended with the result.
+            Some(managed) => unsafe {
+                Foreign::new(name, &raw const (*managed).tensor, move || Managed::delete(managed))
+            },
+            None => match taken::<Versioned>(&capsule)? {
+                // SAFETY: as above; the layout is that of this major version.
+                Some(managed) if unsafe { (*managed).version[0] } == 1 => unsafe {
+                    Foreign::new(name, &raw const (*managed).tensor, move || Versioned::delete(managed))
+                },
+                Some(managed) => {
+                    // SAFETY: just taken; the function that ends it lies at the same place in all versions.
+                    unsafe { Versioned::delete(managed) };
+                    Err(WeightsError::new_err(format!("tensor `{name}`: an unknown version of DLPack")))
+                }
+                None => Err(WeightsError::new_err(format!("tensor `{name}`: `__dlpack__` gave no tensor"))),
+            },
+        }
+    }
+
+    /// # Safety
+    /// The tensor is alive until `end` is called.
+    unsafe fn new(name: &str, tensor: *const Tensor, end: impl FnMut() + 'static) -> PyResult<Foreign> {
+        let mut foreign = Foreign { tensor, float: Float::F32, shape: Vec::new(), end: Box::new(end) };
+        // SAFETY: passed on to the caller.
+        let Tensor { dtype, axes, shape, .. } = unsafe { &*tensor };
+        let float = dtype.float().ok_or_else(|| {
+            let rule = "weights may be bfloat16, float16, float32 or float64";
+            WeightsError::new_err(format!("tensor `{name}` is of type {}; {rule}", dtype.name()))
+        })?;
+        // SAFETY: a tensor has so many sizes.
+        let sizes = (0..*axes as usize).map(|axis| unsafe { *shape.add(axis) } as usize);
+        (foreign.shape, foreign.float) = (sizes.collect(), float);
+        Ok(foreign)
+    }
+
+    pub fn float(&self) -> Float {
+        self.float
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The numbers row by row: where they are, or put in order.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        // SAFETY: the tensor is alive.
+        let tensor = unsafe { &*self.tensor };
+        let (size, count) = (self.float.size(), self.shape.iter().product::<usize>());
+        if count == 0 {
+            return Cow::Borrowed(&[]);
+        }
+        let start = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize).cast_const();
+        let strides = self.strides(tensor);
+        let mut dense = 1;
+        let mut follows = true;
+        for (&len, &stride) in self.shape.iter().zip(&strides).rev() {
+            follows &= len == 1 || stride == dense;
+            dense *= len as isize;
+        }
+        if follows {
+            // SAFETY: so many numbers lie there without gaps.
+            return Cow::Borrowed(unsafe { std::slice::from_raw_parts(start, count * size) });
+        }
+        let mut bytes = Vec::with_capacity(count * size);
+        for index in 0..count {
+            let mut rest = index;
+            let mut at = 0;
+            for (&len, &stride) in self.shape.iter().zip(&strides).rev() {
+                at += (rest % len) as isize * stride;
+                rest /= len;
+            }
+            // SAFETY: an element of the tensor.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(start.offset(at * size as isize), size) });
+        }
+        Cow::Owned(bytes)
+    }
+
+    fn strides(&self, tensor: &Tensor) -> Vec<isize> {
+        if !tensor.strides.is_null() {
+            // SAFETY: there is one for each axis.
+            return (0..self.shape.len()).map(|axis| unsafe { *tensor.strides.add(axis) } as isize).collect();
+        }
+        let after = |axis: usize| self.shape[axis + 1..].iter().product::<usize>() as isize;
+        (0..self.shape.len()).map(after).collect()
+    }
+}
+
+/// What a capsule of this form holds, which is now the caller's to end.
+fn taken<T: Form>(capsule: &Bound<'_, PyAny>) -> PyResult<Option<*mut T>> {
+    // SAFETY: attached to Python; the names are static, and a capsule of that name holds that.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule.as_ptr(), T::FRESH.as_ptr()) != 1 {
+            return Ok(None);
+        }
+        let held = ffi::PyCapsule_GetPointer(capsule.as_ptr(), T::FRESH.as_ptr());
+        if held.is_null() || ffi::PyCapsule_SetName(capsule.as_ptr(), T::TAKEN.as_ptr()) != 0 {
+            return Err(PyErr::fetch(capsule.py()));
+        }
+        Ok(Some(held.cast()))
+    }
+}

@@ -1,0 +1,23 @@
+//! The Python package `atomc`: artifacts inside frameworks, and alone.
+//!
+//! It translates and nothing else. Whatever takes time runs without Python's lock; tensors pass by DLPack or by address.
+mod artifact;
+mod dlpack;
+mod engine;
+mod error;
+mod model;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _atomc(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<artifact::Artifact>()?;
+    module.add_class::<dlpack::View>()?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<model::Cache>()?;
+    module.add_class::<model::Call>()?;
+    module.add_class::<model::Loading>()?;
+    module.add_class::<model::Model>()?;
+    error::add(module)
+}

@@ -1,0 +1,402 @@
+//! A model that a framework drives: [`Hosted`] for Python.
+use crate::artifact::Artifact;
+use crate::dlpack::{Device, Foreign, View, dtype_name};
+use crate::error::{StepError, raised};
+use atomc_artifact::manifest::{Attention, Place, PlanKind, Work};
+use atomc_runtime::device::Stream;
+use atomc_runtime::hosted::{Batch, HostedError, Rows};
+use atomc_runtime::weights::Given;
+use atomc_runtime::weights::packed::{self, Packed};
+use atomc_runtime::{Checkpoint, DeviceChoice, Error, Hosted, HostedOptions, Random};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// An artifact on a device of the framework's. One thread uses it at a time; others wait.
+#[pyclass(frozen, module = "atomc")]
+pub struct Model {
+    hosted: Mutex<Hosted>,
+    target: String,
+    device: String,
+    attention: Attention,
+    vocab: usize,
+    max_positions: usize,
+    max_tokens: usize,
+    max_rows: usize,
+    decode: Vec<usize>,
+    hidden: Rows,
+    head_input: Rows,
+    cache: Cache,
+}
+
+impl Model {
+    fn lock(&self) -> MutexGuard<'_, Hosted> {
+        // A panic has left no step behind: what is under way is set when it is whole.
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn view(slf: &Bound<'_, Model>, rows: Rows) -> View {
+        View::new(rows, Device::named(&slf.get().device), slf.clone().into_any().unbind())
+    }
+}
+
+#[pymethods]
+impl Model {
+    /// Opens an artifact. `allocate(bytes)` gives the address of zeroed memory of the device, which the caller keeps while the
+    /// model lives; without it the model has memory of its own.
+    #[new]
+    #[pyo3(signature = (artifact, device = "host", *, rank = 0, threads = 0, attention = "own", stream = 0, allocate = None))]
+    #[allow(clippy::too_many_arguments, reason = "named in Python")]
+    fn new(
+        py: Python<'_>,
+        artifact: &Bound<'_, Artifact>,
+        device: &str,
+        rank: usize,
+        threads: usize,
+        attention: &str,
+        stream: usize,
+        allocate: Option<Py<PyAny>>,
+    ) -> PyResult<Model> {
+        let attention = match attention {
+            "own" => Attention::Own,
+            "caller" => Attention::Caller,
+            other => return Err(PyValueError::new_err(format!("attention: `{other}` is neither `own` nor `caller`"))),
+        };
+        let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
+        let options = HostedOptions { device, threads, rank, attention, stream: Stream(stream) };
+        let file = artifact.get().file().clone();
+        let mut failed = None;
+        let opened = py.detach(|| {
+            let mut give = |bytes: usize| {
+                let address = allocate.as_ref().map(|allocate| address(allocate, bytes));
+                address.unwrap_or(Ok(0)).map_err(|error| failed.insert(error).to_string()).and_then(|address: usize| {
+                    NonNull::new(std::ptr::with_exposed_provenance_mut(address)).ok_or("a null pointer".to_owned())
+                })
+            };
+            Hosted::open(file, &options, allocate.as_ref().map(|_| &mut give as _))
+        });
+        match (opened, failed) {
+            // What `allocate` raised says more than that it did.
+            (Err(_), Some(error)) => Err(error),
+            (Err(error), None) => Err(raised(error)),
+            (Ok(hosted), _) => Ok(Model::of(hosted, attention)),
+        }
+    }
+
+    #[getter]
+    fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The variant of the target that the device runs.
+    #[getter]
+    fn variant(&self) -> &str {
+        self.device.rsplit(':').next().unwrap_or_default()
+    }
+
+    #[getter]
+    fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Most tokens in one step.
+    #[getter]
+    fn max_tokens(&self) -> usize {
+        self.max_tokens
+    }
+
+    /// Most rows of logits at once.
+    #[getter]
+    fn max_rows(&self) -> usize {
+        self.max_rows
+    }
+
+    /// Sizes of the steps of one token for each sequence that have kernels of their own, ascending.
+    #[getter]
+    fn decode(&self) -> Vec<usize> {
+        self.decode.clone()
+    }
+
+    #[getter]
+    fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    #[getter]
+    fn hidden_size(&self) -> usize {
+        self.hidden.width
+    }
+
+    /// The type of hidden rows.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype_name(self.hidden.dtype)
+    }
+
+    #[getter]
+    fn max_positions(&self) -> usize {
+        self.max_positions
+    }
+
+    #[getter]
+    fn attention(&self) -> &'static str {
+        match self.attention {
+            Attention::Own => "own",
+            Attention::Caller => "caller",
+        }
+    }
+
+    /// What a page of the cache is.
+    #[getter]
+    fn cache(&self) -> Cache {
+        self.cache.clone()
+    }
+
+    /// A context in which the checkpoint's tensors are given one by one. At its end all have to be there.
+    fn loading(slf: Bound<'_, Model>) -> Loading {
+        Loading { model: slf.unbind() }
+    }
+
+    /// Loads a checkpoint's directory, or a file of packed weights.
+    fn load(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let load = || match path.is_file() {
+            true => self.lock().load_packed(&Packed::open(path)?, &|_, _| ()),
+            false => self.lock().load(&Checkpoint::open(path)?, &|_, _| ()),
+        };
+        py.detach(load).map_err(raised)
+    }
+
+    /// The name of the file in which this rank's packed weights lie beside a model's config.json.
+    #[getter]
+    fn packed_name(&self) -> String {
+        let hosted = self.lock();
+        packed::file_name(&hosted.target().name, hosted.rank())
+    }
+
+    /// Loads made-up weights.
+    #[pyo3(signature = (seed = 0))]
+    fn load_random(&self, py: Python<'_>, seed: u64) -> PyResult<()> {
+        py.detach(|| self.lock().load(&Random { seed }, &|_, _| ())).map_err(raised)
+    }
+
+    /// Takes the pages of the cache: the address of each layer's first, the bytes from one to the next, and how many there are.
+    fn bind_cache(&self, py: Python<'_>, layers: Vec<usize>, block_stride: usize, blocks: usize) -> PyResult<()> {
+        let starts: Option<Vec<usize>> = layers.into_iter().map(|start| (start != 0).then_some(start)).collect();
+        let starts = starts.ok_or_else(|| StepError::new_err("layers: a null pointer"))?;
+        py.detach(|| {
+            let start = |&start: &usize| NonNull::new(std::ptr::with_exposed_provenance_mut(start));
+            let layers: Vec<NonNull<u8>> = starts.iter().filter_map(start).collect();
+            // SAFETY: the caller's to see to, as the documentation of the package says.
+            unsafe { self.lock().bind_cache(&layers, block_stride, blocks) }
+        })
+        .map_err(raised)
+    }
+
+    /// The rows that the body of a step leaves, one for each token.
+    #[getter]
+    fn hidden(slf: &Bound<'_, Model>) -> View {
+        Model::view(slf, slf.get().hidden)
+    }
+
+    /// The rows that heads read.
+    #[getter]
+    fn head_input(slf: &Bound<'_, Model>) -> View {
+        Model::view(slf, slf.get().head_input)
+    }
+
+    /// Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64 [tokens], `starts` int32
+    /// [sequences + 1], `lengths` int32 [sequences], `tables` int32 [sequences, table_stride].
+    #[pyo3(signature = (*, ids, positions, starts, lengths, tables, table_stride, sequences, tokens, decode = false, stream = 0))]
+    #[allow(clippy::too_many_arguments, reason = "named in Python")]
+    fn begin(
+        &self,
+        py: Python<'_>,
+        ids: usize,
+        positions: usize,
+        starts: usize,
+        lengths: usize,
+        tables: usize,
+        table_stride: usize,
+        sequences: usize,
+        tokens: usize,
+        decode: bool,
+        stream: usize,
+    ) -> PyResult<()> {
+        let own = self.attention == Attention::Own;
+        let needed = [("ids", ids), ("positions", positions), ("starts", starts), ("lengths", lengths)];
+        let tables_needed = [("tables", if own { tables } else { 1 })];
+        if let Some((field, _)) = needed.into_iter().chain(tables_needed).find(|(_, address)| *address == 0) {
+            return Err(StepError::new_err(format!("{field}: a null pointer")));
+        }
+        py.detach(|| {
+            let batch = Batch {
+                ids: std::ptr::with_exposed_provenance(ids),
+                positions: std::ptr::with_exposed_provenance(positions),
+                starts: std::ptr::with_exposed_provenance(starts),
+                lengths: std::ptr::with_exposed_provenance(lengths),
+                tables: std::ptr::with_exposed_provenance(tables),
+                table_stride,
+                sequences,
+                tokens,
+                decode,
+            };
+            // SAFETY: the caller's to see to, as the documentation of the package says.
+            unsafe { self.lock().begin(&batch, Stream(stream)) }
+        })
+        .map_err(raised)
+    }
+
+    /// Runs the body of the step up to the next call, which is the caller's to do, or to its end.
+    fn run(slf: &Bound<'_, Model>) -> PyResult<Option<Call>> {
+        let model = slf.get();
+        let done = slf.py().detach(|| {
+            let mut hosted = model.lock();
+            // SAFETY: the caller's to see to, as the documentation of the package says.
+            let call = unsafe { hosted.run() }?;
+            Ok::<_, HostedError>(call.map(|call| {
+                let rows = |place: Place| hosted.rows(place);
+                match call.work {
+                    Work::AllReduce { value } => (call.work, [rows(value), None, None, None]),
+                    Work::Attention { q, k, v, out, .. } => (call.work, [rows(q), rows(k), rows(v), rows(out)]),
+                }
+            }))
+        });
+        let Some((work, places)) = done.map_err(raised)? else { return Ok(None) };
+        let mut views = places.map(|rows| rows.map(|rows| Model::view(slf, rows))).into_iter();
+        let mut next = || views.next().flatten().map(|view| Py::new(slf.py(), view)).transpose();
+        let mut call = Call::default();
+        match work {
+            Work::AllReduce { .. } => (call.kind, call.value) = ("all_reduce", next()?),
+            Work::Attention { layer, scale, window, .. } => {
+                (call.kind, call.layer, call.scale, call.window) = ("attention", layer, scale, window);
+                (call.q, call.k, call.v, call.out) = (next()?, next()?, next()?, next()?);
+            }
+        }
+        Ok(Some(call))
+    }
+
+    /// Logits of the first rows of `head_input`, which stay until the next step or head.
+    #[pyo3(signature = (rows, stream = 0))]
+    fn head(slf: &Bound<'_, Model>, rows: usize, stream: usize) -> PyResult<View> {
+        let model = slf.get();
+        // SAFETY: the caller's to see to, as the documentation of the package says.
+        let logits = slf.py().detach(|| unsafe { model.lock().head(rows, Stream(stream)) });
+        Ok(Model::view(slf, logits.map_err(raised)?))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("atomc.Model({}, {})", self.device, self.attention())
+    }
+}
+
+impl Model {
+    fn of(hosted: Hosted, attention: Attention) -> Model {
+        let (target, model) = (hosted.target(), &hosted.artifact().manifest().model);
+        let decode = hosted.plans().iter().filter(|plan| plan.kind == PlanKind::Decode);
+        let mut decode: Vec<usize> = decode.map(|plan| plan.tokens).collect();
+        decode.sort();
+        Model {
+            target: target.name.clone(),
+            device: hosted.device_name().to_owned(),
+            attention,
+            vocab: model.vocab,
+            max_positions: model.max_positions,
+            max_tokens: hosted.max_tokens(),
+            max_rows: hosted.max_rows(),
+            decode,
+            hidden: hosted.hidden(),
+            head_input: hosted.head_input(),
+            cache: Cache::of(&target.cache),
+            hosted: Mutex::new(hosted),
+        }
+    }
+}
+
+/// Asks Python for memory.
+fn address(allocate: &Py<PyAny>, bytes: usize) -> PyResult<usize> {
+    Python::attach(|py| allocate.call1(py, (bytes,))?.extract(py))
+}
+
+/// What the pages of the cache are. Inside they are the kernels' own.
+#[pyclass(frozen, get_all, module = "atomc")]
+#[derive(Clone)]
+pub struct Cache {
+    layers: usize,
+    /// Tokens in a page.
+    block_tokens: usize,
+    /// Bytes of a page.
+    block_bytes: usize,
+    dtype: &'static str,
+    heads: usize,
+    head_dim: usize,
+}
+
+impl Cache {
+    fn of(spec: &atomc_artifact::manifest::CacheSpec) -> Cache {
+        Cache {
+            layers: spec.layers,
+            block_tokens: spec.block_tokens,
+            block_bytes: spec.block_bytes,
+            dtype: dtype_name(spec.dtype),
+            heads: spec.heads,
+            head_dim: spec.head_dim,
+        }
+    }
+}
+
+/// Work of the caller's in the middle of a step.
+#[pyclass(frozen, get_all, module = "atomc")]
+#[derive(Default)]
+pub struct Call {
+    /// `all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and `v` into the cache of `layer` and attend.
+    kind: &'static str,
+    value: Option<Py<View>>,
+    layer: usize,
+    q: Option<Py<View>>,
+    k: Option<Py<View>>,
+    v: Option<Py<View>>,
+    out: Option<Py<View>>,
+    scale: f64,
+    /// Keys that a token sees, 0 for all.
+    window: usize,
+}
+
+/// A load under way.
+#[pyclass(frozen, module = "atomc")]
+pub struct Loading {
+    model: Py<Model>,
+}
+
+#[pymethods]
+impl Loading {
+    fn __enter__(slf: Bound<'_, Loading>) -> Bound<'_, Loading> {
+        slf.get().model.get().lock().begin_loading();
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let model = self.model.get();
+        if !kind.is_none() {
+            model.lock().abandon_loading();
+            return Ok(false);
+        }
+        py.detach(|| model.lock().finish_loading()).map_err(raised)?;
+        Ok(false)
+    }
+
+    /// Takes a tensor of the checkpoint: anything with `__dlpack__`, in the memory of the host.
+    fn feed(&self, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+        let foreign = Foreign::take(name, tensor)?;
+        let given = Given { float: foreign.float(), shape: foreign.shape(), bytes: foreign.bytes() };
+        let model = self.model.get();
+        tensor.py().detach(|| model.lock().feed(name, given)).map_err(raised)
+    }
+}

@@ -1,0 +1,56 @@
+"""What the tests share: a trained example model as an artifact, made by the compiler of this checkout."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+
+import numpy
+import pytest
+
+import atomc
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def compile_model(out, *options):
+    """Compiles the example model with `$ATOMC`, or with the workspace's compiler."""
+    compiler = os.environ.get("ATOMC")
+    command = [compiler] if compiler else ["cargo", "run", "--release", "--quiet", "-p", "atomc", "--"]
+    model = ROOT / "examples/models/qwen3"
+    subprocess.run([*command, "compile", model, "--target", "host", "-o", out, *options], check=True, cwd=ROOT)
+    return atomc.Artifact(out)
+
+
+@pytest.fixture(scope="session")
+def checkpoint():
+    return ROOT / "examples/models/qwen3"
+
+
+@pytest.fixture(scope="session")
+def artifact(tmp_path_factory):
+    """Steps of two rows or more have one plan, so that whoever runs them gets the same bits."""
+    return compile_model(tmp_path_factory.mktemp("artifact") / "qwen3.atomc", "--decode", "1", "--prefill", "96")
+
+
+@pytest.fixture(scope="session")
+def tensors(checkpoint):
+    return dict(read_safetensors(checkpoint / "model.safetensors"))
+
+
+def read_safetensors(path):
+    """Names and tensors, widened to float32, which loses nothing."""
+    data = path.read_bytes()
+    (header,) = struct.unpack("<Q", data[:8])
+    for name, entry in json.loads(data[8 : 8 + header]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + header + offset for offset in entry["data_offsets"])
+        if entry["dtype"] == "BF16":
+            halves = numpy.frombuffer(data[begin:end], numpy.uint16).astype(numpy.uint32)
+            values = (halves << 16).view(numpy.float32)
+        else:
+            values = numpy.frombuffer(data[begin:end], {"F32": numpy.float32, "F16": numpy.float16}[entry["dtype"]])
+        # A copy: numpy gives out what it may not write only in later versions.
+        yield name, values.reshape(entry["shape"]).astype(numpy.float32, copy=True)

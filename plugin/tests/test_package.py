@@ -1,0 +1,314 @@
+"""The package alone: no framework, numpy for tensors, and torch where it is installed."""
+
+import ctypes
+import json
+import pathlib
+import random
+import sys
+import threading
+import time
+
+import numpy
+import pytest
+
+import atomc
+
+GAP = 1024
+PAGES = 64
+
+
+def load(model, tensors):
+    names = list(tensors)
+    random.Random(1).shuffle(names)
+    with model.loading() as loading:
+        for name in names:
+            loading.feed(name, tensors[name])
+    return model
+
+
+def rows(view):
+    """The rows of a view, in numbers of 16 bits or as float32."""
+    kind = {"float32": ctypes.c_float}.get(view.dtype, ctypes.c_uint16)
+    (count, width), (stride, _) = view.shape, view.strides
+    numbers = (kind * ((count - 1) * stride + width)).from_address(view.ptr)
+    return numpy.lib.stride_tricks.as_strided(
+        numpy.frombuffer(numbers, kind), (count, width), (stride * ctypes.sizeof(kind), ctypes.sizeof(kind))
+    )
+
+
+class Framework:
+    """Schedules by itself: pages with gaps between them, tables of its own, steps with padding."""
+
+    def __init__(self, model):
+        self.model, self.spec = model, model.cache
+        self.stride = self.spec.block_bytes + GAP
+        # What an earlier owner left in the pages is not a number.
+        self.memory = [numpy.full((PAGES + 1) * self.stride, 255, numpy.uint8) for _ in range(self.spec.layers)]
+        starts = [memory.ctypes.data + -memory.ctypes.data % 64 for memory in self.memory]
+        model.bind_cache(starts, self.stride, PAGES)
+        self.free = list(range(1, PAGES))
+        random.Random(2).shuffle(self.free)
+        self.lengths, self.tables = {}, {}
+
+    def step(self, requests, padding=0, decode=False):
+        """Gives each sequence of `(name, tokens)` its new tokens; the logits behind all of them."""
+        ids, positions, starts, lengths, tables = [], [], [0], [], []
+        width = -(-self.model.max_positions // self.spec.block_tokens)
+        for name, tokens in requests:
+            first = self.lengths.get(name, 0)
+            last = self.lengths[name] = first + len(tokens)
+            table = self.tables.setdefault(name, [])
+            while len(table) * self.spec.block_tokens < last:
+                table.append(self.free.pop())
+            ids += tokens
+            positions += range(first, last)
+            starts.append(len(ids))
+            lengths.append(last)
+            tables.append(table + [0] * (width - len(table)))
+        count = len(ids)
+        ids += [-1] * padding
+        positions += [-1] * padding
+        starts += [count] * padding
+        lengths += [-1] * padding
+        tables += [[-1] * width] * padding
+        arrays = {
+            "ids": numpy.array(ids, numpy.int32),
+            "positions": numpy.array(positions, numpy.int64),
+            "starts": numpy.array(starts, numpy.int32),
+            "lengths": numpy.array(lengths, numpy.int32),
+            "tables": numpy.array(tables, numpy.int32),
+        }
+        self.model.begin(
+            **{name: array.ctypes.data for name, array in arrays.items()},
+            table_stride=width,
+            sequences=len(lengths),
+            tokens=len(ids),
+            decode=decode,
+        )
+        assert self.model.run() is None
+        logits = []
+        for begin in range(0, count, self.model.max_rows):
+            part = min(count - begin, self.model.max_rows)
+            rows(self.model.head_input)[:part] = rows(self.model.hidden)[begin : begin + part]
+            logits.append(rows(self.model.head(part)).copy())
+        return numpy.concatenate(logits)
+
+
+def test_facts(artifact, checkpoint):
+    config = json.loads((checkpoint / "config.json").read_text())
+    assert artifact.architecture == "Qwen3ForCausalLM"
+    assert artifact.targets == ["host"]
+    assert artifact.tensor_parallel == 1
+    assert artifact.producer.startswith(atomc.__version__) or atomc.__version__ in artifact.producer
+    assert len(artifact.key) == 64 and isinstance(artifact.config, dict)
+    model = atomc.Model(artifact, threads=1)
+    assert (model.target, model.device) == ("host", f"host:{model.variant}")
+    assert (model.vocab, model.hidden_size) == (config["vocab_size"], config["hidden_size"])
+    assert model.max_positions == config["max_position_embeddings"]
+    assert (model.dtype, model.decode, model.max_tokens, model.attention) == ("bfloat16", [1], 96, "own")
+    assert model.cache.layers == config["num_hidden_layers"]
+    assert (model.cache.heads, model.cache.head_dim) == (config["num_key_value_heads"], config["head_dim"])
+    assert model.hidden.shape == (96, model.hidden_size)
+    assert model.head_input.shape == (model.max_rows, model.hidden_size)
+
+
+def test_steps_equal_the_engines(artifact, tensors, checkpoint):
+    framework = Framework(load(atomc.Model(artifact, threads=1), tensors))
+    engine = atomc.Engine(artifact, threads=1, cache_tokens=2048)
+    engine.load(checkpoint)
+    choose = random.Random(3)
+    owned = {name: engine.add() for name in "abc"}
+    for turn in range(40):
+        decode = turn % 3 == 2
+        names = choose.sample("abc", 3)
+        requests = [(name, [choose.randrange(512) for _ in range(1 if decode else choose.randint(1, 20))]) for name in names]
+        wanted = engine.step([(owned[name], tokens, "all") for name, tokens in requests])
+        wanted = numpy.concatenate([numpy.from_dlpack(view) for view in wanted])
+        found = framework.step(requests, padding=choose.randrange(4), decode=decode)
+        assert found.shape == wanted.shape and (found == wanted).all(), f"turn {turn}"
+        # One token of one sequence has a plan of its own, which both take.
+        token = [choose.randrange(512)]
+        (wanted,) = engine.step([(owned["a"], token, "last")])
+        assert (framework.step([("a", token)], decode=True) == numpy.from_dlpack(wanted)).all()
+        if framework.lengths["a"] > 300:
+            for name in "abc":
+                engine.drop(owned[name])
+                owned[name] = engine.add()
+                framework.free += framework.tables.pop(name)
+                del framework.lengths[name]
+
+
+def test_answers(artifact, checkpoint):
+    engine = atomc.Engine(artifact, threads=1)
+    engine.load(checkpoint)
+    assert len(engine.generate([5, 6, 7], 8)) <= 8
+
+
+def test_reload_in_place(artifact, tensors):
+    model = load(atomc.Model(artifact, threads=1), tensors)
+    first = Framework(model).step([("a", [7, 8, 9])])
+    hidden = model.hidden.ptr
+    scaled = {name: tensor * 2 if name == "model.norm.weight" else tensor for name, tensor in tensors.items()}
+    for values, factor in [(scaled, 2), (tensors, 1), (scaled, 2)]:
+        assert (Framework(load(model, values)).step([("a", [7, 8, 9])]) == first * factor).all()
+    assert model.hidden.ptr == hidden
+
+
+def test_two_models(artifact, tensors):
+    scaled = {name: tensor * 2 if name == "model.norm.weight" else tensor for name, tensor in tensors.items()}
+    one = Framework(load(atomc.Model(artifact, threads=1), tensors))
+    two = Framework(load(atomc.Model(artifact, threads=2), scaled))
+    for tokens in [[1, 2, 3], [4], [5, 6]]:
+        assert (one.step([("a", tokens)]) * 2 == two.step([("a", tokens)])).all()
+
+
+def test_memory_of_the_caller(artifact, tensors):
+    given = []
+
+    def allocate(size):
+        given.append(numpy.zeros(size + 64, numpy.uint8))
+        return given[-1].ctypes.data + -given[-1].ctypes.data % 64
+
+    model = load(atomc.Model(artifact, threads=1, allocate=allocate), tensors)
+    own = load(atomc.Model(artifact, threads=1), tensors)
+    assert (Framework(model).step([("a", [3, 4])]) == Framework(own).step([("a", [3, 4])])).all()
+    assert any(array.ctypes.data <= model.hidden.ptr < array.ctypes.data + array.size for array in given)
+
+    class Full(Exception):
+        pass
+
+    def refuse(size):
+        raise Full
+
+    with pytest.raises(Full):
+        atomc.Model(artifact, allocate=refuse)
+    with pytest.raises(atomc.DeviceError, match="^allocate: a null pointer"):
+        atomc.Model(artifact, allocate=lambda size: 0)
+
+
+def test_errors_name_the_field(artifact, tensors, tmp_path):
+    for kind in [atomc.ArtifactError, atomc.DeviceError, atomc.StepError, atomc.WeightsError]:
+        assert issubclass(kind, atomc.Error)
+    (tmp_path / "no.atomc").write_bytes(b"no artifact")
+    with pytest.raises(atomc.ArtifactError, match="not an atomc artifact"):
+        atomc.Artifact(tmp_path / "no.atomc")
+    with pytest.raises(atomc.DeviceError, match="unknown device `tpu`"):
+        atomc.Model(artifact, "tpu")
+    with pytest.raises(atomc.ArtifactError, match="^rank: 1"):
+        atomc.Model(artifact, rank=1)
+    with pytest.raises(atomc.ArtifactError, match="^attention: .*caller"):
+        atomc.Model(artifact, attention="caller")
+    with pytest.raises(ValueError, match="^attention: `flash`"):
+        atomc.Model(artifact, attention="flash")
+    model = atomc.Model(artifact, threads=1)
+    with pytest.raises(atomc.StepError, match="weights are not loaded"):
+        model.head(1)
+    with pytest.raises(atomc.WeightsError, match="model.norm.weight"):
+        with model.loading() as loading:
+            for name in set(tensors) - {"model.norm.weight"}:
+                loading.feed(name, tensors[name])
+    with model.loading() as loading:
+        with pytest.raises(atomc.WeightsError, match="does not use: model.layers.9.norm"):
+            loading.feed("model.layers.9.norm", tensors["model.norm.weight"])
+        with pytest.raises(atomc.WeightsError, match="`model.norm.weight` has shape"):
+            loading.feed("model.norm.weight", numpy.zeros(3, numpy.float32))
+        with pytest.raises(atomc.WeightsError, match="`model.norm.weight` is of type int32"):
+            loading.feed("model.norm.weight", numpy.zeros(192, numpy.int32))
+        loading.feed("model.layers.0.self_attn.rotary_emb.inv_freq", numpy.zeros(16, numpy.float32))
+        for name, tensor in tensors.items():
+            loading.feed(name, tensor)
+    with pytest.raises(KeyError):
+        with model.loading() as loading:
+            raise KeyError
+    with pytest.raises(atomc.StepError, match="weights are not loaded"):
+        model.head(1)
+    load(model, tensors)
+    with pytest.raises(atomc.StepError, match="^run: no step"):
+        model.run()
+    with pytest.raises(atomc.StepError, match="pages of the cache are not bound"):
+        model.begin(ids=64, positions=64, starts=64, lengths=64, tables=64, table_stride=1, sequences=0, tokens=0)
+    with pytest.raises(atomc.StepError, match="^starts: a null pointer"):
+        model.begin(ids=64, positions=64, starts=0, lengths=64, tables=64, table_stride=1, sequences=0, tokens=0)
+    with pytest.raises(atomc.StepError, match="^layers: 1 pointers, but the model has 4"):
+        model.bind_cache([4096], 4096, 1)
+    with pytest.raises(atomc.StepError, match="^block_stride: "):
+        model.bind_cache([4096] * 4, 4096 + 64, 1)
+    framework = Framework(model)
+    with pytest.raises(atomc.StepError, match="^sequence 1: ids: 512"):
+        framework.step([("a", [1]), ("b", [512])])
+    with pytest.raises(atomc.StepError, match="^tokens: 97"):
+        framework.step([("a", [1] * 97)])
+    with pytest.raises(atomc.StepError, match="^rows: "):
+        model.head(model.max_rows + 1)
+
+
+def test_strided_and_narrow_tensors(artifact, tensors):
+    wanted = Framework(load(atomc.Model(artifact, threads=1), tensors)).step([("a", [1, 2, 3])])
+    # Every second column of a wider matrix, and a transposed one; numbers of 64 bits.
+    odd = {}
+    for index, (name, tensor) in enumerate(tensors.items()):
+        if tensor.ndim == 2 and index % 2:
+            wide = numpy.zeros((tensor.shape[0], tensor.shape[1] * 2), numpy.float32)
+            wide[:, ::2] = tensor
+            odd[name] = wide[:, ::2]
+        elif tensor.ndim == 2:
+            odd[name] = numpy.ascontiguousarray(tensor.T).T
+        else:
+            odd[name] = tensor.astype(numpy.float64)
+    assert (Framework(load(atomc.Model(artifact, threads=1), odd)).step([("a", [1, 2, 3])]) == wanted).all()
+
+
+def test_views_keep_their_owner(artifact, tensors):
+    model = load(atomc.Model(artifact, threads=1), tensors)
+    logits = numpy.from_dlpack(model.head(3))
+    before = logits.copy()
+    del model
+    assert logits.shape == (3, 512) and (logits == before).all()
+
+
+def test_python_runs_beside_steps(artifact, tensors):
+    framework = Framework(load(atomc.Model(artifact, threads=1), tensors))
+    turns, over = 0, False
+
+    def count():
+        nonlocal turns
+        while not over:
+            turns += 1
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    # Nobody is asked to give way: the other thread, which does, runs when this one has let go or not at all.
+    sys.setswitchinterval(60)
+    try:
+        thread = threading.Thread(target=count, daemon=True)
+        framework.step([("a", [1] * 96)])
+        thread.start()
+        before = turns
+        for name in "bcdef":
+            framework.step([(name, [1] * 96)])
+        assert turns > before
+    finally:
+        over = True
+        sys.setswitchinterval(interval)
+    thread.join()
+
+
+def test_nothing_else_is_loaded():
+    mapped = {line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+    assert not [path for path in mapped if "LLVM" in path]
+    assert len([path for path in mapped if "libpython" in pathlib.Path(path).name]) <= 1
+
+
+def test_torch(artifact, tensors):
+    torch = pytest.importorskip("torch")
+    halves = {name: torch.from_numpy(tensor).to(torch.bfloat16) for name, tensor in tensors.items()}
+    model = load(atomc.Model(artifact, threads=1), halves)
+    framework = Framework(model)
+    wanted = Framework(load(atomc.Model(artifact, threads=1), tensors)).step([("a", [4, 5, 6])])
+    assert (framework.step([("a", [4, 5, 6])]) == wanted).all()
+    hidden, head_input = torch.from_dlpack(model.hidden), torch.from_dlpack(model.head_input)
+    assert (hidden.dtype, hidden.data_ptr(), hidden.stride()) == (torch.bfloat16, model.hidden.ptr, model.hidden.strides)
+    with torch.inference_mode():
+        head_input[:2] = hidden[1:3]
+        logits = torch.from_dlpack(model.head(2))
+    assert (logits.numpy() == wanted[1:]).all()

@@ -1,0 +1,201 @@
+"""LLM.generate through artifacts, in this process."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from vllm import SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
+
+from conftest import PROBLEMS, compile, greedy, is_ours, own
+
+PROMPTS = [p["prompt"] for p in PROBLEMS]
+SOLUTIONS = [p["solution"] for p in PROBLEMS]
+short = pytest.mark.short
+
+
+@short
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_answers(engine, model, name):
+    llm = engine(model(name))
+    assert is_ours(llm)
+    assert greedy(llm, PROMPTS[:40]) == SOLUTIONS[:40]
+
+
+@short
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_tokens_and_logprobs_are_those_of_transformers(engine, model, reference, name):
+    llm, folder = engine(model(name)), model(name)
+    for prompt in PROMPTS[40:44]:
+        [answer] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=50, logprobs=3), use_tqdm=False)
+        made = answer.outputs[0]
+        tokens, scores = reference(folder, answer.prompt_token_ids, 50)
+        assert list(made.token_ids) == tokens
+        for place, token, score in zip(made.logprobs, tokens, scores):
+            assert len(place) == 3 and place[token].rank == 1
+            assert abs(place[token].logprob - score) < 0.05
+
+
+def test_prompt_logprobs_take_more_rows_than_a_plan_has(engine, model):
+    llm = engine(model("llama"))
+    prompt = " ".join(PROMPTS[:6])
+    [answer] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1), use_tqdm=False)
+    assert len(answer.prompt_logprobs) == len(answer.prompt_token_ids) > own(llm).engine.max_rows
+
+
+def test_sampling_parameters(engine, model):
+    llm = engine(model("llama"))
+
+    def texts(prompt=PROMPTS[0], **options):
+        options = {"max_tokens": 24, **options}
+        [answer] = llm.generate([prompt], SamplingParams(**options), use_tqdm=False)
+        return [output.text for output in answer.outputs]
+
+    # What a problem is about is open; what its solution is, is not.
+    hot = dict(prompt="Q:", temperature=1.0, n=4)
+    assert texts(seed=7, **hot) == texts(seed=7, **hot) != texts(seed=8, **hot)
+    assert len(set(texts(seed=7, **hot))) > 1
+    assert set(texts(top_k=1, **hot)) == set(texts(top_p=1e-6, **hot)) == set(texts("Q:", temperature=0))
+    assert texts(temperature=0, stop=["="])[0] == SOLUTIONS[0].split("=")[0]
+    assert texts(temperature=0, max_tokens=100, min_tokens=60)[0] != SOLUTIONS[0]
+    token = llm.get_tokenizer().encode("7")[0]
+    assert texts(temperature=0, max_tokens=3, logit_bias={token: 100})[0] == "777"
+    assert texts(temperature=0, max_tokens=3, allowed_token_ids=[token])[0] == "777"
+
+
+def test_structured_output(engine, model):
+    llm = engine(model("llama"))
+
+    def text(**options):
+        return greedy(llm, PROMPTS[:1], 20, structured_outputs=StructuredOutputsParams(**options))[0]
+
+    assert text(choice=["apples", "cakes"]) in ("apples", "cakes")
+    assert re.fullmatch(r"[a-c]{3}-\d", text(regex=r"[a-c]{3}-\d"))
+    assert json.loads(text(grammar='root ::= "{\\"n\\": " [1-9] [0-9] "}"'))["n"] in range(10, 100)
+
+
+@short
+def test_preempted_and_shared_requests_equal_lone_ones(engine, model):
+    """More than the cache holds at a time, with shared beginnings, prompts in chunks, and steps that mix both."""
+    shared = "".join(p + s for p, s in zip(PROMPTS[:3], SOLUTIONS))
+    prompts = [shared + prompt for prompt in PROMPTS[100:116]] + PROMPTS[120:152]
+    alone = [greedy(engine(model("qwen3")), [prompt], 60)[0] for prompt in prompts]
+    small = engine(
+        model("qwen3"),
+        kv_cache_memory_bytes=24 * 4 * own(engine(model("qwen3"))).engine.cache.block_bytes,
+        max_num_seqs=48,
+        max_num_batched_tokens=96,
+        max_model_len=384,
+        disable_log_stats=False,
+    )
+    assert is_ours(small)
+    for _ in range(2):
+        assert greedy(small, prompts, 60) == alone
+    counted = {metric.name: metric.value for metric in small.get_metrics() if hasattr(metric, "value")}
+    assert counted["vllm:num_preemptions"] > 0
+    assert counted["vllm:prefix_cache_hits"] > 0
+
+
+def test_steps_larger_than_a_plan(engine, model):
+    """vLLM schedules 4096 tokens at once; the artifact takes 512."""
+    llm = engine(model("llama"), max_num_batched_tokens=4096, max_num_seqs=64, enable_prefix_caching=False)
+    assert own(llm).engine.max_tokens < 4096
+    assert greedy(llm, PROMPTS[200:264]) == SOLUTIONS[200:264]
+
+
+@short
+def test_blocks_of_several_pages(engine, model):
+    llm = engine(model("llama"), block_size=2 * own(engine(model("llama"))).engine.cache.block_tokens)
+    assert greedy(llm, PROMPTS[:8]) == SOLUTIONS[:8]
+
+
+def test_two_engines_in_one_process(engine, model):
+    first, second = engine(model("llama")), engine(model("qwen3"))
+    assert own(first) is not own(second)
+    for prompt, solution in zip(PROMPTS[10:13], SOLUTIONS[10:13]):
+        assert greedy(first, [prompt]) == greedy(second, [prompt]) == [solution]
+
+
+@pytest.fixture(scope="module")
+def other(bare):
+    """Other weights of the same configuration: the model with its tokens renamed, and what each is called now."""
+    folder = bare("llama")
+    weights = load_file(folder / "model.safetensors")
+    names = torch.cat((torch.arange(2), 2 + torch.randperm(510, generator=torch.Generator().manual_seed(0))))
+    for tensor in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[tensor] = torch.empty_like(weights[tensor]).index_copy_(0, names, weights[tensor])
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder, names
+
+
+@short
+def test_weights_are_updated_in_place(engine, model, other):
+    llm, (folder, names) = engine(model("llama")), other
+    tokenizer, before = llm.get_tokenizer(), own(llm).engine
+    llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+    llm.reset_prefix_cache()
+    for prompt, solution in zip(PROMPTS[:8], SOLUTIONS):
+        renamed = {"prompt_token_ids": names[tokenizer.encode(prompt)].tolist()}
+        [answer] = llm.generate([renamed], SamplingParams(temperature=0, max_tokens=80), use_tqdm=False)
+        tokens = [names.tolist().index(token) for token in answer.outputs[0].token_ids]
+        assert tokenizer.decode(tokens, skip_special_tokens=True) == solution
+    llm.collective_rpc("reload_weights", kwargs={"weights_path": str(model("llama"))})
+    llm.reset_prefix_cache()
+    assert own(llm).engine is before
+    assert greedy(llm, PROMPTS[:8]) == SOLUTIONS[:8]
+
+
+def test_weights_must_be_those_of_the_model(engine, model):
+    llm = engine(model("llama"))
+    weights = load_file(model("llama") / "model.safetensors")
+    with pytest.raises(Exception, match="model.norm.weight"):
+        own(llm).load_weights((name, value) for name, value in weights.items() if name != "model.norm.weight")
+    with pytest.raises(Exception, match="model.surplus.weight"):
+        own(llm).load_weights([*weights.items(), ("model.surplus.weight", weights["model.norm.weight"])])
+    own(llm).load_weights(weights.items())
+    llm.reset_prefix_cache()
+    assert greedy(llm, PROMPTS[:2]) == SOLUTIONS[:2]
+
+
+def test_sleep_gives_memory_back(engine, model):
+    llm = engine(model("llama"), enable_sleep_mode=True)
+    assert greedy(llm, PROMPTS[:4]) == SOLUTIONS[:4]
+    llm.sleep(level=1)
+    llm.wake_up()
+    assert greedy(llm, PROMPTS[:4]) == SOLUTIONS[:4]
+
+    def resident():
+        return int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10
+
+    awake = resident()
+    llm.sleep(level=2)
+    assert awake - resident() > 2 << 20, "the weights are 3.5 MB"
+    llm.wake_up()
+    llm.collective_rpc("reload_weights")
+    assert greedy(llm, PROMPTS[:4]) == SOLUTIONS[:4]
+
+
+@short
+def test_vllms_layer_attends(engine, bare, monkeypatch):
+    folder = bare("qwen3")
+    compile(folder, "--attention", "own,caller")
+    monkeypatch.setenv("ATOMC_ATTENTION", "vllm")
+    llm = engine(folder, max_num_batched_tokens=512)
+    from vllm.model_executor.layers.attention import Attention
+
+    assert is_ours(llm) and all(isinstance(layer, Attention) for layer in own(llm).layers.values())
+    assert greedy(llm, PROMPTS[:20]) == SOLUTIONS[:20]
+
+
+@short
+def test_nothing_compiles(engine, model):
+    """Artifacts hold machine code: neither LLVM nor a compiler is in this process or below it."""
+    assert is_ours(engine(model("llama")))
+    assert "libLLVM" not in Path("/proc/self/maps").read_text()
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    names = [Path(f"/proc/{child}/comm").read_text().strip() for child in children]
+    assert not {"atomc", "clang", "ptxas", "ld.lld", "cc1plus"} & set(names)

@@ -1,0 +1,517 @@
+//! An artifact inside a framework that schedules, keeps the cache and samples: the framework gives memory, pages of its cache
+//! and the tensors of each step, and gets hidden rows and logits.
+//!
+//! A step is [`Hosted::begin`], then [`Hosted::run`] until no call is left, then [`Hosted::head`] on the hidden rows that the
+//! framework has put into [`Hosted::head_input`]. Between two runs the framework does what the call asks for.
+mod allocate;
+mod error;
+mod step;
+
+use allocate::ALIGN;
+pub use allocate::Allocate;
+pub use error::HostedError;
+pub use step::Batch;
+use step::Limits;
+
+use crate::batch::{Inputs, Room};
+use crate::checkpoint::Source;
+use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, Part, StepSize, Stream};
+use crate::error::Error;
+use crate::pool::threads;
+use crate::weights::packed::Packed;
+use crate::weights::{self, Given, Loading, Rank, Sink};
+use atomc_artifact::Artifact;
+use atomc_artifact::abi::{Prepare, Step};
+use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, Target};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What pages have to lie apart a multiple of.
+const STRIDE_ALIGN: usize = 256;
+
+/// How to open an artifact inside a framework.
+#[derive(Clone, Debug)]
+pub struct HostedOptions {
+    pub device: DeviceChoice,
+    /// Threads of the host, the caller's among them; 0 takes as many as the system offers this process.
+    pub threads: usize,
+    /// This process's number among the ranks that share the model out.
+    pub rank: usize,
+    pub attention: Attention,
+    /// On which weights are uploaded; steps name their own.
+    pub stream: Stream,
+}
+
+/// Rows of numbers in the memory of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    pub address: *mut u8,
+    pub rows: usize,
+    pub width: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+    pub dtype: DType,
+}
+
+// SAFETY: an address, which only its owner's callers follow.
+unsafe impl Send for Rows {}
+// SAFETY: as above.
+unsafe impl Sync for Rows {}
+
+/// An artifact on a device that a framework drives.
+pub struct Hosted {
+    artifact: Arc<Artifact>,
+    /// Index of the device's target in the manifest.
+    target: usize,
+    /// Those of the target that this process may run.
+    plans: Vec<Plan>,
+    rank: Rank,
+    device: Box<dyn Device>,
+    memory: Memory,
+    inputs: Inputs,
+    /// The steps of heads, by their rows, where kernels read them from the device's memory.
+    heads: Option<DeviceBuffer>,
+    /// Where each layer's pages begin, for a device that makes the inputs.
+    pages: Option<DeviceBuffer>,
+    loading: Option<Loading>,
+    loaded: bool,
+    /// Pages in a layer, once they are bound.
+    blocks: Option<usize>,
+    step: Option<Running>,
+}
+
+/// A step under way.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    plan: usize,
+    size: StepSize,
+    /// Tokens as the caller counts them, padding included.
+    tokens: usize,
+    /// The launch that is next, and the call.
+    launch: usize,
+    call: usize,
+    stream: Stream,
+}
+
+impl Hosted {
+    /// Opens an artifact on a device, in memory of the caller's where `allocate` is given. Weights and pages come later.
+    pub fn open(artifact: Arc<Artifact>, options: &HostedOptions, allocate: Option<Allocate>) -> Result<Hosted, Error> {
+        let manifest = artifact.manifest();
+        let target = options.device.target(manifest)?;
+        check(manifest, target, options)?;
+        // SAFETY: passed on to the caller, who names a stream of this device.
+        let device = unsafe { options.device.open_on(&artifact, threads(options.threads), options.stream) }?;
+        Hosted::assemble(artifact, target, device, options, allocate)
+    }
+
+    /// On a device that the caller opened with the artifact's code for a target, instead of the options' device.
+    pub fn with_device(
+        artifact: Arc<Artifact>,
+        target: &str,
+        device: Box<dyn Device>,
+        options: &HostedOptions,
+        allocate: Option<Allocate>,
+    ) -> Result<Hosted, Error> {
+        let target = device::target(artifact.manifest(), target)?;
+        check(artifact.manifest(), target, options)?;
+        Hosted::assemble(artifact, target, device, options, allocate)
+    }
+}
+
+impl Hosted {
+    fn assemble(
+        artifact: Arc<Artifact>,
+        target: usize,
+        mut device: Box<dyn Device>,
+        options: &HostedOptions,
+        mut allocate: Option<Allocate>,
+    ) -> Result<Hosted, Error> {
+        let _span = tracing::debug_span!("open").entered();
+        let (manifest, code) = (artifact.manifest(), &artifact.manifest().targets[target]);
+        let plans: Vec<Plan> = code.plans.iter().filter(|plan| plan.attention == options.attention).cloned().collect();
+        let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
+        // Tables stay where they are if the device makes the inputs.
+        let table_blocks =
+            if device.prepares() { 0 } else { manifest.model.max_positions.div_ceil(code.cache.block_tokens) };
+        let room = Room { tokens: largest(|plan| plan.tokens), rows: largest(|plan| plan.rows), table_blocks };
+        let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
+        let heads = match inputs.in_place() {
+            true => None,
+            false if device.prepares() => Some(heads(&mut *device, room.rows)?),
+            false => return Err(HostedError::Prepare { device: device.name().to_owned() }.into()),
+        };
+        let pages = match inputs.in_place() || options.attention == Attention::Caller {
+            true => None,
+            false => Some(device.allocate(code.cache.layers * size_of::<u64>())?),
+        };
+        let workspace = device.allocate(code.workspace())?;
+        let mut buffer = |bytes| allocate::buffer(&mut *device, &mut allocate, bytes);
+        let memory = Memory {
+            weights: code.weights.iter().map(|weight| buffer(weight.bytes)).collect::<Result<_, _>>()?,
+            arena: buffer(largest(|plan| plan.arena_bytes))?,
+            hidden: buffer(code.hidden.bytes)?,
+            head_input: Some(buffer(code.hidden.bytes)?),
+            workspace,
+            // Heads run without pages: frameworks try them before they give any.
+            cache: (0..code.cache.layers).map(|_| device.allocate(0)).collect::<Result<_, _>>()?,
+            v_offset: code.cache.v_offset,
+            inputs: inputs.addresses(),
+        };
+        let rank = Rank { number: options.rank, of: manifest.tensor_parallel };
+        let mut hosted = Hosted {
+            artifact,
+            target,
+            plans,
+            rank,
+            device,
+            memory,
+            inputs,
+            heads,
+            pages,
+            loading: None,
+            loaded: false,
+            blocks: None,
+            step: None,
+        };
+        hosted.set_inputs(hosted.inputs.block_stride())?;
+        hosted.bind()?;
+        Ok(hosted)
+    }
+
+    /// Where inputs are made on the device, gives them what stays the same in all steps.
+    fn set_inputs(&mut self, block_stride: usize) -> Result<(), DeviceError> {
+        self.inputs.clear();
+        self.inputs.set_block_stride(block_stride);
+        self.inputs.want_first(self.max_rows());
+        self.inputs.upload()
+    }
+
+    fn bind(&mut self) -> Result<(), DeviceError> {
+        // SAFETY: the device was opened with this artifact; the memory has its sizes and lives as long as the device.
+        unsafe { self.device.bind(&self.plans, &self.memory) }
+    }
+
+    pub fn artifact(&self) -> &Arc<Artifact> {
+        &self.artifact
+    }
+
+    /// What the artifact has for the device.
+    pub fn target(&self) -> &Target {
+        &self.artifact.manifest().targets[self.target]
+    }
+
+    /// The plans that this process may run.
+    pub fn plans(&self) -> &[Plan] {
+        &self.plans
+    }
+
+    /// Which of the ranks that share the model out this is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// Kind and variant of the device, e.g. `host:x86-64-v4`.
+    pub fn device_name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// Most tokens in one step.
+    pub fn max_tokens(&self) -> usize {
+        self.plans.iter().map(|plan| plan.tokens).max().unwrap_or(0)
+    }
+
+    /// Most rows of logits at once.
+    pub fn max_rows(&self) -> usize {
+        self.plans.iter().map(|plan| plan.rows).max().unwrap_or(0)
+    }
+
+    /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep their addresses. Until the load
+    /// is finished there are none.
+    pub fn begin_loading(&mut self) {
+        self.loaded = false;
+        self.loading = Some(Loading::new(&self.target().weights));
+    }
+
+    /// Takes a tensor of the checkpoint.
+    pub fn feed(&mut self, name: &str, tensor: Given) -> Result<(), Error> {
+        let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
+        let weights = &self.artifact.manifest().targets[self.target].weights;
+        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
+        loading.feed(name, tensor, sink)
+    }
+
+    /// Ends the load, if all tensors have come.
+    pub fn finish_loading(&mut self) -> Result<(), Error> {
+        let loading = self.loading.take().ok_or(HostedError::Loading("none is under way; begin one"))?;
+        let weights = &self.artifact.manifest().targets[self.target].weights;
+        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
+        loading.finish(sink)?;
+        self.loaded = true;
+        Ok(())
+    }
+
+    /// Ends a load that cannot go on. There are no weights then.
+    pub fn abandon_loading(&mut self) {
+        self.loading = None;
+    }
+
+    /// Fills the weights from a source that has all tensors.
+    pub fn load(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|_, sink| weights::load(sink, source, progress))
+    }
+
+    /// The same from a file of packed weights, which only has to be copied.
+    pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|target, sink| packed.load(target, sink, progress))
+    }
+
+    fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
+        let target = &self.artifact.manifest().targets[self.target];
+        let (weights, buffers) = (&target.weights, &mut self.memory.weights);
+        let done = load(target, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
+        match done {
+            Ok(()) => self.loaded = true,
+            Err(Error::Device(_)) => self.loaded = false,
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// Takes the pages of the cache: where each layer's begin, how many bytes they lie apart, and how many there are.
+    ///
+    /// # Safety
+    /// The pages are memory of the device with the device's slack behind the last, stay until others are bound, and belong to
+    /// this model while a step runs.
+    pub unsafe fn bind_cache(
+        &mut self,
+        layers: &[NonNull<u8>],
+        block_stride: usize,
+        blocks: usize,
+    ) -> Result<(), HostedError> {
+        let spec = &self.target().cache;
+        if layers.len() != spec.layers {
+            return Err(HostedError::Layers { found: layers.len(), want: spec.layers });
+        }
+        let fault = |field, detail| Err(HostedError::Field { field, detail });
+        if let Some(start) = layers.iter().find(|start| !start.addr().get().is_multiple_of(ALIGN)) {
+            return fault("layers", format!("pages at {start:p} do not begin at a multiple of {ALIGN}"));
+        }
+        let fits = (spec.block_bytes..=u32::MAX as usize).contains(&block_stride);
+        if !fits || !block_stride.is_multiple_of(STRIDE_ALIGN) {
+            let rule = format!("a multiple of {STRIDE_ALIGN} below 4 GiB, and at least a page, {}", spec.block_bytes);
+            return fault("block_stride", format!("{block_stride} is not {rule}"));
+        }
+        let bytes = block_stride.checked_mul(blocks).filter(|_| (1..=i32::MAX as usize).contains(&blocks));
+        let Some(bytes) = bytes else { return fault("blocks", format!("{blocks} pages of {block_stride} bytes")) };
+        self.step = None;
+        self.set_inputs(block_stride)?;
+        // SAFETY: passed on to the caller.
+        self.memory.cache = layers.iter().map(|&start| unsafe { self.device.adopt(start, bytes) }).collect();
+        if let Some(pages) = &mut self.pages {
+            let starts: Vec<u8> = layers.iter().flat_map(|start| (start.addr().get() as u64).to_le_bytes()).collect();
+            pages.upload(0, &starts)?;
+        }
+        self.bind()?;
+        self.blocks = Some(blocks);
+        Ok(())
+    }
+
+    /// The rows that the body of a step leaves, one for each token.
+    pub fn hidden(&self) -> Rows {
+        self.hidden_rows(&self.memory.hidden, self.max_tokens())
+    }
+
+    /// The rows that heads read.
+    pub fn head_input(&self) -> Rows {
+        self.hidden_rows(self.memory.head_input.as_ref().unwrap_or(&self.memory.hidden), self.max_rows())
+    }
+
+    fn hidden_rows(&self, buffer: &DeviceBuffer, rows: usize) -> Rows {
+        let spec = self.target().hidden;
+        Rows { address: buffer.address(), rows, width: spec.width, stride: spec.stride, dtype: spec.dtype }
+    }
+
+    /// Begins a step: picks its plan and takes its inputs.
+    ///
+    /// # Safety
+    /// The tensors are of the sizes that [`Batch`] states, in memory of the device, and stay as they are until the step's body is
+    /// done.
+    pub unsafe fn begin(&mut self, batch: &Batch, stream: Stream) -> Result<(), HostedError> {
+        self.step = None;
+        if !self.loaded {
+            return Err(HostedError::NoWeights);
+        }
+        let own = self.plans[0].attention == Attention::Own;
+        if own && self.blocks.is_none() {
+            return Err(HostedError::NoCache);
+        }
+        let plan = self.pick(batch)?;
+        // SAFETY: passed on to the caller.
+        let size = match self.inputs.in_place() {
+            true => unsafe { self.fill(batch, own) }?,
+            false => unsafe { self.prepare(batch, stream) }?,
+        };
+        self.step = Some(Running { plan, size, tokens: batch.tokens, launch: 0, call: 0, stream });
+        Ok(())
+    }
+
+    /// Takes the inputs of a step here.
+    ///
+    /// # Safety
+    /// As for [`Hosted::begin`].
+    unsafe fn fill(&mut self, batch: &Batch, own: bool) -> Result<StepSize, HostedError> {
+        let Model { vocab, max_positions, .. } = self.artifact.manifest().model;
+        let cache = &self.artifact.manifest().targets[self.target].cache;
+        let limits =
+            Limits { vocab, max_positions, block_tokens: cache.block_tokens, blocks: self.blocks.filter(|_| own) };
+        let Hosted { inputs, memory, .. } = self;
+        let stride = inputs.block_stride();
+        let clear = |block| {
+            // Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
+            let values = block * stride + cache.v_offset..block * stride + cache.block_bytes;
+            let pages = memory.cache.iter_mut().filter_map(DeviceBuffer::host_view_mut);
+            pages.for_each(|layer| layer[values.clone()].fill(0));
+        };
+        // SAFETY: passed on to the caller.
+        unsafe { batch.fill(inputs, &limits, clear) }?;
+        Ok(inputs.step().size)
+    }
+
+    /// Lets the device make the inputs of a step. What they are nobody here knows, but how many at most.
+    ///
+    /// # Safety
+    /// As for [`Hosted::begin`].
+    unsafe fn prepare(&mut self, batch: &Batch, stream: Stream) -> Result<StepSize, HostedError> {
+        let (tokens, tiles) = (batch.tokens, Prepare::tiles(batch.tokens, batch.sequences));
+        if batch.sequences == 0 || tiles > self.inputs.tile_room() {
+            let detail = format!("{} in a step of {tokens} tokens", batch.sequences);
+            return Err(HostedError::Field { field: "sequences", detail });
+        }
+        // SAFETY: the inputs have room for the tokens, as the plan was picked, and for the tiles; the rest is passed on.
+        unsafe { self.device.prepare(&batch.prepare(self.clears()), stream) }?;
+        Ok(StepSize { step: Step { tokens: tokens as i64, rows: 0 }, tiles })
+    }
+
+    /// The parameters of a step that stay the same: where its inputs go, and which pages may have to be cleared.
+    fn clears(&self) -> Prepare {
+        let (inputs, cache) = (self.inputs.prepare(), &self.target().cache);
+        match &self.pages {
+            Some(pages) if self.blocks.is_some() => Prepare {
+                pages: pages.address().cast_const().cast(),
+                layers: cache.layers as i64,
+                values: cache.v_offset as i64,
+                value_bytes: (cache.block_bytes - cache.v_offset) as i64,
+                ..inputs
+            },
+            _ => inputs,
+        }
+    }
+
+    /// The first plan that takes a step.
+    fn pick(&self, batch: &Batch) -> Result<usize, HostedError> {
+        let fits = |plan: &Plan| plan.tokens >= batch.tokens && (batch.decode || plan.kind == PlanKind::Any);
+        let decode = |plan: &Plan| plan.kind == PlanKind::Decode && fits(plan);
+        let found = self.plans.iter().position(decode).or_else(|| self.plans.iter().position(fits));
+        found.ok_or_else(|| HostedError::Tokens { tokens: batch.tokens, max: self.max_tokens() })
+    }
+
+    /// Runs the body up to the next call, which it gives, or to its end.
+    ///
+    /// # Safety
+    /// The step's tensors and pages are still what they were, and the caller has done what the call before asked for.
+    pub unsafe fn run(&mut self) -> Result<Option<Call>, HostedError> {
+        let step = self.step.as_mut().ok_or(HostedError::NoStep)?;
+        let plan = &self.plans[step.plan];
+        let call = plan.calls.get(step.call).copied();
+        let end = call.map_or(plan.body, |call| call.before);
+        let part =
+            Part { plan: step.plan, launches: step.launch..end, size: step.size, step: None, stream: step.stream };
+        // A step of padding alone has nothing to compute, but other ranks wait for its calls.
+        if part.size.step.tokens > 0 {
+            // SAFETY: bound when opened or by `bind_cache`; the inputs hold the step; the rest is passed on to the caller.
+            unsafe { self.device.launch(part) }?;
+        }
+        (step.launch, step.call) = (end, step.call + 1);
+        if call.is_none() {
+            self.step = None;
+        }
+        Ok(call)
+    }
+
+    /// A value of the step under way: a row for each token.
+    pub fn rows(&self, place: Place) -> Option<Rows> {
+        let Place { offset, width, stride, dtype } = place;
+        let address = self.memory.arena.address().wrapping_add(offset);
+        self.step.map(|step| Rows { address, rows: step.tokens, width, stride, dtype })
+    }
+
+    /// Makes logits of the first rows of [`Hosted::head_input`], which stay until the next step or head.
+    ///
+    /// # Safety
+    /// The rows are there, for the stream.
+    pub unsafe fn head(&mut self, rows: usize, stream: Stream) -> Result<Rows, HostedError> {
+        if !self.loaded {
+            return Err(HostedError::NoWeights);
+        }
+        let fits = |(_, plan): &(usize, &Plan)| plan.rows >= rows;
+        self.step = None;
+        let found = self.plans.iter().enumerate().filter(fits).min_by_key(|(_, plan)| plan.rows);
+        let Some((index, plan)) = found else { return Err(HostedError::Rows { rows, max: self.max_rows() }) };
+        if self.inputs.in_place() {
+            self.inputs.clear();
+            self.inputs.want_first(rows);
+        }
+        let size = StepSize { step: head(rows), tiles: 0 };
+        let step = self.heads.as_ref().map(|heads| heads.address() as u64 + (rows * size_of::<Step>()) as u64);
+        let part = Part { plan: index, launches: plan.body..plan.launches.len(), size, step, stream };
+        let address = self.memory.arena.address().wrapping_add(plan.logits.offset);
+        let stride = plan.logits.stride;
+        // SAFETY: heads read the rows, which are there, and nothing of a step.
+        unsafe { self.device.launch(part) }?;
+        let width = self.artifact.manifest().model.vocab;
+        Ok(Rows { address, rows, width, stride, dtype: DType::F32 })
+    }
+}
+
+/// The step of a head of so many rows.
+fn head(rows: usize) -> Step {
+    Step { tokens: 0, rows: rows as i64 }
+}
+
+/// The steps of heads in the device's memory, so that a head can be captured.
+fn heads(device: &mut dyn Device, most: usize) -> Result<DeviceBuffer, DeviceError> {
+    let bytes = |rows| {
+        let Step { tokens, rows } = head(rows);
+        [tokens.to_le_bytes(), rows.to_le_bytes()].concat()
+    };
+    let steps: Vec<u8> = (0..=most).flat_map(bytes).collect();
+    let mut memory = device.allocate(steps.len())?;
+    memory.upload(0, &steps)?;
+    Ok(memory)
+}
+
+impl std::fmt::Debug for Hosted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hosted({} on {})", self.artifact.manifest().model.architecture, self.device_name())
+    }
+}
+
+fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<(), HostedError> {
+    let (rank, ranks, target) = (options.rank, manifest.tensor_parallel, &manifest.targets[target]);
+    if rank >= ranks {
+        return Err(HostedError::Rank { rank, ranks });
+    }
+    match target.plans.iter().any(|plan| plan.attention == options.attention) {
+        true => Ok(()),
+        false => {
+            let wanted = match options.attention {
+                Attention::Own => "own",
+                Attention::Caller => "caller",
+            };
+            Err(HostedError::Attention { target: target.name.clone(), wanted })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

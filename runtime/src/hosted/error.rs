@@ -1,0 +1,34 @@
+use crate::device::DeviceError;
+
+/// Why a framework's request was refused. Nothing has run then, unless the device failed. Fields are named as in the request.
+#[derive(Debug, thiserror::Error)]
+pub enum HostedError {
+    #[error("rank: {rank}, but the artifact is for {ranks}, which count from 0")]
+    Rank { rank: usize, ranks: usize },
+    #[error("attention: target `{target}` has no plans that leave it to `{wanted}`; compile with --attention {wanted}")]
+    Attention { target: String, wanted: &'static str },
+    #[error("device: {device} has no kernel that makes a step's inputs of a framework's tensors")]
+    Prepare { device: String },
+    #[error("allocate: {detail}")]
+    Allocate { detail: String },
+    #[error("loading: {0}")]
+    Loading(&'static str),
+    #[error("the weights are not loaded")]
+    NoWeights,
+    #[error("the pages of the cache are not bound")]
+    NoCache,
+    #[error("layers: {found} pointers, but the model has {want} layers")]
+    Layers { found: usize, want: usize },
+    #[error("{field}: {detail}")]
+    Field { field: &'static str, detail: String },
+    #[error("tokens: {tokens} in a step, but no plan takes more than {max}")]
+    Tokens { tokens: usize, max: usize },
+    #[error("rows: {rows} at once, but no plan takes more than {max}")]
+    Rows { rows: usize, max: usize },
+    #[error("sequence {sequence}: {field}: {detail}")]
+    Sequence { sequence: usize, field: &'static str, detail: String },
+    #[error("run: no step is under way; begin one")]
+    NoStep,
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}

@@ -1,0 +1,174 @@
+//! Weights of tensors that come one by one, in any order, as whoever reads a checkpoint has them.
+//!
+//! A weight is packed as soon as the last of its tensors is there. Until then the others are kept, and no longer.
+use super::{Report, Sink, collect_names, is_harmless, resolve, tasks};
+use crate::checkpoint::{CheckpointError, Float, Source, Tensor};
+use crate::error::Error;
+use crate::memory::Buffer;
+use atomc_artifact::manifest::{Weight, WeightExpr};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A tensor as its owner gives it: row by row, little-endian. Borrowed bytes are copied if they have to be kept.
+#[derive(Clone, Debug)]
+pub struct Given<'a> {
+    pub float: Float,
+    pub shape: &'a [usize],
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// A load under way. The weights and buffers are the same in all its calls.
+#[derive(Debug)]
+pub struct Loading {
+    tensors: BTreeMap<String, Wanted>,
+    weights: Vec<Made>,
+    kept: BTreeMap<String, Kept>,
+    stage: Option<Buffer>,
+}
+
+/// What the weights want of a tensor.
+#[derive(Debug)]
+struct Wanted {
+    shape: Vec<usize>,
+    /// The weights that are made of it.
+    weights: Vec<usize>,
+}
+
+/// How far a weight is.
+#[derive(Debug)]
+struct Made {
+    names: Vec<String>,
+    /// Whether it was packed since the last of its tensors came.
+    done: bool,
+}
+
+/// A tensor that a weight waits with.
+#[derive(Debug)]
+struct Kept {
+    float: Float,
+    bytes: Vec<u8>,
+}
+
+/// The tensors at hand while one arrives, which goes before those that were kept.
+struct AtHand<'a> {
+    kept: &'a BTreeMap<String, Kept>,
+    arriving: Option<(&'a str, &'a Given<'a>)>,
+}
+
+impl Source for AtHand<'_> {
+    fn tensor(&self, name: &str, _: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
+        match (self.arriving, self.kept.get(name)) {
+            (Some((arriving, tensor)), _) if arriving == name => {
+                Ok(Tensor::Bytes { float: tensor.float, bytes: &tensor.bytes })
+            }
+            (_, Some(Kept { float, bytes })) => Ok(Tensor::Bytes { float: *float, bytes }),
+            _ => Err(CheckpointError::Missing { names: vec![name.to_owned()] }),
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.kept.keys().map(String::as_str).chain(self.arriving.map(|(name, _)| name)).collect()
+    }
+}
+
+impl Loading {
+    pub fn new(weights: &[Weight]) -> Loading {
+        let mut tensors = BTreeMap::new();
+        weights.iter().enumerate().for_each(|(index, weight)| collect(&weight.expr, index, &mut tensors));
+        let made = |weight: &Weight| {
+            let mut names = BTreeSet::new();
+            collect_names(&weight.expr, &mut names);
+            Made { names: names.into_iter().map(str::to_owned).collect(), done: false }
+        };
+        Loading { weights: weights.iter().map(made).collect(), tensors, kept: BTreeMap::new(), stage: None }
+    }
+
+    /// Takes a tensor, and makes the weights that lacked nothing else. One that comes again begins its weights anew: they want
+    /// all their tensors again. If it is at fault nothing has changed.
+    pub fn feed(&mut self, name: &str, tensor: Given, mut sink: Sink) -> Result<(), Error> {
+        let Some(wanted) = self.tensors.get(name) else { return Ok(self.unknown(name)?) };
+        tensor.check(name, &wanted.shape)?;
+        let Loading { tensors, weights, kept, stage } = self;
+        let of = |name: &str| tensors[name].weights.iter().copied();
+        for index in of(name) {
+            let have = |other: &String| other == name || kept.contains_key(other);
+            weights[index].done = false;
+            if weights[index].names.iter().all(have) {
+                make(index, &AtHand { kept, arriving: Some((name, &tensor)) }, &mut sink, stage)?;
+                weights[index].done = true;
+            }
+        }
+        if !of(name).all(|index| weights[index].done) {
+            kept.insert(name.to_owned(), Kept { float: tensor.float, bytes: tensor.bytes.into_owned() });
+        }
+        kept.retain(|name, _| !of(name).all(|index| weights[index].done));
+        Ok(())
+    }
+
+    /// Ends the load: makes what needs no tensors, and says which ones never came.
+    pub fn finish(mut self, mut sink: Sink) -> Result<(), Error> {
+        let missing = self.missing();
+        if !missing.is_empty() {
+            return Err(CheckpointError::Missing { names: missing }.into());
+        }
+        let nothing = AtHand { kept: &self.kept, arriving: None };
+        let constants = self.weights.iter().enumerate().filter(|(_, made)| made.names.is_empty());
+        constants.map(|(index, _)| index).try_for_each(|index| make(index, &nothing, &mut sink, &mut self.stage))
+    }
+
+    /// The tensors that weights still wait for.
+    pub fn missing(&self) -> Vec<String> {
+        let open = self.weights.iter().filter(|weight| !weight.done).flat_map(|weight| &weight.names);
+        let missing: BTreeSet<&String> = open.filter(|&name| !self.kept.contains_key(name)).collect();
+        missing.into_iter().cloned().collect()
+    }
+
+    /// Bytes of the tensors that wait for others.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept.values().map(|kept| kept.bytes.len()).sum()
+    }
+
+    fn unknown(&self, name: &str) -> Result<(), CheckpointError> {
+        match is_harmless(name, |other| self.tensors.contains_key(other)) {
+            true => Ok(()),
+            false => Err(CheckpointError::Unused { names: vec![name.to_owned()] }),
+        }
+    }
+}
+
+fn make(index: usize, source: &AtHand, sink: &mut Sink, stage: &mut Option<Buffer>) -> Result<(), Error> {
+    let mut sink = sink.only(index);
+    let (pieces, tasks) = (resolve(sink.weights, sink.rank, source)?, tasks(0, &sink.weights[0]));
+    sink.pack(&pieces, &tasks, stage, &Report::new(&|_, _| (), &tasks))?;
+    Ok(())
+}
+
+impl Given<'_> {
+    fn check(&self, name: &str, want: &[usize]) -> Result<(), CheckpointError> {
+        if self.shape != want {
+            let (found, want) = (self.shape.to_vec(), want.to_vec());
+            return Err(CheckpointError::Shape { name: name.to_owned(), found, want });
+        }
+        let (bytes, want) = (self.bytes.len(), want.iter().product::<usize>() * self.float.size());
+        match bytes == want {
+            true => Ok(()),
+            false => Err(CheckpointError::Size { name: name.to_owned(), bytes, want }),
+        }
+    }
+}
+
+/// The tensors of an expression: what shape it wants of each, and which weight it belongs to.
+fn collect(expr: &WeightExpr, weight: usize, tensors: &mut BTreeMap<String, Wanted>) {
+    match expr {
+        WeightExpr::Tensor { name, shape } => {
+            let wanted =
+                tensors.entry(name.clone()).or_insert_with(|| Wanted { shape: shape.clone(), weights: vec![] });
+            if wanted.weights.last() != Some(&weight) {
+                wanted.weights.push(weight);
+            }
+        }
+        WeightExpr::Concat { parts, .. } => parts.iter().for_each(|part| collect(part, weight, tensors)),
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => collect(of, weight, tensors),
+        WeightExpr::Const { .. } => {}
+    }
+}

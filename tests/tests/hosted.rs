@@ -1,0 +1,345 @@
+//! A framework that drives a model, against the engine that drives itself: the same kernels, so the same logits to the last bit
+//! where both take the same plans; and what ranks and a framework's attention make of them.
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use atomc::driver::{self, Options};
+use atomc::frontend;
+use atomc_artifact::manifest::{Attention, DType, Work};
+use atomc_passes::BucketOptions;
+use atomc_runtime::checkpoint::{Source, Tensor};
+use atomc_runtime::device::Stream;
+use atomc_runtime::hosted::{Batch, Rows};
+use atomc_runtime::memory::Buffer;
+use atomc_runtime::weights::Given;
+use atomc_runtime::{
+    Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, SeqId, Want,
+};
+use half::{bf16, f16};
+
+/// Most tokens of a step, padding included.
+const TOKENS: usize = 48;
+const PAGES: usize = 40;
+const GAP: usize = 1280;
+
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models").join(name)
+}
+
+/// An artifact's file, in a folder that is removed with it.
+fn compiled(name: &str, options: Options) -> (tempfile::TempDir, PathBuf) {
+    // Only steps of one token and one row have a plan of their own.
+    let buckets = BucketOptions { decode: vec![1], tokens: TOKENS, rows: TOKENS };
+    let config = frontend::read(&model(name)).unwrap_or_else(|e| panic!("{e}"));
+    let compiled = driver::compile(&config, &Options { buckets, ..options }, &mut |_, _, _| ()).expect("it compiles");
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("m.atomc");
+    compiled.write(&path).expect("an artifact");
+    (dir, path)
+}
+
+fn open(path: &Path) -> Artifact {
+    Artifact::open(path).expect("a whole artifact")
+}
+
+/// Schedules, keeps pages with gaps between them, adds up what ranks have, and attends where plans leave that to it.
+struct Framework {
+    ranks: Vec<Rank>,
+    stride: usize,
+    free: Vec<i32>,
+    sequences: Vec<Sequence>,
+}
+
+struct Rank {
+    hosted: Hosted,
+    _pages: Vec<Buffer>,
+    /// Keys and values by layer, by sequence, by position, where the framework attends.
+    cache: Vec<Vec<Vec<[Vec<f32>; 2]>>>,
+}
+
+#[derive(Clone, Default)]
+struct Sequence {
+    tokens: usize,
+    table: Vec<i32>,
+}
+
+impl Rank {
+    fn new(artifact: &Arc<Artifact>, name: &str, rank: usize, attention: Attention, sequences: usize) -> Rank {
+        let options =
+            HostedOptions { device: DeviceChoice::default(), threads: 2, rank, attention, stream: Stream::default() };
+        let mut hosted = Hosted::open(artifact.clone(), &options, None).expect("it opens");
+        let checkpoint = Checkpoint::open(model(name)).expect("a checkpoint");
+        hosted.begin_loading();
+        for tensor in checkpoint.names().into_iter().rev() {
+            let shape = checkpoint.shape(tensor).expect("a tensor").to_vec();
+            let Ok(Tensor::Bytes { float, bytes }) = checkpoint.tensor(tensor, &shape) else { panic!("no {tensor}") };
+            hosted.feed(tensor, Given { float, shape: &shape, bytes: bytes.into() }).expect("a tensor of the model");
+        }
+        hosted.finish_loading().expect("all tensors");
+        let spec = hosted.target().cache.clone();
+        let stride = spec.block_bytes + GAP;
+        let pages = |_| {
+            let mut pages = Buffer::new(PAGES * stride).expect("memory");
+            // What an earlier owner left is not a number.
+            pages.as_mut_slice().fill(0xff);
+            pages
+        };
+        let pages: Vec<Buffer> = (0..spec.layers).map(pages).collect();
+        let starts: Vec<_> = pages.iter().map(|pages| NonNull::new(pages.address()).expect("an address")).collect();
+        // SAFETY: the pages live beside the model.
+        unsafe { hosted.bind_cache(&starts, stride, PAGES) }.expect("pages that fit");
+        Rank { hosted, _pages: pages, cache: vec![vec![vec![]; sequences]; spec.layers] }
+    }
+}
+
+impl Framework {
+    fn new(path: &Path, name: &str, attention: Attention, sequences: usize) -> Framework {
+        let artifact = &Arc::new(open(path));
+        let ranks = 0..artifact.manifest().tensor_parallel;
+        let ranks: Vec<Rank> = ranks.map(|rank| Rank::new(artifact, name, rank, attention, sequences)).collect();
+        let stride = ranks[0].hosted.target().cache.block_tokens;
+        let free = (0..PAGES as i32).map(|page| page * 7 % PAGES as i32).collect();
+        Framework { ranks, stride, free, sequences: vec![Sequence::default(); sequences] }
+    }
+
+    /// Gives sequences new tokens, and the logits behind all of them.
+    fn step(&mut self, new: &[(usize, Vec<u32>)], padding: usize, decode: bool) -> Vec<Vec<f32>> {
+        let (mut ids, mut positions, mut starts, mut lengths) = (vec![], vec![], vec![0], vec![]);
+        let (mut tables, mut owners) = (vec![], vec![]);
+        for (sequence, tokens) in new {
+            let Sequence { tokens: len, table } = &mut self.sequences[*sequence];
+            owners.extend((*len..).take(tokens.len()).map(|position| (*sequence, position)));
+            positions.extend((*len..).take(tokens.len()).map(|position| position as i64));
+            ids.extend(tokens.iter().map(|&id| id as i32));
+            *len += tokens.len();
+            table.extend((table.len()..len.div_ceil(self.stride)).map(|_| self.free.pop().expect("a free page")));
+            starts.push(ids.len() as i32);
+            lengths.push(*len as i32);
+            tables.extend(table.iter().copied().chain(std::iter::repeat(0)).take(PAGES));
+        }
+        let count = ids.len();
+        ids.extend(vec![-1; padding]);
+        positions.extend(vec![-1; padding]);
+        starts.extend(vec![count as i32; padding]);
+        lengths.extend(vec![-1; padding]);
+        tables.extend(vec![-1; padding * PAGES]);
+        let batch = Batch {
+            ids: ids.as_ptr(),
+            positions: positions.as_ptr(),
+            starts: starts.as_ptr(),
+            lengths: lengths.as_ptr(),
+            tables: tables.as_ptr(),
+            table_stride: PAGES,
+            sequences: lengths.len(),
+            tokens: ids.len(),
+            decode,
+        };
+        // SAFETY: the tensors have those sizes and outlive the step.
+        unsafe {
+            for rank in &mut self.ranks {
+                rank.hosted.begin(&batch, Stream::default()).expect("a step");
+            }
+            self.body(&owners);
+            self.head(count)
+        }
+    }
+
+    /// # Safety
+    /// A step is under way on every rank.
+    unsafe fn body(&mut self, owners: &[(usize, usize)]) {
+        loop {
+            // SAFETY: passed on to the caller.
+            let run = |rank: &mut Rank| unsafe { rank.hosted.run() }.expect("a part of a step").map(|call| call.work);
+            let calls: Vec<Option<Work>> = self.ranks.iter_mut().map(run).collect();
+            assert!(calls.iter().all(|call| call.is_none() == calls[0].is_none()));
+            match calls[0] {
+                None => return,
+                Some(Work::AllReduce { value }) => {
+                    let rows: Vec<Rows> =
+                        self.ranks.iter().map(|rank| rank.hosted.rows(value).expect("rows of the step")).collect();
+                    for (row, column) in (0..owners.len()).flat_map(|row| (0..value.width).map(move |c| (row, c))) {
+                        let sum = rows.iter().map(|rows| get(rows, row, column)).sum();
+                        rows.iter().for_each(|rows| set(rows, row, column, sum));
+                    }
+                }
+                Some(Work::Attention { .. }) => {
+                    self.ranks.iter_mut().zip(calls).for_each(|(rank, call)| rank.attend(call, owners));
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// The body of a step of so many tokens is done.
+    unsafe fn head(&mut self, count: usize) -> Vec<Vec<f32>> {
+        let hosted = &mut self.ranks[0].hosted;
+        let (from, to) = (hosted.hidden(), hosted.head_input());
+        let bytes = from.stride * from.dtype.size();
+        // SAFETY: both have rows for every token of a step.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.address, to.address, count * bytes);
+            let logits = hosted.head(count, Stream::default()).expect("a head");
+            (0..count).map(|row| (0..logits.width).map(|column| get(&logits, row, column)).collect()).collect()
+        }
+    }
+
+    fn drop_sequence(&mut self, sequence: usize) {
+        self.free.extend(std::mem::take(&mut self.sequences[sequence]).table);
+        for layer in self.ranks.iter_mut().flat_map(|rank| &mut rank.cache) {
+            layer[sequence].clear();
+        }
+    }
+}
+
+impl Rank {
+    fn attend(&mut self, call: Option<Work>, owners: &[(usize, usize)]) {
+        let Some(Work::Attention { layer, q, k, v, out, scale, window }) = call else { panic!("another call") };
+        let rows = |place| self.hosted.rows(place).expect("rows of the step");
+        let [q, k, v, out] = [q, k, v, out].map(rows);
+        let dim = self.hosted.target().cache.head_dim;
+        let (heads, shared) = (q.width / dim, q.width / k.width);
+        for (token, &(sequence, position)) in owners.iter().enumerate() {
+            let row = |rows: &Rows| (0..rows.width).map(|column| get(rows, token, column)).collect::<Vec<f32>>();
+            let cache = &mut self.cache[layer][sequence];
+            assert_eq!(cache.len(), position);
+            cache.push([row(&k), row(&v)]);
+            let seen = &cache[if window == 0 { 0 } else { cache.len().saturating_sub(window) }..];
+            let query = row(&q);
+            for head in 0..heads {
+                let at = |values: &[f32], d: usize| values[head / shared * dim + d];
+                let score = |[key, _]: &[Vec<f32>; 2]| {
+                    (0..dim).map(|d| query[head * dim + d] * at(key, d)).sum::<f32>() * scale as f32
+                };
+                let scores: Vec<f32> = seen.iter().map(score).collect();
+                let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let weights: Vec<f32> = scores.iter().map(|score| (score - most).exp()).collect();
+                let all: f32 = weights.iter().sum();
+                for d in 0..dim {
+                    let sum: f32 = weights.iter().zip(seen).map(|(weight, [_, value])| weight * at(value, d)).sum();
+                    set(&out, token, head * dim + d, sum / all);
+                }
+            }
+        }
+    }
+}
+
+fn get(rows: &Rows, row: usize, column: usize) -> f32 {
+    let at = row * rows.stride + column;
+    // SAFETY: rows of a live model.
+    unsafe {
+        match rows.dtype {
+            DType::F32 => rows.address.cast::<f32>().add(at).read(),
+            DType::BF16 => rows.address.cast::<bf16>().add(at).read().to_f32(),
+            DType::F16 => rows.address.cast::<f16>().add(at).read().to_f32(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn set(rows: &Rows, row: usize, column: usize, value: f32) {
+    let at = row * rows.stride + column;
+    // SAFETY: rows of a live model.
+    unsafe {
+        match rows.dtype {
+            DType::F32 => rows.address.cast::<f32>().add(at).write(value),
+            DType::BF16 => rows.address.cast::<bf16>().add(at).write(bf16::from_f32(value)),
+            DType::F16 => rows.address.cast::<f16>().add(at).write(f16::from_f32(value)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Steps of several sequences, prompts in pieces among them: `judge` gets each row of the framework's logits and of an engine's.
+fn compare(name: &str, mut framework: Framework, whole: &Path, mut judge: impl FnMut(&[f32], &[f32])) {
+    let options = EngineOptions { threads: 2, cache_tokens: 2048, ..EngineOptions::default() };
+    let mut engine = Engine::new(open(whole), &options).expect("it opens");
+    engine.load_weights(&Checkpoint::open(model(name)).expect("a checkpoint"), &|_, _| ()).expect("weights");
+    let (vocab, max) = (engine.model().vocab, engine.model().max_positions);
+    let mut owned: Vec<SeqId> = framework.sequences.iter().map(|_| engine.add_sequence()).collect();
+    let mut state = 11u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    for _ in 0..60 {
+        let (decode, mut left) = (random(2) == 0, TOKENS - 3);
+        let mut new: Vec<(usize, Vec<u32>)> = vec![];
+        for sequence in 0..owned.len() {
+            if framework.sequences[sequence].tokens + TOKENS > max.min(300) {
+                framework.drop_sequence(sequence);
+                engine.drop_sequence(owned[sequence]).expect("a live sequence");
+                owned[sequence] = engine.add_sequence();
+            }
+            if random(4) > 0 && left > 0 {
+                let count = if decode { 1 } else { 1 + random(left.min(30)) };
+                left -= count;
+                new.push((sequence, (0..count).map(|_| random(vocab) as u32).collect()));
+            }
+        }
+        let tokens: usize = new.iter().map(|(_, tokens)| tokens.len()).sum();
+        if tokens == 0 {
+            continue;
+        }
+        // A padded token would need a larger plan than the engine's.
+        let padding = if tokens == 1 { 0 } else { random(4) };
+        let found = framework.step(&new, padding, decode || tokens == 1);
+        let requests: Vec<Request> = new.iter().map(|(sequence, tokens)| of(owned[*sequence], tokens)).collect();
+        let wanted = engine.step(&requests).expect("a step");
+        let wanted = (0..new.len()).flat_map(|request| wanted.of(request));
+        found.iter().zip(wanted).for_each(|(found, wanted)| judge(found, wanted));
+    }
+}
+
+fn of(sequence: SeqId, tokens: &[u32]) -> Request<'_> {
+    Request { sequence, tokens, logits: Want::All }
+}
+
+#[test]
+fn hosted_steps_have_the_engines_bits() {
+    for name in ["qwen3", "llama"] {
+        let (_dir, path) = compiled(name, Options::default());
+        let framework = Framework::new(&path, name, Attention::Own, 4);
+        compare(name, framework, &path, |found, wanted| assert!(found == wanted, "{name}"));
+    }
+}
+
+/// Root mean square of what logits are off, by that of the logits.
+#[derive(Default)]
+struct Off(f64, f64);
+
+impl Off {
+    fn add(&mut self, found: &[f32], wanted: &[f32]) {
+        let squares = |off: &mut f64, value: f32| *off += f64::from(value) * f64::from(value);
+        found.iter().zip(wanted).for_each(|(found, wanted)| squares(&mut self.0, found - wanted));
+        wanted.iter().for_each(|wanted| squares(&mut self.1, *wanted));
+    }
+
+    fn share(&self) -> f64 {
+        (self.0 / self.1).sqrt()
+    }
+}
+
+#[test]
+fn a_framework_adds_up_what_ranks_have() {
+    for name in ["qwen3", "llama"] {
+        let (_whole, whole) = compiled(name, Options::default());
+        let (_shared, shared) = compiled(name, Options { ranks: 2, ..Options::default() });
+        let mut off = Off::default();
+        compare(name, Framework::new(&shared, name, Attention::Own, 3), &whole, |found, wanted| off.add(found, wanted));
+        println!("{name}: {:e}", off.share());
+        assert!(off.share() < 0.01, "{name}: {:e}", off.share());
+    }
+}
+
+#[test]
+fn a_framework_attends() {
+    for name in ["qwen3", "llama"] {
+        let attention = vec![Attention::Own, Attention::Caller];
+        let (_dir, path) = compiled(name, Options { attention, ..Options::default() });
+        let mut off = Off::default();
+        compare(name, Framework::new(&path, name, Attention::Caller, 3), &path, |found, wanted| off.add(found, wanted));
+        println!("{name}: {:e}", off.share());
+        assert!(off.share() < 0.01, "{name}: {:e}", off.share());
+    }
+}

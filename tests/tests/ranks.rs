@@ -1,0 +1,364 @@
+//! Models that ranks share out, and attention that the caller does: the parts, put together as a framework would, against whole
+//! models and against transformers.
+use std::collections::HashMap;
+
+use atomc::driver::{self, Options};
+use atomc::frontend::{self, Config, Part};
+use atomc_artifact::manifest::{Attention, DType, Place, Plan, PlanKind, Target, Work};
+use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
+use atomc_ir::{Elementwise, Graph, Op, Value};
+use atomc_passes::BucketOptions;
+use atomc_runtime::batch::{Inputs, Room};
+use atomc_runtime::device::{Device, Memory};
+use atomc_runtime::weights::{self, Rank, Sink};
+use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error};
+use atomc_tests::{Case, Mode, cases};
+use half::{bf16, f16};
+
+/// Ranks that a case can be shared out among, and more than one.
+fn ranks(config: &Config) -> Vec<usize> {
+    let fits = |&ranks: &usize| Part { ranks, attention: Attention::Own }.of(config).is_ok();
+    (2..=4).filter(fits).collect()
+}
+
+mod meaning {
+    use super::*;
+
+    /// All ranks in one graph: each with its shards as slices of the weights and with caches of its own, and with sums in place of
+    /// calls.
+    fn joined(graph: &Graph, ranks: usize) -> Graph {
+        let mut all = Graph::new("joined");
+        let mut made: HashMap<(Value, usize), Value> = HashMap::new();
+        for id in graph.order() {
+            let (op, location) = (graph.op(id), graph.location(id));
+            let operands = |made: &HashMap<(Value, usize), Value>, rank| -> Vec<Value> {
+                graph.operands(id).into_iter().map(|v| made[&(v, rank)]).collect()
+            };
+            if let Op::AllReduce {} = op {
+                let parts: Vec<Value> = (0..ranks).map(|rank| operands(&made, rank)[0]).collect();
+                let add = |a: Value, b: &Value| {
+                    all.push(Op::Map(Elementwise::Add), &[a, *b], location).expect("parts of one shape").into()
+                };
+                let sum = parts[1..].iter().fold(parts[0], add);
+                made.extend((0..ranks).map(|rank| ((id.into(), rank), sum)));
+                continue;
+            }
+            for rank in 0..ranks {
+                let copy = match op {
+                    Op::Input { name } if graph.ty(id.into()).as_cache().is_some() => {
+                        all.input(format!("{name}.{rank}"), graph.ty(id.into()).clone())
+                    }
+                    Op::Input { .. } if rank > 0 => made[&(id.into(), 0)],
+                    Op::Input { name } => all.input(name.clone(), graph.ty(id.into()).clone()),
+                    &Op::Shard { axis, parts } => {
+                        let shape = graph.ty(id.into()).as_tensor().and_then(|t| t.shape.sizes()).expect("a weight");
+                        let (len, start) = (shape[axis], rank * parts / ranks * shape[axis]);
+                        let slice = Op::Slice { axis, start, len };
+                        all.push(slice, &operands(&made, rank), location).expect("a part").into()
+                    }
+                    op => all.add(op.clone(), &operands(&made, rank), graph.types(id).to_vec(), location).into(),
+                };
+                for out in 0..graph.types(id).len() {
+                    made.insert((Value { node: id, out }, rank), Value { node: copy.node, out });
+                }
+            }
+        }
+        let states = graph.outputs().iter().filter(|v| graph.ty(**v).as_cache().is_some());
+        let outputs = std::iter::once(made[&(graph.outputs()[0], 0)])
+            .chain(states.flat_map(|&v| (0..ranks).map(move |rank| (v, rank))).map(|place| made[&place]));
+        all.set_outputs(outputs.collect());
+        all.verify().unwrap_or_else(|e| panic!("{e}"));
+        all
+    }
+
+    /// Logits of a sequence that begins with the first tokens, and goes on with the others if the graph has caches.
+    fn run(graph: &Graph, case: &Case, pieces: &[&[u32]]) -> Vec<f64> {
+        let weights: HashMap<String, Tensor<f64>> =
+            case.weights().into_iter().map(|(name, t)| (name, Tensor::new(t.shape, t.data))).collect();
+        let names = graph.inputs().into_iter().filter(|&v| graph.ty(v).as_cache().is_some());
+        let names: Vec<String> = names
+            .map(|v| match graph.op(v.node) {
+                Op::Input { name } => name.clone(),
+                _ => unreachable!("inputs are inputs"),
+            })
+            .collect();
+        let mut caches = vec![CacheState::default(); names.len()];
+        let (mut logits, mut from) = (vec![], 0);
+        for piece in pieces {
+            let n = piece.len();
+            let positions: Vec<i32> = (from..from + n).map(|p| p as i32).collect();
+            let batch = BatchState { sequences: vec![0; n], positions: positions.clone() };
+            let mut params: HashMap<String, Val<f64>> = HashMap::from([
+                ("ids".into(), Val::Int(piece.iter().map(|&t| t as i32).collect())),
+                ("positions".into(), Val::Int(positions)),
+                ("lengths".into(), Val::Int(vec![(from + n) as i32; n])),
+                ("rows".into(), Val::Int((0..n as i32).collect())),
+                ("batch".into(), Val::Batch(batch)),
+            ]);
+            params.extend(names.iter().cloned().zip(caches.drain(..).map(Val::Cache)));
+            let out = interp::run(graph, Cx { tokens: n, rows: n }, &params, &|name| weights.get(name).cloned())
+                .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            logits.extend(&out[0].float().expect("logits").data);
+            caches.extend(out[1..=names.len()].iter().map(|c| c.cache().expect("a state").clone()));
+            from += n;
+        }
+        logits
+    }
+
+    #[track_caller]
+    fn same(case: &Case, what: &str, got: &[f64], want: &[f64]) {
+        let size = want.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
+        let off = got.iter().zip(want).fold(0.0, |m: f64, (a, b)| m.max((a - b).abs()));
+        assert!(got.len() == want.len() && off <= 1e-9 * size, "{}, {what}: {off:e} of {size}", case.name);
+    }
+
+    #[test]
+    fn ranks_together_are_the_model() {
+        let mut shared = 0;
+        for case in cases() {
+            let tokens = case.tokens(0);
+            let pieces = [&tokens[..5], &tokens[5..6], &tokens[6..9]];
+            let want = run(&frontend::graph(&case.config).expect("a graph"), &case, &pieces);
+            for ranks in ranks(&case.config) {
+                let part = Part { ranks, attention: Attention::Own };
+                let graph = joined(&frontend::graph_of(&case.config, part).expect("a graph"), ranks);
+                same(&case, &format!("{ranks} ranks"), &run(&graph, &case, &pieces), &want);
+                shared += 1;
+            }
+        }
+        assert!(shared >= 24, "{shared}");
+    }
+
+    #[test]
+    fn the_callers_attention_is_the_same() {
+        for case in cases() {
+            let tokens = case.tokens(1);
+            let want = run(&frontend::graph(&case.config).expect("a graph"), &case, &[&tokens[..5]]);
+            let part = Part { ranks: 1, attention: Attention::Caller };
+            let graph = frontend::graph_of(&case.config, part).expect("a graph");
+            same(&case, "caller", &run(&graph, &case, &[&tokens[..5]]), &want);
+        }
+    }
+}
+
+/// A rank on the host. Each plan is bound in pieces, from call to call.
+struct Worker {
+    device: Box<dyn Device>,
+    memory: Memory,
+    inputs: Inputs,
+    head_dim: usize,
+    /// Keys and values of a sequence by layer, where this test attends.
+    seen: Vec<Vec<(Vec<f32>, Vec<f32>)>>,
+}
+
+/// Ranks in lockstep.
+struct Ranks {
+    workers: Vec<Worker>,
+    target: Target,
+    /// For each plan the number of its first piece.
+    first: Vec<usize>,
+}
+
+const CONTEXT: usize = 64;
+
+fn pieces(plan: &Plan) -> Vec<Plan> {
+    let ends = plan.calls.iter().map(|call| call.before).chain([plan.launches.len()]);
+    let starts = std::iter::once(0).chain(plan.calls.iter().map(|call| call.before));
+    starts.zip(ends).map(|(start, end)| Plan { launches: plan.launches[start..end].to_vec(), ..plan.clone() }).collect()
+}
+
+impl Ranks {
+    fn open(case: &Case, ranks: usize) -> Ranks {
+        let config = Config { context: case.config.context.max(CONTEXT), ..case.config.clone() };
+        let buckets = BucketOptions { decode: vec![1], tokens: CONTEXT, rows: CONTEXT };
+        let attention = vec![Attention::Own, Attention::Caller];
+        let options = Options { buckets, ranks, attention, ..Options::default() };
+        let compiled =
+            driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("m.atomc");
+        compiled.write(&path).expect("an artifact");
+        let target = compiled.manifest.targets[0].clone();
+        let all: Vec<Vec<Plan>> = target.plans.iter().map(pieces).collect();
+        let first = all.iter().scan(0, |next, pieces| Some(std::mem::replace(next, *next + pieces.len()))).collect();
+        let checkpoint = Checkpoint::open(&case.dir).expect("a checkpoint");
+        let worker = |number| {
+            let artifact = Artifact::open(&path).expect("a whole artifact");
+            Worker::open(&artifact, &target, &all.concat(), &checkpoint, Rank { number, of: ranks })
+        };
+        let alone = Engine::open(&path, &EngineOptions::default());
+        assert_eq!(matches!(alone, Err(Error::Shared { ranks: found }) if found == ranks), ranks > 1);
+        Ranks { workers: (0..ranks).map(worker).collect(), first, target }
+    }
+
+    /// Logits of each of the next tokens of the only sequence.
+    fn step(&mut self, attention: Attention, tokens: &[u32], position: usize) -> Vec<f32> {
+        let kind = if tokens.len() == 1 { PlanKind::Decode } else { PlanKind::Any };
+        let fits = |plan: &Plan| plan.kind == kind && plan.attention == attention;
+        let number = self.target.plans.iter().position(fits).expect("a plan");
+        let plan = self.target.plans[number].clone();
+        let length = position + tokens.len();
+        let table: Vec<i32> = (0..length.div_ceil(self.target.cache.block_tokens) as i32).collect();
+        for worker in &mut self.workers {
+            worker.inputs.clear();
+            worker.inputs.push(tokens, position, length, &table);
+            worker.inputs.want(tokens.len());
+        }
+        for piece in 0..=plan.calls.len() {
+            for worker in &mut self.workers {
+                // SAFETY: bound to memory of the target's sizes, which the worker owns; the inputs fit the plan.
+                unsafe { worker.device.run(self.first[number] + piece, worker.inputs.step(), None) }.expect("a step");
+            }
+            match plan.calls.get(piece).map(|call| call.work) {
+                Some(Work::AllReduce { value }) => self.sum(value, tokens.len()),
+                Some(Work::Attention { layer, q, k, v, out, scale, window }) => {
+                    let attend =
+                        |worker: &mut Worker| worker.attend(layer, [q, k, v, out], scale, window, tokens.len());
+                    self.workers.iter_mut().for_each(attend);
+                }
+                None => {}
+            }
+        }
+        let stride = plan.logits.stride;
+        let place = Place { offset: plan.logits.offset, width: stride, stride, dtype: DType::F32 };
+        self.workers[0].rows(place, tokens.len()).concat()
+    }
+
+    fn sum(&mut self, place: Place, tokens: usize) {
+        let mut sum = self.workers[0].rows(place, tokens);
+        for worker in &self.workers[1..] {
+            for (row, part) in sum.iter_mut().zip(worker.rows(place, tokens)) {
+                row.iter_mut().zip(part).for_each(|(a, b)| *a += b);
+            }
+        }
+        self.workers.iter_mut().for_each(|worker| worker.put(place, &sum));
+    }
+}
+
+impl Worker {
+    fn open(artifact: &Artifact, target: &Target, plans: &[Plan], checkpoint: &Checkpoint, rank: Rank) -> Worker {
+        let mut device = DeviceChoice::default().open(artifact, 1).expect("a device");
+        let cache = &target.cache;
+        let pages = CONTEXT.div_ceil(cache.block_tokens);
+        let room = Room { tokens: CONTEXT, rows: CONTEXT, table_blocks: pages + 1 };
+        let inputs = Inputs::new(&mut *device, room, cache.block_bytes).expect("inputs");
+        let mut new = |bytes: usize| device.allocate(bytes).expect("memory");
+        let mut memory = Memory {
+            weights: target.weights.iter().map(|weight| new(weight.bytes)).collect(),
+            cache: (0..cache.layers).map(|_| new(pages * cache.block_bytes)).collect(),
+            v_offset: cache.v_offset,
+            arena: new(target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0)),
+            hidden: new(target.hidden.bytes),
+            head_input: None,
+            workspace: new(0),
+            inputs: inputs.addresses(),
+        };
+        let sink = Sink { weights: &target.weights, rank, buffers: &mut memory.weights, pool: device.pool() };
+        weights::load(sink, checkpoint, &|_, _| ()).expect("weights");
+        // SAFETY: the plans are pieces of the artifact's, the memory has the sizes of the manifest and stays with the device.
+        unsafe { device.bind(plans, &memory) }.expect("plans");
+        Worker { device, memory, inputs, head_dim: cache.head_dim, seen: vec![vec![]; cache.layers] }
+    }
+
+    fn rows(&self, place: Place, tokens: usize) -> Vec<Vec<f32>> {
+        let arena = self.memory.arena.host_view().expect("the host's");
+        let size = place.dtype.size();
+        let number = |at: usize| match (&arena[at..][..size], place.dtype) {
+            (b, DType::BF16) => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+            (b, DType::F16) => f16::from_le_bytes([b[0], b[1]]).to_f32(),
+            (b, _) => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+        };
+        let row = |t: usize| (0..place.width).map(|i| number(place.offset + (t * place.stride + i) * size)).collect();
+        (0..tokens).map(row).collect()
+    }
+
+    fn put(&mut self, place: Place, rows: &[Vec<f32>]) {
+        let arena = self.memory.arena.host_view_mut().expect("the host's");
+        let size = place.dtype.size();
+        for (t, row) in rows.iter().enumerate() {
+            for (i, &value) in row.iter().enumerate() {
+                let at = &mut arena[place.offset + (t * place.stride + i) * size..][..size];
+                match place.dtype {
+                    DType::BF16 => at.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+                    DType::F16 => at.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+                    _ => at.copy_from_slice(&value.to_le_bytes()),
+                }
+            }
+        }
+    }
+
+    /// What a framework's attention does, the slow and obvious way.
+    fn attend(&mut self, layer: usize, [q, k, v, out]: [Place; 4], scale: f64, window: usize, tokens: usize) {
+        let [queries, keys, values] = [q, k, v].map(|place| self.rows(place, tokens));
+        let dim = self.head_dim;
+        let group = q.width / k.width;
+        let mut all = vec![];
+        for ((query, key), value) in queries.into_iter().zip(keys).zip(values) {
+            self.seen[layer].push((key, value));
+            let seen = &self.seen[layer];
+            let seen = &seen[if window == 0 { 0 } else { seen.len().saturating_sub(window) }..];
+            let mut row = vec![];
+            for (head, query) in query.chunks(dim).enumerate() {
+                let at = head / group * dim;
+                let dot = |k: &[f32]| query.iter().zip(&k[at..]).map(|(a, b)| a * b).sum::<f32>() * scale as f32;
+                let scores: Vec<f32> = seen.iter().map(|(k, _)| dot(k)).collect();
+                let top = scores.iter().fold(f32::MIN, |a, &b| a.max(b));
+                let weights: Vec<f32> = scores.iter().map(|s| (s - top).exp()).collect();
+                let sum: f32 = weights.iter().sum();
+                row.extend(
+                    (0..dim).map(|i| weights.iter().zip(seen).map(|(w, (_, v))| w / sum * v[at + i]).sum::<f32>()),
+                );
+            }
+            all.push(row);
+        }
+        // Rows are padded with zeros.
+        let bytes = out.stride * out.dtype.size();
+        self.memory.arena.fill(out.offset..out.offset + tokens * bytes, 0).expect("memory of the host");
+        self.put(out, &all);
+    }
+}
+
+#[test]
+fn an_engine_does_not_leave_attention_to_nobody() {
+    let case = cases().into_iter().find(|case| case.name == "llama2").expect("the case is there");
+    let buckets = BucketOptions { decode: vec![1], tokens: 32, rows: 8 };
+    let options = Options { buckets, attention: vec![Attention::Caller], ..Options::default() };
+    let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("m.atomc");
+    compiled.write(&path).expect("an artifact");
+    let refused = Engine::open(&path, &EngineOptions::default()).expect_err("nobody attends");
+    assert!(matches!(&refused, Error::CallerAttends { target } if target == "host"), "{refused}");
+}
+
+/// What our error may be of PyTorch's on one device.
+const SHARE: f64 = 1.5;
+
+#[test]
+fn compiled_ranks_together_are_as_good_as_pytorch() {
+    // One of each family, with biases everywhere, keys of fewer heads than ranks, heads of a size of their own, odd sizes.
+    let chosen =
+        ["llama-bias", "llama-gqa-tied", "llama-headdim", "llama-odd", "llama-f16", "mistral", "qwen2", "qwen3-bias"];
+    for case in cases().into_iter().filter(|case| chosen.contains(&case.name.as_str())) {
+        for ranks in [1].into_iter().chain(ranks(&case.config)) {
+            let mut all = Ranks::open(&case, ranks);
+            for attention in [Attention::Own, Attention::Caller] {
+                for mode in [Mode::Prefill, Mode::Decode] {
+                    let tokens = case.tokens(1);
+                    all.workers.iter_mut().for_each(|worker| worker.seen.iter_mut().for_each(Vec::clear));
+                    let (mut logits, mut from) = (vec![], 0);
+                    for size in mode.pieces(tokens.len()) {
+                        let rows = all.step(attention, &tokens[from..][..size], from);
+                        let stride = rows.len() / size;
+                        logits.extend(rows.chunks(stride).flat_map(|row| row[..case.config.vocab].to_vec()));
+                        from += size;
+                    }
+                    let error = case.error(mode, 1, logits.iter().map(|&v| f64::from(v)));
+                    let share = error / case.torch_error(mode, 1);
+                    println!("{} {ranks} {attention:?} {mode:?}: {share:.2}", case.name);
+                    assert!(share <= SHARE, "{}, {ranks} ranks, {attention:?}, {mode:?}: {share:.2}", case.name);
+                }
+            }
+        }
+    }
+}
