@@ -6,7 +6,7 @@ pub type HostKernel = unsafe extern "C" fn(*const *mut u8, *const Step, *mut u8,
 
 /// Sizes of one step.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     pub tokens: i64,
     pub rows: i64,

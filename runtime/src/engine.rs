@@ -12,6 +12,7 @@ use crate::weights::packed::Packed;
 use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
+use std::ops::Range;
 use std::path::Path;
 
 /// How to open an artifact.
@@ -368,8 +369,9 @@ impl Engine {
             let used = self.inputs.counts();
             let part = select::part(request, at.token, tokens - used.tokens, rows - used.rows);
             if part.tokens > 0 {
-                let position = self.kv.grow(request.sequence, part.tokens)?.start;
-                self.clear_new_blocks(request.sequence, position)?;
+                let grown = self.kv.grow(request.sequence, part.tokens)?;
+                let position = grown.start;
+                self.clear_new_blocks(request.sequence, grown)?;
                 self.inputs.push(
                     &request.tokens[at.token..][..part.tokens],
                     position,
@@ -388,14 +390,17 @@ impl Engine {
         Ok(at)
     }
 
-    /// Clears the values in blocks that a sequence got at a position and that had another owner. Kernels give tokens that do
-    /// not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
-    fn clear_new_blocks(&mut self, sequence: SeqId, position: usize) -> Result<(), StepError> {
+    /// Clears the values in blocks that a sequence got for these positions and that had another owner, but for those that the step
+    /// fills. Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
+    fn clear_new_blocks(&mut self, sequence: SeqId, grown: Range<usize>) -> Result<(), StepError> {
         let (bytes, v_offset) = (self.target().cache.block_bytes, self.memory.v_offset);
-        for &block in &self.kv.table(sequence)?[position.div_ceil(self.kv.block_tokens())..] {
+        let tokens = self.kv.block_tokens();
+        let blocks = self.kv.table(sequence)?.iter().enumerate().skip(grown.start.div_ceil(tokens));
+        for (index, &block) in blocks {
             let block = block as usize;
-            if block >= self.untouched {
-                self.untouched = block + 1;
+            let is_new = block >= self.untouched;
+            self.untouched = self.untouched.max(block + 1);
+            if is_new || (index + 1) * tokens <= grown.end {
                 continue;
             }
             for pages in &mut self.memory.cache {

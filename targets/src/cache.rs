@@ -1,4 +1,6 @@
 //! The paged KV cache as kernels address it.
+mod run;
+
 use atomc_ir::{CacheType, Diagnostic, Graph, Op, Value};
 
 use crate::code::{Code, Int, Ptr, Vector};

@@ -1,7 +1,7 @@
 //! GPUs through their vendors' drivers, which are looked for when a device is opened: nothing of ROCm or CUDA is needed to build.
 //!
 //! A step is one copy of its inputs, then the launches of its plan, all on one stream. Decode plans are captured when they first
-//! run and replayed from then on: whatever varies between steps lies in the inputs.
+//! run, plans for prompts when a size comes again, and replayed from then on: whatever else varies between steps lies in the inputs.
 mod code;
 mod context;
 mod cuda;

@@ -27,7 +27,7 @@ impl Stream {
 }
 
 /// How much there is to do in one step.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepSize {
     pub step: Step,
     /// Tiles in the step's [`atomc_artifact::abi::Batch`].

@@ -8,6 +8,7 @@ mod meet;
 mod ring;
 mod walk;
 
+use atomc_ir::arch::Simt;
 use atomc_ir::{Arch, Diagnostic};
 
 use self::meet::Partial;
@@ -100,8 +101,22 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let partials = shape.tokens * times * Partial::bytes(&attention, shape.columns);
         if shape.splits > 1 { COUNTERS + partials } else { 0 }
     };
+    if shape.splits == 1 && setup.arch.simt().dependent_launch {
+        let simt = setup.arch.simt();
+        code.shared.set(even_bytes(code.shared.get(), spec.tokens * times, simt));
+    }
     let info = KernelInfo::simt(Tasks::Tokens { per: 1, times }, shape.threads);
     Ok((code, KernelInfo { workspace, ..info }))
+}
+
+/// Bytes of local memory with which no unit is given more than its even share of the work-groups. Where kernels overlap, units
+/// become free one by one, and the first would be given as many as fit.
+fn even_bytes(bytes: usize, groups: usize, simt: &Simt) -> usize {
+    let (units, lds) = (simt.chip.units, simt.unit.lds);
+    let fit = (lds / (bytes + simt.unit.lds_granule)).max(1);
+    let rounds = groups.div_ceil(units * fit);
+    let even = groups.div_ceil(units * rounds);
+    if even == fit { bytes } else { bytes.max((lds / (even + 1)).next_multiple_of(simt.unit.lds_granule)) }
 }
 
 /// What one work-group does.

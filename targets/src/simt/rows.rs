@@ -1,5 +1,7 @@
 //! Family `rows`: a work-group makes one row of the step. A flat result is made by all threads together; heads are shared out
-//! to teams of lanes, of which each makes one at a time.
+//! to teams of lanes, of which each makes one at a time. Where there is nothing but heads, work-groups take several tokens'.
+mod heads;
+
 use atomc_ir::{Arch, Diagnostic, Graph, Op, Type, Value};
 use inkwell::types::VectorType;
 
@@ -64,6 +66,9 @@ pub fn threads(graph: &Graph, arch: &Arch) -> usize {
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    if let Some(run) = heads::run(spec.body, setup.arch) {
+        return heads::emit(setup, spec, run);
+    }
     let threads = threads(spec.body, setup.arch);
     let code = setup.open(spec, threads);
     let tasks = {

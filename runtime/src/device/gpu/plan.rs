@@ -9,15 +9,20 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+/// Sizes of steps that a plan for any size remembers.
+const SIZES: usize = 8;
+
 /// A plan with every parameter in place.
 #[derive(Debug)]
 pub struct Bound {
     launches: Vec<Launch>,
     /// The largest step. Kernels read what varies from the step's inputs, so what is captured at this size fits any step.
     largest: StepSize,
-    /// Whether to replay the plan: decode plans, whose largest grid is not much more than any step needs.
-    replays: bool,
-    graph: Option<Graph>,
+    /// Whether all steps take the largest grid: those of decode plans, which is not much more than any of them needs.
+    is_decode: bool,
+    /// The sizes that came last, the latest at the end. Capturing costs more than one replay saves, so a size of prompts is
+    /// captured when it comes again.
+    sizes: Vec<(StepSize, Option<Graph>)>,
 }
 
 #[derive(Debug)]
@@ -56,8 +61,8 @@ impl Bound {
         Bound {
             launches: plan.launches.iter().enumerate().map(launch).collect(),
             largest: StepSize::largest(plan),
-            replays: plan.kind == PlanKind::Decode,
-            graph: None,
+            is_decode: plan.kind == PlanKind::Decode,
+            sizes: Vec::new(),
         }
     }
 
@@ -66,19 +71,29 @@ impl Bound {
     /// # Safety
     /// As for [`super::super::Device::run`].
     pub unsafe fn run(&mut self, context: &Arc<Context>, size: StepSize) -> Result<(), DeviceError> {
-        if !self.replays {
-            // SAFETY: passed on to the caller.
-            return unsafe { launch(&self.launches, context, size, context.stream()) };
-        }
-        let graph = match &self.graph {
-            Some(graph) => graph,
-            // SAFETY: passed on to the caller.
-            None => {
-                let all = || unsafe { launch(&self.launches, context, self.largest, context.stream()) };
-                self.graph.insert(Graph::capture(context, all)?)
-            }
+        let size = self.grid_of(size);
+        let known = self.sizes.iter().position(|(known, _)| *known == size);
+        let (_, graph) = match known {
+            Some(known) => self.sizes.remove(known),
+            None => (size, None),
         };
-        graph.replay()
+        if self.sizes.len() == SIZES {
+            self.sizes.remove(0);
+        }
+        // SAFETY: passed on to the caller, here and below.
+        let launch = || unsafe { launch(&self.launches, context, size, context.stream()) };
+        let graph = match graph {
+            None if self.is_decode || known.is_some() => Some(Graph::capture(context, launch)?),
+            graph => graph,
+        };
+        let done = graph.as_ref().map_or_else(launch, Graph::replay);
+        self.sizes.push((size, graph));
+        done
+    }
+
+    /// The size of step whose grids a step takes.
+    fn grid_of(&self, size: StepSize) -> StepSize {
+        if self.is_decode { self.largest } else { size }
     }
 
     /// Puts some of the launches on a stream, and does nothing else.
@@ -105,7 +120,7 @@ impl Bound {
         size: StepSize,
         times: &mut Launches,
     ) -> Result<(), DeviceError> {
-        let at = if self.replays { self.largest } else { size };
+        let at = self.grid_of(size);
         let mut kernels: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, launch) in self.launches.iter().enumerate() {
             if at.tasks(launch.tasks) > 0 {

@@ -166,6 +166,25 @@ fn a_prompt_is_launched_and_decode_steps_are_replayed(vendor: Vendor) {
     );
 }
 
+fn prompts_of_a_size_that_comes_again_are_replayed(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let mut engine = fake.engine();
+    let mut counts = |tokens: &[u32]| {
+        fake.log();
+        let sequence = engine.add_sequence();
+        assert_eq!(greedy(&mut engine, &[Request { sequence, tokens, logits: Want::Last }]), [toy::next(tokens)]);
+        engine.drop_sequence(sequence).unwrap();
+        let log = fake.log();
+        ["launch", "; capture", "replay"].map(|call| log.matches(call).count())
+    };
+    let (one, other) = ([5, 6, 7, 8, 9, 1, 2], [1, 2, 3, 4, 5, 6]);
+    assert_eq!(counts(&one), [3, 0, 0]);
+    assert_eq!(counts(&other), [3, 0, 0]);
+    assert_eq!(counts(&one), [0, 3, 1]);
+    assert_eq!(counts(&one), [0, 0, 1]);
+    assert_eq!(counts(&other), [0, 3, 1]);
+}
+
 fn long_prompts_recycled_blocks_and_new_weights(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let mut engine = fake.engine();
@@ -410,6 +429,7 @@ macro_rules! on_both {
 
 on_both! {
     a_prompt_is_launched_and_decode_steps_are_replayed,
+    prompts_of_a_size_that_comes_again_are_replayed,
     long_prompts_recycled_blocks_and_new_weights,
     a_plan_is_put_on_the_stream_and_nothing_else,
     a_framework_captures_and_replays_steps,

@@ -15,16 +15,23 @@ const PTX_KERNEL: u32 = 71;
 const SHARED: &str = "group_memory";
 const SHARED_ALIGN: u32 = 1024;
 
+/// The attribute that says how many threads a work-group has.
+const THREADS: &str = "nvvm.reqntid";
+
 /// Makes the function a kernel for work-groups of so many threads.
 pub fn make_kernel(code: &Code, threads: usize) {
     code.function.set_call_conventions(PTX_KERNEL);
-    code.attribute("nvvm.reqntid", &format!("{threads}"));
+    code.attribute(THREADS, &format!("{threads}"));
 }
 
 impl<'c> Code<'c> {
-    /// Registers for a thread, so that there is room for so many waves on a SIMD.
+    /// Registers for a thread, so that there is room for so many waves on a SIMD, and for all of the work-group's.
     pub fn want_warps(&self, waves: usize) {
         let unit = &self.arch.simt().unit;
+        let threads = self.function.get_string_attribute(AttributeLoc::Function, THREADS);
+        let threads = threads.and_then(|threads| threads.get_string_value().to_str().ok()?.parse::<usize>().ok());
+        let own = threads.map_or(1, |threads| threads.div_ceil(self.arch.simt().wave * unit.simds));
+        let waves = waves.max(own);
         let registers = (unit.vgprs / waves / unit.vgpr_granule * unit.vgpr_granule).min(unit.vgprs_wave);
         self.attribute("nvvm.maxnreg", &format!("{registers}"));
     }
@@ -181,6 +188,12 @@ impl<'c> Code<'c> {
     /// All threads of the cluster meet, and see what each did before.
     pub fn meet_in_cluster(&self) {
         self.call("llvm.nvvm.barrier.cluster.arrive.aligned", &[], &[]);
+        self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);
+    }
+
+    /// All threads of the cluster meet, and see nothing of each other's.
+    pub fn part_in_cluster(&self) {
+        self.call("llvm.nvvm.barrier.cluster.arrive.relaxed.aligned", &[], &[]);
         self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);
     }
 

@@ -1,0 +1,61 @@
+//! Keys and values of tokens that follow each other: in a cache, so many of them lie in one run of memory for each dimension of
+//! a value.
+use atomc_ir::Value;
+
+use super::{Cache, Slot};
+use crate::code::{Code, Int, Vector};
+
+impl<'c> Cache<'c> {
+    /// The key and the value that the kernel writes.
+    pub fn written(&self) -> Option<(Value, Value)> {
+        self.written
+    }
+
+    /// Writes a vector of a token's key, from a column on.
+    pub fn write_key_part(&self, c: &Code<'c>, lanes: Vector<'c>, (head, slot): (Int<'c>, Slot<'c>), col: Int<'c>) {
+        let at = c.at(self.k, self.head(c, slot.block, head));
+        self.write_key(c, c.narrow(lanes, self.ty.dtype), at, col, slot);
+    }
+
+    /// Writes a vector of a token's value, from a column on.
+    pub fn write_value_part(&self, c: &Code<'c>, lanes: Vector<'c>, (head, slot): (Int<'c>, Slot<'c>), col: Int<'c>) {
+        let at = c.at(self.v, self.head(c, slot.block, head));
+        self.write_value(c, c.narrow(lanes, self.ty.dtype), at, col, slot);
+    }
+
+    /// Whether the values of the tokens from `first` on, as many as are in a run, are all of one run: they follow each other in one
+    /// sequence, and the first begins one.
+    pub fn is_run(&self, c: &Code<'c>, first: Int<'c>) -> Int<'c> {
+        let (batch, run) = (&self.batch, self.layout.group);
+        let last = c.add(first, c.int(run - 1));
+        let [begin, end] = [first, last].map(|token| c.load_index(batch.positions, token));
+        let [one, other] = [first, last].map(|token| c.load_index(batch.sequences, token));
+        let and = |a, b| c.b.build_and(a, b, "").expect("conditions");
+        let follow = and(c.equal(c.sub(end, begin), run - 1), c.equal(c.sub(one, other), 0));
+        and(follow, c.equal(c.rem(begin, run), 0))
+    }
+
+    /// Writes the same columns of a run of tokens' values, of which `slot` is the first's.
+    pub fn write_value_run(
+        &self,
+        c: &Code<'c>,
+        tokens: &[Vector<'c>],
+        (head, slot): (Int<'c>, Slot<'c>),
+        col: Int<'c>,
+    ) {
+        let (l, size, panel) = (&self.layout, self.ty.dtype.size(), c.arch.memory.panel);
+        let group = c.mul(c.div(slot.offset, l.group), c.int(panel * l.group * size));
+        let panels = c.mul(c.div(col, panel), c.int(panel * l.block_tokens * size));
+        let rows = c.mul(c.rem(col, panel), c.int(l.group * size));
+        let p = c.at(c.at(self.v, self.head(c, slot.block, head)), c.add(group, c.add(panels, rows)));
+        let bits: Vec<_> = tokens.iter().map(|&lanes| c.narrow(lanes, self.ty.dtype)).collect();
+        for i in 0..c.lanes() {
+            let put = |run: Vector<'c>, (token, &bits): (usize, &Vector<'c>)| {
+                let at = c.cx.i32_type().const_int(token as u64, false);
+                c.b.build_insert_element(run, c.lane(bits, i), at, "").expect("an element into a run")
+            };
+            let run = bits.iter().enumerate().fold(c.ints(c.bytes_type(size), bits.len()).get_undef(), put);
+            c.store(c.at(p, c.int(i * l.group * size)), run, (l.group * size).min(16) as u32);
+        }
+    }
+}
