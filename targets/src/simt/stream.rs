@@ -5,7 +5,6 @@
 //! wave takes every `across`-th panel, and of the slots along the columns every `along`-th, and keeps the sums of all its panels
 //! of a pass. Rows come into local memory a stretch of columns at a time, the next one under the products of this one. At the
 //! end of a pass the sums of the waves meet in local memory.
-mod copies;
 mod ring;
 mod shape;
 mod stage;
@@ -17,7 +16,7 @@ use atomc_ir::{Arch, Diagnostic, Op};
 use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Matrix, RUN};
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Code, Int, Ptr};
 use crate::tuning::Choice;
 use crate::{KernelInfo, KernelSpec, Tasks};
 use ring::{CARRIED, Ring, Turn};
@@ -25,6 +24,8 @@ pub use shape::OPEN;
 use shape::{PITCH, STEP, Shape};
 use stage::Staging;
 
+/// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
+const FEW_TOKENS: usize = 3;
 /// Most tokens.
 const TOKENS: usize = 64;
 
@@ -42,7 +43,7 @@ pub fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<bool, Di
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = setup.open_early(spec, shape.threads());
-    code.want_waves(shape.waves().div_ceil(setup.arch.simt().unit.simds));
+    code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
     {
         let c = &code;
         let kernel = super::kernel(c, spec)?;
@@ -68,37 +69,6 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
     Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups * shape.cluster), shape.threads())))
 }
 
-/// The rows that a slot is multiplied with: where each tile of them begins for the lane, and what was loaded for all panels.
-struct Columns<'c> {
-    tiles: Vec<Int<'c>>,
-    held: Vec<[Int<'c>; 4]>,
-}
-
-impl<'c> Columns<'c> {
-    fn new(walk: &Walk<'_, '_, '_, 'c>, rows: Int<'c>) -> Columns<'c> {
-        let (c, shape) = (walk.code(), walk.shape);
-        let lane = c.lane_index();
-        let column = |tile: usize| {
-            let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
-            let run = c.mul(c.div(lane, 8), c.int(shape.run_bytes()));
-            c.add(rows, c.add(run, c.mul(token, c.int(shape.token_bytes()))))
-        };
-        let columns = Columns { tiles: (0..shape.tiles()).map(column).collect(), held: vec![] };
-        if !shape.holds_rows() {
-            return columns;
-        }
-        let all = (0..shape.steps).flat_map(|step| (0..shape.tiles()).map(move |tile| (step, tile)));
-        Columns { held: all.map(|(step, tile)| columns.blocks(walk, step, tile)).collect(), ..columns }
-    }
-
-    /// The four runs of a step.
-    fn blocks(&self, walk: &Walk<'_, '_, '_, 'c>, step: usize, tile: usize) -> [Int<'c>; 4] {
-        let (c, shape) = (walk.code(), walk.shape);
-        let load = || c.load_blocks(c.add(self.tiles[tile], c.int(step * 4 * shape.run_bytes())));
-        self.held.get(step * shape.tiles() + tile).copied().unwrap_or_else(load)
-    }
-}
-
 /// One work-group's way along its panels.
 struct Walk<'w, 'k, 'a, 'c> {
     contraction: &'w Contraction<'k, 'a, 'c>,
@@ -120,11 +90,6 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     /// All passes. What is carried: the turn, the thread's parts of the next stretches, and its squares.
     fn all(&self, turn: Turn<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        if let Some(copies) = &self.staging.copies {
-            copies.ask_first();
-            c.barrier();
-            return self.only_pass(&turn.carried());
-        }
         let mut asked = Vec::new();
         for stretch in 0..=shape.ahead {
             asked.extend(self.staging.ask(c.int(stretch % shape.stretches))?);
@@ -137,7 +102,12 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         c.barrier();
         let carried: Vec<Any> = turn.carried().into_iter().chain(rest).chain([squares.into()]).collect();
         if shape.one_pass {
-            return self.only_pass(&carried);
+            self.pass(c.int(0), &carried)?;
+            // Nobody leaves while others read its sums.
+            if shape.cluster > 1 {
+                self.meet();
+            }
+            return Ok(());
         }
         let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());
         let mut result = Ok(());
@@ -150,16 +120,6 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             })
         });
         result
-    }
-
-    /// The only pass.
-    fn only_pass(&self, carried: &[Any<'c>]) -> Result<(), Diagnostic> {
-        self.pass(self.code().int(0), carried)?;
-        // Nobody leaves while others read its sums.
-        if self.shape.cluster > 1 {
-            self.code().part_in_cluster();
-        }
-        Ok(())
     }
 
     /// One pass over the columns of the weight.
@@ -176,8 +136,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             for i in 0..shape.ahead {
                 let stretch = c.add(stretch, c.int(i));
                 let number = c.add(c.mul(pass, c.int(shape.stretches)), stretch);
-                let rows = self.staging.buffer(c.rem(number, 2));
-                let made = self.stretch(first, stretch, rows, &carried[..count + CARRIED]);
+                let made = self.stretch(first, stretch, c.rem(number, 2), &carried[..count + CARRIED]);
                 carried.splice(..count + CARRIED, made);
                 let next = self.next(c.add(number, c.int(1)), i, &mut carried[count + CARRIED..]);
                 result = std::mem::replace(&mut result, Ok(())).and(next);
@@ -185,21 +144,16 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             }
             carried
         };
-        let carried = match (shape.stretches, &self.staging.copies) {
-            (stretches, Some(copies)) => c.for_each((c.int(0), c.int(stretches), 1), &begin, |stretch, carried| {
-                let made = self.stretch(first, stretch, copies.take(stretch), carried);
-                copies.give_back(stretch);
-                made
-            }),
-            (1, None) => {
+        let carried = match shape.stretches {
+            1 => {
                 let (products, rows) = begin.split_at(count + CARRIED);
-                let products = self.stretch(first, c.int(0), self.staging.buffer(c.int(0)), products);
+                let products = self.stretch(first, c.int(0), c.int(0), products);
                 products.into_iter().chain(rows.iter().copied()).collect()
             }
-            (stretches, None) => c.for_each((c.int(0), c.int(stretches), shape.ahead), &begin, turn),
+            stretches => c.for_each((c.int(0), c.int(stretches), shape.ahead), &begin, turn),
         };
         result?;
-        if shape.stretches > 1 && !shape.copied {
+        if shape.stretches > 1 {
             self.staging.leave(carried[carried.len() - 1].into_float_value());
         }
         self.leave(&carried[..count]);
@@ -223,9 +177,10 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// The products of one stretch, whose rows begin there.
-    fn stretch(&self, first: Int<'c>, stretch: Int<'c>, rows: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
+    /// The products of one stretch.
+    fn stretch(&self, first: Int<'c>, stretch: Int<'c>, buffer: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
+        let rows = self.staging.buffer(buffer);
         let count = match shape.slots_of_a_wave() {
             Some(slots) if slots.is_multiple_of(shape.stretch) => c.int(shape.stretch),
             _ => {
@@ -238,7 +193,6 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.run_bytes())));
             let (sums, turn) = carried.split_at(carried.len() - CARRIED);
             let mut turn = Turn::of(turn);
-            let rows = &Columns::new(self, rows);
             let mut all = Vec::new();
             for (panel, sums) in sums.chunks(sums.len() / shape.together).enumerate() {
                 let sums = if shape.even() {
@@ -267,17 +221,23 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     }
 
     /// The products of one slot.
-    fn slot(&self, rows: &Columns<'c>, turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+    fn slot(&self, rows: Int<'c>, turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, m, shape) = (self.code(), &self.contraction.matrix, self.shape);
-        let from = c.add(self.ring.take(turn), c.mul(c.lane_index(), c.int(RUN)));
+        let lane = c.lane_index();
+        let from = c.add(self.ring.take(turn), c.mul(lane, c.int(RUN)));
+        let column = |tile: usize| {
+            let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
+            c.add(c.mul(c.div(lane, 8), c.int(shape.run_bytes())), c.mul(token, c.int(RUN)))
+        };
+        let columns: Vec<Int> = (0..shape.tiles()).map(|tile| c.add(rows, column(tile))).collect();
         let mut sums = sums.to_vec();
         for step in 0..shape.steps {
             let panel = |piece: usize, half: usize| {
                 c.load_blocks(c.add(from, c.int(piece * shape.piece_bytes() + step * STEP + half * STEP / 2)))
             };
             let panels: Vec<[_; 2]> = (0..shape.pieces).map(|piece| [panel(piece, 0), panel(piece, 1)]).collect();
-            for tile in 0..shape.tiles() {
-                let b = rows.blocks(self, step, tile);
+            for (tile, &at) in columns.iter().enumerate() {
+                let b = c.load_blocks(c.add(at, c.int(step * 4 * shape.run_bytes())));
                 for (piece, panel) in panels.iter().enumerate() {
                     let at = 4 * (piece * shape.tiles() + tile);
                     for half in 0..2 {
@@ -335,53 +295,33 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     fn finish(&self, first: Int<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let results = self.contraction.matrix.layout.results;
+        let parts = 16 / results;
         let left = c.sub(c.sub(self.end, self.begin), first);
         let panels = c.smaller(left, c.int(shape.pass()));
         let mut result = Ok(());
-        let (threads, parts) = (shape.cluster * shape.threads(), 16 / results);
+        let members = shape.cluster;
         let own = c.add(c.thread(), c.mul(self.member, c.int(shape.threads())));
-        // Where a thread has more than one item, the sums of two are on their way at once.
-        let together = if shape.pass() * shape.tokens * parts > threads { 2 } else { 1 };
-        let end = c.mul(panels, c.int(shape.tokens * parts));
-        c.repeat(own, end, together * threads, |first_item| {
+        c.repeat(own, c.mul(panels, c.int(shape.tokens * parts)), members * shape.threads(), |item| {
+            let (feature, rest) = (c.mul(c.rem(item, parts), c.int(results)), c.div(item, parts));
+            let (token, panel) = (c.rem(rest, shape.tokens), c.div(rest, shape.tokens));
             c.set_lanes(results);
-            let item = |i: usize| {
-                let item = c.smaller(c.add(first_item, c.int(i * threads)), c.sub(end, c.int(1)));
-                let (feature, rest) = (c.mul(c.rem(item, parts), c.int(results)), c.div(item, parts));
-                (c.div(rest, shape.tokens), c.rem(rest, shape.tokens), feature)
+            let (wave, row) = (c.rem(panel, shape.across), c.div(panel, shape.across));
+            let load = |i: usize, piece: usize| {
+                let wave = c.add(wave, c.int(i / members * shape.across));
+                let at = c.at(self.sums_at(wave, row, piece, token), c.mul(feature, c.int(4)));
+                let at = if members == 1 { at } else { c.of_member(at, i % members) };
+                c.load_vector(c.cx.f32_type(), results, at, 16)
             };
-            let items: Vec<_> = (0..together).map(item).collect();
-            let all: Vec<_> = items.iter().map(|&item| self.sum(item)).collect();
-            for (i, ((panel, token, feature), sums)) in items.into_iter().zip(all).enumerate() {
-                let number = c.add(c.add(self.begin, first), panel);
-                let mut store = || {
-                    let made = self.contraction.finish(token, c.add(c.mul(number, c.int(16)), feature), &sums);
-                    result = std::mem::replace(&mut result, Ok(())).and(made);
-                };
-                match i {
-                    0 => store(),
-                    _ => c.when(c.less(c.add(first_item, c.int(i * threads)), end), store),
-                }
-            }
+            let count = shape.along * members;
+            let sum = |piece| (1..count).fold(load(0, piece), |sum, i| c.fadd(sum, load(i, piece)));
+            let sums: Vec<_> = (0..shape.pieces).map(sum).collect();
+            let sums: Vec<_> = match self.staging.scale(token) {
+                Some(scale) => sums.into_iter().map(|v| c.fmul(v, c.splat(scale))).collect(),
+                None => sums,
+            };
+            let number = c.add(c.add(self.begin, first), panel);
+            result = self.contraction.finish(token, c.add(c.mul(number, c.int(16)), feature), &sums);
         });
         result
-    }
-
-    /// Features of a token from one on, of a panel of the pass, as all waves and members together have them.
-    fn sum(&self, (panel, token, feature): (Int<'c>, Int<'c>, Int<'c>)) -> Vec<Vector<'c>> {
-        let (c, shape, members) = (self.code(), self.shape, self.shape.cluster);
-        let (wave, row) = (c.rem(panel, shape.across), c.div(panel, shape.across));
-        let load = |i: usize, piece: usize| {
-            let wave = c.add(wave, c.int(i / members * shape.across));
-            let at = c.at(self.sums_at(wave, row, piece, token), c.mul(feature, c.int(4)));
-            let at = if members == 1 { at } else { c.of_member(at, i % members) };
-            c.load_vector(c.cx.f32_type(), c.lanes(), at, 16)
-        };
-        let sum = |piece| (1..shape.along * members).fold(load(0, piece), |sum, i| c.fadd(sum, load(i, piece)));
-        let sums: Vec<_> = (0..shape.pieces).map(sum).collect();
-        match self.staging.scale(token) {
-            Some(scale) => sums.into_iter().map(|v| c.fmul(v, c.splat(scale))).collect(),
-            None => sums,
-        }
     }
 }

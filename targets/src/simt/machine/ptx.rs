@@ -191,12 +191,6 @@ impl<'c> Code<'c> {
         self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);
     }
 
-    /// All threads of the cluster meet, and see nothing of each other's.
-    pub fn part_in_cluster(&self) {
-        self.call("llvm.nvvm.barrier.cluster.arrive.relaxed.aligned", &[], &[]);
-        self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);
-    }
-
     /// Local memory as another work-group of the cluster has it.
     pub fn of_member(&self, p: Ptr<'c>, member: usize) -> Ptr<'c> {
         self.call("llvm.nvvm.mapa.shared.cluster", &[], &[p.into(), self.int(member).into()]).into_pointer_value()
