@@ -49,7 +49,6 @@ def test_strict(bare, monkeypatch):
         LLM(str(bare("llama")), **SMALL)
 
 
-@short
 def test_disabled():
     script = "import vllm.platforms as p; from vllm import ModelRegistry as r; from vllm.plugins import load_general_plugins as l\n"
     script += "l(); print(type(p.current_platform).__name__, r.models['LlamaForCausalLM'].module_name)"
