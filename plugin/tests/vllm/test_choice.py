@@ -148,12 +148,15 @@ def test_artifacts_for_other_chips_are_refused(bare):
         LLM(str(folder), **SMALL)
 
 
-def test_damaged_artifacts_are_refused(bare):
+def test_damaged_and_older_artifacts_are_refused(bare):
     folder = bare("llama")
     path = compile(folder)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(atomc.Error):
-        LLM(str(folder), **SMALL)
+    whole = path.read_bytes()
+    older = whole[:8] + (1).to_bytes(4, "little") + whole[12:]
+    for content, message in [(whole[:-100], "cut short"), (older, "format version 1, but this atomc reads version")]:
+        path.write_bytes(content)
+        with pytest.raises(atomc.Error, match=message):
+            LLM(str(folder), **SMALL)
 
 
 @short
