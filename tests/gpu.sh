@@ -14,9 +14,11 @@ fi
 
 "$ATOMC" devices
 for model in llama qwen3; do
-    "$ATOMC" compile "examples/models/$model" --target "$target" -o "$out/$model.atomc" 2>/dev/null
-    "$ATOMC" verify "$out/$model.atomc" --device "$device" 2>/dev/null
-    "$ATOMC" eval "$out/$model.atomc" --weights "examples/models/$model" examples/problems.jsonl --device "$device" 2>/dev/null
+    for cache in fp8 auto; do
+        "$ATOMC" compile "examples/models/$model" --target "$target" --cache-dtype "$cache" -o "$out/$model.atomc" 2>/dev/null
+        "$ATOMC" verify "$out/$model.atomc" --device "$device" 2>/dev/null
+        "$ATOMC" eval "$out/$model.atomc" --weights "examples/models/$model" examples/problems.jsonl --device "$device" 2>/dev/null
+    done
 done
 if [ -n "${GOLDEN:-}" ]; then
     "$GOLDEN" --ignored "$target"

@@ -256,9 +256,9 @@ fn wrong_checkpoints() {
     ");
     insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc"]), @"
     error: the following required arguments were not provided:
-      <--weights <DIR>|--random-weights [<SEED>]>
+      <--weights <PATH>|--random-weights [<SEED>]>
 
-    Usage: atomc bench <--weights <DIR>|--random-weights [<SEED>]> <ARTIFACT>
+    Usage: atomc bench <--weights <PATH>|--random-weights [<SEED>]> <ARTIFACT>
 
     For more information, try '--help'.
     ");

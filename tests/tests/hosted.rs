@@ -265,11 +265,11 @@ fn compare(name: &str, mut framework: Framework, whole: &Path, mut judge: impl F
     for _ in 0..60 {
         let (decode, mut left) = (random(2) == 0, TOKENS - 3);
         let mut new: Vec<(usize, Vec<u32>)> = vec![];
-        for sequence in 0..owned.len() {
+        for (sequence, id) in owned.iter_mut().enumerate() {
             if framework.sequences[sequence].tokens + TOKENS > max.min(300) {
                 framework.drop_sequence(sequence);
-                engine.drop_sequence(owned[sequence]).expect("a live sequence");
-                owned[sequence] = engine.add_sequence();
+                engine.drop_sequence(*id).expect("a live sequence");
+                *id = engine.add_sequence();
             }
             if random(4) > 0 && left > 0 {
                 let count = if decode { 1 } else { 1 + random(left.min(30)) };

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use atomc_artifact::Artifact;
 use atomc_artifact::hsaco::CodeObject;
-use atomc_artifact::manifest::{Extent, Target, Variant};
+use atomc_artifact::manifest::{Extent, Kernel, PREPARE, Target, Variant};
 
 use super::failure::Failure;
 use super::output;
@@ -35,15 +35,16 @@ fn files(target: &Target, variant: &Variant, section: &[u8]) -> Vec<Vec<(String,
     };
     let kind = if CodeObject::read(section).is_ok() { "hsaco" } else { "so" };
     let whole = (format!("{name}.{kind}"), Extent { start: 0, bytes: section.len() });
-    let kernels = target.kernels.iter().zip(&variant.kernels);
-    let of = |(def, kernel): (&atomc_artifact::manifest::KernelDef, &atomc_artifact::manifest::Kernel)| {
+    let kernels = target.kernels.iter().map(|def| &def.symbol[..]).zip(&variant.kernels);
+    let prepare = variant.prepare.iter().map(|kernel| (PREPARE, kernel));
+    let of = |(symbol, kernel): (&str, &Kernel)| {
         let Some(module) = &kernel.module else { return vec![whole.clone()] };
         // The zero behind the text is not of the text.
         let text = Extent { bytes: module.ptx.bytes - 1, ..module.ptx };
-        let cubin = module.cubin.map(|cubin| (format!("{name}-{}.cubin", def.symbol), cubin));
-        std::iter::once((format!("{name}-{}.ptx", def.symbol), text)).chain(cubin).collect()
+        let cubin = module.cubin.map(|cubin| (format!("{name}-{symbol}.cubin"), cubin));
+        std::iter::once((format!("{name}-{symbol}.ptx"), text)).chain(cubin).collect()
     };
-    kernels.map(of).collect()
+    kernels.chain(prepare).map(of).collect()
 }
 
 /// Writes all code, into a folder that need not exist.

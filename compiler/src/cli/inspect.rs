@@ -277,6 +277,7 @@ fn describe(artifact: &Artifact) -> Value {
             "features": v.features,
             "chip": v.chip,
             "executed": v.executed,
+            "prepare": v.prepare,
             "code_bytes": artifact.section(v.section).len(),
             "kernels": target.kernels.iter().zip(&v.kernels).map(kernel).collect::<Vec<Value>>(),
         })

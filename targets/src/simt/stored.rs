@@ -2,6 +2,7 @@
 //!
 //! A cache of bytes is laid out as if its elements were those that it is widened to, which have two bytes: addresses of runs are
 //! half of what they would be, and one run becomes another in order.
+use atomc_ir::arch::Isa;
 use atomc_ir::{CacheType, DType, Diagnostic};
 use inkwell::types::VectorType;
 
@@ -58,8 +59,13 @@ impl Stored {
 /// a number: once they stand where they belong, a product by a power of two is all. It keeps what is subnormal.
 fn widen_run<'c>(c: &Code<'c>, run: Vector<'c>, dtype: DType) -> Vector<'c> {
     let words = (0..run.get_type().get_size() as usize).map(|i| c.lane(run, i).into_int_value());
-    let widen = if dtype == DType::F16 { widen_to_f16 } else { widen_to_bf16 };
-    c.words(&words.flat_map(|word| widen(c, word)).collect::<Vec<_>>())
+    let widen = |word| match (dtype, c.arch.simt().isa) {
+        (DType::F16, _) => by_halves(c, word, (c.cx.f16_type().vec_type(2), 1, 256.0)),
+        // Pairs of bf16 are multiplied as they are.
+        (_, Isa::Ptx) => by_halves(c, word, (c.cx.bf16_type().vec_type(2), 4, 120f64.exp2())),
+        (_, Isa::Amdgcn) => by_words(c, word),
+    };
+    c.words(&words.flat_map(widen).collect::<Vec<_>>())
 }
 
 const BUILT: &str = "words";
@@ -80,21 +86,33 @@ fn or<'c>(c: &Code<'c>, a: Int<'c>, b: Int<'c>) -> Int<'c> {
     c.b.build_or(a, b, "").expect(BUILT)
 }
 
-/// Two elements in a word, each in the upper byte of a half.
-fn widen_to_f16<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
-    let low = or(c, up(c, and(c, word, 0xff), 8), up(c, and(c, word, 0xff00), 16));
-    let high = or(c, down(c, and(c, word, 0xff_0000), 8, false), and(c, word, 0xff00_0000));
-    let halves = c.cx.f16_type().vec_type(2);
-    let scale = VectorType::const_vector(&[c.cx.f16_type().const_float(256.0); 2]);
+/// To a type of two bytes, which has the mantissa so many bits lower: two elements of a word at a time, first in
+/// the upper bytes of halves.
+fn by_halves<'c>(c: &Code<'c>, word: Int<'c>, (pair, by, scale): (VectorType<'c>, u64, f64)) -> [Int<'c>; 2] {
+    let [low, high] = apart(c, word);
+    let scale = VectorType::const_vector(&[pair.get_element_type().into_float_type().const_float(scale); 2]);
     [low, high].map(|bytes| {
-        let bits = or(c, and(c, bytes, 0x8000_8000), down(c, and(c, bytes, 0x7f00_7f00), 1, false));
-        let floats = c.bitcast(bits, halves).into_vector_value();
+        let bits = or(c, and(c, bytes, 0x8000_8000), down(c, and(c, bytes, 0x7f00_7f00), by, false));
+        let floats = c.bitcast(bits, pair).into_vector_value();
         c.bitcast(c.fmul(floats, scale), c.cx.i32_type()).into_int_value()
     })
 }
 
-/// By way of f32, of whose upper halves four bits of mantissa are a part.
-fn widen_to_bf16<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
+/// The bytes of a word in the upper bytes of halves of two.
+fn apart<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
+    if c.arch.simt().isa == Isa::Ptx {
+        // Bytes by number, from the lowest on; 4 is the first of zero.
+        let zero = c.cx.i32_type().const_zero();
+        let select = |bytes| c.cx.i32_type().const_int(bytes, false).into();
+        let pick = |bytes| c.call("llvm.nvvm.prmt", &[], &[word.into(), zero.into(), select(bytes)]).into_int_value();
+        return [pick(0x1404), pick(0x3424)];
+    }
+    let low = or(c, up(c, and(c, word, 0xff), 8), up(c, and(c, word, 0xff00), 16));
+    [low, or(c, down(c, and(c, word, 0xff_0000), 8, false), and(c, word, 0xff00_0000))]
+}
+
+/// To bf16 by way of f32, of whose upper halves the mantissa is a part.
+fn by_words<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
     let scale = c.number(120f64.exp2());
     let float = |byte: u64| {
         let bits = and(c, down(c, up(c, word, 24 - 8 * byte), 4, true), 0x87f0_0000);

@@ -1,0 +1,74 @@
+"""Throughput and time per token of vLLM on a GPU, one JSON line for each number of requests at once.
+
+    python tests/bench/vllm_gpu.py MODEL                    # an artifact beside the model: through the plugin
+    ATOMC_DISABLE=1 python tests/bench/vllm_gpu.py MODEL    # vLLM's own model
+
+Weights are random and prompts random tokens, the same in both; each request has as many tokens before and after. A first round, which
+compiles and captures whatever is left, is not counted.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import time
+
+from vllm import LLM, SamplingParams
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("model")
+    parse.add_argument("--requests", type=numbers, default=[1, 16, 64], help="at once")
+    parse.add_argument("--prompt", type=int, default=1024, help="tokens of each prompt")
+    parse.add_argument("--output", type=int, default=128, help="tokens of each answer")
+    parse.add_argument("--rounds", type=int, default=2)
+    parse.add_argument("--memory", type=float, default=0.6, help="share of the GPU's")
+    args = parse.parse_args()
+    plugin = os.environ.get("ATOMC_DISABLE") != "1"
+    # Random weights, as either side makes them.
+    load = {"load_format": "atomc", "model_loader_extra_config": {"random": 0}} if plugin else {"load_format": "dummy"}
+    began = time.perf_counter()
+    llm = LLM(
+        args.model,
+        skip_tokenizer_init=True,
+        **load,
+        max_model_len=args.prompt + args.output,
+        max_num_seqs=max(args.requests),
+        max_num_batched_tokens=2048,
+        gpu_memory_utilization=args.memory,
+        enable_prefix_caching=False,
+        disable_log_stats=False,
+        compilation_config={"cudagraph_capture_sizes": args.requests},
+    )
+    print(json.dumps({"plugin": plugin, "ready_s": round(time.perf_counter() - began, 1)}), flush=True)
+    params = SamplingParams(temperature=0, max_tokens=args.output, ignore_eos=True, detokenize=False)
+    chance = random.Random(0)
+    for requests in args.requests:
+        best = None
+        for _ in range(1 + args.rounds):
+            # New prompts in each round.
+            prompts = [{"prompt_token_ids": chance.choices(range(1000), k=args.prompt)} for _ in range(requests)]
+            start = time.perf_counter()
+            answers = llm.generate(prompts, params, use_tqdm=False)
+            seconds = time.perf_counter() - start
+            assert all(len(answer.outputs[0].token_ids) == args.output for answer in answers)
+            stats = [answer.metrics for answer in answers]
+            each = [(s.last_token_ts - s.first_token_ts) / (args.output - 1) for s in stats]
+            found = {
+                "requests": requests,
+                "tokens_s": round(requests * args.output / seconds, 1),
+                "tpot_ms": round(statistics.median(each) * 1e3, 3),
+                "ttft_ms": round(statistics.median(s.first_token_latency for s in stats) * 1e3, 1),
+            }
+            best = min(best or found, found, key=lambda f: f["tpot_ms"])
+        print(json.dumps({"plugin": plugin, **best}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
