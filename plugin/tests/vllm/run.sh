@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The Python package and vLLM through it, on this machine's processor: environments, the wheel, the compiler, and all tests with
 # vLLM 0.33.0, those marked short with 0.26.0. About ten minutes, most of it vLLM's starts. VENVS keeps environments elsewhere
-# than in target/; ATOMC is a compiler that is built already; arguments go to pytest.
+# than in target/; ATOMC is a compiler that is built already.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 here=$PWD/plugin/tests/vllm venvs=${VENVS:-$PWD/target/vllm}
@@ -31,14 +31,14 @@ for release in "${releases[@]}"; do
     uv pip install --quiet --no-deps --force-reinstall "$wheels"/*.whl
     short=()
     if [ "$release" = "${releases[0]}" ]; then
-        python -m pytest -q plugin/tests/test_package.py "$@"
+        python -m pytest -q plugin/tests/test_package.py
     else
         short=(-m short)
     fi
     # Every file in a process of its own: an engine that failed leaves vLLM's groups of processes behind.
     for file in "$here"/test_*.py; do
         echo "== vLLM $release: $(basename "$file")"
-        python -m pytest -q --rootdir "$here" "${short[@]}" "$file" "$@"
+        python -m pytest -q --rootdir "$here" "${short[@]}" "$file"
     done
     deactivate
 done

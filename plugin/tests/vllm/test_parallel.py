@@ -9,8 +9,6 @@ import pytest
 
 from conftest import PROBLEMS, compile
 
-pytestmark = pytest.mark.short
-
 SCRIPT = """
 import json, sys
 from vllm import LLM, SamplingParams
@@ -27,7 +25,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("qwen3", marks=pytest.mark.short)])
 def test_two_ranks(bare, tmp_path, name):
     folder = bare(name)
     compile(folder, "--tp", "2")
