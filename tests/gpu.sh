@@ -40,3 +40,16 @@ for model in qwen3-8b llama-3.1-8b qwen3-0.6b; do
         python3 tests/bench/peer_torch.py --model "${model/llama-3.1-8b/llama3-8b}" --batches 1,8,32 --modes eager,compile
     fi
 done
+# The Python package, and vLLM through it, where they are installed.
+if python3 -c "import torch, atomc" 2>/dev/null; then
+    "$ATOMC" compile examples/models/qwen3 --target "$target" --attention own,caller -o "$out/m.atomc" 2>/dev/null
+    "$ATOMC" compile examples/models/qwen3 --target "$target" --tp 2 -o "$out/shared.atomc" 2>/dev/null
+    python3 plugin/tests/gpu.py "$device" examples/models/qwen3 "$out/m.atomc" "$out/shared.atomc"
+fi
+if python3 -c "import vllm, atomc" 2>/dev/null; then
+    mkdir "$out/vllm"
+    cp tests/bench/qwen3-8b.json "$out/vllm/config.json"
+    "$ATOMC" compile "$out/vllm" --target "$target" --decode 1,2,4,8,16,32,64 --prefill 2048 -o "$out/vllm/model.atomc" 2>/dev/null
+    python3 tests/bench/vllm_gpu.py "$out/vllm"
+    ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm"
+fi
