@@ -5,6 +5,7 @@
 //! wave takes every `across`-th panel, and of the slots along the columns every `along`-th, and keeps the sums of all its panels
 //! of a pass. Rows come into local memory a stretch of columns at a time, the next one under the products of this one. At the
 //! end of a pass the sums of the waves meet in local memory.
+mod copies;
 mod ring;
 mod shape;
 mod stage;
@@ -23,9 +24,9 @@ use ring::{CARRIED, Ring, Turn};
 pub use shape::OPEN;
 use shape::{PITCH, STEP, Shape};
 use stage::Staging;
-
 /// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
 const FEW_TOKENS: usize = 3;
+
 /// Most tokens.
 const TOKENS: usize = 64;
 
@@ -69,6 +70,37 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
     Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups * shape.cluster), shape.threads())))
 }
 
+/// The rows that a slot is multiplied with: where each tile of them begins for the lane, and what was loaded for all panels.
+struct Columns<'c> {
+    tiles: Vec<Int<'c>>,
+    held: Vec<[Int<'c>; 4]>,
+}
+
+impl<'c> Columns<'c> {
+    fn new(walk: &Walk<'_, '_, '_, 'c>, rows: Int<'c>) -> Columns<'c> {
+        let (c, shape) = (walk.code(), walk.shape);
+        let lane = c.lane_index();
+        let column = |tile: usize| {
+            let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
+            let run = c.mul(c.div(lane, 8), c.int(shape.run_bytes()));
+            c.add(rows, c.add(run, c.mul(token, c.int(shape.token_bytes()))))
+        };
+        let columns = Columns { tiles: (0..shape.tiles()).map(column).collect(), held: vec![] };
+        if !shape.holds_rows() {
+            return columns;
+        }
+        let all = (0..shape.steps).flat_map(|step| (0..shape.tiles()).map(move |tile| (step, tile)));
+        Columns { held: all.map(|(step, tile)| columns.blocks(walk, step, tile)).collect(), ..columns }
+    }
+
+    /// The four runs of a step.
+    fn blocks(&self, walk: &Walk<'_, '_, '_, 'c>, step: usize, tile: usize) -> [Int<'c>; 4] {
+        let (c, shape) = (walk.code(), walk.shape);
+        let load = || c.load_blocks(c.add(self.tiles[tile], c.int(step * 4 * shape.run_bytes())));
+        self.held.get(step * shape.tiles() + tile).copied().unwrap_or_else(load)
+    }
+}
+
 /// One work-group's way along its panels.
 struct Walk<'w, 'k, 'a, 'c> {
     contraction: &'w Contraction<'k, 'a, 'c>,
@@ -90,6 +122,11 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     /// All passes. What is carried: the turn, the thread's parts of the next stretches, and its squares.
     fn all(&self, turn: Turn<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
+        if let Some(copies) = &self.staging.copies {
+            copies.ask_first();
+            c.barrier();
+            return self.only_pass(&turn.carried());
+        }
         let mut asked = Vec::new();
         for stretch in 0..=shape.ahead {
             asked.extend(self.staging.ask(c.int(stretch % shape.stretches))?);
@@ -102,12 +139,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         c.barrier();
         let carried: Vec<Any> = turn.carried().into_iter().chain(rest).chain([squares.into()]).collect();
         if shape.one_pass {
-            self.pass(c.int(0), &carried)?;
-            // Nobody leaves while others read its sums.
-            if shape.cluster > 1 {
-                self.meet();
-            }
-            return Ok(());
+            return self.only_pass(&carried);
         }
         let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());
         let mut result = Ok(());
@@ -120,6 +152,16 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             })
         });
         result
+    }
+
+    /// The only pass.
+    fn only_pass(&self, carried: &[Any<'c>]) -> Result<(), Diagnostic> {
+        self.pass(self.code().int(0), carried)?;
+        // Nobody leaves while others read its sums.
+        if self.shape.cluster > 1 {
+            self.meet();
+        }
+        Ok(())
     }
 
     /// One pass over the columns of the weight.
@@ -136,7 +178,8 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             for i in 0..shape.ahead {
                 let stretch = c.add(stretch, c.int(i));
                 let number = c.add(c.mul(pass, c.int(shape.stretches)), stretch);
-                let made = self.stretch(first, stretch, c.rem(number, 2), &carried[..count + CARRIED]);
+                let rows = self.staging.buffer(c.rem(number, 2));
+                let made = self.stretch(first, stretch, rows, &carried[..count + CARRIED]);
                 carried.splice(..count + CARRIED, made);
                 let next = self.next(c.add(number, c.int(1)), i, &mut carried[count + CARRIED..]);
                 result = std::mem::replace(&mut result, Ok(())).and(next);
@@ -144,16 +187,21 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             }
             carried
         };
-        let carried = match shape.stretches {
-            1 => {
+        let carried = match (shape.stretches, &self.staging.copies) {
+            (stretches, Some(copies)) => c.for_each((c.int(0), c.int(stretches), 1), &begin, |stretch, carried| {
+                let made = self.stretch(first, stretch, copies.take(stretch), carried);
+                copies.give_back(stretch);
+                made
+            }),
+            (1, None) => {
                 let (products, rows) = begin.split_at(count + CARRIED);
-                let products = self.stretch(first, c.int(0), c.int(0), products);
+                let products = self.stretch(first, c.int(0), self.staging.buffer(c.int(0)), products);
                 products.into_iter().chain(rows.iter().copied()).collect()
             }
-            stretches => c.for_each((c.int(0), c.int(stretches), shape.ahead), &begin, turn),
+            (stretches, None) => c.for_each((c.int(0), c.int(stretches), shape.ahead), &begin, turn),
         };
         result?;
-        if shape.stretches > 1 {
+        if shape.stretches > 1 && !shape.copied {
             self.staging.leave(carried[carried.len() - 1].into_float_value());
         }
         self.leave(&carried[..count]);
@@ -177,10 +225,9 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// The products of one stretch.
-    fn stretch(&self, first: Int<'c>, stretch: Int<'c>, buffer: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
+    /// The products of one stretch, whose rows begin there.
+    fn stretch(&self, first: Int<'c>, stretch: Int<'c>, rows: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
-        let rows = self.staging.buffer(buffer);
         let count = match shape.slots_of_a_wave() {
             Some(slots) if slots.is_multiple_of(shape.stretch) => c.int(shape.stretch),
             _ => {
@@ -193,10 +240,13 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.run_bytes())));
             let (sums, turn) = carried.split_at(carried.len() - CARRIED);
             let mut turn = Turn::of(turn);
+            // Of few tokens the places are made anew for each panel: registers are for the panels under way.
+            let kept = (shape.tiles() > 1).then(|| Columns::new(self, rows));
+            let columns = (rows, kept.as_ref());
             let mut all = Vec::new();
             for (panel, sums) in sums.chunks(sums.len() / shape.together).enumerate() {
                 let sums = if shape.even() {
-                    let sums = self.slot(rows, turn, sums);
+                    let sums = self.slot(columns, turn, sums);
                     turn = self.ring.give_back(turn);
                     sums
                 } else {
@@ -206,7 +256,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
                     let made = c.for_each((c.int(0), once, 1), &carried, |_, carried| {
                         let (sums, turn) = carried.split_at(carried.len() - CARRIED);
                         let turn = Turn::of(turn);
-                        let sums = self.slot(rows, turn, sums);
+                        let sums = self.slot(columns, turn, sums);
                         sums.into_iter().chain(self.ring.give_back(turn).carried()).collect()
                     });
                     let (sums, after) = made.split_at(made.len() - CARRIED);
@@ -221,23 +271,25 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     }
 
     /// The products of one slot.
-    fn slot(&self, rows: Int<'c>, turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+    fn slot(&self, (rows, kept): (Int<'c>, Option<&Columns<'c>>), turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, m, shape) = (self.code(), &self.contraction.matrix, self.shape);
-        let lane = c.lane_index();
-        let from = c.add(self.ring.take(turn), c.mul(lane, c.int(RUN)));
-        let column = |tile: usize| {
-            let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
-            c.add(c.mul(c.div(lane, 8), c.int(shape.run_bytes())), c.mul(token, c.int(RUN)))
+        let from = c.add(self.ring.take(turn), c.mul(c.lane_index(), c.int(RUN)));
+        let made;
+        let rows = match kept {
+            Some(kept) => kept,
+            None => {
+                made = Columns::new(self, rows);
+                &made
+            }
         };
-        let columns: Vec<Int> = (0..shape.tiles()).map(|tile| c.add(rows, column(tile))).collect();
         let mut sums = sums.to_vec();
         for step in 0..shape.steps {
             let panel = |piece: usize, half: usize| {
                 c.load_blocks(c.add(from, c.int(piece * shape.piece_bytes() + step * STEP + half * STEP / 2)))
             };
             let panels: Vec<[_; 2]> = (0..shape.pieces).map(|piece| [panel(piece, 0), panel(piece, 1)]).collect();
-            for (tile, &at) in columns.iter().enumerate() {
-                let b = c.load_blocks(c.add(at, c.int(step * 4 * shape.run_bytes())));
+            for tile in 0..shape.tiles() {
+                let b = rows.blocks(self, step, tile);
                 for (piece, panel) in panels.iter().enumerate() {
                     let at = 4 * (piece * shape.tiles() + tile);
                     for half in 0..2 {

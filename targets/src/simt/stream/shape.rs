@@ -23,6 +23,10 @@ const STRETCH: usize = 16 << 10;
 /// Most stretches on their way, and words of them in a thread together with its sums.
 const AHEAD: usize = 4;
 const WORDS: usize = 128;
+/// Bytes of buffers into which the machine copies rows, where two are not more.
+const COPIED: usize = 80 << 10;
+/// Most registers of sums and rows with which a wave keeps a slot's rows.
+const HELD: usize = 170;
 /// Most panels of a wave in one pass, sums of a lane, and bytes of sums that meet beside the rings.
 const PANELS: usize = 6;
 const SUMS: usize = 128;
@@ -43,8 +47,9 @@ pub const OPEN: Open = &[("members", &[1, 2, 4])];
 pub struct Shape {
     pub tokens: usize,
     pub pieces: usize,
-    /// Whether rows are staged as they lie in memory.
+    /// Whether rows are staged as they lie in memory, and whether the machine brings them.
     plain: bool,
+    pub copied: bool,
     /// Panels of the result, runs of them, and the work-groups that share the columns of a run.
     pub panels: usize,
     pub groups: usize,
@@ -91,6 +96,7 @@ impl Shape {
             tokens,
             pieces,
             plain,
+            copied: plain && tokens >= MANY && depth == 32 * steps,
             panels,
             groups: at_once.min(panels),
             cluster,
@@ -146,6 +152,11 @@ impl Shape {
         let slot = self.along * self.steps * 64 * self.tokens;
         let stretch = if self.is_whole() { self.length.div_ceil(self.along) } else { (STRETCH / slot).max(1) };
         let shape = Shape { stretch, stretches: self.length.div_ceil(self.along * stretch), ..self };
+        let copied = shape.copied && shape.one_pass && shape.length.is_multiple_of(shape.along * stretch);
+        let shape = Shape { copied, ..shape };
+        if copied {
+            return shape;
+        }
         let sums = shape.together * shape.pieces * shape.tiles() * 4;
         let words = (shape.stretch_bytes() / (4 * shape.threads())).max(1);
         let most = (WORDS.saturating_sub(sums) / words).clamp(1, AHEAD);
@@ -213,17 +224,29 @@ impl Shape {
         self.stretch * self.along * self.steps * 32
     }
 
-    /// Bytes from one run of all tokens to the next: runs of one token that lanes write together have other banks.
-    pub fn run_bytes(&self) -> usize {
-        self.tokens * RUN + if self.tokens > 1 { RUN } else { 0 }
+    pub fn stretch_bytes(&self) -> usize {
+        match self.copied {
+            true => self.tokens * self.token_bytes(),
+            false => self.stretch_columns() * 2 / RUN * self.run_bytes(),
+        }
     }
 
-    pub fn stretch_bytes(&self) -> usize {
-        self.stretch_columns() * 2 / RUN * self.run_bytes()
+    /// Bytes from one run of a token to the next, and from one token to the next. What the machine brings lies token by token, so that
+    /// neighbours have other banks.
+    pub fn run_bytes(&self) -> usize {
+        match self.copied {
+            true => RUN,
+            false => self.tokens * RUN + if self.tokens > 1 { RUN } else { 0 },
+        }
+    }
+
+    pub fn token_bytes(&self) -> usize {
+        if self.copied { self.stretch_columns() * 2 + RUN } else { RUN }
     }
 
     pub fn buffers(&self) -> usize {
-        self.stretches.min(2)
+        let most = if self.copied { (COPIED / self.stretch_bytes()).max(2) } else { 2 };
+        self.stretches.min(most)
     }
 
     /// Columns of a work-group's share.
@@ -248,6 +271,13 @@ impl Shape {
     /// Panels of a work-group in one pass.
     pub fn pass(&self) -> usize {
         self.across * self.together
+    }
+
+    /// Whether a wave keeps a slot's rows in registers, for all its panels.
+    pub fn holds_rows(&self) -> bool {
+        let sums = self.together * self.pieces * self.tiles() * 4;
+        let words = self.ahead * (self.stretch_bytes() / (4 * self.threads()));
+        self.together > 1 && self.tiles() > 1 && sums + words + self.tiles() * self.steps * 4 <= HELD
     }
 
     /// Whether every wave has all its panels in every pass.

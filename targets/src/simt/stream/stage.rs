@@ -9,6 +9,7 @@ use atomc_ir::{DType, Diagnostic, Graph, Layout, Op, Value};
 use inkwell::values::FloatValue;
 
 use super::Shape;
+use super::copies::Copies;
 use crate::KernelSpec;
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{At, Col};
@@ -62,6 +63,8 @@ pub struct Staging<'s, 'k, 'a, 'c> {
     weights: Ptr<'c>,
     /// Sums of squares: of each token, from each row of waves that share the tokens.
     squares: Ptr<'c>,
+    /// Where the machine brings rows, instead of all this.
+    pub copies: Option<Copies<'s, 'k, 'a, 'c>>,
 }
 
 impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
@@ -88,6 +91,9 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let member = c.add(c.div(lane, near), c.mul(c.div(wave, blocks), c.int(32 / near)));
         let width = ty.shape.last().unwrap_or(0);
         let local_weights = if norm.is_some() && shape.stretches > 1 { shape.columns() * 4 } else { 0 };
+        let first = c.mul(share, c.int(shape.columns()));
+        let copies = shape.copied.then(|| Copies::begin(contraction, shape, from, first));
+        let own = if shape.copied { 0 } else { shape.buffers() * shape.stretch_bytes() };
         let mut staging = Staging {
             contraction,
             shape,
@@ -96,12 +102,13 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             member,
             from: (from, ty.dtype),
             width,
-            first: c.mul(share, c.int(shape.columns())),
+            first,
             norm,
-            local: c.shared(shape.buffers() * shape.stretch_bytes(), 128),
+            local: c.shared(own, 128),
             held: vec![],
             weights: c.shared(local_weights, 16),
             squares: c.shared(shape.waves() * near * 4, 16),
+            copies,
         };
         staging.bring_weights()?;
         Ok(staging)

@@ -1,0 +1,123 @@
+//! Rows that are staged as they lie in memory, brought by the machine: a run of columns of every token at a time, into buffers in
+//! turn. One wave asks for them; the others only say when they have read a buffer.
+use atomc_ir::{DType, Value};
+
+use super::Shape;
+use crate::code::{Code, Int, Ptr};
+use crate::row::{At, Col};
+use crate::simt::contract::Contraction;
+
+pub struct Copies<'s, 'k, 'a, 'c> {
+    contraction: &'s Contraction<'k, 'a, 'c>,
+    shape: Shape,
+    rows: Value,
+    dtype: DType,
+    local: Ptr<'c>,
+    /// For each buffer: whether it has come, and whether all waves have read it.
+    full: Int<'c>,
+    empty: Int<'c>,
+    /// The first column of the work-group's share.
+    first: Int<'c>,
+}
+
+impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
+    /// Buffers and their barriers, which others see behind the next barrier of the work-group.
+    pub fn begin(
+        contraction: &'s Contraction<'k, 'a, 'c>,
+        shape: Shape,
+        rows: Value,
+        first: Int<'c>,
+    ) -> Copies<'s, 'k, 'a, 'c> {
+        let (c, buffers) = (contraction.matrix.c, shape.buffers());
+        let local = c.shared(buffers * shape.stretch_bytes(), 128);
+        let full = c.local_address(c.shared(2 * buffers * 8, 8));
+        let empty = c.add(full, c.int(8 * buffers));
+        c.when(c.equal(c.thread(), 0), || {
+            for i in 0..buffers {
+                c.make_barrier(c.add(full, c.int(8 * i)));
+                c.make_barrier_of(shape.waves(), c.add(empty, c.int(8 * i)));
+            }
+            c.show_barriers();
+        });
+        Copies { contraction, shape, rows, dtype: contraction.matrix.dtype, local, full, empty, first }
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.contraction.matrix.c
+    }
+
+    /// A stretch's buffer, and the last bit of how often it was used before.
+    fn place(&self, stretch: Int<'c>) -> (Int<'c>, Int<'c>) {
+        let (c, buffers) = (self.code(), self.shape.buffers());
+        (c.rem(stretch, buffers), c.rem(c.div(stretch, buffers), 2))
+    }
+
+    fn barrier(&self, of: Int<'c>, buffer: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        c.add(of, c.mul(buffer, c.int(8)))
+    }
+
+    fn buffer(&self, number: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        c.add(c.local_address(self.local), c.mul(number, c.int(self.shape.stretch_bytes())))
+    }
+
+    /// Asks for the first stretches.
+    pub fn ask_first(&self) {
+        let c = self.code();
+        c.when(c.equal(c.wave_index(), 0), || (0..self.shape.buffers()).for_each(|i| self.ask(c.int(i))));
+    }
+
+    /// Asks for a stretch, by the lanes of one wave.
+    fn ask(&self, stretch: Int<'c>) {
+        let (c, rows, shape) = (self.code(), &self.contraction.parts.kernel.rows, self.shape);
+        let (lane, wave) = (c.lane_index(), c.arch.simt().wave);
+        let (buffer, _) = self.place(stretch);
+        let barrier = self.barrier(self.full, buffer);
+        let bytes = shape.stretch_columns() * self.dtype.size();
+        c.expect_bytes(c.equal(lane, 0), barrier, shape.tokens * bytes);
+        c.meet_in_wave();
+        let (to, x) = (self.buffer(buffer), rows.operand(self.rows).expect("rows in memory"));
+        let col = c.add(self.first, c.mul(stretch, c.int(shape.stretch_columns())));
+        for first in (0..shape.tokens).step_by(wave) {
+            let token = c.add(lane, c.int(first));
+            let copy = || {
+                let from = rows.address(x, At { row: token, head: None, col: Col::Var(col) });
+                c.copy_run_often(c.add(to, c.mul(token, c.int(shape.token_bytes()))), from, bytes, barrier);
+            };
+            match shape.tokens - first >= wave {
+                true => copy(),
+                false => c.when(c.less(token, c.int(shape.tokens)), copy),
+            }
+        }
+    }
+
+    /// Waits for a stretch: where it begins.
+    pub fn take(&self, stretch: Int<'c>) -> Int<'c> {
+        let (buffer, turn) = self.place(stretch);
+        self.code().await_bytes(self.barrier(self.full, buffer), turn);
+        self.buffer(buffer)
+    }
+
+    /// A wave has read a stretch. When all have read it, or where there are buffers enough the one before it, its buffer is filled
+    /// again.
+    pub fn give_back(&self, stretch: Int<'c>) {
+        let (c, shape) = (self.code(), self.shape);
+        if shape.stretches == shape.buffers() {
+            return;
+        }
+        let (buffer, _) = self.place(stretch);
+        c.meet_in_wave();
+        c.come(c.equal(c.lane_index(), 0), self.barrier(self.empty, buffer));
+        let late = if shape.buffers() > 2 { 1 } else { 0 };
+        let behind = c.sub(stretch, c.int(late));
+        let next = c.add(behind, c.int(shape.buffers()));
+        let and = |a, b| c.b.build_and(a, b, "").expect("conditions");
+        let is_there = and(c.less(c.int(0), c.add(behind, c.int(1))), c.less(next, c.int(shape.stretches)));
+        c.when(and(is_there, c.equal(c.wave_index(), 0)), || {
+            let (buffer, turn) = self.place(behind);
+            c.await_bytes(self.barrier(self.empty, buffer), turn);
+            self.ask(next);
+        });
+    }
+}
