@@ -154,9 +154,16 @@ impl Model {
         self.cache.clone()
     }
 
-    /// A context in which the checkpoint's tensors are given one by one. At its end all have to be there.
-    fn loading(slf: Bound<'_, Model>) -> Loading {
-        Loading { model: slf.unbind() }
+    /// A context in which the checkpoint's tensors are given one by one. At its end all have to be there, but for an update of
+    /// weights that are loaded: what is packed together changes when all of it has come, in this update or later ones.
+    #[pyo3(signature = (*, update = false))]
+    fn loading(slf: Bound<'_, Model>, update: bool) -> Loading {
+        Loading { model: slf.unbind(), update }
+    }
+
+    /// Forgets the weights, whose memory the caller has taken back.
+    fn unload(&self) {
+        self.lock().unload();
     }
 
     /// Loads a checkpoint's directory, or a file of packed weights.
@@ -367,12 +374,17 @@ pub struct Call {
 #[pyclass(frozen, module = "atomc")]
 pub struct Loading {
     model: Py<Model>,
+    update: bool,
 }
 
 #[pymethods]
 impl Loading {
     fn __enter__(slf: Bound<'_, Loading>) -> Bound<'_, Loading> {
-        slf.get().model.get().lock().begin_loading();
+        let Loading { model, update } = slf.get();
+        match update {
+            true => model.get().lock().begin_update(),
+            false => model.get().lock().begin_loading(),
+        }
         slf
     }
 
@@ -384,6 +396,10 @@ impl Loading {
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         let model = self.model.get();
+        // An update leaves what waits for other tensors to later ones.
+        if model.lock().is_loaded() {
+            return Ok(false);
+        }
         if !kind.is_none() {
             model.lock().abandon_loading();
             return Ok(false);

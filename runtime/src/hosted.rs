@@ -232,6 +232,29 @@ impl Hosted {
         self.loading = Some(Loading::new(&self.target().weights));
     }
 
+    /// Begins to take any of the tensors, over weights that are loaded, and goes on with earlier updates: a weight changes when the
+    /// last of its tensors has come. Where no weights are loaded it is a load as any other.
+    pub fn begin_update(&mut self) {
+        match self.loaded {
+            true => {
+                _ = self
+                    .loading
+                    .get_or_insert_with(|| Loading::new(&self.artifact.manifest().targets[self.target].weights))
+            }
+            false => self.begin_loading(),
+        }
+    }
+
+    /// Whether there are weights.
+    pub fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
+    /// Forgets the weights, whose memory the caller has taken back.
+    pub fn unload(&mut self) {
+        (self.loaded, self.loading) = (false, None);
+    }
+
     /// Takes a tensor of the checkpoint.
     pub fn feed(&mut self, name: &str, tensor: Given) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;

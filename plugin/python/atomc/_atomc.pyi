@@ -113,7 +113,7 @@ class Call:
         """Keys that a token sees, 0 for all."""
 
 class Loading:
-    """A load under way: a context at whose end all tensors have to be there."""
+    """A load under way: a context at whose end all tensors have to be there, unless it updates weights that are loaded."""
 
     def __enter__(self) -> Loading: ...
     def __exit__(
@@ -177,8 +177,11 @@ class Model:
     @property
     def packed_name(self) -> str:
         """The name of the file in which this rank's packed weights lie beside a model's config.json."""
-    def loading(self) -> Loading:
-        """A context in which the checkpoint's tensors are given one by one, also anew over weights that are loaded."""
+    def loading(self, *, update: bool = False) -> Loading:
+        """A context in which the checkpoint's tensors are given one by one, also anew over weights that are loaded. An update of
+        those may be of any tensors: what is packed together changes when all of it has come, in this update or later ones."""
+    def unload(self) -> None:
+        """Forgets the weights, whose memory the caller has taken back."""
     def load(self, path: str | PathLike[str]) -> None:
         """Loads a checkpoint's directory, or a file that `atomc pack` made."""
     def load_random(self, seed: int = 0) -> None:

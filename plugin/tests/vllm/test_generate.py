@@ -140,18 +140,29 @@ def other(bare):
     return folder, names
 
 
+def reload(llm, folder):
+    llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+
+
+def update(llm, folder):
+    """As trainers give new weights: a tensor a call."""
+    for item in load_file(folder / "model.safetensors").items():
+        own(llm).load_weights([item])
+
+
 @short
-def test_weights_are_updated_in_place(engine, model, other):
+@pytest.mark.parametrize("change", [reload, update])
+def test_weights_are_updated_in_place(engine, model, other, change):
     llm, (folder, names) = engine(model("llama")), other
     tokenizer, before = llm.get_tokenizer(), own(llm).engine
-    llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+    change(llm, folder)
     llm.reset_prefix_cache()
     for prompt, solution in zip(PROMPTS[:8], SOLUTIONS):
         renamed = {"prompt_token_ids": names[tokenizer.encode(prompt)].tolist()}
         [answer] = llm.generate([renamed], SamplingParams(temperature=0, max_tokens=80), use_tqdm=False)
         tokens = [names.tolist().index(token) for token in answer.outputs[0].token_ids]
         assert tokenizer.decode(tokens, skip_special_tokens=True) == solution
-    llm.collective_rpc("reload_weights", kwargs={"weights_path": str(model("llama"))})
+    change(llm, model("llama"))
     llm.reset_prefix_cache()
     assert own(llm).engine is before
     assert greedy(llm, PROMPTS[:8]) == SOLUTIONS[:8]
@@ -160,6 +171,7 @@ def test_weights_are_updated_in_place(engine, model, other):
 def test_weights_must_be_those_of_the_model(engine, model):
     llm = engine(model("llama"))
     weights = load_file(model("llama") / "model.safetensors")
+    own(llm).engine.unload()
     with pytest.raises(Exception, match="model.norm.weight"):
         own(llm).load_weights((name, value) for name, value in weights.items() if name != "model.norm.weight")
     with pytest.raises(Exception, match="model.surplus.weight"):

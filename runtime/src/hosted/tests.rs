@@ -175,6 +175,21 @@ fn weights_are_loaded_again_in_place() {
 }
 
 #[test]
+fn weights_are_updated_without_an_end() {
+    let mut framework = Framework::new(1);
+    for token in [3, 50] {
+        let values = bias(&[(token, 1000.0)]);
+        framework.hosted.begin_update();
+        framework.hosted.feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], bytes: values.into() }).unwrap();
+        assert_eq!(framework.step(&[(0, vec![9])], 0, true).unwrap(), [token as u32]);
+    }
+    framework.hosted.unload();
+    framework.hosted.begin_update();
+    let error = framework.step(&[(0, vec![9])], 0, true).unwrap_err().to_string();
+    assert_eq!(error, "the weights are not loaded");
+}
+
+#[test]
 fn refuses_what_cannot_be() {
     let mut hosted = open();
     let pages = Buffer::new(PAGES * STRIDE).unwrap();

@@ -86,9 +86,10 @@ class Model(torch.nn.Module):
         """Gives the host's memory back: it is zero until weights are loaded again."""
         for pages in self.memory:
             pages.madvise(mmap.MADV_DONTNEED)
+        self.engine.unload()
 
     def load_weights(self, weights) -> None:
-        with self.engine.loading() as load:
+        with self.engine.loading(update=True) as load:
             for name, tensor in weights:
                 load.feed(name, tensor.detach().cpu().contiguous())
 
@@ -113,9 +114,8 @@ class Model(torch.nn.Module):
         if self.own and self.bound != (at := [page.data_ptr() for page in pages]):  # elsewhere while vLLM measures
             self.engine.bind_cache(at, pages[0].stride(0) * pages[0].element_size(), len(pages[0]))
             self.bound = at
-        ids, positions = ids.int(), positions.long()
         starts, lengths, tables = batch.query_start_loc, batch.seq_lens, batch.block_table_tensor
-        tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths, tables=tables)
+        tensors = dict(ids=ids.int(), positions=positions.long(), starts=starts, lengths=lengths, tables=tables)
         pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
         sizes = dict(table_stride=tables.stride(0), sequences=len(lengths), tokens=len(ids))
         self.engine.begin(**pointers, **sizes, decode=batch.max_query_len == 1, stream=self.stream())
