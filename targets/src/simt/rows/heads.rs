@@ -32,8 +32,9 @@ pub fn run(graph: &Graph, arch: &Arch) -> Option<usize> {
     let [operands] = &written[..] else { return None };
     let cache = graph.ty(operands[0]).as_cache()?;
     let plain = graph.outputs().iter().all(made) && !has_norm(graph, operands[2]);
-    // On AMD's it takes more registers than it may be worth: it was measured on NVIDIA's only.
-    (plain && arch.simt().isa == Isa::Ptx).then(|| cache_layout(cache, arch).group)
+    // It was measured on NVIDIA's only, and with elements of two bytes: on AMD's it takes more registers than it may be worth.
+    let measured = arch.simt().isa == Isa::Ptx && cache.dtype.size() == 2;
+    (plain && measured).then(|| cache_layout(cache, arch).group)
 }
 
 fn has_norm(graph: &Graph, v: Value) -> bool {
