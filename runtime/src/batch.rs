@@ -5,8 +5,6 @@ use crate::device::{Device, DeviceBuffer, DeviceError, InputAddresses, StepInput
 use crate::memory::Buffer;
 use atomc_artifact::abi::{Batch, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
 
-/// Entries behind those in use.
-const PADDING: usize = SPARE_TOKENS;
 /// Every part of the block begins at a cache line.
 const ALIGN: usize = 64;
 const INT: usize = size_of::<i32>();
@@ -69,10 +67,10 @@ impl Parts {
             end = (start + bytes).next_multiple_of(ALIGN);
             start
         };
-        let (padded, stride) = (tokens + PADDING, table_blocks.max(1));
+        let (padded, stride) = (tokens + SPARE_TOKENS, table_blocks.max(1));
         let [step, batch] = [size_of::<Step>(), size_of::<Batch>()].map(&mut part);
         let [ids, positions, lengths, sequences] = [padded * INT; 4].map(&mut part);
-        let [rows, tiles] = [(rows + PADDING) * INT, padded * 2 * INT].map(&mut part);
+        let [rows, tiles] = [(rows + SPARE_TOKENS) * INT, padded * 2 * INT].map(&mut part);
         // Zeroed by the system page by page, so tables that are never used cost the host nothing.
         let tables = part(padded * stride * INT);
         Parts { step, batch, ids, positions, lengths, sequences, rows, tiles, tile_room: padded, tables, end, stride }

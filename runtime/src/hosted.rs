@@ -235,13 +235,10 @@ impl Hosted {
     /// Begins to take any of the tensors, over weights that are loaded, and goes on with earlier updates: a weight changes when the
     /// last of its tensors has come. Where no weights are loaded it is a load as any other.
     pub fn begin_update(&mut self) {
-        match self.loaded {
-            true => {
-                _ = self
-                    .loading
-                    .get_or_insert_with(|| Loading::new(&self.artifact.manifest().targets[self.target].weights))
-            }
-            false => self.begin_loading(),
+        if !self.loaded {
+            self.begin_loading();
+        } else if self.loading.is_none() {
+            self.loading = Some(Loading::new(&self.target().weights));
         }
     }
 
@@ -266,11 +263,7 @@ impl Hosted {
     /// Ends the load, if all tensors have come.
     pub fn finish_loading(&mut self) -> Result<(), Error> {
         let loading = self.loading.take().ok_or(HostedError::Loading("none is under way; begin one"))?;
-        let weights = &self.artifact.manifest().targets[self.target].weights;
-        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
-        loading.finish(sink)?;
-        self.loaded = true;
-        Ok(())
+        self.fill_weights(|_, sink| loading.finish(sink))
     }
 
     /// Ends a load that cannot go on. There are no weights then.

@@ -57,10 +57,10 @@ fn padding_is_zero_after_a_larger_step() {
     inputs.step();
     let Parts { ids, positions, lengths, sequences, .. } = inputs.parts;
     for part in [ids, positions, lengths, sequences] {
-        assert!(inputs.first(|_| part, 80 + PADDING)[1..].iter().all(|&value| value == 0));
+        assert!(inputs.first(|_| part, 80 + SPARE_TOKENS)[1..].iter().all(|&value| value == 0));
     }
-    assert!(inputs.first(|p| p.rows, 8 + PADDING).iter().all(|&row| row == 0));
-    assert!(inputs.first(|p| p.tiles, 2 * (80 + PADDING))[2..].iter().all(|&tile| tile == 0));
+    assert!(inputs.first(|p| p.rows, 8 + SPARE_TOKENS).iter().all(|&row| row == 0));
+    assert!(inputs.first(|p| p.tiles, 2 * (80 + SPARE_TOKENS))[2..].iter().all(|&tile| tile == 0));
     let (batch, addresses) = (inputs.batch(), inputs.addresses());
     assert_eq!((batch.tile_count, batch.positions.cast()), (1, addresses.positions.cast_const()));
 }

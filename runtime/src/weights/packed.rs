@@ -2,6 +2,7 @@
 //!
 //! It is a safetensors file with a tensor of bytes for each weight, named by its number. Its metadata say what the weights were
 //! packed for: whatever has the same plan of weights, whichever kernels it has.
+use super::pack::Piece;
 use super::{Progress, Rank, Report, Sink, Target as Place, Task, pack, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Source, describe};
 use crate::error::Error;
@@ -66,8 +67,8 @@ pub fn write(path: &Path, target: &Target, rank: Rank, source: &dyn Source, pool
     let mut views = Vec::with_capacity(target.weights.len());
     for (number, weight) in target.weights.iter().enumerate() {
         // Whatever is wrong with the source is found before the first byte is written.
-        resolve(std::slice::from_ref(weight), rank, source)?;
-        views.push((number.to_string(), Packing { weight, rank, source, pool: &pool, shape: [weight.bytes] }));
+        let pieces = resolve(std::slice::from_ref(weight), rank, source)?.swap_remove(0);
+        views.push((number.to_string(), Packing { weight, pieces, pool: &pool, shape: [weight.bytes] }));
     }
     let made = serde_json::to_string(&Made::of(target, rank)).expect("names and numbers are JSON");
     let done = safetensors::serialize_to_file(views, Some(HashMap::from([(META.to_owned(), made)])), path);
@@ -78,8 +79,7 @@ pub fn write(path: &Path, target: &Target, rank: Rank, source: &dyn Source, pool
 /// A weight that is packed when its turn comes.
 struct Packing<'a> {
     weight: &'a Weight,
-    rank: Rank,
-    source: &'a dyn Source,
+    pieces: Vec<Piece<'a>>,
     pool: &'a RefCell<&'a mut Pool>,
     shape: [usize; 1],
 }
@@ -94,14 +94,13 @@ impl View for Packing<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let weights = std::slice::from_ref(self.weight);
-        let pieces = resolve(weights, self.rank, self.source).expect("resolved before");
-        let mut bytes = vec![0; self.weight.bytes];
-        let (place, tasks) = (Place(&mut bytes[..]), tasks(0, self.weight));
+        let (weight, pieces) = (self.weight, &self.pieces);
+        let mut bytes = vec![0; weight.bytes];
+        let (place, tasks) = (Place(&mut bytes[..]), tasks(0, weight));
         self.pool.borrow_mut().for_each(tasks.len(), |index| {
             let Task { rows, bytes, .. } = &tasks[index];
             // SAFETY: the tasks of a weight cover disjoint ranges of its bytes, which live until this call is over.
-            pack::fill(self.weight, &pieces[0], rows.clone(), unsafe { place.part(bytes.clone()) });
+            pack::fill(weight, pieces, rows.clone(), unsafe { place.part(bytes.clone()) });
         });
         bytes.into()
     }

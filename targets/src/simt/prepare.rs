@@ -15,8 +15,6 @@ use crate::code::{Code, Int, Ptr};
 use crate::{KernelInfo, Tasks};
 
 const THREADS: usize = 256;
-/// Work-groups that share a step's entries out, whatever its size.
-const GROUPS: usize = PREPARE_GROUPS;
 /// Bytes that a thread clears at once.
 const CLEARED: usize = 16;
 
@@ -25,7 +23,7 @@ const CLEARED: usize = 16;
 pub fn emit<'c>(cx: &'c Context, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
     let code = machine::open_with_numbers(cx, PREPARE, arch, (10, 5), THREADS);
     Step::new(&code).run();
-    (code.finish(), KernelInfo::simt(Tasks::Fixed(GROUPS), THREADS))
+    (code.finish(), KernelInfo::simt(Tasks::Fixed(PREPARE_GROUPS), THREADS))
 }
 
 /// The kernel's parameters.
@@ -76,8 +74,8 @@ impl<'k, 'c> Step<'k, 'c> {
 
     fn run(&self) {
         let c = self.c;
-        let clears = c.less(c.int(GROUPS - 1), c.group());
-        c.when(clears, || self.clear(c.sub(c.group(), c.int(GROUPS))));
+        let clears = c.less(c.int(PREPARE_GROUPS - 1), c.group());
+        c.when(clears, || self.clear(c.sub(c.group(), c.int(PREPARE_GROUPS))));
         c.when(c.negate(clears), || self.make());
     }
 
@@ -111,7 +109,7 @@ impl<'k, 'c> Step<'k, 'c> {
         let first = c.add(c.mul(c.group(), c.int(THREADS)), c.thread());
         let (end, tiles) = (c.load_index(self.starts, self.sequences), self.tiles());
         let [positions, sequences, tile_list] = [0, 1, 4].map(|i| c.load_ptr(self.field(i)));
-        c.repeat(first, c.add(self.tokens, c.int(SPARE_TOKENS)), GROUPS * THREADS, |token| {
+        c.repeat(first, c.add(self.tokens, c.int(SPARE_TOKENS)), PREPARE_GROUPS * THREADS, |token| {
             let to = [self.to_ids, positions, sequences, self.to_lengths];
             let exists = c.less(token, end);
             c.when(exists, || {
@@ -122,7 +120,7 @@ impl<'k, 'c> Step<'k, 'c> {
             });
             c.when(c.negate(exists), || to.into_iter().for_each(|to| self.put(to, token, c.int(0))));
         });
-        c.repeat(first, tiles, GROUPS * THREADS, |tile| {
+        c.repeat(first, tiles, PREPARE_GROUPS * THREADS, |tile| {
             let place = |s| c.add(c.div(c.load_index(self.starts, s), TILE_TOKENS), s);
             let sequence = self.last(place, tile);
             let inside = c.mul(c.sub(tile, place(sequence)), c.int(TILE_TOKENS));
