@@ -188,11 +188,7 @@ impl Engine {
         let target = &self.artifact.manifest().targets[self.target];
         let (weights, buffers) = (&target.weights, &mut self.memory.weights);
         let done = load(target, Sink { weights, rank: Rank::ONLY, buffers, pool: self.device.pool() });
-        match done {
-            Ok(()) => self.loaded = true,
-            Err(Error::Device(_)) => self.loaded = false,
-            Err(_) => {}
-        }
+        self.loaded = weights::are_loaded(self.loaded, &done);
         done
     }
 

@@ -285,11 +285,7 @@ impl Hosted {
         let target = &self.artifact.manifest().targets[self.target];
         let (weights, buffers) = (&target.weights, &mut self.memory.weights);
         let done = load(target, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
-        match done {
-            Ok(()) => self.loaded = true,
-            Err(Error::Device(_)) => self.loaded = false,
-            Err(_) => {}
-        }
+        self.loaded = weights::are_loaded(self.loaded, &done);
         done
     }
 

@@ -58,6 +58,15 @@ pub fn load(mut sink: Sink, source: &dyn Source, progress: Progress) -> Result<(
     Ok(())
 }
 
+/// Whether there are weights after a load: what a source is at fault for has changed nothing.
+pub(crate) fn are_loaded(before: bool, done: &Result<(), Error>) -> bool {
+    match done {
+        Ok(()) => true,
+        Err(Error::Device(_)) => false,
+        Err(_) => before,
+    }
+}
+
 /// How far a load is.
 struct Report<'a> {
     progress: Progress<'a>,
