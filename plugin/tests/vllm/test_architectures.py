@@ -12,7 +12,7 @@ from vllm import SamplingParams
 GOLDEN = EXAMPLES.parent / "tests" / "golden"
 
 
-@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen2-sliding"])
+@pytest.mark.parametrize("name", [pytest.param("mistral", marks=pytest.mark.short), "qwen2", "qwen2-sliding"])
 def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, name):
     folder = tmp_path / name
     shutil.copytree(GOLDEN / name, folder, ignore=shutil.ignore_patterns("golden.*", "config.v4.json"))
