@@ -314,6 +314,7 @@ fn calls(plan: &Plan, target: &Target, at: &str) -> Checked {
         })?;
         last = call.before;
         match call.work {
+            Work::Embedding { value } => place(value, plan, &format!("{at}.work.embedding.value"))?,
             Work::AllReduce { value } => place(value, plan, &format!("{at}.work.all_reduce.value"))?,
             Work::Attention { layer, q, k, v, out, .. } => {
                 let at = format!("{at}.work.attention");

@@ -420,6 +420,9 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Work {
+    /// Puts other rows in the place of the embeddings of tokens, in a step that has some; else there is nothing to do. The launches
+    /// before read the tokens and nothing else of a step, and no other launch reads tokens.
+    Embedding { value: Place },
     /// Sums a value over all ranks, in place.
     AllReduce { value: Place },
     /// Puts `k` and `v` into the caller's cache and attends; `q` and `k` are normed and rotated. `window` counts the keys that a

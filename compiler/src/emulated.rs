@@ -2,7 +2,8 @@
 //!
 //! The engine sees a device with memory of its own, so that the path is that of hardware: the same uploads, the same grids,
 //! the same parameters. Every buffer is a range of its own to the emulator, and whatever lies outside is a fault; kernels may
-//! not write weights or the inputs of a step.
+//! not write weights or the inputs of a step, but for the one that makes these. There are no streams: a launch is done when it
+//! returns.
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -10,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Kernel, KernelDef, Plan, PlanKind};
+use atomc_artifact::abi::Prepare;
+use atomc_artifact::manifest::{Kernel, KernelDef, PREPARE, Plan, PlanKind};
 use atomc_emulator::{Access, CodeObject, Counts, Emulator, Grid, LoadError, Memory as Ranges, Options};
 use atomc_runtime::device::{
-    self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs, StepSize,
+    self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs, StepSize, Stream,
 };
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::pool::Pool;
@@ -27,6 +29,7 @@ pub struct Emulated {
     pool: Pool,
     code: CodeObject,
     kernels: Vec<(KernelDef, Kernel)>,
+    prepare: Option<Kernel>,
     space: Arc<Mutex<Space>>,
     plans: Vec<Bound>,
     /// The device's block of inputs.
@@ -81,6 +84,7 @@ impl Emulated {
             pool,
             code,
             kernels: target.kernels.iter().cloned().zip(variant.kernels.iter().cloned()).collect(),
+            prepare: variant.prepare.clone(),
             space: Arc::default(),
             plans: Vec::new(),
             block: std::ptr::null_mut(),
@@ -102,16 +106,19 @@ impl Emulated {
 
     fn emulated(&self, launch: &Launch, size: StepSize) -> Result<Counts, DeviceError> {
         let (def, kernel) = &self.kernels[launch.kernel];
-        let failed = |detail: String| DeviceError::Failed { device: self.name.clone(), detail };
-        let groups = size.tasks(kernel.tasks);
-        let x = u32::try_from(groups).map_err(|_| failed(format!("a grid of {groups} work-groups")))?;
-        if x == 0 {
-            return Ok(Counts::default());
+        match size.tasks(kernel.tasks) {
+            0 => Ok(Counts::default()),
+            groups => self.start(&def.symbol, kernel, groups, &launch.parameters),
         }
+    }
+
+    fn start(&self, symbol: &str, kernel: &Kernel, groups: usize, parameters: &[u8]) -> Result<Counts, DeviceError> {
+        let failed = |detail: String| DeviceError::Failed { device: self.name.clone(), detail };
+        let x = u32::try_from(groups).map_err(|_| failed(format!("a grid of {groups} work-groups")))?;
         let grid = Grid::linear(x, kernel.threads as u32);
         let space = lock(&self.space);
         Emulator
-            .launch(&self.code, &def.symbol, grid, &launch.parameters, &space.ranges, &self.options)
+            .launch(&self.code, symbol, grid, parameters, &space.ranges, &self.options)
             .map_err(|fault| failed(fault.to_string()))
     }
 }
@@ -143,12 +150,12 @@ impl Space {
         self.sizes.remove(&address);
     }
 
-    /// Lets kernels only read what begins at this address.
-    fn protect(&mut self, address: u64) {
+    /// Lets kernels only read what begins at this address, or also write it again.
+    fn allow(&mut self, address: u64, access: Access) {
         if let Some(&bytes) = self.sizes.get(&address) {
             self.remove(address);
-            // SAFETY: the range was added, and allows less than before.
-            unsafe { self.add(address, bytes, Access::Read) };
+            // SAFETY: the range was added to be read and written, and still is there.
+            unsafe { self.add(address, bytes, access) };
         }
     }
 }
@@ -214,7 +221,7 @@ impl Device for Emulated {
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
         self.block = memory.inputs.block;
         let weights = memory.weights.iter().map(|weight| weight.address() as u64);
-        weights.chain([self.block as u64]).for_each(|address| lock(&self.space).protect(address));
+        weights.chain([self.block as u64]).for_each(|address| lock(&self.space).allow(address, Access::Read));
         let bytes = |parameters: Vec<u64>| parameters.into_iter().flat_map(u64::to_le_bytes).collect();
         self.plans = plans
             .iter()
@@ -259,14 +266,27 @@ impl Device for Emulated {
         Ok(())
     }
 
+    fn prepares(&self) -> bool {
+        self.prepare.is_some()
+    }
+
+    unsafe fn prepare(&mut self, prepare: &Prepare, _: Stream) -> Result<(), DeviceError> {
+        let none = || DeviceError::Failed { device: self.name.clone(), detail: "no kernel makes inputs".into() };
+        let kernel = self.prepare.as_ref().ok_or_else(none)?;
+        let parameters: Vec<u8> = prepare.parameters().into_iter().flat_map(u64::to_le_bytes).collect();
+        let block = self.block as u64;
+        lock(&self.space).allow(block, Access::ReadWrite);
+        let done = self.start(PREPARE, kernel, prepare.groups(), &parameters);
+        lock(&self.space).allow(block, Access::Read);
+        done.map(|_| ())
+    }
+
     unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
         for index in part.launches {
-            if let Some(step) = part.step {
-                // The workspace is the last parameter, and the step the one before it.
-                let parameters = &mut self.plans[part.plan].launches[index].parameters;
-                let at = parameters.len() - 2 * size_of::<u64>();
-                parameters[at..][..size_of::<u64>()].copy_from_slice(&step.to_le_bytes());
-            }
+            // The workspace is the last parameter, and the step the one before it.
+            let parameters = &mut self.plans[part.plan].launches[index].parameters;
+            let at = parameters.len() - 2 * size_of::<u64>();
+            parameters[at..][..size_of::<u64>()].copy_from_slice(&(part.step as u64).to_le_bytes());
             let counts = self.emulated(&self.plans[part.plan].launches[index], part.size)?;
             lock(&self.tally.0)[part.plan][index] += counts;
         }

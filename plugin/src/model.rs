@@ -18,6 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, module = "atomc")]
 pub struct Model {
     hosted: Mutex<Hosted>,
+    /// Of the artifact.
+    path: PathBuf,
     target: String,
     device: String,
     attention: Attention,
@@ -28,6 +30,7 @@ pub struct Model {
     decode: Vec<usize>,
     hidden: Rows,
     head_input: Rows,
+    embed_input: Rows,
     cache: Cache,
 }
 
@@ -81,7 +84,7 @@ impl Model {
             // What `allocate` raised says more than that it did.
             (Err(_), Some(error)) => Err(error),
             (Err(error), None) => Err(raised(error)),
-            (Ok(hosted), _) => Ok(Model::of(hosted, attention)),
+            (Ok(hosted), _) => Ok(Model::of(hosted, artifact.get().path().clone(), attention)),
         }
     }
 
@@ -161,7 +164,7 @@ impl Model {
         Loading { model: slf.unbind(), update }
     }
 
-    /// Forgets the weights, whose memory the caller has taken back.
+    /// Forgets the weights. Memory of the host that is not the caller's goes back to the system until others are loaded.
     fn unload(&self) {
         self.lock().unload();
     }
@@ -213,9 +216,27 @@ impl Model {
         Model::view(slf, slf.get().head_input)
     }
 
+    /// The tokens that `embed` looks up, one in a row.
+    #[getter]
+    fn embed_input(slf: &Bound<'_, Model>) -> View {
+        Model::view(slf, slf.get().embed_input)
+    }
+
+    /// Embeddings of the first tokens of `embed_input`, which stay until the next step, embedding or head.
+    #[pyo3(signature = (tokens, stream = 0))]
+    fn embed(slf: &Bound<'_, Model>, tokens: usize, stream: usize) -> PyResult<View> {
+        let model = slf.get();
+        // SAFETY: the caller's to see to, as the documentation of the package says.
+        let rows = slf.py().detach(|| unsafe { model.lock().embed(tokens, Stream(stream)) });
+        Ok(Model::view(slf, rows.map_err(raised)?))
+    }
+
     /// Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64 [tokens], `starts` int32
-    /// [sequences + 1], `lengths` int32 [sequences], `tables` int32 [sequences, table_stride].
-    #[pyo3(signature = (*, ids, positions, starts, lengths, tables, table_stride, sequences, tokens, decode = false, stream = 0))]
+    /// [sequences + 1], `lengths` int32 [sequences], `tables` int32 [sequences, table_stride]. If it is `embedded`, a call asks for
+    /// rows in the place of the tokens' embeddings.
+    #[pyo3(signature = (
+        *, ids, positions, starts, lengths, tables, table_stride, sequences, tokens, decode = false, embedded = false, stream = 0
+    ))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn begin(
         &self,
@@ -229,6 +250,7 @@ impl Model {
         sequences: usize,
         tokens: usize,
         decode: bool,
+        embedded: bool,
         stream: usize,
     ) -> PyResult<()> {
         let own = self.attention == Attention::Own;
@@ -248,6 +270,7 @@ impl Model {
                 sequences,
                 tokens,
                 decode,
+                embedded,
             };
             // SAFETY: the caller's to see to, as the documentation of the package says.
             unsafe { self.lock().begin(&batch, Stream(stream)) }
@@ -265,7 +288,9 @@ impl Model {
             Ok::<_, HostedError>(call.map(|call| {
                 let rows = |place: Place| hosted.rows(place);
                 match call.work {
-                    Work::AllReduce { value } => (call.work, [rows(value), None, None, None]),
+                    Work::Embedding { value } | Work::AllReduce { value } => {
+                        (call.work, [rows(value), None, None, None])
+                    }
                     Work::Attention { q, k, v, out, .. } => (call.work, [rows(q), rows(k), rows(v), rows(out)]),
                 }
             }))
@@ -275,6 +300,7 @@ impl Model {
         let mut next = || views.next().flatten().map(|view| Py::new(slf.py(), view)).transpose();
         let mut call = Call::default();
         match work {
+            Work::Embedding { .. } => (call.kind, call.value) = ("embedding", next()?),
             Work::AllReduce { .. } => (call.kind, call.value) = ("all_reduce", next()?),
             Work::Attention { layer, scale, window, .. } => {
                 (call.kind, call.layer, call.scale, call.window) = ("attention", layer, scale, window);
@@ -296,15 +322,24 @@ impl Model {
     fn __repr__(&self) -> String {
         format!("atomc.Model({}, {})", self.device, self.attention())
     }
+
+    /// What runs where.
+    fn __str__(&self) -> String {
+        let Model { path, target, device, .. } = self;
+        let architecture = &self.lock().artifact().manifest().model.architecture.clone();
+        let path = path.display();
+        format!("{architecture} of {path} runs on {device} with target {target}, attention: {}", self.attention())
+    }
 }
 
 impl Model {
-    fn of(hosted: Hosted, attention: Attention) -> Model {
+    fn of(hosted: Hosted, path: PathBuf, attention: Attention) -> Model {
         let (target, model) = (hosted.target(), &hosted.artifact().manifest().model);
         let decode = hosted.plans().iter().filter(|plan| plan.kind == PlanKind::Decode);
         let mut decode: Vec<usize> = decode.map(|plan| plan.tokens).collect();
         decode.sort();
         Model {
+            path,
             target: target.name.clone(),
             device: hosted.device_name().to_owned(),
             attention,
@@ -315,6 +350,7 @@ impl Model {
             decode,
             hidden: hosted.hidden(),
             head_input: hosted.head_input(),
+            embed_input: hosted.embed_input(),
             cache: Cache::of(&target.cache),
             hosted: Mutex::new(hosted),
         }
@@ -357,7 +393,7 @@ impl Cache {
 #[pyclass(frozen, get_all, module = "atomc")]
 #[derive(Default)]
 pub struct Call {
-    /// `all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and `v` into the cache of `layer` and attend.
+    /// `embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and `v` into the cache of `layer` and attend.
     kind: &'static str,
     value: Option<Py<View>>,
     layer: usize,

@@ -91,18 +91,27 @@ class Framework:
         for name, value in values.items():
             self.inputs[name][: len(value)] = torch.tensor(value, dtype=self.inputs[name].dtype)
 
-    def body(self, sequences, tokens, decode):
+    def body(self, sequences, tokens, decode, embeddings=None):
+        self.begin(sequences, tokens, decode, embeddings is not None)
+        self.launch(embeddings)
+
+    def begin(self, sequences, tokens, decode, embedded=False):
         stream = torch.cuda.current_stream(self.device).cuda_stream
         pointers = {name: tensor.data_ptr() for name, tensor in self.inputs.items()}
         sizes = dict(table_stride=self.width, sequences=sequences, tokens=tokens, decode=decode, stream=stream)
         for model in self.ranks:
-            model.begin(**pointers, **sizes)
+            model.begin(**pointers, **sizes, embedded=embedded)
+
+    def launch(self, embeddings=None):
         while True:
             calls = [model.run() for model in self.ranks]
             if calls[0] is None:
                 assert calls == [None] * len(calls)
                 return
-            if calls[0].kind == "all_reduce":
+            if calls[0].kind == "embedding":
+                for call in calls:
+                    torch.from_dlpack(call.value)[: len(embeddings)] = embeddings
+            elif calls[0].kind == "all_reduce":
                 values = [torch.from_dlpack(call.value) for call in calls]
                 total = sum(value.float() for value in values)
                 for value in values:
@@ -129,10 +138,19 @@ class Framework:
         stream = torch.cuda.current_stream(self.device).cuda_stream
         return torch.from_dlpack(self.ranks[0].head(len(rows), stream))
 
-    def step(self, requests, padding=0, decode=False):
-        tokens = sum(len(new) for _, new in requests) + padding
+    def embed(self, ids):
+        model = self.ranks[0]
+        torch.from_dlpack(model.embed_input)[: len(ids), 0] = torch.tensor(ids, dtype=torch.int32)
+        return torch.from_dlpack(model.embed(len(ids), torch.cuda.current_stream(self.device).cuda_stream)).clone()
+
+    def step(self, requests, padding=0, decode=False, embedded=False):
+        ids = [token for _, new in requests for token in new]
+        tokens = len(ids) + padding
+        embeddings = self.embed(ids) if embedded else None
         self.give(requests, len(requests) + padding, tokens)
-        self.body(len(requests) + padding, tokens, decode)
+        if embedded:
+            self.inputs["ids"].zero_()
+        self.body(len(requests) + padding, tokens, decode, embeddings)
         return self.head(self.last).clone()
 
     def drop(self, name):
@@ -172,7 +190,7 @@ def mixtures(framework, owned, turns, share):
         decode = turn % 2 == 1
         names = choose.sample("abcd", choose.randint(1, 4))
         requests = [(n, [choose.randrange(512) for _ in range(1 if decode else choose.randint(1, 40))]) for n in names]
-        found = framework.step(requests, padding=choose.randrange(3), decode=decode)
+        found = framework.step(requests, padding=choose.randrange(3), decode=decode, embedded=turn % 3 == 0)
         worst = max(worst, compare(f"turn {turn}", found, owned.step(requests), share))
         for name in [n for n in framework.lengths if framework.lengths[n] > 400]:
             framework.drop(name)
@@ -214,6 +232,34 @@ def captured(framework, owned):
     return worst
 
 
+def broken(framework, owned, size=24):
+    """Steps of a graph that holds all but their beginnings: prompts and single tokens, as many together as were captured."""
+    choose = random.Random(7)
+    framework.give([(name, [1]) for name in "stuv"], size, size)
+    framework.begin(size, size, False)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        framework.launch()
+    for name in "stuv":
+        framework.drop(name)
+    worst = 0.0
+    for turn in range(40):
+        names, left, requests = choose.sample("stuv", choose.randint(1, 4)), size, []
+        for name in names:
+            count = 1 if turn % 3 else choose.randint(1, left - len(names))
+            left -= count
+            requests.append((name, [choose.randrange(512) for _ in range(count)]))
+        framework.give(requests, len(requests), size)
+        framework.begin(len(requests), size, True)
+        graph.replay()
+        found = framework.head(framework.last).clone()
+        worst = max(worst, compare(f"broken {turn}", found, owned.step(requests), 0.01))
+        for name in [n for n in framework.lengths if framework.lengths[n] > 300]:
+            framework.drop(name)
+            owned.drop(name)
+    return worst
+
+
 def main(device, checkpoint, artifact, shared=None):
     torch.cuda.set_device(torch.device(device))
     checkpoint, artifact = pathlib.Path(checkpoint), atomc.Artifact(artifact)
@@ -226,6 +272,7 @@ def main(device, checkpoint, artifact, shared=None):
     owned = Owned(artifact, device, checkpoint)
     print("mixtures:", mixtures(framework, owned, 60, 0.01))
     print("captured:", captured(framework, Owned(artifact, device, checkpoint)))
+    print("captured without beginnings:", broken(framework, Owned(artifact, device, checkpoint)))
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         framework = Framework(artifact, device, tensors)

@@ -28,7 +28,7 @@ def load(model, tensors):
 
 def rows(view):
     """The rows of a view, in numbers of 16 bits or as float32."""
-    kind = {"float32": ctypes.c_float}.get(view.dtype, ctypes.c_uint16)
+    kind = {"float32": ctypes.c_float, "int32": ctypes.c_int32}.get(view.dtype, ctypes.c_uint16)
     (count, width), (stride, _) = view.shape, view.strides
     numbers = (kind * ((count - 1) * stride + width)).from_address(view.ptr)
     return numpy.lib.stride_tricks.as_strided(
@@ -50,8 +50,9 @@ class Framework:
         random.Random(2).shuffle(self.free)
         self.lengths, self.tables = {}, {}
 
-    def step(self, requests, padding=0, decode=False):
-        """Gives each sequence of `(name, tokens)` its new tokens; the logits behind all of them."""
+    def step(self, requests, padding=0, decode=False, embedded=False):
+        """Gives each sequence of `(name, tokens)` its new tokens; the logits behind all of them. The model may get other tokens,
+        and embeddings that were looked up before."""
         ids, positions, starts, lengths, tables = [], [], [0], [], []
         width = -(-self.model.max_positions // self.spec.block_tokens)
         for name, tokens in requests:
@@ -66,6 +67,10 @@ class Framework:
             lengths.append(last)
             tables.append(table + [0] * (width - len(table)))
         count = len(ids)
+        if embedded:
+            rows(self.model.embed_input)[:count, 0] = ids
+            embeddings = rows(self.model.embed(count)).copy()
+            ids = [0] * count
         ids += [-1] * padding
         positions += [-1] * padding
         starts += [count] * padding
@@ -84,7 +89,12 @@ class Framework:
             sequences=len(lengths),
             tokens=len(ids),
             decode=decode,
+            embedded=embedded,
         )
+        if embedded:
+            call = self.model.run()
+            assert call.kind == "embedding"
+            rows(call.value)[:count] = embeddings
         assert self.model.run() is None
         logits = []
         for begin in range(0, count, self.model.max_rows):

@@ -176,6 +176,12 @@ impl Inputs {
         self.used.rows = count;
     }
 
+    /// The first tokens, which somebody else has put there. The next step clears them.
+    pub fn take_ids(&mut self, count: usize) -> &[i32] {
+        self.used.tokens = self.used.tokens.max(count);
+        self.ints(self.parts.ids, 0, count)
+    }
+
     /// Copies what was pushed and wanted to the device, where the inputs are not in place.
     pub fn upload(&mut self) -> Result<(), DeviceError> {
         let end = self.step().bytes.len();

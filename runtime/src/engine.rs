@@ -113,7 +113,7 @@ impl Engine {
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
         let target = options.device.target(artifact.manifest())?;
         check_whole(artifact.manifest(), target)?;
-        let device = options.device.open(&artifact, threads(options.threads))?;
+        let device = options.device.open(&artifact, threads(options.threads, 1))?;
         Ok(Engine::assemble(artifact, target, device, options)?)
     }
 

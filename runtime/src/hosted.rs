@@ -2,7 +2,8 @@
 //! and the tensors of each step, and gets hidden rows and logits.
 //!
 //! A step is [`Hosted::begin`], then [`Hosted::run`] until no call is left, then [`Hosted::head`] on the hidden rows that the
-//! framework has put into [`Hosted::head_input`]. Between two runs the framework does what the call asks for.
+//! framework has put into [`Hosted::head_input`]. Between two runs the framework does what the call asks for. Embeddings alone
+//! are [`Hosted::embed`] of the tokens in [`Hosted::embed_input`].
 mod allocate;
 mod error;
 mod step;
@@ -22,7 +23,8 @@ use crate::weights::packed::Packed;
 use crate::weights::{self, Given, Loading, Rank, Sink};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Prepare, Step};
-use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, Target};
+use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, Target, Work};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -33,7 +35,7 @@ const STRIDE_ALIGN: usize = 256;
 #[derive(Clone, Debug)]
 pub struct HostedOptions {
     pub device: DeviceChoice,
-    /// Threads of the host, the caller's among them; 0 takes as many as the system offers this process.
+    /// Threads of the host, the caller's among them; 0 takes as many as the system offers, shared out among the ranks.
     pub threads: usize,
     /// This process's number among the ranks that share the model out.
     pub rank: usize,
@@ -69,8 +71,8 @@ pub struct Hosted {
     device: Box<dyn Device>,
     memory: Memory,
     inputs: Inputs,
-    /// The steps of heads, by their rows, where kernels read them from the device's memory.
-    heads: Option<DeviceBuffer>,
+    /// The steps of embeddings and heads, by their rows, where kernels read them from the device's memory.
+    steps: Option<DeviceBuffer>,
     /// Where each layer's pages begin, for a device that makes the inputs.
     pages: Option<DeviceBuffer>,
     loading: Option<Loading>,
@@ -87,6 +89,8 @@ struct Running {
     size: StepSize,
     /// Tokens as the caller counts them, padding included.
     tokens: usize,
+    /// Whether the caller has other embeddings than those of the tokens.
+    embedded: bool,
     /// The launch that is next, and the call.
     launch: usize,
     call: usize,
@@ -100,7 +104,9 @@ impl Hosted {
         let target = options.device.target(manifest)?;
         check(manifest, target, options)?;
         // SAFETY: passed on to the caller, who names a stream of this device.
-        let device = unsafe { options.device.open_on(&artifact, threads(options.threads), options.stream) }?;
+        let device = unsafe {
+            options.device.open_on(&artifact, threads(options.threads, manifest.tensor_parallel), options.stream)
+        }?;
         Hosted::assemble(artifact, target, device, options, allocate)
     }
 
@@ -135,9 +141,9 @@ impl Hosted {
             if device.prepares() { 0 } else { manifest.model.max_positions.div_ceil(code.cache.block_tokens) };
         let room = Room { tokens: largest(|plan| plan.tokens), rows: largest(|plan| plan.rows), table_blocks };
         let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
-        let heads = match inputs.in_place() {
+        let steps = match inputs.in_place() {
             true => None,
-            false if device.prepares() => Some(heads(&mut *device, room.rows)?),
+            false if device.prepares() => Some(steps(&mut *device, room.tokens.max(room.rows))?),
             false => return Err(HostedError::Prepare { device: device.name().to_owned() }.into()),
         };
         let pages = match inputs.in_place() || options.attention == Attention::Caller {
@@ -166,7 +172,7 @@ impl Hosted {
             device,
             memory,
             inputs,
-            heads,
+            steps,
             pages,
             loading: None,
             loaded: false,
@@ -247,9 +253,15 @@ impl Hosted {
         self.loaded
     }
 
-    /// Forgets the weights, whose memory the caller has taken back.
+    /// Forgets the weights. Where they are in memory of the host that is not the caller's, it goes back to the system until others
+    /// are loaded.
     pub fn unload(&mut self) {
         (self.loaded, self.loading) = (false, None);
+        for buffer in &mut self.memory.weights {
+            if let DeviceBuffer::Host(buffer) = buffer {
+                buffer.give_back();
+            }
+        }
     }
 
     /// Takes a tensor of the checkpoint.
@@ -289,7 +301,8 @@ impl Hosted {
         done
     }
 
-    /// Takes the pages of the cache: where each layer's begin, how many bytes they lie apart, and how many there are.
+    /// Takes the pages of the cache: where each layer's begin, how many bytes they lie apart, and how many there are. It costs
+    /// little to be given the same again.
     ///
     /// # Safety
     /// The pages are memory of the device with the device's slack behind the last, stay until others are bound, and belong to
@@ -316,6 +329,11 @@ impl Hosted {
         let bytes = block_stride.checked_mul(blocks).filter(|_| (1..=i32::MAX as usize).contains(&blocks));
         let Some(bytes) = bytes else { return fault("blocks", format!("{blocks} pages of {block_stride} bytes")) };
         self.step = None;
+        let addresses = |(cache, start): (&DeviceBuffer, &NonNull<u8>)| cache.address() == start.as_ptr();
+        let same = self.blocks == Some(blocks) && self.inputs.block_stride() == block_stride;
+        if same && self.memory.cache.iter().zip(layers).all(addresses) {
+            return Ok(());
+        }
         self.set_inputs(block_stride)?;
         // SAFETY: passed on to the caller.
         self.memory.cache = layers.iter().map(|&start| unsafe { self.device.adopt(start, bytes) }).collect();
@@ -358,12 +376,16 @@ impl Hosted {
             return Err(HostedError::NoCache);
         }
         let plan = self.pick(batch)?;
+        if batch.embedded {
+            embedding(&self.plans[plan])?;
+        }
         // SAFETY: passed on to the caller.
         let size = match self.inputs.in_place() {
             true => unsafe { self.fill(batch, own) }?,
             false => unsafe { self.prepare(batch, stream) }?,
         };
-        self.step = Some(Running { plan, size, tokens: batch.tokens, launch: 0, call: 0, stream });
+        let Batch { tokens, embedded, .. } = *batch;
+        self.step = Some(Running { plan, size, tokens, embedded, launch: 0, call: 0, stream });
         Ok(())
     }
 
@@ -434,16 +456,18 @@ impl Hosted {
     pub unsafe fn run(&mut self) -> Result<Option<Call>, HostedError> {
         let step = self.step.as_mut().ok_or(HostedError::NoStep)?;
         let plan = &self.plans[step.plan];
-        let call = plan.calls.get(step.call).copied();
+        let is_due = |call: &Call| step.embedded || !matches!(call.work, Work::Embedding { .. });
+        let number = (step.call..plan.calls.len()).find(|&number| is_due(&plan.calls[number]));
+        let call = number.map(|number| plan.calls[number]);
         let end = call.map_or(plan.body, |call| call.before);
-        let part =
-            Part { plan: step.plan, launches: step.launch..end, size: step.size, step: None, stream: step.stream };
+        let (launches, address) = (step.launch..end, self.inputs.addresses().step);
+        let part = Part { plan: step.plan, launches, size: step.size, step: address, stream: step.stream };
         // A step of padding alone has nothing to compute, but other ranks wait for its calls.
         if part.size.step.tokens > 0 {
             // SAFETY: bound when opened or by `bind_cache`; the inputs hold the step; the rest is passed on to the caller.
             unsafe { self.device.launch(part) }?;
         }
-        (step.launch, step.call) = (end, step.call + 1);
+        (step.launch, step.call) = (end, number.map_or(plan.calls.len(), |number| number + 1));
         if call.is_none() {
             self.step = None;
         }
@@ -455,6 +479,47 @@ impl Hosted {
         let Place { offset, width, stride, dtype } = place;
         let address = self.memory.arena.address().wrapping_add(offset);
         self.step.map(|step| Rows { address, rows: step.tokens, width, stride, dtype })
+    }
+
+    /// The tokens that [`Hosted::embed`] looks up, one in a row.
+    pub fn embed_input(&self) -> Rows {
+        let address = self.inputs.addresses().ids;
+        Rows { address, rows: self.max_tokens(), width: 1, stride: 1, dtype: DType::I32 }
+    }
+
+    /// Looks up the embeddings of the first tokens of [`Hosted::embed_input`], which stay until the next step, embedding or head.
+    ///
+    /// # Safety
+    /// The tokens are there, for the stream, and are of the vocabulary.
+    pub unsafe fn embed(&mut self, tokens: usize, stream: Stream) -> Result<Rows, HostedError> {
+        if !self.loaded {
+            return Err(HostedError::NoWeights);
+        }
+        self.step = None;
+        let vocab = self.artifact.manifest().model.vocab;
+        if self.inputs.in_place() {
+            let known = |&id: &i32| usize::try_from(id).is_ok_and(|id| id < vocab);
+            let stranger = self.inputs.take_ids(tokens.min(self.max_tokens())).iter().find(|id| !known(id)).copied();
+            if let Some(id) = stranger {
+                let detail = format!("{id}, but the vocabulary ends at {}", vocab - 1);
+                return Err(HostedError::Field { field: "ids", detail });
+            }
+        }
+        let found = self.plans.iter().enumerate().filter(|(_, plan)| plan.tokens >= tokens);
+        let smallest = found.min_by_key(|(_, plan)| plan.tokens);
+        let (index, plan) = smallest.ok_or_else(|| HostedError::Tokens { tokens, max: self.max_tokens() })?;
+        let (Place { offset, width, stride, dtype }, launches) = embedding(plan)?;
+        let part = self.rows_alone(index, 0..launches, tokens, stream);
+        // SAFETY: the launches read the tokens, which are there, and nothing else of a step.
+        unsafe { self.device.launch(part) }?;
+        Ok(Rows { address: self.memory.arena.address().wrapping_add(offset), rows: tokens, width, stride, dtype })
+    }
+
+    /// Launches that go by their number of rows and not by a step.
+    fn rows_alone(&self, plan: usize, launches: Range<usize>, rows: usize, stream: Stream) -> Part {
+        let size = StepSize { step: rows_alone(rows), tiles: 0 };
+        let steps = self.steps.as_ref().map_or(std::ptr::null(), |steps| steps.address().cast_const());
+        Part { plan, launches, size, step: steps.wrapping_add(rows * size_of::<Step>()), stream }
     }
 
     /// Makes logits of the first rows of [`Hosted::head_input`], which stay until the next step or head.
@@ -473,9 +538,8 @@ impl Hosted {
             self.inputs.clear();
             self.inputs.want_first(rows);
         }
-        let size = StepSize { step: head(rows), tiles: 0 };
-        let step = self.heads.as_ref().map(|heads| heads.address() as u64 + (rows * size_of::<Step>()) as u64);
-        let part = Part { plan: index, launches: plan.body..plan.launches.len(), size, step, stream };
+        let launches = plan.body..plan.launches.len();
+        let part = self.rows_alone(index, launches, rows, stream);
         let address = self.memory.arena.address().wrapping_add(plan.logits.offset);
         let stride = plan.logits.stride;
         // SAFETY: heads read the rows, which are there, and nothing of a step.
@@ -485,21 +549,30 @@ impl Hosted {
     }
 }
 
-/// The step of a head of so many rows.
-fn head(rows: usize) -> Step {
-    Step { tokens: 0, rows: rows as i64 }
+/// The step of an embedding or a head of so many rows.
+fn rows_alone(rows: usize) -> Step {
+    Step { tokens: rows as i64, rows: rows as i64 }
 }
 
-/// The steps of heads in the device's memory, so that a head can be captured.
-fn heads(device: &mut dyn Device, most: usize) -> Result<DeviceBuffer, DeviceError> {
+/// Such steps in the device's memory, so that their launches can be captured.
+fn steps(device: &mut dyn Device, most: usize) -> Result<DeviceBuffer, DeviceError> {
     let bytes = |rows| {
-        let Step { tokens, rows } = head(rows);
+        let Step { tokens, rows } = rows_alone(rows);
         [tokens.to_le_bytes(), rows.to_le_bytes()].concat()
     };
     let steps: Vec<u8> = (0..=most).flat_map(bytes).collect();
     let mut memory = device.allocate(steps.len())?;
     memory.upload(0, &steps)?;
     Ok(memory)
+}
+
+/// Where a plan has the embeddings of tokens, and how many launches make them.
+fn embedding(plan: &Plan) -> Result<(Place, usize), HostedError> {
+    let found = plan.calls.iter().find_map(|call| match call.work {
+        Work::Embedding { value } => Some((value, call.before)),
+        _ => None,
+    });
+    found.ok_or(HostedError::NoEmbedding)
 }
 
 impl std::fmt::Debug for Hosted {

@@ -78,6 +78,17 @@ impl Buffer {
     }
 }
 
+impl Buffer {
+    /// Gives memory of the system's back until it is touched again; it is zero then. Another allocator's stays as it is.
+    pub fn give_back(&mut self) {
+        if let Origin::Map(base, bytes) = self.origin {
+            // SAFETY: the buffer's own private mapping, to which nobody has a reference. It fails only for locked memory, which
+            // the system may not take.
+            unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+        }
+    }
+}
+
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} bytes at {:p})", self.len, self.start)
@@ -108,6 +119,19 @@ fn map_zeroed(bytes: usize) -> io::Result<NonNull<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_given_back_is_zero_again() {
+        for len in [5000, 3 * HUGE_PAGE] {
+            let mut buffer = Buffer::new(len).unwrap();
+            let address = buffer.address();
+            buffer.as_mut_slice().fill(7);
+            buffer.give_back();
+            assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
+            buffer.as_mut_slice().fill(8);
+            assert_eq!((buffer.address(), buffer.as_slice()[len - 1]), (address, 8));
+        }
+    }
 
     #[test]
     fn is_aligned_zeroed_and_has_slack() {

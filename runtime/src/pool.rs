@@ -22,10 +22,10 @@ const SPINS_BETWEEN_REGIONS: usize = 1 << 11;
 
 type Region<'a> = dyn Fn(Worker<'_>) + Sync + 'a;
 
-/// As many threads as were asked for, or as the system offers this process.
-pub fn threads(wanted: usize) -> usize {
+/// As many threads as were asked for, or this process's part of what the system offers, which so many share.
+pub fn threads(wanted: usize, processes: usize) -> usize {
     let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
-    if wanted == 0 { available() } else { wanted }
+    if wanted == 0 { (available() / processes).max(1) } else { wanted }
 }
 
 /// The thread pool. Dropping it ends its threads.

@@ -5,11 +5,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use atomc::driver::{self, Options};
+use atomc::emulated::Emulated;
 use atomc::frontend;
 use atomc_artifact::manifest::{Attention, DType, Work};
 use atomc_passes::BucketOptions;
 use atomc_runtime::checkpoint::{Source, Tensor};
-use atomc_runtime::device::Stream;
+use atomc_runtime::device::{Device, DeviceBuffer, Stream};
 use atomc_runtime::hosted::{Batch, Rows};
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::weights::Given;
@@ -46,6 +47,8 @@ fn open(path: &Path) -> Artifact {
 /// Schedules, keeps pages with gaps between them, adds up what ranks have, and attends where plans leave that to it.
 struct Framework {
     ranks: Vec<Rank>,
+    /// Memory of the device for a step's tensors, where it has one of its own.
+    tensors: Vec<DeviceBuffer>,
     stride: usize,
     free: Vec<i32>,
     sequences: Vec<Sequence>,
@@ -64,11 +67,12 @@ struct Sequence {
     table: Vec<i32>,
 }
 
+fn options(rank: usize, attention: Attention) -> HostedOptions {
+    HostedOptions { device: DeviceChoice::default(), threads: 2, rank, attention, stream: Stream::default() }
+}
+
 impl Rank {
-    fn new(artifact: &Arc<Artifact>, name: &str, rank: usize, attention: Attention, sequences: usize) -> Rank {
-        let options =
-            HostedOptions { device: DeviceChoice::default(), threads: 2, rank, attention, stream: Stream::default() };
-        let mut hosted = Hosted::open(artifact.clone(), &options, None).expect("it opens");
+    fn new(mut hosted: Hosted, name: &str, sequences: usize) -> Rank {
         let checkpoint = Checkpoint::open(model(name)).expect("a checkpoint");
         hosted.begin_loading();
         for tensor in checkpoint.names().into_iter().rev() {
@@ -97,10 +101,35 @@ impl Framework {
     fn new(path: &Path, name: &str, attention: Attention, sequences: usize) -> Framework {
         let artifact = &Arc::new(open(path));
         let ranks = 0..artifact.manifest().tensor_parallel;
-        let ranks: Vec<Rank> = ranks.map(|rank| Rank::new(artifact, name, rank, attention, sequences)).collect();
+        let hosted = |rank| Hosted::open(artifact.clone(), &options(rank, attention), None).expect("it opens");
+        Framework::of(ranks.map(|rank| Rank::new(hosted(rank), name, sequences)).collect(), vec![])
+    }
+
+    /// On a chip that is emulated, which reads nothing but memory of its own.
+    fn emulated(path: &Path, name: &str, chip: &str, sequences: usize) -> Framework {
+        let artifact = Arc::new(open(path));
+        let mut device = Emulated::open(&artifact, chip, 2, Default::default()).expect("a device");
+        let sizes = [TOKENS * 4, TOKENS * 8, TOKENS * 4 + 4, TOKENS * 4, TOKENS * PAGES * 4];
+        let tensors = sizes.into_iter().map(|bytes| device.allocate(bytes).expect("memory")).collect();
+        let options = options(0, Attention::Own);
+        let hosted = Hosted::with_device(artifact, chip, Box::new(device), &options, None).expect("it opens");
+        Framework::of(vec![Rank::new(hosted, name, sequences)], tensors)
+    }
+
+    fn of(ranks: Vec<Rank>, tensors: Vec<DeviceBuffer>) -> Framework {
         let stride = ranks[0].hosted.target().cache.block_tokens;
         let free = (0..PAGES as i32).map(|page| page * 7 % PAGES as i32).collect();
-        Framework { ranks, stride, free, sequences: vec![Sequence::default(); sequences] }
+        let sequences = vec![Sequence::default(); ranks[0].cache[0].len()];
+        Framework { ranks, tensors, stride, free, sequences }
+    }
+
+    /// Where the device finds a step's tensor.
+    fn tensor<T: Copy>(&mut self, number: usize, values: &[T]) -> *const T {
+        let Some(memory) = self.tensors.get_mut(number) else { return values.as_ptr() };
+        // SAFETY: numbers have no padding.
+        let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
+        memory.upload(0, bytes).expect("room");
+        memory.address().cast_const().cast()
     }
 
     /// Gives sequences new tokens, and the logits behind all of them.
@@ -124,30 +153,38 @@ impl Framework {
         starts.extend(vec![count as i32; padding]);
         lengths.extend(vec![-1; padding]);
         tables.extend(vec![-1; padding * PAGES]);
+        // Every other step has its embeddings looked up before, and other tokens in it.
+        let embedded = count.is_multiple_of(2);
+        // SAFETY: there is room for so many tokens, and nobody else has them.
+        let embeddings = embedded.then(|| unsafe { self.ranks[0].embed(&ids[..count]) });
+        if embedded {
+            ids.fill(0);
+        }
         let batch = Batch {
-            ids: ids.as_ptr(),
-            positions: positions.as_ptr(),
-            starts: starts.as_ptr(),
-            lengths: lengths.as_ptr(),
-            tables: tables.as_ptr(),
+            ids: self.tensor(0, &ids),
+            positions: self.tensor(1, &positions),
+            starts: self.tensor(2, &starts),
+            lengths: self.tensor(3, &lengths),
+            tables: self.tensor(4, &tables),
             table_stride: PAGES,
             sequences: lengths.len(),
             tokens: ids.len(),
             decode,
+            embedded,
         };
         // SAFETY: the tensors have those sizes and outlive the step.
         unsafe {
             for rank in &mut self.ranks {
                 rank.hosted.begin(&batch, Stream::default()).expect("a step");
             }
-            self.body(&owners);
+            self.body(&owners, embeddings.as_deref());
             self.head(count)
         }
     }
 
     /// # Safety
     /// A step is under way on every rank.
-    unsafe fn body(&mut self, owners: &[(usize, usize)]) {
+    unsafe fn body(&mut self, owners: &[(usize, usize)], embeddings: Option<&[f32]>) {
         loop {
             // SAFETY: passed on to the caller.
             let run = |rank: &mut Rank| unsafe { rank.hosted.run() }.expect("a part of a step").map(|call| call.work);
@@ -155,6 +192,14 @@ impl Framework {
             assert!(calls.iter().all(|call| call.is_none() == calls[0].is_none()));
             match calls[0] {
                 None => return,
+                Some(Work::Embedding { value }) => {
+                    let embeddings = embeddings.expect("a step with embeddings of its own");
+                    for rank in &mut self.ranks {
+                        let rows = rank.hosted.rows(value).expect("rows of the step");
+                        let places = (0..owners.len()).flat_map(|row| (0..value.width).map(move |c| (row, c)));
+                        embeddings.iter().zip(places).for_each(|(&x, (row, column))| set(&rows, row, column, x));
+                    }
+                }
                 Some(Work::AllReduce { value }) => {
                     let rows: Vec<Rows> =
                         self.ranks.iter().map(|rank| rank.hosted.rows(value).expect("rows of the step")).collect();
@@ -193,6 +238,18 @@ impl Framework {
 }
 
 impl Rank {
+    /// # Safety
+    /// There is room for so many tokens.
+    unsafe fn embed(&mut self, ids: &[i32]) -> Vec<f32> {
+        let input = self.hosted.embed_input();
+        // SAFETY: passed on to the caller.
+        let rows = unsafe {
+            std::ptr::copy_nonoverlapping(ids.as_ptr(), input.address.cast(), ids.len());
+            self.hosted.embed(ids.len(), Stream::default()).expect("embeddings")
+        };
+        (0..rows.rows).flat_map(|row| (0..rows.width).map(move |column| get(&rows, row, column))).collect()
+    }
+
     fn attend(&mut self, call: Option<Work>, owners: &[(usize, usize)]) {
         let Some(Work::Attention { layer, q, k, v, out, scale, window }) = call else { panic!("another call") };
         let rows = |place| self.hosted.rows(place).expect("rows of the step");
@@ -251,9 +308,19 @@ fn set(rows: &Rows, row: usize, column: usize, value: f32) {
 }
 
 /// Steps of several sequences, prompts in pieces among them: `judge` gets each row of the framework's logits and of an engine's.
-fn compare(name: &str, mut framework: Framework, whole: &Path, mut judge: impl FnMut(&[f32], &[f32])) {
+fn compare(name: &str, framework: Framework, whole: &Path, judge: impl FnMut(&[f32], &[f32])) {
     let options = EngineOptions { threads: 2, cache_tokens: 2048, ..EngineOptions::default() };
-    let mut engine = Engine::new(open(whole), &options).expect("it opens");
+    let engine = Engine::new(open(whole), &options).expect("it opens");
+    compare_with(engine, name, framework, 60, judge);
+}
+
+fn compare_with(
+    mut engine: Engine,
+    name: &str,
+    mut framework: Framework,
+    steps: usize,
+    mut judge: impl FnMut(&[f32], &[f32]),
+) {
     engine.load_weights(&Checkpoint::open(model(name)).expect("a checkpoint"), &|_, _| ()).expect("weights");
     let (vocab, max) = (engine.model().vocab, engine.model().max_positions);
     let mut owned: Vec<SeqId> = framework.sequences.iter().map(|_| engine.add_sequence()).collect();
@@ -262,7 +329,7 @@ fn compare(name: &str, mut framework: Framework, whole: &Path, mut judge: impl F
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) as usize % below
     };
-    for _ in 0..60 {
+    for _ in 0..steps {
         let (decode, mut left) = (random(2) == 0, TOKENS - 3);
         let mut new: Vec<(usize, Vec<u32>)> = vec![];
         for (sequence, id) in owned.iter_mut().enumerate() {
@@ -301,6 +368,18 @@ fn hosted_steps_have_the_engines_bits() {
         let (_dir, path) = compiled(name, Options::default());
         let framework = Framework::new(&path, name, Attention::Own, 4);
         compare(name, framework, &path, |found, wanted| assert!(found == wanted, "{name}"));
+    }
+}
+
+#[test]
+fn hosted_steps_have_the_engines_bits_on_emulated_chips() {
+    for (chip, name) in [("gfx942", "qwen3"), ("gfx1201", "llama")] {
+        let (_dir, path) = compiled(name, Options { targets: vec![chip.to_owned()], ..Options::default() });
+        let framework = Framework::emulated(&path, name, chip, 3);
+        let device = Emulated::open(&open(&path), chip, 2, Default::default()).expect("a device");
+        let options = EngineOptions { threads: 2, cache_tokens: 2048, ..EngineOptions::default() };
+        let engine = Engine::with_device(open(&path), chip, Box::new(device), &options).expect("it opens");
+        compare_with(engine, name, framework, 8, |found, wanted| assert!(found == wanted, "{name} on {chip}"));
     }
 }
 

@@ -216,7 +216,7 @@ impl Ranks {
                         |worker: &mut Worker| worker.attend(layer, [q, k, v, out], scale, window, tokens.len());
                     self.workers.iter_mut().for_each(attend);
                 }
-                None => {}
+                Some(Work::Embedding { .. }) | None => {}
             }
         }
         let stride = plan.logits.stride;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use atomc_artifact::manifest::{
-    Attention, Chip, Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant,
+    Attention, Chip, Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant, Work,
 };
 use atomc_artifact::{Artifact, FORMAT_VERSION};
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
             name(plan),
             plan.launches.len(),
             s.segments,
-            if plan.calls.is_empty() { String::new() } else { format!(", {} calls between them", plan.calls.len()) },
+            if s.calls == 0 { String::new() } else { format!(", {} calls between them", s.calls) },
             size(plan.arena_bytes),
             size(s.bytes as usize),
             s.flops as f64 / 1e9,
@@ -223,6 +223,8 @@ fn tasks(kernel: &Kernel) -> String {
 /// Sums over the launches of a plan.
 struct Summary {
     segments: usize,
+    /// What its caller has to do.
+    calls: usize,
     bytes: u64,
     flops: u64,
 }
@@ -232,6 +234,7 @@ impl Summary {
         let segments: BTreeSet<usize> = plan.launches.iter().map(|launch| launch.segment).collect();
         Summary {
             segments: segments.len(),
+            calls: plan.calls.iter().filter(|call| !matches!(call.work, Work::Embedding { .. })).count(),
             bytes: plan.launches.iter().map(|launch| launch.bytes).sum(),
             flops: plan.launches.iter().map(|launch| launch.flops).sum(),
         }

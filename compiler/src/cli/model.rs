@@ -28,7 +28,9 @@ enum CacheDType {
 }
 
 fn dtype(text: &str) -> Result<DType, String> {
-    DType::from_name(text).filter(|d| d.is_float()).ok_or("known types: bf16, f16, f32".into())
+    let named = frontend::DTYPES.into_iter().find_map(|(name, dtype)| (name == text).then_some(dtype));
+    let known = "known types: bf16, f16, f32, and their names in a configuration";
+    named.or_else(|| DType::from_name(text).filter(|d| d.is_float())).ok_or(known.into())
 }
 
 fn context(text: &str) -> Result<usize, String> {

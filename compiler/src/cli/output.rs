@@ -1,5 +1,4 @@
 //! Files that a verb writes.
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -18,11 +17,16 @@ pub fn check(path: &Path) -> Result<(), Failure> {
 
 /// The file appears whole or not at all.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    make(path, |file| std::fs::write(file, bytes).map_err(|e| Failure::file("output", path, e)))
+}
+
+/// A file that is written elsewhere, and appears at this path when it is whole.
+pub fn make(path: &Path, write: impl FnOnce(&Path) -> Result<(), Failure>) -> Result<(), Failure> {
     let fault = |error: std::io::Error| Failure::file("output", path, error);
     let permissions = std::fs::Permissions::from_mode(0o666);
-    let mut file =
+    let file =
         tempfile::Builder::new().prefix(".atomc-").permissions(permissions).tempfile_in(folder(path)).map_err(fault)?;
-    file.write_all(bytes).map_err(fault)?;
+    write(file.path())?;
     file.persist(path).map_err(|e| fault(e.error))?;
     Ok(())
 }

@@ -6,6 +6,7 @@ use atomc_runtime::weights::{Rank, packed};
 use atomc_runtime::{Artifact, Checkpoint, Error, Pool, device, pool};
 
 use super::failure::Failure;
+use super::output;
 
 /// Pack a checkpoint for a target, so that loading it is only copying
 #[derive(clap::Args)]
@@ -46,12 +47,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let checkpoint = Checkpoint::open(&args.weights).map_err(Error::from)?;
-    let mut pool = Pool::new(pool::threads(args.threads)).map_err(|e| Failure::new("threads", e.to_string()))?;
+    let mut pool = Pool::new(pool::threads(args.threads, 1)).map_err(|e| Failure::new("threads", e.to_string()))?;
     std::fs::create_dir_all(&args.output).map_err(|e| Failure::file("output", &args.output, e))?;
     for number in 0..manifest.tensor_parallel {
         let rank = Rank { number, of: manifest.tensor_parallel };
         let path = args.output.join(packed::file_name(&target.name, rank));
-        packed::write(&path, target, rank, &checkpoint, &mut pool)?;
+        output::make(&path, |file| Ok(packed::write(file, target, rank, &checkpoint, &mut pool)?))?;
         let bytes = std::fs::metadata(&path).map_err(|e| Failure::file("output", &path, e))?.len();
         writeln!(std::io::stdout(), "{}: {:.2} MB", path.display(), bytes as f64 / 1e6)?;
     }

@@ -25,6 +25,7 @@ pub fn plan(
     let order = Order::new(graph, Some(hidden));
     check_cut(graph, &order)?;
     let memory = atomc_passes::plan(graph, &order, cx);
+    let embedding = embedding(graph, &order);
     let mut args = Args { graph, cx, memory: &memory, hidden, layers: layers(graph), weights };
     let (mut launches, mut calls) = (Vec::new(), Vec::new());
     for &id in &order.steps {
@@ -41,6 +42,9 @@ pub fn plan(
             bytes: ledger.bytes,
             flops: ledger.flops,
         });
+        if embedding == Some(id.into()) {
+            calls.push(Call { before: launches.len(), work: Work::Embedding { value: args.place(id.into())? } });
+        }
     }
     let plan = Plan {
         kind: match cx.bucket {
@@ -97,6 +101,17 @@ fn check_cut(graph: &Graph, order: &Order) -> Result<(), Diagnostic> {
         }
     }
     Ok(())
+}
+
+/// What the first kernel makes of the tokens, if it alone reads them and nothing else that a step brings.
+fn embedding(graph: &Graph, order: &Order) -> Option<Value> {
+    let first = *order.steps[..order.body].first()?;
+    let is_ids = |v: &Value| matches!(graph.op(v.node), Op::Input { name } if name == "ids");
+    let ids = graph.inputs().into_iter().find(is_ids)?;
+    let alone = graph.users(ids).iter().all(|&(user, _)| user == first);
+    let known = graph.operands(first).iter().all(|v| *v == ids || graph.is_constant(v.node));
+    let made = graph.types(first).len() == 1 && matches!(graph.op(first), Op::Kernel { .. });
+    (alone && known && made && Some(first.into()) != order.hidden).then(|| first.into())
 }
 
 /// The layer of each cache parameter: they come in order.

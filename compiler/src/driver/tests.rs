@@ -52,6 +52,7 @@ fn outline(plan: &Plan, target: &Target) -> String {
     words.insert(plan.body, "|".into());
     for call in plan.calls.iter().rev() {
         let word = match call.work {
+            manifest::Work::Embedding { .. } => "embedding",
             manifest::Work::AllReduce { .. } => "all_reduce",
             manifest::Work::Attention { .. } => "caller",
         };
@@ -73,16 +74,16 @@ fn callers_work_between_launches() {
     };
     // Embedding, table of the rotary embedding, the layer, the head.
     insta::assert_snapshot!(outlines(1), @"
-    rows matvec rows attend_one matvec matvec matvec | matvec rows
-    rows matmul rows rows attend_many matmul rows matmul matmul | rows matmul rows
-    rows matvec rows rows [caller] matvec matvec matvec | matvec rows
-    rows matmul rows rows [caller] matmul rows matmul matmul | rows matmul rows
+    rows [embedding] matvec rows attend_one matvec matvec matvec | matvec rows
+    rows [embedding] rows matmul rows rows attend_many matmul rows matmul matmul | rows matmul rows
+    rows [embedding] matvec rows rows [caller] matvec matvec matvec | matvec rows
+    rows [embedding] rows matmul rows rows [caller] matmul rows matmul matmul | rows matmul rows
     ");
     insta::assert_snapshot!(outlines(2), @"
-    rows matvec rows attend_one matvec [all_reduce] rows matvec matvec [all_reduce] rows | matvec rows
-    rows matmul rows rows attend_many matmul [all_reduce] rows matmul matmul [all_reduce] rows | rows matmul rows
-    rows matvec rows rows [caller] matvec [all_reduce] rows matvec matvec [all_reduce] rows | matvec rows
-    rows matmul rows rows [caller] matmul [all_reduce] rows matmul matmul [all_reduce] rows | rows matmul rows
+    rows [embedding] matvec rows attend_one matvec [all_reduce] rows matvec matvec [all_reduce] rows | matvec rows
+    rows [embedding] rows matmul rows rows attend_many matmul [all_reduce] rows matmul matmul [all_reduce] rows | rows matmul rows
+    rows [embedding] matvec rows rows [caller] matvec [all_reduce] rows matvec matvec [all_reduce] rows | matvec rows
+    rows [embedding] rows matmul rows rows [caller] matmul [all_reduce] rows matmul matmul [all_reduce] rows | rows matmul rows
     ");
 }
 

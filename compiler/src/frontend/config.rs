@@ -136,7 +136,8 @@ const SHAPING: [&str; 23] = [
     "quantization_config",
 ];
 
-const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", DType::F16), ("float32", DType::F32)];
+/// Types by their names in a configuration.
+pub const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", DType::F16), ("float32", DType::F32)];
 
 /// A dense decoder, completely described.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use atomc_ir::{Diagnostic, Graph};
 
-pub use config::{Config, FAMILIES};
+pub use config::{Config, DTYPES, FAMILIES};
 pub use fields::MAX_SIZE;
 pub use part::Part;
 pub use rope::Rope;

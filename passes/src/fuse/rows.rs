@@ -6,7 +6,8 @@ use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Value};
 use super::Regions;
 
 /// Nodes can be in one kernel only if these agree. A value that comes through another kernel, or whose rows are not the rows
-/// of its reader, puts the reader one level up; so a path that leaves a kernel never comes back to its level.
+/// of its reader, puts the reader one level up; so a path that leaves a kernel never comes back to its level. So do embeddings:
+/// who runs the step may have others, so that a kernel of their own makes them.
 type Key = (Option<usize>, usize, Dim);
 
 pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
@@ -85,6 +86,11 @@ fn is_row_of(graph: &Graph, id: NodeId, v: Value, lead: Dim) -> bool {
     same && lead.fixed().is_none() && !table
 }
 
+/// Whether a value is made of rows of a weight.
+fn is_embedding(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::Gather {}) && graph.is_constant(graph.operands(v.node)[0].node)
+}
+
 /// The level of each free node: how many times a value has gone from kernel to kernel before it.
 fn levels(r: &Regions, lead: &HashMap<NodeId, Dim>) -> HashMap<NodeId, usize> {
     let mut of_region = vec![0; r.regions.len()];
@@ -109,7 +115,10 @@ fn raise(
         let level = |v: Value| match (r.owner.get(&v.node), of_free.get(&v.node)) {
             (Some(region), _) if own == Some(region) => 0,
             (Some(&region), _) => of_region[region] + 1,
-            (_, Some(&level)) => level + lead.get(&id).is_some_and(|&l| !is_row_of(r.graph, id, v, l)) as usize,
+            (_, Some(&level)) => {
+                let apart = |&l: &Dim| !is_row_of(r.graph, id, v, l) || is_embedding(r.graph, v);
+                level + lead.get(&id).is_some_and(apart) as usize
+            }
             (None, None) => 0,
         };
         let level = r.graph.operands(id).into_iter().map(level).max().unwrap_or(0);

@@ -92,8 +92,9 @@ class Call:
     """Work of the caller's in the middle of a step."""
 
     @property
-    def kind(self) -> Literal["all_reduce", "attention"]:
-        """`all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and `v` into the cache of `layer` and attend."""
+    def kind(self) -> Literal["embedding", "all_reduce", "attention"]:
+        """`embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and
+        `v` into the cache of `layer` and attend."""
     @property
     def value(self) -> View | None: ...
     @property
@@ -181,7 +182,7 @@ class Model:
         """A context in which the checkpoint's tensors are given one by one, also anew over weights that are loaded. An update of
         those may be of any tensors: what is packed together changes when all of it has come, in this update or later ones."""
     def unload(self) -> None:
-        """Forgets the weights, whose memory the caller has taken back."""
+        """Forgets the weights. Memory of the host that is not the caller's goes back to the system until others are loaded."""
     def load(self, path: str | PathLike[str]) -> None:
         """Loads a checkpoint's directory, or a file that `atomc pack` made."""
     def load_random(self, seed: int = 0) -> None:
@@ -195,6 +196,11 @@ class Model:
     @property
     def head_input(self) -> View:
         """The rows that heads read."""
+    @property
+    def embed_input(self) -> View:
+        """The tokens that `embed` looks up, int32, one in a row."""
+    def embed(self, tokens: int, stream: int = 0) -> View:
+        """Embeddings of the first tokens of `embed_input`. They stay until the next step, embedding or head."""
     def begin(
         self,
         *,
@@ -207,11 +213,13 @@ class Model:
         sequences: int,
         tokens: int,
         decode: bool = False,
+        embedded: bool = False,
         stream: int = 0,
     ) -> None:
         """Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64 [tokens], `starts` int32
         [sequences + 1], `lengths` int32 [sequences], `tables` int32 [sequences, table_stride]. Tokens from the last start on,
-        and sequences without tokens, are padding. `decode`: each sequence has one token at most."""
+        and sequences without tokens, are padding. `decode`: each sequence has one token at most. `embedded`: a
+        call asks for rows in the place of the tokens' embeddings; the tokens are of the vocabulary all the same."""
     def run(self) -> Call | None:
         """Runs the body of the step up to the next call, which is the caller's to do, or to its end."""
     def head(self, rows: int, stream: int = 0) -> View:

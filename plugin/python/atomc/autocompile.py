@@ -3,24 +3,25 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 
-class CompileError(RuntimeError):
-    """The compiler is not there, or refuses the model."""
-
-
-def artifact(model: Path, *options: str) -> Path:
+def artifact(model: Path, *options: str, warn: Callable[[str, str], None]) -> Path | None:
     """The artifact of a Hugging Face folder under these options of `atomc compile`: compiled now, unless the same compiler has
     compiled the same configuration before. ATOMC_COMPILER is the compiler, else `atomc` on the path; XDG_CACHE_HOME is where
-    artifacts are kept."""
+    artifacts are kept. Without a compiler, or if it refuses the model, `warn` gets a line and the reason."""
+
+    def fail(reason: str) -> None:
+        warn("atomc: ATOMC_AUTOCOMPILE: %s", reason)
+
     named = os.environ.get("ATOMC_COMPILER", "atomc")
     compiler = shutil.which(named)
     if compiler is None:
-        raise CompileError(f"ATOMC_COMPILER: there is no {named}")
+        return fail(f"ATOMC_COMPILER: there is no {named}")
     if not (model / "config.json").exists():
-        raise CompileError(f"{model} has no config.json")
+        return fail(f"{model} has no config.json")
     version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
     content = sha256("\0".join([version, *options]).encode())
     for file in (model / "config.json", model / "generation_config.json"):
@@ -31,5 +32,5 @@ def artifact(model: Path, *options: str) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         done = subprocess.run([compiler, "compile", model, *options, "-o", path], capture_output=True, text=True)
         if done.returncode:
-            raise CompileError(f"atomc compile {model}: {done.stderr.strip()}")
+            return fail(f"atomc compile {model}: {done.stderr.strip()}")
     return path

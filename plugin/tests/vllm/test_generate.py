@@ -114,6 +114,18 @@ def test_blocks_of_several_pages(engine, model):
 
 
 @short
+def test_prompts_as_embeddings(engine, model):
+    """Beside prompts of tokens, in steps larger than a plan among others."""
+    folder = model("qwen3")
+    llm = engine(folder, enable_prompt_embeds=True, max_num_batched_tokens=1024)
+    table = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
+    tokens = [llm.get_tokenizer().encode(prompt, return_tensors="pt")[0] for prompt in PROMPTS[:24]]
+    assert (own(llm).embed_input_ids(torch.cat(tokens)) == table[torch.cat(tokens)]).all()
+    prompts = [{"prompt_embeds": table[ids]} if i % 3 else PROMPTS[i] for i, ids in enumerate(tokens)]
+    assert greedy(llm, prompts) == SOLUTIONS[:24]
+
+
+@short
 def test_caches_of_fp8(engine, model):
     folder = model("qwen3", "--cache-dtype", "fp8")
     llm = engine(folder, kv_cache_dtype="fp8")

@@ -1,4 +1,4 @@
-"""Two ranks on one machine, over gloo."""
+"""Two ranks on one machine, over gloo: processes of vLLM's own, and actors on two nodes of a Ray cluster."""
 
 import json
 import os
@@ -9,37 +9,60 @@ import pytest
 
 from conftest import PROBLEMS, compile
 
+PROBLEMS = PROBLEMS[:16]
 SCRIPT = """
 import json, sys
 from vllm import LLM, SamplingParams
 
-def classes(worker):
+def where(worker):
     model = worker.get_model()
-    return [f"{type(model).__module__}.{type(model).__name__}", model.engine.cache.heads]
+    node = None
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        node = sys.modules["ray"].get_runtime_context().get_node_id()
+    return [f"{type(model).__module__}.{type(model).__name__}", model.engine.cache.heads, node]
 
 if __name__ == "__main__":
-    folder, prompts = sys.argv[1], json.loads(sys.argv[2])
-    llm = LLM(folder, tensor_parallel_size=2, kv_cache_memory_bytes=8 << 20, max_num_seqs=8)
+    folder, prompts, options = sys.argv[1], *map(json.loads, sys.argv[2:])
+    llm = LLM(folder, tensor_parallel_size=2, kv_cache_memory_bytes=8 << 20, max_num_seqs=8, **options)
     answers = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=80), use_tqdm=False)
-    print("RESULT", json.dumps([llm.collective_rpc(classes), [a.outputs[0].text for a in answers]]))
+    print("RESULT", json.dumps([llm.collective_rpc(where), [a.outputs[0].text for a in answers]]))
 """
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("qwen3", marks=pytest.mark.short)])
-def test_two_ranks(bare, tmp_path, name):
-    folder = bare(name)
+def run(folder, scripts, options={}, environment={}):
+    """Where the two ranks are, if they are ours and answer right."""
     compile(folder, "--tp", "2")
-    (tmp_path / "script.py").write_text(SCRIPT)
-    problems = PROBLEMS[:16]
+    (scripts / "script.py").write_text(SCRIPT)
+    prompts = json.dumps([p["prompt"] for p in PROBLEMS])
+    shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
     done = subprocess.run(
-        [sys.executable, tmp_path / "script.py", folder, json.dumps([p["prompt"] for p in problems])],
+        [sys.executable, scripts / "script.py", folder, prompts, json.dumps(options)],
         capture_output=True,
         text=True,
         timeout=240,
-        env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"},
+        env={**os.environ, **shared, **environment},
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     [result] = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     ranks, texts = json.loads(result)
-    assert ranks == [["atomc.vllm.model.Model", 1]] * 2
-    assert texts == [p["solution"] for p in problems]
+    assert [rank[:2] for rank in ranks] == [["atomc.vllm.model.Model", 1]] * 2
+    assert texts == [p["solution"] for p in PROBLEMS]
+    return [node for _, _, node in ranks]
+
+
+@pytest.mark.parametrize("name", ["llama", pytest.param("qwen3", marks=pytest.mark.short)])
+def test_two_ranks(bare, tmp_path, name):
+    assert run(bare(name), tmp_path) == [None, None]
+
+
+def test_two_ranks_on_two_nodes_of_ray(bare, tmp_path):
+    from ray.cluster_utils import Cluster
+
+    node = dict(num_cpus=1, num_gpus=1, object_store_memory=80 << 20)
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        cluster.add_node(**node)
+        nodes = run(bare("qwen3"), tmp_path, {"distributed_executor_backend": "ray"}, {"RAY_ADDRESS": cluster.address})
+    finally:
+        cluster.shutdown()
+    assert len(set(nodes)) == 2 and None not in nodes

@@ -7,7 +7,7 @@ use crate::pool::{Pool, Worker};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::HostKernel;
 use atomc_artifact::manifest::{Kernel, Plan, Target, Tasks, Variant};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null};
 use std::time::Instant;
 
 /// The host as a device.
@@ -103,7 +103,7 @@ impl Device for Host {
         let Some(times) = observe else {
             let launches = 0..self.plans[plan].launches.len();
             // SAFETY: passed on to the caller.
-            return unsafe { self.launch(Part { plan, launches, size, step: None, stream: Stream::default() }) };
+            return unsafe { self.launch(Part { plan, launches, size, step: null(), stream: Stream::default() }) };
         };
         let (plan, scratch) = (&self.plans[plan], &self.scratch);
         times.steps += 1;

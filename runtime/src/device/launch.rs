@@ -10,8 +10,8 @@ pub struct Part {
     pub plan: usize,
     pub launches: Range<usize>,
     pub size: StepSize,
-    /// Where kernels of a device with memory of its own find the step, if not in the block of inputs.
-    pub step: Option<u64>,
+    /// Where kernels of a device with memory of its own find the step: in the block of inputs, or elsewhere.
+    pub step: *const u8,
     /// Where they go if the device has streams.
     pub stream: Stream,
 }

@@ -27,6 +27,8 @@ pub enum HostedError {
     Rows { rows: usize, max: usize },
     #[error("sequence {sequence}: {field}: {detail}")]
     Sequence { sequence: usize, field: &'static str, detail: String },
+    #[error("the artifact has no place for embeddings")]
+    NoEmbedding,
     #[error("run: no step is under way; begin one")]
     NoStep,
     #[error(transparent)]

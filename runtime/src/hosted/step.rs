@@ -23,6 +23,9 @@ pub struct Batch {
     pub tokens: usize,
     /// Whether each sequence has one token at most.
     pub decode: bool,
+    /// Whether other rows come in the place of the tokens' embeddings, when [`atomc_artifact::manifest::Work::Embedding`] is due.
+    /// The tokens are of the vocabulary all the same.
+    pub embedded: bool,
 }
 
 /// What a step has to keep to.

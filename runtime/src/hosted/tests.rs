@@ -93,6 +93,7 @@ impl Framework {
             sequences: lengths.len(),
             tokens: ids.len(),
             decode,
+            embedded: false,
         };
         let hosted = &mut self.hosted;
         // SAFETY: the tensors have those sizes and outlive the step; rows are copied within their buffers.
@@ -228,6 +229,19 @@ fn refuses_what_cannot_be() {
     // SAFETY: as above.
     let error = unsafe { framework.hosted.head(5, Stream::default()) }.unwrap_err().to_string();
     assert_eq!(error, "rows: 5 at once, but no plan takes more than 4");
+    let input = framework.hosted.embed_input();
+    assert_eq!((input.rows, input.width, input.dtype), (40, 1, DType::I32));
+    let mut embedded = |tokens, id| {
+        // SAFETY: the input has room for more tokens, and what is refused is not used.
+        unsafe {
+            input.address.cast::<i32>().add(1).write(id);
+            framework.hosted.embed(tokens, Stream::default()).unwrap_err().to_string()
+        }
+    };
+    assert_eq!(embedded(2, 97), "ids: 97, but the vocabulary ends at 96");
+    assert_eq!(embedded(2, -1), "ids: -1, but the vocabulary ends at 96");
+    assert_eq!(embedded(41, 3), "tokens: 41 in a step, but no plan takes more than 40");
+    assert_eq!(embedded(2, 3), "the artifact has no place for embeddings");
 }
 
 #[test]

@@ -14,7 +14,6 @@ from atomc import autocompile
 
 logger = init_logger(f"vllm.{__name__}")
 
-DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 CACHES = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn"}
 
 
@@ -39,18 +38,14 @@ def find(config: VllmConfig) -> atomc.Artifact | None:
 
 def compiled(config: VllmConfig, model: Path) -> Path | None:
     """Compiles what this machine and vLLM's options want, unless it was compiled before."""
-    options = ["--target", target(), "--dtype", DTYPES[str(config.model_config.dtype).removeprefix("torch.")]]
+    options = ["--target", target(), "--dtype", str(config.model_config.dtype).removeprefix("torch.")]
     if (ranks := config.parallel_config.tensor_parallel_size) > 1:
         options += ["--tp", str(ranks)]
     if config.cache_config.cache_dtype in CACHES:
         options += ["--cache-dtype", "fp8"]
     if attention() == "caller":
         options += ["--attention", "own,caller"]
-    try:
-        return autocompile.artifact(model, *options)
-    except autocompile.CompileError as error:
-        logger.warning("atomc: ATOMC_AUTOCOMPILE: %s", error)
-        return None
+    return autocompile.artifact(model, *options, warn=logger.warning)
 
 
 def device() -> str:
@@ -90,8 +85,8 @@ def check(config: VllmConfig, artifact: atomc.Artifact, engine: atomc.Model) -> 
     ]
     unserved = {"--quantization": model.quantization, "--load-format": config.load_config.load_format == "dummy"}
     unserved |= {"--speculative-config": config.speculative_config, "--kv-transfer-config": config.kv_transfer_config}
-    unserved |= {"--enable-prompt-embeds": model.enable_prompt_embeds, "--enable-lora": config.lora_config}
-    unserved |= {"--enable-dbo": parallel.enable_dbo, "--pipeline-parallel-size": parallel.pipeline_parallel_size > 1}
+    unserved |= {"--enable-lora": config.lora_config, "--enable-dbo": parallel.enable_dbo}
+    unserved |= {"--pipeline-parallel-size": parallel.pipeline_parallel_size > 1}
     unserved |= {"--decode-context-parallel-size": parallel.decode_context_parallel_size > 1}
     own, block, longest = engine.attention == "own", engine.cache.block_tokens, engine.max_positions
     step, asks = config.scheduler_config.max_num_batched_tokens, cache.user_specified_block_size and own

@@ -1,17 +1,16 @@
 """One opaque model for every architecture that an artifact holds."""
 
-import mmap
-import os
 import time
 from importlib import import_module
 from types import new_class
 
 import torch
+from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphCapture, eager_break_during_capture
+from vllm.config import CUDAGraphMode
 from vllm.distributed import get_tensor_model_parallel_rank, tensor_model_parallel_all_reduce
 from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
-from vllm.v1.attention.backend import CommonAttentionMetadata as Batch
 
 import atomc
 
@@ -29,9 +28,7 @@ class Choice:
         if (artifact := config.find(vllm_config)) is None:
             return super().__new__(cls)
         model = Model(vllm_config, prefix, artifact)
-        facts = artifact.architecture, artifact.path, model.engine.device, model.engine.target, model.engine.attention
-        line = "atomc: %s of %s runs on %s with target %s, attention: %s; opened in %.0f ms"
-        logger.info(line, *facts, (time.perf_counter() - began) * 1e3)
+        logger.info("atomc: %s; opened in %.0f ms", model.engine, (time.perf_counter() - began) * 1e3)
         return model
 
 
@@ -48,13 +45,13 @@ class Model(torch.nn.Module):
 
     def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         super().__init__()
-        device, ranks = config.device(), vllm_config.parallel_config.tensor_parallel_size
-        self.on_host, self.memory, self.bound = device == "host", [], None
-        threads = max(1, len(os.sched_getaffinity(0)) // ranks) if self.on_host else 0
-        options = dict(attention=config.attention(), stream=self.stream(), allocate=self.allocate)
-        self.engine = atomc.Model(artifact, device, rank=get_tensor_model_parallel_rank(), threads=threads, **options)
+        device, rank = config.device(), get_tensor_model_parallel_rank()
+        self.on_host, self.memory = device == "host", []
+        options = dict(stream=self.stream(), allocate=None if self.on_host else self.allocate)
+        self.engine = atomc.Model(artifact, device, rank=rank, attention=config.attention(), **options)
         config.check(vllm_config, artifact, self.engine)
-        self.hidden, self.head_input = torch.from_dlpack(self.engine.hidden), torch.from_dlpack(self.engine.head_input)
+        rows = self.engine.hidden, self.engine.head_input, self.engine.embed_input
+        self.hidden, self.head_input, self.embed_input = map(torch.from_dlpack, rows)
         names = [f"{prefix}model.layers.{layer}.self_attn.attn" for layer in range(self.engine.cache.layers)]
         self.own = self.engine.attention == "own"
         self.layers = dict(zip(names, (self.own_layers if self.own else self.vllm_layers)(vllm_config, names)))
@@ -75,18 +72,9 @@ class Model(torch.nn.Module):
         return 0 if self.on_host else torch.cuda.current_stream().cuda_stream
 
     def allocate(self, size: int) -> int:
-        """Memory that vLLM knows of: torch's on a GPU; on the host pages that can be given back."""
-        if self.on_host:
-            self.memory.append(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-            return torch.frombuffer(self.memory[-1], dtype=torch.uint8).data_ptr()
+        """Memory that vLLM knows of."""
         self.memory.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))
         return self.memory[-1].data_ptr()
-
-    def discard(self) -> None:
-        """Gives the host's memory back: it is zero until weights are loaded again."""
-        for pages in self.memory:
-            pages.madvise(mmap.MADV_DONTNEED)
-        self.engine.unload()
 
     def load_weights(self, weights) -> None:
         with self.engine.loading(update=True) as load:
@@ -94,39 +82,57 @@ class Model(torch.nn.Module):
                 load.feed(name, tensor.detach().cpu().contiguous())
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """vLLM asks whether a model has this, and calls it for prompts that are no tokens, which `config` refuses."""
-        raise NotImplementedError("an artifact takes tokens")
+        return torch.cat([self.embed(ids).clone() for ids in input_ids.split(self.engine.max_tokens)])
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        self.embed_input[: len(ids), 0].copy_(ids)
+        return torch.from_dlpack(self.engine.embed(len(ids), stream=self.stream()))
 
     def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **_) -> torch.Tensor:
-        batches, tokens, most = get_forward_context().attn_metadata, len(input_ids), self.engine.max_tokens
-        if batches is None:  # vLLM measures memory; there is no cache yet
-            return torch.zeros_like(self.hidden[:1]).expand(tokens, -1)
-        batch = batches[next(iter(self.layers))]
-        if tokens <= most:
-            return self.step(input_ids, positions, batch)
+        tokens, most = len(positions), self.engine.max_tokens
+        if get_forward_context().attn_metadata is None and not BreakableCUDAGraphCapture.is_active():
+            return torch.zeros_like(self.hidden[:1]).expand(tokens, -1)  # vLLM measures memory; there is no cache yet
         # What vLLM schedules at once may be more than a plan takes.
         parts = [slice(first, min(first + most, tokens)) for first in range(0, tokens, most)]
-        return torch.cat([self.step(input_ids[p], positions[p], part(batch, p)).clone() for p in parts])
+        steps = (self.step(input_ids, positions, inputs_embeds, part) for part in parts)
+        return next(steps) if len(parts) == 1 else torch.cat([rows.clone() for rows in steps])
 
-    def step(self, ids: torch.Tensor, positions: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def step(self, ids, positions: torch.Tensor, embeds, tokens: slice) -> torch.Tensor:
         """Hidden rows of some tokens. Between the runtime's launches vLLM reduces, and may attend."""
-        pages = [layer.kv_cache for layer in self.layers.values()]
-        if self.own and self.bound != (at := [page.data_ptr() for page in pages]):  # elsewhere while vLLM measures
-            self.engine.bind_cache(at, pages[0].stride(0) * pages[0].element_size(), len(pages[0]))
-            self.bound = at
-        starts, lengths, tables = batch.query_start_loc, batch.seq_lens, batch.block_table_tensor
-        tensors = dict(ids=ids.int(), positions=positions.long(), starts=starts, lengths=lengths, tables=tables)
-        pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-        sizes = dict(table_stride=tables.stride(0), sequences=len(lengths), tokens=len(ids))
-        self.engine.begin(**pointers, **sizes, decode=batch.max_query_len == 1, stream=self.stream())
+        self.begin(ids, positions, tokens)
         while call := self.engine.run():
-            if call.kind == "all_reduce":
+            if call.kind == "embedding":
+                torch.from_dlpack(call.value).copy_(embeds[tokens])
+            elif call.kind == "all_reduce":
                 value = torch.from_dlpack(call.value)
                 value.copy_(tensor_model_parallel_all_reduce(value.contiguous()))
             else:
                 q, k, v = (torch.from_dlpack(x).contiguous() for x in (call.q, call.k, call.v))
                 torch.from_dlpack(call.out).copy_([*self.layers.values()][call.layer](q, k, v))
-        return self.hidden[: len(ids)]
+        return self.hidden[: tokens.stop - tokens.start]
+
+    @eager_break_during_capture
+    def begin(self, ids, positions: torch.Tensor, tokens: slice) -> None:
+        """Gives the runtime some tokens of the batch. What follows reads them from the device, so captures break here alone,
+        not at our own attention, and fit any mixture of so many tokens."""
+        if self.own:  # vLLM's pages are elsewhere while it measures
+            pages = [layer.kv_cache for layer in self.layers.values()]
+            stride = pages[0].stride(0) * pages[0].element_size()
+            self.engine.bind_cache([page.data_ptr() for page in pages], stride, len(pages[0]))
+        context = get_forward_context()
+        batch = context.attn_metadata[next(iter(self.layers))]
+        starts, lengths = batch.query_start_loc, batch.seq_lens
+        tables = batch.block_table_tensor if self.own else starts[:, None]  # which nobody looks at
+        if tokens != slice(0, len(positions)):
+            starts, lengths, tables = part(batch, tokens)
+        ids, embedded = (positions.new_zeros(len(positions)), True) if ids is None else (ids, False)
+        ids, positions = ids[tokens].int(), positions[tokens].long()
+        tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths, tables=tables)
+        pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        sizes = dict(table_stride=tables.stride(0), sequences=len(lengths), tokens=len(ids))
+        mixed = BreakableCUDAGraphCapture.is_active() and context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE
+        options = dict(decode=batch.max_query_len == 1 and not mixed, embedded=embedded, stream=self.stream())
+        self.engine.begin(**pointers, **sizes, **options)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         pieces = hidden_states.split(self.engine.max_rows)
@@ -137,12 +143,11 @@ class Model(torch.nn.Module):
         return torch.from_dlpack(self.engine.head(rows=len(rows), stream=self.stream()))
 
 
-def part(batch: Batch, tokens: slice) -> Batch:
-    """The requests of a batch with only these tokens; at the ends, those that have none of them are left out."""
+def part(batch, tokens: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Starts, lengths and tables of a batch with only these tokens, without the requests at the ends that have none."""
     first, last, host = tokens.start, tokens.stop, batch.query_start_loc_cpu
     begin = int((host[1:] <= first).sum())
     end = max(int((host[:-1] < last).sum()), begin + 1)
     starts = batch.query_start_loc[begin : end + 1]
     lengths = batch.seq_lens[begin:end] - (starts - starts.clamp(first, last))[1:]
-    starts, tables = starts.clamp(first, last) - first, batch.block_table_tensor[begin:end]
-    return batch.replace(query_start_loc=starts, seq_lens=lengths, block_table_tensor=tables)
+    return starts.clamp(first, last) - first, lengths, batch.block_table_tensor[begin:end]

@@ -9,6 +9,7 @@ class HostPlatform(Platform):
     device_name = device_type = "cpu"
     dispatch_key = "CPU"
     dist_backend = "gloo"
+    ray_device_key = "GPU"  # a rank takes one of those that `ray start --num-gpus` declares
 
     @classmethod
     def check_and_update_config(cls, vllm_config) -> None:

@@ -28,7 +28,7 @@ class HostWorker(CPUWorker):
     def sleep(self, level: int = 1) -> None:
         """Level 1 would move weights to the host, where they are; level 2 gives their memory back."""
         if level == 2:
-            self.model_runner.get_model().discard()
+            self.model_runner.get_model().engine.unload()
 
     def wake_up(self, tags: list[str] | None = None) -> None:
         """Weights that were given back come with `reload_weights`."""

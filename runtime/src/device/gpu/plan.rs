@@ -102,9 +102,7 @@ impl Bound {
     /// As for [`super::super::Device::launch`].
     pub unsafe fn enqueue(&mut self, context: &Context, part: Part) -> Result<(), DeviceError> {
         let launches = &mut self.launches[part.launches];
-        if let Some(step) = part.step {
-            launches.iter_mut().for_each(|launch| launch.read_step(step));
-        }
+        launches.iter_mut().for_each(|launch| launch.read_step(part.step));
         // SAFETY: passed on to the caller.
         unsafe { launch(launches.iter(), context, part.size, part.stream.handle()) }
     }
@@ -160,11 +158,11 @@ unsafe fn launch<'a>(
 
 impl Launch {
     /// Lets the kernel find the step elsewhere.
-    fn read_step(&mut self, step: u64) {
+    fn read_step(&mut self, step: *const u8) {
         // The workspace is the last parameter, and the step the one before it.
         let parameter = self.pointers[self.pointers.len() - 2].cast::<u64>();
         // SAFETY: it points into this launch's box.
-        unsafe { parameter.write(step) };
+        unsafe { parameter.write(step as u64) };
     }
 
     /// # Safety

@@ -233,7 +233,7 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         device.bind(&target.plans, &memory).unwrap();
         driver.begin_capture(stream).unwrap();
         let size = StepSize::largest(&target.plans[1]);
-        device.launch(Part { plan: 1, launches: 0..3, size, step: None, stream: Stream(0x52) }).unwrap();
+        device.launch(Part { plan: 1, launches: 0..3, size, step: inputs.step, stream: Stream(0x52) }).unwrap();
     }
     let log = fake.log();
     assert!(log.split("; ").all(|call| call.contains("capture")) && log.matches("; capture").count() == 3, "{log}");
@@ -306,6 +306,7 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
         sequences,
         tokens,
         decode,
+        embedded: false,
     };
     fake.log();
     let mut graph = std::ptr::null_mut();
