@@ -98,7 +98,6 @@ REFUSED = {
     "--tensor-parallel-size": dict(tensor_parallel_size=2),
     "--pipeline-parallel-size": dict(pipeline_parallel_size=2),
     "--enable-lora": dict(enable_lora=True),
-    "--enable-prompt-embeds": dict(enable_prompt_embeds=True),
     "--load-format": dict(load_format="dummy"),
     "--speculative-config": dict(speculative_config={"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}),
 }
