@@ -5,8 +5,10 @@
 //! framework has put into [`Hosted::head_input`]. Between two runs the framework does what the call asks for. Embeddings alone
 //! are [`Hosted::embed`] of the tokens in [`Hosted::embed_input`].
 mod allocate;
+mod ends;
 mod error;
 mod step;
+mod weights;
 
 use allocate::ALIGN;
 pub use allocate::Allocate;
@@ -15,16 +17,13 @@ pub use step::Batch;
 use step::Limits;
 
 use crate::batch::{Inputs, Room};
-use crate::checkpoint::Source;
 use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, Part, StepSize, Stream};
 use crate::error::Error;
 use crate::pool::threads;
-use crate::weights::packed::Packed;
-use crate::weights::{self, Given, Loading, Rank, Sink};
+use crate::weights::{Loading, Rank};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Prepare, Step};
 use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, Target, Work};
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -143,7 +142,7 @@ impl Hosted {
         let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
         let steps = match inputs.in_place() {
             true => None,
-            false if device.prepares() => Some(steps(&mut *device, room.tokens.max(room.rows))?),
+            false if device.prepares() => Some(ends::steps(&mut *device, room.tokens.max(room.rows))?),
             false => return Err(HostedError::Prepare { device: device.name().to_owned() }.into()),
         };
         let pages = match inputs.in_place() || options.attention == Attention::Caller {
@@ -231,76 +230,6 @@ impl Hosted {
         self.plans.iter().map(|plan| plan.rows).max().unwrap_or(0)
     }
 
-    /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep their addresses. Until the load
-    /// is finished there are none.
-    pub fn begin_loading(&mut self) {
-        self.loaded = false;
-        self.loading = Some(Loading::new(&self.target().weights));
-    }
-
-    /// Begins to take any of the tensors, over weights that are loaded, and goes on with earlier updates: a weight changes when the
-    /// last of its tensors has come. Where no weights are loaded it is a load as any other.
-    pub fn begin_update(&mut self) {
-        if !self.loaded {
-            self.begin_loading();
-        } else if self.loading.is_none() {
-            self.loading = Some(Loading::new(&self.target().weights));
-        }
-    }
-
-    /// Whether there are weights.
-    pub fn is_loaded(&self) -> bool {
-        self.loaded
-    }
-
-    /// Forgets the weights. Where they are in memory of the host that is not the caller's, it goes back to the system until others
-    /// are loaded.
-    pub fn unload(&mut self) {
-        (self.loaded, self.loading) = (false, None);
-        for buffer in &mut self.memory.weights {
-            if let DeviceBuffer::Host(buffer) = buffer {
-                buffer.give_back();
-            }
-        }
-    }
-
-    /// Takes a tensor of the checkpoint.
-    pub fn feed(&mut self, name: &str, tensor: Given) -> Result<(), Error> {
-        let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
-        let weights = &self.artifact.manifest().targets[self.target].weights;
-        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
-        loading.feed(name, tensor, sink)
-    }
-
-    /// Ends the load, if all tensors have come.
-    pub fn finish_loading(&mut self) -> Result<(), Error> {
-        let loading = self.loading.take().ok_or(HostedError::Loading("none is under way; begin one"))?;
-        self.fill_weights(|_, sink| loading.finish(sink))
-    }
-
-    /// Ends a load that cannot go on. There are no weights then.
-    pub fn abandon_loading(&mut self) {
-        self.loading = None;
-    }
-
-    /// Fills the weights from a source that has all tensors.
-    pub fn load(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
-        self.fill_weights(|_, sink| weights::load(sink, source, progress))
-    }
-
-    /// The same from a file of packed weights, which only has to be copied.
-    pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
-        self.fill_weights(|target, sink| packed.load(target, sink, progress))
-    }
-
-    fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
-        let target = &self.artifact.manifest().targets[self.target];
-        let (weights, buffers) = (&target.weights, &mut self.memory.weights);
-        let done = load(target, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
-        self.loaded = weights::are_loaded(self.loaded, &done);
-        done
-    }
-
     /// Takes the pages of the cache: where each layer's begin, how many bytes they lie apart, and how many there are. It costs
     /// little to be given the same again.
     ///
@@ -377,7 +306,7 @@ impl Hosted {
         }
         let plan = self.pick(batch)?;
         if batch.embedded {
-            embedding(&self.plans[plan])?;
+            ends::embedding(&self.plans[plan])?;
         }
         // SAFETY: passed on to the caller.
         let size = match self.inputs.in_place() {
@@ -480,99 +409,6 @@ impl Hosted {
         let address = self.memory.arena.address().wrapping_add(offset);
         self.step.map(|step| Rows { address, rows: step.tokens, width, stride, dtype })
     }
-
-    /// The tokens that [`Hosted::embed`] looks up, one in a row.
-    pub fn embed_input(&self) -> Rows {
-        let address = self.inputs.addresses().ids;
-        Rows { address, rows: self.max_tokens(), width: 1, stride: 1, dtype: DType::I32 }
-    }
-
-    /// Looks up the embeddings of the first tokens of [`Hosted::embed_input`], which stay until the next step, embedding or head.
-    ///
-    /// # Safety
-    /// The tokens are there, for the stream, and are of the vocabulary.
-    pub unsafe fn embed(&mut self, tokens: usize, stream: Stream) -> Result<Rows, HostedError> {
-        if !self.loaded {
-            return Err(HostedError::NoWeights);
-        }
-        self.step = None;
-        let vocab = self.artifact.manifest().model.vocab;
-        if self.inputs.in_place() {
-            let known = |&id: &i32| usize::try_from(id).is_ok_and(|id| id < vocab);
-            let stranger = self.inputs.take_ids(tokens.min(self.max_tokens())).iter().find(|id| !known(id)).copied();
-            if let Some(id) = stranger {
-                let detail = format!("{id}, but the vocabulary ends at {}", vocab - 1);
-                return Err(HostedError::Field { field: "ids", detail });
-            }
-        }
-        let found = self.plans.iter().enumerate().filter(|(_, plan)| plan.tokens >= tokens);
-        let smallest = found.min_by_key(|(_, plan)| plan.tokens);
-        let (index, plan) = smallest.ok_or_else(|| HostedError::Tokens { tokens, max: self.max_tokens() })?;
-        let (Place { offset, width, stride, dtype }, launches) = embedding(plan)?;
-        let part = self.rows_alone(index, 0..launches, tokens, stream);
-        // SAFETY: the launches read the tokens, which are there, and nothing else of a step.
-        unsafe { self.device.launch(part) }?;
-        Ok(Rows { address: self.memory.arena.address().wrapping_add(offset), rows: tokens, width, stride, dtype })
-    }
-
-    /// Launches that go by their number of rows and not by a step.
-    fn rows_alone(&self, plan: usize, launches: Range<usize>, rows: usize, stream: Stream) -> Part {
-        let size = StepSize { step: rows_alone(rows), tiles: 0 };
-        let steps = self.steps.as_ref().map_or(std::ptr::null(), |steps| steps.address().cast_const());
-        Part { plan, launches, size, step: steps.wrapping_add(rows * size_of::<Step>()), stream }
-    }
-
-    /// Makes logits of the first rows of [`Hosted::head_input`], which stay until the next step or head.
-    ///
-    /// # Safety
-    /// The rows are there, for the stream.
-    pub unsafe fn head(&mut self, rows: usize, stream: Stream) -> Result<Rows, HostedError> {
-        if !self.loaded {
-            return Err(HostedError::NoWeights);
-        }
-        let fits = |(_, plan): &(usize, &Plan)| plan.rows >= rows;
-        self.step = None;
-        let found = self.plans.iter().enumerate().filter(fits).min_by_key(|(_, plan)| plan.rows);
-        let Some((index, plan)) = found else { return Err(HostedError::Rows { rows, max: self.max_rows() }) };
-        if self.inputs.in_place() {
-            self.inputs.clear();
-            self.inputs.want_first(rows);
-        }
-        let launches = plan.body..plan.launches.len();
-        let part = self.rows_alone(index, launches, rows, stream);
-        let address = self.memory.arena.address().wrapping_add(plan.logits.offset);
-        let stride = plan.logits.stride;
-        // SAFETY: heads read the rows, which are there, and nothing of a step.
-        unsafe { self.device.launch(part) }?;
-        let width = self.artifact.manifest().model.vocab;
-        Ok(Rows { address, rows, width, stride, dtype: DType::F32 })
-    }
-}
-
-/// The step of an embedding or a head of so many rows.
-fn rows_alone(rows: usize) -> Step {
-    Step { tokens: rows as i64, rows: rows as i64 }
-}
-
-/// Such steps in the device's memory, so that their launches can be captured.
-fn steps(device: &mut dyn Device, most: usize) -> Result<DeviceBuffer, DeviceError> {
-    let bytes = |rows| {
-        let Step { tokens, rows } = rows_alone(rows);
-        [tokens.to_le_bytes(), rows.to_le_bytes()].concat()
-    };
-    let steps: Vec<u8> = (0..=most).flat_map(bytes).collect();
-    let mut memory = device.allocate(steps.len())?;
-    memory.upload(0, &steps)?;
-    Ok(memory)
-}
-
-/// Where a plan has the embeddings of tokens, and how many launches make them.
-fn embedding(plan: &Plan) -> Result<(Place, usize), HostedError> {
-    let found = plan.calls.iter().find_map(|call| match call.work {
-        Work::Embedding { value } => Some((value, call.before)),
-        _ => None,
-    });
-    found.ok_or(HostedError::NoEmbedding)
 }
 
 impl std::fmt::Debug for Hosted {

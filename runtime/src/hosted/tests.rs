@@ -3,6 +3,7 @@ use crate::checkpoint::{CheckpointError, Float};
 use crate::memory::Buffer;
 use crate::sample::greedy;
 use crate::toy::{self, BLOCK, MAX_POSITIONS, VOCAB};
+use crate::weights::Given;
 
 const STRIDE: usize = 512;
 const PAGES: usize = 80;

@@ -1,0 +1,102 @@
+//! Both ends of a step by themselves: embeddings of tokens, and logits of hidden rows. They go by a number of rows, and know nothing
+//! of sequences.
+use super::{Hosted, HostedError, Rows};
+use crate::device::{Device, DeviceBuffer, DeviceError, Part, StepSize, Stream};
+use atomc_artifact::abi::Step;
+use atomc_artifact::manifest::{DType, Place, Plan, Work};
+use std::ops::Range;
+
+impl Hosted {
+    /// The tokens that [`Hosted::embed`] looks up, one in a row.
+    pub fn embed_input(&self) -> Rows {
+        let address = self.inputs.addresses().ids;
+        Rows { address, rows: self.max_tokens(), width: 1, stride: 1, dtype: DType::I32 }
+    }
+
+    /// Looks up the embeddings of the first tokens of [`Hosted::embed_input`], which stay until the next step, embedding or head.
+    ///
+    /// # Safety
+    /// The tokens are there, for the stream, and are of the vocabulary.
+    pub unsafe fn embed(&mut self, tokens: usize, stream: Stream) -> Result<Rows, HostedError> {
+        if !self.loaded {
+            return Err(HostedError::NoWeights);
+        }
+        self.step = None;
+        let vocab = self.artifact.manifest().model.vocab;
+        if self.inputs.in_place() {
+            let known = |&id: &i32| usize::try_from(id).is_ok_and(|id| id < vocab);
+            let stranger = self.inputs.take_ids(tokens.min(self.max_tokens())).iter().find(|id| !known(id)).copied();
+            if let Some(id) = stranger {
+                let detail = format!("{id}, but the vocabulary ends at {}", vocab - 1);
+                return Err(HostedError::Field { field: "ids", detail });
+            }
+        }
+        let found = self.plans.iter().enumerate().filter(|(_, plan)| plan.tokens >= tokens);
+        let smallest = found.min_by_key(|(_, plan)| plan.tokens);
+        let (index, plan) = smallest.ok_or_else(|| HostedError::Tokens { tokens, max: self.max_tokens() })?;
+        let (Place { offset, width, stride, dtype }, launches) = embedding(plan)?;
+        let part = self.rows_alone(index, 0..launches, tokens, stream);
+        // SAFETY: the launches read the tokens, which are there, and nothing else of a step.
+        unsafe { self.device.launch(part) }?;
+        Ok(Rows { address: self.memory.arena.address().wrapping_add(offset), rows: tokens, width, stride, dtype })
+    }
+
+    /// Launches that go by their number of rows and not by a step.
+    fn rows_alone(&self, plan: usize, launches: Range<usize>, rows: usize, stream: Stream) -> Part {
+        let size = StepSize { step: rows_alone(rows), tiles: 0 };
+        let steps = self.steps.as_ref().map_or(std::ptr::null(), |steps| steps.address().cast_const());
+        Part { plan, launches, size, step: steps.wrapping_add(rows * size_of::<Step>()), stream }
+    }
+
+    /// Makes logits of the first rows of [`Hosted::head_input`], which stay until the next step or head.
+    ///
+    /// # Safety
+    /// The rows are there, for the stream.
+    pub unsafe fn head(&mut self, rows: usize, stream: Stream) -> Result<Rows, HostedError> {
+        if !self.loaded {
+            return Err(HostedError::NoWeights);
+        }
+        let fits = |(_, plan): &(usize, &Plan)| plan.rows >= rows;
+        self.step = None;
+        let found = self.plans.iter().enumerate().filter(fits).min_by_key(|(_, plan)| plan.rows);
+        let Some((index, plan)) = found else { return Err(HostedError::Rows { rows, max: self.max_rows() }) };
+        if self.inputs.in_place() {
+            self.inputs.clear();
+            self.inputs.want_first(rows);
+        }
+        let launches = plan.body..plan.launches.len();
+        let part = self.rows_alone(index, launches, rows, stream);
+        let address = self.memory.arena.address().wrapping_add(plan.logits.offset);
+        let stride = plan.logits.stride;
+        // SAFETY: heads read the rows, which are there, and nothing of a step.
+        unsafe { self.device.launch(part) }?;
+        let width = self.artifact.manifest().model.vocab;
+        Ok(Rows { address, rows, width, stride, dtype: DType::F32 })
+    }
+}
+
+/// The step of an embedding or a head of so many rows.
+fn rows_alone(rows: usize) -> Step {
+    Step { tokens: rows as i64, rows: rows as i64 }
+}
+
+/// Such steps in the device's memory, so that their launches can be captured.
+pub(super) fn steps(device: &mut dyn Device, most: usize) -> Result<DeviceBuffer, DeviceError> {
+    let bytes = |rows| {
+        let Step { tokens, rows } = rows_alone(rows);
+        [tokens.to_le_bytes(), rows.to_le_bytes()].concat()
+    };
+    let steps: Vec<u8> = (0..=most).flat_map(bytes).collect();
+    let mut memory = device.allocate(steps.len())?;
+    memory.upload(0, &steps)?;
+    Ok(memory)
+}
+
+/// Where a plan has the embeddings of tokens, and how many launches make them.
+pub(super) fn embedding(plan: &Plan) -> Result<(Place, usize), HostedError> {
+    let found = plan.calls.iter().find_map(|call| match call.work {
+        Work::Embedding { value } => Some((value, call.before)),
+        _ => None,
+    });
+    found.ok_or(HostedError::NoEmbedding)
+}

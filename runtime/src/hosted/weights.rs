@@ -1,0 +1,80 @@
+//! Weights of an artifact in a framework: all at once, or tensor by tensor as they come.
+use super::{Hosted, HostedError};
+use crate::checkpoint::Source;
+use crate::device::DeviceBuffer;
+use crate::error::Error;
+use crate::weights::packed::Packed;
+use crate::weights::{self, Given, Loading, Sink};
+use atomc_artifact::manifest::Target;
+
+impl Hosted {
+    /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep their addresses. Until the load
+    /// is finished there are none.
+    pub fn begin_loading(&mut self) {
+        self.loaded = false;
+        self.loading = Some(Loading::new(&self.target().weights));
+    }
+
+    /// Begins to take any of the tensors, over weights that are loaded, and goes on with earlier updates: a weight changes when the
+    /// last of its tensors has come. Where no weights are loaded it is a load as any other.
+    pub fn begin_update(&mut self) {
+        if !self.loaded {
+            self.begin_loading();
+        } else if self.loading.is_none() {
+            self.loading = Some(Loading::new(&self.target().weights));
+        }
+    }
+
+    /// Whether there are weights.
+    pub fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
+    /// Forgets the weights. Where they are in memory of the host that is not the caller's, it goes back to the system until others
+    /// are loaded.
+    pub fn unload(&mut self) {
+        (self.loaded, self.loading) = (false, None);
+        for buffer in &mut self.memory.weights {
+            if let DeviceBuffer::Host(buffer) = buffer {
+                buffer.give_back();
+            }
+        }
+    }
+
+    /// Takes a tensor of the checkpoint.
+    pub fn feed(&mut self, name: &str, tensor: Given) -> Result<(), Error> {
+        let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
+        let weights = &self.artifact.manifest().targets[self.target].weights;
+        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
+        loading.feed(name, tensor, sink)
+    }
+
+    /// Ends the load, if all tensors have come.
+    pub fn finish_loading(&mut self) -> Result<(), Error> {
+        let loading = self.loading.take().ok_or(HostedError::Loading("none is under way; begin one"))?;
+        self.fill_weights(|_, sink| loading.finish(sink))
+    }
+
+    /// Ends a load that cannot go on. There are no weights then.
+    pub fn abandon_loading(&mut self) {
+        self.loading = None;
+    }
+
+    /// Fills the weights from a source that has all tensors.
+    pub fn load(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|_, sink| weights::load(sink, source, progress))
+    }
+
+    /// The same from a file of packed weights, which only has to be copied.
+    pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|target, sink| packed.load(target, sink, progress))
+    }
+
+    fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
+        let target = &self.artifact.manifest().targets[self.target];
+        let (weights, buffers) = (&target.weights, &mut self.memory.weights);
+        let done = load(target, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
+        self.loaded = weights::are_loaded(self.loaded, &done);
+        done
+    }
+}
