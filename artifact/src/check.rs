@@ -19,11 +19,14 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
     ensure((1..=MAX_COUNT).contains(&manifest.tensor_parallel), "tensor_parallel", || {
         format!("{} is not between 1 and {MAX_COUNT}", manifest.tensor_parallel)
     })?;
+    let (vocab, ranks) = (manifest.model.vocab, manifest.tensor_parallel);
+    // Logits that a rank may have.
+    let widths = if vocab.is_multiple_of(ranks) { [vocab, vocab / ranks] } else { [vocab; 2] };
     let mut names = BTreeSet::new();
     for (index, target) in manifest.targets.iter().enumerate() {
         let at = format!("targets[{index}]");
         ensure(names.insert(&target.name), &at, || format!("name: `{}` appears twice", target.name))?;
-        check_target(target, manifest.model.vocab, sections, &at)?;
+        check_target(target, &widths, sections, &at)?;
     }
     Ok(())
 }
@@ -180,7 +183,7 @@ fn data_layout(layout: &DataLayout, at: &str) -> Checked {
     })
 }
 
-fn check_target(target: &Target, vocab: usize, sections: &[usize], at: &str) -> Checked {
+fn check_target(target: &Target, widths: &[usize], sections: &[usize], at: &str) -> Checked {
     for (index, item) in target.weights.iter().enumerate() {
         weight(item, &format!("{at}.weights[{index}]"))?;
     }
@@ -196,7 +199,7 @@ fn check_target(target: &Target, vocab: usize, sections: &[usize], at: &str) -> 
         variant(item, target.kernels.len(), sections, &at)?;
     }
     for (index, item) in target.plans.iter().enumerate() {
-        plan(item, target, vocab, &format!("{at}.plans[{index}]"))?;
+        plan(item, target, widths, &format!("{at}.plans[{index}]"))?;
     }
     let complete = |attention| target.plans.iter().any(|p| p.kind == PlanKind::Any && p.attention == attention);
     let needed =
@@ -274,11 +277,11 @@ fn module(module: &Module, section: usize, at: &str) -> Checked {
     })
 }
 
-fn plan(plan: &Plan, target: &Target, vocab: usize, at: &str) -> Checked {
+fn plan(plan: &Plan, target: &Target, widths: &[usize], at: &str) -> Checked {
     count(plan.tokens, at, "tokens")?;
     count(plan.rows, at, "rows")?;
     bytes(plan.arena_bytes, at, "arena_bytes")?;
-    logits(plan, vocab, at)?;
+    logits(plan, widths, at)?;
     picks(plan, at)?;
     calls(plan, target, at)?;
     for (index, launch) in plan.launches.iter().enumerate() {
@@ -344,11 +347,12 @@ fn place(place: Place, plan: &Plan, at: &str) -> Checked {
     })
 }
 
-fn logits(plan: &Plan, vocab: usize, at: &str) -> Checked {
-    let Logits { offset, stride } = plan.logits;
-    ensure(stride >= vocab, &format!("{at}.logits.stride"), || {
-        format!("{stride} is less than the vocabulary, {vocab}")
+fn logits(plan: &Plan, widths: &[usize], at: &str) -> Checked {
+    let Logits { offset, width, stride } = plan.logits;
+    ensure(widths.contains(&width), &format!("{at}.logits.width"), || {
+        format!("{width} is neither the vocabulary nor a rank's part of it, {widths:?}")
     })?;
+    ensure(stride >= width, &format!("{at}.logits.stride"), || format!("{stride} is less than the width, {width}"))?;
     ensure(offset.is_multiple_of(size_of::<f32>()), &format!("{at}.logits.offset"), || {
         format!("{offset} is not a multiple of {}", size_of::<f32>())
     })?;

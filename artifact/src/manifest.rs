@@ -441,11 +441,13 @@ pub struct Place {
     pub dtype: DType,
 }
 
-/// f32 logits in the arena: `rows` rows, `stride` elements apart.
+/// f32 logits in the arena: `rows` rows, `stride` elements apart, of all tokens of the vocabulary, or of the part of it that the
+/// rank has: in order of the ranks the parts are all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Logits {
     pub offset: usize,
+    pub width: usize,
     pub stride: usize,
 }
 

@@ -310,7 +310,8 @@ impl Model {
         Ok(Some(call))
     }
 
-    /// Logits of the first rows of `head_input`, which stay until the next step or head.
+    /// Logits of the first rows of `head_input`, which stay until the next step or head: of the vocabulary, or of the part of it that the
+    /// rank has.
     #[pyo3(signature = (rows, stream = 0))]
     fn head(slf: &Bound<'_, Model>, rows: usize, stream: usize) -> PyResult<View> {
         let model = slf.get();

@@ -52,7 +52,6 @@ class Framework:
         self.inputs = {name: torch.zeros(most + 1, dtype=kind, device=device) for name, kind in kinds.items()}
         self.inputs["tables"] = torch.zeros(most, self.width, dtype=torch.int32, device=device)
         self.hidden = torch.from_dlpack(self.ranks[0].hidden)
-        self.head_input = torch.from_dlpack(self.ranks[0].head_input)
         self.free = list(range(1, PAGES))
         self.lengths, self.tables, self.seen = {}, {}, {}
 
@@ -134,9 +133,12 @@ class Framework:
             out[token] = value.flatten().to(out.dtype)
 
     def head(self, rows):
-        self.head_input[: len(rows)] = self.hidden[rows]
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        return torch.from_dlpack(self.ranks[0].head(len(rows), stream))
+        stream, parts = torch.cuda.current_stream(self.device).cuda_stream, []
+        for model in self.ranks:
+            torch.from_dlpack(model.head_input)[: len(rows)] = torch.from_dlpack(model.hidden)[rows]
+            parts.append(torch.from_dlpack(model.head(len(rows), stream)))
+        having = self.ranks[0].vocab // parts[0].shape[1]
+        return parts[0] if having == 1 else torch.cat(parts[:having], 1)
 
     def embed(self, ids):
         model = self.ranks[0]

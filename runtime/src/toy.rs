@@ -224,7 +224,7 @@ fn variant(name: &str, features: &[&str]) -> Variant {
 fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
     let input = |which| Arg::Input { which };
     let (k, v) = (Arg::CacheK { layer: 0 }, Arg::CacheV { layer: 0 });
-    let logits = Logits { offset: 0, stride: VOCAB + 3 };
+    let logits = Logits { offset: 0, width: VOCAB, stride: VOCAB + 3 };
     let launch = |kernel, args: &[Arg]| Launch {
         kernel,
         args: args.to_vec(),

@@ -215,18 +215,13 @@ impl Framework {
         }
     }
 
-    /// # Safety
-    /// The body of a step of so many tokens is done.
-    unsafe fn head(&mut self, count: usize) -> Vec<Vec<f32>> {
-        let hosted = &mut self.ranks[0].hosted;
-        let (from, to) = (hosted.hidden(), hosted.head_input());
-        let bytes = from.stride * from.dtype.size();
-        // SAFETY: both have rows for every token of a step.
-        unsafe {
-            std::ptr::copy_nonoverlapping(from.address, to.address, count * bytes);
-            let logits = hosted.head(count, Stream::default()).expect("a head");
-            (0..count).map(|row| (0..logits.width).map(|column| get(&logits, row, column)).collect()).collect()
-        }
+    /// Logits of the first hidden rows, of all ranks together.
+    fn head(&mut self, count: usize) -> Vec<Vec<f32>> {
+        let parts: Vec<Rows> = self.ranks.iter_mut().map(|rank| rank.logits(count)).collect();
+        let vocab = self.ranks[0].hosted.artifact().manifest().model.vocab;
+        let parts = &parts[..vocab / parts[0].width];
+        let part = |rows: &Rows, row| (0..rows.width).map(|column| get(rows, row, column)).collect::<Vec<f32>>();
+        (0..count).map(|row| parts.iter().flat_map(|rows| part(rows, row)).collect()).collect()
     }
 
     fn drop_sequence(&mut self, sequence: usize) {
@@ -238,6 +233,17 @@ impl Framework {
 }
 
 impl Rank {
+    /// The rank's part of them.
+    fn logits(&mut self, count: usize) -> Rows {
+        let (from, to) = (self.hosted.hidden(), self.hosted.head_input());
+        let bytes = from.stride * from.dtype.size();
+        // SAFETY: both have rows for every token of a step.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.address, to.address, count * bytes);
+            self.hosted.head(count, Stream::default()).expect("a head")
+        }
+    }
+
     /// # Safety
     /// There is room for so many tokens.
     unsafe fn embed(&mut self, ids: &[i32]) -> Vec<f32> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use atomc::driver::{self, Options};
 use atomc::frontend::{self, Config, Part};
-use atomc_artifact::manifest::{Attention, DType, Place, Plan, PlanKind, Target, Work};
+use atomc_artifact::manifest::{Attention, DType, Logits, Place, Plan, PlanKind, Target, Work};
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_ir::{Elementwise, Graph, Op, Value};
 use atomc_passes::BucketOptions;
@@ -26,7 +26,7 @@ mod meaning {
 
     /// All ranks in one graph: each with its shards as slices of the weights and with caches of its own, and with sums in place of
     /// calls.
-    fn joined(graph: &Graph, ranks: usize) -> Graph {
+    fn joined(graph: &Graph, ranks: usize, vocab: usize) -> Graph {
         let mut all = Graph::new("joined");
         let mut made: HashMap<(Value, usize), Value> = HashMap::new();
         for id in graph.order() {
@@ -64,7 +64,14 @@ mod meaning {
             }
         }
         let states = graph.outputs().iter().filter(|v| graph.ty(**v).as_cache().is_some());
-        let outputs = std::iter::once(made[&(graph.outputs()[0], 0)])
+        let logits = graph.outputs()[0];
+        let parts = graph.ty(logits).as_tensor().and_then(|t| t.shape.last()).map_or(1, |width| vocab / width);
+        let logits: Vec<Value> = (0..parts).map(|rank| made[&(logits, rank)]).collect();
+        let logits = match logits[..] {
+            [all] => all,
+            _ => all.push(Op::Concat { axis: 1 }, &logits, "").expect("parts of one shape").into(),
+        };
+        let outputs = std::iter::once(logits)
             .chain(states.flat_map(|&v| (0..ranks).map(move |rank| (v, rank))).map(|place| made[&place]));
         all.set_outputs(outputs.collect());
         all.verify().unwrap_or_else(|e| panic!("{e}"));
@@ -121,7 +128,7 @@ mod meaning {
             let want = run(&frontend::graph(&case.config).expect("a graph"), &case, &pieces);
             for ranks in ranks(&case.config) {
                 let part = Part { ranks, attention: Attention::Own };
-                let graph = joined(&frontend::graph_of(&case.config, part).expect("a graph"), ranks);
+                let graph = joined(&frontend::graph_of(&case.config, part).expect("a graph"), ranks, case.config.vocab);
                 same(&case, &format!("{ranks} ranks"), &run(&graph, &case, &pieces), &want);
                 shared += 1;
             }
@@ -157,6 +164,7 @@ struct Ranks {
     target: Target,
     /// For each plan the number of its first piece.
     first: Vec<usize>,
+    vocab: usize,
 }
 
 const CONTEXT: usize = 64;
@@ -188,7 +196,7 @@ impl Ranks {
         };
         let alone = Engine::open(&path, &EngineOptions::default());
         assert_eq!(matches!(alone, Err(Error::Shared { ranks: found }) if found == ranks), ranks > 1);
-        Ranks { workers: (0..ranks).map(worker).collect(), first, target }
+        Ranks { workers: (0..ranks).map(worker).collect(), first, target, vocab: config.vocab }
     }
 
     /// Logits of each of the next tokens of the only sequence.
@@ -219,9 +227,11 @@ impl Ranks {
                 Some(Work::Embedding { .. }) | None => {}
             }
         }
-        let stride = plan.logits.stride;
-        let place = Place { offset: plan.logits.offset, width: stride, stride, dtype: DType::F32 };
-        self.workers[0].rows(place, tokens.len()).concat()
+        let Logits { offset, width, stride } = plan.logits;
+        let place = Place { offset, width, stride, dtype: DType::F32 };
+        let parts: Vec<Vec<Vec<f32>>> = self.workers.iter().map(|worker| worker.rows(place, tokens.len())).collect();
+        let parts = &parts[..self.vocab / width];
+        (0..tokens.len()).flat_map(|row| parts.iter().flat_map(move |part| part[row].clone())).collect()
     }
 
     fn sum(&mut self, place: Place, tokens: usize) {
@@ -348,9 +358,7 @@ fn compiled_ranks_together_are_as_good_as_pytorch() {
                     all.workers.iter_mut().for_each(|worker| worker.seen.iter_mut().for_each(Vec::clear));
                     let (mut logits, mut from) = (vec![], 0);
                     for size in mode.pieces(tokens.len()) {
-                        let rows = all.step(attention, &tokens[from..][..size], from);
-                        let stride = rows.len() / size;
-                        logits.extend(rows.chunks(stride).flat_map(|row| row[..case.config.vocab].to_vec()));
+                        logits.extend(all.step(attention, &tokens[from..][..size], from));
                         from += size;
                     }
                     let error = case.error(mode, 1, logits.iter().map(|&v| f64::from(v)));

@@ -62,8 +62,23 @@ fn offsets_out_of_bounds() {
     refused(|m| m.targets[0].plans[0].logits.offset = 2, "targets[0].plans[0].logits.offset: 2 is not a multiple of 4");
     refused(
         |m| m.targets[0].plans[0].logits.stride = 7,
-        "targets[0].plans[0].logits.stride: 7 is less than the vocabulary, 8",
+        "targets[0].plans[0].logits.stride: 7 is less than the width, 8",
     );
+    let shared = |ranks, width| {
+        move |m: &mut Manifest| {
+            m.tensor_parallel = ranks;
+            m.targets[0].plans[0].logits.width = width;
+        }
+    };
+    let wrong = |width, widths| {
+        format!("targets[0].plans[0].logits.width: {width} is neither the vocabulary nor a rank's part of it, {widths}")
+    };
+    let mut sound = sample();
+    shared(2, 4)(&mut sound);
+    manifest(&sound, SECTIONS).unwrap();
+    refused(shared(1, 4), &wrong(4, "[8, 8]"));
+    refused(shared(3, 2), &wrong(2, "[8, 8]"));
+    refused(shared(4, 4), &wrong(4, "[8, 2]"));
     let picks = |m: &mut Manifest, offset, stride| m.targets[0].plans[0].picks = Some(Picks { offset, stride });
     refused(
         |m| picks(m, 4084, 1),

@@ -125,7 +125,7 @@ fn plan(kind: PlanKind, tokens: usize) -> Plan {
         body: 1,
         calls: vec![],
         launches: vec![Launch { kernel: 1, args, segment: 0, location, bytes: 10, flops: 20 }],
-        logits: Logits { offset: 0, stride: 8 },
+        logits: Logits { offset: 0, width: 8, stride: 8 },
         picks: Some(Picks { offset: 128, stride: 1 }),
     }
 }

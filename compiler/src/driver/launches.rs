@@ -123,8 +123,8 @@ fn layers(graph: &Graph) -> HashMap<Value, usize> {
 fn logits(graph: &Graph, cx: &Cx, memory: &MemoryPlan) -> Result<Logits, Diagnostic> {
     let made = || {
         let &v = graph.outputs().first()?;
-        let vocab = graph.ty(v).as_tensor()?.shape.last()?;
-        Some(Logits { offset: memory.slots.get(&v)?.offset, stride: cx.arch.memory.stride(vocab) })
+        let width = graph.ty(v).as_tensor()?.shape.last()?;
+        Some(Logits { offset: memory.slots.get(&v)?.offset, width, stride: cx.arch.memory.stride(width) })
     };
     made().ok_or_else(|| Diagnostic::new("driver::logits", "the first result of the graph is not made by a kernel"))
 }

@@ -58,7 +58,7 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         bytes: 128,
         flops: 32,
     };
-    let (logits, arena_bytes) = (Logits { offset: 64, stride: VOCAB }, 64 + rows * VOCAB * 4);
+    let (logits, arena_bytes) = (Logits { offset: 64, width: VOCAB, stride: VOCAB }, 64 + rows * VOCAB * 4);
     let (attention, calls) = (Attention::Own, vec![]);
     Plan { kind, tokens, rows, arena_bytes, attention, launches: vec![launch], body: 0, calls, logits, picks: None }
 }

@@ -1,7 +1,8 @@
 //! The graph of a dense decoder: attention and a gated MLP, both behind a norm and a residual connection.
 //!
 //! Of ranks that share the model out, each has some of the heads and some of the MLP's inner rows. Its output projections give a
-//! part of a sum, which the caller adds up over the ranks before biases and residuals.
+//! part of a sum, which the caller adds up over the ranks before biases and residuals. Each also has some of the logits, if the
+//! head has a weight of its own that can be shared out.
 use atomc_artifact::manifest::Attention;
 use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Elementwise, Graph, Op, Shape, Type, Value};
 
@@ -13,8 +14,8 @@ type Made = Result<Value, Diagnostic>;
 /// One step over T tokens, with logits for R of them.
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …, unless the caller attends; outputs: the logits,
-/// then the cache states in the same order, then the token that is the likeliest behind each of the R, then the hidden rows of all
-/// tokens, which are all that logits need of a step.
+/// then the cache states in the same order, then the token that is the likeliest behind each of the R, unless ranks share the model
+/// out, then the hidden rows of all tokens, which are all that logits need of a step.
 pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
     let own = part.of(config)?;
     let mut b = Builder::new(config.architecture);
@@ -53,11 +54,18 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
     b.at("lm_head");
     let head = match config.tied {
         true => embedding,
-        false => b.weight("lm_head.weight", config.dtype, &[config.vocab, config.hidden]),
+        false => {
+            let all = b.weight("lm_head.weight", config.dtype, &[config.vocab, config.hidden]);
+            shard(&mut b, all, 0, part.parts_of_vocab(config))?
+        }
     };
     let logits = b.linear(last, head, DType::F32)?;
-    let picks = b.argmax(logits)?;
-    b.finish(std::iter::once(logits).chain(states).chain([picks, x]).collect())
+    let picks = if part.ranks == 1 { Some(b.argmax(logits)?) } else { None };
+    b.finish(std::iter::once(logits).chain(states).chain(picks).chain([x]).collect())
+}
+
+fn shard(b: &mut Builder, weight: Value, axis: usize, parts: usize) -> Made {
+    if parts == 1 { Ok(weight) } else { b.push(Op::Shard { axis, parts }, &[weight]) }
 }
 
 /// What building one layer needs.
@@ -140,13 +148,13 @@ impl Layer<'_> {
     fn rows(&mut self, x: Value, module: &str, out: usize, parts: usize, bias: bool) -> Made {
         let (path, dtype) = (format!("{}.{module}", self.path), self.config.dtype);
         let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[out, self.config.hidden]);
-        let weight = self.shard(weight, 0, parts)?;
+        let weight = shard(self.b, weight, 0, parts)?;
         let x = self.b.linear(x, weight, dtype)?;
         if !bias {
             return Ok(x);
         }
         let bias = self.b.weight(format!("{path}.bias"), dtype, &[out]);
-        let bias = self.shard(bias, 0, parts)?;
+        let bias = shard(self.b, bias, 0, parts)?;
         self.b.add(x, bias)
     }
 
@@ -155,7 +163,7 @@ impl Layer<'_> {
         let Config { hidden, dtype, .. } = *self.config;
         let (path, ranks) = (format!("{}.{module}", self.path), self.part.ranks);
         let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[hidden, width]);
-        let weight = self.shard(weight, 1, ranks)?;
+        let weight = shard(self.b, weight, 1, ranks)?;
         let mut x = self.b.linear(x, weight, dtype)?;
         if ranks > 1 {
             x = self.b.push(Op::AllReduce {}, &[x])?;
@@ -165,9 +173,5 @@ impl Layer<'_> {
         }
         let bias = self.b.weight(format!("{path}.bias"), dtype, &[hidden]);
         self.b.add(x, bias)
-    }
-
-    fn shard(&mut self, weight: Value, axis: usize, parts: usize) -> Made {
-        if parts == 1 { Ok(weight) } else { self.b.push(Op::Shard { axis, parts }, &[weight]) }
     }
 }

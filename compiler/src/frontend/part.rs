@@ -45,6 +45,11 @@ impl Part {
         })
     }
 
+    /// Parts of a head's weight: all ranks have all of it where it is not a multiple, or is the embedding as well.
+    pub fn parts_of_vocab(self, config: &Config) -> usize {
+        if !config.tied && config.vocab.is_multiple_of(self.ranks) { self.ranks } else { 1 }
+    }
+
     /// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the same one.
     pub fn parts_of_kv(self, config: &Config) -> usize {
         self.ranks.min(config.kv_heads)

@@ -223,7 +223,8 @@ class Model:
     def run(self) -> Call | None:
         """Runs the body of the step up to the next call, which is the caller's to do, or to its end."""
     def head(self, rows: int, stream: int = 0) -> View:
-        """Logits, float32 [rows, vocab], of the first rows of `head_input`. They stay until the next step or head."""
+        """Logits, float32 [rows, vocab], of the first rows of `head_input`. They stay until the next step or head. Of ranks that share
+        the model out each may have a part of the vocabulary: in order of the ranks the parts are all of it."""
 
 class Engine:
     """An artifact on a device, with a cache and sequences of its own. One thread uses it at a time; others wait."""

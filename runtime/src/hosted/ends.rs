@@ -3,7 +3,7 @@
 use super::{Hosted, HostedError, Rows};
 use crate::device::{Device, DeviceBuffer, DeviceError, Part, StepSize, Stream};
 use atomc_artifact::abi::Step;
-use atomc_artifact::manifest::{DType, Place, Plan, Work};
+use atomc_artifact::manifest::{DType, Logits, Place, Plan, Work};
 use std::ops::Range;
 
 impl Hosted {
@@ -48,7 +48,8 @@ impl Hosted {
         Part { plan, launches, size, step: steps.wrapping_add(rows * size_of::<Step>()), stream }
     }
 
-    /// Makes logits of the first rows of [`Hosted::head_input`], which stay until the next step or head.
+    /// Makes logits of the first rows of [`Hosted::head_input`], which stay until the next step or head. Of ranks that share the model
+    /// out each may have a part of the vocabulary.
     ///
     /// # Safety
     /// The rows are there, for the stream.
@@ -66,11 +67,10 @@ impl Hosted {
         }
         let launches = plan.body..plan.launches.len();
         let part = self.rows_alone(index, launches, rows, stream);
-        let address = self.memory.arena.address().wrapping_add(plan.logits.offset);
-        let stride = plan.logits.stride;
+        let Logits { offset, width, stride } = plan.logits;
         // SAFETY: heads read the rows, which are there, and nothing of a step.
         unsafe { self.device.launch(part) }?;
-        let width = self.artifact.manifest().model.vocab;
+        let address = self.memory.arena.address().wrapping_add(offset);
         Ok(Rows { address, rows, width, stride, dtype: DType::F32 })
     }
 }

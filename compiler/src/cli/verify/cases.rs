@@ -94,7 +94,7 @@ mod tests {
     use atomc_artifact::manifest::{Attention, Logits};
 
     fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
-        let logits = Logits { offset: 0, stride: 0 };
+        let logits = Logits { offset: 0, width: 0, stride: 0 };
         let (attention, calls) = (Attention::Own, vec![]);
         let (launches, arena_bytes, body, picks) = (vec![], 0, 0, None);
         Plan { kind, tokens, rows, arena_bytes, attention, launches, body, calls, logits, picks }

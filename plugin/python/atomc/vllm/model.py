@@ -5,9 +5,9 @@ from importlib import import_module
 from types import new_class
 
 import torch
+from vllm import distributed
 from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphCapture, eager_break_during_capture
 from vllm.config import CUDAGraphMode
-from vllm.distributed import get_tensor_model_parallel_rank, tensor_model_parallel_all_reduce
 from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
@@ -45,7 +45,7 @@ class Model(torch.nn.Module):
 
     def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         super().__init__()
-        device, rank = config.device(), get_tensor_model_parallel_rank()
+        device, rank = config.device(), distributed.get_tensor_model_parallel_rank()
         self.on_host, self.memory = device == "host", []
         options = dict(stream=self.stream(), allocate=None if self.on_host else self.allocate)
         self.engine = atomc.Model(artifact, device, rank=rank, attention=config.attention(), **options)
@@ -72,8 +72,7 @@ class Model(torch.nn.Module):
         return 0 if self.on_host else torch.cuda.current_stream().cuda_stream
 
     def allocate(self, size: int) -> int:
-        """Memory that vLLM knows of."""
-        self.memory.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))
+        self.memory.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))  # which vLLM accounts for
         return self.memory[-1].data_ptr()
 
     def load_weights(self, weights) -> None:
@@ -92,8 +91,7 @@ class Model(torch.nn.Module):
         tokens, most = len(positions), self.engine.max_tokens
         if get_forward_context().attn_metadata is None and not BreakableCUDAGraphCapture.is_active():
             return torch.zeros_like(self.hidden[:1]).expand(tokens, -1)  # vLLM measures memory; there is no cache yet
-        # What vLLM schedules at once may be more than a plan takes.
-        parts = [slice(first, min(first + most, tokens)) for first in range(0, tokens, most)]
+        parts = [slice(first, min(first + most, tokens)) for first in range(0, tokens, most)]  # no larger than plans
         steps = (self.step(input_ids, positions, inputs_embeds, part) for part in parts)
         return next(steps) if len(parts) == 1 else torch.cat([rows.clone() for rows in steps])
 
@@ -105,7 +103,7 @@ class Model(torch.nn.Module):
                 torch.from_dlpack(call.value).copy_(embeds[tokens])
             elif call.kind == "all_reduce":
                 value = torch.from_dlpack(call.value)
-                value.copy_(tensor_model_parallel_all_reduce(value.contiguous()))
+                value.copy_(distributed.tensor_model_parallel_all_reduce(value.contiguous()))
             else:
                 q, k, v = (torch.from_dlpack(x).contiguous() for x in (call.q, call.k, call.v))
                 torch.from_dlpack(call.out).copy_([*self.layers.values()][call.layer](q, k, v))
@@ -140,7 +138,9 @@ class Model(torch.nn.Module):
 
     def head(self, rows: torch.Tensor) -> torch.Tensor:
         self.head_input[: len(rows)].copy_(rows)
-        return torch.from_dlpack(self.engine.head(rows=len(rows), stream=self.stream()))
+        logits = torch.from_dlpack(self.engine.head(rows=len(rows), stream=self.stream()))
+        shared = logits.shape[1] < self.engine.vocab
+        return distributed.tensor_model_parallel_all_gather(logits.contiguous()) if shared else logits
 
 
 def part(batch, tokens: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
