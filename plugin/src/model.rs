@@ -2,7 +2,7 @@
 use crate::artifact::Artifact;
 use crate::dlpack::{Device, Foreign, View, dtype_name};
 use crate::error::{StepError, raised};
-use atomc_artifact::manifest::{Attention, Place, PlanKind, Work};
+use atomc_artifact::manifest::{self, Attention, Place, Plan, PlanKind, Work};
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Rows};
 use atomc_runtime::weights::Given;
@@ -28,6 +28,7 @@ pub struct Model {
     max_tokens: usize,
     max_rows: usize,
     decode: Vec<usize>,
+    windows: Vec<usize>,
     hidden: Rows,
     head_input: Rows,
     embed_input: Rows,
@@ -149,6 +150,12 @@ impl Model {
             Attention::Own => "own",
             Attention::Caller => "caller",
         }
+    }
+
+    /// Keys that a token sees in each layer that the caller attends in, 0 for all.
+    #[getter]
+    fn windows(&self) -> Vec<usize> {
+        self.windows.clone()
     }
 
     /// What a page of the cache is.
@@ -349,6 +356,7 @@ impl Model {
             max_tokens: hosted.max_tokens(),
             max_rows: hosted.max_rows(),
             decode,
+            windows: windows(&hosted.plans()[0]),
             hidden: hosted.hidden(),
             head_input: hosted.head_input(),
             embed_input: hosted.embed_input(),
@@ -356,6 +364,15 @@ impl Model {
             hosted: Mutex::new(hosted),
         }
     }
+}
+
+/// What a plan leaves to the caller sees so many keys, layer by layer.
+fn windows(plan: &Plan) -> Vec<usize> {
+    let window = |call: &manifest::Call| match call.work {
+        Work::Attention { window, .. } => Some(window),
+        _ => None,
+    };
+    plan.calls.iter().filter_map(window).collect()
 }
 
 /// Asks Python for memory.

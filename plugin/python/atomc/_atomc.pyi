@@ -174,6 +174,9 @@ class Model:
     @property
     def max_positions(self) -> int: ...
     @property
+    def windows(self) -> list[int]:
+        """Keys that a token sees in each layer that the caller attends in, 0 for all."""
+    @property
     def cache(self) -> Cache: ...
     @property
     def packed_name(self) -> str:

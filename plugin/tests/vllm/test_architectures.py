@@ -10,14 +10,16 @@ from safetensors.torch import load_file
 from vllm import SamplingParams
 
 GOLDEN = EXAMPLES.parent / "tests" / "golden"
+CASES = [("qwen2", "own"), ("qwen2-sliding", "own"), ("qwen2-sliding", "vllm")]
 
 
-@pytest.mark.parametrize("name", [pytest.param("mistral", marks=pytest.mark.short), "qwen2", "qwen2-sliding"])
-def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, name):
+@pytest.mark.parametrize("name, attention", [pytest.param("mistral", "own", marks=pytest.mark.short), *CASES])
+def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, monkeypatch, name, attention):
+    monkeypatch.setenv("ATOMC_ATTENTION", attention)
     folder = tmp_path / name
     shutil.copytree(GOLDEN / name, folder, ignore=shutil.ignore_patterns("golden.*", "config.v4.json"))
-    compile(folder)
-    llm = engine(folder, skip_tokenizer_init=True, max_logprobs=96)
+    compile(folder, "--attention", "own,caller")
+    llm = engine(folder, skip_tokenizer_init=True, max_logprobs=96, max_num_batched_tokens=512)
     assert is_ours(llm)
     golden = load_file(GOLDEN / name / "golden.safetensors")
     errors = json.loads((GOLDEN / name / "golden.json").read_text())["torch_error"]["max"]

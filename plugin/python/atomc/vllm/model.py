@@ -46,14 +46,13 @@ class Model(torch.nn.Module):
     def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         super().__init__()
         device, rank = config.device(), distributed.get_tensor_model_parallel_rank()
-        self.on_host, self.memory = device == "host", []
+        self.on_host, self.own, self.memory = device == "host", config.attention() == "own", []
         options = dict(stream=self.stream(), allocate=None if self.on_host else self.allocate)
         self.engine = atomc.Model(artifact, device, rank=rank, attention=config.attention(), **options)
         config.check(vllm_config, artifact, self.engine)
         rows = self.engine.hidden, self.engine.head_input, self.engine.embed_input
         self.hidden, self.head_input, self.embed_input = map(torch.from_dlpack, rows)
         names = [f"{prefix}model.layers.{layer}.self_attn.attn" for layer in range(self.engine.cache.layers)]
-        self.own = self.engine.attention == "own"
         self.layers = dict(zip(names, (self.own_layers if self.own else self.vllm_layers)(vllm_config, names)))
 
     def own_layers(self, vllm_config, names: list[str]) -> list[Layer]:
@@ -65,8 +64,9 @@ class Model(torch.nn.Module):
 
     def vllm_layers(self, vllm_config, names: list[str]) -> torch.nn.ModuleList:
         pages, heads = self.engine.cache, vllm_config.model_config.get_num_attention_heads(vllm_config.parallel_config)
-        shape = (heads, pages.head_dim, pages.head_dim**-0.5, pages.heads)
-        return torch.nn.ModuleList(Attention(*shape, cache_config=vllm_config.cache_config, prefix=n) for n in names)
+        shape, cache = (heads, pages.head_dim, pages.head_dim**-0.5, pages.heads), vllm_config.cache_config
+        layers = [dict(prefix=n, per_layer_sliding_window=w or None) for n, w in zip(names, self.engine.windows)]
+        return torch.nn.ModuleList(Attention(*shape, cache_config=cache, **layer) for layer in layers)
 
     def stream(self) -> int:
         return 0 if self.on_host else torch.cuda.current_stream().cuda_stream
@@ -111,7 +111,7 @@ class Model(torch.nn.Module):
 
     @eager_break_during_capture
     def begin(self, ids, positions: torch.Tensor, tokens: slice) -> None:
-        """Gives the runtime some tokens of the batch. What follows reads them from the device, so captures break here alone,
+        """Gives the runtime some tokens of the batch. What follows reads them from the device, so captures break here,
         not at our own attention, and fit any mixture of so many tokens."""
         if self.own:  # vLLM's pages are elsewhere while it measures
             pages = [layer.kv_cache for layer in self.layers.values()]
