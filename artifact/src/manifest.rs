@@ -144,6 +144,8 @@ pub struct CacheSpec {
     pub dtype: DType,
     pub heads: usize,
     pub head_dim: usize,
+    /// Keys that a token sees at most, in any layer, itself among them; 0 for all. Blocks that lie further back are not read.
+    pub window: usize,
 }
 
 /// One target: code variants, and what is common to them. Targets differ in how they lay out weights and cache, so each has

@@ -286,6 +286,11 @@ fn cache(config: &Config, arch: &Arch) -> CacheSpec {
         dtype: dtype(config.cache_dtype()),
         heads: config.kv_heads,
         head_dim: config.head_dim,
+        // As soon as one layer sees all keys, all are needed.
+        window: match config.windows.contains(&0) {
+            true => 0,
+            false => config.windows.iter().copied().max().unwrap_or(0),
+        },
     }
 }
 

@@ -392,6 +392,8 @@ pub struct Cache {
     dtype: &'static str,
     heads: usize,
     head_dim: usize,
+    /// Keys that a token sees at most, in any layer; 0 for all. Pages further back are not read.
+    window: usize,
 }
 
 impl Cache {
@@ -403,6 +405,7 @@ impl Cache {
             dtype: dtype_name(spec.dtype),
             heads: spec.heads,
             head_dim: spec.head_dim,
+            window: spec.window,
         }
     }
 }

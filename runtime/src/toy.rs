@@ -176,6 +176,7 @@ pub fn manifest() -> Manifest {
                 dtype: DType::I32,
                 heads: 1,
                 head_dim: 1,
+                window: 0,
             },
             // One number of eight bytes for each token.
             hidden: Hidden { dtype: DType::I32, width: 2, stride: 2, bytes: 40 * 8 },

@@ -133,8 +133,20 @@ impl<'c> Cache<'c> {
         Ok(())
     }
 
-    /// Groups of columns, a panel's width apart, or a part of one group.
+    /// A vector of a key, and behind the last one the padding: a query has zeros there, which have to meet numbers.
     fn write_key(&self, c: &Code<'c>, lanes: Vector<'c>, head: Ptr<'c>, col: Int<'c>, slot: Slot<'c>) {
+        self.put_key(c, lanes, head, col, slot);
+        let end = self.ty.head_dim.next_multiple_of(c.lanes());
+        if end < self.layout.dim {
+            c.when(c.equal(col, end - c.lanes()), || {
+                let zeros = |col| self.put_key(c, c.narrow(c.zero(), self.ty.dtype), head, c.int(col), slot);
+                (end..self.layout.dim).step_by(c.lanes()).for_each(zeros);
+            });
+        }
+    }
+
+    /// Groups of columns, a panel's width apart, or a part of one group.
+    fn put_key(&self, c: &Code<'c>, lanes: Vector<'c>, head: Ptr<'c>, col: Int<'c>, slot: Slot<'c>) {
         let (m, size) = (c.arch.memory, self.ty.dtype.size());
         let (group, bytes) = (self.layout.group, c.lanes() * size);
         let group_bytes = group * size;

@@ -43,6 +43,7 @@ pub(crate) fn sample() -> Manifest {
                 dtype: DType::BF16,
                 heads: 1,
                 head_dim: 2,
+                window: 0,
             },
             hidden: Hidden { dtype: DType::BF16, width: 4, stride: 6, bytes: 512 },
             kernels: vec![def("k0"), def("k1")],

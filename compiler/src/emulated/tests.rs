@@ -82,6 +82,7 @@ fn manifest(chip: &str) -> Manifest {
         dtype: DType::BF16,
         heads: 1,
         head_dim: 1,
+        window: 0,
     };
     let tasks = Tasks::Rows { per: 1, times: 1 };
     let target = Target {

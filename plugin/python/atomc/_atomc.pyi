@@ -87,6 +87,9 @@ class Cache:
     def heads(self) -> int: ...
     @property
     def head_dim(self) -> int: ...
+    @property
+    def window(self) -> int:
+        """Keys that a token sees at most, in any layer, itself among them; 0 for all. Pages further back are not read."""
 
 class Call:
     """Work of the caller's in the middle of a step."""

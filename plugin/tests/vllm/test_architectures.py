@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import EXAMPLES, compile, is_ours
+from conftest import EXAMPLES, compile, is_ours, own
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
@@ -31,3 +31,25 @@ def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, monkey
         # As far off as PyTorch is with bf16, and half as much again.
         right = golden[f"prefill.{i}"][-1].float().log_softmax(-1)
         torch.testing.assert_close(likely, right, atol=1.5 * errors[i], rtol=0)
+
+
+def test_windows_give_pages_back(engine, tmp_path):
+    """Sequences longer than the cache, whose layers see the last 8 tokens alone, have the tokens that they have with room for all."""
+    folder = tmp_path / "mistral"
+    shutil.copytree(GOLDEN / "mistral", folder, ignore=shutil.ignore_patterns("golden.*", "config.v4.json"))
+    compile(folder)
+    options = dict(skip_tokenizer_init=True, max_num_batched_tokens=64, max_num_seqs=2)
+    params = SamplingParams(temperature=0, max_tokens=300, ignore_eos=True, detokenize=False)
+    prompts = [{"prompt_token_ids": [(7 * i + k) % 96 for i in range(150)]} for k in (1, 2, 3)]
+
+    def answers(**more):
+        llm = engine(folder, **options, **more)
+        made = [answer.outputs[0].token_ids for answer in llm.generate(prompts, params, use_tqdm=False)]
+        return own(llm).engine.cache, made
+
+    cache, wanted = answers()
+    assert cache.window == 8
+    pages = 12
+    assert pages * cache.block_tokens < 450
+    _, found = answers(kv_cache_memory_bytes=pages * cache.layers * (cache.block_bytes + 1024))
+    assert found == wanted

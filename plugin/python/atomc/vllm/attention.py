@@ -4,7 +4,7 @@ import torch
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionImpl, AttentionMetadataBuilder
 from vllm.v1.attention.backend import CommonAttentionMetadata as Batch
-from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from . import compat
 
@@ -48,7 +48,7 @@ class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
 
     def __init__(self, backend: type[Backend], pages):
-        self.backend, self.num_heads, self.kv_cache = backend, pages.heads, torch.empty(0)
+        self.backend, self.num_heads, self.window, self.kv_cache = backend, pages.heads, pages.window, torch.empty(0)
         # Kernels may read up to 256 bytes behind a page, so each has that much room after it, in shares of its tokens.
         self.half = -(-(pages.block_bytes + 256) // pages.block_tokens) // 2
 
@@ -56,8 +56,8 @@ class Layer(AttentionLayerBase):
         return self.backend
 
     def get_kv_cache_spec(self, vllm_config):
-        block = vllm_config.cache_config.block_size
-        return FullAttentionSpec(block_size=block, num_kv_heads=1, head_size=self.half, dtype=torch.uint8)
+        kv = dict(block_size=vllm_config.cache_config.block_size, num_kv_heads=1, head_size=self.half, dtype=torch.uint8)
+        return SlidingWindowSpec(**kv, sliding_window=self.window) if self.window else FullAttentionSpec(**kv)
 
 
 class TorchAttention(AttentionImpl[Batch]):
