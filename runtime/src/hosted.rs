@@ -140,6 +140,12 @@ impl Hosted {
             if device.prepares() { 0 } else { manifest.model.max_positions.div_ceil(code.cache.block_tokens) };
         let room = Room { tokens: largest(|plan| plan.tokens), rows: largest(|plan| plan.rows), table_blocks };
         let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
+        let row = code.layout.row;
+        let unfilled = plans.iter().flat_map(|plan| &plan.calls).find_map(|call| padded(*call, row));
+        if let Some(Place { width, .. }) = unfilled.filter(|_| !inputs.in_place()) {
+            let detail = format!("rows of {width} numbers have padding up to a multiple of {row}, which nobody clears");
+            return Err(HostedError::Field { field: "attention", detail }.into());
+        }
         let steps = match inputs.in_place() {
             true => None,
             false if device.prepares() => Some(ends::steps(&mut *device, room.tokens.max(room.rows))?),
@@ -397,6 +403,10 @@ impl Hosted {
             unsafe { self.device.launch(part) }?;
         }
         (step.launch, step.call) = (end, number.map_or(plan.calls.len(), |number| number + 1));
+        let row = self.artifact.manifest().targets[self.target].layout.row;
+        if let (Some(out), Some(arena)) = (call.and_then(|call| padded(call, row)), self.memory.arena.host_view_mut()) {
+            arena[out.offset..][..step.tokens * out.stride * out.dtype.size()].fill(0);
+        }
         if call.is_none() {
             self.step = None;
         }
@@ -414,6 +424,14 @@ impl Hosted {
 impl std::fmt::Debug for Hosted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Hosted({} on {})", self.artifact.manifest().model.architecture, self.device_name())
+    }
+}
+
+/// Rows that a caller attends into, if kernels read more of them than it fills.
+fn padded(call: Call, row: usize) -> Option<Place> {
+    match call.work {
+        Work::Attention { out, .. } if !out.width.is_multiple_of(row) => Some(out),
+        _ => None,
     }
 }
 
