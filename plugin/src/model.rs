@@ -317,8 +317,8 @@ impl Model {
         Ok(Some(call))
     }
 
-    /// Logits of the first rows of `head_input`, which stay until the next step or head: of the vocabulary, or of the part of it that the
-    /// rank has.
+    /// Logits of the first rows of `head_input`, which stay until the next step or head: of the vocabulary, or of the part of it
+    /// that the rank has.
     #[pyo3(signature = (rows, stream = 0))]
     fn head(slf: &Bound<'_, Model>, rows: usize, stream: usize) -> PyResult<View> {
         let model = slf.get();
@@ -334,9 +334,9 @@ impl Model {
     /// What runs where.
     fn __str__(&self) -> String {
         let Model { path, target, device, .. } = self;
-        let architecture = &self.lock().artifact().manifest().model.architecture.clone();
-        let path = path.display();
-        format!("{architecture} of {path} runs on {device} with target {target}, attention: {}", self.attention())
+        let (artifact, path, attention) = (self.lock().artifact().clone(), path.display(), self.attention());
+        let architecture = &artifact.manifest().model.architecture;
+        format!("{architecture} of {path} runs on {device} with target {target}, attention: {attention}")
     }
 }
 
@@ -414,7 +414,8 @@ impl Cache {
 #[pyclass(frozen, get_all, module = "atomc")]
 #[derive(Default)]
 pub struct Call {
-    /// `embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and `v` into the cache of `layer` and attend.
+    /// `embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and `v` into
+    /// the cache of `layer` and attend.
     kind: &'static str,
     value: Option<Py<View>>,
     layer: usize,

@@ -76,9 +76,7 @@ impl Buffer {
         // SAFETY: as above, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
-}
 
-impl Buffer {
     /// Gives memory of the system's back until it is touched again; it is zero then. Another allocator's stays as it is.
     pub fn give_back(&mut self) {
         if let Origin::Map(base, bytes) = self.origin {

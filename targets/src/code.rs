@@ -119,6 +119,11 @@ impl<'c> Code<'c> {
         self.b.build_int_unsigned_rem(a, self.int(b), "").expect(BUILT)
     }
 
+    /// Whether both conditions hold.
+    pub fn both(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
+        self.b.build_and(a, b, "").expect("conditions")
+    }
+
     pub fn less(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
         self.b.build_int_compare(IntPredicate::SLT, a, b, "").expect(BUILT)
     }

@@ -51,7 +51,7 @@ pub fn larger<'c>(
     (b, b_col): (FloatValue<'c>, Int<'c>),
 ) -> (FloatValue<'c>, Int<'c>) {
     let compare = |how| c.b.build_float_compare(how, b, a, "").expect("floats");
-    let earlier = c.b.build_and(compare(FloatPredicate::OEQ), c.less(b_col, a_col), "").expect("conditions");
+    let earlier = c.both(compare(FloatPredicate::OEQ), c.less(b_col, a_col));
     let takes_b = c.b.build_or(compare(FloatPredicate::OGT), earlier, "").expect("conditions");
     (c.pick(takes_b, b, a).into_float_value(), c.pick(takes_b, b_col, a_col).into_int_value())
 }

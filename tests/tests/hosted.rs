@@ -327,10 +327,13 @@ fn set(rows: &Rows, row: usize, column: usize, value: f32) {
     }
 }
 
+fn engine_options() -> EngineOptions {
+    EngineOptions { threads: 2, cache_tokens: 2048, ..EngineOptions::default() }
+}
+
 /// Steps of several sequences, prompts in pieces among them: `judge` gets each row of the framework's logits and of an engine's.
 fn compare(name: &str, framework: Framework, whole: &Path, judge: impl FnMut(&[f32], &[f32])) {
-    let options = EngineOptions { threads: 2, cache_tokens: 2048, ..EngineOptions::default() };
-    let engine = Engine::new(open(whole), &options).expect("it opens");
+    let engine = Engine::new(open(whole), &engine_options()).expect("it opens");
     compare_with(engine, name, framework, 60, judge);
 }
 
@@ -398,8 +401,7 @@ fn hosted_steps_have_the_engines_bits_on_emulated_chips() {
         let (_dir, path) = compiled(name, Options { targets: vec![chip.to_owned()], ..Options::default() });
         let framework = Framework::emulated(&path, name, chip, 3);
         let device = Emulated::open(&open(&path), chip, 2, Default::default()).expect("a device");
-        let options = EngineOptions { threads: 2, cache_tokens: 2048, ..EngineOptions::default() };
-        let engine = Engine::with_device(open(&path), chip, Box::new(device), &options).expect("it opens");
+        let engine = Engine::with_device(open(&path), chip, Box::new(device), &engine_options()).expect("it opens");
         compare_with(engine, name, framework, 8, |found, wanted| assert!(found == wanted, "{name} on {chip}"));
     }
 }
@@ -413,8 +415,7 @@ fn pages_behind_the_window_are_not_read() {
         framework.window = framework.ranks[0].hosted.target().cache.window;
         assert_eq!(framework.window, 8);
         let device = Emulated::open(&open(&path), chip, 2, Default::default()).expect("a device");
-        let options = EngineOptions { threads: 2, cache_tokens: 2048, ..EngineOptions::default() };
-        let engine = Engine::with_device(open(&path), chip, Box::new(device), &options).expect("it opens");
+        let engine = Engine::with_device(open(&path), chip, Box::new(device), &engine_options()).expect("it opens");
         compare_with(engine, name, framework, 24, |found, wanted| assert!(found == wanted, "{name} on {chip}"));
     }
 }

@@ -88,7 +88,7 @@ fn check_cut(graph: &Graph, order: &Order) -> Result<(), Diagnostic> {
         Err(Diagnostic::new("driver::cut", format!("a kernel {what}, so body and head cannot be run apart"))
             .at(graph.location(id)))
     };
-    let is_rows = |v: &Value| matches!(graph.op(v.node), Op::Input { name } if name == "rows");
+    let is_rows = |v: &Value| is_input(graph, *v, "rows");
     for &id in body {
         if graph.operands(id).iter().any(is_rows) {
             return fault(id, "before the hidden rows reads which rows are wanted");
@@ -103,11 +103,14 @@ fn check_cut(graph: &Graph, order: &Order) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+fn is_input(graph: &Graph, v: Value, which: &str) -> bool {
+    matches!(graph.op(v.node), Op::Input { name } if name == which)
+}
+
 /// What the first kernel makes of the tokens, if it alone reads them and nothing else that a step brings.
 fn embedding(graph: &Graph, order: &Order) -> Option<Value> {
     let first = *order.steps[..order.body].first()?;
-    let is_ids = |v: &Value| matches!(graph.op(v.node), Op::Input { name } if name == "ids");
-    let ids = graph.inputs().into_iter().find(is_ids)?;
+    let ids = graph.inputs().into_iter().find(|&v| is_input(graph, v, "ids"))?;
     let alone = graph.users(ids).iter().all(|&(user, _)| user == first);
     let known = graph.operands(first).iter().all(|v| *v == ids || graph.is_constant(v.node));
     let made = graph.types(first).len() == 1 && matches!(graph.op(first), Op::Kernel { .. });

@@ -13,11 +13,15 @@ GOLDEN = EXAMPLES.parent / "tests" / "golden"
 CASES = [("qwen2", "own"), ("qwen2-sliding", "own"), ("qwen2-sliding", "vllm")]
 
 
+def golden_model(tmp_path, name):
+    ignore = shutil.ignore_patterns("golden.*", "config.v4.json")
+    return shutil.copytree(GOLDEN / name, tmp_path / name, ignore=ignore)
+
+
 @pytest.mark.parametrize("name, attention", [pytest.param("mistral", "own", marks=pytest.mark.short), *CASES])
 def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, monkeypatch, name, attention):
     monkeypatch.setenv("ATOMC_ATTENTION", attention)
-    folder = tmp_path / name
-    shutil.copytree(GOLDEN / name, folder, ignore=shutil.ignore_patterns("golden.*", "config.v4.json"))
+    folder = golden_model(tmp_path, name)
     compile(folder, "--attention", "own,caller")
     llm = engine(folder, skip_tokenizer_init=True, max_logprobs=96, max_num_batched_tokens=512)
     assert is_ours(llm)
@@ -35,8 +39,7 @@ def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, monkey
 
 def test_windows_give_pages_back(engine, tmp_path):
     """Sequences longer than the cache, whose layers see the last 8 tokens alone, have the tokens that they have with room for all."""
-    folder = tmp_path / "mistral"
-    shutil.copytree(GOLDEN / "mistral", folder, ignore=shutil.ignore_patterns("golden.*", "config.v4.json"))
+    folder = golden_model(tmp_path, "mistral")
     compile(folder)
     options = dict(skip_tokenizer_init=True, max_num_batched_tokens=64, max_num_seqs=2)
     params = SamplingParams(temperature=0, max_tokens=300, ignore_eos=True, detokenize=False)

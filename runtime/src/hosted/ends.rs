@@ -31,9 +31,8 @@ impl Hosted {
                 return Err(HostedError::Field { field: "ids", detail });
             }
         }
-        let found = self.plans.iter().enumerate().filter(|(_, plan)| plan.tokens >= tokens);
-        let smallest = found.min_by_key(|(_, plan)| plan.tokens);
-        let (index, plan) = smallest.ok_or_else(|| HostedError::Tokens { tokens, max: self.max_tokens() })?;
+        let found = smallest(&self.plans, |plan| plan.tokens, tokens);
+        let (index, plan) = found.ok_or_else(|| HostedError::Tokens { tokens, max: self.max_tokens() })?;
         let (Place { offset, width, stride, dtype }, launches) = embedding(plan)?;
         let part = self.rows_alone(index, 0..launches, tokens, stream);
         // SAFETY: the launches read the tokens, which are there, and nothing else of a step.
@@ -57,10 +56,9 @@ impl Hosted {
         if !self.loaded {
             return Err(HostedError::NoWeights);
         }
-        let fits = |(_, plan): &(usize, &Plan)| plan.rows >= rows;
         self.step = None;
-        let found = self.plans.iter().enumerate().filter(fits).min_by_key(|(_, plan)| plan.rows);
-        let Some((index, plan)) = found else { return Err(HostedError::Rows { rows, max: self.max_rows() }) };
+        let found = smallest(&self.plans, |plan| plan.rows, rows);
+        let (index, plan) = found.ok_or_else(|| HostedError::Rows { rows, max: self.max_rows() })?;
         if self.inputs.in_place() {
             self.inputs.clear();
             self.inputs.want_first(rows);
@@ -73,6 +71,11 @@ impl Hosted {
         let address = self.memory.arena.address().wrapping_add(offset);
         Ok(Rows { address, rows, width, stride, dtype: DType::F32 })
     }
+}
+
+/// The smallest plan that has room for so many.
+fn smallest(plans: &[Plan], room: fn(&Plan) -> usize, wanted: usize) -> Option<(usize, &Plan)> {
+    plans.iter().enumerate().filter(|(_, plan)| room(plan) >= wanted).min_by_key(|(_, plan)| room(plan))
 }
 
 /// The step of an embedding or a head of so many rows.

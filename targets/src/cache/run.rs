@@ -30,9 +30,8 @@ impl<'c> Cache<'c> {
         let last = c.add(first, c.int(run - 1));
         let [begin, end] = [first, last].map(|token| c.load_index(batch.positions, token));
         let [one, other] = [first, last].map(|token| c.load_index(batch.sequences, token));
-        let and = |a, b| c.b.build_and(a, b, "").expect("conditions");
-        let follow = and(c.equal(c.sub(end, begin), run - 1), c.equal(c.sub(one, other), 0));
-        and(follow, c.equal(c.rem(begin, run), 0))
+        let follow = c.both(c.equal(c.sub(end, begin), run - 1), c.equal(c.sub(one, other), 0));
+        c.both(follow, c.equal(c.rem(begin, run), 0))
     }
 
     /// Writes the same columns of a run of tokens' values, of which `slot` is the first's.

@@ -486,7 +486,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let width = a.lanes.min(results);
         for (&column, running) in self.columns.iter().zip(running) {
             let sum = a.total(running.sum);
-            let store = c.b.build_and(self.is_real, c.less(column, self.count), "").expect("conditions");
+            let store = c.both(self.is_real, c.less(column, self.count));
             c.set_lanes(1);
             let inverse = c.reciprocal(c.splat(sum));
             c.set_lanes(width);

@@ -222,7 +222,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
             }
         };
         self.meet(local, places + staged, &running);
-        c.when(c.b.build_and(self.is_last_head, c.equal(self.split, 0), "").expect("conditions"), || {
+        c.when(c.both(self.is_last_head, c.equal(self.split, 0)), || {
             a.pad(self.token, c.int(1), self.shape.threads);
         });
         Ok(())

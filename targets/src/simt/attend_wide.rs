@@ -176,7 +176,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
             let number = c.smaller(number, c.sub(all, c.int(1)));
             let index = c.sub(c.sub(batch.tile_count, c.int(1)), c.div(number, heads));
             let tile = self.tile(index, c.rem(number, heads));
-            let is_one = c.b.build_and(is_one, c.less(c.int(0), tile.count), "").expect("conditions");
+            let is_one = c.both(is_one, c.less(c.int(0), tile.count));
             c.when(is_one, || body(&tile, turn));
             vec![c.pick(is_one, c.add(turn, c.sub(tile.end, tile.first)), turn)]
         });
@@ -254,7 +254,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         }
         queries.finish(c.add(turn, c.sub(end, next)), Running::of(&running));
         let last = c.equal(tile.part, self.shape.parts - 1);
-        let last = c.b.build_and(last, c.equal(tile.cache_head, a.cache.ty.heads - 1), "").expect("conditions");
+        let last = c.both(last, c.equal(tile.cache_head, a.cache.ty.heads - 1));
         c.when(last, || a.pad(tile.token, tile.count, self.shape.workers));
         Ok(())
     }
@@ -325,7 +325,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
             tile,
             column: c.add(c.mul(c.rem(wave, TILE / 16), c.int(16)), c.div(c.lane_index(), 4)),
             head: c.add(c.mul(tile.cache_head, c.int(group)), c.smaller(inside, c.int(group - 1))),
-            is_real: c.b.build_and(within, own, "").expect("conditions"),
+            is_real: c.both(within, own),
             words: vec![],
         };
         queries.words = queries.load()?;
@@ -517,7 +517,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
             let sum = c.across(running.sums[i], &[1, 2], |x, y| c.b.build_float_add(x, y, "").expect("floats"));
             c.set_lanes(1);
             let inverse = c.lane(c.reciprocal(c.splat(sum)), 0).into_float_value();
-            let store = c.b.build_and(self.is_real, c.less(self.token(i), self.tile.count), "").expect("conditions");
+            let store = c.both(self.is_real, c.less(self.token(i), self.tile.count));
             let to = a.result(c.add(self.tile.token, self.token(i)), self.head, first);
             c.when(store, || {
                 for (half, values) in [upper, lower].into_iter().enumerate() {

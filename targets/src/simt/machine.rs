@@ -78,10 +78,6 @@ impl<'c> Code<'c> {
         self.sub(self.int(v.get_type().get_bit_width() as usize), above)
     }
 
-    pub fn both(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        self.b.build_and(a, b, "").expect("conditions")
-    }
-
     /// The quotient and the remainder of numbers that are known when the kernel runs.
     pub fn divide(&self, a: Int<'c>, b: Int<'c>) -> [Int<'c>; 2] {
         let quotient = self.b.build_int_unsigned_div(a, b, "").expect("integers");

@@ -24,9 +24,9 @@ use ring::{CARRIED, Ring, Turn};
 pub use shape::OPEN;
 use shape::{PITCH, STEP, Shape};
 use stage::Staging;
+
 /// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
 const FEW_TOKENS: usize = 3;
-
 /// Most tokens.
 const TOKENS: usize = 64;
 

@@ -294,7 +294,7 @@ impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
             let operands = ((c.add(at, rows), TileForm::Swizzled), (at, blocks));
             let sums = c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS);
             let (before, _) = self.stage(c.add(first, c.sub(i, c.int(1))));
-            c.come(c.b.build_and(speaks, c.less(c.int(0), i), "").expect("conditions"), self.empty(before));
+            c.come(c.both(speaks, c.less(c.int(0), i)), self.empty(before));
             sums
         });
         let finish = Finish::new(self, tile);

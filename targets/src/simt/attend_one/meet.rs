@@ -84,8 +84,8 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let scale = alone.map_or(whole, |alone| c.pick(alone, whole, shrink)).into_float_value();
         if let Some(alone) = alone {
             let column = a.place.column;
-            let one = self.and(c.equal(c.wave_index(), 0), self.one_of_column());
-            c.when(self.and(not(alone), one), || {
+            let one = c.both(c.equal(c.wave_index(), 0), self.one_of_column());
+            c.when(c.both(not(alone), one), || {
                 c.store(own.number(c, column, false), top, 4);
                 c.store(own.number(c, column, true), sum, 4);
             });
@@ -108,14 +108,10 @@ impl<'c> Part<'_, '_, '_, 'c> {
         }
     }
 
-    fn and(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        self.code().b.build_and(a, b, "").expect("conditions")
-    }
-
     /// Whether the lane has a query, and is the first that has it.
     fn one_of_column(&self) -> Int<'c> {
         let (a, c) = (self.attention, self.code());
-        self.and(c.less(a.place.column, c.int(self.shape.columns)), c.equal(a.half, 0))
+        c.both(c.less(a.place.column, c.int(self.shape.columns)), c.equal(a.half, 0))
     }
 
     /// The highest score of the lane's query in all waves, and the sum of all weights under it.

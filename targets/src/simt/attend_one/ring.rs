@@ -83,9 +83,8 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     /// Has a step, which lies in this block, brought to a place, if the condition holds and the step is one of this part.
     fn fetch(&self, condition: Int<'c>, stage: Int<'c>, step: Int<'c>, block: Int<'c>) {
         let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
-        let and = |x, y| c.b.build_and(x, y, "").expect("conditions");
         let is_part = c.less(step, c.add(self.part.last, c.int(1)));
-        let here = and(and(condition, is_part), c.equal(c.lane_index(), 0));
+        let here = c.both(c.both(condition, is_part), c.equal(c.lane_index(), 0));
         let [keys, values] = a.turn_in(block, self.part.cache_head, (step, 1));
         let barrier = c.add(self.barrier, c.mul(stage, c.int(8)));
         let to = c.local_address(c.at(self.local, c.mul(stage, c.int(2 * half))));

@@ -57,7 +57,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec, run: usize) -> Result<(Cod
             for part in &parts {
                 let own = c.sub(group, c.int(begin));
                 let not_before = c.less(c.int(begin), c.add(group, c.int(1)));
-                let inside = c.b.build_and(not_before, c.less(own, c.int(part.groups)), "").expect("conditions");
+                let inside = c.both(not_before, c.less(own, c.int(part.groups)));
                 let mut made = Ok(());
                 c.when(inside, || made = run.make(part, own));
                 made?;
@@ -200,7 +200,7 @@ impl<'c> Tokens<'_, '_, 'c> {
         c.when(c.less(head, c.int(cache.ty.heads)), || {
             let end = c.add(self.first, c.int(self.run));
             let whole = c.less(end, c.add(self.tokens, c.int(1)));
-            let is_run = c.b.build_and(whole, cache.is_run(c, self.first), "").expect("conditions");
+            let is_run = c.both(whole, cache.is_run(c, self.first));
             c.when(is_run, || {
                 let all = (0..self.run).map(|i| of(c.add(self.first, c.int(i)))).collect::<Result<Vec<_>, _>>();
                 let write = |all: Vec<_>| cache.write_value_run(c, &all, (head, cache.slot(c, self.first)), col);

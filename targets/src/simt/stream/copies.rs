@@ -112,9 +112,8 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         let late = if shape.buffers() > 2 { 1 } else { 0 };
         let behind = c.sub(stretch, c.int(late));
         let next = c.add(behind, c.int(shape.buffers()));
-        let and = |a, b| c.b.build_and(a, b, "").expect("conditions");
-        let is_there = and(c.less(c.int(0), c.add(behind, c.int(1))), c.less(next, c.int(shape.stretches)));
-        c.when(and(is_there, c.equal(c.wave_index(), 0)), || {
+        let is_there = c.both(c.less(c.int(0), c.add(behind, c.int(1))), c.less(next, c.int(shape.stretches)));
+        c.when(c.both(is_there, c.equal(c.wave_index(), 0)), || {
             let (buffer, turn) = self.place(behind);
             c.await_bytes(self.barrier(self.empty, buffer), turn);
             self.ask(next);

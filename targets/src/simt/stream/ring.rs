@@ -119,9 +119,8 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
     /// Asks for what comes next, if there is any more, and tells what comes after it.
     fn ask(&self, slot: Int<'c>, next: Next<'c>) -> Next<'c> {
         let (c, shape) = (self.code(), self.shape);
-        let and = |a, b| c.b.build_and(a, b, "").expect("conditions");
-        let is_left = and(c.less(next.first, self.panels), c.less(c.int(0), self.slots));
-        let (asks, barrier) = (and(is_left, self.is_first_lane), self.barrier(slot));
+        let is_left = c.both(c.less(next.first, self.panels), c.less(c.int(0), self.slots));
+        let (asks, barrier) = (c.both(is_left, self.is_first_lane), self.barrier(slot));
         c.expect_bytes(asks, barrier, shape.slot_bytes());
         let number = c.mul(c.add(next.first, next.panel), c.int(shape.across));
         let along = c.add(c.mul(next.along, c.int(shape.along)), self.along);
@@ -141,7 +140,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         let (past, behind) = step(next.along, self.slots);
         let along = c.pick(over, behind, next.along).into_int_value();
         let later = c.add(next.first, c.int(shape.together));
-        let first = c.pick(and(over, past), later, next.first).into_int_value();
+        let first = c.pick(c.both(over, past), later, next.first).into_int_value();
         Next { first, along, panel }
     }
 

@@ -296,7 +296,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         if norm.late {
             // Beyond the stretch is the next one, and beyond the share another's.
             let (stretch, all) = (c.int(self.shape.stretch_columns()), c.int(self.shape.columns()));
-            let is_own = c.b.build_and(c.less(near, stretch), c.less(share, all), "").expect("conditions");
+            let is_own = c.both(c.less(near, stretch), c.less(share, all));
             *squares = self.add_squares(*squares, c.pick(is_own, v, c.zero()).into_vector_value());
         }
         let last = c.smaller(share, c.int(self.shape.columns() - self.lanes));
