@@ -17,7 +17,7 @@ use atomc_ir::{Arch, Diagnostic, Op};
 use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Matrix, RUN};
-use crate::code::{Any, Code, Int, Ptr};
+use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::tuning::Choice;
 use crate::{KernelInfo, KernelSpec, Tasks};
 use ring::{CARRIED, Ring, Turn};
@@ -58,6 +58,9 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let (begin, end) = (bound(group), bound(c.add(group, c.int(1))));
         let (ring, turn) = Ring::fill(&contraction, shape, (begin, end), member);
         let staging = Staging::begin(&contraction, shape, spec, member)?;
+        if shape.copied {
+            c.barrier();
+        }
         c.await_previous();
         staging.set_scale()?;
         let meeting = match shape.one_pass {
@@ -124,7 +127,6 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let (c, shape) = (self.code(), self.shape);
         if let Some(copies) = &self.staging.copies {
             copies.ask_first();
-            c.barrier();
             return self.only_pass(&turn.carried());
         }
         let mut asked = Vec::new();
@@ -204,9 +206,14 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         if shape.stretches > 1 && !shape.copied {
             self.staging.leave(carried[carried.len() - 1].into_float_value());
         }
+        let panel = c.mul(pass, c.int(shape.pass()));
         self.leave(&carried[..count]);
+        if shape.cluster > 1 && shape.along > 1 {
+            c.barrier();
+            self.gather(panel);
+        }
         self.meet();
-        self.finish(c.mul(pass, c.int(shape.pass())))?;
+        self.finish(panel)?;
         Ok(carried[count..].to_vec())
     }
 
@@ -343,30 +350,64 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         }
     }
 
-    /// Adds the waves' sums of a pass and stores results, from the work-group's panel `first` on.
-    fn finish(&self, first: Int<'c>) -> Result<(), Diagnostic> {
+    /// Adds up what the waves have left of a pass, so that members of a cluster load each sum once from each other.
+    fn gather(&self, first: Int<'c>) {
+        let (c, shape) = (self.code(), self.shape);
+        self.each_sum(first, (c.thread(), shape.threads()), |(panel, token, feature)| {
+            for piece in 0..shape.pieces {
+                let sum = self.sum_of((panel, token, feature), piece, shape.along, 1);
+                c.store(self.part_at((panel, token, feature), piece, 0), sum, 16);
+            }
+        });
+    }
+
+    /// `body` with panel, token and first feature of every vector of sums of a pass, from a thread's first on.
+    fn each_sum(
+        &self,
+        first: Int<'c>,
+        (own, step): (Int<'c>, usize),
+        body: impl FnOnce((Int<'c>, Int<'c>, Int<'c>)),
+    ) {
         let (c, shape) = (self.code(), self.shape);
         let results = self.contraction.matrix.layout.results;
         let parts = 16 / results;
         let left = c.sub(c.sub(self.end, self.begin), first);
         let panels = c.smaller(left, c.int(shape.pass()));
-        let mut result = Ok(());
-        let members = shape.cluster;
-        let own = c.add(c.thread(), c.mul(self.member, c.int(shape.threads())));
-        c.repeat(own, c.mul(panels, c.int(shape.tokens * parts)), members * shape.threads(), |item| {
+        c.repeat(own, c.mul(panels, c.int(shape.tokens * parts)), step, |item| {
             let (feature, rest) = (c.mul(c.rem(item, parts), c.int(results)), c.div(item, parts));
-            let (token, panel) = (c.rem(rest, shape.tokens), c.div(rest, shape.tokens));
             c.set_lanes(results);
-            let (wave, row) = (c.rem(panel, shape.across), c.div(panel, shape.across));
-            let load = |i: usize, piece: usize| {
-                let wave = c.add(wave, c.int(i / members * shape.across));
-                let at = c.at(self.sums_at(wave, row, piece, token), c.mul(feature, c.int(4)));
-                let at = if members == 1 { at } else { c.of_member(at, i % members) };
-                c.load_vector(c.cx.f32_type(), results, at, 16)
-            };
-            let count = shape.along * members;
-            let sum = |piece| (1..count).fold(load(0, piece), |sum, i| c.fadd(sum, load(i, piece)));
-            let sums: Vec<_> = (0..shape.pieces).map(sum).collect();
+            body((c.div(rest, shape.tokens), c.rem(rest, shape.tokens), feature));
+        });
+    }
+
+    /// Where a vector of sums lies that the `i`-th wave along a panel has left.
+    fn part_at(&self, (panel, token, feature): (Int<'c>, Int<'c>, Int<'c>), piece: usize, i: usize) -> Ptr<'c> {
+        let (c, across) = (self.code(), self.shape.across);
+        let (wave, row) = (c.add(c.rem(panel, across), c.int(i * across)), c.div(panel, across));
+        c.at(self.sums_at(wave, row, piece, token), c.mul(feature, c.int(4)))
+    }
+
+    /// A vector of sums of so many waves, in so many members.
+    fn sum_of(&self, at: (Int<'c>, Int<'c>, Int<'c>), piece: usize, waves: usize, members: usize) -> Vector<'c> {
+        let (c, results) = (self.code(), self.contraction.matrix.layout.results);
+        let load = |i: usize| {
+            let at = self.part_at(at, piece, i / members);
+            let at = if members == 1 { at } else { c.of_member(at, i % members) };
+            c.load_vector(c.cx.f32_type(), results, at, 16)
+        };
+        (1..waves * members).fold(load(0), |sum, i| c.fadd(sum, load(i)))
+    }
+
+    /// Adds the sums of a pass and stores results, from the work-group's panel `first` on.
+    fn finish(&self, first: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let members = shape.cluster;
+        let waves = if members == 1 { shape.along } else { 1 };
+        let own = c.add(c.thread(), c.mul(self.member, c.int(shape.threads())));
+        let mut result = Ok(());
+        self.each_sum(first, (own, members * shape.threads()), |(panel, token, feature)| {
+            let sums = (0..shape.pieces).map(|piece| self.sum_of((panel, token, feature), piece, waves, members));
+            let sums: Vec<_> = sums.collect();
             let sums: Vec<_> = match self.staging.scale(token) {
                 Some(scale) => sums.into_iter().map(|v| c.fmul(v, c.splat(scale))).collect(),
                 None => sums,

@@ -1,5 +1,5 @@
 //! Rows that are staged as they lie in memory, brought by the machine: a run of columns of every token at a time, into buffers in
-//! turn. One wave asks for them; the others only say when they have read a buffer.
+//! turn. Each wave asks for some of the tokens, since a lane's copies go out one after the other.
 use atomc_ir::{DType, Value};
 
 use super::Shape;
@@ -64,32 +64,26 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
 
     /// Asks for the first stretches.
     pub fn ask_first(&self) {
-        let c = self.code();
-        c.when(c.equal(c.wave_index(), 0), || (0..self.shape.buffers()).for_each(|i| self.ask(c.int(i))));
+        (0..self.shape.buffers()).for_each(|i| self.ask(self.code().int(i)));
     }
 
-    /// Asks for a stretch, by the lanes of one wave.
+    /// Asks for the wave's tokens of a stretch, a lane for each. Bytes may come before they are expected.
     fn ask(&self, stretch: Int<'c>) {
         let (c, rows, shape) = (self.code(), &self.contraction.parts.kernel.rows, self.shape);
-        let (lane, wave) = (c.lane_index(), c.arch.simt().wave);
         let (buffer, _) = self.place(stretch);
         let barrier = self.barrier(self.full, buffer);
         let bytes = shape.stretch_columns() * self.dtype.size();
-        c.expect_bytes(c.equal(lane, 0), barrier, shape.tokens * bytes);
-        c.meet_in_wave();
-        let (to, x) = (self.buffer(buffer), rows.operand(self.rows).expect("rows in memory"));
-        let col = c.add(self.first, c.mul(stretch, c.int(shape.stretch_columns())));
-        for first in (0..shape.tokens).step_by(wave) {
-            let token = c.add(lane, c.int(first));
-            let copy = || {
-                let from = rows.address(x, At { row: token, head: None, col: Col::Var(col) });
-                c.copy_run_often(c.add(to, c.mul(token, c.int(shape.token_bytes()))), from, bytes, barrier);
-            };
-            match shape.tokens - first >= wave {
-                true => copy(),
-                false => c.when(c.less(token, c.int(shape.tokens)), copy),
-            }
-        }
+        c.expect_bytes(c.equal(c.thread(), 0), barrier, shape.tokens * bytes);
+        let share = shape.tokens.div_ceil(shape.waves());
+        let token = c.add(c.mul(c.wave_index(), c.int(share)), c.lane_index());
+        let is_own = c.both(c.less(c.lane_index(), c.int(share)), c.less(token, c.int(shape.tokens)));
+        c.when(is_own, || {
+            let x = rows.operand(self.rows).expect("rows in memory");
+            let col = c.add(self.first, c.mul(stretch, c.int(shape.stretch_columns())));
+            let from = rows.address(x, At { row: token, head: None, col: Col::Var(col) });
+            let to = c.add(self.buffer(buffer), c.mul(token, c.int(shape.token_bytes())));
+            c.copy_run_often(to, from, bytes, barrier);
+        });
     }
 
     /// Waits for a stretch: where it begins.
@@ -113,7 +107,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         let behind = c.sub(stretch, c.int(late));
         let next = c.add(behind, c.int(shape.buffers()));
         let is_there = c.both(c.less(c.int(0), c.add(behind, c.int(1))), c.less(next, c.int(shape.stretches)));
-        c.when(c.both(is_there, c.equal(c.wave_index(), 0)), || {
+        c.when(is_there, || {
             let (buffer, turn) = self.place(behind);
             c.await_bytes(self.barrier(self.empty, buffer), turn);
             self.ask(next);
