@@ -25,17 +25,10 @@ if [ -n "${GOLDEN:-}" ]; then
 else
     cargo test --release -p atomc-tests --test golden_devices -- --ignored "$target"
 fi
-if command -v compute-sanitizer; then
-    for tool in memcheck racecheck; do
-        for model in llama qwen3; do
-            compute-sanitizer --tool "$tool" --error-exitcode 1 "$ATOMC" verify "$out/$model.atomc" --device "$device" 2>/dev/null | tail -3
-        done
-    done
-fi
 for model in qwen3-8b llama-3.1-8b qwen3-0.6b; do
     echo "== $model"
-    "$ATOMC" compile "tests/bench/$model.json" --context 4096 --target "$target" --decode 1,8,32 --prefill 2048 -o "$out/m.atomc" 2>/dev/null
-    "$ATOMC" bench "$out/m.atomc" --random-weights --device "$device" --prompt 2048 --position 1024 --batch 1,8,32 --steps 40 --repeat 7 --kernels 2>/dev/null
+    "$ATOMC" compile "tests/bench/$model.json" --context 4096 --target "$target" --decode 1,8,16,32,64 --prefill 2048 -o "$out/m.atomc" 2>/dev/null
+    "$ATOMC" bench "$out/m.atomc" --random-weights --device "$device" --prompt 2048 --position 1024 --batch 1,8,16,32,64 --steps 40 --repeat 7 --kernels 2>/dev/null
     if [ -n "${PEER:-}" ]; then
         python3 tests/bench/peer_torch.py --model "${model/llama-3.1-8b/llama3-8b}" --batches 1,8,32 --modes eager,compile
     fi
@@ -52,4 +45,12 @@ if python3 -c "import vllm, atomc" 2>/dev/null; then
     "$ATOMC" compile "$out/vllm" --target "$target" --decode 1,2,4,8,16,32,64 --prefill 2048 -o "$out/vllm/model.atomc" 2>/dev/null
     python3 tests/bench/vllm_gpu.py "$out/vllm"
     ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm"
+fi
+# Slow, so last.
+if command -v compute-sanitizer; then
+    for tool in memcheck racecheck; do
+        for model in llama qwen3; do
+            compute-sanitizer --tool "$tool" --error-exitcode 1 "$ATOMC" verify "$out/$model.atomc" --device "$device" 2>/dev/null | tail -3
+        done
+    done
 fi

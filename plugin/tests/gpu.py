@@ -238,17 +238,21 @@ def broken(framework, owned, size=24):
     """Steps of a graph that holds all but their beginnings: prompts and single tokens, as many together as were captured."""
     choose = random.Random(7)
     framework.give([(name, [1]) for name in "stuv"], size, size)
-    framework.begin(size, size, False)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    # Launches go where their step began.
+    with torch.cuda.stream(stream):
+        framework.begin(size, size, False)
+    with torch.cuda.graph(graph, stream=stream):
         framework.launch()
+    torch.cuda.current_stream().wait_stream(stream)
     for name in "stuv":
         framework.drop(name)
     worst = 0.0
     for turn in range(40):
         names, left, requests = choose.sample("stuv", choose.randint(1, 4)), size, []
-        for name in names:
-            count = 1 if turn % 3 else choose.randint(1, left - len(names))
+        for rest, name in zip(reversed(range(len(names))), names):
+            count = 1 if turn % 3 else choose.randint(1, left - rest)
             left -= count
             requests.append((name, [choose.randrange(512) for _ in range(count)]))
         framework.give(requests, len(requests), size)
@@ -256,7 +260,7 @@ def broken(framework, owned, size=24):
         graph.replay()
         found = framework.head(framework.last).clone()
         worst = max(worst, compare(f"broken {turn}", found, owned.step(requests), 0.01))
-        for name in [n for n in framework.lengths if framework.lengths[n] > 300]:
+        for name in [n for n in names if framework.lengths[n] > 300]:
             framework.drop(name)
             owned.drop(name)
     return worst

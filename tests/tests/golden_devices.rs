@@ -1,5 +1,5 @@
 //! Compiled kernels against float64: every golden case, on every variant that this CPU runs, on emulated GPUs, and where there is one on
-//! a real GPU (`tests/gpu.sh`), alone and in a batch, is off by no more than half as much again as PyTorch's own kernels in the
+//! a real GPU (`tests/gpu.sh`), alone and in a batch, is off by no more than a quarter more than PyTorch's own kernels in the
 //! checkpoint's type.
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
@@ -11,7 +11,7 @@ use atomc_runtime::{
 use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases};
 
 /// What our error may be of PyTorch's.
-const SHARE: f64 = 1.5;
+const SHARE: f64 = 1.25;
 /// Sequences of 37 tokens go beyond the positions of one case.
 const CONTEXT: usize = 64;
 

@@ -54,7 +54,7 @@ fn is_matrix(line: &str) -> bool {
 /// The innermost loop with the most matrix instructions; all of it where there is none.
 fn main_loop(assembly: &str) -> String {
     let begins = |l: &&str| *l != "k:" && !l.contains(".entry k(");
-    let ends = |l: &&str| !l.contains("s_endpgm") && l.trim() != "ret;";
+    let ends = |l: &&str| !l.contains("s_endpgm") && *l != "}";
     let lines: Vec<&str> = assembly.lines().skip_while(begins).take_while(ends).collect();
     let label = |name: &str| lines.iter().position(|l| l.strip_suffix(':') == Some(name));
     let back = |(end, line): (usize, &&str)| {
@@ -69,7 +69,9 @@ fn main_loop(assembly: &str) -> String {
     let work = |&&(start, end): &&(usize, usize)| lines[start..=end].iter().filter(|l| is_matrix(l)).count();
     let best = loops.iter().filter(innermost).max_by_key(work).filter(|l| work(l) > 0);
     let (start, end) = best.copied().unwrap_or((0, lines.len() - 1));
-    let instruction = |l: &&&str| !l.trim_start().starts_with(['.', ';', '/']) || l.starts_with(".LBB");
+    let instruction = |l: &&&str| {
+        l.trim() != "ret;" && (!l.trim_start().starts_with(['.', ';', '/']) || l.starts_with(".LBB"))
+    };
     lines[start..=end].iter().filter(instruction).map(|l| format!("{}\n", l.trim())).collect()
 }
 
@@ -86,19 +88,26 @@ fn main_block(ir: &str) -> String {
 fn main_loops() {
     let chips: Vec<&Arch> = rows().iter().filter(|a| a.isa().is_some()).collect();
     assert_eq!(chips.len(), 9);
+    let wide = |chip: &&Arch| chip.simt().wide_products;
+    let many: Vec<&Arch> = chips.iter().copied().filter(wide).collect();
     for (body, family, tokens) in KERNELS {
-        let graph = parse(body).unwrap();
-        graph.verify().unwrap_or_else(|e| panic!("{e}"));
-        let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens, choice: None };
-        for chip in &chips {
-            let show = |form| text(std::slice::from_ref(&spec), chip, form).unwrap_or_else(|e| panic!("{e}"));
-            let assembly = main_loop(&show(Form::Asm));
-            let listing = match chip.isa() {
-                // PTX is LLVM's block once more, in other words.
-                Some(Isa::Ptx) => assembly,
-                _ => format!("{}\n----\n{assembly}", main_block(&show(Form::Llvm))),
-            };
-            insta::assert_snapshot!(format!("{}_{}", family.name(), chip.name), listing);
-        }
+        check(body, (family, tokens), family.name(), &chips);
+    }
+    check(GATED, (Family::Matvec, 64), "matvec_many", &many);
+}
+
+fn check(body: &str, (family, tokens): (Family, usize), name: &str, chips: &[&Arch]) {
+    let graph = parse(body).unwrap();
+    graph.verify().unwrap_or_else(|e| panic!("{e}"));
+    let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens, choice: None };
+    for chip in chips {
+        let show = |form| text(std::slice::from_ref(&spec), chip, form).unwrap_or_else(|e| panic!("{e}"));
+        let assembly = main_loop(&show(Form::Asm));
+        let listing = match chip.isa() {
+            // PTX is LLVM's block once more, in other words.
+            Some(Isa::Ptx) => assembly,
+            _ => format!("{}\n----\n{assembly}", main_block(&show(Form::Llvm))),
+        };
+        insta::assert_snapshot!(format!("{name}_{}", chip.name), listing);
     }
 }

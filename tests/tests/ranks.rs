@@ -342,7 +342,7 @@ fn an_engine_does_not_leave_attention_to_nobody() {
 }
 
 /// What our error may be of PyTorch's on one device.
-const SHARE: f64 = 1.5;
+const SHARE: f64 = 1.25;
 
 #[test]
 fn compiled_ranks_together_are_as_good_as_pytorch() {

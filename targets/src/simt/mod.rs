@@ -15,6 +15,7 @@ mod matmul;
 mod matvec;
 mod prepare;
 mod rows;
+mod spread;
 mod square;
 mod stored;
 mod stream;
@@ -73,6 +74,7 @@ fn made<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Code<
     let setup = Setup { cx, arch, choice };
     match spec.family {
         Family::Rows => rows::emit(&setup, spec),
+        Family::Matvec if spread::suits(spec, arch)? => spread::emit(&setup, spec),
         Family::Matvec if stream::suits(spec, arch, &setup.choice)? => stream::emit(&setup, spec),
         Family::Matvec => matvec::emit(&setup, spec),
         Family::Matmul if wide::suits(spec, arch)? => wide::emit(&setup, spec),
@@ -107,6 +109,7 @@ pub fn choices(spec: &KernelSpec, arch: &Arch) -> Vec<Choice> {
     match (spec.family, arch.isa()) {
         (_, None) => vec![],
         (Family::AttendOne, _) => Choice::all(attend_one::OPEN),
+        (Family::Matvec, _) if spread::suits(spec, arch).unwrap_or(false) => vec![],
         (Family::Matvec, _) => {
             let all = Choice::all(stream::OPEN).into_iter();
             all.filter(|choice| stream::suits(spec, arch, choice).unwrap_or(false)).collect()

@@ -24,6 +24,7 @@ use ring::{CARRIED, Ring, Turn};
 pub use shape::OPEN;
 use shape::{PITCH, STEP, Shape};
 use stage::Staging;
+pub use stage::suits as brings;
 
 /// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
 const FEW_TOKENS: usize = 3;
@@ -362,12 +363,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     }
 
     /// `body` with panel, token and first feature of every vector of sums of a pass, from a thread's first on.
-    fn each_sum(
-        &self,
-        first: Int<'c>,
-        (own, step): (Int<'c>, usize),
-        body: impl FnOnce((Int<'c>, Int<'c>, Int<'c>)),
-    ) {
+    fn each_sum(&self, first: Int<'c>, (own, step): (Int<'c>, usize), body: impl FnOnce((Int<'c>, Int<'c>, Int<'c>))) {
         let (c, shape) = (self.code(), self.shape);
         let results = self.contraction.matrix.layout.results;
         let parts = 16 / results;

@@ -10,6 +10,10 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::attend::{Fragments, Running};
 use crate::simt::fragment::{Fragment, RUN};
 
+/// Keys and values, as they follow each other in a place.
+const KEYS: usize = 0;
+const VALUES: usize = 1;
+
 /// The i-th of the keys, or dimensions, that a lane has, from the first on.
 pub fn spread(i: usize) -> usize {
     i / 2 * 8 + i % 2
@@ -42,18 +46,18 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     /// Asks for the first steps. `local` has room for every wave's.
     pub fn new(part: &'r Part<'p, 'k, 'a, 'c>, stages: usize, local: Ptr<'c>) -> Ring<'r, 'p, 'k, 'a, 'c> {
         let c = part.code();
-        let barriers = c.local_address(c.local(WAVES * stages * 8));
+        let barriers = c.local_address(c.local(WAVES * stages * 16));
         let wave = c.wave_index();
         let ring = Ring {
             part,
             stages,
             local: c.at(local, c.mul(wave, c.int(stages * 2 * Self::half(part)))),
-            barrier: c.add(barriers, c.mul(wave, c.int(8 * stages))),
+            barrier: c.add(barriers, c.mul(wave, c.int(16 * stages))),
             first: c.add(part.first, wave),
             own: c.div(part.position, part.attention.span()),
         };
         c.when(c.equal(c.lane_index(), 0), || {
-            (0..stages).for_each(|i| c.make_barrier(c.add(ring.barrier, c.int(8 * i))));
+            (0..2 * stages).for_each(|i| c.make_barrier(c.add(ring.barrier, c.int(8 * i))));
             c.show_barriers();
         });
         c.meet_in_wave();
@@ -71,7 +75,10 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         let c = self.part.code();
         for stage in 0..self.stages {
             let step = c.add(self.first, c.int(stage * WAVES));
-            self.fetch(condition(step), c.int(stage), step, self.block(step));
+            let (condition, block) = (condition(step), self.block(step));
+            for what in [KEYS, VALUES] {
+                self.fetch(condition, (c.int(stage), what), step, block);
+            }
         }
     }
 
@@ -80,21 +87,29 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         c.load_index(self.part.table, c.div(c.smaller(step, self.part.last), self.part.attention.steps()))
     }
 
-    /// Has a step, which lies in this block, brought to a place, if the condition holds and the step is one of this part.
-    fn fetch(&self, condition: Int<'c>, stage: Int<'c>, step: Int<'c>, block: Int<'c>) {
+    fn barrier(&self, stage: Int<'c>, what: usize) -> Int<'c> {
+        let c = self.part.code();
+        c.add(self.barrier, c.add(c.mul(stage, c.int(16)), c.int(8 * what)))
+    }
+
+    /// Has the keys or the values of a step, which lies in this block, brought to a place, if the condition holds and the step is one
+    /// of this part.
+    fn fetch(&self, condition: Int<'c>, (stage, what): (Int<'c>, usize), step: Int<'c>, block: Int<'c>) {
         let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
         let is_part = c.less(step, c.add(self.part.last, c.int(1)));
         let here = c.both(c.both(condition, is_part), c.equal(c.lane_index(), 0));
-        let [keys, values] = a.turn_in(block, self.part.cache_head, (step, 1));
-        let barrier = c.add(self.barrier, c.mul(stage, c.int(8)));
-        let to = c.local_address(c.at(self.local, c.mul(stage, c.int(2 * half))));
-        c.expect_bytes(here, barrier, 2 * half);
+        let from = a.turn_in(block, self.part.cache_head, (step, 1))[what];
+        let barrier = self.barrier(stage, what);
+        let to = c.add(c.local_address(c.at(self.local, c.mul(stage, c.int(2 * half)))), c.int(what * half));
+        c.expect_bytes(here, barrier, half);
         let once = c.once();
-        c.copy_run(here, (to, keys, half), barrier, once);
+        if what == KEYS {
+            return c.copy_run(here, (to, from, half), barrier, once);
+        }
         let panel = a.matrix.panel_step();
         for i in 0..a.panels() {
-            let from = c.at(values, c.int(i * a.value_panel()));
-            c.copy_run(here, (c.add(to, c.int(half + i * panel)), from, panel), barrier, once);
+            let from = c.at(from, c.int(i * a.value_panel()));
+            c.copy_run(here, (c.add(to, c.int(i * panel)), from, panel), barrier, once);
         }
     }
 
@@ -117,31 +132,47 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
             let block = self.block(ahead);
             let turn = c.div(c.sub(step, self.first), WAVES);
             let stage = c.rem(turn, self.stages);
-            c.await_bytes(c.add(self.barrier, c.mul(stage, c.int(8))), c.rem(c.div(turn, self.stages), 2));
-            let running = self.step(step, stage, queries, &Running::of(carried));
+            let (round, always) = (c.rem(c.div(turn, self.stages), 2), c.cx.bool_type().const_all_ones());
+            c.await_bytes(self.barrier(stage, KEYS), round);
+            let scores = self.scores(step, stage, queries);
             c.meet_in_wave();
-            self.fetch(c.cx.bool_type().const_all_ones(), stage, ahead, block);
+            self.fetch(always, (stage, KEYS), ahead, block);
+            c.await_bytes(self.barrier(stage, VALUES), round);
+            let running = self.add(scores, stage, &Running::of(carried));
+            c.meet_in_wave();
+            self.fetch(always, (stage, VALUES), ahead, block);
             let carried: Vec<Any> = running.carried();
             carried
         });
         Running::of(&carried)
     }
 
-    fn step(&self, step: Int<'c>, stage: Int<'c>, queries: &Fragments<'_, 'c>, running: &Running<'c>) -> Running<'c> {
-        let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
+    /// A fragment of what lies in a stage, by its place there.
+    fn fragments(&self, stage: Int<'c>) -> impl Fn(usize) -> Fragment<'c> {
+        let (c, half) = (self.part.code(), Self::half(self.part));
         let base = c.at(self.local, c.mul(stage, c.int(2 * half)));
         let base = c.add(c.local_address(base), c.mul(c.lane_index(), c.int(RUN)));
-        let fragment = move |at: usize| -> Fragment<'c> {
+        move |at: usize| {
             // Blocks lie column by column, of each first the upper rows.
             let [low, high] = [0, 32 * RUN].map(|more| c.load_blocks(c.add(base, c.int(at + more))));
             [0, 1].map(|rows| c.words(&[low[rows], low[rows + 2], high[rows], high[rows + 2]])).to_vec()
-        };
-        let key = move |i: usize| fragment(i / a.chunks() * a.key_panel() + i % a.chunks() * a.matrix.panel_step());
+        }
+    }
+
+    /// Scores of the keys of a step.
+    fn scores(&self, step: Int<'c>, stage: Int<'c>, queries: &Fragments<'_, 'c>) -> Vector<'c> {
+        let (a, c, fragment) = (self.part.attention, self.part.code(), self.fragments(stage));
+        let key = |i: usize| fragment(i / a.chunks() * a.key_panel() + i % a.chunks() * a.matrix.panel_step());
         let keys: Fragments<'_, 'c> = Box::new(key);
         let scores: Vector<'c> = a.scores(&keys, std::slice::from_ref(queries)).remove(0);
         let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.place.share, c.int(2)));
-        let scores = a.hide_some(scores, c.sub(self.part.position, first), spread);
-        let values: Fragments<'_, 'c> = Box::new(move |i| fragment(half + i * a.matrix.panel_step()));
+        a.hide_some(scores, c.sub(self.part.position, first), spread)
+    }
+
+    /// Adds the values of a step, weighted by its scores.
+    fn add(&self, scores: Vector<'c>, stage: Int<'c>, running: &Running<'c>) -> Running<'c> {
+        let (a, fragment, half) = (self.part.attention, self.fragments(stage), Self::half(self.part));
+        let values: Fragments<'_, 'c> = Box::new(|i| fragment(half + i * a.matrix.panel_step()));
         a.add(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0)
     }
 }

@@ -56,6 +56,12 @@ impl<'c> Code<'c> {
         self.call("llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[all.into()]);
     }
 
+    /// So many threads meet at a barrier of their own, and see what each did before.
+    pub fn meet_some(&self, barrier: usize, threads: usize) {
+        let [barrier, threads] = [barrier, threads].map(|n| self.cx.i32_type().const_int(n as u64, false).into());
+        self.call("llvm.nvvm.barrier.cta.sync.aligned.count", &[], &[barrier, threads]);
+    }
+
     pub fn any_vote(&self, condition: Int<'c>) -> Int<'c> {
         self.call("llvm.nvvm.vote.any.sync", &[], &[self.all_lanes().into(), condition.into()]).into_int_value()
     }
@@ -113,6 +119,11 @@ impl<'c> Code<'c> {
     /// The machine's copies that are asked for behind the next meeting of threads see what this one wrote.
     pub fn show_to_copies(&self) {
         self.assemble("fence.proxy.async;", None, "", &[]);
+    }
+
+    /// Products that are asked for behind the next meeting of threads see what this one wrote into local memory.
+    pub fn show_to_products(&self) {
+        self.assemble("fence.proxy.async.shared::cta;", None, "", &[]);
     }
 
     /// Where the condition holds: the barrier's next turn is over when so many bytes have come.
