@@ -69,9 +69,8 @@ fn main_loop(assembly: &str) -> String {
     let work = |&&(start, end): &&(usize, usize)| lines[start..=end].iter().filter(|l| is_matrix(l)).count();
     let best = loops.iter().filter(innermost).max_by_key(work).filter(|l| work(l) > 0);
     let (start, end) = best.copied().unwrap_or((0, lines.len() - 1));
-    let instruction = |l: &&&str| {
-        l.trim() != "ret;" && (!l.trim_start().starts_with(['.', ';', '/']) || l.starts_with(".LBB"))
-    };
+    let instruction =
+        |l: &&&str| l.trim() != "ret;" && (!l.trim_start().starts_with(['.', ';', '/']) || l.starts_with(".LBB"));
     lines[start..=end].iter().filter(instruction).map(|l| format!("{}\n", l.trim())).collect()
 }
 
