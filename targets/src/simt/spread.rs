@@ -1,7 +1,7 @@
 //! Family `matvec` for many tokens, where four waves multiply together: the weight streams through a ring of slots in local memory,
 //! and its first slots are on their way before the kernel before this one has ended.
 //!
-//! A slot has 64 columns of 8 panels of each piece. All slots of the weight, tile by tile of such panels, are shared out evenly:
+//! A slot has 64 columns of 8 panels. All slots of the weight, tile by tile of such panels, are shared out evenly:
 //! a work-group has a run of them, so it ends, begins, or is in the midst of a tile. Where a tile is several work-groups', each
 //! leaves its sums in the workspace, and the last of them to finish adds all of them up, in their order.
 //!
@@ -28,7 +28,7 @@ const BROUGHT: usize = 16;
 /// Columns of a slot, and products along them.
 const COLUMNS: usize = 64;
 const PRODUCTS: usize = COLUMNS / 16;
-/// Panels of each piece in a tile, and bytes of a panel in a slot: 8 blocks of 16 rows by 16 bytes, of which half is 8 rows.
+/// Panels in a tile, and bytes of a panel in a slot: 8 blocks of 16 rows by 16 bytes, of which half is 8 rows.
 const PANELS: usize = 8;
 const HALF: usize = 128;
 const CHUNK: usize = COLUMNS / 8 * 2 * HALF;
@@ -64,7 +64,6 @@ struct Shape {
     /// Tokens of the step, and as many as products have.
     tokens: usize,
     columns: usize,
-    pieces: usize,
     /// Panels of the result, tiles of them, and slots along the weight.
     panels: usize,
     tiles: usize,
@@ -77,14 +76,13 @@ struct Shape {
 
 impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
-        let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let Sizes { rows, depth, .. } = Sizes::of(spec.body)?;
         let simt = arch.simt();
         let columns = spec.tokens.next_multiple_of(BROUGHT);
-        let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
+        let panels = arch.memory.padded(rows) / arch.memory.panel;
         let (tiles, length) = (panels.div_ceil(PANELS), depth / COLUMNS);
         let stages = (ROWS / (columns * COLUMNS * 2)).min(STAGES);
-        let mut shape =
-            Shape { tokens: spec.tokens, columns, pieces, panels, tiles, length, groups: 0, slots: 0, stages };
+        let mut shape = Shape { tokens: spec.tokens, columns, panels, tiles, length, groups: 0, slots: 0, stages };
         let room = simt.unit.lds_group.saturating_sub(shape.sums_bytes() + shape.rows_bytes() + SMALL);
         shape.slots = (room / shape.slot_bytes()).min(SLOTS);
         shape.groups = simt.chip.units.min(tiles * SHARING).min((tiles * length).div_ceil(LEAST));
@@ -96,7 +94,7 @@ impl Shape {
     }
 
     fn slot_bytes(&self) -> usize {
-        self.pieces * PANELS * CHUNK
+        PANELS * CHUNK
     }
 
     fn stage_bytes(&self) -> usize {
@@ -108,7 +106,7 @@ impl Shape {
     }
 
     fn sums_bytes(&self) -> usize {
-        self.pieces * PANELS * self.columns.min(ROUND) * PITCH
+        PANELS * self.columns.min(ROUND) * PITCH
     }
 
     fn rounds(&self) -> usize {
@@ -117,7 +115,7 @@ impl Shape {
 
     /// Sums of a thread.
     fn sums(&self) -> usize {
-        self.pieces * self.columns
+        self.columns
     }
 
     /// Bytes of a work-group's sums of a tile, and of a row's squares behind them.
@@ -147,7 +145,7 @@ pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
         return Ok(false);
     }
     let shape = Shape::new(spec, arch)?;
-    Ok(shape.slots >= 2 && shape.stages >= 2 && shape.pieces <= 2 && 4 * shape.tiles <= COUNTERS)
+    Ok(shape.slots >= 2 && shape.stages >= 2 && sizes.pieces == 1 && 4 * shape.tiles <= COUNTERS)
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
@@ -349,10 +347,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn fetch(&self, wave: Int<'c>) {
         let (c, shape, ring) = (self.code(), self.shape, &self.weights);
         let (lane, policy, share) = (c.lane_index(), c.once(), PANELS / (ASKERS / 32));
-        let asks = c.less(lane, c.int(shape.pieces * share));
-        let is_first = c.less(lane, c.int(share));
+        let asks = c.less(lane, c.int(share));
         let panel = c.add(c.mul(wave, c.int(share)), c.rem(lane, share));
-        let place = c.pick(is_first, panel, c.add(panel, c.int(PANELS))).into_int_value();
         let arms = c.both(c.equal(lane, 0), c.equal(wave, 0));
         c.repeat(c.int(0), self.count(), 1, |turn| {
             let [tile, along] = self.place(turn);
@@ -360,10 +356,9 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             ring.await_empty(c, turn);
             c.expect_bytes(arms, full, shape.slot_bytes());
             c.meet_in_wave();
-            let pieces = self.contraction.weights(c.add(c.mul(tile, c.int(PANELS)), panel));
-            let from = c.pick(is_first, pieces[0], pieces[pieces.len() - 1]).into_pointer_value();
+            let from = self.contraction.weights(c.add(c.mul(tile, c.int(PANELS)), panel))[0];
             let from = c.at(from, c.mul(along, c.int(CHUNK)));
-            let to = c.add(ring.at(c, ring.place(c, turn)), c.mul(place, c.int(CHUNK)));
+            let to = c.add(ring.at(c, ring.place(c, turn)), c.mul(panel, c.int(CHUNK)));
             c.copy_run(asks, (to, from, CHUNK), full, policy);
         });
     }
@@ -531,7 +526,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         c.equal(c.thread(), 0)
     }
 
-    /// The sums of a part of a tile: for each piece those of upper rows, then those of lower ones.
+    /// The sums of a part of a tile: those of upper rows, then those of lower ones.
     fn multiply(&self, part: Part<'c>) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let each = shape.columns / 2;
@@ -543,7 +538,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             let stage = self.rows.at(c, self.rows.place(c, turn));
             let mut all = Vec::new();
             for (i, sums) in sums.chunks(each).enumerate() {
-                let a = c.add(slot, c.int(i / 2 * PANELS * CHUNK + i % 2 * HALF));
+                let a = c.add(slot, c.int(i * HALF));
                 let blocks = TileForm::Blocks { along: 2 * HALF, down: CHUNK };
                 let operands = ((a, blocks), (stage, TileForm::Swizzled));
                 all.extend(c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS));
@@ -728,22 +723,21 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let (feature, token) = (c.div(lane, 4), c.mul(c.rem(lane, 4), c.int(2)));
-        for (i, sums) in sums.chunks(shape.columns / 2).enumerate() {
-            let (piece, half) = (i / 2, i % 2);
+        for (half, sums) in sums.chunks(shape.columns / 2).enumerate() {
             for (j, &v) in sums.iter().skip(round * ROUND / 2).take(ROUND / 2).enumerate() {
                 // Two tokens of 8 of the wave's first panel, then of its second.
                 let panel = c.add(c.mul(wave, c.int(2)), c.int(j / 2 % 2));
                 let token = c.add(token, c.int(j / 4 * 8 + j % 2));
-                let at = self.sums_at(panel, piece, token);
+                let at = self.sums_at(panel, token);
                 let feature = c.add(feature, c.int(8 * half));
                 c.store(c.at(at, c.mul(feature, c.int(4))), v, 4);
             }
         }
     }
 
-    fn sums_at(&self, panel: Int<'c>, piece: usize, token: Int<'c>) -> Ptr<'c> {
+    fn sums_at(&self, panel: Int<'c>, token: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
-        let row = c.add(c.mul(c.add(panel, c.int(piece * PANELS)), c.int(shape.columns.min(ROUND))), token);
+        let row = c.add(c.mul(panel, c.int(shape.columns.min(ROUND))), token);
         c.at(self.sums, c.mul(row, c.int(PITCH)))
     }
 
@@ -784,7 +778,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
 
     /// Stores the results of a round of a tile.
     fn results(&self, tile: Int<'c>, round: usize, beside: &[Vec<Vector<'c>>]) -> Result<(), Diagnostic> {
-        let (c, shape) = (self.code(), self.shape);
+        let c = self.code();
         let f32 = c.cx.f32_type();
         let mut result = Ok(());
         for (run, beside) in self.runs(round).into_iter().zip(beside) {
@@ -792,20 +786,16 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             c.when(is_there, || {
                 let [token, panel, feature] = run;
                 c.set_lanes(LANES);
-                let sum = |piece: usize| {
-                    let p = c.at(self.sums_at(panel, piece, token), c.mul(feature, c.int(4)));
-                    c.join(&[0, 16].map(|more| c.load_vector(f32, 4, c.at(p, c.int(more)), 16)))
-                };
-                let sums: Vec<Vector<'c>> = (0..shape.pieces).map(sum).collect();
-                let sums: Vec<Vector<'c>> = match self.norm {
+                let p = c.at(self.sums_at(panel, token), c.mul(feature, c.int(4)));
+                let sums = c.join(&[0, 16].map(|more| c.load_vector(f32, 4, c.at(p, c.int(more)), 16)));
+                let sums = match self.norm {
                     Some(_) => {
-                        let p = c.at(self.scales, c.mul(at.row, c.int(4)));
-                        let scale = c.load(f32, p, 4).into_float_value();
-                        sums.into_iter().map(|v| c.fmul(v, c.splat(scale))).collect()
+                        let scale = c.load(f32, c.at(self.scales, c.mul(at.row, c.int(4))), 4).into_float_value();
+                        c.fmul(sums, c.splat(scale))
                     }
                     None => sums,
                 };
-                let made = self.contraction.finish_at(at, &sums, beside);
+                let made = self.contraction.finish_at(at, &[sums], beside);
                 result = std::mem::replace(&mut result, Ok(())).and(made);
             });
         }
