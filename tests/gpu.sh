@@ -4,7 +4,7 @@
 # command line, and the test binary of golden_devices.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-device=${1:-cuda:0} target=${2:-sm_90a}
+device=${1:-cuda:0} target=${2:-sm_90a} steps=1,2,4,8,16,32,64
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 if [ -z "${ATOMC:-}" ]; then
@@ -15,16 +15,14 @@ fi
 "$ATOMC" devices
 for model in llama qwen3; do
     for cache in fp8 auto; do
-        "$ATOMC" compile "examples/models/$model" --target "$target" --cache-dtype "$cache" -o "$out/$model.atomc" 2>/dev/null
+        "$ATOMC" compile "examples/models/$model" --target "$target" --cache-dtype "$cache" --decode "$steps" -o "$out/$model.atomc" 2>/dev/null
         "$ATOMC" verify "$out/$model.atomc" --device "$device" 2>/dev/null
         "$ATOMC" eval "$out/$model.atomc" --weights "examples/models/$model" examples/problems.jsonl --device "$device" 2>/dev/null
     done
 done
-if [ -n "${GOLDEN:-}" ]; then
-    "$GOLDEN" --ignored "$target"
-else
-    cargo test --release -p atomc-tests --test golden_devices -- --ignored "$target"
-fi
+golden=(cargo test --release -p atomc-tests --test golden_devices --)
+[ -z "${GOLDEN:-}" ] || golden=("$GOLDEN")
+"${golden[@]}" --ignored "$target"
 for model in qwen3-8b llama-3.1-8b qwen3-0.6b; do
     echo "== $model"
     "$ATOMC" compile "tests/bench/$model.json" --context 4096 --target "$target" --decode 1,8,16,32,64 --prefill 2048 -o "$out/m.atomc" 2>/dev/null
@@ -46,11 +44,22 @@ if python3 -c "import vllm, atomc" 2>/dev/null; then
     python3 tests/bench/vllm_gpu.py "$out/vllm"
     ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm"
 fi
-# Slow, so last.
+# Slow, so last: the kernels of the example models, of the golden ones, and of two layers of those that are timed above.
 if command -v compute-sanitizer; then
+    sed 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 2/' tests/bench/qwen3-8b.json >"$out/few.json"
+    "$ATOMC" compile "$out/few.json" --context 2048 --target "$target" --decode "$steps" --prefill 512 -o "$out/few.atomc" 2>/dev/null
+    for golden in tests/golden/*/; do
+        "$ATOMC" compile "$golden" --target "$target" --decode 1,4,64 -o "$out/golden-$(basename "$golden").atomc" 2>/dev/null
+    done
     for tool in memcheck racecheck; do
-        for model in llama qwen3; do
-            compute-sanitizer --tool "$tool" --error-exitcode 1 "$ATOMC" verify "$out/$model.atomc" --device "$device" 2>/dev/null | tail -3
+        check() {
+            echo "== $tool: ${*:2:2}"
+            compute-sanitizer --tool "$tool" --error-exitcode 1 "$@" >"$out/log" 2>&1 || { cat "$out/log" && exit 1; }
+            grep -E "^=+ (ERROR|RACECHECK)|test result|right on" "$out/log"
+        }
+        for model in llama qwen3 golden-{llama,qwen,mistral}*; do
+            check "$ATOMC" verify "$out/$model.atomc" --device "$device"
         done
+        check "$ATOMC" bench "$out/few.atomc" --random-weights --device "$device" --prompt 512 --batch "$steps" --steps 1 --repeat 1
     done
 fi

@@ -18,6 +18,7 @@ use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Matrix, RUN};
 use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::row::{At, Col};
 use crate::tuning::Choice;
 use crate::{KernelInfo, KernelSpec, Tasks};
 use ring::{CARRIED, Ring, Turn};
@@ -105,6 +106,15 @@ impl<'c> Columns<'c> {
     }
 }
 
+/// A vector of a pass's results: its panel in the pass, its token, its first feature in the panel and in all.
+struct Place<'c> {
+    panel: Int<'c>,
+    token: Int<'c>,
+    feature: Int<'c>,
+    col: Int<'c>,
+    is_there: Int<'c>,
+}
+
 /// One work-group's way along its panels.
 struct Walk<'w, 'k, 'a, 'c> {
     contraction: &'w Contraction<'k, 'a, 'c>,
@@ -162,7 +172,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         self.pass(self.code().int(0), carried)?;
         // Nobody leaves while others read its sums.
         if self.shape.cluster > 1 {
-            self.meet();
+            self.code().leave_cluster();
         }
         Ok(())
     }
@@ -208,13 +218,15 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             self.staging.leave(carried[carried.len() - 1].into_float_value());
         }
         let panel = c.mul(pass, c.int(shape.pass()));
+        let own = self.results(panel, 0);
+        let beside = self.ask_beside(&own)?;
         self.leave(&carried[..count]);
         if shape.cluster > 1 && shape.along > 1 {
             c.barrier();
             self.gather(panel);
         }
         self.meet();
-        self.finish(panel)?;
+        self.finish(&own, &beside)?;
         Ok(carried[count..].to_vec())
     }
 
@@ -351,66 +363,97 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         }
     }
 
-    /// Adds up what the waves have left of a pass, so that members of a cluster load each sum once from each other.
-    fn gather(&self, first: Int<'c>) {
-        let (c, shape) = (self.code(), self.shape);
-        self.each_sum(first, (c.thread(), shape.threads()), |(panel, token, feature)| {
-            for piece in 0..shape.pieces {
-                let sum = self.sum_of((panel, token, feature), piece, shape.along, 1);
-                c.store(self.part_at((panel, token, feature), piece, 0), sum, 16);
-            }
-        });
-    }
-
-    /// `body` with panel, token and first feature of every vector of sums of a pass, from a thread's first on.
-    fn each_sum(&self, first: Int<'c>, (own, step): (Int<'c>, usize), body: impl FnOnce((Int<'c>, Int<'c>, Int<'c>))) {
-        let (c, shape) = (self.code(), self.shape);
-        let results = self.contraction.matrix.layout.results;
+    /// The results of a pass, from the work-group's panel `first` on: the thread's `i`-th share of them. The first share of each
+    /// member's is its own, the others the next members' in turn.
+    fn results(&self, first: Int<'c>, share: usize) -> Vec<Place<'c>> {
+        let (c, shape, threads) = (self.code(), self.shape, self.shape.threads());
+        let (results, members) = (self.contraction.matrix.layout.results, shape.cluster);
         let parts = 16 / results;
         let left = c.sub(c.sub(self.end, self.begin), first);
         let panels = c.smaller(left, c.int(shape.pass()));
-        c.repeat(own, c.mul(panels, c.int(shape.tokens * parts)), step, |item| {
-            let (feature, rest) = (c.mul(c.rem(item, parts), c.int(results)), c.div(item, parts));
-            c.set_lanes(results);
-            body((c.div(rest, shape.tokens), c.rem(rest, shape.tokens), feature));
-        });
+        let turns = (shape.pass() * shape.tokens * parts).div_ceil(threads * members);
+        // Lanes that load together have other tokens, and so other banks.
+        let near = 1 << shape.tokens.trailing_zeros().min(3);
+        let owner = c.rem(c.add(self.member, c.int(share)), members);
+        let place = |turn: usize| {
+            let item = c.add(c.thread(), c.mul(c.add(owner, c.int(turn * members)), c.int(threads)));
+            let rest = c.div(item, near * parts);
+            let token = c.add(c.rem(item, near), c.mul(c.rem(rest, shape.tokens / near), c.int(near)));
+            let panel = c.div(rest, shape.tokens / near);
+            let feature = c.mul(c.rem(c.div(item, near), parts), c.int(results));
+            let col = c.add(c.mul(c.add(c.add(self.begin, first), panel), c.int(16)), feature);
+            Place { panel, token, feature, col, is_there: c.less(panel, panels) }
+        };
+        (0..turns).map(place).collect()
+    }
+
+    /// Adds up what the waves have left of others' results, so that they load each sum once.
+    fn gather(&self, first: Int<'c>) {
+        let (c, shape) = (self.code(), self.shape);
+        for at in (1..shape.cluster).flat_map(|share| self.results(first, share)) {
+            c.when(at.is_there, || {
+                for piece in 0..shape.pieces {
+                    c.store(self.part_at(&at, piece, 0), self.sum_here(&at, piece), 16);
+                }
+            });
+        }
     }
 
     /// Where a vector of sums lies that the `i`-th wave along a panel has left.
-    fn part_at(&self, (panel, token, feature): (Int<'c>, Int<'c>, Int<'c>), piece: usize, i: usize) -> Ptr<'c> {
+    fn part_at(&self, at: &Place<'c>, piece: usize, i: usize) -> Ptr<'c> {
         let (c, across) = (self.code(), self.shape.across);
-        let (wave, row) = (c.add(c.rem(panel, across), c.int(i * across)), c.div(panel, across));
-        c.at(self.sums_at(wave, row, piece, token), c.mul(feature, c.int(4)))
+        let (wave, row) = (c.add(c.rem(at.panel, across), c.int(i * across)), c.div(at.panel, across));
+        c.at(self.sums_at(wave, row, piece, at.token), c.mul(at.feature, c.int(4)))
     }
 
-    /// A vector of sums of so many waves, in so many members.
-    fn sum_of(&self, at: (Int<'c>, Int<'c>, Int<'c>), piece: usize, waves: usize, members: usize) -> Vector<'c> {
-        let (c, results) = (self.code(), self.contraction.matrix.layout.results);
+    fn load_sums(&self, at: Ptr<'c>) -> Vector<'c> {
+        let c = self.code();
+        c.load_vector(c.cx.f32_type(), self.contraction.matrix.layout.results, at, 16)
+    }
+
+    /// A vector of sums of the work-group's waves.
+    fn sum_here(&self, at: &Place<'c>, piece: usize) -> Vector<'c> {
+        let load = |i: usize| self.load_sums(self.part_at(at, piece, i));
+        (1..self.shape.along).fold(load(0), |sum, i| self.code().fadd(sum, load(i)))
+    }
+
+    /// The same with those that other members have gathered.
+    fn sum(&self, at: &Place<'c>, piece: usize) -> Vector<'c> {
+        let (c, members) = (self.code(), self.shape.cluster);
+        let gathered = self.part_at(at, piece, 0);
         let load = |i: usize| {
-            let at = self.part_at(at, piece, i / members);
-            let at = if members == 1 { at } else { c.of_member(at, i % members) };
-            c.load_vector(c.cx.f32_type(), results, at, 16)
+            let member = c.rem(c.add(self.member, c.int(i)), members);
+            self.load_sums(c.of_member(gathered, member))
         };
-        (1..waves * members).fold(load(0), |sum, i| c.fadd(sum, load(i)))
+        let others: Vec<Vector<'c>> = (1..members).map(load).collect();
+        others.into_iter().fold(self.sum_here(at, piece), |sum, v| c.fadd(sum, v))
     }
 
-    /// Adds the sums of a pass and stores results, from the work-group's panel `first` on.
-    fn finish(&self, first: Int<'c>) -> Result<(), Diagnostic> {
+    fn at(&self, place: &Place<'c>) -> At<'c> {
+        self.code().set_lanes(self.contraction.matrix.layout.results);
+        At { row: place.token, head: None, col: Col::Var(place.col) }
+    }
+
+    /// What epilogues read beside the sums.
+    fn ask_beside(&self, own: &[Place<'c>]) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
+        let (c, last) = (self.code(), 16 * self.shape.panels - self.contraction.matrix.layout.results);
+        let near = |place: &Place<'c>| At { col: Col::Var(c.smaller(place.col, c.int(last))), ..self.at(place) };
+        own.iter().map(|place| self.contraction.parts.beside(near(place))).collect()
+    }
+
+    /// Adds the sums of a pass and stores results.
+    fn finish(&self, own: &[Place<'c>], beside: &[Vec<Vector<'c>>]) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        let members = shape.cluster;
-        let waves = if members == 1 { shape.along } else { 1 };
-        let own = c.add(c.thread(), c.mul(self.member, c.int(shape.threads())));
         let mut result = Ok(());
-        self.each_sum(first, (own, members * shape.threads()), |(panel, token, feature)| {
-            let sums = (0..shape.pieces).map(|piece| self.sum_of((panel, token, feature), piece, waves, members));
-            let sums: Vec<_> = sums.collect();
-            let sums: Vec<_> = match self.staging.scale(token) {
-                Some(scale) => sums.into_iter().map(|v| c.fmul(v, c.splat(scale))).collect(),
-                None => sums,
-            };
-            let number = c.add(c.add(self.begin, first), panel);
-            result = self.contraction.finish(token, c.add(c.mul(number, c.int(16)), feature), &sums);
-        });
+        for (place, beside) in own.iter().zip(beside) {
+            c.when(place.is_there, || {
+                let scale = self.staging.scale(place.token);
+                let scaled = |v| scale.map_or(v, |scale| c.fmul(v, c.splat(scale)));
+                let sums: Vec<_> = (0..shape.pieces).map(|piece| scaled(self.sum(place, piece))).collect();
+                let made = self.contraction.finish_at(self.at(place), &sums, beside);
+                result = std::mem::replace(&mut result, Ok(())).and(made);
+            });
+        }
         result
     }
 }

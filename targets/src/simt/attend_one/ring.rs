@@ -14,6 +14,9 @@ use crate::simt::fragment::{Fragment, RUN};
 const KEYS: usize = 0;
 const VALUES: usize = 1;
 
+/// Bytes of keys and values, about, that come near behind the first steps while queries are made.
+const NEAR: usize = 64 << 10;
+
 /// The i-th of the keys, or dimensions, that a lane has, from the first on.
 pub fn spread(i: usize) -> usize {
     i / 2 * 8 + i % 2
@@ -62,7 +65,22 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         });
         c.meet_in_wave();
         ring.fetch_first(|step| c.less(step, ring.own));
+        ring.bring_near();
         ring
+    }
+
+    /// Brings near the blocks behind the first steps, a thread each.
+    fn bring_near(&self) {
+        let (a, c) = (self.part.attention, self.part.code());
+        let bytes = a.steps() * Self::half(self.part);
+        let first = (WAVES * self.stages).div_ceil(a.steps());
+        let step = c.add(self.part.first, c.mul(c.add(c.thread(), c.int(first)), c.int(a.steps())));
+        let is_near = c.less(c.thread(), c.int(NEAR / (2 * bytes)));
+        let is_part = c.less(step, c.add(self.part.last, c.int(1)));
+        c.when(c.both(is_near, is_part), || {
+            let block = a.turn_in(self.block(step), self.part.cache_head, (c.int(0), 1));
+            block.into_iter().for_each(|from| c.bring_near(from, bytes));
+        });
     }
 
     /// Asks for the step that has the token itself, if it is one of the first: its key and value are there.

@@ -162,6 +162,12 @@ impl<'c> Code<'c> {
         self.assemble(text, None, "r,l,r,r", &args);
     }
 
+    /// A run of memory comes near, into the cache of all units, and nobody is told.
+    pub fn bring_near(&self, from: Ptr<'c>, bytes: usize) {
+        let text = format!("cp.async.bulk.prefetch.L2.global [$0], {bytes};");
+        self.assemble(&text, None, "l", &[from.into()]);
+    }
+
     /// Waits for the end of a barrier's turn, by its last bit.
     pub fn await_bytes(&self, barrier: Int<'c>, turn: Int<'c>) {
         self.await_turn(barrier, turn);
@@ -202,9 +208,16 @@ impl<'c> Code<'c> {
         self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);
     }
 
+    /// All threads of the cluster come here before one goes on. What they did is in no order: for the end of a kernel that has
+    /// used what it read from others.
+    pub fn leave_cluster(&self) {
+        self.call("llvm.nvvm.barrier.cluster.arrive.relaxed.aligned", &[], &[]);
+        self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);
+    }
+
     /// Local memory as another work-group of the cluster has it.
-    pub fn of_member(&self, p: Ptr<'c>, member: usize) -> Ptr<'c> {
-        self.call("llvm.nvvm.mapa.shared.cluster", &[], &[p.into(), self.int(member).into()]).into_pointer_value()
+    pub fn of_member(&self, p: Ptr<'c>, member: Int<'c>) -> Ptr<'c> {
+        self.call("llvm.nvvm.mapa.shared.cluster", &[], &[p.into(), member.into()]).into_pointer_value()
     }
 
     pub fn word_of(&self, condition: Int<'c>) -> BasicMetadataValueEnum<'c> {

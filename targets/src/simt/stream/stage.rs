@@ -348,7 +348,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             // Sums that are scaled late are of all members' columns.
             let members = if norm.late { self.shape.cluster } else { 1 };
             let of = |member: usize| {
-                let p = if members == 1 { part } else { c.of_member(part, member) };
+                let p = if members == 1 { part } else { c.of_member(part, c.int(member)) };
                 c.load(c.cx.f32_type(), p, 4).into_float_value()
             };
             (1..members).fold(of(0), |sum, member| self.float(sum, of(member)))
