@@ -115,13 +115,14 @@ impl<'c> Cache<'c> {
         let Some((key, value)) = self.written else { return Ok(()) };
         let c = rows.code;
         let first = self.head(c, slot.block, head);
-        for (v, is_key) in [(key, true), (value, false)] {
-            let lanes = rows.eval(v, At { row, head: Some(head), col })?;
-            let lanes = match col {
-                Col::Const(col) if self.ty.head_dim - col < c.lanes() => {
+        // What a store writes might be what is loaded behind it, so all is loaded first.
+        let made = [key, value].map(|v| rows.eval(v, At { row, head: Some(head), col }));
+        for (lanes, is_key) in made.into_iter().zip([true, false]) {
+            let lanes = match (lanes?, col) {
+                (lanes, Col::Const(col)) if self.ty.head_dim - col < c.lanes() => {
                     c.choose(c.lanes_below(c.int(self.ty.head_dim - col)), lanes, c.zero())
                 }
-                _ => lanes,
+                (lanes, _) => lanes,
             };
             let (narrow, col) = (c.narrow(lanes, self.ty.dtype), rows.column(col));
             if is_key {

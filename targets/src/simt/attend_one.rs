@@ -234,6 +234,10 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let (dim, size, columns) = (a.cache.ty.head_dim, a.matrix.dtype.size(), self.shape.columns);
         c.set_lanes(a.lanes);
         let (team, first, teams) = teams(c, dim, self.shape.threads);
+        let (first, writer) = match self.shape.stages {
+            0 => (first, columns.min(teams - 1)),
+            _ => (self.turned(first, teams), teams - 1),
+        };
         rows.set_team(team);
         each_head(c, columns, (first, teams), |column| {
             rows.forget();
@@ -250,9 +254,17 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         self.stage_padding(local, row);
         let mut result = Ok(());
         let has_token = c.equal(c.sub(c.div(self.position, a.span()), self.last), 0);
-        c.when(has_token, || result = self.write(c.equal(first, columns.min(teams - 1))));
+        c.when(has_token, || result = self.write(c.equal(first, writer)));
         rows.forget();
         result
+    }
+
+    /// A team's number, where the last teams are those of the wave that has the token's step: who writes the key is who asks for it.
+    fn turned(&self, team: Int<'c>, teams: usize) -> Int<'c> {
+        let (a, c) = (self.attention, self.code());
+        let own = c.sub(c.div(self.position, a.span()), self.first);
+        let later = c.sub(c.int(WAVES - 1), c.rem(own, WAVES));
+        c.rem(c.add(team, c.mul(later, c.int(teams / WAVES))), teams)
     }
 
     /// Zeros behind the staged queries' dimensions.
@@ -270,19 +282,16 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         });
     }
 
-    /// The token's key and value, by one team: the first that has no query, if there is one.
+    /// The token's key and value, by one team, which has no query if there are teams enough.
     fn write(&self, is_writer: Int<'c>) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
         let slot = a.cache.slot(c, self.token);
-        let (mut result, copied) = (Ok(()), self.shape.stages > 0);
+        let mut result = Ok(());
         c.when(is_writer, || {
             result = a.cache.prepare(rows, self.token, self.cache_head).and_then(|()| {
                 let write = |col| a.cache.write_part(rows, self.token, self.cache_head, slot, Col::Var(col));
                 rows.each_column(a.cache.ty.head_dim, write)
             });
-            if copied {
-                c.show_to_copies();
-            }
         });
         result
     }

@@ -65,11 +65,13 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         });
         c.meet_in_wave();
         ring.fetch_first(|step| c.less(step, ring.own));
-        ring.bring_near();
+        if part.shape.splits == 1 {
+            ring.bring_near();
+        }
         ring
     }
 
-    /// Brings near the blocks behind the first steps, a thread each.
+    /// Brings near the blocks behind the first steps, a thread each. Where work-groups share a sequence, each has few.
     fn bring_near(&self) {
         let (a, c) = (self.part.attention, self.part.code());
         let bytes = a.steps() * Self::half(self.part);
@@ -83,10 +85,23 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         });
     }
 
-    /// Asks for the step that has the token itself, if it is one of the first: its key and value are there.
+    /// Asks for the step that has the token itself, if it is one of the wave's first: it has written its key and value.
     pub fn token_is_there(&self) {
         let c = self.part.code();
-        self.fetch_first(|step| c.equal(c.sub(step, self.own), 0));
+        let is_own = |step| c.equal(c.sub(step, self.own), 0);
+        for stage in 0..self.stages {
+            self.show_token(is_own(c.add(self.first, c.int(stage * WAVES))));
+        }
+        self.fetch_first(is_own);
+    }
+
+    /// Copies see the token's key and value, which this wave wrote, if the condition holds.
+    fn show_token(&self, condition: Int<'c>) {
+        let c = self.part.code();
+        c.when(condition, || {
+            c.show_to_copies();
+            c.meet_in_wave();
+        });
     }
 
     fn fetch_first(&self, condition: impl Fn(Int<'c>) -> Int<'c>) {
@@ -154,6 +169,7 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
             c.await_bytes(self.barrier(stage, KEYS), round);
             let scores = self.scores(step, stage, queries);
             c.meet_in_wave();
+            self.show_token(c.equal(c.sub(ahead, self.own), 0));
             self.fetch(always, (stage, KEYS), ahead, block);
             c.await_bytes(self.barrier(stage, VALUES), round);
             let running = self.add(scores, stage, &Running::of(carried));
