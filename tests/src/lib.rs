@@ -121,6 +121,9 @@ impl Case {
         &self.golden[&format!("{}.{sequence}", mode.name())].data
     }
 
+    /// What our error may be of [PyTorch's](Case::torch_error), on any device.
+    pub const SHARE: f64 = 1.25;
+
     /// Root mean square of what PyTorch in the checkpoint's own type is off, in this sequence or in all of them: the larger one. A
     /// sequence of a few tokens is a few draws of roundings, and PyTorch is lucky with some.
     pub fn torch_error(&self, mode: Mode, sequence: usize) -> f64 {

@@ -10,8 +10,6 @@ use atomc_runtime::{
 };
 use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases};
 
-/// What our error may be of PyTorch's.
-const SHARE: f64 = 1.25;
 /// Sequences of 37 tokens go beyond the positions of one case.
 const CONTEXT: usize = 64;
 
@@ -67,7 +65,7 @@ fn check(case: &Case, engine: &Engine, mode: Mode, sequence: usize, logits: &[f3
     let error = case.error(mode, sequence, logits.iter().map(|&v| f64::from(v)));
     let share = error / case.torch_error(mode, sequence);
     let name = (&case.name, engine.device_name());
-    (share.is_nan() || share > SHARE)
+    (share.is_nan() || share > Case::SHARE)
         .then(|| format!("{} on {}, {how}, {mode:?} {sequence}: {share:.2} of PyTorch's error", name.0, name.1))
 }
 

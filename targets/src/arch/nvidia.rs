@@ -108,7 +108,7 @@ pub const ROWS: [Arch; 3] = [
             "sm_90a",
             &["sm_90a"],
             "CUDA programming guide, compute capability 9.0; NVIDIA H200 SXM data sheet",
-            "+ptx83",
+            "+ptx86",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
             // Half of the units; and as `cudaOccupancyMaxActiveClusters` says on an H200.
             ([66, 30], true),

@@ -6,6 +6,7 @@
 //! of a pass. Rows come into local memory a stretch of columns at a time, the next one under the products of this one. At the
 //! end of a pass the sums of the waves meet in local memory.
 mod copies;
+mod meet;
 mod ring;
 mod shape;
 mod stage;
@@ -17,13 +18,12 @@ use atomc_ir::{Arch, Diagnostic, Op};
 use super::Setup;
 use super::contract::{Contraction, Sizes};
 use super::fragment::{Matrix, RUN};
-use crate::code::{Any, Code, Int, Ptr, Vector};
-use crate::row::{At, Col};
+use crate::code::{Any, Code, Int, Ptr};
 use crate::tuning::Choice;
 use crate::{KernelInfo, KernelSpec, Tasks};
 use ring::{CARRIED, Ring, Turn};
 pub use shape::OPEN;
-use shape::{PITCH, STEP, Shape};
+use shape::{STEP, Shape};
 use stage::Staging;
 pub use stage::suits as brings;
 
@@ -104,15 +104,6 @@ impl<'c> Columns<'c> {
         let load = || c.load_blocks(c.add(self.tiles[tile], c.int(step * 4 * shape.run_bytes())));
         self.held.get(step * shape.tiles() + tile).copied().unwrap_or_else(load)
     }
-}
-
-/// A vector of a pass's results: its panel in the pass, its token, its first feature in the panel and in all.
-struct Place<'c> {
-    panel: Int<'c>,
-    token: Int<'c>,
-    feature: Int<'c>,
-    col: Int<'c>,
-    is_there: Int<'c>,
 }
 
 /// One work-group's way along its panels.
@@ -218,15 +209,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             self.staging.leave(carried[carried.len() - 1].into_float_value());
         }
         let panel = c.mul(pass, c.int(shape.pass()));
-        let own = self.results(panel, 0);
-        let beside = self.ask_beside(&own)?;
-        self.leave(&carried[..count]);
-        if shape.cluster > 1 && shape.along > 1 {
-            c.barrier();
-            self.gather(panel);
-        }
-        self.meet();
-        self.finish(&own, &beside)?;
+        self.put_together(panel, &carried[..count])?;
         Ok(carried[count..].to_vec())
     }
 
@@ -320,140 +303,5 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             }
         }
         sums
-    }
-
-    /// Where a wave's sums of one of its panels lie that meet, for a piece and a token.
-    fn sums_at(&self, wave: Int<'c>, panel: Int<'c>, piece: usize, token: Int<'c>) -> Ptr<'c> {
-        let (c, shape, (meeting, apart)) = (self.code(), self.shape, self.meeting);
-        let row = c.add(c.mul(panel, c.int(shape.pieces)), c.int(piece));
-        let row = c.add(c.mul(row, c.int(shape.tokens)), token);
-        c.at(meeting, c.add(c.mul(wave, c.int(apart)), c.mul(row, c.int(PITCH))))
-    }
-
-    /// All that have sums of the same panels meet.
-    fn meet(&self) {
-        match self.shape.cluster {
-            1 => self.code().barrier(),
-            _ => self.code().meet_in_cluster(),
-        }
-    }
-
-    /// The wave's sums of a pass, for the others to see.
-    fn leave(&self, sums: &[Any<'c>]) {
-        let (c, shape) = (self.code(), self.shape);
-        let lane = c.lane_index();
-        let pinned = |v: &Any<'c>| c.pin_register(v.into_float_value());
-        for (i, sums) in sums.chunks(4).enumerate() {
-            let (tile, rest) = (i % shape.tiles(), i / shape.tiles());
-            let (piece, panel) = (rest % shape.pieces, rest / shape.pieces);
-            let sums: Vec<_> = sums.iter().map(pinned).collect();
-            for second in 0..2 {
-                let token = c.add(c.mul(c.rem(lane, 4), c.int(2)), c.int(8 * tile + second));
-                let store = || {
-                    let to = self.sums_at(c.wave_index(), c.int(panel), piece, token);
-                    let to = c.at(to, c.mul(c.div(lane, 4), c.int(4)));
-                    c.store(to, sums[second], 4);
-                    c.store(c.at(to, c.int(32)), sums[2 + second], 4);
-                };
-                match 8 * tile + 8 <= shape.tokens {
-                    true => store(),
-                    false => c.when(c.less(token, c.int(shape.tokens)), store),
-                }
-            }
-        }
-    }
-
-    /// The results of a pass, from the work-group's panel `first` on: the thread's `i`-th share of them. The first share of each
-    /// member's is its own, the others the next members' in turn.
-    fn results(&self, first: Int<'c>, share: usize) -> Vec<Place<'c>> {
-        let (c, shape, threads) = (self.code(), self.shape, self.shape.threads());
-        let (results, members) = (self.contraction.matrix.layout.results, shape.cluster);
-        let parts = 16 / results;
-        let left = c.sub(c.sub(self.end, self.begin), first);
-        let panels = c.smaller(left, c.int(shape.pass()));
-        let turns = (shape.pass() * shape.tokens * parts).div_ceil(threads * members);
-        // Lanes that load together have other tokens, and so other banks.
-        let near = 1 << shape.tokens.trailing_zeros().min(3);
-        let owner = c.rem(c.add(self.member, c.int(share)), members);
-        let place = |turn: usize| {
-            let item = c.add(c.thread(), c.mul(c.add(owner, c.int(turn * members)), c.int(threads)));
-            let rest = c.div(item, near * parts);
-            let token = c.add(c.rem(item, near), c.mul(c.rem(rest, shape.tokens / near), c.int(near)));
-            let panel = c.div(rest, shape.tokens / near);
-            let feature = c.mul(c.rem(c.div(item, near), parts), c.int(results));
-            let col = c.add(c.mul(c.add(c.add(self.begin, first), panel), c.int(16)), feature);
-            Place { panel, token, feature, col, is_there: c.less(panel, panels) }
-        };
-        (0..turns).map(place).collect()
-    }
-
-    /// Adds up what the waves have left of others' results, so that they load each sum once.
-    fn gather(&self, first: Int<'c>) {
-        let (c, shape) = (self.code(), self.shape);
-        for at in (1..shape.cluster).flat_map(|share| self.results(first, share)) {
-            c.when(at.is_there, || {
-                for piece in 0..shape.pieces {
-                    c.store(self.part_at(&at, piece, 0), self.sum_here(&at, piece), 16);
-                }
-            });
-        }
-    }
-
-    /// Where a vector of sums lies that the `i`-th wave along a panel has left.
-    fn part_at(&self, at: &Place<'c>, piece: usize, i: usize) -> Ptr<'c> {
-        let (c, across) = (self.code(), self.shape.across);
-        let (wave, row) = (c.add(c.rem(at.panel, across), c.int(i * across)), c.div(at.panel, across));
-        c.at(self.sums_at(wave, row, piece, at.token), c.mul(at.feature, c.int(4)))
-    }
-
-    fn load_sums(&self, at: Ptr<'c>) -> Vector<'c> {
-        let c = self.code();
-        c.load_vector(c.cx.f32_type(), self.contraction.matrix.layout.results, at, 16)
-    }
-
-    /// A vector of sums of the work-group's waves.
-    fn sum_here(&self, at: &Place<'c>, piece: usize) -> Vector<'c> {
-        let load = |i: usize| self.load_sums(self.part_at(at, piece, i));
-        (1..self.shape.along).fold(load(0), |sum, i| self.code().fadd(sum, load(i)))
-    }
-
-    /// The same with those that other members have gathered.
-    fn sum(&self, at: &Place<'c>, piece: usize) -> Vector<'c> {
-        let (c, members) = (self.code(), self.shape.cluster);
-        let gathered = self.part_at(at, piece, 0);
-        let load = |i: usize| {
-            let member = c.rem(c.add(self.member, c.int(i)), members);
-            self.load_sums(c.of_member(gathered, member))
-        };
-        let others: Vec<Vector<'c>> = (1..members).map(load).collect();
-        others.into_iter().fold(self.sum_here(at, piece), |sum, v| c.fadd(sum, v))
-    }
-
-    fn at(&self, place: &Place<'c>) -> At<'c> {
-        self.code().set_lanes(self.contraction.matrix.layout.results);
-        At { row: place.token, head: None, col: Col::Var(place.col) }
-    }
-
-    /// What epilogues read beside the sums.
-    fn ask_beside(&self, own: &[Place<'c>]) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
-        let (c, last) = (self.code(), 16 * self.shape.panels - self.contraction.matrix.layout.results);
-        let near = |place: &Place<'c>| At { col: Col::Var(c.smaller(place.col, c.int(last))), ..self.at(place) };
-        own.iter().map(|place| self.contraction.parts.beside(near(place))).collect()
-    }
-
-    /// Adds the sums of a pass and stores results.
-    fn finish(&self, own: &[Place<'c>], beside: &[Vec<Vector<'c>>]) -> Result<(), Diagnostic> {
-        let (c, shape) = (self.code(), self.shape);
-        let mut result = Ok(());
-        for (place, beside) in own.iter().zip(beside) {
-            c.when(place.is_there, || {
-                let scale = self.staging.scale(place.token);
-                let scaled = |v| scale.map_or(v, |scale| c.fmul(v, c.splat(scale)));
-                let sums: Vec<_> = (0..shape.pieces).map(|piece| scaled(self.sum(place, piece))).collect();
-                let made = self.contraction.finish_at(self.at(place), &sums, beside);
-                result = std::mem::replace(&mut result, Ok(())).and(made);
-            });
-        }
-        result
     }
 }

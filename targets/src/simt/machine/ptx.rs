@@ -202,10 +202,11 @@ impl<'c> Code<'c> {
         self.attribute("nvvm.cluster_dim", &format!("{groups},1,1"));
     }
 
-    /// All threads of the cluster meet, and see what each did before.
+    /// All threads of the cluster meet, and see what each left in local memory. To wait for memory beyond that takes a microsecond.
     pub fn meet_in_cluster(&self) {
-        self.call("llvm.nvvm.barrier.cluster.arrive.aligned", &[], &[]);
-        self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);
+        self.assemble("fence.release.sync_restrict::shared::cta.cluster;", None, "", &[]);
+        self.leave_cluster();
+        self.assemble("fence.acquire.sync_restrict::shared::cluster.cluster;", None, "", &[]);
     }
 
     /// All threads of the cluster come here before one goes on. What they did is in no order: for the end of a kernel that has

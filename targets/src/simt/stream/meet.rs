@@ -1,0 +1,196 @@
+//! Where the sums of a pass meet, in local memory: those of a work-group's waves, then those of a cluster's members, each of which
+//! makes its share of the results.
+use atomc_ir::Diagnostic;
+
+use super::Walk;
+use super::shape::PITCH;
+use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::row::{At, Col};
+
+/// Results of which a thread loads sums at once.
+const TOGETHER: usize = 4;
+
+/// A vector of a pass's results: its panel in the pass, its token, its first feature in the panel and in all.
+struct Place<'c> {
+    panel: Int<'c>,
+    token: Int<'c>,
+    feature: Int<'c>,
+    col: Int<'c>,
+    is_there: Int<'c>,
+}
+
+impl<'c> Place<'c> {
+    /// This place, or the other if it is not there.
+    fn or(&self, c: &Code<'c>, other: &Place<'c>) -> Place<'c> {
+        let pick = |a: Int<'c>, b: Int<'c>| c.pick(self.is_there, a, b).into_int_value();
+        Place {
+            panel: pick(self.panel, other.panel),
+            token: pick(self.token, other.token),
+            feature: pick(self.feature, other.feature),
+            col: pick(self.col, other.col),
+            is_there: other.is_there,
+        }
+    }
+}
+
+impl<'c> Walk<'_, '_, '_, 'c> {
+    /// Makes results of the wave's sums of a pass, from the work-group's panel `first` on, and those of all others.
+    pub fn put_together(&self, first: Int<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
+        let own = self.results(first, 0);
+        let beside = self.ask_beside(&own)?;
+        self.leave(sums);
+        if self.shape.cluster > 1 && self.shape.along > 1 {
+            self.code().barrier();
+            self.gather(first);
+        }
+        self.meet();
+        self.finish(&own, &beside)
+    }
+
+    /// Where a wave's sums of one of its panels lie that meet, for a piece and a token.
+    fn sums_at(&self, wave: Int<'c>, panel: Int<'c>, piece: usize, token: Int<'c>) -> Ptr<'c> {
+        let (c, shape, (meeting, apart)) = (self.code(), self.shape, self.meeting);
+        let row = c.add(c.mul(panel, c.int(shape.pieces)), c.int(piece));
+        let row = c.add(c.mul(row, c.int(shape.tokens)), token);
+        c.at(meeting, c.add(c.mul(wave, c.int(apart)), c.mul(row, c.int(PITCH))))
+    }
+
+    /// All that have sums of the same panels meet.
+    pub fn meet(&self) {
+        match self.shape.cluster {
+            1 => self.code().barrier(),
+            _ => self.code().meet_in_cluster(),
+        }
+    }
+
+    /// The wave's sums of a pass, for the others to see.
+    fn leave(&self, sums: &[Any<'c>]) {
+        let (c, shape) = (self.code(), self.shape);
+        let lane = c.lane_index();
+        let pinned = |v: &Any<'c>| c.pin_register(v.into_float_value());
+        for (i, sums) in sums.chunks(4).enumerate() {
+            let (tile, rest) = (i % shape.tiles(), i / shape.tiles());
+            let (piece, panel) = (rest % shape.pieces, rest / shape.pieces);
+            let sums: Vec<_> = sums.iter().map(pinned).collect();
+            for second in 0..2 {
+                let token = c.add(c.mul(c.rem(lane, 4), c.int(2)), c.int(8 * tile + second));
+                let store = || {
+                    let to = self.sums_at(c.wave_index(), c.int(panel), piece, token);
+                    let to = c.at(to, c.mul(c.div(lane, 4), c.int(4)));
+                    c.store(to, sums[second], 4);
+                    c.store(c.at(to, c.int(32)), sums[2 + second], 4);
+                };
+                match 8 * tile + 8 <= shape.tokens {
+                    true => store(),
+                    false => c.when(c.less(token, c.int(shape.tokens)), store),
+                }
+            }
+        }
+    }
+
+    /// The results of a pass, from the work-group's panel `first` on: the thread's `i`-th share of them. The first share of each
+    /// member's is its own, the others the next members' in turn.
+    fn results(&self, first: Int<'c>, share: usize) -> Vec<Place<'c>> {
+        let (c, shape, threads) = (self.code(), self.shape, self.shape.threads());
+        let (results, members) = (self.contraction.matrix.layout.results, shape.cluster);
+        let parts = 16 / results;
+        let left = c.sub(c.sub(self.end, self.begin), first);
+        let panels = c.smaller(left, c.int(shape.pass()));
+        let turns = (shape.pass() * shape.tokens * parts).div_ceil(threads * members);
+        // Lanes that load together have other tokens, and so other banks.
+        let near = 1 << shape.tokens.trailing_zeros().min(3);
+        let owner = c.rem(c.add(self.member, c.int(share)), members);
+        let place = |turn: usize| {
+            let item = c.add(c.thread(), c.mul(c.add(owner, c.int(turn * members)), c.int(threads)));
+            let rest = c.div(item, near * parts);
+            let token = c.add(c.rem(item, near), c.mul(c.rem(rest, shape.tokens / near), c.int(near)));
+            let panel = c.div(rest, shape.tokens / near);
+            let feature = c.mul(c.rem(c.div(item, near), parts), c.int(results));
+            let col = c.add(c.mul(c.add(c.add(self.begin, first), panel), c.int(16)), feature);
+            Place { panel, token, feature, col, is_there: c.less(panel, panels) }
+        };
+        (0..turns).map(place).collect()
+    }
+
+    /// Adds up what the waves have left of others' results, so that they load each sum once.
+    fn gather(&self, first: Int<'c>) {
+        let (c, shape) = (self.code(), self.shape);
+        for at in (1..shape.cluster).flat_map(|share| self.results(first, share)) {
+            c.when(at.is_there, || {
+                for piece in 0..shape.pieces {
+                    c.store(self.part_at(&at, piece, 0), self.sum_here(&at, piece), 16);
+                }
+            });
+        }
+    }
+
+    /// Where a vector of sums lies that the `i`-th wave along a panel has left.
+    fn part_at(&self, at: &Place<'c>, piece: usize, i: usize) -> Ptr<'c> {
+        let (c, across) = (self.code(), self.shape.across);
+        let (wave, row) = (c.add(c.rem(at.panel, across), c.int(i * across)), c.div(at.panel, across));
+        c.at(self.sums_at(wave, row, piece, at.token), c.mul(at.feature, c.int(4)))
+    }
+
+    fn load_sums(&self, at: Ptr<'c>) -> Vector<'c> {
+        let c = self.code();
+        c.load_vector(c.cx.f32_type(), self.contraction.matrix.layout.results, at, 16)
+    }
+
+    /// A vector of sums of the work-group's waves.
+    fn sum_here(&self, at: &Place<'c>, piece: usize) -> Vector<'c> {
+        let load = |i: usize| self.load_sums(self.part_at(at, piece, i));
+        (1..self.shape.along).fold(load(0), |sum, i| self.code().fadd(sum, load(i)))
+    }
+
+    /// The same with those that other members have gathered.
+    fn sum(&self, at: &Place<'c>, piece: usize) -> Vector<'c> {
+        let (c, members) = (self.code(), self.shape.cluster);
+        let gathered = self.part_at(at, piece, 0);
+        let load = |i: usize| {
+            let member = c.rem(c.add(self.member, c.int(i)), members);
+            self.load_sums(c.of_member(gathered, member))
+        };
+        let others: Vec<Vector<'c>> = (1..members).map(load).collect();
+        others.into_iter().fold(self.sum_here(at, piece), |sum, v| c.fadd(sum, v))
+    }
+
+    fn at(&self, place: &Place<'c>) -> At<'c> {
+        self.code().set_lanes(self.contraction.matrix.layout.results);
+        At { row: place.token, head: None, col: Col::Var(place.col) }
+    }
+
+    /// What epilogues read beside the sums.
+    fn ask_beside(&self, own: &[Place<'c>]) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
+        let (c, last) = (self.code(), 16 * self.shape.panels - self.contraction.matrix.layout.results);
+        let near = |place: &Place<'c>| {
+            let place = place.or(c, &own[0]);
+            At { col: Col::Var(c.smaller(place.col, c.int(last))), ..self.at(&place) }
+        };
+        own.iter().map(|place| self.contraction.parts.beside(near(place))).collect()
+    }
+
+    /// Adds the sums of a pass and stores results.
+    fn finish(&self, own: &[Place<'c>], beside: &[Vec<Vector<'c>>]) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        // All results of a thread may be the same token's.
+        let one = shape.threads().is_multiple_of(shape.tokens * 16 / self.contraction.matrix.layout.results);
+        let mut result = Ok(());
+        c.when(own[0].is_there, || {
+            let scale = self.staging.scale(own[0].token);
+            // A result that is not there is the first one again.
+            let own: Vec<_> = own.iter().map(|place| place.or(c, &own[0])).collect();
+            for (own, beside) in own.chunks(TOGETHER).zip(beside.chunks(TOGETHER)) {
+                let sums = |place| (0..shape.pieces).map(|piece| self.sum(place, piece)).collect();
+                let sums: Vec<Vec<_>> = own.iter().map(sums).collect();
+                for ((place, sums), beside) in own.iter().zip(sums).zip(beside) {
+                    let scale = if one { scale } else { self.staging.scale(place.token) };
+                    let scaled = |v| scale.map_or(v, |scale| c.fmul(v, c.splat(scale)));
+                    let sums: Vec<_> = sums.into_iter().map(scaled).collect();
+                    let made = self.contraction.finish_at(self.at(place), &sums, beside);
+                    result = std::mem::replace(&mut result, Ok(())).and(made);
+                }
+            }
+        });
+        result
+    }
+}
