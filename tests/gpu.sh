@@ -57,8 +57,8 @@ if command -v compute-sanitizer; then
             compute-sanitizer --tool "$tool" --error-exitcode 1 "$@" >"$out/log" 2>&1 || { cat "$out/log" && exit 1; }
             grep -E "^=+ (ERROR|RACECHECK)|test result|right on" "$out/log"
         }
-        for model in llama qwen3 golden-{llama,qwen,mistral}*; do
-            check "$ATOMC" verify "$out/$model.atomc" --device "$device"
+        for artifact in "$out"/{llama,qwen3,golden-*}.atomc; do
+            check "$ATOMC" verify "$artifact" --device "$device"
         done
         check "$ATOMC" bench "$out/few.atomc" --random-weights --device "$device" --prompt 512 --batch "$steps" --steps 1 --repeat 1
     done
