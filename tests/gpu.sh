@@ -44,22 +44,22 @@ if python3 -c "import vllm, atomc" 2>/dev/null; then
     python3 tests/bench/vllm_gpu.py "$out/vllm"
     ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm"
 fi
-# Slow, so last: the kernels of the example models, of the golden ones, and of two layers of those that are timed above.
+# Slow, so last: the kernels of the example models, of the golden ones, and of a layer of those that are timed above.
 if command -v compute-sanitizer; then
-    sed 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 2/' tests/bench/qwen3-8b.json >"$out/few.json"
-    "$ATOMC" compile "$out/few.json" --context 2048 --target "$target" --decode "$steps" --prefill 512 -o "$out/few.atomc" 2>/dev/null
+    sed 's/\("num_hidden_layers"\): [0-9]*/\1: 1/; s/\("vocab_size"\): [0-9]*/\1: 8192/' tests/bench/qwen3-8b.json >"$out/few.json"
+    "$ATOMC" compile "$out/few.json" --context 1024 --target "$target" --decode "$steps" --prefill 256 -o "$out/few.atomc" 2>/dev/null
     for golden in tests/golden/*/; do
         "$ATOMC" compile "$golden" --target "$target" --decode 1,4,64 -o "$out/golden-$(basename "$golden").atomc" 2>/dev/null
     done
     for tool in memcheck racecheck; do
         check() {
             echo "== $tool: ${*:2:2}"
-            compute-sanitizer --tool "$tool" --error-exitcode 1 "$@" >"$out/log" 2>&1 || { cat "$out/log" && exit 1; }
+            compute-sanitizer --tool "$tool" --error-exitcode 1 "$@" >"$out/log" 2>&1 || { cat "$out/log"; exit 1; }
             grep -E "^=+ (ERROR|RACECHECK)|test result|right on" "$out/log"
         }
         for artifact in "$out"/{llama,qwen3,golden-*}.atomc; do
             check "$ATOMC" verify "$artifact" --device "$device"
         done
-        check "$ATOMC" bench "$out/few.atomc" --random-weights --device "$device" --prompt 512 --batch "$steps" --steps 1 --repeat 1
+        check "$ATOMC" bench "$out/few.atomc" --random-weights --device "$device" --prompt 256 --batch "$steps" --steps 1 --repeat 1
     done
 fi
