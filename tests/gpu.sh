@@ -51,15 +51,15 @@ if command -v compute-sanitizer; then
     for golden in tests/golden/*/; do
         "$ATOMC" compile "$golden" --target "$target" --decode 1,4,64 -o "$out/golden-$(basename "$golden").atomc" 2>/dev/null
     done
+    check() {
+        echo "== $1: ${*:3:2}"
+        compute-sanitizer --tool "$1" --error-exitcode 1 "${@:2}" >"$out/log" 2>&1 || { cat "$out/log"; exit 1; }
+        grep -E "^=+ (ERROR|RACECHECK)|right on" "$out/log"
+    }
     for tool in memcheck racecheck; do
-        check() {
-            echo "== $tool: ${*:2:2}"
-            compute-sanitizer --tool "$tool" --error-exitcode 1 "$@" >"$out/log" 2>&1 || { cat "$out/log"; exit 1; }
-            grep -E "^=+ (ERROR|RACECHECK)|test result|right on" "$out/log"
-        }
         for artifact in "$out"/{llama,qwen3,golden-*}.atomc; do
-            check "$ATOMC" verify "$artifact" --device "$device"
+            check "$tool" "$ATOMC" verify "$artifact" --device "$device"
         done
-        check "$ATOMC" bench "$out/few.atomc" --random-weights --device "$device" --prompt 256 --batch "$steps" --steps 1 --repeat 1
+        check "$tool" "$ATOMC" bench "$out/few.atomc" --random-weights --device "$device" --prompt 256 --batch "$steps" --steps 1 --repeat 1
     done
 fi

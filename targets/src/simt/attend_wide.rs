@@ -225,7 +225,6 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
     /// Asks for all blocks of a tile, from a turn on.
     fn fetch(&self, tile: &Tile<'c>, turn: Int<'c>) {
         let (c, cache, bytes) = (self.code(), self.attention.cache, self.shape.bytes);
-        let always = c.cx.bool_type().const_all_ones();
         c.repeat(tile.first, tile.end, 1, |i| {
             let block = c.load_index(tile.table, i);
             let at = cache.head(c, block, tile.cache_head);
@@ -234,7 +233,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
                 // The turn before the first is over.
                 c.await_turn(self.empty(stage, what), c.rem(c.add(round, c.int(1)), 2));
                 let full = self.full(stage, what);
-                c.expect_bytes(always, full, bytes);
+                c.expect_bytes(c.always(), full, bytes);
                 c.copy_run_often(self.place(stage, what), c.at(from, at), bytes, full);
             }
         });
@@ -495,12 +494,8 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
 
     /// Two numbers, rounded.
     fn word(&self, two: &[FloatValue<'c>]) -> Int<'c> {
-        let (c, f32) = (self.code(), self.code().cx.f32_type());
-        let put = |all, (i, &v): (usize, &FloatValue<'c>)| {
-            c.b.build_insert_element(all, v, c.cx.i32_type().const_int(i as u64, false), "")
-                .expect("a float into floats")
-        };
-        let both = two.iter().enumerate().fold(f32.vec_type(2).get_undef(), put);
+        let c = self.code();
+        let both = c.floats(&[two[0].into(), two[1].into()]);
         c.set_lanes(2);
         c.bitcast(c.narrow(both, self.ring.attention.matrix.dtype), c.cx.i32_type()).into_int_value()
     }

@@ -11,7 +11,7 @@ use inkwell::context::Context;
 use inkwell::llvm_sys::LLVMAtomicOrdering;
 use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID, LLVMSetAtomicSyncScopeID};
 use inkwell::module::Linkage;
-use inkwell::types::BasicType;
+use inkwell::types::{BasicType, VectorType};
 use inkwell::values::{AsValueRef, FloatValue};
 use inkwell::{AddressSpace, IntPredicate};
 
@@ -82,6 +82,11 @@ impl<'c> Code<'c> {
     pub fn divide(&self, a: Int<'c>, b: Int<'c>) -> [Int<'c>; 2] {
         let quotient = self.b.build_int_unsigned_div(a, b, "").expect("integers");
         [quotient, self.sub(a, self.mul(quotient, b))]
+    }
+
+    /// A condition that holds.
+    pub fn always(&self) -> Int<'c> {
+        self.cx.bool_type().const_all_ones()
     }
 
     pub fn negate(&self, condition: Int<'c>) -> Int<'c> {
@@ -287,11 +292,19 @@ impl<'c> Code<'c> {
 
     /// Words as a vector.
     pub fn words(&self, words: &[Int<'c>]) -> Vector<'c> {
-        let i32 = self.cx.i32_type();
-        let put = |all: Vector<'c>, (i, &word): (usize, &Int<'c>)| {
-            self.b.build_insert_element(all, word, i32.const_int(i as u64, false), "").expect("a word into words")
-        };
-        words.iter().enumerate().fold(i32.vec_type(words.len() as u32).get_undef(), put)
+        self.in_a_row(self.cx.i32_type().vec_type(words.len() as u32), words.iter().map(|&word| word.into()))
+    }
+
+    /// Floats of 32 bits as a vector.
+    pub fn floats(&self, floats: &[Any<'c>]) -> Vector<'c> {
+        self.in_a_row(self.cx.f32_type().vec_type(floats.len() as u32), floats.iter().copied())
+    }
+
+    fn in_a_row(&self, ty: VectorType<'c>, elements: impl Iterator<Item = Any<'c>>) -> Vector<'c> {
+        elements.enumerate().fold(ty.get_undef(), |all, (i, element)| {
+            let at = self.cx.i32_type().const_int(i as u64, false);
+            self.b.build_insert_element(all, element, at, "").expect("an element into its vector")
+        })
     }
 
     /// A function of every word of a vector.

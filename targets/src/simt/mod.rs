@@ -14,6 +14,7 @@ mod machine;
 mod matmul;
 mod matvec;
 mod prepare;
+mod ring;
 mod rows;
 mod spread;
 mod square;

@@ -16,6 +16,7 @@ use inkwell::values::FloatValue;
 use super::contract::{Contraction, Sizes};
 use super::fragment::Matrix;
 use super::machine::wide::TileForm;
+use super::ring::Ring;
 use super::{COUNTERS, Setup, arguments, kernel, rows, stream};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{At, Col};
@@ -162,64 +163,6 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
     Ok((code, KernelInfo { workspace, ..KernelInfo::simt(Tasks::Fixed(shape.groups), THREADS) }))
 }
 
-/// Barriers of a ring in local memory: for each place one that says that it is full, and one that it is empty.
-#[derive(Clone, Copy)]
-struct Ring<'c> {
-    places: usize,
-    bytes: usize,
-    local: Int<'c>,
-    barriers: Int<'c>,
-}
-
-impl<'c> Ring<'c> {
-    fn new(c: &Code<'c>, places: usize, bytes: usize) -> Ring<'c> {
-        let local = c.local_address(c.shared(places * bytes, 1024));
-        Ring { places, bytes, local, barriers: c.local_address(c.shared(2 * places * 8, 8)) }
-    }
-
-    fn make_barriers(&self, c: &Code<'c>, full: usize) {
-        for i in (0..self.places).map(|i| c.int(i)) {
-            c.make_barrier_of(full, self.full(c, i));
-            c.make_barrier_of(1, self.empty(c, i));
-        }
-    }
-
-    fn full(&self, c: &Code<'c>, place: Int<'c>) -> Int<'c> {
-        c.add(self.barriers, c.mul(place, c.int(8)))
-    }
-
-    fn empty(&self, c: &Code<'c>, place: Int<'c>) -> Int<'c> {
-        c.add(self.full(c, place), c.int(8 * self.places))
-    }
-
-    fn place(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
-        c.rem(turn, self.places)
-    }
-
-    fn round(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
-        c.rem(c.div(turn, self.places), 2)
-    }
-
-    fn at(&self, c: &Code<'c>, place: Int<'c>) -> Int<'c> {
-        c.add(self.local, c.mul(place, c.int(self.bytes)))
-    }
-
-    /// Waits until what a turn brings is there.
-    fn await_full(&self, c: &Code<'c>, turn: Int<'c>) {
-        c.await_turn(self.full(c, self.place(c, turn)), self.round(c, turn));
-    }
-
-    /// Waits until there is room for what a turn brings: the turn before the first is over.
-    fn await_empty(&self, c: &Code<'c>, turn: Int<'c>) {
-        c.await_turn(self.empty(c, self.place(c, turn)), c.sub(c.int(1), self.round(c, turn)));
-    }
-
-    /// What a turn brought is not needed any more, where the condition holds.
-    fn leave(&self, c: &Code<'c>, condition: Int<'c>, turn: Int<'c>) {
-        c.come(condition, self.empty(c, self.place(c, turn)));
-    }
-}
-
 /// The norm that rows go through.
 struct Norm {
     value: Value,
@@ -307,8 +250,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn run(&self) -> Result<(), Diagnostic> {
         let c = self.code();
         c.when(c.equal(c.thread(), 0), || {
-            self.weights.make_barriers(c, 1);
-            self.rows.make_barriers(c, BRINGERS / 32);
+            self.weights.make_barriers(c, [1, 1]);
+            self.rows.make_barriers(c, [BRINGERS / 32, 1]);
             c.show_barriers();
         });
         c.barrier();
@@ -653,20 +596,11 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn leave(&self, partial: Ptr<'c>, sums: &[Any<'c>], squares: Option<FloatValue<'c>>) {
         let (c, shape) = (self.code(), self.shape);
         for (i, four) in sums.chunks(4).enumerate() {
-            c.store(self.four_at(partial, 4 * i), self.vector(four), 16);
+            c.store(self.four_at(partial, 4 * i), c.floats(four), 16);
         }
         if let Some(squares) = squares {
             c.when(c.less(c.thread(), c.int(shape.columns)), || c.store(self.squares_at(partial), squares, 4));
         }
-    }
-
-    fn vector(&self, numbers: &[Any<'c>]) -> Vector<'c> {
-        let c = self.code();
-        let put = |all, (i, &v): (usize, &Any<'c>)| {
-            c.b.build_insert_element(all, v, c.cx.i32_type().const_int(i as u64, false), "")
-                .expect("a float into floats")
-        };
-        numbers.iter().enumerate().fold(c.cx.f32_type().vec_type(numbers.len() as u32).get_undef(), put)
     }
 
     /// All work-groups' sums of a tile, added up in their order, and squares of rows.

@@ -11,6 +11,7 @@ use atomc_ir::{Arch, Diagnostic};
 use super::contract::{Contraction, Sizes};
 use super::fragment::Matrix;
 use super::machine::wide::{MAP, TensorMap, TileForm};
+use super::ring::Ring;
 use super::{COUNTERS, Setup, arguments, kernel, step_size};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
@@ -114,22 +115,20 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let contraction = Contraction::new(&kernel)?;
         let x = contraction.parts.rows_in_memory();
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
-        Ring::new(&contraction, x, shape, spec).run(&kernel, spec)?;
+        Stretches::new(&contraction, x, shape, spec).run(&kernel, spec)?;
     }
     let workspace = COUNTERS + shape.groups * 2 * MAP;
     Ok((code, KernelInfo { workspace, ..KernelInfo::simt(Tasks::Fixed(shape.groups), THREADS) }))
 }
 
 /// Stretches of both operands on their way through local memory.
-struct Ring<'t, 'k, 'a, 'c> {
+struct Stretches<'t, 'k, 'a, 'c> {
     contraction: &'t Contraction<'k, 'a, 'c>,
     x: &'t Operand<'c>,
     shape: Shape,
     /// Tokens that the rows have room for.
     room: usize,
-    /// Addresses in local memory: of the stages, and of barriers that say that one is full, then that one is empty.
-    stages: Int<'c>,
-    barriers: Int<'c>,
+    stages: Ring<'c>,
     maps: Ptr<'c>,
     exchange: Ptr<'c>,
     /// This work-group's place for maps.
@@ -143,22 +142,24 @@ struct Tile<'c> {
     feature: Int<'c>,
 }
 
-impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
+impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
     fn new(
         contraction: &'t Contraction<'k, 'a, 'c>,
         x: &'t Operand<'c>,
         shape: Shape,
         spec: &KernelSpec,
-    ) -> Ring<'t, 'k, 'a, 'c> {
+    ) -> Stretches<'t, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
-        let stages = c.local_address(c.shared(shape.stages * shape.stage()[1], 1024));
+        let [_, bytes] = shape.stage();
+        let local = c.local_address(c.shared(shape.stages * bytes, 1024));
         let exchange = c.shared(WORKERS / 32 * EXCHANGE, LINE);
         let maps = c.shared(2 * MAP, MAP);
         let barriers = c.local_address(c.shared(2 * shape.stages * 8, 8));
+        let stages = Ring { places: shape.stages, bytes, local, barriers };
         let workspace = c.argument(arguments(spec.body) + 1);
         let placed = c.at(workspace, c.add(c.mul(c.group(), c.int(2 * MAP)), c.int(COUNTERS)));
         let room = spec.tokens.next_multiple_of(c.arch.memory.rows);
-        Ring { contraction, x, shape, room, stages, barriers, maps, exchange, placed }
+        Stretches { contraction, x, shape, room, stages, maps, exchange, placed }
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -169,10 +170,7 @@ impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
         let c = self.code();
         let wave = c.wave_index();
         c.when(c.equal(c.thread(), 0), || {
-            for i in 0..self.shape.stages {
-                c.make_barrier_of(1, self.full(c.int(i)));
-                c.make_barrier_of(WORKERS / 128, self.empty(c.int(i)));
-            }
+            self.stages.make_barriers(c, [1, WORKERS / 128]);
             c.show_barriers();
         });
         let copies = c.equal(wave, WORKERS / 32);
@@ -207,22 +205,6 @@ impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
             body(Tile { token, feature: c.mul(column, c.int(self.shape.features)) }, turn);
             vec![c.add(turn, c.int(self.shape.count)).into()]
         });
-    }
-
-    fn full(&self, stage: Int<'c>) -> Int<'c> {
-        let c = self.code();
-        c.add(self.barriers, c.mul(stage, c.int(8)))
-    }
-
-    fn empty(&self, stage: Int<'c>) -> Int<'c> {
-        let c = self.code();
-        c.add(self.full(stage), c.int(8 * self.shape.stages))
-    }
-
-    /// The stage of a turn, and how often the ring has gone round before.
-    fn stage(&self, turn: Int<'c>) -> (Int<'c>, Int<'c>) {
-        let c = self.code();
-        (c.rem(turn, self.shape.stages), c.div(turn, self.shape.stages))
     }
 
     fn make_maps(&self) {
@@ -263,11 +245,11 @@ impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
         c.repeat(c.int(0), c.int(shape.count), 1, |i| {
-            let (stage, round) = self.stage(c.add(first, i));
-            let (full, to) = (self.full(stage), c.add(self.stages, c.mul(stage, c.int(all))));
-            // The turn before the first is over.
-            c.await_turn(self.empty(stage), c.rem(c.add(round, c.int(1)), 2));
-            c.expect_bytes(c.cx.bool_type().const_all_ones(), full, all);
+            let turn = c.add(first, i);
+            let stage = self.stages.place(c, turn);
+            let (full, to) = (self.stages.full(c, stage), self.stages.at(c, stage));
+            self.stages.await_empty(c, turn);
+            c.expect_bytes(c.always(), full, all);
             for (piece, start) in self.contraction.parts.starts().enumerate() {
                 let panel = c.div(c.add(tile.feature, c.int(start)), c.arch.memory.panel);
                 let to = c.add(to, c.int(piece * shape.features / 8 * EIGHT));
@@ -281,34 +263,33 @@ impl<'t, 'k, 'a, 'c> Ring<'t, 'k, 'a, 'c> {
     /// Makes a tile of what comes from a turn on.
     fn make(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        let [weight, all] = shape.stage();
+        let [weight, _] = shape.stage();
         let group = c.div(c.wave_index(), 4);
         let speaks = c.equal(c.rem(c.thread(), 128), 0);
         let rows = c.add(c.mul(group, c.int(GROUP_TOKENS * 128)), c.int(weight));
         let zero: Vec<Any> = vec![c.cx.f32_type().const_zero().into(); shape.rows / 2];
         let sums = c.for_each((c.int(0), c.int(shape.count), 1), &zero, |i, sums| {
-            let (stage, round) = self.stage(c.add(first, i));
-            c.await_turn(self.full(stage), c.rem(round, 2));
-            let at = c.add(self.stages, c.mul(stage, c.int(all)));
+            let turn = c.add(first, i);
+            self.stages.await_full(c, turn);
+            let at = self.stages.at(c, self.stages.place(c, turn));
             let blocks = TileForm::Blocks { along: BLOCK, down: EIGHT };
             let operands = ((c.add(at, rows), TileForm::Swizzled), (at, blocks));
             let sums = c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS);
-            let (before, _) = self.stage(c.add(first, c.sub(i, c.int(1))));
-            c.come(c.both(speaks, c.less(c.int(0), i)), self.empty(before));
+            let is_over = c.both(speaks, c.less(c.int(0), i));
+            self.stages.leave(c, is_over, c.add(first, c.sub(i, c.int(1))));
             sums
         });
         let finish = Finish::new(self, tile);
         let beside = finish.ask(0)?;
         let sums = c.end_products(&sums, 0);
-        let (last, _) = self.stage(c.add(first, c.int(shape.count - 1)));
-        c.come(speaks, self.empty(last));
+        self.stages.leave(c, speaks, c.add(first, c.int(shape.count - 1)));
         finish.rounds(&sums, beside)
     }
 }
 
 /// The end of a tile: for one wave 16 tokens, 64 features at a time.
 struct Finish<'f, 't, 'k, 'a, 'c> {
-    ring: &'f Ring<'t, 'k, 'a, 'c>,
+    stretches: &'f Stretches<'t, 'k, 'a, 'c>,
     /// The lane's first token, and its first feature.
     token: Int<'c>,
     feature: Int<'c>,
@@ -320,8 +301,8 @@ struct Finish<'f, 't, 'k, 'a, 'c> {
 }
 
 impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
-    fn new(ring: &'f Ring<'t, 'k, 'a, 'c>, tile: Tile<'c>) -> Finish<'f, 't, 'k, 'a, 'c> {
-        let c = ring.code();
+    fn new(stretches: &'f Stretches<'t, 'k, 'a, 'c>, tile: Tile<'c>) -> Finish<'f, 't, 'k, 'a, 'c> {
+        let c = stretches.code();
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let times = |a: Int<'c>, n: usize| c.mul(a, c.int(n));
         let all = |parts: &[Int<'c>]| parts.iter().copied().reduce(|a, b| c.add(a, b)).expect("some");
@@ -332,7 +313,7 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
         let late = c.div(eight, 4);
         let place = c.b.build_xor(times(eight, 32), times(line, 32), "").expect("integers");
         Finish {
-            ring,
+            stretches,
             token: all(&[tile.token, times(wave, 16), line]),
             feature: all(&[tile.feature, times(eight, LANES)]),
             put,
@@ -342,28 +323,28 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
     }
 
     fn at(&self, round: usize, part: usize) -> At<'c> {
-        let c = self.ring.code();
+        let c = self.stretches.code();
         let col = Col::Var(c.add(self.feature, c.int(round * ROUND)));
         At { row: c.add(self.token, c.int(4 * part)), head: None, col }
     }
 
     fn exchange(&self, offset: Int<'c>) -> Ptr<'c> {
-        let c = self.ring.code();
-        c.at(self.ring.exchange, c.add(c.mul(c.wave_index(), c.int(EXCHANGE)), offset))
+        let c = self.stretches.code();
+        c.at(self.stretches.exchange, c.add(c.mul(c.wave_index(), c.int(EXCHANGE)), offset))
     }
 
     /// Asks for what the epilogue reads beside the sums, for each of a round's tokens.
     fn ask(&self, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
-        let c = self.ring.code();
+        let c = self.stretches.code();
         c.set_lanes(LANES);
-        (0..4).map(|part| self.ring.contraction.parts.beside(self.inside(self.at(round, part)))).collect()
+        (0..4).map(|part| self.stretches.contraction.parts.beside(self.inside(self.at(round, part)))).collect()
     }
 
     /// The same place, if it is one of the result's, or another.
     fn inside(&self, at: At<'c>) -> At<'c> {
-        let (c, padded) = (self.ring.code(), self.padded());
+        let (c, padded) = (self.stretches.code(), self.padded());
         match at.col {
-            Col::Var(col) if !padded.is_multiple_of(self.ring.shape.features) => {
+            Col::Var(col) if !padded.is_multiple_of(self.stretches.shape.features) => {
                 At { col: Col::Var(c.smaller(col, c.int(padded - LANES))), ..at }
             }
             _ => at,
@@ -371,12 +352,12 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
     }
 
     fn padded(&self) -> usize {
-        let parts = &self.ring.contraction.parts;
+        let parts = &self.stretches.contraction.parts;
         parts.kernel.rows.padded(parts.to)
     }
 
     fn rounds(&self, sums: &[Any<'c>], mut beside: Vec<Vec<Vector<'c>>>) -> Result<(), Diagnostic> {
-        let (c, shape) = (self.ring.code(), self.ring.shape);
+        let (c, shape) = (self.stretches.code(), self.stretches.shape);
         let rounds = shape.features / ROUND;
         for round in 0..rounds {
             let of = |piece: usize| &sums[(piece * rounds + round) * ROUND / 2..][..ROUND / 2];
@@ -394,9 +375,9 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
     }
 
     fn finish(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        let (c, padded) = (self.ring.code(), self.padded());
-        let contraction = self.ring.contraction;
-        if padded.is_multiple_of(self.ring.shape.features) {
+        let (c, padded) = (self.stretches.code(), self.padded());
+        let contraction = self.stretches.contraction;
+        if padded.is_multiple_of(self.stretches.shape.features) {
             return contraction.finish_at(at, sums, beside);
         }
         let mut result = Ok(());
@@ -407,17 +388,13 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
 
     /// A lane's sums of a round, two features of each 8 for two tokens, as 8 features for each of four tokens.
     fn change_lanes(&self, sums: &[Any<'c>]) -> [Vector<'c>; 4] {
-        let c = self.ring.code();
+        let c = self.stretches.code();
         let f32 = c.cx.f32_type();
         c.meet_in_wave();
         for (eight, four) in sums.chunks(4).enumerate() {
             let to = c.b.build_xor(self.put, c.int(32 * eight), "").expect("integers");
             for (half, two) in four.chunks(2).enumerate() {
-                let two = two.iter().enumerate().fold(f32.vec_type(2).get_undef(), |all, (i, &v)| {
-                    let i = c.cx.i32_type().const_int(i as u64, false);
-                    c.b.build_insert_element(all, v, i, "").expect("a float into floats")
-                });
-                c.store(self.exchange(c.add(to, c.int(half * 8 * LINE))), two, 8);
+                c.store(self.exchange(c.add(to, c.int(half * 8 * LINE))), c.floats(two), 8);
             }
         }
         c.meet_in_wave();

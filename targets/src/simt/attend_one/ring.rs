@@ -165,7 +165,7 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
             let block = self.block(ahead);
             let turn = c.div(c.sub(step, self.first), WAVES);
             let stage = c.rem(turn, self.stages);
-            let (round, always) = (c.rem(c.div(turn, self.stages), 2), c.cx.bool_type().const_all_ones());
+            let (round, always) = (c.rem(c.div(turn, self.stages), 2), c.always());
             c.await_bytes(self.barrier(stage, KEYS), round);
             let scores = self.scores(step, stage, queries);
             c.meet_in_wave();

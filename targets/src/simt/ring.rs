@@ -1,0 +1,64 @@
+//! Rings in local memory, between waves that fill places and waves that empty them: each place has a barrier that says that it is full,
+//! and one that says that it is empty. What comes in its turn, counted from the first, has its place and its round.
+use crate::code::{Code, Int};
+
+#[derive(Clone, Copy)]
+pub struct Ring<'c> {
+    pub places: usize,
+    /// Bytes of a place.
+    pub bytes: usize,
+    /// Addresses of the first place and of the barriers: first those of full places.
+    pub local: Int<'c>,
+    pub barriers: Int<'c>,
+}
+
+impl<'c> Ring<'c> {
+    pub fn new(c: &Code<'c>, places: usize, bytes: usize) -> Ring<'c> {
+        let local = c.local_address(c.shared(places * bytes, 1024));
+        Ring { places, bytes, local, barriers: c.local_address(c.shared(2 * places * 8, 8)) }
+    }
+
+    /// By one thread: so many come to say that a place is full, and that it is empty.
+    pub fn make_barriers(&self, c: &Code<'c>, [full, empty]: [usize; 2]) {
+        for i in (0..self.places).map(|i| c.int(i)) {
+            c.make_barrier_of(full, self.full(c, i));
+            c.make_barrier_of(empty, self.empty(c, i));
+        }
+    }
+
+    pub fn full(&self, c: &Code<'c>, place: Int<'c>) -> Int<'c> {
+        c.add(self.barriers, c.mul(place, c.int(8)))
+    }
+
+    pub fn empty(&self, c: &Code<'c>, place: Int<'c>) -> Int<'c> {
+        c.add(self.full(c, place), c.int(8 * self.places))
+    }
+
+    pub fn place(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
+        c.rem(turn, self.places)
+    }
+
+    /// The last bit of how often the turn's place was used before.
+    pub fn round(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
+        c.rem(c.div(turn, self.places), 2)
+    }
+
+    pub fn at(&self, c: &Code<'c>, place: Int<'c>) -> Int<'c> {
+        c.add(self.local, c.mul(place, c.int(self.bytes)))
+    }
+
+    /// Waits until what a turn brings is there.
+    pub fn await_full(&self, c: &Code<'c>, turn: Int<'c>) {
+        c.await_turn(self.full(c, self.place(c, turn)), self.round(c, turn));
+    }
+
+    /// Waits until there is room for what a turn brings: the turn before the first is over.
+    pub fn await_empty(&self, c: &Code<'c>, turn: Int<'c>) {
+        c.await_turn(self.empty(c, self.place(c, turn)), c.sub(c.int(1), self.round(c, turn)));
+    }
+
+    /// What a turn brought is not needed any more, where the condition holds.
+    pub fn leave(&self, c: &Code<'c>, condition: Int<'c>, turn: Int<'c>) {
+        c.come(condition, self.empty(c, self.place(c, turn)));
+    }
+}
