@@ -38,11 +38,18 @@ if python3 -c "import torch, atomc" 2>/dev/null; then
     python3 plugin/tests/gpu.py "$device" examples/models/qwen3 "$out/m.atomc" "$out/shared.atomc"
 fi
 if python3 -c "import vllm, atomc" 2>/dev/null; then
-    mkdir "$out/vllm"
-    cp tests/bench/qwen3-8b.json "$out/vllm/config.json"
-    "$ATOMC" compile "$out/vllm" --target "$target" --decode 1,2,4,8,16,32,64 --prefill 2048 -o "$out/vllm/model.atomc" 2>/dev/null
-    python3 tests/bench/vllm_gpu.py "$out/vllm"
-    ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm"
+    gpus=$(python3 -c "import torch; print(torch.cuda.device_count())")
+    for ranks in 1 2; do
+        [ "$ranks" -le "$gpus" ] || continue
+        cp -r examples/models/qwen3 "$out/solve-$ranks"
+        "$ATOMC" compile "$out/solve-$ranks" --target "$target" --tp "$ranks" -o "$out/solve-$ranks/model.atomc" 2>/dev/null
+        python3 plugin/tests/vllm/solve.py "$out/solve-$ranks" examples/problems.jsonl "$ranks"
+        mkdir "$out/vllm-$ranks"
+        cp tests/bench/qwen3-8b.json "$out/vllm-$ranks/config.json"
+        "$ATOMC" compile "$out/vllm-$ranks" --target "$target" --tp "$ranks" --decode 1,2,4,8,16,32,64 --prefill 2048 -o "$out/vllm-$ranks/model.atomc" 2>/dev/null
+        python3 tests/bench/vllm_gpu.py "$out/vllm-$ranks" --ranks "$ranks"
+        ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm-$ranks" --ranks "$ranks"
+    done
 fi
 # Slow, so last: the kernels of the example models, of the golden ones, and of a layer of those that are timed above.
 if command -v compute-sanitizer; then
@@ -60,6 +67,7 @@ if command -v compute-sanitizer; then
         for artifact in "$out"/{llama,qwen3,golden-*}.atomc; do
             check "$tool" "$ATOMC" verify "$artifact" --device "$device"
         done
-        check "$tool" "$ATOMC" bench "$out/few.atomc" --random-weights --device "$device" --prompt 256 --batch "$steps" --steps 1 --repeat 1
+        # One step of each size, with few sequences.
+        check "$tool" "$ATOMC" bench "$out/few.atomc" --random-weights --device "$device" --prompt 256 --position 128 --batch 1,2,3,5,9,17,33 --steps 1 --repeat 1
     done
 fi

@@ -28,6 +28,7 @@ def main() -> None:
     parse.add_argument("--prompt", type=int, default=1024, help="tokens of each prompt")
     parse.add_argument("--output", type=int, default=128, help="tokens of each answer")
     parse.add_argument("--rounds", type=int, default=2)
+    parse.add_argument("--ranks", type=int, default=1, help="what the artifact was compiled for (--tp)")
     parse.add_argument("--memory", type=float, default=0.6, help="share of the GPU's")
     args = parse.parse_args()
     plugin = os.environ.get("ATOMC_DISABLE") != "1"
@@ -36,6 +37,7 @@ def main() -> None:
     began = time.perf_counter()
     llm = LLM(
         args.model,
+        tensor_parallel_size=args.ranks,
         skip_tokenizer_init=True,
         **load,
         max_model_len=args.prompt + args.output,

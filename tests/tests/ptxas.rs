@@ -8,7 +8,7 @@ use atomc_passes::BucketOptions;
 
 const MODELS: [&str; 3] = ["qwen3-8b", "llama-3.1-8b", "qwen3-0.6b"];
 /// Chips, and the bytes that a thread may leave in memory: a few registers of kernels at the limit.
-const CHIPS: [(&str, usize); 3] = [("sm_80", 40), ("sm_90a", 80), ("sm_100a", 64)];
+const CHIPS: [(&str, usize); 3] = [("sm_80", 40), ("sm_90a", 64), ("sm_100a", 64)];
 
 #[test]
 #[ignore = "needs ptxas: tests/ptxas.sh"]

@@ -15,6 +15,7 @@ use inkwell::values::FloatValue;
 use super::attend::{Attention, LOWEST, Sizes};
 use super::fragment::Matrix;
 use super::machine::wide::TileForm;
+use super::ring::Ring;
 use super::{Setup, kernel};
 use crate::code::{Any, Code, Int, Ptr};
 use crate::row::{At, Col};
@@ -90,24 +91,18 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
     {
         let kernel = kernel(&code, spec)?;
         let attention = Attention::new(&kernel)?;
-        Ring::new(&attention, shape).run()?;
+        Group::new(&attention, shape).run()?;
     }
     Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads())))
 }
 
-/// Blocks of keys and values on their way through local memory.
-struct Ring<'r, 'k, 'a, 'c> {
+/// What one work-group does. Blocks of keys and of values are on their way through local memory.
+struct Group<'r, 'k, 'a, 'c> {
     attention: &'r Attention<'k, 'a, 'c>,
     shape: Shape,
-    /// Addresses in local memory: of the stages, and of barriers that say that keys are there, and values, and that there is room
-    /// again.
-    stages: Int<'c>,
-    barriers: Int<'c>,
+    keys: Ring<'c>,
+    values: Ring<'c>,
 }
-
-/// Keys and values, as they follow each other in a stage.
-const KEYS: usize = 0;
-const VALUES: usize = 1;
 
 /// One tile of the batch, and the query heads of a work-group.
 struct Tile<'c> {
@@ -123,12 +118,11 @@ struct Tile<'c> {
     end: Int<'c>,
 }
 
-impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
-    fn new(attention: &'r Attention<'k, 'a, 'c>, shape: Shape) -> Ring<'r, 'k, 'a, 'c> {
+impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
+    fn new(attention: &'r Attention<'k, 'a, 'c>, shape: Shape) -> Group<'r, 'k, 'a, 'c> {
         let c = attention.code();
-        let stages = c.local_address(c.shared(shape.stages * 2 * shape.bytes, 1024));
-        let barriers = c.local_address(c.shared(4 * shape.stages * 8, 8));
-        Ring { attention, shape, stages, barriers }
+        let [keys, values] = [0, 1].map(|_| Ring::new(c, shape.stages, shape.bytes, 128));
+        Group { attention, shape, keys, values }
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -138,11 +132,8 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
     fn run(&self) -> Result<(), Diagnostic> {
         let (c, workers) = (self.code(), self.shape.workers);
         c.when(c.equal(c.thread(), 0), || {
-            for stage in (0..self.shape.stages).map(|i| c.int(i)) {
-                for what in [KEYS, VALUES] {
-                    c.make_barrier_of(1, self.full(stage, what));
-                    c.make_barrier_of(workers / 32, self.empty(stage, what));
-                }
+            for ring in [&self.keys, &self.values] {
+                ring.make_barriers(c, [1, workers / 32]);
             }
             c.show_barriers();
         });
@@ -201,40 +192,19 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         }
     }
 
-    fn full(&self, stage: Int<'c>, what: usize) -> Int<'c> {
-        let c = self.code();
-        c.add(self.barriers, c.add(c.mul(stage, c.int(8)), c.int(what * self.shape.stages * 8)))
-    }
-
-    fn empty(&self, stage: Int<'c>, what: usize) -> Int<'c> {
-        self.full(stage, what + 2)
-    }
-
-    /// The stage of a turn, and how often the ring has gone round before.
-    fn stage(&self, turn: Int<'c>) -> (Int<'c>, Int<'c>) {
-        let c = self.code();
-        (c.rem(turn, self.shape.stages), c.div(turn, self.shape.stages))
-    }
-
-    /// Where keys or values of a stage begin.
-    fn place(&self, stage: Int<'c>, what: usize) -> Int<'c> {
-        let c = self.code();
-        c.add(self.stages, c.add(c.mul(stage, c.int(2 * self.shape.bytes)), c.int(what * self.shape.bytes)))
-    }
-
     /// Asks for all blocks of a tile, from a turn on.
     fn fetch(&self, tile: &Tile<'c>, turn: Int<'c>) {
         let (c, cache, bytes) = (self.code(), self.attention.cache, self.shape.bytes);
         c.repeat(tile.first, tile.end, 1, |i| {
             let block = c.load_index(tile.table, i);
             let at = cache.head(c, block, tile.cache_head);
-            let (stage, round) = self.stage(c.add(turn, c.sub(i, tile.first)));
-            for (what, from) in [(KEYS, cache.k), (VALUES, cache.v)] {
-                // The turn before the first is over.
-                c.await_turn(self.empty(stage, what), c.rem(c.add(round, c.int(1)), 2));
-                let full = self.full(stage, what);
+            let turn = c.add(turn, c.sub(i, tile.first));
+            for (ring, from) in [(&self.keys, cache.k), (&self.values, cache.v)] {
+                ring.await_empty(c, turn);
+                let place = ring.place(c, turn);
+                let full = ring.full(c, place);
                 c.expect_bytes(c.always(), full, bytes);
-                c.copy_run_often(self.place(stage, what), c.at(from, at), bytes, full);
+                c.copy_run_often(ring.at(c, place), c.at(from, at), bytes, full);
             }
         });
     }
@@ -303,7 +273,7 @@ impl<'c> Running<'c> {
 
 /// The queries of a wave: 16 tokens of a tile, with one head. A lane has two of them, 8 apart.
 struct Queries<'q, 'r, 'k, 'a, 'c> {
-    ring: &'q Ring<'r, 'k, 'a, 'c>,
+    group: &'q Group<'r, 'k, 'a, 'c>,
     tile: &'q Tile<'c>,
     /// The first of the two in the tile, the head, and whether the work-group has it.
     column: Int<'c>,
@@ -313,17 +283,17 @@ struct Queries<'q, 'r, 'k, 'a, 'c> {
 }
 
 impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
-    fn new(ring: &'q Ring<'r, 'k, 'a, 'c>, tile: &'q Tile<'c>) -> Result<Queries<'q, 'r, 'k, 'a, 'c>, Diagnostic> {
-        let (c, a, wave) = (ring.code(), ring.attention, ring.code().wave_index());
-        let inside = c.add(c.mul(tile.part, c.int(ring.shape.heads)), c.div(wave, TILE / 16));
-        let group = a.heads / a.cache.ty.heads;
-        let within = c.less(inside, c.int(group));
-        let own = c.less(c.div(wave, TILE / 16), c.int(ring.shape.heads));
+    fn new(group: &'q Group<'r, 'k, 'a, 'c>, tile: &'q Tile<'c>) -> Result<Queries<'q, 'r, 'k, 'a, 'c>, Diagnostic> {
+        let (c, a, wave) = (group.code(), group.attention, group.code().wave_index());
+        let inside = c.add(c.mul(tile.part, c.int(group.shape.heads)), c.div(wave, TILE / 16));
+        let sharing = a.heads / a.cache.ty.heads;
+        let within = c.less(inside, c.int(sharing));
+        let own = c.less(c.div(wave, TILE / 16), c.int(group.shape.heads));
         let mut queries = Queries {
-            ring,
+            group,
             tile,
             column: c.add(c.mul(c.rem(wave, TILE / 16), c.int(16)), c.div(c.lane_index(), 4)),
-            head: c.add(c.mul(tile.cache_head, c.int(group)), c.smaller(inside, c.int(group - 1))),
+            head: c.add(c.mul(tile.cache_head, c.int(sharing)), c.smaller(inside, c.int(sharing - 1))),
             is_real: c.both(within, own),
             words: vec![],
         };
@@ -332,7 +302,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     }
 
     fn code(&self) -> &'a Code<'c> {
-        self.ring.code()
+        self.group.code()
     }
 
     /// The token of one of the lane's queries.
@@ -343,7 +313,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
 
     /// For each 16 columns, two of 8 for both queries, then two of the other 8.
     fn load(&self) -> Result<Vec<Int<'c>>, Diagnostic> {
-        let (c, a) = (self.code(), self.ring.attention);
+        let (c, a) = (self.code(), self.group.attention);
         let rows = &a.kernel.rows;
         let operand = rows.operand(a.query_value())?;
         let last = c.sub(self.tile.count, c.int(1));
@@ -359,11 +329,12 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         Ok((0..a.cache.ty.head_dim / 4).map(word).collect())
     }
 
-    /// Asks for scores of a block in a stage: those of the upper rows of its panels, then those of the lower.
-    fn begin_scores(&self, stage: Int<'c>) -> Vec<Any<'c>> {
-        let (c, a) = (self.code(), self.ring.attention);
+    /// Asks for scores of a turn's block: those of the upper rows of its panels, then those of the lower.
+    fn begin_scores(&self, turn: Int<'c>) -> Vec<Any<'c>> {
+        let (c, a, ring) = (self.code(), self.group.attention, &self.group.keys);
         let form = TileForm::Blocks { along: GROUP, down: a.key_panel() };
-        let keys = self.ring.place(stage, KEYS);
+        ring.await_full(c, turn);
+        let keys = ring.at(c, ring.place(c, turn));
         let half = |i: usize| {
             let sums = a.cache.layout.block_tokens / 4;
             c.begin_new_products(sums, a.matrix.dtype, &self.words, (c.add(keys, c.int(i * HALF)), form))
@@ -371,38 +342,31 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         [half(0), half(1)].concat()
     }
 
-    /// Asks for the weighted values of a block in a stage.
-    fn begin_values(&self, stage: Int<'c>, running: &Running<'c>) -> Vec<Any<'c>> {
-        let (c, a) = (self.code(), self.ring.attention);
+    /// Asks for the weighted values of a turn's block.
+    fn begin_values(&self, turn: Int<'c>, running: &Running<'c>) -> Vec<Any<'c>> {
+        let (c, a, ring) = (self.code(), self.group.attention, &self.group.values);
         let form = TileForm::Blocks { along: GROUP, down: a.value_panel() };
-        let place = self.ring.place(stage, VALUES);
+        ring.await_full(c, turn);
+        let values = ring.at(c, ring.place(c, turn));
         let weights: Vec<Int<'c>> = running.weights.iter().map(|v| v.into_int_value()).collect();
         let (upper, lower) = running.values.split_at(running.values.len() / 2);
         let half = |i: usize, sums: &[Any<'c>]| {
-            c.begin_more_products(sums, a.matrix.dtype, &weights, (c.add(place, c.int(i * HALF)), form))
+            c.begin_more_products(sums, a.matrix.dtype, &weights, (c.add(values, c.int(i * HALF)), form))
         };
         [half(0, upper), half(1, lower)].concat()
     }
 
-    fn await_full(&self, turn: Int<'c>, what: usize) -> Int<'c> {
+    /// This wave needs a turn's keys or values no more.
+    fn leave(&self, ring: &Ring<'c>, turn: Int<'c>) {
         let c = self.code();
-        let (stage, round) = self.ring.stage(turn);
-        c.await_turn(self.ring.full(stage, what), c.rem(round, 2));
-        stage
-    }
-
-    /// This wave needs keys or values of a stage no more.
-    fn leave(&self, stage: Int<'c>, what: usize) {
-        let c = self.code();
-        c.come(c.equal(c.lane_index(), 0), self.ring.empty(stage, what));
+        ring.leave(c, c.equal(c.lane_index(), 0), turn);
     }
 
     /// The first block, up to its weights.
     fn begin(&self, block: Int<'c>, turn: Int<'c>) -> Running<'c> {
-        let (c, a) = (self.code(), self.ring.attention);
-        let stage = self.await_full(turn, KEYS);
-        let scores = c.end_products(&self.begin_scores(stage), 0);
-        self.leave(stage, KEYS);
+        let (c, a) = (self.code(), self.group.attention);
+        let scores = c.end_products(&self.begin_scores(turn), 0);
+        self.leave(&self.group.keys, turn);
         let (none, lowest) = (c.number(0.0), c.number(LOWEST));
         let values = vec![none.into(); a.cache.ty.head_dim / 2];
         let before = Running { tops: [lowest; 2], sums: [none; 2], values, weights: vec![] };
@@ -413,16 +377,15 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     /// Scores of a block while values of the block before it are added.
     fn turn(&self, (block, turn, hides): (Int<'c>, Int<'c>, bool), running: Running<'c>) -> Running<'c> {
         let c = self.code();
-        let keys = self.await_full(turn, KEYS);
-        let scores = self.begin_scores(keys);
-        let values = self.await_full(c.sub(turn, c.int(1)), VALUES);
-        let sums = self.begin_values(values, &running);
+        let before = c.sub(turn, c.int(1));
+        let scores = self.begin_scores(turn);
+        let sums = self.begin_values(before, &running);
         // The products of values are the two that may be under way.
         let scores = c.end_products(&scores, 2);
-        self.leave(keys, KEYS);
+        self.leave(&self.group.keys, turn);
         let (running, weights, shrink) = self.soften((block, hides), &scores, running);
         let sums = c.end_products(&sums, 0);
-        self.leave(values, VALUES);
+        self.leave(&self.group.values, before);
         let shrunk = |(i, v): (usize, &Any<'c>)| -> Any<'c> {
             c.b.build_float_mul(v.into_float_value(), shrink[i / 2 % 2], "").expect("floats").into()
         };
@@ -437,7 +400,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         scores: &[Any<'c>],
         before: Running<'c>,
     ) -> (Running<'c>, Vec<FloatValue<'c>>, [FloatValue<'c>; 2]) {
-        let (c, a) = (self.code(), self.ring.attention);
+        let (c, a) = (self.code(), self.group.attention);
         let add = |x: FloatValue<'c>, y: FloatValue<'c>| c.b.build_float_add(x, y, "").expect("floats");
         let mut weights: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
         if hides {
@@ -462,7 +425,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
 
     /// Scores of keys that a query does not see are below all others.
     fn hide(&self, block: Int<'c>, scores: &mut [FloatValue<'c>]) {
-        let (c, a) = (self.code(), self.ring.attention);
+        let (c, a) = (self.code(), self.group.attention);
         let (half, never) = (scores.len() / 2, c.number(f64::NEG_INFINITY));
         let first = c.add(c.mul(block, c.int(a.cache.layout.block_tokens)), c.mul(c.rem(c.lane_index(), 4), c.int(2)));
         let after = [0, 1].map(|i| c.sub(c.add(self.tile.position, self.token(i)), first));
@@ -497,15 +460,14 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let c = self.code();
         let both = c.floats(&[two[0].into(), two[1].into()]);
         c.set_lanes(2);
-        c.bitcast(c.narrow(both, self.ring.attention.matrix.dtype), c.cx.i32_type()).into_int_value()
+        c.bitcast(c.narrow(both, self.group.attention.matrix.dtype), c.cx.i32_type()).into_int_value()
     }
 
     /// Adds the values of the last block, divides by the sums and stores.
     fn finish(&self, turn: Int<'c>, running: Running<'c>) {
-        let (c, a) = (self.code(), self.ring.attention);
-        let stage = self.await_full(turn, VALUES);
-        let values = c.end_products(&self.begin_values(stage, &running), 0);
-        self.leave(stage, VALUES);
+        let (c, a) = (self.code(), self.group.attention);
+        let values = c.end_products(&self.begin_values(turn, &running), 0);
+        self.leave(&self.group.values, turn);
         let (upper, lower) = values.split_at(values.len() / 2);
         let first = c.mul(c.rem(c.lane_index(), 4), c.int(2));
         for i in [0, 1] {

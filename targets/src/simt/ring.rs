@@ -13,8 +13,8 @@ pub struct Ring<'c> {
 }
 
 impl<'c> Ring<'c> {
-    pub fn new(c: &Code<'c>, places: usize, bytes: usize) -> Ring<'c> {
-        let local = c.local_address(c.shared(places * bytes, 1024));
+    pub fn new(c: &Code<'c>, places: usize, bytes: usize, align: usize) -> Ring<'c> {
+        let local = c.local_address(c.shared(places * bytes, align));
         Ring { places, bytes, local, barriers: c.local_address(c.shared(2 * places * 8, 8)) }
     }
 

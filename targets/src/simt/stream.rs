@@ -11,7 +11,7 @@ mod ring;
 mod shape;
 mod stage;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use atomc_ir::{Arch, Diagnostic, Op};
 

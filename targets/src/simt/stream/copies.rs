@@ -3,19 +3,17 @@
 use atomc_ir::{DType, Value};
 
 use super::Shape;
-use crate::code::{Code, Int, Ptr};
+use crate::code::{Code, Int};
 use crate::row::{At, Col};
 use crate::simt::contract::Contraction;
+use crate::simt::ring::Ring;
 
 pub struct Copies<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     shape: Shape,
     rows: Value,
     dtype: DType,
-    local: Ptr<'c>,
-    /// For each buffer: whether it has come, and whether all waves have read it.
-    full: Int<'c>,
-    empty: Int<'c>,
+    buffers: Ring<'c>,
     /// The first column of the work-group's share.
     first: Int<'c>,
 }
@@ -28,38 +26,17 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         rows: Value,
         first: Int<'c>,
     ) -> Copies<'s, 'k, 'a, 'c> {
-        let (c, buffers) = (contraction.matrix.c, shape.buffers());
-        let local = c.shared(buffers * shape.stretch_bytes(), 128);
-        let full = c.local_address(c.shared(2 * buffers * 8, 8));
-        let empty = c.add(full, c.int(8 * buffers));
+        let c = contraction.matrix.c;
+        let buffers = Ring::new(c, shape.buffers(), shape.stretch_bytes(), 128);
         c.when(c.equal(c.thread(), 0), || {
-            for i in 0..buffers {
-                c.make_barrier(c.add(full, c.int(8 * i)));
-                c.make_barrier_of(shape.waves(), c.add(empty, c.int(8 * i)));
-            }
+            buffers.make_barriers(c, [1, shape.threads()]);
             c.show_barriers();
         });
-        Copies { contraction, shape, rows, dtype: contraction.matrix.dtype, local, full, empty, first }
+        Copies { contraction, shape, rows, dtype: contraction.matrix.dtype, buffers, first }
     }
 
     fn code(&self) -> &'a Code<'c> {
         self.contraction.matrix.c
-    }
-
-    /// A stretch's buffer, and the last bit of how often it was used before.
-    fn place(&self, stretch: Int<'c>) -> (Int<'c>, Int<'c>) {
-        let (c, buffers) = (self.code(), self.shape.buffers());
-        (c.rem(stretch, buffers), c.rem(c.div(stretch, buffers), 2))
-    }
-
-    fn barrier(&self, of: Int<'c>, buffer: Int<'c>) -> Int<'c> {
-        let c = self.code();
-        c.add(of, c.mul(buffer, c.int(8)))
-    }
-
-    fn buffer(&self, number: Int<'c>) -> Int<'c> {
-        let c = self.code();
-        c.add(c.local_address(self.local), c.mul(number, c.int(self.shape.stretch_bytes())))
     }
 
     /// Asks for the first stretches.
@@ -70,8 +47,8 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
     /// Asks for the wave's tokens of a stretch, a lane for each. Bytes may come before they are expected.
     fn ask(&self, stretch: Int<'c>) {
         let (c, rows, shape) = (self.code(), &self.contraction.parts.kernel.rows, self.shape);
-        let (buffer, _) = self.place(stretch);
-        let barrier = self.barrier(self.full, buffer);
+        let buffer = self.buffers.place(c, stretch);
+        let barrier = self.buffers.full(c, buffer);
         let bytes = shape.stretch_columns() * self.dtype.size();
         c.expect_bytes(c.equal(c.thread(), 0), barrier, shape.tokens * bytes);
         let share = shape.tokens.div_ceil(shape.waves());
@@ -81,35 +58,34 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
             let x = rows.operand(self.rows).expect("rows in memory");
             let col = c.add(self.first, c.mul(stretch, c.int(shape.stretch_columns())));
             let from = rows.address(x, At { row: token, head: None, col: Col::Var(col) });
-            let to = c.add(self.buffer(buffer), c.mul(token, c.int(shape.token_bytes())));
+            let to = c.add(self.buffers.at(c, buffer), c.mul(token, c.int(shape.token_bytes())));
             c.copy_run_often(to, from, bytes, barrier);
         });
     }
 
     /// Waits for a stretch: where it begins.
     pub fn take(&self, stretch: Int<'c>) -> Int<'c> {
-        let (buffer, turn) = self.place(stretch);
-        self.code().await_bytes(self.barrier(self.full, buffer), turn);
-        self.buffer(buffer)
+        let c = self.code();
+        self.buffers.await_full(c, stretch);
+        c.meet_in_wave();
+        self.buffers.at(c, self.buffers.place(c, stretch))
     }
 
-    /// A wave has read a stretch. When all have read it, or where there are buffers enough the one before it, its buffer is filled
+    /// A thread has read a stretch. When all have read it, or where there are buffers enough the one before it, its buffer is filled
     /// again.
     pub fn give_back(&self, stretch: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         if shape.stretches == shape.buffers() {
             return;
         }
-        let (buffer, _) = self.place(stretch);
-        c.meet_in_wave();
-        c.come(c.equal(c.lane_index(), 0), self.barrier(self.empty, buffer));
+        self.buffers.leave(c, c.always(), stretch);
         let late = if shape.buffers() > 2 { 1 } else { 0 };
         let behind = c.sub(stretch, c.int(late));
         let next = c.add(behind, c.int(shape.buffers()));
         let is_there = c.both(c.less(c.int(0), c.add(behind, c.int(1))), c.less(next, c.int(shape.stretches)));
         c.when(is_there, || {
-            let (buffer, turn) = self.place(behind);
-            c.await_bytes(self.barrier(self.empty, buffer), turn);
+            self.buffers.await_empty(c, next);
+            c.meet_in_wave();
             self.ask(next);
         });
     }

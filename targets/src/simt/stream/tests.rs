@@ -4,7 +4,7 @@ use super::*;
 use crate::rows;
 
 /// Gate and up of a dense layer, or a plain contraction with a residual.
-fn bodies(width: usize, hidden: usize) -> [Graph; 2] {
+pub fn bodies(width: usize, hidden: usize) -> [Graph; 2] {
     let both = 2 * hidden;
     let gate = format!(
         "graph @k(%x: bf16[T, {width}], %g: bf16[{width}], %w: bf16[{both}, {width}]@panels) {{
