@@ -22,8 +22,11 @@ use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{At, Col};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
-/// Fewest and most tokens. Up to 16 the products of single waves, of which each streams by itself, are faster.
+/// Fewest and most tokens, and up to how many every unit of the machine must have so many slots, so that the loops outweigh where
+/// sums meet. Elsewhere the products of single waves, of which each streams by itself, are faster.
 const TOKENS: RangeInclusive<usize> = 17..=64;
+const FEW: usize = 32;
+const MANY: usize = 12;
 /// Tokens that the waves that bring rows bring at a time.
 const BROUGHT: usize = 16;
 /// Columns of a slot, and products along them.
@@ -159,7 +162,8 @@ pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
         return Ok(false);
     }
     let shape = Shape::new(spec, arch)?;
-    Ok(shape.slots >= 2 && shape.stages >= 2 && 4 * shape.tiles <= COUNTERS)
+    let pays = spec.tokens > FEW || shape.units() >= MANY * simt.chip.units;
+    Ok(pays && shape.slots >= 2 && shape.stages >= 2 && 4 * shape.tiles <= COUNTERS)
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
@@ -813,6 +817,9 @@ mod tests {
         assert!([1, 16, 65].into_iter().all(|tokens| !suits(&plain, tokens, "sm_90a")));
         assert!(["sm_80", "sm_100a", "gfx942"].into_iter().all(|arch| !suits(&plain, 64, arch)));
         assert!(suits(&gated(4096, 12288), 64, "sm_90a"));
+        // Few slots for each unit.
+        let small = gated(1024, 3072);
+        assert!(suits(&small, 33, "sm_90a") && !suits(&small, 32, "sm_90a"));
         // Columns that are no multiple of a slot's, and norms that do not commute in so few exponents.
         assert!(!suits(&body(4128, 6144, "bf16"), 64, "sm_90a") && !suits(&body(4096, 6144, "f16"), 64, "sm_90a"));
     }
