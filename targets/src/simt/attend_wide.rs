@@ -201,10 +201,9 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             let turn = c.add(turn, c.sub(i, tile.first));
             for (ring, from) in [(&self.keys, cache.k), (&self.values, cache.v)] {
                 ring.await_empty(c, turn);
-                let place = ring.place(c, turn);
-                let full = ring.full(c, place);
+                let full = ring.full(c, turn);
                 c.expect_bytes(c.always(), full, bytes);
-                c.copy_run_often(ring.at(c, place), c.at(from, at), bytes, full);
+                c.copy_run_often(ring.at(c, turn), c.at(from, at), bytes, full);
             }
         });
     }
@@ -334,7 +333,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.keys);
         let form = TileForm::Blocks { along: GROUP, down: a.key_panel() };
         ring.await_full(c, turn);
-        let keys = ring.at(c, ring.place(c, turn));
+        let keys = ring.at(c, turn);
         let half = |i: usize| {
             let sums = a.cache.layout.block_tokens / 4;
             c.begin_new_products(sums, a.matrix.dtype, &self.words, (c.add(keys, c.int(i * HALF)), form))
@@ -347,7 +346,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.values);
         let form = TileForm::Blocks { along: GROUP, down: a.value_panel() };
         ring.await_full(c, turn);
-        let values = ring.at(c, ring.place(c, turn));
+        let values = ring.at(c, turn);
         let weights: Vec<Int<'c>> = running.weights.iter().map(|v| v.into_int_value()).collect();
         let (upper, lower) = running.values.split_at(running.values.len() / 2);
         let half = |i: usize, sums: &[Any<'c>]| {

@@ -26,39 +26,41 @@ impl<'c> Ring<'c> {
         }
     }
 
-    pub fn full(&self, c: &Code<'c>, place: Int<'c>) -> Int<'c> {
-        c.add(self.barriers, c.mul(place, c.int(8)))
-    }
-
-    pub fn empty(&self, c: &Code<'c>, place: Int<'c>) -> Int<'c> {
-        c.add(self.full(c, place), c.int(8 * self.places))
-    }
-
-    pub fn place(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
+    fn place(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
         c.rem(turn, self.places)
     }
 
     /// The last bit of how often the turn's place was used before.
-    pub fn round(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
+    fn round(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
         c.rem(c.div(turn, self.places), 2)
     }
 
-    pub fn at(&self, c: &Code<'c>, place: Int<'c>) -> Int<'c> {
-        c.add(self.local, c.mul(place, c.int(self.bytes)))
+    /// Where what a turn brings lies.
+    pub fn at(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
+        c.add(self.local, c.mul(self.place(c, turn), c.int(self.bytes)))
+    }
+
+    /// The barrier that says that what a turn brings is there.
+    pub fn full(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
+        c.add(self.barriers, c.mul(self.place(c, turn), c.int(8)))
+    }
+
+    fn empty(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
+        c.add(self.full(c, turn), c.int(8 * self.places))
     }
 
     /// Waits until what a turn brings is there.
     pub fn await_full(&self, c: &Code<'c>, turn: Int<'c>) {
-        c.await_turn(self.full(c, self.place(c, turn)), self.round(c, turn));
+        c.await_turn(self.full(c, turn), self.round(c, turn));
     }
 
     /// Waits until there is room for what a turn brings: the turn before the first is over.
     pub fn await_empty(&self, c: &Code<'c>, turn: Int<'c>) {
-        c.await_turn(self.empty(c, self.place(c, turn)), c.sub(c.int(1), self.round(c, turn)));
+        c.await_turn(self.empty(c, turn), c.sub(c.int(1), self.round(c, turn)));
     }
 
     /// What a turn brought is not needed any more, where the condition holds.
     pub fn leave(&self, c: &Code<'c>, condition: Int<'c>, turn: Int<'c>) {
-        c.come(condition, self.empty(c, self.place(c, turn)));
+        c.come(condition, self.empty(c, turn));
     }
 }

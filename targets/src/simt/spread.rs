@@ -320,7 +320,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let arms = c.both(c.equal(lane, 0), c.equal(wave, 0));
         c.repeat(c.int(0), self.count(), 1, |turn| {
             let [tile, along] = self.place(turn);
-            let full = ring.full(c, ring.place(c, turn));
+            let full = ring.full(c, turn);
             ring.await_empty(c, turn);
             c.expect_bytes(arms, full, shape.slot_bytes());
             c.meet_in_wave();
@@ -330,7 +330,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
                 c.pick(c.less(panel, c.int(i * shape.each())), from, pieces[i]).into_pointer_value()
             });
             let from = c.at(from, c.mul(along, c.int(CHUNK)));
-            let to = c.add(ring.at(c, ring.place(c, turn)), c.mul(panel, c.int(CHUNK)));
+            let to = c.add(ring.at(c, turn), c.mul(panel, c.int(CHUNK)));
             c.copy_run(asks, (to, from, CHUNK), full, policy);
         });
     }
@@ -365,7 +365,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
                 c.meet_in_wave();
                 for &turn in turns {
                     let comes = c.both(c.equal(c.lane_index(), 0), c.less(turn, self.count()));
-                    c.come(comes, self.rows.full(c, self.rows.place(c, turn)));
+                    c.come(comes, self.rows.full(c, turn));
                 }
             }
             let next = next.unwrap_or_else(|e| {
@@ -439,28 +439,26 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             made.push(c.narrow(scaled?, dtype));
         }
         c.when(is_there, || {
-            let stage = ring.place(c, turn);
             ring.await_empty(c, turn);
             for (&token, &bits) in tokens.iter().zip(&made) {
                 // Pieces of 16 bytes are swizzled.
                 let piece = c.b.build_xor(run, c.rem(token, 8), "").expect("integers");
                 let at = c.add(c.mul(token, c.int(COLUMNS * 2)), c.mul(piece, c.int(16)));
-                c.store(self.local(c.add(ring.at(c, stage), at)), bits, 16);
+                c.store(self.local(c.add(ring.at(c, turn), at)), bits, 16);
             }
             if self.norm.is_some() {
                 let part = self.part(tile);
                 let ends = c.equal(c.sub(c.add(turn, c.int(1)), self.count()), 0);
                 let ends = c.b.build_or(ends, c.equal(along, shape.length - 1), "").expect("conditions");
                 c.when(ends, || {
-                    let place = self.squares.place(c, part);
-                    let to = self.squares.at(c, place);
+                    let to = self.squares.at(c, part);
                     self.squares.await_empty(c, part);
                     for (&token, &sum) in tokens.iter().zip(&*squares) {
                         let add = |a, b| c.b.build_float_add(a, b, "").expect("floats");
                         let sum = c.across(sum, &[1, 2, 4], add);
                         c.when(c.equal(run, 0), || c.store(self.local(c.add(to, c.mul(token, c.int(4)))), sum, 4));
                     }
-                    c.come(c.always(), self.squares.full(c, place));
+                    c.come(c.always(), self.squares.full(c, part));
                 });
             }
         });
@@ -510,8 +508,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let sums = c.for_each((part.first, part.end, 1), &zero, |turn, sums| {
             self.weights.await_full(c, turn);
             self.rows.await_full(c, turn);
-            let slot = self.weights.at(c, self.weights.place(c, turn));
-            let stage = self.rows.at(c, self.rows.place(c, turn));
+            let slot = self.weights.at(c, turn);
+            let stage = self.rows.at(c, turn);
             let mut all = Vec::new();
             for (i, sums) in sums.chunks(each).enumerate() {
                 let a = c.add(slot, c.int(i * HALF));
@@ -595,7 +593,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let own = self.norm.is_some().then(|| {
             let number = self.part(part.tile);
             let row = c.smaller(c.thread(), c.int(shape.columns - 1));
-            let from = self.squares.at(c, self.squares.place(c, number));
+            let from = self.squares.at(c, number);
             self.squares.await_full(c, number);
             let own = c.load(c.cx.f32_type(), self.local(c.add(from, c.mul(row, c.int(4)))), 4);
             self.squares.leave(c, c.always(), number);

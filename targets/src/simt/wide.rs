@@ -246,8 +246,7 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
         let [weight, all] = shape.stage();
         c.repeat(c.int(0), c.int(shape.count), 1, |i| {
             let turn = c.add(first, i);
-            let stage = self.stages.place(c, turn);
-            let (full, to) = (self.stages.full(c, stage), self.stages.at(c, stage));
+            let (full, to) = (self.stages.full(c, turn), self.stages.at(c, turn));
             self.stages.await_empty(c, turn);
             c.expect_bytes(c.always(), full, all);
             for (piece, start) in self.contraction.parts.starts().enumerate() {
@@ -271,7 +270,7 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
         let sums = c.for_each((c.int(0), c.int(shape.count), 1), &zero, |i, sums| {
             let turn = c.add(first, i);
             self.stages.await_full(c, turn);
-            let at = self.stages.at(c, self.stages.place(c, turn));
+            let at = self.stages.at(c, turn);
             let blocks = TileForm::Blocks { along: BLOCK, down: EIGHT };
             let operands = ((c.add(at, rows), TileForm::Swizzled), (at, blocks));
             let sums = c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS);

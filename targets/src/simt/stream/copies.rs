@@ -47,8 +47,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
     /// Asks for the wave's tokens of a stretch, a lane for each. Bytes may come before they are expected.
     fn ask(&self, stretch: Int<'c>) {
         let (c, rows, shape) = (self.code(), &self.contraction.parts.kernel.rows, self.shape);
-        let buffer = self.buffers.place(c, stretch);
-        let barrier = self.buffers.full(c, buffer);
+        let barrier = self.buffers.full(c, stretch);
         let bytes = shape.stretch_columns() * self.dtype.size();
         c.expect_bytes(c.equal(c.thread(), 0), barrier, shape.tokens * bytes);
         let share = shape.tokens.div_ceil(shape.waves());
@@ -58,7 +57,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
             let x = rows.operand(self.rows).expect("rows in memory");
             let col = c.add(self.first, c.mul(stretch, c.int(shape.stretch_columns())));
             let from = rows.address(x, At { row: token, head: None, col: Col::Var(col) });
-            let to = c.add(self.buffers.at(c, buffer), c.mul(token, c.int(shape.token_bytes())));
+            let to = c.add(self.buffers.at(c, stretch), c.mul(token, c.int(shape.token_bytes())));
             c.copy_run_often(to, from, bytes, barrier);
         });
     }
@@ -68,7 +67,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         let c = self.code();
         self.buffers.await_full(c, stretch);
         c.meet_in_wave();
-        self.buffers.at(c, self.buffers.place(c, stretch))
+        self.buffers.at(c, stretch)
     }
 
     /// A thread has read a stretch. When all have read it, or where there are buffers enough the one before it, its buffer is filled
