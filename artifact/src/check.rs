@@ -27,6 +27,7 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
         let at = format!("targets[{index}]");
         ensure(names.insert(&target.name), &at, || format!("name: `{}` appears twice", target.name))?;
         check_target(target, &widths, sections, &at)?;
+        complete(target, ranks, &format!("{at}.plans"))?;
     }
     Ok(())
 }
@@ -201,11 +202,17 @@ fn check_target(target: &Target, widths: &[usize], sections: &[usize], at: &str)
     for (index, item) in target.plans.iter().enumerate() {
         plan(item, target, widths, &format!("{at}.plans[{index}]"))?;
     }
-    let complete = |attention| target.plans.iter().any(|p| p.kind == PlanKind::Any && p.attention == attention);
-    let needed =
-        target.plans.iter().map(|plan| plan.attention).chain((target.plans.is_empty()).then_some(Attention::Own));
-    ensure(needed.into_iter().all(complete), &format!("{at}.plans"), || {
-        "no plan of kind `any`, which every target needs".to_owned()
+    Ok(())
+}
+
+/// That there are plans for whatever a step may be: for whoever attends, and for an engine if it can run the model.
+fn complete(target: &Target, ranks: usize, at: &str) -> Checked {
+    let has = |kind, attention| target.plans.iter().any(|p| p.kind == kind && p.attention == attention);
+    let any = target.plans.iter().all(|plan| has(PlanKind::Any, plan.attention)) && !target.plans.is_empty();
+    ensure(any, at, || "no plan of kind `any`, which every target needs".to_owned())?;
+    let alone = ranks == 1 && has(PlanKind::Any, Attention::Own);
+    ensure(!alone || has(PlanKind::Whole, Attention::Own), at, || {
+        "no plan of kind `whole`, which an engine needs".to_owned()
     })
 }
 
@@ -284,6 +291,13 @@ fn plan(plan: &Plan, target: &Target, widths: &[usize], at: &str) -> Checked {
     logits(plan, widths, at)?;
     picks(plan, at)?;
     calls(plan, target, at)?;
+    let (is_whole, launches) = (plan.kind == PlanKind::Whole, plan.launches.len());
+    ensure(!is_whole || plan.body == launches, &format!("{at}.body"), || {
+        format!("launch {}, but a whole step has no head: its body is {launches} launches", plan.body)
+    })?;
+    ensure(!is_whole || plan.attention == Attention::Own, &format!("{at}.attention"), || {
+        "a whole step leaves nothing to its caller".to_owned()
+    })?;
     for (index, launch) in plan.launches.iter().enumerate() {
         let at = format!("{at}.launches[{index}]");
         below(launch.kernel, target.kernels.len(), &at, "kernel")?;
@@ -295,7 +309,8 @@ fn plan(plan: &Plan, target: &Target, widths: &[usize], at: &str) -> Checked {
                 })?,
                 Arg::Weight { index } => below(index, target.weights.len(), &at, "index")?,
                 Arg::CacheK { layer } | Arg::CacheV { layer } => below(layer, target.cache.layers, &at, "layer")?,
-                Arg::Hidden | Arg::Input { .. } => {}
+                Arg::Hidden => ensure(!is_whole, &at, || "a whole step has no hidden rows".to_owned())?,
+                Arg::Input { .. } => {}
             }
         }
     }

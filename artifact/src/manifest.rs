@@ -191,7 +191,7 @@ pub struct DataLayout {
     pub row: usize,
     /// Rows that would be a multiple of this many elements apart are `row` elements further apart.
     pub alias: usize,
-    /// Results of plans of kind `any` have room for a multiple of this many rows.
+    /// Results have room for a multiple of this many rows, but for those of plans of kind `decode`.
     pub rows: usize,
     /// Rows in a panel of the cache, and bytes of a row's group of columns.
     pub panel: usize,
@@ -221,7 +221,7 @@ pub struct KernelDef {
     pub family: String,
     /// The body in the text form of the graph IR, which says what the function must compute.
     pub body: String,
-    /// Most tokens of a step that the kernel is for.
+    /// Most tokens of a step that the kernel is for, or rows of logits where it makes a row for each of those.
     pub tokens: usize,
 }
 
@@ -375,14 +375,13 @@ pub enum Tasks {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// `decode` wants exactly one token of each sequence; `any` takes every mixture.
     pub kind: PlanKind,
     /// Most tokens in one step.
     pub tokens: usize,
     /// Most rows of logits in one step.
     pub rows: usize,
     pub arena_bytes: usize,
-    /// Who attends. An engine runs plans that attend themselves.
+    /// Who attends. An engine runs those plans of kind `decode` and `whole` that attend themselves.
     pub attention: Attention,
     pub launches: Vec<Launch>,
     /// Launches before this one make the hidden rows of all tokens; from it on they make logits of the hidden rows that
@@ -398,8 +397,12 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlanKind {
+    /// Exactly one token of each sequence.
     Decode,
+    /// Every mixture.
     Any,
+    /// Every mixture, of which nothing but logits is wanted: there are no hidden rows, and all is body.
+    Whole,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -77,7 +77,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     let models = models(config, options)?;
     let buckets = buckets(&options.buckets)?;
     let targets = unique(&options.targets)?;
-    let total = targets.iter().map(|(_, archs)| archs.len() + models.len() * buckets.len()).sum();
+    let total = targets.iter().map(|(_, archs)| archs.len() + steps(&models, &buckets).count()).sum();
     let mut done = 0;
     let mut step = |what: String| {
         progress(done, total, &what);
@@ -102,6 +102,8 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
 struct Model {
     graph: Graph,
     attention: Attention,
+    /// Whether an engine can run it.
+    is_alone: bool,
     /// The sizes of one rank.
     config: Config,
 }
@@ -113,12 +115,19 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
         if all.iter().any(|model| model.attention == attention) {
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
-        all.push(Model { graph: frontend::graph_of(config, part)?, attention, config: part.of(config)? });
+        let (graph, is_alone) = (frontend::graph_of(config, part)?, part == Part::default());
+        all.push(Model { graph, attention, is_alone, config: part.of(config)? });
     }
     match all.is_empty() {
         true => Err(Diagnostic::new("driver::attention", "nobody is named to attend").help("--attention own")),
         false => Ok(all),
     }
+}
+
+/// What there is a plan for: each model in each bucket. A step is whole only where nobody else takes part in it.
+fn steps<'a>(models: &'a [Model], buckets: &'a [Bucket]) -> impl Iterator<Item = (&'a Model, Bucket)> {
+    let all = models.iter().flat_map(move |model| buckets.iter().map(move |&bucket| (model, bucket)));
+    all.filter(|(model, bucket)| !matches!(bucket, Bucket::Whole { .. }) || model.is_alone)
 }
 
 fn named(attention: Attention) -> &'static str {
@@ -139,13 +148,13 @@ fn target(
     let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
     let mut plans: Vec<Plan> = Vec::with_capacity(buckets.len());
     let mut hidden: Vec<Hidden> = Vec::with_capacity(buckets.len());
-    for (model, &bucket) in models.iter().flat_map(|model| buckets.iter().map(move |bucket| (model, bucket))) {
+    for (model, bucket) in steps(models, buckets) {
         step(format!("{name}, {bucket}"));
         let cx = Cx { arch: &archs[0], bucket };
         let graph = lower(&model.graph, &cx, None)?;
         let (plan, rows) = launches::plan(&graph, model.attention, &cx, &mut kernels, &mut weights)?;
         plans.push(plan);
-        hidden.push(rows);
+        hidden.extend(rows);
     }
     let mut variants = Vec::with_capacity(archs.len());
     for arch in archs {
@@ -172,12 +181,10 @@ fn choose<'a>(spec: KernelSpec<'a>, arch: &Arch, choice: Option<usize>) -> Kerne
 /// Each kernel of a model on an arch: its symbol, its class, and how it may be varied.
 pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<Vec<OpenChoices>, Diagnostic> {
     let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
-    for model in models(config, options)? {
-        for bucket in buckets(&options.buckets)? {
-            let cx = Cx { arch, bucket };
-            let graph = lower(&model.graph, &cx, None)?;
-            launches::plan(&graph, model.attention, &cx, &mut kernels, &mut weights)?;
-        }
+    for (model, bucket) in steps(&models(config, options)?, &buckets(&options.buckets)?) {
+        let cx = Cx { arch, bucket };
+        let graph = lower(&model.graph, &cx, None)?;
+        launches::plan(&graph, model.attention, &cx, &mut kernels, &mut weights)?;
     }
     let mut all = vec![];
     for spec in kernels.specs() {

@@ -9,13 +9,15 @@ pub enum Bucket {
     Decode { tokens: usize },
     /// Up to so many tokens in runs of any length, up to so many of which want logits.
     Any { tokens: usize, rows: usize },
+    /// As many, of which nothing but logits is wanted: no rows are made that they do not need.
+    Whole { tokens: usize, rows: usize },
 }
 
 impl Bucket {
     /// `T` at most.
     pub fn tokens(self) -> usize {
         match self {
-            Bucket::Decode { tokens } | Bucket::Any { tokens, .. } => tokens,
+            Bucket::Decode { tokens } | Bucket::Any { tokens, .. } | Bucket::Whole { tokens, .. } => tokens,
         }
     }
 
@@ -23,7 +25,7 @@ impl Bucket {
     pub fn rows(self) -> usize {
         match self {
             Bucket::Decode { tokens } => tokens,
-            Bucket::Any { rows, .. } => rows,
+            Bucket::Any { rows, .. } | Bucket::Whole { rows, .. } => rows,
         }
     }
 }
@@ -33,6 +35,7 @@ impl fmt::Display for Bucket {
         match self {
             Bucket::Decode { tokens } => write!(f, "decode {tokens}"),
             Bucket::Any { tokens, rows } => write!(f, "any {tokens}x{rows}"),
+            Bucket::Whole { tokens, rows } => write!(f, "whole {tokens}x{rows}"),
         }
     }
 }
@@ -42,7 +45,7 @@ impl fmt::Display for Bucket {
 pub struct BucketOptions {
     /// Tokens of the decode buckets, ascending.
     pub decode: Vec<usize>,
-    /// Tokens and rows of the bucket for everything else.
+    /// Tokens and rows of the buckets for everything else.
     pub tokens: usize,
     pub rows: usize,
 }
@@ -63,8 +66,8 @@ pub fn buckets(options: &BucketOptions) -> Result<Vec<Bucket>, Diagnostic> {
     if *rows == 0 || rows > tokens {
         return bad(format!("{rows} rows of {tokens} tokens: there must be at least one, and no more than tokens"));
     }
-    let decode = decode.iter().map(|&tokens| Bucket::Decode { tokens });
-    Ok(decode.chain([Bucket::Any { tokens: *tokens, rows: *rows }]).collect())
+    let (decode, tokens, rows) = (decode.iter().map(|&tokens| Bucket::Decode { tokens }), *tokens, *rows);
+    Ok(decode.chain([Bucket::Any { tokens, rows }, Bucket::Whole { tokens, rows }]).collect())
 }
 
 #[cfg(test)]
@@ -74,7 +77,7 @@ mod tests {
     #[test]
     fn defaults() {
         let all: Vec<String> = buckets(&BucketOptions::default()).unwrap().iter().map(Bucket::to_string).collect();
-        assert_eq!(all, ["decode 1", "decode 2", "decode 4", "decode 8", "any 512x64"]);
+        assert_eq!(all, ["decode 1", "decode 2", "decode 4", "decode 8", "any 512x64", "whole 512x64"]);
     }
 
     #[test]

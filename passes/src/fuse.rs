@@ -12,8 +12,8 @@
 //! |--------|---------------|-----------------------------------------------------------------------------------|
 //! | decode | `attend_one`  | the whole segment of a boundary                                                   |
 //! | decode | `matvec`      | a contraction, `gather` and `rms_norm` before it, elementwise ops after it        |
-//! | any    | `attend_many` | attention and the reshape of its result                                           |
-//! | any    | `matmul`      | a contraction and elementwise ops after it                                        |
+//! | others | `attend_many` | attention and the reshape of its result                                           |
+//! | others | `matmul`      | a contraction and elementwise ops after it                                        |
 //! | both   | `rows`        | what is left, grouped where it shares values: each row of the result needs one row |
 //!
 //! Bodies are canonical, so that equal layers have equal kernels: parameters are numbered by first use, and locations and

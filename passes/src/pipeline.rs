@@ -3,12 +3,15 @@ use std::time::Instant;
 
 use atomc_ir::{Diagnostic, Graph, Stage};
 
+use crate::bucket::Bucket;
 use crate::pass::{Cx, Pass};
-use crate::{canonicalise, cse, dce, fuse, merge_weights, pack, rewrite, split};
+use crate::plan::is_hidden;
+use crate::{canonicalise, cse, dce, fuse, merge_weights, narrow, pack, rewrite, split};
 
 pub const PASSES: &[Pass] = &[
     Pass { name: "dce", stage: Stage::Model, run: dce::run },
     Pass { name: "canonicalise", stage: Stage::Model, run: canonicalise::run },
+    Pass { name: "narrow", stage: Stage::Model, run: narrow::run },
     Pass { name: "cse", stage: Stage::Model, run: cse::run },
     Pass { name: "merge_weights", stage: Stage::Model, run: merge_weights::run },
     Pass { name: "rewrite", stage: Stage::Model, run: rewrite::run },
@@ -17,7 +20,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "fuse", stage: Stage::Fused, run: fuse::run },
 ];
 
-/// Runs all passes, or those up to and with `until`. `observe` sees the graph after each.
+/// Runs all passes, or those up to and with `until`, on what is wanted of a step. `observe` sees the graph after each.
 pub fn run(
     graph: &mut Graph,
     cx: &Cx,
@@ -26,6 +29,10 @@ pub fn run(
 ) -> Result<(), Diagnostic> {
     let end = until.map_or(Ok(PASSES.len() - 1), find)?;
     graph.verify().map_err(|e| Diagnostic::new("ir::verify", e.to_string()))?;
+    if let Bucket::Whole { .. } = cx.bucket {
+        let wanted = graph.outputs().iter().copied().filter(|&v| !is_hidden(graph, v));
+        graph.set_outputs(wanted.collect());
+    }
     drive(&PASSES[..=end], graph, cx, observe)
 }
 

@@ -1,7 +1,7 @@
 //! Memory: where in one arena each kernel's results lie in a step of the bucket's size.
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use atomc_ir::{Graph, NodeId, Op, TensorType, Value};
+use atomc_ir::{Dim, Graph, NodeId, Op, TensorType, Value};
 
 use crate::bucket::Bucket;
 use crate::pass::Cx;
@@ -57,6 +57,12 @@ impl Order {
     }
 }
 
+/// Whether a result of a graph is hidden rows: floats, a row for each token.
+pub fn is_hidden(graph: &Graph, v: Value) -> bool {
+    let floats = |ty: &TensorType| ty.dtype.is_float() && ty.shape.0.first() == Some(&Dim::Tokens);
+    graph.ty(v).as_tensor().is_some_and(floats)
+}
+
 /// Plans the arena. A kernel's results never lie where its operands do; a sum over ranks lies where its operand does, which nobody
 /// else may read. What the graph returns stays to the end.
 pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
@@ -102,7 +108,7 @@ fn first_place(graph: &Graph, mut v: Value) -> Value {
 pub fn result_bytes(ty: &TensorType, cx: &Cx) -> usize {
     let memory = &cx.arch.memory;
     let rows = ty.shape.0.first().map_or(1, |d| d.at(cx.bucket.tokens(), cx.bucket.rows()));
-    let rows = if matches!(cx.bucket, Bucket::Any { .. }) { rows.next_multiple_of(memory.rows) } else { rows };
+    let rows = if matches!(cx.bucket, Bucket::Decode { .. }) { rows } else { rows.next_multiple_of(memory.rows) };
     (rows * memory.result_stride(ty) * ty.dtype.size()).next_multiple_of(memory.align) + memory.align
 }
 

@@ -27,6 +27,7 @@ pub const ARCH: Arch = Arch {
 };
 
 pub const DECODE: Cx = Cx { arch: &ARCH, bucket: Bucket::Decode { tokens: 1 } };
+pub const WHOLE: Cx = Cx { arch: &ARCH, bucket: Bucket::Whole { tokens: 512, rows: 64 } };
 pub const ANY: Cx = Cx { arch: &ARCH, bucket: Bucket::Any { tokens: 512, rows: 64 } };
 
 /// The graph of a text, after the text's law was checked on it.

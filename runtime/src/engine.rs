@@ -11,7 +11,7 @@ use crate::sample::greedy;
 use crate::weights::packed::Packed;
 use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, Target};
+use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target};
 use std::ops::Range;
 use std::path::Path;
 
@@ -82,6 +82,7 @@ pub struct Engine {
     artifact: Artifact,
     /// Index of the device's target in the manifest.
     target: usize,
+    plans: Vec<Plan>,
     device: Box<dyn Device>,
     memory: Memory,
     inputs: Inputs,
@@ -138,7 +139,8 @@ impl Engine {
         let _span = tracing::debug_span!("open").entered();
         let manifest = artifact.manifest();
         let code = &manifest.targets[target];
-        let plans = &code.plans;
+        let runs = |plan: &&Plan| plan.attention == Attention::Own && plan.kind != PlanKind::Any;
+        let plans: Vec<Plan> = code.plans.iter().filter(runs).cloned().collect();
 
         let (max_len, block_tokens) = (manifest.model.max_positions, code.cache.block_tokens);
         let cache_tokens = if options.cache_tokens == 0 { max_len } else { options.cache_tokens };
@@ -152,13 +154,15 @@ impl Engine {
         };
         let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
         let start = std::time::Instant::now();
-        let memory = allocate(&mut *device, code, kv.blocks(), &inputs)?;
+        let arena = largest(|plan| plan.arena_bytes);
+        let memory = allocate(&mut *device, code, (arena, kv.blocks()), &inputs)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
         // SAFETY: the device was opened with this artifact; the memory was made for its manifest and like the inputs lives in
         // the engine as long as the device does.
-        unsafe { device.bind(plans, &memory) }?;
+        unsafe { device.bind(&plans, &memory) }?;
         Ok(Engine {
             target,
+            plans,
             device,
             memory,
             inputs,
@@ -209,9 +213,9 @@ impl Engine {
         &self.manifest().targets[self.target]
     }
 
-    /// The plans of the device's target.
+    /// The plans that an engine runs.
     pub fn plans(&self) -> &[Plan] {
-        &self.target().plans
+        &self.plans
     }
 
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
@@ -359,7 +363,7 @@ impl Engine {
 
     /// Puts as many of the tokens as the plan takes into the inputs.
     fn fill(&mut self, plan: usize, requests: &[Request], mut at: Cursor) -> Result<Cursor, StepError> {
-        let Plan { tokens, rows, .. } = self.artifact.manifest().targets[self.target].plans[plan];
+        let Plan { tokens, rows, .. } = self.plans[plan];
         self.inputs.clear();
         while let Some(request) = requests.get(at.request) {
             let used = self.inputs.counts();
@@ -536,15 +540,19 @@ impl<'a> Logits<'a> {
 fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
     let target = &manifest.targets[target];
     match manifest.tensor_parallel {
-        1 if target.plans.iter().any(|plan| plan.attention == Attention::Own) => Ok(()),
+        1 if target.plans.iter().any(|plan| plan.kind == PlanKind::Whole) => Ok(()),
         1 => Err(Error::CallerAttends { target: target.name.clone() }),
         ranks => Err(Error::Shared { ranks }),
     }
 }
 
-fn allocate(device: &mut dyn Device, target: &Target, blocks: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
+fn allocate(
+    device: &mut dyn Device,
+    target: &Target,
+    (arena, blocks): (usize, usize),
+    inputs: &Inputs,
+) -> Result<Memory, DeviceError> {
     let cache = &target.cache;
-    let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
     let pages = blocks.saturating_mul(cache.block_bytes);
     Ok(Memory {
         cache: (0..cache.layers).map(|_| device.allocate(pages)).collect::<Result<_, _>>()?,

@@ -133,7 +133,7 @@ impl Hosted {
     ) -> Result<Hosted, Error> {
         let _span = tracing::debug_span!("open").entered();
         let (manifest, code) = (artifact.manifest(), &artifact.manifest().targets[target]);
-        let plans: Vec<Plan> = code.plans.iter().filter(|plan| plan.attention == options.attention).cloned().collect();
+        let plans: Vec<Plan> = code.plans.iter().filter(|plan| runs(plan, options)).cloned().collect();
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
         // Tables stay where they are if the device makes the inputs.
         let table_blocks =
@@ -435,12 +435,17 @@ fn padded(call: Call, row: usize) -> Option<Place> {
     }
 }
 
+/// Whether a plan is one for the caller's steps, who wants their hidden rows.
+fn runs(plan: &Plan, options: &HostedOptions) -> bool {
+    plan.attention == options.attention && plan.kind != PlanKind::Whole
+}
+
 fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<(), HostedError> {
     let (rank, ranks, target) = (options.rank, manifest.tensor_parallel, &manifest.targets[target]);
     if rank >= ranks {
         return Err(HostedError::Rank { rank, ranks });
     }
-    match target.plans.iter().any(|plan| plan.attention == options.attention) {
+    match target.plans.iter().any(|plan| runs(plan, options)) {
         true => Ok(()),
         false => {
             let wanted = match options.attention {

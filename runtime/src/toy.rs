@@ -187,6 +187,8 @@ pub fn manifest() -> Manifest {
                 plan(PlanKind::Decode, 4, 4),
                 plan(PlanKind::Any, 8, 2),
                 plan(PlanKind::Any, 40, 3),
+                plan(PlanKind::Whole, 8, 2),
+                plan(PlanKind::Whole, 40, 3),
             ],
         }],
     }
@@ -235,9 +237,13 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         flops: 1,
     };
     let picks = Picks { offset: logits.offset + rows * logits.stride * 4, stride: PICK };
+    let end = (picks.offset + rows * picks.stride * 4).next_multiple_of(8);
+    let is_whole = kind == PlanKind::Whole;
+    let (hidden, arena_bytes) =
+        if is_whole { (Arg::Arena { offset: end }, end + tokens * 8) } else { (Arg::Hidden, end) };
     let head = [
         input(Input::Rows),
-        Arg::Hidden,
+        hidden,
         Arg::Weight { index: 0 },
         Arg::Arena { offset: logits.offset },
         Arg::Arena { offset: picks.offset },
@@ -246,14 +252,14 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         kind,
         tokens,
         rows,
-        arena_bytes: picks.offset + rows * picks.stride * 4,
+        arena_bytes,
         attention: Attention::Own,
         launches: vec![
             launch(0, &[input(Input::Ids), input(Input::Batch), k, v]),
-            launch(1, &[input(Input::Batch), input(Input::Lengths), k, v, Arg::Hidden]),
+            launch(1, &[input(Input::Batch), input(Input::Lengths), k, v, hidden]),
             launch(2, &head),
         ],
-        body: 2,
+        body: if is_whole { 3 } else { 2 },
         calls: vec![],
         logits,
         picks: Some(picks),

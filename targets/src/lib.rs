@@ -42,7 +42,7 @@ pub struct KernelSpec<'a> {
     pub symbol: String,
     pub family: Family,
     pub body: &'a Graph,
-    /// Most rows of the step that the kernel is for: the bucket's tokens.
+    /// Most rows of the step that the kernel is for: the bucket's tokens, or those whose logits are wanted.
     pub tokens: usize,
     /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
     pub choice: Option<Choice>,

@@ -119,7 +119,8 @@ fn sequences_in_one_batch() {
 fn passes_keep_the_meaning() {
     let arch = &atomc_targets::variants("host").expect("a target")[0];
     for model in models() {
-        for bucket in [Bucket::Decode { tokens: 1 }, Bucket::Any { tokens: 64, rows: 64 }] {
+        let (tokens, rows) = (64, 64);
+        for bucket in [Bucket::Decode { tokens: 1 }, Bucket::Any { tokens, rows }, Bucket::Whole { tokens, rows }] {
             let cx = atomc_passes::Cx { arch, bucket };
             let graph = driver::lower(&model.graph, &cx, None).unwrap_or_else(|e| panic!("{}: {e}", model.case.name));
             let model = Model { graph, case: model.case.clone(), weights: model.weights.clone() };

@@ -47,6 +47,8 @@ fn every_family_after_every_pass() {
         let any = Bucket::Any { tokens: 512, rows: 64 };
         insta::assert_snapshot!(format!("{name}_any"), stages(family.architecture, any));
     }
+    let whole = Bucket::Whole { tokens: 512, rows: 64 };
+    insta::assert_snapshot!("qwen3_whole", stages("Qwen3ForCausalLM", whole));
 }
 
 /// A dense layer is at most six kernels of a decode step, attention included.

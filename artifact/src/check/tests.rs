@@ -165,7 +165,24 @@ fn expressions_that_do_not_fit() {
 #[test]
 fn targets_that_cannot_run() {
     refused(|m| m.targets[0].variants.clear(), "targets[0].variants: a target without code");
-    refused(|m| drop(m.targets[0].plans.pop()), "targets[0].plans: no plan of kind `any`, which every target needs");
+    refused(
+        |m| drop(m.targets[0].plans.remove(1)),
+        "targets[0].plans: no plan of kind `any`, which every target needs",
+    );
+    refused(|m| drop(m.targets[0].plans.pop()), "targets[0].plans: no plan of kind `whole`, which an engine needs");
+    let whole = |change: fn(&mut Plan)| move |m: &mut Manifest| change(&mut m.targets[0].plans[2]);
+    refused(
+        whole(|plan| plan.body = 0),
+        "targets[0].plans[2].body: launch 0, but a whole step has no head: its body is 1 launches",
+    );
+    refused(
+        whole(|plan| plan.attention = Attention::Caller),
+        "targets[0].plans[2].attention: a whole step leaves nothing to its caller",
+    );
+    refused(
+        whole(|plan| plan.launches[0].args[0] = Arg::Hidden),
+        "targets[0].plans[2].launches[0].args[0]: a whole step has no hidden rows",
+    );
     refused(
         |m| drop(m.targets[0].variants[1].kernels.pop()),
         "targets[0].variants[1].kernels: 1 kernels, but the target has 2",
@@ -283,6 +300,7 @@ fn calls_that_nobody_can_answer() {
         move |m: &mut Manifest| {
             let [q, k, v, out] = [value; 4];
             let work = Work::Attention { layer, q, k, v, out, scale: 1.0, window: 0 };
+            m.targets[0].plans.retain(|plan| plan.kind != PlanKind::Whole || attention == Attention::Own);
             m.targets[0].plans.iter_mut().for_each(|plan| plan.attention = attention);
             m.targets[0].plans[1].calls = vec![Call { before: 0, work }];
         }

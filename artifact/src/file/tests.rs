@@ -48,7 +48,7 @@ pub(crate) fn sample() -> Manifest {
             hidden: Hidden { dtype: DType::BF16, width: 4, stride: 6, bytes: 512 },
             kernels: vec![def("k0"), def("k1")],
             variants: vec![variant("x86-64-v4", 1), variant("x86-64-v3", 2)],
-            plans: vec![plan(PlanKind::Decode, 4), plan(PlanKind::Any, 32)],
+            plans: vec![plan(PlanKind::Decode, 4), plan(PlanKind::Any, 32), plan(PlanKind::Whole, 32)],
         }],
     }
 }
@@ -226,7 +226,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 9, but this atomc reads version 4: compile the model again",
+            "artifact format version 9, but this atomc reads version 5: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
 
-use atomc_runtime::manifest::{Arg, Attention, Chip, Plan, PlanKind};
+use atomc_runtime::manifest::{Arg, Chip, Plan, PlanKind};
 use atomc_runtime::{Engine, Request, SeqId, Want, bandwidth};
 use serde_json::{Value, json};
 
@@ -131,8 +131,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut prefilled = Prefill { tokens: prompt, seconds: median(times), kernels: vec![] };
     if args.kernels {
-        let own = |plan: &Plan| plan.attention == Attention::Own;
-        let plan = engine.plans().iter().rposition(own).unwrap_or_default();
+        let plan = engine.plans().len() - 1;
         let lengths = Lengths { sequences: 1, first: 1, last: prompt };
         prefilled.kernels = kernel_times(&mut engine, plan, lengths, |engine| {
             let (sequence, _) = prefill(engine, &ids[..prompt])?;
@@ -218,11 +217,10 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
 
 /// The plan that a decode step of so many sequences takes.
 fn plan(engine: &Engine, batch: usize) -> usize {
-    let own = |plan: &Plan| plan.attention == Attention::Own;
-    let fits = |plan: &Plan| own(plan) && plan.tokens >= batch && plan.rows >= batch;
+    let fits = |plan: &Plan| plan.tokens >= batch && plan.rows >= batch;
     let plans = engine.plans();
     let decode = plans.iter().position(|plan| plan.kind == PlanKind::Decode && fits(plan));
-    decode.or_else(|| plans.iter().position(fits)).or_else(|| plans.iter().rposition(own)).unwrap_or_default()
+    decode.or_else(|| plans.iter().position(fits)).unwrap_or(plans.len() - 1)
 }
 
 /// The sequences of a step, all alike: how long each is after its first new token, and after its last.

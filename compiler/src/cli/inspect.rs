@@ -208,6 +208,7 @@ pub fn name(plan: &Plan) -> String {
     match plan.kind {
         PlanKind::Decode => format!("decode {}{who}", plan.tokens),
         PlanKind::Any => format!("any {} with {} rows{who}", plan.tokens, plan.rows),
+        PlanKind::Whole => format!("whole {} with {} rows", plan.tokens, plan.rows),
     }
 }
 

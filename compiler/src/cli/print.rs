@@ -22,7 +22,7 @@ pub struct Args {
     /// What comes out at the end: the fused graph, LLVM's IR, or assembly
     #[arg(long, value_name = "FORM")]
     emit: Option<Emit>,
-    /// Kernels for decode:N sequences, or any:TOKENSxROWS
+    /// Kernels for decode:N sequences, any:TOKENSxROWS, or whole:TOKENSxROWS, where nothing but logits is wanted
     #[arg(long, value_name = "BUCKET", default_value = "decode:1", value_parser = bucket)]
     bucket: Bucket,
     /// Target, or target:variant
@@ -46,7 +46,7 @@ Passes, in order: {}
 Examples:
   atomc print models/qwen3                                    the model as its frontend reads it
   atomc print models/qwen3 --after fuse                       the kernels of a decode step
-  atomc print models/qwen3 --after fuse --bucket any          the same for prefill
+  atomc print models/qwen3 --after fuse --bucket whole        the same for prefill
   atomc print models/qwen3 --emit asm --target host:x86-64-v3",
         names.join(", ")
     )
@@ -55,17 +55,22 @@ Examples:
 fn bucket(text: &str) -> Result<Bucket, String> {
     let count = |n: &str| n.parse::<usize>().ok().filter(|&n| n > 0);
     let default = BucketOptions::default();
-    let read = || match text.split_once(':') {
-        None if text == "any" => Some(Bucket::Any { tokens: default.tokens, rows: default.rows }),
-        Some(("decode", n)) => Some(Bucket::Decode { tokens: count(n)? }),
-        Some(("any", sizes)) => {
-            let (tokens, rows) = sizes.split_once('x')?;
-            let (tokens, rows) = (count(tokens)?, count(rows)?);
-            (rows <= tokens).then_some(Bucket::Any { tokens, rows })
+    let read = || {
+        let (kind, size) = text.split_once(':').map_or((text, None), |(kind, size)| (kind, Some(size)));
+        if kind == "decode" {
+            return Some(Bucket::Decode { tokens: count(size?)? });
         }
-        _ => None,
+        let (tokens, rows) = match size.map(|size| size.split_once('x')) {
+            None => (default.tokens, default.rows),
+            Some(sizes) => sizes.and_then(|(tokens, rows)| Some((count(tokens)?, count(rows)?)))?,
+        };
+        match kind {
+            "any" if rows <= tokens => Some(Bucket::Any { tokens, rows }),
+            "whole" if rows <= tokens => Some(Bucket::Whole { tokens, rows }),
+            _ => None,
+        }
     };
-    read().ok_or("must be decode:N, any, or any:TOKENSxROWS with no more rows than tokens".into())
+    read().ok_or("must be decode:N, or any or whole, alone or with :TOKENSxROWS, no more rows than tokens".into())
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {

@@ -2,8 +2,8 @@
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::{Kernel, KernelDef, Tasks};
-use atomc_ir::{Family, Graph, NodeId, Op};
-use atomc_passes::Cx;
+use atomc_ir::{Dim, Family, Graph, NodeId, Op};
+use atomc_passes::{Bucket, Cx};
 use atomc_targets::{KernelInfo, KernelSpec};
 
 #[derive(Default)]
@@ -27,16 +27,16 @@ impl Kernels {
     /// The number of a kernel node's kernel.
     pub fn number(&mut self, graph: &Graph, id: NodeId, cx: &Cx) -> usize {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
-        let bucket = cx.bucket;
-        let rows = atomc_targets::is_for_one_bucket(*family, cx.arch).then_some(bucket.tokens());
+        let tokens = room(graph, id, cx.bucket);
+        let rows = atomc_targets::is_for_one_bucket(*family, cx.arch).then_some(tokens);
         let next = self.all.len();
         let number = *self.known.entry((*family, rows, body.print())).or_insert(next);
         if number == next {
             let symbol = symbol(next, *family, rows, graph.location(id));
-            self.all.push(Entry { symbol, family: *family, body: (**body).clone(), tokens: bucket.tokens() });
+            self.all.push(Entry { symbol, family: *family, body: (**body).clone(), tokens });
         }
         let entry = &mut self.all[number];
-        entry.tokens = entry.tokens.max(bucket.tokens());
+        entry.tokens = entry.tokens.max(tokens);
         number
     }
 
@@ -61,6 +61,15 @@ impl Entry {
         let Entry { family, tokens, .. } = *self;
         KernelSpec { symbol: self.symbol.clone(), family, body: &self.body, tokens, choice: None }
     }
+}
+
+/// Most rows of a step that a kernel in the bucket has to do with: those that are wanted, if its results have a row for each of them.
+fn room(graph: &Graph, id: NodeId, bucket: Bucket) -> usize {
+    let lead = graph.types(id).first().and_then(|ty| ty.as_tensor()?.shape.0.first().copied());
+    lead.map_or(bucket.tokens(), |dim| match dim {
+        Dim::Rows => bucket.rows(),
+        Dim::Tokens | Dim::Fixed(_) => bucket.tokens(),
+    })
 }
 
 /// How a variant runs a kernel, as the manifest has it.

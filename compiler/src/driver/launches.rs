@@ -7,23 +7,26 @@ use std::collections::HashMap;
 use atomc_artifact::manifest::{
     Arg, Attention, Call, Hidden, Input, Launch, Logits, Picks, Place, Plan, PlanKind, Work,
 };
-use atomc_ir::{Diagnostic, Dim, Graph, NodeId, Op, Type, Value};
-use atomc_passes::{Bucket, Cx, MemoryPlan, Order, result_bytes};
+use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
+use atomc_passes::{Bucket, Cx, MemoryPlan, Order, is_hidden, result_bytes};
 
 use super::kernels::Kernels;
 use super::weights::Weights;
 
-/// The launches, and the rows between body and head.
+/// The launches, and the rows between body and head, if there are any.
 pub fn plan(
     graph: &Graph,
     attention: Attention,
     cx: &Cx,
     kernels: &mut Kernels,
     weights: &mut Weights,
-) -> Result<(Plan, Hidden), Diagnostic> {
-    let (hidden, hidden_rows) = hidden(graph, cx)?;
-    let order = Order::new(graph, Some(hidden));
-    check_cut(graph, &order)?;
+) -> Result<(Plan, Option<Hidden>), Diagnostic> {
+    let hidden = hidden(graph, cx)?;
+    let (hidden, hidden_rows) = hidden.unzip();
+    let order = Order::new(graph, hidden);
+    if hidden.is_some() {
+        check_cut(graph, &order)?;
+    }
     let memory = atomc_passes::plan(graph, &order, cx);
     let embedding = embedding(graph, &order);
     let mut args = Args { graph, cx, memory: &memory, hidden, layers: layers(graph), weights };
@@ -50,6 +53,7 @@ pub fn plan(
         kind: match cx.bucket {
             Bucket::Decode { .. } => PlanKind::Decode,
             Bucket::Any { .. } => PlanKind::Any,
+            Bucket::Whole { .. } => PlanKind::Whole,
         },
         tokens: cx.bucket.tokens(),
         rows: cx.bucket.rows(),
@@ -64,17 +68,21 @@ pub fn plan(
     Ok((plan, hidden_rows))
 }
 
-/// The result of the graph that is a row of floats for each token.
-fn hidden(graph: &Graph, cx: &Cx) -> Result<(Value, Hidden), Diagnostic> {
+/// The result of the graph that is the hidden rows of all tokens, which is all that a whole step does without.
+fn hidden(graph: &Graph, cx: &Cx) -> Result<Option<(Value, Hidden)>, Diagnostic> {
     let rows = |v: &Value| {
         let ty = graph.ty(*v).as_tensor()?;
-        let width = ty.shape.row().filter(|_| ty.dtype.is_float() && ty.shape.0.first() == Some(&Dim::Tokens))?;
         let (stride, bytes) = (cx.arch.memory.result_stride(ty), result_bytes(ty, cx));
-        Some((*v, Hidden { dtype: super::dtype(ty.dtype), width, stride, bytes }))
+        Some((*v, Hidden { dtype: super::dtype(ty.dtype), width: ty.shape.row()?, stride, bytes }))
     };
-    let all: Vec<_> = graph.outputs().iter().filter_map(rows).collect();
-    match all[..] {
-        [found] if matches!(graph.op(found.0.node), Op::Kernel { .. }) => Ok(found),
+    let all: Vec<_> = graph.outputs().iter().filter(|v| is_hidden(graph, **v)).filter_map(rows).collect();
+    match (all[..].first(), cx.bucket, all.len()) {
+        (None, Bucket::Whole { .. }, _) => Ok(None),
+        (Some(found), Bucket::Decode { .. } | Bucket::Any { .. }, 1)
+            if matches!(graph.op(found.0.node), Op::Kernel { .. }) =>
+        {
+            Ok(Some(*found))
+        }
         _ => {
             Err(Diagnostic::new("driver::hidden", "one result of the graph must be the hidden rows, made by a kernel"))
         }
@@ -144,7 +152,7 @@ struct Args<'a> {
     graph: &'a Graph,
     cx: &'a Cx<'a>,
     memory: &'a MemoryPlan,
-    hidden: Value,
+    hidden: Option<Value>,
     /// The layer whose cache each state is of, as far as the launches have come.
     layers: HashMap<Value, usize>,
     weights: &'a mut Weights,
@@ -165,7 +173,7 @@ impl Args<'_> {
         for out in 0..self.graph.types(kernel).len() {
             let v = Value { node: kernel, out };
             match self.memory.slots.get(&v) {
-                None if v == self.hidden => args.push(Arg::Hidden),
+                None if Some(v) == self.hidden => args.push(Arg::Hidden),
                 Some(slot) => args.push(Arg::Arena { offset: slot.offset }),
                 None => _ = self.layers.insert(v, self.layer_of_result(kernel, out)),
             }
@@ -209,7 +217,7 @@ impl Args<'_> {
     }
 
     fn operand(&mut self, v: Value) -> Result<Arg, Diagnostic> {
-        if v == self.hidden {
+        if Some(v) == self.hidden {
             return Ok(Arg::Hidden);
         }
         if let Some(slot) = self.memory.slots.get(&v) {

@@ -43,7 +43,9 @@ fn argument(compiled: &Compiled, arg: &atomc_artifact::manifest::Arg) -> String 
 #[test]
 fn launches_of_one_layer() {
     let compiled = compiled(1, true, &[1]);
-    insta::assert_snapshot!(format!("decode 1\n{}\n\nany\n{}", listing(&compiled, 0), listing(&compiled, 1)));
+    let listings = ["decode 1", "any", "whole"].iter().enumerate();
+    let listings: Vec<String> = listings.map(|(plan, name)| format!("{name}\n{}", listing(&compiled, plan))).collect();
+    insta::assert_snapshot!(listings.join("\n\n"));
 }
 
 /// The launches of one layer's plan by family, with the calls where they are due and a bar where the head begins.
@@ -76,6 +78,7 @@ fn callers_work_between_launches() {
     insta::assert_snapshot!(outlines(1), @"
     rows [embedding] matvec rows attend_one matvec matvec matvec | matvec rows
     rows [embedding] rows matmul rows rows attend_many matmul rows matmul matmul | rows matmul rows
+    rows [embedding] rows matmul rows rows attend_many rows rows matmul rows matmul matmul rows matmul rows |
     rows [embedding] matvec rows rows [caller] matvec matvec matvec | matvec rows
     rows [embedding] rows matmul rows rows [caller] matmul rows matmul matmul | rows matmul rows
     ");

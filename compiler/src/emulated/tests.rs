@@ -60,7 +60,8 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
     };
     let (logits, arena_bytes) = (Logits { offset: 64, width: VOCAB, stride: VOCAB }, 64 + rows * VOCAB * 4);
     let (attention, calls) = (Attention::Own, vec![]);
-    Plan { kind, tokens, rows, arena_bytes, attention, launches: vec![launch], body: 0, calls, logits, picks: None }
+    let body = usize::from(kind == PlanKind::Whole);
+    Plan { kind, tokens, rows, arena_bytes, attention, launches: vec![launch], body, calls, logits, picks: None }
 }
 
 fn manifest(chip: &str) -> Manifest {
@@ -110,7 +111,7 @@ fn manifest(chip: &str) -> Manifest {
             }],
             prepare: None,
         }],
-        plans: vec![plan(PlanKind::Decode, 4, 4), plan(PlanKind::Any, 8, 2)],
+        plans: vec![plan(PlanKind::Decode, 4, 4), plan(PlanKind::Any, 8, 2), plan(PlanKind::Whole, 8, 2)],
     };
     let model = Model {
         architecture: "Toy".into(),

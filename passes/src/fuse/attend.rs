@@ -18,7 +18,7 @@ pub fn claim(regions: &mut Regions, bucket: Bucket) {
                 let segment = graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default();
                 regions.add(Family::AttendOne, boundary, segment);
             }
-            Bucket::Any { .. } => {
+            Bucket::Any { .. } | Bucket::Whole { .. } => {
                 // Only the reshape of its result follows a boundary in its own segment.
                 let reader = regions.sole_reader(boundary.into());
                 let reshape = reader.filter(|&id| regions.may_join(id, graph.segment(boundary)));

@@ -10,7 +10,7 @@ pub fn claim(regions: &mut Regions, cx: &Cx) {
     for linear in regions.nodes_where(|op| matches!(op, Op::Linear { .. })) {
         let (family, mut nodes) = match cx.bucket {
             Bucket::Decode { .. } => (Family::Matvec, prologue(regions, linear)),
-            Bucket::Any { .. } => (Family::Matmul, vec![]),
+            Bucket::Any { .. } | Bucket::Whole { .. } => (Family::Matmul, vec![]),
         };
         nodes.push(linear);
         nodes.extend(epilogue(regions, linear, cx.arch.memory.panel));

@@ -4,7 +4,7 @@ use atomc_ir::{Family, NodeId, Op, parse};
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{ANY, DECODE, Dense, apply, graphs, same_meaning};
+use crate::testing::{ANY, DECODE, Dense, WHOLE, apply, graphs, same_meaning};
 
 fn fused(graph: &Graph, cx: &Cx) -> Graph {
     let mut graph = graph.clone();
@@ -26,7 +26,7 @@ proptest! {
 
     #[test]
     fn passes_keep_the_meaning(graph in graphs()) {
-        for cx in [DECODE, ANY] {
+        for cx in [DECODE, ANY, WHOLE] {
             let mut so_far = graph.clone();
             for pass in PASSES {
                 apply(pass, &mut so_far, &cx);
@@ -39,7 +39,7 @@ proptest! {
     fn passes_need_no_other_pass(graph in graphs()) {
         for pass in PASSES.iter().filter(|p| p.stage == Stage::Model) {
             let mut alone = graph.clone();
-            apply(pass, &mut alone, &DECODE);
+            apply(pass, &mut alone, &WHOLE);
             prop_assert_eq!(same_meaning(&graph, &alone), Ok(()), "{} of\n{}", pass.name, graph.print());
         }
     }
@@ -48,14 +48,14 @@ proptest! {
     #[test]
     fn same_text_same_result(graph in graphs()) {
         let again = parse(&graph.print()).unwrap();
-        for cx in [DECODE, ANY] {
+        for cx in [DECODE, ANY, WHOLE] {
             prop_assert_eq!(fused(&graph, &cx).print(), fused(&again, &cx).print());
         }
     }
 
     #[test]
     fn kernels_have_the_form_of_their_family(graph in graphs()) {
-        for cx in [DECODE, ANY] {
+        for cx in [DECODE, ANY, WHOLE] {
             let graph = fused(&graph, &cx);
             let kernel = |id: &NodeId| !graph.op(*id).is_call();
             for id in crate::Order::new(&graph, None).steps.into_iter().filter(kernel) {
@@ -117,7 +117,7 @@ fn equal_layers_share_their_kernels() {
 #[test]
 fn models_keep_their_meaning() {
     for model in [Dense::qwen3(2), Dense::llama(2), Dense { tied: true, bias: true, ..Dense::qwen3(1) }] {
-        for cx in [DECODE, ANY] {
+        for cx in [DECODE, ANY, WHOLE] {
             let graph = model.graph();
             assert_eq!(same_meaning(&graph, &fused(&graph, &cx)), Ok(()));
         }
@@ -143,14 +143,14 @@ fn a_layer_with_biases() {
 fn until_stops_after_a_pass() {
     let mut seen = vec![];
     run(&mut Dense::qwen3(1).graph(), &DECODE, Some("cse"), &mut |pass, _| seen.push(pass.name)).unwrap();
-    assert_eq!(seen, ["dce", "canonicalise", "cse"]);
+    assert_eq!(seen, ["dce", "canonicalise", "narrow", "cse"]);
 }
 
 #[test]
 fn unknown_passes_are_refused() {
     let e = run(&mut Dense::qwen3(1).graph(), &DECODE, Some("fusion"), &mut |_, _| {}).unwrap_err();
     assert_eq!(e.to_string(), "there is no pass `fusion`");
-    let help = "the passes are dce, canonicalise, cse, merge_weights, rewrite, pack, split, fuse";
+    let help = "the passes are dce, canonicalise, narrow, cse, merge_weights, rewrite, pack, split, fuse";
     assert_eq!(e.help.as_deref(), Some(help));
 }
 
@@ -177,7 +177,7 @@ fn a_pass_that_breaks_the_graph_is_a_bug() {
 #[ignore = "prints a time"]
 fn time_of_80_layers() {
     let graph = Dense { sizes: Some([8192, 64, 8, 128, 28672]), ..Dense::llama(80) }.graph();
-    for cx in [DECODE, ANY] {
+    for cx in [DECODE, ANY, WHOLE] {
         let start = Instant::now();
         let fused = fused(&graph, &cx);
         println!("{}: {} nodes to {} in {:?}", cx.bucket, graph.len(), fused.len(), start.elapsed());

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{ANY, DECODE, Dense, graphs};
+use crate::testing::{ANY, DECODE, Dense, WHOLE, graphs};
 use crate::{Bucket, Cx};
 
 fn fused(graph: &Graph, cx: &Cx) -> Graph {
@@ -52,7 +52,7 @@ proptest! {
 
     #[test]
     fn values_that_live_at_once_do_not_overlap(graph in graphs()) {
-        for cx in [DECODE, ANY] {
+        for cx in [DECODE, ANY, WHOLE] {
             prop_assert_eq!(check(&fused(&graph, &cx), &cx), Ok(()));
         }
     }

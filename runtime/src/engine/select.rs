@@ -1,23 +1,21 @@
 //! Which plan runs next, and how much of a request fits it.
 use super::{Cursor, Request, Want};
-use atomc_artifact::manifest::{Attention, Plan, PlanKind};
+use atomc_artifact::manifest::{Plan, PlanKind};
 
 /// The plan for what is left of a step: the first `decode` plan that takes all of it if it is one token of each sequence,
-/// else the first `any` plan that does, else the largest `any` plan, which leaves a rest.
+/// else the first `whole` plan that does, else the largest `whole` plan, which leaves a rest.
 pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor) -> usize {
     let left = &requests[at.request..];
     let tokens = left.iter().map(|request| request.tokens.len()).sum::<usize>() - at.token;
     let rows =
         left.iter().map(Request::rows).sum::<usize>() - left.first().map_or(0, |first| rows_before(first, at.token));
     let single = tokens == left.len();
-    let fits = |plan: &&(usize, &Plan)| plan.1.tokens >= tokens && plan.1.rows >= rows;
-    let own = |plan: &Plan| plan.attention == Attention::Own;
-    let of = |kind| plans.iter().enumerate().filter(move |(_, plan)| plan.kind == kind && own(plan));
-    let decode = of(PlanKind::Decode).find(|plan| single && fits(&plan));
-    let any =
-        || of(PlanKind::Any).find(|plan| fits(&plan)).or_else(|| of(PlanKind::Any).max_by_key(|(_, plan)| plan.tokens));
-    // There is a plan of kind `any`: the artifact was checked for it, and the engine when it was opened.
-    decode.or_else(any).map_or(0, |(index, _)| index)
+    let fits = |plan: &(usize, &Plan)| plan.1.tokens >= tokens && plan.1.rows >= rows;
+    let of = |kind| plans.iter().enumerate().filter(move |(_, plan)| plan.kind == kind);
+    let decode = of(PlanKind::Decode).find(|plan| single && fits(plan));
+    let whole = || of(PlanKind::Whole).find(fits).or_else(|| of(PlanKind::Whole).max_by_key(|(_, plan)| plan.tokens));
+    // There is a plan of kind `whole`: the engine was checked for it when it was opened.
+    decode.or_else(whole).map_or(0, |(index, _)| index)
 }
 
 /// Rows that the first tokens of a request want.

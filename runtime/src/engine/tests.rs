@@ -187,12 +187,12 @@ fn picks_the_smallest_plan_that_fits() {
     };
     check(&[(1, Want::Last)], (0, 0), 0);
     check(&[(1, Want::Last); 3], (0, 0), 1);
-    check(&[(1, Want::Last); 5], (0, 0), 3);
-    check(&[(1, Want::Nothing); 5], (0, 0), 2);
-    check(&[(2, Want::Last), (1, Want::Last)], (0, 0), 2);
-    check(&[(9, Want::Last)], (0, 0), 3);
-    check(&[(64, Want::Last)], (0, 0), 3);
-    check(&[(4, Want::All)], (0, 0), 3);
+    check(&[(1, Want::Last); 5], (0, 0), 5);
+    check(&[(1, Want::Nothing); 5], (0, 0), 4);
+    check(&[(2, Want::Last), (1, Want::Last)], (0, 0), 4);
+    check(&[(9, Want::Last)], (0, 0), 5);
+    check(&[(64, Want::Last)], (0, 0), 5);
+    check(&[(4, Want::All)], (0, 0), 5);
     check(&[(41, Want::All), (1, Want::Last)], (0, 40), 1);
     check(&[(41, Want::Last)], (0, 40), 0);
 }

@@ -67,7 +67,7 @@ impl Shapes<'_> {
         let positions = [block, 0, 2 * block - 1, block + 1, 3, 2 * block];
         match self.plan.kind {
             PlanKind::Decode => self.step(positions.into_iter().map(|p| (p, 1, 1))),
-            PlanKind::Any => {
+            PlanKind::Any | PlanKind::Whole => {
                 self.step([(block - 3, 7, 1), (0, 1, 1), (0, block + 2, 2), (2 * block + 1, 1, 0), (5, 2, 2)])
             }
         }
@@ -78,7 +78,7 @@ impl Shapes<'_> {
         let Plan { tokens, rows, kind, .. } = *self.plan;
         match kind {
             PlanKind::Decode => self.step((0..tokens).map(|s| (s * 7 % (2 * self.block + 1), 1, 1))),
-            PlanKind::Any => {
+            PlanKind::Any | PlanKind::Whole => {
                 let first = self.step([(self.block / 2, tokens.div_ceil(2), rows.div_ceil(2))]);
                 let more = std::iter::repeat_n((1, tokens, rows), tokens);
                 let first = first.runs.iter().map(|r| (r.position, r.tokens, r.rows)).collect::<Vec<_>>();

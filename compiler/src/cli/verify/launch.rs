@@ -58,7 +58,7 @@ impl Bench {
             )));
         }
         let plan_item = &target.plans[plan];
-        let round = if plan_item.kind == PlanKind::Any { target.layout.rows } else { 1 };
+        let round = if plan_item.kind == PlanKind::Decode { 1 } else { target.layout.rows };
         let lead = |ty: &&Type| {
             ty.as_tensor().and_then(|t| t.shape.0.first()).map_or(1, |d| d.at(plan_item.tokens, plan_item.rows))
         };
