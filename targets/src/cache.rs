@@ -17,7 +17,7 @@ pub struct Batch<'c> {
     pub tiles: Ptr<'c>,
     pub tile_count: Int<'c>,
     /// Bytes from one page to the next.
-    block_stride: Int<'c>,
+    pub block_stride: Int<'c>,
 }
 
 impl<'c> Batch<'c> {

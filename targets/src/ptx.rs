@@ -110,10 +110,7 @@ fn resources(text: &str, cubin: &[u8], said: &str, arch: &Arch, info: &KernelInf
     let registers = before(" registers")?;
     let lds = number_before(said, " bytes smem").unwrap_or(0);
     let spilled = before(" bytes spill stores")?;
-    let file = object::File::parse(cubin).map_err(fail)?;
-    let code_bytes =
-        file.sections().filter(|s| s.name().is_ok_and(|name| name.starts_with(".text."))).map(|s| s.size());
-    let code_bytes = code_bytes.sum::<u64>() as usize;
+    let code_bytes = code_bytes(cubin).map_err(fail)?;
     let warps = info.threads.div_ceil(arch.simt().wave);
     let matrix = |line: &&str| ["mma.sync", "wgmma.mma_async", "tcgen05.mma"].iter().any(|name| line.contains(name));
     Ok(Resources {
@@ -129,6 +126,13 @@ fn resources(text: &str, cubin: &[u8], said: &str, arch: &Arch, info: &KernelInf
     })
 }
 
+/// Bytes of instructions. Some releases of the assembler put headers at odd places.
+fn code_bytes(cubin: &[u8]) -> Result<usize, object::Error> {
+    let file = object::File::parse(cubin)?;
+    let code = file.sections().filter(|s| s.name().is_ok_and(|name| name.starts_with(".text.")));
+    Ok(code.map(|s| s.size() as usize).sum())
+}
+
 /// The number that ends where `what` begins.
 fn number_before(text: &str, what: &str) -> Option<usize> {
     let (before, _) = text.split_once(what)?;
@@ -139,6 +143,19 @@ fn number_before(text: &str, what: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A file of one program header and no section.
+    #[test]
+    fn headers_at_odd_places() {
+        for at in [64, 65] {
+            let mut cubin = vec![0; at + 56];
+            cubin[..8].copy_from_slice(b"\x7fELF\x02\x01\x01A");
+            for (place, half) in [(16, 2), (18, 190), (20, 1), (32, at as u16), (52, 64), (54, 56), (56, 1), (58, 64)] {
+                cubin[place..place + 2].copy_from_slice(&half.to_le_bytes());
+            }
+            assert_eq!(code_bytes(&cubin), Ok(0), "{at}");
+        }
+    }
 
     #[test]
     fn reads_what_the_assembler_says() {

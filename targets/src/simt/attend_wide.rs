@@ -3,20 +3,20 @@
 //! A work-group stays, and attends with one tile of the batch and the query heads of a head of the cache after the other. One lane
 //! asks for blocks of the cache as soon as there is room in a ring in local memory. Two groups of four waves, each with 64 queries,
 //! multiply what has come: a lane has scores of two queries, which as weights are what the second product takes. The products of a
-//! block's values are under way together with those of the next block's keys.
+//! block's values are under way together with those of the next block's keys, and while weights are made of these. A turn of the loop
+//! ends there: NVIDIA's assembler would move a wait for the values before the arithmetic, but not from one turn to the one before.
 //!
-//! Keys and values lie in local memory as in the cache: of a panel first 8 rows and then the other 8, column by column. So each
-//! product is two, of the upper rows of all panels and of the lower: the keys of 16 columns of weights, and halves of panels
-//! of dimensions.
+//! The cache has keys and values panel by panel of 16 rows, and in a panel first 8 rows and then the other 8 of each 16 bytes of columns.
+//! Copies take them apart by columns, so that in local memory all rows of 16 bytes of columns are together, as products want them.
 use atomc_ir::{Arch, Diagnostic, Op};
-use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
+use inkwell::{FloatPredicate, IntPredicate};
 
 use super::attend::{Attention, LOWEST, Sizes};
 use super::fragment::Matrix;
-use super::machine::wide::TileForm;
+use super::machine::wide::{MAP, TensorMap, TileForm};
 use super::ring::Ring;
-use super::{Setup, kernel};
+use super::{COUNTERS, Setup, arguments, kernel};
 use crate::code::{Any, Code, Int, Ptr};
 use crate::row::{At, Col};
 use crate::{KernelInfo, KernelSpec, Tasks};
@@ -36,6 +36,8 @@ const STAGES: usize = 4;
 /// Bytes of 8 rows by 16 bytes of a panel, and of 16.
 const HALF: usize = 128;
 const GROUP: usize = 2 * HALF;
+/// Maps of a work-group: of keys, and of values.
+const MAPS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Shape {
@@ -91,9 +93,10 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
     {
         let kernel = kernel(&code, spec)?;
         let attention = Attention::new(&kernel)?;
-        Group::new(&attention, shape).run()?;
+        Group::new(&attention, shape, spec).run()?;
     }
-    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads())))
+    let workspace = COUNTERS + shape.groups * MAPS * MAP;
+    Ok((code, KernelInfo { workspace, ..KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads()) }))
 }
 
 /// What one work-group does. Blocks of keys and of values are on their way through local memory.
@@ -102,6 +105,9 @@ struct Group<'r, 'k, 'a, 'c> {
     shape: Shape,
     keys: Ring<'c>,
     values: Ring<'c>,
+    /// Room for maps, and this work-group's place for them.
+    maps: Ptr<'c>,
+    placed: Ptr<'c>,
 }
 
 /// One tile of the batch, and the query heads of a work-group.
@@ -119,10 +125,12 @@ struct Tile<'c> {
 }
 
 impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
-    fn new(attention: &'r Attention<'k, 'a, 'c>, shape: Shape) -> Group<'r, 'k, 'a, 'c> {
+    fn new(attention: &'r Attention<'k, 'a, 'c>, shape: Shape, spec: &KernelSpec) -> Group<'r, 'k, 'a, 'c> {
         let c = attention.code();
+        let (maps, workspace) = (c.shared(MAPS * MAP, MAP), c.argument(arguments(spec.body) + 1));
+        let placed = c.at(workspace, c.add(c.mul(c.group(), c.int(MAPS * MAP)), c.int(COUNTERS)));
         let [keys, values] = [0, 1].map(|_| Ring::new(c, shape.stages, shape.bytes, 128));
-        Group { attention, shape, keys, values }
+        Group { attention, shape, keys, values, maps, placed }
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -140,7 +148,10 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         c.barrier();
         c.when(c.less(c.int(workers - 1), c.thread()), || {
             c.set_registers(REGISTERS[0], false);
-            c.when(c.equal(c.thread(), workers), || self.each_tile(|tile, turn| self.fetch(tile, turn)));
+            c.when(c.equal(c.wave_index(), workers / 32), || {
+                self.place_maps();
+                c.when(c.equal(c.lane_index(), 0), || self.each_tile(|tile, turn| self.fetch(tile, turn)));
+            });
         });
         let mut result = Ok(());
         c.when(c.less(c.thread(), c.int(workers)), || {
@@ -192,18 +203,46 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         }
     }
 
+    /// How a block lies in local memory whose panels have so many bytes in the cache.
+    fn form(&self, panel: usize) -> TileForm {
+        TileForm::Blocks { along: self.shape.bytes / panel * GROUP, down: HALF }
+    }
+
+    /// How blocks of keys and of values are copied: of each 16 bytes of columns all panels, then the next 16 bytes.
+    fn place_maps(&self) {
+        let (c, a) = (self.code(), self.attention);
+        let cache = a.cache;
+        let place = |i: usize| c.local_address(c.at(self.maps, c.int(i * MAP)));
+        c.clear_maps(self.maps, MAPS);
+        c.when(c.equal(c.lane_index(), 0), || {
+            for (i, (from, panel)) in [(cache.k, a.key_panel()), (cache.v, a.value_panel())].into_iter().enumerate() {
+                let (panels, groups, inner) = (self.shape.bytes / panel, panel / GROUP, GROUP / cache.ty.dtype.size());
+                let dims = [
+                    (inner, 0, inner),
+                    (panels, panel, panels),
+                    (groups, GROUP, groups),
+                    (cache.ty.heads, cache.layout.head_bytes, 1),
+                ];
+                let outer = Some(cache.batch.block_stride);
+                c.make_map(place(i), from, &TensorMap { dtype: cache.ty.dtype, dims: &dims, outer, swizzled: false });
+            }
+        });
+        c.meet_in_wave();
+        (0..MAPS).for_each(|i| c.place_map(c.at(self.placed, c.int(i * MAP)), place(i)));
+    }
+
     /// Asks for all blocks of a tile, from a turn on.
     fn fetch(&self, tile: &Tile<'c>, turn: Int<'c>) {
-        let (c, cache, bytes) = (self.code(), self.attention.cache, self.shape.bytes);
+        let (c, bytes) = (self.code(), self.shape.bytes);
         c.repeat(tile.first, tile.end, 1, |i| {
             let block = c.load_index(tile.table, i);
-            let at = cache.head(c, block, tile.cache_head);
+            let first = [c.int(0), c.int(0), c.int(0), tile.cache_head, block];
             let turn = c.add(turn, c.sub(i, tile.first));
-            for (ring, from) in [(&self.keys, cache.k), (&self.values, cache.v)] {
+            for (i, ring) in [&self.keys, &self.values].into_iter().enumerate() {
                 ring.await_empty(c, turn);
                 let full = ring.full(c, turn);
                 c.expect_bytes(c.always(), full, bytes);
-                c.copy_run_often(ring.at(c, turn), c.at(from, at), bytes, full);
+                c.copy_box(ring.at(c, turn), c.at(self.placed, c.int(i * MAP)), &first, full);
             }
         });
     }
@@ -212,15 +251,15 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (c, a) = (self.code(), self.attention);
         let queries = Queries::new(self, tile)?;
         let (first, end) = (tile.first, tile.end);
-        let mut running = queries.begin(first, turn).carried();
-        let next = c.add(first, c.int(1));
-        for (begin, end, hides) in self.ranges(tile, next) {
+        let turn = |block: Int<'c>| c.add(turn, c.sub(block, first));
+        let begun = queries.begin(first, turn(first));
+        let (weights, mut running) = (begun.weights.len(), begun.carried());
+        for (begin, end, hides) in self.ranges(tile, c.add(first, c.int(1))) {
             running = c.for_each((begin, end, 1), &running, |block, running| {
-                let at = c.add(turn, c.sub(block, first));
-                queries.turn((block, at, hides), Running::of(running)).carried()
+                queries.turn((block, turn(block), hides), Running::of(running, weights)).carried()
             });
         }
-        queries.finish(c.add(turn, c.sub(end, next)), Running::of(&running));
+        queries.finish((end, turn(end)), Running::of(&running, weights));
         let last = c.equal(tile.part, self.shape.parts - 1);
         let last = c.both(last, c.equal(tile.cache_head, a.cache.ty.heads - 1));
         c.when(last, || a.pad(tile.token, tile.count, self.shape.workers));
@@ -243,30 +282,28 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     }
 }
 
-/// What a lane has of its two queries: the highest score of each, the sum of its weights of it, weighted sums of values, and weights
-/// that wait for their values.
+/// What a lane has of its two queries behind some block: the highest score of each, the sum of its weights of it, and the block's
+/// weights, which wait for their values. Weighted sums of values before the block may be under way, and shrink when they are there.
 struct Running<'c> {
     tops: [FloatValue<'c>; 2],
     sums: [FloatValue<'c>; 2],
+    shrink: [FloatValue<'c>; 2],
+    weights: Vec<FloatValue<'c>>,
     values: Vec<Any<'c>>,
-    weights: Vec<Any<'c>>,
 }
 
 impl<'c> Running<'c> {
     fn carried(&self) -> Vec<Any<'c>> {
-        let floats = self.tops.iter().chain(&self.sums).map(|&v| v.into());
-        floats.chain(self.values.iter().copied()).chain(self.weights.iter().copied()).collect()
+        let floats = self.tops.iter().chain(&self.sums).chain(&self.shrink).chain(&self.weights);
+        floats.map(|&v| v.into()).chain(self.values.iter().copied()).collect()
     }
 
-    fn of(carried: &[Any<'c>]) -> Running<'c> {
-        let float = |i: usize| carried[i].into_float_value();
-        let is_value = |v: &&Any<'c>| v.is_float_value();
-        Running {
-            tops: [float(0), float(1)],
-            sums: [float(2), float(3)],
-            values: carried[4..].iter().take_while(is_value).copied().collect(),
-            weights: carried[4..].iter().skip_while(is_value).copied().collect(),
-        }
+    /// What was carried, of which so many are weights.
+    fn of(carried: &[Any<'c>], weights: usize) -> Running<'c> {
+        let two = |i: usize| [0, 1].map(|j| carried[i + j].into_float_value());
+        let (weights, values) = carried[6..].split_at(weights);
+        let weights = weights.iter().map(|v| v.into_float_value()).collect();
+        Running { tops: two(0), sums: two(2), shrink: two(4), weights, values: values.to_vec() }
     }
 }
 
@@ -328,37 +365,49 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         Ok((0..a.cache.ty.head_dim / 4).map(word).collect())
     }
 
-    /// Asks for scores of a turn's block: those of the upper rows of its panels, then those of the lower.
+    /// Asks for scores of a turn's block.
     fn begin_scores(&self, turn: Int<'c>) -> Vec<Any<'c>> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.keys);
-        let form = TileForm::Blocks { along: GROUP, down: a.key_panel() };
+        let form = self.group.form(a.key_panel());
         ring.await_full(c, turn);
-        let keys = ring.at(c, turn);
-        let half = |i: usize| {
-            let sums = a.cache.layout.block_tokens / 4;
-            c.begin_new_products(sums, a.matrix.dtype, &self.words, (c.add(keys, c.int(i * HALF)), form))
-        };
-        [half(0), half(1)].concat()
+        let sums = a.cache.layout.block_tokens / 2;
+        c.begin_new_products(sums, a.matrix.dtype, &self.words, (ring.at(c, turn), form))
     }
 
-    /// Asks for the weighted values of a turn's block.
-    fn begin_values(&self, turn: Int<'c>, running: &Running<'c>) -> Vec<Any<'c>> {
+    /// Asks for the weighted values of the block before a turn's, on top of others.
+    fn begin_values(&self, turn: Int<'c>, weights: &[Int<'c>], values: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.values);
-        let form = TileForm::Blocks { along: GROUP, down: a.value_panel() };
+        let form = self.group.form(a.value_panel());
+        let turn = c.sub(turn, c.int(1));
         ring.await_full(c, turn);
-        let values = ring.at(c, turn);
-        let weights: Vec<Int<'c>> = running.weights.iter().map(|v| v.into_int_value()).collect();
-        let (upper, lower) = running.values.split_at(running.values.len() / 2);
-        let half = |i: usize, sums: &[Any<'c>]| {
-            c.begin_more_products(sums, a.matrix.dtype, &weights, (c.add(values, c.int(i * HALF)), form))
-        };
-        [half(0, upper), half(1, lower)].concat()
+        c.begin_more_products(values, a.matrix.dtype, weights, (ring.at(c, turn), form))
     }
 
     /// This wave needs a turn's keys or values no more.
     fn leave(&self, ring: &Ring<'c>, turn: Int<'c>) {
         let c = self.code();
         ring.leave(c, c.equal(c.lane_index(), 0), turn);
+    }
+
+    /// The weighted sums of values of all blocks but the one before a turn's, shrunk to that one's scores, and that one's weights
+    /// as words. Until products are done their words must stay in their registers, so that new words are made behind the wait.
+    fn end_values(&self, (block, turn): (Int<'c>, Int<'c>), running: &Running<'c>) -> (Vec<Any<'c>>, Vec<Int<'c>>) {
+        let c = self.code();
+        let weights = running.weights.iter().map(|&v| v.into());
+        let all: Vec<Any<'c>> = running.values.iter().copied().chain(weights).collect();
+        let ended = c.end_products(&all, 0);
+        let (sums, weights) = ended.split_at(running.values.len());
+        // Under way were those of two blocks before, if there is such a block.
+        let were = c.less(c.add(self.tile.first, c.int(1)), block);
+        self.group.values.leave(c, c.both(were, c.equal(c.lane_index(), 0)), c.sub(turn, c.int(2)));
+        let words = self.packed(weights);
+        let changes = |v| c.b.build_float_compare(FloatPredicate::UNE, v, c.number(1.0), "").expect("floats");
+        let [first, second] = running.shrink.map(changes);
+        let some = c.any_lane(c.b.build_or(first, second, "").expect("conditions"));
+        let shrunk = |(i, v): (usize, &Any<'c>)| -> Any<'c> {
+            c.b.build_float_mul(v.into_float_value(), running.shrink[i / 2 % 2], "").expect("floats").into()
+        };
+        (c.change_if(some, sums, |sums| sums.iter().enumerate().map(shrunk).collect()), words)
     }
 
     /// The first block, up to its weights.
@@ -368,37 +417,24 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         self.leave(&self.group.keys, turn);
         let (none, lowest) = (c.number(0.0), c.number(LOWEST));
         let values = vec![none.into(); a.cache.ty.head_dim / 2];
-        let before = Running { tops: [lowest; 2], sums: [none; 2], values, weights: vec![] };
-        let (running, weights, _) = self.soften((block, true), &scores, before);
-        Running { weights: self.packed(&weights), ..running }
+        let before = Running { tops: [lowest; 2], sums: [none; 2], shrink: [none; 2], values, weights: vec![] };
+        self.soften((block, true), &scores, before)
     }
 
-    /// Scores of a block while values of the block before it are added.
+    /// Scores of a block, and its weights while values of the block before it are added.
     fn turn(&self, (block, turn, hides): (Int<'c>, Int<'c>, bool), running: Running<'c>) -> Running<'c> {
         let c = self.code();
-        let before = c.sub(turn, c.int(1));
+        let (values, weights) = self.end_values((block, turn), &running);
         let scores = self.begin_scores(turn);
-        let sums = self.begin_values(before, &running);
-        // The products of values are the two that may be under way.
-        let scores = c.end_products(&scores, 2);
+        let values = self.begin_values(turn, &weights, &values);
+        // The products of values may be under way.
+        let scores = c.end_products(&scores, 1);
         self.leave(&self.group.keys, turn);
-        let (running, weights, shrink) = self.soften((block, hides), &scores, running);
-        let sums = c.end_products(&sums, 0);
-        self.leave(&self.group.values, before);
-        let shrunk = |(i, v): (usize, &Any<'c>)| -> Any<'c> {
-            c.b.build_float_mul(v.into_float_value(), shrink[i / 2 % 2], "").expect("floats").into()
-        };
-        let values = sums.iter().enumerate().map(shrunk).collect();
-        Running { values, weights: self.packed(&weights), ..running }
+        self.soften((block, hides), &scores, Running { values, ..running })
     }
 
-    /// Weights of scores, and by what older ones shrink for each query. Values are as they were.
-    fn soften(
-        &self,
-        (block, hides): (Int<'c>, bool),
-        scores: &[Any<'c>],
-        before: Running<'c>,
-    ) -> (Running<'c>, Vec<FloatValue<'c>>, [FloatValue<'c>; 2]) {
+    /// The weights of a block's scores.
+    fn soften(&self, (block, hides): (Int<'c>, bool), scores: &[Any<'c>], before: Running<'c>) -> Running<'c> {
         let (c, a) = (self.code(), self.group.attention);
         let add = |x: FloatValue<'c>, y: FloatValue<'c>| c.b.build_float_add(x, y, "").expect("floats");
         let mut weights: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
@@ -419,19 +455,18 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
             *v = c.power_of_two(a.fma(*v, factor, below[i / 2 % 2]));
         }
         let sums = [0, 1].map(|i| a.fma(before.sums[i], shrink[i], tree(own(i, &weights), add)));
-        (Running { tops, sums, ..before }, weights, shrink)
+        Running { tops, sums, shrink, weights, ..before }
     }
 
     /// Scores of keys that a query does not see are below all others.
     fn hide(&self, block: Int<'c>, scores: &mut [FloatValue<'c>]) {
         let (c, a) = (self.code(), self.group.attention);
-        let (half, never) = (scores.len() / 2, c.number(f64::NEG_INFINITY));
+        let never = c.number(f64::NEG_INFINITY);
         let first = c.add(c.mul(block, c.int(a.cache.layout.block_tokens)), c.mul(c.rem(c.lane_index(), 4), c.int(2)));
         let after = [0, 1].map(|i| c.sub(c.add(self.tile.position, self.token(i)), first));
         let compare = |order, key: usize, to| c.b.build_int_compare(order, c.int(key), to, "").expect("integers");
         for (i, score) in scores.iter_mut().enumerate() {
-            let (lower, inside, after) = (i / half, i % half, after[i / 2 % 2]);
-            let key = inside / 4 * 16 + lower * 8 + inside % 2;
+            let (key, after) = (i / 4 * 8 + i % 2, after[i / 2 % 2]);
             let mut hidden = compare(IntPredicate::SGT, key, after);
             if a.window > 0 {
                 let early = compare(IntPredicate::SLE, key, c.sub(after, c.int(a.window)));
@@ -442,20 +477,12 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     }
 
     /// Weights as words of the second product: for each 16 keys, two of 8 for both queries, then two of the other 8.
-    fn packed(&self, weights: &[FloatValue<'c>]) -> Vec<Any<'c>> {
-        let (upper, lower) = weights.split_at(weights.len() / 2);
-        upper
-            .chunks(4)
-            .zip(lower.chunks(4))
-            .flat_map(|(u, l)| [u, l].concat())
-            .collect::<Vec<_>>()
-            .chunks(2)
-            .map(|two| self.word(two).into())
-            .collect()
+    fn packed(&self, weights: &[Any<'c>]) -> Vec<Int<'c>> {
+        weights.chunks(2).map(|two| self.word([0, 1].map(|i| two[i].into_float_value()))).collect()
     }
 
     /// Two numbers, rounded.
-    fn word(&self, two: &[FloatValue<'c>]) -> Int<'c> {
+    fn word(&self, two: [FloatValue<'c>; 2]) -> Int<'c> {
         let c = self.code();
         let both = c.floats(&[two[0].into(), two[1].into()]);
         c.set_lanes(2);
@@ -463,11 +490,11 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     }
 
     /// Adds the values of the last block, divides by the sums and stores.
-    fn finish(&self, turn: Int<'c>, running: Running<'c>) {
+    fn finish(&self, (end, turn): (Int<'c>, Int<'c>), running: Running<'c>) {
         let (c, a) = (self.code(), self.group.attention);
-        let values = c.end_products(&self.begin_values(turn, &running), 0);
-        self.leave(&self.group.values, turn);
-        let (upper, lower) = values.split_at(values.len() / 2);
+        let (values, weights) = self.end_values((end, turn), &running);
+        let values = c.end_products(&self.begin_values(turn, &weights, &values), 0);
+        self.leave(&self.group.values, c.sub(turn, c.int(1)));
         let first = c.mul(c.rem(c.lane_index(), 4), c.int(2));
         for i in [0, 1] {
             let sum = c.across(running.sums[i], &[1, 2], |x, y| c.b.build_float_add(x, y, "").expect("floats"));
@@ -476,15 +503,12 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
             let store = c.both(self.is_real, c.less(self.token(i), self.tile.count));
             let to = a.result(c.add(self.tile.token, self.token(i)), self.head, first);
             c.when(store, || {
-                for (half, values) in [upper, lower].into_iter().enumerate() {
-                    for (panel, four) in values.chunks(4).enumerate() {
-                        let two = [0, 1].map(|j| {
-                            let v = four[2 * i + j].into_float_value();
-                            c.b.build_float_mul(v, inverse, "").expect("floats")
-                        });
-                        let at = c.int((16 * panel + 8 * half) * a.out_type().size());
-                        c.store(c.at(to, at), self.word(&two), 4);
-                    }
+                for (eight, four) in values.chunks(4).enumerate() {
+                    let two = [0, 1].map(|j| {
+                        let v = four[2 * i + j].into_float_value();
+                        c.b.build_float_mul(v, inverse, "").expect("floats")
+                    });
+                    c.store(c.at(to, c.int(8 * eight * a.out_type().size())), self.word(two), 4);
                 }
             });
         }

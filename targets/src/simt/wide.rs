@@ -209,11 +209,7 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
 
     fn make_maps(&self) {
         let (c, w, x, shape) = (self.code(), &self.contraction.parts.w, self.x, self.shape);
-        for i in 0..2 {
-            let word = c.add(c.mul(c.lane_index(), c.int(4)), c.int(i * MAP));
-            c.store(c.at(self.maps, word), c.cx.i32_type().const_zero(), 4);
-        }
-        c.meet_in_wave();
+        c.clear_maps(self.maps, 2);
         let (size, panel) = (w.ty.dtype.size(), c.arch.memory.panel);
         let all = c.arch.memory.padded(w.ty.shape.0[0].fixed().unwrap_or(0));
         let weight = [
@@ -224,7 +220,7 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
         ];
         let rows = [(w.stride, 0, STRETCH), (self.room, x.stride * size, TOKENS)];
         c.when(c.equal(c.lane_index(), 0), || {
-            let map = |dims, swizzled| TensorMap { dtype: w.ty.dtype, dims, swizzled };
+            let map = |dims, swizzled| TensorMap { dtype: w.ty.dtype, dims, outer: None, swizzled };
             c.make_map(self.map(0), w.ptr, &map(&weight, false));
             c.make_map(self.map(1), x.ptr, &map(&rows, true));
         });

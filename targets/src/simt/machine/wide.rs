@@ -4,6 +4,7 @@
 //! swizzled: piece `i` of row `r` lies in place `i ^ r % 8`. The PTX guide: "Asynchronous warpgroup level matrix instructions", and
 //! "Tensor-map".
 use std::fmt::Write;
+use std::ops::Range;
 
 use atomc_ir::DType;
 use inkwell::types::BasicType;
@@ -15,10 +16,12 @@ use crate::code::{Any, Code, Int, Ptr};
 pub const MAP: usize = 128;
 
 /// How a tensor in global memory is copied: for each dimension, the innermost first, its elements, the bytes from one to the
-/// next (of the first nothing), and how many a copy takes.
-pub struct TensorMap<'m> {
+/// next (of the first nothing), and how many a copy takes. Of one more dimension a copy takes one, and there is no end.
+pub struct TensorMap<'m, 'c> {
     pub dtype: DType,
     pub dims: &'m [(usize, usize, usize)],
+    /// The bytes from one to the next of the one more, if there is one.
+    pub outer: Option<Int<'c>>,
     pub swizzled: bool,
 }
 
@@ -58,7 +61,7 @@ impl<'c> Code<'c> {
     }
 
     /// Makes a map in [`MAP`] bytes of local memory, which are zero. One lane does it.
-    pub fn make_map(&self, local: Int<'c>, tensor: Ptr<'c>, map: &TensorMap) {
+    pub fn make_map(&self, local: Int<'c>, tensor: Ptr<'c>, map: &TensorMap<'_, 'c>) {
         let element = match map.dtype {
             DType::F16 => 6,
             DType::F32 => 7,
@@ -71,7 +74,8 @@ impl<'c> Code<'c> {
             let of = format!("tensormap.replace.tile.{field}.shared::cta.b1024.b{bits} [$0], {place}{register}; ");
             write!(text, "mov.b{bits} {register}, {value}; {of}").expect("into memory");
         };
-        set("rank", "", 32, map.dims.len() - 1);
+        let inner = map.dims.len();
+        set("rank", "", 32, inner + map.outer.iter().len() - 1);
         for (i, &(count, apart, taken)) in map.dims.iter().enumerate() {
             set("box_dim", &format!("{i}, "), 32, taken);
             set("global_dim", &format!("{i}, "), 32, count);
@@ -80,6 +84,13 @@ impl<'c> Code<'c> {
                 set("global_stride", &format!("{}, ", i - 1), 64, apart);
             }
         }
+        if map.outer.is_some() {
+            set("box_dim", &format!("{inner}, "), 32, 1);
+            set("global_dim", &format!("{inner}, "), 32, i32::MAX as usize);
+            set("element_stride", &format!("{inner}, "), 32, 1);
+            let stride = format!("global_stride.shared::cta.b1024.b64 [$0], {}, $2; ", inner - 1);
+            write!(text, "tensormap.replace.tile.{stride}").expect("into memory");
+        }
         let swizzle = if map.swizzled { 3 } else { 0 };
         for (field, value) in
             [("elemtype", element), ("interleave_layout", 0), ("swizzle_mode", swizzle), ("fill_mode", 0)]
@@ -87,7 +98,19 @@ impl<'c> Code<'c> {
             write!(text, "tensormap.replace.tile.{field}.shared::cta.b1024.b32 [$0], {value}; ").expect("into memory");
         }
         text.push_str("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [$0], $1; }");
-        self.assemble(&text, None, "r,l", &[local.into(), tensor.into()]);
+        let operands = if map.outer.is_some() { "r,l,l" } else { "r,l" };
+        let outer = map.outer.map(|bytes| self.to_i64(bytes).into());
+        let args: Vec<BasicMetadataValueEnum> = [local.into(), tensor.into()].into_iter().chain(outer).collect();
+        self.assemble(&text, None, operands, &args);
+    }
+
+    /// Clears the local memory of maps, so many. All lanes of a wave do it together, before one of them makes the maps.
+    pub fn clear_maps(&self, local: Ptr<'c>, maps: usize) {
+        for i in 0..maps {
+            let word = self.add(self.mul(self.lane_index(), self.int(4)), self.int(i * MAP));
+            self.store(self.at(local, word), self.cx.i32_type().const_zero(), 4);
+        }
+        self.meet_in_wave();
     }
 
     /// Copies a map to global memory, where copies of this wave find it. All its lanes do it together.
@@ -199,19 +222,22 @@ impl<'c> Code<'c> {
 
 /// Products of operands `$first` on, which are words of the left operand and the tile of the right one, with so many sums.
 fn products_of_words((sums, first): (usize, usize), dtype: DType, words: usize, form: TileForm, adds: bool) -> String {
-    let all: Vec<String> = (0..sums).map(|i| format!("${i}")).collect();
-    let (all, name) = (all.join(","), dtype.name());
+    let list = |range: Range<usize>| range.map(|i| format!("${i}")).collect::<Vec<_>>().join(",");
+    let (all, name) = (list(0..sums), dtype.name());
     let product = format!("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{name}.{name}", 2 * sums);
-    let mut text = format!("{{ .reg .b64 b; .reg .pred p; mov.b64 b, ${}; ", first + words);
-    write!(text, "setp.ne.b32 p, {}, 0; wgmma.fence.sync.aligned; ", u8::from(adds)).expect("into memory");
+    // Only the low half of what products are told of a tile is an address, so steps need no carry.
+    let mut text = String::from("{ .reg .b64 b; .reg .b32 low, high, next; .reg .pred p; ");
+    write!(text, "mov.b64 {{low, high}}, ${}; setp.ne.b32 p, {}, 0; ", first + words, u8::from(adds))
+        .expect("into memory");
+    text.push_str("wgmma.fence.sync.aligned; ");
     for step in 0..words / 4 {
-        let a: Vec<String> = (0..4).map(|i| format!("${}", first + 4 * step + i)).collect();
-        let a = a.join(",");
+        let a = list(first + 4 * step..first + 4 * step + 4);
+        let at = form.step() / 16 * step;
+        write!(text, "add.s32 next, low, {at}; mov.b64 b, {{next, high}}; ").expect("into memory");
         write!(text, "{product} {{{all}}}, {{{a}}}, b, p, 1, 1, 0; ").expect("into memory");
         if step == 0 && !adds {
             text.push_str("setp.ne.b32 p, 1, 0; ");
         }
-        write!(text, "add.s64 b, b, {}; ", form.step() / 16).expect("into memory");
     }
     text.push_str("wgmma.commit_group.sync.aligned; }");
     text
