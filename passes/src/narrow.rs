@@ -56,7 +56,7 @@ fn narrow(graph: &Graph, order: &[NodeId]) -> HashMap<NodeId, Value> {
     narrow
 }
 
-/// Whether row i of the result needs row i of operands with a row for each token, and what operands without need not be asked for.
+/// Whether row i of the result needs, of each operand that has a row for each token, row i alone.
 fn is_row_by_row(op: &Op) -> bool {
     match op {
         Op::Slice { axis, .. } | Op::Concat { axis } => *axis > 0,

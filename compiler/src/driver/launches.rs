@@ -68,24 +68,21 @@ pub fn plan(
     Ok((plan, hidden_rows))
 }
 
-/// The result of the graph that is the hidden rows of all tokens, which is all that a whole step does without.
+/// The result of the graph that is the hidden rows of all tokens. Of a whole step there is none.
 fn hidden(graph: &Graph, cx: &Cx) -> Result<Option<(Value, Hidden)>, Diagnostic> {
-    let rows = |v: &Value| {
-        let ty = graph.ty(*v).as_tensor()?;
+    let mut all = graph.outputs().iter().copied().filter(|&v| is_hidden(graph, v));
+    let (found, other) = (all.next(), all.next());
+    let made = |v: Value| {
+        let ty = graph.ty(v).as_tensor().filter(|_| matches!(graph.op(v.node), Op::Kernel { .. }))?;
         let (stride, bytes) = (cx.arch.memory.result_stride(ty), result_bytes(ty, cx));
-        Some((*v, Hidden { dtype: super::dtype(ty.dtype), width: ty.shape.row()?, stride, bytes }))
+        Some((v, Hidden { dtype: super::dtype(ty.dtype), width: ty.shape.row()?, stride, bytes }))
     };
-    let all: Vec<_> = graph.outputs().iter().filter(|v| is_hidden(graph, **v)).filter_map(rows).collect();
-    match (all[..].first(), cx.bucket, all.len()) {
-        (None, Bucket::Whole { .. }, _) => Ok(None),
-        (Some(found), Bucket::Decode { .. } | Bucket::Any { .. }, 1)
-            if matches!(graph.op(found.0.node), Op::Kernel { .. }) =>
-        {
-            Ok(Some(*found))
-        }
-        _ => {
+    match found.filter(|_| other.is_none()).and_then(made) {
+        None if found.is_none() && matches!(cx.bucket, Bucket::Whole { .. }) => Ok(None),
+        None => {
             Err(Diagnostic::new("driver::hidden", "one result of the graph must be the hidden rows, made by a kernel"))
         }
+        rows => Ok(rows),
     }
 }
 
