@@ -101,9 +101,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
 /// What plans are made of.
 struct Model {
     graph: Graph,
-    attention: Attention,
-    /// Whether an engine can run it.
-    is_alone: bool,
+    part: Part,
     /// The sizes of one rank.
     config: Config,
 }
@@ -112,11 +110,10 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
     let mut all: Vec<Model> = Vec::with_capacity(options.attention.len());
     for &attention in &options.attention {
         let part = Part { ranks: options.ranks, attention };
-        if all.iter().any(|model| model.attention == attention) {
+        if all.iter().any(|model| model.part == part) {
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
-        let (graph, is_alone) = (frontend::graph_of(config, part)?, part == Part::default());
-        all.push(Model { graph, attention, is_alone, config: part.of(config)? });
+        all.push(Model { graph: frontend::graph_of(config, part)?, part, config: part.of(config)? });
     }
     match all.is_empty() {
         true => Err(Diagnostic::new("driver::attention", "nobody is named to attend").help("--attention own")),
@@ -124,10 +121,10 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
     }
 }
 
-/// What there is a plan for: each model in each bucket. A step is whole only where nobody else takes part in it.
+/// What there is a plan for: each model in each bucket. A step is whole only where nobody else takes part in it, as in an engine.
 fn steps<'a>(models: &'a [Model], buckets: &'a [Bucket]) -> impl Iterator<Item = (&'a Model, Bucket)> {
     let all = models.iter().flat_map(move |model| buckets.iter().map(move |&bucket| (model, bucket)));
-    all.filter(|(model, bucket)| !matches!(bucket, Bucket::Whole { .. }) || model.is_alone)
+    all.filter(|(model, bucket)| !matches!(bucket, Bucket::Whole { .. }) || model.part == Part::default())
 }
 
 fn named(attention: Attention) -> &'static str {
@@ -152,7 +149,7 @@ fn target(
         step(format!("{name}, {bucket}"));
         let cx = Cx { arch: &archs[0], bucket };
         let graph = lower(&model.graph, &cx, None)?;
-        let (plan, rows) = launches::plan(&graph, model.attention, &cx, &mut kernels, &mut weights)?;
+        let (plan, rows) = launches::plan(&graph, model.part.attention, &cx, &mut kernels, &mut weights)?;
         plans.push(plan);
         hidden.extend(rows);
     }
@@ -184,7 +181,7 @@ pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<V
     for (model, bucket) in steps(&models(config, options)?, &buckets(&options.buckets)?) {
         let cx = Cx { arch, bucket };
         let graph = lower(&model.graph, &cx, None)?;
-        launches::plan(&graph, model.attention, &cx, &mut kernels, &mut weights)?;
+        launches::plan(&graph, model.part.attention, &cx, &mut kernels, &mut weights)?;
     }
     let mut all = vec![];
     for spec in kernels.specs() {
