@@ -10,7 +10,7 @@ mod launch;
 mod memory;
 
 pub use error::DeviceError;
-pub use gpu::{Gpu, GpuDevice, Vendor};
+pub use gpu::{Gpu, GpuDevice, Started, Vendor};
 pub use host::Host;
 pub use launch::{Launches, Part, StepSize, Stream};
 pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory};
@@ -158,6 +158,14 @@ impl DeviceChoice {
         let target = &artifact.manifest().targets[self.target(artifact.manifest())?];
         // SAFETY: passed on to the caller.
         Ok(Box::new(unsafe { Gpu::on_stream(*vendor, artifact, target, *ordinal, stream, threads) }?))
+    }
+
+    /// Starts the device's driver, if it has one. What is opened while the result is there finds it started.
+    pub fn start(&self) -> Result<Option<Started>, DeviceError> {
+        match self {
+            DeviceChoice::Host { .. } => Ok(None),
+            DeviceChoice::Gpu { vendor, ordinal } => vendor.start(*ordinal).map(Some),
+        }
     }
 
     /// Which of the targets of an artifact has the code for this device.

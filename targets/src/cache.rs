@@ -59,6 +59,16 @@ pub struct Slot<'c> {
     offset: Int<'c>,
 }
 
+/// Keys and values of one head that follow each other as in a block, and which token of them is meant.
+#[derive(Clone, Copy)]
+pub struct Entry<'c> {
+    pub k: Ptr<'c>,
+    pub v: Ptr<'c>,
+    /// How many tokens there are.
+    pub tokens: usize,
+    pub offset: Int<'c>,
+}
+
 impl<'c> Cache<'c> {
     pub fn new(
         c: &Code<'c>,
@@ -103,6 +113,13 @@ impl<'c> Cache<'c> {
         rows.prepare(key, row, Some(head)).and_then(|()| rows.prepare(value, row, Some(head)))
     }
 
+    /// A token's entry for a head in its block.
+    pub fn entry(&self, c: &Code<'c>, slot: Slot<'c>, head: Int<'c>) -> Entry<'c> {
+        let first = self.head(c, slot.block, head);
+        let [k, v] = [self.k, self.v].map(|all| c.at(all, first));
+        Entry { k, v, tokens: self.layout.block_tokens, offset: slot.offset }
+    }
+
     /// Writes a vector of a head of a token's key and value.
     pub fn write_part(
         &self,
@@ -114,48 +131,48 @@ impl<'c> Cache<'c> {
     ) -> Result<(), Diagnostic> {
         let Some((key, value)) = self.written else { return Ok(()) };
         let c = rows.code;
-        let first = self.head(c, slot.block, head);
         // What a store writes might be what is loaded behind it, so all is loaded first.
         let made = [key, value].map(|v| rows.eval(v, At { row, head: Some(head), col }));
-        for (lanes, is_key) in made.into_iter().zip([true, false]) {
-            let lanes = match (lanes?, col) {
-                (lanes, Col::Const(col)) if self.ty.head_dim - col < c.lanes() => {
-                    c.choose(c.lanes_below(c.int(self.ty.head_dim - col)), lanes, c.zero())
-                }
-                (lanes, _) => lanes,
-            };
-            let (narrow, col) = (c.narrow(lanes, self.ty.dtype), rows.column(col));
-            if is_key {
-                self.write_key(c, narrow, c.at(self.k, first), col, slot)
-            } else {
-                self.write_value(c, narrow, c.at(self.v, first), col, slot)
+        let inside = |lanes: Vector<'c>| match col {
+            Col::Const(col) if self.ty.head_dim - col < c.lanes() => {
+                c.choose(c.lanes_below(c.int(self.ty.head_dim - col)), lanes, c.zero())
             }
-        }
+            _ => lanes,
+        };
+        let [key, value] = made;
+        self.put(c, [inside(key?), inside(value?)], self.entry(c, slot, head), rows.column(col));
         Ok(())
     }
 
+    /// Stores a vector of a key and a value.
+    pub fn put(&self, c: &Code<'c>, made: [Vector<'c>; 2], entry: Entry<'c>, col: Int<'c>) {
+        let [key, value] = made.map(|lanes| c.narrow(lanes, self.ty.dtype));
+        self.write_key(c, key, entry, col);
+        self.write_value(c, value, entry, col);
+    }
+
     /// A vector of a key, and behind the last one the padding: a query has zeros there, which have to meet numbers.
-    fn write_key(&self, c: &Code<'c>, lanes: Vector<'c>, head: Ptr<'c>, col: Int<'c>, slot: Slot<'c>) {
-        self.put_key(c, lanes, head, col, slot);
+    fn write_key(&self, c: &Code<'c>, lanes: Vector<'c>, entry: Entry<'c>, col: Int<'c>) {
+        self.put_key(c, lanes, entry, col);
         let end = self.ty.head_dim.next_multiple_of(c.lanes());
         if end < self.layout.dim {
             c.when(c.equal(col, end - c.lanes()), || {
-                let zeros = |col| self.put_key(c, c.narrow(c.zero(), self.ty.dtype), head, c.int(col), slot);
+                let zeros = |col| self.put_key(c, c.narrow(c.zero(), self.ty.dtype), entry, c.int(col));
                 (end..self.layout.dim).step_by(c.lanes()).for_each(zeros);
             });
         }
     }
 
     /// Groups of columns, a panel's width apart, or a part of one group.
-    fn put_key(&self, c: &Code<'c>, lanes: Vector<'c>, head: Ptr<'c>, col: Int<'c>, slot: Slot<'c>) {
+    fn put_key(&self, c: &Code<'c>, lanes: Vector<'c>, entry: Entry<'c>, col: Int<'c>) {
         let (m, size) = (c.arch.memory, self.ty.dtype.size());
         let (group, bytes) = (self.layout.group, c.lanes() * size);
         let group_bytes = group * size;
-        let panel = c.mul(c.div(slot.offset, m.panel), c.int(m.panel * self.layout.dim * size));
-        let lane = c.mul(c.rem(slot.offset, m.panel), c.int(group_bytes));
+        let panel = c.mul(c.div(entry.offset, m.panel), c.int(m.panel * self.layout.dim * size));
+        let lane = c.mul(c.rem(entry.offset, m.panel), c.int(group_bytes));
         let groups = c.mul(c.div(col, group), c.int(m.panel * group_bytes));
         let inside = if bytes < group_bytes { c.mul(c.rem(col, group), c.int(size)) } else { c.int(0) };
-        let p = c.at(head, c.add(c.add(panel, lane), c.add(groups, inside)));
+        let p = c.at(entry.k, c.add(c.add(panel, lane), c.add(groups, inside)));
         let part_bytes = bytes.min(group_bytes);
         let part = c.bytes_type(part_bytes);
         let parts = c.bitcast(lanes, c.ints(part, bytes / part_bytes)).into_vector_value();
@@ -165,13 +182,13 @@ impl<'c> Cache<'c> {
     }
 
     /// Single elements, a group apart: the rows of one panel, of which a vector is a part.
-    fn write_value(&self, c: &Code<'c>, lanes: Vector<'c>, head: Ptr<'c>, col: Int<'c>, slot: Slot<'c>) {
+    fn write_value(&self, c: &Code<'c>, lanes: Vector<'c>, entry: Entry<'c>, col: Int<'c>) {
         let (l, size, panel) = (&self.layout, self.ty.dtype.size(), c.arch.memory.panel);
-        let group = c.mul(c.div(slot.offset, l.group), c.int(panel * l.group * size));
-        let inside = c.mul(c.rem(slot.offset, l.group), c.int(size));
-        let panels = c.mul(c.div(col, panel), c.int(panel * l.block_tokens * size));
+        let group = c.mul(c.div(entry.offset, l.group), c.int(panel * l.group * size));
+        let inside = c.mul(c.rem(entry.offset, l.group), c.int(size));
+        let panels = c.mul(c.div(col, panel), c.int(panel * entry.tokens * size));
         let rows = c.mul(c.rem(col, panel), c.int(l.group * size));
-        let p = c.at(head, c.add(c.add(group, inside), c.add(panels, rows)));
+        let p = c.at(entry.v, c.add(c.add(group, inside), c.add(panels, rows)));
         for i in 0..c.lanes() {
             c.store(c.at(p, c.int(i * l.group * size)), c.lane(lanes, i), size as u32);
         }

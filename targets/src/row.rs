@@ -188,6 +188,61 @@ impl<'a, 'c> Rows<'a, 'c> {
         result
     }
 
+    /// `body` with vectors of some values at the same columns, of the row of `n` elements that this member of the team has a share
+    /// of. A norm's scale comes last where it can, so that what else they are made of is loaded while squares are added up.
+    pub fn each_made<const N: usize>(
+        &self,
+        values: [Value; N],
+        (row, head): (Int<'c>, Option<Int<'c>>),
+        n: usize,
+        mut body: impl FnMut(Int<'c>, [Vector<'c>; N]) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
+        let c = self.code;
+        let made = |col: Int<'c>| {
+            let made: Result<Vec<_>, _> =
+                values.iter().map(|&v| self.eval(v, At { row, head, col: Col::Var(col) })).collect();
+            made.map(|made| std::array::from_fn::<_, N, _>(|i| made[i]))
+        };
+        let prepare = || values.iter().try_for_each(|&v| self.prepare(v, row, head));
+        let Some(columns) = self.own_columns(n) else {
+            prepare()?;
+            return self.each_column(n, |col| body(col, made(col)?));
+        };
+        let norms = values.map(|v| self.last_norm(v));
+        norms.iter().flatten().for_each(|&norm| self.set_scale(norm, c.number(1.0)));
+        let all = columns.iter().map(|&col| made(col)).collect::<Result<Vec<_>, _>>()?;
+        prepare()?;
+        let scales = norms.map(|norm| norm.map(|norm| c.splat(self.scales.borrow()[&norm])));
+        columns.into_iter().zip(all).try_for_each(|(col, made)| {
+            body(col, std::array::from_fn(|i| scales[i].map_or(made[i], |scale| c.fmul(made[i], scale))))
+        })
+    }
+
+    /// The columns of this member's vectors of a row, where every member has as many.
+    fn own_columns(&self, n: usize) -> Option<Vec<Int<'c>>> {
+        let (Team::Lanes { size, .. } | Team::Group { size, .. }) = self.team.get() else { return None };
+        let turn = size * self.whole();
+        let fits = self.pieces.get() == 1 && n.is_multiple_of(turn) && n / turn <= UNROLL;
+        fits.then(|| self.columns.borrow()[..n / turn].to_vec())
+    }
+
+    /// The only norm that a value needs, if the value is a multiple of its scale.
+    fn last_norm(&self, v: Value) -> Option<Value> {
+        let from = |v: Value| self.graph.operands(v.node)[0];
+        let is_bound = |v: Value| self.bound.borrow().contains_key(&v);
+        match self.graph.op(v.node) {
+            _ if is_bound(v) => None,
+            Op::Cast { .. } | Op::Reshape { .. } | Op::Slice { .. } | Op::Rope {} => self.last_norm(from(v)),
+            Op::RmsNorm { .. } if !self.has_norm(from(v)) => Some(v),
+            _ => None,
+        }
+    }
+
+    fn has_norm(&self, v: Value) -> bool {
+        let is_norm = matches!(self.graph.op(v.node), Op::RmsNorm { .. });
+        is_norm || self.graph.operands(v.node).into_iter().any(|v| self.has_norm(v))
+    }
+
     /// Forgets what was kept of the last row.
     pub fn forget(&self) {
         self.kept.borrow_mut().clear();

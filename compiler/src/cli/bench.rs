@@ -28,6 +28,7 @@ weights, activations and keys and values, each counted once; shares are of the r
 run, or of the peaks on the data sheet of the largest chip of the device's architecture. Kernels are timed apart from each
 other, on a GPU all launches of one replayed in a row; their bytes and operations are those of the largest step that they are
 for, and the floor is the time that the peaks allow for these: choose prompts and batches of the sizes that were compiled.
+A GPU's driver starts once in a process, for whoever comes first; how long that takes is told apart from opening the artifact.
 
 Examples:
   atomc bench m.atomc --weights models/qwen3
@@ -88,6 +89,9 @@ struct KernelTime {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let start = Instant::now();
+    let driver = args.engine.device.start()?;
+    let started = driver.is_some().then(|| start.elapsed().as_secs_f64());
+    let start = Instant::now();
     let artifact = args.engine.artifact()?;
     let positions = artifact.manifest().model.max_positions;
     // Timing the kernels takes as many steps again.
@@ -147,7 +151,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let bandwidth = bandwidth(&mut engine)?.into_iter().chain(before).reduce(f64::max);
     drop(progress);
     let (device, chip) = (engine.device_name().to_owned(), chip(&engine));
-    let report = Report { device, chip, opened, loaded, bandwidth, prefill: prefilled, decodes };
+    let report = Report { device, chip, started, opened, loaded, bandwidth, prefill: prefilled, decodes };
     match args.json {
         true => report.json(),
         false => report.text(),
@@ -284,7 +288,9 @@ fn kernel_times(
 struct Report {
     device: String,
     chip: Option<Chip>,
-    /// Seconds until steps could be run but for the weights, and until those were there.
+    /// Seconds that a GPU's driver took to start.
+    started: Option<f64>,
+    /// Seconds from then on until steps could be run but for the weights, and from then on until those were there.
     opened: f64,
     loaded: f64,
     /// Bytes a second, of the host.
@@ -334,7 +340,8 @@ impl Report {
         let peaks = |c: &Chip| format!(", {}: {:.0} GB/s, {:.0} TFLOP/s", c.name, c.bandwidth / 1e9, c.flops / 1e12);
         let beside = bandwidth.or(self.chip.as_ref().map(peaks)).unwrap_or_default();
         writeln!(out, "{}{beside}", self.device)?;
-        writeln!(out, "opened in {:.3} s without weights, which took {:.1} s", self.opened, self.loaded)?;
+        let started = self.started.map(|s| format!("driver started in {s:.3} s, ")).unwrap_or_default();
+        writeln!(out, "{started}opened in {:.3} s without weights, which took {:.1} s", self.opened, self.loaded)?;
         let chip = self.chip.as_ref();
         let Prefill { tokens, seconds, ref kernels } = self.prefill;
         writeln!(out, "prefill {tokens}: {:.1} tokens/s, {:.2} ms", tokens as f64 / seconds, seconds * 1e3)?;
@@ -370,6 +377,7 @@ impl Report {
         let value = json!({
             "device": self.device,
             "chip": self.chip,
+            "driver_seconds": self.started,
             "open_seconds": self.opened,
             "weights_seconds": self.loaded,
             "read_bandwidth": self.bandwidth,

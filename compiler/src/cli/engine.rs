@@ -1,7 +1,7 @@
 //! The options of every verb that runs an artifact, and the engine that they make.
 use std::path::{Path, PathBuf};
 
-use atomc_runtime::device::{Device, DeviceError};
+use atomc_runtime::device::{Device, DeviceError, Started};
 use atomc_runtime::manifest::Manifest;
 use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error, Random};
@@ -81,6 +81,15 @@ impl DeviceArg {
             DeviceArg::Runtime(choice) => choice.clone(),
             #[cfg(feature = "emulator")]
             DeviceArg::Emulated(_) => DeviceChoice::default(),
+        }
+    }
+
+    /// Starts the device's driver, if it has one.
+    pub fn start(&self) -> Result<Option<Started>, Failure> {
+        match self {
+            DeviceArg::Runtime(choice) => Ok(choice.start().map_err(Error::from)?),
+            #[cfg(feature = "emulator")]
+            DeviceArg::Emulated(_) => Ok(None),
         }
     }
 

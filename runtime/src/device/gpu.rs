@@ -85,6 +85,13 @@ impl Vendor {
         one(&*self.load(None)?, ordinal)
     }
 
+    /// Starts the driver for one GPU.
+    pub fn start(self, ordinal: usize) -> Result<Started, DeviceError> {
+        let driver = self.load(None)?;
+        one(&*driver, ordinal)?;
+        Ok(Started { _context: Context::open(driver, ordinal, None)? })
+    }
+
     /// The driver of this machine, or the one at a path.
     fn load(self, path: Option<&str>) -> Result<Box<dyn Driver>, DeviceError> {
         let start = std::time::Instant::now();
@@ -99,6 +106,13 @@ impl Vendor {
     fn failed(self, ordinal: usize, detail: String) -> DeviceError {
         DeviceError::Failed { device: format!("{}:{ordinal}", self.prefix()), detail }
     }
+}
+
+/// A driver at work on a GPU. Whatever else of this process uses that GPU meanwhile, this runtime or a framework, need not
+/// start it again, which takes longer than to open an artifact.
+#[derive(Debug)]
+pub struct Started {
+    _context: Arc<Context>,
 }
 
 fn list(driver: &dyn Driver) -> Result<Vec<GpuDevice>, DeviceError> {

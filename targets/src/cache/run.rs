@@ -13,14 +13,12 @@ impl<'c> Cache<'c> {
 
     /// Writes a vector of a token's key, from a column on.
     pub fn write_key_part(&self, c: &Code<'c>, lanes: Vector<'c>, (head, slot): (Int<'c>, Slot<'c>), col: Int<'c>) {
-        let at = c.at(self.k, self.head(c, slot.block, head));
-        self.write_key(c, c.narrow(lanes, self.ty.dtype), at, col, slot);
+        self.write_key(c, c.narrow(lanes, self.ty.dtype), self.entry(c, slot, head), col);
     }
 
     /// Writes a vector of a token's value, from a column on.
     pub fn write_value_part(&self, c: &Code<'c>, lanes: Vector<'c>, (head, slot): (Int<'c>, Slot<'c>), col: Int<'c>) {
-        let at = c.at(self.v, self.head(c, slot.block, head));
-        self.write_value(c, c.narrow(lanes, self.ty.dtype), at, col, slot);
+        self.write_value(c, c.narrow(lanes, self.ty.dtype), self.entry(c, slot, head), col);
     }
 
     /// Whether the values of the tokens from `first` on, as many as are in a run, are all of one run: they follow each other in one

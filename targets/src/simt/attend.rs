@@ -221,8 +221,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let whole = dim == self.cache.layout.dim;
         let safe = if whole { col } else { c.pick(inside, col, c.int(0)).into_int_value() };
         let v = self.kernel.rows.eval(self.query, At { row: token, head: Some(head), col: Col::Var(safe) })?;
-        let v = if self.sign == 1.0 { v } else { c.fmul(v, c.lit(self.sign)) };
+        let v = self.signed(v);
         Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
+    }
+
+    /// A vector of a query with the sign of the scale.
+    pub fn signed(&self, v: Vector<'c>) -> Vector<'c> {
+        let c = self.code();
+        if self.sign == 1.0 { v } else { c.fmul(v, c.lit(self.sign)) }
     }
 
     /// The queries, and what scores times are powers of two.
@@ -249,11 +255,6 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         }
         let at = At { row: token, head: Some(head), col: Col::Var(col) };
         Ok(Some(self.matrix.load_row(rows.address(rows.operand(self.query)?, at))))
-    }
-
-    /// What must be computed of a query first.
-    pub fn prepare_query(&self, token: Int<'c>, head: Int<'c>) -> Result<(), Diagnostic> {
-        self.kernel.rows.prepare(self.query, token, Some(head))
     }
 
     /// Where the lane's keys begin in a step's.

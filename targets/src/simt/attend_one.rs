@@ -18,7 +18,7 @@ use super::attend::{Attention, Sizes};
 use super::rows::{each_head, teams};
 use super::{COUNTERS, Setup};
 use crate::code::{Code, Int, Ptr};
-use crate::row::{Col, unsupported};
+use crate::row::unsupported;
 use crate::tuning::{Choice, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
@@ -207,15 +207,12 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         if ring.is_some() {
             c.await_previous();
         }
-        self.stage(queries, row)?;
+        self.stage(queries, row, ring.as_ref())?;
         c.barrier();
         let column = c.smaller(a.place.column, c.int(self.shape.columns - 1));
         let own = c.at(queries, c.mul(column, c.int(row)));
         let running = match ring {
-            Some(ring) => {
-                ring.token_is_there();
-                ring.all(own)
-            }
+            Some(ring) => ring.all(own),
             None => {
                 let part = c.mul(a.place.part, c.int(a.matrix.layout.depth * a.matrix.dtype.size()));
                 Walk::new(self, c.at(own, part)).all()
@@ -229,7 +226,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     }
 
     /// The queries in local memory, and the token's key and value in the cache.
-    fn stage(&self, local: Ptr<'c>, row: usize) -> Result<(), Diagnostic> {
+    fn stage(&self, local: Ptr<'c>, row: usize, ring: Option<&Ring<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
         let (dim, size, columns) = (a.cache.ty.head_dim, a.matrix.dtype.size(), self.shape.columns);
         c.set_lanes(a.lanes);
@@ -242,11 +239,9 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         each_head(c, columns, (first, teams), |column| {
             rows.forget();
             let head = c.add(self.head, column);
-            a.prepare_query(self.token, head)?;
             let to = c.at(local, c.mul(column, c.int(row)));
-            rows.each_column(dim, |col| {
-                let v = a.query(self.token, head, col)?;
-                c.store_floats(c.at(to, c.mul(col, c.int(size))), v, a.matrix.dtype);
+            rows.each_made([a.query_value()], (self.token, Some(head)), dim, |col, [v]| {
+                c.store_floats(c.at(to, c.mul(col, c.int(size))), a.signed(v), a.matrix.dtype);
                 Ok(())
             })
         })?;
@@ -254,12 +249,12 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         self.stage_padding(local, row);
         let mut result = Ok(());
         let has_token = c.equal(c.sub(c.div(self.position, a.span()), self.last), 0);
-        c.when(has_token, || result = self.write(c.equal(first, writer)));
+        c.when(has_token, || result = self.write(c.equal(first, writer), ring));
         rows.forget();
         result
     }
 
-    /// A team's number, where the last teams are those of the wave that has the token's step: who writes the key is who asks for it.
+    /// A team's number, where the last teams are those of the wave that has the token's step: who writes the key is who needs it.
     fn turned(&self, team: Int<'c>, teams: usize) -> Int<'c> {
         let (a, c) = (self.attention, self.code());
         let own = c.sub(c.div(self.position, a.span()), self.first);
@@ -282,16 +277,23 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         });
     }
 
-    /// The token's key and value, by one team, which has no query if there are teams enough.
-    fn write(&self, is_writer: Int<'c>) -> Result<(), Diagnostic> {
+    /// The token's key and value, by one team, which has no query if there are teams enough: into the cache, and where they were
+    /// copied from before.
+    fn write(&self, is_writer: Int<'c>, ring: Option<&Ring<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
-        let slot = a.cache.slot(c, self.token);
+        let (cache, head) = (a.cache, self.cache_head);
+        let Some((key, value)) = cache.written() else { return Ok(()) };
+        let entry = cache.entry(c, cache.slot(c, self.token), head);
         let mut result = Ok(());
         c.when(is_writer, || {
-            result = a.cache.prepare(rows, self.token, self.cache_head).and_then(|()| {
-                let write = |col| a.cache.write_part(rows, self.token, self.cache_head, slot, Col::Var(col));
-                rows.each_column(a.cache.ty.head_dim, write)
-            });
+            let put = |col: Int<'c>, made| {
+                cache.put(c, made, entry, col);
+                if let Some((is_near, near)) = ring.map(Ring::own_entry) {
+                    c.when(is_near, || cache.put(c, made, near, col));
+                }
+                Ok(())
+            };
+            result = rows.each_made([key, value], (self.token, Some(head)), cache.ty.head_dim, put);
         });
         result
     }

@@ -10,7 +10,7 @@ use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::simt::attend::{Attention, Running};
 
 /// Parts that are put together at a time.
-const MERGED: usize = 8;
+const MERGED: usize = 16;
 /// Most bytes of local memory in which waves add their values.
 const MEETING: usize = 8 << 10;
 

@@ -6,6 +6,7 @@
 //! than it would as runs, two of each 8, and so do its queries and its weights: its keys of a step, and its dimensions of a
 //! panel of values, are two of each 8 ([`spread`]).
 use super::{Part, WAVES};
+use crate::cache::Entry;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::attend::{Fragments, Running};
 use crate::simt::fragment::{Fragment, RUN};
@@ -32,6 +33,8 @@ pub struct Ring<'r, 'p, 'k, 'a, 'c> {
     /// The wave's first step, and the one that has the token itself.
     first: Int<'c>,
     own: Int<'c>,
+    /// The block of the first step that is not on its way.
+    next: Int<'c>,
 }
 
 impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
@@ -51,20 +54,27 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         let c = part.code();
         let barriers = c.local_address(c.local(WAVES * stages * 16));
         let wave = c.wave_index();
-        let ring = Ring {
+        let first = c.add(part.first, wave);
+        let mut ring = Ring {
             part,
             stages,
             local: c.at(local, c.mul(wave, c.int(stages * 2 * Self::half(part)))),
             barrier: c.add(barriers, c.mul(wave, c.int(16 * stages))),
-            first: c.add(part.first, wave),
+            first,
             own: c.div(part.position, part.attention.span()),
+            next: first,
         };
+        ring.next = ring.block(c.add(first, c.int(WAVES * stages)));
         c.when(c.equal(c.lane_index(), 0), || {
             (0..2 * stages).for_each(|i| c.make_barrier(c.add(ring.barrier, c.int(8 * i))));
             c.show_barriers();
         });
         c.meet_in_wave();
-        ring.fetch_first(|step| c.less(step, ring.own));
+        for stage in 0..stages {
+            let step = c.add(ring.first, c.int(stage * WAVES));
+            let block = ring.block(step);
+            [KEYS, VALUES].into_iter().for_each(|what| ring.fetch((c.int(stage), what), step, block));
+        }
         if part.shape.splits == 1 {
             ring.bring_near();
         }
@@ -85,14 +95,18 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         });
     }
 
-    /// Asks for the step that has the token itself, if it is one of the wave's first: it has written its key and value.
-    pub fn token_is_there(&self) {
-        let c = self.part.code();
-        let is_own = |step| c.equal(c.sub(step, self.own), 0);
-        for stage in 0..self.stages {
-            self.show_token(is_own(c.add(self.first, c.int(stage * WAVES))));
-        }
-        self.fetch_first(is_own);
+    /// Where the token's own key and value belong in the wave's places, and whether their step is one of its first: what was copied
+    /// there is older than they are. The thread waits for that.
+    pub fn own_entry(&self) -> (Int<'c>, Entry<'c>) {
+        let (a, c) = (self.part.attention, self.part.code());
+        let stage = c.div(c.sub(self.own, self.first), WAVES);
+        let is_here = c.less(stage, c.int(self.stages));
+        c.when(is_here, || {
+            [KEYS, VALUES].into_iter().for_each(|what| c.await_turn(self.barrier(stage, what), c.int(0)))
+        });
+        let k = c.at(self.local, c.mul(stage, c.int(2 * Self::half(self.part))));
+        let v = c.at(k, c.int(Self::half(self.part)));
+        (is_here, Entry { k, v, tokens: a.span(), offset: c.rem(self.part.position, a.span()) })
     }
 
     /// Copies see the token's key and value, which this wave wrote, if the condition holds.
@@ -102,17 +116,6 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
             c.show_to_copies();
             c.meet_in_wave();
         });
-    }
-
-    fn fetch_first(&self, condition: impl Fn(Int<'c>) -> Int<'c>) {
-        let c = self.part.code();
-        for stage in 0..self.stages {
-            let step = c.add(self.first, c.int(stage * WAVES));
-            let (condition, block) = (condition(step), self.block(step));
-            for what in [KEYS, VALUES] {
-                self.fetch(condition, (c.int(stage), what), step, block);
-            }
-        }
     }
 
     fn block(&self, step: Int<'c>) -> Int<'c> {
@@ -125,25 +128,22 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         c.add(self.barrier, c.add(c.mul(stage, c.int(16)), c.int(8 * what)))
     }
 
-    /// Has the keys or the values of a step, which lies in this block, brought to a place, if the condition holds and the step is one
-    /// of this part.
-    fn fetch(&self, condition: Int<'c>, (stage, what): (Int<'c>, usize), step: Int<'c>, block: Int<'c>) {
+    /// Has the keys or the values of a step, which lies in this block, brought to a place, if the step is one of this part.
+    fn fetch(&self, (stage, what): (Int<'c>, usize), step: Int<'c>, block: Int<'c>) {
         let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
         let is_part = c.less(step, c.add(self.part.last, c.int(1)));
-        let here = c.both(c.both(condition, is_part), c.equal(c.lane_index(), 0));
-        let from = a.turn_in(block, self.part.cache_head, (step, 1))[what];
-        let barrier = self.barrier(stage, what);
-        let to = c.add(c.local_address(c.at(self.local, c.mul(stage, c.int(2 * half)))), c.int(what * half));
-        c.expect_bytes(here, barrier, half);
-        let once = c.once();
-        if what == KEYS {
-            return c.copy_run(here, (to, from, half), barrier, once);
-        }
-        let panel = a.matrix.panel_step();
-        for i in 0..a.panels() {
-            let from = c.at(from, c.int(i * a.value_panel()));
-            c.copy_run(here, (c.add(to, c.int(i * panel)), from, panel), barrier, once);
-        }
+        c.when(c.both(is_part, c.equal(c.lane_index(), 0)), || {
+            let from = a.turn_in(block, self.part.cache_head, (step, 1))[what];
+            let barrier = self.barrier(stage, what);
+            let to = c.add(c.local_address(c.at(self.local, c.mul(stage, c.int(2 * half)))), c.int(what * half));
+            let (always, once) = (c.always(), c.once());
+            c.expect_bytes(always, barrier, half);
+            let (runs, bytes) = if what == KEYS { (1, half) } else { (a.panels(), a.matrix.panel_step()) };
+            for i in 0..runs {
+                let from = c.at(from, c.int(i * a.value_panel()));
+                c.copy_run(always, (c.add(to, c.int(i * bytes)), from, bytes), barrier, once);
+            }
+        });
     }
 
     /// Along the wave's steps, with the queries as they are staged from `staged` on for the lane's column.
@@ -160,25 +160,29 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         };
         let queries = &a.fragments_if(true, a.chunks(), query);
         let end = c.add(last, c.int(1));
-        let carried = c.for_each((self.first, end, WAVES), &a.begin().carried(), |step, carried| {
+        let mut begin = a.begin().carried();
+        let count = begin.len();
+        begin.push(self.next.into());
+        let carried = c.for_each((self.first, end, WAVES), &begin, |step, carried| {
             let ahead = c.add(step, c.int(WAVES * self.stages));
-            let block = self.block(ahead);
+            // Asked for a turn earlier.
+            let block = carried[count].into_int_value();
+            let next = self.block(c.add(ahead, c.int(WAVES)));
             let turn = c.div(c.sub(step, self.first), WAVES);
             let stage = c.rem(turn, self.stages);
-            let (round, always) = (c.rem(c.div(turn, self.stages), 2), c.always());
+            let round = c.rem(c.div(turn, self.stages), 2);
             c.await_bytes(self.barrier(stage, KEYS), round);
             let scores = self.scores(step, stage, queries);
             c.meet_in_wave();
             self.show_token(c.equal(c.sub(ahead, self.own), 0));
-            self.fetch(always, (stage, KEYS), ahead, block);
+            self.fetch((stage, KEYS), ahead, block);
             c.await_bytes(self.barrier(stage, VALUES), round);
-            let running = self.add(scores, stage, &Running::of(carried));
+            let running = self.add(scores, stage, &Running::of(&carried[..count]));
             c.meet_in_wave();
-            self.fetch(always, (stage, VALUES), ahead, block);
-            let carried: Vec<Any> = running.carried();
-            carried
+            self.fetch((stage, VALUES), ahead, block);
+            running.carried().into_iter().chain([Any::from(next)]).collect()
         });
-        Running::of(&carried)
+        Running::of(&carried[..count])
     }
 
     /// A fragment of what lies in a stage, by its place there.

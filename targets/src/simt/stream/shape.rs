@@ -168,7 +168,10 @@ impl Shape {
     fn with_rings(self, simt: &Simt) -> Shape {
         let apart = if self.one_pass { 0 } else { self.waves() * self.sums_bytes() };
         let room = RINGS.min(simt.unit.lds_group.saturating_sub(self.rows_bytes() + apart + BARRIERS));
-        let slots = (room / (self.waves() * self.slot_bytes())).clamp(2, SLOTS);
+        // What nobody fills would only keep the next kernel's work-groups away.
+        let panels = self.panels.div_ceil(self.groups).div_ceil(self.across);
+        let needed = panels * self.length.div_ceil(self.along);
+        let slots = (room / (self.waves() * self.slot_bytes())).clamp(2, SLOTS).min(needed);
         // Behind the only pass, sums meet where the rings were.
         let least = if self.one_pass { self.sums_bytes().div_ceil(self.slot_bytes()) } else { 0 };
         Shape { slots: slots.max(least), ..self }

@@ -44,6 +44,9 @@ fn shapes_cover_the_work() {
                     assert!(s.stretch_columns() * s.stretches >= s.columns(), "{case}");
                     assert!(s.stretch_columns() * (s.stretches - 1) < s.columns(), "{case}");
                     assert!(!s.one_pass || s.pass() * s.groups >= s.panels, "{case}");
+                    let slots = s.panels.div_ceil(s.groups * s.across) * s.length.div_ceil(s.along);
+                    let sums = if s.one_pass { s.sums_bytes().div_ceil(s.slot_bytes()) } else { 0 };
+                    assert!(s.slots <= slots.max(sums), "{case}");
                     assert!(s.groups * s.cluster <= arch.simt().chip.units, "{case}");
                     assert!(s.near() * s.blocks() >= tokens && s.stretches.is_multiple_of(s.ahead.max(1)), "{case}");
                     assert!(s.local_bytes() <= arch.simt().unit.lds_group, "{case}");
