@@ -23,7 +23,7 @@ done
 # A layer of a model that is timed below: heads of 128, which small models do not have.
 sed 's/\("num_hidden_layers"\): [0-9]*/\1: 1/; s/\("vocab_size"\): [0-9]*/\1: 8192/' tests/bench/qwen3-8b.json >"$out/few.json"
 "$ATOMC" compile "$out/few.json" --context 1024 --target "$target" --decode "$steps" --prefill 256 -o "$out/few.atomc" 2>/dev/null
-"$ATOMC" verify "$out/few.atomc" --device "$device" --kernel attend_many 2>/dev/null
+"$ATOMC" verify "$out/few.atomc" --device "$device" --kernel attend 2>/dev/null
 golden=(cargo test --release -p atomc-tests --test golden_devices --)
 [ -z "${GOLDEN:-}" ] || golden=("$GOLDEN")
 "${golden[@]}" --ignored "$target"
@@ -55,21 +55,23 @@ if python3 -c "import vllm, atomc" 2>/dev/null; then
         ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm-$ranks" --ranks "$ranks"
     done
 fi
-# Slow, so last: the kernels of the example models, of the golden ones, and of that layer.
+# Slow, so last, and several at a time: the kernels of the example models, of the golden ones, and of that layer.
 if command -v compute-sanitizer; then
     for golden in tests/golden/*/; do
         "$ATOMC" compile "$golden" --target "$target" --decode 1,4,64 -o "$out/golden-$(basename "$golden").atomc" 2>/dev/null
     done
+    # One step of each size, with few sequences; everything else is verified.
+    few="--random-weights --prompt 256 --position 128 --batch 1,2,3,5,9,17,33 --steps 1 --repeat 1"
     check() {
-        echo "== $1: ${*:3:2}"
-        compute-sanitizer --tool "$1" --error-exitcode 1 "${@:2}" >"$out/log" 2>&1 || { cat "$out/log"; exit 1; }
-        grep -E "^=+ (ERROR|RACECHECK)|right on" "$out/log"
+        local log="$2.$1"
+        compute-sanitizer --tool "$1" --error-exitcode 1 "$ATOMC" "$3" "$2" --device "$device" "${@:4}" >"$log" 2>&1 || { cat "$log"; return 255; }
+        echo "$1 $3 $(basename "$2"): $(grep -E "^=+ (ERROR|RACECHECK)|right on" "$log" | tr '\n' ' ')"
     }
-    for tool in memcheck racecheck; do
-        for artifact in "$out"/{llama,qwen3,golden-*}.atomc; do
-            check "$tool" "$ATOMC" verify "$artifact" --device "$device"
-        done
-        # One step of each size, with few sequences.
-        check "$tool" "$ATOMC" bench "$out/few.atomc" --random-weights --device "$device" --prompt 256 --position 128 --batch 1,2,3,5,9,17,33 --steps 1 --repeat 1
-    done
+    export -f check
+    export ATOMC device
+    for artifact in "$out"/{few,llama,qwen3,golden-*}.atomc; do
+        work=verify
+        [ "$artifact" != "$out/few.atomc" ] || work="bench $few"
+        printf '%s\n' {memcheck,racecheck}" $artifact $work"
+    done | xargs -P 8 -L 1 bash -c 'check "$@"' check
 fi

@@ -1,6 +1,7 @@
 //! Keys and values on their way through local memory, where the machine copies them by itself: a wave has a few steps on the
-//! way and registers for none of them. Those of earlier steps of the model are asked for before the kernel before this one
-//! has ended.
+//! way and registers for none of them. The first are asked for before the kernel before this one has ended. The token's own key
+//! and value, which come of that kernel, are written over what was copied in their place; if their step comes later, it is asked
+//! for when they are in the cache.
 //!
 //! From there fragments are loaded in blocks of 8 rows by 16 bytes, without conflicts of banks. So a lane holds other columns
 //! than it would as runs, two of each 8, and so do its queries and its weights: its keys of a step, and its dimensions of a
