@@ -190,6 +190,12 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         self.attention.code()
     }
 
+    /// The block that a step lies in; behind the last step, that one's.
+    fn block(&self, step: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        c.load_index(self.table, c.div(c.smaller(step, self.last), self.attention.steps()))
+    }
+
     fn run(&self) -> Result<(), Diagnostic> {
         let c = self.code();
         let mut result = Ok(());

@@ -56,16 +56,15 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         let barriers = c.local_address(c.local(WAVES * stages * 16));
         let wave = c.wave_index();
         let first = c.add(part.first, wave);
-        let mut ring = Ring {
+        let ring = Ring {
             part,
             stages,
             local: c.at(local, c.mul(wave, c.int(stages * 2 * Self::half(part)))),
             barrier: c.add(barriers, c.mul(wave, c.int(16 * stages))),
             first,
             own: c.div(part.position, part.attention.span()),
-            next: first,
+            next: part.block(c.add(first, c.int(WAVES * stages))),
         };
-        ring.next = ring.block(c.add(first, c.int(WAVES * stages)));
         c.when(c.equal(c.lane_index(), 0), || {
             (0..2 * stages).for_each(|i| c.make_barrier(c.add(ring.barrier, c.int(8 * i))));
             c.show_barriers();
@@ -73,7 +72,7 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         c.meet_in_wave();
         for stage in 0..stages {
             let step = c.add(ring.first, c.int(stage * WAVES));
-            let block = ring.block(step);
+            let block = part.block(step);
             [KEYS, VALUES].into_iter().for_each(|what| ring.fetch((c.int(stage), what), step, block));
         }
         if part.shape.splits == 1 {
@@ -91,7 +90,7 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         let is_near = c.less(c.thread(), c.int(NEAR / (2 * bytes)));
         let is_part = c.less(step, c.add(self.part.last, c.int(1)));
         c.when(c.both(is_near, is_part), || {
-            let block = a.turn_in(self.block(step), self.part.cache_head, (c.int(0), 1));
+            let block = a.turn_in(self.part.block(step), self.part.cache_head, (c.int(0), 1));
             block.into_iter().for_each(|from| c.bring_near(from, bytes));
         });
     }
@@ -117,11 +116,6 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
             c.show_to_copies();
             c.meet_in_wave();
         });
-    }
-
-    fn block(&self, step: Int<'c>) -> Int<'c> {
-        let c = self.part.code();
-        c.load_index(self.part.table, c.div(c.smaller(step, self.part.last), self.part.attention.steps()))
     }
 
     fn barrier(&self, stage: Int<'c>, what: usize) -> Int<'c> {
@@ -168,7 +162,7 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
             let ahead = c.add(step, c.int(WAVES * self.stages));
             // Asked for a turn earlier.
             let block = carried[count].into_int_value();
-            let next = self.block(c.add(ahead, c.int(WAVES)));
+            let next = self.part.block(c.add(ahead, c.int(WAVES)));
             let turn = c.div(c.sub(step, self.first), WAVES);
             let stage = c.rem(turn, self.stages);
             let round = c.rem(c.div(turn, self.stages), 2);

@@ -44,7 +44,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
     pub fn all(&self) -> Running<'c> {
         let (a, c, last) = (self.part.attention, self.part.code(), self.part.last);
         let first = c.add(self.part.first, c.wave_index());
-        let blocks = [0, WAVES].map(|ahead| self.block(c.add(first, c.int(ahead))));
+        let blocks = [0, WAVES].map(|ahead| self.part.block(c.add(first, c.int(ahead))));
         let keys = if self.part.shape.ahead { self.keys(blocks[0], c.smaller(first, last)) } else { vec![] };
         let mut carried = a.begin().carried();
         let count = carried.len();
@@ -61,7 +61,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
     fn step(&self, step: Int<'c>, running: &Running<'c>, ahead: Ahead<'c>) -> (Running<'c>, Ahead<'c>) {
         let (a, c) = (self.part.attention, self.part.code());
         let [block, next] = ahead.blocks;
-        let further = self.block(c.add(step, c.int(2 * WAVES)));
+        let further = self.part.block(c.add(step, c.int(2 * WAVES)));
         let (scores, values, keys): (_, Fragments<'_, 'c>, _) = if self.part.shape.ahead {
             let values: Vec<Fragment<'c>> = (0..a.panels()).map(self.value(block, step)).collect();
             c.keep_order();
@@ -90,11 +90,6 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
         let chunk = a.span() * a.matrix.dtype.size();
         let query = a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(staged, c.int(i * chunk))));
         a.scores(keys, &[query]).remove(0)
-    }
-
-    fn block(&self, step: Int<'c>) -> Int<'c> {
-        let c = self.part.code();
-        c.load_index(self.part.table, c.div(c.smaller(step, self.part.last), self.part.attention.steps()))
     }
 
     /// Loads fragments of a step's keys by number, as they are stored.
