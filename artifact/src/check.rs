@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 const MAX_BYTES: usize = 1 << 48;
 /// No count (tokens, tasks, vocabulary, positions) may be larger: kernels compute with 32-bit token numbers.
 const MAX_COUNT: usize = 1 << 30;
+/// Longest name: those of a target, a variant and a kernel, with their endings, make one file name of at most 255 bytes.
+const MAX_NAME: usize = 64;
 /// Most work-items in a work-group, on every GPU there is.
 const MAX_THREADS: usize = 1024;
 
@@ -25,6 +27,7 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
     let mut names = BTreeSet::new();
     for (index, target) in manifest.targets.iter().enumerate() {
         let at = format!("targets[{index}]");
+        name(&target.name, &at, "name")?;
         ensure(names.insert(&target.name), &at, || format!("name: `{}` appears twice", target.name))?;
         check_target(target, &widths, sections, &at)?;
         complete(target, ranks, &format!("{at}.plans"))?;
@@ -49,6 +52,16 @@ fn bytes(value: usize, at: &str, field: &str) -> Checked {
 
 fn below(index: usize, len: usize, at: &str, field: &str) -> Checked {
     ensure(index < len, &format!("{at}.{field}"), || format!("index {index}, but there are {len}"))
+}
+
+/// A name that can be a part of a file's, wherever the file may not leave its folder.
+fn name(name: &str, at: &str, field: &str) -> Checked {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    let sound = (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain) && !matches!(name, "." | "..");
+    ensure(sound, &format!("{at}.{field}"), || {
+        let start: String = name.chars().take(MAX_NAME).collect();
+        format!("{start:?} is not a name of 1 to {MAX_NAME} of A-Z, a-z, 0-9, `_`, `.` and `-`")
+    })
 }
 
 fn product(factors: &[usize]) -> Option<usize> {
@@ -196,6 +209,7 @@ fn check_target(target: &Target, widths: &[usize], sections: &[usize], at: &str)
     let mut names = BTreeSet::new();
     for (index, item) in target.variants.iter().enumerate() {
         let at = format!("{at}.variants[{index}]");
+        name(&item.name, &at, "name")?;
         ensure(names.insert(&item.name), &at, || format!("name: `{}` appears twice", item.name))?;
         variant(item, target.kernels.len(), sections, &at)?;
     }
@@ -232,8 +246,7 @@ fn kernels(kernels: &[KernelDef], at: &str) -> Checked {
     let mut symbols = BTreeSet::new();
     for (index, kernel) in kernels.iter().enumerate() {
         let at = format!("{at}[{index}]");
-        let sound = !kernel.symbol.is_empty() && !kernel.symbol.contains('\0');
-        ensure(sound, &format!("{at}.symbol"), || format!("{:?} is not a symbol", kernel.symbol))?;
+        name(&kernel.symbol, &at, "symbol")?;
         ensure(symbols.insert(&kernel.symbol), &format!("{at}.symbol"), || {
             format!("`{}` appears twice", kernel.symbol)
         })?;

@@ -195,10 +195,6 @@ fn targets_that_cannot_run() {
         |m| m.targets[0].variants[0].kernels[0].tasks = Tasks::Tokens { per: 0, times: 1 },
         "targets[0].variants[0].kernels[0].tasks.per: 0 is not between 1 and 1073741824",
     );
-    refused(
-        |m| m.targets[0].kernels[0].symbol = "a\0b".into(),
-        "targets[0].kernels[0].symbol: \"a\\0b\" is not a symbol",
-    );
     refused(|m| m.targets[0].kernels[1].symbol = "k0".into(), "targets[0].kernels[1].symbol: `k0` appears twice");
     refused(
         |m| m.targets[0].variants[1].kernels[0].threads = 1025,
@@ -222,6 +218,25 @@ fn targets_that_cannot_run() {
         "targets[0].variants[0].kernels[1].module.cubin: 37 bytes at byte 64 do not lie in a section of 100 bytes",
     );
     refused(|m| m.targets[0].plans[0].tokens = 0, "targets[0].plans[0].tokens: 0 is not between 1 and 1073741824");
+}
+
+/// Names become parts of paths: of extracted code, of dumps, of packed weights.
+#[test]
+fn names_that_would_leave_their_folder() {
+    let long = "n".repeat(MAX_NAME + 1);
+    let wrong = ["", ".", "..", "/dev/shm/victim", "../escaped", "a/b", "a\\b", "a\0b", "a b", "é", "\x1b[2J", &long];
+    for name in wrong {
+        let says = |field: &str| {
+            let start: String = name.chars().take(MAX_NAME).collect();
+            format!("{field}: {start:?} is not a name of 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`")
+        };
+        refused(|m| m.targets[0].name = name.into(), &says("targets[0].name"));
+        refused(|m| m.targets[0].variants[1].name = name.into(), &says("targets[0].variants[1].name"));
+        refused(|m| m.targets[0].kernels[1].symbol = name.into(), &says("targets[0].kernels[1].symbol"));
+    }
+    let mut sound = sample();
+    (sound.targets[0].name, sound.targets[0].kernels[0].symbol) = (".a-b_C.9".into(), "n".repeat(MAX_NAME));
+    manifest(&sound, SECTIONS).unwrap();
 }
 
 #[test]
