@@ -79,7 +79,7 @@ pub const PREPARE_GROUPS: usize = 8;
 impl Prepare {
     /// Tiles of a step of so many tokens, some of which may be empty: their count is 0.
     pub fn tiles(tokens: usize, sequences: usize) -> usize {
-        tokens / TILE_TOKENS + sequences
+        (tokens / TILE_TOKENS).saturating_add(sequences)
     }
 
     /// Work-groups of a launch.

@@ -252,6 +252,32 @@ def test_errors_name_the_field(artifact, tensors, tmp_path):
         model.head(model.max_rows + 1)
 
 
+def test_steps_end_with_their_weights(artifact, tensors):
+    model = load(atomc.Model(artifact, threads=1), tensors)
+
+    class Between:
+        """The model, whose weights change between the beginning of a step and its run."""
+
+        def __init__(self, change):
+            self.change = change
+
+        def __getattr__(self, name):
+            return getattr(model, name)
+
+        def run(self):
+            self.change()
+            return model.run()
+
+    def begin_loading():
+        model.loading().__enter__().feed("model.norm.weight", tensors["model.norm.weight"])
+
+    for change in [model.unload, begin_loading]:
+        framework = Framework(load(model, tensors))
+        framework.model = Between(change)
+        with pytest.raises(atomc.StepError, match="^run: no step is under way"):
+            framework.step([("a", [1])])
+
+
 def test_strided_and_narrow_tensors(artifact, tensors):
     wanted = Framework(load(atomc.Model(artifact, threads=1), tensors)).step([("a", [1, 2, 3])])
     # Every second column of a wider matrix, and a transposed one; numbers of 64 bits.

@@ -421,9 +421,12 @@ unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Failur
 /// # Safety
 /// `pointer` is null or points to `len` values that live as long as the result.
 unsafe fn slice<'a, T>(pointer: *const T, len: usize, name: &str) -> Result<&'a [T], Failure> {
+    // No array is larger, in any language.
+    let most = isize::MAX as usize / size_of::<T>();
     match (pointer.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(name)),
+        (false, len) if len > most => Err(invalid(format!("{name}: {len} of them, but memory has room for {most}"))),
         // SAFETY: passed on to the caller.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(pointer, len) }),
     }

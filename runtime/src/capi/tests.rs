@@ -151,6 +151,19 @@ fn tells_what_is_wrong() {
         let mut token = 0;
         assert_eq!(atomc_greedy(engine, 0, &mut token), AtomcStatus::InvalidArgument);
         assert_eq!(message(engine), "the last step has no logits for request 0");
+        request.logits = ATOMC_LOGITS_LAST;
+        request.token_count = 2;
+        assert_eq!(atomc_step(engine, &request, 1), AtomcStatus::Ok);
+        for count in [usize::MAX, usize::MAX - 1, isize::MAX as usize / 4 + 1] {
+            request.token_count = count;
+            assert_eq!(atomc_step(engine, &request, 1), AtomcStatus::InvalidArgument);
+            let most = isize::MAX / 4;
+            assert_eq!(message(engine), format!("tokens: {count} of them, but memory has room for {most}"));
+        }
+        request.token_count = isize::MAX as usize / 4;
+        assert_eq!(atomc_step(engine, &request, 1), AtomcStatus::Step);
+        assert!(message(engine).starts_with("the prompt is longer than the model"), "{}", message(engine));
+        assert_eq!(atomc_step(engine, &request, usize::MAX), AtomcStatus::InvalidArgument);
         assert_eq!(guard(engine, |_| panic!("on purpose")), AtomcStatus::Bug);
         atomc_close(engine);
         assert_eq!(atomc_step(null_mut(), null(), 0), AtomcStatus::InvalidArgument);

@@ -29,7 +29,7 @@ pub enum HostedError {
     Sequence { sequence: usize, field: &'static str, detail: String },
     #[error("the artifact has no place for embeddings")]
     NoEmbedding,
-    #[error("run: no step is under way; begin one")]
+    #[error("run: no step is under way; begin one, and again after weights were loaded or unloaded")]
     NoStep,
     #[error(transparent)]
     Device(#[from] DeviceError),

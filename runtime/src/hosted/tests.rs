@@ -7,6 +7,7 @@ use crate::weights::Given;
 
 const STRIDE: usize = 512;
 const PAGES: usize = 80;
+const NO_STEP: &str = "run: no step is under way; begin one, and again after weights were loaded or unloaded";
 
 /// A framework that schedules by itself: pages with gaps between them, tables of its own, steps with padding.
 struct Framework {
@@ -192,6 +193,49 @@ fn weights_are_updated_without_an_end() {
 }
 
 #[test]
+fn steps_end_with_their_weights() {
+    let mut framework = Framework::new(1);
+    let feed = |hosted: &mut Hosted| {
+        hosted.feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], bytes: bias(&[]).into() }).unwrap();
+    };
+    let changes: [&dyn Fn(&mut Hosted); 4] = [
+        &Hosted::unload,
+        &Hosted::begin_loading,
+        &|hosted| {
+            hosted.begin_update();
+            feed(hosted);
+        },
+        &|hosted| hosted.load(&toy::Bias(bias(&[])), &|_, _| ()).unwrap(),
+    ];
+    let (ids, positions, starts, lengths, tables) = ([1], [0], [0, 1], [1], [0; MAX_POSITIONS / BLOCK]);
+    let batch = Batch {
+        ids: ids.as_ptr(),
+        positions: positions.as_ptr(),
+        starts: starts.as_ptr(),
+        lengths: lengths.as_ptr(),
+        tables: tables.as_ptr(),
+        table_stride: tables.len(),
+        sequences: 1,
+        tokens: 1,
+        decode: true,
+        embedded: false,
+    };
+    for (number, change) in changes.into_iter().enumerate() {
+        load(&mut framework.hosted, &[]);
+        // SAFETY: the arrays have those sizes and outlive the step.
+        unsafe { framework.hosted.begin(&batch, Stream::default()) }.unwrap();
+        change(&mut framework.hosted);
+        // SAFETY: as above.
+        let error = unsafe { framework.hosted.run() }.unwrap_err().to_string();
+        assert_eq!(error, NO_STEP, "change {number}");
+    }
+    framework.hosted.unload();
+    // SAFETY: what is refused is not used.
+    let ends = unsafe { [framework.hosted.head(1, Stream::default()), framework.hosted.embed(1, Stream::default())] };
+    assert!(ends.iter().all(|end| matches!(end, Err(HostedError::NoWeights))));
+}
+
+#[test]
 fn refuses_what_cannot_be() {
     let mut hosted = open();
     let pages = Buffer::new(PAGES * STRIDE).unwrap();
@@ -207,7 +251,7 @@ fn refuses_what_cannot_be() {
     );
     assert_eq!(bound(&[start], 256, 0), "blocks: 0 pages of 256 bytes");
     // SAFETY: there is no step.
-    assert_eq!(unsafe { hosted.run() }.unwrap_err().to_string(), "run: no step is under way; begin one");
+    assert_eq!(unsafe { hosted.run() }.unwrap_err().to_string(), NO_STEP);
 
     let mut framework = Framework::new(2);
     let mut refused = |new: &[(usize, Vec<u32>)], decode| {

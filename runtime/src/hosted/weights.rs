@@ -9,9 +9,9 @@ use atomc_artifact::manifest::Target;
 
 impl Hosted {
     /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep their addresses. Until the load
-    /// is finished there are none.
+    /// is finished there are none. This and whatever else changes weights ends a step that is under way.
     pub fn begin_loading(&mut self) {
-        self.loaded = false;
+        (self.loaded, self.step) = (false, None);
         self.loading = Some(Loading::new(&self.target().weights));
     }
 
@@ -33,7 +33,7 @@ impl Hosted {
     /// Forgets the weights. Where they are in memory of the host that is not the caller's, it goes back to the system until others
     /// are loaded.
     pub fn unload(&mut self) {
-        (self.loaded, self.loading) = (false, None);
+        (self.loaded, self.loading, self.step) = (false, None, None);
         for buffer in &mut self.memory.weights {
             if let DeviceBuffer::Host(buffer) = buffer {
                 buffer.give_back();
@@ -44,6 +44,7 @@ impl Hosted {
     /// Takes a tensor of the checkpoint.
     pub fn feed(&mut self, name: &str, tensor: Given) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
+        self.step = None;
         let weights = &self.artifact.manifest().targets[self.target].weights;
         let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
         loading.feed(name, tensor, sink)
@@ -71,6 +72,7 @@ impl Hosted {
     }
 
     fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
+        self.step = None;
         let target = &self.artifact.manifest().targets[self.target];
         let (weights, buffers) = (&target.weights, &mut self.memory.weights);
         let done = load(target, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
