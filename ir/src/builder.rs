@@ -1,5 +1,5 @@
 //! Shorthand for building graphs: what model frontends are written with.
-use crate::diag::Diagnostic;
+use crate::Diagnostic;
 use crate::elementwise::Elementwise;
 use crate::graph::{Graph, Value};
 use crate::ops::Op;

@@ -7,7 +7,7 @@ use petgraph::Direction::{Incoming, Outgoing};
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 
-use crate::diag::Diagnostic;
+use crate::Diagnostic;
 use crate::ops::Op;
 use crate::types::Type;
 

@@ -4,24 +4,24 @@
 //! rules and reproducers are written in; [`verify`](Graph::verify) says what is legal; [`interp`] says what it means.
 pub mod arch;
 mod builder;
-mod diag;
 mod elementwise;
 mod graph;
 pub mod interp;
 pub mod layout;
 mod ops;
-pub mod rope;
 mod text;
 pub mod trial;
 mod types;
 mod verify;
 
 pub use arch::Arch;
+/// Rotary frequencies, as configurations have them.
+pub use atomc_config::freqs as rope;
+pub use atomc_config::{DType, Diagnostic};
 pub use builder::Builder;
-pub use diag::Diagnostic;
 pub use elementwise::{Elementwise, Scalar};
 pub use graph::{Graph, NodeId, Value};
 pub use ops::{Class, Family, Op, Stage};
 pub use text::parse;
-pub use types::{CacheType, DType, Dim, Layout, Shape, TensorType, Type};
+pub use types::{CacheType, Dim, Layout, Shape, TensorType, Type};
 pub use verify::VerifyError;

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use crate::diag::Diagnostic;
+use crate::Diagnostic;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Attr, Family, Op};
 use crate::types::{CacheType, DType, Dim, Layout, Shape, TensorType, Type};

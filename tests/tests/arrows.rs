@@ -6,10 +6,22 @@ use serde_json::Value;
 
 /// Every arrow that exists, tests aside. Adding one is a decision: change ARCHITECTURE.md with it.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("atomc", &["atomc-artifact", "atomc-emulator", "atomc-ir", "atomc-passes", "atomc-runtime", "atomc-targets"]),
+    (
+        "atomc",
+        &[
+            "atomc-artifact",
+            "atomc-config",
+            "atomc-emulator",
+            "atomc-ir",
+            "atomc-passes",
+            "atomc-runtime",
+            "atomc-targets",
+        ],
+    ),
     ("atomc-artifact", &[]),
+    ("atomc-config", &[]),
     ("atomc-emulator", &["atomc-artifact", "atomc-targets"]),
-    ("atomc-ir", &[]),
+    ("atomc-ir", &["atomc-config"]),
     ("atomc-passes", &["atomc-ir"]),
     ("atomc-python", &["atomc-artifact", "atomc-runtime"]),
     ("atomc-runtime", &["atomc-artifact"]),

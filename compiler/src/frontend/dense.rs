@@ -6,8 +6,7 @@
 use atomc_artifact::manifest::Attention;
 use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Elementwise, Graph, Op, Shape, Type, Value};
 
-use super::Part;
-use super::config::Config;
+use super::{Activation, Config, Part};
 
 type Made = Result<Value, Diagnostic>;
 
@@ -127,7 +126,7 @@ impl Layer<'_> {
         let gate = self.rows(normed, "mlp.gate_proj", intermediate, ranks, mlp_bias)?;
         let up = self.rows(normed, "mlp.up_proj", intermediate, ranks, mlp_bias)?;
         self.b.at(format!("{}.mlp", self.path));
-        let gate = self.b.map(activation, &[gate])?;
+        let gate = self.b.map(formula(activation), &[gate])?;
         let inner = self.b.map(Elementwise::Mul, &[gate, up])?;
         let out = self.sum(inner, "mlp.down_proj", intermediate, mlp_bias)?;
         self.residual(x, out)
@@ -173,5 +172,15 @@ impl Layer<'_> {
         }
         let bias = self.b.weight(format!("{path}.bias"), dtype, &[hidden]);
         self.b.add(x, bias)
+    }
+}
+
+/// The op of an activation.
+fn formula(activation: Activation) -> Elementwise {
+    match activation {
+        Activation::Silu => Elementwise::Silu,
+        Activation::Gelu => Elementwise::Gelu,
+        Activation::GeluTanh => Elementwise::GeluTanh,
+        Activation::Relu => Elementwise::Relu,
     }
 }

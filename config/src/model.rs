@@ -1,9 +1,8 @@
 //! What a `config.json` means: one typed value, with every default as transformers has it.
-use atomc_ir::{DType, Diagnostic, Elementwise};
 use serde_json::{Value, json};
 
-use super::fields::{self, Fields};
-use super::rope::Rope;
+use crate::fields::{self, Fields};
+use crate::{DType, Diagnostic, Rope};
 
 /// Largest weight that a configuration may ask for. Real ones are a few GiB; beyond this, a number is wrong.
 const MAX_WEIGHT_BYTES: usize = 64 << 30;
@@ -100,13 +99,33 @@ pub const FAMILIES: [Family; 4] = [
     },
 ];
 
-const ACTIVATIONS: [(&str, Elementwise); 6] = [
-    ("silu", Elementwise::Silu),
-    ("swish", Elementwise::Silu),
-    ("gelu", Elementwise::Gelu),
-    ("gelu_new", Elementwise::GeluTanh),
-    ("gelu_pytorch_tanh", Elementwise::GeluTanh),
-    ("relu", Elementwise::Relu),
+/// What the gate of an MLP goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    Gelu,
+    GeluTanh,
+    Relu,
+}
+
+impl Activation {
+    pub fn name(self) -> &'static str {
+        match self {
+            Activation::Silu => "silu",
+            Activation::Gelu => "gelu",
+            Activation::GeluTanh => "gelu_tanh",
+            Activation::Relu => "relu",
+        }
+    }
+}
+
+const ACTIVATIONS: [(&str, Activation); 6] = [
+    ("silu", Activation::Silu),
+    ("swish", Activation::Silu),
+    ("gelu", Activation::Gelu),
+    ("gelu_new", Activation::GeluTanh),
+    ("gelu_pytorch_tanh", Activation::GeluTanh),
+    ("relu", Activation::Relu),
 ];
 
 /// What decides on the graph, so that whoever has an artifact can tell whether a `config.json` is the one it was made of.
@@ -158,7 +177,7 @@ pub struct Config {
     /// Longest sequence that is wanted.
     pub context: usize,
     pub eps: f64,
-    pub activation: Elementwise,
+    pub activation: Activation,
     pub tied: bool,
     pub qkv_bias: bool,
     pub o_bias: bool,
@@ -328,7 +347,7 @@ fn dtype(f: &Fields) -> Result<DType, Diagnostic> {
     one_of(f, field, "bfloat16", &DTYPES)
 }
 
-fn activation(f: &Fields) -> Result<Elementwise, Diagnostic> {
+fn activation(f: &Fields) -> Result<Activation, Diagnostic> {
     one_of(f, "hidden_act", "silu", &ACTIVATIONS)
 }
 

@@ -1,6 +1,7 @@
 //! A JSON object read field by field, so that every fault names its field.
-use atomc_ir::Diagnostic;
 use serde_json::{Map, Value};
+
+use crate::Diagnostic;
 
 /// No size in a configuration may be larger: products of two of them do not overflow.
 pub const MAX_SIZE: usize = 1 << 30;

@@ -1,8 +1,7 @@
 //! The rotary embedding of a configuration, with the defaults of transformers' `modeling_rope_utils`.
-use atomc_ir::Diagnostic;
-use atomc_ir::rope::{Freqs, Scaling};
-
-use super::fields::{Fields, MAX_SIZE};
+use crate::Diagnostic;
+use crate::fields::{Fields, MAX_SIZE};
+use crate::freqs::{Freqs, Scaling};
 
 const DEFAULT_THETA: f64 = 10_000.0;
 

@@ -1,0 +1,37 @@
+//! What a `config.json` means: its facts with every default, for the compiler, which makes a graph of them, and for whoever has
+//! an artifact and wants to know whether a configuration is the one it was made of.
+mod diag;
+mod dtype;
+mod fields;
+mod model;
+mod rope;
+
+pub mod freqs;
+
+use std::path::{Path, PathBuf};
+
+pub use diag::Diagnostic;
+pub use dtype::DType;
+pub use fields::MAX_SIZE;
+pub use model::{Activation, Config, DTYPES, FAMILIES, Family};
+pub use rope::Rope;
+
+/// The configuration in a model folder, or in a `config.json` itself.
+pub fn read(path: &Path) -> Result<Config, Diagnostic> {
+    let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+    let text = text(&file)?;
+    let beside = file.with_file_name("generation_config.json");
+    let generation = if beside.exists() { Some(self::text(&beside)?) } else { None };
+    Config::parse(&text, generation.as_deref())
+}
+
+fn text(file: &PathBuf) -> Result<String, Diagnostic> {
+    std::fs::read_to_string(file).map_err(|e| {
+        Diagnostic::new("config::read", format!("cannot be read: {e}"))
+            .at(file.display().to_string())
+            .help("Give a model folder with a config.json, or the config.json itself.")
+    })
+}
+
+#[cfg(test)]
+mod tests;

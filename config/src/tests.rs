@@ -1,0 +1,341 @@
+use crate::*;
+use serde_json::{Value, json};
+
+/// A small model that every family can read, with these fields changed; a `null` in the patch removes the field.
+fn config(patch: Value) -> String {
+    let mut config = json!({
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 128,
+        "max_position_embeddings": 512,
+        "dtype": "bfloat16",
+    });
+    for (name, value) in patch.as_object().expect("an object") {
+        match value {
+            Value::Null => config.as_object_mut().expect("an object").remove(name),
+            value => config.as_object_mut().expect("an object").insert(name.clone(), value.clone()),
+        };
+    }
+    config.to_string()
+}
+
+fn read(patch: Value) -> Config {
+    Config::parse(&config(patch), None).expect("a good configuration")
+}
+
+/// The fault that the text is found to have.
+fn fault_in(text: &str) -> String {
+    let d = Config::parse(text, None).expect_err("a fault");
+    let help = d.help.as_ref().map(|h| format!("\n  {h}")).unwrap_or_default();
+    format!("[{}] {d}{help}", d.code)
+}
+
+fn fault(patch: Value) -> String {
+    fault_in(&config(patch))
+}
+
+/// The faults of one field, one line a value.
+fn faults(field: &str, values: &[Value]) -> String {
+    values.iter().map(|v| fault(json!({ field: v }))).collect::<Vec<_>>().join("\n")
+}
+
+fn rope_fault(rope: Value) -> String {
+    fault(json!({ "rope_parameters": rope }))
+}
+
+mod meaning {
+    use super::*;
+
+    #[test]
+    fn defaults_of_each_family() {
+        let facts = |family: &Family| {
+            let names = json!({
+                "architectures": [family.architecture], "num_attention_heads": 32, "num_key_value_heads": null,
+                "max_position_embeddings": null, "dtype": null,
+            });
+            let c = read(names);
+            format!(
+                "{}: {} kv heads of {}, {} positions, window {}, eps {:?}, {}, stop {:?}, bos {:?}",
+                c.architecture,
+                c.kv_heads,
+                c.head_dim,
+                c.positions,
+                c.windows[0],
+                c.eps,
+                c.dtype.name(),
+                c.stop,
+                c.bos
+            )
+        };
+        insta::assert_snapshot!(FAMILIES.iter().map(facts).collect::<Vec<_>>().join("\n"), @"
+        LlamaForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(1)
+        Qwen2ForCausalLM: 32 kv heads of 2, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        Qwen3ForCausalLM: 32 kv heads of 128, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        MistralForCausalLM: 8 kv heads of 2, 131072 positions, window 4096, eps 1e-6, bf16, stop [2], bos Some(1)
+        ");
+    }
+
+    #[test]
+    fn null_is_derived() {
+        let text = config(json!({ "architectures": ["Qwen3ForCausalLM"] }));
+        let text = text.replace("\"num_key_value_heads\":2", "\"num_key_value_heads\":null,\"head_dim\":null");
+        let c = Config::parse(&text, None).expect("a good configuration");
+        assert_eq!((c.kv_heads, c.head_dim), (4, 16));
+    }
+
+    #[test]
+    fn no_window_has_three_spellings() {
+        for none in [json!(0), json!(-1)] {
+            let c = read(json!({ "architectures": ["MistralForCausalLM"], "sliding_window": none }));
+            assert_eq!(c.windows, [0]);
+        }
+        let text = config(json!({ "architectures": ["MistralForCausalLM"] }));
+        let c = Config::parse(&text.replace("{\"arch", "{\"sliding_window\":null,\"arch"), None).expect("good");
+        assert_eq!(c.windows, [0]);
+    }
+
+    #[test]
+    fn windows_by_layer() {
+        let qwen = |patch: Value| {
+            let mut all = json!({
+                "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 3, "sliding_window": 8,
+                "use_sliding_window": true,
+            });
+            all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+            read(all).windows
+        };
+        assert_eq!(qwen(json!({ "max_window_layers": 2 })), [0, 0, 8]);
+        assert_eq!(qwen(json!({})), [0, 0, 0], "28 layers without a window by default");
+        assert_eq!(qwen(json!({ "use_sliding_window": false, "max_window_layers": 0 })), [0, 0, 0]);
+        let types = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+        assert_eq!(qwen(json!({ "layer_types": types, "max_window_layers": 3 })), [8, 0, 8]);
+    }
+
+    #[test]
+    fn yarn_scales() {
+        let scale = |rope: Value| {
+            let mut all = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
+            all.as_object_mut().expect("an object").extend(rope.as_object().expect("an object").clone());
+            read(json!({ "rope_parameters": all })).rope.scale
+        };
+        let plain = 0.1 * 4f64.ln() + 1.0;
+        assert_eq!(scale(json!({})), plain);
+        assert_eq!(scale(json!({ "factor": null })), plain, "512 positions over 128");
+        assert_eq!(scale(json!({ "factor": 0.5 })), 1.0);
+        assert_eq!(scale(json!({ "mscale": 2.0 })), plain, "mscale counts with mscale_all_dim only");
+        assert_eq!(scale(json!({ "mscale": 1.0, "mscale_all_dim": 1.0 })), 1.0);
+        assert_eq!(scale(json!({ "attention_factor": 0.7, "mscale": 1.0, "mscale_all_dim": 2.0 })), 0.7);
+    }
+
+    #[test]
+    fn dtypes_and_stops() {
+        assert_eq!(read(json!({ "dtype": null, "torch_dtype": "float16" })).dtype, DType::F16);
+        let stops = |eos: Value, generation: &str| {
+            Config::parse(&config(json!({ "eos_token_id": eos })), Some(generation)).expect("good").stop
+        };
+        assert_eq!(stops(json!(7), r#"{"eos_token_id": [7, 3]}"#), [3, 7]);
+        assert_eq!(stops(json!([9, 8]), "{}"), [8, 9]);
+        assert_eq!(stops(json!(-1), r#"{"eos_token_id": null}"#), [] as [u32; 0]);
+    }
+}
+
+mod errors {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn no_json() {
+        insta::assert_snapshot!(fault_in("{\"hidden_size\": "), @"
+        [config::json] config.json: is not JSON: EOF while parsing a value at line 1 column 16
+          Python's NaN and Infinity are no JSON either.
+        ");
+        insta::assert_snapshot!(fault_in("[1]"), @"[config::json] config.json: must be an object, not [1]");
+        insta::assert_snapshot!(fault_in("{\"rms_norm_eps\": NaN}"), @"
+        [config::json] config.json: is not JSON: expected value at line 1 column 18
+          Python's NaN and Infinity are no JSON either.
+        ");
+        insta::assert_snapshot!(fault_in("{\"rms_norm_eps\": 1e999}"), @"
+        [config::json] config.json: is not JSON: number out of range at line 1 column 22
+          Python's NaN and Infinity are no JSON either.
+        ");
+    }
+
+    #[test]
+    fn no_file() {
+        let d = crate::read(Path::new("/nowhere/config.json")).expect_err("no such file");
+        insta::assert_snapshot!(format!("[{}] {d}", d.code), @"[config::read] /nowhere/config.json: cannot be read: No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn architecture() {
+        insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
+        [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM.
+        "#);
+        insta::assert_snapshot!(fault(json!({ "architectures": null })), @"
+        [config::missing] config.json: architectures: is missing
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM.
+        ");
+        insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
+        insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::quantised] config.json: quantization_config: quantised checkpoints cannot be read yet");
+    }
+
+    #[test]
+    fn sizes() {
+        let absurd =
+            [json!(0), json!(-3), json!(2.5), json!("64"), json!(true), json!(1u64 << 31), json!(1e30), json!([64])];
+        insta::assert_snapshot!(faults("hidden_size", &absurd), @r#"
+        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not 0
+        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not -3
+        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not 2.5
+        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not the text "64"
+        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not true
+        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not 2147483648
+        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not 1e+30
+        [config::value] config.json: hidden_size: must be a whole number from 1 to 1073741824, not [64]
+        "#);
+        let names = [
+            "vocab_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "max_position_embeddings",
+        ];
+        let zeros: Vec<_> = names.iter().map(|n| fault(json!({ *n: 0 }))).collect();
+        insta::assert_snapshot!(zeros.join("\n"), @"
+        [config::value] config.json: vocab_size: must be a whole number from 1 to 1073741824, not 0
+        [config::value] config.json: intermediate_size: must be a whole number from 1 to 1073741824, not 0
+        [config::value] config.json: num_hidden_layers: must be a whole number from 1 to 1073741824, not 0
+        [config::value] config.json: num_attention_heads: must be a whole number from 1 to 1073741824, not 0
+        [config::value] config.json: num_key_value_heads: must be a whole number from 1 to 1073741824, not 0
+        [config::value] config.json: head_dim: must be a whole number from 1 to 1073741824, not 0
+        [config::value] config.json: max_position_embeddings: must be a whole number from 1 to 1073741824, not 0
+        ");
+        let missing: Vec<_> = names[..4].iter().map(|n| fault(json!({ *n: null }))).collect();
+        insta::assert_snapshot!(missing.join("\n"), @"
+        [config::missing] config.json: vocab_size: is missing
+        [config::missing] config.json: intermediate_size: is missing
+        [config::missing] config.json: num_hidden_layers: is missing
+        [config::missing] config.json: num_attention_heads: is missing
+        ");
+        insta::assert_snapshot!(fault(json!({ "num_hidden_layers": 1_000_000 })), @"[config::too-large] config.json: num_hidden_layers: must be at most 4096, not 1000000");
+    }
+
+    #[test]
+    fn heads() {
+        insta::assert_snapshot!(fault(json!({ "num_key_value_heads": 3 })), @"[config::value] config.json: num_key_value_heads: num_attention_heads, 4, is no multiple of 3");
+        insta::assert_snapshot!(fault(json!({ "hidden_size": 66 })), @"[config::value] config.json: hidden_size: 66 is no multiple of num_attention_heads, 4, and there is no head_dim");
+        insta::assert_snapshot!(fault(json!({ "hidden_size": 60 })), @"[config::rotary-dim] config.json: head_dim: 15 of the 15 elements of a head rotate: must be even, above 0 and no more");
+    }
+
+    #[test]
+    fn too_large() {
+        insta::assert_snapshot!(fault(json!({ "vocab_size": 1 << 30 })), @"
+        [config::too-large] config.json: vocab_size: makes a weight of 1073741824 by 64 elements, 128 GiB
+          A weight may have 64 GiB at most.
+        ");
+        insta::assert_snapshot!(fault(json!({ "intermediate_size": 1 << 30 })), @"
+        [config::too-large] config.json: intermediate_size: makes a weight of 1073741824 by 64 elements, 128 GiB
+          A weight may have 64 GiB at most.
+        ");
+        insta::assert_snapshot!(fault(json!({ "head_dim": 1 << 30 })), @"[config::too-large] config.json: head_dim: must be at most 1024, not 1073741824");
+        insta::assert_snapshot!(fault(json!({ "num_attention_heads": 1 << 30, "head_dim": 128 })), @"
+        [config::too-large] config.json: num_attention_heads: makes a weight of 137438953472 by 64 elements, 16384 GiB
+          A weight may have 64 GiB at most.
+        ");
+    }
+
+    #[test]
+    fn numbers_and_flags() {
+        insta::assert_snapshot!(faults("rms_norm_eps", &[json!(-1e-6), json!(0), json!("small")]), @r#"
+        [config::value] config.json: rms_norm_eps: must be a number above 0, not -1e-6
+        [config::value] config.json: rms_norm_eps: must be a number above 0, not 0
+        [config::value] config.json: rms_norm_eps: must be a number above 0, not the text "small"
+        "#);
+        insta::assert_snapshot!(faults("rope_theta", &[json!(0), json!(-1), json!(false)]), @"
+        [config::value] config.json: rope_theta: must be a number above 0, not 0
+        [config::value] config.json: rope_theta: must be a number above 0, not -1
+        [config::value] config.json: rope_theta: must be a number above 0, not false
+        ");
+        insta::assert_snapshot!(faults("tie_word_embeddings", &[json!(1), json!("no")]), @r#"
+        [config::value] config.json: tie_word_embeddings: must be true or false, not 1
+        [config::value] config.json: tie_word_embeddings: must be true or false, not the text "no"
+        "#);
+        insta::assert_snapshot!(faults("attention_bias", &[json!({})]), @"[config::value] config.json: attention_bias: must be true or false, not an object");
+        insta::assert_snapshot!(faults("eos_token_id", &[json!(-2), json!("</s>"), json!([1, 2.5])]), @r#"
+        [config::value] config.json: eos_token_id: must be a token id or a list of token ids, not -2
+        [config::value] config.json: eos_token_id: must be a token id or a list of token ids, not the text "</s>"
+        [config::value] config.json: eos_token_id: must be a token id or a list of token ids, not [1,2.5]
+        "#);
+    }
+
+    #[test]
+    fn names() {
+        insta::assert_snapshot!(fault(json!({ "hidden_act": "quick_gelu" })), @r#"
+        [config::value] config.json: hidden_act: unknown value "quick_gelu"
+          Known: silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu.
+        "#);
+        insta::assert_snapshot!(fault(json!({ "dtype": "float8_e4m3fn" })), @r#"
+        [config::value] config.json: dtype: unknown value "float8_e4m3fn"
+          Known: bfloat16, float16, float32.
+        "#);
+    }
+
+    #[test]
+    fn windows() {
+        let qwen = |name: &str, value: Value| {
+            fault(json!({ "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": true, name: value }))
+        };
+        insta::assert_snapshot!(qwen("sliding_window", json!(-2)), @"[config::value] config.json: sliding_window: must be null, -1 or a whole number up to 1073741824, not -2");
+        insta::assert_snapshot!(qwen("layer_types", json!(["full_attention", "full_attention"])), @"[config::value] config.json: layer_types: lists 2 layers, num_hidden_layers is 1");
+        insta::assert_snapshot!(qwen("layer_types", json!(["chunked_attention"])), @r#"
+        [config::value] config.json: layer_types: unknown layer type "chunked_attention"
+          Known layer types: full_attention, sliding_attention.
+        "#);
+        insta::assert_snapshot!(qwen("layer_types", json!([1])), @"[config::value] config.json: layer_types: must be a list of texts, not [1]");
+    }
+
+    #[test]
+    fn rope() {
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "longrope" })), @r#"
+        [config::unknown-rope-type] config.json: rope_parameters.rope_type: unknown rope type "longrope" in `rope_parameters`
+          Known rope types: default, linear, dynamic, llama3, yarn.
+        "#);
+        insta::assert_snapshot!(fault(json!({ "rope_scaling": { "type": "su" } })), @r#"
+        [config::unknown-rope-type] config.json: rope_scaling.type: unknown rope type "su" in `rope_scaling`
+          Known rope types: default, linear, dynamic, llama3, yarn.
+        "#);
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": 3 })), @"[config::value] config.json: rope_parameters.rope_type: must be a text, not 3");
+        insta::assert_snapshot!(rope_fault(json!("llama3")), @r#"[config::value] config.json: rope_parameters: must be an object, not the text "llama3""#);
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "linear" })), @"[config::missing] config.json: rope_parameters.factor: is missing");
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "dynamic", "factor": -2 })), @"[config::value] config.json: rope_parameters.factor: must be a number above 0, not -2");
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0 })), @"[config::missing] config.json: rope_parameters.high_freq_factor: is missing");
+        insta::assert_snapshot!(
+            rope_fault(json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0 })),
+            @"[config::value] config.json: rope_parameters.high_freq_factor: 4 must be above low_freq_factor, 4"
+        );
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "yarn", "factor": 4.0, "attention_factor": 0.0 })), @"[config::value] config.json: rope_parameters.attention_factor: must be a number above 0, not 0.0");
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "yarn", "factor": 4.0, "rope_theta": 1.0 })), @"[config::value] config.json: rope_parameters.rope_theta: must be above 1 for yarn, not 1");
+        insta::assert_snapshot!(rope_fault(json!({ "full_attention": { "rope_type": "default" } })), @"[config::nested-rope] config.json: rope_parameters.full_attention: one rotary embedding for all layers is supported");
+    }
+
+    #[test]
+    fn rotary_dimension() {
+        insta::assert_snapshot!(fault(json!({ "head_dim": 15 })), @"[config::rotary-dim] config.json: head_dim: 15 of the 15 elements of a head rotate: must be even, above 0 and no more");
+        insta::assert_snapshot!(fault(json!({ "partial_rotary_factor": 0.2 })), @"[config::rotary-dim] config.json: partial_rotary_factor: 3 of the 16 elements of a head rotate: must be even, above 0 and no more");
+        insta::assert_snapshot!(rope_fault(json!({ "partial_rotary_factor": 0.01 })), @"[config::rotary-dim] config.json: rope_parameters.partial_rotary_factor: 0 of the 16 elements of a head rotate: must be even, above 0 and no more");
+        insta::assert_snapshot!(rope_fault(json!({ "partial_rotary_factor": 2.0 })), @"[config::rotary-dim] config.json: rope_parameters.partial_rotary_factor: 32 of the 16 elements of a head rotate: must be even, above 0 and no more");
+    }
+
+    #[test]
+    fn generation_config() {
+        let d = Config::parse(&config(json!({})), Some(r#"{"eos_token_id": "end"}"#)).expect_err("a fault");
+        insta::assert_snapshot!(d.to_string(), @r#"generation_config.json: eos_token_id: must be a token id or a list of token ids, not the text "end""#);
+    }
+}
