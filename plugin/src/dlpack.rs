@@ -368,9 +368,11 @@ impl Foreign {
             let rule = "weights may be bfloat16, float16, float32 or float64";
             WeightsError::new_err(format!("tensor `{name}` is of type {}; {rule}", dtype.name()))
         })?;
+        let axes = usize::try_from(*axes).map_err(|_| negative(name, "number of axes"))?;
         // SAFETY: a tensor has so many sizes.
-        let sizes = (0..*axes as usize).map(|axis| unsafe { *shape.add(axis) } as usize);
-        (foreign.shape, foreign.float) = (sizes.collect(), float);
+        let sizes = (0..axes).map(|axis| usize::try_from(unsafe { *shape.add(axis) }));
+        let sizes: Result<_, _> = sizes.collect();
+        (foreign.shape, foreign.float) = (sizes.map_err(|_| negative(name, "size"))?, float);
         Ok(foreign)
     }
 
@@ -382,14 +384,25 @@ impl Foreign {
         &self.shape
     }
 
+    /// Bytes that the numbers take, if any memory has room for them.
+    fn len(&self) -> Option<usize> {
+        if self.shape.contains(&0) {
+            return Some(0);
+        }
+        let bytes = self.shape.iter().try_fold(self.float.size(), |bytes, &len| bytes.checked_mul(len));
+        bytes.filter(|&bytes| isize::try_from(bytes).is_ok())
+    }
+
     /// The numbers row by row: where they are, or put in order.
-    pub fn bytes(&self) -> Cow<'_, [u8]> {
+    pub fn bytes(&self, name: &str) -> PyResult<Cow<'_, [u8]>> {
+        let memory = || WeightsError::new_err(format!("tensor `{name}` of shape {:?}: no memory", self.shape));
+        let bytes = self.len().ok_or_else(memory)?;
+        if bytes == 0 {
+            return Ok(Cow::Borrowed(&[]));
+        }
         // SAFETY: the tensor is alive.
         let tensor = unsafe { &*self.tensor };
-        let (size, count) = (self.float.size(), self.shape.iter().product::<usize>());
-        if count == 0 {
-            return Cow::Borrowed(&[]);
-        }
+        let (size, count) = (self.float.size(), bytes / self.float.size());
         let start = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize).cast_const();
         let strides = self.strides(tensor);
         let mut dense = 1;
@@ -400,9 +413,10 @@ impl Foreign {
         }
         if follows {
             // SAFETY: so many numbers lie there without gaps.
-            return Cow::Borrowed(unsafe { std::slice::from_raw_parts(start, count * size) });
+            return Ok(Cow::Borrowed(unsafe { std::slice::from_raw_parts(start, bytes) }));
         }
-        let mut bytes = Vec::with_capacity(count * size);
+        let mut ordered = Vec::new();
+        ordered.try_reserve_exact(bytes).map_err(|_| memory())?;
         for index in 0..count {
             let mut rest = index;
             let mut at = 0;
@@ -411,9 +425,9 @@ impl Foreign {
                 rest /= len;
             }
             // SAFETY: an element of the tensor.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(start.offset(at * size as isize), size) });
+            ordered.extend_from_slice(unsafe { std::slice::from_raw_parts(start.offset(at * size as isize), size) });
         }
-        Cow::Owned(bytes)
+        Ok(Cow::Owned(ordered))
     }
 
     fn strides(&self, tensor: &Tensor) -> Vec<isize> {
@@ -424,6 +438,10 @@ impl Foreign {
         let after = |axis: usize| self.shape[axis + 1..].iter().product::<usize>() as isize;
         (0..self.shape.len()).map(after).collect()
     }
+}
+
+fn negative(name: &str, what: &str) -> PyErr {
+    WeightsError::new_err(format!("tensor `{name}` has a negative {what}"))
 }
 
 /// What a capsule of this form holds, which is now the caller's to end.

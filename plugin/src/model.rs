@@ -469,8 +469,12 @@ impl Loading {
     /// Takes a tensor of the checkpoint: anything with `__dlpack__`, in the memory of the host.
     fn feed(&self, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
         let foreign = Foreign::take(name, tensor)?;
-        let given = Given { float: foreign.float(), shape: foreign.shape(), bytes: foreign.bytes() };
-        let model = self.model.get();
-        tensor.py().detach(|| model.lock().feed(name, given)).map_err(raised)
+        let (py, model, shape) = (tensor.py(), self.model.get(), foreign.shape());
+        // Name and shape come before the numbers, which a wrong shape has no end of.
+        if !py.detach(|| model.lock().wants(name, shape)).map_err(raised)? {
+            return Ok(());
+        }
+        let given = Given { float: foreign.float(), shape, bytes: foreign.bytes(name)? };
+        py.detach(|| model.lock().feed(name, given)).map_err(raised)
     }
 }

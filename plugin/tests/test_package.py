@@ -252,6 +252,22 @@ def test_errors_name_the_field(artifact, tensors, tmp_path):
         model.head(model.max_rows + 1)
 
 
+def test_shapes_are_checked_before_numbers_are_copied(artifact):
+    model = atomc.Model(artifact, threads=1)
+    one = numpy.zeros(1, numpy.float32)
+    repeated = numpy.lib.stride_tricks.as_strided
+    started = time.monotonic()
+    with pytest.raises(KeyError):
+        with model.loading() as loading:
+            for shape in [(2**40,), (2**28, 2), (2**30, 2**30)]:
+                with pytest.raises(atomc.WeightsError, match="`model.norm.weight` has shape"):
+                    loading.feed("model.norm.weight", repeated(one, shape, (0,) * len(shape)))
+                with pytest.raises(atomc.WeightsError, match="does not use: model.layers.9.norm"):
+                    loading.feed("model.layers.9.norm", repeated(one, shape, (0,) * len(shape)))
+            raise KeyError
+    assert time.monotonic() - started < 1
+
+
 def test_steps_end_with_their_weights(artifact, tensors):
     model = load(atomc.Model(artifact, threads=1), tensors)
 

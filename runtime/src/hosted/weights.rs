@@ -41,6 +41,13 @@ impl Hosted {
         }
     }
 
+    /// Whether the load under way wants a tensor of this name, which must have this shape: to be asked before its numbers are
+    /// put in order for [`Hosted::feed`].
+    pub fn wants(&self, name: &str, shape: &[usize]) -> Result<bool, Error> {
+        let loading = self.loading.as_ref().ok_or(HostedError::Loading("none is under way; begin one"))?;
+        Ok(loading.wants(name, shape)?)
+    }
+
     /// Takes a tensor of the checkpoint.
     pub fn feed(&mut self, name: &str, tensor: Given) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;

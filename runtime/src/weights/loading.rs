@@ -83,11 +83,26 @@ impl Loading {
         Loading { weights: weights.iter().map(made).collect(), tensors, kept: BTreeMap::new(), stage: None }
     }
 
+    /// Whether weights are made of a tensor of this name, which must have this shape. What models do not compute with is not
+    /// wanted; other strangers are refused.
+    pub fn wants(&self, name: &str, shape: &[usize]) -> Result<bool, CheckpointError> {
+        match self.tensors.get(name) {
+            Some(wanted) if wanted.shape == shape => Ok(true),
+            Some(Wanted { shape: want, .. }) => {
+                Err(CheckpointError::Shape { name: name.to_owned(), found: shape.to_vec(), want: want.clone() })
+            }
+            None if is_harmless(name, |other| self.tensors.contains_key(other)) => Ok(false),
+            None => Err(CheckpointError::Unused { names: vec![name.to_owned()] }),
+        }
+    }
+
     /// Takes a tensor, and makes the weights that lacked nothing else. One that comes again begins its weights anew: they want
     /// all their tensors again. If it is at fault nothing has changed.
     pub fn feed(&mut self, name: &str, tensor: Given, mut sink: Sink) -> Result<(), Error> {
-        let Some(wanted) = self.tensors.get(name) else { return Ok(self.unknown(name)?) };
-        tensor.check(name, &wanted.shape)?;
+        if !self.wants(name, tensor.shape)? {
+            return Ok(());
+        }
+        tensor.check_size(name)?;
         let Loading { tensors, weights, kept, stage } = self;
         let of = |name: &str| tensors[name].weights.iter().copied();
         for index in of(name) {
@@ -127,13 +142,6 @@ impl Loading {
     pub fn kept_bytes(&self) -> usize {
         self.kept.values().map(|kept| kept.bytes.len()).sum()
     }
-
-    fn unknown(&self, name: &str) -> Result<(), CheckpointError> {
-        match is_harmless(name, |other| self.tensors.contains_key(other)) {
-            true => Ok(()),
-            false => Err(CheckpointError::Unused { names: vec![name.to_owned()] }),
-        }
-    }
 }
 
 fn make(index: usize, source: &AtHand, sink: &mut Sink, stage: &mut Option<Buffer>) -> Result<(), Error> {
@@ -144,12 +152,9 @@ fn make(index: usize, source: &AtHand, sink: &mut Sink, stage: &mut Option<Buffe
 }
 
 impl Given<'_> {
-    fn check(&self, name: &str, want: &[usize]) -> Result<(), CheckpointError> {
-        if self.shape != want {
-            let (found, want) = (self.shape.to_vec(), want.to_vec());
-            return Err(CheckpointError::Shape { name: name.to_owned(), found, want });
-        }
-        let (bytes, want) = (self.bytes.len(), want.iter().product::<usize>() * self.float.size());
+    /// That there are as many bytes as a shape that is wanted has.
+    fn check_size(&self, name: &str) -> Result<(), CheckpointError> {
+        let (bytes, want) = (self.bytes.len(), self.shape.iter().product::<usize>() * self.float.size());
         match bytes == want {
             true => Ok(()),
             false => Err(CheckpointError::Size { name: name.to_owned(), bytes, want }),
