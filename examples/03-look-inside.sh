@@ -7,5 +7,5 @@ trap 'rm -rf "$out"' EXIT
 
 cargo run --release --quiet -- print examples/models/qwen3 --after dce | sed -n 1,30p
 cargo run --release --quiet -- print examples/models/qwen3 --after fuse | sed -n 1,40p
-cargo run --release --quiet -- compile examples/models/qwen3 --target host -o "$out/qwen3.atomc"
+cargo run --release --quiet -- compile examples/models/qwen3 --no-trust --target host -o "$out/qwen3.atomc"
 cargo run --release --quiet -- inspect "$out/qwen3.atomc"

@@ -6,7 +6,7 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
 cargo build --release --quiet -p atomc-runtime
-cargo run --release --quiet -- compile examples/models/qwen3 --target host -o "$out/qwen3.atomc"
+cargo run --release --quiet -- compile examples/models/qwen3 --no-trust --target host -o "$out/qwen3.atomc"
 libraries="${CARGO_TARGET_DIR:-target}/release"
 cc -std=c11 -Wall -Wextra -Werror -Iruntime/include examples/04-from-c.c -L"$libraries" -latomc_runtime -o "$out/from-c"
 LD_LIBRARY_PATH="$libraries" "$out/from-c" "$out/qwen3.atomc" examples/models/qwen3

@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.."
 device=${1:-cuda:0} target=${2:-sm_90a} steps=1,2,4,8,16,32,64
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
+# What is compiled here is trusted here, and nowhere else.
+export XDG_CONFIG_HOME="$out/config"
 if [ -z "${ATOMC:-}" ]; then
     cargo build --release
     ATOMC=target/release/atomc

@@ -13,6 +13,7 @@
 //! reader insists on it, so that no byte of a file can change unnoticed.
 use crate::check;
 use crate::error::{Error, Part};
+use crate::fingerprint::Fingerprint;
 use crate::manifest::Manifest;
 use std::fs::File;
 use std::io::Write;
@@ -35,6 +36,7 @@ const MAX_SECTIONS: usize = 4096;
 #[derive(Debug)]
 pub struct Artifact {
     map: memmap2::Mmap,
+    fingerprint: Fingerprint,
     manifest: Manifest,
     sections: Vec<Section>,
 }
@@ -61,11 +63,16 @@ impl Artifact {
         // SAFETY: the documentation of this function passes the requirement on.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io("map"))?;
         let (manifest, sections) = decode(&map)?;
-        Ok(Artifact { map, manifest, sections })
+        Ok(Artifact { fingerprint: fingerprint(&map), map, manifest, sections })
     }
 
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// What identifies the content that is open here, whatever lies at its path meanwhile.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 
     /// The sections in order; the first is the manifest.
@@ -85,8 +92,8 @@ impl Artifact {
 }
 
 /// Writes an artifact with these code objects as sections 1, 2, …. The file appears whole or not at all, and the same
-/// input makes the same bytes.
-pub fn write(path: impl AsRef<Path>, manifest: &Manifest, code: &[Vec<u8>]) -> Result<(), Error> {
+/// input makes the same bytes. The result identifies them.
+pub fn write(path: impl AsRef<Path>, manifest: &Manifest, code: &[Vec<u8>]) -> Result<Fingerprint, Error> {
     let path = path.as_ref();
     let io = |source| Error::Io { action: "write", path: path.to_owned(), source };
     let bytes = encode(manifest, code)?;
@@ -98,7 +105,7 @@ pub fn write(path: impl AsRef<Path>, manifest: &Manifest, code: &[Vec<u8>]) -> R
     file.write_all(&bytes).map_err(io)?;
     file.as_file().sync_all().map_err(io)?;
     file.persist(path).map_err(|error| io(error.error))?;
-    Ok(())
+    Ok(fingerprint(&bytes))
 }
 
 /// The bytes of the file that [`write()`] makes.
@@ -211,6 +218,12 @@ fn parse(json: &[u8]) -> Result<Manifest, Error> {
             Ok(_) => fault("", plain),
         }
     })
+}
+
+/// Of a file whose header is sound.
+fn fingerprint(file: &[u8]) -> Fingerprint {
+    let end = header_bytes(u32_at(file, 12) as usize);
+    Fingerprint::new(hash_at(file, end - HASH))
 }
 
 fn fault(at: &str, detail: impl ToString) -> Error {

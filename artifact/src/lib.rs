@@ -5,10 +5,14 @@
 pub mod abi;
 pub mod check;
 mod error;
+mod escape;
 mod file;
+mod fingerprint;
 pub mod hsaco;
 pub mod manifest;
 
 pub use error::{Error, Part};
+pub use escape::escaped;
 pub use file::{Artifact, FORMAT_VERSION, Section, encode, write};
+pub use fingerprint::{Fingerprint, NoFingerprint};
 pub use manifest::Manifest;

@@ -8,6 +8,7 @@ mod weights;
 
 use std::path::Path;
 
+use atomc_artifact::Fingerprint;
 use atomc_artifact::manifest::{
     self, Attention, CacheSpec, Chip, DType, DataLayout, Hidden, Manifest, Plan, Target, Variant,
 };
@@ -63,7 +64,8 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    pub fn write(&self, path: &Path) -> Result<(), Diagnostic> {
+    /// Writes the artifact; the result identifies what is in it.
+    pub fn write(&self, path: &Path) -> Result<Fingerprint, Diagnostic> {
         atomc_artifact::write(path, &self.manifest, &self.code)
             .map_err(|e| Diagnostic::new("artifact::write", e.to_string()))
     }

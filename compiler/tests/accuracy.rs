@@ -21,7 +21,7 @@ fn solves_all(model: &str, cache: &str) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let artifact = dir.path().join("m.atomc");
     let weights = format!("{EXAMPLES}/models/{model}");
-    atomc(&["compile", &weights, "--target", "host", "--cache-dtype", cache, "-o", &path(&artifact)]);
+    atomc(&["compile", &weights, "--no-trust", "--target", "host", "--cache-dtype", cache, "-o", &path(&artifact)]);
     let problems = format!("{EXAMPLES}/problems.jsonl");
     let text = atomc(&["eval", &path(&artifact), "--weights", &weights, &problems, "--json"]);
     let result: Value = serde_json::from_str(&text).expect("JSON");
@@ -52,7 +52,7 @@ fn emulated_as_on_the_host(model: &str) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let artifact = path(&dir.path().join("m.atomc"));
     let weights = format!("{EXAMPLES}/models/{model}");
-    atomc(&["compile", &weights, "--target", "host,gfx942", "-o", &artifact]);
+    atomc(&["compile", &weights, "--no-trust", "--target", "host,gfx942", "-o", &artifact]);
     let problems = format!("{EXAMPLES}/problems.jsonl");
     let [host, emulated] = ["host", "emu:gfx942"].map(|device| {
         let answers = path(&dir.path().join("answers"));

@@ -40,6 +40,8 @@ impl Bench {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_atomc"));
         command.args(args).current_dir(self.dir.path());
+        // The list of trusted artifacts of whoever runs the tests is not theirs to change.
+        command.env("XDG_CONFIG_HOME", self.path("config"));
         command
     }
 
@@ -197,6 +199,67 @@ fn parts_of_a_model() {
     bench.succeed(&compile(&["--attention", "caller"]));
     insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: attention: every plan for target `host` leaves attention to a framework; an engine needs an artifact that was compiled with --attention own");
     insta::assert_snapshot!(bench.fail(1, &compile(&["--tp", "3", "--json"])), @"error[config::ranks]: --tp: 4 attention heads cannot be shared out among 3 ranks");
+}
+
+/// Fingerprints on the list of trusted artifacts.
+fn trusted(bench: &Bench) -> Vec<String> {
+    let list: Vec<Value> = serde_json::from_str(&bench.succeed(&["trust", "--list", "--json"])).expect("JSON");
+    list.iter().map(|entry| entry["fingerprint"].as_str().expect("text").to_owned()).collect()
+}
+
+#[test]
+fn what_is_compiled_is_trusted() {
+    let bench = Bench::new();
+    let about: Value = serde_json::from_str(&bench.succeed(&["inspect", "m.atomc", "--json"])).expect("JSON");
+    let made = about["fingerprint"].as_str().expect("a fingerprint").to_owned();
+    assert_eq!(trusted(&bench), [made.clone()]);
+    let compile = ["compile", MODEL, "--context", "96", "--decode", "1", "--prefill", "32", "-o", "other.atomc"];
+    bench.succeed(&[&compile[..], &["--no-trust"]].concat());
+    assert_eq!(trusted(&bench), [made.clone()]);
+    let list = bench.path("config/atomc/trusted");
+    let line = std::fs::read_to_string(&list).expect("a list");
+    assert_eq!(line, format!("{made} LlamaForCausalLM {}\n", bench.path("m.atomc").display()));
+
+    let shown = bench.succeed(&["trust", "other.atomc", "m.atomc"]);
+    assert!(shown.contains("model        LlamaForCausalLM\ntargets      host\nproducer     atomc "), "{shown}");
+    assert_eq!(trusted(&bench).len(), 2);
+    bench.succeed(&["trust", "--remove", "other.atomc"]);
+    bench.succeed(&["trust", "--remove", &made]);
+    assert!(trusted(&bench).is_empty());
+    let again = bench.fail(1, &["trust", "--remove", "m.atomc"]);
+    assert!(again.starts_with("error[trust]: ") && again.ends_with("m.atomc is not on the list"), "{again}");
+    bench.fail(1, &["trust", "none.atomc"]);
+    bench.fail(2, &["trust"]);
+    bench.fail(2, &["trust", "m.atomc", "--list"]);
+}
+
+#[test]
+fn a_list_that_cannot_be_written_is_a_warning() {
+    let bench = Bench::new();
+    bench.write("file", "");
+    let compile = |name: &str, config: &Path| {
+        let args = ["compile", MODEL, "--context", "64", "--decode", "1", "--prefill", "32", "-o", name];
+        let out = bench.command(&args).env("XDG_CONFIG_HOME", config).env_remove("HOME").output().expect("it runs");
+        let said = String::from_utf8(out.stderr).expect("UTF-8");
+        assert!(out.status.success() && bench.path(name).exists(), "{said}");
+        let warnings: Vec<&str> = said.lines().filter(|line| line.starts_with("warning: ")).collect();
+        assert_eq!(warnings.len(), 1, "{said}");
+        warnings[0].to_owned()
+    };
+    let no_folder = compile("a.atomc", &bench.path("file"));
+    let expected = format!(
+        "a.atomc is not on the list of trusted artifacts: cannot create {}/atomc: ",
+        bench.path("file").display()
+    );
+    assert!(no_folder.contains(&expected), "{no_folder}");
+    let no_home = compile("b.atomc", Path::new(""));
+    assert!(no_home.contains("neither XDG_CONFIG_HOME nor HOME is set"), "{no_home}");
+    let listed = bench.command(&["trust", "b.atomc"]).env_remove("XDG_CONFIG_HOME").env_remove("HOME").output();
+    let said = String::from_utf8(listed.expect("it runs").stderr).expect("UTF-8");
+    assert_eq!(
+        said.trim_end(),
+        "error[trust]: the list of trusted artifacts has no place: neither XDG_CONFIG_HOME nor HOME is set"
+    );
 }
 
 #[test]

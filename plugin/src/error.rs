@@ -25,7 +25,9 @@ pub fn raised(fault: impl Into<Fault>) -> PyErr {
     let fault = fault.into();
     let text = fault.to_string();
     match fault {
-        Fault::Artifact(_) | Fault::Shared { .. } | Fault::CallerAttends { .. } => ArtifactError::new_err(text),
+        Fault::Artifact(_) | Fault::Trust(_) | Fault::Shared { .. } | Fault::CallerAttends { .. } => {
+            ArtifactError::new_err(text)
+        }
         Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. }) => ArtifactError::new_err(text),
         Fault::Device(_) | Fault::Step(StepFault::Device(_)) => DeviceError::new_err(text),
         Fault::Hosted(HostedError::Device(_) | HostedError::Prepare { .. } | HostedError::Allocate { .. }) => {

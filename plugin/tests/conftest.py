@@ -23,6 +23,12 @@ def compile_model(out, *options):
     return atomc.Artifact(out)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def trusted(tmp_path_factory):
+    """The list of trusted artifacts of these tests: that of whoever runs them stays as it is."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
 @pytest.fixture(scope="session")
 def checkpoint():
     return ROOT / "examples/models/qwen3"

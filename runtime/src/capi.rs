@@ -331,9 +331,8 @@ struct Failure(AtomcStatus, String);
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let status = match &error {
-            Error::Artifact(_) | Error::Hosted(_) | Error::Shared { .. } | Error::CallerAttends { .. } => {
-                AtomcStatus::Artifact
-            }
+            Error::Artifact(_) | Error::Hosted(_) | Error::Trust(_) => AtomcStatus::Artifact,
+            Error::Shared { .. } | Error::CallerAttends { .. } => AtomcStatus::Artifact,
             Error::Device(_) | Error::Step(StepError::Device(_)) => AtomcStatus::Device,
             Error::Checkpoint(_) => AtomcStatus::Checkpoint,
             Error::Step(StepError::Kv(crate::kv::KvError::OutOfBlocks { .. })) => AtomcStatus::CacheFull,

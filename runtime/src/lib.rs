@@ -35,6 +35,7 @@ pub mod probe;
 pub mod sample;
 #[cfg(test)]
 mod toy;
+pub mod trust;
 pub mod weights;
 
 pub use atomc_artifact::{Artifact, manifest};
@@ -47,3 +48,4 @@ pub use hosted::{Hosted, HostedOptions};
 pub use kv::{Fork, KvError, SeqId};
 pub use pool::Pool;
 pub use sample::{Sampler, Sampling, greedy};
+pub use trust::{TrustError, TrustList};

@@ -22,7 +22,7 @@ fi
 
 cargo build --release --quiet -p atomc
 atomc=${CARGO_TARGET_DIR:-target}/release/atomc
-"$atomc" compile tests/bench/qwen3-0.6b.json --target host -o "$dir/qwen3-0.6b.atomc" 2>/dev/null
+"$atomc" compile tests/bench/qwen3-0.6b.json --no-trust --target host -o "$dir/qwen3-0.6b.atomc" 2>/dev/null
 
 for round in $(seq "$rounds"); do
     echo "round $round"

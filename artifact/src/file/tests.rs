@@ -1,4 +1,5 @@
 use super::*;
+use crate::fingerprint::NoFingerprint;
 use crate::manifest::*;
 
 /// A small sound manifest for a file of three sections.
@@ -210,6 +211,32 @@ fn refuses_forged_headers_too() {
     }
     assert!(matches!(forge(TABLE_START + 8, 1 << 20), Error::Truncated { part: Part::Manifest, .. }));
     assert!(matches!(forge(TABLE_START + ENTRY, 64), Error::Misplaced { part: Part::Code(1), .. }));
+}
+
+#[test]
+fn fingerprints_tell_contents_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.atomc");
+    let written = write(&path, &sample(), &code()).unwrap();
+    assert_eq!(Artifact::open(&path).unwrap().fingerprint(), written);
+    assert_eq!(written.to_string().parse(), Ok(written));
+    assert_eq!("00".repeat(31).parse::<Fingerprint>(), Err(NoFingerprint));
+    let good = encode(&sample(), &code()).unwrap();
+    let mut seen = std::collections::BTreeSet::from([written]);
+    // A forger changes one byte of code and makes its checksum, and that of the header, right again.
+    for index in 0..3 {
+        let section = read_table(&good).unwrap()[2].bytes.clone();
+        let mut file = good.clone();
+        file[section.start + 40 * index] ^= 1;
+        let hash = blake3::hash(&file[section.clone()]);
+        file[TABLE_START + 2 * ENTRY + 16..][..HASH].copy_from_slice(hash.as_bytes());
+        seal(&mut file);
+        std::fs::write(&path, &file).unwrap();
+        assert!(seen.insert(Artifact::open(&path).unwrap().fingerprint()), "byte {index}");
+    }
+    let mut other = sample();
+    other.producer.push('!');
+    assert!(seen.insert(write(&path, &other, &code()).unwrap()));
 }
 
 #[test]

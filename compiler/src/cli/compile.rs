@@ -1,9 +1,10 @@
 //! `atomc compile`: a configuration in, an artifact out.
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use atomc::driver::{self, Options};
+use atomc_artifact::Fingerprint;
 use atomc_artifact::manifest::Attention;
 use atomc_passes::BucketOptions;
 use serde_json::json;
@@ -12,12 +13,14 @@ use super::failure::Failure;
 use super::model::ModelArgs;
 use super::output;
 use super::progress::{Progress, Unit};
+use super::trust;
 
 /// Compile a model into one file
 #[derive(clap::Args)]
 #[command(after_help = "\
 Only config.json (and generation_config.json beside it, for the stop tokens) is read: no weights are needed, and the file
-serves every checkpoint of that configuration. The same input makes the same bytes.
+serves every checkpoint of that configuration. The same input makes the same bytes. What is made goes on your list of artifacts whose
+code may run where a framework finds them (`atomc help trust`).
 
 Examples:
   atomc compile models/qwen3 -o m.atomc
@@ -48,6 +51,9 @@ pub struct Args {
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Leave the list of trusted artifacts as it is
+    #[arg(long)]
+    no_trust: bool,
     /// Describe what was made as a JSON object
     #[arg(long)]
     json: bool,
@@ -79,15 +85,33 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let compiled = driver::compile(&config, &options, &mut report)?;
     drop(progress);
-    compiled.write(&args.output)?;
+    let fingerprint = compiled.write(&args.output)?;
+    if !args.no_trust {
+        trust_it(&args.output, &compiled.manifest.model.architecture, fingerprint);
+    }
     let bytes = std::fs::metadata(&args.output).map_err(|e| Failure::file("output", &args.output, e))?.len();
     let seconds = start.elapsed().as_secs_f64();
     let mut out = std::io::stdout().lock();
     if args.json {
         let key = compiled.manifest.key();
-        let facts = json!({ "path": args.output, "bytes": bytes, "key": key, "seconds": seconds });
+        let fingerprint = fingerprint.to_string();
+        let facts =
+            json!({ "path": args.output, "bytes": bytes, "key": key, "fingerprint": fingerprint, "seconds": seconds });
         return Ok(writeln!(out, "{facts}")?);
     }
     writeln!(out, "{}: {:.2} MB in {seconds:.2} s", args.output.display(), bytes as f64 / 1e6)?;
     Ok(())
+}
+
+/// The artifact is there, whether or not the list can be written: a read-only home is no reason to fail.
+fn trust_it(file: &Path, architecture: &str, fingerprint: Fingerprint) {
+    if let Err(error) = trust::add(file, architecture, fingerprint) {
+        let help = "a framework that finds it beside a model asks for `atomc trust`";
+        // Nobody is left to hear that standard error is closed.
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: {} is not on the list of trusted artifacts: {error}; {help}",
+            file.display()
+        );
+    }
 }

@@ -3,7 +3,7 @@ use std::fmt::{self, Display};
 use std::io;
 
 use atomc_runtime::device::Vendor;
-use atomc_runtime::{CheckpointError, DeviceError, Error, StepError};
+use atomc_runtime::{CheckpointError, DeviceError, Error, StepError, TrustError};
 
 /// Why a verb did not finish.
 #[derive(Debug)]
@@ -104,11 +104,18 @@ impl From<StepError> for Failure {
     }
 }
 
+impl From<TrustError> for Failure {
+    fn from(error: TrustError) -> Failure {
+        Failure::new("trust", error)
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::Artifact(error) => error.into(),
             Error::Hosted(_) | Error::Shared { .. } | Error::CallerAttends { .. } => Failure::new("artifact", error),
+            Error::Trust(error) => error.into(),
             Error::Step(error) => error.into(),
             Error::Device(error) => device(error),
             Error::Checkpoint(error) => checkpoint(error),

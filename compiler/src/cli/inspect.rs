@@ -50,6 +50,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let name = args.artifact.display();
     writeln!(out, "{name}: {}, format {FORMAT_VERSION}, by atomc {}", size(artifact.bytes()), m.producer)?;
     writeln!(out, "key       {}", m.key())?;
+    writeln!(out, "content   {}", artifact.fingerprint())?;
     model(&mut out, m)?;
     for target in &m.targets {
         show_target(&mut out, &artifact, target, args.kernels)?;
@@ -317,6 +318,7 @@ fn describe(artifact: &Artifact) -> Value {
         "format": FORMAT_VERSION,
         "producer": m.producer,
         "key": m.key(),
+        "fingerprint": artifact.fingerprint().to_string(),
         "model": m.model,
         "tensor_parallel": m.tensor_parallel,
         "targets": m.targets.iter().map(target).collect::<Vec<Value>>(),

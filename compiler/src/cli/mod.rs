@@ -21,6 +21,7 @@ mod run;
 #[cfg(feature = "compiler")]
 mod targets;
 mod text;
+mod trust;
 #[cfg(feature = "compiler")]
 mod tune;
 mod verify;
@@ -73,6 +74,7 @@ enum Verb {
     Logits(logits::Args),
     Verify(verify::Args),
     Pack(pack::Args),
+    Trust(trust::Args),
     #[cfg(feature = "compiler")]
     Print(print::Args),
     #[cfg(feature = "compiler")]
@@ -103,6 +105,7 @@ pub fn main() -> ExitCode {
         Verb::Logits(args) => logits::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Pack(args) => pack::run(args),
+        Verb::Trust(args) => trust::run(args),
         #[cfg(feature = "compiler")]
         Verb::Print(args) => print::run(args),
         #[cfg(feature = "compiler")]

@@ -22,6 +22,12 @@ def compile(model: Path, *options: str, out: Path | None = None) -> Path:
     return out
 
 
+@pytest.fixture(scope="session", autouse=True)
+def trusted(tmp_path_factory):
+    """The list of trusted artifacts of these tests: that of whoever runs them stays as it is."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory):
     """A folder with an example model, its own for each call."""

@@ -1,0 +1,30 @@
+/// Text of an artifact as it may be shown: what a terminal or a reader would take for something else than text is written out,
+/// as `\u{1b}`. Whoever makes an artifact chooses its strings.
+pub fn escaped(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        match hides(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+        shown
+    })
+}
+
+/// Control characters, line ends among them, and what Unicode has to hide or turn around text: marks without width, separators
+/// of lines, directions.
+fn hides(c: char) -> bool {
+    let unseen = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}', '\u{feff}'..='\u{feff}'];
+    c.is_control() || unseen.iter().any(|range| range.contains(&c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_written_out() {
+        assert_eq!(escaped("Qwen3 \u{e9}\u{4e2d} 'a' \\"), "Qwen3 \u{e9}\u{4e2d} 'a' \\");
+        assert_eq!(escaped("a\x1b[2Jb\r\nc\0\x7f\u{9b}d"), r"a\u{1b}[2Jb\r\nc\u{0}\u{7f}\u{9b}d");
+        assert_eq!(escaped("\u{202e}txt\u{2028}\u{feff}"), r"\u{202e}txt\u{2028}\u{feff}");
+    }
+}

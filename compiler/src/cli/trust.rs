@@ -1,0 +1,122 @@
+//! `atomc trust`: the artifacts whose code a user lets run wherever they lie.
+use std::env::var_os;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use atomc_artifact::{Artifact, Fingerprint, escaped};
+use atomc_runtime::trust;
+use atomc_runtime::{TrustError, TrustList};
+use serde_json::json;
+
+use super::failure::Failure;
+
+/// Say which artifacts may run where nobody names them
+#[derive(clap::Args)]
+#[command(after_help = "\
+An artifact is native code. Commands run the one that they are given; a framework that finds one beside a model, where anyone may
+have put it, runs it only if it is on your list: $XDG_CONFIG_HOME/atomc/trusted, or ~/.config/atomc/trusted. `atomc compile`
+puts there what it makes. A line of it is a fingerprint, which no other content has, and what it was when it was added. Trust what you
+would run as a program; nothing here can tell you whether its code is harmless.
+
+Examples:
+  atomc trust models/qwen3/model.atomc            shows what it is, and adds it
+  atomc trust --list
+  atomc trust --remove models/qwen3/model.atomc   or its fingerprint")]
+#[command(group(clap::ArgGroup::new("what").required(true)))]
+pub struct Args {
+    /// Artifacts to add
+    #[arg(group = "what", value_name = "FILE")]
+    artifacts: Vec<PathBuf>,
+    /// Show what is on the list
+    #[arg(long, group = "what")]
+    list: bool,
+    /// Take artifacts off the list
+    #[arg(long, group = "what", value_name = "FINGERPRINT|FILE", num_args = 1..)]
+    remove: Vec<String>,
+    /// What is shown as a JSON list
+    #[arg(long, conflicts_with = "remove")]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let path = place()?;
+    let mut out = std::io::stdout().lock();
+    if args.list {
+        return list(&mut out, &path, args.json);
+    }
+    for name in &args.remove {
+        remove(&path, name)?;
+    }
+    let mut about = Vec::new();
+    for file in &args.artifacts {
+        let artifact = Artifact::open(file)?;
+        add(file, &artifact.manifest().model.architecture, artifact.fingerprint())?;
+        if args.json {
+            about.push(describe(file, &artifact));
+        } else {
+            show(&mut out, file, &artifact)?;
+        }
+    }
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &about)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// Puts an artifact on the user's list.
+pub fn add(file: &Path, architecture: &str, fingerprint: Fingerprint) -> Result<(), TrustError> {
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    TrustList::add(&place()?, fingerprint, &format!("{architecture} {}", file.display()))
+}
+
+/// Where the list of the user is who runs the command.
+fn place() -> Result<PathBuf, TrustError> {
+    trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"))
+}
+
+fn list(out: &mut impl Write, path: &Path, as_json: bool) -> Result<(), Failure> {
+    let list = TrustList::read(path)?;
+    if as_json {
+        let entry = |(fingerprint, about): (Fingerprint, &str)| json!({ "fingerprint": fingerprint.to_string(), "about": about });
+        serde_json::to_writer_pretty(&mut *out, &list.entries().map(entry).collect::<Vec<_>>())?;
+        return Ok(writeln!(out)?);
+    }
+    for (fingerprint, about) in list.entries() {
+        writeln!(out, "{fingerprint} {}", escaped(about))?;
+    }
+    Ok(())
+}
+
+fn remove(path: &Path, name: &str) -> Result<(), Failure> {
+    let fingerprint = match name.parse() {
+        Ok(fingerprint) => fingerprint,
+        Err(_) => Artifact::open(name)?.fingerprint(),
+    };
+    match TrustList::remove(path, fingerprint)? {
+        true => Ok(()),
+        false => Err(Failure::file("trust", path, format!("{name} is not on the list"))),
+    }
+}
+
+fn show(out: &mut impl Write, file: &Path, artifact: &Artifact) -> Result<(), Failure> {
+    let m = artifact.manifest();
+    let targets: Vec<&str> = m.targets.iter().map(|target| target.name.as_str()).collect();
+    writeln!(out, "{}", file.display())?;
+    writeln!(out, "model        {}", escaped(&m.model.architecture))?;
+    writeln!(out, "targets      {}", escaped(&targets.join(", ")))?;
+    writeln!(out, "producer     atomc {}", escaped(&m.producer))?;
+    writeln!(out, "fingerprint  {}", artifact.fingerprint())?;
+    Ok(())
+}
+
+fn describe(file: &Path, artifact: &Artifact) -> serde_json::Value {
+    let m = artifact.manifest();
+    json!({
+        "path": file,
+        "architecture": m.model.architecture,
+        "targets": m.targets.iter().map(|target| &target.name).collect::<Vec<_>>(),
+        "producer": m.producer,
+        "fingerprint": artifact.fingerprint().to_string(),
+    })
+}
