@@ -18,6 +18,9 @@ const TRIPLE: &CStr = c"amdgcn-amd-amdhsa";
 /// Longer than any instruction's text.
 const TEXT_BYTES: usize = 512;
 
+/// Longer than any instruction (16 bytes): behind so many bytes LLVM never looks for a literal that is not there, which it does not survive.
+const WINDOW: usize = 32;
+
 /// A decoder for one processor.
 pub struct Disassembler(LLVMDisasmContextRef);
 
@@ -67,13 +70,16 @@ impl Disassembler {
     }
 
     fn one(&mut self, code: &[u8], pc: u64) -> Option<(usize, String)> {
+        let left = code.len().min(WINDOW);
+        let mut window = [0; WINDOW];
+        window[..left].copy_from_slice(&code[..left]);
         let mut text = [0 as c_char; TEXT_BYTES];
-        let (start, len) = (code.as_ptr().cast_mut(), code.len() as u64);
+        let (start, len) = (window.as_mut_ptr(), WINDOW as u64);
         // SAFETY: LLVM reads at most `len` bytes, writes none of them, and ends the text with a zero inside its buffer.
         let bytes = unsafe { LLVMDisasmInstruction(self.0, start, len, pc, text.as_mut_ptr(), TEXT_BYTES) };
         // SAFETY: As above; the buffer was zero before.
         let text = unsafe { CStr::from_ptr(text.as_ptr()) };
-        (bytes > 0).then(|| (bytes, text.to_string_lossy().trim().to_string()))
+        (1..=left).contains(&bytes).then(|| (bytes, text.to_string_lossy().trim().to_string()))
     }
 }
 
@@ -81,5 +87,22 @@ impl Drop for Disassembler {
     fn drop(&mut self) {
         // SAFETY: The context is this value's own.
         unsafe { LLVMDisasmDispose(self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `s_mov_b32 s0, literal`, whose literal lies behind the end.
+    #[test]
+    fn an_instruction_that_ends_behind_the_code_is_none() {
+        let mut disassembler = Disassembler::amd("gfx942", "").unwrap();
+        let code = [0xbe8000ff_u32, 0x2a].map(u32::to_le_bytes).concat();
+        assert_eq!(disassembler.all(&code, 0).unwrap()[0].text, "s_mov_b32 s0, lit(0x2a)");
+        for end in 1..8 {
+            let failed = disassembler.all(&code[..end], 0x100).unwrap_err();
+            assert!(failed.to_string().contains("the bytes at 0x100 are no instruction"), "{end}: {failed}");
+        }
     }
 }

@@ -17,6 +17,9 @@ unsafe extern "C" {
     fn LLVMInitializeAMDGPUDisassembler();
 }
 
+/// Longer than any instruction (16 bytes): behind so many bytes LLVM never looks for a literal that is not there, which it does not survive.
+const WINDOW: usize = 32;
+
 /// Registers LLVM's AMDGPU back end; again and again is harmless.
 pub fn initialise() {
     static INIT: Once = Once::new();
@@ -50,23 +53,18 @@ impl Disassembler {
         (!raw.is_null()).then_some(Disassembler(raw))
     }
 
-    /// The text of the instruction that begins `code`, and its length in bytes; `None` if it is none.
+    /// The text of the instruction that begins `code`, and its length in bytes; `None` if it is none, or ends behind `code`.
     pub fn next(&self, code: &[u8], address: u64) -> Option<(String, usize)> {
+        let left = code.len().min(WINDOW);
+        let mut window = [0; WINDOW];
+        window[..left].copy_from_slice(&code[..left]);
         let mut text = [0 as c_char; 256];
-        // SAFETY: the context lives; LLVM reads at most `code.len()` bytes, writes at most `text.len()`, and ends them in zero.
-        let size = unsafe {
-            LLVMDisasmInstruction(
-                self.0,
-                code.as_ptr().cast_mut(),
-                code.len() as u64,
-                address,
-                text.as_mut_ptr(),
-                text.len(),
-            )
-        };
+        let (start, room) = (window.as_mut_ptr(), text.len());
+        // SAFETY: the context lives; LLVM reads at most `WINDOW` bytes, writes at most `room`, and ends them in zero.
+        let size = unsafe { LLVMDisasmInstruction(self.0, start, WINDOW as u64, address, text.as_mut_ptr(), room) };
         // SAFETY: zeroed before the call and ended in zero by it.
         let text = unsafe { CStr::from_ptr(text.as_ptr()) };
-        (size != 0).then(|| (text.to_string_lossy().trim().to_string(), size))
+        (1..=left).contains(&size).then(|| (text.to_string_lossy().trim().to_string(), size))
     }
 }
 

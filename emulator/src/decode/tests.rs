@@ -1,5 +1,6 @@
 //! Texts as LLVM prints them, and what is read from them.
 use super::parse::{Unclear, instructions};
+use super::{DecodeError, Disassembler, Isa, Kernel};
 use crate::inst::{
     Dpp, DppControl, Half, Inst, Modifiers, NO_SOURCE, Omod, Operand, Sdwa, Select, Source, Unused, scalar,
 };
@@ -108,4 +109,17 @@ fn what_is_not_understood() {
     assert_eq!(error("v_add_f32 v0, w1, v2"), Unclear("w1".into()));
     assert_eq!(error("v_add_f32 v0, v1 strange:3"), Unclear("strange:3".into()));
     assert_eq!(error("s_mov_b32 s200, 0"), Unclear("s200".into()));
+}
+
+/// The first dword is `s_mov_b32 s0, literal`; behind it a code object may end.
+#[test]
+fn an_instruction_that_ends_behind_the_code_is_none() {
+    let code = [0xbe8000ff_u32, 0x2a].map(u32::to_le_bytes).concat();
+    for isa in Isa::names().filter_map(Isa::find) {
+        let disassembler = Disassembler::new(isa).unwrap();
+        assert_eq!(disassembler.next(&code, 0).map(|(_, bytes)| bytes), Some(8), "{}", isa.name);
+        (0..8).for_each(|end| assert_eq!(disassembler.next(&code[..end], 0), None, "{}, {end} bytes", isa.name));
+        let failed = Kernel::decode(&code[..4], 0x100, isa).unwrap_err();
+        assert!(matches!(failed, DecodeError::NotCode { address: 0x100 }), "{failed}");
+    }
 }

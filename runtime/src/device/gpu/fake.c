@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,6 +25,8 @@ typedef void (*kernel_code)(uint64_t *parameters, unsigned group, unsigned threa
 typedef struct { kernel_code code; int count; unsigned shared; char name[32]; } kernel;
 typedef struct { kernel *kernel; unsigned groups, threads; uint64_t parameters[PARAMETERS]; } launch;
 
+// Modules load on several threads: the log is written and taken under this lock.
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char log_text[1 << 20];
 static size_t log_end;
 static char *arena;
@@ -35,17 +38,21 @@ static int devices = 2;
 static void note(const char *format, ...) {
     va_list args;
     va_start(args, format);
+    pthread_mutex_lock(&log_lock);
     log_end += vsnprintf(log_text + log_end, sizeof log_text - log_end, format, args);
     log_end += snprintf(log_text + log_end, sizeof log_text - log_end, "\n");
+    pthread_mutex_unlock(&log_lock);
     va_end(args);
 }
 
 // What was written down since the last time.
 const char *fake_take_log(void) {
     static char taken[sizeof log_text];
+    pthread_mutex_lock(&log_lock);
     memcpy(taken, log_text, log_end);
     taken[log_end] = 0;
     log_end = 0;
+    pthread_mutex_unlock(&log_lock);
     return taken;
 }
 

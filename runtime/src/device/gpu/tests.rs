@@ -108,6 +108,22 @@ impl Fake {
     }
 }
 
+#[test]
+fn calls_on_several_threads_are_all_written_down() {
+    const CALLS: usize = 2000;
+    let fake = Fake::new(Vendor::Cuda);
+    fake.log();
+    // SAFETY: the function has this signature.
+    let init = unsafe { fake.library.get::<unsafe extern "C" fn(u32) -> i32>(b"cuInit\0") }.unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            // SAFETY: any thread may call it.
+            scope.spawn(|| (0..CALLS).for_each(|_| assert_eq!(unsafe { init(0) }, 0)));
+        }
+    });
+    assert_eq!(fake.log(), vec!["init"; 4 * CALLS].join("; "));
+}
+
 fn greedy(engine: &mut Engine, requests: &[Request]) -> Vec<u32> {
     let logits = engine.step(requests).unwrap();
     (0..requests.len()).filter_map(|i| logits.last(i).map(crate::sample::greedy)).collect()
