@@ -27,6 +27,17 @@ pub trait Device: Send {
     /// Kind and variant, e.g. `host:x86-64-v4`.
     fn name(&self) -> &str;
 
+    /// The product, as its driver names it, e.g. `NVIDIA H200`.
+    fn product(&self) -> Option<&str> {
+        None
+    }
+
+    /// Bytes a second that move when the device copies so many in a memory of its own, each read once and written once.
+    fn copy_rate(&mut self, bytes: usize) -> Result<Option<f64>, DeviceError> {
+        let _ = bytes;
+        Ok(None)
+    }
+
     /// The threads of the host that work for this device.
     fn pool(&mut self) -> &mut Pool;
 

@@ -223,6 +223,16 @@ impl Engine {
         self.device.name()
     }
 
+    /// The product that the device is, as its driver names it.
+    pub fn product(&self) -> Option<&str> {
+        self.device.product()
+    }
+
+    /// Bytes a second that the device moves in a memory of its own while it copies so many.
+    pub fn copy_rate(&mut self, bytes: usize) -> Result<Option<f64>, DeviceError> {
+        self.device.copy_rate(bytes)
+    }
+
     /// Whether the device computes in the host's memory.
     pub fn is_host(&self) -> bool {
         self.memory.arena.host_view().is_some()

@@ -1,13 +1,15 @@
 //! `atomc bench`: tokens a second, and how near that is to what the memory of the machine allows.
 #[cfg(feature = "emulator")]
 mod emulated;
+mod peaks;
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
 
 use atomc_runtime::manifest::{Arg, Chip, Plan, PlanKind};
-use atomc_runtime::{Engine, Request, SeqId, Want, bandwidth};
+use atomc_runtime::{Engine, Request, SeqId, Want};
+use peaks::Peaks;
 use serde_json::{Value, json};
 
 use super::engine::EngineArgs;
@@ -15,9 +17,6 @@ use super::failure::Failure;
 use super::progress::{Progress, Unit};
 
 const DEFAULT_PROMPT: usize = 512;
-/// Much more than caches hold.
-const BANDWIDTH_BYTES: usize = 1 << 30;
-const BANDWIDTH_ROUNDS: usize = 5;
 
 /// Measure prefill and decode
 #[derive(clap::Args)]
@@ -25,7 +24,7 @@ const BANDWIDTH_ROUNDS: usize = 5;
 Prefill is one prompt alone; decode is one token for each of so many sequences of the same length. Both are medians of whole
 steps, from the inputs to the chosen tokens: no logits leave a device that chooses itself. The bytes of a decode step are its
 weights, activations and keys and values, each counted once; shares are of the read bandwidth that the host shows in the same
-run, or of the peaks on the data sheet of the largest chip of the device's architecture. Kernels are timed apart from each
+run, of the peaks on the data sheet of a GPU that has a row, or of the rate at which another GPU copies in the same run. Kernels are timed apart from each
 other, on a GPU all launches of one replayed in a row; their bytes and operations are those of the largest step that they are
 for, and the floor is the time that the peaks allow for these: choose prompts and batches of the sizes that were compiled.
 A GPU's driver starts once in a process, for whoever comes first; how long that takes is told apart from opening the artifact.
@@ -125,7 +124,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         done += 1;
     };
     tick();
-    let before = bandwidth(&mut engine)?;
+    let before = Peaks::of(&mut engine)?;
     let mut times = Vec::with_capacity(args.repeat);
     for _ in 0..args.repeat {
         tick();
@@ -148,30 +147,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         decodes.push(decode(&mut engine, &ids[..position], batch, args)?);
     }
     tick();
-    let bandwidth = bandwidth(&mut engine)?.into_iter().chain(before).reduce(f64::max);
+    let peaks = Peaks::of(&mut engine)?.better(before);
     drop(progress);
-    let (device, chip) = (engine.device_name().to_owned(), chip(&engine));
-    let report = Report { device, chip, started, opened, loaded, bandwidth, prefill: prefilled, decodes };
+    let (device, product) = (engine.device_name().to_owned(), engine.product().map(str::to_owned));
+    let report = Report { device, product, peaks, started, opened, loaded, prefill: prefilled, decodes };
     match args.json {
         true => report.json(),
         false => report.text(),
     }
-}
-
-/// The chip whose peaks the device's times are compared with.
-fn chip(engine: &Engine) -> Option<Chip> {
-    let name = engine.device_name().rsplit(':').next();
-    let variant = engine.target().variants.iter().find(|variant| Some(&variant.name[..]) == name);
-    variant.and_then(|variant| variant.chip.clone())
-}
-
-/// What the host's memory gives, if it is what the engine computes from.
-fn bandwidth(engine: &mut Engine) -> Result<Option<f64>, Failure> {
-    if !engine.is_host() {
-        return Ok(None);
-    }
-    let measured = bandwidth::measure(engine.pool(), BANDWIDTH_BYTES, BANDWIDTH_ROUNDS);
-    measured.map(Some).map_err(|e| Failure::new("bandwidth", e))
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
@@ -287,14 +270,13 @@ fn kernel_times(
 
 struct Report {
     device: String,
-    chip: Option<Chip>,
+    product: Option<String>,
+    peaks: Peaks,
     /// Seconds that a GPU's driver took to start.
     started: Option<f64>,
     /// Seconds from then on until steps could be run but for the weights, and from then on until those were there.
     opened: f64,
     loaded: f64,
-    /// Bytes a second, of the host.
-    bandwidth: Option<f64>,
     prefill: Prefill,
     decodes: Vec<Decode>,
 }
@@ -330,19 +312,16 @@ impl Decode {
 impl Report {
     /// Of what a decode step could read in its time.
     fn share(&self, decode: &Decode) -> Option<f64> {
-        let bandwidth = self.bandwidth.or(self.chip.as_ref().map(|chip| chip.bandwidth));
-        bandwidth.map(|bandwidth| decode.rate() / bandwidth)
+        self.peaks.bandwidth().map(|bandwidth| decode.rate() / bandwidth)
     }
 
     fn text(&self) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
-        let bandwidth = self.bandwidth.map(|b| format!(", read bandwidth {:.1} GB/s", b / 1e9));
-        let peaks = |c: &Chip| format!(", {}: {:.0} GB/s, {:.0} TFLOP/s", c.name, c.bandwidth / 1e9, c.flops / 1e12);
-        let beside = bandwidth.or(self.chip.as_ref().map(peaks)).unwrap_or_default();
-        writeln!(out, "{}{beside}", self.device)?;
+        let product = self.product.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
+        writeln!(out, "{}{product}{}", self.device, self.peaks.text())?;
         let started = self.started.map(|s| format!("driver started in {s:.3} s, ")).unwrap_or_default();
         writeln!(out, "{started}opened in {:.3} s without weights, which took {:.1} s", self.opened, self.loaded)?;
-        let chip = self.chip.as_ref();
+        let (chip, meaning) = (self.peaks.chip(), self.peaks.meaning());
         let Prefill { tokens, seconds, ref kernels } = self.prefill;
         writeln!(out, "prefill {tokens}: {:.1} tokens/s, {:.2} ms", tokens as f64 / seconds, seconds * 1e3)?;
         kernels.iter().try_for_each(|k| k.line(&mut out, chip))?;
@@ -354,7 +333,7 @@ impl Report {
                 d.batch as f64 / d.seconds,
                 d.seconds * 1e3,
                 d.rate() / 1e9,
-                self.share(d).map(|s| format!(", {:.0} % of the read bandwidth", 100.0 * s)).unwrap_or_default(),
+                self.share(d).map(|s| format!(", {:.0} % of the {meaning}", 100.0 * s)).unwrap_or_default(),
             )?;
             d.kernels.iter().try_for_each(|k| k.line(&mut out, chip))?;
         }
@@ -362,7 +341,7 @@ impl Report {
     }
 
     fn json(&self) -> Result<(), Failure> {
-        let kernels = |all: &[KernelTime]| all.iter().map(|k| k.json(self.chip.as_ref())).collect::<Vec<Value>>();
+        let kernels = |all: &[KernelTime]| all.iter().map(|k| k.json(self.peaks.chip())).collect::<Vec<Value>>();
         let decode = |d: &Decode| {
             json!({
                 "batch": d.batch,
@@ -374,13 +353,12 @@ impl Report {
                 "kernels": kernels(&d.kernels),
             })
         };
-        let value = json!({
+        let mut value = json!({
             "device": self.device,
-            "chip": self.chip,
+            "product": self.product,
             "driver_seconds": self.started,
             "open_seconds": self.opened,
             "weights_seconds": self.loaded,
-            "read_bandwidth": self.bandwidth,
             "prefill": {
                 "tokens": self.prefill.tokens,
                 "tokens_per_second": self.prefill.tokens as f64 / self.prefill.seconds,
@@ -389,6 +367,9 @@ impl Report {
             },
             "decode": self.decodes.iter().map(decode).collect::<Vec<Value>>(),
         });
+        for (key, fact) in self.peaks.json() {
+            value[key] = fact;
+        }
         let mut out = std::io::stdout().lock();
         serde_json::to_writer_pretty(&mut out, &value)?;
         Ok(writeln!(out)?)

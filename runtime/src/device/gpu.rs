@@ -184,6 +184,7 @@ fn capability(name: &str) -> Option<u32> {
 #[derive(Debug)]
 pub struct Gpu {
     name: String,
+    product: String,
     plans: Vec<Bound>,
     code: Code,
     kernels: Vec<Kernel>,
@@ -252,6 +253,7 @@ impl Gpu {
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), kernels = target.kernels.len(), "code");
         Ok(Gpu {
             name: format!("{}:{ordinal}:{}", found.vendor.prefix(), variant.name),
+            product: found.name,
             plans: Vec::new(),
             code,
             kernels: variant.kernels.clone(),
@@ -282,6 +284,14 @@ fn starts(kernel: Handle, facts: &Kernel) -> Start {
 impl Device for Gpu {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn product(&self) -> Option<&str> {
+        Some(&self.product)
+    }
+
+    fn copy_rate(&mut self, bytes: usize) -> Result<Option<f64>, DeviceError> {
+        self.context.copy_rate(bytes).map(Some)
     }
 
     fn pool(&mut self) -> &mut Pool {

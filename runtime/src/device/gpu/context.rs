@@ -10,6 +10,9 @@ use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
+/// Copies that a rate is the best of: the first finds pages and clocks cold.
+const COPIES: usize = 8;
+
 #[derive(Debug)]
 pub struct Context {
     pub driver: Box<dyn Driver>,
@@ -100,6 +103,24 @@ impl Context {
     pub fn event(self: &Arc<Context>, timing: bool) -> Result<Event, DeviceError> {
         self.enter()?;
         Ok(Event { context: self.clone(), event: self.check(self.driver.event(timing))? })
+    }
+
+    /// Bytes that move in a second while the device copies so many in its memory.
+    pub fn copy_rate(self: &Arc<Context>, bytes: usize) -> Result<f64, DeviceError> {
+        let (from, to) = (self.allocate(bytes)?, self.allocate(bytes)?);
+        let (start, end) = (self.event(true)?, self.event(true)?);
+        let mut best = u64::MAX;
+        for _ in 0..COPIES {
+            start.record()?;
+            // SAFETY: both are of this device and that long, and stay until the copy has been waited for.
+            self.check(unsafe {
+                self.driver.copy_within(to.address().cast(), from.address().cast(), bytes, self.stream)
+            })?;
+            end.record()?;
+            end.wait()?;
+            best = best.min(end.nanoseconds_since(&start)?);
+        }
+        Ok(2.0 * bytes as f64 / (best.max(1) as f64 * 1e-9))
     }
 
     /// Puts a copy to the device on the stream.

@@ -49,6 +49,7 @@ functions! {
     cuMemFreeHost(*mut c_void);
     cuMemsetD8Async(CUdeviceptr, c_uchar, usize, CUstream);
     cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+    cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
     cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
     cuModuleLoadData(*mut CUmodule, *const c_void);
     cuModuleUnload(CUmodule);
@@ -220,6 +221,16 @@ impl Driver for Cuda {
 
     unsafe fn copy_in(&self, to: *mut c_void, from: &[u8], stream: Handle) -> Result<(), Fault> {
         call!(self, cuMemcpyHtoDAsync_v2(at(to), from.as_ptr().cast(), from.len(), stream.cast()))
+    }
+
+    unsafe fn copy_within(
+        &self,
+        to: *mut c_void,
+        from: *mut c_void,
+        bytes: usize,
+        stream: Handle,
+    ) -> Result<(), Fault> {
+        call!(self, cuMemcpyDtoDAsync_v2(at(to), at(from), bytes, stream.cast()))
     }
 
     unsafe fn copy_out(&self, to: &mut [u8], from: *mut c_void, stream: Handle) -> Result<(), Fault> {

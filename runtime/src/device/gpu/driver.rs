@@ -57,6 +57,9 @@ pub trait Driver: Debug + Send + Sync {
     unsafe fn free_host(&self, start: *mut c_void) -> Result<(), Fault>;
     unsafe fn fill(&self, start: *mut c_void, value: u8, bytes: usize, stream: Handle) -> Result<(), Fault>;
     unsafe fn copy_in(&self, to: *mut c_void, from: &[u8], stream: Handle) -> Result<(), Fault>;
+    /// Copies in the device's memory; the places do not overlap.
+    unsafe fn copy_within(&self, to: *mut c_void, from: *mut c_void, bytes: usize, stream: Handle)
+    -> Result<(), Fault>;
     unsafe fn copy_out(&self, to: &mut [u8], from: *mut c_void, stream: Handle) -> Result<(), Fault>;
 
     /// Loads code whose end follows from itself.

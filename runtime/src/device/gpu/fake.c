@@ -131,6 +131,13 @@ error NAME(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *to, const void *from,
     reach(0);
     return 0;
 }
+error NAME(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *to, const void *from, size_t bytes, void *stream) {
+    note("copy within");
+    reach(1);
+    memcpy(to, from, bytes);
+    reach(0);
+    return 0;
+}
 error NAME(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *to, const void *from, size_t bytes, void *stream) {
     note("copy out");
     reach(1);

@@ -46,6 +46,7 @@ functions! {
     hipHostFree(*mut c_void);
     hipMemsetAsync(*mut c_void, c_int, usize, hipStream_t);
     hipMemcpyHtoDAsync(hipDeviceptr_t, *const c_void, usize, hipStream_t);
+    hipMemcpyDtoDAsync(hipDeviceptr_t, hipDeviceptr_t, usize, hipStream_t);
     hipMemcpyDtoHAsync(*mut c_void, hipDeviceptr_t, usize, hipStream_t);
     hipModuleLoadData(*mut hipModule_t, *const c_void);
     hipModuleUnload(hipModule_t);
@@ -191,6 +192,16 @@ impl Driver for Hip {
 
     unsafe fn copy_in(&self, to: *mut c_void, from: &[u8], stream: Handle) -> Result<(), Fault> {
         call!(self, hipMemcpyHtoDAsync(to, from.as_ptr().cast(), from.len(), stream.cast()))
+    }
+
+    unsafe fn copy_within(
+        &self,
+        to: *mut c_void,
+        from: *mut c_void,
+        bytes: usize,
+        stream: Handle,
+    ) -> Result<(), Fault> {
+        call!(self, hipMemcpyDtoDAsync(to, from, bytes, stream.cast()))
     }
 
     unsafe fn copy_out(&self, to: &mut [u8], from: *mut c_void, stream: Handle) -> Result<(), Fault> {

@@ -124,6 +124,20 @@ fn calls_on_several_threads_are_all_written_down() {
     assert_eq!(fake.log(), vec!["init"; 4 * CALLS].join("; "));
 }
 
+#[test]
+fn a_device_says_what_it_is_and_how_fast_it_copies() {
+    for (vendor, name) in [(Vendor::Hip, "AMD Instinct Fake"), (Vendor::Cuda, "NVIDIA Fake")] {
+        let fake = Fake::new(vendor);
+        let artifact = fake.artifact();
+        let mut device = fake.device(&artifact, 0).unwrap();
+        assert_eq!(device.product(), Some(name));
+        fake.log();
+        // The stand-in's copies take a quarter of a millisecond, whatever they copy.
+        assert_eq!(device.copy_rate(1 << 20).unwrap(), Some(2.0 * f64::from(1 << 20) / 0.25e-3));
+        assert!(fake.log().contains("record; copy within; record; wait"));
+    }
+}
+
 fn greedy(engine: &mut Engine, requests: &[Request]) -> Vec<u32> {
     let logits = engine.step(requests).unwrap();
     (0..requests.len()).filter_map(|i| logits.last(i).map(crate::sample::greedy)).collect()
