@@ -13,11 +13,13 @@
 //! reader insists on it, so that no byte of a file can change unnoticed.
 use crate::check;
 use crate::error::{Error, Part};
+use crate::files;
 use crate::fingerprint::Fingerprint;
 use crate::manifest::Manifest;
 use std::fs::File;
-use std::io::Write;
+use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// The format that this crate writes and reads. [`crate::abi`] and [`crate::manifest`] are part of it.
@@ -32,13 +34,41 @@ const ALIGN: usize = 64;
 /// A file that asks for more is damaged: a bound on the table before its checksum is known to be right.
 const MAX_SECTIONS: usize = 4096;
 
-/// An artifact mapped into memory and known to be whole.
+/// An artifact in memory, known to be whole.
 #[derive(Debug)]
 pub struct Artifact {
-    map: memmap2::Mmap,
+    bytes: Aligned,
     fingerprint: Fingerprint,
     manifest: Manifest,
     sections: Vec<Section>,
+}
+
+/// The bytes of a file, aligned in memory as sections are in the file: drivers are given pointers into them.
+#[derive(Debug)]
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    fn read(file: File) -> std::io::Result<Aligned> {
+        let len = file.metadata()?.len();
+        let mut bytes: Vec<u8> = Vec::new();
+        bytes.try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX).saturating_add(ALIGN))?;
+        let start = bytes.as_ptr().align_offset(ALIGN);
+        bytes.resize(start, 0);
+        // There is room for one byte more, so that nothing moves.
+        file.take(len).read_to_end(&mut bytes)?;
+        Ok(Aligned { bytes, start })
+    }
+}
+
+impl std::ops::Deref for Aligned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
 }
 
 /// Where a section lies.
@@ -49,21 +79,19 @@ pub struct Section {
 }
 
 impl Artifact {
-    /// Maps the file, checks every checksum and the manifest.
-    ///
-    /// The file must not change while it is open: a write into it would be a write into the map, as for every mapped
-    /// file. [`write()`] replaces files and never touches one in place.
+    /// Reads the file, checks every checksum and the manifest. What happens to the file later does not matter.
     pub fn open(path: impl AsRef<Path>) -> Result<Artifact, Error> {
         let path = path.as_ref();
         let io = |action| move |source| Error::Io { action, path: path.to_owned(), source };
-        let file = File::open(path).map_err(io("open"))?;
-        if !file.metadata().map_err(io("read"))?.is_file() {
-            return Err(io("open")(std::io::Error::other("not a regular file")));
+        let file = files::open(path).map_err(io("open"))?;
+        let mut signature = [0; SIGNATURE.len()];
+        // A short file is for the decoder to explain.
+        if file.read_exact_at(&mut signature, 0).is_ok() && signature != SIGNATURE {
+            return Err(Error::NotAnArtifact);
         }
-        // SAFETY: the documentation of this function passes the requirement on.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io("map"))?;
-        let (manifest, sections) = decode(&map)?;
-        Ok(Artifact { fingerprint: fingerprint(&map), map, manifest, sections })
+        let bytes = Aligned::read(file).map_err(io("read"))?;
+        let (manifest, sections) = decode(&bytes)?;
+        Ok(Artifact { fingerprint: fingerprint(&bytes), bytes, manifest, sections })
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -82,12 +110,12 @@ impl Artifact {
 
     /// The bytes of a section, e.g. of the one that a variant names.
     pub fn section(&self, index: usize) -> &[u8] {
-        &self.map[self.sections[index].bytes.clone()]
+        &self.bytes[self.sections[index].bytes.clone()]
     }
 
     /// Size of the file.
     pub fn bytes(&self) -> usize {
-        self.map.len()
+        self.bytes.len()
     }
 }
 
@@ -95,16 +123,8 @@ impl Artifact {
 /// input makes the same bytes. The result identifies them.
 pub fn write(path: impl AsRef<Path>, manifest: &Manifest, code: &[Vec<u8>]) -> Result<Fingerprint, Error> {
     let path = path.as_ref();
-    let io = |source| Error::Io { action: "write", path: path.to_owned(), source };
     let bytes = encode(manifest, code)?;
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.prefix(".atomc-").tempfile_in(dir).map_err(io)?;
-    file.write_all(&bytes).map_err(io)?;
-    file.as_file().sync_all().map_err(io)?;
-    file.persist(path).map_err(|error| io(error.error))?;
+    files::write(path, &bytes).map_err(|source| Error::Io { action: "write", path: path.to_owned(), source })?;
     Ok(fingerprint(&bytes))
 }
 

@@ -7,6 +7,7 @@ pub mod check;
 mod error;
 mod escape;
 mod file;
+pub mod files;
 mod fingerprint;
 pub mod hsaco;
 pub mod manifest;

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::engine::EngineArgs;
 use super::failure::Failure;
+use super::output;
 use super::progress::{Progress, Unit};
 use super::text::Text;
 
@@ -58,6 +59,7 @@ struct Problem {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
+    args.answers.as_deref().map_or(Ok(()), output::check)?;
     let artifact = args.engine.artifact()?;
     let problems = problems(args)?;
     let tokenizer = args.tokenizer.as_deref().or(args.engine.weights.dir());
@@ -104,7 +106,7 @@ fn write_answers(text: &Text, answers: &[Option<Vec<u32>>], path: &Path) -> Resu
         lines += &json!({ "answer": text.decode(tokens)?, "tokens": tokens }).to_string();
         lines.push('\n');
     }
-    std::fs::write(path, lines).map_err(|e| Failure::file("answers", path, e))
+    output::write(path, lines.as_bytes())
 }
 
 fn report(args: &Args, text: &Text, problems: &[Problem], answers: &[Option<Vec<u32>>]) -> Result<(), Failure> {

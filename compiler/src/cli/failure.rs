@@ -137,7 +137,8 @@ fn device(error: DeviceError) -> Failure {
 }
 
 fn checkpoint(error: CheckpointError) -> Failure {
-    let failure = Failure::new("checkpoint", &error);
+    let code = if matches!(error, CheckpointError::Write { .. }) { "output" } else { "checkpoint" };
+    let failure = Failure::new(code, &error);
     match error {
         CheckpointError::NotACheckpoint { .. } => {
             failure.help("Give a folder with weights, or --random-weights to do without.")

@@ -6,7 +6,6 @@ use atomc_runtime::weights::{Rank, packed};
 use atomc_runtime::{Artifact, Checkpoint, Error, Pool, device, pool};
 
 use super::failure::Failure;
-use super::output;
 
 /// Pack a checkpoint for a target, so that loading it is only copying
 #[derive(clap::Args)]
@@ -52,7 +51,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for number in 0..manifest.tensor_parallel {
         let rank = Rank { number, of: manifest.tensor_parallel };
         let path = args.output.join(packed::file_name(&target.name, rank));
-        output::make(&path, |file| Ok(packed::write(file, target, rank, &checkpoint, &mut pool)?))?;
+        packed::write(&path, target, rank, &checkpoint, &mut pool)?;
         let bytes = std::fs::metadata(&path).map_err(|e| Failure::file("output", &path, e))?.len();
         writeln!(std::io::stdout(), "{}: {:.2} MB", path.display(), bytes as f64 / 1e6)?;
     }

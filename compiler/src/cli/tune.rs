@@ -83,8 +83,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     drop(progress);
     let table = merged(args, best(&open, &times))?;
-    let mut out = std::fs::File::create(&args.output).map_err(|e| Failure::file("output", &args.output, e))?;
-    write!(out, "# Made by `atomc tune` on {}: see its help.\n{table}", arch.simt().chip.name)?;
+    let text = format!("# Made by `atomc tune` on {}: see its help.\n{table}", arch.simt().chip.name);
+    output::write(&args.output, text.as_bytes())?;
     report(&open, &times)
 }
 

@@ -7,14 +7,14 @@ use super::{Progress, Rank, Report, Sink, Target as Place, Task, pack, resolve, 
 use crate::checkpoint::{CheckpointError, Source, describe};
 use crate::error::Error;
 use crate::pool::Pool;
+use atomc_artifact::files::Draft;
 use atomc_artifact::manifest::{Target, Weight};
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensors, View};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,8 @@ use std::path::{Path, PathBuf};
 const META: &str = "atomc";
 /// Bytes that one thread copies at once.
 const COPY_BYTES: usize = 4 << 20;
+/// What the length of a header is a multiple of, so that the bytes behind it are aligned.
+const HEADER_ALIGN: usize = 8;
 
 /// What weights were packed for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,54 +62,51 @@ pub fn file_name(target: &str, rank: Rank) -> String {
     }
 }
 
-/// Packs the weights of a source for a rank, one by one, and writes the file.
+/// Packs the weights of a source for a rank, one by one, and writes the file, which appears whole or not at all.
 pub fn write(path: &Path, target: &Target, rank: Rank, source: &dyn Source, pool: &mut Pool) -> Result<(), Error> {
     super::check_unused(&target.weights, source)?;
-    let pool = RefCell::new(pool);
-    let mut views = Vec::with_capacity(target.weights.len());
-    for (number, weight) in target.weights.iter().enumerate() {
-        // Whatever is wrong with the source is found before the first byte is written.
-        let pieces = resolve(std::slice::from_ref(weight), rank, source)?.swap_remove(0);
-        views.push((number.to_string(), Packing { weight, pieces, pool: &pool, shape: [weight.bytes] }));
+    let pieces = resolve(&target.weights, rank, source)?;
+    let fault = |source| CheckpointError::Write { path: path.to_owned(), source };
+    let mut draft = Draft::new(path).map_err(fault)?;
+    draft.file.write_all(&header(target, rank)).map_err(fault)?;
+    let mut bytes = Vec::new();
+    for (weight, pieces) in target.weights.iter().zip(&pieces) {
+        // Packing writes no padding, which is zero.
+        bytes.clear();
+        bytes.resize(weight.bytes, 0);
+        fill(weight, pieces, &mut bytes, pool);
+        draft.file.write_all(&bytes).map_err(fault)?;
     }
+    Ok(draft.publish().map_err(fault)?)
+}
+
+/// What a safetensors file of the weights begins with.
+fn header(target: &Target, rank: Rank) -> Vec<u8> {
     let made = serde_json::to_string(&Made::of(target, rank)).expect("names and numbers are JSON");
-    let done = safetensors::serialize_to_file(views, Some(HashMap::from([(META.to_owned(), made)])), path);
-    let fault = |error: safetensors::SafeTensorError| std::io::Error::other(error.to_string());
-    Ok(done.map_err(|error| CheckpointError::Write { path: path.to_owned(), source: fault(error) })?)
+    let mut end = 0;
+    let tensors = target.weights.iter().enumerate().map(|(number, weight)| {
+        let start = end;
+        end += weight.bytes;
+        let (shape, data_offsets) = (vec![weight.bytes], (start, end));
+        (number.to_string(), TensorInfo { dtype: Dtype::U8, shape, data_offsets })
+    });
+    let about = Metadata::new(Some(HashMap::from([(META.to_owned(), made)])), tensors.collect());
+    let json = serde_json::to_vec(&about.expect("bytes one after the other")).expect("names and numbers are JSON");
+    let len = json.len().next_multiple_of(HEADER_ALIGN);
+    let mut bytes = (len as u64).to_le_bytes().to_vec();
+    bytes.extend(json);
+    bytes.resize(size_of::<u64>() + len, b' ');
+    bytes
 }
 
-/// A weight that is packed when its turn comes.
-struct Packing<'a> {
-    weight: &'a Weight,
-    pieces: Vec<Piece<'a>>,
-    pool: &'a RefCell<&'a mut Pool>,
-    shape: [usize; 1],
-}
-
-impl View for Packing<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        let (weight, pieces) = (self.weight, &self.pieces);
-        let mut bytes = vec![0; weight.bytes];
-        let (place, tasks) = (Place(&mut bytes[..]), tasks(0, weight));
-        self.pool.borrow_mut().for_each(tasks.len(), |index| {
-            let Task { rows, bytes, .. } = &tasks[index];
-            // SAFETY: the tasks of a weight cover disjoint ranges of its bytes, which live until this call is over.
-            pack::fill(weight, pieces, rows.clone(), unsafe { place.part(bytes.clone()) });
-        });
-        bytes.into()
-    }
-
-    fn data_len(&self) -> usize {
-        self.weight.bytes
-    }
+/// Packs a weight.
+fn fill(weight: &Weight, pieces: &[Piece], bytes: &mut [u8], pool: &mut Pool) {
+    let (place, tasks) = (Place(bytes), tasks(0, weight));
+    pool.for_each(tasks.len(), |index| {
+        let Task { rows, bytes, .. } = &tasks[index];
+        // SAFETY: the tasks of a weight cover disjoint ranges of its bytes, which live until this call is over.
+        pack::fill(weight, pieces, rows.clone(), unsafe { place.part(bytes.clone()) });
+    });
 }
 
 /// A file of packed weights, mapped: it must not change while this value lives.
