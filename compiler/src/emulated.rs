@@ -18,7 +18,7 @@ use atomc_runtime::device::{
     self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs, StepSize, Stream,
 };
 use atomc_runtime::memory::Buffer;
-use atomc_runtime::pool::Pool;
+use atomc_runtime::pool::{self, Pool};
 
 /// Bytes behind a buffer that kernels may read.
 const SLACK: u64 = 256;
@@ -76,8 +76,7 @@ impl Emulated {
         let name = format!("emu:{chip}");
         let fault = |e: LoadError| DeviceError::Code { variant: chip.to_owned(), detail: e.to_string() };
         let code = CodeObject::load(artifact.section(variant.section)).map_err(fault)?;
-        let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
-        let threads = if threads == 0 { available() } else { threads };
+        let threads = pool::threads(threads, 1);
         let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
         Ok(Emulated {
             name,

@@ -352,6 +352,49 @@ fn wrong_tokens_and_devices() {
 }
 
 #[test]
+fn wrong_numbers() {
+    let bench = Bench::new();
+    let most = usize::MAX.to_string();
+    let measure = |code, more: &[&str]| bench.fail(code, &[&["bench", "m.atomc", "--random-weights"], more].concat());
+    for (option, prompt, steps, position) in [("--position", 32, 32, &most[..]), ("--steps", 1, usize::MAX, "1")] {
+        let message = measure(1, &[option, &most]);
+        let wanted = format!(
+            "error[bench]: a prompt of {prompt} tokens, or {steps} steps from position {position} on, is more than the model's \
+             64 positions"
+        );
+        assert!(message.starts_with(&wanted), "{message}");
+    }
+    insta::assert_snapshot!(measure(2, &["--batch", "1,1000000000000"]), @"
+    error: invalid value '1000000000000' for '--batch <N,…>': must be a whole number from 1 to 65536
+
+    For more information, try '--help'.
+    ");
+    insta::assert_snapshot!(measure(2, &["--repeat", &most]), @"
+    error: invalid value '18446744073709551615' for '--repeat <N>': must be a whole number from 1 to 65536
+
+    For more information, try '--help'.
+    ");
+    for threads in ["1025", &most] {
+        let refused = format!("error[device]: threads: cannot start {threads}: there may be 1 to 1024");
+        assert_eq!(measure(1, &["--threads", threads]), refused);
+        assert_eq!(bench.fail(1, &["verify", "m.atomc", "--threads", threads]), refused);
+        let pack = ["pack", "m.atomc", "--weights", MODEL, "-o", "packed", "--threads", threads];
+        assert_eq!(bench.fail(1, &pack), refused.replace("device]: threads: ", "threads]: "));
+    }
+    let run = |option, value| bench.fail(2, &["run", "m.atomc", "--weights", MODEL, "--prompt", "hi", option, value]);
+    insta::assert_snapshot!(run("--temperature", "NaN"), @"
+    error: invalid value 'NaN' for '--temperature <T>': temperature: NaN is not a finite number of at least 0
+
+    For more information, try '--help'.
+    ");
+    insta::assert_snapshot!(run("--top-p", "0"), @"
+    error: invalid value '0' for '--top-p <P>': top_p: 0 is not a number above 0 and at most 1
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
 fn what_cannot_be_compiled() {
     let bench = Bench::new();
     let kept = bench.artifact();

@@ -154,6 +154,21 @@ def test_answers(artifact, checkpoint):
     assert len(engine.generate([5, 6, 7], 8)) <= 8
 
 
+def test_numbers_are_bounded(artifact, checkpoint):
+    started = time.monotonic()
+    with pytest.raises(atomc.DeviceError, match="^cache_tokens: 1099511627776 tokens take"):
+        atomc.Engine(artifact, threads=1, cache_tokens=2**40)
+    for opens in [atomc.Engine, atomc.Model]:
+        with pytest.raises(atomc.DeviceError, match="^threads: cannot start 1025: there may be 1 to 1024"):
+            opens(artifact, threads=1025)
+    assert time.monotonic() - started < 2
+    engine = atomc.Engine(artifact, threads=1)
+    engine.load(checkpoint)
+    for name, value in [("temperature", float("nan")), ("temperature", -1), ("temperature", float("inf")), ("top_p", 0)]:
+        with pytest.raises(atomc.StepError, match=f"^{name}: "):
+            engine.generate([5], 1, **{name: value})
+
+
 def test_reload_in_place(artifact, tensors):
     model = load(atomc.Model(artifact, threads=1), tensors)
     first = Framework(model).step([("a", [7, 8, 9])])

@@ -41,9 +41,9 @@ typedef struct atomc_engine atomc_engine;
 typedef struct atomc_options {
   // "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD GPU, "cuda" likewise for NVIDIA; null is "host".
   const char *device;
-  // Threads, the caller's among them; 0 takes all.
+  // Threads, the caller's among them, up to 1024; 0 takes all.
   size_t threads;
-  // Tokens that the KV cache holds over all sequences; 0 makes it as large as the longest sequence of the model.
+  // Tokens that the KV cache holds over all sequences, no more than the device has memory for; 0 makes it as large as the longest sequence of the model.
   size_t cache_tokens;
 } atomc_options;
 

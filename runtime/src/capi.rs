@@ -53,9 +53,9 @@ pub struct AtomcEngine {
 pub struct AtomcOptions {
     /// "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD GPU, "cuda" likewise for NVIDIA; null is "host".
     pub device: *const c_char,
-    /// Threads, the caller's among them; 0 takes all.
+    /// Threads, the caller's among them, up to 1024; 0 takes all.
     pub threads: usize,
-    /// Tokens that the KV cache holds over all sequences; 0 makes it as large as the longest sequence of the model.
+    /// Tokens that the KV cache holds over all sequences, no more than the device has memory for; 0 makes it as large as the longest sequence of the model.
     pub cache_tokens: usize,
 }
 

@@ -41,6 +41,11 @@ pub trait Device: Send {
     /// The threads of the host that work for this device.
     fn pool(&mut self) -> &mut Pool;
 
+    /// Bytes of memory that the device has, whoever uses them.
+    fn memory(&self) -> usize {
+        crate::memory::installed()
+    }
+
     /// Zeroed memory that the device's kernels reach, with readable slack behind it.
     fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError>;
 

@@ -7,7 +7,7 @@ use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
 use crate::kv::{Fork, Kv, KvError, SeqId};
 use crate::pool::{Pool, threads};
-use crate::sample::greedy;
+use crate::sample::{SamplingError, greedy};
 use crate::weights::packed::Packed;
 use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
@@ -22,7 +22,7 @@ pub struct EngineOptions {
     /// Threads of the host, the caller's among them; 0 takes as many as the system offers this process.
     pub threads: usize,
     /// Tokens that the KV cache holds, over all sequences; 0 makes it as large as the longest sequence of the model. Memory
-    /// that no token has reached yet is only reserved.
+    /// that no token has reached yet is only reserved, but more than the device has is refused.
     pub cache_tokens: usize,
 }
 
@@ -71,6 +71,8 @@ pub enum StepError {
     TokenId { request: usize, index: usize, id: u32, vocab: usize },
     #[error("no memory for {rows} rows of logits; ask for fewer at once")]
     LogitsMemory { rows: usize },
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
     #[error(transparent)]
     Kv(#[from] KvError),
     #[error(transparent)]
@@ -143,7 +145,10 @@ impl Engine {
         let plans: Vec<Plan> = code.plans.iter().filter(runs).cloned().collect();
 
         let (max_len, block_tokens) = (manifest.model.max_positions, code.cache.block_tokens);
-        let cache_tokens = if options.cache_tokens == 0 { max_len } else { options.cache_tokens };
+        let cache_tokens = match options.cache_tokens {
+            0 => max_len,
+            tokens => check_cache(tokens, code, &*device).map(|()| tokens)?,
+        };
         // Kernels count blocks in 32 bits.
         let kv = Kv::new(cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize), block_tokens, max_len);
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
@@ -554,6 +559,19 @@ fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
         1 => Err(Error::CallerAttends { target: target.name.clone() }),
         ranks => Err(Error::Shared { ranks }),
     }
+}
+
+/// That the device has memory for so many tokens of cache.
+fn check_cache(tokens: usize, target: &Target, device: &dyn Device) -> Result<(), DeviceError> {
+    let cache = &target.cache;
+    let block = cache.layers.saturating_mul(cache.block_bytes).saturating_add(Kv::BLOCK_BYTES);
+    let bytes = tokens.div_ceil(cache.block_tokens) as u128 * block as u128;
+    let memory = device.memory();
+    if bytes <= memory as u128 {
+        return Ok(());
+    }
+    let most = (memory / block).saturating_mul(cache.block_tokens);
+    Err(DeviceError::Cache { tokens, bytes, device: device.name().to_owned(), memory, most })
 }
 
 fn allocate(

@@ -48,6 +48,7 @@ pub fn generate(
     params: &Params,
     mut on_token: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Answer, StepError> {
+    params.sampling.check()?;
     let mut writer = Writer::begin(engine, 0, prompt, params);
     let result = writer.run(engine, prompt, params, &mut on_token);
     engine.drop_sequence(writer.sequence)?;
@@ -63,6 +64,7 @@ pub fn generate_all(
     width: usize,
     mut on_answer: impl FnMut(usize, Answer) -> ControlFlow<()>,
 ) -> Result<(), StepError> {
+    params.sampling.check()?;
     let mut active = Vec::new();
     let result = serve(engine, prompts, params, width.max(1), &mut active, &mut on_answer);
     for writer in active {

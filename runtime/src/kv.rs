@@ -75,6 +75,9 @@ struct Sequence {
 }
 
 impl Kv {
+    /// Bytes of the tables here for each block: its holders, and its place among the free.
+    pub const BLOCK_BYTES: usize = size_of::<u32>() + size_of::<i32>();
+
     /// A cache of `blocks` blocks for sequences of at most `max_len` tokens.
     pub fn new(blocks: usize, block_tokens: usize, max_len: usize) -> Kv {
         let free = (0..blocks as i32).rev().collect();

@@ -47,5 +47,5 @@ pub use generate::{Answer, Finish, Params};
 pub use hosted::{Hosted, HostedOptions};
 pub use kv::{Fork, KvError, SeqId};
 pub use pool::Pool;
-pub use sample::{Sampler, Sampling, greedy};
+pub use sample::{Sampler, Sampling, SamplingError, greedy};
 pub use trust::{TrustError, TrustList};

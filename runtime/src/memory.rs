@@ -103,6 +103,14 @@ impl Drop for Buffer {
     }
 }
 
+/// Bytes of memory that this machine has; as many as there are addresses where the system does not say.
+pub fn installed() -> usize {
+    // SAFETY: both only ask.
+    let (pages, bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGE_SIZE)) };
+    let number = |n: i64| usize::try_from(n).unwrap_or(usize::MAX);
+    number(pages).saturating_mul(number(bytes))
+}
+
 fn map_zeroed(bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

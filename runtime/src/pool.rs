@@ -22,10 +22,13 @@ const SPINS_BETWEEN_REGIONS: usize = 1 << 11;
 
 type Region<'a> = dyn Fn(Worker<'_>) + Sync + 'a;
 
+/// Most threads of a pool: as many as the largest servers of two sockets have, rounded up. Every barrier of a step waits for all.
+pub const MAX_THREADS: usize = 1024;
+
 /// As many threads as were asked for, or this process's part of what the system offers, which so many share.
 pub fn threads(wanted: usize, processes: usize) -> usize {
     let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
-    if wanted == 0 { (available() / processes).max(1) } else { wanted }
+    if wanted == 0 { (available() / processes).clamp(1, MAX_THREADS) } else { wanted }
 }
 
 /// The thread pool. Dropping it ends its threads.
@@ -73,8 +76,11 @@ pub struct Worker<'a> {
 struct Abandoned;
 
 impl Pool {
-    /// A pool of this many threads, the caller's among them; at least one.
+    /// A pool of this many threads, the caller's among them; at least one, and at most [`MAX_THREADS`].
     pub fn new(threads: usize) -> std::io::Result<Pool> {
+        if threads > MAX_THREADS {
+            return Err(std::io::Error::other(format!("there may be 1 to {MAX_THREADS}")));
+        }
         let mut pool = Pool { shared: Arc::new(Shared::new(threads.max(1))), workers: Vec::new() };
         for index in 1..threads {
             let shared = pool.shared.clone();
@@ -266,6 +272,14 @@ mod tests {
                 assert!(seen.iter().all(|seen| seen.load(Relaxed) == 1), "{threads} threads, {count} tasks");
             }
         }
+    }
+
+    #[test]
+    fn threads_are_bounded() {
+        for threads in [MAX_THREADS + 1, usize::MAX] {
+            assert_eq!(Pool::new(threads).unwrap_err().to_string(), "there may be 1 to 1024");
+        }
+        assert_eq!((threads(0, usize::MAX), threads(7, 2)), (1, 7));
     }
 
     #[test]

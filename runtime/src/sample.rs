@@ -18,7 +18,29 @@ impl Default for Sampling {
     }
 }
 
+/// A number that nothing can be chosen by.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{field}: {value} is not {allowed}")]
+pub struct SamplingError {
+    pub field: &'static str,
+    pub value: f32,
+    pub allowed: &'static str,
+}
+
 impl Sampling {
+    /// That the numbers are ones to choose by. Every `top_k` is: one beyond the vocabulary keeps all.
+    pub fn check(&self) -> Result<(), SamplingError> {
+        let Sampling { temperature, top_p, .. } = *self;
+        let fault = |field, value, allowed| Err(SamplingError { field, value, allowed });
+        if !(temperature.is_finite() && temperature >= 0.0) {
+            return fault("temperature", temperature, "a finite number of at least 0");
+        }
+        if !(top_p > 0.0 && top_p <= 1.0) {
+            return fault("top_p", top_p, "a number above 0 and at most 1");
+        }
+        Ok(())
+    }
+
     /// Whether nothing is left to chance: a temperature that is not positive gives nothing to weigh with.
     pub fn is_greedy(&self) -> bool {
         self.temperature <= 0.0 || !self.temperature.is_finite()
@@ -172,6 +194,23 @@ mod tests {
         assert_eq!(greedy(&[f32::NAN, -1.0, f32::NAN]), 1);
         assert_eq!(greedy(&[f32::NAN, f32::NEG_INFINITY]), 0);
         assert_eq!(Sampler::new(Sampling::default()).sample(&LOGITS), 1);
+    }
+
+    #[test]
+    fn numbers_are_checked() {
+        let good = [(0.0, 1.0), (-0.0, 1.0), (f32::MIN_POSITIVE, f32::MIN_POSITIVE), (f32::MAX, 0.5)];
+        for (temperature, top_p) in good {
+            assert_eq!(Sampling { temperature, top_p, ..Sampling::default() }.check(), Ok(()));
+        }
+        let message = |sampling: Sampling| sampling.check().unwrap_err().to_string();
+        for temperature in [f32::NAN, -1.0, f32::INFINITY, f32::NEG_INFINITY] {
+            let found = message(Sampling { temperature, ..Sampling::default() });
+            assert_eq!(found, format!("temperature: {temperature} is not a finite number of at least 0"));
+        }
+        for top_p in [f32::NAN, -1.0, 0.0, 1.5, f32::INFINITY] {
+            let found = message(Sampling { top_p, ..Sampling::default() });
+            assert_eq!(found, format!("top_p: {top_p} is not a number above 0 and at most 1"));
+        }
     }
 
     #[test]

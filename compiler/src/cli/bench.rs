@@ -17,6 +17,8 @@ use super::failure::Failure;
 use super::progress::{Progress, Unit};
 
 const DEFAULT_PROMPT: usize = 512;
+/// Most sequences, or prefills, to measure: far more than any device decodes at once, and than a median needs.
+const MOST: usize = 1 << 16;
 
 /// Measure prefill and decode
 #[derive(clap::Args)]
@@ -44,13 +46,13 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     position: Option<usize>,
     /// Sequences that decode at the same time; several sizes are measured one after the other
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = at_least_one)]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = some)]
     batch: Vec<usize>,
     /// Decode steps to take the median of
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     steps: usize,
     /// Prefills to take the median of
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = some)]
     repeat: usize,
     /// Also time every kernel
     #[arg(long)]
@@ -62,6 +64,10 @@ pub struct Args {
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&n| n > 0).ok_or("must be a whole number of at least 1".into())
+}
+
+fn some(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=MOST).contains(n)).ok_or(format!("must be a whole number from 1 to {MOST}"))
 }
 
 struct Prefill {
@@ -94,10 +100,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = args.engine.artifact()?;
     let positions = artifact.manifest().model.max_positions;
     // Timing the kernels takes as many steps again.
-    let steps = if args.kernels { 2 * args.steps } else { args.steps };
+    let steps = args.steps.saturating_mul(if args.kernels { 2 } else { 1 });
     let prompt = args.prompt.unwrap_or(DEFAULT_PROMPT.min(positions.saturating_sub(steps)).max(1));
     let position = args.position.unwrap_or(prompt);
-    if prompt.max(position + steps) > positions {
+    if prompt.max(position.saturating_add(steps)) > positions {
         let message = format!(
             "a prompt of {prompt} tokens, or {steps} steps from position {position} on, is more than the model's {positions} \
              positions"

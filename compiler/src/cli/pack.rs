@@ -46,7 +46,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let checkpoint = Checkpoint::open(&args.weights).map_err(Error::from)?;
-    let mut pool = Pool::new(pool::threads(args.threads, 1)).map_err(|e| Failure::new("threads", e.to_string()))?;
+    let threads = pool::threads(args.threads, 1);
+    let mut pool = Pool::new(threads).map_err(|e| Failure::new("threads", format!("cannot start {threads}: {e}")))?;
     std::fs::create_dir_all(&args.output).map_err(|e| Failure::file("output", &args.output, e))?;
     for number in 0..manifest.tensor_parallel {
         let rank = Rank { number, of: manifest.tensor_parallel };

@@ -37,7 +37,7 @@ pub struct Args {
     /// Choose among the K most likely tokens; 0 is all
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: usize,
-    /// Choose among the fewest tokens that are this likely together
+    /// Choose among the fewest tokens that are this likely together, above 0 and up to 1
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     top_p: f32,
     /// The same seed and options give the same text
@@ -49,11 +49,17 @@ pub struct Args {
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|t: &f32| t.is_finite() && *t >= 0.0).ok_or("must be a number of at least 0".into())
+    checked(text, |temperature| Sampling { temperature, ..Sampling::default() })
 }
 
 fn probability(text: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or("must be a number from 0 to 1".into())
+    checked(text, |top_p| Sampling { top_p, ..Sampling::default() })
+}
+
+/// A number that the runtime takes in its place.
+fn checked(text: &str, place: impl FnOnce(f32) -> Sampling) -> Result<f32, String> {
+    let value = text.parse().map_err(|_| "not a number")?;
+    place(value).check().map(|()| value).map_err(|error| error.to_string())
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use atomc_ir::trial::{Fault, Verdict};
 use atomc_runtime::probe::Probe;
-use atomc_runtime::{Artifact, Error};
+use atomc_runtime::{Artifact, Error, pool};
 use serde_json::json;
 
 use super::engine::DeviceArg;
@@ -71,12 +71,8 @@ struct Row {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = Artifact::open(&args.artifact)?;
-    let threads = match args.threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        threads => threads,
-    };
     let target = args.device.target(artifact.manifest()).map_err(Error::from)?;
-    let device = args.device.open(&artifact, threads)?;
+    let device = args.device.open(&artifact, pool::threads(args.threads, 1))?;
     let mut probe = Probe::new(device, &artifact.manifest().targets[target]);
     let dump = args.dump.as_deref().map(|dir| Dump::new(dir, &artifact, &probe)).transpose()?;
     let todo = launches(&probe, args.kernel.as_deref());

@@ -235,7 +235,8 @@ class Model:
 class Engine:
     """An artifact on a device, with a cache and sequences of its own. One thread uses it at a time; others wait."""
 
-    def __init__(self, artifact: Artifact, device: str = "host", *, threads: int = 0, cache_tokens: int = 0) -> None: ...
+    def __init__(self, artifact: Artifact, device: str = "host", *, threads: int = 0, cache_tokens: int = 0) -> None:
+        """At most 1024 threads, 0 for all; no more tokens of cache than the device has memory for, 0 for the longest sequence."""
     @property
     def device(self) -> str: ...
     def load(self, path: str | PathLike[str]) -> None:
@@ -258,4 +259,5 @@ class Engine:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> list[int]:
-        """Answers a prompt; without a temperature with the likeliest tokens."""
+        """Answers a prompt; without a temperature with the likeliest tokens. The temperature is finite and not below 0, `top_p` above 0
+        and at most 1."""

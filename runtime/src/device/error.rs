@@ -15,8 +15,13 @@ pub enum DeviceError {
     Lacks { variant: String, missing: Vec<String>, have: Vec<String> },
     #[error("cannot load the code of variant `{variant}`: {detail}")]
     Code { variant: String, detail: String },
-    #[error("cannot start {threads} threads: {source}")]
+    #[error("threads: cannot start {threads}: {source}")]
     Threads { threads: usize, source: std::io::Error },
+    #[error(
+        "cache_tokens: {tokens} tokens take {bytes} bytes of cache and tables, but {device} has {memory} bytes of memory; \
+         at most {most} tokens would fit"
+    )]
+    Cache { tokens: usize, bytes: u128, device: String, memory: usize, most: usize },
     #[error("cannot allocate {bytes} bytes: {source}")]
     OutOfMemory { bytes: usize, source: std::io::Error },
     #[error("{vendor} cannot be used on this machine: {detail}")]

@@ -195,6 +195,8 @@ pub struct Gpu {
     /// Where the copy of the inputs ends.
     copied: Event,
     context: Arc<Context>,
+    /// Bytes of the GPU's memory.
+    memory: usize,
     pool: Pool,
 }
 
@@ -261,6 +263,7 @@ impl Gpu {
             block: std::ptr::null_mut(),
             copied: context.event(false)?,
             context,
+            memory: found.memory,
             pool,
         })
     }
@@ -296,6 +299,10 @@ impl Device for Gpu {
 
     fn pool(&mut self) -> &mut Pool {
         &mut self.pool
+    }
+
+    fn memory(&self) -> usize {
+        self.memory
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {

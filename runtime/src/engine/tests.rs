@@ -109,6 +109,23 @@ fn forks_go_their_own_ways() {
 }
 
 #[test]
+fn caches_and_threads_are_bounded() {
+    let open = |options: EngineOptions| Engine::open(toy::path(), &options).map(|_| ()).unwrap_err().to_string();
+    toy::path();
+    let start = std::time::Instant::now();
+    for cache_tokens in [1 << 40, usize::MAX] {
+        let message = open(EngineOptions { threads: 1, cache_tokens, ..EngineOptions::default() });
+        let wanted = format!("cache_tokens: {cache_tokens} tokens take ");
+        assert!(message.starts_with(&wanted) && message.contains("tokens would fit"), "{message}");
+    }
+    for threads in [1025, usize::MAX] {
+        let message = open(EngineOptions { threads, ..EngineOptions::default() });
+        assert_eq!(message, format!("threads: cannot start {threads}: there may be 1 to 1024"));
+    }
+    assert!(start.elapsed() < std::time::Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[test]
 fn refuses_before_anything_runs() {
     let mut engine = toy::engine(1, 16);
     let (a, b) = (engine.add_sequence(), engine.add_sequence());

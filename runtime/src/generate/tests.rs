@@ -27,6 +27,19 @@ fn answers_are_the_same_without_picks() {
 }
 
 #[test]
+fn wrong_sampling_is_refused() {
+    let mut engine = toy::engine(1, 0);
+    let sampling = Sampling { temperature: f32::NAN, ..Sampling::default() };
+    let wrong = Params { sampling, ..params(4) };
+    let message = "temperature: NaN is not a finite number of at least 0";
+    let one = generate(&mut engine, &[5], &wrong, |_| ControlFlow::Continue(()));
+    assert_eq!(one.unwrap_err().to_string(), message);
+    let all = generate_all(&mut engine, &[vec![5]], &wrong, 1, |_, _| ControlFlow::Continue(()));
+    assert_eq!(all.unwrap_err().to_string(), message);
+    assert_eq!(engine.cache().free_blocks(), engine.cache().blocks());
+}
+
+#[test]
 fn ends_where_it_should() {
     let mut engine = toy::engine(1, 0);
     let expect = toy::answer(&[5, 6, 7], 80);
