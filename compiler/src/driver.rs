@@ -9,6 +9,7 @@ mod weights;
 use std::path::Path;
 
 use atomc_artifact::Fingerprint;
+use atomc_artifact::check::MAX_STEP;
 use atomc_artifact::manifest::{
     self, Attention, CacheSpec, Chip, DType, DataLayout, Hidden, Manifest, Plan, Target, Variant,
 };
@@ -25,8 +26,6 @@ use weights::Weights;
 
 /// Kernels of a decode bucket are unrolled over its tokens.
 const MAX_DECODE: usize = 256;
-/// Activations of a step lie in one arena.
-const MAX_STEP: usize = 1 << 16;
 
 /// What a user may choose about an artifact.
 #[derive(Clone, Debug)]

@@ -354,7 +354,8 @@ pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window:
     for (i, query) in q.data.chunks_exact(dim).enumerate() {
         let (t, head) = (i / heads, i % heads);
         let (seq, pos) = (batch.sequences[t], batch.positions[t]);
-        let first = if window == 0 { 0 } else { (pos + 1 - window as i32).max(0) };
+        let before = i32::try_from(window).ok().filter(|&keys| keys > 0 && keys <= pos);
+        let first = before.map_or(0, |keys| pos + 1 - keys);
         let seen: Vec<&(Vec<S>, Vec<S>)> = (first..=pos)
             .map(|p| cache.entries.get(&(seq, p)).ok_or(format!("sequence {seq} has no position {p}")))
             .collect::<Result<_, _>>()?;

@@ -396,7 +396,7 @@ mod shapes {
             let t = tensor(ty, "every operand")?;
             let size =
                 t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {ty} is no number"))?;
-            total += size;
+            total = usize::saturating_add(total, size);
             let others =
                 |s: &Shape| s.0.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, d)| *d).collect::<Vec<_>>();
             if t.dtype != first.dtype || others(&t.shape) != others(&first.shape) {
@@ -410,8 +410,9 @@ mod shapes {
     pub fn slice(inputs: &[&Type], &axis: &usize, &start: &usize, &len: &usize) -> Types {
         let t = tensor(inputs[0], "x")?;
         let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
-        if len == 0 || start + len > size {
-            return Err(format!("elements {start} to {} of {size}", start + len));
+        let end = start.saturating_add(len);
+        if len == 0 || end > size {
+            return Err(format!("elements {start} to {end} of {size}"));
         }
         let mut shape = t.shape.clone();
         shape.0[axis] = Dim::Fixed(len);
@@ -564,9 +565,9 @@ mod shapes {
         batch(inputs[3])?;
         match (&q.shape.0[..], &k.shape.0[..]) {
             (&[Dim::Tokens, Dim::Fixed(h), Dim::Fixed(d)], &[Dim::Tokens, Dim::Fixed(g), Dim::Fixed(e)])
-                if d == e && h % g == 0 && k == v && q.dtype == k.dtype =>
+                if d == e && g > 0 && h % g == 0 && k == v && q.dtype == k.dtype =>
             {
-                one(q.dtype, Shape::led_by(Dim::Tokens, &[h * d]))
+                one(q.dtype, Shape::led_by(Dim::Tokens, &[h.saturating_mul(d)]))
             }
             _ => Err(format!("q {q}, k {k}, v {v} do not fit: head sizes must agree and heads be a multiple")),
         }

@@ -85,10 +85,16 @@ impl Graph {
     }
 }
 
+/// Deepest nesting of bodies: some more than the two that a step of kernels has. Readers, the verifier and the interpreter
+/// recurse over bodies, on stacks that may be small.
+const MAX_DEPTH: usize = 8;
+/// Largest dimension and largest number of heads: sums of several cannot overflow.
+const MAX_SIZE: usize = 1 << 40;
+
 /// Reads a graph. The result is not verified, so that tests can write what the verifier must refuse.
 pub fn parse(text: &str) -> Result<Graph, Diagnostic> {
     let lines = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())).filter(|(_, l)| !l.is_empty());
-    let mut parser = Parser { lines: lines.collect::<Vec<_>>().into_iter() };
+    let mut parser = Parser { lines: lines.collect::<Vec<_>>().into_iter(), depth: 0 };
     let graph = parser.graph()?;
     match parser.lines.next() {
         None => Ok(graph),
@@ -102,6 +108,8 @@ fn syntax(line: usize, message: impl Into<String>) -> Diagnostic {
 
 struct Parser<'a> {
     lines: std::vec::IntoIter<(usize, &'a str)>,
+    /// Bodies around the one that is read.
+    depth: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -178,6 +186,17 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
+    /// The body of the kernel in line `n`.
+    fn body(&mut self, n: usize) -> Result<Graph, Diagnostic> {
+        if self.depth == MAX_DEPTH {
+            return Err(syntax(n, format!("bodies are nested more than {MAX_DEPTH} deep")));
+        }
+        self.depth += 1;
+        let body = self.graph();
+        self.depth -= 1;
+        body
+    }
+
     fn op(&mut self, n: usize, name: &str, attrs: &str) -> Result<Op, Diagnostic> {
         let pair = |a: &str| {
             a.split_once(" = ")
@@ -188,7 +207,7 @@ impl<'a> Parser<'a> {
         if name == "kernel" {
             let family = attrs.iter().find(|(n, _)| n == "family").and_then(|(_, v)| Family::read(v));
             let family = family.ok_or_else(|| syntax(n, "a kernel has a known `family`"))?;
-            return Ok(Op::Kernel { family, body: Box::new(self.graph()?) });
+            return Ok(Op::Kernel { family, body: Box::new(self.body(n)?) });
         }
         let op = Op::from_text(name, &mut attrs).map_err(|e| syntax(n, e))?;
         match attrs.first() {
@@ -232,9 +251,13 @@ pub(crate) fn read_shape(text: &str) -> Option<Shape> {
     let dim = |d: &str| match d {
         "T" => Some(Dim::Tokens),
         "R" => Some(Dim::Rows),
-        n => n.parse().ok().map(Dim::Fixed),
+        n => size(n).map(Dim::Fixed),
     };
     split(inner).into_iter().map(dim).collect::<Option<Vec<_>>>().map(Shape)
+}
+
+fn size(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|&n| n <= MAX_SIZE)
 }
 
 fn read_type(text: &str) -> Option<Type> {
@@ -245,8 +268,8 @@ fn read_type(text: &str) -> Option<Type> {
         let [dtype, heads, head_dim] = split(inner)[..] else { return None };
         return Some(Type::Cache(CacheType {
             dtype: DType::from_name(dtype)?,
-            heads: heads.parse().ok()?,
-            head_dim: head_dim.parse().ok()?,
+            heads: size(heads).filter(|&n| n > 0)?,
+            head_dim: size(head_dim).filter(|&n| n > 0)?,
         }));
     }
     let (text, layout) = match text.strip_suffix("@panels") {
@@ -295,5 +318,37 @@ mod tests {
             check("llama3, 4.0, ", "llama3, "),
             "line 4: attribute `freqs` cannot be `(10000.0, 32, llama3, 1.0, 4.0, 128)`"
         );
+        for wrong in ["cache<bf16, 0, 32>", "cache<bf16, 2, 0>", "cache<bf16, 18446744073709551615, 32>"] {
+            let says = format!("line 1: unknown type `{wrong}`");
+            assert_eq!(check("cache<bf16, 2, 32>", wrong), says);
+        }
+        assert_eq!(
+            check("bf16[512, 192]", "bf16[18446744073709551615]"),
+            "line 2: unknown type `bf16[18446744073709551615]`"
+        );
+    }
+
+    /// A kernel in a kernel in a kernel …
+    fn nested(depth: usize) -> String {
+        let open = "graph @k(%a: f32[T, 4]) {\n%0 = kernel %a {family = rows} : f32[T, 4]\n";
+        let body = "graph @k(%a: f32[T, 4]) {\n%0 = silu %a : f32[T, 4]\nreturn %0\n}\n";
+        open.repeat(depth) + body + &"return %0\n}\n".repeat(depth)
+    }
+
+    #[test]
+    fn bodies_nest_so_deep_and_no_deeper() {
+        let small = std::thread::Builder::new().stack_size(2 << 20);
+        let read = || {
+            let deep = parse(&nested(MAX_DEPTH)).unwrap();
+            deep.verify().unwrap();
+            assert_eq!(parse(&deep.print()).unwrap().print(), deep.print());
+            for depth in [MAX_DEPTH + 1, 20_000] {
+                let error = parse(&nested(depth)).unwrap_err();
+                let line = 2 * (MAX_DEPTH + 1);
+                assert_eq!(error.to_string(), format!("line {line}: bodies are nested more than 8 deep"));
+                assert_eq!(error.code, "ir::syntax");
+            }
+        };
+        small.spawn(read).unwrap().join().unwrap();
     }
 }

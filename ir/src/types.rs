@@ -62,9 +62,9 @@ impl Shape {
         self.0.last().and_then(|d| d.fixed())
     }
 
-    /// Elements in one row: the product of all dimensions but the first.
+    /// Elements in one row: the product of all dimensions but the first, if that is a number.
     pub fn row(&self) -> Option<usize> {
-        self.0.iter().skip(1).map(|d| d.fixed()).product()
+        self.0.iter().skip(1).try_fold(1usize, |row, d| row.checked_mul(d.fixed()?))
     }
 
     /// The sizes, if none is symbolic.

@@ -79,6 +79,9 @@ impl Graph {
                 if !t.shape.well_formed() {
                     errors.add(id, format!("{ty}: only the first axis may be symbolic, and none may be zero"));
                 }
+                if t.layout == Layout::Panels && t.shape.sizes().is_none_or(|sizes| sizes.len() != 2) {
+                    errors.add(id, format!("{ty}: only matrices of known size are packed"));
+                }
                 if t.dtype == DType::F8E4M3 {
                     errors.add(id, format!("{ty}: only caches have elements of {}", DType::F8E4M3.name()));
                 }

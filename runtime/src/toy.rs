@@ -159,7 +159,7 @@ pub fn manifest() -> Manifest {
         tensor_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
-            layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 4, align: 64 },
+            layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 1, group_bytes: 4, align: 64 },
             weights: vec![Weight {
                 name: "head.bias".into(),
                 dtype: DType::F32,

@@ -67,6 +67,8 @@ fn offsets_out_of_bounds() {
     let shared = |ranks, width| {
         move |m: &mut Manifest| {
             m.tensor_parallel = ranks;
+            let of = Box::new(WeightExpr::Tensor { name: "t".into(), shape: vec![8 * ranks, 4] });
+            m.targets[0].weights[1].expr = WeightExpr::Shard { axis: 0, parts: ranks, of };
             m.targets[0].plans[0].logits.width = width;
         }
     };
@@ -106,21 +108,61 @@ fn weights_that_disagree_with_themselves() {
         |m| m.targets[0].weights[0].dtype = DType::I32,
         "targets[0].weights[0].dtype: I32 is not a type for weights: f32, f16, bf16",
     );
+    let panels = "Panels { width: 16, group: 2, rows: 16, cols: 16 }";
+    for bytes in [0, 511, 513, 1 << 40, usize::MAX] {
+        refused(
+            |m| m.targets[0].weights[0].bytes = bytes,
+            &format!("targets[0].weights[0].bytes: {bytes} bytes, but the layout {panels} takes 512"),
+        );
+    }
+    for group in [0, 1, 4] {
+        let wrong = Layout::Panels { width: 16, group, rows: 16, cols: 16 };
+        refused(
+            |m| m.targets[0].weights[0].layout = wrong,
+            &format!("targets[0].weights[0].layout: {wrong:?}, but the target's layout of 4 by 4 is {panels}"),
+        );
+    }
+    for stride in [0, 3, 4, 17, 1 << 63, usize::MAX] {
+        let wrong = Layout::Rows { stride };
+        refused(
+            |m| m.targets[0].weights[1].layout = wrong,
+            &format!(
+                "targets[0].weights[1].layout: {wrong:?}, but the target's layout of 8 by 4 is Rows {{ stride: 16 }}"
+            ),
+        );
+    }
+    let mut padded = sample();
+    padded.targets[0].weights[2].bytes = 64;
+    manifest(&padded, SECTIONS).unwrap();
+    // One row, whose distance to the next matters to nobody, but for who multiplies with it.
+    let row = |m: &mut Manifest| {
+        let weight = &mut m.targets[0].weights[2];
+        (weight.shape, weight.layout) = (vec![1, 2], Layout::Rows { stride: 1 << 63 });
+    };
     refused(
-        |m| m.targets[0].weights[0].bytes = 127,
-        "targets[0].weights[0].bytes: 127 bytes do not hold the layout Panels { width: 16, group: 2, rows: 16, cols: 4 }",
+        row,
+        &format!(
+            "targets[0].weights[2].layout: Rows {{ stride: {} }}, but the target's layout of 1 by 2 is Rows {{ stride: 16 }}",
+            1u64 << 63,
+        ),
     );
+}
+
+#[test]
+fn numbers_that_nobody_can_add_up() {
+    let launch = |edit: fn(&mut Launch)| {
+        move |m: &mut Manifest| {
+            let launches = &mut m.targets[0].plans[0].launches;
+            launches.push(launches[0].clone());
+            edit(&mut launches[0]);
+        }
+    };
+    let says = |field| format!("targets[0].plans[0].launches: their {field} add up to more than a number holds");
+    refused(launch(|launch| launch.bytes = u64::MAX), &says("bytes"));
+    refused(launch(|launch| launch.flops = u64::MAX), &says("flops"));
     refused(
-        |m| m.targets[0].weights[0].layout = Layout::Panels { width: 16, group: 0, rows: 16, cols: 4 },
-        "targets[0].weights[0].layout: 16 by 4 is not a whole number of panels of 16 rows and groups of 0 columns that hold 4 by 4",
-    );
-    refused(
-        |m| m.targets[0].weights[1].layout = Layout::Rows { stride: 3 },
-        "targets[0].weights[1].layout.stride: 3 is less than the 4 columns",
-    );
-    refused(
-        |m| m.targets[0].weights[1].layout = Layout::Rows { stride: usize::MAX },
-        &format!("targets[0].weights[1].bytes: 64 bytes do not hold the layout Rows {{ stride: {} }}", usize::MAX,),
+        |m| m.targets[0].variants[0].kernels[0].resources.as_mut().unwrap().sgpr_spills = usize::MAX,
+        &format!("targets[0].variants[0].kernels[0].resources.sgpr_spills: {} is more than 1073741824", usize::MAX),
     );
 }
 
@@ -217,7 +259,11 @@ fn targets_that_cannot_run() {
         module(Some(Extent { start: 64, bytes: 37 })),
         "targets[0].variants[0].kernels[1].module.cubin: 37 bytes at byte 64 do not lie in a section of 100 bytes",
     );
-    refused(|m| m.targets[0].plans[0].tokens = 0, "targets[0].plans[0].tokens: 0 is not between 1 and 1073741824");
+    refused(|m| m.targets[0].plans[0].tokens = 0, "targets[0].plans[0].tokens: 0 is not between 1 and 65536");
+    refused(
+        |m| m.targets[0].plans[2].rows = 1 << 30,
+        "targets[0].plans[2].rows: 1073741824 is not between 1 and 65536",
+    );
 }
 
 /// Names become parts of paths: of extracted code, of dumps, of packed weights.
@@ -241,37 +287,84 @@ fn names_that_would_leave_their_folder() {
 
 #[test]
 fn caches_and_models_of_absurd_size() {
+    for tokens in [0, 1, 2, 3, 7, 15, 17, 1 << 30, usize::MAX] {
+        let says = match tokens {
+            1 | 2 => format!("{tokens} tokens are not whole panels of layout.panel, 16"),
+            _ => format!("{tokens} is not a power of two between 1 and 1024"),
+        };
+        refused(|m| m.targets[0].cache.block_tokens = tokens, &format!("targets[0].cache.block_tokens: {says}"));
+    }
     refused(
-        |m| m.targets[0].cache.block_tokens = 0,
-        "targets[0].cache.block_tokens: 0 is not between 1 and 1073741824",
+        |m| m.targets[0].cache.block_tokens = 32,
+        "targets[0].cache.v_offset: 512, but 32 tokens of 1 heads of 2 take 1024 bytes",
     );
     refused(
-        |m| m.targets[0].cache.v_offset = 63,
-        "targets[0].cache.v_offset: 63 bytes do not hold 16 tokens of 1 heads",
+        |m| m.targets[0].cache.v_offset = 511,
+        "targets[0].cache.v_offset: 511, but 16 tokens of 1 heads of 2 take 512 bytes",
     );
     refused(
-        |m| m.targets[0].cache.block_bytes = 127,
-        "targets[0].cache.block_bytes: 63 bytes do not hold 16 tokens of 1 heads",
+        |m| m.targets[0].cache.block_bytes = 1025,
+        "targets[0].cache.block_bytes: 1025, but 16 tokens of 1 heads of 2 take 1024 bytes",
     );
     refused(
-        |m| m.targets[0].cache.v_offset = 129,
-        "targets[0].cache.block_bytes: 0 bytes do not hold 16 tokens of 1 heads",
+        |m| m.targets[0].cache.heads = 1 << 30,
+        "targets[0].cache.v_offset: 512, but 16 tokens of 1073741824 heads of 2 take more than 4294967296 bytes",
     );
     refused(
         |m| m.targets[0].cache.heads = usize::MAX,
-        &format!("targets[0].cache.v_offset: 64 bytes do not hold 16 tokens of {} heads", usize::MAX),
+        &format!("targets[0].cache.heads: {} is not between 1 and 1073741824", usize::MAX),
     );
+    refused(|m| m.targets[0].cache.layers = 2, "targets[0].cache.layers: 2, but the model has 1 layers");
+    refused(|m| m.model.layers = 1 << 40, "model.layers: 1099511627776 is not between 1 and 4096");
     refused(|m| m.model.vocab = 0, "model.vocab: 0 is not between 1 and 1073741824");
     refused(|m| m.model.max_positions = 1 << 40, "model.max_positions: 1099511627776 is not between 1 and 1073741824");
+}
+
+/// What emitters cannot make, whatever the cache and the weights.
+#[test]
+fn layouts_that_nothing_is_made_for() {
+    type Field = fn(&mut DataLayout) -> &mut usize;
+    let fields: [(&str, Field, usize); 6] = [
+        ("row", |l| &mut l.row, 1),
+        ("rows", |l| &mut l.rows, 1),
+        ("panel", |l| &mut l.panel, 1),
+        ("align", |l| &mut l.align, 1),
+        ("group_bytes", |l| &mut l.group_bytes, 4),
+        ("alias", |l| &mut l.alias, 16),
+    ];
+    for (name, field, least) in fields {
+        let most = if name == "alias" { 1 << 30 } else { 1024 };
+        for value in [0, 3, 7, 15, 17, 33, 2 * most, 1 << 62, usize::MAX] {
+            refused(
+                |m| *field(&mut m.targets[0].layout) = value,
+                &format!("targets[0].layout.{name}: {value} is not a power of two between {least} and {most}"),
+            );
+        }
+    }
+    // Each is sound alone, but not with the rest.
+    let clash = |edit: fn(&mut DataLayout), says: &str| refused(|m| edit(&mut m.targets[0].layout), says);
+    let panels =
+        |width, group, side| format!("Panels {{ width: {width}, group: {group}, rows: {side}, cols: {side} }}");
+    let have = panels(16, 2, 16);
+    let other =
+        |want: &str| format!("targets[0].weights[0].layout: {have}, but the target's layout of 4 by 4 is {want}");
+    clash(|l| l.row = 32, &other(&panels(16, 2, 32)));
+    clash(|l| l.panel = 8, &other(&panels(8, 2, 16)));
+    clash(|l| l.panel = 32, &other("that no buffer holds"));
+    clash(|l| l.group_bytes = 8, &other(&panels(16, 4, 16)));
+    clash(|l| l.group_bytes = 1024, &other("that no buffer holds"));
 }
 
 #[test]
 fn hidden_rows_and_shares() {
     refused(|m| m.targets[0].hidden.stride = 3, "targets[0].hidden.stride: 3 is less than the width, 4");
     refused(|m| m.targets[0].hidden.bytes = 383, "targets[0].hidden.bytes: 383 bytes do not hold 32 rows of 6");
-    refused(|m| m.tensor_parallel = 0, "tensor_parallel: 0 is not between 1 and 1073741824");
+    refused(|m| m.tensor_parallel = 0, "tensor_parallel: 0 is not between 1 and 64");
+    refused(|m| m.tensor_parallel = 1 << 30, "tensor_parallel: 1073741824 is not between 1 and 64");
+    refused(|m| m.tensor_parallel = 64, "targets[0].weights: cut for 1 ranks, but tensor_parallel is 64");
     let shard = |parts| {
         move |m: &mut Manifest| {
+            m.tensor_parallel = 2;
             let of = Box::new(WeightExpr::Tensor { name: "t".into(), shape: vec![16, 4] });
             m.targets[0].weights[1].expr = WeightExpr::Shard { axis: 0, parts, of };
         }
@@ -281,6 +374,15 @@ fn hidden_rows_and_shares() {
     let mut sound = sample();
     shard(2)(&mut sound);
     manifest(&sound, SECTIONS).unwrap();
+    let ranks = |ranks| {
+        move |m: &mut Manifest| {
+            shard(2)(m);
+            m.tensor_parallel = ranks;
+        }
+    };
+    refused(ranks(1), "targets[0].weights[1].expr: a shard of 2 parts for 1 ranks (tensor_parallel)");
+    refused(ranks(3), "targets[0].weights[1].expr: a shard of 2 parts for 3 ranks (tensor_parallel)");
+    refused(ranks(4), "targets[0].weights: cut for 2 ranks, but tensor_parallel is 4");
 }
 
 #[test]

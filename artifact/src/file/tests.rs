@@ -14,7 +14,7 @@ pub(crate) fn sample() -> Manifest {
         expr,
     };
     let halves = WeightExpr::Concat { axis: 0, parts: vec![tensor("a.weight", &[4, 4]), tensor("b.weight", &[4, 4])] };
-    let panels = Layout::Panels { width: 16, group: 2, rows: 16, cols: 4 };
+    let panels = Layout::Panels { width: 16, group: 2, rows: 16, cols: 16 };
     Manifest {
         producer: "atomc 0.1.0".into(),
         config: serde_json::json!({ "hidden_size": 4 }),
@@ -30,17 +30,17 @@ pub(crate) fn sample() -> Manifest {
         tensor_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
-            layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 4, align: 64 },
+            layout: DataLayout { row: 16, alias: 1024, rows: 1, panel: 16, group_bytes: 4, align: 64 },
             weights: vec![
-                weight("w.weight", &[4, 4], panels, 128, tensor("w.weight", &[4, 4])),
-                weight("concat(a.weight, b.weight)", &[8, 4], Layout::Rows { stride: 4 }, 64, halves),
-                weight("const", &[2], Layout::Rows { stride: 2 }, 4, WeightExpr::Const { values: vec![0.1, 1e-30] }),
+                weight("w.weight", &[4, 4], panels, 512, tensor("w.weight", &[4, 4])),
+                weight("concat(a.weight, b.weight)", &[8, 4], Layout::Rows { stride: 16 }, 256, halves),
+                weight("const", &[2], Layout::Rows { stride: 16 }, 32, WeightExpr::Const { values: vec![0.1, 1e-30] }),
             ],
             cache: CacheSpec {
                 layers: 1,
                 block_tokens: 16,
-                block_bytes: 128,
-                v_offset: 64,
+                block_bytes: 1024,
+                v_offset: 512,
                 dtype: DType::BF16,
                 heads: 1,
                 head_dim: 2,
@@ -295,12 +295,13 @@ fn numbers_come_back_to_the_last_bit() {
 }
 
 fn weight_of(values: Vec<f32>) -> Weight {
+    let stride = values.len().next_multiple_of(16);
     Weight {
         name: "const".into(),
         dtype: DType::F32,
         shape: vec![values.len()],
-        layout: Layout::Rows { stride: values.len() },
-        bytes: values.len() * 4,
+        layout: Layout::Rows { stride },
+        bytes: stride * 4,
         expr: WeightExpr::Const { values },
     }
 }

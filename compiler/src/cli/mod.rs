@@ -8,6 +8,8 @@ mod engine;
 mod eval;
 mod extract;
 mod failure;
+#[cfg(all(test, feature = "compiler"))]
+mod forged;
 mod inspect;
 mod logits;
 #[cfg(feature = "compiler")]

@@ -1,6 +1,7 @@
 //! `atomc verify`: every kernel of an artifact on a device against the reference interpreter.
 mod cases;
 mod dump;
+mod fit;
 mod launch;
 
 use std::collections::BTreeSet;
@@ -126,7 +127,9 @@ fn check(
         verdict: Verdict::default(),
         failed: None,
     };
+    let machine = atomc_runtime::memory::installed();
     for (number, case) in cases.iter().enumerate() {
+        bench.check_room(probe.target(), case, machine)?;
         let run = bench.run(probe, case, seed)?;
         if let Some(dump) = dump {
             dump.write(probe, &bench, &run, (plan, launch, number), case)?;

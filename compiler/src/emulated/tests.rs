@@ -74,7 +74,7 @@ fn manifest(chip: &str) -> Manifest {
         bytes: VOCAB * 4,
         expr: bias,
     };
-    let block = 16;
+    let block = 8 * 8 * 2;
     let cache = CacheSpec {
         layers: 1,
         block_tokens: 8,
@@ -88,7 +88,7 @@ fn manifest(chip: &str) -> Manifest {
     let tasks = Tasks::Rows { per: 1, times: 1 };
     let target = Target {
         name: chip.into(),
-        layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 16, group_bytes: 16, align: 256 },
+        layout: DataLayout { row: 8, alias: 1024, rows: 1, panel: 8, group_bytes: 16, align: 256 },
         weights: vec![weight],
         cache,
         hidden: Hidden { dtype: DType::BF16, width: 1, stride: 1, bytes: 64 },

@@ -1,4 +1,5 @@
 //! What of a step an artifact is to compute: one rank's share of the model, with its own attention or the caller's.
+use atomc_artifact::check::MAX_RANKS;
 use atomc_artifact::manifest::Attention;
 use atomc_ir::Diagnostic;
 
@@ -26,6 +27,10 @@ impl Part {
         let fault = |what: &str| {
             Err(Diagnostic::new("config::ranks", format!("{what} cannot be shared out among {ranks} ranks")).at("--tp"))
         };
+        if ranks > MAX_RANKS {
+            let message = format!("{ranks} ranks, but {MAX_RANKS} are the most that share a model out");
+            return Err(Diagnostic::new("config::ranks", message).at("--tp"));
+        }
         let whole = |size: usize| ranks >= 1 && size.is_multiple_of(ranks);
         let Config { heads, kv_heads, intermediate, .. } = *config;
         if !whole(heads) {

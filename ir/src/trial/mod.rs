@@ -3,6 +3,7 @@
 mod bound;
 mod bytes;
 mod judge;
+mod need;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 pub use bound::Bound;
 pub use bytes::{fetch, round, store};
 pub use judge::{Fault, Verdict};
+pub use need::need;
 pub use step::{Run, Step};
 
 use crate::arch::Memory;

@@ -141,3 +141,24 @@ fn steps_count_and_place() {
     assert_eq!(step.batch().positions, [31, 32, 33, 0]);
     assert_eq!((step.blocks(32), step.table(0, 32), step.table(1, 32)), (5, vec![4, 2], vec![3]));
 }
+
+#[test]
+fn what_a_trial_needs_is_known_before() {
+    let step = Step { runs: RUNS.to_vec() };
+    let needs = |text: &str| need(&parse(text).unwrap(), &MEMORY, &step, 256);
+    // x, its norm, n, w, and the result; rows are padded to 32 elements and at most 32 further apart.
+    let numbers = 4 * 96 + 4 * 96 + 96 + 40 * 96 + 4 * 40;
+    let placed = 2 * (4 * 128 + 4 * 128 + 128 + 64 * 96 + 4 * 96);
+    assert_eq!(needs(LINEAR), Some(numbers * 76 + placed));
+    let most = 1usize << 40;
+    for text in [
+        format!("graph @k(%x: f32[{most}, {most}]) {{\n return %x\n}}"),
+        format!("graph @k(%x: f32[T, {most}, {most}]) {{\n return %x\n}}"),
+        format!("graph @k(%x: f32[{most}, {most}]@panels) {{\n return %x\n}}"),
+        format!("graph @k(%x: cache<f32, {most}, {most}>) {{\n return %x\n}}"),
+    ] {
+        assert_eq!(needs(&text), None, "{text}");
+    }
+    let large = format!("graph @k(%x: f32[T, {most}]) {{\n return %x\n}}");
+    assert!(needs(&large) > Some(most));
+}

@@ -5,6 +5,7 @@
 use super::pack::Piece;
 use super::{Progress, Rank, Report, Sink, Target as Place, Task, pack, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Source, describe};
+use crate::device::DeviceError;
 use crate::error::Error;
 use crate::pool::Pool;
 use atomc_artifact::files::Draft;
@@ -66,10 +67,10 @@ pub fn file_name(target: &str, rank: Rank) -> String {
 pub fn write(path: &Path, target: &Target, rank: Rank, source: &dyn Source, pool: &mut Pool) -> Result<(), Error> {
     super::check_unused(&target.weights, source)?;
     let pieces = resolve(&target.weights, rank, source)?;
+    let mut bytes = room(&target.weights)?;
     let fault = |source| CheckpointError::Write { path: path.to_owned(), source };
     let mut draft = Draft::new(path).map_err(fault)?;
     draft.file.write_all(&header(target, rank)).map_err(fault)?;
-    let mut bytes = Vec::new();
     for (weight, pieces) in target.weights.iter().zip(&pieces) {
         // Packing writes no padding, which is zero.
         bytes.clear();
@@ -78,6 +79,15 @@ pub fn write(path: &Path, target: &Target, rank: Rank, source: &dyn Source, pool
         draft.file.write_all(&bytes).map_err(fault)?;
     }
     Ok(draft.publish().map_err(fault)?)
+}
+
+/// Room for the largest weight: one is packed at a time.
+fn room(weights: &[Weight]) -> Result<Vec<u8>, DeviceError> {
+    let (largest, mut room) = (weights.iter().map(|weight| weight.bytes).max().unwrap_or(0), Vec::new());
+    match room.try_reserve_exact(largest) {
+        Ok(()) => Ok(room),
+        Err(error) => Err(DeviceError::OutOfMemory { bytes: largest, source: std::io::Error::other(error) }),
+    }
 }
 
 /// What a safetensors file of the weights begins with.

@@ -67,9 +67,13 @@ impl Shapes<'_> {
         let positions = [block, 0, 2 * block - 1, block + 1, 3, 2 * block];
         match self.plan.kind {
             PlanKind::Decode => self.step(positions.into_iter().map(|p| (p, 1, 1))),
-            PlanKind::Any | PlanKind::Whole => {
-                self.step([(block - 3, 7, 1), (0, 1, 1), (0, block + 2, 2), (2 * block + 1, 1, 0), (5, 2, 2)])
-            }
+            PlanKind::Any | PlanKind::Whole => self.step([
+                (block.saturating_sub(3), 7, 1),
+                (0, 1, 1),
+                (0, block + 2, 2),
+                (2 * block + 1, 1, 0),
+                (5, 2, 2),
+            ]),
         }
     }
 

@@ -1,5 +1,5 @@
 //! One launch with its body: operands in, results out, both judged.
-use atomc_artifact::manifest::{Arg, Input, Launch, PlanKind, Target};
+use atomc_artifact::manifest::{Arg, Input, Launch, Plan, PlanKind, Target};
 use atomc_ir::arch::Memory;
 use atomc_ir::interp::Val;
 use atomc_ir::trial::{Bound, Operand, Trial, Verdict};
@@ -8,9 +8,10 @@ use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep}
 
 use super::super::failure::Failure;
 use super::cases::Case;
+use super::fit::Fit;
 
 /// Bytes between pages of a cache, so that code shows which takes them to touch.
-const GAP: usize = 256;
+pub const GAP: usize = 256;
 
 /// A launch of a plan, and what its kernel must compute.
 pub struct Bench {
@@ -43,28 +44,30 @@ impl Bench {
         let wrong = |what: &str| Failure::new("verify", format!("kernel {}: {what}", def.symbol));
         let body = atomc_ir::parse(&def.body).map_err(|e| wrong(&format!("its body cannot be read: {e}")))?;
         body.verify().map_err(|e| wrong(&format!("its body is broken: {e}")))?;
-        let pieces = |v: &Value| match body.ty(*v) {
-            Type::Cache(_) => 2,
-            Type::Tensor(_) | Type::Batch => 1,
-        };
-        let operands: usize = body.inputs().iter().map(pieces).sum();
+        let (plan_item, memory) = (&target.plans[plan], memory(target));
+        fit(target, plan_item, &memory).check(&body, &item.args).map_err(|e| wrong(&e))?;
         let results: Vec<&Type> =
             body.outputs().iter().map(|&v| body.ty(v)).filter(|t| t.as_tensor().is_some()).collect();
-        if operands + results.len() != item.args.len() {
-            return Err(wrong(&format!(
-                "its launch has {} arguments, its body needs {}",
-                item.args.len(),
-                operands + results.len()
-            )));
-        }
-        let plan_item = &target.plans[plan];
-        let round = if plan_item.kind == PlanKind::Decode { 1 } else { target.layout.rows };
+        let round = round(target, plan_item);
         let lead = |ty: &&Type| {
             ty.as_tensor().and_then(|t| t.shape.0.first()).map_or(1, |d| d.at(plan_item.tokens, plan_item.rows))
         };
         let room = results.iter().map(|ty| lead(ty).next_multiple_of(round)).collect();
         let (symbol, args) = (def.symbol.clone(), item.args.clone());
-        Ok(Bench { plan, launch, symbol, memory: memory(target), args, vocab, room, body })
+        Ok(Bench { plan, launch, symbol, memory, args, vocab, room, body })
+    }
+
+    /// That this machine has the memory to try a case.
+    pub fn check_room(&self, target: &Target, case: &Case, machine: usize) -> Result<(), Failure> {
+        let fit = fit(target, &target.plans[self.plan], &self.memory);
+        match fit.need(&self.body, &self.args, &case.step) {
+            Some(need) if need <= machine => Ok(()),
+            need => {
+                let need = need.map_or("more than any machine has".to_owned(), |need| format!("{need} bytes"));
+                let message = format!("kernel {}: {case} takes {need}; this machine has {machine}", self.symbol);
+                Err(Failure::new("memory", message))
+            }
+        }
     }
 
     /// What each argument is: operands, then results.
@@ -229,6 +232,15 @@ fn ids(tokens: usize, vocab: usize, seed: u64) -> Vec<u32> {
         _ => (token as u64).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize % vocab,
     };
     (0..tokens).map(|token| id(token) as u32).collect()
+}
+
+fn fit<'a>(target: &'a Target, plan: &'a Plan, memory: &'a Memory) -> Fit<'a> {
+    Fit { target, plan, memory, round: round(target, plan) }
+}
+
+/// Results of a plan have room for a multiple of so many rows.
+fn round(target: &Target, plan: &Plan) -> usize {
+    if plan.kind == PlanKind::Decode { 1 } else { target.layout.rows }
 }
 
 fn memory(target: &Target) -> Memory {

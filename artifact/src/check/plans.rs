@@ -1,0 +1,126 @@
+//! Steps: what launches point to and what is the caller's to do lie in the buffers of their target.
+use super::{Checked, MAX_STEP, below, bytes, count, ensure, product};
+use crate::manifest::*;
+
+pub(super) fn plan(plan: &Plan, target: &Target, widths: &[usize], at: &str) -> Checked {
+    for (field, value) in [("tokens", plan.tokens), ("rows", plan.rows)] {
+        ensure((1..=MAX_STEP).contains(&value), &format!("{at}.{field}"), || {
+            format!("{value} is not between 1 and {MAX_STEP}")
+        })?;
+    }
+    bytes(plan.arena_bytes, at, "arena_bytes")?;
+    logits(plan, widths, at)?;
+    picks(plan, at)?;
+    calls(plan, target, at)?;
+    let (is_whole, launches) = (plan.kind == PlanKind::Whole, plan.launches.len());
+    ensure(!is_whole || plan.body == launches, &format!("{at}.body"), || {
+        format!("launch {}, but a whole step has no head: its body is {launches} launches", plan.body)
+    })?;
+    ensure(!is_whole || plan.attention == Attention::Own, &format!("{at}.attention"), || {
+        "a whole step leaves nothing to its caller".to_owned()
+    })?;
+    totals(plan, at)?;
+    for (index, launch) in plan.launches.iter().enumerate() {
+        let at = format!("{at}.launches[{index}]");
+        below(launch.kernel, target.kernels.len(), &at, "kernel")?;
+        for (index, arg) in launch.args.iter().enumerate() {
+            let at = format!("{at}.args[{index}]");
+            match *arg {
+                Arg::Arena { offset } => ensure(offset < plan.arena_bytes, &format!("{at}.offset"), || {
+                    format!("byte {offset}, but the arena has {} bytes", plan.arena_bytes)
+                })?,
+                Arg::Weight { index } => below(index, target.weights.len(), &at, "index")?,
+                Arg::CacheK { layer } | Arg::CacheV { layer } => below(layer, target.cache.layers, &at, "layer")?,
+                Arg::Hidden => ensure(!is_whole, &at, || "a whole step has no hidden rows".to_owned())?,
+                Arg::Input { .. } => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// That what the launches of a step move and compute can be added up.
+fn totals(plan: &Plan, at: &str) -> Checked {
+    let sum = |of: fn(&Launch) -> u64| plan.launches.iter().try_fold(0u64, |sum, launch| sum.checked_add(of(launch)));
+    for (field, total) in [("bytes", sum(|launch| launch.bytes)), ("flops", sum(|launch| launch.flops))] {
+        ensure(total.is_some(), &format!("{at}.launches"), || {
+            format!("their {field} add up to more than a number holds")
+        })?;
+    }
+    Ok(())
+}
+
+fn calls(plan: &Plan, target: &Target, at: &str) -> Checked {
+    let launches = plan.launches.len();
+    ensure(plan.body <= launches, &format!("{at}.body"), || format!("launch {}, but there are {launches}", plan.body))?;
+    let mut last = 0;
+    for (index, call) in plan.calls.iter().enumerate() {
+        let at = format!("{at}.calls[{index}]");
+        // The head is run by itself, so that nothing can be due in it.
+        ensure((last..=plan.body).contains(&call.before), &format!("{at}.before"), || {
+            format!(
+                "{} is not between {last}, where the call before it is, and the body's end, {}",
+                call.before, plan.body
+            )
+        })?;
+        last = call.before;
+        match call.work {
+            Work::Embedding { value } => place(value, plan, &format!("{at}.work.embedding.value"))?,
+            Work::AllReduce { value } => place(value, plan, &format!("{at}.work.all_reduce.value"))?,
+            Work::Attention { layer, q, k, v, out, .. } => {
+                let at = format!("{at}.work.attention");
+                ensure(plan.attention == Attention::Caller, &at, || "in a plan that attends itself".to_owned())?;
+                below(layer, target.cache.layers, &at, "layer")?;
+                let places = [("q", q), ("k", k), ("v", v), ("out", out)];
+                places.into_iter().try_for_each(|(field, value)| place(value, plan, &format!("{at}.{field}")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn place(place: Place, plan: &Plan, at: &str) -> Checked {
+    let Place { offset, width, stride, dtype } = place;
+    count(width, at, "width")?;
+    ensure(stride >= width, &format!("{at}.stride"), || format!("{stride} is less than the width, {width}"))?;
+    ensure(offset.is_multiple_of(dtype.size()), &format!("{at}.offset"), || {
+        format!("{offset} is not a multiple of {}", dtype.size())
+    })?;
+    let end = product(&[plan.tokens, stride, dtype.size()]).and_then(|size| size.checked_add(offset));
+    ensure(end.is_some_and(|end| end <= plan.arena_bytes), at, || {
+        format!(
+            "{} rows of {stride} at byte {offset} do not lie in an arena of {} bytes",
+            plan.tokens, plan.arena_bytes
+        )
+    })
+}
+
+fn logits(plan: &Plan, widths: &[usize], at: &str) -> Checked {
+    let Logits { offset, width, stride } = plan.logits;
+    ensure(widths.contains(&width), &format!("{at}.logits.width"), || {
+        format!("{width} is neither the vocabulary nor a rank's part of it, {widths:?}")
+    })?;
+    ensure(stride >= width, &format!("{at}.logits.stride"), || format!("{stride} is less than the width, {width}"))?;
+    ensure(offset.is_multiple_of(size_of::<f32>()), &format!("{at}.logits.offset"), || {
+        format!("{offset} is not a multiple of {}", size_of::<f32>())
+    })?;
+    let end = product(&[plan.rows, stride, size_of::<f32>()]).and_then(|size| size.checked_add(offset));
+    ensure(end.is_some_and(|end| end <= plan.arena_bytes), &format!("{at}.logits"), || {
+        format!("{} rows of {stride} at byte {offset} do not lie in an arena of {} bytes", plan.rows, plan.arena_bytes)
+    })
+}
+
+fn picks(plan: &Plan, at: &str) -> Checked {
+    let Some(Picks { offset, stride }) = plan.picks else { return Ok(()) };
+    count(stride, &format!("{at}.picks"), "stride")?;
+    ensure(offset.is_multiple_of(size_of::<i32>()), &format!("{at}.picks.offset"), || {
+        format!("{offset} is not a multiple of {}", size_of::<i32>())
+    })?;
+    let end = product(&[plan.rows, stride, size_of::<i32>()]).and_then(|size| size.checked_add(offset));
+    ensure(end.is_some_and(|end| end <= plan.arena_bytes), &format!("{at}.picks"), || {
+        format!(
+            "{} tokens {stride} apart at byte {offset} do not lie in an arena of {} bytes",
+            plan.rows, plan.arena_bytes
+        )
+    })
+}

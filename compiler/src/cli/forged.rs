@@ -1,0 +1,167 @@
+//! Artifacts whose manifest somebody changed and whose checksums are right again: they are refused by a typed error, or what is
+//! done with them is harmless.
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use atomc::driver::{self, Options};
+use atomc::frontend;
+use atomc_artifact::{Artifact, FORMAT_VERSION};
+use clap::Parser;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{Cli, Failure, Verb, inspect, pack, verify};
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
+
+/// A sound artifact, made once.
+struct Sample {
+    manifest: Value,
+    code: Vec<Vec<u8>>,
+}
+
+fn sample() -> &'static Sample {
+    static SAMPLE: OnceLock<Sample> = OnceLock::new();
+    SAMPLE.get_or_init(|| {
+        let mut config = frontend::read(Path::new(MODEL)).expect("a model");
+        config.context = 96;
+        let mut options = Options::default();
+        (options.buckets.decode, options.buckets.tokens, options.buckets.rows) = (vec![2], 32, 8);
+        let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("an artifact");
+        Sample { manifest: serde_json::to_value(&compiled.manifest).expect("JSON"), code: compiled.code }
+    })
+}
+
+/// The bytes of a file that holds whatever it is given, laid out as the format says, with checksums that are right.
+fn forge(manifest: &Value, code: &[Vec<u8>]) -> Vec<u8> {
+    let json = serde_json::to_vec(manifest).expect("JSON");
+    let sections: Vec<&[u8]> = std::iter::once(&json[..]).chain(code.iter().map(Vec::as_slice)).collect();
+    let mut file = b"\x89ATOMC\r\n".to_vec();
+    file.extend((FORMAT_VERSION).to_le_bytes());
+    file.extend((sections.len() as u32).to_le_bytes());
+    let mut end = file.len() + 48 * sections.len() + 32;
+    for section in &sections {
+        let start = end.next_multiple_of(64);
+        file.extend((start as u64).to_le_bytes());
+        file.extend((section.len() as u64).to_le_bytes());
+        file.extend(blake3::hash(section).as_bytes());
+        end = start + section.len();
+    }
+    file.extend(blake3::hash(&file.clone()).as_bytes());
+    for section in sections {
+        file.resize(file.len().next_multiple_of(64), 0);
+        file.extend(section);
+    }
+    file
+}
+
+/// What a verb says of a file.
+fn run(verb: &str, file: &Path) -> Result<(), String> {
+    let dir = file.parent().expect("a folder").join("packed");
+    let mut words = vec!["atomc".into(), verb.into(), file.as_os_str().to_owned()];
+    if verb == "pack" {
+        words.extend(["--weights".into(), MODEL.into(), "-o".into(), dir.into()]);
+    }
+    let done = match Cli::try_parse_from(words).expect("a command").verb {
+        Verb::Verify(args) => verify::run(&args),
+        Verb::Pack(args) => pack::run(&args),
+        Verb::Inspect(args) => inspect::run(&args),
+        _ => unreachable!("no test runs another verb"),
+    };
+    done.map_err(|failure| match failure {
+        Failure::Report(report) => report.to_string(),
+        Failure::Closed => "closed".into(),
+    })
+}
+
+fn write(dir: &TempDir, manifest: &Value) -> PathBuf {
+    let path = dir.path().join("m.atomc");
+    std::fs::write(&path, forge(manifest, &sample().code)).expect("a file");
+    path
+}
+
+#[test]
+fn what_is_unchanged_is_sound() {
+    let dir = TempDir::new().expect("a folder");
+    let artifact = Artifact::open(write(&dir, &sample().manifest)).expect("an artifact");
+    assert_eq!(serde_json::to_value(artifact.manifest()).expect("JSON"), sample().manifest);
+}
+
+/// Numbers in place of others, and what is said of them.
+#[test]
+fn manifests_are_refused_as_a_whole() {
+    let cases: &[(&str, u64, &str)] = &[
+        ("/targets/0/cache/block_tokens", 1, "tokens are not whole panels of layout.panel, 16"),
+        ("/targets/0/cache/block_tokens", 2, "tokens are not whole panels of layout.panel, 16"),
+        ("/targets/0/cache/block_tokens", 3, "is not a power of two between 1 and 1024"),
+        ("/targets/0/layout/panel", 3, "is not a power of two between 1 and 1024"),
+        ("/targets/0/layout/panel", 7, "is not a power of two between 1 and 1024"),
+        ("/targets/0/layout/panel", 15, "is not a power of two between 1 and 1024"),
+        ("/targets/0/layout/panel", 17, "is not a power of two between 1 and 1024"),
+        ("/targets/0/layout/panel", 33, "is not a power of two between 1 and 1024"),
+        ("/targets/0/layout/panel", 1 << 30, "is not a power of two between 1 and 1024"),
+        ("/targets/0/layout/group_bytes", 1 << 30, "is not a power of two between 4 and 1024"),
+        ("/targets/0/layout/group_bytes", 1 << 62, "is not a power of two between 4 and 1024"),
+        ("/targets/0/layout/row", 1 << 30, "is not a power of two between 1 and 1024"),
+        ("/targets/0/weights/0/bytes", 1 << 40, "bytes, but the layout"),
+        ("/targets/0/plans/0/rows", 1 << 30, "is not between 1 and 65536"),
+        ("/tensor_parallel", 1 << 30, "is not between 1 and 64"),
+        ("/tensor_parallel", 64, "cut for 1 ranks, but tensor_parallel is 64"),
+    ];
+    let dir = TempDir::new().expect("a folder");
+    for &(field, value, says) in cases {
+        let mut manifest = sample().manifest.clone();
+        *manifest.pointer_mut(field).expect("a field") = json!(value);
+        let file = write(&dir, &manifest);
+        for verb in ["verify", "pack", "inspect"] {
+            let error = run(verb, &file).expect_err(field);
+            assert!(error.starts_with("artifact manifest: ") && error.contains(says), "{verb}, {field}: {error}");
+        }
+    }
+    assert!(!dir.path().join("packed").exists(), "something was packed");
+}
+
+#[test]
+fn a_row_alone_with_an_endless_stride() {
+    let dir = TempDir::new().expect("a folder");
+    let mut manifest = sample().manifest.clone();
+    let weights = manifest["targets"][0]["weights"].as_array_mut().expect("a list");
+    let row = weights.iter_mut().find(|weight| weight["shape"].as_array().is_some_and(|shape| shape.len() == 1));
+    row.expect("a weight of one row")["layout"]["rows"]["stride"] = json!(1u64 << 63);
+    let error = run("pack", &write(&dir, &manifest)).expect_err("a stride");
+    assert!(error.contains("layout: Rows { stride: 9223372036854775808 }, but the target's layout"), "{error}");
+}
+
+#[test]
+fn bodies_that_nothing_can_be_tried_with() {
+    let dir = TempDir::new().expect("a folder");
+    let body = sample().manifest["targets"][0]["kernels"][0]["body"].as_str().expect("a body").to_owned();
+    let head = body.lines().next().expect("a line").to_owned();
+    let nested = format!("{head}\n%0 = kernel %a0 {{family = rows}} : f32[T, 4]\n").repeat(20_000);
+    let wide = |dims: &str| format!("graph @k(%a0: f32[{dims}]) {{\n  %0 = silu %a0 : f32[{dims}]\n  return %0\n}}\n");
+    let cases = [
+        (nested, "bodies are nested more than 8 deep"),
+        (wide("18446744073709551615"), "unknown type `f32[18446744073709551615]`"),
+        (wide("T, 1099511627776, 1099511627776"), "of its launch is"),
+        (wide("T, 1099511627776"), "of its launch is"),
+        (wide("T, 64"), "of its launch is"),
+    ];
+    for (body, says) in cases {
+        let mut manifest = sample().manifest.clone();
+        manifest["targets"][0]["kernels"][0]["body"] = json!(body);
+        let error = run("verify", &write(&dir, &manifest)).expect_err("a body");
+        assert!(error.contains(says), "{says}: {error}");
+    }
+}
+
+/// An arena, or rows between body and head, that no machine has: nothing is allocated.
+#[test]
+fn memory_that_no_machine_has() {
+    let dir = TempDir::new().expect("a folder");
+    for field in ["/targets/0/plans/0/arena_bytes", "/targets/0/hidden/bytes"] {
+        let mut manifest = sample().manifest.clone();
+        *manifest.pointer_mut(field).expect("a field") = json!(1u64 << 47);
+        let error = run("verify", &write(&dir, &manifest)).expect_err(field);
+        assert!(error.contains("bytes; this machine has "), "{field}: {error}");
+    }
+}

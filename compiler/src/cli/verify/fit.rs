@@ -1,0 +1,110 @@
+//! Whether a launch and its kernel's body are about the same memory, and how much of the host's it takes to try them.
+use atomc_artifact::manifest::{self, Arg, Input, Plan, Target, Weight};
+use atomc_ir::arch::Memory;
+use atomc_ir::trial::Step;
+use atomc_ir::{CacheType, DType, Dim, Graph, Layout, TensorType, Type};
+
+use super::launch::GAP;
+
+/// A launch of a plan beside its body.
+pub struct Fit<'a> {
+    pub target: &'a Target,
+    pub plan: &'a Plan,
+    pub memory: &'a Memory,
+    /// What rows are rounded up to in this plan.
+    pub round: usize,
+}
+
+impl Fit<'_> {
+    /// That arguments are what the body takes and makes, in its order, and that each lies in its buffer.
+    pub fn check(&self, body: &Graph, args: &[Arg]) -> Result<(), String> {
+        let operands = body.inputs().into_iter().map(|v| (body.ty(v), true));
+        let results = body.outputs().iter().map(|&v| (body.ty(v), false)).filter(|(ty, _)| ty.as_tensor().is_some());
+        let mut rest = args.iter().enumerate();
+        let lacks = || format!("its launch has {} arguments, its body needs more", args.len());
+        for (ty, is_operand) in operands.chain(results) {
+            let (number, &arg) = rest.next().ok_or_else(lacks)?;
+            let values = if ty.as_cache().is_some() { Some(*rest.next().ok_or_else(lacks)?.1) } else { None };
+            if !self.fits(ty, arg, values, is_operand) {
+                return Err(format!("argument {number} of its launch is {arg:?}, which is no {ty} of the body"));
+            }
+        }
+        match rest.len() {
+            0 => Ok(()),
+            more => Err(format!("its launch has {} arguments, its body needs {}", args.len(), args.len() - more)),
+        }
+    }
+
+    /// Whether an argument is of a type; a cache's values are the argument behind its keys.
+    fn fits(&self, ty: &Type, arg: Arg, values: Option<Arg>, is_operand: bool) -> bool {
+        match (ty, arg) {
+            (Type::Batch, Arg::Input { which }) => which == Input::Batch,
+            (Type::Cache(cache), Arg::CacheK { layer }) => {
+                values == Some(Arg::CacheV { layer }) && self.is_cache(*cache)
+            }
+            (Type::Tensor(t), Arg::Arena { offset }) => self.lies(t, offset, self.plan.arena_bytes),
+            (Type::Tensor(t), Arg::Hidden) => self.lies(t, 0, self.target.hidden.bytes),
+            (Type::Tensor(t), Arg::Weight { index }) => is_operand && is_weight(t, &self.target.weights[index]),
+            (Type::Tensor(t), Arg::Input { which }) => is_operand && is_input(t, which),
+            _ => false,
+        }
+    }
+
+    fn is_cache(&self, cache: CacheType) -> bool {
+        let spec = &self.target.cache;
+        (spec.heads, spec.head_dim) == (cache.heads, cache.head_dim) && is_same(cache.dtype, spec.dtype)
+    }
+
+    /// Whether all rows that the plan may have lie in a buffer.
+    fn lies(&self, t: &TensorType, offset: usize, bytes: usize) -> bool {
+        let end = || {
+            let lead = t.shape.0.first().map_or(1, |d| d.at(self.plan.tokens, self.plan.rows));
+            let rows = lead.checked_next_multiple_of(self.round)?;
+            let width = if t.is_indices() { 1 } else { t.shape.row()? };
+            width.checked_next_multiple_of(self.memory.row)?;
+            rows.checked_mul(self.memory.result_stride(t))?.checked_mul(t.dtype.size())?.checked_add(offset)
+        };
+        t.layout == Layout::Rows && end().is_some_and(|end| end <= bytes)
+    }
+
+    /// Bytes of the host's memory that a try with a step takes: the trial's, and those of the device's buffers, filled, there and
+    /// back.
+    pub fn need(&self, body: &Graph, args: &[Arg], step: &Step) -> Option<usize> {
+        let buffers = args.iter().try_fold(0usize, |sum, arg| match *arg {
+            Arg::Weight { index } => sum.checked_add(self.target.weights[index].bytes),
+            _ => Some(sum),
+        })?;
+        let device = [self.plan.arena_bytes, self.target.hidden.bytes, self.target.workspace()];
+        let device = device.into_iter().try_fold(0usize, |sum, bytes| sum.checked_add(bytes.checked_mul(3)?))?;
+        atomc_ir::trial::need(body, self.memory, step, GAP)?.checked_add(device)?.checked_add(buffers)
+    }
+}
+
+fn is_weight(t: &TensorType, weight: &Weight) -> bool {
+    // A weight's layout is the one that the target has for its shape: the artifact was checked.
+    let layout = match weight.layout {
+        manifest::Layout::Rows { .. } => Layout::Rows,
+        manifest::Layout::Panels { .. } => Layout::Panels,
+    };
+    t.layout == layout && t.shape.sizes().as_ref() == Some(&weight.shape) && is_same(t.dtype, weight.dtype)
+}
+
+fn is_input(t: &TensorType, which: Input) -> bool {
+    let lead = match which {
+        Input::Ids | Input::Positions | Input::Lengths => Dim::Tokens,
+        Input::Rows => Dim::Rows,
+        Input::Batch => return false,
+    };
+    t.is_indices() && t.shape.0[0] == lead
+}
+
+fn is_same(dtype: DType, other: manifest::DType) -> bool {
+    matches!(
+        (dtype, other),
+        (DType::F32, manifest::DType::F32)
+            | (DType::F16, manifest::DType::F16)
+            | (DType::BF16, manifest::DType::BF16)
+            | (DType::F8E4M3, manifest::DType::F8E4M3)
+            | (DType::I32, manifest::DType::I32)
+    )
+}

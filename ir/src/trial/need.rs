@@ -1,0 +1,60 @@
+//! What a trial takes, before anything of it is there.
+use super::{Bound, Step};
+use crate::arch::Memory;
+use crate::graph::Graph;
+use crate::layout::{CacheLayout, Panels};
+use crate::ops::Op;
+use crate::types::{CacheType, Layout, TensorType, Type};
+
+/// Bytes of a number: as it was drawn, with its budget, a copy of that, and in memory.
+const NUMBER: usize = size_of::<f64>() + 2 * size_of::<Bound>() + size_of::<f32>();
+
+/// Bytes that a trial of a graph takes at most, with pages so many bytes apart; none if no machine has as many.
+pub fn need(graph: &Graph, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
+    graph.ids().try_fold(0usize, |sum, id| {
+        let inside = match graph.op(id) {
+            Op::Kernel { body, .. } => need(body, memory, step, gap)?,
+            _ => 0,
+        };
+        let values = graph.types(id).iter().try_fold(inside, |sum, ty| sum.checked_add(value(ty, memory, step, gap)?));
+        sum.checked_add(values?)
+    })
+}
+
+fn value(ty: &Type, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
+    match ty {
+        Type::Tensor(t) => tensor(t, memory, step),
+        Type::Cache(c) => cache(*c, memory, step, gap),
+        Type::Batch => Some(0),
+    }
+}
+
+fn tensor(t: &TensorType, memory: &Memory, step: &Step) -> Option<usize> {
+    let (tokens, rows) = (step.tokens(), step.rows());
+    let numbers = t.shape.0.iter().try_fold(NUMBER, |bytes, d| bytes.checked_mul(d.at(tokens, rows)))?;
+    numbers.checked_add(placed(t, memory, (tokens, rows))?)
+}
+
+/// Bytes of a tensor as it lies in memory: rows that many elements apart, whatever follows the last.
+fn placed(t: &TensorType, memory: &Memory, (tokens, rows): (usize, usize)) -> Option<usize> {
+    let sizes: Vec<usize> = t.shape.0.iter().map(|d| d.at(tokens, rows)).collect();
+    if let (Layout::Panels, &[rows, cols]) = (t.layout, &sizes[..]) {
+        let padded = |size: usize| size.checked_next_multiple_of(memory.row);
+        padded(rows)?.checked_mul(padded(cols)?)?.checked_mul(t.dtype.size())?;
+        return Some(Panels::of(rows, cols, t.dtype, memory).bytes);
+    }
+    let (lead, row) = if sizes.len() > 1 { sizes.split_at(1) } else { (&[1][..], &sizes[..]) };
+    let width = row.iter().try_fold(1usize, |width, &size| width.checked_mul(size))?;
+    let stride = width.checked_next_multiple_of(memory.row)?.checked_add(memory.row)?;
+    lead[0].checked_mul(stride)?.checked_mul(t.dtype.size())
+}
+
+/// Entries of every position up to the step's last ones, and pages for them.
+fn cache(c: CacheType, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
+    let head = memory.block_tokens.checked_mul(c.head_dim.checked_next_multiple_of(memory.row)?)?;
+    c.heads.checked_mul(2 * c.dtype.size())?.checked_mul(head)?;
+    let page = CacheLayout::of(c, memory).block_bytes.checked_add(gap)?;
+    let positions = step.runs.iter().try_fold(0usize, |sum, run| sum.checked_add(run.position + run.tokens))?;
+    let numbers = positions.checked_mul(2 * NUMBER)?.checked_mul(c.heads)?.checked_mul(c.head_dim)?;
+    numbers.checked_add(page.checked_mul(step.blocks(memory.block_tokens))?)
+}
