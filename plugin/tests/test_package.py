@@ -2,8 +2,10 @@
 
 import ctypes
 import json
+import os
 import pathlib
 import random
+import signal
 import sys
 import threading
 import time
@@ -167,6 +169,34 @@ def test_numbers_are_bounded(artifact, checkpoint):
     for name, value in [("temperature", float("nan")), ("temperature", -1), ("temperature", float("inf")), ("top_p", 0)]:
         with pytest.raises(atomc.StepError, match=f"^{name}: "):
             engine.generate([5], 1, **{name: value})
+
+
+def test_forked_children_get_an_error(artifact, checkpoint):
+    engine = atomc.Engine(artifact, threads=2)
+    engine.load(checkpoint)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "no error"
+        try:
+            engine.generate([5], 1)
+        except atomc.DeviceError as error:
+            said = str(error)
+        finally:
+            os.write(write, said.encode())
+            os._exit(0)
+    for _ in range(100):
+        if os.waitpid(child, os.WNOHANG)[0] == child:
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the child hangs")
+    os.close(write)
+    with open(read) as pipe:
+        assert "use the start method `spawn`" in pipe.read()
+    assert len(engine.generate([5], 1)) <= 1
 
 
 def test_reload_in_place(artifact, tensors):

@@ -34,7 +34,8 @@ typedef enum atomc_status {
   ATOMC_STATUS_BUG = 7,
 } atomc_status;
 
-// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at a time.
+// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at a time. A process that was forked from the one
+// that opened it gets ATOMC_STATUS_DEVICE from whatever computes, and may close it; on the host an engine of one thread works in both.
 typedef struct atomc_engine atomc_engine;
 
 // How to open an artifact. All zero is the default.

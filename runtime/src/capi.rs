@@ -38,7 +38,8 @@ pub const ATOMC_LOGITS_LAST: u32 = 1;
 /// Logits behind every token.
 pub const ATOMC_LOGITS_ALL: u32 = 2;
 
-/// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at a time.
+/// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at a time. A process that was forked from the one
+/// that opened it gets ATOMC_STATUS_DEVICE from whatever computes, and may close it; on the host an engine of one thread works in both.
 pub struct AtomcEngine {
     engine: Option<Engine>,
     error: CString,

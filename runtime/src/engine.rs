@@ -194,6 +194,7 @@ impl Engine {
 
     fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
         let _span = tracing::debug_span!("load_weights").entered();
+        self.device.pool().check().map_err(DeviceError::from)?;
         let target = &self.artifact.manifest().targets[self.target];
         let (weights, buffers) = (&target.weights, &mut self.memory.weights);
         let done = load(target, Sink { weights, rank: Rank::ONLY, buffers, pool: self.device.pool() });

@@ -26,6 +26,7 @@ pub mod checkpoint;
 pub mod device;
 pub mod engine;
 mod error;
+pub mod forks;
 pub mod generate;
 pub mod hosted;
 pub mod kv;

@@ -6,6 +6,7 @@
 //!
 //! Waiting spins, since launches are microseconds apart, but never for long: then it yields (more threads than cores must
 //! not stand in each other's way) or, between regions, parks.
+use crate::forks::{Forked, Process};
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
@@ -35,6 +36,8 @@ pub fn threads(wanted: usize, processes: usize) -> usize {
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// The one that has the workers.
+    process: Process,
 }
 
 /// What the workers share. A value on its own cache line is written by all of them in turn.
@@ -81,7 +84,8 @@ impl Pool {
         if threads > MAX_THREADS {
             return Err(std::io::Error::other(format!("there may be 1 to {MAX_THREADS}")));
         }
-        let mut pool = Pool { shared: Arc::new(Shared::new(threads.max(1))), workers: Vec::new() };
+        let shared = Arc::new(Shared::new(threads.max(1)));
+        let mut pool = Pool { shared, workers: Vec::new(), process: Process::here()? };
         for index in 1..threads {
             let shared = pool.shared.clone();
             let worker = thread::Builder::new().name(format!("atomc-{index}")).spawn(move || serve(&shared, index))?;
@@ -94,13 +98,22 @@ impl Pool {
         self.shared.threads
     }
 
+    /// That all threads are in this process. A pool of the caller's thread alone is at home in children too.
+    pub fn check(&self) -> Result<(), Forked> {
+        if self.workers.is_empty() { Ok(()) } else { self.process.check() }
+    }
+
     /// Calls `each` once for every number below `count`, on all threads. A panic in it comes out of this call.
     pub fn for_each(&mut self, count: usize, each: impl Fn(usize) + Sync) {
         self.run(&|worker| worker.tasks(count, |tasks| tasks.for_each(&each)));
     }
 
-    /// Runs one region: `region` is called on every thread and must make the same calls of [`Worker::tasks`] on each.
+    /// Runs one region: `region` is called on every thread and must make the same calls of [`Worker::tasks`] on each. Panics where
+    /// [`Pool::check`] finds no threads.
     pub fn run(&mut self, region: &Region<'_>) {
+        if let Err(forked) = self.check() {
+            panic!("{forked}");
+        }
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes, and this call outlives every use of the pointer: it waits for `busy`.
         let erased = unsafe { std::mem::transmute::<*const Region<'_>, *const Region<'static>>(region) };
@@ -124,6 +137,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if self.check().is_err() {
+            // There is no thread to wait for, and what its handle points to is gone.
+            self.workers.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.shared.closing.store(true, Relaxed);
         self.shared.epoch.0.fetch_add(1, Release);
         for worker in self.workers.drain(..) {
@@ -259,6 +277,7 @@ fn wait(done: impl Fn() -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forks::in_child;
     use std::time::{Duration, Instant};
 
     #[test]
@@ -324,6 +343,24 @@ mod tests {
         let sum = AtomicUsize::new(0);
         pool.for_each(10, |i| _ = sum.fetch_add(i, Relaxed));
         assert_eq!(sum.into_inner(), 45);
+    }
+
+    #[test]
+    fn children_have_no_threads() {
+        let sum = |pool: &mut Pool| {
+            let sum = AtomicUsize::new(0);
+            pool.for_each(10, |i| _ = sum.fetch_add(i, Relaxed));
+            sum.into_inner()
+        };
+        let (mut one, mut two) = (Pool::new(1).unwrap(), Pool::new(2).unwrap());
+        assert_eq!(sum(&mut two), 45);
+        let said = in_child(|| {
+            let refused = two.check() == Err(Forked);
+            drop(std::mem::replace(&mut two, Pool::new(2).unwrap()));
+            refused && sum(&mut one) == 45 && two.check().is_ok() && sum(&mut two) == 45
+        });
+        assert!(said);
+        assert_eq!((two.check(), sum(&mut two)), (Ok(()), 45));
     }
 
     #[test]

@@ -130,7 +130,8 @@ class Loading:
         """Takes a tensor of the checkpoint, in the memory of the host. Names that no weight wants are refused."""
 
 class Model:
-    """An artifact on a device of a framework's. One thread uses it at a time; others wait.
+    """An artifact on a device of a framework's. One thread uses it at a time; others wait. It works in the process that opened it: in a
+    forked child whatever computes raises `DeviceError`.
 
     Addresses are followed as they are: the tensors behind them have the sizes that are stated, lie in the memory of the device,
     and stay until the step's work on the stream is done.

@@ -1,4 +1,5 @@
 use super::Vendor;
+use crate::forks::Forked;
 
 /// Why a device cannot be opened, or could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +29,8 @@ pub enum DeviceError {
     NoDriver { vendor: Vendor, detail: String },
     #[error("there is no device {}:{ordinal}; {vendor} finds {count} on this machine", vendor.prefix())]
     NoDevice { vendor: Vendor, ordinal: usize, count: usize },
+    #[error(transparent)]
+    Forked(#[from] Forked),
     #[error("{device}: {detail}")]
     Failed { device: String, detail: String },
 }

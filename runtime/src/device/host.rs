@@ -99,6 +99,7 @@ impl Device for Host {
         inputs: StepInputs<'_>,
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
+        self.pool.check()?;
         let size = inputs.size;
         let Some(times) = observe else {
             let launches = 0..self.plans[plan].launches.len();
@@ -118,6 +119,7 @@ impl Device for Host {
     }
 
     unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
+        self.pool.check()?;
         let (plan, scratch) = (&self.plans[part.plan], &self.scratch);
         let launches = &plan.launches[part.launches];
         // SAFETY: passed on to the caller.

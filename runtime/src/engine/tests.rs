@@ -1,6 +1,7 @@
 use super::select::{Part, part, pick};
 use super::*;
 use crate::checkpoint::Random;
+use crate::forks::in_child;
 use crate::toy::{self, BLOCK, MAX_POSITIONS, VOCAB};
 use crate::weights::packed;
 
@@ -106,6 +107,24 @@ fn forks_go_their_own_ways() {
     engine.drop_sequence(parent).unwrap();
     let logits = step(&mut engine, &[(fork.sequence, &[8], Want::Last)]).unwrap();
     assert_eq!(best(logits.last(0).unwrap()), toy::next(&[&other[..], &[8]].concat()));
+}
+
+#[test]
+fn children_get_an_error() {
+    let mut engine = toy::engine(2, 0);
+    let mut alone = toy::engine(1, 0);
+    let (sequence, other) = (engine.add_sequence(), alone.add_sequence());
+    let said = in_child(|| {
+        let refused = step(&mut engine, &[(sequence, &[3], Want::Last)]).map(|_| ()).unwrap_err().to_string();
+        let load = engine.load_weights(&Random { seed: 1 }, &|_, _| ());
+        let logits = step(&mut alone, &[(other, &[3], Want::Last)]).unwrap();
+        let works = best(logits.last(0).unwrap()) == toy::next(&[3]);
+        drop(engine);
+        works
+            && refused.starts_with("the engine was opened before a fork")
+            && matches!(load, Err(Error::Device(DeviceError::Forked(_))))
+    });
+    assert!(said);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Weights of an artifact in a framework: all at once, or tensor by tensor as they come.
 use super::{Hosted, HostedError};
 use crate::checkpoint::Source;
-use crate::device::DeviceBuffer;
+use crate::device::{DeviceBuffer, DeviceError};
 use crate::error::Error;
 use crate::weights::packed::Packed;
 use crate::weights::{self, Given, Loading, Sink};
@@ -52,6 +52,7 @@ impl Hosted {
     pub fn feed(&mut self, name: &str, tensor: Given) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
         self.step = None;
+        self.device.pool().check().map_err(DeviceError::from)?;
         let weights = &self.artifact.manifest().targets[self.target].weights;
         let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
         loading.feed(name, tensor, sink)
@@ -80,6 +81,7 @@ impl Hosted {
 
     fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
         self.step = None;
+        self.device.pool().check().map_err(DeviceError::from)?;
         let target = &self.artifact.manifest().targets[self.target];
         let (weights, buffers) = (&target.weights, &mut self.memory.weights);
         let done = load(target, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });

@@ -114,8 +114,9 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        let _ = self.context.enter();
-        // SAFETY: loaded by `new`, unloaded once.
-        let _ = unsafe { self.context.driver.unload(self.module) };
+        if self.context.enter().is_ok() {
+            // SAFETY: loaded by `new`, unloaded once.
+            let _ = unsafe { self.context.driver.unload(self.module) };
+        }
     }
 }

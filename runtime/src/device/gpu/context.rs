@@ -4,6 +4,7 @@
 //! Drivers have a current device for each thread of the host; every call here names its own first.
 use super::super::{DeviceBuffer, DeviceError, DeviceMemory};
 use super::driver::{Driver, Fault, Handle};
+use crate::forks::Process;
 use crate::memory::{Buffer, SLACK};
 use std::ffi::c_void;
 use std::ops::Range;
@@ -21,6 +22,8 @@ pub struct Context {
     stream: Handle,
     /// Whether the stream was made here.
     owned: bool,
+    /// The one that the driver works for: in its children nothing may be asked of it, not even to free something.
+    process: Process,
 }
 
 // SAFETY: a driver's functions may be called from any thread, and device and stream are only handles.
@@ -33,7 +36,8 @@ impl Context {
     pub fn open(driver: Box<dyn Driver>, ordinal: usize, stream: Option<Handle>) -> Result<Arc<Context>, DeviceError> {
         let device = driver.open(ordinal).map_err(|detail| driver.vendor().failed(ordinal, detail))?;
         let owned = stream.is_none();
-        let mut context = Context { driver, ordinal, device, stream: stream.unwrap_or(null_mut()), owned };
+        let process = Process::here().map_err(|error| driver.vendor().failed(ordinal, error.to_string()))?;
+        let mut context = Context { driver, ordinal, device, stream: stream.unwrap_or(null_mut()), owned, process };
         context.enter()?;
         if owned {
             context.stream = context.check(context.driver.stream())?;
@@ -43,6 +47,7 @@ impl Context {
 
     /// Makes the device this thread's current one.
     pub fn enter(&self) -> Result<(), DeviceError> {
+        self.process.check()?;
         // SAFETY: the device is open.
         self.check(unsafe { self.driver.enter(self.device) })
     }
@@ -90,8 +95,10 @@ impl Context {
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| self.fault("no memory of the host".into()))?;
         let context = self.clone();
         let release = move |start: NonNull<u8>| {
-            // SAFETY: what was allocated above, freed once. Nobody can be told of an error.
-            let _ = unsafe { context.driver.free_host(start.as_ptr().cast()) };
+            if context.enter().is_ok() {
+                // SAFETY: what was allocated above, freed once. Nobody can be told of an error.
+                let _ = unsafe { context.driver.free_host(start.as_ptr().cast()) };
+            }
         };
         // SAFETY: the memory was just made, that long, and belongs to nobody else.
         unsafe {
@@ -135,7 +142,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let _ = self.enter();
+        if self.enter().is_err() {
+            return;
+        }
         if self.owned && !self.stream.is_null() {
             // SAFETY: the stream was made by `open`, and nothing that used it is left.
             let _ = unsafe { self.driver.destroy_stream(self.stream) };
@@ -198,10 +207,9 @@ impl DeviceMemory for GpuMemory {
 
 impl Drop for GpuMemory {
     fn drop(&mut self) {
-        if !self.owned {
+        if !self.owned || self.context.enter().is_err() {
             return;
         }
-        let _ = self.context.enter();
         // SAFETY: what `allocate` made, freed once; drivers wait for work that still uses it.
         let _ = unsafe { self.context.driver.free(self.start) };
     }
@@ -237,8 +245,9 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let _ = self.context.enter();
-        // SAFETY: made by `Context::event`, destroyed once.
-        let _ = unsafe { self.context.driver.destroy_event(self.event) };
+        if self.context.enter().is_ok() {
+            // SAFETY: made by `Context::event`, destroyed once.
+            let _ = unsafe { self.context.driver.destroy_event(self.event) };
+        }
     }
 }

@@ -216,8 +216,9 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        let _ = self.context.enter();
-        // SAFETY: made by `capture`, destroyed once.
-        let _ = unsafe { self.context.driver.destroy_instance(self.graph) };
+        if self.context.enter().is_ok() {
+            // SAFETY: made by `capture`, destroyed once.
+            let _ = unsafe { self.context.driver.destroy_instance(self.graph) };
+        }
     }
 }
