@@ -99,10 +99,14 @@ impl<'a> Fields<'a> {
         self.read(name, "a number above 0", |v| v.as_f64().filter(|n| n.is_finite() && *n > 0.0))
     }
 
+    /// A finite number that is not negative.
+    pub fn not_negative(&self, name: &str) -> Result<Option<f64>, Diagnostic> {
+        self.read(name, "a number of at least 0", |v| v.as_f64().filter(|n| n.is_finite() && *n >= 0.0))
+    }
+
     /// A finite number, where zero is as good as `null`.
     pub fn positive_or_none(&self, name: &str) -> Result<Option<f64>, Diagnostic> {
-        let read = self.read(name, "a number of at least 0", |v| v.as_f64().filter(|n| n.is_finite() && *n >= 0.0))?;
-        Ok(read.filter(|&n| n > 0.0))
+        Ok(self.not_negative(name)?.filter(|&n| n > 0.0))
     }
 
     /// One token id, a list of them, or none; -1 is none.

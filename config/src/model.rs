@@ -105,6 +105,7 @@ pub enum Activation {
     Silu,
     Gelu,
     GeluTanh,
+    QuickGelu,
     Relu,
 }
 
@@ -114,17 +115,21 @@ impl Activation {
             Activation::Silu => "silu",
             Activation::Gelu => "gelu",
             Activation::GeluTanh => "gelu_tanh",
+            Activation::QuickGelu => "quick_gelu",
             Activation::Relu => "relu",
         }
     }
 }
 
-const ACTIVATIONS: [(&str, Activation); 6] = [
+const ACTIVATIONS: [(&str, Activation); 9] = [
     ("silu", Activation::Silu),
     ("swish", Activation::Silu),
     ("gelu", Activation::Gelu),
+    ("gelu_python", Activation::Gelu),
     ("gelu_new", Activation::GeluTanh),
+    ("gelu_fast", Activation::GeluTanh),
     ("gelu_pytorch_tanh", Activation::GeluTanh),
+    ("quick_gelu", Activation::QuickGelu),
     ("relu", Activation::Relu),
 ];
 
@@ -218,13 +223,13 @@ impl Config {
         let (heads, hidden) = (f.needed_size("num_attention_heads")?, f.needed_size("hidden_size")?);
         let head_dim = head_dim(&f, family, hidden, heads)?;
         let positions = f.size("max_position_embeddings")?.unwrap_or(family.positions);
-        let rope = Rope::read(&f, head_dim, positions)?;
         let layers = f.needed_size("num_hidden_layers")?;
         for (name, size, most) in [("num_hidden_layers", layers, MAX_LAYERS), ("head_dim", head_dim, MAX_HEAD_DIM)] {
             if size > most {
                 return Err(f.fault("config::too-large", name, format!("must be at most {most}, not {size}")));
             }
         }
+        let rope = Rope::read(&f, head_dim, positions)?;
         let on = |switch: &Switch| match switch {
             Switch::Always => Ok(true),
             Switch::Never => Ok(false),
@@ -243,7 +248,7 @@ impl Config {
             head_dim,
             positions,
             context: rope.reach(positions),
-            eps: f.positive("rms_norm_eps")?.unwrap_or(1e-6),
+            eps: f.not_negative("rms_norm_eps")?.unwrap_or(1e-6),
             activation: activation(&f)?,
             tied: f.flag("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: on(&family.qkv_bias)?,
@@ -348,7 +353,11 @@ fn dtype(f: &Fields) -> Result<DType, Diagnostic> {
 }
 
 fn activation(f: &Fields) -> Result<Activation, Diagnostic> {
-    one_of(f, "hidden_act", "silu", &ACTIVATIONS)
+    let name = "hidden_act";
+    if f.has(name) && f.get(name).is_none() {
+        return Err(f.fault("config::value", name, "must be a text, not null"));
+    }
+    one_of(f, name, "silu", &ACTIVATIONS)
 }
 
 fn one_of<T: Copy>(f: &Fields, name: &str, default: &str, known: &[(&str, T)]) -> Result<T, Diagnostic> {
@@ -382,6 +391,9 @@ fn windows(f: &Fields, rule: &WindowRule, layers: usize) -> Result<Vec<usize>, D
     }
     let of = |ty: &&str| match *ty {
         "full_attention" => Ok(0),
+        "sliding_attention" if window == 0 => Err(f
+            .fault("config::value", "layer_types", "lists sliding_attention, but the model has no window")
+            .help("A window is a sliding_window, and use_sliding_window true.")),
         "sliding_attention" => Ok(window),
         other => Err(f
             .fault("config::value", "layer_types", format!("unknown layer type {other:?}"))

@@ -44,10 +44,31 @@ impl Rope {
         let theta = own.positive("rope_theta")?.or(config.positive("rope_theta")?).unwrap_or(DEFAULT_THETA);
         let dim = rotary_dim(config, own, head_dim)?;
         let (scaling, scale) = match rope {
-            Some(rope) => scaling(config, &rope, at, theta, positions)?,
+            Some(_) => scaling(config, own, at, theta, positions)?,
             None => (Scaling::Default, 1.0),
         };
-        Ok(Rope { freqs: Freqs { theta, dim, scaling }, scale })
+        let rope = Rope { freqs: Freqs { theta, dim, scaling }, scale };
+        rope.check(config, own)?;
+        Ok(rope)
+    }
+
+    /// Kernels compute with f32: that numbers which are finite alone are so together.
+    fn check(&self, config: &Fields, own: &Fields) -> Result<(), Diagnostic> {
+        let finite = |n: f64| (n as f32).is_finite();
+        let theta = if own.get("rope_theta").is_some() { own } else { config };
+        let (name, holder) = match self.freqs.scaling {
+            Scaling::Default => ("rope_theta", theta),
+            _ => ("factor", own),
+        };
+        if !self.freqs.inverse().into_iter().all(finite) || !finite(self.growth().0) {
+            return Err(holder.fault("config::value", name, "makes rotary frequencies that are not finite in f32"));
+        }
+        if finite(self.scale) {
+            return Ok(());
+        }
+        let name = if own.get("attention_factor").is_some() { "attention_factor" } else { "mscale" };
+        let message = format!("multiplies cosines and sines with {:e}, which is not finite in f32", self.scale);
+        Err(own.fault("config::value", name, message))
     }
 }
 

@@ -132,6 +132,23 @@ mod meaning {
     }
 
     #[test]
+    fn a_part_rotates_with_default_rope_too() {
+        for family in &FAMILIES {
+            let c =
+                read(json!({ "architectures": [family.architecture], "head_dim": 16, "partial_rotary_factor": 0.5 }));
+            assert_eq!(c.rope.freqs.dim, 8, "{}", family.architecture);
+        }
+    }
+
+    #[test]
+    fn what_transformers_takes() {
+        assert_eq!(read(json!({ "rms_norm_eps": 0 })).eps, 0.0);
+        for (name, activation) in [("quick_gelu", Activation::QuickGelu), ("gelu_python", Activation::Gelu)] {
+            assert_eq!(read(json!({ "hidden_act": name })).activation, activation);
+        }
+    }
+
+    #[test]
     fn dtypes_and_stops() {
         assert_eq!(read(json!({ "dtype": null, "torch_dtype": "float16" })).dtype, DType::F16);
         let stops = |eos: Value, generation: &str| {
@@ -253,10 +270,9 @@ mod errors {
 
     #[test]
     fn numbers_and_flags() {
-        insta::assert_snapshot!(faults("rms_norm_eps", &[json!(-1e-6), json!(0), json!("small")]), @r#"
-        [config::value] config.json: rms_norm_eps: must be a number above 0, not -1e-6
-        [config::value] config.json: rms_norm_eps: must be a number above 0, not 0
-        [config::value] config.json: rms_norm_eps: must be a number above 0, not the text "small"
+        insta::assert_snapshot!(faults("rms_norm_eps", &[json!(-1e-6), json!("small")]), @r#"
+        [config::value] config.json: rms_norm_eps: must be a number of at least 0, not -1e-6
+        [config::value] config.json: rms_norm_eps: must be a number of at least 0, not the text "small"
         "#);
         insta::assert_snapshot!(faults("rope_theta", &[json!(0), json!(-1), json!(false)]), @"
         [config::value] config.json: rope_theta: must be a number above 0, not 0
@@ -277,10 +293,12 @@ mod errors {
 
     #[test]
     fn names() {
-        insta::assert_snapshot!(fault(json!({ "hidden_act": "quick_gelu" })), @r#"
-        [config::value] config.json: hidden_act: unknown value "quick_gelu"
-          Known: silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu.
+        insta::assert_snapshot!(fault(json!({ "hidden_act": "mish" })), @r#"
+        [config::value] config.json: hidden_act: unknown value "mish"
+          Known: silu, swish, gelu, gelu_python, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, relu.
         "#);
+        let null = config(json!({})).replace("{\"arch", "{\"hidden_act\":null,\"arch");
+        insta::assert_snapshot!(fault_in(&null), @"[config::value] config.json: hidden_act: must be a text, not null");
         insta::assert_snapshot!(fault(json!({ "dtype": "float8_e4m3fn" })), @r#"
         [config::value] config.json: dtype: unknown value "float8_e4m3fn"
           Known: bfloat16, float16, float32.
@@ -298,6 +316,11 @@ mod errors {
         [config::value] config.json: layer_types: unknown layer type "chunked_attention"
           Known layer types: full_attention, sliding_attention.
         "#);
+        let sliding = json!({ "layer_types": ["sliding_attention"], "architectures": ["Qwen3ForCausalLM"] });
+        insta::assert_snapshot!(fault(sliding), @"
+        [config::value] config.json: layer_types: lists sliding_attention, but the model has no window
+          A window is a sliding_window, and use_sliding_window true.
+        ");
         insta::assert_snapshot!(qwen("layer_types", json!([1])), @"[config::value] config.json: layer_types: must be a list of texts, not [1]");
     }
 
@@ -323,6 +346,20 @@ mod errors {
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "yarn", "factor": 4.0, "attention_factor": 0.0 })), @"[config::value] config.json: rope_parameters.attention_factor: must be a number above 0, not 0.0");
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "yarn", "factor": 4.0, "rope_theta": 1.0 })), @"[config::value] config.json: rope_parameters.rope_theta: must be above 1 for yarn, not 1");
         insta::assert_snapshot!(rope_fault(json!({ "full_attention": { "rope_type": "default" } })), @"[config::nested-rope] config.json: rope_parameters.full_attention: one rotary embedding for all layers is supported");
+    }
+
+    #[test]
+    fn rope_that_is_not_finite() {
+        let yarn = |name: &str, value: f64| {
+            rope_fault(
+                json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, name: value }),
+            )
+        };
+        insta::assert_snapshot!(yarn("factor", 1e-300), @"[config::value] config.json: rope_parameters.factor: makes rotary frequencies that are not finite in f32");
+        insta::assert_snapshot!(yarn("attention_factor", 1e300), @"[config::value] config.json: rope_parameters.attention_factor: multiplies cosines and sines with 1e300, which is not finite in f32");
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "linear", "factor": 1e-300 })), @"[config::value] config.json: rope_parameters.factor: makes rotary frequencies that are not finite in f32");
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "dynamic", "factor": 1e300 })), @"[config::value] config.json: rope_parameters.factor: makes rotary frequencies that are not finite in f32");
+        insta::assert_snapshot!(fault(json!({ "rope_theta": 1e-300 })), @"[config::value] config.json: rope_theta: makes rotary frequencies that are not finite in f32");
     }
 
     #[test]

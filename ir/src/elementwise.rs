@@ -109,6 +109,11 @@ fn gelu_tanh<S: Scalar>(x: S) -> S {
     x.div(x.lit(1.0).add(u.mul(u.lit(-2.0)).exp()))
 }
 
+/// The sigmoid's steepness is that of OpenAI's CLIP, as transformers' `QuickGELUActivation` has it.
+fn quick_gelu<S: Scalar>(x: S) -> S {
+    x.div(x.lit(1.0).add(x.mul(x.lit(-1.702)).exp()))
+}
+
 elementwise! {
     /// a + b
     Add = "add" (a, b), commutes => a.add(b);
@@ -120,6 +125,8 @@ elementwise! {
     Gelu = "gelu" (x) => gelu(x);
     /// x * Phi(x), by the tanh approximation
     GeluTanh = "gelu_tanh" (x) => gelu_tanh(x);
+    /// x / (1 + exp(-1.702 x))
+    QuickGelu = "quick_gelu" (x) => quick_gelu(x);
     /// max(x, 0)
     Relu = "relu" (x) => x.max(x.lit(0.0));
     /// silu(gate) * up

@@ -73,6 +73,11 @@ pub enum CheckpointError {
     Missing { names: Vec<String> },
     #[error("the checkpoint has {} that the model does not use: {}", tensors(names.len()), list(names))]
     Unused { names: Vec<String> },
+    #[error(
+        "`lm_head.weight` of the checkpoint is not `model.embed_tokens.weight`, which the artifact takes in its place; \
+         compiled with `tie_word_embeddings` false it has a head of its own"
+    )]
+    Untied,
     #[error("tensor `{name}` has shape {found:?}, but the model needs {want:?}")]
     Shape { name: String, found: Vec<usize>, want: Vec<usize> },
     #[error("tensor `{name}` has {bytes} bytes, but its shape and type take {want}")]

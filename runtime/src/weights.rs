@@ -67,6 +67,10 @@ pub(crate) fn are_loaded(before: bool, done: &Result<(), Error>) -> bool {
     }
 }
 
+/// The matrix of the logits, and what a model with a tied head has in its place.
+const HEAD: &str = "lm_head.weight";
+const EMBEDDING: &str = "model.embed_tokens.weight";
+
 /// How far a load is.
 struct Report<'a> {
     progress: Progress<'a>,
@@ -340,13 +344,42 @@ fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), Checkpoin
         .into_iter()
         .filter(|name| !used.contains(name) && !is_harmless(name, |other| used.contains(other)));
     let names: Vec<String> = unused.map(str::to_owned).collect();
-    if names.is_empty() { Ok(()) } else { Err(CheckpointError::Unused { names }) }
+    if !names.is_empty() {
+        return Err(CheckpointError::Unused { names });
+    }
+    match source.names().contains(&HEAD) && !used.contains(HEAD) {
+        true => check_twin(weights, source),
+        false => Ok(()),
+    }
+}
+
+/// That the head of a checkpoint is its embedding, which the weights have in its place.
+fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
+    let Some(shape) = weights.iter().find_map(|weight| shape(&weight.expr, EMBEDDING)) else { return Ok(()) };
+    match (source.tensor(EMBEDDING, shape)?, source.tensor(HEAD, shape)?) {
+        (Tensor::Bytes { float: a, bytes: one }, Tensor::Bytes { float: b, bytes: other })
+            if a != b || one != other =>
+        {
+            Err(CheckpointError::Untied)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The shape that an expression wants of a tensor, if it is made of it.
+fn shape<'a>(expr: &'a WeightExpr, wanted: &str) -> Option<&'a [usize]> {
+    match expr {
+        WeightExpr::Tensor { name, shape } => (name == wanted).then_some(shape),
+        WeightExpr::Concat { parts, .. } => parts.iter().find_map(|part| shape(part, wanted)),
+        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => shape(of, wanted),
+        WeightExpr::Const { .. } => None,
+    }
 }
 
 /// What checkpoints hold beside their weights: tables that follow from the configuration, and the copy of the embedding
-/// that some writers store for a model whose head is tied to it. Hugging Face's loaders skip the same two.
+/// that some writers store for a model whose head is tied to it, if it is one ([`check_twin`]).
 fn is_harmless(name: &str, used: impl Fn(&str) -> bool) -> bool {
-    name.ends_with("rotary_emb.inv_freq") || (name == "lm_head.weight" && used("model.embed_tokens.weight"))
+    name.ends_with("rotary_emb.inv_freq") || (name == HEAD && used(EMBEDDING))
 }
 
 fn collect_names<'a>(expr: &'a WeightExpr, names: &mut BTreeSet<&'a str>) {

@@ -1,4 +1,5 @@
 //! The options of every verb that reads a model's configuration.
+use std::io::Write;
 use std::path::PathBuf;
 
 use atomc::frontend::{self, Config};
@@ -46,7 +47,14 @@ impl ModelArgs {
             CacheDType::Auto => None,
             CacheDType::Fp8 => Some(DType::F8E4M3),
         };
-        config.context = self.context.unwrap_or(config.context);
+        let reach = config.context;
+        config.context = self.context.unwrap_or(reach);
+        if config.context > reach {
+            let made =
+                format!("--context {} is more than the {reach} positions that the model was made for", config.context);
+            // Nobody is left to hear that standard error is closed.
+            let _ = writeln!(std::io::stderr(), "warning: {made}: nothing is known of its answers beyond");
+        }
         Ok(config)
     }
 }

@@ -181,6 +181,7 @@ fn formula(activation: Activation) -> Elementwise {
         Activation::Silu => Elementwise::Silu,
         Activation::Gelu => Elementwise::Gelu,
         Activation::GeluTanh => Elementwise::GeluTanh,
+        Activation::QuickGelu => Elementwise::QuickGelu,
         Activation::Relu => Elementwise::Relu,
     }
 }

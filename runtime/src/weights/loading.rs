@@ -1,7 +1,7 @@
 //! Weights of tensors that come one by one, in any order, as whoever reads a checkpoint has them.
 //!
 //! A weight is packed as soon as the last of its tensors is there. Until then the others are kept, and no longer.
-use super::{Report, Sink, collect_names, is_harmless, resolve, tasks};
+use super::{EMBEDDING, HEAD, Report, Sink, collect_names, is_harmless, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Float, Source, Tensor};
 use crate::error::Error;
 use crate::memory::Buffer;
@@ -23,7 +23,34 @@ pub struct Loading {
     tensors: BTreeMap<String, Wanted>,
     weights: Vec<Made>,
     kept: BTreeMap<String, Kept>,
+    twins: Twins,
     stage: Option<Buffer>,
+}
+
+/// The embedding and the head that have come, of a model that has the one in the place of the other: types and hashes.
+#[derive(Debug, Default)]
+struct Twins {
+    embedding: Option<(Float, blake3::Hash)>,
+    head: Option<(Float, blake3::Hash)>,
+}
+
+impl Twins {
+    /// Takes either; one that comes again is compared with what comes after it.
+    fn feed(&mut self, name: &str, tensor: &Given) -> Result<(), CheckpointError> {
+        let (own, other) = match name {
+            EMBEDDING => (&mut self.embedding, &mut self.head),
+            HEAD => (&mut self.head, &mut self.embedding),
+            _ => return Ok(()),
+        };
+        let found = (tensor.float, blake3::hash(&tensor.bytes));
+        if own.is_none() && other.is_some_and(|other| other != found) {
+            return Err(CheckpointError::Untied);
+        }
+        if own.replace(found).is_some_and(|before| before != found) {
+            *other = None;
+        }
+        Ok(())
+    }
 }
 
 /// What the weights want of a tensor.
@@ -80,13 +107,20 @@ impl Loading {
             collect_names(&weight.expr, &mut names);
             Made { names: names.into_iter().map(str::to_owned).collect(), done: false }
         };
-        Loading { weights: weights.iter().map(made).collect(), tensors, kept: BTreeMap::new(), stage: None }
+        Loading {
+            weights: weights.iter().map(made).collect(),
+            tensors,
+            kept: BTreeMap::new(),
+            twins: Twins::default(),
+            stage: None,
+        }
     }
 
-    /// Whether weights are made of a tensor of this name, which must have this shape. What models do not compute with is not
-    /// wanted; other strangers are refused.
+    /// Whether weights are made of a tensor of this name, which must have this shape, or it is the copy of one that they are made of.
+    /// What models do not compute with is not wanted; other strangers are refused.
     pub fn wants(&self, name: &str, shape: &[usize]) -> Result<bool, CheckpointError> {
-        match self.tensors.get(name) {
+        let name_of_twin = if name == HEAD { EMBEDDING } else { name };
+        match self.tensors.get(name).or_else(|| self.tensors.get(name_of_twin)) {
             Some(wanted) if wanted.shape == shape => Ok(true),
             Some(Wanted { shape: want, .. }) => {
                 Err(CheckpointError::Shape { name: name.to_owned(), found: shape.to_vec(), want: want.clone() })
@@ -103,7 +137,13 @@ impl Loading {
             return Ok(());
         }
         tensor.check_size(name)?;
-        let Loading { tensors, weights, kept, stage } = self;
+        if !self.tensors.contains_key(HEAD) {
+            self.twins.feed(name, &tensor)?;
+        }
+        if !self.tensors.contains_key(name) {
+            return Ok(());
+        }
+        let Loading { tensors, weights, kept, stage, .. } = self;
         let of = |name: &str| tensors[name].weights.iter().copied();
         for index in of(name) {
             let have = |other: &String| other == name || kept.contains_key(other);

@@ -113,8 +113,9 @@ impl Stream<'_> {
     fn feed(&mut self, name: &str, source: &dyn Source) -> Result<(), Error> {
         let mut shapes = BTreeMap::new();
         self.weights.iter().for_each(|weight| shapes_of(&weight.expr, &mut shapes));
-        // What no weight uses is taken or refused by its name.
-        let Some(shape) = shapes.get(name) else {
+        // What no weight uses is taken or refused by its name, but for a head that the embedding stands for.
+        let found = shapes.get(name).or_else(|| shapes.get(EMBEDDING).filter(|_| name == HEAD));
+        let Some(shape) = found else {
             return self.give(name, Given { float: Float::F32, shape: &[0], bytes: Cow::default() });
         };
         let Ok(Tensor::Bytes { float, bytes }) = source.tensor(name, shape) else { panic!("no bytes for {name}") };
@@ -383,6 +384,8 @@ fn harmless_tensors_may_stay() {
     let inv_freq = source().with("model.layers.0.self_attn.rotary_emb.inv_freq", Float::F32, &[8], 0.0);
     load_one(&embedding, &inv_freq).unwrap();
     load_one(&embedding, &source().with("lm_head.weight", Float::BF16, &[4], 1.0)).unwrap();
+    let untied = load_one(&embedding, &source().with("lm_head.weight", Float::BF16, &[4], 2.0)).unwrap_err();
+    assert!(untied.to_string().starts_with("`lm_head.weight` of the checkpoint is not `model.embed_tokens.weight`"));
     load_one(&embedding, &source().with("lm_head.bias", Float::BF16, &[4], 1.0)).unwrap_err();
 }
 
@@ -452,6 +455,26 @@ fn tensors_come_in_any_order_and_again() {
     }
     stream.finish().unwrap();
     assert_eq!(stream.bytes(0), reference(&weights[0], Rank::ONLY, &new));
+}
+
+/// A head that the embedding stands for may come before it, behind it, and again, if it is the same.
+#[test]
+fn a_tied_head_is_the_embedding() {
+    let (head, embedding) = ("lm_head.weight", "model.embed_tokens.weight");
+    let weights = [weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(embedding, &[4]))];
+    let source = |base| Map::default().with(head, Float::BF16, &[4], base).with(embedding, Float::BF16, &[4], base);
+    let (one, two) = (source(1.0), source(2.0));
+    let fed = |tensors: &[(&str, &Map)]| {
+        let mut stream = Stream::new(&weights, vec![apart::memory(weights[0].bytes)]);
+        tensors.iter().try_for_each(|(name, source)| stream.feed(name, *source)).map(|()| stream.bytes(0))
+    };
+    let same = reference(&weights[0], Rank::ONLY, &one);
+    assert_eq!(fed(&[(head, &one), (embedding, &one)]).unwrap(), same);
+    assert_eq!(fed(&[(embedding, &one), (head, &one)]).unwrap(), same);
+    assert_eq!(fed(&[(head, &two), (embedding, &two), (embedding, &one), (head, &one)]).unwrap(), same);
+    for tensors in [[(head, &two), (embedding, &one)], [(embedding, &one), (head, &two)]] {
+        assert!(matches!(fed(&tensors), Err(Error::Checkpoint(CheckpointError::Untied))));
+    }
 }
 
 #[test]
