@@ -1,6 +1,8 @@
 use crate::error::raised;
-use atomc_runtime::Artifact as File;
+use atomc_runtime::trust;
+use atomc_runtime::{Artifact as File, TrustList};
 use pyo3::prelude::*;
+use std::env::var_os;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -44,6 +46,20 @@ impl Artifact {
     #[getter]
     fn key(&self) -> String {
         self.file.manifest().key()
+    }
+
+    /// What identifies the whole content.
+    #[getter]
+    fn fingerprint(&self) -> String {
+        self.file.fingerprint().to_string()
+    }
+
+    /// Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this content. A framework that finds an
+    /// artifact beside a model asks before it makes a `Model` of it, which runs code.
+    fn trusted(&self) -> PyResult<bool> {
+        let place = trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"));
+        let list = place.and_then(|path| TrustList::read(&path)).map_err(raised)?;
+        Ok(list.has(self.file.fingerprint()))
     }
 
     #[getter]

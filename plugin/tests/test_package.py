@@ -15,6 +15,8 @@ import pytest
 
 import atomc
 
+from conftest import compile_model
+
 GAP = 1024
 PAGES = 64
 
@@ -122,6 +124,24 @@ def test_facts(artifact, checkpoint):
     assert (model.cache.heads, model.cache.head_dim) == (config["num_key_value_heads"], config["head_dim"])
     assert model.hidden.shape == (96, model.hidden_size)
     assert model.head_input.shape == (model.max_rows, model.hidden_size)
+
+
+def test_trusted_as_the_list_says(artifact, tmp_path, monkeypatch):
+    assert artifact.trusted(), "the compiler of these tests put it there"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert not artifact.trusted(), "this list is empty"
+    (tmp_path / "atomc").mkdir()
+    (tmp_path / "atomc" / "trusted").write_text(f"{artifact.fingerprint} what it is\n")
+    assert artifact.trusted()
+    other = compile_model(tmp_path / "other.atomc", "--decode", "1", "--prefill", "32", "--no-trust")
+    assert not other.trusted() and other.fingerprint != artifact.fingerprint
+    (tmp_path / "atomc" / "trusted").write_text("yes\n")
+    with pytest.raises(atomc.ArtifactError, match="line 1 does not begin with a fingerprint"):
+        artifact.trusted()
+    monkeypatch.setenv("XDG_CONFIG_HOME", "")
+    monkeypatch.delenv("HOME")
+    with pytest.raises(atomc.ArtifactError, match="neither XDG_CONFIG_HOME nor HOME is set"):
+        artifact.trusted()
 
 
 def test_steps_equal_the_engines(artifact, tensors, checkpoint):

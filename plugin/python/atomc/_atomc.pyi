@@ -33,6 +33,12 @@ class Artifact:
     def key(self) -> str:
         """The compile key: what has the same key was compiled alike."""
     @property
+    def fingerprint(self) -> str:
+        """What identifies the whole content."""
+    def trusted(self) -> bool:
+        """Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this content. A framework that finds an
+        artifact beside a model asks before it makes a `Model` of it, which runs code."""
+    @property
     def targets(self) -> list[str]: ...
     @property
     def config(self) -> dict[str, Any]:

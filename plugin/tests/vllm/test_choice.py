@@ -38,6 +38,38 @@ def test_strict(bare, monkeypatch):
         LLM(str(bare("llama")), **SMALL)
 
 
+@short
+def test_artifacts_beside_a_model_must_be_trusted(bare, tmp_path, monkeypatch):
+    """A folder as it comes from a hub: its artifact is code that nobody here has asked for."""
+    folder = bare("llama")
+    path = compile(folder, "--no-trust")
+    find = lambda **options: config.find(EngineArgs(str(folder), **options).create_engine_config())
+    with mock.patch.object(config.logger, "warning") as said:
+        assert find() is None
+    assert said.call_count == 1
+    assert f"{path} is code that nobody trusts; `atomc trust {path}` says that you do" in said.call_args.args[1]
+    monkeypatch.setenv("ATOMC_STRICT", "1")
+    with pytest.raises(config.Refused, match=f"`atomc trust {path}` says that you do, and ATOMC_STRICT is set"):
+        find()
+    assert find(trust_remote_code=True).architecture == "LlamaForCausalLM"
+    assert find(additional_config={"artifact": str(path)}).architecture == "LlamaForCausalLM"
+    subprocess.run([ATOMC, "trust", path], check=True)
+    assert find().architecture == "LlamaForCausalLM"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(config.Refused, match="nobody trusts"):
+        find()
+
+
+@short
+def test_own_model_beside_an_untrusted_artifact(bare):
+    folder = bare("llama")
+    compile(folder, "--no-trust")
+    with mock.patch.object(config.logger, "warning") as said:
+        llm = LLM(str(folder), **SMALL)
+    assert not is_ours(llm) and said.call_count == 1
+    assert greedy(llm, PROMPTS) == SOLUTIONS
+
+
 def test_disabled():
     script = "import vllm.platforms as p; from vllm import ModelRegistry as r; from vllm.plugins import load_general_plugins as l\n"
     script += "l(); print(type(p.current_platform).__name__, r.models['LlamaForCausalLM'].module_name)"

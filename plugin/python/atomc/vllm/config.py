@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from shlex import quote
 
 import torch
 from transformers import PretrainedConfig
@@ -22,17 +23,24 @@ class Refused(ValueError):
 
 
 def find(config: VllmConfig) -> atomc.Artifact | None:
-    """The artifact of this model: the one that is named, else the one beside it, else one that is compiled now."""
+    """The artifact of this model: the one that is named, else the one beside it if its code is trusted, else one that is
+    compiled now."""
     named = {**config.additional_config, **config.load_config.model_loader_extra_config}.get("artifact")
     model = Path(config.model_config.model)
-    path = Path(named or model / "model.atomc")
-    if not named and not path.exists() and os.environ.get("ATOMC_AUTOCOMPILE") == "1":
-        path = compiled(config, model) or path
-    if named or path.exists():
-        return atomc.Artifact(path)
+    beside, say, reason = model / "model.atomc", logger.info, f"there is no {model / 'model.atomc'}"
+    found = not named and beside.exists()
+    if not named and not found and os.environ.get("ATOMC_AUTOCOMPILE") == "1":
+        named = compiled(config, model)
+    if named:
+        return atomc.Artifact(named)
+    if found:  # and may have come with the model from anywhere
+        artifact = atomc.Artifact(beside)
+        if config.model_config.trust_remote_code or artifact.trusted():
+            return artifact
+        say, reason = logger.warning, f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do"
     if os.environ.get("ATOMC_STRICT") == "1":
-        raise Refused(f"artifact: {path} does not exist, and ATOMC_STRICT is set")
-    logger.info("atomc: there is no %s; vLLM's own model runs", path)
+        raise Refused(f"artifact: {reason}, and ATOMC_STRICT is set")
+    say("atomc: %s; vLLM's own model runs", reason)
     return None
 
 
