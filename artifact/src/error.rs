@@ -1,3 +1,4 @@
+use crate::escape::escaped;
 use std::path::PathBuf;
 
 /// Why a file is not an artifact that this version can use, or why a manifest cannot become one.
@@ -19,7 +20,7 @@ pub enum Error {
     Misplaced { part: Part, found: u64, want: u64 },
     #[error("artifact is damaged: padding before {part} is not zero")]
     Padding { part: Part },
-    #[error("artifact manifest: {at}: {detail}")]
+    #[error("artifact manifest: {}: {}", escaped(.at), escaped(.detail))]
     Manifest { at: String, detail: String },
 }
 

@@ -1,9 +1,18 @@
 /// Text of an artifact as it may be shown: what a terminal or a reader would take for something else than text is written out,
 /// as `\u{1b}`. Whoever makes an artifact chooses its strings.
 pub fn escaped(text: &str) -> String {
+    replaced(text, |c| c.escape_default().collect())
+}
+
+/// The same for a line of JSON, which stays the same JSON: only its strings have such characters.
+pub fn escaped_json(line: &str) -> String {
+    replaced(line, |c| format!("\\u{:04x}", c as u32))
+}
+
+fn replaced(text: &str, escape: impl Fn(char) -> String) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
         match hides(c) {
-            true => shown.extend(c.escape_default()),
+            true => shown += &escape(c),
             false => shown.push(c),
         }
         shown
@@ -26,5 +35,13 @@ mod tests {
         assert_eq!(escaped("Qwen3 \u{e9}\u{4e2d} 'a' \\"), "Qwen3 \u{e9}\u{4e2d} 'a' \\");
         assert_eq!(escaped("a\x1b[2Jb\r\nc\0\x7f\u{9b}d"), r"a\u{1b}[2Jb\r\nc\u{0}\u{7f}\u{9b}d");
         assert_eq!(escaped("\u{202e}txt\u{2028}\u{feff}"), r"\u{202e}txt\u{2028}\u{feff}");
+    }
+
+    #[test]
+    fn json_stays_the_same() {
+        let value = serde_json::json!({ "\x1b\u{9b}": "\x7f\u{202e} \"\\\n" });
+        let line = escaped_json(&value.to_string());
+        assert_eq!(line, r#"{"\u001b\u009b":"\u007f\u202e \"\\\n"}"#);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&line).unwrap(), value);
     }
 }

@@ -13,7 +13,7 @@ pub mod hsaco;
 pub mod manifest;
 
 pub use error::{Error, Part};
-pub use escape::escaped;
+pub use escape::{escaped, escaped_json};
 pub use file::{Artifact, FORMAT_VERSION, Section, encode, write};
 pub use fingerprint::{Fingerprint, NoFingerprint};
 pub use manifest::Manifest;

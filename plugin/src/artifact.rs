@@ -1,9 +1,10 @@
 use crate::error::raised;
-use atomc_runtime::trust;
+use atomc_artifact::escaped;
 use atomc_runtime::{Artifact as File, TrustList};
+use atomc_runtime::{signature, trust};
 use pyo3::prelude::*;
 use std::env::var_os;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An artifact's file, checked.
@@ -20,6 +21,11 @@ impl Artifact {
 
     pub fn path(&self) -> &PathBuf {
         &self.path
+    }
+
+    /// Refuses to run an artifact that was opened at this path without the signature that `ATOMC_REQUIRE_SIGNED_BY` asks for.
+    pub fn check_signature(path: &Path, file: &File) -> PyResult<()> {
+        signature::require(var_os(signature::VARIABLE), path, file).map_err(raised)
     }
 }
 
@@ -55,8 +61,12 @@ impl Artifact {
     }
 
     /// Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this content. A framework that finds an
-    /// artifact beside a model asks before it makes a `Model` of it, which runs code.
+    /// artifact beside a model asks before it makes a `Model` of it, which runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key,
+    /// its signature is asked for instead of the list.
     fn trusted(&self) -> PyResult<bool> {
+        if var_os(signature::VARIABLE).is_some() {
+            return Artifact::check_signature(&self.path, &self.file).map(|()| true);
+        }
         let place = trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"));
         let list = place.and_then(|path| TrustList::read(&path)).map_err(raised)?;
         Ok(list.has(self.file.fingerprint()))
@@ -86,6 +96,6 @@ impl Artifact {
     }
 
     fn __repr__(&self) -> String {
-        format!("atomc.Artifact({}, {})", self.path.display(), self.architecture())
+        format!("atomc.Artifact({}, {})", self.path.display(), escaped(self.architecture()))
     }
 }

@@ -46,7 +46,9 @@ impl Engine {
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
         let options = EngineOptions { device, threads, cache_tokens };
         let path = artifact.get().path();
-        let open = || Ok::<_, Error>(Engine { inner: Mutex::new(Inner::new(File::open(path)?, &options)?) });
+        let file = py.detach(|| File::open(path)).map_err(raised)?;
+        Artifact::check_signature(path, &file)?;
+        let open = || Ok::<_, Error>(Engine { inner: Mutex::new(Inner::new(file, &options)?) });
         py.detach(open).map_err(raised)
     }
 

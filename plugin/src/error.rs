@@ -1,4 +1,5 @@
 //! Faults as exceptions. Their text is the runtime's, which names the field.
+use atomc_artifact::escaped;
 use atomc_runtime::hosted::HostedError;
 use atomc_runtime::{Error as Fault, StepError as StepFault};
 use pyo3::create_exception;
@@ -23,11 +24,13 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The exception for a fault.
 pub fn raised(fault: impl Into<Fault>) -> PyErr {
     let fault = fault.into();
-    let text = fault.to_string();
+    let text = escaped(&fault.to_string());
     match fault {
-        Fault::Artifact(_) | Fault::Trust(_) | Fault::Shared { .. } | Fault::CallerAttends { .. } => {
-            ArtifactError::new_err(text)
-        }
+        Fault::Artifact(_)
+        | Fault::Signature(_)
+        | Fault::Trust(_)
+        | Fault::Shared { .. }
+        | Fault::CallerAttends { .. } => ArtifactError::new_err(text),
         Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. }) => ArtifactError::new_err(text),
         Fault::Device(_) | Fault::Step(StepFault::Device(_)) => DeviceError::new_err(text),
         Fault::Hosted(HostedError::Device(_) | HostedError::Prepare { .. } | HostedError::Allocate { .. }) => {

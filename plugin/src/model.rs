@@ -2,6 +2,7 @@
 use crate::artifact::Artifact;
 use crate::dlpack::{Device, Foreign, View, dtype_name};
 use crate::error::{StepError, raised};
+use atomc_artifact::escaped;
 use atomc_artifact::manifest::{self, Attention, Place, Plan, PlanKind, Work};
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Rows};
@@ -71,6 +72,7 @@ impl Model {
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
         let options = HostedOptions { device, threads, rank, attention, stream: Stream(stream) };
         let file = artifact.get().file().clone();
+        Artifact::check_signature(artifact.get().path(), &file)?;
         let mut failed = None;
         let opened = py.detach(|| {
             let mut give = |bytes: usize| {
@@ -335,7 +337,7 @@ impl Model {
     fn __str__(&self) -> String {
         let Model { path, target, device, .. } = self;
         let (artifact, path, attention) = (self.lock().artifact().clone(), path.display(), self.attention());
-        let architecture = &artifact.manifest().model.architecture;
+        let architecture = escaped(&artifact.manifest().model.architecture);
         format!("{architecture} of {path} runs on {device} with target {target}, attention: {attention}")
     }
 }

@@ -14,12 +14,16 @@ import atomc
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+def command(*args):
+    """Runs `$ATOMC`, or the workspace's."""
+    atomc = os.environ.get("ATOMC")
+    start = [atomc] if atomc else ["cargo", "run", "--release", "--quiet", "-p", "atomc", "--"]
+    subprocess.run([*start, *args], check=True, cwd=ROOT)
+
+
 def compile_model(out, *options):
-    """Compiles the example model with `$ATOMC`, or with the workspace's compiler."""
-    compiler = os.environ.get("ATOMC")
-    command = [compiler] if compiler else ["cargo", "run", "--release", "--quiet", "-p", "atomc", "--"]
-    model = ROOT / "examples/models/qwen3"
-    subprocess.run([*command, "compile", model, "--target", "host", "-o", out, *options], check=True, cwd=ROOT)
+    """Compiles the example model."""
+    command("compile", ROOT / "examples/models/qwen3", "--target", "host", "-o", out, *options)
     return atomc.Artifact(out)
 
 

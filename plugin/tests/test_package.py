@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 
 import atomc
 
-from conftest import compile_model
+from conftest import command, compile_model
 
 GAP = 1024
 PAGES = 64
@@ -142,6 +143,27 @@ def test_trusted_as_the_list_says(artifact, tmp_path, monkeypatch):
     monkeypatch.delenv("HOME")
     with pytest.raises(atomc.ArtifactError, match="neither XDG_CONFIG_HOME nor HOME is set"):
         artifact.trusted()
+
+
+def test_signatures_are_asked_for(artifact, tmp_path, monkeypatch):
+    key, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+    subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True)
+    copied = tmp_path / "copy.atomc"
+    copied.write_bytes(pathlib.Path(artifact.path).read_bytes())
+    copy = atomc.Artifact(copied)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("ATOMC_REQUIRE_SIGNED_BY", str(public))
+    for run in (atomc.Model, atomc.Engine, atomc.Artifact.trusted):
+        with pytest.raises(atomc.ArtifactError, match="copy.atomc is not signed: there is no .*copy.atomc.sig"):
+            run(copy)
+    command("sign", "--key", key, copied)
+    assert copy.trusted(), "on no list, but signed"
+    atomc.Model(copy), atomc.Engine(copy)
+    copied.with_name("copy.atomc.sig").write_bytes(bytes(64))
+    for run in (atomc.Model, atomc.Engine, atomc.Artifact.trusted):
+        with pytest.raises(atomc.ArtifactError, match="is no signature of .*copy.atomc by .*public.pem"):
+            run(copy)
 
 
 def test_steps_equal_the_engines(artifact, tensors, checkpoint):

@@ -62,7 +62,8 @@ extern "C" {
 #endif // __cplusplus
 
 // Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can tell why it failed;
-// close it with atomc_close.
+// close it with atomc_close. Whoever names an artifact asks for its code. If the variable ATOMC_REQUIRE_SIGNED_BY names a public key,
+// an artifact without a valid signature by it is refused as ATOMC_STATUS_ARTIFACT before any of its code is mapped.
 //
 // Requires:
 // `path` is a C string, `options` null or valid, `engine` valid for a write.

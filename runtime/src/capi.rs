@@ -6,6 +6,8 @@ use crate::engine::{Engine, EngineOptions, Request, StepError, Want};
 use crate::error::Error;
 use crate::kv::SeqId;
 use crate::sample::greedy;
+use crate::signature;
+use atomc_artifact::{Artifact, escaped};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -72,7 +74,8 @@ pub struct AtomcRequest {
 }
 
 /// Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can tell why it failed;
-/// close it with atomc_close.
+/// close it with atomc_close. Whoever names an artifact asks for its code. If the variable ATOMC_REQUIRE_SIGNED_BY names a public key,
+/// an artifact without a valid signature by it is refused as ATOMC_STATUS_ARTIFACT before any of its code is mapped.
 ///
 /// # Safety
 /// `path` is a C string, `options` null or valid, `engine` valid for a write.
@@ -101,7 +104,10 @@ pub unsafe extern "C" fn atomc_open(
             }
             (chosen.threads, chosen.cache_tokens) = (options.threads, options.cache_tokens);
         }
-        let engine = Engine::open(path, &chosen)?;
+        let artifact = Artifact::open(path).map_err(Error::Artifact)?;
+        signature::require(std::env::var_os(signature::VARIABLE), Path::new(path), &artifact)
+            .map_err(Error::Signature)?;
+        let engine = Engine::new(artifact, &chosen)?;
         handle.device = c_text(engine.device_name());
         handle.engine = Some(engine);
         Ok(())
@@ -332,7 +338,7 @@ struct Failure(AtomcStatus, String);
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let status = match &error {
-            Error::Artifact(_) | Error::Hosted(_) | Error::Trust(_) => AtomcStatus::Artifact,
+            Error::Artifact(_) | Error::Hosted(_) | Error::Signature(_) | Error::Trust(_) => AtomcStatus::Artifact,
             Error::Shared { .. } | Error::CallerAttends { .. } => AtomcStatus::Artifact,
             Error::Device(_) | Error::Step(StepError::Device(_)) => AtomcStatus::Device,
             Error::Checkpoint(_) => AtomcStatus::Checkpoint,
@@ -391,7 +397,7 @@ fn guard(engine: *mut AtomcEngine, call: impl FnOnce(&mut AtomcEngine) -> Result
     match catch_unwind(AssertUnwindSafe(|| call(handle))).unwrap_or_else(bug) {
         Ok(()) => AtomcStatus::Ok,
         Err(Failure(status, message)) => {
-            handle.error = c_text(&message);
+            handle.error = c_text(&escaped(&message));
             status
         }
     }

@@ -2,6 +2,7 @@ use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::engine::StepError;
 use crate::hosted::HostedError;
+use crate::signature::SignatureError;
 use crate::trust::TrustError;
 
 /// Everything that can go wrong between an artifact and its tokens.
@@ -27,6 +28,8 @@ pub enum Error {
     Step(#[from] StepError),
     #[error(transparent)]
     Hosted(#[from] HostedError),
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
     #[error(transparent)]
     Trust(#[from] TrustError),
 }

@@ -34,6 +34,7 @@ pub mod memory;
 pub mod pool;
 pub mod probe;
 pub mod sample;
+pub mod signature;
 #[cfg(test)]
 mod toy;
 pub mod trust;
@@ -49,4 +50,5 @@ pub use hosted::{Hosted, HostedOptions};
 pub use kv::{Fork, KvError, SeqId};
 pub use pool::Pool;
 pub use sample::{Sampler, Sampling, SamplingError, greedy};
+pub use signature::SignatureError;
 pub use trust::{TrustError, TrustList};

@@ -274,6 +274,8 @@ fn names_the_field_that_does_not_parse() {
     assert_eq!(at(field("\"vocab\":8", "\"vocab\":-8")), "model.vocab");
     assert_eq!(at(field("\"heads\":1", "\"heads\":1,\"tails\":1")), "targets[0].cache.tails");
     assert_eq!(at(field("{", "")), "manifest");
+    let said = field("\"heads\":1", "\"heads\":1,\"\\u001b[2J\\u009b\\n\":1");
+    assert!(said.contains(r"`\u{1b}[2J\u{9b}\n`") && !said.contains(char::is_control), "{}", said.escape_debug());
 }
 
 #[test]

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::engine::EngineArgs;
 use super::failure::Failure;
 use super::progress::{Progress, Unit};
+use super::shown;
 
 const DEFAULT_PROMPT: usize = 512;
 /// Most sequences, or prefills, to measure: far more than any device decodes at once, and than a median needs.
@@ -376,8 +377,6 @@ impl Report {
         for (key, fact) in self.peaks.json() {
             value[key] = fact;
         }
-        let mut out = std::io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &value)?;
-        Ok(writeln!(out)?)
+        shown::json(&mut std::io::stdout().lock(), &value)
     }
 }

@@ -1,18 +1,41 @@
 //! The options of every verb that runs an artifact, and the engine that they make.
+use std::env::var_os;
 use std::path::{Path, PathBuf};
 
 use atomc_runtime::device::{Device, DeviceError, Started};
 use atomc_runtime::manifest::Manifest;
+use atomc_runtime::signature;
 use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error, Random};
 
 use super::failure::Failure;
 use super::progress::{Progress, Unit};
 
+/// An artifact whose user has named it.
+#[derive(clap::Args)]
+pub struct ArtifactArgs {
+    /// The file that `atomc compile` made
+    #[arg(value_name = "ARTIFACT")]
+    artifact: PathBuf,
+    /// Refuse it without a signature by this public key, in FILE.sig (`atomc help sign`) [default: what ATOMC_REQUIRE_SIGNED_BY names]
+    #[arg(long, value_name = "PEM")]
+    require_signed_by: Option<PathBuf>,
+}
+
+impl ArtifactArgs {
+    /// Opens it, and refuses it here if it is not signed as it must be: none of its code was looked at yet.
+    pub fn open(&self) -> Result<Artifact, Failure> {
+        let artifact = Artifact::open(&self.artifact)?;
+        let key = self.require_signed_by.clone().or_else(|| var_os(signature::VARIABLE).map(PathBuf::from));
+        signature::require(key, &self.artifact, &artifact)?;
+        Ok(artifact)
+    }
+}
+
 #[derive(clap::Args)]
 pub struct EngineArgs {
-    /// The file that `atomc compile` made
-    pub artifact: PathBuf,
+    #[command(flatten)]
+    artifact: ArtifactArgs,
     #[command(flatten)]
     pub weights: WeightArgs,
     /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists, `hip:N` for an AMD GPU, `cuda:N`
@@ -134,7 +157,7 @@ impl WeightArgs {
 impl EngineArgs {
     /// Opens the artifact, to see what it needs before memory is taken.
     pub fn artifact(&self) -> Result<Artifact, Failure> {
-        Ok(Artifact::open(&self.artifact)?)
+        self.artifact.open()
     }
 
     /// The engine with its weights, and with room for sequences of these lengths at once.

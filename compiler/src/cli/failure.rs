@@ -3,7 +3,9 @@ use std::fmt::{self, Display};
 use std::io;
 
 use atomc_runtime::device::Vendor;
-use atomc_runtime::{CheckpointError, DeviceError, Error, StepError, TrustError};
+use atomc_runtime::{CheckpointError, DeviceError, Error, SignatureError, StepError, TrustError};
+
+use super::shown::lines;
 
 /// Why a verb did not finish.
 #[derive(Debug)]
@@ -47,9 +49,9 @@ impl miette::ReportHandler for Plain {
         if let Some(code) = error.code() {
             write!(f, "[{code}]")?;
         }
-        write!(f, ": {error}")?;
+        write!(f, ": {}", lines(&error.to_string()))?;
         match error.help() {
-            Some(help) => write!(f, "\n  help: {help}"),
+            Some(help) => write!(f, "\n  help: {}", lines(&help.to_string())),
             None => Ok(()),
         }
     }
@@ -104,6 +106,12 @@ impl From<StepError> for Failure {
     }
 }
 
+impl From<SignatureError> for Failure {
+    fn from(error: SignatureError) -> Failure {
+        Failure::new("signature", error)
+    }
+}
+
 impl From<TrustError> for Failure {
     fn from(error: TrustError) -> Failure {
         Failure::new("trust", error)
@@ -115,6 +123,7 @@ impl From<Error> for Failure {
         match error {
             Error::Artifact(error) => error.into(),
             Error::Hosted(_) | Error::Shared { .. } | Error::CallerAttends { .. } => Failure::new("artifact", error),
+            Error::Signature(error) => error.into(),
             Error::Trust(error) => error.into(),
             Error::Step(error) => error.into(),
             Error::Device(error) => device(error),

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use atomc_artifact::manifest::{
     Attention, Chip, Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant, Work,
 };
-use atomc_artifact::{Artifact, FORMAT_VERSION};
+use atomc_artifact::{Artifact, FORMAT_VERSION, escaped, escaped_json};
 use serde_json::{Value, json};
 
 use super::extract;
 use super::failure::Failure;
+use super::shown;
 
 /// Show what an artifact holds and what shaped it
 #[derive(clap::Args)]
@@ -43,19 +44,19 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Ok(files.iter().try_for_each(|file| writeln!(out, "{}", dir.join(file).display()))?);
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &describe(&artifact))?;
-        return Ok(writeln!(out)?);
+        return shown::json(&mut out, &describe(&artifact));
     }
     let m = artifact.manifest();
     let name = args.artifact.display();
-    writeln!(out, "{name}: {}, format {FORMAT_VERSION}, by atomc {}", size(artifact.bytes()), m.producer)?;
+    let producer = escaped(&m.producer);
+    writeln!(out, "{name}: {}, format {FORMAT_VERSION}, by atomc {producer}", size(artifact.bytes()))?;
     writeln!(out, "key       {}", m.key())?;
     writeln!(out, "content   {}", artifact.fingerprint())?;
     model(&mut out, m)?;
     for target in &m.targets {
         show_target(&mut out, &artifact, target, args.kernels)?;
     }
-    writeln!(out, "shaped by {}", m.config)?;
+    writeln!(out, "shaped by {}", escaped_json(&m.config.to_string()))?;
     Ok(())
 }
 
@@ -64,7 +65,12 @@ fn model(out: &mut impl Write, m: &Manifest) -> Result<(), Failure> {
     writeln!(
         out,
         "model     {}: {} layers of {}, vocabulary {}, {} positions, stop tokens {:?}",
-        model.architecture, model.layers, model.hidden, model.vocab, model.max_positions, model.stop
+        escaped(&model.architecture),
+        model.layers,
+        model.hidden,
+        model.vocab,
+        model.max_positions,
+        model.stop
     )?;
     if m.tensor_parallel > 1 {
         writeln!(out, "ranks     for each of {} that share the model out", m.tensor_parallel)?;
@@ -105,7 +111,12 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
         let (code, count) = (size(artifact.section(v.section).len()), v.kernels.len());
         let unseen = if v.executed { "" } else { ", compiled but never executed" };
         let form = form(v);
-        writeln!(out, "  variant {}: {count} kernels, {code}{form}, needs {}{unseen}", v.name, v.features.join(" "))?;
+        writeln!(
+            out,
+            "  variant {}: {count} kernels, {code}{form}, needs {}{unseen}",
+            v.name,
+            escaped(&v.features.join(" "))
+        )?;
         show_extremes(out, v)?;
     }
     let chip = target.variants.first().and_then(|variant| variant.chip.as_ref());
@@ -121,7 +132,7 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
             size(plan.arena_bytes),
             size(s.bytes as usize),
             s.flops as f64 / 1e9,
-            chip.map(|chip| format!(": {:.2} ms on {} at its peaks", 1e3 * floor(plan, chip), chip.name))
+            chip.map(|chip| format!(": {:.2} ms on {} at its peaks", 1e3 * floor(plan, chip), escaped(&chip.name)))
                 .unwrap_or_default(),
         )?;
     }
@@ -130,7 +141,14 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
             let uses = |plan: &Plan| plan.launches.iter().filter(|launch| launch.kernel == index).count();
             let plans = target.plans.iter().filter(|plan| uses(plan) > 0);
             let plans: Vec<String> = plans.map(|plan| format!("{} x {}", name(plan), uses(plan))).collect();
-            writeln!(out, "  kernel  {}: {}, {}; {}", def.symbol, def.family, tasks(kernel), plans.join(", "))?;
+            writeln!(
+                out,
+                "  kernel  {}: {}, {}; {}",
+                def.symbol,
+                escaped(&def.family),
+                tasks(kernel),
+                plans.join(", ")
+            )?;
             if let Some(resources) = &kernel.resources {
                 show_resources(out, kernel.threads, resources)?;
             }

@@ -20,6 +20,8 @@ mod pack;
 mod print;
 mod progress;
 mod run;
+mod shown;
+mod sign;
 #[cfg(feature = "compiler")]
 mod targets;
 mod text;
@@ -77,6 +79,7 @@ enum Verb {
     Verify(verify::Args),
     Pack(pack::Args),
     Trust(trust::Args),
+    Sign(sign::Args),
     #[cfg(feature = "compiler")]
     Print(print::Args),
     #[cfg(feature = "compiler")]
@@ -108,6 +111,7 @@ pub fn main() -> ExitCode {
         Verb::Verify(args) => verify::run(args),
         Verb::Pack(args) => pack::run(args),
         Verb::Trust(args) => trust::run(args),
+        Verb::Sign(args) => sign::run(args),
         #[cfg(feature = "compiler")]
         Verb::Print(args) => print::run(args),
         #[cfg(feature = "compiler")]

@@ -3,8 +3,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use atomc_runtime::weights::{Rank, packed};
-use atomc_runtime::{Artifact, Checkpoint, Error, Pool, device, pool};
+use atomc_runtime::{Checkpoint, Error, Pool, device, pool};
 
+use super::engine::ArtifactArgs;
 use super::failure::Failure;
 
 /// Pack a checkpoint for a target, so that loading it is only copying
@@ -18,8 +19,8 @@ Examples:
   atomc pack m.atomc --weights models/qwen3 -o packed
   atomc run m.atomc --weights packed/weights.host.safetensors --tokenizer models/qwen3 --prompt 'Q: …'")]
 pub struct Args {
-    /// The file that `atomc compile` made
-    artifact: PathBuf,
+    #[command(flatten)]
+    artifact: ArtifactArgs,
     /// Hugging Face folder with model.safetensors, or shards and their index
     #[arg(long, value_name = "DIR")]
     weights: PathBuf,
@@ -35,7 +36,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let artifact = Artifact::open(&args.artifact)?;
+    let artifact = args.artifact.open()?;
     let manifest = artifact.manifest();
     let target = match (&args.target, &manifest.targets[..]) {
         (None, [only]) => only,

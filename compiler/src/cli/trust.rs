@@ -9,6 +9,7 @@ use atomc_runtime::{TrustError, TrustList};
 use serde_json::json;
 
 use super::failure::Failure;
+use super::shown;
 
 /// Say which artifacts may run where nobody names them
 #[derive(clap::Args)]
@@ -58,8 +59,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &about)?;
-        writeln!(out)?;
+        shown::json(&mut out, &about)?;
     }
     Ok(())
 }
@@ -79,8 +79,7 @@ fn list(out: &mut impl Write, path: &Path, as_json: bool) -> Result<(), Failure>
     let list = TrustList::read(path)?;
     if as_json {
         let entry = |(fingerprint, about): (Fingerprint, &str)| json!({ "fingerprint": fingerprint.to_string(), "about": about });
-        serde_json::to_writer_pretty(&mut *out, &list.entries().map(entry).collect::<Vec<_>>())?;
-        return Ok(writeln!(out)?);
+        return shown::json(out, &list.entries().map(entry).collect::<Vec<_>>());
     }
     for (fingerprint, about) in list.entries() {
         writeln!(out, "{fingerprint} {}", escaped(about))?;

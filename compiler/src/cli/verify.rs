@@ -8,15 +8,17 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
+use atomc_artifact::escaped;
 use atomc_ir::trial::{Fault, Verdict};
 use atomc_runtime::probe::Probe;
 use atomc_runtime::{Artifact, Error, pool};
 use serde_json::json;
 
-use super::engine::DeviceArg;
+use super::engine::{ArtifactArgs, DeviceArg};
 use super::failure::Failure;
 use super::inspect;
 use super::progress::{Progress, Unit};
+use super::shown;
 use cases::Case;
 use dump::Dump;
 use launch::Bench;
@@ -37,8 +39,8 @@ Examples:
 
 Exit codes: 0 all right, 1 a kernel is wrong or something failed, 2 wrong usage.")]
 pub struct Args {
-    /// The file that `atomc compile` made
-    artifact: PathBuf,
+    #[command(flatten)]
+    artifact: ArtifactArgs,
     /// What to run on; `atomc run --help` lists what there is
     #[arg(long, value_name = "DEVICE", default_value = "host")]
     device: DeviceArg,
@@ -71,7 +73,7 @@ struct Row {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let artifact = Artifact::open(&args.artifact)?;
+    let artifact = args.artifact.open()?;
     let target = args.device.target(artifact.manifest()).map_err(Error::from)?;
     let device = args.device.open(&artifact, pool::threads(args.threads, 1))?;
     let mut probe = Probe::new(device, &artifact.manifest().targets[target]);
@@ -146,8 +148,7 @@ fn show(args: &Args, probe: &Probe, rows: &[Row]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let wrong = rows.iter().filter(|row| row.failed.is_some()).count();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &describe(probe, rows))?;
-        writeln!(out)?;
+        shown::json(&mut out, &describe(probe, rows))?;
     } else {
         table(&mut out, probe, rows)?;
     }
@@ -167,7 +168,8 @@ fn table(out: &mut impl Write, probe: &Probe, rows: &[Row]) -> Result<(), Failur
     )?;
     for row in rows {
         let status = if row.failed.is_some() { "WRONG" } else { "ok" };
-        let Row { symbol, family, plan, cases, verdict: Verdict { worst, elements, .. }, .. } = row;
+        let Row { symbol, plan, cases, verdict: Verdict { worst, elements, .. }, .. } = row;
+        let family = escaped(&row.family);
         writeln!(
             out,
             "{symbol:longest$}  {family:11}  {plan:plans$}  {cases:>5}  {elements:>9}  {worst:>12.3}  {status}"
@@ -175,7 +177,7 @@ fn table(out: &mut impl Write, probe: &Probe, rows: &[Row]) -> Result<(), Failur
     }
     for row in rows {
         if let (Some(case), Some(fault)) = (&row.failed, &row.verdict.fault) {
-            writeln!(out, "{} in {}, {case}: {fault}", row.symbol, row.plan)?;
+            writeln!(out, "{} in {}, {case}: {}", row.symbol, row.plan, escaped(&fault.to_string()))?;
         }
     }
     let right = rows.iter().filter(|row| row.failed.is_none()).count();

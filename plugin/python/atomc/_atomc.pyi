@@ -37,7 +37,8 @@ class Artifact:
         """What identifies the whole content."""
     def trusted(self) -> bool:
         """Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this content. A framework that finds an
-        artifact beside a model asks before it makes a `Model` of it, which runs code."""
+        artifact beside a model asks before it makes a `Model` of it, which runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key,
+        its signature is asked for instead of the list."""
     @property
     def targets(self) -> list[str]: ...
     @property

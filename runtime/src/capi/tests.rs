@@ -70,6 +70,43 @@ fn open(path: &str, device: &str) -> (AtomcStatus, *mut AtomcEngine) {
     (status, engine)
 }
 
+/// In a process of its own: the environment is everyone's.
+fn opened_with_key(key: &Path, artifact: &Path) -> bool {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "capi::tests::opens_what_a_variable_names", "--ignored"]);
+    child.env(crate::signature::VARIABLE, key).env(ARTIFACT, artifact).output().unwrap().status.success()
+}
+
+/// What the test below opens.
+const ARTIFACT: &str = "ATOMC_TEST_ARTIFACT";
+
+#[test]
+#[ignore = "a part of another test"]
+fn opens_what_a_variable_names() {
+    let (status, engine) = open(&std::env::var(ARTIFACT).unwrap(), "host");
+    // SAFETY: the handle is open.
+    let said = unsafe { message(engine) };
+    // SAFETY: it is not used any more.
+    unsafe { atomc_close(engine) };
+    assert_eq!(status, AtomcStatus::Ok, "{said}");
+}
+
+#[test]
+fn a_signature_is_asked_for() {
+    use ed25519_dalek::pkcs8::EncodePublicKey;
+    use ed25519_dalek::{Signer, SigningKey};
+    let dir = tempfile::tempdir().unwrap();
+    let (pem, artifact) = (dir.path().join("key.pem"), dir.path().join("m.atomc"));
+    std::fs::copy(toy::path(), &artifact).unwrap();
+    let key = SigningKey::from_bytes(&[7; 32]);
+    std::fs::write(&pem, key.verifying_key().to_public_key_pem(Default::default()).unwrap()).unwrap();
+    assert!(!opened_with_key(&pem, &artifact), "there is no signature");
+    let message = signature::message(Artifact::open(&artifact).unwrap().fingerprint());
+    std::fs::write(signature::path(&artifact), key.sign(message.as_bytes()).to_bytes()).unwrap();
+    assert!(opened_with_key(&pem, &artifact));
+    assert!(!opened_with_key(&dir.path().join("none.pem"), &artifact), "there is no key");
+}
+
 #[test]
 fn generates() {
     let prompt = [5u32, 6, 7];

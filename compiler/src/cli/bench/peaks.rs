@@ -1,4 +1,5 @@
 //! What the times of a run are compared with: the peaks of the very product that runs it, or what its memory gives in the run.
+use atomc_artifact::escaped;
 use atomc_runtime::manifest::Chip;
 use atomc_runtime::{Engine, bandwidth};
 use serde_json::{Value, json};
@@ -69,7 +70,9 @@ impl Peaks {
     pub fn text(&self) -> String {
         match self {
             Peaks::Host(rate) => format!(", read bandwidth {:.1} GB/s", rate / 1e9),
-            Peaks::Sheet(c) => format!(", {}: {:.0} GB/s, {:.0} TFLOP/s", c.name, c.bandwidth / 1e9, c.flops / 1e12),
+            Peaks::Sheet(c) => {
+                format!(", {}: {:.0} GB/s, {:.0} TFLOP/s", escaped(&c.name), c.bandwidth / 1e9, c.flops / 1e12)
+            }
             Peaks::Copies(rate) => format!(", copies at {:.0} GB/s, measured", rate / 1e9),
             Peaks::Unknown => String::new(),
         }

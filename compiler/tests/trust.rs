@@ -1,0 +1,197 @@
+//! Whose code runs: signatures, which verbs insist on them, and what a terminal gets to see of an artifact from elsewhere.
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use atomc_artifact::{Artifact, Manifest, encode};
+use atomc_runtime::signature;
+use tempfile::TempDir;
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
+
+struct Bench(TempDir);
+
+impl Bench {
+    /// A folder with `m.atomc` and two pairs of keys, `ours` and `theirs`.
+    fn new() -> Bench {
+        let bench = Bench(TempDir::new().expect("a temporary folder"));
+        bench.succeed(&["compile", MODEL, "--context", "64", "--decode", "1", "--prefill", "32", "-o", "m.atomc"]);
+        for name in ["ours", "theirs"] {
+            let (private, public) = (format!("{name}.key"), format!("{name}.pem"));
+            bench.openssl(&["genpkey", "-algorithm", "ed25519", "-out", &private]);
+            bench.openssl(&["pkey", "-in", &private, "-pubout", "-out", &public]);
+        }
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn openssl(&self, args: &[&str]) {
+        let out = Command::new("openssl").args(args).current_dir(self.0.path()).output().expect("openssl");
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_atomc"));
+        // The list of trusted artifacts of whoever runs the tests is not theirs to change.
+        command.args(args).current_dir(self.0.path()).env("XDG_CONFIG_HOME", self.path("config"));
+        command.env_remove(signature::VARIABLE);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the binary runs")
+    }
+
+    fn succeed(&self, args: &[&str]) -> String {
+        let out = self.run(args);
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).expect("UTF-8")
+    }
+
+    fn fail(&self, args: &[&str]) -> String {
+        let out = self.run(args);
+        let text = String::from_utf8(out.stderr).expect("UTF-8");
+        assert_eq!(out.status.code(), Some(1), "{args:?}: {text}");
+        text
+    }
+
+    fn message(&self) -> String {
+        signature::message(Artifact::open(self.path("m.atomc")).expect("an artifact").fingerprint())
+    }
+
+    /// Changes `m.atomc` as a forger would: all checksums are right again.
+    fn forge(&self, change: impl FnOnce(&mut Manifest, &mut Vec<Vec<u8>>)) {
+        let artifact = Artifact::open(self.path("m.atomc")).expect("an artifact");
+        let mut manifest = artifact.manifest().clone();
+        let mut code: Vec<Vec<u8>> = (1..artifact.sections().len()).map(|i| artifact.section(i).to_vec()).collect();
+        change(&mut manifest, &mut code);
+        std::fs::remove_file(self.path("m.atomc")).expect("it is there");
+        std::fs::write(self.path("m.atomc"), encode(&manifest, &code).expect("a sound manifest")).expect("a file");
+    }
+
+    /// A shared object that makes the file `ran` when it is loaded.
+    fn hostile(&self) -> Vec<u8> {
+        let ran = self.path("ran");
+        let source = format!(
+            "#include <fcntl.h>\n#include <unistd.h>\n\
+             __attribute__((constructor)) static void run(void) {{ close(open(\"{}\", O_CREAT | O_WRONLY, 0600)); }}\n",
+            ran.display()
+        );
+        std::fs::write(self.path("hostile.c"), source).expect("a file");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "hostile.c", "-o", "hostile.so"]).current_dir(self.0.path());
+        assert!(cc.status().expect("cc").success());
+        std::fs::read(self.path("hostile.so")).expect("a shared object")
+    }
+}
+
+/// Every verb that reads an artifact to run it, or to make weights for it.
+const VERBS: [&[&str]; 6] = [
+    &["run", "m.atomc", "--weights", MODEL, "--prompt", "hi"],
+    &["bench", "m.atomc", "--random-weights"],
+    &["eval", "m.atomc", "--weights", MODEL, "problems.jsonl"],
+    &["logits", "m.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "out.safetensors"],
+    &["verify", "m.atomc"],
+    &["pack", "m.atomc", "--weights", MODEL, "-o", "packed"],
+];
+
+#[test]
+fn no_verb_runs_what_is_not_signed() {
+    let bench = Bench::new();
+    let (hostile, ran) = (bench.hostile(), bench.path("ran"));
+    bench.forge(|_, code| code.iter_mut().for_each(|section| section.clone_from(&hostile)));
+    std::fs::write(bench.path("ids.json"), "[[1]]").expect("a file");
+    std::fs::write(bench.path("problems.jsonl"), "{\"prompt\": \"a\", \"solution\": \"b\"}\n").expect("a file");
+    for verb in VERBS {
+        let by_option = bench.fail(&[verb, &["--require-signed-by", "ours.pem"]].concat());
+        let by_variable = bench.command(verb).env(signature::VARIABLE, "ours.pem").output().expect("it runs");
+        for said in [by_option, String::from_utf8(by_variable.stderr).expect("UTF-8")] {
+            let expected =
+                "error[signature]: m.atomc is not signed: there is no m.atomc.sig, and ours.pem must have signed it";
+            assert_eq!(said.trim_end(), expected, "{verb:?}");
+        }
+        assert!(!ran.exists(), "{verb:?} ran code");
+    }
+    bench.fail(VERBS[1]);
+    assert!(ran.exists(), "this code runs where nobody asks for a signature");
+}
+
+#[test]
+fn a_signature_is_of_one_content_by_one_key() {
+    let bench = Bench::new();
+    let bench_with = |key: &'static str| {
+        ["bench", "m.atomc", "--random-weights", "--steps", "1", "--repeat", "1", "--require-signed-by", key]
+    };
+    assert_eq!(bench.succeed(&["sign", "--key", "ours.key", "m.atomc"]), "m.atomc.sig\n");
+    bench.succeed(&bench_with("ours.pem"));
+    let wrong = "is no signature of m.atomc by theirs.pem: another key made it, or one of the files has changed";
+    assert!(bench.fail(&bench_with("theirs.pem")).contains(wrong));
+    assert!(bench.fail(&bench_with("ours.key")).contains("ours.key holds no public key of ed25519 in PEM"));
+    let no_key = bench.fail(&["sign", "--key", "ours.pem", "m.atomc"]);
+    assert!(no_key.contains("ours.pem: holds no private key of ed25519 in PEM"), "{no_key}");
+    bench.forge(|manifest, _| manifest.producer.push('!'));
+    assert!(bench.fail(&bench_with("ours.pem")).contains("is no signature of m.atomc by ours.pem"));
+}
+
+#[test]
+fn signatures_are_those_of_openssl() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("message"), bench.message()).expect("a file");
+    bench.succeed(&["sign", "--key", "ours.key", "m.atomc"]);
+    let theirs = ["pkeyutl", "-rawin", "-in", "message", "-inkey"];
+    let signature = std::fs::read(bench.path("m.atomc.sig")).expect("a signature");
+    bench.openssl(&[&theirs[..], &["ours.pem", "-pubin", "-verify", "-sigfile", "m.atomc.sig"]].concat());
+    std::fs::remove_file(bench.path("m.atomc.sig")).expect("it is there");
+    bench.openssl(&[&theirs[..], &["ours.key", "-sign", "-out", "m.atomc.sig"]].concat());
+    assert_eq!(std::fs::read(bench.path("m.atomc.sig")).expect("a signature"), signature);
+    bench.succeed(&["pack", "m.atomc", "--weights", MODEL, "-o", "packed", "--require-signed-by", "ours.pem"]);
+}
+
+/// Whether a terminal would take a part of this text for something else than text.
+fn obeyed(text: &[u8]) -> bool {
+    let text = std::str::from_utf8(text).expect("UTF-8");
+    text.chars().any(|c| c.is_control() && c != '\n')
+}
+
+#[test]
+fn no_text_of_an_artifact_reaches_a_terminal_as_it_is() {
+    let bench = Bench::new();
+    let evil = |text: &mut String| *text = format!("{text}\x1b]0;owned\x07\x1b[2J\r\u{9b}31m");
+    bench.forge(|manifest, _| {
+        evil(&mut manifest.producer);
+        evil(&mut manifest.model.architecture);
+        manifest.config = serde_json::json!({ "\x1b[2J": "\x1b[2J\u{9b}31m" });
+        for target in &mut manifest.targets {
+            target.kernels.iter_mut().for_each(|def| [&mut def.family, &mut def.body].map(evil).into_iter().collect());
+            target.weights.iter_mut().for_each(|weight| evil(&mut weight.name));
+            let launches = target.plans.iter_mut().flat_map(|plan| &mut plan.launches);
+            launches.for_each(|launch| evil(&mut launch.location));
+            target.variants.iter_mut().for_each(|variant| variant.features.iter_mut().for_each(evil));
+        }
+    });
+    let shown: [&[&str]; 9] = [
+        &["inspect", "m.atomc"],
+        &["inspect", "m.atomc", "--kernels"],
+        &["inspect", "m.atomc", "--json"],
+        &["trust", "m.atomc"],
+        &["trust", "m.atomc", "--json"],
+        &["trust", "--list"],
+        &["verify", "m.atomc"],
+        &["bench", "m.atomc", "--random-weights", "--kernels"],
+        &["pack", "m.atomc", "--weights", MODEL, "-o", "packed", "--target", "\x1b[2J"],
+    ];
+    for args in shown {
+        let out = bench.run(args);
+        assert!(!out.stdout.is_empty() || !out.stderr.is_empty());
+        for text in [&out.stdout, &out.stderr] {
+            assert!(!obeyed(text), "{args:?}: {}", String::from_utf8_lossy(text).escape_debug());
+        }
+    }
+    assert!(
+        bench.succeed(&["inspect", "m.atomc"]).contains(r"LlamaForCausalLM\u{1b}]0;owned\u{7}\u{1b}[2J\r\u{9b}31m")
+    );
+    let list = std::fs::read(bench.path("config/atomc/trusted")).expect("a list");
+    assert!(!obeyed(&list));
+}

@@ -1,0 +1,89 @@
+//! Who made an artifact: an ed25519 signature of its fingerprint, in a file of 64 bytes beside it.
+//!
+//! A signature of the fingerprint is one of every byte. The check needs only the artifact that is open, so it comes before any of
+//! its code is mapped.
+use atomc_artifact::{Artifact, Fingerprint};
+use ed25519_dalek::pkcs8::DecodePublicKey;
+use ed25519_dalek::{SIGNATURE_LENGTH, Signature, VerifyingKey};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The variable by which the command line, the Python package and the C interface are told of a key: with it, they run nothing
+/// that has no signature by that key.
+pub const VARIABLE: &str = "ATOMC_REQUIRE_SIGNED_BY";
+
+/// What a signed message begins with. A key that also signs other things makes no such message for them; the number is that of
+/// this way to sign.
+const DOMAIN: &str = "atomc artifact signature 1\n";
+
+/// Why an artifact does not count as signed.
+#[derive(Debug, thiserror::Error)]
+pub enum SignatureError {
+    #[error("cannot read {}: {source}", .path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{} holds no public key of ed25519 in PEM, as `openssl pkey -pubout` makes it: {detail}", .path.display())]
+    Key { path: PathBuf, detail: String },
+    #[error("{} is not signed: there is no {}, and {} must have signed it", .artifact.display(), .signature.display(), .key.display())]
+    Missing { artifact: PathBuf, signature: PathBuf, key: PathBuf },
+    #[error("{} is no signature: it is no file of {SIGNATURE_LENGTH} bytes", .path.display())]
+    NoSignature { path: PathBuf },
+    #[error("{} is no signature of {} by {}: another key made it, or one of the files has changed", .signature.display(), .artifact.display(), .key.display())]
+    Wrong { artifact: PathBuf, signature: PathBuf, key: PathBuf },
+}
+
+/// Refuses an artifact that has no valid signature by the key in a file of PEM; without a key, nothing is asked for. `file` is
+/// where the artifact was opened, which names the signature.
+pub fn require(key: Option<impl AsRef<Path>>, file: &Path, artifact: &Artifact) -> Result<(), SignatureError> {
+    match key {
+        Some(key) => check(key.as_ref(), file, artifact.fingerprint()),
+        None => Ok(()),
+    }
+}
+
+/// What is signed: text, so that any tool that signs with ed25519 can make a signature.
+pub fn message(fingerprint: Fingerprint) -> String {
+    format!("{DOMAIN}{fingerprint}\n")
+}
+
+/// Where the signature of an artifact's file is.
+pub fn path(artifact: &Path) -> PathBuf {
+    let mut path = artifact.as_os_str().to_owned();
+    path.push(".sig");
+    path.into()
+}
+
+fn check(key: &Path, file: &Path, fingerprint: Fingerprint) -> Result<(), SignatureError> {
+    let public = public_key(key)?;
+    let signature = path(file);
+    let (signature_path, key, artifact) = (signature.clone(), key.to_owned(), file.to_owned());
+    let Some(signed) = read_signature(&signature)? else {
+        return Err(SignatureError::Missing { artifact, signature, key });
+    };
+    // Strict: no key or signature of small order, with which one signature would fit many messages.
+    let valid = public.verify_strict(message(fingerprint).as_bytes(), &signed);
+    valid.map_err(|_| SignatureError::Wrong { artifact, signature: signature_path, key })
+}
+
+fn public_key(path: &Path) -> Result<VerifyingKey, SignatureError> {
+    let text = std::fs::read_to_string(path).map_err(|source| SignatureError::Io { path: path.to_owned(), source })?;
+    VerifyingKey::from_public_key_pem(&text)
+        .map_err(|error| SignatureError::Key { path: path.to_owned(), detail: error.to_string() })
+}
+
+/// The signature, if there is a file. Its size is looked at first, as whoever brought the artifact brought it too.
+fn read_signature(path: &Path) -> Result<Option<Signature>, SignatureError> {
+    let fault = |source| SignatureError::Io { path: path.to_owned(), source };
+    let about = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        about => about.map_err(fault)?,
+    };
+    let wrong = || SignatureError::NoSignature { path: path.to_owned() };
+    if !about.is_file() || about.len() != SIGNATURE_LENGTH as u64 {
+        return Err(wrong());
+    }
+    let bytes = std::fs::read(path).map_err(fault)?;
+    Signature::from_slice(&bytes).map(Some).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests;
