@@ -1,7 +1,7 @@
 //! `atomc inspect`: what is in an artifact.
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use atomc_artifact::manifest::{
     Attention, Chip, Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant, Work,
@@ -46,15 +46,19 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.json {
         return shown::json(&mut out, &describe(&artifact));
     }
-    let m = artifact.manifest();
-    let name = args.artifact.display();
+    show(&mut out, &args.artifact, &artifact, args.kernels)
+}
+
+/// Everything as text.
+pub fn show(out: &mut impl Write, path: &Path, artifact: &Artifact, kernels: bool) -> Result<(), Failure> {
+    let (m, name) = (artifact.manifest(), path.display());
     let producer = escaped(&m.producer);
     writeln!(out, "{name}: {}, format {FORMAT_VERSION}, by atomc {producer}", size(artifact.bytes()))?;
     writeln!(out, "key       {}", m.key())?;
     writeln!(out, "content   {}", artifact.fingerprint())?;
-    model(&mut out, m)?;
+    model(out, m)?;
     for target in &m.targets {
-        show_target(&mut out, &artifact, target, args.kernels)?;
+        show_target(out, artifact, target, kernels)?;
     }
     writeln!(out, "shaped by {}", escaped_json(&m.config.to_string()))?;
     Ok(())
@@ -276,7 +280,7 @@ fn size(bytes: usize) -> String {
     }
 }
 
-fn describe(artifact: &Artifact) -> Value {
+pub fn describe(artifact: &Artifact) -> Value {
     let m = artifact.manifest();
     // What a kernel computes stays in the file: it is long, and `atomc print` shows it better.
     let kernel = |(def, kernel): (&KernelDef, &Kernel)| {

@@ -1,14 +1,15 @@
 //! `atomc verify`: every kernel of an artifact on a device against the reference interpreter.
-mod cases;
+pub mod cases;
 mod dump;
 mod fit;
-mod launch;
+pub mod launch;
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
 use atomc_artifact::escaped;
+use atomc_artifact::manifest::Target;
 use atomc_ir::trial::{Fault, Verdict};
 use atomc_runtime::probe::Probe;
 use atomc_runtime::{Artifact, Error, pool};
@@ -78,7 +79,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let device = args.device.open(&artifact, pool::threads(args.threads, 1))?;
     let mut probe = Probe::new(device, &artifact.manifest().targets[target]);
     let dump = args.dump.as_deref().map(|dir| Dump::new(dir, &artifact, &probe)).transpose()?;
-    let todo = launches(&probe, args.kernel.as_deref());
+    let todo = launches(probe.target(), args.kernel.as_deref());
     if todo.is_empty() {
         return Err(Failure::new("verify", "no kernel has such a name").help("`atomc inspect --kernels` lists them."));
     }
@@ -94,8 +95,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// A launch of each kernel in each plan, by number.
-fn launches(probe: &Probe, filter: Option<&str>) -> Vec<(usize, usize)> {
-    let target = probe.target();
+pub fn launches(target: &Target, filter: Option<&str>) -> Vec<(usize, usize)> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for (plan, item) in target.plans.iter().enumerate() {

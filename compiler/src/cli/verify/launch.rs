@@ -85,16 +85,11 @@ impl Bench {
     }
 
     pub fn run(&self, probe: &mut Probe, case: &Case, seed: u64) -> Result<Ran, Failure> {
-        let fail = |e: String| Failure::new("verify", format!("kernel {}: {e}", self.symbol));
-        let ids = ids(case.step.tokens(), self.vocab, seed);
-        let indices = |operand: usize| self.indices(operand, case, &ids);
-        let mut trial =
-            Trial::new(&self.body, self.memory, case.step.clone(), (case.fill, seed), &indices).map_err(fail)?;
-        trial.gap = GAP;
-        let want = trial.want().map_err(fail)?;
+        let trial = self.trial(case, seed)?;
+        let want = trial.want().map_err(|e| self.wrong(e))?;
         let operands = trial.operands();
         let before = self.contents(&operands);
-        let step = self.step(&trial, &ids);
+        let step = self.step(&trial, &self.ids(case, seed));
         let contents: Vec<(Arg, &[u8])> =
             self.args.iter().copied().zip(before.iter().map(Vec::as_slice)).filter(|(_, b)| !b.is_empty()).collect();
         let outcome = match probe.run(self.plan, self.launch, &step, &contents) {
@@ -109,6 +104,24 @@ impl Bench {
         let verdict =
             trial.judge(&operands, &want, &self.results(&trial, &after)).and(self.strays(&outcome, &contents));
         Ok(Ran { step, before, after, want, verdict })
+    }
+
+    /// Operands for a case.
+    pub fn trial(&self, case: &Case, seed: u64) -> Result<Trial<'_>, Failure> {
+        let ids = self.ids(case, seed);
+        let indices = |operand: usize| self.indices(operand, case, &ids);
+        let trial = Trial::new(&self.body, self.memory, case.step.clone(), (case.fill, seed), &indices);
+        let mut trial = trial.map_err(|e| self.wrong(e))?;
+        trial.gap = GAP;
+        Ok(trial)
+    }
+
+    fn wrong(&self, what: String) -> Failure {
+        Failure::new("verify", format!("kernel {}: {what}", self.symbol))
+    }
+
+    fn ids(&self, case: &Case, seed: u64) -> Vec<u32> {
+        ids(case.step.tokens(), self.vocab, seed)
     }
 
     /// The argument at which an operand begins.
