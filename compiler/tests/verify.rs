@@ -1,11 +1,9 @@
-//! `atomc verify`: what is right passes, what is not fails, and what was run can be run again from files.
-use std::ffi::c_void;
-use std::path::{Path, PathBuf};
+//! `atomc verify`: what is right passes, and what is not fails.
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use atomc_artifact::manifest::DType;
 use atomc_artifact::{Artifact, Manifest, encode};
-use safetensors::SafeTensors;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -136,120 +134,6 @@ fn changed_code_is_wrong() {
         table.contains("WRONG") && table.contains("should be") && error.contains("kernels are wrong"),
         "{table}{error}"
     );
-}
-
-type HostKernel = unsafe extern "C" fn(*const *mut c_void, *const [i64; 2], *mut c_void, i64, i64);
-
-/// A replay of one launch of the host, as another tool would do it: nothing but the files of the dump.
-struct Replay<'a> {
-    dir: &'a Path,
-    about: Value,
-    before: Vec<u8>,
-    after: Vec<u8>,
-}
-
-impl Replay<'_> {
-    fn open<'a>(dir: &'a Path, json: &Path) -> Replay<'a> {
-        let about: Value = serde_json::from_slice(&std::fs::read(json).expect("a file")).expect("JSON");
-        let read = |key: &str| std::fs::read(dir.join(about[key].as_str().expect("a name"))).expect("a file");
-        Replay { before: read("before"), after: read("after"), dir, about }
-    }
-
-    fn entry(file: &[u8], name: &str) -> Vec<u8> {
-        SafeTensors::deserialize(file).expect("safetensors").tensor(name).expect("an entry").data().to_vec()
-    }
-
-    /// Memory of an argument: what it holds before, or room for a result, with slack behind it.
-    fn memory(&self, argument: &Value) -> Vec<u64> {
-        let bytes = argument["bytes"].as_u64().expect("a size") as usize;
-        let mut memory = vec![u64::MAX; bytes.div_ceil(8) + 40];
-        if argument["kind"] != "result" {
-            let from = Replay::entry(&self.before, argument["entry"].as_str().expect("a name"));
-            // SAFETY: plain bytes, of which there are enough.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), memory.as_mut_ptr().cast::<u8>(), bytes) };
-        }
-        memory
-    }
-
-    fn run(&self, variant: &str) {
-        let variants = self.about["variants"].as_array().expect("a list");
-        let variant = variants.iter().find(|v| v["variant"] == variant).expect("the variant");
-        let arguments = self.about["arguments"].as_array().expect("a list");
-        let mut lists: Vec<Vec<u8>> = vec![];
-        let mut batch = [0u64; 7];
-        let mut memory: Vec<Vec<u64>> = vec![];
-        for argument in arguments {
-            if argument["kind"] == "batch" {
-                for (slot, name) in [(0, "positions"), (1, "sequences"), (2, "tables"), (4, "tiles")] {
-                    let list = Replay::entry(&self.before, argument[name].as_str().expect("a name"));
-                    batch[slot] = list.as_ptr() as u64;
-                    lists.push(list);
-                }
-                for (slot, name) in [(3, "table_stride"), (5, "tile_count"), (6, "block_stride")] {
-                    batch[slot] = argument[name].as_u64().expect("a number");
-                }
-                memory.push(vec![]);
-            } else if argument["kind"] == "values" {
-                memory.push(vec![]);
-            } else {
-                memory.push(self.memory(argument));
-            }
-        }
-        let mut pointers: Vec<*mut c_void> = vec![];
-        for (argument, memory) in arguments.iter().zip(&mut memory) {
-            pointers.push(match argument["kind"].as_str().expect("a kind") {
-                "batch" => batch.as_mut_ptr().cast(),
-                "values" => {
-                    let offset = argument["offset"].as_u64().expect("an offset") as usize;
-                    pointers[pointers.len() - 1].wrapping_byte_add(offset)
-                }
-                _ => memory.as_mut_ptr().cast(),
-            });
-        }
-        let step = ["tokens", "rows"].map(|size| self.about["step"][size].as_i64().expect("a size"));
-        let mut scratch = vec![0u64; variant["scratch"].as_u64().unwrap() as usize / 8 + 64];
-        let tasks = variant["grid"][0].as_i64().expect("a grid");
-        // SAFETY: the dump says how the kernel is called.
-        unsafe {
-            let code = libloading::Library::new(self.dir.join(variant["code"].as_str().unwrap())).expect("code");
-            let kernel = code.get::<HostKernel>(self.about["kernel"].as_str().unwrap().as_bytes()).expect("a kernel");
-            let aligned = scratch.as_mut_ptr().cast::<u8>().add(scratch.as_ptr().align_offset(64) * 8);
-            kernel(pointers.as_ptr(), &step, aligned.cast(), 0, tasks);
-        }
-        self.compare(arguments, &memory);
-    }
-
-    /// Results and caches are to the byte what the dump has.
-    fn compare(&self, arguments: &[Value], memory: &[Vec<u64>]) {
-        for (argument, memory) in arguments.iter().zip(memory) {
-            if argument["kind"] != "result" && argument["kind"] != "cache" {
-                continue;
-            }
-            let want = Replay::entry(&self.after, argument["entry"].as_str().expect("a name"));
-            // SAFETY: plain bytes, of which there are enough.
-            let got = unsafe { std::slice::from_raw_parts(memory.as_ptr().cast::<u8>(), want.len()) };
-            assert!(got == want, "{} {}: {argument}", self.about["kernel"], self.about["case"]);
-        }
-    }
-}
-
-#[test]
-fn dumps_replay() {
-    let bench = Bench::new();
-    let device = "x86-64-v3";
-    let (code, table) =
-        bench.verify(&["m.atomc", "--device", &format!("host:{device}"), "--threads", "1", "--dump", "dump"]);
-    assert_eq!(code, 0, "{table:#}");
-    let dir = bench.path("dump");
-    let mut replayed = 0;
-    for entry in std::fs::read_dir(&dir).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|e| e == "json") {
-            Replay::open(&dir, &path).run(device);
-            replayed += 1;
-        }
-    }
-    assert!(replayed > 50, "{replayed} launches");
 }
 
 /// The same artifact path as on hardware, for the chips that the emulator knows.

@@ -2,13 +2,13 @@
 //! as safetensors.
 use std::path::{Path, PathBuf};
 
-use atomc_artifact::abi::TILE_TOKENS;
-use atomc_artifact::manifest::{Arg, Input};
+use atomc_artifact::abi::{SPARE_TOKENS, TILE_TOKENS};
+use atomc_artifact::manifest::{Arg, Input, Kernel};
 use atomc_ir::Type;
 use atomc_ir::interp::{Real, Tensor, Val};
 use atomc_ir::trial::Bound;
 use atomc_runtime::Artifact;
-use atomc_runtime::probe::Probe;
+use atomc_runtime::probe::{POISON, Probe};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
@@ -18,9 +18,6 @@ use super::super::inspect;
 use super::super::output;
 use super::cases::Case;
 use super::launch::{Bench, Ran};
-
-/// Bytes of zeros behind indices: kernels work on groups of tokens and read whole ones.
-const PADDING: usize = 64 * size_of::<i32>();
 
 pub struct Dump {
     dir: PathBuf,
@@ -37,7 +34,10 @@ impl Entries {
         self.0.push((name, Dtype::U8, vec![bytes.len()], bytes.to_vec()));
     }
 
-    fn ints<'a>(&mut self, name: String, values: impl Iterator<Item = &'a i32>) {
+    /// A list with zeros behind it up to so many entries, and as many more as kernels may read beyond the tokens of a step.
+    fn ints(&mut self, name: String, values: &[i32], room: usize) {
+        let entries = room.max(values.len()) + SPARE_TOKENS;
+        let values = values.iter().chain(std::iter::repeat(&0)).take(entries);
         let bytes: Vec<u8> = values.flat_map(|v| v.to_le_bytes()).collect();
         self.0.push((name, Dtype::I32, vec![bytes.len() / size_of::<i32>()], bytes));
     }
@@ -85,6 +85,7 @@ impl Dump {
             json!({
                 "variant": variant.name,
                 "code": files[kernel],
+                "parameters": parameters(k),
                 "grid": [size.tasks(k.tasks), 1, 1],
                 "block": [k.threads.max(1), 1, 1],
                 "shared": k.shared,
@@ -102,6 +103,7 @@ impl Dump {
             "case": case.to_string(),
             "variants": variants.collect::<Vec<Value>>(),
             "arguments": arguments,
+            "layout": target.layout,
             "step": { "tokens": size.step.tokens, "rows": size.step.rows },
             "before": format!("{name}.before.safetensors"),
             "after": format!("{name}.after.safetensors"),
@@ -110,6 +112,15 @@ impl Dump {
         before.write(&self.dir.join(format!("{name}.before.safetensors")))?;
         after.write(&self.dir.join(format!("{name}.after.safetensors")))?;
         output::write(&self.dir.join(format!("{name}.json")), &serde_json::to_vec_pretty(&about)?)
+    }
+}
+
+/// What a kernel is called with, in order.
+fn parameters(kernel: &Kernel) -> &'static [&'static str] {
+    match kernel.threads {
+        // Only the host has no work-items.
+        0 => &["arguments", "step", "scratch", "first", "end"],
+        _ => &["arguments", "step", "workspace"],
     }
 }
 
@@ -128,25 +139,24 @@ fn arguments(
         let entry = number.to_string();
         let memory = &ran.before[number];
         all.push(match arg {
-            Arg::Input { which: Input::Batch } => batch(&entry, ran, case, before),
+            Arg::Input { which: Input::Batch } => batch(&entry, bench, ran, case, before),
             _ if number >= first => {
                 after.bytes(entry.clone(), &ran.after[number]);
-                json!({ "kind": "result", "type": ty, "entry": entry, "bytes": ran.after[number].len() })
+                json!({ "kind": "result", "type": ty.to_string(), "entry": entry, "bytes": ran.after[number].len() })
             }
             Arg::CacheK { .. } => {
                 before.bytes(entry.clone(), memory);
                 after.bytes(entry.clone(), &ran.after[number]);
-                json!({ "kind": "cache", "type": ty, "entry": entry, "bytes": memory.len() })
+                json!({ "kind": "cache", "type": ty.to_string(), "entry": entry, "bytes": memory.len() })
             }
             Arg::CacheV { .. } => {
                 let pages = (number - 1).to_string();
-                json!({ "kind": "values", "type": ty, "entry": pages, "offset": v_offset })
+                json!({ "kind": "values", "type": ty.to_string(), "entry": pages, "offset": v_offset })
             }
             _ => {
-                let padding = if matches!(arg, Arg::Input { .. }) { PADDING } else { 0 };
-                let memory = [&memory[..], &vec![0; padding]].concat();
+                let memory = operand(bench, *arg, ty, memory);
                 before.bytes(entry.clone(), &memory);
-                json!({ "kind": "operand", "type": ty, "entry": entry, "bytes": memory.len() })
+                json!({ "kind": "operand", "type": ty.to_string(), "entry": entry, "bytes": memory.len() })
             }
         });
     }
@@ -155,18 +165,30 @@ fn arguments(
 }
 
 /// Type of each argument; both parts of a cache have the cache's.
-fn types(bench: &Bench) -> Vec<String> {
+fn types(bench: &Bench) -> Vec<&Type> {
     let body = bench.body();
-    let operand = |v| {
-        let ty = body.ty(v);
-        std::iter::repeat_n(ty.to_string(), if ty.as_cache().is_some() { 2 } else { 1 })
-    };
+    let operand = |v| std::iter::repeat_n(body.ty(v), if body.ty(v).as_cache().is_some() { 2 } else { 1 });
     let results = body.outputs().iter().map(|&v| body.ty(v)).filter(|t| matches!(t, Type::Tensor(_)));
-    body.inputs().into_iter().flat_map(operand).chain(results.map(|t| t.to_string())).collect()
+    body.inputs().into_iter().flat_map(operand).chain(results).collect()
+}
+
+/// An operand's memory with all that kernels may read: they work on groups of tokens and read whole ones.
+fn operand(bench: &Bench, arg: Arg, ty: &Type, memory: &[u8]) -> Vec<u8> {
+    let mut memory = memory.to_vec();
+    match (arg, ty) {
+        (Arg::Arena { .. } | Arg::Hidden, Type::Tensor(t)) => memory.resize(bench.bytes(t), POISON),
+        (Arg::Input { which }, _) => {
+            let room = if which == Input::Rows { bench.room.rows } else { bench.room.tokens };
+            memory.resize((room + SPARE_TOKENS) * size_of::<i32>(), 0);
+        }
+        // Weights are whole.
+        _ => {}
+    }
+    memory
 }
 
 /// The structure `Batch`: its arrays are entries, its pointers are whoever replays it has to set.
-fn batch(entry: &str, ran: &Ran, case: &Case, before: &mut Entries) -> Value {
+fn batch(entry: &str, bench: &Bench, ran: &Ran, case: &Case, before: &mut Entries) -> Value {
     let state = case.step.batch();
     let stride = ran.step.pieces.iter().map(|p| p.table.len()).max().unwrap_or(0) + 1;
     let table = |p: &atomc_runtime::probe::Piece| {
@@ -179,8 +201,14 @@ fn batch(entry: &str, ran: &Ran, case: &Case, before: &mut Entries) -> Value {
         tiles.extend(starts.flat_map(|at| [(first + at) as i32, (run.tokens - at).min(TILE_TOKENS) as i32]));
         first += run.tokens;
     }
-    let parts =
-        [("positions", &state.positions), ("sequences", &state.sequences), ("tables", &tables), ("tiles", &tiles)];
+    let tokens = bench.room.tokens;
+    let parts = [
+        ("positions", &state.positions, tokens),
+        ("sequences", &state.sequences, tokens),
+        ("tables", &tables, 0),
+        // Two numbers each.
+        ("tiles", &tiles, 2 * tokens),
+    ];
     let block_stride = ran.step.block_stride;
     let tile_count = tiles.len() / 2;
     let mut about = json!({
@@ -189,9 +217,8 @@ fn batch(entry: &str, ran: &Ran, case: &Case, before: &mut Entries) -> Value {
         "tile_count": tile_count,
         "block_stride": block_stride,
     });
-    for (name, values) in parts {
-        let padding = std::iter::repeat_n(&0, PADDING / size_of::<i32>());
-        before.ints(format!("{entry}.{name}"), values.iter().chain(padding));
+    for (name, values, room) in parts {
+        before.ints(format!("{entry}.{name}"), values, room);
         about[name] = format!("{entry}.{name}").into();
     }
     about

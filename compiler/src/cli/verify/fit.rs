@@ -1,18 +1,40 @@
 //! Whether a launch and its kernel's body are about the same memory, and how much of the host's it takes to try them.
-use atomc_artifact::manifest::{self, Arg, Input, Plan, Target, Weight};
+use atomc_artifact::manifest::{self, Arg, Input, Plan, PlanKind, Target, Weight};
 use atomc_ir::arch::Memory;
 use atomc_ir::trial::Step;
 use atomc_ir::{CacheType, DType, Dim, Graph, Layout, TensorType, Type};
 
 use super::launch::GAP;
 
+/// The largest step of a plan, for which its buffers have room.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    pub tokens: usize,
+    pub rows: usize,
+    /// Results have room for a multiple of so many rows.
+    round: usize,
+}
+
+impl Room {
+    pub fn of(target: &Target, plan: &Plan) -> Room {
+        let round = if plan.kind == PlanKind::Decode { 1 } else { target.layout.rows };
+        Room { tokens: plan.tokens, rows: plan.rows, round }
+    }
+
+    /// Bytes of activations, or of indices, with all the rows that there is room for.
+    pub fn bytes(&self, t: &TensorType, memory: &Memory) -> Option<usize> {
+        let lead = t.shape.0.first().map_or(1, |d| d.at(self.tokens, self.rows));
+        let rows = lead.checked_next_multiple_of(self.round)?;
+        t.shape.row()?.checked_next_multiple_of(memory.row)?;
+        rows.checked_mul(memory.result_stride(t))?.checked_mul(t.dtype.size())
+    }
+}
+
 /// A launch of a plan beside its body.
 pub struct Fit<'a> {
     pub target: &'a Target,
     pub plan: &'a Plan,
     pub memory: &'a Memory,
-    /// What rows are rounded up to in this plan.
-    pub round: usize,
 }
 
 impl Fit<'_> {
@@ -57,14 +79,9 @@ impl Fit<'_> {
 
     /// Whether all rows that the plan may have lie in a buffer.
     fn lies(&self, t: &TensorType, offset: usize, bytes: usize) -> bool {
-        let end = || {
-            let lead = t.shape.0.first().map_or(1, |d| d.at(self.plan.tokens, self.plan.rows));
-            let rows = lead.checked_next_multiple_of(self.round)?;
-            let width = if t.is_indices() { 1 } else { t.shape.row()? };
-            width.checked_next_multiple_of(self.memory.row)?;
-            rows.checked_mul(self.memory.result_stride(t))?.checked_mul(t.dtype.size())?.checked_add(offset)
-        };
-        t.layout == Layout::Rows && end().is_some_and(|end| end <= bytes)
+        let size = Room::of(self.target, self.plan).bytes(t, self.memory);
+        let end = size.and_then(|size| size.checked_add(offset));
+        t.layout == Layout::Rows && end.is_some_and(|end| end <= bytes)
     }
 
     /// Bytes of the host's memory that a try with a step takes: the trial's, and those of the device's buffers, filled, there and

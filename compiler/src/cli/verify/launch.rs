@@ -1,14 +1,14 @@
 //! One launch with its body: operands in, results out, both judged.
-use atomc_artifact::manifest::{Arg, Input, Launch, Plan, PlanKind, Target};
+use atomc_artifact::manifest::{Arg, Input, Launch, Plan, Target};
 use atomc_ir::arch::Memory;
 use atomc_ir::interp::Val;
 use atomc_ir::trial::{Bound, Operand, Trial, Verdict};
-use atomc_ir::{Graph, Type, Value};
+use atomc_ir::{Graph, TensorType, Value};
 use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep};
 
 use super::super::failure::Failure;
 use super::cases::Case;
-use super::fit::Fit;
+use super::fit::{Fit, Room};
 
 /// Bytes between pages of a cache, so that code shows which takes them to touch.
 pub const GAP: usize = 256;
@@ -22,8 +22,9 @@ pub struct Bench {
     memory: Memory,
     args: Vec<Arg>,
     vocab: usize,
-    /// Rows of each tensor result that the plan has room for.
-    room: Vec<usize>,
+    pub room: Room,
+    /// How many of the last arguments are results.
+    results: usize,
 }
 
 /// A launch that was run.
@@ -46,15 +47,9 @@ impl Bench {
         body.verify().map_err(|e| wrong(&format!("its body is broken: {e}")))?;
         let (plan_item, memory) = (&target.plans[plan], memory(target));
         fit(target, plan_item, &memory).check(&body, &item.args).map_err(|e| wrong(&e))?;
-        let results: Vec<&Type> =
-            body.outputs().iter().map(|&v| body.ty(v)).filter(|t| t.as_tensor().is_some()).collect();
-        let round = round(target, plan_item);
-        let lead = |ty: &&Type| {
-            ty.as_tensor().and_then(|t| t.shape.0.first()).map_or(1, |d| d.at(plan_item.tokens, plan_item.rows))
-        };
-        let room = results.iter().map(|ty| lead(ty).next_multiple_of(round)).collect();
-        let (symbol, args) = (def.symbol.clone(), item.args.clone());
-        Ok(Bench { plan, launch, symbol, memory, args, vocab, room, body })
+        let results = body.outputs().iter().filter(|&&v| body.ty(v).as_tensor().is_some()).count();
+        let (symbol, args, room) = (def.symbol.clone(), item.args.clone(), Room::of(target, plan_item));
+        Ok(Bench { plan, launch, symbol, memory, args, vocab, room, results, body })
     }
 
     /// That this machine has the memory to try a case.
@@ -77,7 +72,7 @@ impl Bench {
 
     /// The argument at which results begin.
     pub fn first_result(&self) -> usize {
-        self.args.len() - self.room.len()
+        self.args.len() - self.results
     }
 
     pub fn body(&self) -> &Graph {
@@ -191,9 +186,13 @@ impl Bench {
             Arg::Hidden => 0,
             _ => return 0..0,
         };
-        let types = self.body.outputs().iter().filter_map(|&v| self.body.ty(v).as_tensor());
-        let bytes = types.skip(result).map(|t| self.memory.result_stride(t) * t.dtype.size()).next();
-        offset..offset + self.room[result] * bytes.unwrap_or(0)
+        let mut types = self.body.outputs().iter().filter_map(|&v| self.body.ty(v).as_tensor());
+        offset..offset + types.nth(result).map_or(0, |t| self.bytes(t))
+    }
+
+    /// Bytes of rows in the arena, for which there is room: the launch fits its body.
+    pub fn bytes(&self, t: &TensorType) -> usize {
+        self.room.bytes(t, &self.memory).expect("a size that lies in a buffer")
     }
 
     /// The bytes of each result of the body.
@@ -248,12 +247,7 @@ fn ids(tokens: usize, vocab: usize, seed: u64) -> Vec<u32> {
 }
 
 fn fit<'a>(target: &'a Target, plan: &'a Plan, memory: &'a Memory) -> Fit<'a> {
-    Fit { target, plan, memory, round: round(target, plan) }
-}
-
-/// Results of a plan have room for a multiple of so many rows.
-fn round(target: &Target, plan: &Plan) -> usize {
-    if plan.kind == PlanKind::Decode { 1 } else { target.layout.rows }
+    Fit { target, plan, memory }
 }
 
 fn memory(target: &Target) -> Memory {
