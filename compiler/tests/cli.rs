@@ -328,6 +328,50 @@ fn wrong_checkpoints() {
 }
 
 #[test]
+fn weights_that_are_not_finite() {
+    /// The first element of a tensor, in bf16.
+    fn spoiled(name: &str, value: u16) -> Vec<u8> {
+        checkpoint(|all| all.get_mut(name).expect("a tensor").1[..2].copy_from_slice(&value.to_le_bytes()))
+    }
+    const NAN: u16 = 0x7fc0;
+    const INFINITY: u16 = 0x7f80;
+    let bench = Bench::new();
+    let mut names = vec![];
+    checkpoint(|all| names = all.keys().cloned().collect());
+    names.sort();
+    for name in &names {
+        for (value, odd) in [(NAN, "NaN"), (INFINITY, "an infinite number")] {
+            bench.write("w/model.safetensors", spoiled(name, value));
+            let message = bench.logits("m.atomc", "w", "[[0, 1, 2], [5]]");
+            let (_, reads) = message.split_once("weight `").unwrap_or_else(|| panic!("{name}: {message}"));
+            assert!(reads.contains(name.as_str()), "{name}: {message}");
+            assert!(reads.ends_with(&format!("` that it reads holds {odd}")), "{name}: {message}");
+        }
+    }
+    let down = "model.layers.1.mlp.down_proj.weight";
+    bench.write("w/model.safetensors", spoiled(down, NAN));
+    insta::assert_snapshot!(bench.logits("m.atomc", "w", "[[1, 2]]"), @"error[step]: the logits are not finite: kernel `k22_matmul_mlp_down_proj` (launch 19, from 0 on, of plan `whole 32`, model.layers.1.mlp.down_proj) is the first that makes NaN; weight `model.layers.1.mlp.down_proj.weight` that it reads holds NaN");
+    bench.succeed(&[
+        "compile",
+        MODEL,
+        "--target",
+        "gfx942",
+        "--context",
+        "64",
+        "--decode",
+        "1",
+        "--prefill",
+        "32",
+        "-o",
+        "gpu.atomc",
+    ]);
+    for (artifact, device) in [("m.atomc", "host"), ("gpu.atomc", "emu:gfx942:fast")] {
+        let message = bench.fail(1, &["bench", artifact, "--weights", "w", "--device", device, "--prompt", "4"]);
+        assert!(message.contains(&format!("weight `{down}` that it reads holds NaN")), "{message}");
+    }
+}
+
+#[test]
 fn wrong_tokens_and_devices() {
     let bench = Bench::new();
     let long = format!("[{:?}]", vec![1; 65]);

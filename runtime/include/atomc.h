@@ -26,7 +26,7 @@ typedef enum atomc_status {
   ATOMC_STATUS_DEVICE = 3,
   // The checkpoint is not one for this model.
   ATOMC_STATUS_CHECKPOINT = 4,
-  // The step was refused; no sequence has changed.
+  // The step was refused, and no sequence has changed; or its logits are not finite, of which the message says where that began.
   ATOMC_STATUS_STEP = 5,
   // The cache has no block left: free a sequence or open with a larger cache.
   ATOMC_STATUS_CACHE_FULL = 6,

@@ -25,7 +25,7 @@ pub enum AtomcStatus {
     Device = 3,
     /// The checkpoint is not one for this model.
     Checkpoint = 4,
-    /// The step was refused; no sequence has changed.
+    /// The step was refused, and no sequence has changed; or its logits are not finite, of which the message says where that began.
     Step = 5,
     /// The cache has no block left: free a sequence or open with a larger cache.
     CacheFull = 6,

@@ -1,5 +1,8 @@
 //! An open artifact with its weights, its cache and its sequences: the owner of everything that a step touches.
+mod origin;
 mod select;
+
+pub use origin::{NotFinite, Odd, Origin};
 
 use crate::batch::{Inputs, Room};
 use crate::checkpoint::Source;
@@ -56,7 +59,7 @@ impl Request<'_> {
 }
 
 /// Why a step was refused. Nothing has run then and no sequence has changed, unless the device failed: that engine is of no
-/// more use.
+/// more use. Sequences whose logits are not finite have their new tokens, and are best dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     #[error("the weights are not loaded")]
@@ -71,6 +74,8 @@ pub enum StepError {
     TokenId { request: usize, index: usize, id: u32, vocab: usize },
     #[error("no memory for {rows} rows of logits; ask for fewer at once")]
     LogitsMemory { rows: usize },
+    #[error("{0}")]
+    NotFinite(Box<NotFinite>),
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     #[error(transparent)]
@@ -93,6 +98,8 @@ pub struct Engine {
     untouched: usize,
     loaded: bool,
     output: Output,
+    /// The plan that ran last.
+    last: usize,
     /// By plan, while launches are being timed.
     times: Option<Vec<Launches>>,
 }
@@ -175,6 +182,7 @@ impl Engine {
             untouched: 0,
             loaded: false,
             output: Output::default(),
+            last: 0,
             times: None,
             artifact,
         })
@@ -281,11 +289,19 @@ impl Engine {
         self.output.begin(requests);
         self.advance(requests, |engine, plan, whole| {
             let place = engine.plans()[plan].logits;
-            match whole && engine.is_host() {
-                true => engine.output.place = Some(place),
-                false => engine.gather(place)?,
-            }
-            Ok(())
+            let (rows, vocab) = (engine.inputs.counts().rows, engine.model().vocab);
+            let is_well = match whole && engine.is_host() {
+                true => {
+                    engine.output.place = Some(place);
+                    begin_well(engine.rows(place), place.stride, rows)
+                }
+                false => {
+                    engine.gather(place)?;
+                    let gathered = &engine.output.gathered;
+                    begin_well(&gathered[gathered.len() - rows * vocab..], vocab, rows)
+                }
+            };
+            engine.check_rows(is_well)
         })?;
         Ok(self.logits())
     }
@@ -296,15 +312,23 @@ impl Engine {
     pub fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
         if self.plans().iter().any(|plan| plan.picks.is_none()) {
             let logits = self.step(requests)?;
-            let picks = (0..requests.len()).map(|request| logits.last(request).map(greedy)).collect();
+            let pick = |row: &[f32]| Some(greedy(row)).filter(|&id| row[id as usize].is_finite());
+            let picks = (0..requests.len()).map(|request| logits.last(request).map(pick));
+            let picks: Vec<Option<Option<u32>>> = picks.collect();
+            if picks.contains(&Some(None)) {
+                return Err(self.not_finite());
+            }
             self.output.begin(&[]);
-            return Ok(picks);
+            return Ok(picks.into_iter().map(Option::flatten).collect());
         }
         self.check(requests)?;
         self.output.begin(&[]);
         let mut picks = Vec::new();
         self.advance(requests, |engine, plan, _| {
-            engine.plans()[plan].picks.map_or(Ok(()), |place| engine.gather_picks(place, &mut picks))
+            let Plan { logits, picks: Some(place), .. } = engine.plans[plan] else { return Ok(()) };
+            let first = picks.len();
+            engine.gather_picks(place, &mut picks)?;
+            engine.check_picks(logits, &picks[first..])
         })?;
         let mut end = 0;
         let last = |request: &Request| {
@@ -429,6 +453,7 @@ impl Engine {
     fn run(&mut self, plan: usize) -> Result<(), StepError> {
         let counts = self.inputs.counts();
         let _span = tracing::trace_span!("step", plan, tokens = counts.tokens, rows = counts.rows).entered();
+        self.last = plan;
         let observe = self.times.as_mut().map(|times| &mut times[plan]);
         // SAFETY: bound when the engine was made; `fill` keeps to the plan's size; the borrow of the engine is unique.
         Ok(unsafe { self.device.run(plan, self.inputs.step(), observe) }?)
@@ -473,6 +498,11 @@ impl Engine {
         // bits is an `f32`.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<f32>()) }
     }
+}
+
+/// Whether each row of logits begins with a finite number.
+fn begin_well(logits: &[f32], stride: usize, rows: usize) -> bool {
+    (0..rows).all(|row| logits[row * stride].is_finite())
 }
 
 fn bytes_of(values: &mut [f32]) -> &mut [u8] {

@@ -93,7 +93,8 @@ fn serve(
         let requests: Vec<Request> = active.iter().map(|writer| writer.request(&prompts[writer.prompt])).collect();
         let tokens = Next::of(engine, &requests, params)?;
         for (index, writer) in active.iter_mut().enumerate() {
-            writer.finish = writer.take(&tokens, index, params);
+            let Ok(finish) = writer.take(&tokens, index, params) else { return Err(engine.not_finite()) };
+            writer.finish = finish;
         }
         for index in (0..active.len()).rev() {
             let Some(finish) = active[index].finish else { continue };
@@ -130,13 +131,21 @@ impl<'a> Next<'a> {
         }
     }
 
-    fn token(&self, request: usize, sampler: &mut Sampler) -> Option<u32> {
-        match self {
+    /// The token, if there is one with a finite logit: the engine has looked at those of greedy steps.
+    fn token(&self, request: usize, sampler: &mut Sampler) -> Result<u32, Unlikely> {
+        let found = match self {
             Next::Greedy(picks) => picks[request],
-            Next::Logits(logits) => logits.last(request).map(|row| sampler.sample(row)),
-        }
+            Next::Logits(logits) => logits.last(request).and_then(|row| {
+                let token = sampler.sample(row);
+                row[token as usize].is_finite().then_some(token)
+            }),
+        };
+        found.ok_or(Unlikely)
     }
 }
+
+/// That no token can be chosen, since logits are not finite.
+struct Unlikely;
 
 /// An answer under way.
 struct Writer {
@@ -176,16 +185,16 @@ impl Writer {
     }
 
     /// Takes the next token of one of the requests; tells if it ends the answer.
-    fn take(&mut self, next: &Next, request: usize, params: &Params) -> Option<Finish> {
+    fn take(&mut self, next: &Next, request: usize, params: &Params) -> Result<Option<Finish>, Unlikely> {
         if self.limit == 0 {
-            return Some(Finish::Length);
+            return Ok(Some(Finish::Length));
         }
         let token = next.token(request, &mut self.sampler)?;
         if params.stop.contains(&token) {
-            return Some(Finish::Stop(token));
+            return Ok(Some(Finish::Stop(token)));
         }
         self.tokens.push(token);
-        (self.tokens.len() >= self.limit).then_some(Finish::Length)
+        Ok((self.tokens.len() >= self.limit).then_some(Finish::Length))
     }
 
     fn run(
@@ -198,7 +207,7 @@ impl Writer {
         loop {
             let next = Next::of(engine, &[self.request(prompt)], params)?;
             let known = self.tokens.len();
-            let finish = self.take(&next, 0, params);
+            let Ok(finish) = self.take(&next, 0, params) else { return Err(engine.not_finite()) };
             for &token in &self.tokens[known..] {
                 if on_token(token).is_break() {
                     return Ok(Finish::Caller);

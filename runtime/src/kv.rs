@@ -102,6 +102,13 @@ impl Kv {
         self.table_blocks
     }
 
+    /// From the first block that a sequence holds to the last.
+    pub fn held(&self) -> Range<usize> {
+        let is_held = |holders: &u32| *holders > 0;
+        let end = self.holders.iter().rposition(is_held).map_or(0, |last| last + 1);
+        self.holders.iter().position(is_held).unwrap_or(end)..end
+    }
+
     /// A new, empty sequence. Its table is allocated here, so that steps need not.
     pub fn add(&mut self) -> SeqId {
         let slot = self.empty.pop().unwrap_or_else(|| {
@@ -212,8 +219,9 @@ mod tests {
         assert_eq!(kv.grow(a, 15), Ok(1..16));
         assert_eq!((kv.table(a).unwrap(), kv.free_blocks()), (&[0][..], 3));
         assert_eq!(kv.grow(a, 17), Ok(16..33));
-        assert_eq!((kv.table(a).unwrap(), kv.free_blocks()), (&[0, 1, 2][..], 1));
+        assert_eq!((kv.table(a).unwrap(), kv.free_blocks(), kv.held()), (&[0, 1, 2][..], 1, 0..3));
         kv.drop_sequence(a).unwrap();
+        assert_eq!(kv.held(), 0..0);
         assert_eq!(kv.free_blocks(), 4);
         assert_eq!(kv.len(a), Err(KvError::UnknownSequence { sequence: a }));
         let b = kv.add();

@@ -180,7 +180,11 @@ pub fn manifest() -> Manifest {
             },
             // One number of eight bytes for each token.
             hidden: Hidden { dtype: DType::I32, width: 2, stride: 2, bytes: 40 * 8 },
-            kernels: ["scatter", "attend", "head"].map(def).to_vec(),
+            kernels: vec![
+                def("scatter", "  %0 = kv_write : cache<i32, 1, 1>\n  return %0\n"),
+                def("attend", "  %0 = attention : i32[T, 2]\n  return %0\n"),
+                def("head", "  %0 = linear : f32[R, 97]\n  %1 = argmax %0 : i32[R]\n  return %0, %1\n"),
+            ],
             variants: vec![variant("from-the-future", &["no-such-feature"]), variant("plain", &[])],
             plans: vec![
                 plan(PlanKind::Decode, 1, 1),
@@ -194,8 +198,8 @@ pub fn manifest() -> Manifest {
     }
 }
 
-fn def(symbol: &str) -> KernelDef {
-    KernelDef { symbol: symbol.into(), family: "toy".into(), body: String::new(), tokens: 40 }
+fn def(symbol: &str, body: &str) -> KernelDef {
+    KernelDef { symbol: symbol.into(), family: "toy".into(), body: format!("graph @k() {{\n{body}}}\n"), tokens: 40 }
 }
 
 fn variant(name: &str, features: &[&str]) -> Variant {

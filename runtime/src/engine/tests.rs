@@ -110,6 +110,42 @@ fn forks_go_their_own_ways() {
 }
 
 #[test]
+fn logits_that_are_not_finite_are_traced() {
+    let bias = |at: usize, value: f32| {
+        let value = |i| if i == at { value } else { 0.0 };
+        toy::Bias((0..VOCAB).flat_map(|i| f32::to_le_bytes(value(i))).collect())
+    };
+    let all = toy::Bias(f32::NAN.to_le_bytes().repeat(VOCAB));
+    let cases = [(all, "NaN"), (bias(0, f32::NAN), "NaN"), (bias(40, f32::INFINITY), "an infinite number")];
+    for mut engine in [toy::engine(2, 0), toy::apart(2, 0), toy::engine_without_picks()] {
+        for (number, (source, odd)) in cases.iter().enumerate() {
+            engine.load_weights(source, &|_, _| ()).unwrap();
+            let sequence = engine.add_sequence();
+            let request = [Request { sequence, tokens: &[3, 4], logits: Want::Last }];
+            let wanted = format!(
+                "the logits are not finite: kernel `head` (launch 2, from 0 on, of plan `whole 8`, toy) is the first that \
+                 makes {odd}; weight `head.bias` that it reads holds {odd}"
+            );
+            // The only odd logit is looked at if it begins a row or is chosen and at hand.
+            let (is_seen, is_chosen) = (number < 2, number == 0 || number == 2 && engine.is_host());
+            match engine.step(&request).map(|_| ()) {
+                Err(error) => assert_eq!((error.to_string(), is_seen), (wanted.clone(), true)),
+                Ok(()) => assert!(!is_seen),
+            }
+            match engine.step_greedy(&request) {
+                Err(error) => assert_eq!(error.to_string(), wanted),
+                Ok(picks) => assert!(!is_chosen, "{picks:?}"),
+            }
+            engine.drop_sequence(sequence).unwrap();
+        }
+        engine.load_weights(&bias(0, 0.0), &|_, _| ()).unwrap();
+        let sequence = engine.add_sequence();
+        let picks = engine.step_greedy(&[Request { sequence, tokens: &[3, 4], logits: Want::Last }]).unwrap();
+        assert_eq!(picks, [Some(toy::next(&[3, 4]))], "the engine goes on with other weights");
+    }
+}
+
+#[test]
 fn children_get_an_error() {
     let mut engine = toy::engine(2, 0);
     let mut alone = toy::engine(1, 0);

@@ -40,6 +40,23 @@ fn wrong_sampling_is_refused() {
 }
 
 #[test]
+fn a_token_without_a_finite_logit_is_not_chosen() {
+    let mut engine = toy::engine(1, 0);
+    let bias =
+        toy::Bias((0..toy::VOCAB).flat_map(|i| [0.0, f32::INFINITY][usize::from(i == 40)].to_le_bytes()).collect());
+    engine.load_weights(&bias, &|_, _| ()).unwrap();
+    for temperature in [0.0, 1.0] {
+        let sampling = Sampling { temperature, ..Sampling::default() };
+        let params = Params { sampling, ..params(4) };
+        let one = generate(&mut engine, &[5], &params, |_| ControlFlow::Continue(())).unwrap_err().to_string();
+        assert!(one.contains("weight `head.bias` that it reads holds an infinite number"), "{one}");
+        let all = generate_all(&mut engine, &[vec![5]], &params, 1, |_, _| ControlFlow::Continue(()));
+        assert_eq!(all.unwrap_err().to_string(), one);
+    }
+    assert_eq!(engine.cache().free_blocks(), engine.cache().blocks());
+}
+
+#[test]
 fn ends_where_it_should() {
     let mut engine = toy::engine(1, 0);
     let expect = toy::answer(&[5, 6, 7], 80);

@@ -1,0 +1,317 @@
+//! Where numbers come from that are not finite: the step is run again, launch by launch, until one makes the first of them.
+//!
+//! What tells that there are some is a number that is read anyway, so steps that are well pay nothing for this.
+use super::{Engine, StepError};
+use crate::device::{DeviceBuffer, DeviceError};
+use atomc_artifact::manifest::{Arg, DType, Launch, Logits as LogitsPlace, Plan, PlanKind};
+use half::{bf16, f16};
+use std::fmt;
+use std::ops::Range;
+
+/// Bytes of a device's memory that are looked through at once.
+const CHUNK: usize = 32 << 20;
+
+/// A number that is not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Odd {
+    NaN,
+    Infinite,
+}
+
+/// That the logits of a step are not finite, and where the first such number came from, if it comes again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotFinite {
+    pub origin: Option<Origin>,
+}
+
+/// The first launch of a step whose result is not finite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub symbol: String,
+    /// Its place in the plan, from 0 on.
+    pub launch: usize,
+    /// Kind and tokens, e.g. `decode 1`.
+    pub plan: String,
+    /// The part of the model, e.g. `model.layers.0.mlp`.
+    pub location: String,
+    pub made: Odd,
+    /// What it reads that is not finite: a weight, or the cache as earlier steps have left it.
+    pub read: Option<(String, Odd)>,
+}
+
+impl fmt::Display for Odd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Odd::NaN => "NaN",
+            Odd::Infinite => "an infinite number",
+        })
+    }
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Origin { symbol, launch, plan, location, made, read }) = &self.origin else {
+            return f.write_str(
+                "the logits are not finite, but they are when the step is run again: memory may be at fault",
+            );
+        };
+        let place = format!("launch {launch}, from 0 on, of plan `{plan}`, {location}");
+        write!(f, "the logits are not finite: kernel `{symbol}` ({place}) is the first that makes {made}; ")?;
+        match read {
+            Some((what, odd)) => write!(f, "{what} that it reads holds {odd}"),
+            None => f.write_str("what it reads is finite, so a number outgrew its type"),
+        }
+    }
+}
+
+impl Engine {
+    /// That rows of logits begin with finite numbers: what is not finite before the head makes NaN of all of a row.
+    pub(super) fn check_rows(&mut self, begin_well: bool) -> Result<(), StepError> {
+        if begin_well { Ok(()) } else { Err(self.not_finite()) }
+    }
+
+    /// That the likeliest tokens of the plan that ran last have finite logits. Of a row without any number token 0 is the
+    /// likeliest, so where logits are far away only those are fetched.
+    pub(super) fn check_picks(&mut self, place: LogitsPlace, picks: &[u32]) -> Result<(), StepError> {
+        let (is_host, vocab) = (self.is_host(), self.model().vocab);
+        for (row, &pick) in picks.iter().enumerate().filter(|(_, pick)| is_host || **pick == 0) {
+            let mut logit = [0; size_of::<f32>()];
+            let at = row * place.stride + (pick as usize).min(vocab - 1);
+            self.memory.arena.download(place.offset + at * size_of::<f32>(), &mut logit)?;
+            if !f32::from_le_bytes(logit).is_finite() {
+                return Err(self.not_finite());
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the plan that ran last made logits that are not finite. There are none afterwards.
+    pub(crate) fn not_finite(&mut self) -> StepError {
+        self.output.begin(&[]);
+        match self.origin() {
+            Ok(origin) => StepError::NotFinite(Box::new(NotFinite { origin })),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Runs the plan that ran last again, as plans of a launch each.
+    fn origin(&mut self) -> Result<Option<Origin>, DeviceError> {
+        let plan = self.plans[self.last].clone();
+        let shell = Plan { launches: vec![], calls: vec![], kind: PlanKind::Whole, ..plan.clone() };
+        let single = |launch: &Launch| Plan { launches: vec![launch.clone()], ..shell.clone() };
+        let singles: Vec<Plan> = plan.launches.iter().map(single).collect();
+        // SAFETY: as when the engine was made: the launches are those of the artifact, over the same memory.
+        unsafe { self.device.bind(&singles, &self.memory) }?;
+        let found = self.first(&plan);
+        // SAFETY: as when the engine was made.
+        unsafe { self.device.bind(&self.plans, &self.memory) }?;
+        found
+    }
+
+    fn first(&mut self, plan: &Plan) -> Result<Option<Origin>, DeviceError> {
+        self.memory.arena.fill(0..plan.arena_bytes, 0)?;
+        self.memory.hidden.fill(0..self.target().hidden.bytes, 0)?;
+        let mut before = self.values(plan)?;
+        for (index, launch) in plan.launches.iter().enumerate() {
+            let cached = self.cached(index, launch, &before)?;
+            self.again(index)?;
+            let after = self.values(plan)?;
+            let body = &self.target().kernels[launch.kernel].body;
+            if let Some(made) = cached.or_else(|| changed(&results(body, launch), &before, &after)) {
+                return self.describe(plan, index, made).map(Some);
+            }
+            before = after;
+        }
+        Ok(None)
+    }
+
+    /// One launch of the step whose inputs are there still.
+    fn again(&mut self, launch: usize) -> Result<(), DeviceError> {
+        // SAFETY: the launch was bound as a plan, and the inputs are those of a step that the whole plan ran.
+        unsafe { self.device.run(launch, self.inputs.step(), None) }
+    }
+
+    /// What a launch writes into the cache that is not finite: it runs over cleared pages for that, which get back what they had.
+    fn cached(&mut self, index: usize, launch: &Launch, values: &Values) -> Result<Option<Odd>, DeviceError> {
+        let Some(layer) = launch.args.iter().find_map(layer) else { return Ok(None) };
+        let (pages, dtype) = (self.pages(), self.target().cache.dtype);
+        let mut kept = vec![0; pages.len()];
+        self.memory.cache[layer].download(pages.start, &mut kept)?;
+        self.memory.cache[layer].fill(pages.clone(), 0)?;
+        self.again(index)?;
+        let made = find(&self.memory.cache[layer], pages.clone(), dtype)?;
+        self.memory.cache[layer].upload(pages.start, &kept)?;
+        self.memory.arena.upload(0, &values.arena)?;
+        self.memory.hidden.upload(0, &values.hidden)?;
+        Ok(made)
+    }
+
+    /// The bytes of a layer's cache from the first page that a sequence holds to the last.
+    fn pages(&self) -> Range<usize> {
+        let (held, bytes) = (self.kv.held(), self.target().cache.block_bytes);
+        held.start * bytes..held.end * bytes
+    }
+
+    fn values(&self, plan: &Plan) -> Result<Values, DeviceError> {
+        let (mut arena, mut hidden) = (vec![0; plan.arena_bytes], vec![0; self.target().hidden.bytes]);
+        self.memory.arena.download(0, &mut arena)?;
+        self.memory.hidden.download(0, &mut hidden)?;
+        Ok(Values { arena, hidden })
+    }
+
+    fn describe(&self, plan: &Plan, launch: usize, made: Odd) -> Result<Origin, DeviceError> {
+        let item = &plan.launches[launch];
+        let kind = match plan.kind {
+            PlanKind::Decode => "decode",
+            PlanKind::Any => "any",
+            PlanKind::Whole => "whole",
+        };
+        let mut read = None;
+        for arg in &item.args {
+            read = match read {
+                None => self.odd_operand(arg)?,
+                found => found,
+            };
+        }
+        Ok(Origin {
+            symbol: self.target().kernels[item.kernel].symbol.clone(),
+            launch,
+            plan: format!("{kind} {}", plan.tokens),
+            location: item.location.clone(),
+            made,
+            read,
+        })
+    }
+
+    /// Whether a weight or a cache holds what is not finite.
+    fn odd_operand(&self, arg: &Arg) -> Result<Option<(String, Odd)>, DeviceError> {
+        let (name, buffer, bytes, dtype) = match *arg {
+            Arg::Weight { index } => {
+                let weight = &self.target().weights[index];
+                (format!("weight `{}`", weight.name), &self.memory.weights[index], 0..weight.bytes, weight.dtype)
+            }
+            Arg::CacheK { layer } => {
+                let name = format!("the cache of layer {layer}");
+                (name, &self.memory.cache[layer], self.pages(), self.target().cache.dtype)
+            }
+            _ => return Ok(None),
+        };
+        Ok(find(buffer, bytes, dtype)?.map(|odd| (name, odd)))
+    }
+}
+
+/// What the launches of a plan leave to each other.
+struct Values {
+    arena: Vec<u8>,
+    hidden: Vec<u8>,
+}
+
+fn layer(arg: &Arg) -> Option<usize> {
+    match *arg {
+        Arg::CacheK { layer } => Some(layer),
+        _ => None,
+    }
+}
+
+/// The tensors that a launch makes: its last arguments, whose types are those of what the kernel's body returns, caches aside. There are
+/// none if the body does not say.
+fn results(body: &str, launch: &Launch) -> Vec<(Arg, DType)> {
+    let names = body.lines().rev().find_map(|line| line.trim().strip_prefix("return ")).unwrap_or_default();
+    let types = names.split(", ").map(|name| result_type(body, name));
+    let types: Vec<&str> = types.map(Option::unwrap_or_default).filter(|ty| !ty.starts_with("cache<")).collect();
+    let first = launch.args.len().saturating_sub(types.len());
+    let dtype = |ty: &&str| match ty.split('[').next() {
+        Some("f32") => Some(DType::F32),
+        Some("f16") => Some(DType::F16),
+        Some("bf16") => Some(DType::BF16),
+        _ => None,
+    };
+    launch.args[first..].iter().zip(&types).filter_map(|(&arg, ty)| Some((arg, dtype(ty)?))).collect()
+}
+
+/// The type of a value that a statement of the body names: `%0, %1 = op … : type, type`.
+fn result_type<'a>(body: &'a str, name: &str) -> Option<&'a str> {
+    body.lines().find_map(|line| {
+        let (names, rest) = line.trim().split_once(" = ")?;
+        let number = names.split(", ").position(|other| other == name)?;
+        let (_, types) = rest.split(" // ").next()?.rsplit_once(" : ")?;
+        types.split_inclusive([']', '>']).nth(number).map(|ty| ty.trim_start_matches([',', ' ']))
+    })
+}
+
+/// What is not finite of that which changed, and so was written, from where a result begins to where the next one does.
+fn changed(results: &[(Arg, DType)], before: &Values, after: &Values) -> Option<Odd> {
+    results.iter().find_map(|&(arg, dtype)| {
+        let (start, before, after) = match arg {
+            Arg::Arena { offset } => (offset, &before.arena, &after.arena),
+            Arg::Hidden => (0, &before.hidden, &after.hidden),
+            _ => return None,
+        };
+        let next = results.iter().filter_map(|(other, _)| match *other {
+            Arg::Arena { offset } if arg != Arg::Hidden && offset > start => Some(offset),
+            _ => None,
+        });
+        let bytes = start..next.min().unwrap_or(after.len());
+        let (before, after) = (&before[bytes.clone()], &after[bytes]);
+        let pairs = before.chunks_exact(dtype.size()).zip(after.chunks_exact(dtype.size()));
+        pairs.filter(|(before, after)| before != after).find_map(|(_, after)| odd(dtype, after))
+    })
+}
+
+/// The first number in a part of a buffer that is not finite.
+fn find(buffer: &DeviceBuffer, bytes: Range<usize>, dtype: DType) -> Result<Option<Odd>, DeviceError> {
+    let look = |values: &[u8]| values.chunks_exact(dtype.size()).find_map(|value| odd(dtype, value));
+    if let Some(view) = buffer.host_view() {
+        return Ok(look(&view[bytes]));
+    }
+    for start in bytes.clone().step_by(CHUNK) {
+        let mut values = vec![0; CHUNK.min(bytes.end - start)];
+        buffer.download(start, &mut values)?;
+        if let Some(odd) = look(&values) {
+            return Ok(Some(odd));
+        }
+    }
+    Ok(None)
+}
+
+fn odd(dtype: DType, value: &[u8]) -> Option<Odd> {
+    let number = match (dtype, value) {
+        (DType::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+        (DType::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+        (DType::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+        // It has no infinity, and NaN with either sign.
+        (DType::F8E4M3, &[bits]) if bits & 0x7f == 0x7f => f32::NAN,
+        _ => 0.0,
+    };
+    match number {
+        number if number.is_nan() => Some(Odd::NaN),
+        number if number.is_infinite() => Some(Odd::Infinite),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_a_body_returns() {
+        let body = "graph @k(%a0: bf16[T, 120], %a1: cache<bf16, 1, 24>) {\n  %0, %1 = split %a0 {n = 2} : bf16[T, 60], f16[T, 60]\n  \
+                    %2 = kv_write %a1, %0 : cache<bf16, 1, 24> #3 // model.layers.0\n  return %1, %2, %0\n}\n";
+        let args = [9, 8, 7].map(|offset| Arg::Arena { offset }).to_vec();
+        let launch = Launch { kernel: 0, args, segment: 0, location: String::new(), bytes: 0, flops: 0 };
+        let found = results(body, &launch);
+        assert_eq!(found, [(Arg::Arena { offset: 8 }, DType::F16), (Arg::Arena { offset: 7 }, DType::BF16)]);
+        assert_eq!(results("", &launch), []);
+    }
+
+    #[test]
+    fn knows_what_is_not_finite() {
+        assert_eq!(odd(DType::F32, &f32::NAN.to_le_bytes()), Some(Odd::NaN));
+        assert_eq!(odd(DType::F32, &f32::MAX.to_le_bytes()), None);
+        assert_eq!(odd(DType::F16, &f16::NEG_INFINITY.to_le_bytes()), Some(Odd::Infinite));
+        assert_eq!(odd(DType::BF16, &bf16::NAN.to_le_bytes()), Some(Odd::NaN));
+        assert_eq!((odd(DType::F8E4M3, &[0xff]), odd(DType::F8E4M3, &[0x7e])), (Some(Odd::NaN), None));
+        assert_eq!(odd(DType::I32, &[0xff; 4]), None);
+    }
+}
