@@ -33,6 +33,7 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
     ensure((1..=MAX_RANKS).contains(&manifest.tensor_parallel), "tensor_parallel", || {
         format!("{} is not between 1 and {MAX_RANKS}", manifest.tensor_parallel)
     })?;
+    ensure(!manifest.targets.is_empty(), "targets", || "an artifact without a target has no code".to_owned())?;
     let (vocab, ranks) = (manifest.model.vocab, manifest.tensor_parallel);
     // Logits that a rank may have.
     let widths = if vocab.is_multiple_of(ranks) { [vocab, vocab / ranks] } else { [vocab; 2] };

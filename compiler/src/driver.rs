@@ -78,6 +78,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     let models = models(config, options)?;
     let buckets = buckets(&options.buckets)?;
     let targets = unique(&options.targets)?;
+    targets.iter().flat_map(|(_, archs)| *archs).try_for_each(|arch| check_cache(config, &options.attention, arch))?;
     let total = targets.iter().map(|(_, archs)| archs.len() + steps(&models, &buckets).count()).sum();
     let mut done = 0;
     let mut step = |what: String| {
@@ -97,6 +98,18 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     };
     progress(total, total, "done");
     Ok(Compiled { manifest, code })
+}
+
+/// That an arch has kernels which attend over the cache, where they are to.
+fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
+    let (cache, query) = (config.cache_dtype(), config.dtype);
+    if !attention.contains(&Attention::Own) || atomc_targets::attends(cache, query, arch) {
+        return Ok(());
+    }
+    let message =
+        format!("kernels of {} do not attend in {} over a cache of {}", arch.name, query.name(), cache.name());
+    let help = "--cache-dtype auto, or --dtype bf16 or f16";
+    Err(Diagnostic::new("config::cache", message).at("--cache-dtype").help(help))
 }
 
 /// What plans are made of.
@@ -178,6 +191,7 @@ fn choose<'a>(spec: KernelSpec<'a>, arch: &Arch, choice: Option<usize>) -> Kerne
 
 /// Each kernel of a model on an arch: its symbol, its class, and how it may be varied.
 pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<Vec<OpenChoices>, Diagnostic> {
+    check_cache(config, &options.attention, arch)?;
     let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
     for (model, bucket) in steps(&models(config, options)?, &buckets(&options.buckets)?) {
         let cx = Cx { arch, bucket };
@@ -212,6 +226,7 @@ pub fn lower(model: &Graph, cx: &Cx, until: Option<&str>) -> Result<Graph, Diagn
 
 /// The kernels of one bucket as text.
 pub fn text(config: &Config, cx: &Cx, form: atomc_targets::Form) -> Result<String, Diagnostic> {
+    check_cache(config, &[Attention::Own], cx.arch)?;
     let graph = lower(&frontend::graph(config)?, cx, None)?;
     let mut kernels = Kernels::default();
     launches::plan(&graph, Attention::Own, cx, &mut kernels, &mut Weights::default())?;

@@ -25,7 +25,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use atomc_ir::arch::{Isa, Machine};
-use atomc_ir::{Arch, Diagnostic, Family, Graph};
+use atomc_ir::{Arch, DType, Diagnostic, Family, Graph};
 use inkwell::context::Context;
 use inkwell::module::Module as Emitted;
 
@@ -55,6 +55,14 @@ pub enum Tasks {
     Tokens { per: usize, times: usize },
     Rows { per: usize, times: usize },
     Tiles { times: usize },
+}
+
+/// Whether kernels of an arch attend with queries of a type over a cache of another.
+pub fn attends(cache: DType, query: DType, arch: &Arch) -> bool {
+    match arch.machine {
+        Machine::Cpu(_) => true,
+        Machine::Simt(_) => simt::attends(cache, query),
+    }
 }
 
 /// Whether a family's kernels are made for the tokens of one bucket: matrix-vector products are unrolled over them, and on GPUs

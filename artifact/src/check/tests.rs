@@ -206,6 +206,7 @@ fn expressions_that_do_not_fit() {
 
 #[test]
 fn targets_that_cannot_run() {
+    refused(|m| m.targets.clear(), "targets: an artifact without a target has no code");
     refused(|m| m.targets[0].variants.clear(), "targets[0].variants: a target without code");
     refused(
         |m| drop(m.targets[0].plans.remove(1)),

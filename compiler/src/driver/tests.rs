@@ -101,8 +101,33 @@ fn parts_that_cannot_be_made() {
     insta::assert_snapshot!(fault(3, &own), @"[config::ranks] --tp: 4 attention heads cannot be shared out among 3 ranks");
     insta::assert_snapshot!(fault(8, &own), @"[config::ranks] --tp: 4 attention heads cannot be shared out among 8 ranks");
     insta::assert_snapshot!(fault(0, &own), @"[config::ranks] --tp: 4 attention heads cannot be shared out among 0 ranks");
+    insta::assert_snapshot!(fault(65, &own), @"[config::ranks] --tp: 65 ranks, but 64 are the most that share a model out");
     insta::assert_snapshot!(fault(1, &[Attention::Own, Attention::Own]), @"[driver::attention] `own` is named twice");
     insta::assert_snapshot!(fault(1, &[]), @"[driver::attention] nobody is named to attend");
+}
+
+#[test]
+fn caches_that_no_kernel_reads() {
+    let make = |target: &str, dtype, attention| {
+        let config = Config { dtype, cache: Some(atomc_ir::DType::F8E4M3), ..config(1, true) };
+        let options = Options { targets: vec![target.into()], attention: vec![attention], ..options(&[1]) };
+        let made = compile(&config, &options, &mut |_, _, _| ());
+        made.map(drop).map_err(|d| format!("[{}] {d}; {}", d.code, d.help.as_deref().unwrap_or_default()))
+    };
+    let (f32, bf16) = (atomc_ir::DType::F32, atomc_ir::DType::BF16);
+    for target in ["gfx942", "gfx1201", "sm_90a"] {
+        let says = format!(
+            "[config::cache] --cache-dtype: kernels of {target} do not attend in f32 over a cache of f8e4m3; \
+             --cache-dtype auto, or --dtype bf16 or f16"
+        );
+        assert_eq!(make(target, f32, Attention::Own), Err(says));
+    }
+    // Where the caller attends nobody reads the cache, and the host reads every one.
+    for (target, dtype, attention) in
+        [("gfx942", f32, Attention::Caller), ("gfx942", bf16, Attention::Own), ("host", f32, Attention::Own)]
+    {
+        assert_eq!(make(target, dtype, attention), Ok(()));
+    }
 }
 
 #[test]

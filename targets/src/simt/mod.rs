@@ -23,7 +23,7 @@ mod stream;
 mod supply;
 mod wide;
 
-use atomc_ir::{Arch, Diagnostic, Family, Graph, Type};
+use atomc_ir::{Arch, DType, Diagnostic, Family, Graph, Type};
 use inkwell::context::Context;
 use inkwell::module::Module;
 
@@ -55,6 +55,11 @@ impl<'c> Setup<'c> {
     fn open_early(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
         machine::open(self.cx, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
     }
+}
+
+/// Whether kernels attend with queries of a type over a cache of another.
+pub fn attends(cache: DType, query: DType) -> bool {
+    stored::Stored::of(cache, query).is_some()
 }
 
 /// The kernel that prepares steps.

@@ -22,12 +22,16 @@ pub struct Stored {
 impl Stored {
     /// Under queries of a type.
     pub fn new(cache: CacheType, query: DType) -> Result<Stored, Diagnostic> {
-        match (cache.dtype, query.size()) {
-            (DType::F8E4M3, 2) => Ok(Stored { dtype: query, times: 2 }),
-            (DType::F8E4M3, _) => {
-                Err(unsupported(format!("a cache of {} under queries of {}", cache.dtype.name(), query.name())))
-            }
-            (dtype, _) => Ok(Stored { dtype, times: 1 }),
+        let made = Stored::of(cache.dtype, query);
+        made.ok_or_else(|| unsupported(format!("a cache of {} under queries of {}", cache.dtype.name(), query.name())))
+    }
+
+    /// Bytes are widened to two bytes, and to no more.
+    pub fn of(cache: DType, query: DType) -> Option<Stored> {
+        match (cache, query.size()) {
+            (DType::F8E4M3, 2) => Some(Stored { dtype: query, times: 2 }),
+            (DType::F8E4M3, _) => None,
+            (dtype, _) => Some(Stored { dtype, times: 1 }),
         }
     }
 
