@@ -26,7 +26,12 @@ pub fn read(path: &Path) -> Result<Config, Diagnostic> {
 }
 
 fn text(file: &PathBuf) -> Result<String, Diagnostic> {
-    std::fs::read_to_string(file).map_err(|e| {
+    // A pipe would wait for a writer that may never come.
+    let check = |found: std::fs::Metadata| match found.is_file() {
+        true => Ok(()),
+        false => Err(std::io::Error::other("not a regular file")),
+    };
+    std::fs::metadata(file).and_then(check).and_then(|()| std::fs::read_to_string(file)).map_err(|e| {
         Diagnostic::new("config::read", format!("cannot be read: {e}"))
             .at(file.display().to_string())
             .help("Give a model folder with a config.json, or the config.json itself.")

@@ -3,6 +3,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use atomc_artifact::files;
 use atomc_runtime::Params;
 use atomc_runtime::generate;
 use serde::Deserialize;
@@ -88,7 +89,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
-    let file = std::fs::read_to_string(&args.problems).map_err(|e| Failure::file("problems", &args.problems, e))?;
+    let file = files::read_to_string(&args.problems).map_err(|e| Failure::file("problems", &args.problems, e))?;
     let lines = file.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
         .take(args.limit.unwrap_or(usize::MAX))

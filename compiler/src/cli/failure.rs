@@ -1,6 +1,6 @@
 //! How a verb fails, and how that is shown: the one place that renders errors.
 use std::fmt::{self, Display};
-use std::io;
+use std::io::{self, Write};
 
 use atomc_runtime::device::Vendor;
 use atomc_runtime::{CheckpointError, DeviceError, Error, SignatureError, StepError, TrustError};
@@ -37,7 +37,12 @@ impl miette::Diagnostic for Report {
 pub fn show(report: Report) {
     // The hook can be set once, and this is the only place that does.
     let _ = miette::set_hook(Box::new(|_| Box::new(Plain)));
-    eprintln!("{:?}", miette::Report::new(report));
+    tell(format_args!("{:?}", miette::Report::new(report)));
+}
+
+/// A line to standard error. Where nobody can read it the work goes on, and the exit code says the same.
+pub fn tell(line: fmt::Arguments) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// A few lines that no width cuts, so that scripts can read them too. There is no source code to show beside them.

@@ -1,6 +1,7 @@
 //! `atomc logits`: the raw output of the model, to compare with anything.
 use std::path::{Path, PathBuf};
 
+use atomc_artifact::files;
 use atomc_runtime::{Engine, Request, Want};
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -48,7 +49,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn read(path: &Path) -> Result<Vec<Vec<u32>>, Failure> {
-    let text = std::fs::read(path).map_err(|e| Failure::file("tokens", path, e))?;
+    let text = files::read(path).map_err(|e| Failure::file("tokens", path, e))?;
     let rows: Vec<Vec<u32>> = serde_json::from_slice(&text).map_err(|e| {
         Failure::file("tokens", path, e).help("It must hold a list of lists of token ids: [[1, 2, 3], [4, 5]].")
     })?;

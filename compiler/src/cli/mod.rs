@@ -30,6 +30,7 @@ mod trust;
 mod tune;
 mod verify;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -98,7 +99,10 @@ pub fn main() -> ExitCode {
         // SAFETY: there are no other threads yet.
         unsafe { std::env::set_var(QUEUES.0, QUEUES.1) };
     }
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(help) => return explain(&help),
+    };
     log();
     let done = match &cli.verb {
         #[cfg(feature = "compiler")]
@@ -121,6 +125,18 @@ pub fn main() -> ExitCode {
         Verb::Devices(args) => devices::run(args),
         Verb::Completions(args) => completions::run(args),
     };
+    end(done.and_then(|()| Ok(std::io::stdout().flush()?)))
+}
+
+/// Shows help or the version, or what is wrong with the arguments.
+fn explain(help: &clap::Error) -> ExitCode {
+    match help.print() {
+        Err(error) if !help.use_stderr() => end(Err(error.into())),
+        _ => ExitCode::from(help.exit_code() as u8),
+    }
+}
+
+fn end(done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has seen enough.
@@ -135,5 +151,7 @@ pub fn main() -> ExitCode {
 fn log() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("ATOMC_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // What cannot be written to standard error is not told there, which would panic.
+    log.log_internal_errors(false).init();
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::failure::tell;
+
 /// Plain lines appear at the begin and at each of so many equal parts.
 const LINES: u64 = 4;
 
@@ -43,7 +45,7 @@ impl Progress {
         }
         let part = 1 + done * LINES / total.max(1);
         if self.told.fetch_max(part, Relaxed) < part {
-            eprintln!("{}: {}", self.what, self.count(done, total));
+            tell(format_args!("{}: {}", self.what, self.count(done, total)));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Text to token ids and back, by the model's own `tokenizer.json`.
 use std::path::Path;
 
+use atomc_artifact::files;
 use tokenizers::Tokenizer;
 
 use super::failure::Failure;
@@ -13,7 +14,8 @@ impl Text {
     /// From a file, or from the `tokenizer.json` in a folder.
     pub fn open(path: &Path) -> Result<Text, Failure> {
         let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
-        let tokenizer = Tokenizer::from_file(&file).map_err(|error| Failure::file("tokenizer", &file, error))?;
+        let bytes = files::read(&file).map_err(|error| Failure::file("tokenizer", &file, error))?;
+        let tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| Failure::file("tokenizer", &file, error))?;
         Ok(Text { tokenizer })
     }
 

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use atomc::driver::{self, OpenChoices, Options};
+use atomc_artifact::files;
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, DeviceChoice, Engine, EngineOptions, Error, Random, Request, Want};
 use atomc_targets::tuning::Table;
@@ -158,7 +159,7 @@ fn best(open: &[OpenChoices], times: &[BTreeMap<String, f64>]) -> Table {
 
 fn merged(args: &Args, table: Table) -> Result<Table, Failure> {
     let Some(path) = &args.keep else { return Ok(table) };
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::file("keep", path, e))?;
+    let text = files::read_to_string(path).map_err(|e| Failure::file("keep", path, e))?;
     Ok(table.or(Table::parse(&text).map_err(|e| Failure::new("tune::table", e))?))
 }
 
