@@ -1,11 +1,13 @@
 //! Faults of the machine, with the built binary: what is in the way of a file, kills, and files that are none. Whatever happens, a
 //! file is whole or not there, the exit code says so, and nothing is left over.
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Instant;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Value, json};
@@ -27,9 +29,18 @@ impl Bench {
 
     /// With `m.atomc`, for sequences of up to 64 tokens.
     fn compiled() -> Bench {
-        let bench = Bench::new();
-        bench.succeed(&[&COMPILE[..], &["-o", "m.atomc"]].concat());
-        bench
+        static MADE: OnceLock<Vec<u8>> = OnceLock::new();
+        Bench::new().with("m.atomc", &COMPILE, &MADE)
+    }
+
+    /// With an artifact, which is compiled once for all tests.
+    fn with(self, name: &str, compile: &[&str], made: &OnceLock<Vec<u8>>) -> Bench {
+        let bytes = made.get_or_init(|| {
+            self.succeed(&[compile, &["-o", name]].concat());
+            std::fs::read(self.path(name)).expect("an artifact")
+        });
+        self.write(name, bytes);
+        self
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -42,8 +53,14 @@ impl Bench {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_atomc"));
-        command.args(args).current_dir(self.dir.path());
+        self.wrapped(&[env!("CARGO_BIN_EXE_atomc")], args)
+    }
+
+    /// A command that ends in the binary's arguments.
+    fn wrapped(&self, command: &[&str], args: &[&str]) -> Command {
+        let (program, before) = command.split_first().expect("a program");
+        let mut command = Command::new(program);
+        command.args(before).args(args).current_dir(self.dir.path()).env("XDG_CONFIG_HOME", self.path("home"));
         command
     }
 
@@ -107,9 +124,8 @@ fn large() -> Bench {
         ["input", "post_attention"].iter().for_each(|name| add(&format!("{name}_layernorm"), vec![hidden]));
     }
     holes(&bench.path("model/model.safetensors"), tensors);
-    let fixed = ["compile", "model", "--context", "64", "--decode", "1", "--prefill", "32"];
-    bench.succeed(&[&fixed[..], &["-o", "large.atomc"]].concat());
-    bench
+    static MADE: OnceLock<Vec<u8>> = OnceLock::new();
+    bench.with("large.atomc", &["compile", "model", "--context", "64", "--decode", "1", "--prefill", "32"], &MADE)
 }
 
 /// A checkpoint of zeros that takes no room on the disk.
@@ -182,8 +198,7 @@ fn outputs_have_the_mode_of_any_other_file() {
     bench.write("ids.json", "[[1]]");
     let masked = |args: &[&str]| {
         let script = "umask 027; exec \"$0\" \"$@\"";
-        let mut command = Command::new("sh");
-        command.args(["-c", script, env!("CARGO_BIN_EXE_atomc")]).args(args).current_dir(bench.dir.path());
+        let mut command = bench.wrapped(&["sh", "-c", script, env!("CARGO_BIN_EXE_atomc")], args);
         assert!(command.output().expect("a shell").status.success(), "{args:?}");
     };
     masked(&[&COMPILE[..], &["-o", "out.atomc"]].concat());
@@ -213,17 +228,16 @@ fn a_folder_that_cannot_be_written_is_refused_at_once() {
 }
 
 /// Kills a verb at several moments of its run, in all three ways. `file` is whole afterwards, or not there.
-fn killed(bench: &Bench, args: &[&str], folder: &str, file: &str) {
+fn killed(bench: &Bench, args: &[&str], folder: &str, file: &str, rounds: u32) {
     let start = Instant::now();
     bench.succeed(args);
     let whole = std::fs::read(bench.path(folder).join(file)).expect("the output");
     let took = start.elapsed();
-    for round in 0..9 {
+    for round in 0..rounds {
         let _ = std::fs::remove_file(bench.path(folder).join(file));
         let mut child =
             bench.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
-        // Later kills lie closer together: files appear at the end.
-        std::thread::sleep(took.mul_f64(1.1 - 0.12 * f64::from(round)));
+        std::thread::sleep(took.mul_f64(1.1 * f64::from(round + 1) / f64::from(rounds)));
         let signal = ["-KILL", "-INT", "-TERM"][round as usize % 3];
         let _ = Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status();
         let status = child.wait().expect("it ends");
@@ -241,9 +255,208 @@ fn a_kill_leaves_a_whole_file_or_none() {
     let bench = large();
     let compile = [&COMPILE[..], &["-o", "made/m.atomc"]].concat();
     std::fs::create_dir(bench.path("made")).expect("a folder");
-    killed(&bench, &compile, "made", "m.atomc");
+    killed(&bench, &compile, "made", "m.atomc", 3);
     assert_eq!(bench.names("made"), ["m.atomc"]);
     let pack = ["pack", "large.atomc", "--weights", "model", "-o", "packed"];
-    killed(&bench, &pack, "packed", "weights.host.safetensors");
+    killed(&bench, &pack, "packed", "weights.host.safetensors", 9);
     assert_eq!(bench.names("packed"), ["weights.host.safetensors"]);
+}
+
+#[test]
+fn pipes_are_no_input() {
+    let bench = Bench::compiled();
+    bench.pipe("pipe");
+    bench.write("ids.json", "[[1]]");
+    for name in
+        ["model/model.safetensors", "shards/model.safetensors.index.json", "config/config.json", "text/tokenizer.json"]
+    {
+        std::fs::create_dir_all(bench.path(name).parent().expect("a folder")).expect("a folder");
+        bench.pipe(name);
+    }
+    let refused = |args: &[&str], want: &str| {
+        let mut command = bench.wrapped(&["timeout", "20", env!("CARGO_BIN_EXE_atomc")], args);
+        let said = message(&command.output().expect("timeout runs"), args);
+        assert!(said.starts_with(want), "{args:?}: {said}");
+    };
+    refused(&["inspect", "pipe"], "error[artifact]: cannot open pipe: a pipe, not a regular file");
+    refused(&["inspect", "/dev/null"], "error[artifact]: cannot open /dev/null: a device, not a regular file");
+    let logits = |weights: &str, tokens: &str, want: &str| {
+        refused(&["logits", "m.atomc", "--weights", weights, "--tokens", tokens, "-o", "out"], want);
+    };
+    logits(MODEL, "pipe", "error[tokens]: pipe: a pipe, not a regular file");
+    logits("pipe", "ids.json", "error[checkpoint]: cannot read pipe: a pipe, not a regular file");
+    logits("model", "ids.json", "error[checkpoint]: cannot read model/model.safetensors: a pipe, not a regular file");
+    let index = "error[checkpoint]: cannot read shards/model.safetensors.index.json: a pipe, not a regular file";
+    logits("shards", "ids.json", index);
+    for config in ["pipe", "config"] {
+        let args = ["compile", config, "-o", "out"];
+        refused(&args, "error[config::read]: ");
+    }
+    let eval = |problems: &str, want: &str| {
+        refused(&["eval", "m.atomc", "--weights", MODEL, "--tokenizer", "text", problems], want);
+    };
+    eval("pipe", "error[problems]: pipe: a pipe, not a regular file");
+    eval("ids.json", "error[problems]: ids.json: ");
+    let prompt = ["run", "m.atomc", "--weights", MODEL, "--prompt", "hi", "--tokenizer", "text"];
+    refused(&prompt, "error[tokenizer]: text/tokenizer.json: a pipe, not a regular file");
+}
+
+/// Where every write fails.
+fn full() -> File {
+    File::options().write(true).open("/dev/full").expect("Linux has it")
+}
+
+#[test]
+fn a_full_standard_error_changes_nothing() {
+    let bench = Bench::compiled();
+    bench.write("ids.json", "[[1, 2]]");
+    let logits = ["logits", "m.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "out"];
+    let runs: [&[&str]; 6] = [
+        &[&COMPILE[..], &["-o", "out"]].concat(),
+        &logits,
+        &["bench", "m.atomc", "--random-weights", "--steps", "1", "--repeat", "1"],
+        &["inspect", "m.atomc"],
+        &["inspect", "none.atomc"],
+        &["inspect"],
+    ];
+    for args in runs {
+        let of = |stderr: Stdio| {
+            let _ = std::fs::remove_file(bench.path("out"));
+            let out = bench.command(args).env("ATOMC_LOG", "debug").stderr(stderr).output().expect("the binary runs");
+            (out, std::fs::read(bench.path("out")).ok())
+        };
+        let ((with, file), (without, file_without)) = (of(full().into()), of(Stdio::piped()));
+        assert_eq!(with.status, without.status, "{args:?}");
+        assert!(file == file_without, "{args:?}");
+        // What is printed of times differs from run to run.
+        if args[0] == "inspect" {
+            assert_eq!(with.stdout, without.stdout);
+        }
+        assert_eq!(with.stdout.is_empty(), without.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_full_standard_output_is_an_error() {
+    let bench = Bench::compiled();
+    let runs: [&[&str]; 8] = [
+        &[&COMPILE[..], &["-o", "out.atomc"]].concat(),
+        &["inspect", "m.atomc", "--json"],
+        &["print", MODEL],
+        &["targets"],
+        &["completions", "bash"],
+        &["bench", "m.atomc", "--random-weights", "--steps", "1", "--repeat", "1"],
+        &["--help"],
+        &["--version"],
+    ];
+    for args in runs {
+        let out = bench.command(args).stdout(full()).stderr(Stdio::piped()).output().expect("the binary runs");
+        assert_eq!(message(&out, args), "error[output]: No space left on device (os error 28)");
+    }
+}
+
+/// Starts a verb, changes a file as soon as it has opened it, and returns what it said.
+fn while_it_reads(bench: &Bench, args: &[&str], file: &Path, change: impl Fn(&Path)) -> Output {
+    let child = bench.command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let opened = || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten().flatten();
+        files.into_iter().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|open| open == file))
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while !opened() && Instant::now() < end {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    change(file);
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_an_error() {
+    let bench = large();
+    bench.write("ids.json", "[[1]]");
+    bench.succeed(&["pack", "large.atomc", "--weights", "model", "-o", "packed"]);
+    let logits = |weights: &'static str| {
+        ["logits", "large.atomc", "--weights", weights, "--tokens", "ids.json", "-o", "out", "--threads", "1"]
+    };
+    let pack = ["pack", "large.atomc", "--weights", "model", "-o", "other", "--threads", "1"];
+    let (checkpoint, packed) = ("model/model.safetensors", "packed/weights.host.safetensors");
+    let runs: [(&[&str], &str); 3] = [(&logits("model"), checkpoint), (&pack, checkpoint), (&logits(packed), packed)];
+    let open = |path: &Path| File::options().write(true).open(path).expect("it is ours");
+    let shrink = |path: &Path| open(path).set_len(1 << 20).expect("it shrinks");
+    let overwrite = |path: &Path| open(path).write_all_at(&[1; 100], 2 << 20).expect("it is written");
+    for (args, file) in runs {
+        let file = std::fs::canonicalize(bench.path(file)).expect("a file");
+        let whole = std::fs::read(&file).expect("a file");
+        let changes: [(&dyn Fn(&Path), &str); 2] = [(&shrink, ", and had "), (&overwrite, "it was written to")];
+        for (change, want) in changes {
+            // What is done before the change came is right.
+            let failed = (0..10).find_map(|_| {
+                std::fs::write(&file, &whole).expect("it is ours");
+                let out = while_it_reads(&bench, args, &file, change);
+                (!out.status.success()).then_some(out)
+            });
+            let said = message(&failed.expect("a change that comes in time"), args);
+            assert!(
+                said.contains("safetensors changed while it was read: ") && said.contains(want),
+                "{args:?}: {said}"
+            );
+            assert!(!bench.path("out").exists() && bench.names("other").is_empty(), "{args:?}");
+        }
+        std::fs::write(&file, &whole).expect("it is ours");
+    }
+}
+
+#[test]
+fn a_flipped_bit_of_packed_weights_is_noticed() {
+    let bench = Bench::compiled();
+    bench.write("ids.json", "[[1, 2]]");
+    bench.succeed(&["pack", "m.atomc", "--weights", MODEL, "-o", "."]);
+    let file = bench.path("weights.host.safetensors");
+    let whole = std::fs::read(&file).expect("packed weights");
+    let header = 8 + u64::from_le_bytes(std::array::from_fn(|i| whole[i])) as usize;
+    let weights = "weights.host.safetensors";
+    let logits = ["logits", "m.atomc", "--weights", weights, "--tokens", "ids.json", "-o", "out"];
+    for at in [header, header + (whole.len() - header) / 2, whole.len() - 1] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 4;
+        std::fs::write(&file, bytes).expect("it is ours");
+        let said = bench.fail(&logits);
+        assert!(said.starts_with("error[checkpoint]: weights.host.safetensors is damaged: bytes 0 to "), "{said}");
+        bench.succeed(&[&logits[..], &["--no-verify"]].concat());
+    }
+}
+
+/// Outputs on a disk that is too small for them, in the folder `full`, and what is there afterwards. Wrappers are for a compilation,
+/// whose linker writes files too, and for the rest.
+fn on_a_full_disk(bench: &Bench, wrappers: [&[&str]; 2], fault: &str) {
+    let logits = ["logits", "m.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "full/out"];
+    let compile = [&COMPILE[..], &["-o", "full/m.atomc"]].concat();
+    let runs: [&[&str]; 3] = [&compile, &["pack", "m.atomc", "--weights", MODEL, "-o", "full"], &logits];
+    for args in runs {
+        let wrapper = wrappers[usize::from(args[0] != "compile")];
+        let out = bench.wrapped(wrapper, args).output().expect("a shell");
+        let said = message(&out, args);
+        assert!(said.starts_with("error[") && said.contains(fault), "{args:?}: {said}");
+        assert_eq!(String::from_utf8_lossy(&out.stdout), "", "what is left over");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_leaves_nothing() {
+    let bench = Bench::compiled();
+    bench.write("ids.json", format!("[{:?}]", vec![1; 60]));
+    std::fs::create_dir(bench.path("full")).expect("a folder");
+    // Files have so many blocks of 512 bytes at most, which is enough for what a linker writes, or for nothing.
+    let limited =
+        |blocks: usize| format!("trap '' XFSZ; ulimit -f {blocks}; \"$0\" \"$@\"; code=$?; ls -A full; exit $code");
+    let limits = [limited(256), limited(32)];
+    let wrapper = |limit: usize| ["sh", "-c", &limits[limit], env!("CARGO_BIN_EXE_atomc")];
+    on_a_full_disk(&bench, [&wrapper(0), &wrapper(1)], "File too large (os error 27)");
+    let mounted = "mount -t tmpfs -o size=16k none full && \"$0\" \"$@\"; code=$?; ls -A full; exit $code";
+    let space = ["unshare", "--map-root-user", "--mount", "sh", "-c", mounted];
+    // A disk of its own needs rights that not every machine gives; the limit above needs none.
+    if bench.wrapped(&space, &["true"]).output().is_ok_and(|out| out.status.success()) {
+        let wrapper = [&space[..], &[env!("CARGO_BIN_EXE_atomc")]].concat();
+        on_a_full_disk(&bench, [&wrapper, &wrapper], "No space left on device (os error 28)");
+    }
 }

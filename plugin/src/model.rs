@@ -178,11 +178,13 @@ impl Model {
         self.lock().unload();
     }
 
-    /// Loads a checkpoint's directory, or a file of packed weights.
-    fn load(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    /// Loads a checkpoint's directory, or a file of packed weights, whose checksums are compared if it is to `verify`.
+    #[pyo3(signature = (path, *, verify = true))]
+    fn load(&self, py: Python<'_>, path: PathBuf, verify: bool) -> PyResult<()> {
+        let packed = || Packed::open(&path).map(|packed| if verify { packed } else { packed.unverified() });
         let load = || match path.is_file() {
-            true => self.lock().load_packed(&Packed::open(path)?, &|_, _| ()),
-            false => self.lock().load(&Checkpoint::open(path)?, &|_, _| ()),
+            true => self.lock().load_packed(&packed()?, &|_, _| ()),
+            false => self.lock().load(&Checkpoint::open(&path)?, &|_, _| ()),
         };
         py.detach(load).map_err(raised)
     }

@@ -2,15 +2,17 @@
 //!
 //! A [`Source`] knows tensors by name; [`crate::weights`] asks for what the weight plan of an artifact wants.
 mod random;
+mod shard;
 
 pub use random::Random;
 #[cfg(test)]
 pub(crate) use random::mix;
+pub(crate) use shard::Shard;
+pub use shard::Stored;
 
-use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors};
+use atomc_artifact::files;
+use safetensors::tensor::{Dtype, SafeTensorError};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,11 @@ pub trait Source: Sync {
 
     /// The names of all tensors, sorted. A source that makes up whatever is asked for has none.
     fn names(&self) -> Vec<&str>;
+
+    /// To be asked when all has been read: fails if something else wrote to the source since it was opened.
+    fn check(&self) -> Result<(), CheckpointError> {
+        Ok(())
+    }
 }
 
 /// The values of a tensor, row by row.
@@ -28,6 +35,8 @@ pub trait Source: Sync {
 pub enum Tensor<'a> {
     /// Little-endian numbers, of any alignment.
     Bytes { float: Float, bytes: &'a [u8] },
+    /// The same in a file.
+    Stored { float: Float, numbers: Stored<'a> },
     /// Values of the plan itself.
     Values(&'a [f32]),
     /// Made up: element `i` is a function of the seed and `i`.
@@ -59,10 +68,18 @@ pub enum CheckpointError {
     NotACheckpoint { path: PathBuf },
     #[error("cannot read {path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
+    #[error("{path} changed while it was read: {detail}")]
+    Changed { path: PathBuf, detail: String },
     #[error("cannot write {path}: {source}")]
     Write { path: PathBuf, source: std::io::Error },
     #[error("{path} holds weights packed for {field} {found}, not {want}")]
     PackedFor { path: PathBuf, field: &'static str, found: String, want: String },
+    #[error(
+        "{path} holds packed weights of version {found}, but this atomc reads version {supported}: pack the checkpoint again"
+    )]
+    PackedVersion { path: PathBuf, found: u32, supported: u32 },
+    #[error("{path} is damaged: bytes {} to {} of weight {number}, `{weight}`, have another checksum", bytes.start, bytes.end)]
+    Damaged { path: PathBuf, number: usize, weight: String, bytes: Range<usize> },
     #[error("{path} is not a sound safetensors file: {detail}")]
     Malformed { path: PathBuf, detail: String },
     #[error("{path}: {detail}")]
@@ -105,7 +122,8 @@ fn list(names: &[String]) -> String {
 
 /// A directory as Hugging Face lays it out: `model.safetensors`, or shards with `model.safetensors.index.json`.
 ///
-/// The files are mapped and must not change while this value lives.
+/// The files stay open and are read when numbers are wanted. They must not change until then: [`Source::check`] says whether
+/// they did. Files that others replace by new ones of the same names do no harm.
 #[derive(Debug)]
 pub struct Checkpoint {
     shards: Vec<Shard>,
@@ -113,21 +131,16 @@ pub struct Checkpoint {
 }
 
 #[derive(Debug)]
-struct Shard {
-    path: PathBuf,
-    map: Mmap,
-}
-
-#[derive(Debug)]
 struct Entry {
     shard: usize,
     dtype: Dtype,
     shape: Vec<usize>,
-    bytes: Range<usize>,
+    /// Where the numbers begin and end.
+    place: (usize, usize),
 }
 
 impl Checkpoint {
-    /// Maps the files of a directory and reads their headers. Values are read when they are asked for.
+    /// Opens the files of a directory and reads their headers. Values are read when they are asked for.
     pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
         let dir = dir.as_ref();
         let mut checkpoint = Checkpoint { shards: Vec::new(), tensors: BTreeMap::new() };
@@ -148,7 +161,7 @@ impl Checkpoint {
     }
 
     fn add_indexed(&mut self, dir: &Path, path: PathBuf) -> Result<(), CheckpointError> {
-        let text = std::fs::read(&path).map_err(|source| CheckpointError::Io { path: path.clone(), source })?;
+        let text = files::read(&path).map_err(|source| CheckpointError::Io { path: path.clone(), source })?;
         let fault = |detail: String| CheckpointError::Index { path: path.clone(), detail };
         let index: Index = serde_json::from_slice(&text).map_err(|error| fault(error.to_string()))?;
         let files: std::collections::BTreeSet<&String> = index.weight_map.values().collect();
@@ -159,8 +172,8 @@ impl Checkpoint {
             self.add(dir.join(file))?;
         }
         for (name, file) in &index.weight_map {
-            let found = self.tensors.get(name).map(|entry| &self.shards[entry.shard].path);
-            if found != Some(&dir.join(file)) {
+            let found = self.tensors.get(name).map(|entry| self.shards[entry.shard].path());
+            if found != Some(&*dir.join(file)) {
                 return Err(fault(format!("tensor `{name}` is not in {file}")));
             }
         }
@@ -168,22 +181,16 @@ impl Checkpoint {
     }
 
     fn add(&mut self, path: PathBuf) -> Result<(), CheckpointError> {
-        let io = |source| CheckpointError::Io { path: path.clone(), source };
-        let file = File::open(&path).map_err(io)?;
-        // SAFETY: the documentation of the type passes the requirement on that the file must not change.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        let malformed = |error| CheckpointError::Malformed { path: path.clone(), detail: describe(error) };
-        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(malformed)?;
-        let start = size_of::<u64>() + header;
-        for (name, info) in metadata.tensors() {
-            let bytes = start + info.data_offsets.0..start + info.data_offsets.1;
-            let entry = Entry { shard: self.shards.len(), dtype: info.dtype, shape: info.shape.clone(), bytes };
+        let shard = Shard::open(path)?;
+        for (name, info) in shard.header().tensors() {
+            let place = info.data_offsets;
+            let entry = Entry { shard: self.shards.len(), dtype: info.dtype, shape: info.shape.clone(), place };
             if let Some(other) = self.tensors.insert(name.clone(), entry) {
-                let first = self.shards[other.shard].path.clone();
-                return Err(CheckpointError::Duplicate { name, first, second: path });
+                let first = self.shards[other.shard].path().to_owned();
+                return Err(CheckpointError::Duplicate { name, first, second: shard.path().to_owned() });
             }
         }
-        self.shards.push(Shard { path, map });
+        self.shards.push(shard);
         Ok(())
     }
 }
@@ -212,11 +219,15 @@ impl Source for Checkpoint {
             Dtype::F64 => Float::F64,
             other => return Err(CheckpointError::DType { name: name.to_owned(), found: format!("{other:?}") }),
         };
-        Ok(Tensor::Bytes { float, bytes: &self.shards[entry.shard].map[entry.bytes.clone()] })
+        Ok(Tensor::Stored { float, numbers: self.shards[entry.shard].stored(entry.place) })
     }
 
     fn names(&self) -> Vec<&str> {
         self.tensors.keys().map(String::as_str).collect()
+    }
+
+    fn check(&self) -> Result<(), CheckpointError> {
+        self.shards.iter().try_for_each(Shard::check)
     }
 }
 

@@ -188,8 +188,9 @@ impl Engine {
         })
     }
 
-    /// Fills the weights from a source, also anew over ones that are loaded: they keep their addresses. If the source is at
-    /// fault the weights are as they were; if the device is, they have to be loaded again. Tokens that sequences already have
+    /// Fills the weights from a source, also anew over ones that are loaded: they keep their addresses. If the source is not
+    /// of the model the weights are as they were; if it fails or changes under way, or the device fails, they have to be loaded
+    /// again. Tokens that sequences already have
     /// stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         self.fill_weights(|_, sink| weights::load(sink, source, progress))

@@ -108,6 +108,30 @@ impl Pool {
         self.run(&|worker| worker.tasks(count, |tasks| tasks.for_each(&each)));
     }
 
+    /// The same of calls that can fail, each with memory that its thread keeps from one to the next. After a failure no others
+    /// are made, and the first that was noticed comes out of this call.
+    pub fn try_each<E: Send>(
+        &mut self,
+        count: usize,
+        each: impl Fn(usize, &mut Vec<u8>) -> Result<(), E> + Sync,
+    ) -> Result<(), E> {
+        let (failed, first) = (AtomicBool::new(false), Mutex::new(None));
+        self.run(&|worker| {
+            let mut memory = Vec::new();
+            let mut one = |index| {
+                if failed.load(Relaxed) {
+                    return;
+                }
+                if let Err(error) = each(index, &mut memory) {
+                    failed.store(true, Relaxed);
+                    first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            };
+            worker.tasks(count, |tasks| tasks.for_each(&mut one));
+        });
+        first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
     /// Runs one region: `region` is called on every thread and must make the same calls of [`Worker::tasks`] on each. Panics where
     /// [`Pool::check`] finds no threads.
     pub fn run(&mut self, region: &Region<'_>) {

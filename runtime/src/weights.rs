@@ -3,6 +3,7 @@
 //! Buffers are filled in ranges of rows, in parallel; `pack` has the layouts. Where a source has all tensors, everything that
 //! can be wrong is found before the first byte is written, so that a reload either changes all weights or none. Where they come
 //! one by one (`loading`), each weight is whole once its tensors were there.
+mod fetch;
 mod loading;
 mod pack;
 pub mod packed;
@@ -45,8 +46,8 @@ impl Rank {
     }
 }
 
-/// Fills the buffers, one for each weight, with what the plan makes of the source for a rank. On an error of the source nothing
-/// has changed.
+/// Fills the buffers, one for each weight, with what the plan makes of the source for a rank. If the source is not of the model
+/// nothing has changed.
 pub fn load(mut sink: Sink, source: &dyn Source, progress: Progress) -> Result<(), Error> {
     let Sink { weights, rank, .. } = sink;
     let pieces = resolve(weights, rank, source)?;
@@ -55,14 +56,20 @@ pub fn load(mut sink: Sink, source: &dyn Source, progress: Progress) -> Result<(
     let report = Report::new(progress, &tasks);
     progress(0, report.total);
     sink.pack(&pieces, &tasks, &mut None, &report)?;
-    Ok(())
+    Ok(source.check()?)
 }
 
 /// Whether there are weights after a load: what a source is at fault for has changed nothing.
 pub(crate) fn are_loaded(before: bool, done: &Result<(), Error>) -> bool {
     match done {
         Ok(()) => true,
-        Err(Error::Device(_)) => false,
+        // These come when some weights are new already.
+        Err(
+            Error::Device(_)
+            | Error::Checkpoint(
+                CheckpointError::Io { .. } | CheckpointError::Changed { .. } | CheckpointError::Damaged { .. },
+            ),
+        ) => false,
         Err(_) => before,
     }
 }
@@ -112,14 +119,13 @@ impl Sink<'_> {
         tasks: &[Task],
         stage: &mut Option<Buffer>,
         report: &Report,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<(), Error> {
         let views: Option<Vec<Target>> =
             self.buffers.iter_mut().map(|buffer| buffer.host_view_mut().map(|view| Target(view))).collect();
         match views {
-            Some(targets) => self.fill(pieces, tasks, |task| (&targets[task.weight], 0), report),
-            None => self.staged(pieces, tasks, stage, report)?,
+            Some(targets) => Ok(self.fill(pieces, tasks, |task| (&targets[task.weight], 0), report)?),
+            None => self.staged(pieces, tasks, stage, report),
         }
-        Ok(())
     }
 
     /// Packs parts of weights. `place` says where a task's part goes: into memory that begins at this byte of the weight.
@@ -129,16 +135,17 @@ impl Sink<'_> {
         tasks: &[Task],
         place: impl Fn(&Task) -> (&'t Target, usize) + Sync,
         report: &Report,
-    ) {
+    ) -> Result<(), CheckpointError> {
         let weights = self.weights;
-        self.pool.for_each(tasks.len(), |index| {
+        self.pool.try_each(tasks.len(), |index, memory| {
             let task = &tasks[index];
             let (target, start) = place(task);
             // SAFETY: the tasks of a weight cover disjoint ranges of its buffer, which is borrowed for this whole call.
             let out = unsafe { target.part(task.bytes.start - start..task.bytes.end - start) };
-            pack::fill(&weights[task.weight], &pieces[task.weight], task.rows.clone(), out);
+            fill(&weights[task.weight], &pieces[task.weight], &task.rows, out, memory)?;
             report.add(task.bytes.len());
-        });
+            Ok(())
+        })
     }
 
     /// Packs parts of weights here and copies them to the device, as much at once as the stage holds, which is made if there
@@ -149,7 +156,7 @@ impl Sink<'_> {
         tasks: &[Task],
         stage: &mut Option<Buffer>,
         report: &Report,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<(), Error> {
         let bytes = tasks.iter().map(|task| task.bytes.len()).max().unwrap_or(0).max(STAGE_BYTES);
         let stage = match stage {
             Some(stage) if stage.len() >= bytes => stage,
@@ -165,12 +172,24 @@ impl Sink<'_> {
             // Packing writes no padding, which is to be zero on the device too.
             part.fill(0);
             let target = Target(part);
-            self.fill(pieces, now, |_| (&target, start), report);
+            self.fill(pieces, now, |_| (&target, start), report)?;
             self.buffers[weight].upload(start, &stage.as_slice()[..end - start])?;
             rest = later;
         }
         Ok(())
     }
+}
+
+/// Fills rows of a weight, by way of `memory` with what lies in files.
+fn fill(
+    weight: &Weight,
+    pieces: &[Piece],
+    rows: &Range<usize>,
+    out: &mut [u8],
+    memory: &mut Vec<u8>,
+) -> Result<(), CheckpointError> {
+    pack::fill(weight, &fetch::fetch(pieces, rows, memory)?, rows.clone(), out);
+    Ok(())
 }
 
 /// Rows of one weight, and the bytes of its buffer that they and nothing else lie in.
@@ -356,14 +375,14 @@ fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), Checkpoin
 /// That the head of a checkpoint is its embedding, which the weights have in its place.
 fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
     let Some(shape) = weights.iter().find_map(|weight| shape(&weight.expr, EMBEDDING)) else { return Ok(()) };
-    match (source.tensor(EMBEDDING, shape)?, source.tensor(HEAD, shape)?) {
-        (Tensor::Bytes { float: a, bytes: one }, Tensor::Bytes { float: b, bytes: other })
-            if a != b || one != other =>
-        {
-            Err(CheckpointError::Untied)
+    let same = match (source.tensor(EMBEDDING, shape)?, source.tensor(HEAD, shape)?) {
+        (Tensor::Bytes { float: a, bytes: one }, Tensor::Bytes { float: b, bytes: other }) => a == b && one == other,
+        (Tensor::Stored { float: a, numbers: one }, Tensor::Stored { float: b, numbers: other }) => {
+            a == b && one.equals(other)?
         }
-        _ => Ok(()),
-    }
+        _ => true,
+    };
+    if same { Ok(()) } else { Err(CheckpointError::Untied) }
 }
 
 /// The shape that an expression wants of a tensor, if it is made of it.

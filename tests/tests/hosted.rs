@@ -84,7 +84,10 @@ impl Rank {
         hosted.begin_loading();
         for tensor in checkpoint.names().into_iter().rev() {
             let shape = checkpoint.shape(tensor).expect("a tensor").to_vec();
-            let Ok(Tensor::Bytes { float, bytes }) = checkpoint.tensor(tensor, &shape) else { panic!("no {tensor}") };
+            let Ok(Tensor::Stored { float, numbers }) = checkpoint.tensor(tensor, &shape) else {
+                panic!("no {tensor}")
+            };
+            let bytes = numbers.to_vec().expect("a whole file");
             hosted.feed(tensor, Given { float, shape: &shape, bytes: bytes.into() }).expect("a tensor of the model");
         }
         hosted.finish_loading().expect("all tensors");

@@ -38,6 +38,9 @@ pub struct EngineArgs {
     artifact: ArtifactArgs,
     #[command(flatten)]
     pub weights: WeightArgs,
+    /// Load packed weights without comparing their checksums
+    #[arg(long, requires = "weights")]
+    pub no_verify: bool,
     /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists, `hip:N` for an AMD GPU, `cuda:N`
     /// for one of NVIDIA, or `emu:CHIP` for one that is emulated (`emu:CHIP:fast` with fewer checks)
     #[arg(long, value_name = "DEVICE", default_value = "host")]
@@ -205,8 +208,10 @@ impl EngineArgs {
         let progress = Progress::new("loading weights", Unit::Bytes);
         let progress = |done, total| progress.at(done, total);
         match &self.weights {
-            WeightArgs { weights: Some(file), .. } if file.is_file() => {
-                engine.load_packed(&Packed::open(file).map_err(Error::from)?, &progress)?;
+            WeightArgs { weights: Some(file), .. } if file.exists() && !file.is_dir() => {
+                let packed = Packed::open(file).map_err(Error::from)?;
+                let packed = if self.no_verify { packed.unverified() } else { packed };
+                engine.load_packed(&packed, &progress)?;
             }
             WeightArgs { weights: Some(dir), .. } => {
                 let checkpoint = Checkpoint::open(dir).map_err(Error::from)?;

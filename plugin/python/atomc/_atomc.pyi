@@ -197,8 +197,8 @@ class Model:
         those may be of any tensors: what is packed together changes when all of it has come, in this update or later ones."""
     def unload(self) -> None:
         """Forgets the weights. Memory of the host that is not the caller's goes back to the system until others are loaded."""
-    def load(self, path: str | PathLike[str]) -> None:
-        """Loads a checkpoint's directory, or a file that `atomc pack` made."""
+    def load(self, path: str | PathLike[str], *, verify: bool = True) -> None:
+        """Loads a checkpoint's directory, or a file that `atomc pack` made, whose checksums are compared unless `verify` is false."""
     def load_random(self, seed: int = 0) -> None:
         """Loads made-up weights."""
     def bind_cache(self, layers: Sequence[int], block_stride: int, blocks: int) -> None:
@@ -247,8 +247,8 @@ class Engine:
         """At most 1024 threads, 0 for all; no more tokens of cache than the device has memory for, 0 for the longest sequence."""
     @property
     def device(self) -> str: ...
-    def load(self, path: str | PathLike[str]) -> None:
-        """Loads a checkpoint's directory, or a file that `atomc pack` made."""
+    def load(self, path: str | PathLike[str], *, verify: bool = True) -> None:
+        """Loads a checkpoint's directory, or a file that `atomc pack` made, whose checksums are compared unless `verify` is false."""
     def load_random(self, seed: int = 0) -> None:
         """Loads made-up weights."""
     def add(self) -> int:

@@ -29,10 +29,13 @@ fn reads_one_file() {
     file(&dir.path().join(SINGLE), &[("b", Dtype::BF16, &[2, 3]), ("a", Dtype::F32, &[4])]);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     assert_eq!(checkpoint.names(), ["a", "b"]);
-    assert!(
-        matches!(checkpoint.tensor("b", &[2, 3]), Ok(Tensor::Bytes { float: Float::BF16, bytes }) if bytes == [1; 12])
-    );
-    assert!(matches!(checkpoint.tensor("a", &[4]), Ok(Tensor::Bytes { float: Float::F32, bytes }) if bytes == [1; 16]));
+    let read = |name, shape: &[usize]| match checkpoint.tensor(name, shape) {
+        Ok(Tensor::Stored { float, numbers }) => (float, numbers.to_vec().unwrap()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(read("b", &[2, 3]), (Float::BF16, vec![1; 12]));
+    assert_eq!(read("a", &[4]), (Float::F32, vec![1; 16]));
+    checkpoint.check().unwrap();
 }
 
 #[test]

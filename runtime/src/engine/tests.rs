@@ -308,3 +308,44 @@ fn packed_weights_load_into_any_memory() {
         assert!(refused.to_string().ends_with("holds weights packed for ranks 2, not 1"), "{refused}");
     }
 }
+
+#[test]
+fn damaged_packed_weights_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("weights.safetensors");
+    for mut engine in [toy::engine(2, 0), toy::apart(2, 0)] {
+        packed::write(&file, engine.target(), Rank::ONLY, &Random { seed: 3 }, &mut Pool::new(2).unwrap()).unwrap();
+        let whole = std::fs::read(&file).unwrap();
+        let data: usize = engine.target().weights.iter().map(|weight| weight.bytes).sum();
+        let mut flipped = |at: usize| {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            std::fs::write(&file, bytes).unwrap();
+            let packed = Packed::open(&file).unwrap();
+            let refused = engine.load_packed(&packed, &|_, _| ()).unwrap_err();
+            assert!(!engine.loaded);
+            engine.load_packed(&packed.unverified(), &|_, _| ()).unwrap();
+            refused.to_string().replace(file.to_str().unwrap(), "<file>")
+        };
+        let mut end = whole.len() - data;
+        for (number, weight) in toy::manifest().targets[0].weights.iter().enumerate() {
+            let (first, bytes) = (end, weight.bytes);
+            end += bytes;
+            let (name, chunk) = (&weight.name, bytes.min(4 << 20));
+            let want =
+                format!("<file> is damaged: bytes 0 to {chunk} of weight {number}, `{name}`, have another checksum");
+            for at in [first, first + chunk / 2, first + chunk - 1] {
+                assert_eq!(flipped(at), want);
+            }
+        }
+        assert_eq!(end, whole.len());
+        std::fs::write(&file, &whole).unwrap();
+        engine.load_packed(&Packed::open(&file).unwrap(), &|_, _| ()).unwrap();
+    }
+    // As the first version wrote it.
+    let header = r#"{"__metadata__":{"atomc":"{\"target\":\"host\",\"rank\":0,\"ranks\":1,\"plan\":\"\"}"}}"#;
+    std::fs::write(&file, [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()).unwrap();
+    let refused = Packed::open(&file).unwrap_err().to_string();
+    let want = "holds packed weights of version 1, but this atomc reads version 2: pack the checkpoint again";
+    assert!(refused.ends_with(want), "{refused}");
+}

@@ -1,30 +1,52 @@
 //! Packed weights as a file: what the buffers of a target hold, so that loading is copying.
 //!
 //! It is a safetensors file with a tensor of bytes for each weight, named by its number. Its metadata say what the weights were
-//! packed for: whatever has the same plan of weights, whichever kernels it has.
-use super::pack::Piece;
-use super::{Progress, Rank, Report, Sink, Target as Place, Task, pack, resolve, tasks};
-use crate::checkpoint::{CheckpointError, Source, describe};
-use crate::device::DeviceError;
+//! packed for: whatever has the same plan of weights, whichever kernels it has. Every [`CHUNK_BYTES`] of a weight have a checksum
+//! there, which loading compares.
+use super::{Progress, Rank, Report, STAGE_BYTES, Sink, Target as Place, Task, fill, resolve, tasks};
+use crate::checkpoint::{CheckpointError, Shard, Source, Stored};
+use crate::device::{DeviceBuffer, DeviceError};
 use crate::error::Error;
+use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::files::Draft;
 use atomc_artifact::manifest::{Target, Weight};
-use memmap2::Mmap;
-use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The one entry of the metadata. Several would lie in any order, and the same weights are to make the same bytes.
 const META: &str = "atomc";
-/// Bytes that one thread copies at once.
-const COPY_BYTES: usize = 4 << 20;
+/// The version of the metadata that is written and read. The first had no number, and no checksums.
+const VERSION: u32 = 2;
+/// Bytes that have a checksum, which one thread reads at once.
+const CHUNK_BYTES: usize = 4 << 20;
+/// Hexadecimal digits of a checksum.
+const DIGITS: usize = 2 * blake3::OUT_LEN;
 /// What the length of a header is a multiple of, so that the bytes behind it are aligned.
 const HEADER_ALIGN: usize = 8;
+
+/// What the metadata say.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct About {
+    version: u32,
+    made: Made,
+    /// Of each weight the checksums (blake3) of its chunks, one after the other.
+    sums: Vec<String>,
+}
+
+/// What the metadata of every version say.
+#[derive(Deserialize)]
+struct Versioned {
+    #[serde(default)]
+    version: Option<u32>,
+}
 
 /// What weights were packed for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,14 +92,28 @@ pub fn write(path: &Path, target: &Target, rank: Rank, source: &dyn Source, pool
     let mut bytes = room(&target.weights)?;
     let fault = |source| CheckpointError::Write { path: path.to_owned(), source };
     let mut draft = Draft::new(path).map_err(fault)?;
-    draft.file.write_all(&header(target, rank)).map_err(fault)?;
+    // Checksums are known when the weights are; their place is not, if their size is.
+    let blank = |weight: &Weight| "0".repeat(chunks(weight.bytes).len() * DIGITS);
+    let blank = header(target, rank, target.weights.iter().map(blank).collect());
+    draft.file.write_all(&blank).map_err(fault)?;
+    let mut sums = Vec::with_capacity(target.weights.len());
     for (weight, pieces) in target.weights.iter().zip(&pieces) {
         // Packing writes no padding, which is zero.
         bytes.clear();
         bytes.resize(weight.bytes, 0);
-        fill(weight, pieces, &mut bytes, pool);
+        let (place, tasks) = (Place(&mut bytes[..]), tasks(0, weight));
+        pool.try_each(tasks.len(), |index, memory| {
+            let Task { rows, bytes, .. } = &tasks[index];
+            // SAFETY: the tasks of a weight cover disjoint ranges of its bytes, which live until this call is over.
+            fill(weight, pieces, rows, unsafe { place.part(bytes.clone()) }, memory)
+        })?;
+        sums.push(checksums(&bytes, pool));
         draft.file.write_all(&bytes).map_err(fault)?;
     }
+    source.check()?;
+    let header = header(target, rank, sums);
+    assert_eq!(header.len(), blank.len(), "checksums of a size");
+    draft.file.write_all_at(&header, 0).map_err(fault)?;
     Ok(draft.publish().map_err(fault)?)
 }
 
@@ -91,8 +127,9 @@ fn room(weights: &[Weight]) -> Result<Vec<u8>, DeviceError> {
 }
 
 /// What a safetensors file of the weights begins with.
-fn header(target: &Target, rank: Rank) -> Vec<u8> {
-    let made = serde_json::to_string(&Made::of(target, rank)).expect("names and numbers are JSON");
+fn header(target: &Target, rank: Rank, sums: Vec<String>) -> Vec<u8> {
+    let about = About { version: VERSION, made: Made::of(target, rank), sums };
+    let about = serde_json::to_string(&about).expect("names and numbers are JSON");
     let mut end = 0;
     let tensors = target.weights.iter().enumerate().map(|(number, weight)| {
         let start = end;
@@ -100,8 +137,8 @@ fn header(target: &Target, rank: Rank) -> Vec<u8> {
         let (shape, data_offsets) = (vec![weight.bytes], (start, end));
         (number.to_string(), TensorInfo { dtype: Dtype::U8, shape, data_offsets })
     });
-    let about = Metadata::new(Some(HashMap::from([(META.to_owned(), made)])), tensors.collect());
-    let json = serde_json::to_vec(&about.expect("bytes one after the other")).expect("names and numbers are JSON");
+    let header = Metadata::new(Some(HashMap::from([(META.to_owned(), about)])), tensors.collect());
+    let json = serde_json::to_vec(&header.expect("bytes one after the other")).expect("names and numbers are JSON");
     let len = json.len().next_multiple_of(HEADER_ALIGN);
     let mut bytes = (len as u64).to_le_bytes().to_vec();
     bytes.extend(json);
@@ -109,89 +146,158 @@ fn header(target: &Target, rank: Rank) -> Vec<u8> {
     bytes
 }
 
-/// Packs a weight.
-fn fill(weight: &Weight, pieces: &[Piece], bytes: &mut [u8], pool: &mut Pool) {
-    let (place, tasks) = (Place(bytes), tasks(0, weight));
-    pool.for_each(tasks.len(), |index| {
-        let Task { rows, bytes, .. } = &tasks[index];
-        // SAFETY: the tasks of a weight cover disjoint ranges of its bytes, which live until this call is over.
-        pack::fill(weight, pieces, rows.clone(), unsafe { place.part(bytes.clone()) });
-    });
+/// The parts of a weight of so many bytes that have a checksum each.
+fn chunks(bytes: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
+    (0..bytes).step_by(CHUNK_BYTES).map(move |start| start..(start + CHUNK_BYTES).min(bytes))
 }
 
-/// A file of packed weights, mapped: it must not change while this value lives.
+fn checksums(bytes: &[u8], pool: &mut Pool) -> String {
+    let chunks: Vec<Range<usize>> = chunks(bytes.len()).collect();
+    let sums: Vec<OnceLock<blake3::Hash>> = chunks.iter().map(|_| OnceLock::new()).collect();
+    pool.for_each(chunks.len(), |index| _ = sums[index].set(blake3::hash(&bytes[chunks[index].clone()])));
+    sums.iter().map(|sum| sum.get().expect("every chunk was looked at").to_hex().to_string()).collect()
+}
+
+/// A file of packed weights.
 #[derive(Debug)]
 pub struct Packed {
     path: PathBuf,
-    map: Mmap,
-    made: Made,
+    file: Shard,
+    about: About,
+    verify: bool,
+}
+
+/// A weight in the file.
+struct Kept<'a> {
+    number: usize,
+    name: &'a str,
+    numbers: Stored<'a>,
+    sums: &'a str,
+}
+
+impl Kept<'_> {
+    fn tasks(&self) -> impl Iterator<Item = Task> + use<> {
+        let weight = self.number;
+        chunks(self.numbers.len()).map(move |bytes| Task { weight, rows: 0..0, bytes })
+    }
 }
 
 impl Packed {
     pub fn open(path: impl AsRef<Path>) -> Result<Packed, CheckpointError> {
         let path = path.as_ref().to_owned();
-        let io = |source| CheckpointError::Io { path: path.clone(), source };
-        let file = File::open(&path).map_err(io)?;
-        // SAFETY: the contract of this type.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         let malformed = |detail| CheckpointError::Malformed { path: path.clone(), detail };
-        let (_, meta) = SafeTensors::read_metadata(&map).map_err(|error| malformed(describe(error)))?;
-        let made = meta.metadata().as_ref().and_then(|entries| entries.get(META));
-        let made = made.ok_or_else(|| malformed("it holds no packed weights, but maybe a checkpoint".to_owned()))?;
-        let made = serde_json::from_str(made).map_err(|error| malformed(format!("its metadata: {error}")))?;
-        Ok(Packed { path, map, made })
+        let file = Shard::open(path.clone())?;
+        let about = file.header().metadata().as_ref().and_then(|entries| entries.get(META));
+        let about = about.ok_or_else(|| malformed("it holds no packed weights, but maybe a checkpoint".to_owned()))?;
+        let wrong = |error| malformed(format!("its metadata: {error}"));
+        let found = serde_json::from_str::<Versioned>(about).map_err(wrong)?.version.unwrap_or(1);
+        if found != VERSION {
+            return Err(CheckpointError::PackedVersion { path, found, supported: VERSION });
+        }
+        let about = serde_json::from_str(about).map_err(wrong)?;
+        Ok(Packed { path, file, about, verify: true })
+    }
+
+    /// The same file, to be loaded without a look at its checksums.
+    pub fn unverified(self) -> Packed {
+        Packed { verify: false, ..self }
     }
 
     /// Copies the weights into their buffers. If the file is not for them nothing has changed.
     pub(crate) fn load(&self, target: &Target, sink: Sink, progress: Progress) -> Result<(), Error> {
         let Sink { weights, rank, buffers, pool } = sink;
-        if let Some((field, found, want)) = self.made.difference(&Made::of(target, rank)) {
+        if let Some((field, found, want)) = self.about.made.difference(&Made::of(target, rank)) {
             return Err(CheckpointError::PackedFor { path: self.path.clone(), field, found, want }.into());
         }
-        let sources = self.bytes(weights)?;
-        let tasks: Vec<Task> =
-            sources.iter().enumerate().flat_map(|(weight, bytes)| cut(weight, bytes.len())).collect();
+        let kept = self.kept(weights)?;
+        let tasks: Vec<Task> = kept.iter().flat_map(Kept::tasks).collect();
         let report = Report::new(progress, &tasks);
         progress(0, report.total);
-        let mut rest = &tasks[..];
-        for (number, (buffer, from)) in buffers.iter_mut().zip(&sources).enumerate() {
-            let (now, later) = rest.split_at(rest.iter().take_while(|task| task.weight == number).count());
+        let (mut rest, mut stage) = (&tasks[..], None);
+        for (buffer, kept) in buffers.iter_mut().zip(&kept) {
+            let (now, later) = rest.split_at(rest.iter().take_while(|task| task.weight == kept.number).count());
             rest = later;
-            let place = buffer.host_view_mut().map(|view| Place(view));
-            match place {
-                Some(place) => pool.for_each(now.len(), |index| {
-                    let bytes = &now[index].bytes;
-                    // SAFETY: the tasks cover disjoint ranges of the buffer, which is borrowed meanwhile.
-                    unsafe { place.part(bytes.clone()) }.copy_from_slice(&from[bytes.clone()]);
-                    report.add(bytes.len());
-                }),
-                None => now.iter().try_for_each(|task| {
-                    report.add(task.bytes.len());
-                    buffer.upload(task.bytes.start, &from[task.bytes.clone()])
-                })?,
+            match buffer.host_view_mut() {
+                Some(view) => self.read(kept, now, &Place(view), pool, &report)?,
+                None => self.upload(kept, now, buffer, &mut stage, pool, &report)?,
             }
+        }
+        Ok(self.file.check()?)
+    }
+
+    /// Reads chunks of a weight, which lie next to each other, to a place.
+    fn read(
+        &self,
+        kept: &Kept,
+        chunks: &[Task],
+        place: &Place,
+        pool: &mut Pool,
+        report: &Report,
+    ) -> Result<(), CheckpointError> {
+        let first = chunks.first().map_or(0, |chunk| chunk.bytes.start);
+        pool.try_each(chunks.len(), |index, _| {
+            let bytes = &chunks[index].bytes;
+            // SAFETY: the chunks are disjoint ranges of the place, which is borrowed meanwhile.
+            let out = unsafe { place.part(bytes.start - first..bytes.end - first) };
+            kept.numbers.read(bytes.start, out)?;
+            self.check(kept, bytes, out)?;
+            report.add(bytes.len());
+            Ok(())
+        })
+    }
+
+    /// Copies chunks of a weight to a device, as much at once as the stage holds.
+    fn upload(
+        &self,
+        kept: &Kept,
+        chunks: &[Task],
+        buffer: &mut DeviceBuffer,
+        stage: &mut Option<Buffer>,
+        pool: &mut Pool,
+        report: &Report,
+    ) -> Result<(), Error> {
+        let stage = match stage {
+            Some(stage) => stage,
+            none => {
+                let out_of_memory = |source| DeviceError::OutOfMemory { bytes: STAGE_BYTES, source };
+                none.insert(Buffer::new(STAGE_BYTES).map_err(out_of_memory)?)
+            }
+        };
+        for now in chunks.chunks(STAGE_BYTES / CHUNK_BYTES) {
+            let len = now.iter().map(|chunk| chunk.bytes.len()).sum();
+            self.read(kept, now, &Place(&mut stage.as_mut_slice()[..len]), pool, report)?;
+            buffer.upload(now[0].bytes.start, &stage.as_slice()[..len])?;
         }
         Ok(())
     }
 
+    /// Compares a chunk's checksum.
+    fn check(&self, kept: &Kept, bytes: &Range<usize>, found: &[u8]) -> Result<(), CheckpointError> {
+        let at = bytes.start / CHUNK_BYTES * DIGITS;
+        if !self.verify || kept.sums[at..at + DIGITS] == *blake3::hash(found).to_hex() {
+            return Ok(());
+        }
+        self.file.check()?;
+        let (path, weight) = (self.path.clone(), kept.name.to_owned());
+        Err(CheckpointError::Damaged { path, number: kept.number, weight, bytes: bytes.clone() })
+    }
+
     /// What the file has for each weight.
-    fn bytes(&self, weights: &[Weight]) -> Result<Vec<&[u8]>, CheckpointError> {
+    fn kept<'a>(&'a self, weights: &'a [Weight]) -> Result<Vec<Kept<'a>>, CheckpointError> {
         let malformed = |detail| CheckpointError::Malformed { path: self.path.clone(), detail };
-        let tensors = SafeTensors::deserialize(&self.map).map_err(|error| malformed(describe(error)))?;
-        let one = |(number, weight): (usize, &Weight)| {
-            let tensor = tensors.tensor(&number.to_string()).map_err(|error| malformed(describe(error)))?;
-            match tensor.data().len() == weight.bytes {
-                true => Ok(tensor.data()),
-                false => {
-                    Err(malformed(format!("weight {number} has {} bytes, not {}", tensor.data().len(), weight.bytes)))
-                }
+        let one = |(number, weight): (usize, &'a Weight)| {
+            let info = self.file.header().info(&number.to_string());
+            let info = info.ok_or_else(|| malformed(format!("it has no weight {number}")))?;
+            let numbers = self.file.stored(info.data_offsets);
+            if numbers.len() != weight.bytes {
+                return Err(malformed(format!("weight {number} has {} bytes, not {}", numbers.len(), weight.bytes)));
             }
+            let sums = self.about.sums.get(number).map_or("", String::as_str);
+            if !sums.is_ascii() || sums.len() != chunks(weight.bytes).len() * DIGITS {
+                return Err(malformed(format!("weight {number} lacks checksums")));
+            }
+            Ok(Kept { number, name: &weight.name, numbers, sums })
         };
         weights.iter().enumerate().map(one).collect()
     }
-}
-
-fn cut(weight: usize, len: usize) -> impl Iterator<Item = Task> {
-    let part = move |start: usize| -> Range<usize> { start..(start + COPY_BYTES).min(len) };
-    (0..len).step_by(COPY_BYTES).map(move |start| Task { weight, rows: 0..0, bytes: part(start) })
 }
