@@ -525,3 +525,62 @@ fn modules_for_nvidia() {
     let said = String::from_utf8_lossy(&none.stderr);
     assert!(said.contains("ATOMC_PTXAS names /none/ptxas, which is no file"), "{said}");
 }
+
+/// What the plugin would refuse is said without vLLM, in a second, by the same rules.
+#[test]
+fn whether_vllm_would_run_an_artifact() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("model")).expect("a folder");
+    std::fs::copy(Path::new(MODEL).join("config.json"), bench.path("model/config.json")).expect("a configuration");
+    let missing = bench.fail(1, &["check", "model"]);
+    assert_eq!(missing, "error[check]: there is no model/model.atomc: vLLM's own model would run");
+    bench.write("model/model.atomc", bench.artifact());
+    let short = ["check", "model", "--max-model-len", "64"];
+    let began = std::time::Instant::now();
+    let said = bench.succeed(&[&short[..], &["--dtype", "auto", "-tp", "1", "--port", "8000"]].concat());
+    assert!(began.elapsed().as_secs() < 2, "{:?}", began.elapsed());
+    assert_eq!(said, "vLLM would run LlamaForCausalLM of model/model.atomc with target host\n");
+    let overrides = r#"{"rms_norm_eps": 0.5}"#;
+    let refused: [(&[&str], &str); 9] = [
+        (&[], "model/model.atomc: --max-model-len: vLLM has 512, the artifact at most 64"),
+        (
+            &["--hf-overrides", overrides],
+            "model/model.atomc: config.json: rms_norm_eps: vLLM has 0.5, the artifact 0.00001",
+        ),
+        (
+            &["--enable-lora"],
+            "model/model.atomc: --enable-lora: vLLM has true, the artifact none: weights are packed, without adapters",
+        ),
+        (&["-tp=2"], "model/model.atomc: --tensor-parallel-size: vLLM has 2, the artifact 1"),
+        (
+            &["--cpu-offload-gb", "1"],
+            "model/model.atomc: --cpu-offload-gb: vLLM has 1, the artifact none: weights stay on the device",
+        ),
+        (&["--block-size", "7"], "model/model.atomc: --block-size: vLLM has 7, the artifact multiples of 32"),
+        (
+            &["--enable-lroa"],
+            "--enable-lroa: there is no such option of vLLM's; known are --enable-lora, those in docs/vllm.md",
+        ),
+        (
+            &["--additional-config", r#"{"artefact": "m"}"#],
+            "--additional-config: artefact: there is no such key; known are artifact; keys of other plugins may stand beside an object `atomc` with ours",
+        ),
+        (&["--additional-config.artifact", "/nowhere"], "cannot open /nowhere: No such file or directory (os error 2)"),
+    ];
+    for (options, line) in refused {
+        assert_eq!(bench.fail(1, &[&["check", "model"], options].concat()), format!("error[check]: {line}"));
+    }
+    bench.succeed(&["trust", "--remove", "model/model.atomc"]);
+    let text = bench.fail(1, &short);
+    assert!(
+        text.starts_with("error[check]: model/model.atomc is code that nobody trusts: vLLM's own model would run"),
+        "{text}"
+    );
+    bench.succeed(&[&short[..], &["--trust-remote-code"]].concat());
+    let out = bench.command(&short).env("ATOMC_STRIKT", "1").output().expect("the binary runs");
+    let text = String::from_utf8(out.stderr).expect("UTF-8");
+    assert!(
+        text.starts_with("error[check]: ATOMC_STRIKT: there is no such variable; known are ATOMC_STRICT"),
+        "{text}"
+    );
+}

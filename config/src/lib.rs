@@ -1,5 +1,6 @@
 //! What a `config.json` means: its facts with every default, for the compiler, which makes a graph of them, and for whoever has
 //! an artifact and wants to know whether a configuration is the one it was made of.
+mod compare;
 mod diag;
 mod dtype;
 mod fields;
@@ -7,9 +8,11 @@ mod model;
 mod rope;
 
 pub mod freqs;
+pub mod vllm;
 
 use std::path::{Path, PathBuf};
 
+pub use compare::{Difference, differences};
 pub use diag::Diagnostic;
 pub use dtype::DType;
 pub use fields::MAX_SIZE;

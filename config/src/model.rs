@@ -133,33 +133,6 @@ const ACTIVATIONS: [(&str, Activation); 9] = [
     ("relu", Activation::Relu),
 ];
 
-/// What decides on the graph, so that whoever has an artifact can tell whether a `config.json` is the one it was made of.
-const SHAPING: [&str; 23] = [
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-    "rms_norm_eps",
-    "hidden_act",
-    "tie_word_embeddings",
-    "attention_bias",
-    "mlp_bias",
-    "use_sliding_window",
-    "sliding_window",
-    "max_window_layers",
-    "layer_types",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "partial_rotary_factor",
-    "quantization_config",
-];
-
 /// Types by their names in a configuration.
 pub const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", DType::F16), ("float32", DType::F32)];
 
@@ -193,8 +166,6 @@ pub struct Config {
     pub rope: Rope,
     pub stop: Vec<u32>,
     pub bos: Option<u32>,
-    /// The fields of `config.json` that decide on the graph, as they stand there; `null` where there is none.
-    pub fields: Value,
 }
 
 impl Config {
@@ -258,7 +229,6 @@ impl Config {
             windows: windows(&f, &family.window, layers)?,
             rope,
             stop: stop(&f, family, generation)?,
-            fields: SHAPING.iter().map(|&name| (name.to_owned(), f.get(name).cloned().unwrap_or_default())).collect(),
             bos: if f.has("bos_token_id") { f.tokens("bos_token_id")?.first().copied() } else { family.bos },
         };
         config.check_weights(&f)?;
@@ -280,7 +250,7 @@ impl Config {
         Ok(())
     }
 
-    /// Every fact, for the artifact's record of what shaped it.
+    /// Every fact, for the artifact's record of what shaped it; [`differences`](crate::differences) compares them.
     pub fn echo(&self) -> Value {
         json!({
             "architecture": self.architecture,
@@ -303,10 +273,9 @@ impl Config {
             "mlp_bias": self.mlp_bias,
             "qk_norm": self.qk_norm,
             "windows": self.windows,
-            "rope": format!("{:?}", self.rope),
+            "rope": self.rope.echo(),
             "stop": self.stop,
             "bos": self.bos,
-            "fields": self.fields,
         })
     }
 }

@@ -1,4 +1,6 @@
 //! The rotary embedding of a configuration, with the defaults of transformers' `modeling_rope_utils`.
+use serde_json::{Value, json};
+
 use crate::Diagnostic;
 use crate::fields::{Fields, MAX_SIZE};
 use crate::freqs::{Freqs, Scaling};
@@ -19,6 +21,29 @@ impl Rope {
             Scaling::Dynamic { factor, original } => (factor, original),
             _ => (0.0, 0),
         }
+    }
+
+    /// Every fact, by its name in `rope_parameters`.
+    pub fn echo(&self) -> Value {
+        let mut echo = match self.freqs.scaling {
+            Scaling::Default => json!({ "rope_type": "default" }),
+            Scaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+            Scaling::Dynamic { factor, original } => {
+                json!({ "rope_type": "dynamic", "factor": factor, "original_max_position_embeddings": original })
+            }
+            Scaling::Llama3 { factor, low, high, original } => json!({
+                "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+                "original_max_position_embeddings": original,
+            }),
+            Scaling::Yarn { factor, beta_fast, beta_slow, original, truncate } => json!({
+                "rope_type": "yarn", "factor": factor, "beta_fast": beta_fast, "beta_slow": beta_slow,
+                "original_max_position_embeddings": original, "truncate": truncate,
+            }),
+        };
+        echo["rope_theta"] = self.freqs.theta.into();
+        echo["rotary_dim"] = self.freqs.dim.into();
+        echo["attention_factor"] = self.scale.into();
+        echo
     }
 
     /// How long a sequence may be that the embedding makes something of. Dynamic scaling begins where the others end.

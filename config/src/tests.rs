@@ -376,3 +376,91 @@ mod errors {
         insta::assert_snapshot!(d.to_string(), @r#"generation_config.json: eos_token_id: must be a token id or a list of token ids, not the text "end""#);
     }
 }
+
+mod comparison {
+    use super::*;
+    use crate::compare::ELSEWHERE;
+
+    /// What differs between a model with one patch and a model with another.
+    fn between(asked: Value, held: Value) -> Vec<String> {
+        differences(&read(asked), &read(held).echo()).iter().map(Difference::to_string).collect()
+    }
+
+    fn rope(rope: Value) -> Value {
+        json!({ "rope_parameters": rope })
+    }
+
+    #[test]
+    fn spellings_of_the_same_are_the_same() {
+        let same = [
+            (json!({}), json!({ "head_dim": 16 })),
+            (json!({ "rope_theta": 5e5 }), rope(json!({ "rope_type": "default", "rope_theta": 5e5 }))),
+            (json!({}), rope(json!({ "rope_type": "default", "rope_theta": 10_000, "factor": 8.0 }))),
+            (
+                json!({ "rope_scaling": { "type": "linear", "factor": 2.0 } }),
+                rope(json!({ "rope_type": "linear", "factor": 2, "rope_theta": 1e4 })),
+            ),
+            (json!({ "hidden_act": "swish" }), json!({ "rms_norm_eps": 1e-6, "tie_word_embeddings": false })),
+            (json!({ "dtype": "float16" }), json!({ "eos_token_id": 9, "bos_token_id": 3, "dtype": "float32" })),
+        ];
+        for (asked, held) in same {
+            assert_eq!(between(asked.clone(), held.clone()), [] as [&str; 0], "{asked} {held}");
+        }
+    }
+
+    #[test]
+    fn differences_name_the_field() {
+        let found = [
+            between(json!({ "rms_norm_eps": 0.5 }), json!({})),
+            between(json!({ "vocab_size": 300 }), json!({})),
+            between(json!({ "num_hidden_layers": 2 }), json!({})),
+            between(rope(json!({ "rope_type": "linear", "factor": 8.0 })), json!({})),
+            between(json!({ "rope_theta": 500 }), json!({})),
+            between(
+                json!({ "rope_scaling": { "type": "linear", "factor": 2.0 } }),
+                rope(json!({ "rope_type": "linear", "factor": 4.0 })),
+            ),
+            between(json!({ "partial_rotary_factor": 0.5 }), json!({})),
+            between(json!({ "max_position_embeddings": 1024 }), json!({})),
+            between(json!({ "attention_bias": true }), json!({})),
+            between(
+                json!({ "architectures": ["MistralForCausalLM"], "sliding_window": 64 }),
+                json!({ "architectures": ["MistralForCausalLM"] }),
+            ),
+        ];
+        insta::assert_snapshot!(found.map(|lines| lines[0].clone()).join("\n"), @"
+        config.json: rms_norm_eps: vLLM has 0.5, the artifact 1e-6
+        config.json: vocab_size: vLLM has 300, the artifact 128
+        config.json: num_hidden_layers: vLLM has 2, the artifact 1
+        config.json: rope_parameters.rope_type: vLLM has linear, the artifact default
+        config.json: rope_parameters.rope_theta: vLLM has 500.0, the artifact 10000.0
+        config.json: rope_parameters.factor: vLLM has 2.0, the artifact 4.0
+        config.json: partial_rotary_factor: elements that rotate: vLLM has 8, the artifact 16
+        config.json: max_position_embeddings: vLLM has 1024, the artifact 512
+        config.json: attention_bias: vLLM has true, the artifact false
+        config.json: sliding_window: vLLM has 64, the artifact 4096
+        ");
+    }
+
+    /// Another model differs in its architecture first, whatever else it has.
+    #[test]
+    fn the_architecture_goes_first() {
+        let other = json!({
+            "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": true, "layer_types": ["sliding_attention"],
+        });
+        assert!(between(other, json!({}))[0].starts_with("config.json: architectures: vLLM has Qwen2ForCausalLM"));
+    }
+
+    /// Each fact is compared, whether this file knows its name or not, unless it is said why not.
+    #[test]
+    fn no_fact_is_forgotten() {
+        let config = read(json!({}));
+        let echo = config.echo();
+        for fact in echo.as_object().expect("facts").keys().map(String::as_str).chain(["of tomorrow"]) {
+            let mut other = echo.clone();
+            other[fact] = json!("another");
+            let compared = !ELSEWHERE.iter().any(|(name, _)| *name == fact);
+            assert_eq!(differences(&config, &other).len(), usize::from(compared), "{fact}");
+        }
+    }
+}

@@ -1,7 +1,9 @@
-use crate::error::raised;
+use crate::error::{raised, raised_of};
 use atomc_artifact::escaped;
+use atomc_config::Config;
 use atomc_runtime::{Artifact as File, TrustList};
 use atomc_runtime::{signature, trust};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::env::var_os;
 use std::path::{Path, PathBuf};
@@ -33,7 +35,7 @@ impl Artifact {
 impl Artifact {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Artifact> {
-        let file = py.detach(|| File::open(&path)).map_err(raised)?;
+        let file = py.detach(|| File::open(&path)).map_err(|fault| raised_of(&path, fault))?;
         Ok(Artifact { path, file: Arc::new(file) })
     }
 
@@ -93,6 +95,13 @@ impl Artifact {
     #[getter]
     fn producer(&self) -> &str {
         &self.file.manifest().producer
+    }
+
+    /// What differs between a `config.json` and the model that the artifact was made of, by what the fields mean.
+    fn differences(&self, config: &str) -> PyResult<Vec<String>> {
+        let config = Config::parse(config, None).map_err(|fault| PyValueError::new_err(fault.to_string()))?;
+        let held = &self.file.manifest().config["model"];
+        Ok(atomc_config::differences(&config, held).iter().map(ToString::to_string).collect())
     }
 
     fn __repr__(&self) -> String {

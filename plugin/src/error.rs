@@ -1,10 +1,11 @@
 //! Faults as exceptions. Their text is the runtime's, which names the field.
-use atomc_artifact::escaped;
+use atomc_artifact::{Error as ArtifactFault, escaped};
 use atomc_runtime::hosted::HostedError;
 use atomc_runtime::{Error as Fault, StepError as StepFault};
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use std::path::Path;
 
 create_exception!(atomc, Error, PyException, "Whatever atomc refuses or cannot do.");
 create_exception!(atomc, ArtifactError, Error, "The artifact cannot be used, or not in this way.");
@@ -25,6 +26,21 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub fn raised(fault: impl Into<Fault>) -> PyErr {
     let fault = fault.into();
     let text = escaped(&fault.to_string());
+    exception(fault, text)
+}
+
+/// The same for a fault of an artifact, whose file it names.
+pub fn raised_of(path: &Path, fault: impl Into<Fault>) -> PyErr {
+    let fault = fault.into();
+    let text = match &fault {
+        // Which name it themselves.
+        Fault::Artifact(ArtifactFault::Io { .. }) => fault.to_string(),
+        _ => format!("{}: {fault}", path.display()),
+    };
+    exception(fault, escaped(&text))
+}
+
+fn exception(fault: Fault, text: String) -> PyErr {
     match fault {
         Fault::Artifact(_)
         | Fault::Signature(_)

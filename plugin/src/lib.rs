@@ -6,6 +6,7 @@ mod dlpack;
 mod engine;
 mod error;
 mod model;
+mod vllm;
 
 use pyo3::prelude::*;
 
@@ -19,5 +20,9 @@ fn _atomc(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<model::Call>()?;
     module.add_class::<model::Loading>()?;
     module.add_class::<model::Model>()?;
+    module.add_function(wrap_pyfunction!(vllm::judged_options, module)?)?;
+    module.add_function(wrap_pyfunction!(vllm::known_options, module)?)?;
+    module.add_function(wrap_pyfunction!(vllm::settings_of, module)?)?;
+    module.add_function(wrap_pyfunction!(vllm::named_artifact, module)?)?;
     error::add(module)
 }

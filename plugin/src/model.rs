@@ -1,9 +1,12 @@
 //! A model that a framework drives: [`Hosted`] for Python.
 use crate::artifact::Artifact;
 use crate::dlpack::{Device, Foreign, View, dtype_name};
-use crate::error::{StepError, raised};
+use crate::error::{StepError, raised, raised_of};
+use crate::vllm::object;
 use atomc_artifact::escaped;
 use atomc_artifact::manifest::{self, Attention, Place, Plan, PlanKind, Work};
+use atomc_config::Config;
+use atomc_config::vllm::{Held, refusals};
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Rows};
 use atomc_runtime::weights::Given;
@@ -86,7 +89,7 @@ impl Model {
         match (opened, failed) {
             // What `allocate` raised says more than that it did.
             (Err(_), Some(error)) => Err(error),
-            (Err(error), None) => Err(raised(error)),
+            (Err(error), None) => Err(raised_of(artifact.get().path(), error)),
             (Ok(hosted), _) => Ok(Model::of(hosted, artifact.get().path().clone(), attention)),
         }
     }
@@ -166,8 +169,30 @@ impl Model {
         self.cache.clone()
     }
 
+    /// Everything about which a `config.json` and vLLM's options, an object by the names of `EngineArgs`, do not fit.
+    fn refusals(&self, config: &str, options: &str) -> PyResult<Vec<String>> {
+        let options = object(options).map_err(PyValueError::new_err)?;
+        let config = match Config::parse(config, None) {
+            Ok(config) => config,
+            Err(fault) => return Ok(vec![fault.to_string()]),
+        };
+        let artifact = self.lock().artifact().clone();
+        let held = Held {
+            model: &artifact.manifest().config["model"],
+            dtype: self.dtype(),
+            cache_dtype: self.cache.dtype,
+            ranks: artifact.manifest().tensor_parallel,
+            positions: self.max_positions,
+            step: self.max_tokens,
+            page: self.cache.block_tokens,
+            own: self.attention == Attention::Own,
+        };
+        Ok(refusals(&config, &options, &held))
+    }
+
     /// A context in which the checkpoint's tensors are given one by one. At its end all have to be there, but for an update of
-    /// weights that are loaded: what is packed together changes when all of it has come, in this update or later ones.
+    /// weights that are loaded, or were until `unload`: what is packed together changes when all of it has come, in this update or later
+    /// ones, and unloaded weights are there again when all have.
     #[pyo3(signature = (*, update = false))]
     fn loading(slf: Bound<'_, Model>, update: bool) -> Loading {
         Loading { model: slf.unbind(), update }
@@ -457,16 +482,20 @@ impl Loading {
         _value: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let model = self.model.get();
-        // An update leaves what waits for other tensors to later ones.
-        if model.lock().is_loaded() {
-            return Ok(false);
-        }
-        if !kind.is_none() {
-            model.lock().abandon_loading();
-            return Ok(false);
-        }
-        py.detach(|| model.lock().finish_loading()).map_err(raised)?;
+        let (model, done) = (self.model.get(), kind.is_none());
+        py.detach(|| match (self.update, done) {
+            (true, true) => model.lock().end_update(),
+            (true, false) => {
+                model.lock().abandon_update();
+                Ok(())
+            }
+            (false, true) => model.lock().finish_loading(),
+            (false, false) => {
+                model.lock().abandon_loading();
+                Ok(())
+            }
+        })
+        .map_err(raised)?;
         Ok(false)
     }
 

@@ -106,12 +106,12 @@ pub enum CheckpointError {
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-fn tensors(count: usize) -> String {
+pub(crate) fn tensors(count: usize) -> String {
     if count == 1 { "a tensor".to_owned() } else { format!("{count} tensors") }
 }
 
 /// The first few names.
-fn list(names: &[String]) -> String {
+pub(crate) fn list(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let mut text = names[..names.len().min(SHOWN)].join(", ");
     if names.len() > SHOWN {

@@ -76,6 +76,8 @@ pub struct Hosted {
     pages: Option<DeviceBuffer>,
     loading: Option<Loading>,
     loaded: bool,
+    /// Whether the weights were forgotten since they were last loaded as a whole.
+    unloaded: bool,
     /// Pages in a layer, once they are bound.
     blocks: Option<usize>,
     step: Option<Running>,
@@ -181,6 +183,7 @@ impl Hosted {
             pages,
             loading: None,
             loaded: false,
+            unloaded: false,
             blocks: None,
             step: None,
         };
@@ -303,9 +306,7 @@ impl Hosted {
     /// done.
     pub unsafe fn begin(&mut self, batch: &Batch, stream: Stream) -> Result<(), HostedError> {
         self.step = None;
-        if !self.loaded {
-            return Err(HostedError::NoWeights);
-        }
+        self.check_loaded()?;
         let own = self.plans[0].attention == Attention::Own;
         if own && self.blocks.is_none() {
             return Err(HostedError::NoCache);

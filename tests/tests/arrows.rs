@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-emulator", &["atomc-artifact", "atomc-targets"]),
     ("atomc-ir", &["atomc-config"]),
     ("atomc-passes", &["atomc-ir"]),
-    ("atomc-python", &["atomc-artifact", "atomc-runtime"]),
+    ("atomc-python", &["atomc-artifact", "atomc-config", "atomc-runtime"]),
     ("atomc-runtime", &["atomc-artifact"]),
     ("atomc-targets", &["atomc-artifact", "atomc-ir"]),
     ("atomc-tests", &["atomc", "atomc-emulator", "atomc-ir", "atomc-targets"]),

@@ -1,5 +1,6 @@
 //! The verbs of `atomc`, one file each, and what they share.
 mod bench;
+mod check;
 #[cfg(feature = "compiler")]
 mod compile;
 mod completions;
@@ -74,6 +75,7 @@ enum Verb {
     Compile(compile::Args),
     Run(run::Args),
     Bench(bench::Args),
+    Check(check::Args),
     Inspect(inspect::Args),
     Eval(eval::Args),
     Logits(logits::Args),
@@ -109,6 +111,7 @@ pub fn main() -> ExitCode {
         Verb::Compile(args) => compile::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Bench(args) => bench::run(args),
+        Verb::Check(args) => check::run(args),
         Verb::Inspect(args) => inspect::run(args),
         Verb::Eval(args) => eval::run(args),
         Verb::Logits(args) => logits::run(args),

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import CapsuleType, TracebackType
 from typing import Any, Literal, Protocol
@@ -19,6 +19,18 @@ class StepError(Error):
 
 class WeightsError(Error):
     """The tensors are not those of the model."""
+
+def judged_options() -> list[tuple[str, str]]:
+    """vLLM's options that are judged, and where its resolved configuration has each."""
+
+def known_options() -> list[str]:
+    """Every option of vLLM's that it is known what becomes of."""
+
+def settings_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """Our variables of an environment. A ValueError names what is unknown among them, and what is known."""
+
+def named_artifact(additional: str, loader: str) -> str | None:
+    """The artifact that `--additional-config` and `--model-loader-extra-config` name, both as JSON."""
 
 class Artifact:
     """An artifact's file, checked."""
@@ -50,6 +62,8 @@ class Artifact:
     @property
     def producer(self) -> str:
         """The version of atomc that wrote it."""
+    def differences(self, config: str) -> list[str]:
+        """What differs between a `config.json` and the model that the artifact was made of, by what the fields mean."""
 
 class View:
     """Rows of numbers in the memory of a device, for `from_dlpack`. It keeps the owner of the memory alive, who may fill it anew."""
@@ -192,9 +206,13 @@ class Model:
     @property
     def packed_name(self) -> str:
         """The name of the file in which this rank's packed weights lie beside a model's config.json."""
+    def refusals(self, config: str, options: str) -> list[str]:
+        """Everything about which a `config.json` and vLLM's options do not fit, a line each: options are a JSON object by the names of
+        vLLM's `EngineArgs`."""
     def loading(self, *, update: bool = False) -> Loading:
         """A context in which the checkpoint's tensors are given one by one, also anew over weights that are loaded. An update of
-        those may be of any tensors: what is packed together changes when all of it has come, in this update or later ones."""
+        those, or after `unload`, may be of any tensors: what is packed together changes when all of it has come, in this update or
+        later ones, and after `unload` a step is refused until all have come."""
     def unload(self) -> None:
         """Forgets the weights. Memory of the host that is not the caller's goes back to the system until others are loaded."""
     def load(self, path: str | PathLike[str], *, verify: bool = True) -> None:

@@ -8,15 +8,15 @@ from hashlib import sha256
 from pathlib import Path
 
 
-def artifact(model: Path, *options: str, warn: Callable[[str, str], None]) -> Path | None:
+def artifact(model: Path, *options: str, compiler: str, warn: Callable[[str, str], None]) -> Path | None:
     """The artifact of a Hugging Face folder under these options of `atomc compile`: compiled now, unless the same compiler has
-    compiled the same configuration before. ATOMC_COMPILER is the compiler, else `atomc` on the path; XDG_CACHE_HOME is where
+    compiled the same configuration before. `compiler` is its path, or empty for `atomc` on the path; XDG_CACHE_HOME is where
     artifacts are kept. Without a compiler, or if it refuses the model, `warn` gets a line and the reason."""
 
     def fail(reason: str) -> None:
         warn("atomc: ATOMC_AUTOCOMPILE: %s", reason)
 
-    named = os.environ.get("ATOMC_COMPILER", "atomc")
+    named = compiler or "atomc"
     compiler = shutil.which(named)
     if compiler is None:
         return fail(f"ATOMC_COMPILER: there is no {named}")

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The Python package and vLLM through it, on this machine's processor: environments, the wheel, the compiler, and all tests with
-# vLLM 0.33.0, those marked short with 0.26.0. About ten minutes, most of it vLLM's starts. VENVS keeps environments elsewhere
+# vLLM 0.33.0, those marked short with 0.30.0 and 0.26.0. About fifteen minutes, most of it vLLM's starts. VENVS keeps environments elsewhere
 # than in target/; ATOMC is a compiler that is built already.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 here=$PWD/plugin/tests/vllm venvs=${VENVS:-$PWD/target/vllm}
-releases=(0.33.0 0.26.0)
+releases=(0.33.0 0.30.0 0.26.0)
 
 for release in "${releases[@]}"; do
     if [ ! -e "$venvs/$release/done" ]; then

@@ -1,16 +1,21 @@
 """Which model runs, and what is refused."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+from functools import reduce
+from importlib.metadata import version
 from unittest import mock
 
 import pytest
-from vllm import LLM, EngineArgs
+from vllm import LLM, AsyncEngineArgs, EngineArgs, ModelRegistry
 
 import atomc
-from atomc.vllm import config
+import atomc.vllm.model
+from atomc import _atomc
+from atomc.vllm import compat, config, plugin
 
 from conftest import ATOMC, PROBLEMS, compile, greedy, is_ours, own
 
@@ -124,6 +129,9 @@ def test_artifacts_may_be_named(engine, bare, tmp_path):
 
 
 REFUSED = {
+    "--cpu-offload-gb": dict(cpu_offload_gb=1),
+    "--attention-backend": dict(attention_config={"backend": "FLASH_ATTN"}),
+    "--kv-sharing-fast-prefill": dict(kv_sharing_fast_prefill=True),
     "--dtype": dict(dtype="float32"),
     "--kv-cache-dtype": dict(kv_cache_dtype="fp8"),
     "--block-size": dict(block_size=16),
@@ -143,19 +151,150 @@ def test_refusals_name_the_field(model, field):
         config.check(asked, artifact, atomc.Model(artifact))
 
 
-@pytest.mark.parametrize(
-    "name, value",
-    [("rms_norm_eps", 1e-5), ("num_hidden_layers", 3), ("intermediate_size", 256), ("vocab_size", 480), ("rope_parameters", None)],
-)
-def test_artifacts_of_other_models_are_refused(bare, name, value):
-    folder = bare("llama")
-    compile(folder)
-    facts = json.loads((folder / "config.json").read_text())
-    facts[name] = value or facts[name] | {"factor": 8.0}
-    (folder / "config.json").write_text(json.dumps(facts))
-    artifact = atomc.Artifact(folder / "model.atomc")
+LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0}
+OTHERS = [
+    ("rms_norm_eps", 1e-5),
+    ("num_hidden_layers", 2),
+    ("intermediate_size", 256),
+    ("vocab_size", 480),
+    ("max_position_embeddings", 1024),
+    ("rope_parameters", LINEAR),
+    ("rope_parameters", {"rope_type": "default", "rope_theta": 500.0}),
+]
+
+
+def patched(folder, change):
+    """The folder with a `config.json` that is changed."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    return folder
+
+
+@pytest.mark.parametrize("name, value", OTHERS)
+@pytest.mark.parametrize("way", ["config.json", "--hf-overrides", "--hf-config-path"])
+def test_artifacts_of_other_models_are_refused(model, bare, way, name, value):
+    """What is compared is the configuration as vLLM has resolved it."""
+    folder, other = model("llama"), {}
+    if way == "--hf-overrides":
+        other = dict(hf_overrides={name: value})
+    elif way == "--hf-config-path":
+        other = dict(hf_config_path=str(patched(bare("llama"), lambda facts: {**facts, name: value})))
+    else:
+        folder = patched(bare("llama"), lambda facts: {**facts, name: value})
+    artifact = atomc.Artifact(model("llama") / "model.atomc")
     with pytest.raises(config.Refused, match=f"config.json: {name}"):
-        config.check(EngineArgs(str(folder)).create_engine_config(), artifact, atomc.Model(artifact))
+        config.check(EngineArgs(str(folder), **other).create_engine_config(), artifact, atomc.Model(artifact))
+
+
+def test_another_architecture_is_named_first(model):
+    artifact = atomc.Artifact(model("qwen3") / "model.atomc")
+    with pytest.raises(config.Refused, match="config.json: architectures: vLLM has LlamaForCausalLM, the artifact Qwen3ForCausalLM"):
+        config.check(EngineArgs(str(model("llama"))).create_engine_config(), artifact, atomc.Model(artifact))
+
+
+def test_spellings_of_the_same_model_are_the_same(bare):
+    folder = bare("llama")
+    artifact = atomc.Artifact(compile(folder))
+
+    def respelled(facts):
+        rope = facts.pop("rope_parameters")
+        assert facts.pop("head_dim") == facts["hidden_size"] // facts["num_attention_heads"]
+        return {**facts, "rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+
+    config.check(EngineArgs(str(patched(folder, respelled))).create_engine_config(), artifact, atomc.Model(artifact))
+
+
+@short
+def test_every_option_has_a_place_in_the_table(model):
+    """No option of this release's is unknown, and what is judged is where the table says."""
+    fields = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - {"_api_process_count", "_api_process_rank"}
+    assert fields <= set(_atomc.known_options())
+    asked = EngineArgs(str(model("llama"))).create_engine_config()
+    judged = {name: path for name, path in _atomc.judged_options() if name in fields or name == "user_specified_block_size"}
+    for name, path in judged.items():
+        reduce(getattr, path.split("."), asked)
+
+
+@short
+def test_other_implementations_pass_by_with_a_word(model, monkeypatch):
+    asked = EngineArgs(str(model("llama")), model_impl="transformers", max_model_len=512).create_engine_config()
+    with mock.patch.object(config.logger, "warning") as said:
+        config.pass_by(asked)
+    assert "no artifact" in said.call_args.args[0]
+    cls, name = ModelRegistry.resolve_model_cls(asked.model_config.architectures, asked.model_config)
+    assert name == "TransformersForCausalLM" and atomc.vllm.model.PassedBy in cls.__mro__
+    monkeypatch.setenv("ATOMC_STRICT", "1")
+    with pytest.raises(config.Refused, match="--model-impl transformers: .*ATOMC_STRICT"):
+        config.pass_by(asked)
+
+
+def test_facts_of_classes_are_kept_by_release():
+    """vLLM keeps what it has read of a class; another release of vLLM or of ours reads anew."""
+    name = ModelRegistry.models["LlamaForCausalLM"].class_name
+    assert name == f"LlamaForCausalLM-{version('vllm')}-{version('atomc')}"
+
+
+def test_vllms_own_model_keeps_its_module():
+    cls = getattr(atomc.vllm.model, "LlamaForCausalLM")
+    assert cls.__module__ == "vllm.model_executor.models.llama"
+
+
+@short
+@pytest.mark.parametrize("name, value", [("STRIKT", "1"), ("STRICT", "true"), ("DISABLE", "yes"), ("ATTENTION", "vlm")])
+def test_misspelt_variables_are_errors(monkeypatch, name, value):
+    monkeypatch.setenv(f"ATOMC_{name}", value)
+    with pytest.raises(ValueError, match=f"ATOMC_{name}: .*(known are ATOMC_STRICT|is none of)"):
+        plugin.register()
+
+
+def test_misspelt_keys_are_errors(model):
+    for value, fault in [({"artefact": "m"}, "artefact: .*known are artifact"), ({"artifact": 7}, "artifact: must be a path, not 7")]:
+        asked = EngineArgs(str(model("llama")), additional_config=value).create_engine_config()
+        with pytest.raises(ValueError, match=f"--additional-config: {fault}"):
+            config.find(asked)
+
+
+def test_links_that_lead_nowhere_are_errors(bare):
+    folder = bare("llama")
+    (folder / "model.atomc").symlink_to("/nowhere/model.atomc")
+    with pytest.raises(atomc.ArtifactError, match=f"{folder}/model.atomc"):
+        config.find(EngineArgs(str(folder)).create_engine_config())
+
+
+def test_untested_releases_are_named(monkeypatch):
+    said = []
+    compat.warn_if_untested(lambda *message: said.append(message))
+    assert not said
+    monkeypatch.setattr(compat, "TESTED", ("0.1.0",))
+    compat.warn_if_untested(lambda *message: said.append(message))
+    assert said == [("atomc: vLLM %s is not among the releases that are tested: %s", version("vllm"), "0.1.0")]
+
+
+@pytest.mark.parametrize(
+    "options, asked",
+    [
+        ([], {}),
+        (["--max-model-len", "256", "--no-enable-lora"], dict(max_model_len=256)),
+        (["--dtype", "float32"], dict(dtype="float32")),
+        (["--kv-cache-dtype", "fp8"], dict(kv_cache_dtype="fp8")),
+        (["--block-size", "16"], dict(block_size=16)),
+        (["-tp", "2"], dict(tensor_parallel_size=2)),
+        (["--cpu-offload-gb", "1"], dict(cpu_offload_gb=1)),
+        (["--attention-config.backend", "FLASH_ATTN"], dict(attention_config={"backend": "FLASH_ATTN"})),
+        (["--hf-overrides", '{"rms_norm_eps": 0.5}'], dict(hf_overrides={"rms_norm_eps": 0.5})),
+        (["--hf-overrides.vocab_size", "300"], dict(hf_overrides={"vocab_size": 300})),
+    ],
+)
+def test_atomc_check_says_what_the_plugin_says(model, options, asked):
+    folder = model("llama")
+    artifact = atomc.Artifact(folder / "model.atomc")
+    try:
+        config.check(EngineArgs(str(folder), **asked).create_engine_config(), artifact, atomc.Model(artifact))
+        expected = ""
+    except config.Refused as refused:
+        expected = f"error[check]: {refused}\n".replace("torch.float32", "float32").replace("AttentionBackendEnum.", "")
+    done = subprocess.run([ATOMC, "check", folder, *options], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.replace("vLLM has 1,", "vLLM has 1.0,")) == (int(bool(expected)), expected)
 
 
 @short
@@ -186,7 +325,7 @@ def test_damaged_and_older_artifacts_are_refused(bare):
     older = whole[:8] + (1).to_bytes(4, "little") + whole[12:]
     for content, message in [(whole[:-100], "cut short"), (older, "format version 1, but this atomc reads version")]:
         path.write_bytes(content)
-        with pytest.raises(atomc.Error, match=message):
+        with pytest.raises(atomc.Error, match=f"{path}: .*{message}"):
             LLM(str(folder), **SMALL)
 
 
@@ -197,8 +336,6 @@ def test_rocm_without_hip(model, engine):
 
     with mock.patch.object(torch.cuda, "get_device_properties", lambda _: mock.Mock(gcnArchName="gfx942")):
         from vllm.platforms.rocm import RocmPlatform
-    import atomc.vllm.model
-
     asked = engine(model("llama")).llm_engine.vllm_config
     with (
         mock.patch.object(config, "current_platform", RocmPlatform()),

@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
+import atomc
+
 from conftest import PROBLEMS, compile, greedy, is_ours, own
 
 PROMPTS = [p["prompt"] for p in PROBLEMS]
@@ -208,6 +210,33 @@ def test_sleep_gives_memory_back(engine, model):
     assert awake - resident() > 2 << 20, "the weights are 3.5 MB"
     llm.wake_up()
     llm.collective_rpc("reload_weights")
+    assert greedy(llm, PROMPTS[:4]) == SOLUTIONS[:4]
+
+
+@short
+def test_weights_come_back_one_by_one(engine, model):
+    """What trl does with an engine beside its trainer: sleep, wake the weights, and give them tensor by tensor."""
+    folder = model("qwen3")
+    llm = engine(folder)
+    llm.sleep(level=2)
+    llm.wake_up(tags=["weights"])
+    tensors = sorted(load_file(folder / "model.safetensors").items())
+    for name, tensor in tensors[:-1]:
+        own(llm).load_weights([(name, tensor)])
+    with pytest.raises(atomc.StepError, match=f"the weights are not loaded yet: a tensor to come: {tensors[-1][0]}"):
+        own(llm).embed(torch.zeros(1, dtype=torch.int32))
+    own(llm).load_weights(tensors[-1:])
+    llm.wake_up(tags=["kv_cache"])
+    assert greedy(llm, PROMPTS[:4]) == SOLUTIONS[:4]
+
+
+def test_the_cache_is_what_sequences_can_use(engine, model):
+    """Without a size of its own the cache of a machine without a GPU is no quarter of its memory."""
+    llm = engine(model("qwen3"), kv_cache_memory_bytes=None, max_num_seqs=4, max_model_len=256)
+    worker = llm.llm_engine.model_executor.driver_worker.worker
+    layer = next(iter(own(llm).layers.values()))
+    pages = -(-4 * 256 // layer.backend.block_tokens)
+    assert pages <= layer.kv_cache.shape[0] <= pages + 4 and worker.determine_available_memory() < 8 << 20
     assert greedy(llm, PROMPTS[:4]) == SOLUTIONS[:4]
 
 

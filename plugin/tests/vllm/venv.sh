@@ -6,8 +6,9 @@ set -euo pipefail
 version=$1 folder=$2
 case $version in
 0.33.0) torch=2.14.0 ;;
+0.30.0) torch=2.13.0 ;;
 0.26.0) torch=2.11.0 ;;
-*) echo "vLLM $version: known are 0.33.0 and 0.26.0" >&2 && exit 2 ;;
+*) echo "vLLM $version: known are 0.33.0, 0.30.0 and 0.26.0" >&2 && exit 2 ;;
 esac
 here=$(cd "$(dirname "$0")" && pwd)
 "${PYTHON:-python3.11}" -m venv "$folder"

@@ -18,9 +18,7 @@ impl Hosted {
     /// # Safety
     /// The tokens are there, for the stream, and are of the vocabulary.
     pub unsafe fn embed(&mut self, tokens: usize, stream: Stream) -> Result<Rows, HostedError> {
-        if !self.loaded {
-            return Err(HostedError::NoWeights);
-        }
+        self.check_loaded()?;
         self.step = None;
         let vocab = self.artifact.manifest().model.vocab;
         if self.inputs.in_place() {
@@ -53,9 +51,7 @@ impl Hosted {
     /// # Safety
     /// The rows are there, for the stream.
     pub unsafe fn head(&mut self, rows: usize, stream: Stream) -> Result<Rows, HostedError> {
-        if !self.loaded {
-            return Err(HostedError::NoWeights);
-        }
+        self.check_loaded()?;
         self.step = None;
         let found = smallest(&self.plans, |plan| plan.rows, rows);
         let (index, plan) = found.ok_or_else(|| HostedError::Rows { rows, max: self.max_rows() })?;

@@ -1,3 +1,4 @@
+use crate::checkpoint::{list, tensors};
 use crate::device::DeviceError;
 
 /// Why a framework's request was refused. Nothing has run then, unless the device failed. Fields are named as in the request.
@@ -15,6 +16,8 @@ pub enum HostedError {
     Loading(&'static str),
     #[error("the weights are not loaded")]
     NoWeights,
+    #[error("the weights are not loaded yet: {} to come: {}", tensors(names.len()), list(names))]
+    Waiting { names: Vec<String> },
     #[error("the pages of the cache are not bound")]
     NoCache,
     #[error("layers: {found} pointers, but the model has {want} layers")]

@@ -186,10 +186,35 @@ fn weights_are_updated_without_an_end() {
         framework.hosted.feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], bytes: values.into() }).unwrap();
         assert_eq!(framework.step(&[(0, vec![9])], 0, true).unwrap(), [token as u32]);
     }
+}
+
+/// What trainers do with a model that was put to sleep: they give tensors one by one, each in an update of its own.
+#[test]
+fn weights_come_back_one_by_one() {
+    let mut framework = Framework::new(1);
+    load(&mut framework.hosted, &[]);
     framework.hosted.unload();
+    for _ in 0..2 {
+        framework.hosted.begin_update();
+        framework.hosted.end_update().unwrap();
+        let error = framework.step(&[(0, vec![9])], 0, true).unwrap_err().to_string();
+        assert_eq!(error, "the weights are not loaded yet: a tensor to come: head.bias");
+    }
     framework.hosted.begin_update();
-    let error = framework.step(&[(0, vec![9])], 0, true).unwrap_err().to_string();
-    assert_eq!(error, "the weights are not loaded");
+    let wrong = Given { float: Float::F32, shape: &[1], bytes: vec![0; 4].into() };
+    assert!(framework.hosted.feed("head.bias", wrong).is_err());
+    framework.hosted.abandon_update();
+    framework.hosted.begin_update();
+    let values = bias(&[(7, 1000.0)]);
+    framework.hosted.feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], bytes: values.into() }).unwrap();
+    framework.hosted.end_update().unwrap();
+    assert_eq!(framework.step(&[(0, vec![9])], 0, true).unwrap(), [7]);
+
+    // Whatever was never loaded has to come whole.
+    let mut hosted = open();
+    hosted.begin_update();
+    let error = hosted.end_update().unwrap_err().to_string();
+    assert_eq!(error, "the checkpoint lacks a tensor that the model needs: head.bias");
 }
 
 #[test]

@@ -11,17 +11,51 @@ impl Hosted {
     /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep their addresses. Until the load
     /// is finished there are none. This and whatever else changes weights ends a step that is under way.
     pub fn begin_loading(&mut self) {
-        (self.loaded, self.step) = (false, None);
+        (self.loaded, self.unloaded, self.step) = (false, false, None);
         self.loading = Some(Loading::new(&self.target().weights));
     }
 
-    /// Begins to take any of the tensors, over weights that are loaded, and goes on with earlier updates: a weight changes when the
-    /// last of its tensors has come. Where no weights are loaded it is a load as any other.
+    /// Begins to take any of the tensors, and goes on with earlier updates: a weight changes when the last of its tensors has come.
+    /// Where no weights were ever loaded it is a load as any other.
     pub fn begin_update(&mut self) {
         if !self.loaded {
-            self.begin_loading();
-        } else if self.loading.is_none() {
+            self.step = None;
+        }
+        if self.loading.is_none() {
             self.loading = Some(Loading::new(&self.target().weights));
+        }
+    }
+
+    /// Ends an update. Where weights were unloaded there are some again with the update that brings the last tensor; until then
+    /// updates gather them. What is made of no tensor is made anew, as its memory may have been taken away with the weights'.
+    pub fn end_update(&mut self) -> Result<(), Error> {
+        let Some(loading) = &mut self.loading else {
+            return Err(HostedError::Loading("none is under way; begin one").into());
+        };
+        if self.loaded {
+            let weights = &self.artifact.manifest().targets[self.target].weights;
+            let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
+            return loading.constants(sink);
+        }
+        match self.unloaded && !loading.missing().is_empty() {
+            true => Ok(()),
+            false => self.finish_loading(),
+        }
+    }
+
+    /// Ends an update at a tensor that was at fault. What came before it stays, unless it was the first load.
+    pub fn abandon_update(&mut self) {
+        if !self.loaded && !self.unloaded {
+            self.loading = None;
+        }
+    }
+
+    /// Why nothing can be computed, if there are no weights.
+    pub(super) fn check_loaded(&self) -> Result<(), HostedError> {
+        match &self.loading {
+            _ if self.loaded => Ok(()),
+            Some(loading) if self.unloaded => Err(HostedError::Waiting { names: loading.missing() }),
+            _ => Err(HostedError::NoWeights),
         }
     }
 
@@ -33,7 +67,7 @@ impl Hosted {
     /// Forgets the weights. Where they are in memory of the host that is not the caller's, it goes back to the system until others
     /// are loaded.
     pub fn unload(&mut self) {
-        (self.loaded, self.loading, self.step) = (false, None, None);
+        (self.loaded, self.unloaded, self.loading, self.step) = (false, true, None, None);
         for buffer in &mut self.memory.weights {
             if let DeviceBuffer::Host(buffer) = buffer {
                 buffer.give_back();

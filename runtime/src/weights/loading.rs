@@ -161,11 +161,16 @@ impl Loading {
     }
 
     /// Ends the load: makes what needs no tensors, and says which ones never came.
-    pub fn finish(mut self, mut sink: Sink) -> Result<(), Error> {
+    pub fn finish(mut self, sink: Sink) -> Result<(), Error> {
         let missing = self.missing();
         if !missing.is_empty() {
             return Err(CheckpointError::Missing { names: missing }.into());
         }
+        self.constants(sink)
+    }
+
+    /// Makes the weights that need no tensors.
+    pub fn constants(&mut self, mut sink: Sink) -> Result<(), Error> {
         let nothing = AtHand { kept: &self.kept, arriving: None };
         let constants = self.weights.iter().enumerate().filter(|(_, made)| made.names.is_empty());
         constants.map(|(index, _)| index).try_for_each(|index| make(index, &nothing, &mut sink, &mut self.stage))

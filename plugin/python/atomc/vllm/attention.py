@@ -1,12 +1,10 @@
 """Attention layers as vLLM sees them: what a page of the cache is, and what a step's batch looks like."""
 
 import torch
-from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.v1.attention.backend import AttentionCGSupport, AttentionImpl, AttentionMetadataBuilder
-from vllm.v1.attention.backend import CommonAttentionMetadata as Batch
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
-from . import compat
+from .compat import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionLayerBase, AttentionMetadataBuilder
+from .compat import CommonAttentionMetadata as Batch
+from .compat import FullAttentionSpec, SlidingWindowSpec, cache_shape
 
 
 class Builder(AttentionMetadataBuilder[Batch]):
@@ -21,11 +19,12 @@ class Builder(AttentionMetadataBuilder[Batch]):
         return common_attn_metadata
 
 
-class Backend(compat.Backend):
+class Backend(AttentionBackend):
     """Whose layers take pages of `block_tokens`. Layers of vLLM's own attend in torch, on the host."""
 
     block_tokens = 16
     supported_dtypes = [torch.float32, torch.float16, torch.bfloat16]
+    get_kv_cache_shape = staticmethod(cache_shape)
 
     @staticmethod
     def get_name() -> str:

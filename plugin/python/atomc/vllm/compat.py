@@ -1,7 +1,13 @@
-"""Where releases of vLLM differ. Whatever follows vLLM's version is here."""
+"""All of vLLM that the shim uses, and where its releases differ."""
+
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 
 import torch
-from vllm.v1.attention.backend import AttentionBackend
+
+# The releases that the tests run.
+TESTED = ("0.33.0", "0.30.0", "0.26.0")
 
 # The architectures that artifacts can hold, and where vLLM keeps its own class for each.
 ARCHITECTURES = {
@@ -11,27 +17,77 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "vllm.model_executor.models.qwen3",
 }
 
+# What runs instead of any of them with `--model-impl transformers`.
+TRANSFORMERS = {"TransformersForCausalLM": "vllm.model_executor.models.transformers"}
 
-class Backend(AttentionBackend):
-    """0.26 asks a backend for the shape of a layer's cache; 0.33 always makes this one."""
+# Everything else by its name, and the module that has it. Nothing is imported before it is used: vLLM asks for its platform first.
+NAMES = {
+    "Attention": "vllm.model_executor.layers.attention",
+    "AttentionBackend": "vllm.v1.attention.backend",
+    "AttentionCGSupport": "vllm.v1.attention.backend",
+    "AttentionImpl": "vllm.v1.attention.backend",
+    "AttentionLayerBase": "vllm.model_executor.layers.attention_layer_base",
+    "AttentionMetadataBuilder": "vllm.v1.attention.backend",
+    "BreakableCUDAGraphCapture": "vllm.compilation.breakable_cudagraph",
+    "CPUWorker": "vllm.v1.worker.cpu_worker",
+    "CUDAGraphMode": "vllm.config",
+    "CommonAttentionMetadata": "vllm.v1.attention.backend",
+    "CompilationMode": "vllm.config",
+    "DefaultModelLoader": "vllm.model_executor.model_loader.default_loader",
+    "FullAttentionSpec": "vllm.v1.kv_cache_interface",
+    "ModelRegistry": "vllm",
+    "Platform": "vllm.platforms.interface",
+    "PlatformEnum": "vllm.platforms.interface",
+    "SlidingWindowSpec": "vllm.v1.kv_cache_interface",
+    "VllmConfig": "vllm.config",
+    "Worker": "vllm.v1.worker.gpu_worker",
+    "builtin_platform_plugins": "vllm.platforms",
+    "current_platform": "vllm.platforms",
+    "eager_break_during_capture": "vllm.compilation.breakable_cudagraph",
+    "get_forward_context": "vllm.forward_context",
+    "get_tensor_model_parallel_rank": "vllm.distributed",
+    "init_logger": "vllm.logger",
+    "register_model_loader": "vllm.model_executor.model_loader",
+    "tensor_model_parallel_all_gather": "vllm.distributed",
+    "tensor_model_parallel_all_reduce": "vllm.distributed",
+}
 
-    @staticmethod
-    def get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
-        return (num_blocks, num_kv_heads, block_size, 2 * head_size)
+
+def __getattr__(name: str):
+    if name not in NAMES:
+        raise AttributeError(name)
+    try:
+        return getattr(import_module(NAMES[name]), name)
+    except (ImportError, AttributeError) as fault:
+        known = ", ".join(TESTED)
+        raise ImportError(f"atomc: vLLM {version('vllm')} has no {NAMES[name]}.{name}; tested are {known}") from fault
+
+
+def warn_if_untested(warn) -> None:
+    if (release := version("vllm")) not in TESTED:
+        warn("atomc: vLLM %s is not among the releases that are tested: %s", release, ", ".join(TESTED))
+
+
+def kept_name(architecture: str) -> str:
+    """What a class goes by in the registry: vLLM keeps the facts of a class under this name and does not look whether it changed."""
+    return f"{architecture}-{version('vllm')}-{version('atomc')}"
+
+
+def cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
+    """0.26 asks a backend for the shape of a layer's cache; later ones always make this one."""
+    return (num_blocks, num_kv_heads, block_size, 2 * head_size)
 
 
 def register_slot_mapping(compute) -> None:
     """Puts `compute(starts, positions, table, slots, block)` where vLLM's runner launches a Triton kernel."""
-    try:
-        from vllm.triton_utils.dispatcher import register_kernels
-    except ImportError:  # 0.26 calls an operator of its compiled kernels instead
-        if not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):
-            name, arguments = "_C::compute_slot_mapping_kernel_impl", "Tensor starts, Tensor positions, Tensor table"
-            torch.library.define(name, f"({arguments}, Tensor(a!) slots, int block) -> ()")
-            torch.library.impl(name, "CPU", compute)
-    else:
+    if find_spec("vllm.triton_utils.dispatcher"):
 
         def launch(tokens, room, starts, positions, table, stride, slots, block, *_):
             compute(starts, positions, table, slots, block)
 
-        register_kernels({"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch})
+        register = import_module("vllm.triton_utils.dispatcher").register_kernels
+        register({"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch})
+    elif not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):  # which 0.30 and earlier call instead
+        name, arguments = "_C::compute_slot_mapping_kernel_impl", "Tensor starts, Tensor positions, Tensor table"
+        torch.library.define(name, f"({arguments}, Tensor(a!) slots, int block) -> ()")
+        torch.library.impl(name, "CPU", compute)

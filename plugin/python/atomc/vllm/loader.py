@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from .compat import DefaultModelLoader
 
 
 class Loader(DefaultModelLoader):

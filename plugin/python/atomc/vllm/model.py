@@ -5,17 +5,13 @@ from importlib import import_module
 from types import new_class
 
 import torch
-from vllm import distributed
-from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphCapture, eager_break_during_capture
-from vllm.config import CUDAGraphMode
-from vllm.forward_context import get_forward_context
-from vllm.logger import init_logger
-from vllm.model_executor.layers.attention import Attention
 
 import atomc
 
 from . import compat, config
 from .attention import Backend, Layer
+from .compat import Attention, BreakableCUDAGraphCapture, CUDAGraphMode
+from .compat import eager_break_during_capture, get_forward_context, init_logger
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -32,12 +28,22 @@ class Choice:
         return model
 
 
-def __getattr__(architecture: str) -> type[torch.nn.Module]:
+class PassedBy:
+    """Comes before vLLM's class over transformers' code, which `--model-impl transformers` chooses."""
+
+    def __new__(cls, *, vllm_config, prefix: str = ""):
+        config.pass_by(vllm_config)
+        return super().__new__(cls)
+
+
+def __getattr__(name: str) -> type[torch.nn.Module]:
     """What the registry names. What vLLM asks a class before there is a model is thus answered by its own class."""
-    if architecture not in compat.ARCHITECTURES:
-        raise AttributeError(architecture)
-    own = getattr(import_module(compat.ARCHITECTURES[architecture]), architecture)
-    return new_class(architecture, (Choice, own), exec_body=lambda body: body.update(__module__=__name__))
+    architecture = name.partition("-")[0]
+    if (module := (compat.ARCHITECTURES | compat.TRANSFORMERS).get(architecture)) is None:
+        raise AttributeError(name)
+    own = getattr(import_module(module), architecture)
+    before = Choice if architecture in compat.ARCHITECTURES else PassedBy
+    return new_class(architecture, (before, own), exec_body=lambda body: body.update(__module__=own.__module__))
 
 
 class Model(torch.nn.Module):
@@ -45,7 +51,7 @@ class Model(torch.nn.Module):
 
     def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         super().__init__()
-        device, rank = config.device(), distributed.get_tensor_model_parallel_rank()
+        device, rank = config.device(), compat.get_tensor_model_parallel_rank()
         self.on_host, self.own, self.memory = device == "host", config.attention() == "own", []
         options = dict(stream=self.stream(), allocate=None if self.on_host else self.allocate)
         self.engine = atomc.Model(artifact, device, rank=rank, attention=config.attention(), **options)
@@ -103,7 +109,7 @@ class Model(torch.nn.Module):
                 torch.from_dlpack(call.value).copy_(embeds[tokens])
             elif call.kind == "all_reduce":
                 value = torch.from_dlpack(call.value)
-                value.copy_(distributed.tensor_model_parallel_all_reduce(value.contiguous()))
+                value.copy_(compat.tensor_model_parallel_all_reduce(value.contiguous()))
             else:
                 q, k, v = (torch.from_dlpack(x).contiguous() for x in (call.q, call.k, call.v))
                 torch.from_dlpack(call.out).copy_([*self.layers.values()][call.layer](q, k, v))
@@ -140,7 +146,7 @@ class Model(torch.nn.Module):
         self.head_input[: len(rows)].copy_(rows)
         logits = torch.from_dlpack(self.engine.head(rows=len(rows), stream=self.stream()))
         shared = logits.shape[1] < self.engine.vocab
-        return distributed.tensor_model_parallel_all_gather(logits.contiguous()) if shared else logits
+        return compat.tensor_model_parallel_all_gather(logits.contiguous()) if shared else logits
 
 
 def part(batch, tokens: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

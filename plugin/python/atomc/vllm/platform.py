@@ -1,7 +1,8 @@
 """vLLM's platform for machines without a GPU: artifacts run on the host, and vLLM runs without its compiled kernels."""
 
 import torch
-from vllm.platforms.interface import Platform, PlatformEnum
+
+from .compat import Platform, PlatformEnum
 
 
 class HostPlatform(Platform):
@@ -13,7 +14,7 @@ class HostPlatform(Platform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config) -> None:
-        from vllm.config import CompilationMode, CUDAGraphMode  # which wants to know the platform while it is imported
+        from .compat import CompilationMode, CUDAGraphMode  # which want to know the platform while they are imported
 
         if vllm_config.parallel_config.worker_cls == "auto":
             vllm_config.parallel_config.worker_cls = f"{__package__}.worker.HostWorker"

@@ -4,10 +4,8 @@ from contextlib import nullcontext
 
 import psutil
 import torch
-from vllm.v1.worker.cpu_worker import CPUWorker
-from vllm.v1.worker.gpu_worker import Worker
 
-from .compat import register_slot_mapping
+from .compat import CPUWorker, Worker, register_slot_mapping
 
 
 class HostWorker(CPUWorker):
@@ -22,8 +20,12 @@ class HostWorker(CPUWorker):
         return nullcontext()
 
     def determine_available_memory(self) -> int:
-        """What was asked for, or a quarter of what is free: the cache is touched when it is made."""
-        return self.cache_config.kv_cache_memory_bytes or psutil.virtual_memory().available // 4
+        """What was asked for, or what all sequences together can use, up to a quarter of what is free: the cache is touched."""
+        specs = self.model_runner.get_kv_cache_spec().values()
+        longest = sum(spec.max_memory_usage_bytes(self.vllm_config) for spec in specs)
+        spare = sum(spec.page_size_bytes for spec in specs)  # vLLM leaves a page of each layer empty
+        useful = self.scheduler_config.max_num_seqs * longest + spare
+        return self.cache_config.kv_cache_memory_bytes or min(useful, psutil.virtual_memory().available // 4)
 
     def sleep(self, level: int = 1) -> None:
         """Level 1 would move weights to the host, where they are; level 2 gives their memory back."""

@@ -1,0 +1,45 @@
+//! The configuration that vLLM makes of a folder and of options, as far as artifacts are concerned.
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::freqs::Scaling;
+use crate::{Config, DTYPES, DType, Diagnostic, fields};
+
+/// Resolves the configuration of a model's folder, and adds what vLLM takes for options that are not given.
+pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config, Diagnostic> {
+    let place = match options.get("hf_config_path") {
+        Some(Value::String(path)) => Path::new(path),
+        _ => folder,
+    };
+    let mut facts = fields::parse("config.json", &crate::text(&place.join("config.json"))?)?;
+    if let Some(Value::Object(overrides)) = options.get("hf_overrides") {
+        facts.extend(overrides.clone());
+    }
+    let config = Config::parse(&Value::Object(facts).to_string(), None)?;
+    let auto = |options: &Map<String, Value>| options.get("dtype").is_none_or(|dtype| *dtype == json!("auto"));
+    // What vLLM makes of f32 follows from the device.
+    if auto(options) && config.dtype != DType::F32 {
+        let name = DTYPES.iter().find(|(_, dtype)| *dtype == config.dtype).map(|(name, _)| *name);
+        options.insert("dtype".into(), json!(name));
+    }
+    options.entry("tensor_parallel_size").or_insert(json!(1));
+    if !options.contains_key("max_model_len") {
+        options.insert("max_model_len".into(), json!(longest(&config, folder)));
+    }
+    Ok(config)
+}
+
+/// The longest sequence that vLLM takes where none is asked for.
+fn longest(config: &Config, folder: &Path) -> usize {
+    let scaled = |length: usize, factor: f64| (length as f64 * factor) as usize;
+    let model = match config.rope.freqs.scaling {
+        Scaling::Default | Scaling::Llama3 { .. } => config.positions,
+        Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => scaled(config.positions, factor),
+        Scaling::Yarn { factor, original, .. } => scaled(original, factor),
+    };
+    let file = std::fs::read_to_string(folder.join("tokenizer_config.json")).unwrap_or_default();
+    let tokenizer: Value = serde_json::from_str(&file).unwrap_or_default();
+    // Tokenizers without a bound have one of 1e30.
+    tokenizer["model_max_length"].as_f64().map_or(model, |bound| model.min(bound as usize))
+}

@@ -1,0 +1,85 @@
+//! What users set beside vLLM's options: variables of the environment, and what an artifact is named by.
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+/// A variable of the environment.
+pub struct Variable {
+    pub name: &'static str,
+    /// What it may be; nothing for any text.
+    pub values: &'static [&'static str],
+}
+
+const fn switch(name: &'static str) -> Variable {
+    Variable { name, values: &["0", "1"] }
+}
+
+const fn text(name: &'static str) -> Variable {
+    Variable { name, values: &[] }
+}
+
+/// Every variable that atomc reads when it runs. `ATOMC_LOG` and `ATOMC_PTXAS` are the command line's, `ATOMC` names one in tests.
+pub const VARIABLES: &[Variable] = &[
+    switch("ATOMC_STRICT"),
+    switch("ATOMC_DISABLE"),
+    switch("ATOMC_AUTOCOMPILE"),
+    text("ATOMC_COMPILER"),
+    text("ATOMC_TARGET"),
+    Variable { name: "ATOMC_ATTENTION", values: &["own", "vllm"] },
+    text("ATOMC_REQUIRE_SIGNED_BY"),
+    text("ATOMC_LOG"),
+    text("ATOMC_PTXAS"),
+];
+
+/// Keys of ours in `--additional-config`.
+pub const KEYS: &[&str] = &["artifact"];
+
+/// Our variables among those of an environment, by their names; an empty one is as good as none. Unknown names and values are faults.
+pub fn read(environment: impl IntoIterator<Item = (String, String)>) -> Result<Map<String, Value>, String> {
+    let mut found = Map::new();
+    for (name, value) in environment.into_iter().filter(|(name, value)| name.starts_with("ATOMC_") && !value.is_empty())
+    {
+        let Some(variable) = VARIABLES.iter().find(|variable| variable.name == name) else {
+            return Err(unknown(&name, "variable", VARIABLES.iter().map(|variable| variable.name)));
+        };
+        if !variable.values.is_empty() && !variable.values.contains(&value.as_str()) {
+            return Err(format!("{name}: {value:?} is none of {}", variable.values.join(", ")));
+        }
+        found.insert(name, json!(value));
+    }
+    Ok(found)
+}
+
+/// What `--additional-config` says to us: all of it, or its object `atomc` where it has one, beside which other plugins' keys may stand.
+pub fn additional(config: &Value) -> Result<Map<String, Value>, String> {
+    let option = "--additional-config";
+    let ours = match config {
+        Value::Null => return Ok(Map::new()),
+        Value::Object(map) => map.get("atomc").unwrap_or(config),
+        _ => config,
+    };
+    let Value::Object(ours) = ours else { return Err(format!("{option}: must be an object, not {ours}")) };
+    if let Some(key) = ours.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        let known = unknown(&format!("{option}: {key}"), "key", KEYS.iter().copied());
+        return Err(format!("{known}; keys of other plugins may stand beside an object `atomc` with ours"));
+    }
+    artifact(option, ours)?;
+    Ok(ours.clone())
+}
+
+/// What names an artifact in the value of an option has to be a path.
+pub fn artifact<'a>(option: &str, keys: &'a Map<String, Value>) -> Result<Option<&'a str>, String> {
+    match keys.get("artifact") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(path)) if !path.is_empty() => Ok(Some(path)),
+        Some(other) => Err(format!("{option}: artifact: must be a path, not {other}")),
+    }
+}
+
+fn unknown<'a>(name: &str, what: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let mut text = format!("{name}: there is no such {what}; known are");
+    for (at, name) in known.enumerate() {
+        let _ = write!(text, "{} {name}", if at == 0 { "" } else { "," });
+    }
+    text
+}

@@ -1,0 +1,156 @@
+use super::options::{OTHERS, SPELLINGS, document, names};
+use super::*;
+use serde_json::json;
+
+const MODEL: &str = r#"{
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "vocab_size": 128, "max_position_embeddings": 512, "dtype": "bfloat16"
+}"#;
+
+fn refused(options: Value, own: bool) -> Vec<String> {
+    let config = Config::parse(MODEL, None).expect("a good configuration");
+    let model = config.echo();
+    let held = Held {
+        model: &model,
+        dtype: "bfloat16",
+        cache_dtype: "bfloat16",
+        ranks: 1,
+        positions: 512,
+        step: 256,
+        page: 32,
+        own,
+    };
+    refusals(&config, options.as_object().expect("options"), &held)
+}
+
+fn arguments(line: &str) -> Map<String, Value> {
+    let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    arguments::read(&words).expect("good options")
+}
+
+#[test]
+fn what_vllm_resolves_by_default_is_harmless() {
+    let resolved = json!({
+        "runner": "generate", "convert": "auto", "dtype": "torch.bfloat16", "kv_cache_dtype": "auto", "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1, "load_format": "auto", "cpu_offload_gb": 0.0, "block_size": 16, "max_model_len": 512,
+        "user_specified_block_size": false, "offload_backend": "auto", "linear_backend": "auto", "kv_cache_dtype_skip_layers": [],
+        "max_num_batched_tokens": 8192, "ubatch_size": 0,
+    });
+    assert_eq!(refused(resolved, true), [] as [&str; 0]);
+}
+
+/// What is switched on and not served is refused by its own name.
+#[test]
+fn refusals_name_the_option_and_the_reason() {
+    let options = [
+        json!({ "cpu_offload_gb": 2.0 }),
+        json!({ "attention_backend": "FLASH_ATTN" }),
+        json!({ "kv_sharing_fast_prefill": true }),
+        json!({ "load_format": "dummy" }),
+        json!({ "kv_cache_dtype": "fp8" }),
+        json!({ "dtype": "torch.float32" }),
+        json!({ "block_size": 16, "user_specified_block_size": true }),
+        json!({ "max_model_len": 1024 }),
+        json!({ "runner": "pooling" }),
+        json!({ "model_impl": "transformers" }),
+    ];
+    insta::assert_snapshot!(options.map(|o| refused(o, true).join("; ")).join("\n"), @"
+    --cpu-offload-gb: vLLM has 2.0, the artifact none: weights stay on the device
+    --attention-backend: vLLM has FLASH_ATTN, the artifact none: the artifact attends itself; ATOMC_ATTENTION=vllm lets vLLM's layer attend
+    --kv-sharing-fast-prefill: vLLM has true, the artifact none: every layer has pages of its own, and a prompt goes through all
+    --load-format: vLLM has dummy, the artifact none: its loader does not give tensors by the checkpoint's names
+    --kv-cache-dtype: vLLM has fp8, the artifact bfloat16
+    --dtype: vLLM has torch.float32, the artifact bfloat16
+    --block-size: vLLM has 16, the artifact multiples of 32
+    --max-model-len: vLLM has 1024, the artifact at most 512
+    --runner: vLLM has pooling, the artifact generate
+    --model-impl: vLLM has transformers, the artifact none: another implementation of the model would run, not the artifact
+    ");
+    for judged in JUDGED.iter().filter(|judged| judged.fate == Fate::Refused) {
+        let [line] = &refused(json!({ judged.name: "something" }), true)[..] else { panic!("{} passes", judged.name) };
+        assert!(line.starts_with(&format!("{}: vLLM has something", flag(judged.name))), "{line}");
+    }
+}
+
+#[test]
+fn where_vllm_attends_it_chooses_how_and_plans_bound_steps() {
+    assert_eq!(refused(json!({ "attention_backend": "FLASH_ATTN" }), false), [] as [&str; 0]);
+    let found = refused(json!({ "max_num_batched_tokens": 512 }), false);
+    assert_eq!(found, ["--max-num-batched-tokens: vLLM has 512, the artifact at most 256"]);
+}
+
+#[test]
+fn each_option_stands_in_the_table_once() {
+    let mut all: Vec<&str> = names().collect();
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+    assert!(SPELLINGS.iter().all(|(_, name)| JUDGED.iter().any(|judged| judged.name == *name)));
+    assert!(OTHERS.iter().all(|(fate, _, _)| matches!(fate, Fate::Acts | Fate::CannotMatter)));
+}
+
+/// The document has the table as it is here.
+#[test]
+fn the_document_has_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/vllm.md");
+    let text = std::fs::read_to_string(path).expect("docs/vllm.md");
+    assert!(text.contains(&document()), "{path} should have:\n{}", document());
+}
+
+#[test]
+fn command_lines() {
+    let read = arguments(
+        "-tp 2 --max-model-len 4k --kv_cache_memory_bytes=16M --enable-lora --no-enable-prefix-caching --seed -1 \
+         --hf-overrides.rope_parameters.factor 8 --dtype half --attention-config.backend FLASH_ATTN --port 80 --spec-tokens 3",
+    );
+    let expected = json!({
+        "tensor_parallel_size": 2, "max_model_len": 4000, "kv_cache_memory_bytes": 16 << 20, "enable_lora": true,
+        "enable_prefix_caching": false, "seed": -1, "hf_overrides": { "rope_parameters": { "factor": 8 } }, "dtype": "half",
+        "attention_config": { "backend": "FLASH_ATTN" }, "attention_backend": "FLASH_ATTN", "port": 80, "spec_tokens": 3,
+        "speculative_config": { "spec_tokens": 3 },
+    });
+    assert_eq!(Value::Object(read), expected);
+    let wrong = |line: &str| arguments::read(&[line.to_owned()]).expect_err("a fault");
+    insta::assert_snapshot!([wrong("--enable-lroa"), wrong("model"), wrong("--zzz")].join("\n"), @"
+    --enable-lroa: there is no such option of vLLM's; known are --enable-lora, those in docs/vllm.md
+    model: is no option
+    --zzz: there is no such option of vLLM's; known are those in docs/vllm.md
+    ");
+}
+
+#[test]
+fn settings() {
+    let read = |pairs: &[(&str, &str)]| settings::read(pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+    let good = read(&[
+        ("ATOMC_STRICT", "1"),
+        ("ATOMC_ATTENTION", "vllm"),
+        ("ATOMC_TARGET", ""),
+        ("PATH", "x"),
+        ("ATOMC", "y"),
+    ]);
+    assert_eq!(good.map(Value::Object), Ok(json!({ "ATOMC_STRICT": "1", "ATOMC_ATTENTION": "vllm" })));
+    let wrong = [("ATOMC_STRIKT", "1"), ("ATOMC_STRICT", "true"), ("ATOMC_DISABLE", "yes"), ("ATOMC_ATTENTION", "vlm")];
+    let wrong = wrong.map(|pair| read(&[pair]).expect_err("a fault"));
+    insta::assert_snapshot!(wrong.join("\n"), @r#"
+    ATOMC_STRIKT: there is no such variable; known are ATOMC_STRICT, ATOMC_DISABLE, ATOMC_AUTOCOMPILE, ATOMC_COMPILER, ATOMC_TARGET, ATOMC_ATTENTION, ATOMC_REQUIRE_SIGNED_BY, ATOMC_LOG, ATOMC_PTXAS
+    ATOMC_STRICT: "true" is none of 0, 1
+    ATOMC_DISABLE: "yes" is none of 0, 1
+    ATOMC_ATTENTION: "vlm" is none of own, vllm
+    "#);
+}
+
+#[test]
+fn additional_config() {
+    let read = |value: Value| settings::additional(&value);
+    assert_eq!(read(json!({ "artifact": "m" })).map(Value::Object), Ok(json!({ "artifact": "m" })));
+    assert_eq!(read(json!({ "atomc": {}, "others": 1 })), Ok(Map::new()));
+    let wrong =
+        [json!({ "artefact": "m" }), json!({ "artifact": 7 }), json!({ "atomc": { "artefact": 1 } }), json!([])];
+    insta::assert_snapshot!(wrong.map(|value| read(value).expect_err("a fault")).join("\n"), @"
+    --additional-config: artefact: there is no such key; known are artifact; keys of other plugins may stand beside an object `atomc` with ours
+    --additional-config: artifact: must be a path, not 7
+    --additional-config: artefact: there is no such key; known are artifact; keys of other plugins may stand beside an object `atomc` with ours
+    --additional-config: must be an object, not []
+    ");
+}

@@ -1,0 +1,49 @@
+//! What the shim for vLLM asks of the configuration's crate. All of it is text and JSON.
+use atomc_config::vllm::options::{BLOCK_SIZE_GIVEN, JUDGED, names};
+use atomc_config::vllm::settings;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+/// The options that are judged, and where vLLM's resolved configuration has each.
+#[pyfunction]
+pub fn judged_options() -> Vec<(&'static str, &'static str)> {
+    JUDGED.iter().map(|judged| (judged.name, judged.at)).chain([BLOCK_SIZE_GIVEN]).collect()
+}
+
+/// Every option that the table knows.
+#[pyfunction]
+pub fn known_options() -> Vec<&'static str> {
+    names().collect()
+}
+
+/// Our variables of an environment. Unknown names and values are refused.
+#[pyfunction]
+pub fn settings_of(environment: HashMap<String, String>) -> PyResult<HashMap<String, String>> {
+    let found = settings::read(environment).map_err(PyValueError::new_err)?;
+    Ok(found.into_iter().map(|(name, value)| (name, value.as_str().unwrap_or_default().to_owned())).collect())
+}
+
+/// The artifact that the values of `--additional-config` and `--model-loader-extra-config` name, as JSON.
+#[pyfunction]
+pub fn named_artifact(additional: &str, loader: &str) -> PyResult<Option<String>> {
+    let named = || -> Result<Option<String>, String> {
+        let additional = settings::additional(&json(additional)?)?;
+        let loader = object(loader)?;
+        let first = settings::artifact("--model-loader-extra-config", &loader)?;
+        Ok(first.or(settings::artifact("--additional-config", &additional)?).map(str::to_owned))
+    };
+    named().map_err(PyValueError::new_err)
+}
+
+pub fn object(text: &str) -> Result<Map<String, Value>, String> {
+    match json(text)? {
+        Value::Object(map) => Ok(map),
+        _ => Ok(Map::new()),
+    }
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
