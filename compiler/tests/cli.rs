@@ -212,10 +212,10 @@ fn what_is_compiled_is_trusted() {
     let bench = Bench::new();
     let about: Value = serde_json::from_str(&bench.succeed(&["inspect", "m.atomc", "--json"])).expect("JSON");
     let made = about["fingerprint"].as_str().expect("a fingerprint").to_owned();
-    assert_eq!(trusted(&bench), [made.clone()]);
+    assert_eq!(trusted(&bench), [made.as_str()]);
     let compile = ["compile", MODEL, "--context", "96", "--decode", "1", "--prefill", "32", "-o", "other.atomc"];
     bench.succeed(&[&compile[..], &["--no-trust"]].concat());
-    assert_eq!(trusted(&bench), [made.clone()]);
+    assert_eq!(trusted(&bench), [made.as_str()]);
     let list = bench.path("config/atomc/trusted");
     let line = std::fs::read_to_string(&list).expect("a list");
     assert_eq!(line, format!("{made} LlamaForCausalLM {}\n", bench.path("m.atomc").display()));
