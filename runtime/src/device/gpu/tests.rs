@@ -1,6 +1,7 @@
 use super::super::{InputAddresses, StepSize};
 use super::*;
-use crate::engine::{Engine, EngineOptions, Request, Want};
+use crate::engine::{Engine, EngineOptions, Request, StepError, Want};
+use crate::forks::in_child;
 use crate::hosted::{Batch, Hosted, HostedOptions};
 use crate::toy::{self, BLOCK, PICK, VOCAB};
 use atomc_artifact::manifest::{self, Extent};
@@ -425,6 +426,38 @@ fn greedy_steps_bring_back_picks(vendor: Vendor) {
     assert!(engine.logits().is_empty());
 }
 
+fn logits_that_are_not_finite_are_traced(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let mut engine = fake.engine();
+    for tokens in [&[4][..], &[4, 5, 6]] {
+        let sequence = engine.add_sequence();
+        let request = [Request { sequence, tokens, logits: Want::Last }];
+        engine.load_weights(&toy::Bias(f32::NAN.to_le_bytes().repeat(VOCAB)), &|_, _| ()).unwrap();
+        let message = engine.step_greedy(&request).unwrap_err().to_string();
+        assert!(message.contains("kernel `head` (launch 2, from 0 on"), "{message}");
+        assert!(message.ends_with("weight `head.bias` that it reads holds NaN"), "{message}");
+        engine.drop_sequence(sequence).unwrap();
+        engine.load_weights(&toy::Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
+        let sequence = engine.add_sequence();
+        let request = [Request { sequence, tokens, logits: Want::Last }];
+        assert_eq!(engine.step_greedy(&request).unwrap(), [Some(toy::next(tokens))]);
+    }
+}
+
+fn children_ask_nothing_of_the_driver(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let mut engine = fake.engine();
+    let sequence = engine.add_sequence();
+    fake.log();
+    let said = in_child(|| {
+        let request = [Request { sequence, tokens: &[4], logits: Want::Last }];
+        let step = engine.step_greedy(&request);
+        drop(engine);
+        matches!(step, Err(StepError::Device(DeviceError::Forked(_)))) && fake.log().is_empty()
+    });
+    assert!(said);
+}
+
 fn times_launches_with_events(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let mut engine = fake.engine();
@@ -465,6 +498,8 @@ on_both! {
     a_plan_is_put_on_the_stream_and_nothing_else,
     a_framework_captures_and_replays_steps,
     greedy_steps_bring_back_picks,
+    logits_that_are_not_finite_are_traced,
+    children_ask_nothing_of_the_driver,
     times_launches_with_events,
     everything_is_given_back_in_order,
 }
