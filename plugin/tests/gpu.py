@@ -266,6 +266,20 @@ def broken(framework, owned, size=24):
     return worst
 
 
+def asleep(framework, tensors, owned):
+    """What vLLM's sleep at level 2 does, and a trainer after it: all that weights and values lay in is lost, and the tensors come one
+    by one, from the device, each in an update of its own."""
+    [model], pages = framework.ranks, framework.ranks[0].cache.layers
+    for lost in framework.memory[:-pages]:
+        lost.fill_(255)
+    begin = time.perf_counter()
+    for name, tensor in tensors.items():
+        with model.loading(update=True) as load:
+            load.feed(name, tensor.to(framework.device).cpu())
+    print(f"{len(tensors)} tensors, one by one, in {time.perf_counter() - begin:.3f} s")
+    return mixtures(framework, owned, 20, 0.01)
+
+
 def main(device, checkpoint, artifact, shared=None):
     torch.cuda.set_device(torch.device(device))
     checkpoint, artifact = pathlib.Path(checkpoint), atomc.Artifact(artifact)
@@ -292,6 +306,7 @@ def main(device, checkpoint, artifact, shared=None):
     framework.load(framework.ranks[0], {n: t * 2 if n == "model.norm.weight" else t for n, t in tensors.items()})
     framework.drop("reload")
     assert (framework.step(request) == first * 2).all()
+    print("asleep:", asleep(Framework(artifact, device, tensors), tensors, Owned(artifact, device, checkpoint)))
     caller = Framework(artifact, device, tensors, attention="caller")
     print("attention of the caller's:", mixtures(caller, Owned(artifact, device, checkpoint), 8, 0.02))
     if shared:

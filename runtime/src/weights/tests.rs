@@ -457,6 +457,26 @@ fn tensors_come_in_any_order_and_again() {
     assert_eq!(stream.bytes(0), reference(&weights[0], Rank::ONLY, &new));
 }
 
+/// A framework that sleeps takes away the memory of a device: an update of all tensors makes all of it again, padding and constants too.
+#[test]
+fn updates_make_anew_what_was_lost() {
+    let (weights, source) = (shared(), shared_source(3.0));
+    let mut stream = Stream::new(&weights, weights.iter().map(|weight| apart::memory(weight.bytes)).collect());
+    for _ in 0..2 {
+        for (buffer, weight) in stream.buffers.iter_mut().zip(&weights) {
+            buffer.upload(0, &vec![255; weight.bytes]).unwrap();
+        }
+        for name in ["k", "q", "v"] {
+            stream.feed(name, &source).unwrap();
+            let Stream { weights, buffers, pool, loading } = &mut stream;
+            loading.constants(Sink { weights, rank: Rank::ONLY, buffers, pool }).unwrap();
+        }
+        for (index, weight) in weights.iter().enumerate() {
+            assert_eq!(stream.bytes(index), reference(weight, Rank::ONLY, &source), "{index}");
+        }
+    }
+}
+
 /// A head that the embedding stands for may come before it, behind it, and again, if it is the same.
 #[test]
 fn a_tied_head_is_the_embedding() {
