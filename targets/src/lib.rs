@@ -19,6 +19,7 @@ mod ptx;
 pub mod report;
 mod row;
 mod simt;
+mod steps;
 pub mod tuning;
 
 use std::sync::Mutex;
@@ -181,9 +182,11 @@ fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
     }
     let parts = parallel(jobs, |job| {
         let _span = tracing::debug_span!("kernel", symbol = job.symbol(), arch = arch.name).entered();
-        let cx = llvm::context();
-        let (module, info) = job.emit(&cx, arch)?;
-        Ok((llvm::object(&module, arch)?, info))
+        let (object, info) = object(job, arch, None)?;
+        match arch.machine {
+            Machine::Cpu(_) => Ok((object, info)),
+            Machine::Simt(_) => Ok((below_the_step(job, arch, object, &info)?, info)),
+        }
     })?;
     let (objects, infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
     let objects = match arch.machine {
@@ -200,6 +203,36 @@ fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
         }
     }
     Ok(object)
+}
+
+/// A kernel's object, with at least so many waves on a SIMD as one of LLVM's schedulers of instructions finds room for.
+fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u8>, KernelInfo), Diagnostic> {
+    let cx = llvm::context();
+    let (module, info) = job.emit(&cx, arch)?;
+    if let Some((waves, scheduler)) = waves {
+        simt::want_waves(&module, job.symbol(), waves, scheduler);
+    }
+    Ok((llvm::object(&module, arch)?, info))
+}
+
+/// The object, or a better one with another wave on each SIMD, if a few registers less are enough for it.
+fn below_the_step(job: &Job, arch: &Arch, made: Vec<u8>, info: &KernelInfo) -> Result<Vec<u8>, Diagnostic> {
+    let alone = |object: &[u8]| {
+        let linked = link::shared(&metadata::merge(vec![object.to_vec()], arch)?)?;
+        let missing = || Diagnostic::new("target::report", format!("{}: no code for {}", arch.name, job.symbol()));
+        report::report(&linked, arch)?.pop().ok_or_else(missing)
+    };
+    let found = alone(&made)?;
+    let group = info.threads.div_ceil(arch.simt().wave);
+    let Some(waves) = steps::within_reach(&arch.simt().unit, group, &found) else { return Ok(made) };
+    for scheduler in steps::SCHEDULERS {
+        let (other, _) = object(job, arch, Some((waves, scheduler)))?;
+        if steps::is_better(&alone(&other)?, &found) {
+            tracing::debug!(symbol = job.symbol(), vgprs = found.resources.vgprs, waves, scheduler, "one wave more");
+            return Ok(other);
+        }
+    }
+    Ok(made)
 }
 
 /// The release of the assembler that shapes an arch's code, if one takes part.

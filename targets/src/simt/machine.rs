@@ -12,7 +12,7 @@ use inkwell::llvm_sys::LLVMAtomicOrdering;
 use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID, LLVMSetAtomicSyncScopeID};
 use inkwell::module::Linkage;
 use inkwell::types::{BasicType, VectorType};
-use inkwell::values::{AsValueRef, FloatValue};
+use inkwell::values::{AsValueRef, FloatValue, FunctionValue};
 use inkwell::{AddressSpace, IntPredicate};
 
 use crate::code::{Any, Code, Int, Ptr, Vector};
@@ -48,6 +48,17 @@ pub fn open_with_numbers<'c>(
         function.add_attribute(AttributeLoc::Param(i as u32), cx.create_enum_attribute(noalias, 0));
     }
     code
+}
+
+/// At least so many waves of an AMD kernel on every SIMD; what was asked for before does not count any more.
+pub fn want_waves(kernel: FunctionValue, waves: usize) {
+    set(kernel, "amdgpu-waves-per-eu", &waves.to_string());
+}
+
+/// A string attribute of a kernel.
+pub fn set(kernel: FunctionValue, key: &str, value: &str) {
+    let attribute = kernel.get_type().get_context().create_string_attribute(key, value);
+    kernel.add_attribute(AttributeLoc::Function, attribute);
 }
 
 /// Local memory in which the waves of a work-group exchange a float each.
@@ -99,13 +110,13 @@ impl<'c> Code<'c> {
 
     /// A string attribute of the kernel.
     fn attribute(&self, key: &str, value: &str) {
-        self.function.add_attribute(AttributeLoc::Function, self.cx.create_string_attribute(key, value));
+        set(self.function, key, value);
     }
 
     /// At least so many waves on every SIMD: how many registers a thread may take.
     pub fn want_waves(&self, waves: usize) {
         match self.isa() {
-            Isa::Amdgcn => self.attribute("amdgpu-waves-per-eu", &format!("{waves}")),
+            Isa::Amdgcn => want_waves(self.function, waves),
             Isa::Ptx => self.want_warps(waves),
         }
     }

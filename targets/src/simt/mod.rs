@@ -67,6 +67,14 @@ pub fn emit_prepare<'c>(cx: &'c Context, arch: &'c Arch) -> (Module<'c>, KernelI
     prepare::emit(cx, arch)
 }
 
+/// At least so many waves of a kernel for AMD on every SIMD, in place of what its schedule asked for, and who orders its
+/// instructions.
+pub fn want_waves(module: &Module, symbol: &str, waves: usize, scheduler: &str) {
+    let function = module.get_function(symbol).expect("the kernel that was emitted");
+    machine::want_waves(function, waves);
+    machine::set(function, "amdgpu-sched-strategy", scheduler);
+}
+
 /// The kernel as a module with one function of that name.
 pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
     let (code, info) = made(cx, spec, arch).map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
