@@ -1,7 +1,7 @@
 //! A model that a framework drives: [`Hosted`] for Python.
 use crate::artifact::Artifact;
 use crate::dlpack::{Device, Foreign, View, dtype_name};
-use crate::error::{StepError, raised, raised_of};
+use crate::error::{StepError, raised};
 use crate::vllm::object;
 use atomc_artifact::escaped;
 use atomc_artifact::manifest::{self, Attention, Place, Plan, PlanKind, Work};
@@ -89,7 +89,7 @@ impl Model {
         match (opened, failed) {
             // What `allocate` raised says more than that it did.
             (Err(_), Some(error)) => Err(error),
-            (Err(error), None) => Err(raised_of(artifact.get().path(), error)),
+            (Err(error), None) => Err(raised(error)),
             (Ok(hosted), _) => Ok(Model::of(hosted, artifact.get().path().clone(), attention)),
         }
     }

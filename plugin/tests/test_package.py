@@ -383,6 +383,25 @@ def test_steps_end_with_their_weights(artifact, tensors):
             framework.step([("a", [1])])
 
 
+def test_unloaded_weights_come_back_one_by_one(artifact, tensors):
+    model = load(atomc.Model(artifact, threads=1), tensors)
+    wanted = Framework(model).step([("a", [1, 2, 3])])
+    model.unload()
+    for name, tensor in tensors.items():
+        with pytest.raises(atomc.StepError, match="^the weights are not loaded"):
+            model.embed(1)
+        with model.loading(update=True) as loading:
+            loading.feed(name, tensor)
+    assert numpy.array_equal(Framework(model).step([("a", [1, 2, 3])]), wanted)
+
+
+def test_faults_of_an_artifact_name_its_file(artifact, tmp_path):
+    damaged = tmp_path / "damaged.atomc"
+    damaged.write_bytes(pathlib.Path(artifact.path).read_bytes()[:-100])
+    with pytest.raises(atomc.ArtifactError, match=f"^{damaged}: artifact is cut short"):
+        atomc.Artifact(damaged)
+
+
 def test_strided_and_narrow_tensors(artifact, tensors):
     wanted = Framework(load(atomc.Model(artifact, threads=1), tensors)).step([("a", [1, 2, 3])])
     # Every second column of a wider matrix, and a transposed one; numbers of 64 bits.

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
 import atomc
+import atomc.vllm.model
 
 from conftest import PROBLEMS, compile, greedy, is_ours, own
 
@@ -185,9 +187,10 @@ def test_weights_are_updated_in_place(engine, model, other, change):
 def test_weights_must_be_those_of_the_model(engine, model):
     llm = engine(model("llama"))
     weights = load_file(model("llama") / "model.safetensors")
+    fresh = mock.Mock(engine=atomc.Model(atomc.Artifact(model("llama") / "model.atomc")))
+    with pytest.raises(atomc.WeightsError, match="model.norm.weight"):
+        atomc.vllm.model.Model.load_weights(fresh, [item for item in weights.items() if item[0] != "model.norm.weight"])
     own(llm).engine.unload()
-    with pytest.raises(Exception, match="model.norm.weight"):
-        own(llm).load_weights((name, value) for name, value in weights.items() if name != "model.norm.weight")
     with pytest.raises(Exception, match="model.surplus.weight"):
         own(llm).load_weights([*weights.items(), ("model.surplus.weight", weights["model.norm.weight"])])
     own(llm).load_weights(weights.items())
