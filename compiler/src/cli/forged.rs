@@ -16,7 +16,7 @@ use super::{Cli, Failure, Verb, inspect, pack, verify};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
 
-/// A sound artifact, made once.
+/// A sound artifact for the host and a GPU, made once.
 struct Sample {
     manifest: Value,
     code: Vec<Vec<u8>>,
@@ -27,7 +27,7 @@ fn sample() -> &'static Sample {
     SAMPLE.get_or_init(|| {
         let mut config = frontend::read(Path::new(MODEL)).expect("a model");
         config.context = 96;
-        let mut options = Options::default();
+        let mut options = Options { targets: vec!["host".into(), "gfx942".into()], ..Options::default() };
         (options.buckets.decode, options.buckets.tokens, options.buckets.rows) = (vec![2], 32, 8);
         let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("an artifact");
         Sample { manifest: serde_json::to_value(&compiled.manifest).expect("JSON"), code: compiled.code }
@@ -62,7 +62,7 @@ fn run(verb: &str, file: &Path) -> Result<(), String> {
     let dir = file.parent().expect("a folder").join("packed");
     let mut words = vec!["atomc".into(), verb.into(), file.as_os_str().to_owned()];
     if verb == "pack" {
-        words.extend(["--weights".into(), MODEL.into(), "-o".into(), dir.into()]);
+        words.extend(["--target".into(), "host".into(), "--weights".into(), MODEL.into(), "-o".into(), dir.into()]);
     }
     let done = match Cli::try_parse_from(words).expect("a command").verb {
         Verb::Verify(args) => verify::run(&args),
