@@ -171,7 +171,8 @@ fn no_text_of_an_artifact_reaches_a_terminal_as_it_is() {
     bench.forge(|manifest, _| {
         evil(&mut manifest.producer);
         evil(&mut manifest.model.architecture);
-        manifest.config = serde_json::json!({ "\x1b[2J": "\x1b[2J\u{9b}31m" });
+        manifest.config["\x1b[2J"] = serde_json::json!("\x1b[2J\u{9b}31m");
+        manifest.config["model"]["fields"]["\u{9b}31m"] = serde_json::json!("\x1b[2J");
         for target in &mut manifest.targets {
             target.kernels.iter_mut().for_each(|def| [&mut def.family, &mut def.body].map(evil).into_iter().collect());
             target.weights.iter_mut().for_each(|weight| evil(&mut weight.name));
@@ -180,7 +181,11 @@ fn no_text_of_an_artifact_reaches_a_terminal_as_it_is() {
             target.variants.iter_mut().for_each(|variant| variant.features.iter_mut().for_each(evil));
         }
     });
-    let shown: [&[&str]; 9] = [
+    std::fs::create_dir(bench.path("model")).expect("a folder");
+    std::fs::copy(format!("{MODEL}/config.json"), bench.path("model/config.json")).expect("a file");
+    std::fs::copy(bench.path("m.atomc"), bench.path("model/model.atomc")).expect("a file");
+    let shown: [&[&str]; 10] = [
+        &["check", "model", "--trust-remote-code"],
         &["inspect", "m.atomc"],
         &["inspect", "m.atomc", "--kernels"],
         &["inspect", "m.atomc", "--json"],

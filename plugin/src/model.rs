@@ -174,7 +174,7 @@ impl Model {
         let options = object(options).map_err(PyValueError::new_err)?;
         let config = match Config::parse(config, None) {
             Ok(config) => config,
-            Err(fault) => return Ok(vec![fault.to_string()]),
+            Err(fault) => return Ok(vec![escaped(&fault.to_string())]),
         };
         let artifact = self.lock().artifact().clone();
         let held = Held {
@@ -187,7 +187,7 @@ impl Model {
             page: self.cache.block_tokens,
             own: self.attention == Attention::Own,
         };
-        Ok(refusals(&config, &options, &held))
+        Ok(refusals(&config, &options, &held).iter().map(|text| escaped(text)).collect())
     }
 
     /// A context in which the checkpoint's tensors are given one by one. At its end all have to be there, but for an update of

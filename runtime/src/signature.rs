@@ -2,10 +2,10 @@
 //!
 //! A signature of the fingerprint is one of every byte. The check needs only the artifact that is open, so it comes before any of
 //! its code is mapped.
-use atomc_artifact::{Artifact, Fingerprint};
+use atomc_artifact::{Artifact, Fingerprint, files};
 use ed25519_dalek::pkcs8::DecodePublicKey;
 use ed25519_dalek::{SIGNATURE_LENGTH, Signature, VerifyingKey};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The variable by which the command line, the Python package and the C interface are told of a key: with it, they run nothing
@@ -25,7 +25,7 @@ pub enum SignatureError {
     Key { path: PathBuf, detail: String },
     #[error("{} is not signed: there is no {}, and {} must have signed it", .artifact.display(), .signature.display(), .key.display())]
     Missing { artifact: PathBuf, signature: PathBuf, key: PathBuf },
-    #[error("{} is no signature: it is no file of {SIGNATURE_LENGTH} bytes", .path.display())]
+    #[error("{} is no signature, which has {SIGNATURE_LENGTH} bytes", .path.display())]
     NoSignature { path: PathBuf },
     #[error("{} is no signature of {} by {}: another key made it, or one of the files has changed", .signature.display(), .artifact.display(), .key.display())]
     Wrong { artifact: PathBuf, signature: PathBuf, key: PathBuf },
@@ -65,24 +65,21 @@ fn check(key: &Path, file: &Path, fingerprint: Fingerprint) -> Result<(), Signat
 }
 
 fn public_key(path: &Path) -> Result<VerifyingKey, SignatureError> {
-    let text = std::fs::read_to_string(path).map_err(|source| SignatureError::Io { path: path.to_owned(), source })?;
+    let text = files::read_to_string(path).map_err(|source| SignatureError::Io { path: path.to_owned(), source })?;
     VerifyingKey::from_public_key_pem(&text)
         .map_err(|error| SignatureError::Key { path: path.to_owned(), detail: error.to_string() })
 }
 
-/// The signature, if there is a file. Its size is looked at first, as whoever brought the artifact brought it too.
+/// The signature, if there is a file, of which no more is read: whoever brought the artifact brought it too.
 fn read_signature(path: &Path) -> Result<Option<Signature>, SignatureError> {
     let fault = |source| SignatureError::Io { path: path.to_owned(), source };
-    let about = match std::fs::metadata(path) {
+    let file = match files::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        about => about.map_err(fault)?,
+        file => file.map_err(fault)?,
     };
-    let wrong = || SignatureError::NoSignature { path: path.to_owned() };
-    if !about.is_file() || about.len() != SIGNATURE_LENGTH as u64 {
-        return Err(wrong());
-    }
-    let bytes = std::fs::read(path).map_err(fault)?;
-    Signature::from_slice(&bytes).map(Some).map_err(|_| wrong())
+    let mut bytes = Vec::new();
+    file.take(SIGNATURE_LENGTH as u64 + 1).read_to_end(&mut bytes).map_err(fault)?;
+    Signature::from_slice(&bytes).map(Some).map_err(|_| SignatureError::NoSignature { path: path.to_owned() })
 }
 
 #[cfg(test)]

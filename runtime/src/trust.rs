@@ -5,7 +5,7 @@
 //! wherever the file lies, and for no other content.
 //!
 //! Whoever reads the environment, which the runtime does not, asks [`place`] where the list is.
-use atomc_artifact::{Fingerprint, escaped};
+use atomc_artifact::{Fingerprint, escaped, files};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -49,7 +49,7 @@ pub struct TrustList {
 impl TrustList {
     /// Reads the list; one that is not there is empty.
     pub fn read(path: &Path) -> Result<TrustList, TrustError> {
-        let text = match std::fs::read_to_string(path) {
+        let text = match files::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text.map_err(io_error("read", path))?,
         };

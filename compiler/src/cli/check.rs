@@ -3,7 +3,7 @@ use std::env::var_os;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use atomc_artifact::Error as Fault;
+use atomc_artifact::{Error as Fault, escaped};
 use atomc_config::vllm::{self, Held, arguments, settings};
 use atomc_runtime::manifest::{Attention, DType, Manifest, Target};
 use atomc_runtime::{Artifact, DeviceChoice, Error, TrustList, signature, trust};
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
-    let (architecture, names) = (&manifest.model.architecture, names.join(", "));
+    let (architecture, names) = (escaped(&manifest.model.architecture), names.join(", "));
     writeln!(std::io::stdout(), "vLLM would run {architecture} of {} with target {names}", path.display())?;
     Ok(())
 }

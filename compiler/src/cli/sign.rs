@@ -2,7 +2,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use atomc_artifact::Artifact;
+use atomc_artifact::{Artifact, files};
 use atomc_runtime::signature;
 use ed25519_dalek::pkcs8::DecodePrivateKey;
 use ed25519_dalek::{Signer, SigningKey};
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn private_key(path: &Path) -> Result<SigningKey, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file("signature", path, error))?;
+    let text = files::read_to_string(path).map_err(|error| Failure::file("signature", path, error))?;
     SigningKey::from_pkcs8_pem(&text).map_err(|error| {
         Failure::file("signature", path, format!("holds no private key of ed25519 in PEM: {error}"))
             .help("`openssl genpkey -algorithm ed25519` makes one.")

@@ -46,6 +46,7 @@ def test_strict(bare, monkeypatch):
 @short
 def test_artifacts_beside_a_model_must_be_trusted(bare, tmp_path, monkeypatch):
     """A folder as it comes from a hub: its artifact is code that nobody here has asked for."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))  # other tests may have compiled the same bytes
     folder = bare("llama")
     path = compile(folder, "--no-trust")
     find = lambda **options: config.find(EngineArgs(str(folder), **options).create_engine_config())
@@ -60,13 +61,14 @@ def test_artifacts_beside_a_model_must_be_trusted(bare, tmp_path, monkeypatch):
     assert find(additional_config={"artifact": str(path)}).architecture == "LlamaForCausalLM"
     subprocess.run([ATOMC, "trust", path], check=True)
     assert find().architecture == "LlamaForCausalLM"
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "theirs"))
     with pytest.raises(config.Refused, match="nobody trusts"):
         find()
 
 
 @short
-def test_own_model_beside_an_untrusted_artifact(bare):
+def test_own_model_beside_an_untrusted_artifact(bare, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     folder = bare("llama")
     compile(folder, "--no-trust")
     with mock.patch.object(config.logger, "warning") as said:
