@@ -141,7 +141,8 @@ impl DeviceArg {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 pub struct WeightArgs {
-    /// Hugging Face folder with model.safetensors, or shards and their index; or a file that `atomc pack` made
+    /// Hugging Face folder with model.safetensors, or shards and their index; or a file that `atomc pack` made. Nothing may write to them
+    /// while they are loaded: that is noticed, and an error
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
     /// Random weights from a seed instead of a checkpoint, to measure speed
