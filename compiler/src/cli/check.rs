@@ -65,7 +65,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses an artifact whose code would not run: one that nobody named has to be on the user's list, or signed where signatures are asked for.
+/// Refuses an artifact whose code would not run: one that nobody named has to be on the user's list, or signed where
+/// signatures are asked for.
 fn trusted(path: &Path, file: &Artifact, asked: bool) -> Result<(), Failure> {
     if let Some(key) = var_os(signature::VARIABLE) {
         return Ok(signature::require(Some(key), path, file)?);

@@ -18,7 +18,7 @@ const fn text(name: &'static str) -> Variable {
     Variable { name, values: &[] }
 }
 
-/// Every variable that atomc reads when it runs. `ATOMC_LOG` and `ATOMC_PTXAS` are the command line's, `ATOMC` names one in tests.
+/// Every variable that atomc reads when it runs. `ATOMC_LOG` and `ATOMC_PTXAS` are the command line's.
 pub const VARIABLES: &[Variable] = &[
     switch("ATOMC_STRICT"),
     switch("ATOMC_DISABLE"),
@@ -34,7 +34,8 @@ pub const VARIABLES: &[Variable] = &[
 /// Keys of ours in `--additional-config`.
 pub const KEYS: &[&str] = &["artifact"];
 
-/// Our variables among those of an environment, by their names; an empty one is as good as none. Unknown names and values are faults.
+/// Our variables among those of an environment, by their names; an empty one is as good as none. Unknown names and values
+/// are faults.
 pub fn read(environment: impl IntoIterator<Item = (String, String)>) -> Result<Map<String, Value>, String> {
     let mut found = Map::new();
     for (name, value) in environment.into_iter().filter(|(name, value)| name.starts_with("ATOMC_") && !value.is_empty())
@@ -50,7 +51,8 @@ pub fn read(environment: impl IntoIterator<Item = (String, String)>) -> Result<M
     Ok(found)
 }
 
-/// What `--additional-config` says to us: all of it, or its object `atomc` where it has one, beside which other plugins' keys may stand.
+/// What `--additional-config` says to us: all of it, or its object `atomc` where it has one, beside which other plugins'
+/// keys may stand.
 pub fn additional(config: &Value) -> Result<Map<String, Value>, String> {
     let option = "--additional-config";
     let ours = match config {

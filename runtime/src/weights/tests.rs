@@ -457,7 +457,8 @@ fn tensors_come_in_any_order_and_again() {
     assert_eq!(stream.bytes(0), reference(&weights[0], Rank::ONLY, &new));
 }
 
-/// A framework that sleeps takes away the memory of a device: an update of all tensors makes all of it again, padding and constants too.
+/// A framework that sleeps takes away the memory of a device: an update of all tensors makes all of it again, padding and
+/// constants too.
 #[test]
 fn updates_make_anew_what_was_lost() {
     let (weights, source) = (shared(), shared_source(3.0));
