@@ -355,6 +355,9 @@ fn a_full_standard_output_is_an_error() {
     }
 }
 
+/// What is done to a file, and what is said of it.
+type Change<'a> = (&'a dyn Fn(&Path), &'a str);
+
 /// Starts a verb, changes a file as soon as it has opened it, and returns what it said.
 fn while_it_reads(bench: &Bench, args: &[&str], file: &Path, change: impl Fn(&Path)) -> Output {
     let child = bench.command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
@@ -399,7 +402,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
                 open(&file).write_all_at(&whole[part.clone()], part.start as u64).expect("it is written");
             }
         };
-        let changes: [(&dyn Fn(&Path), &str); 2] = [(&shrink, ", and had "), (&overwrite, "it was written to")];
+        let changes: [Change; 2] = [(&shrink, ", and had "), (&overwrite, "it was written to")];
         for (change, want) in changes {
             // What is done before the change came is right, and what came before a first look is of another file.
             let early = |out: &Output| {
