@@ -72,13 +72,14 @@ impl Attr for f64 {
     }
 }
 
+/// Nothing is escaped: names have neither quotes nor backslashes nor control characters.
 impl Attr for String {
     fn show(&self) -> String {
-        format!("{self:?}")
+        format!("\"{self}\"")
     }
     fn read(text: &str) -> Option<Self> {
         let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-        (!inner.contains(['"', '\\'])).then(|| inner.to_string())
+        (!inner.contains(|c: char| c == '"' || c == '\\' || c.is_control())).then(|| inner.to_string())
     }
 }
 

@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-artifact", &[]),
     ("atomc-config", &[]),
     ("atomc-emulator", &["atomc-artifact", "atomc-targets"]),
+    ("atomc-fuzz", &["atomc-artifact", "atomc-config", "atomc-emulator", "atomc-ir", "atomc-runtime"]),
     ("atomc-ir", &["atomc-config"]),
     ("atomc-passes", &["atomc-ir"]),
     ("atomc-python", &["atomc-artifact", "atomc-config", "atomc-runtime"]),

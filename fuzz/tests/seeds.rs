@@ -1,0 +1,120 @@
+//! Makes the corpora: `cargo test -p atomc-fuzz --test seeds -- --ignored`. They are the smallest sound input of each kind.
+use std::path::Path;
+
+use atomc::driver::{self, Options};
+use atomc::frontend;
+use atomc_runtime::weights::Rank;
+use atomc_runtime::weights::packed;
+use atomc_runtime::{Checkpoint, Pool};
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden");
+
+fn write(target: &str, name: &str, bytes: impl AsRef<[u8]>) {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora").join(target);
+    std::fs::create_dir_all(&dir).expect("a folder");
+    std::fs::write(dir.join(name), bytes).expect("a file");
+}
+
+/// A model of one layer, with one kind of step.
+fn small(text: &str, target: &str) -> driver::Compiled {
+    let mut config = frontend::Config::parse(text, None).expect("a model");
+    config.context = 32;
+    let mut options = Options { targets: vec![target.into()], ..Options::default() };
+    (options.buckets.decode, options.buckets.tokens, options.buckets.rows) = (vec![1], 8, 2);
+    driver::compile(&config, &options, &mut |_, _, _| ()).expect("an artifact")
+}
+
+fn tiny() -> String {
+    let text = std::fs::read_to_string(format!("{GOLDEN}/llama-gqa-tied/config.json")).expect("a golden model");
+    let mut config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    for (field, size) in [
+        ("hidden_size", 16),
+        ("intermediate_size", 16),
+        ("num_hidden_layers", 1),
+        ("vocab_size", 16),
+        ("num_attention_heads", 1),
+        ("num_key_value_heads", 1),
+        ("head_dim", 16),
+        ("max_position_embeddings", 32),
+    ] {
+        config[field] = size.into();
+    }
+    config.to_string()
+}
+
+#[test]
+#[ignore = "writes into the tree"]
+fn make() {
+    let text = tiny();
+    for target in ["host", "gfx942"] {
+        let made = small(&text, target);
+        let mut manifest = made.manifest.clone();
+        manifest.targets[0].variants.truncate(1);
+        manifest.targets[0].variants[0].section = 1;
+        let json = serde_json::to_vec(&manifest).expect("JSON");
+        write("manifest", &format!("{target}.json"), &json);
+        let artifact = atomc_artifact::encode(&manifest, &[vec![0; 64]]);
+        write("file", &format!("{target}.atomc"), artifact.expect("a sound artifact"));
+        for kernel in &manifest.targets[0].kernels {
+            write("bodies", &format!("{}.txt", kernel.symbol), &kernel.body);
+        }
+        if target == "gfx942" {
+            write("code_object", "gfx942.hsaco", &made.code[0]);
+        }
+    }
+    for case in ["llama3", "llama-yarn-mscale", "llama-dynamic", "qwen2-sliding", "qwen3-tied", "mistral"] {
+        let text = std::fs::read_to_string(format!("{GOLDEN}/{case}/config.json")).expect("a golden model");
+        let graph = frontend::graph(&frontend::Config::parse(&text, None).expect("a model")).expect("a graph");
+        write("ir_text", &format!("{case}.txt"), graph.print());
+        write("config", &format!("{case}.json"), text + "\0{\"eos_token_id\": [2, 3]}");
+    }
+    checkpoints(&text);
+    for seed in 0..8u64 {
+        let bytes: Vec<u8> = (0..64u64).map(|i| (((i + 1) * (seed * 37 + 11) * 2_654_435_761) >> 13) as u8).collect();
+        write("weights", &format!("{seed}.bin"), bytes);
+    }
+}
+
+fn checkpoints(text: &str) {
+    let index = br#"{"metadata": {"total_size": 4}, "weight_map": {"a": "one.safetensors"}}"#;
+    write("checkpoint", "index", [&[0u8][..], index].concat());
+    let made = small(text, "host");
+    let dir = tempfile::tempdir().expect("a folder");
+    let tensors = tensors(&made.manifest.targets[0].weights);
+    let views: Vec<_> = tensors
+        .iter()
+        .map(|(name, shape, bytes)| {
+            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape.clone(), bytes);
+            (name.clone(), view.expect("a tensor"))
+        })
+        .collect();
+    let bytes = safetensors::serialize(views, None).expect("a checkpoint");
+    write("checkpoint", "file", [&[1u8][..], &bytes].concat());
+    std::fs::write(dir.path().join("model.safetensors"), &bytes).expect("a file");
+    let checkpoint = Checkpoint::open(dir.path()).expect("a checkpoint");
+    let out = dir.path().join("weights.host.safetensors");
+    let mut pool = Pool::new(1).expect("one thread");
+    packed::write(&out, &made.manifest.targets[0], Rank::ONLY, &checkpoint, &mut pool).expect("packed weights");
+    write("packed", "host.safetensors", std::fs::read(out).expect("a file"));
+}
+
+/// The tensors that weights are made of, as zeros.
+fn tensors(weights: &[atomc_runtime::manifest::Weight]) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+    use atomc_runtime::manifest::WeightExpr::{self, *};
+    fn collect(expr: &WeightExpr, all: &mut std::collections::BTreeMap<String, Vec<usize>>) {
+        match expr {
+            Tensor { name, shape } => _ = all.insert(name.clone(), shape.clone()),
+            Concat { parts, .. } => parts.iter().for_each(|part| collect(part, all)),
+            Slice { of, .. } | Shard { of, .. } => collect(of, all),
+            Const { .. } => {}
+        }
+    }
+    let mut all = std::collections::BTreeMap::new();
+    weights.iter().for_each(|weight| collect(&weight.expr, &mut all));
+    all.into_iter()
+        .map(|(name, shape)| {
+            let bytes = vec![0; shape.iter().product::<usize>() * 2];
+            (name, shape, bytes)
+        })
+        .collect()
+}
