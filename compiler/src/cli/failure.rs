@@ -164,9 +164,8 @@ fn checkpoint(error: CheckpointError) -> Failure {
     }
 }
 
-#[cfg(feature = "compiler")]
-impl From<atomc_ir::Diagnostic> for Failure {
-    fn from(diagnostic: atomc_ir::Diagnostic) -> Failure {
+impl From<atomc_config::Diagnostic> for Failure {
+    fn from(diagnostic: atomc_config::Diagnostic) -> Failure {
         let (code, message) = (diagnostic.code, diagnostic.to_string());
         Failure::Report(Box::new(Report { code, message, help: diagnostic.help }))
     }
