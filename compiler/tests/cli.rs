@@ -1,58 +1,25 @@
 //! The built binary: what it does, and how it refuses. Every fault ends with exit code 1 (2 for wrong usage) and a message
 //! that names the field, without a panic, and leaves no file behind.
+mod common;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
+use common::{Bench, MODEL};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-
-/// A small model of the golden tests: two layers, vocabulary 96, 512 positions.
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
-
-struct Bench {
-    dir: TempDir,
-}
 
 impl Bench {
     /// A folder with `m.atomc` in it, for sequences of up to 64 tokens.
     fn new() -> Bench {
-        let bench = Bench { dir: TempDir::new().expect("a temporary folder") };
+        let bench = Bench::empty();
         bench.succeed(&["compile", MODEL, "--context", "64", "--decode", "1", "--prefill", "32", "-o", "m.atomc"]);
         bench
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
-        std::fs::create_dir_all(self.path(name).parent().expect("a folder")).expect("a folder");
-        std::fs::write(self.path(name), bytes).expect("a writable file");
-    }
-
     fn artifact(&self) -> Vec<u8> {
         std::fs::read(self.path("m.atomc")).expect("an artifact")
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_atomc"));
-        command.args(args).current_dir(self.dir.path());
-        // The list of trusted artifacts of whoever runs the tests is not theirs to change.
-        command.env("XDG_CONFIG_HOME", self.path("config"));
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().expect("the binary runs")
-    }
-
-    fn succeed(&self, args: &[&str]) -> String {
-        let out = self.run(args);
-        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-        String::from_utf8(out.stdout).expect("UTF-8")
     }
 
     /// What standard error says of a failure, progress aside; no file may have appeared.
@@ -216,7 +183,7 @@ fn what_is_compiled_is_trusted() {
     let compile = ["compile", MODEL, "--context", "96", "--decode", "1", "--prefill", "32", "-o", "other.atomc"];
     bench.succeed(&[&compile[..], &["--no-trust"]].concat());
     assert_eq!(trusted(&bench), [made.as_str()]);
-    let list = bench.path("config/atomc/trusted");
+    let list = bench.path("home/atomc/trusted");
     let line = std::fs::read_to_string(&list).expect("a list");
     assert_eq!(line, format!("{made} LlamaForCausalLM {}\n", bench.path("m.atomc").display()));
 

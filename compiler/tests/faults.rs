@@ -1,36 +1,28 @@
 //! Faults of the machine, with the built binary: what is in the way of a file, kills, and files that are none. Whatever happens, a
 //! file is whole or not there, the exit code says so, and nothing is left over.
+mod common;
+
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use common::{Bench, MODEL};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-/// A small model of the golden tests: two layers, vocabulary 96, 512 positions.
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
 /// A compilation that takes a moment.
 const COMPILE: [&str; 7] = ["compile", MODEL, "--context", "64", "--decode", "1", "--prefill=32"];
 
-struct Bench {
-    dir: TempDir,
-}
-
 impl Bench {
-    fn new() -> Bench {
-        Bench { dir: TempDir::new().expect("a temporary folder") }
-    }
-
     /// With `m.atomc`, for sequences of up to 64 tokens.
     fn compiled() -> Bench {
         static MADE: OnceLock<Vec<u8>> = OnceLock::new();
-        Bench::new().with("m.atomc", &COMPILE, &MADE)
+        Bench::empty().with("m.atomc", &COMPILE, &MADE)
     }
 
     /// With an artifact, which is compiled once for all tests.
@@ -41,37 +33,6 @@ impl Bench {
         });
         self.write(name, bytes);
         self
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
-        std::fs::create_dir_all(self.path(name).parent().expect("a folder")).expect("a folder");
-        std::fs::write(self.path(name), bytes).expect("a writable file");
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        self.wrapped(&[env!("CARGO_BIN_EXE_atomc")], args)
-    }
-
-    /// A command that ends in the binary's arguments.
-    fn wrapped(&self, command: &[&str], args: &[&str]) -> Command {
-        let (program, before) = command.split_first().expect("a program");
-        let mut command = Command::new(program);
-        command.args(before).args(args).current_dir(self.dir.path()).env("XDG_CONFIG_HOME", self.path("home"));
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().expect("the binary runs")
-    }
-
-    fn succeed(&self, args: &[&str]) -> String {
-        let out = self.run(args);
-        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-        String::from_utf8(out.stdout).expect("UTF-8")
     }
 
     /// The message of a failure.
@@ -104,7 +65,7 @@ fn message(out: &Output, args: &[&str]) -> String {
 
 /// Writes `model/config.json`, and a checkpoint of 113 MB beside it, whose numbers are holes in the file; `large.atomc` is its artifact.
 fn large() -> Bench {
-    let (bench, hidden, inner, vocab) = (Bench::new(), 1024, 2048, 4096);
+    let (bench, hidden, inner, vocab) = (Bench::empty(), 1024, 2048, 4096);
     let text = std::fs::read_to_string(Path::new(MODEL).join("config.json")).expect("a configuration");
     let mut config: Value = serde_json::from_str(&text).expect("JSON");
     for (field, value) in

@@ -1,57 +1,32 @@
 //! Whose code runs: signatures, which verbs insist on them, and what a terminal gets to see of an artifact from elsewhere.
-use std::path::PathBuf;
-use std::process::{Command, Output};
+mod common;
+
+use std::process::Command;
 
 use atomc_artifact::{Artifact, Manifest, encode};
 use atomc_runtime::signature;
+use common::{Bench, MODEL};
 use ed25519_dalek::SigningKey;
 use ed25519_dalek::pkcs8::{EncodePrivateKey, EncodePublicKey};
-use tempfile::TempDir;
-
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
-
-struct Bench(TempDir);
 
 impl Bench {
     /// A folder with `m.atomc` and two pairs of keys, `ours` and `theirs`.
     fn new() -> Bench {
-        let bench = Bench(TempDir::new().expect("a temporary folder"));
+        let bench = Bench::empty();
         bench.succeed(&["compile", MODEL, "--context", "64", "--decode", "1", "--prefill", "32", "-o", "m.atomc"]);
         for (name, seed) in [("ours", 7), ("theirs", 8)] {
             let key = SigningKey::from_bytes(&[seed; 32]);
             let private = key.to_pkcs8_pem(Default::default()).expect("a private key");
             let public = key.verifying_key().to_public_key_pem(Default::default()).expect("a public key");
-            std::fs::write(bench.path(&format!("{name}.key")), private.as_bytes()).expect("a file");
-            std::fs::write(bench.path(&format!("{name}.pem")), public).expect("a file");
+            bench.write(&format!("{name}.key"), private.as_bytes());
+            bench.write(&format!("{name}.pem"), public);
         }
         bench
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
     fn openssl(&self, args: &[&str]) {
-        let out = Command::new("openssl").args(args).current_dir(self.0.path()).output().expect("openssl");
+        let out = Command::new("openssl").args(args).current_dir(self.dir.path()).output().expect("openssl");
         assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_atomc"));
-        // The list of trusted artifacts of whoever runs the tests is not theirs to change.
-        command.args(args).current_dir(self.0.path()).env("XDG_CONFIG_HOME", self.path("config"));
-        command.env_remove(signature::VARIABLE);
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().expect("the binary runs")
-    }
-
-    fn succeed(&self, args: &[&str]) -> String {
-        let out = self.run(args);
-        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-        String::from_utf8(out.stdout).expect("UTF-8")
     }
 
     fn fail(&self, args: &[&str]) -> String {
@@ -85,7 +60,7 @@ impl Bench {
         );
         std::fs::write(self.path("hostile.c"), source).expect("a file");
         let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "hostile.c", "-o", "hostile.so"]).current_dir(self.0.path());
+        cc.args(["-shared", "-fPIC", "hostile.c", "-o", "hostile.so"]).current_dir(self.dir.path());
         assert!(cc.status().expect("cc").success());
         std::fs::read(self.path("hostile.so")).expect("a shared object")
     }
@@ -206,6 +181,6 @@ fn no_text_of_an_artifact_reaches_a_terminal_as_it_is() {
     assert!(
         bench.succeed(&["inspect", "m.atomc"]).contains(r"LlamaForCausalLM\u{1b}]0;owned\u{7}\u{1b}[2J\r\u{9b}31m")
     );
-    let list = std::fs::read(bench.path("config/atomc/trusted")).expect("a list");
+    let list = std::fs::read(bench.path("home/atomc/trusted")).expect("a list");
     assert!(!obeyed(&list));
 }
