@@ -54,7 +54,7 @@ fn make() {
         let json = serde_json::to_vec(&manifest).expect("JSON");
         write("manifest", &format!("{target}.json"), &json);
         let artifact = atomc_artifact::encode(&manifest, &[vec![0; 64]]);
-        write("file", &format!("{target}.atomc"), artifact.expect("a sound artifact"));
+        write("file", &format!("{target}.bin"), artifact.expect("a sound artifact"));
         for kernel in &manifest.targets[0].kernels {
             write("bodies", &format!("{}.txt", kernel.symbol), &kernel.body);
         }
