@@ -2,7 +2,7 @@
 use atomc::driver::{self, Options};
 use atomc_passes::BucketOptions;
 use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
-use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Request, Want};
+use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Request, StepError, Want};
 use atomc_tests::{Case, cases};
 
 /// A checkpoint in which every number is NaN.
@@ -54,8 +54,10 @@ fn broken_weights_leave_nothing_behind() {
 
     let mut reused = engine(&case);
     reused.load_weights(&broken, &|_, _| ()).expect("weights of the right shapes");
-    let nothing = logits(&mut reused, &[tokens.as_slice(); 12].concat());
-    assert!(nothing.iter().all(|v| v.is_nan()));
+    let sequence = reused.add_sequence();
+    let failed = reused.step(&[Request { sequence, tokens: &tokens, logits: Want::All }]);
+    assert!(matches!(failed, Err(StepError::NotFinite(_))));
+    reused.drop_sequence(sequence).expect("a live sequence");
     reused.load_weights(&checkpoint, &|_, _| ()).expect("weights");
     assert_eq!(logits(&mut reused, &tokens), want);
 }
