@@ -59,6 +59,17 @@ impl DType {
             DType::F8E4M3 => 1,
         }
     }
+
+    /// As torch, and frameworks with it, name it.
+    pub fn torch_name(self) -> &'static str {
+        match self {
+            DType::F32 => "float32",
+            DType::F16 => "float16",
+            DType::BF16 => "bfloat16",
+            DType::F8E4M3 => "float8_e4m3fn",
+            DType::I32 => "int32",
+        }
+    }
 }
 
 /// One buffer of parameters in device memory, and how to make it from a checkpoint.

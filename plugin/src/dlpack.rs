@@ -195,23 +195,12 @@ impl View {
 
     #[getter]
     fn dtype(&self) -> &'static str {
-        dtype_name(self.dtype)
+        self.dtype.torch_name()
     }
 
     fn __repr__(&self) -> String {
         let [rows, width] = self.shape;
-        format!("atomc.View([{rows}, {width}], {}, at {:#x})", dtype_name(self.dtype), self.address)
-    }
-}
-
-/// As frameworks name it.
-pub fn dtype_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "float32",
-        DType::F16 => "float16",
-        DType::BF16 => "bfloat16",
-        DType::F8E4M3 => "float8_e4m3fn",
-        DType::I32 => "int32",
+        format!("atomc.View([{rows}, {width}], {}, at {:#x})", self.dtype.torch_name(), self.address)
     }
 }
 

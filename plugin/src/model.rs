@@ -1,6 +1,6 @@
 //! A model that a framework drives: [`Hosted`] for Python.
 use crate::artifact::Artifact;
-use crate::dlpack::{Device, Foreign, View, dtype_name};
+use crate::dlpack::{Device, Foreign, View};
 use crate::error::{StepError, raised};
 use crate::vllm::object;
 use atomc_artifact::escaped;
@@ -141,7 +141,7 @@ impl Model {
     /// The type of hidden rows.
     #[getter]
     fn dtype(&self) -> &'static str {
-        dtype_name(self.hidden.dtype)
+        self.hidden.dtype.torch_name()
     }
 
     #[getter]
@@ -431,7 +431,7 @@ impl Cache {
             layers: spec.layers,
             block_tokens: spec.block_tokens,
             block_bytes: spec.block_bytes,
-            dtype: dtype_name(spec.dtype),
+            dtype: spec.dtype.torch_name(),
             heads: spec.heads,
             head_dim: spec.head_dim,
             window: spec.window,

@@ -30,6 +30,8 @@ use atomc_ir::{Arch, DType, Diagnostic, Family, Graph};
 use inkwell::context::Context;
 use inkwell::module::Module as Emitted;
 
+use report::KernelResources;
+
 pub use arch::{rows, variants};
 use atomc_artifact::manifest::PREPARE;
 pub use atomc_artifact::manifest::{LoopReport, Module, Resources};
@@ -185,7 +187,7 @@ fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
         let (object, info) = object(job, arch, None)?;
         match arch.machine {
             Machine::Cpu(_) => Ok((object, info)),
-            Machine::Simt(_) => Ok((below_the_step(job, arch, object, &info)?, info)),
+            Machine::Simt(_) => below_the_step(job, arch, object, info),
         }
     })?;
     let (objects, infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
@@ -193,16 +195,7 @@ fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
         Machine::Cpu(_) => objects,
         Machine::Simt(_) => metadata::merge(objects, arch)?,
     };
-    let mut object = Object { code: link::shared(&objects)?, kernels: infos };
-    if let Machine::Simt(_) = arch.machine {
-        let mut reports = report::report(&object.code, arch)?;
-        for (job, info) in jobs.iter().zip(&mut object.kernels) {
-            let found = reports.iter_mut().find(|r| r.symbol == job.symbol());
-            let missing = || Diagnostic::new("target::report", format!("{}: no code for {}", arch.name, job.symbol()));
-            info.resources = Some(std::mem::take(&mut found.ok_or_else(missing)?.resources));
-        }
-    }
-    Ok(object)
+    Ok(Object { code: link::shared(&objects)?, kernels: infos })
 }
 
 /// A kernel's object, with at least so many waves on a SIMD as one of LLVM's schedulers of instructions finds room for.
@@ -215,8 +208,13 @@ fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u
     Ok((llvm::object(&module, arch)?, info))
 }
 
-/// The object, or a better one with another wave on each SIMD, if a few registers less are enough for it.
-fn below_the_step(job: &Job, arch: &Arch, made: Vec<u8>, info: &KernelInfo) -> Result<Vec<u8>, Diagnostic> {
+/// The object, or a better one with another wave on each SIMD, if a few registers less are enough for it, and what it takes of the GPU.
+fn below_the_step(
+    job: &Job,
+    arch: &Arch,
+    made: Vec<u8>,
+    info: KernelInfo,
+) -> Result<(Vec<u8>, KernelInfo), Diagnostic> {
     let alone = |object: &[u8]| {
         let linked = link::shared(&metadata::merge(vec![object.to_vec()], arch)?)?;
         let missing = || Diagnostic::new("target::report", format!("{}: no code for {}", arch.name, job.symbol()));
@@ -224,15 +222,17 @@ fn below_the_step(job: &Job, arch: &Arch, made: Vec<u8>, info: &KernelInfo) -> R
     };
     let found = alone(&made)?;
     let group = info.threads.div_ceil(arch.simt().wave);
-    let Some(waves) = steps::within_reach(&arch.simt().unit, group, &found) else { return Ok(made) };
-    for scheduler in steps::SCHEDULERS {
+    let with = |taken: KernelResources| KernelInfo { resources: Some(taken.resources), ..info.clone() };
+    let waves = steps::within_reach(&arch.simt().unit, group, &found);
+    for (waves, scheduler) in waves.into_iter().flat_map(|waves| steps::SCHEDULERS.map(|s| (waves, s))) {
         let (other, _) = object(job, arch, Some((waves, scheduler)))?;
-        if steps::is_better(&alone(&other)?, &found) {
+        let taken = alone(&other)?;
+        if steps::is_better(&taken, &found) {
             tracing::debug!(symbol = job.symbol(), vgprs = found.resources.vgprs, waves, scheduler, "one wave more");
-            return Ok(other);
+            return Ok((other, with(taken)));
         }
     }
-    Ok(made)
+    Ok((made, with(found)))
 }
 
 /// The release of the assembler that shapes an arch's code, if one takes part.

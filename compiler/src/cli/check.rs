@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use atomc_artifact::{Error as Fault, escaped};
 use atomc_config::vllm::{self, Held, arguments, settings};
-use atomc_runtime::manifest::{Attention, DType, Manifest, Target};
+use atomc_runtime::manifest::{Attention, Manifest, Target};
 use atomc_runtime::{Artifact, DeviceChoice, Error, TrustList, signature, trust};
 use serde_json::{Map, Value};
 
@@ -101,23 +101,12 @@ fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) ->
     let who = if attention == Attention::Own { "own" } else { "caller" };
     Ok(Held {
         model: &manifest.config["model"],
-        dtype: named(target.hidden.dtype),
-        cache_dtype: named(target.cache.dtype),
+        dtype: target.hidden.dtype.torch_name(),
+        cache_dtype: target.cache.dtype.torch_name(),
         ranks: manifest.tensor_parallel,
         positions: manifest.model.max_positions,
         step: step.ok_or_else(|| format!("target `{}` has no plans with --attention {who}", target.name))?,
         page: target.cache.block_tokens,
         own: attention == Attention::Own,
     })
-}
-
-/// A type by torch's name.
-fn named(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "float32",
-        DType::F16 => "float16",
-        DType::BF16 => "bfloat16",
-        DType::F8E4M3 => "float8_e4m3fn",
-        DType::I32 => "int32",
-    }
 }

@@ -9,7 +9,7 @@ use atomc_artifact::manifest::Attention;
 use atomc_passes::BucketOptions;
 use serde_json::json;
 
-use super::failure::Failure;
+use super::failure::{Failure, tell};
 use super::model::ModelArgs;
 use super::output;
 use super::progress::{Progress, Unit};
@@ -107,11 +107,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn trust_it(file: &Path, architecture: &str, fingerprint: Fingerprint) {
     if let Err(error) = trust::add(file, architecture, fingerprint) {
         let help = "a framework that finds it beside a model asks for `atomc trust`";
-        // Nobody is left to hear that standard error is closed.
-        let _ = writeln!(
-            std::io::stderr(),
-            "warning: {} is not on the list of trusted artifacts: {error}; {help}",
-            file.display()
-        );
+        let what = "is not on the list of trusted artifacts";
+        tell(format_args!("warning: {} {what}: {error}; {help}", file.display()));
     }
 }

@@ -1,11 +1,10 @@
 //! The options of every verb that reads a model's configuration.
-use std::io::Write;
 use std::path::PathBuf;
 
 use atomc::frontend::{self, Config};
 use atomc_ir::DType;
 
-use super::failure::Failure;
+use super::failure::{Failure, tell};
 
 #[derive(clap::Args)]
 pub struct ModelArgs {
@@ -52,8 +51,7 @@ impl ModelArgs {
         if config.context > reach {
             let made =
                 format!("--context {} is more than the {reach} positions that the model was made for", config.context);
-            // Nobody is left to hear that standard error is closed.
-            let _ = writeln!(std::io::stderr(), "warning: {made}: nothing is known of its answers beyond");
+            tell(format_args!("warning: {made}: nothing is known of its answers beyond"));
         }
         Ok(config)
     }
