@@ -21,7 +21,7 @@ use atomc_targets::{Choice, KernelInfo, KernelSpec};
 use serde_json::json;
 
 use crate::frontend::{self, Config, Part};
-use kernels::Kernels;
+pub use kernels::Kernels;
 use weights::Weights;
 
 /// Kernels of a decode bucket are unrolled over its tokens.
@@ -191,14 +191,8 @@ fn choose<'a>(spec: KernelSpec<'a>, arch: &Arch, choice: Option<usize>) -> Kerne
 
 /// Each kernel of a model on an arch: its symbol, its class, and how it may be varied.
 pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<Vec<OpenChoices>, Diagnostic> {
-    check_cache(config, &options.attention, arch)?;
-    let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
-    for (model, bucket) in steps(&models(config, options)?, &buckets(&options.buckets)?) {
-        let cx = Cx { arch, bucket };
-        let graph = lower(&model.graph, &cx, None)?;
-        launches::plan(&graph, model.part.attention, &cx, &mut kernels, &mut weights)?;
-    }
     let mut all = vec![];
+    let kernels = kernels(config, options, arch)?;
     for spec in kernels.specs() {
         let choices = atomc_targets::choices(&spec, arch);
         if let (Some(class), false) = (atomc_targets::class(&spec)?, choices.is_empty()) {
@@ -206,6 +200,18 @@ pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<V
         }
     }
     Ok(all)
+}
+
+/// Each kernel of a model on an arch, before it is emitted.
+pub fn kernels(config: &Config, options: &Options, arch: &Arch) -> Result<Kernels, Diagnostic> {
+    check_cache(config, &options.attention, arch)?;
+    let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
+    for (model, bucket) in steps(&models(config, options)?, &buckets(&options.buckets)?) {
+        let cx = Cx { arch, bucket };
+        let graph = lower(&model.graph, &cx, None)?;
+        launches::plan(&graph, model.part.attention, &cx, &mut kernels, &mut weights)?;
+    }
+    Ok(kernels)
 }
 
 /// A kernel whose schedule leaves numbers open.

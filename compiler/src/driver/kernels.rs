@@ -7,6 +7,7 @@ use atomc_passes::{Bucket, Cx};
 use atomc_targets::{KernelInfo, KernelSpec};
 
 #[derive(Default)]
+/// The kernels, in the order of their first use.
 pub struct Kernels {
     all: Vec<Entry>,
     known: HashMap<(Family, Option<usize>, String), usize>,
@@ -20,6 +21,7 @@ struct Entry {
 }
 
 impl Kernels {
+    /// How many there are.
     pub fn len(&self) -> usize {
         self.all.len()
     }
@@ -40,6 +42,7 @@ impl Kernels {
         number
     }
 
+    /// What is emitted, by number.
     pub fn specs(&self) -> Vec<KernelSpec<'_>> {
         self.all.iter().map(Entry::spec).collect()
     }

@@ -3,68 +3,33 @@
 //! Contractions and attention compute with the weight, or the cache, as the left operand: 16 rows of it by 16 tokens. So a
 //! lane holds results of one token only, a softmax or a norm stays inside a lane but for the last steps, and the packed
 //! layouts are read as the lanes of a matrix instruction want them, 16 bytes a lane and one run of memory a wave.
-mod attend;
-mod attend_many;
-mod attend_one;
-mod attend_wide;
-mod contract;
-mod fragment;
-mod largest;
+mod attention;
+mod gemm;
+mod launch;
 mod machine;
-mod matmul;
-mod matvec;
-mod prepare;
-mod ring;
-mod rows;
-mod spread;
-mod square;
-mod stored;
-mod stream;
-mod supply;
-mod wide;
+mod rowwise;
+mod step_inputs;
 
-use atomc_ir::{Arch, DType, Diagnostic, Family, Graph, Type};
+use atomc_ir::{Arch, DType, Diagnostic, Family};
 use inkwell::context::Context;
 use inkwell::module::Module;
 
-use crate::code::{Code, Int};
-use crate::kernel::Kernel;
+use crate::code::Code;
 use crate::tuning::{Choice, Class, Table};
 use crate::{KernelInfo, KernelSpec};
-
-/// Bytes at the start of a workspace that hold counters, whichever kernel uses it: behind every launch they are zero, and what
-/// one kernel leaves in the rest is never where another counts.
-pub const COUNTERS: usize = 128 << 10;
-
-/// Where a kernel is made, and with which numbers.
-pub struct Setup<'c> {
-    cx: &'c Context,
-    arch: &'c Arch,
-    choice: Choice,
-}
-
-impl<'c> Setup<'c> {
-    /// The kernel of a specification, where the kernel before it has ended.
-    fn open(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
-        let code = self.open_early(spec, threads);
-        code.await_previous();
-        code
-    }
-
-    /// The kernel of a specification, which must itself [wait](Code::await_previous) for the one before it.
-    fn open_early(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
-        machine::open(self.cx, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
-    }
-}
+use attention::{attend, decode, kv_dequant, prefill, prefill_warpgroup};
+use gemm::{contract, gemv, gemv_bulk, stream_k, tiled, warpgroup};
+pub use launch::COUNTERS;
+use launch::Setup;
 
 /// Whether kernels attend with queries of a type over a cache of another.
 pub fn attends(cache: DType, query: DType) -> bool {
-    stored::Stored::of(cache, query).is_some()
+    kv_dequant::Stored::of(cache, query).is_some()
 }
 
 /// The kernel that prepares steps.
 pub fn emit_prepare<'c>(cx: &'c Context, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
-    prepare::emit(cx, arch)
+    step_inputs::emit(cx, arch)
 }
 
 /// At least so many waves of a kernel for AMD on every SIMD, in place of what its schedule asked for, and who orders its
@@ -87,15 +52,15 @@ fn made<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Code<
     let choice = spec.choice.clone().map_or_else(found, Ok)?;
     let setup = Setup { cx, arch, choice };
     match spec.family {
-        Family::Rows => rows::emit(&setup, spec),
-        Family::Matvec if spread::suits(spec, arch)? => spread::emit(&setup, spec),
-        Family::Matvec if stream::suits(spec, arch, &setup.choice)? => stream::emit(&setup, spec),
-        Family::Matvec => matvec::emit(&setup, spec),
-        Family::Matmul if wide::suits(spec, arch)? => wide::emit(&setup, spec),
-        Family::Matmul => matmul::emit(&setup, spec),
-        Family::AttendOne => attend_one::emit(&setup, spec),
-        Family::AttendMany if attend_wide::suits(spec, arch)? => attend_wide::emit(&setup, spec),
-        Family::AttendMany => attend_many::emit(&setup, spec),
+        Family::Rows => rowwise::emit(&setup, spec),
+        Family::Matvec if stream_k::suits(spec, arch)? => stream_k::emit(&setup, spec),
+        Family::Matvec if gemv_bulk::suits(spec, arch, &setup.choice)? => gemv_bulk::emit(&setup, spec),
+        Family::Matvec => gemv::emit(&setup, spec),
+        Family::Matmul if warpgroup::suits(spec, arch)? => warpgroup::emit(&setup, spec),
+        Family::Matmul => tiled::emit(&setup, spec),
+        Family::AttendOne => decode::emit(&setup, spec),
+        Family::AttendMany if prefill_warpgroup::suits(spec, arch)? => prefill_warpgroup::emit(&setup, spec),
+        Family::AttendMany => prefill::emit(&setup, spec),
     }
 }
 
@@ -122,43 +87,15 @@ pub fn class(spec: &KernelSpec) -> Result<Option<Class>, Diagnostic> {
 pub fn choices(spec: &KernelSpec, arch: &Arch) -> Vec<Choice> {
     match (spec.family, arch.isa()) {
         (_, None) => vec![],
-        (Family::AttendOne, _) => Choice::all(attend_one::OPEN),
-        (Family::Matvec, _) if spread::suits(spec, arch).unwrap_or(false) => vec![],
+        (Family::AttendOne, _) => Choice::all(decode::OPEN),
+        (Family::Matvec, _) if stream_k::suits(spec, arch).unwrap_or(false) => vec![],
         (Family::Matvec, _) => {
-            let all = Choice::all(stream::OPEN).into_iter();
-            all.filter(|choice| stream::suits(spec, arch, choice).unwrap_or(false)).collect()
+            let all = Choice::all(gemv_bulk::OPEN).into_iter();
+            all.filter(|choice| gemv_bulk::suits(spec, arch, choice).unwrap_or(false)).collect()
         }
-        (Family::Matmul, _) if wide::suits(spec, arch).unwrap_or(false) => wide::choices(spec).unwrap_or_default(),
+        (Family::Matmul, _) if warpgroup::suits(spec, arch).unwrap_or(false) => {
+            warpgroup::choices(spec).unwrap_or_default()
+        }
         _ => vec![],
     }
-}
-
-/// Pointers of a body: operands, then results. The step and the workspace follow.
-fn arguments(body: &Graph) -> usize {
-    let operands = body.inputs().into_iter().map(|v| if body.ty(v).as_cache().is_some() { 2 } else { 1 });
-    let results = body.outputs().iter().filter(|&&v| matches!(body.ty(v), Type::Tensor(_)));
-    operands.sum::<usize>() + results.count()
-}
-
-fn kernel<'a, 'c>(c: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a, 'c>, Diagnostic> {
-    Kernel::new(c, spec, |i| c.argument(i))
-}
-
-/// Tokens, or rows, that the step has.
-fn step_size<'c>(c: &Code<'c>, spec: &KernelSpec, by_rows: bool) -> Int<'c> {
-    let field = c.at(c.argument(arguments(spec.body)), c.int(if by_rows { 8 } else { 0 }));
-    c.load_fixed(c.cx.i32_type(), field, 8).into_int_value()
-}
-
-/// `body` in work-groups whose row the step has.
-fn when_in_step<'c>(
-    c: &Code<'c>,
-    spec: &KernelSpec,
-    kernel: &Kernel<'_, 'c>,
-    row: Int<'c>,
-    body: impl FnOnce() -> Result<(), Diagnostic>,
-) -> Result<(), Diagnostic> {
-    let mut result = Ok(());
-    c.when(c.less(row, step_size(c, spec, kernel.by_rows)), || result = body());
-    result
 }

@@ -1,0 +1,106 @@
+//! What attention takes of each chip.
+use atomc_ir::arch::Isa;
+use atomc_ir::{Arch, Family, parse};
+
+use crate::{KernelSpec, LoopReport, Resources, compile, rows};
+
+/// Query heads, heads of the cache, numbers of a head.
+type Heads = (usize, usize, usize);
+
+fn body(family: Family, (heads, kv, dim): Heads, dtype: &str) -> String {
+    let width = heads * dim;
+    let (written, written_type) = match family {
+        Family::AttendOne => (
+            format!("  %0 = kv_write %kv, %k, %v, %batch : cache<{dtype}, {kv}, {dim}>\n"),
+            format!(", %k: {dtype}[T, {kv}, {dim}], %v: {dtype}[T, {kv}, {dim}]"),
+        ),
+        _ => (String::new(), String::new()),
+    };
+    let (cache, result) = if written.is_empty() { ("%kv", "%2") } else { ("%0", "%2, %0") };
+    format!(
+        "graph @k(%q: {dtype}[T, {heads}, {dim}]{written_type}, %kv: cache<{dtype}, {kv}, {dim}>, %batch: batch) {{
+{written}  %1 = attention %q, {cache}, %batch {{scale = 0.2, window = 0}} : {dtype}[T, {heads}, {dim}]
+  %2 = reshape %1 {{shape = [T, {width}]}} : {dtype}[T, {width}]
+  return {result}
+}}"
+    )
+}
+
+/// Those whose code is read for what it takes.
+fn chips() -> impl Iterator<Item = &'static Arch> {
+    rows().iter().filter(|a| a.isa() == Some(Isa::Amdgcn))
+}
+
+fn resources(family: Family, heads: Heads, dtype: &str, arch: &Arch) -> Resources {
+    let graph = parse(&body(family, heads, dtype)).unwrap();
+    graph.verify().unwrap_or_else(|e| panic!("{e}"));
+    let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, choice: None };
+    let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
+    object.kernels[0].resources.clone().unwrap()
+}
+
+/// The loops over keys.
+fn hot(resources: &Resources) -> Vec<LoopReport> {
+    resources.loops.iter().copied().filter(|l| l.matrix > 0).collect()
+}
+
+#[test]
+fn everything_stays_in_registers() {
+    for arch in chips() {
+        for family in [Family::AttendOne, Family::AttendMany] {
+            for (heads, dtype) in [
+                ((32, 8, 128), "bf16"),
+                ((64, 8, 128), "bf16"),
+                ((8, 8, 64), "bf16"),
+                ((14, 2, 64), "bf16"),
+                ((16, 2, 256), "bf16"),
+                ((32, 8, 128), "f16"),
+                ((32, 8, 128), "f32"),
+            ] {
+                let r = resources(family, heads, dtype, arch);
+                let at = format!("{} {} {heads:?} {dtype}: {r:?}", arch.name, family.name());
+                assert_eq!((r.scratch, r.vgpr_spills, r.sgpr_spills), (0, 0, 0), "{at}");
+                assert!(!hot(&r).is_empty(), "{at}");
+                assert!(hot(&r).iter().all(|l| l.loads > 0 && l.loads == l.loads_x4), "{at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn few_instructions_for_each_product() {
+    // At most this many for a matrix instruction in the loop over keys that all queries see, for `attend_one` and `attend_many`,
+    // whose instructions multiply twice as much.
+    for (chip, one, many) in [("gfx90a", 6.5, 6.0), ("gfx942", 6.5, 6.0), ("gfx950", 11.0, 9.0)] {
+        let arch = chips().find(|a| a.name == chip).unwrap();
+        for (family, most) in [(Family::AttendOne, one), (Family::AttendMany, many)] {
+            let r = resources(family, (64, 8, 128), "bf16", arch);
+            let loops = hot(&r);
+            let least = loops.iter().map(|l| l.instructions as f64 / l.matrix as f64).fold(f64::MAX, f64::min);
+            assert!(least <= most, "{chip} {}: {least} in {loops:?}", family.name());
+            assert!(r.occupancy >= 2.0, "{chip} {}: {r:?}", family.name());
+        }
+    }
+}
+
+#[test]
+fn four_waves_multiply_where_registers_have_room() {
+    let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap();
+    for (heads, dtype, suits) in [
+        ((32, 8, 128), "bf16", true),
+        ((40, 8, 128), "f16", true),
+        ((28, 4, 96), "bf16", true),
+        ((8, 8, 64), "bf16", true),
+        ((16, 2, 256), "bf16", false),
+        ((16, 2, 80), "bf16", false),
+        ((32, 8, 128), "f32", false),
+    ] {
+        let graph = parse(&body(Family::AttendMany, heads, dtype)).unwrap();
+        let spec =
+            KernelSpec { symbol: "k".into(), family: Family::AttendMany, body: &graph, tokens: 512, choice: None };
+        assert_eq!(crate::simt::attention::prefill_warpgroup::suits(&spec, arch).unwrap(), suits, "{heads:?} {dtype}");
+        let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
+        let resources = object.kernels[0].resources.as_ref();
+        assert!(!suits || resources.is_none_or(|r| (r.scratch, r.vgpr_spills) == (0, 0)), "{heads:?}: {resources:?}");
+    }
+}

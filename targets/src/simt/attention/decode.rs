@@ -1,0 +1,307 @@
+//! Family `attend_one`: a work-group attends with one token and the query heads that share a head of the cache, over a part
+//! of the keys.
+//!
+//! Its waves take the steps of its keys in turn, each with a running softmax of its own; these meet in local memory. Where a
+//! sequence is long, work-groups share its blocks: each leaves what it has in the workspace, and the last of them to finish
+//! puts all of it together. The key and the value of the token itself are written by the work-group that has the last block.
+mod meet;
+mod ring;
+mod walk;
+
+use atomc_ir::arch::Simt;
+use atomc_ir::{Arch, Diagnostic};
+
+use self::meet::Partial;
+use self::ring::Ring;
+use self::walk::Walk;
+use crate::code::{Code, Int, Ptr};
+use crate::row::unsupported;
+use crate::simt::attention::attend::{Attention, Sizes};
+use crate::simt::launch;
+use crate::simt::launch::{COUNTERS, Setup};
+use crate::simt::rowwise::{each_head, teams};
+use crate::tuning::{Choice, Open};
+use crate::{KernelInfo, KernelSpec, Tasks};
+
+const WAVES: usize = 4;
+/// Most parts of a sequence.
+const SPLITS: usize = 64;
+/// Work-groups for each compute unit, where there is enough to do.
+const GROUPS: usize = 2;
+/// What may be chosen by measuring: work-groups for each compute unit, and steps that a wave has on the way where they are
+/// copied.
+pub const OPEN: Open = &[("groups", &[1, 2, 4]), ("stages", &[1, 2])];
+/// Steps on the way, if nothing is known.
+const STAGES: usize = 1;
+/// Registers for all but keys, values and results, and more where products convert.
+const OTHERS: usize = 48;
+const CONVERTED: usize = 48;
+
+/// How a token's queries and keys are shared out.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    tokens: usize,
+    /// Query heads of a work-group, at most as many as a product has columns.
+    columns: usize,
+    /// Work-groups of a token that share no keys or no queries, and work-groups that share its blocks.
+    parts: usize,
+    splits: usize,
+    threads: usize,
+    /// Whether the next keys and values are under way while others are computed.
+    ahead: bool,
+    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by itself, or what is stored is
+    /// converted.
+    stages: usize,
+}
+
+impl Shape {
+    fn new(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<Shape, Diagnostic> {
+        let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
+        let groups = choice.get("groups").unwrap_or(GROUPS);
+        let tiles = sizes.group().div_ceil(simt.matrix.columns);
+        let parts = sizes.cache.heads * tiles;
+        let splits = (groups * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
+        let r = sizes.registers(arch);
+        let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
+        Ok(Shape {
+            tokens: spec.tokens,
+            columns: sizes.group().div_ceil(tiles),
+            parts,
+            splits,
+            threads: WAVES * simt.wave,
+            ahead: r.keys + r.values + r.results + others <= r.most,
+            stages: if simt.bulk_copies && !r.converts && !sizes.stored.is_widened() {
+                choice.get("stages").unwrap_or(STAGES)
+            } else {
+                0
+            },
+        })
+    }
+}
+
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    let shape = Shape::new(spec, setup.arch, &setup.choice)?;
+    let code = match shape.stages {
+        0 => setup.open(spec, shape.threads),
+        _ => setup.open_early(spec, shape.threads),
+    };
+    let times = shape.parts * shape.splits;
+    let workspace = {
+        let c = &code;
+        let kernel = launch::kernel(c, spec)?;
+        let attention = Attention::new(&kernel)?;
+        let token = c.div(c.group(), times);
+        if 4 * shape.tokens * shape.parts > COUNTERS {
+            let count = shape.tokens * shape.parts;
+            return Err(unsupported(format!("{count} tokens and heads whose keys are shared out")));
+        }
+        let workspace = c.argument(launch::arguments(spec.body) + 1);
+        launch::when_in_step(c, spec, &kernel, token, || {
+            Part::new(&attention, shape, token, c.rem(c.group(), times), workspace).run()
+        })?;
+        let partials = shape.tokens * times * Partial::bytes(&attention, shape.columns);
+        if shape.splits > 1 { COUNTERS + partials } else { 0 }
+    };
+    if shape.splits == 1 && setup.arch.simt().dependent_launch {
+        let simt = setup.arch.simt();
+        code.shared.set(even_bytes(code.shared.get(), spec.tokens * times, simt));
+    }
+    let info = KernelInfo::simt(Tasks::Tokens { per: 1, times }, shape.threads);
+    Ok((code, KernelInfo { workspace, ..info }))
+}
+
+/// Bytes of local memory with which no unit is given more than its even share of the work-groups. Where kernels overlap, units
+/// become free one by one, and the first would be given as many as fit.
+fn even_bytes(bytes: usize, groups: usize, simt: &Simt) -> usize {
+    let (units, lds) = (simt.chip.units, simt.unit.lds);
+    let fit = (lds / (bytes + simt.unit.lds_granule)).max(1);
+    let rounds = groups.div_ceil(units * fit);
+    let even = groups.div_ceil(units * rounds);
+    if even == fit { bytes } else { bytes.max((lds / (even + 1)).next_multiple_of(simt.unit.lds_granule)) }
+}
+
+/// What one work-group does.
+struct Part<'p, 'k, 'a, 'c> {
+    attention: &'p Attention<'k, 'a, 'c>,
+    shape: Shape,
+    token: Int<'c>,
+    position: Int<'c>,
+    table: Ptr<'c>,
+    /// The head of the cache, and the first query head.
+    cache_head: Int<'c>,
+    head: Int<'c>,
+    is_last_head: Int<'c>,
+    /// Which split this is, and how many have blocks.
+    split: Int<'c>,
+    used: Int<'c>,
+    /// The first step, and the last of this split and of the sequence.
+    first: Int<'c>,
+    last: Int<'c>,
+    counter: Ptr<'c>,
+    /// Where the splits' values lie.
+    partials: Ptr<'c>,
+}
+
+impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
+    fn new(
+        a: &'p Attention<'k, 'a, 'c>,
+        shape: Shape,
+        token: Int<'c>,
+        rest: Int<'c>,
+        workspace: Ptr<'c>,
+    ) -> Part<'p, 'k, 'a, 'c> {
+        let c = a.code();
+        let (part, split) = (c.div(rest, shape.splits), c.rem(rest, shape.splits));
+        let group = a.heads / a.cache.ty.heads;
+        let tiles = shape.parts / a.cache.ty.heads;
+        let (cache_head, tile) = (c.div(part, tiles), c.rem(part, tiles));
+        // The last tile of heads may reach back into the one before.
+        let inside = c.smaller(c.mul(tile, c.int(shape.columns)), c.int(group - shape.columns));
+        let position = c.load_index(a.cache.batch.positions, token);
+        let tokens = a.cache.layout.block_tokens;
+        let (begin, last) = (c.div(a.first_key(position), tokens), c.div(position, tokens));
+        let blocks = c.add(c.sub(last, begin), c.int(1));
+        // So many blocks that all waves have a step.
+        let least = (WAVES * a.span()).div_ceil(tokens);
+        let each = c.larger(c.div(c.add(blocks, c.int(shape.splits - 1)), shape.splits), c.int(least));
+        let used = c.b.build_int_unsigned_div(c.sub(c.add(blocks, each), c.int(1)), each, "").expect("integers");
+        let own = c.add(begin, c.mul(split, each));
+        let end = c.sub(c.mul(c.add(own, each), c.int(a.steps())), c.int(1));
+        let row = c.add(c.mul(token, c.int(shape.parts)), part);
+        let partials = c.mul(c.mul(row, c.int(shape.splits)), c.int(Partial::bytes(a, shape.columns)));
+        Part {
+            attention: a,
+            shape,
+            token,
+            position,
+            table: a.cache.batch.table(c, token),
+            cache_head,
+            head: c.add(c.mul(cache_head, c.int(group)), inside),
+            is_last_head: c.equal(part, shape.parts - 1),
+            split,
+            used: c.uniform(used),
+            first: c.mul(own, c.int(a.steps())),
+            last: c.smaller(end, c.div(position, a.span())),
+            counter: c.at(workspace, c.mul(row, c.int(4))),
+            partials: c.at(c.at(workspace, c.int(COUNTERS)), partials),
+        }
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.attention.code()
+    }
+
+    /// The block that a step lies in; behind the last step, that one's.
+    fn block(&self, step: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        c.load_index(self.table, c.div(c.smaller(step, self.last), self.attention.steps()))
+    }
+
+    fn run(&self) -> Result<(), Diagnostic> {
+        let c = self.code();
+        let mut result = Ok(());
+        c.when(c.less(self.split, self.used), || result = self.attend());
+        result
+    }
+
+    fn attend(&self) -> Result<(), Diagnostic> {
+        let (a, c) = (self.attention, self.code());
+        let row = a.cache.layout.dim * a.matrix.dtype.size() + 16;
+        let (places, staged) = (Ring::bytes(self, self.shape.stages), self.shape.columns * row);
+        let local = c.local(meet::local_bytes(a, self.shape.columns, places + staged));
+        let queries = c.at(local, c.int(places));
+        let ring = (self.shape.stages > 0).then(|| Ring::new(self, self.shape.stages, local));
+        if ring.is_some() {
+            c.await_previous();
+        }
+        self.stage(queries, row, ring.as_ref())?;
+        c.barrier();
+        let column = c.smaller(a.place.column, c.int(self.shape.columns - 1));
+        let own = c.at(queries, c.mul(column, c.int(row)));
+        let running = match ring {
+            Some(ring) => ring.all(own),
+            None => {
+                let part = c.mul(a.place.part, c.int(a.matrix.layout.depth * a.matrix.dtype.size()));
+                Walk::new(self, c.at(own, part)).all()
+            }
+        };
+        self.meet(local, places + staged, &running);
+        c.when(c.both(self.is_last_head, c.equal(self.split, 0)), || {
+            a.pad(self.token, c.int(1), self.shape.threads);
+        });
+        Ok(())
+    }
+
+    /// The queries in local memory, and the token's key and value in the cache.
+    fn stage(&self, local: Ptr<'c>, row: usize, ring: Option<&Ring<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
+        let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
+        let (dim, size, columns) = (a.cache.ty.head_dim, a.matrix.dtype.size(), self.shape.columns);
+        c.set_lanes(a.lanes);
+        let (team, first, teams) = teams(c, dim, self.shape.threads);
+        let (first, writer) = match self.shape.stages {
+            0 => (first, columns.min(teams - 1)),
+            _ => (self.turned(first, teams), teams - 1),
+        };
+        rows.set_team(team);
+        each_head(c, columns, (first, teams), |column| {
+            rows.forget();
+            let head = c.add(self.head, column);
+            let to = c.at(local, c.mul(column, c.int(row)));
+            rows.each_made([a.query_value()], (self.token, Some(head)), dim, |col, [v]| {
+                c.store_floats(c.at(to, c.mul(col, c.int(size))), a.signed(v), a.matrix.dtype);
+                Ok(())
+            })
+        })?;
+        rows.forget();
+        self.stage_padding(local, row);
+        let mut result = Ok(());
+        let has_token = c.equal(c.sub(c.div(self.position, a.span()), self.last), 0);
+        c.when(has_token, || result = self.write(c.equal(first, writer), ring));
+        rows.forget();
+        result
+    }
+
+    /// A team's number, where the last teams are those of the wave that has the token's step: who writes the key is who needs it.
+    fn turned(&self, team: Int<'c>, teams: usize) -> Int<'c> {
+        let (a, c) = (self.attention, self.code());
+        let own = c.sub(c.div(self.position, a.span()), self.first);
+        let later = c.sub(c.int(WAVES - 1), c.rem(own, WAVES));
+        c.rem(c.add(team, c.mul(later, c.int(teams / WAVES))), teams)
+    }
+
+    /// Zeros behind the staged queries' dimensions.
+    fn stage_padding(&self, local: Ptr<'c>, row: usize) {
+        let (a, c) = (self.attention, self.code());
+        let (dim, size) = (a.cache.ty.head_dim, a.matrix.dtype.size());
+        let padding = a.cache.layout.dim - dim;
+        if padding == 0 {
+            return;
+        }
+        c.repeat(c.thread(), c.int(self.shape.columns * padding), self.shape.threads, |i| {
+            let col = c.add(c.rem(i, padding), c.int(dim));
+            let at = c.add(c.mul(c.div(i, padding), c.int(row)), c.mul(col, c.int(size)));
+            c.store(c.at(local, at), c.bytes_type(size).const_zero(), size as u32);
+        });
+    }
+
+    /// The token's key and value, by one team, which has no query if there are teams enough: into the cache, and where they were
+    /// copied from before.
+    fn write(&self, is_writer: Int<'c>, ring: Option<&Ring<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
+        let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
+        let (cache, head) = (a.cache, self.cache_head);
+        let Some((key, value)) = cache.written() else { return Ok(()) };
+        let entry = cache.entry(c, cache.slot(c, self.token), head);
+        let mut result = Ok(());
+        c.when(is_writer, || {
+            let put = |col: Int<'c>, made| {
+                cache.put(c, made, entry, col);
+                if let Some((is_near, near)) = ring.map(Ring::own_entry) {
+                    c.when(is_near, || cache.put(c, made, near, col));
+                }
+                Ok(())
+            };
+            result = rows.each_made([key, value], (self.token, Some(head)), cache.ty.head_dim, put);
+        });
+        result
+    }
+}

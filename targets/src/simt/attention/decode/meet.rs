@@ -1,0 +1,251 @@
+//! Where the shares of a sequence meet: those of a work-group's waves in local memory, those of work-groups in the workspace.
+//!
+//! Waves first tell each other tops and sums of weights. Then each knows by how much its values shrink, and what is left to do
+//! is to add them, some dimensions at a time: so little local memory is enough.
+use inkwell::values::FloatValue;
+
+use super::ring::spread;
+use super::{Part, WAVES};
+use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::simt::attention::attend::{Attention, Running};
+
+/// Parts that are put together at a time.
+const MERGED: usize = 16;
+/// Most bytes of local memory in which waves add their values.
+const MEETING: usize = 8 << 10;
+
+/// What a work-group has made of its keys, in memory: sums of values query by query, then tops, then sums of weights.
+#[derive(Clone, Copy)]
+pub struct Partial<'c> {
+    ptr: Ptr<'c>,
+    columns: usize,
+    /// Bytes from one query to the next.
+    stride: usize,
+}
+
+/// A top, a sum of weights, and a vector of sums of values.
+type Item<'c> = (FloatValue<'c>, FloatValue<'c>, Vector<'c>);
+
+impl<'c> Partial<'c> {
+    fn stride(a: &Attention) -> usize {
+        a.cache.layout.dim * 4
+    }
+
+    pub fn bytes(a: &Attention, columns: usize) -> usize {
+        (columns * (Self::stride(a) + 8)).next_multiple_of(64)
+    }
+
+    fn at(a: &Attention<'_, '_, 'c>, base: Ptr<'c>, columns: usize, number: Int<'c>) -> Partial<'c> {
+        let c = a.code();
+        let bytes = c.mul(number, c.int(Self::bytes(a, columns)));
+        Partial { ptr: c.at(base, bytes), columns, stride: Self::stride(a) }
+    }
+
+    fn values(&self, c: &Code<'c>, column: Int<'c>, dim: Int<'c>) -> Ptr<'c> {
+        c.at(self.ptr, c.add(c.mul(column, c.int(self.stride)), c.mul(dim, c.int(4))))
+    }
+
+    /// The address of a top, or of a sum of weights.
+    fn number(&self, c: &Code<'c>, column: Int<'c>, is_sum: bool) -> Ptr<'c> {
+        let first = self.columns * self.stride + if is_sum { 4 * self.columns } else { 0 };
+        c.at(self.ptr, c.add(c.mul(column, c.int(4)), c.int(first)))
+    }
+
+    fn load(&self, c: &Code<'c>, column: Int<'c>, dim: Int<'c>) -> Item<'c> {
+        let number = |is_sum| c.load(c.cx.f32_type(), self.number(c, column, is_sum), 4).into_float_value();
+        let values = c.load(c.f32s(), self.values(c, column, dim), 4 * c.lanes() as u32).into_vector_value();
+        (number(false), number(true), values)
+    }
+}
+
+/// Dimensions of which the waves add their values at a time.
+fn width(a: &Attention, columns: usize) -> usize {
+    let dim = a.cache.layout.dim;
+    let fits = |width: &usize| dim.is_multiple_of(*width) && WAVES * columns * width * 4 <= MEETING;
+    (1..=dim / 16).rev().map(|panels| 16 * panels).find(fits).unwrap_or(16)
+}
+
+/// Bytes of local memory in which the waves meet, behind so many that are in use until then.
+pub fn local_bytes(a: &Attention, columns: usize, staged: usize) -> usize {
+    (staged + 8 * WAVES * columns).max(4 * WAVES * columns * width(a, columns))
+}
+
+impl<'c> Part<'_, '_, '_, 'c> {
+    /// Puts the waves' values together: into the result, or with those of other splits.
+    pub fn meet(&self, local: Ptr<'c>, staged: usize, running: &Running<'c>) {
+        let (a, c, columns) = (self.attention, self.code(), self.shape.columns);
+        let alone = (self.shape.splits > 1).then(|| c.less(self.used, c.int(2)));
+        let not = |condition| c.b.build_not(condition, "").expect("a condition");
+        let own = Partial::at(a, self.partials, columns, self.split);
+        let (top, sum) = self.agree(c.at(local, c.int(staged)), running);
+        let shrink = a.power(running.top, top);
+        c.set_lanes(1);
+        let whole = c.lane(c.fdiv(c.splat(shrink), c.splat(sum)), 0);
+        let scale = alone.map_or(whole, |alone| c.pick(alone, whole, shrink)).into_float_value();
+        if let Some(alone) = alone {
+            let column = a.place.column;
+            let one = c.both(c.equal(c.wave_index(), 0), self.one_of_column());
+            c.when(c.both(not(alone), one), || {
+                c.store(own.number(c, column, false), top, 4);
+                c.store(own.number(c, column, true), sum, 4);
+            });
+        }
+        for first in (0..a.cache.layout.dim).step_by(width(a, columns)) {
+            c.barrier();
+            self.leave(local, first, running, scale);
+            c.barrier();
+            self.each(width(a, columns), |column, dim| {
+                let values = self.added(local, column, dim);
+                let dim = c.add(dim, c.int(first));
+                let store = || self.store(column, dim, values);
+                let Some(alone) = alone else { return store() };
+                c.when(alone, store);
+                c.when(not(alone), || c.store(own.values(c, column, dim), values, 4 * c.lanes() as u32));
+            });
+        }
+        if let Some(alone) = alone {
+            c.when(not(alone), || self.meet_splits(local));
+        }
+    }
+
+    /// Whether the lane has a query, and is the first that has it.
+    fn one_of_column(&self) -> Int<'c> {
+        let (a, c) = (self.attention, self.code());
+        c.both(c.less(a.place.column, c.int(self.shape.columns)), c.equal(a.half, 0))
+    }
+
+    /// The highest score of the lane's query in all waves, and the sum of all weights under it.
+    fn agree(&self, numbers: Ptr<'c>, running: &Running<'c>) -> (FloatValue<'c>, FloatValue<'c>) {
+        let (a, c, columns) = (self.attention, self.code(), self.shape.columns);
+        let sum = a.total(running.sum);
+        let column = a.place.column;
+        let at = |wave: Int<'c>, column: Int<'c>, is_sum: usize| {
+            let number = c.add(c.mul(wave, c.int(columns)), column);
+            c.at(numbers, c.add(c.mul(number, c.int(8)), c.int(4 * is_sum)))
+        };
+        c.when(self.one_of_column(), || {
+            c.store(at(c.wave_index(), column, 0), running.top, 8);
+            c.store(at(c.wave_index(), column, 1), sum, 4);
+        });
+        c.barrier();
+        let column = c.smaller(column, c.int(columns - 1));
+        let load = |wave, is_sum| c.load(c.cx.f32_type(), at(c.int(wave), column, is_sum), 4).into_float_value();
+        let all: Vec<_> = (0..WAVES).map(|wave| (load(wave, 0), load(wave, 1))).collect();
+        let top = all[1..].iter().fold(all[0].0, |top, wave| a.max(top, wave.0));
+        let sum = all.iter().fold(c.number(0.0), |sum, &(own, part)| a.fma(part, a.power(own, top), sum));
+        (top, sum)
+    }
+
+    /// The wave's values of a width of dimensions from `first` on, scaled, for the others to see.
+    fn leave(&self, local: Ptr<'c>, first: usize, running: &Running<'c>, scale: FloatValue<'c>) {
+        let (a, c) = (self.attention, self.code());
+        let (width, results) = (width(a, self.shape.columns), a.matrix.layout.results);
+        // Consecutive dimensions of a panel, or two of each 8.
+        let spreads = self.shape.stages > 0;
+        let (together, own) = if spreads { (2, c.mul(a.place.share, c.int(2))) } else { (4, a.place.results) };
+        c.when(c.less(a.place.column, c.int(self.shape.columns)), || {
+            for (j, &values) in running.values[first / 16..(first + width) / 16].iter().enumerate() {
+                c.set_lanes(results);
+                let values = c.fmul(values, c.splat(scale));
+                for i in (0..results).step_by(together) {
+                    let dim = c.add(own, c.int(16 * j + if spreads { spread(i) } else { i }));
+                    let to = self.meeting(local, c.wave_index(), a.place.column, dim);
+                    c.store(to, c.part(values, i, together), 4 * together as u32);
+                }
+            }
+        });
+    }
+
+    /// The sum of all waves' values from a dimension on.
+    fn added(&self, local: Ptr<'c>, column: Int<'c>, dim: Int<'c>) -> Vector<'c> {
+        let c = self.code();
+        let load = |wave| {
+            let p = self.meeting(local, c.int(wave), column, dim);
+            c.load(c.f32s(), p, 4 * c.lanes() as u32).into_vector_value()
+        };
+        (1..WAVES).map(load).fold(load(0), |sum, v| c.fadd(sum, v))
+    }
+
+    /// Where a wave leaves its values. Four dimensions stay together; in what order they follow differs from query to query, so
+    /// that those of the same dimensions do not lie in the same banks.
+    fn meeting(&self, local: Ptr<'c>, wave: Int<'c>, column: Int<'c>, dim: Int<'c>) -> Ptr<'c> {
+        let (c, columns) = (self.code(), self.shape.columns);
+        let width = width(self.attention, columns);
+        let turns = 1 << (width / 4).trailing_zeros();
+        let four = c.b.build_xor(c.div(dim, 4), c.rem(column, turns), "").expect("integers");
+        let row = c.mul(c.add(c.mul(wave, c.int(columns)), column), c.int(4 * width));
+        c.at(local, c.add(row, c.add(c.mul(four, c.int(16)), c.mul(c.rem(dim, 4), c.int(4)))))
+    }
+
+    /// The last of a sequence's work-groups puts what all have made together.
+    fn meet_splits(&self, turn: Ptr<'c>) {
+        let (a, c) = (self.attention, self.code());
+        c.barrier();
+        c.when(c.equal(c.thread(), 0), || {
+            c.release();
+            c.store(turn, c.take_turn(self.counter), 4);
+        });
+        c.barrier();
+        let turn = c.uniform(c.load(c.cx.i32_type(), turn, 4).into_int_value());
+        c.when(c.equal(c.sub(self.used, turn), 1), || {
+            c.acquire();
+            self.each(a.cache.layout.dim, |column, dim| {
+                let (_, sum, values) = self.splits(column, dim);
+                self.store(column, dim, c.fdiv(values, c.splat(sum)));
+            });
+            c.when(c.equal(c.thread(), 0), || c.store(self.counter, c.cx.i32_type().const_zero(), 4));
+        });
+    }
+
+    /// `body` for each vector of so many dimensions of each query, by all threads.
+    fn each(&self, dims: usize, body: impl FnOnce(Int<'c>, Int<'c>)) {
+        let (a, c) = (self.attention, self.code());
+        c.set_lanes(a.lanes.min(4));
+        let vectors = dims / c.lanes();
+        c.repeat(c.thread(), c.int(self.shape.columns * vectors), self.shape.threads, |i| {
+            body(c.div(i, vectors), c.mul(c.rem(i, vectors), c.int(c.lanes())));
+        });
+    }
+
+    /// The values of all splits, some at a time so that their loads are under way together.
+    fn splits(&self, column: Int<'c>, dim: Int<'c>) -> Item<'c> {
+        let (a, c) = (self.attention, self.code());
+        let last = c.sub(self.used, c.int(1));
+        let begin = [a.lowest().into(), c.number(0.0).into(), c.zero().into()];
+        let step = MERGED.min(self.shape.splits);
+        let of = |v: &[Any<'c>]| (v[0].into_float_value(), v[1].into_float_value(), v[2].into_vector_value());
+        let all = c.for_each((c.int(0), self.used, step), &begin, |first, carried| {
+            let load = |i: usize| {
+                let number = c.add(first, c.int(i));
+                let real = c.less(number, self.used);
+                let (top, sum, values) =
+                    Partial::at(a, self.partials, self.shape.columns, c.smaller(number, last)).load(c, column, dim);
+                (c.pick(real, top, c.number(f64::NEG_INFINITY)).into_float_value(), sum, values)
+            };
+            let items: Vec<Item<'c>> = std::iter::once(of(carried)).chain((0..step).map(load)).collect();
+            let (top, sum, values) = self.merge(&items);
+            vec![top.into(), sum.into(), values.into()]
+        });
+        of(&all)
+    }
+
+    /// Several as one, each shrunk by how far it is below the highest top.
+    fn merge(&self, items: &[Item<'c>]) -> Item<'c> {
+        let (a, c) = (self.attention, self.code());
+        let top = items[1..].iter().fold(items[0].0, |top, item| a.max(top, item.0));
+        let begin = (c.number(0.0), c.zero());
+        let (sum, values) = items.iter().fold(begin, |(sums, all), &(own, sum, values)| {
+            let shrink = a.power(own, top);
+            (a.fma(sum, shrink, sums), c.fma(values, c.splat(shrink), all))
+        });
+        (top, sum, values)
+    }
+
+    /// A vector of the result.
+    fn store(&self, column: Int<'c>, dim: Int<'c>, values: Vector<'c>) {
+        let (a, c) = (self.attention, self.code());
+        c.when(c.less(dim, c.int(a.cache.ty.head_dim)), || {
+            c.store_floats(a.result(self.token, c.add(self.head, column), dim), values, a.out_type());
+        });
+    }
+}

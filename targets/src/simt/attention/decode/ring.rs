@@ -1,0 +1,211 @@
+//! Keys and values on their way through local memory, where the machine copies them by itself: a wave has a few steps on the
+//! way and registers for none of them. The first are asked for before the kernel before this one has ended. The token's own key
+//! and value, which come of that kernel, are written over what was copied in their place; if their step comes later, it is asked
+//! for when they are in the cache.
+//!
+//! From there fragments are loaded in blocks of 8 rows by 16 bytes, without conflicts of banks. So a lane holds other columns
+//! than it would as runs, two of each 8, and so do its queries and its weights: its keys of a step, and its dimensions of a
+//! panel of values, are two of each 8 ([`spread`]).
+use super::{Part, WAVES};
+use crate::cache::Entry;
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::attention::attend::{Fragments, Running};
+use crate::simt::machine::fragment::{Fragment, RUN};
+
+/// Keys and values, as they follow each other in a place.
+const KEYS: usize = 0;
+const VALUES: usize = 1;
+
+/// Bytes of keys and values, about, that come near behind the first steps while queries are made.
+const NEAR: usize = 64 << 10;
+
+/// The i-th of the keys, or dimensions, that a lane has, from the first on.
+pub fn spread(i: usize) -> usize {
+    i / 2 * 8 + i % 2
+}
+
+/// One wave's places for steps.
+pub struct Ring<'r, 'p, 'k, 'a, 'c> {
+    part: &'r Part<'p, 'k, 'a, 'c>,
+    stages: usize,
+    /// The wave's first place, and its first barrier.
+    local: Ptr<'c>,
+    barrier: Int<'c>,
+    /// The wave's first step, and the one that has the token itself.
+    first: Int<'c>,
+    own: Int<'c>,
+    /// The block of the first step that is not on its way.
+    next: Int<'c>,
+}
+
+impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
+    /// Bytes of a step's keys, and as many of values.
+    fn half(part: &Part) -> usize {
+        let a = part.attention;
+        a.span() * a.cache.layout.dim * a.matrix.dtype.size()
+    }
+
+    /// Bytes that the waves' places take.
+    pub fn bytes(part: &Part, stages: usize) -> usize {
+        WAVES * stages * 2 * Self::half(part)
+    }
+
+    /// Asks for the first steps. `local` has room for every wave's.
+    pub fn new(part: &'r Part<'p, 'k, 'a, 'c>, stages: usize, local: Ptr<'c>) -> Ring<'r, 'p, 'k, 'a, 'c> {
+        let c = part.code();
+        let barriers = c.local_address(c.local(WAVES * stages * 16));
+        let wave = c.wave_index();
+        let first = c.add(part.first, wave);
+        let ring = Ring {
+            part,
+            stages,
+            local: c.at(local, c.mul(wave, c.int(stages * 2 * Self::half(part)))),
+            barrier: c.add(barriers, c.mul(wave, c.int(16 * stages))),
+            first,
+            own: c.div(part.position, part.attention.span()),
+            next: part.block(c.add(first, c.int(WAVES * stages))),
+        };
+        c.when(c.equal(c.lane_index(), 0), || {
+            (0..2 * stages).for_each(|i| c.make_barrier(c.add(ring.barrier, c.int(8 * i))));
+            c.show_barriers();
+        });
+        c.meet_in_wave();
+        for stage in 0..stages {
+            let step = c.add(ring.first, c.int(stage * WAVES));
+            let block = part.block(step);
+            [KEYS, VALUES].into_iter().for_each(|what| ring.fetch((c.int(stage), what), step, block));
+        }
+        if part.shape.splits == 1 {
+            ring.bring_near();
+        }
+        ring
+    }
+
+    /// Brings near the blocks behind the first steps, a thread each. Where work-groups share a sequence, each has few.
+    fn bring_near(&self) {
+        let (a, c) = (self.part.attention, self.part.code());
+        let bytes = a.steps() * Self::half(self.part);
+        let first = (WAVES * self.stages).div_ceil(a.steps());
+        let step = c.add(self.part.first, c.mul(c.add(c.thread(), c.int(first)), c.int(a.steps())));
+        let is_near = c.less(c.thread(), c.int(NEAR / (2 * bytes)));
+        let is_part = c.less(step, c.add(self.part.last, c.int(1)));
+        c.when(c.both(is_near, is_part), || {
+            let block = a.turn_in(self.part.block(step), self.part.cache_head, (c.int(0), 1));
+            block.into_iter().for_each(|from| c.bring_near(from, bytes));
+        });
+    }
+
+    /// Where the token's own key and value belong in the wave's places, and whether their step is one of its first: what was copied
+    /// there is older than they are. The thread waits for that.
+    pub fn own_entry(&self) -> (Int<'c>, Entry<'c>) {
+        let (a, c) = (self.part.attention, self.part.code());
+        let stage = c.div(c.sub(self.own, self.first), WAVES);
+        let is_here = c.less(stage, c.int(self.stages));
+        c.when(is_here, || {
+            [KEYS, VALUES].into_iter().for_each(|what| c.await_turn(self.barrier(stage, what), c.int(0)))
+        });
+        let k = c.at(self.local, c.mul(stage, c.int(2 * Self::half(self.part))));
+        let v = c.at(k, c.int(Self::half(self.part)));
+        (is_here, Entry { k, v, tokens: a.span(), offset: c.rem(self.part.position, a.span()) })
+    }
+
+    /// Copies see the token's key and value, which this wave wrote, if the condition holds.
+    fn show_token(&self, condition: Int<'c>) {
+        let c = self.part.code();
+        c.when(condition, || {
+            c.show_to_copies();
+            c.meet_in_wave();
+        });
+    }
+
+    fn barrier(&self, stage: Int<'c>, what: usize) -> Int<'c> {
+        let c = self.part.code();
+        c.add(self.barrier, c.add(c.mul(stage, c.int(16)), c.int(8 * what)))
+    }
+
+    /// Has the keys or the values of a step, which lies in this block, brought to a place, if the step is one of this part.
+    fn fetch(&self, (stage, what): (Int<'c>, usize), step: Int<'c>, block: Int<'c>) {
+        let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
+        let is_part = c.less(step, c.add(self.part.last, c.int(1)));
+        c.when(c.both(is_part, c.equal(c.lane_index(), 0)), || {
+            let from = a.turn_in(block, self.part.cache_head, (step, 1))[what];
+            let barrier = self.barrier(stage, what);
+            let to = c.add(c.local_address(c.at(self.local, c.mul(stage, c.int(2 * half)))), c.int(what * half));
+            let (always, once) = (c.always(), c.once());
+            c.expect_bytes(always, barrier, half);
+            let (runs, bytes) = if what == KEYS { (1, half) } else { (a.panels(), a.matrix.panel_step()) };
+            for i in 0..runs {
+                let from = c.at(from, c.int(i * a.value_panel()));
+                c.copy_run(always, (c.add(to, c.int(i * bytes)), from, bytes), barrier, once);
+            }
+        });
+    }
+
+    /// Along the wave's steps, with the queries as they are staged from `staged` on for the lane's column.
+    pub fn all(&self, staged: Ptr<'c>) -> Running<'c> {
+        let (a, c, last) = (self.part.attention, self.part.code(), self.part.last);
+        let size = a.matrix.dtype.size();
+        let own = c.at(staged, c.mul(a.place.share, c.int(4)));
+        let query = |chunk: usize| -> Fragment<'c> {
+            let word = |i: usize| {
+                let at = (chunk * a.span() + 8 * i) * size;
+                c.load(c.cx.i32_type(), c.at(own, c.int(at)), 4).into_int_value()
+            };
+            vec![c.words(&[0, 1, 2, 3].map(word))]
+        };
+        let queries = &a.fragments_if(true, a.chunks(), query);
+        let end = c.add(last, c.int(1));
+        let mut begin = a.begin().carried();
+        let count = begin.len();
+        begin.push(self.next.into());
+        let carried = c.for_each((self.first, end, WAVES), &begin, |step, carried| {
+            let ahead = c.add(step, c.int(WAVES * self.stages));
+            // Asked for a turn earlier.
+            let block = carried[count].into_int_value();
+            let next = self.part.block(c.add(ahead, c.int(WAVES)));
+            let turn = c.div(c.sub(step, self.first), WAVES);
+            let stage = c.rem(turn, self.stages);
+            let round = c.rem(c.div(turn, self.stages), 2);
+            c.await_bytes(self.barrier(stage, KEYS), round);
+            let scores = self.scores(step, stage, queries);
+            c.meet_in_wave();
+            self.show_token(c.equal(c.sub(ahead, self.own), 0));
+            self.fetch((stage, KEYS), ahead, block);
+            c.await_bytes(self.barrier(stage, VALUES), round);
+            let running = self.add(scores, stage, &Running::of(&carried[..count]));
+            c.meet_in_wave();
+            self.fetch((stage, VALUES), ahead, block);
+            running.carried().into_iter().chain([Any::from(next)]).collect()
+        });
+        Running::of(&carried[..count])
+    }
+
+    /// A fragment of what lies in a stage, by its place there.
+    fn fragments(&self, stage: Int<'c>) -> impl Fn(usize) -> Fragment<'c> {
+        let (c, half) = (self.part.code(), Self::half(self.part));
+        let base = c.at(self.local, c.mul(stage, c.int(2 * half)));
+        let base = c.add(c.local_address(base), c.mul(c.lane_index(), c.int(RUN)));
+        move |at: usize| {
+            // Blocks lie column by column, of each first the upper rows.
+            let [low, high] = [0, 32 * RUN].map(|more| c.load_blocks(c.add(base, c.int(at + more))));
+            [0, 1].map(|rows| c.words(&[low[rows], low[rows + 2], high[rows], high[rows + 2]])).to_vec()
+        }
+    }
+
+    /// Scores of the keys of a step.
+    fn scores(&self, step: Int<'c>, stage: Int<'c>, queries: &Fragments<'_, 'c>) -> Vector<'c> {
+        let (a, c, fragment) = (self.part.attention, self.part.code(), self.fragments(stage));
+        let key = |i: usize| fragment(i / a.chunks() * a.key_panel() + i % a.chunks() * a.matrix.panel_step());
+        let keys: Fragments<'_, 'c> = Box::new(key);
+        let scores: Vector<'c> = a.scores(&keys, std::slice::from_ref(queries)).remove(0);
+        let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.place.share, c.int(2)));
+        a.hide_some(scores, c.sub(self.part.position, first), spread)
+    }
+
+    /// Adds the values of a step, weighted by its scores.
+    fn add(&self, scores: Vector<'c>, stage: Int<'c>, running: &Running<'c>) -> Running<'c> {
+        let (a, fragment, half) = (self.part.attention, self.fragments(stage), Self::half(self.part));
+        let values: Fragments<'_, 'c> = Box::new(|i| fragment(half + i * a.matrix.panel_step()));
+        a.add(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0)
+    }
+}

@@ -1,0 +1,117 @@
+//! A wave's way along its share of the keys.
+use super::{Part, WAVES};
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::attention::attend::{Fragments, Running};
+use crate::simt::machine::fragment::Fragment;
+
+/// One wave, which takes every `WAVES`-th step.
+pub struct Walk<'w, 'p, 'k, 'a, 'c> {
+    part: &'w Part<'p, 'k, 'a, 'c>,
+    /// Where the lane's query is staged: its fragments are loaded at every step, so that more waves have registers.
+    staged: Ptr<'c>,
+    /// Where the lane's keys and values lie in a step's.
+    lanes: [Int<'c>; 2],
+}
+
+/// What is carried beside running values: the blocks of this step and of the wave's next, and this step's keys if they are
+/// asked for ahead.
+struct Ahead<'c> {
+    blocks: [Int<'c>; 2],
+    keys: Vec<Fragment<'c>>,
+}
+
+impl<'c> Ahead<'c> {
+    fn carried(&self) -> impl Iterator<Item = Any<'c>> {
+        let keys = self.keys.iter().flatten().map(|&v| Any::from(v));
+        self.blocks.map(Any::from).into_iter().chain(keys.collect::<Vec<_>>())
+    }
+
+    /// With so many runs in a fragment.
+    fn of(carried: &[Any<'c>], runs: usize) -> Ahead<'c> {
+        let keys: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
+        let blocks = [0, 1].map(|i| carried[i].into_int_value());
+        Ahead { blocks, keys: keys.chunks(runs).map(|runs| runs.to_vec()).collect() }
+    }
+}
+
+impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
+    pub fn new(part: &'w Part<'p, 'k, 'a, 'c>, staged: Ptr<'c>) -> Walk<'w, 'p, 'k, 'a, 'c> {
+        let a = part.attention;
+        let lanes = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)].map(|at| a.stored.offset(a.code(), at));
+        Walk { part, staged, lanes }
+    }
+
+    pub fn all(&self) -> Running<'c> {
+        let (a, c, last) = (self.part.attention, self.part.code(), self.part.last);
+        let first = c.add(self.part.first, c.wave_index());
+        let blocks = [0, WAVES].map(|ahead| self.part.block(c.add(first, c.int(ahead))));
+        let keys = if self.part.shape.ahead { self.keys(blocks[0], c.smaller(first, last)) } else { vec![] };
+        let mut carried = a.begin().carried();
+        let count = carried.len();
+        carried.extend(Ahead { blocks, keys }.carried());
+        let carried = c.for_each((first, c.add(last, c.int(1)), WAVES), &carried, |step, carried| {
+            let (running, ahead) = carried.split_at(count);
+            let (running, ahead) = self.step(step, &Running::of(running), Ahead::of(ahead, a.matrix.panel_runs()));
+            running.carried().into_iter().chain(ahead.carried()).collect()
+        });
+        Running::of(&carried[..count])
+    }
+
+    /// One step. Its values, then keys of the next, are asked for before what was asked for earlier is used.
+    fn step(&self, step: Int<'c>, running: &Running<'c>, ahead: Ahead<'c>) -> (Running<'c>, Ahead<'c>) {
+        let (a, c) = (self.part.attention, self.part.code());
+        let [block, next] = ahead.blocks;
+        let further = self.part.block(c.add(step, c.int(2 * WAVES)));
+        let (scores, values, keys): (_, Fragments<'_, 'c>, _) = if self.part.shape.ahead {
+            let values: Vec<Fragment<'c>> = (0..a.panels()).map(self.value(block, step)).collect();
+            c.keep_order();
+            let keys: Fragments<'_, 'c> = Box::new(|i| a.widened(&ahead.keys[i]));
+            let scores = self.scores(&keys);
+            c.keep_order();
+            let keys = self.keys(next, c.smaller(c.add(step, c.int(WAVES)), self.part.last));
+            c.keep_order();
+            (scores, Box::new(move |i| a.widened(&values[i])), keys)
+        } else {
+            let key = self.key(block, step);
+            let keys: Fragments<'_, 'c> = Box::new(move |i| a.widened(&key(i)));
+            let scores = self.scores(&keys);
+            c.keep_order();
+            let value = self.value(block, step);
+            (scores, Box::new(move |i| a.widened(&value(i))), vec![])
+        };
+        let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.half, c.int(a.held())));
+        let scores = a.hide(scores, c.sub(self.part.position, first));
+        let running = a.add(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0);
+        (running, Ahead { blocks: [next, further], keys })
+    }
+
+    fn scores(&self, keys: &Fragments<'_, 'c>) -> Vector<'c> {
+        let (a, c, staged) = (self.part.attention, self.part.code(), self.staged);
+        let chunk = a.span() * a.matrix.dtype.size();
+        let query = a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(staged, c.int(i * chunk))));
+        a.scores(keys, &[query]).remove(0)
+    }
+
+    /// Loads fragments of a step's keys by number, as they are stored.
+    fn key(&self, block: Int<'c>, step: Int<'c>) -> impl Fn(usize) -> Fragment<'c> + use<'p, 'k, 'a, 'c> {
+        let (a, p) = (self.part.attention, self.lane(0, block, step));
+        move |i| a.key(p, i)
+    }
+
+    fn keys(&self, block: Int<'c>, step: Int<'c>) -> Vec<Fragment<'c>> {
+        (0..self.part.attention.keys()).map(self.key(block, step)).collect()
+    }
+
+    /// Loads fragments of a step's values by number, as they are stored.
+    fn value(&self, block: Int<'c>, step: Int<'c>) -> impl Fn(usize) -> Fragment<'c> + use<'p, 'k, 'a, 'c> {
+        let (a, p) = (self.part.attention, self.lane(1, block, step));
+        move |i| a.value(p, i)
+    }
+
+    /// Where the lane's keys, or values, of a step begin.
+    fn lane(&self, which: usize, block: Int<'c>, step: Int<'c>) -> Ptr<'c> {
+        let c = self.part.code();
+        let starts = self.part.attention.turn_in(block, self.part.cache_head, (step, 1));
+        c.at(starts[which], c.lane_offset(self.lanes[which], step))
+    }
+}

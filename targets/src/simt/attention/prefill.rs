@@ -1,0 +1,514 @@
+//! Family `attend_many`: a work-group attends with a tile of tokens and the query heads that share a head of the cache.
+//!
+//! A wave has one query head and one or two tiles of as many tokens as a product has columns. All waves go along the keys together: the keys and values of a
+//! turn come into local memory once, and the loads of a later turn are under way while one is computed. Only turns that hold
+//! keys which some query does not see look at positions.
+use atomc_ir::{Arch, Diagnostic};
+
+use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::simt::attention::attend::{Attention, Fragments, Running, Sizes};
+use crate::simt::launch;
+use crate::simt::launch::Setup;
+use crate::simt::machine::accumulator::{are_large, large_span};
+use crate::simt::machine::fragment::{Fragment, RUN};
+use crate::{KernelInfo, KernelSpec, Tasks};
+
+/// Tokens in a tile of the batch at most: `atomc_artifact::abi::TILE_TOKENS`.
+const TILE: usize = 32;
+/// Most waves of a work-group.
+const WAVES: usize = 8;
+/// Registers for all but queries, keys or values, results, scores and what is brought, and more where products convert.
+const OTHERS: usize = 28;
+const CONVERTED: usize = 96;
+
+/// How a tile's queries are shared out.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Query heads of a work-group, and work-groups that share a head of the cache.
+    heads: usize,
+    parts: usize,
+    /// Tiles of a wave, and their tokens; and whether products are large squares.
+    columns: usize,
+    width: usize,
+    large: bool,
+    threads: usize,
+    /// Steps of a turn.
+    steps: usize,
+    /// Bytes of a turn's keys, and as much of values.
+    bytes: usize,
+    /// Whether queries stay in registers.
+    keeps: bool,
+    /// Whether the keys of one step are used before those of the next are loaded.
+    in_turn: bool,
+}
+
+impl Shape {
+    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+        let sizes = Sizes::of(spec.body)?;
+        let small = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
+        let large = [4, 2].map(|steps| Shape::large(&sizes, arch, steps));
+        // Two waves at least.
+        let are_large = are_large(arch.simt(), sizes.stored.dtype) && sizes.group() > 1;
+        let shapes: Vec<Shape> = large.into_iter().filter(|_| are_large).chain(small).collect();
+        let possible = |s: &&Shape| s.bytes <= arch.simt().unit.lds_group / 2;
+        let most = sizes.registers(arch).most;
+        let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch));
+        let units = |s: &Shape| if s.large { s.steps / 2 } else { s.steps };
+        let best = best.map(|&s| Shape { in_turn: s.registers(&sizes, arch, units(&s)) > most, ..s });
+        let r = sizes.registers(arch);
+        let keeps = !r.converts && r.query + r.results + r.scores + OTHERS <= r.most;
+        let least = shapes.iter().rfind(possible).map(|&s| Shape { keeps, ..s });
+        best.or(least)
+            .ok_or_else(|| crate::row::unsupported(format!("attention with heads of {} numbers", sizes.cache.head_dim)))
+    }
+
+    fn of(sizes: &Sizes, arch: &Arch, columns: usize, steps: usize) -> Shape {
+        let simt = arch.simt();
+        // Two waves at least.
+        let columns = if sizes.group() > 2 { columns } else { 1 };
+        let width = simt.matrix.columns;
+        Shape::cut(sizes, arch, (columns, width), (steps, simt.matrix.span(simt.wave)))
+    }
+
+    /// Large squares: one tile of a wave.
+    fn large(sizes: &Sizes, arch: &Arch, steps: usize) -> Shape {
+        let span = large_span(arch.simt(), sizes.stored.dtype);
+        Shape { large: true, ..Shape::cut(sizes, arch, (1, 32), (steps, span)) }
+    }
+
+    fn cut(sizes: &Sizes, arch: &Arch, (columns, width): (usize, usize), (steps, span): (usize, usize)) -> Shape {
+        let simt = arch.simt();
+        let waves = TILE / width / columns;
+        let parts = (sizes.group() * waves).div_ceil(WAVES);
+        let heads = sizes.group().div_ceil(parts);
+        let dim = arch.memory.padded(sizes.cache.head_dim);
+        let bytes = steps * span * dim * sizes.stored.dtype.size();
+        Shape {
+            heads,
+            parts,
+            columns,
+            width,
+            large: false,
+            threads: heads * waves * simt.wave,
+            steps,
+            bytes,
+            keeps: true,
+            in_turn: true,
+        }
+    }
+
+    /// Waves on a SIMD, as far as local memory has room.
+    fn waves(&self, arch: &Arch) -> usize {
+        let simt = arch.simt();
+        simt.unit.lds / self.local() * self.threads / simt.wave / simt.unit.simds
+    }
+
+    fn fits(&self, sizes: &Sizes, arch: &Arch) -> bool {
+        self.registers(sizes, arch, 1) <= sizes.registers(arch).most
+    }
+
+    /// Registers that a wave takes with the keys of so many units at once. A large square is four small ones: two of keys by two
+    /// of queries.
+    fn registers(&self, sizes: &Sizes, arch: &Arch, units: usize) -> usize {
+        let r = sizes.registers(arch);
+        let side = if self.large { 2 } else { 1 };
+        let brought = 2 * (self.bytes / RUN).div_ceil(self.threads) * RUN / 4;
+        let own = self.columns * (side * (r.query + r.results) + self.steps * r.scores);
+        let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
+        own + brought + units * r.keys.max(r.values) + others
+    }
+
+    /// Bytes of local memory, for the keys of a turn and for its values.
+    fn local(&self) -> usize {
+        2 * self.bytes
+    }
+}
+
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    let shape = Shape::new(spec, setup.arch)?;
+    let code = setup.open(spec, shape.threads);
+    if shape.waves(setup.arch) >= 2 {
+        code.want_waves(2);
+    }
+    let times = {
+        let c = &code;
+        let kernel = launch::kernel(c, spec)?;
+        let attention = Attention::new(&kernel)?;
+        let attention = if shape.large { attention.by_large_squares() } else { attention };
+        let times = attention.cache.ty.heads * shape.parts;
+        let (tile, rest) = (c.div(c.group(), times), c.rem(c.group(), times));
+        let mut result = Ok(());
+        let batch = &attention.cache.batch;
+        c.when(c.less(tile, batch.tile_count), || {
+            let count = c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(1)));
+            c.when(c.less(c.int(0), count), || result = Tile::new(&attention, shape, tile, rest).run());
+        });
+        result?;
+        times
+    };
+    Ok((code, KernelInfo::simt(Tasks::Tiles { times }, shape.threads)))
+}
+
+/// One work-group's queries, and one thread's way to bring keys and values.
+struct Tile<'t, 'k, 'a, 'c> {
+    attention: &'t Attention<'k, 'a, 'c>,
+    shape: Shape,
+    /// The first token, how many there are, and the position of the first.
+    token: Int<'c>,
+    count: Int<'c>,
+    position: Int<'c>,
+    /// The first and the last turn of keys that some query sees.
+    first: Int<'c>,
+    last: Int<'c>,
+    table: Ptr<'c>,
+    /// The head of the cache, the wave's query head, and whether it is one of this work-group's.
+    cache_head: Int<'c>,
+    head: Int<'c>,
+    is_real: Int<'c>,
+    /// Whether the work-group has the last query head of all.
+    is_last: Int<'c>,
+    /// Which token of the tile each column of the lane is.
+    columns: Vec<Int<'c>>,
+    local: Ptr<'c>,
+    /// Where this thread's runs of keys and values are in memory, from a turn on, and where they go.
+    from: [Vec<Offset<'c>>; 2],
+    to: [Vec<Offset<'c>>; 2],
+}
+
+/// Bytes to one of a thread's runs, and what all threads add.
+struct Offset<'c> {
+    lane: Int<'c>,
+    more: Int<'c>,
+}
+
+/// What is under way while a turn begins: its values and the keys of the next, and the blocks of the next and of the one behind it.
+struct Ahead<'c> {
+    values: Vec<Vector<'c>>,
+    keys: Vec<Vector<'c>>,
+    blocks: [Int<'c>; 2],
+}
+
+/// Keys and values, as they follow each other in local memory.
+const KEYS: usize = 0;
+const VALUES: usize = 1;
+
+impl<'c> Ahead<'c> {
+    fn carried(&self) -> Vec<Any<'c>> {
+        let runs = self.values.iter().chain(&self.keys).map(|&v| v.into());
+        self.blocks.iter().map(|&v| v.into()).chain(runs).collect()
+    }
+
+    fn of(carried: &[Any<'c>], values: usize) -> Ahead<'c> {
+        let runs: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
+        let (values, keys) = runs.split_at(values);
+        let blocks = [carried[0].into_int_value(), carried[1].into_int_value()];
+        Ahead { values: values.to_vec(), keys: keys.to_vec(), blocks }
+    }
+}
+
+impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
+    fn new(attention: &'t Attention<'k, 'a, 'c>, shape: Shape, tile: Int<'c>, rest: Int<'c>) -> Tile<'t, 'k, 'a, 'c> {
+        let (c, batch) = (attention.code(), &attention.cache.batch);
+        let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
+        let (token, count) = (entry(0), entry(1));
+        let (cache_head, part) = (c.div(rest, shape.parts), c.rem(rest, shape.parts));
+        let waves = TILE / shape.width / shape.columns;
+        let wave = c.wave_index();
+        let inside = c.add(c.mul(part, c.int(shape.heads)), c.div(wave, waves));
+        let group = attention.heads / attention.cache.ty.heads;
+        let head = c.add(c.mul(cache_head, c.int(group)), c.smaller(inside, c.int(group - 1)));
+        let first = c.add(c.mul(c.rem(wave, waves), c.int(shape.width * shape.columns)), attention.squares.column());
+        let keys = shape.steps * attention.span();
+        let position = c.load_index(batch.positions, token);
+        let mut made = Tile {
+            attention,
+            shape,
+            token,
+            count,
+            position,
+            first: c.div(attention.first_key(position), keys),
+            last: c.div(c.add(position, c.sub(count, c.int(1))), keys),
+            table: batch.table(c, token),
+            cache_head,
+            head,
+            is_real: c.less(inside, c.int(group)),
+            is_last: c.equal(rest, attention.cache.ty.heads * shape.parts - 1),
+            columns: (0..shape.columns).map(|i| c.add(first, c.int(shape.width * i))).collect(),
+            local: c.local(shape.local()),
+            from: [vec![], vec![]],
+            to: [vec![], vec![]],
+        };
+        made.place();
+        made
+    }
+
+    /// Which runs this thread brings. Rows of keys are put where the tile that has them wants them.
+    fn place(&mut self) {
+        let (a, shape) = (self.attention, self.shape);
+        let c = a.code();
+        let along = |run: Int<'c>| c.mul(run, c.int(RUN));
+        let fragment = shape.steps * a.squares.step() / RUN;
+        let value = |run: Int<'c>| {
+            let inside = c.mul(c.rem(run, fragment), c.int(RUN));
+            c.add(c.mul(c.div(run, fragment), c.int(a.value_panel())), inside)
+        };
+        let panel = a.key_panel() / RUN;
+        self.from = [self.offsets(1, along), self.offsets(fragment, value)];
+        self.to = [self.offsets(panel, |run| self.key_place(run)), self.offsets(1, along)];
+    }
+
+    /// Where this thread's runs are, by a rule that adds up over whole groups of so many runs, and inside each.
+    fn offsets(&self, group: usize, rule: impl Fn(Int<'c>) -> Int<'c>) -> Vec<Offset<'c>> {
+        let (c, threads) = (self.attention.code(), self.shape.threads);
+        let runs = self.shape.bytes / RUN;
+        let adds_up = group.is_multiple_of(threads) || threads.is_multiple_of(group);
+        let offset = |first: usize| {
+            if adds_up && first + threads <= runs {
+                return Offset { lane: rule(c.thread()), more: rule(c.int(first)) };
+            }
+            let run = c.smaller(c.add(c.thread(), c.int(first)), c.int(runs - 1));
+            Offset { lane: rule(run), more: c.int(0) }
+        };
+        (0..runs).step_by(threads).map(offset).collect()
+    }
+
+    /// Where a run of keys lies in local memory.
+    fn key_place(&self, run: Int<'c>) -> Int<'c> {
+        let a = self.attention;
+        let (c, in_panel) = (a.code(), a.key_panel() / RUN);
+        let (panel, inside) = (c.div(run, in_panel), c.rem(run, in_panel));
+        let row = self.key_row(c.add(c.mul(panel, c.int(16)), c.rem(inside, 16)));
+        let group = c.add(c.mul(c.div(row, 16), c.int(in_panel)), c.mul(c.div(inside, 16), c.int(16)));
+        c.mul(c.add(group, c.rem(row, 16)), c.int(RUN))
+    }
+
+    /// The row of the tiles that has a key of a turn: a lane gets the scores that it must give as weights.
+    fn key_row(&self, key: Int<'c>) -> Int<'c> {
+        let a = self.attention;
+        let (c, span, held, results) = (a.code(), a.span(), a.held(), a.matrix.layout.results);
+        let (step, inside) = (c.div(key, span), c.rem(key, span));
+        let (share, own) = (c.div(inside, held), c.rem(inside, held));
+        let (group, in_group) = (c.div(own, results), c.add(c.mul(share, c.int(results)), c.rem(own, results)));
+        // The groups of all shares follow each other, so that every share has its rows of a tile.
+        let rows = span / held * results;
+        let first = c.add(c.mul(step, c.int(held / results)), group);
+        c.add(c.mul(first, c.int(rows)), in_group)
+    }
+
+    /// Keys of a turn.
+    fn keys(&self) -> usize {
+        self.shape.steps * self.attention.span()
+    }
+
+    fn run(&self) -> Result<(), Diagnostic> {
+        let (a, c) = (self.attention, self.attention.code());
+        let queries = self.queries()?;
+        let mut carried: Vec<Any> = self.columns.iter().flat_map(|_| a.begin().carried()).collect();
+        let count = carried.len();
+        carried.extend(self.begin().carried());
+        for (begin, end, hides) in self.ranges() {
+            carried = c.for_each((begin, end, 1), &carried, |turn, carried| {
+                let (running, ahead) = carried.split_at(count);
+                let ahead = Ahead::of(ahead, self.from[VALUES].len());
+                let running: Vec<Running<'c>> = running.chunks(count / queries.len()).map(Running::of).collect();
+                let (running, ahead) = self.turn((turn, hides), &queries, &running, ahead);
+                running.iter().flat_map(|r| r.carried()).chain(ahead.carried()).collect()
+            });
+        }
+        let running: Vec<Running<'c>> = carried[..count].chunks(count / self.columns.len()).map(Running::of).collect();
+        self.finish(&running);
+        c.when(self.is_last, || a.pad(self.token, self.count, self.shape.threads));
+        Ok(())
+    }
+
+    /// Turns from one to another, and whether some of their keys are hidden from some query.
+    fn ranges(&self) -> Vec<(Int<'c>, Int<'c>, bool)> {
+        let (a, c, keys) = (self.attention, self.attention.code(), self.keys());
+        let end = c.add(self.last, c.int(1));
+        let late = c.div(c.add(self.position, c.int(1)), keys);
+        if a.window == 0 {
+            return vec![(self.first, late, false), (late, end, true)];
+        }
+        let last_position = c.add(self.position, c.sub(self.count, c.int(1)));
+        let early = c.div(c.add(a.first_key(last_position), c.int(keys - 1)), keys);
+        let early = c.smaller(early, end);
+        let late = c.larger(early, late);
+        vec![(self.first, early, true), (early, late, false), (late, end, true)]
+    }
+
+    /// Puts the first keys where they belong and asks for what comes next.
+    fn begin(&self) -> Ahead<'c> {
+        let (c, first) = (self.attention.code(), self.first);
+        let [block, next, behind] = [0, 1, 2].map(|i| self.block(c.add(first, c.int(i))));
+        self.put(KEYS, &self.bring(KEYS, first, block));
+        Ahead {
+            values: self.bring(VALUES, first, block),
+            keys: self.bring(KEYS, self.after(first, 1), next),
+            blocks: [next, behind],
+        }
+    }
+
+    /// A turn, or the last.
+    fn after(&self, turn: Int<'c>, turns: usize) -> Int<'c> {
+        let c = self.attention.code();
+        c.smaller(c.add(turn, c.int(turns)), self.last)
+    }
+
+    /// A turn for all columns, some of whose keys may be hidden from them. Values go to local memory under the products of keys, and
+    /// the next keys under those of values: what is there is in use, and what is not has a barrier before it.
+    fn turn(
+        &self,
+        (turn, hides): (Int<'c>, bool),
+        queries: &[Fragments<'_, 'c>],
+        running: &[Running<'c>],
+        ahead: Ahead<'c>,
+    ) -> (Vec<Running<'c>>, Ahead<'c>) {
+        let (a, c, [next, behind]) = (self.attention, self.attention.code(), ahead.blocks);
+        c.barrier();
+        self.put(VALUES, &ahead.values);
+        let values = self.bring(VALUES, self.after(turn, 1), next);
+        c.keep_order();
+        let scores = self.scores((turn, hides), queries);
+        c.barrier();
+        self.put(KEYS, &ahead.keys);
+        let keys = self.bring(KEYS, self.after(turn, 2), behind);
+        let blocks = [behind, self.block(c.add(turn, c.int(3)))];
+        c.keep_order();
+        let panel = self.shape.steps * a.squares.step();
+        let local = self.local(VALUES, panel);
+        let value = move |i: usize| {
+            let (square, step) = (i / self.shape.steps, i % self.shape.steps);
+            a.squares.load_rows(c.at(local, c.int(square * a.squares.side() * panel + step * a.squares.step())))
+        };
+        let fragments: Fragments<'_, 'c> = Box::new(value);
+        (a.add(&scores, &fragments, running), Ahead { values, keys, blocks })
+    }
+
+    /// Where the lane's fragments begin in local memory, of panels of so many bytes.
+    fn local(&self, what: usize, panel: usize) -> Ptr<'c> {
+        let (a, c) = (self.attention, self.attention.code());
+        c.at(c.at(self.local, a.squares.rows(panel)), c.int(what * self.shape.bytes))
+    }
+
+    fn block(&self, turn: Int<'c>) -> Int<'c> {
+        let (a, c) = (self.attention, self.attention.code());
+        c.load_index(self.table, c.div(c.smaller(turn, self.last), a.steps() / self.shape.steps))
+    }
+
+    /// Loads this thread's runs of a turn's keys or values in a block, as they are stored.
+    fn bring(&self, what: usize, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
+        let (a, c) = (self.attention, self.attention.code());
+        let start = a.turn_in(block, self.cache_head, (turn, self.shape.steps))[what];
+        let stored = |offset| a.stored.offset(c, offset);
+        let load = |o: &Offset<'c>| {
+            a.stored.load_run(c, c.at(c.at(start, stored(o.more)), c.lane_offset(stored(o.lane), turn)))
+        };
+        self.from[what].iter().map(load).collect()
+    }
+
+    /// The last run first: when it is there, all are, and there is nothing to wait for any more.
+    fn put(&self, what: usize, runs: &[Vector<'c>]) {
+        let c = self.attention.code();
+        let start = c.at(self.local, c.int(what * self.shape.bytes));
+        for (o, &run) in self.to[what].iter().zip(runs).rev() {
+            let run = self.attention.widened(&[run])[0];
+            c.store(c.at(c.at(start, o.lane), o.more), run, RUN as u32);
+        }
+    }
+
+    /// The wave's queries as fragments, column by column.
+    fn queries(&self) -> Result<Vec<Fragments<'_, 'c>>, Diagnostic> {
+        let a = self.attention;
+        let last = a.code().sub(self.count, a.code().int(1));
+        let column = |&column: &Int<'c>| {
+            let token = a.code().add(self.token, a.code().smaller(column, last));
+            self.query(token, 0)?;
+            let keeps = self.shape.keeps && !a.matrix.converts();
+            Ok(a.fragments_if(keeps, a.chunks(), move |chunk| self.query(token, chunk).expect("as the first")))
+        };
+        self.columns.iter().map(column).collect()
+    }
+
+    /// A fragment of the wave's query of a token.
+    fn query(&self, token: Int<'c>, chunk: usize) -> Result<Fragment<'c>, Diagnostic> {
+        let (a, c) = (self.attention, self.attention.code());
+        let depth = a.matrix.layout.depth;
+        let lanes = a.lanes.min(depth);
+        c.set_lanes(lanes);
+        let part = if self.shape.large { a.half } else { a.place.part };
+        let first = c.add(c.mul(part, c.int(depth)), c.int(chunk * a.span()));
+        if let Some(query) = a.stored_query(token, self.head, first)? {
+            return Ok(query);
+        }
+        let part = |i: usize| a.query(token, self.head, c.add(first, c.int(i)));
+        let parts = (0..depth).step_by(lanes).map(part).collect::<Result<Vec<_>, _>>()?;
+        Ok(a.matrix.fragment_of(&parts))
+    }
+
+    /// Scores of a turn's keys for all columns, step by step.
+    fn scores(&self, (turn, hides): (Int<'c>, bool), queries: &[Fragments<'_, 'c>]) -> Vec<Vec<Vector<'c>>> {
+        let (a, c, squares) = (self.attention, self.attention.code(), &self.attention.squares);
+        let local = self.local(KEYS, a.key_panel());
+        let mut scores = vec![vec![]; queries.len()];
+        for unit in 0..self.keys() / a.unit() {
+            if self.shape.in_turn {
+                c.keep_order();
+            }
+            let key = |i: usize| {
+                let tile = unit * a.tiles() + i / a.chunks();
+                let at = tile * squares.side() * a.key_panel() + i % a.chunks() * squares.step();
+                squares.load_rows(c.at(local, c.int(at)))
+            };
+            let keys = a.fragments(a.keys(), key);
+            let first = c.add(c.mul(turn, c.int(self.keys())), c.int(unit * a.unit()));
+            let made = a.scores(&keys, queries);
+            for ((made, &column), scores) in made.into_iter().zip(&self.columns).zip(&mut scores) {
+                for step in 0..a.unit() / a.span() {
+                    let made = c.part(made, step * a.held(), a.held());
+                    let key = c.add(first, c.int(step * a.span()));
+                    scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
+                }
+            }
+        }
+        scores
+    }
+
+    /// The last of the lane's keys that a column sees, of those from `key` on.
+    fn seen(&self, key: Int<'c>, column: Int<'c>) -> Int<'c> {
+        let (a, c) = (self.attention, self.attention.code());
+        let own = c.add(key, c.mul(a.half, c.int(a.held())));
+        c.sub(c.add(self.position, column), own)
+    }
+
+    /// Divides by the sums and stores.
+    fn finish(&self, running: &[Running<'c>]) {
+        let (a, c) = (self.attention, self.attention.code());
+        let (results, dim) = (a.matrix.layout.results, a.cache.ty.head_dim);
+        let width = a.lanes.min(results);
+        for (&column, running) in self.columns.iter().zip(running) {
+            let sum = a.total(running.sum);
+            let store = c.both(self.is_real, c.less(column, self.count));
+            c.set_lanes(1);
+            let inverse = c.reciprocal(c.splat(sum));
+            c.set_lanes(width);
+            let inverse = c.splat(c.lane(inverse, 0));
+            let token = c.add(self.token, column);
+            c.when(store, || {
+                let panels =
+                    running.values.iter().flat_map(|&v| (0..a.squares.side()).map(move |i| a.squares.results(v, i)));
+                for (panel, groups) in panels.enumerate().filter(|(panel, _)| 16 * panel < dim) {
+                    for (row, values) in groups {
+                        for i in (0..results).step_by(width) {
+                            let col = c.add(row, c.int(16 * panel + i));
+                            let to = || {
+                                let v = c.fmul(c.part(values, i, width), inverse);
+                                c.store_floats(a.result(token, self.head, col), v, a.out_type());
+                            };
+                            if 16 * (panel + 1) <= dim { to() } else { c.when(c.less(col, c.int(dim)), to) }
+                        }
+                    }
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! Family `attend_many` where four waves multiply together, and the machine copies keys and values by itself.
+//!
+//! A work-group stays, and attends with one tile of the batch and the query heads of a head of the cache after the other. One lane
+//! asks for blocks of the cache as soon as there is room in a ring in local memory. Two groups of four waves, each with 64 queries,
+//! multiply what has come: a lane has scores of two queries, which as weights are what the second product takes. The products of a
+//! block's values are under way together with those of the next block's keys, and while weights are made of these. A turn of the loop
+//! ends there: NVIDIA's assembler would move a wait for the values before the arithmetic, but not from one turn to the one before.
+//!
+//! The cache has keys and values panel by panel of 16 rows, and in a panel first 8 rows and then the other 8 of each 16 bytes of columns.
+//! Copies take them apart by columns, so that in local memory all rows of 16 bytes of columns are together, as products want them.
+use atomc_ir::{Arch, Diagnostic, Op};
+use inkwell::values::FloatValue;
+use inkwell::{FloatPredicate, IntPredicate};
+
+use crate::code::{Any, Code, Int, Ptr};
+use crate::row::{At, Col};
+use crate::simt::attention::attend::{Attention, LOWEST, Sizes};
+use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
+use crate::simt::machine::fragment::Matrix;
+use crate::simt::machine::pipeline::Ring;
+use crate::simt::machine::wide::{MAP, TensorMap, TileForm};
+use crate::{KernelInfo, KernelSpec, Tasks};
+
+/// Tokens in a tile of the batch at most: `atomc_artifact::abi::TILE_TOKENS`.
+const TILE: usize = 32;
+/// Query heads of a work-group at most: two groups of four waves have 64 queries each.
+const HEADS: usize = 4;
+/// Registers of a thread that copies, and of one that multiplies.
+const REGISTERS: [usize; 2] = [40, 232];
+/// Work-groups are as large as if there were so many groups of four waves, so that a thread that multiplies can have its registers.
+const GROUPS: usize = 3;
+/// Largest heads whose results, queries, scores and weights fit the registers.
+const DIM: usize = 128;
+/// Most blocks of the cache on their way.
+const STAGES: usize = 4;
+/// Bytes of 8 rows by 16 bytes of a panel, and of 16.
+const HALF: usize = 128;
+const GROUP: usize = 2 * HALF;
+/// Maps of a work-group: of keys, and of values.
+const MAPS: usize = 2;
+
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Query heads of a work-group, and how many share a head of the cache one after the other.
+    heads: usize,
+    parts: usize,
+    /// Threads that multiply.
+    workers: usize,
+    stages: usize,
+    /// Bytes of a block's keys of one head, and as many of values.
+    bytes: usize,
+    groups: usize,
+}
+
+/// Whether the machine has what it takes for this attention, and the queries lie in memory as products take them.
+pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+    let Sizes { cache, .. } = Sizes::of(spec.body)?;
+    let (simt, body) = (arch.simt(), spec.body);
+    let stored = body.ids().any(|id| match body.op(id) {
+        Op::Attention { scale, .. } => {
+            let query = body.operands(id)[0];
+            let all = body.outputs().iter().copied().chain([query]);
+            let same = all.filter_map(|v| body.ty(v).as_tensor()).all(|t| t.dtype == cache.dtype);
+            *scale > 0.0 && same && matches!(body.op(query.node), Op::Input { .. })
+        }
+        _ => false,
+    });
+    let fits = cache.head_dim <= DIM && arch.memory.padded(cache.head_dim) == cache.head_dim;
+    let halves = cache.dtype.size() == 2 && Matrix::native(simt, cache.dtype);
+    Ok(simt.wide_products && stored && fits && halves)
+}
+
+impl Shape {
+    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+        let sizes = Sizes::of(spec.body)?;
+        let parts = sizes.group().div_ceil(HEADS);
+        let heads = sizes.group().div_ceil(parts);
+        let bytes = arch.memory.block_tokens * sizes.cache.head_dim * sizes.cache.dtype.size();
+        let stages = ((arch.simt().unit.lds_group - 1024) / (2 * bytes)).min(STAGES);
+        let workers = (heads * TILE).next_multiple_of(64) * 2;
+        Ok(Shape { heads, parts, workers, stages, bytes, groups: arch.simt().chip.units })
+    }
+
+    fn threads(&self) -> usize {
+        self.workers + 128
+    }
+}
+
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    let shape = Shape::new(spec, setup.arch)?;
+    let code = setup.open(spec, shape.threads());
+    code.want_waves(GROUPS);
+    {
+        let kernel = kernel(&code, spec)?;
+        let attention = Attention::new(&kernel)?;
+        Group::new(&attention, shape, spec).run()?;
+    }
+    let workspace = COUNTERS + shape.groups * MAPS * MAP;
+    Ok((code, KernelInfo { workspace, ..KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads()) }))
+}
+
+/// What one work-group does. Blocks of keys and of values are on their way through local memory.
+struct Group<'r, 'k, 'a, 'c> {
+    attention: &'r Attention<'k, 'a, 'c>,
+    shape: Shape,
+    keys: Ring<'c>,
+    values: Ring<'c>,
+    /// Room for maps, and this work-group's place for them.
+    maps: Ptr<'c>,
+    placed: Ptr<'c>,
+}
+
+/// One tile of the batch, and the query heads of a work-group.
+struct Tile<'c> {
+    /// The first token, how many there are, and the position of the first.
+    token: Int<'c>,
+    count: Int<'c>,
+    position: Int<'c>,
+    table: Ptr<'c>,
+    cache_head: Int<'c>,
+    part: Int<'c>,
+    /// The first block of keys that some query sees, and the end of these blocks.
+    first: Int<'c>,
+    end: Int<'c>,
+}
+
+impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
+    fn new(attention: &'r Attention<'k, 'a, 'c>, shape: Shape, spec: &KernelSpec) -> Group<'r, 'k, 'a, 'c> {
+        let c = attention.code();
+        let (maps, workspace) = (c.shared(MAPS * MAP, MAP), c.argument(arguments(spec.body) + 1));
+        let placed = c.at(workspace, c.add(c.mul(c.group(), c.int(MAPS * MAP)), c.int(COUNTERS)));
+        let [keys, values] = [0, 1].map(|_| Ring::new(c, shape.stages, shape.bytes, 128));
+        Group { attention, shape, keys, values, maps, placed }
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.attention.code()
+    }
+
+    fn run(&self) -> Result<(), Diagnostic> {
+        let (c, workers) = (self.code(), self.shape.workers);
+        c.when(c.equal(c.thread(), 0), || {
+            for ring in [&self.keys, &self.values] {
+                ring.make_barriers(c, [1, workers / 32]);
+            }
+            c.show_barriers();
+        });
+        c.barrier();
+        c.when(c.less(c.int(workers - 1), c.thread()), || {
+            c.set_registers(REGISTERS[0], false);
+            c.when(c.equal(c.wave_index(), workers / 32), || {
+                self.place_maps();
+                c.when(c.equal(c.lane_index(), 0), || self.each_tile(|tile, turn| self.fetch(tile, turn)));
+            });
+        });
+        let mut result = Ok(());
+        c.when(c.less(c.thread(), c.int(workers)), || {
+            c.set_registers(REGISTERS[1], true);
+            self.each_tile(|tile, turn| result = self.attend(tile, turn));
+        });
+        result
+    }
+
+    /// `body` for each tile of this work-group, with the turn of its first block. Those with many keys come first, and every other
+    /// time work-groups take them in the opposite order, so that all have about as much to do.
+    fn each_tile(&self, body: impl FnOnce(&Tile<'c>, Int<'c>)) {
+        let (c, a, groups) = (self.code(), self.attention, self.shape.groups);
+        let batch = &a.cache.batch;
+        let heads = a.cache.ty.heads * self.shape.parts;
+        let all = c.mul(batch.tile_count, c.int(heads));
+        let rounds = c.div(c.add(all, c.int(groups - 1)), groups);
+        c.for_each((c.int(0), rounds, 1), &[c.int(0).into()], |round, turn| {
+            let turn = turn[0].into_int_value();
+            let back = c.sub(c.int(groups - 1), c.group());
+            let place = c.pick(c.equal(c.rem(round, 2), 0), c.group(), back).into_int_value();
+            let number = c.add(c.mul(round, c.int(groups)), place);
+            let is_one = c.less(number, all);
+            let number = c.smaller(number, c.sub(all, c.int(1)));
+            let index = c.sub(c.sub(batch.tile_count, c.int(1)), c.div(number, heads));
+            let tile = self.tile(index, c.rem(number, heads));
+            let is_one = c.both(is_one, c.less(c.int(0), tile.count));
+            c.when(is_one, || body(&tile, turn));
+            vec![c.pick(is_one, c.add(turn, c.sub(tile.end, tile.first)), turn)]
+        });
+    }
+
+    fn tile(&self, index: Int<'c>, rest: Int<'c>) -> Tile<'c> {
+        let (c, a) = (self.code(), self.attention);
+        let batch = &a.cache.batch;
+        let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(index, c.int(2)), c.int(i)));
+        let (token, count) = (entry(0), entry(1));
+        let position = c.load_index(batch.positions, token);
+        let keys = a.cache.layout.block_tokens;
+        Tile {
+            token,
+            count,
+            position,
+            table: batch.table(c, token),
+            cache_head: c.div(rest, self.shape.parts),
+            part: c.rem(rest, self.shape.parts),
+            first: c.div(a.first_key(position), keys),
+            end: c.div(c.add(c.add(position, count), c.int(keys - 1)), keys),
+        }
+    }
+
+    /// How a block lies in local memory whose panels have so many bytes in the cache.
+    fn form(&self, panel: usize) -> TileForm {
+        TileForm::Blocks { along: self.shape.bytes / panel * GROUP, down: HALF }
+    }
+
+    /// How blocks of keys and of values are copied: of each 16 bytes of columns all panels, then the next 16 bytes.
+    fn place_maps(&self) {
+        let (c, a) = (self.code(), self.attention);
+        let cache = a.cache;
+        let place = |i: usize| c.local_address(c.at(self.maps, c.int(i * MAP)));
+        c.clear_maps(self.maps, MAPS);
+        c.when(c.equal(c.lane_index(), 0), || {
+            for (i, (from, panel)) in [(cache.k, a.key_panel()), (cache.v, a.value_panel())].into_iter().enumerate() {
+                let (panels, groups, inner) = (self.shape.bytes / panel, panel / GROUP, GROUP / cache.ty.dtype.size());
+                let dims = [
+                    (inner, 0, inner),
+                    (panels, panel, panels),
+                    (groups, GROUP, groups),
+                    (cache.ty.heads, cache.layout.head_bytes, 1),
+                ];
+                let outer = Some(cache.batch.block_stride);
+                c.make_map(place(i), from, &TensorMap { dtype: cache.ty.dtype, dims: &dims, outer, swizzled: false });
+            }
+        });
+        c.meet_in_wave();
+        (0..MAPS).for_each(|i| c.place_map(c.at(self.placed, c.int(i * MAP)), place(i)));
+    }
+
+    /// Asks for all blocks of a tile, from a turn on.
+    fn fetch(&self, tile: &Tile<'c>, turn: Int<'c>) {
+        let (c, bytes) = (self.code(), self.shape.bytes);
+        c.repeat(tile.first, tile.end, 1, |i| {
+            let block = c.load_index(tile.table, i);
+            let first = [c.int(0), c.int(0), c.int(0), tile.cache_head, block];
+            let turn = c.add(turn, c.sub(i, tile.first));
+            for (i, ring) in [&self.keys, &self.values].into_iter().enumerate() {
+                ring.await_empty(c, turn);
+                let full = ring.full(c, turn);
+                c.expect_bytes(c.always(), full, bytes);
+                c.copy_box(ring.at(c, turn), c.at(self.placed, c.int(i * MAP)), &first, full);
+            }
+        });
+    }
+
+    fn attend(&self, tile: &Tile<'c>, turn: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, a) = (self.code(), self.attention);
+        let queries = Queries::new(self, tile)?;
+        let (first, end) = (tile.first, tile.end);
+        let turn = |block: Int<'c>| c.add(turn, c.sub(block, first));
+        let begun = queries.begin(first, turn(first));
+        let (weights, mut running) = (begun.weights.len(), begun.carried());
+        for (begin, end, hides) in self.ranges(tile, c.add(first, c.int(1))) {
+            running = c.for_each((begin, end, 1), &running, |block, running| {
+                queries.turn((block, turn(block), hides), Running::of(running, weights)).carried()
+            });
+        }
+        queries.finish((end, turn(end)), Running::of(&running, weights));
+        let last = c.equal(tile.part, self.shape.parts - 1);
+        let last = c.both(last, c.equal(tile.cache_head, a.cache.ty.heads - 1));
+        c.when(last, || a.pad(tile.token, tile.count, self.shape.workers));
+        Ok(())
+    }
+
+    /// Blocks from one to another, from `next` on, and whether some of their keys are hidden from some query.
+    fn ranges(&self, tile: &Tile<'c>, next: Int<'c>) -> Vec<(Int<'c>, Int<'c>, bool)> {
+        let (c, a) = (self.code(), self.attention);
+        let keys = a.cache.layout.block_tokens;
+        let late = c.larger(c.div(c.add(tile.position, c.int(1)), keys), next);
+        if a.window == 0 {
+            return vec![(next, late, false), (late, tile.end, true)];
+        }
+        let last = c.add(tile.position, c.sub(tile.count, c.int(1)));
+        let early = c.div(c.add(a.first_key(last), c.int(keys - 1)), keys);
+        let early = c.larger(c.smaller(early, tile.end), next);
+        let late = c.larger(early, late);
+        vec![(next, early, true), (early, late, false), (late, tile.end, true)]
+    }
+}
+
+/// What a lane has of its two queries behind some block: the highest score of each, the sum of its weights of it, and the block's
+/// weights, which wait for their values. Weighted sums of values before the block may be under way, and shrink when they are there.
+struct Running<'c> {
+    tops: [FloatValue<'c>; 2],
+    sums: [FloatValue<'c>; 2],
+    shrink: [FloatValue<'c>; 2],
+    weights: Vec<FloatValue<'c>>,
+    values: Vec<Any<'c>>,
+}
+
+impl<'c> Running<'c> {
+    fn carried(&self) -> Vec<Any<'c>> {
+        let floats = self.tops.iter().chain(&self.sums).chain(&self.shrink).chain(&self.weights);
+        floats.map(|&v| v.into()).chain(self.values.iter().copied()).collect()
+    }
+
+    /// What was carried, of which so many are weights.
+    fn of(carried: &[Any<'c>], weights: usize) -> Running<'c> {
+        let two = |i: usize| [0, 1].map(|j| carried[i + j].into_float_value());
+        let (weights, values) = carried[6..].split_at(weights);
+        let weights = weights.iter().map(|v| v.into_float_value()).collect();
+        Running { tops: two(0), sums: two(2), shrink: two(4), weights, values: values.to_vec() }
+    }
+}
+
+/// The queries of a wave: 16 tokens of a tile, with one head. A lane has two of them, 8 apart.
+struct Queries<'q, 'r, 'k, 'a, 'c> {
+    group: &'q Group<'r, 'k, 'a, 'c>,
+    tile: &'q Tile<'c>,
+    /// The first of the two in the tile, the head, and whether the work-group has it.
+    column: Int<'c>,
+    head: Int<'c>,
+    is_real: Int<'c>,
+    words: Vec<Int<'c>>,
+}
+
+impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
+    fn new(group: &'q Group<'r, 'k, 'a, 'c>, tile: &'q Tile<'c>) -> Result<Queries<'q, 'r, 'k, 'a, 'c>, Diagnostic> {
+        let (c, a, wave) = (group.code(), group.attention, group.code().wave_index());
+        let inside = c.add(c.mul(tile.part, c.int(group.shape.heads)), c.div(wave, TILE / 16));
+        let sharing = a.heads / a.cache.ty.heads;
+        let within = c.less(inside, c.int(sharing));
+        let own = c.less(c.div(wave, TILE / 16), c.int(group.shape.heads));
+        let mut queries = Queries {
+            group,
+            tile,
+            column: c.add(c.mul(c.rem(wave, TILE / 16), c.int(16)), c.div(c.lane_index(), 4)),
+            head: c.add(c.mul(tile.cache_head, c.int(sharing)), c.smaller(inside, c.int(sharing - 1))),
+            is_real: c.both(within, own),
+            words: vec![],
+        };
+        queries.words = queries.load()?;
+        Ok(queries)
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.group.code()
+    }
+
+    /// The token of one of the lane's queries.
+    fn token(&self, i: usize) -> Int<'c> {
+        let c = self.code();
+        c.add(self.column, c.int(8 * i))
+    }
+
+    /// For each 16 columns, two of 8 for both queries, then two of the other 8.
+    fn load(&self) -> Result<Vec<Int<'c>>, Diagnostic> {
+        let (c, a) = (self.code(), self.group.attention);
+        let rows = &a.kernel.rows;
+        let operand = rows.operand(a.query_value())?;
+        let last = c.sub(self.tile.count, c.int(1));
+        let first = c.mul(c.rem(c.lane_index(), 4), c.int(2));
+        let starts = [0, 1].map(|i| {
+            let row = c.add(self.tile.token, c.smaller(self.token(i), last));
+            rows.address(operand, At { row, head: Some(self.head), col: Col::Var(first) })
+        });
+        let word = |i: usize| {
+            let at = c.int((i / 4 * 16 + i / 2 % 2 * 8) * a.matrix.dtype.size());
+            c.load(c.cx.i32_type(), c.at(starts[i % 2], at), 4).into_int_value()
+        };
+        Ok((0..a.cache.ty.head_dim / 4).map(word).collect())
+    }
+
+    /// Asks for scores of a turn's block.
+    fn begin_scores(&self, turn: Int<'c>) -> Vec<Any<'c>> {
+        let (c, a, ring) = (self.code(), self.group.attention, &self.group.keys);
+        let form = self.group.form(a.key_panel());
+        ring.await_full(c, turn);
+        let sums = a.cache.layout.block_tokens / 2;
+        c.begin_new_products(sums, a.matrix.dtype, &self.words, (ring.at(c, turn), form))
+    }
+
+    /// Asks for the weighted values of the block before a turn's, on top of others.
+    fn begin_values(&self, turn: Int<'c>, weights: &[Int<'c>], values: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, a, ring) = (self.code(), self.group.attention, &self.group.values);
+        let form = self.group.form(a.value_panel());
+        let turn = c.sub(turn, c.int(1));
+        ring.await_full(c, turn);
+        c.begin_more_products(values, a.matrix.dtype, weights, (ring.at(c, turn), form))
+    }
+
+    /// This wave needs a turn's keys or values no more.
+    fn leave(&self, ring: &Ring<'c>, turn: Int<'c>) {
+        let c = self.code();
+        ring.leave(c, c.equal(c.lane_index(), 0), turn);
+    }
+
+    /// The weighted sums of values of all blocks but the one before a turn's, shrunk to that one's scores, and that one's weights
+    /// as words. Until products are done their words must stay in their registers, so that new words are made behind the wait.
+    fn end_values(&self, (block, turn): (Int<'c>, Int<'c>), running: &Running<'c>) -> (Vec<Any<'c>>, Vec<Int<'c>>) {
+        let c = self.code();
+        let weights = running.weights.iter().map(|&v| v.into());
+        let all: Vec<Any<'c>> = running.values.iter().copied().chain(weights).collect();
+        let ended = c.end_products(&all, 0);
+        let (sums, weights) = ended.split_at(running.values.len());
+        // Under way were those of two blocks before, if there is such a block.
+        let were = c.less(c.add(self.tile.first, c.int(1)), block);
+        self.group.values.leave(c, c.both(were, c.equal(c.lane_index(), 0)), c.sub(turn, c.int(2)));
+        let words = self.packed(weights);
+        let changes = |v| c.b.build_float_compare(FloatPredicate::UNE, v, c.number(1.0), "").expect("floats");
+        let [first, second] = running.shrink.map(changes);
+        let some = c.any_lane(c.b.build_or(first, second, "").expect("conditions"));
+        let shrunk = |(i, v): (usize, &Any<'c>)| -> Any<'c> {
+            c.b.build_float_mul(v.into_float_value(), running.shrink[i / 2 % 2], "").expect("floats").into()
+        };
+        (c.change_if(some, sums, |sums| sums.iter().enumerate().map(shrunk).collect()), words)
+    }
+
+    /// The first block, up to its weights.
+    fn begin(&self, block: Int<'c>, turn: Int<'c>) -> Running<'c> {
+        let (c, a) = (self.code(), self.group.attention);
+        let scores = c.end_products(&self.begin_scores(turn), 0);
+        self.leave(&self.group.keys, turn);
+        let (none, lowest) = (c.number(0.0), c.number(LOWEST));
+        let values = vec![none.into(); a.cache.ty.head_dim / 2];
+        let before = Running { tops: [lowest; 2], sums: [none; 2], shrink: [none; 2], values, weights: vec![] };
+        self.soften((block, true), &scores, before)
+    }
+
+    /// Scores of a block, and its weights while values of the block before it are added.
+    fn turn(&self, (block, turn, hides): (Int<'c>, Int<'c>, bool), running: Running<'c>) -> Running<'c> {
+        let c = self.code();
+        let (values, weights) = self.end_values((block, turn), &running);
+        let scores = self.begin_scores(turn);
+        let values = self.begin_values(turn, &weights, &values);
+        // The products of values may be under way.
+        let scores = c.end_products(&scores, 1);
+        self.leave(&self.group.keys, turn);
+        self.soften((block, hides), &scores, Running { values, ..running })
+    }
+
+    /// The weights of a block's scores.
+    fn soften(&self, (block, hides): (Int<'c>, bool), scores: &[Any<'c>], before: Running<'c>) -> Running<'c> {
+        let (c, a) = (self.code(), self.group.attention);
+        let add = |x: FloatValue<'c>, y: FloatValue<'c>| c.b.build_float_add(x, y, "").expect("floats");
+        let mut weights: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
+        if hides {
+            self.hide(block, &mut weights);
+        }
+        let own = |i: usize, weights: &[FloatValue<'c>]| -> Vec<FloatValue<'c>> {
+            weights.chunks(2).skip(i).step_by(2).flatten().copied().collect()
+        };
+        let tops = [0, 1].map(|i| {
+            let top = a.max(tree(own(i, &weights), |x, y| a.max(x, y)), before.tops[i]);
+            c.across(top, &[1, 2], |x, y| a.max(x, y))
+        });
+        let shrink = [0, 1].map(|i| a.power(before.tops[i], tops[i]));
+        let factor = c.number(a.factor());
+        let below = tops.map(|top| c.b.build_float_mul(top, c.number(-a.factor()), "").expect("floats"));
+        for (i, v) in weights.iter_mut().enumerate() {
+            *v = c.power_of_two(a.fma(*v, factor, below[i / 2 % 2]));
+        }
+        let sums = [0, 1].map(|i| a.fma(before.sums[i], shrink[i], tree(own(i, &weights), add)));
+        Running { tops, sums, shrink, weights, ..before }
+    }
+
+    /// Scores of keys that a query does not see are below all others.
+    fn hide(&self, block: Int<'c>, scores: &mut [FloatValue<'c>]) {
+        let (c, a) = (self.code(), self.group.attention);
+        let never = c.number(f64::NEG_INFINITY);
+        let first = c.add(c.mul(block, c.int(a.cache.layout.block_tokens)), c.mul(c.rem(c.lane_index(), 4), c.int(2)));
+        let after = [0, 1].map(|i| c.sub(c.add(self.tile.position, self.token(i)), first));
+        let compare = |order, key: usize, to| c.b.build_int_compare(order, c.int(key), to, "").expect("integers");
+        for (i, score) in scores.iter_mut().enumerate() {
+            let (key, after) = (i / 4 * 8 + i % 2, after[i / 2 % 2]);
+            let mut hidden = compare(IntPredicate::SGT, key, after);
+            if a.window > 0 {
+                let early = compare(IntPredicate::SLE, key, c.sub(after, c.int(a.window)));
+                hidden = c.b.build_or(hidden, early, "").expect("conditions");
+            }
+            *score = c.pick(hidden, never, *score).into_float_value();
+        }
+    }
+
+    /// Weights as words of the second product: for each 16 keys, two of 8 for both queries, then two of the other 8.
+    fn packed(&self, weights: &[Any<'c>]) -> Vec<Int<'c>> {
+        weights.chunks(2).map(|two| self.word([0, 1].map(|i| two[i].into_float_value()))).collect()
+    }
+
+    /// Two numbers, rounded.
+    fn word(&self, two: [FloatValue<'c>; 2]) -> Int<'c> {
+        let c = self.code();
+        let both = c.floats(&[two[0].into(), two[1].into()]);
+        c.set_lanes(2);
+        c.bitcast(c.narrow(both, self.group.attention.matrix.dtype), c.cx.i32_type()).into_int_value()
+    }
+
+    /// Adds the values of the last block, divides by the sums and stores.
+    fn finish(&self, (end, turn): (Int<'c>, Int<'c>), running: Running<'c>) {
+        let (c, a) = (self.code(), self.group.attention);
+        let (values, weights) = self.end_values((end, turn), &running);
+        let values = c.end_products(&self.begin_values(turn, &weights, &values), 0);
+        self.leave(&self.group.values, c.sub(turn, c.int(1)));
+        let first = c.mul(c.rem(c.lane_index(), 4), c.int(2));
+        for i in [0, 1] {
+            let sum = c.across(running.sums[i], &[1, 2], |x, y| c.b.build_float_add(x, y, "").expect("floats"));
+            c.set_lanes(1);
+            let inverse = c.lane(c.reciprocal(c.splat(sum)), 0).into_float_value();
+            let store = c.both(self.is_real, c.less(self.token(i), self.tile.count));
+            let to = a.result(c.add(self.tile.token, self.token(i)), self.head, first);
+            c.when(store, || {
+                for (eight, four) in values.chunks(4).enumerate() {
+                    let two = [0, 1].map(|j| {
+                        let v = four[2 * i + j].into_float_value();
+                        c.b.build_float_mul(v, inverse, "").expect("floats")
+                    });
+                    c.store(c.at(to, c.int(8 * eight * a.out_type().size())), self.word(two), 4);
+                }
+            });
+        }
+    }
+}
+
+/// All numbers combined, two by two.
+fn tree<T: Copy>(mut all: Vec<T>, f: impl Fn(T, T) -> T) -> T {
+    while all.len() > 1 {
+        all = all.chunks(2).map(|two| if let [x, y] = two { f(*x, *y) } else { two[0] }).collect();
+    }
+    all[0]
+}

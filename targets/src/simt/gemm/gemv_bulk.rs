@@ -1,0 +1,308 @@
+//! Family `matvec` where the machine copies runs of memory into local memory by itself: the weight streams through rings of
+//! slots, one of each wave, and its first slots are on their way before the kernel before this one has ended.
+//!
+//! One work-group stays on each compute unit. Of the result it makes a run of panels, in passes over the columns of the weight: a
+//! wave takes every `across`-th panel, and of the slots along the columns every `along`-th, and keeps the sums of all its panels
+//! of a pass. Rows come into local memory a stretch of columns at a time, the next one under the products of this one. At the
+//! end of a pass the sums of the waves meet in local memory.
+mod copies;
+mod meet;
+mod ring;
+mod shape;
+mod stage;
+#[cfg(test)]
+pub mod tests;
+
+use atomc_ir::{Arch, Diagnostic, Op};
+
+use crate::code::{Any, Code, Int, Ptr};
+use crate::simt::gemm::contract::{Contraction, Sizes};
+use crate::simt::launch;
+use crate::simt::launch::Setup;
+use crate::simt::machine::fragment::{Matrix, RUN};
+use crate::tuning::Choice;
+use crate::{KernelInfo, KernelSpec, Tasks};
+use ring::{CARRIED, Ring, Turn};
+pub use shape::OPEN;
+use shape::{STEP, Shape};
+use stage::Staging;
+pub use stage::suits as brings;
+
+/// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
+const FEW_TOKENS: usize = 3;
+/// Most tokens.
+const TOKENS: usize = 64;
+
+/// Whether a contraction is made this way.
+pub fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<bool, Diagnostic> {
+    let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
+    let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
+    let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
+    let shape = Shape::new(spec, arch, choice)?;
+    let fits = shape.near() <= 8 && shape.local_bytes() <= simt.unit.lds_group;
+    let native = simt.bulk_copies && Matrix::native(simt, sizes.dtype);
+    Ok(native && rows && spec.tokens <= TOKENS && fits)
+}
+
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    let shape = Shape::new(spec, setup.arch, &setup.choice)?;
+    let code = setup.open_early(spec, shape.threads());
+    code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
+    {
+        let c = &code;
+        let kernel = launch::kernel(c, spec)?;
+        let contraction = Contraction::new(&kernel)?;
+        let members = shape.cluster;
+        if members > 1 {
+            c.make_cluster(members);
+        }
+        let (group, member) = (c.div(c.group(), members), c.rem(c.group(), members));
+        let bound = |group: Int<'c>| c.div(c.mul(group, c.int(shape.panels)), shape.groups);
+        let (begin, end) = (bound(group), bound(c.add(group, c.int(1))));
+        let (ring, turn) = Ring::fill(&contraction, shape, (begin, end), member);
+        let staging = Staging::begin(&contraction, shape, spec, member)?;
+        if shape.copied {
+            c.barrier();
+        }
+        c.await_previous();
+        staging.set_scale()?;
+        let meeting = match shape.one_pass {
+            true => (ring.local, shape.ring_bytes()),
+            false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
+        };
+        Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end, member }
+            .all(turn)?;
+    }
+    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups * shape.cluster), shape.threads())))
+}
+
+/// The rows that a slot is multiplied with: where each tile of them begins for the lane, and what was loaded for all panels.
+struct Columns<'c> {
+    tiles: Vec<Int<'c>>,
+    held: Vec<[Int<'c>; 4]>,
+}
+
+impl<'c> Columns<'c> {
+    fn new(walk: &Walk<'_, '_, '_, 'c>, rows: Int<'c>) -> Columns<'c> {
+        let (c, shape) = (walk.code(), walk.shape);
+        let lane = c.lane_index();
+        let column = |tile: usize| {
+            let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
+            let run = c.mul(c.div(lane, 8), c.int(shape.run_bytes()));
+            c.add(rows, c.add(run, c.mul(token, c.int(shape.token_bytes()))))
+        };
+        let columns = Columns { tiles: (0..shape.tiles()).map(column).collect(), held: vec![] };
+        if !shape.holds_rows() {
+            return columns;
+        }
+        let all = (0..shape.steps).flat_map(|step| (0..shape.tiles()).map(move |tile| (step, tile)));
+        Columns { held: all.map(|(step, tile)| columns.blocks(walk, step, tile)).collect(), ..columns }
+    }
+
+    /// The four runs of a step.
+    fn blocks(&self, walk: &Walk<'_, '_, '_, 'c>, step: usize, tile: usize) -> [Int<'c>; 4] {
+        let (c, shape) = (walk.code(), walk.shape);
+        let load = || c.load_blocks(c.add(self.tiles[tile], c.int(step * 4 * shape.run_bytes())));
+        self.held.get(step * shape.tiles() + tile).copied().unwrap_or_else(load)
+    }
+}
+
+/// One work-group's way along its panels.
+struct Walk<'w, 'k, 'a, 'c> {
+    contraction: &'w Contraction<'k, 'a, 'c>,
+    shape: Shape,
+    ring: &'w Ring<'w, 'k, 'a, 'c>,
+    staging: &'w Staging<'w, 'k, 'a, 'c>,
+    /// Where the sums of the waves meet, and how many bytes from one wave's to the next.
+    meeting: (Ptr<'c>, usize),
+    begin: Int<'c>,
+    end: Int<'c>,
+    member: Int<'c>,
+}
+
+impl<'c> Walk<'_, '_, '_, 'c> {
+    fn code(&self) -> &Code<'c> {
+        self.contraction.matrix.c
+    }
+
+    /// All passes. What is carried: the turn, the thread's parts of the next stretches, and its squares.
+    fn all(&self, turn: Turn<'c>) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        if let Some(copies) = &self.staging.copies {
+            copies.ask_first();
+            return self.only_pass(&turn.carried());
+        }
+        let mut asked = Vec::new();
+        for stretch in 0..=shape.ahead {
+            asked.extend(self.staging.ask(c.int(stretch % shape.stretches))?);
+        }
+        let rest = asked.split_off(self.staging.vectors());
+        let squares = self.staging.store(c.int(0), c.int(0), &asked, c.number(0.0))?;
+        if shape.stretches == 1 {
+            self.staging.leave(squares);
+        }
+        c.barrier();
+        let carried: Vec<Any> = turn.carried().into_iter().chain(rest).chain([squares.into()]).collect();
+        if shape.one_pass {
+            return self.only_pass(&carried);
+        }
+        let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());
+        let mut result = Ok(());
+        c.for_each((c.int(0), passes, 1), &carried, |pass, carried| {
+            let made = self.pass(pass, carried);
+            self.meet();
+            made.unwrap_or_else(|e| {
+                result = Err(e);
+                carried.to_vec()
+            })
+        });
+        result
+    }
+
+    /// The only pass.
+    fn only_pass(&self, carried: &[Any<'c>]) -> Result<(), Diagnostic> {
+        self.pass(self.code().int(0), carried)?;
+        // Nobody leaves while others read its sums.
+        if self.shape.cluster > 1 {
+            self.code().leave_cluster();
+        }
+        Ok(())
+    }
+
+    /// One pass over the columns of the weight.
+    fn pass(&self, pass: Int<'c>, carried: &[Any<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let zero = c.number(0.0).into();
+        let count = shape.together * shape.pieces * shape.tiles() * 4;
+        let first = c.mul(pass, c.int(shape.together));
+        let begin: Vec<Any> = std::iter::repeat_n(zero, count).chain(carried.iter().copied()).collect();
+        let mut result = Ok(());
+        // As many stretches a turn as are on their way, so that what is on its way need not change its registers.
+        let turn = |stretch: Int<'c>, carried: &[Any<'c>]| {
+            let mut carried = carried.to_vec();
+            for i in 0..shape.ahead {
+                let stretch = c.add(stretch, c.int(i));
+                let number = c.add(c.mul(pass, c.int(shape.stretches)), stretch);
+                let rows = self.staging.buffer(c.rem(number, 2));
+                let made = self.stretch(first, stretch, rows, &carried[..count + CARRIED]);
+                carried.splice(..count + CARRIED, made);
+                let next = self.next(c.add(number, c.int(1)), i, &mut carried[count + CARRIED..]);
+                result = std::mem::replace(&mut result, Ok(())).and(next);
+                c.barrier();
+            }
+            carried
+        };
+        let carried = match (shape.stretches, &self.staging.copies) {
+            (stretches, Some(copies)) => c.for_each((c.int(0), c.int(stretches), 1), &begin, |stretch, carried| {
+                let made = self.stretch(first, stretch, copies.take(stretch), carried);
+                copies.give_back(stretch);
+                made
+            }),
+            (1, None) => {
+                let (products, rows) = begin.split_at(count + CARRIED);
+                let products = self.stretch(first, c.int(0), self.staging.buffer(c.int(0)), products);
+                products.into_iter().chain(rows.iter().copied()).collect()
+            }
+            (stretches, None) => c.for_each((c.int(0), c.int(stretches), shape.ahead), &begin, turn),
+        };
+        result?;
+        if shape.stretches > 1 && !shape.copied {
+            self.staging.leave(carried[carried.len() - 1].into_float_value());
+        }
+        let panel = c.mul(pass, c.int(shape.pass()));
+        self.put_together(panel, &carried[..count])?;
+        Ok(carried[count..].to_vec())
+    }
+
+    /// Stores the next stretch, counted over all passes, which is the `i`-th on its way, and asks for another.
+    fn next(&self, number: Int<'c>, i: usize, rows: &mut [Any<'c>]) -> Result<(), Diagnostic> {
+        let (c, shape, vectors) = (self.code(), self.shape, self.staging.vectors());
+        let squares = rows[rows.len() - 1].into_float_value();
+        let words = &mut rows[i * vectors..(i + 1) * vectors];
+        let sum = self.staging.store(c.rem(number, shape.stretches), c.rem(number, 2), words, squares)?;
+        let later = c.add(number, c.int(shape.ahead));
+        let later = if shape.one_pass { later } else { c.rem(later, shape.stretches) };
+        words.copy_from_slice(&self.staging.ask(later)?);
+        // The first pass sees the whole row.
+        let is_new = c.less(number, c.int(shape.stretches));
+        rows[rows.len() - 1] = c.pick(is_new, sum, squares);
+        Ok(())
+    }
+
+    /// The products of one stretch, whose rows begin there.
+    fn stretch(&self, first: Int<'c>, stretch: Int<'c>, rows: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, shape) = (self.code(), self.shape);
+        let count = match shape.slots_of_a_wave() {
+            Some(slots) if slots.is_multiple_of(shape.stretch) => c.int(shape.stretch),
+            _ => {
+                let left = c.sub(self.ring.slots, c.mul(stretch, c.int(shape.stretch)));
+                c.smaller(c.larger(left, c.int(0)), c.int(shape.stretch))
+            }
+        };
+        c.for_each((c.int(0), count, 1), carried, |slot, carried| {
+            let along = c.add(c.mul(slot, c.int(shape.along)), self.ring.along);
+            let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.run_bytes())));
+            let (sums, turn) = carried.split_at(carried.len() - CARRIED);
+            let mut turn = Turn::of(turn);
+            // Of few tokens the places are made anew for each panel: registers are for the panels under way.
+            let kept = (shape.tiles() > 1).then(|| Columns::new(self, rows));
+            let columns = (rows, kept.as_ref());
+            let mut all = Vec::new();
+            for (panel, sums) in sums.chunks(sums.len() / shape.together).enumerate() {
+                let sums = if shape.even() {
+                    let sums = self.slot(columns, turn, sums);
+                    turn = self.ring.give_back(turn);
+                    sums
+                } else {
+                    let is_there = c.less(c.add(first, c.int(panel)), self.ring.panels);
+                    let once = c.pick(is_there, c.int(1), c.int(0)).into_int_value();
+                    let carried: Vec<Any> = sums.iter().copied().chain(turn.carried()).collect();
+                    let made = c.for_each((c.int(0), once, 1), &carried, |_, carried| {
+                        let (sums, turn) = carried.split_at(carried.len() - CARRIED);
+                        let turn = Turn::of(turn);
+                        let sums = self.slot(columns, turn, sums);
+                        sums.into_iter().chain(self.ring.give_back(turn).carried()).collect()
+                    });
+                    let (sums, after) = made.split_at(made.len() - CARRIED);
+                    turn = Turn::of(after);
+                    sums.to_vec()
+                };
+                all.extend(sums);
+            }
+            all.extend(turn.carried());
+            all
+        })
+    }
+
+    /// The products of one slot.
+    fn slot(&self, (rows, kept): (Int<'c>, Option<&Columns<'c>>), turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, m, shape) = (self.code(), &self.contraction.matrix, self.shape);
+        let from = c.add(self.ring.take(turn), c.mul(c.lane_index(), c.int(RUN)));
+        let made;
+        let rows = match kept {
+            Some(kept) => kept,
+            None => {
+                made = Columns::new(self, rows);
+                &made
+            }
+        };
+        let mut sums = sums.to_vec();
+        for step in 0..shape.steps {
+            let panel = |piece: usize, half: usize| {
+                c.load_blocks(c.add(from, c.int(piece * shape.piece_bytes() + step * STEP + half * STEP / 2)))
+            };
+            let panels: Vec<[_; 2]> = (0..shape.pieces).map(|piece| [panel(piece, 0), panel(piece, 1)]).collect();
+            for tile in 0..shape.tiles() {
+                let b = rows.blocks(self, step, tile);
+                for (piece, panel) in panels.iter().enumerate() {
+                    let at = 4 * (piece * shape.tiles() + tile);
+                    for half in 0..2 {
+                        let made = m.blocks(panel[half], [b[2 * half], b[2 * half + 1]], &sums[at..at + 4]);
+                        sums.splice(at..at + 4, made);
+                    }
+                }
+            }
+        }
+        sums
+    }
+}

@@ -1,0 +1,91 @@
+//! Rows that are staged as they lie in memory, brought by the machine: a run of columns of every token at a time, into buffers in
+//! turn. Each wave asks for some of the tokens, since a lane's copies go out one after the other.
+use atomc_ir::{DType, Value};
+
+use super::Shape;
+use crate::code::{Code, Int};
+use crate::row::{At, Col};
+use crate::simt::gemm::contract::Contraction;
+use crate::simt::machine::pipeline::Ring;
+
+pub struct Copies<'s, 'k, 'a, 'c> {
+    contraction: &'s Contraction<'k, 'a, 'c>,
+    shape: Shape,
+    rows: Value,
+    dtype: DType,
+    buffers: Ring<'c>,
+    /// The first column of the work-group's share.
+    first: Int<'c>,
+}
+
+impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
+    /// Buffers and their barriers, which others see behind the next barrier of the work-group.
+    pub fn begin(
+        contraction: &'s Contraction<'k, 'a, 'c>,
+        shape: Shape,
+        rows: Value,
+        first: Int<'c>,
+    ) -> Copies<'s, 'k, 'a, 'c> {
+        let c = contraction.matrix.c;
+        let buffers = Ring::new(c, shape.buffers(), shape.stretch_bytes(), 128);
+        c.when(c.equal(c.thread(), 0), || {
+            buffers.make_barriers(c, [1, shape.threads()]);
+            c.show_barriers();
+        });
+        Copies { contraction, shape, rows, dtype: contraction.matrix.dtype, buffers, first }
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.contraction.matrix.c
+    }
+
+    /// Asks for the first stretches.
+    pub fn ask_first(&self) {
+        (0..self.shape.buffers()).for_each(|i| self.ask(self.code().int(i)));
+    }
+
+    /// Asks for the wave's tokens of a stretch, a lane for each. Bytes may come before they are expected.
+    fn ask(&self, stretch: Int<'c>) {
+        let (c, rows, shape) = (self.code(), &self.contraction.parts.kernel.rows, self.shape);
+        let barrier = self.buffers.full(c, stretch);
+        let bytes = shape.stretch_columns() * self.dtype.size();
+        c.expect_bytes(c.equal(c.thread(), 0), barrier, shape.tokens * bytes);
+        let share = shape.tokens.div_ceil(shape.waves());
+        let token = c.add(c.mul(c.wave_index(), c.int(share)), c.lane_index());
+        let is_own = c.both(c.less(c.lane_index(), c.int(share)), c.less(token, c.int(shape.tokens)));
+        c.when(is_own, || {
+            let x = rows.operand(self.rows).expect("rows in memory");
+            let col = c.add(self.first, c.mul(stretch, c.int(shape.stretch_columns())));
+            let from = rows.address(x, At { row: token, head: None, col: Col::Var(col) });
+            let to = c.add(self.buffers.at(c, stretch), c.mul(token, c.int(shape.token_bytes())));
+            c.copy_run_often(to, from, bytes, barrier);
+        });
+    }
+
+    /// Waits for a stretch: where it begins.
+    pub fn take(&self, stretch: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        self.buffers.await_full(c, stretch);
+        c.meet_in_wave();
+        self.buffers.at(c, stretch)
+    }
+
+    /// A thread has read a stretch. When all have read it, or where there are buffers enough the one before it, its buffer is filled
+    /// again.
+    pub fn give_back(&self, stretch: Int<'c>) {
+        let (c, shape) = (self.code(), self.shape);
+        if shape.stretches == shape.buffers() {
+            return;
+        }
+        self.buffers.leave(c, c.always(), stretch);
+        let late = if shape.buffers() > 2 { 1 } else { 0 };
+        let behind = c.sub(stretch, c.int(late));
+        let next = c.add(behind, c.int(shape.buffers()));
+        let is_there = c.both(c.less(c.int(0), c.add(behind, c.int(1))), c.less(next, c.int(shape.stretches)));
+        c.when(is_there, || {
+            self.buffers.await_empty(c, next);
+            c.meet_in_wave();
+            self.ask(next);
+        });
+    }
+}

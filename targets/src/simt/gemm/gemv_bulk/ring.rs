@@ -1,0 +1,167 @@
+//! A wave's ring of slots in local memory, through which its part of the weight streams.
+use crate::code::{Any, Code, Int, Ptr};
+use crate::simt::gemm::contract::Contraction;
+
+use super::Shape;
+
+/// Which of the wave's panels and slots comes next: the first panel of a pass, the slot along the weight, and the panel of
+/// the pass.
+#[derive(Clone, Copy)]
+pub struct Next<'c> {
+    first: Int<'c>,
+    along: Int<'c>,
+    panel: Int<'c>,
+}
+
+/// How far a wave has come.
+#[derive(Clone, Copy)]
+pub struct Turn<'c> {
+    /// The slot that is read next, and the last bit of its turn's number.
+    slot: Int<'c>,
+    turn: Int<'c>,
+    next: Next<'c>,
+}
+
+/// Integers that a loop carries for a turn.
+pub const CARRIED: usize = 5;
+
+impl<'c> Turn<'c> {
+    pub fn carried(&self) -> [Any<'c>; CARRIED] {
+        [self.slot, self.turn, self.next.first, self.next.along, self.next.panel].map(|v| v.into())
+    }
+
+    pub fn of(carried: &[Any<'c>]) -> Turn<'c> {
+        let i = |i: usize| carried[i].into_int_value();
+        Turn { slot: i(0), turn: i(1), next: Next { first: i(2), along: i(3), panel: i(4) } }
+    }
+}
+
+/// The ring of one wave.
+pub struct Ring<'r, 'k, 'a, 'c> {
+    contraction: &'r Contraction<'k, 'a, 'c>,
+    shape: Shape,
+    /// Where the rings of all waves begin, and this one.
+    pub local: Ptr<'c>,
+    base: Int<'c>,
+    barriers: Int<'c>,
+    policy: Int<'c>,
+    is_first_lane: Int<'c>,
+    /// The wave's first panel, how many it has, and its first slot along them.
+    pub panel: Int<'c>,
+    pub panels: Int<'c>,
+    pub along: Int<'c>,
+    /// Bytes of a panel before the work-group's share.
+    before: Int<'c>,
+    /// The wave's slots along a panel.
+    pub slots: Int<'c>,
+}
+
+impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
+    /// The ring, and the first loads into all of its slots. A wave takes every `across`-th panel of `begin` to `end`, of which
+    /// the work-group has its member's share of the columns.
+    pub fn fill(
+        contraction: &'r Contraction<'k, 'a, 'c>,
+        shape: Shape,
+        (begin, end): (Int<'c>, Int<'c>),
+        member: Int<'c>,
+    ) -> (Ring<'r, 'k, 'a, 'c>, Turn<'c>) {
+        let c = contraction.matrix.c;
+        let wave = c.wave_index();
+        let (across, along) = (c.rem(wave, shape.across), c.div(wave, shape.across));
+        let local = c.shared(shape.waves() * shape.ring_bytes(), 128);
+        let barriers = c.shared(shape.waves() * shape.slots * 8, 8);
+        let own = |all: Ptr<'c>, bytes: usize| c.add(c.local_address(all), c.mul(wave, c.int(bytes)));
+        let panel = c.add(begin, across);
+        let share = |n: Int<'c>, of: usize| c.div(c.add(n, c.int(of - 1)), of);
+        let left = c.larger(c.sub(end, panel), c.int(0));
+        let ring = Ring {
+            contraction,
+            shape,
+            local,
+            base: own(local, shape.ring_bytes()),
+            barriers: own(barriers, shape.slots * 8),
+            policy: c.once(),
+            is_first_lane: c.equal(c.lane_index(), 0),
+            panel,
+            panels: share(left, shape.across),
+            along,
+            before: c.mul(member, c.int(shape.length * shape.piece_bytes())),
+            slots: match shape.slots_of_a_wave() {
+                Some(count) => c.int(count),
+                None => share(c.larger(c.sub(c.int(shape.length), along), c.int(0)), shape.along),
+            },
+        };
+        c.when(ring.is_first_lane, || {
+            (0..shape.slots).for_each(|i| c.make_barrier(ring.barrier(c.int(i))));
+            c.show_barriers();
+        });
+        c.meet_in_wave();
+        let zero = c.int(0);
+        let begin = Next { first: zero, along: zero, panel: zero };
+        let next = (0..shape.slots).fold(begin, |next, i| ring.ask(c.int(i), next));
+        (ring, Turn { slot: zero, turn: zero, next })
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.contraction.matrix.c
+    }
+
+    fn barrier(&self, slot: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        c.add(self.barriers, c.mul(slot, c.int(8)))
+    }
+
+    fn slot(&self, slot: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        c.add(self.base, c.mul(slot, c.int(self.shape.slot_bytes())))
+    }
+
+    /// Asks for what comes next, if there is any more, and tells what comes after it.
+    fn ask(&self, slot: Int<'c>, next: Next<'c>) -> Next<'c> {
+        let (c, shape) = (self.code(), self.shape);
+        let is_left = c.both(c.less(next.first, self.panels), c.less(c.int(0), self.slots));
+        let (asks, barrier) = (c.both(is_left, self.is_first_lane), self.barrier(slot));
+        c.expect_bytes(asks, barrier, shape.slot_bytes());
+        let number = c.mul(c.add(next.first, next.panel), c.int(shape.across));
+        let along = c.add(c.mul(next.along, c.int(shape.along)), self.along);
+        let along = c.add(c.mul(along, c.int(shape.piece_bytes())), self.before);
+        for (piece, from) in self.contraction.weights(c.add(self.panel, number)).into_iter().enumerate() {
+            let to = c.add(self.slot(slot), c.int(piece * shape.piece_bytes()));
+            c.copy_run(asks, (to, c.at(from, along), shape.piece_bytes()), barrier, self.policy);
+        }
+        let (zero, one) = (c.int(0), c.int(1));
+        let step = |at: Int<'c>, end: Int<'c>| {
+            let after = c.add(at, one);
+            let over = c.b.build_not(c.less(after, end), "").expect("a condition");
+            (over, c.pick(over, zero, after).into_int_value())
+        };
+        let pass = c.smaller(c.int(shape.together), c.sub(self.panels, next.first));
+        let (over, panel) = step(next.panel, pass);
+        let (past, behind) = step(next.along, self.slots);
+        let along = c.pick(over, behind, next.along).into_int_value();
+        let later = c.add(next.first, c.int(shape.together));
+        let first = c.pick(c.both(over, past), later, next.first).into_int_value();
+        Next { first, along, panel }
+    }
+
+    /// Waits for the next slot: where it begins.
+    pub fn take(&self, at: Turn<'c>) -> Int<'c> {
+        self.code().await_bytes(self.barrier(at.slot), at.turn);
+        self.slot(at.slot)
+    }
+
+    /// The slot was read by all lanes, and is filled again.
+    pub fn give_back(&self, at: Turn<'c>) -> Turn<'c> {
+        let c = self.code();
+        c.meet_in_wave();
+        let next = self.ask(at.slot, at.next);
+        let after = c.add(at.slot, c.int(1));
+        let over = c.equal(after, self.shape.slots);
+        let other = c.sub(c.int(1), at.turn);
+        Turn {
+            slot: c.pick(over, c.int(0), after).into_int_value(),
+            turn: c.pick(over, other, at.turn).into_int_value(),
+            next,
+        }
+    }
+}

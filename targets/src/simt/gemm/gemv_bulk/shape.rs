@@ -1,0 +1,290 @@
+//! How the work of a streamed contraction is shared out, and what lies in local memory.
+use atomc_ir::arch::Simt;
+use atomc_ir::{Arch, Diagnostic};
+
+use crate::KernelSpec;
+use crate::simt::gemm::contract::Sizes;
+use crate::simt::machine::fragment::RUN;
+use crate::tuning::{Choice, Open};
+
+/// Waves of a work-group.
+const WAVES: usize = 8;
+/// Bytes of local memory that slots take: what is on its way covers the time from one kernel to the next, and a work-group of a
+/// kernel without much local memory still fits beside.
+const RINGS: usize = 160 << 10;
+/// Bytes of a step of 32 columns of a panel, and most of a slot.
+pub const STEP: usize = 4 * 16 * RUN;
+const SLOT: usize = 4 * STEP;
+/// Most slots of a wave.
+const SLOTS: usize = 16;
+/// Most bytes of rows that are in local memory as a whole, and of a stretch of them, about.
+const WHOLE: usize = 32 << 10;
+const STRETCH: usize = 16 << 10;
+/// Most stretches on their way, and words of them in a thread together with its sums.
+const AHEAD: usize = 4;
+const WORDS: usize = 128;
+/// Bytes of buffers into which the machine copies rows, where two are not more.
+const COPIED: usize = 80 << 10;
+/// Most registers of sums and rows with which a wave keeps a slot's rows.
+const HELD: usize = 170;
+/// Most panels of a wave in one pass, sums of a lane, and bytes of sums that meet beside the rings.
+const PANELS: usize = 6;
+const SUMS: usize = 128;
+const MEETING: usize = 64 << 10;
+/// Bytes from one token's 16 sums to the next: lanes that hold the same features of other tokens have other banks.
+pub const PITCH: usize = 80;
+/// Bytes for barriers, and for squares.
+const BARRIERS: usize = 2 << 10;
+/// From so many tokens on, work-groups share out the columns, as a cluster: each brings less of the rows to itself, and they read
+/// each other's sums. Two where each then has so many panels, four otherwise.
+const MANY: usize = 16;
+const SHARE: usize = 8;
+/// What may be chosen by measuring.
+pub const OPEN: Open = &[("members", &[1, 2, 4])];
+
+/// How the work is shared out.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub tokens: usize,
+    pub pieces: usize,
+    /// Whether rows are staged as they lie in memory, and whether the machine brings them.
+    plain: bool,
+    pub copied: bool,
+    /// Panels of the result, runs of them, and the work-groups that share the columns of a run.
+    pub panels: usize,
+    pub groups: usize,
+    pub cluster: usize,
+    /// A wave takes every `across`-th panel of a run, and every `along`-th slot of a panel.
+    pub across: usize,
+    pub along: usize,
+    /// Panels that a wave makes in one pass.
+    pub together: usize,
+    /// Slots along a work-group's share of a panel, and steps of 32 columns in each.
+    pub length: usize,
+    pub steps: usize,
+    /// Slots of a wave's ring.
+    pub slots: usize,
+    /// Slots of a wave in a stretch, and stretches.
+    pub stretch: usize,
+    pub stretches: usize,
+    /// Stretches that are on their way while one is multiplied, a divisor of all.
+    pub ahead: usize,
+    /// Whether no work-group has more panels than it makes in one pass.
+    pub one_pass: bool,
+}
+
+impl Shape {
+    pub fn new(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<Shape, Diagnostic> {
+        let Sizes { rows, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
+        let (simt, tokens, steps) = (arch.simt(), spec.tokens, arch.memory.padded(depth) / 32);
+        let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
+        let best = if tokens < MANY {
+            1
+        } else if panels >= SHARE * simt.clusters[0] {
+            2
+        } else {
+            4
+        };
+        let wanted = choice.get("members").unwrap_or(best);
+        let cluster = if simt.clusters[0] > 0 && steps.is_multiple_of(wanted) { wanted } else { 1 };
+        let at_once = match cluster {
+            1 => simt.chip.units,
+            2 => simt.clusters[0],
+            _ => simt.clusters[1],
+        };
+        let shape = Shape {
+            tokens,
+            pieces,
+            plain,
+            copied: plain && tokens >= MANY && depth == 32 * steps,
+            panels,
+            groups: at_once.min(panels),
+            cluster,
+            across: 1,
+            along: 1,
+            together: 1,
+            length: steps / cluster,
+            steps: 1,
+            slots: 0,
+            stretch: 1,
+            stretches: 1,
+            ahead: 0,
+            one_pass: true,
+        };
+        Ok(shape.with_waves().with_stretches().with_rings(simt))
+    }
+
+    /// Shares panels and columns out to waves.
+    fn with_waves(self) -> Shape {
+        let share = self.panels.div_ceil(self.groups);
+        let most = (SUMS / (self.pieces * self.tiles() * 4)).clamp(1, PANELS);
+        let idle = |n: &usize| share.div_ceil(*n) * n - share;
+        let mut fitting = [1, 2, 4, 8].into_iter().filter(|n| n * most >= share);
+        // Members read the sums of each other's waves: few waves for each panel.
+        let across = match self.cluster {
+            1 => fitting.next().unwrap_or(1),
+            _ => fitting.rev().min_by_key(idle).unwrap_or(WAVES),
+        };
+        let whole = self.is_whole();
+        let fits = |n: &usize| {
+            let stretch = (WAVES / across).min(self.length / n) * n * 64 * self.tokens;
+            self.length.is_multiple_of(*n) && n * self.pieces * STEP <= SLOT && (whole || stretch <= 2 * STRETCH)
+        };
+        let steps = [4, 2].into_iter().find(fits).unwrap_or(1);
+        let length = self.length / steps;
+        // As many waves as bring all tokens, or a multiple.
+        let most_along = (WAVES / across).min(length);
+        let shares = |n: &usize| (across * n).is_multiple_of(self.tiles().next_power_of_two());
+        let along = (1..=most_along).rev().find(shares).unwrap_or(most_along);
+        let one_pass = across * most >= share;
+        let meeting = MEETING / (across * along * self.pieces * self.tokens * PITCH);
+        let together = if one_pass { share.div_ceil(across) } else { most.min(meeting).max(1) };
+        Shape { across, along, together, steps, length, one_pass, ..self }
+    }
+
+    /// Whether rows are staged as a whole.
+    fn is_whole(&self) -> bool {
+        self.columns() * 2 * self.tokens <= WHOLE
+    }
+
+    /// Cuts rows into stretches.
+    fn with_stretches(self) -> Shape {
+        let slot = self.along * self.steps * 64 * self.tokens;
+        let stretch = if self.is_whole() { self.length.div_ceil(self.along) } else { (STRETCH / slot).max(1) };
+        let shape = Shape { stretch, stretches: self.length.div_ceil(self.along * stretch), ..self };
+        let copied = shape.copied && shape.one_pass && shape.length.is_multiple_of(shape.along * stretch);
+        let shape = Shape { copied, ..shape };
+        if copied {
+            return shape;
+        }
+        let sums = shape.together * shape.pieces * shape.tiles() * 4;
+        let words = (shape.stretch_bytes() / (4 * shape.threads())).max(1);
+        let most = (WORDS.saturating_sub(sums) / words).clamp(1, AHEAD);
+        let ahead = (1..=most).rev().find(|&n| shape.stretches.is_multiple_of(n)).unwrap_or(1);
+        Shape { ahead: if shape.stretches == 1 { 0 } else { ahead }, ..shape }
+    }
+
+    /// Gives rings the local memory that is left.
+    fn with_rings(self, simt: &Simt) -> Shape {
+        let apart = if self.one_pass { 0 } else { self.waves() * self.sums_bytes() };
+        let room = RINGS.min(simt.unit.lds_group.saturating_sub(self.rows_bytes() + apart + BARRIERS));
+        // What nobody fills would only keep the next kernel's work-groups away.
+        let panels = self.panels.div_ceil(self.groups).div_ceil(self.across);
+        let needed = panels * self.length.div_ceil(self.along);
+        let slots = (room / (self.waves() * self.slot_bytes())).clamp(2, SLOTS).min(needed);
+        // Behind the only pass, sums meet where the rings were.
+        let least = if self.one_pass { self.sums_bytes().div_ceil(self.slot_bytes()) } else { 0 };
+        Shape { slots: slots.max(least), ..self }
+    }
+
+    /// Bytes of local memory at most.
+    pub fn local_bytes(&self) -> usize {
+        let apart = if self.one_pass { 0 } else { self.sums_bytes() };
+        self.waves() * (self.ring_bytes() + apart) + self.rows_bytes() + BARRIERS
+    }
+
+    pub fn waves(&self) -> usize {
+        self.across * self.along
+    }
+
+    pub fn threads(&self) -> usize {
+        32 * self.waves()
+    }
+
+    /// Blocks of 8 tokens.
+    pub fn tiles(&self) -> usize {
+        self.tokens.div_ceil(8)
+    }
+
+    /// Tokens that lanes of one wave bring, the waves that together bring all, and the threads for each. Of few tokens a wave
+    /// reads longer runs: half a line of memory at a time is a third slower.
+    pub fn near(&self) -> usize {
+        self.tokens.next_power_of_two() / self.blocks()
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.tokens.next_power_of_two().min(1 << self.waves().trailing_zeros())
+    }
+
+    pub fn members(&self) -> usize {
+        self.threads() / self.tokens.next_power_of_two()
+    }
+
+    pub fn piece_bytes(&self) -> usize {
+        self.steps * STEP
+    }
+
+    pub fn slot_bytes(&self) -> usize {
+        self.pieces * self.piece_bytes()
+    }
+
+    /// Slots of each wave along a panel, where all have the same number.
+    pub fn slots_of_a_wave(&self) -> Option<usize> {
+        self.length.is_multiple_of(self.along).then_some(self.length / self.along)
+    }
+
+    pub fn stretch_columns(&self) -> usize {
+        self.stretch * self.along * self.steps * 32
+    }
+
+    pub fn stretch_bytes(&self) -> usize {
+        match self.copied {
+            true => self.tokens * self.token_bytes(),
+            false => self.stretch_columns() * 2 / RUN * self.run_bytes(),
+        }
+    }
+
+    /// Bytes from one run of a token to the next, and from one token to the next. What the machine brings lies token by token, so that
+    /// neighbours have other banks.
+    pub fn run_bytes(&self) -> usize {
+        match self.copied {
+            true => RUN,
+            false => self.tokens * RUN + if self.tokens > 1 { RUN } else { 0 },
+        }
+    }
+
+    pub fn token_bytes(&self) -> usize {
+        if self.copied { self.stretch_columns() * 2 + RUN } else { RUN }
+    }
+
+    pub fn buffers(&self) -> usize {
+        let most = if self.copied { (COPIED / self.stretch_bytes()).max(2) } else { 2 };
+        self.stretches.min(most)
+    }
+
+    /// Columns of a work-group's share.
+    pub fn columns(&self) -> usize {
+        self.length * self.steps * 32
+    }
+
+    /// Bytes of local memory for rows, and for a norm's weights.
+    pub fn rows_bytes(&self) -> usize {
+        self.buffers() * self.stretch_bytes() + if self.plain || self.stretches == 1 { 0 } else { 4 * self.columns() }
+    }
+
+    /// A wave's ring, and its sums of a pass.
+    pub fn ring_bytes(&self) -> usize {
+        self.slots * self.slot_bytes()
+    }
+
+    pub fn sums_bytes(&self) -> usize {
+        self.together * self.pieces * self.tokens * PITCH
+    }
+
+    /// Panels of a work-group in one pass.
+    pub fn pass(&self) -> usize {
+        self.across * self.together
+    }
+
+    /// Whether a wave keeps a slot's rows in registers, for all its panels.
+    pub fn holds_rows(&self) -> bool {
+        let sums = self.together * self.pieces * self.tiles() * 4;
+        let words = self.ahead * (self.stretch_bytes() / (4 * self.threads()));
+        self.together > 1 && self.tiles() > 1 && sums + words + self.tiles() * self.steps * 4 <= HELD
+    }
+
+    /// Whether every wave has all its panels in every pass.
+    pub fn even(&self) -> bool {
+        self.panels.is_multiple_of(self.groups * self.pass())
+    }
+}

@@ -1,0 +1,359 @@
+//! The rows of a contraction, brought into local memory a stretch of columns at a time, in runs as matrix instructions want
+//! them: the runs of all tokens side by side.
+//!
+//! Several stretches are on their way at once, in registers and as they lie in memory: what is computed of them is computed
+//! when they have come. A norm commutes with the contraction, so rows are staged as they are times the norm's weights, and
+//! the sums are scaled by what the squares of the row have come to by then. Only where elements have so few exponents that a
+//! row might not fit, the squares are added up before anything else.
+use atomc_ir::{DType, Diagnostic, Graph, Layout, Op, Value};
+use inkwell::values::FloatValue;
+
+use super::Shape;
+use super::copies::Copies;
+use crate::KernelSpec;
+use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::row::{At, Col};
+use crate::simt::gemm::contract::Contraction;
+use crate::simt::machine::fragment::RUN;
+use crate::simt::rowwise;
+
+/// Loads of rows that a thread has on the way where it only adds up squares.
+const TOGETHER: usize = 4;
+
+/// The norm that rows go through.
+#[derive(Clone, Copy)]
+struct Norm {
+    value: Value,
+    weights: Value,
+    eps: f64,
+    /// Whether sums are scaled, and not rows.
+    late: bool,
+}
+
+/// What the rows of a contraction are made of: rows in memory, maybe chosen from more, and maybe a norm of them.
+pub fn suits(body: &Graph, x: Value) -> bool {
+    let of = |v: Value, i: usize| body.operands(v.node)[i];
+    let is_input = |v: Value| {
+        let rows = |t: &atomc_ir::TensorType| t.dtype.is_float() && t.layout == Layout::Rows;
+        matches!(body.op(v.node), Op::Input { .. }) && body.ty(v).as_tensor().is_some_and(rows)
+    };
+    let normed = matches!(body.op(x.node), Op::RmsNorm { .. });
+    let from = if normed { of(x, 0) } else { x };
+    let from = if matches!(body.op(from.node), Op::Gather {}) { of(from, 0) } else { from };
+    is_input(from) && (!normed || is_input(of(x, 1)))
+}
+
+pub struct Staging<'s, 'k, 'a, 'c> {
+    contraction: &'s Contraction<'k, 'a, 'c>,
+    shape: Shape,
+    /// Elements of a vector.
+    lanes: usize,
+    /// The token that this thread brings, and which of its vectors.
+    token: Int<'c>,
+    member: Int<'c>,
+    /// Rows as they lie in memory, and their type and width.
+    from: (Value, DType),
+    width: usize,
+    /// The first column of the work-group's share.
+    first: Int<'c>,
+    norm: Option<Norm>,
+    local: Ptr<'c>,
+    /// The norm's weights: those of the thread's vectors, where there is one stretch, or all in local memory.
+    held: Vec<Vector<'c>>,
+    weights: Ptr<'c>,
+    /// Sums of squares: of each token, from each row of waves that share the tokens.
+    squares: Ptr<'c>,
+    /// Where the machine brings rows, instead of all this.
+    pub copies: Option<Copies<'s, 'k, 'a, 'c>>,
+}
+
+impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
+    /// What does not depend on other kernels: the norm's weights.
+    pub fn begin(
+        contraction: &'s Contraction<'k, 'a, 'c>,
+        shape: Shape,
+        spec: &KernelSpec,
+        share: Int<'c>,
+    ) -> Result<Staging<'s, 'k, 'a, 'c>, Diagnostic> {
+        let (c, parts) = (contraction.matrix.c, &contraction.parts);
+        let (graph, x) = (parts.kernel.rows.graph, parts.x);
+        let operands = graph.operands(x.node);
+        let late = contraction.matrix.dtype == DType::BF16;
+        let norm = match graph.op(x.node) {
+            Op::RmsNorm { eps } => Some(Norm { value: x, weights: operands[1], eps: *eps, late }),
+            _ => None,
+        };
+        let from = if norm.is_some() { operands[0] } else { x };
+        let ty = parts.kernel.rows.shape(from)?;
+        let (lane, wave) = (c.lane_index(), c.wave_index());
+        let (near, blocks) = (shape.near(), shape.blocks());
+        let token = c.add(c.rem(lane, near), c.mul(c.rem(wave, blocks), c.int(near)));
+        let member = c.add(c.div(lane, near), c.mul(c.div(wave, blocks), c.int(32 / near)));
+        let width = ty.shape.last().unwrap_or(0);
+        let local_weights = if norm.is_some() && shape.stretches > 1 { shape.columns() * 4 } else { 0 };
+        let first = c.mul(share, c.int(shape.columns()));
+        let copies = shape.copied.then(|| Copies::begin(contraction, shape, from, first));
+        let own = if shape.copied { 0 } else { shape.buffers() * shape.stretch_bytes() };
+        let mut staging = Staging {
+            contraction,
+            shape,
+            lanes: rowwise::vector(spec.body).min(contraction.matrix.run()),
+            token: c.smaller(token, c.int(shape.tokens - 1)),
+            member,
+            from: (from, ty.dtype),
+            width,
+            first,
+            norm,
+            local: c.shared(own, 128),
+            held: vec![],
+            weights: c.shared(local_weights, 16),
+            squares: c.shared(shape.waves() * near * 4, 16),
+            copies,
+        };
+        staging.bring_weights()?;
+        Ok(staging)
+    }
+
+    fn code(&self) -> &'a Code<'c> {
+        self.contraction.matrix.c
+    }
+
+    fn float(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> FloatValue<'c> {
+        self.code().b.build_float_add(a, b, "").expect("floats")
+    }
+
+    /// Weights of the norm at a column of the work-group's share, or others behind its end.
+    fn weights_at(&self, norm: Norm, near: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
+        let c = self.code();
+        let col = c.smaller(c.add(self.first, near), c.int(self.width - self.lanes));
+        self.contraction.parts.kernel.rows.eval(norm.weights, At { row: c.int(0), head: None, col: Col::Var(col) })
+    }
+
+    fn bring_weights(&mut self) -> Result<(), Diagnostic> {
+        let c = self.code();
+        let Some(norm) = self.norm else { return Ok(()) };
+        c.set_lanes(self.lanes);
+        if self.shape.stretches == 1 {
+            let held = (0..self.vectors()).map(|i| self.weights_at(norm, self.column(i)));
+            self.held = held.collect::<Result<_, _>>()?;
+            return Ok(());
+        }
+        let mut result = Ok(());
+        let (columns, turn) = (self.shape.columns(), self.shape.threads() * self.lanes);
+        c.repeat(c.mul(c.thread(), c.int(self.lanes)), c.int(columns), turn, |near| {
+            match self.weights_at(norm, near) {
+                Ok(v) => c.store(c.at(self.weights, c.mul(near, c.int(4))), v, self.weights_align()),
+                Err(e) => result = Err(e),
+            }
+        });
+        result
+    }
+
+    fn weights_align(&self) -> u32 {
+        (4 * self.lanes).min(16) as u32
+    }
+
+    /// What the norm is to scale rows by: nothing yet, or the scale.
+    pub fn set_scale(&self) -> Result<(), Diagnostic> {
+        let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
+        let Some(norm) = self.norm else { return Ok(()) };
+        if self.held.is_empty() {
+            c.barrier();
+        }
+        if norm.late {
+            rows.set_scale(norm.value, c.number(1.0));
+            return Ok(());
+        }
+        c.set_lanes(self.lanes);
+        let turn = self.shape.members() * self.lanes;
+        let mut result = Ok(());
+        let none = c.number(0.0).into();
+        let sums = c.for_each((c.int(0), c.int(self.width), turn * TOGETHER), &[none], |first, sums| {
+            let mut sum = sums[0].into_float_value();
+            for i in 0..TOGETHER {
+                let col = c.add(first, c.add(c.mul(self.member, c.int(self.lanes)), c.int(i * turn)));
+                let inside = c.less(col, c.int(self.width));
+                match self.bits(c.pick(inside, col, c.int(0)).into_int_value()) {
+                    Ok(bits) => {
+                        let v = c.widen(bits, self.from.1);
+                        sum = self.add_squares(sum, c.pick(inside, v, c.zero()).into_vector_value());
+                    }
+                    Err(e) => result = Err(e),
+                }
+            }
+            vec![sum.into()]
+        });
+        result?;
+        self.add_up(sums[0].into_float_value());
+        c.barrier();
+        rows.set_scale(norm.value, self.scale_of(self.token, norm));
+        Ok(())
+    }
+
+    fn add_squares(&self, sum: FloatValue<'c>, v: Vector<'c>) -> FloatValue<'c> {
+        let c = self.code();
+        self.float(sum, c.sum(c.fmul(v, v)))
+    }
+
+    /// Whether all columns of all stretches are the row's.
+    fn is_whole(&self) -> bool {
+        let columns = self.shape.columns();
+        columns == self.shape.stretches * self.shape.stretch_columns() && self.width == self.shape.cluster * columns
+    }
+
+    /// The bits of a vector of the thread's row; beyond its width, of another.
+    fn bits(&self, col: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
+        let c = self.code();
+        let safe = match self.is_whole() {
+            true => col,
+            false => c.pick(c.less(col, c.int(self.width)), col, c.int(0)).into_int_value(),
+        };
+        self.contraction.parts.kernel.rows.bits(self.from.0, At { row: self.token, head: None, col: Col::Var(safe) })
+    }
+
+    /// A vector of the thread's row, with zeros beyond its width.
+    fn inside(&self, col: Int<'c>, v: Vector<'c>) -> Vector<'c> {
+        let c = self.code();
+        match self.is_whole() {
+            true => v,
+            false => c.pick(c.less(col, c.int(self.width)), v, v.get_type().const_zero()).into_vector_value(),
+        }
+    }
+
+    /// The thread's vectors in a stretch.
+    pub fn vectors(&self) -> usize {
+        self.shape.stretch_columns().div_ceil(self.lanes * self.shape.members())
+    }
+
+    /// Where the thread's vector lies in a stretch.
+    fn column(&self, i: usize) -> Int<'c> {
+        let c = self.code();
+        c.mul(c.add(self.member, c.int(i * self.shape.members())), c.int(self.lanes))
+    }
+
+    /// Asks for the thread's part of a stretch; behind the last one, for hardly anything.
+    pub fn ask(&self, stretch: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let c = self.code();
+        c.set_lanes(self.lanes);
+        let is_there = c.less(stretch, c.int(self.shape.stretches));
+        let first = c.add(self.first, c.mul(stretch, c.int(self.shape.stretch_columns())));
+        let vector = |i| {
+            let col = c.pick(is_there, c.add(first, self.column(i)), self.first);
+            Ok(self.bits(col.into_int_value())?.into())
+        };
+        (0..self.vectors()).map(vector).collect()
+    }
+
+    /// Stores what came of a stretch into a buffer, as the contraction wants it: the sum of its squares and those before.
+    pub fn store(
+        &self,
+        stretch: Int<'c>,
+        buffer: Int<'c>,
+        words: &[Any<'c>],
+        squares: FloatValue<'c>,
+    ) -> Result<FloatValue<'c>, Diagnostic> {
+        let (c, dtype) = (self.code(), self.contraction.matrix.dtype);
+        let run = self.contraction.matrix.run();
+        c.set_lanes(self.lanes);
+        let to = c.add(c.mul(buffer, c.int(self.shape.stretch_bytes())), c.mul(self.token, c.int(RUN)));
+        let to = c.at(self.local, to);
+        let (columns, mut sum) = (self.shape.stretch_columns(), squares);
+        let whole = columns.is_multiple_of(self.lanes * self.shape.members());
+        for (i, word) in words.iter().enumerate() {
+            let (near, bits) = (self.column(i), word.into_vector_value());
+            let share = c.add(c.mul(stretch, c.int(columns)), near);
+            let made = self.made(i, (near, share), bits, &mut sum)?;
+            let store = || {
+                let inside = c.mul(c.rem(near, run), c.int(dtype.size()));
+                let p = c.at(to, c.add(c.mul(c.div(near, run), c.int(self.shape.run_bytes())), inside));
+                c.store(p, made, (self.lanes * dtype.size()) as u32);
+            };
+            match whole {
+                true => store(),
+                false => c.when(c.less(near, c.int(columns)), store),
+            }
+        }
+        Ok(sum)
+    }
+
+    /// What a vector of a row comes to, as bits, by its column in the stretch and in the work-group's share.
+    fn made(
+        &self,
+        i: usize,
+        (near, share): (Int<'c>, Int<'c>),
+        bits: Vector<'c>,
+        squares: &mut FloatValue<'c>,
+    ) -> Result<Vector<'c>, Diagnostic> {
+        let (c, rows, dtype) = (self.code(), &self.contraction.parts.kernel.rows, self.contraction.matrix.dtype);
+        let col = c.add(self.first, share);
+        let Some(norm) = self.norm else {
+            return Ok(match dtype == self.from.1 {
+                true => self.inside(col, bits),
+                false => c.narrow(self.inside(col, c.widen(bits, self.from.1)), dtype),
+            });
+        };
+        let v = self.inside(col, c.widen(bits, self.from.1));
+        if norm.late {
+            // Beyond the stretch is the next one, and beyond the share another's.
+            let (stretch, all) = (c.int(self.shape.stretch_columns()), c.int(self.shape.columns()));
+            let is_own = c.both(c.less(near, stretch), c.less(share, all));
+            *squares = self.add_squares(*squares, c.pick(is_own, v, c.zero()).into_vector_value());
+        }
+        let last = c.smaller(share, c.int(self.shape.columns() - self.lanes));
+        let in_local = || c.load(c.f32s(), c.at(self.weights, c.mul(last, c.int(4))), self.weights_align());
+        let w = self.held.get(i).copied().unwrap_or_else(|| in_local().into_vector_value());
+        rows.bind(self.from.0, v);
+        rows.bind(norm.weights, w);
+        let made = rows.eval(norm.value, At { row: self.token, head: None, col: Col::Var(col) });
+        rows.unbind(self.from.0);
+        rows.unbind(norm.weights);
+        Ok(c.narrow(made?, dtype))
+    }
+
+    /// The address of a buffer.
+    pub fn buffer(&self, number: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        c.add(c.local_address(self.local), c.mul(number, c.int(self.shape.stretch_bytes())))
+    }
+
+    /// The thread's squares, where sums are scaled by them, for others to see behind the next barrier.
+    pub fn leave(&self, squares: FloatValue<'c>) {
+        if self.norm.is_some_and(|norm| norm.late) {
+            self.add_up(squares);
+        }
+    }
+
+    fn add_up(&self, squares: FloatValue<'c>) {
+        let (c, near) = (self.code(), self.shape.near());
+        let distances: Vec<usize> =
+            std::iter::successors(Some(near), |d| Some(d * 2)).take_while(|&d| d < 32).collect();
+        let sum = c.across(squares, &distances, |a, b| self.float(a, b));
+        c.when(c.less(c.lane_index(), c.int(near)), || {
+            let place = c.add(c.mul(c.wave_index(), c.int(near)), c.lane_index());
+            c.store(c.at(self.squares, c.mul(place, c.int(4))), sum, 4);
+        });
+    }
+
+    /// What the sums of a token are to be scaled by, if they are.
+    pub fn scale(&self, token: Int<'c>) -> Option<FloatValue<'c>> {
+        self.norm.filter(|norm| norm.late).map(|norm| self.scale_of(token, norm))
+    }
+
+    fn scale_of(&self, token: Int<'c>, norm: Norm) -> FloatValue<'c> {
+        let (c, near, blocks) = (self.code(), self.shape.near(), self.shape.blocks());
+        let place = c.add(c.mul(c.div(token, near), c.int(near)), c.rem(token, near));
+        let part = |i: usize| {
+            let at = c.add(place, c.int(i * blocks * near));
+            let part = c.at(self.squares, c.mul(at, c.int(4)));
+            // Sums that are scaled late are of all members' columns.
+            let members = if norm.late { self.shape.cluster } else { 1 };
+            let of = |member: usize| {
+                let p = if members == 1 { part } else { c.of_member(part, c.int(member)) };
+                c.load(c.cx.f32_type(), p, 4).into_float_value()
+            };
+            (1..members).fold(of(0), |sum, member| self.float(sum, of(member)))
+        };
+        let sum = (1..self.shape.waves() / blocks).fold(part(0), |sum, i| self.float(sum, part(i)));
+        c.inverse_root(sum, self.width, norm.eps)
+    }
+}

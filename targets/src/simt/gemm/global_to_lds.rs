@@ -1,0 +1,159 @@
+//! Operands on their way from global into local memory: runs that a wave loads together, stretch by stretch.
+//!
+//! What lanes add to an address stays in one register for all of a wave's loads. What differs between loads is the same for all
+//! lanes, and so is what a stretch adds: scalar registers and no vector arithmetic. Where the machine can, runs go to local memory
+//! without a stay in registers.
+use atomc_ir::arch::Isa;
+use inkwell::AddressSpace;
+use inkwell::intrinsics::Intrinsic;
+use inkwell::values::{BasicMetadataValueEnum, BasicValueEnum, InstructionValue, MetadataValue};
+
+use crate::code::{Code, Int, Ptr, Vector};
+use crate::simt::machine::fragment::RUN;
+
+/// LLVM's address space of buffer resources.
+const RESOURCE: u16 = 8;
+/// Bytes that a resource spans: as many as a signed offset reaches.
+const SPAN: u64 = 0x7fff_ffff;
+/// Bytes that an instruction adds at most, to both addresses.
+const ADDED: usize = 4096;
+
+/// One load of each stretch.
+enum Source<'c> {
+    Buffer(BasicValueEnum<'c>),
+    Address(Ptr<'c>),
+}
+
+/// The loads of a wave. Each brings the next bytes of local memory.
+pub struct Supply<'k, 'c> {
+    c: &'k Code<'c>,
+    sources: Vec<Source<'c>>,
+    /// What the lane adds to each of them, and what all lanes add for each stretch.
+    lane: Int<'c>,
+    step: Int<'c>,
+}
+
+impl<'k, 'c> Supply<'k, 'c> {
+    /// Loads that begin at `starts`, the same for all lanes.
+    pub fn new(c: &'k Code<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Supply<'k, 'c> {
+        let mut supply = Supply { c, sources: vec![], lane, step };
+        let source = |(i, &p): (usize, &Ptr<'c>)| match c.arch.simt().buffer_word {
+            Some(word) => {
+                let less = if supply.is_direct() { supply.added(i) } else { 0 };
+                let p = c.at(p, c.cx.i64_type().const_int((less as u64).wrapping_neg(), true));
+                Source::Buffer(resource(c, p, word))
+            }
+            None => Source::Address(p),
+        };
+        supply.sources = starts.iter().enumerate().map(source).collect();
+        supply
+    }
+
+    /// Whether runs go to local memory by themselves.
+    pub fn is_direct(&self) -> bool {
+        is_direct(self.c)
+    }
+
+    /// Bytes of local memory that a load fills.
+    fn load_bytes(&self) -> usize {
+        self.c.arch.simt().wave * RUN
+    }
+
+    /// What the instruction of a direct load adds to both addresses. As far as that reaches, loads share one in local memory.
+    fn added(&self, load: usize) -> usize {
+        load * self.load_bytes() % ADDED
+    }
+
+    /// Loads the lane's runs of a stretch.
+    pub fn bring(&self, stretch: Int<'c>) -> Vec<Vector<'c>> {
+        let (c, words) = (self.c, self.c.cx.i32_type().vec_type(4));
+        let along = c.mul(stretch, self.step);
+        let load = |source: &Source<'c>| match *source {
+            Source::Buffer(resource) => {
+                let plain = c.cx.i32_type().const_zero();
+                let args = [resource.into(), self.lane.into(), along.into(), plain.into()];
+                c.call("llvm.amdgcn.raw.ptr.buffer.load", &[words.into()], &args).into_vector_value()
+            }
+            Source::Address(p) => c.load_vector(c.cx.i32_type(), 4, self.address(p, stretch), RUN),
+        };
+        self.sources.iter().map(load).collect()
+    }
+
+    /// The lane's address in a stretch, where there are no resources.
+    fn address(&self, p: Ptr<'c>, stretch: Int<'c>) -> Ptr<'c> {
+        let c = self.c;
+        c.at(p, c.add(c.lane_offset(self.lane, stretch), c.mul(stretch, self.step)))
+    }
+
+    /// Sends the wave's runs of a stretch to local memory, where they are behind [`Supply::wait`] and a barrier.
+    pub fn send(&self, stretch: Int<'c>, to: Ptr<'c>, half: usize) {
+        let c = self.c;
+        let k = |n: usize| c.cx.i32_type().const_int(n as u64, false);
+        for (i, source) in self.sources.iter().enumerate() {
+            let (at, zero) = (i * self.load_bytes(), k(0).into());
+            let sent = match *source {
+                Source::Buffer(resource) => {
+                    let added = self.added(i);
+                    let along = c.mul(stretch, self.step).into();
+                    let to = c.at(to, c.int(at - added)).into();
+                    let args = [resource.into(), to, k(RUN).into(), self.lane.into(), along, k(added).into(), zero];
+                    command(c, "llvm.amdgcn.raw.ptr.buffer.load.lds", &args)
+                }
+                Source::Address(p) => {
+                    let to = c.at(to, c.add(c.mul(c.lane_index(), c.int(RUN)), c.int(at)));
+                    let args = [self.address(p, stretch).into(), to.into(), zero, zero];
+                    command(c, "llvm.amdgcn.global.load.async.to.lds.b128", &args)
+                }
+            };
+            mark(c, sent, half);
+        }
+    }
+
+    /// Behind the next barrier, what this wave has sent is there. Barriers wait by themselves for loads through resources, as for
+    /// stores, and not for those that are counted apart.
+    pub fn wait(&self) {
+        if let Source::Address(_) = self.sources[0] {
+            command(self.c, "llvm.amdgcn.s.wait.asynccnt", &[self.c.cx.i16_type().const_zero().into()]);
+        }
+    }
+}
+
+fn is_direct(c: &Code) -> bool {
+    let simt = c.arch.simt();
+    simt.isa == Isa::Amdgcn && simt.direct_to_lds >= RUN
+}
+
+/// Says that an instruction uses one half of local memory, and has nothing to do with the other: LLVM would wait with it for what
+/// is sent there.
+pub fn mark<'c>(c: &Code<'c>, instruction: InstructionValue<'c>, half: usize) {
+    if !is_direct(c) {
+        return;
+    }
+    let set = |kind: &str, half: usize| {
+        let scopes = c.cx.metadata_node(&[scope(c, half).into()]);
+        instruction.set_metadata(scopes, c.cx.get_kind_id(kind)).expect("an instruction of this context");
+    };
+    set("alias.scope", half);
+    set("noalias", 1 - half);
+}
+
+/// An intrinsic without a result.
+fn command<'c>(c: &Code<'c>, name: &str, args: &[BasicMetadataValueEnum<'c>]) -> InstructionValue<'c> {
+    let intrinsic = Intrinsic::find(name).unwrap_or_else(|| panic!("LLVM 22 has {name}"));
+    let f = intrinsic.get_declaration(&c.module, &[]).unwrap_or_else(|| panic!("{name} has no types"));
+    c.b.build_call(f, args, "").expect("open").try_as_basic_value().expect_instruction("no result")
+}
+
+fn scope<'c>(c: &Code<'c>, half: usize) -> MetadataValue<'c> {
+    let name = |name: &str| c.cx.metadata_string(name).into();
+    let domain = c.cx.metadata_node(&[name("local memory")]);
+    c.cx.metadata_node(&[name(["first half", "second half"][half]), domain.into()])
+}
+
+fn resource<'c>(c: &Code<'c>, p: Ptr<'c>, word: u32) -> BasicValueEnum<'c> {
+    let ty = c.cx.ptr_type(AddressSpace::from(RESOURCE));
+    let stride = c.cx.i16_type().const_zero();
+    let (span, word) = (c.cx.i64_type().const_int(SPAN, false), c.cx.i32_type().const_int(word.into(), false));
+    let args = [p.into(), stride.into(), span.into(), word.into()];
+    c.call("llvm.amdgcn.make.buffer.rsrc", &[ty.into(), p.get_type().into()], &args)
+}

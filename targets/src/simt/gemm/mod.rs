@@ -1,0 +1,8 @@
+//! Contractions: a schedule a file.
+pub mod contract;
+pub mod gemv;
+pub mod gemv_bulk;
+mod global_to_lds;
+pub mod stream_k;
+pub mod tiled;
+pub mod warpgroup;

@@ -1,0 +1,65 @@
+//! The ground that every schedule stands on: where a kernel is made, its arguments, and how much of the step there is.
+use atomc_ir::{Arch, Diagnostic, Graph, Type};
+use inkwell::context::Context;
+
+use crate::KernelSpec;
+use crate::code::{Code, Int};
+use crate::kernel::Kernel;
+use crate::simt::machine;
+use crate::tuning::Choice;
+
+/// Bytes at the start of a workspace that hold counters, whichever kernel uses it: behind every launch they are zero, and what
+/// one kernel leaves in the rest is never where another counts.
+pub const COUNTERS: usize = 128 << 10;
+
+/// Where a kernel is made, and with which numbers.
+pub struct Setup<'c> {
+    pub cx: &'c Context,
+    pub arch: &'c Arch,
+    pub choice: Choice,
+}
+
+impl<'c> Setup<'c> {
+    /// The kernel of a specification, where the kernel before it has ended.
+    pub fn open(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
+        let code = self.open_early(spec, threads);
+        code.await_previous();
+        code
+    }
+
+    /// The kernel of a specification, which must itself [wait](Code::await_previous) for the one before it.
+    pub fn open_early(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
+        machine::open(self.cx, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
+    }
+}
+
+/// Pointers of a body: operands, then results. The step and the workspace follow.
+pub fn arguments(body: &Graph) -> usize {
+    let operands = body.inputs().into_iter().map(|v| if body.ty(v).as_cache().is_some() { 2 } else { 1 });
+    let results = body.outputs().iter().filter(|&&v| matches!(body.ty(v), Type::Tensor(_)));
+    operands.sum::<usize>() + results.count()
+}
+
+/// The body with the kernel's arguments as its operands and results.
+pub fn kernel<'a, 'c>(c: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a, 'c>, Diagnostic> {
+    Kernel::new(c, spec, |i| c.argument(i))
+}
+
+/// Tokens, or rows, that the step has.
+pub fn step_size<'c>(c: &Code<'c>, spec: &KernelSpec, by_rows: bool) -> Int<'c> {
+    let field = c.at(c.argument(arguments(spec.body)), c.int(if by_rows { 8 } else { 0 }));
+    c.load_fixed(c.cx.i32_type(), field, 8).into_int_value()
+}
+
+/// `body` in work-groups whose row the step has.
+pub fn when_in_step<'c>(
+    c: &Code<'c>,
+    spec: &KernelSpec,
+    kernel: &Kernel<'_, 'c>,
+    row: Int<'c>,
+    body: impl FnOnce() -> Result<(), Diagnostic>,
+) -> Result<(), Diagnostic> {
+    let mut result = Ok(());
+    c.when(c.less(row, step_size(c, spec, kernel.by_rows)), || result = body());
+    result
+}

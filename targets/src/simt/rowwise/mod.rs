@@ -1,0 +1,272 @@
+//! Family `rows`: a work-group makes one row of the step. A flat result is made by all threads together; heads are shared out
+//! to teams of lanes, of which each makes one at a time. Where there is nothing but heads, work-groups take several tokens'.
+mod argmax;
+mod heads;
+
+use atomc_ir::{Arch, Diagnostic, Graph, Op, Type, Value};
+use inkwell::types::VectorType;
+
+use crate::code::{Code, Int};
+use crate::kernel::{Kernel, heads, through_reshape};
+use crate::math;
+use crate::row::{At, Col, Operand, Team};
+use crate::simt::launch;
+use crate::simt::launch::Setup;
+use crate::simt::machine;
+use crate::{KernelInfo, KernelSpec};
+
+/// Most waves that make one row, and one that a norm must have seen: there waves also wait for each other.
+const WAVES: usize = 8;
+const NORM_WAVES: usize = 4;
+
+/// Vectors of a row that a thread has on the way, and elements of them that it computes at a time.
+const TOGETHER: usize = 2;
+const PIECE: usize = 4;
+
+/// Elements of a vector: as many as fit every axis, at most 16 bytes of the short types.
+pub fn vector(graph: &Graph) -> usize {
+    let fits = |n: usize| graph.ids().all(|id| axes(graph, id.into()).iter().all(|axis| axis.is_multiple_of(n)));
+    [8, 4, 2].into_iter().find(|&n| fits(n)).unwrap_or(1)
+}
+
+/// The sizes that vectors of a value must divide.
+fn axes(graph: &Graph, v: Value) -> Vec<usize> {
+    let last = |v: Value| graph.ty(v).as_tensor().filter(|t| t.dtype.is_float()).and_then(|t| t.shape.last());
+    let mut axes: Vec<usize> = last(v).into_iter().collect();
+    match graph.op(v.node) {
+        Op::Slice { start, .. } => axes.push(*start),
+        Op::Rope {} => axes.extend(last(graph.operands(v.node)[1]).map(|rot| rot / 2)),
+        _ => (),
+    }
+    axes
+}
+
+fn is_table(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::RopeTable { .. })
+}
+
+fn is_argmax(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::Argmax {})
+}
+
+/// Whether a norm is over the whole row.
+fn is_row_norm(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::RmsNorm { .. }) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
+}
+
+/// Threads of a work-group: one for each vector of the widest result, or of what it is the largest of, in whole waves.
+pub fn threads(graph: &Graph, arch: &Arch) -> usize {
+    let row = |v: Value| graph.ty(v).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
+    let width = |&v: &Value| match graph.ty(v) {
+        Type::Tensor(_) if is_argmax(graph, v) => row(graph.operands(v.node)[0]),
+        Type::Tensor(_) => row(v),
+        Type::Cache(c) => c.heads * c.head_dim,
+        Type::Batch => 0,
+    };
+    let widest = graph.outputs().iter().map(width).max().unwrap_or(0);
+    let waves = if graph.ids().any(|id| is_row_norm(graph, id.into())) { NORM_WAVES } else { WAVES };
+    widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt().wave, waves * arch.simt().wave)
+}
+
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+    if let Some(run) = heads::run(spec.body, setup.arch) {
+        return heads::emit(setup, spec, run);
+    }
+    let threads = threads(spec.body, setup.arch);
+    let code = setup.open(spec, threads);
+    let tasks = {
+        let c = &code;
+        let kernel = launch::kernel(c, spec)?;
+        let row = c.group();
+        let exchange = machine::exchange(c, threads);
+        launch::when_in_step(c, spec, &kernel, row, || {
+            c.set_lanes(vector(spec.body));
+            for (v, out) in &kernel.outputs {
+                if is_table(spec.body, *v) {
+                    store_table(&kernel, *v, out, row, threads)?;
+                    continue;
+                }
+                let team = Team::Group { index: c.thread(), size: threads, exchange };
+                if is_argmax(spec.body, *v) {
+                    argmax::store(&kernel, spec.body.operands(v.node)[0], out, row, team)?;
+                    continue;
+                }
+                let inner = through_reshape(&kernel.rows, *v)?;
+                match heads(&kernel.rows.shape(inner)?.shape) {
+                    Some((count, dim)) => store_heads(&kernel, inner, out, row, (count, dim, threads))?,
+                    None => store_flat(&kernel, *v, out, row, team)?,
+                }
+            }
+            write_caches(&kernel, row, threads)
+        })?;
+        kernel.row_tasks(1, 1)
+    };
+    Ok((code, KernelInfo::simt(tasks, threads)))
+}
+
+/// The whole row, padding as zeros.
+fn store_flat<'c>(
+    kernel: &Kernel<'_, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    team: Team<'c>,
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (lanes, pieces) = (c.lanes(), c.lanes().div_ceil(PIECE));
+    c.set_lanes(lanes / pieces);
+    rows.set_pieces(pieces);
+    rows.set_team(team);
+    rows.prepare(v, row, None)?;
+    let width = out.ty.shape.row().unwrap_or(0);
+    rows.each_columns(rows.padded(out), TOGETHER, |cols| {
+        let at = |&col: &Int<'c>| At { row, head: None, col: Col::Var(col) };
+        rows.load_ahead(v, &cols.iter().map(at).collect::<Vec<_>>())?;
+        for col in cols {
+            let bits = rows.each_piece(|| Ok(c.narrow(rows.eval(v, at(col))?, out.ty.dtype)))?;
+            let bits = c.join(&bits);
+            let inside = c.less(*col, c.int(width));
+            let bits = if width == rows.padded(out) {
+                bits.into()
+            } else {
+                c.pick(inside, bits, bits.get_type().const_zero())
+            };
+            c.store(rows.address(out, at(col)), bits, 16.min((lanes * out.ty.dtype.size()) as u32));
+        }
+        Ok(())
+    })?;
+    rows.set_pieces(1);
+    c.set_lanes(lanes);
+    Ok(())
+}
+
+/// A vector of a row, with what is beyond its width as zeros.
+pub fn store_padded<'c>(kernel: &Kernel<'_, 'c>, lanes: crate::code::Vector<'c>, out: &Operand<'c>, at: At<'c>) {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let width = out.ty.shape.row().unwrap_or(0);
+    let lanes = if width == rows.padded(out) {
+        lanes
+    } else {
+        c.pick(c.less(rows.column(at.col), c.int(width)), lanes, c.zero()).into_vector_value()
+    };
+    c.store_floats(rows.address(out, at), lanes, out.ty.dtype);
+}
+
+/// Teams that are as wide as a head of `dim` elements, and how many there are among the threads.
+pub fn teams<'c>(c: &Code<'c>, dim: usize, threads: usize) -> (Team<'c>, Int<'c>, usize) {
+    let size = dim.div_ceil(c.lanes()).next_power_of_two().min(c.arch.simt().wave);
+    let thread = c.thread();
+    (Team::Lanes { index: c.rem(thread, size), size }, c.div(thread, size), threads / size)
+}
+
+/// `body` for each head, by the team whose turn it is.
+pub fn each_head<'c>(
+    c: &Code<'c>,
+    count: usize,
+    (first, teams): (Int<'c>, usize),
+    body: impl FnOnce(Int<'c>) -> Result<(), Diagnostic>,
+) -> Result<(), Diagnostic> {
+    let mut result = Ok(());
+    c.repeat(first, c.int(count), teams, |head| result = body(head));
+    result
+}
+
+fn store_heads<'c>(
+    kernel: &Kernel<'_, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    (count, dim, threads): (usize, usize, usize),
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (team, first, teams) = teams(c, dim, threads);
+    rows.set_team(team);
+    each_head(c, count, (first, teams), |head| {
+        rows.forget();
+        rows.prepare(v, row, Some(head))?;
+        rows.each_column(dim, |col| {
+            let lanes = rows.eval(v, At { row, head: Some(head), col: Col::Var(col) })?;
+            let flat = c.add(c.mul(head, c.int(dim)), col);
+            c.store_floats(rows.address(out, At { row, head: None, col: Col::Var(flat) }), lanes, out.ty.dtype);
+            Ok(())
+        })
+    })?;
+    rows.forget();
+    pad(kernel, out, row, count * dim);
+    Ok(())
+}
+
+/// Zeros from column `from` to the end of the row's padding, which is less than a wave away.
+pub fn pad<'c>(kernel: &Kernel<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: usize) {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (lanes, padded) = (c.lanes(), rows.padded(out));
+    if from < padded {
+        let col = c.add(c.mul(c.thread(), c.int(lanes)), c.int(from));
+        c.when(c.less(col, c.int(padded)), || {
+            let at = At { row, head: None, col: Col::Var(col) };
+            c.store_floats(rows.address(out, at), c.zero(), out.ty.dtype);
+        });
+    }
+}
+
+/// Keys and values of one row, all heads.
+fn write_caches<'c>(kernel: &Kernel<'_, 'c>, row: Int<'c>, threads: usize) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    for cache in &kernel.caches {
+        let slot = cache.slot(c, row);
+        let (team, first, teams) = teams(c, cache.ty.head_dim, threads);
+        rows.set_team(team);
+        each_head(c, cache.ty.heads, (first, teams), |head| {
+            rows.forget();
+            cache.prepare(rows, row, head)?;
+            rows.each_column(cache.ty.head_dim, |col| cache.write_part(rows, row, head, slot, Col::Var(col)))
+        })?;
+        rows.forget();
+    }
+    Ok(())
+}
+
+/// Cosines, then sines, an angle a thread.
+fn store_table<'c>(
+    kernel: &Kernel<'_, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    threads: usize,
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let Op::RopeTable { scale, growth, original } = *rows.graph.op(v.node) else {
+        unreachable!("a table was asked for")
+    };
+    let operands = rows.graph.operands(v.node);
+    let lanes = c.lanes();
+    c.set_lanes(1);
+    let f64 = c.cx.f64_type();
+    let wide = |i: Int<'c>| c.splat(c.b.build_signed_int_to_float(i, f64, "").expect("an integer"));
+    let splat_wide = |v: f64| VectorType::const_vector(&[f64.const_float(v)]);
+    let position = wide(c.load_index(rows.index(operands[0])?, row));
+    let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
+    let length = wide(c.load_index(rows.index(operands[1])?, row));
+    let log = (growth != 0.0).then(|| math::log_stretch(c, length, growth, original));
+    let mut result = Ok(());
+    c.repeat(c.thread(), c.int(half), threads, |col| {
+        let freq = match rows.eval(operands[2], At { row: c.int(0), head: None, col: Col::Var(col) }) {
+            Ok(freq) => freq,
+            Err(e) => return result = Err(e),
+        };
+        let mut angle = c.fmul(math::to_wide(c, freq), position);
+        if let Some(log) = log {
+            let exponent = c.fmul(wide(col), splat_wide(-2.0 / (2.0 * half as f64 - 2.0).max(1.0)));
+            angle = c.fmul(angle, math::exp_wide(c, c.fmul(exponent, log)));
+        }
+        let (cos, sin) = math::cos_sin(c, angle);
+        for (values, col) in [(cos, col), (sin, c.add(col, c.int(half)))] {
+            let lanes = c.fmul(math::to_narrow(c, values), c.lit(scale));
+            c.store_floats(rows.address(out, At { row, head: None, col: Col::Var(col) }), lanes, out.ty.dtype);
+        }
+    });
+    result?;
+    pad(kernel, out, row, 2 * half);
+    c.set_lanes(lanes);
+    Ok(())
+}

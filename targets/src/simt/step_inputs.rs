@@ -1,0 +1,168 @@
+//! The kernel that makes a step's inputs of a framework's tensors, which are on the device and stay there: [`Prepare`] has its
+//! parameters. In its first work-groups a thread makes the entries of a token, or a tile, after the other; its sequence it finds by
+//! halving. Behind them is a work-group for each sequence in each layer, which clears what the sequence will read of a new page.
+//!
+//! Tile j of sequence s has the place `starts[s] / 32 + s + j`, which no other has, and which says whose it is. Places in between are
+//! empty: tiles of no tokens.
+use atomc_artifact::abi::{PREPARE_GROUPS, SPARE_TOKENS, TILE_TOKENS};
+use atomc_artifact::manifest::PREPARE;
+use atomc_ir::Arch;
+use inkwell::context::Context;
+use inkwell::module::Module;
+
+use crate::code::{Code, Int, Ptr};
+use crate::simt::machine;
+use crate::{KernelInfo, Tasks};
+
+const THREADS: usize = 256;
+/// Bytes that a thread clears at once.
+const CLEARED: usize = 16;
+
+/// The kernel as a module. It begins when all before it has ended, and nothing behind it begins earlier than it ends: what it
+/// writes, kernels read before they wait.
+pub fn emit<'c>(cx: &'c Context, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+    let code = machine::open_with_numbers(cx, PREPARE, arch, (10, 5), THREADS);
+    Step::new(&code).run();
+    (code.finish(), KernelInfo::simt(Tasks::Fixed(PREPARE_GROUPS), THREADS))
+}
+
+/// The kernel's parameters.
+struct Step<'k, 'c> {
+    c: &'k Code<'c>,
+    ids: Ptr<'c>,
+    positions: Ptr<'c>,
+    starts: Ptr<'c>,
+    lengths: Ptr<'c>,
+    tables: Ptr<'c>,
+    step: Ptr<'c>,
+    batch: Ptr<'c>,
+    to_ids: Ptr<'c>,
+    to_lengths: Ptr<'c>,
+    pages: Ptr<'c>,
+    table_stride: Int<'c>,
+    sequences: Int<'c>,
+    tokens: Int<'c>,
+    values: Int<'c>,
+    value_bytes: Int<'c>,
+}
+
+impl<'k, 'c> Step<'k, 'c> {
+    fn new(c: &'k Code<'c>) -> Step<'k, 'c> {
+        let [ids, positions, starts, lengths, tables, step, batch, to_ids, to_lengths, pages] =
+            std::array::from_fn(|i| c.argument(i));
+        let [table_stride, sequences, tokens, values, value_bytes] = std::array::from_fn(|i| c.number_argument(10 + i));
+        let [sequences, tokens, value_bytes] = [sequences, tokens, value_bytes].map(|number| c.to_index(number));
+        Step {
+            c,
+            ids,
+            positions,
+            starts,
+            lengths,
+            tables,
+            step,
+            batch,
+            to_ids,
+            to_lengths,
+            pages,
+            table_stride,
+            sequences,
+            tokens,
+            values,
+            value_bytes,
+        }
+    }
+
+    fn run(&self) {
+        let c = self.c;
+        let clears = c.less(c.int(PREPARE_GROUPS - 1), c.group());
+        c.when(clears, || self.clear(c.sub(c.group(), c.int(PREPARE_GROUPS))));
+        c.when(c.negate(clears), || self.make());
+    }
+
+    /// Clears the values in the page that a sequence's last token is in, if the page gets its first token in this step and will not
+    /// be full. Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
+    fn clear(&self, work: Int<'c>) {
+        let (c, block) = (self.c, self.c.arch.memory.block_tokens);
+        let [layer, sequence] = c.divide(work, self.sequences);
+        let length = c.load_index(self.lengths, sequence);
+        let end = c.load_index(self.starts, c.add(sequence, c.int(1)));
+        let before = c.sub(length, c.sub(end, c.load_index(self.starts, sequence)));
+        let filled = c.rem(length, block);
+        let first = c.sub(length, filled);
+        let fresh = c.both(c.less(c.int(0), filled), c.negate(c.less(first, before)));
+        c.when(fresh, || {
+            let table = c.at(self.tables, c.mul(c.mul(c.to_i64(sequence), self.table_stride), c.to_i64(c.int(4))));
+            let page = c.load_index(table, c.div(first, block));
+            let stride = c.load_i64(self.field(6));
+            let layer = c.load_ptr(c.at(self.pages, c.mul(layer, c.int(8))));
+            let values = c.at(c.at(layer, c.mul(c.to_i64(page), stride)), self.values);
+            let none = c.bytes_type(CLEARED).const_zero();
+            c.repeat(c.mul(c.thread(), c.int(CLEARED)), self.value_bytes, THREADS * CLEARED, |at| {
+                c.store(c.at(values, at), none, CLEARED as u32);
+            });
+        });
+    }
+
+    /// Makes the entries.
+    fn make(&self) {
+        let c = self.c;
+        let first = c.add(c.mul(c.group(), c.int(THREADS)), c.thread());
+        let (end, tiles) = (c.load_index(self.starts, self.sequences), self.tiles());
+        let [positions, sequences, tile_list] = [0, 1, 4].map(|i| c.load_ptr(self.field(i)));
+        c.repeat(first, c.add(self.tokens, c.int(SPARE_TOKENS)), PREPARE_GROUPS * THREADS, |token| {
+            let to = [self.to_ids, positions, sequences, self.to_lengths];
+            let exists = c.less(token, end);
+            c.when(exists, || {
+                let sequence = self.last(|s| c.load_index(self.starts, s), token);
+                let position = c.load_index(self.positions, c.mul(token, c.int(2)));
+                let made = [c.load_index(self.ids, token), position, sequence, c.load_index(self.lengths, sequence)];
+                to.into_iter().zip(made).for_each(|(to, value)| self.put(to, token, value));
+            });
+            c.when(c.negate(exists), || to.into_iter().for_each(|to| self.put(to, token, c.int(0))));
+        });
+        c.repeat(first, tiles, PREPARE_GROUPS * THREADS, |tile| {
+            let place = |s| c.add(c.div(c.load_index(self.starts, s), TILE_TOKENS), s);
+            let sequence = self.last(place, tile);
+            let inside = c.mul(c.sub(tile, place(sequence)), c.int(TILE_TOKENS));
+            let from = c.add(c.load_index(self.starts, sequence), inside);
+            let left = c.sub(c.load_index(self.starts, c.add(sequence, c.int(1))), from);
+            let count = c.smaller(c.larger(left, c.int(0)), c.int(TILE_TOKENS));
+            let from = c.pick(c.less(c.int(0), count), from, c.int(0)).into_int_value();
+            self.put(tile_list, c.mul(tile, c.int(2)), from);
+            self.put(tile_list, c.add(c.mul(tile, c.int(2)), c.int(1)), count);
+        });
+        c.when(c.equal(first, 0), || {
+            c.store(self.step, c.to_i64(end), 8);
+            c.store(self.field(2), self.tables, 8);
+            c.store(self.field(3), self.table_stride, 8);
+            c.store(self.field(5), c.to_i64(tiles), 8);
+        });
+    }
+
+    /// Places for tiles, empty ones among them.
+    fn tiles(&self) -> Int<'c> {
+        self.c.add(self.c.div(self.tokens, TILE_TOKENS), self.sequences)
+    }
+
+    /// A field of the batch.
+    fn field(&self, i: usize) -> Ptr<'c> {
+        self.c.at(self.batch, self.c.int(8 * i))
+    }
+
+    fn put(&self, list: Ptr<'c>, i: Int<'c>, value: Int<'c>) {
+        self.c.store(self.c.at(list, self.c.mul(i, self.c.int(4))), value, 4);
+    }
+
+    /// The last sequence whose `key` is not beyond a number. Keys never fall, and the first is zero.
+    fn last(&self, key: impl Fn(Int<'c>) -> Int<'c>, number: Int<'c>) -> Int<'c> {
+        let c = self.c;
+        let (none, all) = (c.int(0), self.sequences);
+        let found = c.for_each((none, c.bits(all), 1), &[none.into(), all.into()], |_, range| {
+            let [low, high] = [0, 1].map(|i| range[i].into_int_value());
+            let middle = c.div(c.add(low, high), 2);
+            let beyond = c.less(number, key(middle));
+            vec![c.pick(beyond, low, middle), c.pick(beyond, middle, high)]
+        });
+        found[0].into_int_value()
+    }
+}
