@@ -18,6 +18,8 @@ pub const MAX_RANKS: usize = 64;
 const MAX_BYTES: usize = 1 << 48;
 /// No count (tokens, tasks, vocabulary, positions) may be larger: kernels compute with 32-bit token numbers.
 const MAX_COUNT: usize = 1 << 30;
+/// Most axes of a weight: a matrix, stacked twice.
+const MAX_AXES: usize = 4;
 /// Longest name: those of a target, a variant and a kernel, with their endings, make one file name of at most 255 bytes.
 const MAX_NAME: usize = 64;
 /// Most layers, each of which has a cache of its own: some ten times as many as the deepest model.

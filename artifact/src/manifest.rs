@@ -1,6 +1,9 @@
 //! What an artifact says about itself: a plain serde value, written as JSON in the first section.
 //!
 //! The compiler writes every stride, offset and count that a loader needs, so that the runtime obeys and never derives.
+mod expr;
+
+pub use expr::{Term, WeightExpr};
 use serde::{Deserialize, Serialize};
 
 /// Everything but the code: what shaped the artifact, and for each target the weights it wants and the steps it can run.
@@ -79,7 +82,7 @@ pub struct Weight {
     /// For messages: the expression in one line, e.g. `concat(a.weight, b.weight)`.
     pub name: String,
     pub dtype: DType,
-    /// Logical shape, one or two dimensions.
+    /// Logical shape: one axis or more.
     pub shape: Vec<usize>,
     pub layout: Layout,
     /// Size of the buffer, padding included.
@@ -88,16 +91,17 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// The logical shape as a matrix; a vector is one row.
-    pub fn rows_cols(&self) -> (usize, usize) {
+    /// The logical shape as a stack of matrices: how many, their rows, their columns. A vector is one row.
+    pub fn matrices(&self) -> [usize; 3] {
         match self.shape[..] {
-            [rows, cols] => (rows, cols),
-            _ => (1, self.shape.iter().product()),
+            [ref stack @ .., rows, cols] => [stack.iter().product(), rows, cols],
+            _ => [1, 1, self.shape.iter().product()],
         }
     }
 }
 
-/// Where element (row, column) of a weight lies. Padding is zero.
+/// Where element (row, column) of a weight lies. Padding is zero. The matrices of a stack lie one after the other, each with
+/// its padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Layout {
@@ -107,37 +111,6 @@ pub enum Layout {
     /// element (r, c) is at `((r / width) * (cols / group) + c / group) * width * group + (r % width) * group + c % group`.
     /// `rows` and `cols` are the padded sizes.
     Panels { width: usize, group: usize, rows: usize, cols: usize },
-}
-
-/// The weight plan: an expression over checkpoint tensors. Conversion to the weight's type and layout comes last.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum WeightExpr {
-    /// A tensor of the checkpoint, of any float type, which must have this shape.
-    Tensor {
-        name: String,
-        shape: Vec<usize>,
-    },
-    Concat {
-        axis: usize,
-        parts: Vec<WeightExpr>,
-    },
-    Slice {
-        axis: usize,
-        start: usize,
-        len: usize,
-        of: Box<WeightExpr>,
-    },
-    /// Of `parts` equal parts along an axis the one of this rank: number `rank * parts / ranks`.
-    Shard {
-        axis: usize,
-        parts: usize,
-        of: Box<WeightExpr>,
-    },
-    /// Values that follow from the configuration alone (rotary frequencies).
-    Const {
-        values: Vec<f32>,
-    },
 }
 
 /// The paged KV cache that the kernels expect: per layer one buffer of pages, each a block of K, then one of V. How far pages

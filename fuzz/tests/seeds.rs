@@ -100,21 +100,12 @@ fn checkpoints(text: &str) {
 
 /// The tensors that weights are made of, as zeros.
 fn tensors(weights: &[atomc_runtime::manifest::Weight]) -> Vec<(String, Vec<usize>, Vec<u8>)> {
-    use atomc_runtime::manifest::WeightExpr::{self, *};
-    fn collect(expr: &WeightExpr, all: &mut std::collections::BTreeMap<String, Vec<usize>>) {
-        match expr {
-            Tensor { name, shape } => _ = all.insert(name.clone(), shape.clone()),
-            Concat { parts, .. } => parts.iter().for_each(|part| collect(part, all)),
-            Slice { of, .. } | Shard { of, .. } => collect(of, all),
-            Const { .. } => {}
-        }
-    }
-    let mut all = std::collections::BTreeMap::new();
-    weights.iter().for_each(|weight| collect(&weight.expr, &mut all));
+    let all: std::collections::BTreeMap<&str, &[usize]> =
+        weights.iter().flat_map(|weight| weight.expr.tensors()).collect();
     all.into_iter()
         .map(|(name, shape)| {
             let bytes = vec![0; shape.iter().product::<usize>() * 2];
-            (name, shape, bytes)
+            (name.to_owned(), shape.to_vec(), bytes)
         })
         .collect()
 }

@@ -7,6 +7,7 @@ mod fetch;
 mod loading;
 mod pack;
 pub mod packed;
+mod parts;
 
 pub use loading::{Given, Loading};
 
@@ -15,8 +16,9 @@ use crate::device::{DeviceBuffer, DeviceError};
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::pool::Pool;
-use atomc_artifact::manifest::{Layout, Weight, WeightExpr};
+use atomc_artifact::manifest::{Layout, Weight};
 use pack::Piece;
+use parts::{Origin, parts};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -218,24 +220,26 @@ impl Target {
     }
 }
 
-/// Cuts a weight into tasks along its rows; panels stay whole.
+/// Cuts a weight into tasks along its rows; panels stay whole, and no task has rows of two matrices.
 fn tasks(index: usize, weight: &Weight) -> Vec<Task> {
-    let (rows, cols) = weight.rows_cols();
+    let [matrices, rows, cols] = weight.matrices();
     let size = weight.dtype.size();
-    let (unit, row_bytes, last_bytes) = match weight.layout {
-        Layout::Rows { stride } => (1, stride * size, cols * size),
-        Layout::Panels { width, cols, .. } => (width, cols * size, cols * size),
+    let (matrices, rows, unit, row_bytes, matrix_bytes) = match weight.layout {
+        // Rows follow each other, whatever the matrix.
+        Layout::Rows { stride } => (1, matrices * rows, 1, stride * size, 0),
+        Layout::Panels { width, rows: padded, cols, .. } => (matrices, rows, width, cols * size, padded * cols * size),
     };
     let step = (TASK_BYTES / row_bytes.max(1)).next_multiple_of(unit).max(unit);
-    let task = |first: usize| {
+    let task = |matrix: usize, first: usize| {
         let last = (first + step).min(rows);
         let end = match weight.layout {
-            Layout::Rows { .. } => (last - 1) * row_bytes + last_bytes,
+            Layout::Rows { .. } => (last - 1) * row_bytes + cols * size,
             Layout::Panels { width, .. } => last.next_multiple_of(width) * row_bytes,
         };
-        Task { weight: index, rows: first..last, bytes: first * row_bytes..end }
+        let (row, start) = (matrix * rows, matrix * matrix_bytes);
+        Task { weight: index, rows: row + first..row + last, bytes: start + first * row_bytes..start + end }
     };
-    (0..rows).step_by(step).map(task).collect()
+    (0..matrices).flat_map(|matrix| (0..rows).step_by(step).map(move |first| task(matrix, first))).collect()
 }
 
 /// The pieces of every weight, or what is missing or wrong.
@@ -261,103 +265,25 @@ fn pieces<'a>(
     source: &'a dyn Source,
     missing: &mut BTreeSet<String>,
 ) -> Result<Vec<Piece<'a>>, CheckpointError> {
-    let (rows, cols) = weight.rows_cols();
-    let mut resolver = Resolver { source, rank, axes: weight.shape.len(), pieces: Vec::new(), missing };
-    resolver.follow(&weight.expr, Window { rows: 0..rows, cols: 0..cols, at: (0, 0) })?;
-    Ok(resolver.pieces)
-}
-
-/// A part of an expression's value, and where its first element goes in the weight.
-#[derive(Clone)]
-struct Window {
-    rows: Range<usize>,
-    cols: Range<usize>,
-    at: (usize, usize),
-}
-
-impl Window {
-    /// The same part, of a value that begins `offset` earlier along the axis and is `len` long: `None` if it lies outside.
-    fn within(&self, by_rows: bool, offset: usize, len: usize) -> Option<Window> {
-        let mut part = self.clone();
-        let (range, at) = if by_rows { (&mut part.rows, &mut part.at.0) } else { (&mut part.cols, &mut part.at.1) };
-        let (start, end) = (range.start.max(offset), range.end.min(offset + len));
-        *at += start.saturating_sub(range.start);
-        *range = start.checked_sub(offset)?..end.checked_sub(offset)?;
-        (range.start < range.end).then_some(part)
-    }
-}
-
-/// Finds the tensors behind one weight. Shapes are sound: the artifact was checked.
-struct Resolver<'a, 'm> {
-    source: &'a dyn Source,
-    rank: Rank,
-    /// Dimensions of the weight and of every part of its expression.
-    axes: usize,
-    pieces: Vec<Piece<'a>>,
-    missing: &'m mut BTreeSet<String>,
-}
-
-impl<'a> Resolver<'a, '_> {
-    /// Goes down to the tensors that a window of an expression shows.
-    fn follow(&mut self, expr: &'a WeightExpr, mut window: Window) -> Result<(), CheckpointError> {
-        let by_rows = |axis: usize| self.axes == 2 && axis == 0;
-        match expr {
-            WeightExpr::Concat { axis, parts } => {
-                let (by_rows, mut offset) = (by_rows(*axis), 0);
-                for part in parts {
-                    let len = extent(part, *axis);
-                    if let Some(window) = window.within(by_rows, offset, len) {
-                        self.follow(part, window)?;
-                    }
-                    offset += len;
-                }
-                return Ok(());
-            }
-            WeightExpr::Slice { axis, start, of, .. } => {
-                let range = if by_rows(*axis) { &mut window.rows } else { &mut window.cols };
-                *range = range.start + start..range.end + start;
-                return self.follow(of, window);
-            }
-            WeightExpr::Shard { axis, parts, of } => {
-                let start = self.rank.part(*parts) * extent(expr, *axis);
-                let range = if by_rows(*axis) { &mut window.rows } else { &mut window.cols };
-                *range = range.start + start..range.end + start;
-                return self.follow(of, window);
-            }
-            WeightExpr::Const { values } => self.push(Tensor::Values(values), values.len(), window),
-            WeightExpr::Tensor { name, shape } => match self.source.tensor(name, shape) {
-                Ok(data) => self.push(data, shape[self.axes - 1], window),
-                Err(CheckpointError::Missing { names }) => self.missing.extend(names),
-                Err(error) => return Err(error),
-            },
+    let mut pieces = Vec::new();
+    for part in parts(&weight.expr, rank) {
+        let data = match part.origin {
+            Origin::Values(values) => Ok(Tensor::Values(values)),
+            Origin::Tensor { name, shape } => source.tensor(name, shape),
+        };
+        match data {
+            Ok(data) => pieces.extend(part.pieces(data, &weight.shape)),
+            Err(CheckpointError::Missing { names }) => missing.extend(names),
+            Err(error) => return Err(error),
         }
-        Ok(())
     }
-
-    fn push(&mut self, data: Tensor<'a>, stride: usize, window: Window) {
-        self.pieces.push(Piece { data, stride, rows: window.rows, cols: window.cols, at: window.at });
-    }
-}
-
-/// Size of an expression's value along an axis.
-fn extent(expr: &WeightExpr, axis: usize) -> usize {
-    match expr {
-        WeightExpr::Tensor { shape, .. } => shape[axis],
-        WeightExpr::Concat { axis: along, parts } if *along == axis => {
-            parts.iter().map(|part| extent(part, axis)).sum()
-        }
-        WeightExpr::Concat { parts, .. } => extent(&parts[0], axis),
-        WeightExpr::Slice { axis: along, len, .. } if *along == axis => *len,
-        WeightExpr::Shard { axis: along, parts, of } if *along == axis => extent(of, axis) / parts,
-        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => extent(of, axis),
-        WeightExpr::Const { values } => values.len(),
-    }
+    Ok(pieces)
 }
 
 /// A tensor that no weight uses means that the checkpoint is of another model than the artifact.
 fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
-    let mut used = BTreeSet::new();
-    weights.iter().for_each(|weight| collect_names(&weight.expr, &mut used));
+    let tensors = weights.iter().flat_map(|weight| weight.expr.tensors());
+    let used: BTreeSet<&str> = tensors.map(|(name, _)| name).collect();
     let unused = source
         .names()
         .into_iter()
@@ -374,7 +300,8 @@ fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), Checkpoin
 
 /// That the head of a checkpoint is its embedding, which the weights have in its place.
 fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
-    let Some(shape) = weights.iter().find_map(|weight| shape(&weight.expr, EMBEDDING)) else { return Ok(()) };
+    let mut tensors = weights.iter().flat_map(|weight| weight.expr.tensors());
+    let Some((_, shape)) = tensors.find(|(name, _)| *name == EMBEDDING) else { return Ok(()) };
     let same = match (source.tensor(EMBEDDING, shape)?, source.tensor(HEAD, shape)?) {
         (Tensor::Bytes { float: a, bytes: one }, Tensor::Bytes { float: b, bytes: other }) => a == b && one == other,
         (Tensor::Stored { float: a, numbers: one }, Tensor::Stored { float: b, numbers: other }) => {
@@ -385,29 +312,10 @@ fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointE
     if same { Ok(()) } else { Err(CheckpointError::Untied) }
 }
 
-/// The shape that an expression wants of a tensor, if it is made of it.
-fn shape<'a>(expr: &'a WeightExpr, wanted: &str) -> Option<&'a [usize]> {
-    match expr {
-        WeightExpr::Tensor { name, shape } => (name == wanted).then_some(shape),
-        WeightExpr::Concat { parts, .. } => parts.iter().find_map(|part| shape(part, wanted)),
-        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => shape(of, wanted),
-        WeightExpr::Const { .. } => None,
-    }
-}
-
 /// What checkpoints hold beside their weights: tables that follow from the configuration, and the copy of the embedding
 /// that some writers store for a model whose head is tied to it, if it is one ([`check_twin`]).
 fn is_harmless(name: &str, used: impl Fn(&str) -> bool) -> bool {
     name.ends_with("rotary_emb.inv_freq") || (name == HEAD && used(EMBEDDING))
-}
-
-fn collect_names<'a>(expr: &'a WeightExpr, names: &mut BTreeSet<&'a str>) {
-    match expr {
-        WeightExpr::Tensor { name, .. } => _ = names.insert(name),
-        WeightExpr::Concat { parts, .. } => parts.iter().for_each(|part| collect_names(part, names)),
-        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => collect_names(of, names),
-        WeightExpr::Const { .. } => {}
-    }
 }
 
 #[cfg(test)]

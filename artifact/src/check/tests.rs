@@ -102,7 +102,7 @@ fn weights_that_disagree_with_themselves() {
     );
     refused(
         |m| m.targets[0].weights[0].shape = vec![],
-        "targets[0].weights[0].shape: [] is not one or two sizes of at least 1",
+        "targets[0].weights[0].shape: [] is not one to 4 sizes of at least 1",
     );
     refused(
         |m| m.targets[0].weights[0].dtype = DType::I32,
@@ -148,6 +148,29 @@ fn weights_that_disagree_with_themselves() {
     );
 }
 
+/// Each matrix of a stack has its padding.
+#[test]
+fn stacks_of_matrices() {
+    let stack = |bytes| {
+        move |m: &mut Manifest| {
+            let weight = &mut m.targets[0].weights[0];
+            (weight.shape, weight.bytes) = (vec![3, 4, 4], bytes);
+            weight.expr = WeightExpr::Tensor { name: "t".into(), shape: vec![3, 4, 4] };
+        }
+    };
+    let mut sound = sample();
+    stack(3 * 512)(&mut sound);
+    manifest(&sound, SECTIONS).unwrap();
+    refused(
+        stack(512),
+        "targets[0].weights[0].bytes: 512 bytes, but the layout Panels { width: 16, group: 2, rows: 16, cols: 16 } takes 1536",
+    );
+    refused(
+        |m| m.targets[0].weights[0].shape = vec![1, 1, 1, 4, 4],
+        "targets[0].weights[0].shape: [1, 1, 1, 4, 4] is not one to 4 sizes of at least 1",
+    );
+}
+
 #[test]
 fn numbers_that_nobody_can_add_up() {
     let launch = |edit: fn(&mut Launch)| {
@@ -183,10 +206,7 @@ fn expressions_that_do_not_fit() {
     );
     refused(
         concat(0, vec![tensor(&[usize::MAX, 4])]),
-        &format!(
-            "targets[0].weights[1].expr.concat.parts[0]: [{}, 4] is not one or two sizes of at least 1",
-            usize::MAX,
-        ),
+        &format!("targets[0].weights[1].expr.concat.parts[0]: [{}, 4] is not one to 4 sizes of at least 1", usize::MAX,),
     );
     let slice = |start, len| {
         move |m: &mut Manifest| {

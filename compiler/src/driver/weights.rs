@@ -30,16 +30,17 @@ fn weight(graph: &Graph, v: Value, arch: &Arch) -> Result<Weight, Diagnostic> {
     let ty = graph.ty(v).as_tensor().ok_or_else(|| unsupported(graph, v, "is no tensor"))?;
     let shape = ty.shape.sizes().ok_or_else(|| unsupported(graph, v, "has no fixed shape"))?;
     let (layout, bytes) = match (ty.layout, &shape[..]) {
-        (atomc_ir::Layout::Panels, &[rows, cols]) => {
+        (atomc_ir::Layout::Panels, &[ref stack @ .., rows, cols]) => {
             let p = atomc_targets::panels(rows, cols, ty.dtype, arch);
-            (Layout::Panels { width: p.width, group: p.group, rows: p.rows, cols: p.cols }, p.bytes)
+            let bytes = stack.iter().product::<usize>() * p.bytes;
+            (Layout::Panels { width: p.width, group: p.group, rows: p.rows, cols: p.cols }, bytes)
         }
-        (atomc_ir::Layout::Rows, &[.., cols]) if shape.len() <= 2 => {
+        (atomc_ir::Layout::Rows, &[.., cols]) => {
             let stride = arch.memory.stride(cols);
             let rows: usize = shape[..shape.len() - 1].iter().product();
             (Layout::Rows { stride }, rows * stride * ty.dtype.size())
         }
-        _ => return Err(unsupported(graph, v, "has more than two axes")),
+        _ => return Err(unsupported(graph, v, "has too few axes for its layout")),
     };
     Ok(Weight { name, dtype: super::dtype(ty.dtype), shape, layout, bytes, expr })
 }

@@ -1,11 +1,11 @@
 //! Weights of tensors that come one by one, in any order, as whoever reads a checkpoint has them.
 //!
 //! A weight is packed as soon as the last of its tensors is there. Until then the others are kept, and no longer.
-use super::{EMBEDDING, HEAD, Report, Sink, collect_names, is_harmless, resolve, tasks};
+use super::{EMBEDDING, HEAD, Report, Sink, is_harmless, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Float, Source, Tensor};
 use crate::error::Error;
 use crate::memory::Buffer;
-use atomc_artifact::manifest::{Weight, WeightExpr};
+use atomc_artifact::manifest::Weight;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,16 +100,13 @@ impl Source for AtHand<'_> {
 
 impl Loading {
     pub fn new(weights: &[Weight]) -> Loading {
-        let mut tensors = BTreeMap::new();
-        weights.iter().enumerate().for_each(|(index, weight)| collect(&weight.expr, index, &mut tensors));
         let made = |weight: &Weight| {
-            let mut names = BTreeSet::new();
-            collect_names(&weight.expr, &mut names);
+            let names: BTreeSet<&str> = weight.expr.tensors().into_iter().map(|(name, _)| name).collect();
             Made { names: names.into_iter().map(str::to_owned).collect(), done: false }
         };
         Loading {
             weights: weights.iter().map(made).collect(),
-            tensors,
+            tensors: wanted(weights),
             kept: BTreeMap::new(),
             twins: Twins::default(),
             stage: None,
@@ -207,18 +204,17 @@ impl Given<'_> {
     }
 }
 
-/// The tensors of an expression: what shape it wants of each, and which weight it belongs to.
-fn collect(expr: &WeightExpr, weight: usize, tensors: &mut BTreeMap<String, Wanted>) {
-    match expr {
-        WeightExpr::Tensor { name, shape } => {
-            let wanted =
-                tensors.entry(name.clone()).or_insert_with(|| Wanted { shape: shape.clone(), weights: vec![] });
-            if wanted.weights.last() != Some(&weight) {
-                wanted.weights.push(weight);
+/// The tensors that weights are made of: what shape is wanted of each, and by which weights.
+fn wanted(weights: &[Weight]) -> BTreeMap<String, Wanted> {
+    let mut tensors = BTreeMap::new();
+    for (index, weight) in weights.iter().enumerate() {
+        for (name, shape) in weight.expr.tensors() {
+            let new = || Wanted { shape: shape.to_vec(), weights: vec![] };
+            let wanted = tensors.entry(name.to_owned()).or_insert_with(new);
+            if wanted.weights.last() != Some(&index) {
+                wanted.weights.push(index);
             }
         }
-        WeightExpr::Concat { parts, .. } => parts.iter().for_each(|part| collect(part, weight, tensors)),
-        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => collect(of, weight, tensors),
-        WeightExpr::Const { .. } => {}
     }
+    tensors
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::checkpoint::{Checkpoint, Float, Random};
 use crate::device::apart;
-use atomc_artifact::manifest::DType;
+use atomc_artifact::manifest::{DType, Term, WeightExpr};
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -59,16 +59,19 @@ fn shard(axis: usize, parts: usize, of: WeightExpr) -> WeightExpr {
 }
 
 fn weight(dtype: DType, shape: &[usize], layout: Layout, expr: WeightExpr) -> Weight {
-    let (rows, cols) = if let [rows, cols] = *shape { (rows, cols) } else { (1, shape[0]) };
+    let mut weight = Weight { name: "w".into(), dtype, shape: shape.to_vec(), layout, bytes: 0, expr };
+    let [matrices, rows, cols] = weight.matrices();
     let elements = match layout {
-        Layout::Rows { stride } => (rows - 1) * stride + cols,
-        Layout::Panels { rows, cols, .. } => rows * cols,
+        Layout::Rows { stride } => (matrices * rows - 1) * stride + cols,
+        Layout::Panels { rows, cols, .. } => matrices * rows * cols,
     };
-    Weight { name: "w".into(), dtype, shape: shape.to_vec(), layout, bytes: elements * dtype.size(), expr }
+    weight.bytes = elements * dtype.size();
+    weight
 }
 
-fn panels(width: usize, group: usize, shape: &[usize; 2]) -> Layout {
-    Layout::Panels { width, group, rows: shape[0].next_multiple_of(width), cols: shape[1].next_multiple_of(group) }
+fn panels(width: usize, group: usize, shape: &[usize]) -> Layout {
+    let [.., rows, cols] = *shape else { panic!("no matrix") };
+    Layout::Panels { width, group, rows: rows.next_multiple_of(width), cols: cols.next_multiple_of(group) }
 }
 
 /// Loads a weight into memory of the host and into a device's own, at once and tensor by tensor, which must come out alike.
@@ -111,8 +114,7 @@ impl Stream<'_> {
     }
 
     fn feed(&mut self, name: &str, source: &dyn Source) -> Result<(), Error> {
-        let mut shapes = BTreeMap::new();
-        self.weights.iter().for_each(|weight| shapes_of(&weight.expr, &mut shapes));
+        let shapes: BTreeMap<&str, &[usize]> = self.weights.iter().flat_map(|weight| weight.expr.tensors()).collect();
         // What no weight uses is taken or refused by its name, but for a head that the embedding stands for.
         let found = shapes.get(name).or_else(|| shapes.get(EMBEDDING).filter(|_| name == HEAD));
         let Some(shape) = found else {
@@ -140,83 +142,105 @@ impl Stream<'_> {
     }
 }
 
-fn shapes_of(expr: &WeightExpr, shapes: &mut BTreeMap<String, Vec<usize>>) {
-    match expr {
-        WeightExpr::Tensor { name, shape } => _ = shapes.insert(name.clone(), shape.clone()),
-        WeightExpr::Concat { parts, .. } => parts.iter().for_each(|part| shapes_of(part, shapes)),
-        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => shapes_of(of, shapes),
-        WeightExpr::Const { .. } => {}
-    }
+/// The value of an expression, the slow and obvious way: its shape, and every element by its indices.
+struct Value<'a> {
+    shape: Vec<usize>,
+    element: Box<dyn Fn(&[usize]) -> f32 + 'a>,
 }
 
-/// The value of an expression, the slow and obvious way: rows of numbers.
-fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<Vec<f32>> {
-    match expr {
-        WeightExpr::Const { values } => vec![values.clone()],
-        WeightExpr::Tensor { name, shape } => {
-            let Tensor::Bytes { float, bytes } = source.tensor(name, shape).unwrap() else { panic!("bytes") };
-            let decode = |b: &[u8]| match float {
-                Float::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
-                Float::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
-                Float::F32 => f32::from_le_bytes(b.try_into().unwrap()),
-                Float::F64 => f64::from_le_bytes(b.try_into().unwrap()) as f32,
+impl<'a> Value<'a> {
+    fn stored(shape: &[usize], elements: Vec<f32>) -> Value<'a> {
+        let shape = shape.to_vec();
+        let sizes = shape.clone();
+        let number = move |at: &[usize]| at.iter().zip(&sizes).fold(0, |number, (at, size)| number * size + at);
+        Value { shape, element: Box::new(move |at| elements[number(at)]) }
+    }
+
+    /// The part of an axis that begins at `start`.
+    fn cut(self, axis: usize, start: usize, len: usize) -> Value<'a> {
+        let Value { mut shape, element } = self;
+        shape[axis] = len;
+        Value { shape, element: Box::new(move |at| element(&moved(at, axis, start as isize))) }
+    }
+
+    fn join(axis: usize, parts: Vec<Value<'a>>) -> Value<'a> {
+        let mut shape = parts[0].shape.clone();
+        shape[axis] = parts.iter().map(|part| part.shape[axis]).sum();
+        let element = move |at: &[usize]| {
+            let mut start = 0;
+            let mut holds = |part: &&Value| {
+                start += part.shape[axis];
+                at[axis] < start
             };
-            let values: Vec<f32> = bytes.chunks_exact(float.size()).map(decode).collect();
-            values.chunks_exact(*shape.last().unwrap()).map(<[f32]>::to_vec).collect()
-        }
-        WeightExpr::Concat { axis, parts } => {
-            let parts: Vec<_> = parts.iter().map(|part| evaluate(part, rank, source)).collect();
-            if *axis == 0 && is_matrix(expr) {
-                parts.concat()
-            } else {
-                (0..parts[0].len()).map(|row| parts.iter().flat_map(|part| part[row].clone()).collect()).collect()
-            }
-        }
-        WeightExpr::Slice { axis, start, len, of } => {
-            let value = evaluate(of, rank, source);
-            if *axis == 0 && is_matrix(expr) {
-                value[*start..start + len].to_vec()
-            } else {
-                value.iter().map(|row| row[*start..start + len].to_vec()).collect()
-            }
-        }
-        WeightExpr::Shard { axis, parts, of } => {
-            let len = extent(of, *axis) / parts;
-            let of = Box::new((**of).clone());
-            let start = rank.number * parts / rank.of * len;
-            evaluate(&WeightExpr::Slice { axis: *axis, start, len, of }, rank, source)
-        }
+            let part = parts.iter().find(&mut holds).unwrap();
+            (part.element)(&moved(at, axis, part.shape[axis] as isize - start as isize))
+        };
+        Value { shape, element: Box::new(element) }
+    }
+
+    /// The elements in order.
+    fn elements(&self) -> Vec<f32> {
+        let all = self.shape.iter().product();
+        let indices = |mut number: usize| {
+            let mut at: Vec<usize> = self.shape.iter().rev().map(|size| (number % size, number /= size).0).collect();
+            at.reverse();
+            at
+        };
+        (0..all).map(|number| (self.element)(&indices(number))).collect()
     }
 }
 
-fn is_matrix(expr: &WeightExpr) -> bool {
-    match expr {
-        WeightExpr::Const { .. } => false,
-        WeightExpr::Tensor { shape, .. } => shape.len() == 2,
-        WeightExpr::Concat { parts, .. } => is_matrix(&parts[0]),
-        WeightExpr::Slice { of, .. } | WeightExpr::Shard { of, .. } => is_matrix(of),
-    }
+fn moved(at: &[usize], axis: usize, by: isize) -> Vec<usize> {
+    let mut at = at.to_vec();
+    at[axis] = at[axis].strict_add_signed(by);
+    at
+}
+
+fn decoded(data: Tensor) -> Vec<f32> {
+    let Tensor::Bytes { float, bytes } = data else { panic!("bytes") };
+    let decode = |b: &[u8]| match float {
+        Float::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        Float::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
+        Float::F32 => f32::from_le_bytes(b.try_into().unwrap()),
+        Float::F64 => f64::from_le_bytes(b.try_into().unwrap()) as f32,
+    };
+    bytes.chunks_exact(float.size()).map(decode).collect()
+}
+
+fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f32> {
+    let value = expr.fold(&mut |term| match term {
+        Term::Const { values } => Value::stored(&[values.len()], values.to_vec()),
+        Term::Tensor { name, shape } => Value::stored(shape, decoded(source.tensor(name, shape).unwrap())),
+        Term::Concat { axis, parts } => Value::join(axis, parts),
+        Term::Slice { axis, start, len, of } => of.cut(axis, start, len),
+        Term::Shard { axis, parts, of } => {
+            let len = of.shape[axis] / parts;
+            of.cut(axis, rank.number * parts / rank.of * len, len)
+        }
+    });
+    value.elements()
 }
 
 /// The buffer as the manifest's formula describes it.
 fn reference(weight: &Weight, rank: Rank, source: &dyn Source) -> Vec<u8> {
     let size = weight.dtype.size();
     let mut out = vec![0; weight.bytes];
-    for (r, row) in evaluate(&weight.expr, rank, source).iter().enumerate() {
-        for (c, &value) in row.iter().enumerate() {
-            let at = match weight.layout {
-                Layout::Rows { stride } => r * stride + c,
-                Layout::Panels { width, group, cols, .. } => {
-                    ((r / width) * (cols / group) + c / group) * width * group + (r % width) * group + c % group
-                }
-            };
-            let float = match weight.dtype {
-                DType::BF16 => Float::BF16,
-                DType::F16 => Float::F16,
-                _ => Float::F32,
-            };
-            out[at * size..][..size].copy_from_slice(&encode(f64::from(value), float));
-        }
+    let [_, rows, cols] = weight.matrices();
+    for (index, value) in evaluate(&weight.expr, rank, source).into_iter().enumerate() {
+        let (matrix, r, c) = (index / cols / rows, index / cols % rows, index % cols);
+        let at = match weight.layout {
+            Layout::Rows { stride } => (matrix * rows + r) * stride + c,
+            Layout::Panels { width, group, rows, cols } => {
+                let inside = ((r / width) * (cols / group) + c / group) * width * group + (r % width) * group;
+                matrix * rows * cols + inside + c % group
+            }
+        };
+        let float = match weight.dtype {
+            DType::BF16 => Float::BF16,
+            DType::F16 => Float::F16,
+            _ => Float::F32,
+        };
+        out[at * size..][..size].copy_from_slice(&encode(f64::from(value), float));
     }
     out
 }
@@ -292,6 +316,46 @@ fn expressions() {
     );
     let weight = weight(DType::F32, &[52], Layout::Rows { stride: 52 }, vector);
     assert_eq!(load_part(&weight, Rank::ONLY, &source), reference(&weight, Rank::ONLY, &source));
+}
+
+/// Experts are a stack of matrices, stacked from a tensor each or in the checkpoint already.
+#[test]
+fn stacks_of_matrices() {
+    let source = Map::default()
+        .with("a", Float::BF16, &[1, 20, 36], 0.0)
+        .with("b", Float::BF16, &[1, 20, 36], -100.0)
+        .with("all", Float::F32, &[5, 40, 36], 7.0)
+        .with("deep", Float::F16, &[2, 3, 10, 7], 1.0);
+    let all = || tensor("all", &[5, 40, 36]);
+    let stack = || concat(0, vec![tensor("a", &[1, 20, 36]), tensor("b", &[1, 20, 36])]);
+    let cases = [
+        (vec![5, 40, 36], all()),
+        (vec![2, 20, 36], stack()),
+        (vec![7, 20, 36], concat(0, vec![stack(), slice(1, 10, 20, all())])),
+        (vec![2, 60, 36], concat(1, vec![stack(), slice(0, 3, 2, all())])),
+        (vec![2, 20, 72], concat(2, vec![stack(), slice(1, 20, 20, slice(0, 1, 2, all()))])),
+        (vec![5, 10, 18], shard(2, 2, shard(1, 4, all()))),
+        (vec![1, 20, 36], slice(1, 3, 20, shard(0, 5, all()))),
+        (vec![2, 2, 10, 5], slice(3, 1, 5, slice(1, 1, 2, tensor("deep", &[2, 3, 10, 7])))),
+        (vec![1, 3, 20, 7], concat(2, vec![shard(0, 2, tensor("deep", &[2, 3, 10, 7])); 2])),
+    ];
+    for (shape, expr) in &cases {
+        for (number, of) in [(0, 1), (0, 4), (3, 4)] {
+            let rank = Rank { number, of };
+            let cols = shape[shape.len() - 1];
+            for layout in [Layout::Rows { stride: cols + 3 }, panels(16, 2, shape), panels(8, 4, shape)] {
+                let weight = weight(DType::BF16, shape, layout, expr.clone());
+                assert_eq!(load_part(&weight, rank, &source), reference(&weight, rank, &source), "{weight:?}");
+            }
+        }
+    }
+    let large = [3, 600, 1500];
+    let source = Map::default().with("t", Float::BF16, &large, 0.0);
+    for layout in [Layout::Rows { stride: 1504 }, panels(16, 8, &large)] {
+        let weight = weight(DType::BF16, &large, layout, tensor("t", &large));
+        assert!(tasks(0, &weight).len() > 4);
+        agrees(&weight, &source);
+    }
 }
 
 /// Fills a weight that uses only some of a source.
