@@ -84,9 +84,9 @@ impl Builder {
         self.push(Op::Reshape { shape: Shape::led_by(Dim::Tokens, &[width]) }, &[x])
     }
 
-    /// The graph, verified.
-    pub fn finish(mut self, outputs: Vec<Value>) -> Result<Graph, Diagnostic> {
-        self.graph.set_outputs(outputs);
+    /// The graph, verified, with results under their names.
+    pub fn finish(mut self, results: Vec<(String, Value)>) -> Result<Graph, Diagnostic> {
+        self.graph.set_results(results);
         self.graph.verify().map_err(|e| Diagnostic::new("ir::verify", e.to_string()))?;
         Ok(self.graph)
     }

@@ -54,11 +54,13 @@ pub struct Graph {
     nodes: StableDiGraph<Node, Use>,
     inputs: Vec<NodeId>,
     outputs: Vec<Value>,
+    /// What each output is called; empty for those without a name.
+    names: Vec<String>,
 }
 
 impl Graph {
     pub fn new(name: impl Into<String>) -> Graph {
-        Graph { name: name.into(), nodes: StableDiGraph::new(), inputs: vec![], outputs: vec![] }
+        Graph { name: name.into(), nodes: StableDiGraph::new(), inputs: vec![], outputs: vec![], names: vec![] }
     }
 
     /// A new parameter.
@@ -85,8 +87,15 @@ impl Graph {
         NodeId(id)
     }
 
+    /// The graph returns these, without names: the results of a kernel's body go by their order.
     pub fn set_outputs(&mut self, outputs: Vec<Value>) {
+        self.names = vec![String::new(); outputs.len()];
         self.outputs = outputs;
+    }
+
+    /// The graph returns these, each under its name, or without one if it is empty.
+    pub fn set_results(&mut self, results: impl IntoIterator<Item = (String, Value)>) {
+        (self.names, self.outputs) = results.into_iter().unzip();
     }
 
     pub fn inputs(&self) -> Vec<Value> {
@@ -95,6 +104,16 @@ impl Graph {
 
     pub fn outputs(&self) -> &[Value] {
         &self.outputs
+    }
+
+    /// The outputs with their names.
+    pub fn results(&self) -> impl Iterator<Item = (&str, Value)> {
+        self.names.iter().map(String::as_str).zip(self.outputs.iter().copied())
+    }
+
+    /// The output of this name.
+    pub fn result(&self, name: &str) -> Option<Value> {
+        self.results().find(|(n, _)| *n == name).map(|(_, v)| v)
     }
 
     pub fn op(&self, id: NodeId) -> &Op {

@@ -9,6 +9,7 @@ mod graph;
 pub mod interp;
 pub mod layout;
 mod ops;
+pub mod results;
 mod text;
 pub mod trial;
 mod types;

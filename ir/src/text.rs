@@ -1,7 +1,7 @@
 //! The text form, both ways. `print(parse(print(g))) == print(g)`.
 //!
 //! One statement a line: `%0, %1 = op %a, %b {attr = 1} : type, type #segment // location`. A kernel's body follows on the
-//! lines after it, as a graph of its own, indented.
+//! lines after it, as a graph of its own, indented. Results that have names are returned as `name = %value`.
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -61,7 +61,12 @@ impl Graph {
                 let _ = writeln!(out, "{pad}  ^ {note}");
             }
         }
-        let _ = writeln!(out, "{pad}  return {}\n{pad}}}", list(self.outputs()));
+        let result = |(name, v): (&str, Value)| match name {
+            "" => names[&v].clone(),
+            name => format!("{name} = {}", names[&v]),
+        };
+        let results: Vec<_> = self.results().map(result).collect();
+        let _ = writeln!(out, "{pad}  return {}\n{pad}}}", results.join(", "));
     }
 
     fn statement(&self, id: NodeId, operands: &str) -> String {
@@ -133,7 +138,7 @@ impl<'a> Parser<'a> {
         loop {
             let (n, line) = self.line()?;
             if let Some(outputs) = line.strip_prefix("return") {
-                graph.set_outputs(values(n, outputs.trim(), &names)?);
+                graph.set_results(results(n, outputs.trim(), &names)?);
                 break;
             }
             self.statement(n, line, &mut graph, &mut names)?;
@@ -217,6 +222,19 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// What a graph returns: `%value`, or `name = %value`.
+fn results(n: usize, list: &str, names: &HashMap<String, Value>) -> Result<Vec<(String, Value)>, Diagnostic> {
+    let one = |result| {
+        let (name, v) = str::split_once(result, " = ").unwrap_or(("", result));
+        if !name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c)) {
+            return Err(syntax(n, format!("`{name}` is no name: results have letters, digits, `_` and `.`")));
+        }
+        let v = names.get(v).ok_or_else(|| syntax(n, format!("`{v}` is not defined")))?;
+        Ok((name.to_string(), *v))
+    };
+    split(list).into_iter().map(one).collect()
+}
+
 fn values(n: usize, list: &str, names: &HashMap<String, Value>) -> Result<Vec<Value>, Diagnostic> {
     split(list)
         .into_iter()
@@ -293,7 +311,7 @@ mod tests {
       %0 = silu %a0 : bf16[T, 192]
       return %0
     }
-  return %3, %kv0
+  return hidden = %3, kv0 = %kv0, %1
 }
 "#;
 
@@ -312,7 +330,10 @@ mod tests {
         assert_eq!(check("%0, %ids", "%9, %ids"), "line 3: `%9` is not defined");
         assert_eq!(check("i32[T]", "i33[T]"), "line 1: unknown type `i33[T]`");
         assert_eq!(check("%3 = kernel", "%0 = kernel"), "line 5: `%0` is defined twice");
-        assert_eq!(check("  return %3, %kv0\n}\n", ""), "line 0: the text ends inside a graph");
+        assert_eq!(check("  return hidden = %3, kv0 = %kv0, %1\n}\n", ""), "line 0: the text ends inside a graph");
+        assert_eq!(check("kv0 = %kv0", "kv0 = %kv"), "line 10: `%kv` is not defined");
+        let wrong = "line 10: `a-b` is no name: results have letters, digits, `_` and `.`";
+        assert_eq!(check("hidden = ", "a-b = "), wrong);
         assert_eq!(check("family = rows", "family = row"), "line 5: a kernel has a known `family`");
         assert_eq!(
             check("llama3, 4.0, ", "llama3, "),

@@ -49,6 +49,11 @@ impl Graph {
         if self.outputs().is_empty() {
             errors.messages.push("the graph returns nothing".into());
         }
+        for (i, (name, _)) in self.results().enumerate() {
+            if !name.is_empty() && self.results().take(i).any(|(other, _)| other == name) {
+                errors.messages.push(format!("two results are called `{name}`"));
+            }
+        }
         for &id in &order {
             self.check_operands(id, &place, &mut errors);
             self.check_types(id, &mut errors);
@@ -189,6 +194,17 @@ mod tests {
           return %1
         }
         ");
+    }
+
+    #[test]
+    fn a_name_is_one_result() {
+        let text = "graph @g(%x: f32[T, 8]) {\n  %0 = silu %x : f32[T, 8]\n  return a = %0, b = %0, %0, %x\n}";
+        assert_eq!(check(text, Stage::Model), "fine");
+        let graph = parse(text).unwrap();
+        assert_eq!(graph.result("b"), Some(graph.outputs()[1]));
+        assert_eq!(graph.result("c"), None);
+        let e = parse(&text.replace("b = %0", "a = %x")).unwrap().verify().unwrap_err();
+        assert_eq!(e.messages, ["two results are called `a`"]);
     }
 
     #[test]

@@ -23,5 +23,5 @@ pub use bucket::{Bucket, BucketOptions, buckets};
 pub use ledger::{Ledger, ledger};
 pub use pass::{Changed, Cx, Pass};
 pub use pipeline::{PASSES, run};
-pub use plan::{MemoryPlan, Order, Slot, is_hidden, plan, result_bytes};
+pub use plan::{MemoryPlan, Order, Slot, plan, result_bytes};
 pub use rewrite::{Explanation, RULES, Rule, explain};

@@ -1,11 +1,11 @@
 //! The whole order, and the driver: the only place that runs, times and verifies passes.
 use std::time::Instant;
 
+use atomc_ir::results::is_hidden;
 use atomc_ir::{Diagnostic, Graph, Stage};
 
 use crate::bucket::Bucket;
 use crate::pass::{Cx, Pass};
-use crate::plan::is_hidden;
 use crate::{canonicalise, cse, dce, fuse, merge_weights, narrow, pack, rewrite, split};
 
 pub const PASSES: &[Pass] = &[
@@ -30,8 +30,9 @@ pub fn run(
     let end = until.map_or(Ok(PASSES.len() - 1), find)?;
     graph.verify().map_err(|e| Diagnostic::new("ir::verify", e.to_string()))?;
     if let Bucket::Whole { .. } = cx.bucket {
-        let wanted = graph.outputs().iter().copied().filter(|&v| !is_hidden(graph, v));
-        graph.set_outputs(wanted.collect());
+        let wanted = graph.results().filter(|(name, _)| !is_hidden(name)).map(|(name, v)| (name.to_string(), v));
+        let wanted: Vec<_> = wanted.collect();
+        graph.set_results(wanted);
     }
     drive(&PASSES[..=end], graph, cx, observe)
 }

@@ -1,7 +1,7 @@
 //! Memory: where in one arena each kernel's results lie in a step of the bucket's size.
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use atomc_ir::{Dim, Graph, NodeId, Op, TensorType, Value};
+use atomc_ir::{Graph, NodeId, Op, TensorType, Value};
 
 use crate::bucket::Bucket;
 use crate::pass::Cx;
@@ -55,12 +55,6 @@ impl Order {
         steps.extend(head);
         Order { steps, body, hidden }
     }
-}
-
-/// Whether a result of a graph is hidden rows: floats, a row for each token.
-pub fn is_hidden(graph: &Graph, v: Value) -> bool {
-    let floats = |ty: &TensorType| ty.dtype.is_float() && ty.shape.0.first() == Some(&Dim::Tokens);
-    graph.ty(v).as_tensor().is_some_and(floats)
 }
 
 /// Plans the arena. A kernel's results never lie where its operands do; a sum over ranks lies where its operand does, which nobody

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use atomc_artifact::manifest::{
     Arg, Attention, Call, Hidden, Input, Launch, Logits, Picks, Place, Plan, PlanKind, Work,
 };
+use atomc_ir::results::{HIDDEN, LOGITS, PICKS};
 use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
-use atomc_passes::{Bucket, Cx, MemoryPlan, Order, is_hidden, result_bytes};
+use atomc_passes::{Bucket, Cx, MemoryPlan, Order, result_bytes};
 
 use super::kernels::Kernels;
 use super::weights::Weights;
@@ -68,20 +69,17 @@ pub fn plan(
     Ok((plan, hidden_rows))
 }
 
-/// The result of the graph that is the hidden rows of all tokens. Of a whole step there is none.
+/// The hidden rows of all tokens. Of a whole step there are none.
 fn hidden(graph: &Graph, cx: &Cx) -> Result<Option<(Value, Hidden)>, Diagnostic> {
-    let mut all = graph.outputs().iter().copied().filter(|&v| is_hidden(graph, v));
-    let (found, other) = (all.next(), all.next());
+    let found = graph.result(HIDDEN);
     let made = |v: Value| {
         let ty = graph.ty(v).as_tensor().filter(|_| matches!(graph.op(v.node), Op::Kernel { .. }))?;
         let (stride, bytes) = (cx.arch.memory.result_stride(ty), result_bytes(ty, cx));
         Some((v, Hidden { dtype: super::dtype(ty.dtype), width: ty.shape.row()?, stride, bytes }))
     };
-    match found.filter(|_| other.is_none()).and_then(made) {
+    match found.and_then(made) {
         None if found.is_none() && matches!(cx.bucket, Bucket::Whole { .. }) => Ok(None),
-        None => {
-            Err(Diagnostic::new("driver::hidden", "one result of the graph must be the hidden rows, made by a kernel"))
-        }
+        None => Err(Diagnostic::new("driver::hidden", format!("no kernel makes a result `{HIDDEN}`"))),
         rows => Ok(rows),
     }
 }
@@ -130,19 +128,18 @@ fn layers(graph: &Graph) -> HashMap<Value, usize> {
 
 fn logits(graph: &Graph, cx: &Cx, memory: &MemoryPlan) -> Result<Logits, Diagnostic> {
     let made = || {
-        let &v = graph.outputs().first()?;
+        let v = graph.result(LOGITS)?;
         let width = graph.ty(v).as_tensor()?.shape.last()?;
         Some(Logits { offset: memory.slots.get(&v)?.offset, width, stride: cx.arch.memory.stride(width) })
     };
-    made().ok_or_else(|| Diagnostic::new("driver::logits", "the first result of the graph is not made by a kernel"))
+    made().ok_or_else(|| Diagnostic::new("driver::logits", format!("no kernel makes a result `{LOGITS}`")))
 }
 
-/// The result that is a list of indices.
+/// The likeliest tokens, if the graph has them.
 fn picks(graph: &Graph, cx: &Cx, memory: &MemoryPlan) -> Option<Picks> {
-    graph.outputs().iter().find_map(|v| {
-        let ty = graph.ty(*v).as_tensor().filter(|t| t.is_indices())?;
-        Some(Picks { offset: memory.slots.get(v)?.offset, stride: cx.arch.memory.result_stride(ty) })
-    })
+    let v = graph.result(PICKS)?;
+    let ty = graph.ty(v).as_tensor().filter(|t| t.is_indices())?;
+    Some(Picks { offset: memory.slots.get(&v)?.offset, stride: cx.arch.memory.result_stride(ty) })
 }
 
 struct Args<'a> {

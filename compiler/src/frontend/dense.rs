@@ -4,6 +4,7 @@
 //! part of a sum, which the caller adds up over the ranks before biases and residuals. Each also has some of the logits, if the
 //! head has a weight of its own that can be shared out.
 use atomc_artifact::manifest::Attention;
+use atomc_ir::results::{HIDDEN, LOGITS, PICKS};
 use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Elementwise, Graph, Op, Shape, Type, Value};
 
 use super::{Activation, Config, Part};
@@ -12,9 +13,9 @@ type Made = Result<Value, Diagnostic>;
 
 /// One step over T tokens, with logits for R of them.
 ///
-/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …, unless the caller attends; outputs: the logits,
-/// then the cache states in the same order, then the token that is the likeliest behind each of the R, unless ranks share the model
-/// out, then the hidden rows of all tokens, which are all that logits need of a step.
+/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …, unless the caller attends; results: `logits`,
+/// then the cache states, called as the inputs are, then `picks`, unless ranks share the model out, then `hidden`
+/// ([`atomc_ir::results`]).
 pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
     let own = part.of(config)?;
     let mut b = Builder::new(config.architecture);
@@ -43,7 +44,7 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
         let mut layer = Layer { b: &mut b, config, own: &own, part, index, path, rope, batch };
         let (attended, state) = layer.attention(x, caches.get(index).copied())?;
         x = layer.mlp(attended)?;
-        states.extend(state);
+        states.extend(state.map(|state| (format!("kv{index}"), state)));
     }
 
     b.at("model.norm");
@@ -60,7 +61,11 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
     };
     let logits = b.linear(last, head, DType::F32)?;
     let picks = if part.ranks == 1 { Some(b.argmax(logits)?) } else { None };
-    b.finish(std::iter::once(logits).chain(states).chain(picks).chain([x]).collect())
+    let mut results = vec![(LOGITS.to_string(), logits)];
+    results.extend(states);
+    results.extend(picks.map(|picks| (PICKS.to_string(), picks)));
+    results.push((HIDDEN.to_string(), x));
+    b.finish(results)
 }
 
 fn shard(b: &mut Builder, weight: Value, axis: usize, parts: usize) -> Made {

@@ -1,4 +1,5 @@
 //! A dense decoder as frontends build it, small.
+use atomc_ir::results::{LOGITS, PICKS};
 use atomc_ir::rope::{Freqs, Scaling};
 use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Elementwise, Graph, Op, Shape, Type, Value};
 
@@ -72,7 +73,7 @@ impl Model {
         for (i, cache) in caches.into_iter().enumerate() {
             let state;
             (x, state) = self.layer(&format!("model.layers.{i}"), x, table, cache, batch)?;
-            outputs.push(state);
+            outputs.push((format!("kv{i}"), state));
         }
         let last = self.b.at("model.norm").gather(x, rows)?;
         let last = self.norm("model.norm", last, self.hidden)?;
@@ -82,8 +83,8 @@ impl Model {
             self.b.at("lm_head").weight("lm_head.weight", DType::BF16, &[VOCAB, self.hidden])
         };
         let logits = self.b.at("lm_head").linear(last, head, DType::F32)?;
-        outputs.insert(0, logits);
-        outputs.push(self.b.argmax(logits)?);
+        outputs.insert(0, (LOGITS.to_string(), logits));
+        outputs.push((PICKS.to_string(), self.b.argmax(logits)?));
         self.b.finish(outputs)
     }
 

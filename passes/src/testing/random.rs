@@ -1,5 +1,6 @@
 //! Random graphs that are legal and that the interpreter can run: a list of numbers decides what is built, so that fewer
 //! and smaller numbers are simpler graphs.
+use atomc_ir::results::HIDDEN;
 use atomc_ir::rope::{Freqs, Scaling};
 use atomc_ir::{Builder, CacheType, DType, Dim, Elementwise, Graph, Op, Shape, Type, Value};
 use proptest::prelude::*;
@@ -50,7 +51,12 @@ impl Random {
         let mut outputs: Vec<Value> = self.pool.iter().rev().take(2).copied().collect();
         outputs.push(self.pool[self.pool.len() / 2]);
         outputs.push(self.cache);
-        self.b.finish(outputs).expect("legal by construction")
+        let name = |(i, v): (usize, &Value)| match self.b.ty(*v) {
+            Type::Tensor(t) if t.dtype.is_float() && t.shape.0[0] == Dim::Tokens => format!("{HIDDEN}.{i}"),
+            _ => format!("r{i}"),
+        };
+        let names: Vec<String> = outputs.iter().enumerate().map(name).collect();
+        self.b.finish(names.into_iter().zip(outputs).collect()).expect("legal by construction")
     }
 
     /// A number below `n`; zero when the list is at its end.

@@ -1,0 +1,25 @@
+//! What the results of a step are called. A new state of a cache has the name of the parameter that it comes from.
+
+/// The logits of the rows that want them.
+pub const LOGITS: &str = "logits";
+/// The likeliest token behind each of those rows.
+pub const PICKS: &str = "picks";
+/// The rows of all tokens that logits are made of, and all that logits need of a step. Rows of other layers are called
+/// `hidden.` and something.
+pub const HIDDEN: &str = "hidden";
+
+/// Whether a result is rows of all tokens, which nobody wants of a whole step.
+pub fn is_hidden(name: &str) -> bool {
+    name.strip_prefix(HIDDEN).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_rows_go_by_their_name() {
+        assert!(is_hidden(HIDDEN) && is_hidden("hidden.12"));
+        assert!(!is_hidden("hiddens") && !is_hidden(LOGITS) && !is_hidden(""));
+    }
+}
