@@ -23,7 +23,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// The format that this crate writes and reads. [`crate::abi`] and [`crate::manifest`] are part of it.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 
 /// Not text, and changed by a transfer that rewrites line ends.
 const SIGNATURE: [u8; 8] = *b"\x89ATOMC\r\n";

@@ -3,6 +3,7 @@
 //! The compiler writes every stride, offset and count that a loader needs, so that the runtime obeys and never derives.
 mod expr;
 
+pub use atomc_dtype::DType;
 pub use expr::{Term, WeightExpr};
 use serde::{Deserialize, Serialize};
 
@@ -41,38 +42,6 @@ pub struct Model {
     /// Token ids that end an answer, from `config.json` and `generation_config.json` where it lay beside it.
     pub stop: Vec<u32>,
     pub bos: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DType {
-    F32,
-    F16,
-    BF16,
-    /// Elements of caches only.
-    F8E4M3,
-    I32,
-}
-
-impl DType {
-    pub fn size(self) -> usize {
-        match self {
-            DType::F32 | DType::I32 => 4,
-            DType::F16 | DType::BF16 => 2,
-            DType::F8E4M3 => 1,
-        }
-    }
-
-    /// As torch, and frameworks with it, name it.
-    pub fn torch_name(self) -> &'static str {
-        match self {
-            DType::F32 => "float32",
-            DType::F16 => "float16",
-            DType::BF16 => "bfloat16",
-            DType::F8E4M3 => "float8_e4m3fn",
-            DType::I32 => "int32",
-        }
-    }
 }
 
 /// One buffer of parameters in device memory, and how to make it from a checkpoint.
@@ -249,7 +218,7 @@ impl Chip {
     }
 }
 
-/// How a variant runs a kernel.
+/// How a variant runs a kernel: what a loader must know to launch it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
@@ -269,6 +238,18 @@ pub struct Kernel {
     pub module: Option<Module>,
     /// What the kernel takes of a GPU; none on the host.
     pub resources: Option<Resources>,
+}
+
+impl Kernel {
+    /// A kernel for GPUs, in work-groups of so many threads.
+    pub fn simt(tasks: Tasks, threads: usize) -> Kernel {
+        Kernel { threads, ..Kernel::host(tasks, 0) }
+    }
+
+    /// A kernel of the host.
+    pub fn host(tasks: Tasks, scratch: usize) -> Kernel {
+        Kernel { tasks, scratch, threads: 0, workspace: 0, shared: 0, overlaps: false, module: None, resources: None }
+    }
 }
 
 /// A kernel's code for NVIDIA, in the section of its variant.
@@ -346,7 +327,7 @@ pub struct LoopReport {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Tasks {
     /// The same for every step.
-    Fixed { count: usize },
+    Fixed(usize),
     /// `ceil(tokens / per) * times`
     Tokens { per: usize, times: usize },
     /// `ceil(rows / per) * times`

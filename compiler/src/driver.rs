@@ -10,9 +10,7 @@ use std::path::Path;
 
 use atomc_artifact::Fingerprint;
 use atomc_artifact::check::MAX_STEP;
-use atomc_artifact::manifest::{
-    self, Attention, CacheSpec, Chip, DType, DataLayout, Hidden, Manifest, Plan, Target, Variant,
-};
+use atomc_artifact::manifest::{self, Attention, CacheSpec, Chip, DataLayout, Hidden, Manifest, Plan, Target, Variant};
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -272,8 +270,8 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<KernelInfo>, prepare: Optio
         chip: chip(arch),
         executed: arch.executed,
         section,
-        kernels: kernels.into_iter().map(kernels::kernel).collect(),
-        prepare: prepare.map(kernels::kernel),
+        kernels,
+        prepare,
     }
 }
 
@@ -309,7 +307,7 @@ fn cache(config: &Config, arch: &Arch) -> CacheSpec {
         block_tokens: layout.block_tokens,
         block_bytes: layout.block_bytes,
         v_offset: layout.v_offset,
-        dtype: dtype(config.cache_dtype()),
+        dtype: config.cache_dtype(),
         heads: config.kv_heads,
         head_dim: config.head_dim,
         // As soon as one layer sees all keys, all are needed.
@@ -317,16 +315,6 @@ fn cache(config: &Config, arch: &Arch) -> CacheSpec {
             true => 0,
             false => config.windows.iter().copied().max().unwrap_or(0),
         },
-    }
-}
-
-fn dtype(dtype: atomc_ir::DType) -> DType {
-    match dtype {
-        atomc_ir::DType::F32 => DType::F32,
-        atomc_ir::DType::F16 => DType::F16,
-        atomc_ir::DType::BF16 => DType::BF16,
-        atomc_ir::DType::F8E4M3 => DType::F8E4M3,
-        atomc_ir::DType::I32 => DType::I32,
     }
 }
 

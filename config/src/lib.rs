@@ -2,7 +2,6 @@
 //! an artifact and wants to know whether a configuration is the one it was made of.
 mod compare;
 mod diag;
-mod dtype;
 mod fields;
 mod model;
 mod rope;
@@ -12,9 +11,9 @@ pub mod vllm;
 
 use std::path::{Path, PathBuf};
 
+pub use atomc_dtype::DType;
 pub use compare::{Difference, differences};
 pub use diag::Diagnostic;
-pub use dtype::DType;
 pub use fields::MAX_SIZE;
 pub use model::{Activation, Config, DTYPES, FAMILIES, Family};
 pub use rope::Rope;

@@ -1,7 +1,7 @@
 //! Types of values: tensors over at most one symbolic dimension, cache states, and the batch.
 use std::fmt;
 
-pub use atomc_config::DType;
+pub use atomc_dtype::DType;
 
 /// A dimension: a number, or one of the two that a step chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

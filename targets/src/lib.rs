@@ -34,7 +34,7 @@ use report::KernelResources;
 
 pub use arch::{rows, variants};
 use atomc_artifact::manifest::PREPARE;
-pub use atomc_artifact::manifest::{LoopReport, Module, Resources};
+pub use atomc_artifact::manifest::{Kernel as KernelInfo, LoopReport, Module, Resources, Tasks};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
 pub use simt::{COUNTERS, choices, class};
 pub use tuning::Choice;
@@ -49,15 +49,6 @@ pub struct KernelSpec<'a> {
     pub tokens: usize,
     /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
     pub choice: Option<Choice>,
-}
-
-/// How many tasks a launch has, counts rounded up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tasks {
-    Fixed(usize),
-    Tokens { per: usize, times: usize },
-    Rows { per: usize, times: usize },
-    Tiles { times: usize },
 }
 
 /// Whether kernels of an arch attend with queries of a type over a cache of another.
@@ -75,56 +66,6 @@ pub fn is_for_one_bucket(family: Family, arch: &Arch) -> bool {
         Family::Matvec => true,
         Family::AttendOne => arch.isa().is_some(),
         Family::Rows | Family::Matmul | Family::AttendMany => false,
-    }
-}
-
-/// What a runtime must know to launch a kernel.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KernelInfo {
-    pub tasks: Tasks,
-    /// Bytes of scratch for each thread of the host; 0 on GPUs.
-    pub scratch: usize,
-    /// Work-items of a work-group; 0 on the host.
-    pub threads: usize,
-    /// Bytes of device memory that the launches of a plan share; 0 on the host.
-    pub workspace: usize,
-    /// Bytes of shared memory that a launch gives each work-group, beside what the code declares for itself; on NVIDIA only.
-    pub shared: usize,
-    /// Whether the kernel may begin while the one before it ends, because it waits for it where it has to; on NVIDIA only.
-    pub overlaps: bool,
-    /// Where the kernel's own module lies in the code; on NVIDIA only.
-    pub module: Option<Module>,
-    /// What the kernel takes of a GPU; none on the host, nor where no assembler was at hand.
-    pub resources: Option<Resources>,
-}
-
-impl KernelInfo {
-    /// A kernel for GPUs, in work-groups of so many threads.
-    fn simt(tasks: Tasks, threads: usize) -> KernelInfo {
-        KernelInfo {
-            tasks,
-            scratch: 0,
-            threads,
-            workspace: 0,
-            shared: 0,
-            overlaps: false,
-            module: None,
-            resources: None,
-        }
-    }
-
-    /// A kernel of the host.
-    pub fn host(tasks: Tasks, scratch: usize) -> KernelInfo {
-        KernelInfo {
-            tasks,
-            scratch,
-            threads: 0,
-            workspace: 0,
-            shared: 0,
-            overlaps: false,
-            module: None,
-            resources: None,
-        }
     }
 }
 

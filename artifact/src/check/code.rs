@@ -47,7 +47,7 @@ fn kernel(kernel: &Kernel, section: usize, at: &str) -> Checked {
         format!("{} work-items are more than a work-group's {MAX_THREADS}", kernel.threads)
     })?;
     match kernel.tasks {
-        Tasks::Fixed { count: n } => count(n, at, "tasks.count"),
+        Tasks::Fixed(n) => count(n, at, "tasks.fixed"),
         Tasks::Tiles { times } => count(times, at, "tasks.times"),
         Tasks::Tokens { per, times } | Tasks::Rows { per, times } => {
             count(per, at, "tasks.per")?;

@@ -102,10 +102,7 @@ fn variant(name: &str, section: usize) -> Variant {
         chip: None,
         executed: true,
         section,
-        kernels: vec![
-            kernel(Tasks::Tokens { per: 1, times: 2 }, Some(resources)),
-            kernel(Tasks::Fixed { count: 3 }, None),
-        ],
+        kernels: vec![kernel(Tasks::Tokens { per: 1, times: 2 }, Some(resources)), kernel(Tasks::Fixed(3), None)],
         prepare: None,
     }
 }
@@ -253,7 +250,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 9, but this atomc reads version 5: compile the model again",
+            "artifact format version 9, but this atomc reads version 6: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),

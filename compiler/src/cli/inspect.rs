@@ -237,7 +237,7 @@ pub fn name(plan: &Plan) -> String {
 
 fn tasks(kernel: &Kernel) -> String {
     match kernel.tasks {
-        Tasks::Fixed { count } => format!("{count} tasks"),
+        Tasks::Fixed(count) => format!("{count} tasks"),
         Tasks::Tokens { per, times } => format!("tokens / {per} * {times} tasks"),
         Tasks::Rows { per, times } => format!("rows / {per} * {times} tasks"),
         Tasks::Tiles { times } => format!("tiles * {times} tasks"),
@@ -385,7 +385,7 @@ mod tests {
         let mut out = Vec::new();
         show_resources(&mut out, 256, &resources).unwrap();
         let kernel = |resources| Kernel {
-            tasks: Tasks::Fixed { count: 1 },
+            tasks: Tasks::Fixed(1),
             scratch: 0,
             threads: 0,
             workspace: 0,

@@ -1,10 +1,10 @@
 //! The kernels of a target, each once: layers of one shape share theirs, and so do buckets where their size does not matter.
 use std::collections::HashMap;
 
-use atomc_artifact::manifest::{Kernel, KernelDef, Tasks};
+use atomc_artifact::manifest::KernelDef;
 use atomc_ir::{Dim, Family, Graph, NodeId, Op};
 use atomc_passes::{Bucket, Cx};
-use atomc_targets::{KernelInfo, KernelSpec};
+use atomc_targets::KernelSpec;
 
 #[derive(Default)]
 /// The kernels, in the order of their first use.
@@ -73,22 +73,6 @@ fn room(graph: &Graph, id: NodeId, bucket: Bucket) -> usize {
         Dim::Rows => bucket.rows(),
         Dim::Tokens | Dim::Fixed(_) => bucket.tokens(),
     })
-}
-
-/// How a variant runs a kernel, as the manifest has it.
-pub fn kernel(info: KernelInfo) -> Kernel {
-    let KernelInfo { tasks: counted, scratch, threads, workspace, shared, overlaps, module, resources } = info;
-    Kernel { tasks: tasks(counted), scratch, threads, workspace, shared, overlaps, module, resources }
-}
-
-fn tasks(tasks: atomc_targets::Tasks) -> Tasks {
-    use atomc_targets::Tasks as From;
-    match tasks {
-        From::Fixed(count) => Tasks::Fixed { count },
-        From::Tokens { per, times } => Tasks::Tokens { per, times },
-        From::Rows { per, times } => Tasks::Rows { per, times },
-        From::Tiles { times } => Tasks::Tiles { times },
-    }
 }
 
 /// What a profiler shows: number, family, rows and the first place of use without the number of its layer.

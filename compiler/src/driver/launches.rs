@@ -75,7 +75,7 @@ fn hidden(graph: &Graph, cx: &Cx) -> Result<Option<(Value, Hidden)>, Diagnostic>
     let made = |v: Value| {
         let ty = graph.ty(v).as_tensor().filter(|_| matches!(graph.op(v.node), Op::Kernel { .. }))?;
         let (stride, bytes) = (cx.arch.memory.result_stride(ty), result_bytes(ty, cx));
-        Some((v, Hidden { dtype: super::dtype(ty.dtype), width: ty.shape.row()?, stride, bytes }))
+        Some((v, Hidden { dtype: ty.dtype, width: ty.shape.row()?, stride, bytes }))
     };
     match found.and_then(made) {
         None if found.is_none() && matches!(cx.bucket, Bucket::Whole { .. }) => Ok(None),
@@ -202,7 +202,7 @@ impl Args<'_> {
         let made = || {
             let ty = self.graph.ty(v).as_tensor()?;
             let (width, stride) = (ty.shape.row()?, self.cx.arch.memory.result_stride(ty));
-            Some(Place { offset: self.memory.slots.get(&v)?.offset, width, stride, dtype: super::dtype(ty.dtype) })
+            Some(Place { offset: self.memory.slots.get(&v)?.offset, width, stride, dtype: ty.dtype })
         };
         made().ok_or_else(|| {
             Diagnostic::new("driver::call", "what a caller works on is not in the arena")

@@ -42,7 +42,7 @@ fn weight(graph: &Graph, v: Value, arch: &Arch) -> Result<Weight, Diagnostic> {
         }
         _ => return Err(unsupported(graph, v, "has too few axes for its layout")),
     };
-    Ok(Weight { name, dtype: super::dtype(ty.dtype), shape, layout, bytes, expr })
+    Ok(Weight { name, dtype: ty.dtype, shape, layout, bytes, expr })
 }
 
 /// A constant as one line of text and as an expression. Packing is a matter of the buffer's layout, not of its values.

@@ -272,7 +272,7 @@ impl Gpu {
 /// How a kernel is started whose tasks are the same for every step.
 fn starts(kernel: Handle, facts: &Kernel) -> Start {
     let groups = match facts.tasks {
-        Tasks::Fixed { count } => count,
+        Tasks::Fixed(count) => count,
         _ => 1,
     };
     Start {

@@ -43,7 +43,7 @@ impl StepSize {
     /// Tasks of a launch. The factors are below 2^30 each, as the artifact was checked for.
     pub fn tasks(&self, tasks: Tasks) -> usize {
         match tasks {
-            Tasks::Fixed { count } => count,
+            Tasks::Fixed(count) => count,
             Tasks::Tokens { per, times } => (self.step.tokens as usize).div_ceil(per) * times,
             Tasks::Rows { per, times } => (self.step.rows as usize).div_ceil(per) * times,
             Tasks::Tiles { times } => self.tiles * times,
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn counts_tasks() {
         let size = StepSize { step: Step { tokens: 9, rows: 2 }, tiles: 3 };
-        assert_eq!(size.tasks(Tasks::Fixed { count: 5 }), 5);
+        assert_eq!(size.tasks(Tasks::Fixed(5)), 5);
         assert_eq!(size.tasks(Tasks::Tokens { per: 4, times: 2 }), 6);
         assert_eq!(size.tasks(Tasks::Rows { per: 4, times: 7 }), 7);
         assert_eq!(size.tasks(Tasks::Tiles { times: 8 }), 24);

@@ -89,7 +89,7 @@ impl Fake {
             }
         }
         let kernel = target.variants[0].kernels[0].clone();
-        target.variants[0].prepare = Some(manifest::Kernel { tasks: Tasks::Fixed { count: 1 }, ..kernel });
+        target.variants[0].prepare = Some(manifest::Kernel { tasks: Tasks::Fixed(1), ..kernel });
         let path = self.dir.path().join("toy.atomc");
         atomc_artifact::write(&path, &manifest, &[code]).unwrap();
         Artifact::open(path).unwrap()
