@@ -22,22 +22,22 @@ pub struct Batch<'c> {
 
 impl<'c> Batch<'c> {
     pub fn load(c: &Code<'c>, p: Ptr<'c>) -> Batch<'c> {
-        let field = |i: usize| c.at(p, c.int(8 * i));
+        let field = |i: usize| c.at(p, 8 * i);
         Batch {
             positions: c.load_ptr(field(0)),
             sequences: c.load_ptr(field(1)),
             tables: c.load_ptr(field(2)),
-            table_stride: c.load_fixed(c.index, field(3), 8).into_int_value(),
+            table_stride: c.as_int(c.load_fixed(c.index, field(3), 8)),
             tiles: c.load_ptr(field(4)),
-            tile_count: c.load_fixed(c.index, field(5), 8).into_int_value(),
-            block_stride: c.load_fixed(c.index, field(6), 8).into_int_value(),
+            tile_count: c.as_int(c.load_fixed(c.index, field(5), 8)),
+            block_stride: c.as_int(c.load_fixed(c.index, field(6), 8)),
         }
     }
 
     /// The block table of a token's sequence.
     pub fn table(&self, c: &Code<'c>, token: Int<'c>) -> Ptr<'c> {
         let sequence = c.load_index(self.sequences, token);
-        c.at(self.tables, c.mul(c.mul(sequence, self.table_stride), c.int(4)))
+        c.at(self.tables, sequence * self.table_stride * 4)
     }
 }
 
@@ -90,14 +90,14 @@ impl<'c> Cache<'c> {
     /// The block and the offset inside it of a token.
     pub fn slot(&self, c: &Code<'c>, token: Int<'c>) -> Slot<'c> {
         let position = c.load_index(self.batch.positions, token);
-        let block = c.load_index(self.batch.table(c, token), c.div(position, self.layout.block_tokens));
-        Slot { block, offset: c.rem(position, self.layout.block_tokens) }
+        let block = c.load_index(self.batch.table(c, token), position / self.layout.block_tokens);
+        Slot { block, offset: position % self.layout.block_tokens }
     }
 
     /// Where a head of a block begins, in bytes; the same in K and V. Caches may be larger than 32 bits count, a page is not.
     pub fn head(&self, c: &Code<'c>, block: Int<'c>, head: Int<'c>) -> Int<'c> {
-        let page = c.mul(c.to_i64(block), c.to_i64(self.batch.block_stride));
-        c.add(page, c.to_i64(c.mul(head, c.int(self.layout.head_bytes))))
+        let page = c.to_i64(block) * c.to_i64(self.batch.block_stride);
+        page + c.to_i64(head * self.layout.head_bytes)
     }
 
     /// Writes one head of a token's key and value, by one thread.
@@ -135,7 +135,7 @@ impl<'c> Cache<'c> {
         let made = [key, value].map(|v| rows.eval(v, At { row, head: Some(head), col }));
         let inside = |lanes: Vector<'c>| match col {
             Col::Const(col) if self.ty.head_dim - col < c.lanes() => {
-                c.choose(c.lanes_below(c.int(self.ty.head_dim - col)), lanes, c.zero())
+                c.choose(c.lanes_below(self.ty.head_dim - col), lanes, c.zero())
             }
             _ => lanes,
         };
@@ -168,29 +168,29 @@ impl<'c> Cache<'c> {
         let (m, size) = (c.arch.memory, self.ty.dtype.size());
         let (group, bytes) = (self.layout.group, c.lanes() * size);
         let group_bytes = group * size;
-        let panel = c.mul(c.div(entry.offset, m.panel), c.int(m.panel * self.layout.dim * size));
-        let lane = c.mul(c.rem(entry.offset, m.panel), c.int(group_bytes));
-        let groups = c.mul(c.div(col, group), c.int(m.panel * group_bytes));
-        let inside = if bytes < group_bytes { c.mul(c.rem(col, group), c.int(size)) } else { c.int(0) };
-        let p = c.at(entry.k, c.add(c.add(panel, lane), c.add(groups, inside)));
+        let panel = entry.offset / m.panel * (m.panel * self.layout.dim * size);
+        let lane = entry.offset % m.panel * group_bytes;
+        let groups = col / group * (m.panel * group_bytes);
+        let inside = if bytes < group_bytes { col % group * size } else { c.int(0) };
+        let p = c.at(entry.k, panel + lane + (groups + inside));
         let part_bytes = bytes.min(group_bytes);
         let part = c.bytes_type(part_bytes);
         let parts = c.bitcast(lanes, c.ints(part, bytes / part_bytes)).into_vector_value();
         for g in 0..bytes / part_bytes {
-            c.store(c.at(p, c.int(g * m.panel * group_bytes)), c.lane(parts, g), part_bytes.min(16) as u32);
+            c.store(c.at(p, g * m.panel * group_bytes), c.lane(parts, g), part_bytes.min(16) as u32);
         }
     }
 
     /// Single elements, a group apart: the rows of one panel, of which a vector is a part.
     fn write_value(&self, c: &Code<'c>, lanes: Vector<'c>, entry: Entry<'c>, col: Int<'c>) {
         let (l, size, panel) = (&self.layout, self.ty.dtype.size(), c.arch.memory.panel);
-        let group = c.mul(c.div(entry.offset, l.group), c.int(panel * l.group * size));
-        let inside = c.mul(c.rem(entry.offset, l.group), c.int(size));
-        let panels = c.mul(c.div(col, panel), c.int(panel * entry.tokens * size));
-        let rows = c.mul(c.rem(col, panel), c.int(l.group * size));
-        let p = c.at(entry.v, c.add(c.add(group, inside), c.add(panels, rows)));
+        let group = entry.offset / l.group * (panel * l.group * size);
+        let inside = entry.offset % l.group * size;
+        let panels = col / panel * (panel * entry.tokens * size);
+        let rows = col % panel * (l.group * size);
+        let p = c.at(entry.v, group + inside + (panels + rows));
         for i in 0..c.lanes() {
-            c.store(c.at(p, c.int(i * l.group * size)), c.lane(lanes, i), size as u32);
+            c.store(c.at(p, i * l.group * size), c.lane(lanes, i), size as u32);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! A thin layer over the LLVM builder: integers, pointers, vectors of f32, loops.
 //!
 //! Every logical vector of a kernel has the same number of elements; LLVM splits it where registers are shorter.
+mod int;
+
 use std::cell::Cell;
 
 use atomc_ir::arch::Machine;
@@ -11,12 +13,13 @@ use inkwell::intrinsics::Intrinsic;
 use inkwell::module::{Linkage, Module};
 use inkwell::types::{BasicType, BasicTypeEnum, FunctionType, IntType, VectorType};
 use inkwell::values::{
-    BasicMetadataValueEnum, BasicValue, BasicValueEnum, FloatValue, FunctionValue, IntValue, PhiValue, PointerValue,
-    VectorValue,
+    BasicMetadataValueEnum, BasicValue, BasicValueEnum, FloatValue, FunctionValue, PhiValue, PointerValue, VectorValue,
 };
 use inkwell::{FloatPredicate, IntPredicate};
 
-pub type Int<'c> = IntValue<'c>;
+use crate::llvm::Llvm;
+pub use int::{Int, ToInt};
+
 pub type Ptr<'c> = PointerValue<'c>;
 pub type Vector<'c> = VectorValue<'c>;
 pub type Any<'c> = BasicValueEnum<'c>;
@@ -31,7 +34,7 @@ const BUILT: &str = "operands have the types that the instruction wants";
 pub struct Code<'c> {
     pub cx: &'c Context,
     pub module: Module<'c>,
-    pub b: Builder<'c>,
+    pub b: &'c Builder<'c>,
     pub arch: &'c Arch,
     pub function: FunctionValue<'c>,
     /// Elements of a logical vector, as far as the kernel has come.
@@ -47,16 +50,16 @@ pub struct Code<'c> {
 impl<'c> Code<'c> {
     /// A function of this type, open at its first block.
     pub fn open(
-        cx: &'c Context,
+        llvm: Llvm<'c>,
         symbol: &str,
         arch: &'c Arch,
         ty: FunctionType<'c>,
         lanes: usize,
         index: IntType<'c>,
     ) -> Code<'c> {
+        let Llvm { cx, b } = llvm;
         let module = cx.create_module(symbol);
         let function = module.add_function(symbol, ty, Some(Linkage::External));
-        let b = cx.create_builder();
         b.position_at_end(cx.append_basic_block(function, ""));
         Code {
             cx,
@@ -88,65 +91,65 @@ impl<'c> Code<'c> {
     // Integers.
 
     pub fn int(&self, n: usize) -> Int<'c> {
-        self.index.const_int(n as u64, false)
+        Int::new(self.index.const_int(n as u64, false), self.b)
+    }
+
+    /// A value of LLVM's as an integer.
+    pub fn as_int(&self, v: impl Into<Any<'c>>) -> Int<'c> {
+        Int::new(v.into().into_int_value(), self.b)
     }
 
     /// An index with 64 bits, which is never negative.
     pub fn to_i64(&self, a: Int<'c>) -> Int<'c> {
         match a.get_type().get_bit_width() {
             64 => a,
-            _ => self.b.build_int_z_extend(a, self.cx.i64_type(), "").expect(BUILT),
+            _ => self.as_int(self.b.build_int_z_extend(a.v, self.cx.i64_type(), "").expect(BUILT)),
         }
-    }
-
-    pub fn add(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        self.b.build_int_add(a, b, "").expect(BUILT)
-    }
-
-    pub fn sub(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        self.b.build_int_sub(a, b, "").expect(BUILT)
-    }
-
-    pub fn mul(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        self.b.build_int_mul(a, b, "").expect(BUILT)
-    }
-
-    pub fn div(&self, a: Int<'c>, b: usize) -> Int<'c> {
-        self.b.build_int_unsigned_div(a, self.int(b), "").expect(BUILT)
-    }
-
-    pub fn rem(&self, a: Int<'c>, b: usize) -> Int<'c> {
-        self.b.build_int_unsigned_rem(a, self.int(b), "").expect(BUILT)
     }
 
     /// Whether both conditions hold.
     pub fn both(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        self.b.build_and(a, b, "").expect("conditions")
+        a & b
     }
 
-    pub fn less(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        self.b.build_int_compare(IntPredicate::SLT, a, b, "").expect(BUILT)
+    pub fn less(&self, a: impl ToInt<'c>, b: impl ToInt<'c>) -> Int<'c> {
+        self.compare(IntPredicate::SLT, a, b)
     }
 
-    pub fn pick(&self, cond: Int<'c>, yes: impl BasicValue<'c>, no: impl BasicValue<'c>) -> Any<'c> {
-        self.b.build_select(cond, yes.as_basic_value_enum(), no.as_basic_value_enum(), "").expect(BUILT)
+    pub fn equal(&self, a: Int<'c>, b: usize) -> Int<'c> {
+        self.compare(IntPredicate::EQ, a, a.constant(b))
     }
 
-    pub fn smaller(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        self.pick(self.less(a, b), a, b).into_int_value()
+    pub fn compare(&self, how: IntPredicate, a: impl ToInt<'c>, b: impl ToInt<'c>) -> Int<'c> {
+        let (a, b) = (a.to_int(self), b.to_int(self));
+        self.as_int(self.b.build_int_compare(how, a.v, b.v, "").expect(BUILT))
     }
 
-    pub fn larger(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        self.pick(self.less(a, b), b, a).into_int_value()
+    pub fn pick(&self, cond: Int<'c>, yes: impl Into<Any<'c>>, no: impl Into<Any<'c>>) -> Any<'c> {
+        self.b.build_select(cond.v, yes.into(), no.into(), "").expect(BUILT)
+    }
+
+    pub fn pick_int(&self, cond: Int<'c>, yes: impl ToInt<'c>, no: impl ToInt<'c>) -> Int<'c> {
+        self.as_int(self.pick(cond, yes.to_int(self), no.to_int(self)))
+    }
+
+    pub fn smaller(&self, a: impl ToInt<'c>, b: impl ToInt<'c>) -> Int<'c> {
+        let (a, b) = (a.to_int(self), b.to_int(self));
+        self.pick_int(self.less(a, b), a, b)
+    }
+
+    pub fn larger(&self, a: impl ToInt<'c>, b: impl ToInt<'c>) -> Int<'c> {
+        let (a, b) = (a.to_int(self), b.to_int(self));
+        self.pick_int(self.less(a, b), b, a)
     }
 
     // Memory.
 
     /// `p` and so many bytes, which are never negative where indices have 32 bits.
-    pub fn at(&self, p: Ptr<'c>, bytes: Int<'c>) -> Ptr<'c> {
-        let bytes = self.to_i64(bytes);
+    pub fn at(&self, p: Ptr<'c>, bytes: impl ToInt<'c>) -> Ptr<'c> {
+        let bytes = self.to_i64(bytes.to_int(self));
         // SAFETY: no inbounds promise is made; the address is plain arithmetic.
-        unsafe { self.b.build_gep(self.cx.i8_type(), p, &[bytes], "") }.expect(BUILT)
+        unsafe { self.b.build_gep(self.cx.i8_type(), p, &[bytes.v], "") }.expect(BUILT)
     }
 
     pub fn load(&self, ty: impl BasicType<'c>, p: Ptr<'c>, align: u32) -> Any<'c> {
@@ -155,8 +158,8 @@ impl<'c> Code<'c> {
         v
     }
 
-    pub fn store(&self, p: Ptr<'c>, v: impl BasicValue<'c>, align: u32) {
-        self.b.build_store(p, v).expect(BUILT).set_alignment(align).expect("a power of two");
+    pub fn store(&self, p: Ptr<'c>, v: impl Into<Any<'c>>, align: u32) {
+        self.b.build_store(p, v.into()).expect(BUILT).set_alignment(align).expect("a power of two");
     }
 
     /// A pointer to a buffer, which lies in the address space that `p` points to.
@@ -175,16 +178,17 @@ impl<'c> Code<'c> {
     }
 
     pub fn load_i64(&self, p: Ptr<'c>) -> Int<'c> {
-        self.load(self.cx.i64_type(), p, 8).into_int_value()
+        self.as_int(self.load(self.cx.i64_type(), p, 8))
     }
 
     /// Element `i` of an i32 array, as an index.
-    pub fn load_index(&self, p: Ptr<'c>, i: Int<'c>) -> Int<'c> {
-        let v = self.load_fixed(self.cx.i32_type(), self.at(p, self.mul(i, self.int(4))), 4).into_int_value();
+    pub fn load_index(&self, p: Ptr<'c>, i: impl ToInt<'c>) -> Int<'c> {
+        let i = i.to_int(self);
+        let v = self.as_int(self.load_fixed(self.cx.i32_type(), self.at(p, i * 4), 4));
         if self.index == self.cx.i32_type() {
             return v;
         }
-        self.b.build_int_s_extend(v, self.index, "").expect(BUILT)
+        self.as_int(self.b.build_int_s_extend(v.v, self.index, "").expect(BUILT))
     }
 
     /// Asks for a cache line that will be read soon.
@@ -223,8 +227,8 @@ impl<'c> Code<'c> {
         VectorType::const_vector(&vec![self.number(v); self.lanes()])
     }
 
-    pub fn splat(&self, v: impl BasicValue<'c>) -> Vector<'c> {
-        let v = v.as_basic_value_enum();
+    pub fn splat(&self, v: impl Into<Any<'c>>) -> Vector<'c> {
+        let v = v.into();
         let ty = match v.get_type() {
             BasicTypeEnum::FloatType(t) => t.vec_type(self.lanes() as u32),
             BasicTypeEnum::IntType(t) => t.vec_type(self.lanes() as u32),
@@ -292,13 +296,14 @@ impl<'c> Code<'c> {
     }
 
     /// Lanes `i` with `i < n`.
-    pub fn lanes_below(&self, n: Int<'c>) -> Vector<'c> {
+    pub fn lanes_below(&self, n: impl ToInt<'c>) -> Vector<'c> {
         self.below(&(0..self.lanes()).collect::<Vec<_>>(), n)
     }
 
     /// Lanes whose number in the list is below `n`.
-    pub fn below(&self, numbers: &[usize], n: Int<'c>) -> Vector<'c> {
-        let n = self.b.build_int_truncate_or_bit_cast(n, self.cx.i32_type(), "").expect(BUILT);
+    pub fn below(&self, numbers: &[usize], n: impl ToInt<'c>) -> Vector<'c> {
+        let n = n.to_int(self);
+        let n = self.b.build_int_truncate_or_bit_cast(n.v, self.cx.i32_type(), "").expect(BUILT);
         self.b.build_int_compare(IntPredicate::SLT, self.numbers(numbers), self.splat(n), "").expect(BUILT)
     }
 
@@ -341,8 +346,8 @@ impl<'c> Code<'c> {
         self.b.build_shuffle_vector(a, b, VectorType::const_vector(&lanes), "").expect(BUILT)
     }
 
-    pub fn bitcast(&self, v: impl BasicValue<'c>, ty: impl BasicType<'c>) -> Any<'c> {
-        self.b.build_bit_cast(v, ty, "").expect(BUILT)
+    pub fn bitcast(&self, v: impl Into<Any<'c>>, ty: impl BasicType<'c>) -> Any<'c> {
+        self.b.build_bit_cast(v.into(), ty, "").expect(BUILT)
     }
 
     // Elements of the types that tensors have.
@@ -491,7 +496,7 @@ impl<'c> Code<'c> {
             return self.store(p, self.call(name, &[], &[v[1].into(), v[0].into()]), 2);
         }
         self.store_floats(p, v[0], dtype);
-        self.store_floats(self.at(p, self.int(self.lanes() * dtype.size())), v[1], dtype);
+        self.store_floats(self.at(p, self.lanes() * dtype.size()), v[1], dtype);
     }
 
     /// Stores the first `count` lanes only.
@@ -501,7 +506,7 @@ impl<'c> Code<'c> {
         }
         let v = self.narrow(v, dtype);
         for i in 0..count {
-            self.store(self.at(p, self.int(i * dtype.size())), self.lane(v, i), dtype.size() as u32);
+            self.store(self.at(p, i * dtype.size()), self.lane(v, i), dtype.size() as u32);
         }
     }
 
@@ -526,27 +531,28 @@ impl<'c> Code<'c> {
     /// `for i in (begin..end).step_by(step)`, with values carried from turn to turn.
     pub fn for_each(
         &self,
-        (begin, end, step): (Int<'c>, Int<'c>, usize),
+        (begin, end, step): (impl ToInt<'c>, impl ToInt<'c>, usize),
         carried: &[Any<'c>],
         body: impl FnOnce(Int<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
     ) -> Vec<Any<'c>> {
+        let (begin, end) = (begin.to_int(self), end.to_int(self));
         let before = self.b.get_insert_block().expect("open");
         let [head, inside, after] = [0; 3].map(|_| self.cx.append_basic_block(self.function, ""));
         self.b.build_unconditional_branch(head).expect(BUILT);
         self.b.position_at_end(head);
         let i = self.b.build_phi(self.index, "").expect(BUILT);
         let phis: Vec<PhiValue> = carried.iter().map(|v| self.b.build_phi(v.get_type(), "").expect(BUILT)).collect();
-        i.add_incoming(&[(&begin, before)]);
+        i.add_incoming(&[(&begin.v, before)]);
         for (phi, v) in phis.iter().zip(carried) {
             phi.add_incoming(&[(v, before)]);
         }
-        let at = i.as_basic_value().into_int_value();
-        self.b.build_conditional_branch(self.less(at, end), inside, after).expect(BUILT);
+        let at = self.as_int(i.as_basic_value());
+        self.b.build_conditional_branch(self.less(at, end).v, inside, after).expect(BUILT);
         self.b.position_at_end(inside);
         let values: Vec<Any> = phis.iter().map(|p| p.as_basic_value()).collect();
         let next = body(at, &values);
         let last = self.b.get_insert_block().expect("open");
-        i.add_incoming(&[(&self.add(at, self.int(step)), last)]);
+        i.add_incoming(&[(&(at + step).v, last)]);
         for (phi, v) in phis.iter().zip(&next) {
             phi.add_incoming(&[(v, last)]);
         }
@@ -556,7 +562,7 @@ impl<'c> Code<'c> {
     }
 
     /// A loop that carries nothing.
-    pub fn repeat(&self, begin: Int<'c>, end: Int<'c>, step: usize, body: impl FnOnce(Int<'c>)) {
+    pub fn repeat(&self, begin: impl ToInt<'c>, end: impl ToInt<'c>, step: usize, body: impl FnOnce(Int<'c>)) {
         self.for_each((begin, end, step), &[], |i, _| {
             body(i);
             vec![]
@@ -566,7 +572,7 @@ impl<'c> Code<'c> {
     /// `body` where the condition holds.
     pub fn when(&self, cond: Int<'c>, body: impl FnOnce()) {
         let [inside, after] = [0; 2].map(|_| self.cx.append_basic_block(self.function, ""));
-        self.b.build_conditional_branch(cond, inside, after).expect(BUILT);
+        self.b.build_conditional_branch(cond.v, inside, after).expect(BUILT);
         self.b.position_at_end(inside);
         body();
         self.b.build_unconditional_branch(after).expect(BUILT);

@@ -39,7 +39,7 @@ impl<'c> Largest<'c> {
     /// The largest of all lanes, and its column.
     pub fn of_lanes(self, c: &Code<'c>) -> (FloatValue<'c>, Int<'c>) {
         let columns = c.b.build_int_add(self.firsts, c.iota(), "").expect("vectors of integers");
-        let lane = |i: usize| (c.lane(self.values, i).into_float_value(), c.lane(columns, i).into_int_value());
+        let lane = |i: usize| (c.lane(self.values, i).into_float_value(), c.as_int(c.lane(columns, i)));
         (1..c.lanes()).map(lane).fold(lane(0), |a, b| larger(c, a, b))
     }
 }
@@ -50,13 +50,13 @@ pub fn larger<'c>(
     (a, a_col): (FloatValue<'c>, Int<'c>),
     (b, b_col): (FloatValue<'c>, Int<'c>),
 ) -> (FloatValue<'c>, Int<'c>) {
-    let compare = |how| c.b.build_float_compare(how, b, a, "").expect("floats");
+    let compare = |how| c.as_int(c.b.build_float_compare(how, b, a, "").expect("floats"));
     let earlier = c.both(compare(FloatPredicate::OEQ), c.less(b_col, a_col));
-    let takes_b = c.b.build_or(compare(FloatPredicate::OGT), earlier, "").expect("conditions");
-    (c.pick(takes_b, b, a).into_float_value(), c.pick(takes_b, b_col, a_col).into_int_value())
+    let takes_b = compare(FloatPredicate::OGT) | earlier;
+    (c.pick(takes_b, b, a).into_float_value(), c.pick_int(takes_b, b_col, a_col))
 }
 
 /// A column in 32 bits, as results have it.
 fn short<'c>(c: &Code<'c>, col: Int<'c>) -> Int<'c> {
-    c.b.build_int_truncate_or_bit_cast(col, c.cx.i32_type(), "").expect("an integer")
+    c.as_int(c.b.build_int_truncate_or_bit_cast(col.v, c.cx.i32_type(), "").expect("an integer"))
 }

@@ -27,9 +27,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use atomc_ir::arch::{Isa, Machine};
 use atomc_ir::{Arch, DType, Diagnostic, Family, Graph};
-use inkwell::context::Context;
 use inkwell::module::Module as Emitted;
 
+use llvm::Llvm;
 use report::KernelResources;
 
 pub use arch::{rows, variants};
@@ -97,10 +97,10 @@ impl Job<'_> {
         }
     }
 
-    fn emit<'c>(&self, cx: &'c Context, arch: &'c Arch) -> Result<(Emitted<'c>, KernelInfo), Diagnostic> {
+    fn emit<'c>(&self, llvm: Llvm<'c>, arch: &'c Arch) -> Result<(Emitted<'c>, KernelInfo), Diagnostic> {
         match self {
-            Job::Body(spec) => emit(cx, spec, arch),
-            Job::Prepare => Ok(simt::emit_prepare(cx, arch)),
+            Job::Body(spec) => emit(llvm, spec, arch),
+            Job::Prepare => Ok(simt::emit_prepare(llvm, arch)),
         }
     }
 }
@@ -142,7 +142,8 @@ fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
 /// A kernel's object, with at least so many waves on a SIMD as one of LLVM's schedulers of instructions finds room for.
 fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u8>, KernelInfo), Diagnostic> {
     let cx = llvm::context();
-    let (module, info) = job.emit(&cx, arch)?;
+    let b = cx.create_builder();
+    let (module, info) = job.emit(Llvm { cx: &cx, b: &b }, arch)?;
     if let Some((waves, scheduler)) = waves {
         simt::want_waves(&module, job.symbol(), waves, scheduler);
     }
@@ -188,16 +189,17 @@ pub fn assembler(arch: &Arch) -> Result<Option<String>, Diagnostic> {
 pub fn text(kernels: &[KernelSpec], arch: &Arch, form: Form) -> Result<String, Diagnostic> {
     let parts = parallel(kernels, |spec| {
         let cx = llvm::context();
-        let (module, _) = emit(&cx, spec, arch)?;
+        let b = cx.create_builder();
+        let (module, _) = emit(Llvm { cx: &cx, b: &b }, spec, arch)?;
         llvm::text(&module, arch, form)
     })?;
     Ok(parts.join("\n"))
 }
 
-fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Emitted<'c>, KernelInfo), Diagnostic> {
+fn emit<'c>(llvm: Llvm<'c>, spec: &KernelSpec, arch: &'c Arch) -> Result<(Emitted<'c>, KernelInfo), Diagnostic> {
     match arch.machine {
-        Machine::Cpu(_) => host::emit(cx, spec, arch),
-        Machine::Simt(_) => simt::emit(cx, spec, arch),
+        Machine::Cpu(_) => host::emit(llvm, spec, arch),
+        Machine::Simt(_) => simt::emit(llvm, spec, arch),
     }
 }
 

@@ -4,12 +4,20 @@ use std::sync::Once;
 use atomc_ir::arch::Machine;
 use atomc_ir::{Arch, Diagnostic};
 use inkwell::OptimizationLevel;
+use inkwell::builder::Builder;
 use inkwell::context::Context;
 use inkwell::module::Module;
 use inkwell::passes::PassBuilderOptions;
 use inkwell::targets::{CodeModel, FileType, InitializationConfig, RelocMode, Target, TargetMachine, TargetTriple};
 
 use crate::Form;
+
+/// Where a kernel is made: a context, and the builder of all its instructions. Both outlive every value.
+#[derive(Clone, Copy)]
+pub struct Llvm<'c> {
+    pub cx: &'c Context,
+    pub b: &'c Builder<'c>,
+}
 
 pub fn context() -> Context {
     static INIT: Once = Once::new();

@@ -8,6 +8,7 @@ use atomc_artifact::manifest::{Extent, Module};
 use atomc_ir::{Arch, Diagnostic};
 use object::{Object as _, ObjectSection};
 
+use crate::llvm::Llvm;
 use crate::{Form, Job, KernelInfo, Object, Resources, llvm, parallel, report};
 
 /// Bytes of an instruction, on every chip since compute capability 7.0.
@@ -78,7 +79,8 @@ pub fn compile(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
     let parts = parallel(jobs, |job| {
         let _span = tracing::debug_span!("kernel", symbol = job.symbol(), arch = arch.name).entered();
         let cx = llvm::context();
-        let (module, mut info) = job.emit(&cx, arch)?;
+        let b = cx.create_builder();
+        let (module, mut info) = job.emit(Llvm { cx: &cx, b: &b }, arch)?;
         let text = llvm::text(&module, arch, Form::Asm)?;
         let mut code = None;
         if let Some(assembler) = &assembler {

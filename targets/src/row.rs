@@ -147,10 +147,9 @@ impl<'a, 'c> Rows<'a, 'c> {
     /// From here on rows are computed by such teams.
     pub fn set_team(&self, team: Team<'c>) {
         self.team.set(team);
-        let c = self.code;
         let (Team::Lanes { index, size } | Team::Group { index, size, .. }) = team else { return };
-        let first = c.mul(index, c.int(self.whole()));
-        *self.columns.borrow_mut() = (0..UNROLL).map(|turn| c.add(first, c.int(turn * size * self.whole()))).collect();
+        let first = index * self.whole();
+        *self.columns.borrow_mut() = (0..UNROLL).map(|turn| first + turn * size * self.whole()).collect();
     }
 
     /// Does `body` at the vectors of a row of `n` elements that this member of the team has: where each begins.
@@ -175,15 +174,15 @@ impl<'a, 'c> Rows<'a, 'c> {
         };
         let (turn, mut result) = (size * self.whole(), Ok(()));
         if n.div_ceil(turn) > UNROLL {
-            let first = c.mul(index, c.int(self.whole()));
-            c.repeat(first, c.int(n), turn, |col| result = body(&[col]));
+            let first = index * self.whole();
+            c.repeat(first, n, turn, |col| result = body(&[col]));
             return result;
         }
         let columns = self.columns.borrow().clone();
         columns[..n / turn].chunks(together).try_for_each(&mut body)?;
         if !n.is_multiple_of(turn) {
             let col = columns[n / turn];
-            c.when(c.less(col, c.int(n)), || result = body(&[col]));
+            c.when(c.less(col, n), || result = body(&[col]));
         }
         result
     }
@@ -297,7 +296,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         match col {
             Col::Const(n) => Col::Const(n + by),
             Col::Var(v) if by == 0 => Col::Var(v),
-            Col::Var(v) => Col::Var(self.code.add(v, self.code.int(by))),
+            Col::Var(v) => Col::Var(v + by),
         }
     }
 
@@ -348,8 +347,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         let (to, from) = (&self.shape(v)?.shape, &self.shape(from)?.shape);
         match (to.rank(), from.rank(), at.head) {
             (3, 2, Some(head)) => {
-                let first = self.code.mul(head, self.code.int(to.last().unwrap_or(0)));
-                Ok(At { head: None, col: Col::Var(self.code.add(first, self.column(at.col))), ..at })
+                let first = head * to.last().unwrap_or(0);
+                Ok(At { head: None, col: Col::Var(first + self.column(at.col)), ..at })
             }
             (a, b, _) if a == b && to == from => Ok(at),
             _ => Err(unsupported(format!("{from} seen as {to} inside a kernel"))),
@@ -359,7 +358,7 @@ impl<'a, 'c> Rows<'a, 'c> {
     fn moved(&self, v: Value, axis: usize, start: usize, at: At<'c>) -> Result<At<'c>, Diagnostic> {
         match (axis, self.shape(v)?.shape.rank(), at.head) {
             (1, 2, _) | (2, 3, _) => Ok(At { col: self.shifted(at.col, start), ..at }),
-            (1, 3, Some(head)) => Ok(At { head: Some(self.code.add(head, self.code.int(start))), ..at }),
+            (1, 3, Some(head)) => Ok(At { head: Some(head + start), ..at }),
             _ => Err(unsupported(format!("a slice of axis {axis} inside a kernel"))),
         }
     }
@@ -367,11 +366,11 @@ impl<'a, 'c> Rows<'a, 'c> {
     /// Address of an element of an operand with rows.
     pub fn address(&self, x: &Operand<'c>, at: At<'c>) -> Ptr<'c> {
         let c = self.code;
-        let mut element = c.add(c.mul(at.row, c.int(x.stride)), self.column(at.col));
+        let mut element = at.row * x.stride + self.column(at.col);
         if let Some(head) = at.head {
-            element = c.add(element, c.mul(head, c.int(x.ty.shape.last().unwrap_or(0))));
+            element = element + head * x.ty.shape.last().unwrap_or(0);
         }
-        c.at(x.ptr, c.mul(element, c.int(x.ty.dtype.size())))
+        c.at(x.ptr, element * x.ty.dtype.size())
     }
 
     fn load(&self, v: Value, at: At<'c>) -> Made<'c> {
@@ -418,19 +417,19 @@ impl<'a, 'c> Rows<'a, 'c> {
         let (c, m) = (self.code, self.code.arch.memory);
         let size = x.ty.dtype.size();
         let panel_bytes = m.panel * x.stride * size;
-        let panel = c.mul(c.div(at.row, m.panel), c.int(panel_bytes));
-        let lane = c.mul(c.rem(at.row, m.panel), c.int(m.group_bytes));
+        let panel = at.row / m.panel * panel_bytes;
+        let lane = at.row % m.panel * m.group_bytes;
         let (group, bytes) = (m.group_bytes / size, c.lanes() * size);
         let col = self.column(at.col);
-        let groups = c.mul(c.div(col, group), c.int(m.panel * m.group_bytes));
-        let inside = if bytes < m.group_bytes { c.mul(c.rem(col, group), c.int(size)) } else { c.int(0) };
-        let first = c.at(x.ptr, c.add(c.add(panel, lane), c.add(groups, inside)));
+        let groups = col / group * (m.panel * m.group_bytes);
+        let inside = if bytes < m.group_bytes { col % group * size } else { c.int(0) };
+        let first = c.at(x.ptr, panel + lane + (groups + inside));
         let part_bytes = bytes.min(m.group_bytes);
         let count = bytes / part_bytes;
         let part_type = c.bytes_type(part_bytes);
         let mut lanes = c.ints(part_type, count).get_undef();
         for g in 0..count {
-            let part = c.load(part_type, c.at(first, c.int(g * m.panel * m.group_bytes)), part_bytes.min(16) as u32);
+            let part = c.load(part_type, c.at(first, g * m.panel * m.group_bytes), part_bytes.min(16) as u32);
             let at = c.cx.i32_type().const_int(g as u64, false);
             lanes = c.b.build_insert_element(lanes, part, at, "").expect("a part into a vector of them");
         }
@@ -496,7 +495,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         let square = |sum: Vector<'c>, col: Col<'c>, count: usize| -> Made<'c> {
             let mut v = self.eval(x, At { row, head, col })?;
             if count < lanes {
-                v = c.choose(c.lanes_below(c.int(count)), v, c.zero());
+                v = c.choose(c.lanes_below(count), v, c.zero());
             }
             Ok(c.fma(v, v, sum))
         };
@@ -509,7 +508,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
         let whole = n / lanes * lanes;
         let mut failed = Ok(());
-        let carried = c.for_each((c.int(0), c.int(whole), lanes), &[sum.into()], |col, sums| {
+        let carried = c.for_each((0, whole, lanes), &[sum.into()], |col, sums| {
             let next = square(sums[0].into_vector_value(), Col::Var(col), lanes);
             vec![next.unwrap_or_else(|e| kept(&mut failed, e, c)).into()]
         });
@@ -528,11 +527,11 @@ impl<'a, 'c> Rows<'a, 'c> {
         (index, size): (Int<'c>, usize),
     ) -> Made<'c> {
         let (c, lanes) = (self.code, self.whole());
-        let (turns, first) = (n.div_ceil(size * lanes), c.mul(index, c.int(lanes)));
+        let (turns, first) = (n.div_ceil(size * lanes), index * lanes);
         let whole = n.is_multiple_of(size * lanes);
         let value = |col: Int<'c>| -> Made<'c> {
-            let inside = c.less(col, c.int(n));
-            let safe = if whole { col } else { c.pick(inside, col, c.int(0)).into_int_value() };
+            let inside = c.less(col, n);
+            let safe = if whole { col } else { c.pick_int(inside, col, 0) };
             let v = self.eval(x, At { row, head, col: Col::Var(safe) })?;
             Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
         };
@@ -550,8 +549,8 @@ impl<'a, 'c> Rows<'a, 'c> {
             return Ok(sum);
         }
         let mut failed = Ok(());
-        let carried = c.for_each((c.int(0), c.int(turns), 1), &[c.zero().into()], |turn, sums| {
-            let (col, mut sum) = (c.add(c.mul(turn, c.int(size * lanes)), first), sums[0].into_vector_value());
+        let carried = c.for_each((0, turns, 1), &[c.zero().into()], |turn, sums| {
+            let (col, mut sum) = (turn * (size * lanes) + first, sums[0].into_vector_value());
             let all = self.each_piece(|| {
                 let v = value(col)?;
                 sum = c.fma(v, v, sum);
@@ -599,17 +598,17 @@ impl<'a, 'c> Rows<'a, 'c> {
             return Err(unsupported(format!("a rotation of {rot} columns in vectors of {}", c.lanes())));
         }
         let col = self.column(at.col);
-        let (early, turns) = (c.less(col, c.int(half)), c.less(col, c.int(rot)));
+        let (early, turns) = (c.less(col, half), c.less(col, rot));
         let place = |early_col: Int<'c>, late_col: Int<'c>| {
-            let col = c.pick(early, early_col, late_col).into_int_value();
-            c.pick(turns, col, c.int(0)).into_int_value()
+            let col = c.pick_int(early, early_col, late_col);
+            c.pick_int(turns, col, 0)
         };
         let own = self.eval(x, at)?;
-        let partner = place(c.add(col, c.int(half)), c.sub(col, c.int(half)));
+        let partner = place(col + half, col - half);
         let partner = self.eval(x, At { col: Col::Var(partner), ..at })?;
         let angle = |first: Int<'c>| self.eval(table, At { head: None, col: Col::Var(first), ..at });
-        let cos_at = place(col, c.sub(col, c.int(half)));
-        let (cos, sin) = (angle(cos_at)?, angle(c.add(cos_at, c.int(half)))?);
+        let cos_at = place(col, col - half);
+        let (cos, sin) = (angle(cos_at)?, angle(cos_at + half)?);
         let signed = c.pick(early, c.fsub(c.zero(), sin), sin).into_vector_value();
         let turned = c.fma(own, cos, c.fmul(partner, signed));
         let all = dim == Some(rot);

@@ -25,11 +25,11 @@ impl<'c> Cache<'c> {
     /// sequence, and the first begins one.
     pub fn is_run(&self, c: &Code<'c>, first: Int<'c>) -> Int<'c> {
         let (batch, run) = (&self.batch, self.layout.group);
-        let last = c.add(first, c.int(run - 1));
+        let last = first + (run - 1);
         let [begin, end] = [first, last].map(|token| c.load_index(batch.positions, token));
         let [one, other] = [first, last].map(|token| c.load_index(batch.sequences, token));
-        let follow = c.both(c.equal(c.sub(end, begin), run - 1), c.equal(c.sub(one, other), 0));
-        c.both(follow, c.equal(c.rem(begin, run), 0))
+        let follow = c.both(c.equal(end - begin, run - 1), c.equal(one - other, 0));
+        c.both(follow, c.equal(begin % run, 0))
     }
 
     /// Writes the same columns of a run of tokens' values, of which `slot` is the first's.
@@ -41,10 +41,10 @@ impl<'c> Cache<'c> {
         col: Int<'c>,
     ) {
         let (l, size, panel) = (&self.layout, self.ty.dtype.size(), c.arch.memory.panel);
-        let group = c.mul(c.div(slot.offset, l.group), c.int(panel * l.group * size));
-        let panels = c.mul(c.div(col, panel), c.int(panel * l.block_tokens * size));
-        let rows = c.mul(c.rem(col, panel), c.int(l.group * size));
-        let p = c.at(c.at(self.v, self.head(c, slot.block, head)), c.add(group, c.add(panels, rows)));
+        let group = slot.offset / l.group * (panel * l.group * size);
+        let panels = col / panel * (panel * l.block_tokens * size);
+        let rows = col % panel * (l.group * size);
+        let p = c.at(c.at(self.v, self.head(c, slot.block, head)), group + (panels + rows));
         let bits: Vec<_> = tokens.iter().map(|&lanes| c.narrow(lanes, self.ty.dtype)).collect();
         for i in 0..c.lanes() {
             let put = |run: Vector<'c>, (token, &bits): (usize, &Vector<'c>)| {
@@ -52,7 +52,7 @@ impl<'c> Cache<'c> {
                 c.b.build_insert_element(run, c.lane(bits, i), at, "").expect("an element into a run")
             };
             let run = bits.iter().enumerate().fold(c.ints(c.bytes_type(size), bits.len()).get_undef(), put);
-            c.store(c.at(p, c.int(i * l.group * size)), run, (l.group * size).min(16) as u32);
+            c.store(c.at(p, i * l.group * size), run, (l.group * size).min(16) as u32);
         }
     }
 }

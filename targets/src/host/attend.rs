@@ -32,10 +32,10 @@ pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagn
     let block = a.block(group, 1);
     let (first, end) = signature::tasks(c);
     kernel.each(first, end, |task| {
-        let (token, head) = (c.div(task, heads), c.rem(task, heads));
+        let (token, head) = (task / heads, task % heads);
         a.cache.write(&kernel.rows, token, head, a.cache.slot(c, token))?;
-        let query_head = c.mul(head, c.int(group));
-        let place = |r: Int<'c>| (token, c.add(query_head, r));
+        let query_head = head * group;
+        let place = |r: Int<'c>| (token, query_head + r);
         let span = Span { token, head, count: c.int(group), per_row: 0 };
         a.run(&block, &span, &place, None)
     })?;
@@ -50,13 +50,13 @@ pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diag
     let (first, end) = signature::tasks(c);
     let tiles = by_tiles.then(|| Tiles::open(c, tile::ROWS));
     kernel.each(first, end, |task| {
-        let (tile, query_head) = (c.div(task, a.heads), c.rem(task, a.heads));
-        let entry = |i: usize| c.load_index(a.cache.batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
+        let (tile, query_head) = (task / a.heads, task % a.heads);
+        let entry = |i: usize| c.load_index(a.cache.batch.tiles, tile * 2 + i);
         let (token, count) = (entry(0), entry(1));
-        let head = c.div(query_head, a.heads / a.cache.ty.heads);
-        let place = |r: Int<'c>| (c.add(token, r), query_head);
+        let head = query_head / (a.heads / a.cache.ty.heads);
+        let place = |r: Int<'c>| (token + r, query_head);
         let mut result = Ok(());
-        c.when(c.less(c.int(0), count), || {
+        c.when(c.less(0, count), || {
             result = a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref());
         });
         result
@@ -141,7 +141,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let size = self.dot.dtype.size();
         let mut bytes = 0;
         let mut take = |n: usize| {
-            let p = c.at(signature::scratch(c), c.int(bytes));
+            let p = c.at(signature::scratch(c), bytes);
             bytes += n.next_multiple_of(64);
             p
         };
@@ -166,18 +166,18 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.begin(block, span, place)?;
         let position = c.load_index(self.cache.batch.positions, span.token);
         let table = self.cache.batch.table(c, span.token);
-        let last = c.add(position, c.mul(c.sub(span.count, c.int(1)), c.int(span.per_row)));
+        let last = position + (span.count - 1) * span.per_row;
         let tokens = self.cache.layout.block_tokens;
         let first = match self.window {
             0 => c.int(0),
-            w => c.div(c.larger(c.sub(c.add(position, c.int(1)), c.int(w)), c.int(0)), tokens),
+            w => c.larger(position + 1 - w, 0) / tokens,
         };
-        let (last, blocks) = (c.div(last, tokens), block.keys / tokens);
-        c.repeat(first, c.add(last, c.int(1)), blocks, |number| {
+        let (last, blocks) = (last / tokens, block.keys / tokens);
+        c.repeat(first, last + 1, blocks, |number| {
             // Behind the last block stands the last again: its keys are masked there.
             let place = |number| self.cache.head(c, c.load_index(table, c.smaller(number, last)), span.head);
-            let at: Vec<Int> = (0..blocks).map(|i| place(c.add(number, c.int(i)))).collect();
-            let next = c.sub(place(c.add(number, c.int(blocks))), at[0]);
+            let at: Vec<Int> = (0..blocks).map(|i| place(number + i)).collect();
+            let next = place(number + blocks) - at[0];
             let stored = [self.cache.k, self.cache.v].map(|p| at.iter().map(|&at| c.at(p, at)).collect::<Vec<_>>());
             let ([keys, values], next) = match self.widens() {
                 true => (self.widen(block, &stored, next), None),
@@ -187,14 +187,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                 keys,
                 values,
                 next,
-                left: c.sub(last, number),
-                first: c.mul(number, c.int(tokens)),
+                left: last - number,
+                first: number * tokens,
                 position,
                 per_row: span.per_row,
             };
             match tiles {
                 Some(tiles) => self.turn_by_tiles(block, span, &turn, tiles),
-                None => c.repeat(c.int(0), span.count, block.height, |row| self.turn_by_vectors(block, row, &turn)),
+                None => c.repeat(0, span.count, block.height, |row| self.turn_by_vectors(block, row, &turn)),
             }
         });
         self.end(block, span, place);
@@ -206,7 +206,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
         let (size, dim) = (self.dot.dtype.size(), self.cache.ty.head_dim);
         let mut result = Ok(());
-        c.repeat(c.int(0), span.count, 1, |r| {
+        c.repeat(0, span.count, 1, |r| {
             let (token, head) = place(r);
             result = rows.prepare(self.query, token, Some(head));
             for col in (0..l.dim).step_by(LANES) {
@@ -219,18 +219,18 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                     Err(e) => result = Err(e),
                     Ok(v) => {
                         let v = if dim < col + LANES {
-                            c.choose(c.lanes_below(c.int(dim.saturating_sub(col))), v, c.zero())
+                            c.choose(c.lanes_below(dim.saturating_sub(col)), v, c.zero())
                         } else {
                             v
                         };
-                        let at = c.mul(c.add(c.mul(r, c.int(l.dim)), c.int(col)), c.int(size));
+                        let at = (r * l.dim + col) * size;
                         c.store_floats(c.at(block.query, at), v, self.dot.dtype);
                     }
                 }
-                let at = c.mul(c.add(c.mul(r, c.int(l.dim)), c.int(col)), c.int(4));
+                let at = (r * l.dim + col) * 4;
                 c.store(c.at(block.result, at), c.zero(), 4);
             }
-            let at = c.mul(r, c.int(4));
+            let at = r * 4;
             c.store(c.at(block.top, at), c.number(MASKED), 4);
             c.store(c.at(block.sum, at), c.number(0.0), 4);
         });
@@ -239,17 +239,17 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     fn row(&self, base: Ptr<'c>, row: Int<'c>, bytes: usize) -> Ptr<'c> {
         let c = self.code();
-        c.at(base, c.mul(row, c.int(bytes)))
+        c.at(base, row * bytes)
     }
 
     /// Scores, softmax and sum over values for `height` rows and one block of keys.
     fn turn_by_vectors(&self, block: &Block<'c>, row: Int<'c>, turn: &Turn<'c>) {
         let (c, l) = (self.code(), &self.cache.layout);
         let (size, group) = (self.dot.dtype.size(), self.dot.group);
-        let rows: Vec<Int> = (0..block.height).map(|r| c.add(row, c.int(r))).collect();
+        let rows: Vec<Int> = (0..block.height).map(|r| row + r).collect();
         let queries: Vec<_> = rows.iter().map(|&r| self.row(block.query, r, l.dim * size)).collect();
         let panels: Vec<_> =
-            (0..l.block_tokens / LANES).map(|p| c.at(turn.keys[0], c.int(p * LANES * l.dim * size))).collect();
+            (0..l.block_tokens / LANES).map(|p| c.at(turn.keys[0], p * LANES * l.dim * size)).collect();
         let scores = self.dot.sums(
             c,
             &queries,
@@ -258,13 +258,13 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         );
         let shrink: Vec<_> = rows.iter().zip(&scores).map(|(&r, s)| self.soften(block, r, s, turn)).collect();
         let weights: Vec<_> = rows.iter().map(|&r| self.row(block.weight, r, block.keys * size)).collect();
-        c.repeat(c.int(0), c.int(l.dim), LANES, |col| {
-            let values = c.at(turn.values[0], c.mul(col, c.int(l.block_tokens * size)));
+        c.repeat(0, l.dim, LANES, |col| {
+            let values = c.at(turn.values[0], col * (l.block_tokens * size));
             let step = self.dot.step(c);
             let walk = Walk { count: l.block_tokens / group, step, unroll: 2, ahead: turn.next };
             let sums = self.dot.sums(c, &weights, &[values], walk);
             for ((&r, sum), &shrink) in rows.iter().zip(&sums).zip(&shrink) {
-                let p = c.at(self.row(block.result, r, l.dim * 4), c.mul(col, c.int(4)));
+                let p = c.at(self.row(block.result, r, l.dim * 4), col * 4);
                 let old = c.load_floats(p, DType::F32);
                 c.store(p, c.fma(old, shrink, sum[0]), 4);
             }
@@ -274,8 +274,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Turns one row's scores into weights, which it stores; returns by what earlier results shrink.
     fn soften(&self, block: &Block<'c>, row: Int<'c>, scores: &[Vector<'c>], turn: &Turn<'c>) -> Vector<'c> {
         let (c, size) = (self.code(), self.dot.dtype.size());
-        let limit = c.add(turn.position, c.mul(row, c.int(turn.per_row)));
-        let seen: Vec<_> = (0..scores.len()).map(|i| self.seen(c.add(turn.first, c.int(i * LANES)), limit)).collect();
+        let limit = turn.position + row * turn.per_row;
+        let seen: Vec<_> = (0..scores.len()).map(|i| self.seen(turn.first + i * LANES, limit)).collect();
         let masked = |(&s, &m): (&Vector<'c>, &Vector<'c>)| c.choose(m, c.fmul(s, c.lit(self.scale)), c.lit(MASKED));
         let scores: Vec<_> = scores.iter().zip(&seen).map(masked).collect();
         let most = scores[1..].iter().fold(scores[0], |a, &b| c.fmax(a, b));
@@ -292,7 +292,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.store(sum_at, c.lane(sum, 0), 4);
         let line = self.row(block.weight, row, block.keys * size);
         for (i, pair) in weights.as_chunks::<2>().0.iter().enumerate() {
-            c.store_two(c.at(line, c.int(2 * i * LANES * size)), *pair, self.dot.dtype);
+            c.store_two(c.at(line, 2 * i * LANES * size), *pair, self.dot.dtype);
         }
         shrink
     }
@@ -300,12 +300,12 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Which of 16 keys from `first` on a query at position `limit` sees.
     fn seen(&self, first: Int<'c>, limit: Int<'c>) -> Vector<'c> {
         let c = self.code();
-        let after = c.sub(c.add(limit, c.int(1)), first);
+        let after = limit + 1 - first;
         let upto = c.lanes_below(after);
         match self.window {
             0 => upto,
             w => {
-                let gone = c.lanes_below(c.sub(after, c.int(w)));
+                let gone = c.lanes_below(after - w);
                 c.b.build_and(upto, c.b.build_not(gone, "").expect("a mask"), "").expect("masks")
             }
         }
@@ -316,25 +316,24 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
         let dim = self.cache.ty.head_dim;
         let dtype = self.out.ty.dtype;
-        c.repeat(c.int(0), span.count, 1, |r| {
+        c.repeat(0, span.count, 1, |r| {
             let (token, head) = place(r);
             let sum = c.splat(c.load(c.cx.f32_type(), self.row(block.sum, r, 4), 4));
             let inverse = c.fdiv(c.lit(1.0), sum);
-            let first = c.mul(head, c.int(dim));
+            let first = head * dim;
             let to = |col: usize| {
-                let col = Col::Var(c.add(first, c.int(col)));
+                let col = Col::Var(first + col);
                 rows.address(self.out, At { row: token, head: None, col })
             };
             for col in (0..dim).step_by(LANES) {
-                let p = c.at(self.row(block.result, r, l.dim * 4), c.int(4 * col));
+                let p = c.at(self.row(block.result, r, l.dim * 4), 4 * col);
                 let lanes = c.fmul(c.load_floats(p, DType::F32), inverse);
                 c.store_some(to(col), lanes, dtype, dim - col);
             }
             let width = self.heads * dim;
             let padded = rows.padded(self.out);
             if width < padded {
-                let last = c.b.build_int_compare(inkwell::IntPredicate::EQ, head, c.int(self.heads - 1), "");
-                c.when(last.expect("integers"), || {
+                c.when(c.equal(head, self.heads - 1), || {
                     for col in (width..padded).step_by(LANES) {
                         c.store_some(to(col - width + dim), c.zero(), dtype, padded - col);
                     }

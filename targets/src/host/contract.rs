@@ -46,7 +46,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     /// Where panel `panel` of each piece begins.
     pub fn weights(&self, panel: Int<'c>) -> Vec<Ptr<'c>> {
         let c = self.code();
-        let first = |start: usize| c.mul(c.add(panel, c.int(start / c.arch.memory.panel)), c.int(self.panel_bytes()));
+        let first = |start: usize| (panel + start / c.arch.memory.panel) * self.panel_bytes();
         self.parts.starts().map(|start| c.at(self.parts.w.ptr, first(start))).collect()
     }
 
@@ -62,9 +62,9 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         ty.shape = rows.shape(self.parts.x)?.shape.clone();
         let staged = Operand { ptr: to, ty, stride: self.parts.w.stride };
         let mut result = Ok(());
-        c.repeat(c.int(0), c.int(count), 1, |row| {
+        c.repeat(0, count, 1, |row| {
             result = rows.prepare(self.parts.x, row, None);
-            c.repeat(c.int(0), c.int(staged.stride), LANES, |col| {
+            c.repeat(0, staged.stride, LANES, |col| {
                 let at = At { row, head: None, col: Col::Var(col) };
                 match rows.eval(self.parts.x, at) {
                     Ok(lanes) => store_padded(rows, lanes, &staged, at),
@@ -78,12 +78,11 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     /// The epilogue for one row and panel: `sums` has one vector for each piece.
     pub fn finish(&self, row: Int<'c>, panel: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let (c, rows) = (self.code(), &self.parts.kernel.rows);
-        let at = At { row, head: None, col: Col::Var(c.mul(panel, c.int(LANES))) };
+        let at = At { row, head: None, col: Col::Var(panel * LANES) };
         let lanes = self.parts.result(at, sums)?;
         store_padded(rows, lanes, self.parts.to, at);
         if self.panels() * LANES < rows.padded(self.parts.to) {
-            let last = c.b.build_int_compare(inkwell::IntPredicate::EQ, panel, c.int(self.panels() - 1), "");
-            c.when(last.expect("integers"), || {
+            c.when(c.equal(panel, self.panels() - 1), || {
                 let at = At { col: Col::Const(self.panels() * LANES), ..at };
                 c.store_floats(rows.address(self.parts.to, at), c.zero(), self.parts.to.ty.dtype);
             });

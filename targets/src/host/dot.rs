@@ -89,17 +89,17 @@ impl Dot {
         let (m, n) = (rows.len(), panels.len());
         let Walk { count, step, unroll, ahead } = walk;
         let zeros: Vec<Any> = vec![c.zero().into(); unroll * m * n];
-        let sums = c.for_each((c.int(0), c.int(count), unroll), &zeros, |i, sums| {
+        let sums = c.for_each((0, count, unroll), &zeros, |i, sums| {
             let mut next = Vec::with_capacity(sums.len());
             for u in 0..unroll {
-                let at = c.add(i, c.int(u));
-                let weights: Vec<_> = panels.iter().map(|&p| c.at(p, c.mul(at, c.int(step)))).collect();
+                let at = i + u;
+                let weights: Vec<_> = panels.iter().map(|&p| c.at(p, at * step)).collect();
                 if let Some(ahead) = ahead {
                     weights.iter().for_each(|&p| c.prefetch(c.at(p, ahead)));
                 }
                 let weights: Vec<_> = weights.into_iter().map(|p| self.panel(c, p)).collect();
                 for (r, &row) in rows.iter().enumerate() {
-                    let x = self.row(c, c.at(row, c.mul(at, c.int(c.arch.memory.group_bytes))));
+                    let x = self.row(c, c.at(row, at * c.arch.memory.group_bytes));
                     for (p, w) in weights.iter().enumerate() {
                         let sum = sums[(u * m + r) * n + p].into_vector_value();
                         next.push(self.add(c, sum, w, &x).into());

@@ -35,9 +35,9 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     let (first, end) = signature::tasks(c);
     let open = tiles.then(|| Tiles::open(c, tile::ROWS));
     kernel.each(first, end, |task| {
-        let from = c.mul(c.div(task, times), c.int(block));
-        let to = c.smaller(c.add(from, c.int(block)), total);
-        let panel = c.mul(c.rem(task, times), c.int(panels));
+        let from = task / times * block;
+        let to = c.smaller(from + block, total);
+        let panel = task % times * panels;
         let job = Job { c, contraction: &contraction, x, panel, panels };
         match &open {
             Some(tiles) => job.by_tiles(tiles, from, to),
@@ -63,11 +63,11 @@ struct Job<'j, 'k, 'a, 'c> {
 
 impl<'c> Job<'_, '_, '_, 'c> {
     fn weights(&self) -> Vec<Ptr<'c>> {
-        (0..self.panels).flat_map(|p| self.contraction.weights(self.c.add(self.panel, self.c.int(p)))).collect()
+        (0..self.panels).flat_map(|p| self.contraction.weights(self.panel + p)).collect()
     }
 
     fn row(&self, row: Int<'c>) -> Ptr<'c> {
-        self.c.at(self.x.0, self.c.mul(row, self.c.int(self.x.1)))
+        self.c.at(self.x.0, row * self.x.1)
     }
 
     /// 32 rows at a time. Rows beyond the step's last are computed and not used: results have room for them.
@@ -77,18 +77,18 @@ impl<'c> Job<'_, '_, '_, 'c> {
         let next = c.int(self.panels * self.contraction.panel_bytes());
         let mut result = Ok(());
         c.repeat(from, to, SUMS, |row| {
-            let early = c.less(row, c.add(from, c.int(2 * SUMS)));
-            let odd = c.rem(c.div(c.sub(row, from), SUMS), 2);
+            let early = c.less(row, from + 2 * SUMS);
+            let odd = (row - from) / SUMS % 2;
             (0..2 * count).for_each(|t| tiles.zero(t));
-            let [upper, lower] = [0, tile::ROWS].map(|r| self.row(c.add(row, c.int(r))));
-            c.repeat(c.int(0), c.int(self.contraction.groups() / tile::ROWS), 1, |k| {
-                let depth = c.mul(k, c.int(tile::ROW_BYTES));
+            let [upper, lower] = [0, tile::ROWS].map(|r| self.row(row + r));
+            c.repeat(0, self.contraction.groups() / tile::ROWS, 1, |k| {
+                let depth = k * tile::ROW_BYTES;
                 tiles.load(4, c.at(upper, depth), self.x.1);
                 tiles.load(5, c.at(lower, depth), self.x.1);
-                let panel = c.mul(k, c.int(tile::ROWS * tile::ROW_BYTES));
+                let panel = k * (tile::ROWS * tile::ROW_BYTES);
                 c.when(early, || {
-                    let half = c.mul(odd, c.int(tile::ROWS / 2 * tile::ROW_BYTES));
-                    self.prefetch(&weights, c.add(c.add(panel, half), next));
+                    let half = odd * (tile::ROWS / 2 * tile::ROW_BYTES);
+                    self.prefetch(&weights, panel + half + next);
                 });
                 for (n, &w) in weights.iter().enumerate() {
                     tiles.load(6 + n, c.at(w, panel), tile::ROW_BYTES);
@@ -98,10 +98,10 @@ impl<'c> Job<'_, '_, '_, 'c> {
             });
             for t in 0..2 * count {
                 let at = (t / count * tile::ROWS * SUMS + t % count * LANES) * 4;
-                tiles.store(t, c.at(signature::scratch(c), c.int(at)), SUMS * 4);
+                tiles.store(t, c.at(signature::scratch(c), at), SUMS * 4);
             }
-            let last = c.smaller(c.add(row, c.int(SUMS)), to);
-            c.repeat(row, last, 1, |r| result = self.finish_tile_row(r, c.sub(r, row), count));
+            let last = c.smaller(row + SUMS, to);
+            c.repeat(row, last, 1, |r| result = self.finish_tile_row(r, r - row, count));
         });
         result
     }
@@ -112,23 +112,22 @@ impl<'c> Job<'_, '_, '_, 'c> {
         let c = self.c;
         for &w in weights {
             for line in 0..tile::ROWS / 2 {
-                c.prefetch(c.at(w, c.add(distance, c.int(line * tile::ROW_BYTES))));
+                c.prefetch(c.at(w, distance + line * tile::ROW_BYTES));
             }
         }
     }
 
     fn finish_tile_row(&self, row: Int<'c>, at: Int<'c>, count: usize) -> Result<(), Diagnostic> {
         let c = self.c;
-        let line = c.at(signature::scratch(c), c.mul(at, c.int(SUMS * 4)));
-        let sums: Vec<_> =
-            (0..count).map(|n| c.load_floats(c.at(line, c.int(n * LANES * 4)), atomc_ir::DType::F32)).collect();
+        let line = c.at(signature::scratch(c), at * (SUMS * 4));
+        let sums: Vec<_> = (0..count).map(|n| c.load_floats(c.at(line, n * LANES * 4), atomc_ir::DType::F32)).collect();
         self.finish(row, &sums)
     }
 
     fn finish(&self, row: Int<'c>, sums: &[crate::code::Vector<'c>]) -> Result<(), Diagnostic> {
         sums.chunks(self.contraction.pieces())
             .enumerate()
-            .try_for_each(|(p, sums)| self.contraction.finish(row, self.c.add(self.panel, self.c.int(p)), sums))
+            .try_for_each(|(p, sums)| self.contraction.finish(row, self.panel + p, sums))
     }
 
     /// As many rows at a time as registers hold sums for. Spare rows as with tiles.
@@ -139,11 +138,11 @@ impl<'c> Job<'_, '_, '_, 'c> {
         let height = [8, 4, 2].into_iter().find(|&h| h <= room).unwrap_or(1);
         let mut result = Ok(());
         c.repeat(from, to, height, |row| {
-            let rows: Vec<_> = (0..height).map(|r| self.row(c.add(row, c.int(r)))).collect();
+            let rows: Vec<_> = (0..height).map(|r| self.row(row + r)).collect();
             let (count, step) = (self.contraction.groups(), self.contraction.dot.step(c));
             let sums = self.contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll: 1, ahead: None });
             for (r, sums) in sums.iter().enumerate() {
-                if let Err(e) = self.finish(c.add(row, c.int(r)), sums) {
+                if let Err(e) = self.finish(row + r, sums) {
                     result = Err(e);
                 }
             }

@@ -36,9 +36,9 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     let shape = if by_tiles { Shape::of_tiles(&contraction) } else { Shape::of_vectors(c, &contraction, spec.tokens) };
     let job = Job { c, contraction: &contraction, x, stride, rows: spec.tokens, shape };
     let tiles = by_tiles.then(|| Tiles::open(c, spec.tokens));
-    let sums_at = c.at(signature::scratch(c), c.int(scratch));
+    let sums_at = c.at(signature::scratch(c), scratch);
     kernel.each(first, end, |task| {
-        let panel = |p: usize| c.add(c.mul(task, c.int(job.shape.panels)), c.int(p));
+        let panel = |p: usize| task * job.shape.panels + p;
         let weights: Vec<_> = (0..job.shape.panels).flat_map(|p| contraction.weights(panel(p))).collect();
         let sums = match &tiles {
             Some(tiles) => job.by_tiles(tiles, &weights, sums_at),
@@ -94,7 +94,7 @@ struct Job<'j, 'k, 'a, 'c> {
 impl<'c> Job<'_, '_, '_, 'c> {
     fn by_vectors(&self, weights: &[Ptr<'c>]) -> Vec<Vec<Vector<'c>>> {
         let (c, dot) = (self.c, &self.contraction.dot);
-        let rows: Vec<_> = (0..self.rows).map(|m| c.at(self.x, c.int(m * self.stride))).collect();
+        let rows: Vec<_> = (0..self.rows).map(|m| c.at(self.x, m * self.stride)).collect();
         let (count, step) = (self.contraction.groups(), dot.step(c));
         let walk = Walk { count, step, unroll: self.shape.unroll, ahead: Some(c.int(AHEAD)) };
         dot.sums(c, &rows, weights, walk)
@@ -104,19 +104,19 @@ impl<'c> Job<'_, '_, '_, 'c> {
     fn by_tiles(&self, tiles: &Tiles<'_, 'c>, weights: &[Ptr<'c>], sums: Ptr<'c>) -> Vec<Vec<Vector<'c>>> {
         let c = self.c;
         (0..weights.len()).for_each(|t| tiles.zero(t));
-        c.repeat(c.int(0), c.int(self.contraction.groups() / tile::ROWS), 1, |k| {
-            tiles.load(4, c.at(self.x, c.mul(k, c.int(tile::ROW_BYTES))), self.stride);
+        c.repeat(0, self.contraction.groups() / tile::ROWS, 1, |k| {
+            tiles.load(4, c.at(self.x, k * tile::ROW_BYTES), self.stride);
             for (n, &w) in weights.iter().enumerate() {
-                let at = c.at(w, c.mul(k, c.int(tile::ROWS * tile::ROW_BYTES)));
+                let at = c.at(w, k * (tile::ROWS * tile::ROW_BYTES));
                 for row in 0..tile::ROWS {
-                    c.prefetch(c.at(at, c.int(AHEAD + row * tile::ROW_BYTES)));
+                    c.prefetch(c.at(at, AHEAD + row * tile::ROW_BYTES));
                 }
                 tiles.load(6 + n % 2, at, tile::ROW_BYTES);
                 tiles.multiply(n, 4, 6 + n % 2);
             }
         });
         let row = tile::ROW_BYTES * weights.len();
-        let at = |m: usize, n: usize| c.at(sums, c.int(m * row + n * tile::ROW_BYTES));
+        let at = |m: usize, n: usize| c.at(sums, m * row + n * tile::ROW_BYTES);
         (0..weights.len()).for_each(|n| tiles.store(n, at(0, n), row));
         (0..self.rows).map(|m| (0..weights.len()).map(|n| c.load_floats(at(m, n), DType::F32)).collect()).collect()
     }

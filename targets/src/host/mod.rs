@@ -9,17 +9,17 @@ mod signature;
 mod tile;
 
 use atomc_ir::{Arch, Diagnostic, Family};
-use inkwell::context::Context;
 use inkwell::module::Module;
 
+use crate::llvm::Llvm;
 use crate::{KernelInfo, KernelSpec};
 
 /// Elements of a logical vector.
 const LANES: usize = 16;
 
 /// The kernel as a module with one function of that name.
-pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
-    let code = signature::open(cx, &spec.symbol, arch);
+pub fn emit<'c>(llvm: Llvm<'c>, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+    let code = signature::open(llvm, &spec.symbol, arch);
     let info = match spec.family {
         Family::Rows => rows::emit(&code, spec),
         Family::Matvec => matvec::emit(&code, spec),

@@ -43,7 +43,7 @@ fn store_flat<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>
     let c = rows.code;
     rows.prepare(v, row, None)?;
     let mut result = Ok(());
-    c.repeat(c.int(0), c.int(rows.padded(out)), LANES, |col| {
+    c.repeat(0, rows.padded(out), LANES, |col| {
         let at = At { row, head: None, col: Col::Var(col) };
         result = rows.eval(v, at).map(|lanes| store_padded(rows, lanes, out, at));
     });
@@ -57,7 +57,7 @@ pub fn store_padded<'c>(rows: &Rows<'_, 'c>, lanes: inkwell::values::VectorValue
     let lanes = if width == rows.padded(out) {
         lanes
     } else {
-        let left = c.sub(c.int(width), rows.column(at.col));
+        let left = width - rows.column(at.col);
         c.choose(c.lanes_below(left), lanes, c.zero())
     };
     c.store_floats(rows.address(out, at), lanes, out.ty.dtype);
@@ -73,11 +73,11 @@ fn store_heads<'c>(
 ) -> Result<(), Diagnostic> {
     let c = rows.code;
     let mut result = Ok(());
-    c.repeat(c.int(0), c.int(count), 1, |head| {
+    c.repeat(0, count, 1, |head| {
         result = rows.prepare(v, row, Some(head)).and_then(|()| {
             (0..dim).step_by(LANES).try_for_each(|col| {
                 let lanes = rows.eval(v, At { row, head: Some(head), col: Col::Const(col) })?;
-                let flat = c.add(c.mul(head, c.int(dim)), c.int(col));
+                let flat = head * dim + col;
                 let p = rows.address(out, At { row, head: None, col: Col::Var(flat) });
                 c.store_some(p, lanes, out.ty.dtype, dim - col);
                 Ok(())
@@ -101,7 +101,7 @@ fn write_heads<'c>(rows: &Rows<'_, 'c>, cache: &Cache<'c>, row: Int<'c>) -> Resu
     let c = rows.code;
     let slot = cache.slot(c, row);
     let mut result = Ok(());
-    c.repeat(c.int(0), c.int(cache.ty.heads), 1, |head| result = cache.write(rows, row, head, slot));
+    c.repeat(0, cache.ty.heads, 1, |head| result = cache.write(rows, row, head, slot));
     result
 }
 
@@ -114,14 +114,14 @@ fn store_largest<'c>(rows: &Rows<'_, 'c>, x: Value, out: &Operand<'c>, row: Int<
         let v = rows.eval(x, At { row, head: None, col })?;
         let first = rows.column(col);
         let v = match col {
-            Col::Const(col) => c.choose(c.lanes_below(c.int(n - col)), v, c.lit(f64::NEG_INFINITY)),
+            Col::Const(col) => c.choose(c.lanes_below(n - col), v, c.lit(f64::NEG_INFINITY)),
             Col::Var(_) => v,
         };
         Ok(best.or_vector(c, v, first))
     };
     let whole = n / LANES * LANES;
     let mut failed = Ok(());
-    let carried = c.for_each((c.int(0), c.int(whole), LANES), &Largest::none(c, c.int(0)).carried(), |col, before| {
+    let carried = c.for_each((0, whole, LANES), &Largest::none(c, c.int(0)).carried(), |col, before| {
         let before = Largest::of(before);
         best(before, Col::Var(col))
             .unwrap_or_else(|e| {
@@ -137,7 +137,7 @@ fn store_largest<'c>(rows: &Rows<'_, 'c>, x: Value, out: &Operand<'c>, row: Int<
         found = best(found, Col::Const(whole))?;
     }
     let (_, col) = found.of_lanes(c);
-    c.store(c.at(out.ptr, c.mul(row, c.int(out.stride * out.ty.dtype.size()))), col, 4);
+    c.store(c.at(out.ptr, row * (out.stride * out.ty.dtype.size())), col, 4);
     Ok(())
 }
 
@@ -151,7 +151,7 @@ fn store_table<'c>(
 ) -> Result<(), Diagnostic> {
     let c = rows.code;
     let operands = rows.graph.operands(v.node);
-    let as_wide = |i: Int<'c>| c.b.build_signed_int_to_float(i, c.cx.f64_type(), "").expect("an integer");
+    let as_wide = |i: Int<'c>| c.b.build_signed_int_to_float(i.v, c.cx.f64_type(), "").expect("an integer");
     let position = c.splat(as_wide(c.load_index(rows.index(operands[0])?, row)));
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let log_stretch = (growth != 0.0).then(|| {

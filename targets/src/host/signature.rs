@@ -1,29 +1,30 @@
 //! The signature of a host kernel: `atomc_artifact::abi::HostKernel`.
 use atomc_ir::{Arch, Diagnostic};
 use inkwell::AddressSpace;
-use inkwell::context::Context;
 
 use super::LANES;
 use crate::KernelSpec;
 use crate::code::{Code, Int, Ptr};
 use crate::kernel::Kernel;
+use crate::llvm::Llvm;
 
 /// An empty kernel. Vectors have 16 elements on every host.
-pub fn open<'c>(cx: &'c Context, symbol: &str, arch: &'c Arch) -> Code<'c> {
+pub fn open<'c>(llvm: Llvm<'c>, symbol: &str, arch: &'c Arch) -> Code<'c> {
+    let cx = llvm.cx;
     let (p, i) = (cx.ptr_type(AddressSpace::default()), cx.i64_type());
     let ty = cx.void_type().fn_type(&[p.into(), p.into(), p.into(), i.into(), i.into()], false);
-    Code::open(cx, symbol, arch, ty, LANES, i)
+    Code::open(llvm, symbol, arch, ty, LANES, i)
 }
 
 /// The kernel of a body, with its pointers from the argument array.
 pub fn kernel<'a, 'c>(c: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a, 'c>, Diagnostic> {
-    Kernel::new(c, spec, |i| c.load_ptr(c.at(pointer(c, 0), c.int(8 * i))))
+    Kernel::new(c, spec, |i| c.load_ptr(c.at(pointer(c, 0), 8 * i)))
 }
 
 /// Tokens and rows of the step.
 pub fn step<'c>(c: &Code<'c>) -> (Int<'c>, Int<'c>) {
     let p = pointer(c, 1);
-    (c.load_i64(p), c.load_i64(c.at(p, c.int(8))))
+    (c.load_i64(p), c.load_i64(c.at(p, 8)))
 }
 
 pub fn scratch<'c>(c: &Code<'c>) -> Ptr<'c> {
@@ -32,7 +33,7 @@ pub fn scratch<'c>(c: &Code<'c>) -> Ptr<'c> {
 
 /// First task and the one behind the last.
 pub fn tasks<'c>(c: &Code<'c>) -> (Int<'c>, Int<'c>) {
-    let n = |i| c.function.get_nth_param(i).expect("five parameters").into_int_value();
+    let n = |i| c.as_int(c.function.get_nth_param(i).expect("five parameters"));
     (n(3), n(4))
 }
 

@@ -1,10 +1,10 @@
 //! The ground that every schedule stands on: where a kernel is made, its arguments, and how much of the step there is.
 use atomc_ir::{Arch, Diagnostic, Graph, Type};
-use inkwell::context::Context;
 
 use crate::KernelSpec;
 use crate::code::{Code, Int};
 use crate::kernel::Kernel;
+use crate::llvm::Llvm;
 use crate::simt::machine;
 use crate::tuning::Choice;
 
@@ -14,7 +14,7 @@ pub const COUNTERS: usize = 128 << 10;
 
 /// Where a kernel is made, and with which numbers.
 pub struct Setup<'c> {
-    pub cx: &'c Context,
+    pub llvm: Llvm<'c>,
     pub arch: &'c Arch,
     pub choice: Choice,
 }
@@ -29,7 +29,7 @@ impl<'c> Setup<'c> {
 
     /// The kernel of a specification, which must itself [wait](Code::await_previous) for the one before it.
     pub fn open_early(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
-        machine::open(self.cx, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
+        machine::open(self.llvm, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
     }
 }
 
@@ -47,8 +47,8 @@ pub fn kernel<'a, 'c>(c: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'
 
 /// Tokens, or rows, that the step has.
 pub fn step_size<'c>(c: &Code<'c>, spec: &KernelSpec, by_rows: bool) -> Int<'c> {
-    let field = c.at(c.argument(arguments(spec.body)), c.int(if by_rows { 8 } else { 0 }));
-    c.load_fixed(c.cx.i32_type(), field, 8).into_int_value()
+    let field = c.at(c.argument(arguments(spec.body)), if by_rows { 8 } else { 0 });
+    c.as_int(c.load_fixed(c.cx.i32_type(), field, 8))
 }
 
 /// `body` in work-groups whose row the step has.

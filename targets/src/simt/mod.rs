@@ -11,10 +11,10 @@ mod rowwise;
 mod step_inputs;
 
 use atomc_ir::{Arch, DType, Diagnostic, Family};
-use inkwell::context::Context;
 use inkwell::module::Module;
 
 use crate::code::Code;
+use crate::llvm::Llvm;
 use crate::tuning::{Choice, Class, Table};
 use crate::{KernelInfo, KernelSpec};
 use attention::{attend, decode, kv_dequant, prefill, prefill_warpgroup};
@@ -28,8 +28,8 @@ pub fn attends(cache: DType, query: DType) -> bool {
 }
 
 /// The kernel that prepares steps.
-pub fn emit_prepare<'c>(cx: &'c Context, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
-    step_inputs::emit(cx, arch)
+pub fn emit_prepare<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+    step_inputs::emit(llvm, arch)
 }
 
 /// At least so many waves of a kernel for AMD on every SIMD, in place of what its schedule asked for, and who orders its
@@ -41,16 +41,16 @@ pub fn want_waves(module: &Module, symbol: &str, waves: usize, scheduler: &str) 
 }
 
 /// The kernel as a module with one function of that name.
-pub fn emit<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
-    let (code, info) = made(cx, spec, arch).map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
+pub fn emit<'c>(llvm: Llvm<'c>, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+    let (code, info) = made(llvm, spec, arch).map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
     let info = KernelInfo { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
     Ok((code.finish(), info))
 }
 
-fn made<'c>(cx: &'c Context, spec: &KernelSpec, arch: &'c Arch) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+fn made<'c>(llvm: Llvm<'c>, spec: &KernelSpec, arch: &'c Arch) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
     let found = || Ok(class(spec)?.map_or_else(Choice::default, |class| Table::of(arch).choice(&class)));
     let choice = spec.choice.clone().map_or_else(found, Ok)?;
-    let setup = Setup { cx, arch, choice };
+    let setup = Setup { llvm, arch, choice };
     match spec.family {
         Family::Rows => rowwise::emit(&setup, spec),
         Family::Matvec if stream_k::suits(spec, arch)? => stream_k::emit(&setup, spec),

@@ -7,10 +7,10 @@
 use atomc_artifact::abi::{PREPARE_GROUPS, SPARE_TOKENS, TILE_TOKENS};
 use atomc_artifact::manifest::PREPARE;
 use atomc_ir::Arch;
-use inkwell::context::Context;
 use inkwell::module::Module;
 
 use crate::code::{Code, Int, Ptr};
+use crate::llvm::Llvm;
 use crate::simt::machine;
 use crate::{KernelInfo, Tasks};
 
@@ -20,8 +20,8 @@ const CLEARED: usize = 16;
 
 /// The kernel as a module. It begins when all before it has ended, and nothing behind it begins earlier than it ends: what it
 /// writes, kernels read before they wait.
-pub fn emit<'c>(cx: &'c Context, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
-    let code = machine::open_with_numbers(cx, PREPARE, arch, (10, 5), THREADS);
+pub fn emit<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+    let code = machine::open_with_numbers(llvm, PREPARE, arch, (10, 5), THREADS);
     Step::new(&code).run();
     (code.finish(), KernelInfo::simt(Tasks::Fixed(PREPARE_GROUPS), THREADS))
 }
@@ -74,8 +74,8 @@ impl<'k, 'c> Step<'k, 'c> {
 
     fn run(&self) {
         let c = self.c;
-        let clears = c.less(c.int(PREPARE_GROUPS - 1), c.group());
-        c.when(clears, || self.clear(c.sub(c.group(), c.int(PREPARE_GROUPS))));
+        let clears = c.less(PREPARE_GROUPS - 1, c.group());
+        c.when(clears, || self.clear(c.group() - PREPARE_GROUPS));
         c.when(c.negate(clears), || self.make());
     }
 
@@ -85,19 +85,19 @@ impl<'k, 'c> Step<'k, 'c> {
         let (c, block) = (self.c, self.c.arch.memory.block_tokens);
         let [layer, sequence] = c.divide(work, self.sequences);
         let length = c.load_index(self.lengths, sequence);
-        let end = c.load_index(self.starts, c.add(sequence, c.int(1)));
-        let before = c.sub(length, c.sub(end, c.load_index(self.starts, sequence)));
-        let filled = c.rem(length, block);
-        let first = c.sub(length, filled);
-        let fresh = c.both(c.less(c.int(0), filled), c.negate(c.less(first, before)));
+        let end = c.load_index(self.starts, sequence + 1);
+        let before = length - (end - c.load_index(self.starts, sequence));
+        let filled = length % block;
+        let first = length - filled;
+        let fresh = c.both(c.less(0, filled), c.negate(c.less(first, before)));
         c.when(fresh, || {
-            let table = c.at(self.tables, c.mul(c.mul(c.to_i64(sequence), self.table_stride), c.to_i64(c.int(4))));
-            let page = c.load_index(table, c.div(first, block));
+            let table = c.at(self.tables, c.to_i64(sequence) * self.table_stride * 4);
+            let page = c.load_index(table, first / block);
             let stride = c.load_i64(self.field(6));
-            let layer = c.load_ptr(c.at(self.pages, c.mul(layer, c.int(8))));
-            let values = c.at(c.at(layer, c.mul(c.to_i64(page), stride)), self.values);
+            let layer = c.load_ptr(c.at(self.pages, layer * 8));
+            let values = c.at(c.at(layer, c.to_i64(page) * stride), self.values);
             let none = c.bytes_type(CLEARED).const_zero();
-            c.repeat(c.mul(c.thread(), c.int(CLEARED)), self.value_bytes, THREADS * CLEARED, |at| {
+            c.repeat(c.thread() * CLEARED, self.value_bytes, THREADS * CLEARED, |at| {
                 c.store(c.at(values, at), none, CLEARED as u32);
             });
         });
@@ -106,30 +106,30 @@ impl<'k, 'c> Step<'k, 'c> {
     /// Makes the entries.
     fn make(&self) {
         let c = self.c;
-        let first = c.add(c.mul(c.group(), c.int(THREADS)), c.thread());
+        let first = c.group() * THREADS + c.thread();
         let (end, tiles) = (c.load_index(self.starts, self.sequences), self.tiles());
         let [positions, sequences, tile_list] = [0, 1, 4].map(|i| c.load_ptr(self.field(i)));
-        c.repeat(first, c.add(self.tokens, c.int(SPARE_TOKENS)), PREPARE_GROUPS * THREADS, |token| {
+        c.repeat(first, self.tokens + SPARE_TOKENS, PREPARE_GROUPS * THREADS, |token| {
             let to = [self.to_ids, positions, sequences, self.to_lengths];
             let exists = c.less(token, end);
             c.when(exists, || {
                 let sequence = self.last(|s| c.load_index(self.starts, s), token);
-                let position = c.load_index(self.positions, c.mul(token, c.int(2)));
+                let position = c.load_index(self.positions, token * 2);
                 let made = [c.load_index(self.ids, token), position, sequence, c.load_index(self.lengths, sequence)];
                 to.into_iter().zip(made).for_each(|(to, value)| self.put(to, token, value));
             });
             c.when(c.negate(exists), || to.into_iter().for_each(|to| self.put(to, token, c.int(0))));
         });
         c.repeat(first, tiles, PREPARE_GROUPS * THREADS, |tile| {
-            let place = |s| c.add(c.div(c.load_index(self.starts, s), TILE_TOKENS), s);
+            let place = |s| c.load_index(self.starts, s) / TILE_TOKENS + s;
             let sequence = self.last(place, tile);
-            let inside = c.mul(c.sub(tile, place(sequence)), c.int(TILE_TOKENS));
-            let from = c.add(c.load_index(self.starts, sequence), inside);
-            let left = c.sub(c.load_index(self.starts, c.add(sequence, c.int(1))), from);
-            let count = c.smaller(c.larger(left, c.int(0)), c.int(TILE_TOKENS));
-            let from = c.pick(c.less(c.int(0), count), from, c.int(0)).into_int_value();
-            self.put(tile_list, c.mul(tile, c.int(2)), from);
-            self.put(tile_list, c.add(c.mul(tile, c.int(2)), c.int(1)), count);
+            let inside = (tile - place(sequence)) * TILE_TOKENS;
+            let from = c.load_index(self.starts, sequence) + inside;
+            let left = c.load_index(self.starts, sequence + 1) - from;
+            let count = c.smaller(c.larger(left, 0), TILE_TOKENS);
+            let from = c.pick_int(c.less(0, count), from, 0);
+            self.put(tile_list, tile * 2, from);
+            self.put(tile_list, tile * 2 + 1, count);
         });
         c.when(c.equal(first, 0), || {
             c.store(self.step, c.to_i64(end), 8);
@@ -141,16 +141,16 @@ impl<'k, 'c> Step<'k, 'c> {
 
     /// Places for tiles, empty ones among them.
     fn tiles(&self) -> Int<'c> {
-        self.c.add(self.c.div(self.tokens, TILE_TOKENS), self.sequences)
+        self.tokens / TILE_TOKENS + self.sequences
     }
 
     /// A field of the batch.
     fn field(&self, i: usize) -> Ptr<'c> {
-        self.c.at(self.batch, self.c.int(8 * i))
+        self.c.at(self.batch, 8 * i)
     }
 
     fn put(&self, list: Ptr<'c>, i: Int<'c>, value: Int<'c>) {
-        self.c.store(self.c.at(list, self.c.mul(i, self.c.int(4))), value, 4);
+        self.c.store(self.c.at(list, i * 4), value, 4);
     }
 
     /// The last sequence whose `key` is not beyond a number. Keys never fall, and the first is zero.
@@ -158,11 +158,11 @@ impl<'k, 'c> Step<'k, 'c> {
         let c = self.c;
         let (none, all) = (c.int(0), self.sequences);
         let found = c.for_each((none, c.bits(all), 1), &[none.into(), all.into()], |_, range| {
-            let [low, high] = [0, 1].map(|i| range[i].into_int_value());
-            let middle = c.div(c.add(low, high), 2);
+            let [low, high] = [0, 1].map(|i| c.as_int(range[i]));
+            let middle = (low + high) / 2;
             let beyond = c.less(number, key(middle));
             vec![c.pick(beyond, low, middle), c.pick(beyond, middle, high)]
         });
-        found[0].into_int_value()
+        c.as_int(found[0])
     }
 }

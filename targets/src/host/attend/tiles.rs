@@ -14,10 +14,10 @@ impl<'c> Attention<'_, '_, 'c> {
     pub fn turn_by_tiles(&self, block: &Block<'c>, span: &Span<'c>, turn: &Turn<'c>, tiles: &Tiles<'_, 'c>) {
         let c = self.code();
         for number in 0..BLOCKS {
-            let exists = c.less(c.int(number), c.add(turn.left, c.int(1)));
+            let exists = c.less(number, turn.left + 1);
             c.when(exists, || self.score(block, turn, number, tiles));
         }
-        c.repeat(c.int(0), span.count, 1, |r| self.soften_and_shrink(block, r, turn));
+        c.repeat(0, span.count, 1, |r| self.soften_and_shrink(block, r, turn));
         self.sum_values(block, turn, tiles);
     }
 
@@ -28,29 +28,29 @@ impl<'c> Attention<'_, '_, 'c> {
         for depth in 0..l.dim / tile::DEPTH {
             for r in 0..2 {
                 let at = r * tile::ROWS * l.dim * 2 + depth * tile::ROW_BYTES;
-                tiles.load(4 + r, c.at(block.query, c.int(at)), l.dim * 2);
+                tiles.load(4 + r, c.at(block.query, at), l.dim * 2);
             }
             for p in 0..2 {
                 let at = p * LANES * l.dim * 2 + depth * tile::ROWS * tile::ROW_BYTES;
-                tiles.load(6 + p, c.at(turn.keys[number], c.int(at)), tile::ROW_BYTES);
+                tiles.load(6 + p, c.at(turn.keys[number], at), tile::ROW_BYTES);
                 (0..2).for_each(|r| tiles.multiply(2 * r + p, 4 + r, 6 + p));
             }
         }
         for t in 0..4 {
             let at = t / 2 * tile::ROWS * block.keys + number * l.block_tokens + t % 2 * LANES;
-            tiles.store(t, c.at(block.score, c.int(4 * at)), block.keys * 4);
+            tiles.store(t, c.at(block.score, 4 * at), block.keys * 4);
         }
     }
 
     fn soften_and_shrink(&self, block: &Block<'c>, row: Int<'c>, turn: &Turn<'c>) {
         let c = self.code();
         let line = self.row(block.score, row, block.keys * 4);
-        let load = |k: usize| c.load_floats(c.at(line, c.int(4 * k)), DType::F32);
+        let load = |k: usize| c.load_floats(c.at(line, 4 * k), DType::F32);
         let scores: Vec<_> = (0..block.keys).step_by(LANES).map(load).collect();
         let shrink = self.soften(block, row, &scores, turn);
         let result = self.row(block.result, row, self.cache.layout.dim * 4);
         for col in (0..self.cache.layout.dim).step_by(LANES) {
-            let p = c.at(result, c.int(4 * col));
+            let p = c.at(result, 4 * col);
             c.store(p, c.fmul(c.load_floats(p, DType::F32), shrink), 4);
         }
     }
@@ -60,18 +60,18 @@ impl<'c> Attention<'_, '_, 'c> {
         let (c, l) = (self.code(), &self.cache.layout);
         let result = |t: usize, col: Int<'c>| {
             let at = t / 2 * tile::ROWS * l.dim + t % 2 * LANES;
-            c.at(block.result, c.mul(c.add(col, c.int(at)), c.int(4)))
+            c.at(block.result, (col + at) * 4)
         };
-        c.repeat(c.int(0), c.int(l.dim), 2 * LANES, |col| {
+        c.repeat(0, l.dim, 2 * LANES, |col| {
             (0..4).for_each(|t| tiles.load(t, result(t, col), l.dim * 4));
             for (number, &values) in turn.values.iter().enumerate() {
                 for r in 0..2 {
                     let at = (r * tile::ROWS * block.keys + number * l.block_tokens) * 2;
-                    tiles.load(4 + r, c.at(block.weight, c.int(at)), block.keys * 2);
+                    tiles.load(4 + r, c.at(block.weight, at), block.keys * 2);
                 }
-                let first = c.at(values, c.mul(col, c.int(l.block_tokens * 2)));
+                let first = c.at(values, col * (l.block_tokens * 2));
                 for n in 0..2 {
-                    tiles.load(6 + n, c.at(first, c.int(n * LANES * l.block_tokens * 2)), tile::ROW_BYTES);
+                    tiles.load(6 + n, c.at(first, n * LANES * l.block_tokens * 2), tile::ROW_BYTES);
                     (0..2).for_each(|r| tiles.multiply(2 * r + n, 4 + r, 6 + n));
                 }
             }

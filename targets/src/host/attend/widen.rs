@@ -18,14 +18,14 @@ impl<'c> Attention<'_, '_, 'c> {
         [0, 1].map(|which| {
             let blocks = stored[which].iter().enumerate();
             let widened = blocks.map(|(number, &from)| {
-                let to = c.at(block.widened[which], c.int(number * bytes));
-                c.repeat(c.int(0), c.int(l.head_bytes), 4 * LANES, |at| {
+                let to = c.at(block.widened[which], number * bytes);
+                c.repeat(0, l.head_bytes, 4 * LANES, |at| {
                     let from = c.at(from, at);
                     c.prefetch(c.at(from, next));
                     for half in 0..2 {
-                        let at = c.add(at, c.int(2 * half * LANES));
-                        let to = c.at(to, c.mul(at, c.int(self.dot.dtype.size())));
-                        self.widen_group(c.at(from, c.int(2 * half * LANES)), to);
+                        let at = at + 2 * half * LANES;
+                        let to = c.at(to, at * self.dot.dtype.size());
+                        self.widen_group(c.at(from, 2 * half * LANES), to);
                     }
                 });
                 to
@@ -61,7 +61,7 @@ impl<'c> Attention<'_, '_, 'c> {
             }
             _ => {
                 c.store(to, low, 4);
-                return c.store(c.at(to, c.int(4 * LANES)), high, 4);
+                return c.store(c.at(to, 4 * LANES), high, 4);
             }
         };
         c.store(to, both, 4);

@@ -208,18 +208,18 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Where the keys and values of `turn` begin, the same for all lanes; a turn is so many steps, and lies in this block.
     pub fn turn_in(&self, block: Int<'c>, head: Int<'c>, (turn, steps): (Int<'c>, usize)) -> [Ptr<'c>; 2] {
         let c = self.code();
-        let (at, inside) = (self.cache.head(c, block, head), c.rem(turn, self.steps() / steps));
-        let keys = c.mul(inside, c.int(self.stored.bytes(steps * self.span() / 16 * self.key_panel())));
-        let values = c.mul(inside, c.int(self.stored.bytes(steps * self.squares.step())));
+        let (at, inside) = (self.cache.head(c, block, head), turn % (self.steps() / steps));
+        let keys = inside * self.stored.bytes(steps * self.span() / 16 * self.key_panel());
+        let values = inside * self.stored.bytes(steps * self.squares.step());
         [c.at(c.at(self.cache.k, at), keys), c.at(c.at(self.cache.v, at), values)]
     }
 
     /// Vectors of the query of a token and head, from column `col` on; zeros behind the head's dimensions.
     pub fn query(&self, token: Int<'c>, head: Int<'c>, col: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
         let (c, dim) = (self.code(), self.cache.ty.head_dim);
-        let inside = c.less(col, c.int(dim));
+        let inside = c.less(col, dim);
         let whole = dim == self.cache.layout.dim;
-        let safe = if whole { col } else { c.pick(inside, col, c.int(0)).into_int_value() };
+        let safe = if whole { col } else { c.pick_int(inside, col, 0) };
         let v = self.kernel.rows.eval(self.query, At { row: token, head: Some(head), col: Col::Var(safe) })?;
         let v = self.signed(v);
         Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
@@ -259,10 +259,10 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Where the lane's keys begin in a step's.
     pub fn key_lane(&self) -> Int<'c> {
-        let (c, m, results) = (self.code(), &self.matrix, self.matrix.layout.results);
+        let (m, results) = (&self.matrix, self.matrix.layout.results);
         let row = self.place.row;
-        let key = c.add(c.mul(c.div(row, results), c.int(self.held())), c.rem(row, results));
-        c.add(c.mul(c.div(key, 16), c.int(self.key_panel())), m.in_panel(self.place, c.rem(key, 16)))
+        let key = row / results * self.held() + row % results;
+        key / 16 * self.key_panel() + m.in_panel(self.place, key % 16)
     }
 
     /// So many fragments, all loaded here; or, where products convert them, each where it is wanted.
@@ -307,7 +307,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// A lane's fragment as it is stored in a panel, so many bytes of products on.
     fn load_panel(&self, p: Ptr<'c>, bytes: usize) -> Fragment<'c> {
         let (c, m) = (self.code(), &self.matrix);
-        let at = |offset: usize| c.at(p, c.int(self.stored.bytes(bytes + offset)));
+        let at = |offset: usize| c.at(p, self.stored.bytes(bytes + offset));
         m.panel_offsets().map(|offset| self.stored.load_run(c, at(offset))).collect()
     }
 
@@ -376,12 +376,12 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let c = self.code();
         c.set_lanes(self.held());
         let keys: Vec<usize> = (0..self.held()).map(key).collect();
-        let end = c.add(after, c.int(1));
+        let end = after + 1;
         let never = c.lit(f64::NEG_INFINITY);
         let scores = c.choose(c.below(&keys, end), scores, never);
         match self.window {
             0 => scores,
-            w => c.choose(c.below(&keys, c.sub(end, c.int(w))), never, scores),
+            w => c.choose(c.below(&keys, end - w), never, scores),
         }
     }
 
@@ -445,7 +445,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let rises = |top: &Top<'c>| c.b.build_float_compare(FloatPredicate::UNE, top.shrink, c.number(1.0), "");
         let rises = tops.iter().map(|top| rises(top).expect("floats"));
         let some = rises.reduce(|a, b| c.b.build_or(a, b, "").expect("conditions")).expect("a query");
-        let all = c.change_if(c.any_lane(some), &all, |all| {
+        let all = c.change_if(c.any_lane(c.as_int(some)), &all, |all| {
             let values = all.chunks(self.panels()).zip(tops);
             let shrunk = values.flat_map(|(values, top)| {
                 let shrink = c.splat(top.shrink);
@@ -514,9 +514,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         }
         c.set_lanes(self.lanes);
         let vectors = (padded - width) / self.lanes;
-        c.repeat(c.thread(), c.mul(count, c.int(vectors)), threads, |i| {
-            let col = c.add(c.mul(c.rem(i, vectors), c.int(self.lanes)), c.int(width));
-            let at = At { row: c.add(first, c.div(i, vectors)), head: None, col: Col::Var(col) };
+        c.repeat(c.thread(), count * vectors, threads, |i| {
+            let col = i % vectors * self.lanes + width;
+            let at = At { row: first + i / vectors, head: None, col: Col::Var(col) };
             c.store_floats(rows.address(self.out, at), c.zero(), self.out.ty.dtype);
         });
     }
@@ -526,14 +526,13 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let c = self.code();
         match self.window {
             0 => c.int(0),
-            w => c.larger(c.sub(position, c.int(w - 1)), c.int(0)),
+            w => c.larger(position - (w - 1), 0),
         }
     }
 
     /// The address of columns of a head in a row of the result.
     pub fn result(&self, token: Int<'c>, head: Int<'c>, col: Int<'c>) -> Ptr<'c> {
-        let c = self.code();
-        let col = c.add(c.mul(head, c.int(self.cache.ty.head_dim)), col);
+        let col = head * self.cache.ty.head_dim + col;
         self.kernel.rows.address(self.out, At { row: token, head: None, col: Col::Var(col) })
     }
 

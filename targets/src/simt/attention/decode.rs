@@ -90,14 +90,14 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
         let attention = Attention::new(&kernel)?;
-        let token = c.div(c.group(), times);
+        let token = c.group() / times;
         if 4 * shape.tokens * shape.parts > COUNTERS {
             let count = shape.tokens * shape.parts;
             return Err(unsupported(format!("{count} tokens and heads whose keys are shared out")));
         }
         let workspace = c.argument(launch::arguments(spec.body) + 1);
         launch::when_in_step(c, spec, &kernel, token, || {
-            Part::new(&attention, shape, token, c.rem(c.group(), times), workspace).run()
+            Part::new(&attention, shape, token, c.group() % times, workspace).run()
         })?;
         let partials = shape.tokens * times * Partial::bytes(&attention, shape.columns);
         if shape.splits > 1 { COUNTERS + partials } else { 0 }
@@ -151,24 +151,24 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         workspace: Ptr<'c>,
     ) -> Part<'p, 'k, 'a, 'c> {
         let c = a.code();
-        let (part, split) = (c.div(rest, shape.splits), c.rem(rest, shape.splits));
+        let (part, split) = (rest / shape.splits, rest % shape.splits);
         let group = a.heads / a.cache.ty.heads;
         let tiles = shape.parts / a.cache.ty.heads;
-        let (cache_head, tile) = (c.div(part, tiles), c.rem(part, tiles));
+        let (cache_head, tile) = (part / tiles, part % tiles);
         // The last tile of heads may reach back into the one before.
-        let inside = c.smaller(c.mul(tile, c.int(shape.columns)), c.int(group - shape.columns));
+        let inside = c.smaller(tile * shape.columns, group - shape.columns);
         let position = c.load_index(a.cache.batch.positions, token);
         let tokens = a.cache.layout.block_tokens;
-        let (begin, last) = (c.div(a.first_key(position), tokens), c.div(position, tokens));
-        let blocks = c.add(c.sub(last, begin), c.int(1));
+        let (begin, last) = (a.first_key(position) / tokens, position / tokens);
+        let blocks = last - begin + 1;
         // So many blocks that all waves have a step.
         let least = (WAVES * a.span()).div_ceil(tokens);
-        let each = c.larger(c.div(c.add(blocks, c.int(shape.splits - 1)), shape.splits), c.int(least));
-        let used = c.b.build_int_unsigned_div(c.sub(c.add(blocks, each), c.int(1)), each, "").expect("integers");
-        let own = c.add(begin, c.mul(split, each));
-        let end = c.sub(c.mul(c.add(own, each), c.int(a.steps())), c.int(1));
-        let row = c.add(c.mul(token, c.int(shape.parts)), part);
-        let partials = c.mul(c.mul(row, c.int(shape.splits)), c.int(Partial::bytes(a, shape.columns)));
+        let each = c.larger((blocks + (shape.splits - 1)) / shape.splits, least);
+        let used = (blocks + each - 1) / each;
+        let own = begin + split * each;
+        let end = (own + each) * a.steps() - 1;
+        let row = token * shape.parts + part;
+        let partials = row * shape.splits * Partial::bytes(a, shape.columns);
         Part {
             attention: a,
             shape,
@@ -176,14 +176,14 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
             position,
             table: a.cache.batch.table(c, token),
             cache_head,
-            head: c.add(c.mul(cache_head, c.int(group)), inside),
+            head: cache_head * group + inside,
             is_last_head: c.equal(part, shape.parts - 1),
             split,
             used: c.uniform(used),
-            first: c.mul(own, c.int(a.steps())),
-            last: c.smaller(end, c.div(position, a.span())),
-            counter: c.at(workspace, c.mul(row, c.int(4))),
-            partials: c.at(c.at(workspace, c.int(COUNTERS)), partials),
+            first: own * a.steps(),
+            last: c.smaller(end, position / a.span()),
+            counter: c.at(workspace, row * 4),
+            partials: c.at(c.at(workspace, COUNTERS), partials),
         }
     }
 
@@ -194,7 +194,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     /// The block that a step lies in; behind the last step, that one's.
     fn block(&self, step: Int<'c>) -> Int<'c> {
         let c = self.code();
-        c.load_index(self.table, c.div(c.smaller(step, self.last), self.attention.steps()))
+        c.load_index(self.table, c.smaller(step, self.last) / self.attention.steps())
     }
 
     fn run(&self) -> Result<(), Diagnostic> {
@@ -209,19 +209,19 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let row = a.cache.layout.dim * a.matrix.dtype.size() + 16;
         let (places, staged) = (Ring::bytes(self, self.shape.stages), self.shape.columns * row);
         let local = c.local(meet::local_bytes(a, self.shape.columns, places + staged));
-        let queries = c.at(local, c.int(places));
+        let queries = c.at(local, places);
         let ring = (self.shape.stages > 0).then(|| Ring::new(self, self.shape.stages, local));
         if ring.is_some() {
             c.await_previous();
         }
         self.stage(queries, row, ring.as_ref())?;
         c.barrier();
-        let column = c.smaller(a.place.column, c.int(self.shape.columns - 1));
-        let own = c.at(queries, c.mul(column, c.int(row)));
+        let column = c.smaller(a.place.column, self.shape.columns - 1);
+        let own = c.at(queries, column * row);
         let running = match ring {
             Some(ring) => ring.all(own),
             None => {
-                let part = c.mul(a.place.part, c.int(a.matrix.layout.depth * a.matrix.dtype.size()));
+                let part = a.place.part * (a.matrix.layout.depth * a.matrix.dtype.size());
                 Walk::new(self, c.at(own, part)).all()
             }
         };
@@ -245,17 +245,17 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         rows.set_team(team);
         each_head(c, columns, (first, teams), |column| {
             rows.forget();
-            let head = c.add(self.head, column);
-            let to = c.at(local, c.mul(column, c.int(row)));
+            let head = self.head + column;
+            let to = c.at(local, column * row);
             rows.each_made([a.query_value()], (self.token, Some(head)), dim, |col, [v]| {
-                c.store_floats(c.at(to, c.mul(col, c.int(size))), a.signed(v), a.matrix.dtype);
+                c.store_floats(c.at(to, col * size), a.signed(v), a.matrix.dtype);
                 Ok(())
             })
         })?;
         rows.forget();
         self.stage_padding(local, row);
         let mut result = Ok(());
-        let has_token = c.equal(c.sub(c.div(self.position, a.span()), self.last), 0);
+        let has_token = c.equal(self.position / a.span() - self.last, 0);
         c.when(has_token, || result = self.write(c.equal(first, writer), ring));
         rows.forget();
         result
@@ -263,10 +263,10 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
 
     /// A team's number, where the last teams are those of the wave that has the token's step: who writes the key is who needs it.
     fn turned(&self, team: Int<'c>, teams: usize) -> Int<'c> {
-        let (a, c) = (self.attention, self.code());
-        let own = c.sub(c.div(self.position, a.span()), self.first);
-        let later = c.sub(c.int(WAVES - 1), c.rem(own, WAVES));
-        c.rem(c.add(team, c.mul(later, c.int(teams / WAVES))), teams)
+        let a = self.attention;
+        let own = self.position / a.span() - self.first;
+        let later = WAVES - 1 - own % WAVES;
+        (team + later * (teams / WAVES)) % teams
     }
 
     /// Zeros behind the staged queries' dimensions.
@@ -277,9 +277,9 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         if padding == 0 {
             return;
         }
-        c.repeat(c.thread(), c.int(self.shape.columns * padding), self.shape.threads, |i| {
-            let col = c.add(c.rem(i, padding), c.int(dim));
-            let at = c.add(c.mul(c.div(i, padding), c.int(row)), c.mul(col, c.int(size)));
+        c.repeat(c.thread(), self.shape.columns * padding, self.shape.threads, |i| {
+            let col = i % padding + dim;
+            let at = i / padding * row + col * size;
             c.store(c.at(local, at), c.bytes_type(size).const_zero(), size as u32);
         });
     }

@@ -44,8 +44,8 @@ impl Stored {
         bytes / self.times
     }
 
-    pub fn offset<'c>(&self, c: &Code<'c>, bytes: Int<'c>) -> Int<'c> {
-        if self.times == 1 { bytes } else { c.div(bytes, self.times) }
+    pub fn offset<'c>(&self, bytes: Int<'c>) -> Int<'c> {
+        if self.times == 1 { bytes } else { bytes / self.times }
     }
 
     /// A run as it lies there.
@@ -62,7 +62,7 @@ impl Stored {
 /// Bytes of `f8e4m3` have the bits of wider floats but for the last ones of the mantissa, and for the exponent, which is less by
 /// a number: once they stand where they belong, a product by a power of two is all. It keeps what is subnormal.
 fn widen_run<'c>(c: &Code<'c>, run: Vector<'c>, dtype: DType) -> Vector<'c> {
-    let words = (0..run.get_type().get_size() as usize).map(|i| c.lane(run, i).into_int_value());
+    let words = (0..run.get_type().get_size() as usize).map(|i| c.as_int(c.lane(run, i)));
     let widen = |word| match (dtype, c.arch.simt().isa) {
         (DType::F16, _) => by_halves(c, word, (c.cx.f16_type().vec_type(2), 1, 256.0)),
         // Pairs of bf16 are multiplied as they are.
@@ -72,33 +72,15 @@ fn widen_run<'c>(c: &Code<'c>, run: Vector<'c>, dtype: DType) -> Vector<'c> {
     c.words(&words.flat_map(widen).collect::<Vec<_>>())
 }
 
-const BUILT: &str = "words";
-
-fn and<'c>(c: &Code<'c>, a: Int<'c>, bits: u64) -> Int<'c> {
-    c.b.build_and(a, c.cx.i32_type().const_int(bits, false), "").expect(BUILT)
-}
-
-fn up<'c>(c: &Code<'c>, a: Int<'c>, bits: u64) -> Int<'c> {
-    c.b.build_left_shift(a, c.cx.i32_type().const_int(bits, false), "").expect(BUILT)
-}
-
-fn down<'c>(c: &Code<'c>, a: Int<'c>, bits: u64, signed: bool) -> Int<'c> {
-    c.b.build_right_shift(a, c.cx.i32_type().const_int(bits, false), signed, "").expect(BUILT)
-}
-
-fn or<'c>(c: &Code<'c>, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-    c.b.build_or(a, b, "").expect(BUILT)
-}
-
 /// To a type of two bytes, which has the mantissa so many bits lower: two elements of a word at a time, first in
 /// the upper bytes of halves.
-fn by_halves<'c>(c: &Code<'c>, word: Int<'c>, (pair, by, scale): (VectorType<'c>, u64, f64)) -> [Int<'c>; 2] {
+fn by_halves<'c>(c: &Code<'c>, word: Int<'c>, (pair, by, scale): (VectorType<'c>, usize, f64)) -> [Int<'c>; 2] {
     let [low, high] = apart(c, word);
     let scale = VectorType::const_vector(&[pair.get_element_type().into_float_type().const_float(scale); 2]);
     [low, high].map(|bytes| {
-        let bits = or(c, and(c, bytes, 0x8000_8000), down(c, and(c, bytes, 0x7f00_7f00), by, false));
+        let bits = (bytes & 0x8000_8000) | (bytes & 0x7f00_7f00).shift_right(by, false);
         let floats = c.bitcast(bits, pair).into_vector_value();
-        c.bitcast(c.fmul(floats, scale), c.cx.i32_type()).into_int_value()
+        c.as_int(c.bitcast(c.fmul(floats, scale), c.cx.i32_type()))
     })
 }
 
@@ -108,21 +90,21 @@ fn apart<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
         // Bytes by number, from the lowest on; 4 is the first of zero.
         let zero = c.cx.i32_type().const_zero();
         let select = |bytes| c.cx.i32_type().const_int(bytes, false).into();
-        let pick = |bytes| c.call("llvm.nvvm.prmt", &[], &[word.into(), zero.into(), select(bytes)]).into_int_value();
+        let pick = |bytes| c.as_int(c.call("llvm.nvvm.prmt", &[], &[word.into(), zero.into(), select(bytes)]));
         return [pick(0x1404), pick(0x3424)];
     }
-    let low = or(c, up(c, and(c, word, 0xff), 8), up(c, and(c, word, 0xff00), 16));
-    [low, or(c, down(c, and(c, word, 0xff_0000), 8, false), and(c, word, 0xff00_0000))]
+    let low = (word & 0xff).shift_left(8) | (word & 0xff00).shift_left(16);
+    [low, (word & 0xff_0000).shift_right(8, false) | (word & 0xff00_0000)]
 }
 
 /// To bf16 by way of f32, of whose upper halves the mantissa is a part.
 fn by_words<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
     let scale = c.number(120f64.exp2());
-    let float = |byte: u64| {
-        let bits = and(c, down(c, up(c, word, 24 - 8 * byte), 4, true), 0x87f0_0000);
+    let float = |byte: usize| {
+        let bits = word.shift_left(24 - 8 * byte).shift_right(4, true) & 0x87f0_0000;
         let float = c.bitcast(bits, c.cx.f32_type()).into_float_value();
-        let float = c.b.build_float_mul(float, scale, "").expect(BUILT);
-        c.bitcast(float, c.cx.i32_type()).into_int_value()
+        let float = c.b.build_float_mul(float, scale, "").expect("floats");
+        c.as_int(c.bitcast(float, c.cx.i32_type()))
     };
-    [0, 2].map(|byte| or(c, down(c, float(byte), 16, false), and(c, float(byte + 1), 0xffff_0000)))
+    [0, 2].map(|byte| float(byte).shift_right(16, false) | (float(byte + 1) & 0xffff_0000))
 }

@@ -136,12 +136,12 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let attention = Attention::new(&kernel)?;
         let attention = if shape.large { attention.by_large_squares() } else { attention };
         let times = attention.cache.ty.heads * shape.parts;
-        let (tile, rest) = (c.div(c.group(), times), c.rem(c.group(), times));
+        let (tile, rest) = (c.group() / times, c.group() % times);
         let mut result = Ok(());
         let batch = &attention.cache.batch;
         c.when(c.less(tile, batch.tile_count), || {
-            let count = c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(1)));
-            c.when(c.less(c.int(0), count), || result = Tile::new(&attention, shape, tile, rest).run());
+            let count = c.load_index(batch.tiles, tile * 2 + 1);
+            c.when(c.less(0, count), || result = Tile::new(&attention, shape, tile, rest).run());
         });
         result?;
         times
@@ -198,10 +198,10 @@ impl<'c> Ahead<'c> {
         self.blocks.iter().map(|&v| v.into()).chain(runs).collect()
     }
 
-    fn of(carried: &[Any<'c>], values: usize) -> Ahead<'c> {
+    fn of(c: &Code<'c>, carried: &[Any<'c>], values: usize) -> Ahead<'c> {
         let runs: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
         let (values, keys) = runs.split_at(values);
-        let blocks = [carried[0].into_int_value(), carried[1].into_int_value()];
+        let blocks = [c.as_int(carried[0]), c.as_int(carried[1])];
         Ahead { values: values.to_vec(), keys: keys.to_vec(), blocks }
     }
 }
@@ -209,15 +209,15 @@ impl<'c> Ahead<'c> {
 impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn new(attention: &'t Attention<'k, 'a, 'c>, shape: Shape, tile: Int<'c>, rest: Int<'c>) -> Tile<'t, 'k, 'a, 'c> {
         let (c, batch) = (attention.code(), &attention.cache.batch);
-        let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(tile, c.int(2)), c.int(i)));
+        let entry = |i: usize| c.load_index(batch.tiles, tile * 2 + i);
         let (token, count) = (entry(0), entry(1));
-        let (cache_head, part) = (c.div(rest, shape.parts), c.rem(rest, shape.parts));
+        let (cache_head, part) = (rest / shape.parts, rest % shape.parts);
         let waves = TILE / shape.width / shape.columns;
         let wave = c.wave_index();
-        let inside = c.add(c.mul(part, c.int(shape.heads)), c.div(wave, waves));
+        let inside = part * shape.heads + wave / waves;
         let group = attention.heads / attention.cache.ty.heads;
-        let head = c.add(c.mul(cache_head, c.int(group)), c.smaller(inside, c.int(group - 1)));
-        let first = c.add(c.mul(c.rem(wave, waves), c.int(shape.width * shape.columns)), attention.squares.column());
+        let head = cache_head * group + c.smaller(inside, group - 1);
+        let first = wave % waves * (shape.width * shape.columns) + attention.squares.column();
         let keys = shape.steps * attention.span();
         let position = c.load_index(batch.positions, token);
         let mut made = Tile {
@@ -226,14 +226,14 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             token,
             count,
             position,
-            first: c.div(attention.first_key(position), keys),
-            last: c.div(c.add(position, c.sub(count, c.int(1))), keys),
+            first: attention.first_key(position) / keys,
+            last: (position + (count - 1)) / keys,
             table: batch.table(c, token),
             cache_head,
             head,
-            is_real: c.less(inside, c.int(group)),
+            is_real: c.less(inside, group),
             is_last: c.equal(rest, attention.cache.ty.heads * shape.parts - 1),
-            columns: (0..shape.columns).map(|i| c.add(first, c.int(shape.width * i))).collect(),
+            columns: (0..shape.columns).map(|i| first + shape.width * i).collect(),
             local: c.local(shape.local()),
             from: [vec![], vec![]],
             to: [vec![], vec![]],
@@ -245,12 +245,11 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// Which runs this thread brings. Rows of keys are put where the tile that has them wants them.
     fn place(&mut self) {
         let (a, shape) = (self.attention, self.shape);
-        let c = a.code();
-        let along = |run: Int<'c>| c.mul(run, c.int(RUN));
+        let along = |run: Int<'c>| run * RUN;
         let fragment = shape.steps * a.squares.step() / RUN;
         let value = |run: Int<'c>| {
-            let inside = c.mul(c.rem(run, fragment), c.int(RUN));
-            c.add(c.mul(c.div(run, fragment), c.int(a.value_panel())), inside)
+            let inside = run % fragment * RUN;
+            run / fragment * a.value_panel() + inside
         };
         let panel = a.key_panel() / RUN;
         self.from = [self.offsets(1, along), self.offsets(fragment, value)];
@@ -266,7 +265,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             if adds_up && first + threads <= runs {
                 return Offset { lane: rule(c.thread()), more: rule(c.int(first)) };
             }
-            let run = c.smaller(c.add(c.thread(), c.int(first)), c.int(runs - 1));
+            let run = c.smaller(c.thread() + first, runs - 1);
             Offset { lane: rule(run), more: c.int(0) }
         };
         (0..runs).step_by(threads).map(offset).collect()
@@ -275,24 +274,24 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// Where a run of keys lies in local memory.
     fn key_place(&self, run: Int<'c>) -> Int<'c> {
         let a = self.attention;
-        let (c, in_panel) = (a.code(), a.key_panel() / RUN);
-        let (panel, inside) = (c.div(run, in_panel), c.rem(run, in_panel));
-        let row = self.key_row(c.add(c.mul(panel, c.int(16)), c.rem(inside, 16)));
-        let group = c.add(c.mul(c.div(row, 16), c.int(in_panel)), c.mul(c.div(inside, 16), c.int(16)));
-        c.mul(c.add(group, c.rem(row, 16)), c.int(RUN))
+        let in_panel = a.key_panel() / RUN;
+        let (panel, inside) = (run / in_panel, run % in_panel);
+        let row = self.key_row(panel * 16 + inside % 16);
+        let group = row / 16 * in_panel + inside / 16 * 16;
+        (group + row % 16) * RUN
     }
 
     /// The row of the tiles that has a key of a turn: a lane gets the scores that it must give as weights.
     fn key_row(&self, key: Int<'c>) -> Int<'c> {
         let a = self.attention;
-        let (c, span, held, results) = (a.code(), a.span(), a.held(), a.matrix.layout.results);
-        let (step, inside) = (c.div(key, span), c.rem(key, span));
-        let (share, own) = (c.div(inside, held), c.rem(inside, held));
-        let (group, in_group) = (c.div(own, results), c.add(c.mul(share, c.int(results)), c.rem(own, results)));
+        let (span, held, results) = (a.span(), a.held(), a.matrix.layout.results);
+        let (step, inside) = (key / span, key % span);
+        let (share, own) = (inside / held, inside % held);
+        let (group, in_group) = (own / results, share * results + own % results);
         // The groups of all shares follow each other, so that every share has its rows of a tile.
         let rows = span / held * results;
-        let first = c.add(c.mul(step, c.int(held / results)), group);
-        c.add(c.mul(first, c.int(rows)), in_group)
+        let first = step * (held / results) + group;
+        first * rows + in_group
     }
 
     /// Keys of a turn.
@@ -309,7 +308,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         for (begin, end, hides) in self.ranges() {
             carried = c.for_each((begin, end, 1), &carried, |turn, carried| {
                 let (running, ahead) = carried.split_at(count);
-                let ahead = Ahead::of(ahead, self.from[VALUES].len());
+                let ahead = Ahead::of(c, ahead, self.from[VALUES].len());
                 let running: Vec<Running<'c>> = running.chunks(count / queries.len()).map(Running::of).collect();
                 let (running, ahead) = self.turn((turn, hides), &queries, &running, ahead);
                 running.iter().flat_map(|r| r.carried()).chain(ahead.carried()).collect()
@@ -324,13 +323,13 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// Turns from one to another, and whether some of their keys are hidden from some query.
     fn ranges(&self) -> Vec<(Int<'c>, Int<'c>, bool)> {
         let (a, c, keys) = (self.attention, self.attention.code(), self.keys());
-        let end = c.add(self.last, c.int(1));
-        let late = c.div(c.add(self.position, c.int(1)), keys);
+        let end = self.last + 1;
+        let late = (self.position + 1) / keys;
         if a.window == 0 {
             return vec![(self.first, late, false), (late, end, true)];
         }
-        let last_position = c.add(self.position, c.sub(self.count, c.int(1)));
-        let early = c.div(c.add(a.first_key(last_position), c.int(keys - 1)), keys);
+        let last_position = self.position + (self.count - 1);
+        let early = (a.first_key(last_position) + (keys - 1)) / keys;
         let early = c.smaller(early, end);
         let late = c.larger(early, late);
         vec![(self.first, early, true), (early, late, false), (late, end, true)]
@@ -338,8 +337,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
 
     /// Puts the first keys where they belong and asks for what comes next.
     fn begin(&self) -> Ahead<'c> {
-        let (c, first) = (self.attention.code(), self.first);
-        let [block, next, behind] = [0, 1, 2].map(|i| self.block(c.add(first, c.int(i))));
+        let first = self.first;
+        let [block, next, behind] = [0, 1, 2].map(|i| self.block(first + i));
         self.put(KEYS, &self.bring(KEYS, first, block));
         Ahead {
             values: self.bring(VALUES, first, block),
@@ -351,7 +350,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// A turn, or the last.
     fn after(&self, turn: Int<'c>, turns: usize) -> Int<'c> {
         let c = self.attention.code();
-        c.smaller(c.add(turn, c.int(turns)), self.last)
+        c.smaller(turn + turns, self.last)
     }
 
     /// A turn for all columns, some of whose keys may be hidden from them. Values go to local memory under the products of keys, and
@@ -372,13 +371,13 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         c.barrier();
         self.put(KEYS, &ahead.keys);
         let keys = self.bring(KEYS, self.after(turn, 2), behind);
-        let blocks = [behind, self.block(c.add(turn, c.int(3)))];
+        let blocks = [behind, self.block(turn + 3)];
         c.keep_order();
         let panel = self.shape.steps * a.squares.step();
         let local = self.local(VALUES, panel);
         let value = move |i: usize| {
             let (square, step) = (i / self.shape.steps, i % self.shape.steps);
-            a.squares.load_rows(c.at(local, c.int(square * a.squares.side() * panel + step * a.squares.step())))
+            a.squares.load_rows(c.at(local, square * a.squares.side() * panel + step * a.squares.step()))
         };
         let fragments: Fragments<'_, 'c> = Box::new(value);
         (a.add(&scores, &fragments, running), Ahead { values, keys, blocks })
@@ -387,19 +386,19 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// Where the lane's fragments begin in local memory, of panels of so many bytes.
     fn local(&self, what: usize, panel: usize) -> Ptr<'c> {
         let (a, c) = (self.attention, self.attention.code());
-        c.at(c.at(self.local, a.squares.rows(panel)), c.int(what * self.shape.bytes))
+        c.at(c.at(self.local, a.squares.rows(panel)), what * self.shape.bytes)
     }
 
     fn block(&self, turn: Int<'c>) -> Int<'c> {
         let (a, c) = (self.attention, self.attention.code());
-        c.load_index(self.table, c.div(c.smaller(turn, self.last), a.steps() / self.shape.steps))
+        c.load_index(self.table, c.smaller(turn, self.last) / (a.steps() / self.shape.steps))
     }
 
     /// Loads this thread's runs of a turn's keys or values in a block, as they are stored.
     fn bring(&self, what: usize, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
         let (a, c) = (self.attention, self.attention.code());
         let start = a.turn_in(block, self.cache_head, (turn, self.shape.steps))[what];
-        let stored = |offset| a.stored.offset(c, offset);
+        let stored = |offset| a.stored.offset(offset);
         let load = |o: &Offset<'c>| {
             a.stored.load_run(c, c.at(c.at(start, stored(o.more)), c.lane_offset(stored(o.lane), turn)))
         };
@@ -409,7 +408,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// The last run first: when it is there, all are, and there is nothing to wait for any more.
     fn put(&self, what: usize, runs: &[Vector<'c>]) {
         let c = self.attention.code();
-        let start = c.at(self.local, c.int(what * self.shape.bytes));
+        let start = c.at(self.local, what * self.shape.bytes);
         for (o, &run) in self.to[what].iter().zip(runs).rev() {
             let run = self.attention.widened(&[run])[0];
             c.store(c.at(c.at(start, o.lane), o.more), run, RUN as u32);
@@ -419,9 +418,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// The wave's queries as fragments, column by column.
     fn queries(&self) -> Result<Vec<Fragments<'_, 'c>>, Diagnostic> {
         let a = self.attention;
-        let last = a.code().sub(self.count, a.code().int(1));
+        let last = self.count - 1;
         let column = |&column: &Int<'c>| {
-            let token = a.code().add(self.token, a.code().smaller(column, last));
+            let token = self.token + a.code().smaller(column, last);
             self.query(token, 0)?;
             let keeps = self.shape.keeps && !a.matrix.converts();
             Ok(a.fragments_if(keeps, a.chunks(), move |chunk| self.query(token, chunk).expect("as the first")))
@@ -436,11 +435,11 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let lanes = a.lanes.min(depth);
         c.set_lanes(lanes);
         let part = if self.shape.large { a.half } else { a.place.part };
-        let first = c.add(c.mul(part, c.int(depth)), c.int(chunk * a.span()));
+        let first = part * depth + chunk * a.span();
         if let Some(query) = a.stored_query(token, self.head, first)? {
             return Ok(query);
         }
-        let part = |i: usize| a.query(token, self.head, c.add(first, c.int(i)));
+        let part = |i: usize| a.query(token, self.head, first + i);
         let parts = (0..depth).step_by(lanes).map(part).collect::<Result<Vec<_>, _>>()?;
         Ok(a.matrix.fragment_of(&parts))
     }
@@ -457,15 +456,15 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let key = |i: usize| {
                 let tile = unit * a.tiles() + i / a.chunks();
                 let at = tile * squares.side() * a.key_panel() + i % a.chunks() * squares.step();
-                squares.load_rows(c.at(local, c.int(at)))
+                squares.load_rows(c.at(local, at))
             };
             let keys = a.fragments(a.keys(), key);
-            let first = c.add(c.mul(turn, c.int(self.keys())), c.int(unit * a.unit()));
+            let first = turn * self.keys() + unit * a.unit();
             let made = a.scores(&keys, queries);
             for ((made, &column), scores) in made.into_iter().zip(&self.columns).zip(&mut scores) {
                 for step in 0..a.unit() / a.span() {
                     let made = c.part(made, step * a.held(), a.held());
-                    let key = c.add(first, c.int(step * a.span()));
+                    let key = first + step * a.span();
                     scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
                 }
             }
@@ -475,9 +474,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
 
     /// The last of the lane's keys that a column sees, of those from `key` on.
     fn seen(&self, key: Int<'c>, column: Int<'c>) -> Int<'c> {
-        let (a, c) = (self.attention, self.attention.code());
-        let own = c.add(key, c.mul(a.half, c.int(a.held())));
-        c.sub(c.add(self.position, column), own)
+        let a = self.attention;
+        let own = key + a.half * a.held();
+        self.position + column - own
     }
 
     /// Divides by the sums and stores.
@@ -492,19 +491,19 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let inverse = c.reciprocal(c.splat(sum));
             c.set_lanes(width);
             let inverse = c.splat(c.lane(inverse, 0));
-            let token = c.add(self.token, column);
+            let token = self.token + column;
             c.when(store, || {
                 let panels =
                     running.values.iter().flat_map(|&v| (0..a.squares.side()).map(move |i| a.squares.results(v, i)));
                 for (panel, groups) in panels.enumerate().filter(|(panel, _)| 16 * panel < dim) {
                     for (row, values) in groups {
                         for i in (0..results).step_by(width) {
-                            let col = c.add(row, c.int(16 * panel + i));
+                            let col = row + (16 * panel + i);
                             let to = || {
                                 let v = c.fmul(c.part(values, i, width), inverse);
                                 c.store_floats(a.result(token, self.head, col), v, a.out_type());
                             };
-                            if 16 * (panel + 1) <= dim { to() } else { c.when(c.less(col, c.int(dim)), to) }
+                            if 16 * (panel + 1) <= dim { to() } else { c.when(c.less(col, dim), to) }
                         }
                     }
                 }

@@ -128,7 +128,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     fn new(attention: &'r Attention<'k, 'a, 'c>, shape: Shape, spec: &KernelSpec) -> Group<'r, 'k, 'a, 'c> {
         let c = attention.code();
         let (maps, workspace) = (c.shared(MAPS * MAP, MAP), c.argument(arguments(spec.body) + 1));
-        let placed = c.at(workspace, c.add(c.mul(c.group(), c.int(MAPS * MAP)), c.int(COUNTERS)));
+        let placed = c.at(workspace, c.group() * (MAPS * MAP) + COUNTERS);
         let [keys, values] = [0, 1].map(|_| Ring::new(c, shape.stages, shape.bytes, 128));
         Group { attention, shape, keys, values, maps, placed }
     }
@@ -146,7 +146,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             c.show_barriers();
         });
         c.barrier();
-        c.when(c.less(c.int(workers - 1), c.thread()), || {
+        c.when(c.less(workers - 1, c.thread()), || {
             c.set_registers(REGISTERS[0], false);
             c.when(c.equal(c.wave_index(), workers / 32), || {
                 self.place_maps();
@@ -154,7 +154,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             });
         });
         let mut result = Ok(());
-        c.when(c.less(c.thread(), c.int(workers)), || {
+        c.when(c.less(c.thread(), workers), || {
             c.set_registers(REGISTERS[1], true);
             self.each_tile(|tile, turn| result = self.attend(tile, turn));
         });
@@ -167,27 +167,27 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (c, a, groups) = (self.code(), self.attention, self.shape.groups);
         let batch = &a.cache.batch;
         let heads = a.cache.ty.heads * self.shape.parts;
-        let all = c.mul(batch.tile_count, c.int(heads));
-        let rounds = c.div(c.add(all, c.int(groups - 1)), groups);
-        c.for_each((c.int(0), rounds, 1), &[c.int(0).into()], |round, turn| {
-            let turn = turn[0].into_int_value();
-            let back = c.sub(c.int(groups - 1), c.group());
-            let place = c.pick(c.equal(c.rem(round, 2), 0), c.group(), back).into_int_value();
-            let number = c.add(c.mul(round, c.int(groups)), place);
+        let all = batch.tile_count * heads;
+        let rounds = (all + (groups - 1)) / groups;
+        c.for_each((0, rounds, 1), &[c.int(0).into()], |round, turn| {
+            let turn = c.as_int(turn[0]);
+            let back = groups - 1 - c.group();
+            let place = c.pick_int(c.equal(round % 2, 0), c.group(), back);
+            let number = round * groups + place;
             let is_one = c.less(number, all);
-            let number = c.smaller(number, c.sub(all, c.int(1)));
-            let index = c.sub(c.sub(batch.tile_count, c.int(1)), c.div(number, heads));
-            let tile = self.tile(index, c.rem(number, heads));
-            let is_one = c.both(is_one, c.less(c.int(0), tile.count));
+            let number = c.smaller(number, all - 1);
+            let index = batch.tile_count - 1 - number / heads;
+            let tile = self.tile(index, number % heads);
+            let is_one = c.both(is_one, c.less(0, tile.count));
             c.when(is_one, || body(&tile, turn));
-            vec![c.pick(is_one, c.add(turn, c.sub(tile.end, tile.first)), turn)]
+            vec![c.pick(is_one, turn + (tile.end - tile.first), turn)]
         });
     }
 
     fn tile(&self, index: Int<'c>, rest: Int<'c>) -> Tile<'c> {
         let (c, a) = (self.code(), self.attention);
         let batch = &a.cache.batch;
-        let entry = |i: usize| c.load_index(batch.tiles, c.add(c.mul(index, c.int(2)), c.int(i)));
+        let entry = |i: usize| c.load_index(batch.tiles, index * 2 + i);
         let (token, count) = (entry(0), entry(1));
         let position = c.load_index(batch.positions, token);
         let keys = a.cache.layout.block_tokens;
@@ -196,10 +196,10 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             count,
             position,
             table: batch.table(c, token),
-            cache_head: c.div(rest, self.shape.parts),
-            part: c.rem(rest, self.shape.parts),
-            first: c.div(a.first_key(position), keys),
-            end: c.div(c.add(c.add(position, count), c.int(keys - 1)), keys),
+            cache_head: rest / self.shape.parts,
+            part: rest % self.shape.parts,
+            first: a.first_key(position) / keys,
+            end: (position + count + (keys - 1)) / keys,
         }
     }
 
@@ -212,7 +212,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     fn place_maps(&self) {
         let (c, a) = (self.code(), self.attention);
         let cache = a.cache;
-        let place = |i: usize| c.local_address(c.at(self.maps, c.int(i * MAP)));
+        let place = |i: usize| c.local_address(c.at(self.maps, i * MAP));
         c.clear_maps(self.maps, MAPS);
         c.when(c.equal(c.lane_index(), 0), || {
             for (i, (from, panel)) in [(cache.k, a.key_panel()), (cache.v, a.value_panel())].into_iter().enumerate() {
@@ -228,7 +228,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             }
         });
         c.meet_in_wave();
-        (0..MAPS).for_each(|i| c.place_map(c.at(self.placed, c.int(i * MAP)), place(i)));
+        (0..MAPS).for_each(|i| c.place_map(c.at(self.placed, i * MAP), place(i)));
     }
 
     /// Asks for all blocks of a tile, from a turn on.
@@ -237,12 +237,12 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         c.repeat(tile.first, tile.end, 1, |i| {
             let block = c.load_index(tile.table, i);
             let first = [c.int(0), c.int(0), c.int(0), tile.cache_head, block];
-            let turn = c.add(turn, c.sub(i, tile.first));
+            let turn = turn + (i - tile.first);
             for (i, ring) in [&self.keys, &self.values].into_iter().enumerate() {
                 ring.await_empty(c, turn);
-                let full = ring.full(c, turn);
+                let full = ring.full(turn);
                 c.expect_bytes(c.always(), full, bytes);
-                c.copy_box(ring.at(c, turn), c.at(self.placed, c.int(i * MAP)), &first, full);
+                c.copy_box(ring.at(turn), c.at(self.placed, i * MAP), &first, full);
             }
         });
     }
@@ -251,10 +251,10 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (c, a) = (self.code(), self.attention);
         let queries = Queries::new(self, tile)?;
         let (first, end) = (tile.first, tile.end);
-        let turn = |block: Int<'c>| c.add(turn, c.sub(block, first));
+        let turn = |block: Int<'c>| turn + (block - first);
         let begun = queries.begin(first, turn(first));
         let (weights, mut running) = (begun.weights.len(), begun.carried());
-        for (begin, end, hides) in self.ranges(tile, c.add(first, c.int(1))) {
+        for (begin, end, hides) in self.ranges(tile, first + 1) {
             running = c.for_each((begin, end, 1), &running, |block, running| {
                 queries.turn((block, turn(block), hides), Running::of(running, weights)).carried()
             });
@@ -270,12 +270,12 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     fn ranges(&self, tile: &Tile<'c>, next: Int<'c>) -> Vec<(Int<'c>, Int<'c>, bool)> {
         let (c, a) = (self.code(), self.attention);
         let keys = a.cache.layout.block_tokens;
-        let late = c.larger(c.div(c.add(tile.position, c.int(1)), keys), next);
+        let late = c.larger((tile.position + 1) / keys, next);
         if a.window == 0 {
             return vec![(next, late, false), (late, tile.end, true)];
         }
-        let last = c.add(tile.position, c.sub(tile.count, c.int(1)));
-        let early = c.div(c.add(a.first_key(last), c.int(keys - 1)), keys);
+        let last = tile.position + (tile.count - 1);
+        let early = (a.first_key(last) + (keys - 1)) / keys;
         let early = c.larger(c.smaller(early, tile.end), next);
         let late = c.larger(early, late);
         vec![(next, early, true), (early, late, false), (late, tile.end, true)]
@@ -321,15 +321,15 @@ struct Queries<'q, 'r, 'k, 'a, 'c> {
 impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     fn new(group: &'q Group<'r, 'k, 'a, 'c>, tile: &'q Tile<'c>) -> Result<Queries<'q, 'r, 'k, 'a, 'c>, Diagnostic> {
         let (c, a, wave) = (group.code(), group.attention, group.code().wave_index());
-        let inside = c.add(c.mul(tile.part, c.int(group.shape.heads)), c.div(wave, TILE / 16));
+        let inside = tile.part * group.shape.heads + wave / (TILE / 16);
         let sharing = a.heads / a.cache.ty.heads;
-        let within = c.less(inside, c.int(sharing));
-        let own = c.less(c.div(wave, TILE / 16), c.int(group.shape.heads));
+        let within = c.less(inside, sharing);
+        let own = c.less(wave / (TILE / 16), group.shape.heads);
         let mut queries = Queries {
             group,
             tile,
-            column: c.add(c.mul(c.rem(wave, TILE / 16), c.int(16)), c.div(c.lane_index(), 4)),
-            head: c.add(c.mul(tile.cache_head, c.int(sharing)), c.smaller(inside, c.int(sharing - 1))),
+            column: wave % (TILE / 16) * 16 + c.lane_index() / 4,
+            head: tile.cache_head * sharing + c.smaller(inside, sharing - 1),
             is_real: c.both(within, own),
             words: vec![],
         };
@@ -343,8 +343,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
 
     /// The token of one of the lane's queries.
     fn token(&self, i: usize) -> Int<'c> {
-        let c = self.code();
-        c.add(self.column, c.int(8 * i))
+        self.column + 8 * i
     }
 
     /// For each 16 columns, two of 8 for both queries, then two of the other 8.
@@ -352,15 +351,15 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (c, a) = (self.code(), self.group.attention);
         let rows = &a.kernel.rows;
         let operand = rows.operand(a.query_value())?;
-        let last = c.sub(self.tile.count, c.int(1));
-        let first = c.mul(c.rem(c.lane_index(), 4), c.int(2));
+        let last = self.tile.count - 1;
+        let first = c.lane_index() % 4 * 2;
         let starts = [0, 1].map(|i| {
-            let row = c.add(self.tile.token, c.smaller(self.token(i), last));
+            let row = self.tile.token + c.smaller(self.token(i), last);
             rows.address(operand, At { row, head: Some(self.head), col: Col::Var(first) })
         });
         let word = |i: usize| {
             let at = c.int((i / 4 * 16 + i / 2 % 2 * 8) * a.matrix.dtype.size());
-            c.load(c.cx.i32_type(), c.at(starts[i % 2], at), 4).into_int_value()
+            c.as_int(c.load(c.cx.i32_type(), c.at(starts[i % 2], at), 4))
         };
         Ok((0..a.cache.ty.head_dim / 4).map(word).collect())
     }
@@ -371,16 +370,16 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let form = self.group.form(a.key_panel());
         ring.await_full(c, turn);
         let sums = a.cache.layout.block_tokens / 2;
-        c.begin_new_products(sums, a.matrix.dtype, &self.words, (ring.at(c, turn), form))
+        c.begin_new_products(sums, a.matrix.dtype, &self.words, (ring.at(turn), form))
     }
 
     /// Asks for the weighted values of the block before a turn's, on top of others.
     fn begin_values(&self, turn: Int<'c>, weights: &[Int<'c>], values: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.values);
         let form = self.group.form(a.value_panel());
-        let turn = c.sub(turn, c.int(1));
+        let turn = turn - 1;
         ring.await_full(c, turn);
-        c.begin_more_products(values, a.matrix.dtype, weights, (ring.at(c, turn), form))
+        c.begin_more_products(values, a.matrix.dtype, weights, (ring.at(turn), form))
     }
 
     /// This wave needs a turn's keys or values no more.
@@ -398,12 +397,12 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let ended = c.end_products(&all, 0);
         let (sums, weights) = ended.split_at(running.values.len());
         // Under way were those of two blocks before, if there is such a block.
-        let were = c.less(c.add(self.tile.first, c.int(1)), block);
-        self.group.values.leave(c, c.both(were, c.equal(c.lane_index(), 0)), c.sub(turn, c.int(2)));
+        let were = c.less(self.tile.first + 1, block);
+        self.group.values.leave(c, c.both(were, c.equal(c.lane_index(), 0)), turn - 2);
         let words = self.packed(weights);
-        let changes = |v| c.b.build_float_compare(FloatPredicate::UNE, v, c.number(1.0), "").expect("floats");
+        let changes = |v| c.as_int(c.b.build_float_compare(FloatPredicate::UNE, v, c.number(1.0), "").expect("floats"));
         let [first, second] = running.shrink.map(changes);
-        let some = c.any_lane(c.b.build_or(first, second, "").expect("conditions"));
+        let some = c.any_lane(first | second);
         let shrunk = |(i, v): (usize, &Any<'c>)| -> Any<'c> {
             c.b.build_float_mul(v.into_float_value(), running.shrink[i / 2 % 2], "").expect("floats").into()
         };
@@ -462,15 +461,14 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     fn hide(&self, block: Int<'c>, scores: &mut [FloatValue<'c>]) {
         let (c, a) = (self.code(), self.group.attention);
         let never = c.number(f64::NEG_INFINITY);
-        let first = c.add(c.mul(block, c.int(a.cache.layout.block_tokens)), c.mul(c.rem(c.lane_index(), 4), c.int(2)));
-        let after = [0, 1].map(|i| c.sub(c.add(self.tile.position, self.token(i)), first));
-        let compare = |order, key: usize, to| c.b.build_int_compare(order, c.int(key), to, "").expect("integers");
+        let first = block * a.cache.layout.block_tokens + c.lane_index() % 4 * 2;
+        let after = [0, 1].map(|i| self.tile.position + self.token(i) - first);
         for (i, score) in scores.iter_mut().enumerate() {
             let (key, after) = (i / 4 * 8 + i % 2, after[i / 2 % 2]);
-            let mut hidden = compare(IntPredicate::SGT, key, after);
+            let mut hidden = c.compare(IntPredicate::SGT, key, after);
             if a.window > 0 {
-                let early = compare(IntPredicate::SLE, key, c.sub(after, c.int(a.window)));
-                hidden = c.b.build_or(hidden, early, "").expect("conditions");
+                let early = c.compare(IntPredicate::SLE, key, after - a.window);
+                hidden = hidden | early;
             }
             *score = c.pick(hidden, never, *score).into_float_value();
         }
@@ -486,7 +484,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let c = self.code();
         let both = c.floats(&[two[0].into(), two[1].into()]);
         c.set_lanes(2);
-        c.bitcast(c.narrow(both, self.group.attention.matrix.dtype), c.cx.i32_type()).into_int_value()
+        c.as_int(c.bitcast(c.narrow(both, self.group.attention.matrix.dtype), c.cx.i32_type()))
     }
 
     /// Adds the values of the last block, divides by the sums and stores.
@@ -494,21 +492,21 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (c, a) = (self.code(), self.group.attention);
         let (values, weights) = self.end_values((end, turn), &running);
         let values = c.end_products(&self.begin_values(turn, &weights, &values), 0);
-        self.leave(&self.group.values, c.sub(turn, c.int(1)));
-        let first = c.mul(c.rem(c.lane_index(), 4), c.int(2));
+        self.leave(&self.group.values, turn - 1);
+        let first = c.lane_index() % 4 * 2;
         for i in [0, 1] {
             let sum = c.across(running.sums[i], &[1, 2], |x, y| c.b.build_float_add(x, y, "").expect("floats"));
             c.set_lanes(1);
             let inverse = c.lane(c.reciprocal(c.splat(sum)), 0).into_float_value();
             let store = c.both(self.is_real, c.less(self.token(i), self.tile.count));
-            let to = a.result(c.add(self.tile.token, self.token(i)), self.head, first);
+            let to = a.result(self.tile.token + self.token(i), self.head, first);
             c.when(store, || {
                 for (eight, four) in values.chunks(4).enumerate() {
                     let two = [0, 1].map(|j| {
                         let v = four[2 * i + j].into_float_value();
                         c.b.build_float_mul(v, inverse, "").expect("floats")
                     });
-                    c.store(c.at(to, c.int(8 * eight * a.out_type().size())), self.word(two), 4);
+                    c.store(c.at(to, 8 * eight * a.out_type().size()), self.word(two), 4);
                 }
             });
         }

@@ -73,15 +73,15 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
 
     /// A panel of the result that there are weights for.
     pub fn made(&self, panel: Int<'c>) -> Int<'c> {
-        self.code().smaller(panel, self.code().int(self.parts.width().div_ceil(16) - 1))
+        self.code().smaller(panel, self.parts.width().div_ceil(16) - 1)
     }
 
     /// Where a panel of the weight begins, counted from a first one. Weights may be larger than 32 bits count.
     pub fn weight_panel(&self, panel: Int<'c>, first: Int<'c>) -> Ptr<'c> {
         let (c, w) = (self.code(), &self.parts.w);
         let bytes = c.arch.memory.panel * w.stride * w.ty.dtype.size();
-        let number = c.to_i64(c.add(panel, first));
-        c.at(w.ptr, c.mul(number, c.cx.i64_type().const_int(bytes as u64, false)))
+        let number = c.to_i64(panel + first);
+        c.at(w.ptr, number * bytes)
     }
 
     /// The epilogue for one token and some consecutive features of it, from their sums.

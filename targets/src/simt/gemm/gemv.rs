@@ -105,7 +105,7 @@ struct InMemory<'c> {
 impl<'c> Source<'c> for InMemory<'c> {
     fn run(&self, m: &Matrix<'_, 'c>, token: Int<'c>, run: Int<'c>) -> Ptr<'c> {
         let c = m.c;
-        c.at(self.ptr, c.add(c.mul(token, c.int(self.stride)), c.mul(run, c.int(RUN))))
+        c.at(self.ptr, token * self.stride + run * RUN)
     }
 
     fn apart(&self) -> usize {
@@ -128,8 +128,8 @@ struct Staged<'c> {
 impl<'c> Source<'c> for Staged<'c> {
     fn run(&self, m: &Matrix<'_, 'c>, token: Int<'c>, run: Int<'c>) -> Ptr<'c> {
         let c = m.c;
-        let run = c.sub(run, c.int(self.first));
-        c.at(self.ptr, c.mul(c.add(c.mul(run, c.int(self.tokens)), token), c.int(RUN)))
+        let run = run - self.first;
+        c.at(self.ptr, (run * self.tokens + token) * RUN)
     }
 
     fn apart(&self) -> usize {
@@ -159,7 +159,7 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         let (c, place) = (m.c, m.place());
         let lane = m.in_panel(place, place.row);
         let weights = contraction.weights(panel).into_iter().map(|p| c.at(p, lane)).collect();
-        let token = |j: usize| c.smaller(c.add(place.column, c.int(shape.width * j)), c.int(shape.tokens - 1));
+        let token = |j: usize| c.smaller(place.column + shape.width * j, shape.tokens - 1);
         let tokens = (0..shape.columns).map(token).collect();
         Walk { contraction, shape, wave: c.wave_index(), weights, tokens, part: place.part }
     }
@@ -179,9 +179,9 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
 
     /// Sums over steps `first` to `end`: as many for each wave, one after the other, then one more for some.
     fn range(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
-        let (c, waves) = (self.matrix().c, self.shape.waves);
+        let waves = self.shape.waves;
         let count = (end - first) / waves;
-        let begin = c.add(c.mul(self.wave, c.int(count)), c.int(first));
+        let begin = self.wave * count + first;
         let sums = self.stretch(x, begin, count, sums);
         self.rest(x, first + count * waves, end, sums)
     }
@@ -212,14 +212,14 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
             let all = |sums: &[Vector<'c>], asked: &[Vec<Fragment<'c>>]| -> Vec<Any<'c>> {
                 sums.iter().chain(asked.iter().flatten().flatten()).map(|&v| v.into()).collect()
             };
-            let carried = c.for_each((c.int(0), c.int(looped), ahead), &all(&sums, &asked), |at, carried| {
+            let carried = c.for_each((0, looped, ahead), &all(&sums, &asked), |at, carried| {
                 let (mut sums, mut asked) = self.split(carried, known, columns);
-                (0..ahead).for_each(|i| turn((c.add(begin, at), i), &mut sums, &mut asked, true));
+                (0..ahead).for_each(|i| turn((begin + at, i), &mut sums, &mut asked, true));
                 all(&sums, &asked)
             });
             (sums, asked) = self.split(&carried, known, columns);
         }
-        let begin = c.add(begin, c.int(looped));
+        let begin = begin + looped;
         let left = count - looped;
         (0..left).for_each(|i| turn((begin, i), &mut sums, &mut asked, i + ahead < left));
         sums
@@ -259,8 +259,8 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         }
         let c = self.matrix().c;
         let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
-        let begin = c.add(self.wave, c.int(first));
-        let carried = c.for_each((begin, c.int(end), self.shape.waves), &carried, |step, carried| {
+        let begin = self.wave + first;
+        let carried = c.for_each((begin, end, self.shape.waves), &carried, |step, carried| {
             let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
             self.use_up(x, (step, 0), &self.asked(x, (step, 0)), &mut sums);
             sums.iter().map(|&v| v.into()).collect()
@@ -272,15 +272,15 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
     fn weights_of(&self, (step, i): (Int<'c>, usize)) -> Vec<Fragment<'c>> {
         let m = self.matrix();
         let c = m.c;
-        let first = |p: Ptr<'c>| c.at(p, c.mul(step, c.int(m.panel_step())));
-        self.weights.iter().map(|&p| m.load_panel(c.at(first(p), c.int(i * m.panel_step())))).collect()
+        let first = |p: Ptr<'c>| c.at(p, step * m.panel_step());
+        self.weights.iter().map(|&p| m.load_panel(c.at(first(p), i * m.panel_step()))).collect()
     }
 
     /// The rows' fragments of step `i` behind `step`, tile by tile.
     fn columns_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Fragment<'c>> {
         let m = self.matrix();
         let c = m.c;
-        let runs = c.add(c.mul(step, c.int(m.span() / m.run())), c.mul(self.part, c.int(m.runs())));
+        let runs = step * (m.span() / m.run()) + self.part * m.runs();
         let further = c.int(i * m.span() / m.run() * x.apart());
         self.tokens.iter().map(|&token| m.load_runs(c.at(x.run(m, token, runs), further), x.apart())).collect()
     }
@@ -322,7 +322,7 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
         }
         rows.set_team(Team::Lanes { index: c.lane_index(), size: wave });
         let mut result = Ok(());
-        c.repeat(self.wave, c.int(tokens), waves, |row| result = self.stage_row(to, row, first, end));
+        c.repeat(self.wave, tokens, waves, |row| result = self.stage_row(to, row, first, end));
         result
     }
 
@@ -339,11 +339,11 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
             if vectors % TOGETHER == 0 {
                 c.keep_order();
             }
-            let col = if first == 0 { col } else { c.add(col, c.int(first)) };
+            let col = if first == 0 { col } else { col + first };
             let v = rows.eval(x, At { row, head: None, col: Col::Var(col) })?;
-            let v = if width < end { c.pick(c.less(col, c.int(width)), v, c.zero()).into_vector_value() } else { v };
-            let p = to.run(m, row, c.div(col, m.run()));
-            c.store_floats(c.at(p, c.mul(c.rem(col, m.run()), c.int(m.dtype.size()))), v, m.dtype);
+            let v = if width < end { c.pick(c.less(col, width), v, c.zero()).into_vector_value() } else { v };
+            let p = to.run(m, row, col / m.run());
+            c.store_floats(c.at(p, col % m.run() * m.dtype.size()), v, m.dtype);
             Ok(())
         })?;
         rows.forget();
@@ -362,14 +362,14 @@ fn finish<'c>(
     let (c, place, results) = (m.c, m.place(), m.layout.results);
     let Shape { tokens, columns, width, waves, .. } = shape;
     let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
-    let first = c.mul(panel, c.int(16));
+    let first = panel * 16;
     let mut result = Ok(());
-    let token = |j: usize| c.add(place.column, c.int(width * j));
+    let token = |j: usize| place.column + width * j;
     if waves == 1 {
         for j in 0..columns {
             let sums: Vec<Vector<'c>> = sums.iter().skip(j).step_by(columns).copied().collect();
-            c.when(c.less(token(j), c.int(tokens)), || {
-                let done = contraction.finish(token(j), c.add(first, place.results), &sums);
+            c.when(c.less(token(j), tokens), || {
+                let done = contraction.finish(token(j), first + place.results, &sums);
                 result = std::mem::replace(&mut result, Ok(())).and(done);
             });
         }
@@ -378,11 +378,11 @@ fn finish<'c>(
     let pieces = sums.len() / columns;
     let local = c.local(waves * pieces * tokens * 16 * 4);
     let at = |wave: Int<'c>, piece: usize, token: Int<'c>, feature: Int<'c>| {
-        let row = c.add(c.mul(c.add(c.mul(wave, c.int(pieces)), c.int(piece)), c.int(tokens)), token);
-        c.at(local, c.mul(c.add(c.mul(row, c.int(16)), feature), c.int(4)))
+        let row = (wave * pieces + piece) * tokens + token;
+        c.at(local, (row * 16 + feature) * 4)
     };
     for j in 0..columns {
-        c.when(c.less(token(j), c.int(tokens)), || {
+        c.when(c.less(token(j), tokens), || {
             for (piece, sums) in sums.chunks(columns).enumerate() {
                 c.store(at(c.wave_index(), piece, token(j), place.results), sums[j], 16);
             }
@@ -390,14 +390,14 @@ fn finish<'c>(
     }
     c.barrier();
     let count = 16 / results;
-    c.repeat(c.thread(), c.int(tokens * count), shape.threads(c.arch), |item| {
-        let (token, feature) = (c.div(item, count), c.mul(c.rem(item, count), c.int(results)));
+    c.repeat(c.thread(), tokens * count, shape.threads(c.arch), |item| {
+        let (token, feature) = (item / count, item % count * results);
         let load = |wave: usize, piece: usize| {
             c.load_vector(c.cx.f32_type(), results, at(c.int(wave), piece, token, feature), 16)
         };
         let sum = |piece: usize| (1..waves).fold(load(0, piece), |sum, wave| c.fadd(sum, load(wave, piece)));
         let sums: Vec<Vector<'c>> = (0..pieces).map(sum).collect();
-        result = contraction.finish(token, c.add(first, feature), &sums);
+        result = contraction.finish(token, first + feature, &sums);
     });
     result
 }

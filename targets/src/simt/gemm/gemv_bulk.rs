@@ -56,9 +56,9 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         if members > 1 {
             c.make_cluster(members);
         }
-        let (group, member) = (c.div(c.group(), members), c.rem(c.group(), members));
-        let bound = |group: Int<'c>| c.div(c.mul(group, c.int(shape.panels)), shape.groups);
-        let (begin, end) = (bound(group), bound(c.add(group, c.int(1))));
+        let (group, member) = (c.group() / members, c.group() % members);
+        let bound = |group: Int<'c>| group * shape.panels / shape.groups;
+        let (begin, end) = (bound(group), bound(group + 1));
         let (ring, turn) = Ring::fill(&contraction, shape, (begin, end), member);
         let staging = Staging::begin(&contraction, shape, spec, member)?;
         if shape.copied {
@@ -87,9 +87,9 @@ impl<'c> Columns<'c> {
         let (c, shape) = (walk.code(), walk.shape);
         let lane = c.lane_index();
         let column = |tile: usize| {
-            let token = c.smaller(c.add(c.rem(lane, 8), c.int(8 * tile)), c.int(shape.tokens - 1));
-            let run = c.mul(c.div(lane, 8), c.int(shape.run_bytes()));
-            c.add(rows, c.add(run, c.mul(token, c.int(shape.token_bytes()))))
+            let token = c.smaller(lane % 8 + 8 * tile, shape.tokens - 1);
+            let run = lane / 8 * shape.run_bytes();
+            rows + (run + token * shape.token_bytes())
         };
         let columns = Columns { tiles: (0..shape.tiles()).map(column).collect(), held: vec![] };
         if !shape.holds_rows() {
@@ -102,7 +102,7 @@ impl<'c> Columns<'c> {
     /// The four runs of a step.
     fn blocks(&self, walk: &Walk<'_, '_, '_, 'c>, step: usize, tile: usize) -> [Int<'c>; 4] {
         let (c, shape) = (walk.code(), walk.shape);
-        let load = || c.load_blocks(c.add(self.tiles[tile], c.int(step * 4 * shape.run_bytes())));
+        let load = || c.load_blocks(self.tiles[tile] + step * 4 * shape.run_bytes());
         self.held.get(step * shape.tiles() + tile).copied().unwrap_or_else(load)
     }
 }
@@ -146,9 +146,9 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         if shape.one_pass {
             return self.only_pass(&carried);
         }
-        let passes = c.div(c.add(c.sub(self.end, self.begin), c.int(shape.pass() - 1)), shape.pass());
+        let passes = (self.end - self.begin + (shape.pass() - 1)) / shape.pass();
         let mut result = Ok(());
-        c.for_each((c.int(0), passes, 1), &carried, |pass, carried| {
+        c.for_each((0, passes, 1), &carried, |pass, carried| {
             let made = self.pass(pass, carried);
             self.meet();
             made.unwrap_or_else(|e| {
@@ -174,26 +174,26 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let zero = c.number(0.0).into();
         let count = shape.together * shape.pieces * shape.tiles() * 4;
-        let first = c.mul(pass, c.int(shape.together));
+        let first = pass * shape.together;
         let begin: Vec<Any> = std::iter::repeat_n(zero, count).chain(carried.iter().copied()).collect();
         let mut result = Ok(());
         // As many stretches a turn as are on their way, so that what is on its way need not change its registers.
         let turn = |stretch: Int<'c>, carried: &[Any<'c>]| {
             let mut carried = carried.to_vec();
             for i in 0..shape.ahead {
-                let stretch = c.add(stretch, c.int(i));
-                let number = c.add(c.mul(pass, c.int(shape.stretches)), stretch);
-                let rows = self.staging.buffer(c.rem(number, 2));
+                let stretch = stretch + i;
+                let number = pass * shape.stretches + stretch;
+                let rows = self.staging.buffer(number % 2);
                 let made = self.stretch(first, stretch, rows, &carried[..count + CARRIED]);
                 carried.splice(..count + CARRIED, made);
-                let next = self.next(c.add(number, c.int(1)), i, &mut carried[count + CARRIED..]);
+                let next = self.next(number + 1, i, &mut carried[count + CARRIED..]);
                 result = std::mem::replace(&mut result, Ok(())).and(next);
                 c.barrier();
             }
             carried
         };
         let carried = match (shape.stretches, &self.staging.copies) {
-            (stretches, Some(copies)) => c.for_each((c.int(0), c.int(stretches), 1), &begin, |stretch, carried| {
+            (stretches, Some(copies)) => c.for_each((0, stretches, 1), &begin, |stretch, carried| {
                 let made = self.stretch(first, stretch, copies.take(stretch), carried);
                 copies.give_back(stretch);
                 made
@@ -203,13 +203,13 @@ impl<'c> Walk<'_, '_, '_, 'c> {
                 let products = self.stretch(first, c.int(0), self.staging.buffer(c.int(0)), products);
                 products.into_iter().chain(rows.iter().copied()).collect()
             }
-            (stretches, None) => c.for_each((c.int(0), c.int(stretches), shape.ahead), &begin, turn),
+            (stretches, None) => c.for_each((0, stretches, shape.ahead), &begin, turn),
         };
         result?;
         if shape.stretches > 1 && !shape.copied {
             self.staging.leave(carried[carried.len() - 1].into_float_value());
         }
-        let panel = c.mul(pass, c.int(shape.pass()));
+        let panel = pass * shape.pass();
         self.put_together(panel, &carried[..count])?;
         Ok(carried[count..].to_vec())
     }
@@ -219,12 +219,12 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let (c, shape, vectors) = (self.code(), self.shape, self.staging.vectors());
         let squares = rows[rows.len() - 1].into_float_value();
         let words = &mut rows[i * vectors..(i + 1) * vectors];
-        let sum = self.staging.store(c.rem(number, shape.stretches), c.rem(number, 2), words, squares)?;
-        let later = c.add(number, c.int(shape.ahead));
-        let later = if shape.one_pass { later } else { c.rem(later, shape.stretches) };
+        let sum = self.staging.store(number % shape.stretches, number % 2, words, squares)?;
+        let later = number + shape.ahead;
+        let later = if shape.one_pass { later } else { later % shape.stretches };
         words.copy_from_slice(&self.staging.ask(later)?);
         // The first pass sees the whole row.
-        let is_new = c.less(number, c.int(shape.stretches));
+        let is_new = c.less(number, shape.stretches);
         rows[rows.len() - 1] = c.pick(is_new, sum, squares);
         Ok(())
     }
@@ -235,15 +235,15 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let count = match shape.slots_of_a_wave() {
             Some(slots) if slots.is_multiple_of(shape.stretch) => c.int(shape.stretch),
             _ => {
-                let left = c.sub(self.ring.slots, c.mul(stretch, c.int(shape.stretch)));
-                c.smaller(c.larger(left, c.int(0)), c.int(shape.stretch))
+                let left = self.ring.slots - stretch * shape.stretch;
+                c.smaller(c.larger(left, 0), shape.stretch)
             }
         };
-        c.for_each((c.int(0), count, 1), carried, |slot, carried| {
-            let along = c.add(c.mul(slot, c.int(shape.along)), self.ring.along);
-            let rows = c.add(rows, c.mul(along, c.int(shape.steps * 4 * shape.run_bytes())));
+        c.for_each((0, count, 1), carried, |slot, carried| {
+            let along = slot * shape.along + self.ring.along;
+            let rows = rows + along * (shape.steps * 4 * shape.run_bytes());
             let (sums, turn) = carried.split_at(carried.len() - CARRIED);
-            let mut turn = Turn::of(turn);
+            let mut turn = Turn::of(c, turn);
             // Of few tokens the places are made anew for each panel: registers are for the panels under way.
             let kept = (shape.tiles() > 1).then(|| Columns::new(self, rows));
             let columns = (rows, kept.as_ref());
@@ -254,17 +254,17 @@ impl<'c> Walk<'_, '_, '_, 'c> {
                     turn = self.ring.give_back(turn);
                     sums
                 } else {
-                    let is_there = c.less(c.add(first, c.int(panel)), self.ring.panels);
-                    let once = c.pick(is_there, c.int(1), c.int(0)).into_int_value();
+                    let is_there = c.less(first + panel, self.ring.panels);
+                    let once = c.pick_int(is_there, 1, 0);
                     let carried: Vec<Any> = sums.iter().copied().chain(turn.carried()).collect();
-                    let made = c.for_each((c.int(0), once, 1), &carried, |_, carried| {
+                    let made = c.for_each((0, once, 1), &carried, |_, carried| {
                         let (sums, turn) = carried.split_at(carried.len() - CARRIED);
-                        let turn = Turn::of(turn);
+                        let turn = Turn::of(c, turn);
                         let sums = self.slot(columns, turn, sums);
                         sums.into_iter().chain(self.ring.give_back(turn).carried()).collect()
                     });
                     let (sums, after) = made.split_at(made.len() - CARRIED);
-                    turn = Turn::of(after);
+                    turn = Turn::of(c, after);
                     sums.to_vec()
                 };
                 all.extend(sums);
@@ -277,7 +277,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     /// The products of one slot.
     fn slot(&self, (rows, kept): (Int<'c>, Option<&Columns<'c>>), turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, m, shape) = (self.code(), &self.contraction.matrix, self.shape);
-        let from = c.add(self.ring.take(turn), c.mul(c.lane_index(), c.int(RUN)));
+        let from = self.ring.take(turn) + c.lane_index() * RUN;
         let made;
         let rows = match kept {
             Some(kept) => kept,
@@ -289,7 +289,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let mut sums = sums.to_vec();
         for step in 0..shape.steps {
             let panel = |piece: usize, half: usize| {
-                c.load_blocks(c.add(from, c.int(piece * shape.piece_bytes() + step * STEP + half * STEP / 2)))
+                c.load_blocks(from + (piece * shape.piece_bytes() + step * STEP + half * STEP / 2))
             };
             let panels: Vec<[_; 2]> = (0..shape.pieces).map(|piece| [panel(piece, 0), panel(piece, 1)]).collect();
             for tile in 0..shape.tiles() {

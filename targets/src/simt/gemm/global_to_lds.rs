@@ -40,7 +40,7 @@ impl<'k, 'c> Supply<'k, 'c> {
         let source = |(i, &p): (usize, &Ptr<'c>)| match c.arch.simt().buffer_word {
             Some(word) => {
                 let less = if supply.is_direct() { supply.added(i) } else { 0 };
-                let p = c.at(p, c.cx.i64_type().const_int((less as u64).wrapping_neg(), true));
+                let p = c.at(p, c.as_int(c.cx.i64_type().const_int((less as u64).wrapping_neg(), true)));
                 Source::Buffer(resource(c, p, word))
             }
             None => Source::Address(p),
@@ -67,7 +67,7 @@ impl<'k, 'c> Supply<'k, 'c> {
     /// Loads the lane's runs of a stretch.
     pub fn bring(&self, stretch: Int<'c>) -> Vec<Vector<'c>> {
         let (c, words) = (self.c, self.c.cx.i32_type().vec_type(4));
-        let along = c.mul(stretch, self.step);
+        let along = stretch * self.step;
         let load = |source: &Source<'c>| match *source {
             Source::Buffer(resource) => {
                 let plain = c.cx.i32_type().const_zero();
@@ -82,7 +82,7 @@ impl<'k, 'c> Supply<'k, 'c> {
     /// The lane's address in a stretch, where there are no resources.
     fn address(&self, p: Ptr<'c>, stretch: Int<'c>) -> Ptr<'c> {
         let c = self.c;
-        c.at(p, c.add(c.lane_offset(self.lane, stretch), c.mul(stretch, self.step)))
+        c.at(p, c.lane_offset(self.lane, stretch) + stretch * self.step)
     }
 
     /// Sends the wave's runs of a stretch to local memory, where they are behind [`Supply::wait`] and a barrier.
@@ -94,13 +94,13 @@ impl<'k, 'c> Supply<'k, 'c> {
             let sent = match *source {
                 Source::Buffer(resource) => {
                     let added = self.added(i);
-                    let along = c.mul(stretch, self.step).into();
-                    let to = c.at(to, c.int(at - added)).into();
+                    let along = (stretch * self.step).into();
+                    let to = c.at(to, at - added).into();
                     let args = [resource.into(), to, k(RUN).into(), self.lane.into(), along, k(added).into(), zero];
                     command(c, "llvm.amdgcn.raw.ptr.buffer.load.lds", &args)
                 }
                 Source::Address(p) => {
-                    let to = c.at(to, c.add(c.mul(c.lane_index(), c.int(RUN)), c.int(at)));
+                    let to = c.at(to, c.lane_index() * RUN + at);
                     let args = [self.address(p, stretch).into(), to.into(), zero, zero];
                     command(c, "llvm.amdgcn.global.load.async.to.lds.b128", &args)
                 }

@@ -243,7 +243,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         };
         let from = if norm.is_some() { operands[0] } else { x };
         let ty = parts.kernel.rows.shape(from)?;
-        let bound = |group: Int<'c>| c.div(c.mul(group, c.int(shape.units())), shape.groups);
+        let bound = |group: Int<'c>| group * shape.units() / shape.groups;
         Ok(Group {
             contraction,
             shape,
@@ -259,7 +259,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             word: c.shared(4, 4),
             workspace: c.argument(arguments(spec.body) + 1),
             begin: bound(c.group()),
-            end: bound(c.add(c.group(), c.int(1))),
+            end: bound(c.group() + 1),
         })
     }
 
@@ -277,18 +277,18 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         });
         c.barrier();
         let (wave, workers, all) = (c.wave_index(), WORKERS / 32, (WORKERS + BRINGERS) / 32);
-        c.when(c.less(c.int(all - 1), wave), || {
+        c.when(c.less(all - 1, wave), || {
             c.set_registers(REGISTERS[0], false);
-            self.fetch(c.sub(wave, c.int(all)));
+            self.fetch(wave - all);
             c.await_previous();
         });
         let [mut brought, mut made] = [Ok(()), Ok(())];
-        c.when(c.both(c.less(c.int(workers - 1), wave), c.less(wave, c.int(all))), || {
+        c.when(c.both(c.less(workers - 1, wave), c.less(wave, all)), || {
             c.set_registers(REGISTERS[1], true);
             c.await_previous();
             brought = self.bring();
         });
-        c.when(c.less(wave, c.int(workers)), || {
+        c.when(c.less(wave, workers), || {
             c.set_registers(REGISTERS[2], true);
             c.await_previous();
             made = self.make();
@@ -297,42 +297,41 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     }
 
     fn count(&self) -> Int<'c> {
-        self.code().sub(self.end, self.begin)
+        self.end - self.begin
     }
 
     /// The tile of a slot, and which of its slots it is.
     fn place(&self, turn: Int<'c>) -> [Int<'c>; 2] {
-        let (c, length) = (self.code(), self.shape.length);
-        let unit = c.add(self.begin, turn);
-        [c.div(unit, length), c.rem(unit, length)]
+        let length = self.shape.length;
+        let unit = self.begin + turn;
+        [unit / length, unit % length]
     }
 
     /// Which of the work-group's tiles a tile is.
     fn part(&self, tile: Int<'c>) -> Int<'c> {
-        let c = self.code();
-        c.sub(tile, c.div(self.begin, self.shape.length))
+        tile - self.begin / self.shape.length
     }
 
     /// Asks for a wave's share of all slots of the weight: a lane for each of its panels.
     fn fetch(&self, wave: Int<'c>) {
         let (c, shape, ring) = (self.code(), self.shape, &self.weights);
         let (lane, policy, share) = (c.lane_index(), c.once(), PANELS / (ASKERS / 32));
-        let asks = c.less(lane, c.int(share));
-        let panel = c.add(c.mul(wave, c.int(share)), c.rem(lane, share));
+        let asks = c.less(lane, share);
+        let panel = wave * share + lane % share;
         let arms = c.both(c.equal(lane, 0), c.equal(wave, 0));
-        c.repeat(c.int(0), self.count(), 1, |turn| {
+        c.repeat(0, self.count(), 1, |turn| {
             let [tile, along] = self.place(turn);
-            let full = ring.full(c, turn);
+            let full = ring.full(turn);
             ring.await_empty(c, turn);
             c.expect_bytes(arms, full, shape.slot_bytes());
             c.meet_in_wave();
-            let of_result = c.add(c.mul(tile, c.int(shape.each())), c.rem(panel, shape.each()));
+            let of_result = tile * shape.each() + panel % shape.each();
             let pieces = self.contraction.weights(of_result);
             let from = (1..shape.pieces).fold(pieces[0], |from, i| {
-                c.pick(c.less(panel, c.int(i * shape.each())), from, pieces[i]).into_pointer_value()
+                c.pick(c.less(panel, i * shape.each()), from, pieces[i]).into_pointer_value()
             });
-            let from = c.at(from, c.mul(along, c.int(CHUNK)));
-            let to = c.add(ring.at(c, turn), c.mul(panel, c.int(CHUNK)));
+            let from = c.at(from, along * CHUNK);
+            let to = ring.at(turn) + panel * CHUNK;
             c.copy_run(asks, (to, from, CHUNK), full, policy);
         });
     }
@@ -340,19 +339,19 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     /// Brings the rows' columns of all slots. A thread has 16 bytes of each 16th token.
     fn bring(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        let thread = c.sub(c.thread(), c.int(WORKERS));
-        let (run, first) = (c.rem(thread, COLUMNS / LANES), c.div(thread, COLUMNS / LANES));
-        let tokens: Vec<Int<'c>> = (0..shape.columns / BROUGHT).map(|i| c.add(first, c.int(BROUGHT * i))).collect();
+        let thread = c.thread() - WORKERS;
+        let (run, first) = (thread % (COLUMNS / LANES), thread / (COLUMNS / LANES));
+        let tokens: Vec<Int<'c>> = (0..shape.columns / BROUGHT).map(|i| first + BROUGHT * i).collect();
         let together = (WORDS / (4 * (tokens.len() + self.norm.iter().len()))).clamp(1, TOGETHER);
-        let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| c.add(first, c.int(i))).collect() };
+        let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| first + i).collect() };
         let none: Vec<Any> = vec![c.number(0.0).into(); if self.norm.is_some() { tokens.len() } else { 0 }];
         let count = none.len();
         let begin: Vec<Any> = none.into_iter().chain(self.load(&turns(c.int(0)), run, &tokens)?).collect();
         let mut result = Ok(());
-        c.for_each((c.int(0), self.count(), together), &begin, |turn, carried| {
+        c.for_each((0, self.count(), together), &begin, |turn, carried| {
             let (squares, brought) = carried.split_at(count);
             // What comes next is on its way while this is stored.
-            let next = self.load(&turns(c.add(turn, c.int(together))), run, &tokens);
+            let next = self.load(&turns(turn + together), run, &tokens);
             let mut squares: Vec<FloatValue> = squares.iter().map(|v| v.into_float_value()).collect();
             let each = brought.len() / together;
             let (turns, words): (_, Vec<&[Any]>) = (turns(turn), brought.chunks(each).collect());
@@ -367,7 +366,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
                 c.meet_in_wave();
                 for &turn in turns {
                     let comes = c.both(c.equal(c.lane_index(), 0), c.less(turn, self.count()));
-                    c.come(comes, self.rows.full(c, turn));
+                    c.come(comes, self.rows.full(turn));
                 }
             }
             let next = next.unwrap_or_else(|e| {
@@ -383,12 +382,12 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn load(&self, turns: &[Int<'c>], run: Int<'c>, tokens: &[Int<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
         let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
         c.set_lanes(LANES);
-        let last = c.sub(self.count(), c.int(1));
+        let last = self.count() - 1;
         let mut all = Vec::new();
         for &turn in turns {
             let col = Col::Var(self.column(c.smaller(turn, last), run));
             for &token in tokens {
-                let row = c.smaller(token, c.int(self.shape.tokens - 1));
+                let row = c.smaller(token, self.shape.tokens - 1);
                 all.push(rows.bits(self.from, At { row, head: None, col })?.into());
             }
             if let Some(norm) = &self.norm {
@@ -400,9 +399,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
 
     /// The first column of a thread's run in a turn's slot.
     fn column(&self, turn: Int<'c>, run: Int<'c>) -> Int<'c> {
-        let c = self.code();
         let [_, along] = self.place(turn);
-        c.add(c.mul(along, c.int(COLUMNS)), c.mul(run, c.int(LANES)))
+        along * COLUMNS + run * LANES
     }
 
     /// Stores what came of a turn's columns as products take it, of which nobody is told yet, and adds up squares. With the last
@@ -444,23 +442,23 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             ring.await_empty(c, turn);
             for (&token, &bits) in tokens.iter().zip(&made) {
                 // Pieces of 16 bytes are swizzled.
-                let piece = c.b.build_xor(run, c.rem(token, 8), "").expect("integers");
-                let at = c.add(c.mul(token, c.int(COLUMNS * 2)), c.mul(piece, c.int(16)));
-                c.store(self.local(c.add(ring.at(c, turn), at)), bits, 16);
+                let piece = run ^ (token % 8);
+                let at = token * (COLUMNS * 2) + piece * 16;
+                c.store(self.local(ring.at(turn) + at), bits, 16);
             }
             if self.norm.is_some() {
                 let part = self.part(tile);
-                let ends = c.equal(c.sub(c.add(turn, c.int(1)), self.count()), 0);
-                let ends = c.b.build_or(ends, c.equal(along, shape.length - 1), "").expect("conditions");
+                let ends = c.equal(turn + 1 - self.count(), 0);
+                let ends = ends | c.equal(along, shape.length - 1);
                 c.when(ends, || {
-                    let to = self.squares.at(c, part);
+                    let to = self.squares.at(part);
                     self.squares.await_empty(c, part);
                     for (&token, &sum) in tokens.iter().zip(&*squares) {
                         let add = |a, b| c.b.build_float_add(a, b, "").expect("floats");
                         let sum = c.across(sum, &[1, 2, 4], add);
-                        c.when(c.equal(run, 0), || c.store(self.local(c.add(to, c.mul(token, c.int(4)))), sum, 4));
+                        c.when(c.equal(run, 0), || c.store(self.local(to + token * 4), sum, 4));
                     }
-                    c.come(c.always(), self.squares.full(c, part));
+                    c.come(c.always(), self.squares.full(part));
                 });
             }
         });
@@ -470,26 +468,26 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     /// Local memory at an address.
     fn local(&self, address: Int<'c>) -> Ptr<'c> {
         let c = self.code();
-        c.at(self.sums, c.sub(address, c.local_address(self.sums)))
+        c.at(self.sums, address - c.local_address(self.sums))
     }
 
     /// Makes the work-group's part of each of its tiles.
     fn make(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let units = shape.units();
-        let owner = |unit: Int<'c>| c.div(c.sub(c.mul(c.add(unit, c.int(1)), c.int(shape.groups)), c.int(1)), units);
+        let owner = |unit: Int<'c>| ((unit + 1) * shape.groups - 1) / units;
         let mut result = Ok(());
-        let last = c.div(c.sub(self.end, c.int(1)), shape.length);
-        c.repeat(c.div(self.begin, shape.length), c.add(last, c.int(1)), 1, |tile| {
-            let start = c.mul(tile, c.int(shape.length));
-            let stop = c.add(start, c.int(shape.length));
+        let last = (self.end - 1) / shape.length;
+        c.repeat(self.begin / shape.length, last + 1, 1, |tile| {
+            let start = tile * shape.length;
+            let stop = start + shape.length;
             let first = owner(start);
             let part = Part {
                 tile,
-                first: c.sub(c.larger(start, self.begin), self.begin),
-                end: c.sub(c.smaller(stop, self.end), self.begin),
+                first: c.larger(start, self.begin) - self.begin,
+                end: c.smaller(stop, self.end) - self.begin,
                 owner: first,
-                owners: c.add(c.sub(owner(c.sub(stop, c.int(1))), first), c.int(1)),
+                owners: owner(stop - 1) - first + 1,
             };
             let sums = self.multiply(part);
             result = self.finish(part, &sums);
@@ -510,16 +508,16 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let sums = c.for_each((part.first, part.end, 1), &zero, |turn, sums| {
             self.weights.await_full(c, turn);
             self.rows.await_full(c, turn);
-            let slot = self.weights.at(c, turn);
-            let stage = self.rows.at(c, turn);
+            let slot = self.weights.at(turn);
+            let stage = self.rows.at(turn);
             let mut all = Vec::new();
             for (i, sums) in sums.chunks(each).enumerate() {
-                let a = c.add(slot, c.int(i * HALF));
+                let a = slot + i * HALF;
                 let blocks = TileForm::Blocks { along: 2 * HALF, down: CHUNK };
                 let operands = ((a, blocks), (stage, TileForm::Swizzled));
                 all.extend(c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS));
                 if i == 0 {
-                    let before = c.sub(turn, c.int(1));
+                    let before = turn - 1;
                     let is_over = c.both(self.speaks(), c.less(part.first, turn));
                     self.weights.leave(c, is_over, before);
                     self.rows.leave(c, is_over, before);
@@ -528,7 +526,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             all
         });
         let sums = c.end_products(&sums, 0);
-        self.weights.leave(c, self.speaks(), c.sub(part.end, c.int(1)));
+        self.weights.leave(c, self.speaks(), part.end - 1);
         sums
     }
 
@@ -542,9 +540,9 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let own = self.own_squares(part);
         let beside: Vec<_> = (0..shape.rounds()).map(|round| self.ask(part.tile, round)).collect::<Result<_, _>>()?;
-        let shared = c.less(c.int(1), part.owners);
-        let number = c.sub(c.group(), part.owner);
-        let counter = c.at(self.workspace, c.mul(part.tile, c.int(4)));
+        let shared = c.less(1, part.owners);
+        let number = c.group() - part.owner;
+        let counter = c.at(self.workspace, part.tile * 4);
         c.when(c.equal(c.thread(), 0), || c.store(self.word, c.int(0), 4));
         c.when(shared, || {
             self.leave(self.partial(part, number), sums, own);
@@ -555,11 +553,11 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             });
         });
         self.meet();
-        let turn = c.load(c.cx.i32_type(), self.word, 4).into_int_value();
-        let is_last = c.equal(c.sub(c.sub(part.owners, turn), c.int(1)), 0);
-        let others = c.pick(c.both(is_last, shared), c.int(1), c.int(0)).into_int_value();
+        let turn = c.as_int(c.load(c.cx.i32_type(), self.word, 4));
+        let is_last = c.equal(part.owners - turn - 1, 0);
+        let others = c.pick_int(c.both(is_last, shared), 1, 0);
         let all: Vec<Any> = sums.iter().copied().chain(own.map(Any::from)).collect();
-        let all = c.for_each((c.int(0), others, 1), &all, |_, all| {
+        let all = c.for_each((0, others, 1), &all, |_, all| {
             c.acquire();
             c.when(self.speaks(), || c.store(counter, c.cx.i32_type().const_zero(), 4));
             let (sums, own) = all.split_at(shape.sums());
@@ -570,8 +568,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         c.when(is_last, || {
             if let (Some(own), Some(norm)) = (own.first(), &self.norm) {
                 let scale = c.inverse_root(own.into_float_value(), self.width, norm.eps);
-                c.when(c.less(c.thread(), c.int(shape.columns)), || {
-                    c.store(c.at(self.scales, c.mul(c.thread(), c.int(4))), scale, 4);
+                c.when(c.less(c.thread(), shape.columns), || {
+                    c.store(c.at(self.scales, c.thread() * 4), scale, 4);
                 });
             }
             for (round, beside) in beside.iter().enumerate() {
@@ -591,13 +589,13 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     /// The thread's row's squares of a part of a tile, if there is a norm. Behind this the last stage of rows is not needed any more.
     fn own_squares(&self, part: Part<'c>) -> Option<FloatValue<'c>> {
         let (c, shape) = (self.code(), self.shape);
-        let last = c.sub(part.end, c.int(1));
+        let last = part.end - 1;
         let own = self.norm.is_some().then(|| {
             let number = self.part(part.tile);
-            let row = c.smaller(c.thread(), c.int(shape.columns - 1));
-            let from = self.squares.at(c, number);
+            let row = c.smaller(c.thread(), shape.columns - 1);
+            let from = self.squares.at(number);
             self.squares.await_full(c, number);
-            let own = c.load(c.cx.f32_type(), self.local(c.add(from, c.mul(row, c.int(4)))), 4);
+            let own = c.load(c.cx.f32_type(), self.local(from + row * 4), 4);
             self.squares.leave(c, c.always(), number);
             own.into_float_value()
         });
@@ -608,24 +606,24 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     /// Where a work-group leaves its sums of this tile, which is its first or another.
     fn partial(&self, part: Part<'c>, number: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
-        let group = c.add(part.owner, number);
-        let begin = c.div(c.mul(group, c.int(shape.units())), shape.groups);
-        let is_first = c.equal(c.sub(c.div(begin, shape.length), part.tile), 0);
-        let which = c.pick(is_first, c.int(0), c.int(1)).into_int_value();
-        let place = c.mul(c.add(c.mul(group, c.int(2)), which), c.int(shape.partial_bytes()));
-        c.at(self.workspace, c.add(place, c.int(COUNTERS)))
+        let group = part.owner + number;
+        let begin = group * shape.units() / shape.groups;
+        let is_first = c.equal(begin / shape.length - part.tile, 0);
+        let which = c.pick_int(is_first, 0, 1);
+        let place = (group * 2 + which) * shape.partial_bytes();
+        c.at(self.workspace, place + COUNTERS)
     }
 
     /// Where the thread's four sums from the `i`-th on lie in what a work-group leaves, and its row's squares.
     fn four_at(&self, partial: Ptr<'c>, i: usize) -> Ptr<'c> {
         let c = self.code();
-        c.at(partial, c.add(c.mul(c.thread(), c.int(16)), c.int(i * WORKERS * 4)))
+        c.at(partial, c.thread() * 16 + i * WORKERS * 4)
     }
 
     fn squares_at(&self, partial: Ptr<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
-        let row = c.smaller(c.thread(), c.int(shape.columns - 1));
-        c.at(partial, c.add(c.mul(row, c.int(4)), c.int(shape.sums() * WORKERS * 4)))
+        let row = c.smaller(c.thread(), shape.columns - 1);
+        c.at(partial, row * 4 + shape.sums() * WORKERS * 4)
     }
 
     fn leave(&self, partial: Ptr<'c>, sums: &[Any<'c>], squares: Option<FloatValue<'c>>) {
@@ -634,7 +632,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             c.store(self.four_at(partial, 4 * i), c.floats(four), 16);
         }
         if let Some(squares) = squares {
-            c.when(c.less(c.thread(), c.int(shape.columns)), || c.store(self.squares_at(partial), squares, 4));
+            c.when(c.less(c.thread(), shape.columns), || c.store(self.squares_at(partial), squares, 4));
         }
     }
 
@@ -648,13 +646,13 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     ) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let f32 = c.cx.f32_type();
-        let (most, last) = (shape.sharing(), c.sub(part.owners, c.int(1)));
+        let (most, last) = (shape.sharing(), part.owners - 1);
         let conditions = |f: &dyn Fn(Int<'c>) -> Int<'c>| -> Vec<Int<'c>> { (0..most).map(|i| f(c.int(i))).collect() };
         let real = conditions(&|i| c.less(i, part.owners));
-        let mine = conditions(&|i| c.equal(c.sub(number, i), 0));
+        let mine = conditions(&|i| c.equal(number - i, 0));
         let early = conditions(&|i| c.less(i, number));
         // The others are those before this one, then those behind it.
-        let other = |i: usize| c.pick(early[i], c.int(i), c.int(i + 1)).into_int_value();
+        let other = |i: usize| c.pick_int(early[i], i, i + 1);
         let partials: Vec<Ptr<'c>> = (0..most - 1).map(|i| self.partial(part, c.smaller(other(i), last))).collect();
         let add = |loaded: &[FloatValue<'c>], own: FloatValue<'c>| {
             let of = |i: usize| {
@@ -693,23 +691,23 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn exchange(&self, round: usize, sums: &[Any<'c>]) {
         let (c, shape) = (self.code(), self.shape);
         let (lane, wave) = (c.lane_index(), c.wave_index());
-        let (feature, token) = (c.div(lane, 4), c.mul(c.rem(lane, 4), c.int(2)));
+        let (feature, token) = (lane / 4, lane % 4 * 2);
         for (half, sums) in sums.chunks(shape.columns / 2).enumerate() {
             for (j, &v) in sums.iter().skip(round * ROUND / 2).take(ROUND / 2).enumerate() {
                 // Two tokens of 8 of the wave's first panel, then of its second.
-                let panel = c.add(c.mul(wave, c.int(2)), c.int(j / 2 % 2));
-                let token = c.add(token, c.int(j / 4 * 8 + j % 2));
+                let panel = wave * 2 + j / 2 % 2;
+                let token = token + (j / 4 * 8 + j % 2);
                 let at = self.sums_at(panel, token);
-                let feature = c.add(feature, c.int(8 * half));
-                c.store(c.at(at, c.mul(feature, c.int(4))), v, 4);
+                let feature = feature + 8 * half;
+                c.store(c.at(at, feature * 4), v, 4);
             }
         }
     }
 
     fn sums_at(&self, panel: Int<'c>, token: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
-        let row = c.add(c.mul(panel, c.int(shape.columns.min(ROUND))), token);
-        c.at(self.sums, c.mul(row, c.int(PITCH)))
+        let row = panel * shape.columns.min(ROUND) + token;
+        c.at(self.sums, row * PITCH)
     }
 
     /// The thread's runs of features of a round: token of the round, panel of the tile's result, and first feature of the panel.
@@ -718,9 +716,9 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let each = self.shape.each();
         let count = (self.shape.tokens - round * ROUND).min(ROUND) * each * 16 / LANES;
         let run = |i: usize| {
-            let item = c.add(c.thread(), c.int(i * WORKERS));
-            let (half, rest) = (c.rem(item, 2), c.div(item, 2));
-            [c.div(rest, each), c.rem(rest, each), c.mul(half, c.int(LANES))]
+            let item = c.thread() + i * WORKERS;
+            let (half, rest) = (item % 2, item / 2);
+            [rest / each, rest % each, half * LANES]
         };
         (0..count.div_ceil(WORKERS)).map(run).collect()
     }
@@ -728,10 +726,10 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     /// Where a run lies in the result, and whether it does.
     fn run_at(&self, tile: Int<'c>, round: usize, [token, panel, feature]: [Int<'c>; 3]) -> (At<'c>, Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
-        let token = c.add(token, c.int(round * ROUND));
-        let panel = c.add(c.mul(tile, c.int(shape.each())), panel);
-        let is_there = c.both(c.less(token, c.int(shape.tokens)), c.less(panel, c.int(shape.panels)));
-        let col = c.add(c.mul(panel, c.int(16)), feature);
+        let token = token + round * ROUND;
+        let panel = tile * shape.each() + panel;
+        let is_there = c.both(c.less(token, shape.tokens), c.less(panel, shape.panels));
+        let col = panel * 16 + feature;
         (At { row: token, head: None, col: Col::Var(col) }, is_there)
     }
 
@@ -742,7 +740,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let of = |run: [Int<'c>; 3]| {
             let (at, _) = self.run_at(tile, round, run);
             let Col::Var(col) = at.col else { unreachable!("a run has a variable column") };
-            let (row, last) = (c.smaller(at.row, c.int(shape.tokens - 1)), c.int(16 * shape.panels - LANES));
+            let (row, last) = (c.smaller(at.row, shape.tokens - 1), c.int(16 * shape.panels - LANES));
             self.contraction.parts.beside(At { row, head: None, col: Col::Var(c.smaller(col, last)) })
         };
         self.runs(round).into_iter().map(of).collect()
@@ -759,13 +757,13 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
                 let [token, panel, feature] = run;
                 c.set_lanes(LANES);
                 let scale = self.norm.is_some().then(|| {
-                    let scale = c.load(f32, c.at(self.scales, c.mul(at.row, c.int(4))), 4);
+                    let scale = c.load(f32, c.at(self.scales, at.row * 4), 4);
                     c.splat(scale.into_float_value())
                 });
                 let piece = |i: usize| {
-                    let panel = c.add(panel, c.int(i * self.shape.each()));
-                    let p = c.at(self.sums_at(panel, token), c.mul(feature, c.int(4)));
-                    let sums = c.join(&[0, 16].map(|more| c.load_vector(f32, 4, c.at(p, c.int(more)), 16)));
+                    let panel = panel + i * self.shape.each();
+                    let p = c.at(self.sums_at(panel, token), feature * 4);
+                    let sums = c.join(&[0, 16].map(|more| c.load_vector(f32, 4, c.at(p, more), 16)));
                     scale.map_or(sums, |scale| c.fmul(sums, scale))
                 };
                 let sums: Vec<_> = (0..self.shape.pieces).map(piece).collect();
@@ -856,8 +854,10 @@ mod tests {
         let arch = row("sm_90a");
         for tokens in [17, 33, 48, 64] {
             for body in [body(64, 96, "bf16"), body(768, 2304, "bf16"), body(4096, 6144, "bf16"), gated(4096, 12288)] {
+                let cx = crate::llvm::context();
+                let b = cx.create_builder();
                 let (_, info) =
-                    crate::simt::emit(&inkwell::context::Context::create(), &spec(&body, tokens), arch).unwrap();
+                    crate::simt::emit(crate::llvm::Llvm { cx: &cx, b: &b }, &spec(&body, tokens), arch).unwrap();
                 assert!(info.shared <= arch.simt().unit.lds_group, "{tokens} tokens: {}", info.shared);
             }
         }

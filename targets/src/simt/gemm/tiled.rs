@@ -99,9 +99,9 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, Kerne
         let x = contraction.parts.rows_in_memory();
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
         let times = contraction.panels().div_ceil(shape.tile_panels());
-        let (tile, first) = (c.rem(c.group(), times), c.mul(c.div(c.group(), times), c.int(TOKENS)));
+        let (tile, first) = (c.group() % times, c.group() / times * TOKENS);
         launch::when_in_step(c, spec, &kernel, first, || {
-            let panel = c.mul(tile, c.int(shape.tile_panels()));
+            let panel = tile * shape.tile_panels();
             let tile = Tile::new(&contraction, shape, (panel, first));
             tile.run(&tile.supply(x))
         })?;
@@ -143,10 +143,10 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
         let wave = c.wave_index();
         let along = BLOCKS / shape.blocks;
-        let wave = [c.div(wave, along), c.rem(wave, along)];
+        let wave = [wave / along, wave % along];
         let (squares, local) = (Squares::new(contraction.matrix), c.local(2 * shape.half()[1]));
         let lanes = c.arch.simt().wave;
-        let first = c.mul(c.wave_index(), c.int(shape.loads() * lanes * RUN));
+        let first = c.wave_index() * (shape.loads() * lanes * RUN);
         let to = c.at(local, first);
         Tile { contraction, squares, shape, panel, token, wave, local, to }
     }
@@ -157,34 +157,34 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let lanes = c.arch.simt().wave;
         let (size, waves) = (m.dtype.size(), shape.threads / lanes);
         let wave = c.wave_index();
-        let weights = c.less(wave, c.int(waves / 2));
+        let weights = c.less(wave, waves / 2);
         let start = |load: usize| {
-            let load = c.add(c.mul(c.rem(wave, waves / 2), c.int(shape.loads())), c.int(load));
-            let (group, inside) = (c.div(load, shape.runs / lanes), c.rem(load, shape.runs / lanes));
-            let weight = c.at(self.weight(group), c.mul(inside, c.int(lanes * RUN)));
-            let token = c.to_i64(c.add(self.token, c.mul(group, c.int(16))));
-            let row = c.mul(token, c.to_i64(c.int(x.stride * size)));
-            let row = c.at(c.at(x.ptr, row), c.mul(inside, c.int(lanes / 16 * RUN)));
+            let load = wave % (waves / 2) * shape.loads() + load;
+            let (group, inside) = (load / (shape.runs / lanes), load % (shape.runs / lanes));
+            let weight = c.at(self.weight(group), inside * (lanes * RUN));
+            let token = c.to_i64(self.token + group * 16);
+            let row = token * (x.stride * size);
+            let row = c.at(c.at(x.ptr, row), inside * (lanes / 16 * RUN));
             c.pick(weights, weight, row).into_pointer_value()
         };
         let starts: Vec<Ptr<'c>> = (0..shape.loads()).map(start).collect();
         let lane = c.lane_index();
-        let in_row = c.add(c.mul(c.rem(lane, 16), c.int(x.stride * size)), c.mul(c.div(lane, 16), c.int(RUN)));
-        let lane = c.pick(weights, c.mul(lane, c.int(RUN)), in_row).into_int_value();
-        let step = c.pick(weights, c.int(shape.runs * RUN), c.int(shape.stretch * size)).into_int_value();
+        let in_row = lane % 16 * (x.stride * size) + lane / 16 * RUN;
+        let lane = c.pick_int(weights, lane * RUN, in_row);
+        let step = c.pick_int(weights, shape.runs * RUN, shape.stretch * size);
         Supply::new(c, &starts, lane, step)
     }
 
     /// Where the weight's panel begins that stands in a place of the tile: for each wave piece by piece.
     fn weight(&self, place: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let (wave, inside) = (c.div(place, shape.panels), c.rem(place, shape.panels));
-        let panel = c.add(c.mul(wave, c.int(shape.made)), c.rem(inside, shape.made));
-        let panel = self.contraction.made(c.add(panel, self.panel));
-        let piece = c.div(inside, shape.made);
+        let (wave, inside) = (place / shape.panels, place % shape.panels);
+        let panel = wave * shape.made + inside % shape.made;
+        let panel = self.contraction.made(panel + self.panel);
+        let piece = inside / shape.made;
         let mut first = c.int(0);
         for (i, start) in self.contraction.parts.starts().enumerate() {
-            first = c.pick(c.equal(piece, i), c.int(start / 16), first).into_int_value();
+            first = c.pick_int(c.equal(piece, i), start / 16, first);
         }
         self.contraction.weight_panel(panel, first)
     }
@@ -203,10 +203,10 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let pairs = (shape.count - 1) / 2;
         if pairs > 0 {
             let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
-            let carried = c.for_each((c.int(1), c.int(1 + 2 * pairs), 2), &carried, |stretch, carried| {
+            let carried = c.for_each((1, 1 + 2 * pairs, 2), &carried, |stretch, carried| {
                 let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
                 self.turn(supply, stretch, 1, &mut sums);
-                self.turn(supply, c.add(stretch, c.int(1)), 0, &mut sums);
+                self.turn(supply, stretch + 1, 0, &mut sums);
                 sums.into_iter().map(|v| v.into()).collect()
             });
             sums = carried.iter().map(|v| v.into_vector_value()).collect();
@@ -248,9 +248,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// The last run first: when it is there, all are, and there is nothing to wait for any more.
     fn put(&self, half: usize, runs: &[Vector<'c>]) {
         let c = self.contraction.matrix.c;
-        let base = c.at(self.to(half), c.mul(c.lane_index(), c.int(RUN)));
+        let base = c.at(self.to(half), c.lane_index() * RUN);
         for (i, &run) in runs.iter().enumerate().rev() {
-            c.store(c.at(base, c.int(i * c.arch.simt().wave * RUN)), run, RUN as u32);
+            c.store(c.at(base, i * c.arch.simt().wave * RUN), run, RUN as u32);
         }
     }
 
@@ -289,8 +289,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (s, shape, c) = (&self.squares, self.shape, self.contraction.matrix.c);
         let (panel, [tokens, whole]) = (shape.runs * RUN, shape.half());
         let operand = |along: usize, panels: usize, lane: Int<'c>, first: usize| {
-            let inside = c.add(c.mul(self.wave[along], c.int(panels * panel)), lane);
-            c.at(c.at(self.local, inside), c.int(first))
+            let inside = self.wave[along] * (panels * panel) + lane;
+            c.at(c.at(self.local, inside), first)
         };
         let rows = operand(0, shape.panels, s.rows(panel), half * whole);
         let columns = operand(1, shape.blocks, s.columns(panel), half * whole + tokens);
@@ -304,7 +304,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn fragment(&self, operand: &Half<'c>, i: usize, step: usize) -> Fragment<'c> {
         let (s, c) = (&self.squares, self.contraction.matrix.c);
         let row = i * operand.width;
-        let p = c.at(operand.first, c.int(row / 16 * self.shape.runs * RUN + row % 16 * RUN + step * s.step()));
+        let p = c.at(operand.first, row / 16 * self.shape.runs * RUN + row % 16 * RUN + step * s.step());
         let fragment = if operand.is_rows { s.load_rows(p) } else { s.load_columns(p) };
         fragment.iter().for_each(|run| mark(c, run.as_instruction_value().expect("a load"), operand.half));
         fragment
@@ -320,15 +320,15 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn finish(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let (s, shape, c) = (&self.squares, self.shape, self.contraction.matrix.c);
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
-        let first = c.add(self.panel, c.mul(self.wave[0], c.int(shape.made)));
-        let tokens = c.add(c.add(self.token, c.mul(self.wave[1], c.int(shape.blocks * 16))), s.column());
+        let first = self.panel + self.wave[0] * shape.made;
+        let tokens = self.token + self.wave[1] * (shape.blocks * 16) + s.column();
         let mut result = Ok(());
         for made in 0..shape.made {
-            let panel = c.add(first, c.int(made));
-            c.when(c.less(panel, c.int(self.contraction.panels())), || {
-                let col = c.mul(panel, c.int(16));
+            let panel = first + made;
+            c.when(c.less(panel, self.contraction.panels()), || {
+                let col = panel * 16;
                 for block in 0..self.blocks() {
-                    let token = c.add(tokens, c.int(s.width() * block));
+                    let token = tokens + s.width() * block;
                     let results = |piece: usize| {
                         let panel = piece * shape.made + made;
                         s.results(sums[panel / s.side() * self.blocks() + block], panel % s.side())
@@ -336,7 +336,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
                     let pieces: Vec<_> = (0..shape.pieces).map(results).collect();
                     for (i, &(row, _)) in pieces[0].iter().enumerate() {
                         let sums: Vec<Vector<'c>> = pieces.iter().map(|p| p[i].1).collect();
-                        let done = self.contraction.finish(token, c.add(col, row), &sums);
+                        let done = self.contraction.finish(token, col + row, &sums);
                         result = std::mem::replace(&mut result, Ok(())).and(done);
                     }
                     // One block at a time: what all of them take together has no room beside the sums.

@@ -157,7 +157,7 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
         let barriers = c.local_address(c.shared(2 * shape.stages * 8, 8));
         let stages = Ring { places: shape.stages, bytes, local, barriers };
         let workspace = c.argument(arguments(spec.body) + 1);
-        let placed = c.at(workspace, c.add(c.mul(c.group(), c.int(2 * MAP)), c.int(COUNTERS)));
+        let placed = c.at(workspace, c.group() * (2 * MAP) + COUNTERS);
         let room = spec.tokens.next_multiple_of(c.arch.memory.rows);
         Stretches { contraction, x, shape, room, stages, maps, exchange, placed }
     }
@@ -177,8 +177,8 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
         c.when(copies, || self.make_maps());
         c.await_previous();
         c.barrier();
-        let times = c.div(c.add(step_size(c, spec, kernel.by_rows), c.int(TOKENS - 1)), TOKENS);
-        c.when(c.less(c.int(WORKERS - 1), c.thread()), || {
+        let times = (step_size(c, spec, kernel.by_rows) + (TOKENS - 1)) / TOKENS;
+        c.when(c.less(WORKERS - 1, c.thread()), || {
             c.set_registers(REGISTERS[0], false);
             c.when(copies, || {
                 self.place_maps();
@@ -186,7 +186,7 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
             });
         });
         let mut result = Ok(());
-        c.when(c.less(c.thread(), c.int(WORKERS)), || {
+        c.when(c.less(c.thread(), WORKERS), || {
             c.set_registers(REGISTERS[1], true);
             self.each_tile(times, |tile, turn| result = self.make(tile, turn));
         });
@@ -197,13 +197,13 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
     /// time, so that weights are read once.
     fn each_tile(&self, times: Int<'c>, body: impl FnOnce(Tile<'c>, Int<'c>)) {
         let c = self.code();
-        let tiles = c.mul(times, c.int(self.shape.across));
+        let tiles = times * self.shape.across;
         c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, turn| {
-            let turn = turn[0].into_int_value();
-            let column = c.b.build_int_unsigned_div(number, times, "").expect("integers");
-            let token = c.mul(c.sub(number, c.mul(column, times)), c.int(TOKENS));
-            body(Tile { token, feature: c.mul(column, c.int(self.shape.features)) }, turn);
-            vec![c.add(turn, c.int(self.shape.count)).into()]
+            let turn = c.as_int(turn[0]);
+            let column = number / times;
+            let token = (number - column * times) * TOKENS;
+            body(Tile { token, feature: column * self.shape.features }, turn);
+            vec![(turn + self.shape.count).into()]
         });
     }
 
@@ -228,30 +228,30 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
     }
 
     fn map(&self, i: usize) -> Int<'c> {
-        self.code().local_address(self.code().at(self.maps, self.code().int(i * MAP)))
+        self.code().local_address(self.code().at(self.maps, i * MAP))
     }
 
     fn place_maps(&self) {
         let c = self.code();
-        (0..2).for_each(|i| c.place_map(c.at(self.placed, c.int(i * MAP)), self.map(i)));
+        (0..2).for_each(|i| c.place_map(c.at(self.placed, i * MAP), self.map(i)));
     }
 
     /// Asks for all stretches of a tile, from a turn on.
     fn fetch(&self, tile: Tile<'c>, first: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
-        c.repeat(c.int(0), c.int(shape.count), 1, |i| {
-            let turn = c.add(first, i);
-            let (full, to) = (self.stages.full(c, turn), self.stages.at(c, turn));
+        c.repeat(0, shape.count, 1, |i| {
+            let turn = first + i;
+            let (full, to) = (self.stages.full(turn), self.stages.at(turn));
             self.stages.await_empty(c, turn);
             c.expect_bytes(c.always(), full, all);
             for (piece, start) in self.contraction.parts.starts().enumerate() {
-                let panel = c.div(c.add(tile.feature, c.int(start)), c.arch.memory.panel);
-                let to = c.add(to, c.int(piece * shape.features / 8 * EIGHT));
-                c.copy_box(to, self.placed, &[c.int(0), c.mul(i, c.int(8)), c.int(0), panel], full);
+                let panel = (tile.feature + start) / c.arch.memory.panel;
+                let to = to + piece * shape.features / 8 * EIGHT;
+                c.copy_box(to, self.placed, &[c.int(0), i * 8, c.int(0), panel], full);
             }
-            let rows = c.at(self.placed, c.int(MAP));
-            c.copy_box(c.add(to, c.int(weight)), rows, &[c.mul(i, c.int(STRETCH)), tile.token], full);
+            let rows = c.at(self.placed, MAP);
+            c.copy_box(to + weight, rows, &[i * STRETCH, tile.token], full);
         });
     }
 
@@ -259,25 +259,25 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
     fn make(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let [weight, _] = shape.stage();
-        let group = c.div(c.wave_index(), 4);
-        let speaks = c.equal(c.rem(c.thread(), 128), 0);
-        let rows = c.add(c.mul(group, c.int(GROUP_TOKENS * 128)), c.int(weight));
+        let group = c.wave_index() / 4;
+        let speaks = c.equal(c.thread() % 128, 0);
+        let rows = group * (GROUP_TOKENS * 128) + weight;
         let zero: Vec<Any> = vec![c.cx.f32_type().const_zero().into(); shape.rows / 2];
-        let sums = c.for_each((c.int(0), c.int(shape.count), 1), &zero, |i, sums| {
-            let turn = c.add(first, i);
+        let sums = c.for_each((0, shape.count, 1), &zero, |i, sums| {
+            let turn = first + i;
             self.stages.await_full(c, turn);
-            let at = self.stages.at(c, turn);
+            let at = self.stages.at(turn);
             let blocks = TileForm::Blocks { along: BLOCK, down: EIGHT };
-            let operands = ((c.add(at, rows), TileForm::Swizzled), (at, blocks));
+            let operands = ((at + rows, TileForm::Swizzled), (at, blocks));
             let sums = c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS);
-            let is_over = c.both(speaks, c.less(c.int(0), i));
-            self.stages.leave(c, is_over, c.add(first, c.sub(i, c.int(1))));
+            let is_over = c.both(speaks, c.less(0, i));
+            self.stages.leave(c, is_over, first + (i - 1));
             sums
         });
         let finish = Finish::new(self, tile);
         let beside = finish.ask(0)?;
         let sums = c.end_products(&sums, 0);
-        self.stages.leave(c, speaks, c.add(first, c.int(shape.count - 1)));
+        self.stages.leave(c, speaks, first + (shape.count - 1));
         finish.rounds(&sums, beside)
     }
 }
@@ -299,14 +299,14 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
     fn new(stretches: &'f Stretches<'t, 'k, 'a, 'c>, tile: Tile<'c>) -> Finish<'f, 't, 'k, 'a, 'c> {
         let c = stretches.code();
         let (lane, wave) = (c.lane_index(), c.wave_index());
-        let times = |a: Int<'c>, n: usize| c.mul(a, c.int(n));
-        let all = |parts: &[Int<'c>]| parts.iter().copied().reduce(|a, b| c.add(a, b)).expect("some");
+        let times = |a: Int<'c>, n: usize| a * n;
+        let all = |parts: &[Int<'c>]| parts.iter().copied().reduce(|a, b| a + b).expect("some");
         // A line has a token's features, those of 8 after the other, mixed up by two bits of its number.
-        let (row, pair) = (c.div(lane, 4), c.rem(lane, 4));
-        let put = all(&[times(row, LINE), times(c.rem(row, 4), 32), times(pair, 8)]);
-        let (line, eight) = (c.div(lane, 8), c.rem(lane, 8));
-        let late = c.div(eight, 4);
-        let place = c.b.build_xor(times(eight, 32), times(line, 32), "").expect("integers");
+        let (row, pair) = (lane / 4, lane % 4);
+        let put = all(&[times(row, LINE), times(row % 4, 32), times(pair, 8)]);
+        let (line, eight) = (lane / 8, lane % 8);
+        let late = eight / 4;
+        let place = times(eight, 32) ^ times(line, 32);
         Finish {
             stretches,
             token: all(&[tile.token, times(wave, 16), line]),
@@ -318,14 +318,13 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
     }
 
     fn at(&self, round: usize, part: usize) -> At<'c> {
-        let c = self.stretches.code();
-        let col = Col::Var(c.add(self.feature, c.int(round * ROUND)));
-        At { row: c.add(self.token, c.int(4 * part)), head: None, col }
+        let col = Col::Var(self.feature + round * ROUND);
+        At { row: self.token + 4 * part, head: None, col }
     }
 
     fn exchange(&self, offset: Int<'c>) -> Ptr<'c> {
         let c = self.stretches.code();
-        c.at(self.stretches.exchange, c.add(c.mul(c.wave_index(), c.int(EXCHANGE)), offset))
+        c.at(self.stretches.exchange, c.wave_index() * EXCHANGE + offset)
     }
 
     /// Asks for what the epilogue reads beside the sums, for each of a round's tokens.
@@ -340,7 +339,7 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
         let (c, padded) = (self.stretches.code(), self.padded());
         match at.col {
             Col::Var(col) if !padded.is_multiple_of(self.stretches.shape.features) => {
-                At { col: Col::Var(c.smaller(col, c.int(padded - LANES))), ..at }
+                At { col: Col::Var(c.smaller(col, padded - LANES)), ..at }
             }
             _ => at,
         }
@@ -377,7 +376,7 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
         }
         let mut result = Ok(());
         let col = contraction.parts.kernel.rows.column(at.col);
-        c.when(c.less(col, c.int(padded)), || result = contraction.finish_at(at, sums, beside));
+        c.when(c.less(col, padded), || result = contraction.finish_at(at, sums, beside));
         result
     }
 
@@ -387,16 +386,16 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
         let f32 = c.cx.f32_type();
         c.meet_in_wave();
         for (eight, four) in sums.chunks(4).enumerate() {
-            let to = c.b.build_xor(self.put, c.int(32 * eight), "").expect("integers");
+            let to = self.put ^ (32 * eight);
             for (half, two) in four.chunks(2).enumerate() {
-                c.store(self.exchange(c.add(to, c.int(half * 8 * LINE))), c.floats(two), 8);
+                c.store(self.exchange(to + half * 8 * LINE), c.floats(two), 8);
             }
         }
         c.meet_in_wave();
         [0, 1, 2, 3].map(|part| {
-            let first = self.exchange(c.add(self.get, c.int(4 * part * LINE)));
-            let second = c.b.build_xor(self.get, c.int(16), "").expect("integers");
-            let second = self.exchange(c.add(second, c.int(4 * part * LINE)));
+            let first = self.exchange(self.get + 4 * part * LINE);
+            let second = self.get ^ 16;
+            let second = self.exchange(second + 4 * part * LINE);
             let [a, b] = [first, second].map(|p| c.load_vector(f32, 4, p, 16));
             let pick = |yes: Vector<'c>, no: Vector<'c>| c.pick(self.late, yes, no).into_vector_value();
             c.join(&[pick(b, a), pick(a, b)])

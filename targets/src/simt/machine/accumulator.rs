@@ -78,9 +78,9 @@ impl<'a, 'c> Squares<'a, 'c> {
             return self.matrix.in_panel(self.place, row);
         }
         let lane = c.lane_index();
-        let (in_side, part) = (c.div(c.rem(lane, 32), 16), c.div(lane, 32));
-        let first = c.add(c.mul(in_side, c.int(panel)), c.mul(part, c.int(16 * RUN)));
-        c.add(first, c.mul(row, c.int(RUN)))
+        let (in_side, part) = (lane % 32 / 16, lane / 32);
+        let first = in_side * panel + part * (16 * RUN);
+        first + row * RUN
     }
 
     /// A step of a square's rows.
@@ -117,13 +117,13 @@ impl<'a, 'c> Squares<'a, 'c> {
     /// Which part of a step's columns the lane holds, and which share of a block's results.
     pub fn share(&self) -> Int<'c> {
         let c = self.matrix.c;
-        if self.large.is_some() { c.div(c.lane_index(), 32) } else { self.place.share }
+        if self.large.is_some() { c.lane_index() / 32 } else { self.place.share }
     }
 
     /// The column of a block that the lane has results of.
     pub fn column(&self) -> Int<'c> {
         let c = self.matrix.c;
-        if self.large.is_some() { c.rem(c.lane_index(), 32) } else { self.place.column }
+        if self.large.is_some() { c.lane_index() % 32 } else { self.place.column }
     }
 
     /// The lane's consecutive results in one of a square's panels, and the first one's row.
@@ -134,7 +134,7 @@ impl<'a, 'c> Squares<'a, 'c> {
         }
         // The halves of a wave have groups of rows in turn.
         let group = |i: usize| {
-            let row = c.add(c.int(8 * i), c.mul(c.div(c.lane_index(), 32), c.int(GROUP)));
+            let row = 8 * i + c.lane_index() / 32 * GROUP;
             (row, c.part(sums, (2 * panel + i) * GROUP, GROUP))
         };
         vec![group(0), group(1)]

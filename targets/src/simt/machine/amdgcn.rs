@@ -37,8 +37,8 @@ pub fn make_kernel(code: &Code, threads: usize) {
 impl<'c> Code<'c> {
     pub fn any_in_ballot(&self, condition: Int<'c>) -> Int<'c> {
         let bits = if self.wave_size() == 64 { self.cx.i64_type() } else { self.cx.i32_type() };
-        let lanes = self.call("llvm.amdgcn.ballot", &[bits.into()], &[condition.into()]).into_int_value();
-        self.b.build_int_compare(IntPredicate::NE, lanes, bits.const_zero(), "").expect("integers")
+        let lanes = self.as_int(self.call("llvm.amdgcn.ballot", &[bits.into()], &[condition.into()]));
+        self.compare(IntPredicate::NE, lanes, lanes.constant(0))
     }
 
     pub fn pin_vector(&self, v: Vector<'c>) -> Vector<'c> {
@@ -70,17 +70,17 @@ impl<'c> Code<'c> {
         let bound = self.cx.bool_type().const_int(1, false).into();
         let zero = self.cx.i32_type().const_zero();
         let args = [zero.into(), v.into(), k(control), k(0xf), k(0xf), bound];
-        self.call("llvm.amdgcn.update.dpp", &[v.get_type().into()], &args).into_int_value()
+        self.as_int(self.call("llvm.amdgcn.update.dpp", &[v.get_type().into()], &args))
     }
 
     fn swizzle(&self, v: Int<'c>, pattern: u64) -> Int<'c> {
         let pattern = self.cx.i32_type().const_int(pattern, false);
-        self.call("llvm.amdgcn.ds.swizzle", &[], &[v.into(), pattern.into()]).into_int_value()
+        self.as_int(self.call("llvm.amdgcn.ds.swizzle", &[], &[v.into(), pattern.into()]))
     }
 
     /// The value that another lane of the wave holds.
     pub fn of_lane(&self, v: Int<'c>, lane: Int<'c>) -> Int<'c> {
-        self.call("llvm.amdgcn.ds.bpermute", &[], &[self.mul(lane, self.int(4)).into(), v.into()]).into_int_value()
+        self.as_int(self.call("llvm.amdgcn.ds.bpermute", &[], &[(lane * 4).into(), v.into()]))
     }
 
     /// The value of the same lane in the other row of 16, in waves of 32.
@@ -88,13 +88,13 @@ impl<'c> Code<'c> {
         let k = |n| self.cx.i32_type().const_int(n, false).into();
         let no = self.cx.bool_type().const_zero().into();
         let args = [v.into(), v.into(), k(0x7654_3210), k(0xfedc_ba98), no, no];
-        self.call("llvm.amdgcn.permlanex16", &[v.get_type().into()], &args).into_int_value()
+        self.as_int(self.call("llvm.amdgcn.permlanex16", &[v.get_type().into()], &args))
     }
 
     fn swap(&self, name: &str, v: Int<'c>) -> (Int<'c>, Int<'c>) {
         let no = self.cx.bool_type().const_zero();
         let both = self.call(name, &[], &[v.into(), v.into(), no.into(), no.into()]).into_struct_value();
-        let part = |i| self.b.build_extract_value(both, i, "").expect("two results").into_int_value();
+        let part = |i| self.as_int(self.b.build_extract_value(both, i, "").expect("two results"));
         (part(0), part(1))
     }
 }

@@ -88,11 +88,11 @@ impl<'a, 'c> Matrix<'a, 'c> {
     pub fn place(&self) -> Place<'c> {
         let (c, lane) = (self.c, self.c.lane_index());
         let (column, share) = match self.layout.columns {
-            16 => (c.rem(lane, 16), c.div(lane, 16)),
-            columns => (c.div(lane, self.wave / columns), c.rem(lane, self.wave / columns)),
+            16 => (lane % 16, lane / 16),
+            columns => (lane / (self.wave / columns), lane % (self.wave / columns)),
         };
         let part = if self.layout.replicated { c.int(0) } else { share };
-        Place { row: self.row(column), column, part, share, results: c.mul(share, c.int(self.layout.results)) }
+        Place { row: self.row(column), column, part, share, results: share * self.layout.results }
     }
 
     /// The first row of A that a lane of a column holds.
@@ -105,12 +105,12 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
         // Rows 0, 8, 1, 9, …: the low bit becomes the high one.
         if is(|i| i % 2 * 8 + i / 2) {
-            return c.add(c.mul(c.rem(column, 2), c.int(8)), c.div(column, 2));
+            return column % 2 * 8 + column / 2;
         }
         // Two of four, and the other two in the second half.
         let halves = is(|i| i % 8 / 2 * 4 + i / 8 * 2 + i % 2);
         assert!(halves, "{}: rows of A in an order that there is no formula for", c.arch.name);
-        c.add(c.mul(c.div(column, 2), c.int(4)), c.rem(column, 2))
+        column / 2 * 4 + column % 2
     }
 
     /// How far apart the lanes are that share a column.
@@ -124,13 +124,12 @@ impl<'a, 'c> Matrix<'a, 'c> {
 
     /// Where in a panel's fragment a lane's first run lies, in bytes, for a row of the panel.
     pub fn in_panel(&self, place: Place<'c>, row: Int<'c>) -> Int<'c> {
-        let c = self.c;
-        c.add(c.mul(place.part, c.int(self.runs() * 16 * RUN)), c.mul(row, c.int(RUN)))
+        place.part * (self.runs() * 16 * RUN) + row * RUN
     }
 
     /// Loads a lane's fragment from a panel.
     pub fn load_panel(&self, p: Ptr<'c>) -> Fragment<'c> {
-        self.panel_offsets().map(|offset| self.load_run(self.c.at(p, self.c.int(offset)))).collect()
+        self.panel_offsets().map(|offset| self.load_run(self.c.at(p, offset))).collect()
     }
 
     /// Where the runs of a lane's fragment lie in a panel: 16 rows apart, and where it holds two rows, they are two apart.
@@ -150,7 +149,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
     }
 
     pub fn load_runs(&self, p: Ptr<'c>, apart: usize) -> Fragment<'c> {
-        (0..self.runs()).map(|i| self.load_run(self.c.at(p, self.c.int(i * apart)))).collect()
+        (0..self.runs()).map(|i| self.load_run(self.c.at(p, i * apart))).collect()
     }
 
     pub fn load_run(&self, p: Ptr<'c>) -> Vector<'c> {
@@ -211,8 +210,8 @@ impl<'a, 'c> Matrix<'a, 'c> {
     fn two_blocks(&self, p: Product, a: &Fragment<'c>, b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
         let c = self.c;
         let f32 = c.cx.f32_type();
-        let word = |fragment: &[Vector<'c>], i: usize| self.word(p, c.lane(fragment[i / 4], i % 4).into_int_value());
-        let nothing = self.word(p, c.cx.i32_type().const_zero());
+        let word = |fragment: &[Vector<'c>], i: usize| self.word(p, c.as_int(c.lane(fragment[i / 4], i % 4)));
+        let nothing = self.word(p, c.int(0));
         let at = |i: u64| c.cx.i32_type().const_int(i, false);
         let rows: Vec<&[Vector<'c>]> = a.chunks(self.runs()).collect();
         for (half, row) in rows.iter().enumerate() {

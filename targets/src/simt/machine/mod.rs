@@ -9,38 +9,39 @@ pub mod wide;
 
 use atomc_ir::Arch;
 use atomc_ir::arch::Isa;
+use inkwell::AddressSpace;
 use inkwell::attributes::AttributeLoc;
-use inkwell::context::Context;
 use inkwell::llvm_sys::LLVMAtomicOrdering;
 use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID, LLVMSetAtomicSyncScopeID};
 use inkwell::module::Linkage;
 use inkwell::types::{BasicType, VectorType};
 use inkwell::values::{AsValueRef, FloatValue, FunctionValue};
-use inkwell::{AddressSpace, IntPredicate};
 
 use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::llvm::Llvm;
 
 /// Address spaces, by the numbers that AMDGPU and NVPTX share.
 const GLOBAL: u16 = 1;
 const LOCAL: u16 = 3;
 
 /// An empty kernel of so many pointers, for work-groups of so many threads.
-pub fn open<'c>(cx: &'c Context, symbol: &str, arch: &'c Arch, pointers: usize, threads: usize) -> Code<'c> {
-    open_with_numbers(cx, symbol, arch, (pointers, 0), threads)
+pub fn open<'c>(llvm: Llvm<'c>, symbol: &str, arch: &'c Arch, pointers: usize, threads: usize) -> Code<'c> {
+    open_with_numbers(llvm, symbol, arch, (pointers, 0), threads)
 }
 
 /// The same with so many numbers of 64 bits behind the pointers.
 pub fn open_with_numbers<'c>(
-    cx: &'c Context,
+    llvm: Llvm<'c>,
     symbol: &str,
     arch: &'c Arch,
     (pointers, numbers): (usize, usize),
     threads: usize,
 ) -> Code<'c> {
+    let cx = llvm.cx;
     let p = cx.ptr_type(AddressSpace::from(GLOBAL));
     let parameters = [vec![p.into(); pointers], vec![cx.i64_type().into(); numbers]].concat();
     let ty = cx.void_type().fn_type(&parameters, false);
-    let code = Code::open(cx, symbol, arch, ty, 1, cx.i32_type());
+    let code = Code::open(llvm, symbol, arch, ty, 1, cx.i32_type());
     let function = code.function;
     match code.isa() {
         Isa::Amdgcn => amdgcn::make_kernel(&code, threads),
@@ -77,34 +78,34 @@ impl<'c> Code<'c> {
 
     /// A number of the kernel, by its place among all parameters.
     pub fn number_argument(&self, i: usize) -> Int<'c> {
-        self.function.get_nth_param(i as u32).expect("as many as the kernel was opened with").into_int_value()
+        self.as_int(self.function.get_nth_param(i as u32).expect("as many as the kernel was opened with"))
     }
 
     /// A number of 64 bits that fits an index.
     pub fn to_index(&self, v: Int<'c>) -> Int<'c> {
-        self.b.build_int_truncate_or_bit_cast(v, self.index, "").expect("integers")
+        self.as_int(self.b.build_int_truncate_or_bit_cast(v.v, self.index, "").expect("integers"))
     }
 
     /// How many bits a number has, up to its highest.
     pub fn bits(&self, v: Int<'c>) -> Int<'c> {
         let no = self.cx.bool_type().const_zero();
-        let above = self.call("llvm.ctlz", &[v.get_type().into()], &[v.into(), no.into()]).into_int_value();
-        self.sub(self.int(v.get_type().get_bit_width() as usize), above)
+        let above = self.as_int(self.call("llvm.ctlz", &[v.get_type().into()], &[v.into(), no.into()]));
+        v.get_type().get_bit_width() as usize - above
     }
 
     /// The quotient and the remainder of numbers that are known when the kernel runs.
     pub fn divide(&self, a: Int<'c>, b: Int<'c>) -> [Int<'c>; 2] {
-        let quotient = self.b.build_int_unsigned_div(a, b, "").expect("integers");
-        [quotient, self.sub(a, self.mul(quotient, b))]
+        let quotient = a / b;
+        [quotient, a - quotient * b]
     }
 
     /// A condition that holds.
     pub fn always(&self) -> Int<'c> {
-        self.cx.bool_type().const_all_ones()
+        self.as_int(self.cx.bool_type().const_all_ones())
     }
 
     pub fn negate(&self, condition: Int<'c>) -> Int<'c> {
-        self.b.build_not(condition, "").expect("a condition")
+        !condition
     }
 
     fn isa(&self) -> Isa {
@@ -135,7 +136,7 @@ impl<'c> Code<'c> {
     }
 
     fn who(&self, [amdgcn, ptx]: [&str; 2]) -> Int<'c> {
-        self.call(if self.isa() == Isa::Amdgcn { amdgcn } else { ptx }, &[], &[]).into_int_value()
+        self.as_int(self.call(if self.isa() == Isa::Amdgcn { amdgcn } else { ptx }, &[], &[]))
     }
 
     fn wave_size(&self) -> usize {
@@ -144,12 +145,12 @@ impl<'c> Code<'c> {
 
     /// The lane's number in its wave.
     pub fn lane_index(&self) -> Int<'c> {
-        self.rem(self.thread(), self.wave_size())
+        self.thread() % self.wave_size()
     }
 
     /// The wave's number in its work-group, the same register for all lanes.
     pub fn wave_index(&self) -> Int<'c> {
-        self.uniform(self.div(self.thread(), self.wave_size()))
+        self.uniform(self.thread() / self.wave_size())
     }
 
     /// The kernel before this one has ended, and all see what it wrote. Where kernels may begin early, every kernel comes here in
@@ -167,7 +168,7 @@ impl<'c> Code<'c> {
     /// A number that all lanes agree on, as one that the scalar unit holds.
     pub fn uniform(&self, v: Int<'c>) -> Int<'c> {
         match self.isa() {
-            Isa::Amdgcn => self.call("llvm.amdgcn.readfirstlane", &[v.get_type().into()], &[v.into()]).into_int_value(),
+            Isa::Amdgcn => self.as_int(self.call("llvm.amdgcn.readfirstlane", &[v.get_type().into()], &[v.into()])),
             Isa::Ptx => v,
         }
     }
@@ -300,8 +301,8 @@ impl<'c> Code<'c> {
     /// A lane's offset from an address that is the same for all lanes, in a loop whose number, never negative, is `turn`. LLVM
     /// leaves the sum to the load only if it sees in the same block that the offset has 32 bits, so it is made anew each turn.
     pub fn lane_offset(&self, offset: Int<'c>, turn: Int<'c>) -> Int<'c> {
-        let sign = self.b.build_right_shift(turn, turn.get_type().const_int(31, false), false, "").expect("integers");
-        self.add(offset, sign)
+        let sign = turn.shift_right(31, false);
+        offset + sign
     }
 
     /// Words as a vector.
@@ -325,8 +326,8 @@ impl<'c> Code<'c> {
     pub fn map_words(&self, v: Vector<'c>, f: impl Fn(Int<'c>) -> Int<'c>) -> Vector<'c> {
         (0..v.get_type().get_size() as usize).fold(v.get_type().get_undef(), |all, i| {
             let at = self.cx.i32_type().const_int(i as u64, false);
-            let word = f(self.lane(v, i).into_int_value());
-            self.b.build_insert_element(all, word, at, "").expect("a word into words")
+            let word = f(self.as_int(self.lane(v, i)));
+            self.b.build_insert_element(all, word.v, at, "").expect("a word into words")
         })
     }
 
@@ -360,7 +361,7 @@ impl<'c> Code<'c> {
     }
 
     fn exclusive_or(&self, a: Int<'c>, b: usize) -> Int<'c> {
-        self.b.build_xor(a, self.int(b), "").expect("integers")
+        a ^ b
     }
 
     /// Combines a value over lanes whose numbers differ in the bits of `distances`, smallest first; all of them get the result.
@@ -383,7 +384,7 @@ impl<'c> Code<'c> {
     ) -> FloatValue<'c> {
         let i32 = self.cx.i32_type();
         distances.iter().fold(v, |v, &distance| {
-            let (a, b) = self.pair(self.bitcast(v, i32).into_int_value(), distance, team);
+            let (a, b) = self.pair(self.as_int(self.bitcast(v, i32)), distance, team);
             let float = |v: Int<'c>| self.bitcast(v, self.cx.f32_type()).into_float_value();
             f(float(a), float(b))
         })
@@ -403,17 +404,12 @@ impl<'c> Code<'c> {
         if waves == 1 {
             return sum;
         }
-        let mine = self.at(exchange, self.mul(self.wave_index(), self.int(4)));
+        let mine = self.at(exchange, self.wave_index() * 4);
         self.barrier();
         self.when(self.equal(self.lane_index(), 0), || self.store(mine, sum, 4));
         self.barrier();
-        let part = |i: usize| self.load(self.cx.f32_type(), self.at(exchange, self.int(4 * i)), 4).into_float_value();
+        let part = |i: usize| self.load(self.cx.f32_type(), self.at(exchange, 4 * i), 4).into_float_value();
         (1..waves).fold(part(0), |sum, i| self.b.build_float_add(sum, part(i), "").expect("floats"))
-    }
-
-    pub fn equal(&self, a: Int<'c>, b: usize) -> Int<'c> {
-        let b = a.get_type().const_int(b as u64, false);
-        self.b.build_int_compare(IntPredicate::EQ, a, b, "").expect("integers")
     }
 
     /// The next of the turns at a counter in global memory.
@@ -424,7 +420,7 @@ impl<'c> Code<'c> {
             self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, counter, one, order).expect("an integer in memory");
         // SAFETY: the value is an atomic instruction of this module's context.
         unsafe { LLVMSetAtomicSyncScopeID(turn.as_value_ref(), self.scope(self.device())) };
-        turn
+        self.as_int(turn)
     }
 
     /// Several vectors of one type, as one longer vector.

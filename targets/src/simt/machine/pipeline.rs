@@ -21,46 +21,46 @@ impl<'c> Ring<'c> {
     /// By one thread: so many come to say that a place is full, and that it is empty.
     pub fn make_barriers(&self, c: &Code<'c>, [full, empty]: [usize; 2]) {
         for i in (0..self.places).map(|i| c.int(i)) {
-            c.make_barrier_of(full, self.full(c, i));
-            c.make_barrier_of(empty, self.empty(c, i));
+            c.make_barrier_of(full, self.full(i));
+            c.make_barrier_of(empty, self.empty(i));
         }
     }
 
-    fn place(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
-        c.rem(turn, self.places)
+    fn place(&self, turn: Int<'c>) -> Int<'c> {
+        turn % self.places
     }
 
     /// The last bit of how often the turn's place was used before.
-    fn round(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
-        c.rem(c.div(turn, self.places), 2)
+    fn round(&self, turn: Int<'c>) -> Int<'c> {
+        turn / self.places % 2
     }
 
     /// Where what a turn brings lies.
-    pub fn at(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
-        c.add(self.local, c.mul(self.place(c, turn), c.int(self.bytes)))
+    pub fn at(&self, turn: Int<'c>) -> Int<'c> {
+        self.local + self.place(turn) * self.bytes
     }
 
     /// The barrier that says that what a turn brings is there.
-    pub fn full(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
-        c.add(self.barriers, c.mul(self.place(c, turn), c.int(8)))
+    pub fn full(&self, turn: Int<'c>) -> Int<'c> {
+        self.barriers + self.place(turn) * 8
     }
 
-    fn empty(&self, c: &Code<'c>, turn: Int<'c>) -> Int<'c> {
-        c.add(self.full(c, turn), c.int(8 * self.places))
+    fn empty(&self, turn: Int<'c>) -> Int<'c> {
+        self.full(turn) + 8 * self.places
     }
 
     /// Waits until what a turn brings is there.
     pub fn await_full(&self, c: &Code<'c>, turn: Int<'c>) {
-        c.await_turn(self.full(c, turn), self.round(c, turn));
+        c.await_turn(self.full(turn), self.round(turn));
     }
 
     /// Waits until there is room for what a turn brings: the turn before the first is over.
     pub fn await_empty(&self, c: &Code<'c>, turn: Int<'c>) {
-        c.await_turn(self.empty(c, turn), c.sub(c.int(1), self.round(c, turn)));
+        c.await_turn(self.empty(turn), 1 - self.round(turn));
     }
 
     /// What a turn brought is not needed any more, where the condition holds.
     pub fn leave(&self, c: &Code<'c>, condition: Int<'c>, turn: Int<'c>) {
-        c.come(condition, self.empty(c, turn));
+        c.come(condition, self.empty(turn));
     }
 }

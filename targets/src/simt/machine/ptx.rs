@@ -47,7 +47,7 @@ impl<'c> Code<'c> {
         });
         let first = self.shared.get().next_multiple_of(align);
         self.shared.set(first + bytes);
-        self.at(all.as_pointer_value(), self.int(first))
+        self.at(all.as_pointer_value(), first)
     }
 
     /// All threads of the work-group meet, and see what each did before.
@@ -63,11 +63,11 @@ impl<'c> Code<'c> {
     }
 
     pub fn any_vote(&self, condition: Int<'c>) -> Int<'c> {
-        self.call("llvm.nvvm.vote.any.sync", &[], &[self.all_lanes().into(), condition.into()]).into_int_value()
+        self.as_int(self.call("llvm.nvvm.vote.any.sync", &[], &[self.all_lanes().into(), condition.into()]))
     }
 
     fn all_lanes(&self) -> Int<'c> {
-        self.cx.i32_type().const_all_ones()
+        self.as_int(self.cx.i32_type().const_all_ones())
     }
 
     /// The lanes of this lane's team. Other teams of the wave may be elsewhere, and must not be waited for.
@@ -75,15 +75,15 @@ impl<'c> Code<'c> {
         if team == self.wave_size() {
             return self.all_lanes();
         }
-        let first = self.mul(self.div(self.lane_index(), team), self.int(team));
-        self.b.build_left_shift(self.int((1 << team) - 1), first, "").expect("integers")
+        let first = self.lane_index() / team * team;
+        self.as_int(self.b.build_left_shift(self.int((1 << team) - 1).v, first.v, "").expect("integers"))
     }
 
     /// The value of the lane of the same team whose number differs in this bit.
     pub fn shuffle_by(&self, v: Int<'c>, distance: usize, team: usize) -> Int<'c> {
         let k = |n: u64| self.cx.i32_type().const_int(n, false).into();
         let args = [self.lanes_of(team).into(), v.into(), k(distance as u64), k(0x1f)];
-        self.call("llvm.nvvm.shfl.sync.bfly.i32", &[], &args).into_int_value()
+        self.as_int(self.call("llvm.nvvm.shfl.sync.bfly.i32", &[], &args))
     }
 
     pub fn pin_register(&self, v: FloatValue<'c>) -> FloatValue<'c> {
@@ -98,7 +98,7 @@ impl<'c> Code<'c> {
 /// knows how many bytes have come; addresses in local memory are numbers here.
 impl<'c> Code<'c> {
     pub fn local_address(&self, p: Ptr<'c>) -> Int<'c> {
-        self.b.build_ptr_to_int(p, self.cx.i32_type(), "").expect("a pointer")
+        self.as_int(self.b.build_ptr_to_int(p, self.cx.i32_type(), "").expect("a pointer"))
     }
 
     /// Makes a barrier that one thread arms. Others see it behind the next [`Code::show_barriers`].
@@ -136,7 +136,7 @@ impl<'c> Code<'c> {
     /// How caches treat what is read once.
     pub fn once(&self) -> Int<'c> {
         let text = "createpolicy.fractional.L2::evict_first.b64 $0, 1.0;";
-        self.assemble(text, Some(self.cx.i64_type().into()), "=l", &[]).expect("a policy").into_int_value()
+        self.as_int(self.assemble(text, Some(self.cx.i64_type().into()), "=l", &[]).expect("a policy"))
     }
 
     /// Where the condition holds: a run of memory is on its way from here on.
@@ -194,7 +194,7 @@ impl<'c> Code<'c> {
         let text = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];";
         let made = self.assemble(text, Some(four.into()), "=r,=r,=r,=r,r", &[row.into()]).expect("four words");
         let made = made.into_struct_value();
-        [0, 1, 2, 3].map(|i| self.b.build_extract_value(made, i, "").expect("four words").into_int_value())
+        [0, 1, 2, 3].map(|i| self.as_int(self.b.build_extract_value(made, i, "").expect("four words")))
     }
 
     /// Every so many work-groups are a cluster.
@@ -222,7 +222,7 @@ impl<'c> Code<'c> {
     }
 
     pub fn word_of(&self, condition: Int<'c>) -> BasicMetadataValueEnum<'c> {
-        self.b.build_int_z_extend(condition, self.cx.i32_type(), "").expect("a condition").into()
+        self.b.build_int_z_extend(condition.v, self.cx.i32_type(), "").expect("a condition").into()
     }
 
     /// An instruction that LLVM has no name for, or not in all forms. It stays where it is, and all lanes come to it together.

@@ -107,7 +107,7 @@ impl<'c> Code<'c> {
     /// Clears the local memory of maps, so many. All lanes of a wave do it together, before one of them makes the maps.
     pub fn clear_maps(&self, local: Ptr<'c>, maps: usize) {
         for i in 0..maps {
-            let word = self.add(self.mul(self.lane_index(), self.int(4)), self.int(i * MAP));
+            let word = self.lane_index() * 4 + i * MAP;
             self.store(self.at(local, word), self.cx.i32_type().const_zero(), 4);
         }
         self.meet_in_wave();
@@ -142,9 +142,8 @@ impl<'c> Code<'c> {
 
     /// What products are told of the tile that begins at an address in local memory.
     pub fn tile_at(&self, address: Int<'c>, form: TileForm) -> Int<'c> {
-        let i64 = self.cx.i64_type();
-        let units = self.div(self.rem(address, 1 << 18), 16);
-        self.b.build_or(self.to_i64(units), i64.const_int(form.bits(), false), "").expect("integers")
+        let units = address % (1 << 18) / 16;
+        self.to_i64(units) | form.bits() as usize
     }
 
     /// `sums += a * b^T` over `steps` times 16 columns, with 64 rows of `a` and twice as many of `b` as a lane has sums: these products

@@ -36,7 +36,7 @@ pub fn store<'c>(
     rows.prepare(x, row, None)?;
     let found = Share { rows, x, row, n: rows.shape(x)?.shape.row().unwrap_or(0), threads: size }.largest(index)?;
     let found = of_wave(c, found.of_lanes(c));
-    let place = c.at(out.ptr, c.mul(row, c.int(out.stride * out.ty.dtype.size())));
+    let place = c.at(out.ptr, row * (out.stride * out.ty.dtype.size()));
     of_group(c, found, index, size, |col| c.store(place, col, 4));
     rows.forget();
     c.set_lanes(lanes);
@@ -57,12 +57,12 @@ impl<'c> Share<'_, '_, 'c> {
     /// What the lanes of one thread find.
     fn largest(&self, thread: Int<'c>) -> Result<Largest<'c>, Diagnostic> {
         let c = self.rows.code;
-        let (first, turn) = (c.mul(thread, c.int(c.lanes())), self.threads * c.lanes());
+        let (first, turn) = (thread * c.lanes(), self.threads * c.lanes());
         let (stride, mut failed) = (AHEAD * turn, Ok(()));
         let whole = self.n / stride * stride;
         let none = Largest::none(c, first);
-        let carried = c.for_each((c.int(0), c.int(whole), stride), &none.carried(), |base, before| {
-            let columns: [_; AHEAD] = std::array::from_fn(|i| c.add(c.add(base, first), c.int(i * turn)));
+        let carried = c.for_each((0, whole, stride), &none.carried(), |base, before| {
+            let columns: [_; AHEAD] = std::array::from_fn(|i| base + first + i * turn);
             let before = Largest::of(before);
             let next =
                 columns.iter().map(|&col| self.vector(col)).collect::<Result<Vec<_>, _>>().map(|vectors| {
@@ -77,7 +77,7 @@ impl<'c> Share<'_, '_, 'c> {
         });
         failed?;
         (whole..self.n).step_by(turn).try_fold(Largest::of(&carried), |best, from| {
-            let col = c.add(first, c.int(from));
+            let col = first + from;
             let v = if from + turn <= self.n { self.vector(col)? } else { self.last_vector(col)? };
             Ok(best.or_vector(c, v, col))
         })
@@ -90,8 +90,8 @@ impl<'c> Share<'_, '_, 'c> {
     /// A vector that may end, or begin, beyond the row: no element there is the largest.
     fn last_vector(&self, col: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
         let (c, n) = (self.rows.code, self.rows.code.int(self.n));
-        let v = self.vector(c.pick(c.less(col, n), col, c.int(0)).into_int_value())?;
-        Ok(c.choose(c.lanes_below(c.sub(n, col)), v, c.lit(f64::NEG_INFINITY)))
+        let v = self.vector(c.pick_int(c.less(col, n), col, 0))?;
+        Ok(c.choose(c.lanes_below(n - col), v, c.lit(f64::NEG_INFINITY)))
     }
 }
 
@@ -101,7 +101,7 @@ fn of_wave<'c>(c: &Code<'c>, found: Found<'c>) -> Found<'c> {
     distances.fold(found, |(v, col), distance| {
         let float = |bits: Int<'c>| c.bitcast(bits, c.cx.f32_type()).into_float_value();
         let wave = c.arch.simt().wave;
-        let (a, b) = c.pair(c.bitcast(v, c.cx.i32_type()).into_int_value(), distance, wave);
+        let (a, b) = c.pair(c.as_int(c.bitcast(v, c.cx.i32_type())), distance, wave);
         let (a_col, b_col) = c.pair(col, distance, wave);
         larger(c, (float(a), a_col), (float(b), b_col))
     })
@@ -113,8 +113,8 @@ fn of_group<'c>(c: &Code<'c>, (v, col): Found<'c>, thread: Int<'c>, threads: usi
     // An element and a column for each wave.
     let exchange = c.local(waves * 8);
     let place = |wave: Int<'c>| {
-        let value = c.at(exchange, c.mul(wave, c.int(8)));
-        (value, c.at(value, c.int(4)))
+        let value = c.at(exchange, wave * 8);
+        (value, c.at(value, 4))
     };
     let (value, column) = place(c.wave_index());
     c.when(c.equal(c.lane_index(), 0), || {
@@ -125,7 +125,7 @@ fn of_group<'c>(c: &Code<'c>, (v, col): Found<'c>, thread: Int<'c>, threads: usi
     c.when(c.equal(thread, 0), || {
         let of = |wave: usize| {
             let (value, column) = place(c.int(wave));
-            (c.load(c.cx.f32_type(), value, 4).into_float_value(), c.load(c.cx.i32_type(), column, 4).into_int_value())
+            (c.load(c.cx.f32_type(), value, 4).into_float_value(), c.as_int(c.load(c.cx.i32_type(), column, 4)))
         };
         body((1..waves).map(of).fold(of(0), |a, b| larger(c, a, b)).1);
     });

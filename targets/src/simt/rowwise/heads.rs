@@ -51,14 +51,14 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec, run: usize) -> Result<(Cod
         c.set_lanes(vector(spec.body));
         let parts = parts(&kernel, run)?;
         let times = parts.iter().map(|part| part.groups).sum();
-        let (first, group) = (c.mul(c.div(c.group(), times), c.int(run)), c.rem(c.group(), times));
+        let (first, group) = (c.group() / times * run, c.group() % times);
         let run = Tokens { kernel: &kernel, first, tokens, run };
         launch::when_in_step(c, spec, &kernel, first, || {
             let mut begin = 0;
             for part in &parts {
-                let own = c.sub(group, c.int(begin));
-                let not_before = c.less(c.int(begin), c.add(group, c.int(1)));
-                let inside = c.both(not_before, c.less(own, c.int(part.groups)));
+                let own = group - begin;
+                let not_before = c.less(begin, group + 1);
+                let inside = c.both(not_before, c.less(own, part.groups));
                 let mut made = Ok(());
                 c.when(inside, || made = run.make(part, own));
                 made?;
@@ -135,7 +135,7 @@ impl<'c> Tokens<'_, '_, 'c> {
             What::Heads { value, out, count, dim } => {
                 self.each_head(group, (count, dim), value, |row, head, cols| {
                     let store = |(col, lanes): (Int<'c>, Vector<'c>)| {
-                        let at = At { row, head: None, col: Col::Var(c.add(c.mul(head, c.int(dim)), col)) };
+                        let at = At { row, head: None, col: Col::Var(head * dim + col) };
                         c.store_floats(rows.address(out, at), lanes, out.ty.dtype);
                     };
                     cols.into_iter().for_each(store);
@@ -163,10 +163,10 @@ impl<'c> Tokens<'_, '_, 'c> {
         store: impl Fn(Int<'c>, Int<'c>, Vec<(Int<'c>, Vector<'c>)>),
     ) -> Result<(), Diagnostic> {
         let (c, rows, size) = (self.kernel.code, &self.kernel.rows, team(self.kernel.code, dim));
-        let item = c.add(c.mul(group, c.int(THREADS / size)), c.div(c.thread(), size));
-        let row = c.smaller(c.add(self.first, c.rem(item, self.run)), c.sub(self.tokens, c.int(1)));
-        let head = c.smaller(c.div(item, self.run), c.int(count - 1));
-        rows.set_team(Team::Lanes { index: c.rem(c.thread(), size), size });
+        let item = group * (THREADS / size) + c.thread() / size;
+        let row = c.smaller(self.first + item % self.run, self.tokens - 1);
+        let head = c.smaller(item / self.run, count - 1);
+        rows.set_team(Team::Lanes { index: c.thread() % size, size });
         rows.forget();
         rows.prepare(value, row, Some(head))?;
         let made = rows.each_columns(dim, VECTORS, |cols| {
@@ -182,9 +182,9 @@ impl<'c> Tokens<'_, '_, 'c> {
     fn pad(&self, out: &Operand<'c>, from: usize) {
         let (c, rows) = (self.kernel.code, &self.kernel.rows);
         let vectors = (rows.padded(out) - from) / c.lanes();
-        c.repeat(c.thread(), c.int(vectors * self.run), THREADS, |item| {
-            let row = c.smaller(c.add(self.first, c.rem(item, self.run)), c.sub(self.tokens, c.int(1)));
-            let col = c.add(c.mul(c.div(item, self.run), c.int(c.lanes())), c.int(from));
+        c.repeat(c.thread(), vectors * self.run, THREADS, |item| {
+            let row = c.smaller(self.first + item % self.run, self.tokens - 1);
+            let col = item / self.run * c.lanes() + from;
             let at = At { row, head: None, col: Col::Var(col) };
             c.store_floats(rows.address(out, at), c.zero(), out.ty.dtype);
         });
@@ -194,20 +194,20 @@ impl<'c> Tokens<'_, '_, 'c> {
     fn values(&self, group: Int<'c>, value: Value, cache: &Cache<'c>) -> Result<(), Diagnostic> {
         let (c, rows) = (self.kernel.code, &self.kernel.rows);
         let vectors = cache.ty.head_dim / c.lanes();
-        let item = c.add(c.mul(group, c.int(THREADS)), c.thread());
-        let (head, col) = (c.div(item, vectors), c.mul(c.rem(item, vectors), c.int(c.lanes())));
+        let item = group * THREADS + c.thread();
+        let (head, col) = (item / vectors, item % vectors * c.lanes());
         let of = |row: Int<'c>| rows.eval(value, At { row, head: Some(head), col: Col::Var(col) });
         let mut result = Ok(());
-        c.when(c.less(head, c.int(cache.ty.heads)), || {
-            let end = c.add(self.first, c.int(self.run));
-            let whole = c.less(end, c.add(self.tokens, c.int(1)));
+        c.when(c.less(head, cache.ty.heads), || {
+            let end = self.first + self.run;
+            let whole = c.less(end, self.tokens + 1);
             let is_run = c.both(whole, cache.is_run(c, self.first));
             c.when(is_run, || {
-                let all = (0..self.run).map(|i| of(c.add(self.first, c.int(i)))).collect::<Result<Vec<_>, _>>();
+                let all = (0..self.run).map(|i| of(self.first + i)).collect::<Result<Vec<_>, _>>();
                 let write = |all: Vec<_>| cache.write_value_run(c, &all, (head, cache.slot(c, self.first)), col);
                 result = all.map(write);
             });
-            let end = c.pick(is_run, self.first, c.smaller(end, self.tokens)).into_int_value();
+            let end = c.pick_int(is_run, self.first, c.smaller(end, self.tokens));
             c.repeat(self.first, end, 1, |row| match of(row) {
                 Ok(lanes) => cache.write_value_part(c, lanes, (head, cache.slot(c, row)), col),
                 Err(e) => result = Err(e),

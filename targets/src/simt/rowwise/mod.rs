@@ -125,7 +125,7 @@ fn store_flat<'c>(
         for col in cols {
             let bits = rows.each_piece(|| Ok(c.narrow(rows.eval(v, at(col))?, out.ty.dtype)))?;
             let bits = c.join(&bits);
-            let inside = c.less(*col, c.int(width));
+            let inside = c.less(*col, width);
             let bits = if width == rows.padded(out) {
                 bits.into()
             } else {
@@ -147,7 +147,7 @@ pub fn store_padded<'c>(kernel: &Kernel<'_, 'c>, lanes: crate::code::Vector<'c>,
     let lanes = if width == rows.padded(out) {
         lanes
     } else {
-        c.pick(c.less(rows.column(at.col), c.int(width)), lanes, c.zero()).into_vector_value()
+        c.pick(c.less(rows.column(at.col), width), lanes, c.zero()).into_vector_value()
     };
     c.store_floats(rows.address(out, at), lanes, out.ty.dtype);
 }
@@ -156,7 +156,7 @@ pub fn store_padded<'c>(kernel: &Kernel<'_, 'c>, lanes: crate::code::Vector<'c>,
 pub fn teams<'c>(c: &Code<'c>, dim: usize, threads: usize) -> (Team<'c>, Int<'c>, usize) {
     let size = dim.div_ceil(c.lanes()).next_power_of_two().min(c.arch.simt().wave);
     let thread = c.thread();
-    (Team::Lanes { index: c.rem(thread, size), size }, c.div(thread, size), threads / size)
+    (Team::Lanes { index: thread % size, size }, thread / size, threads / size)
 }
 
 /// `body` for each head, by the team whose turn it is.
@@ -167,7 +167,7 @@ pub fn each_head<'c>(
     body: impl FnOnce(Int<'c>) -> Result<(), Diagnostic>,
 ) -> Result<(), Diagnostic> {
     let mut result = Ok(());
-    c.repeat(first, c.int(count), teams, |head| result = body(head));
+    c.repeat(first, count, teams, |head| result = body(head));
     result
 }
 
@@ -186,7 +186,7 @@ fn store_heads<'c>(
         rows.prepare(v, row, Some(head))?;
         rows.each_column(dim, |col| {
             let lanes = rows.eval(v, At { row, head: Some(head), col: Col::Var(col) })?;
-            let flat = c.add(c.mul(head, c.int(dim)), col);
+            let flat = head * dim + col;
             c.store_floats(rows.address(out, At { row, head: None, col: Col::Var(flat) }), lanes, out.ty.dtype);
             Ok(())
         })
@@ -201,8 +201,8 @@ pub fn pad<'c>(kernel: &Kernel<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: u
     let (c, rows) = (kernel.code, &kernel.rows);
     let (lanes, padded) = (c.lanes(), rows.padded(out));
     if from < padded {
-        let col = c.add(c.mul(c.thread(), c.int(lanes)), c.int(from));
-        c.when(c.less(col, c.int(padded)), || {
+        let col = c.thread() * lanes + from;
+        c.when(c.less(col, padded), || {
             let at = At { row, head: None, col: Col::Var(col) };
             c.store_floats(rows.address(out, at), c.zero(), out.ty.dtype);
         });
@@ -242,14 +242,14 @@ fn store_table<'c>(
     let lanes = c.lanes();
     c.set_lanes(1);
     let f64 = c.cx.f64_type();
-    let wide = |i: Int<'c>| c.splat(c.b.build_signed_int_to_float(i, f64, "").expect("an integer"));
+    let wide = |i: Int<'c>| c.splat(c.b.build_signed_int_to_float(i.v, f64, "").expect("an integer"));
     let splat_wide = |v: f64| VectorType::const_vector(&[f64.const_float(v)]);
     let position = wide(c.load_index(rows.index(operands[0])?, row));
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let length = wide(c.load_index(rows.index(operands[1])?, row));
     let log = (growth != 0.0).then(|| math::log_stretch(c, length, growth, original));
     let mut result = Ok(());
-    c.repeat(c.thread(), c.int(half), threads, |col| {
+    c.repeat(c.thread(), half, threads, |col| {
         let freq = match rows.eval(operands[2], At { row: c.int(0), head: None, col: Col::Var(col) }) {
             Ok(freq) => freq,
             Err(e) => return result = Err(e),
@@ -260,7 +260,7 @@ fn store_table<'c>(
             angle = c.fmul(angle, math::exp_wide(c, c.fmul(exponent, log)));
         }
         let (cos, sin) = math::cos_sin(c, angle);
-        for (values, col) in [(cos, col), (sin, c.add(col, c.int(half)))] {
+        for (values, col) in [(cos, col), (sin, col + half)] {
             let lanes = c.fmul(math::to_narrow(c, values), c.lit(scale));
             c.store_floats(rows.address(out, At { row, head: None, col: Col::Var(col) }), lanes, out.ty.dtype);
         }

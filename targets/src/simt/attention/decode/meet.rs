@@ -37,18 +37,18 @@ impl<'c> Partial<'c> {
 
     fn at(a: &Attention<'_, '_, 'c>, base: Ptr<'c>, columns: usize, number: Int<'c>) -> Partial<'c> {
         let c = a.code();
-        let bytes = c.mul(number, c.int(Self::bytes(a, columns)));
+        let bytes = number * Self::bytes(a, columns);
         Partial { ptr: c.at(base, bytes), columns, stride: Self::stride(a) }
     }
 
     fn values(&self, c: &Code<'c>, column: Int<'c>, dim: Int<'c>) -> Ptr<'c> {
-        c.at(self.ptr, c.add(c.mul(column, c.int(self.stride)), c.mul(dim, c.int(4))))
+        c.at(self.ptr, column * self.stride + dim * 4)
     }
 
     /// The address of a top, or of a sum of weights.
     fn number(&self, c: &Code<'c>, column: Int<'c>, is_sum: bool) -> Ptr<'c> {
         let first = self.columns * self.stride + if is_sum { 4 * self.columns } else { 0 };
-        c.at(self.ptr, c.add(c.mul(column, c.int(4)), c.int(first)))
+        c.at(self.ptr, column * 4 + first)
     }
 
     fn load(&self, c: &Code<'c>, column: Int<'c>, dim: Int<'c>) -> Item<'c> {
@@ -74,10 +74,9 @@ impl<'c> Part<'_, '_, '_, 'c> {
     /// Puts the waves' values together: into the result, or with those of other splits.
     pub fn meet(&self, local: Ptr<'c>, staged: usize, running: &Running<'c>) {
         let (a, c, columns) = (self.attention, self.code(), self.shape.columns);
-        let alone = (self.shape.splits > 1).then(|| c.less(self.used, c.int(2)));
-        let not = |condition| c.b.build_not(condition, "").expect("a condition");
+        let alone = (self.shape.splits > 1).then(|| c.less(self.used, 2));
         let own = Partial::at(a, self.partials, columns, self.split);
-        let (top, sum) = self.agree(c.at(local, c.int(staged)), running);
+        let (top, sum) = self.agree(c.at(local, staged), running);
         let shrink = a.power(running.top, top);
         c.set_lanes(1);
         let whole = c.lane(c.fdiv(c.splat(shrink), c.splat(sum)), 0);
@@ -85,7 +84,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
         if let Some(alone) = alone {
             let column = a.place.column;
             let one = c.both(c.equal(c.wave_index(), 0), self.one_of_column());
-            c.when(c.both(not(alone), one), || {
+            c.when(c.both(!alone, one), || {
                 c.store(own.number(c, column, false), top, 4);
                 c.store(own.number(c, column, true), sum, 4);
             });
@@ -96,22 +95,22 @@ impl<'c> Part<'_, '_, '_, 'c> {
             c.barrier();
             self.each(width(a, columns), |column, dim| {
                 let values = self.added(local, column, dim);
-                let dim = c.add(dim, c.int(first));
+                let dim = dim + first;
                 let store = || self.store(column, dim, values);
                 let Some(alone) = alone else { return store() };
                 c.when(alone, store);
-                c.when(not(alone), || c.store(own.values(c, column, dim), values, 4 * c.lanes() as u32));
+                c.when(!alone, || c.store(own.values(c, column, dim), values, 4 * c.lanes() as u32));
             });
         }
         if let Some(alone) = alone {
-            c.when(not(alone), || self.meet_splits(local));
+            c.when(!alone, || self.meet_splits(local));
         }
     }
 
     /// Whether the lane has a query, and is the first that has it.
     fn one_of_column(&self) -> Int<'c> {
         let (a, c) = (self.attention, self.code());
-        c.both(c.less(a.place.column, c.int(self.shape.columns)), c.equal(a.half, 0))
+        c.both(c.less(a.place.column, self.shape.columns), c.equal(a.half, 0))
     }
 
     /// The highest score of the lane's query in all waves, and the sum of all weights under it.
@@ -120,15 +119,15 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let sum = a.total(running.sum);
         let column = a.place.column;
         let at = |wave: Int<'c>, column: Int<'c>, is_sum: usize| {
-            let number = c.add(c.mul(wave, c.int(columns)), column);
-            c.at(numbers, c.add(c.mul(number, c.int(8)), c.int(4 * is_sum)))
+            let number = wave * columns + column;
+            c.at(numbers, number * 8 + 4 * is_sum)
         };
         c.when(self.one_of_column(), || {
             c.store(at(c.wave_index(), column, 0), running.top, 8);
             c.store(at(c.wave_index(), column, 1), sum, 4);
         });
         c.barrier();
-        let column = c.smaller(column, c.int(columns - 1));
+        let column = c.smaller(column, columns - 1);
         let load = |wave, is_sum| c.load(c.cx.f32_type(), at(c.int(wave), column, is_sum), 4).into_float_value();
         let all: Vec<_> = (0..WAVES).map(|wave| (load(wave, 0), load(wave, 1))).collect();
         let top = all[1..].iter().fold(all[0].0, |top, wave| a.max(top, wave.0));
@@ -142,13 +141,13 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let (width, results) = (width(a, self.shape.columns), a.matrix.layout.results);
         // Consecutive dimensions of a panel, or two of each 8.
         let spreads = self.shape.stages > 0;
-        let (together, own) = if spreads { (2, c.mul(a.place.share, c.int(2))) } else { (4, a.place.results) };
-        c.when(c.less(a.place.column, c.int(self.shape.columns)), || {
+        let (together, own) = if spreads { (2, a.place.share * 2) } else { (4, a.place.results) };
+        c.when(c.less(a.place.column, self.shape.columns), || {
             for (j, &values) in running.values[first / 16..(first + width) / 16].iter().enumerate() {
                 c.set_lanes(results);
                 let values = c.fmul(values, c.splat(scale));
                 for i in (0..results).step_by(together) {
-                    let dim = c.add(own, c.int(16 * j + if spreads { spread(i) } else { i }));
+                    let dim = own + (16 * j + if spreads { spread(i) } else { i });
                     let to = self.meeting(local, c.wave_index(), a.place.column, dim);
                     c.store(to, c.part(values, i, together), 4 * together as u32);
                 }
@@ -172,9 +171,9 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let (c, columns) = (self.code(), self.shape.columns);
         let width = width(self.attention, columns);
         let turns = 1 << (width / 4).trailing_zeros();
-        let four = c.b.build_xor(c.div(dim, 4), c.rem(column, turns), "").expect("integers");
-        let row = c.mul(c.add(c.mul(wave, c.int(columns)), column), c.int(4 * width));
-        c.at(local, c.add(row, c.add(c.mul(four, c.int(16)), c.mul(c.rem(dim, 4), c.int(4)))))
+        let four = (dim / 4) ^ (column % turns);
+        let row = (wave * columns + column) * (4 * width);
+        c.at(local, row + (four * 16 + dim % 4 * 4))
     }
 
     /// The last of a sequence's work-groups puts what all have made together.
@@ -186,8 +185,8 @@ impl<'c> Part<'_, '_, '_, 'c> {
             c.store(turn, c.take_turn(self.counter), 4);
         });
         c.barrier();
-        let turn = c.uniform(c.load(c.cx.i32_type(), turn, 4).into_int_value());
-        c.when(c.equal(c.sub(self.used, turn), 1), || {
+        let turn = c.uniform(c.as_int(c.load(c.cx.i32_type(), turn, 4)));
+        c.when(c.equal(self.used - turn, 1), || {
             c.acquire();
             self.each(a.cache.layout.dim, |column, dim| {
                 let (_, sum, values) = self.splits(column, dim);
@@ -202,21 +201,21 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let (a, c) = (self.attention, self.code());
         c.set_lanes(a.lanes.min(4));
         let vectors = dims / c.lanes();
-        c.repeat(c.thread(), c.int(self.shape.columns * vectors), self.shape.threads, |i| {
-            body(c.div(i, vectors), c.mul(c.rem(i, vectors), c.int(c.lanes())));
+        c.repeat(c.thread(), self.shape.columns * vectors, self.shape.threads, |i| {
+            body(i / vectors, i % vectors * c.lanes());
         });
     }
 
     /// The values of all splits, some at a time so that their loads are under way together.
     fn splits(&self, column: Int<'c>, dim: Int<'c>) -> Item<'c> {
         let (a, c) = (self.attention, self.code());
-        let last = c.sub(self.used, c.int(1));
+        let last = self.used - 1;
         let begin = [a.lowest().into(), c.number(0.0).into(), c.zero().into()];
         let step = MERGED.min(self.shape.splits);
         let of = |v: &[Any<'c>]| (v[0].into_float_value(), v[1].into_float_value(), v[2].into_vector_value());
-        let all = c.for_each((c.int(0), self.used, step), &begin, |first, carried| {
+        let all = c.for_each((0, self.used, step), &begin, |first, carried| {
             let load = |i: usize| {
-                let number = c.add(first, c.int(i));
+                let number = first + i;
                 let real = c.less(number, self.used);
                 let (top, sum, values) =
                     Partial::at(a, self.partials, self.shape.columns, c.smaller(number, last)).load(c, column, dim);
@@ -244,8 +243,8 @@ impl<'c> Part<'_, '_, '_, 'c> {
     /// A vector of the result.
     fn store(&self, column: Int<'c>, dim: Int<'c>, values: Vector<'c>) {
         let (a, c) = (self.attention, self.code());
-        c.when(c.less(dim, c.int(a.cache.ty.head_dim)), || {
-            c.store_floats(a.result(self.token, c.add(self.head, column), dim), values, a.out_type());
+        c.when(c.less(dim, a.cache.ty.head_dim), || {
+            c.store_floats(a.result(self.token, self.head + column, dim), values, a.out_type());
         });
     }
 }

@@ -55,23 +55,23 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         let c = part.code();
         let barriers = c.local_address(c.local(WAVES * stages * 16));
         let wave = c.wave_index();
-        let first = c.add(part.first, wave);
+        let first = part.first + wave;
         let ring = Ring {
             part,
             stages,
-            local: c.at(local, c.mul(wave, c.int(stages * 2 * Self::half(part)))),
-            barrier: c.add(barriers, c.mul(wave, c.int(16 * stages))),
+            local: c.at(local, wave * (stages * 2 * Self::half(part))),
+            barrier: barriers + wave * (16 * stages),
             first,
-            own: c.div(part.position, part.attention.span()),
-            next: part.block(c.add(first, c.int(WAVES * stages))),
+            own: part.position / part.attention.span(),
+            next: part.block(first + WAVES * stages),
         };
         c.when(c.equal(c.lane_index(), 0), || {
-            (0..2 * stages).for_each(|i| c.make_barrier(c.add(ring.barrier, c.int(8 * i))));
+            (0..2 * stages).for_each(|i| c.make_barrier(ring.barrier + 8 * i));
             c.show_barriers();
         });
         c.meet_in_wave();
         for stage in 0..stages {
-            let step = c.add(ring.first, c.int(stage * WAVES));
+            let step = ring.first + stage * WAVES;
             let block = part.block(step);
             [KEYS, VALUES].into_iter().for_each(|what| ring.fetch((c.int(stage), what), step, block));
         }
@@ -86,9 +86,9 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         let (a, c) = (self.part.attention, self.part.code());
         let bytes = a.steps() * Self::half(self.part);
         let first = (WAVES * self.stages).div_ceil(a.steps());
-        let step = c.add(self.part.first, c.mul(c.add(c.thread(), c.int(first)), c.int(a.steps())));
-        let is_near = c.less(c.thread(), c.int(NEAR / (2 * bytes)));
-        let is_part = c.less(step, c.add(self.part.last, c.int(1)));
+        let step = self.part.first + (c.thread() + first) * a.steps();
+        let is_near = c.less(c.thread(), NEAR / (2 * bytes));
+        let is_part = c.less(step, self.part.last + 1);
         c.when(c.both(is_near, is_part), || {
             let block = a.turn_in(self.part.block(step), self.part.cache_head, (c.int(0), 1));
             block.into_iter().for_each(|from| c.bring_near(from, bytes));
@@ -99,14 +99,14 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     /// there is older than they are. The thread waits for that.
     pub fn own_entry(&self) -> (Int<'c>, Entry<'c>) {
         let (a, c) = (self.part.attention, self.part.code());
-        let stage = c.div(c.sub(self.own, self.first), WAVES);
-        let is_here = c.less(stage, c.int(self.stages));
+        let stage = (self.own - self.first) / WAVES;
+        let is_here = c.less(stage, self.stages);
         c.when(is_here, || {
             [KEYS, VALUES].into_iter().for_each(|what| c.await_turn(self.barrier(stage, what), c.int(0)))
         });
-        let k = c.at(self.local, c.mul(stage, c.int(2 * Self::half(self.part))));
-        let v = c.at(k, c.int(Self::half(self.part)));
-        (is_here, Entry { k, v, tokens: a.span(), offset: c.rem(self.part.position, a.span()) })
+        let k = c.at(self.local, stage * (2 * Self::half(self.part)));
+        let v = c.at(k, Self::half(self.part));
+        (is_here, Entry { k, v, tokens: a.span(), offset: self.part.position % a.span() })
     }
 
     /// Copies see the token's key and value, which this wave wrote, if the condition holds.
@@ -119,24 +119,23 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     }
 
     fn barrier(&self, stage: Int<'c>, what: usize) -> Int<'c> {
-        let c = self.part.code();
-        c.add(self.barrier, c.add(c.mul(stage, c.int(16)), c.int(8 * what)))
+        self.barrier + (stage * 16 + 8 * what)
     }
 
     /// Has the keys or the values of a step, which lies in this block, brought to a place, if the step is one of this part.
     fn fetch(&self, (stage, what): (Int<'c>, usize), step: Int<'c>, block: Int<'c>) {
         let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
-        let is_part = c.less(step, c.add(self.part.last, c.int(1)));
+        let is_part = c.less(step, self.part.last + 1);
         c.when(c.both(is_part, c.equal(c.lane_index(), 0)), || {
             let from = a.turn_in(block, self.part.cache_head, (step, 1))[what];
             let barrier = self.barrier(stage, what);
-            let to = c.add(c.local_address(c.at(self.local, c.mul(stage, c.int(2 * half)))), c.int(what * half));
+            let to = c.local_address(c.at(self.local, stage * (2 * half))) + what * half;
             let (always, once) = (c.always(), c.once());
             c.expect_bytes(always, barrier, half);
             let (runs, bytes) = if what == KEYS { (1, half) } else { (a.panels(), a.matrix.panel_step()) };
             for i in 0..runs {
-                let from = c.at(from, c.int(i * a.value_panel()));
-                c.copy_run(always, (c.add(to, c.int(i * bytes)), from, bytes), barrier, once);
+                let from = c.at(from, i * a.value_panel());
+                c.copy_run(always, (to + i * bytes, from, bytes), barrier, once);
             }
         });
     }
@@ -145,31 +144,31 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     pub fn all(&self, staged: Ptr<'c>) -> Running<'c> {
         let (a, c, last) = (self.part.attention, self.part.code(), self.part.last);
         let size = a.matrix.dtype.size();
-        let own = c.at(staged, c.mul(a.place.share, c.int(4)));
+        let own = c.at(staged, a.place.share * 4);
         let query = |chunk: usize| -> Fragment<'c> {
             let word = |i: usize| {
                 let at = (chunk * a.span() + 8 * i) * size;
-                c.load(c.cx.i32_type(), c.at(own, c.int(at)), 4).into_int_value()
+                c.as_int(c.load(c.cx.i32_type(), c.at(own, at), 4))
             };
             vec![c.words(&[0, 1, 2, 3].map(word))]
         };
         let queries = &a.fragments_if(true, a.chunks(), query);
-        let end = c.add(last, c.int(1));
+        let end = last + 1;
         let mut begin = a.begin().carried();
         let count = begin.len();
         begin.push(self.next.into());
         let carried = c.for_each((self.first, end, WAVES), &begin, |step, carried| {
-            let ahead = c.add(step, c.int(WAVES * self.stages));
+            let ahead = step + WAVES * self.stages;
             // Asked for a turn earlier.
-            let block = carried[count].into_int_value();
-            let next = self.part.block(c.add(ahead, c.int(WAVES)));
-            let turn = c.div(c.sub(step, self.first), WAVES);
-            let stage = c.rem(turn, self.stages);
-            let round = c.rem(c.div(turn, self.stages), 2);
+            let block = c.as_int(carried[count]);
+            let next = self.part.block(ahead + WAVES);
+            let turn = (step - self.first) / WAVES;
+            let stage = turn % self.stages;
+            let round = turn / self.stages % 2;
             c.await_bytes(self.barrier(stage, KEYS), round);
             let scores = self.scores(step, stage, queries);
             c.meet_in_wave();
-            self.show_token(c.equal(c.sub(ahead, self.own), 0));
+            self.show_token(c.equal(ahead - self.own, 0));
             self.fetch((stage, KEYS), ahead, block);
             c.await_bytes(self.barrier(stage, VALUES), round);
             let running = self.add(scores, stage, &Running::of(&carried[..count]));
@@ -183,23 +182,23 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     /// A fragment of what lies in a stage, by its place there.
     fn fragments(&self, stage: Int<'c>) -> impl Fn(usize) -> Fragment<'c> {
         let (c, half) = (self.part.code(), Self::half(self.part));
-        let base = c.at(self.local, c.mul(stage, c.int(2 * half)));
-        let base = c.add(c.local_address(base), c.mul(c.lane_index(), c.int(RUN)));
+        let base = c.at(self.local, stage * (2 * half));
+        let base = c.local_address(base) + c.lane_index() * RUN;
         move |at: usize| {
             // Blocks lie column by column, of each first the upper rows.
-            let [low, high] = [0, 32 * RUN].map(|more| c.load_blocks(c.add(base, c.int(at + more))));
+            let [low, high] = [0, 32 * RUN].map(|more| c.load_blocks(base + (at + more)));
             [0, 1].map(|rows| c.words(&[low[rows], low[rows + 2], high[rows], high[rows + 2]])).to_vec()
         }
     }
 
     /// Scores of the keys of a step.
     fn scores(&self, step: Int<'c>, stage: Int<'c>, queries: &Fragments<'_, 'c>) -> Vector<'c> {
-        let (a, c, fragment) = (self.part.attention, self.part.code(), self.fragments(stage));
+        let (a, fragment) = (self.part.attention, self.fragments(stage));
         let key = |i: usize| fragment(i / a.chunks() * a.key_panel() + i % a.chunks() * a.matrix.panel_step());
         let keys: Fragments<'_, 'c> = Box::new(key);
         let scores: Vector<'c> = a.scores(&keys, std::slice::from_ref(queries)).remove(0);
-        let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.place.share, c.int(2)));
-        a.hide_some(scores, c.sub(self.part.position, first), spread)
+        let first = step * a.span() + a.place.share * 2;
+        a.hide_some(scores, self.part.position - first, spread)
     }
 
     /// Adds the values of a step, weighted by its scores.

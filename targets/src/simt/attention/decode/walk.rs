@@ -1,6 +1,6 @@
 //! A wave's way along its share of the keys.
 use super::{Part, WAVES};
-use crate::code::{Any, Int, Ptr, Vector};
+use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::simt::attention::attend::{Fragments, Running};
 use crate::simt::machine::fragment::Fragment;
 
@@ -27,9 +27,9 @@ impl<'c> Ahead<'c> {
     }
 
     /// With so many runs in a fragment.
-    fn of(carried: &[Any<'c>], runs: usize) -> Ahead<'c> {
+    fn of(c: &Code<'c>, carried: &[Any<'c>], runs: usize) -> Ahead<'c> {
         let keys: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
-        let blocks = [0, 1].map(|i| carried[i].into_int_value());
+        let blocks = [0, 1].map(|i| c.as_int(carried[i]));
         Ahead { blocks, keys: keys.chunks(runs).map(|runs| runs.to_vec()).collect() }
     }
 }
@@ -37,21 +37,21 @@ impl<'c> Ahead<'c> {
 impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
     pub fn new(part: &'w Part<'p, 'k, 'a, 'c>, staged: Ptr<'c>) -> Walk<'w, 'p, 'k, 'a, 'c> {
         let a = part.attention;
-        let lanes = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)].map(|at| a.stored.offset(a.code(), at));
+        let lanes = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)].map(|at| a.stored.offset(at));
         Walk { part, staged, lanes }
     }
 
     pub fn all(&self) -> Running<'c> {
         let (a, c, last) = (self.part.attention, self.part.code(), self.part.last);
-        let first = c.add(self.part.first, c.wave_index());
-        let blocks = [0, WAVES].map(|ahead| self.part.block(c.add(first, c.int(ahead))));
+        let first = self.part.first + c.wave_index();
+        let blocks = [0, WAVES].map(|ahead| self.part.block(first + ahead));
         let keys = if self.part.shape.ahead { self.keys(blocks[0], c.smaller(first, last)) } else { vec![] };
         let mut carried = a.begin().carried();
         let count = carried.len();
         carried.extend(Ahead { blocks, keys }.carried());
-        let carried = c.for_each((first, c.add(last, c.int(1)), WAVES), &carried, |step, carried| {
+        let carried = c.for_each((first, last + 1, WAVES), &carried, |step, carried| {
             let (running, ahead) = carried.split_at(count);
-            let (running, ahead) = self.step(step, &Running::of(running), Ahead::of(ahead, a.matrix.panel_runs()));
+            let (running, ahead) = self.step(step, &Running::of(running), Ahead::of(c, ahead, a.matrix.panel_runs()));
             running.carried().into_iter().chain(ahead.carried()).collect()
         });
         Running::of(&carried[..count])
@@ -61,14 +61,14 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
     fn step(&self, step: Int<'c>, running: &Running<'c>, ahead: Ahead<'c>) -> (Running<'c>, Ahead<'c>) {
         let (a, c) = (self.part.attention, self.part.code());
         let [block, next] = ahead.blocks;
-        let further = self.part.block(c.add(step, c.int(2 * WAVES)));
+        let further = self.part.block(step + 2 * WAVES);
         let (scores, values, keys): (_, Fragments<'_, 'c>, _) = if self.part.shape.ahead {
             let values: Vec<Fragment<'c>> = (0..a.panels()).map(self.value(block, step)).collect();
             c.keep_order();
             let keys: Fragments<'_, 'c> = Box::new(|i| a.widened(&ahead.keys[i]));
             let scores = self.scores(&keys);
             c.keep_order();
-            let keys = self.keys(next, c.smaller(c.add(step, c.int(WAVES)), self.part.last));
+            let keys = self.keys(next, c.smaller(step + WAVES, self.part.last));
             c.keep_order();
             (scores, Box::new(move |i| a.widened(&values[i])), keys)
         } else {
@@ -79,8 +79,8 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
             let value = self.value(block, step);
             (scores, Box::new(move |i| a.widened(&value(i))), vec![])
         };
-        let first = c.add(c.mul(step, c.int(a.span())), c.mul(a.half, c.int(a.held())));
-        let scores = a.hide(scores, c.sub(self.part.position, first));
+        let first = step * a.span() + a.half * a.held();
+        let scores = a.hide(scores, self.part.position - first);
         let running = a.add(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0);
         (running, Ahead { blocks: [next, further], keys })
     }
@@ -88,7 +88,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
     fn scores(&self, keys: &Fragments<'_, 'c>) -> Vector<'c> {
         let (a, c, staged) = (self.part.attention, self.part.code(), self.staged);
         let chunk = a.span() * a.matrix.dtype.size();
-        let query = a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(staged, c.int(i * chunk))));
+        let query = a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(staged, i * chunk)));
         a.scores(keys, &[query]).remove(0)
     }
 

@@ -47,17 +47,17 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
     /// Asks for the wave's tokens of a stretch, a lane for each. Bytes may come before they are expected.
     fn ask(&self, stretch: Int<'c>) {
         let (c, rows, shape) = (self.code(), &self.contraction.parts.kernel.rows, self.shape);
-        let barrier = self.buffers.full(c, stretch);
+        let barrier = self.buffers.full(stretch);
         let bytes = shape.stretch_columns() * self.dtype.size();
         c.expect_bytes(c.equal(c.thread(), 0), barrier, shape.tokens * bytes);
         let share = shape.tokens.div_ceil(shape.waves());
-        let token = c.add(c.mul(c.wave_index(), c.int(share)), c.lane_index());
-        let is_own = c.both(c.less(c.lane_index(), c.int(share)), c.less(token, c.int(shape.tokens)));
+        let token = c.wave_index() * share + c.lane_index();
+        let is_own = c.both(c.less(c.lane_index(), share), c.less(token, shape.tokens));
         c.when(is_own, || {
             let x = rows.operand(self.rows).expect("rows in memory");
-            let col = c.add(self.first, c.mul(stretch, c.int(shape.stretch_columns())));
+            let col = self.first + stretch * shape.stretch_columns();
             let from = rows.address(x, At { row: token, head: None, col: Col::Var(col) });
-            let to = c.add(self.buffers.at(c, stretch), c.mul(token, c.int(shape.token_bytes())));
+            let to = self.buffers.at(stretch) + token * shape.token_bytes();
             c.copy_run_often(to, from, bytes, barrier);
         });
     }
@@ -67,7 +67,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         let c = self.code();
         self.buffers.await_full(c, stretch);
         c.meet_in_wave();
-        self.buffers.at(c, stretch)
+        self.buffers.at(stretch)
     }
 
     /// A thread has read a stretch. When all have read it, or where there are buffers enough the one before it, its buffer is filled
@@ -79,9 +79,9 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         }
         self.buffers.leave(c, c.always(), stretch);
         let late = if shape.buffers() > 2 { 1 } else { 0 };
-        let behind = c.sub(stretch, c.int(late));
-        let next = c.add(behind, c.int(shape.buffers()));
-        let is_there = c.both(c.less(c.int(0), c.add(behind, c.int(1))), c.less(next, c.int(shape.stretches)));
+        let behind = stretch - late;
+        let next = behind + shape.buffers();
+        let is_there = c.both(c.less(0, behind + 1), c.less(next, shape.stretches));
         c.when(is_there, || {
             self.buffers.await_empty(c, next);
             c.meet_in_wave();

@@ -22,7 +22,7 @@ struct Place<'c> {
 impl<'c> Place<'c> {
     /// This place, or the other if it is not there.
     fn or(&self, c: &Code<'c>, other: &Place<'c>) -> Place<'c> {
-        let pick = |a: Int<'c>, b: Int<'c>| c.pick(self.is_there, a, b).into_int_value();
+        let pick = |a: Int<'c>, b: Int<'c>| c.pick_int(self.is_there, a, b);
         Place {
             panel: pick(self.panel, other.panel),
             token: pick(self.token, other.token),
@@ -50,9 +50,9 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     /// Where a wave's sums of one of its panels lie that meet, for a piece and a token.
     fn sums_at(&self, wave: Int<'c>, panel: Int<'c>, piece: usize, token: Int<'c>) -> Ptr<'c> {
         let (c, shape, (meeting, apart)) = (self.code(), self.shape, self.meeting);
-        let row = c.add(c.mul(panel, c.int(shape.pieces)), c.int(piece));
-        let row = c.add(c.mul(row, c.int(shape.tokens)), token);
-        c.at(meeting, c.add(c.mul(wave, c.int(apart)), c.mul(row, c.int(PITCH))))
+        let row = panel * shape.pieces + piece;
+        let row = row * shape.tokens + token;
+        c.at(meeting, wave * apart + row * PITCH)
     }
 
     /// All that have sums of the same panels meet.
@@ -73,16 +73,16 @@ impl<'c> Walk<'_, '_, '_, 'c> {
             let (piece, panel) = (rest % shape.pieces, rest / shape.pieces);
             let sums: Vec<_> = sums.iter().map(pinned).collect();
             for second in 0..2 {
-                let token = c.add(c.mul(c.rem(lane, 4), c.int(2)), c.int(8 * tile + second));
+                let token = lane % 4 * 2 + (8 * tile + second);
                 let store = || {
                     let to = self.sums_at(c.wave_index(), c.int(panel), piece, token);
-                    let to = c.at(to, c.mul(c.div(lane, 4), c.int(4)));
+                    let to = c.at(to, lane / 4 * 4);
                     c.store(to, sums[second], 4);
-                    c.store(c.at(to, c.int(32)), sums[2 + second], 4);
+                    c.store(c.at(to, 32), sums[2 + second], 4);
                 };
                 match 8 * tile + 8 <= shape.tokens {
                     true => store(),
-                    false => c.when(c.less(token, c.int(shape.tokens)), store),
+                    false => c.when(c.less(token, shape.tokens), store),
                 }
             }
         }
@@ -94,19 +94,19 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let (c, shape, threads) = (self.code(), self.shape, self.shape.threads());
         let (results, members) = (self.contraction.matrix.layout.results, shape.cluster);
         let parts = 16 / results;
-        let left = c.sub(c.sub(self.end, self.begin), first);
-        let panels = c.smaller(left, c.int(shape.pass()));
+        let left = self.end - self.begin - first;
+        let panels = c.smaller(left, shape.pass());
         let turns = (shape.pass() * shape.tokens * parts).div_ceil(threads * members);
         // Lanes that load together have other tokens, and so other banks.
         let near = 1 << shape.tokens.trailing_zeros().min(3);
-        let owner = c.rem(c.add(self.member, c.int(share)), members);
+        let owner = (self.member + share) % members;
         let place = |turn: usize| {
-            let item = c.add(c.thread(), c.mul(c.add(owner, c.int(turn * members)), c.int(threads)));
-            let rest = c.div(item, near * parts);
-            let token = c.add(c.rem(item, near), c.mul(c.rem(rest, shape.tokens / near), c.int(near)));
-            let panel = c.div(rest, shape.tokens / near);
-            let feature = c.mul(c.rem(c.div(item, near), parts), c.int(results));
-            let col = c.add(c.mul(c.add(c.add(self.begin, first), panel), c.int(16)), feature);
+            let item = c.thread() + (owner + turn * members) * threads;
+            let rest = item / (near * parts);
+            let token = item % near + rest % (shape.tokens / near) * near;
+            let panel = rest / (shape.tokens / near);
+            let feature = item / near % parts * results;
+            let col = (self.begin + first + panel) * 16 + feature;
             Place { panel, token, feature, col, is_there: c.less(panel, panels) }
         };
         (0..turns).map(place).collect()
@@ -127,8 +127,8 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     /// Where a vector of sums lies that the `i`-th wave along a panel has left.
     fn part_at(&self, at: &Place<'c>, piece: usize, i: usize) -> Ptr<'c> {
         let (c, across) = (self.code(), self.shape.across);
-        let (wave, row) = (c.add(c.rem(at.panel, across), c.int(i * across)), c.div(at.panel, across));
-        c.at(self.sums_at(wave, row, piece, at.token), c.mul(at.feature, c.int(4)))
+        let (wave, row) = (at.panel % across + i * across, at.panel / across);
+        c.at(self.sums_at(wave, row, piece, at.token), at.feature * 4)
     }
 
     fn load_sums(&self, at: Ptr<'c>) -> Vector<'c> {
@@ -147,7 +147,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let (c, members) = (self.code(), self.shape.cluster);
         let gathered = self.part_at(at, piece, 0);
         let load = |i: usize| {
-            let member = c.rem(c.add(self.member, c.int(i)), members);
+            let member = (self.member + i) % members;
             self.load_sums(c.of_member(gathered, member))
         };
         let others: Vec<Vector<'c>> = (1..members).map(load).collect();
@@ -164,7 +164,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let (c, last) = (self.code(), 16 * self.shape.panels - self.contraction.matrix.layout.results);
         let near = |place: &Place<'c>| {
             let place = place.or(c, &own[0]);
-            At { col: Col::Var(c.smaller(place.col, c.int(last))), ..self.at(&place) }
+            At { col: Col::Var(c.smaller(place.col, last)), ..self.at(&place) }
         };
         own.iter().map(|place| self.contraction.parts.beside(near(place))).collect()
     }

@@ -30,8 +30,8 @@ impl<'c> Turn<'c> {
         [self.slot, self.turn, self.next.first, self.next.along, self.next.panel].map(|v| v.into())
     }
 
-    pub fn of(carried: &[Any<'c>]) -> Turn<'c> {
-        let i = |i: usize| carried[i].into_int_value();
+    pub fn of(c: &Code<'c>, carried: &[Any<'c>]) -> Turn<'c> {
+        let i = |i: usize| c.as_int(carried[i]);
         Turn { slot: i(0), turn: i(1), next: Next { first: i(2), along: i(3), panel: i(4) } }
     }
 }
@@ -67,13 +67,13 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
     ) -> (Ring<'r, 'k, 'a, 'c>, Turn<'c>) {
         let c = contraction.matrix.c;
         let wave = c.wave_index();
-        let (across, along) = (c.rem(wave, shape.across), c.div(wave, shape.across));
+        let (across, along) = (wave % shape.across, wave / shape.across);
         let local = c.shared(shape.waves() * shape.ring_bytes(), 128);
         let barriers = c.shared(shape.waves() * shape.slots * 8, 8);
-        let own = |all: Ptr<'c>, bytes: usize| c.add(c.local_address(all), c.mul(wave, c.int(bytes)));
-        let panel = c.add(begin, across);
-        let share = |n: Int<'c>, of: usize| c.div(c.add(n, c.int(of - 1)), of);
-        let left = c.larger(c.sub(end, panel), c.int(0));
+        let own = |all: Ptr<'c>, bytes: usize| c.local_address(all) + wave * bytes;
+        let panel = begin + across;
+        let share = |n: Int<'c>, of: usize| (n + (of - 1)) / of;
+        let left = c.larger(end - panel, 0);
         let ring = Ring {
             contraction,
             shape,
@@ -85,10 +85,10 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
             panel,
             panels: share(left, shape.across),
             along,
-            before: c.mul(member, c.int(shape.length * shape.piece_bytes())),
+            before: member * (shape.length * shape.piece_bytes()),
             slots: match shape.slots_of_a_wave() {
                 Some(count) => c.int(count),
-                None => share(c.larger(c.sub(c.int(shape.length), along), c.int(0)), shape.along),
+                None => share(c.larger(shape.length - along, 0), shape.along),
             },
         };
         c.when(ring.is_first_lane, || {
@@ -107,40 +107,38 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
     }
 
     fn barrier(&self, slot: Int<'c>) -> Int<'c> {
-        let c = self.code();
-        c.add(self.barriers, c.mul(slot, c.int(8)))
+        self.barriers + slot * 8
     }
 
     fn slot(&self, slot: Int<'c>) -> Int<'c> {
-        let c = self.code();
-        c.add(self.base, c.mul(slot, c.int(self.shape.slot_bytes())))
+        self.base + slot * self.shape.slot_bytes()
     }
 
     /// Asks for what comes next, if there is any more, and tells what comes after it.
     fn ask(&self, slot: Int<'c>, next: Next<'c>) -> Next<'c> {
         let (c, shape) = (self.code(), self.shape);
-        let is_left = c.both(c.less(next.first, self.panels), c.less(c.int(0), self.slots));
+        let is_left = c.both(c.less(next.first, self.panels), c.less(0, self.slots));
         let (asks, barrier) = (c.both(is_left, self.is_first_lane), self.barrier(slot));
         c.expect_bytes(asks, barrier, shape.slot_bytes());
-        let number = c.mul(c.add(next.first, next.panel), c.int(shape.across));
-        let along = c.add(c.mul(next.along, c.int(shape.along)), self.along);
-        let along = c.add(c.mul(along, c.int(shape.piece_bytes())), self.before);
-        for (piece, from) in self.contraction.weights(c.add(self.panel, number)).into_iter().enumerate() {
-            let to = c.add(self.slot(slot), c.int(piece * shape.piece_bytes()));
+        let number = (next.first + next.panel) * shape.across;
+        let along = next.along * shape.along + self.along;
+        let along = along * shape.piece_bytes() + self.before;
+        for (piece, from) in self.contraction.weights(self.panel + number).into_iter().enumerate() {
+            let to = self.slot(slot) + piece * shape.piece_bytes();
             c.copy_run(asks, (to, c.at(from, along), shape.piece_bytes()), barrier, self.policy);
         }
         let (zero, one) = (c.int(0), c.int(1));
         let step = |at: Int<'c>, end: Int<'c>| {
-            let after = c.add(at, one);
-            let over = c.b.build_not(c.less(after, end), "").expect("a condition");
-            (over, c.pick(over, zero, after).into_int_value())
+            let after = at + one;
+            let over = !c.less(after, end);
+            (over, c.pick_int(over, zero, after))
         };
-        let pass = c.smaller(c.int(shape.together), c.sub(self.panels, next.first));
+        let pass = c.smaller(shape.together, self.panels - next.first);
         let (over, panel) = step(next.panel, pass);
         let (past, behind) = step(next.along, self.slots);
-        let along = c.pick(over, behind, next.along).into_int_value();
-        let later = c.add(next.first, c.int(shape.together));
-        let first = c.pick(c.both(over, past), later, next.first).into_int_value();
+        let along = c.pick_int(over, behind, next.along);
+        let later = next.first + shape.together;
+        let first = c.pick_int(c.both(over, past), later, next.first);
         Next { first, along, panel }
     }
 
@@ -155,13 +153,9 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         let c = self.code();
         c.meet_in_wave();
         let next = self.ask(at.slot, at.next);
-        let after = c.add(at.slot, c.int(1));
+        let after = at.slot + 1;
         let over = c.equal(after, self.shape.slots);
-        let other = c.sub(c.int(1), at.turn);
-        Turn {
-            slot: c.pick(over, c.int(0), after).into_int_value(),
-            turn: c.pick(over, other, at.turn).into_int_value(),
-            next,
-        }
+        let other = 1 - at.turn;
+        Turn { slot: c.pick_int(over, 0, after), turn: c.pick_int(over, other, at.turn), next }
     }
 }

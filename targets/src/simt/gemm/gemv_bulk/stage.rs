@@ -87,18 +87,18 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let ty = parts.kernel.rows.shape(from)?;
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let (near, blocks) = (shape.near(), shape.blocks());
-        let token = c.add(c.rem(lane, near), c.mul(c.rem(wave, blocks), c.int(near)));
-        let member = c.add(c.div(lane, near), c.mul(c.div(wave, blocks), c.int(32 / near)));
+        let token = lane % near + wave % blocks * near;
+        let member = lane / near + wave / blocks * (32 / near);
         let width = ty.shape.last().unwrap_or(0);
         let local_weights = if norm.is_some() && shape.stretches > 1 { shape.columns() * 4 } else { 0 };
-        let first = c.mul(share, c.int(shape.columns()));
+        let first = share * shape.columns();
         let copies = shape.copied.then(|| Copies::begin(contraction, shape, from, first));
         let own = if shape.copied { 0 } else { shape.buffers() * shape.stretch_bytes() };
         let mut staging = Staging {
             contraction,
             shape,
             lanes: rowwise::vector(spec.body).min(contraction.matrix.run()),
-            token: c.smaller(token, c.int(shape.tokens - 1)),
+            token: c.smaller(token, shape.tokens - 1),
             member,
             from: (from, ty.dtype),
             width,
@@ -125,7 +125,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     /// Weights of the norm at a column of the work-group's share, or others behind its end.
     fn weights_at(&self, norm: Norm, near: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
         let c = self.code();
-        let col = c.smaller(c.add(self.first, near), c.int(self.width - self.lanes));
+        let col = c.smaller(self.first + near, self.width - self.lanes);
         self.contraction.parts.kernel.rows.eval(norm.weights, At { row: c.int(0), head: None, col: Col::Var(col) })
     }
 
@@ -140,11 +140,9 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         }
         let mut result = Ok(());
         let (columns, turn) = (self.shape.columns(), self.shape.threads() * self.lanes);
-        c.repeat(c.mul(c.thread(), c.int(self.lanes)), c.int(columns), turn, |near| {
-            match self.weights_at(norm, near) {
-                Ok(v) => c.store(c.at(self.weights, c.mul(near, c.int(4))), v, self.weights_align()),
-                Err(e) => result = Err(e),
-            }
+        c.repeat(c.thread() * self.lanes, columns, turn, |near| match self.weights_at(norm, near) {
+            Ok(v) => c.store(c.at(self.weights, near * 4), v, self.weights_align()),
+            Err(e) => result = Err(e),
         });
         result
     }
@@ -168,12 +166,12 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let turn = self.shape.members() * self.lanes;
         let mut result = Ok(());
         let none = c.number(0.0).into();
-        let sums = c.for_each((c.int(0), c.int(self.width), turn * TOGETHER), &[none], |first, sums| {
+        let sums = c.for_each((0, self.width, turn * TOGETHER), &[none], |first, sums| {
             let mut sum = sums[0].into_float_value();
             for i in 0..TOGETHER {
-                let col = c.add(first, c.add(c.mul(self.member, c.int(self.lanes)), c.int(i * turn)));
-                let inside = c.less(col, c.int(self.width));
-                match self.bits(c.pick(inside, col, c.int(0)).into_int_value()) {
+                let col = first + (self.member * self.lanes + i * turn);
+                let inside = c.less(col, self.width);
+                match self.bits(c.pick_int(inside, col, 0)) {
                     Ok(bits) => {
                         let v = c.widen(bits, self.from.1);
                         sum = self.add_squares(sum, c.pick(inside, v, c.zero()).into_vector_value());
@@ -206,7 +204,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let c = self.code();
         let safe = match self.is_whole() {
             true => col,
-            false => c.pick(c.less(col, c.int(self.width)), col, c.int(0)).into_int_value(),
+            false => c.pick_int(c.less(col, self.width), col, 0),
         };
         self.contraction.parts.kernel.rows.bits(self.from.0, At { row: self.token, head: None, col: Col::Var(safe) })
     }
@@ -216,7 +214,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let c = self.code();
         match self.is_whole() {
             true => v,
-            false => c.pick(c.less(col, c.int(self.width)), v, v.get_type().const_zero()).into_vector_value(),
+            false => c.pick(c.less(col, self.width), v, v.get_type().const_zero()).into_vector_value(),
         }
     }
 
@@ -227,19 +225,18 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
 
     /// Where the thread's vector lies in a stretch.
     fn column(&self, i: usize) -> Int<'c> {
-        let c = self.code();
-        c.mul(c.add(self.member, c.int(i * self.shape.members())), c.int(self.lanes))
+        (self.member + i * self.shape.members()) * self.lanes
     }
 
     /// Asks for the thread's part of a stretch; behind the last one, for hardly anything.
     pub fn ask(&self, stretch: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
         let c = self.code();
         c.set_lanes(self.lanes);
-        let is_there = c.less(stretch, c.int(self.shape.stretches));
-        let first = c.add(self.first, c.mul(stretch, c.int(self.shape.stretch_columns())));
+        let is_there = c.less(stretch, self.shape.stretches);
+        let first = self.first + stretch * self.shape.stretch_columns();
         let vector = |i| {
-            let col = c.pick(is_there, c.add(first, self.column(i)), self.first);
-            Ok(self.bits(col.into_int_value())?.into())
+            let col = c.pick(is_there, first + self.column(i), self.first);
+            Ok(self.bits(c.as_int(col))?.into())
         };
         (0..self.vectors()).map(vector).collect()
     }
@@ -255,22 +252,22 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let (c, dtype) = (self.code(), self.contraction.matrix.dtype);
         let run = self.contraction.matrix.run();
         c.set_lanes(self.lanes);
-        let to = c.add(c.mul(buffer, c.int(self.shape.stretch_bytes())), c.mul(self.token, c.int(RUN)));
+        let to = buffer * self.shape.stretch_bytes() + self.token * RUN;
         let to = c.at(self.local, to);
         let (columns, mut sum) = (self.shape.stretch_columns(), squares);
         let whole = columns.is_multiple_of(self.lanes * self.shape.members());
         for (i, word) in words.iter().enumerate() {
             let (near, bits) = (self.column(i), word.into_vector_value());
-            let share = c.add(c.mul(stretch, c.int(columns)), near);
+            let share = stretch * columns + near;
             let made = self.made(i, (near, share), bits, &mut sum)?;
             let store = || {
-                let inside = c.mul(c.rem(near, run), c.int(dtype.size()));
-                let p = c.at(to, c.add(c.mul(c.div(near, run), c.int(self.shape.run_bytes())), inside));
+                let inside = near % run * dtype.size();
+                let p = c.at(to, near / run * self.shape.run_bytes() + inside);
                 c.store(p, made, (self.lanes * dtype.size()) as u32);
             };
             match whole {
                 true => store(),
-                false => c.when(c.less(near, c.int(columns)), store),
+                false => c.when(c.less(near, columns), store),
             }
         }
         Ok(sum)
@@ -285,7 +282,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         squares: &mut FloatValue<'c>,
     ) -> Result<Vector<'c>, Diagnostic> {
         let (c, rows, dtype) = (self.code(), &self.contraction.parts.kernel.rows, self.contraction.matrix.dtype);
-        let col = c.add(self.first, share);
+        let col = self.first + share;
         let Some(norm) = self.norm else {
             return Ok(match dtype == self.from.1 {
                 true => self.inside(col, bits),
@@ -299,8 +296,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             let is_own = c.both(c.less(near, stretch), c.less(share, all));
             *squares = self.add_squares(*squares, c.pick(is_own, v, c.zero()).into_vector_value());
         }
-        let last = c.smaller(share, c.int(self.shape.columns() - self.lanes));
-        let in_local = || c.load(c.f32s(), c.at(self.weights, c.mul(last, c.int(4))), self.weights_align());
+        let last = c.smaller(share, self.shape.columns() - self.lanes);
+        let in_local = || c.load(c.f32s(), c.at(self.weights, last * 4), self.weights_align());
         let w = self.held.get(i).copied().unwrap_or_else(|| in_local().into_vector_value());
         rows.bind(self.from.0, v);
         rows.bind(norm.weights, w);
@@ -313,7 +310,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     /// The address of a buffer.
     pub fn buffer(&self, number: Int<'c>) -> Int<'c> {
         let c = self.code();
-        c.add(c.local_address(self.local), c.mul(number, c.int(self.shape.stretch_bytes())))
+        c.local_address(self.local) + number * self.shape.stretch_bytes()
     }
 
     /// The thread's squares, where sums are scaled by them, for others to see behind the next barrier.
@@ -328,9 +325,9 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let distances: Vec<usize> =
             std::iter::successors(Some(near), |d| Some(d * 2)).take_while(|&d| d < 32).collect();
         let sum = c.across(squares, &distances, |a, b| self.float(a, b));
-        c.when(c.less(c.lane_index(), c.int(near)), || {
-            let place = c.add(c.mul(c.wave_index(), c.int(near)), c.lane_index());
-            c.store(c.at(self.squares, c.mul(place, c.int(4))), sum, 4);
+        c.when(c.less(c.lane_index(), near), || {
+            let place = c.wave_index() * near + c.lane_index();
+            c.store(c.at(self.squares, place * 4), sum, 4);
         });
     }
 
@@ -341,10 +338,10 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
 
     fn scale_of(&self, token: Int<'c>, norm: Norm) -> FloatValue<'c> {
         let (c, near, blocks) = (self.code(), self.shape.near(), self.shape.blocks());
-        let place = c.add(c.mul(c.div(token, near), c.int(near)), c.rem(token, near));
+        let place = token / near * near + token % near;
         let part = |i: usize| {
-            let at = c.add(place, c.int(i * blocks * near));
-            let part = c.at(self.squares, c.mul(at, c.int(4)));
+            let at = place + i * blocks * near;
+            let part = c.at(self.squares, at * 4);
             // Sums that are scaled late are of all members' columns.
             let members = if norm.late { self.shape.cluster } else { 1 };
             let of = |member: usize| {
