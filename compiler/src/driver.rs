@@ -168,7 +168,8 @@ fn target(
     let mut variants = Vec::with_capacity(archs.len());
     for arch in archs {
         step(format!("{}, {} kernels", arch.name, kernels.len()));
-        let specs: Vec<KernelSpec> = kernels.specs().into_iter().map(|spec| choose(spec, arch, choice)).collect();
+        let specs = kernels.specs().into_iter().map(|spec| choose(spec, arch, choice));
+        let specs: Vec<KernelSpec> = specs.collect::<Result<_, _>>()?;
         let (object, prepare) = atomc_targets::compile_with_prepare(&specs, arch)?;
         code.push(object.code);
         variants.push(variant(arch, code.len(), object.kernels, prepare));
@@ -181,10 +182,10 @@ fn target(
 }
 
 /// The kernel with one of the choices that its schedule leaves open.
-fn choose<'a>(spec: KernelSpec<'a>, arch: &Arch, choice: Option<usize>) -> KernelSpec<'a> {
-    let all = atomc_targets::choices(&spec, arch);
-    let choice = choice.filter(|_| !all.is_empty()).map(|n| all[n % all.len()].clone());
-    KernelSpec { choice, ..spec }
+fn choose<'a>(spec: KernelSpec<'a>, arch: &Arch, choice: Option<usize>) -> Result<KernelSpec<'a>, Diagnostic> {
+    let Some(n) = choice else { return Ok(spec) };
+    let choice = atomc_targets::open(&spec, arch)?.map(|(_, all)| all[n % all.len()].clone());
+    Ok(KernelSpec { choice, ..spec })
 }
 
 /// Each kernel of a model on an arch: its symbol, its class, and how it may be varied.
@@ -192,8 +193,7 @@ pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<V
     let mut all = vec![];
     let kernels = kernels(config, options, arch)?;
     for spec in kernels.specs() {
-        let choices = atomc_targets::choices(&spec, arch);
-        if let (Some(class), false) = (atomc_targets::class(&spec)?, choices.is_empty()) {
+        if let Some((class, choices)) = atomc_targets::open(&spec, arch)? {
             all.push(OpenChoices { symbol: spec.symbol, class, choices });
         }
     }

@@ -18,6 +18,7 @@ mod metadata;
 mod ptx;
 pub mod report;
 mod row;
+mod schedule;
 mod simt;
 mod steps;
 pub mod tuning;
@@ -36,7 +37,8 @@ pub use arch::{rows, variants};
 use atomc_artifact::manifest::PREPARE;
 pub use atomc_artifact::manifest::{Kernel as KernelInfo, LoopReport, Module, Resources, Tasks};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
-pub use simt::{COUNTERS, choices, class};
+pub use schedule::{Asked, Schedule, WhyNot, ask, open, schedules, select};
+pub use simt::COUNTERS;
 pub use tuning::Choice;
 
 /// One kernel to emit.
@@ -99,7 +101,7 @@ impl Job<'_> {
 
     fn emit<'c>(&self, llvm: Llvm<'c>, arch: &'c Arch) -> Result<(Emitted<'c>, KernelInfo), Diagnostic> {
         match self {
-            Job::Body(spec) => emit(llvm, spec, arch),
+            Job::Body(spec) => schedule::emit(llvm, spec, arch),
             Job::Prepare => Ok(simt::emit_prepare(llvm, arch)),
         }
     }
@@ -190,17 +192,10 @@ pub fn text(kernels: &[KernelSpec], arch: &Arch, form: Form) -> Result<String, D
     let parts = parallel(kernels, |spec| {
         let cx = llvm::context();
         let b = cx.create_builder();
-        let (module, _) = emit(Llvm { cx: &cx, b: &b }, spec, arch)?;
+        let (module, _) = schedule::emit(Llvm { cx: &cx, b: &b }, spec, arch)?;
         llvm::text(&module, arch, form)
     })?;
     Ok(parts.join("\n"))
-}
-
-fn emit<'c>(llvm: Llvm<'c>, spec: &KernelSpec, arch: &'c Arch) -> Result<(Emitted<'c>, KernelInfo), Diagnostic> {
-    match arch.machine {
-        Machine::Cpu(_) => host::emit(llvm, spec, arch),
-        Machine::Simt(_) => simt::emit(llvm, spec, arch),
-    }
 }
 
 /// `f` of every item, on all cores, results in order.

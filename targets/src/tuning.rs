@@ -1,64 +1,150 @@
 //! Numbers of schedules that were found by measuring, as a table for each chip that was measured.
 //!
-//! A line of a table is a class of kernels and what was best for it: `attend_one bf16 32/8x128 : 1 = splits 33`. A kernel takes
-//! the numbers of the nearest class of its kind, whose sizes come behind the colon. The tables are part of the source, so the
-//! same model gives the same code wherever it is compiled; `atomc tune` writes them.
+//! A line of a table is a class of kernels and what was best for it: `decode bf16 4 128 : 8 64 =
+//! groups 1, stages 1`. A kernel takes the numbers of the nearest class of its schedule and kind,
+//! whose sizes come behind the colon. A line must name a schedule, a kind of kernels that it makes,
+//! and each of its open numbers with a value that it may have. The tables are part of the source,
+//! so the same model gives the same code wherever it is compiled; `atomc tune` writes them.
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
-use atomc_ir::Arch;
+use atomc_ir::{Arch, DType, Diagnostic, Family};
+
+use crate::KernelSpec;
+use crate::schedule::Schedule;
 
 /// Kernels that may want the same numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
-    /// What cannot differ at all.
-    pub kind: String,
+    /// The name of the schedule that makes them.
+    pub schedule: &'static str,
+    pub kind: Kind,
     pub sizes: Vec<usize>,
 }
 
-/// Numbers of a schedule, by their names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice(BTreeMap<String, usize>);
+/// What cannot differ at all between kernels that may want the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A contraction: its elements, whether its rows come from memory as they are, and the pieces
+    /// of its result. Sizes are rows and columns of the weight, and tokens.
+    Gemm { dtype: &'static str, plain: bool, pieces: usize },
+    /// Attention: elements of the cache, query heads that share one of its heads, and the size of a
+    /// head. Sizes are heads of the cache, and tokens.
+    Attention { dtype: &'static str, group: usize, head_dim: usize },
+}
 
-/// The numbers that a schedule leaves open, and what they may be.
-pub type Open = &'static [(&'static str, &'static [usize])];
+/// A number that a schedule leaves open, and what it may be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Number {
+    pub name: &'static str,
+    pub values: &'static [usize],
+}
+
+/// All that a schedule leaves open.
+pub struct Open {
+    pub numbers: &'static [Number],
+    /// The kind and the sizes of a kernel, which the best numbers depend on.
+    pub sizes: fn(&KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic>,
+}
+
+/// Numbers of a schedule: all that it leaves open, or none, so that it takes its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    schedule: &'static str,
+    numbers: Vec<(&'static Number, usize)>,
+}
 
 impl Choice {
-    /// A number, where it was chosen.
-    pub fn get(&self, name: &str) -> Option<usize> {
-        self.0.get(name).copied()
+    /// No number is chosen.
+    pub fn none(schedule: &'static str) -> Choice {
+        Choice { schedule, numbers: vec![] }
     }
 
     /// Every way to choose.
-    pub fn all(open: Open) -> Vec<Choice> {
-        open.iter().fold(vec![Choice::default()], |all, &(name, values)| {
+    pub fn all(schedule: &'static str, open: &'static [Number]) -> Vec<Choice> {
+        open.iter().fold(vec![Choice::none(schedule)], |all, number| {
             let with = |choice: &Choice, value: usize| {
-                let mut numbers = choice.0.clone();
-                numbers.insert(name.into(), value);
-                Choice(numbers)
+                let numbers = choice.numbers.iter().copied().chain([(number, value)]).collect();
+                Choice { schedule, numbers }
             };
-            all.iter().flat_map(|choice| values.iter().map(move |&value| with(choice, value))).collect()
+            all.iter().flat_map(|choice| number.values.iter().map(move |&value| with(choice, value))).collect()
         })
+    }
+
+    /// The name of the schedule whose numbers these are.
+    pub fn schedule(&self) -> &'static str {
+        self.schedule
+    }
+
+    /// A number of the schedule, where it was chosen.
+    pub fn get(&self, number: &Number) -> Option<usize> {
+        self.numbers.iter().find(|(n, _)| *n == number).map(|&(_, value)| value)
+    }
+
+    fn parse(text: &str, schedule: &'static str, open: &'static [Number]) -> Result<Choice, String> {
+        let names: Vec<&str> = open.iter().map(|number| number.name).collect();
+        let parts: Vec<(&str, &str)> = text.split(", ").filter_map(|part| part.split_once(' ')).collect();
+        if parts.iter().map(|(name, _)| *name).ne(names.iter().copied()) {
+            return Err(format!("`{text}`: {schedule} leaves open: {}", names.join(", ")));
+        }
+        let value = |number: &'static Number, text: &str| {
+            let known = number.values.iter().copied().find(|value| value.to_string() == text);
+            known
+                .map(|value| (number, value))
+                .ok_or_else(|| format!("{} {text}: one of {:?}", number.name, number.values))
+        };
+        let numbers = open.iter().zip(&parts).map(|(number, (_, text))| value(number, text));
+        Ok(Choice { schedule, numbers: numbers.collect::<Result<_, _>>()? })
+    }
+}
+
+impl Kind {
+    /// Reads what it prints, for kernels of a family, and how many sizes they have.
+    fn parse(text: &str, family: Family) -> Option<(Kind, usize)> {
+        let [dtype, second, third] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let dtype = DType::ALL.iter().map(|dtype| dtype.name()).find(|name| *name == dtype)?;
+        let third = third.parse().ok()?;
+        match (family, second) {
+            (Family::Matvec | Family::Matmul, "plain" | "computed") => {
+                Some((Kind::Gemm { dtype, plain: second == "plain", pieces: third }, 3))
+            }
+            (Family::AttendOne | Family::AttendMany, group) => {
+                Some((Kind::Attention { dtype, group: group.parse().ok()?, head_dim: third }, 2))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Gemm { dtype, plain, pieces } => {
+                write!(f, "{dtype} {} {pieces}", if *plain { "plain" } else { "computed" })
+            }
+            Kind::Attention { dtype, group, head_dim } => write!(f, "{dtype} {group} {head_dim}"),
+        }
     }
 }
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes: Vec<String> = self.sizes.iter().map(usize::to_string).collect();
-        write!(f, "{} : {}", self.kind, sizes.join(" "))
+        write!(f, "{} {} : {}", self.schedule, self.kind, sizes.join(" "))
     }
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let numbers: Vec<String> = self.0.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let numbers: Vec<String> =
+            self.numbers.iter().map(|(number, value)| format!("{} {value}", number.name)).collect();
         f.write_str(&numbers.join(", "))
     }
 }
 
 fn read(name: &str, text: &str) -> Table {
-    Table::parse(text).unwrap_or_else(|e| panic!("the source's table for {name}: {e}"))
+    Table::parse(text, crate::simt::SCHEDULES).unwrap_or_else(|e| panic!("the source's table for {name}: {e}"))
 }
 
 /// What was measured on one chip.
@@ -81,21 +167,10 @@ impl Table {
         Table(lines)
     }
 
-    /// Reads what [`Table`] prints.
-    pub fn parse(text: &str) -> Result<Table, String> {
-        let line = |line: &str| {
-            let (class, choice) = line.split_once(" = ")?;
-            let (kind, sizes) = class.split_once(" : ")?;
-            let sizes = sizes.split(' ').map(|n| n.parse().ok()).collect::<Option<_>>()?;
-            let number = |part: &str| {
-                let (name, value) = part.split_once(' ')?;
-                Some((name.to_owned(), value.parse().ok()?))
-            };
-            let choice = choice.split(", ").map(number).collect::<Option<_>>()?;
-            Some((Class { kind: kind.into(), sizes }, Choice(choice)))
-        };
+    /// Reads what [`Table`] prints, whose lines must be for these schedules.
+    pub fn parse(text: &str, schedules: &'static [Schedule]) -> Result<Table, String> {
         let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
-        let lines = lines.map(|l| line(l).ok_or_else(|| format!("`{l}` is not `KIND : SIZES = NUMBERS`")));
+        let lines = lines.map(|l| line(l, schedules).map_err(|why| format!("`{l}`: {why}")));
         Ok(Table(lines.collect::<Result<_, _>>()?))
     }
 
@@ -108,11 +183,34 @@ impl Table {
     }
 
     /// The numbers of the nearest class of a kind; of equally near ones the first.
-    pub fn choice(&self, class: &Class) -> Choice {
-        let same = self.0.iter().filter(|(c, _)| c.kind == class.kind && c.sizes.len() == class.sizes.len());
+    pub fn choice(&self, class: &Class) -> Option<Choice> {
+        let same = self.0.iter().filter(|(c, _)| c.schedule == class.schedule && c.kind == class.kind);
         let near = same.min_by(|(a, _), (b, _)| class.distance(a).total_cmp(&class.distance(b)));
-        near.map(|(_, choice)| choice.clone()).unwrap_or_default()
+        near.map(|(_, choice)| choice.clone())
     }
+}
+
+/// A line of a table for one of these schedules.
+fn line(text: &str, schedules: &'static [Schedule]) -> Result<(Class, Choice), String> {
+    let parts = || {
+        let (class, choice) = text.split_once(" = ")?;
+        let (kind, sizes) = class.split_once(" : ")?;
+        let (schedule, kind) = kind.split_once(' ')?;
+        Some((schedule, kind, sizes, choice))
+    };
+    let (name, kind, sizes, choice) = parts().ok_or("it is not `SCHEDULE KIND : SIZES = NUMBERS`")?;
+    let open = |schedule: &'static Schedule| Some((schedule, schedule.open.as_ref()?));
+    let mut known = schedules.iter().filter_map(open);
+    let (schedule, open) = known.find(|(s, _)| s.name == name).ok_or_else(|| {
+        let known: Vec<&str> = schedules.iter().filter_map(open).map(|(s, _)| s.name).collect();
+        format!("schedules that leave numbers open: {}", known.join(", "))
+    })?;
+    let (kind, count) = Kind::parse(kind, schedule.family).ok_or_else(|| format!("{name} makes no `{kind}`"))?;
+    let sizes: Option<Vec<usize>> = sizes.split(' ').map(|n| n.parse().ok().filter(|&n| n > 0)).collect();
+    let sizes = sizes
+        .filter(|sizes| sizes.len() == count)
+        .ok_or_else(|| format!("{name} counts {count} sizes, none of them 0"))?;
+    Ok((Class { schedule: schedule.name, kind, sizes }, Choice::parse(choice, schedule.name, open.numbers)?))
 }
 
 impl Class {
@@ -132,24 +230,73 @@ impl fmt::Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simt::SCHEDULES;
 
-    fn class(kind: &str, sizes: &[usize]) -> Class {
-        Class { kind: kind.into(), sizes: sizes.to_vec() }
-    }
+    const SOME: &str = "gemv_bulk bf16 plain 1 : 1024 2048 8 = cluster 2\n\
+                        gemv_bulk bf16 plain 1 : 4096 4096 1 = cluster 4\n\
+                        decode bf16 4 128 : 8 64 = groups 1, stages 2\n";
 
     #[test]
     fn reads_what_it_prints_and_finds_the_nearest() {
-        let [a, b] = [Choice::all(&[("x", &[1, 2]), ("y", &[3])]), Choice::all(&[("x", &[9])])];
-        assert_eq!(a.iter().map(Choice::to_string).collect::<Vec<_>>(), ["x 1, y 3", "x 2, y 3"]);
-        let table = Table::new(vec![
-            (class("k bf16", &[1024, 8]), a[1].clone()),
-            (class("k bf16", &[4096, 1]), b[0].clone()),
-            (class("other", &[1024, 8]), a[0].clone()),
-        ]);
-        assert_eq!(Table::parse(&table.to_string()).unwrap(), table);
-        assert!(Table::parse("k bf16 1 = x 1").is_err());
-        assert_eq!(table.choice(&class("k bf16", &[1024, 8])).get("x"), Some(2));
-        assert_eq!(table.choice(&class("k bf16", &[3000, 1])).get("x"), Some(9));
-        assert_eq!(table.choice(&class("k f16", &[3000, 1])), Choice::default());
+        let table = Table::parse(SOME, SCHEDULES).unwrap();
+        assert_eq!(table.to_string(), SOME);
+        let gemm = |dtype, sizes: [usize; 3]| {
+            let kind = Kind::Gemm { dtype, plain: true, pieces: 1 };
+            let choice = table.choice(&Class { schedule: "gemv_bulk", kind, sizes: sizes.to_vec() });
+            choice.map(|choice| choice.to_string())
+        };
+        assert_eq!(gemm("bf16", [1024, 2048, 4]).as_deref(), Some("cluster 2"));
+        assert_eq!(gemm("bf16", [3000, 4096, 1]).as_deref(), Some("cluster 4"));
+        assert_eq!(gemm("f16", [1024, 2048, 8]), None);
+    }
+
+    #[test]
+    fn every_choice_once() {
+        const OPEN: &[Number] = &[Number { name: "x", values: &[1, 2] }, Number { name: "y", values: &[3] }];
+        let all = Choice::all("s", OPEN);
+        assert_eq!(all.iter().map(Choice::to_string).collect::<Vec<_>>(), ["x 1, y 3", "x 2, y 3"]);
+        assert_eq!((all[1].get(&OPEN[0]), all[1].get(&OPEN[1])), (Some(2), Some(3)));
+    }
+
+    /// What no schedule would read is an error, and says what there is.
+    #[test]
+    fn a_line_that_has_no_effect_is_refused() {
+        let why = |line: &str| Table::parse(line, SCHEDULES).unwrap_err();
+        let all = [
+            "gemv_bulk bf16 plain 1 1024 2048 8 = cluster 2",
+            "gemv_bluk bf16 plain 1 : 1024 2048 8 = cluster 2",
+            "gemv bf16 plain 1 : 1024 2048 8 = cluster 2",
+            "gemv_bulk bf16 32 1 : 1024 2048 8 = cluster 2",
+            "gemv_bulk bf61 plain 1 : 1024 2048 8 = cluster 2",
+            "gemv_bulk bf16 plain 1 : 1024 2048 = cluster 2",
+            "gemv_bulk bf16 plain 1 : 1024 0 8 = cluster 2",
+            "gemv_bulk bf16 plain 1 : 1024 2048 8 = members 2",
+            "gemv_bulk bf16 plain 1 : 1024 2048 8 = cluster 3",
+            "decode bf16 4 128 : 8 64 = groups 1",
+        ];
+        insta::assert_snapshot!(all.map(why).join("\n"), @r"
+        `gemv_bulk bf16 plain 1 1024 2048 8 = cluster 2`: it is not `SCHEDULE KIND : SIZES = NUMBERS`
+        `gemv_bluk bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: gemv_bulk, gemm_warpgroup, decode
+        `gemv bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: gemv_bulk, gemm_warpgroup, decode
+        `gemv_bulk bf16 32 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf16 32 1`
+        `gemv_bulk bf61 plain 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf61 plain 1`
+        `gemv_bulk bf16 plain 1 : 1024 2048 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
+        `gemv_bulk bf16 plain 1 : 1024 0 8 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
+        `gemv_bulk bf16 plain 1 : 1024 2048 8 = members 2`: `members 2`: gemv_bulk leaves open: cluster
+        `gemv_bulk bf16 plain 1 : 1024 2048 8 = cluster 3`: cluster 3: one of [1, 2, 4]
+        `decode bf16 4 128 : 8 64 = groups 1`: `groups 1`: decode leaves open: groups, stages
+        ");
+    }
+
+    /// Every table is of an arch row, and what it says can be.
+    #[test]
+    fn tables_of_the_source() {
+        for (name, table) in TABLES.iter() {
+            assert!(crate::rows().iter().any(|arch| arch.name == *name), "{name}");
+            assert!(!table.0.is_empty(), "{name}");
+            for (i, (class, _)) in table.0.iter().enumerate() {
+                assert!(table.0[..i].iter().all(|(other, _)| other != class), "{name}: {class} twice");
+            }
+        }
     }
 }

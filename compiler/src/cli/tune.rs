@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use atomc::driver::{self, OpenChoices, Options};
 use atomc_artifact::files;
+use atomc_ir::Arch;
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, DeviceChoice, Engine, EngineOptions, Error, Random, Request, Want};
 use atomc_targets::tuning::Table;
@@ -83,7 +84,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         times.push(measure(args, Artifact::open(file.path())?)?);
     }
     drop(progress);
-    let table = merged(args, best(&open, &times))?;
+    let table = merged(args, arch, best(&open, &times))?;
     let text = format!("# Made by `atomc tune` on {}: see its help.\n{table}", arch.simt().chip.name);
     output::write(&args.output, text.as_bytes())?;
     report(&open, &times)
@@ -157,10 +158,10 @@ fn best(open: &[OpenChoices], times: &[BTreeMap<String, f64>]) -> Table {
     Table::new(classes.into_iter().filter_map(line).collect())
 }
 
-fn merged(args: &Args, table: Table) -> Result<Table, Failure> {
+fn merged(args: &Args, arch: &Arch, table: Table) -> Result<Table, Failure> {
     let Some(path) = &args.keep else { return Ok(table) };
     let text = files::read_to_string(path).map_err(|e| Failure::file("keep", path, e))?;
-    Ok(table.or(Table::parse(&text).map_err(|e| Failure::new("tune::table", e))?))
+    Ok(table.or(Table::parse(&text, atomc_targets::schedules(arch)).map_err(|e| Failure::new("tune::table", e))?))
 }
 
 /// What every choice took.

@@ -8,25 +8,36 @@ mod rows;
 mod signature;
 mod tile;
 
-use atomc_ir::{Arch, Diagnostic, Family};
+use atomc_ir::{Diagnostic, Family};
 use inkwell::module::Module;
 
-use crate::llvm::Llvm;
+use crate::code::Code;
+use crate::schedule::{Emit, Schedule, Setup};
 use crate::{KernelInfo, KernelSpec};
 
 /// Elements of a logical vector.
 const LANES: usize = 16;
 
-/// The kernel as a module with one function of that name.
-pub fn emit<'c>(llvm: Llvm<'c>, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
-    let code = signature::open(llvm, &spec.symbol, arch);
-    let info = match spec.family {
-        Family::Rows => rows::emit(&code, spec),
-        Family::Matvec => matvec::emit(&code, spec),
-        Family::Matmul => matmul::emit(&code, spec),
-        Family::AttendOne => attend::emit_one(&code, spec),
-        Family::AttendMany => attend::emit_many(&code, spec),
-    };
-    let info = info.map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))?;
+/// All schedules: one for each family.
+pub const SCHEDULES: &[Schedule] = &[
+    only("rows", Family::Rows, |setup, spec| emit(setup, spec, rows::emit)),
+    only("matvec", Family::Matvec, |setup, spec| emit(setup, spec, matvec::emit)),
+    only("matmul", Family::Matmul, |setup, spec| emit(setup, spec, matmul::emit)),
+    only("attend_one", Family::AttendOne, |setup, spec| emit(setup, spec, attend::emit_one)),
+    only("attend_many", Family::AttendMany, |setup, spec| emit(setup, spec, attend::emit_many)),
+];
+
+/// The only schedule of a family.
+const fn only(name: &'static str, family: Family, emit: Emit) -> Schedule {
+    Schedule { name, family, suits: |_, _, _| Ok(()), open: None, emit }
+}
+
+fn emit<'c>(
+    setup: &Setup<'c>,
+    spec: &KernelSpec,
+    body: impl Fn(&Code<'c>, &KernelSpec) -> Result<KernelInfo, Diagnostic>,
+) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+    let code = signature::open(setup.llvm, &spec.symbol, setup.arch);
+    let info = body(&code, spec)?;
     Ok((code.finish(), info))
 }

@@ -1,23 +1,16 @@
 //! The ground that every schedule stands on: where a kernel is made, its arguments, and how much of the step there is.
-use atomc_ir::{Arch, Diagnostic, Graph, Type};
+use atomc_ir::{Diagnostic, Graph, Type};
+use inkwell::module::Module;
 
-use crate::KernelSpec;
 use crate::code::{Code, Int};
 use crate::kernel::Kernel;
-use crate::llvm::Llvm;
+pub use crate::schedule::Setup;
 use crate::simt::machine;
-use crate::tuning::Choice;
+use crate::{KernelInfo, KernelSpec};
 
 /// Bytes at the start of a workspace that hold counters, whichever kernel uses it: behind every launch they are zero, and what
 /// one kernel leaves in the rest is never where another counts.
 pub const COUNTERS: usize = 128 << 10;
-
-/// Where a kernel is made, and with which numbers.
-pub struct Setup<'c> {
-    pub llvm: Llvm<'c>,
-    pub arch: &'c Arch,
-    pub choice: Choice,
-}
 
 impl<'c> Setup<'c> {
     /// The kernel of a specification, where the kernel before it has ended.
@@ -31,6 +24,16 @@ impl<'c> Setup<'c> {
     pub fn open_early(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
         machine::open(self.llvm, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
     }
+}
+
+/// What a schedule has made.
+pub type Made<'c> = Result<(Code<'c>, KernelInfo), Diagnostic>;
+
+/// The kernel's module, and what its code asks of a launch.
+pub fn finish(made: Made) -> Result<(Module, KernelInfo), Diagnostic> {
+    let (code, info) = made?;
+    let info = KernelInfo { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
+    Ok((code.finish(), info))
 }
 
 /// Pointers of a body: operands, then results. The step and the workspace follow.

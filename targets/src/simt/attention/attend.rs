@@ -7,6 +7,7 @@ use atomc_ir::{Arch, CacheType, DType, Diagnostic, Graph, Op, Value};
 use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
+use crate::KernelSpec;
 use crate::cache::Cache;
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
@@ -15,9 +16,17 @@ use crate::simt::attention::kv_dequant::Stored;
 use crate::simt::machine::accumulator::Squares;
 use crate::simt::machine::fragment::{Fragment, Matrix, Place, RUN};
 use crate::simt::rowwise::vector;
+use crate::tuning::Kind;
 
 /// The top of no scores: below every real one, and far from overflow.
 pub const LOWEST: f64 = -1e30;
+
+/// What the best numbers of a schedule depend on.
+pub fn tuned_by(spec: &KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic> {
+    let s = Sizes::of(spec.body)?;
+    let kind = Kind::Attention { dtype: s.cache.dtype.name(), group: s.group(), head_dim: s.cache.head_dim };
+    Ok((kind, vec![s.cache.heads, spec.tokens]))
+}
 
 /// Panels of values that are used while the next are loaded.
 const GROUP: usize = 2;

@@ -9,18 +9,19 @@ mod ring;
 mod walk;
 
 use atomc_ir::arch::Simt;
-use atomc_ir::{Arch, Diagnostic};
+use atomc_ir::{Arch, Diagnostic, Family};
 
 use self::meet::Partial;
 use self::ring::Ring;
 use self::walk::Walk;
 use crate::code::{Code, Int, Ptr};
 use crate::row::unsupported;
-use crate::simt::attention::attend::{Attention, Sizes};
+use crate::schedule::Schedule;
+use crate::simt::attention::attend::{Attention, Sizes, tuned_by};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup};
 use crate::simt::rowwise::{each_head, teams};
-use crate::tuning::{Choice, Open};
+use crate::tuning::{Choice, Number, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 const WAVES: usize = 4;
@@ -28,11 +29,11 @@ const WAVES: usize = 4;
 const SPLITS: usize = 64;
 /// Work-groups for each compute unit, where there is enough to do.
 const GROUPS: usize = 2;
-/// What may be chosen by measuring: work-groups for each compute unit, and steps that a wave has on the way where they are
-/// copied.
-pub const OPEN: Open = &[("groups", &[1, 2, 4]), ("stages", &[1, 2])];
-/// Steps on the way, if nothing is known.
+/// Steps that a wave has on the way where they are copied, if nothing is known.
 const STAGES: usize = 1;
+/// What may be chosen by measuring in place of these two.
+const OPEN_GROUPS: Number = Number { name: "groups", values: &[1, 2, 4] };
+const OPEN_STAGES: Number = Number { name: "stages", values: &[1, 2] };
 /// Registers for all but keys, values and results, and more where products convert.
 const OTHERS: usize = 48;
 const CONVERTED: usize = 48;
@@ -57,7 +58,7 @@ struct Shape {
 impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
-        let groups = choice.get("groups").unwrap_or(GROUPS);
+        let groups = choice.get(&OPEN_GROUPS).unwrap_or(GROUPS);
         let tiles = sizes.group().div_ceil(simt.matrix.columns);
         let parts = sizes.cache.heads * tiles;
         let splits = (groups * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
@@ -71,7 +72,7 @@ impl Shape {
             threads: WAVES * simt.wave,
             ahead: r.keys + r.values + r.results + others <= r.most,
             stages: if simt.bulk_copies && !r.converts && !sizes.stored.is_widened() {
-                choice.get("stages").unwrap_or(STAGES)
+                choice.get(&OPEN_STAGES).unwrap_or(STAGES)
             } else {
                 0
             },
@@ -79,7 +80,15 @@ impl Shape {
     }
 }
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+pub const SCHEDULE: Schedule = Schedule {
+    name: "decode",
+    family: Family::AttendOne,
+    suits: |spec, arch, choice| Ok(Shape::new(spec, arch, choice).map(drop)?),
+    open: Some(Open { numbers: &[OPEN_GROUPS, OPEN_STAGES], sizes: tuned_by }),
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = match shape.stages {
         0 => setup.open(spec, shape.threads),

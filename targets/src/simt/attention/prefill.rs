@@ -3,9 +3,10 @@
 //! A wave has one query head and one or two tiles of as many tokens as a product has columns. All waves go along the keys together: the keys and values of a
 //! turn come into local memory once, and the loads of a later turn are under way while one is computed. Only turns that hold
 //! keys which some query does not see look at positions.
-use atomc_ir::{Arch, Diagnostic};
+use atomc_ir::{Arch, Diagnostic, Family};
 
 use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::schedule::Schedule;
 use crate::simt::attention::attend::{Attention, Fragments, Running, Sizes};
 use crate::simt::launch;
 use crate::simt::launch::Setup;
@@ -124,7 +125,15 @@ impl Shape {
     }
 }
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+pub const SCHEDULE: Schedule = Schedule {
+    name: "prefill",
+    family: Family::AttendMany,
+    suits: |spec, arch, _| Ok(Shape::new(spec, arch).map(drop)?),
+    open: None,
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.arch)?;
     let code = setup.open(spec, shape.threads);
     if shape.waves(setup.arch) >= 2 {

@@ -8,13 +8,15 @@
 //!
 //! The cache has keys and values panel by panel of 16 rows, and in a panel first 8 rows and then the other 8 of each 16 bytes of columns.
 //! Copies take them apart by columns, so that in local memory all rows of 16 bytes of columns are together, as products want them.
-use atomc_ir::{Arch, Diagnostic, Op};
+use atomc_ir::{Arch, Diagnostic, Family, Op};
 use inkwell::values::FloatValue;
 use inkwell::{FloatPredicate, IntPredicate};
 
 use crate::code::{Any, Code, Int, Ptr};
 use crate::row::{At, Col};
+use crate::schedule::{Schedule, WhyNot};
 use crate::simt::attention::attend::{Attention, LOWEST, Sizes};
+use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::Ring;
@@ -53,9 +55,10 @@ struct Shape {
 }
 
 /// Whether the machine has what it takes for this attention, and the queries lie in memory as products take them.
-pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+fn suits(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
     let Sizes { cache, .. } = Sizes::of(spec.body)?;
     let (simt, body) = (arch.simt(), spec.body);
+    WhyNot::unless(simt.wide_products, || format!("{} has no warpgroup MMA", arch.name))?;
     let stored = body.ids().any(|id| match body.op(id) {
         Op::Attention { scale, .. } => {
             let query = body.operands(id)[0];
@@ -67,7 +70,11 @@ pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
     });
     let fits = cache.head_dim <= DIM && arch.memory.padded(cache.head_dim) == cache.head_dim;
     let halves = cache.dtype.size() == 2 && Matrix::native(simt, cache.dtype);
-    Ok(simt.wide_products && stored && fits && halves)
+    WhyNot::unless(halves, || format!("a cache of {}: warpgroup MMA takes 16-bit floats", cache.dtype.name()))?;
+    WhyNot::unless(stored, || {
+        format!("queries are not rows of {} in memory, or the scale is negative", cache.dtype.name())
+    })?;
+    WhyNot::unless(fits, || format!("heads of {}: at most {DIM} and a multiple of {}", cache.head_dim, arch.memory.row))
 }
 
 impl Shape {
@@ -86,7 +93,15 @@ impl Shape {
     }
 }
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+pub const SCHEDULE: Schedule = Schedule {
+    name: "prefill_warpgroup",
+    family: Family::AttendMany,
+    suits: |spec, arch, _| suits(spec, arch),
+    open: None,
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.arch)?;
     let code = setup.open(spec, shape.threads());
     code.want_waves(GROUPS);

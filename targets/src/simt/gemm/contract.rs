@@ -1,12 +1,14 @@
 //! What both contraction families share: the weight's panels as fragments, and the epilogue on results as lanes hold them.
 use atomc_ir::{DType, Diagnostic, Graph, Op};
 
+use crate::KernelSpec;
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::contraction::Parts;
 use crate::kernel::Kernel;
 use crate::row::{At, Col, unsupported};
 use crate::simt::machine::fragment::{Fragment, Matrix};
 use crate::simt::rowwise::store_padded;
+use crate::tuning::Kind;
 
 /// Sizes of the contraction of a body, before there is a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +43,13 @@ impl Sizes {
         };
         made().ok_or_else(|| unsupported("a contraction family without a contraction"))
     }
+}
+
+/// What the best numbers of a schedule depend on.
+pub fn tuned_by(spec: &KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic> {
+    let s = Sizes::of(spec.body)?;
+    let kind = Kind::Gemm { dtype: s.dtype.name(), plain: s.plain, pieces: s.pieces };
+    Ok((kind, vec![s.rows, s.depth, spec.tokens]))
 }
 
 /// A contraction on a GPU.

@@ -4,10 +4,11 @@
 //! weight, and their sums meet in local memory. A wave has the operands of its next steps in flight, as many as registers
 //! allow while all waves stand on a SIMD. Rows that lie in memory are read as they are; others (a norm, chosen rows) are
 //! computed once into local memory, in runs as fragments want them.
-use atomc_ir::{Arch, Diagnostic};
+use atomc_ir::{Arch, Diagnostic, Family};
 
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col, Team};
+use crate::schedule::Schedule;
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::launch;
 use crate::simt::launch::Setup;
@@ -67,7 +68,15 @@ impl Shape {
     }
 }
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+pub const SCHEDULE: Schedule = Schedule {
+    name: "gemv",
+    family: Family::Matvec,
+    suits: |spec, arch, _| Ok(Shape::new(spec, arch).map(drop)?),
+    open: None,
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.arch)?;
     let threads = shape.threads(setup.arch);
     let code = setup.open(spec, threads);

@@ -13,18 +13,18 @@ mod stage;
 #[cfg(test)]
 pub mod tests;
 
-use atomc_ir::{Arch, Diagnostic, Op};
+use atomc_ir::{Arch, Diagnostic, Family, Op};
 
 use crate::code::{Any, Code, Int, Ptr};
-use crate::simt::gemm::contract::{Contraction, Sizes};
+use crate::schedule::{Schedule, WhyNot};
+use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine::fragment::{Matrix, RUN};
-use crate::tuning::Choice;
+use crate::tuning::{Choice, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
 use ring::{CARRIED, Ring, Turn};
-pub use shape::OPEN;
-use shape::{STEP, Shape};
+use shape::{CLUSTER, STEP, Shape};
 use stage::Staging;
 pub use stage::suits as brings;
 
@@ -34,17 +34,34 @@ const FEW_TOKENS: usize = 3;
 const TOKENS: usize = 64;
 
 /// Whether a contraction is made this way.
-pub fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<bool, Diagnostic> {
+fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<(), WhyNot> {
     let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
+    WhyNot::unless(simt.bulk_copies, || format!("{} has no bulk copies", arch.name))?;
+    WhyNot::unless(Matrix::native(simt, sizes.dtype), || {
+        format!("{} has no MMA of {}", arch.name, sizes.dtype.name())
+    })?;
+    WhyNot::unless(spec.tokens <= TOKENS, || format!("{} tokens: at most {TOKENS}", spec.tokens))?;
     let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
     let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
+    WhyNot::unless(rows, || "rows are neither in memory nor a norm of rows in memory".into())?;
     let shape = Shape::new(spec, arch, choice)?;
-    let fits = shape.near() <= 8 && shape.local_bytes() <= simt.unit.lds_group;
-    let native = simt.bulk_copies && Matrix::native(simt, sizes.dtype);
-    Ok(native && rows && spec.tokens <= TOKENS && fits)
+    WhyNot::unless(shape.near() <= 8, || {
+        format!("{} waves are too few to bring {} tokens", shape.waves(), spec.tokens)
+    })?;
+    WhyNot::unless(shape.local_bytes() <= simt.unit.lds_group, || {
+        format!("{} bytes of local memory: a work-group has {}", shape.local_bytes(), simt.unit.lds_group)
+    })
 }
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+pub const SCHEDULE: Schedule = Schedule {
+    name: "gemv_bulk",
+    family: Family::Matvec,
+    suits,
+    open: Some(Open { numbers: &[CLUSTER], sizes: tuned_by }),
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = setup.open_early(spec, shape.threads());
     code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });

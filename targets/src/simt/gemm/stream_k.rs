@@ -10,13 +10,15 @@
 //! Four waves multiply: the panels' upper rows are 64 rows of one product, and the lower ones of another.
 use std::ops::RangeInclusive;
 
-use atomc_ir::{Arch, DType, Diagnostic, Op, Value};
+use atomc_ir::{Arch, DType, Diagnostic, Family, Op, Value};
 use inkwell::values::FloatValue;
 
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::{At, Col};
+use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::gemv_bulk;
+use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::Ring;
@@ -148,27 +150,60 @@ impl Shape {
 }
 
 /// Whether the machine has what it takes for this contraction.
-pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+fn suits(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
     let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
-    if !(simt.wide_products && simt.bulk_copies && Matrix::native(simt, sizes.dtype) && sizes.dtype.size() == 2) {
-        return Ok(false);
-    }
+    let Sizes { dtype, depth, pieces, .. } = sizes;
+    WhyNot::unless(simt.wide_products, || format!("{} has no warpgroup MMA", arch.name))?;
+    WhyNot::unless(simt.bulk_copies, || format!("{} has no bulk copies", arch.name))?;
+    WhyNot::unless(Matrix::native(simt, dtype) && dtype.size() == 2, || {
+        format!("weights of {}: warpgroup MMA takes 16-bit floats", dtype.name())
+    })?;
+    WhyNot::unless(TOKENS.contains(&spec.tokens), || {
+        format!("{} tokens: from {} to {}", spec.tokens, TOKENS.start(), TOKENS.end())
+    })?;
+    WhyNot::unless(depth.is_multiple_of(COLUMNS), || format!("{depth} columns are no multiple of {COLUMNS}"))?;
+    WhyNot::unless(PANELS.is_multiple_of(pieces), || format!("{pieces} pieces do not share {PANELS} panels out"))?;
+    WhyNot::unless(rowwise::vector(spec.body) == LANES, || format!("rows are not whole vectors of {LANES} elements"))?;
     let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
-    let Some(x) = linear.map(|id| spec.body.operands(id)[0]) else { return Ok(false) };
-    let is_norm = matches!(spec.body.op(x.node), Op::RmsNorm { .. });
-    let whole = sizes.depth.is_multiple_of(COLUMNS) && PANELS.is_multiple_of(sizes.pieces);
-    let whole = whole && rowwise::vector(spec.body) == LANES;
-    if !(TOKENS.contains(&spec.tokens) && whole && gemv_bulk::brings(spec.body, x))
-        || is_norm && sizes.dtype != DType::BF16
-    {
-        return Ok(false);
-    }
-    let shape = Shape::new(spec, arch)?;
-    let pays = spec.tokens > FEW || shape.units() >= MANY * simt.chip.units;
-    Ok(pays && shape.slots >= 2 && shape.stages >= 2 && 4 * shape.tiles <= COUNTERS)
+    let x = linear.map(|id| spec.body.operands(id)[0]);
+    WhyNot::unless(x.is_some_and(|x| gemv_bulk::brings(spec.body, x)), || {
+        "rows are neither in memory nor a norm of rows in memory".into()
+    })?;
+    let is_norm = x.is_some_and(|x| matches!(spec.body.op(x.node), Op::RmsNorm { .. }));
+    WhyNot::unless(!is_norm || dtype == DType::BF16, || {
+        format!("a norm into {}: rows before it may not fit", dtype.name())
+    })?;
+    pays(spec, arch)
 }
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+/// Whether there is work enough, and room for it.
+fn pays(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
+    let (shape, simt) = (Shape::new(spec, arch)?, arch.simt());
+    WhyNot::unless(spec.tokens > FEW || shape.units() >= MANY * simt.chip.units, || {
+        format!(
+            "{} slots of weight on {} units: of {} tokens it takes {MANY} each",
+            shape.units(),
+            simt.chip.units,
+            spec.tokens
+        )
+    })?;
+    WhyNot::unless(shape.slots >= 2 && shape.stages >= 2, || {
+        "local memory has no room for two slots and two stages".into()
+    })?;
+    WhyNot::unless(4 * shape.tiles <= COUNTERS, || {
+        format!("{} tiles: the workspace has {} counters", shape.tiles, COUNTERS / 4)
+    })
+}
+
+pub const SCHEDULE: Schedule = Schedule {
+    name: "stream_k",
+    family: Family::Matvec,
+    suits: |spec, arch, _| suits(spec, arch),
+    open: None,
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.arch)?;
     let code = setup.open_early(spec, THREADS);
     {
@@ -777,7 +812,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
 
 #[cfg(test)]
 mod tests {
-    use atomc_ir::{Family, Graph, parse};
+    use atomc_ir::{Graph, parse};
 
     use super::*;
 
@@ -809,7 +844,7 @@ mod tests {
 
     #[test]
     fn only_many_tokens_of_rows_without_rest_spread() {
-        let suits = |body: &Graph, tokens, arch: &str| suits(&spec(body, tokens), row(arch)).unwrap();
+        let suits = |body: &Graph, tokens, arch: &str| suits(&spec(body, tokens), row(arch)).is_ok();
         let plain = body(4096, 6144, "bf16");
         assert!([17, 32, 48, 64].into_iter().all(|tokens| suits(&plain, tokens, "sm_90a")));
         assert!([1, 16, 65].into_iter().all(|tokens| !suits(&plain, tokens, "sm_90a")));
@@ -857,7 +892,7 @@ mod tests {
                 let cx = crate::llvm::context();
                 let b = cx.create_builder();
                 let (_, info) =
-                    crate::simt::emit(crate::llvm::Llvm { cx: &cx, b: &b }, &spec(&body, tokens), arch).unwrap();
+                    crate::schedule::emit(crate::llvm::Llvm { cx: &cx, b: &b }, &spec(&body, tokens), arch).unwrap();
                 assert!(info.shared <= arch.simt().unit.lds_group, "{tokens} tokens: {}", info.shared);
             }
         }

@@ -3,11 +3,12 @@
 //! A work-group makes a tile of 128 tokens by 128 rows of the weight. Both operands go through local memory in
 //! stretches of columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on its way from
 //! global memory into the other half, or into registers, from which it goes there behind the products. One barrier a stretch.
-use atomc_ir::{Arch, Diagnostic};
+use atomc_ir::{Arch, Diagnostic, Family};
 use inkwell::values::BasicValue;
 
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{Operand, unsupported};
+use crate::schedule::Schedule;
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::global_to_lds::{Supply, mark};
 use crate::simt::launch;
@@ -87,7 +88,15 @@ impl Shape {
 /// Tokens of a tile.
 const TOKENS: usize = BLOCKS * 16;
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+pub const SCHEDULE: Schedule = Schedule {
+    name: "gemm_tiled",
+    family: Family::Matmul,
+    suits: |spec, arch, _| Ok(Shape::new(spec, arch).map(drop)?),
+    open: None,
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.arch)?;
     let code = setup.open(spec, shape.threads);
     let tasks = {

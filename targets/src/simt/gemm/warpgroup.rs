@@ -6,22 +6,25 @@
 //! sums of two tokens, which change lanes in local memory until each has 8 consecutive features.
 //!
 //! A weight's tile comes as blocks of 8 rows by 16 bytes, just as they lie in panels; that of the rows is swizzled.
-use atomc_ir::{Arch, Diagnostic};
+use atomc_ir::{Arch, Diagnostic, Family};
 
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
-use crate::simt::gemm::contract::{Contraction, Sizes};
+use crate::schedule::{Schedule, WhyNot};
+use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
+use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel, step_size};
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::Ring;
 use crate::simt::machine::wide::{MAP, TensorMap, TileForm};
-use crate::tuning::{Choice, Open};
+use crate::tuning::{Choice, Number, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 /// Rows of the weight in a tile.
-const OPEN: Open = &[("rows", &ROWS)];
 const ROWS: [usize; 4] = [256, 192, 128, 64];
+/// They may be chosen by measuring.
+const TILE: Number = Number { name: "tile", values: &ROWS };
 /// What a tile costs beside its products, as rows of the weight: its copies of tokens, and its end. Measured on an H200.
 const TILE_COST: usize = 38;
 
@@ -61,22 +64,21 @@ struct Shape {
 }
 
 /// Whether the machine has what it takes for this contraction.
-pub fn suits(spec: &KernelSpec, arch: &Arch) -> Result<bool, Diagnostic> {
+fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<(), WhyNot> {
     let Sizes { dtype, pieces, .. } = Sizes::of(spec.body)?;
     let simt = arch.simt();
-    Ok(simt.wide_products && Matrix::native(simt, dtype) && possible(pieces).next().is_some())
+    WhyNot::unless(simt.wide_products, || format!("{} has no warpgroup MMA", arch.name))?;
+    WhyNot::unless(Matrix::native(simt, dtype), || format!("{} has no MMA of {}", arch.name, dtype.name()))?;
+    let chosen = choice.get(&TILE);
+    WhyNot::unless(possible(pieces).any(|rows| chosen.is_none_or(|chosen| chosen == rows)), || {
+        let tile = chosen.map_or("no tile".into(), |rows| format!("a tile of {rows} rows"));
+        format!("{tile} is whole rounds of {ROUND} features of {pieces} pieces")
+    })
 }
 
 /// Rows that a tile may have: whole rounds of features of each piece.
 fn possible(pieces: usize) -> impl Iterator<Item = usize> {
     ROWS.into_iter().filter(move |rows| rows.is_multiple_of(pieces * ROUND))
-}
-
-/// What may be chosen for a kernel.
-pub fn choices(spec: &KernelSpec) -> Result<Vec<Choice>, Diagnostic> {
-    let Sizes { pieces, .. } = Sizes::of(spec.body)?;
-    let is_possible = |choice: &Choice| possible(pieces).any(|rows| choice.get("rows") == Some(rows));
-    Ok(Choice::all(OPEN).into_iter().filter(is_possible).collect())
 }
 
 impl Shape {
@@ -86,7 +88,7 @@ impl Shape {
         let across = |rows: usize| width.div_ceil(rows / pieces);
         let (tiles, units) = (|rows: usize| spec.tokens.div_ceil(TOKENS) * across(rows), arch.simt().chip.units);
         let best = possible(pieces).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + TILE_COST));
-        let rows = choice.get("rows").or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
+        let rows = choice.get(&TILE).or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
         let room = unit.lds_group - WORKERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
         Ok(Shape {
             rows,
@@ -105,7 +107,15 @@ impl Shape {
     }
 }
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+pub const SCHEDULE: Schedule = Schedule {
+    name: "gemm_warpgroup",
+    family: Family::Matmul,
+    suits,
+    open: Some(Open { numbers: &[TILE], sizes: tuned_by }),
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.arch, &setup.choice)?;
     let code = setup.open_early(spec, THREADS);
     {

@@ -42,7 +42,7 @@ fn has_norm(graph: &Graph, v: Value) -> bool {
     matches!(graph.op(v.node), Op::RmsNorm { .. }) || graph.operands(v.node).iter().any(|&o| has_norm(graph, o))
 }
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec, run: usize) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec, run: usize) -> launch::Made<'c> {
     let code = setup.open(spec, THREADS);
     let tasks = {
         let c = &code;

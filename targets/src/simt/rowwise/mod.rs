@@ -3,13 +3,14 @@
 mod argmax;
 mod heads;
 
-use atomc_ir::{Arch, Diagnostic, Graph, Op, Type, Value};
+use atomc_ir::{Arch, Diagnostic, Family, Graph, Op, Type, Value};
 use inkwell::types::VectorType;
 
 use crate::code::{Code, Int};
 use crate::kernel::{Kernel, heads, through_reshape};
 use crate::math;
 use crate::row::{At, Col, Operand, Team};
+use crate::schedule::Schedule;
 use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine;
@@ -68,7 +69,15 @@ pub fn threads(graph: &Graph, arch: &Arch) -> usize {
     widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt().wave, waves * arch.simt().wave)
 }
 
-pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> Result<(Code<'c>, KernelInfo), Diagnostic> {
+pub const SCHEDULE: Schedule = Schedule {
+    name: "rowwise",
+    family: Family::Rows,
+    suits: |_, _, _| Ok(()),
+    open: None,
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     if let Some(run) = heads::run(spec.body, setup.arch) {
         return heads::emit(setup, spec, run);
     }

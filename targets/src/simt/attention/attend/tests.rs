@@ -98,7 +98,8 @@ fn four_waves_multiply_where_registers_have_room() {
         let graph = parse(&body(Family::AttendMany, heads, dtype)).unwrap();
         let spec =
             KernelSpec { symbol: "k".into(), family: Family::AttendMany, body: &graph, tokens: 512, choice: None };
-        assert_eq!(crate::simt::attention::prefill_warpgroup::suits(&spec, arch).unwrap(), suits, "{heads:?} {dtype}");
+        let (schedule, _) = crate::select(&spec, arch).unwrap();
+        assert_eq!(schedule.name == "prefill_warpgroup", suits, "{heads:?} {dtype}");
         let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
         let resources = object.kernels[0].resources.as_ref();
         assert!(!suits || resources.is_none_or(|r| (r.scratch, r.vgpr_spills) == (0, 0)), "{heads:?}: {resources:?}");

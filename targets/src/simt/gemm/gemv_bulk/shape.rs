@@ -5,7 +5,7 @@ use atomc_ir::{Arch, Diagnostic};
 use crate::KernelSpec;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::machine::fragment::RUN;
-use crate::tuning::{Choice, Open};
+use crate::tuning::{Choice, Number};
 
 /// Waves of a work-group.
 const WAVES: usize = 8;
@@ -39,8 +39,8 @@ const BARRIERS: usize = 2 << 10;
 /// each other's sums. Two where each then has so many panels, four otherwise.
 const MANY: usize = 16;
 const SHARE: usize = 8;
-/// What may be chosen by measuring.
-pub const OPEN: Open = &[("members", &[1, 2, 4])];
+/// Work-groups of a cluster, which may be chosen by measuring.
+pub const CLUSTER: Number = Number { name: "cluster", values: &[1, 2, 4] };
 
 /// How the work is shared out.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ impl Shape {
         } else {
             4
         };
-        let wanted = choice.get("members").unwrap_or(best);
+        let wanted = choice.get(&CLUSTER).unwrap_or(best);
         let cluster = if simt.clusters[0] > 0 && steps.is_multiple_of(wanted) { wanted } else { 1 };
         let at_once = match cluster {
             1 => simt.chip.units,
