@@ -152,10 +152,43 @@ pub struct Simt {
     pub dependent_launch: bool,
     /// How many clusters of two work-groups, which see each other's local memory, run at once, and of four; 0 where there are none.
     pub clusters: [usize; 2],
+    /// What schedules for bulk copies and warpgroup products go by; none where there are neither.
+    pub measured: Option<Measured>,
     /// How lanes of different rows of 16 exchange values.
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.
     pub isa: Isa,
+}
+
+/// Numbers that no manual has: by measuring kernels on a chip, where one schedule begins to be
+/// faster than another, and how work is cut best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Bytes of local memory through which the weight of a few tokens' contraction streams: what is
+    /// on its way covers the time from one kernel to the next.
+    pub ring_bytes: usize,
+    /// Tokens from which on work-groups share out the columns of such a weight, as a cluster.
+    pub cluster_tokens: usize,
+    /// Panels of each work-group from which on a cluster has two of them, and four below.
+    pub cluster_panels: usize,
+    pub stream_k: StreamK,
+    /// What a tile of warpgroup products costs beside its products, as rows of the weight: its copies
+    /// of tokens, and its end.
+    pub tile_cost: usize,
+}
+
+/// Where stream-K is faster than products of single waves, and how it shares slots of a weight out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamK {
+    /// Fewest tokens.
+    pub tokens: usize,
+    /// Slots that every unit must have up to `few` tokens, so that the loops outweigh where sums meet.
+    pub few: usize,
+    pub slots: usize,
+    /// Most work-groups for each tile, about.
+    pub groups: usize,
+    /// Fewest slots of a work-group, about.
+    pub least: usize,
 }
 
 /// The instruction set of a GPU, as far as kernels call its intrinsics by name.

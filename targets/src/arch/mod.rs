@@ -89,6 +89,8 @@ mod tests {
             );
             assert!(simt.chip.fp8 == 0.0 || simt.fp8 != atomc_ir::arch::Fp8::None, "{name}");
             assert!(!a.source.is_empty() && simt.chip.units > 0);
+            let is_asked = simt.bulk_copies || simt.wide_products;
+            assert_eq!(simt.measured.is_some(), is_asked, "{name}: schedules for its copies go by measured numbers");
         }
     }
 

@@ -4,7 +4,8 @@
 //! CUDA programming guide, "Compute capabilities". Peaks and bandwidths: the data sheets of the products named in the rows.
 use atomc_ir::DType::{BF16, F16};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, RowExchange, Simt,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Measured, Product, ProductShape, RowExchange, Simt,
+    StreamK,
 };
 
 const TRIPLE: &str = "nvptx64-nvidia-cuda";
@@ -45,6 +46,15 @@ const PRODUCTS: [Product; 2] = [
     },
 ];
 
+/// On an H200, with the models of docs/performance.md.
+const H200: Measured = Measured {
+    ring_bytes: 160 << 10,
+    cluster_tokens: 16,
+    cluster_panels: 8,
+    stream_k: StreamK { tokens: 17, few: 32, slots: 12, groups: 4, least: 4 },
+    tile_cost: 38,
+};
+
 const fn row(
     name: &'static str,
     features: &'static [&'static str],
@@ -52,7 +62,7 @@ const fn row(
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
     // Clusters, copies by the machine and dependent launch came together.
-    (clusters, wide_products): ([usize; 2], bool),
+    (clusters, wide_products, measured): ([usize; 2], bool, Option<Measured>),
 ) -> Arch {
     Arch {
         name,
@@ -78,6 +88,7 @@ const fn row(
             wide_products,
             dependent_launch: clusters[0] > 0,
             clusters,
+            measured,
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
         }),
@@ -99,7 +110,7 @@ pub const ROWS: [Arch; 3] = [
                 Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
                 Fp8::None,
             ),
-            ([0; 2], false),
+            ([0; 2], false, None),
         )
     },
     Arch {
@@ -111,7 +122,7 @@ pub const ROWS: [Arch; 3] = [
             "+ptx86",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
             // Half of the units; and as `cudaOccupancyMaxActiveClusters` says on an H200.
-            ([66, 30], true),
+            ([66, 30], true, Some(H200)),
         )
     },
     row(
@@ -120,7 +131,7 @@ pub const ROWS: [Arch; 3] = [
         "CUDA programming guide, compute capability 10.0; NVIDIA B200 data sheet",
         "+ptx86",
         (UNIT, Chip { name: "B200", units: 148, bandwidth: 8000.0, bf16: 2250.0, fp8: 4500.0, fp4: 9000.0 }, Fp8::Ocp),
-        // Not measured; as many as on an H200.
-        ([66, 30], false),
+        // Not measured; as on an H200.
+        ([66, 30], false, Some(H200)),
     ),
 ];

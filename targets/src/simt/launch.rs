@@ -1,9 +1,11 @@
 //! The ground that every schedule stands on: where a kernel is made, its arguments, and how much of the step there is.
-use atomc_ir::{Diagnostic, Graph, Type};
+use atomc_ir::arch::Measured;
+use atomc_ir::{Arch, Diagnostic, Graph, Type};
 use inkwell::module::Module;
 
 use crate::code::{Code, Int};
 use crate::kernel::Kernel;
+use crate::row::unsupported;
 pub use crate::schedule::Setup;
 use crate::simt::machine;
 use crate::{KernelInfo, KernelSpec};
@@ -34,6 +36,12 @@ pub fn finish(made: Made) -> Result<(Module, KernelInfo), Diagnostic> {
     let (code, info) = made?;
     let info = KernelInfo { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
     Ok((code.finish(), info))
+}
+
+/// What was measured on the arch's chip.
+pub fn measured(arch: &Arch) -> Result<Measured, Diagnostic> {
+    let found = arch.simt().measured;
+    found.ok_or_else(|| unsupported(format!("{}: nothing was measured on its chip", arch.name)))
 }
 
 /// Pointers of a body: operands, then results. The step and the workspace follow.

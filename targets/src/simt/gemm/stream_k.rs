@@ -8,8 +8,6 @@
 //! Four waves ask for slots. Four bring the rows' columns of each slot, as products take them. A norm commutes with the
 //! contraction, so rows are brought as they are times the norm's weights, and sums are scaled by what the squares of a row come to.
 //! Four waves multiply: the panels' upper rows are 64 rows of one product, and the lower ones of another.
-use std::ops::RangeInclusive;
-
 use atomc_ir::{Arch, DType, Diagnostic, Family, Op, Value};
 use inkwell::values::FloatValue;
 
@@ -26,11 +24,8 @@ use crate::simt::machine::wide::TileForm;
 use crate::simt::rowwise;
 use crate::{KernelInfo, KernelSpec, Tasks};
 
-/// Fewest and most tokens, and up to how many every unit of the machine must have so many slots, so that the loops outweigh where
-/// sums meet. Elsewhere the products of single waves, of which each streams by itself, are faster.
-const TOKENS: RangeInclusive<usize> = 17..=64;
-const FEW: usize = 32;
-const MANY: usize = 12;
+/// Most tokens.
+const TOKENS: usize = 64;
 /// Tokens that the waves that bring rows bring at a time.
 const BROUGHT: usize = 16;
 /// Columns of a slot, and products along them.
@@ -60,9 +55,6 @@ const STAGES: usize = 8;
 const ROWS: usize = 32 << 10;
 const SLOTS: usize = 16;
 const SMALL: usize = 4 << 10;
-/// Work-groups for each tile at most, and fewest slots of a work-group, about.
-const SHARING: usize = 4;
-const LEAST: usize = 4;
 /// Most words of others' sums that a thread loads at once.
 const LOADED: usize = 96;
 
@@ -94,7 +86,9 @@ impl Shape {
         let mut shape = Shape { tokens, columns, pieces, panels, tiles, length, groups: 0, slots: 0, stages };
         let room = simt.unit.lds_group.saturating_sub(shape.sums_bytes() + shape.rows_bytes() + SMALL);
         shape.slots = (room / shape.slot_bytes()).min(SLOTS);
-        shape.groups = simt.chip.units.min(tiles * SHARING).min((tiles * length).div_ceil(LEAST));
+        let measured = launch::measured(arch)?.stream_k;
+        let most = (tiles * measured.groups).min((tiles * length).div_ceil(measured.least));
+        shape.groups = simt.chip.units.min(most);
         Ok(shape)
     }
 
@@ -158,8 +152,9 @@ fn suits(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
     WhyNot::unless(Matrix::native(simt, dtype) && dtype.size() == 2, || {
         format!("weights of {}: warpgroup MMA takes 16-bit floats", dtype.name())
     })?;
-    WhyNot::unless(TOKENS.contains(&spec.tokens), || {
-        format!("{} tokens: from {} to {}", spec.tokens, TOKENS.start(), TOKENS.end())
+    let least = launch::measured(arch)?.stream_k.tokens;
+    WhyNot::unless((least..=TOKENS).contains(&spec.tokens), || {
+        format!("{} tokens: from {least} to {TOKENS}", spec.tokens)
     })?;
     WhyNot::unless(depth.is_multiple_of(COLUMNS), || format!("{depth} columns are no multiple of {COLUMNS}"))?;
     WhyNot::unless(PANELS.is_multiple_of(pieces), || format!("{pieces} pieces do not share {PANELS} panels out"))?;
@@ -178,14 +173,10 @@ fn suits(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
 
 /// Whether there is work enough, and room for it.
 fn pays(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
-    let (shape, simt) = (Shape::new(spec, arch)?, arch.simt());
-    WhyNot::unless(spec.tokens > FEW || shape.units() >= MANY * simt.chip.units, || {
-        format!(
-            "{} slots of weight on {} units: of {} tokens it takes {MANY} each",
-            shape.units(),
-            simt.chip.units,
-            spec.tokens
-        )
+    let (shape, units, measured) = (Shape::new(spec, arch)?, arch.simt().chip.units, launch::measured(arch)?.stream_k);
+    WhyNot::unless(spec.tokens > measured.few || shape.units() >= measured.slots * units, || {
+        let (slots, each) = (shape.units(), measured.slots);
+        format!("{slots} slots of the weight on {units} units: {} tokens take {each} each", spec.tokens)
     })?;
     WhyNot::unless(shape.slots >= 2 && shape.stages >= 2, || {
         "local memory has no room for two slots and two stages".into()

@@ -25,9 +25,6 @@ use crate::{KernelInfo, KernelSpec, Tasks};
 const ROWS: [usize; 4] = [256, 192, 128, 64];
 /// They may be chosen by measuring.
 const TILE: Number = Number { name: "tile", values: &ROWS };
-/// What a tile costs beside its products, as rows of the weight: its copies of tokens, and its end. Measured on an H200.
-const TILE_COST: usize = 38;
-
 /// Tokens that a group of four waves multiplies, and those of a tile.
 const GROUP_TOKENS: usize = 64;
 const TOKENS: usize = 2 * GROUP_TOKENS;
@@ -87,7 +84,8 @@ impl Shape {
         let (unit, width) = (&arch.simt().unit, arch.memory.padded(all / pieces));
         let across = |rows: usize| width.div_ceil(rows / pieces);
         let (tiles, units) = (|rows: usize| spec.tokens.div_ceil(TOKENS) * across(rows), arch.simt().chip.units);
-        let best = possible(pieces).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + TILE_COST));
+        let cost = launch::measured(arch)?.tile_cost;
+        let best = possible(pieces).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
         let rows = choice.get(&TILE).or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
         let room = unit.lds_group - WORKERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
         Ok(Shape {

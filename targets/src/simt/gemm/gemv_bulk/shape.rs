@@ -4,14 +4,12 @@ use atomc_ir::{Arch, Diagnostic};
 
 use crate::KernelSpec;
 use crate::simt::gemm::contract::Sizes;
+use crate::simt::launch;
 use crate::simt::machine::fragment::RUN;
 use crate::tuning::{Choice, Number};
 
 /// Waves of a work-group.
 const WAVES: usize = 8;
-/// Bytes of local memory that slots take: what is on its way covers the time from one kernel to the next, and a work-group of a
-/// kernel without much local memory still fits beside.
-const RINGS: usize = 160 << 10;
 /// Bytes of a step of 32 columns of a panel, and most of a slot.
 pub const STEP: usize = 4 * 16 * RUN;
 const SLOT: usize = 4 * STEP;
@@ -35,10 +33,6 @@ const MEETING: usize = 64 << 10;
 pub const PITCH: usize = 80;
 /// Bytes for barriers, and for squares.
 const BARRIERS: usize = 2 << 10;
-/// From so many tokens on, work-groups share out the columns, as a cluster: each brings less of the rows to itself, and they read
-/// each other's sums. Two where each then has so many panels, four otherwise.
-const MANY: usize = 16;
-const SHARE: usize = 8;
 /// Work-groups of a cluster, which may be chosen by measuring.
 pub const CLUSTER: Number = Number { name: "cluster", values: &[1, 2, 4] };
 
@@ -78,9 +72,11 @@ impl Shape {
         let Sizes { rows, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
         let (simt, tokens, steps) = (arch.simt(), spec.tokens, arch.memory.padded(depth) / 32);
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
-        let best = if tokens < MANY {
+        let measured = launch::measured(arch)?;
+        // Each work-group of a cluster brings less of the rows to itself, and they read each other's sums.
+        let best = if tokens < measured.cluster_tokens {
             1
-        } else if panels >= SHARE * simt.clusters[0] {
+        } else if panels >= measured.cluster_panels * simt.clusters[0] {
             2
         } else {
             4
@@ -96,7 +92,7 @@ impl Shape {
             tokens,
             pieces,
             plain,
-            copied: plain && tokens >= MANY && depth == 32 * steps,
+            copied: plain && tokens >= measured.cluster_tokens && depth == 32 * steps,
             panels,
             groups: at_once.min(panels),
             cluster,
@@ -111,7 +107,7 @@ impl Shape {
             ahead: 0,
             one_pass: true,
         };
-        Ok(shape.with_waves().with_stretches().with_rings(simt))
+        Ok(shape.with_waves().with_stretches().with_rings(simt, measured.ring_bytes))
     }
 
     /// Shares panels and columns out to waves.
@@ -165,9 +161,9 @@ impl Shape {
     }
 
     /// Gives rings the local memory that is left.
-    fn with_rings(self, simt: &Simt) -> Shape {
+    fn with_rings(self, simt: &Simt, most: usize) -> Shape {
         let apart = if self.one_pass { 0 } else { self.waves() * self.sums_bytes() };
-        let room = RINGS.min(simt.unit.lds_group.saturating_sub(self.rows_bytes() + apart + BARRIERS));
+        let room = most.min(simt.unit.lds_group.saturating_sub(self.rows_bytes() + apart + BARRIERS));
         // What nobody fills would only keep the next kernel's work-groups away.
         let panels = self.panels.div_ceil(self.groups).div_ceil(self.across);
         let needed = panels * self.length.div_ceil(self.along);
