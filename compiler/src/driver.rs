@@ -11,6 +11,7 @@ use std::path::Path;
 use atomc_artifact::Fingerprint;
 use atomc_artifact::check::MAX_STEP;
 use atomc_artifact::manifest::{self, Attention, CacheSpec, Chip, DataLayout, Hidden, Manifest, Plan, Target, Variant};
+use atomc_config::Layer;
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -285,7 +286,7 @@ fn chip(arch: &Arch) -> Option<Chip> {
 fn facts(config: &Config) -> manifest::Model {
     manifest::Model {
         architecture: config.architecture.into(),
-        layers: config.layers,
+        layers: config.layers.len(),
         hidden: config.hidden,
         vocab: config.vocab,
         max_positions: config.context,
@@ -300,20 +301,22 @@ fn layout(memory: &Memory) -> DataLayout {
 }
 
 fn cache(config: &Config, arch: &Arch) -> CacheSpec {
-    let ty = CacheType { dtype: config.cache_dtype(), heads: config.kv_heads, head_dim: config.head_dim };
+    let attentions = || config.layers.iter().filter_map(Layer::attention);
+    let first = attentions().next().expect("a layer that attends");
+    let ty = CacheType { dtype: config.cache_dtype(), heads: first.kv_heads, head_dim: first.head_dim };
     let layout = atomc_targets::cache_layout(ty, arch);
     CacheSpec {
-        layers: config.layers,
+        layers: attentions().count(),
         block_tokens: layout.block_tokens,
         block_bytes: layout.block_bytes,
         v_offset: layout.v_offset,
         dtype: config.cache_dtype(),
-        heads: config.kv_heads,
-        head_dim: config.head_dim,
+        heads: first.kv_heads,
+        head_dim: first.head_dim,
         // As soon as one layer sees all keys, all are needed.
-        window: match config.windows.contains(&0) {
+        window: match attentions().any(|attention| attention.window == 0) {
             true => 0,
-            false => config.windows.iter().copied().max().unwrap_or(0),
+            false => attentions().map(|attention| attention.window).max().unwrap_or(0),
         },
     }
 }

@@ -5,28 +5,6 @@ use serde_json::Value;
 
 use crate::Config;
 
-/// What facts are called in a `config.json`, in the order in which differences are named: what explains others goes first.
-/// A fact that is not listed is compared like all others, and goes by its own name.
-const NAMES: [(&str, &str); 17] = [
-    ("architecture", "architectures"),
-    ("layers", "num_hidden_layers"),
-    ("vocab", "vocab_size"),
-    ("hidden", "hidden_size"),
-    ("intermediate", "intermediate_size"),
-    ("heads", "num_attention_heads"),
-    ("kv_heads", "num_key_value_heads"),
-    ("head_dim", "head_dim"),
-    ("eps", "rms_norm_eps"),
-    ("activation", "hidden_act"),
-    ("tied", "tie_word_embeddings"),
-    ("qkv_bias", "attention_bias"),
-    ("o_bias", "attention_bias"),
-    ("mlp_bias", "mlp_bias"),
-    ("windows", "sliding_window"),
-    ("rope", "rope_parameters"),
-    ("positions", "max_position_embeddings"),
-];
-
 /// What parts of facts are called that no `config.json` has in this form.
 const PARTS: [(&str, &str); 1] = [("rope_parameters.rotary_dim", "partial_rotary_factor: elements that rotate")];
 
@@ -35,8 +13,8 @@ pub const ELSEWHERE: [(&str, &str); 5] = [
     ("dtype", "a framework has an option for it"),
     ("cache_dtype", "a framework has an option for it"),
     ("context", "the longest sequence has a rule of its own"),
-    ("stop", "a framework ends answers itself"),
-    ("bos", "a framework begins prompts itself"),
+    ("eos_token_id", "a framework ends answers itself"),
+    ("bos_token_id", "a framework begins prompts itself"),
 ];
 
 /// A fact in which two models differ.
@@ -66,26 +44,15 @@ pub fn plain(value: &Value) -> String {
 }
 
 /// What differs between a configuration and the facts of a model that an artifact has echoed ([`Config::echo`]), by what fields
-/// mean: every fact of the one or the other, of those in the same list or object the first.
+/// mean: every fact of the one or the other, of those in the same list or object the first. What explains others is read first,
+/// and goes first.
 pub fn differences(asked: &Config, held: &Value) -> Vec<Difference> {
-    let asked = asked.echo();
-    let mut facts: Vec<&str> = NAMES.map(|(fact, _)| fact).to_vec();
-    let others = [&asked, held].into_iter().filter_map(Value::as_object).flat_map(|facts| facts.keys());
-    for fact in others {
-        if !facts.contains(&fact.as_str()) && !ELSEWHERE.iter().any(|(name, _)| name == fact) {
-            facts.push(fact);
-        }
-    }
-    let mut found: Vec<Difference> = vec![];
-    for fact in facts {
-        let name = NAMES.iter().find(|(name, _)| *name == fact).map_or(fact, |(_, field)| field);
-        if let Some(difference) = first(name, &asked[fact], &held[fact])
-            && !found.iter().any(|other| other.field == difference.field)
-        {
-            found.push(difference);
-        }
-    }
-    found
+    let echo = asked.echo();
+    let others = held.as_object().into_iter().flat_map(|facts| facts.keys().map(String::as_str));
+    let others = others.filter(|name| asked.facts.get(name).is_none());
+    let names = asked.facts.iter().map(|(name, _)| name).chain(others);
+    let compared = names.filter(|name| !ELSEWHERE.iter().any(|(other, _)| other == name));
+    compared.filter_map(|name| first(name, &echo[name], &held[name])).collect()
 }
 
 /// The first difference of two values, in what both are made of.

@@ -1,4 +1,7 @@
-//! A JSON object read field by field, so that every fault names its field.
+//! A JSON object read field by field, so that every fault names its field, and what was made of each is noted.
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use serde_json::{Map, Value};
 
 use crate::Diagnostic;
@@ -12,7 +15,42 @@ pub struct Fields<'a> {
     file: &'static str,
     path: String,
     map: &'a Map<String, Value>,
+    notes: Rc<RefCell<Notes>>,
 }
+
+/// What reading has made of an object.
+#[derive(Default)]
+struct Notes {
+    facts: Facts,
+    /// Names of all fields that were looked at, with those of objects inside.
+    asked: Vec<String>,
+}
+
+/// What fields mean, by their names, with every default, in the order in which they were read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts(Vec<(&'static str, Value)>);
+
+impl Facts {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        self.0.iter().map(|(name, value)| (*name, value))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
+    }
+
+    /// Puts a fact in the place of the one of this name, or behind all others.
+    pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
+        let value = value.into();
+        match self.0.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((name, value)),
+        }
+    }
+}
+
+/// A reader of one field.
+pub type Read<'a, T> = fn(&Fields<'a>, &str) -> Result<Option<T>, Diagnostic>;
 
 /// The object that a file holds.
 pub fn parse(file: &'static str, text: &str) -> Result<Map<String, Value>, Diagnostic> {
@@ -27,17 +65,61 @@ pub fn parse(file: &'static str, text: &str) -> Result<Map<String, Value>, Diagn
 
 impl<'a> Fields<'a> {
     pub fn new(file: &'static str, map: &'a Map<String, Value>) -> Fields<'a> {
-        Fields { file, path: String::new(), map }
+        Fields { file, path: String::new(), map, notes: Rc::default() }
+    }
+
+    /// What has been noted so far.
+    pub fn facts(&self) -> Facts {
+        self.notes.borrow().facts.clone()
+    }
+
+    /// The fields that have been looked at so far.
+    #[cfg(test)]
+    pub fn asked(&self) -> Vec<String> {
+        self.notes.borrow().asked.clone()
+    }
+
+    /// Notes what one field means, or several together that are known by this name. Models are compared by what is noted.
+    pub fn note(&self, name: &'static str, value: impl Into<Value>) {
+        self.notes.borrow_mut().facts.set(name, value);
+    }
+
+    fn found(&self, name: &str) -> Option<&'a Value> {
+        let full = format!("{}{name}", self.path);
+        let asked = &mut self.notes.borrow_mut().asked;
+        if !asked.contains(&full) {
+            asked.push(full);
+        }
+        self.map.get(name)
+    }
+
+    /// What the field says, noted; without it the default.
+    pub fn or<T: Clone + Into<Value>>(
+        &self,
+        name: &'static str,
+        read: Read<'a, T>,
+        default: T,
+    ) -> Result<T, Diagnostic> {
+        let value = read(self, name)?.unwrap_or(default);
+        self.note(name, value.clone());
+        Ok(value)
+    }
+
+    /// What the field says, noted; without it a fault.
+    pub fn needed<T: Clone + Into<Value>>(&self, name: &'static str, read: Read<'a, T>) -> Result<T, Diagnostic> {
+        let value = read(self, name)?.ok_or_else(|| self.missing(name))?;
+        self.note(name, value.clone());
+        Ok(value)
     }
 
     /// Whether the field is there, `null` or not.
     pub fn has(&self, name: &str) -> bool {
-        self.map.contains_key(name)
+        self.found(name).is_some()
     }
 
     /// The field's value, unless it is absent or `null`.
     pub fn get(&self, name: &str) -> Option<&'a Value> {
-        self.map.get(name).filter(|v| !v.is_null())
+        self.found(name).filter(|v| !v.is_null())
     }
 
     pub fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
@@ -57,9 +139,27 @@ impl<'a> Fields<'a> {
         self.fault("config::missing", name, "is missing")
     }
 
+    /// A number that is this much at most.
+    pub fn at_most(&self, name: &str, size: usize, most: usize) -> Result<usize, Diagnostic> {
+        match size <= most {
+            true => Ok(size),
+            false => Err(self.fault("config::too-large", name, format!("must be at most {most}, not {size}"))),
+        }
+    }
+
+    /// What the name stands for that the field has.
+    pub fn one_of<T: Copy>(&self, name: &str, default: &str, known: &[(&str, T)]) -> Result<T, Diagnostic> {
+        let found = self.text(name)?.unwrap_or(default);
+        known.iter().find(|(n, _)| *n == found).map(|(_, value)| *value).ok_or_else(|| {
+            let names = known.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ");
+            self.fault("config::value", name, format!("unknown value {found:?}")).help(format!("Known: {names}."))
+        })
+    }
+
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, Diagnostic> {
         self.read(name, "an object", |v| {
-            v.as_object().map(|map| Fields { file: self.file, path: format!("{}{name}.", self.path), map })
+            let path = format!("{}{name}.", self.path);
+            v.as_object().map(|map| Fields { file: self.file, path, map, notes: self.notes.clone() })
         })
     }
 
@@ -79,10 +179,6 @@ impl<'a> Fields<'a> {
     pub fn size(&self, name: &str) -> Result<Option<usize>, Diagnostic> {
         let wanted = format!("a whole number from 1 to {MAX_SIZE}");
         self.read(name, &wanted, |v| size(v).filter(|&n| n > 0))
-    }
-
-    pub fn needed_size(&self, name: &str) -> Result<usize, Diagnostic> {
-        self.size(name)?.ok_or_else(|| self.missing(name))
     }
 
     /// A whole number of at least one; 0 and -1 are as good as `null`.

@@ -1,8 +1,11 @@
 //! What a `config.json` means: its facts with every default, for the compiler, which makes a graph of them, and for whoever has
 //! an artifact and wants to know whether a configuration is the one it was made of.
+mod attention;
 mod compare;
 mod diag;
+mod family;
 mod fields;
+mod mlp;
 mod model;
 mod rope;
 
@@ -12,10 +15,13 @@ pub mod vllm;
 use std::path::{Path, PathBuf};
 
 pub use atomc_dtype::DType;
+pub use attention::Attention;
 pub use compare::{Difference, differences};
 pub use diag::Diagnostic;
-pub use fields::MAX_SIZE;
-pub use model::{Activation, Config, DTYPES, FAMILIES, Family};
+pub use family::{FAMILIES, Family};
+pub use fields::{Facts, MAX_SIZE};
+pub use mlp::{Activation, Gated};
+pub use model::{Config, DTYPES, FeedForward, Layer, Mixer};
 pub use rope::Rope;
 
 /// The configuration in a model folder, or in a `config.json` itself.

@@ -27,6 +27,15 @@ fn read(patch: Value) -> Config {
     Config::parse(&config(patch), None).expect("a good configuration")
 }
 
+/// The attention of the first layer.
+fn attention(config: &Config) -> &Attention {
+    config.layers[0].attention().expect("a layer that attends")
+}
+
+fn windows(config: &Config) -> Vec<usize> {
+    config.layers.iter().filter_map(Layer::attention).map(|attention| attention.window).collect()
+}
+
 /// The fault that the text is found to have.
 fn fault_in(text: &str) -> String {
     let d = Config::parse(text, None).expect_err("a fault");
@@ -61,10 +70,10 @@ mod meaning {
             format!(
                 "{}: {} kv heads of {}, {} positions, window {}, eps {:?}, {}, stop {:?}, bos {:?}",
                 c.architecture,
-                c.kv_heads,
-                c.head_dim,
+                attention(&c).kv_heads,
+                attention(&c).head_dim,
                 c.positions,
-                c.windows[0],
+                attention(&c).window,
                 c.eps,
                 c.dtype.name(),
                 c.stop,
@@ -80,22 +89,32 @@ mod meaning {
     }
 
     #[test]
+    fn the_readme_has_every_architecture() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+        let text = std::fs::read_to_string(path).expect("README.md");
+        let row = text.lines().find(|line| line.starts_with("| architectures |")).expect("a row");
+        for family in FAMILIES {
+            assert!(row.contains(&format!("`{}`", family.architecture)), "{}", family.architecture);
+        }
+    }
+
+    #[test]
     fn null_is_derived() {
         let text = config(json!({ "architectures": ["Qwen3ForCausalLM"] }));
         let text = text.replace("\"num_key_value_heads\":2", "\"num_key_value_heads\":null,\"head_dim\":null");
         let c = Config::parse(&text, None).expect("a good configuration");
-        assert_eq!((c.kv_heads, c.head_dim), (4, 16));
+        assert_eq!((attention(&c).kv_heads, attention(&c).head_dim), (4, 16));
     }
 
     #[test]
     fn no_window_has_three_spellings() {
         for none in [json!(0), json!(-1)] {
             let c = read(json!({ "architectures": ["MistralForCausalLM"], "sliding_window": none }));
-            assert_eq!(c.windows, [0]);
+            assert_eq!(windows(&c), [0]);
         }
         let text = config(json!({ "architectures": ["MistralForCausalLM"] }));
         let c = Config::parse(&text.replace("{\"arch", "{\"sliding_window\":null,\"arch"), None).expect("good");
-        assert_eq!(c.windows, [0]);
+        assert_eq!(windows(&c), [0]);
     }
 
     #[test]
@@ -106,7 +125,7 @@ mod meaning {
                 "use_sliding_window": true,
             });
             all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
-            read(all).windows
+            windows(&read(all))
         };
         assert_eq!(qwen(json!({ "max_window_layers": 2 })), [0, 0, 8]);
         assert_eq!(qwen(json!({})), [0, 0, 0], "28 layers without a window by default");
@@ -120,7 +139,7 @@ mod meaning {
         let scale = |rope: Value| {
             let mut all = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
             all.as_object_mut().expect("an object").extend(rope.as_object().expect("an object").clone());
-            read(json!({ "rope_parameters": all })).rope.scale
+            read(json!({ "rope_parameters": all })).ropes[0].scale
         };
         let plain = 0.1 * 4f64.ln() + 1.0;
         assert_eq!(scale(json!({})), plain);
@@ -133,10 +152,10 @@ mod meaning {
 
     #[test]
     fn a_part_rotates_with_default_rope_too() {
-        for family in &FAMILIES {
+        for family in FAMILIES {
             let c =
                 read(json!({ "architectures": [family.architecture], "head_dim": 16, "partial_rotary_factor": 0.5 }));
-            assert_eq!(c.rope.freqs.dim, 8, "{}", family.architecture);
+            assert_eq!(c.ropes[0].freqs.dim, 8, "{}", family.architecture);
         }
     }
 
@@ -144,7 +163,8 @@ mod meaning {
     fn what_transformers_takes() {
         assert_eq!(read(json!({ "rms_norm_eps": 0 })).eps, 0.0);
         for (name, activation) in [("quick_gelu", Activation::QuickGelu), ("gelu_python", Activation::Gelu)] {
-            assert_eq!(read(json!({ "hidden_act": name })).activation, activation);
+            let FeedForward::Gated(mlp) = &read(json!({ "hidden_act": name })).layers[0].feed_forward;
+            assert_eq!(mlp.activation, activation);
         }
     }
 
@@ -380,6 +400,7 @@ mod errors {
 mod comparison {
     use super::*;
     use crate::compare::ELSEWHERE;
+    use crate::fields::{self, Fields};
 
     /// What differs between a model with one patch and a model with another.
     fn between(asked: Value, held: Value) -> Vec<String> {
@@ -461,6 +482,33 @@ mod comparison {
             other[fact] = json!("another");
             let compared = !ELSEWHERE.iter().any(|(name, _)| *name == fact);
             assert_eq!(differences(&config, &other).len(), usize::from(compared), "{fact}");
+        }
+    }
+
+    /// Whatever field a family reads: if another value makes another model, the models differ in a fact.
+    #[test]
+    fn what_is_read_is_noted() {
+        let values =
+            [json!(1), json!(2), json!(8), json!(0.5), json!(true), json!(false), json!("gelu"), json!("yarn")];
+        for family in FAMILIES {
+            let base = json!({
+                "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
+                "rope_parameters": { "rope_type": "linear", "factor": 3.0 },
+            });
+            let map = fields::parse("config.json", &config(base)).expect("an object");
+            let fields = Fields::new("config.json", &map);
+            let held = Config::read(&fields, None).expect("a good configuration");
+            let mut different = 0;
+            for (name, value) in fields.asked().iter().flat_map(|name| values.iter().map(move |value| (name, value))) {
+                let mut other = Value::Object(map.clone());
+                let path = name.split('.').fold(&mut other, |at, part| &mut at[part]);
+                *path = value.clone();
+                let Ok(other) = Config::parse(&other.to_string(), None) else { continue };
+                let same = Config { facts: held.facts.clone(), ..other.clone() } == held;
+                assert_eq!(same, other.echo() == held.echo(), "{}: {name} {value}", family.architecture);
+                different += usize::from(!same);
+            }
+            assert!(different > 20, "{}: {different}", family.architecture);
         }
     }
 }

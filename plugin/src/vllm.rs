@@ -1,4 +1,5 @@
 //! What the shim for vLLM asks of the configuration's crate. All of it is text and JSON.
+use atomc_config::FAMILIES;
 use atomc_config::vllm::options::{BLOCK_SIZE_GIVEN, JUDGED, names};
 use atomc_config::vllm::settings;
 use pyo3::exceptions::PyValueError;
@@ -10,6 +11,12 @@ use std::collections::HashMap;
 #[pyfunction]
 pub fn judged_options() -> Vec<(&'static str, &'static str)> {
     JUDGED.iter().map(|judged| (judged.name, judged.at)).chain([BLOCK_SIZE_GIVEN]).collect()
+}
+
+/// The architectures that artifacts can hold, and of each the module of vLLM's models that has a class for it.
+#[pyfunction]
+pub fn architectures() -> Vec<(&'static str, &'static str)> {
+    FAMILIES.iter().map(|family| (family.architecture, family.vllm)).collect()
 }
 
 /// Every option that the table knows.

@@ -36,7 +36,7 @@ fn models() -> impl Iterator<Item = Model> {
 
 impl Model {
     fn fresh(&self) -> Vec<CacheState<f64>> {
-        vec![CacheState::default(); self.case.config.layers]
+        vec![CacheState::default(); self.case.config.layers.len()]
     }
 
     /// Logits of every token of a step, piece after piece.
@@ -62,7 +62,7 @@ impl Model {
         let weight = |name: &str| self.weights.get(name).cloned();
         let out = interp::run(&self.graph, Cx { tokens: n, rows: n }, &params, &weight)
             .unwrap_or_else(|e| panic!("{}: {e}", self.case.name));
-        caches.extend(out[1..=self.case.config.layers].iter().map(|c| c.cache().expect("a cache state").clone()));
+        caches.extend(out[1..=self.case.config.layers.len()].iter().map(|c| c.cache().expect("a cache state").clone()));
         out[0].float().expect("logits").data.clone()
     }
 

@@ -41,7 +41,7 @@ fn stages(architecture: &str, bucket: Bucket) -> String {
 
 #[test]
 fn every_family_after_every_pass() {
-    for family in &FAMILIES {
+    for family in FAMILIES {
         let name = family.architecture.trim_end_matches("ForCausalLM").to_lowercase();
         insta::assert_snapshot!(format!("{name}_decode"), stages(family.architecture, Bucket::Decode { tokens: 1 }));
         let any = Bucket::Any { tokens: 512, rows: 64 };
@@ -56,7 +56,7 @@ fn every_family_after_every_pass() {
 fn kernels_of_a_decode_layer() {
     let arch = &atomc_targets::variants("host").expect("a target")[0];
     let cx = Cx { arch, bucket: Bucket::Decode { tokens: 1 } };
-    for family in &FAMILIES {
+    for family in FAMILIES {
         let graph = atomc::driver::lower(&model(family.architecture), &cx, None).expect("passes that succeed");
         let kernels = atomc_passes::Order::new(&graph, None).steps;
         let of_layer = kernels.iter().filter(|&&id| graph.location(id).starts_with("model.layers.0"));

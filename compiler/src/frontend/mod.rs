@@ -1,5 +1,8 @@
 //! From a configuration to the graph of one step.
-mod dense;
+mod attention;
+mod layer;
+mod mlp;
+mod model;
 mod part;
 
 use atomc_ir::{Diagnostic, Graph};
@@ -14,7 +17,7 @@ pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
 
 /// The graph of a part of it.
 pub fn graph_of(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
-    dense::graph(config, part)
+    model::graph(config, part)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
 /// The longest sequence that vLLM takes where none is asked for.
 fn longest(config: &Config, folder: &Path) -> usize {
     let scaled = |length: usize, factor: f64| (length as f64 * factor) as usize;
-    let model = match config.rope.freqs.scaling {
+    let model = match config.ropes[0].freqs.scaling {
         Scaling::Default | Scaling::Llama3 { .. } => config.positions,
         Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => scaled(config.positions, factor),
         Scaling::Yarn { factor, original, .. } => scaled(original, factor),

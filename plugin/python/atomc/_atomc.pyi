@@ -20,6 +20,9 @@ class StepError(Error):
 class WeightsError(Error):
     """The tensors are not those of the model."""
 
+def architectures() -> list[tuple[str, str]]:
+    """The architectures that artifacts can hold, and of each the module of vLLM's models that has a class for it."""
+
 def judged_options() -> list[tuple[str, str]]:
     """vLLM's options that are judged, and where its resolved configuration has each."""
 

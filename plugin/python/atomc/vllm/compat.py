@@ -6,19 +6,16 @@ from importlib.util import find_spec
 
 import torch
 
+from atomc import _atomc
+
 # The releases that the tests run.
 TESTED = ("0.33.0", "0.30.0", "0.26.0")
 
-# The architectures that artifacts can hold, and where vLLM keeps its own class for each.
-ARCHITECTURES = {
-    "LlamaForCausalLM": "vllm.model_executor.models.llama",
-    "MistralForCausalLM": "vllm.model_executor.models.mistral",
-    "Qwen2ForCausalLM": "vllm.model_executor.models.qwen2",
-    "Qwen3ForCausalLM": "vllm.model_executor.models.qwen3",
-}
+# The architectures that artifacts can hold, and the modules of vLLM's models that have its own classes for them.
+ARCHITECTURES = dict(_atomc.architectures())
 
-# What runs instead of any of them with `--model-impl transformers`.
-TRANSFORMERS = {"TransformersForCausalLM": "vllm.model_executor.models.transformers"}
+# What runs instead of any of them with `--model-impl transformers`, and where vLLM has no class of its own.
+TRANSFORMERS = "TransformersForCausalLM"
 
 # Everything else by its name, and the module that has it. Nothing is imported before it is used: vLLM asks for its platform first.
 NAMES = {
@@ -66,6 +63,14 @@ def __getattr__(name: str):
 def warn_if_untested(warn) -> None:
     if (release := version("vllm")) not in TESTED:
         warn("atomc: vLLM %s is not among the releases that are tested: %s", release, ", ".join(TESTED))
+
+
+def own_class(architecture: str) -> type | None:
+    """vLLM's class for what artifacts can hold: its own, or the one over transformers' code where a release has no other."""
+    if architecture in (*ARCHITECTURES, TRANSFORMERS):
+        module = f"vllm.model_executor.models.{ARCHITECTURES.get(architecture, 'transformers')}"
+        return getattr(import_module(module), architecture) if find_spec(module) else own_class(TRANSFORMERS)
+    return None
 
 
 def kept_name(architecture: str) -> str:

@@ -1,7 +1,6 @@
 """One opaque model for every architecture that an artifact holds."""
 
 import time
-from importlib import import_module
 from types import new_class
 
 import torch
@@ -39,9 +38,8 @@ class PassedBy:
 def __getattr__(name: str) -> type[torch.nn.Module]:
     """What the registry names. What vLLM asks a class before there is a model is thus answered by its own class."""
     architecture = name.partition("-")[0]
-    if (module := (compat.ARCHITECTURES | compat.TRANSFORMERS).get(architecture)) is None:
+    if (own := compat.own_class(architecture)) is None:
         raise AttributeError(name)
-    own = getattr(import_module(module), architecture)
     before = Choice if architecture in compat.ARCHITECTURES else PassedBy
     return new_class(architecture, (before, own), exec_body=lambda body: body.update(__module__=own.__module__))
 

@@ -11,7 +11,7 @@ def register() -> None:
     from .loader import Loader
 
     compat.warn_if_untested(compat.init_logger(f"vllm.{__name__}").warning)
-    for architecture in (*compat.ARCHITECTURES, *compat.TRANSFORMERS):
+    for architecture in (*compat.ARCHITECTURES, compat.TRANSFORMERS):
         name = f"{__package__}.model:{compat.kept_name(architecture)}"
         compat.ModelRegistry.register_model(architecture, name)
     compat.register_model_loader("atomc")(Loader)

@@ -1,0 +1,69 @@
+//! The graph of a layer's attention, and how ranks share it out: heads, with the keys and values that they see.
+use atomc_config::Attention;
+use atomc_ir::{Diagnostic, Op, Value};
+
+use super::layer::{LayerBuilder, Made};
+
+/// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the same one.
+fn parts_of_kv(all: &Attention, ranks: usize) -> usize {
+    ranks.min(all.kv_heads)
+}
+
+/// The sizes of one rank, or what cannot be shared out.
+pub fn share(all: &Attention, ranks: usize) -> Result<Attention, String> {
+    let Attention { heads, kv_heads, .. } = *all;
+    if !heads.is_multiple_of(ranks) {
+        return Err(format!("{heads} attention heads"));
+    }
+    if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) {
+        return Err(format!("{kv_heads} heads of keys and values"));
+    }
+    Ok(Attention { heads: heads / ranks, kv_heads: kv_heads / parts_of_kv(all, ranks), ..all.clone() })
+}
+
+impl LayerBuilder<'_> {
+    /// `x` plus the attention over it, and the new state of the cache.
+    pub fn attention(
+        &mut self,
+        all: &Attention,
+        x: Value,
+        (rope, cache, batch): (Value, Option<Value>, Value),
+    ) -> Result<(Value, Option<Value>), Diagnostic> {
+        let &Attention { heads, head_dim, scale, window, .. } = all;
+        let normed = self.norm(x, "input_layernorm", self.config.hidden)?;
+        let [q, k, v] = self.projections(all, normed)?;
+        self.b.at(format!("{}.self_attn", self.path));
+        let (q, k) = (self.b.rope(q, rope)?, self.b.rope(k, rope)?);
+        let (seen, state) = match cache {
+            Some(cache) => {
+                let state = self.b.push(Op::KvWrite {}, &[cache, k, v, batch])?;
+                let seen = self.b.push(Op::Attention { scale, window }, &[q, state, batch])?;
+                (self.b.flat(seen, heads / self.part.ranks * head_dim)?, Some(state))
+            }
+            None => {
+                let op = Op::CallerAttention { layer: self.index, scale, window };
+                (self.b.push(op, &[q, k, v, batch])?, None)
+            }
+        };
+        let out = self.sum(seen, "self_attn.o_proj", heads * head_dim, all.o_bias)?;
+        Ok((self.residual(x, out)?, state))
+    }
+
+    /// Heads of queries, keys and values.
+    fn projections(&mut self, all: &Attention, x: Value) -> Result<[Value; 3], Diagnostic> {
+        let &Attention { heads, kv_heads, head_dim, qkv_bias, .. } = all;
+        let (ranks, parts) = (self.part.ranks, parts_of_kv(all, self.part.ranks));
+        let q = self.rows(x, "self_attn.q_proj", heads * head_dim, ranks, qkv_bias)?;
+        let q = self.heads(all, q, "q", heads / ranks)?;
+        let k = self.rows(x, "self_attn.k_proj", kv_heads * head_dim, parts, qkv_bias)?;
+        let k = self.heads(all, k, "k", kv_heads / parts)?;
+        let v = self.rows(x, "self_attn.v_proj", kv_heads * head_dim, parts, qkv_bias)?;
+        Ok([q, k, self.b.heads(v, kv_heads / parts, head_dim)?])
+    }
+
+    /// Heads of a projection, normed if the family does so.
+    fn heads(&mut self, all: &Attention, x: Value, which: &str, heads: usize) -> Made {
+        let x = self.b.heads(x, heads, all.head_dim)?;
+        if all.qk_norm { self.norm(x, &format!("self_attn.{which}_norm"), all.head_dim) } else { Ok(x) }
+    }
+}

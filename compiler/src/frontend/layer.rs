@@ -1,0 +1,65 @@
+//! What all halves of a layer are made of: norms, projections, residual connections.
+use atomc_ir::{Builder, Diagnostic, Op, Value};
+
+use super::{Config, Part};
+
+pub type Made = Result<Value, Diagnostic>;
+
+/// What building one layer needs. Each kind of mixer and of feed-forward has a file that adds its graph.
+pub struct LayerBuilder<'a> {
+    pub b: &'a mut Builder,
+    pub config: &'a Config,
+    pub part: Part,
+    pub index: usize,
+    /// The module path in the checkpoint.
+    pub path: String,
+}
+
+/// The rank's part of a weight.
+pub fn shard(b: &mut Builder, weight: Value, axis: usize, parts: usize) -> Made {
+    if parts == 1 { Ok(weight) } else { b.push(Op::Shard { axis, parts }, &[weight]) }
+}
+
+impl LayerBuilder<'_> {
+    pub fn residual(&mut self, x: Value, out: Value) -> Made {
+        self.b.at(self.path.clone());
+        self.b.add(x, out)
+    }
+
+    pub fn norm(&mut self, x: Value, module: &str, width: usize) -> Made {
+        let path = format!("{}.{module}", self.path);
+        let weight = self.b.at(&path).weight(format!("{path}.weight"), self.config.dtype, &[width]);
+        self.b.rms_norm(x, weight, self.config.eps)
+    }
+
+    /// A projection to `out` features, of which the rank makes one of so many parts.
+    pub fn rows(&mut self, x: Value, module: &str, out: usize, parts: usize, bias: bool) -> Made {
+        let (path, dtype) = (format!("{}.{module}", self.path), self.config.dtype);
+        let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[out, self.config.hidden]);
+        let weight = shard(self.b, weight, 0, parts)?;
+        let x = self.b.linear(x, weight, dtype)?;
+        if !bias {
+            return Ok(x);
+        }
+        let bias = self.b.weight(format!("{path}.bias"), dtype, &[out]);
+        let bias = shard(self.b, bias, 0, parts)?;
+        self.b.add(x, bias)
+    }
+
+    /// A projection of all `width` features, of which the rank has a part, back to the hidden size: summed over the ranks.
+    pub fn sum(&mut self, x: Value, module: &str, width: usize, bias: bool) -> Made {
+        let Config { hidden, dtype, .. } = *self.config;
+        let (path, ranks) = (format!("{}.{module}", self.path), self.part.ranks);
+        let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[hidden, width]);
+        let weight = shard(self.b, weight, 1, ranks)?;
+        let mut x = self.b.linear(x, weight, dtype)?;
+        if ranks > 1 {
+            x = self.b.push(Op::AllReduce {}, &[x])?;
+        }
+        if !bias {
+            return Ok(x);
+        }
+        let bias = self.b.weight(format!("{path}.bias"), dtype, &[hidden]);
+        self.b.add(x, bias)
+    }
+}

@@ -1,0 +1,40 @@
+//! The graph of a layer's gated MLP, and how ranks share it out: the rows between its two ends.
+use atomc_config::Gated;
+use atomc_ir::{Elementwise, Value};
+
+use super::Activation;
+use super::layer::{LayerBuilder, Made};
+
+/// The sizes of one rank, or what cannot be shared out.
+pub fn share(all: &Gated, ranks: usize) -> Result<Gated, String> {
+    match all.intermediate.is_multiple_of(ranks) {
+        true => Ok(Gated { intermediate: all.intermediate / ranks, ..all.clone() }),
+        false => Err(format!("an intermediate size of {}", all.intermediate)),
+    }
+}
+
+impl LayerBuilder<'_> {
+    /// `x` plus the MLP of it.
+    pub fn mlp(&mut self, all: &Gated, x: Value) -> Made {
+        let &Gated { intermediate, activation, bias } = all;
+        let normed = self.norm(x, "post_attention_layernorm", self.config.hidden)?;
+        let gate = self.rows(normed, "mlp.gate_proj", intermediate, self.part.ranks, bias)?;
+        let up = self.rows(normed, "mlp.up_proj", intermediate, self.part.ranks, bias)?;
+        self.b.at(format!("{}.mlp", self.path));
+        let gate = self.b.map(formula(activation), &[gate])?;
+        let inner = self.b.map(Elementwise::Mul, &[gate, up])?;
+        let out = self.sum(inner, "mlp.down_proj", intermediate, bias)?;
+        self.residual(x, out)
+    }
+}
+
+/// The op of an activation.
+fn formula(activation: Activation) -> Elementwise {
+    match activation {
+        Activation::Silu => Elementwise::Silu,
+        Activation::Gelu => Elementwise::Gelu,
+        Activation::GeluTanh => Elementwise::GeluTanh,
+        Activation::QuickGelu => Elementwise::QuickGelu,
+        Activation::Relu => Elementwise::Relu,
+    }
+}

@@ -1,0 +1,94 @@
+//! The graph of a decoder's step: embeddings, layers, a norm and a head.
+//!
+//! Of ranks that share the model out, each has a share of every layer. Its output projections give a part of a sum, which the caller
+//! adds up over the ranks before biases and residuals. Each also has some of the logits, if the head has a weight of its own that can
+//! be shared out.
+use atomc_artifact::manifest;
+use atomc_config::{FeedForward, Mixer};
+use atomc_ir::results::{HIDDEN, LOGITS, PICKS};
+use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
+
+use super::layer::{LayerBuilder, Made, shard};
+use super::{Config, Part};
+
+/// One step over T tokens, with logits for R of them.
+///
+/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …, unless the caller attends; results: `logits`,
+/// then the cache states, called as the inputs are, then `picks`, unless ranks share the model out, then `hidden`
+/// ([`atomc_ir::results`]).
+pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
+    let own = part.of(config)?;
+    let mut b = Builder::new(config.architecture);
+    let index = |dim| Type::tensor(DType::I32, Shape(vec![dim]));
+    let ids = b.input("ids", index(Dim::Tokens));
+    let positions = b.input("positions", index(Dim::Tokens));
+    let lengths = b.input("lengths", index(Dim::Tokens));
+    let rows = b.input("rows", index(Dim::Rows));
+    let batch = b.input("batch", Type::Batch);
+    let caches = caches(&mut b, &own, part.attention);
+
+    let embedding =
+        b.at("model.embed_tokens").weight("model.embed_tokens.weight", config.dtype, &[config.vocab, config.hidden]);
+    let mut x = b.gather(embedding, ids)?;
+    let ropes = ropes(&mut b, config, (positions, lengths))?;
+
+    let mut states = Vec::with_capacity(caches.len());
+    for (index, layer) in config.layers.iter().enumerate() {
+        let path = format!("model.layers.{index}");
+        let mut builder = LayerBuilder { b: &mut b, config, part, index, path };
+        let Mixer::Attention(attention) = &layer.mixer;
+        let rope = ropes[attention.rope];
+        let (attended, state) = builder.attention(attention, x, (rope, caches.get(index).copied(), batch))?;
+        let FeedForward::Gated(mlp) = &layer.feed_forward;
+        x = builder.mlp(mlp, attended)?;
+        states.extend(state.map(|state| (format!("kv{index}"), state)));
+    }
+
+    b.at("model.norm");
+    let picked = b.gather(x, rows)?;
+    let weight = b.weight("model.norm.weight", config.dtype, &[config.hidden]);
+    let last = b.rms_norm(picked, weight, config.eps)?;
+    let logits = head(&mut b, config, part, (last, embedding))?;
+    let picks = if part.ranks == 1 { Some(b.argmax(logits)?) } else { None };
+    let mut results = vec![(LOGITS.to_string(), logits)];
+    results.extend(states);
+    results.extend(picks.map(|picks| (PICKS.to_string(), picks)));
+    results.push((HIDDEN.to_string(), x));
+    b.finish(results)
+}
+
+/// A cache for each layer of the rank that attends, unless the caller does.
+fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention) -> Vec<Value> {
+    if attention == manifest::Attention::Caller {
+        return vec![];
+    }
+    let attentions = own.layers.iter().map(|layer| {
+        let Mixer::Attention(attention) = &layer.mixer;
+        attention
+    });
+    let types = attentions.map(|a| CacheType { dtype: own.cache_dtype(), heads: a.kv_heads, head_dim: a.head_dim });
+    types.enumerate().map(|(i, cache)| b.input(&format!("kv{i}"), Type::Cache(cache))).collect()
+}
+
+/// The table of each rotary embedding.
+fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Value)) -> Result<Vec<Value>, Diagnostic> {
+    b.at("model.rotary_emb");
+    let mut tables = Vec::with_capacity(config.ropes.len());
+    for rope in &config.ropes {
+        let freqs = b.rope_freqs(rope.freqs)?;
+        let (growth, original) = rope.growth();
+        tables.push(b.push(Op::RopeTable { scale: rope.scale, growth, original }, &[positions, lengths, freqs])?);
+    }
+    Ok(tables)
+}
+
+/// The logits of normed rows: the rank's part of the vocabulary, unless the head is the embedding.
+fn head(b: &mut Builder, config: &Config, part: Part, (rows, embedding): (Value, Value)) -> Made {
+    b.at("lm_head");
+    if config.tied {
+        return b.linear(rows, embedding, DType::F32);
+    }
+    let all = b.weight("lm_head.weight", config.dtype, &[config.vocab, config.hidden]);
+    let weight = shard(b, all, 0, part.parts_of_vocab(config))?;
+    b.linear(rows, weight, DType::F32)
+}

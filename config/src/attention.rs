@@ -1,0 +1,143 @@
+//! The attention of each layer, and what a configuration says of it.
+use crate::family::Switch;
+use crate::fields::Fields;
+use crate::{Diagnostic, Rope};
+
+/// Attention kernels are unrolled over the elements of a head.
+const MAX_HEAD_DIM: usize = 1024;
+
+/// Attention of heads over keys and values, which some of them share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// What products of queries and keys are multiplied with.
+    pub scale: f64,
+    pub qkv_bias: bool,
+    pub o_bias: bool,
+    /// Whether each head of queries and keys is normed.
+    pub qk_norm: bool,
+    /// Keys that a token sees; 0 for all.
+    pub window: usize,
+    /// Which of the model's rotary embeddings turns queries and keys.
+    pub rope: usize,
+}
+
+/// What differs between families.
+#[derive(Clone, Copy)]
+pub(crate) struct Traits {
+    pub qkv_bias: Switch,
+    pub o_bias: Switch,
+    pub qk_norm: bool,
+    pub window: WindowRule,
+    /// Without `num_key_value_heads`; `None`: as many as heads, which `null` means for all.
+    pub kv_heads: Option<usize>,
+    /// Without `head_dim`; `None`: the hidden size over the heads, which `null` means for all.
+    pub head_dim: Option<usize>,
+}
+
+/// Which layers attend through a sliding window.
+#[derive(Clone, Copy)]
+pub(crate) enum WindowRule {
+    None,
+    /// All, through `sliding_window`, which is this much by default.
+    All(usize),
+    /// With `use_sliding_window`: those that `layer_types` lists, or else all from `max_window_layers` on.
+    Listed,
+}
+
+/// The attention of so many layers, and the rotary embeddings that they name.
+pub(crate) fn read(
+    f: &Fields,
+    traits: &Traits,
+    (hidden, layers, positions): (usize, usize, usize),
+) -> Result<(Vec<Attention>, Vec<Rope>), Diagnostic> {
+    let heads = f.needed("num_attention_heads", Fields::size)?;
+    let kv_heads = kv_heads(f, traits, heads)?;
+    let head_dim = head_dim(f, traits, hidden, heads)?;
+    let (qkv_bias, o_bias) = (traits.qkv_bias.read(f)?, traits.o_bias.read(f)?);
+    let windows = windows(f, traits.window, layers)?;
+    let rope = Rope::read(f, head_dim, positions)?;
+    f.note("rope_parameters", rope.echo());
+    let layer = |window| Attention {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: (head_dim as f64).powf(-0.5),
+        qkv_bias,
+        o_bias,
+        qk_norm: traits.qk_norm,
+        window,
+        rope: 0,
+    };
+    Ok((windows.into_iter().map(layer).collect(), vec![rope]))
+}
+
+fn head_dim(f: &Fields, traits: &Traits, hidden: usize, heads: usize) -> Result<usize, Diagnostic> {
+    let name = "head_dim";
+    let default = traits.head_dim.filter(|_| !f.has(name));
+    let head_dim = match f.size(name)?.or(default) {
+        Some(given) => given,
+        None if hidden.is_multiple_of(heads) => hidden / heads,
+        None => {
+            let message = format!("{hidden} is no multiple of num_attention_heads, {heads}, and there is no head_dim");
+            return Err(f.fault("config::value", "hidden_size", message));
+        }
+    };
+    f.note(name, head_dim);
+    f.at_most(name, head_dim, MAX_HEAD_DIM)
+}
+
+fn kv_heads(f: &Fields, traits: &Traits, heads: usize) -> Result<usize, Diagnostic> {
+    let name = "num_key_value_heads";
+    let default = traits.kv_heads.filter(|_| !f.has(name)).unwrap_or(heads);
+    let kv_heads = f.or(name, Fields::size, default)?;
+    if heads.is_multiple_of(kv_heads) {
+        return Ok(kv_heads);
+    }
+    let message = format!("num_attention_heads, {heads}, is no multiple of {kv_heads}");
+    Err(f.fault("config::value", name, message))
+}
+
+/// The window of each layer.
+fn windows(f: &Fields, rule: WindowRule, layers: usize) -> Result<Vec<usize>, Diagnostic> {
+    let name = "sliding_window";
+    let window = match rule {
+        WindowRule::None => 0,
+        WindowRule::All(default) if !f.has(name) => default,
+        WindowRule::All(_) => f.size_or_none(name)?.unwrap_or(0),
+        WindowRule::Listed if !f.flag("use_sliding_window")?.unwrap_or(false) => 0,
+        WindowRule::Listed if !f.has(name) => 4096,
+        WindowRule::Listed => f.size_or_none(name)?.unwrap_or(0),
+    };
+    let windows = match rule {
+        WindowRule::None | WindowRule::All(_) => vec![window; layers],
+        WindowRule::Listed => listed(f, window, layers)?,
+    };
+    f.note(name, &windows[..]);
+    Ok(windows)
+}
+
+/// The window of each layer by its type, or from a layer on.
+fn listed(f: &Fields, window: usize, layers: usize) -> Result<Vec<usize>, Diagnostic> {
+    let Some(types) = f.texts("layer_types")? else {
+        let first = f.size_or_none("max_window_layers")?.unwrap_or(if f.has("max_window_layers") { 0 } else { 28 });
+        return Ok((0..layers).map(|i| if i >= first { window } else { 0 }).collect());
+    };
+    if types.len() != layers {
+        let message = format!("lists {} layers, num_hidden_layers is {layers}", types.len());
+        return Err(f.fault("config::value", "layer_types", message));
+    }
+    let of = |ty: &&str| match *ty {
+        "full_attention" => Ok(0),
+        "sliding_attention" if window == 0 => Err(f
+            .fault("config::value", "layer_types", "lists sliding_attention, but the model has no window")
+            .help("A window is a sliding_window, and use_sliding_window true.")),
+        "sliding_attention" => Ok(window),
+        other => Err(f
+            .fault("config::value", "layer_types", format!("unknown layer type {other:?}"))
+            .help("Known layer types: full_attention, sliding_attention.")),
+    };
+    types.iter().map(of).collect()
+}

@@ -1,0 +1,113 @@
+//! The table of architectures: a row says of which layers a family is, and in which fields its configurations say so.
+use crate::attention::{self, WindowRule};
+use crate::fields::Fields;
+use crate::{Diagnostic, mlp};
+
+/// What differs between the architectures. Defaults are those of transformers' configuration classes.
+pub struct Family {
+    pub architecture: &'static str,
+    /// The module of `vllm.model_executor.models` that has vLLM's own class.
+    pub vllm: &'static str,
+    pub(crate) attention: attention::Traits,
+    pub(crate) mlp: mlp::Traits,
+    pub(crate) positions: usize,
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+}
+
+/// Whether a part exists.
+#[derive(Clone, Copy)]
+pub(crate) enum Switch {
+    Always,
+    Never,
+    /// As this field says; no by default.
+    Field(&'static str),
+}
+
+impl Switch {
+    pub fn read(self, f: &Fields) -> Result<bool, Diagnostic> {
+        match self {
+            Switch::Always => Ok(true),
+            Switch::Never => Ok(false),
+            Switch::Field(name) => f.or(name, Fields::flag, false),
+        }
+    }
+}
+
+const LLAMA: Family = Family {
+    architecture: "LlamaForCausalLM",
+    vllm: "llama",
+    attention: attention::Traits {
+        qkv_bias: Switch::Field("attention_bias"),
+        o_bias: Switch::Field("attention_bias"),
+        qk_norm: false,
+        window: WindowRule::None,
+        kv_heads: None,
+        head_dim: None,
+    },
+    mlp: mlp::Traits { bias: Switch::Field("mlp_bias") },
+    positions: 2048,
+    bos: Some(1),
+    eos: Some(2),
+};
+
+const QWEN2: Family = Family {
+    architecture: "Qwen2ForCausalLM",
+    vllm: "qwen2",
+    attention: attention::Traits {
+        qkv_bias: Switch::Always,
+        o_bias: Switch::Never,
+        window: WindowRule::Listed,
+        kv_heads: Some(32),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never },
+    positions: 32_768,
+    bos: None,
+    eos: None,
+};
+
+const QWEN3: Family = Family {
+    architecture: "Qwen3ForCausalLM",
+    vllm: "qwen3",
+    attention: attention::Traits {
+        qk_norm: true,
+        window: WindowRule::Listed,
+        kv_heads: Some(32),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    ..QWEN2
+};
+
+const MISTRAL: Family = Family {
+    architecture: "MistralForCausalLM",
+    vllm: "mistral",
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        window: WindowRule::All(4096),
+        kv_heads: Some(8),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never },
+    positions: 131_072,
+    ..LLAMA
+};
+
+pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL];
+
+/// The row of a configuration.
+pub(crate) fn of(f: &Fields) -> Result<&'static Family, Diagnostic> {
+    let known = || {
+        let names: Vec<_> = FAMILIES.iter().map(|f| f.architecture).collect();
+        format!("Known architectures: {}.", names.join(", "))
+    };
+    let name = "architectures";
+    let names = f.texts(name)?.unwrap_or_default();
+    let first = names.first().ok_or_else(|| f.missing(name).help(known()))?;
+    f.note(name, *first);
+    FAMILIES.iter().find(|family| family.architecture == *first).ok_or_else(|| {
+        f.fault("config::unknown-architecture", name, format!("unknown architecture {first:?}")).help(known())
+    })
+}

@@ -1,0 +1,71 @@
+//! The gated MLP of each layer, and what a configuration says of it.
+use crate::Diagnostic;
+use crate::family::Switch;
+use crate::fields::Fields;
+
+/// Two projections, one through an activation, multiplied with each other and projected back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gated {
+    pub intermediate: usize,
+    pub activation: Activation,
+    pub bias: bool,
+}
+
+/// What differs between families.
+#[derive(Clone, Copy)]
+pub(crate) struct Traits {
+    pub bias: Switch,
+}
+
+/// What the gate of an MLP goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    Gelu,
+    GeluTanh,
+    QuickGelu,
+    Relu,
+}
+
+impl Activation {
+    pub fn name(self) -> &'static str {
+        match self {
+            Activation::Silu => "silu",
+            Activation::Gelu => "gelu",
+            Activation::GeluTanh => "gelu_tanh",
+            Activation::QuickGelu => "quick_gelu",
+            Activation::Relu => "relu",
+        }
+    }
+}
+
+const ACTIVATIONS: [(&str, Activation); 9] = [
+    ("silu", Activation::Silu),
+    ("swish", Activation::Silu),
+    ("gelu", Activation::Gelu),
+    ("gelu_python", Activation::Gelu),
+    ("gelu_new", Activation::GeluTanh),
+    ("gelu_fast", Activation::GeluTanh),
+    ("gelu_pytorch_tanh", Activation::GeluTanh),
+    ("quick_gelu", Activation::QuickGelu),
+    ("relu", Activation::Relu),
+];
+
+/// The MLP of every layer.
+pub(crate) fn read(f: &Fields, traits: &Traits) -> Result<Gated, Diagnostic> {
+    Ok(Gated {
+        intermediate: f.needed("intermediate_size", Fields::size)?,
+        activation: activation(f)?,
+        bias: traits.bias.read(f)?,
+    })
+}
+
+fn activation(f: &Fields) -> Result<Activation, Diagnostic> {
+    let name = "hidden_act";
+    if f.has(name) && f.get(name).is_none() {
+        return Err(f.fault("config::value", name, "must be a text, not null"));
+    }
+    let activation = f.one_of(name, "silu", &ACTIVATIONS)?;
+    f.note(name, activation.name());
+    Ok(activation)
+}
