@@ -11,15 +11,39 @@ pub enum DType {
     F16,
     /// The upper half of an `f32`.
     BF16,
-    /// `f8e4m3fn` of the OCP, saturating: what is above 448 is 448. An element of caches only; what becomes of a NaN is not said.
+    /// `f8e4m3fn` of the OCP, saturating: what is above 448 is 448. What becomes of a NaN is not said.
     F8E4M3,
+    /// `e8m0` of the OCP, a power of two from 2^-127 to 2^127, without a sign; 255 is NaN. An element of scales only.
+    E8M0,
+    /// `e2m1` of the OCP: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and a sign.
+    F4E2M1,
     /// An integer with a sign.
     I32,
+    /// An integer with a sign.
+    I8,
+    /// An integer without a sign.
+    U8,
+    /// An integer from -8 to 7.
+    I4,
+    /// An integer from 0 to 15.
+    U4,
 }
 
 impl DType {
     /// All types.
-    pub const ALL: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::I32];
+    pub const ALL: [DType; 11] = [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::F8E4M3,
+        DType::E8M0,
+        DType::F4E2M1,
+        DType::I32,
+        DType::I8,
+        DType::U8,
+        DType::I4,
+        DType::U4,
+    ];
 
     /// The name in graphs and manifests.
     pub fn name(self) -> &'static str {
@@ -28,7 +52,13 @@ impl DType {
             DType::F16 => "f16",
             DType::BF16 => "bf16",
             DType::F8E4M3 => "f8e4m3",
+            DType::E8M0 => "e8m0",
+            DType::F4E2M1 => "f4e2m1",
             DType::I32 => "i32",
+            DType::I8 => "i8",
+            DType::U8 => "u8",
+            DType::I4 => "i4",
+            DType::U4 => "u4",
         }
     }
 
@@ -39,7 +69,14 @@ impl DType {
             DType::F16 => "float16",
             DType::BF16 => "bfloat16",
             DType::F8E4M3 => "float8_e4m3fn",
+            DType::E8M0 => "float8_e8m0fnu",
+            // The name of a pair of them, which is torch's element.
+            DType::F4E2M1 => "float4_e2m1fn_x2",
             DType::I32 => "int32",
+            DType::I8 => "int8",
+            DType::U8 => "uint8",
+            DType::I4 => "int4",
+            DType::U4 => "uint4",
         }
     }
 
@@ -48,17 +85,45 @@ impl DType {
         DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
-    /// Bytes of an element.
-    pub fn size(self) -> usize {
+    /// Bits of an element.
+    pub fn bits(self) -> usize {
         match self {
-            DType::F32 | DType::I32 => 4,
-            DType::F16 | DType::BF16 => 2,
-            DType::F8E4M3 => 1,
+            DType::F32 | DType::I32 => 32,
+            DType::F16 | DType::BF16 => 16,
+            DType::F8E4M3 | DType::E8M0 | DType::I8 | DType::U8 => 8,
+            DType::F4E2M1 | DType::I4 | DType::U4 => 4,
         }
     }
 
-    /// Whether tensors are floats of this type.
+    /// Bytes of so many elements that lie side by side.
+    pub fn bytes(self, elements: usize) -> usize {
+        elements / 8 * self.bits() + (elements % 8 * self.bits()).div_ceil(8)
+    }
+
+    /// Bytes of an element of activations and caches, which are whole. Where a weight may come that has less than a byte for
+    /// each, sizes are [`DType::bytes`].
+    pub fn size(self) -> usize {
+        assert!(self.bits().is_multiple_of(8), "an element of {} has no address", self.name());
+        self.bits() / 8
+    }
+
+    /// Whether activations may be floats of this type, and weights without an encoding.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// Whether a weight may be stored in this type, as numbers that a scale goes with.
+    pub fn is_code(self) -> bool {
+        self.is_integer_code() || matches!(self, DType::F8E4M3 | DType::F4E2M1)
+    }
+
+    /// Whether such numbers may also have a zero point.
+    pub fn is_integer_code(self) -> bool {
+        matches!(self, DType::I8 | DType::U8 | DType::I4 | DType::U4)
+    }
+
+    /// Whether scales may be of this type.
+    pub fn is_scale(self) -> bool {
+        self.is_float() || self == DType::E8M0
     }
 }

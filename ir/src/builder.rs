@@ -55,7 +55,7 @@ impl Builder {
     }
 
     pub fn linear(&mut self, x: Value, w: Value, out: DType) -> Made {
-        self.push(Op::Linear { out }, &[x, w])
+        self.push(Op::Linear { out, block: None }, &[x, w])
     }
 
     pub fn rms_norm(&mut self, x: Value, weight: Value, eps: f64) -> Made {

@@ -1,5 +1,6 @@
 //! The reference interpreter: plain loops, in f32 or f64, without rounding to the types of the graph in between; only what goes
 //! into a cache of [`DType::F8E4M3`] is rounded.
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::elementwise::{Elementwise, Scalar};
@@ -7,7 +8,7 @@ use crate::graph::{Graph, Value};
 use crate::ops::{Class, Op};
 use crate::rope::Freqs;
 use crate::trial::round;
-use crate::types::{DType, Shape, Type};
+use crate::types::{Block, DType, Shape, Type};
 
 /// A number that the interpreter computes with.
 pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
@@ -270,11 +271,24 @@ pub(crate) fn gather<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     one(vec![rows.len(), n], data)
 }
 
-pub(crate) fn linear<S: Real>(args: &[&Val<S>], _: Cx, _: &DType) -> Results<S> {
-    let (x, w) = (args[0].float()?, args[1].float()?);
+pub(crate) fn linear<S: Real>(args: &[&Val<S>], _: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
+    let (x, mut w) = (args[0].float()?, Cow::Borrowed(args[1].float()?));
+    if let Some(block) = block {
+        w = Cow::Owned(dequantised(&w, *block, args[2].float()?, args.get(3).map(|zero| zero.float()).transpose()?));
+    }
     let dot = |a: &[S], b: &[S]| a.iter().zip(b).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(b)));
     let data = x.rows().flat_map(|a| w.rows().map(move |b| dot(a, b))).collect();
     one(vec![x.shape[0], w.shape[0]], data)
+}
+
+/// What the codes of a weight mean.
+fn dequantised<S: Real>(codes: &Tensor<S>, block: Block, scale: &Tensor<S>, zero: Option<&Tensor<S>>) -> Tensor<S> {
+    let (cols, across) = (codes.width(), scale.width());
+    let element = |(i, &code): (usize, &S)| {
+        let at = i / cols / block.rows * across + i % cols / block.cols;
+        zero.map_or(code, |zero| code.sub(zero.data[at])).mul(scale.data[at])
+    };
+    Tensor::new(codes.shape.clone(), codes.data.iter().enumerate().map(element).collect())
 }
 
 pub(crate) fn rms_norm<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Results<S> {
@@ -440,6 +454,30 @@ mod tests {
             [("x", float(&[1, 2], &[1.0, 7.0])), ("n", float(&[2], &[1.0, 2.0])), ("w", float(&[1, 2], &[3.0, 1.0]))];
         // The mean of squares is 25, so the row becomes 0.2, 1.4, then 0.2, 2.8.
         near(&eval(text, 1, &params), &[3.4]);
+    }
+
+    /// Blocks of 2 rows and 2 columns on a weight of 3 by 3: those at the ends are smaller.
+    #[test]
+    fn codes_with_scales_and_zero_points_by_hand() {
+        let text = |zero: &str| {
+            let operand = if zero.is_empty() { "" } else { ", %z" };
+            format!(
+                "graph @g(%x: f32[T, 3], %w: u4[3, 3], %s: f32[2, 2]{zero}) {{
+  %0 = linear %x, %w, %s{operand} {{out = f32, block = [2, 2]}} : f32[T, 3]
+  return %0
+}}"
+            )
+        };
+        let params = [
+            ("x", float(&[1, 3], &[1.0, 10.0, 100.0])),
+            ("w", float(&[3, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])),
+            ("s", float(&[2, 2], &[1.0, 2.0, 3.0, 4.0])),
+            ("z", float(&[2, 2], &[1.0, 3.0, 8.0, 0.0])),
+        ];
+        // Rows of numbers: 1 2 6, 4 5 12, 21 24 36.
+        near(&eval(&text(""), 1, &params[..3]), &[621.0, 1254.0, 3861.0]);
+        // 0 1 0, 3 4 6, -3 0 36.
+        near(&eval(&text(", %z: u4[2, 2]"), 1, &params), &[10.0, 643.0, 3597.0]);
     }
 
     #[test]

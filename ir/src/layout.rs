@@ -18,8 +18,8 @@ impl Panels {
     /// How a weight of this shape is packed. Rows are padded like columns, so that a kernel may fill whole rows of its result.
     pub fn of(rows: usize, cols: usize, dtype: DType, memory: &Memory) -> Panels {
         let (rows, cols) = (memory.padded(rows), memory.padded(cols));
-        let group = memory.group_bytes / dtype.size();
-        Panels { width: memory.panel, group, rows, cols, bytes: rows * cols * dtype.size() }
+        let group = memory.group_bytes * 8 / dtype.bits();
+        Panels { width: memory.panel, group, rows, cols, bytes: dtype.bytes(rows * cols) }
     }
 
     /// The number of an element.

@@ -24,5 +24,5 @@ pub use elementwise::{Elementwise, Scalar};
 pub use graph::{Graph, NodeId, Value};
 pub use ops::{Class, Family, Op, Stage};
 pub use text::parse;
-pub use types::{CacheType, Dim, Layout, Shape, TensorType, Type};
+pub use types::{Block, CacheType, Dim, Layout, Shape, TensorType, Type};
 pub use verify::VerifyError;

@@ -5,7 +5,7 @@ use crate::elementwise::Elementwise;
 use crate::graph::Graph;
 use crate::interp::{self, Real, Val};
 use crate::rope::{Freqs, Scaling};
-use crate::types::{DType, Shape, Type};
+use crate::types::{Block, DType, Shape, Type};
 
 /// How far a graph has come. Each pass names the stage that it leaves; the verifier knows what each stage forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,8 +49,26 @@ impl Family {
 
 /// An attribute's text form.
 pub trait Attr: Sized {
+    /// Nothing for an attribute that is left out.
     fn show(&self) -> String;
     fn read(text: &str) -> Option<Self>;
+
+    /// The value of an attribute that is left out, if it may be.
+    fn absent() -> Option<Self> {
+        None
+    }
+}
+
+impl<A: Attr> Attr for Option<A> {
+    fn show(&self) -> String {
+        self.as_ref().map_or(String::new(), A::show)
+    }
+    fn read(text: &str) -> Option<Self> {
+        A::read(text).map(Some)
+    }
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
 }
 
 impl Attr for usize {
@@ -98,6 +116,17 @@ impl Attr for Shape {
     }
     fn read(text: &str) -> Option<Self> {
         crate::text::read_shape(text)
+    }
+}
+
+impl Attr for Block {
+    fn show(&self) -> String {
+        format!("[{}, {}]", self.rows, self.cols)
+    }
+    fn read(text: &str) -> Option<Self> {
+        let (rows, cols) = text.strip_prefix('[')?.strip_suffix(']')?.split_once(", ")?;
+        let size = |text: &str| text.parse().ok().filter(|&n| n > 0);
+        Some(Block { rows: size(rows)?, cols: size(cols)? })
     }
 }
 
@@ -163,7 +192,7 @@ pub enum Class {
 }
 
 macro_rules! ops {
-    ($($(#[doc = $doc:literal])* $name:ident = $text:literal ($($arg:ident),*) {$($attr:ident: $ty:ty),*} $class:ident, $shape:path, $eval:path;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal ($($arg:ident),* $(; $($more:ident),*)?) {$($attr:ident: $ty:ty),*} $class:ident, $shape:path, $eval:path;)*) => {
         #[derive(Clone, Debug)]
         pub enum Op {
             /// An elementwise op.
@@ -182,12 +211,20 @@ macro_rules! ops {
                 }
             }
 
-            /// Names of the operands; `None` where any number is allowed.
+            /// Names of the operands that there must be; `None` where any number is allowed.
             pub fn operands(&self) -> Option<&'static [&'static str]> {
                 match self {
                     Op::Map(e) => Some(e.operands()),
                     Op::Kernel { .. } => None,
                     $(Op::$name { .. } => operand_names(&[$(stringify!($arg)),*]),)*
+                }
+            }
+
+            /// Names of the operands that may follow.
+            pub fn optional(&self) -> &'static [&'static str] {
+                match self {
+                    $(Op::$name { .. } => &[$($(stringify!($more)),*)?],)*
+                    Op::Map(_) | Op::Kernel { .. } => &[],
                 }
             }
 
@@ -198,13 +235,15 @@ macro_rules! ops {
                 }
             }
 
-            /// Attributes in the order of the table.
+            /// Attributes in the order of the table, without those that are left out.
             pub fn attributes(&self) -> Vec<(&'static str, String)> {
-                match self {
+                let mut all: Vec<(&'static str, String)> = match self {
                     Op::Map(_) => vec![],
                     Op::Kernel { family, .. } => vec![("family", family.show())],
                     $(Op::$name { $($attr),* } => vec![$((stringify!($attr), $attr.show())),*],)*
-                }
+                };
+                all.retain(|(_, value)| !value.is_empty());
+                all
             }
 
             /// The op of this name with these attributes, or what is wrong with them.
@@ -220,8 +259,8 @@ macro_rules! ops {
 
             /// Types of the results for operands of these types.
             pub fn infer(&self, inputs: &[&Type]) -> Result<Vec<Type>, String> {
-                if let Some(names) = self.operands() && names.len() != inputs.len() {
-                    return Err(format!("`{}` takes {} operands ({}), not {}", self.name(), names.len(), names.join(", "), inputs.len()));
+                if let Some(names) = self.operands() {
+                    check_count(self, names, inputs.len())?;
                 }
                 match self {
                     Op::Map(_) => shapes::map(inputs),
@@ -241,7 +280,7 @@ macro_rules! ops {
 
             /// Every op as (text name, operands, documentation), for `docs` and tests.
             pub const TABLE: &'static [(&'static str, &'static [&'static str], &'static str)] =
-                &[$(($text, &[$(stringify!($arg)),*], concat!($($doc),*)),)*];
+                &[$(($text, &[$(stringify!($arg),)* $($(stringify!($more)),*)?], concat!($($doc),*)),)*];
         }
     };
 }
@@ -267,8 +306,9 @@ ops! {
     Cast = "cast" (x) { to: DType } Compute, shapes::cast, interp::cast;
     /// Row `rows[i]` of the table, for each i.
     Gather = "gather" (table, rows) {} Compute, shapes::gather, interp::gather;
-    /// `x @ w^T`, accumulated in f32.
-    Linear = "linear" (x, w) { out: DType } Compute, shapes::linear, interp::linear;
+    /// `x @ w^T`, accumulated in f32. A weight that is stored as codes has scales, one for each block of rows and columns, and
+    /// may have zero points: its elements are `(code - zero) * scale`.
+    Linear = "linear" (x, w; scale, zero) { out: DType, block: Option<Block> } Compute, shapes::linear, interp::linear;
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
     RmsNorm = "rms_norm" (x, weight) { eps: f64 } Compute, shapes::rms_norm, interp::rms_norm;
     /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base grows with sequences longer
@@ -313,13 +353,25 @@ impl Op {
     }
 }
 
+/// That there are as many operands as the table says.
+fn check_count(op: &Op, names: &[&str], count: usize) -> Result<(), String> {
+    let more = op.optional();
+    if (names.len()..=names.len() + more.len()).contains(&count) {
+        return Ok(());
+    }
+    let or = if more.is_empty() { String::new() } else { format!(" and perhaps {}", more.join(", ")) };
+    Err(format!("`{}` takes {} operands ({}){or}, not {count}", op.name(), names.len(), names.join(", ")))
+}
+
 /// `concat` takes any number of operands, which the table writes as `many`.
 fn operand_names(names: &'static [&'static str]) -> Option<&'static [&'static str]> {
     (names != ["many"]).then_some(names)
 }
 
 fn take<A: Attr>(attrs: &mut Vec<(String, String)>, name: &str) -> Result<A, String> {
-    let at = attrs.iter().position(|(n, _)| n == name).ok_or_else(|| format!("attribute `{name}` is missing"))?;
+    let Some(at) = attrs.iter().position(|(n, _)| n == name) else {
+        return A::absent().ok_or_else(|| format!("attribute `{name}` is missing"));
+    };
     let (_, text) = attrs.remove(at);
     A::read(&text).ok_or_else(|| format!("attribute `{name}` cannot be `{text}`"))
 }
@@ -328,7 +380,7 @@ fn take<A: Attr>(attrs: &mut Vec<(String, String)>, name: &str) -> Result<A, Str
 mod shapes {
     use crate::graph::Graph;
     use crate::rope::Freqs;
-    use crate::types::{CacheType, DType, Dim, Layout, Shape, TensorType, Type};
+    use crate::types::{Block, CacheType, DType, Dim, Layout, Shape, TensorType, Type};
 
     type Types = Result<Vec<Type>, String>;
 
@@ -432,7 +484,7 @@ mod shapes {
     }
 
     pub fn pack(inputs: &[&Type]) -> Types {
-        let t = float(inputs[0], "w")?;
+        let t = weight(inputs[0])?;
         match (t.shape.sizes(), t.shape.rank()) {
             (Some(_), 2) => Ok(vec![Type::Tensor(TensorType { layout: Layout::Panels, ..t.clone() })]),
             _ => Err(format!("{t} must have two axes of known size")),
@@ -463,18 +515,49 @@ mod shapes {
         one(table.dtype, Shape(vec![rows.shape.0[0], table.shape.0[1]]))
     }
 
-    pub fn linear(inputs: &[&Type], &out: &DType) -> Types {
-        let (x, w) = (float(inputs[0], "x")?, float(inputs[1], "w")?);
-        let (Some(size), 2) = (w.shape.sizes(), w.shape.rank()) else {
+    /// What a contraction may multiply with.
+    fn weight(ty: &Type) -> Result<&TensorType, String> {
+        let t = tensor(ty, "w")?;
+        if t.dtype.is_code() { Ok(t) } else { float(ty, "w") }
+    }
+
+    pub fn linear(inputs: &[&Type], &out: &DType, &block: &Option<Block>) -> Types {
+        let (x, w) = (float(inputs[0], "x")?, weight(inputs[1])?);
+        let Some(&[rows, cols]) = w.shape.sizes().as_deref() else {
             return Err(format!("w must have two axes of known size, not {w}"));
         };
-        if x.shape.rank() != 2 || x.shape.last() != Some(size[1]) {
+        encoding(w.dtype, [rows, cols], &inputs[2..], block)?;
+        if x.shape.rank() != 2 || x.shape.last() != Some(cols) {
             return Err(format!("x is {}, w is {}: the last axes must agree", x.shape, w.shape));
         }
         if !out.is_float() {
             return Err("the result must be of a float type".into());
         }
         one(out, Shape(vec![x.shape.0[0], w.shape.0[0]]))
+    }
+
+    /// That codes, and nothing else, have a scale for each block, and no others but integers a zero point.
+    fn encoding(codes: DType, [rows, cols]: [usize; 2], more: &[&Type], block: Option<Block>) -> Result<(), String> {
+        let (Some(block), Some((scale, zero))) = (block, more.split_first()) else {
+            let bare = block.is_none() && more.is_empty() && !codes.is_code();
+            return if bare { Ok(()) } else { Err(format!("a weight of {} {}", codes.name(), wants(codes))) };
+        };
+        if !codes.is_code() {
+            return Err(format!("a weight of {} {}", codes.name(), wants(codes)));
+        }
+        let grid = Shape::fixed(&block.grid(rows, cols));
+        let scale = tensor(scale, "scale")?;
+        if !scale.dtype.is_scale() || scale.shape != grid {
+            return Err(format!("scale must be {grid} of f32, f16, bf16 or e8m0, not {scale}"));
+        }
+        let Some(zero) = zero.first() else { return Ok(()) };
+        let zero = tensor(zero, "zero")?;
+        let fits = codes.is_integer_code() && zero.dtype == codes && zero.shape == grid;
+        if fits { Ok(()) } else { Err(format!("zero must be {grid} of the weight's integers, not {zero}")) }
+    }
+
+    fn wants(codes: DType) -> &'static str {
+        if codes.is_code() { "takes a block and a scale for each" } else { "has neither block nor scale" }
     }
 
     pub fn rms_norm(inputs: &[&Type], &eps: &f64) -> Types {

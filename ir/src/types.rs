@@ -102,6 +102,25 @@ pub enum Layout {
     Panels,
 }
 
+/// Rows and columns of a weight that share a scale, and a zero point if there is one. The last blocks may be smaller.
+///
+/// With the type of the weight and those of its scales and zero points, which are operands like it, this is the weight's encoding:
+/// a scale for each tensor, for each row, for groups of columns or for squares are the same thing with other numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// Rows of a block, at least one.
+    pub rows: usize,
+    /// Columns of a block, at least one.
+    pub cols: usize,
+}
+
+impl Block {
+    /// How many blocks a matrix has from top to bottom, and from left to right.
+    pub fn grid(self, rows: usize, cols: usize) -> [usize; 2] {
+        [rows.div_ceil(self.rows), cols.div_ceil(self.cols)]
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
     pub dtype: DType,
@@ -112,6 +131,11 @@ pub struct TensorType {
 impl TensorType {
     pub fn new(dtype: DType, shape: Shape) -> TensorType {
         TensorType { dtype, shape, layout: Layout::Rows }
+    }
+
+    /// Bytes of its elements side by side, in a step of so many tokens and rows.
+    pub fn bytes(&self, tokens: usize, rows: usize) -> usize {
+        self.dtype.bytes(self.shape.elements(tokens, rows))
     }
 
     /// Whether it is a list of indices: no rows, no padding.

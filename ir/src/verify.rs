@@ -1,10 +1,10 @@
 //! What is legal, at every stage. Collects all errors and prints them inside the listing.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Class, Op, Stage};
-use crate::types::{DType, Layout, Type};
+use crate::types::{Block, DType, Layout, Type};
 
 /// Everything that is wrong with a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,8 +87,9 @@ impl Graph {
                 if t.layout == Layout::Panels && t.shape.sizes().is_none_or(|sizes| sizes.len() != 2) {
                     errors.add(id, format!("{ty}: only matrices of known size are packed"));
                 }
-                if t.dtype == DType::F8E4M3 {
-                    errors.add(id, format!("{ty}: only caches have elements of {}", DType::F8E4M3.name()));
+                let stored = t.dtype.is_code() || t.dtype == DType::E8M0;
+                if stored && t.shape.sizes().is_none() {
+                    errors.add(id, format!("{ty}: only weights and caches have elements of {}", t.dtype.name()));
                 }
             }
         }
@@ -108,11 +109,59 @@ impl Graph {
             }
             Ok(_) => {}
         }
+        if let Op::Linear { block: Some(block), .. } = *self.op(id)
+            && let Err(e) = self.check_cuts(operands[1], block)
+        {
+            errors.add(id, e);
+        }
         if let Op::Kernel { body, .. } = self.op(id)
             && let Err(e) = body.verify()
         {
             errors.add(id, format!("body: {}", e.messages.join("; ")));
         }
+    }
+
+    /// That a weight of codes is cut and joined only where blocks end: else its scales would be those of other rows or columns.
+    fn check_cuts(&self, w: Value, block: Block) -> Result<(), String> {
+        let (mut open, mut seen) = (vec![w], HashSet::new());
+        while let Some(v) = open.pop() {
+            if !seen.insert(v) {
+                continue;
+            }
+            for (axis, border) in self.borders(v)? {
+                let side = if axis == 0 { block.rows } else { block.cols };
+                if !border.is_multiple_of(side) {
+                    return Err(format!("a border at {border} of axis {axis} parts a block of {side}"));
+                }
+            }
+            if self.op(v.node).class() == Class::Layout {
+                open.extend(self.operands(v.node));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a value begins to be made of another one, or of another part of it: the axis and the place.
+    fn borders(&self, v: Value) -> Result<Vec<(usize, usize)>, String> {
+        let size = |v: Value, axis: usize| {
+            let dim = self.ty(v).as_tensor().and_then(|t| t.shape.0.get(axis)?.fixed());
+            dim.ok_or_else(|| format!("{} has no size along axis {axis}", self.ty(v)))
+        };
+        let operands = self.operands(v.node);
+        Ok(match *self.op(v.node) {
+            Op::Concat { axis } => {
+                let sizes = operands.iter().map(|&part| size(part, axis)).collect::<Result<Vec<_>, _>>()?;
+                let starts =
+                    sizes.iter().scan(0usize, |end, &size| Some(std::mem::replace(end, end.saturating_add(size))));
+                starts.map(|start| (axis, start)).collect()
+            }
+            Op::Slice { axis, start, len } => {
+                let (all, end) = (size(operands[0], axis)?, start.saturating_add(len));
+                [start, end].into_iter().filter(|&border| border < all).map(|border| (axis, border)).collect()
+            }
+            Op::Shard { axis, parts } if parts > 1 => vec![(axis, size(v, axis)?)],
+            _ => vec![],
+        })
     }
 
     /// A cache state is changed at most once: otherwise two histories of one buffer would exist. A state that is changed is not
@@ -246,6 +295,98 @@ mod tests {
         assert_eq!(messages(Stage::Fused), ["has no segment", "its weight is not packed", "`linear` is in no kernel"]);
     }
 
+    /// Every scheme is a block, and blocks at the ends may be smaller.
+    #[test]
+    fn weights_of_codes() {
+        let fault = |codes: &str, more: &str, block: &str| {
+            let types: Vec<String> = more.split(';').filter(|t| !t.is_empty()).map(str::to_string).collect();
+            let params: String = types.iter().enumerate().map(|(i, t)| format!(", %s{i}: {t}")).collect();
+            let operands: String = (0..types.len()).map(|i| format!(", %s{i}")).collect();
+            let text = format!(
+                "graph @g(%x: bf16[T, 192], %w: {codes}[64, 192]{params}) {{
+                  %0 = linear %x, %w{operands} {{out = bf16{block}}} : bf16[T, 64]
+                  return %0
+                }}"
+            );
+            let graph = parse(&text).unwrap();
+            assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
+            graph.verify().map_or_else(|e| e.messages.join("; "), |()| "fine".into())
+        };
+        let sound = [
+            ("bf16", "", ""),
+            ("f8e4m3", "f32[1, 1]", ", block = [64, 192]"),
+            ("f8e4m3", "bf16[64, 1]", ", block = [1, 192]"),
+            ("f8e4m3", "f32[1, 2]", ", block = [128, 128]"),
+            ("i8", "bf16[64, 1];i8[64, 1]", ", block = [1, 192]"),
+            ("u4", "f16[64, 3];u4[64, 3]", ", block = [1, 64]"),
+            ("i4", "bf16[64, 6]", ", block = [1, 32]"),
+            ("f4e2m1", "e8m0[64, 6]", ", block = [1, 32]"),
+        ];
+        for (codes, more, block) in sound {
+            assert_eq!(fault(codes, more, block), "fine");
+        }
+        let group = ", block = [1, 32]";
+        let faults = [
+            ("bf16", "f32[64, 6]", group, "a weight of bf16 has neither block nor scale"),
+            ("bf16", "", group, "a weight of bf16 has neither block nor scale"),
+            ("i4", "", "", "a weight of i4 takes a block and a scale for each"),
+            ("i4", "bf16[64, 6]", "", "a weight of i4 takes a block and a scale for each"),
+            ("i4", "", group, "a weight of i4 takes a block and a scale for each"),
+            ("i32", "bf16[64, 6]", group, "w must be of a float type, not i32[64, 192]"),
+            ("i4", "bf16[64, 5]", group, "scale must be [64, 6] of f32, f16, bf16 or e8m0, not bf16[64, 5]"),
+            ("i4", "i8[64, 6]", group, "scale must be [64, 6] of f32, f16, bf16 or e8m0, not i8[64, 6]"),
+            ("i4", "bf16[64, 6];u4[64, 6]", group, "zero must be [64, 6] of the weight's integers, not u4[64, 6]"),
+            ("u4", "bf16[64, 6];u4[64]", group, "zero must be [64, 6] of the weight's integers, not u4[64]"),
+            (
+                "f4e2m1",
+                "e8m0[64, 6];f4e2m1[64, 6]",
+                group,
+                "zero must be [64, 6] of the weight's integers, not f4e2m1[64, 6]",
+            ),
+            (
+                "i4",
+                "bf16[64, 6];i4[64, 6];i4[64, 6]",
+                group,
+                "`linear` takes 2 operands (x, w) and perhaps scale, zero, not 5",
+            ),
+        ];
+        for (codes, more, block, says) in faults {
+            assert_eq!(fault(codes, more, block), format!("linear: {says}"));
+        }
+        assert!(parse("graph @g() {\n  %0 = linear {out = f32, block = [0, 1]} : f32[1]\n  return %0\n}").is_err());
+    }
+
+    /// Where two blocks of 128 rows and one of 64 meet, counting blocks alone would not show it.
+    #[test]
+    fn codes_are_cut_between_blocks() {
+        let check = |made: &str, [rows, cols]: [usize; 2]| {
+            let text = format!(
+                r#"graph @g(%x: bf16[T, {cols}]) {{
+                  %0 = weight {{name = "a"}} : f8e4m3[192, 256]
+                  %1 = weight {{name = "b"}} : f8e4m3[128, 256]
+                  %2 = {made}
+                  %3 = weight {{name = "s"}} : f32[{}, {}]
+                  %4 = linear %x, %2, %3 {{out = bf16, block = [128, 128]}} : bf16[T, {rows}]
+                  return %4
+                }}"#,
+                rows.div_ceil(128),
+                cols.div_ceil(128)
+            );
+            parse(&text).unwrap().verify().map_or_else(|e| e.messages.join("; "), |()| "fine".into())
+        };
+        assert_eq!(check("concat %1, %0 {axis = 0} : f8e4m3[320, 256]", [320, 256]), "fine");
+        let apart = "a border at 192 of axis 0 parts a block of 128";
+        assert_eq!(check("concat %0, %1 {axis = 0} : f8e4m3[320, 256]", [320, 256]), apart);
+        assert_eq!(check("slice %0 {axis = 0, start = 128, len = 64} : f8e4m3[64, 256]", [64, 256]), "fine");
+        assert_eq!(check("slice %0 {axis = 0, start = 0, len = 128} : f8e4m3[128, 256]", [128, 256]), "fine");
+        let cut = "a border at 64 of axis 0 parts a block of 128";
+        assert_eq!(check("slice %0 {axis = 0, start = 64, len = 128} : f8e4m3[128, 256]", [128, 256]), cut);
+        assert_eq!(check("slice %0 {axis = 0, start = 0, len = 64} : f8e4m3[64, 256]", [64, 256]), cut);
+        assert_eq!(check("shard %1 {axis = 1, parts = 2} : f8e4m3[128, 128]", [128, 128]), "fine");
+        let cut = "a border at 64 of axis 1 parts a block of 128";
+        assert_eq!(check("shard %1 {axis = 1, parts = 4} : f8e4m3[128, 64]", [128, 64]), cut);
+    }
+
     #[test]
     fn shapes_are_checked_op_by_op() {
         let refuse = |line: &str| {
@@ -269,7 +410,7 @@ mod tests {
             ),
             (
                 "%0 = cast %x {to = f8e4m3} : f8e4m3[T, 8]",
-                "f8e4m3[T, 8]: only caches have elements of f8e4m3; cast: casts to float types only",
+                "f8e4m3[T, 8]: only weights and caches have elements of f8e4m3; cast: casts to float types only",
             ),
             ("%0 = gather %x, %v : f32[T, 8]", "gather: rows must be i32 with one axis, not f32[8]"),
             ("%0 = rope %h, %t : f32[T, 2, 4]", "rope: x f32[T, 2, 4] and table f32[T, 6] do not fit"),

@@ -32,7 +32,7 @@ pub fn ledger(graph: &Graph, kernel: NodeId, cx: &Cx) -> Ledger {
 }
 
 fn bytes(t: &TensorType, cx: &Cx) -> u64 {
-    (t.shape.elements(cx.bucket.tokens(), cx.bucket.rows()) * t.dtype.size()) as u64
+    t.bytes(cx.bucket.tokens(), cx.bucket.rows()) as u64
 }
 
 fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
@@ -82,6 +82,19 @@ mod tests {
         assert_eq!(check(&DECODE, params, kernel), (2 * (8 + 128 + 16 + 16), 2 * 8 * 16));
         let four = Cx { bucket: Bucket::Decode { tokens: 4 }, ..DECODE };
         assert_eq!(check(&four, params, kernel), (2 * (4 * 8 + 128 + 4 * 16 + 4 * 16), 2 * 4 * 8 * 16));
+    }
+
+    /// 4 bits an element, and its scales.
+    #[test]
+    fn a_contraction_of_codes() {
+        let params = "%x: bf16[T, 64], %w: i4[16, 64]@panels, %s: bf16[16, 2]";
+        let kernel = "%y = kernel %x, %w, %s {family = matvec} : bf16[T, 16]
+            graph @k(%a0: bf16[T, 64], %a1: i4[16, 64]@panels, %a2: bf16[16, 2]) {
+              %0 = linear %a0, %a1, %a2 {out = bf16, block = [1, 32]} : bf16[T, 16]
+              return %0
+            }";
+        let bytes = 2 * 64 + 16 * 64 / 2 + 2 * 16 * 2 + 2 * 16;
+        assert_eq!(check(&DECODE, params, kernel), (bytes, 2 * 64 * 16));
     }
 
     #[test]

@@ -7,32 +7,47 @@
 //!                                                      %5 = slice %3 {axis = 1, start = 8, …}     // mlp.up_proj
 //! ```
 //!
+//! Weights that are stored as codes are joined with their scales and zero points. Where blocks of one would reach into the next,
+//! or have other heights, those of the joined one are smaller, and scales are repeated.
+//!
 //! A weight that something else reads too, such as a tied embedding, stays alone, because joined it would exist twice.
 use std::collections::HashMap;
 
-use atomc_ir::{DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op, Value};
+use atomc_ir::{Block, DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op, Value};
 
 use crate::pass::{Changed, Cx};
 
+/// Parts that joined scales are made of at most: a dozen for each of q, k and v in blocks of 128 rows that end anywhere. More
+/// would be a weight plan of rows.
+const MOST_PIECES: usize = 256;
+
 pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
-    let groups = siblings(graph);
-    for linears in &groups {
-        merge(graph, linears)?;
+    let mut changed = false;
+    for linears in siblings(graph) {
+        changed |= merge(graph, &linears)?;
     }
-    Ok((!groups.is_empty()).into())
+    Ok(changed.into())
+}
+
+/// What linears that can be merged agree in: what they read, the types of result and weight, and the encoding.
+type Key = (Value, DType, DType, Option<Encoding>);
+
+/// What encodings of weights that are joined along their rows agree in. Their blocks may have different heights.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Encoding {
+    /// Columns of a block.
+    cols: usize,
+    scale: DType,
+    zero: Option<DType>,
 }
 
 /// Linears that can be merged, two or more in a group, in order.
 fn siblings(graph: &Graph) -> Vec<Vec<NodeId>> {
     let mut groups: Vec<Vec<NodeId>> = Vec::new();
-    let mut group_of: HashMap<(Value, DType, DType), usize> = HashMap::new();
+    let mut group_of: HashMap<Key, usize> = HashMap::new();
     for id in graph.order() {
-        let &Op::Linear { out } = graph.op(id) else { continue };
-        let [x, w] = graph.operands(id)[..] else { continue };
-        let Some(w) = graph.ty(w).as_tensor().filter(|t| t.layout == Layout::Rows && is_own(graph, w)) else {
-            continue;
-        };
-        let group = *group_of.entry((x, out, w.dtype)).or_insert(groups.len());
+        let Some(key) = key(graph, id) else { continue };
+        let group = *group_of.entry(key).or_insert(groups.len());
         groups.resize(groups.len().max(group + 1), vec![]);
         groups[group].push(id);
     }
@@ -40,18 +55,40 @@ fn siblings(graph: &Graph) -> Vec<Vec<NodeId>> {
     groups
 }
 
+fn key(graph: &Graph, id: NodeId) -> Option<Key> {
+    let &Op::Linear { out, block } = graph.op(id) else { return None };
+    let operands = graph.operands(id);
+    let own = |&v: &Value| graph.ty(v).as_tensor().filter(|t| t.layout == Layout::Rows && is_own(graph, v));
+    let types: Vec<_> = operands[1..].iter().map(own).collect::<Option<_>>()?;
+    let encoding = block.map(|block| Encoding {
+        cols: block.cols.min(types[0].shape.last().expect("a matrix")),
+        scale: types[1].dtype,
+        zero: types.get(2).map(|t| t.dtype),
+    });
+    Some((operands[0], out, types[0].dtype, encoding))
+}
+
 /// Whether a value is part of a weight plan and has one reader.
 fn is_own(graph: &Graph, v: Value) -> bool {
     graph.is_constant(v.node) && graph.users(v).len() == 1 && !graph.is_output(v)
 }
 
-fn merge(graph: &mut Graph, linears: &[NodeId]) -> Result<(), Diagnostic> {
+/// Puts one linear in the place of several, if their encodings can be one.
+fn merge(graph: &mut Graph, linears: &[NodeId]) -> Result<bool, Diagnostic> {
     let location = common_parent(linears.iter().map(|&id| graph.location(id)));
-    let &Op::Linear { out } = graph.op(linears[0]) else { unreachable!("siblings are linears") };
-    let x = graph.operands(linears[0])[0];
+    let &Op::Linear { out, block } = graph.op(linears[0]) else { unreachable!("siblings are linears") };
+    let Some(rows) = heights(graph, linears) else { return Ok(false) };
+    let block = block.map(|block| Block { rows, ..block });
+    let mut operands = graph.operands(linears[0]);
+    for (slot, operand) in operands.iter_mut().enumerate().skip(1) {
+        let mut parts = Vec::new();
+        for &linear in linears {
+            parts.extend(part(graph, linear, slot, rows)?);
+        }
+        *operand = graph.push(Op::Concat { axis: 0 }, &parts, &location)?.into();
+    }
     let weights: Vec<Value> = linears.iter().map(|&id| graph.operands(id)[1]).collect();
-    let weight = graph.push(Op::Concat { axis: 0 }, &weights, &location)?;
-    let mut merged = graph.push(Op::Linear { out }, &[x, weight.into()], &location)?;
+    let mut merged = graph.push(Op::Linear { out, block }, &operands, &location)?;
     let mut branches: Vec<NodeId> = linears.to_vec();
     if let Some((adds, biases)) = biases(graph, linears) {
         let bias = graph.push(Op::Concat { axis: 0 }, &biases, &location)?;
@@ -60,13 +97,51 @@ fn merge(graph: &mut Graph, linears: &[NodeId]) -> Result<(), Diagnostic> {
     }
     let mut start = 0;
     for (branch, w) in branches.into_iter().zip(weights) {
-        let len = graph.ty(w).as_tensor().and_then(|t| t.shape.0[0].fixed()).expect("the verifier saw the sizes");
+        let len = rows_of(graph, w);
         let location = graph.location(branch).to_string();
         let slice = graph.push(Op::Slice { axis: 1, start, len }, &[merged.into()], &location)?;
         graph.replace_uses(branch.into(), slice.into());
         start += len;
     }
-    Ok(())
+    Ok(true)
+}
+
+/// The rows of blocks that can be those of all the weights, one below the other: blocks end where weights do, and where their own
+/// blocks do. None if scales would have to be repeated too often; 1 for weights without an encoding.
+fn heights(graph: &Graph, linears: &[NodeId]) -> Option<usize> {
+    let parts: Vec<(usize, usize)> = linears.iter().filter_map(|&id| height(graph, id)).collect();
+    let ends = parts.split_last().map_or(&[][..], |(_, before)| before).iter().map(|&(rows, _)| rows);
+    let rows = ends.chain(parts.iter().map(|&(_, height)| height)).fold(0, gcd).max(1);
+    let pieces: usize = parts.iter().map(|&(all, height)| if height == rows { 1 } else { all.div_ceil(rows) }).sum();
+    (pieces <= MOST_PIECES).then_some(rows)
+}
+
+/// The rows of a linear's weight and of one of its blocks, if it has some.
+fn height(graph: &Graph, linear: NodeId) -> Option<(usize, usize)> {
+    let &Op::Linear { block: Some(block), .. } = graph.op(linear) else { return None };
+    Some((rows_of(graph, graph.operands(linear)[1]), block.rows))
+}
+
+/// What stands for an operand of a linear where all are joined, whose blocks have so many rows: for scales and zero points each
+/// row as often as it is that of a smaller block.
+fn part(graph: &mut Graph, linear: NodeId, slot: usize, rows: usize) -> Result<Vec<Value>, Diagnostic> {
+    let own = graph.operands(linear)[slot];
+    let Some((all, height)) = height(graph, linear).filter(|&(_, height)| slot > 1 && height != rows) else {
+        return Ok(vec![own]);
+    };
+    let location = graph.location(own.node).to_string();
+    let row = |start| Op::Slice { axis: 0, start, len: 1 };
+    let lone = rows_of(graph, own) == 1;
+    let starts = (0..all).step_by(rows).map(|first| first / height);
+    starts.map(|start| if lone { Ok(own) } else { Ok(graph.push(row(start), &[own], &location)?.into()) }).collect()
+}
+
+fn rows_of(graph: &Graph, v: Value) -> usize {
+    graph.ty(v).as_tensor().and_then(|t| t.shape.0[0].fixed()).expect("the verifier saw the sizes")
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The adds of bias vectors of one type that are all that happens to these linears, and the vectors.
@@ -169,6 +244,78 @@ mod tests {
         }"#;
         let after = check("merge_weights", text);
         assert_eq!((after.matches("= linear").count(), after.matches("= add").count()), (1, 2), "{after}");
+    }
+
+    /// Three linears of codes: their rows, the rows of a block, and columns.
+    fn encoded(parts: [(usize, usize); 3], cols: usize) -> String {
+        let part = |(i, (rows, height)): (usize, (usize, usize))| {
+            let grid = format!("[{}, {}]", rows.div_ceil(height), 8usize.div_ceil(cols));
+            format!(
+                r#"%w{i} = weight {{name = "w{i}"}} : i8[{rows}, 8]
+                %s{i} = weight {{name = "s{i}"}} : f32{grid}
+                %z{i} = weight {{name = "z{i}"}} : i8{grid}
+                %y{i} = linear %x, %w{i}, %s{i}, %z{i} {{out = bf16, block = [{height}, {cols}]}} : bf16[T, {rows}]
+                "#
+            )
+        };
+        let parts: String = parts.into_iter().enumerate().map(part).collect();
+        format!("graph @g(%x: bf16[T, 8]) {{\n{parts}return %y0, %y1, %y2\n}}")
+    }
+
+    #[test]
+    fn scales_and_zero_points_are_joined() {
+        let text = encoded([(8, 1), (4, 1), (4, 1)], 4);
+        insta::assert_snapshot!(check("merge_weights", &text), @r#"
+        graph @g(%x: bf16[T, 8]) {
+          %0 = weight {name = "w0"} : i8[8, 8]
+          %1 = weight {name = "w1"} : i8[4, 8]
+          %2 = weight {name = "w2"} : i8[4, 8]
+          %3 = concat %0, %1, %2 {axis = 0} : i8[16, 8]
+          %4 = weight {name = "s0"} : f32[8, 2]
+          %5 = weight {name = "s1"} : f32[4, 2]
+          %6 = weight {name = "s2"} : f32[4, 2]
+          %7 = concat %4, %5, %6 {axis = 0} : f32[16, 2]
+          %8 = weight {name = "z0"} : i8[8, 2]
+          %9 = weight {name = "z1"} : i8[4, 2]
+          %10 = weight {name = "z2"} : i8[4, 2]
+          %11 = concat %8, %9, %10 {axis = 0} : i8[16, 2]
+          %12 = linear %x, %3, %7, %11 {out = bf16, block = [1, 4]} : bf16[T, 16]
+          %13 = slice %12 {axis = 1, start = 0, len = 8} : bf16[T, 8]
+          %14 = slice %12 {axis = 1, start = 8, len = 4} : bf16[T, 4]
+          %15 = slice %12 {axis = 1, start = 12, len = 4} : bf16[T, 4]
+          return %13, %14, %15
+        }
+        "#);
+    }
+
+    /// One scale for each tensor becomes one for as many rows as go into all of them.
+    #[test]
+    fn scales_of_tensors_are_repeated() {
+        let after = check("merge_weights", &encoded([(12, 12), (4, 4), (4, 4)], 8));
+        assert!(after.contains("block = [4, 8]"), "{after}");
+        assert!(after.contains("f32[5, 1]") && !after.contains("axis = 0, start"), "{after}");
+    }
+
+    /// A block that a weight ends in does not reach into the next weight.
+    #[test]
+    fn blocks_that_weights_end_in_are_parted() {
+        let after = check("merge_weights", &encoded([(12, 8), (4, 8), (8, 8)], 8));
+        assert!(after.contains("block = [4, 8]"), "{after}");
+        assert_eq!(after.matches("= linear").count(), 1, "{after}");
+        let even = check("merge_weights", &encoded([(16, 8), (8, 8), (4, 8)], 8));
+        assert!(even.contains("block = [8, 8]") && !even.contains("axis = 0, start"), "{even}");
+    }
+
+    #[test]
+    fn encodings_that_differ_stay_apart() {
+        let text = encoded([(8, 1), (4, 1), (4, 1)], 4);
+        let linears = |text: &str| check("merge_weights", text).matches("= linear").count();
+        assert_eq!(linears(&text), 1);
+        assert_eq!(linears(&text.replace(r#"{name = "s1"} : f32"#, r#"{name = "s1"} : bf16"#)), 2);
+        assert_eq!(linears(&text.replace(", %z2 {", " {")), 2);
+        // Rows in turn would have to have the scales of two of them.
+        assert_eq!(linears(&encoded([(250, 2), (250, 1), (250, 1)], 8)), 1);
+        assert_eq!(linears(&encoded([(1000, 2), (1000, 1), (1000, 1)], 8)), 3);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Lays contraction weights out as their kernels read them. What else reads such a weight reads the packed one, so that a
-//! tied embedding exists once.
+//! tied embedding exists once. Scales and zero points stay as they are: what lies beside what is for the kernels to say.
 //!
 //! ```text
 //! %0 = weight {name = "embed"} : bf16[512, 64]         %0 = weight {name = "embed"} : bf16[512, 64]
@@ -16,11 +16,13 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
     for id in graph.order() {
         let Op::Linear { .. } = graph.op(id) else { continue };
-        let w = graph.operands(id)[1];
+        let operands = graph.operands(id);
+        let w = operands[1];
         if graph.ty(w).as_tensor().is_some_and(|t| t.layout == Layout::Panels) {
             continue;
         }
-        if !graph.is_constant(w.node) {
+        // Scales and zero points too, of which a weight plan is made as well.
+        if !operands[1..].iter().all(|v| graph.is_constant(v.node)) {
             return Err(Diagnostic::new("passes::computed-weight", "the weight of a linear must be a constant")
                 .at(graph.location(id))
                 .help("weights, and slices and concats of them, are constants"));
@@ -85,6 +87,28 @@ mod tests {
             return %1
         }"#;
         assert!(!check("pack", text).contains("panels"));
+    }
+
+    #[test]
+    fn codes_are_packed_and_scales_stay() {
+        let text = r#"graph @g(%x: bf16[T, 64]) {
+            %0 = weight {name = "w"} : u4[8, 128]
+            %1 = slice %0 {axis = 1, start = 64, len = 64} : u4[8, 64]
+            %2 = weight {name = "s"} : f16[8, 4]
+            %3 = slice %2 {axis = 1, start = 2, len = 2} : f16[8, 2]
+            %4 = weight {name = "z"} : u4[8, 4]
+            %5 = slice %4 {axis = 1, start = 2, len = 2} : u4[8, 2]
+            %6 = linear %x, %1, %3, %5 {out = bf16, block = [1, 32]} : bf16[T, 8]
+            return %6
+        }"#;
+        let after = check("pack", text);
+        assert_eq!(after.matches("pack ").count(), 1, "{after}");
+        assert!(after.contains("linear %x, %2, %4, %6 {out = bf16, block = [1, 32]} : bf16[T, 8]"), "{after}");
+        let computed = text
+            .replace("%3 = slice %2 {axis = 1, start = 2, len = 2}", "%3 = relu %s")
+            .replace("64]) {", "64], %s: f16[8, 2]) {");
+        let e = run(&mut read(&computed), &DECODE).unwrap_err();
+        assert_eq!(e.message, "the weight of a linear must be a constant");
     }
 
     #[test]

@@ -18,9 +18,12 @@ const CUDA: i32 = 2;
 const ROCM: i32 = 10;
 
 const INT: u8 = 0;
+const UINT: u8 = 1;
 const FLOAT: u8 = 2;
 const BFLOAT: u8 = 4;
 const FLOAT8_E4M3FN: u8 = 10;
+const FLOAT8_E8M0FNU: u8 = 14;
+const FLOAT4_E2M1FN: u8 = 17;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,9 +213,12 @@ impl Type {
             DType::F32 | DType::F16 => FLOAT,
             DType::BF16 => BFLOAT,
             DType::F8E4M3 => FLOAT8_E4M3FN,
-            DType::I32 => INT,
+            DType::E8M0 => FLOAT8_E8M0FNU,
+            DType::F4E2M1 => FLOAT4_E2M1FN,
+            DType::I32 | DType::I8 | DType::I4 => INT,
+            DType::U8 | DType::U4 => UINT,
         };
-        Type { code, bits: (dtype.size() * 8) as u8, lanes: 1 }
+        Type { code, bits: dtype.bits() as u8, lanes: 1 }
     }
 
     fn float(self) -> Option<Float> {

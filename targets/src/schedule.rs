@@ -6,7 +6,7 @@
 use std::fmt;
 
 use atomc_ir::arch::Machine;
-use atomc_ir::{Arch, Diagnostic, Family};
+use atomc_ir::{Arch, Block, Diagnostic, Family, Op};
 use inkwell::module::Module;
 
 use crate::llvm::Llvm;
@@ -79,8 +79,15 @@ pub fn schedules(arch: &Arch) -> &'static [Schedule] {
 pub fn ask(spec: &KernelSpec, arch: &Arch) -> Result<Vec<Asked>, Diagnostic> {
     let mut all = vec![];
     for schedule in schedules(arch).iter().filter(|s| s.family == spec.family) {
-        let choice = schedule.choice(spec, arch)?;
-        let answer = (schedule.suits)(spec, arch, &choice);
+        let (choice, answer) = match takes_weight(spec) {
+            Ok(()) => {
+                let choice = schedule.choice(spec, arch)?;
+                let answer = (schedule.suits)(spec, arch, &choice);
+                (choice, answer)
+            }
+            // Sizes of such a weight are no bytes, so the schedule is not even asked.
+            why => (Choice::none(schedule.name), why),
+        };
         let is_found = answer.is_ok();
         all.push(Asked { schedule, choice, answer });
         if is_found {
@@ -88,6 +95,17 @@ pub fn ask(spec: &KernelSpec, arch: &Arch) -> Result<Vec<Asked>, Diagnostic> {
         }
     }
     Ok(all)
+}
+
+/// That no weight is stored as codes, which no schedule decodes.
+fn takes_weight(spec: &KernelSpec) -> Result<(), WhyNot> {
+    let codes = spec.body.ids().find_map(|id| match *spec.body.op(id) {
+        Op::Linear { block: Some(block), .. } => Some((spec.body.ty(spec.body.operands(id)[1]), block)),
+        _ => None,
+    });
+    codes.map_or(Ok(()), |(ty, Block { rows, cols })| {
+        Err(WhyNot(format!("it does not decode {ty} with a scale for each {rows} by {cols}")))
+    })
 }
 
 /// The schedule that makes a kernel, and its numbers.
@@ -179,5 +197,24 @@ mod tests {
         let error = select(&spec, arch).err().unwrap();
         let why = "gemm_warpgroup: gfx942 has no warpgroup MMA; gemm_tiled: a tiled contraction with 3 pieces";
         assert_eq!(error.message, format!("no schedule for matmul: {why}"));
+    }
+
+    #[test]
+    fn weights_of_codes_are_refused_by_every_schedule() {
+        let text = "graph @k(%x: bf16[T, 64], %w: i4[32, 64]@panels, %s: bf16[32, 2]) {
+  %0 = linear %x, %w, %s {out = bf16, block = [1, 32]} : bf16[T, 32]
+  return %0
+}";
+        let body = atomc_ir::parse(text).unwrap();
+        body.verify().unwrap();
+        for arch in ["host", "gfx942", "sm_90a"].map(|target| &crate::variants(target).unwrap()[0]) {
+            let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &body, tokens: 1, choice: None };
+            let names = schedules(arch).iter().filter(|s| s.family == spec.family).map(|s| s.name);
+            let why = "it does not decode i4[32, 64]@panels with a scale for each 1 by 32";
+            let said: Vec<String> = names.map(|name| format!("{name}: {why}")).collect();
+            let error = crate::compile(&[spec], arch).err().unwrap();
+            assert_eq!(error.code, "target::unsupported");
+            assert_eq!(error.message, format!("no schedule for matvec: {}", said.join("; ")));
+        }
     }
 }

@@ -38,7 +38,7 @@ fn weight(graph: &Graph, v: Value, arch: &Arch) -> Result<Weight, Diagnostic> {
         (atomc_ir::Layout::Rows, &[.., cols]) => {
             let stride = arch.memory.stride(cols);
             let rows: usize = shape[..shape.len() - 1].iter().product();
-            (Layout::Rows { stride }, rows * stride * ty.dtype.size())
+            (Layout::Rows { stride }, ty.dtype.bytes(rows * stride))
         }
         _ => return Err(unsupported(graph, v, "has too few axes for its layout")),
     };

@@ -83,8 +83,8 @@ fn unit_of(dtype: DType) -> f64 {
     match dtype {
         DType::BF16 => 1.0 / 256.0,
         DType::F16 => 1.0 / 2048.0,
-        // Factors are never rounded to what only caches have.
-        DType::F32 | DType::F8E4M3 | DType::I32 => 0.0,
+        // Factors are never rounded to what only weights and caches have.
+        _ => 0.0,
     }
 }
 

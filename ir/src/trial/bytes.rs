@@ -3,40 +3,60 @@ use half::{bf16, f16};
 
 use crate::types::DType;
 
-/// Writes element `index` of a buffer.
+/// Writes element `index` of a buffer. Of elements of 4 bits the first of two has the lower half of a byte.
 pub fn store(bytes: &mut [u8], index: usize, v: f64, dtype: DType) {
-    let at = index * dtype.size();
-    match dtype {
-        DType::F32 => bytes[at..at + 4].copy_from_slice(&(v as f32).to_le_bytes()),
-        DType::BF16 => bytes[at..at + 2].copy_from_slice(&bf16::from_f64(v).to_le_bytes()),
-        DType::F16 => bytes[at..at + 2].copy_from_slice(&f16::from_f64(v).to_le_bytes()),
-        DType::F8E4M3 => bytes[at] = to_f8(v),
-        DType::I32 => bytes[at..at + 4].copy_from_slice(&(v as i32).to_le_bytes()),
+    if dtype.bits() == 4 {
+        let (byte, shift) = (&mut bytes[index / 2], index % 2 * 4);
+        *byte = *byte & !(15 << shift) | (to_bits(v, dtype) as u8 & 15) << shift;
+        return;
     }
+    let size = dtype.size();
+    bytes[index * size..][..size].copy_from_slice(&to_bits(v, dtype).to_le_bytes()[..size]);
 }
 
 /// Reads element `index` of a buffer.
 pub fn fetch(bytes: &[u8], index: usize, dtype: DType) -> f64 {
-    let at = index * dtype.size();
-    let four = || [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
-    let two = || [bytes[at], bytes[at + 1]];
-    match dtype {
-        DType::F32 => f32::from_le_bytes(four()) as f64,
-        DType::BF16 => bf16::from_le_bytes(two()).to_f64(),
-        DType::F16 => f16::from_le_bytes(two()).to_f64(),
-        DType::F8E4M3 => of_f8(bytes[at]),
-        DType::I32 => i32::from_le_bytes(four()) as f64,
+    if dtype.bits() == 4 {
+        return of_bits(u32::from(bytes[index / 2] >> (index % 2 * 4) & 15), dtype);
     }
+    let mut bits = [0; 4];
+    bits[..dtype.size()].copy_from_slice(&bytes[index * dtype.size()..][..dtype.size()]);
+    of_bits(u32::from_le_bytes(bits), dtype)
 }
 
 /// The nearest number of a type.
 pub fn round(v: f64, dtype: DType) -> f64 {
+    of_bits(to_bits(v, dtype), dtype)
+}
+
+fn to_bits(v: f64, dtype: DType) -> u32 {
+    let integer = |least: f64| v.round_ties_even().clamp(least, largest(dtype)) as i32 as u32;
     match dtype {
-        DType::F32 => v as f32 as f64,
-        DType::BF16 => bf16::from_f64(v).to_f64(),
-        DType::F16 => f16::from_f64(v).to_f64(),
-        DType::F8E4M3 => of_f8(to_f8(v)),
-        DType::I32 => v as i32 as f64,
+        DType::F32 => (v as f32).to_bits(),
+        DType::BF16 => bf16::from_f64(v).to_bits().into(),
+        DType::F16 => f16::from_f64(v).to_bits().into(),
+        DType::F8E4M3 => to_f8(v).into(),
+        DType::E8M0 => to_e8m0(v).into(),
+        DType::F4E2M1 => to_f4(v).into(),
+        DType::I32 => v as i32 as u32,
+        DType::I8 => integer(-128.0),
+        DType::I4 => integer(-8.0),
+        DType::U8 | DType::U4 => integer(0.0),
+    }
+}
+
+fn of_bits(bits: u32, dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => f32::from_bits(bits).into(),
+        DType::BF16 => bf16::from_bits(bits as u16).to_f64(),
+        DType::F16 => f16::from_bits(bits as u16).to_f64(),
+        DType::F8E4M3 => of_f8(bits as u8),
+        DType::E8M0 => of_e8m0(bits as u8),
+        DType::F4E2M1 => of_f4(bits as u8),
+        DType::I32 => (bits as i32).into(),
+        DType::I8 => (bits as i8).into(),
+        DType::U8 | DType::U4 => bits.into(),
+        DType::I4 => ((bits as i32) << 28 >> 28).into(),
     }
 }
 
@@ -47,8 +67,41 @@ pub fn largest(dtype: DType) -> f64 {
         DType::BF16 => bf16::MAX.to_f64(),
         DType::F16 => f16::MAX.to_f64(),
         DType::F8E4M3 => F8_LARGEST,
+        DType::E8M0 => 127f64.exp2(),
+        DType::F4E2M1 => 6.0,
         DType::I32 => i32::MAX as f64,
+        DType::I8 => 127.0,
+        DType::U8 => 255.0,
+        DType::I4 => 7.0,
+        DType::U4 => 15.0,
     }
+}
+
+/// The exponent of a power of two, the nearest one.
+fn to_e8m0(v: f64) -> u8 {
+    if v.is_nan() { 255 } else { (v.log2().round_ties_even() + 127.0).clamp(0.0, 254.0) as u8 }
+}
+
+fn of_e8m0(bits: u8) -> f64 {
+    if bits == 255 { f64::NAN } else { (f64::from(bits) - 127.0).exp2() }
+}
+
+/// The sizes of `e2m1`, by their bits.
+const F4: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+fn to_f4(v: f64) -> u8 {
+    let sign = if v.is_sign_negative() { 8 } else { 0 };
+    // Halfway between two, the even one of them has them.
+    let above = |&bits: &usize| {
+        let middle = (F4[bits] + F4[bits + 1]) / 2.0;
+        v.abs() > middle || v.abs() == middle && bits % 2 == 1
+    };
+    sign | (0..7).take_while(above).count() as u8
+}
+
+fn of_f4(bits: u8) -> f64 {
+    let size = F4[usize::from(bits & 7)];
+    if bits & 8 != 0 { -size } else { size }
 }
 
 const F8_LARGEST: f64 = 448.0;
@@ -93,5 +146,25 @@ mod tests {
             assert_eq!(to_f8(middle * (1.0 + 1e-9)), bits as u8 + 1);
         }
         assert_eq!((to_f8(1e9), to_f8(f64::NEG_INFINITY)), (0x7e, 0xfe));
+    }
+
+    /// All numbers of 4 and of 8 bits come back from memory, and leave their neighbours alone.
+    #[test]
+    fn codes_come_back() {
+        for dtype in DType::ALL.into_iter().filter(|d| d.bits() <= 8) {
+            let all = (0..1u32 << dtype.bits()).map(|bits| of_bits(bits, dtype)).filter(|v| !v.is_nan());
+            let mut bytes = vec![0xa5; dtype.bytes(3)];
+            for v in all {
+                let before = [0, 2].map(|i| fetch(&bytes, i, dtype));
+                store(&mut bytes, 1, v, dtype);
+                assert_eq!((fetch(&bytes, 1, dtype), round(v, dtype)), (v, v), "{dtype:?}");
+                assert_eq!([0, 2].map(|i| fetch(&bytes, i, dtype)), before, "{dtype:?}");
+            }
+        }
+        let four = |dtype, from: [f64; 5]| from.map(|v| round(v, dtype));
+        assert_eq!(four(DType::F4E2M1, [0.25, 0.75, 2.5, -3.5, 99.0]), [0.0, 1.0, 2.0, -4.0, 6.0]);
+        assert_eq!(four(DType::I4, [-9.0, -8.0, -0.5, 1.5, 8.0]), [-8.0, -8.0, 0.0, 2.0, 7.0]);
+        assert_eq!(four(DType::U4, [-1.0, 0.4, 14.6, 15.0, 16.0]), [0.0, 0.0, 15.0, 15.0, 15.0]);
+        assert_eq!(four(DType::E8M0, [0.0, 1.0, 1.4, 6.0, 1e99]), [-127, 0, 0, 3, 127].map(|e| f64::from(e).exp2()));
     }
 }

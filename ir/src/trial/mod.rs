@@ -170,7 +170,7 @@ impl<'g> Trial<'g> {
         }
         let width = width(t);
         let (padded, stride) = (self.memory.padded(width), self.memory.stride(width));
-        let mut bytes = vec![u8::MAX; x.data.len() / width * stride * t.dtype.size()];
+        let mut bytes = vec![u8::MAX; t.dtype.bytes(x.data.len() / width * stride)];
         for (row, values) in x.data.chunks(width).enumerate() {
             let padding = std::iter::repeat_n(&0.0, padded - width);
             values
@@ -244,7 +244,11 @@ fn tensor(t: &TensorType, step: &Step, scale: f64, random: &mut Random) -> Tenso
     let cx = step.cx();
     let shape: Vec<usize> = t.shape.0.iter().map(|d| d.at(cx.tokens, cx.rows)).collect();
     let weight = t.shape.0.first().is_none_or(|d| d.fixed().is_some());
-    let scale = if weight { 1.0 } else { scale };
+    let scale = match weight {
+        true if t.dtype.is_code() => bytes::largest(t.dtype),
+        true => 1.0,
+        false => scale,
+    };
     let data = (0..shape.iter().product()).map(|_| bytes::round(random.next() * scale, t.dtype)).collect();
     Tensor::new(shape, data)
 }

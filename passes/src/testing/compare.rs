@@ -2,7 +2,7 @@
 use std::collections::HashMap;
 
 use atomc_ir::interp::{self, BatchState, CacheState, Tensor, Val};
-use atomc_ir::{CacheType, DType, Graph, Op, Type};
+use atomc_ir::{CacheType, DType, Graph, Op, Type, trial};
 
 /// Three tokens of two sequences that have a past, two of which want logits.
 const STEP: interp::Cx = interp::Cx { tokens: 3, rows: 2 };
@@ -27,11 +27,26 @@ fn outputs(graph: &Graph) -> Result<Vec<Val<f64>>, String> {
     for id in graph.ids() {
         match graph.op(id) {
             Op::Input { name } => drop(params.insert(name.clone(), param(name, graph.ty(id.into())))),
-            Op::Weight { name } => drop(shapes.insert(name.clone(), size(graph.ty(id.into())))),
+            Op::Weight { name } => {
+                drop(shapes.insert(name.clone(), (size(graph.ty(id.into())), dtype(graph.ty(id.into())))))
+            }
             _ => {}
         }
     }
-    interp::run(graph, STEP, &params, &|name| shapes.get(name).map(|s| random(name, s.clone())))
+    interp::run(graph, STEP, &params, &|name| shapes.get(name).map(|(shape, dtype)| weight(name, shape, *dtype)))
+}
+
+fn dtype(ty: &Type) -> DType {
+    ty.as_tensor().expect("a tensor").dtype
+}
+
+/// Codes are numbers that their type has.
+fn weight(name: &str, shape: &[usize], dtype: DType) -> Tensor<f64> {
+    let Tensor { shape, mut data } = random(name, shape.to_vec());
+    if dtype.is_code() {
+        data.iter_mut().for_each(|v| *v = trial::round(*v * 8.0, dtype));
+    }
+    Tensor::new(shape, data)
 }
 
 fn size(ty: &Type) -> Vec<usize> {

@@ -2,7 +2,7 @@
 //! and smaller numbers are simpler graphs.
 use atomc_ir::results::HIDDEN;
 use atomc_ir::rope::{Freqs, Scaling};
-use atomc_ir::{Builder, CacheType, DType, Dim, Elementwise, Graph, Op, Shape, Type, Value};
+use atomc_ir::{Block, Builder, CacheType, DType, Dim, Elementwise, Graph, Op, Shape, Type, Value};
 use proptest::prelude::*;
 
 const HEAD_DIM: usize = 4;
@@ -130,22 +130,28 @@ impl Random {
 
     /// A weight: of its own, one that was read before, or part of others.
     fn weight(&mut self, dtype: DType, shape: &[usize]) -> Value {
+        self.weight_of_parts(dtype, shape, (1, 2))
+    }
+
+    /// A weight, perhaps of two, the first of which has so many rows, or cut out of a larger one, which has so many rows before and
+    /// behind it.
+    fn weight_of_parts(&mut self, dtype: DType, shape: &[usize], (before, behind): (usize, usize)) -> Value {
         self.weights += 1;
         let (n, size) = (self.weights, shape.iter().map(|n| n.to_string()).collect::<Vec<_>>().join("x"));
         let name = |which: usize| format!("w{which}.{}.{size}", dtype.name());
         match self.below(5) {
             0 => self.b.weight(name(0), dtype, shape),
-            1 if shape[0] > 1 => {
+            1 if shape[0] > before => {
                 let [mut top, mut rest] = [shape.to_vec(), shape.to_vec()];
-                (top[0], rest[0]) = (1, shape[0] - 1);
+                (top[0], rest[0]) = (before, shape[0] - before);
                 let parts = [(n, top), (n + 100, rest)].map(|(n, s)| self.b.weight(name(n) + "part", dtype, &s));
                 self.b.push(Op::Concat { axis: 0 }, &parts).expect("fits")
             }
             2 => {
                 let mut larger = shape.to_vec();
-                larger[0] += 3;
+                larger[0] += before + behind;
                 let all = self.b.weight(name(n) + "whole", dtype, &larger);
-                self.b.push(Op::Slice { axis: 0, start: 1, len: shape[0] }, &[all]).expect("fits")
+                self.b.push(Op::Slice { axis: 0, start: before, len: shape[0] }, &[all]).expect("fits")
             }
             _ => self.b.weight(name(n), dtype, shape),
         }
@@ -176,13 +182,33 @@ impl Random {
     fn project(&mut self, x: Value, width: usize, out: DType, bias: bool) -> Value {
         let dtype = self.dtype();
         let from = self.width(x);
-        let w = self.weight(dtype, &[width, from]);
-        let y = self.push(Op::Linear { out }, &[x, w]);
+        let y = match self.below(4) {
+            1 => self.encoded(x, width, out),
+            _ => {
+                let w = self.weight(dtype, &[width, from]);
+                self.push(Op::Linear { out, block: None }, &[x, w])
+            }
+        };
         if !bias {
             return y;
         }
         let vector = self.weight(dtype, &[width]);
         self.map(Elementwise::Add, &[y, vector])
+    }
+
+    /// A linear with a weight of codes, in blocks of any size.
+    fn encoded(&mut self, x: Value, width: usize, out: DType) -> Value {
+        let from = self.width(x);
+        let codes = [DType::F8E4M3, DType::I8, DType::U4, DType::F4E2M1][self.below(4)];
+        let block = Block { rows: [width, 1, 2, 3, 128][self.below(5)], cols: [from, 1, 3, 128][self.below(4)] };
+        let grid = block.grid(width, from);
+        let scale = self.dtype();
+        let w = self.weight_of_parts(codes, &[width, from], (block.rows, 0));
+        let mut operands = vec![x, w, self.weight(scale, &grid)];
+        if codes.is_integer_code() && self.below(2) == 0 {
+            operands.push(self.weight(codes, &grid));
+        }
+        self.push(Op::Linear { out, block: Some(block) }, &operands)
     }
 
     fn linear(&mut self) {

@@ -2,7 +2,7 @@
 use atomc_artifact::manifest::{self, Arg, Input, Plan, PlanKind, Target, Weight};
 use atomc_ir::arch::Memory;
 use atomc_ir::trial::Step;
-use atomc_ir::{CacheType, DType, Dim, Graph, Layout, TensorType, Type};
+use atomc_ir::{CacheType, Dim, Graph, Layout, TensorType, Type};
 
 use super::launch::GAP;
 
@@ -74,7 +74,7 @@ impl Fit<'_> {
 
     fn is_cache(&self, cache: CacheType) -> bool {
         let spec = &self.target.cache;
-        (spec.heads, spec.head_dim) == (cache.heads, cache.head_dim) && is_same(cache.dtype, spec.dtype)
+        (spec.heads, spec.head_dim) == (cache.heads, cache.head_dim) && cache.dtype == spec.dtype
     }
 
     /// Whether all rows that the plan may have lie in a buffer.
@@ -103,7 +103,7 @@ fn is_weight(t: &TensorType, weight: &Weight) -> bool {
         manifest::Layout::Rows { .. } => Layout::Rows,
         manifest::Layout::Panels { .. } => Layout::Panels,
     };
-    t.layout == layout && t.shape.sizes().as_ref() == Some(&weight.shape) && is_same(t.dtype, weight.dtype)
+    t.layout == layout && t.shape.sizes().as_ref() == Some(&weight.shape) && t.dtype == weight.dtype
 }
 
 fn is_input(t: &TensorType, which: Input) -> bool {
@@ -113,15 +113,4 @@ fn is_input(t: &TensorType, which: Input) -> bool {
         Input::Batch => return false,
     };
     t.is_indices() && t.shape.0[0] == lead
-}
-
-fn is_same(dtype: DType, other: manifest::DType) -> bool {
-    matches!(
-        (dtype, other),
-        (DType::F32, manifest::DType::F32)
-            | (DType::F16, manifest::DType::F16)
-            | (DType::BF16, manifest::DType::BF16)
-            | (DType::F8E4M3, manifest::DType::F8E4M3)
-            | (DType::I32, manifest::DType::I32)
-    )
 }

@@ -66,7 +66,7 @@ impl<'c> Code<'c> {
             DType::F16 => 6,
             DType::F32 => 7,
             DType::BF16 => 10,
-            DType::F8E4M3 | DType::I32 => panic!("no tiles of {}", map.dtype.name()),
+            _ => panic!("no tiles of {}", map.dtype.name()),
         };
         let mut text = String::from("{ .reg .b32 n; .reg .b64 m; ");
         let mut set = |field: &str, place: &str, bits: usize, value: usize| {
