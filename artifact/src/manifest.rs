@@ -168,7 +168,7 @@ pub struct Hidden {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelDef {
-    /// Name of the function in the code objects.
+    /// Name of the function in the code objects, for profilers with the schedule of the first variant in it.
     pub symbol: String,
     /// Schedule family: `rows`, `matvec`, …
     pub family: String,
@@ -222,6 +222,8 @@ impl Chip {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
+    /// The schedule by which the compiler made it, e.g. `gemv_bulk`.
+    pub schedule: String,
     pub tasks: Tasks,
     /// Bytes of scratch that each thread of the host needs, 64-byte aligned; 0 on GPUs.
     pub scratch: usize,
@@ -241,14 +243,24 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel for GPUs, in work-groups of so many threads.
+    /// A kernel for GPUs, in work-groups of so many threads, of a schedule that is not named yet.
     pub fn simt(tasks: Tasks, threads: usize) -> Kernel {
         Kernel { threads, ..Kernel::host(tasks, 0) }
     }
 
-    /// A kernel of the host.
+    /// A kernel of the host, likewise.
     pub fn host(tasks: Tasks, scratch: usize) -> Kernel {
-        Kernel { tasks, scratch, threads: 0, workspace: 0, shared: 0, overlaps: false, module: None, resources: None }
+        Kernel {
+            schedule: String::new(),
+            tasks,
+            scratch,
+            threads: 0,
+            workspace: 0,
+            shared: 0,
+            overlaps: false,
+            module: None,
+            resources: None,
+        }
     }
 }
 

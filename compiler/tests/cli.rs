@@ -81,6 +81,7 @@ fn a_model_goes_through_every_verb() {
     assert_eq!(about["model"]["max_positions"], 64);
     assert!(about["targets"][0]["variants"].as_array().is_some_and(|v| !v.is_empty()));
     assert!(bench.succeed(&["inspect", "m.atomc", "--kernels"]).contains(about["key"].as_str().expect("a key")));
+    assert!(bench.succeed(&["inspect", "m.atomc", "--why", "k1"]).contains(": matvec\n"));
 
     let devices = read(&bench.succeed(&["devices", "--json"]));
     assert!(devices["host"]["threads"].as_u64().is_some_and(|n| n > 0) && devices["hip"]["devices"].is_array());

@@ -204,6 +204,7 @@ fn def(symbol: &str, body: &str) -> KernelDef {
 
 fn variant(name: &str, features: &[&str]) -> Variant {
     let kernel = |tasks, scratch| Kernel {
+        schedule: "toy".into(),
         tasks,
         scratch,
         threads: 0,

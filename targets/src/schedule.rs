@@ -125,9 +125,10 @@ pub fn select(spec: &KernelSpec, arch: &Arch) -> Result<(&'static Schedule, Choi
 pub fn emit<'c>(llvm: Llvm<'c>, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
     let made = || {
         let (schedule, choice) = select(spec, arch)?;
-        (schedule.emit)(&Setup { llvm, arch, choice }, spec)
+        let (module, info) = (schedule.emit)(&Setup { llvm, arch, choice }, spec)?;
+        Ok((module, KernelInfo { schedule: schedule.name.into(), ..info }))
     };
-    made().map_err(|e| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))
+    made().map_err(|e: Diagnostic| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))
 }
 
 /// The class of a kernel and every choice of numbers that its schedule leaves open, if it leaves

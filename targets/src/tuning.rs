@@ -77,6 +77,11 @@ impl Choice {
         self.schedule
     }
 
+    /// Whether the schedule takes its own numbers.
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
     /// A number of the schedule, where it was chosen.
     pub fn get(&self, number: &Number) -> Option<usize> {
         self.numbers.iter().find(|(n, _)| *n == number).map(|&(_, value)| value)

@@ -142,3 +142,26 @@ fn faults_of_a_document_are_found() {
     );
     assert_eq!(anchor("Inside vLLM: what works"), "inside-vllm-what-works");
 }
+
+/// The schedules of a table of docs/kernels.md below a heading: name and family, in order.
+fn schedules_below<'t>(text: &'t str, heading: &str) -> Vec<(&'t str, &'t str)> {
+    let section = text.split("\n## ").find(|section| section.starts_with(heading)).expect("a heading");
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| {
+        let mut cells = row.split('|').map(str::trim).skip(1);
+        let [name, family] = std::array::from_fn(|_| cells.next().expect("a cell"));
+        (name.trim_matches('`'), family)
+    })
+    .collect()
+}
+
+#[test]
+fn the_table_of_kernels_has_every_schedule_in_the_order_of_its_list() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kernels.md"))
+        .expect("the document");
+    for (heading, arch) in [("GPUs", "gfx942"), ("CPUs", "x86-64-v3")] {
+        let arch = atomc_targets::rows().iter().find(|row| row.name == arch).expect("a row");
+        let all = atomc_targets::schedules(arch).iter().map(|s| (s.name, s.family.name()));
+        assert_eq!(schedules_below(&text, heading), all.collect::<Vec<_>>(), "{heading}");
+    }
+}

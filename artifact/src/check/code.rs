@@ -29,6 +29,7 @@ pub(super) fn variant(variant: &Variant, kernels: usize, sections: &[usize], at:
 }
 
 fn kernel(kernel: &Kernel, section: usize, at: &str) -> Checked {
+    name(&kernel.schedule, at, "schedule")?;
     bytes(kernel.scratch, at, "scratch")?;
     bytes(kernel.workspace, at, "workspace")?;
     bytes(kernel.shared, at, "shared")?;

@@ -87,6 +87,7 @@ fn variant(name: &str, section: usize) -> Variant {
         loops,
     };
     let kernel = |tasks, resources| Kernel {
+        schedule: "rowwise".into(),
         tasks,
         scratch: 256,
         threads: 64,

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::extract;
 use super::failure::Failure;
 use super::shown;
+use super::why;
 
 /// Show what an artifact holds and what shaped it
 #[derive(clap::Args)]
@@ -21,6 +22,7 @@ Opening an artifact checks every checksum, so that a file that can be inspected 
 Examples:
   atomc inspect m.atomc
   atomc inspect m.atomc --kernels                 with what each takes of a GPU
+  atomc inspect m.atomc --why k5                  which schedule made a kernel, and why not another
   atomc inspect m.atomc --json | jq .targets[0].plans
   atomc inspect m.atomc --extract code            the code objects as files")]
 pub struct Args {
@@ -28,6 +30,9 @@ pub struct Args {
     /// Also list every kernel, and on GPUs its registers, memory, occupancy and innermost loops
     #[arg(long)]
     kernels: bool,
+    /// Say which schedule made the kernels whose symbol begins with this, and why none before it did
+    #[arg(long, value_name = "KERNEL", conflicts_with_all = ["kernels", "json", "extract"])]
+    why: Option<String>,
     /// Write the code objects to this folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kernels", "json"])]
     extract: Option<PathBuf>,
@@ -42,6 +47,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(dir) = &args.extract {
         let files = extract::all(dir, &artifact)?;
         return Ok(files.iter().try_for_each(|file| writeln!(out, "{}", dir.join(file).display()))?);
+    }
+    if let Some(symbol) = &args.why {
+        return why::show(&mut out, artifact.manifest(), symbol);
     }
     if args.json {
         return shown::json(&mut out, &describe(&artifact));
@@ -147,9 +155,10 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
             let plans: Vec<String> = plans.map(|plan| format!("{} x {}", name(plan), uses(plan))).collect();
             writeln!(
                 out,
-                "  kernel  {}: {}, {}; {}",
+                "  kernel  {}: {}, {}, {}; {}",
                 def.symbol,
                 escaped(&def.family),
+                kernel.schedule,
                 tasks(kernel),
                 plans.join(", ")
             )?;
@@ -288,6 +297,7 @@ pub fn describe(artifact: &Artifact) -> Value {
             "symbol": def.symbol,
             "family": def.family,
             "tokens": def.tokens,
+            "schedule": kernel.schedule,
             "tasks": kernel.tasks,
             "scratch": kernel.scratch,
             "threads": kernel.threads,
@@ -385,6 +395,7 @@ mod tests {
         let mut out = Vec::new();
         show_resources(&mut out, 256, &resources).unwrap();
         let kernel = |resources| Kernel {
+            schedule: "gemm_tiled".into(),
             tasks: Tasks::Fixed(1),
             scratch: 0,
             threads: 0,

@@ -30,6 +30,7 @@ mod trust;
 #[cfg(feature = "compiler")]
 mod tune;
 mod verify;
+mod why;
 
 use std::io::Write;
 use std::process::ExitCode;

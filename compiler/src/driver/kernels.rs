@@ -2,7 +2,7 @@
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::KernelDef;
-use atomc_ir::{Dim, Family, Graph, NodeId, Op};
+use atomc_ir::{Arch, Diagnostic, Dim, Family, Graph, NodeId, Op};
 use atomc_passes::{Bucket, Cx};
 use atomc_targets::KernelSpec;
 
@@ -18,6 +18,9 @@ struct Entry {
     family: Family,
     body: Graph,
     tokens: usize,
+    /// What the symbol says beside number and schedule: rows, where kernels are for one bucket, and the first place of use.
+    rows: String,
+    place: String,
 }
 
 impl Kernels {
@@ -26,20 +29,22 @@ impl Kernels {
         self.all.len()
     }
 
-    /// The number of a kernel node's kernel.
-    pub fn number(&mut self, graph: &Graph, id: NodeId, cx: &Cx) -> usize {
+    /// The number of a kernel node's kernel. Its symbol has the schedule of the context's arch, the first of the target.
+    pub fn number(&mut self, graph: &Graph, id: NodeId, cx: &Cx) -> Result<usize, Diagnostic> {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
         let tokens = room(graph, id, cx.bucket);
         let rows = atomc_targets::is_for_one_bucket(*family, cx.arch).then_some(tokens);
         let next = self.all.len();
         let number = *self.known.entry((*family, rows, body.print())).or_insert(next);
         if number == next {
-            let symbol = symbol(next, *family, rows, graph.location(id));
-            self.all.push(Entry { symbol, family: *family, body: (**body).clone(), tokens });
+            let (rows, place) = (rows.map(|n| format!("_x{n}")).unwrap_or_default(), place(graph.location(id)));
+            let entry = Entry { symbol: String::new(), family: *family, body: (**body).clone(), tokens, rows, place };
+            self.all.push(entry);
         }
         let entry = &mut self.all[number];
         entry.tokens = entry.tokens.max(tokens);
-        number
+        entry.symbol = entry.symbol(number, cx.arch).map_err(|e| e.at(graph.location(id)))?;
+        Ok(number)
     }
 
     /// What is emitted, by number.
@@ -64,6 +69,13 @@ impl Entry {
         let Entry { family, tokens, .. } = *self;
         KernelSpec { symbol: self.symbol.clone(), family, body: &self.body, tokens, choice: None }
     }
+
+    /// What a profiler shows: number, schedule, rows and place.
+    fn symbol(&self, number: usize, arch: &Arch) -> Result<String, Diagnostic> {
+        let (schedule, _) = atomc_targets::select(&self.spec(), arch)?;
+        let name = format!("k{number}_{}{}_{}", schedule.name, self.rows, self.place);
+        Ok(name.trim_end_matches('_').to_owned())
+    }
 }
 
 /// Most rows of a step that a kernel in the bucket has to do with: those that are wanted, if its results have a row for each of them.
@@ -75,11 +87,9 @@ fn room(graph: &Graph, id: NodeId, bucket: Bucket) -> usize {
     })
 }
 
-/// What a profiler shows: number, family, rows and the first place of use without the number of its layer.
-fn symbol(number: usize, family: Family, rows: Option<usize>, location: &str) -> String {
+/// Where a kernel is used first, without the number of its layer, as a part of a symbol.
+fn place(location: &str) -> String {
     let counted = |part: &&str| !part.is_empty() && part.parse::<usize>().is_err();
-    let place: Vec<&str> = location.split('.').filter(counted).filter(|p| !["model", "layers"].contains(p)).collect();
-    let rows = rows.map(|n| format!("_x{n}")).unwrap_or_default();
-    let name = format!("k{number}_{}{rows}_{}", family.name(), place.join("_"));
-    name.trim_end_matches('_').chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+    let parts: Vec<&str> = location.split('.').filter(counted).filter(|p| !["model", "layers"].contains(p)).collect();
+    parts.join("_").chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }

@@ -39,7 +39,7 @@ pub fn plan(
         }
         let ledger = atomc_passes::ledger(graph, id, cx);
         launches.push(Launch {
-            kernel: kernels.number(graph, id, cx),
+            kernel: kernels.number(graph, id, cx)?,
             args: args.of(id)?,
             segment: graph.segment(id).unwrap_or(0),
             location: graph.location(id).into(),

@@ -100,6 +100,7 @@ fn manifest(chip: &str) -> Manifest {
             executed: true,
             section: 1,
             kernels: vec![Kernel {
+                schedule: "rowwise".into(),
                 tasks,
                 scratch: 0,
                 threads: 64,

@@ -23,7 +23,8 @@ const CLEARED: usize = 16;
 pub fn emit<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
     let code = machine::open_with_numbers(llvm, PREPARE, arch, (10, 5), THREADS);
     Step::new(&code).run();
-    (code.finish(), KernelInfo::simt(Tasks::Fixed(PREPARE_GROUPS), THREADS))
+    let info = KernelInfo::simt(Tasks::Fixed(PREPARE_GROUPS), THREADS);
+    (code.finish(), KernelInfo { schedule: "step_inputs".into(), ..info })
 }
 
 /// The kernel's parameters.
