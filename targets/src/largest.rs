@@ -51,7 +51,7 @@ pub fn larger<'c>(
     (b, b_col): (FloatValue<'c>, Int<'c>),
 ) -> (FloatValue<'c>, Int<'c>) {
     let compare = |how| c.as_int(c.b.build_float_compare(how, b, a, "").expect("floats"));
-    let earlier = c.both(compare(FloatPredicate::OEQ), c.less(b_col, a_col));
+    let earlier = compare(FloatPredicate::OEQ) & c.less(b_col, a_col);
     let takes_b = compare(FloatPredicate::OGT) | earlier;
     (c.pick(takes_b, b, a).into_float_value(), c.pick_int(takes_b, b_col, a_col))
 }

@@ -1,6 +1,6 @@
 //! Functions that processors lack, as code: exponential, error function, sine and cosine, logarithm.
 use atomc_ir::Scalar;
-use atomc_ir::arch::Machine;
+use atomc_ir::arch::{Isa, Machine};
 use inkwell::FloatPredicate;
 use inkwell::types::VectorType;
 use inkwell::values::VectorValue;
@@ -59,8 +59,8 @@ const ROUND: f64 = 12582912.0;
 
 /// Within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN stays.
 pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
-    if let Machine::Simt(_) = code.arch.machine {
-        return exp_by_two(code, x);
+    if let Machine::Simt(simt) = &code.arch.machine {
+        return exp_by_two(code, simt.isa, x);
     }
     let lit = |v| code.lit(v);
     let low = compare(code, FloatPredicate::OLT, x, lit(-87.33654));
@@ -81,13 +81,13 @@ pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
 }
 
 /// The exponential by the machine's power of two. What rounding the product loses would grow with it, so it is put back.
-fn exp_by_two<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
+fn exp_by_two<'c>(code: &Code<'c>, isa: Isa, x: Vector<'c>) -> Vector<'c> {
     const LOW: f64 = std::f64::consts::LOG2_E - (std::f64::consts::LOG2_E as f32) as f64;
     let lit = |v| code.lit(v);
     let high = code.fmul(x, lit(std::f64::consts::LOG2_E));
     let low = code.fma(x, lit(std::f64::consts::LOG2_E), code.fsub(lit(-0.0), high));
     let low = code.fma(x, lit(LOW), low);
-    let y = code.exp2(high);
+    let y = code.exp2(isa, high);
     let corrected = code.fma(y, code.fmul(low, lit(std::f64::consts::LN_2)), y);
     // Where the power is infinite there is nothing to put back.
     code.choose(compare(code, FloatPredicate::OLT, y, lit(f64::INFINITY)), corrected, y)

@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
+use atomc_ir::arch::Machine;
 use atomc_ir::{Diagnostic, Graph, Layout, Op, TensorType, Type, Value};
 use inkwell::values::FloatValue;
 
@@ -48,7 +49,7 @@ pub struct Rows<'a, 'c> {
     bound: RefCell<HashMap<Value, Vector<'c>>>,
     /// The scale of each norm, for the row or head that was prepared last.
     scales: RefCell<HashMap<Value, FloatValue<'c>>>,
-    team: Cell<Team<'c>>,
+    team: Cell<Option<Team<'a, 'c>>>,
     /// Where this member's first vectors of a row begin.
     columns: RefCell<Vec<Int<'c>>>,
     /// In how many pieces vectors are computed, and which of them is; none while they are only loaded.
@@ -60,15 +61,24 @@ pub struct Rows<'a, 'c> {
     loaded: RefCell<Vec<(Value, At<'c>, Vector<'c>)>>,
 }
 
-/// Who computes one row together.
-#[derive(Clone, Copy, Debug)]
-pub enum Team<'c> {
-    /// One thread goes along the whole row.
-    Thread,
-    /// So many neighbouring lanes of a wave, a power of two; this one is `index` of them.
-    Lanes { index: Int<'c>, size: usize },
-    /// All threads of a work-group; `exchange` is local memory with a float for each of its waves.
-    Group { index: Int<'c>, size: usize, exchange: Ptr<'c> },
+/// What a machine does for threads that compute a row together.
+pub trait Threads<'c> {
+    /// The sum over a team, all of whom come here.
+    fn team_sum(&self, v: FloatValue<'c>, team: Team<'_, 'c>) -> FloatValue<'c>;
+
+    /// No instruction is moved across.
+    fn keep_order(&self);
+}
+
+/// The threads that compute one row together; without a team, one thread goes along the whole row.
+#[derive(Clone, Copy)]
+pub struct Team<'a, 'c> {
+    /// Which of them this one is.
+    pub index: Int<'c>,
+    pub size: usize,
+    /// Where the waves of a work-group exchange a float each; none if the team is a part of one wave.
+    pub exchange: Option<Ptr<'c>>,
+    pub threads: &'a dyn Threads<'c>,
 }
 
 pub fn unsupported(what: impl Into<String>) -> Diagnostic {
@@ -95,7 +105,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             indices: HashMap::new(),
             bound: RefCell::default(),
             scales: RefCell::default(),
-            team: Cell::new(Team::Thread),
+            team: Cell::default(),
             columns: RefCell::default(),
             pieces: Cell::new(1),
             piece: Cell::new(Some(0)),
@@ -122,7 +132,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             self.piece.set(Some(piece));
             let made = f();
             if self.pieces.get() > 1 {
-                self.code.keep_order();
+                self.keep_order();
             }
             made
         };
@@ -140,16 +150,22 @@ impl<'a, 'c> Rows<'a, 'c> {
         self.piece.set(None);
         let loaded = at.iter().try_for_each(|&at| self.eval(v, at).map(|_| ()));
         self.piece.set(Some(0));
-        self.code.keep_order();
+        self.keep_order();
         loaded
     }
 
+    /// What was begun before is under way while what follows computes.
+    fn keep_order(&self) {
+        if let Some(team) = self.team.get() {
+            team.threads.keep_order();
+        }
+    }
+
     /// From here on rows are computed by such teams.
-    pub fn set_team(&self, team: Team<'c>) {
-        self.team.set(team);
-        let (Team::Lanes { index, size } | Team::Group { index, size, .. }) = team else { return };
-        let first = index * self.whole();
-        *self.columns.borrow_mut() = (0..UNROLL).map(|turn| first + turn * size * self.whole()).collect();
+    pub fn set_team(&self, team: Team<'a, 'c>) {
+        self.team.set(Some(team));
+        let first = team.index * self.whole();
+        *self.columns.borrow_mut() = (0..UNROLL).map(|turn| first + turn * team.size * self.whole()).collect();
     }
 
     /// Does `body` at the vectors of a row of `n` elements that this member of the team has: where each begins.
@@ -169,7 +185,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         mut body: impl FnMut(&[Int<'c>]) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
         let c = self.code;
-        let (Team::Lanes { index, size } | Team::Group { index, size, .. }) = self.team.get() else {
+        let Some(Team { index, size, .. }) = self.team.get() else {
             return Err(unsupported("columns of a team without members"));
         };
         let (turn, mut result) = (size * self.whole(), Ok(()));
@@ -219,8 +235,7 @@ impl<'a, 'c> Rows<'a, 'c> {
 
     /// The columns of this member's vectors of a row, where every member has as many.
     fn own_columns(&self, n: usize) -> Option<Vec<Int<'c>>> {
-        let (Team::Lanes { size, .. } | Team::Group { size, .. }) = self.team.get() else { return None };
-        let turn = size * self.whole();
+        let turn = self.team.get()?.size * self.whole();
         let fits = self.pieces.get() == 1 && n.is_multiple_of(turn) && n / turn <= UNROLL;
         fits.then(|| self.columns.borrow()[..n / turn].to_vec())
     }
@@ -373,6 +388,19 @@ impl<'a, 'c> Rows<'a, 'c> {
         c.at(x.ptr, element * x.ty.dtype.size())
     }
 
+    /// Stores a vector of a row, with what is beyond its width as zeros. Vectors of GPUs lie whole on one side of it.
+    pub fn store_padded(&self, lanes: Vector<'c>, out: &Operand<'c>, at: At<'c>) {
+        let c = self.code;
+        let width = out.ty.shape.row().unwrap_or(0);
+        let col = self.column(at.col);
+        let lanes = match c.arch.machine {
+            _ if width == self.padded(out) => lanes,
+            Machine::Simt(_) => c.pick(c.less(col, width), lanes, c.zero()).into_vector_value(),
+            Machine::Cpu(_) => c.choose(c.lanes_below(width - col), lanes, c.zero()),
+        };
+        c.store_floats(self.address(out, at), lanes, out.ty.dtype);
+    }
+
     fn load(&self, v: Value, at: At<'c>) -> Made<'c> {
         let (c, x, lanes) = (self.code, self.operand(v)?, self.code.lanes());
         if self.pieces.get() == 1 {
@@ -480,10 +508,10 @@ impl<'a, 'c> Rows<'a, 'c> {
         let c = self.code;
         let n = self.shape(x)?.shape.last().unwrap_or(0);
         let sum = match self.team.get() {
-            Team::Thread => c.sum(self.squares(x, n, row, head)?),
-            Team::Lanes { index, size } => c.lanes_sum(c.sum(self.share(x, n, row, head, (index, size))?), size),
-            Team::Group { index, size, exchange } => {
-                c.group_sum(c.sum(self.share(x, n, row, head, (index, size))?), size, exchange)
+            None => c.sum(self.squares(x, n, row, head)?),
+            Some(team) => {
+                let share = self.share(x, n, row, head, (team.index, team.size))?;
+                team.threads.team_sum(c.sum(share), team)
             }
         };
         Ok(c.inverse_root(sum, n, eps))

@@ -28,8 +28,8 @@ impl<'c> Cache<'c> {
         let last = first + (run - 1);
         let [begin, end] = [first, last].map(|token| c.load_index(batch.positions, token));
         let [one, other] = [first, last].map(|token| c.load_index(batch.sequences, token));
-        let follow = c.both(c.equal(end - begin, run - 1), c.equal(one - other, 0));
-        c.both(follow, c.equal(begin % run, 0))
+        let follow = c.equal(end - begin, run - 1) & c.equal(one - other, 0);
+        follow & c.equal(begin % run, 0)
     }
 
     /// Writes the same columns of a run of tokens' values, of which `slot` is the first's.

@@ -9,7 +9,7 @@ use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic, Op, Value};
 
 use super::LANES;
-use super::dot::{Dot, Walk};
+use super::dot::{Dot, Walk, store_two};
 use super::signature;
 use super::tile::{self, Tiles};
 use crate::cache::Cache;
@@ -292,7 +292,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.store(sum_at, c.lane(sum, 0), 4);
         let line = self.row(block.weight, row, block.keys * size);
         for (i, pair) in weights.as_chunks::<2>().0.iter().enumerate() {
-            c.store_two(c.at(line, 2 * i * LANES * size), *pair, self.dot.dtype);
+            store_two(c, c.at(line, 2 * i * LANES * size), *pair, self.dot.dtype);
         }
         shrink
     }

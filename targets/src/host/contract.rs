@@ -3,7 +3,6 @@ use atomc_ir::Diagnostic;
 
 use super::LANES;
 use super::dot::Dot;
-use super::rows::store_padded;
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::contraction::Parts;
 use crate::kernel::Kernel;
@@ -67,7 +66,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
             c.repeat(0, staged.stride, LANES, |col| {
                 let at = At { row, head: None, col: Col::Var(col) };
                 match rows.eval(self.parts.x, at) {
-                    Ok(lanes) => store_padded(rows, lanes, &staged, at),
+                    Ok(lanes) => rows.store_padded(lanes, &staged, at),
                     Err(e) => result = Err(e),
                 }
             });
@@ -80,7 +79,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let (c, rows) = (self.code(), &self.parts.kernel.rows);
         let at = At { row, head: None, col: Col::Var(panel * LANES) };
         let lanes = self.parts.result(at, sums)?;
-        store_padded(rows, lanes, self.parts.to, at);
+        rows.store_padded(lanes, self.parts.to, at);
         if self.panels() * LANES < rows.padded(self.parts.to) {
             c.when(c.equal(panel, self.panels() - 1), || {
                 let at = At { col: Col::Const(self.panels() * LANES), ..at };

@@ -120,3 +120,13 @@ fn widen_f16<'c>(c: &Code<'c>, lanes: Vector<'c>) -> Vector<'c> {
     let halves = c.bitcast(bits, c.cx.f16_type().vec_type(LANES as u32)).into_vector_value();
     c.b.build_float_ext(halves, c.f32s(), "").expect("floats")
 }
+
+/// Stores two vectors, none of which is NaN; in one instruction where the CPU can.
+pub fn store_two<'c>(c: &Code<'c>, p: Ptr<'c>, v: [Vector<'c>; 2], dtype: DType) {
+    if dtype == DType::BF16 && c.arch.cpu().dot != Unit::Widen {
+        let name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512";
+        return c.store(p, c.call(name, &[], &[v[1].into(), v[0].into()]), 2);
+    }
+    c.store_floats(p, v[0], dtype);
+    c.store_floats(c.at(p, c.lanes() * dtype.size()), v[1], dtype);
+}

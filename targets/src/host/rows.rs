@@ -45,22 +45,9 @@ fn store_flat<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>
     let mut result = Ok(());
     c.repeat(0, rows.padded(out), LANES, |col| {
         let at = At { row, head: None, col: Col::Var(col) };
-        result = rows.eval(v, at).map(|lanes| store_padded(rows, lanes, out, at));
+        result = rows.eval(v, at).map(|lanes| rows.store_padded(lanes, out, at));
     });
     result
-}
-
-/// 16 elements of a row with what is beyond its width as zeros.
-pub fn store_padded<'c>(rows: &Rows<'_, 'c>, lanes: inkwell::values::VectorValue<'c>, out: &Operand<'c>, at: At<'c>) {
-    let c = rows.code;
-    let width = out.ty.shape.row().unwrap_or(0);
-    let lanes = if width == rows.padded(out) {
-        lanes
-    } else {
-        let left = width - rows.column(at.col);
-        c.choose(c.lanes_below(left), lanes, c.zero())
-    };
-    c.store_floats(rows.address(out, at), lanes, out.ty.dtype);
 }
 
 fn store_heads<'c>(

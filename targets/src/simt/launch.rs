@@ -1,13 +1,16 @@
 //! The ground that every schedule stands on: where a kernel is made, its arguments, and how much of the step there is.
+use std::ops::Deref;
+
 use atomc_ir::arch::Measured;
 use atomc_ir::{Arch, Diagnostic, Graph, Type};
 use inkwell::module::Module;
 
-use crate::code::{Code, Int};
-use crate::kernel::Kernel;
+use crate::code::Int;
+use crate::kernel;
 use crate::row::unsupported;
 pub use crate::schedule::Setup;
 use crate::simt::machine;
+use crate::simt::machine::Gpu;
 use crate::{KernelInfo, KernelSpec};
 
 /// Bytes at the start of a workspace that hold counters, whichever kernel uses it: behind every launch they are zero, and what
@@ -16,20 +19,20 @@ pub const COUNTERS: usize = 128 << 10;
 
 impl<'c> Setup<'c> {
     /// The kernel of a specification, where the kernel before it has ended.
-    pub fn open(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
+    pub fn open(&self, spec: &KernelSpec, threads: usize) -> Gpu<'c> {
         let code = self.open_early(spec, threads);
         code.await_previous();
         code
     }
 
-    /// The kernel of a specification, which must itself [wait](Code::await_previous) for the one before it.
-    pub fn open_early(&self, spec: &KernelSpec, threads: usize) -> Code<'c> {
+    /// The kernel of a specification, which must itself [wait](Gpu::await_previous) for the one before it.
+    pub fn open_early(&self, spec: &KernelSpec, threads: usize) -> Gpu<'c> {
         machine::open(self.llvm, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
     }
 }
 
 /// What a schedule has made.
-pub type Made<'c> = Result<(Code<'c>, KernelInfo), Diagnostic>;
+pub type Made<'c> = Result<(Gpu<'c>, KernelInfo), Diagnostic>;
 
 /// The kernel's module, and what its code asks of a launch.
 pub fn finish(made: Made) -> Result<(Module, KernelInfo), Diagnostic> {
@@ -51,20 +54,33 @@ pub fn arguments(body: &Graph) -> usize {
     operands.sum::<usize>() + results.count()
 }
 
+/// A kernel's body, with the code of a GPU.
+pub struct Kernel<'a, 'c> {
+    pub code: &'a Gpu<'c>,
+    body: kernel::Kernel<'a, 'c>,
+}
+
+impl<'a, 'c> Deref for Kernel<'a, 'c> {
+    type Target = kernel::Kernel<'a, 'c>;
+    fn deref(&self) -> &kernel::Kernel<'a, 'c> {
+        &self.body
+    }
+}
+
 /// The body with the kernel's arguments as its operands and results.
-pub fn kernel<'a, 'c>(c: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a, 'c>, Diagnostic> {
-    Kernel::new(c, spec, |i| c.argument(i))
+pub fn kernel<'a, 'c>(c: &'a Gpu<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a, 'c>, Diagnostic> {
+    Ok(Kernel { code: c, body: kernel::Kernel::new(c, spec, |i| c.argument(i))? })
 }
 
 /// Tokens, or rows, that the step has.
-pub fn step_size<'c>(c: &Code<'c>, spec: &KernelSpec, by_rows: bool) -> Int<'c> {
+pub fn step_size<'c>(c: &Gpu<'c>, spec: &KernelSpec, by_rows: bool) -> Int<'c> {
     let field = c.at(c.argument(arguments(spec.body)), if by_rows { 8 } else { 0 });
     c.as_int(c.load_fixed(c.cx.i32_type(), field, 8))
 }
 
 /// `body` in work-groups whose row the step has.
 pub fn when_in_step<'c>(
-    c: &Code<'c>,
+    c: &Gpu<'c>,
     spec: &KernelSpec,
     kernel: &Kernel<'_, 'c>,
     row: Int<'c>,

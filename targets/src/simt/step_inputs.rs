@@ -9,9 +9,10 @@ use atomc_artifact::manifest::PREPARE;
 use atomc_ir::Arch;
 use inkwell::module::Module;
 
-use crate::code::{Code, Int, Ptr};
+use crate::code::{Int, Ptr};
 use crate::llvm::Llvm;
 use crate::simt::machine;
+use crate::simt::machine::Gpu;
 use crate::{KernelInfo, Tasks};
 
 const THREADS: usize = 256;
@@ -29,7 +30,7 @@ pub fn emit<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
 
 /// The kernel's parameters.
 struct Step<'k, 'c> {
-    c: &'k Code<'c>,
+    c: &'k Gpu<'c>,
     ids: Ptr<'c>,
     positions: Ptr<'c>,
     starts: Ptr<'c>,
@@ -48,7 +49,7 @@ struct Step<'k, 'c> {
 }
 
 impl<'k, 'c> Step<'k, 'c> {
-    fn new(c: &'k Code<'c>) -> Step<'k, 'c> {
+    fn new(c: &'k Gpu<'c>) -> Step<'k, 'c> {
         let [ids, positions, starts, lengths, tables, step, batch, to_ids, to_lengths, pages] =
             std::array::from_fn(|i| c.argument(i));
         let [table_stride, sequences, tokens, values, value_bytes] = std::array::from_fn(|i| c.number_argument(10 + i));
@@ -77,7 +78,7 @@ impl<'k, 'c> Step<'k, 'c> {
         let c = self.c;
         let clears = c.less(PREPARE_GROUPS - 1, c.group());
         c.when(clears, || self.clear(c.group() - PREPARE_GROUPS));
-        c.when(c.negate(clears), || self.make());
+        c.when(!clears, || self.make());
     }
 
     /// Clears the values in the page that a sequence's last token is in, if the page gets its first token in this step and will not
@@ -90,7 +91,7 @@ impl<'k, 'c> Step<'k, 'c> {
         let before = length - (end - c.load_index(self.starts, sequence));
         let filled = length % block;
         let first = length - filled;
-        let fresh = c.both(c.less(0, filled), c.negate(c.less(first, before)));
+        let fresh = c.less(0, filled) & !c.less(first, before);
         c.when(fresh, || {
             let table = c.at(self.tables, c.to_i64(sequence) * self.table_stride * 4);
             let page = c.load_index(table, first / block);
@@ -119,7 +120,7 @@ impl<'k, 'c> Step<'k, 'c> {
                 let made = [c.load_index(self.ids, token), position, sequence, c.load_index(self.lengths, sequence)];
                 to.into_iter().zip(made).for_each(|(to, value)| self.put(to, token, value));
             });
-            c.when(c.negate(exists), || to.into_iter().for_each(|to| self.put(to, token, c.int(0))));
+            c.when(!exists, || to.into_iter().for_each(|to| self.put(to, token, c.int(0))));
         });
         c.repeat(first, tiles, PREPARE_GROUPS * THREADS, |tile| {
             let place = |s| c.load_index(self.starts, s) / TILE_TOKENS + s;

@@ -9,10 +9,11 @@ use inkwell::values::FloatValue;
 
 use crate::KernelSpec;
 use crate::cache::Cache;
-use crate::code::{Any, Code, Int, Ptr, Vector};
-use crate::kernel::Kernel;
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col, Operand, unsupported};
 use crate::simt::attention::kv_dequant::Stored;
+use crate::simt::launch::Kernel;
+use crate::simt::machine::Gpu;
 use crate::simt::machine::accumulator::Squares;
 use crate::simt::machine::fragment::{Fragment, Matrix, Place, RUN};
 use crate::simt::rowwise::vector;
@@ -175,7 +176,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         Attention { squares, half: squares.share(), ..self }
     }
 
-    pub fn code(&self) -> &'a Code<'c> {
+    pub fn code(&self) -> &'a Gpu<'c> {
         self.kernel.code
     }
 
@@ -196,7 +197,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Consecutive keys of a step that a lane has scores of.
     pub fn held(&self) -> usize {
-        self.span() * self.squares.width() / self.code().arch.simt().wave
+        self.span() * self.squares.width() / self.code().simt.wave
     }
 
     /// Fragments of keys in a tile, and of a query.
@@ -470,7 +471,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let c = self.code();
         c.set_lanes(self.held());
         let below = c.splat(c.b.build_float_mul(top.value, c.number(-self.factor), "").expect("floats"));
-        let weights: Vec<_> = scores.iter().map(|&s| c.exp2(c.fma(s, c.lit(self.factor), below))).collect();
+        let weights: Vec<_> = scores.iter().map(|&s| c.exp2(c.simt.isa, c.fma(s, c.lit(self.factor), below))).collect();
         let all = weights[1..].iter().fold(weights[0], |a, &b| c.fadd(a, b));
         let sum = self.fma(to.sum, top.shrink, c.sum(all));
         (weights.iter().map(|&w| self.whole(self.matrix.fragment_of(&[w]))).collect(), sum)
@@ -487,7 +488,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let c = self.code();
         let by = c.b.build_float_sub(old, new, "").expect("floats");
         let by = c.b.build_float_mul(by, c.number(self.factor), "").expect("floats");
-        c.power_of_two(by)
+        c.power_of_two(c.simt.isa, by)
     }
 
     pub fn max(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> FloatValue<'c> {

@@ -14,12 +14,13 @@ use atomc_ir::{Arch, Diagnostic, Family};
 use self::meet::Partial;
 use self::ring::Ring;
 use self::walk::Walk;
-use crate::code::{Code, Int, Ptr};
+use crate::code::{Int, Ptr};
 use crate::row::unsupported;
 use crate::schedule::Schedule;
 use crate::simt::attention::attend::{Attention, Sizes, tuned_by};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup};
+use crate::simt::machine::Gpu;
 use crate::simt::rowwise::{each_head, teams};
 use crate::tuning::{Choice, Number, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
@@ -196,7 +197,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         }
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    fn code(&self) -> &'a Gpu<'c> {
         self.attention.code()
     }
 
@@ -235,7 +236,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
             }
         };
         self.meet(local, places + staged, &running);
-        c.when(c.both(self.is_last_head, c.equal(self.split, 0)), || {
+        c.when(self.is_last_head & c.equal(self.split, 0), || {
             a.pad(self.token, c.int(1), self.shape.threads);
         });
         Ok(())

@@ -6,8 +6,9 @@ use atomc_ir::arch::Isa;
 use atomc_ir::{CacheType, DType, Diagnostic};
 use inkwell::types::VectorType;
 
-use crate::code::{Code, Int, Ptr, Vector};
+use crate::code::{Int, Ptr, Vector};
 use crate::row::unsupported;
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, RUN};
 
 /// How the elements of a cache become those of products.
@@ -49,21 +50,21 @@ impl Stored {
     }
 
     /// A run as it lies there.
-    pub fn load_run<'c>(&self, c: &Code<'c>, p: Ptr<'c>) -> Vector<'c> {
+    pub fn load_run<'c>(&self, c: &Gpu<'c>, p: Ptr<'c>) -> Vector<'c> {
         c.load_vector(c.cx.i32_type(), self.bytes(RUN) / 4, p, self.bytes(RUN))
     }
 
     /// Runs as products take them.
-    pub fn widen<'c>(&self, c: &Code<'c>, runs: &[Vector<'c>]) -> Fragment<'c> {
+    pub fn widen<'c>(&self, c: &Gpu<'c>, runs: &[Vector<'c>]) -> Fragment<'c> {
         runs.iter().map(|&run| if self.times == 1 { run } else { widen_run(c, run, self.dtype) }).collect()
     }
 }
 
 /// Bytes of `f8e4m3` have the bits of wider floats but for the last ones of the mantissa, and for the exponent, which is less by
 /// a number: once they stand where they belong, a product by a power of two is all. It keeps what is subnormal.
-fn widen_run<'c>(c: &Code<'c>, run: Vector<'c>, dtype: DType) -> Vector<'c> {
+fn widen_run<'c>(c: &Gpu<'c>, run: Vector<'c>, dtype: DType) -> Vector<'c> {
     let words = (0..run.get_type().get_size() as usize).map(|i| c.as_int(c.lane(run, i)));
-    let widen = |word| match (dtype, c.arch.simt().isa) {
+    let widen = |word| match (dtype, c.simt.isa) {
         (DType::F16, _) => by_halves(c, word, (c.cx.f16_type().vec_type(2), 1, 256.0)),
         // Pairs of bf16 are multiplied as they are.
         (_, Isa::Ptx) => by_halves(c, word, (c.cx.bf16_type().vec_type(2), 4, 120f64.exp2())),
@@ -74,7 +75,7 @@ fn widen_run<'c>(c: &Code<'c>, run: Vector<'c>, dtype: DType) -> Vector<'c> {
 
 /// To a type of two bytes, which has the mantissa so many bits lower: two elements of a word at a time, first in
 /// the upper bytes of halves.
-fn by_halves<'c>(c: &Code<'c>, word: Int<'c>, (pair, by, scale): (VectorType<'c>, usize, f64)) -> [Int<'c>; 2] {
+fn by_halves<'c>(c: &Gpu<'c>, word: Int<'c>, (pair, by, scale): (VectorType<'c>, usize, f64)) -> [Int<'c>; 2] {
     let [low, high] = apart(c, word);
     let scale = VectorType::const_vector(&[pair.get_element_type().into_float_type().const_float(scale); 2]);
     [low, high].map(|bytes| {
@@ -85,8 +86,8 @@ fn by_halves<'c>(c: &Code<'c>, word: Int<'c>, (pair, by, scale): (VectorType<'c>
 }
 
 /// The bytes of a word in the upper bytes of halves of two.
-fn apart<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
-    if c.arch.simt().isa == Isa::Ptx {
+fn apart<'c>(c: &Gpu<'c>, word: Int<'c>) -> [Int<'c>; 2] {
+    if c.simt.isa == Isa::Ptx {
         // Bytes by number, from the lowest on; 4 is the first of zero.
         let zero = c.cx.i32_type().const_zero();
         let select = |bytes| c.cx.i32_type().const_int(bytes, false).into();
@@ -98,7 +99,7 @@ fn apart<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
 }
 
 /// To bf16 by way of f32, of whose upper halves the mantissa is a part.
-fn by_words<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
+fn by_words<'c>(c: &Gpu<'c>, word: Int<'c>) -> [Int<'c>; 2] {
     let scale = c.number(120f64.exp2());
     let float = |byte: usize| {
         let bits = word.shift_left(24 - 8 * byte).shift_right(4, true) & 0x87f0_0000;

@@ -5,11 +5,12 @@
 //! keys which some query does not see look at positions.
 use atomc_ir::{Arch, Diagnostic, Family};
 
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::schedule::Schedule;
 use crate::simt::attention::attend::{Attention, Fragments, Running, Sizes};
 use crate::simt::launch;
 use crate::simt::launch::Setup;
+use crate::simt::machine::Gpu;
 use crate::simt::machine::accumulator::{are_large, large_span};
 use crate::simt::machine::fragment::{Fragment, RUN};
 use crate::{KernelInfo, KernelSpec, Tasks};
@@ -207,7 +208,7 @@ impl<'c> Ahead<'c> {
         self.blocks.iter().map(|&v| v.into()).chain(runs).collect()
     }
 
-    fn of(c: &Code<'c>, carried: &[Any<'c>], values: usize) -> Ahead<'c> {
+    fn of(c: &Gpu<'c>, carried: &[Any<'c>], values: usize) -> Ahead<'c> {
         let runs: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
         let (values, keys) = runs.split_at(values);
         let blocks = [c.as_int(carried[0]), c.as_int(carried[1])];
@@ -495,9 +496,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let width = a.lanes.min(results);
         for (&column, running) in self.columns.iter().zip(running) {
             let sum = a.total(running.sum);
-            let store = c.both(self.is_real, c.less(column, self.count));
+            let store = self.is_real & c.less(column, self.count);
             c.set_lanes(1);
-            let inverse = c.reciprocal(c.splat(sum));
+            let inverse = c.reciprocal(c.simt.isa, c.splat(sum));
             c.set_lanes(width);
             let inverse = c.splat(c.lane(inverse, 0));
             let token = self.token + column;

@@ -12,12 +12,13 @@ use atomc_ir::{Arch, Diagnostic, Family, Op};
 use inkwell::values::FloatValue;
 use inkwell::{FloatPredicate, IntPredicate};
 
-use crate::code::{Any, Code, Int, Ptr};
+use crate::code::{Any, Int, Ptr};
 use crate::row::{At, Col};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::attention::attend::{Attention, LOWEST, Sizes};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::Ring;
 use crate::simt::machine::wide::{MAP, TensorMap, TileForm};
@@ -148,7 +149,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         Group { attention, shape, keys, values, maps, placed }
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    fn code(&self) -> &'a Gpu<'c> {
         self.attention.code()
     }
 
@@ -193,7 +194,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             let number = c.smaller(number, all - 1);
             let index = batch.tile_count - 1 - number / heads;
             let tile = self.tile(index, number % heads);
-            let is_one = c.both(is_one, c.less(0, tile.count));
+            let is_one = is_one & c.less(0, tile.count);
             c.when(is_one, || body(&tile, turn));
             vec![c.pick(is_one, turn + (tile.end - tile.first), turn)]
         });
@@ -276,7 +277,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         }
         queries.finish((end, turn(end)), Running::of(&running, weights));
         let last = c.equal(tile.part, self.shape.parts - 1);
-        let last = c.both(last, c.equal(tile.cache_head, a.cache.ty.heads - 1));
+        let last = last & c.equal(tile.cache_head, a.cache.ty.heads - 1);
         c.when(last, || a.pad(tile.token, tile.count, self.shape.workers));
         Ok(())
     }
@@ -345,14 +346,14 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
             tile,
             column: wave % (TILE / 16) * 16 + c.lane_index() / 4,
             head: tile.cache_head * sharing + c.smaller(inside, sharing - 1),
-            is_real: c.both(within, own),
+            is_real: within & own,
             words: vec![],
         };
         queries.words = queries.load()?;
         Ok(queries)
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    fn code(&self) -> &'a Gpu<'c> {
         self.group.code()
     }
 
@@ -413,7 +414,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (sums, weights) = ended.split_at(running.values.len());
         // Under way were those of two blocks before, if there is such a block.
         let were = c.less(self.tile.first + 1, block);
-        self.group.values.leave(c, c.both(were, c.equal(c.lane_index(), 0)), turn - 2);
+        self.group.values.leave(c, were & c.equal(c.lane_index(), 0), turn - 2);
         let words = self.packed(weights);
         let changes = |v| c.as_int(c.b.build_float_compare(FloatPredicate::UNE, v, c.number(1.0), "").expect("floats"));
         let [first, second] = running.shrink.map(changes);
@@ -466,7 +467,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let factor = c.number(a.factor());
         let below = tops.map(|top| c.b.build_float_mul(top, c.number(-a.factor()), "").expect("floats"));
         for (i, v) in weights.iter_mut().enumerate() {
-            *v = c.power_of_two(a.fma(*v, factor, below[i / 2 % 2]));
+            *v = c.power_of_two(c.simt.isa, a.fma(*v, factor, below[i / 2 % 2]));
         }
         let sums = [0, 1].map(|i| a.fma(before.sums[i], shrink[i], tree(own(i, &weights), add)));
         Running { tops, sums, shrink, weights, ..before }
@@ -512,8 +513,8 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         for i in [0, 1] {
             let sum = c.across(running.sums[i], &[1, 2], |x, y| c.b.build_float_add(x, y, "").expect("floats"));
             c.set_lanes(1);
-            let inverse = c.lane(c.reciprocal(c.splat(sum)), 0).into_float_value();
-            let store = c.both(self.is_real, c.less(self.token(i), self.tile.count));
+            let inverse = c.lane(c.reciprocal(c.simt.isa, c.splat(sum)), 0).into_float_value();
+            let store = self.is_real & c.less(self.token(i), self.tile.count);
             let to = a.result(self.tile.token + self.token(i), self.head, first);
             c.when(store, || {
                 for (eight, four) in values.chunks(4).enumerate() {

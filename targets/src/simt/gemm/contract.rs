@@ -2,12 +2,12 @@
 use atomc_ir::{DType, Diagnostic, Graph, Op};
 
 use crate::KernelSpec;
-use crate::code::{Code, Int, Ptr, Vector};
+use crate::code::{Int, Ptr, Vector};
 use crate::contraction::Parts;
-use crate::kernel::Kernel;
 use crate::row::{At, Col, unsupported};
+use crate::simt::launch::Kernel;
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, Matrix};
-use crate::simt::rowwise::store_padded;
 use crate::tuning::Kind;
 
 /// Sizes of the contraction of a body, before there is a kernel.
@@ -64,8 +64,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok(Contraction { matrix: Matrix::new(kernel.code, parts.w.ty.dtype), parts })
     }
 
-    fn code(&self) -> &'a Code<'c> {
-        self.parts.kernel.code
+    fn code(&self) -> &'a Gpu<'c> {
+        self.matrix.c
     }
 
     /// Panels of the result, its padding included.
@@ -99,14 +99,14 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         c.set_lanes(self.matrix.layout.results);
         let at = At { row: token, head: None, col: Col::Var(col) };
         let lanes = self.parts.result(at, sums)?;
-        store_padded(self.parts.kernel, lanes, self.parts.to, at);
+        self.parts.kernel.rows.store_padded(lanes, self.parts.to, at);
         Ok(())
     }
 
     /// The epilogue for as many features as a vector has, with what was [asked for](Parts::beside) early.
     pub fn finish_at(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let lanes = self.parts.result_with(at, sums, beside)?;
-        store_padded(self.parts.kernel, lanes, self.parts.to, at);
+        self.parts.kernel.rows.store_padded(lanes, self.parts.to, at);
         Ok(())
     }
 

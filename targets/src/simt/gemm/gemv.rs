@@ -7,7 +7,7 @@
 use atomc_ir::{Arch, Diagnostic, Family};
 
 use crate::code::{Any, Int, Ptr, Vector};
-use crate::row::{At, Col, Team};
+use crate::row::{At, Col};
 use crate::schedule::Schedule;
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::launch;
@@ -324,12 +324,12 @@ impl<'w, 'k, 'a, 'c> Walk<'w, 'k, 'a, 'c> {
     fn stage(&self, to: &Staged<'c>, exchange: Ptr<'c>, first: usize, end: usize) -> Result<(), Diagnostic> {
         let c = self.matrix().c;
         let rows = &self.contraction.parts.kernel.rows;
-        let (Shape { tokens, waves, .. }, wave) = (self.shape, c.arch.simt().wave);
+        let (Shape { tokens, waves, .. }, wave) = (self.shape, c.simt.wave);
         if tokens == 1 {
-            rows.set_team(Team::Group { index: c.thread(), size: waves * wave, exchange });
+            rows.set_team(c.group_team(waves * wave, exchange));
             return self.stage_row(to, c.int(0), first, end);
         }
-        rows.set_team(Team::Lanes { index: c.lane_index(), size: wave });
+        rows.set_team(c.lanes_team(c.lane_index(), wave));
         let mut result = Ok(());
         c.repeat(self.wave, tokens, waves, |row| result = self.stage_row(to, row, first, end));
         result

@@ -15,11 +15,12 @@ pub mod tests;
 
 use atomc_ir::{Arch, Diagnostic, Family, Op};
 
-use crate::code::{Any, Code, Int, Ptr};
+use crate::code::{Any, Int, Ptr};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::launch;
 use crate::simt::launch::Setup;
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, RUN};
 use crate::tuning::{Choice, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
@@ -138,7 +139,7 @@ struct Walk<'w, 'k, 'a, 'c> {
 }
 
 impl<'c> Walk<'_, '_, '_, 'c> {
-    fn code(&self) -> &Code<'c> {
+    fn code(&self) -> &Gpu<'c> {
         self.contraction.matrix.c
     }
 

@@ -8,7 +8,8 @@ use inkwell::AddressSpace;
 use inkwell::intrinsics::Intrinsic;
 use inkwell::values::{BasicMetadataValueEnum, BasicValueEnum, InstructionValue, MetadataValue};
 
-use crate::code::{Code, Int, Ptr, Vector};
+use crate::code::{Int, Ptr, Vector};
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::RUN;
 
 /// LLVM's address space of buffer resources.
@@ -26,7 +27,7 @@ enum Source<'c> {
 
 /// The loads of a wave. Each brings the next bytes of local memory.
 pub struct Supply<'k, 'c> {
-    c: &'k Code<'c>,
+    c: &'k Gpu<'c>,
     sources: Vec<Source<'c>>,
     /// What the lane adds to each of them, and what all lanes add for each stretch.
     lane: Int<'c>,
@@ -35,9 +36,9 @@ pub struct Supply<'k, 'c> {
 
 impl<'k, 'c> Supply<'k, 'c> {
     /// Loads that begin at `starts`, the same for all lanes.
-    pub fn new(c: &'k Code<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Supply<'k, 'c> {
+    pub fn new(c: &'k Gpu<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Supply<'k, 'c> {
         let mut supply = Supply { c, sources: vec![], lane, step };
-        let source = |(i, &p): (usize, &Ptr<'c>)| match c.arch.simt().buffer_word {
+        let source = |(i, &p): (usize, &Ptr<'c>)| match c.simt.buffer_word {
             Some(word) => {
                 let less = if supply.is_direct() { supply.added(i) } else { 0 };
                 let p = c.at(p, c.as_int(c.cx.i64_type().const_int((less as u64).wrapping_neg(), true)));
@@ -56,7 +57,7 @@ impl<'k, 'c> Supply<'k, 'c> {
 
     /// Bytes of local memory that a load fills.
     fn load_bytes(&self) -> usize {
-        self.c.arch.simt().wave * RUN
+        self.c.simt.wave * RUN
     }
 
     /// What the instruction of a direct load adds to both addresses. As far as that reaches, loads share one in local memory.
@@ -118,14 +119,14 @@ impl<'k, 'c> Supply<'k, 'c> {
     }
 }
 
-fn is_direct(c: &Code) -> bool {
-    let simt = c.arch.simt();
+fn is_direct(c: &Gpu) -> bool {
+    let simt = c.simt;
     simt.isa == Isa::Amdgcn && simt.direct_to_lds >= RUN
 }
 
 /// Says that an instruction uses one half of local memory, and has nothing to do with the other: LLVM would wait with it for what
 /// is sent there.
-pub fn mark<'c>(c: &Code<'c>, instruction: InstructionValue<'c>, half: usize) {
+pub fn mark<'c>(c: &Gpu<'c>, instruction: InstructionValue<'c>, half: usize) {
     if !is_direct(c) {
         return;
     }
@@ -138,19 +139,19 @@ pub fn mark<'c>(c: &Code<'c>, instruction: InstructionValue<'c>, half: usize) {
 }
 
 /// An intrinsic without a result.
-fn command<'c>(c: &Code<'c>, name: &str, args: &[BasicMetadataValueEnum<'c>]) -> InstructionValue<'c> {
+fn command<'c>(c: &Gpu<'c>, name: &str, args: &[BasicMetadataValueEnum<'c>]) -> InstructionValue<'c> {
     let intrinsic = Intrinsic::find(name).unwrap_or_else(|| panic!("LLVM 22 has {name}"));
     let f = intrinsic.get_declaration(&c.module, &[]).unwrap_or_else(|| panic!("{name} has no types"));
     c.b.build_call(f, args, "").expect("open").try_as_basic_value().expect_instruction("no result")
 }
 
-fn scope<'c>(c: &Code<'c>, half: usize) -> MetadataValue<'c> {
+fn scope<'c>(c: &Gpu<'c>, half: usize) -> MetadataValue<'c> {
     let name = |name: &str| c.cx.metadata_string(name).into();
     let domain = c.cx.metadata_node(&[name("local memory")]);
     c.cx.metadata_node(&[name(["first half", "second half"][half]), domain.into()])
 }
 
-fn resource<'c>(c: &Code<'c>, p: Ptr<'c>, word: u32) -> BasicValueEnum<'c> {
+fn resource<'c>(c: &Gpu<'c>, p: Ptr<'c>, word: u32) -> BasicValueEnum<'c> {
     let ty = c.cx.ptr_type(AddressSpace::from(RESOURCE));
     let stride = c.cx.i16_type().const_zero();
     let (span, word) = (c.cx.i64_type().const_int(SPAN, false), c.cx.i32_type().const_int(word.into(), false));

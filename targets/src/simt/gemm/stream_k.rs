@@ -11,13 +11,14 @@
 use atomc_ir::{Arch, DType, Diagnostic, Family, Op, Value};
 use inkwell::values::FloatValue;
 
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::gemv_bulk;
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::Ring;
 use crate::simt::machine::wide::TileForm;
@@ -289,7 +290,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         })
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    fn code(&self) -> &'a Gpu<'c> {
         self.contraction.matrix.c
     }
 
@@ -309,7 +310,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             c.await_previous();
         });
         let [mut brought, mut made] = [Ok(()), Ok(())];
-        c.when(c.both(c.less(workers - 1, wave), c.less(wave, all)), || {
+        c.when(c.less(workers - 1, wave) & c.less(wave, all), || {
             c.set_registers(REGISTERS[1], true);
             c.await_previous();
             brought = self.bring();
@@ -344,7 +345,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let (lane, policy, share) = (c.lane_index(), c.once(), PANELS / (ASKERS / 32));
         let asks = c.less(lane, share);
         let panel = wave * share + lane % share;
-        let arms = c.both(c.equal(lane, 0), c.equal(wave, 0));
+        let arms = c.equal(lane, 0) & c.equal(wave, 0);
         c.repeat(0, self.count(), 1, |turn| {
             let [tile, along] = self.place(turn);
             let full = ring.full(turn);
@@ -391,7 +392,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
                 c.show_to_products();
                 c.meet_in_wave();
                 for &turn in turns {
-                    let comes = c.both(c.equal(c.lane_index(), 0), c.less(turn, self.count()));
+                    let comes = c.equal(c.lane_index(), 0) & c.less(turn, self.count());
                     c.come(comes, self.rows.full(turn));
                 }
             }
@@ -544,7 +545,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
                 all.extend(c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS));
                 if i == 0 {
                     let before = turn - 1;
-                    let is_over = c.both(self.speaks(), c.less(part.first, turn));
+                    let is_over = self.speaks() & c.less(part.first, turn);
                     self.weights.leave(c, is_over, before);
                     self.rows.leave(c, is_over, before);
                 }
@@ -581,7 +582,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         self.meet();
         let turn = c.as_int(c.load(c.cx.i32_type(), self.word, 4));
         let is_last = c.equal(part.owners - turn - 1, 0);
-        let others = c.pick_int(c.both(is_last, shared), 1, 0);
+        let others = c.pick_int(is_last & shared, 1, 0);
         let all: Vec<Any> = sums.iter().copied().chain(own.map(Any::from)).collect();
         let all = c.for_each((0, others, 1), &all, |_, all| {
             c.acquire();
@@ -754,7 +755,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let token = token + round * ROUND;
         let panel = tile * shape.each() + panel;
-        let is_there = c.both(c.less(token, shape.tokens), c.less(panel, shape.panels));
+        let is_there = c.less(token, shape.tokens) & c.less(panel, shape.panels);
         let col = panel * 16 + feature;
         (At { row: token, head: None, col: Col::Var(col) }, is_there)
     }

@@ -154,7 +154,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let along = BLOCKS / shape.blocks;
         let wave = [wave / along, wave % along];
         let (squares, local) = (Squares::new(contraction.matrix), c.local(2 * shape.half()[1]));
-        let lanes = c.arch.simt().wave;
+        let lanes = c.simt.wave;
         let first = c.wave_index() * (shape.loads() * lanes * RUN);
         let to = c.at(local, first);
         Tile { contraction, squares, shape, panel, token, wave, local, to }
@@ -163,7 +163,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// What the wave brings: the first waves the weight's panels, the others rows, 16 by 16. Each load is the next of local memory.
     fn supply(&self, x: &Operand<'c>) -> Supply<'a, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
-        let lanes = c.arch.simt().wave;
+        let lanes = c.simt.wave;
         let (size, waves) = (m.dtype.size(), shape.threads / lanes);
         let wave = c.wave_index();
         let weights = c.less(wave, waves / 2);
@@ -259,7 +259,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let c = self.contraction.matrix.c;
         let base = c.at(self.to(half), c.lane_index() * RUN);
         for (i, &run) in runs.iter().enumerate().rev() {
-            c.store(c.at(base, i * c.arch.simt().wave * RUN), run, RUN as u32);
+            c.store(c.at(base, i * c.simt.wave * RUN), run, RUN as u32);
         }
     }
 

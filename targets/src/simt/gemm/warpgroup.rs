@@ -8,13 +8,14 @@
 //! A weight's tile comes as blocks of 8 rows by 16 bytes, just as they lie in panels; that of the rows is swizzled.
 use atomc_ir::{Arch, Diagnostic, Family};
 
-use crate::code::{Any, Code, Int, Ptr, Vector};
-use crate::kernel::Kernel;
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col, Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::launch;
+use crate::simt::launch::Kernel;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel, step_size};
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::Ring;
 use crate::simt::machine::wide::{MAP, TensorMap, TileForm};
@@ -170,7 +171,7 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
         Stretches { contraction, x, shape, room, stages, maps, exchange, placed }
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    fn code(&self) -> &'a Gpu<'c> {
         self.contraction.matrix.c
     }
 
@@ -278,7 +279,7 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
             let blocks = TileForm::Blocks { along: BLOCK, down: EIGHT };
             let operands = ((at + rows, TileForm::Swizzled), (at, blocks));
             let sums = c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS);
-            let is_over = c.both(speaks, c.less(0, i));
+            let is_over = speaks & c.less(0, i);
             self.stages.leave(c, is_over, first + (i - 1));
             sums
         });

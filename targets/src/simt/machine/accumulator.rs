@@ -34,7 +34,7 @@ pub fn large_span(simt: &Simt, dtype: DType) -> usize {
 impl<'a, 'c> Squares<'a, 'c> {
     /// Squares as large as they are made.
     pub fn new(matrix: Matrix<'a, 'c>) -> Squares<'a, 'c> {
-        Squares { large: large(matrix.c.arch.simt(), matrix.dtype), ..Squares::small(matrix) }
+        Squares { large: large(matrix.c.simt, matrix.dtype), ..Squares::small(matrix) }
     }
 
     /// Squares of one panel.
@@ -54,7 +54,7 @@ impl<'a, 'c> Squares<'a, 'c> {
 
     /// Columns of both operands that a step contracts.
     pub fn span(&self) -> usize {
-        let simt = self.matrix.c.arch.simt();
+        let simt = self.matrix.c.simt;
         if self.large.is_some() { large_span(simt, self.matrix.dtype) } else { self.matrix.span() }
     }
 

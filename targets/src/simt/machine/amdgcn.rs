@@ -2,7 +2,8 @@
 use atomc_ir::arch::RowExchange;
 use inkwell::IntPredicate;
 
-use crate::code::{Code, Int, Vector};
+use super::Gpu;
+use crate::code::{Int, Vector};
 
 /// LLVM's number for `amdgpu_kernel`.
 const AMDGPU_KERNEL: u32 = 91;
@@ -25,7 +26,7 @@ const UNUSED: [&str; 13] = [
 ];
 
 /// Makes the function a kernel for work-groups of so many threads.
-pub fn make_kernel(code: &Code, threads: usize) {
+pub fn make_kernel(code: &Gpu, threads: usize) {
     code.function.set_call_conventions(AMDGPU_KERNEL);
     UNUSED.iter().for_each(|key| code.attribute(key, ""));
     code.attribute("amdgpu-flat-work-group-size", &format!("{threads},{threads}"));
@@ -34,7 +35,7 @@ pub fn make_kernel(code: &Code, threads: usize) {
     code.attribute("amdgpu-agpr-alloc", "0");
 }
 
-impl<'c> Code<'c> {
+impl<'c> Gpu<'c> {
     pub fn any_in_ballot(&self, condition: Int<'c>) -> Int<'c> {
         let bits = if self.wave_size() == 64 { self.cx.i64_type() } else { self.cx.i32_type() };
         let lanes = self.as_int(self.call("llvm.amdgcn.ballot", &[bits.into()], &[condition.into()]));
@@ -49,7 +50,7 @@ impl<'c> Code<'c> {
     }
 
     pub fn pair_in_rows(&self, v: Int<'c>, distance: usize) -> (Int<'c>, Int<'c>) {
-        match (distance, self.arch.simt().rows_of_16) {
+        match (distance, self.simt.rows_of_16) {
             // quad_perm(1, 0, 3, 2), quad_perm(2, 3, 0, 1), row_half_mirror, row_mirror
             (1, _) => (v, self.dpp(v, 0xb1)),
             (2, _) => (v, self.dpp(v, 0x4e)),
@@ -60,7 +61,7 @@ impl<'c> Code<'c> {
             (32, RowExchange::Swap) => self.swap("llvm.amdgcn.permlane32.swap", v),
             // ds_swizzle's bit mode: and 31, or 0, exclusive or 16.
             (16, RowExchange::Crossbar) => (v, self.swizzle(v, 0x401f)),
-            (32, _) => (v, self.of_lane(v, self.exclusive_or(self.lane_index(), 32))),
+            (32, _) => (v, self.of_lane(v, self.lane_index() ^ 32)),
             _ => unreachable!("waves have at most 64 lanes"),
         }
     }

@@ -8,7 +8,8 @@ use atomc_ir::DType;
 use atomc_ir::arch::{MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
 
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::machine::Gpu;
 
 /// What one lane holds of an operand: runs of 16 bytes, as `<4 x i32>`.
 pub type Fragment<'c> = Vec<Vector<'c>>;
@@ -19,7 +20,7 @@ pub const RUN: usize = 16;
 /// The matrix unit for one type of element.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a, 'c> {
-    pub c: &'a Code<'c>,
+    pub c: &'a Gpu<'c>,
     pub dtype: DType,
     pub layout: MatrixLayout,
     product: Option<Product>,
@@ -44,8 +45,8 @@ fn product_of(simt: &Simt, dtype: DType) -> Option<Product> {
 }
 
 impl<'a, 'c> Matrix<'a, 'c> {
-    pub fn new(c: &'a Code<'c>, dtype: DType) -> Matrix<'a, 'c> {
-        let simt = c.arch.simt();
+    pub fn new(c: &'a Gpu<'c>, dtype: DType) -> Matrix<'a, 'c> {
+        let simt = c.simt;
         let product = product_of(simt, dtype);
         Matrix { c, dtype, layout: simt.matrix, product, wave: simt.wave }
     }
@@ -237,7 +238,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
     }
 
     /// 16 rows by 8 columns of sums, with the rows as `m16n8k16` has them, and the products of words as
-    /// [`Code::load_blocks`] gives them: of a panel, and of columns.
+    /// [`Gpu::load_blocks`] gives them: of a panel, and of columns.
     pub fn blocks(&self, panel: [Int<'c>; 4], columns: [Int<'c>; 2], sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let c = self.c;
         let product = self.product.expect("elements that the machine multiplies");

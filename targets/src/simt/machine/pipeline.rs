@@ -1,6 +1,7 @@
 //! Rings in local memory, between waves that fill places and waves that empty them: each place has a barrier that says that it is full,
 //! and one that says that it is empty. What comes in its turn, counted from the first, has its place and its round.
-use crate::code::{Code, Int};
+use crate::code::Int;
+use crate::simt::machine::Gpu;
 
 #[derive(Clone, Copy)]
 pub struct Ring<'c> {
@@ -13,13 +14,13 @@ pub struct Ring<'c> {
 }
 
 impl<'c> Ring<'c> {
-    pub fn new(c: &Code<'c>, places: usize, bytes: usize, align: usize) -> Ring<'c> {
+    pub fn new(c: &Gpu<'c>, places: usize, bytes: usize, align: usize) -> Ring<'c> {
         let local = c.local_address(c.shared(places * bytes, align));
         Ring { places, bytes, local, barriers: c.local_address(c.shared(2 * places * 8, 8)) }
     }
 
     /// By one thread: so many come to say that a place is full, and that it is empty.
-    pub fn make_barriers(&self, c: &Code<'c>, [full, empty]: [usize; 2]) {
+    pub fn make_barriers(&self, c: &Gpu<'c>, [full, empty]: [usize; 2]) {
         for i in (0..self.places).map(|i| c.int(i)) {
             c.make_barrier_of(full, self.full(i));
             c.make_barrier_of(empty, self.empty(i));
@@ -50,17 +51,17 @@ impl<'c> Ring<'c> {
     }
 
     /// Waits until what a turn brings is there.
-    pub fn await_full(&self, c: &Code<'c>, turn: Int<'c>) {
+    pub fn await_full(&self, c: &Gpu<'c>, turn: Int<'c>) {
         c.await_turn(self.full(turn), self.round(turn));
     }
 
     /// Waits until there is room for what a turn brings: the turn before the first is over.
-    pub fn await_empty(&self, c: &Code<'c>, turn: Int<'c>) {
+    pub fn await_empty(&self, c: &Gpu<'c>, turn: Int<'c>) {
         c.await_turn(self.empty(turn), 1 - self.round(turn));
     }
 
     /// What a turn brought is not needed any more, where the condition holds.
-    pub fn leave(&self, c: &Code<'c>, condition: Int<'c>, turn: Int<'c>) {
+    pub fn leave(&self, c: &Gpu<'c>, condition: Int<'c>, turn: Int<'c>) {
         c.come(condition, self.empty(turn));
     }
 }

@@ -5,8 +5,9 @@ use inkwell::module::Linkage;
 use inkwell::types::{BasicMetadataTypeEnum, BasicType, BasicTypeEnum};
 use inkwell::values::{BasicMetadataValueEnum, FloatValue};
 
+use super::Gpu;
 use super::LOCAL;
-use crate::code::{Any, Code, Int, Ptr};
+use crate::code::{Any, Int, Ptr};
 
 /// LLVM's number for `ptx_kernel`.
 const PTX_KERNEL: u32 = 71;
@@ -19,18 +20,18 @@ const SHARED_ALIGN: u32 = 1024;
 const THREADS: &str = "nvvm.reqntid";
 
 /// Makes the function a kernel for work-groups of so many threads.
-pub fn make_kernel(code: &Code, threads: usize) {
+pub fn make_kernel(code: &Gpu, threads: usize) {
     code.function.set_call_conventions(PTX_KERNEL);
     code.attribute(THREADS, &format!("{threads}"));
 }
 
-impl<'c> Code<'c> {
+impl<'c> Gpu<'c> {
     /// Registers for a thread, so that there is room for so many waves on a SIMD, and for all of the work-group's.
     pub fn want_warps(&self, waves: usize) {
-        let unit = &self.arch.simt().unit;
+        let unit = &self.simt.unit;
         let threads = self.function.get_string_attribute(AttributeLoc::Function, THREADS);
         let threads = threads.and_then(|threads| threads.get_string_value().to_str().ok()?.parse::<usize>().ok());
-        let own = threads.map_or(1, |threads| threads.div_ceil(self.arch.simt().wave * unit.simds));
+        let own = threads.map_or(1, |threads| threads.div_ceil(self.simt.wave * unit.simds));
         let waves = waves.max(own);
         let registers = (unit.vgprs / waves / unit.vgpr_granule * unit.vgpr_granule).min(unit.vgprs_wave);
         self.attribute("nvvm.maxnreg", &format!("{registers}"));
@@ -96,17 +97,17 @@ impl<'c> Code<'c> {
 
 /// Copies of runs of global memory into local memory that the machine makes by itself. Each has a barrier in local memory which
 /// knows how many bytes have come; addresses in local memory are numbers here.
-impl<'c> Code<'c> {
+impl<'c> Gpu<'c> {
     pub fn local_address(&self, p: Ptr<'c>) -> Int<'c> {
         self.as_int(self.b.build_ptr_to_int(p, self.cx.i32_type(), "").expect("a pointer"))
     }
 
-    /// Makes a barrier that one thread arms. Others see it behind the next [`Code::show_barriers`].
+    /// Makes a barrier that one thread arms. Others see it behind the next [`Gpu::show_barriers`].
     pub fn make_barrier(&self, barrier: Int<'c>) {
         self.make_barrier_of(1, barrier);
     }
 
-    /// As [`Code::make_barrier`], for one whose turn is over when so many threads have come to it.
+    /// As [`Gpu::make_barrier`], for one whose turn is over when so many threads have come to it.
     pub fn make_barrier_of(&self, threads: usize, barrier: Int<'c>) {
         self.assemble(&format!("mbarrier.init.shared::cta.b64 [$0], {threads};"), None, "r", &[barrier.into()]);
     }
@@ -174,7 +175,7 @@ impl<'c> Code<'c> {
         self.meet_in_wave();
     }
 
-    /// As [`Code::await_bytes`], where this thread alone waits.
+    /// As [`Gpu::await_bytes`], where this thread alone waits.
     pub fn await_turn(&self, barrier: Int<'c>, turn: Int<'c>) {
         let text = "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; \
                     @p bra done; bra again; done: }";

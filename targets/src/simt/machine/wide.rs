@@ -10,7 +10,8 @@ use atomc_ir::DType;
 use inkwell::types::BasicType;
 use inkwell::values::BasicMetadataValueEnum;
 
-use crate::code::{Any, Code, Int, Ptr};
+use super::Gpu;
+use crate::code::{Any, Int, Ptr};
 
 /// Bytes of a tensor map.
 pub const MAP: usize = 128;
@@ -53,7 +54,7 @@ impl TileForm {
     }
 }
 
-impl<'c> Code<'c> {
+impl<'c> Gpu<'c> {
     /// From here on a thread of this work-group's four waves has so many registers, more than at the launch or less.
     pub fn set_registers(&self, registers: usize, more: bool) {
         let which = if more { "inc" } else { "dec" };
@@ -147,7 +148,7 @@ impl<'c> Code<'c> {
     }
 
     /// `sums += a * b^T` over `steps` times 16 columns, with 64 rows of `a` and twice as many of `b` as a lane has sums: these products
-    /// are begun, and all that were begun before are done. Until [`Code::end_products`] nothing else may touch the sums.
+    /// are begun, and all that were begun before are done. Until [`Gpu::end_products`] nothing else may touch the sums.
     pub fn begin_products(
         &self,
         sums: &[Any<'c>],
@@ -172,7 +173,7 @@ impl<'c> Code<'c> {
         self.change_sums(&text, sums, &[self.tile_at(a.0, a.1), self.tile_at(b.0, b.1)])
     }
 
-    /// As [`Code::begin_products`] with `a` in registers, four words for each 16 columns, and without a wait for others: `sums + a * b^T`.
+    /// As [`Gpu::begin_products`] with `a` in registers, four words for each 16 columns, and without a wait for others: `sums + a * b^T`.
     pub fn begin_more_products(
         &self,
         sums: &[Any<'c>],

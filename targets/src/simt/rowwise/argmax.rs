@@ -3,10 +3,11 @@
 use atomc_ir::{Diagnostic, Op, Value};
 use inkwell::values::FloatValue;
 
-use crate::code::{Code, Int, Vector};
-use crate::kernel::Kernel;
+use crate::code::{Int, Vector};
 use crate::largest::{Largest, larger};
 use crate::row::{At, Col, Operand, Rows, Team};
+use crate::simt::launch::Kernel;
+use crate::simt::machine::Gpu;
 
 /// Vectors of a thread that are loaded before it looks at the first of them.
 const AHEAD: usize = 4;
@@ -18,15 +19,15 @@ const LOAD: usize = 16;
 type Found<'c> = (FloatValue<'c>, Int<'c>);
 
 /// Stores the column of the largest element of a row of `x`.
-pub fn store<'c>(
-    kernel: &Kernel<'_, 'c>,
+pub fn store<'a, 'c>(
+    kernel: &Kernel<'a, 'c>,
     x: Value,
     out: &Operand<'c>,
     row: Int<'c>,
-    team: Team<'c>,
+    team: Team<'a, 'c>,
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    let Team::Group { index, size, .. } = team else { unreachable!("a work-group makes a row") };
+    let Team { index, size, .. } = team;
     let lanes = c.lanes();
     if let Op::Input { .. } = rows.graph.op(x.node) {
         // Rows in memory are padded to whole vectors.
@@ -96,11 +97,11 @@ impl<'c> Share<'_, '_, 'c> {
 }
 
 /// What the lanes of a wave found: all of them get the result.
-fn of_wave<'c>(c: &Code<'c>, found: Found<'c>) -> Found<'c> {
-    let distances = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < c.arch.simt().wave);
+fn of_wave<'c>(c: &Gpu<'c>, found: Found<'c>) -> Found<'c> {
+    let distances = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < c.simt.wave);
     distances.fold(found, |(v, col), distance| {
         let float = |bits: Int<'c>| c.bitcast(bits, c.cx.f32_type()).into_float_value();
-        let wave = c.arch.simt().wave;
+        let wave = c.simt.wave;
         let (a, b) = c.pair(c.as_int(c.bitcast(v, c.cx.i32_type())), distance, wave);
         let (a_col, b_col) = c.pair(col, distance, wave);
         larger(c, (float(a), a_col), (float(b), b_col))
@@ -108,8 +109,8 @@ fn of_wave<'c>(c: &Code<'c>, found: Found<'c>) -> Found<'c> {
 }
 
 /// `body` with the column of what the waves of a work-group found, in its first thread.
-fn of_group<'c>(c: &Code<'c>, (v, col): Found<'c>, thread: Int<'c>, threads: usize, body: impl FnOnce(Int<'c>)) {
-    let waves = threads / c.arch.simt().wave;
+fn of_group<'c>(c: &Gpu<'c>, (v, col): Found<'c>, thread: Int<'c>, threads: usize, body: impl FnOnce(Int<'c>)) {
+    let waves = threads / c.simt.wave;
     // An element and a column for each wave.
     let exchange = c.local(waves * 8);
     let place = |wave: Int<'c>| {

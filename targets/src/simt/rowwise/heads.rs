@@ -9,11 +9,13 @@ use atomc_ir::{Arch, Diagnostic, Graph, Op, Type, Value};
 
 use super::{Setup, vector};
 use crate::cache::Cache;
-use crate::code::{Code, Int, Vector};
-use crate::kernel::{Kernel, heads, through_reshape};
+use crate::code::{Int, Vector};
+use crate::kernel::{heads, through_reshape};
 use crate::layout::cache_layout;
-use crate::row::{At, Col, Operand, Team};
+use crate::row::{At, Col, Operand};
 use crate::simt::launch;
+use crate::simt::launch::Kernel;
+use crate::simt::machine::Gpu;
 use crate::{KernelInfo, KernelSpec, Tasks};
 
 const THREADS: usize = 128;
@@ -58,7 +60,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec, run: usize) -> launch::Mad
             for part in &parts {
                 let own = group - begin;
                 let not_before = c.less(begin, group + 1);
-                let inside = c.both(not_before, c.less(own, part.groups));
+                let inside = not_before & c.less(own, part.groups);
                 let mut made = Ok(());
                 c.when(inside, || made = run.make(part, own));
                 made?;
@@ -115,8 +117,8 @@ fn parts<'p, 'c>(kernel: &'p Kernel<'_, 'c>, run: usize) -> Result<Vec<Part<'p, 
 }
 
 /// Lanes that make a head.
-fn team(c: &Code, dim: usize) -> usize {
-    dim.div_ceil(VECTORS * c.lanes()).next_power_of_two().min(c.arch.simt().wave)
+fn team(c: &Gpu, dim: usize) -> usize {
+    dim.div_ceil(VECTORS * c.lanes()).next_power_of_two().min(c.simt.wave)
 }
 
 /// The tokens of a work-group, as far as the step has them.
@@ -166,7 +168,7 @@ impl<'c> Tokens<'_, '_, 'c> {
         let item = group * (THREADS / size) + c.thread() / size;
         let row = c.smaller(self.first + item % self.run, self.tokens - 1);
         let head = c.smaller(item / self.run, count - 1);
-        rows.set_team(Team::Lanes { index: c.thread() % size, size });
+        rows.set_team(c.lanes_team(c.thread() % size, size));
         rows.forget();
         rows.prepare(value, row, Some(head))?;
         let made = rows.each_columns(dim, VECTORS, |cols| {
@@ -201,7 +203,7 @@ impl<'c> Tokens<'_, '_, 'c> {
         c.when(c.less(head, cache.ty.heads), || {
             let end = self.first + self.run;
             let whole = c.less(end, self.tokens + 1);
-            let is_run = c.both(whole, cache.is_run(c, self.first));
+            let is_run = whole & cache.is_run(c, self.first);
             c.when(is_run, || {
                 let all = (0..self.run).map(|i| of(self.first + i)).collect::<Result<Vec<_>, _>>();
                 let write = |all: Vec<_>| cache.write_value_run(c, &all, (head, cache.slot(c, self.first)), col);

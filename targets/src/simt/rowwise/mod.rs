@@ -6,14 +6,16 @@ mod heads;
 use atomc_ir::{Arch, Diagnostic, Family, Graph, Op, Type, Value};
 use inkwell::types::VectorType;
 
-use crate::code::{Code, Int};
-use crate::kernel::{Kernel, heads, through_reshape};
+use crate::code::Int;
+use crate::kernel::{heads, through_reshape};
 use crate::math;
 use crate::row::{At, Col, Operand, Team};
 use crate::schedule::Schedule;
 use crate::simt::launch;
+use crate::simt::launch::Kernel;
 use crate::simt::launch::Setup;
 use crate::simt::machine;
+use crate::simt::machine::Gpu;
 use crate::{KernelInfo, KernelSpec};
 
 /// Most waves that make one row, and one that a norm must have seen: there waves also wait for each other.
@@ -95,7 +97,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                     store_table(&kernel, *v, out, row, threads)?;
                     continue;
                 }
-                let team = Team::Group { index: c.thread(), size: threads, exchange };
+                let team = c.group_team(threads, exchange);
                 if is_argmax(spec.body, *v) {
                     argmax::store(&kernel, spec.body.operands(v.node)[0], out, row, team)?;
                     continue;
@@ -114,12 +116,12 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 }
 
 /// The whole row, padding as zeros.
-fn store_flat<'c>(
-    kernel: &Kernel<'_, 'c>,
+fn store_flat<'a, 'c>(
+    kernel: &Kernel<'a, 'c>,
     v: Value,
     out: &Operand<'c>,
     row: Int<'c>,
-    team: Team<'c>,
+    team: Team<'a, 'c>,
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
     let (lanes, pieces) = (c.lanes(), c.lanes().div_ceil(PIECE));
@@ -149,28 +151,16 @@ fn store_flat<'c>(
     Ok(())
 }
 
-/// A vector of a row, with what is beyond its width as zeros.
-pub fn store_padded<'c>(kernel: &Kernel<'_, 'c>, lanes: crate::code::Vector<'c>, out: &Operand<'c>, at: At<'c>) {
-    let (c, rows) = (kernel.code, &kernel.rows);
-    let width = out.ty.shape.row().unwrap_or(0);
-    let lanes = if width == rows.padded(out) {
-        lanes
-    } else {
-        c.pick(c.less(rows.column(at.col), width), lanes, c.zero()).into_vector_value()
-    };
-    c.store_floats(rows.address(out, at), lanes, out.ty.dtype);
-}
-
 /// Teams that are as wide as a head of `dim` elements, and how many there are among the threads.
-pub fn teams<'c>(c: &Code<'c>, dim: usize, threads: usize) -> (Team<'c>, Int<'c>, usize) {
-    let size = dim.div_ceil(c.lanes()).next_power_of_two().min(c.arch.simt().wave);
+pub fn teams<'a, 'c>(c: &'a Gpu<'c>, dim: usize, threads: usize) -> (Team<'a, 'c>, Int<'c>, usize) {
+    let size = dim.div_ceil(c.lanes()).next_power_of_two().min(c.simt.wave);
     let thread = c.thread();
-    (Team::Lanes { index: thread % size, size }, thread / size, threads / size)
+    (c.lanes_team(thread % size, size), thread / size, threads / size)
 }
 
 /// `body` for each head, by the team whose turn it is.
 pub fn each_head<'c>(
-    c: &Code<'c>,
+    c: &Gpu<'c>,
     count: usize,
     (first, teams): (Int<'c>, usize),
     body: impl FnOnce(Int<'c>) -> Result<(), Diagnostic>,

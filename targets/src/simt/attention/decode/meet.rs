@@ -6,8 +6,9 @@ use inkwell::values::FloatValue;
 
 use super::ring::spread;
 use super::{Part, WAVES};
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::attention::attend::{Attention, Running};
+use crate::simt::machine::Gpu;
 
 /// Parts that are put together at a time.
 const MERGED: usize = 16;
@@ -41,17 +42,17 @@ impl<'c> Partial<'c> {
         Partial { ptr: c.at(base, bytes), columns, stride: Self::stride(a) }
     }
 
-    fn values(&self, c: &Code<'c>, column: Int<'c>, dim: Int<'c>) -> Ptr<'c> {
+    fn values(&self, c: &Gpu<'c>, column: Int<'c>, dim: Int<'c>) -> Ptr<'c> {
         c.at(self.ptr, column * self.stride + dim * 4)
     }
 
     /// The address of a top, or of a sum of weights.
-    fn number(&self, c: &Code<'c>, column: Int<'c>, is_sum: bool) -> Ptr<'c> {
+    fn number(&self, c: &Gpu<'c>, column: Int<'c>, is_sum: bool) -> Ptr<'c> {
         let first = self.columns * self.stride + if is_sum { 4 * self.columns } else { 0 };
         c.at(self.ptr, column * 4 + first)
     }
 
-    fn load(&self, c: &Code<'c>, column: Int<'c>, dim: Int<'c>) -> Item<'c> {
+    fn load(&self, c: &Gpu<'c>, column: Int<'c>, dim: Int<'c>) -> Item<'c> {
         let number = |is_sum| c.load(c.cx.f32_type(), self.number(c, column, is_sum), 4).into_float_value();
         let values = c.load(c.f32s(), self.values(c, column, dim), 4 * c.lanes() as u32).into_vector_value();
         (number(false), number(true), values)
@@ -83,8 +84,8 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let scale = alone.map_or(whole, |alone| c.pick(alone, whole, shrink)).into_float_value();
         if let Some(alone) = alone {
             let column = a.place.column;
-            let one = c.both(c.equal(c.wave_index(), 0), self.one_of_column());
-            c.when(c.both(!alone, one), || {
+            let one = c.equal(c.wave_index(), 0) & self.one_of_column();
+            c.when(!alone & one, || {
                 c.store(own.number(c, column, false), top, 4);
                 c.store(own.number(c, column, true), sum, 4);
             });
@@ -110,7 +111,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
     /// Whether the lane has a query, and is the first that has it.
     fn one_of_column(&self) -> Int<'c> {
         let (a, c) = (self.attention, self.code());
-        c.both(c.less(a.place.column, self.shape.columns), c.equal(a.half, 0))
+        c.less(a.place.column, self.shape.columns) & c.equal(a.half, 0)
     }
 
     /// The highest score of the lane's query in all waves, and the sum of all weights under it.

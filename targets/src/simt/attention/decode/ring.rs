@@ -89,7 +89,7 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
         let step = self.part.first + (c.thread() + first) * a.steps();
         let is_near = c.less(c.thread(), NEAR / (2 * bytes));
         let is_part = c.less(step, self.part.last + 1);
-        c.when(c.both(is_near, is_part), || {
+        c.when(is_near & is_part, || {
             let block = a.turn_in(self.part.block(step), self.part.cache_head, (c.int(0), 1));
             block.into_iter().for_each(|from| c.bring_near(from, bytes));
         });
@@ -126,7 +126,7 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     fn fetch(&self, (stage, what): (Int<'c>, usize), step: Int<'c>, block: Int<'c>) {
         let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
         let is_part = c.less(step, self.part.last + 1);
-        c.when(c.both(is_part, c.equal(c.lane_index(), 0)), || {
+        c.when(is_part & c.equal(c.lane_index(), 0), || {
             let from = a.turn_in(block, self.part.cache_head, (step, 1))[what];
             let barrier = self.barrier(stage, what);
             let to = c.local_address(c.at(self.local, stage * (2 * half))) + what * half;

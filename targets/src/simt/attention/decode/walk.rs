@@ -1,7 +1,8 @@
 //! A wave's way along its share of the keys.
 use super::{Part, WAVES};
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::attention::attend::{Fragments, Running};
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Fragment;
 
 /// One wave, which takes every `WAVES`-th step.
@@ -27,7 +28,7 @@ impl<'c> Ahead<'c> {
     }
 
     /// With so many runs in a fragment.
-    fn of(c: &Code<'c>, carried: &[Any<'c>], runs: usize) -> Ahead<'c> {
+    fn of(c: &Gpu<'c>, carried: &[Any<'c>], runs: usize) -> Ahead<'c> {
         let keys: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
         let blocks = [0, 1].map(|i| c.as_int(carried[i]));
         Ahead { blocks, keys: keys.chunks(runs).map(|runs| runs.to_vec()).collect() }

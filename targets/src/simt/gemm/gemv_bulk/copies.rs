@@ -3,9 +3,10 @@
 use atomc_ir::{DType, Value};
 
 use super::Shape;
-use crate::code::{Code, Int};
+use crate::code::Int;
 use crate::row::{At, Col};
 use crate::simt::gemm::contract::Contraction;
+use crate::simt::machine::Gpu;
 use crate::simt::machine::pipeline::Ring;
 
 pub struct Copies<'s, 'k, 'a, 'c> {
@@ -35,7 +36,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         Copies { contraction, shape, rows, dtype: contraction.matrix.dtype, buffers, first }
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    fn code(&self) -> &'a Gpu<'c> {
         self.contraction.matrix.c
     }
 
@@ -52,7 +53,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         c.expect_bytes(c.equal(c.thread(), 0), barrier, shape.tokens * bytes);
         let share = shape.tokens.div_ceil(shape.waves());
         let token = c.wave_index() * share + c.lane_index();
-        let is_own = c.both(c.less(c.lane_index(), share), c.less(token, shape.tokens));
+        let is_own = c.less(c.lane_index(), share) & c.less(token, shape.tokens);
         c.when(is_own, || {
             let x = rows.operand(self.rows).expect("rows in memory");
             let col = self.first + stretch * shape.stretch_columns();
@@ -81,7 +82,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         let late = if shape.buffers() > 2 { 1 } else { 0 };
         let behind = stretch - late;
         let next = behind + shape.buffers();
-        let is_there = c.both(c.less(0, behind + 1), c.less(next, shape.stretches));
+        let is_there = c.less(0, behind + 1) & c.less(next, shape.stretches);
         c.when(is_there, || {
             self.buffers.await_empty(c, next);
             c.meet_in_wave();

@@ -4,8 +4,9 @@ use atomc_ir::Diagnostic;
 
 use super::Walk;
 use super::shape::PITCH;
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
+use crate::simt::machine::Gpu;
 
 /// Results of which a thread loads sums at once.
 const TOGETHER: usize = 4;
@@ -21,7 +22,7 @@ struct Place<'c> {
 
 impl<'c> Place<'c> {
     /// This place, or the other if it is not there.
-    fn or(&self, c: &Code<'c>, other: &Place<'c>) -> Place<'c> {
+    fn or(&self, c: &Gpu<'c>, other: &Place<'c>) -> Place<'c> {
         let pick = |a: Int<'c>, b: Int<'c>| c.pick_int(self.is_there, a, b);
         Place {
             panel: pick(self.panel, other.panel),

@@ -1,6 +1,7 @@
 //! A wave's ring of slots in local memory, through which its part of the weight streams.
-use crate::code::{Any, Code, Int, Ptr};
+use crate::code::{Any, Int, Ptr};
 use crate::simt::gemm::contract::Contraction;
+use crate::simt::machine::Gpu;
 
 use super::Shape;
 
@@ -30,7 +31,7 @@ impl<'c> Turn<'c> {
         [self.slot, self.turn, self.next.first, self.next.along, self.next.panel].map(|v| v.into())
     }
 
-    pub fn of(c: &Code<'c>, carried: &[Any<'c>]) -> Turn<'c> {
+    pub fn of(c: &Gpu<'c>, carried: &[Any<'c>]) -> Turn<'c> {
         let i = |i: usize| c.as_int(carried[i]);
         Turn { slot: i(0), turn: i(1), next: Next { first: i(2), along: i(3), panel: i(4) } }
     }
@@ -102,7 +103,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         (ring, Turn { slot: zero, turn: zero, next })
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    fn code(&self) -> &'a Gpu<'c> {
         self.contraction.matrix.c
     }
 
@@ -117,8 +118,8 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
     /// Asks for what comes next, if there is any more, and tells what comes after it.
     fn ask(&self, slot: Int<'c>, next: Next<'c>) -> Next<'c> {
         let (c, shape) = (self.code(), self.shape);
-        let is_left = c.both(c.less(next.first, self.panels), c.less(0, self.slots));
-        let (asks, barrier) = (c.both(is_left, self.is_first_lane), self.barrier(slot));
+        let is_left = c.less(next.first, self.panels) & c.less(0, self.slots);
+        let (asks, barrier) = (is_left & self.is_first_lane, self.barrier(slot));
         c.expect_bytes(asks, barrier, shape.slot_bytes());
         let number = (next.first + next.panel) * shape.across;
         let along = next.along * shape.along + self.along;
@@ -138,7 +139,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         let (past, behind) = step(next.along, self.slots);
         let along = c.pick_int(over, behind, next.along);
         let later = next.first + shape.together;
-        let first = c.pick_int(c.both(over, past), later, next.first);
+        let first = c.pick_int(over & past, later, next.first);
         Next { first, along, panel }
     }
 

@@ -11,9 +11,10 @@ use inkwell::values::FloatValue;
 use super::Shape;
 use super::copies::Copies;
 use crate::KernelSpec;
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
 use crate::simt::gemm::contract::Contraction;
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::RUN;
 use crate::simt::rowwise;
 
@@ -114,7 +115,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         Ok(staging)
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    fn code(&self) -> &'a Gpu<'c> {
         self.contraction.matrix.c
     }
 
@@ -293,7 +294,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         if norm.late {
             // Beyond the stretch is the next one, and beyond the share another's.
             let (stretch, all) = (c.int(self.shape.stretch_columns()), c.int(self.shape.columns()));
-            let is_own = c.both(c.less(near, stretch), c.less(share, all));
+            let is_own = c.less(near, stretch) & c.less(share, all);
             *squares = self.add_squares(*squares, c.pick(is_own, v, c.zero()).into_vector_value());
         }
         let last = c.smaller(share, self.shape.columns() - self.lanes);

@@ -1,0 +1,95 @@
+//! Calls, loops and conditions.
+use inkwell::intrinsics::Intrinsic;
+use inkwell::types::BasicTypeEnum;
+use inkwell::values::{BasicMetadataValueEnum, PhiValue};
+
+use super::{Any, BUILT, Code, Int, ToInt};
+
+impl<'c> Code<'c> {
+    /// An intrinsic call.
+    pub fn call(&self, name: &str, types: &[BasicTypeEnum<'c>], args: &[BasicMetadataValueEnum<'c>]) -> Any<'c> {
+        self.call_maybe(name, types, args).unwrap_or_else(|| self.int(0).into())
+    }
+
+    fn call_maybe(
+        &self,
+        name: &str,
+        types: &[BasicTypeEnum<'c>],
+        args: &[BasicMetadataValueEnum<'c>],
+    ) -> Option<Any<'c>> {
+        let intrinsic = Intrinsic::find(name).unwrap_or_else(|| panic!("LLVM 22 has {name}"));
+        let f = intrinsic.get_declaration(&self.module, types).unwrap_or_else(|| panic!("{name} takes these types"));
+        self.b.build_call(f, args, "").expect(BUILT).try_as_basic_value().basic()
+    }
+
+    /// `for i in (begin..end).step_by(step)`, with values carried from turn to turn.
+    pub fn for_each(
+        &self,
+        (begin, end, step): (impl ToInt<'c>, impl ToInt<'c>, usize),
+        carried: &[Any<'c>],
+        body: impl FnOnce(Int<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
+    ) -> Vec<Any<'c>> {
+        let (begin, end) = (begin.to_int(self), end.to_int(self));
+        let before = self.b.get_insert_block().expect("open");
+        let [head, inside, after] = [0; 3].map(|_| self.cx.append_basic_block(self.function, ""));
+        self.b.build_unconditional_branch(head).expect(BUILT);
+        self.b.position_at_end(head);
+        let i = self.b.build_phi(self.index, "").expect(BUILT);
+        let phis: Vec<PhiValue> = carried.iter().map(|v| self.b.build_phi(v.get_type(), "").expect(BUILT)).collect();
+        i.add_incoming(&[(&begin.v, before)]);
+        for (phi, v) in phis.iter().zip(carried) {
+            phi.add_incoming(&[(v, before)]);
+        }
+        let at = self.as_int(i.as_basic_value());
+        self.b.build_conditional_branch(self.less(at, end).v, inside, after).expect(BUILT);
+        self.b.position_at_end(inside);
+        let values: Vec<Any> = phis.iter().map(|p| p.as_basic_value()).collect();
+        let next = body(at, &values);
+        let last = self.b.get_insert_block().expect("open");
+        i.add_incoming(&[(&(at + step).v, last)]);
+        for (phi, v) in phis.iter().zip(&next) {
+            phi.add_incoming(&[(v, last)]);
+        }
+        self.b.build_unconditional_branch(head).expect(BUILT);
+        self.b.position_at_end(after);
+        values
+    }
+
+    /// A loop that carries nothing.
+    pub fn repeat(&self, begin: impl ToInt<'c>, end: impl ToInt<'c>, step: usize, body: impl FnOnce(Int<'c>)) {
+        self.for_each((begin, end, step), &[], |i, _| {
+            body(i);
+            vec![]
+        });
+    }
+
+    /// `body` where the condition holds.
+    pub fn when(&self, cond: Int<'c>, body: impl FnOnce()) {
+        let [inside, after] = [0; 2].map(|_| self.cx.append_basic_block(self.function, ""));
+        self.b.build_conditional_branch(cond.v, inside, after).expect(BUILT);
+        self.b.position_at_end(inside);
+        body();
+        self.b.build_unconditional_branch(after).expect(BUILT);
+        self.b.position_at_end(after);
+    }
+
+    /// Values as `change` makes them where a condition holds, or as they are.
+    pub fn change_if(
+        &self,
+        condition: Int<'c>,
+        values: &[Any<'c>],
+        change: impl FnOnce(&[Any<'c>]) -> Vec<Any<'c>>,
+    ) -> Vec<Any<'c>> {
+        let before = self.b.get_insert_block().expect("open");
+        let mut changed = vec![];
+        self.when(condition, || changed = change(values));
+        let after = self.b.get_insert_block().expect("open");
+        let inside = after.get_previous_basic_block().expect("what is done under the condition");
+        let merge = |(old, new): (&Any<'c>, &Any<'c>)| {
+            let phi = self.b.build_phi(old.get_type(), "").expect("a block's begin");
+            phi.add_incoming(&[(old, before), (new, inside)]);
+            phi.as_basic_value()
+        };
+        values.iter().zip(&changed).map(merge).collect()
+    }
+}

@@ -1,0 +1,97 @@
+//! Values that lanes of a wave, or threads of a work-group, combine.
+use atomc_ir::arch::Isa;
+use inkwell::values::FloatValue;
+
+use super::Gpu;
+use crate::code::{Int, Ptr};
+use crate::row::{Team, Threads};
+
+impl<'c> Gpu<'c> {
+    /// The threads of a work-group as a team, with local memory that has a float for each wave.
+    pub fn group_team(&self, size: usize, exchange: Ptr<'c>) -> Team<'_, 'c> {
+        Team { index: self.thread(), size, exchange: Some(exchange), threads: self }
+    }
+
+    /// Neighbouring lanes of a wave as a team, a power of two of them, of which this one is the `index`th.
+    pub fn lanes_team(&self, index: Int<'c>, size: usize) -> Team<'_, 'c> {
+        Team { index, size, exchange: None, threads: self }
+    }
+
+    /// Whether a condition holds in some lane, the same for all lanes.
+    pub fn any_lane(&self, condition: Int<'c>) -> Int<'c> {
+        match self.isa() {
+            Isa::Amdgcn => self.any_in_ballot(condition),
+            Isa::Ptx => self.any_vote(condition),
+        }
+    }
+
+    /// Numbers of 32 bits of this lane and of one `distance` lanes away, in any order, in teams of so many lanes that come here
+    /// together. The lanes of each group of `distance` must agree already where the distance is 4 or 8.
+    pub fn pair(&self, v: Int<'c>, distance: usize, team: usize) -> (Int<'c>, Int<'c>) {
+        match self.isa() {
+            Isa::Amdgcn => self.pair_in_rows(v, distance),
+            Isa::Ptx => (v, self.shuffle_by(v, distance, team)),
+        }
+    }
+
+    /// Combines a value over lanes whose numbers differ in the bits of `distances`, smallest first; all of them get the result.
+    /// All lanes of the wave take part.
+    pub fn across(
+        &self,
+        v: FloatValue<'c>,
+        distances: &[usize],
+        f: impl Fn(FloatValue<'c>, FloatValue<'c>) -> FloatValue<'c>,
+    ) -> FloatValue<'c> {
+        self.in_teams(self.wave_size(), v, distances, f)
+    }
+
+    fn in_teams(
+        &self,
+        team: usize,
+        v: FloatValue<'c>,
+        distances: &[usize],
+        f: impl Fn(FloatValue<'c>, FloatValue<'c>) -> FloatValue<'c>,
+    ) -> FloatValue<'c> {
+        let i32 = self.cx.i32_type();
+        distances.iter().fold(v, |v, &distance| {
+            let (a, b) = self.pair(self.as_int(self.bitcast(v, i32)), distance, team);
+            let float = |v: Int<'c>| self.bitcast(v, self.cx.f32_type()).into_float_value();
+            f(float(a), float(b))
+        })
+    }
+
+    /// The sum over groups of `size` neighbouring lanes, a power of two.
+    fn lanes_sum(&self, v: FloatValue<'c>, size: usize) -> FloatValue<'c> {
+        let distances: Vec<usize> = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < size).collect();
+        self.in_teams(size, v, &distances, |a, b| self.b.build_float_add(a, b, "").expect("floats"))
+    }
+
+    /// The sum over the `size` threads of the work-group, by way of local memory with a float for each wave. The memory may
+    /// be used again after the next barrier.
+    fn group_sum(&self, v: FloatValue<'c>, size: usize, exchange: Ptr<'c>) -> FloatValue<'c> {
+        let waves = size / self.wave_size();
+        let sum = self.lanes_sum(v, self.wave_size());
+        if waves == 1 {
+            return sum;
+        }
+        let mine = self.at(exchange, self.wave_index() * 4);
+        self.barrier();
+        self.when(self.equal(self.lane_index(), 0), || self.store(mine, sum, 4));
+        self.barrier();
+        let part = |i: usize| self.load(self.cx.f32_type(), self.at(exchange, 4 * i), 4).into_float_value();
+        (1..waves).fold(part(0), |sum, i| self.b.build_float_add(sum, part(i), "").expect("floats"))
+    }
+}
+
+impl<'c> Threads<'c> for Gpu<'c> {
+    fn team_sum(&self, v: FloatValue<'c>, team: Team<'_, 'c>) -> FloatValue<'c> {
+        match team.exchange {
+            Some(exchange) => self.group_sum(v, team.size, exchange),
+            None => self.lanes_sum(v, team.size),
+        }
+    }
+
+    fn keep_order(&self) {
+        Gpu::keep_order(self);
+    }
+}
