@@ -11,6 +11,7 @@ pub(crate) use shard::Shard;
 pub use shard::Stored;
 
 use atomc_artifact::files;
+use atomc_artifact::manifest::DType;
 use safetensors::tensor::{Dtype, SafeTensorError};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,6 +44,18 @@ pub enum Tensor<'a> {
     Random(random::Stream),
 }
 
+impl Tensor<'_> {
+    /// That a weight of a type can be made of the tensor of this name.
+    pub(crate) fn check_becomes(&self, dtype: DType, name: &str) -> Result<(), CheckpointError> {
+        let (becomes, found) = match self {
+            Tensor::Bytes { float, .. } | Tensor::Stored { float, .. } => (float.becomes(dtype), float.name()),
+            Tensor::Values(_) | Tensor::Random(_) => (dtype.is_float(), Float::F32.name()),
+        };
+        let fault = || CheckpointError::Code { name: name.to_owned(), found, want: dtype.name() };
+        if becomes { Ok(()) } else { Err(fault()) }
+    }
+}
+
 /// The types of number that a checkpoint may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Float {
@@ -50,6 +63,8 @@ pub enum Float {
     F16,
     F32,
     F64,
+    /// Codes of a weight, its scales or its zero points, which become a weight of this type as they are, and no other.
+    Code(DType),
 }
 
 impl Float {
@@ -58,6 +73,42 @@ impl Float {
             Float::BF16 | Float::F16 => 2,
             Float::F32 => 4,
             Float::F64 => 8,
+            Float::Code(dtype) => dtype.size(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Float::BF16 => DType::BF16.name(),
+            Float::F16 => DType::F16.name(),
+            Float::F32 => DType::F32.name(),
+            Float::F64 => "f64",
+            Float::Code(dtype) => dtype.name(),
+        }
+    }
+
+    /// The type of numbers that a file has, if weights may be of it.
+    fn of(dtype: Dtype) -> Option<Float> {
+        match dtype {
+            Dtype::BF16 => Some(Float::BF16),
+            Dtype::F16 => Some(Float::F16),
+            Dtype::F32 => Some(Float::F32),
+            Dtype::F64 => Some(Float::F64),
+            Dtype::F8_E4M3 => Some(Float::Code(DType::F8E4M3)),
+            Dtype::F8_E8M0 => Some(Float::Code(DType::E8M0)),
+            Dtype::I8 => Some(Float::Code(DType::I8)),
+            Dtype::U8 => Some(Float::Code(DType::U8)),
+            Dtype::I32 => Some(Float::Code(DType::I32)),
+            _ => None,
+        }
+    }
+
+    /// Whether a weight of a type can be made of these numbers. Powers of two are written as bytes where a format has no name for them.
+    pub(crate) fn becomes(self, dtype: DType) -> bool {
+        match self {
+            Float::Code(DType::U8) => matches!(dtype, DType::U8 | DType::E8M0),
+            Float::Code(own) => own == dtype,
+            _ => dtype.is_float(),
         }
     }
 }
@@ -99,8 +150,10 @@ pub enum CheckpointError {
     Shape { name: String, found: Vec<usize>, want: Vec<usize> },
     #[error("tensor `{name}` has {bytes} bytes, but its shape and type take {want}")]
     Size { name: String, bytes: usize, want: usize },
-    #[error("tensor `{name}` is of type {found}; weights may be BF16, F16, F32 or F64")]
+    #[error("tensor `{name}` is of type {found}; weights may be BF16, F16, F32, F64, F8_E4M3, F8_E8M0, I8, U8 or I32")]
     DType { name: String, found: String },
+    #[error("tensor `{name}` is of type {found}, of which no weight of type {want} can be made")]
+    Code { name: String, found: &'static str, want: &'static str },
 }
 
 const SINGLE: &str = "model.safetensors";
@@ -212,12 +265,8 @@ impl Source for Checkpoint {
                 want: shape.to_vec(),
             });
         }
-        let float = match entry.dtype {
-            Dtype::BF16 => Float::BF16,
-            Dtype::F16 => Float::F16,
-            Dtype::F32 => Float::F32,
-            Dtype::F64 => Float::F64,
-            other => return Err(CheckpointError::DType { name: name.to_owned(), found: format!("{other:?}") }),
+        let Some(float) = Float::of(entry.dtype) else {
+            return Err(CheckpointError::DType { name: name.to_owned(), found: format!("{:?}", entry.dtype) });
         };
         Ok(Tensor::Stored { float, numbers: self.shards[entry.shard].stored(entry.place) })
     }

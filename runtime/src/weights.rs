@@ -267,12 +267,15 @@ fn pieces<'a>(
 ) -> Result<Vec<Piece<'a>>, CheckpointError> {
     let mut pieces = Vec::new();
     for part in parts(&weight.expr, rank) {
-        let data = match part.origin {
-            Origin::Values(values) => Ok(Tensor::Values(values)),
-            Origin::Tensor { name, shape } => source.tensor(name, shape),
+        let (name, data) = match part.origin {
+            Origin::Values(values) => (&weight.name[..], Ok(Tensor::Values(values))),
+            Origin::Tensor { name, shape } => (name, source.tensor(name, shape)),
         };
         match data {
-            Ok(data) => pieces.extend(part.pieces(data, &weight.shape)),
+            Ok(data) => {
+                data.check_becomes(weight.dtype, name)?;
+                pieces.extend(part.pieces(data, &weight.shape));
+            }
             Err(CheckpointError::Missing { names }) => missing.extend(names),
             Err(error) => return Err(error),
         }

@@ -105,8 +105,8 @@ fn weights_that_disagree_with_themselves() {
         "targets[0].weights[0].shape: [] is not one to 4 sizes of at least 1",
     );
     refused(
-        |m| m.targets[0].weights[0].dtype = DType::I32,
-        "targets[0].weights[0].dtype: I32 is not a type for weights: f32, f16, bf16",
+        |m| m.targets[0].weights[0].dtype = DType::U4,
+        "targets[0].weights[0].dtype: u4 is not a type for weights: an element has less than a byte",
     );
     let panels = "Panels { width: 16, group: 2, rows: 16, cols: 16 }";
     for bytes in [0, 511, 513, 1 << 40, usize::MAX] {

@@ -140,6 +140,10 @@ impl Loading {
         if !self.tensors.contains_key(name) {
             return Ok(());
         }
+        for &index in &self.tensors[name].weights {
+            let data = Tensor::Bytes { float: tensor.float, bytes: &tensor.bytes };
+            data.check_becomes(sink.weights[index].dtype, name)?;
+        }
         let Loading { tensors, weights, kept, stage, .. } = self;
         let of = |name: &str| tensors[name].weights.iter().copied();
         for index in of(name) {

@@ -180,6 +180,10 @@ impl Stage {
             (Tensor::Bytes { float: Float::BF16, bytes }, DType::BF16)
             | (Tensor::Bytes { float: Float::F16, bytes }, DType::F16) => Some(&bytes[first * 2..][..len * 2]),
             (Tensor::Bytes { float: Float::F32, bytes }, DType::F32) => Some(&bytes[first * 4..][..len * 4]),
+            // Only a weight of such a type is made of them: the tensor was checked.
+            (Tensor::Bytes { float: Float::Code(dtype), bytes }, _) => {
+                Some(&bytes[first * dtype.size()..][..len * dtype.size()])
+            }
             _ => None,
         }
     }
@@ -203,7 +207,7 @@ impl Stage {
                 rounded[..len].convert_from_f32_slice(floats);
                 halves.iter_mut().zip(&rounded).for_each(|(half, rounded)| *half = rounded.to_bits());
             }
-            // The artifact's check admits no other weights, and 32-bit floats are stored as they are.
+            // 32-bit floats are stored as they are, and of floats no other weight is made.
             _ => {
                 bytes.as_chunks_mut().0.iter_mut().zip(floats).for_each(|(out, float)| *out = float.to_le_bytes());
                 return bytes;
@@ -233,6 +237,7 @@ fn read(data: &Tensor, first: usize, out: &mut [f32]) {
                 }
                 Float::F32 => each(bytes, out, f32::from_le_bytes),
                 Float::F64 => each(bytes, out, |b| f64::from_le_bytes(b) as f32),
+                Float::Code(_) => unreachable!("codes are copied"),
             }
         }
     }

@@ -26,6 +26,8 @@ fn encode(value: f64, float: Float) -> Vec<u8> {
         Float::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
         Float::F32 => (value as f32).to_le_bytes().to_vec(),
         Float::F64 => value.to_le_bytes().to_vec(),
+        // Whatever the bits mean.
+        Float::Code(dtype) => (value as i32).to_le_bytes()[..dtype.size()].to_vec(),
     }
 }
 
@@ -203,6 +205,8 @@ fn decoded(data: Tensor) -> Vec<f32> {
         Float::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
         Float::F32 => f32::from_le_bytes(b.try_into().unwrap()),
         Float::F64 => f64::from_le_bytes(b.try_into().unwrap()) as f32,
+        Float::Code(DType::I32) => i32::from_le_bytes(b.try_into().unwrap()) as f32,
+        Float::Code(_) => b[0].into(),
     };
     bytes.chunks_exact(float.size()).map(decode).collect()
 }
@@ -238,7 +242,8 @@ fn reference(weight: &Weight, rank: Rank, source: &dyn Source) -> Vec<u8> {
         let float = match weight.dtype {
             DType::BF16 => Float::BF16,
             DType::F16 => Float::F16,
-            _ => Float::F32,
+            DType::F32 => Float::F32,
+            code => Float::Code(code),
         };
         out[at * size..][..size].copy_from_slice(&encode(f64::from(value), float));
     }
@@ -267,6 +272,36 @@ fn layouts_and_types() {
                 }
             }
         }
+    }
+}
+
+/// What checkpoints store weights as is copied bit by bit, and made of nothing else.
+#[test]
+fn codes_stay_as_they_are() {
+    let shape = [37, 51];
+    let codes = [DType::F8E4M3, DType::E8M0, DType::I8, DType::U8, DType::I32];
+    for from in codes {
+        let source = Map::default().with("t", Float::Code(from), &shape, 3.0);
+        for to in codes {
+            for layout in [Layout::Rows { stride: 64 }, panels(16, 4, &shape), panels(8, 16, &shape)] {
+                let weight = weight(to, &shape, layout, tensor("t", &shape));
+                if from == to || (from, to) == (DType::U8, DType::E8M0) {
+                    agrees(&weight, &source);
+                    continue;
+                }
+                let says = format!(
+                    "tensor `t` is of type {}, of which no weight of type {} can be made",
+                    from.name(),
+                    to.name()
+                );
+                assert_eq!(load_one(&weight, &source).unwrap_err().to_string(), says);
+            }
+        }
+        let float = weight(DType::BF16, &shape, panels(16, 2, &shape), tensor("t", &shape));
+        assert!(load_one(&float, &source).is_err());
+        let code = weight(from, &shape, panels(16, 2, &shape), tensor("t", &shape));
+        assert!(load_one(&code, &Map::default().with("t", Float::F32, &shape, 1.0)).is_err());
+        assert!(load_one(&code, &Random { seed: 1 }).is_err());
     }
 }
 
