@@ -48,6 +48,15 @@ pub struct Asked {
 }
 
 impl WhyNot {
+    pub fn new(why: impl Into<String>) -> WhyNot {
+        WhyNot(why.into())
+    }
+
+    /// The same as an error of emitting.
+    pub fn diagnostic(self) -> Diagnostic {
+        unsupported(self.0)
+    }
+
     /// An error with this reason, unless a condition holds.
     pub fn unless(holds: bool, why: impl FnOnce() -> String) -> Result<(), WhyNot> {
         if holds { Ok(()) } else { Err(WhyNot(why())) }

@@ -1,5 +1,6 @@
 //! Which crate may use which. The runtime must stay free of the compiler: no LLVM, no graph IR.
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -80,4 +81,33 @@ fn the_runtime_only_build_has_no_compiler() {
         assert!(found.is_empty(), "{} pulls in {found:?}", package.join(" "));
         assert!(tree.contains("atomc-artifact"), "an empty tree proves nothing");
     }
+}
+
+/// Rooms of the GPUs' schedules, from the ground up: a file uses its own room and those before it.
+const ROOMS: &[&str] = &["machine", "launch", "step_inputs", "rowwise", "gemm", "attention"];
+
+#[test]
+fn rooms_of_the_gpus_schedules_use_no_room_above() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets/src/simt");
+    let height = |name: &str| ROOMS.iter().position(|room| *room == name);
+    let (mut files, mut folders) = (0, vec![root.clone()]);
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            let below = path.strip_prefix(&root).expect("below the root").with_extension("");
+            let Some(room) = below.components().next().and_then(|part| height(part.as_os_str().to_str()?)) else {
+                continue;
+            };
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            files += 1;
+            let text = std::fs::read_to_string(&path).expect("a source file");
+            for (_, used) in text.match_indices("crate::simt::").map(|(at, name)| text[at..].split_at(name.len())) {
+                let used = used.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+                assert!(height(used).is_some_and(|used| used <= room), "{} uses {used}", path.display());
+            }
+        }
+    }
+    assert!(files > 20, "{files} files");
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 
 fn config(layers: usize, tied: bool) -> Config {
@@ -146,6 +148,26 @@ fn the_manifest_says_what_kernels_compute() {
         assert_eq!(body.print(), kernel.body);
         body.verify().expect("a sound body");
     }
+}
+
+#[test]
+fn kernels_and_their_symbols_say_which_schedule_made_them() {
+    let options = Options { targets: vec!["host".into(), "gfx942".into()], ..options(&[1]) };
+    let compiled = compile(&config(1, true), &options, &mut |_, _, _| ()).expect("a model that compiles");
+    for (target, names) in compiled.manifest.targets.iter().zip([
+        ["attend_many", "attend_one", "matmul", "matvec", "rows"],
+        ["decode", "gemm_tiled", "gemv", "prefill", "rowwise"],
+    ]) {
+        for variant in &target.variants {
+            let used: BTreeSet<&str> = variant.kernels.iter().map(|kernel| kernel.schedule.as_str()).collect();
+            assert_eq!(used.into_iter().collect::<Vec<_>>(), names, "{}", variant.name);
+            for (number, (def, kernel)) in target.kernels.iter().zip(&variant.kernels).enumerate() {
+                assert!(def.symbol.starts_with(&format!("k{number}_{}", kernel.schedule)), "{}", def.symbol);
+            }
+        }
+    }
+    let prepare = compiled.manifest.targets[1].variants[0].prepare.as_ref().expect("a GPU makes a step's inputs");
+    assert_eq!(prepare.schedule, "step_inputs");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
-use crate::simt::machine::pipeline::Ring;
+use crate::simt::machine::pipeline::{Pipeline, split_roles};
 use crate::simt::machine::wide::{MAP, TensorMap, TileForm};
 use crate::{KernelInfo, KernelSpec, Tasks};
 
@@ -119,8 +119,8 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 struct Group<'r, 'k, 'a, 'c> {
     attention: &'r Attention<'k, 'a, 'c>,
     shape: Shape,
-    keys: Ring<'c>,
-    values: Ring<'c>,
+    keys: Pipeline<'c>,
+    values: Pipeline<'c>,
     /// Room for maps, and this work-group's place for them.
     maps: Ptr<'c>,
     placed: Ptr<'c>,
@@ -145,7 +145,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let c = attention.code();
         let (maps, workspace) = (c.shared(MAPS * MAP, MAP), c.argument(arguments(spec.body) + 1));
         let placed = c.at(workspace, c.group() * (MAPS * MAP) + COUNTERS);
-        let [keys, values] = [0, 1].map(|_| Ring::new(c, shape.stages, shape.bytes, 128));
+        let [keys, values] = [0, 1].map(|_| Pipeline::new(c, shape.stages, shape.bytes, 128));
         Group { attention, shape, keys, values, maps, placed }
     }
 
@@ -162,18 +162,15 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             c.show_barriers();
         });
         c.barrier();
-        c.when(c.less(workers - 1, c.thread()), || {
-            c.set_registers(REGISTERS[0], false);
+        let produce = || {
             c.when(c.equal(c.wave_index(), workers / 32), || {
                 self.place_maps();
-                c.when(c.equal(c.lane_index(), 0), || self.each_tile(|tile, turn| self.fetch(tile, turn)));
+                c.when(c.equal(c.lane_index(), 0), || self.each_tile(|tile, turn| self.produce(tile, turn)));
             });
-        });
+        };
         let mut result = Ok(());
-        c.when(c.less(c.thread(), workers), || {
-            c.set_registers(REGISTERS[1], true);
-            self.each_tile(|tile, turn| result = self.attend(tile, turn));
-        });
+        let consume = || self.each_tile(|tile, turn| result = self.attend(tile, turn));
+        split_roles(c, workers, REGISTERS, produce, consume);
         result
     }
 
@@ -248,14 +245,14 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     }
 
     /// Asks for all blocks of a tile, from a turn on.
-    fn fetch(&self, tile: &Tile<'c>, turn: Int<'c>) {
+    fn produce(&self, tile: &Tile<'c>, turn: Int<'c>) {
         let (c, bytes) = (self.code(), self.shape.bytes);
         c.repeat(tile.first, tile.end, 1, |i| {
             let block = c.load_index(tile.table, i);
             let first = [c.int(0), c.int(0), c.int(0), tile.cache_head, block];
             let turn = turn + (i - tile.first);
             for (i, ring) in [&self.keys, &self.values].into_iter().enumerate() {
-                ring.await_empty(c, turn);
+                ring.wait_empty(c, turn);
                 let full = ring.full(turn);
                 c.expect_bytes(c.always(), full, bytes);
                 c.copy_box(ring.at(turn), c.at(self.placed, i * MAP), &first, full);
@@ -384,7 +381,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     fn begin_scores(&self, turn: Int<'c>) -> Vec<Any<'c>> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.keys);
         let form = self.group.form(a.key_panel());
-        ring.await_full(c, turn);
+        ring.wait_full(c, turn);
         let sums = a.cache.layout.block_tokens / 2;
         c.begin_new_products(sums, a.matrix.dtype, &self.words, (ring.at(turn), form))
     }
@@ -394,14 +391,14 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.values);
         let form = self.group.form(a.value_panel());
         let turn = turn - 1;
-        ring.await_full(c, turn);
+        ring.wait_full(c, turn);
         c.begin_more_products(values, a.matrix.dtype, weights, (ring.at(turn), form))
     }
 
     /// This wave needs a turn's keys or values no more.
-    fn leave(&self, ring: &Ring<'c>, turn: Int<'c>) {
+    fn leave(&self, ring: &Pipeline<'c>, turn: Int<'c>) {
         let c = self.code();
-        ring.leave(c, c.equal(c.lane_index(), 0), turn);
+        ring.release(c, c.equal(c.lane_index(), 0), turn);
     }
 
     /// The weighted sums of values of all blocks but the one before a turn's, shrunk to that one's scores, and that one's weights
@@ -414,7 +411,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (sums, weights) = ended.split_at(running.values.len());
         // Under way were those of two blocks before, if there is such a block.
         let were = c.less(self.tile.first + 1, block);
-        self.group.values.leave(c, were & c.equal(c.lane_index(), 0), turn - 2);
+        self.group.values.release(c, were & c.equal(c.lane_index(), 0), turn - 2);
         let words = self.packed(weights);
         let changes = |v| c.as_int(c.b.build_float_compare(FloatPredicate::UNE, v, c.number(1.0), "").expect("floats"));
         let [first, second] = running.shrink.map(changes);

@@ -1,33 +1,35 @@
-//! Family `matvec` where the machine copies runs of memory into local memory by itself: the weight streams through rings of
-//! slots, one of each wave, and its first slots are on their way before the kernel before this one has ended.
+//! Family `matvec` where the machine copies runs of memory into local memory by itself: the weight
+//! streams through rings of slots, one of each wave, and its first slots are on their way before
+//! the kernel before this one has ended.
 //!
-//! One work-group stays on each compute unit. Of the result it makes a run of panels, in passes over the columns of the weight: a
-//! wave takes every `across`-th panel, and of the slots along the columns every `along`-th, and keeps the sums of all its panels
-//! of a pass. Rows come into local memory a stretch of columns at a time, the next one under the products of this one. At the
-//! end of a pass the sums of the waves meet in local memory.
+//! One work-group stays on each compute unit. Of the result it makes a run of panels, in passes
+//! over the columns of the weight: a wave takes every `across`-th panel, and of the slots along the
+//! columns every `along`-th, and keeps the sums of all its panels of a pass. Rows come into local
+//! memory a stretch of columns at a time, the next one under the products of this one. At the end
+//! of a pass the sums of the waves meet in local memory.
 mod copies;
-mod meet;
-mod ring;
+mod reduce;
+mod rows;
 mod shape;
-mod stage;
 #[cfg(test)]
 pub mod tests;
+mod weights;
 
-use atomc_ir::{Arch, Diagnostic, Family, Op};
+use atomc_ir::{Arch, Diagnostic, Family};
 
 use crate::code::{Any, Int, Ptr};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
+use crate::simt::gemm::prologue::Prologue;
 use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, RUN};
 use crate::tuning::{Choice, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
-use ring::{CARRIED, Ring, Turn};
+use rows::Staging;
 use shape::{CLUSTER, STEP, Shape};
-use stage::Staging;
-pub use stage::suits as brings;
+use weights::{CARRIED, Turn, WeightPipeline};
 
 /// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
 const FEW_TOKENS: usize = 3;
@@ -42,9 +44,7 @@ fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<(), WhyNot> 
         format!("{} has no MMA of {}", arch.name, sizes.dtype.name())
     })?;
     WhyNot::unless(spec.tokens <= TOKENS, || format!("{} tokens: at most {TOKENS}", spec.tokens))?;
-    let linear = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::Linear { .. }));
-    let rows = linear.is_some_and(|id| stage::suits(spec.body, spec.body.operands(id)[0]));
-    WhyNot::unless(rows, || "rows are neither in memory nor a norm of rows in memory".into())?;
+    Prologue::of(spec.body)?;
     let shape = Shape::new(spec, arch, choice)?;
     WhyNot::unless(shape.near() <= 8, || {
         format!("{} waves are too few to bring {} tokens", shape.waves(), spec.tokens)
@@ -77,31 +77,32 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let (group, member) = (c.group() / members, c.group() % members);
         let bound = |group: Int<'c>| group * shape.panels / shape.groups;
         let (begin, end) = (bound(group), bound(group + 1));
-        let (ring, turn) = Ring::fill(&contraction, shape, (begin, end), member);
+        let (weights, turn) = WeightPipeline::fill(&contraction, shape, (begin, end), member);
         let staging = Staging::begin(&contraction, shape, spec, member)?;
         if shape.copied {
             c.barrier();
         }
         c.await_previous();
         staging.set_scale()?;
-        let meeting = match shape.one_pass {
-            true => (ring.local, shape.ring_bytes()),
+        let partials = match shape.one_pass {
+            true => (weights.local, shape.ring_bytes()),
             false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
         };
-        Walk { contraction: &contraction, shape, ring: &ring, staging: &staging, meeting, begin, end, member }
+        Group { contraction: &contraction, shape, weights: &weights, staging: &staging, partials, begin, end, member }
             .all(turn)?;
     }
     Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups * shape.cluster), shape.threads())))
 }
 
-/// The rows that a slot is multiplied with: where each tile of them begins for the lane, and what was loaded for all panels.
+/// The rows that a slot is multiplied with: where each tile of them begins for the lane, and what
+/// was loaded for all panels.
 struct Columns<'c> {
     tiles: Vec<Int<'c>>,
     held: Vec<[Int<'c>; 4]>,
 }
 
 impl<'c> Columns<'c> {
-    fn new(walk: &Walk<'_, '_, '_, 'c>, rows: Int<'c>) -> Columns<'c> {
+    fn new(walk: &Group<'_, '_, '_, 'c>, rows: Int<'c>) -> Columns<'c> {
         let (c, shape) = (walk.code(), walk.shape);
         let lane = c.lane_index();
         let column = |tile: usize| {
@@ -118,7 +119,7 @@ impl<'c> Columns<'c> {
     }
 
     /// The four runs of a step.
-    fn blocks(&self, walk: &Walk<'_, '_, '_, 'c>, step: usize, tile: usize) -> [Int<'c>; 4] {
+    fn blocks(&self, walk: &Group<'_, '_, '_, 'c>, step: usize, tile: usize) -> [Int<'c>; 4] {
         let (c, shape) = (walk.code(), walk.shape);
         let load = || c.load_blocks(self.tiles[tile] + step * 4 * shape.run_bytes());
         self.held.get(step * shape.tiles() + tile).copied().unwrap_or_else(load)
@@ -126,38 +127,39 @@ impl<'c> Columns<'c> {
 }
 
 /// One work-group's way along its panels.
-struct Walk<'w, 'k, 'a, 'c> {
+struct Group<'w, 'k, 'a, 'c> {
     contraction: &'w Contraction<'k, 'a, 'c>,
     shape: Shape,
-    ring: &'w Ring<'w, 'k, 'a, 'c>,
+    weights: &'w WeightPipeline<'w, 'k, 'a, 'c>,
     staging: &'w Staging<'w, 'k, 'a, 'c>,
     /// Where the sums of the waves meet, and how many bytes from one wave's to the next.
-    meeting: (Ptr<'c>, usize),
+    partials: (Ptr<'c>, usize),
     begin: Int<'c>,
     end: Int<'c>,
     member: Int<'c>,
 }
 
-impl<'c> Walk<'_, '_, '_, 'c> {
+impl<'c> Group<'_, '_, '_, 'c> {
     fn code(&self) -> &Gpu<'c> {
         self.contraction.matrix.c
     }
 
-    /// All passes. What is carried: the turn, the thread's parts of the next stretches, and its squares.
+    /// All passes. What is carried: the turn, the thread's parts of the next stretches, and its
+    /// squares.
     fn all(&self, turn: Turn<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         if let Some(copies) = &self.staging.copies {
-            copies.ask_first();
+            copies.load_first();
             return self.only_pass(&turn.carried());
         }
         let mut asked = Vec::new();
         for stretch in 0..=shape.ahead {
-            asked.extend(self.staging.ask(c.int(stretch % shape.stretches))?);
+            asked.extend(self.staging.load(c.int(stretch % shape.stretches))?);
         }
         let rest = asked.split_off(self.staging.vectors());
         let squares = self.staging.store(c.int(0), c.int(0), &asked, c.number(0.0))?;
         if shape.stretches == 1 {
-            self.staging.leave(squares);
+            self.staging.store_squares(squares);
         }
         c.barrier();
         let carried: Vec<Any> = turn.carried().into_iter().chain(rest).chain([squares.into()]).collect();
@@ -168,7 +170,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let mut result = Ok(());
         c.for_each((0, passes, 1), &carried, |pass, carried| {
             let made = self.pass(pass, carried);
-            self.meet();
+            self.sync();
             made.unwrap_or_else(|e| {
                 result = Err(e);
                 carried.to_vec()
@@ -195,7 +197,8 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let first = pass * shape.together;
         let begin: Vec<Any> = std::iter::repeat_n(zero, count).chain(carried.iter().copied()).collect();
         let mut result = Ok(());
-        // As many stretches a turn as are on their way, so that what is on its way need not change its registers.
+        // As many stretches a turn as are on their way, so that what is on its way need not change
+        // its registers.
         let turn = |stretch: Int<'c>, carried: &[Any<'c>]| {
             let mut carried = carried.to_vec();
             for i in 0..shape.ahead {
@@ -212,8 +215,8 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         };
         let carried = match (shape.stretches, &self.staging.copies) {
             (stretches, Some(copies)) => c.for_each((0, stretches, 1), &begin, |stretch, carried| {
-                let made = self.stretch(first, stretch, copies.take(stretch), carried);
-                copies.give_back(stretch);
+                let made = self.stretch(first, stretch, copies.wait_full(stretch), carried);
+                copies.release(stretch);
                 made
             }),
             (1, None) => {
@@ -225,14 +228,15 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         };
         result?;
         if shape.stretches > 1 && !shape.copied {
-            self.staging.leave(carried[carried.len() - 1].into_float_value());
+            self.staging.store_squares(carried[carried.len() - 1].into_float_value());
         }
         let panel = pass * shape.pass();
-        self.put_together(panel, &carried[..count])?;
+        self.reduce(panel, &carried[..count])?;
         Ok(carried[count..].to_vec())
     }
 
-    /// Stores the next stretch, counted over all passes, which is the `i`-th on its way, and asks for another.
+    /// Stores the next stretch, counted over all passes, which is the `i`-th on its way, and asks
+    /// for another.
     fn next(&self, number: Int<'c>, i: usize, rows: &mut [Any<'c>]) -> Result<(), Diagnostic> {
         let (c, shape, vectors) = (self.code(), self.shape, self.staging.vectors());
         let squares = rows[rows.len() - 1].into_float_value();
@@ -240,7 +244,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let sum = self.staging.store(number % shape.stretches, number % 2, words, squares)?;
         let later = number + shape.ahead;
         let later = if shape.one_pass { later } else { later % shape.stretches };
-        words.copy_from_slice(&self.staging.ask(later)?);
+        words.copy_from_slice(&self.staging.load(later)?);
         // The first pass sees the whole row.
         let is_new = c.less(number, shape.stretches);
         rows[rows.len() - 1] = c.pick(is_new, sum, squares);
@@ -253,33 +257,34 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         let count = match shape.slots_of_a_wave() {
             Some(slots) if slots.is_multiple_of(shape.stretch) => c.int(shape.stretch),
             _ => {
-                let left = self.ring.slots - stretch * shape.stretch;
+                let left = self.weights.slots - stretch * shape.stretch;
                 c.smaller(c.larger(left, 0), shape.stretch)
             }
         };
         c.for_each((0, count, 1), carried, |slot, carried| {
-            let along = slot * shape.along + self.ring.along;
+            let along = slot * shape.along + self.weights.along;
             let rows = rows + along * (shape.steps * 4 * shape.run_bytes());
             let (sums, turn) = carried.split_at(carried.len() - CARRIED);
             let mut turn = Turn::of(c, turn);
-            // Of few tokens the places are made anew for each panel: registers are for the panels under way.
+            // Of few tokens the places are made anew for each panel: registers are for the panels
+            // under way.
             let kept = (shape.tiles() > 1).then(|| Columns::new(self, rows));
             let columns = (rows, kept.as_ref());
             let mut all = Vec::new();
             for (panel, sums) in sums.chunks(sums.len() / shape.together).enumerate() {
                 let sums = if shape.even() {
                     let sums = self.slot(columns, turn, sums);
-                    turn = self.ring.give_back(turn);
+                    turn = self.weights.release(turn);
                     sums
                 } else {
-                    let is_there = c.less(first + panel, self.ring.panels);
+                    let is_there = c.less(first + panel, self.weights.panels);
                     let once = c.pick_int(is_there, 1, 0);
                     let carried: Vec<Any> = sums.iter().copied().chain(turn.carried()).collect();
                     let made = c.for_each((0, once, 1), &carried, |_, carried| {
                         let (sums, turn) = carried.split_at(carried.len() - CARRIED);
                         let turn = Turn::of(c, turn);
                         let sums = self.slot(columns, turn, sums);
-                        sums.into_iter().chain(self.ring.give_back(turn).carried()).collect()
+                        sums.into_iter().chain(self.weights.release(turn).carried()).collect()
                     });
                     let (sums, after) = made.split_at(made.len() - CARRIED);
                     turn = Turn::of(c, after);
@@ -295,7 +300,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     /// The products of one slot.
     fn slot(&self, (rows, kept): (Int<'c>, Option<&Columns<'c>>), turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, m, shape) = (self.code(), &self.contraction.matrix, self.shape);
-        let from = self.ring.take(turn) + c.lane_index() * RUN;
+        let from = self.weights.wait_full(turn) + c.lane_index() * RUN;
         let made;
         let rows = match kept {
             Some(kept) => kept,

@@ -26,7 +26,7 @@ enum Source<'c> {
 }
 
 /// The loads of a wave. Each brings the next bytes of local memory.
-pub struct Supply<'k, 'c> {
+pub struct Loader<'k, 'c> {
     c: &'k Gpu<'c>,
     sources: Vec<Source<'c>>,
     /// What the lane adds to each of them, and what all lanes add for each stretch.
@@ -34,20 +34,20 @@ pub struct Supply<'k, 'c> {
     step: Int<'c>,
 }
 
-impl<'k, 'c> Supply<'k, 'c> {
+impl<'k, 'c> Loader<'k, 'c> {
     /// Loads that begin at `starts`, the same for all lanes.
-    pub fn new(c: &'k Gpu<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Supply<'k, 'c> {
-        let mut supply = Supply { c, sources: vec![], lane, step };
+    pub fn new(c: &'k Gpu<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Loader<'k, 'c> {
+        let mut loader = Loader { c, sources: vec![], lane, step };
         let source = |(i, &p): (usize, &Ptr<'c>)| match c.simt.buffer_word {
             Some(word) => {
-                let less = if supply.is_direct() { supply.added(i) } else { 0 };
+                let less = if loader.is_direct() { loader.added(i) } else { 0 };
                 let p = c.at(p, c.as_int(c.cx.i64_type().const_int((less as u64).wrapping_neg(), true)));
                 Source::Buffer(resource(c, p, word))
             }
             None => Source::Address(p),
         };
-        supply.sources = starts.iter().enumerate().map(source).collect();
-        supply
+        loader.sources = starts.iter().enumerate().map(source).collect();
+        loader
     }
 
     /// Whether runs go to local memory by themselves.
@@ -66,7 +66,7 @@ impl<'k, 'c> Supply<'k, 'c> {
     }
 
     /// Loads the lane's runs of a stretch.
-    pub fn bring(&self, stretch: Int<'c>) -> Vec<Vector<'c>> {
+    pub fn load(&self, stretch: Int<'c>) -> Vec<Vector<'c>> {
         let (c, words) = (self.c, self.c.cx.i32_type().vec_type(4));
         let along = stretch * self.step;
         let load = |source: &Source<'c>| match *source {
@@ -86,8 +86,8 @@ impl<'k, 'c> Supply<'k, 'c> {
         c.at(p, c.lane_offset(self.lane, stretch) + stretch * self.step)
     }
 
-    /// Sends the wave's runs of a stretch to local memory, where they are behind [`Supply::wait`] and a barrier.
-    pub fn send(&self, stretch: Int<'c>, to: Ptr<'c>, half: usize) {
+    /// Sends the wave's runs of a stretch to local memory, where they are behind [`Loader::wait`] and a barrier.
+    pub fn load_async(&self, stretch: Int<'c>, to: Ptr<'c>, half: usize) {
         let c = self.c;
         let k = |n: usize| c.cx.i32_type().const_int(n as u64, false);
         for (i, source) in self.sources.iter().enumerate() {

@@ -3,6 +3,7 @@ pub mod contract;
 pub mod gemv;
 pub mod gemv_bulk;
 mod global_to_lds;
+mod prologue;
 pub mod stream_k;
 pub mod tiled;
 pub mod warpgroup;

@@ -1,8 +1,9 @@
 //! Family `matmul`: a contraction over many tokens, in tiles that waves share through local memory.
 //!
-//! A work-group makes a tile of 128 tokens by 128 rows of the weight. Both operands go through local memory in
-//! stretches of columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on its way from
-//! global memory into the other half, or into registers, from which it goes there behind the products. One barrier a stretch.
+//! A work-group makes a tile of 128 tokens by 128 rows of the weight. Both operands go through
+//! local memory in stretches of columns, laid out as fragments, two stretches in turn: while one is
+//! multiplied, the next is on its way from global memory into the other half, or into registers,
+//! from which it goes there behind the products. One barrier a stretch.
 use atomc_ir::{Arch, Diagnostic, Family};
 use inkwell::values::BasicValue;
 
@@ -10,7 +11,7 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{Operand, unsupported};
 use crate::schedule::Schedule;
 use crate::simt::gemm::contract::{Contraction, Sizes};
-use crate::simt::gemm::global_to_lds::{Supply, mark};
+use crate::simt::gemm::global_to_lds::{Loader, mark};
 use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine::accumulator::Squares;
@@ -43,8 +44,9 @@ impl Shape {
     fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, depth, pieces, .. } = Sizes::of(spec.body)?;
         let (simt, depth) = (arch.simt(), arch.memory.padded(depth));
-        // Half as many lanes hold twice as many results each; that is no matter where four waves stand on a SIMD that take twice
-        // the registers of 64 by 64 results. Where operands are converted on the way, the registers for that are missing elsewhere.
+        // Half as many lanes hold twice as many results each; that is no matter where four waves
+        // stand on a SIMD that take twice the registers of 64 by 64 results. Where operands are
+        // converted on the way, the registers for that are missing elsewhere.
         let leaves_room = simt.unit.vgprs >= 4 * 2 * (64 * 64 / simt.wave);
         let (panels, blocks) = match Matrix::native(simt, dtype) {
             true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
@@ -112,7 +114,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         launch::when_in_step(c, spec, &kernel, first, || {
             let panel = tile * shape.tile_panels();
             let tile = Tile::new(&contraction, shape, (panel, first));
-            tile.run(&tile.supply(x))
+            tile.run(&tile.loader(x))
         })?;
         kernel.row_tasks(TOKENS, times)
     };
@@ -133,8 +135,8 @@ struct Tile<'t, 'k, 'a, 'c> {
     to: Ptr<'c>,
 }
 
-/// An operand of a wave in a half of local memory: where the lane's part begins, how many fragments a step has, and of how many
-/// rows or columns.
+/// An operand of a wave in a half of local memory: where the lane's part begins, how many fragments
+/// a step has, and of how many rows or columns.
 struct Half<'c> {
     half: usize,
     first: Ptr<'c>,
@@ -160,8 +162,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         Tile { contraction, squares, shape, panel, token, wave, local, to }
     }
 
-    /// What the wave brings: the first waves the weight's panels, the others rows, 16 by 16. Each load is the next of local memory.
-    fn supply(&self, x: &Operand<'c>) -> Supply<'a, 'c> {
+    /// What the wave brings: the first waves the weight's panels, the others rows, 16 by 16. Each
+    /// load is the next of local memory.
+    fn loader(&self, x: &Operand<'c>) -> Loader<'a, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
         let lanes = c.simt.wave;
         let (size, waves) = (m.dtype.size(), shape.threads / lanes);
@@ -181,10 +184,11 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let in_row = lane % 16 * (x.stride * size) + lane / 16 * RUN;
         let lane = c.pick_int(weights, lane * RUN, in_row);
         let step = c.pick_int(weights, shape.runs * RUN, shape.stretch * size);
-        Supply::new(c, &starts, lane, step)
+        Loader::new(c, &starts, lane, step)
     }
 
-    /// Where the weight's panel begins that stands in a place of the tile: for each wave piece by piece.
+    /// Where the weight's panel begins that stands in a place of the tile: for each wave piece by
+    /// piece.
     fn weight(&self, place: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
         let (wave, inside) = (place / shape.panels, place % shape.panels);
@@ -198,14 +202,14 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         self.contraction.weight_panel(panel, first)
     }
 
-    fn run(&self, supply: &Supply<'a, 'c>) -> Result<(), Diagnostic> {
+    fn run(&self, loader: &Loader<'a, 'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
         let mut sums = vec![self.squares.zero(); shape.panels / self.squares.side() * self.blocks()];
-        if supply.is_direct() {
-            supply.send(c.int(0), self.to(0), 0);
-            supply.wait();
+        if loader.is_direct() {
+            loader.load_async(c.int(0), self.to(0), 0);
+            loader.wait();
         } else {
-            self.put(0, &supply.bring(c.int(0)));
+            self.put(0, &loader.load(c.int(0)));
         }
         c.barrier();
         // Two stretches at a time, so that each half of local memory has its addresses.
@@ -214,29 +218,29 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
             let carried = c.for_each((1, 1 + 2 * pairs, 2), &carried, |stretch, carried| {
                 let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-                self.turn(supply, stretch, 1, &mut sums);
-                self.turn(supply, stretch + 1, 0, &mut sums);
+                self.turn(loader, stretch, 1, &mut sums);
+                self.turn(loader, stretch + 1, 0, &mut sums);
                 sums.into_iter().map(|v| v.into()).collect()
             });
             sums = carried.iter().map(|v| v.into_vector_value()).collect();
         }
         if shape.count > 1 + 2 * pairs {
-            self.turn(supply, c.int(shape.count - 1), 1, &mut sums);
+            self.turn(loader, c.int(shape.count - 1), 1, &mut sums);
         }
         self.multiply((shape.count - 1) % 2, &mut sums);
         self.finish(&sums)
     }
 
     /// Brings a stretch into one half while the other is multiplied.
-    fn turn(&self, supply: &Supply<'a, 'c>, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
+    fn turn(&self, loader: &Loader<'a, 'c>, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
         let c = self.contraction.matrix.c;
-        if supply.is_direct() {
-            supply.send(stretch, self.to(half), half);
+        if loader.is_direct() {
+            loader.load_async(stretch, self.to(half), half);
             c.keep_order();
             self.multiply(1 - half, sums);
-            supply.wait();
+            loader.wait();
         } else {
-            let next = supply.bring(stretch);
+            let next = loader.load(stretch);
             c.keep_order();
             self.multiply(1 - half, sums);
             self.put(half, &next);
@@ -283,7 +287,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         }
         for step in 0..steps {
             let a = all(&rows, step);
-            // Where every lane holds whole rows, the fragments of all blocks would fill its registers.
+            // Where every lane holds whole rows, the fragments of all blocks would fill its
+            // registers.
             let together = if self.contraction.matrix.layout.replicated { 1 } else { columns.count };
             for first in (0..columns.count).step_by(together) {
                 let b: Vec<_> = (first..first + together).map(|i| self.fragment(&columns, i, step)).collect();
@@ -348,7 +353,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
                         let done = self.contraction.finish(token, col + row, &sums);
                         result = std::mem::replace(&mut result, Ok(())).and(done);
                     }
-                    // One block at a time: what all of them take together has no room beside the sums.
+                    // One block at a time: what all of them take together has no room beside the
+                    // sums.
                     c.keep_order();
                 }
             });

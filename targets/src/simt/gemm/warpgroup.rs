@@ -1,11 +1,13 @@
 //! Family `matmul` where four waves multiply together, and the machine copies tiles by itself.
 //!
-//! A work-group stays, and makes one tile of 128 tokens after the other. One lane of it asks for tiles of both operands, stretch by
-//! stretch, as soon as there is room in a ring in local memory; two groups of four waves, each with 64 tokens, multiply what has
-//! come. So copies of the next tile are under way while this one is finished. Tokens are the left operand here: a lane has
-//! sums of two tokens, which change lanes in local memory until each has 8 consecutive features.
+//! A work-group stays, and makes one tile of 128 tokens after the other. One lane of it asks for
+//! tiles of both operands, stretch by stretch, as soon as there is room in a ring in local memory;
+//! two groups of four waves, each with 64 tokens, multiply what has come. So copies of the next
+//! tile are under way while this one is finished. Tokens are the left operand here: a lane has sums
+//! of two tokens, which change lanes in local memory until each has 8 consecutive features.
 //!
-//! A weight's tile comes as blocks of 8 rows by 16 bytes, just as they lie in panels; that of the rows is swizzled.
+//! A weight's tile comes as blocks of 8 rows by 16 bytes, just as they lie in panels; that of the
+//! rows is swizzled.
 use atomc_ir::{Arch, Diagnostic, Family};
 
 use crate::code::{Any, Int, Ptr, Vector};
@@ -17,7 +19,7 @@ use crate::simt::launch::Kernel;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel, step_size};
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
-use crate::simt::machine::pipeline::Ring;
+use crate::simt::machine::pipeline::{Pipeline, split_roles};
 use crate::simt::machine::wide::{MAP, TensorMap, TileForm};
 use crate::tuning::{Choice, Number, Open};
 use crate::{KernelInfo, KernelSpec, Tasks};
@@ -29,9 +31,10 @@ const TILE: Number = Number { name: "tile", values: &ROWS };
 /// Tokens that a group of four waves multiplies, and those of a tile.
 const GROUP_TOKENS: usize = 64;
 const TOKENS: usize = 2 * GROUP_TOKENS;
-/// Threads that multiply. Four more waves are there for the one that copies, since registers are dealt out to four at a time.
-const WORKERS: usize = 256;
-const THREADS: usize = WORKERS + 128;
+/// Threads that multiply. Four more waves are there for the one that copies, since registers are
+/// dealt out to four at a time.
+const CONSUMERS: usize = 256;
+const THREADS: usize = CONSUMERS + 128;
 /// Registers of a thread that copies, and of one that multiplies.
 const REGISTERS: [usize; 2] = [40, 232];
 /// Columns in a stretch, which are 128 bytes, and how many products a stretch takes.
@@ -40,7 +43,8 @@ const PRODUCTS: usize = STRETCH / 16;
 /// Bytes of 8 rows of a weight's stretch: 8 blocks of 8 rows by 16 bytes.
 const BLOCK: usize = 128;
 const EIGHT: usize = 8 * BLOCK;
-/// Features that change lanes at once, and the bytes of local memory that a wave has for it: 16 tokens.
+/// Features that change lanes at once, and the bytes of local memory that a wave has for it: 16
+/// tokens.
 const ROUND: usize = 64;
 const LINE: usize = ROUND * 4;
 const EXCHANGE: usize = 16 * LINE;
@@ -88,7 +92,7 @@ impl Shape {
         let cost = launch::measured(arch)?.tile_cost;
         let best = possible(pieces).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
         let rows = choice.get(&TILE).or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
-        let room = unit.lds_group - WORKERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
+        let room = unit.lds_group - CONSUMERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
         Ok(Shape {
             rows,
             features: rows / pieces,
@@ -137,7 +141,7 @@ struct Stretches<'t, 'k, 'a, 'c> {
     shape: Shape,
     /// Tokens that the rows have room for.
     room: usize,
-    stages: Ring<'c>,
+    stages: Pipeline<'c>,
     maps: Ptr<'c>,
     exchange: Ptr<'c>,
     /// This work-group's place for maps.
@@ -161,10 +165,10 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
         let [_, bytes] = shape.stage();
         let local = c.local_address(c.shared(shape.stages * bytes, 1024));
-        let exchange = c.shared(WORKERS / 32 * EXCHANGE, LINE);
+        let exchange = c.shared(CONSUMERS / 32 * EXCHANGE, LINE);
         let maps = c.shared(2 * MAP, MAP);
         let barriers = c.local_address(c.shared(2 * shape.stages * 8, 8));
-        let stages = Ring { places: shape.stages, bytes, local, barriers };
+        let stages = Pipeline { places: shape.stages, bytes, local, barriers };
         let workspace = c.argument(arguments(spec.body) + 1);
         let placed = c.at(workspace, c.group() * (2 * MAP) + COUNTERS);
         let room = spec.tokens.next_multiple_of(c.arch.memory.rows);
@@ -179,31 +183,28 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
         let c = self.code();
         let wave = c.wave_index();
         c.when(c.equal(c.thread(), 0), || {
-            self.stages.make_barriers(c, [1, WORKERS / 128]);
+            self.stages.make_barriers(c, [1, CONSUMERS / 128]);
             c.show_barriers();
         });
-        let copies = c.equal(wave, WORKERS / 32);
+        let copies = c.equal(wave, CONSUMERS / 32);
         c.when(copies, || self.make_maps());
         c.await_previous();
         c.barrier();
         let times = (step_size(c, spec, kernel.by_rows) + (TOKENS - 1)) / TOKENS;
-        c.when(c.less(WORKERS - 1, c.thread()), || {
-            c.set_registers(REGISTERS[0], false);
+        let produce = || {
             c.when(copies, || {
                 self.place_maps();
-                c.when(c.equal(c.lane_index(), 0), || self.each_tile(times, |tile, turn| self.fetch(tile, turn)));
+                c.when(c.equal(c.lane_index(), 0), || self.each_tile(times, |tile, turn| self.produce(tile, turn)));
             });
-        });
+        };
         let mut result = Ok(());
-        c.when(c.less(c.thread(), WORKERS), || {
-            c.set_registers(REGISTERS[1], true);
-            self.each_tile(times, |tile, turn| result = self.make(tile, turn));
-        });
+        let consume = || self.each_tile(times, |tile, turn| result = self.consume(tile, turn));
+        split_roles(c, CONSUMERS, REGISTERS, produce, consume);
         result
     }
 
-    /// `body` for each tile of this work-group, with the turn of its first stretch. Tiles of the same features are made at the same
-    /// time, so that weights are read once.
+    /// `body` for each tile of this work-group, with the turn of its first stretch. Tiles of the
+    /// same features are made at the same time, so that weights are read once.
     fn each_tile(&self, times: Int<'c>, body: impl FnOnce(Tile<'c>, Int<'c>)) {
         let c = self.code();
         let tiles = times * self.shape.across;
@@ -246,13 +247,13 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
     }
 
     /// Asks for all stretches of a tile, from a turn on.
-    fn fetch(&self, tile: Tile<'c>, first: Int<'c>) {
+    fn produce(&self, tile: Tile<'c>, first: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
         c.repeat(0, shape.count, 1, |i| {
             let turn = first + i;
             let (full, to) = (self.stages.full(turn), self.stages.at(turn));
-            self.stages.await_empty(c, turn);
+            self.stages.wait_empty(c, turn);
             c.expect_bytes(c.always(), full, all);
             for (piece, start) in self.contraction.parts.starts().enumerate() {
                 let panel = (tile.feature + start) / c.arch.memory.panel;
@@ -265,34 +266,34 @@ impl<'t, 'k, 'a, 'c> Stretches<'t, 'k, 'a, 'c> {
     }
 
     /// Makes a tile of what comes from a turn on.
-    fn make(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
+    fn consume(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let [weight, _] = shape.stage();
         let group = c.wave_index() / 4;
-        let speaks = c.equal(c.thread() % 128, 0);
+        let is_leader = c.equal(c.thread() % 128, 0);
         let rows = group * (GROUP_TOKENS * 128) + weight;
         let zero: Vec<Any> = vec![c.cx.f32_type().const_zero().into(); shape.rows / 2];
         let sums = c.for_each((0, shape.count, 1), &zero, |i, sums| {
             let turn = first + i;
-            self.stages.await_full(c, turn);
+            self.stages.wait_full(c, turn);
             let at = self.stages.at(turn);
             let blocks = TileForm::Blocks { along: BLOCK, down: EIGHT };
             let operands = ((at + rows, TileForm::Swizzled), (at, blocks));
             let sums = c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS);
-            let is_over = speaks & c.less(0, i);
-            self.stages.leave(c, is_over, first + (i - 1));
+            let is_over = is_leader & c.less(0, i);
+            self.stages.release(c, is_over, first + (i - 1));
             sums
         });
-        let finish = Finish::new(self, tile);
-        let beside = finish.ask(0)?;
+        let finish = Epilogue::new(self, tile);
+        let beside = finish.load_beside(0)?;
         let sums = c.end_products(&sums, 0);
-        self.stages.leave(c, speaks, first + (shape.count - 1));
+        self.stages.release(c, is_leader, first + (shape.count - 1));
         finish.rounds(&sums, beside)
     }
 }
 
 /// The end of a tile: for one wave 16 tokens, 64 features at a time.
-struct Finish<'f, 't, 'k, 'a, 'c> {
+struct Epilogue<'f, 't, 'k, 'a, 'c> {
     stretches: &'f Stretches<'t, 'k, 'a, 'c>,
     /// The lane's first token, and its first feature.
     token: Int<'c>,
@@ -304,19 +305,20 @@ struct Finish<'f, 't, 'k, 'a, 'c> {
     late: Int<'c>,
 }
 
-impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
-    fn new(stretches: &'f Stretches<'t, 'k, 'a, 'c>, tile: Tile<'c>) -> Finish<'f, 't, 'k, 'a, 'c> {
+impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
+    fn new(stretches: &'f Stretches<'t, 'k, 'a, 'c>, tile: Tile<'c>) -> Epilogue<'f, 't, 'k, 'a, 'c> {
         let c = stretches.code();
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let times = |a: Int<'c>, n: usize| a * n;
         let all = |parts: &[Int<'c>]| parts.iter().copied().reduce(|a, b| a + b).expect("some");
-        // A line has a token's features, those of 8 after the other, mixed up by two bits of its number.
+        // A line has a token's features, those of 8 after the other, mixed up by two bits of its
+        // number.
         let (row, pair) = (lane / 4, lane % 4);
         let put = all(&[times(row, LINE), times(row % 4, 32), times(pair, 8)]);
         let (line, eight) = (lane / 8, lane % 8);
         let late = eight / 4;
         let place = times(eight, 32) ^ times(line, 32);
-        Finish {
+        Epilogue {
             stretches,
             token: all(&[tile.token, times(wave, 16), line]),
             feature: all(&[tile.feature, times(eight, LANES)]),
@@ -337,7 +339,7 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
     }
 
     /// Asks for what the epilogue reads beside the sums, for each of a round's tokens.
-    fn ask(&self, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
+    fn load_beside(&self, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let c = self.stretches.code();
         c.set_lanes(LANES);
         (0..4).map(|part| self.stretches.contraction.parts.beside(self.inside(self.at(round, part)))).collect()
@@ -371,7 +373,7 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
                 self.finish(self.at(round, part), &sums, beside)?;
             }
             if round + 1 < rounds {
-                beside = self.ask(round + 1)?;
+                beside = self.load_beside(round + 1)?;
             }
         }
         Ok(())
@@ -389,7 +391,8 @@ impl<'f, 't, 'k, 'a, 'c> Finish<'f, 't, 'k, 'a, 'c> {
         result
     }
 
-    /// A lane's sums of a round, two features of each 8 for two tokens, as 8 features for each of four tokens.
+    /// A lane's sums of a round, two features of each 8 for two tokens, as 8 features for each of
+    /// four tokens.
     fn change_lanes(&self, sums: &[Any<'c>]) -> [Vector<'c>; 4] {
         let c = self.stretches.code();
         let f32 = c.cx.f32_type();

@@ -1,10 +1,11 @@
-//! Rings in local memory, between waves that fill places and waves that empty them: each place has a barrier that says that it is full,
-//! and one that says that it is empty. What comes in its turn, counted from the first, has its place and its round.
+//! Pipelines through local memory, between producers, who fill places, and consumers, who release
+//! them. Each place has a barrier that says that it is full, and one that says that it is empty.
+//! What comes in its turn, counted from the first, has its place and its round.
 use crate::code::Int;
 use crate::simt::machine::Gpu;
 
 #[derive(Clone, Copy)]
-pub struct Ring<'c> {
+pub struct Pipeline<'c> {
     pub places: usize,
     /// Bytes of a place.
     pub bytes: usize,
@@ -13,10 +14,10 @@ pub struct Ring<'c> {
     pub barriers: Int<'c>,
 }
 
-impl<'c> Ring<'c> {
-    pub fn new(c: &Gpu<'c>, places: usize, bytes: usize, align: usize) -> Ring<'c> {
+impl<'c> Pipeline<'c> {
+    pub fn new(c: &Gpu<'c>, places: usize, bytes: usize, align: usize) -> Pipeline<'c> {
         let local = c.local_address(c.shared(places * bytes, align));
-        Ring { places, bytes, local, barriers: c.local_address(c.shared(2 * places * 8, 8)) }
+        Pipeline { places, bytes, local, barriers: c.local_address(c.shared(2 * places * 8, 8)) }
     }
 
     /// By one thread: so many come to say that a place is full, and that it is empty.
@@ -51,17 +52,36 @@ impl<'c> Ring<'c> {
     }
 
     /// Waits until what a turn brings is there.
-    pub fn await_full(&self, c: &Gpu<'c>, turn: Int<'c>) {
+    pub fn wait_full(&self, c: &Gpu<'c>, turn: Int<'c>) {
         c.await_turn(self.full(turn), self.round(turn));
     }
 
     /// Waits until there is room for what a turn brings: the turn before the first is over.
-    pub fn await_empty(&self, c: &Gpu<'c>, turn: Int<'c>) {
+    pub fn wait_empty(&self, c: &Gpu<'c>, turn: Int<'c>) {
         c.await_turn(self.empty(turn), 1 - self.round(turn));
     }
 
     /// What a turn brought is not needed any more, where the condition holds.
-    pub fn leave(&self, c: &Gpu<'c>, condition: Int<'c>, turn: Int<'c>) {
+    pub fn release(&self, c: &Gpu<'c>, condition: Int<'c>, turn: Int<'c>) {
         c.come(condition, self.empty(turn));
     }
+}
+
+/// Threads of a work-group part: the first `consumers` of them consume, and those behind them
+/// produce, each with its registers.
+pub fn split_roles<'c>(
+    c: &Gpu<'c>,
+    consumers: usize,
+    [of_producer, of_consumer]: [usize; 2],
+    produce: impl FnOnce(),
+    consume: impl FnOnce(),
+) {
+    c.when(c.less(consumers - 1, c.thread()), || {
+        c.set_registers(of_producer, false);
+        produce();
+    });
+    c.when(c.less(c.thread(), consumers), || {
+        c.set_registers(of_consumer, true);
+        consume();
+    });
 }

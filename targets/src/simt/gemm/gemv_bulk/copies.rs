@@ -1,5 +1,6 @@
-//! Rows that are staged as they lie in memory, brought by the machine: a run of columns of every token at a time, into buffers in
-//! turn. Each wave asks for some of the tokens, since a lane's copies go out one after the other.
+//! Rows that are staged as they lie in memory, brought by the machine: a run of columns of every
+//! token at a time, into buffers in turn. Each wave asks for some of the tokens, since a lane's
+//! copies go out one after the other.
 use atomc_ir::{DType, Value};
 
 use super::Shape;
@@ -7,14 +8,14 @@ use crate::code::Int;
 use crate::row::{At, Col};
 use crate::simt::gemm::contract::Contraction;
 use crate::simt::machine::Gpu;
-use crate::simt::machine::pipeline::Ring;
+use crate::simt::machine::pipeline::Pipeline;
 
 pub struct Copies<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     shape: Shape,
     rows: Value,
     dtype: DType,
-    buffers: Ring<'c>,
+    buffers: Pipeline<'c>,
     /// The first column of the work-group's share.
     first: Int<'c>,
 }
@@ -28,7 +29,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         first: Int<'c>,
     ) -> Copies<'s, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
-        let buffers = Ring::new(c, shape.buffers(), shape.stretch_bytes(), 128);
+        let buffers = Pipeline::new(c, shape.buffers(), shape.stretch_bytes(), 128);
         c.when(c.equal(c.thread(), 0), || {
             buffers.make_barriers(c, [1, shape.threads()]);
             c.show_barriers();
@@ -41,12 +42,13 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
     }
 
     /// Asks for the first stretches.
-    pub fn ask_first(&self) {
-        (0..self.shape.buffers()).for_each(|i| self.ask(self.code().int(i)));
+    pub fn load_first(&self) {
+        (0..self.shape.buffers()).for_each(|i| self.load(self.code().int(i)));
     }
 
-    /// Asks for the wave's tokens of a stretch, a lane for each. Bytes may come before they are expected.
-    fn ask(&self, stretch: Int<'c>) {
+    /// Asks for the wave's tokens of a stretch, a lane for each. Bytes may come before they are
+    /// expected.
+    fn load(&self, stretch: Int<'c>) {
         let (c, rows, shape) = (self.code(), &self.contraction.parts.kernel.rows, self.shape);
         let barrier = self.buffers.full(stretch);
         let bytes = shape.stretch_columns() * self.dtype.size();
@@ -64,29 +66,29 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
     }
 
     /// Waits for a stretch: where it begins.
-    pub fn take(&self, stretch: Int<'c>) -> Int<'c> {
+    pub fn wait_full(&self, stretch: Int<'c>) -> Int<'c> {
         let c = self.code();
-        self.buffers.await_full(c, stretch);
+        self.buffers.wait_full(c, stretch);
         c.meet_in_wave();
         self.buffers.at(stretch)
     }
 
-    /// A thread has read a stretch. When all have read it, or where there are buffers enough the one before it, its buffer is filled
-    /// again.
-    pub fn give_back(&self, stretch: Int<'c>) {
+    /// A thread has read a stretch. When all have read it, or where there are buffers enough the
+    /// one before it, its buffer is filled again.
+    pub fn release(&self, stretch: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         if shape.stretches == shape.buffers() {
             return;
         }
-        self.buffers.leave(c, c.always(), stretch);
+        self.buffers.release(c, c.always(), stretch);
         let late = if shape.buffers() > 2 { 1 } else { 0 };
         let behind = stretch - late;
         let next = behind + shape.buffers();
         let is_there = c.less(0, behind + 1) & c.less(next, shape.stretches);
         c.when(is_there, || {
-            self.buffers.await_empty(c, next);
+            self.buffers.wait_empty(c, next);
             c.meet_in_wave();
-            self.ask(next);
+            self.load(next);
         });
     }
 }

@@ -29,7 +29,8 @@ const HELD: usize = 170;
 const PANELS: usize = 6;
 const SUMS: usize = 128;
 const MEETING: usize = 64 << 10;
-/// Bytes from one token's 16 sums to the next: lanes that hold the same features of other tokens have other banks.
+/// Bytes from one token's 16 sums to the next: lanes that hold the same features of other tokens
+/// have other banks.
 pub const PITCH: usize = 80;
 /// Bytes for barriers, and for squares.
 const BARRIERS: usize = 2 << 10;
@@ -73,7 +74,8 @@ impl Shape {
         let (simt, tokens, steps) = (arch.simt(), spec.tokens, arch.memory.padded(depth) / 32);
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
         let measured = launch::measured(arch)?;
-        // Each work-group of a cluster brings less of the rows to itself, and they read each other's sums.
+        // Each work-group of a cluster brings less of the rows to itself, and they read each
+        // other's sums.
         let best = if tokens < measured.cluster_tokens {
             1
         } else if panels >= measured.cluster_panels * simt.clusters[0] {
@@ -192,8 +194,9 @@ impl Shape {
         self.tokens.div_ceil(8)
     }
 
-    /// Tokens that lanes of one wave bring, the waves that together bring all, and the threads for each. Of few tokens a wave
-    /// reads longer runs: half a line of memory at a time is a third slower.
+    /// Tokens that lanes of one wave bring, the waves that together bring all, and the threads for
+    /// each. Of few tokens a wave reads longer runs: half a line of memory at a time is a third
+    /// slower.
     pub fn near(&self) -> usize {
         self.tokens.next_power_of_two() / self.blocks()
     }
@@ -230,8 +233,8 @@ impl Shape {
         }
     }
 
-    /// Bytes from one run of a token to the next, and from one token to the next. What the machine brings lies token by token, so that
-    /// neighbours have other banks.
+    /// Bytes from one run of a token to the next, and from one token to the next. What the machine
+    /// brings lies token by token, so that neighbours have other banks.
     pub fn run_bytes(&self) -> usize {
         match self.copied {
             true => RUN,

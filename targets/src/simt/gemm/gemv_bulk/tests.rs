@@ -58,7 +58,8 @@ fn shapes_cover_the_work() {
     }
 }
 
-/// Where the machine has no such copies, or multiplies no such elements, contractions are made another way.
+/// Where the machine has no such copies, or multiplies no such elements, contractions are made
+/// another way.
 #[test]
 fn others_do_not_stream() {
     let [gate, _] = bodies(64, 96);

@@ -1,11 +1,12 @@
-//! The rows of a contraction, brought into local memory a stretch of columns at a time, in runs as matrix instructions want
-//! them: the runs of all tokens side by side.
+//! The rows of a contraction, brought into local memory a stretch of columns at a time, in runs as
+//! matrix instructions want them: the runs of all tokens side by side.
 //!
-//! Several stretches are on their way at once, in registers and as they lie in memory: what is computed of them is computed
-//! when they have come. A norm commutes with the contraction, so rows are staged as they are times the norm's weights, and
-//! the sums are scaled by what the squares of the row have come to by then. Only where elements have so few exponents that a
-//! row might not fit, the squares are added up before anything else.
-use atomc_ir::{DType, Diagnostic, Graph, Layout, Op, Value};
+//! Several stretches are on their way at once, in registers and as they lie in memory: what is
+//! computed of them is computed when they have come. A norm commutes with the contraction, so rows
+//! are staged as they are times the norm's weights, and the sums are scaled by what the squares of
+//! the row have come to by then. Only where elements have so few exponents that a row might not
+//! fit, the squares are added up before anything else.
+use atomc_ir::{DType, Diagnostic, Value};
 use inkwell::values::FloatValue;
 
 use super::Shape;
@@ -13,36 +14,15 @@ use super::copies::Copies;
 use crate::KernelSpec;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
+use crate::schedule::WhyNot;
 use crate::simt::gemm::contract::Contraction;
+use crate::simt::gemm::prologue::{Norm, Prologue};
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::RUN;
 use crate::simt::rowwise;
 
 /// Loads of rows that a thread has on the way where it only adds up squares.
 const TOGETHER: usize = 4;
-
-/// The norm that rows go through.
-#[derive(Clone, Copy)]
-struct Norm {
-    value: Value,
-    weights: Value,
-    eps: f64,
-    /// Whether sums are scaled, and not rows.
-    late: bool,
-}
-
-/// What the rows of a contraction are made of: rows in memory, maybe chosen from more, and maybe a norm of them.
-pub fn suits(body: &Graph, x: Value) -> bool {
-    let of = |v: Value, i: usize| body.operands(v.node)[i];
-    let is_input = |v: Value| {
-        let rows = |t: &atomc_ir::TensorType| t.dtype.is_float() && t.layout == Layout::Rows;
-        matches!(body.op(v.node), Op::Input { .. }) && body.ty(v).as_tensor().is_some_and(rows)
-    };
-    let normed = matches!(body.op(x.node), Op::RmsNorm { .. });
-    let from = if normed { of(x, 0) } else { x };
-    let from = if matches!(body.op(from.node), Op::Gather {}) { of(from, 0) } else { from };
-    is_input(from) && (!normed || is_input(of(x, 1)))
-}
 
 pub struct Staging<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
@@ -58,8 +38,11 @@ pub struct Staging<'s, 'k, 'a, 'c> {
     /// The first column of the work-group's share.
     first: Int<'c>,
     norm: Option<Norm>,
+    /// Whether sums are scaled, and not rows.
+    late: bool,
     local: Ptr<'c>,
-    /// The norm's weights: those of the thread's vectors, where there is one stretch, or all in local memory.
+    /// The norm's weights: those of the thread's vectors, where there is one stretch, or all in
+    /// local memory.
     held: Vec<Vector<'c>>,
     weights: Ptr<'c>,
     /// Sums of squares: of each token, from each row of waves that share the tokens.
@@ -77,14 +60,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         share: Int<'c>,
     ) -> Result<Staging<'s, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
-        let (graph, x) = (parts.kernel.rows.graph, parts.x);
-        let operands = graph.operands(x.node);
-        let late = contraction.matrix.dtype == DType::BF16;
-        let norm = match graph.op(x.node) {
-            Op::RmsNorm { eps } => Some(Norm { value: x, weights: operands[1], eps: *eps, late }),
-            _ => None,
-        };
-        let from = if norm.is_some() { operands[0] } else { x };
+        let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
+        let (from, norm) = (prologue.rows(), prologue.norm());
         let ty = parts.kernel.rows.shape(from)?;
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let (near, blocks) = (shape.near(), shape.blocks());
@@ -105,6 +82,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             width,
             first,
             norm,
+            late: norm.is_some() && Norm::scales_sums(contraction.matrix.dtype),
             local: c.shared(own, 128),
             held: vec![],
             weights: c.shared(local_weights, 16),
@@ -159,7 +137,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         if self.held.is_empty() {
             c.barrier();
         }
-        if norm.late {
+        if self.late {
             rows.set_scale(norm.value, c.number(1.0));
             return Ok(());
         }
@@ -230,7 +208,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     }
 
     /// Asks for the thread's part of a stretch; behind the last one, for hardly anything.
-    pub fn ask(&self, stretch: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
+    pub fn load(&self, stretch: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
         let c = self.code();
         c.set_lanes(self.lanes);
         let is_there = c.less(stretch, self.shape.stretches);
@@ -242,7 +220,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         (0..self.vectors()).map(vector).collect()
     }
 
-    /// Stores what came of a stretch into a buffer, as the contraction wants it: the sum of its squares and those before.
+    /// Stores what came of a stretch into a buffer, as the contraction wants it: the sum of its
+    /// squares and those before.
     pub fn store(
         &self,
         stretch: Int<'c>,
@@ -274,7 +253,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         Ok(sum)
     }
 
-    /// What a vector of a row comes to, as bits, by its column in the stretch and in the work-group's share.
+    /// What a vector of a row comes to, as bits, by its column in the stretch and in the
+    /// work-group's share.
     fn made(
         &self,
         i: usize,
@@ -291,7 +271,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             });
         };
         let v = self.inside(col, c.widen(bits, self.from.1));
-        if norm.late {
+        if self.late {
             // Beyond the stretch is the next one, and beyond the share another's.
             let (stretch, all) = (c.int(self.shape.stretch_columns()), c.int(self.shape.columns()));
             let is_own = c.less(near, stretch) & c.less(share, all);
@@ -314,9 +294,10 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         c.local_address(self.local) + number * self.shape.stretch_bytes()
     }
 
-    /// The thread's squares, where sums are scaled by them, for others to see behind the next barrier.
-    pub fn leave(&self, squares: FloatValue<'c>) {
-        if self.norm.is_some_and(|norm| norm.late) {
+    /// The thread's squares, where sums are scaled by them, for others to see behind the next
+    /// barrier.
+    pub fn store_squares(&self, squares: FloatValue<'c>) {
+        if self.late {
             self.add_up(squares);
         }
     }
@@ -334,7 +315,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
 
     /// What the sums of a token are to be scaled by, if they are.
     pub fn scale(&self, token: Int<'c>) -> Option<FloatValue<'c>> {
-        self.norm.filter(|norm| norm.late).map(|norm| self.scale_of(token, norm))
+        self.norm.filter(|_| self.late).map(|norm| self.scale_of(token, norm))
     }
 
     fn scale_of(&self, token: Int<'c>, norm: Norm) -> FloatValue<'c> {
@@ -344,7 +325,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             let at = place + i * blocks * near;
             let part = c.at(self.squares, at * 4);
             // Sums that are scaled late are of all members' columns.
-            let members = if norm.late { self.shape.cluster } else { 1 };
+            let members = if self.late { self.shape.cluster } else { 1 };
             let of = |member: usize| {
                 let p = if members == 1 { part } else { c.of_member(part, c.int(member)) };
                 c.load(c.cx.f32_type(), p, 4).into_float_value()

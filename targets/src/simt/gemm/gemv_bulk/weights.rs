@@ -1,12 +1,12 @@
-//! A wave's ring of slots in local memory, through which its part of the weight streams.
+//! A wave's pipeline of slots in local memory, through which its part of the weight streams.
 use crate::code::{Any, Int, Ptr};
 use crate::simt::gemm::contract::Contraction;
 use crate::simt::machine::Gpu;
 
 use super::Shape;
 
-/// Which of the wave's panels and slots comes next: the first panel of a pass, the slot along the weight, and the panel of
-/// the pass.
+/// Which of the wave's panels and slots comes next: the first panel of a pass, the slot along the
+/// weight, and the panel of the pass.
 #[derive(Clone, Copy)]
 pub struct Next<'c> {
     first: Int<'c>,
@@ -37,11 +37,11 @@ impl<'c> Turn<'c> {
     }
 }
 
-/// The ring of one wave.
-pub struct Ring<'r, 'k, 'a, 'c> {
+/// The pipeline of one wave.
+pub struct WeightPipeline<'r, 'k, 'a, 'c> {
     contraction: &'r Contraction<'k, 'a, 'c>,
     shape: Shape,
-    /// Where the rings of all waves begin, and this one.
+    /// Where the pipelines of all waves begin, and this one.
     pub local: Ptr<'c>,
     base: Int<'c>,
     barriers: Int<'c>,
@@ -57,15 +57,15 @@ pub struct Ring<'r, 'k, 'a, 'c> {
     pub slots: Int<'c>,
 }
 
-impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
-    /// The ring, and the first loads into all of its slots. A wave takes every `across`-th panel of `begin` to `end`, of which
-    /// the work-group has its member's share of the columns.
+impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
+    /// The pipeline, and the first loads into all of its slots. A wave takes every `across`-th
+    /// panel of `begin` to `end`, of which the work-group has its member's share of the columns.
     pub fn fill(
         contraction: &'r Contraction<'k, 'a, 'c>,
         shape: Shape,
         (begin, end): (Int<'c>, Int<'c>),
         member: Int<'c>,
-    ) -> (Ring<'r, 'k, 'a, 'c>, Turn<'c>) {
+    ) -> (WeightPipeline<'r, 'k, 'a, 'c>, Turn<'c>) {
         let c = contraction.matrix.c;
         let wave = c.wave_index();
         let (across, along) = (wave % shape.across, wave / shape.across);
@@ -75,7 +75,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
         let panel = begin + across;
         let share = |n: Int<'c>, of: usize| (n + (of - 1)) / of;
         let left = c.larger(end - panel, 0);
-        let ring = Ring {
+        let pipeline = WeightPipeline {
             contraction,
             shape,
             local,
@@ -92,15 +92,15 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
                 None => share(c.larger(shape.length - along, 0), shape.along),
             },
         };
-        c.when(ring.is_first_lane, || {
-            (0..shape.slots).for_each(|i| c.make_barrier(ring.barrier(c.int(i))));
+        c.when(pipeline.is_first_lane, || {
+            (0..shape.slots).for_each(|i| c.make_barrier(pipeline.barrier(c.int(i))));
             c.show_barriers();
         });
         c.meet_in_wave();
         let zero = c.int(0);
         let begin = Next { first: zero, along: zero, panel: zero };
-        let next = (0..shape.slots).fold(begin, |next, i| ring.ask(c.int(i), next));
-        (ring, Turn { slot: zero, turn: zero, next })
+        let next = (0..shape.slots).fold(begin, |next, i| pipeline.load(c.int(i), next));
+        (pipeline, Turn { slot: zero, turn: zero, next })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
@@ -116,7 +116,7 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
     }
 
     /// Asks for what comes next, if there is any more, and tells what comes after it.
-    fn ask(&self, slot: Int<'c>, next: Next<'c>) -> Next<'c> {
+    fn load(&self, slot: Int<'c>, next: Next<'c>) -> Next<'c> {
         let (c, shape) = (self.code(), self.shape);
         let is_left = c.less(next.first, self.panels) & c.less(0, self.slots);
         let (asks, barrier) = (is_left & self.is_first_lane, self.barrier(slot));
@@ -144,16 +144,16 @@ impl<'r, 'k, 'a, 'c> Ring<'r, 'k, 'a, 'c> {
     }
 
     /// Waits for the next slot: where it begins.
-    pub fn take(&self, at: Turn<'c>) -> Int<'c> {
+    pub fn wait_full(&self, at: Turn<'c>) -> Int<'c> {
         self.code().await_bytes(self.barrier(at.slot), at.turn);
         self.slot(at.slot)
     }
 
     /// The slot was read by all lanes, and is filled again.
-    pub fn give_back(&self, at: Turn<'c>) -> Turn<'c> {
+    pub fn release(&self, at: Turn<'c>) -> Turn<'c> {
         let c = self.code();
         c.meet_in_wave();
-        let next = self.ask(at.slot, at.next);
+        let next = self.load(at.slot, at.next);
         let after = at.slot + 1;
         let over = c.equal(after, self.shape.slots);
         let other = 1 - at.turn;

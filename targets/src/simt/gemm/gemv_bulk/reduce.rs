@@ -1,8 +1,8 @@
-//! Where the sums of a pass meet, in local memory: those of a work-group's waves, then those of a cluster's members, each of which
-//! makes its share of the results.
+//! Where the sums of a pass meet, in local memory: those of a work-group's waves, then those of a
+//! cluster's members, each of which makes its share of the results.
 use atomc_ir::Diagnostic;
 
-use super::Walk;
+use super::Group;
 use super::shape::PITCH;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
@@ -11,7 +11,8 @@ use crate::simt::machine::Gpu;
 /// Results of which a thread loads sums at once.
 const TOGETHER: usize = 4;
 
-/// A vector of a pass's results: its panel in the pass, its token, its first feature in the panel and in all.
+/// A vector of a pass's results: its panel in the pass, its token, its first feature in the panel
+/// and in all.
 struct Place<'c> {
     panel: Int<'c>,
     token: Int<'c>,
@@ -34,30 +35,31 @@ impl<'c> Place<'c> {
     }
 }
 
-impl<'c> Walk<'_, '_, '_, 'c> {
-    /// Makes results of the wave's sums of a pass, from the work-group's panel `first` on, and those of all others.
-    pub fn put_together(&self, first: Int<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// Makes results of the wave's sums of a pass, from the work-group's panel `first` on, and
+    /// those of all others.
+    pub fn reduce(&self, first: Int<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
         let own = self.results(first, 0);
-        let beside = self.ask_beside(&own)?;
-        self.leave(sums);
+        let beside = self.load_beside(&own)?;
+        self.store_partials(sums);
         if self.shape.cluster > 1 && self.shape.along > 1 {
             self.code().barrier();
             self.gather(first);
         }
-        self.meet();
+        self.sync();
         self.finish(&own, &beside)
     }
 
     /// Where a wave's sums of one of its panels lie that meet, for a piece and a token.
     fn sums_at(&self, wave: Int<'c>, panel: Int<'c>, piece: usize, token: Int<'c>) -> Ptr<'c> {
-        let (c, shape, (meeting, apart)) = (self.code(), self.shape, self.meeting);
+        let (c, shape, (partials, apart)) = (self.code(), self.shape, self.partials);
         let row = panel * shape.pieces + piece;
         let row = row * shape.tokens + token;
-        c.at(meeting, wave * apart + row * PITCH)
+        c.at(partials, wave * apart + row * PITCH)
     }
 
     /// All that have sums of the same panels meet.
-    pub fn meet(&self) {
+    pub fn sync(&self) {
         match self.shape.cluster {
             1 => self.code().barrier(),
             _ => self.code().meet_in_cluster(),
@@ -65,7 +67,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     }
 
     /// The wave's sums of a pass, for the others to see.
-    fn leave(&self, sums: &[Any<'c>]) {
+    fn store_partials(&self, sums: &[Any<'c>]) {
         let (c, shape) = (self.code(), self.shape);
         let lane = c.lane_index();
         let pinned = |v: &Any<'c>| c.pin_register(v.into_float_value());
@@ -89,8 +91,8 @@ impl<'c> Walk<'_, '_, '_, 'c> {
         }
     }
 
-    /// The results of a pass, from the work-group's panel `first` on: the thread's `i`-th share of them. The first share of each
-    /// member's is its own, the others the next members' in turn.
+    /// The results of a pass, from the work-group's panel `first` on: the thread's `i`-th share of
+    /// them. The first share of each member's is its own, the others the next members' in turn.
     fn results(&self, first: Int<'c>, share: usize) -> Vec<Place<'c>> {
         let (c, shape, threads) = (self.code(), self.shape, self.shape.threads());
         let (results, members) = (self.contraction.matrix.layout.results, shape.cluster);
@@ -161,7 +163,7 @@ impl<'c> Walk<'_, '_, '_, 'c> {
     }
 
     /// What epilogues read beside the sums.
-    fn ask_beside(&self, own: &[Place<'c>]) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
+    fn load_beside(&self, own: &[Place<'c>]) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let (c, last) = (self.code(), 16 * self.shape.panels - self.contraction.matrix.layout.results);
         let near = |place: &Place<'c>| {
             let place = place.or(c, &own[0]);

@@ -1,0 +1,72 @@
+//! What may stand before a product. It is read here once, for schedules that stage rows by
+//! themselves.
+use atomc_ir::{DType, Graph, Layout, Op, TensorType, Value};
+
+use crate::schedule::WhyNot;
+
+/// How the rows of a contraction come to be.
+#[derive(Clone, Copy, Debug)]
+pub enum Prologue {
+    /// Rows in memory, of any type of floats, or a choice of such rows.
+    Rows(Value),
+    /// An RMS norm of such rows.
+    RmsNorm { rows: Value, norm: Norm },
+}
+
+/// A norm. But for its weights it commutes with the product, so that sums can be scaled for rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm {
+    pub value: Value,
+    pub weights: Value,
+    /// The type of the weights.
+    pub dtype: DType,
+    pub eps: f64,
+}
+
+impl Norm {
+    /// Whether sums can be scaled for rows of a type: rows that are not scaled must fit its
+    /// exponents.
+    pub fn scales_sums(dtype: DType) -> bool {
+        dtype == DType::BF16
+    }
+}
+
+impl Prologue {
+    pub fn of(body: &Graph) -> Result<Prologue, WhyNot> {
+        let read = || {
+            let linear = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. }))?;
+            let x = body.operands(linear)[0];
+            let Op::RmsNorm { eps } = body.op(x.node) else { return rows(body, x).map(Prologue::Rows) };
+            let operands = body.operands(x.node);
+            let norm = Norm { value: x, weights: operands[1], dtype: in_memory(body, operands[1])?.dtype, eps: *eps };
+            Some(Prologue::RmsNorm { rows: rows(body, operands[0])?, norm })
+        };
+        read().ok_or_else(|| WhyNot::new("rows are neither in memory nor a norm of rows in memory"))
+    }
+
+    /// The rows that come from memory.
+    pub fn rows(self) -> Value {
+        match self {
+            Prologue::Rows(rows) | Prologue::RmsNorm { rows, .. } => rows,
+        }
+    }
+
+    pub fn norm(self) -> Option<Norm> {
+        match self {
+            Prologue::Rows(_) => None,
+            Prologue::RmsNorm { norm, .. } => Some(norm),
+        }
+    }
+}
+
+/// The value, if it is rows in memory or a choice of them.
+fn rows(body: &Graph, v: Value) -> Option<Value> {
+    let from = if matches!(body.op(v.node), Op::Gather {}) { body.operands(v.node)[0] } else { v };
+    in_memory(body, from).map(|_| v)
+}
+
+/// The type of an operand whose rows lie one after the other.
+fn in_memory(body: &Graph, v: Value) -> Option<&TensorType> {
+    let ty = body.ty(v).as_tensor().filter(|t| t.dtype.is_float() && t.layout == Layout::Rows);
+    ty.filter(|_| matches!(body.op(v.node), Op::Input { .. }))
+}

@@ -1,0 +1,129 @@
+//! The epilogue: sums change threads through local memory, a round of tokens at a time, and become
+//! results.
+use atomc_ir::Diagnostic;
+
+use super::scheduler::WorkTile;
+use super::shape::{CONSUMERS, PITCH, ROUND};
+use super::{Group, LANES};
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::row::{At, Col};
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// Puts the sums of a part of a tile into the result, or with those of others.
+    pub(super) fn epilogue(&self, part: WorkTile<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let own = self.own_squares(part);
+        let beside: Vec<_> =
+            (0..shape.rounds()).map(|round| self.load_beside(part.tile, round)).collect::<Result<_, _>>()?;
+        let (is_last, all) = self.combine(part, sums, own);
+        let (sums, own) = all.split_at(shape.sums());
+        let mut result = Ok(());
+        c.when(is_last, || {
+            if let (Some(own), Some(norm)) = (own.first(), &self.norm) {
+                let scale = c.inverse_root(own.into_float_value(), self.width, norm.eps);
+                c.when(c.less(c.thread(), shape.columns), || {
+                    c.store(c.at(self.scales, c.thread() * 4), scale, 4);
+                });
+            }
+            for (round, beside) in beside.iter().enumerate() {
+                if round > 0 {
+                    self.sync_consumers();
+                }
+                self.exchange(round, sums);
+                self.sync_consumers();
+                let made = self.store_results(part.tile, round, beside);
+                result = std::mem::replace(&mut result, Ok(())).and(made);
+            }
+        });
+        self.sync_consumers();
+        result
+    }
+
+    /// The sums of a round of a tile change threads through local memory.
+    fn exchange(&self, round: usize, sums: &[Any<'c>]) {
+        let (c, shape) = (self.code(), self.shape);
+        let (lane, wave) = (c.lane_index(), c.wave_index());
+        let (feature, token) = (lane / 4, lane % 4 * 2);
+        for (half, sums) in sums.chunks(shape.columns / 2).enumerate() {
+            for (j, &v) in sums.iter().skip(round * ROUND / 2).take(ROUND / 2).enumerate() {
+                // Two tokens of 8 of the wave's first panel, then of its second.
+                let panel = wave * 2 + j / 2 % 2;
+                let token = token + (j / 4 * 8 + j % 2);
+                let at = self.sums_at(panel, token);
+                let feature = feature + 8 * half;
+                c.store(c.at(at, feature * 4), v, 4);
+            }
+        }
+    }
+
+    fn sums_at(&self, panel: Int<'c>, token: Int<'c>) -> Ptr<'c> {
+        let (c, shape) = (self.code(), self.shape);
+        let row = panel * shape.columns.min(ROUND) + token;
+        c.at(self.sums, row * PITCH)
+    }
+
+    /// The thread's runs of features of a round: token of the round, panel of the tile's result,
+    /// and first feature of the panel.
+    fn runs(&self, round: usize) -> Vec<[Int<'c>; 3]> {
+        let c = self.code();
+        let each = self.shape.each();
+        let count = (self.shape.tokens - round * ROUND).min(ROUND) * each * 16 / LANES;
+        let run = |i: usize| {
+            let item = c.thread() + i * CONSUMERS;
+            let (half, rest) = (item % 2, item / 2);
+            [rest / each, rest % each, half * LANES]
+        };
+        (0..count.div_ceil(CONSUMERS)).map(run).collect()
+    }
+
+    /// Where a run lies in the result, and whether it does.
+    fn run_at(&self, tile: Int<'c>, round: usize, [token, panel, feature]: [Int<'c>; 3]) -> (At<'c>, Int<'c>) {
+        let (c, shape) = (self.code(), self.shape);
+        let token = token + round * ROUND;
+        let panel = tile * shape.each() + panel;
+        let is_there = c.less(token, shape.tokens) & c.less(panel, shape.panels);
+        let col = panel * 16 + feature;
+        (At { row: token, head: None, col: Col::Var(col) }, is_there)
+    }
+
+    /// Asks for what the epilogue reads beside the sums.
+    fn load_beside(&self, tile: Int<'c>, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        c.set_lanes(LANES);
+        let of = |run: [Int<'c>; 3]| {
+            let (at, _) = self.run_at(tile, round, run);
+            let Col::Var(col) = at.col else { unreachable!("a run has a variable column") };
+            let (row, last) = (c.smaller(at.row, shape.tokens - 1), c.int(16 * shape.panels - LANES));
+            self.contraction.parts.beside(At { row, head: None, col: Col::Var(c.smaller(col, last)) })
+        };
+        self.runs(round).into_iter().map(of).collect()
+    }
+
+    /// Stores the results of a round of a tile.
+    fn store_results(&self, tile: Int<'c>, round: usize, beside: &[Vec<Vector<'c>>]) -> Result<(), Diagnostic> {
+        let c = self.code();
+        let f32 = c.cx.f32_type();
+        let mut result = Ok(());
+        for (run, beside) in self.runs(round).into_iter().zip(beside) {
+            let (at, is_there) = self.run_at(tile, round, run);
+            c.when(is_there, || {
+                let [token, panel, feature] = run;
+                c.set_lanes(LANES);
+                let scale = self.norm.is_some().then(|| {
+                    let scale = c.load(f32, c.at(self.scales, at.row * 4), 4);
+                    c.splat(scale.into_float_value())
+                });
+                let piece = |i: usize| {
+                    let panel = panel + i * self.shape.each();
+                    let p = c.at(self.sums_at(panel, token), feature * 4);
+                    let sums = c.join(&[0, 16].map(|more| c.load_vector(f32, 4, c.at(p, more), 16)));
+                    scale.map_or(sums, |scale| c.fmul(sums, scale))
+                };
+                let sums: Vec<_> = (0..self.shape.pieces).map(piece).collect();
+                let made = self.contraction.finish_at(at, &sums, beside);
+                result = std::mem::replace(&mut result, Ok(())).and(made);
+            });
+        }
+        result
+    }
+}

@@ -1,0 +1,170 @@
+//! The loaders: producers of the weight ask for bulk copies, producers of rows bring them through
+//! registers and the prologue.
+use atomc_ir::Diagnostic;
+use inkwell::values::FloatValue;
+
+use super::shape::{CHUNK, COLUMNS, CONSUMERS, LOADED_TOKENS, PANELS};
+use super::{Group, LANES, WEIGHT_PRODUCERS};
+use crate::code::{Any, Int};
+use crate::row::{At, Col};
+
+/// Most words of rows that a thread loads at once.
+const WORDS: usize = 80;
+/// Most slots whose rows these are.
+const TOGETHER: usize = 8;
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// Asks for a wave's share of all slots of the weight: a lane for each of its panels.
+    pub(super) fn produce_weight(&self, wave: Int<'c>) {
+        let (c, shape, ring) = (self.code(), self.shape, &self.weights);
+        let (lane, policy, share) = (c.lane_index(), c.once(), PANELS / (WEIGHT_PRODUCERS / 32));
+        let asks = c.less(lane, share);
+        let panel = wave * share + lane % share;
+        let arms = c.equal(lane, 0) & c.equal(wave, 0);
+        c.repeat(0, self.count(), 1, |turn| {
+            let [tile, along] = self.coordinates(turn);
+            let full = ring.full(turn);
+            ring.wait_empty(c, turn);
+            c.expect_bytes(arms, full, shape.slot_bytes());
+            c.meet_in_wave();
+            let of_result = tile * shape.each() + panel % shape.each();
+            let pieces = self.contraction.weights(of_result);
+            let from = (1..shape.pieces).fold(pieces[0], |from, i| {
+                c.pick(c.less(panel, i * shape.each()), from, pieces[i]).into_pointer_value()
+            });
+            let from = c.at(from, along * CHUNK);
+            let to = ring.at(turn) + panel * CHUNK;
+            c.copy_run(asks, (to, from, CHUNK), full, policy);
+        });
+    }
+
+    /// Brings the rows' columns of all slots. A thread has 16 bytes of each 16th token.
+    pub(super) fn produce_rows(&self) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let thread = c.thread() - CONSUMERS;
+        let (run, first) = (thread % (COLUMNS / LANES), thread / (COLUMNS / LANES));
+        let tokens: Vec<Int<'c>> = (0..shape.columns / LOADED_TOKENS).map(|i| first + LOADED_TOKENS * i).collect();
+        let together = (WORDS / (4 * (tokens.len() + self.norm.iter().len()))).clamp(1, TOGETHER);
+        let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| first + i).collect() };
+        let none: Vec<Any> = vec![c.number(0.0).into(); if self.norm.is_some() { tokens.len() } else { 0 }];
+        let count = none.len();
+        let begin: Vec<Any> = none.into_iter().chain(self.load(&turns(c.int(0)), run, &tokens)?).collect();
+        let mut result = Ok(());
+        c.for_each((0, self.count(), together), &begin, |turn, carried| {
+            let (squares, brought) = carried.split_at(count);
+            // What comes next is on its way while this is stored.
+            let next = self.load(&turns(turn + together), run, &tokens);
+            let mut squares: Vec<FloatValue> = squares.iter().map(|v| v.into_float_value()).collect();
+            let each = brought.len() / together;
+            let (turns, words): (_, Vec<&[Any]>) = (turns(turn), brought.chunks(each).collect());
+            // Half of the stages at a time, so that products go on with the others.
+            let batch = self.shape.stages / 2;
+            for (turns, words) in turns.chunks(batch).zip(words.chunks(batch)) {
+                for (&turn, words) in turns.iter().zip(words) {
+                    let stored = self.store((turn, run), &tokens, words, &mut squares);
+                    result = std::mem::replace(&mut result, Ok(())).and(stored);
+                }
+                c.show_to_products();
+                c.meet_in_wave();
+                for &turn in turns {
+                    let comes = c.equal(c.lane_index(), 0) & c.less(turn, self.count());
+                    c.come(comes, self.rows.full(turn));
+                }
+            }
+            let next = next.unwrap_or_else(|e| {
+                result = Err(e);
+                brought.to_vec()
+            });
+            squares.into_iter().map(Any::from).chain(next).collect()
+        });
+        result
+    }
+
+    /// The thread's vectors of some turns' columns, as bits, each turn's with those of the norm's
+    /// weights behind them.
+    fn load(&self, turns: &[Int<'c>], run: Int<'c>, tokens: &[Int<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
+        c.set_lanes(LANES);
+        let last = self.count() - 1;
+        let mut all = Vec::new();
+        for &turn in turns {
+            let col = Col::Var(self.column(c.smaller(turn, last), run));
+            for &token in tokens {
+                let row = c.smaller(token, self.shape.tokens - 1);
+                all.push(rows.bits(self.from, At { row, head: None, col })?.into());
+            }
+            if let Some(norm) = &self.norm {
+                all.push(rows.bits(norm.weights, At { row: c.int(0), head: None, col })?.into());
+            }
+        }
+        Ok(all)
+    }
+
+    /// The first column of a thread's run in a turn's slot.
+    fn column(&self, turn: Int<'c>, run: Int<'c>) -> Int<'c> {
+        let [_, along] = self.coordinates(turn);
+        along * COLUMNS + run * LANES
+    }
+
+    /// Stores what came of a turn's columns as products take it, of which nobody is told yet, and
+    /// adds up squares. With the last columns of a part of a tile these are stored, too.
+    fn store(
+        &self,
+        (turn, run): (Int<'c>, Int<'c>),
+        tokens: &[Int<'c>],
+        words: &[Any<'c>],
+        squares: &mut [FloatValue<'c>],
+    ) -> Result<(), Diagnostic> {
+        let (c, shape, ring) = (self.code(), self.shape, &self.rows);
+        let dtype = self.contraction.matrix.dtype;
+        let is_there = c.less(turn, self.count());
+        let [tile, along] = self.coordinates(turn);
+        let mut made = Vec::new();
+        for (i, bits) in words[..tokens.len()].iter().enumerate() {
+            c.set_lanes(LANES);
+            let bits = bits.into_vector_value();
+            let v = c.widen(bits, self.dtype);
+            let Some(norm) = &self.norm else {
+                made.push(if self.dtype == dtype { bits } else { c.narrow(v, dtype) });
+                continue;
+            };
+            let rows = &self.contraction.parts.kernel.rows;
+            let w = c.widen(words[tokens.len()].into_vector_value(), norm.dtype);
+            let before = c.pick(c.equal(along, 0), c.number(0.0), squares[i]).into_float_value();
+            squares[i] = c.b.build_float_add(before, c.sum(c.fmul(v, v)), "").expect("floats");
+            rows.set_scale(norm.value, c.number(1.0));
+            rows.bind(self.from, v);
+            rows.bind(norm.weights, w);
+            let col = Col::Var(self.column(turn, run));
+            let scaled = rows.eval(norm.value, At { row: tokens[i], head: None, col });
+            rows.unbind(self.from);
+            rows.unbind(norm.weights);
+            made.push(c.narrow(scaled?, dtype));
+        }
+        c.when(is_there, || {
+            ring.wait_empty(c, turn);
+            for (&token, &bits) in tokens.iter().zip(&made) {
+                // Pieces of 16 bytes are swizzled.
+                let piece = run ^ (token % 8);
+                let at = token * (COLUMNS * 2) + piece * 16;
+                c.store(self.local(ring.at(turn) + at), bits, 16);
+            }
+            if self.norm.is_some() {
+                let part = self.nth_tile(tile);
+                let ends = c.equal(turn + 1 - self.count(), 0);
+                let ends = ends | c.equal(along, shape.length - 1);
+                c.when(ends, || {
+                    let to = self.squares.at(part);
+                    self.squares.wait_empty(c, part);
+                    for (&token, &sum) in tokens.iter().zip(&*squares) {
+                        let add = |a, b| c.b.build_float_add(a, b, "").expect("floats");
+                        let sum = c.across(sum, &[1, 2, 4], add);
+                        c.when(c.equal(run, 0), || c.store(self.local(to + token * 4), sum, 4));
+                    }
+                    c.come(c.always(), self.squares.full(part));
+                });
+            }
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! How a contraction is cut into tiles and slots, and what lies in local memory.
+use atomc_ir::{Arch, Diagnostic};
+
+use crate::KernelSpec;
+use crate::simt::gemm::contract::Sizes;
+use crate::simt::launch;
+
+/// Tokens that row producers load at a time.
+pub const LOADED_TOKENS: usize = 16;
+/// Columns of a slot.
+pub const COLUMNS: usize = 64;
+/// Panels in a tile.
+pub const PANELS: usize = 8;
+/// Bytes of 8 rows by 16 bytes of a panel.
+pub const HALF: usize = 128;
+/// Bytes of a panel in a slot: 8 blocks of 16 rows by 16 bytes.
+pub const CHUNK: usize = COLUMNS / 8 * 2 * HALF;
+/// Threads that multiply.
+pub const CONSUMERS: usize = 128;
+/// Tokens whose sums change threads at a time.
+pub const ROUND: usize = 32;
+/// Bytes from one token's 16 sums to the next, so that neighbours have other banks.
+pub const PITCH: usize = 80;
+/// Most slots of which rows are there.
+const STAGES: usize = 8;
+/// Most bytes of local memory for rows.
+const ROWS: usize = 32 << 10;
+/// Most slots of the weight.
+const SLOTS: usize = 16;
+/// Bytes of local memory for barriers and what is small.
+const SMALL: usize = 4 << 10;
+
+/// How the work is shared out.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Tokens of the step, and as many as products have.
+    pub tokens: usize,
+    pub columns: usize,
+    /// Pieces of the result, its panels, tiles of them, and slots along the weight.
+    pub pieces: usize,
+    pub panels: usize,
+    pub tiles: usize,
+    pub length: usize,
+    pub groups: usize,
+    /// Slots of the ring, and stages of rows.
+    pub slots: usize,
+    pub stages: usize,
+}
+
+impl Shape {
+    pub fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+        let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let simt = arch.simt();
+        let (tokens, columns) = (spec.tokens, spec.tokens.next_multiple_of(LOADED_TOKENS));
+        let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
+        let (tiles, length) = (panels.div_ceil(PANELS / pieces), depth / COLUMNS);
+        let stages = (ROWS / (columns * COLUMNS * 2)).min(STAGES);
+        let mut shape = Shape { tokens, columns, pieces, panels, tiles, length, groups: 0, slots: 0, stages };
+        let room = simt.unit.lds_group.saturating_sub(shape.sums_bytes() + shape.rows_bytes() + SMALL);
+        shape.slots = (room / shape.slot_bytes()).min(SLOTS);
+        let measured = launch::measured(arch)?.stream_k;
+        let most = (tiles * measured.groups).min((tiles * length).div_ceil(measured.least));
+        shape.groups = simt.chip.units.min(most);
+        Ok(shape)
+    }
+
+    pub fn units(&self) -> usize {
+        self.tiles * self.length
+    }
+
+    /// Panels of the result in a tile.
+    pub fn each(&self) -> usize {
+        PANELS / self.pieces
+    }
+
+    pub fn slot_bytes(&self) -> usize {
+        PANELS * CHUNK
+    }
+
+    pub fn stage_bytes(&self) -> usize {
+        self.columns * COLUMNS * 2
+    }
+
+    pub fn rows_bytes(&self) -> usize {
+        self.stages * self.stage_bytes()
+    }
+
+    pub fn sums_bytes(&self) -> usize {
+        PANELS * self.columns.min(ROUND) * PITCH
+    }
+
+    pub fn rounds(&self) -> usize {
+        self.columns.div_ceil(ROUND)
+    }
+
+    /// Sums of a thread.
+    pub fn sums(&self) -> usize {
+        self.columns
+    }
+
+    /// Bytes of a work-group's sums of a tile, and of a row's squares behind them.
+    pub fn partial_bytes(&self) -> usize {
+        (self.sums() * CONSUMERS + self.columns) * 4
+    }
+
+    /// Most work-groups that have slots of one tile, two at least.
+    pub fn sharing(&self) -> usize {
+        let owners = |tile: usize| self.owner((tile + 1) * self.length - 1) - self.owner(tile * self.length) + 1;
+        (0..self.tiles).map(owners).max().unwrap_or(1).max(2)
+    }
+
+    /// The work-group that has a slot.
+    pub fn owner(&self, unit: usize) -> usize {
+        ((unit + 1) * self.groups - 1) / self.units()
+    }
+}

@@ -1,0 +1,85 @@
+use atomc_ir::{Graph, parse};
+
+use super::*;
+
+/// A norm, then a contraction.
+fn body(width: usize, rows: usize, dtype: &str) -> Graph {
+    let text = format!(
+        "graph @k(%x: bf16[T, {width}], %g: bf16[{width}], %w: bf16[{rows}, {width}]@panels) {{
+  %0 = rms_norm %x, %g {{eps = 1e-6}} : bf16[T, {width}]
+  %1 = linear %0, %w {{out = bf16}} : bf16[T, {rows}]
+  return %1
+}}"
+    );
+    parse(&text.replace("bf16", dtype)).unwrap()
+}
+
+/// Gate and up of a dense layer, so many rows of each.
+fn gated(width: usize, rows: usize) -> Graph {
+    let [gated, _] = crate::simt::gemm::gemv_bulk::tests::bodies(width, rows);
+    gated
+}
+
+fn row(name: &str) -> &'static Arch {
+    crate::rows().iter().find(|a| a.name == name).unwrap()
+}
+
+fn spec(body: &Graph, tokens: usize) -> KernelSpec<'_> {
+    KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens, choice: None }
+}
+
+#[test]
+fn only_many_tokens_of_rows_without_rest_spread() {
+    let suits = |body: &Graph, tokens, arch: &str| suits(&spec(body, tokens), row(arch)).is_ok();
+    let plain = body(4096, 6144, "bf16");
+    assert!([17, 32, 48, 64].into_iter().all(|tokens| suits(&plain, tokens, "sm_90a")));
+    assert!([1, 16, 65].into_iter().all(|tokens| !suits(&plain, tokens, "sm_90a")));
+    assert!(["sm_80", "sm_100a", "gfx942"].into_iter().all(|arch| !suits(&plain, 64, arch)));
+    assert!(suits(&gated(4096, 12288), 64, "sm_90a"));
+    // Few slots for each unit.
+    let small = gated(1024, 3072);
+    assert!(suits(&small, 33, "sm_90a") && !suits(&small, 32, "sm_90a"));
+    // Columns that are no multiple of a slot's, and norms that do not commute in so few exponents.
+    assert!(!suits(&body(4128, 6144, "bf16"), 64, "sm_90a") && !suits(&body(4096, 6144, "f16"), 64, "sm_90a"));
+}
+
+/// Every panel of every piece is in a tile, every slot is one work-group's, and no more work-groups
+/// have slots of a tile than sums are added of.
+#[test]
+fn shares_cover_the_weight() {
+    let gated = [(64, 96), (1024, 3072), (4096, 12288)].map(|(width, rows)| (gated(width, rows), 2 * rows));
+    let sizes = [(64, 96), (768, 2304), (4096, 4096), (4096, 6144), (12288, 4096), (4096, 151936)];
+    let plain = sizes.map(|(width, rows)| (body(width, rows, "bf16"), rows));
+    for (body, rows) in gated.iter().chain(&plain) {
+        for tokens in [17, 33, 64] {
+            let s = Shape::new(&spec(body, tokens), row("sm_90a")).unwrap();
+            assert!(s.tiles * s.each() * s.pieces * 16 >= *rows, "{s:?}");
+            let bound = |group: usize| group * s.units() / s.groups;
+            assert_eq!((bound(0), bound(s.groups)), (0, s.units()));
+            for unit in 0..s.units() {
+                let owner = s.owner(unit);
+                assert!((bound(owner)..bound(owner + 1)).contains(&unit), "{s:?}: {unit}");
+            }
+            for tile in 0..s.tiles {
+                let (begin, end) = (tile * s.length, (tile + 1) * s.length);
+                let has = |&group: &usize| bound(group) < end && begin < bound(group + 1);
+                let owners = (0..s.groups).filter(has).count();
+                assert!(owners <= s.sharing(), "{s:?}: {owners}");
+            }
+        }
+    }
+}
+
+#[test]
+fn local_memory_holds_what_it_must() {
+    let arch = row("sm_90a");
+    for tokens in [17, 33, 48, 64] {
+        for body in [body(64, 96, "bf16"), body(768, 2304, "bf16"), body(4096, 6144, "bf16"), gated(4096, 12288)] {
+            let cx = crate::llvm::context();
+            let b = cx.create_builder();
+            let (_, info) =
+                crate::schedule::emit(crate::llvm::Llvm { cx: &cx, b: &b }, &spec(&body, tokens), arch).unwrap();
+            assert!(info.shared <= arch.simt().unit.lds_group, "{tokens} tokens: {}", info.shared);
+        }
+    }
+}
