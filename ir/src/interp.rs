@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::elementwise::{Elementwise, Scalar};
 use crate::graph::{Graph, Value};
-use crate::ops::{Class, Op};
+use crate::ops::{Class, Norm, Op};
 use crate::rope::Freqs;
 use crate::trial::round;
 use crate::types::{Block, DType, Shape, Type};
@@ -292,11 +292,15 @@ fn dequantised<S: Real>(codes: &Tensor<S>, block: Block, scale: &Tensor<S>, zero
 }
 
 pub(crate) fn rms_norm<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Results<S> {
+    normed(args, Norm { eps })
+}
+
+fn normed<S: Real>(args: &[&Val<S>], norm: Norm) -> Results<S> {
     let (x, w) = (args[0].float()?, args[1].float()?);
     let mut data = Vec::with_capacity(x.data.len());
     for row in x.rows() {
         let sum = row.iter().fold(S::of(0.0), |s, &v| s.add(v.mul(v)));
-        let scale = S::of(1.0).div(sum.div(S::of(row.len() as f64)).add(S::of(eps)).sqrt());
+        let scale = S::of(1.0).div(sum.div(S::of(row.len() as f64)).add(S::of(norm.eps)).sqrt());
         data.extend(row.iter().zip(&w.data).map(|(&v, &w)| v.mul(scale).mul(w)));
     }
     one(x.shape.clone(), data)

@@ -6,8 +6,10 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::Diagnostic;
+use crate::attr::Attr;
+use crate::family::Family;
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::{Attr, Family, Op};
+use crate::ops::Op;
 use crate::types::{CacheType, DType, Dim, Layout, Shape, TensorType, Type};
 
 impl Graph {

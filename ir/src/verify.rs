@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::{Class, Op, Stage};
+use crate::ops::{Class, Op, Reads, Stage};
 use crate::types::{Block, DType, Layout, Type};
 
 /// Everything that is wrong with a graph.
@@ -194,9 +194,9 @@ impl Graph {
             if self.segment(id).is_none() && !constant && !matches!(op, Op::Input { .. }) {
                 errors.add(id, "has no segment".into());
             }
-            if let Op::Linear { .. } = op
-                && self.ty(self.operands(id)[1]).as_tensor().is_some_and(|t| t.layout != Layout::Panels)
-            {
+            let loose = |v: &Value| self.ty(*v).as_tensor().is_some_and(|t| t.layout != Layout::Panels);
+            let operands = self.operands(id);
+            if operands.iter().enumerate().any(|(slot, v)| op.reads(slot) == Reads::Panels && loose(v)) {
                 errors.add(id, "its weight is not packed".into());
             }
         }

@@ -21,6 +21,11 @@ impl Bucket {
         }
     }
 
+    /// Whether the step has few tokens, each of its own sequence.
+    pub fn is_decode(self) -> bool {
+        matches!(self, Bucket::Decode { .. })
+    }
+
     /// `R` at most.
     pub fn rows(self) -> usize {
         match self {

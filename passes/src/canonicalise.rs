@@ -8,7 +8,7 @@
 //! ```
 //!
 //! One walk in order: a node's operands are canonical when it is looked at.
-use atomc_ir::{Diagnostic, Graph, NodeId, Op, Value};
+use atomc_ir::{Diagnostic, Graph, NodeId, Op, Value, Values};
 
 use crate::pass::{Changed, Cx};
 
@@ -51,11 +51,8 @@ fn simplify(graph: &mut Graph, id: NodeId) -> Option<Value> {
 
 /// Whether the node gives its only operand back.
 fn is_nop(graph: &Graph, id: NodeId, operands: &[Value]) -> bool {
-    let layout = matches!(
-        graph.op(id),
-        Op::Reshape { .. } | Op::Cast { .. } | Op::Slice { .. } | Op::Concat { .. } | Op::Pack {}
-    );
-    layout && operands.len() == 1 && graph.ty(operands[0]) == graph.ty(id.into())
+    let kept = graph.op(id).values() == Values::Kept;
+    kept && operands.len() == 1 && graph.ty(operands[0]) == graph.ty(id.into())
 }
 
 /// The operand of a concat that holds this range alone, and where the range begins in it.

@@ -25,8 +25,9 @@ mod rows;
 
 use std::collections::HashMap;
 
-use atomc_ir::{Diagnostic, Family, Graph, NodeId, Op, Value};
+use atomc_ir::{Diagnostic, Family, Graph, Maker, NodeId, Op, Value};
 
+use crate::bucket::Bucket;
 use crate::pass::{Changed, Cx};
 
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
@@ -68,6 +69,15 @@ impl<'a> Regions<'a> {
     fn add(&mut self, family: Family, anchor: NodeId, nodes: Vec<NodeId>) {
         self.owner.extend(nodes.iter().map(|&id| (id, self.regions.len())));
         self.regions.push(Region { family, anchor, nodes });
+    }
+
+    /// The family of the kernel that is built around a node.
+    fn family(&self, id: NodeId, bucket: Bucket) -> Family {
+        match self.graph.op(id).maker() {
+            Maker::Around { few, .. } if bucket.is_decode() => few,
+            Maker::Around { many, .. } => many,
+            _ => Family::Rows,
+        }
     }
 
     /// Whether a node comes from outside: a parameter, or part of a weight plan.

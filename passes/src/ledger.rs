@@ -1,7 +1,7 @@
 //! The ledger: what a kernel must move and compute in a step of the bucket's size.
 use std::ops::AddAssign;
 
-use atomc_ir::{Graph, NodeId, Op, TensorType, Type, Value};
+use atomc_ir::{Graph, NodeId, Op, Reads, TensorType, Type, Value};
 
 use crate::pass::Cx;
 
@@ -37,7 +37,7 @@ fn bytes(t: &TensorType, cx: &Cx) -> u64 {
 
 fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
     let users = body.users(v);
-    let gathered = |&(user, slot): &(NodeId, usize)| matches!((body.op(user), slot), (Op::Gather {}, 0));
+    let gathered = |&(user, slot): &(NodeId, usize)| body.op(user).reads(slot) == Reads::Chosen;
     match body.ty(v) {
         Type::Tensor(_) if !users.is_empty() && users.iter().all(gathered) => {
             users.iter().filter_map(|(user, _)| body.ty((*user).into()).as_tensor()).map(|t| bytes(t, cx)).sum()
@@ -49,13 +49,10 @@ fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
 }
 
 fn flops(body: &Graph, id: NodeId, cx: &Cx) -> u64 {
-    let Op::Linear { .. } = body.op(id) else { return 0 };
-    let elements = |v: Value| {
-        let t = body.ty(v).as_tensor().expect("operands of a linear are tensors");
-        t.shape.elements(cx.bucket.tokens(), cx.bucket.rows()) as u64
-    };
-    let columns = body.ty(id.into()).as_tensor().and_then(|t| t.shape.last()).expect("checked by the verifier") as u64;
-    2 * elements(body.operands(id)[0]) * columns
+    let elements = |t: &TensorType| t.shape.elements(cx.bucket.tokens(), cx.bucket.rows());
+    let operands = body.operands(id);
+    let types: Vec<&Type> = operands.iter().map(|&v| body.ty(v)).collect();
+    (body.ty(id.into()).as_tensor().map_or(0, elements) * body.op(id).work(&types)) as u64
 }
 
 #[cfg(test)]

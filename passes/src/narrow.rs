@@ -12,7 +12,7 @@
 //! row goes on from there.
 use std::collections::HashMap;
 
-use atomc_ir::{Diagnostic, Dim, Graph, NodeId, Op, Value};
+use atomc_ir::{Diagnostic, Dim, Graph, NodeId, Op, Reads, Type, Value};
 
 use crate::bucket::Bucket;
 use crate::pass::{Changed, Cx};
@@ -46,9 +46,9 @@ fn narrow(graph: &Graph, order: &[NodeId]) -> HashMap<NodeId, Value> {
         };
         let users = graph.users(id.into());
         let mut wanted = users.iter().map(wanted);
-        if is_row_by_row(graph.op(id))
-            && let Some(Some(rows)) = wanted.next()
+        if let Some(Some(rows)) = wanted.next()
             && wanted.all(|other| other == Some(rows))
+            && can_narrow(graph, id, rows)
         {
             narrow.insert(id, rows);
         }
@@ -56,13 +56,17 @@ fn narrow(graph: &Graph, order: &[NodeId]) -> HashMap<NodeId, Value> {
     narrow
 }
 
-/// Whether row i of the result needs, of each operand that has a row for each token, row i alone.
-fn is_row_by_row(op: &Op) -> bool {
-    match op {
-        Op::Slice { axis, .. } | Op::Concat { axis } => *axis > 0,
-        Op::Map(_) | Op::Cast { .. } | Op::Linear { .. } | Op::RmsNorm { .. } => true,
-        _ => false,
-    }
+/// Whether row i of the result needs, of each operand that has a row for each token, row i alone, and the op can be had of
+/// chosen rows.
+fn can_narrow(graph: &Graph, id: NodeId, rows: Value) -> bool {
+    let op = graph.op(id);
+    let narrowed = |(slot, &v): (usize, &Value)| match has_row_a_token(graph, v) {
+        false => Some(graph.ty(v).clone()),
+        true if op.reads(slot) == Reads::Row => Op::Gather {}.infer(&[graph.ty(v), graph.ty(rows)]).ok()?.pop(),
+        true => None,
+    };
+    let operands: Option<Vec<Type>> = graph.operands(id).iter().enumerate().map(narrowed).collect();
+    operands.is_some_and(|types| op.infer(&types.iter().collect::<Vec<_>>()).is_ok())
 }
 
 fn has_row_a_token(graph: &Graph, v: Value) -> bool {
@@ -71,7 +75,7 @@ fn has_row_a_token(graph: &Graph, v: Value) -> bool {
 
 /// What a node chooses rows from that a step's tokens have, and which.
 fn choice(graph: &Graph, id: NodeId) -> Option<(Value, Value)> {
-    let (Op::Gather {}, [table, rows]) = (graph.op(id), &graph.operands(id)[..]) else { return None };
+    let (Reads::Chosen, [table, rows]) = (graph.op(id).reads(0), &graph.operands(id)[..]) else { return None };
     has_row_a_token(graph, *table).then_some((*table, *rows))
 }
 

@@ -8,16 +8,16 @@
 //! %8 = linear %7, %0 {out = f32}                       …
 //!                                                      %9 = linear %8, %1 {out = f32}
 //! ```
-use atomc_ir::{Diagnostic, Graph, Layout, NodeId, Op, Value};
+use atomc_ir::{Diagnostic, Graph, Layout, NodeId, Op, Reads, Value};
 
 use crate::pass::{Changed, Cx};
 
 pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
     for id in graph.order() {
-        let Op::Linear { .. } = graph.op(id) else { continue };
         let operands = graph.operands(id);
-        let w = operands[1];
+        let panels = |(slot, &v): (usize, &Value)| (graph.op(id).reads(slot) == Reads::Panels).then_some(v);
+        let Some(w) = operands.iter().enumerate().find_map(panels) else { continue };
         if graph.ty(w).as_tensor().is_some_and(|t| t.layout == Layout::Panels) {
             continue;
         }
@@ -33,12 +33,12 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     Ok(changed.into())
 }
 
-/// Every linear and gather that reads `w` reads it packed.
+/// Everything that reads `w` in panels, or rows of it, reads it packed.
 fn pack(graph: &mut Graph, w: Value) -> Result<(), Diagnostic> {
     let readers: Vec<NodeId> = graph
         .users(w)
         .into_iter()
-        .filter(|&(user, slot)| matches!((graph.op(user), slot), (Op::Linear { .. }, 1) | (Op::Gather {}, 0)))
+        .filter(|&(user, slot)| matches!(graph.op(user).reads(slot), Reads::Panels | Reads::Chosen))
         .map(|(user, _)| user)
         .collect();
     let location = graph.location(w.node).to_string();

@@ -92,8 +92,8 @@ pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
 
 /// The value whose place this one takes over: itself, if it is not computed in place.
 fn first_place(graph: &Graph, mut v: Value) -> Value {
-    while matches!(graph.op(v.node), Op::AllReduce {}) {
-        v = graph.operands(v.node)[0];
+    while let Some(slot) = graph.op(v.node).in_place() {
+        v = graph.operands(v.node)[slot];
     }
     v
 }

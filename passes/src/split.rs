@@ -13,7 +13,7 @@
 //! caller does is alone in its segment, as nothing can be fused into it.
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use atomc_ir::{Class, Diagnostic, Graph, NodeId, Op, Value};
+use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Value};
 
 use crate::pass::{Changed, Cx};
 
@@ -39,7 +39,7 @@ impl Splitter<'_> {
         let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
         let mut epilogues = HashSet::new();
         for &id in &order {
-            let contracted = |v: &Value| matches!(graph.op(v.node), Op::Linear { .. }) || epilogues.contains(&v.node);
+            let contracted = |v: &Value| graph.op(v.node).is_contraction() || epilogues.contains(&v.node);
             if matches!(graph.op(id), Op::Map(_)) && graph.operands(id).iter().any(contracted) {
                 epilogues.insert(id);
             }
@@ -96,12 +96,14 @@ impl Splitter<'_> {
 
     fn serves(&self, id: NodeId, inside: &HashSet<NodeId>) -> bool {
         let graph = self.graph;
-        let fits = match graph.op(id) {
-            Op::Slice { .. } | Op::Reshape { .. } | Op::Cast { .. } | Op::RmsNorm { .. } | Op::Rope {} => true,
-            Op::Map(_) => !self.epilogues.contains(&id),
+        let op = graph.op(id);
+        if op.class() == Class::Effect {
             // A state that several boundaries read belongs to the first.
-            op => return op.class() == Class::Effect,
-        };
+            return true;
+        }
+        let same_row = |slot| matches!(op.reads(slot), Reads::Row | Reads::Shared);
+        let inline = op.maker() == Maker::Inline && (0..graph.operands(id).len()).all(same_row);
+        let fits = inline && !self.epilogues.contains(&id);
         let v = Value::from(id);
         fits && !graph.is_constant(id) && !graph.is_output(v) && graph.users(v).iter().all(|(u, _)| inside.contains(u))
     }

@@ -27,7 +27,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use atomc_ir::arch::{Isa, Machine};
-use atomc_ir::{Arch, DType, Diagnostic, Family, Graph};
+use atomc_ir::{Arch, DType, Diagnostic, Family, Graph, Tokens};
 use inkwell::module::Module as Emitted;
 
 use llvm::Llvm;
@@ -61,13 +61,12 @@ pub fn attends(cache: DType, query: DType, arch: &Arch) -> bool {
     }
 }
 
-/// Whether a family's kernels are made for the tokens of one bucket: matrix-vector products are unrolled over them, and on GPUs
-/// attention of few tokens is shared out among more work-groups. The others take any number of tokens.
+/// Whether a family's kernels are made for the tokens of one bucket.
 pub fn is_for_one_bucket(family: Family, arch: &Arch) -> bool {
-    match family {
-        Family::Matvec => true,
-        Family::AttendOne => arch.isa().is_some(),
-        Family::Rows | Family::Matmul | Family::AttendMany => false,
+    match family.tokens() {
+        Tokens::Any => false,
+        Tokens::Bucket => true,
+        Tokens::BucketOnGpus => arch.isa().is_some(),
     }
 }
 

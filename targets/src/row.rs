@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use atomc_ir::arch::Machine;
-use atomc_ir::{Diagnostic, Graph, Layout, Op, TensorType, Type, Value};
+use atomc_ir::{Diagnostic, Graph, Layout, Op, Reads, TensorType, Type, Value, Values};
 use inkwell::values::FloatValue;
 
 use crate::code::{Code, Int, Ptr, Vector};
@@ -83,6 +83,11 @@ pub struct Team<'a, 'c> {
 
 pub fn unsupported(what: impl Into<String>) -> Diagnostic {
     Diagnostic::new("target::unsupported", what)
+}
+
+/// Whether a statistic of the whole row comes before any of its elements.
+pub fn is_norm(op: &Op) -> bool {
+    matches!(op.values(), Values::Normed(_))
 }
 
 type Made<'c> = Result<Vector<'c>, Diagnostic>;
@@ -219,7 +224,8 @@ impl<'a, 'c> Rows<'a, 'c> {
             made.map(|made| std::array::from_fn::<_, N, _>(|i| made[i]))
         };
         let prepare = || values.iter().try_for_each(|&v| self.prepare(v, row, head));
-        let Some(columns) = self.own_columns(n) else {
+        let late = |&v: &Value| self.last_norm(v).is_some() || !self.needs_norm(v);
+        let Some(columns) = self.own_columns(n).filter(|_| values.iter().all(late)) else {
             prepare()?;
             return self.each_column(n, |col| body(col, made(col)?));
         };
@@ -243,18 +249,27 @@ impl<'a, 'c> Rows<'a, 'c> {
     /// The only norm that a value needs, if the value is a multiple of its scale.
     fn last_norm(&self, v: Value) -> Option<Value> {
         let from = |v: Value| self.graph.operands(v.node)[0];
-        let is_bound = |v: Value| self.bound.borrow().contains_key(&v);
-        match self.graph.op(v.node) {
-            _ if is_bound(v) => None,
-            Op::Cast { .. } | Op::Reshape { .. } | Op::Slice { .. } | Op::Rope {} => self.last_norm(from(v)),
-            Op::RmsNorm { .. } if !self.has_norm(from(v)) => Some(v),
+        let op = self.graph.op(v.node);
+        match op.values() {
+            _ if self.is_bound(v) => None,
+            Values::Kept | Values::Scaled if op.reads(0) == Reads::Row => self.last_norm(from(v)),
+            Values::Normed(_) if !self.has_norm(from(v)) => Some(v),
             _ => None,
         }
     }
 
     fn has_norm(&self, v: Value) -> bool {
-        let is_norm = matches!(self.graph.op(v.node), Op::RmsNorm { .. });
-        is_norm || self.graph.operands(v.node).into_iter().any(|v| self.has_norm(v))
+        is_norm(self.graph.op(v.node)) || self.graph.operands(v.node).into_iter().any(|v| self.has_norm(v))
+    }
+
+    /// Whether a norm must be prepared before the value can be computed.
+    fn needs_norm(&self, v: Value) -> bool {
+        let needs = || self.graph.operands(v.node).into_iter().any(|v| self.needs_norm(v));
+        !self.is_bound(v) && (is_norm(self.graph.op(v.node)) || needs())
+    }
+
+    fn is_bound(&self, v: Value) -> bool {
+        self.bound.borrow().contains_key(&v)
     }
 
     /// Forgets what was kept of the last row.
@@ -341,7 +356,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Reshape { .. } => self.eval(operands[0], self.unfold(v, operands[0], at)?),
             Op::Slice { axis, start, .. } => self.eval(operands[0], self.moved(v, *axis, *start, at)?),
             Op::Gather {} => self.gather(&operands, at),
-            Op::RmsNorm { .. } => self.norm(v, &operands, at),
+            op if is_norm(op) => self.norm(v, &operands, at),
             Op::Rope {} => self.rope(&operands, at),
             op => Err(unsupported(format!("`{}` cannot be computed a row at a time", op.name()))),
         }
@@ -482,18 +497,19 @@ impl<'a, 'c> Rows<'a, 'c> {
             return Ok(());
         }
         let operands = self.graph.operands(v.node);
-        match self.graph.op(v.node) {
-            Op::Gather {} => {
-                let row = self.code.load_index(self.index(operands[1])?, row);
-                self.prepare(operands[0], row, head)
-            }
-            Op::RmsNorm { eps } => {
+        let op = self.graph.op(v.node);
+        match op.values() {
+            Values::Normed(norm) => {
                 self.prepare(operands[0], row, head)?;
-                let scale = self.scale(operands[0], *eps, row, head)?;
+                let scale = self.scale(operands[0], norm.eps, row, head)?;
                 self.scales.borrow_mut().insert(v, scale);
                 Ok(())
             }
-            Op::Linear { .. } | Op::Input { .. } => Ok(()),
+            _ if op.reads(0) == Reads::Chosen => {
+                let row = self.code.load_index(self.index(operands[1])?, row);
+                self.prepare(operands[0], row, head)
+            }
+            _ if op.is_contraction() => Ok(()),
             _ => operands.iter().try_for_each(|&o| self.prepare(o, row, head)),
         }
     }

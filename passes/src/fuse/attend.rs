@@ -1,7 +1,7 @@
 //! Kernels around a boundary. The split has given each boundary a segment of its own.
 use std::collections::HashMap;
 
-use atomc_ir::{Family, NodeId};
+use atomc_ir::NodeId;
 
 use super::Regions;
 use crate::bucket::Bucket;
@@ -13,17 +13,14 @@ pub fn claim(regions: &mut Regions, bucket: Bucket) {
         segments.entry(graph.segment(id).expect("the verifier saw the segments")).or_default().push(id);
     }
     for boundary in regions.nodes_where(|op| op.is_boundary() && !op.is_call()) {
-        match bucket {
-            Bucket::Decode { .. } => {
-                let segment = graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default();
-                regions.add(Family::AttendOne, boundary, segment);
-            }
-            Bucket::Any { .. } | Bucket::Whole { .. } => {
-                // Only the reshape of its result follows a boundary in its own segment.
-                let reader = regions.sole_reader(boundary.into());
-                let reshape = reader.filter(|&id| regions.may_join(id, graph.segment(boundary)));
-                regions.add(Family::AttendMany, boundary, [boundary].into_iter().chain(reshape).collect());
-            }
-        }
+        let nodes = if bucket.is_decode() {
+            graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default()
+        } else {
+            // Only the reshape of its result follows a boundary in its own segment.
+            let reader = regions.sole_reader(boundary.into());
+            let reshape = reader.filter(|&id| regions.may_join(id, graph.segment(boundary)));
+            [boundary].into_iter().chain(reshape).collect()
+        };
+        regions.add(regions.family(boundary, bucket), boundary, nodes);
     }
 }

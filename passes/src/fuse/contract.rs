@@ -1,17 +1,14 @@
 //! Kernels around a contraction. Only one value leaves each, and all of its nodes lead there, so that no path can leave a
 //! region and come back.
-use atomc_ir::{Family, NodeId, Op, Value};
+use atomc_ir::{NodeId, Op, Reads, Value, Values};
 
 use super::Regions;
-use crate::bucket::Bucket;
 use crate::pass::Cx;
 
 pub fn claim(regions: &mut Regions, cx: &Cx) {
-    for linear in regions.nodes_where(|op| matches!(op, Op::Linear { .. })) {
-        let (family, mut nodes) = match cx.bucket {
-            Bucket::Decode { .. } => (Family::Matvec, prologue(regions, linear)),
-            Bucket::Any { .. } | Bucket::Whole { .. } => (Family::Matmul, vec![]),
-        };
+    for linear in regions.nodes_where(Op::is_contraction) {
+        let mut nodes = if cx.bucket.is_decode() { prologue(regions, linear) } else { vec![] };
+        let family = regions.family(linear, cx.bucket);
         nodes.push(linear);
         nodes.extend(epilogue(regions, linear, cx.arch.memory.panel));
         regions.add(family, linear, nodes);
@@ -24,13 +21,13 @@ fn prologue(r: &Regions, linear: NodeId) -> Vec<NodeId> {
     let mut nodes = Vec::new();
     let mut x = r.graph.operands(linear)[0];
     let own = |x: Value, reader| r.may_join(x.node, r.graph.segment(linear)) && r.sole_reader(x) == Some(reader);
-    if matches!(r.graph.op(x.node), Op::RmsNorm { .. }) && own(x, linear) {
+    if matches!(r.graph.op(x.node).values(), Values::Normed(_)) && own(x, linear) {
         nodes.push(x.node);
         x = r.graph.operands(x.node)[0];
     }
     let reader = *nodes.last().unwrap_or(&linear);
     let chosen =
-        |x: Value| matches!(r.graph.op(x.node), Op::Gather {}) && !r.is_given(r.graph.operands(x.node)[0].node);
+        |x: Value| r.graph.op(x.node).reads(0) == Reads::Chosen && !r.is_given(r.graph.operands(x.node)[0].node);
     if chosen(x) && own(x, reader) {
         nodes.push(x.node);
     }

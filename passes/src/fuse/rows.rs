@@ -1,7 +1,7 @@
 //! Kernels of what no other family has taken: row-wise ops, grouped.
 use std::collections::HashMap;
 
-use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Value};
+use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Reads, Type, Value};
 
 use super::Regions;
 
@@ -39,29 +39,11 @@ pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
 
 /// The dimension that a row-wise op has a row for each of; `None` if the op is not row-wise.
 fn rows(graph: &Graph, id: NodeId) -> Option<Dim> {
-    match graph.op(id) {
-        Op::KvWrite {} => Some(Dim::Tokens),
-        Op::Slice { axis: 0, .. } | Op::Concat { axis: 0 } => None,
-        Op::Map(_)
-        | Op::Slice { .. }
-        | Op::Concat { .. }
-        | Op::Reshape { .. }
-        | Op::Cast { .. }
-        | Op::Gather {}
-        | Op::RmsNorm { .. }
-        | Op::RopeTable { .. }
-        | Op::Rope {}
-        | Op::Argmax {} => graph.ty(id.into()).as_tensor()?.shape.0.first().copied(),
-        Op::Input { .. }
-        | Op::Weight { .. }
-        | Op::RopeFreqs { .. }
-        | Op::Pack {}
-        | Op::Linear { .. }
-        | Op::Shard { .. }
-        | Op::Attention { .. }
-        | Op::AllReduce {}
-        | Op::CallerAttention { .. }
-        | Op::Kernel { .. } => None,
+    match graph.ty(id.into()) {
+        _ if !graph.op(id).is_row_wise() => None,
+        Type::Tensor(t) => t.shape.0.first().copied(),
+        Type::Cache(_) => Some(Dim::Tokens),
+        Type::Batch => None,
     }
 }
 
@@ -81,14 +63,15 @@ fn ties(r: &Regions, id: NodeId, v: Value, lead: Dim) -> bool {
 
 /// Whether row i of `id` needs row i of `v` alone.
 fn is_row_of(graph: &Graph, id: NodeId, v: Value, lead: Dim) -> bool {
-    let table = matches!(graph.op(id), Op::Gather {}) && graph.operands(id)[0] == v;
+    let slot = graph.operands(id).iter().position(|&operand| operand == v);
+    let by_row = slot.is_some_and(|slot| graph.op(id).reads(slot) == Reads::Row);
     let same = graph.ty(v).as_tensor().is_some_and(|t| t.shape.0.first() == Some(&lead));
-    same && lead.fixed().is_none() && !table
+    by_row && same && lead.fixed().is_none()
 }
 
 /// Whether a value is made of rows of a weight.
 fn is_embedding(graph: &Graph, v: Value) -> bool {
-    matches!(graph.op(v.node), Op::Gather {}) && graph.is_constant(graph.operands(v.node)[0].node)
+    graph.op(v.node).reads(0) == Reads::Chosen && graph.is_constant(graph.operands(v.node)[0].node)
 }
 
 /// The level of each free node: how many times a value has gone from kernel to kernel before it.

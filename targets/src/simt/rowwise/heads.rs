@@ -5,14 +5,14 @@
 //! Neighbouring teams make the same head of the next tokens, whose keys lie side by side. A thread brings a vector of all the
 //! tokens' values and stores them dimension by dimension.
 use atomc_ir::arch::Isa;
-use atomc_ir::{Arch, Diagnostic, Graph, Op, Type, Value};
+use atomc_ir::{Arch, Class, Diagnostic, Graph, Op, Type, Value};
 
 use super::{Setup, vector};
 use crate::cache::Cache;
 use crate::code::{Int, Vector};
 use crate::kernel::{heads, through_reshape};
 use crate::layout::cache_layout;
-use crate::row::{At, Col, Operand};
+use crate::row::{At, Col, Operand, is_norm};
 use crate::simt::launch;
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
@@ -24,7 +24,7 @@ const VECTORS: usize = 2;
 
 /// How many tokens' values make a run, for a body of this kind.
 pub fn run(graph: &Graph, arch: &Arch) -> Option<usize> {
-    let writes = |id| matches!(graph.op(id), Op::KvWrite {}).then(|| graph.operands(id));
+    let writes = |id| (graph.op(id).class() == Class::Effect).then(|| graph.operands(id));
     let written: Vec<_> = graph.ids().filter_map(writes).collect();
     let has_heads = |v: Value| graph.ty(v).as_tensor().is_some_and(|t| heads(&t.shape).is_some());
     let made = |&v: &Value| match (graph.ty(v), graph.op(v.node)) {
@@ -41,7 +41,7 @@ pub fn run(graph: &Graph, arch: &Arch) -> Option<usize> {
 }
 
 fn has_norm(graph: &Graph, v: Value) -> bool {
-    matches!(graph.op(v.node), Op::RmsNorm { .. }) || graph.operands(v.node).iter().any(|&o| has_norm(graph, o))
+    is_norm(graph.op(v.node)) || graph.operands(v.node).iter().any(|&o| has_norm(graph, o))
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec, run: usize) -> launch::Made<'c> {

@@ -9,7 +9,7 @@ use inkwell::types::VectorType;
 use crate::code::Int;
 use crate::kernel::{heads, through_reshape};
 use crate::math;
-use crate::row::{At, Col, Operand, Team};
+use crate::row::{At, Col, Operand, Team, is_norm};
 use crate::schedule::Schedule;
 use crate::simt::launch;
 use crate::simt::launch::Kernel;
@@ -54,7 +54,7 @@ fn is_argmax(graph: &Graph, v: Value) -> bool {
 
 /// Whether a norm is over the whole row.
 fn is_row_norm(graph: &Graph, v: Value) -> bool {
-    matches!(graph.op(v.node), Op::RmsNorm { .. }) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
+    is_norm(graph.op(v.node)) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
 }
 
 /// Threads of a work-group: one for each vector of the widest result, or of what it is the largest of, in whole waves.

@@ -1,0 +1,54 @@
+//! Schedule families: what a kernel is, before anyone knows its machine.
+
+macro_rules! families {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal $tokens:ident;)*) => {
+        /// The schedule family that emits a kernel.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Family {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        impl Family {
+            /// Every family.
+            pub const ALL: [Family; [$($text),*].len()] = [$(Family::$name),*];
+
+            /// Its name in the text form, in symbols and in manifests.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Family::$name => $text,)*
+                }
+            }
+
+            /// For how many tokens one kernel of the family is.
+            pub fn tokens(self) -> Tokens {
+                match self {
+                    $(Family::$name => Tokens::$tokens,)*
+                }
+            }
+        }
+    };
+}
+
+/// For how many tokens a kernel of a family is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// Any number.
+    Any,
+    /// Those of one bucket: it is unrolled over them.
+    Bucket,
+    /// Those of one bucket on GPUs, where they decide among how many work-groups the work is shared out.
+    BucketOnGpus,
+}
+
+families! {
+    /// One row at a time: norms, rotary embedding, activations, gathers, the largest of a row, writes into the cache.
+    Rows = "rows" Any;
+    /// A contraction over few rows, with row-wise ops before it and elementwise ops after it.
+    Matvec = "matvec" Bucket;
+    /// A contraction over many rows, tiled, with elementwise ops after it.
+    Matmul = "matmul" Any;
+    /// Attention of one new token of each sequence, with the ops that make its queries, keys and values.
+    AttendOne = "attend_one" BucketOnGpus;
+    /// Attention of runs of tokens over a cache that already holds their keys and values.
+    AttendMany = "attend_many" Any;
+}

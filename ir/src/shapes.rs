@@ -1,0 +1,276 @@
+//! Types of results, a function for each op of the table.
+use crate::graph::Graph;
+use crate::rope::Freqs;
+use crate::types::{Block, CacheType, DType, Dim, Layout, Shape, TensorType, Type};
+
+type Types = Result<Vec<Type>, String>;
+
+fn one(dtype: DType, shape: Shape) -> Types {
+    Ok(vec![Type::tensor(dtype, shape)])
+}
+
+fn tensor<'a>(ty: &'a Type, what: &str) -> Result<&'a TensorType, String> {
+    ty.as_tensor().ok_or_else(|| format!("{what} must be a tensor, not {ty}"))
+}
+
+fn float<'a>(ty: &'a Type, what: &str) -> Result<&'a TensorType, String> {
+    let t = tensor(ty, what)?;
+    if t.dtype.is_float() { Ok(t) } else { Err(format!("{what} must be of a float type, not {ty}")) }
+}
+
+fn index<'a>(ty: &'a Type, what: &str) -> Result<&'a TensorType, String> {
+    let t = tensor(ty, what)?;
+    if t.dtype == DType::I32 && t.shape.rank() == 1 {
+        Ok(t)
+    } else {
+        Err(format!("{what} must be i32 with one axis, not {ty}"))
+    }
+}
+
+pub fn source(_: &[&Type], _: &str) -> Types {
+    Err("has no type of its own: it must be written".into())
+}
+
+pub fn map(inputs: &[&Type]) -> Types {
+    let first = float(inputs[0], "the first operand")?;
+    for other in &inputs[1..] {
+        let t = float(other, "every operand")?;
+        let row_vector = t.shape.rank() == 1 && t.shape.last() == first.shape.last();
+        if t.shape != first.shape && !row_vector {
+            return Err(format!(
+                "operands have shapes {} and {}: they must be equal, or one axis like the last",
+                first.shape, t.shape
+            ));
+        }
+    }
+    one(first.dtype, first.shape.clone())
+}
+
+pub fn kernel(inputs: &[&Type], body: &Graph) -> Types {
+    let wants: Vec<&Type> = body.inputs().iter().map(|&v| body.ty(v)).collect();
+    if wants != inputs {
+        let list = |types: &[&Type]| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
+        return Err(format!("operands are ({}), the body takes ({})", list(inputs), list(&wants)));
+    }
+    Ok(body.outputs().iter().map(|&v| body.ty(v).clone()).collect())
+}
+
+pub fn rope_freqs(_: &[&Type], freqs: &Freqs) -> Types {
+    if freqs.dim == 0 || !freqs.dim.is_multiple_of(2) {
+        return Err(format!("rotary dimension {} must be even and not zero", freqs.dim));
+    }
+    one(DType::F32, Shape::fixed(&[freqs.dim / 2]))
+}
+
+pub fn concat(inputs: &[&Type], &axis: &usize) -> Types {
+    let first = tensor(inputs.first().ok_or("takes at least one operand")?, "the first operand")?;
+    let mut dims = first.shape.0.clone();
+    let mut total = 0;
+    for ty in inputs {
+        let t = tensor(ty, "every operand")?;
+        let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {ty} is no number"))?;
+        total = usize::saturating_add(total, size);
+        let others =
+            |s: &Shape| s.0.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, d)| *d).collect::<Vec<_>>();
+        if t.dtype != first.dtype || others(&t.shape) != others(&first.shape) {
+            return Err(format!("{ty} and {first} differ in more than axis {axis}"));
+        }
+    }
+    dims[axis] = Dim::Fixed(total);
+    one(first.dtype, Shape(dims))
+}
+
+pub fn slice(inputs: &[&Type], &axis: &usize, &start: &usize, &len: &usize) -> Types {
+    let t = tensor(inputs[0], "x")?;
+    let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
+    let end = start.saturating_add(len);
+    if len == 0 || end > size {
+        return Err(format!("elements {start} to {end} of {size}"));
+    }
+    let mut shape = t.shape.clone();
+    shape.0[axis] = Dim::Fixed(len);
+    one(t.dtype, shape)
+}
+
+pub fn shard(inputs: &[&Type], &axis: &usize, &parts: &usize) -> Types {
+    let t = tensor(inputs[0], "x")?;
+    let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
+    if parts == 0 || !size.is_multiple_of(parts) {
+        return Err(format!("{parts} equal parts of {size}"));
+    }
+    let mut shape = t.shape.clone();
+    shape.0[axis] = Dim::Fixed(size / parts);
+    one(t.dtype, shape)
+}
+
+pub fn pack(inputs: &[&Type]) -> Types {
+    let t = weight(inputs[0])?;
+    match (t.shape.sizes(), t.shape.rank()) {
+        (Some(_), 2) => Ok(vec![Type::Tensor(TensorType { layout: Layout::Panels, ..t.clone() })]),
+        _ => Err(format!("{t} must have two axes of known size")),
+    }
+}
+
+pub fn reshape(inputs: &[&Type], shape: &Shape) -> Types {
+    let t = tensor(inputs[0], "x")?;
+    if !shape.well_formed() || t.shape.0.first() != shape.0.first() || t.shape.row() != shape.row() {
+        return Err(format!("{} cannot become {shape}: the first axis and the elements of a row must stay", t.shape));
+    }
+    one(t.dtype, shape.clone())
+}
+
+pub fn cast(inputs: &[&Type], &to: &DType) -> Types {
+    let t = float(inputs[0], "x")?;
+    if to.is_float() { one(to, t.shape.clone()) } else { Err("casts to float types only".into()) }
+}
+
+pub fn gather(inputs: &[&Type]) -> Types {
+    let (table, rows) = (float(inputs[0], "table")?, index(inputs[1], "rows")?);
+    if table.shape.rank() != 2 {
+        return Err(format!("table must have two axes, not {table}"));
+    }
+    one(table.dtype, Shape(vec![rows.shape.0[0], table.shape.0[1]]))
+}
+
+/// What a contraction may multiply with.
+fn weight(ty: &Type) -> Result<&TensorType, String> {
+    let t = tensor(ty, "w")?;
+    if t.dtype.is_code() { Ok(t) } else { float(ty, "w") }
+}
+
+pub fn linear(inputs: &[&Type], &out: &DType, &block: &Option<Block>) -> Types {
+    let (x, w) = (float(inputs[0], "x")?, weight(inputs[1])?);
+    let Some(&[rows, cols]) = w.shape.sizes().as_deref() else {
+        return Err(format!("w must have two axes of known size, not {w}"));
+    };
+    encoding(w.dtype, [rows, cols], &inputs[2..], block)?;
+    if x.shape.rank() != 2 || x.shape.last() != Some(cols) {
+        return Err(format!("x is {}, w is {}: the last axes must agree", x.shape, w.shape));
+    }
+    if !out.is_float() {
+        return Err("the result must be of a float type".into());
+    }
+    one(out, Shape(vec![x.shape.0[0], w.shape.0[0]]))
+}
+
+/// That codes, and nothing else, have a scale for each block, and no others but integers a zero point.
+fn encoding(codes: DType, [rows, cols]: [usize; 2], more: &[&Type], block: Option<Block>) -> Result<(), String> {
+    let (Some(block), Some((scale, zero))) = (block, more.split_first()) else {
+        let bare = block.is_none() && more.is_empty() && !codes.is_code();
+        return if bare { Ok(()) } else { Err(format!("a weight of {} {}", codes.name(), wants(codes))) };
+    };
+    if !codes.is_code() {
+        return Err(format!("a weight of {} {}", codes.name(), wants(codes)));
+    }
+    let grid = Shape::fixed(&block.grid(rows, cols));
+    let scale = tensor(scale, "scale")?;
+    if !scale.dtype.is_scale() || scale.shape != grid {
+        return Err(format!("scale must be {grid} of f32, f16, bf16 or e8m0, not {scale}"));
+    }
+    let Some(zero) = zero.first() else { return Ok(()) };
+    let zero = tensor(zero, "zero")?;
+    let fits = codes.is_integer_code() && zero.dtype == codes && zero.shape == grid;
+    if fits { Ok(()) } else { Err(format!("zero must be {grid} of the weight's integers, not {zero}")) }
+}
+
+fn wants(codes: DType) -> &'static str {
+    if codes.is_code() { "takes a block and a scale for each" } else { "has neither block nor scale" }
+}
+
+/// Every operand behind the first is a vector along its last axis.
+pub fn norm(inputs: &[&Type], &eps: &f64) -> Types {
+    let x = float(inputs[0], "x")?;
+    for ty in &inputs[1..] {
+        let vector = float(ty, "every vector")?;
+        if x.shape.rank() < 2 || vector.shape.rank() != 1 || vector.shape.last() != x.shape.last() {
+            return Err(format!(
+                "x is {}, a vector is {}: it must have one axis like the last of x",
+                x.shape, vector.shape
+            ));
+        }
+    }
+    if eps.is_nan() || eps < 0.0 {
+        return Err(format!("eps {eps} must not be negative"));
+    }
+    one(x.dtype, x.shape.clone())
+}
+
+pub fn rope_table(inputs: &[&Type], _: &f64, _: &f64, _: &usize) -> Types {
+    let (pos, len, freqs) = (index(inputs[0], "positions")?, index(inputs[1], "lengths")?, float(inputs[2], "freqs")?);
+    match freqs.shape.sizes().as_deref() {
+        Some(&[half]) if pos.shape == len.shape => one(DType::F32, Shape(vec![pos.shape.0[0], Dim::Fixed(2 * half)])),
+        _ => Err(format!("positions {pos}, lengths {len}, freqs {freqs} do not fit")),
+    }
+}
+
+pub fn rope(inputs: &[&Type]) -> Types {
+    let (x, table) = (float(inputs[0], "x")?, float(inputs[1], "table")?);
+    match (&x.shape.0[..], &table.shape.0[..]) {
+        (&[t, _, Dim::Fixed(d)], &[u, Dim::Fixed(rot)]) if t == u && rot <= d && rot % 2 == 0 => {
+            one(x.dtype, x.shape.clone())
+        }
+        _ => Err(format!("x {x} and table {table} do not fit")),
+    }
+}
+
+pub fn argmax(inputs: &[&Type]) -> Types {
+    let x = float(inputs[0], "x")?;
+    if x.shape.rank() != 2 {
+        return Err(format!("x must have two axes, not {x}"));
+    }
+    one(DType::I32, Shape(vec![x.shape.0[0]]))
+}
+
+fn heads_fit(t: &TensorType, c: CacheType) -> bool {
+    t.shape == Shape::led_by(Dim::Tokens, &[c.heads, c.head_dim])
+}
+
+fn batch(ty: &Type) -> Result<(), String> {
+    if *ty == Type::Batch { Ok(()) } else { Err(format!("batch must be a batch, not {ty}")) }
+}
+
+fn cache(ty: &Type) -> Result<CacheType, String> {
+    ty.as_cache().ok_or_else(|| format!("cache must be a cache, not {ty}"))
+}
+
+pub fn kv_write(inputs: &[&Type]) -> Types {
+    let c = cache(inputs[0])?;
+    let (k, v) = (float(inputs[1], "k")?, float(inputs[2], "v")?);
+    batch(inputs[3])?;
+    if !heads_fit(k, c) || !heads_fit(v, c) {
+        return Err(format!("k {k} and v {v} do not fit {}", inputs[0]));
+    }
+    Ok(vec![inputs[0].clone()])
+}
+
+pub fn attention(inputs: &[&Type], _: &f64, _: &usize) -> Types {
+    let (q, c) = (float(inputs[0], "q")?, cache(inputs[1])?);
+    batch(inputs[2])?;
+    match q.shape.0[..] {
+        [Dim::Tokens, Dim::Fixed(h), Dim::Fixed(d)] if d == c.head_dim && h % c.heads == 0 => {
+            one(q.dtype, q.shape.clone())
+        }
+        _ => Err(format!("q {q} does not fit {}: head sizes must agree and heads be a multiple", inputs[1])),
+    }
+}
+
+pub fn all_reduce(inputs: &[&Type]) -> Types {
+    let x = float(inputs[0], "x")?;
+    if x.shape.rank() != 2 || x.shape.0[0] != Dim::Tokens {
+        return Err(format!("x must have a row for each token, not {x}"));
+    }
+    one(x.dtype, x.shape.clone())
+}
+
+pub fn caller_attention(inputs: &[&Type], _: &usize, _: &f64, _: &usize) -> Types {
+    let (q, k, v) = (float(inputs[0], "q")?, float(inputs[1], "k")?, float(inputs[2], "v")?);
+    batch(inputs[3])?;
+    match (&q.shape.0[..], &k.shape.0[..]) {
+        (&[Dim::Tokens, Dim::Fixed(h), Dim::Fixed(d)], &[Dim::Tokens, Dim::Fixed(g), Dim::Fixed(e)])
+            if d == e && g > 0 && h % g == 0 && k == v && q.dtype == k.dtype =>
+        {
+            one(q.dtype, Shape::led_by(Dim::Tokens, &[h.saturating_mul(d)]))
+        }
+        _ => Err(format!("q {q}, k {k}, v {v} do not fit: head sizes must agree and heads be a multiple")),
+    }
+}
