@@ -292,16 +292,25 @@ fn dequantised<S: Real>(codes: &Tensor<S>, block: Block, scale: &Tensor<S>, zero
 }
 
 pub(crate) fn rms_norm<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Results<S> {
-    normed(args, Norm { eps })
+    normed(args, Norm { eps, centred: false })
+}
+
+pub(crate) fn layer_norm<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Results<S> {
+    normed(args, Norm { eps, centred: true })
 }
 
 fn normed<S: Real>(args: &[&Val<S>], norm: Norm) -> Results<S> {
     let (x, w) = (args[0].float()?, args[1].float()?);
+    let bias = args.get(2).map(|bias| bias.float()).transpose()?;
+    let count = S::of(x.width() as f64);
+    let mean = |row: &[S], f: fn(S) -> S| row.iter().fold(S::of(0.0), |sum, &v| sum.add(f(v))).div(count);
     let mut data = Vec::with_capacity(x.data.len());
     for row in x.rows() {
-        let sum = row.iter().fold(S::of(0.0), |s, &v| s.add(v.mul(v)));
-        let scale = S::of(1.0).div(sum.div(S::of(row.len() as f64)).add(S::of(norm.eps)).sqrt());
-        data.extend(row.iter().zip(&w.data).map(|(&v, &w)| v.mul(scale).mul(w)));
+        let centre = norm.centred.then(|| mean(row, |v| v));
+        let left: Vec<S> = row.iter().map(|&v| centre.map_or(v, |centre| v.sub(centre))).collect();
+        let scale = S::of(1.0).div(mean(&left, |v| v.mul(v)).add(S::of(norm.eps)).sqrt());
+        let weighted = left.iter().zip(&w.data).map(|(&v, &w)| v.mul(scale).mul(w));
+        data.extend(weighted.enumerate().map(|(i, v)| bias.map_or(v, |bias| v.add(bias.data[i]))));
     }
     one(x.shape.clone(), data)
 }
@@ -482,6 +491,23 @@ mod tests {
         near(&eval(&text(""), 1, &params[..3]), &[621.0, 1254.0, 3861.0]);
         // 0 1 0, 3 4 6, -3 0 36.
         near(&eval(&text(", %z: u4[2, 2]"), 1, &params), &[10.0, 643.0, 3597.0]);
+    }
+
+    /// See `tests/layer_norm.py`.
+    #[test]
+    fn layer_norm_is_what_torch_makes() {
+        let golden = include_str!("../tests/layer_norm.txt");
+        let numbers = |name: &str| -> Vec<f64> {
+            let line = golden.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();
+            line.split(' ').map(|number| number.parse().unwrap()).collect()
+        };
+        let text = "graph @g(%x: f32[T, 20], %weight: f32[20], %bias: f32[20]) {
+  %0 = layer_norm %x, %weight, %bias {eps = 1e-5} : f32[T, 20]
+  return %0
+}";
+        let params = [("x", [3, 20].as_slice()), ("weight", &[20]), ("bias", &[20])];
+        let params = params.map(|(name, shape)| (name, float(shape, &numbers(name))));
+        near(&eval(text, 3, &params), &numbers("y"));
     }
 
     #[test]

@@ -88,11 +88,14 @@ pub enum Values {
     Other,
 }
 
-/// A norm of rows: `x * scale * weight`, where `scale` is `1 / sqrt(mean(x^2) + eps)` over the last axis.
+/// A norm of rows: `x * scale * weight`, plus a bias if there is one, where `scale` is `1 / sqrt(mean(x^2) + eps)` over the last
+/// axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
     /// What is added to the mean of the squares.
     pub eps: f64,
+    /// Whether the mean of the row is taken off it before.
+    pub centred: bool,
 }
 
 macro_rules! ops {
@@ -269,7 +272,10 @@ ops! {
         [Compute, CONTRACTION, Other, work::dot] shapes::linear, interp::linear;
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
     RmsNorm = "rms_norm" (x: Row, weight: Shared) { eps: f64 }
-        [Compute, Inline, Normed(Norm { eps: *eps }), work::none] shapes::norm, interp::rms_norm;
+        [Compute, Inline, Normed(Norm { eps: *eps, centred: false }), work::none] shapes::norm, interp::rms_norm;
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` over the last axis.
+    LayerNorm = "layer_norm" (x: Row, weight: Shared, bias: Shared) { eps: f64 }
+        [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), work::none] shapes::norm, interp::layer_norm;
     /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base grows with sequences longer
     /// than `original` (dynamic NTK).
     RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize }

@@ -1,12 +1,12 @@
 //! Evaluates the row-wise part of a kernel's body, one vector of elements at a time.
 //!
 //! Every family uses it: as the whole kernel, as what happens to the rows before a contraction, or as what happens to
-//! accumulators after it. Nothing is materialised; a norm's scale is computed once a row by [`Rows::prepare`].
+//! accumulators after it. Nothing is materialised; a norm's statistics are computed once a row by [`Rows::prepare`].
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use atomc_ir::arch::Machine;
-use atomc_ir::{Diagnostic, Graph, Layout, Op, Reads, TensorType, Type, Value, Values};
+use atomc_ir::{Diagnostic, Graph, Layout, Norm, Op, Reads, TensorType, Type, Value, Values};
 use inkwell::values::FloatValue;
 
 use crate::code::{Code, Int, Ptr, Vector};
@@ -47,8 +47,8 @@ pub struct Rows<'a, 'c> {
     indices: HashMap<Value, Ptr<'c>>,
     /// Values that a family computes itself, for the position it is at.
     bound: RefCell<HashMap<Value, Vector<'c>>>,
-    /// The scale of each norm, for the row or head that was prepared last.
-    scales: RefCell<HashMap<Value, FloatValue<'c>>>,
+    /// Of each norm, for the row or head that was prepared last.
+    statistics: RefCell<HashMap<Value, Statistics<'c>>>,
     team: Cell<Option<Team<'a, 'c>>>,
     /// Where this member's first vectors of a row begin.
     columns: RefCell<Vec<Int<'c>>>,
@@ -85,6 +85,23 @@ pub fn unsupported(what: impl Into<String>) -> Diagnostic {
     Diagnostic::new("target::unsupported", what)
 }
 
+/// What a norm must know of a whole row: the mean, if it takes that off, and the scale of what is left.
+#[derive(Clone, Copy, Debug)]
+struct Statistics<'c> {
+    centre: Option<FloatValue<'c>>,
+    scale: FloatValue<'c>,
+}
+
+/// What is added up along a row: the elements, or their squares, without the mean.
+#[derive(Clone, Copy)]
+enum Term<'c> {
+    Value,
+    Square(Option<FloatValue<'c>>),
+}
+
+/// A row and, for values with heads, the head.
+type Place<'c> = (Int<'c>, Option<Int<'c>>);
+
 /// Whether a statistic of the whole row comes before any of its elements.
 pub fn is_norm(op: &Op) -> bool {
     matches!(op.values(), Values::Normed(_))
@@ -109,7 +126,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             memory: HashMap::new(),
             indices: HashMap::new(),
             bound: RefCell::default(),
-            scales: RefCell::default(),
+            statistics: RefCell::default(),
             team: Cell::default(),
             columns: RefCell::default(),
             pieces: Cell::new(1),
@@ -233,7 +250,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         norms.iter().flatten().for_each(|&norm| self.set_scale(norm, c.number(1.0)));
         let all = columns.iter().map(|&col| made(col)).collect::<Result<Vec<_>, _>>()?;
         prepare()?;
-        let scales = norms.map(|norm| norm.map(|norm| c.splat(self.scales.borrow()[&norm])));
+        let scales = norms.map(|norm| norm.map(|norm| c.splat(self.statistics.borrow()[&norm].scale)));
         columns.into_iter().zip(all).try_for_each(|(col, made)| {
             body(col, std::array::from_fn(|i| scales[i].map_or(made[i], |scale| c.fmul(made[i], scale))))
         })
@@ -253,7 +270,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         match op.values() {
             _ if self.is_bound(v) => None,
             Values::Kept | Values::Scaled if op.reads(0) == Reads::Row => self.last_norm(from(v)),
-            Values::Normed(_) if !self.has_norm(from(v)) => Some(v),
+            Values::Normed(norm) if !norm.centred && !self.has_norm(from(v)) => Some(v),
             _ => None,
         }
     }
@@ -485,13 +502,23 @@ impl<'a, 'c> Rows<'a, 'c> {
     }
 
     fn norm(&self, v: Value, operands: &[Value], at: At<'c>) -> Made<'c> {
-        let scale = *self.scales.borrow().get(&v).ok_or_else(|| unsupported("a norm of what is computed later"))?;
-        let x = self.eval(operands[0], at)?;
+        let known = self.statistics.borrow().get(&v).copied();
+        let Statistics { centre, scale } = known.ok_or_else(|| unsupported("a norm of what is computed later"))?;
+        let x = self.left(self.eval(operands[0], at)?, centre);
         let w = self.eval_like(operands[1], v, at)?;
-        Ok(self.code.fmul(self.code.fmul(x, self.code.splat(scale)), w))
+        let scaled = self.code.fmul(self.code.fmul(x, self.code.splat(scale)), w);
+        match operands.get(2) {
+            Some(&bias) => Ok(self.code.fadd(scaled, self.eval_like(bias, v, at)?)),
+            None => Ok(scaled),
+        }
     }
 
-    /// Emits the scale of every norm that `v` needs, for this row and head.
+    /// What is left of a vector without the mean of its row.
+    fn left(&self, v: Vector<'c>, centre: Option<FloatValue<'c>>) -> Vector<'c> {
+        centre.map_or(v, |centre| self.code.fsub(v, self.code.splat(centre)))
+    }
+
+    /// Emits the statistics of every norm that `v` needs, for this row and head.
     pub fn prepare(&self, v: Value, row: Int<'c>, head: Option<Int<'c>>) -> Result<(), Diagnostic> {
         if self.bound.borrow().contains_key(&v) || !matches!(self.graph.ty(v), Type::Tensor(_)) {
             return Ok(());
@@ -501,8 +528,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         match op.values() {
             Values::Normed(norm) => {
                 self.prepare(operands[0], row, head)?;
-                let scale = self.scale(operands[0], norm.eps, row, head)?;
-                self.scales.borrow_mut().insert(v, scale);
+                let statistics = self.statistics_of(operands[0], norm, row, head)?;
+                self.statistics.borrow_mut().insert(v, statistics);
                 Ok(())
             }
             _ if op.reads(0) == Reads::Chosen => {
@@ -516,32 +543,64 @@ impl<'a, 'c> Rows<'a, 'c> {
 
     /// From here on a norm scales by this, which the family has made itself.
     pub fn set_scale(&self, norm: Value, scale: FloatValue<'c>) {
-        self.scales.borrow_mut().insert(norm, scale);
+        self.statistics.borrow_mut().insert(norm, Statistics { centre: None, scale });
     }
 
-    /// `1 / sqrt(mean(x^2) + eps)` over the last axis.
-    fn scale(&self, x: Value, eps: f64, row: Int<'c>, head: Option<Int<'c>>) -> Result<FloatValue<'c>, Diagnostic> {
+    /// Of a row or head: the mean, if the norm takes it off, and `1 / sqrt(mean(x^2) + eps)` of what is left.
+    fn statistics_of(
+        &self,
+        x: Value,
+        norm: Norm,
+        row: Int<'c>,
+        head: Option<Int<'c>>,
+    ) -> Result<Statistics<'c>, Diagnostic> {
         let c = self.code;
         let n = self.shape(x)?.shape.last().unwrap_or(0);
-        let sum = match self.team.get() {
-            None => c.sum(self.squares(x, n, row, head)?),
-            Some(team) => {
-                let share = self.share(x, n, row, head, (team.index, team.size))?;
-                team.threads.team_sum(c.sum(share), team)
-            }
-        };
-        Ok(c.inverse_root(sum, n, eps))
+        let mut centre = None;
+        if norm.centred {
+            let sum = self.sum(x, n, (row, head), Term::Value)?;
+            centre = Some(c.b.build_float_mul(sum, c.number(1.0 / n as f64), "").expect("floats"));
+        }
+        let squares = self.sum(x, n, (row, head), Term::Square(centre))?;
+        Ok(Statistics { centre, scale: c.inverse_root(squares, n, norm.eps) })
     }
 
-    /// Squares of a whole row, summed up lane by lane.
-    fn squares(&self, x: Value, n: usize, row: Int<'c>, head: Option<Int<'c>>) -> Made<'c> {
+    /// The sum of a term of each element of a row, by the whole team.
+    fn sum(&self, x: Value, n: usize, place: Place<'c>, term: Term<'c>) -> Result<FloatValue<'c>, Diagnostic> {
+        let c = self.code;
+        Ok(match self.team.get() {
+            None => c.sum(self.terms(x, n, place, term)?),
+            Some(team) => {
+                let share = self.share(x, n, place, (team.index, team.size), term)?;
+                team.threads.team_sum(c.sum(share), team)
+            }
+        })
+    }
+
+    /// What a term is made of.
+    fn base(&self, v: Vector<'c>, term: Term<'c>) -> Vector<'c> {
+        match term {
+            Term::Value => v,
+            Term::Square(centre) => self.left(v, centre),
+        }
+    }
+
+    fn added(&self, base: Vector<'c>, sum: Vector<'c>, term: Term<'c>) -> Vector<'c> {
+        match term {
+            Term::Value => self.code.fadd(base, sum),
+            Term::Square(_) => self.code.fma(base, base, sum),
+        }
+    }
+
+    /// Terms of a whole row, summed up lane by lane.
+    fn terms(&self, x: Value, n: usize, (row, head): Place<'c>, term: Term<'c>) -> Made<'c> {
         let (c, lanes) = (self.code, self.code.lanes());
         let square = |sum: Vector<'c>, col: Col<'c>, count: usize| -> Made<'c> {
-            let mut v = self.eval(x, At { row, head, col })?;
+            let mut v = self.base(self.eval(x, At { row, head, col })?, term);
             if count < lanes {
                 v = c.choose(c.lanes_below(count), v, c.zero());
             }
-            Ok(c.fma(v, v, sum))
+            Ok(self.added(v, sum, term))
         };
         let mut sum = c.zero();
         if head.is_some() {
@@ -561,14 +620,14 @@ impl<'a, 'c> Rows<'a, 'c> {
         if whole < n { square(sum, Col::Const(whole), n - whole) } else { Ok(sum) }
     }
 
-    /// Squares of one member's share of a row: every `size`-th vector.
+    /// Terms of one member's share of a row: every `size`-th vector.
     fn share(
         &self,
         x: Value,
         n: usize,
-        row: Int<'c>,
-        head: Option<Int<'c>>,
+        (row, head): Place<'c>,
         (index, size): (Int<'c>, usize),
+        term: Term<'c>,
     ) -> Made<'c> {
         let (c, lanes) = (self.code, self.whole());
         let (turns, first) = (n.div_ceil(size * lanes), index * lanes);
@@ -576,7 +635,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         let value = |col: Int<'c>| -> Made<'c> {
             let inside = c.less(col, n);
             let safe = if whole { col } else { c.pick_int(inside, col, 0) };
-            let v = self.eval(x, At { row, head, col: Col::Var(safe) })?;
+            let v = self.base(self.eval(x, At { row, head, col: Col::Var(safe) })?, term);
             Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
         };
         if turns <= UNROLL {
@@ -585,8 +644,10 @@ impl<'a, 'c> Rows<'a, 'c> {
                 let col = self.columns.borrow()[turn];
                 self.each_piece(|| {
                     let v = value(col)?;
-                    self.kept.borrow_mut().push((x, col, self.piece.get(), v));
-                    sum = c.fma(v, v, sum);
+                    if !matches!(term, Term::Square(Some(_))) {
+                        self.kept.borrow_mut().push((x, col, self.piece.get(), v));
+                    }
+                    sum = self.added(v, sum, term);
                     Ok(sum)
                 })?;
             }
@@ -596,8 +657,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         let carried = c.for_each((0, turns, 1), &[c.zero().into()], |turn, sums| {
             let (col, mut sum) = (turn * (size * lanes) + first, sums[0].into_vector_value());
             let all = self.each_piece(|| {
-                let v = value(col)?;
-                sum = c.fma(v, v, sum);
+                sum = self.added(value(col)?, sum, term);
                 Ok(sum)
             });
             vec![all.map_or_else(|e| kept(&mut failed, e, c), |_| sum).into()]

@@ -19,6 +19,22 @@ fn rows_norm_and_activation() {
     }
 }
 
+/// Rows that a team has in registers, rows that it goes along twice, and such as end inside a vector.
+#[test]
+fn rows_layer_norm() {
+    for n in [64, 50, 1024, 9000, 9001] {
+        let text = format!(
+            "graph @k(%x: bf16[T, {n}], %w: bf16[{n}], %b: bf16[{n}]) {{
+  %0 = layer_norm %x, %w, %b {{eps = 1e-5}} : bf16[T, {n}]
+  %1 = silu_mul %0, %x : bf16[T, {n}]
+  return %1
+}}"
+        );
+        let case = case(&text, Family::Rows, 8);
+        if n > 1024 { case.check() } else { case.check_in_all_types() }
+    }
+}
+
 #[test]
 fn every_elementwise_op() {
     for op in atomc_ir::Elementwise::ALL {
@@ -113,6 +129,19 @@ fn rows_prepare_attention() {
     }
 }
 
+/// The norms of heads take off their means, and add the other's weights.
+fn centred(text: &str) -> String {
+    text.replace("rms_norm %1, %qn", "layer_norm %1, %qn, %kn").replace("rms_norm %5, %kn", "layer_norm %5, %kn, %qn")
+}
+
+#[test]
+fn rows_prepare_attention_with_layer_norm() {
+    for (dim, rot) in [(32, 32), (20, 12), (48, 24)] {
+        let text = centred(&qkv(4, 2, dim, rot, "", "%3, %10"));
+        case(&text, Family::Rows, 8).check();
+    }
+}
+
 #[test]
 fn attention_of_one_token_each() {
     let runs = [run(3, 1), run(0, 1), run(70, 1)];
@@ -125,6 +154,7 @@ fn attention_of_one_token_each() {
         );
         let text = qkv(heads, kv, dim, dim, &tail, "%12, %10");
         Case { runs: &runs, ..case(&text, Family::AttendOne, 4) }.check_in_all_types();
+        Case { runs: &runs, ..case(&centred(&text), Family::AttendOne, 4) }.check();
     }
 }
 
@@ -171,7 +201,8 @@ const BIASED: &str = "graph @k(%x: bf16[T, 72], %w: bf16[50, 72]@panels, %b: bf1
 fn matvec_with_norm_activation_bias_residual() {
     for bucket in [1, 2, 4, 8] {
         let runs = &[run(0, 1); 3][..bucket.min(3)];
-        for text in [gated(72, 48), gated(64, 64), BIASED.to_string()] {
+        let centred = |k| gated(k, 48).replace("rms_norm %x, %wn", "layer_norm %x, %wn, %wn");
+        for text in [gated(72, 48), gated(64, 64), BIASED.to_string(), centred(72), centred(64)] {
             Case { runs, ..case(&text, Family::Matvec, bucket) }.check_in_all_types();
         }
     }
