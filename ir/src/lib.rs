@@ -2,6 +2,26 @@
 //!
 //! A [`Graph`] holds [`Op`]s over typed values in SSA form. Its text form ([`print`](Graph::print), [`parse`]) is what tests,
 //! rules and reproducers are written in; [`verify`](Graph::verify) says what is legal; [`interp`] says what it means.
+//!
+//! ```
+//! use atomc_ir::{Builder, DType, Dim, Shape, Type, parse};
+//!
+//! let mut b = Builder::new("last");
+//! let x = b.input("x", Type::tensor(DType::BF16, Shape::led_by(Dim::Tokens, &[64])));
+//! let weight = b.at("model.norm").weight("model.norm.weight", DType::BF16, &[64]);
+//! let normed = b.rms_norm(x, weight, 1e-6)?;
+//! let graph = b.finish(vec![("hidden".to_string(), normed)])?;
+//!
+//! let text = r#"graph @last(%x: bf16[T, 64]) {
+//!   %0 = weight {name = "model.norm.weight"} : bf16[64] // model.norm
+//!   %1 = rms_norm %x, %0 {eps = 1e-6} : bf16[T, 64] // model.norm
+//!   return hidden = %1
+//! }
+//! "#;
+//! assert_eq!(graph.print(), text);
+//! assert_eq!(parse(text)?.print(), text);
+//! # Ok::<(), atomc_ir::Diagnostic>(())
+//! ```
 pub mod arch;
 mod attr;
 mod builder;

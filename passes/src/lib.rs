@@ -2,6 +2,36 @@
 //!
 //! A pass is a value in the table of [`pipeline`](PASSES); its file, its name and what the CLI calls it are the same.
 //! [`run`] is the driver, [`plan`] and [`ledger`] say what the result needs, [`explain`] why a rule did not fire.
+//!
+//! ```
+//! use atomc_passes::{Bucket, Cx, run};
+//! # use atomc_ir::arch::{Cpu, Dot, Machine, Memory, Vector};
+//! # let arch = atomc_ir::Arch {
+//! #     name: "example", target: "example", source: "", triple: "", cpu: "", attributes: "", features: &[],
+//! #     machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Pairs }),
+//! #     executed: true,
+//! #     memory: Memory { row: 32, alias: 1024, rows: 1, panel: 16, group_bytes: 64, block_tokens: 16, align: 64 },
+//! # };
+//!
+//! let text = "graph @g(%x: bf16[T, 16]) {
+//!   %0 = slice %x {axis = 1, start = 4, len = 12} : bf16[T, 12]
+//!   %1 = slice %0 {axis = 1, start = 4, len = 8} : bf16[T, 8]
+//!   return %1
+//! }";
+//! let mut graph = atomc_ir::parse(text)?;
+//! let cx = Cx { arch: &arch, bucket: Bucket::Decode { tokens: 1 } };
+//! let mut passes = vec![];
+//! run(&mut graph, &cx, Some("canonicalise"), &mut |pass, _| passes.push(pass.name))?;
+//! assert_eq!(passes, ["dce", "canonicalise"]);
+//!
+//! let after = "graph @g(%x: bf16[T, 16]) {
+//!   %0 = slice %x {axis = 1, start = 8, len = 8} : bf16[T, 8]
+//!   return %0
+//! }
+//! ";
+//! assert_eq!(graph.print(), after);
+//! # Ok::<(), atomc_ir::Diagnostic>(())
+//! ```
 mod bucket;
 mod canonicalise;
 mod cse;
