@@ -195,7 +195,7 @@ impl Graph {
 
     /// Removes every node that no output depends on; parameters stay. Returns how many went.
     pub fn sweep(&mut self) -> usize {
-        let live: std::collections::HashSet<NodeId> =
+        let live: std::collections::BTreeSet<NodeId> =
             self.reach(self.outputs.iter().map(|v| v.node)).into_iter().collect();
         let before = self.nodes.node_count();
         let keep: Vec<bool> = (0..=self.nodes.node_indices().next_back().map_or(0, |i| i.index()))

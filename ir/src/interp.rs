@@ -1,7 +1,7 @@
 //! The reference interpreter: plain loops, in f32 or f64, without rounding to the types of the graph in between; only what goes
 //! into a cache of [`DType::F8E4M3`] is rounded.
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use crate::elementwise::{Elementwise, Scalar};
 use crate::graph::{Graph, Value};
@@ -140,10 +140,10 @@ pub struct Cx {
 pub fn run<S: Real>(
     graph: &Graph,
     cx: Cx,
-    params: &HashMap<String, Val<S>>,
+    params: &BTreeMap<String, Val<S>>,
     weight: &dyn Fn(&str) -> Option<Tensor<S>>,
 ) -> Result<Vec<Val<S>>, String> {
-    let mut values: HashMap<Value, Val<S>> = HashMap::new();
+    let mut values: BTreeMap<Value, Val<S>> = BTreeMap::new();
     for id in graph.order() {
         let results = match graph.op(id) {
             Op::Input { name } => vec![params.get(name).ok_or(format!("no value for %{name}"))?.clone()],
@@ -516,7 +516,7 @@ mod tests {
         graph.verify().unwrap();
         let (least, nan) = (f64::NEG_INFINITY, f64::NAN);
         let rows = [[1.0, 2.0, 2.0], [-0.0, 0.0, -1.0], [nan, -3.0, nan], [least, nan, least], [nan, least, least]];
-        let params = HashMap::from([("x".to_string(), float(&[5, 3], rows.as_flattened()))]);
+        let params = BTreeMap::from([("x".to_string(), float(&[5, 3], rows.as_flattened()))]);
         let out = run(&graph, Cx { tokens: 5, rows: 0 }, &params, &|_| None).unwrap();
         assert_eq!(out, [Val::Int(vec![1, 0, 1, 0, 0])]);
     }

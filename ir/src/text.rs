@@ -2,7 +2,7 @@
 //!
 //! One statement a line: `%0, %1 = op %a, %b {attr = 1} : type, type #segment // location`. A kernel's body follows on the
 //! lines after it, as a graph of its own, indented. Results that have names are returned as `name = %value`.
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::Diagnostic;
@@ -25,8 +25,8 @@ impl Graph {
     }
 
     /// Name of each value in the text.
-    fn names(&self, order: &[NodeId]) -> HashMap<Value, String> {
-        let mut names = HashMap::new();
+    fn names(&self, order: &[NodeId]) -> BTreeMap<Value, String> {
+        let mut names = BTreeMap::new();
         let mut next = 0;
         for &id in order {
             for out in 0..self.types(id).len() {
@@ -130,7 +130,7 @@ impl<'a> Parser<'a> {
         let (name, rest) = head.strip_prefix("graph @").and_then(|h| h.split_once('(')).ok_or_else(bad)?;
         let params = rest.strip_suffix(") {").ok_or_else(bad)?;
         let mut graph = Graph::new(name);
-        let mut names = HashMap::new();
+        let mut names = BTreeMap::new();
         for param in split(params) {
             let (name, ty) = param.split_once(": ").ok_or_else(bad)?;
             let ty = read_type(ty).ok_or_else(|| syntax(n, format!("unknown type `{ty}`")))?;
@@ -156,7 +156,7 @@ impl<'a> Parser<'a> {
         n: usize,
         line: &str,
         graph: &mut Graph,
-        names: &mut HashMap<String, Value>,
+        names: &mut BTreeMap<String, Value>,
     ) -> Result<(), Diagnostic> {
         let bad = |what: &str| syntax(n, what);
         let (line, location) = line.split_once(" // ").unwrap_or((line, ""));
@@ -225,7 +225,7 @@ impl<'a> Parser<'a> {
 }
 
 /// What a graph returns: `%value`, or `name = %value`.
-fn results(n: usize, list: &str, names: &HashMap<String, Value>) -> Result<Vec<(String, Value)>, Diagnostic> {
+fn results(n: usize, list: &str, names: &BTreeMap<String, Value>) -> Result<Vec<(String, Value)>, Diagnostic> {
     let one = |result| {
         let (name, v) = str::split_once(result, " = ").unwrap_or(("", result));
         if !name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c)) {
@@ -237,7 +237,7 @@ fn results(n: usize, list: &str, names: &HashMap<String, Value>) -> Result<Vec<(
     split(list).into_iter().map(one).collect()
 }
 
-fn values(n: usize, list: &str, names: &HashMap<String, Value>) -> Result<Vec<Value>, Diagnostic> {
+fn values(n: usize, list: &str, names: &BTreeMap<String, Value>) -> Result<Vec<Value>, Diagnostic> {
     split(list)
         .into_iter()
         .map(|v| names.get(v).copied().ok_or_else(|| syntax(n, format!("`{v}` is not defined"))))

@@ -4,7 +4,7 @@ use std::fmt;
 pub use atomc_dtype::DType;
 
 /// A dimension: a number, or one of the two that a step chooses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dim {
     Fixed(usize),
     /// `T`: tokens in the step.
@@ -41,7 +41,7 @@ impl fmt::Display for Dim {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Shape(pub Vec<Dim>);
 
 impl Shape {
@@ -93,7 +93,7 @@ impl fmt::Display for Shape {
 }
 
 /// How the elements of a tensor lie in memory. Values do not depend on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Layout {
     #[default]
     Rows,
@@ -106,7 +106,7 @@ pub enum Layout {
 ///
 /// With the type of the weight and those of its scales and zero points, which are operands like it, this is the weight's encoding:
 /// a scale for each tensor, for each row, for groups of columns or for squares are the same thing with other numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block {
     /// Rows of a block, at least one.
     pub rows: usize,
@@ -121,7 +121,7 @@ impl Block {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorType {
     pub dtype: DType,
     pub shape: Shape,
@@ -155,14 +155,14 @@ impl fmt::Display for TensorType {
 }
 
 /// The state of one layer's KV cache. Writing gives a new state, so that order and effects are ordinary operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheType {
     pub dtype: DType,
     pub heads: usize,
     pub head_dim: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Type {
     Tensor(TensorType),
     Cache(CacheType),

@@ -1,5 +1,5 @@
 //! What is legal, at every stage. Collects all errors and prints them inside the listing.
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::graph::{Graph, NodeId, Value};
@@ -24,7 +24,7 @@ impl std::error::Error for VerifyError {}
 
 #[derive(Default)]
 struct Errors {
-    nodes: HashMap<NodeId, Vec<String>>,
+    nodes: BTreeMap<NodeId, Vec<String>>,
     messages: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl Graph {
     pub fn verify_at(&self, stage: Stage) -> Result<(), VerifyError> {
         let mut errors = Errors::default();
         let order = self.order();
-        let place: HashMap<NodeId, usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let place: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
         if self.outputs().is_empty() {
             errors.messages.push("the graph returns nothing".into());
         }
@@ -67,7 +67,7 @@ impl Graph {
         Err(VerifyError { messages: errors.messages, listing })
     }
 
-    fn check_operands(&self, id: NodeId, place: &HashMap<NodeId, usize>, errors: &mut Errors) {
+    fn check_operands(&self, id: NodeId, place: &BTreeMap<NodeId, usize>, errors: &mut Errors) {
         for v in self.operands(id) {
             if place[&v.node] >= place[&id] {
                 errors.add(id, "the graph has a cycle".into());
@@ -123,7 +123,7 @@ impl Graph {
 
     /// That a weight of codes is cut and joined only where blocks end: else its scales would be those of other rows or columns.
     fn check_cuts(&self, w: Value, block: Block) -> Result<(), String> {
-        let (mut open, mut seen) = (vec![w], HashSet::new());
+        let (mut open, mut seen) = (vec![w], BTreeSet::new());
         while let Some(v) = open.pop() {
             if !seen.insert(v) {
                 continue;

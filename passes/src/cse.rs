@@ -10,14 +10,14 @@
 //!
 //! One walk in order: operands are already unique when a node is looked up. Effects need no exception: a cache state is an
 //! operand like any other, and no two nodes change the same one.
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
 
 use crate::pass::{Changed, Cx};
 
 pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
-    let mut first: HashMap<(String, Vec<Value>, Vec<Type>), NodeId> = HashMap::new();
+    let mut first: BTreeMap<(String, Vec<Value>, Vec<Type>), NodeId> = BTreeMap::new();
     let mut changed = false;
     for id in graph.order() {
         if matches!(graph.op(id), Op::Input { .. }) {

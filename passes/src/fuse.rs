@@ -23,7 +23,7 @@ mod contract;
 mod kernel;
 mod rows;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use atomc_ir::{Diagnostic, Family, Graph, Maker, NodeId, Op, Value};
 
@@ -54,8 +54,8 @@ struct Region {
 struct Regions<'a> {
     graph: &'a Graph,
     order: Vec<NodeId>,
-    place: HashMap<NodeId, usize>,
-    owner: HashMap<NodeId, usize>,
+    place: BTreeMap<NodeId, usize>,
+    owner: BTreeMap<NodeId, usize>,
     regions: Vec<Region>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Regions<'a> {
     fn new(graph: &'a Graph) -> Regions<'a> {
         let order = graph.order();
         let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-        Regions { graph, order, place, owner: HashMap::new(), regions: vec![] }
+        Regions { graph, order, place, owner: BTreeMap::new(), regions: vec![] }
     }
 
     fn add(&mut self, family: Family, anchor: NodeId, nodes: Vec<NodeId>) {

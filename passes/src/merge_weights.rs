@@ -11,7 +11,7 @@
 //! or have other heights, those of the joined one are smaller, and scales are repeated.
 //!
 //! A weight that something else reads too, such as a tied embedding, stays alone, because joined it would exist twice.
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use atomc_ir::{Block, DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op, Value};
 
@@ -33,7 +33,7 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
 type Key = (Value, DType, DType, Option<Encoding>);
 
 /// What encodings of weights that are joined along their rows agree in. Their blocks may have different heights.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Encoding {
     /// Columns of a block.
     cols: usize,
@@ -44,7 +44,7 @@ struct Encoding {
 /// Linears that can be merged, two or more in a group, in order.
 fn siblings(graph: &Graph) -> Vec<Vec<NodeId>> {
     let mut groups: Vec<Vec<NodeId>> = Vec::new();
-    let mut group_of: HashMap<Key, usize> = HashMap::new();
+    let mut group_of: BTreeMap<Key, usize> = BTreeMap::new();
     for id in graph.order() {
         let Some(key) = key(graph, id) else { continue };
         let group = *group_of.entry(key).or_insert(groups.len());

@@ -10,7 +10,7 @@
 //!
 //! Attention needs all tokens of its layer, so what stands behind the last one is what this is for: of a prompt, only one token's
 //! row goes on from there.
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use atomc_ir::{Diagnostic, Dim, Graph, NodeId, Op, Reads, Type, Value};
 
@@ -23,7 +23,7 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     }
     let order = graph.order();
     let narrow = narrow(graph, &order);
-    let mut narrowed = Narrowed { made: HashMap::new(), chosen: HashMap::new() };
+    let mut narrowed = Narrowed { made: BTreeMap::new(), chosen: BTreeMap::new() };
     for id in order {
         if let Some(&rows) = narrow.get(&id) {
             narrowed.remake(graph, id, rows)?;
@@ -37,8 +37,8 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
 }
 
 /// The nodes of which only some rows are read, always the same, with the choice of those.
-fn narrow(graph: &Graph, order: &[NodeId]) -> HashMap<NodeId, Value> {
-    let mut narrow: HashMap<NodeId, Value> = HashMap::new();
+fn narrow(graph: &Graph, order: &[NodeId]) -> BTreeMap<NodeId, Value> {
+    let mut narrow: BTreeMap<NodeId, Value> = BTreeMap::new();
     for &id in order.iter().rev().filter(|&&id| has_row_a_token(graph, id.into()) && !graph.is_output(id.into())) {
         let wanted = |&(user, slot): &(NodeId, usize)| match choice(graph, user) {
             Some((_, rows)) => (slot == 0).then_some(rows),
@@ -81,9 +81,9 @@ fn choice(graph: &Graph, id: NodeId) -> Option<(Value, Value)> {
 
 struct Narrowed {
     /// What stands for each node with its chosen rows only.
-    made: HashMap<NodeId, NodeId>,
+    made: BTreeMap<NodeId, NodeId>,
     /// The chosen rows of what has all.
-    chosen: HashMap<(Value, Value), NodeId>,
+    chosen: BTreeMap<(Value, Value), NodeId>,
 }
 
 impl Narrowed {

@@ -1,5 +1,5 @@
 //! Memory: where in one arena each kernel's results lie in a step of the bucket's size.
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_ir::{Graph, NodeId, Op, TensorType, Value};
 
@@ -38,7 +38,7 @@ pub struct Order {
 
 impl Order {
     pub fn new(graph: &Graph, hidden: Option<Value>) -> Order {
-        let mut behind: HashSet<NodeId> = HashSet::new();
+        let mut behind: BTreeSet<NodeId> = BTreeSet::new();
         let mut parts = [vec![], vec![]];
         for id in graph.order() {
             let follows = |v: &Value| Some(*v) == hidden || behind.contains(&v.node);
@@ -61,7 +61,7 @@ impl Order {
 /// else may read. What the graph returns stays to the end.
 pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
     let steps = &order.steps;
-    let mut last_use: HashMap<Value, usize> = HashMap::new();
+    let mut last_use: BTreeMap<Value, usize> = BTreeMap::new();
     for (step, &kernel) in steps.iter().enumerate() {
         last_use.extend(graph.operands(kernel).into_iter().map(|v| (first_place(graph, v), step)));
     }

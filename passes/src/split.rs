@@ -11,7 +11,7 @@
 //! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into it: slices, head norms, rotary
 //! embedding, the write into the cache, and the reshape of the result. What a contraction takes as its epilogue does not. What the
 //! caller does is alone in its segment, as nothing can be fused into it.
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Value};
 
@@ -28,16 +28,16 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
 struct Splitter<'a> {
     graph: &'a Graph,
     order: Vec<NodeId>,
-    place: HashMap<NodeId, usize>,
+    place: BTreeMap<NodeId, usize>,
     /// Elementwise ops that follow a contraction directly.
-    epilogues: HashSet<NodeId>,
+    epilogues: BTreeSet<NodeId>,
 }
 
 impl Splitter<'_> {
     fn new(graph: &Graph) -> Splitter<'_> {
         let order = graph.order();
         let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-        let mut epilogues = HashSet::new();
+        let mut epilogues = BTreeSet::new();
         for &id in &order {
             let contracted = |v: &Value| graph.op(v.node).is_contraction() || epilogues.contains(&v.node);
             if matches!(graph.op(id), Op::Map(_)) && graph.operands(id).iter().any(contracted) {
@@ -48,7 +48,7 @@ impl Splitter<'_> {
     }
 
     fn segments(&self) -> Vec<(NodeId, usize)> {
-        let mut segment: HashMap<NodeId, usize> = HashMap::new();
+        let mut segment: BTreeMap<NodeId, usize> = BTreeMap::new();
         let boundaries = self.order.iter().filter(|&&id| self.graph.op(id).is_boundary());
         for (i, &boundary) in boundaries.enumerate() {
             for id in self.around(boundary, &segment) {
@@ -67,9 +67,9 @@ impl Splitter<'_> {
     }
 
     /// A boundary with the ops that serve it alone.
-    fn around(&self, boundary: NodeId, taken: &HashMap<NodeId, usize>) -> HashSet<NodeId> {
+    fn around(&self, boundary: NodeId, taken: &BTreeMap<NodeId, usize>) -> BTreeSet<NodeId> {
         let graph = self.graph;
-        let mut inside = HashSet::from([boundary]);
+        let mut inside = BTreeSet::from([boundary]);
         if graph.op(boundary).is_call() {
             return inside;
         }
@@ -94,7 +94,7 @@ impl Splitter<'_> {
         inside
     }
 
-    fn serves(&self, id: NodeId, inside: &HashSet<NodeId>) -> bool {
+    fn serves(&self, id: NodeId, inside: &BTreeSet<NodeId>) -> bool {
         let graph = self.graph;
         let op = graph.op(id);
         if op.class() == Class::Effect {

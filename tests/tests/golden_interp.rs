@@ -1,6 +1,6 @@
 //! What a configuration means is decided by transformers: the reference interpreter on each frontend's graph, in f64,
 //! against the logits that transformers computes in float64.
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use atomc::driver;
 use atomc::frontend::{self, Config};
@@ -51,7 +51,7 @@ impl Model {
             }
         }
         let n = ids.len();
-        let mut params: HashMap<String, Val<f64>> = HashMap::from([
+        let mut params: BTreeMap<String, Val<f64>> = BTreeMap::from([
             ("ids".into(), Val::Int(ids)),
             ("positions".into(), Val::Int(batch.positions.clone())),
             ("lengths".into(), Val::Int(lengths)),

@@ -1,6 +1,6 @@
 //! Models that ranks share out, and attention that the caller does: the parts, put together as a framework would, against whole
 //! models and against transformers.
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use atomc::driver::{self, Options};
 use atomc::frontend::{self, Config, Part};
@@ -95,7 +95,7 @@ mod meaning {
             let n = piece.len();
             let positions: Vec<i32> = (from..from + n).map(|p| p as i32).collect();
             let batch = BatchState { sequences: vec![0; n], positions: positions.clone() };
-            let mut params: HashMap<String, Val<f64>> = HashMap::from([
+            let mut params: BTreeMap<String, Val<f64>> = BTreeMap::from([
                 ("ids".into(), Val::Int(piece.iter().map(|&t| t as i32).collect())),
                 ("positions".into(), Val::Int(positions)),
                 ("lengths".into(), Val::Int(vec![(from + n) as i32; n])),

@@ -8,7 +8,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 pub use bound::Bound;
 pub use bytes::{fetch, round, store};
@@ -66,7 +66,7 @@ pub struct Trial<'g> {
     pub step: Step,
     /// Bytes between pages of a cache.
     pub gap: usize,
-    params: HashMap<String, Val<f64>>,
+    params: BTreeMap<String, Val<f64>>,
 }
 
 /// The memory behind a kernel's operand.
@@ -90,7 +90,7 @@ impl<'g> Trial<'g> {
     ) -> Result<Trial<'g>, String> {
         let mut random = Random(seed);
         let exponents = graph.ids().any(|id| matches!(graph.op(id), Op::Attention { .. }));
-        let mut params = HashMap::new();
+        let mut params = BTreeMap::new();
         for (number, v) in graph.inputs().into_iter().enumerate() {
             let name = name(graph, v).to_string();
             let value = match graph.ty(v) {
@@ -111,7 +111,7 @@ impl<'g> Trial<'g> {
 
     /// What the kernel should make, with budgets.
     pub fn want(&self) -> Result<Vec<Val<Bound>>, String> {
-        let dtypes: HashMap<&str, DType> = self
+        let dtypes: BTreeMap<&str, DType> = self
             .graph
             .inputs()
             .into_iter()

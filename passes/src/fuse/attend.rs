@@ -1,5 +1,5 @@
 //! Kernels around a boundary. The split has given each boundary a segment of its own.
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use atomc_ir::NodeId;
 
@@ -8,7 +8,7 @@ use crate::bucket::Bucket;
 
 pub fn claim(regions: &mut Regions, bucket: Bucket) {
     let graph = regions.graph;
-    let mut segments: HashMap<usize, Vec<NodeId>> = HashMap::new();
+    let mut segments: BTreeMap<usize, Vec<NodeId>> = BTreeMap::new();
     for &id in regions.order.iter().filter(|&&id| regions.is_free(id)) {
         segments.entry(graph.segment(id).expect("the verifier saw the segments")).or_default().push(id);
     }

@@ -1,12 +1,12 @@
 //! Turns a region into a kernel node with a canonical body.
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_ir::{Diagnostic, Graph, NodeId, Op, Value};
 
 use super::Region;
 
 /// Puts a kernel in place of a region. The old nodes stay until the graph is swept; regions may be replaced in any order.
-pub fn replace(graph: &mut Graph, region: &Region, place: &HashMap<NodeId, usize>) -> Result<(), Diagnostic> {
+pub fn replace(graph: &mut Graph, region: &Region, place: &BTreeMap<NodeId, usize>) -> Result<(), Diagnostic> {
     let outputs = outputs(graph, region, place);
     let (body, operands) = body(graph, region, &outputs);
     let op = Op::Kernel { family: region.family, body: Box::new(body) };
@@ -22,8 +22,8 @@ pub fn replace(graph: &mut Graph, region: &Region, place: &HashMap<NodeId, usize
 }
 
 /// What leaves the region: tensors first, then cache states.
-fn outputs(graph: &Graph, region: &Region, place: &HashMap<NodeId, usize>) -> Vec<Value> {
-    let inside: HashSet<NodeId> = region.nodes.iter().copied().collect();
+fn outputs(graph: &Graph, region: &Region, place: &BTreeMap<NodeId, usize>) -> Vec<Value> {
+    let inside: BTreeSet<NodeId> = region.nodes.iter().copied().collect();
     let leaves = |v: &Value| graph.is_output(*v) || graph.users(*v).iter().any(|(user, _)| !inside.contains(user));
     let values = region.nodes.iter().flat_map(|&n| (0..graph.types(n).len()).map(move |out| Value { node: n, out }));
     let mut outputs: Vec<Value> = values.filter(leaves).collect();
@@ -34,7 +34,7 @@ fn outputs(graph: &Graph, region: &Region, place: &HashMap<NodeId, usize>) -> Ve
 /// The region as a graph of its own, and what its parameters stand for: numbered by first use, in the order of the text.
 fn body(graph: &Graph, region: &Region, outputs: &[Value]) -> (Graph, Vec<Value>) {
     let inside = region.nodes.iter().map(|&id| (id, None)).collect();
-    let mut copy = Copy { from: graph, inside, params: HashMap::new(), operands: vec![], body: Graph::new("k") };
+    let mut copy = Copy { from: graph, inside, params: BTreeMap::new(), operands: vec![], body: Graph::new("k") };
     let results = outputs.iter().map(|v| Value { node: copy.node(v.node), out: v.out }).collect();
     copy.body.set_outputs(results);
     (copy.body, copy.operands)
@@ -43,8 +43,8 @@ fn body(graph: &Graph, region: &Region, outputs: &[Value]) -> (Graph, Vec<Value>
 struct Copy<'a> {
     from: &'a Graph,
     /// The nodes of the region with their copies.
-    inside: HashMap<NodeId, Option<NodeId>>,
-    params: HashMap<Value, Value>,
+    inside: BTreeMap<NodeId, Option<NodeId>>,
+    params: BTreeMap<Value, Value>,
     operands: Vec<Value>,
     body: Graph,
 }

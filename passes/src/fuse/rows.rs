@@ -1,5 +1,5 @@
 //! Kernels of what no other family has taken: row-wise ops, grouped.
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Reads, Type, Value};
 
@@ -12,14 +12,14 @@ type Key = (Option<usize>, usize, Dim);
 
 pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
     let free: Vec<NodeId> = regions.order.iter().copied().filter(|&id| regions.is_free(id)).collect();
-    let mut lead = HashMap::new();
+    let mut lead = BTreeMap::new();
     for &id in &free {
         lead.insert(id, rows(regions.graph, id).ok_or_else(|| untaken(regions.graph, id))?);
     }
     let levels = levels(regions, &lead);
     let key = |id: NodeId| -> Key { (regions.graph.segment(id), levels[&id], lead[&id]) };
     let mut groups = Groups::new(free.len());
-    let mut member: HashMap<(Value, Key), usize> = HashMap::new();
+    let mut member: BTreeMap<(Value, Key), usize> = BTreeMap::new();
     for (i, &id) in free.iter().enumerate() {
         for v in regions.graph.operands(id).into_iter().filter(|&v| ties(regions, id, v, lead[&id])) {
             let other = *member.entry((v, key(id))).or_insert(i);
@@ -75,9 +75,9 @@ fn is_embedding(graph: &Graph, v: Value) -> bool {
 }
 
 /// The level of each free node: how many times a value has gone from kernel to kernel before it.
-fn levels(r: &Regions, lead: &HashMap<NodeId, Dim>) -> HashMap<NodeId, usize> {
+fn levels(r: &Regions, lead: &BTreeMap<NodeId, Dim>) -> BTreeMap<NodeId, usize> {
     let mut of_region = vec![0; r.regions.len()];
-    let mut of_free: HashMap<NodeId, usize> = HashMap::new();
+    let mut of_free: BTreeMap<NodeId, usize> = BTreeMap::new();
     // A region's level is known once all of it was seen, which may be after its first reader: then another round settles.
     // Regions that wait for each other, which only a bug can make, never settle; the verifier shows that cycle.
     let mut rounds = 0..r.regions.len() + 2;
@@ -88,9 +88,9 @@ fn levels(r: &Regions, lead: &HashMap<NodeId, Dim>) -> HashMap<NodeId, usize> {
 /// One round; whether any level rose.
 fn raise(
     r: &Regions,
-    lead: &HashMap<NodeId, Dim>,
+    lead: &BTreeMap<NodeId, Dim>,
     of_region: &mut [usize],
-    of_free: &mut HashMap<NodeId, usize>,
+    of_free: &mut BTreeMap<NodeId, usize>,
 ) -> bool {
     let mut rose = false;
     for &id in r.order.iter().filter(|&&id| r.owner.contains_key(&id) || lead.contains_key(&id)) {

@@ -1,5 +1,5 @@
 //! Patterns: small graphs without types, matched against a graph from a root upwards.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use atomc_ir::{Graph, NodeId, Op, Type, Value, parse};
 
@@ -97,7 +97,7 @@ impl Pattern {
 
     /// Whether this side of a rule, in place of `root`, has the type that `root` has.
     pub fn fits(&self, graph: &Graph, root: NodeId, found: &Match) -> Result<(), String> {
-        let mut types: HashMap<NodeId, Type> = HashMap::new();
+        let mut types: BTreeMap<NodeId, Type> = BTreeMap::new();
         for id in self.graph.order() {
             let ty = match self.graph.op(id) {
                 Op::Input { name } => graph.ty(found.values[name]).clone(),
@@ -115,7 +115,7 @@ impl Pattern {
     /// Makes this side of a rule, which fits, next to `root`.
     pub fn build(&self, graph: &mut Graph, root: NodeId, found: &Match) -> Value {
         let location = graph.location(root).to_string();
-        let mut made: HashMap<NodeId, Value> = HashMap::new();
+        let mut made: BTreeMap<NodeId, Value> = BTreeMap::new();
         for id in self.graph.order() {
             let value = match self.graph.op(id) {
                 Op::Input { name } => found.values[name],

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use atomc_ir::interp::{self, Real, Tensor, Val};
 use atomc_ir::{DType, Dim, Op, Shape, Type, Value};
@@ -14,7 +14,7 @@ const SPECIALS: [f64; 12] =
 fn typed(side: &str) -> Graph {
     let pattern = Pattern::new(side).graph;
     let mut graph = Graph::new("side");
-    let mut made: HashMap<NodeId, Value> = HashMap::new();
+    let mut made: BTreeMap<NodeId, Value> = BTreeMap::new();
     for id in pattern.order() {
         let v = match pattern.op(id) {
             Op::Input { name } => graph.input(name.clone(), Type::tensor(DType::F32, Shape::led_by(Dim::Tokens, &[1]))),

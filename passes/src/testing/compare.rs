@@ -1,5 +1,5 @@
 //! Whether two graphs mean the same, by the reference interpreter on one small step.
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use atomc_ir::interp::{self, BatchState, CacheState, Tensor, Val};
 use atomc_ir::{CacheType, DType, Graph, Op, Type, trial};
@@ -22,8 +22,8 @@ pub fn same_meaning(before: &Graph, after: &Graph) -> Result<(), String> {
 }
 
 fn outputs(graph: &Graph) -> Result<Vec<Val<f64>>, String> {
-    let mut params = HashMap::new();
-    let mut shapes = HashMap::new();
+    let mut params = BTreeMap::new();
+    let mut shapes = BTreeMap::new();
     for id in graph.ids() {
         match graph.op(id) {
             Op::Input { name } => drop(params.insert(name.clone(), param(name, graph.ty(id.into())))),
