@@ -10,16 +10,20 @@ pub struct Arch {
     pub target: &'static str,
     /// Where the facts in this row come from.
     pub source: &'static str,
+    /// LLVM's target triple.
     pub triple: &'static str,
     /// LLVM's `-mcpu` and `-mattr`.
     pub cpu: &'static str,
+    /// LLVM's `-mattr`.
     pub attributes: &'static str,
     /// What a device must report for code of this row to run on it.
     pub features: &'static [&'static str],
     /// Whether tests run kernels of this row, here, in the emulator or on a GPU (`tests/gpu.sh`): otherwise they are compiled and
     /// disassembled only.
     pub executed: bool,
+    /// The processor.
     pub machine: Machine,
+    /// How data lies.
     pub memory: Memory,
 }
 
@@ -53,14 +57,18 @@ impl Arch {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "rows stand in one static table")]
 pub enum Machine {
+    /// A CPU.
     Cpu(Cpu),
+    /// A GPU.
     Simt(Simt),
 }
 
 /// A CPU core: one thread, wide registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
+    /// The SIMD unit.
     pub vector: Vector,
+    /// How products are made.
     pub dot: Dot,
 }
 
@@ -107,6 +115,7 @@ impl Memory {
 pub struct Vector {
     /// f32 elements in one register.
     pub lanes: usize,
+    /// Vector registers.
     pub registers: usize,
 }
 
@@ -137,6 +146,7 @@ pub struct Simt {
     /// Matrix instructions for 32 by 32 results, likewise. Lanes `l` and `l + 32` hold row `l` of A, and of B^T, each its half
     /// of the columns; of the result, column `l`, and in turn four rows each.
     pub large_products: &'static [Product],
+    /// The 8-bit floats of the matrix instructions.
     pub fp8: Fp8,
     /// Whether two f32 become two bf16 in one instruction.
     pub packs_bf16: bool,
@@ -171,6 +181,7 @@ pub struct Measured {
     pub cluster_tokens: usize,
     /// Panels of each work-group from which on a cluster has two of them, and four below.
     pub cluster_panels: usize,
+    /// Where stream-K pays.
     pub stream_k: StreamK,
     /// What a tile of warpgroup products costs beside its products, as rows of the weight: its copies
     /// of tokens, and its end.
@@ -182,8 +193,9 @@ pub struct Measured {
 pub struct StreamK {
     /// Fewest tokens.
     pub tokens: usize,
-    /// Slots that every unit must have up to `few` tokens, so that the loops outweigh where sums meet.
+    /// Tokens up to which every unit must have `slots` slots.
     pub few: usize,
+    /// Slots of a unit with which the loops outweigh where sums meet.
     pub slots: usize,
     /// Most work-groups for each tile, about.
     pub groups: usize,
@@ -194,6 +206,7 @@ pub struct StreamK {
 /// The instruction set of a GPU, as far as kernels call its intrinsics by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
+    /// AMD's.
     Amdgcn,
     /// NVIDIA's portable assembly.
     Ptx,
@@ -202,14 +215,17 @@ pub enum Isa {
 /// Registers and local memory of one compute unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputeUnit {
+    /// SIMDs of a compute unit.
     pub simds: usize,
     /// Bytes of local memory that the work-groups on one unit share.
     pub lds: usize,
     /// Most bytes of local memory of one work-group, and the multiple in which it gets them.
     pub lds_group: usize,
+    /// The multiple in which a work-group gets local memory, in bytes.
     pub lds_granule: usize,
     /// Vector registers of one SIMD, in registers of a whole wave, and how many are given at a time.
     pub vgprs: usize,
+    /// How many vector registers are given at a time.
     pub vgpr_granule: usize,
     /// Most vector registers of one wave, accumulation registers among them.
     pub vgprs_wave: usize,
@@ -220,13 +236,17 @@ pub struct ComputeUnit {
 /// The largest product with an architecture, for estimates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chip {
+    /// The product.
     pub name: &'static str,
+    /// Compute units.
     pub units: usize,
     /// Peak memory bandwidth in GB/s.
     pub bandwidth: f64,
     /// Dense matrix peaks in TFLOP/s; 0 where there is no such instruction or the vendor has named no number.
     pub bf16: f64,
+    /// As `bf16`, of 8-bit floats.
     pub fp8: f64,
+    /// As `bf16`, of 4-bit floats.
     pub fp4: f64,
 }
 
@@ -238,9 +258,13 @@ pub struct Chip {
 /// numbers `lane / 4` and 8 more in the order `a_rows`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixLayout {
+    /// Columns of B: 16 or 8.
     pub columns: usize,
+    /// Consecutive columns of A that a lane holds.
     pub depth: usize,
+    /// Consecutive rows of the result that a lane holds.
     pub results: usize,
+    /// Whether every row of 16 lanes holds the same of A and of B.
     pub replicated: bool,
     /// The rows of A in the order in which lanes hold them.
     pub a_rows: [u8; 16],
@@ -261,11 +285,13 @@ impl MatrixLayout {
 /// A matrix instruction on elements of one type, accumulating in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
+    /// The type of A and B.
     pub dtype: DType,
     /// Name of LLVM's intrinsic.
     pub intrinsic: &'static str,
     /// Elements of A, and of B, that one lane gives to one instruction; a depth of the layout takes several.
     pub elements: usize,
+    /// The intrinsic's arguments.
     pub shape: ProductShape,
 }
 
@@ -273,22 +299,33 @@ pub struct Product {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductShape {
     /// `(A, B, C, cbsz, abid, blgp)`; A and B as integers of 16 bits for the older names.
-    Mfma { integers: bool },
+    Mfma {
+        /// Whether A and B are integers.
+        integers: bool,
+    },
     /// `(A, B, C)`.
-    Wmma { integers: bool },
+    Wmma {
+        /// Whether A and B are integers.
+        integers: bool,
+    },
     /// `(negA, A, negB, B, modC, C, reuseA, reuseB)`.
     WmmaReuse,
     /// `m16n8k16`, whose 16 rows are two blocks of columns of ours, and whose 8 columns are rows of A: four words, two words,
     /// four sums. Words are integers, or pairs of halves.
-    Mma { integers: bool },
+    Mma {
+        /// Whether words are integers.
+        integers: bool,
+    },
 }
 
 /// Which 8-bit floats the matrix instructions take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fp8 {
+    /// None at all.
     None,
     /// Without a negative zero and with another bias.
     Fnuz,
+    /// Those of the OCP.
     Ocp,
 }
 

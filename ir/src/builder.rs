@@ -15,6 +15,7 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// An empty graph of this name.
     pub fn new(name: &str) -> Builder {
         Builder { graph: Graph::new(name), location: String::new() }
     }
@@ -25,51 +26,63 @@ impl Builder {
         self
     }
 
+    /// The type of a value.
     pub fn ty(&self, v: Value) -> &Type {
         self.graph.ty(v)
     }
 
+    /// A parameter.
     pub fn input(&mut self, name: &str, ty: Type) -> Value {
         self.graph.input(name, ty)
     }
 
+    /// A tensor of the checkpoint.
     pub fn weight(&mut self, name: impl Into<String>, dtype: DType, shape: &[usize]) -> Value {
         let ty = Type::tensor(dtype, Shape::fixed(shape));
         self.graph.add(Op::Weight { name: name.into() }, &[], vec![ty], &self.location).into()
     }
 
+    /// Any op.
     pub fn push(&mut self, op: Op, operands: &[Value]) -> Made {
         self.graph.push(op, operands, &self.location).map(Value::from)
     }
 
+    /// An elementwise op.
     pub fn map(&mut self, op: Elementwise, operands: &[Value]) -> Made {
         self.push(Op::Map(op), operands)
     }
 
+    /// `a + b`
     pub fn add(&mut self, a: Value, b: Value) -> Made {
         self.map(Elementwise::Add, &[a, b])
     }
 
+    /// See [`Op::Gather`].
     pub fn gather(&mut self, table: Value, rows: Value) -> Made {
         self.push(Op::Gather {}, &[table, rows])
     }
 
+    /// See [`Op::Linear`].
     pub fn linear(&mut self, x: Value, w: Value, out: DType) -> Made {
         self.push(Op::Linear { out, block: None }, &[x, w])
     }
 
+    /// See [`Op::RmsNorm`].
     pub fn rms_norm(&mut self, x: Value, weight: Value, eps: f64) -> Made {
         self.push(Op::RmsNorm { eps }, &[x, weight])
     }
 
+    /// See [`Op::RopeFreqs`].
     pub fn rope_freqs(&mut self, freqs: Freqs) -> Made {
         self.push(Op::RopeFreqs { freqs }, &[])
     }
 
+    /// See [`Op::Rope`].
     pub fn rope(&mut self, x: Value, table: Value) -> Made {
         self.push(Op::Rope {}, &[x, table])
     }
 
+    /// See [`Op::Argmax`].
     pub fn argmax(&mut self, x: Value) -> Made {
         self.push(Op::Argmax {}, &[x])
     }

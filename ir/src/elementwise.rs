@@ -3,11 +3,17 @@
 
 /// What a formula may do with a number. Implemented by `f32`, `f64` and by vectors of emitted code.
 pub trait Scalar: Copy {
+    /// `self + o`
     fn add(self, o: Self) -> Self;
+    /// `self - o`
     fn sub(self, o: Self) -> Self;
+    /// `self * o`
     fn mul(self, o: Self) -> Self;
+    /// `self / o`
     fn div(self, o: Self) -> Self;
+    /// The larger one.
     fn max(self, o: Self) -> Self;
+    /// The exponential.
     fn exp(self) -> Self;
     /// Gauss error function.
     fn erf(self) -> Self;
@@ -62,16 +68,20 @@ macro_rules! elementwise {
         }
 
         impl Elementwise {
+            /// Every elementwise op.
             pub const ALL: &'static [Elementwise] = &[$(Elementwise::$name),*];
 
+            /// Its name in the text form.
             pub fn name(self) -> &'static str {
                 match self { $(Elementwise::$name => $text,)* }
             }
 
+            /// Names of the operands.
             pub fn operands(self) -> &'static [&'static str] {
                 match self { $(Elementwise::$name => &[$(stringify!($arg)),+],)* }
             }
 
+            /// What it computes, in a line.
             pub fn doc(self) -> &'static str {
                 match self { $(Elementwise::$name => concat!($($doc),*),)* }
             }

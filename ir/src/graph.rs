@@ -11,13 +11,16 @@ use crate::Diagnostic;
 use crate::ops::Op;
 use crate::types::Type;
 
+/// A node of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(NodeIndex);
 
 /// One result of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
+    /// The node.
     pub node: NodeId,
+    /// The number of the result.
     pub out: usize,
 }
 
@@ -50,6 +53,7 @@ struct Use {
 /// A step of a model, or the body of a kernel.
 #[derive(Clone, Debug)]
 pub struct Graph {
+    /// Its name in the text form.
     pub name: String,
     nodes: StableDiGraph<Node, Use>,
     inputs: Vec<NodeId>,
@@ -59,6 +63,7 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// A graph without nodes.
     pub fn new(name: impl Into<String>) -> Graph {
         Graph { name: name.into(), nodes: StableDiGraph::new(), inputs: vec![], outputs: vec![], names: vec![] }
     }
@@ -98,10 +103,12 @@ impl Graph {
         (self.names, self.outputs) = results.into_iter().unzip();
     }
 
+    /// The parameters, in order.
     pub fn inputs(&self) -> Vec<Value> {
         self.inputs.iter().map(|&n| n.into()).collect()
     }
 
+    /// What the graph returns, in order.
     pub fn outputs(&self) -> &[Value] {
         &self.outputs
     }
@@ -116,14 +123,17 @@ impl Graph {
         self.results().find(|(n, _)| *n == name).map(|(_, v)| v)
     }
 
+    /// What a node does.
     pub fn op(&self, id: NodeId) -> &Op {
         &self.nodes[id.0].op
     }
 
+    /// The types of a node's results.
     pub fn types(&self, id: NodeId) -> &[Type] {
         &self.nodes[id.0].types
     }
 
+    /// The type of a value.
     pub fn ty(&self, v: Value) -> &Type {
         &self.nodes[v.node.0].types[v.out]
     }
@@ -138,6 +148,7 @@ impl Graph {
         self.nodes[id.0].segment
     }
 
+    /// Gives a node the number of its segment.
     pub fn set_segment(&mut self, id: NodeId, segment: usize) {
         self.nodes[id.0].segment = Some(segment);
     }
@@ -147,14 +158,17 @@ impl Graph {
         self.nodes.node_indices().map(NodeId)
     }
 
+    /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.nodes.node_count()
     }
 
+    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// The operands of a node, in the order of their slots.
     pub fn operands(&self, id: NodeId) -> Vec<Value> {
         let mut uses: Vec<_> = self.nodes.edges_directed(id.0, Incoming).collect();
         uses.sort_by_key(|e| e.weight().slot);
@@ -169,6 +183,7 @@ impl Graph {
         users
     }
 
+    /// Whether the graph returns a value.
     pub fn is_output(&self, v: Value) -> bool {
         self.outputs.contains(&v)
     }

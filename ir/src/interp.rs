@@ -12,8 +12,11 @@ use crate::types::{Block, DType, Shape, Type};
 
 /// A number that the interpreter computes with.
 pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
+    /// The number nearest to `v`.
     fn of(v: f64) -> Self;
+    /// Its value.
     fn get(self) -> f64;
+    /// The square root.
     fn sqrt(self) -> Self;
 
     /// What a function of the hardware or of a library makes where `v` is the truth.
@@ -56,13 +59,17 @@ impl Real for f64 {
     }
 }
 
+/// Elements in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor<S> {
+    /// The size of each axis.
     pub shape: Vec<usize>,
+    /// As many elements as the shape says.
     pub data: Vec<S>,
 }
 
 impl<S: Real> Tensor<S> {
+    /// A tensor of these elements, of which there must be as many as the shape says.
     pub fn new(shape: Vec<usize>, data: Vec<S>) -> Tensor<S> {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "{shape:?}");
         Tensor { shape, data }
@@ -80,26 +87,34 @@ impl<S: Real> Tensor<S> {
 /// Keys and values of one layer, by sequence and position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheState<S> {
+    /// The key and the value of each sequence and position.
     pub entries: BTreeMap<(i32, i32), (Vec<S>, Vec<S>)>,
 }
 
 /// The sequence and the position of each token in the step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchState {
+    /// The sequence of each token.
     pub sequences: Vec<i32>,
+    /// The position of each token in its sequence.
     pub positions: Vec<i32>,
 }
 
 /// A value at run time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Val<S> {
+    /// A tensor of floats.
     Float(Tensor<S>),
+    /// A list of indices.
     Int(Vec<i32>),
+    /// The state of a cache.
     Cache(CacheState<S>),
+    /// The batch.
     Batch(BatchState),
 }
 
 impl<S: Real> Val<S> {
+    /// The tensor, or an error.
     pub fn float(&self) -> Result<&Tensor<S>, String> {
         match self {
             Val::Float(t) => Ok(t),
@@ -107,6 +122,7 @@ impl<S: Real> Val<S> {
         }
     }
 
+    /// The indices, or an error.
     pub fn int(&self) -> Result<&[i32], String> {
         match self {
             Val::Int(v) => Ok(v),
@@ -114,6 +130,7 @@ impl<S: Real> Val<S> {
         }
     }
 
+    /// The state of a cache, or an error.
     pub fn cache(&self) -> Result<&CacheState<S>, String> {
         match self {
             Val::Cache(c) => Ok(c),
@@ -132,7 +149,9 @@ impl<S: Real> Val<S> {
 /// Sizes of the step.
 #[derive(Clone, Copy, Debug)]
 pub struct Cx {
+    /// `T`
     pub tokens: usize,
+    /// `R`
     pub rows: usize,
 }
 

@@ -6,11 +6,15 @@ use crate::types::{CacheType, DType};
 /// A packed weight: panels of `width` rows, in them groups of `group` consecutive columns, in them row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panels {
+    /// Rows in a panel.
     pub width: usize,
+    /// Columns in a group.
     pub group: usize,
-    /// Padded sizes.
+    /// Rows, padded.
     pub rows: usize,
+    /// Columns, padded.
     pub cols: usize,
+    /// Size of the whole.
     pub bytes: usize,
 }
 
@@ -33,6 +37,7 @@ impl Panels {
 /// `head_dim` columns; values as one of `head_dim` rows and `block_tokens` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLayout {
+    /// Tokens in a page.
     pub block_tokens: usize,
     /// `head_dim`, padded.
     pub dim: usize,
@@ -48,6 +53,7 @@ pub struct CacheLayout {
 }
 
 impl CacheLayout {
+    /// How a cache of this type lies.
     pub fn of(cache: CacheType, memory: &Memory) -> CacheLayout {
         let dim = memory.padded(cache.head_dim);
         let head_bytes = memory.block_tokens * dim * cache.dtype.size();
@@ -79,6 +85,8 @@ pub fn cache_offset(cache: CacheType, memory: &Memory, at: CacheAt) -> [usize; 2
 pub struct CacheAt {
     /// Of the block.
     pub token: usize,
+    /// The head.
     pub head: usize,
+    /// The column inside the head.
     pub col: usize,
 }

@@ -22,6 +22,8 @@
 //! assert_eq!(parse(text)?.print(), text);
 //! # Ok::<(), atomc_ir::Diagnostic>(())
 //! ```
+#![warn(missing_docs)]
+
 pub mod arch;
 mod attr;
 mod builder;

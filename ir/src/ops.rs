@@ -72,7 +72,12 @@ pub enum Maker {
     /// Those that make whole rows and have a way of their own to store this one.
     Rows,
     /// Those that are built around it: of one family in steps of few tokens, of another in all others.
-    Around { few: Family, many: Family },
+    Around {
+        /// In decode steps.
+        few: Family,
+        /// In all others.
+        many: Family,
+    },
 }
 
 /// What the elements of the first operand become, as a column of the table.
@@ -104,16 +109,23 @@ macro_rules! ops {
         $name:ident = $text:literal ($($arg:ident: $reads:expr),* $(; $($more:ident: $also:expr),*)?) {$($attr:ident: $ty:ty),*}
             [$class:ident, $maker:expr, $values:expr, $work:path] $shape:path, $eval:path;
     )*) => {
+        /// What a node does.
         #[derive(Clone, Debug)]
         pub enum Op {
             /// An elementwise op.
             Map(Elementwise),
             /// A fused region: `body` computes the results from the operands, `family` says how.
-            Kernel { family: Family, body: Box<Graph> },
-            $($(#[doc = $doc])* $name { $($attr: $ty),* },)*
+            Kernel {
+                /// How it is computed.
+                family: Family,
+                /// What it computes.
+                body: Box<Graph>,
+            },
+            $($(#[doc = $doc])* $name { $(#[doc = concat!("The attribute `", stringify!($attr), "`.")] $attr: $ty),* },)*
         }
 
         impl Op {
+            /// Its name in the text form.
             pub fn name(&self) -> &'static str {
                 match self {
                     Op::Map(e) => e.name(),
@@ -139,6 +151,7 @@ macro_rules! ops {
                 }
             }
 
+            /// What kind of thing it is.
             pub fn class(&self) -> Class {
                 match self {
                     Op::Map(_) | Op::Kernel { .. } => Class::Compute,

@@ -13,6 +13,7 @@ use crate::ops::Op;
 use crate::types::{CacheType, DType, Dim, Layout, Shape, TensorType, Type};
 
 impl Graph {
+    /// The text form.
     pub fn print(&self) -> String {
         self.print_with(&|_| vec![])
     }

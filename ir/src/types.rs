@@ -6,6 +6,7 @@ pub use atomc_dtype::DType;
 /// A dimension: a number, or one of the two that a step chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dim {
+    /// A number.
     Fixed(usize),
     /// `T`: tokens in the step.
     Tokens,
@@ -14,6 +15,7 @@ pub enum Dim {
 }
 
 impl Dim {
+    /// The number, if it is one.
     pub fn fixed(self) -> Option<usize> {
         match self {
             Dim::Fixed(n) => Some(n),
@@ -41,10 +43,12 @@ impl fmt::Display for Dim {
     }
 }
 
+/// The dimensions of a tensor, slowest first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Shape(pub Vec<Dim>);
 
 impl Shape {
+    /// A shape of numbers.
     pub fn fixed(dims: &[usize]) -> Shape {
         Shape(dims.iter().map(|&n| Dim::Fixed(n)).collect())
     }
@@ -54,10 +58,12 @@ impl Shape {
         Shape(std::iter::once(lead).chain(rest.iter().map(|&n| Dim::Fixed(n))).collect())
     }
 
+    /// How many axes there are.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
+    /// Elements along the last axis, if that is a number.
     pub fn last(&self) -> Option<usize> {
         self.0.last().and_then(|d| d.fixed())
     }
@@ -72,6 +78,7 @@ impl Shape {
         self.0.iter().map(|d| d.fixed()).collect()
     }
 
+    /// Elements in a step of so many tokens and rows.
     pub fn elements(&self, tokens: usize, rows: usize) -> usize {
         self.0.iter().map(|d| d.at(tokens, rows)).product()
     }
@@ -95,6 +102,7 @@ impl fmt::Display for Shape {
 /// How the elements of a tensor lie in memory. Values do not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Layout {
+    /// Row after row.
     #[default]
     Rows,
     /// Panels of rows with groups of columns inside, as contraction kernels read their weights. Width and group come from
@@ -121,14 +129,19 @@ impl Block {
     }
 }
 
+/// The type of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorType {
+    /// The type of its elements.
     pub dtype: DType,
+    /// Its dimensions.
     pub shape: Shape,
+    /// How it lies in memory.
     pub layout: Layout,
 }
 
 impl TensorType {
+    /// A tensor whose rows lie one after the other.
     pub fn new(dtype: DType, shape: Shape) -> TensorType {
         TensorType { dtype, shape, layout: Layout::Rows }
     }
@@ -157,24 +170,32 @@ impl fmt::Display for TensorType {
 /// The state of one layer's KV cache. Writing gives a new state, so that order and effects are ordinary operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheType {
+    /// The type of keys and values.
     pub dtype: DType,
+    /// Heads of keys, and of values.
     pub heads: usize,
+    /// Elements of a head.
     pub head_dim: usize,
 }
 
+/// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Type {
+    /// Numbers.
     Tensor(TensorType),
+    /// A state of a cache.
     Cache(CacheType),
     /// Which sequence and position each token of the step belongs to, and where the sequences' cache blocks are.
     Batch,
 }
 
 impl Type {
+    /// A tensor whose rows lie one after the other.
     pub fn tensor(dtype: DType, shape: Shape) -> Type {
         Type::Tensor(TensorType::new(dtype, shape))
     }
 
+    /// The type of a tensor, if it is one.
     pub fn as_tensor(&self) -> Option<&TensorType> {
         match self {
             Type::Tensor(t) => Some(t),
@@ -182,6 +203,7 @@ impl Type {
         }
     }
 
+    /// The type of a cache state, if it is one.
     pub fn as_cache(&self) -> Option<CacheType> {
         match self {
             Type::Cache(c) => Some(*c),

@@ -9,6 +9,7 @@ use crate::types::{Block, DType, Layout, Type};
 /// Everything that is wrong with a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyError {
+    /// Each fault, in the order of the listing.
     pub messages: Vec<String>,
     /// The graph's text with each message below its line.
     pub listing: String,

@@ -10,6 +10,7 @@ pub struct Verdict {
     pub worst: f64,
     /// Elements that were compared, and those of them whose budget has no end.
     pub elements: usize,
+    /// Elements whose budget has no end.
     pub unbounded: usize,
     /// The first that is wrong.
     pub fault: Option<Fault>,
@@ -19,7 +20,16 @@ pub struct Verdict {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// An element, with what it should be.
-    Element { at: String, got: f64, want: f64, budget: f64 },
+    Element {
+        /// Where it lies.
+        at: String,
+        /// What the kernel made.
+        got: f64,
+        /// What the reference makes.
+        want: f64,
+        /// How far apart they may be.
+        budget: f64,
+    },
     /// Something beyond any budget.
     Other(String),
 }

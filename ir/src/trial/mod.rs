@@ -28,6 +28,7 @@ use crate::types::{CacheType, DType, Layout, TensorType, Type};
 pub enum Fill {
     /// Between -1 and 1.
     Random,
+    /// Nothing but zero.
     Zeros,
     /// Random numbers up to 1,024, or up to 16 where attention makes exponents of them.
     Large,
@@ -36,8 +37,10 @@ pub enum Fill {
 }
 
 impl Fill {
+    /// Every fill.
     pub const ALL: [Fill; 4] = [Fill::Random, Fill::Zeros, Fill::Large, Fill::Subnormal];
 
+    /// Its name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Fill::Random => "random",
@@ -61,8 +64,11 @@ impl Fill {
 
 /// A kernel's body with operands for one step.
 pub struct Trial<'g> {
+    /// The body of the kernel.
     pub graph: &'g Graph,
+    /// How data lies on the target.
     pub memory: Memory,
+    /// The step.
     pub step: Step,
     /// Bytes between pages of a cache.
     pub gap: usize,
@@ -76,6 +82,7 @@ pub enum Operand {
     Tensor(Vec<u8>),
     /// Pages.
     Cache(Vec<u8>),
+    /// The batch.
     Batch,
 }
 

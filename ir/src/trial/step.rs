@@ -6,6 +6,7 @@ use crate::interp::{BatchState, Cx};
 pub struct Run {
     /// Position of the first.
     pub position: usize,
+    /// New tokens.
     pub tokens: usize,
     /// How many of the last want a row of logits.
     pub rows: usize,
@@ -14,18 +15,22 @@ pub struct Run {
 /// A step: runs of different sequences, numbered in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
+    /// A run of tokens for each sequence.
     pub runs: Vec<Run>,
 }
 
 impl Step {
+    /// `T`
     pub fn tokens(&self) -> usize {
         self.runs.iter().map(|r| r.tokens).sum()
     }
 
+    /// `R`
     pub fn rows(&self) -> usize {
         self.runs.iter().map(|r| r.rows).sum()
     }
 
+    /// The sizes, for the interpreter.
     pub fn cx(&self) -> Cx {
         Cx { tokens: self.tokens(), rows: self.rows() }
     }
