@@ -42,6 +42,8 @@ if python3 -c "import torch, atomc" 2>/dev/null; then
     "$ATOMC" compile examples/models/qwen3 --target "$target" --attention own,caller -o "$out/m.atomc" 2>/dev/null
     "$ATOMC" compile examples/models/qwen3 --target "$target" --tp 2 -o "$out/shared.atomc" 2>/dev/null
     python3 plugin/tests/gpu.py "$device" examples/models/qwen3 "$out/m.atomc" "$out/shared.atomc"
+    "$ATOMC" compile tests/bench/qwen3-8b.json --context 4096 --target "$target" --decode 1 --prefill 512 -o "$out/m.atomc" 2>/dev/null
+    python3 tests/bench/update_gpu.py "$device" "$out/m.atomc" tests/bench/qwen3-8b.json
 fi
 if python3 -c "import vllm, atomc" 2>/dev/null; then
     gpus=$(python3 -c "import torch; print(torch.cuda.device_count())")

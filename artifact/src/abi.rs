@@ -107,3 +107,117 @@ impl Prepare {
         ]
     }
 }
+
+/// The parameters of the kernel [`crate::manifest::PACK`], which puts a rectangle of a tensor into a weight, both in the device's
+/// memory. In this order, 8 bytes each.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Pack {
+    /// The first number of the rectangle.
+    pub from: *const u8,
+    /// The beginning of the weight's buffer, aligned to [`PACK_UNIT`].
+    pub to: *mut u8,
+    /// Null, or a `u32`: then nothing is packed, and this becomes 1 if the weight is not what it would become.
+    pub differs: *mut u32,
+    /// Number of the types in [`CONVERSIONS`].
+    pub conversion: i64,
+    /// Numbers from one row of the tensor to the next, and from one column to the next.
+    pub row_stride: i64,
+    pub col_stride: i64,
+    /// Size of the rectangle, and with the padding behind it, which becomes zero.
+    pub rows: i64,
+    pub cols: i64,
+    pub padded_rows: i64,
+    pub padded_cols: i64,
+    /// Where in the weight the rectangle begins.
+    pub row: i64,
+    pub col: i64,
+    /// The weight's layout: rows of a panel, and bytes of a whole one, a multiple of [`PACK_UNIT`]. What lies row by row has panels
+    /// of one row.
+    pub width: i64,
+    pub panel_bytes: i64,
+}
+
+/// Bytes of consecutive columns that lie together in a weight, and that a thread makes at once.
+pub const PACK_UNIT: usize = 16;
+/// Units that a work-group makes.
+pub const PACK_RUN: usize = 1024;
+
+/// The types of number that weights are made of, and that they have. Codes of 32 bits are as [`Number::F32`], which is copied too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    F32,
+    BF16,
+    F16,
+    F64,
+    /// A code, which stays what it is.
+    Byte,
+}
+
+impl Number {
+    pub const fn size(self) -> usize {
+        match self {
+            Number::Byte => 1,
+            Number::BF16 | Number::F16 => 2,
+            Number::F32 => 4,
+            Number::F64 => 8,
+        }
+    }
+}
+
+/// What a number is, and what it becomes.
+pub const CONVERSIONS: [(Number, Number); 13] = {
+    use Number::*;
+    [
+        (F32, F32),
+        (BF16, BF16),
+        (F16, F16),
+        (F32, BF16),
+        (F32, F16),
+        (BF16, F32),
+        (BF16, F16),
+        (F16, F32),
+        (F16, BF16),
+        (F64, F32),
+        (F64, BF16),
+        (F64, F16),
+        (Byte, Byte),
+    ]
+};
+
+impl Pack {
+    /// The number of a conversion in [`CONVERSIONS`]; numbers become none of 64 bits.
+    pub fn conversion(from: Number, to: Number) -> Option<i64> {
+        CONVERSIONS.iter().position(|&types| types == (from, to)).map(|number| number as i64)
+    }
+
+    /// Work-groups of a launch: a run of units of a panel each.
+    pub fn groups(&self) -> usize {
+        let (_, to) = CONVERSIONS[self.conversion as usize];
+        let group = PACK_UNIT / to.size();
+        let [row, col, width] = [self.row, self.col, self.width].map(|number| number as usize);
+        let [rows, cols] = [self.padded_rows, self.padded_cols].map(|number| number as usize);
+        let panels = (row + rows).div_ceil(width) - row / width;
+        let units = ((col + cols).div_ceil(group) - col / group) * width;
+        panels * units.div_ceil(PACK_RUN)
+    }
+
+    pub fn parameters(&self) -> [u64; 14] {
+        [
+            self.from as u64,
+            self.to as u64,
+            self.differs as u64,
+            self.conversion as u64,
+            self.row_stride as u64,
+            self.col_stride as u64,
+            self.rows as u64,
+            self.cols as u64,
+            self.padded_rows as u64,
+            self.padded_cols as u64,
+            self.row as u64,
+            self.col as u64,
+            self.width as u64,
+            self.panel_bytes as u64,
+        ]
+    }
+}

@@ -196,10 +196,14 @@ pub struct Variant {
     pub kernels: Vec<Kernel>,
     /// The kernel [`PREPARE`], which makes a step's inputs of a framework's tensors on the device; none on the host.
     pub prepare: Option<Kernel>,
+    /// The kernel [`PACK`], which makes weights of tensors on the device; none on the host.
+    pub pack: Option<Kernel>,
 }
 
 /// Name of the function of [`Variant::prepare`].
 pub const PREPARE: &str = "atomc_prepare";
+/// Name of the function of [`Variant::pack`].
+pub const PACK: &str = "atomc_pack";
 
 /// The largest product with an architecture, by its data sheet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -16,7 +16,7 @@ use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_targets::tuning::Class;
-use atomc_targets::{Choice, KernelInfo, KernelSpec};
+use atomc_targets::{Choice, Hosted, KernelInfo, KernelSpec};
 use serde_json::json;
 
 use crate::frontend::{self, Config, Part};
@@ -171,9 +171,9 @@ fn target(
         step(format!("{}, {} kernels", arch.name, kernels.len()));
         let specs = kernels.specs().into_iter().map(|spec| choose(spec, arch, choice));
         let specs: Vec<KernelSpec> = specs.collect::<Result<_, _>>()?;
-        let (object, prepare) = atomc_targets::compile_with_prepare(&specs, arch)?;
+        let (object, hosted) = atomc_targets::compile_hosted(&specs, arch)?;
         code.push(object.code);
-        variants.push(variant(arch, code.len(), object.kernels, prepare));
+        variants.push(variant(arch, code.len(), object.kernels, hosted));
     }
     let (cache, layout) = (cache(&models[0].config, &archs[0]), layout(&archs[0].memory));
     // All plans have the same rows, and share a buffer that holds those of the largest.
@@ -264,7 +264,8 @@ fn unique(names: &[String]) -> Result<Vec<(String, &'static [Arch])>, Diagnostic
     }
 }
 
-fn variant(arch: &Arch, section: usize, kernels: Vec<KernelInfo>, prepare: Option<KernelInfo>) -> Variant {
+fn variant(arch: &Arch, section: usize, kernels: Vec<KernelInfo>, hosted: Option<Hosted>) -> Variant {
+    let (prepare, pack) = hosted.map(|Hosted { prepare, pack }| (prepare, pack)).unzip();
     Variant {
         name: arch.name.into(),
         features: arch.features.iter().map(|f| f.to_string()).collect(),
@@ -273,6 +274,7 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<KernelInfo>, prepare: Optio
         section,
         kernels,
         prepare,
+        pack,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The engine sees a device with memory of its own, so that the path is that of hardware: the same uploads, the same grids,
 //! the same parameters. Every buffer is a range of its own to the emulator, and whatever lies outside is a fault; kernels may
-//! not write weights or the inputs of a step, but for the one that makes these. There are no streams: a launch is done when it
+//! not write weights or the inputs of a step, but for those that make these. There are no streams: a launch is done when it
 //! returns.
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use atomc_artifact::Artifact;
-use atomc_artifact::abi::Prepare;
-use atomc_artifact::manifest::{Kernel, KernelDef, PREPARE, Plan, PlanKind};
+use atomc_artifact::abi::{Pack, Prepare};
+use atomc_artifact::manifest::{Kernel, KernelDef, PACK, PREPARE, Plan, PlanKind};
 use atomc_emulator::{Access, CodeObject, Counts, Emulator, Grid, LoadError, Memory as Ranges, Options};
 use atomc_runtime::device::{
     self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs, StepSize, Stream,
@@ -30,6 +30,7 @@ pub struct Emulated {
     code: CodeObject,
     kernels: Vec<(KernelDef, Kernel)>,
     prepare: Option<Kernel>,
+    pack: Option<Kernel>,
     space: Arc<Mutex<Space>>,
     plans: Vec<Bound>,
     /// The device's block of inputs.
@@ -84,6 +85,7 @@ impl Emulated {
             code,
             kernels: target.kernels.iter().cloned().zip(variant.kernels.iter().cloned()).collect(),
             prepare: variant.prepare.clone(),
+            pack: variant.pack.clone(),
             space: Arc::default(),
             plans: Vec::new(),
             block: std::ptr::null_mut(),
@@ -131,8 +133,8 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 struct Space {
     ranges: Ranges,
-    /// Bytes by address.
-    sizes: BTreeMap<u64, u64>,
+    /// Bytes by address, and what kernels may do with them.
+    sizes: BTreeMap<u64, (u64, Access)>,
 }
 
 impl Space {
@@ -141,7 +143,7 @@ impl Space {
     unsafe fn add(&mut self, address: u64, bytes: u64, access: Access) {
         // SAFETY: passed on to the caller.
         unsafe { self.ranges.map_with_slack(address, bytes, SLACK, access) };
-        self.sizes.insert(address, bytes);
+        self.sizes.insert(address, (bytes, access));
     }
 
     fn remove(&mut self, address: u64) {
@@ -149,13 +151,13 @@ impl Space {
         self.sizes.remove(&address);
     }
 
-    /// Lets kernels only read what begins at this address, or also write it again.
-    fn allow(&mut self, address: u64, access: Access) {
-        if let Some(&bytes) = self.sizes.get(&address) {
-            self.remove(address);
-            // SAFETY: the range was added to be read and written, and still is there.
-            unsafe { self.add(address, bytes, access) };
-        }
+    /// Lets kernels only read the buffer that this address is in, or also write it again. Gives what they might do before.
+    fn allow(&mut self, address: u64, access: Access) -> Option<Access> {
+        let (&address, &(bytes, before)) = self.sizes.range(..=address).next_back()?;
+        self.remove(address);
+        // SAFETY: the range was added to be read and written, and still is there.
+        unsafe { self.add(address, bytes, access) };
+        Some(before)
     }
 }
 
@@ -220,7 +222,7 @@ impl Device for Emulated {
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
         self.block = memory.inputs.block;
         let weights = memory.weights.iter().map(|weight| weight.address() as u64);
-        weights.chain([self.block as u64]).for_each(|address| lock(&self.space).allow(address, Access::Read));
+        weights.chain([self.block as u64]).for_each(|address| _ = lock(&self.space).allow(address, Access::Read));
         let bytes = |parameters: Vec<u64>| parameters.into_iter().flat_map(u64::to_le_bytes).collect();
         self.plans = plans
             .iter()
@@ -277,6 +279,20 @@ impl Device for Emulated {
         lock(&self.space).allow(block, Access::ReadWrite);
         let done = self.start(PREPARE, kernel, prepare.groups(), &parameters);
         lock(&self.space).allow(block, Access::Read);
+        done.map(|_| ())
+    }
+
+    fn packs(&self) -> bool {
+        self.pack.is_some()
+    }
+
+    unsafe fn pack(&mut self, pack: &Pack, _: Stream) -> Result<(), DeviceError> {
+        let none = || DeviceError::Failed { device: self.name.clone(), detail: "no kernel makes weights".into() };
+        let kernel = self.pack.as_ref().ok_or_else(none)?;
+        let parameters: Vec<u8> = pack.parameters().into_iter().flat_map(u64::to_le_bytes).collect();
+        let before = lock(&self.space).allow(pack.to as u64, Access::ReadWrite);
+        let done = self.start(PACK, kernel, pack.groups(), &parameters);
+        before.into_iter().for_each(|access| _ = lock(&self.space).allow(pack.to as u64, access));
         done.map(|_| ())
     }
 

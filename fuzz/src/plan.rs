@@ -32,7 +32,7 @@ pub fn weights(data: &[u8]) {
     let mut one_by_one = [DeviceBuffer::Host(Buffer::new(weight.bytes).expect("memory"))];
     let mut loading = Loading::new(all);
     for (name, (float, shape, bytes)) in &source.0 {
-        let given = Given { float: *float, shape, bytes: bytes.into() };
+        let given = Given { float: *float, shape, numbers: bytes.into() };
         let sink = Sink { weights: all, rank, buffers: &mut one_by_one, pool: &mut pool };
         loading.feed(name, given, sink).expect("a sound tensor");
     }

@@ -2,11 +2,13 @@
 //! Nothing is copied either way. A capsule that nobody took frees what it holds.
 use crate::error::WeightsError;
 use atomc_artifact::manifest::DType;
-use atomc_runtime::checkpoint::Float;
+use atomc_runtime::checkpoint::{Float, OnDevice};
 use atomc_runtime::hosted::Rows;
+use atomc_runtime::weights::Numbers;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
 
@@ -98,6 +100,11 @@ impl Device {
             _ => return Device::HOST,
         };
         Device { kind, number: parts.next().and_then(|number| number.parse().ok()).unwrap_or(0) }
+    }
+
+    /// A stream by its driver's handle, as `__dlpack__` takes it: CUDA's default stream is 1.
+    fn stream(self, handle: usize) -> usize {
+        if self.kind == CUDA && handle == 0 { 1 } else { handle }
     }
 }
 
@@ -310,8 +317,9 @@ unsafe fn release(holder: *mut c_void) {
     let _ = Python::try_attach(|_| drop(holder));
 }
 
-/// A tensor of another library, in the memory of the host.
+/// A tensor of another library, in the memory of the host or of a device.
 pub struct Foreign {
+    on_device: bool,
     tensor: *const Tensor,
     float: Float,
     shape: Vec<usize>,
@@ -326,19 +334,31 @@ impl Drop for Foreign {
 }
 
 impl Foreign {
-    /// Takes a tensor, by the name that messages give it.
-    pub fn take(name: &str, from: &Bound<'_, PyAny>) -> PyResult<Foreign> {
-        let (kind, _): (i32, i32) = from.call_method0("__dlpack_device__")?.extract()?;
-        if ![CPU, CUDA_HOST, ROCM_HOST].contains(&kind) {
-            return Err(WeightsError::new_err(format!("tensor `{name}` is not in the memory of the host")));
+    /// Takes a tensor, by the name that messages give it, for work of a device that a stream is given from now on.
+    pub fn take(name: &str, from: &Bound<'_, PyAny>, device: Device, stream: usize) -> PyResult<Foreign> {
+        let (kind, number) = from.call_method0("__dlpack_device__")?.extract()?;
+        let on_device = ![CPU, CUDA_HOST, ROCM_HOST].contains(&kind);
+        let place = Device { kind, number };
+        if on_device && place != device {
+            let also = if device == Device::HOST { "" } else { ", nor of the model's device" };
+            return Err(WeightsError::new_err(format!("tensor `{name}` is not in the memory of the host{also}")));
         }
-        let capsule = from.call_method0("__dlpack__")?;
-        match taken::<Managed>(&capsule)? {
+        let capsule = match on_device {
+            true => from.call_method("__dlpack__", (), Some(&stream_argument(from.py(), device.stream(stream))?))?,
+            false => from.call_method0("__dlpack__")?,
+        };
+        let mut foreign = Foreign::of(name, &capsule)?;
+        foreign.on_device = on_device;
+        Ok(foreign)
+    }
+
+    fn of(name: &str, capsule: &Bound<'_, PyAny>) -> PyResult<Foreign> {
+        match taken::<Managed>(capsule)? {
             // SAFETY: just taken, and ended with the result.
             Some(managed) => unsafe {
                 Foreign::new(name, &raw const (*managed).tensor, move || Managed::delete(managed))
             },
-            None => match taken::<Versioned>(&capsule)? {
+            None => match taken::<Versioned>(capsule)? {
                 // SAFETY: as above; the layout is that of this major version.
                 Some(managed) if unsafe { (*managed).version[0] } == 1 => unsafe {
                     Foreign::new(name, &raw const (*managed).tensor, move || Versioned::delete(managed))
@@ -356,7 +376,8 @@ impl Foreign {
     /// # Safety
     /// The tensor is alive until `end` is called.
     unsafe fn new(name: &str, tensor: *const Tensor, end: impl FnMut() + 'static) -> PyResult<Foreign> {
-        let mut foreign = Foreign { tensor, float: Float::F32, shape: Vec::new(), end: Box::new(end) };
+        let (shape, end) = (Vec::new(), Box::new(end));
+        let mut foreign = Foreign { on_device: false, tensor, float: Float::F32, shape, end };
         // SAFETY: passed on to the caller.
         let Tensor { dtype, axes, shape, .. } = unsafe { &*tensor };
         let float = dtype.float().ok_or_else(|| {
@@ -388,8 +409,22 @@ impl Foreign {
         bytes.filter(|&bytes| isize::try_from(bytes).is_ok())
     }
 
+    /// The numbers, where they are.
+    pub fn numbers(&self, name: &str) -> PyResult<Numbers<'_>> {
+        if !self.on_device {
+            return Ok(self.bytes(name)?.into());
+        }
+        // SAFETY: the tensor is alive.
+        let tensor = unsafe { &*self.tensor };
+        let address = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize).cast_const();
+        let uneven =
+            || WeightsError::new_err(format!("tensor `{name}`: its rows do not lie evenly; make it contiguous"));
+        let (row_stride, col_stride) = even(&self.shape, &self.strides(tensor)).ok_or_else(uneven)?;
+        Ok(Numbers::Device(OnDevice { address, row_stride, col_stride }))
+    }
+
     /// The numbers row by row: where they are, or put in order.
-    pub fn bytes(&self, name: &str) -> PyResult<Cow<'_, [u8]>> {
+    fn bytes(&self, name: &str) -> PyResult<Cow<'_, [u8]>> {
         let memory = || WeightsError::new_err(format!("tensor `{name}` of shape {:?}: no memory", self.shape));
         let bytes = self.len().ok_or_else(memory)?;
         if bytes == 0 {
@@ -433,6 +468,26 @@ impl Foreign {
         let after = |axis: usize| self.shape[axis + 1..].iter().product::<usize>() as isize;
         (0..self.shape.len()).map(after).collect()
     }
+}
+
+/// From one row to the next and from one column to the next, if all axes but the last are rows of one distance.
+fn even(shape: &[usize], strides: &[isize]) -> Option<(isize, isize)> {
+    let (&col, outer) = strides.split_last()?;
+    let (mut row, mut next) = (None, None);
+    for (&len, &stride) in shape.iter().zip(outer).rev().filter(|(len, _)| **len > 1) {
+        if next.is_some_and(|next| next != stride) {
+            return None;
+        }
+        row = row.or(Some(stride));
+        next = stride.checked_mul(len as isize);
+    }
+    Some((row.unwrap_or(0), col))
+}
+
+fn stream_argument(py: Python<'_>, stream: usize) -> PyResult<Bound<'_, PyDict>> {
+    let arguments = PyDict::new(py);
+    arguments.set_item("stream", stream)?;
+    Ok(arguments)
 }
 
 fn negative(name: &str, what: &str) -> PyErr {

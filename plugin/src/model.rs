@@ -499,15 +499,20 @@ impl Loading {
         Ok(false)
     }
 
-    /// Takes a tensor of the checkpoint: anything with `__dlpack__`, in the memory of the host.
-    fn feed(&self, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
-        let foreign = Foreign::take(name, tensor)?;
-        let (py, model, shape) = (tensor.py(), self.model.get(), foreign.shape());
+    /// Takes a tensor of the checkpoint: anything with `__dlpack__`, in the memory of the host or of the model's device. There
+    /// its weights are made in the order of the stream, which stays as long as the model, and nobody waits.
+    #[pyo3(signature = (name, tensor, stream = 0))]
+    fn feed(&self, name: &str, tensor: &Bound<'_, PyAny>, stream: usize) -> PyResult<()> {
+        let (py, model) = (tensor.py(), self.model.get());
+        let foreign = Foreign::take(name, tensor, Device::named(&model.device), stream)?;
+        let shape = foreign.shape();
         // Name and shape come before the numbers, which a wrong shape has no end of.
         if !py.detach(|| model.lock().wants(name, shape)).map_err(raised)? {
             return Ok(());
         }
-        let given = Given { float: foreign.float(), shape, bytes: foreign.bytes(name)? };
-        py.detach(|| model.lock().feed(name, given)).map_err(raised)
+        let given = Given { float: foreign.float(), shape, numbers: foreign.numbers(name)? };
+        // SAFETY: the tensor's library says what it is and where; that it and the stream stay is the caller's to see to, as the
+        // documentation of the package says.
+        py.detach(|| unsafe { model.lock().feed_on(name, given, Stream(stream)) }).map_err(raised)
     }
 }

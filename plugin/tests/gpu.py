@@ -272,12 +272,54 @@ def asleep(framework, tensors, owned):
     [model], pages = framework.ranks, framework.ranks[0].cache.layers
     for lost in framework.memory[:-pages]:
         lost.fill_(255)
+    tensors = {name: tensor.to(framework.device) for name, tensor in tensors.items()}
+    stream = torch.cuda.current_stream(framework.device).cuda_stream
     begin = time.perf_counter()
     for name, tensor in tensors.items():
+        given = tensor.clone()
         with model.loading(update=True) as load:
-            load.feed(name, tensor.to(framework.device).cpu())
+            load.feed(name, given, stream)
+        # Its owner may overwrite it as soon as the stream has come so far.
+        given.fill_(255)
     print(f"{len(tensors)} tensors, one by one, in {time.perf_counter() - begin:.3f} s")
     return mixtures(framework, owned, 20, 0.01)
+
+
+def lying(tensor, how):
+    """The same numbers in other places."""
+    if how == "turned":
+        return tensor.t().contiguous().t()
+    if how == "apart":
+        wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 3, dtype=tensor.dtype, device=tensor.device)
+        wide[..., 1:-2] = tensor
+        return wide[..., 1:-2]
+    return tensor
+
+
+def packed(artifact, device, tensors):
+    """Weights of tensors of every type, wherever they lie, are byte for byte what the host makes of them."""
+    for kind in torch.bfloat16, torch.float16, torch.float32, torch.float64:
+        for how in "in order", "turned", "apart":
+            made = []
+            for place in "cpu", device:
+                memory = []
+
+                def allocate(size):
+                    memory.append(torch.zeros(size, dtype=torch.uint8, device=device))
+                    return memory[-1].data_ptr()
+
+                stream = torch.cuda.current_stream(device).cuda_stream
+                model = atomc.Model(artifact, device, stream=stream, allocate=allocate)
+                with model.loading() as load:
+                    for number, (name, tensor) in enumerate(tensors.items()):
+                        # Whatever bits spell, and other numbers that have to be rounded.
+                        torch.manual_seed(number)
+                        bits = torch.randint(-(2**31), 2**31, tensor.shape).int().view(torch.float32)
+                        given = torch.where(torch.rand(tensor.shape) < 0.5, bits, torch.randn(tensor.shape)).to(kind)
+                        given = given.to(place)
+                        load.feed(name, lying(given, how) if tensor.ndim == 2 else given, stream)
+                made.append(torch.cat(memory).cpu())
+            assert torch.equal(*made), (kind, how)
 
 
 def main(device, checkpoint, artifact, shared=None):
@@ -306,6 +348,8 @@ def main(device, checkpoint, artifact, shared=None):
     framework.load(framework.ranks[0], {n: t * 2 if n == "model.norm.weight" else t for n, t in tensors.items()})
     framework.drop("reload")
     assert (framework.step(request) == first * 2).all()
+    packed(artifact, device, tensors)
+    print("weights of tensors on the device are the host's")
     print("asleep:", asleep(Framework(artifact, device, tensors), tensors, Owned(artifact, device, checkpoint)))
     caller = Framework(artifact, device, tensors, attention="caller")
     print("attention of the caller's:", mixtures(caller, Owned(artifact, device, checkpoint), 8, 0.02))

@@ -395,6 +395,20 @@ def test_unloaded_weights_come_back_one_by_one(artifact, tensors):
     assert numpy.array_equal(Framework(model).step([("a", [1, 2, 3])]), wanted)
 
 
+def test_tensors_elsewhere_are_refused(artifact):
+    class OnGpu:
+        def __dlpack_device__(self):
+            return 2, 0
+
+        def __dlpack__(self, **_):
+            raise AssertionError("it is not wanted")
+
+    model = atomc.Model(artifact, threads=1)
+    with pytest.raises(atomc.WeightsError, match="^tensor `model.norm.weight` is not in the memory of the host$"):
+        with model.loading(update=True) as loading:
+            loading.feed("model.norm.weight", OnGpu(), stream=7)
+
+
 def test_faults_of_an_artifact_name_its_file(artifact, tmp_path):
     damaged = tmp_path / "damaged.atomc"
     damaged.write_bytes(pathlib.Path(artifact.path).read_bytes()[:-100])

@@ -42,19 +42,37 @@ pub enum Tensor<'a> {
     Values(&'a [f32]),
     /// Made up: element `i` is a function of the seed and `i`.
     Random(random::Stream),
+    /// Numbers in the memory of a device.
+    Device { float: Float, numbers: OnDevice },
 }
 
 impl Tensor<'_> {
     /// That a weight of a type can be made of the tensor of this name.
     pub(crate) fn check_becomes(&self, dtype: DType, name: &str) -> Result<(), CheckpointError> {
         let (becomes, found) = match self {
-            Tensor::Bytes { float, .. } | Tensor::Stored { float, .. } => (float.becomes(dtype), float.name()),
+            Tensor::Bytes { float, .. } | Tensor::Stored { float, .. } | Tensor::Device { float, .. } => {
+                (float.becomes(dtype), float.name())
+            }
             Tensor::Values(_) | Tensor::Random(_) => (dtype.is_float(), Float::F32.name()),
         };
         let fault = || CheckpointError::Code { name: name.to_owned(), found, want: dtype.name() };
         if becomes { Ok(()) } else { Err(fault()) }
     }
 }
+
+/// Where numbers lie in the memory of a device: the first one, and how many of them it is from one row to the next, and from one
+/// column to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct OnDevice {
+    pub address: *const u8,
+    pub row_stride: isize,
+    pub col_stride: isize,
+}
+
+// SAFETY: an address, which only the device follows.
+unsafe impl Send for OnDevice {}
+// SAFETY: as above.
+unsafe impl Sync for OnDevice {}
 
 /// The types of number that a checkpoint may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +168,8 @@ pub enum CheckpointError {
     Shape { name: String, found: Vec<usize>, want: Vec<usize> },
     #[error("tensor `{name}` has {bytes} bytes, but its shape and type take {want}")]
     Size { name: String, bytes: usize, want: usize },
+    #[error("tensor `{name}` is in the memory of a device, from which nothing is packed here")]
+    Place { name: String },
     #[error("tensor `{name}` is of type {found}; weights may be BF16, F16, F32, F64, F8_E4M3, F8_E8M0, I8, U8 or I32")]
     DType { name: String, found: String },
     #[error("tensor `{name}` is of type {found}, of which no weight of type {want} can be made")]

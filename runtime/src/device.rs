@@ -18,7 +18,7 @@ pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::Artifact;
-use atomc_artifact::abi::Prepare;
+use atomc_artifact::abi::{Pack, Prepare};
 use atomc_artifact::manifest::{Manifest, Plan};
 use std::ptr::NonNull;
 
@@ -91,6 +91,40 @@ pub trait Device: Send {
     unsafe fn prepare(&mut self, prepare: &Prepare, stream: Stream) -> Result<(), DeviceError> {
         let _ = (prepare, stream);
         Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it takes no tensors of a framework".into() })
+    }
+
+    /// Whether [`Device::pack`] can be called.
+    fn packs(&self) -> bool {
+        false
+    }
+
+    /// Puts a rectangle of a tensor into a weight, and waits for nothing.
+    ///
+    /// # Safety
+    /// The device has the kernel for it; tensor and weight are in its memory and as the parameters say, and stay until the stream
+    /// has come so far. The stream is one of this device's.
+    unsafe fn pack(&mut self, pack: &Pack, stream: Stream) -> Result<(), DeviceError> {
+        let _ = (pack, stream);
+        Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it packs no weights".into() })
+    }
+
+    /// Memory that holds anything, for what a stream is given from now on until it is dropped. Copies to it and from it go by
+    /// that stream.
+    ///
+    /// # Safety
+    /// The stream is one of this device's, and stays until the memory has been dropped.
+    unsafe fn scratch(&mut self, bytes: usize, stream: Stream) -> Result<DeviceBuffer, DeviceError> {
+        let _ = stream;
+        self.allocate(bytes)
+    }
+
+    /// Waits for everything on a stream.
+    ///
+    /// # Safety
+    /// The stream is one of this device's.
+    unsafe fn wait(&mut self, stream: Stream) -> Result<(), DeviceError> {
+        let _ = stream;
+        Ok(())
     }
 
     /// Runs a part of a plan for a step whose inputs are in the device's block already: copies nothing, allocates nothing, and

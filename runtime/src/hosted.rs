@@ -67,6 +67,8 @@ pub struct Hosted {
     /// Those of the target that this process may run.
     plans: Vec<Plan>,
     rank: Rank,
+    /// The one that the device was opened with.
+    stream: Stream,
     device: Box<dyn Device>,
     memory: Memory,
     inputs: Inputs,
@@ -176,6 +178,7 @@ impl Hosted {
             target,
             plans,
             rank,
+            stream: options.stream,
             device,
             memory,
             inputs,

@@ -226,6 +226,7 @@ fn variant(name: &str, features: &[&str]) -> Variant {
             kernel(Tasks::Rows { per: 1, times: 1 }, 0),
         ],
         prepare: None,
+        pack: None,
     }
 }
 

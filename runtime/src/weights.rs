@@ -5,11 +5,13 @@
 //! one by one (`loading`), each weight is whole once its tensors were there.
 mod fetch;
 mod loading;
+mod on_device;
 mod pack;
 pub mod packed;
 mod parts;
 
-pub use loading::{Given, Loading};
+pub use loading::{Given, Loading, Numbers};
+pub use on_device::DeviceSink;
 
 use crate::checkpoint::{CheckpointError, Source, Tensor};
 use crate::device::{DeviceBuffer, DeviceError};

@@ -34,8 +34,8 @@ use llvm::Llvm;
 use report::KernelResources;
 
 pub use arch::{rows, variants};
-use atomc_artifact::manifest::PREPARE;
 pub use atomc_artifact::manifest::{Kernel as KernelInfo, LoopReport, Module, Resources, Tasks};
+use atomc_artifact::manifest::{PACK, PREPARE};
 pub use layout::{CacheLayout, Panels, cache_layout, panels};
 pub use schedule::{Asked, Schedule, WhyNot, ask, open, schedules, select};
 pub use simt::COUNTERS;
@@ -84,10 +84,20 @@ pub enum Form {
     Asm,
 }
 
-/// A kernel to emit: of a body, or the one that prepares steps on GPUs.
+/// A kernel to emit: of a body, or one of those that work for frameworks on GPUs.
 enum Job<'a> {
     Body(&'a KernelSpec<'a>),
     Prepare,
+    Pack,
+}
+
+/// The kernels of a GPU that work for a framework, beside those of bodies.
+#[derive(Clone, Debug)]
+pub struct Hosted {
+    /// Makes a step's inputs.
+    pub prepare: KernelInfo,
+    /// Makes weights.
+    pub pack: KernelInfo,
 }
 
 impl Job<'_> {
@@ -95,6 +105,7 @@ impl Job<'_> {
         match self {
             Job::Body(spec) => &spec.symbol,
             Job::Prepare => PREPARE,
+            Job::Pack => PACK,
         }
     }
 
@@ -102,6 +113,7 @@ impl Job<'_> {
         match self {
             Job::Body(spec) => schedule::emit(llvm, spec, arch),
             Job::Prepare => Ok(simt::emit_prepare(llvm, arch)),
+            Job::Pack => Ok(simt::emit_pack(llvm, arch)),
         }
     }
 }
@@ -111,13 +123,16 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
     compile_jobs(&kernels.iter().map(Job::Body).collect::<Vec<_>>(), arch)
 }
 
-/// The same with, on GPUs, the kernel that makes a step's inputs of a framework's tensors.
-pub fn compile_with_prepare(kernels: &[KernelSpec], arch: &Arch) -> Result<(Object, Option<KernelInfo>), Diagnostic> {
-    let prepare = arch.isa().map(|_| Job::Prepare);
-    let jobs: Vec<Job> = kernels.iter().map(Job::Body).chain(prepare).collect();
+/// The same with, on GPUs, the kernels that work for a framework.
+pub fn compile_hosted(kernels: &[KernelSpec], arch: &Arch) -> Result<(Object, Option<Hosted>), Diagnostic> {
+    let own = arch.isa().into_iter().flat_map(|_| [Job::Prepare, Job::Pack]);
+    let jobs: Vec<Job> = kernels.iter().map(Job::Body).chain(own).collect();
     let mut object = compile_jobs(&jobs, arch)?;
-    let prepare = (jobs.len() > kernels.len()).then(|| object.kernels.pop()).flatten();
-    Ok((object, prepare))
+    let [prepare, pack] = match &object.kernels.split_off(kernels.len())[..] {
+        [prepare, pack] => [prepare, pack].map(Clone::clone),
+        _ => return Ok((object, None)),
+    };
+    Ok((object, Some(Hosted { prepare, pack })))
 }
 
 fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {

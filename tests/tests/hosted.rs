@@ -88,7 +88,7 @@ impl Rank {
                 panic!("no {tensor}")
             };
             let bytes = numbers.to_vec().expect("a whole file");
-            hosted.feed(tensor, Given { float, shape: &shape, bytes: bytes.into() }).expect("a tensor of the model");
+            hosted.feed(tensor, Given { float, shape: &shape, numbers: bytes.into() }).expect("a tensor of the model");
         }
         hosted.finish_loading().expect("all tensors");
         let spec = hosted.target().cache.clone();

@@ -7,7 +7,7 @@ use atomc_emulator::isa::Isa;
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory, Options};
 use atomc_ir::Arch;
 use atomc_passes::BucketOptions;
-use atomc_targets::{Tasks, compile_with_prepare, rows};
+use atomc_targets::{Tasks, compile_hosted, rows};
 
 /// A framework's step, padded: tokens behind the last sequence's, and sequences without any.
 struct Framework {
@@ -188,8 +188,8 @@ fn emulated() -> impl Iterator<Item = &'static Arch> {
 fn inputs_of_a_frameworks_step() {
     assert!(emulated().count() >= 5);
     for arch in emulated() {
-        let (object, prepare) = compile_with_prepare(&[], arch).unwrap_or_else(|e| panic!("{e}"));
-        let info = prepare.expect("GPUs have one");
+        let (object, hosted) = compile_hosted(&[], arch).unwrap_or_else(|e| panic!("{e}"));
+        let info = hosted.expect("GPUs have one").prepare;
         assert_eq!(info.tasks, Tasks::Fixed(PREPARE_GROUPS));
         let code = CodeObject::load(&object.code).unwrap_or_else(|e| panic!("{}: {e}", arch.name));
         let mut numbers = Numbers(1);

@@ -25,7 +25,10 @@ pub(super) fn variant(variant: &Variant, kernels: usize, sections: &[usize], at:
     for (index, item) in variant.kernels.iter().enumerate() {
         kernel(item, sections[variant.section], &format!("{at}.kernels[{index}]"))?;
     }
-    variant.prepare.iter().try_for_each(|item| kernel(item, sections[variant.section], &format!("{at}.prepare")))
+    let hosted = [("prepare", &variant.prepare), ("pack", &variant.pack)];
+    hosted.into_iter().try_for_each(|(name, item)| {
+        item.iter().try_for_each(|item| kernel(item, sections[variant.section], &format!("{at}.{name}")))
+    })
 }
 
 fn kernel(kernel: &Kernel, section: usize, at: &str) -> Checked {

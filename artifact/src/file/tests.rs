@@ -105,6 +105,7 @@ fn variant(name: &str, section: usize) -> Variant {
         section,
         kernels: vec![kernel(Tasks::Tokens { per: 1, times: 2 }, Some(resources)), kernel(Tasks::Fixed(3), None)],
         prepare: None,
+        pack: None,
     }
 }
 

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use atomc_artifact::Artifact;
 use atomc_artifact::hsaco::CodeObject;
-use atomc_artifact::manifest::{Extent, Kernel, PREPARE, Target, Variant};
+use atomc_artifact::manifest::{Extent, Kernel, PACK, PREPARE, Target, Variant};
 
 use super::failure::Failure;
 use super::output;
@@ -37,6 +37,7 @@ fn files(target: &Target, variant: &Variant, section: &[u8]) -> Vec<Vec<(String,
     let whole = (format!("{name}.{kind}"), Extent { start: 0, bytes: section.len() });
     let kernels = target.kernels.iter().map(|def| &def.symbol[..]).zip(&variant.kernels);
     let prepare = variant.prepare.iter().map(|kernel| (PREPARE, kernel));
+    let pack = variant.pack.iter().map(|kernel| (PACK, kernel));
     let of = |(symbol, kernel): (&str, &Kernel)| {
         let Some(module) = &kernel.module else { return vec![whole.clone()] };
         // The zero behind the text is not of the text.
@@ -44,7 +45,7 @@ fn files(target: &Target, variant: &Variant, section: &[u8]) -> Vec<Vec<(String,
         let cubin = module.cubin.map(|cubin| (format!("{name}-{symbol}.cubin"), cubin));
         std::iter::once((format!("{name}-{symbol}.ptx"), text)).chain(cubin).collect()
     };
-    kernels.chain(prepare).map(of).collect()
+    kernels.chain(prepare).chain(pack).map(of).collect()
 }
 
 /// Writes all code, into a folder that need not exist.

@@ -315,6 +315,7 @@ pub fn describe(artifact: &Artifact) -> Value {
             "chip": v.chip,
             "executed": v.executed,
             "prepare": v.prepare,
+            "pack": v.pack,
             "code_bytes": artifact.section(v.section).len(),
             "kernels": target.kernels.iter().zip(&v.kernels).map(kernel).collect::<Vec<Value>>(),
         })
@@ -413,6 +414,7 @@ mod tests {
             section: 1,
             kernels: vec![kernel(Some(resources)), kernel(None)],
             prepare: None,
+            pack: None,
         };
         show_extremes(&mut out, &variant).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap());

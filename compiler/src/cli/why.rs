@@ -92,6 +92,7 @@ mod tests {
             section: 1,
             kernels: vec![],
             prepare: None,
+            pack: None,
         };
         reasons(&variant, &def, made_by).unwrap_or_else(|_| panic!("a sound body"))
     }

@@ -111,6 +111,7 @@ fn manifest(chip: &str) -> Manifest {
                 resources: None,
             }],
             prepare: None,
+            pack: None,
         }],
         plans: vec![plan(PlanKind::Decode, 4, 4), plan(PlanKind::Any, 8, 2), plan(PlanKind::Whole, 8, 2)],
     };

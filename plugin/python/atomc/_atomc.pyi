@@ -150,8 +150,9 @@ class Loading:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> bool: ...
-    def feed(self, name: str, tensor: _Tensor) -> None:
-        """Takes a tensor of the checkpoint, in the memory of the host. Names that no weight wants are refused."""
+    def feed(self, name: str, tensor: _Tensor, stream: int = 0) -> None:
+        """Takes a tensor of the checkpoint, in the memory of the host or of the model's device. There its weights are made in the order
+        of the stream, which stays as long as the model, and nobody waits. Names that no weight wants are refused."""
 
 class Model:
     """An artifact on a device of a framework's. One thread uses it at a time; others wait. It works in the process that opened it: in a

@@ -188,6 +188,7 @@ def test_weights_must_be_those_of_the_model(engine, model):
     llm = engine(model("llama"))
     weights = load_file(model("llama") / "model.safetensors")
     fresh = mock.Mock(engine=atomc.Model(atomc.Artifact(model("llama") / "model.atomc")))
+    fresh.stream.return_value = 0
     with pytest.raises(atomc.WeightsError, match="model.norm.weight"):
         atomc.vllm.model.Model.load_weights(fresh, [item for item in weights.items() if item[0] != "model.norm.weight"])
     own(llm).engine.unload()

@@ -13,7 +13,7 @@ use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInput
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::Artifact;
-use atomc_artifact::abi::Prepare;
+use atomc_artifact::abi::{Pack, Prepare};
 use atomc_artifact::manifest::{Kernel, Manifest, Plan, Target, Tasks};
 use code::Code;
 use context::{Context, Event};
@@ -190,6 +190,8 @@ pub struct Gpu {
     kernels: Vec<Kernel>,
     /// How the kernel that makes inputs is started.
     prepare: Option<Start>,
+    /// How the kernel that makes weights is started.
+    pack: Option<Start>,
     /// The device's block of inputs.
     block: *mut u8,
     /// Where the copy of the inputs ends.
@@ -252,6 +254,7 @@ impl Gpu {
         let section = artifact.section(variant.section);
         let code = Code::load(&context, section, &target.kernels, variant, fit, &mut pool)?;
         let prepare = code.prepare.zip(variant.prepare.as_ref()).map(|(kernel, facts)| starts(kernel, facts));
+        let pack = code.pack.zip(variant.pack.as_ref()).map(|(kernel, facts)| starts(kernel, facts));
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), kernels = target.kernels.len(), "code");
         Ok(Gpu {
             name: format!("{}:{ordinal}:{}", found.vendor.prefix(), variant.name),
@@ -260,6 +263,7 @@ impl Gpu {
             code,
             kernels: variant.kernels.clone(),
             prepare,
+            pack,
             block: std::ptr::null_mut(),
             copied: context.event(false)?,
             context,
@@ -281,6 +285,27 @@ fn starts(kernel: Handle, facts: &Kernel) -> Start {
         threads: facts.threads as c_uint,
         shared: facts.shared as c_uint,
         overlaps: facts.overlaps,
+    }
+}
+
+impl Gpu {
+    /// Starts a kernel that no plan has.
+    ///
+    /// # Safety
+    /// The parameters are the kernel's, and what it reads and writes is there; the stream is one of the device's.
+    unsafe fn start<const N: usize>(
+        &self,
+        kernel: Start,
+        groups: usize,
+        mut parameters: [u64; N],
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        let groups = c_uint::try_from(groups).map_err(|_| self.context.fault(format!("{groups} work-groups")))?;
+        self.context.enter()?;
+        let pointers = parameters.each_mut().map(|parameter| (&raw mut *parameter).cast::<c_void>());
+        // SAFETY: passed on to the caller; the parameters are copied.
+        let launched = unsafe { self.context.driver.launch(Start { groups, ..kernel }, &pointers, stream.handle()) };
+        self.context.check(launched)
     }
 }
 
@@ -350,12 +375,29 @@ impl Device for Gpu {
 
     unsafe fn prepare(&mut self, prepare: &Prepare, stream: Stream) -> Result<(), DeviceError> {
         let kernel = self.prepare.ok_or_else(|| self.context.fault("no kernel makes inputs".into()))?;
-        let kernel = Start { groups: prepare.groups() as c_uint, ..kernel };
+        // SAFETY: passed on to the caller.
+        unsafe { self.start(kernel, prepare.groups(), prepare.parameters(), stream) }
+    }
+
+    fn packs(&self) -> bool {
+        self.pack.is_some()
+    }
+
+    unsafe fn pack(&mut self, pack: &Pack, stream: Stream) -> Result<(), DeviceError> {
+        let kernel = self.pack.ok_or_else(|| self.context.fault("no kernel makes weights".into()))?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.start(kernel, pack.groups(), pack.parameters(), stream) }
+    }
+
+    unsafe fn scratch(&mut self, bytes: usize, stream: Stream) -> Result<DeviceBuffer, DeviceError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.context.scratch(bytes, stream.handle()) }
+    }
+
+    unsafe fn wait(&mut self, stream: Stream) -> Result<(), DeviceError> {
         self.context.enter()?;
-        let mut parameters = prepare.parameters();
-        let pointers = parameters.each_mut().map(|parameter| (&raw mut *parameter).cast::<c_void>());
-        // SAFETY: passed on to the caller; the parameters are copied.
-        self.context.check(unsafe { self.context.driver.launch(kernel, &pointers, stream.handle()) })
+        // SAFETY: passed on to the caller.
+        self.context.check(unsafe { self.context.driver.synchronise(stream.handle()) })
     }
 
     /// The stream may be one that the caller captures; what it captured fits every step of no more tokens, rows and tiles.

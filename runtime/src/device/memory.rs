@@ -43,6 +43,18 @@ impl DeviceBuffer {
         }
     }
 
+    /// Bytes that it holds.
+    pub fn len(&self) -> usize {
+        match self {
+            DeviceBuffer::Host(buffer) => buffer.len(),
+            DeviceBuffer::Device(memory) => memory.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The bytes themselves, where they are the host's.
     pub fn host_view(&self) -> Option<&[u8]> {
         match self {

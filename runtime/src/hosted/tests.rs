@@ -45,7 +45,7 @@ fn bias(values: &[(usize, f32)]) -> Vec<u8> {
 
 fn load(hosted: &mut Hosted, values: &[(usize, f32)]) {
     hosted.begin_loading();
-    let given = Given { float: Float::F32, shape: &[VOCAB], bytes: bias(values).into() };
+    let given = Given { float: Float::F32, shape: &[VOCAB], numbers: bias(values).into() };
     hosted.feed("head.bias", given).unwrap();
     hosted.finish_loading().unwrap();
 }
@@ -169,7 +169,7 @@ fn weights_are_loaded_again_in_place() {
     assert_eq!(framework.hosted.memory.weights[0].address(), address);
     let hosted = &mut framework.hosted;
     hosted.begin_loading();
-    let wrong = Given { float: Float::F32, shape: &[1], bytes: vec![0; 4].into() };
+    let wrong = Given { float: Float::F32, shape: &[1], numbers: vec![0; 4].into() };
     assert!(matches!(hosted.feed("head.bias", wrong), Err(Error::Checkpoint(CheckpointError::Shape { .. }))));
     let error = hosted.finish_loading().unwrap_err().to_string();
     assert_eq!(error, "the checkpoint lacks a tensor that the model needs: head.bias");
@@ -183,7 +183,10 @@ fn weights_are_updated_without_an_end() {
     for token in [3, 50] {
         let values = bias(&[(token, 1000.0)]);
         framework.hosted.begin_update();
-        framework.hosted.feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], bytes: values.into() }).unwrap();
+        framework
+            .hosted
+            .feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], numbers: values.into() })
+            .unwrap();
         assert_eq!(framework.step(&[(0, vec![9])], 0, true).unwrap(), [token as u32]);
     }
 }
@@ -201,12 +204,12 @@ fn weights_come_back_one_by_one() {
         assert_eq!(error, "the weights are not loaded yet: a tensor to come: head.bias");
     }
     framework.hosted.begin_update();
-    let wrong = Given { float: Float::F32, shape: &[1], bytes: vec![0; 4].into() };
+    let wrong = Given { float: Float::F32, shape: &[1], numbers: vec![0; 4].into() };
     assert!(framework.hosted.feed("head.bias", wrong).is_err());
     framework.hosted.abandon_update();
     framework.hosted.begin_update();
     let values = bias(&[(7, 1000.0)]);
-    framework.hosted.feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], bytes: values.into() }).unwrap();
+    framework.hosted.feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], numbers: values.into() }).unwrap();
     framework.hosted.end_update().unwrap();
     assert_eq!(framework.step(&[(0, vec![9])], 0, true).unwrap(), [7]);
 
@@ -221,7 +224,7 @@ fn weights_come_back_one_by_one() {
 fn steps_end_with_their_weights() {
     let mut framework = Framework::new(1);
     let feed = |hosted: &mut Hosted| {
-        hosted.feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], bytes: bias(&[]).into() }).unwrap();
+        hosted.feed("head.bias", Given { float: Float::F32, shape: &[VOCAB], numbers: bias(&[]).into() }).unwrap();
     };
     let changes: [&dyn Fn(&mut Hosted); 4] = [
         &Hosted::unload,

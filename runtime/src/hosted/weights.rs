@@ -1,10 +1,10 @@
 //! Weights of an artifact in a framework: all at once, or tensor by tensor as they come.
 use super::{Hosted, HostedError};
-use crate::checkpoint::Source;
-use crate::device::{DeviceBuffer, DeviceError};
+use crate::checkpoint::{CheckpointError, Source};
+use crate::device::{DeviceBuffer, DeviceError, Stream};
 use crate::error::Error;
 use crate::weights::packed::Packed;
-use crate::weights::{self, Given, Loading, Sink};
+use crate::weights::{self, DeviceSink, Given, Loading, Numbers, Sink};
 use atomc_artifact::manifest::Target;
 
 impl Hosted {
@@ -35,7 +35,8 @@ impl Hosted {
         if self.loaded {
             let weights = &self.artifact.manifest().targets[self.target].weights;
             let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
-            return loading.constants(sink);
+            loading.constants(sink)?;
+            return loading.check_heads();
         }
         match self.unloaded && !loading.missing().is_empty() {
             true => Ok(()),
@@ -82,14 +83,34 @@ impl Hosted {
         Ok(loading.wants(name, shape)?)
     }
 
-    /// Takes a tensor of the checkpoint.
+    /// Takes a tensor of the checkpoint, in the memory of the host.
     pub fn feed(&mut self, name: &str, tensor: Given) -> Result<(), Error> {
+        if let Numbers::Device(_) = tensor.numbers {
+            return Err(CheckpointError::Place { name: name.to_owned() }.into());
+        }
+        // SAFETY: the stream is the one that the device was opened with.
+        unsafe { self.feed_on(name, tensor, self.stream) }
+    }
+
+    /// Takes a tensor of the checkpoint, wherever it lies. What is in the device's memory is packed there in the order of the
+    /// stream, and nobody waits for it: steps on the same stream find the new weights.
+    ///
+    /// # Safety
+    /// A tensor on the device is of the shape and type that are given, and stays until the stream has come so far. The stream is
+    /// one of the device's, and stays until the model is dropped.
+    pub unsafe fn feed_on(&mut self, name: &str, tensor: Given, stream: Stream) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
         self.step = None;
         self.device.pool().check().map_err(DeviceError::from)?;
         let weights = &self.artifact.manifest().targets[self.target].weights;
-        let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
-        loading.feed(name, tensor, sink)
+        let (rank, buffers) = (self.rank, &mut self.memory.weights[..]);
+        match self.device.packs() {
+            // SAFETY: passed on to the caller.
+            true => unsafe {
+                loading.feed_on(name, tensor, DeviceSink { weights, rank, buffers, device: &mut *self.device, stream })
+            },
+            false => loading.feed(name, tensor, Sink { weights, rank, buffers, pool: self.device.pool() }),
+        }
     }
 
     /// Ends the load, if all tensors have come.

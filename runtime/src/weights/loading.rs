@@ -1,29 +1,46 @@
 //! Weights of tensors that come one by one, in any order, as whoever reads a checkpoint has them.
 //!
 //! A weight is packed as soon as the last of its tensors is there. Until then the others are kept, and no longer.
+use super::on_device::OnStream;
 use super::{EMBEDDING, HEAD, Report, Sink, is_harmless, resolve, tasks};
-use crate::checkpoint::{CheckpointError, Float, Source, Tensor};
+use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
+use crate::device::DeviceBuffer;
 use crate::error::Error;
 use crate::memory::Buffer;
 use atomc_artifact::manifest::Weight;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A tensor as its owner gives it: row by row, little-endian. Borrowed bytes are copied if they have to be kept.
+/// A tensor as its owner gives it.
 #[derive(Clone, Debug)]
 pub struct Given<'a> {
     pub float: Float,
     pub shape: &'a [usize],
-    pub bytes: Cow<'a, [u8]>,
+    pub numbers: Numbers<'a>,
+}
+
+/// Where a tensor's numbers are. What has to be kept is copied.
+#[derive(Clone, Debug)]
+pub enum Numbers<'a> {
+    /// In the memory of the host: row by row, little-endian.
+    Host(Cow<'a, [u8]>),
+    Device(OnDevice),
+}
+
+impl<'a, T: Into<Cow<'a, [u8]>>> From<T> for Numbers<'a> {
+    fn from(bytes: T) -> Numbers<'a> {
+        Numbers::Host(bytes.into())
+    }
 }
 
 /// A load under way. The weights and buffers are the same in all its calls.
 #[derive(Debug)]
 pub struct Loading {
-    tensors: BTreeMap<String, Wanted>,
-    weights: Vec<Made>,
-    kept: BTreeMap<String, Kept>,
+    pub(super) tensors: BTreeMap<String, Wanted>,
+    pub(super) weights: Vec<Made>,
+    pub(super) kept: BTreeMap<String, Kept>,
     twins: Twins,
+    pub(super) on_device: OnStream,
     stage: Option<Buffer>,
 }
 
@@ -36,13 +53,13 @@ struct Twins {
 
 impl Twins {
     /// Takes either; one that comes again is compared with what comes after it.
-    fn feed(&mut self, name: &str, tensor: &Given) -> Result<(), CheckpointError> {
+    fn feed(&mut self, name: &str, float: Float, bytes: &[u8]) -> Result<(), CheckpointError> {
         let (own, other) = match name {
             EMBEDDING => (&mut self.embedding, &mut self.head),
             HEAD => (&mut self.head, &mut self.embedding),
             _ => return Ok(()),
         };
-        let found = (tensor.float, blake3::hash(&tensor.bytes));
+        let found = (float, blake3::hash(bytes));
         if own.is_none() && other.is_some_and(|other| other != found) {
             return Err(CheckpointError::Untied);
         }
@@ -55,46 +72,68 @@ impl Twins {
 
 /// What the weights want of a tensor.
 #[derive(Debug)]
-struct Wanted {
+pub(super) struct Wanted {
     shape: Vec<usize>,
     /// The weights that are made of it.
-    weights: Vec<usize>,
+    pub weights: Vec<usize>,
 }
 
 /// How far a weight is.
 #[derive(Debug)]
-struct Made {
-    names: Vec<String>,
+pub(super) struct Made {
+    pub names: Vec<String>,
     /// Whether it was packed since the last of its tensors came.
     done: bool,
 }
 
 /// A tensor that a weight waits with.
 #[derive(Debug)]
-struct Kept {
-    float: Float,
-    bytes: Vec<u8>,
+pub(super) enum Kept {
+    Host {
+        float: Float,
+        bytes: Vec<u8>,
+    },
+    Device {
+        float: Float,
+        numbers: OnDevice,
+        /// Where they lie.
+        memory: DeviceBuffer,
+    },
+}
+
+impl Kept {
+    pub(super) fn tensor(&self) -> Tensor<'_> {
+        match *self {
+            Kept::Host { float, ref bytes } => Tensor::Bytes { float, bytes },
+            Kept::Device { float, numbers, .. } => Tensor::Device { float, numbers },
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Kept::Host { bytes, .. } => bytes.len(),
+            Kept::Device { memory, .. } => memory.len(),
+        }
+    }
 }
 
 /// The tensors at hand while one arrives, which goes before those that were kept.
-struct AtHand<'a> {
-    kept: &'a BTreeMap<String, Kept>,
-    arriving: Option<(&'a str, &'a Given<'a>)>,
+pub(super) struct AtHand<'a>(BTreeMap<&'a str, Tensor<'a>>);
+
+impl<'a> AtHand<'a> {
+    pub(super) fn new(kept: &'a BTreeMap<String, Kept>, arriving: Option<(&'a str, Tensor<'a>)>) -> AtHand<'a> {
+        AtHand(kept.iter().map(|(name, kept)| (name.as_str(), kept.tensor())).chain(arriving).collect())
+    }
 }
 
 impl Source for AtHand<'_> {
     fn tensor(&self, name: &str, _: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
-        match (self.arriving, self.kept.get(name)) {
-            (Some((arriving, tensor)), _) if arriving == name => {
-                Ok(Tensor::Bytes { float: tensor.float, bytes: &tensor.bytes })
-            }
-            (_, Some(Kept { float, bytes })) => Ok(Tensor::Bytes { float: *float, bytes }),
-            _ => Err(CheckpointError::Missing { names: vec![name.to_owned()] }),
-        }
+        let missing = || CheckpointError::Missing { names: vec![name.to_owned()] };
+        self.0.get(name).copied().ok_or_else(missing)
     }
 
     fn names(&self) -> Vec<&str> {
-        self.kept.keys().map(String::as_str).chain(self.arriving.map(|(name, _)| name)).collect()
+        self.0.keys().copied().collect()
     }
 }
 
@@ -109,6 +148,7 @@ impl Loading {
             tensors: wanted(weights),
             kept: BTreeMap::new(),
             twins: Twins::default(),
+            on_device: OnStream::default(),
             stage: None,
         }
     }
@@ -134,35 +174,59 @@ impl Loading {
             return Ok(());
         }
         tensor.check_size(name)?;
+        let Numbers::Host(bytes) = tensor.numbers else {
+            return Err(CheckpointError::Place { name: name.to_owned() }.into());
+        };
         if !self.tensors.contains_key(HEAD) {
-            self.twins.feed(name, &tensor)?;
+            self.twins.feed(name, tensor.float, &bytes)?;
         }
         if !self.tensors.contains_key(name) {
             return Ok(());
         }
-        for &index in &self.tensors[name].weights {
-            let data = Tensor::Bytes { float: tensor.float, bytes: &tensor.bytes };
-            data.check_becomes(sink.weights[index].dtype, name)?;
+        let (float, arriving) = (tensor.float, Tensor::Bytes { float: tensor.float, bytes: &bytes });
+        self.check_types(name, arriving, sink.weights)?;
+        if !self.place(name, arriving, |index, source, stage| make(index, source, &mut sink, stage))? {
+            self.kept.insert(name.to_owned(), Kept::Host { float, bytes: bytes.into_owned() });
         }
+        self.drop_kept();
+        Ok(())
+    }
+
+    /// That its weights can be made of a tensor of this type.
+    pub(super) fn check_types(&self, name: &str, tensor: Tensor, weights: &[Weight]) -> Result<(), CheckpointError> {
+        self.tensors[name].weights.iter().try_for_each(|&index| tensor.check_becomes(weights[index].dtype, name))
+    }
+
+    /// Makes the weights of a tensor that lack nothing else. Whether these are all: otherwise it has to be kept.
+    pub(super) fn place(
+        &mut self,
+        name: &str,
+        tensor: Tensor,
+        mut make: impl FnMut(usize, &AtHand, &mut Option<Buffer>) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
         let Loading { tensors, weights, kept, stage, .. } = self;
-        let of = |name: &str| tensors[name].weights.iter().copied();
-        for index in of(name) {
+        let mut all = true;
+        for &index in &tensors[name].weights {
             let have = |other: &String| other == name || kept.contains_key(other);
             weights[index].done = false;
             if weights[index].names.iter().all(have) {
-                make(index, &AtHand { kept, arriving: Some((name, &tensor)) }, &mut sink, stage)?;
+                make(index, &AtHand::new(kept, Some((name, tensor))), stage)?;
                 weights[index].done = true;
             }
+            all &= weights[index].done;
         }
-        if !of(name).all(|index| weights[index].done) {
-            kept.insert(name.to_owned(), Kept { float: tensor.float, bytes: tensor.bytes.into_owned() });
-        }
-        kept.retain(|name, _| !of(name).all(|index| weights[index].done));
-        Ok(())
+        Ok(all)
+    }
+
+    /// Drops the tensors that no weight waits with.
+    pub(super) fn drop_kept(&mut self) {
+        let Loading { tensors, weights, kept, .. } = self;
+        kept.retain(|name, _| !tensors[name].weights.iter().all(|&index| weights[index].done));
     }
 
     /// Ends the load: makes what needs no tensors, and says which ones never came.
     pub fn finish(mut self, sink: Sink) -> Result<(), Error> {
+        self.check_heads()?;
         let missing = self.missing();
         if !missing.is_empty() {
             return Err(CheckpointError::Missing { names: missing }.into());
@@ -172,7 +236,7 @@ impl Loading {
 
     /// Makes the weights that need no tensors.
     pub fn constants(&mut self, mut sink: Sink) -> Result<(), Error> {
-        let nothing = AtHand { kept: &self.kept, arriving: None };
+        let nothing = AtHand::new(&self.kept, None);
         let constants = self.weights.iter().enumerate().filter(|(_, made)| made.names.is_empty());
         constants.map(|(index, _)| index).try_for_each(|index| make(index, &nothing, &mut sink, &mut self.stage))
     }
@@ -186,11 +250,11 @@ impl Loading {
 
     /// Bytes of the tensors that wait for others.
     pub fn kept_bytes(&self) -> usize {
-        self.kept.values().map(|kept| kept.bytes.len()).sum()
+        self.kept.values().map(Kept::bytes).sum()
     }
 }
 
-fn make(index: usize, source: &AtHand, sink: &mut Sink, stage: &mut Option<Buffer>) -> Result<(), Error> {
+pub(super) fn make(index: usize, source: &AtHand, sink: &mut Sink, stage: &mut Option<Buffer>) -> Result<(), Error> {
     let mut sink = sink.only(index);
     let (pieces, tasks) = (resolve(sink.weights, sink.rank, source)?, tasks(0, &sink.weights[0]));
     sink.pack(&pieces, &tasks, stage, &Report::new(&|_, _| (), &tasks))?;
@@ -199,8 +263,9 @@ fn make(index: usize, source: &AtHand, sink: &mut Sink, stage: &mut Option<Buffe
 
 impl Given<'_> {
     /// That there are as many bytes as a shape that is wanted has.
-    fn check_size(&self, name: &str) -> Result<(), CheckpointError> {
-        let (bytes, want) = (self.bytes.len(), self.shape.iter().product::<usize>() * self.float.size());
+    pub(super) fn check_size(&self, name: &str) -> Result<(), CheckpointError> {
+        let Numbers::Host(bytes) = &self.numbers else { return Ok(()) };
+        let (bytes, want) = (bytes.len(), self.shape.iter().product::<usize>() * self.float.size());
         match bytes == want {
             true => Ok(()),
             false => Err(CheckpointError::Size { name: name.to_owned(), bytes, want }),

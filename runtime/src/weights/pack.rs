@@ -226,6 +226,7 @@ fn read(data: &Tensor, first: usize, out: &mut [f32]) {
         Tensor::Values(values) => out.copy_from_slice(&values[first..][..len]),
         Tensor::Random(stream) => (first as u64..).zip(out).for_each(|(index, out)| *out = stream.at(index)),
         Tensor::Stored { .. } => unreachable!("what lies in files was fetched"),
+        Tensor::Device { .. } => unreachable!("what lies on a device is packed there"),
         Tensor::Bytes { float, bytes } => {
             let bytes = &bytes[first * float.size()..][..len * float.size()];
             match float {

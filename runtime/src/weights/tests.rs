@@ -3,7 +3,6 @@ use crate::checkpoint::{Checkpoint, Float, Random};
 use crate::device::apart;
 use atomc_artifact::manifest::{DType, Term, WeightExpr};
 use half::{bf16, f16};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Tensors by name, each of one type.
@@ -120,10 +119,10 @@ impl Stream<'_> {
         // What no weight uses is taken or refused by its name, but for a head that the embedding stands for.
         let found = shapes.get(name).or_else(|| shapes.get(EMBEDDING).filter(|_| name == HEAD));
         let Some(shape) = found else {
-            return self.give(name, Given { float: Float::F32, shape: &[0], bytes: Cow::default() });
+            return self.give(name, Given { float: Float::F32, shape: &[0], numbers: vec![].into() });
         };
         let Ok(Tensor::Bytes { float, bytes }) = source.tensor(name, shape) else { panic!("no bytes for {name}") };
-        let given = Given { float, shape, bytes: bytes.into() };
+        let given = Given { float, shape, numbers: bytes.into() };
         self.give(name, given)
     }
 
@@ -620,7 +619,7 @@ fn says_what_is_wrong_with_a_tensor() {
     let weights = shared();
     let mut stream = Stream::new(&weights, weights.iter().map(|weight| apart::memory(weight.bytes)).collect());
     let mut refused = |name: &str, shape: &[usize], bytes: usize| {
-        let given = Given { float: Float::BF16, shape, bytes: vec![0; bytes].into() };
+        let given = Given { float: Float::BF16, shape, numbers: vec![0; bytes].into() };
         stream.give(name, given).err().map(|error| error.to_string())
     };
     assert_eq!(refused("q", &[6, 4], 48).unwrap(), "tensor `q` has shape [6, 4], but the model needs [4, 6]");

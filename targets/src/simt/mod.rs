@@ -7,6 +7,7 @@ mod attention;
 mod gemm;
 mod launch;
 mod machine;
+mod pack;
 mod rowwise;
 mod step_inputs;
 
@@ -41,6 +42,11 @@ pub fn attends(cache: DType, query: DType) -> bool {
 /// The kernel that prepares steps.
 pub fn emit_prepare<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
     step_inputs::emit(llvm, arch)
+}
+
+/// The kernel that makes weights.
+pub fn emit_pack<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+    pack::emit(llvm, arch)
 }
 
 /// At least so many waves of a kernel for AMD on every SIMD, in place of what its schedule asked for, and who orders its

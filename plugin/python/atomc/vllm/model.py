@@ -82,7 +82,7 @@ class Model(torch.nn.Module):
     def load_weights(self, weights) -> None:
         with self.engine.loading(update=True) as load:
             for name, tensor in weights:
-                load.feed(name, tensor.detach().cpu().contiguous())
+                load.feed(name, tensor.detach(), stream=self.stream())
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.embed(ids).clone() for ids in input_ids.split(self.engine.max_tokens)])

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::driver::Handle;
 use crate::device::DeviceError;
 use crate::pool::Pool;
-use atomc_artifact::manifest::{Kernel, KernelDef, Module, PREPARE, Variant};
+use atomc_artifact::manifest::{Kernel, KernelDef, Module, PACK, PREPARE, Variant};
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
@@ -17,6 +17,8 @@ pub struct Code {
     pub kernels: Vec<Handle>,
     /// The one that makes a step's inputs.
     pub prepare: Option<Handle>,
+    /// The one that makes weights.
+    pub pack: Option<Handle>,
     _modules: Vec<Loaded>,
 }
 
@@ -34,8 +36,9 @@ impl Code {
         pool: &mut Pool,
     ) -> Result<Code, DeviceError> {
         let named = defs.iter().map(|def| def.symbol.as_str()).zip(&variant.kernels);
-        let kernels: Vec<(&str, &Kernel)> =
-            named.chain(variant.prepare.iter().map(|kernel| (PREPARE, kernel))).collect();
+        let prepare = variant.prepare.iter().map(|kernel| (PREPARE, kernel));
+        let pack = variant.pack.iter().map(|kernel| (PACK, kernel));
+        let kernels: Vec<(&str, &Kernel)> = named.chain(prepare).chain(pack).collect();
         let whole = match kernels.iter().all(|(_, kernel)| kernel.module.is_some()) {
             true => None,
             false => Some(Loaded::new(context, section)?),
@@ -59,12 +62,13 @@ impl Code {
             *found[index].lock().expect("no panic while held") =
                 Some(load(index).map(|(handle, own)| One(handle, own)));
         });
-        let mut code = Code { kernels: Vec::new(), prepare: None, _modules: whole.into_iter().collect() };
+        let mut code = Code { kernels: Vec::new(), prepare: None, pack: None, _modules: whole.into_iter().collect() };
         for one in found {
             let One(handle, own) = one.into_inner().expect("no panic while held").expect("every task ran")?;
             code.kernels.push(handle);
             code._modules.extend(own);
         }
+        code.pack = variant.pack.as_ref().and_then(|_| code.kernels.pop());
         code.prepare = variant.prepare.as_ref().and_then(|_| code.kernels.pop());
         Ok(code)
     }

@@ -76,7 +76,7 @@ impl Context {
         self.enter()?;
         let whole = bytes.saturating_add(SLACK);
         let start = self.driver.allocate(whole).map_err(|fault| self.fault(format!("{bytes} bytes: {fault}")))?;
-        let memory = GpuMemory { context: self.clone(), start, len: bytes, owned: true };
+        let memory = GpuMemory { context: self.clone(), start, len: bytes, stream: self.stream, owner: Owner::Runtime };
         // SAFETY: the memory is as long as what is cleared.
         self.check(unsafe { self.driver.fill(start, 0, whole, self.stream) })?;
         Ok(DeviceBuffer::Device(Box::new(memory)))
@@ -84,8 +84,22 @@ impl Context {
 
     /// Memory of the caller's.
     pub fn adopt(self: &Arc<Context>, start: NonNull<u8>, bytes: usize) -> DeviceBuffer {
-        let memory = GpuMemory { context: self.clone(), start: start.as_ptr().cast(), len: bytes, owned: false };
+        let (start, stream) = (start.as_ptr().cast(), self.stream);
+        let memory = GpuMemory { context: self.clone(), start, len: bytes, stream, owner: Owner::Caller };
         DeviceBuffer::Device(Box::new(memory))
+    }
+
+    /// Memory that holds anything, for what comes on a stream from now on until it is dropped. Nobody waits for either.
+    ///
+    /// # Safety
+    /// The stream is one of the device's, and stays until the memory has been dropped.
+    pub unsafe fn scratch(self: &Arc<Context>, bytes: usize, stream: Handle) -> Result<DeviceBuffer, DeviceError> {
+        self.enter()?;
+        // SAFETY: passed on to the caller.
+        let made = unsafe { self.driver.allocate_on(bytes + SLACK, stream) };
+        let start = made.map_err(|fault| self.fault(format!("{bytes} bytes: {fault}")))?;
+        let memory = GpuMemory { context: self.clone(), start, len: bytes, stream, owner: Owner::Stream };
+        Ok(DeviceBuffer::Device(Box::new(memory)))
     }
 
     /// Zeroed memory of the host that the device copies from by itself.
@@ -158,8 +172,19 @@ struct GpuMemory {
     context: Arc<Context>,
     start: *mut c_void,
     len: usize,
-    /// Whether it was allocated here.
-    owned: bool,
+    /// On which it is copied and filled.
+    stream: Handle,
+    owner: Owner,
+}
+
+/// Whose some memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// Allocated here.
+    Runtime,
+    /// The same in the order of its stream.
+    Stream,
+    Caller,
 }
 
 // SAFETY: the pointer is an address of the device, which drivers' functions take on any thread.
@@ -169,6 +194,12 @@ impl GpuMemory {
     fn at(&self, range: Range<usize>) -> *mut c_void {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes of a device", self.len);
         self.start.wrapping_byte_add(range.start)
+    }
+
+    /// Waits for everything on the stream.
+    fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the stream is alive.
+        self.context.check(unsafe { self.context.driver.synchronise(self.stream) })
     }
 }
 
@@ -185,33 +216,38 @@ impl DeviceMemory for GpuMemory {
         let to = self.at(offset..offset + from.len());
         self.context.enter()?;
         // SAFETY: in bounds, and the bytes are borrowed until the copy is done.
-        unsafe { self.context.copy_in(to.cast(), from) }?;
-        self.context.synchronise()
+        self.context.check(unsafe { self.context.driver.copy_in(to, from, self.stream) })?;
+        self.wait()
     }
 
     fn download(&self, offset: usize, to: &mut [u8]) -> Result<(), DeviceError> {
         let (context, from) = (&self.context, self.at(offset..offset + to.len()));
         context.enter()?;
         // SAFETY: in bounds, and the bytes are borrowed until the copy is done.
-        context.check(unsafe { context.driver.copy_out(to, from, context.stream) })?;
-        context.synchronise()
+        context.check(unsafe { context.driver.copy_out(to, from, self.stream) })?;
+        self.wait()
     }
 
     fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError> {
         let (context, bytes, start) = (&self.context, range.len(), self.at(range));
         context.enter()?;
         // SAFETY: in bounds.
-        context.check(unsafe { context.driver.fill(start, value, bytes, context.stream) })
+        context.check(unsafe { context.driver.fill(start, value, bytes, self.stream) })
     }
 }
 
 impl Drop for GpuMemory {
     fn drop(&mut self) {
-        if !self.owned || self.context.enter().is_err() {
+        if self.owner == Owner::Caller || self.context.enter().is_err() {
             return;
         }
-        // SAFETY: what `allocate` made, freed once; drivers wait for work that still uses it.
-        let _ = unsafe { self.context.driver.free(self.start) };
+        // SAFETY: what was made here, freed once; drivers wait for work that still uses it, or free it behind that.
+        let _ = unsafe {
+            match self.owner {
+                Owner::Stream => self.context.driver.free_on(self.start, self.stream),
+                _ => self.context.driver.free(self.start),
+            }
+        };
     }
 }
 

@@ -45,6 +45,8 @@ functions! {
     cuEventDestroy_v2(CUevent);
     cuMemAlloc_v2(*mut CUdeviceptr, usize);
     cuMemFree_v2(CUdeviceptr);
+    cuMemAllocAsync(*mut CUdeviceptr, usize, CUstream);
+    cuMemFreeAsync(CUdeviceptr, CUstream);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
     cuMemFreeHost(*mut c_void);
     cuMemsetD8Async(CUdeviceptr, c_uchar, usize, CUstream);
@@ -205,6 +207,16 @@ impl Driver for Cuda {
 
     unsafe fn free(&self, start: *mut c_void) -> Result<(), Fault> {
         call!(self, cuMemFree_v2(at(start)))
+    }
+
+    unsafe fn allocate_on(&self, bytes: usize, stream: Handle) -> Result<*mut c_void, Fault> {
+        let mut start: CUdeviceptr = 0;
+        call!(self, cuMemAllocAsync(&mut start, bytes, stream.cast()))?;
+        Ok(std::ptr::with_exposed_provenance_mut(start as usize))
+    }
+
+    unsafe fn free_on(&self, start: *mut c_void, stream: Handle) -> Result<(), Fault> {
+        call!(self, cuMemFreeAsync(at(start), stream.cast()))
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<*mut c_void, Fault> {

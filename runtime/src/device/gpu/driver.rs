@@ -52,6 +52,10 @@ pub trait Driver: Debug + Send + Sync {
 
     fn allocate(&self, bytes: usize) -> Result<*mut c_void, Fault>;
     unsafe fn free(&self, start: *mut c_void) -> Result<(), Fault>;
+    /// Memory for what comes later on a stream.
+    unsafe fn allocate_on(&self, bytes: usize, stream: Handle) -> Result<*mut c_void, Fault>;
+    /// Frees such memory behind what is on the stream.
+    unsafe fn free_on(&self, start: *mut c_void, stream: Handle) -> Result<(), Fault>;
     /// Memory of the host that the device copies from by itself.
     fn allocate_host(&self, bytes: usize) -> Result<*mut c_void, Fault>;
     unsafe fn free_host(&self, start: *mut c_void) -> Result<(), Fault>;

@@ -41,6 +41,8 @@ functions! {
     hipEventElapsedTime(*mut f32, hipEvent_t, hipEvent_t);
     hipEventDestroy(hipEvent_t);
     hipMalloc(*mut *mut c_void, usize);
+    hipMallocAsync(*mut *mut c_void, usize, hipStream_t);
+    hipFreeAsync(*mut c_void, hipStream_t);
     hipFree(*mut c_void);
     hipHostMalloc(*mut *mut c_void, usize, c_uint);
     hipHostFree(*mut c_void);
@@ -176,6 +178,14 @@ impl Driver for Hip {
 
     unsafe fn free(&self, start: *mut c_void) -> Result<(), Fault> {
         call!(self, hipFree(start))
+    }
+
+    unsafe fn allocate_on(&self, bytes: usize, stream: Handle) -> Result<*mut c_void, Fault> {
+        made!(self, hipMallocAsync(bytes, stream.cast()))
+    }
+
+    unsafe fn free_on(&self, start: *mut c_void, stream: Handle) -> Result<(), Fault> {
+        call!(self, hipFreeAsync(start, stream.cast()))
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<*mut c_void, Fault> {

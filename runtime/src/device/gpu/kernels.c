@@ -98,3 +98,20 @@ void atomc_prepare(uint64_t *p, unsigned group, unsigned threads) {
             tiles[2 * tile + 1] = inside % 32 + 1;
         }
 }
+
+// What `abi::Pack` asks for, of numbers that stay what they are. One group does it all.
+int atomc_pack_parameters = 14;
+void atomc_pack(uint64_t *p, unsigned group, unsigned threads) {
+    static const char zero[4];
+    int64_t size = p[3] ? 2 : 4, unit = 16 / size, width = p[12];
+    if (group) return;
+    for (int64_t r = 0; r < (int64_t)p[8]; r++)
+        for (int64_t c = 0; c < (int64_t)p[9]; c++) {
+            int64_t row = p[10] + r, col = p[11] + c;
+            char *to = (char *)p[1] + row / width * p[13] + ((col / unit * width + row % width) * unit + col % unit) * size;
+            int exists = r < (int64_t)p[6] && c < (int64_t)p[7];
+            const char *from = exists ? (char *)p[0] + (r * (int64_t)p[4] + c * (int64_t)p[5]) * size : zero;
+            if (!p[2]) memcpy(to, from, size);
+            else if (memcmp(to, from, size)) *(uint32_t *)p[2] = 1;
+        }
+}

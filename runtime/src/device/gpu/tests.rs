@@ -1,3 +1,5 @@
+mod packing;
+
 use super::super::{InputAddresses, StepSize};
 use super::*;
 use crate::engine::{Engine, EngineOptions, Request, StepError, Want};
@@ -89,7 +91,8 @@ impl Fake {
             }
         }
         let kernel = target.variants[0].kernels[0].clone();
-        target.variants[0].prepare = Some(manifest::Kernel { tasks: Tasks::Fixed(1), ..kernel });
+        let hosted = manifest::Kernel { tasks: Tasks::Fixed(1), ..kernel };
+        (target.variants[0].prepare, target.variants[0].pack) = (Some(hosted.clone()), Some(hosted));
         let path = self.dir.path().join("toy.atomc");
         atomc_artifact::write(&path, &manifest, &[code]).unwrap();
         Artifact::open(path).unwrap()
@@ -468,6 +471,8 @@ fn times_launches_with_events(vendor: Vendor) {
     assert_eq!((times[0].steps, &times[0].nanoseconds[..]), (1, &[250_000; 3][..]));
 }
 
+use packing::{an_update_waits_for_nothing, tensors_come_from_anywhere, tensors_of_a_device_stay_there};
+
 fn everything_is_given_back_in_order(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let engine = fake.engine();
@@ -476,7 +481,7 @@ fn everything_is_given_back_in_order(vendor: Vendor) {
     let log = fake.log();
     let (modules, last) = match vendor {
         Vendor::Hip => (1, "destroy stream"),
-        Vendor::Cuda => (4, "destroy stream; release"),
+        Vendor::Cuda => (5, "destroy stream; release"),
     };
     // One weight, one cache, arena, hidden rows, workspace and inputs; the stream goes last.
     assert_eq!((log.matches("free").count(), log.matches("unload").count()), (6, modules));
@@ -502,6 +507,9 @@ on_both! {
     children_ask_nothing_of_the_driver,
     times_launches_with_events,
     everything_is_given_back_in_order,
+    tensors_of_a_device_stay_there,
+    tensors_come_from_anywhere,
+    an_update_waits_for_nothing,
 }
 
 #[test]
@@ -570,12 +578,12 @@ fn chooses_between_assembled_code_and_text() {
     fake.device(&artifact, 0).unwrap();
     let log = fake.log();
     // The second kernel has text only.
-    assert_eq!((log.matches("load text").count(), log.matches("; load").count()), (1, 4), "{log}");
+    assert_eq!((log.matches("load text").count(), log.matches("; load").count()), (1, 5), "{log}");
     let mut target = artifact.manifest().targets[0].clone();
     (target.name, target.variants[0].features) = ("sm_80".into(), vec!["sm_80".into()]);
     let device = Gpu::with_driver(fake.driver().unwrap(), &artifact, &target, 1, None, 2).unwrap();
     drop(device);
-    assert_eq!(fake.log().matches("load text").count(), 4);
+    assert_eq!(fake.log().matches("load text").count(), 5);
 }
 
 #[test]

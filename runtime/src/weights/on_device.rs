@@ -1,0 +1,320 @@
+//! Weights made on a device that packs, of tensors that come one by one: those in its memory are packed where they are, in the
+//! order of a stream, and nobody waits. Tensors of the host are packed by the host, unless a weight takes both.
+//!
+//! A head that the embedding stands for is compared with the weight by the kernel that packs, which leaves a mark where they
+//! differ. The mark is looked at when the load ends, if there was a head.
+use super::loading::{AtHand, Given, Kept, Loading, Numbers, make};
+use super::pack::Piece;
+use super::{EMBEDDING, HEAD, Rank, Sink, resolve};
+use crate::checkpoint::{CheckpointError, Float, OnDevice, Tensor};
+use crate::device::{Device, DeviceBuffer, DeviceError, Stream};
+use crate::error::Error;
+use crate::memory::Buffer;
+use atomc_artifact::abi::{Number, PACK_UNIT, Pack};
+use atomc_artifact::manifest::{DType, Layout, Weight};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr::null_mut;
+
+/// The weights that are made, a buffer for each, and the device that makes them on a stream.
+pub struct DeviceSink<'a> {
+    pub weights: &'a [Weight],
+    pub rank: Rank,
+    pub buffers: &'a mut [DeviceBuffer],
+    pub device: &'a mut dyn Device,
+    pub stream: Stream,
+}
+
+/// What a load has left to do on a device.
+#[derive(Debug, Default)]
+pub(super) struct OnStream {
+    /// The stream that was given work last.
+    stream: Option<Stream>,
+    twins: Twins,
+}
+
+/// Embedding and head of a model that has the one in the place of the other. Either is compared with the other when that comes.
+#[derive(Debug, Default)]
+struct Twins {
+    /// Whether the weight is of an embedding that no head was compared with yet.
+    embedding: bool,
+    /// A head that no embedding was compared with yet.
+    head: Option<Kept>,
+    /// Not zero once a head was found to be another matrix.
+    differs: Option<DeviceBuffer>,
+}
+
+impl Loading {
+    /// Takes a tensor like [`Loading::feed`], for a device that packs. Stray heads come to light at the end of the load.
+    ///
+    /// # Safety
+    /// Numbers on a device are in this one's memory, of the tensor's shape and type, and stay until the stream has come so far.
+    /// The stream is one of the device's and stays until the load is dropped.
+    pub unsafe fn feed_on(&mut self, name: &str, tensor: Given, mut sink: DeviceSink) -> Result<(), Error> {
+        if !self.wants(name, tensor.shape)? {
+            return Ok(());
+        }
+        tensor.check_size(name)?;
+        sink.check_layouts()?;
+        self.enter(&mut sink)?;
+        let is_twin = !self.tensors.contains_key(HEAD) && [HEAD, EMBEDDING].contains(&name);
+        if is_twin && name == HEAD {
+            return self.take_head(tensor, &mut sink);
+        }
+        if !self.tensors.contains_key(name) {
+            return Ok(());
+        }
+        self.check_types(name, tensor.tensor(), sink.weights)?;
+        let all = self.place(name, tensor.tensor(), |index, source, stage| sink.make(index, source, stage))?;
+        if !all {
+            let kept = sink.keep(tensor)?;
+            self.kept.insert(name.to_owned(), kept);
+        }
+        self.drop_kept();
+        if is_twin { self.note_embedding(&mut sink) } else { Ok(()) }
+    }
+
+    /// What goes on on one stream comes behind what went on on another.
+    fn enter(&mut self, sink: &mut DeviceSink) -> Result<(), DeviceError> {
+        match self.on_device.stream.replace(sink.stream) {
+            // SAFETY: an earlier call's stream, which stays.
+            Some(other) if other != sink.stream => unsafe { sink.device.wait(other) },
+            _ => Ok(()),
+        }
+    }
+
+    fn take_head(&mut self, head: Given, sink: &mut DeviceSink) -> Result<(), Error> {
+        if !std::mem::take(&mut self.on_device.twins.embedding) {
+            self.on_device.twins.head = Some(sink.keep(head)?);
+            return Ok(());
+        }
+        self.compare(head.tensor(), sink)
+    }
+
+    fn note_embedding(&mut self, sink: &mut DeviceSink) -> Result<(), Error> {
+        match self.on_device.twins.head.take() {
+            Some(head) => self.compare(head.tensor(), sink),
+            None => {
+                self.on_device.twins.embedding = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Marks whether a head is another matrix than the weights that were made of the embedding alone.
+    fn compare(&mut self, head: Tensor, sink: &mut DeviceSink) -> Result<(), Error> {
+        let differs = match &mut self.on_device.twins.differs {
+            Some(differs) => differs,
+            none => none.insert(sink.mark()?),
+        };
+        let none = BTreeMap::new();
+        let source = AtHand::new(&none, Some((EMBEDDING, head)));
+        let alone = |&&index: &&usize| self.weights[index].names == [EMBEDDING];
+        let mut weights = self.tensors[EMBEDDING].weights.iter().filter(alone);
+        weights.try_for_each(|&index| sink.put(index, &source, differs.address().cast()))
+    }
+
+    /// Whether every head was its embedding, as far as both have come. Waits for the stream, if there was a head.
+    pub fn check_heads(&mut self) -> Result<(), Error> {
+        let mut differs = [0; size_of::<u32>()];
+        if let Some(mark) = self.on_device.twins.differs.take() {
+            mark.download(0, &mut differs)?;
+        }
+        if differs == [0; size_of::<u32>()] { Ok(()) } else { Err(CheckpointError::Untied.into()) }
+    }
+}
+
+impl Given<'_> {
+    fn tensor(&self) -> Tensor<'_> {
+        let float = self.float;
+        match &self.numbers {
+            Numbers::Host(bytes) => Tensor::Bytes { float, bytes },
+            &Numbers::Device(numbers) => Tensor::Device { float, numbers },
+        }
+    }
+}
+
+impl DeviceSink<'_> {
+    /// That the kernel knows the layouts.
+    fn check_layouts(&self) -> Result<(), DeviceError> {
+        let fits = |weight: &Weight| match weight.layout {
+            Layout::Rows { stride } => {
+                weight.matrices()[..2] == [1, 1] || (stride * weight.dtype.size()).is_multiple_of(PACK_UNIT)
+            }
+            Layout::Panels { group, .. } => group * weight.dtype.size() == PACK_UNIT,
+        };
+        match self.weights.iter().find(|weight| number(weight.dtype).is_none() || !fits(weight)) {
+            Some(weight) => {
+                let detail = format!("it does not pack weights of {:?} in {:?}", weight.dtype, weight.layout);
+                Err(DeviceError::Failed { device: self.device.name().to_owned(), detail })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a weight: on the host if all that it is made of is there.
+    fn make(&mut self, index: usize, source: &AtHand, stage: &mut Option<Buffer>) -> Result<(), Error> {
+        let pieces = resolve(&self.weights[index..=index], self.rank, source)?;
+        if pieces.iter().flatten().any(|piece| matches!(piece.data, Tensor::Device { .. })) {
+            return self.put(index, source, null_mut());
+        }
+        // The host's copies go by a stream of their own.
+        // SAFETY: the caller's stream.
+        unsafe { self.device.wait(self.stream) }?;
+        let DeviceSink { weights, rank, buffers, .. } = self;
+        make(index, source, &mut Sink { weights, rank: *rank, buffers, pool: self.device.pool() }, stage)
+    }
+
+    /// Packs a weight on the device, or compares it.
+    fn put(&mut self, index: usize, source: &AtHand, differs: *mut u32) -> Result<(), Error> {
+        let weight = &self.weights[index];
+        let pieces = resolve(std::slice::from_ref(weight), self.rank, source)?;
+        let ([_, rows, cols], to) = (weight.matrices(), self.buffers[index].address());
+        let number = number(weight.dtype).unwrap_or(Number::F32);
+        let place = Place { number, rows, cols, layout: weight.layout, to, differs };
+        Ok(pieces.iter().flatten().try_for_each(|piece| self.pack(piece, &place))?)
+    }
+
+    fn pack(&mut self, piece: &Piece, place: &Place) -> Result<(), DeviceError> {
+        let (float, numbers, _memory) = self.numbers(piece)?;
+        let mut packs = place.packs(piece, float, numbers).into_iter();
+        // SAFETY: the piece lies in its tensor, and its place in the buffer, as the artifact was checked; the rest is passed on to
+        // the caller.
+        packs.try_for_each(|pack| unsafe { self.device.pack(&pack, self.stream) })
+    }
+
+    /// Where on the device a piece begins, and the memory that keeps it there if it has to be brought.
+    fn numbers(&mut self, piece: &Piece) -> Result<(Float, OnDevice, Option<DeviceBuffer>), DeviceError> {
+        let (row, col) = (piece.rows.start as isize, piece.cols.start as isize);
+        let (float, bytes): (_, Cow<[u8]>) = match piece.data {
+            Tensor::Device { float, numbers } => {
+                let first = (row * numbers.row_stride + col * numbers.col_stride) * float.size() as isize;
+                let numbers = OnDevice { address: numbers.address.wrapping_offset(first), ..numbers };
+                return Ok((float, numbers, None));
+            }
+            Tensor::Bytes { float, bytes } => (float, bytes.into()),
+            Tensor::Values(values) => (Float::F32, values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+            Tensor::Stored { .. } | Tensor::Random(_) => unreachable!("tensors are given as numbers"),
+        };
+        let stride = piece.stride * float.size();
+        let rows = &bytes[piece.rows.start * stride..piece.rows.end * stride];
+        // SAFETY: the caller's stream.
+        let mut memory = unsafe { self.device.scratch(rows.len(), self.stream) }?;
+        memory.upload(0, rows)?;
+        let address = memory.address().cast_const().wrapping_add(piece.cols.start * float.size());
+        Ok((float, OnDevice { address, row_stride: piece.stride as isize, col_stride: 1 }, Some(memory)))
+    }
+
+    /// A copy of a tensor, where it is. Numbers of 64 bits become ones of 32, as they do in any weight.
+    fn keep(&mut self, tensor: Given) -> Result<Kept, DeviceError> {
+        if let Numbers::Host(bytes) = tensor.numbers {
+            return Ok(Kept::Host { float: tensor.float, bytes: bytes.into_owned() });
+        }
+        let cols = tensor.shape.last().copied().unwrap_or(1);
+        let rows = tensor.shape.iter().rev().skip(1).product();
+        let float = if tensor.float == Float::F64 { Float::F32 } else { tensor.float };
+        let stride = cols.next_multiple_of(PACK_UNIT / float.size());
+        // SAFETY: the caller's stream.
+        let memory = unsafe { self.device.scratch(rows * stride * float.size(), self.stream) }?;
+        let (layout, to) = (Layout::Rows { stride }, memory.address());
+        let piece = Piece { data: tensor.tensor(), stride: cols, rows: 0..rows, cols: 0..cols, at: (0, 0) };
+        self.pack(&piece, &Place { number: float.into(), rows, cols, layout, to, differs: null_mut() })?;
+        let numbers = OnDevice { address: to, row_stride: stride as isize, col_stride: 1 };
+        Ok(Kept::Device { float, numbers, memory })
+    }
+
+    /// A number that is zero.
+    fn mark(&mut self) -> Result<DeviceBuffer, DeviceError> {
+        let zero = 0u32.to_le_bytes();
+        // SAFETY: the caller's stream.
+        let mut mark = unsafe { self.device.scratch(zero.len(), self.stream) }?;
+        mark.upload(0, &zero)?;
+        Ok(mark)
+    }
+}
+
+/// Where numbers go on a device: one matrix after the other, each with its padding.
+struct Place {
+    number: Number,
+    /// Of a matrix.
+    rows: usize,
+    cols: usize,
+    layout: Layout,
+    to: *mut u8,
+    /// Null, or where to mark that they are there already or not.
+    differs: *mut u32,
+}
+
+impl Place {
+    /// What packs a piece that begins at some numbers: of each matrix its rows.
+    fn packs(&self, piece: &Piece, float: Float, from: OnDevice) -> Vec<Pack> {
+        let (first, end) = (piece.at.0, piece.at.0 + piece.rows.len());
+        let pack = |matrix: usize| {
+            let rows = first.max(matrix * self.rows)..end.min((matrix + 1) * self.rows);
+            let skipped = (rows.start - first) as isize * from.row_stride * float.size() as isize;
+            let from = OnDevice { address: from.address.wrapping_offset(skipped), ..from };
+            self.pack(matrix, rows, piece, (float, from))
+        };
+        (first / self.rows..end.div_ceil(self.rows)).map(pack).collect()
+    }
+
+    /// The same of one matrix. The last rows and columns bring the padding behind them.
+    fn pack(&self, matrix: usize, rows: Range<usize>, piece: &Piece, (float, from): (Float, OnDevice)) -> Pack {
+        let (width, padded_rows, padded_cols) = match self.layout {
+            Layout::Rows { stride } => (1, self.rows, stride),
+            Layout::Panels { width, rows, cols, .. } => (width, rows, cols),
+        };
+        // Nothing is known of padding that a load of the host has left out.
+        let reach = |first: usize, len: usize, all: usize, padded: usize| {
+            let brings = first + len == all && self.differs.is_null();
+            (if brings { padded - first } else { len }) as i64
+        };
+        let row_bytes = padded_cols * self.number.size();
+        let (row, col, cols) = (rows.start - matrix * self.rows, piece.at.1, piece.cols.len());
+        Pack {
+            from: from.address,
+            to: self.to.wrapping_add(matrix * padded_rows * row_bytes),
+            differs: self.differs,
+            conversion: Pack::conversion(float.into(), self.number).expect("the types were checked"),
+            row_stride: from.row_stride as i64,
+            col_stride: from.col_stride as i64,
+            rows: rows.len() as i64,
+            cols: cols as i64,
+            padded_rows: reach(row, rows.len(), self.rows, padded_rows),
+            padded_cols: reach(col, cols, self.cols, padded_cols),
+            row: row as i64,
+            col: col as i64,
+            width: width as i64,
+            panel_bytes: (width * row_bytes) as i64,
+        }
+    }
+}
+
+impl From<Float> for Number {
+    fn from(float: Float) -> Number {
+        match float {
+            Float::BF16 => Number::BF16,
+            Float::F16 => Number::F16,
+            Float::F32 => Number::F32,
+            Float::F64 => Number::F64,
+            // Codes are copied.
+            Float::Code(dtype) if dtype.bits() == 8 => Number::Byte,
+            Float::Code(_) => Number::F32,
+        }
+    }
+}
+
+/// What a weight's numbers are, if it may have such.
+fn number(dtype: DType) -> Option<Number> {
+    match dtype {
+        DType::F32 => Some(Number::F32),
+        DType::BF16 => Some(Number::BF16),
+        DType::F16 => Some(Number::F16),
+        code => match code.bits() {
+            8 => Some(Number::Byte),
+            32 => Some(Number::F32),
+            _ => None,
+        },
+    }
+}

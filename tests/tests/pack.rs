@@ -1,0 +1,474 @@
+//! The kernel that makes weights on a device, in the emulator on every chip: what comes of tensors that lie there is, byte for
+//! byte, what the host makes of them.
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use atomc::driver::{self, Options as Compile};
+use atomc_artifact::abi::Pack;
+use atomc_artifact::manifest::{DType, Layout, PACK, Plan, Target, Weight, WeightExpr};
+use atomc_emulator::isa::Isa;
+use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory as Ranges, Options};
+use atomc_ir::Arch;
+use atomc_passes::BucketOptions;
+use atomc_runtime::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
+use atomc_runtime::device::{
+    Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs, Stream,
+};
+use atomc_runtime::memory::Buffer;
+use atomc_runtime::weights::{self, DeviceSink, Given, Loading, Numbers, Rank, Sink};
+use atomc_runtime::{Error, Pool};
+use atomc_targets::{compile_hosted, rows};
+
+const CODES: [(Float, DType); 2] = [(Float::Code(DType::U8), DType::E8M0), (Float::Code(DType::I32), DType::I32)];
+const FLOATS: [Float; 4] = [Float::BF16, Float::F16, Float::F32, Float::F64];
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// Bytes behind a buffer that kernels may read.
+const SLACK: u64 = 256;
+
+/// A chip that packs, and does nothing else.
+struct Chip {
+    code: CodeObject,
+    threads: usize,
+    ranges: Arc<Mutex<Ranges>>,
+    pool: Pool,
+}
+
+#[derive(Debug)]
+struct OnChip(Buffer, Arc<Mutex<Ranges>>);
+
+impl DeviceMemory for OnChip {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn address(&self) -> *mut u8 {
+        self.0.address()
+    }
+
+    fn upload(&mut self, offset: usize, from: &[u8]) -> Result<(), DeviceError> {
+        self.0.as_mut_slice()[offset..][..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn download(&self, offset: usize, to: &mut [u8]) -> Result<(), DeviceError> {
+        to.copy_from_slice(&self.0.as_slice()[offset..][..to.len()]);
+        Ok(())
+    }
+
+    fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError> {
+        self.0.as_mut_slice()[range].fill(value);
+        Ok(())
+    }
+}
+
+impl Drop for OnChip {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().unmap(self.0.address() as u64);
+    }
+}
+
+impl Chip {
+    fn new(arch: &Arch) -> Chip {
+        let (object, hosted) = compile_hosted(&[], arch).unwrap_or_else(|e| panic!("{e}"));
+        Chip {
+            code: CodeObject::load(&object.code).unwrap_or_else(|e| panic!("{}: {e}", arch.name)),
+            threads: hosted.expect("GPUs have it").pack.threads,
+            ranges: Arc::default(),
+            pool: Pool::new(1).unwrap(),
+        }
+    }
+
+    /// Memory of the chip that is not zero.
+    fn dirty(&mut self, bytes: usize) -> DeviceBuffer {
+        let mut memory = self.allocate(bytes).unwrap();
+        memory.fill(0..bytes, 0xa5).unwrap();
+        memory
+    }
+}
+
+impl Device for Chip {
+    fn name(&self) -> &str {
+        "chip"
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        let buffer = Buffer::new(bytes).unwrap();
+        let range = (buffer.address() as u64, bytes as u64);
+        // SAFETY: the range is unmapped before the buffer is freed, which has that slack.
+        unsafe { self.ranges.lock().unwrap().map_with_slack(range.0, range.1, SLACK, Access::ReadWrite) };
+        Ok(DeviceBuffer::Device(Box::new(OnChip(buffer, self.ranges.clone()))))
+    }
+
+    fn packs(&self) -> bool {
+        true
+    }
+
+    unsafe fn pack(&mut self, pack: &Pack, _: Stream) -> Result<(), DeviceError> {
+        let parameters: Vec<u8> = pack.parameters().into_iter().flat_map(u64::to_le_bytes).collect();
+        let grid = Grid::linear(pack.groups() as u32, self.threads as u32);
+        let ranges = self.ranges.lock().unwrap();
+        let done = Emulator.launch(&self.code, PACK, grid, &parameters, &ranges, &Options::default());
+        done.unwrap_or_else(|e| panic!("{pack:?}: {e}"));
+        Ok(())
+    }
+
+    unsafe fn adopt(&mut self, _: NonNull<u8>, _: usize) -> DeviceBuffer {
+        unreachable!("it only packs")
+    }
+
+    unsafe fn bind(&mut self, _: &[Plan], _: &Memory) -> Result<(), DeviceError> {
+        unreachable!("it only packs")
+    }
+
+    unsafe fn run(&mut self, _: usize, _: StepInputs<'_>, _: Option<&mut Launches>) -> Result<(), DeviceError> {
+        unreachable!("it only packs")
+    }
+
+    unsafe fn launch(&mut self, _: Part) -> Result<(), DeviceError> {
+        unreachable!("it only packs")
+    }
+}
+
+/// Numbers that look random.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 ^ self.0 >> 33
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.bits() >> 32) as usize % n
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    /// A number of any kind: whatever bits spell, and often what is near the middle between two shorter ones, or not a number.
+    fn number(&mut self, float: Float) -> Vec<u8> {
+        let bits = self.bits();
+        let value = f32::from_bits(self.of(&[bits as u32, bits as u32 & 0xffff_8000, 0x3f80_0000 | bits as u32 >> 9]));
+        let value =
+            self.of(&[value, value, value, value * 1e-30, 65504.0 + value, 1e-7 * value, f32::NAN, f32::INFINITY]);
+        match float {
+            Float::F32 => value.to_bits().to_le_bytes().to_vec(),
+            Float::F64 if bits.is_multiple_of(3) => bits.to_le_bytes().to_vec(),
+            Float::F64 => f64::from(value).to_bits().to_le_bytes().to_vec(),
+            Float::BF16 | Float::F16 => (bits as u16).to_le_bytes().to_vec(),
+            Float::Code(_) => bits.to_le_bytes()[..float.size()].to_vec(),
+        }
+    }
+
+    fn lie(&mut self) -> Lie {
+        match self.below(6) {
+            0 => Lie::Turned,
+            1 => Lie::Host,
+            2 | 3 => Lie::Rows { skip: 0, gap: 0 },
+            _ => Lie::Rows { skip: self.below(20), gap: self.below(20) },
+        }
+    }
+
+    fn layout(&mut self, dtype: DType, [rows, cols]: [usize; 2]) -> (Layout, usize) {
+        let (rows_up, cols_up) = (rows.next_multiple_of(32), cols.next_multiple_of(32));
+        match self.below(3) {
+            0 => (Layout::Rows { stride: cols_up }, rows * cols_up),
+            _ => {
+                let group = 16 / dtype.size();
+                (Layout::Panels { width: 16, group, rows: rows_up, cols: cols_up }, rows_up * cols_up)
+            }
+        }
+    }
+
+    /// An expression of a shape, with the tensors that it takes.
+    fn expr(&mut self, shape: [usize; 2], ranks: usize, depth: usize, tensors: &mut Tensors) -> WeightExpr {
+        let axis = self.below(2);
+        let sized = |len: usize| if axis == 0 { [len, shape[1]] } else { [shape[0], len] };
+        match if depth == 0 { 0 } else { self.below(5) } {
+            1 | 2 if shape[axis] > 1 => {
+                let first = 1 + self.below(shape[axis] - 1);
+                let parts = [first, shape[axis] - first].map(|len| self.expr(sized(len), ranks, depth - 1, tensors));
+                WeightExpr::Concat { axis, parts: parts.into() }
+            }
+            3 => {
+                let (start, behind) = (self.below(9), self.below(9));
+                let of = Box::new(self.expr(sized(shape[axis] + start + behind), ranks, depth - 1, tensors));
+                WeightExpr::Slice { axis, start, len: shape[axis], of }
+            }
+            4 => {
+                let of = Box::new(self.expr(sized(shape[axis] * ranks), ranks, depth - 1, tensors));
+                WeightExpr::Shard { axis, parts: ranks, of }
+            }
+            _ => tensors.made(shape, self),
+        }
+    }
+}
+
+/// Tensors by name: type, shape, and bytes row by row. Those that are made up may all be of one type.
+#[derive(Default)]
+struct Tensors(BTreeMap<String, (Float, Vec<usize>, Vec<u8>)>, Option<Float>);
+
+impl Tensors {
+    fn made(&mut self, shape: [usize; 2], random: &mut Random) -> WeightExpr {
+        let (name, float) = (format!("t{}", self.0.len()), self.1.unwrap_or(random.of(&FLOATS)));
+        self.add(&name, float, &shape, random);
+        WeightExpr::Tensor { name, shape: shape.into() }
+    }
+
+    fn add(&mut self, name: &str, float: Float, shape: &[usize], random: &mut Random) {
+        let bytes = (0..shape.iter().product()).flat_map(|_| random.number(float)).collect();
+        self.0.insert(name.into(), (float, shape.into(), bytes));
+    }
+}
+
+impl Source for Tensors {
+    fn tensor(&self, name: &str, _: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
+        let (float, _, bytes) = &self.0[name];
+        Ok(Tensor::Bytes { float: *float, bytes })
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.keys().map(String::as_str).collect()
+    }
+}
+
+/// How a tensor lies on a device.
+#[derive(Clone, Copy, Debug)]
+enum Lie {
+    /// Row by row, this many elements from the start of the memory, and with so many between rows.
+    Rows {
+        skip: usize,
+        gap: usize,
+    },
+    Turned,
+    /// In the memory of the host.
+    Host,
+}
+
+/// A load of weights on a chip.
+struct Load<'a> {
+    chip: Chip,
+    weights: &'a [Weight],
+    rank: Rank,
+    buffers: Vec<DeviceBuffer>,
+    loading: Loading,
+}
+
+impl<'a> Load<'a> {
+    fn new(mut chip: Chip, weights: &'a [Weight], rank: Rank) -> Load<'a> {
+        let buffers = weights.iter().map(|weight| chip.dirty(weight.bytes)).collect();
+        Load { chip, weights, rank, buffers, loading: Loading::new(weights) }
+    }
+
+    fn feed(&mut self, name: &str, tensors: &Tensors, lie: Lie) -> Result<(), Error> {
+        let (float, ref shape, ref bytes) = tensors.0[name];
+        let (size, cols) = (float.size(), shape[shape.len() - 1]);
+        let rows = shape.iter().product::<usize>() / cols;
+        let (skip, row_stride, col_stride) = match lie {
+            Lie::Rows { skip, gap } => (skip, cols + gap, 1),
+            Lie::Turned => (0, 1, rows),
+            Lie::Host => return self.give(name, float, shape, bytes.into()),
+        };
+        let len = skip + (rows - 1) * row_stride + (cols - 1) * col_stride + 1;
+        let mut memory = self.chip.dirty(len * size);
+        for (i, number) in bytes.chunks(size).enumerate() {
+            memory.upload((skip + i / cols * row_stride + i % cols * col_stride) * size, number).unwrap();
+        }
+        let address = memory.address().wrapping_add(skip * size).cast_const();
+        let [row_stride, col_stride] = [row_stride, col_stride].map(|stride| stride as isize);
+        let fed = self.give(name, float, shape, Numbers::Device(OnDevice { address, row_stride, col_stride }));
+        // The owner may do with it what it likes.
+        memory.fill(0..len * size, 0x5a).unwrap();
+        fed
+    }
+
+    fn give(&mut self, name: &str, float: Float, shape: &[usize], numbers: Numbers) -> Result<(), Error> {
+        let Load { chip, weights, rank, buffers, loading } = self;
+        let sink = DeviceSink { weights, rank: *rank, buffers, device: chip, stream: Stream(7) };
+        // SAFETY: the numbers are there, and a launch is done when it returns.
+        unsafe { loading.feed_on(name, Given { float, shape, numbers }, sink) }
+    }
+
+    fn bytes(&self, index: usize) -> Vec<u8> {
+        let mut bytes = vec![0; self.weights[index].bytes];
+        self.buffers[index].download(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+fn emulated() -> impl Iterator<Item = &'static Arch> {
+    rows().iter().filter(|arch| Isa::find(arch.name).is_some())
+}
+
+/// A weight, and what the host makes of it.
+fn host(weight: &Weight, rank: Rank, tensors: &Tensors) -> Vec<u8> {
+    let (mut buffers, mut pool) = ([DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())], Pool::new(1).unwrap());
+    let sink = Sink { weights: std::slice::from_ref(weight), rank, buffers: &mut buffers, pool: &mut pool };
+    weights::load(sink, tensors, &|_, _| ()).unwrap();
+    buffers[0].host_view().unwrap().to_vec()
+}
+
+fn check(arch: &Arch, shape: [usize; 2], random: &mut Random) {
+    let ranks = 1 + random.below(3);
+    let rank = Rank { number: random.below(ranks), of: ranks };
+    let code = (random.below(4) == 0).then(|| random.of(&CODES));
+    let mut tensors = Tensors(BTreeMap::new(), code.map(|(float, _)| float));
+    let expr = random.expr(shape, ranks, 3, &mut tensors);
+    let dtype = code.map_or(random.of(&[DType::F32, DType::BF16, DType::F16]), |(_, dtype)| dtype);
+    let (layout, elements) = random.layout(dtype, shape);
+    let weight = Weight { name: "w".into(), dtype, shape: shape.into(), layout, bytes: elements * dtype.size(), expr };
+    let mut names: Vec<&String> = tensors.0.keys().collect();
+    let mut lies = vec![];
+    while !names.is_empty() {
+        let name = names.swap_remove(random.below(names.len()));
+        lies.push((name, random.lie()));
+    }
+    let mut load = Load::new(Chip::new(arch), std::slice::from_ref(&weight), rank);
+    if lies.iter().all(|(_, lie)| matches!(lie, Lie::Host)) {
+        // What the host packs alone lands in memory that is zero from the start.
+        load.buffers[0].fill(0..weight.bytes, 0).unwrap();
+    }
+    lies.iter().for_each(|(name, lie)| load.feed(name, &tensors, *lie).unwrap());
+    assert_eq!((load.loading.missing().len(), load.loading.kept_bytes()), (0, 0));
+    let (made, want) = (load.bytes(0), host(&weight, rank, &tensors));
+    let differ = made.iter().zip(&want).position(|(a, b)| a != b);
+    assert_eq!(differ, None, "{}: {weight:?} of {lies:?} for {rank:?}", arch.name);
+}
+
+#[test]
+fn a_device_packs_as_the_host_does() {
+    assert!(emulated().count() >= 5);
+    for arch in emulated() {
+        let mut random = Random(arch.name.len() as u64);
+        for shape in [[1, 1], [1, 4096], [16, 32], [33, 1100], [129, 65]] {
+            check(arch, shape, &mut random);
+        }
+        for _ in 0..20 {
+            let shape = [1 + random.below(70), 1 + random.below(140)];
+            check(arch, shape, &mut random);
+        }
+    }
+}
+
+/// A head that the embedding stands for may come before it, behind it, and again, if it is the same.
+#[test]
+fn a_tied_head_on_a_device_is_the_embedding() {
+    let arch = emulated().next().unwrap();
+    let shape = [40, 70];
+    let tensor = |name: &str| WeightExpr::Tensor { name: name.into(), shape: shape.into() };
+    let (layout, dtype) = (Layout::Panels { width: 16, group: 8, rows: 64, cols: 96 }, DType::BF16);
+    let whole =
+        Weight { name: "e".into(), dtype, shape: shape.into(), layout, bytes: 64 * 96 * 2, expr: tensor(EMBEDDING) };
+    let both = WeightExpr::Concat { axis: 0, parts: vec![tensor(EMBEDDING), tensor("other")] };
+    let layout = Layout::Rows { stride: 96 };
+    let wide = Weight { name: "b".into(), dtype, shape: vec![80, 70], layout, bytes: 80 * 96 * 2, expr: both };
+    let weights = [whole, wide];
+    let [one, two, near] = [0, 1, 2].map(|which| {
+        let mut tensors = Tensors::default();
+        tensors.add(EMBEDDING, Float::BF16, &shape, &mut Random(1 + which % 2));
+        let mut head = tensors.0[EMBEDDING].clone();
+        // One number in the last row.
+        head.2[2 * 39 * 70] ^= u8::from(which == 2);
+        tensors.0.insert(HEAD.into(), head);
+        tensors
+    });
+    let rows = Lie::Rows { skip: 0, gap: 0 };
+    let fed = |order: &[(&str, &Tensors, Lie)]| {
+        let mut load = Load::new(Chip::new(arch), &weights, Rank::ONLY);
+        // What the host packs alone lands in memory that is zero from the start.
+        load.buffers[0].fill(0..weights[0].bytes, 0).unwrap();
+        order.iter().for_each(|(name, tensors, lie)| load.feed(name, tensors, *lie).unwrap());
+        load.loading.check_heads().map(|()| load.bytes(0))
+    };
+    let same = host(&weights[0], Rank::ONLY, &one);
+    assert_eq!(fed(&[(HEAD, &one, rows), (EMBEDDING, &one, rows)]).unwrap(), same);
+    assert_eq!(fed(&[(EMBEDDING, &one, rows), (HEAD, &one, Lie::Turned)]).unwrap(), same);
+    assert_eq!(fed(&[(EMBEDDING, &one, Lie::Host), (HEAD, &one, rows)]).unwrap(), same);
+    assert_eq!(fed(&[(HEAD, &one, Lie::Host), (EMBEDDING, &one, rows)]).unwrap(), same);
+    assert_eq!(fed(&[(EMBEDDING, &one, rows)]).unwrap(), same);
+    let again = [(HEAD, &two, rows), (EMBEDDING, &two, rows), (EMBEDDING, &one, rows), (HEAD, &one, rows)];
+    assert_eq!(fed(&again).unwrap(), same);
+    for other in [&two, &near] {
+        for order in [[(HEAD, other, rows), (EMBEDDING, &one, rows)], [(EMBEDDING, &one, rows), (HEAD, other, rows)]] {
+            assert!(matches!(fed(&order), Err(Error::Checkpoint(CheckpointError::Untied))));
+        }
+    }
+}
+
+/// The matrices of a stack lie one after the other, each with its padding.
+#[test]
+fn stacks_of_matrices() {
+    let arch = emulated().next().unwrap();
+    let (mut tensors, mut random) = (Tensors::default(), Random(8));
+    for (name, count) in [("a", 1), ("b", 3)] {
+        tensors.add(name, Float::F32, &[count, 20, 70], &mut random);
+    }
+    let tensor = |name: &str| WeightExpr::Tensor { name: name.into(), shape: tensors.0[name].1.clone() };
+    let part = WeightExpr::Slice { axis: 0, start: 1, len: 2, of: Box::new(tensor("b")) };
+    let expr = WeightExpr::Concat { axis: 0, parts: vec![tensor("a"), part] };
+    for (layout, rows) in
+        [(Layout::Panels { width: 16, group: 8, rows: 32, cols: 96 }, 32), (Layout::Rows { stride: 96 }, 20)]
+    {
+        let (dtype, bytes) = (DType::BF16, 3 * rows * 96 * 2);
+        let weight = Weight { name: "s".into(), dtype, shape: vec![3, 20, 70], layout, bytes, expr: expr.clone() };
+        let mut load = Load::new(Chip::new(arch), std::slice::from_ref(&weight), Rank::ONLY);
+        for name in ["b", "a"] {
+            load.feed(name, &tensors, Lie::Rows { skip: 3, gap: 2 }).unwrap();
+        }
+        assert!(load.bytes(0) == host(&weight, Rank::ONLY, &tensors), "{layout:?}");
+    }
+}
+
+/// What is at fault is said before anything is done, and changes nothing.
+#[test]
+fn faults_change_nothing() {
+    let arch = emulated().next().unwrap();
+    let mut tensors = Tensors::default();
+    let mut random = Random(3);
+    let expr = tensors.made([4, 6], &mut random);
+    let layout = Layout::Rows { stride: 32 };
+    let weight = Weight { name: "w".into(), dtype: DType::F32, shape: vec![4, 6], layout, bytes: 4 * 32 * 4, expr };
+    let mut load = Load::new(Chip::new(arch), std::slice::from_ref(&weight), Rank::ONLY);
+    let nowhere = || Numbers::Device(OnDevice { address: std::ptr::null(), row_stride: 4, col_stride: 1 });
+    let mut refused =
+        |name: &str, shape: &[usize]| load.give(name, Float::BF16, shape, nowhere()).unwrap_err().to_string();
+    assert_eq!(refused("t0", &[6, 4]), "tensor `t0` has shape [6, 4], but the model needs [4, 6]");
+    assert_eq!(refused("x", &[4, 6]), "the checkpoint has a tensor that the model does not use: x");
+    assert_eq!(load.bytes(0), vec![0xa5; weight.bytes]);
+    // Units of another size than the kernel's.
+    let layout = Layout::Panels { width: 16, group: 2, rows: 32, cols: 32 };
+    let other = [Weight { layout, bytes: 32 * 32 * 4, ..weight.clone() }];
+    let mut load = Load::new(Chip::new(arch), &other, Rank::ONLY);
+    let message = load.feed("t0", &tensors, Lie::Turned).unwrap_err().to_string();
+    assert!(message.starts_with("chip: it does not pack weights of F32 in Panels"), "{message}");
+    // A host packs nothing that is not its own.
+    let mut buffers = [DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())];
+    let (weights, pool) = (std::slice::from_ref(&weight), &mut Pool::new(1).unwrap());
+    let given = Given { float: Float::F32, shape: &[4, 6], numbers: nowhere() };
+    let sink = Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool };
+    let message = Loading::new(weights).feed("t0", given, sink).unwrap_err().to_string();
+    assert_eq!(message, "tensor `t0` is in the memory of a device, from which nothing is packed here");
+}
+
+#[test]
+fn artifacts_have_it_for_gpus() {
+    let case = atomc_tests::cases().into_iter().find(|case| case.name == "llama2").expect("the case is there");
+    let buckets = BucketOptions { decode: vec![1], tokens: 32, rows: 8 };
+    let targets = ["host", "gfx942", "sm_80"].map(String::from).to_vec();
+    let options = Compile { buckets, targets, ..Compile::default() };
+    let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");
+    let pack = |target: &Target| target.variants.iter().map(|variant| variant.pack.clone()).collect::<Vec<_>>();
+    let [host, amd, nvidia] = &compiled.manifest.targets[..] else { panic!("three targets") };
+    assert!(pack(host).iter().all(Option::is_none));
+    assert!(pack(amd)[0].as_ref().is_some_and(|kernel| kernel.resources.is_some() && !kernel.overlaps));
+    assert!(pack(nvidia)[0].as_ref().is_some_and(|kernel| kernel.module.is_some() && !kernel.overlaps));
+}
