@@ -3,13 +3,13 @@
 //! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its own, so they compile in
 //! parallel.
 pub mod arch;
+mod argmax;
 mod cache;
 mod code;
 mod contraction;
 mod disasm;
 mod host;
 mod kernel;
-mod largest;
 mod layout;
 mod link;
 mod llvm;

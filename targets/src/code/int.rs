@@ -121,3 +121,22 @@ impl<'c> From<Int<'c>> for BasicMetadataValueEnum<'c> {
         int.v.into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operator_does_what_it_says_and_known_numbers_take_the_other_type() {
+        let cx = crate::llvm::context();
+        let (b, module) = (cx.create_builder(), cx.create_module("test"));
+        let function = module.add_function("test", cx.void_type().fn_type(&[], false), None);
+        b.position_at_end(cx.append_basic_block(function, ""));
+        let seven = Int::new(cx.i64_type().const_int(7, false), &b);
+        let known = |v: Int| v.get_zero_extended_constant();
+        assert_eq!([known(seven * 6 - 2), known(100 - seven / 2), known(3 + seven % 4)], [Some(40), Some(97), Some(6)]);
+        assert_eq!([known(seven & 5), known(seven | 8), known(2 ^ seven)], [Some(5), Some(15), Some(5)]);
+        assert_eq!([known(seven.shift_left(2)), known((!seven).shift_right(63, false))], [Some(28), Some(1)]);
+        assert_eq!((3 + seven).get_type(), cx.i64_type());
+    }
+}

@@ -4,10 +4,10 @@ use atomc_ir::{Diagnostic, Op, Value};
 
 use super::LANES;
 use super::signature;
+use crate::argmax::Argmax;
 use crate::cache::Cache;
 use crate::code::{Code, Int};
 use crate::kernel::{heads, through_reshape};
-use crate::largest::Largest;
 use crate::math;
 use crate::row::{At, Col, Operand, Rows};
 use crate::{KernelInfo, KernelSpec};
@@ -97,7 +97,7 @@ fn store_largest<'c>(rows: &Rows<'_, 'c>, x: Value, out: &Operand<'c>, row: Int<
     let c = rows.code;
     let n = rows.shape(x)?.shape.row().unwrap_or(0);
     rows.prepare(x, row, None)?;
-    let best = |best: Largest<'c>, col: Col<'c>| {
+    let best = |best: Argmax<'c>, col: Col<'c>| {
         let v = rows.eval(x, At { row, head: None, col })?;
         let first = rows.column(col);
         let v = match col {
@@ -108,8 +108,8 @@ fn store_largest<'c>(rows: &Rows<'_, 'c>, x: Value, out: &Operand<'c>, row: Int<
     };
     let whole = n / LANES * LANES;
     let mut failed = Ok(());
-    let carried = c.for_each((0, whole, LANES), &Largest::none(c, c.int(0)).carried(), |col, before| {
-        let before = Largest::of(before);
+    let carried = c.for_each((0, whole, LANES), &Argmax::none(c, c.int(0)).carried(), |col, before| {
+        let before = Argmax::of(before);
         best(before, Col::Var(col))
             .unwrap_or_else(|e| {
                 failed = Err(e);
@@ -119,7 +119,7 @@ fn store_largest<'c>(rows: &Rows<'_, 'c>, x: Value, out: &Operand<'c>, row: Int<
             .to_vec()
     });
     failed?;
-    let mut found = Largest::of(&carried);
+    let mut found = Argmax::of(&carried);
     if whole < n {
         found = best(found, Col::Const(whole))?;
     }

@@ -4,20 +4,21 @@
 //! Its waves take the steps of its keys in turn, each with a running softmax of its own; these meet in local memory. Where a
 //! sequence is long, work-groups share its blocks: each leaves what it has in the workspace, and the last of them to finish
 //! puts all of it together. The key and the value of the token itself are written by the work-group that has the last block.
-mod meet;
-mod ring;
-mod walk;
+mod combine;
+mod kv_loop;
+mod kv_pipeline;
 
 use atomc_ir::arch::Simt;
 use atomc_ir::{Arch, Diagnostic, Family};
 
-use self::meet::Partial;
-use self::ring::Ring;
-use self::walk::Walk;
+use self::combine::Partial;
+use self::kv_loop::KvLoop;
+use self::kv_pipeline::KvPipeline;
 use crate::code::{Int, Ptr};
 use crate::row::unsupported;
 use crate::schedule::Schedule;
-use crate::simt::attention::attend::{Attention, Sizes, tuned_by};
+use crate::simt::attention::flash::Attention;
+use crate::simt::attention::sizes::{Sizes, tuned_by};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup};
 use crate::simt::machine::Gpu;
@@ -217,10 +218,10 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     fn attend(&self) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         let row = a.cache.layout.dim * a.matrix.dtype.size() + 16;
-        let (places, staged) = (Ring::bytes(self, self.shape.stages), self.shape.columns * row);
-        let local = c.local(meet::local_bytes(a, self.shape.columns, places + staged));
+        let (places, staged) = (KvPipeline::bytes(self, self.shape.stages), self.shape.columns * row);
+        let local = c.local(combine::local_bytes(a, self.shape.columns, places + staged));
         let queries = c.at(local, places);
-        let ring = (self.shape.stages > 0).then(|| Ring::new(self, self.shape.stages, local));
+        let ring = (self.shape.stages > 0).then(|| KvPipeline::new(self, self.shape.stages, local));
         if ring.is_some() {
             c.await_previous();
         }
@@ -232,10 +233,10 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
             Some(ring) => ring.all(own),
             None => {
                 let part = a.place.part * (a.matrix.layout.depth * a.matrix.dtype.size());
-                Walk::new(self, c.at(own, part)).all()
+                KvLoop::new(self, c.at(own, part)).all()
             }
         };
-        self.meet(local, places + staged, &running);
+        self.combine(local, places + staged, &running);
         c.when(self.is_last_head & c.equal(self.split, 0), || {
             a.pad(self.token, c.int(1), self.shape.threads);
         });
@@ -243,7 +244,12 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     }
 
     /// The queries in local memory, and the token's key and value in the cache.
-    fn stage(&self, local: Ptr<'c>, row: usize, ring: Option<&Ring<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
+    fn stage(
+        &self,
+        local: Ptr<'c>,
+        row: usize,
+        ring: Option<&KvPipeline<'_, 'p, 'k, 'a, 'c>>,
+    ) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
         let (dim, size, columns) = (a.cache.ty.head_dim, a.matrix.dtype.size(), self.shape.columns);
         c.set_lanes(a.lanes);
@@ -296,7 +302,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
 
     /// The token's key and value, by one team, which has no query if there are teams enough: into the cache, and where they were
     /// copied from before.
-    fn write(&self, is_writer: Int<'c>, ring: Option<&Ring<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
+    fn write(&self, is_writer: Int<'c>, ring: Option<&KvPipeline<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
         let (cache, head) = (a.cache, self.cache_head);
         let Some((key, value)) = cache.written() else { return Ok(()) };
@@ -305,7 +311,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         c.when(is_writer, || {
             let put = |col: Int<'c>, made| {
                 cache.put(c, made, entry, col);
-                if let Some((is_near, near)) = ring.map(Ring::own_entry) {
+                if let Some((is_near, near)) = ring.map(KvPipeline::own_entry) {
                     c.when(is_near, || cache.put(c, made, near, col));
                 }
                 Ok(())

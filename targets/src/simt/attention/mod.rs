@@ -1,6 +1,8 @@
 //! Attention over the paged cache: a schedule a file.
-pub mod attend;
 pub mod decode;
+mod flash;
 pub mod kv_dequant;
+mod online_softmax;
 pub mod prefill;
 pub mod prefill_warpgroup;
+mod sizes;

@@ -3,129 +3,23 @@
 //! A wave has one query head and one or two tiles of as many tokens as a product has columns. All waves go along the keys together: the keys and values of a
 //! turn come into local memory once, and the loads of a later turn are under way while one is computed. Only turns that hold
 //! keys which some query does not see look at positions.
-use atomc_ir::{Arch, Diagnostic, Family};
+mod shape;
+
+use atomc_ir::{Diagnostic, Family};
 
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::schedule::Schedule;
-use crate::simt::attention::attend::{Attention, Fragments, Running, Sizes};
+use crate::simt::attention::flash::{Attention, Fragments};
+use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
-use crate::simt::machine::accumulator::{are_large, large_span};
 use crate::simt::machine::fragment::{Fragment, RUN};
 use crate::{KernelInfo, KernelSpec, Tasks};
+use shape::Shape;
 
 /// Tokens in a tile of the batch at most: `atomc_artifact::abi::TILE_TOKENS`.
 const TILE: usize = 32;
-/// Most waves of a work-group.
-const WAVES: usize = 8;
-/// Registers for all but queries, keys or values, results, scores and what is brought, and more where products convert.
-const OTHERS: usize = 28;
-const CONVERTED: usize = 96;
-
-/// How a tile's queries are shared out.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    /// Query heads of a work-group, and work-groups that share a head of the cache.
-    heads: usize,
-    parts: usize,
-    /// Tiles of a wave, and their tokens; and whether products are large squares.
-    columns: usize,
-    width: usize,
-    large: bool,
-    threads: usize,
-    /// Steps of a turn.
-    steps: usize,
-    /// Bytes of a turn's keys, and as much of values.
-    bytes: usize,
-    /// Whether queries stay in registers.
-    keeps: bool,
-    /// Whether the keys of one step are used before those of the next are loaded.
-    in_turn: bool,
-}
-
-impl Shape {
-    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
-        let sizes = Sizes::of(spec.body)?;
-        let small = [(2, 2), (2, 1), (1, 2), (1, 1)].map(|(columns, steps)| Shape::of(&sizes, arch, columns, steps));
-        let large = [4, 2].map(|steps| Shape::large(&sizes, arch, steps));
-        // Two waves at least.
-        let are_large = are_large(arch.simt(), sizes.stored.dtype) && sizes.group() > 1;
-        let shapes: Vec<Shape> = large.into_iter().filter(|_| are_large).chain(small).collect();
-        let possible = |s: &&Shape| s.bytes <= arch.simt().unit.lds_group / 2;
-        let most = sizes.registers(arch).most;
-        let best = shapes.iter().filter(possible).find(|s| s.fits(&sizes, arch));
-        let units = |s: &Shape| if s.large { s.steps / 2 } else { s.steps };
-        let best = best.map(|&s| Shape { in_turn: s.registers(&sizes, arch, units(&s)) > most, ..s });
-        let r = sizes.registers(arch);
-        let keeps = !r.converts && r.query + r.results + r.scores + OTHERS <= r.most;
-        let least = shapes.iter().rfind(possible).map(|&s| Shape { keeps, ..s });
-        best.or(least)
-            .ok_or_else(|| crate::row::unsupported(format!("attention with heads of {} numbers", sizes.cache.head_dim)))
-    }
-
-    fn of(sizes: &Sizes, arch: &Arch, columns: usize, steps: usize) -> Shape {
-        let simt = arch.simt();
-        // Two waves at least.
-        let columns = if sizes.group() > 2 { columns } else { 1 };
-        let width = simt.matrix.columns;
-        Shape::cut(sizes, arch, (columns, width), (steps, simt.matrix.span(simt.wave)))
-    }
-
-    /// Large squares: one tile of a wave.
-    fn large(sizes: &Sizes, arch: &Arch, steps: usize) -> Shape {
-        let span = large_span(arch.simt(), sizes.stored.dtype);
-        Shape { large: true, ..Shape::cut(sizes, arch, (1, 32), (steps, span)) }
-    }
-
-    fn cut(sizes: &Sizes, arch: &Arch, (columns, width): (usize, usize), (steps, span): (usize, usize)) -> Shape {
-        let simt = arch.simt();
-        let waves = TILE / width / columns;
-        let parts = (sizes.group() * waves).div_ceil(WAVES);
-        let heads = sizes.group().div_ceil(parts);
-        let dim = arch.memory.padded(sizes.cache.head_dim);
-        let bytes = steps * span * dim * sizes.stored.dtype.size();
-        Shape {
-            heads,
-            parts,
-            columns,
-            width,
-            large: false,
-            threads: heads * waves * simt.wave,
-            steps,
-            bytes,
-            keeps: true,
-            in_turn: true,
-        }
-    }
-
-    /// Waves on a SIMD, as far as local memory has room.
-    fn waves(&self, arch: &Arch) -> usize {
-        let simt = arch.simt();
-        simt.unit.lds / self.local() * self.threads / simt.wave / simt.unit.simds
-    }
-
-    fn fits(&self, sizes: &Sizes, arch: &Arch) -> bool {
-        self.registers(sizes, arch, 1) <= sizes.registers(arch).most
-    }
-
-    /// Registers that a wave takes with the keys of so many units at once. A large square is four small ones: two of keys by two
-    /// of queries.
-    fn registers(&self, sizes: &Sizes, arch: &Arch, units: usize) -> usize {
-        let r = sizes.registers(arch);
-        let side = if self.large { 2 } else { 1 };
-        let brought = 2 * (self.bytes / RUN).div_ceil(self.threads) * RUN / 4;
-        let own = self.columns * (side * (r.query + r.results) + self.steps * r.scores);
-        let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
-        own + brought + units * r.keys.max(r.values) + others
-    }
-
-    /// Bytes of local memory, for the keys of a turn and for its values.
-    fn local(&self) -> usize {
-        2 * self.bytes
-    }
-}
-
 pub const SCHEDULE: Schedule = Schedule {
     name: "prefill",
     family: Family::AttendMany,
@@ -319,12 +213,14 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             carried = c.for_each((begin, end, 1), &carried, |turn, carried| {
                 let (running, ahead) = carried.split_at(count);
                 let ahead = Ahead::of(c, ahead, self.from[VALUES].len());
-                let running: Vec<Running<'c>> = running.chunks(count / queries.len()).map(Running::of).collect();
+                let running: Vec<OnlineSoftmax<'c>> =
+                    running.chunks(count / queries.len()).map(OnlineSoftmax::of).collect();
                 let (running, ahead) = self.turn((turn, hides), &queries, &running, ahead);
                 running.iter().flat_map(|r| r.carried()).chain(ahead.carried()).collect()
             });
         }
-        let running: Vec<Running<'c>> = carried[..count].chunks(count / self.columns.len()).map(Running::of).collect();
+        let running: Vec<OnlineSoftmax<'c>> =
+            carried[..count].chunks(count / self.columns.len()).map(OnlineSoftmax::of).collect();
         self.finish(&running);
         c.when(self.is_last, || a.pad(self.token, self.count, self.shape.threads));
         Ok(())
@@ -369,9 +265,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         &self,
         (turn, hides): (Int<'c>, bool),
         queries: &[Fragments<'_, 'c>],
-        running: &[Running<'c>],
+        running: &[OnlineSoftmax<'c>],
         ahead: Ahead<'c>,
-    ) -> (Vec<Running<'c>>, Ahead<'c>) {
+    ) -> (Vec<OnlineSoftmax<'c>>, Ahead<'c>) {
         let (a, c, [next, behind]) = (self.attention, self.attention.code(), ahead.blocks);
         c.barrier();
         self.put(VALUES, &ahead.values);
@@ -390,7 +286,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             a.squares.load_rows(c.at(local, square * a.squares.side() * panel + step * a.squares.step()))
         };
         let fragments: Fragments<'_, 'c> = Box::new(value);
-        (a.add(&scores, &fragments, running), Ahead { values, keys, blocks })
+        (a.accumulate(&scores, &fragments, running), Ahead { values, keys, blocks })
     }
 
     /// Where the lane's fragments begin in local memory, of panels of so many bytes.
@@ -490,7 +386,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     }
 
     /// Divides by the sums and stores.
-    fn finish(&self, running: &[Running<'c>]) {
+    fn finish(&self, running: &[OnlineSoftmax<'c>]) {
         let (a, c) = (self.attention, self.attention.code());
         let (results, dim) = (a.matrix.layout.results, a.cache.ty.head_dim);
         let width = a.lanes.min(results);

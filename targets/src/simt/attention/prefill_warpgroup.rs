@@ -8,14 +8,14 @@
 //!
 //! The cache has keys and values panel by panel of 16 rows, and in a panel first 8 rows and then the other 8 of each 16 bytes of columns.
 //! Copies take them apart by columns, so that in local memory all rows of 16 bytes of columns are together, as products want them.
-use atomc_ir::{Arch, Diagnostic, Family, Op};
-use inkwell::values::FloatValue;
-use inkwell::{FloatPredicate, IntPredicate};
+mod queries;
 
-use crate::code::{Any, Int, Ptr};
-use crate::row::{At, Col};
+use atomc_ir::{Arch, Diagnostic, Family, Op};
+
+use crate::code::{Int, Ptr};
 use crate::schedule::{Schedule, WhyNot};
-use crate::simt::attention::attend::{Attention, LOWEST, Sizes};
+use crate::simt::attention::flash::Attention;
+use crate::simt::attention::sizes::Sizes;
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
 use crate::simt::machine::Gpu;
@@ -23,6 +23,7 @@ use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::{Pipeline, split_roles};
 use crate::simt::machine::wide::{MAP, TensorMap, TileForm};
 use crate::{KernelInfo, KernelSpec, Tasks};
+use queries::{OnlineSoftmaxPair, Queries};
 
 /// Tokens in a tile of the batch at most: `atomc_artifact::abi::TILE_TOKENS`.
 const TILE: usize = 32;
@@ -269,10 +270,10 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (weights, mut running) = (begun.weights.len(), begun.carried());
         for (begin, end, hides) in self.ranges(tile, first + 1) {
             running = c.for_each((begin, end, 1), &running, |block, running| {
-                queries.turn((block, turn(block), hides), Running::of(running, weights)).carried()
+                queries.turn((block, turn(block), hides), OnlineSoftmaxPair::of(running, weights)).carried()
             });
         }
-        queries.finish((end, turn(end)), Running::of(&running, weights));
+        queries.finish((end, turn(end)), OnlineSoftmaxPair::of(&running, weights));
         let last = c.equal(tile.part, self.shape.parts - 1);
         let last = last & c.equal(tile.cache_head, a.cache.ty.heads - 1);
         c.when(last, || a.pad(tile.token, tile.count, self.shape.workers));
@@ -293,243 +294,4 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let late = c.larger(early, late);
         vec![(next, early, true), (early, late, false), (late, tile.end, true)]
     }
-}
-
-/// What a lane has of its two queries behind some block: the highest score of each, the sum of its weights of it, and the block's
-/// weights, which wait for their values. Weighted sums of values before the block may be under way, and shrink when they are there.
-struct Running<'c> {
-    tops: [FloatValue<'c>; 2],
-    sums: [FloatValue<'c>; 2],
-    shrink: [FloatValue<'c>; 2],
-    weights: Vec<FloatValue<'c>>,
-    values: Vec<Any<'c>>,
-}
-
-impl<'c> Running<'c> {
-    fn carried(&self) -> Vec<Any<'c>> {
-        let floats = self.tops.iter().chain(&self.sums).chain(&self.shrink).chain(&self.weights);
-        floats.map(|&v| v.into()).chain(self.values.iter().copied()).collect()
-    }
-
-    /// What was carried, of which so many are weights.
-    fn of(carried: &[Any<'c>], weights: usize) -> Running<'c> {
-        let two = |i: usize| [0, 1].map(|j| carried[i + j].into_float_value());
-        let (weights, values) = carried[6..].split_at(weights);
-        let weights = weights.iter().map(|v| v.into_float_value()).collect();
-        Running { tops: two(0), sums: two(2), shrink: two(4), weights, values: values.to_vec() }
-    }
-}
-
-/// The queries of a wave: 16 tokens of a tile, with one head. A lane has two of them, 8 apart.
-struct Queries<'q, 'r, 'k, 'a, 'c> {
-    group: &'q Group<'r, 'k, 'a, 'c>,
-    tile: &'q Tile<'c>,
-    /// The first of the two in the tile, the head, and whether the work-group has it.
-    column: Int<'c>,
-    head: Int<'c>,
-    is_real: Int<'c>,
-    words: Vec<Int<'c>>,
-}
-
-impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
-    fn new(group: &'q Group<'r, 'k, 'a, 'c>, tile: &'q Tile<'c>) -> Result<Queries<'q, 'r, 'k, 'a, 'c>, Diagnostic> {
-        let (c, a, wave) = (group.code(), group.attention, group.code().wave_index());
-        let inside = tile.part * group.shape.heads + wave / (TILE / 16);
-        let sharing = a.heads / a.cache.ty.heads;
-        let within = c.less(inside, sharing);
-        let own = c.less(wave / (TILE / 16), group.shape.heads);
-        let mut queries = Queries {
-            group,
-            tile,
-            column: wave % (TILE / 16) * 16 + c.lane_index() / 4,
-            head: tile.cache_head * sharing + c.smaller(inside, sharing - 1),
-            is_real: within & own,
-            words: vec![],
-        };
-        queries.words = queries.load()?;
-        Ok(queries)
-    }
-
-    fn code(&self) -> &'a Gpu<'c> {
-        self.group.code()
-    }
-
-    /// The token of one of the lane's queries.
-    fn token(&self, i: usize) -> Int<'c> {
-        self.column + 8 * i
-    }
-
-    /// For each 16 columns, two of 8 for both queries, then two of the other 8.
-    fn load(&self) -> Result<Vec<Int<'c>>, Diagnostic> {
-        let (c, a) = (self.code(), self.group.attention);
-        let rows = &a.kernel.rows;
-        let operand = rows.operand(a.query_value())?;
-        let last = self.tile.count - 1;
-        let first = c.lane_index() % 4 * 2;
-        let starts = [0, 1].map(|i| {
-            let row = self.tile.token + c.smaller(self.token(i), last);
-            rows.address(operand, At { row, head: Some(self.head), col: Col::Var(first) })
-        });
-        let word = |i: usize| {
-            let at = c.int((i / 4 * 16 + i / 2 % 2 * 8) * a.matrix.dtype.size());
-            c.as_int(c.load(c.cx.i32_type(), c.at(starts[i % 2], at), 4))
-        };
-        Ok((0..a.cache.ty.head_dim / 4).map(word).collect())
-    }
-
-    /// Asks for scores of a turn's block.
-    fn begin_scores(&self, turn: Int<'c>) -> Vec<Any<'c>> {
-        let (c, a, ring) = (self.code(), self.group.attention, &self.group.keys);
-        let form = self.group.form(a.key_panel());
-        ring.wait_full(c, turn);
-        let sums = a.cache.layout.block_tokens / 2;
-        c.begin_new_products(sums, a.matrix.dtype, &self.words, (ring.at(turn), form))
-    }
-
-    /// Asks for the weighted values of the block before a turn's, on top of others.
-    fn begin_values(&self, turn: Int<'c>, weights: &[Int<'c>], values: &[Any<'c>]) -> Vec<Any<'c>> {
-        let (c, a, ring) = (self.code(), self.group.attention, &self.group.values);
-        let form = self.group.form(a.value_panel());
-        let turn = turn - 1;
-        ring.wait_full(c, turn);
-        c.begin_more_products(values, a.matrix.dtype, weights, (ring.at(turn), form))
-    }
-
-    /// This wave needs a turn's keys or values no more.
-    fn leave(&self, ring: &Pipeline<'c>, turn: Int<'c>) {
-        let c = self.code();
-        ring.release(c, c.equal(c.lane_index(), 0), turn);
-    }
-
-    /// The weighted sums of values of all blocks but the one before a turn's, shrunk to that one's scores, and that one's weights
-    /// as words. Until products are done their words must stay in their registers, so that new words are made behind the wait.
-    fn end_values(&self, (block, turn): (Int<'c>, Int<'c>), running: &Running<'c>) -> (Vec<Any<'c>>, Vec<Int<'c>>) {
-        let c = self.code();
-        let weights = running.weights.iter().map(|&v| v.into());
-        let all: Vec<Any<'c>> = running.values.iter().copied().chain(weights).collect();
-        let ended = c.end_products(&all, 0);
-        let (sums, weights) = ended.split_at(running.values.len());
-        // Under way were those of two blocks before, if there is such a block.
-        let were = c.less(self.tile.first + 1, block);
-        self.group.values.release(c, were & c.equal(c.lane_index(), 0), turn - 2);
-        let words = self.packed(weights);
-        let changes = |v| c.as_int(c.b.build_float_compare(FloatPredicate::UNE, v, c.number(1.0), "").expect("floats"));
-        let [first, second] = running.shrink.map(changes);
-        let some = c.any_lane(first | second);
-        let shrunk = |(i, v): (usize, &Any<'c>)| -> Any<'c> {
-            c.b.build_float_mul(v.into_float_value(), running.shrink[i / 2 % 2], "").expect("floats").into()
-        };
-        (c.change_if(some, sums, |sums| sums.iter().enumerate().map(shrunk).collect()), words)
-    }
-
-    /// The first block, up to its weights.
-    fn begin(&self, block: Int<'c>, turn: Int<'c>) -> Running<'c> {
-        let (c, a) = (self.code(), self.group.attention);
-        let scores = c.end_products(&self.begin_scores(turn), 0);
-        self.leave(&self.group.keys, turn);
-        let (none, lowest) = (c.number(0.0), c.number(LOWEST));
-        let values = vec![none.into(); a.cache.ty.head_dim / 2];
-        let before = Running { tops: [lowest; 2], sums: [none; 2], shrink: [none; 2], values, weights: vec![] };
-        self.soften((block, true), &scores, before)
-    }
-
-    /// Scores of a block, and its weights while values of the block before it are added.
-    fn turn(&self, (block, turn, hides): (Int<'c>, Int<'c>, bool), running: Running<'c>) -> Running<'c> {
-        let c = self.code();
-        let (values, weights) = self.end_values((block, turn), &running);
-        let scores = self.begin_scores(turn);
-        let values = self.begin_values(turn, &weights, &values);
-        // The products of values may be under way.
-        let scores = c.end_products(&scores, 1);
-        self.leave(&self.group.keys, turn);
-        self.soften((block, hides), &scores, Running { values, ..running })
-    }
-
-    /// The weights of a block's scores.
-    fn soften(&self, (block, hides): (Int<'c>, bool), scores: &[Any<'c>], before: Running<'c>) -> Running<'c> {
-        let (c, a) = (self.code(), self.group.attention);
-        let add = |x: FloatValue<'c>, y: FloatValue<'c>| c.b.build_float_add(x, y, "").expect("floats");
-        let mut weights: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
-        if hides {
-            self.hide(block, &mut weights);
-        }
-        let own = |i: usize, weights: &[FloatValue<'c>]| -> Vec<FloatValue<'c>> {
-            weights.chunks(2).skip(i).step_by(2).flatten().copied().collect()
-        };
-        let tops = [0, 1].map(|i| {
-            let top = a.max(tree(own(i, &weights), |x, y| a.max(x, y)), before.tops[i]);
-            c.across(top, &[1, 2], |x, y| a.max(x, y))
-        });
-        let shrink = [0, 1].map(|i| a.power(before.tops[i], tops[i]));
-        let factor = c.number(a.factor());
-        let below = tops.map(|top| c.b.build_float_mul(top, c.number(-a.factor()), "").expect("floats"));
-        for (i, v) in weights.iter_mut().enumerate() {
-            *v = c.power_of_two(c.simt.isa, a.fma(*v, factor, below[i / 2 % 2]));
-        }
-        let sums = [0, 1].map(|i| a.fma(before.sums[i], shrink[i], tree(own(i, &weights), add)));
-        Running { tops, sums, shrink, weights, ..before }
-    }
-
-    /// Scores of keys that a query does not see are below all others.
-    fn hide(&self, block: Int<'c>, scores: &mut [FloatValue<'c>]) {
-        let (c, a) = (self.code(), self.group.attention);
-        let never = c.number(f64::NEG_INFINITY);
-        let first = block * a.cache.layout.block_tokens + c.lane_index() % 4 * 2;
-        let after = [0, 1].map(|i| self.tile.position + self.token(i) - first);
-        for (i, score) in scores.iter_mut().enumerate() {
-            let (key, after) = (i / 4 * 8 + i % 2, after[i / 2 % 2]);
-            let mut hidden = c.compare(IntPredicate::SGT, key, after);
-            if a.window > 0 {
-                let early = c.compare(IntPredicate::SLE, key, after - a.window);
-                hidden = hidden | early;
-            }
-            *score = c.pick(hidden, never, *score).into_float_value();
-        }
-    }
-
-    /// Weights as words of the second product: for each 16 keys, two of 8 for both queries, then two of the other 8.
-    fn packed(&self, weights: &[Any<'c>]) -> Vec<Int<'c>> {
-        weights.chunks(2).map(|two| self.word([0, 1].map(|i| two[i].into_float_value()))).collect()
-    }
-
-    /// Two numbers, rounded.
-    fn word(&self, two: [FloatValue<'c>; 2]) -> Int<'c> {
-        let c = self.code();
-        let both = c.floats(&[two[0].into(), two[1].into()]);
-        c.set_lanes(2);
-        c.as_int(c.bitcast(c.narrow(both, self.group.attention.matrix.dtype), c.cx.i32_type()))
-    }
-
-    /// Adds the values of the last block, divides by the sums and stores.
-    fn finish(&self, (end, turn): (Int<'c>, Int<'c>), running: Running<'c>) {
-        let (c, a) = (self.code(), self.group.attention);
-        let (values, weights) = self.end_values((end, turn), &running);
-        let values = c.end_products(&self.begin_values(turn, &weights, &values), 0);
-        self.leave(&self.group.values, turn - 1);
-        let first = c.lane_index() % 4 * 2;
-        for i in [0, 1] {
-            let sum = c.across(running.sums[i], &[1, 2], |x, y| c.b.build_float_add(x, y, "").expect("floats"));
-            c.set_lanes(1);
-            let inverse = c.lane(c.reciprocal(c.simt.isa, c.splat(sum)), 0).into_float_value();
-            let store = self.is_real & c.less(self.token(i), self.tile.count);
-            let to = a.result(self.tile.token + self.token(i), self.head, first);
-            c.when(store, || {
-                for (eight, four) in values.chunks(4).enumerate() {
-                    let two = [0, 1].map(|j| {
-                        let v = four[2 * i + j].into_float_value();
-                        c.b.build_float_mul(v, inverse, "").expect("floats")
-                    });
-                    c.store(c.at(to, 8 * eight * a.out_type().size()), self.word(two), 4);
-                }
-            });
-        }
-    }
-}
-
-/// All numbers combined, two by two.
-fn tree<T: Copy>(mut all: Vec<T>, f: impl Fn(T, T) -> T) -> T {
-    while all.len() > 1 {
-        all = all.chunks(2).map(|two| if let [x, y] = two { f(*x, *y) } else { two[0] }).collect();
-    }
-    all[0]
 }

@@ -3,8 +3,8 @@
 use atomc_ir::{Diagnostic, Op, Value};
 use inkwell::values::FloatValue;
 
+use crate::argmax::{Argmax, larger};
 use crate::code::{Int, Vector};
-use crate::largest::{Largest, larger};
 use crate::row::{At, Col, Operand, Rows, Team};
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
@@ -56,15 +56,15 @@ struct Share<'a, 'g, 'c> {
 
 impl<'c> Share<'_, '_, 'c> {
     /// What the lanes of one thread find.
-    fn largest(&self, thread: Int<'c>) -> Result<Largest<'c>, Diagnostic> {
+    fn largest(&self, thread: Int<'c>) -> Result<Argmax<'c>, Diagnostic> {
         let c = self.rows.code;
         let (first, turn) = (thread * c.lanes(), self.threads * c.lanes());
         let (stride, mut failed) = (AHEAD * turn, Ok(()));
         let whole = self.n / stride * stride;
-        let none = Largest::none(c, first);
+        let none = Argmax::none(c, first);
         let carried = c.for_each((0, whole, stride), &none.carried(), |base, before| {
             let columns: [_; AHEAD] = std::array::from_fn(|i| base + first + i * turn);
-            let before = Largest::of(before);
+            let before = Argmax::of(before);
             let next =
                 columns.iter().map(|&col| self.vector(col)).collect::<Result<Vec<_>, _>>().map(|vectors| {
                     columns.iter().zip(vectors).fold(before, |best, (&col, v)| best.or_vector(c, v, col))
@@ -77,7 +77,7 @@ impl<'c> Share<'_, '_, 'c> {
             .to_vec()
         });
         failed?;
-        (whole..self.n).step_by(turn).try_fold(Largest::of(&carried), |best, from| {
+        (whole..self.n).step_by(turn).try_fold(Argmax::of(&carried), |best, from| {
             let col = first + from;
             let v = if from + turn <= self.n { self.vector(col)? } else { self.last_vector(col)? };
             Ok(best.or_vector(c, v, col))

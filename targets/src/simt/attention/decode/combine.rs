@@ -1,21 +1,22 @@
 //! Where the shares of a sequence meet: those of a work-group's waves in local memory, those of work-groups in the workspace.
 //!
-//! Waves first tell each other tops and sums of weights. Then each knows by how much its values shrink, and what is left to do
+//! Waves first tell each other row maxima and sums of weights. Then each knows by how much its values are rescaled, and what is left to do
 //! is to add them, some dimensions at a time: so little local memory is enough.
 use inkwell::values::FloatValue;
 
-use super::ring::spread;
+use super::kv_pipeline::spread;
 use super::{Part, WAVES};
 use crate::code::{Any, Int, Ptr, Vector};
-use crate::simt::attention::attend::{Attention, Running};
+use crate::simt::attention::flash::Attention;
+use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::machine::Gpu;
 
 /// Parts that are put together at a time.
 const MERGED: usize = 16;
 /// Most bytes of local memory in which waves add their values.
-const MEETING: usize = 8 << 10;
+const EXCHANGED: usize = 8 << 10;
 
-/// What a work-group has made of its keys, in memory: sums of values query by query, then tops, then sums of weights.
+/// What a work-group has made of its keys, in memory: sums of values query by query, then row maxima, then sums of weights.
 #[derive(Clone, Copy)]
 pub struct Partial<'c> {
     ptr: Ptr<'c>,
@@ -24,7 +25,7 @@ pub struct Partial<'c> {
     stride: usize,
 }
 
-/// A top, a sum of weights, and a vector of sums of values.
+/// A row maximum, a sum of weights, and a vector of sums of values.
 type Item<'c> = (FloatValue<'c>, FloatValue<'c>, Vector<'c>);
 
 impl<'c> Partial<'c> {
@@ -46,7 +47,7 @@ impl<'c> Partial<'c> {
         c.at(self.ptr, column * self.stride + dim * 4)
     }
 
-    /// The address of a top, or of a sum of weights.
+    /// The address of a row maximum, or of a sum of weights.
     fn number(&self, c: &Gpu<'c>, column: Int<'c>, is_sum: bool) -> Ptr<'c> {
         let first = self.columns * self.stride + if is_sum { 4 * self.columns } else { 0 };
         c.at(self.ptr, column * 4 + first)
@@ -62,7 +63,7 @@ impl<'c> Partial<'c> {
 /// Dimensions of which the waves add their values at a time.
 fn width(a: &Attention, columns: usize) -> usize {
     let dim = a.cache.layout.dim;
-    let fits = |width: &usize| dim.is_multiple_of(*width) && WAVES * columns * width * 4 <= MEETING;
+    let fits = |width: &usize| dim.is_multiple_of(*width) && WAVES * columns * width * 4 <= EXCHANGED;
     (1..=dim / 16).rev().map(|panels| 16 * panels).find(fits).unwrap_or(16)
 }
 
@@ -73,20 +74,20 @@ pub fn local_bytes(a: &Attention, columns: usize, staged: usize) -> usize {
 
 impl<'c> Part<'_, '_, '_, 'c> {
     /// Puts the waves' values together: into the result, or with those of other splits.
-    pub fn meet(&self, local: Ptr<'c>, staged: usize, running: &Running<'c>) {
+    pub fn combine(&self, local: Ptr<'c>, staged: usize, running: &OnlineSoftmax<'c>) {
         let (a, c, columns) = (self.attention, self.code(), self.shape.columns);
         let alone = (self.shape.splits > 1).then(|| c.less(self.used, 2));
         let own = Partial::at(a, self.partials, columns, self.split);
-        let (top, sum) = self.agree(c.at(local, staged), running);
-        let shrink = a.power(running.top, top);
+        let (row_max, sum) = self.agree(c.at(local, staged), running);
+        let rescale = a.rescale(running.row_max, row_max);
         c.set_lanes(1);
-        let whole = c.lane(c.fdiv(c.splat(shrink), c.splat(sum)), 0);
-        let scale = alone.map_or(whole, |alone| c.pick(alone, whole, shrink)).into_float_value();
+        let whole = c.lane(c.fdiv(c.splat(rescale), c.splat(sum)), 0);
+        let scale = alone.map_or(whole, |alone| c.pick(alone, whole, rescale)).into_float_value();
         if let Some(alone) = alone {
             let column = a.place.column;
             let one = c.equal(c.wave_index(), 0) & self.one_of_column();
             c.when(!alone & one, || {
-                c.store(own.number(c, column, false), top, 4);
+                c.store(own.number(c, column, false), row_max, 4);
                 c.store(own.number(c, column, true), sum, 4);
             });
         }
@@ -104,7 +105,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
             });
         }
         if let Some(alone) = alone {
-            c.when(!alone, || self.meet_splits(local));
+            c.when(!alone, || self.combine_splits(local));
         }
     }
 
@@ -115,7 +116,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
     }
 
     /// The highest score of the lane's query in all waves, and the sum of all weights under it.
-    fn agree(&self, numbers: Ptr<'c>, running: &Running<'c>) -> (FloatValue<'c>, FloatValue<'c>) {
+    fn agree(&self, numbers: Ptr<'c>, running: &OnlineSoftmax<'c>) -> (FloatValue<'c>, FloatValue<'c>) {
         let (a, c, columns) = (self.attention, self.code(), self.shape.columns);
         let sum = a.total(running.sum);
         let column = a.place.column;
@@ -124,20 +125,20 @@ impl<'c> Part<'_, '_, '_, 'c> {
             c.at(numbers, number * 8 + 4 * is_sum)
         };
         c.when(self.one_of_column(), || {
-            c.store(at(c.wave_index(), column, 0), running.top, 8);
+            c.store(at(c.wave_index(), column, 0), running.row_max, 8);
             c.store(at(c.wave_index(), column, 1), sum, 4);
         });
         c.barrier();
         let column = c.smaller(column, columns - 1);
         let load = |wave, is_sum| c.load(c.cx.f32_type(), at(c.int(wave), column, is_sum), 4).into_float_value();
         let all: Vec<_> = (0..WAVES).map(|wave| (load(wave, 0), load(wave, 1))).collect();
-        let top = all[1..].iter().fold(all[0].0, |top, wave| a.max(top, wave.0));
-        let sum = all.iter().fold(c.number(0.0), |sum, &(own, part)| a.fma(part, a.power(own, top), sum));
-        (top, sum)
+        let row_max = all[1..].iter().fold(all[0].0, |row_max, wave| a.max(row_max, wave.0));
+        let sum = all.iter().fold(c.number(0.0), |sum, &(own, part)| a.fma(part, a.rescale(own, row_max), sum));
+        (row_max, sum)
     }
 
     /// The wave's values of a width of dimensions from `first` on, scaled, for the others to see.
-    fn leave(&self, local: Ptr<'c>, first: usize, running: &Running<'c>, scale: FloatValue<'c>) {
+    fn leave(&self, local: Ptr<'c>, first: usize, running: &OnlineSoftmax<'c>, scale: FloatValue<'c>) {
         let (a, c) = (self.attention, self.code());
         let (width, results) = (width(a, self.shape.columns), a.matrix.layout.results);
         // Consecutive dimensions of a panel, or two of each 8.
@@ -149,7 +150,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
                 let values = c.fmul(values, c.splat(scale));
                 for i in (0..results).step_by(together) {
                     let dim = own + (16 * j + if spreads { spread(i) } else { i });
-                    let to = self.meeting(local, c.wave_index(), a.place.column, dim);
+                    let to = self.exchanged(local, c.wave_index(), a.place.column, dim);
                     c.store(to, c.part(values, i, together), 4 * together as u32);
                 }
             }
@@ -160,7 +161,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
     fn added(&self, local: Ptr<'c>, column: Int<'c>, dim: Int<'c>) -> Vector<'c> {
         let c = self.code();
         let load = |wave| {
-            let p = self.meeting(local, c.int(wave), column, dim);
+            let p = self.exchanged(local, c.int(wave), column, dim);
             c.load(c.f32s(), p, 4 * c.lanes() as u32).into_vector_value()
         };
         (1..WAVES).map(load).fold(load(0), |sum, v| c.fadd(sum, v))
@@ -168,7 +169,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
 
     /// Where a wave leaves its values. Four dimensions stay together; in what order they follow differs from query to query, so
     /// that those of the same dimensions do not lie in the same banks.
-    fn meeting(&self, local: Ptr<'c>, wave: Int<'c>, column: Int<'c>, dim: Int<'c>) -> Ptr<'c> {
+    fn exchanged(&self, local: Ptr<'c>, wave: Int<'c>, column: Int<'c>, dim: Int<'c>) -> Ptr<'c> {
         let (c, columns) = (self.code(), self.shape.columns);
         let width = width(self.attention, columns);
         let turns = 1 << (width / 4).trailing_zeros();
@@ -178,7 +179,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
     }
 
     /// The last of a sequence's work-groups puts what all have made together.
-    fn meet_splits(&self, turn: Ptr<'c>) {
+    fn combine_splits(&self, turn: Ptr<'c>) {
         let (a, c) = (self.attention, self.code());
         c.barrier();
         c.when(c.equal(c.thread(), 0), || {
@@ -218,27 +219,27 @@ impl<'c> Part<'_, '_, '_, 'c> {
             let load = |i: usize| {
                 let number = first + i;
                 let real = c.less(number, self.used);
-                let (top, sum, values) =
+                let (row_max, sum, values) =
                     Partial::at(a, self.partials, self.shape.columns, c.smaller(number, last)).load(c, column, dim);
-                (c.pick(real, top, c.number(f64::NEG_INFINITY)).into_float_value(), sum, values)
+                (c.pick(real, row_max, c.number(f64::NEG_INFINITY)).into_float_value(), sum, values)
             };
             let items: Vec<Item<'c>> = std::iter::once(of(carried)).chain((0..step).map(load)).collect();
-            let (top, sum, values) = self.merge(&items);
-            vec![top.into(), sum.into(), values.into()]
+            let (row_max, sum, values) = self.merge(&items);
+            vec![row_max.into(), sum.into(), values.into()]
         });
         of(&all)
     }
 
-    /// Several as one, each shrunk by how far it is below the highest top.
+    /// Several as one, each rescaled by how far it is below the highest row maximum.
     fn merge(&self, items: &[Item<'c>]) -> Item<'c> {
         let (a, c) = (self.attention, self.code());
-        let top = items[1..].iter().fold(items[0].0, |top, item| a.max(top, item.0));
+        let row_max = items[1..].iter().fold(items[0].0, |row_max, item| a.max(row_max, item.0));
         let begin = (c.number(0.0), c.zero());
         let (sum, values) = items.iter().fold(begin, |(sums, all), &(own, sum, values)| {
-            let shrink = a.power(own, top);
-            (a.fma(sum, shrink, sums), c.fma(values, c.splat(shrink), all))
+            let rescale = a.rescale(own, row_max);
+            (a.fma(sum, rescale, sums), c.fma(values, c.splat(rescale), all))
         });
-        (top, sum, values)
+        (row_max, sum, values)
     }
 
     /// A vector of the result.

@@ -1,12 +1,13 @@
 //! A wave's way along its share of the keys.
 use super::{Part, WAVES};
 use crate::code::{Any, Int, Ptr, Vector};
-use crate::simt::attention::attend::{Fragments, Running};
+use crate::simt::attention::flash::Fragments;
+use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Fragment;
 
 /// One wave, which takes every `WAVES`-th step.
-pub struct Walk<'w, 'p, 'k, 'a, 'c> {
+pub struct KvLoop<'w, 'p, 'k, 'a, 'c> {
     part: &'w Part<'p, 'k, 'a, 'c>,
     /// Where the lane's query is staged: its fragments are loaded at every step, so that more waves have registers.
     staged: Ptr<'c>,
@@ -35,14 +36,14 @@ impl<'c> Ahead<'c> {
     }
 }
 
-impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
-    pub fn new(part: &'w Part<'p, 'k, 'a, 'c>, staged: Ptr<'c>) -> Walk<'w, 'p, 'k, 'a, 'c> {
+impl<'w, 'p, 'k, 'a, 'c> KvLoop<'w, 'p, 'k, 'a, 'c> {
+    pub fn new(part: &'w Part<'p, 'k, 'a, 'c>, staged: Ptr<'c>) -> KvLoop<'w, 'p, 'k, 'a, 'c> {
         let a = part.attention;
         let lanes = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)].map(|at| a.stored.offset(at));
-        Walk { part, staged, lanes }
+        KvLoop { part, staged, lanes }
     }
 
-    pub fn all(&self) -> Running<'c> {
+    pub fn all(&self) -> OnlineSoftmax<'c> {
         let (a, c, last) = (self.part.attention, self.part.code(), self.part.last);
         let first = self.part.first + c.wave_index();
         let blocks = [0, WAVES].map(|ahead| self.part.block(first + ahead));
@@ -52,14 +53,15 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
         carried.extend(Ahead { blocks, keys }.carried());
         let carried = c.for_each((first, last + 1, WAVES), &carried, |step, carried| {
             let (running, ahead) = carried.split_at(count);
-            let (running, ahead) = self.step(step, &Running::of(running), Ahead::of(c, ahead, a.matrix.panel_runs()));
+            let (running, ahead) =
+                self.step(step, &OnlineSoftmax::of(running), Ahead::of(c, ahead, a.matrix.panel_runs()));
             running.carried().into_iter().chain(ahead.carried()).collect()
         });
-        Running::of(&carried[..count])
+        OnlineSoftmax::of(&carried[..count])
     }
 
     /// One step. Its values, then keys of the next, are asked for before what was asked for earlier is used.
-    fn step(&self, step: Int<'c>, running: &Running<'c>, ahead: Ahead<'c>) -> (Running<'c>, Ahead<'c>) {
+    fn step(&self, step: Int<'c>, running: &OnlineSoftmax<'c>, ahead: Ahead<'c>) -> (OnlineSoftmax<'c>, Ahead<'c>) {
         let (a, c) = (self.part.attention, self.part.code());
         let [block, next] = ahead.blocks;
         let further = self.part.block(step + 2 * WAVES);
@@ -82,7 +84,7 @@ impl<'w, 'p, 'k, 'a, 'c> Walk<'w, 'p, 'k, 'a, 'c> {
         };
         let first = step * a.span() + a.half * a.held();
         let scores = a.hide(scores, self.part.position - first);
-        let running = a.add(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0);
+        let running = a.accumulate(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0);
         (running, Ahead { blocks: [next, further], keys })
     }
 

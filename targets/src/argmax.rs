@@ -6,16 +6,16 @@ use crate::code::{Any, Code, Int, Vector};
 
 /// For each lane the largest element so far, and the column of lane 0 in the vector that it came in.
 #[derive(Clone, Copy)]
-pub struct Largest<'c> {
+pub struct Argmax<'c> {
     values: Vector<'c>,
     firsts: Vector<'c>,
 }
 
-impl<'c> Largest<'c> {
+impl<'c> Argmax<'c> {
     /// Before the first vector. Lanes that never see anything greater stand for their own first column: so of a row without
     /// anything greater, whose lanes are all equal, column 0 is left.
-    pub fn none(c: &Code<'c>, first: Int<'c>) -> Largest<'c> {
-        Largest { values: c.lit(f64::NEG_INFINITY), firsts: c.splat(short(c, first)) }
+    pub fn none(c: &Code<'c>, first: Int<'c>) -> Argmax<'c> {
+        Argmax { values: c.lit(f64::NEG_INFINITY), firsts: c.splat(short(c, first)) }
     }
 
     /// What a loop carries from turn to turn.
@@ -23,14 +23,14 @@ impl<'c> Largest<'c> {
         [self.values.into(), self.firsts.into()]
     }
 
-    pub fn of(carried: &[Any<'c>]) -> Largest<'c> {
-        Largest { values: carried[0].into_vector_value(), firsts: carried[1].into_vector_value() }
+    pub fn of(carried: &[Any<'c>]) -> Argmax<'c> {
+        Argmax { values: carried[0].into_vector_value(), firsts: carried[1].into_vector_value() }
     }
 
     /// After the vector that begins at a column, beyond those before. NaN is never greater.
-    pub fn or_vector(self, c: &Code<'c>, v: Vector<'c>, first: Int<'c>) -> Largest<'c> {
+    pub fn or_vector(self, c: &Code<'c>, v: Vector<'c>, first: Int<'c>) -> Argmax<'c> {
         let greater = c.b.build_float_compare(FloatPredicate::OGT, v, self.values, "").expect("vectors of floats");
-        Largest {
+        Argmax {
             values: c.choose(greater, v, self.values),
             firsts: c.choose(greater, c.splat(short(c, first)), self.firsts),
         }

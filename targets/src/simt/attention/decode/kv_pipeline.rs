@@ -9,7 +9,8 @@
 use super::{Part, WAVES};
 use crate::cache::Entry;
 use crate::code::{Any, Int, Ptr, Vector};
-use crate::simt::attention::attend::{Fragments, Running};
+use crate::simt::attention::flash::Fragments;
+use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::machine::fragment::{Fragment, RUN};
 
 /// Keys and values, as they follow each other in a place.
@@ -25,7 +26,7 @@ pub fn spread(i: usize) -> usize {
 }
 
 /// One wave's places for steps.
-pub struct Ring<'r, 'p, 'k, 'a, 'c> {
+pub struct KvPipeline<'r, 'p, 'k, 'a, 'c> {
     part: &'r Part<'p, 'k, 'a, 'c>,
     stages: usize,
     /// The wave's first place, and its first barrier.
@@ -38,7 +39,7 @@ pub struct Ring<'r, 'p, 'k, 'a, 'c> {
     next: Int<'c>,
 }
 
-impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
+impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
     /// Bytes of a step's keys, and as many of values.
     fn half(part: &Part) -> usize {
         let a = part.attention;
@@ -51,12 +52,12 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     }
 
     /// Asks for the first steps. `local` has room for every wave's.
-    pub fn new(part: &'r Part<'p, 'k, 'a, 'c>, stages: usize, local: Ptr<'c>) -> Ring<'r, 'p, 'k, 'a, 'c> {
+    pub fn new(part: &'r Part<'p, 'k, 'a, 'c>, stages: usize, local: Ptr<'c>) -> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         let c = part.code();
         let barriers = c.local_address(c.local(WAVES * stages * 16));
         let wave = c.wave_index();
         let first = part.first + wave;
-        let ring = Ring {
+        let ring = KvPipeline {
             part,
             stages,
             local: c.at(local, wave * (stages * 2 * Self::half(part))),
@@ -141,7 +142,7 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     }
 
     /// Along the wave's steps, with the queries as they are staged from `staged` on for the lane's column.
-    pub fn all(&self, staged: Ptr<'c>) -> Running<'c> {
+    pub fn all(&self, staged: Ptr<'c>) -> OnlineSoftmax<'c> {
         let (a, c, last) = (self.part.attention, self.part.code(), self.part.last);
         let size = a.matrix.dtype.size();
         let own = c.at(staged, a.place.share * 4);
@@ -171,12 +172,12 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
             self.show_token(c.equal(ahead - self.own, 0));
             self.fetch((stage, KEYS), ahead, block);
             c.await_bytes(self.barrier(stage, VALUES), round);
-            let running = self.add(scores, stage, &Running::of(&carried[..count]));
+            let running = self.accumulate(scores, stage, &OnlineSoftmax::of(&carried[..count]));
             c.meet_in_wave();
             self.fetch((stage, VALUES), ahead, block);
             running.carried().into_iter().chain([Any::from(next)]).collect()
         });
-        Running::of(&carried[..count])
+        OnlineSoftmax::of(&carried[..count])
     }
 
     /// A fragment of what lies in a stage, by its place there.
@@ -202,9 +203,9 @@ impl<'r, 'p, 'k, 'a, 'c> Ring<'r, 'p, 'k, 'a, 'c> {
     }
 
     /// Adds the values of a step, weighted by its scores.
-    fn add(&self, scores: Vector<'c>, stage: Int<'c>, running: &Running<'c>) -> Running<'c> {
+    fn accumulate(&self, scores: Vector<'c>, stage: Int<'c>, running: &OnlineSoftmax<'c>) -> OnlineSoftmax<'c> {
         let (a, fragment, half) = (self.part.attention, self.fragments(stage), Self::half(self.part));
         let values: Fragments<'_, 'c> = Box::new(|i| fragment(half + i * a.matrix.panel_step()));
-        a.add(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0)
+        a.accumulate(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0)
     }
 }

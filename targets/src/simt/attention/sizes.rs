@@ -1,0 +1,67 @@
+//! Sizes of attention before there is a kernel, and the registers that it will take.
+use atomc_ir::{Arch, CacheType, Diagnostic, Graph, Op};
+
+use crate::KernelSpec;
+use crate::row::unsupported;
+use crate::simt::attention::kv_dequant::Stored;
+use crate::tuning::Kind;
+
+/// Sizes of the attention of a body, before there is a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub heads: usize,
+    pub cache: CacheType,
+    pub stored: Stored,
+}
+
+impl Sizes {
+    pub fn of(body: &Graph) -> Result<Sizes, Diagnostic> {
+        let node = body.ids().find(|&id| matches!(body.op(id), Op::Attention { .. }));
+        let made = || {
+            let operands = body.operands(node?);
+            let query = body.ty(operands[0]).as_tensor()?;
+            Some((query.dtype, query.shape.0.get(1)?.fixed()?, body.ty(operands[1]).as_cache()?))
+        };
+        let (query, heads, cache) = made().ok_or_else(|| unsupported("an attention family without attention"))?;
+        Ok(Sizes { heads, cache, stored: Stored::new(cache, query)? })
+    }
+
+    /// Query heads that share a head of the cache.
+    pub fn group(&self) -> usize {
+        self.heads / self.cache.heads
+    }
+
+    /// Registers that a wave takes.
+    pub fn registers(&self, arch: &Arch) -> Registers {
+        let simt = arch.simt();
+        let (dim, span) = (arch.memory.padded(self.cache.head_dim), simt.matrix.span(simt.wave));
+        let size = self.stored.dtype.size();
+        let query = dim / span * simt.matrix.depth * size / 4;
+        let values = dim / 16 * simt.matrix.rows() * simt.matrix.depth * size / 4;
+        let (results, held) = (dim / 16 * simt.matrix.results, span / 16 * simt.matrix.results);
+        // Two waves fit a SIMD.
+        let most = simt.unit.vgprs_wave.min(simt.unit.vgprs / 2);
+        let converts = !simt.products.iter().any(|p| p.dtype == self.stored.dtype);
+        Registers { query, keys: span / 16 * simt.matrix.rows() * query, values, results, scores: held, most, converts }
+    }
+}
+
+/// Registers of a query, of a step's keys and values, of results and of a step's scores, how many there are, and whether
+/// products convert what they are given.
+#[derive(Clone, Copy, Debug)]
+pub struct Registers {
+    pub query: usize,
+    pub keys: usize,
+    pub values: usize,
+    pub results: usize,
+    pub scores: usize,
+    pub most: usize,
+    pub converts: bool,
+}
+
+/// What the best numbers of a schedule depend on.
+pub fn tuned_by(spec: &KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic> {
+    let s = Sizes::of(spec.body)?;
+    let kind = Kind::Attention { dtype: s.cache.dtype.name(), group: s.group(), head_dim: s.cache.head_dim };
+    Ok((kind, vec![s.cache.heads, spec.tokens]))
+}
