@@ -1,6 +1,6 @@
 //! Shorthand for building graphs: what model frontends are written with.
 use crate::Diagnostic;
-use crate::elementwise::Elementwise;
+use crate::elementwise::{Elementwise, Number};
 use crate::graph::{Graph, Value};
 use crate::ops::Op;
 use crate::rope::Freqs;
@@ -55,6 +55,11 @@ impl Builder {
     /// `a + b`
     pub fn add(&mut self, a: Value, b: Value) -> Made {
         self.map(Elementwise::Add, &[a, b])
+    }
+
+    /// `x`, multiplied with a constant; by 1 it stays as it is.
+    pub fn scale(&mut self, x: Value, by: f64) -> Made {
+        if by == 1.0 { Ok(x) } else { self.map(Elementwise::Scale { by: Number(by) }, &[x]) }
     }
 
     /// See [`Op::Gather`].

@@ -59,42 +59,76 @@ fn erf(x: f64) -> f64 {
     (1.0 - (-a * a).exp() / (a + tail) * scale / 2.0).copysign(x)
 }
 
+/// A constant of a formula. Equal if its bits are.
+#[derive(Clone, Copy, Debug)]
+pub struct Number(
+    /// What is computed with.
+    pub f64,
+);
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Number) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl Eq for Number {}
+
+impl std::hash::Hash for Number {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
+}
+
 macro_rules! elementwise {
-    ($($(#[doc = $doc:literal])* $name:ident = $text:literal ($($arg:ident),+) $(, $commutes:ident)? => $formula:expr;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident $({$attr:ident})? = $text:literal ($($arg:ident),+) $(, $commutes:ident)? => $formula:expr;)*) => {
         /// An op that computes each element of its result from the same element of its operands.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Elementwise {
-            $($(#[doc = $doc])* $name,)*
+            $($(#[doc = $doc])* $name $({
+                /// The constant of the formula.
+                $attr: Number,
+            })?,)*
         }
 
         impl Elementwise {
-            /// Every elementwise op.
-            pub const ALL: &'static [Elementwise] = &[$(Elementwise::$name),*];
+            /// Every op, with 1 for its constant.
+            pub const ALL: &'static [Elementwise] = &[$(Elementwise::$name $({ $attr: Number(1.0) })?),*];
 
             /// Its name in the text form.
             pub fn name(self) -> &'static str {
-                match self { $(Elementwise::$name => $text,)* }
+                match self { $(Elementwise::$name { .. } => $text,)* }
+            }
+
+            /// Its constant, if it has one, by name.
+            pub fn constants(self) -> Vec<(&'static str, f64)> {
+                match self { $(Elementwise::$name $({ $attr })? => vec![$((stringify!($attr), $attr.0))?],)* }
+            }
+
+            /// The same op with the constants that `read` gives for names.
+            pub fn with<E>(self, mut read: impl FnMut(&'static str) -> Result<f64, E>) -> Result<Elementwise, E> {
+                Ok(match self { $(Elementwise::$name { .. } => Elementwise::$name $({ $attr: Number(read(stringify!($attr))?) })?,)* })
             }
 
             /// Names of the operands.
             pub fn operands(self) -> &'static [&'static str] {
-                match self { $(Elementwise::$name => &[$(stringify!($arg)),+],)* }
+                match self { $(Elementwise::$name { .. } => &[$(stringify!($arg)),+],)* }
             }
 
             /// What it computes, in a line.
             pub fn doc(self) -> &'static str {
-                match self { $(Elementwise::$name => concat!($($doc),*),)* }
+                match self { $(Elementwise::$name { .. } => concat!($($doc),*),)* }
             }
 
             /// Whether the two operands may change places.
             pub fn commutes(self) -> bool {
-                match self { $(Elementwise::$name => false $(|| stringify!($commutes) == "commutes")?,)* }
+                match self { $(Elementwise::$name { .. } => false $(|| stringify!($commutes) == "commutes")?,)* }
             }
 
             /// The formula, on one element of each operand.
             pub fn eval<S: Scalar>(self, args: &[S]) -> S {
                 match self {
-                    $(Elementwise::$name => {
+                    $(Elementwise::$name $({ $attr })? => {
                         let [$($arg),+] = args else { panic!("{} takes {:?}", $text, self.operands()) };
                         $(let $arg = *$arg;)+
                         $formula
@@ -129,6 +163,8 @@ elementwise! {
     Add = "add" (a, b), commutes => a.add(b);
     /// a * b
     Mul = "mul" (a, b), commutes => a.mul(b);
+    /// x * by
+    Scale {by} = "scale" (x) => x.mul(x.lit(by.0));
     /// x / (1 + exp(-x))
     Silu = "silu" (x) => silu(x);
     /// x * Phi(x), exact

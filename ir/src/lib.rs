@@ -45,7 +45,7 @@ pub use arch::Arch;
 pub use atomc_config::freqs as rope;
 pub use atomc_config::{DType, Diagnostic};
 pub use builder::Builder;
-pub use elementwise::{Elementwise, Scalar};
+pub use elementwise::{Elementwise, Number, Scalar};
 pub use family::{Family, Tokens};
 pub use graph::{Graph, NodeId, Value};
 pub use ops::{Class, Maker, Norm, Op, Reads, Stage, Values};

@@ -201,7 +201,7 @@ macro_rules! ops {
             /// Attributes in the order of the table, without those that are left out.
             pub fn attributes(&self) -> Vec<(&'static str, String)> {
                 let mut all: Vec<(&'static str, String)> = match self {
-                    Op::Map(_) => vec![],
+                    Op::Map(e) => e.constants().into_iter().map(|(name, value)| (name, value.show())).collect(),
                     Op::Kernel { family, .. } => vec![("family", family.show())],
                     $(Op::$name { $($attr),* } => vec![$((stringify!($attr), $attr.show())),*],)*
                 };
@@ -212,7 +212,7 @@ macro_rules! ops {
             /// The op of this name with these attributes, or what is wrong with them.
             pub(crate) fn from_text(name: &str, attrs: &mut Vec<(String, String)>) -> Result<Op, String> {
                 if let Some(&e) = Elementwise::ALL.iter().find(|e| e.name() == name) {
-                    return Ok(Op::Map(e));
+                    return Ok(Op::Map(e.with(|name| take(attrs, name))?));
                 }
                 match name {
                     $($text => Ok(Op::$name { $($attr: take(attrs, stringify!($attr))?),* }),)*

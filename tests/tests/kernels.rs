@@ -39,8 +39,12 @@ fn rows_layer_norm() {
 fn every_elementwise_op() {
     for op in atomc_ir::Elementwise::ALL {
         let x = ["%x", "%y"][..op.operands().len()].join(", ");
-        let text =
-            format!("graph @k(%x: f32[T, 40], %y: f32[40]) {{\n  %0 = {} {x} : f32[T, 40]\n  return %0\n}}", op.name());
+        let constants: Vec<String> = op.constants().iter().map(|(name, _)| format!("{name} = 0.7")).collect();
+        let constants = if constants.is_empty() { String::new() } else { format!(" {{{}}}", constants.join(", ")) };
+        let name = op.name();
+        let text = format!(
+            "graph @k(%x: f32[T, 40], %y: f32[40]) {{\n  %0 = {name} {x}{constants} : f32[T, 40]\n  return %0\n}}"
+        );
         case(&text, Family::Rows, 8).check();
     }
 }
