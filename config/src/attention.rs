@@ -20,8 +20,8 @@ pub struct Attention {
     pub qk_norm: bool,
     /// Keys that a token sees; 0 for all.
     pub window: usize,
-    /// Which of the model's rotary embeddings turns queries and keys.
-    pub rope: usize,
+    /// Which of the model's rotary embeddings turns queries and keys, if any.
+    pub rope: Option<usize>,
 }
 
 /// What differs between families.
@@ -31,6 +31,9 @@ pub(crate) struct Traits {
     pub o_bias: Switch,
     pub qk_norm: bool,
     pub window: WindowRule,
+    pub rope: RopeRule,
+    /// Without `rope_theta`.
+    pub theta: f64,
     /// Without `num_key_value_heads`; `None`: as many as heads, which `null` means for all.
     pub kv_heads: Option<usize>,
     /// Without `head_dim`; `None`: the hidden size over the heads, which `null` means for all.
@@ -47,6 +50,12 @@ pub(crate) enum WindowRule {
     Listed,
 }
 
+/// Which layers have a rotary embedding.
+#[derive(Clone, Copy)]
+pub(crate) enum RopeRule {
+    All,
+}
+
 /// The attention of so many layers, and the rotary embeddings that they name.
 pub(crate) fn read(
     f: &Fields,
@@ -58,9 +67,12 @@ pub(crate) fn read(
     let head_dim = head_dim(f, traits, hidden, heads)?;
     let (qkv_bias, o_bias) = (traits.qkv_bias.read(f)?, traits.o_bias.read(f)?);
     let windows = windows(f, traits.window, layers)?;
-    let rope = Rope::read(f, head_dim, positions)?;
+    let ropes = match traits.rope {
+        RopeRule::All => vec![Some(0); layers],
+    };
+    let rope = Rope::read(f, head_dim, positions, traits.theta)?;
     f.note("rope_parameters", rope.echo());
-    let layer = |window| Attention {
+    let layer = |(window, rope)| Attention {
         heads,
         kv_heads,
         head_dim,
@@ -69,9 +81,9 @@ pub(crate) fn read(
         o_bias,
         qk_norm: traits.qk_norm,
         window,
-        rope: 0,
+        rope,
     };
-    Ok((windows.into_iter().map(layer).collect(), vec![rope]))
+    Ok((windows.into_iter().zip(ropes).map(layer).collect(), vec![rope]))
 }
 
 fn head_dim(f: &Fields, traits: &Traits, hidden: usize, heads: usize) -> Result<usize, Diagnostic> {

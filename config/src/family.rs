@@ -1,6 +1,8 @@
 //! The table of architectures: a row says of which layers a family is, and in which fields its configurations say so.
-use crate::attention::{self, WindowRule};
+use crate::attention::{self, RopeRule, WindowRule};
 use crate::fields::Fields;
+use crate::model::Norms;
+use crate::scales;
 use crate::{Diagnostic, mlp};
 
 /// What differs between the architectures. Defaults are those of transformers' configuration classes.
@@ -10,7 +12,12 @@ pub struct Family {
     pub vllm: &'static str,
     pub(crate) attention: attention::Traits,
     pub(crate) mlp: mlp::Traits,
+    pub(crate) norms: Norms,
+    pub(crate) scales: scales::Traits,
     pub(crate) positions: usize,
+    pub(crate) eps: f64,
+    /// Whether the head is the embedding.
+    pub(crate) tied: bool,
     pub(crate) bos: Option<u32>,
     pub(crate) eos: Option<u32>,
 }
@@ -42,11 +49,17 @@ const LLAMA: Family = Family {
         o_bias: Switch::Field("attention_bias"),
         qk_norm: false,
         window: WindowRule::None,
+        rope: RopeRule::All,
+        theta: 10_000.0,
         kv_heads: None,
         head_dim: None,
     },
     mlp: mlp::Traits { bias: Switch::Field("mlp_bias") },
+    norms: Norms { mixer: (Some("input_layernorm"), None), feed_forward: (Some("post_attention_layernorm"), None) },
+    scales: scales::Traits::None,
     positions: 2048,
+    eps: 1e-6,
+    tied: false,
     bos: Some(1),
     eos: Some(2),
 };
@@ -65,6 +78,7 @@ const QWEN2: Family = Family {
     positions: 32_768,
     bos: None,
     eos: None,
+    ..LLAMA
 };
 
 const QWEN3: Family = Family {

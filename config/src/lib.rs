@@ -8,6 +8,7 @@ mod fields;
 mod mlp;
 mod model;
 mod rope;
+mod scales;
 
 pub mod freqs;
 pub mod vllm;
@@ -21,8 +22,9 @@ pub use diag::Diagnostic;
 pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
 pub use mlp::{Activation, Gated};
-pub use model::{Config, DTYPES, FeedForward, Layer, Mixer};
+pub use model::{Config, DTYPES, FeedForward, Layer, Mixer, Norms};
 pub use rope::Rope;
+pub use scales::Scales;
 
 /// The configuration in a model folder, or in a `config.json` itself.
 pub fn read(path: &Path) -> Result<Config, Diagnostic> {

@@ -5,6 +5,7 @@ use crate::attention::{self, Attention};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
 use crate::mlp::{self, Gated};
+use crate::scales::{self, Scales};
 use crate::{DType, Diagnostic, Rope};
 
 /// Largest weight that a configuration may ask for. Real ones are a few GiB; beyond this, a number is wrong.
@@ -30,6 +31,7 @@ pub struct Config {
     pub positions: usize,
     /// Longest sequence that is wanted.
     pub context: usize,
+    pub scales: Scales,
     pub eps: f64,
     pub tied: bool,
     pub stop: Vec<u32>,
@@ -38,11 +40,19 @@ pub struct Config {
     pub facts: Facts,
 }
 
-/// Each half stands behind a norm and adds to what goes through.
+/// Each half adds to what goes through.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     pub mixer: Mixer,
     pub feed_forward: FeedForward,
+    pub norms: Norms,
+}
+
+/// The norms before and behind each half of a layer, by their names in the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norms {
+    pub mixer: (Option<&'static str>, Option<&'static str>),
+    pub feed_forward: (Option<&'static str>, Option<&'static str>),
 }
 
 /// How a layer lets tokens see each other.
@@ -94,8 +104,11 @@ impl Config {
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
         let (attention, ropes) = attention::read(f, &family.attention, (hidden, count, positions))?;
         let mlp = mlp::read(f, &family.mlp)?;
-        let layer =
-            |attention| Layer { mixer: Mixer::Attention(attention), feed_forward: FeedForward::Gated(mlp.clone()) };
+        let layer = |attention| Layer {
+            mixer: Mixer::Attention(attention),
+            feed_forward: FeedForward::Gated(mlp.clone()),
+            norms: family.norms,
+        };
         let config = Config {
             architecture: family.architecture,
             dtype: dtype(f)?,
@@ -106,8 +119,9 @@ impl Config {
             positions,
             context: ropes.iter().map(|rope| rope.reach(positions)).min().unwrap_or(positions),
             ropes,
-            eps: f.or("rms_norm_eps", Fields::not_negative, 1e-6)?,
-            tied: f.or("tie_word_embeddings", Fields::flag, false)?,
+            scales: scales::read(f, family.scales)?,
+            eps: f.or("rms_norm_eps", Fields::not_negative, family.eps)?,
+            tied: f.or("tie_word_embeddings", Fields::flag, family.tied)?,
             stop: stop(f, family, generation)?,
             bos: bos(f, family)?,
             facts: f.facts(),
@@ -117,7 +131,7 @@ impl Config {
     }
 
     fn check_weights(&self, f: &Fields) -> Result<(), Diagnostic> {
-        let Layer { mixer: Mixer::Attention(attention), feed_forward: FeedForward::Gated(mlp) } = &self.layers[0];
+        let Layer { mixer: Mixer::Attention(attention), feed_forward: FeedForward::Gated(mlp), .. } = &self.layers[0];
         let width = attention.heads.saturating_mul(attention.head_dim);
         for (name, rows) in
             [("vocab_size", self.vocab), ("intermediate_size", mlp.intermediate), ("num_attention_heads", width)]

@@ -5,8 +5,6 @@ use crate::Diagnostic;
 use crate::fields::{Fields, MAX_SIZE};
 use crate::freqs::{Freqs, Scaling};
 
-const DEFAULT_THETA: f64 = 10_000.0;
-
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     pub freqs: Freqs,
@@ -56,7 +54,12 @@ impl Rope {
 
     /// Both spellings: all in `rope_parameters` (transformers 5), or `rope_theta` and `partial_rotary_factor` beside
     /// `rope_scaling` (transformers 4), where the type may be called `type`.
-    pub fn read(config: &Fields, head_dim: usize, positions: usize) -> Result<Rope, Diagnostic> {
+    pub(crate) fn read(
+        config: &Fields,
+        head_dim: usize,
+        positions: usize,
+        default_theta: f64,
+    ) -> Result<Rope, Diagnostic> {
         let old = config.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
         let (at, rope) = match old {
             Some(rope) => ("rope_scaling", Some(rope)),
@@ -66,7 +69,7 @@ impl Rope {
         if let Some((name, _)) = rope.iter().flat_map(|r| r.entries()).find(|(_, v)| v.is_object()) {
             return Err(own.fault("config::nested-rope", name, "one rotary embedding for all layers is supported"));
         }
-        let theta = own.positive("rope_theta")?.or(config.positive("rope_theta")?).unwrap_or(DEFAULT_THETA);
+        let theta = own.positive("rope_theta")?.or(config.positive("rope_theta")?).unwrap_or(default_theta);
         let dim = rotary_dim(config, own, head_dim)?;
         let (scaling, scale) = match rope {
             Some(_) => scaling(config, own, at, theta, positions)?,

@@ -22,18 +22,19 @@ pub fn share(all: &Attention, ranks: usize) -> Result<Attention, String> {
 }
 
 impl LayerBuilder<'_> {
-    /// `x` plus the attention over it, and the new state of the cache.
+    /// The attention over `x`, and the new state of the cache.
     pub fn attention(
         &mut self,
         all: &Attention,
         x: Value,
-        (rope, cache, batch): (Value, Option<Value>, Value),
+        (rope, cache, batch): (Option<Value>, Option<Value>, Value),
     ) -> Result<(Value, Option<Value>), Diagnostic> {
         let &Attention { heads, head_dim, scale, window, .. } = all;
-        let normed = self.norm(x, "input_layernorm", self.config.hidden)?;
-        let [q, k, v] = self.projections(all, normed)?;
+        let [mut q, mut k, v] = self.projections(all, x)?;
         self.b.at(format!("{}.self_attn", self.path));
-        let (q, k) = (self.b.rope(q, rope)?, self.b.rope(k, rope)?);
+        if let Some(rope) = rope {
+            (q, k) = (self.b.rope(q, rope)?, self.b.rope(k, rope)?);
+        }
         let (seen, state) = match cache {
             Some(cache) => {
                 let state = self.b.push(Op::KvWrite {}, &[cache, k, v, batch])?;
@@ -45,8 +46,7 @@ impl LayerBuilder<'_> {
                 (self.b.push(op, &[q, k, v, batch])?, None)
             }
         };
-        let out = self.sum(seen, "self_attn.o_proj", heads * head_dim, all.o_bias)?;
-        Ok((self.residual(x, out)?, state))
+        Ok((self.sum(seen, "self_attn.o_proj", heads * head_dim, all.o_bias)?, state))
     }
 
     /// Heads of queries, keys and values.

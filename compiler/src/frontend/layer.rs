@@ -21,8 +21,16 @@ pub fn shard(b: &mut Builder, weight: Value, axis: usize, parts: usize) -> Made 
 }
 
 impl LayerBuilder<'_> {
-    pub fn residual(&mut self, x: Value, out: Value) -> Made {
+    /// The norm of this name, if the layer has it.
+    pub fn normed(&mut self, x: Value, module: Option<&str>) -> Made {
+        module.map_or(Ok(x), |module| self.norm(x, module, self.config.hidden))
+    }
+
+    /// `x` and what a half of the layer makes of it, behind a norm if it has a name.
+    pub fn residual(&mut self, x: Value, out: Value, norm: Option<&str>) -> Made {
+        let out = self.normed(out, norm)?;
         self.b.at(self.path.clone());
+        let out = self.b.scale(out, self.config.scales.residual)?;
         self.b.add(x, out)
     }
 

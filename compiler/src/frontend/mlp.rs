@@ -14,17 +14,15 @@ pub fn share(all: &Gated, ranks: usize) -> Result<Gated, String> {
 }
 
 impl LayerBuilder<'_> {
-    /// `x` plus the MLP of it.
+    /// The MLP of `x`.
     pub fn mlp(&mut self, all: &Gated, x: Value) -> Made {
         let &Gated { intermediate, activation, bias } = all;
-        let normed = self.norm(x, "post_attention_layernorm", self.config.hidden)?;
-        let gate = self.rows(normed, "mlp.gate_proj", intermediate, self.part.ranks, bias)?;
-        let up = self.rows(normed, "mlp.up_proj", intermediate, self.part.ranks, bias)?;
+        let gate = self.rows(x, "mlp.gate_proj", intermediate, self.part.ranks, bias)?;
+        let up = self.rows(x, "mlp.up_proj", intermediate, self.part.ranks, bias)?;
         self.b.at(format!("{}.mlp", self.path));
         let gate = self.b.map(formula(activation), &[gate])?;
         let inner = self.b.map(Elementwise::Mul, &[gate, up])?;
-        let out = self.sum(inner, "mlp.down_proj", intermediate, bias)?;
-        self.residual(x, out)
+        self.sum(inner, "mlp.down_proj", intermediate, bias)
     }
 }
 

@@ -29,7 +29,8 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
 
     let embedding =
         b.at("model.embed_tokens").weight("model.embed_tokens.weight", config.dtype, &[config.vocab, config.hidden]);
-    let mut x = b.gather(embedding, ids)?;
+    let embedded = b.gather(embedding, ids)?;
+    let mut x = b.at("model").scale(embedded, config.scales.embedding)?;
     let ropes = ropes(&mut b, config, (positions, lengths))?;
 
     let mut states = Vec::with_capacity(caches.len());
@@ -37,10 +38,14 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
         let path = format!("model.layers.{index}");
         let mut builder = LayerBuilder { b: &mut b, config, part, index, path };
         let Mixer::Attention(attention) = &layer.mixer;
-        let rope = ropes[attention.rope];
-        let (attended, state) = builder.attention(attention, x, (rope, caches.get(index).copied(), batch))?;
+        let given = (attention.rope.map(|rope| ropes[rope]), caches.get(index).copied(), batch);
+        let normed = builder.normed(x, layer.norms.mixer.0)?;
+        let (attended, state) = builder.attention(attention, normed, given)?;
+        x = builder.residual(x, attended, layer.norms.mixer.1)?;
         let FeedForward::Gated(mlp) = &layer.feed_forward;
-        x = builder.mlp(mlp, attended)?;
+        let normed = builder.normed(x, layer.norms.feed_forward.0)?;
+        let made = builder.mlp(mlp, normed)?;
+        x = builder.residual(x, made, layer.norms.feed_forward.1)?;
         states.extend(state.map(|state| (format!("kv{index}"), state)));
     }
 
@@ -85,10 +90,13 @@ fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Value))
 /// The logits of normed rows: the rank's part of the vocabulary, unless the head is the embedding.
 fn head(b: &mut Builder, config: &Config, part: Part, (rows, embedding): (Value, Value)) -> Made {
     b.at("lm_head");
-    if config.tied {
-        return b.linear(rows, embedding, DType::F32);
-    }
-    let all = b.weight("lm_head.weight", config.dtype, &[config.vocab, config.hidden]);
-    let weight = shard(b, all, 0, part.parts_of_vocab(config))?;
-    b.linear(rows, weight, DType::F32)
+    let weight = match config.tied {
+        true => embedding,
+        false => {
+            let all = b.weight("lm_head.weight", config.dtype, &[config.vocab, config.hidden]);
+            shard(b, all, 0, part.parts_of_vocab(config))?
+        }
+    };
+    let logits = b.linear(rows, weight, DType::F32)?;
+    b.scale(logits, config.scales.logits)
 }

@@ -44,9 +44,10 @@ impl Part {
 
 /// One rank's share of a layer, or what of it cannot be shared out.
 fn share(layer: &Layer, ranks: usize) -> Result<Layer, String> {
-    let Layer { mixer: Mixer::Attention(attention), feed_forward: FeedForward::Gated(mlp) } = layer;
+    let Layer { mixer: Mixer::Attention(attention), feed_forward: FeedForward::Gated(mlp), norms } = layer;
     Ok(Layer {
         mixer: Mixer::Attention(attention::share(attention, ranks)?),
         feed_forward: FeedForward::Gated(mlp::share(mlp, ranks)?),
+        norms: *norms,
     })
 }
