@@ -48,12 +48,16 @@ pub(crate) enum WindowRule {
     All(usize),
     /// With `use_sliding_window`: those that `layer_types` lists, or else all from `max_window_layers` on.
     Listed,
+    /// With `use_sliding_window`: those that `layer_types` lists, or else all without a rotary embedding.
+    WithoutRope,
 }
 
 /// Which layers have a rotary embedding.
 #[derive(Clone, Copy)]
 pub(crate) enum RopeRule {
     All,
+    /// Those with a 1 in `no_rope_layers`, or else all but each `no_rope_layer_interval`-th, which is this many by default.
+    Marked(usize),
 }
 
 /// The attention of so many layers, and the rotary embeddings that they name.
@@ -66,10 +70,8 @@ pub(crate) fn read(
     let kv_heads = kv_heads(f, traits, heads)?;
     let head_dim = head_dim(f, traits, hidden, heads)?;
     let (qkv_bias, o_bias) = (traits.qkv_bias.read(f)?, traits.o_bias.read(f)?);
-    let windows = windows(f, traits.window, layers)?;
-    let ropes = match traits.rope {
-        RopeRule::All => vec![Some(0); layers],
-    };
+    let ropes = ropes(f, traits.rope, layers)?;
+    let windows = windows(f, traits.window, &ropes)?;
     let rope = Rope::read(f, head_dim, positions, traits.theta)?;
     f.note("rope_parameters", rope.echo());
     let layer = |(window, rope)| Attention {
@@ -112,30 +114,50 @@ fn kv_heads(f: &Fields, traits: &Traits, heads: usize) -> Result<usize, Diagnost
     Err(f.fault("config::value", name, message))
 }
 
+/// The rotary embedding of each layer.
+fn ropes(f: &Fields, rule: RopeRule, layers: usize) -> Result<Vec<Option<usize>>, Diagnostic> {
+    let RopeRule::Marked(default) = rule else { return Ok(vec![Some(0); layers]) };
+    let (name, interval) = ("no_rope_layers", f.size("no_rope_layer_interval")?.unwrap_or(default));
+    let marks = match f.marks(name)? {
+        Some(marks) if marks.len() >= layers => marks[..layers].to_vec(),
+        Some(marks) => {
+            let message = format!("lists {} layers, num_hidden_layers is {layers}", marks.len());
+            return Err(f.fault("config::value", name, message));
+        }
+        None => (1..=layers).map(|i| !i.is_multiple_of(interval)).collect(),
+    };
+    f.note(name, &marks[..]);
+    Ok(marks.into_iter().map(|mark| mark.then_some(0)).collect())
+}
+
 /// The window of each layer.
-fn windows(f: &Fields, rule: WindowRule, layers: usize) -> Result<Vec<usize>, Diagnostic> {
+fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<usize>, Diagnostic> {
     let name = "sliding_window";
     let window = match rule {
         WindowRule::None => 0,
         WindowRule::All(default) if !f.has(name) => default,
         WindowRule::All(_) => f.size_or_none(name)?.unwrap_or(0),
-        WindowRule::Listed if !f.flag("use_sliding_window")?.unwrap_or(false) => 0,
+        WindowRule::Listed | WindowRule::WithoutRope if !f.flag("use_sliding_window")?.unwrap_or(false) => 0,
         WindowRule::Listed if !f.has(name) => 4096,
-        WindowRule::Listed => f.size_or_none(name)?.unwrap_or(0),
+        WindowRule::Listed | WindowRule::WithoutRope => f.size_or_none(name)?.unwrap_or(0),
     };
     let windows = match rule {
-        WindowRule::None | WindowRule::All(_) => vec![window; layers],
-        WindowRule::Listed => listed(f, window, layers)?,
+        WindowRule::None | WindowRule::All(_) => vec![window; ropes.len()],
+        WindowRule::Listed => {
+            let first = f.size_or_none("max_window_layers")?.unwrap_or(if f.has("max_window_layers") { 0 } else { 28 });
+            listed(f, window, (0..ropes.len()).map(|i| i >= first).collect())?
+        }
+        WindowRule::WithoutRope => listed(f, window, ropes.iter().map(Option::is_none).collect())?,
     };
     f.note(name, &windows[..]);
     Ok(windows)
 }
 
-/// The window of each layer by its type, or from a layer on.
-fn listed(f: &Fields, window: usize, layers: usize) -> Result<Vec<usize>, Diagnostic> {
+/// The window of each layer by its type, or for those that have one by default.
+fn listed(f: &Fields, window: usize, default: Vec<bool>) -> Result<Vec<usize>, Diagnostic> {
+    let layers = default.len();
     let Some(types) = f.texts("layer_types")? else {
-        let first = f.size_or_none("max_window_layers")?.unwrap_or(if f.has("max_window_layers") { 0 } else { 28 });
-        return Ok((0..layers).map(|i| if i >= first { window } else { 0 }).collect());
+        return Ok(default.into_iter().map(|has| if has { window } else { 0 }).collect());
     };
     if types.len() != layers {
         let message = format!("lists {} layers, num_hidden_layers is {layers}", types.len());

@@ -109,7 +109,24 @@ const MISTRAL: Family = Family {
     ..LLAMA
 };
 
-pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL];
+const SMOLLM3: Family = Family {
+    architecture: "SmolLM3ForCausalLM",
+    vllm: "smollm3",
+    attention: attention::Traits {
+        window: WindowRule::WithoutRope,
+        rope: RopeRule::Marked(4),
+        theta: 2_000_000.0,
+        kv_heads: Some(4),
+        ..LLAMA.attention
+    },
+    positions: 32_768,
+    tied: true,
+    bos: Some(128_000),
+    eos: Some(128_001),
+    ..LLAMA
+};
+
+pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3];
 
 /// The row of a configuration.
 pub(crate) fn of(f: &Fields) -> Result<&'static Family, Diagnostic> {

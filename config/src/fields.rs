@@ -175,6 +175,12 @@ impl<'a> Fields<'a> {
         self.read(name, "a list of texts", |v| v.as_array()?.iter().map(|t| t.as_str()).collect())
     }
 
+    /// A list of 1 and 0, or true and false.
+    pub fn marks(&self, name: &str) -> Result<Option<Vec<bool>>, Diagnostic> {
+        let mark = |v: &Value| v.as_bool().or(v.as_u64().filter(|&n| n <= 1).map(|n| n == 1));
+        self.read(name, "a list of 0 and 1", |v| v.as_array()?.iter().map(mark).collect())
+    }
+
     /// A whole number of at least one.
     pub fn size(&self, name: &str) -> Result<Option<usize>, Diagnostic> {
         let wanted = format!("a whole number from 1 to {MAX_SIZE}");

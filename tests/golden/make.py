@@ -13,6 +13,7 @@ from pathlib import Path
 import safetensors, safetensors.torch, torch, transformers
 from transformers.masking_utils import eager_mask
 from transformers.modeling_rope_utils import dynamic_rope_update
+from transformers.models.gemma3 import modeling_gemma3 as gemma
 from transformers.models.glm4_moe import modeling_glm4_moe as glm
 from transformers.models.llama import modeling_llama
 
@@ -50,6 +51,34 @@ def mistral(**kw):
     return llama(transformers.MistralConfig, **{"num_key_value_heads": 1, **kw})
 
 
+def smollm3(**kw):
+    return llama(transformers.SmolLM3Config, **{"num_key_value_heads": 1, "rms_norm_eps": 1e-6, "pad_token_id": None, **kw})
+
+
+def granite(**kw):
+    return llama(transformers.GraniteConfig, **{"num_key_value_heads": 1, **kw})
+
+
+def olmo2(**kw):
+    return llama(transformers.Olmo2Config, **{"num_key_value_heads": 1, "pad_token_id": None, **kw})
+
+
+def phi3(**kw):
+    return llama(transformers.Phi3Config, **{"num_key_value_heads": 1, "pad_token_id": None, **kw})
+
+
+def longrope(**kw):
+    return dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0 + 0.05 * i for i in range(8)],
+                long_factor=[1.5 + 0.5 * i for i in range(8)], **kw)
+
+
+def gemma3(**kw):
+    shape = dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=256, intermediate_size=64,
+                 rms_norm_eps=1e-6, sliding_window=8, layer_types=["sliding_attention", "full_attention"],
+                 tie_word_embeddings=True, pad_token_id=None)
+    return llama(transformers.Gemma3TextConfig, **{**shape, **kw})
+
+
 def v4_spelling(config, type_key="rope_type"):
     """What transformers 4 wrote: `rope_theta` and `rope_scaling` at the top level, `torch_dtype`, no `layer_types`."""
     rope = config.pop("rope_parameters")
@@ -65,6 +94,23 @@ def v4_spelling(config, type_key="rope_type"):
 
 def v4_type_spelling(config):
     return v4_spelling(config, "type")
+
+
+def v4_phi3(config):
+    """Phi's own: the length of before the scaling stands at the top level alone."""
+    for key in ("partial_rotary_factor", "original_max_position_embeddings"): del config["rope_parameters"][key]
+    return v4_spelling(config, "type")
+
+
+def v4_gemma3(config):
+    """Gemma's own: a base for the layers with a window, which are all but each so many-th, and a scaling of the others'."""
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope["full_attention"].pop("rope_theta")
+    config["rope_scaling"] = rope["full_attention"]
+    config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    config["sliding_window_pattern"] = config.pop("layer_types").index("full_attention") + 1
+    config["torch_dtype"] = config.pop("dtype")
+    return config
 
 
 def v4_first_llama(config):
@@ -107,6 +153,18 @@ CASES = {
     "qwen3-tied": Case(qwen3(tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
     "qwen3-bias": Case(qwen3(attention_bias=True)),
     "mistral": Case(mistral(sliding_window=8)),
+    "smollm3": Case(smollm3(num_hidden_layers=3, no_rope_layers=[1, 0, 1])),
+    "smollm3-sliding": Case(smollm3(no_rope_layer_interval=2, use_sliding_window=True, sliding_window=6)),
+    "granite": Case(granite(embedding_multiplier=3.0, attention_multiplier=0.125, residual_multiplier=0.22, logits_scaling=2.5)),
+    "olmo2": Case(olmo2(num_attention_heads=4, num_key_value_heads=2, hidden_size=64)),
+    "phi3": Case(phi3()),
+    "phi3-short": Case(phi3(max_position_embeddings=64, original_max_position_embeddings=64, rope_parameters=longrope(factor=4.0)),
+                       v4=v4_phi3),
+    "phi3-long": Case(phi3(max_position_embeddings=64, original_max_position_embeddings=1,
+                           rope_parameters=longrope(attention_factor=1.19))),
+    "gemma3": Case(gemma3(rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0),
+                                               sliding_attention=dict(rope_type="default", rope_theta=1e4))), v4=v4_gemma3),
+    "gemma3-scalar": Case(gemma3(head_dim=32, query_pre_attn_scalar=24, attention_bias=True, sliding_window=None)),
     "mistral-nowindow": Case(mistral(sliding_window=None)),
 }
 
@@ -115,7 +173,8 @@ def randomize(model, seed):
     """Draws every weight far from what an initializer gives, so that a skipped bias or norm shows in the logits."""
     draw = torch.Generator().manual_seed(seed)
     for name, p in sorted(model.named_parameters()):
-        scale, mean = (0.3, 1.0) if "norm" in name else (0.3, 0.0) if name.endswith("bias") else (0.2, 0.0)
+        around = 0.0 if isinstance(model, transformers.Gemma3ForCausalLM) else 1.0
+        scale, mean = (0.3, around) if "norm" in name else (0.3, 0.0) if name.endswith("bias") else (0.2, 0.0)
         p.data.copy_(torch.randn(p.shape, generator=draw) * scale + mean)
 
 
@@ -125,12 +184,24 @@ def load(path, case, attention):
     if case.partial:
         # LlamaRotaryEmbedding ignores `partial_rotary_factor` when rope_type is "default"; GLM-4 MoE honours it.
         model.model.rotary_emb = glm.Glm4MoeRotaryEmbedding(model.config)
-    assert model.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert all(b.dtype == torch.float32 for n, b in model.model.rotary_emb.named_buffers() if n.endswith("inv_freq"))
     return model
 
 
 def norm64(self, x):
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+
+def gemma_norm64(self, x):
+    return (1.0 + self.weight) * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
+@torch.no_grad()
+def gemma_rotary64(self, x, position_ids, layer_type):
+    angle = position_ids[..., None].double() * getattr(self, f"{layer_type}_inv_freq").double()
+    angle = torch.cat((angle, angle), dim=-1)
+    scale = getattr(self, f"{layer_type}_attention_scaling")
+    return angle.cos() * scale, angle.sin() * scale
 
 
 @torch.no_grad()
@@ -156,7 +227,9 @@ def float64(model):
     model = model.double()
     for module in model.modules():
         if hasattr(module, "variance_epsilon"): module.forward = types.MethodType(norm64, module)
-    model.model.rotary_emb.forward = types.MethodType(rotary64, model.model.rotary_emb)
+        if isinstance(module, gemma.Gemma3RMSNorm): module.forward = types.MethodType(gemma_norm64, module)
+    rotary = gemma_rotary64 if isinstance(model, transformers.Gemma3ForCausalLM) else rotary64
+    model.model.rotary_emb.forward = types.MethodType(rotary, model.model.rotary_emb)
     return model
 
 
@@ -214,7 +287,9 @@ def meaning(config):
     config = config.to_dict()
     # A key that was called "type" stays in `rope_parameters` beside "rope_type".
     config["rope_parameters"].pop("type", None)
-    return {k: v for k, v in config.items() if k not in ("transformers_version", "_name_or_path")}
+    # What is left of a field that was made another of.
+    left = ("transformers_version", "_name_or_path", "sliding_window_pattern", "_sliding_window_pattern")
+    return {k: v for k, v in config.items() if k not in left}
 
 
 def write_v4(path, case):
