@@ -32,6 +32,7 @@ pub(crate) struct Traits {
     pub qk_norm: bool,
     pub window: WindowRule,
     pub rope: RopeRule,
+    pub scale: ScaleRule,
     /// Without `rope_theta`.
     pub theta: f64,
     /// Without `num_key_value_heads`; `None`: as many as heads, which `null` means for all.
@@ -60,6 +61,24 @@ pub(crate) enum RopeRule {
     Marked(usize),
 }
 
+/// What products of queries and keys are multiplied with.
+#[derive(Clone, Copy)]
+pub(crate) enum ScaleRule {
+    /// One over the root of the elements of a head.
+    HeadDim,
+    /// This field; 1 by default.
+    Field(&'static str),
+}
+
+impl ScaleRule {
+    fn read(self, f: &Fields, head_dim: usize) -> Result<f64, Diagnostic> {
+        match self {
+            ScaleRule::HeadDim => Ok((head_dim as f64).powf(-0.5)),
+            ScaleRule::Field(name) => f.or(name, Fields::positive, 1.0),
+        }
+    }
+}
+
 /// The attention of so many layers, and the rotary embeddings that they name.
 pub(crate) fn read(
     f: &Fields,
@@ -69,6 +88,7 @@ pub(crate) fn read(
     let heads = f.needed("num_attention_heads", Fields::size)?;
     let kv_heads = kv_heads(f, traits, heads)?;
     let head_dim = head_dim(f, traits, hidden, heads)?;
+    let scale = traits.scale.read(f, head_dim)?;
     let (qkv_bias, o_bias) = (traits.qkv_bias.read(f)?, traits.o_bias.read(f)?);
     let ropes = ropes(f, traits.rope, layers)?;
     let windows = windows(f, traits.window, &ropes)?;
@@ -78,7 +98,7 @@ pub(crate) fn read(
         heads,
         kv_heads,
         head_dim,
-        scale: (head_dim as f64).powf(-0.5),
+        scale,
         qkv_bias,
         o_bias,
         qk_norm: traits.qk_norm,

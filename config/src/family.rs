@@ -1,5 +1,5 @@
 //! The table of architectures: a row says of which layers a family is, and in which fields its configurations say so.
-use crate::attention::{self, RopeRule, WindowRule};
+use crate::attention::{self, RopeRule, ScaleRule, WindowRule};
 use crate::fields::Fields;
 use crate::model::Norms;
 use crate::scales;
@@ -50,6 +50,7 @@ const LLAMA: Family = Family {
         qk_norm: false,
         window: WindowRule::None,
         rope: RopeRule::All,
+        scale: ScaleRule::HeadDim,
         theta: 10_000.0,
         kv_heads: None,
         head_dim: None,
@@ -126,7 +127,15 @@ const SMOLLM3: Family = Family {
     ..LLAMA
 };
 
-pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3];
+const GRANITE: Family = Family {
+    architecture: "GraniteForCausalLM",
+    vllm: "granite",
+    attention: attention::Traits { scale: ScaleRule::Field("attention_multiplier"), ..LLAMA.attention },
+    scales: scales::Traits::Fields,
+    ..LLAMA
+};
+
+pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE];
 
 /// The row of a configuration.
 pub(crate) fn of(f: &Fields) -> Result<&'static Family, Diagnostic> {

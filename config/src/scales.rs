@@ -16,10 +16,17 @@ pub struct Scales {
 #[derive(Clone, Copy)]
 pub(crate) enum Traits {
     None,
+    /// A field for each; logits are divided by theirs.
+    Fields,
 }
 
-pub(crate) fn read(_: &Fields, traits: Traits) -> Result<Scales, Diagnostic> {
+pub(crate) fn read(f: &Fields, traits: Traits) -> Result<Scales, Diagnostic> {
     match traits {
         Traits::None => Ok(Scales { embedding: 1.0, residual: 1.0, logits: 1.0 }),
+        Traits::Fields => Ok(Scales {
+            embedding: f.or("embedding_multiplier", Fields::positive, 1.0)?,
+            residual: f.or("residual_multiplier", Fields::positive, 1.0)?,
+            logits: 1.0 / f.or("logits_scaling", Fields::positive, 1.0)?,
+        }),
     }
 }
