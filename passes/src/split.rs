@@ -9,11 +9,11 @@
 //! ```
 //!
 //! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into it: slices, head norms, rotary
-//! embedding, the write into the cache, and the reshape of the result. What a contraction takes as its epilogue does not. What the
-//! caller does is alone in its segment, as nothing can be fused into it.
+//! embedding, the write into the cache, and the reshape of the result. What a contraction takes as its epilogue does not, nor does a norm
+//! over a whole row, which each head would repeat. What the caller does is alone in its segment, as nothing can be fused into it.
 use std::collections::{BTreeMap, BTreeSet};
 
-use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Value};
+use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Value, Values};
 
 use crate::pass::{Changed, Cx};
 
@@ -103,7 +103,9 @@ impl Splitter<'_> {
         }
         let same_row = |slot| matches!(op.reads(slot), Reads::Row | Reads::Shared);
         let inline = op.maker() == Maker::Inline && (0..graph.operands(id).len()).all(same_row);
-        let fits = inline && !self.epilogues.contains(&id);
+        let rank = graph.ty(id.into()).as_tensor().map_or(0, |t| t.shape.rank());
+        let whole_row = matches!(op.values(), Values::Normed(_)) && rank == 2;
+        let fits = inline && !whole_row && !self.epilogues.contains(&id);
         let v = Value::from(id);
         fits && !graph.is_constant(id) && !graph.is_output(v) && graph.users(v).iter().all(|(u, _)| inside.contains(u))
     }

@@ -7,7 +7,8 @@ use super::Regions;
 
 /// Nodes can be in one kernel only if these agree. A value that comes through another kernel, or whose rows are not the rows
 /// of its reader, puts the reader one level up; so a path that leaves a kernel never comes back to its level. So do embeddings:
-/// who runs the step may have others, so that a kernel of their own makes them.
+/// who runs the step may have others, so that a kernel of their own makes them. So does a norm over a row of heads, which each
+/// head would repeat.
 type Key = (Option<usize>, usize, Dim);
 
 pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
@@ -74,6 +75,12 @@ fn is_embedding(graph: &Graph, v: Value) -> bool {
     graph.op(v.node).reads(0) == Reads::Chosen && graph.is_constant(graph.operands(v.node)[0].node)
 }
 
+/// Whether a node makes heads of a row that was normed as a whole.
+fn parts_a_norm(graph: &Graph, id: NodeId, v: Value) -> bool {
+    let rank = |v: Value| graph.ty(v).as_tensor().map_or(0, |t| t.shape.rank());
+    matches!(graph.op(v.node), Op::RmsNorm { .. }) && rank(v) < rank(id.into())
+}
+
 /// The level of each free node: how many times a value has gone from kernel to kernel before it.
 fn levels(r: &Regions, lead: &BTreeMap<NodeId, Dim>) -> BTreeMap<NodeId, usize> {
     let mut of_region = vec![0; r.regions.len()];
@@ -99,7 +106,8 @@ fn raise(
             (Some(region), _) if own == Some(region) => 0,
             (Some(&region), _) => of_region[region] + 1,
             (_, Some(&level)) => {
-                let apart = |&l: &Dim| !is_row_of(r.graph, id, v, l) || is_embedding(r.graph, v);
+                let apart =
+                    |&l: &Dim| !is_row_of(r.graph, id, v, l) || is_embedding(r.graph, v) || parts_a_norm(r.graph, id, v);
                 level + lead.get(&id).is_some_and(apart) as usize
             }
             (None, None) => 0,

@@ -45,6 +45,24 @@ fn the_largest_of_logits_is_a_kernel_behind_theirs() {
     assert_eq!(kernels(&ANY, text)[1], "rows: argmax");
 }
 
+/// Heads of a row that is normed as a whole would each norm all of it.
+#[test]
+fn a_norm_over_all_heads_is_a_kernel_of_its_own() {
+    let text = r#"graph @g(%x: bf16[T, 8], %kv0: cache<bf16, 1, 4>, %batch: batch) {
+        %w = weight {name = "k"} : bf16[4, 8]
+        %0 = linear %x, %w {out = bf16} : bf16[T, 4]
+        %n = weight {name = "norm"} : bf16[4]
+        %1 = rms_norm %0, %n {eps = 0.1} : bf16[T, 4]
+        %2 = reshape %1 {shape = [T, 1, 4]} : bf16[T, 1, 4]
+        %3 = kv_write %kv0, %2, %2, %batch : cache<bf16, 1, 4>
+        %4 = attention %2, %3, %batch {scale = 0.5, window = 0} : bf16[T, 1, 4]
+        return %4, %3
+    }"#;
+    assert_eq!(kernels(&DECODE, text), ["matvec: linear", "rows: rms_norm", "attend_one: reshape kv_write attention"]);
+    let apart = ["matmul: linear", "rows: rms_norm", "rows: reshape kv_write", "attend_many: attention"];
+    assert_eq!(kernels(&ANY, text), apart);
+}
+
 #[test]
 fn one_kernel_from_norm_to_activation() {
     let text = r#"graph @g(%x: bf16[T, 8], %r: bf16[T, 4]) {
