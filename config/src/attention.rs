@@ -16,12 +16,21 @@ pub struct Attention {
     pub scale: f64,
     pub qkv_bias: bool,
     pub o_bias: bool,
-    /// Whether each head of queries and keys is normed.
-    pub qk_norm: bool,
+    pub qk_norm: QkNorm,
     /// Keys that a token sees; 0 for all.
     pub window: usize,
     /// Which of the model's rotary embeddings turns queries and keys, if any.
     pub rope: Option<usize>,
+}
+
+/// What of queries and keys is normed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum QkNorm {
+    None,
+    /// Each head.
+    Heads,
+    /// All heads of a token together.
+    Row,
 }
 
 /// What differs between families.
@@ -29,7 +38,7 @@ pub struct Attention {
 pub(crate) struct Traits {
     pub qkv_bias: Switch,
     pub o_bias: Switch,
-    pub qk_norm: bool,
+    pub qk_norm: QkNorm,
     pub window: WindowRule,
     pub rope: RopeRule,
     pub scale: ScaleRule,

@@ -1,5 +1,5 @@
 //! The table of architectures: a row says of which layers a family is, and in which fields its configurations say so.
-use crate::attention::{self, RopeRule, ScaleRule, WindowRule};
+use crate::attention::{self, QkNorm, RopeRule, ScaleRule, WindowRule};
 use crate::fields::Fields;
 use crate::model::Norms;
 use crate::scales;
@@ -47,7 +47,7 @@ const LLAMA: Family = Family {
     attention: attention::Traits {
         qkv_bias: Switch::Field("attention_bias"),
         o_bias: Switch::Field("attention_bias"),
-        qk_norm: false,
+        qk_norm: QkNorm::None,
         window: WindowRule::None,
         rope: RopeRule::All,
         scale: ScaleRule::HeadDim,
@@ -86,7 +86,7 @@ const QWEN3: Family = Family {
     architecture: "Qwen3ForCausalLM",
     vllm: "qwen3",
     attention: attention::Traits {
-        qk_norm: true,
+        qk_norm: QkNorm::Heads,
         window: WindowRule::Listed,
         kv_heads: Some(32),
         head_dim: Some(128),
@@ -135,7 +135,22 @@ const GRANITE: Family = Family {
     ..LLAMA
 };
 
-pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE];
+const OLMO2: Family = Family {
+    architecture: "Olmo2ForCausalLM",
+    vllm: "olmo2",
+    attention: attention::Traits { qk_norm: QkNorm::Row, ..LLAMA.attention },
+    mlp: mlp::Traits { bias: Switch::Never },
+    norms: Norms {
+        mixer: (None, Some("post_attention_layernorm")),
+        feed_forward: (None, Some("post_feedforward_layernorm")),
+    },
+    eps: 1e-5,
+    bos: None,
+    eos: Some(50_279),
+    ..LLAMA
+};
+
+pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE, OLMO2];
 
 /// The row of a configuration.
 pub(crate) fn of(f: &Fields) -> Result<&'static Family, Diagnostic> {

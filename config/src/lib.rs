@@ -16,7 +16,7 @@ pub mod vllm;
 use std::path::{Path, PathBuf};
 
 pub use atomc_dtype::DType;
-pub use attention::Attention;
+pub use attention::{Attention, QkNorm};
 pub use compare::{Difference, differences};
 pub use diag::Diagnostic;
 pub use family::{FAMILIES, Family};

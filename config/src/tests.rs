@@ -87,6 +87,7 @@ mod meaning {
         MistralForCausalLM: 8 kv heads of 2, 131072 positions, window 4096, eps 1e-6, bf16, stop [2], bos Some(1)
         SmolLM3ForCausalLM: 4 kv heads of 2, 32768 positions, window 0, eps 1e-6, bf16, stop [128001], bos Some(128000)
         GraniteForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(1)
+        Olmo2ForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-5, bf16, stop [50279], bos None
         ");
     }
 
@@ -213,11 +214,11 @@ mod errors {
     fn architecture() {
         insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
         [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM.
         "#);
         insta::assert_snapshot!(fault(json!({ "architectures": null })), @"
         [config::missing] config.json: architectures: is missing
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM.
         ");
         insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
         insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::quantised] config.json: quantization_config: quantised checkpoints cannot be read yet");

@@ -1,5 +1,5 @@
 //! The graph of a layer's attention, and how ranks share it out: heads, with the keys and values that they see.
-use atomc_config::Attention;
+use atomc_config::{Attention, QkNorm};
 use atomc_ir::{Diagnostic, Op, Value};
 
 use super::layer::{LayerBuilder, Made};
@@ -11,7 +11,10 @@ fn parts_of_kv(all: &Attention, ranks: usize) -> usize {
 
 /// The sizes of one rank, or what cannot be shared out.
 pub fn share(all: &Attention, ranks: usize) -> Result<Attention, String> {
-    let Attention { heads, kv_heads, .. } = *all;
+    let Attention { heads, kv_heads, qk_norm, .. } = *all;
+    if ranks > 1 && qk_norm == QkNorm::Row {
+        return Err("a norm over all heads".into());
+    }
     if !heads.is_multiple_of(ranks) {
         return Err(format!("{heads} attention heads"));
     }
@@ -61,9 +64,19 @@ impl LayerBuilder<'_> {
         Ok([q, k, self.b.heads(v, kv_heads / parts, head_dim)?])
     }
 
-    /// Heads of a projection, normed if the family does so.
+    /// Heads of a projection, normed as the family does.
     fn heads(&mut self, all: &Attention, x: Value, which: &str, heads: usize) -> Made {
-        let x = self.b.heads(x, heads, all.head_dim)?;
-        if all.qk_norm { self.norm(x, &format!("self_attn.{which}_norm"), all.head_dim) } else { Ok(x) }
+        let (norm, head_dim) = (format!("self_attn.{which}_norm"), all.head_dim);
+        match all.qk_norm {
+            QkNorm::None => self.b.heads(x, heads, head_dim),
+            QkNorm::Heads => {
+                let x = self.b.heads(x, heads, head_dim)?;
+                self.norm(x, &norm, head_dim)
+            }
+            QkNorm::Row => {
+                let x = self.norm(x, &norm, heads * head_dim)?;
+                self.b.heads(x, heads, head_dim)
+            }
+        }
     }
 }

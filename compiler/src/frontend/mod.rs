@@ -7,7 +7,7 @@ mod part;
 
 use atomc_ir::{Diagnostic, Graph};
 
-pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, MAX_SIZE, read};
+pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, MAX_SIZE, QkNorm, read};
 pub use part::Part;
 
 /// The graph of a model of this configuration.
