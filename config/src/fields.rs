@@ -201,6 +201,12 @@ impl<'a> Fields<'a> {
         self.read(name, "a number above 0", |v| v.as_f64().filter(|n| n.is_finite() && *n > 0.0))
     }
 
+    /// A list of finite numbers above zero.
+    pub fn positives(&self, name: &str) -> Result<Option<Vec<f64>>, Diagnostic> {
+        let one = |v: &Value| v.as_f64().filter(|n| n.is_finite() && *n > 0.0);
+        self.read(name, "a list of numbers above 0", |v| v.as_array()?.iter().map(one).collect())
+    }
+
     /// A finite number that is not negative.
     pub fn not_negative(&self, name: &str) -> Result<Option<f64>, Diagnostic> {
         self.read(name, "a number of at least 0", |v| v.as_f64().filter(|n| n.is_finite() && *n >= 0.0))

@@ -2,7 +2,7 @@
 use std::f64::consts::PI;
 
 /// How the inverse frequencies of a rotary embedding are scaled.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
     Default,
     Linear {
@@ -27,14 +27,18 @@ pub enum Scaling {
         original: usize,
         truncate: bool,
     },
+    /// Each frequency is divided by a factor of its own.
+    Long {
+        factors: Vec<f64>,
+    },
 }
 
 impl Scaling {
-    pub const NAMES: [&'static str; 5] = ["default", "linear", "dynamic", "llama3", "yarn"];
+    pub const NAMES: [&'static str; 6] = ["default", "linear", "dynamic", "llama3", "yarn", "longrope"];
 }
 
 /// Inverse frequencies of one rotary embedding over `dim` elements of a head.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Freqs {
     pub theta: f64,
     pub dim: usize,
@@ -48,16 +52,17 @@ impl Freqs {
     }
 
     fn scaled(&self, i: usize, inv: f64) -> f64 {
-        match self.scaling {
+        match &self.scaling {
             Scaling::Default | Scaling::Dynamic { .. } => inv,
             Scaling::Linear { factor } => inv / factor,
-            Scaling::Llama3 { factor, low, high, original } => {
+            Scaling::Long { factors } => inv / factors[i],
+            &Scaling::Llama3 { factor, low, high, original } => {
                 let wavelength = 2.0 * PI / inv;
                 let turns = original as f64 / wavelength;
                 let smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                 (1.0 - smooth) * inv / factor + smooth * inv
             }
-            Scaling::Yarn { factor, beta_fast, beta_slow, original, truncate } => {
+            &Scaling::Yarn { factor, beta_fast, beta_slow, original, truncate } => {
                 let (low, high) = self.correction_range(beta_fast, beta_slow, original, truncate);
                 let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
                 inv / factor * ramp + inv * (1.0 - ramp)

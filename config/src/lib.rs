@@ -23,7 +23,7 @@ pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
 pub use mlp::{Activation, Gated};
 pub use model::{Config, DTYPES, FeedForward, Layer, Mixer, Norms};
-pub use rope::Rope;
+pub use rope::{Rope, Short};
 pub use scales::Scales;
 
 /// The configuration in a model folder, or in a `config.json` itself.

@@ -80,6 +80,11 @@ impl Config {
         self.cache.unwrap_or(self.dtype)
     }
 
+    /// Longest sequence that the rotary embeddings make something of.
+    pub fn reach(&self) -> usize {
+        self.ropes.iter().map(|rope| rope.reach(self.positions)).min().unwrap_or(self.positions)
+    }
+
     /// The first so many layers only, to measure: layers share their kernels.
     pub fn shorten(&mut self, layers: usize) {
         self.layers.truncate(layers);
@@ -117,7 +122,7 @@ impl Config {
             hidden,
             layers: attention.into_iter().map(layer).collect(),
             positions,
-            context: ropes.iter().map(|rope| rope.reach(positions)).min().unwrap_or(positions),
+            context: ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions),
             ropes,
             scales: scales::read(f, family.scales)?,
             eps: f.or("rms_norm_eps", Fields::not_negative, family.eps)?,

@@ -5,14 +5,34 @@ use crate::Diagnostic;
 use crate::fields::{Fields, MAX_SIZE};
 use crate::freqs::{Freqs, Scaling};
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     pub freqs: Freqs,
     /// What cosines and sines are multiplied with.
     pub scale: f64,
+    /// What stands in the place of the frequencies' factors where all sequences are short.
+    pub short: Option<Short>,
+}
+
+/// Factors for sequences of so many tokens at most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Short {
+    pub factors: Vec<f64>,
+    pub positions: usize,
 }
 
 impl Rope {
+    /// The frequencies where no sequence is longer than `context`. Keys in a cache keep what they were turned with, so that
+    /// all tokens of all sequences have the same.
+    pub fn freqs(&self, context: usize) -> Freqs {
+        match &self.short {
+            Some(Short { factors, positions }) if context <= *positions => {
+                Freqs { scaling: Scaling::Long { factors: factors.clone() }, ..self.freqs.clone() }
+            }
+            _ => self.freqs.clone(),
+        }
+    }
+
     /// `growth` and `original` of the `rope_table` op.
     pub fn growth(&self) -> (f64, usize) {
         match self.freqs.scaling {
@@ -23,7 +43,7 @@ impl Rope {
 
     /// Every fact, by its name in `rope_parameters`.
     pub fn echo(&self) -> Value {
-        let mut echo = match self.freqs.scaling {
+        let mut echo = match &self.freqs.scaling {
             Scaling::Default => json!({ "rope_type": "default" }),
             Scaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
             Scaling::Dynamic { factor, original } => {
@@ -37,7 +57,12 @@ impl Rope {
                 "rope_type": "yarn", "factor": factor, "beta_fast": beta_fast, "beta_slow": beta_slow,
                 "original_max_position_embeddings": original, "truncate": truncate,
             }),
+            Scaling::Long { factors } => json!({ "rope_type": "longrope", "long_factor": factors }),
         };
+        if let Some(Short { factors, positions }) = &self.short {
+            echo["short_factor"] = json!(factors);
+            echo["original_max_position_embeddings"] = (*positions).into();
+        }
         echo["rope_theta"] = self.freqs.theta.into();
         echo["rotary_dim"] = self.freqs.dim.into();
         echo["attention_factor"] = self.scale.into();
@@ -50,6 +75,12 @@ impl Rope {
             Scaling::Dynamic { factor, .. } => ((positions as f64 * factor) as usize).clamp(positions, MAX_SIZE),
             _ => positions,
         }
+    }
+
+    /// How long a sequence may be where nobody asks for more: as long as those that the short factors are for, if there are any,
+    /// because these are what the model is best with.
+    pub fn usual(&self, positions: usize) -> usize {
+        self.short.as_ref().map_or(self.reach(positions), |short| short.positions.min(positions))
     }
 
     /// Both spellings: all in `rope_parameters` (transformers 5), or `rope_theta` and `partial_rotary_factor` beside
@@ -71,11 +102,11 @@ impl Rope {
         }
         let theta = own.positive("rope_theta")?.or(config.positive("rope_theta")?).unwrap_or(default_theta);
         let dim = rotary_dim(config, own, head_dim)?;
-        let (scaling, scale) = match rope {
-            Some(_) => scaling(config, own, at, theta, positions)?,
-            None => (Scaling::Default, 1.0),
+        let plain = Rope { freqs: Freqs { theta, dim, scaling: Scaling::Default }, scale: 1.0, short: None };
+        let rope = match rope {
+            Some(_) => plain.scaled(config, own, at, positions)?,
+            None => plain,
         };
-        let rope = Rope { freqs: Freqs { theta, dim, scaling }, scale };
         rope.check(config, own)?;
         Ok(rope)
     }
@@ -86,15 +117,21 @@ impl Rope {
         let theta = if own.get("rope_theta").is_some() { own } else { config };
         let (name, holder) = match self.freqs.scaling {
             Scaling::Default => ("rope_theta", theta),
+            Scaling::Long { .. } => ("long_factor", own),
             _ => ("factor", own),
         };
-        if !self.freqs.inverse().into_iter().all(finite) || !finite(self.growth().0) {
+        let all = [self.freqs(0), self.freqs.clone()];
+        if !all.iter().flat_map(Freqs::inverse).all(finite) || !finite(self.growth().0) {
             return Err(holder.fault("config::value", name, "makes rotary frequencies that are not finite in f32"));
         }
         if finite(self.scale) {
             return Ok(());
         }
-        let name = if own.get("attention_factor").is_some() { "attention_factor" } else { "mscale" };
+        let name = match self.freqs.scaling {
+            _ if own.get("attention_factor").is_some() => "attention_factor",
+            Scaling::Long { .. } => "original_max_position_embeddings",
+            _ => "mscale",
+        };
         let message = format!("multiplies cosines and sines with {:e}, which is not finite in f32", self.scale);
         Err(own.fault("config::value", name, message))
     }
@@ -113,36 +150,58 @@ fn rotary_dim(config: &Fields, own: &Fields, head_dim: usize) -> Result<usize, D
     Ok(dim)
 }
 
-fn scaling(
-    config: &Fields,
-    rope: &Fields,
-    at: &str,
-    theta: f64,
-    positions: usize,
-) -> Result<(Scaling, f64), Diagnostic> {
-    let needed = |name: &str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
-    // A value at the top level, as Phi-3 has it, goes first.
-    let original = || {
-        let name = "original_max_position_embeddings";
-        Ok(config.size(name)?.or(rope.size(name)?).unwrap_or(positions))
-    };
-    let name = if rope.get("rope_type").is_some() { "rope_type" } else { "type" };
-    match rope.text(name)?.unwrap_or("default") {
-        "default" => Ok((Scaling::Default, 1.0)),
-        "linear" => Ok((Scaling::Linear { factor: needed("factor")? }, 1.0)),
-        "dynamic" => Ok((Scaling::Dynamic { factor: needed("factor")?, original: positions }, 1.0)),
-        "llama3" => {
-            let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
-            if high <= low {
-                let message = format!("{high} must be above low_freq_factor, {low}");
-                return Err(rope.fault("config::value", "high_freq_factor", message));
+impl Rope {
+    /// The same frequencies with the scaling of its type.
+    fn scaled(self, config: &Fields, rope: &Fields, at: &str, positions: usize) -> Result<Rope, Diagnostic> {
+        let needed = |name: &'static str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
+        // A value at the top level, as Phi-3 has it, goes first.
+        let original = || {
+            let name = "original_max_position_embeddings";
+            Ok(config.size(name)?.or(rope.size(name)?).unwrap_or(positions))
+        };
+        let name = if rope.get("rope_type").is_some() { "rope_type" } else { "type" };
+        let (scaling, scale) = match rope.text(name)?.unwrap_or("default") {
+            "default" => return Ok(self),
+            // What Phi-3 called it first.
+            "yarn" if rope.has("short_factor") => return self.long(rope, original()?, positions),
+            "longrope" | "su" => return self.long(rope, original()?, positions),
+            "linear" => (Scaling::Linear { factor: needed("factor")? }, 1.0),
+            "dynamic" => (Scaling::Dynamic { factor: needed("factor")?, original: positions }, 1.0),
+            "llama3" => {
+                let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
+                if high <= low {
+                    let message = format!("{high} must be above low_freq_factor, {low}");
+                    return Err(rope.fault("config::value", "high_freq_factor", message));
+                }
+                (Scaling::Llama3 { factor: needed("factor")?, low, high, original: original()? }, 1.0)
             }
-            Ok((Scaling::Llama3 { factor: needed("factor")?, low, high, original: original()? }, 1.0))
-        }
-        "yarn" => yarn(rope, theta, original()?, positions),
-        other => Err(rope
-            .fault("config::unknown-rope-type", name, format!("unknown rope type {other:?} in `{at}`"))
-            .help(format!("Known rope types: {}.", Scaling::NAMES.join(", ")))),
+            "yarn" => yarn(rope, self.freqs.theta, original()?, positions)?,
+            other => {
+                return Err(rope
+                    .fault("config::unknown-rope-type", name, format!("unknown rope type {other:?} in `{at}`"))
+                    .help(format!("Known rope types: {}.", Scaling::NAMES.join(", "))));
+            }
+        };
+        Ok(Rope { freqs: Freqs { scaling, ..self.freqs }, scale, ..self })
+    }
+
+    /// Factors for long sequences, and for short ones of `original` tokens at most.
+    fn long(self, rope: &Fields, original: usize, positions: usize) -> Result<Rope, Diagnostic> {
+        let half = self.freqs.dim / 2;
+        let factors = |name: &'static str| {
+            let factors = rope.positives(name)?.ok_or_else(|| rope.missing(name))?;
+            let message = || format!("lists {} factors of {half} frequencies", factors.len());
+            if factors.len() == half { Ok(factors) } else { Err(rope.fault("config::value", name, message())) }
+        };
+        let grown = rope.positive("factor")?.unwrap_or(positions as f64 / original as f64);
+        let scale = match rope.positive("attention_factor")? {
+            Some(given) => given,
+            None if grown <= 1.0 => 1.0,
+            None => (1.0 + grown.ln() / (original as f64).ln()).sqrt(),
+        };
+        let short = Some(Short { factors: factors("short_factor")?, positions: original });
+        let scaling = Scaling::Long { factors: factors("long_factor")? };
+        Ok(Rope { freqs: Freqs { scaling, ..self.freqs }, scale, short })
     }
 }
 

@@ -153,6 +153,19 @@ mod meaning {
         assert_eq!(scale(json!({ "attention_factor": 0.7, "mscale": 1.0, "mscale_all_dim": 2.0 })), 0.7);
     }
 
+    /// The short factors hold up to the positions that they are for, of all sequences alike.
+    #[test]
+    fn longrope_follows_the_context() {
+        let (short, long) = (vec![1.0; 8], vec![2.0; 8]);
+        let rope = json!({ "type": "longrope", "short_factor": short, "long_factor": long });
+        let c = read(json!({ "original_max_position_embeddings": 128, "rope_scaling": rope }));
+        assert_eq!((c.context, c.reach()), (128, 512));
+        assert_eq!(c.ropes[0].scale, (1.0 + 4f64.ln() / 128f64.ln()).sqrt());
+        let plain = read(json!({})).ropes[0].freqs(1).inverse();
+        let halves: Vec<f64> = plain.iter().map(|f| f / 2.0).collect();
+        assert_eq!((c.ropes[0].freqs(128).inverse(), c.ropes[0].freqs(129).inverse()), (plain, halves));
+    }
+
     #[test]
     fn a_part_rotates_with_default_rope_too() {
         for family in FAMILIES {
@@ -349,13 +362,13 @@ mod errors {
 
     #[test]
     fn rope() {
-        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "longrope" })), @r#"
-        [config::unknown-rope-type] config.json: rope_parameters.rope_type: unknown rope type "longrope" in `rope_parameters`
-          Known rope types: default, linear, dynamic, llama3, yarn.
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "ntk" })), @r#"
+        [config::unknown-rope-type] config.json: rope_parameters.rope_type: unknown rope type "ntk" in `rope_parameters`
+          Known rope types: default, linear, dynamic, llama3, yarn, longrope.
         "#);
-        insta::assert_snapshot!(fault(json!({ "rope_scaling": { "type": "su" } })), @r#"
-        [config::unknown-rope-type] config.json: rope_scaling.type: unknown rope type "su" in `rope_scaling`
-          Known rope types: default, linear, dynamic, llama3, yarn.
+        insta::assert_snapshot!(fault(json!({ "rope_scaling": { "type": "ntk" } })), @r#"
+        [config::unknown-rope-type] config.json: rope_scaling.type: unknown rope type "ntk" in `rope_scaling`
+          Known rope types: default, linear, dynamic, llama3, yarn, longrope.
         "#);
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": 3 })), @"[config::value] config.json: rope_parameters.rope_type: must be a text, not 3");
         insta::assert_snapshot!(rope_fault(json!("llama3")), @r#"[config::value] config.json: rope_parameters: must be an object, not the text "llama3""#);
@@ -369,6 +382,20 @@ mod errors {
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "yarn", "factor": 4.0, "attention_factor": 0.0 })), @"[config::value] config.json: rope_parameters.attention_factor: must be a number above 0, not 0.0");
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "yarn", "factor": 4.0, "rope_theta": 1.0 })), @"[config::value] config.json: rope_parameters.rope_theta: must be above 1 for yarn, not 1");
         insta::assert_snapshot!(rope_fault(json!({ "full_attention": { "rope_type": "default" } })), @"[config::nested-rope] config.json: rope_parameters.full_attention: one rotary embedding for all layers is supported");
+    }
+
+    #[test]
+    fn longrope() {
+        let long = |name: &str, value: Value| {
+            let factors = json!([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
+            let mut rope = json!({ "rope_type": "longrope", "short_factor": factors, "long_factor": factors });
+            rope[name] = value;
+            rope_fault(rope)
+        };
+        insta::assert_snapshot!(long("short_factor", json!(null)), @"[config::missing] config.json: rope_parameters.short_factor: is missing");
+        insta::assert_snapshot!(long("long_factor", json!([1.0, 2.0])), @"[config::value] config.json: rope_parameters.long_factor: lists 2 factors of 8 frequencies");
+        insta::assert_snapshot!(long("long_factor", json!([1.0, 0.0])), @"[config::value] config.json: rope_parameters.long_factor: must be a list of numbers above 0, not [1.0,0.0]");
+        insta::assert_snapshot!(long("original_max_position_embeddings", json!(1)), @"[config::value] config.json: rope_parameters.original_max_position_embeddings: multiplies cosines and sines with inf, which is not finite in f32");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Attr for Family {
 
 impl Attr for Freqs {
     fn show(&self) -> String {
-        let rest = match self.scaling {
+        let rest = match &self.scaling {
             Scaling::Default => "default".to_string(),
             Scaling::Linear { factor } => format!("linear, {factor:?}"),
             Scaling::Dynamic { factor, original } => format!("dynamic, {factor:?}, {original}"),
@@ -106,6 +106,10 @@ impl Attr for Freqs {
             }
             Scaling::Yarn { factor, beta_fast, beta_slow, original, truncate } => {
                 format!("yarn, {factor:?}, {beta_fast:?}, {beta_slow:?}, {original}, {truncate}")
+            }
+            Scaling::Long { factors } => {
+                let factors: Vec<String> = factors.iter().map(|factor| format!("{factor:?}")).collect();
+                format!("longrope, {}", factors.join(", "))
             }
         };
         format!("({:?}, {}, {rest})", self.theta, self.dim)
@@ -124,6 +128,7 @@ impl Attr for Freqs {
                 let truncate = words.get(7)?.parse().ok()?;
                 Scaling::Yarn { factor: f(3)?, beta_fast: f(4)?, beta_slow: f(5)?, original: n(6)?, truncate }
             }
+            "longrope" => Scaling::Long { factors: (3..words.len()).map(f).collect::<Option<_>>()? },
             _ => return None,
         };
         Some(Freqs { theta: f(0)?, dim: n(1)?, scaling })

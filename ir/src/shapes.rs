@@ -1,6 +1,6 @@
 //! Types of results, a function for each op of the table.
 use crate::graph::Graph;
-use crate::rope::Freqs;
+use crate::rope::{Freqs, Scaling};
 use crate::types::{Block, CacheType, DType, Dim, Layout, Shape, TensorType, Type};
 
 type Types = Result<Vec<Type>, String>;
@@ -58,6 +58,11 @@ pub fn kernel(inputs: &[&Type], body: &Graph) -> Types {
 pub fn rope_freqs(_: &[&Type], freqs: &Freqs) -> Types {
     if freqs.dim == 0 || !freqs.dim.is_multiple_of(2) {
         return Err(format!("rotary dimension {} must be even and not zero", freqs.dim));
+    }
+    if let Scaling::Long { factors } = &freqs.scaling
+        && factors.len() != freqs.dim / 2
+    {
+        return Err(format!("{} factors of {} frequencies", factors.len(), freqs.dim / 2));
     }
     one(DType::F32, Shape::fixed(&[freqs.dim / 2]))
 }

@@ -3,24 +3,19 @@
 //! checkpoint's type.
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
-use atomc::frontend::Config;
 use atomc_passes::BucketOptions;
 use atomc_runtime::{
     Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, SeqId, Want,
 };
-use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases};
-
-/// Sequences of 37 tokens go beyond the positions of one case.
-const CONTEXT: usize = 64;
+use atomc_tests::{CHUNK, CONTEXT, Case, Mode, SEQUENCES, cases};
 
 /// One engine for each variant of the host that the CPU runs, or for the emulated chip.
 fn engines(case: &Case, target: &str) -> Vec<Engine> {
-    let config = Config { context: case.config.context.max(CONTEXT), ..case.config.clone() };
     // A bucket smaller than the longest sequence, and fewer rows than its tokens, so that steps take several plans too.
     let buckets = BucketOptions { decode: vec![1, 4], tokens: 32, rows: 16 };
     let options = Options { buckets, targets: vec![target.into()], ..Options::default() };
     let compiled =
-        driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        driver::compile(&case.config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("m.atomc");
     compiled.write(&path).expect("an artifact");

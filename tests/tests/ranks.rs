@@ -12,7 +12,7 @@ use atomc_runtime::batch::{Inputs, Room};
 use atomc_runtime::device::{Device, Memory};
 use atomc_runtime::weights::{self, Rank, Sink};
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error};
-use atomc_tests::{Case, Mode, cases};
+use atomc_tests::{CONTEXT, Case, Mode, cases};
 use half::{bf16, f16};
 
 /// Ranks that a case can be shared out among, and more than one.
@@ -167,8 +167,6 @@ struct Ranks {
     vocab: usize,
 }
 
-const CONTEXT: usize = 64;
-
 fn pieces(plan: &Plan) -> Vec<Plan> {
     let ends = plan.calls.iter().map(|call| call.before).chain([plan.launches.len()]);
     let starts = std::iter::once(0).chain(plan.calls.iter().map(|call| call.before));
@@ -177,12 +175,12 @@ fn pieces(plan: &Plan) -> Vec<Plan> {
 
 impl Ranks {
     fn open(case: &Case, ranks: usize) -> Ranks {
-        let config = Config { context: case.config.context.max(CONTEXT), ..case.config.clone() };
+        let config = &case.config;
         let buckets = BucketOptions { decode: vec![1], tokens: CONTEXT, rows: CONTEXT };
         let attention = vec![Attention::Own, Attention::Caller];
         let options = Options { buckets, ranks, attention, ..Options::default() };
         let compiled =
-            driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            driver::compile(config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("m.atomc");
         compiled.write(&path).expect("an artifact");

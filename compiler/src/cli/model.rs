@@ -46,8 +46,8 @@ impl ModelArgs {
             CacheDType::Auto => None,
             CacheDType::Fp8 => Some(DType::F8E4M3),
         };
-        let reach = config.context;
-        config.context = self.context.unwrap_or(reach);
+        let reach = config.reach();
+        config.context = self.context.unwrap_or(config.context);
         if config.context > reach {
             let made =
                 format!("--context {} is more than the {reach} positions that the model was made for", config.context);

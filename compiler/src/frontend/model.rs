@@ -80,7 +80,7 @@ fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Value))
     b.at("model.rotary_emb");
     let mut tables = Vec::with_capacity(config.ropes.len());
     for rope in &config.ropes {
-        let freqs = b.rope_freqs(rope.freqs)?;
+        let freqs = b.rope_freqs(rope.freqs(config.context))?;
         let (growth, original) = rope.growth();
         tables.push(b.push(Op::RopeTable { scale: rope.scale, growth, original }, &[positions, lengths, freqs])?);
     }

@@ -37,6 +37,7 @@ fn longest(config: &Config, folder: &Path) -> usize {
         Scaling::Default | Scaling::Llama3 { .. } => config.positions,
         Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => scaled(config.positions, factor),
         Scaling::Yarn { factor, original, .. } => scaled(original, factor),
+        Scaling::Long { .. } => config.ropes[0].usual(config.positions),
     };
     let file = std::fs::read_to_string(folder.join("tokenizer_config.json")).unwrap_or_default();
     let tokenizer: Value = serde_json::from_str(&file).unwrap_or_default();
