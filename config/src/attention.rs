@@ -16,6 +16,8 @@ pub struct Attention {
     pub scale: f64,
     pub qkv_bias: bool,
     pub o_bias: bool,
+    /// Whether the checkpoint has one weight for queries, keys and values.
+    pub fused: bool,
     pub qk_norm: QkNorm,
     /// Keys that a token sees; 0 for all.
     pub window: usize,
@@ -38,6 +40,7 @@ pub enum QkNorm {
 pub(crate) struct Traits {
     pub qkv_bias: Switch,
     pub o_bias: Switch,
+    pub fused: bool,
     pub qk_norm: QkNorm,
     pub window: WindowRule,
     pub rope: RopeRule,
@@ -110,6 +113,7 @@ pub(crate) fn read(
         scale,
         qkv_bias,
         o_bias,
+        fused: traits.fused,
         qk_norm: traits.qk_norm,
         window,
         rope,

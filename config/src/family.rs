@@ -47,6 +47,7 @@ const LLAMA: Family = Family {
     attention: attention::Traits {
         qkv_bias: Switch::Field("attention_bias"),
         o_bias: Switch::Field("attention_bias"),
+        fused: false,
         qk_norm: QkNorm::None,
         window: WindowRule::None,
         rope: RopeRule::All,
@@ -55,7 +56,7 @@ const LLAMA: Family = Family {
         kv_heads: None,
         head_dim: None,
     },
-    mlp: mlp::Traits { bias: Switch::Field("mlp_bias") },
+    mlp: mlp::Traits { bias: Switch::Field("mlp_bias"), fused: false },
     norms: Norms { mixer: (Some("input_layernorm"), None), feed_forward: (Some("post_attention_layernorm"), None) },
     scales: scales::Traits::None,
     positions: 2048,
@@ -75,7 +76,7 @@ const QWEN2: Family = Family {
         kv_heads: Some(32),
         ..LLAMA.attention
     },
-    mlp: mlp::Traits { bias: Switch::Never },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
     positions: 32_768,
     bos: None,
     eos: None,
@@ -105,7 +106,7 @@ const MISTRAL: Family = Family {
         kv_heads: Some(8),
         ..LLAMA.attention
     },
-    mlp: mlp::Traits { bias: Switch::Never },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
     positions: 131_072,
     ..LLAMA
 };
@@ -139,7 +140,7 @@ const OLMO2: Family = Family {
     architecture: "Olmo2ForCausalLM",
     vllm: "olmo2",
     attention: attention::Traits { qk_norm: QkNorm::Row, ..LLAMA.attention },
-    mlp: mlp::Traits { bias: Switch::Never },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
     norms: Norms {
         mixer: (None, Some("post_attention_layernorm")),
         feed_forward: (None, Some("post_feedforward_layernorm")),
@@ -150,7 +151,24 @@ const OLMO2: Family = Family {
     ..LLAMA
 };
 
-pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE, OLMO2];
+const PHI3: Family = Family {
+    architecture: "Phi3ForCausalLM",
+    vllm: "phi3",
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        fused: true,
+        window: WindowRule::All(0),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, fused: true },
+    positions: 4096,
+    eps: 1e-5,
+    eos: Some(32_000),
+    ..LLAMA
+};
+
+pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE, OLMO2, PHI3];
 
 /// The row of a configuration.
 pub(crate) fn of(f: &Fields) -> Result<&'static Family, Diagnostic> {

@@ -9,12 +9,15 @@ pub struct Gated {
     pub intermediate: usize,
     pub activation: Activation,
     pub bias: bool,
+    /// Whether the checkpoint has one weight for both projections.
+    pub fused: bool,
 }
 
 /// What differs between families.
 #[derive(Clone, Copy)]
 pub(crate) struct Traits {
     pub bias: Switch,
+    pub fused: bool,
 }
 
 /// What the gate of an MLP goes through.
@@ -57,6 +60,7 @@ pub(crate) fn read(f: &Fields, traits: &Traits) -> Result<Gated, Diagnostic> {
         intermediate: f.needed("intermediate_size", Fields::size)?,
         activation: activation(f)?,
         bias: traits.bias.read(f)?,
+        fused: traits.fused,
     })
 }
 

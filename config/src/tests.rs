@@ -88,6 +88,7 @@ mod meaning {
         SmolLM3ForCausalLM: 4 kv heads of 2, 32768 positions, window 0, eps 1e-6, bf16, stop [128001], bos Some(128000)
         GraniteForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(1)
         Olmo2ForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-5, bf16, stop [50279], bos None
+        Phi3ForCausalLM: 32 kv heads of 2, 4096 positions, window 0, eps 1e-5, bf16, stop [32000], bos Some(1)
         ");
     }
 
@@ -227,11 +228,11 @@ mod errors {
     fn architecture() {
         insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
         [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM.
         "#);
         insta::assert_snapshot!(fault(json!({ "architectures": null })), @"
         [config::missing] config.json: architectures: is missing
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM.
         ");
         insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
         insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::quantised] config.json: quantization_config: quantised checkpoints cannot be read yet");

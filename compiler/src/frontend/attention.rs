@@ -2,7 +2,7 @@
 use atomc_config::{Attention, QkNorm};
 use atomc_ir::{Diagnostic, Op, Value};
 
-use super::layer::{LayerBuilder, Made};
+use super::layer::{LayerBuilder, Made, Rows};
 
 /// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the same one.
 fn parts_of_kv(all: &Attention, ranks: usize) -> usize {
@@ -54,13 +54,18 @@ impl LayerBuilder<'_> {
 
     /// Heads of queries, keys and values.
     fn projections(&mut self, all: &Attention, x: Value) -> Result<[Value; 3], Diagnostic> {
-        let &Attention { heads, kv_heads, head_dim, qkv_bias, .. } = all;
+        let &Attention { heads, kv_heads, head_dim, qkv_bias: bias, fused, .. } = all;
         let (ranks, parts) = (self.part.ranks, parts_of_kv(all, self.part.ranks));
-        let q = self.rows(x, "self_attn.q_proj", heads * head_dim, ranks, qkv_bias)?;
+        let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
+        let rows = |module, start, out| match fused {
+            true => Rows { module: "self_attn.qkv_proj", start, out, of: q_rows + 2 * kv_rows },
+            false => Rows::all(module, out),
+        };
+        let q = self.rows(x, rows("self_attn.q_proj", 0, q_rows), ranks, bias)?;
         let q = self.heads(all, q, "q", heads / ranks)?;
-        let k = self.rows(x, "self_attn.k_proj", kv_heads * head_dim, parts, qkv_bias)?;
+        let k = self.rows(x, rows("self_attn.k_proj", q_rows, kv_rows), parts, bias)?;
         let k = self.heads(all, k, "k", kv_heads / parts)?;
-        let v = self.rows(x, "self_attn.v_proj", kv_heads * head_dim, parts, qkv_bias)?;
+        let v = self.rows(x, rows("self_attn.v_proj", q_rows + kv_rows, kv_rows), parts, bias)?;
         Ok([q, k, self.b.heads(v, kv_heads / parts, head_dim)?])
     }
 

@@ -20,6 +20,30 @@ pub fn shard(b: &mut Builder, weight: Value, axis: usize, parts: usize) -> Made 
     if parts == 1 { Ok(weight) } else { b.push(Op::Shard { axis, parts }, &[weight]) }
 }
 
+/// The rows of a module's weight that make one projection: all, or those from `start` on where several share the module.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    pub module: &'a str,
+    pub start: usize,
+    pub out: usize,
+    pub of: usize,
+}
+
+impl Rows<'_> {
+    pub fn all(module: &str, out: usize) -> Rows<'_> {
+        Rows { module, start: 0, out, of: out }
+    }
+
+    /// The rank's part of these rows.
+    fn take(self, b: &mut Builder, weight: Value, parts: usize) -> Made {
+        let rows = match self.of == self.out {
+            true => weight,
+            false => b.push(Op::Slice { axis: 0, start: self.start, len: self.out }, &[weight])?,
+        };
+        shard(b, rows, 0, parts)
+    }
+}
+
 impl LayerBuilder<'_> {
     /// The norm of this name, if the layer has it.
     pub fn normed(&mut self, x: Value, module: Option<&str>) -> Made {
@@ -40,17 +64,17 @@ impl LayerBuilder<'_> {
         self.b.rms_norm(x, weight, self.config.eps)
     }
 
-    /// A projection to `out` features, of which the rank makes one of so many parts.
-    pub fn rows(&mut self, x: Value, module: &str, out: usize, parts: usize, bias: bool) -> Made {
-        let (path, dtype) = (format!("{}.{module}", self.path), self.config.dtype);
-        let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[out, self.config.hidden]);
-        let weight = shard(self.b, weight, 0, parts)?;
+    /// A projection to the features of these rows, of which the rank makes one of so many parts.
+    pub fn rows(&mut self, x: Value, rows: Rows, parts: usize, bias: bool) -> Made {
+        let (path, dtype) = (format!("{}.{}", self.path, rows.module), self.config.dtype);
+        let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[rows.of, self.config.hidden]);
+        let weight = rows.take(self.b, weight, parts)?;
         let x = self.b.linear(x, weight, dtype)?;
         if !bias {
             return Ok(x);
         }
-        let bias = self.b.weight(format!("{path}.bias"), dtype, &[out]);
-        let bias = shard(self.b, bias, 0, parts)?;
+        let bias = self.b.weight(format!("{path}.bias"), dtype, &[rows.of]);
+        let bias = rows.take(self.b, bias, parts)?;
         self.b.add(x, bias)
     }
 

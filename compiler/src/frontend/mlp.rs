@@ -3,7 +3,7 @@ use atomc_config::Gated;
 use atomc_ir::{Elementwise, Value};
 
 use super::Activation;
-use super::layer::{LayerBuilder, Made};
+use super::layer::{LayerBuilder, Made, Rows};
 
 /// The sizes of one rank, or what cannot be shared out.
 pub fn share(all: &Gated, ranks: usize) -> Result<Gated, String> {
@@ -16,9 +16,13 @@ pub fn share(all: &Gated, ranks: usize) -> Result<Gated, String> {
 impl LayerBuilder<'_> {
     /// The MLP of `x`.
     pub fn mlp(&mut self, all: &Gated, x: Value) -> Made {
-        let &Gated { intermediate, activation, bias } = all;
-        let gate = self.rows(x, "mlp.gate_proj", intermediate, self.part.ranks, bias)?;
-        let up = self.rows(x, "mlp.up_proj", intermediate, self.part.ranks, bias)?;
+        let &Gated { intermediate, activation, bias, fused } = all;
+        let rows = |module, start| match fused {
+            true => Rows { module: "mlp.gate_up_proj", start, out: intermediate, of: 2 * intermediate },
+            false => Rows::all(module, intermediate),
+        };
+        let gate = self.rows(x, rows("mlp.gate_proj", 0), self.part.ranks, bias)?;
+        let up = self.rows(x, rows("mlp.up_proj", intermediate), self.part.ranks, bias)?;
         self.b.at(format!("{}.mlp", self.path));
         let gate = self.b.map(formula(activation), &[gate])?;
         let inner = self.b.map(Elementwise::Mul, &[gate, up])?;
