@@ -236,6 +236,11 @@ pub(crate) fn rope_freqs<S: Real>(_: &[&Val<S>], _: Cx, freqs: &Freqs) -> Result
     one(vec![inverse.len()], inverse)
 }
 
+pub(crate) fn offset<S: Real>(args: &[&Val<S>], _: Cx, &by: &f64) -> Results<S> {
+    let w = args[0].float()?;
+    one(w.shape.clone(), w.data.iter().map(|&w| w.add(w.lit(by))).collect())
+}
+
 /// Elements before, along and after an axis.
 fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
     (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())

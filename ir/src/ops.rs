@@ -267,6 +267,9 @@ ops! {
     /// Of so many equal parts along an axis that of the rank, of those that share the model out.
     Shard = "shard" (x: Reads::along(*axis)) { axis: usize, parts: usize }
         [Layout, Outside, Kept, work::none] shapes::shard, interp::shard;
+    /// `w + by`, for a weight that is kept as what it differs by from a constant.
+    Offset = "offset" (w: Row) { by: f64 }
+        [Layout, Outside, Other, work::none] shapes::offset, interp::offset;
     /// Other layout, same values.
     Pack = "pack" (w: Shared) {}
         [Layout, Outside, Kept, work::none] shapes::pack, interp::pack;

@@ -108,6 +108,11 @@ pub fn shard(inputs: &[&Type], &axis: &usize, &parts: &usize) -> Types {
     one(t.dtype, shape)
 }
 
+pub fn offset(inputs: &[&Type], _: &f64) -> Types {
+    let t = float(inputs[0], "w")?;
+    one(t.dtype, t.shape.clone())
+}
+
 pub fn pack(inputs: &[&Type]) -> Types {
     let t = weight(inputs[0])?;
     match (t.shape.sizes(), t.shape.rank()) {

@@ -116,6 +116,11 @@ fn shape(term: Term<Shaped>) -> Shaped {
         Term::Concat { axis, parts } => concat_shape(axis, parts),
         Term::Slice { axis, start, len, of } => slice_shape(axis, start, len, of),
         Term::Shard { axis, parts, of } => shard_shape(axis, parts, of),
+        Term::Offset { by, of } => {
+            let shape = of.map_err(|fault| fault.inside(".offset.of"))?;
+            sound(by.is_finite(), ".offset", || format!("{by} is no number to add"))?;
+            Ok(shape)
+        }
         Term::Const { values } => {
             sound(!values.is_empty(), "", || "a constant without values".to_owned())?;
             Ok(vec![values.len()])

@@ -13,6 +13,8 @@ pub enum WeightExpr {
     Slice { axis: usize, start: usize, len: usize, of: Box<WeightExpr> },
     /// Of `parts` equal parts along an axis the one of this rank: number `rank * parts / ranks`.
     Shard { axis: usize, parts: usize, of: Box<WeightExpr> },
+    /// The values and a constant, added in f32.
+    Offset { by: f32, of: Box<WeightExpr> },
     /// Values that follow from the configuration alone (rotary frequencies).
     Const { values: Vec<f32> },
 }
@@ -28,6 +30,8 @@ pub enum Term<'a, T> {
     Slice { axis: usize, start: usize, len: usize, of: T },
     /// See [`WeightExpr::Shard`].
     Shard { axis: usize, parts: usize, of: T },
+    /// See [`WeightExpr::Offset`].
+    Offset { by: f32, of: T },
     /// See [`WeightExpr::Const`].
     Const { values: &'a [f32] },
 }
@@ -40,6 +44,7 @@ impl WeightExpr {
             WeightExpr::Const { values } => Term::Const { values },
             &WeightExpr::Slice { axis, start, len, ref of } => Term::Slice { axis, start, len, of: of.fold(make) },
             &WeightExpr::Shard { axis, parts, ref of } => Term::Shard { axis, parts, of: of.fold(make) },
+            &WeightExpr::Offset { by, ref of } => Term::Offset { by, of: of.fold(make) },
             &WeightExpr::Concat { axis, ref parts } => {
                 Term::Concat { axis, parts: parts.iter().map(|part| part.fold(make)).collect() }
             }

@@ -70,6 +70,10 @@ fn expr(graph: &Graph, v: Value) -> Result<(String, WeightExpr), Diagnostic> {
             let expr = WeightExpr::Shard { axis, parts, of: Box::new(of) };
             Ok((format!("shard({name}, axis {axis}, 1 of {parts})"), expr))
         }
+        &Op::Offset { by } => {
+            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
+            Ok((format!("offset({name}, {by:?})"), WeightExpr::Offset { by: by as f32, of: Box::new(of) }))
+        }
         Op::Pack {} => expr(graph, graph.operands(v.node)[0]),
         Op::RopeFreqs { freqs } => {
             let values = freqs.inverse().into_iter().map(|f| f as f32).collect();

@@ -21,7 +21,8 @@ pub(super) fn fetch<'a>(
         rest = later;
         read(&part, float, numbers, own)?;
         let data = Tensor::Bytes { float, bytes: own };
-        Ok(Piece { data, stride: part.cols.len(), rows: 0..part.rows.len(), cols: 0..part.cols.len(), at: part.at })
+        let (rows, cols) = (0..part.rows.len(), 0..part.cols.len());
+        Ok(Piece { data, offset: part.offset, stride: cols.len(), rows, cols, at: part.at })
     };
     parts.into_iter().map(&mut one).collect()
 }

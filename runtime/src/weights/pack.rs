@@ -16,6 +16,8 @@ const RUN: usize = 256;
 #[derive(Clone, Debug)]
 pub(super) struct Piece<'a> {
     pub data: Tensor<'a>,
+    /// What is added to each number.
+    pub offset: f32,
     /// Elements from one row of the tensor to the next.
     pub stride: usize,
     /// Rows and columns of the tensor; a vector is one row.
@@ -93,11 +95,11 @@ fn fill_row(piece: &Piece, row: usize, stage: &mut Stage, out: &mut [u8], start:
     let size = stage.to.size();
     let at = source * piece.stride + piece.cols.start;
     let out = &mut out[(start + piece.at.1) * size..][..piece.cols.len() * size];
-    if let Some(bytes) = stage.same(&piece.data, at, piece.cols.len()) {
+    if let Some(bytes) = stage.same(piece, at, piece.cols.len()) {
         return out.copy_from_slice(bytes);
     }
     for (index, out) in out.chunks_mut(RUN * size).enumerate() {
-        out.copy_from_slice(stage.run(&piece.data, at + index * RUN, out.len() / size));
+        out.copy_from_slice(stage.run(piece, at + index * RUN, out.len() / size));
     }
 }
 
@@ -118,7 +120,7 @@ impl Panels {
             let len = RUN.min(piece.cols.len() - skip);
             for row in rows.clone() {
                 let Some(source) = piece.source_row(row) else { continue };
-                let run = stage.run(&piece.data, source * piece.stride + piece.cols.start + skip, len);
+                let run = stage.run(piece, source * piece.stride + piece.cols.start + skip, len);
                 self.scatter(run, row - first, piece.at.1 + skip, panel);
             }
         }
@@ -173,10 +175,11 @@ impl Stage {
         Stage { to, floats: [0.0; RUN], halves: [0; RUN], bytes: [0; RUN * 4] }
     }
 
-    /// The bytes themselves, where the tensor has the weight's type.
+    /// The bytes themselves, where the tensor has the weight's type and its numbers stay as they are.
     #[inline(always)]
-    fn same<'a>(&self, data: &Tensor<'a>, first: usize, len: usize) -> Option<&'a [u8]> {
-        match (data, self.to) {
+    fn same<'a>(&self, piece: &Piece<'a>, first: usize, len: usize) -> Option<&'a [u8]> {
+        match (&piece.data, self.to) {
+            _ if piece.offset != 0.0 => None,
             (Tensor::Bytes { float: Float::BF16, bytes }, DType::BF16)
             | (Tensor::Bytes { float: Float::F16, bytes }, DType::F16) => Some(&bytes[first * 2..][..len * 2]),
             (Tensor::Bytes { float: Float::F32, bytes }, DType::F32) => Some(&bytes[first * 4..][..len * 4]),
@@ -190,12 +193,15 @@ impl Stage {
 
     /// A run in the weight's type. Rounds to nearest, ties to even; 64-bit numbers are rounded to 32 bits first.
     #[inline(always)]
-    fn run<'a>(&'a mut self, data: &Tensor<'a>, first: usize, len: usize) -> &'a [u8] {
-        if let Some(bytes) = self.same(data, first, len) {
+    fn run<'a>(&'a mut self, piece: &Piece<'a>, first: usize, len: usize) -> &'a [u8] {
+        if let Some(bytes) = self.same(piece, first, len) {
             return bytes;
         }
         let floats = &mut self.floats[..len];
-        read(data, first, floats);
+        read(&piece.data, first, floats);
+        if piece.offset != 0.0 {
+            floats.iter_mut().for_each(|float| *float += piece.offset);
+        }
         let bytes = &mut self.bytes[..len * self.to.size()];
         let halves = &mut self.halves[..len];
         match self.to {

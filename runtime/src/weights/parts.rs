@@ -16,6 +16,8 @@ pub(super) enum Origin<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Part<'a> {
     pub origin: Origin<'a>,
+    /// What is added to each number.
+    offset: f32,
     axes: Vec<Axis>,
 }
 
@@ -47,6 +49,7 @@ pub(super) fn parts(expr: &WeightExpr, rank: Rank) -> Vec<Part<'_>> {
             let len = of.shape[axis] / parts;
             of.cut(axis, rank.part(parts) * len, len)
         }
+        Term::Offset { by, of } => of.raised(by),
     })
     .parts
 }
@@ -54,7 +57,7 @@ pub(super) fn parts(expr: &WeightExpr, rank: Rank) -> Vec<Part<'_>> {
 impl<'a> Value<'a> {
     fn all(origin: Origin<'a>, shape: Vec<usize>) -> Value<'a> {
         let axes = shape.iter().map(|&size| Axis { size, range: 0..size, at: 0 }).collect();
-        Value { shape, parts: vec![Part { origin, axes }] }
+        Value { shape, parts: vec![Part { origin, offset: 0.0, axes }] }
     }
 
     /// The values one after the other along an axis.
@@ -67,6 +70,12 @@ impl<'a> Value<'a> {
             whole.shape[axis] += value.shape[axis];
         }
         whole
+    }
+
+    /// The values and a constant.
+    fn raised(mut self, by: f32) -> Value<'a> {
+        self.parts.iter_mut().for_each(|part| part.offset += by);
+        self
     }
 
     /// `len` places of an axis from `start` on.
@@ -110,6 +119,7 @@ impl Part<'_> {
         let runs = outer.iter().zip(shape).fold(vec![(0, 0, 1)], |runs, (axis, &size)| axis.unroll(runs, size));
         let piece = |(here, there, rows)| Piece {
             data,
+            offset: self.offset,
             stride: last.size,
             rows: here..here + rows,
             cols: last.range.clone(),

@@ -220,6 +220,9 @@ fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f32> {
             let len = of.shape[axis] / parts;
             of.cut(axis, rank.number * parts / rank.of * len, len)
         }
+        Term::Offset { by, of: Value { shape, element } } => {
+            Value { shape, element: Box::new(move |at| element(at) + by) }
+        }
     });
     value.elements()
 }
@@ -348,8 +351,11 @@ fn expressions() {
             tensor("bias", &[30]),
         ],
     );
-    let weight = weight(DType::F32, &[52], Layout::Rows { stride: 52 }, vector);
-    assert_eq!(load_part(&weight, Rank::ONLY, &source), reference(&weight, Rank::ONLY, &source));
+    let raised = WeightExpr::Offset { by: 1.0, of: Box::new(vector.clone()) };
+    for (to, expr) in [(DType::F32, vector), (DType::F32, raised.clone()), (DType::BF16, raised)] {
+        let weight = weight(to, &[52], Layout::Rows { stride: 52 }, expr);
+        assert_eq!(load_part(&weight, Rank::ONLY, &source), reference(&weight, Rank::ONLY, &source));
+    }
 }
 
 /// Experts are a stack of matrices, stacked from a tensor each or in the checkpoint already.
