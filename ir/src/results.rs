@@ -8,6 +8,10 @@ pub const PICKS: &str = "picks";
 /// `hidden.` and something.
 pub const HIDDEN: &str = "hidden";
 
+/// What stands for each token before the first layer, if it is more than a row of a weight. Whoever runs the step may have
+/// others in its place.
+pub const EMBEDDINGS: &str = "embeddings";
+
 /// Whether a result is rows of all tokens, which nobody wants of a whole step.
 pub fn is_hidden(name: &str) -> bool {
     name.strip_prefix(HIDDEN).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

@@ -1,7 +1,8 @@
 //! Kernels of what no other family has taken: row-wise ops, grouped.
 use std::collections::BTreeMap;
 
-use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Reads, Type, Value};
+use atomc_ir::results::EMBEDDINGS;
+use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Reads, Type, Value, Values};
 
 use super::Regions;
 
@@ -70,15 +71,18 @@ fn is_row_of(graph: &Graph, id: NodeId, v: Value, lead: Dim) -> bool {
     by_row && same && lead.fixed().is_none()
 }
 
-/// Whether a value is made of rows of a weight.
+/// Whether a value is the embeddings: the result of this name, or else rows of a weight.
 fn is_embedding(graph: &Graph, v: Value) -> bool {
+    if let Some(embeddings) = graph.result(EMBEDDINGS) {
+        return v == embeddings;
+    }
     graph.op(v.node).reads(0) == Reads::Chosen && graph.is_constant(graph.operands(v.node)[0].node)
 }
 
 /// Whether a node makes heads of a row that was normed as a whole.
 fn parts_a_norm(graph: &Graph, id: NodeId, v: Value) -> bool {
     let rank = |v: Value| graph.ty(v).as_tensor().map_or(0, |t| t.shape.rank());
-    matches!(graph.op(v.node), Op::RmsNorm { .. }) && rank(v) < rank(id.into())
+    matches!(graph.op(v.node).values(), Values::Normed(_)) && rank(v) < rank(id.into())
 }
 
 /// The level of each free node: how many times a value has gone from kernel to kernel before it.
@@ -106,8 +110,9 @@ fn raise(
             (Some(region), _) if own == Some(region) => 0,
             (Some(&region), _) => of_region[region] + 1,
             (_, Some(&level)) => {
-                let apart =
-                    |&l: &Dim| !is_row_of(r.graph, id, v, l) || is_embedding(r.graph, v) || parts_a_norm(r.graph, id, v);
+                let apart = |&l: &Dim| {
+                    !is_row_of(r.graph, id, v, l) || is_embedding(r.graph, v) || parts_a_norm(r.graph, id, v)
+                };
                 level + lead.get(&id).is_some_and(apart) as usize
             }
             (None, None) => 0,

@@ -45,6 +45,24 @@ fn the_largest_of_logits_is_a_kernel_behind_theirs() {
     assert_eq!(kernels(&ANY, text)[1], "rows: argmax");
 }
 
+/// What is made of a row of a weight belongs to the embeddings if they are called so.
+#[test]
+fn embeddings_are_a_kernel_of_their_own() {
+    let text = |result: &str| {
+        format!(
+            r#"graph @g(%ids: i32[T]) {{
+            %w = weight {{name = "embed"}} : bf16[32, 8]
+            %0 = gather %w, %ids : bf16[T, 8]
+            %1 = scale %0 {{by = 3.0}} : bf16[T, 8]
+            %2 = silu %1 : bf16[T, 8]
+            return hidden = %2{result}
+        }}"#
+        )
+    };
+    assert_eq!(kernels(&ANY, &text("")), ["rows: gather", "rows: scale silu"]);
+    assert_eq!(kernels(&ANY, &text(", embeddings = %1")), ["rows: gather scale", "rows: silu"]);
+}
+
 /// Heads of a row that is normed as a whole would each norm all of it.
 #[test]
 fn a_norm_over_all_heads_is_a_kernel_of_its_own() {
