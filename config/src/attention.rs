@@ -1,4 +1,6 @@
 //! The attention of each layer, and what a configuration says of it.
+use serde_json::json;
+
 use crate::family::Switch;
 use crate::fields::Fields;
 use crate::{Diagnostic, Rope};
@@ -63,6 +65,9 @@ pub(crate) enum WindowRule {
     Listed,
     /// With `use_sliding_window`: those that `layer_types` lists, or else all without a rotary embedding.
     WithoutRope,
+    /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th, which is this many by default, through
+    /// `sliding_window`, which is this much.
+    Pattern(usize, usize),
 }
 
 /// Which layers have a rotary embedding.
@@ -71,6 +76,8 @@ pub(crate) enum RopeRule {
     All,
     /// Those with a 1 in `no_rope_layers`, or else all but each `no_rope_layer_interval`-th, which is this many by default.
     Marked(usize),
+    /// All, of two: layers with a window have one with this `rope_theta` by default.
+    ByWindow(f64),
 }
 
 /// What products of queries and keys are multiplied with.
@@ -80,6 +87,8 @@ pub(crate) enum ScaleRule {
     HeadDim,
     /// This field; 1 by default.
     Field(&'static str),
+    /// One over the root of this field, by default of so much.
+    Root(&'static str, f64),
 }
 
 impl ScaleRule {
@@ -87,6 +96,7 @@ impl ScaleRule {
         match self {
             ScaleRule::HeadDim => Ok((head_dim as f64).powf(-0.5)),
             ScaleRule::Field(name) => f.or(name, Fields::positive, 1.0),
+            ScaleRule::Root(name, default) => Ok(f.or(name, Fields::positive, default)?.powf(-0.5)),
         }
     }
 }
@@ -104,8 +114,12 @@ pub(crate) fn read(
     let (qkv_bias, o_bias) = (traits.qkv_bias.read(f)?, traits.o_bias.read(f)?);
     let ropes = ropes(f, traits.rope, layers)?;
     let windows = windows(f, traits.window, &ropes)?;
-    let rope = Rope::read(f, head_dim, positions, traits.theta)?;
-    f.note("rope_parameters", rope.echo());
+    let ropes = windows.iter().zip(ropes).map(|(&window, rope)| match traits.rope {
+        RopeRule::ByWindow(_) => Some(usize::from(window > 0)),
+        RopeRule::All | RopeRule::Marked(_) => rope,
+    });
+    let ropes: Vec<_> = ropes.collect();
+    let embeddings = embeddings(f, traits, head_dim, positions)?;
     let layer = |(window, rope)| Attention {
         heads,
         kv_heads,
@@ -118,7 +132,7 @@ pub(crate) fn read(
         window,
         rope,
     };
-    Ok((windows.into_iter().zip(ropes).map(layer).collect(), vec![rope]))
+    Ok((windows.into_iter().zip(ropes).map(layer).collect(), embeddings))
 }
 
 fn head_dim(f: &Fields, traits: &Traits, hidden: usize, heads: usize) -> Result<usize, Diagnostic> {
@@ -147,6 +161,19 @@ fn kv_heads(f: &Fields, traits: &Traits, heads: usize) -> Result<usize, Diagnost
     Err(f.fault("config::value", name, message))
 }
 
+/// The rotary embeddings.
+fn embeddings(f: &Fields, traits: &Traits, head_dim: usize, positions: usize) -> Result<Vec<Rope>, Diagnostic> {
+    let name = "rope_parameters";
+    if let RopeRule::ByWindow(local) = traits.rope {
+        let [full, sliding] = Rope::read_two(f, (head_dim, positions), (traits.theta, local))?;
+        f.note(name, json!({ "full_attention": full.echo(), "sliding_attention": sliding.echo() }));
+        return Ok(vec![full, sliding]);
+    }
+    let rope = Rope::read(f, head_dim, positions, traits.theta)?;
+    f.note(name, rope.echo());
+    Ok(vec![rope])
+}
+
 /// The rotary embedding of each layer.
 fn ropes(f: &Fields, rule: RopeRule, layers: usize) -> Result<Vec<Option<usize>>, Diagnostic> {
     let RopeRule::Marked(default) = rule else { return Ok(vec![Some(0); layers]) };
@@ -168,8 +195,8 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
     let name = "sliding_window";
     let window = match rule {
         WindowRule::None => 0,
-        WindowRule::All(default) if !f.has(name) => default,
-        WindowRule::All(_) => f.size_or_none(name)?.unwrap_or(0),
+        WindowRule::All(default) | WindowRule::Pattern(_, default) if !f.has(name) => default,
+        WindowRule::All(_) | WindowRule::Pattern(..) => f.size_or_none(name)?.unwrap_or(0),
         WindowRule::Listed | WindowRule::WithoutRope if !f.flag("use_sliding_window")?.unwrap_or(false) => 0,
         WindowRule::Listed if !f.has(name) => 4096,
         WindowRule::Listed | WindowRule::WithoutRope => f.size_or_none(name)?.unwrap_or(0),
@@ -179,6 +206,10 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
         WindowRule::Listed => {
             let first = f.size_or_none("max_window_layers")?.unwrap_or(if f.has("max_window_layers") { 0 } else { 28 });
             listed(f, window, (0..ropes.len()).map(|i| i >= first).collect())?
+        }
+        WindowRule::Pattern(default, _) => {
+            let pattern = f.size("sliding_window_pattern")?.unwrap_or(default);
+            listed(f, window, (1..=ropes.len()).map(|i| !i.is_multiple_of(pattern)).collect())?
         }
         WindowRule::WithoutRope => listed(f, window, ropes.iter().map(Option::is_none).collect())?,
     };

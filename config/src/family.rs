@@ -13,7 +13,11 @@ pub struct Family {
     pub(crate) attention: attention::Traits,
     pub(crate) mlp: mlp::Traits,
     pub(crate) norms: Norms,
+    /// What weights of norms are kept as differences from.
+    pub(crate) norm_offset: f64,
     pub(crate) scales: scales::Traits,
+    /// Fields that must be null or false.
+    pub(crate) refused: &'static [&'static str],
     pub(crate) positions: usize,
     pub(crate) eps: f64,
     /// Whether the head is the embedding.
@@ -56,9 +60,11 @@ const LLAMA: Family = Family {
         kv_heads: None,
         head_dim: None,
     },
-    mlp: mlp::Traits { bias: Switch::Field("mlp_bias"), fused: false },
+    mlp: mlp::Traits { bias: Switch::Field("mlp_bias"), fused: false, activation: ("hidden_act", "silu") },
     norms: Norms { mixer: (Some("input_layernorm"), None), feed_forward: (Some("post_attention_layernorm"), None) },
+    norm_offset: 0.0,
     scales: scales::Traits::None,
+    refused: &[],
     positions: 2048,
     eps: 1e-6,
     tied: false,
@@ -161,7 +167,7 @@ const PHI3: Family = Family {
         window: WindowRule::All(0),
         ..LLAMA.attention
     },
-    mlp: mlp::Traits { bias: Switch::Never, fused: true },
+    mlp: mlp::Traits { bias: Switch::Never, fused: true, ..LLAMA.mlp },
     positions: 4096,
     eps: 1e-5,
     eos: Some(32_000),

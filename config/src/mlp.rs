@@ -18,6 +18,8 @@ pub struct Gated {
 pub(crate) struct Traits {
     pub bias: Switch,
     pub fused: bool,
+    /// The field of the activation, and its default.
+    pub activation: (&'static str, &'static str),
 }
 
 /// What the gate of an MLP goes through.
@@ -58,18 +60,17 @@ const ACTIVATIONS: [(&str, Activation); 9] = [
 pub(crate) fn read(f: &Fields, traits: &Traits) -> Result<Gated, Diagnostic> {
     Ok(Gated {
         intermediate: f.needed("intermediate_size", Fields::size)?,
-        activation: activation(f)?,
+        activation: activation(f, traits.activation)?,
         bias: traits.bias.read(f)?,
         fused: traits.fused,
     })
 }
 
-fn activation(f: &Fields) -> Result<Activation, Diagnostic> {
-    let name = "hidden_act";
+fn activation(f: &Fields, (name, default): (&'static str, &'static str)) -> Result<Activation, Diagnostic> {
     if f.has(name) && f.get(name).is_none() {
         return Err(f.fault("config::value", name, "must be a text, not null"));
     }
-    let activation = f.one_of(name, "silu", &ACTIVATIONS)?;
+    let activation = f.one_of(name, default, &ACTIVATIONS)?;
     f.note(name, activation.name());
     Ok(activation)
 }

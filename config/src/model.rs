@@ -32,6 +32,8 @@ pub struct Config {
     /// Longest sequence that is wanted.
     pub context: usize,
     pub scales: Scales,
+    /// What weights of norms are kept as differences from.
+    pub norm_offset: f64,
     pub eps: f64,
     pub tied: bool,
     pub stop: Vec<u32>,
@@ -103,6 +105,11 @@ impl Config {
             let message = "quantised checkpoints cannot be read yet";
             return Err(f.fault("config::quantised", "quantization_config", message));
         }
+        for name in family.refused {
+            if f.get(name).is_some_and(|value| *value != json!(false)) {
+                return Err(f.fault("config::unsupported", name, "is not supported: it must be null or false"));
+            }
+        }
         let count = f.needed("num_hidden_layers", Fields::size)?;
         let count = f.at_most("num_hidden_layers", count, MAX_LAYERS)?;
         let (vocab, hidden) = (f.needed("vocab_size", Fields::size)?, f.needed("hidden_size", Fields::size)?);
@@ -124,7 +131,8 @@ impl Config {
             positions,
             context: ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions),
             ropes,
-            scales: scales::read(f, family.scales)?,
+            norm_offset: family.norm_offset,
+            scales: scales::read(f, family.scales, hidden)?,
             eps: f.or("rms_norm_eps", Fields::not_negative, family.eps)?,
             tied: f.or("tie_word_embeddings", Fields::flag, family.tied)?,
             stop: stop(f, family, generation)?,

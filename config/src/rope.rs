@@ -96,11 +96,42 @@ impl Rope {
             Some(rope) => ("rope_scaling", Some(rope)),
             None => ("rope_parameters", config.object("rope_parameters")?),
         };
-        let own = rope.as_ref().unwrap_or(config);
-        if let Some((name, _)) = rope.iter().flat_map(|r| r.entries()).find(|(_, v)| v.is_object()) {
-            return Err(own.fault("config::nested-rope", name, "one rotary embedding for all layers is supported"));
+        if let Some((rope, name)) = rope.iter().find_map(|r| Some((r, r.entries().find(|(_, v)| v.is_object())?.0))) {
+            return Err(rope.fault("config::nested-rope", name, "one rotary embedding for all layers is supported"));
         }
-        let theta = own.positive("rope_theta")?.or(config.positive("rope_theta")?).unwrap_or(default_theta);
+        let theta = config.positive("rope_theta")?.unwrap_or(default_theta);
+        Rope::of(config, (at, rope), (head_dim, positions), theta)
+    }
+
+    /// Those of layers without a window, and of layers with one: an object for each in `rope_parameters` (transformers 5), or
+    /// `rope_theta` and `rope_scaling` for the former and `rope_local_base_freq` for the latter (transformers 4).
+    pub(crate) fn read_two(
+        config: &Fields,
+        sizes: (usize, usize),
+        (theta, local_theta): (f64, f64),
+    ) -> Result<[Rope; 2], Diagnostic> {
+        let both = config.object("rope_parameters")?;
+        if let Some((rope, name)) = both.iter().find_map(|r| Some((r, r.entries().find(|(_, v)| !v.is_object())?.0))) {
+            let message = "must be an object: each type of layer has a rotary embedding of its own";
+            return Err(rope.fault("config::nested-rope", name, message));
+        }
+        let of = |name| both.as_ref().map_or(Ok(None), |both| both.object(name));
+        let old = config.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
+        let full = if old.is_some() { ("rope_scaling", old) } else { ("full_attention", of("full_attention")?) };
+        let theta = config.positive("rope_theta")?.unwrap_or(theta);
+        let local = config.positive("rope_local_base_freq")?.unwrap_or(local_theta);
+        let sliding = ("sliding_attention", of("sliding_attention")?);
+        Ok([Rope::of(config, full, sizes, theta)?, Rope::of(config, sliding, sizes, local)?])
+    }
+
+    fn of(
+        config: &Fields,
+        (at, rope): (&str, Option<Fields>),
+        (head_dim, positions): (usize, usize),
+        theta: f64,
+    ) -> Result<Rope, Diagnostic> {
+        let own = rope.as_ref().unwrap_or(config);
+        let theta = rope.as_ref().map_or(Ok(None), |rope| rope.positive("rope_theta"))?.unwrap_or(theta);
         let dim = rotary_dim(config, own, head_dim)?;
         let plain = Rope { freqs: Freqs { theta, dim, scaling: Scaling::Default }, scale: 1.0, short: None };
         let rope = match rope {

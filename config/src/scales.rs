@@ -7,6 +7,9 @@ use crate::fields::Fields;
 pub struct Scales {
     /// Of embeddings, before the first layer.
     pub embedding: f64,
+    /// Whether that one is part of the embedding: it is rounded to the model's type, and rows that somebody has in the place of
+    /// embeddings have it already.
+    pub embedded: bool,
     /// Of what each half of a layer adds.
     pub residual: f64,
     pub logits: f64,
@@ -18,15 +21,20 @@ pub(crate) enum Traits {
     None,
     /// A field for each; logits are divided by theirs.
     Fields,
+    /// Embeddings have the root of the hidden size.
+    Root,
 }
 
-pub(crate) fn read(f: &Fields, traits: Traits) -> Result<Scales, Diagnostic> {
+pub(crate) fn read(f: &Fields, traits: Traits, hidden: usize) -> Result<Scales, Diagnostic> {
+    let none = Scales { embedding: 1.0, embedded: false, residual: 1.0, logits: 1.0 };
     match traits {
-        Traits::None => Ok(Scales { embedding: 1.0, residual: 1.0, logits: 1.0 }),
+        Traits::None => Ok(none),
+        Traits::Root => Ok(Scales { embedding: (hidden as f64).sqrt(), embedded: true, ..none }),
         Traits::Fields => Ok(Scales {
             embedding: f.or("embedding_multiplier", Fields::positive, 1.0)?,
             residual: f.or("residual_multiplier", Fields::positive, 1.0)?,
             logits: 1.0 / f.or("logits_scaling", Fields::positive, 1.0)?,
+            ..none
         }),
     }
 }

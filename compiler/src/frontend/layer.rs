@@ -1,5 +1,5 @@
 //! What all halves of a layer are made of: norms, projections, residual connections.
-use atomc_ir::{Builder, Diagnostic, Op, Value};
+use atomc_ir::{Builder, DType, Diagnostic, Op, Value};
 
 use super::{Config, Part};
 
@@ -13,6 +13,20 @@ pub struct LayerBuilder<'a> {
     pub index: usize,
     /// The module path in the checkpoint.
     pub path: String,
+}
+
+/// The norm of a module. Weights that are kept as differences are added up in f32.
+pub fn norm(b: &mut Builder, config: &Config, x: Value, path: &str, width: usize) -> Made {
+    b.at(path);
+    let name = format!("{path}.weight");
+    let weight = match config.norm_offset {
+        0.0 => b.weight(name, config.dtype, &[width]),
+        by => {
+            let difference = b.weight(name, DType::F32, &[width]);
+            b.push(Op::Offset { by }, &[difference])?
+        }
+    };
+    b.rms_norm(x, weight, config.eps)
 }
 
 /// The rank's part of a weight.
@@ -59,9 +73,7 @@ impl LayerBuilder<'_> {
     }
 
     pub fn norm(&mut self, x: Value, module: &str, width: usize) -> Made {
-        let path = format!("{}.{module}", self.path);
-        let weight = self.b.at(&path).weight(format!("{path}.weight"), self.config.dtype, &[width]);
-        self.b.rms_norm(x, weight, self.config.eps)
+        norm(self.b, self.config, x, &format!("{}.{module}", self.path), width)
     }
 
     /// A projection to the features of these rows, of which the rank makes one of so many parts.

@@ -5,10 +5,11 @@
 //! be shared out.
 use atomc_artifact::manifest;
 use atomc_config::{FeedForward, Mixer};
-use atomc_ir::results::{HIDDEN, LOGITS, PICKS};
+use atomc_ir::results::{EMBEDDINGS, HIDDEN, LOGITS, PICKS};
+use atomc_ir::trial::round;
 use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
-use super::layer::{LayerBuilder, Made, shard};
+use super::layer::{LayerBuilder, Made, norm, shard};
 use super::{Config, Part};
 
 /// One step over T tokens, with logits for R of them.
@@ -29,8 +30,12 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
 
     let embedding =
         b.at("model.embed_tokens").weight("model.embed_tokens.weight", config.dtype, &[config.vocab, config.hidden]);
-    let embedded = b.gather(embedding, ids)?;
-    let mut x = b.at("model").scale(embedded, config.scales.embedding)?;
+    let picked = b.gather(embedding, ids)?;
+    let embedded = match config.scales.embedded {
+        true => b.scale(picked, round(config.scales.embedding, config.dtype))?,
+        false => b.at("model").scale(picked, config.scales.embedding)?,
+    };
+    let mut x = embedded;
     let ropes = ropes(&mut b, config, (positions, lengths))?;
 
     let mut states = Vec::with_capacity(caches.len());
@@ -49,16 +54,17 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
         states.extend(state.map(|state| (format!("kv{index}"), state)));
     }
 
-    b.at("model.norm");
-    let picked = b.gather(x, rows)?;
-    let weight = b.weight("model.norm.weight", config.dtype, &[config.hidden]);
-    let last = b.rms_norm(picked, weight, config.eps)?;
+    let picked = b.at("model.norm").gather(x, rows)?;
+    let last = norm(&mut b, config, picked, "model.norm", config.hidden)?;
     let logits = head(&mut b, config, part, (last, embedding))?;
     let picks = if part.ranks == 1 { Some(b.argmax(logits)?) } else { None };
     let mut results = vec![(LOGITS.to_string(), logits)];
     results.extend(states);
     results.extend(picks.map(|picks| (PICKS.to_string(), picks)));
     results.push((HIDDEN.to_string(), x));
+    if config.scales.embedded {
+        results.push((EMBEDDINGS.to_string(), embedded));
+    }
     b.finish(results)
 }
 
