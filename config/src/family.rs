@@ -174,7 +174,35 @@ const PHI3: Family = Family {
     ..LLAMA
 };
 
-pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE, OLMO2, PHI3];
+const GEMMA3: Family = Family {
+    architecture: "Gemma3ForCausalLM",
+    vllm: "gemma3",
+    attention: attention::Traits {
+        qk_norm: QkNorm::Heads,
+        window: WindowRule::Pattern(6, 4096),
+        rope: RopeRule::ByWindow(10_000.0),
+        scale: ScaleRule::Root("query_pre_attn_scalar", 256.0),
+        theta: 1_000_000.0,
+        kv_heads: Some(4),
+        head_dim: Some(256),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, activation: ("hidden_activation", "gelu_pytorch_tanh"), ..LLAMA.mlp },
+    norms: Norms {
+        mixer: (Some("input_layernorm"), Some("post_attention_layernorm")),
+        feed_forward: (Some("pre_feedforward_layernorm"), Some("post_feedforward_layernorm")),
+    },
+    norm_offset: 1.0,
+    scales: scales::Traits::Root,
+    refused: &["attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"],
+    positions: 131_072,
+    tied: true,
+    bos: Some(2),
+    eos: Some(1),
+    ..LLAMA
+};
+
+pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE, OLMO2, PHI3, GEMMA3];
 
 /// The row of a configuration.
 pub(crate) fn of(f: &Fields) -> Result<&'static Family, Diagnostic> {

@@ -89,6 +89,7 @@ mod meaning {
         GraniteForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(1)
         Olmo2ForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-5, bf16, stop [50279], bos None
         Phi3ForCausalLM: 32 kv heads of 2, 4096 positions, window 0, eps 1e-5, bf16, stop [32000], bos Some(1)
+        Gemma3ForCausalLM: 4 kv heads of 256, 131072 positions, window 4096, eps 1e-6, bf16, stop [1], bos Some(2)
         ");
     }
 
@@ -152,6 +153,21 @@ mod meaning {
         assert_eq!(scale(json!({ "mscale": 2.0 })), plain, "mscale counts with mscale_all_dim only");
         assert_eq!(scale(json!({ "mscale": 1.0, "mscale_all_dim": 1.0 })), 1.0);
         assert_eq!(scale(json!({ "attention_factor": 0.7, "mscale": 1.0, "mscale_all_dim": 2.0 })), 0.7);
+    }
+
+    /// Layers with a window have a rotary embedding of their own.
+    #[test]
+    fn gemma_by_layer() {
+        let c = read(json!({
+            "architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 3, "sliding_window": 8, "sliding_window_pattern": 2,
+            "rope_scaling": { "rope_type": "linear", "factor": 8.0 },
+        }));
+        assert_eq!(windows(&c), [8, 0, 8]);
+        let ropes: Vec<_> = c.layers.iter().filter_map(Layer::attention).map(|attention| attention.rope).collect();
+        assert_eq!(ropes, [Some(1), Some(0), Some(1)]);
+        assert_eq!((c.ropes[0].freqs.theta, c.ropes[1].freqs.theta), (1e6, 1e4));
+        assert_eq!(c.ropes[1].freqs.scaling, freqs::Scaling::Default);
+        assert_eq!((attention(&c).scale, c.scales.embedding), (0.0625, 8.0));
     }
 
     /// The short factors hold up to the positions that they are for, of all sequences alike.
@@ -228,11 +244,11 @@ mod errors {
     fn architecture() {
         insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
         [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM.
         "#);
         insta::assert_snapshot!(fault(json!({ "architectures": null })), @"
         [config::missing] config.json: architectures: is missing
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM.
         ");
         insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
         insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::quantised] config.json: quantization_config: quantised checkpoints cannot be read yet");
@@ -386,6 +402,14 @@ mod errors {
     }
 
     #[test]
+    fn gemma() {
+        let gemma = |field: &str, value: Value| fault(json!({ "architectures": ["Gemma3ForCausalLM"], field: value }));
+        insta::assert_snapshot!(gemma("rope_parameters", json!({ "rope_theta": 5.0 })), @"[config::nested-rope] config.json: rope_parameters.rope_theta: must be an object: each type of layer has a rotary embedding of its own");
+        insta::assert_snapshot!(gemma("attn_logit_softcapping", json!(50.0)), @"[config::unsupported] config.json: attn_logit_softcapping: is not supported: it must be null or false");
+        insta::assert_snapshot!(gemma("use_bidirectional_attention", json!(true)), @"[config::unsupported] config.json: use_bidirectional_attention: is not supported: it must be null or false");
+    }
+
+    #[test]
     fn longrope() {
         let long = |name: &str, value: Value| {
             let factors = json!([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
@@ -524,7 +548,7 @@ mod comparison {
         for family in FAMILIES {
             let base = json!({
                 "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
-                "rope_parameters": { "rope_type": "linear", "factor": 3.0 },
+                "rope_scaling": { "rope_type": "linear", "factor": 3.0 },
             });
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);

@@ -164,7 +164,7 @@ CASES = {
                            rope_parameters=longrope(attention_factor=1.19))),
     "gemma3": Case(gemma3(rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0),
                                                sliding_attention=dict(rope_type="default", rope_theta=1e4))), v4=v4_gemma3),
-    "gemma3-scalar": Case(gemma3(head_dim=32, query_pre_attn_scalar=24, attention_bias=True, sliding_window=None)),
+    "gemma3-scalar": Case(gemma3(head_dim=32, query_pre_attn_scalar=24, attention_bias=True)),
     "mistral-nowindow": Case(mistral(sliding_window=None)),
 }
 
@@ -224,6 +224,9 @@ def float64(model):
     """The same model in float64. transformers computes three things in float32 whatever the model's dtype: the norms, the
     softmax of eager attention (replaced by `attention64` when the model was loaded) and the rotary angles with their cos
     and sin. All three are replaced here; the inverse frequencies stay float32 numbers, as transformers defines them."""
+    if isinstance(model, transformers.Gemma3ForCausalLM):
+        scale = model.model.embed_tokens.embed_scale
+        scale.data = scale.to(model.dtype).float()
     model = model.double()
     for module in model.modules():
         if hasattr(module, "variance_epsilon"): module.forward = types.MethodType(norm64, module)
