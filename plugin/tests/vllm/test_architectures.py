@@ -10,7 +10,18 @@ from safetensors.torch import load_file
 from vllm import SamplingParams
 
 GOLDEN = EXAMPLES.parent / "tests" / "golden"
-CASES = [("qwen2", "own"), ("qwen2-sliding", "own"), ("qwen2-sliding", "vllm")]
+CASES = [
+    ("qwen2", "own"),
+    ("qwen2-sliding", "own"),
+    ("qwen2-sliding", "vllm"),
+    ("smollm3-sliding", "own"),
+    ("smollm3-sliding", "vllm"),
+    ("granite", "own"),
+    ("phi3-short", "own"),
+    ("gemma3", "own"),
+    ("gemma3", "vllm"),
+]
+SHORT = [("mistral", "own"), ("olmo2", "own")]
 
 
 def golden_model(tmp_path, name):
@@ -18,7 +29,7 @@ def golden_model(tmp_path, name):
     return shutil.copytree(GOLDEN / name, tmp_path / name, ignore=ignore)
 
 
-@pytest.mark.parametrize("name, attention", [pytest.param("mistral", "own", marks=pytest.mark.short), *CASES])
+@pytest.mark.parametrize("name, attention", [*(pytest.param(*case, marks=pytest.mark.short) for case in SHORT), *CASES])
 def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, monkeypatch, name, attention):
     monkeypatch.setenv("ATOMC_ATTENTION", attention)
     folder = golden_model(tmp_path, name)
