@@ -177,11 +177,34 @@ impl DeviceSink<'_> {
     }
 
     fn pack(&mut self, piece: &Piece, place: &Place) -> Result<(), DeviceError> {
+        if piece.offset != 0.0 {
+            return self.pack_raised(piece, place);
+        }
         let (float, numbers, _memory) = self.numbers(piece)?;
         let mut packs = place.packs(piece, float, numbers).into_iter();
         // SAFETY: the piece lies in its tensor, and its place in the buffer, as the artifact was checked; the rest is passed on to
         // the caller.
         packs.try_for_each(|pack| unsafe { self.device.pack(&pack, self.stream) })
+    }
+
+    /// Packs numbers and a constant, which the host adds: only norms have such weights, and these are small.
+    fn pack_raised(&mut self, piece: &Piece, place: &Place) -> Result<(), DeviceError> {
+        let (rows, cols) = (piece.rows.len(), piece.cols.len());
+        let stride = cols.next_multiple_of(PACK_UNIT / Float::F32.size());
+        // SAFETY: the caller's stream.
+        let memory = unsafe { self.device.scratch(rows * stride * Float::F32.size(), self.stream) }?;
+        let (layout, to) = (Layout::Rows { stride }, memory.address());
+        let plain = Piece { offset: 0.0, at: (0, 0), ..piece.clone() };
+        self.pack(&plain, &Place { number: Number::F32, rows, cols, layout, to, differs: null_mut() })?;
+        // SAFETY: the caller's stream.
+        unsafe { self.device.wait(self.stream) }?;
+        let mut bytes = vec![0; rows * stride * Float::F32.size()];
+        memory.download(0, &mut bytes)?;
+        for number in bytes.as_chunks_mut().0 {
+            *number = (f32::from_le_bytes(*number) + piece.offset).to_le_bytes();
+        }
+        let data = Tensor::Bytes { float: Float::F32, bytes: &bytes };
+        self.pack(&Piece { data, offset: 0.0, stride, rows: 0..rows, cols: 0..cols, at: piece.at }, place)
     }
 
     /// Where on the device a piece begins, and the memory that keeps it there if it has to be brought.
@@ -218,7 +241,8 @@ impl DeviceSink<'_> {
         // SAFETY: the caller's stream.
         let memory = unsafe { self.device.scratch(rows * stride * float.size(), self.stream) }?;
         let (layout, to) = (Layout::Rows { stride }, memory.address());
-        let piece = Piece { data: tensor.tensor(), stride: cols, rows: 0..rows, cols: 0..cols, at: (0, 0) };
+        let piece =
+            Piece { data: tensor.tensor(), offset: 0.0, stride: cols, rows: 0..rows, cols: 0..cols, at: (0, 0) };
         self.pack(&piece, &Place { number: float.into(), rows, cols, layout, to, differs: null_mut() })?;
         let numbers = OnDevice { address: to, row_stride: stride as isize, col_stride: 1 };
         Ok(Kept::Device { float, numbers, memory })
