@@ -12,7 +12,8 @@ pub struct Step {
     pub rows: i64,
 }
 
-/// Where the tokens of a step belong: the pointer behind an argument of kind `batch`.
+/// Where the tokens of a step belong: the pointer behind an argument of kind `batch`. Each table
+/// has one, and all else but the distance of the table's pages is the same in each.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
@@ -20,16 +21,16 @@ pub struct Batch {
     pub positions: *const i32,
     /// `i32 [tokens]`: row of `tables` for the token's sequence.
     pub sequences: *const i32,
-    /// `i32 [sequences, table_stride]`: numbers of the cache blocks of each sequence, in order of position. Unused entries are
-    /// any valid block.
+    /// `i32 [sequences, table_stride]`: numbers of the pages of each sequence, in order of
+    /// position. Unused entries, and those that no token's window reaches, are any valid page.
     pub tables: *const i32,
     pub table_stride: i64,
     /// `i32 [tiles, 2]`: first token and count (1 to `TILE_TOKENS`, or 0 where there is no tile) of runs of consecutive tokens that belong to one sequence
     /// and have consecutive positions.
     pub tiles: *const i32,
     pub tile_count: i64,
-    /// Bytes from one page of the cache to the next, the same in every layer: a multiple of 256 below 4 GiB. Pages need not
-    /// touch.
+    /// Bytes from one page to the next, the same in every state of the table: a multiple of 256
+    /// below 4 GiB. Pages need not touch.
     pub block_stride: i64,
 }
 
@@ -38,8 +39,9 @@ pub const TILE_TOKENS: usize = 32;
 /// Entries behind those of a step's tokens that are zero: kernels work on groups of tokens and read whole ones.
 pub const SPARE_TOKENS: usize = 64;
 
-/// The parameters of the kernel [`crate::manifest::PREPARE`], which makes a step's inputs of a framework's tensors: all of it in the
-/// device's memory, so that who launches it need not know what is there. In this order, 8 bytes each.
+/// The parameters of the kernel [`crate::manifest::PREPARE`], which makes a step's inputs of a
+/// framework's tensors: all of it in the device's memory, so that who launches it need not know
+/// what is there. In this order, 8 bytes each. A step launches it once for each table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Prepare {
@@ -60,7 +62,8 @@ pub struct Prepare {
     /// `i32 [tokens + SPARE_TOKENS]`, like positions and sequences of the batch.
     pub to_ids: *mut i32,
     pub to_lengths: *mut i32,
-    /// `u64 [layers]`: where each layer's pages begin. In pages that get their first token and will not be full it clears the values.
+    /// `u64 [layers]`: where the pages of each of the table's states begin. In pages that get their
+    /// first token and will not be full it clears the values.
     pub pages: *const u64,
     pub table_stride: i64,
     /// At least one.
@@ -69,7 +72,7 @@ pub struct Prepare {
     /// Where the values begin in a page, and their bytes, multiples of 16.
     pub values: i64,
     pub value_bytes: i64,
-    /// Not a parameter, but how many layers have pages to clear: none where the caller attends.
+    /// Not a parameter, but how many states have pages to clear: none where the caller attends.
     pub layers: i64,
 }
 

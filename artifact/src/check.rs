@@ -3,6 +3,7 @@
 mod code;
 mod layout;
 mod plans;
+mod states;
 mod weights;
 
 use crate::error::Error;
@@ -22,7 +23,7 @@ const MAX_COUNT: usize = 1 << 30;
 const MAX_AXES: usize = 4;
 /// Longest name: those of a target, a variant and a kernel, with their endings, make one file name of at most 255 bytes.
 const MAX_NAME: usize = 64;
-/// Most layers, each of which has a cache of its own: some ten times as many as the deepest model.
+/// Most layers: some ten times as many as the deepest model has.
 const MAX_LAYERS: usize = 4096;
 /// Most work-items in a work-group, on every GPU there is.
 const MAX_THREADS: usize = 1024;
@@ -44,9 +45,9 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
         let at = format!("targets[{index}]");
         name(&target.name, &at, "name")?;
         ensure(names.insert(&target.name), &at, || format!("name: `{}` appears twice", target.name))?;
-        check_target(target, &widths, sections, &at)?;
+        states::states(target, manifest.model.layers, &at)?;
+        check_target(target, (manifest.model.layers, &widths), sections, &at)?;
         weights::shards(&target.weights, ranks, &format!("{at}.weights"))?;
-        cache_layers(target, &manifest.model, &at)?;
         complete(target, ranks, &format!("{at}.plans"))?;
     }
     Ok(())
@@ -93,18 +94,12 @@ fn model(model: &Model) -> Checked {
     })
 }
 
-/// That every layer has a cache.
-fn cache_layers(target: &Target, model: &Model, at: &str) -> Checked {
-    let (have, want) = (target.cache.layers, model.layers);
-    ensure(have == want, &format!("{at}.cache.layers"), || format!("{have}, but the model has {want} layers"))
-}
-
-fn check_target(target: &Target, widths: &[usize], sections: &[usize], at: &str) -> Checked {
+fn check_target(target: &Target, model: (usize, &[usize]), sections: &[usize], at: &str) -> Checked {
     layout::data(&target.layout, &format!("{at}.layout"))?;
     for (index, item) in target.weights.iter().enumerate() {
         weights::weight(item, &target.layout, &format!("{at}.weights[{index}]"))?;
     }
-    layout::cache(&target.cache, &target.layout, &format!("{at}.cache"))?;
+    states::groups(target, at)?;
     hidden(target, &format!("{at}.hidden"))?;
     code::kernels(&target.kernels, &format!("{at}.kernels"))?;
     ensure(!target.variants.is_empty(), &format!("{at}.variants"), || "a target without code".to_owned())?;
@@ -116,7 +111,7 @@ fn check_target(target: &Target, widths: &[usize], sections: &[usize], at: &str)
         code::variant(item, target.kernels.len(), sections, &at)?;
     }
     for (index, item) in target.plans.iter().enumerate() {
-        plans::plan(item, target, widths, &format!("{at}.plans[{index}]"))?;
+        plans::plan(item, target, model, &format!("{at}.plans[{index}]"))?;
     }
     Ok(())
 }

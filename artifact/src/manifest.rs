@@ -82,27 +82,91 @@ pub enum Layout {
     Panels { width: usize, group: usize, rows: usize, cols: usize },
 }
 
-/// The paged KV cache that the kernels expect: per layer one buffer of pages, each a block of K, then one of V. How far pages
-/// lie apart is [`crate::abi::Batch::block_stride`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What a layer keeps between steps. Arguments name states by their place in [`Target::states`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CacheSpec {
-    pub layers: usize,
-    /// Tokens in a block.
-    pub block_tokens: usize,
+pub struct State {
+    pub layer: usize,
+    /// Index into [`Target::groups`].
+    pub group: usize,
+}
+
+/// States of one kind. Sequences have one table for all states of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StateGroup {
+    /// A sequence has a page for every [`DataLayout::block_tokens`] of its tokens.
+    Paged(Paged),
+    /// A sequence has one slot, whatever its length, which is zero when it begins and which every
+    /// step replaces.
+    Slots(Slots),
+}
+
+/// How far pages lie apart is [`crate::abi::Batch::block_stride`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paged {
     /// Bytes of a page.
     pub block_bytes: usize,
-    /// Where V begins in a page.
-    pub v_offset: usize,
-    pub dtype: DType,
-    pub heads: usize,
-    pub head_dim: usize,
-    /// Keys that a token sees at most, in any layer, itself among them; 0 for all. Blocks that lie further back are not read.
+    /// What a page holds of each token, one behind the other: K and V of attention.
+    pub streams: Vec<PageStream>,
+    /// Keys that a token sees at most, itself among them; 0 for all. Pages that lie further back
+    /// are not read.
     pub window: usize,
 }
 
-/// One target: code variants, and what is common to them. Targets differ in how they lay out weights and cache, so each has
-/// its own.
+impl Paged {
+    /// The bytes of a page that the weights of tokens are multiplied with. Kernels give tokens that
+    /// do not exist yet the weight zero, but zero times what an earlier owner left may be NaN, so a
+    /// page that is not full is cleared here first.
+    pub fn values(&self) -> std::ops::Range<usize> {
+        let values = self.streams.iter().filter_map(|stream| match stream.layout {
+            StreamLayout::Tokens => None,
+            StreamLayout::Numbers => Some(stream.at),
+            StreamLayout::Prefix { of } => Some(self.streams[of].at),
+        });
+        values.fold(self.block_bytes..0, |all, at| all.start.min(at.start)..all.end.max(at.start + at.bytes))
+    }
+}
+
+/// A slot of so many bytes for each sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slots {
+    pub bytes: usize,
+}
+
+/// A part of a page: `width` numbers of each of `heads` heads, for each token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageStream {
+    /// `k` or `v`.
+    pub name: String,
+    /// Where it lies in a page.
+    pub at: Extent,
+    pub dtype: DType,
+    pub heads: usize,
+    pub width: usize,
+    pub layout: StreamLayout,
+}
+
+/// How a stream lies in its part of a page: head after head, each a matrix in panels of
+/// [`DataLayout::panel`] rows and groups of [`DataLayout::group_bytes`], widths padded to
+/// [`DataLayout::row`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum StreamLayout {
+    /// A row for each token: what queries are multiplied with.
+    Tokens,
+    /// A row for each number: what the weights of tokens are multiplied with.
+    Numbers,
+    /// The first numbers of each row of another stream, whose layout is `tokens`, and nothing
+    /// beside it.
+    Prefix { of: usize },
+}
+
+/// One target: code variants, and what is common to them. Targets differ in how they lay out
+/// weights and states, so each has its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
@@ -110,7 +174,9 @@ pub struct Target {
     pub name: String,
     pub layout: DataLayout,
     pub weights: Vec<Weight>,
-    pub cache: CacheSpec,
+    /// By the number that arguments use.
+    pub states: Vec<State>,
+    pub groups: Vec<StateGroup>,
     pub hidden: Hidden,
     /// By the kernel number that launches use.
     pub kernels: Vec<KernelDef>,
@@ -128,6 +194,21 @@ impl Target {
 }
 
 impl Target {
+    /// The group of a state.
+    pub fn group(&self, state: usize) -> &StateGroup {
+        &self.groups[self.states[state].group]
+    }
+
+    /// The type of what pages hold: where there are none a caller keeps keys, of the hidden rows'
+    /// type.
+    pub fn cache_dtype(&self) -> DType {
+        let paged = self.groups.iter().find_map(|group| match group {
+            StateGroup::Paged(pages) => pages.streams.first(),
+            StateGroup::Slots(_) => None,
+        });
+        paged.map_or(self.hidden.dtype, |stream| stream.dtype)
+    }
+
     /// The hash of the plan of weights: packed weights fit every target of the same name and key.
     pub fn weights_key(&self) -> String {
         let text = serde_json::to_string(&self.weights).expect("a plan of weights is JSON");
@@ -135,8 +216,8 @@ impl Target {
     }
 }
 
-/// How kernels lay out what they read and make. Loaders find all that they need beside weights and cache; this is for who
-/// wants to read results.
+/// How kernels lay out what they read and make. Loaders find all that they need beside weights and
+/// states; this is for who wants to read results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataLayout {
@@ -146,9 +227,11 @@ pub struct DataLayout {
     pub alias: usize,
     /// Results have room for a multiple of this many rows, but for those of plans of kind `decode`.
     pub rows: usize,
-    /// Rows in a panel of the cache, and bytes of a row's group of columns.
+    /// Rows in a panel of a page, and bytes of a row's group of columns.
     pub panel: usize,
     pub group_bytes: usize,
+    /// Tokens in a page.
+    pub block_tokens: usize,
     /// Bytes that kernels may read beyond a buffer.
     pub align: usize,
 }
@@ -389,7 +472,7 @@ pub enum PlanKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attention {
-    /// The plan's kernels, over [`CacheSpec`].
+    /// The plan's kernels, over [`Target::states`].
     Own,
     /// Whoever runs the plan, with a cache of its own: [`Work::Attention`].
     Caller,
@@ -411,10 +494,12 @@ pub enum Work {
     Embedding { value: Place },
     /// Sums a value over all ranks, in place.
     AllReduce { value: Place },
-    /// Puts `k` and `v` into the caller's cache and attends; `q` and `k` are normed and rotated. `window` counts the keys that a
-    /// token sees, 0 for all. Where the width of `out` is no multiple of [`DataLayout::row`], its padding up to that must be zero
-    /// when launches go on, so whoever runs the plan clears the rows before the caller fills them.
-    Attention { layer: usize, q: Place, k: Place, v: Place, out: Place, scale: f64, window: usize },
+    /// Puts `k` and `v`, of `heads` heads each, into the caller's cache and attends; `q` and `k`
+    /// are normed and rotated, and a head of `q` is as wide as one of `k`. `window` counts the keys
+    /// that a token sees, 0 for all. Where the width of `out` is no multiple of
+    /// [`DataLayout::row`], its padding up to that must be zero when launches go on, so whoever
+    /// runs the plan clears the rows before the caller fills them.
+    Attention { layer: usize, heads: usize, q: Place, k: Place, v: Place, out: Place, scale: f64, window: usize },
 }
 
 /// Where in the arena a value lies that has a row for each token of the step: `stride` elements from one row to the next.
@@ -470,11 +555,15 @@ pub enum Arg {
     Weight {
         index: usize,
     },
-    CacheK {
-        layer: usize,
+    /// A stream of a paged state in its first page, or a state's first slot.
+    State {
+        state: usize,
+        stream: usize,
     },
-    CacheV {
-        layer: usize,
+    /// One [`crate::abi::Batch`], with the table of the group that this state is of. All states of
+    /// a launch are of that group.
+    Batch {
+        state: usize,
     },
     /// The rows of [`Target::hidden`].
     Hidden,
@@ -495,6 +584,4 @@ pub enum Input {
     Lengths,
     /// `i32 [rows]`: which tokens want logits.
     Rows,
-    /// One [`crate::abi::Batch`].
-    Batch,
 }

@@ -4,16 +4,16 @@
 //! the launches. Then each variant of a target gets one code object of all kernels.
 mod kernels;
 mod launches;
+mod states;
 mod weights;
 
 use std::path::Path;
 
 use atomc_artifact::Fingerprint;
 use atomc_artifact::check::MAX_STEP;
-use atomc_artifact::manifest::{self, Attention, CacheSpec, Chip, DataLayout, Hidden, Manifest, Plan, Target, Variant};
-use atomc_config::Layer;
+use atomc_artifact::manifest::{self, Attention, Chip, DataLayout, Hidden, Manifest, Plan, Target, Variant};
 use atomc_ir::arch::{Machine, Memory};
-use atomc_ir::{Arch, CacheType, Diagnostic, Graph};
+use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_targets::tuning::Class;
 use atomc_targets::{Choice, Hosted, KernelInfo, KernelSpec};
@@ -21,6 +21,7 @@ use serde_json::json;
 
 use crate::frontend::{self, Config, Part};
 pub use kernels::Kernels;
+use states::States;
 use weights::Weights;
 
 /// Kernels of a decode bucket are unrolled over its tokens.
@@ -115,8 +116,12 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
 struct Model {
     graph: Graph,
     part: Part,
-    /// The sizes of one rank.
-    config: Config,
+}
+
+/// What the models keep between steps: those that attend do.
+fn states(models: &[Model]) -> Result<States, Diagnostic> {
+    let own = models.iter().find(|model| model.part.attention == Attention::Own);
+    own.map_or_else(|| Ok(States::default()), |model| States::of(&model.graph))
 }
 
 fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> {
@@ -126,7 +131,7 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
         if all.iter().any(|model| model.part == part) {
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
-        all.push(Model { graph: frontend::graph_of(config, part)?, part, config: part.of(config)? });
+        all.push(Model { graph: frontend::graph_of(config, part)?, part });
     }
     match all.is_empty() {
         true => Err(Diagnostic::new("driver::attention", "nobody is named to attend").help("--attention own")),
@@ -155,14 +160,14 @@ fn target(
     code: &mut Vec<Vec<u8>>,
     step: &mut dyn FnMut(String),
 ) -> Result<Target, Diagnostic> {
-    let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
+    let (mut kernels, mut weights, states) = (Kernels::default(), Weights::default(), states(models)?);
     let mut plans: Vec<Plan> = Vec::with_capacity(buckets.len());
     let mut hidden: Vec<Hidden> = Vec::with_capacity(buckets.len());
     for (model, bucket) in steps(models, buckets) {
         step(format!("{name}, {bucket}"));
         let cx = Cx { arch: &archs[0], bucket };
         let graph = lower(&model.graph, &cx, None)?;
-        let (plan, rows) = launches::plan(&graph, model.part.attention, &cx, &mut kernels, &mut weights)?;
+        let (plan, rows) = launches::plan(&graph, model.part.attention, &cx, &states, &mut kernels, &mut weights)?;
         plans.push(plan);
         hidden.extend(rows);
     }
@@ -175,11 +180,11 @@ fn target(
         code.push(object.code);
         variants.push(variant(arch, code.len(), object.kernels, hosted));
     }
-    let (cache, layout) = (cache(&models[0].config, &archs[0]), layout(&archs[0].memory));
+    let (groups, layout) = (states.groups(&archs[0]), layout(&archs[0].memory));
     // All plans have the same rows, and share a buffer that holds those of the largest.
     let hidden = hidden.into_iter().max_by_key(|rows| rows.bytes).expect("there is a bucket");
-    let (weights, kernels) = (weights.list, kernels.defs());
-    Ok(Target { name: name.into(), layout, weights, cache, hidden, kernels, variants, plans })
+    let (weights, kernels, states) = (weights.list, kernels.defs(), states.list);
+    Ok(Target { name: name.into(), layout, weights, states, groups, hidden, kernels, variants, plans })
 }
 
 /// The kernel with one of the choices that its schedule leaves open.
@@ -205,10 +210,12 @@ pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<V
 pub fn kernels(config: &Config, options: &Options, arch: &Arch) -> Result<Kernels, Diagnostic> {
     check_cache(config, &options.attention, arch)?;
     let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
-    for (model, bucket) in steps(&models(config, options)?, &buckets(&options.buckets)?) {
+    let models = models(config, options)?;
+    let states = states(&models)?;
+    for (model, bucket) in steps(&models, &buckets(&options.buckets)?) {
         let cx = Cx { arch, bucket };
         let graph = lower(&model.graph, &cx, None)?;
-        launches::plan(&graph, model.part.attention, &cx, &mut kernels, &mut weights)?;
+        launches::plan(&graph, model.part.attention, &cx, &states, &mut kernels, &mut weights)?;
     }
     Ok(kernels)
 }
@@ -232,9 +239,10 @@ pub fn lower(model: &Graph, cx: &Cx, until: Option<&str>) -> Result<Graph, Diagn
 /// The kernels of one bucket as text.
 pub fn text(config: &Config, cx: &Cx, form: atomc_targets::Form) -> Result<String, Diagnostic> {
     check_cache(config, &[Attention::Own], cx.arch)?;
-    let graph = lower(&frontend::graph(config)?, cx, None)?;
+    let model = frontend::graph(config)?;
+    let (graph, states) = (lower(&model, cx, None)?, States::of(&model)?);
     let mut kernels = Kernels::default();
-    launches::plan(&graph, Attention::Own, cx, &mut kernels, &mut Weights::default())?;
+    launches::plan(&graph, Attention::Own, cx, &states, &mut kernels, &mut Weights::default())?;
     atomc_targets::text(&kernels.specs(), cx.arch, form)
 }
 
@@ -298,29 +306,8 @@ fn facts(config: &Config) -> manifest::Model {
 }
 
 fn layout(memory: &Memory) -> DataLayout {
-    let Memory { row, alias, rows, panel, group_bytes, align, .. } = *memory;
-    DataLayout { row, alias, rows, panel, group_bytes, align }
-}
-
-fn cache(config: &Config, arch: &Arch) -> CacheSpec {
-    let attentions = || config.layers.iter().filter_map(Layer::attention);
-    let first = attentions().next().expect("a layer that attends");
-    let ty = CacheType { dtype: config.cache_dtype(), heads: first.kv_heads, head_dim: first.head_dim };
-    let layout = atomc_targets::cache_layout(ty, arch);
-    CacheSpec {
-        layers: attentions().count(),
-        block_tokens: layout.block_tokens,
-        block_bytes: layout.block_bytes,
-        v_offset: layout.v_offset,
-        dtype: config.cache_dtype(),
-        heads: first.kv_heads,
-        head_dim: first.head_dim,
-        // As soon as one layer sees all keys, all are needed.
-        window: match attentions().any(|attention| attention.window == 0) {
-            true => 0,
-            false => attentions().map(|attention| attention.window).max().unwrap_or(0),
-        },
-    }
+    let Memory { row, alias, rows, panel, group_bytes, block_tokens, align } = *memory;
+    DataLayout { row, alias, rows, panel, group_bytes, block_tokens, align }
 }
 
 /// Everything that shaped the artifact: its hash is the key.

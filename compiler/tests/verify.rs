@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use atomc_artifact::manifest::DType;
+use atomc_artifact::manifest::{DType, StateGroup};
 use atomc_artifact::{Artifact, Manifest, encode};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -80,9 +80,13 @@ fn a_cache_of_bytes_is_half_as_large() {
     let bench = Bench::new();
     let compiled = bench.run(&[&["compile", MODEL, "--cache-dtype", "fp8", "-o", "f8.atomc"], &SMALL[..]].concat());
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let cache = |file: &str| Artifact::open(bench.path(file)).expect("an artifact").manifest().targets[0].cache.clone();
-    let (plain, bytes) = (cache("m.atomc"), cache("f8.atomc"));
-    assert_eq!((bytes.dtype, 2 * bytes.block_bytes), (DType::F8E4M3, plain.block_bytes));
+    let pages =
+        |file: &str| match &Artifact::open(bench.path(file)).expect("an artifact").manifest().targets[0].groups[..] {
+            [StateGroup::Paged(pages)] => pages.clone(),
+            other => panic!("{other:?}"),
+        };
+    let (plain, bytes) = (pages("m.atomc"), pages("f8.atomc"));
+    assert_eq!((bytes.streams[0].dtype, 2 * bytes.block_bytes), (DType::F8E4M3, plain.block_bytes));
     let (code, table) = bench.verify(&["f8.atomc"]);
     assert_eq!(code, 0, "{table:#}");
     assert!(kernels(&table).iter().all(|k| k["right"] == true), "{table:#}");

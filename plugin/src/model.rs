@@ -4,11 +4,12 @@ use crate::dlpack::{Device, Foreign, View};
 use crate::error::{StepError, raised};
 use crate::vllm::object;
 use atomc_artifact::escaped;
-use atomc_artifact::manifest::{self, Attention, Place, Plan, PlanKind, Work};
+use atomc_artifact::manifest::{Attention, Paged, Place, Plan, PlanKind, Target, Work};
 use atomc_config::Config;
 use atomc_config::vllm::{Held, refusals};
 use atomc_runtime::device::Stream;
-use atomc_runtime::hosted::{Batch, HostedError, Rows};
+use atomc_runtime::hosted::{Batch, HostedError, Pages, Rows, Table};
+use atomc_runtime::states::paged;
 use atomc_runtime::weights::Given;
 use atomc_runtime::weights::packed::{self, Packed};
 use atomc_runtime::{Checkpoint, DeviceChoice, Error, Hosted, HostedOptions, Random};
@@ -32,11 +33,12 @@ pub struct Model {
     max_tokens: usize,
     max_rows: usize,
     decode: Vec<usize>,
-    windows: Vec<usize>,
     hidden: Rows,
     head_input: Rows,
     embed_input: Rows,
-    cache: Cache,
+    cache_dtype: &'static str,
+    block_tokens: usize,
+    cache: Vec<Cache>,
 }
 
 impl Model {
@@ -157,15 +159,9 @@ impl Model {
         }
     }
 
-    /// Keys that a token sees in each layer that the caller attends in, 0 for all.
+    /// What is kept of each layer that attends, by the number that `bind_cache` takes.
     #[getter]
-    fn windows(&self) -> Vec<usize> {
-        self.windows.clone()
-    }
-
-    /// What a page of the cache is.
-    #[getter]
-    fn cache(&self) -> Cache {
+    fn cache(&self) -> Vec<Cache> {
         self.cache.clone()
     }
 
@@ -180,11 +176,11 @@ impl Model {
         let held = Held {
             model: &artifact.manifest().config["model"],
             dtype: self.dtype(),
-            cache_dtype: self.cache.dtype,
+            cache_dtype: self.cache_dtype,
             ranks: artifact.manifest().tensor_parallel,
             positions: self.max_positions,
             step: self.max_tokens,
-            page: self.cache.block_tokens,
+            page: self.block_tokens,
             own: self.attention == Attention::Own,
         };
         Ok(refusals(&config, &options, &held).iter().map(|text| escaped(text)).collect())
@@ -227,17 +223,31 @@ impl Model {
         py.detach(|| self.lock().load(&Random { seed }, &|_, _| ())).map_err(raised)
     }
 
-    /// Takes the pages of the cache: the address of each layer's first, the bytes from one to the next, and how many there are.
-    fn bind_cache(&self, py: Python<'_>, layers: Vec<usize>, block_stride: usize, blocks: usize) -> PyResult<()> {
-        let starts: Option<Vec<usize>> = layers.into_iter().map(|start| (start != 0).then_some(start)).collect();
-        let starts = starts.ok_or_else(|| StepError::new_err("layers: a null pointer"))?;
-        py.detach(|| {
-            let start = |&start: &usize| NonNull::new(std::ptr::with_exposed_provenance_mut(start));
-            let layers: Vec<NonNull<u8>> = starts.iter().filter_map(start).collect();
-            // SAFETY: the caller's to see to, as the documentation of the package says.
-            unsafe { self.lock().bind_cache(&layers, block_stride, blocks) }
-        })
-        .map_err(raised)
+    /// Takes the pages of the cache, of each entry of `cache`: the address of its first page, the
+    /// bytes from one to the next, how many there are, and any number that names its table: entries
+    /// with the same have one.
+    fn bind_cache(&self, py: Python<'_>, pages: Vec<(usize, usize, usize, usize)>) -> PyResult<()> {
+        let (mut tables, mut names): (Vec<Pages>, Vec<usize>) = (vec![], vec![]);
+        for (state, (start, block_stride, blocks, name)) in pages.into_iter().enumerate() {
+            let start = NonNull::new(std::ptr::with_exposed_provenance_mut(start));
+            let start = start.ok_or_else(|| StepError::new_err(format!("cache {state}: a null pointer")))?;
+            match names.iter().position(|other| *other == name).map(|at| &mut tables[at]) {
+                Some(table) if (table.block_stride, table.blocks) == (block_stride, blocks) => {
+                    table.states.push((state, start));
+                }
+                Some(_) => {
+                    let message =
+                        format!("cache {state}: {blocks} pages of {block_stride} bytes, but others of its table");
+                    return Err(StepError::new_err(message));
+                }
+                None => {
+                    tables.push(Pages { states: vec![(state, start)], block_stride, blocks });
+                    names.push(name);
+                }
+            }
+        }
+        // SAFETY: the caller's to see to, as the documentation of the package says.
+        py.detach(|| unsafe { self.lock().bind_cache(&tables) }).map_err(raised)
     }
 
     /// The rows that the body of a step leaves, one for each token.
@@ -267,11 +277,12 @@ impl Model {
         Ok(Model::view(slf, rows.map_err(raised)?))
     }
 
-    /// Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64 [tokens], `starts` int32
-    /// [sequences + 1], `lengths` int32 [sequences], `tables` int32 [sequences, table_stride]. If it is `embedded`, a call asks for
-    /// rows in the place of the tokens' embeddings.
+    /// Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64
+    /// [tokens], `starts` int32 [sequences + 1], `lengths` int32 [sequences]; of `tables`, one of
+    /// int32 [sequences, stride] for each entry of `cache`, the stride too. If it is `embedded`, a
+    /// call asks for rows in the place of the tokens' embeddings.
     #[pyo3(signature = (
-        *, ids, positions, starts, lengths, tables, table_stride, sequences, tokens, decode = false, embedded = false, stream = 0
+        *, ids, positions, starts, lengths, tables, sequences, tokens, decode = false, embedded = false, stream = 0
     ))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn begin(
@@ -281,35 +292,42 @@ impl Model {
         positions: usize,
         starts: usize,
         lengths: usize,
-        tables: usize,
-        table_stride: usize,
+        tables: Vec<(usize, usize)>,
         sequences: usize,
         tokens: usize,
         decode: bool,
         embedded: bool,
         stream: usize,
     ) -> PyResult<()> {
-        let own = self.attention == Attention::Own;
         let needed = [("ids", ids), ("positions", positions), ("starts", starts), ("lengths", lengths)];
-        let tables_needed = [("tables", if own { tables } else { 1 })];
+        let tables_needed = tables.iter().map(|&(address, _)| ("tables", address));
         if let Some((field, _)) = needed.into_iter().chain(tables_needed).find(|(_, address)| *address == 0) {
             return Err(StepError::new_err(format!("{field}: a null pointer")));
         }
+        let address = |&(pages, stride): &(usize, usize)| (std::ptr::with_exposed_provenance(pages), stride);
         py.detach(|| {
+            let mut hosted = self.lock();
+            let tables: Vec<Table> = match self.attention {
+                // Of entries that have one the first says where it is.
+                Attention::Own => {
+                    let table = |bound: &Pages| tables.get(bound.states[0].0).map(address);
+                    hosted.tables().iter().filter_map(table).map(|(pages, stride)| Table { pages, stride }).collect()
+                }
+                Attention::Caller => vec![],
+            };
             let batch = Batch {
                 ids: std::ptr::with_exposed_provenance(ids),
                 positions: std::ptr::with_exposed_provenance(positions),
                 starts: std::ptr::with_exposed_provenance(starts),
                 lengths: std::ptr::with_exposed_provenance(lengths),
-                tables: std::ptr::with_exposed_provenance(tables),
-                table_stride,
+                tables: &tables,
                 sequences,
                 tokens,
                 decode,
                 embedded,
             };
             // SAFETY: the caller's to see to, as the documentation of the package says.
-            unsafe { self.lock().begin(&batch, Stream(stream)) }
+            unsafe { hosted.begin(&batch, Stream(stream)) }
         })
         .map_err(raised)
     }
@@ -385,23 +403,18 @@ impl Model {
             max_tokens: hosted.max_tokens(),
             max_rows: hosted.max_rows(),
             decode,
-            windows: windows(&hosted.plans()[0]),
             hidden: hosted.hidden(),
             head_input: hosted.head_input(),
             embed_input: hosted.embed_input(),
-            cache: Cache::of(&target.cache),
+            cache_dtype: target.cache_dtype().torch_name(),
+            block_tokens: target.layout.block_tokens,
+            cache: match attention {
+                Attention::Own => Cache::kept(target),
+                Attention::Caller => Cache::left(target, &hosted.plans()[0]),
+            },
             hosted: Mutex::new(hosted),
         }
     }
-}
-
-/// What a plan leaves to the caller sees so many keys, layer by layer.
-fn windows(plan: &Plan) -> Vec<usize> {
-    let window = |call: &manifest::Call| match call.work {
-        Work::Attention { window, .. } => Some(window),
-        _ => None,
-    };
-    plan.calls.iter().filter_map(window).collect()
 }
 
 /// Asks Python for memory.
@@ -409,33 +422,58 @@ fn address(allocate: &Py<PyAny>, bytes: usize) -> PyResult<usize> {
     Python::attach(|py| allocate.call1(py, (bytes,))?.extract(py))
 }
 
-/// What the pages of the cache are. Inside they are the kernels' own.
+/// What is kept of a layer that attends, in pages that are the kernels' own inside. Where the
+/// caller attends, what it has to keep.
 #[pyclass(frozen, get_all, module = "atomc")]
 #[derive(Clone)]
 pub struct Cache {
-    layers: usize,
+    layer: usize,
     /// Tokens in a page.
     block_tokens: usize,
-    /// Bytes of a page.
+    /// Bytes of a page; 0 where the caller attends, whose pages are its own.
     block_bytes: usize,
     dtype: &'static str,
     heads: usize,
     head_dim: usize,
-    /// Keys that a token sees at most, in any layer; 0 for all. Pages further back are not read.
+    /// Keys that a token sees at most; 0 for all. Pages further back are not read.
     window: usize,
 }
 
 impl Cache {
-    fn of(spec: &atomc_artifact::manifest::CacheSpec) -> Cache {
-        Cache {
-            layers: spec.layers,
-            block_tokens: spec.block_tokens,
-            block_bytes: spec.block_bytes,
-            dtype: spec.dtype.torch_name(),
-            heads: spec.heads,
-            head_dim: spec.head_dim,
-            window: spec.window,
-        }
+    /// What the target keeps, in the order of its states. A runtime has opened it, so all of it is
+    /// pages.
+    fn kept(target: &Target) -> Vec<Cache> {
+        let groups = paged(target).unwrap_or_default();
+        let of = |layer: usize, Paged { block_bytes, streams, window }: &Paged| {
+            let keys = streams.first()?;
+            Some(Cache {
+                layer,
+                block_tokens: target.layout.block_tokens,
+                block_bytes: *block_bytes,
+                dtype: keys.dtype.torch_name(),
+                heads: keys.heads,
+                head_dim: keys.width,
+                window: *window,
+            })
+        };
+        target.states.iter().filter_map(|state| of(state.layer, groups.get(state.group)?)).collect()
+    }
+
+    /// What a plan leaves to the caller.
+    fn left(target: &Target, plan: &Plan) -> Vec<Cache> {
+        let of = |work: Work| match work {
+            Work::Attention { layer, heads, k, window, .. } => Some(Cache {
+                layer,
+                block_tokens: target.layout.block_tokens,
+                block_bytes: 0,
+                dtype: k.dtype.torch_name(),
+                heads,
+                head_dim: k.width / heads,
+                window,
+            }),
+            _ => None,
+        };
+        plan.calls.iter().filter_map(|call| of(call.work)).collect()
     }
 }
 

@@ -40,13 +40,14 @@ class Framework:
         self.ranks = [atomc.Model(artifact, device, rank=rank, **options) for rank in range(artifact.tensor_parallel)]
         for model in self.ranks:
             self.load(model, tensors)
-            stride = model.cache.block_bytes + 4096
-            starts = [self.allocate(PAGES * stride) for _ in range(model.cache.layers)]
+            stride = model.cache[0].block_bytes + 4096
+            starts = [self.allocate(PAGES * stride) for _ in model.cache]
             # What an earlier owner left in the pages is not a number.
             for pages in self.memory[-len(starts) :]:
                 pages.fill_(255)
-            model.bind_cache(starts, stride, PAGES)
-        self.width = -(-model.max_positions // model.cache.block_tokens)
+            if attention == "own":
+                model.bind_cache([(start, stride, PAGES, 0) for start in starts])
+        self.width = -(-model.max_positions // model.cache[0].block_tokens)
         most = model.max_tokens
         kinds = {"ids": torch.int32, "positions": torch.int64, "starts": torch.int32, "lengths": torch.int32}
         self.inputs = {name: torch.zeros(most + 1, dtype=kind, device=device) for name, kind in kinds.items()}
@@ -71,7 +72,7 @@ class Framework:
             first = self.lengths.get(name, 0)
             self.lengths[name] = first + len(new)
             table = self.tables.setdefault(name, [])
-            while len(table) * self.ranks[0].cache.block_tokens < first + len(new):
+            while len(table) * self.ranks[0].cache[0].block_tokens < first + len(new):
                 table.append(self.free.pop())
             ids += new
             positions += range(first, first + len(new))
@@ -97,7 +98,8 @@ class Framework:
     def begin(self, sequences, tokens, decode, embedded=False):
         stream = torch.cuda.current_stream(self.device).cuda_stream
         pointers = {name: tensor.data_ptr() for name, tensor in self.inputs.items()}
-        sizes = dict(table_stride=self.width, sequences=sequences, tokens=tokens, decode=decode, stream=stream)
+        pointers["tables"] = [(pointers["tables"], self.width)] * len(self.ranks[0].cache)
+        sizes = dict(sequences=sequences, tokens=tokens, decode=decode, stream=stream)
         for model in self.ranks:
             model.begin(**pointers, **sizes, embedded=embedded)
 
@@ -120,7 +122,7 @@ class Framework:
                     self.attend(model, call)
 
     def attend(self, model, call):
-        dim = model.cache.head_dim
+        dim = model.cache[call.layer].head_dim
         q, k, v, out = (torch.from_dlpack(x) for x in (call.q, call.k, call.v, call.out))
         for token, name in enumerate(self.owners):
             seen = self.seen.setdefault((model, name, call.layer), [])
@@ -269,7 +271,7 @@ def broken(framework, owned, size=24):
 def asleep(framework, tensors, owned):
     """What vLLM's sleep at level 2 does, and a trainer after it: all that weights and values lay in is lost, and the tensors come one
     by one, from the device, each in an update of its own."""
-    [model], pages = framework.ranks, framework.ranks[0].cache.layers
+    [model], pages = framework.ranks, len(framework.ranks[0].cache)
     for lost in framework.memory[:-pages]:
         lost.fill_(255)
     tensors = {name: tensor.to(framework.device) for name, tensor in tensors.items()}

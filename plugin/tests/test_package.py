@@ -46,12 +46,12 @@ class Framework:
     """Schedules by itself: pages with gaps between them, tables of its own, steps with padding."""
 
     def __init__(self, model):
-        self.model, self.spec = model, model.cache
+        self.model, self.spec = model, model.cache[0]
         self.stride = self.spec.block_bytes + GAP
         # What an earlier owner left in the pages is not a number.
-        self.memory = [numpy.full((PAGES + 1) * self.stride, 255, numpy.uint8) for _ in range(self.spec.layers)]
+        self.memory = [numpy.full((PAGES + 1) * self.stride, 255, numpy.uint8) for _ in model.cache]
         starts = [memory.ctypes.data + -memory.ctypes.data % 64 for memory in self.memory]
-        model.bind_cache(starts, self.stride, PAGES)
+        model.bind_cache([(start, self.stride, PAGES, 0) for start in starts])
         self.free = list(range(1, PAGES))
         random.Random(2).shuffle(self.free)
         self.lengths, self.tables = {}, {}
@@ -87,11 +87,11 @@ class Framework:
             "positions": numpy.array(positions, numpy.int64),
             "starts": numpy.array(starts, numpy.int32),
             "lengths": numpy.array(lengths, numpy.int32),
-            "tables": numpy.array(tables, numpy.int32),
         }
+        table = numpy.array(tables, numpy.int32)
         self.model.begin(
             **{name: array.ctypes.data for name, array in arrays.items()},
-            table_stride=width,
+            tables=[(table.ctypes.data, width)] * len(self.model.cache),
             sequences=len(lengths),
             tokens=len(ids),
             decode=decode,
@@ -122,8 +122,8 @@ def test_facts(artifact, checkpoint):
     assert (model.vocab, model.hidden_size) == (config["vocab_size"], config["hidden_size"])
     assert model.max_positions == config["max_position_embeddings"]
     assert (model.dtype, model.decode, model.max_tokens, model.attention) == ("bfloat16", [1], 96, "own")
-    assert model.cache.layers == config["num_hidden_layers"]
-    assert (model.cache.heads, model.cache.head_dim) == (config["num_key_value_heads"], config["head_dim"])
+    assert [cache.layer for cache in model.cache] == list(range(config["num_hidden_layers"]))
+    assert all((c.heads, c.head_dim, c.window) == (config["num_key_value_heads"], config["head_dim"], 0) for c in model.cache)
     assert model.hidden.shape == (96, model.hidden_size)
     assert model.head_input.shape == (model.max_rows, model.hidden_size)
 
@@ -325,13 +325,17 @@ def test_errors_name_the_field(artifact, tensors, tmp_path):
     with pytest.raises(atomc.StepError, match="^run: no step"):
         model.run()
     with pytest.raises(atomc.StepError, match="pages of the cache are not bound"):
-        model.begin(ids=64, positions=64, starts=64, lengths=64, tables=64, table_stride=1, sequences=0, tokens=0)
+        model.begin(ids=64, positions=64, starts=64, lengths=64, tables=[(64, 1)] * 4, sequences=0, tokens=0)
     with pytest.raises(atomc.StepError, match="^starts: a null pointer"):
-        model.begin(ids=64, positions=64, starts=0, lengths=64, tables=64, table_stride=1, sequences=0, tokens=0)
-    with pytest.raises(atomc.StepError, match="^layers: 1 pointers, but the model has 4"):
-        model.bind_cache([4096], 4096, 1)
+        model.begin(ids=64, positions=64, starts=0, lengths=64, tables=[(64, 1)] * 4, sequences=0, tokens=0)
+    with pytest.raises(atomc.StepError, match=r"^states: pages of \[0\], but the model keeps 4"):
+        model.bind_cache([(4096, 4096, 1, 0)])
+    with pytest.raises(atomc.StepError, match="^cache 1: a null pointer"):
+        model.bind_cache([(4096, 4096, 1, 0), (0, 4096, 1, 0)])
+    with pytest.raises(atomc.StepError, match="^cache 1: 1 pages of 8192 bytes, but others of its table"):
+        model.bind_cache([(4096, 4096, 1, 7), (4096, 8192, 1, 7)])
     with pytest.raises(atomc.StepError, match="^block_stride: "):
-        model.bind_cache([4096] * 4, 4096 + 64, 1)
+        model.bind_cache([(4096, 4096 + 64, 1, 0)] * 4)
     framework = Framework(model)
     with pytest.raises(atomc.StepError, match="^sequence 1: ids: 512"):
         framework.step([("a", [1]), ("b", [512])])

@@ -16,19 +16,27 @@ pub struct Inputs {
     /// Where kernels find the block, if it is not here.
     device: Option<DeviceBuffer>,
     parts: Parts,
-    /// Bytes from one page of the cache to the next.
-    block_stride: usize,
+    /// At least one.
+    tables: Vec<TableRoom>,
     /// Entries of the last step, which the next one replaces or clears.
     used: Counts,
 }
 
 /// The largest steps that inputs have room for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Room {
     pub tokens: usize,
     pub rows: usize,
-    /// Blocks in a table.
-    pub table_blocks: usize,
+    /// What each sequence has.
+    pub tables: Vec<TableRoom>,
+}
+
+/// A table of a sequence's pages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TableRoom {
+    pub blocks: usize,
+    /// Bytes from one page to the next.
+    pub block_stride: usize,
 }
 
 /// What a step has so far.
@@ -40,11 +48,13 @@ pub struct Counts {
     sequences: usize,
 }
 
-/// Offsets in the block. Tables come last: a step uses only the first of them.
+/// Offsets in the block. Tables come last, those of a sequence side by side: a step uses only the
+/// first of them.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     step: usize,
-    batch: usize,
+    /// One for each table.
+    batches: usize,
     ids: usize,
     positions: usize,
     lengths: usize,
@@ -55,37 +65,40 @@ struct Parts {
     tile_room: usize,
     tables: usize,
     end: usize,
-    /// Blocks in a table.
+    /// Blocks in all tables of a sequence.
     stride: usize,
 }
 
 impl Parts {
-    fn new(Room { tokens, rows, table_blocks }: Room) -> Parts {
+    fn new(tokens: usize, rows: usize, tables: &[TableRoom]) -> Parts {
         let mut end = 0;
         let mut part = |bytes: usize| {
             let start = end;
             end = (start + bytes).next_multiple_of(ALIGN);
             start
         };
-        let (padded, stride) = (tokens + SPARE_TOKENS, table_blocks.max(1));
-        let [step, batch] = [size_of::<Step>(), size_of::<Batch>()].map(&mut part);
+        let (padded, stride) = (tokens + SPARE_TOKENS, tables.iter().map(|table| table.blocks).sum());
+        let [step, batches] = [size_of::<Step>(), tables.len() * size_of::<Batch>()].map(&mut part);
         let [ids, positions, lengths, sequences] = [padded * INT; 4].map(&mut part);
         let [rows, tiles] = [(rows + SPARE_TOKENS) * INT, padded * 2 * INT].map(&mut part);
         // Zeroed by the system page by page, so tables that are never used cost the host nothing.
         let tables = part(padded * stride * INT);
-        Parts { step, batch, ids, positions, lengths, sequences, rows, tiles, tile_room: padded, tables, end, stride }
+        Parts { step, batches, ids, positions, lengths, sequences, rows, tiles, tile_room: padded, tables, end, stride }
     }
 }
 
 impl Inputs {
-    /// On a device, over a cache whose pages are so many bytes apart.
-    pub fn new(device: &mut dyn Device, room: Room, block_stride: usize) -> Result<Inputs, DeviceError> {
-        let parts = Parts::new(room);
+    /// On a device.
+    pub fn new(device: &mut dyn Device, mut room: Room) -> Result<Inputs, DeviceError> {
+        room.tables.resize(room.tables.len().max(1), TableRoom::default());
+        room.tables.iter_mut().for_each(|table| table.blocks = table.blocks.max(1));
+        let Room { tokens, rows, tables } = room;
+        let parts = Parts::new(tokens, rows, &tables);
         let (block, device) = match device.allocate(parts.end)? {
             DeviceBuffer::Host(block) => (block, None),
             memory => (device.stage(parts.end)?, Some(memory)),
         };
-        let mut inputs = Inputs { block, device, parts, block_stride, used: Counts::default() };
+        let mut inputs = Inputs { block, device, parts, tables, used: Counts::default() };
         inputs.begin(0);
         Ok(inputs)
     }
@@ -94,7 +107,7 @@ impl Inputs {
     pub fn addresses(&self) -> InputAddresses {
         let block = self.device.as_ref().map_or(self.block.address(), DeviceBuffer::address);
         let at = |offset| block.wrapping_add(offset);
-        let Parts { step, batch, ids, positions, lengths, rows, .. } = self.parts;
+        let Parts { step, batches, ids, positions, lengths, rows, .. } = self.parts;
         InputAddresses {
             block,
             step: at(step),
@@ -102,7 +115,7 @@ impl Inputs {
             positions: at(positions),
             lengths: at(lengths),
             rows: at(rows),
-            batch: at(batch),
+            batches: at(batches),
         }
     }
 
@@ -116,13 +129,14 @@ impl Inputs {
         self.parts.tile_room
     }
 
-    pub fn block_stride(&self) -> usize {
-        self.block_stride
+    /// The distance of a table's pages.
+    pub fn block_stride(&self, table: usize) -> usize {
+        self.tables[table].block_stride
     }
 
-    /// Takes another cache, for the steps that begin from now on.
-    pub fn set_block_stride(&mut self, bytes: usize) {
-        self.block_stride = bytes;
+    /// Takes other pages, for the steps that begin from now on.
+    pub fn set_block_stride(&mut self, table: usize, bytes: usize) {
+        self.tables[table].block_stride = bytes;
     }
 
     /// Begins a step: nothing is in it.
@@ -136,23 +150,25 @@ impl Inputs {
         self.ints(self.parts.tiles, 0, 2 * tiles).fill(0);
     }
 
-    /// Adds consecutive tokens of one sequence: the first at a position, `length` being the sequence's after the whole step,
-    /// which may go on in another plan, with the blocks that the sequence has by then.
-    pub fn push(&mut self, tokens: &[u32], position: usize, length: usize, table: &[i32]) {
+    /// Adds consecutive tokens of one sequence: the first at a position, `length` being the
+    /// sequence's after the whole step, which may go on in another plan, with the blocks that the
+    /// sequence has by then in each table.
+    pub fn push<'a>(
+        &mut self,
+        tokens: &[u32],
+        position: usize,
+        length: usize,
+        tables: impl IntoIterator<Item = &'a [i32]>,
+    ) {
         let Counts { tokens: first, sequences: sequence, .. } = self.used;
         let (count, end) = (tokens.len(), first + tokens.len());
-        let Parts { ids, positions, lengths, sequences, tables, stride, .. } = self.parts;
+        let Parts { ids, positions, lengths, sequences, .. } = self.parts;
         self.ints(ids, first, count).iter_mut().zip(tokens).for_each(|(id, &token)| *id = token as i32);
         let numbers = self.ints(positions, first, count).iter_mut().zip(position..);
         numbers.for_each(|(entry, position)| *entry = position as i32);
         self.ints(lengths, first, count).fill(length as i32);
         self.ints(sequences, first, count).fill(sequence as i32);
-        let (blocks, unused) = self.ints(tables, sequence * stride, stride).split_at_mut(table.len());
-        blocks.copy_from_slice(table);
-        // Whatever an earlier step left behind is a valid block as well; one more zero keeps a reader one block ahead sound.
-        if let Some(next) = unused.first_mut() {
-            *next = 0;
-        }
+        tables.into_iter().enumerate().for_each(|(number, table)| self.set_table(sequence, number, table));
         for start in (first..end).step_by(TILE_TOKENS) {
             let tile = [start as i32, (end - start).min(TILE_TOKENS) as i32];
             self.ints(self.parts.tiles, 2 * self.used.tiles, 2).copy_from_slice(&tile);
@@ -160,6 +176,22 @@ impl Inputs {
         }
         self.used.tokens = end;
         self.used.sequences += 1;
+    }
+
+    fn set_table(&mut self, sequence: usize, number: usize, table: &[i32]) {
+        let (first, room) = (sequence * self.parts.stride + self.before(number), self.tables[number].blocks);
+        let (blocks, unused) = self.ints(self.parts.tables, first, room).split_at_mut(table.len());
+        blocks.copy_from_slice(table);
+        // Whatever an earlier step left behind is a valid block as well; one more zero keeps a
+        // reader one block ahead sound.
+        if let Some(next) = unused.first_mut() {
+            *next = 0;
+        }
+    }
+
+    /// Blocks in a sequence's tables before this one.
+    fn before(&self, number: usize) -> usize {
+        self.tables[..number].iter().map(|table| table.blocks).sum()
     }
 
     /// Wants logits for the last `count` tokens that were pushed.
@@ -191,9 +223,11 @@ impl Inputs {
         }
     }
 
-    /// The parameters with which the kernel that makes inputs makes these, of nothing yet.
-    pub fn prepare(&self) -> Prepare {
-        let InputAddresses { step, ids, lengths, batch, .. } = self.addresses();
+    /// The parameters with which the kernel that makes inputs makes these, of nothing yet, with a
+    /// table.
+    pub fn prepare(&self, table: usize) -> Prepare {
+        let addresses = self.addresses();
+        let (InputAddresses { step, ids, lengths, .. }, batch) = (addresses, addresses.batch(table));
         Prepare {
             ids: std::ptr::null(),
             positions: std::ptr::null(),
@@ -229,26 +263,28 @@ impl Inputs {
         StepInputs { size: StepSize { step, tiles }, bytes }
     }
 
-    /// The batch of a step with so many tiles, whose pointers are those that kernels follow.
+    /// The batches of a step with so many tiles, whose pointers are those that kernels follow.
     fn begin(&mut self, tiles: usize) {
         let block = self.addresses().block;
         let at = |offset| block.wrapping_add(offset).cast_const().cast();
-        let Parts { positions, sequences, tables, stride, tiles: tile_list, .. } = self.parts;
-        let batch = Batch {
-            positions: at(positions),
-            sequences: at(sequences),
-            tables: at(tables),
-            table_stride: stride as i64,
-            tiles: at(tile_list),
-            tile_count: tiles as i64,
-            block_stride: self.block_stride as i64,
-        };
-        self.write(self.parts.batch, batch);
+        let Parts { batches, positions, sequences, tables, stride, tiles: tile_list, .. } = self.parts;
+        for number in 0..self.tables.len() {
+            let batch = Batch {
+                positions: at(positions),
+                sequences: at(sequences),
+                tables: at(tables + self.before(number) * INT),
+                table_stride: stride as i64,
+                tiles: at(tile_list),
+                tile_count: tiles as i64,
+                block_stride: self.tables[number].block_stride as i64,
+            };
+            self.write(batches + number * size_of::<Batch>(), batch);
+        }
     }
 
     fn write<T: Copy>(&mut self, part: usize, value: T) {
         let bytes = &mut self.block.as_mut_slice()[part..][..size_of::<T>()];
-        // SAFETY: in bounds as just checked, and aligned, as parts are.
+        // SAFETY: in bounds as just checked, and aligned, as parts and the batches in theirs are.
         unsafe { bytes.as_mut_ptr().cast::<T>().write(value) };
     }
 

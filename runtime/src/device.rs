@@ -13,7 +13,7 @@ pub use error::DeviceError;
 pub use gpu::{Gpu, GpuDevice, Started, Vendor};
 pub use host::Host;
 pub use launch::{Launches, Part, StepSize, Stream};
-pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory};
+pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory, StateMemory};
 
 use crate::memory::Buffer;
 use crate::pool::Pool;

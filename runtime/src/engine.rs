@@ -4,17 +4,20 @@ mod select;
 
 pub use origin::{NotFinite, Odd, Origin};
 
-use crate::batch::{Inputs, Room};
+use crate::batch::{Inputs, Room, TableRoom};
 use crate::checkpoint::Source;
-use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
+use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory, StateMemory};
 use crate::error::Error;
-use crate::kv::{Fork, Kv, KvError, SeqId};
+use crate::kv::{Fork, Kv, KvError, SeqId, Sizes};
 use crate::pool::{Pool, threads};
 use crate::sample::{SamplingError, greedy};
+use crate::states::paged;
 use crate::weights::packed::Packed;
 use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target};
+use atomc_artifact::manifest::{
+    Attention, Logits as LogitsPlace, Manifest, Model, Paged, Picks, Plan, PlanKind, Target,
+};
 use std::ops::Range;
 use std::path::Path;
 
@@ -24,8 +27,10 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// Threads of the host, the caller's among them; 0 takes as many as the system offers this process.
     pub threads: usize,
-    /// Tokens that the KV cache holds, over all sequences; 0 makes it as large as the longest sequence of the model. Memory
-    /// that no token has reached yet is only reserved, but more than the device has is refused.
+    /// Tokens that the KV cache holds, over all sequences; 0 makes it as large as the longest
+    /// sequence of the model. Where layers see a window alone, tokens behind it take no room.
+    /// Memory that no token has reached yet is only reserved, but more than the device has is
+    /// refused.
     pub cache_tokens: usize,
 }
 
@@ -93,9 +98,11 @@ pub struct Engine {
     device: Box<dyn Device>,
     memory: Memory,
     inputs: Inputs,
+    /// By group.
+    pages: Vec<Paged>,
     kv: Kv,
-    /// Blocks of the cache from this one on were never used.
-    untouched: usize,
+    /// By group: blocks from this one on were never used.
+    untouched: Vec<usize>,
     loaded: bool,
     output: Output,
     /// The plan that ran last.
@@ -124,7 +131,7 @@ impl Engine {
         let target = options.device.target(artifact.manifest())?;
         check_whole(artifact.manifest(), target)?;
         let device = options.device.open(&artifact, threads(options.threads, 1))?;
-        Ok(Engine::assemble(artifact, target, device, options)?)
+        Engine::assemble(artifact, target, device, options)
     }
 
     /// An engine on a device that the caller opened with the artifact's code for a target, instead of the options' device.
@@ -136,7 +143,7 @@ impl Engine {
     ) -> Result<Engine, Error> {
         let target = device::target(artifact.manifest(), target)?;
         check_whole(artifact.manifest(), target)?;
-        Ok(Engine::assemble(artifact, target, device, options)?)
+        Engine::assemble(artifact, target, device, options)
     }
 
     fn assemble(
@@ -144,30 +151,31 @@ impl Engine {
         target: usize,
         mut device: Box<dyn Device>,
         options: &EngineOptions,
-    ) -> Result<Engine, DeviceError> {
+    ) -> Result<Engine, Error> {
         let _span = tracing::debug_span!("open").entered();
         let manifest = artifact.manifest();
         let code = &manifest.targets[target];
         let runs = |plan: &&Plan| plan.attention == Attention::Own && plan.kind != PlanKind::Any;
         let plans: Vec<Plan> = code.plans.iter().filter(runs).cloned().collect();
 
-        let (max_len, block_tokens) = (manifest.model.max_positions, code.cache.block_tokens);
+        let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
+        let (max_len, block_tokens) = (manifest.model.max_positions, code.layout.block_tokens);
+        let pages = paged(code)?;
         let cache_tokens = match options.cache_tokens {
             0 => max_len,
-            tokens => check_cache(tokens, code, &*device).map(|()| tokens)?,
+            tokens => check_cache(tokens, (code, &pages), &*device).map(|()| tokens)?,
         };
         // Kernels count blocks in 32 bits.
-        let kv = Kv::new(cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize), block_tokens, max_len);
-        let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
-        let room = Room {
-            tokens: largest(|plan| plan.tokens),
-            rows: largest(|plan| plan.rows),
-            table_blocks: kv.table_blocks(),
-        };
-        let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
+        let blocks = cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize);
+        let step = largest(|plan| plan.tokens);
+        let windows: Vec<usize> = pages.iter().map(|group| group.window).collect();
+        let kv = Kv::new(&windows, Sizes { block_tokens, blocks, max_len, step });
+        let tables = pages.iter().zip(kv.table_blocks());
+        let tables = tables.map(|(group, blocks)| TableRoom { blocks, block_stride: group.block_bytes }).collect();
+        let inputs = Inputs::new(&mut *device, Room { tokens: step, rows: largest(|plan| plan.rows), tables })?;
         let start = std::time::Instant::now();
         let arena = largest(|plan| plan.arena_bytes);
-        let memory = allocate(&mut *device, code, (arena, kv.blocks()), &inputs)?;
+        let memory = allocate(&mut *device, (code, &pages), (arena, blocks), &inputs)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
         // SAFETY: the device was opened with this artifact; the memory was made for its manifest and like the inputs lives in
         // the engine as long as the device does.
@@ -178,8 +186,9 @@ impl Engine {
             device,
             memory,
             inputs,
+            untouched: vec![0; pages.len()],
+            pages,
             kv,
-            untouched: 0,
             loaded: false,
             output: Output::default(),
             last: 0,
@@ -377,12 +386,11 @@ impl Engine {
     }
 
     /// Everything that can be wrong with a step, before anything of it runs.
-    fn check(&self, requests: &[Request]) -> Result<(), StepError> {
+    fn check(&mut self, requests: &[Request]) -> Result<(), StepError> {
         if !self.loaded {
             return Err(StepError::NoWeights);
         }
         let Model { vocab, max_positions: max, .. } = *self.model();
-        let mut need = 0;
         for (request, item) in requests.iter().enumerate() {
             if item.tokens.is_empty() {
                 return Err(StepError::NoTokens { request });
@@ -397,9 +405,8 @@ impl Engine {
             if let Some(index) = item.tokens.iter().position(|&id| id as usize >= vocab) {
                 return Err(StepError::TokenId { request, index, id: item.tokens[index], vocab });
             }
-            need += self.kv.need(item.sequence, item.tokens.len())?;
         }
-        Ok(self.kv.reserve(need)?)
+        Ok(self.kv.reserve(requests.iter().map(|item| (item.sequence, item.tokens.len())))?)
     }
 
     /// Puts as many of the tokens as the plan takes into the inputs.
@@ -418,7 +425,7 @@ impl Engine {
                     position,
                     // After the whole step, not after this plan: the base of a dynamic embedding depends on it.
                     position + request.tokens.len() - at.token,
-                    self.kv.table(request.sequence)?,
+                    self.kv.tables(request.sequence)?,
                 );
                 self.inputs.want(part.rows);
             }
@@ -434,18 +441,20 @@ impl Engine {
     /// Clears the values in blocks that a sequence got for these positions and that had another owner, but for those that the step
     /// fills. Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
     fn clear_new_blocks(&mut self, sequence: SeqId, grown: Range<usize>) -> Result<(), StepError> {
-        let (bytes, v_offset) = (self.target().cache.block_bytes, self.memory.v_offset);
         let tokens = self.kv.block_tokens();
-        let blocks = self.kv.table(sequence)?.iter().enumerate().skip(grown.start.div_ceil(tokens));
-        for (index, &block) in blocks {
-            let block = block as usize;
-            let is_new = block >= self.untouched;
-            self.untouched = self.untouched.max(block + 1);
-            if is_new || (index + 1) * tokens <= grown.end {
-                continue;
-            }
-            for pages in &mut self.memory.cache {
-                pages.fill(block * bytes + v_offset..(block + 1) * bytes, 0)?;
+        for (group, table) in self.kv.tables(sequence)?.enumerate() {
+            let untouched = &mut self.untouched[group];
+            for (index, &block) in table.iter().enumerate().skip(grown.start.div_ceil(tokens)) {
+                let block = block as usize;
+                let is_new = block >= *untouched;
+                *untouched = (block + 1).max(*untouched);
+                if is_new || (index + 1) * tokens <= grown.end {
+                    continue;
+                }
+                let (first, values) = (block * self.pages[group].block_bytes, self.pages[group].values());
+                for state in self.memory.states.iter_mut().filter(|state| state.table == group) {
+                    state.pages.fill(first + values.start..first + values.end, 0)?;
+                }
             }
         }
         Ok(())
@@ -594,29 +603,34 @@ fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
 }
 
 /// That the device has memory for so many tokens of cache.
-fn check_cache(tokens: usize, target: &Target, device: &dyn Device) -> Result<(), DeviceError> {
-    let cache = &target.cache;
-    let block = cache.layers.saturating_mul(cache.block_bytes).saturating_add(Kv::BLOCK_BYTES);
-    let bytes = tokens.div_ceil(cache.block_tokens) as u128 * block as u128;
+fn check_cache(tokens: usize, (target, pages): (&Target, &[Paged]), device: &dyn Device) -> Result<(), DeviceError> {
+    let bytes = target.states.iter().map(|state| pages[state.group].block_bytes);
+    // What is nothing to divide by is no cache.
+    let block = bytes.fold(pages.len() * Kv::BLOCK_BYTES, usize::saturating_add).max(1);
+    let block_tokens = target.layout.block_tokens;
+    let bytes = tokens.div_ceil(block_tokens) as u128 * block as u128;
     let memory = device.memory();
     if bytes <= memory as u128 {
         return Ok(());
     }
-    let most = (memory / block).saturating_mul(cache.block_tokens);
+    let most = (memory / block).saturating_mul(block_tokens);
     Err(DeviceError::Cache { tokens, bytes, device: device.name().to_owned(), memory, most })
 }
 
 fn allocate(
     device: &mut dyn Device,
-    target: &Target,
+    (target, pages): (&Target, &[Paged]),
     (arena, blocks): (usize, usize),
     inputs: &Inputs,
 ) -> Result<Memory, DeviceError> {
-    let cache = &target.cache;
-    let pages = blocks.saturating_mul(cache.block_bytes);
+    let mut states = Vec::with_capacity(target.states.len());
+    for state in &target.states {
+        let spec = &pages[state.group];
+        let memory = device.allocate(blocks.saturating_mul(spec.block_bytes))?;
+        states.push(StateMemory::new(spec, memory, state.group));
+    }
     Ok(Memory {
-        cache: (0..cache.layers).map(|_| device.allocate(pages)).collect::<Result<_, _>>()?,
-        v_offset: cache.v_offset,
+        states,
         weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
         arena: device.allocate(arena)?,
         hidden: device.allocate(target.hidden.bytes)?,

@@ -3,6 +3,7 @@ use crate::device::DeviceError;
 use crate::engine::StepError;
 use crate::hosted::HostedError;
 use crate::signature::SignatureError;
+use crate::states::NotPaged;
 use crate::trust::TrustError;
 
 /// Everything that can go wrong between an artifact and its tokens.
@@ -24,6 +25,8 @@ pub enum Error {
          an engine needs an artifact that was compiled with --attention own"
     )]
     CallerAttends { target: String },
+    #[error(transparent)]
+    States(#[from] NotPaged),
     #[error(transparent)]
     Step(#[from] StepError),
     #[error(transparent)]

@@ -110,11 +110,10 @@ fn serve(
 /// Whether the cache has room for one more whole answer beside what those under way may still need. The first may always
 /// try, so that a prompt that never fits becomes an error.
 fn may_join(engine: &Engine, active: &[Writer], prompt: &[u32], params: &Params) -> bool {
-    let cache = engine.cache();
-    let blocks = |tokens: usize| tokens.min(engine.model().max_positions).div_ceil(cache.block_tokens());
-    let held = |writer: &Writer| cache.table(writer.sequence).map_or(0, <[i32]>::len);
-    let promised: usize = active.iter().map(|writer| blocks(writer.most).saturating_sub(held(writer))).sum();
-    active.is_empty() || promised + blocks(prompt.len().saturating_add(params.max_new)) <= cache.free_blocks()
+    let most = |tokens: usize| tokens.min(engine.model().max_positions);
+    let joins = std::iter::once((None, most(prompt.len().saturating_add(params.max_new))));
+    let others = active.iter().map(|writer| (Some(writer.sequence), most(writer.most)));
+    active.is_empty() || engine.cache().has_room(others.chain(joins)).is_ok()
 }
 
 /// What a step says of the next token of each request.

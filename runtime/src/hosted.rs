@@ -7,28 +7,31 @@
 mod allocate;
 mod ends;
 mod error;
+mod pages;
 mod step;
 mod weights;
 
-use allocate::ALIGN;
 pub use allocate::Allocate;
 pub use error::HostedError;
-pub use step::Batch;
+pub use pages::Pages;
 use step::Limits;
+pub use step::{Batch, Table};
 
-use crate::batch::{Inputs, Room};
-use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, Part, StepSize, Stream};
+use crate::batch::{Inputs, Room, TableRoom};
+use crate::device::{
+    self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, Part, StateMemory, StepSize, Stream,
+};
 use crate::error::Error;
 use crate::pool::threads;
+use crate::states::paged;
 use crate::weights::{Loading, Rank};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Prepare, Step};
-use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, Target, Work};
-use std::ptr::NonNull;
+use atomc_artifact::manifest::{
+    Attention, Call, DType, Manifest, Model, Paged, Place, Plan, PlanKind, State, Target, Work,
+};
+use std::ops::Range;
 use std::sync::Arc;
-
-/// What pages have to lie apart a multiple of.
-const STRIDE_ALIGN: usize = 256;
 
 /// How to open an artifact inside a framework.
 #[derive(Clone, Debug)]
@@ -74,14 +77,18 @@ pub struct Hosted {
     inputs: Inputs,
     /// The steps of embeddings and heads, by their rows, where kernels read them from the device's memory.
     steps: Option<DeviceBuffer>,
-    /// Where each layer's pages begin, for a device that makes the inputs.
-    pages: Option<DeviceBuffer>,
+    /// The pages of each group of states.
+    groups: Vec<Paged>,
+    /// Where the pages of each state begin, table by table, for a device that makes the inputs.
+    starts: Option<DeviceBuffer>,
+    /// The part of a page of each state that is cleared.
+    values: Vec<Range<usize>>,
+    /// The pages, once they are bound.
+    tables: Vec<Pages>,
     loading: Option<Loading>,
     loaded: bool,
     /// Whether the weights were forgotten since they were last loaded as a whole.
     unloaded: bool,
-    /// Pages in a layer, once they are bound.
-    blocks: Option<usize>,
     step: Option<Running>,
 }
 
@@ -139,11 +146,16 @@ impl Hosted {
         let (manifest, code) = (artifact.manifest(), &artifact.manifest().targets[target]);
         let plans: Vec<Plan> = code.plans.iter().filter(|plan| runs(plan, options)).cloned().collect();
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
+        let groups = paged(code)?;
         // Tables stay where they are if the device makes the inputs.
-        let table_blocks =
-            if device.prepares() { 0 } else { manifest.model.max_positions.div_ceil(code.cache.block_tokens) };
-        let room = Room { tokens: largest(|plan| plan.tokens), rows: largest(|plan| plan.rows), table_blocks };
-        let inputs = Inputs::new(&mut *device, room, code.cache.block_bytes)?;
+        let blocks =
+            if device.prepares() { 0 } else { manifest.model.max_positions.div_ceil(code.layout.block_tokens) };
+        // Each state may have a table of its own.
+        let table = |state: &State| TableRoom { blocks, block_stride: groups[state.group].block_bytes };
+        let tables = code.states.iter().map(table).collect();
+        let room = Room { tokens: largest(|plan| plan.tokens), rows: largest(|plan| plan.rows), tables };
+        let most = room.tokens.max(room.rows);
+        let inputs = Inputs::new(&mut *device, room)?;
         let row = code.layout.row;
         let unfilled = plans.iter().flat_map(|plan| &plan.calls).find_map(|call| padded(*call, row));
         if let Some(Place { width, .. }) = unfilled.filter(|_| !inputs.in_place()) {
@@ -152,13 +164,18 @@ impl Hosted {
         }
         let steps = match inputs.in_place() {
             true => None,
-            false if device.prepares() => Some(ends::steps(&mut *device, room.tokens.max(room.rows))?),
+            false if device.prepares() => Some(ends::steps(&mut *device, most)?),
             false => return Err(HostedError::Prepare { device: device.name().to_owned() }.into()),
         };
-        let pages = match inputs.in_place() || options.attention == Attention::Caller {
+        let starts = match inputs.in_place() || options.attention == Attention::Caller {
             true => None,
-            false => Some(device.allocate(code.cache.layers * size_of::<u64>())?),
+            false => Some(device.allocate(code.states.len() * size_of::<u64>())?),
         };
+        // Heads run without pages: frameworks try them before they give any.
+        let empty =
+            |(number, state): (usize, &State)| Ok(StateMemory::new(&groups[state.group], device.allocate(0)?, number));
+        let states = code.states.iter().enumerate().map(empty).collect::<Result<_, DeviceError>>()?;
+        let values = code.states.iter().map(|state| groups[state.group].values()).collect();
         let workspace = device.allocate(code.workspace())?;
         let mut buffer = |bytes| allocate::buffer(&mut *device, &mut allocate, bytes);
         let memory = Memory {
@@ -167,9 +184,7 @@ impl Hosted {
             hidden: buffer(code.hidden.bytes)?,
             head_input: Some(buffer(code.hidden.bytes)?),
             workspace,
-            // Heads run without pages: frameworks try them before they give any.
-            cache: (0..code.cache.layers).map(|_| device.allocate(0)).collect::<Result<_, _>>()?,
-            v_offset: code.cache.v_offset,
+            states,
             inputs: inputs.addresses(),
         };
         let rank = Rank { number: options.rank, of: manifest.tensor_parallel };
@@ -183,22 +198,23 @@ impl Hosted {
             memory,
             inputs,
             steps,
-            pages,
+            groups,
+            starts,
+            values,
+            tables: vec![],
             loading: None,
             loaded: false,
             unloaded: false,
-            blocks: None,
             step: None,
         };
-        hosted.set_inputs(hosted.inputs.block_stride())?;
+        hosted.set_inputs()?;
         hosted.bind()?;
         Ok(hosted)
     }
 
     /// Where inputs are made on the device, gives them what stays the same in all steps.
-    fn set_inputs(&mut self, block_stride: usize) -> Result<(), DeviceError> {
+    fn set_inputs(&mut self) -> Result<(), DeviceError> {
         self.inputs.clear();
-        self.inputs.set_block_stride(block_stride);
         self.inputs.want_first(self.max_rows());
         self.inputs.upload()
     }
@@ -242,51 +258,6 @@ impl Hosted {
         self.plans.iter().map(|plan| plan.rows).max().unwrap_or(0)
     }
 
-    /// Takes the pages of the cache: where each layer's begin, how many bytes they lie apart, and how many there are. It costs
-    /// little to be given the same again.
-    ///
-    /// # Safety
-    /// The pages are memory of the device with the device's slack behind the last, stay until others are bound, and belong to
-    /// this model while a step runs.
-    pub unsafe fn bind_cache(
-        &mut self,
-        layers: &[NonNull<u8>],
-        block_stride: usize,
-        blocks: usize,
-    ) -> Result<(), HostedError> {
-        let spec = &self.target().cache;
-        if layers.len() != spec.layers {
-            return Err(HostedError::Layers { found: layers.len(), want: spec.layers });
-        }
-        let fault = |field, detail| Err(HostedError::Field { field, detail });
-        if let Some(start) = layers.iter().find(|start| !start.addr().get().is_multiple_of(ALIGN)) {
-            return fault("layers", format!("pages at {start:p} do not begin at a multiple of {ALIGN}"));
-        }
-        let fits = (spec.block_bytes..=u32::MAX as usize).contains(&block_stride);
-        if !fits || !block_stride.is_multiple_of(STRIDE_ALIGN) {
-            let rule = format!("a multiple of {STRIDE_ALIGN} below 4 GiB, and at least a page, {}", spec.block_bytes);
-            return fault("block_stride", format!("{block_stride} is not {rule}"));
-        }
-        let bytes = block_stride.checked_mul(blocks).filter(|_| (1..=i32::MAX as usize).contains(&blocks));
-        let Some(bytes) = bytes else { return fault("blocks", format!("{blocks} pages of {block_stride} bytes")) };
-        self.step = None;
-        let addresses = |(cache, start): (&DeviceBuffer, &NonNull<u8>)| cache.address() == start.as_ptr();
-        let same = self.blocks == Some(blocks) && self.inputs.block_stride() == block_stride;
-        if same && self.memory.cache.iter().zip(layers).all(addresses) {
-            return Ok(());
-        }
-        self.set_inputs(block_stride)?;
-        // SAFETY: passed on to the caller.
-        self.memory.cache = layers.iter().map(|&start| unsafe { self.device.adopt(start, bytes) }).collect();
-        if let Some(pages) = &mut self.pages {
-            let starts: Vec<u8> = layers.iter().flat_map(|start| (start.addr().get() as u64).to_le_bytes()).collect();
-            pages.upload(0, &starts)?;
-        }
-        self.bind()?;
-        self.blocks = Some(blocks);
-        Ok(())
-    }
-
     /// The rows that the body of a step leaves, one for each token.
     pub fn hidden(&self) -> Rows {
         self.hidden_rows(&self.memory.hidden, self.max_tokens())
@@ -311,8 +282,17 @@ impl Hosted {
         self.step = None;
         self.check_loaded()?;
         let own = self.plans[0].attention == Attention::Own;
-        if own && self.blocks.is_none() {
+        if own && self.tables.is_empty() {
             return Err(HostedError::NoCache);
+        }
+        // Where the caller attends nobody looks at tables.
+        let batch = &Batch { tables: if own { batch.tables } else { &[] }, ..*batch };
+        let (found, want) = (batch.tables.len(), self.tables.len());
+        if own && found != want {
+            return Err(HostedError::Field {
+                field: "tables",
+                detail: format!("{found}, but pages are bound for {want}"),
+            });
         }
         let plan = self.pick(batch)?;
         if batch.embedded {
@@ -320,7 +300,7 @@ impl Hosted {
         }
         // SAFETY: passed on to the caller.
         let size = match self.inputs.in_place() {
-            true => unsafe { self.fill(batch, own) }?,
+            true => unsafe { self.fill(batch) }?,
             false => unsafe { self.prepare(batch, stream) }?,
         };
         let Batch { tokens, embedded, .. } = *batch;
@@ -332,19 +312,13 @@ impl Hosted {
     ///
     /// # Safety
     /// As for [`Hosted::begin`].
-    unsafe fn fill(&mut self, batch: &Batch, own: bool) -> Result<StepSize, HostedError> {
-        let Model { vocab, max_positions, .. } = self.artifact.manifest().model;
-        let cache = &self.artifact.manifest().targets[self.target].cache;
-        let limits =
-            Limits { vocab, max_positions, block_tokens: cache.block_tokens, blocks: self.blocks.filter(|_| own) };
-        let Hosted { inputs, memory, .. } = self;
-        let stride = inputs.block_stride();
-        let clear = |block| {
-            // Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
-            let values = block * stride + cache.v_offset..block * stride + cache.block_bytes;
-            let pages = memory.cache.iter_mut().filter_map(DeviceBuffer::host_view_mut);
-            pages.for_each(|layer| layer[values.clone()].fill(0));
-        };
+    unsafe fn fill(&mut self, batch: &Batch) -> Result<StepSize, HostedError> {
+        let Hosted { artifact, inputs, memory, tables, values, .. } = self;
+        let Model { vocab, max_positions, .. } = artifact.manifest().model;
+        let block_tokens = artifact.manifest().targets[self.target].layout.block_tokens;
+        let limits = Limits { vocab, max_positions, block_tokens, tables };
+        let clear =
+            |table: usize, block| pages::clear(&mut memory.states, values, table, block * tables[table].block_stride);
         // SAFETY: passed on to the caller.
         unsafe { batch.fill(inputs, &limits, clear) }?;
         Ok(inputs.step().size)
@@ -360,24 +334,13 @@ impl Hosted {
             let detail = format!("{} in a step of {tokens} tokens", batch.sequences);
             return Err(HostedError::Field { field: "sequences", detail });
         }
-        // SAFETY: the inputs have room for the tokens, as the plan was picked, and for the tiles; the rest is passed on.
-        unsafe { self.device.prepare(&batch.prepare(self.clears()), stream) }?;
-        Ok(StepSize { step: Step { tokens: tokens as i64, rows: 0 }, tiles })
-    }
-
-    /// The parameters of a step that stay the same: where its inputs go, and which pages may have to be cleared.
-    fn clears(&self) -> Prepare {
-        let (inputs, cache) = (self.inputs.prepare(), &self.target().cache);
-        match &self.pages {
-            Some(pages) if self.blocks.is_some() => Prepare {
-                pages: pages.address().cast_const().cast(),
-                layers: cache.layers as i64,
-                values: cache.v_offset as i64,
-                value_bytes: (cache.block_bytes - cache.v_offset) as i64,
-                ..inputs
-            },
-            _ => inputs,
+        for table in 0..batch.tables.len().max(1) {
+            let parameters = batch.prepare(table, self.clears(table));
+            // SAFETY: the inputs have room for the tokens, as the plan was picked, and for the
+            // tiles; the rest is passed on.
+            unsafe { self.device.prepare(&parameters, stream) }?;
         }
+        Ok(StepSize { step: Step { tokens: tokens as i64, rows: 0 }, tiles })
     }
 
     /// The first plan that takes a step.

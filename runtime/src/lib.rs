@@ -35,6 +35,7 @@ pub mod pool;
 pub mod probe;
 pub mod sample;
 pub mod signature;
+pub mod states;
 #[cfg(test)]
 mod toy;
 pub mod trust;

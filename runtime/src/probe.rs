@@ -1,6 +1,7 @@
 //! One launch alone, on memory that the caller fills: how kernels are checked and recorded.
-use crate::batch::{Inputs, Room};
-use crate::device::{Device, DeviceBuffer, DeviceError, Memory, StepSize};
+use crate::batch::{Inputs, Room, TableRoom};
+use crate::device::{Device, DeviceBuffer, DeviceError, Memory, StateMemory, StepSize};
+use crate::states::{NotPaged, paged};
 use atomc_artifact::manifest::{Arg, Plan, Target};
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ pub struct Piece {
     pub table: Vec<i32>,
 }
 
-/// The step that a launch belongs to. Its cache has `blocks` pages, which begin so many bytes apart.
+/// The step that a launch belongs to. Its states have `blocks` pages each, which begin so many
+/// bytes apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeStep {
     pub pieces: Vec<Piece>,
@@ -31,7 +33,7 @@ pub struct ProbeStep {
 }
 
 impl ProbeStep {
-    /// Bytes of a layer's cache.
+    /// Bytes of a state.
     fn pages(&self) -> usize {
         self.blocks * self.block_stride
     }
@@ -43,8 +45,8 @@ pub struct Outcome {
     pub arena: Vec<u8>,
     /// Of the plan's tokens and what kernels may write beyond them.
     pub hidden: Vec<u8>,
-    /// Pages by layer, of the layers that the launch names.
-    pub caches: BTreeMap<usize, Vec<u8>>,
+    /// Pages of the states that the launch names.
+    pub states: BTreeMap<usize, Vec<u8>>,
 }
 
 /// Every byte of the arena and of the hidden rows that nobody filled is this: no number in any type of floats.
@@ -54,6 +56,8 @@ pub const POISON: u8 = u8::MAX;
 pub enum ProbeError {
     #[error(transparent)]
     Device(#[from] DeviceError),
+    #[error(transparent)]
+    States(#[from] NotPaged),
     /// The kernel did what it must not do.
     #[error("{0}")]
     Launch(DeviceError),
@@ -78,8 +82,8 @@ impl Probe {
         &self.target
     }
 
-    /// Runs one launch of a plan, as a plan of its own. Weights and caches that are not filled are zero; a cache is filled
-    /// as its K.
+    /// Runs one launch of a plan, as a plan of its own. Weights and states that are not filled are
+    /// zero; a state is filled as its first stream.
     pub fn run(
         &mut self,
         plan: usize,
@@ -139,26 +143,28 @@ impl Probe {
             return Err(ProbeError::Step { tokens, rows, most_tokens: plan.tokens, most_rows: plan.rows });
         }
         let longest = step.pieces.iter().map(|p| p.table.len()).max().unwrap_or(0);
-        let room = Room { tokens: plan.tokens, rows: plan.rows, table_blocks: longest + 1 };
-        let mut inputs = Inputs::new(&mut *self.device, room, step.block_stride)?;
+        let tables = vec![TableRoom { blocks: longest + 1, block_stride: step.block_stride }];
+        let mut inputs = Inputs::new(&mut *self.device, Room { tokens: plan.tokens, rows: plan.rows, tables })?;
         for piece in &step.pieces {
             let length = piece.position + piece.tokens.len();
-            inputs.push(&piece.tokens, piece.position, length, &piece.table);
+            inputs.push(&piece.tokens, piece.position, length, [&piece.table[..]]);
             inputs.want(piece.rows);
         }
         Ok(inputs)
     }
 
-    fn memory(&mut self, plan: &Plan, pages: usize, inputs: &Inputs) -> Result<Memory, DeviceError> {
-        let numbers = Numbers::of(&plan.launches[0].args);
+    fn memory(&mut self, plan: &Plan, pages: usize, inputs: &Inputs) -> Result<Memory, ProbeError> {
+        let (numbers, groups) = (Numbers::of(&plan.launches[0].args), paged(&self.target)?);
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
             None => self.device.allocate(self.target.workspace())?,
         };
-        let device = &mut self.device;
+        let (device, states) = (&mut self.device, &self.target.states);
+        // All states of a launch have one table.
+        let mut state =
+            |&number: &usize| Ok(StateMemory::new(&groups[states[number].group], device.allocate(pages)?, 0));
         Ok(Memory {
-            cache: numbers.layers.iter().map(|_| device.allocate(pages)).collect::<Result<_, _>>()?,
-            v_offset: self.target.cache.v_offset,
+            states: numbers.states.iter().map(&mut state).collect::<Result<_, DeviceError>>()?,
             weights: (numbers.weights.iter().map(|&w| device.allocate(self.target.weights[w].bytes)))
                 .collect::<Result<_, _>>()?,
             arena: device.allocate(plan.arena_bytes)?,
@@ -177,10 +183,10 @@ impl Probe {
                 let room = self.target.weights[numbers.weights[index]].bytes;
                 (&mut memory.weights[index], 0, room)
             }
-            Arg::CacheK { layer } => (&mut memory.cache[layer], 0, pages),
+            Arg::State { state, stream: 0 } => (&mut memory.states[state].pages, 0, pages),
             Arg::Hidden => (&mut memory.hidden, 0, self.target.hidden.bytes),
             // Inputs are what the step says.
-            Arg::CacheV { .. } | Arg::Input { .. } => return Ok(()),
+            Arg::State { .. } | Arg::Batch { .. } | Arg::Input { .. } => return Ok(()),
         };
         if bytes.len() > room {
             return Err(ProbeError::Room { arg, bytes: bytes.len(), room });
@@ -194,26 +200,28 @@ impl Probe {
             buffer.download(0, &mut to)?;
             Ok(to)
         };
-        let caches = numbers.layers.iter().zip(&memory.cache).map(|(&layer, cache)| Ok((layer, get(cache, pages)?)));
-        let caches = caches.collect::<Result<_, DeviceError>>()?;
+        let states = numbers.states.iter().zip(&memory.states);
+        let states = states.map(|(&state, memory)| Ok((state, get(&memory.pages, pages)?)));
+        let states = states.collect::<Result<_, DeviceError>>()?;
         let arena = get(&memory.arena, plan.arena_bytes)?;
-        Ok(Outcome { arena, hidden: get(&memory.hidden, self.target.hidden.bytes)?, caches })
+        Ok(Outcome { arena, hidden: get(&memory.hidden, self.target.hidden.bytes)?, states })
     }
 }
 
-/// The weights and layers that a launch names, which get new numbers from zero on: only they are allocated.
+/// The weights and states that a launch names, which get new numbers from zero on: only they are
+/// allocated.
 struct Numbers {
     weights: Vec<usize>,
-    layers: Vec<usize>,
+    states: Vec<usize>,
 }
 
 impl Numbers {
     fn of(args: &[Arg]) -> Numbers {
-        let mut numbers = Numbers { weights: Vec::new(), layers: Vec::new() };
+        let mut numbers = Numbers { weights: Vec::new(), states: Vec::new() };
         for arg in args {
             let (list, number) = match *arg {
                 Arg::Weight { index } => (&mut numbers.weights, index),
-                Arg::CacheK { layer } | Arg::CacheV { layer } => (&mut numbers.layers, layer),
+                Arg::State { state, .. } | Arg::Batch { state } => (&mut numbers.states, state),
                 Arg::Arena { .. } | Arg::Hidden | Arg::Input { .. } => continue,
             };
             if !list.contains(&number) {
@@ -227,8 +235,8 @@ impl Numbers {
         let at = |list: &[usize], number| list.iter().position(|&n| n == number).unwrap_or_default();
         match arg {
             Arg::Weight { index } => Arg::Weight { index: at(&self.weights, index) },
-            Arg::CacheK { layer } => Arg::CacheK { layer: at(&self.layers, layer) },
-            Arg::CacheV { layer } => Arg::CacheV { layer: at(&self.layers, layer) },
+            Arg::State { state, stream } => Arg::State { state: at(&self.states, state), stream },
+            Arg::Batch { state } => Arg::Batch { state: at(&self.states, state) },
             other => other,
         }
     }

@@ -88,14 +88,21 @@ pub fn path() -> &'static Path {
     path
 }
 
-/// An engine with the toy's weights, whose plans do not say where the picks are.
-pub fn engine_without_picks() -> Engine {
+/// The artifact with another manifest, in a folder that is removed with it.
+pub fn with(manifest: &Manifest) -> (tempfile::TempDir, Artifact) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("toy.atomc");
+    atomc_artifact::write(&path, manifest, &[code(dir.path())]).unwrap();
+    let artifact = Artifact::open(&path).unwrap();
+    (dir, artifact)
+}
+
+/// An engine with the toy's weights, whose plans do not say where the picks are.
+pub fn engine_without_picks() -> Engine {
     let mut manifest = manifest();
     manifest.targets[0].plans.iter_mut().for_each(|plan| plan.picks = None);
-    atomc_artifact::write(&path, &manifest, &[code(dir.path())]).unwrap();
-    let mut engine = Engine::open(&path, &EngineOptions { cache_tokens: 1024, ..EngineOptions::default() }).unwrap();
+    let (_dir, artifact) = with(&manifest);
+    let mut engine = Engine::new(artifact, &EngineOptions { cache_tokens: 1024, ..EngineOptions::default() }).unwrap();
     engine.load_weights(&Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
     engine
 }
@@ -144,6 +151,11 @@ fn code(dir: &Path) -> Vec<u8> {
 
 pub fn manifest() -> Manifest {
     let bias = WeightExpr::Tensor { name: "head.bias".into(), shape: vec![VOCAB] };
+    let stream = |name: &str, start, layout| {
+        let (at, dtype) = (Extent { start, bytes: BLOCK * 4 }, DType::I32);
+        PageStream { name: name.into(), at, dtype, heads: 1, width: 1, layout }
+    };
+    let streams = vec![stream("k", 0, StreamLayout::Tokens), stream("v", BLOCK * 4, StreamLayout::Numbers)];
     Manifest {
         producer: "toy".into(),
         config: serde_json::json!({}),
@@ -159,7 +171,15 @@ pub fn manifest() -> Manifest {
         tensor_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
-            layout: DataLayout { row: 1, alias: 1024, rows: 1, panel: 1, group_bytes: 4, align: 64 },
+            layout: DataLayout {
+                row: 1,
+                alias: 1024,
+                rows: 1,
+                panel: 1,
+                group_bytes: 4,
+                block_tokens: BLOCK,
+                align: 64,
+            },
             weights: vec![Weight {
                 name: "head.bias".into(),
                 dtype: DType::F32,
@@ -168,16 +188,8 @@ pub fn manifest() -> Manifest {
                 bytes: VOCAB * 4,
                 expr: bias,
             }],
-            cache: CacheSpec {
-                layers: 1,
-                block_tokens: BLOCK,
-                block_bytes: 2 * BLOCK * 4,
-                v_offset: BLOCK * 4,
-                dtype: DType::I32,
-                heads: 1,
-                head_dim: 1,
-                window: 0,
-            },
+            states: vec![State { layer: 0, group: 0 }],
+            groups: vec![StateGroup::Paged(Paged { block_bytes: 2 * BLOCK * 4, streams, window: 0 })],
             // One number of eight bytes for each token.
             hidden: Hidden { dtype: DType::I32, width: 2, stride: 2, bytes: 40 * 8 },
             kernels: vec![
@@ -232,7 +244,8 @@ fn variant(name: &str, features: &[&str]) -> Variant {
 
 fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
     let input = |which| Arg::Input { which };
-    let (k, v) = (Arg::CacheK { layer: 0 }, Arg::CacheV { layer: 0 });
+    let [k, v] = [0, 1].map(|stream| Arg::State { state: 0, stream });
+    let batch = Arg::Batch { state: 0 };
     let logits = Logits { offset: 0, width: VOCAB, stride: VOCAB + 3 };
     let launch = |kernel, args: &[Arg]| Launch {
         kernel,
@@ -261,8 +274,8 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         arena_bytes,
         attention: Attention::Own,
         launches: vec![
-            launch(0, &[input(Input::Ids), input(Input::Batch), k, v]),
-            launch(1, &[input(Input::Batch), input(Input::Lengths), k, v, hidden]),
+            launch(0, &[input(Input::Ids), batch, k, v]),
+            launch(1, &[batch, input(Input::Lengths), k, v, hidden]),
             launch(2, &head),
         ],
         body: if is_whole { 3 } else { 2 },

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
 use atomc::frontend;
-use atomc_artifact::manifest::{Attention, DType, Work};
+use atomc_artifact::manifest::{Attention, DType, Paged, Work};
 use atomc_passes::BucketOptions;
 use atomc_runtime::checkpoint::{Source, Tensor};
 use atomc_runtime::device::{Device, DeviceBuffer, Stream};
-use atomc_runtime::hosted::{Batch, Rows};
+use atomc_runtime::hosted::{Batch, Pages, Rows, Table};
 use atomc_runtime::memory::Buffer;
+use atomc_runtime::states::paged;
 use atomc_runtime::weights::Given;
 use atomc_runtime::{
-    Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, SeqId, Want,
+    Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, SeqId, StepError, Want,
 };
 use half::{bf16, f16};
 
@@ -55,9 +56,10 @@ struct Framework {
     /// Memory of the device for a step's tensors, where it has one of its own.
     tensors: Vec<DeviceBuffer>,
     stride: usize,
-    /// Keys that a token sees, if the framework takes back the pages behind them.
-    window: usize,
-    free: Vec<i32>,
+    /// By table: keys that a token sees, if the framework takes back the pages behind them.
+    windows: Vec<usize>,
+    /// By table.
+    free: Vec<Vec<i32>>,
     sequences: Vec<Sequence>,
 }
 
@@ -71,7 +73,7 @@ struct Rank {
 #[derive(Clone, Default)]
 struct Sequence {
     tokens: usize,
-    table: Vec<i32>,
+    tables: Vec<Vec<i32>>,
 }
 
 fn options(rank: usize, attention: Attention) -> HostedOptions {
@@ -91,19 +93,25 @@ impl Rank {
             hosted.feed(tensor, Given { float, shape: &shape, numbers: bytes.into() }).expect("a tensor of the model");
         }
         hosted.finish_loading().expect("all tensors");
-        let spec = hosted.target().cache.clone();
-        let stride = spec.block_bytes + GAP;
-        let pages = |_| {
-            let mut pages = Buffer::new(PAGES * stride).expect("memory");
-            // What an earlier owner left is not a number.
-            pages.as_mut_slice().fill(0xff);
-            pages
+        let (target, groups) = (hosted.target().clone(), paged(hosted.target()).expect("pages"));
+        let mut kept = vec![];
+        let mut table = |(group, spec): (usize, &Paged)| {
+            let block_stride = spec.block_bytes + GAP;
+            let of_group = (0..target.states.len()).filter(|&state| target.states[state].group == group);
+            let states = of_group.map(|state| {
+                let mut pages = Buffer::new(PAGES * block_stride).expect("memory");
+                // What an earlier owner left is not a number.
+                pages.as_mut_slice().fill(0xff);
+                kept.push(pages);
+                (state, NonNull::new(kept[kept.len() - 1].address()).expect("an address"))
+            });
+            Pages { states: states.collect(), block_stride, blocks: PAGES }
         };
-        let pages: Vec<Buffer> = (0..spec.layers).map(pages).collect();
-        let starts: Vec<_> = pages.iter().map(|pages| NonNull::new(pages.address()).expect("an address")).collect();
+        let tables: Vec<Pages> = groups.iter().enumerate().map(&mut table).collect();
         // SAFETY: the pages live beside the model.
-        unsafe { hosted.bind_cache(&starts, stride, PAGES) }.expect("pages that fit");
-        Rank { hosted, _pages: pages, cache: vec![vec![vec![]; sequences]; spec.layers] }
+        unsafe { hosted.bind_cache(&tables) }.expect("pages that fit");
+        let layers = hosted.artifact().manifest().model.layers;
+        Rank { hosted, _pages: kept, cache: vec![vec![vec![]; sequences]; layers] }
     }
 }
 
@@ -119,18 +127,20 @@ impl Framework {
     fn emulated(path: &Path, name: &str, chip: &str, sequences: usize) -> Framework {
         let artifact = Arc::new(open(path));
         let mut device = Emulated::open(&artifact, chip, 2, Default::default()).expect("a device");
-        let sizes = [TOKENS * 4, TOKENS * 8, TOKENS * 4 + 4, TOKENS * 4, TOKENS * PAGES * 4];
-        let tensors = sizes.into_iter().map(|bytes| device.allocate(bytes).expect("memory")).collect();
+        let sizes = [TOKENS * 4, TOKENS * 8, TOKENS * 4 + 4, TOKENS * 4];
+        let tables = artifact.manifest().targets[0].groups.iter().map(|_| TOKENS * PAGES * 4);
+        let tensors = sizes.into_iter().chain(tables).map(|bytes| device.allocate(bytes).expect("memory")).collect();
         let options = options(0, Attention::Own);
         let hosted = Hosted::with_device(artifact, chip, Box::new(device), &options, None).expect("it opens");
         Framework::of(vec![Rank::new(hosted, name, sequences)], tensors)
     }
 
     fn of(ranks: Vec<Rank>, tensors: Vec<DeviceBuffer>) -> Framework {
-        let stride = ranks[0].hosted.target().cache.block_tokens;
+        let target = ranks[0].hosted.target();
+        let (stride, tables) = (target.layout.block_tokens, target.groups.len());
         let free = (0..PAGES as i32).map(|page| page * 7 % PAGES as i32).collect();
-        let sequences = vec![Sequence::default(); ranks[0].cache[0].len()];
-        Framework { ranks, tensors, stride, window: 0, free, sequences }
+        let sequences = vec![Sequence { tokens: 0, tables: vec![vec![]; tables] }; ranks[0].cache[0].len()];
+        Framework { ranks, tensors, stride, windows: vec![0; tables], free: vec![free; tables], sequences }
     }
 
     /// Where the device finds a step's tensor.
@@ -145,30 +155,34 @@ impl Framework {
     /// Gives sequences new tokens, and the logits behind all of them.
     fn step(&mut self, new: &[(usize, Vec<u32>)], padding: usize, decode: bool) -> Vec<Vec<f32>> {
         let (mut ids, mut positions, mut starts, mut lengths) = (vec![], vec![], vec![0], vec![]);
-        let (mut tables, mut owners) = (vec![], vec![]);
+        let (mut tables, mut owners) = (vec![vec![]; self.windows.len()], vec![]);
         for (sequence, tokens) in new {
-            let Sequence { tokens: len, table } = &mut self.sequences[*sequence];
-            let behind = (*len + 1).saturating_sub(self.window) / self.stride;
-            if self.window > 0 {
-                // Nothing is there, and the emulator lets nobody read it.
-                self.free.extend(table[..behind].iter().filter(|&&page| page != NOWHERE));
-                table[..behind].fill(NOWHERE);
+            let Sequence { tokens: len, tables: held } = &mut self.sequences[*sequence];
+            for (number, table) in held.iter_mut().enumerate() {
+                let (window, free) = (self.windows[number], &mut self.free[number]);
+                if window > 0 {
+                    // Nothing is there, and the emulator lets nobody read it.
+                    let behind = (*len + 1).saturating_sub(window) / self.stride;
+                    free.extend(table[..behind].iter().filter(|&&page| page != NOWHERE));
+                    table[..behind].fill(NOWHERE);
+                }
+                let pages = table.len()..(*len + tokens.len()).div_ceil(self.stride);
+                table.extend(pages.map(|_| free.pop().expect("a free page")));
+                tables[number].extend(table.iter().copied().chain(std::iter::repeat(0)).take(PAGES));
             }
             owners.extend((*len..).take(tokens.len()).map(|position| (*sequence, position)));
             positions.extend((*len..).take(tokens.len()).map(|position| position as i64));
             ids.extend(tokens.iter().map(|&id| id as i32));
             *len += tokens.len();
-            table.extend((table.len()..len.div_ceil(self.stride)).map(|_| self.free.pop().expect("a free page")));
             starts.push(ids.len() as i32);
             lengths.push(*len as i32);
-            tables.extend(table.iter().copied().chain(std::iter::repeat(0)).take(PAGES));
         }
         let count = ids.len();
         ids.extend(vec![-1; padding]);
         positions.extend(vec![-1; padding]);
         starts.extend(vec![count as i32; padding]);
         lengths.extend(vec![-1; padding]);
-        tables.extend(vec![-1; padding * PAGES]);
+        tables.iter_mut().for_each(|table| table.extend(vec![-1; padding * PAGES]));
         // Every other step has its embeddings looked up before, and other tokens in it.
         let embedded = count.is_multiple_of(2);
         // SAFETY: there is room for so many tokens, and nobody else has them.
@@ -176,13 +190,15 @@ impl Framework {
         if embedded {
             ids.fill(0);
         }
+        let table =
+            |(number, table): (usize, &Vec<i32>)| Table { pages: self.tensor(4 + number, table), stride: PAGES };
+        let tables: Vec<Table> = tables.iter().enumerate().map(table).collect();
         let batch = Batch {
             ids: self.tensor(0, &ids),
             positions: self.tensor(1, &positions),
             starts: self.tensor(2, &starts),
             lengths: self.tensor(3, &lengths),
-            tables: self.tensor(4, &tables),
-            table_stride: PAGES,
+            tables: &tables,
             sequences: lengths.len(),
             tokens: ids.len(),
             decode,
@@ -241,8 +257,11 @@ impl Framework {
     }
 
     fn drop_sequence(&mut self, sequence: usize) {
-        let table = std::mem::take(&mut self.sequences[sequence]).table;
-        self.free.extend(table.iter().filter(|&&page| page != NOWHERE));
+        let Sequence { tokens, tables } = &mut self.sequences[sequence];
+        *tokens = 0;
+        for (free, table) in self.free.iter_mut().zip(tables) {
+            free.extend(std::mem::take(table).iter().filter(|&&page| page != NOWHERE));
+        }
         for layer in self.ranks.iter_mut().flat_map(|rank| &mut rank.cache) {
             layer[sequence].clear();
         }
@@ -274,10 +293,10 @@ impl Rank {
     }
 
     fn attend(&mut self, call: Option<Work>, owners: &[(usize, usize)]) {
-        let Some(Work::Attention { layer, q, k, v, out, scale, window }) = call else { panic!("another call") };
+        let Some(Work::Attention { layer, heads, q, k, v, out, scale, window }) = call else { panic!("another call") };
         let rows = |place| self.hosted.rows(place).expect("rows of the step");
         let [q, k, v, out] = [q, k, v, out].map(rows);
-        let dim = self.hosted.target().cache.head_dim;
+        let dim = k.width / heads;
         let (heads, shared) = (q.width / dim, q.width / k.width);
         for (token, &(sequence, position)) in owners.iter().enumerate() {
             let row = |rows: &Rows| (0..rows.width).map(|column| get(rows, token, column)).collect::<Vec<f32>>();
@@ -411,16 +430,43 @@ fn hosted_steps_have_the_engines_bits_on_emulated_chips() {
 
 #[test]
 fn pages_behind_the_window_are_not_read() {
-    let name = "mistral";
-    for chip in ["gfx942", "gfx1201"] {
+    let cases = [("mistral", "gfx942", &[8][..]), ("mistral", "gfx1201", &[8]), ("qwen2-sliding", "gfx942", &[0, 6])];
+    for (name, chip, windows) in cases {
         let (_dir, path) = compiled(name, Options { targets: vec![chip.to_owned()], ..Options::default() });
         let mut framework = Framework::emulated(&path, name, chip, 2);
-        framework.window = framework.ranks[0].hosted.target().cache.window;
-        assert_eq!(framework.window, 8);
+        let pages = paged(framework.ranks[0].hosted.target()).expect("pages");
+        framework.windows = pages.iter().map(|pages| pages.window).collect();
+        assert_eq!(framework.windows, windows);
         let device = Emulated::open(&open(&path), chip, 2, Default::default()).expect("a device");
         let engine = Engine::with_device(open(&path), chip, Box::new(device), &engine_options()).expect("it opens");
         compare_with(engine, name, framework, 24, |found, wanted| assert!(found == wanted, "{name} on {chip}"));
     }
+}
+
+/// An engine gives back what lies behind a window: where all layers have one, a sequence may be
+/// longer than the cache, and nothing of what it says changes; where one layer sees all keys, it
+/// may not.
+#[test]
+fn windows_let_sequences_be_longer_than_the_cache() {
+    let prompt: Vec<u32> = (0..150).map(|token| token * 7 % 96).collect();
+    let answer = |name: &str, cache_tokens| {
+        let (_dir, path) = compiled(name, Options::default());
+        let options = EngineOptions { threads: 2, cache_tokens, ..EngineOptions::default() };
+        let mut engine = Engine::open(&path, &options).expect("it opens");
+        engine.load_weights(&Checkpoint::open(model(name)).expect("a checkpoint"), &|_, _| ()).expect("weights");
+        let sequence = engine.add_sequence();
+        let (mut tokens, mut next) = (Vec::<u32>::new(), prompt.clone());
+        for _ in 0..150 {
+            let request = Request { sequence, tokens: &next, logits: Want::Last };
+            next = vec![engine.step_greedy(&[request])?[0].expect("a row was wanted")];
+            tokens.extend(&next);
+        }
+        Ok::<_, StepError>(tokens)
+    };
+    assert_eq!(answer("mistral", 128).expect("room"), answer("mistral", 512).expect("room"));
+    assert_eq!(answer("qwen2-sliding", 320).expect("room"), answer("qwen2-sliding", 512).expect("room"));
+    let error = answer("qwen2-sliding", 128).expect_err("no room").to_string();
+    assert_eq!(error, "the KV cache is full: 5 more blocks of 32 tokens are needed, 4 of 4 are free");
 }
 
 /// Root mean square of what logits are off, by that of the logits.

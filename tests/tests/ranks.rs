@@ -8,8 +8,9 @@ use atomc_artifact::manifest::{Attention, DType, Logits, Place, Plan, PlanKind, 
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_ir::{Elementwise, Graph, Op, Value};
 use atomc_passes::BucketOptions;
-use atomc_runtime::batch::{Inputs, Room};
-use atomc_runtime::device::{Device, Memory};
+use atomc_runtime::batch::{Inputs, Room, TableRoom};
+use atomc_runtime::device::{Device, Memory, StateMemory};
+use atomc_runtime::states::paged;
 use atomc_runtime::weights::{self, Rank, Sink};
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error};
 use atomc_tests::{CONTEXT, Case, Mode, cases};
@@ -153,7 +154,6 @@ struct Worker {
     device: Box<dyn Device>,
     memory: Memory,
     inputs: Inputs,
-    head_dim: usize,
     /// Keys and values of a sequence by layer, where this test attends.
     seen: Vec<Vec<(Vec<f32>, Vec<f32>)>>,
 }
@@ -204,10 +204,10 @@ impl Ranks {
         let number = self.target.plans.iter().position(fits).expect("a plan");
         let plan = self.target.plans[number].clone();
         let length = position + tokens.len();
-        let table: Vec<i32> = (0..length.div_ceil(self.target.cache.block_tokens) as i32).collect();
+        let table: Vec<i32> = (0..length.div_ceil(self.target.layout.block_tokens) as i32).collect();
         for worker in &mut self.workers {
             worker.inputs.clear();
-            worker.inputs.push(tokens, position, length, &table);
+            worker.inputs.push(tokens, position, length, [&table[..]]);
             worker.inputs.want(tokens.len());
         }
         for piece in 0..=plan.calls.len() {
@@ -217,9 +217,10 @@ impl Ranks {
             }
             match plan.calls.get(piece).map(|call| call.work) {
                 Some(Work::AllReduce { value }) => self.sum(value, tokens.len()),
-                Some(Work::Attention { layer, q, k, v, out, scale, window }) => {
-                    let attend =
-                        |worker: &mut Worker| worker.attend(layer, [q, k, v, out], scale, window, tokens.len());
+                Some(Work::Attention { layer, heads, q, k, v, out, scale, window }) => {
+                    let attend = |worker: &mut Worker| {
+                        worker.attend((layer, heads), [q, k, v, out], scale, window, tokens.len())
+                    };
                     self.workers.iter_mut().for_each(attend);
                 }
                 Some(Work::Embedding { .. }) | None => {}
@@ -246,15 +247,14 @@ impl Ranks {
 impl Worker {
     fn open(artifact: &Artifact, target: &Target, plans: &[Plan], checkpoint: &Checkpoint, rank: Rank) -> Worker {
         let mut device = DeviceChoice::default().open(artifact, 1).expect("a device");
-        let cache = &target.cache;
-        let pages = CONTEXT.div_ceil(cache.block_tokens);
-        let room = Room { tokens: CONTEXT, rows: CONTEXT, table_blocks: pages + 1 };
-        let inputs = Inputs::new(&mut *device, room, cache.block_bytes).expect("inputs");
+        let [spec] = &paged(target).expect("pages")[..] else { panic!("one group") };
+        let pages = CONTEXT.div_ceil(target.layout.block_tokens);
+        let tables = vec![TableRoom { blocks: pages + 1, block_stride: spec.block_bytes }];
+        let inputs = Inputs::new(&mut *device, Room { tokens: CONTEXT, rows: CONTEXT, tables }).expect("inputs");
         let mut new = |bytes: usize| device.allocate(bytes).expect("memory");
         let mut memory = Memory {
             weights: target.weights.iter().map(|weight| new(weight.bytes)).collect(),
-            cache: (0..cache.layers).map(|_| new(pages * cache.block_bytes)).collect(),
-            v_offset: cache.v_offset,
+            states: target.states.iter().map(|_| StateMemory::new(spec, new(pages * spec.block_bytes), 0)).collect(),
             arena: new(target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0)),
             hidden: new(target.hidden.bytes),
             head_input: None,
@@ -265,7 +265,7 @@ impl Worker {
         weights::load(sink, checkpoint, &|_, _| ()).expect("weights");
         // SAFETY: the plans are pieces of the artifact's, the memory has the sizes of the manifest and stays with the device.
         unsafe { device.bind(plans, &memory) }.expect("plans");
-        Worker { device, memory, inputs, head_dim: cache.head_dim, seen: vec![vec![]; cache.layers] }
+        Worker { device, memory, inputs, seen: vec![vec![]; artifact.manifest().model.layers] }
     }
 
     fn rows(&self, place: Place, tokens: usize) -> Vec<Vec<f32>> {
@@ -296,9 +296,16 @@ impl Worker {
     }
 
     /// What a framework's attention does, the slow and obvious way.
-    fn attend(&mut self, layer: usize, [q, k, v, out]: [Place; 4], scale: f64, window: usize, tokens: usize) {
+    fn attend(
+        &mut self,
+        (layer, heads): (usize, usize),
+        [q, k, v, out]: [Place; 4],
+        scale: f64,
+        window: usize,
+        tokens: usize,
+    ) {
         let [queries, keys, values] = [q, k, v].map(|place| self.rows(place, tokens));
-        let dim = self.head_dim;
+        let dim = k.width / heads;
         let group = q.width / k.width;
         let mut all = vec![];
         for ((query, key), value) in queries.into_iter().zip(keys).zip(values) {

@@ -2,7 +2,8 @@
 use super::{Checked, MAX_STEP, below, bytes, count, ensure, product};
 use crate::manifest::*;
 
-pub(super) fn plan(plan: &Plan, target: &Target, widths: &[usize], at: &str) -> Checked {
+/// A plan of a model with so many layers and with logits of these widths.
+pub(super) fn plan(plan: &Plan, target: &Target, (layers, widths): (usize, &[usize]), at: &str) -> Checked {
     for (field, value) in [("tokens", plan.tokens), ("rows", plan.rows)] {
         ensure((1..=MAX_STEP).contains(&value), &format!("{at}.{field}"), || {
             format!("{value} is not between 1 and {MAX_STEP}")
@@ -11,7 +12,7 @@ pub(super) fn plan(plan: &Plan, target: &Target, widths: &[usize], at: &str) -> 
     bytes(plan.arena_bytes, at, "arena_bytes")?;
     logits(plan, widths, at)?;
     picks(plan, at)?;
-    calls(plan, target, at)?;
+    calls(plan, layers, at)?;
     let (is_whole, launches) = (plan.kind == PlanKind::Whole, plan.launches.len());
     ensure(!is_whole || plan.body == launches, &format!("{at}.body"), || {
         format!("launch {}, but a whole step has no head: its body is {launches} launches", plan.body)
@@ -20,23 +21,45 @@ pub(super) fn plan(plan: &Plan, target: &Target, widths: &[usize], at: &str) -> 
         "a whole step leaves nothing to its caller".to_owned()
     })?;
     totals(plan, at)?;
-    for (index, launch) in plan.launches.iter().enumerate() {
-        let at = format!("{at}.launches[{index}]");
-        below(launch.kernel, target.kernels.len(), &at, "kernel")?;
-        for (index, arg) in launch.args.iter().enumerate() {
-            let at = format!("{at}.args[{index}]");
-            match *arg {
-                Arg::Arena { offset } => ensure(offset < plan.arena_bytes, &format!("{at}.offset"), || {
-                    format!("byte {offset}, but the arena has {} bytes", plan.arena_bytes)
-                })?,
-                Arg::Weight { index } => below(index, target.weights.len(), &at, "index")?,
-                Arg::CacheK { layer } | Arg::CacheV { layer } => below(layer, target.cache.layers, &at, "layer")?,
-                Arg::Hidden => ensure(!is_whole, &at, || "a whole step has no hidden rows".to_owned())?,
-                Arg::Input { .. } => {}
+    for (index, item) in plan.launches.iter().enumerate() {
+        launch(item, plan, target, &format!("{at}.launches[{index}]"))?;
+    }
+    Ok(())
+}
+
+fn launch(launch: &Launch, plan: &Plan, target: &Target, at: &str) -> Checked {
+    below(launch.kernel, target.kernels.len(), at, "kernel")?;
+    let mut group = None;
+    for (index, arg) in launch.args.iter().enumerate() {
+        let at = format!("{at}.args[{index}]");
+        match *arg {
+            Arg::Arena { offset } => ensure(offset < plan.arena_bytes, &format!("{at}.offset"), || {
+                format!("byte {offset}, but the arena has {} bytes", plan.arena_bytes)
+            })?,
+            Arg::Weight { index } => below(index, target.weights.len(), &at, "index")?,
+            Arg::State { state, .. } | Arg::Batch { state } => {
+                below(state, target.states.len(), &at, "state")?;
+                let own = target.states[state].group;
+                ensure(*group.get_or_insert(own) == own, &format!("{at}.state"), || {
+                    format!("of group {own}, but the launch has the table of another group")
+                })?;
+                stream(*arg, target, &at)?;
             }
+            Arg::Hidden => ensure(plan.kind != PlanKind::Whole, &at, || "a whole step has no hidden rows".to_owned())?,
+            Arg::Input { .. } => {}
         }
     }
     Ok(())
+}
+
+/// That a state has the stream. A slot is one.
+fn stream(arg: Arg, target: &Target, at: &str) -> Checked {
+    let Arg::State { state, stream } = arg else { return Ok(()) };
+    let streams = match target.group(state) {
+        StateGroup::Paged(pages) => pages.streams.len(),
+        StateGroup::Slots(_) => 1,
+    };
+    below(stream, streams, at, "stream")
 }
 
 /// That what the launches of a step move and compute can be added up.
@@ -50,7 +73,7 @@ fn totals(plan: &Plan, at: &str) -> Checked {
     Ok(())
 }
 
-fn calls(plan: &Plan, target: &Target, at: &str) -> Checked {
+fn calls(plan: &Plan, layers: usize, at: &str) -> Checked {
     let launches = plan.launches.len();
     ensure(plan.body <= launches, &format!("{at}.body"), || format!("launch {}, but there are {launches}", plan.body))?;
     let mut last = 0;
@@ -67,11 +90,17 @@ fn calls(plan: &Plan, target: &Target, at: &str) -> Checked {
         match call.work {
             Work::Embedding { value } => place(value, plan, &format!("{at}.work.embedding.value"))?,
             Work::AllReduce { value } => place(value, plan, &format!("{at}.work.all_reduce.value"))?,
-            Work::Attention { layer, q, k, v, out, .. } => {
+            Work::Attention { layer, heads, q, k, v, out, .. } => {
                 let at = format!("{at}.work.attention");
                 ensure(plan.attention == Attention::Caller, &at, || "in a plan that attends itself".to_owned())?;
-                below(layer, target.cache.layers, &at, "layer")?;
+                below(layer, layers, &at, "layer")?;
+                count(heads, &at, "heads")?;
                 let places = [("q", q), ("k", k), ("v", v), ("out", out)];
+                for (field, value) in [("k", k), ("v", v)] {
+                    ensure(value.width.is_multiple_of(heads), &format!("{at}.{field}.width"), || {
+                        format!("{} is not a multiple of the heads, {heads}", value.width)
+                    })?;
+                }
                 places.into_iter().try_for_each(|(field, value)| place(value, plan, &format!("{at}.{field}")))?;
             }
         }

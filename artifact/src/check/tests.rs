@@ -32,8 +32,18 @@ fn indices_out_of_range() {
         "targets[0].plans[0].launches[0].args[1].index: index 3, but there are 3",
     );
     refused(
-        |m| m.targets[0].plans[0].launches[0].args[2] = Arg::CacheV { layer: 1 },
-        "targets[0].plans[0].launches[0].args[2].layer: index 1, but there are 1",
+        |m| m.targets[0].plans[0].launches[0].args[2] = Arg::Batch { state: 2 },
+        "targets[0].plans[0].launches[0].args[2].state: index 2, but there are 2",
+    );
+    for (state, streams) in [(0, 3), (1, 1)] {
+        refused(
+            |m| m.targets[0].plans[0].launches[0].args[2] = Arg::State { state, stream: streams },
+            &format!("targets[0].plans[0].launches[0].args[2].stream: index {streams}, but there are {streams}"),
+        );
+    }
+    refused(
+        |m| m.targets[0].plans[0].launches[0].args[3] = Arg::Batch { state: 1 },
+        "targets[0].plans[0].launches[0].args[3].state: of group 1, but the launch has the table of another group",
     );
     refused(|m| m.targets[0].variants[0].section = 3, "targets[0].variants[0].section: index 3, but there are 3");
     refused(
@@ -306,51 +316,97 @@ fn names_that_would_leave_their_folder() {
     manifest(&sound, SECTIONS).unwrap();
 }
 
+/// Edits the pages of the sample.
+#[track_caller]
+fn refused_pages(edit: impl FnOnce(&mut Paged), message: &str) {
+    let edit = |m: &mut Manifest| match &mut m.targets[0].groups[0] {
+        StateGroup::Paged(pages) => edit(pages),
+        StateGroup::Slots(_) => unreachable!("the sample's first group"),
+    };
+    refused(edit, &format!("targets[0].groups[0].paged.{message}"));
+}
+
 #[test]
-fn caches_and_models_of_absurd_size() {
-    for tokens in [0, 1, 2, 3, 7, 15, 17, 1 << 30, usize::MAX] {
-        let says = match tokens {
-            1 | 2 => format!("{tokens} tokens are not whole panels of layout.panel, 16"),
-            _ => format!("{tokens} is not a power of two between 1 and 1024"),
-        };
-        refused(|m| m.targets[0].cache.block_tokens = tokens, &format!("targets[0].cache.block_tokens: {says}"));
-    }
+fn states_without_a_layer_or_a_group() {
+    refused(|m| m.targets[0].states[1].layer = 1, "targets[0].states[1].layer: index 1, but there are 1");
+    refused(|m| m.targets[0].states[1].group = 2, "targets[0].states[1].group: index 2, but there are 2");
+    refused(|m| m.targets[0].states[1].group = 0, "targets[0].groups[1]: no state is of this group");
+    let many = |m: &mut Manifest| m.targets[0].states = vec![State { layer: 0, group: 0 }; 1 << 15];
+    refused(many, "targets[0].states: 32768 are more than 16384");
     refused(
-        |m| m.targets[0].cache.block_tokens = 32,
-        "targets[0].cache.v_offset: 512, but 32 tokens of 1 heads of 2 take 1024 bytes",
+        |m| m.targets[0].groups[1] = StateGroup::Slots(Slots { bytes: 1 << 60 }),
+        "targets[0].groups[1].slots.bytes: 1152921504606846976 bytes is more than 281474976710656",
     );
-    refused(
-        |m| m.targets[0].cache.v_offset = 511,
-        "targets[0].cache.v_offset: 511, but 16 tokens of 1 heads of 2 take 512 bytes",
+}
+
+#[test]
+fn pages_are_what_their_streams_take() {
+    refused_pages(
+        |pages| pages.streams[1].at.start = 511,
+        "streams[1].at.start: 511, but the streams before it end at 512",
     );
-    refused(
-        |m| m.targets[0].cache.block_bytes = 1025,
-        "targets[0].cache.block_bytes: 1025, but 16 tokens of 1 heads of 2 take 1024 bytes",
+    refused_pages(
+        |pages| pages.streams[1].at.bytes = 511,
+        "streams[1].at.bytes: 511, but 16 tokens of 1 heads of 2 take 512 bytes",
     );
-    refused(
-        |m| m.targets[0].cache.heads = 1 << 30,
-        "targets[0].cache.v_offset: 512, but 16 tokens of 1073741824 heads of 2 take more than 4294967296 bytes",
+    refused_pages(|pages| pages.block_bytes = 1025, "block_bytes: 1025, but the streams take 1024");
+    refused_pages(
+        |pages| pages.streams[0].heads = 1 << 30,
+        "streams[0].at.bytes: 512, but 16 tokens of 1073741824 heads of 2 take more than a page may, 4294967296,",
     );
-    refused(
-        |m| m.targets[0].cache.heads = usize::MAX,
-        &format!("targets[0].cache.heads: {} is not between 1 and 1073741824", usize::MAX),
+    let heads = format!("streams[0].heads: {} is not between 1 and 1073741824", usize::MAX);
+    refused_pages(|pages| pages.streams[0].heads = usize::MAX, &heads);
+    refused_pages(|pages| pages.streams.clear(), "streams: 0 are not between 1 and 8");
+    let window = format!("window: {} keys are more than 1073741824", usize::MAX);
+    refused_pages(|pages| pages.window = usize::MAX, &window);
+    refused_pages(
+        |pages| pages.streams[0].name = "../k".into(),
+        r#"streams[0].name: "../k" is not a name of 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`"#,
     );
-    refused(|m| m.targets[0].cache.layers = 2, "targets[0].cache.layers: 2, but the model has 1 layers");
+}
+
+/// Keys and values need not be equally wide, and values may be a part of keys.
+#[test]
+fn streams_of_all_kinds() {
+    let mut sound = sample();
+    let StateGroup::Paged(pages) = &mut sound.targets[0].groups[0] else { unreachable!("the sample's first group") };
+    assert_eq!(pages.values(), 0..1024, "of the prefix and of `v`");
+    (pages.streams[0].width, pages.streams[0].at.bytes, pages.block_bytes) = (17, 1024, 1536);
+    pages.streams[1].at.start = 1024;
+    pages.streams[2] = PageStream { width: 16, layout: StreamLayout::Prefix { of: 0 }, ..pages.streams[0].clone() };
+    manifest(&sound, SECTIONS).unwrap();
+    let says = "streams[2]: is no part of the rows of `k`: same place, type and heads, at most 2";
+    refused_pages(|pages| pages.streams[2].width = 3, says);
+    refused_pages(|pages| pages.streams[2].at.start = 1, says);
+    refused_pages(|pages| pages.streams[2].heads = 2, says);
+    refused_pages(
+        |pages| pages.streams[2].layout = StreamLayout::Prefix { of: 2 },
+        "streams[2].layout.prefix.of: index 2, but there are 2",
+    );
+    refused_pages(
+        |pages| pages.streams[2].layout = StreamLayout::Prefix { of: 1 },
+        "streams[2]: is no part of the rows of `v`: same place, type and heads, at most 2",
+    );
+}
+
+#[test]
+fn models_of_absurd_size() {
     refused(|m| m.model.layers = 1 << 40, "model.layers: 1099511627776 is not between 1 and 4096");
     refused(|m| m.model.vocab = 0, "model.vocab: 0 is not between 1 and 1073741824");
     refused(|m| m.model.max_positions = 1 << 40, "model.max_positions: 1099511627776 is not between 1 and 1073741824");
 }
 
-/// What emitters cannot make, whatever the cache and the weights.
+/// What emitters cannot make, whatever the states and the weights.
 #[test]
 fn layouts_that_nothing_is_made_for() {
     type Field = fn(&mut DataLayout) -> &mut usize;
-    let fields: [(&str, Field, usize); 6] = [
+    let fields: [(&str, Field, usize); 7] = [
         ("row", |l| &mut l.row, 1),
         ("rows", |l| &mut l.rows, 1),
         ("panel", |l| &mut l.panel, 1),
         ("align", |l| &mut l.align, 1),
         ("group_bytes", |l| &mut l.group_bytes, 4),
+        ("block_tokens", |l| &mut l.block_tokens, 1),
         ("alias", |l| &mut l.alias, 16),
     ];
     for (name, field, least) in fields {
@@ -374,6 +430,10 @@ fn layouts_that_nothing_is_made_for() {
     clash(|l| l.panel = 32, &other("that no buffer holds"));
     clash(|l| l.group_bytes = 8, &other(&panels(16, 4, 16)));
     clash(|l| l.group_bytes = 1024, &other("that no buffer holds"));
+    let pages = |says: &str| format!("targets[0].groups[0].paged.streams[0]{says}");
+    let panels = ": pages of 8 tokens are not whole panels of layout.panel, 16";
+    clash(|l| l.block_tokens = 8, &pages(panels));
+    clash(|l| l.block_tokens = 32, &pages(".at.bytes: 512, but 32 tokens of 1 heads of 2 take 1024 bytes"));
 }
 
 #[test]
@@ -434,23 +494,27 @@ fn calls_that_nobody_can_answer() {
         reduce(0, Place { stride: 4, ..value }),
         "targets[0].plans[1].calls[0].work.all_reduce.value.stride: 4 is less than the width, 5",
     );
-    let attend = |layer, attention| {
+    let attend = |layer, heads, attention| {
         move |m: &mut Manifest| {
             let [q, k, v, out] = [value; 4];
-            let work = Work::Attention { layer, q, k, v, out, scale: 1.0, window: 0 };
+            let work = Work::Attention { layer, heads, q, k, v, out, scale: 1.0, window: 0 };
             m.targets[0].plans.retain(|plan| plan.kind != PlanKind::Whole || attention == Attention::Own);
             m.targets[0].plans.iter_mut().for_each(|plan| plan.attention = attention);
             m.targets[0].plans[1].calls = vec![Call { before: 0, work }];
         }
     };
     let mut sound = sample();
-    attend(0, Attention::Caller)(&mut sound);
+    attend(0, 5, Attention::Caller)(&mut sound);
     manifest(&sound, SECTIONS).unwrap();
     refused(
-        attend(1, Attention::Caller),
+        attend(0, 2, Attention::Caller),
+        "targets[0].plans[1].calls[0].work.attention.k.width: 5 is not a multiple of the heads, 2",
+    );
+    refused(
+        attend(1, 1, Attention::Caller),
         "targets[0].plans[1].calls[0].work.attention.layer: index 1, but there are 1",
     );
-    refused(attend(0, Attention::Own), "targets[0].plans[1].calls[0].work.attention: in a plan that attends itself");
+    refused(attend(0, 1, Attention::Own), "targets[0].plans[1].calls[0].work.attention: in a plan that attends itself");
     refused(
         |m| m.targets[0].plans[0].attention = Attention::Caller,
         "targets[0].plans: no plan of kind `any`, which every target needs",

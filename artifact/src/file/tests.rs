@@ -30,28 +30,42 @@ pub(crate) fn sample() -> Manifest {
         tensor_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
-            layout: DataLayout { row: 16, alias: 1024, rows: 1, panel: 16, group_bytes: 4, align: 64 },
+            layout: DataLayout {
+                row: 16,
+                alias: 1024,
+                rows: 1,
+                panel: 16,
+                group_bytes: 4,
+                block_tokens: 16,
+                align: 64,
+            },
             weights: vec![
                 weight("w.weight", &[4, 4], panels, 512, tensor("w.weight", &[4, 4])),
                 weight("concat(a.weight, b.weight)", &[8, 4], Layout::Rows { stride: 16 }, 256, halves),
                 weight("const", &[2], Layout::Rows { stride: 16 }, 32, WeightExpr::Const { values: vec![0.1, 1e-30] }),
             ],
-            cache: CacheSpec {
-                layers: 1,
-                block_tokens: 16,
-                block_bytes: 1024,
-                v_offset: 512,
-                dtype: DType::BF16,
-                heads: 1,
-                head_dim: 2,
-                window: 0,
-            },
+            states: vec![State { layer: 0, group: 0 }, State { layer: 0, group: 1 }],
+            groups: vec![StateGroup::Paged(pages()), StateGroup::Slots(Slots { bytes: 96 })],
             hidden: Hidden { dtype: DType::BF16, width: 4, stride: 6, bytes: 512 },
             kernels: vec![def("k0"), def("k1")],
             variants: vec![variant("x86-64-v4", 1), variant("x86-64-v3", 2)],
             plans: vec![plan(PlanKind::Decode, 4), plan(PlanKind::Any, 32), plan(PlanKind::Whole, 32)],
         }],
     }
+}
+
+/// K, V, and the first number of each key.
+fn pages() -> Paged {
+    let stream = |name: &str, start, width, layout| PageStream {
+        name: name.into(),
+        at: Extent { start, bytes: 512 },
+        dtype: DType::BF16,
+        heads: 1,
+        width,
+        layout,
+    };
+    let (k, v) = (stream("k", 0, 2, StreamLayout::Tokens), stream("v", 512, 2, StreamLayout::Numbers));
+    Paged { block_bytes: 1024, streams: vec![k, v, stream("first", 0, 1, StreamLayout::Prefix { of: 0 })], window: 0 }
 }
 
 fn def(symbol: &str) -> KernelDef {
@@ -113,7 +127,7 @@ fn plan(kind: PlanKind, tokens: usize) -> Plan {
     let args = vec![
         Arg::Arena { offset: 64 },
         Arg::Weight { index: 2 },
-        Arg::CacheK { layer: 0 },
+        Arg::State { state: 0, stream: 1 },
         Arg::Input { which: Input::Ids },
     ];
     let location = "model.layers.0.mlp".to_owned();
@@ -271,7 +285,7 @@ fn names_the_field_that_does_not_parse() {
     let at = |text: String| text.split(": ").nth(1).unwrap().to_owned();
     assert_eq!(at(field("\"kind\":\"decode\"", "\"kind\":\"draft\"")), "targets[0].plans[0].kind");
     assert_eq!(at(field("\"vocab\":8", "\"vocab\":-8")), "model.vocab");
-    assert_eq!(at(field("\"heads\":1", "\"heads\":1,\"tails\":1")), "targets[0].cache.tails");
+    assert_eq!(at(field("\"heads\":1", "\"heads\":1,\"tails\":1")), "targets[0].groups[0].paged.streams[0].tails");
     assert_eq!(at(field("{", "")), "manifest");
     let said = field("\"heads\":1", "\"heads\":1,\"\\u001b[2J\\u009b\\n\":1");
     assert!(said.contains(r"`\u{1b}[2J\u{9b}\n`") && !said.contains(char::is_control), "{}", said.escape_debug());

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
 
-use atomc_runtime::manifest::{Arg, Chip, Plan, PlanKind};
+use atomc_runtime::manifest::{Arg, Chip, Plan, PlanKind, StateGroup, StreamLayout};
 use atomc_runtime::{Engine, Request, SeqId, Want};
 use peaks::Peaks;
 use serde_json::{Value, json};
@@ -204,7 +204,7 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
         engine.drop_sequence(sequence)?;
     }
     let weights: u64 = engine.plans()[plan].launches.iter().map(|launch| launch.bytes).sum();
-    let cached = (0..engine.target().cache.layers).map(|layer| lengths(half).attention(engine, layer).0);
+    let cached = (0..engine.target().states.len()).map(|state| lengths(half).attention(engine, state).0);
     let bytes = weights + cached.sum::<u64>();
     Ok(Decode { batch, seconds: median(times), bytes, kernels })
 }
@@ -226,15 +226,18 @@ struct Lengths {
 }
 
 impl Lengths {
-    /// Bytes of keys and values that attention in a layer reads, each once, and its operations.
-    fn attention(self, engine: &Engine, layer: usize) -> (u64, u64) {
-        let (cache, model) = (&engine.target().cache, &engine.manifest().config["model"]);
-        let window = model["windows"][layer].as_u64().filter(|&w| w > 0).unwrap_or(u64::MAX);
+    /// Bytes of keys and values that attention over a state reads, each once, and its operations.
+    fn attention(self, engine: &Engine, state: usize) -> (u64, u64) {
+        let StateGroup::Paged(pages) = engine.target().group(state) else { return (0, 0) };
+        let window = if pages.window == 0 { u64::MAX } else { pages.window as u64 };
         let seen = |length: usize| window.min(length as u64);
-        let (one, sequences) = (2 * cache.heads * cache.head_dim * cache.dtype.size(), self.sequences as u64);
-        let pairs: u64 = (self.first..=self.last).map(seen).sum();
-        let heads = model["heads"].as_u64().unwrap_or(cache.heads as u64);
-        (sequences * seen(self.last) * one as u64, sequences * pairs * 4 * heads * cache.head_dim as u64)
+        let streams = pages.streams.iter().filter(|stream| !matches!(stream.layout, StreamLayout::Prefix { .. }));
+        let one: usize = streams.map(|stream| stream.heads * stream.width * stream.dtype.size()).sum();
+        let widths: usize = pages.streams.iter().map(|stream| stream.width).sum();
+        let heads = pages.streams.first().map_or(0, |stream| stream.heads) as u64;
+        let heads = engine.manifest().config["model"]["heads"].as_u64().unwrap_or(heads);
+        let (pairs, sequences): (u64, u64) = ((self.first..=self.last).map(seen).sum(), self.sequences as u64);
+        (sequences * seen(self.last) * one as u64, sequences * pairs * 2 * heads * widths as u64)
     }
 }
 
@@ -261,10 +264,10 @@ fn kernel_times(
         entry.launches += 1;
         entry.seconds += *nanoseconds as f64 * 1e-9 / times.steps as f64;
         let attends = engine.target().kernels[launch.kernel].family.starts_with("attend");
-        let layer =
-            launch.args.iter().find_map(|arg| if let Arg::CacheK { layer } = arg { Some(*layer) } else { None });
-        let (bytes, flops) = match layer {
-            Some(layer) if attends => lengths.attention(engine, layer),
+        let state =
+            launch.args.iter().find_map(|arg| if let Arg::State { state, .. } = arg { Some(*state) } else { None });
+        let (bytes, flops) = match state {
+            Some(state) if attends => lengths.attention(engine, state),
             _ => (0, 0),
         };
         entry.bytes += launch.bytes + bytes;

@@ -102,11 +102,11 @@ fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) ->
     Ok(Held {
         model: &manifest.config["model"],
         dtype: target.hidden.dtype.torch_name(),
-        cache_dtype: target.cache.dtype.torch_name(),
+        cache_dtype: target.cache_dtype().torch_name(),
         ranks: manifest.tensor_parallel,
         positions: manifest.model.max_positions,
         step: step.ok_or_else(|| format!("target `{}` has no plans with --attention {who}", target.name))?,
-        page: target.cache.block_tokens,
+        page: target.layout.block_tokens,
         own: attention == Attention::Own,
     })
 }

@@ -195,7 +195,7 @@ impl EngineArgs {
     ) -> Result<Engine, Failure> {
         let manifest = artifact.manifest();
         let target = &manifest.targets[self.device.target(manifest).map_err(Error::from)?];
-        let (name, block, longest) = (target.name.clone(), target.cache.block_tokens, manifest.model.max_positions);
+        let (name, block, longest) = (target.name.clone(), target.layout.block_tokens, manifest.model.max_positions);
         let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
         let cache_tokens = sequences.into_iter().map(room).sum();
         let options = EngineOptions { device: self.device.choice(), threads: self.threads, cache_tokens };

@@ -93,9 +93,9 @@ fn what_is_unchanged_is_sound() {
 #[test]
 fn manifests_are_refused_as_a_whole() {
     let cases: &[(&str, u64, &str)] = &[
-        ("/targets/0/cache/block_tokens", 1, "tokens are not whole panels of layout.panel, 16"),
-        ("/targets/0/cache/block_tokens", 2, "tokens are not whole panels of layout.panel, 16"),
-        ("/targets/0/cache/block_tokens", 3, "is not a power of two between 1 and 1024"),
+        ("/targets/0/layout/block_tokens", 1, "tokens are not whole panels of layout.panel, 16"),
+        ("/targets/0/layout/block_tokens", 2, "tokens are not whole panels of layout.panel, 16"),
+        ("/targets/0/layout/block_tokens", 3, "is not a power of two between 1 and 1024"),
         ("/targets/0/layout/panel", 3, "is not a power of two between 1 and 1024"),
         ("/targets/0/layout/panel", 7, "is not a power of two between 1 and 1024"),
         ("/targets/0/layout/panel", 15, "is not a power of two between 1 and 1024"),

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::manifest::{
-    Attention, Chip, Kernel, KernelDef, Manifest, Plan, PlanKind, Resources, Target, Tasks, Variant, Work,
+    Attention, Chip, Kernel, KernelDef, Manifest, PageStream, Paged, Plan, PlanKind, Resources, StateGroup, Target,
+    Tasks, Variant, Work,
 };
 use atomc_artifact::{Artifact, FORMAT_VERSION, escaped, escaped_json};
 use serde_json::{Value, json};
@@ -94,25 +95,38 @@ fn weight_bytes(target: &Target) -> usize {
     target.weights.iter().map(|weight| weight.bytes).sum()
 }
 
-/// Bytes of cache that a token takes, over all layers.
+/// The states of each group and its pages. What is no page is in the report alone.
+fn pages(target: &Target) -> impl Iterator<Item = (usize, &Paged)> {
+    target.groups.iter().enumerate().filter_map(|(number, group)| match group {
+        StateGroup::Paged(pages) => Some((target.states.iter().filter(|state| state.group == number).count(), pages)),
+        StateGroup::Slots(_) => None,
+    })
+}
+
+/// Bytes of pages that a token takes, over so many states.
+fn page_bytes(target: &Target, (states, pages): (usize, &Paged)) -> usize {
+    pages.block_bytes.saturating_mul(states) / target.layout.block_tokens
+}
+
+/// Bytes of pages that a token takes, over all states.
 fn cache_bytes(target: &Target) -> usize {
-    let cache = &target.cache;
-    cache.block_bytes * cache.layers / cache.block_tokens
+    pages(target).map(|group| page_bytes(target, group)).fold(0, usize::saturating_add)
 }
 
 fn show_memory(out: &mut impl Write, target: &Target) -> Result<(), Failure> {
-    let cache = &target.cache;
     writeln!(out, "  weights {} buffers, {}", target.weights.len(), size(weight_bytes(target)))?;
-    writeln!(
-        out,
-        "  cache   {} layers of {} heads of {} {:?}, blocks of {} tokens, {} a token",
-        cache.layers,
-        cache.heads,
-        cache.head_dim,
-        cache.dtype,
-        cache.block_tokens,
-        size(cache_bytes(target)),
-    )?;
+    for (states, group) in pages(target) {
+        let Some(PageStream { heads, width, dtype, .. }) = group.streams.first() else { continue };
+        let (tokens, bytes) = (target.layout.block_tokens, size(page_bytes(target, (states, group))));
+        write!(
+            out,
+            "  cache   {states} layers of {heads} heads of {width} {dtype:?}, blocks of {tokens} tokens, {bytes} a token"
+        )?;
+        if group.window > 0 {
+            write!(out, ", of the last {} alone", group.window)?;
+        }
+        writeln!(out)?;
+    }
     Ok(())
 }
 
@@ -340,7 +354,7 @@ pub fn describe(artifact: &Artifact) -> Value {
         json!({
             "name": target.name,
             "weights": { "buffers": target.weights.len(), "bytes": weight_bytes(target) },
-            "cache": { "layout": target.cache, "bytes_per_token": cache_bytes(target) },
+            "cache": { "states": target.states, "groups": target.groups, "bytes_per_token": cache_bytes(target) },
             "hidden": target.hidden,
             "variants": target.variants.iter().map(|v| variant(target, v)).collect::<Vec<Value>>(),
             "plans": target.plans.iter().map(plan).collect::<Vec<Value>>(),

@@ -119,7 +119,7 @@ fn check(
 ) -> Result<Row, Failure> {
     let bench = Bench::new(probe.target(), plan, launch, artifact.manifest().model.vocab)?;
     let target = probe.target();
-    let cases = Case::all(&target.plans[plan], target.cache.block_tokens, artifact.manifest().model.max_positions);
+    let cases = Case::all(&target.plans[plan], target.layout.block_tokens, artifact.manifest().model.max_positions);
     let def = &target.kernels[target.plans[plan].launches[launch].kernel];
     let mut row = Row {
         symbol: def.symbol.clone(),

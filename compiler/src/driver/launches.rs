@@ -1,7 +1,8 @@
 //! The launches of one bucket: each kernel with the pointers of its arguments.
 //!
-//! For each operand in order: a tensor is one pointer, a cache two (K, then V), the batch one; then one for each tensor
-//! result. A new state of a cache is the old one's memory, so it has none of its own.
+//! For each operand in order: a tensor is one pointer, a cache two (K, then V), the batch one, with
+//! the table of the kernel's states; then one for each tensor result. A new state of a cache is the
+//! old one's memory, so it has none of its own.
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::{
@@ -12,6 +13,7 @@ use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
 use atomc_passes::{Bucket, Cx, MemoryPlan, Order, result_bytes};
 
 use super::kernels::Kernels;
+use super::states::States;
 use super::weights::Weights;
 
 /// The launches, and the rows between body and head, if there are any.
@@ -19,6 +21,7 @@ pub fn plan(
     graph: &Graph,
     attention: Attention,
     cx: &Cx,
+    states: &States,
     kernels: &mut Kernels,
     weights: &mut Weights,
 ) -> Result<(Plan, Option<Hidden>), Diagnostic> {
@@ -30,7 +33,7 @@ pub fn plan(
     }
     let memory = atomc_passes::plan(graph, &order, cx);
     let embedding = embedding(graph, &order);
-    let mut args = Args { graph, cx, memory: &memory, hidden, layers: layers(graph), weights };
+    let mut args = Args { graph, cx, memory: &memory, hidden, states, numbers: states.inputs(graph), weights };
     let (mut launches, mut calls) = (Vec::new(), Vec::new());
     for &id in &order.steps {
         if graph.op(id).is_call() {
@@ -120,12 +123,6 @@ fn embedding(graph: &Graph, order: &Order) -> Option<Value> {
     (alone && known && made && Some(first.into()) != order.hidden).then(|| first.into())
 }
 
-/// The layer of each cache parameter: they come in order.
-fn layers(graph: &Graph) -> HashMap<Value, usize> {
-    let caches = graph.inputs().into_iter().filter(|&v| graph.ty(v).as_cache().is_some());
-    caches.enumerate().map(|(layer, v)| (v, layer)).collect()
-}
-
 fn logits(graph: &Graph, cx: &Cx, memory: &MemoryPlan) -> Result<Logits, Diagnostic> {
     let made = || {
         let v = graph.result(LOGITS)?;
@@ -147,8 +144,9 @@ struct Args<'a> {
     cx: &'a Cx<'a>,
     memory: &'a MemoryPlan,
     hidden: Option<Value>,
-    /// The layer whose cache each state is of, as far as the launches have come.
-    layers: HashMap<Value, usize>,
+    states: &'a States,
+    /// The number of each state, as far as the launches have come.
+    numbers: HashMap<Value, usize>,
     weights: &'a mut Weights,
 }
 
@@ -158,10 +156,11 @@ impl Args<'_> {
         for v in self.graph.operands(kernel) {
             match self.graph.ty(v) {
                 Type::Cache(_) => {
-                    let layer = self.layers[&v];
-                    args.extend([Arg::CacheK { layer }, Arg::CacheV { layer }]);
+                    let state = self.numbers[&v];
+                    args.extend([0, 1].map(|stream| Arg::State { state, stream }));
                 }
-                Type::Tensor(_) | Type::Batch => args.push(self.operand(v)?),
+                Type::Batch => args.push(Arg::Batch { state: self.state_of(kernel)? }),
+                Type::Tensor(_) => args.push(self.operand(v)?),
             }
         }
         for out in 0..self.graph.types(kernel).len() {
@@ -169,10 +168,23 @@ impl Args<'_> {
             match self.memory.slots.get(&v) {
                 None if Some(v) == self.hidden => args.push(Arg::Hidden),
                 Some(slot) => args.push(Arg::Arena { offset: slot.offset }),
-                None => _ = self.layers.insert(v, self.layer_of_result(kernel, out)),
+                None => _ = self.numbers.insert(v, self.state_of_result(kernel, out)),
             }
         }
         Ok(args)
+    }
+
+    /// A state of a kernel that reads the batch, which has the table of all of them.
+    fn state_of(&self, kernel: NodeId) -> Result<usize, Diagnostic> {
+        let operands = self.graph.operands(kernel);
+        let mut states = operands.iter().filter_map(|v| self.numbers.get(v).copied());
+        let fault = |what: &str| {
+            let message = format!("a kernel reads the batch and {what}, whose table it should have");
+            Err(Diagnostic::new("driver::state", message).at(self.graph.location(kernel)))
+        };
+        let Some(first) = states.next() else { return fault("no state") };
+        let group = |state: usize| self.states.list[state].group;
+        if states.all(|state| group(state) == group(first)) { Ok(first) } else { fault("states of several groups") }
     }
 
     /// What the caller does, with the places of its operands and its result.
@@ -190,7 +202,9 @@ impl Args<'_> {
             }
             Op::CallerAttention { layer, scale, window } => {
                 let [q, k, v] = [0, 1, 2].map(|operand| self.place(operands[operand]));
-                Ok(Work::Attention { layer, q: q?, k: k?, v: v?, out: self.place(call.into())?, scale, window })
+                let heads = graph.ty(operands[1]).as_tensor().and_then(|k| k.shape.0.get(1)?.fixed());
+                let heads = heads.expect("keys have heads, as the verifier sees to");
+                Ok(Work::Attention { layer, heads, q: q?, k: k?, v: v?, out: self.place(call.into())?, scale, window })
             }
             ref op => {
                 Err(Diagnostic::new("driver::call", format!("no caller does `{}`", op.name())).at(graph.location(call)))
@@ -223,8 +237,9 @@ impl Args<'_> {
         Ok(Arg::Weight { index: self.weights.number(self.graph, v, self.cx.arch)? })
     }
 
-    /// The layer of the state that a kernel makes: that of the state which the writes in its body begin with.
-    fn layer_of_result(&self, kernel: NodeId, out: usize) -> usize {
+    /// The number of the state that a kernel makes: that of the state which the writes in its body
+    /// begin with.
+    fn state_of_result(&self, kernel: NodeId, out: usize) -> usize {
         let Op::Kernel { body, .. } = self.graph.op(kernel) else { unreachable!("launches are kernels") };
         let mut v = body.outputs()[out];
         while !matches!(body.op(v.node), Op::Input { .. }) {
@@ -232,7 +247,7 @@ impl Args<'_> {
             v = operands.into_iter().find(|&o| body.ty(o).as_cache().is_some()).expect("a state comes from a state");
         }
         let slot = body.inputs().iter().position(|&i| i == v).expect("an input is in the list");
-        self.layers[&self.graph.operands(kernel)[slot]]
+        self.numbers[&self.graph.operands(kernel)[slot]]
     }
 }
 
@@ -243,7 +258,6 @@ fn input(name: &str) -> Result<Input, Diagnostic> {
         "positions" => Ok(Input::Positions),
         "lengths" => Ok(Input::Lengths),
         "rows" => Ok(Input::Rows),
-        "batch" => Ok(Input::Batch),
         other => Err(Diagnostic::new("driver::input", format!("no runtime gives a `{other}`"))
             .help("Graphs take ids, positions, lengths, rows, batch and caches.")),
     }

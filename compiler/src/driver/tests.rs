@@ -35,8 +35,8 @@ fn argument(compiled: &Compiled, arg: &atomc_artifact::manifest::Arg) -> String 
     match *arg {
         Arg::Arena { offset } => format!("@{offset}"),
         Arg::Weight { index } => compiled.manifest.targets[0].weights[index].name.replace("model.layers.0.", ""),
-        Arg::CacheK { layer } => format!("K{layer}"),
-        Arg::CacheV { layer } => format!("V{layer}"),
+        Arg::State { state, stream } => format!("{}{state}", ["K", "V"][stream]),
+        Arg::Batch { .. } => "batch".into(),
         Arg::Hidden => "hidden".into(),
         Arg::Input { which } => format!("{which:?}").to_lowercase(),
     }
@@ -73,7 +73,8 @@ fn callers_work_between_launches() {
         let compiled = compile(&config(1, true), &options, &mut |_, _, _| ()).expect("a model that compiles");
         assert_eq!(compiled.manifest.tensor_parallel, ranks);
         let target = &compiled.manifest.targets[0];
-        assert_eq!(target.cache.heads, 2 / ranks);
+        let [manifest::StateGroup::Paged(pages)] = &target.groups[..] else { panic!("one group of pages") };
+        assert_eq!(pages.streams[0].heads, 2 / ranks);
         target.plans.iter().map(|plan| outline(plan, target)).collect::<Vec<_>>().join("\n")
     };
     // Embedding, table of the rotary embedding, the layer, the head.

@@ -75,22 +75,22 @@ fn manifest(chip: &str) -> Manifest {
         expr: bias,
     };
     let block = 8 * 8 * 2;
-    let cache = CacheSpec {
-        layers: 1,
-        block_tokens: 8,
-        block_bytes: 2 * block,
-        v_offset: block,
+    let stream = |name: &str, start, layout| PageStream {
+        name: name.into(),
+        at: Extent { start, bytes: block },
         dtype: DType::BF16,
         heads: 1,
-        head_dim: 1,
-        window: 0,
+        width: 1,
+        layout,
     };
+    let streams = vec![stream("k", 0, StreamLayout::Tokens), stream("v", block, StreamLayout::Numbers)];
     let tasks = Tasks::Rows { per: 1, times: 1 };
     let target = Target {
         name: chip.into(),
-        layout: DataLayout { row: 8, alias: 1024, rows: 1, panel: 8, group_bytes: 16, align: 256 },
+        layout: DataLayout { row: 8, alias: 1024, rows: 1, panel: 8, group_bytes: 16, block_tokens: 8, align: 256 },
         weights: vec![weight],
-        cache,
+        states: vec![State { layer: 0, group: 0 }],
+        groups: vec![StateGroup::Paged(Paged { block_bytes: 2 * block, streams, window: 0 })],
         hidden: Hidden { dtype: DType::BF16, width: 1, stride: 1, bytes: 64 },
         kernels: vec![KernelDef { symbol: "head".into(), family: "rows".into(), body: String::new(), tokens: 8 }],
         variants: vec![Variant {

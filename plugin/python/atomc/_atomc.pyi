@@ -95,16 +95,17 @@ class _Tensor(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class Cache:
-    """What the pages of a cache are. Inside they are the kernels' own."""
+    """What is kept of a layer that attends, in pages that are the kernels' own inside. Where the caller attends, what it has to
+    keep."""
 
     @property
-    def layers(self) -> int: ...
+    def layer(self) -> int: ...
     @property
     def block_tokens(self) -> int:
         """Tokens in a page."""
     @property
     def block_bytes(self) -> int:
-        """Bytes of a page."""
+        """Bytes of a page; 0 where the caller attends, whose pages are its own."""
     @property
     def dtype(self) -> str: ...
     @property
@@ -113,7 +114,7 @@ class Cache:
     def head_dim(self) -> int: ...
     @property
     def window(self) -> int:
-        """Keys that a token sees at most, in any layer, itself among them; 0 for all. Pages further back are not read."""
+        """Keys that a token sees at most, itself among them; 0 for all. Pages further back are not read."""
 
 class Call:
     """Work of the caller's in the middle of a step."""
@@ -203,10 +204,8 @@ class Model:
     @property
     def max_positions(self) -> int: ...
     @property
-    def windows(self) -> list[int]:
-        """Keys that a token sees in each layer that the caller attends in, 0 for all."""
-    @property
-    def cache(self) -> Cache: ...
+    def cache(self) -> list[Cache]:
+        """An entry for each layer that attends."""
     @property
     def packed_name(self) -> str:
         """The name of the file in which this rank's packed weights lie beside a model's config.json."""
@@ -223,9 +222,10 @@ class Model:
         """Loads a checkpoint's directory, or a file that `atomc pack` made, whose checksums are compared unless `verify` is false."""
     def load_random(self, seed: int = 0) -> None:
         """Loads made-up weights."""
-    def bind_cache(self, layers: Sequence[int], block_stride: int, blocks: int) -> None:
-        """Takes the pages of the cache: the address of each layer's first, the bytes from one to the next, and how many there
-        are. Kernels may read, and never write, up to 256 bytes behind the last."""
+    def bind_cache(self, pages: Sequence[tuple[int, int, int, int]]) -> None:
+        """Takes the pages of the cache, of each entry of `cache`: the address of its first page, the bytes from one to the next, how
+        many there are, and any number that names its table: entries with the same have one. It costs little to be given the same
+        again. Kernels may read, and never write, up to 256 bytes behind the last page."""
     @property
     def hidden(self) -> View:
         """The rows that the body of a step leaves, one for each token."""
@@ -244,8 +244,7 @@ class Model:
         positions: int,
         starts: int,
         lengths: int,
-        tables: int,
-        table_stride: int,
+        tables: Sequence[tuple[int, int]],
         sequences: int,
         tokens: int,
         decode: bool = False,
@@ -253,8 +252,8 @@ class Model:
         stream: int = 0,
     ) -> None:
         """Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64 [tokens], `starts` int32
-        [sequences + 1], `lengths` int32 [sequences], `tables` int32 [sequences, table_stride]. Tokens from the last start on,
-        and sequences without tokens, are padding. `decode`: each sequence has one token at most. `embedded`: a
+        [sequences + 1], `lengths` int32 [sequences]; of `tables`, one of int32 [sequences, stride] for each entry of `cache`, the
+        stride too, and none where the caller attends. Tokens from the last start on, and sequences without tokens, are padding. `decode`: each sequence has one token at most. `embedded`: a
         call asks for rows in the place of the tokens' embeddings; the tokens are of the vocabulary all the same."""
     def run(self) -> Call | None:
         """Runs the body of the step up to the next call, which is the caller's to do, or to its end."""

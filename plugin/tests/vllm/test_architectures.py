@@ -62,8 +62,8 @@ def test_windows_give_pages_back(engine, tmp_path):
         return own(llm).engine.cache, made
 
     cache, wanted = answers()
-    assert cache.window == 8
+    assert [layer.window for layer in cache] == [8] * len(cache)
     pages = 12
-    assert pages * cache.block_tokens < 450
-    _, found = answers(kv_cache_memory_bytes=pages * cache.layers * (cache.block_bytes + 1024))
+    assert pages * cache[0].block_tokens < 450
+    _, found = answers(kv_cache_memory_bytes=pages * len(cache) * (cache[0].block_bytes + 1024))
     assert found == wanted

@@ -90,7 +90,7 @@ def test_preempted_and_shared_requests_equal_lone_ones(engine, model):
     alone = [greedy(engine(model("qwen3")), [prompt], 60)[0] for prompt in prompts]
     small = engine(
         model("qwen3"),
-        kv_cache_memory_bytes=24 * 4 * own(engine(model("qwen3"))).engine.cache.block_bytes,
+        kv_cache_memory_bytes=24 * 4 * own(engine(model("qwen3"))).engine.cache[0].block_bytes,
         max_num_seqs=48,
         max_num_batched_tokens=96,
         max_model_len=384,
@@ -113,7 +113,7 @@ def test_steps_larger_than_a_plan(engine, model):
 
 @short
 def test_blocks_of_several_pages(engine, model):
-    llm = engine(model("llama"), block_size=2 * own(engine(model("llama"))).engine.cache.block_tokens)
+    llm = engine(model("llama"), block_size=2 * own(engine(model("llama"))).engine.cache[0].block_tokens)
     assert greedy(llm, PROMPTS[:8]) == SOLUTIONS[:8]
 
 
@@ -133,7 +133,7 @@ def test_prompts_as_embeddings(engine, model):
 def test_caches_of_fp8(engine, model):
     folder = model("qwen3", "--cache-dtype", "fp8")
     llm = engine(folder, kv_cache_dtype="fp8")
-    assert own(llm).engine.cache.dtype == "float8_e4m3fn"
+    assert own(llm).engine.cache[0].dtype == "float8_e4m3fn"
     assert greedy(llm, PROMPTS[:20]) == SOLUTIONS[:20]
 
 

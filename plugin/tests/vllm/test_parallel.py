@@ -19,7 +19,7 @@ def where(worker):
     node = None
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         node = sys.modules["ray"].get_runtime_context().get_node_id()
-    return [f"{type(model).__module__}.{type(model).__name__}", model.engine.cache.heads, node]
+    return [f"{type(model).__module__}.{type(model).__name__}", model.engine.cache[0].heads, node]
 
 if __name__ == "__main__":
     folder, prompts, options = sys.argv[1], *map(json.loads, sys.argv[2:])

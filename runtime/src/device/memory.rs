@@ -2,6 +2,7 @@
 //! where everything goes through copies.
 use super::DeviceError;
 use crate::memory::Buffer;
+use atomc_artifact::abi::Batch;
 use atomc_artifact::manifest::{Arg, Input, Launch};
 use std::fmt::Debug;
 use std::ops::Range;
@@ -95,14 +96,23 @@ impl DeviceBuffer {
     }
 }
 
+/// What a layer keeps between steps.
+#[derive(Debug)]
+pub struct StateMemory {
+    pub pages: DeviceBuffer,
+    /// Where each stream begins in a page.
+    pub streams: Vec<usize>,
+    /// The number of the table, among those of the inputs, in which sequences have the numbers of
+    /// its pages.
+    pub table: usize,
+}
+
 /// All memory that launches refer to.
 #[derive(Debug)]
 pub struct Memory {
     pub weights: Vec<DeviceBuffer>,
-    /// Pages, by layer.
-    pub cache: Vec<DeviceBuffer>,
-    /// Where V begins in a page.
-    pub v_offset: usize,
+    /// By their numbers.
+    pub states: Vec<StateMemory>,
     /// Shared by all plans, of which one runs at a time.
     pub arena: DeviceBuffer,
     /// The rows between body and head of a step.
@@ -125,7 +135,8 @@ pub struct InputAddresses {
     pub positions: *mut u8,
     pub lengths: *mut u8,
     pub rows: *mut u8,
-    pub batch: *mut u8,
+    /// An [`atomc_artifact::abi::Batch`] for each table.
+    pub batches: *mut u8,
 }
 
 // SAFETY: these are addresses for kernels, which nobody follows but under the contract of `Device::run`.
@@ -138,8 +149,12 @@ impl InputAddresses {
             Input::Positions => self.positions,
             Input::Lengths => self.lengths,
             Input::Rows => self.rows,
-            Input::Batch => self.batch,
         }
+    }
+
+    /// The batch with a table.
+    pub fn batch(&self, table: usize) -> *mut u8 {
+        self.batches.wrapping_add(table * size_of::<Batch>())
     }
 }
 
@@ -149,8 +164,11 @@ impl Memory {
         match arg {
             Arg::Arena { offset } => self.arena.address().wrapping_add(offset),
             Arg::Weight { index } => self.weights[index].address(),
-            Arg::CacheK { layer } => self.cache[layer].address(),
-            Arg::CacheV { layer } => self.cache[layer].address().wrapping_add(self.v_offset),
+            Arg::State { state, stream } => {
+                let StateMemory { pages, streams, .. } = &self.states[state];
+                pages.address().wrapping_add(streams[stream])
+            }
+            Arg::Batch { state } => self.inputs.batch(self.states[state].table),
             Arg::Hidden => match &self.head_input {
                 Some(rows) if in_head => rows.address(),
                 _ => self.hidden.address(),

@@ -133,23 +133,29 @@ impl Engine {
 
     /// What a launch writes into the cache that is not finite: it runs over cleared pages for that, which get back what they had.
     fn cached(&mut self, index: usize, launch: &Launch, values: &Values) -> Result<Option<Odd>, DeviceError> {
-        let Some(layer) = launch.args.iter().find_map(layer) else { return Ok(None) };
-        let (pages, dtype) = (self.pages(), self.target().cache.dtype);
+        let Some(state) = launch.args.iter().find_map(state) else { return Ok(None) };
+        let (pages, dtype) = (self.held(state), self.dtype(state));
         let mut kept = vec![0; pages.len()];
-        self.memory.cache[layer].download(pages.start, &mut kept)?;
-        self.memory.cache[layer].fill(pages.clone(), 0)?;
+        self.memory.states[state].pages.download(pages.start, &mut kept)?;
+        self.memory.states[state].pages.fill(pages.clone(), 0)?;
         self.again(index)?;
-        let made = find(&self.memory.cache[layer], pages.clone(), dtype)?;
-        self.memory.cache[layer].upload(pages.start, &kept)?;
+        let made = find(&self.memory.states[state].pages, pages.clone(), dtype)?;
+        self.memory.states[state].pages.upload(pages.start, &kept)?;
         self.memory.arena.upload(0, &values.arena)?;
         self.memory.hidden.upload(0, &values.hidden)?;
         Ok(made)
     }
 
-    /// The bytes of a layer's cache from the first page that a sequence holds to the last.
-    fn pages(&self) -> Range<usize> {
-        let (held, bytes) = (self.kv.held(), self.target().cache.block_bytes);
+    /// The bytes of a state from the first page that a sequence holds to the last.
+    fn held(&self, state: usize) -> Range<usize> {
+        let group = self.target().states[state].group;
+        let (held, bytes) = (self.kv.held(group), self.pages[group].block_bytes);
         held.start * bytes..held.end * bytes
+    }
+
+    /// The type of what is in the pages of a state.
+    fn dtype(&self, state: usize) -> DType {
+        self.pages[self.target().states[state].group].streams[0].dtype
     }
 
     fn values(&self, plan: &Plan) -> Result<Values, DeviceError> {
@@ -190,9 +196,9 @@ impl Engine {
                 let weight = &self.target().weights[index];
                 (format!("weight `{}`", weight.name), &self.memory.weights[index], 0..weight.bytes, weight.dtype)
             }
-            Arg::CacheK { layer } => {
-                let name = format!("the cache of layer {layer}");
-                (name, &self.memory.cache[layer], self.pages(), self.target().cache.dtype)
+            Arg::State { state, stream: 0 } => {
+                let name = format!("the cache of layer {}", self.target().states[state].layer);
+                (name, &self.memory.states[state].pages, self.held(state), self.dtype(state))
             }
             _ => return Ok(None),
         };
@@ -206,9 +212,9 @@ struct Values {
     hidden: Vec<u8>,
 }
 
-fn layer(arg: &Arg) -> Option<usize> {
+fn state(arg: &Arg) -> Option<usize> {
     match *arg {
-        Arg::CacheK { layer } => Some(layer),
+        Arg::State { state, .. } => Some(state),
         _ => None,
     }
 }

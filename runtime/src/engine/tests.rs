@@ -2,8 +2,10 @@ use super::select::{Part, part, pick};
 use super::*;
 use crate::checkpoint::Random;
 use crate::forks::in_child;
+use crate::hosted::{Hosted, HostedOptions};
 use crate::toy::{self, BLOCK, MAX_POSITIONS, VOCAB};
 use crate::weights::packed;
+use atomc_artifact::manifest;
 
 fn ids(count: usize, seed: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * 31 + seed * 17) % VOCAB) as u32).collect()
@@ -23,6 +25,23 @@ fn best(row: &[f32]) -> u32 {
 /// What the toy says behind each prefix.
 fn expect(tokens: &[u32]) -> Vec<u32> {
     (1..=tokens.len()).map(|end| toy::next(&tokens[..end])).collect()
+}
+
+/// What the format can hold and nothing here keeps is refused by its place, by an engine and inside
+/// a framework.
+#[test]
+fn states_that_are_no_pages_are_refused() {
+    let mut manifest = toy::manifest();
+    let target = &mut manifest.targets[0];
+    target.groups.push(manifest::StateGroup::Slots(manifest::Slots { bytes: 8 }));
+    target.states.push(manifest::State { layer: 0, group: 1 });
+    let says = "groups[1]: target `host` keeps a slot for each sequence, but this runtime keeps pages alone";
+    let (_dir, artifact) = toy::with(&manifest);
+    assert_eq!(Engine::new(artifact, &EngineOptions::default()).unwrap_err().to_string(), says);
+    let (_dir, artifact) = toy::with(&manifest);
+    let (device, stream) = (DeviceChoice::default(), crate::device::Stream::default());
+    let options = HostedOptions { device, threads: 1, rank: 0, attention: Attention::Own, stream };
+    assert_eq!(Hosted::open(artifact.into(), &options, None).unwrap_err().to_string(), says);
 }
 
 #[test]

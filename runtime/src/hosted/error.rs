@@ -20,8 +20,8 @@ pub enum HostedError {
     Waiting { names: Vec<String> },
     #[error("the pages of the cache are not bound")]
     NoCache,
-    #[error("layers: {found} pointers, but the model has {want} layers")]
-    Layers { found: usize, want: usize },
+    #[error("states: pages of {found:?}, but the model keeps {want}, which want pages once each")]
+    States { found: Vec<usize>, want: usize },
     #[error("{field}: {detail}")]
     Field { field: &'static str, detail: String },
     #[error("tokens: {tokens} in a step, but no plan takes more than {max}")]

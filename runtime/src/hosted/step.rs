@@ -1,12 +1,12 @@
 //! The tensors of a framework's step, where they are in the host's memory.
-use super::HostedError;
+use super::{HostedError, Pages};
 use crate::batch::Inputs;
 use atomc_artifact::abi::Prepare;
 use std::slice;
 
 /// What a step brings, by the addresses of a framework's tensors. Tokens lie one sequence after the other.
 #[derive(Clone, Copy, Debug)]
-pub struct Batch {
+pub struct Batch<'a> {
     /// `i32 [tokens]`
     pub ids: *const i32,
     /// `i64 [tokens]`: position of each token in its sequence.
@@ -16,9 +16,8 @@ pub struct Batch {
     pub starts: *const i32,
     /// `i32 [sequences]`: length of each sequence after this step.
     pub lengths: *const i32,
-    /// `i32 [sequences, table_stride]`: the pages of each sequence, in order of position.
-    pub tables: *const i32,
-    pub table_stride: usize,
+    /// As the pages were bound; none where the caller attends.
+    pub tables: &'a [Table],
     pub sequences: usize,
     pub tokens: usize,
     /// Whether each sequence has one token at most.
@@ -28,14 +27,34 @@ pub struct Batch {
     pub embedded: bool,
 }
 
+/// The numbers of sequences' pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// `i32 [sequences, stride]`: the pages of each sequence, in order of position. Those that lie
+    /// behind the window of all layers of the table are any valid page.
+    pub pages: *const i32,
+    pub stride: usize,
+}
+
+impl Table {
+    /// The first pages of a sequence.
+    ///
+    /// # Safety
+    /// The table has a row for the sequence, which nobody writes meanwhile.
+    unsafe fn of<'a>(&self, sequence: usize, pages: usize) -> &'a [i32] {
+        // SAFETY: passed on to the caller.
+        unsafe { slice::from_raw_parts(self.pages.add(sequence * self.stride), pages) }
+    }
+}
+
 /// What a step has to keep to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct Limits<'a> {
     pub vocab: usize,
     pub max_positions: usize,
     pub block_tokens: usize,
-    /// Pages in a layer; none where the caller attends and tables are not looked at.
-    pub blocks: Option<usize>,
+    /// The pages of each table of the batch.
+    pub tables: &'a [Pages],
 }
 
 /// Tokens of one sequence.
@@ -44,19 +63,23 @@ struct Run<'a> {
     ids: &'a [i32],
     positions: &'a [i64],
     length: i32,
-    table: &'a [i32],
+    /// Pages that the sequence has in each table.
+    pages: usize,
 }
 
-impl Batch {
-    /// The parameters with which the device makes the step's inputs.
-    pub(super) fn prepare(&self, inputs: Prepare) -> Prepare {
-        let Batch { ids, positions, starts, lengths, tables, .. } = *self;
+impl Batch<'_> {
+    /// The parameters with which the device makes the step's inputs, with a table.
+    pub(super) fn prepare(&self, table: usize, inputs: Prepare) -> Prepare {
+        let Batch { ids, positions, starts, lengths, .. } = *self;
         let (sequences, tokens) = (self.sequences as i64, self.tokens as i64);
-        let table_stride = self.table_stride as i64;
+        let none = Table { pages: std::ptr::null(), stride: 0 };
+        let Table { pages: tables, stride } = self.tables.get(table).copied().unwrap_or(none);
+        let table_stride = stride as i64;
         Prepare { ids, positions, starts, lengths, tables, table_stride, sequences, tokens, ..inputs }
     }
 
-    /// Puts the step into the inputs and calls `fresh` with each page that gets its first token.
+    /// Puts the step into the inputs and calls `fresh` with the table and the number of each page
+    /// that gets its first token.
     ///
     /// # Safety
     /// The tensors have the sizes above and nobody writes them meanwhile.
@@ -64,19 +87,25 @@ impl Batch {
         &self,
         inputs: &mut Inputs,
         limits: &Limits,
-        mut fresh: impl FnMut(usize),
+        mut fresh: impl FnMut(usize, usize),
     ) -> Result<(), HostedError> {
         inputs.clear();
         for number in 0..self.sequences {
             // SAFETY: passed on to the caller.
             let Some(run) = (unsafe { self.sequence(number, limits) })? else { continue };
             run.check(limits)?;
+            // SAFETY: the table's entries lie in its row, as was looked at.
+            let table = |table: &Table| unsafe { table.of(number, run.pages) };
+            let tables = self.tables.iter().map(table);
+            tables.clone().enumerate().try_for_each(|(at, pages)| run.check_table(pages, limits.tables[at].blocks))?;
             // SAFETY: the same numbers, none of which is negative.
             let ids = unsafe { slice::from_raw_parts(run.ids.as_ptr().cast::<u32>(), run.ids.len()) };
             let position = run.positions[0] as usize;
-            inputs.push(ids, position, run.length as usize, run.table);
-            let first = position.div_ceil(limits.block_tokens).min(run.table.len());
-            run.table[first..].iter().for_each(|&block| fresh(block as usize));
+            inputs.push(ids, position, run.length as usize, tables.clone());
+            let first = position.div_ceil(limits.block_tokens).min(run.pages);
+            for (table, pages) in tables.enumerate() {
+                pages[first..].iter().for_each(|&block| fresh(table, block as usize));
+            }
         }
         Ok(())
     }
@@ -102,30 +131,21 @@ impl Batch {
         // SAFETY: below the number of sequences.
         let length = unsafe { *self.lengths.add(number) };
         let pages = (length.max(0) as usize).div_ceil(limits.block_tokens);
-        if limits.blocks.is_some() && pages > self.table_stride {
-            return Err(fault("table_stride", format!("{pages} pages in tables of {}", self.table_stride)));
+        if let Some(table) = self.tables.iter().find(|table| pages > table.stride) {
+            return Err(fault("tables", format!("{pages} pages in tables of {}", table.stride)));
         }
-        // SAFETY: the tokens lie before the last start, and the table's entries in its row.
-        Ok(Some(unsafe {
-            let table = match limits.blocks {
-                Some(_) => slice::from_raw_parts(self.tables.add(number * self.table_stride), pages),
-                None => &[],
-            };
-            Run {
-                number,
-                ids: slice::from_raw_parts(self.ids.add(start), count),
-                positions: slice::from_raw_parts(self.positions.add(start), count),
-                length,
-                table,
-            }
-        }))
+        // SAFETY: the tokens lie before the last start.
+        let (ids, positions) = unsafe {
+            (slice::from_raw_parts(self.ids.add(start), count), slice::from_raw_parts(self.positions.add(start), count))
+        };
+        Ok(Some(Run { number, ids, positions, length, pages }))
     }
 }
 
 impl Run<'_> {
     fn check(&self, limits: &Limits) -> Result<(), HostedError> {
         let fault = |field, detail| Err(HostedError::Sequence { sequence: self.number, field, detail });
-        let Limits { vocab, max_positions, blocks, .. } = *limits;
+        let Limits { vocab, max_positions, .. } = *limits;
         if let Some(id) = self.ids.iter().find(|&&id| !(0..vocab as i64).contains(&i64::from(id))) {
             return fault("ids", format!("{id}, but the vocabulary ends at {}", vocab - 1));
         }
@@ -140,11 +160,16 @@ impl Run<'_> {
         if first < 0 || last >= i64::from(self.length) {
             return fault("positions", format!("{first} to {last} in a sequence of {}", self.length));
         }
-        match blocks {
-            Some(blocks) => match self.table.iter().find(|&&block| !(0..blocks as i64).contains(&i64::from(block))) {
-                Some(block) => fault("tables", format!("page {block} of {blocks}")),
-                None => Ok(()),
-            },
+        Ok(())
+    }
+
+    /// That there are so many pages as a table names.
+    fn check_table(&self, pages: &[i32], blocks: usize) -> Result<(), HostedError> {
+        match pages.iter().find(|&&block| !(0..blocks as i64).contains(&i64::from(block))) {
+            Some(block) => {
+                let (sequence, detail) = (self.number, format!("page {block} of {blocks}"));
+                Err(HostedError::Sequence { sequence, field: "tables", detail })
+            }
             None => Ok(()),
         }
     }

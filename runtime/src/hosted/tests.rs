@@ -4,6 +4,7 @@ use crate::memory::Buffer;
 use crate::sample::greedy;
 use crate::toy::{self, BLOCK, MAX_POSITIONS, VOCAB};
 use crate::weights::Given;
+use std::ptr::NonNull;
 
 const STRIDE: usize = 512;
 const PAGES: usize = 80;
@@ -38,6 +39,12 @@ fn open() -> Hosted {
     Hosted::open(Arc::new(Artifact::open(toy::path()).unwrap()), &options(), None).unwrap()
 }
 
+/// The pages of the first states, which have one table.
+fn given(pages: &[&Buffer], block_stride: usize, blocks: usize) -> Pages {
+    let states = pages.iter().map(|pages| NonNull::new(pages.address()).unwrap()).enumerate().collect();
+    Pages { states, block_stride, blocks }
+}
+
 fn bias(values: &[(usize, f32)]) -> Vec<u8> {
     let value = |i| values.iter().find(|(at, _)| *at == i).map_or(0.0, |(_, value)| *value);
     (0..VOCAB).flat_map(|i| f32::to_le_bytes(value(i))).collect()
@@ -58,7 +65,7 @@ impl Framework {
         // What an earlier owner left.
         pages.as_mut_slice().fill(0x7f);
         // SAFETY: the buffer is that long and lives beside the model.
-        unsafe { hosted.bind_cache(&[NonNull::new(pages.address()).unwrap()], STRIDE, PAGES) }.unwrap();
+        unsafe { hosted.bind_cache(&[given(&[&pages], STRIDE, PAGES)]) }.unwrap();
         let sequences = (0..sequences).map(|_| Sequence::default()).collect();
         Framework { hosted, _pages: pages, free: (1..PAGES as i32).collect(), sequences }
     }
@@ -90,8 +97,7 @@ impl Framework {
             positions: positions.as_ptr(),
             starts: starts.as_ptr(),
             lengths: lengths.as_ptr(),
-            tables: tables.as_ptr(),
-            table_stride: stride,
+            tables: &[Table { pages: tables.as_ptr(), stride }],
             sequences: lengths.len(),
             tokens: ids.len(),
             decode,
@@ -241,8 +247,7 @@ fn steps_end_with_their_weights() {
         positions: positions.as_ptr(),
         starts: starts.as_ptr(),
         lengths: lengths.as_ptr(),
-        tables: tables.as_ptr(),
-        table_stride: tables.len(),
+        tables: &[Table { pages: tables.as_ptr(), stride: tables.len() }],
         sequences: 1,
         tokens: 1,
         decode: true,
@@ -267,17 +272,18 @@ fn steps_end_with_their_weights() {
 fn refuses_what_cannot_be() {
     let mut hosted = open();
     let pages = Buffer::new(PAGES * STRIDE).unwrap();
-    let start = NonNull::new(pages.address()).unwrap();
     // SAFETY: what is refused is not used.
-    let mut bound = |layers: &[NonNull<u8>], stride, blocks| unsafe {
-        hosted.bind_cache(layers, stride, blocks).unwrap_err().to_string()
-    };
-    assert_eq!(bound(&[], STRIDE, 4), "layers: 0 pointers, but the model has 1 layers");
+    let mut bound = |tables: &[Pages]| unsafe { hosted.bind_cache(tables).unwrap_err().to_string() };
+    let one = |stride, blocks| given(&[&pages], stride, blocks);
     assert_eq!(
-        bound(&[start], 31, 4),
-        "block_stride: 31 is not a multiple of 256 below 4 GiB, and at least a page, 32"
+        bound(&[given(&[], STRIDE, 4)]),
+        "states: pages of [], but the model keeps 1, which want pages once each"
     );
-    assert_eq!(bound(&[start], 256, 0), "blocks: 0 pages of 256 bytes");
+    let twice = "states: pages of [0, 0], but the model keeps 1, which want pages once each";
+    assert_eq!(bound(&[one(STRIDE, 4), one(STRIDE, 4)]), twice);
+    assert_eq!(bound(&[one(STRIDE, 4), given(&[], STRIDE, 4)]), "states: a table of none");
+    assert_eq!(bound(&[one(31, 4)]), "block_stride: 31 is not a multiple of 256 below 4 GiB, and at least a page, 32");
+    assert_eq!(bound(&[one(256, 0)]), "blocks: 0 pages of 256 bytes");
     // SAFETY: there is no step.
     assert_eq!(unsafe { hosted.run() }.unwrap_err().to_string(), NO_STEP);
 

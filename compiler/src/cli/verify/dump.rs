@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::abi::{SPARE_TOKENS, TILE_TOKENS};
-use atomc_artifact::manifest::{Arg, Input, Kernel};
+use atomc_artifact::manifest::{Arg, Input, Kernel, StateGroup, Target};
 use atomc_ir::Type;
 use atomc_ir::interp::{Real, Tensor, Val};
 use atomc_ir::trial::Bound;
@@ -75,8 +75,7 @@ impl Dump {
     ) -> Result<(), Failure> {
         let name = format!("{}.plan{plan}.case{case_number}", bench.symbol);
         let (mut before, mut after) = (Entries::default(), Entries::default());
-        let v_offset = probe.target().cache.v_offset;
-        let arguments = arguments(bench, ran, (case, v_offset), &mut before, &mut after);
+        let arguments = arguments(bench, ran, (case, probe.target()), &mut before, &mut after);
         let size = probe.size(plan, &ran.step).map_err(|e| Failure::new("device", e))?;
         let target = probe.target();
         let kernel = target.plans[plan].launches[launch].kernel;
@@ -128,7 +127,7 @@ fn parameters(kernel: &Kernel) -> &'static [&'static str] {
 fn arguments(
     bench: &Bench,
     ran: &Ran,
-    (case, v_offset): (&Case, usize),
+    (case, target): (&Case, &Target),
     before: &mut Entries,
     after: &mut Entries,
 ) -> Vec<Value> {
@@ -139,19 +138,20 @@ fn arguments(
         let entry = number.to_string();
         let memory = &ran.before[number];
         all.push(match arg {
-            Arg::Input { which: Input::Batch } => batch(&entry, bench, ran, case, before),
+            Arg::Batch { .. } => batch(&entry, bench, ran, case, before),
             _ if number >= first => {
                 after.bytes(entry.clone(), &ran.after[number]);
                 json!({ "kind": "result", "type": ty.to_string(), "entry": entry, "bytes": ran.after[number].len() })
             }
-            Arg::CacheK { .. } => {
+            Arg::State { stream: 0, .. } => {
                 before.bytes(entry.clone(), memory);
                 after.bytes(entry.clone(), &ran.after[number]);
                 json!({ "kind": "cache", "type": ty.to_string(), "entry": entry, "bytes": memory.len() })
             }
-            Arg::CacheV { .. } => {
-                let pages = (number - 1).to_string();
-                json!({ "kind": "values", "type": ty.to_string(), "entry": pages, "offset": v_offset })
+            Arg::State { state, stream } => {
+                let pages = (number - stream).to_string();
+                let offset = offset(target, *state, *stream);
+                json!({ "kind": "values", "type": ty.to_string(), "entry": pages, "offset": offset })
             }
             _ => {
                 let memory = operand(bench, *arg, ty, memory);
@@ -162,6 +162,14 @@ fn arguments(
     }
     wanted(bench, ran, after);
     all
+}
+
+/// Where a stream begins in a page.
+fn offset(target: &Target, state: usize, stream: usize) -> usize {
+    match target.group(state) {
+        StateGroup::Paged(pages) => pages.streams[stream].at.start,
+        StateGroup::Slots(_) => 0,
+    }
 }
 
 /// Type of each argument; both parts of a cache have the cache's.

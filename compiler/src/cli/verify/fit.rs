@@ -1,5 +1,7 @@
 //! Whether a launch and its kernel's body are about the same memory, and how much of the host's it takes to try them.
-use atomc_artifact::manifest::{self, Arg, Input, Plan, PlanKind, Target, Weight};
+use atomc_artifact::manifest::{
+    self, Arg, Input, PageStream, Plan, PlanKind, StateGroup, StreamLayout, Target, Weight,
+};
 use atomc_ir::arch::Memory;
 use atomc_ir::trial::Step;
 use atomc_ir::{CacheType, Dim, Graph, Layout, TensorType, Type};
@@ -60,9 +62,9 @@ impl Fit<'_> {
     /// Whether an argument is of a type; a cache's values are the argument behind its keys.
     fn fits(&self, ty: &Type, arg: Arg, values: Option<Arg>, is_operand: bool) -> bool {
         match (ty, arg) {
-            (Type::Batch, Arg::Input { which }) => which == Input::Batch,
-            (Type::Cache(cache), Arg::CacheK { layer }) => {
-                values == Some(Arg::CacheV { layer }) && self.is_cache(*cache)
+            (Type::Batch, Arg::Batch { .. }) => true,
+            (Type::Cache(cache), Arg::State { state, stream: 0 }) => {
+                values == Some(Arg::State { state, stream: 1 }) && self.is_cache(*cache, state)
             }
             (Type::Tensor(t), Arg::Arena { offset }) => self.lies(t, offset, self.plan.arena_bytes),
             (Type::Tensor(t), Arg::Hidden) => self.lies(t, 0, self.target.hidden.bytes),
@@ -72,9 +74,14 @@ impl Fit<'_> {
         }
     }
 
-    fn is_cache(&self, cache: CacheType) -> bool {
-        let spec = &self.target.cache;
-        (spec.heads, spec.head_dim) == (cache.heads, cache.head_dim) && cache.dtype == spec.dtype
+    fn is_cache(&self, cache: CacheType, state: usize) -> bool {
+        let StateGroup::Paged(pages) = self.target.group(state) else { return false };
+        let [k, v] = &pages.streams[..] else { return false };
+        let is = |stream: &PageStream, layout| {
+            (stream.heads, stream.width, stream.layout) == (cache.heads, cache.head_dim, layout)
+                && cache.dtype == stream.dtype
+        };
+        is(k, StreamLayout::Tokens) && is(v, StreamLayout::Numbers)
     }
 
     /// Whether all rows that the plan may have lie in a buffer.
@@ -110,7 +117,6 @@ fn is_input(t: &TensorType, which: Input) -> bool {
     let lead = match which {
         Input::Ids | Input::Positions | Input::Lengths => Dim::Tokens,
         Input::Rows => Dim::Rows,
-        Input::Batch => return false,
     };
     t.is_indices() && t.shape.0[0] == lead
 }

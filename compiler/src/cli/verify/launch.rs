@@ -168,7 +168,7 @@ impl Bench {
     fn after(&self, outcome: &Outcome, before: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let first = self.first_result();
         let bytes = |(number, arg): (usize, &Arg)| match *arg {
-            Arg::CacheK { layer } => outcome.caches[&layer].clone(),
+            Arg::State { state, stream: 0 } => outcome.states[&state].clone(),
             Arg::Arena { .. } | Arg::Hidden if number >= first => {
                 let memory = if *arg == Arg::Hidden { &outcome.hidden } else { &outcome.arena };
                 let range = self.extent(number - first);
@@ -258,7 +258,7 @@ fn memory(target: &Target) -> Memory {
         rows: l.rows,
         panel: l.panel,
         group_bytes: l.group_bytes,
-        block_tokens: target.cache.block_tokens,
+        block_tokens: l.block_tokens,
         align: l.align,
     }
 }

@@ -56,21 +56,22 @@ class Model(torch.nn.Module):
         config.check(vllm_config, artifact, self.engine)
         rows = self.engine.hidden, self.engine.head_input, self.engine.embed_input
         self.hidden, self.head_input, self.embed_input = map(torch.from_dlpack, rows)
-        names = [f"{prefix}model.layers.{layer}.self_attn.attn" for layer in range(self.engine.cache.layers)]
+        names = [f"{prefix}model.layers.{cache.layer}.self_attn.attn" for cache in self.engine.cache]
         self.layers = dict(zip(names, (self.own_layers if self.own else self.vllm_layers)(vllm_config, names)))
 
     def own_layers(self, vllm_config, names: list[str]) -> list[Layer]:
-        pages = self.engine.cache
-        backend = new_class("Backend", (Backend,), exec_body=lambda body: body.update(block_tokens=pages.block_tokens))
-        layers = [Layer(backend, pages) for _ in names]
+        tokens = self.engine.cache[0].block_tokens
+        backend = new_class("Backend", (Backend,), exec_body=lambda body: body.update(block_tokens=tokens))
+        windows = [cache.window for cache in self.engine.cache]  # as soon as one layer sees all keys, all are kept
+        layers = [Layer(backend, cache, max(windows) if all(windows) else 0) for cache in self.engine.cache]
         vllm_config.compilation_config.static_forward_context.update(zip(names, layers))
         return layers
 
     def vllm_layers(self, vllm_config, names: list[str]) -> torch.nn.ModuleList:
-        pages, heads = self.engine.cache, vllm_config.model_config.get_num_attention_heads(vllm_config.parallel_config)
-        shape, cache = (heads, pages.head_dim, pages.head_dim**-0.5, pages.heads), vllm_config.cache_config
-        layers = [dict(prefix=n, per_layer_sliding_window=w or None) for n, w in zip(names, self.engine.windows)]
-        return torch.nn.ModuleList(Attention(*shape, cache_config=cache, **layer) for layer in layers)
+        heads, cache = vllm_config.model_config.get_num_attention_heads(vllm_config.parallel_config), vllm_config.cache_config
+        shapes = [(heads, c.head_dim, c.head_dim**-0.5, c.heads) for c in self.engine.cache]
+        layers = [dict(prefix=n, per_layer_sliding_window=c.window or None) for n, c in zip(names, self.engine.cache)]
+        return torch.nn.ModuleList(Attention(*s, cache_config=cache, **layer) for s, layer in zip(shapes, layers))
 
     def stream(self) -> int:
         return 0 if self.on_host else torch.cuda.current_stream().cuda_stream
@@ -117,21 +118,19 @@ class Model(torch.nn.Module):
     def begin(self, ids, positions: torch.Tensor, tokens: slice) -> None:
         """Gives the runtime some tokens of the batch. What follows reads them from the device, so captures break here,
         not at our own attention, and fit any mixture of so many tokens."""
-        if self.own:  # vLLM's pages are elsewhere while it measures
-            pages = [layer.kv_cache for layer in self.layers.values()]
-            stride = pages[0].stride(0) * pages[0].element_size()
-            self.engine.bind_cache([page.data_ptr() for page in pages], stride, len(pages[0]))
         context = get_forward_context()
         batch = context.attn_metadata[next(iter(self.layers))]
-        starts, lengths = batch.query_start_loc, batch.seq_lens
-        tables = batch.block_table_tensor if self.own else starts[:, None]  # which nobody looks at
-        if tokens != slice(0, len(positions)):
-            starts, lengths, tables = part(batch, tokens)
+        starts, lengths, requests = part(batch, tokens if tokens != slice(0, len(positions)) else None)
+        kept = [(context.attn_metadata[n].block_table_tensor, layer.kv_cache) for n, layer in self.layers.items() if self.own]
+        if self.own:  # vLLM's pages are elsewhere while it measures; layers that it has in one group have one table
+            pages = [(m.data_ptr(), m.stride(0) * m.element_size(), len(m), t.data_ptr()) for t, m in kept]
+            self.engine.bind_cache(pages)
+        tables = [(t[requests].data_ptr(), t.stride(0)) for t, _ in kept]
         ids, embedded = (positions.new_zeros(len(positions)), True) if ids is None else (ids, False)
         ids, positions = ids[tokens].int(), positions[tokens].long()
-        tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths, tables=tables)
+        tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths)
         pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-        sizes = dict(table_stride=tables.stride(0), sequences=len(lengths), tokens=len(ids))
+        sizes = dict(tables=tables, sequences=len(lengths), tokens=len(ids))
         mixed = BreakableCUDAGraphCapture.is_active() and context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE
         options = dict(decode=batch.max_query_len == 1 and not mixed, embedded=embedded, stream=self.stream())
         self.engine.begin(**pointers, **sizes, **options)
@@ -147,11 +146,13 @@ class Model(torch.nn.Module):
         return compat.tensor_model_parallel_all_gather(logits.contiguous()) if shared else logits
 
 
-def part(batch, tokens: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Starts, lengths and tables of a batch with only these tokens, without the requests at the ends that have none."""
+def part(batch, tokens: slice | None) -> tuple[torch.Tensor, torch.Tensor, slice]:
+    """Starts, lengths and requests of a batch with only these tokens, without the requests at the ends that have none."""
+    if tokens is None:
+        return batch.query_start_loc, batch.seq_lens, slice(None)
     first, last, host = tokens.start, tokens.stop, batch.query_start_loc_cpu
     begin = int((host[1:] <= first).sum())
     end = max(int((host[:-1] < last).sum()), begin + 1)
     starts = batch.query_start_loc[begin : end + 1]
     lengths = batch.seq_lens[begin:end] - (starts - starts.clamp(first, last))[1:]
-    return starts.clamp(first, last) - first, lengths, batch.block_table_tensor[begin:end]
+    return starts.clamp(first, last) - first, lengths, slice(begin, end)

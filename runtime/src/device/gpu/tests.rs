@@ -1,10 +1,10 @@
 mod packing;
 
-use super::super::{InputAddresses, StepSize};
+use super::super::{InputAddresses, StateMemory, StepSize};
 use super::*;
 use crate::engine::{Engine, EngineOptions, Request, StepError, Want};
 use crate::forks::in_child;
-use crate::hosted::{Batch, Hosted, HostedOptions};
+use crate::hosted::{Batch, Hosted, HostedOptions, Pages, Table};
 use crate::toy::{self, BLOCK, PICK, VOCAB};
 use atomc_artifact::manifest::{self, Extent};
 use hip_sys::hipDeviceProp_tR0600;
@@ -247,12 +247,18 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
     let mut device = Gpu::with_driver(fake.driver().unwrap(), &artifact, target, 0, Some(stream), 1).unwrap();
     let memory = |device: &mut Gpu, bytes| device.allocate(bytes).unwrap();
     let block = memory(&mut device, 4096).address();
-    let inputs =
-        InputAddresses { block, ids: block, positions: block, lengths: block, rows: block, batch: block, step: block };
+    let inputs = InputAddresses {
+        block,
+        ids: block,
+        positions: block,
+        lengths: block,
+        rows: block,
+        batches: block,
+        step: block,
+    };
     let memory = Memory {
         weights: vec![memory(&mut device, 4096)],
-        cache: vec![memory(&mut device, 4096)],
-        v_offset: 2048,
+        states: vec![StateMemory { pages: memory(&mut device, 4096), streams: vec![0, 2048], table: 0 }],
         arena: memory(&mut device, 4096),
         hidden: memory(&mut device, 4096),
         head_input: None,
@@ -327,16 +333,16 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
     hosted.load(&toy::Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
     let pages = NonNull::new(tensors.zeroed(40 * 512).cast()).unwrap();
     // SAFETY: there are so many pages, and they stay.
-    unsafe { hosted.bind_cache(&[pages], 512, 40) }.unwrap();
-    let [ids, positions, starts, lengths, tables] =
+    unsafe { hosted.bind_cache(&[Pages { states: vec![(0, pages)], block_stride: 512, blocks: 40 }]) }.unwrap();
+    let [ids, positions, starts, lengths, pages] =
         [40 * 4, 40 * 8, 41 * 4, 40 * 4, 40 * TABLE * 4].map(|n| tensors.zeroed(n));
+    let tables = [Table { pages: pages.cast(), stride: TABLE }];
     let batch = |sequences, tokens, decode| Batch {
         ids: ids.cast(),
         positions: positions.cast(),
         starts: starts.cast(),
         lengths: lengths.cast(),
-        tables: tables.cast(),
-        table_stride: TABLE,
+        tables: &tables,
         sequences,
         tokens,
         decode,
@@ -378,7 +384,7 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
             tensors.set(positions.wrapping_byte_add(end * 8), &(from..from + tokens.len() as i64).collect::<Vec<_>>());
             tensors.set(lengths.wrapping_byte_add(index * 4), &[all[*sequence].len() as i32]);
             let table: Vec<i32> = (0..8).map(|page| (8 * sequence + page) as i32).collect();
-            tensors.set(tables.wrapping_byte_add(index * TABLE * 4), &table);
+            tensors.set(pages.wrapping_byte_add(index * TABLE * 4), &table);
             end += tokens.len();
             ends.push(end as i32);
         }

@@ -1,0 +1,138 @@
+//! What a model keeps between steps, as its graph says: each input that is a cache is a state of
+//! the layer whose number ends its name, `kv3`. States of one type whose tokens see equally many
+//! keys are a group.
+use std::collections::HashMap;
+
+use atomc_artifact::manifest::{Extent, PageStream, Paged, State, StateGroup, StreamLayout};
+use atomc_ir::{Arch, CacheType, Diagnostic, Graph, Op, Value};
+
+/// The states of a graph, by number, and their groups.
+#[derive(Debug, Default)]
+pub struct States {
+    names: Vec<String>,
+    pub list: Vec<State>,
+    groups: Vec<Group>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    ty: CacheType,
+    /// Keys that a token sees, 0 for all.
+    window: usize,
+}
+
+impl States {
+    /// Of a graph before the passes, in the order of its inputs.
+    pub fn of(graph: &Graph) -> Result<States, Diagnostic> {
+        let mut states = States::default();
+        for (v, name, ty) in caches(graph) {
+            let group = Group { ty, window: window(graph, v, name)? };
+            let found = states.groups.iter().position(|other| *other == group);
+            let group = found.unwrap_or_else(|| {
+                states.groups.push(group);
+                states.groups.len() - 1
+            });
+            states.list.push(State { layer: layer(name)?, group });
+            states.names.push(name.to_owned());
+        }
+        Ok(states)
+    }
+
+    /// The number of each input of a graph that is a state.
+    pub fn inputs(&self, graph: &Graph) -> HashMap<Value, usize> {
+        let number = |name: &str| self.names.iter().position(|other| other == name);
+        caches(graph).filter_map(|(v, name, _)| Some((v, number(name)?))).collect()
+    }
+
+    /// The groups, as an arch lays them out.
+    pub fn groups(&self, arch: &Arch) -> Vec<StateGroup> {
+        self.groups.iter().map(|group| StateGroup::Paged(paged(*group, arch))).collect()
+    }
+}
+
+fn caches(graph: &Graph) -> impl Iterator<Item = (Value, &str, CacheType)> {
+    graph.inputs().into_iter().filter_map(|v| match graph.op(v.node) {
+        Op::Input { name } => Some((v, name.as_str(), graph.ty(v).as_cache()?)),
+        _ => None,
+    })
+}
+
+/// The number that ends the name of a state.
+fn layer(name: &str) -> Result<usize, Diagnostic> {
+    name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().map_err(|_| {
+        Diagnostic::new("driver::state", format!("the state `%{name}` does not say of which layer it is"))
+            .help("A state is named by its kind and its layer: `kv3`.")
+    })
+}
+
+/// The keys that any attention over a state sees, 0 for all.
+fn window(graph: &Graph, state: Value, name: &str) -> Result<usize, Diagnostic> {
+    let (mut windows, mut rest) = (vec![], vec![state]);
+    while let Some(v) = rest.pop() {
+        for (user, slot) in graph.users(v) {
+            match *graph.op(user) {
+                Op::Attention { window, .. } => windows.push(window),
+                Op::KvWrite {} if slot == 0 => rest.push(user.into()),
+                _ => {}
+            }
+        }
+    }
+    let widest = if windows.contains(&0) { Some(0) } else { windows.into_iter().max() };
+    widest.ok_or_else(|| Diagnostic::new("driver::state", format!("no attention reads the state `%{name}`")))
+}
+
+/// Pages of K, then V.
+fn paged(Group { ty, window }: Group, arch: &Arch) -> Paged {
+    let layout = atomc_targets::cache_layout(ty, arch);
+    let stream = |name: &str, start, end, layout| PageStream {
+        name: name.into(),
+        at: Extent { start, bytes: end - start },
+        dtype: ty.dtype,
+        heads: ty.heads,
+        width: ty.head_dim,
+        layout,
+    };
+    let k = stream("k", 0, layout.v_offset, StreamLayout::Tokens);
+    let v = stream("v", layout.v_offset, layout.block_bytes, StreamLayout::Numbers);
+    Paged { block_bytes: layout.block_bytes, streams: vec![k, v], window }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A layer of attention over each state; the second is written, and read with two windows.
+    const TEXT: &str =
+        "graph @step(%q: bf16[T, 2, 32], %k: bf16[T, 1, 32], %batch: batch, %kv0: cache<bf16, 1, 32>, %kv1: \
+                        cache<bf16, 1, 32>, %kv2: cache<bf16, 1, 32>, %kv3: cache<f8e4m3, 1, 32>) {
+  %0 = attention %q, %kv0, %batch {scale = 0.5, window = 0} : bf16[T, 2, 32]
+  %1 = kv_write %kv1, %k, %k, %batch : cache<bf16, 1, 32>
+  %2 = attention %q, %1, %batch {scale = 0.5, window = 3} : bf16[T, 2, 32]
+  %3 = attention %q, %1, %batch {scale = 0.5, window = 8} : bf16[T, 2, 32]
+  %4 = attention %q, %kv2, %batch {scale = 0.5, window = 0} : bf16[T, 2, 32]
+  %5 = attention %q, %kv3, %batch {scale = 0.5, window = 0} : bf16[T, 2, 32]
+  return %0, %2, %3, %4, %5
+}
+";
+
+    fn states(text: &str) -> Result<States, Diagnostic> {
+        let graph = atomc_ir::parse(text).expect("a graph");
+        graph.verify().expect("a sound graph");
+        States::of(&graph)
+    }
+
+    #[test]
+    fn states_that_are_alike_are_a_group() {
+        let states = states(TEXT).unwrap();
+        let found: Vec<(usize, usize)> = states.list.iter().map(|state| (state.layer, state.group)).collect();
+        assert_eq!(found, [(0, 0), (1, 1), (2, 0), (3, 2)]);
+        assert_eq!(states.groups.iter().map(|group| group.window).collect::<Vec<_>>(), [0, 8, 0]);
+    }
+
+    #[test]
+    fn states_that_cannot_be() {
+        let fault = |from: &str, to: &str| states(&TEXT.replace(from, to)).unwrap_err().to_string();
+        assert_eq!(fault("%kv2", "%kept"), "the state `%kept` does not say of which layer it is");
+        assert_eq!(fault("attention %q, %kv2", "attention %q, %kv0"), "no attention reads the state `%kv2`");
+    }
+}

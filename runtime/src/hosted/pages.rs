@@ -1,0 +1,134 @@
+//! The pages that a framework gives. It shares the states out among tables as it likes: all that it
+//! wants of a table is that the pages of its states are equally far apart.
+use super::allocate::ALIGN;
+use super::{Hosted, HostedError};
+use crate::device::{DeviceError, StateMemory};
+use atomc_artifact::abi::Prepare;
+use atomc_artifact::manifest::Paged;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// What pages have to lie apart a multiple of.
+const STRIDE_ALIGN: usize = 256;
+
+/// The pages of states whose sequences have one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// By the numbers of the target: where the pages of each begin. States may lie in the same
+    /// memory, if their tables share it out.
+    pub states: Vec<(usize, NonNull<u8>)>,
+    /// Bytes from one page to the next.
+    pub block_stride: usize,
+    /// Pages of each state.
+    pub blocks: usize,
+}
+
+// SAFETY: addresses, which only their owner's callers follow.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Hosted {
+    /// Takes the pages of all states, a list for each table. It costs little to be given the same
+    /// again.
+    ///
+    /// # Safety
+    /// The pages are memory of the device with the device's slack behind the last, stay until
+    /// others are bound, and belong to this model while a step runs.
+    pub unsafe fn bind_cache(&mut self, tables: &[Pages]) -> Result<(), HostedError> {
+        if tables == self.tables {
+            return Ok(());
+        }
+        self.check_pages(tables)?;
+        self.step = None;
+        for (number, table) in tables.iter().enumerate() {
+            self.inputs.set_block_stride(number, table.block_stride);
+            for &(state, start) in &table.states {
+                // SAFETY: passed on to the caller.
+                let pages = unsafe { self.device.adopt(start, table.block_stride * table.blocks) };
+                self.memory.states[state] = StateMemory::new(self.spec(state), pages, number);
+            }
+        }
+        self.set_inputs()?;
+        self.tables = tables.to_vec();
+        self.set_starts()?;
+        Ok(self.bind()?)
+    }
+
+    /// The pages, once they are bound.
+    pub fn tables(&self) -> &[Pages] {
+        &self.tables
+    }
+
+    /// That each state has pages, once, and that they can hold it.
+    fn check_pages(&self, tables: &[Pages]) -> Result<(), HostedError> {
+        let want = self.target().states.len();
+        let mut found: Vec<usize> = tables.iter().flat_map(|table| table.states.iter().map(|state| state.0)).collect();
+        found.sort();
+        if !found.iter().copied().eq(0..want) {
+            return Err(HostedError::States { found, want });
+        }
+        tables.iter().try_for_each(|table| self.check_table(table))
+    }
+
+    fn check_table(&self, Pages { states, block_stride, blocks }: &Pages) -> Result<(), HostedError> {
+        let fault = |field, detail| Err(HostedError::Field { field, detail });
+        let Some(&(first, _)) = states.first() else { return fault("states", "a table of none".to_owned()) };
+        if let Some((_, start)) = states.iter().find(|(_, start)| !start.addr().get().is_multiple_of(ALIGN)) {
+            return fault("states", format!("pages at {start:p} do not begin at a multiple of {ALIGN}"));
+        }
+        let Paged { block_bytes: page, streams, .. } = self.spec(first);
+        if let Some((other, _)) = states.iter().find(|(state, _)| self.spec(*state).streams != *streams) {
+            let detail = format!("pages of {first} and {other} hold other streams, and want a table each");
+            return fault("states", detail);
+        }
+        let fits = (*page..=u32::MAX as usize).contains(block_stride);
+        if !fits || !block_stride.is_multiple_of(STRIDE_ALIGN) {
+            let rule = format!("a multiple of {STRIDE_ALIGN} below 4 GiB, and at least a page, {page}");
+            return fault("block_stride", format!("{block_stride} is not {rule}"));
+        }
+        let counted = (1..=i32::MAX as usize).contains(blocks) && block_stride.checked_mul(*blocks).is_some();
+        if counted { Ok(()) } else { fault("blocks", format!("{blocks} pages of {block_stride} bytes")) }
+    }
+
+    /// What is in the pages of a state.
+    fn spec(&self, state: usize) -> &Paged {
+        &self.groups[self.target().states[state].group]
+    }
+
+    /// Tells the device where the pages of each state begin, table by table, if it makes the
+    /// inputs.
+    fn set_starts(&mut self) -> Result<(), DeviceError> {
+        let Some(starts) = &mut self.starts else { return Ok(()) };
+        let all = self.tables.iter().flat_map(|table| &table.states);
+        let bytes: Vec<u8> = all.flat_map(|(_, start)| (start.addr().get() as u64).to_le_bytes()).collect();
+        starts.upload(0, &bytes)
+    }
+
+    /// The parameters of a step that stay the same, with a table: where its inputs go, and which
+    /// pages may have to be cleared.
+    pub(super) fn clears(&self, table: usize) -> Prepare {
+        let inputs = self.inputs.prepare(table);
+        let (Some(starts), Some(Pages { states, .. })) = (&self.starts, self.tables.get(table)) else { return inputs };
+        let before: usize = self.tables[..table].iter().map(|table| table.states.len()).sum();
+        let values = self.spec(states[0].0).values();
+        Prepare {
+            pages: starts.address().wrapping_add(before * size_of::<u64>()).cast_const().cast(),
+            layers: states.len() as i64,
+            values: values.start as i64,
+            value_bytes: values.len() as i64,
+            ..inputs
+        }
+    }
+}
+
+/// Clears the values in a page of a table, where the host reaches them.
+pub(super) fn clear(states: &mut [StateMemory], values: &[Range<usize>], table: usize, first: usize) {
+    for (state, values) in states.iter_mut().zip(values).filter(|(state, _)| state.table == table) {
+        // Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier
+        // sequence left may be NaN.
+        if let Some(pages) = state.pages.host_view_mut() {
+            pages[first + values.start..first + values.end].fill(0);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The blocks of one group of states: who holds each, and which are free.
+use super::{KvError, Sizes};
+use std::ops::Range;
+
+/// A sequence's blocks in order of position. Of the first the sequence has given some back: those
+/// entries are zero.
+#[derive(Debug, Default)]
+pub struct Table {
+    entries: Vec<i32>,
+    given_back: usize,
+}
+
+impl Table {
+    pub fn entries(&self) -> &[i32] {
+        &self.entries
+    }
+
+    pub fn held(&self) -> &[i32] {
+        &self.entries[self.given_back..]
+    }
+}
+
+/// All blocks of a group.
+#[derive(Debug)]
+pub struct Blocks {
+    block_tokens: usize,
+    /// Keys that a token sees, 0 for all.
+    window: usize,
+    /// Most blocks that a sequence holds at once, whatever its length.
+    most: usize,
+    /// Most blocks in the table of a sequence.
+    pub table_blocks: usize,
+    /// Sequences that hold each block.
+    pub holders: Vec<u32>,
+    free: Vec<i32>,
+}
+
+impl Blocks {
+    pub fn new(window: usize, Sizes { block_tokens, blocks, max_len, step }: Sizes) -> Blocks {
+        let whole = max_len.div_ceil(block_tokens);
+        // The keys that all new tokens see together begin and end anywhere in their blocks.
+        let seen = (window + step).saturating_sub(1).div_ceil(block_tokens) + 1;
+        let most = if window == 0 { whole } else { seen.min(whole) };
+        let free = (0..blocks as i32).rev().collect();
+        Blocks { block_tokens, window, most, table_blocks: whole, holders: vec![0; blocks], free }
+    }
+
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub fn held(&self) -> Range<usize> {
+        let is_held = |holders: &u32| *holders > 0;
+        let end = self.holders.iter().rposition(is_held).map_or(0, |last| last + 1);
+        self.holders.iter().position(is_held).unwrap_or(end)..end
+    }
+
+    /// A table with room for all that a sequence may have.
+    pub fn table(&self) -> Table {
+        Table { entries: Vec::with_capacity(self.table_blocks), given_back: 0 }
+    }
+
+    /// The first block that the next token of a sequence of so many sees.
+    fn first_seen(&self, len: usize) -> usize {
+        if self.window == 0 { 0 } else { (len + 1).saturating_sub(self.window) / self.block_tokens }
+    }
+
+    /// Whether all is there that the next token sees behind the first `tokens` of a sequence.
+    pub fn serves(&self, table: &Table, tokens: usize) -> bool {
+        table.given_back <= self.first_seen(tokens)
+    }
+
+    /// Gives an empty table the first blocks of another.
+    pub fn share(&mut self, from: &Table, to: &mut Table, blocks: usize) {
+        to.entries.extend_from_slice(&from.entries[..blocks]);
+        to.given_back = from.given_back.min(blocks);
+        to.held().iter().for_each(|&block| self.holders[block as usize] += 1);
+    }
+
+    /// Blocks that a table, or a new one, may lack until the sequence has so many tokens: those of
+    /// all its new tokens, but no more than a sequence holds at once. Blocks that others hold too
+    /// are not free when it gives them back.
+    pub fn lacks(&self, table: Option<&Table>, len: usize) -> usize {
+        let (have, held) = table.map_or((0, &[][..]), |table| (table.entries.len(), table.held()));
+        let new = len.div_ceil(self.block_tokens).saturating_sub(have);
+        if self.window == 0 {
+            return new;
+        }
+        let own = held.iter().filter(|&&block| self.holders[block as usize] == 1).count();
+        new.min(self.most.saturating_sub(own))
+    }
+
+    /// Whether so many blocks are free.
+    pub fn reserve(&self, need: usize) -> Result<(), KvError> {
+        let (free, blocks) = (self.free.len(), self.holders.len());
+        match need > free {
+            true => Err(KvError::OutOfBlocks { need, free, blocks, block_tokens: self.block_tokens }),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives a table free blocks for a sequence of so many tokens.
+    pub fn extend(&mut self, table: &mut Table, len: usize) {
+        for _ in table.entries.len()..len.div_ceil(self.block_tokens) {
+            let Some(block) = self.free.pop() else { break };
+            self.holders[block as usize] = 1;
+            table.entries.push(block);
+        }
+    }
+
+    /// Takes back the blocks that the next tokens of a sequence of so many do not see.
+    pub fn give_back(&mut self, table: &mut Table, len: usize) {
+        let seen = self.first_seen(len).min(table.entries.len());
+        for index in table.given_back..seen {
+            let block = std::mem::take(&mut table.entries[index]);
+            self.release(block);
+        }
+        table.given_back = table.given_back.max(seen);
+    }
+
+    /// Takes back all blocks of a table.
+    pub fn take_back(&mut self, table: Table) {
+        table.held().iter().rev().for_each(|&block| self.release(block));
+    }
+
+    fn release(&mut self, block: i32) {
+        let holders = &mut self.holders[block as usize];
+        *holders -= 1;
+        if *holders == 0 {
+            self.free.push(block);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+use super::*;
+
+/// A cache of one group, in which all tokens see all keys.
+fn whole(blocks: usize, block_tokens: usize, max_len: usize) -> Kv {
+    Kv::new(&[0], Sizes { block_tokens, blocks, max_len, step: max_len })
+}
+
+/// The blocks of a sequence in the first group.
+fn table(kv: &Kv, id: SeqId) -> &[i32] {
+    kv.tables(id).unwrap().next().unwrap()
+}
+
+fn reserve(kv: &mut Kv, id: SeqId, tokens: usize) -> Result<(), KvError> {
+    kv.reserve(std::iter::once((id, tokens)))
+}
+
+#[test]
+fn grows_by_blocks_and_frees_them() {
+    let mut kv = whole(4, 16, 64);
+    let a = kv.add();
+    assert_eq!(kv.grow(a, 1), Ok(0..1));
+    assert_eq!(kv.grow(a, 15), Ok(1..16));
+    assert_eq!((table(&kv, a), kv.free_blocks()), (&[0][..], 3));
+    assert_eq!(kv.grow(a, 17), Ok(16..33));
+    assert_eq!((table(&kv, a), kv.free_blocks(), kv.held(0)), (&[0, 1, 2][..], 1, 0..3));
+    kv.drop_sequence(a).unwrap();
+    assert_eq!(kv.held(0), 0..0);
+    assert_eq!(kv.free_blocks(), 4);
+    assert_eq!(kv.len(a), Err(KvError::UnknownSequence { sequence: a }));
+    let b = kv.add();
+    assert_ne!(a, b);
+    assert_eq!(kv.drop_sequence(a), Err(KvError::UnknownSequence { sequence: a }));
+    assert_eq!(SeqId::from_bits(b.to_bits()), b);
+}
+
+#[test]
+fn is_full_without_change() {
+    let mut kv = whole(2, 4, 100);
+    let (a, b) = (kv.add(), kv.add());
+    kv.grow(a, 3).unwrap();
+    let error = kv.grow(b, 5).unwrap_err();
+    assert_eq!(error, KvError::OutOfBlocks { need: 2, free: 1, blocks: 2, block_tokens: 4 });
+    assert_eq!((kv.len(b), kv.free_blocks()), (Ok(0), 1));
+    kv.grow(b, 4).unwrap();
+    assert_eq!(kv.table_blocks().collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn forks_share_whole_blocks() {
+    let mut kv = whole(8, 4, 32);
+    let a = kv.add();
+    kv.grow(a, 10).unwrap();
+    let fork = kv.fork(a, 9).unwrap();
+    assert_eq!(fork.tokens, 8);
+    assert_eq!(table(&kv, fork.sequence), &table(&kv, a)[..2]);
+    kv.grow(fork.sequence, 1).unwrap();
+    assert_ne!(table(&kv, fork.sequence)[2], table(&kv, a)[2]);
+    kv.drop_sequence(a).unwrap();
+    assert_eq!(kv.free_blocks(), 5, "the shared blocks stay");
+    kv.drop_sequence(fork.sequence).unwrap();
+    assert_eq!(kv.free_blocks(), 8);
+    let empty = kv.add();
+    assert_eq!(kv.fork(empty, 1), Err(KvError::ForkTooLong { sequence: empty, tokens: 1, len: 0 }));
+    assert_eq!(kv.fork(empty, 0).unwrap().tokens, 0);
+}
+
+/// Tokens see seven keys: two blocks, or three.
+const WINDOW: Sizes = Sizes { block_tokens: 4, blocks: 6, max_len: 100, step: 4 };
+
+#[test]
+fn windows_give_blocks_back() {
+    let mut kv = Kv::new(&[7], WINDOW);
+    let a = kv.add();
+    for len in 0..100 {
+        kv.grow(a, 1).unwrap();
+        let table = table(&kv, a);
+        let seen = len.max(6) - 6;
+        assert_eq!(table.len(), len / 4 + 1);
+        assert!(table[..seen / 4].iter().all(|&block| block == 0), "{len}: {table:?}");
+        let mut held = table[seen / 4..].to_vec();
+        held.sort();
+        held.dedup();
+        assert_eq!((held.len(), kv.free_blocks()), (table.len() - seen / 4, 6 - held.len()), "{len}: {table:?}");
+    }
+    kv.drop_sequence(a).unwrap();
+    assert_eq!((kv.free_blocks(), kv.held(0)), (6, 0..0));
+    assert_eq!(kv.table_blocks().collect::<Vec<_>>(), [25]);
+}
+
+/// A sequence longer than the cache is let in, as it comes in parts; two are, while they fit.
+#[test]
+fn windows_need_no_more_than_they_hold() {
+    let mut kv = Kv::new(&[7], WINDOW);
+    let (a, b) = (kv.add(), kv.add());
+    reserve(&mut kv, a, 100).unwrap();
+    let error = kv.has_room([(Some(a), 100), (None, 100)].into_iter()).unwrap_err();
+    assert_eq!(error, KvError::OutOfBlocks { need: 8, free: 6, blocks: 6, block_tokens: 4 });
+    kv.has_room([(Some(a), 100), (None, 8)].into_iter()).unwrap();
+    for _ in 0..25 {
+        kv.grow(a, 4).unwrap();
+    }
+    assert_eq!(kv.grow(b, 8), Ok(0..8));
+    assert!(matches!(kv.grow(b, 13), Err(KvError::OutOfBlocks { .. })));
+    assert_eq!(kv.len(b), Ok(8));
+}
+
+/// The group without a window lacks blocks, the other does not.
+#[test]
+fn each_group_has_blocks_of_its_own() {
+    let mut kv = Kv::new(&[7, 0], WINDOW);
+    let a = kv.add();
+    for _ in 0..6 {
+        kv.grow(a, 4).unwrap();
+    }
+    let held: Vec<usize> = kv.get(a).unwrap().tables.iter().map(|table| table.held().len()).collect();
+    assert_eq!((held, kv.free_blocks()), (vec![3, 6], 0));
+    let error = kv.grow(a, 1).unwrap_err();
+    assert_eq!(error, KvError::OutOfBlocks { need: 1, free: 0, blocks: 6, block_tokens: 4 });
+    assert_eq!(kv.table_blocks().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
+fn forks_share_what_windows_left() {
+    let mut kv = Kv::new(&[7, 0], WINDOW);
+    let a = kv.add();
+    kv.grow(a, 12).unwrap();
+    assert_eq!(kv.fork(a, 9).unwrap().tokens, 8, "a prompt is there as a whole");
+    kv.grow(a, 1).unwrap();
+    let late = kv.fork(a, 12).unwrap();
+    assert_eq!(late.tokens, 12);
+    assert_eq!(
+        kv.tables(late.sequence).unwrap().collect::<Vec<_>>(),
+        kv.tables(a).unwrap().map(|t| &t[..3]).collect::<Vec<_>>()
+    );
+    assert_eq!(kv.fork(a, 9).unwrap().tokens, 0, "token 8 sees block 0, which was given back");
+    kv.grow(late.sequence, 1).unwrap();
+}
+
+/// Random adds, forks, growth and drops, in caches with and without windows: every block is either
+/// free or in as many tables as its count says, what was let in finds room, and whatever the next
+/// token sees is there.
+#[test]
+fn never_loses_a_block() {
+    for windows in [&[0][..], &[9], &[0, 9], &[1, 5, 64]] {
+        let sizes = Sizes { block_tokens: 4, blocks: 32, max_len: 64, step: 9 };
+        let mut kv = Kv::new(windows, sizes);
+        let mut alive: Vec<SeqId> = Vec::new();
+        let mut state = 7u64;
+        let mut random = |below: usize| {
+            state = crate::checkpoint::mix(state.wrapping_add(0x9e37_79b9_7f4a_7c15));
+            state as usize % below
+        };
+        for _ in 0..5000 {
+            match random(4) {
+                0 => alive.push(kv.add()),
+                1 if !alive.is_empty() => {
+                    let from = alive[random(alive.len())];
+                    alive.push(kv.fork(from, random(kv.len(from).unwrap() + 1)).unwrap().sequence);
+                }
+                2 if !alive.is_empty() => grow_some(&mut kv, &alive, &mut random),
+                3 if !alive.is_empty() => kv.drop_sequence(alive.swap_remove(random(alive.len()))).unwrap(),
+                _ => {}
+            }
+            check(&kv, &alive, windows);
+        }
+    }
+}
+
+/// Lengthens some sequences in parts, if there is room for all.
+fn grow_some(kv: &mut Kv, alive: &[SeqId], random: &mut impl FnMut(usize) -> usize) {
+    let first = random(alive.len());
+    let many = &alive[first..(first + 3).min(alive.len())];
+    let tokens: Vec<usize> = many.iter().map(|&id| (1 + random(30)).min(64 - kv.len(id).unwrap())).collect();
+    if kv.reserve(many.iter().copied().zip(tokens.iter().copied())).is_err() {
+        return;
+    }
+    for (&id, tokens) in many.iter().zip(tokens) {
+        let mut left = tokens;
+        while left > 0 {
+            let part = left.min(1 + random(9));
+            kv.grow(id, part).expect("room was reserved");
+            left -= part;
+        }
+    }
+}
+
+fn check(kv: &Kv, alive: &[SeqId], windows: &[usize]) {
+    for (number, (group, &window)) in kv.groups.iter().zip(windows).enumerate() {
+        let mut holders = vec![0; kv.blocks()];
+        for &id in alive {
+            let (len, table) = (kv.len(id).unwrap(), kv.tables(id).unwrap().nth(number).unwrap());
+            assert_eq!(table.len(), len.div_ceil(4));
+            let held = kv.get(id).unwrap().tables[number].held();
+            let seen = if window == 0 { 0 } else { (len + 1).saturating_sub(window) / 4 };
+            assert!(held.len() >= table.len() - seen.min(table.len()), "what the next token sees is there");
+            held.iter().for_each(|&block| holders[block as usize] += 1);
+        }
+        assert_eq!(holders, group.holders);
+        assert_eq!(holders.iter().filter(|&&n| n == 0).count(), group.free());
+    }
+}
