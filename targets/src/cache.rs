@@ -1,13 +1,16 @@
 //! The paged KV cache as kernels address it.
 mod run;
 
+use std::mem::offset_of;
+
+use atomc_artifact::abi;
 use atomc_ir::{CacheType, Diagnostic, Graph, Op, Value};
 
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::layout::{CacheLayout, cache_layout};
 use crate::row::{At, Col, Rows, unsupported};
 
-/// The fields of the step's batch structure, in the order of `atomc_artifact::abi::Batch`.
+/// The fields of the step's [`abi::Batch`].
 #[derive(Clone, Copy)]
 pub struct Batch<'c> {
     pub positions: Ptr<'c>,
@@ -22,15 +25,16 @@ pub struct Batch<'c> {
 
 impl<'c> Batch<'c> {
     pub fn load(c: &Code<'c>, p: Ptr<'c>) -> Batch<'c> {
-        let field = |i: usize| c.at(p, 8 * i);
+        let number = |offset: usize| c.as_int(c.load_fixed(c.index, c.at(p, offset), 8));
+        let list = |offset: usize| c.load_ptr(c.at(p, offset));
         Batch {
-            positions: c.load_ptr(field(0)),
-            sequences: c.load_ptr(field(1)),
-            tables: c.load_ptr(field(2)),
-            table_stride: c.as_int(c.load_fixed(c.index, field(3), 8)),
-            tiles: c.load_ptr(field(4)),
-            tile_count: c.as_int(c.load_fixed(c.index, field(5), 8)),
-            block_stride: c.as_int(c.load_fixed(c.index, field(6), 8)),
+            positions: list(offset_of!(abi::Batch, positions)),
+            sequences: list(offset_of!(abi::Batch, sequences)),
+            tables: list(offset_of!(abi::Batch, tables)),
+            table_stride: number(offset_of!(abi::Batch, table_stride)),
+            tiles: list(offset_of!(abi::Batch, tiles)),
+            tile_count: number(offset_of!(abi::Batch, tile_count)),
+            block_stride: number(offset_of!(abi::Batch, block_stride)),
         }
     }
 

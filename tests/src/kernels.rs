@@ -5,6 +5,7 @@ mod host;
 
 use std::ffi::c_void;
 
+use atomc_artifact::abi::{Batch, SPARE_TOKENS, TILE_TOKENS};
 use atomc_ir::arch::Machine;
 use atomc_ir::layout::CacheLayout;
 use atomc_ir::trial::{Fault, Fill, Operand, Run, Step, Trial};
@@ -71,17 +72,6 @@ fn supported(arch: &Arch) -> bool {
         Machine::Cpu(_) => host::supported(arch),
         Machine::Simt(_) => emulated::supported(arch),
     }
-}
-
-#[repr(C)]
-struct Batch {
-    positions: *const i32,
-    sequences: *const i32,
-    tables: *const i32,
-    table_stride: i64,
-    tiles: *const i32,
-    tile_count: i64,
-    block_stride: i64,
 }
 
 /// Bytes between pages of a cache.
@@ -171,7 +161,7 @@ impl Case<'_> {
         let (mut tables, stride) = tables(&trial.step, arch.memory.block_tokens);
         // Kernels work on groups of tokens and read whole ones.
         for list in [&mut state.positions, &mut state.sequences, &mut tables, &mut tiles] {
-            list.resize(list.len() + 64, 0);
+            list.resize(list.len() + SPARE_TOKENS, 0);
         }
         let tile_count = self.tiles().len() as i64 / 2;
         let caches = graph.inputs().into_iter().filter_map(|v| graph.ty(v).as_cache());
@@ -233,15 +223,16 @@ impl Case<'_> {
         rows * arch.memory.result_stride(t) * t.dtype.size()
     }
 
-    /// First token and count of each tile: at most 32 tokens of a run, with empty ones in between, as the kernel places them that
-    /// prepares steps on GPUs.
+    /// First token and count of each tile, of one run each, with empty ones in between, as the kernel
+    /// places them that prepares steps on GPUs.
     fn tiles(&self) -> Vec<i32> {
         let tokens: usize = self.runs.iter().map(|run| run.tokens).sum();
-        let (mut tiles, mut first) = (vec![0; 2 * (tokens / 32 + self.runs.len())], 0);
+        let (mut tiles, mut first) = (vec![0; 2 * (tokens / TILE_TOKENS + self.runs.len())], 0);
         for (number, run) in self.runs.iter().enumerate() {
-            for at in (0..run.tokens).step_by(32) {
-                let place = 2 * (first / 32 + number + at / 32);
-                tiles[place..place + 2].copy_from_slice(&[(first + at) as i32, (run.tokens - at).min(32) as i32]);
+            for at in (0..run.tokens).step_by(TILE_TOKENS) {
+                let place = 2 * (first / TILE_TOKENS + number + at / TILE_TOKENS);
+                tiles[place..place + 2]
+                    .copy_from_slice(&[(first + at) as i32, (run.tokens - at).min(TILE_TOKENS) as i32]);
             }
             first += run.tokens;
         }

@@ -29,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-python", &["atomc-artifact", "atomc-config", "atomc-runtime"]),
     ("atomc-runtime", &["atomc-artifact"]),
     ("atomc-targets", &["atomc-artifact", "atomc-ir"]),
-    ("atomc-tests", &["atomc", "atomc-emulator", "atomc-ir", "atomc-targets"]),
+    ("atomc-tests", &["atomc", "atomc-artifact", "atomc-emulator", "atomc-ir", "atomc-targets"]),
 ];
 
 /// What the runtime-only command line must not pull in, however indirectly. It has the graph IR, for the reference interpreter

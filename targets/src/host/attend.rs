@@ -5,6 +5,7 @@
 mod tiles;
 mod widen;
 
+use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic, Op, Value};
 
@@ -18,9 +19,6 @@ use crate::kernel::Kernel;
 use crate::math;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::{KernelInfo, KernelSpec, Tasks};
-
-/// Most tokens in a tile of the batch: `atomc_artifact::abi::TILE_TOKENS`.
-const TILE: usize = 32;
 
 /// What a masked score is: below every real one, and far from overflow.
 const MASKED: f64 = -1e30;
@@ -46,7 +44,7 @@ pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diag
     let kernel = signature::kernel(c, spec)?;
     let a = Attention::new(&kernel)?;
     let by_tiles = c.arch.cpu().dot == Unit::Tiles && a.dot.dtype == DType::BF16;
-    let block = a.block(TILE, if by_tiles { tiles::BLOCKS } else { 1 });
+    let block = a.block(TILE_TOKENS, if by_tiles { tiles::BLOCKS } else { 1 });
     let (first, end) = signature::tasks(c);
     let tiles = by_tiles.then(|| Tiles::open(c, tile::ROWS));
     kernel.each(first, end, |task| {

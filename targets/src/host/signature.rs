@@ -1,4 +1,7 @@
 //! The signature of a host kernel: `atomc_artifact::abi::HostKernel`.
+use std::mem::offset_of;
+
+use atomc_artifact::abi;
 use atomc_ir::{Arch, Diagnostic};
 use inkwell::AddressSpace;
 
@@ -24,7 +27,8 @@ pub fn kernel<'a, 'c>(c: &'a Code<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'
 /// Tokens and rows of the step.
 pub fn step<'c>(c: &Code<'c>) -> (Int<'c>, Int<'c>) {
     let p = pointer(c, 1);
-    (c.load_i64(p), c.load_i64(c.at(p, 8)))
+    let field = |offset: usize| c.load_i64(c.at(p, offset));
+    (field(offset_of!(abi::Step, tokens)), field(offset_of!(abi::Step, rows)))
 }
 
 pub fn scratch<'c>(c: &Code<'c>) -> Ptr<'c> {

@@ -1,6 +1,8 @@
 //! The ground that every schedule stands on: where a kernel is made, its arguments, and how much of the step there is.
+use std::mem::offset_of;
 use std::ops::Deref;
 
+use atomc_artifact::abi;
 use atomc_ir::arch::Measured;
 use atomc_ir::{Arch, Diagnostic, Graph, Type};
 use inkwell::module::Module;
@@ -74,7 +76,8 @@ pub fn kernel<'a, 'c>(c: &'a Gpu<'c>, spec: &KernelSpec<'a>) -> Result<Kernel<'a
 
 /// Tokens, or rows, that the step has.
 pub fn step_size<'c>(c: &Gpu<'c>, spec: &KernelSpec, by_rows: bool) -> Int<'c> {
-    let field = c.at(c.argument(arguments(spec.body)), if by_rows { 8 } else { 0 });
+    let offset = if by_rows { offset_of!(abi::Step, rows) } else { offset_of!(abi::Step, tokens) };
+    let field = c.at(c.argument(arguments(spec.body)), offset);
     c.as_int(c.load_fixed(c.cx.i32_type(), field, 8))
 }
 

@@ -4,7 +4,9 @@
 //!
 //! Tile j of sequence s has the place `starts[s] / 32 + s + j`, which no other has, and which says whose it is. Places in between are
 //! empty: tiles of no tokens.
-use atomc_artifact::abi::{PREPARE_GROUPS, SPARE_TOKENS, TILE_TOKENS};
+use std::mem::offset_of;
+
+use atomc_artifact::abi::{self, PREPARE_GROUPS, SPARE_TOKENS, TILE_TOKENS};
 use atomc_artifact::manifest::PREPARE;
 use atomc_ir::Arch;
 use inkwell::module::Module;
@@ -95,7 +97,7 @@ impl<'k, 'c> Step<'k, 'c> {
         c.when(fresh, || {
             let table = c.at(self.tables, c.to_i64(sequence) * self.table_stride * 4);
             let page = c.load_index(table, first / block);
-            let stride = c.load_i64(self.field(6));
+            let stride = c.load_i64(self.field(offset_of!(abi::Batch, block_stride)));
             let layer = c.load_ptr(c.at(self.pages, layer * 8));
             let values = c.at(c.at(layer, c.to_i64(page) * stride), self.values);
             let none = c.bytes_type(CLEARED).const_zero();
@@ -110,7 +112,9 @@ impl<'k, 'c> Step<'k, 'c> {
         let c = self.c;
         let first = c.group() * THREADS + c.thread();
         let (end, tiles) = (c.load_index(self.starts, self.sequences), self.tiles());
-        let [positions, sequences, tile_list] = [0, 1, 4].map(|i| c.load_ptr(self.field(i)));
+        let lists =
+            [offset_of!(abi::Batch, positions), offset_of!(abi::Batch, sequences), offset_of!(abi::Batch, tiles)];
+        let [positions, sequences, tile_list] = lists.map(|offset| c.load_ptr(self.field(offset)));
         c.repeat(first, self.tokens + SPARE_TOKENS, PREPARE_GROUPS * THREADS, |token| {
             let to = [self.to_ids, positions, sequences, self.to_lengths];
             let exists = c.less(token, end);
@@ -135,9 +139,9 @@ impl<'k, 'c> Step<'k, 'c> {
         });
         c.when(c.equal(first, 0), || {
             c.store(self.step, c.to_i64(end), 8);
-            c.store(self.field(2), self.tables, 8);
-            c.store(self.field(3), self.table_stride, 8);
-            c.store(self.field(5), c.to_i64(tiles), 8);
+            c.store(self.field(offset_of!(abi::Batch, tables)), self.tables, 8);
+            c.store(self.field(offset_of!(abi::Batch, table_stride)), self.table_stride, 8);
+            c.store(self.field(offset_of!(abi::Batch, tile_count)), c.to_i64(tiles), 8);
         });
     }
 
@@ -147,8 +151,8 @@ impl<'k, 'c> Step<'k, 'c> {
     }
 
     /// A field of the batch.
-    fn field(&self, i: usize) -> Ptr<'c> {
-        self.c.at(self.batch, 8 * i)
+    fn field(&self, offset: usize) -> Ptr<'c> {
+        self.c.at(self.batch, offset)
     }
 
     fn put(&self, list: Ptr<'c>, i: Int<'c>, value: Int<'c>) {

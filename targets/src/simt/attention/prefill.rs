@@ -5,6 +5,7 @@
 //! keys which some query does not see look at positions.
 mod shape;
 
+use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::{Diagnostic, Family};
 
 use crate::code::{Any, Int, Ptr, Vector};
@@ -18,8 +19,6 @@ use crate::simt::machine::fragment::{Fragment, RUN};
 use crate::{KernelInfo, KernelSpec, Tasks};
 use shape::Shape;
 
-/// Tokens in a tile of the batch at most: `atomc_artifact::abi::TILE_TOKENS`.
-const TILE: usize = 32;
 pub const SCHEDULE: Schedule = Schedule {
     name: "prefill",
     family: Family::AttendMany,
@@ -116,7 +115,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let entry = |i: usize| c.load_index(batch.tiles, tile * 2 + i);
         let (token, count) = (entry(0), entry(1));
         let (cache_head, part) = (rest / shape.parts, rest % shape.parts);
-        let waves = TILE / shape.width / shape.columns;
+        let waves = TILE_TOKENS / shape.width / shape.columns;
         let wave = c.wave_index();
         let inside = part * shape.heads + wave / waves;
         let group = attention.heads / attention.cache.ty.heads;

@@ -10,6 +10,7 @@
 //! Copies take them apart by columns, so that in local memory all rows of 16 bytes of columns are together, as products want them.
 mod queries;
 
+use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::{Arch, Diagnostic, Family, Op};
 
 use crate::code::{Int, Ptr};
@@ -25,8 +26,6 @@ use crate::simt::machine::wide::{MAP, TensorMap, TileForm};
 use crate::{KernelInfo, KernelSpec, Tasks};
 use queries::{OnlineSoftmaxPair, Queries};
 
-/// Tokens in a tile of the batch at most: `atomc_artifact::abi::TILE_TOKENS`.
-const TILE: usize = 32;
 /// Query heads of a work-group at most: two groups of four waves have 64 queries each.
 const HEADS: usize = 4;
 /// Registers of a thread that copies, and of one that multiplies.
@@ -86,7 +85,7 @@ impl Shape {
         let heads = sizes.group().div_ceil(parts);
         let bytes = arch.memory.block_tokens * sizes.cache.head_dim * sizes.cache.dtype.size();
         let stages = ((arch.simt().unit.lds_group - 1024) / (2 * bytes)).min(STAGES);
-        let workers = (heads * TILE).next_multiple_of(64) * 2;
+        let workers = (heads * TILE_TOKENS).next_multiple_of(64) * 2;
         Ok(Shape { heads, parts, workers, stages, bytes, groups: arch.simt().chip.units })
     }
 

@@ -1,7 +1,7 @@
 //! How a tile's queries are shared out among waves, so that registers and local memory suffice.
+use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::{Arch, Diagnostic};
 
-use super::TILE;
 use crate::KernelSpec;
 use crate::simt::attention::sizes::Sizes;
 use crate::simt::machine::accumulator::{are_large, large_span};
@@ -70,7 +70,7 @@ impl Shape {
 
     fn cut(sizes: &Sizes, arch: &Arch, (columns, width): (usize, usize), (steps, span): (usize, usize)) -> Shape {
         let simt = arch.simt();
-        let waves = TILE / width / columns;
+        let waves = TILE_TOKENS / width / columns;
         let parts = (sizes.group() * waves).div_ceil(WAVES);
         let heads = sizes.group().div_ceil(parts);
         let dim = arch.memory.padded(sizes.cache.head_dim);

@@ -1,9 +1,10 @@
 //! The waves that multiply: scores of a block's keys, their online softmax, and weighted sums of values.
+use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 use inkwell::{FloatPredicate, IntPredicate};
 
-use super::{Group, TILE, Tile};
+use super::{Group, Tile};
 use crate::code::{Any, Int};
 use crate::row::{At, Col};
 use crate::simt::attention::online_softmax::LOWEST;
@@ -52,14 +53,14 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         tile: &'q Tile<'c>,
     ) -> Result<Queries<'q, 'r, 'k, 'a, 'c>, Diagnostic> {
         let (c, a, wave) = (group.code(), group.attention, group.code().wave_index());
-        let inside = tile.part * group.shape.heads + wave / (TILE / 16);
+        let inside = tile.part * group.shape.heads + wave / (TILE_TOKENS / 16);
         let sharing = a.heads / a.cache.ty.heads;
         let within = c.less(inside, sharing);
-        let own = c.less(wave / (TILE / 16), group.shape.heads);
+        let own = c.less(wave / (TILE_TOKENS / 16), group.shape.heads);
         let mut queries = Queries {
             group,
             tile,
-            column: wave % (TILE / 16) * 16 + c.lane_index() / 4,
+            column: wave % (TILE_TOKENS / 16) * 16 + c.lane_index() / 4,
             head: tile.cache_head * sharing + c.smaller(inside, sharing - 1),
             is_real: within & own,
             words: vec![],
