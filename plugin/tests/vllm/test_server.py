@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import atomc
 from conftest import PROBLEMS
 
 pytestmark = pytest.mark.short
@@ -81,6 +82,14 @@ def test_log_says_what_runs(server, model):
     found = re.search(r"atomc: (\w+) of (\S+) runs on host:\S+ with target host, attention: own; opened in (\d+) ms", log)
     assert found[1] == "LlamaForCausalLM" and Path(found[2]) == model("llama") / "model.atomc"
     assert int(found[3]) < 1000
+
+
+def test_metrics_say_what_runs(server, model):
+    command = ["curl", "-sS", "--fail", f"http://127.0.0.1:{server.port}/metrics"]
+    [line] = [line for line in subprocess.check_output(command, text=True).splitlines() if line.startswith("atomc:artifact_info{")]
+    labels, path = dict(re.findall(r'(\w+)="([^"]*)"', line)), model("llama") / "model.atomc"
+    named = dict(engine="0", model_name="m", architecture="LlamaForCausalLM", artifact=str(path), attention="own")
+    assert labels == {**named, "fingerprint": atomc.Artifact(path).fingerprint} and line.endswith("} 1.0")
 
 
 def test_completion(server):

@@ -36,6 +36,7 @@ NAMES = {
     "Platform": "vllm.platforms.interface",
     "PlatformEnum": "vllm.platforms.interface",
     "SlidingWindowSpec": "vllm.v1.kv_cache_interface",
+    "StatLoggerBase": "vllm.v1.metrics.loggers",
     "VllmConfig": "vllm.config",
     "Worker": "vllm.v1.worker.gpu_worker",
     "builtin_platform_plugins": "vllm.platforms",

@@ -22,26 +22,33 @@ class Refused(ValueError):
 
 
 def find(config: VllmConfig) -> atomc.Artifact | None:
-    """The artifact of this model: the one that is named, else the one beside it if its code is trusted, else one that is
-    compiled now."""
-    options = config.additional_config, config.load_config.model_loader_extra_config
-    named = _atomc.named_artifact(*(json.dumps(option, default=str) for option in options))
-    model = Path(config.model_config.model)
-    beside, say, reason = model / "model.atomc", logger.info, f"there is no {model / 'model.atomc'}"
-    found = not named and os.path.lexists(beside)  # a link that leads nowhere is a fault, not a model without an artifact
-    if not named and not found and setting("ATOMC_AUTOCOMPILE") == "1":
-        named = compiled(config, model)
-    if named:
-        return atomc.Artifact(named)
-    if found:  # and may have come with the model from anywhere
-        artifact = atomc.Artifact(beside)
-        if config.model_config.trust_remote_code or artifact.trusted():
-            return artifact
-        say, reason = logger.warning, f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do"
+    """The artifact of this model, if it is not vLLM's own model that runs."""
+    artifact, say, reason = located(config)
+    if artifact:
+        return artifact
     if setting("ATOMC_STRICT") == "1":
         raise Refused(f"artifact: {reason}, and ATOMC_STRICT is set")
     say("atomc: %s; vLLM's own model runs", reason)
     return None
+
+
+def located(config: VllmConfig) -> tuple:
+    """The artifact that is named, else the one beside the model if its code is trusted, else one that is compiled now; or
+    none, how loud to say so, and why."""
+    options = config.additional_config, config.load_config.model_loader_extra_config
+    named = _atomc.named_artifact(*(json.dumps(option, default=str) for option in options))
+    model = Path(config.model_config.model)
+    beside = model / "model.atomc"
+    found = not named and os.path.lexists(beside)  # a link that leads nowhere is a fault, not a model without an artifact
+    if not named and not found and setting("ATOMC_AUTOCOMPILE") == "1":
+        named = compiled(config, model)
+    if not named and not found:
+        return None, logger.info, f"there is no {beside}"
+    artifact = atomc.Artifact(named or beside)
+    if named or config.model_config.trust_remote_code or artifact.trusted():
+        return artifact, None, None
+    # What lies beside a model may have come with it from anywhere.
+    return None, logger.warning, f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do"
 
 
 def compiled(config: VllmConfig, model: Path) -> Path | None:
