@@ -23,13 +23,15 @@ export LD_LIBRARY_PATH=$(rustc --print sysroot)/lib
 
 # LLVM, which the emulator disassembles with, never gives its tables back.
 export ASAN_OPTIONS=detect_leaks=0
-failed=0
-for target in "${targets[@]}"; do
+fuzz() {
+    local target=$1
     mkdir -p "target/fuzz/corpora/$target" target/fuzz/found
-    echo "== $target, $seconds s"
     "target/fuzz/$triple/debug/$target" "target/fuzz/corpora/$target" "fuzz/corpora/$target" \
         -max_total_time="$seconds" -max_len=131072 -rss_limit_mb=2048 -malloc_limit_mb=512 -timeout=10 -verbosity=0 \
         -print_funcs=0 -print_final_stats=1 -artifact_prefix="target/fuzz/found/$target-" 2>&1 |
-        grep -v '^INFO\|^$\|^"\|^######\|stat::slow\|stat::peak' || failed=1
-done
-exit $failed
+        grep -v '^INFO\|^$\|^"\|^######\|stat::slow\|stat::peak' | sed "s/^/$target: /"
+}
+export -f fuzz
+export seconds triple
+# As many at once as there are cores.
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'fuzz {}'

@@ -9,4 +9,4 @@ if [ -z "${ATOMC_PTXAS:-}" ]; then
     ATOMC_PTXAS=$(find "$PWD/$venv" -name ptxas -type f | head -1)
 fi
 export ATOMC_PTXAS
-cargo test -p atomc-tests --test ptxas -- --ignored
+cargo test --workspace --test ptxas -- --ignored
