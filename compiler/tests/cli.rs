@@ -252,7 +252,7 @@ fn damaged_artifacts() {
     insta::assert_snapshot!(open(b"{}"), @"error[artifact]: not an atomc artifact: the file does not begin with the artifact signature");
     insta::assert_snapshot!(open(&whole[..40]), @"error[artifact]: artifact is cut short: the header needs 288 bytes and the file has 40");
     insta::assert_snapshot!(sizes(open(&whole[..whole.len() - 1])), @"error[artifact]: artifact is cut short: section 4 (code) needs <all> bytes and the file has <fewer>");
-    insta::assert_snapshot!(open(&edited(8, 99)), @"error[artifact]: artifact format version 99, but this atomc reads version 5: compile the model again");
+    insta::assert_snapshot!(open(&edited(8, 99)), @"error[artifact]: artifact format version 99, but this atomc reads version 6: compile the model again");
     insta::assert_snapshot!(open(&edited(30, whole[30] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of the header does not match");
     insta::assert_snapshot!(open(&edited(2000, whole[2000] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of section 0 (manifest) does not match");
     insta::assert_snapshot!(open(&edited(whole.len() - 9, whole[whole.len() - 9] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of section 4 (code) does not match");
@@ -422,11 +422,11 @@ fn what_cannot_be_compiled() {
     ");
     insta::assert_snapshot!(compile(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
     error[config::unknown-architecture]: config.json: architectures: unknown architecture "GPT2LMHeadModel"
-      help: Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM.
+      help: Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM.
     "#);
-    insta::assert_snapshot!(compile(json!({ "rope_parameters": { "rope_type": "longrope" } })), @r#"
-    error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "longrope" in `rope_parameters`
-      help: Known rope types: default, linear, dynamic, llama3, yarn.
+    insta::assert_snapshot!(compile(json!({ "rope_parameters": { "rope_type": "spiral" } })), @r#"
+    error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "spiral" in `rope_parameters`
+      help: Known rope types: default, linear, dynamic, llama3, yarn, longrope.
     "#);
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "--target", "gfx000", "-o", "m.atomc"]), @"
     error[target::unknown]: unknown target `gfx000`
@@ -435,8 +435,8 @@ fn what_cannot_be_compiled() {
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "--decode", "4,2", "-o", "m.atomc"]), @"error[passes::buckets]: decode buckets [4, 2] must ascend and begin above zero");
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "-o", "no/such/folder/m.atomc"]), @"error[output]: no/such/folder/m.atomc: the folder does not exist");
     insta::assert_snapshot!(bench.fail(1, &["compile", ".", "-o", "x.atomc"]).replace(MODEL, "<model>"), @r#"
-    error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "longrope" in `rope_parameters`
-      help: Known rope types: default, linear, dynamic, llama3, yarn.
+    error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "spiral" in `rope_parameters`
+      help: Known rope types: default, linear, dynamic, llama3, yarn, longrope.
     "#);
     insta::assert_snapshot!(bench.fail(1, &["print", MODEL, "--after", "polish"]), @"
     error[passes::unknown-pass]: there is no pass `polish`

@@ -234,7 +234,10 @@ fn tasks(index: usize, weight: &Weight) -> Vec<Task> {
     let step = (TASK_BYTES / row_bytes.max(1)).next_multiple_of(unit).max(unit);
     let task = |matrix: usize, first: usize| {
         let last = (first + step).min(rows);
+        // The last rows come with the padding behind them, which a device's memory may not have as zeros.
         let end = match weight.layout {
+            Layout::Rows { .. } if last == rows => weight.bytes,
+            Layout::Panels { .. } if last == rows => matrix_bytes,
             Layout::Rows { .. } => (last - 1) * row_bytes + cols * size,
             Layout::Panels { width, .. } => last.next_multiple_of(width) * row_bytes,
         };
