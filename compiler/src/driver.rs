@@ -173,7 +173,7 @@ fn target(
     }
     let mut variants = Vec::with_capacity(archs.len());
     for arch in archs {
-        step(format!("{}, {} kernels", arch.name, kernels.len()));
+        step(format!("{}, {} kernels", arch.name, kernels.count()));
         let specs = kernels.specs().into_iter().map(|spec| choose(spec, arch, choice));
         let specs: Vec<KernelSpec> = specs.collect::<Result<_, _>>()?;
         let (object, hosted) = atomc_targets::compile_hosted(&specs, arch)?;

@@ -44,9 +44,11 @@ pub struct Number {
 /// All that a schedule leaves open.
 pub struct Open {
     pub numbers: &'static [Number],
-    /// The kind and the sizes of a kernel, which the best numbers depend on.
-    pub sizes: fn(&KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic>,
+    pub sizes: Sizes,
 }
+
+/// The kind and the sizes of a kernel, which the best numbers depend on.
+pub type Sizes = fn(&KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic>;
 
 /// Numbers of a schedule: all that it leaves open, or none, so that it takes its own.
 #[derive(Clone, Debug, PartialEq, Eq)]

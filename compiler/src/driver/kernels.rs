@@ -25,7 +25,7 @@ struct Entry {
 
 impl Kernels {
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.all.len()
     }
 

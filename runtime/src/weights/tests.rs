@@ -143,10 +143,13 @@ impl Stream<'_> {
     }
 }
 
+/// An element by its indices.
+type Element<'a> = Box<dyn Fn(&[usize]) -> f32 + 'a>;
+
 /// The value of an expression, the slow and obvious way: its shape, and every element by its indices.
 struct Value<'a> {
     shape: Vec<usize>,
-    element: Box<dyn Fn(&[usize]) -> f32 + 'a>,
+    element: Element<'a>,
 }
 
 impl<'a> Value<'a> {
