@@ -30,7 +30,6 @@ def test_answers(engine, model, name):
     assert greedy(llm, PROMPTS[:40]) == SOLUTIONS[:40]
 
 
-@short
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_tokens_and_logprobs_are_those_of_transformers(engine, model, reference, name):
     llm, folder = engine(model(name)), model(name)
@@ -82,7 +81,6 @@ def test_structured_output(engine, model):
     assert json.loads(text(grammar='root ::= "{\\"n\\": " [1-9] [0-9] "}"'))["n"] in range(10, 100)
 
 
-@short
 def test_preempted_and_shared_requests_equal_lone_ones(engine, model):
     """More than the cache holds at a time, with shared beginnings, prompts in chunks, and steps that mix both."""
     shared = "".join(p + s for p, s in zip(PROMPTS[:3], SOLUTIONS))
@@ -111,13 +109,11 @@ def test_steps_larger_than_a_plan(engine, model):
     assert greedy(llm, PROMPTS[200:264]) == SOLUTIONS[200:264]
 
 
-@short
 def test_blocks_of_several_pages(engine, model):
     llm = engine(model("llama"), block_size=2 * own(engine(model("llama"))).engine.cache[0].block_tokens)
     assert greedy(llm, PROMPTS[:8]) == SOLUTIONS[:8]
 
 
-@short
 def test_prompts_as_embeddings(engine, model):
     """Beside prompts of tokens, in steps larger than a plan among others."""
     folder = model("qwen3")
@@ -129,7 +125,6 @@ def test_prompts_as_embeddings(engine, model):
     assert greedy(llm, prompts) == SOLUTIONS[:24]
 
 
-@short
 def test_caches_of_fp8(engine, model):
     folder = model("qwen3", "--cache-dtype", "fp8")
     llm = engine(folder, kv_cache_dtype="fp8")
