@@ -1,4 +1,5 @@
-//! Lets the binary and the tests find the LLVM that `atomc-targets` links. Without the compiler there is none.
+//! Lets the binary and the tests find the LLVM that `atomc-targets` links. Without the compiler
+//! there is none.
 fn main() {
     println!("cargo:rerun-if-env-changed=DEP_ATOMC_LLVM_DIR");
     if let Ok(dir) = std::env::var("DEP_ATOMC_LLVM_DIR") {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What the compiler makes of a model: the graph before and after fusion, and what the artifact holds.
+# What the compiler makes of a model: the graph before and after fusion, and what the artifact
+# holds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(mktemp -d)

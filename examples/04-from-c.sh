@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# The same from C: builds the runtime as a shared library and a program of some 60 lines against its header.
+# The same from C: builds the runtime as a shared library and a program of some 60 lines against its
+# header.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-cargo build --release --quiet -p atomc-runtime
+# Both at once, so that they share what they are made of.
+cargo build --release --quiet -p atomc -p atomc-runtime
 cargo run --release --quiet -- compile examples/models/qwen3 --no-trust --target host -o "$out/qwen3.atomc"
 libraries="${CARGO_TARGET_DIR:-target}/release"
 cc -std=c11 -Wall -Wextra -Werror -Iruntime/include examples/04-from-c.c -L"$libraries" -latomc_runtime -o "$out/from-c"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the trained example model for an AMD GPU that is not here, checks every kernel of it, and solves a word problem
-# with the GPU's code in the emulator.
+# Compiles the trained example model for an AMD GPU that is not here, checks every kernel of it, and
+# solves a word problem with the GPU's code in the emulator.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(mktemp -d)

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Fuzzes under AddressSanitizer, with the toolchain that the tree is built with: bash fuzz/run.sh SECONDS [TARGET ...]
+# Fuzzes under AddressSanitizer, with the toolchain that the tree is built with: bash fuzz/run.sh
+# SECONDS [TARGET ...]
 #
-# It wants a C++ compiler. SECONDS is for each target; all targets without a list. What a fuzzer finds lies in target/fuzz/found. New inputs stay in
-# target/fuzz/corpora and do not change the tree.
+# It wants a C++ compiler. SECONDS is for each target; all targets without a list. What a fuzzer
+# finds lies in target/fuzz/found. New inputs stay in target/fuzz/corpora and do not change the
+# tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:?bash fuzz/run.sh SECONDS [TARGET ...]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(file manifest weights ir_text bodies config checkpoint packed code_object)
+[ ${#targets[@]} -gt 0 ] || targets=(file manifest weights ir_text bodies config checkpoint packed code_object instructions)
 
-# The sanitizer and the coverage of libFuzzer are unstable options of a stable compiler, whose LLVM atomc is built against.
+# The sanitizer and the coverage of libFuzzer are unstable options of a stable compiler, whose LLVM
+# atomc is built against.
 export RUSTC_BOOTSTRAP=1
 export RUSTFLAGS="-Zsanitizer=address --cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table

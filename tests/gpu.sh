@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Every test and benchmark that needs a GPU, on a machine that has one: tests/gpu.sh [DEVICE] [TARGET], e.g. cuda:0 sm_90a.
-# PEER=1 also times PyTorch on the same machine. Where there is no Rust, ATOMC and GOLDEN name what was built elsewhere: the
-# command line, and the test binary of golden_devices.
+# Every test and benchmark that needs a GPU, on a machine that has one: tests/gpu.sh [DEVICE]
+# [TARGET], e.g. cuda:0 sm_90a. PEER=1 also times PyTorch on the same machine. Where there is no
+# Rust, ATOMC and GOLDEN name what was built elsewhere: the command line, and the test binary of
+# golden_devices.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 device=${1:-cuda:0} target=${2:-sm_90a} steps=1,2,4,8,16,32,64
@@ -59,7 +60,8 @@ if python3 -c "import vllm, atomc" 2>/dev/null; then
         ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm-$ranks" --ranks "$ranks"
     done
 fi
-# Slow, so last, and several at a time: the kernels of the example models, of the golden ones, and of that layer.
+# Slow, so last, and several at a time: the kernels of the example models, of the golden ones, and
+# of that layer.
 if command -v compute-sanitizer; then
     for golden in tests/golden/*/; do
         "$ATOMC" compile "$golden" --target "$target" --decode 1,4,64 -o "$out/golden-$(basename "$golden").atomc" 2>/dev/null

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Has NVIDIA's assembler, from its package for Python, take every kernel of the benchmark models: tests/ptxas.sh
+# Has NVIDIA's assembler, from its package for Python, take every kernel of the benchmark models:
+# tests/ptxas.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ -z "${ATOMC_PTXAS:-}" ]; then

@@ -1,5 +1,5 @@
-//! The C structures that kernels of the host target receive. Their field order is part of the artifact format:
-//! a change here is a new format version.
+//! The C structures that kernels of the host target receive. Their field order is part of the
+//! artifact format: a change here is a new format version.
 
 /// `void kernel(void *const *args, const Step *step, void *scratch, int64_t first_task, int64_t end_task)`
 pub type HostKernel = unsafe extern "C" fn(*const *mut u8, *const Step, *mut u8, i64, i64);
@@ -8,7 +8,9 @@ pub type HostKernel = unsafe extern "C" fn(*const *mut u8, *const Step, *mut u8,
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
+    /// How many tokens the step has, over all sequences.
     pub tokens: i64,
+    /// How many rows of logits are wanted: entries of [`crate::manifest::Input::Rows`].
     pub rows: i64,
 }
 
@@ -24,10 +26,12 @@ pub struct Batch {
     /// `i32 [sequences, table_stride]`: numbers of the pages of each sequence, in order of
     /// position. Unused entries, and those that no token's window reaches, are any valid page.
     pub tables: *const i32,
+    /// Entries of `tables` from one sequence to the next.
     pub table_stride: i64,
-    /// `i32 [tiles, 2]`: first token and count (1 to `TILE_TOKENS`, or 0 where there is no tile) of runs of consecutive tokens that belong to one sequence
-    /// and have consecutive positions.
+    /// `i32 [tiles, 2]`: first token and count (1 to `TILE_TOKENS`, or 0 where there is no tile) of
+    /// runs of consecutive tokens that belong to one sequence and have consecutive positions.
     pub tiles: *const i32,
+    /// Tiles in `tiles`, those without tokens included.
     pub tile_count: i64,
     /// Bytes from one page to the next, the same in every state of the table: a multiple of 256
     /// below 4 GiB. Pages need not touch.
@@ -36,7 +40,8 @@ pub struct Batch {
 
 /// Most tokens in a tile of [`Batch::tiles`].
 pub const TILE_TOKENS: usize = 32;
-/// Entries behind those of a step's tokens that are zero: kernels work on groups of tokens and read whole ones.
+/// Entries behind those of a step's tokens that are zero: kernels work on groups of tokens and read
+/// whole ones.
 pub const SPARE_TOKENS: usize = 64;
 
 /// The parameters of the kernel [`crate::manifest::PREPARE`], which makes a step's inputs of a
@@ -45,11 +50,13 @@ pub const SPARE_TOKENS: usize = 64;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Prepare {
-    /// `i32 [tokens]`, and `i64 [tokens]`: position in the sequence. Sequences lie one behind the other.
+    /// `i32 [tokens]`: token ids. Sequences lie one behind the other.
     pub ids: *const i32,
+    /// `i64 [tokens]`: position of each token in its sequence.
     pub positions: *const i64,
-    /// `i32 [sequences + 1]`: where the tokens of each sequence begin, from 0 on, and where those of the last one end. Sequences may
-    /// have none, and tokens behind the last one's belong to nobody.
+    /// `i32 [sequences + 1]`: where the tokens of each sequence begin, from 0 on, and where those
+    /// of the last one end. Sequences may have none, and tokens behind the last one's belong to
+    /// nobody.
     pub starts: *const i32,
     /// `i32 [sequences]`: length of each sequence after the step.
     pub lengths: *const i32,
@@ -57,20 +64,26 @@ pub struct Prepare {
     pub tables: *const i32,
     /// Gets its tokens.
     pub step: *mut Step,
-    /// Gets its tables, their stride and the number of tiles, [`Prepare::tiles`]; its other fields are set before, and have room.
+    /// Gets its tables, their stride and the number of tiles, [`Prepare::tiles`]; its other fields
+    /// are set before, and have room.
     pub batch: *mut Batch,
     /// `i32 [tokens + SPARE_TOKENS]`, like positions and sequences of the batch.
     pub to_ids: *mut i32,
+    /// `i32 [tokens + SPARE_TOKENS]`: length of each token's sequence after the step.
     pub to_lengths: *mut i32,
     /// `u64 [layers]`: where the pages of each of the table's states begin. In pages that get their
     /// first token and will not be full it clears the values.
     pub pages: *const u64,
+    /// Entries of `tables` from one sequence to the next, before and after.
     pub table_stride: i64,
     /// At least one.
     pub sequences: i64,
+    /// How many entries of each list are made, beside [`SPARE_TOKENS`]. Those behind the last
+    /// sequence become zero.
     pub tokens: i64,
-    /// Where the values begin in a page, and their bytes, multiples of 16.
+    /// Where the values begin in a page: like `value_bytes` a multiple of 16.
     pub values: i64,
+    /// How many bytes the values of a page are; 0 where there is nothing to clear.
     pub value_bytes: i64,
     /// Not a parameter, but how many states have pages to clear: none where the caller attends.
     pub layers: i64,
@@ -90,6 +103,7 @@ impl Prepare {
         PREPARE_GROUPS + self.layers as usize * self.sequences as usize
     }
 
+    /// What the launch passes, in the order in which the kernel takes it.
     pub fn parameters(&self) -> [u64; 15] {
         [
             self.ids as u64,
@@ -111,8 +125,8 @@ impl Prepare {
     }
 }
 
-/// The parameters of the kernel [`crate::manifest::PACK`], which puts a rectangle of a tensor into a weight, both in the device's
-/// memory. In this order, 8 bytes each.
+/// The parameters of the kernel [`crate::manifest::PACK`], which puts a rectangle of a tensor into
+/// a weight, both in the device's memory. In this order, 8 bytes each.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Pack {
@@ -120,24 +134,30 @@ pub struct Pack {
     pub from: *const u8,
     /// The beginning of the weight's buffer, aligned to [`PACK_UNIT`].
     pub to: *mut u8,
-    /// Null, or a `u32`: then nothing is packed, and this becomes 1 if the weight is not what it would become.
+    /// Null, or a `u32`: then nothing is packed, and this becomes 1 if the weight is not what it
+    /// would become.
     pub differs: *mut u32,
     /// Number of the types in [`CONVERSIONS`].
     pub conversion: i64,
-    /// Numbers from one row of the tensor to the next, and from one column to the next.
+    /// Numbers from one row of the tensor to the next.
     pub row_stride: i64,
+    /// Numbers from one column of the tensor to the next; 1 where it lies row by row.
     pub col_stride: i64,
-    /// Size of the rectangle, and with the padding behind it, which becomes zero.
+    /// Rows of the rectangle, without padding.
     pub rows: i64,
+    /// Columns of the rectangle, without padding.
     pub cols: i64,
+    /// Rows that are written; those behind `rows` become zero.
     pub padded_rows: i64,
+    /// Columns that are written; those behind `cols` become zero.
     pub padded_cols: i64,
-    /// Where in the weight the rectangle begins.
+    /// The row of the weight where the rectangle begins.
     pub row: i64,
+    /// The column of the weight where the rectangle begins.
     pub col: i64,
-    /// The weight's layout: rows of a panel, and bytes of a whole one, a multiple of [`PACK_UNIT`]. What lies row by row has panels
-    /// of one row.
+    /// Rows of a panel of the weight. What lies row by row has panels of one row.
     pub width: i64,
+    /// Bytes of a whole panel, a multiple of [`PACK_UNIT`].
     pub panel_bytes: i64,
 }
 
@@ -146,18 +166,24 @@ pub const PACK_UNIT: usize = 16;
 /// Units that a work-group makes.
 pub const PACK_RUN: usize = 1024;
 
-/// The types of number that weights are made of, and that they have. Codes of 32 bits are as [`Number::F32`], which is copied too.
+/// The types of number that weights are made of, and that they have. Codes of 32 bits are as
+/// [`Number::F32`], which is copied too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
+    /// IEEE binary32.
     F32,
+    /// The upper half of an f32.
     BF16,
+    /// IEEE binary16.
     F16,
+    /// IEEE binary64, which only tensors have.
     F64,
     /// A code, which stays what it is.
     Byte,
 }
 
 impl Number {
+    /// Bytes of one number.
     pub const fn size(self) -> usize {
         match self {
             Number::Byte => 1,
@@ -205,6 +231,7 @@ impl Pack {
         panels * units.div_ceil(PACK_RUN)
     }
 
+    /// What the launch passes, in the order in which the kernel takes it.
     pub fn parameters(&self) -> [u64; 14] {
         [
             self.from as u64,

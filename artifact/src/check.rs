@@ -1,5 +1,6 @@
-//! What must hold inside a manifest for a loader to follow it blindly: indices in range, offsets inside their buffer,
-//! shapes that agree with sizes. Every fault names its field as a path, e.g. `targets[0].plans[2].launches[7].kernel`.
+//! What must hold inside a manifest for a loader to follow it blindly: indices in range, offsets
+//! inside their buffer, shapes that agree with sizes. Every fault names its field as a path, e.g.
+//! `targets[0].plans[2].launches[7].kernel`.
 mod code;
 mod layout;
 mod plans;
@@ -12,16 +13,19 @@ use std::collections::BTreeSet;
 
 /// Most tokens, and most rows of logits, in one step: activations of a step lie in one arena.
 pub const MAX_STEP: usize = 1 << 16;
-/// Most ranks that share a model out: eight machines of eight GPUs, more than any model has heads of keys and values for.
+/// Most ranks that share a model out: eight machines of eight GPUs, more than any model has heads
+/// of keys and values for.
 pub const MAX_RANKS: usize = 64;
 
 /// No buffer of a manifest may be larger: sums of a few of them cannot overflow.
 const MAX_BYTES: usize = 1 << 48;
-/// No count (tokens, tasks, vocabulary, positions) may be larger: kernels compute with 32-bit token numbers.
+/// No count (tokens, tasks, vocabulary, positions) may be larger: kernels compute with 32-bit token
+/// numbers.
 const MAX_COUNT: usize = 1 << 30;
 /// Most axes of a weight: a matrix, stacked twice.
 const MAX_AXES: usize = 4;
-/// Longest name: those of a target, a variant and a kernel, with their endings, make one file name of at most 255 bytes.
+/// Longest name: those of a target, a variant and a kernel, with their endings, make one file name
+/// of at most 255 bytes.
 const MAX_NAME: usize = 64;
 /// Most layers: some ten times as many as the deepest model has.
 const MAX_LAYERS: usize = 4096;
@@ -116,7 +120,8 @@ fn check_target(target: &Target, model: (usize, &[usize]), sections: &[usize], a
     Ok(())
 }
 
-/// That there are plans for whatever a step may be: for whoever attends, and for an engine if it can run the model.
+/// That there are plans for whatever a step may be: for whoever attends, and for an engine if it
+/// can run the model.
 fn complete(target: &Target, ranks: usize, at: &str) -> Checked {
     let has = |kind, attention| target.plans.iter().any(|p| p.kind == kind && p.attention == attention);
     let any = target.plans.iter().all(|plan| has(PlanKind::Any, plan.attention)) && !target.plans.is_empty();

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 /// Why a file is not an artifact that this version can use, or why a manifest cannot become one.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum Error {
     #[error("cannot {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: std::io::Error },
@@ -27,8 +28,11 @@ pub enum Error {
 /// A part of the file, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
+    /// Signature, version, and the table of sections with its checksum.
     Header,
+    /// Section 0.
     Manifest,
+    /// The section of this number.
     Code(usize),
 }
 

@@ -1,5 +1,5 @@
-/// Text of an artifact as it may be shown: what a terminal or a reader would take for something else than text is written out,
-/// as `\u{1b}`. Whoever makes an artifact chooses its strings.
+/// Text of an artifact as it may be shown: what a terminal or a reader would take for something
+/// else than text is written out, as `\u{1b}`. Whoever makes an artifact chooses its strings.
 pub fn escaped(text: &str) -> String {
     replaced(text, |c| c.escape_default().collect())
 }
@@ -19,8 +19,8 @@ fn replaced(text: &str, escape: impl Fn(char) -> String) -> String {
     })
 }
 
-/// Control characters, line ends among them, and what Unicode has to hide or turn around text: marks without width, separators
-/// of lines, directions.
+/// Control characters, line ends among them, and what Unicode has to hide or turn around text:
+/// marks without width, separators of lines, directions.
 fn hides(c: char) -> bool {
     let unseen = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}', '\u{feff}'..='\u{feff}'];
     c.is_control() || unseen.iter().any(|range| range.contains(&c))

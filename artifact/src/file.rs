@@ -9,8 +9,8 @@
 //! …               the sections, each at the next multiple of 64 bytes, zeros between them
 //! ```
 //!
-//! Section 0 is the manifest as JSON, the others are code objects. There is one way to lay out given sections, and the
-//! reader insists on it, so that no byte of a file can change unnoticed.
+//! Section 0 is the manifest as JSON, the others are code objects. There is one way to lay out
+//! given sections, and the reader insists on it, so that no byte of a file can change unnoticed.
 use crate::check;
 use crate::error::{Error, Part};
 use crate::files;
@@ -22,8 +22,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The format that this crate writes and reads. [`crate::abi`] and [`crate::manifest`] are part of it.
-pub const FORMAT_VERSION: u32 = 6;
+/// The format that this crate writes and reads. [`crate::abi`] and [`crate::manifest`] are part of
+/// it.
+pub const FORMAT_VERSION: u32 = 8;
 
 /// Not text, and changed by a transfer that rewrites line ends.
 const SIGNATURE: [u8; 8] = *b"\x89ATOMC\r\n";
@@ -31,7 +32,8 @@ const TABLE_START: usize = 16;
 const ENTRY: usize = 48;
 const HASH: usize = 32;
 const ALIGN: usize = 64;
-/// A file that asks for more is damaged: a bound on the table before its checksum is known to be right.
+/// A file that asks for more is damaged: a bound on the table before its checksum is known to be
+/// right.
 const MAX_SECTIONS: usize = 4096;
 
 /// An artifact in memory, known to be whole.
@@ -43,7 +45,8 @@ pub struct Artifact {
     sections: Vec<Section>,
 }
 
-/// The bytes of a file, aligned in memory as sections are in the file: drivers are given pointers into them.
+/// The bytes of a file, aligned in memory as sections are in the file: drivers are given pointers
+/// into them.
 #[derive(Debug)]
 struct Aligned {
     bytes: Vec<u8>,
@@ -74,12 +77,15 @@ impl std::ops::Deref for Aligned {
 /// Where a section lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
+    /// Where in the file, from its first byte on.
     pub bytes: Range<usize>,
+    /// The blake3 checksum of these bytes, which was compared when the file was opened.
     pub hash: [u8; 32],
 }
 
 impl Artifact {
-    /// Reads the file, checks every checksum and the manifest. What happens to the file later does not matter.
+    /// Reads the file, checks every checksum and the manifest. What happens to the file later does
+    /// not matter.
     pub fn open(path: impl AsRef<Path>) -> Result<Artifact, Error> {
         let path = path.as_ref();
         let io = |action| move |source| Error::Io { action, path: path.to_owned(), source };
@@ -94,6 +100,8 @@ impl Artifact {
         Ok(Artifact { fingerprint: fingerprint(&bytes), bytes, manifest, sections })
     }
 
+    /// What the artifact says about itself: indices and places in it may be followed without
+    /// looking.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -119,8 +127,8 @@ impl Artifact {
     }
 }
 
-/// Writes an artifact with these code objects as sections 1, 2, …. The file appears whole or not at all, and the same
-/// input makes the same bytes. The result identifies them.
+/// Writes an artifact with these code objects as sections 1, 2, …. The file appears whole or not at
+/// all, and the same input makes the same bytes. The result identifies them.
 pub fn write(path: impl AsRef<Path>, manifest: &Manifest, code: &[Vec<u8>]) -> Result<Fingerprint, Error> {
     let path = path.as_ref();
     let bytes = encode(manifest, code)?;

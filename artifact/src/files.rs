@@ -1,8 +1,8 @@
 //! Files that a user names: how they are opened, and how they come to be.
 //!
-//! A [`Draft`] has no name until it is whole (`O_TMPFILE`), so that a killed process leaves nothing. Where the file system knows
-//! no such files it is called `.atomc-PID-NUMBER` and locked while its writer lives; the next writer in the folder removes those
-//! that nobody holds.
+//! A [`Draft`] has no name until it is whole (`O_TMPFILE`), so that a killed process leaves
+//! nothing. Where the file system knows no such files it is called `.atomc-PID-NUMBER` and locked
+//! while its writer lives; the next writer in the folder removes those that nobody holds.
 use std::ffi::{CString, OsStr};
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,9 +16,11 @@ const MAX_LINKS: usize = 40;
 /// What names of unfinished files begin with.
 const PREFIX: &str = ".atomc-";
 
-/// Opens a regular file to read it. Whatever else has the name is refused: a pipe would wait for a writer that may never come.
+/// Opens a regular file to read it. Whatever else has the name is refused: a pipe would wait for a
+/// writer that may never come.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Opening a device can do something, so it is looked at first; what is opened may be another file than that.
+    // Opening a device can do something, so it is looked at first; what is opened may be another
+    // file than that.
     check_regular(&std::fs::metadata(path)?)?;
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     check_regular(&file.metadata()?)?;
@@ -54,6 +56,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// A file that is being written, and appears in its place when it is whole.
 #[derive(Debug)]
 pub struct Draft {
+    /// Where the content goes. Nobody else sees it before [`Draft::publish`].
     pub file: File,
     place: PathBuf,
     /// What it is called until then, if it has to have a name.
@@ -61,7 +64,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Begins a file for this place, which is nothing yet, a regular file, or a link to either. A link stays.
+    /// Begins a file for this place, which is nothing yet, a regular file, or a link to either. A
+    /// link stays.
     pub fn new(path: &Path) -> io::Result<Draft> {
         Draft::begin(path, |folder| unnamed(folder).or_else(|_| named(folder)))
     }
@@ -201,7 +205,8 @@ fn is_unfinished(name: &OsStr) -> bool {
     parts.is_some_and(|(pid, count)| number(pid) && number(count))
 }
 
-/// Whether the file is locked now. Where a file system has no locks nobody can remove the file either.
+/// Whether the file is locked now. Where a file system has no locks nobody can remove the file
+/// either.
 fn lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -211,7 +216,8 @@ fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Removes what writers left that were killed. What fails leaves a file for the next writer, and no harm done.
+/// Removes what writers left that were killed. What fails leaves a file for the next writer, and no
+/// harm done.
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten().filter(|entry| is_unfinished(&entry.file_name())) {

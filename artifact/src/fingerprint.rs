@@ -3,9 +3,10 @@ use std::str::FromStr;
 
 /// What identifies an artifact's whole content: the checksum of its header.
 ///
-/// The header holds the place, the length and the checksum of every section, and a file opens only if all of them are right
-/// and zeros lie between the sections. So no byte of an artifact can change, with or without its checksums, and leave the
-/// fingerprint as it was. Nothing in it is secret: it says what a file holds, not who made it.
+/// The header holds the place, the length and the checksum of every section, and a file opens only
+/// if all of them are right and zeros lie between the sections. So no byte of an artifact can
+/// change, with or without its checksums, and leave the fingerprint as it was. Nothing in it is
+/// secret: it says what a file holds, not who made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint([u8; 32]);
 

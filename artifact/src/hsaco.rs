@@ -1,9 +1,13 @@
-//! Reads AMDGPU code objects: ELF files for `amdgcn-amd-amdhsa` of code object version 4, 5 or 6, as the linker makes them.
+//! Reads AMDGPU code objects: ELF files for `amdgcn-amd-amdhsa` of code object version 4, 5 or 6,
+//! as the linker makes them.
 //!
-//! The source is LLVM's "User Guide for AMDGPU Backend", sections "ELF Code Object", "Code Object Metadata" and "Kernel
-//! Descriptor". What is read is checked: every range lies in the file, every kernel has a descriptor and code.
+//! The source is LLVM's "User Guide for AMDGPU Backend", sections "ELF Code Object", "Code Object
+//! Metadata" and "Kernel Descriptor". What is read is checked: every range lies in the file, every
+//! kernel has a descriptor and code.
+#[allow(missing_docs, reason = "the structures and their fields are those of LLVM's guide, which describes them")]
 mod descriptor;
 mod error;
+#[allow(missing_docs, reason = "the structures and their fields are those of LLVM's guide, which describes them")]
 mod metadata;
 #[cfg(test)]
 mod tests;
@@ -22,11 +26,13 @@ type Header = FileHeader64<LittleEndian>;
 
 const LE: LittleEndian = LittleEndian;
 
-/// A code object. Ranges named `file` index the bytes that [`CodeObject::read`] was given, and lie inside them.
+/// A code object. Ranges named `file` index the bytes that [`CodeObject::read`] was given, and lie
+/// inside them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodeObject {
     /// Code object version: 4, 5 or 6.
     pub version: u8,
+    /// What it was compiled for.
     pub isa: Isa,
     /// The ELF header's flags: processor, xnack and sramecc settings, generic version.
     pub flags: u32,
@@ -41,6 +47,7 @@ pub struct CodeObject {
 /// A processor and its settings, e.g. `gfx942:sramecc+:xnack-`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Isa {
+    /// As LLVM names it, e.g. `gfx942` or `gfx9-4-generic`.
     pub processor: String,
     /// Features with their state; a feature that is not listed may have either.
     pub features: Vec<(String, bool)>,
@@ -49,18 +56,26 @@ pub struct Isa {
 /// A loadable segment: `size` bytes at `address`, the first of them from the file, the others zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
+    /// Where it is to be mapped, relative to wherever the loader puts the object.
     pub address: u64,
+    /// Bytes in memory, at least as many as `file` has.
     pub size: u64,
+    /// The bytes that come from the file.
     pub file: Range<usize>,
+    /// Whether it holds instructions.
     pub executable: bool,
+    /// Whether code may write it, as data that is relocated.
     pub writable: bool,
 }
 
 /// A dynamic relocation of the type `R_AMDGPU_*` that `kind` numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relocation {
+    /// Address of the word that the loader changes.
     pub address: u64,
+    /// Number of the type, by the ELF standard for AMDGPU.
     pub kind: u32,
+    /// What is added to the symbol's address, or to the base where there is no symbol.
     pub addend: i64,
     /// The dynamic symbol's address; none for relocations without a symbol.
     pub symbol: Option<u64>,
@@ -69,11 +84,15 @@ pub struct Relocation {
 /// A function that can be dispatched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
+    /// As the source names the function; symbols are made of it.
     pub name: String,
+    /// How waves start.
     pub descriptor: Descriptor,
     /// Address of the descriptor.
     pub descriptor_address: u64,
+    /// From the entry that the descriptor names to the symbol's end.
     pub code: Code,
+    /// Its arguments, and what it needs of the chip, as the compiler noted them.
     pub metadata: KernelMetadata,
 }
 
@@ -82,10 +101,13 @@ pub struct Kernel {
 pub struct Code {
     /// Address of the first one.
     pub address: u64,
+    /// All of them.
     pub file: Range<usize>,
 }
 
 impl CodeObject {
+    /// Reads a whole file. One that breaks the standard, or needs what this version does not know,
+    /// is an error.
     pub fn read(bytes: &[u8]) -> Result<CodeObject, Error> {
         let header = Header::parse(bytes)?;
         if header.e_ident.data != elf::ELFDATA2LSB || header.e_machine.get(LE) != elf::EM_AMDGPU {
@@ -115,6 +137,7 @@ impl CodeObject {
         Ok(object)
     }
 
+    /// The kernel of this name; the error lists those that there are.
     pub fn kernel(&self, name: &str) -> Result<&Kernel, Error> {
         self.kernels.iter().find(|k| k.name == name).ok_or_else(|| Error::UnknownKernel {
             name: name.into(),
@@ -122,7 +145,8 @@ impl CodeObject {
         })
     }
 
-    /// The place in the file of `size` bytes at an address, which must lie in one segment and come from the file.
+    /// The place in the file of `size` bytes at an address, which must lie in one segment and come
+    /// from the file.
     pub fn file_range(&self, address: u64, size: u64) -> Option<Range<usize>> {
         let segment =
             self.segments.iter().find(|s| address >= s.address && address - s.address < s.file.len() as u64)?;
@@ -151,8 +175,9 @@ impl CodeObject {
 }
 
 impl Isa {
-    /// Of a target id: `amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`, or what is behind its `--`. Newer compilers name the
-    /// processor in the architecture as well: `amdgpu9.42-amd-amdhsa-unknown-gfx942`.
+    /// Of a target id: `amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`, or what is behind its `--`.
+    /// Newer compilers name the processor in the architecture as well:
+    /// `amdgpu9.42-amd-amdhsa-unknown-gfx942`.
     pub fn parse(target: &str) -> Result<Isa, Error> {
         let fail = || Error::Target { target: target.into() };
         let id = target.rfind("-gfx").map_or(target, |at| &target[at + 1..]);
@@ -168,7 +193,8 @@ impl Isa {
         Ok(Isa { processor, features })
     }
 
-    /// Whether code for this ISA runs on a device that reports `device`: the same processor, and no feature in another state.
+    /// Whether code for this ISA runs on a device that reports `device`: the same processor, and no
+    /// feature in another state.
     pub fn runs_on(&self, device: &Isa) -> bool {
         self.processor == device.processor && self.features.iter().all(|f| device.features.contains(f))
     }

@@ -1,7 +1,10 @@
-//! The artifact file: one manifest and the code objects it names, every byte of it under a checksum.
+//! The artifact file: one manifest and the code objects it names, every byte of it under a
+//! checksum.
 //!
-//! The compiler calls [`write()`], the runtime [`Artifact::open`]. Both hold the manifest to the same rules ([`check`]), so
-//! that what cannot be opened is not written, and whoever has an [`Artifact`] may follow its indices without looking.
+//! The compiler calls [`write()`], the runtime [`Artifact::open`]. Both hold the manifest to the
+//! same rules ([`check`]), so that what cannot be opened is not written, and whoever has an
+//! [`Artifact`] may follow its indices without looking.
+#![warn(missing_docs)]
 pub mod abi;
 pub mod check;
 mod error;

@@ -1,7 +1,8 @@
 //! The driver: from a configuration to an artifact.
 //!
-//! For every target and bucket it runs the passes, numbers kernels and weights so that equal ones exist once, and writes down
-//! the launches. Then each variant of a target gets one code object of all kernels.
+//! For every target and bucket it runs the passes, numbers kernels and weights so that equal ones
+//! exist once, and writes down the launches. Then each variant of a target gets one code object of
+//! all kernels.
 mod kernels;
 mod launches;
 mod states;
@@ -16,13 +17,14 @@ use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_targets::tuning::Class;
-use atomc_targets::{Choice, Hosted, KernelInfo, KernelSpec};
+use atomc_targets::{Choice, Hosted, KernelSpec};
 use serde_json::json;
 
 use crate::frontend::{self, Config, Part};
 pub use kernels::Kernels;
 use states::States;
 use weights::Weights;
+pub use weights::weight;
 
 /// Kernels of a decode bucket are unrolled over its tokens.
 const MAX_DECODE: usize = 256;
@@ -33,13 +35,15 @@ pub struct Options {
     /// Names of targets, e.g. `host`.
     pub targets: Vec<String>,
     pub buckets: BucketOptions,
-    /// Which of the choices that schedules leave open every kernel takes, round and round, instead of the one that was found
-    /// best.
+    /// Which of the choices that schedules leave open every kernel takes, round and round, instead
+    /// of the one that was found best.
     pub choice: Option<usize>,
     /// Ranks that share the model out.
     pub ranks: usize,
     /// Who attends: plans are made for each.
     pub attention: Vec<Attention>,
+    /// Layers whose input rows frameworks want to see, besides those behind the last layer.
+    pub hidden: Vec<usize>,
 }
 
 impl Default for Options {
@@ -50,6 +54,7 @@ impl Default for Options {
             choice: None,
             ranks: 1,
             attention: vec![Attention::Own],
+            hidden: vec![],
         }
     }
 }
@@ -131,7 +136,7 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
         if all.iter().any(|model| model.part == part) {
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
-        all.push(Model { graph: frontend::graph_of(config, part)?, part });
+        all.push(Model { graph: frontend::graph_with(config, part, &options.hidden)?, part });
     }
     match all.is_empty() {
         true => Err(Diagnostic::new("driver::attention", "nobody is named to attend").help("--attention own")),
@@ -139,7 +144,8 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
     }
 }
 
-/// What there is a plan for: each model in each bucket. A step is whole only where nobody else takes part in it, as in an engine.
+/// What there is a plan for: each model in each bucket. A step is whole only where nobody else
+/// takes part in it, as in an engine.
 fn steps<'a>(models: &'a [Model], buckets: &'a [Bucket]) -> impl Iterator<Item = (&'a Model, Bucket)> {
     let all = models.iter().flat_map(move |model| buckets.iter().map(move |&bucket| (model, bucket)));
     all.filter(|(model, bucket)| !matches!(bucket, Bucket::Whole { .. }) || model.part == Part::default())
@@ -152,7 +158,8 @@ fn named(attention: Attention) -> &'static str {
     }
 }
 
-/// One target: its plans, which number kernels and weights, and the code of each of its variants, which is added to `code`.
+/// One target: its plans, which number kernels and weights, and the code of each of its variants,
+/// which is added to `code`.
 fn target(
     (name, archs): (&str, &[Arch]),
     models: &[Model],
@@ -272,7 +279,7 @@ fn unique(names: &[String]) -> Result<Vec<(String, &'static [Arch])>, Diagnostic
     }
 }
 
-fn variant(arch: &Arch, section: usize, kernels: Vec<KernelInfo>, hosted: Option<Hosted>) -> Variant {
+fn variant(arch: &Arch, section: usize, kernels: Vec<manifest::Kernel>, hosted: Option<Hosted>) -> Variant {
     let (prepare, pack) = hosted.map(|Hosted { prepare, pack }| (prepare, pack)).unzip();
     Variant {
         name: arch.name.into(),
@@ -324,6 +331,10 @@ fn echo(
         "attention": options.attention,
         "buckets": buckets.iter().map(Bucket::to_string).collect::<Vec<_>>(),
     });
+    // What was there before the option has the key that it had.
+    if !options.hidden.is_empty() {
+        echo["hidden"] = json!(options.hidden);
+    }
     for arch in targets.iter().flat_map(|(_, archs)| *archs) {
         if let Some(release) = atomc_targets::assembler(arch)? {
             echo["ptxas"] = release.into();

@@ -1,9 +1,10 @@
-//! The emulator as a device: the artifact's code objects for a chip that is not here, run on the host.
+//! The emulator as a device: the artifact's code objects for a chip that is not here, run on the
+//! host.
 //!
-//! The engine sees a device with memory of its own, so that the path is that of hardware: the same uploads, the same grids,
-//! the same parameters. Every buffer is a range of its own to the emulator, and whatever lies outside is a fault; kernels may
-//! not write weights or the inputs of a step, but for those that make these. There are no streams: a launch is done when it
-//! returns.
+//! The engine sees a device with memory of its own, so that the path is that of hardware: the same
+//! uploads, the same grids, the same parameters. Every buffer is a range of its own to the
+//! emulator, and whatever lies outside is a fault; kernels may not write weights or the inputs of a
+//! step, but for those that make these. There are no streams: a launch is done when it returns.
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -42,7 +43,8 @@ pub struct Emulated {
 // SAFETY: the block is memory that `run` alone writes, under its contract; all else is `Send`.
 unsafe impl Send for Emulated {}
 
-/// What kernels did so far. Clones share it, so that whoever opened a device can read it while an engine owns the device.
+/// What kernels did so far. Clones share it, so that whoever opened a device can read it while an
+/// engine owns the device.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<Mutex<Vec<Vec<Counts>>>>);
 
@@ -70,7 +72,8 @@ struct Launch {
 }
 
 impl Emulated {
-    /// Opens the artifact's code for a chip. `threads` of the host, 0 for all, share the work-groups of a launch.
+    /// Opens the artifact's code for a chip. `threads` of the host, 0 for all, share the
+    /// work-groups of a launch.
     pub fn open(artifact: &Artifact, chip: &str, threads: usize, options: Options) -> Result<Emulated, DeviceError> {
         let target = &artifact.manifest().targets[device::target(artifact.manifest(), chip)?];
         let variant = &target.variants[0];
@@ -151,7 +154,8 @@ impl Space {
         self.sizes.remove(&address);
     }
 
-    /// Lets kernels only read the buffer that this address is in, or also write it again. Gives what they might do before.
+    /// Lets kernels only read the buffer that this address is in, or also write it again. Gives
+    /// what they might do before.
     fn allow(&mut self, address: u64, access: Access) -> Option<Access> {
         let (&address, &(bytes, before)) = self.sizes.range(..=address).next_back()?;
         self.remove(address);
@@ -249,7 +253,8 @@ impl Device for Emulated {
         inputs: StepInputs<'_>,
         mut observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
-        // SAFETY: the block holds any step, and nobody else uses it meanwhile, by the contract of this function.
+        // SAFETY: the block holds any step, and nobody else uses it meanwhile, by the contract of
+        // this function.
         unsafe { std::ptr::copy_nonoverlapping(inputs.bytes.as_ptr(), self.block, inputs.bytes.len()) };
         let bound = &self.plans[plan];
         if let Some(times) = &mut observe {

@@ -1,5 +1,5 @@
-//! The trained example models solve all 500 held-out problems, as they do with transformers, through the binary; on an emulated
-//! GPU the first of them, token for token as on the host.
+//! The trained example models solve all 500 held-out problems, as they do with transformers,
+//! through the binary; on an emulated GPU the first of them, token for token as on the host.
 use std::path::Path;
 use std::process::Command;
 

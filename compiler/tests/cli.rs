@@ -1,5 +1,5 @@
-//! The built binary: what it does, and how it refuses. Every fault ends with exit code 1 (2 for wrong usage) and a message
-//! that names the field, without a panic, and leaves no file behind.
+//! The built binary: what it does, and how it refuses. Every fault ends with exit code 1 (2 for
+//! wrong usage) and a message that names the field, without a panic, and leaves no file behind.
 mod common;
 
 use std::collections::HashMap;
@@ -252,7 +252,7 @@ fn damaged_artifacts() {
     insta::assert_snapshot!(open(b"{}"), @"error[artifact]: not an atomc artifact: the file does not begin with the artifact signature");
     insta::assert_snapshot!(open(&whole[..40]), @"error[artifact]: artifact is cut short: the header needs 288 bytes and the file has 40");
     insta::assert_snapshot!(sizes(open(&whole[..whole.len() - 1])), @"error[artifact]: artifact is cut short: section 4 (code) needs <all> bytes and the file has <fewer>");
-    insta::assert_snapshot!(open(&edited(8, 99)), @"error[artifact]: artifact format version 99, but this atomc reads version 6: compile the model again");
+    insta::assert_snapshot!(open(&edited(8, 99)), @"error[artifact]: artifact format version 99, but this atomc reads version 8: compile the model again");
     insta::assert_snapshot!(open(&edited(30, whole[30] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of the header does not match");
     insta::assert_snapshot!(open(&edited(2000, whole[2000] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of section 0 (manifest) does not match");
     insta::assert_snapshot!(open(&edited(whole.len() - 9, whole[whole.len() - 9] ^ 1)), @"error[artifact]: artifact is damaged: the checksum of section 4 (code) does not match");
@@ -422,7 +422,7 @@ fn what_cannot_be_compiled() {
     ");
     insta::assert_snapshot!(compile(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
     error[config::unknown-architecture]: config.json: architectures: unknown architecture "GPT2LMHeadModel"
-      help: Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM.
+      help: Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM.
     "#);
     insta::assert_snapshot!(compile(json!({ "rope_parameters": { "rope_type": "spiral" } })), @r#"
     error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "spiral" in `rope_parameters`
@@ -440,7 +440,7 @@ fn what_cannot_be_compiled() {
     "#);
     insta::assert_snapshot!(bench.fail(1, &["print", MODEL, "--after", "polish"]), @"
     error[passes::unknown-pass]: there is no pass `polish`
-      help: the passes are dce, canonicalise, narrow, cse, merge_weights, rewrite, pack, split, fuse
+      help: the passes are dce, canonicalise, narrow, cse, merge_weights, rewrite, pack, group, repeat, split, fuse
     ");
     insta::assert_snapshot!(bench.fail(1, &["print", MODEL, "--target", "host:z80"]), @"
     error[target::unknown-variant]: target `host` has no variant `z80`

@@ -1,7 +1,8 @@
-//! Dumps of `atomc verify`, run again from the files alone as docs/dumps.md describes them, by nothing that wrote them.
+//! Dumps of `atomc verify`, run again from the files alone as docs/dumps.md describes them, by
+//! nothing that wrote them.
 //!
-//! Every buffer ends where its page does, up to what kernels may read behind it, and the next page cannot be touched: a kernel
-//! that reads what the files lack ends the test.
+//! Every buffer ends where its page does, up to what kernels may read behind it, and the next page
+//! cannot be touched: a kernel that reads what the files lack ends the test.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;

@@ -1,5 +1,6 @@
-//! Faults of the machine, with the built binary: what is in the way of a file, kills, and files that are none. Whatever happens, a
-//! file is whole or not there, the exit code says so, and nothing is left over.
+//! Faults of the machine, with the built binary: what is in the way of a file, kills, and files
+//! that are none. Whatever happens, a file is whole or not there, the exit code says so, and
+//! nothing is left over.
 mod common;
 
 use std::fs::File;
@@ -63,7 +64,8 @@ fn message(out: &Output, args: &[&str]) -> String {
     error.join("\n").trim_end().to_owned()
 }
 
-/// Writes `model/config.json`, and a checkpoint of 113 MB beside it, whose numbers are holes in the file; `large.atomc` is its artifact.
+/// Writes `model/config.json`, and a checkpoint of 113 MB beside it, whose numbers are holes in the
+/// file; `large.atomc` is its artifact.
 fn large() -> Bench {
     let (bench, hidden, inner, vocab) = (Bench::empty(), 1024, 2048, 4096);
     let text = std::fs::read_to_string(Path::new(MODEL).join("config.json")).expect("a configuration");
@@ -105,7 +107,8 @@ fn holes(path: &Path, tensors: Vec<(String, Vec<usize>)>) {
     file.set_len((bytes.len() + end) as u64).expect("a file system that has holes");
 }
 
-/// A device in a folder of ours, where the machine lets us make one: whoever may not make one cannot replace one either.
+/// A device in a folder of ours, where the machine lets us make one: whoever may not make one
+/// cannot replace one either.
 fn device(bench: &Bench) -> Option<&'static str> {
     let made = Command::new("mknod").arg(bench.path("device")).args(["c", "1", "7"]).output().expect("mknod runs");
     made.status.success().then_some("device")
@@ -188,7 +191,8 @@ fn a_folder_that_cannot_be_written_is_refused_at_once() {
     }
 }
 
-/// Kills a verb at several moments of its run, in all three ways. `file` is whole afterwards, or not there.
+/// Kills a verb at several moments of its run, in all three ways. `file` is whole afterwards, or
+/// not there.
 fn killed(bench: &Bench, args: &[&str], folder: &str, file: &str, rounds: u32) {
     let start = Instant::now();
     bench.succeed(args);
@@ -365,7 +369,8 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
         };
         let changes: [Change; 2] = [(&shrink, ", and had "), (&overwrite, "it was written to")];
         for (change, want) in changes {
-            // What is done before the change came is right, and what came before a first look is of another file.
+            // What is done before the change came is right, and what came before a first look is of
+            // another file.
             let early = |out: &Output| {
                 let said = String::from_utf8_lossy(&out.stderr);
                 out.status.success() || said.contains("is not a sound safetensors file") || said.contains("is damaged")
@@ -407,8 +412,8 @@ fn a_flipped_bit_of_packed_weights_is_noticed() {
     }
 }
 
-/// Outputs on a disk that is too small for them, in the folder `full`, and what is there afterwards. Wrappers are for a compilation,
-/// whose linker writes files too, and for the rest.
+/// Outputs on a disk that is too small for them, in the folder `full`, and what is there
+/// afterwards. Wrappers are for a compilation, whose linker writes files too, and for the rest.
 fn on_a_full_disk(bench: &Bench, wrappers: [&[&str]; 2], fault: &str) {
     let logits = ["logits", "m.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "full/out"];
     let compile = [&COMPILE[..], &["-o", "full/m.atomc"]].concat();
@@ -427,7 +432,8 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
     let bench = Bench::compiled();
     bench.write("ids.json", format!("[{:?}]", vec![1; 60]));
     std::fs::create_dir(bench.path("full")).expect("a folder");
-    // Files have so many blocks of 512 bytes at most, which is enough for what a linker writes, or for nothing.
+    // Files have so many blocks of 512 bytes at most, which is enough for what a linker writes, or
+    // for nothing.
     let limited =
         |blocks: usize| format!("trap '' XFSZ; ulimit -f {blocks}; \"$0\" \"$@\"; code=$?; ls -A full; exit $code");
     let limits = [limited(256), limited(32)];

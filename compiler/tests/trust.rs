@@ -1,4 +1,5 @@
-//! Whose code runs: signatures, which verbs insist on them, and what a terminal gets to see of an artifact from elsewhere.
+//! Whose code runs: signatures, which verbs insist on them, and what a terminal gets to see of an
+//! artifact from elsewhere.
 mod common;
 
 use std::process::Command;

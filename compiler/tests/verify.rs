@@ -16,9 +16,12 @@ struct Bench(TempDir);
 impl Bench {
     /// A folder with `m.atomc` in it.
     fn new() -> Bench {
+        Bench::of(MODEL)
+    }
+
+    fn of(model: &str) -> Bench {
         let bench = Bench(TempDir::new().expect("a temporary folder"));
-        let compiled =
-            bench.run(&["compile", MODEL, "--context", "96", "--decode", "2", "--prefill", "32", "-o", "m.atomc"]);
+        let compiled = bench.run(&[&["compile", model, "-o", "m.atomc"], &SMALL[..]].concat());
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
         bench
     }
@@ -54,6 +57,15 @@ impl Bench {
 
 fn kernels(table: &Value) -> &[Value] {
     table["kernels"].as_array().expect("a list")
+}
+
+/// Rows of codes lie between kernels with their scales.
+#[test]
+fn kernels_of_codes_are_right() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/q-int8");
+    let (code, table) = Bench::of(model).verify(&["m.atomc"]);
+    assert_eq!(code, 0, "{table:#}");
+    assert!(kernels(&table).iter().all(|kernel| kernel["right"] == true));
 }
 
 #[test]

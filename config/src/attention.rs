@@ -21,6 +21,8 @@ pub struct Attention {
     /// Whether the checkpoint has one weight for queries, keys and values.
     pub fused: bool,
     pub qk_norm: QkNorm,
+    /// Whether each head has a score that takes part in its softmax and has no value.
+    pub sinks: bool,
     /// Keys that a token sees; 0 for all.
     pub window: usize,
     /// Which of the model's rotary embeddings turns queries and keys, if any.
@@ -44,8 +46,13 @@ pub(crate) struct Traits {
     pub o_bias: Switch,
     pub fused: bool,
     pub qk_norm: QkNorm,
+    /// The field that says whether there are such norms; without it there are.
+    pub qk_norm_if: Option<&'static str>,
+    pub sinks: bool,
     pub window: WindowRule,
     pub rope: RopeRule,
+    /// Without `partial_rotary_factor`.
+    pub partial: f64,
     pub scale: ScaleRule,
     /// Without `rope_theta`.
     pub theta: f64,
@@ -61,12 +68,16 @@ pub(crate) enum WindowRule {
     None,
     /// All, through `sliding_window`, which is this much by default.
     All(usize),
-    /// With `use_sliding_window`: those that `layer_types` lists, or else all from `max_window_layers` on.
+    /// With `use_sliding_window`: all, through `sliding_window`, which is this much by default.
+    Switched(usize),
+    /// With `use_sliding_window`: those that `layer_types` lists, or else all from
+    /// `max_window_layers` on.
     Listed,
-    /// With `use_sliding_window`: those that `layer_types` lists, or else all without a rotary embedding.
+    /// With `use_sliding_window`: those that `layer_types` lists, or else all without a rotary
+    /// embedding.
     WithoutRope,
-    /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th, which is this many by default, through
-    /// `sliding_window`, which is this much.
+    /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th, which is
+    /// this many by default, through `sliding_window`, which is this much.
     Pattern(usize, usize),
 }
 
@@ -74,10 +85,20 @@ pub(crate) enum WindowRule {
 #[derive(Clone, Copy)]
 pub(crate) enum RopeRule {
     All,
-    /// Those with a 1 in `no_rope_layers`, or else all but each `no_rope_layer_interval`-th, which is this many by default.
+    /// Those with a 1 in `no_rope_layers`, or else all but each `no_rope_layer_interval`-th, which
+    /// is this many by default.
     Marked(usize),
+    /// All; without any field of an embedding it is stretched as this says.
+    Stretched(Stretch),
     /// All, of two: layers with a window have one with this `rope_theta` by default.
     ByWindow(f64),
+}
+
+/// A yarn without truncation.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch {
+    pub factor: f64,
+    pub original: usize,
 }
 
 /// What products of queries and keys are multiplied with.
@@ -112,11 +133,13 @@ pub(crate) fn read(
     let head_dim = head_dim(f, traits, hidden, heads)?;
     let scale = traits.scale.read(f, head_dim)?;
     let (qkv_bias, o_bias) = (traits.qkv_bias.read(f)?, traits.o_bias.read(f)?);
+    let has_norm = traits.qk_norm_if.map_or(Ok(true), |name| f.or(name, Fields::flag, false))?;
+    let qk_norm = if has_norm { traits.qk_norm } else { QkNorm::None };
     let ropes = ropes(f, traits.rope, layers)?;
     let windows = windows(f, traits.window, &ropes)?;
     let ropes = windows.iter().zip(ropes).map(|(&window, rope)| match traits.rope {
         RopeRule::ByWindow(_) => Some(usize::from(window > 0)),
-        RopeRule::All | RopeRule::Marked(_) => rope,
+        RopeRule::All | RopeRule::Marked(_) | RopeRule::Stretched(_) => rope,
     });
     let ropes: Vec<_> = ropes.collect();
     let embeddings = embeddings(f, traits, head_dim, positions)?;
@@ -128,7 +151,8 @@ pub(crate) fn read(
         qkv_bias,
         o_bias,
         fused: traits.fused,
-        qk_norm: traits.qk_norm,
+        qk_norm,
+        sinks: traits.sinks,
         window,
         rope,
     };
@@ -169,7 +193,13 @@ fn embeddings(f: &Fields, traits: &Traits, head_dim: usize, positions: usize) ->
         f.note(name, json!({ "full_attention": full.echo(), "sliding_attention": sliding.echo() }));
         return Ok(vec![full, sliding]);
     }
-    let rope = Rope::read(f, head_dim, positions, traits.theta)?;
+    let sizes = (head_dim, positions);
+    let rope = match traits.rope {
+        RopeRule::Stretched(Stretch { factor, original }) => {
+            Rope::stretched(f, sizes, (traits.theta, factor, original))?
+        }
+        _ => Rope::read(f, sizes, (traits.theta, traits.partial))?,
+    };
     f.note(name, rope.echo());
     Ok(vec![rope])
 }
@@ -197,12 +227,17 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
         WindowRule::None => 0,
         WindowRule::All(default) | WindowRule::Pattern(_, default) if !f.has(name) => default,
         WindowRule::All(_) | WindowRule::Pattern(..) => f.size_or_none(name)?.unwrap_or(0),
-        WindowRule::Listed | WindowRule::WithoutRope if !f.flag("use_sliding_window")?.unwrap_or(false) => 0,
+        WindowRule::Listed | WindowRule::WithoutRope | WindowRule::Switched(_)
+            if !f.flag("use_sliding_window")?.unwrap_or(false) =>
+        {
+            0
+        }
         WindowRule::Listed if !f.has(name) => 4096,
-        WindowRule::Listed | WindowRule::WithoutRope => f.size_or_none(name)?.unwrap_or(0),
+        WindowRule::Switched(default) if !f.has(name) => default,
+        WindowRule::Listed | WindowRule::WithoutRope | WindowRule::Switched(_) => f.size_or_none(name)?.unwrap_or(0),
     };
     let windows = match rule {
-        WindowRule::None | WindowRule::All(_) => vec![window; ropes.len()],
+        WindowRule::None | WindowRule::All(_) | WindowRule::Switched(_) => vec![window; ropes.len()],
         WindowRule::Listed => {
             let first = f.size_or_none("max_window_layers")?.unwrap_or(if f.has("max_window_layers") { 0 } else { 28 });
             listed(f, window, (0..ropes.len()).map(|i| i >= first).collect())?

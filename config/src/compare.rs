@@ -27,10 +27,17 @@ pub struct Difference {
     pub held: Value,
 }
 
+impl Difference {
+    /// In words, by whom the model was asked for.
+    pub fn between(&self, asker: &str) -> String {
+        let Difference { field, asked, held } = self;
+        format!("config.json: {field}: {asker} has {}, the artifact {}", plain(asked), plain(held))
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Difference { field, asked, held } = self;
-        write!(f, "config.json: {field}: vLLM has {}, the artifact {}", plain(asked), plain(held))
+        f.write_str(&self.between("vLLM"))
     }
 }
 
@@ -43,9 +50,9 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// What differs between a configuration and the facts of a model that an artifact has echoed ([`Config::echo`]), by what fields
-/// mean: every fact of the one or the other, of those in the same list or object the first. What explains others is read first,
-/// and goes first.
+/// What differs between a configuration and the facts of a model that an artifact has echoed
+/// ([`Config::echo`]), by what fields mean: every fact of the one or the other, of those in the
+/// same list or object the first. What explains others is read first, and goes first.
 pub fn differences(asked: &Config, held: &Value) -> Vec<Difference> {
     let echo = asked.echo();
     let others = held.as_object().into_iter().flat_map(|facts| facts.keys().map(String::as_str));

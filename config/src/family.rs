@@ -1,17 +1,22 @@
-//! The table of architectures: a row says of which layers a family is, and in which fields its configurations say so.
-use crate::attention::{self, QkNorm, RopeRule, ScaleRule, WindowRule};
+//! The table of architectures: a row says of which layers a family is, and in which fields its
+//! configurations say so.
+use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
+use crate::experts::{self, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
 use crate::fields::Fields;
 use crate::model::Norms;
 use crate::scales;
 use crate::{Diagnostic, mlp};
 
-/// What differs between the architectures. Defaults are those of transformers' configuration classes.
+/// What differs between the architectures. Defaults are those of transformers' configuration
+/// classes.
 pub struct Family {
     pub architecture: &'static str,
     /// The module of `vllm.model_executor.models` that has vLLM's own class.
     pub vllm: &'static str,
     pub(crate) attention: attention::Traits,
     pub(crate) mlp: mlp::Traits,
+    /// Of a family whose layers have experts, or some of them.
+    pub(crate) experts: Option<experts::Traits>,
     pub(crate) norms: Norms,
     /// What weights of norms are kept as differences from.
     pub(crate) norm_offset: f64,
@@ -33,6 +38,8 @@ pub(crate) enum Switch {
     Never,
     /// As this field says; no by default.
     Field(&'static str),
+    /// As this field says; yes by default.
+    Unless(&'static str),
 }
 
 impl Switch {
@@ -41,6 +48,7 @@ impl Switch {
             Switch::Always => Ok(true),
             Switch::Never => Ok(false),
             Switch::Field(name) => f.or(name, Fields::flag, false),
+            Switch::Unless(name) => f.or(name, Fields::flag, true),
         }
     }
 }
@@ -53,14 +61,18 @@ const LLAMA: Family = Family {
         o_bias: Switch::Field("attention_bias"),
         fused: false,
         qk_norm: QkNorm::None,
+        qk_norm_if: None,
+        sinks: false,
         window: WindowRule::None,
         rope: RopeRule::All,
+        partial: 1.0,
         scale: ScaleRule::HeadDim,
         theta: 10_000.0,
         kv_heads: None,
         head_dim: None,
     },
     mlp: mlp::Traits { bias: Switch::Field("mlp_bias"), fused: false, activation: ("hidden_act", "silu") },
+    experts: None,
     norms: Norms { mixer: (Some("input_layernorm"), None), feed_forward: (Some("post_attention_layernorm"), None) },
     norm_offset: 0.0,
     scales: scales::Traits::None,
@@ -202,7 +214,125 @@ const GEMMA3: Family = Family {
     ..LLAMA
 };
 
-pub const FAMILIES: &[Family] = &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE, OLMO2, PHI3, GEMMA3];
+const QWEN3_EXPERTS: experts::Traits = experts::Traits {
+    count: (&["num_experts", "num_local_experts"], 128),
+    chosen: 8,
+    width: ("moe_intermediate_size", 768),
+    layers: LayerRule::Sparse,
+    router: "mlp.gate",
+    router_bias: false,
+    score: Score::Softmax,
+    renormalise: NormRule::Field(false),
+    groups: false,
+    clamped: false,
+    bias: false,
+    stored: StoredExperts::Each {
+        gate: "mlp.experts.*.gate_proj",
+        up: "mlp.experts.*.up_proj",
+        down: "mlp.experts.*.down_proj",
+        whole: Some(WholeExperts { gate_up: "mlp.experts.gate_up_proj", down: "mlp.experts.down_proj" }),
+    },
+    shared: None,
+};
+
+const QWEN3_MOE: Family = Family {
+    architecture: "Qwen3MoeForCausalLM",
+    vllm: "qwen3_moe",
+    attention: attention::Traits {
+        qk_norm: QkNorm::Heads,
+        window: WindowRule::Switched(4096),
+        kv_heads: Some(4),
+        ..LLAMA.attention
+    },
+    experts: Some(QWEN3_EXPERTS),
+    ..QWEN2
+};
+
+const MIXTRAL: Family = Family {
+    architecture: "MixtralForCausalLM",
+    vllm: "mixtral",
+    attention: attention::Traits { window: WindowRule::All(0), theta: 1_000_000.0, ..MISTRAL.attention },
+    experts: Some(experts::Traits {
+        count: (&["num_local_experts", "num_experts"], 8),
+        chosen: 2,
+        width: ("intermediate_size", 14_336),
+        layers: LayerRule::All,
+        router: "block_sparse_moe.gate",
+        renormalise: NormRule::Always,
+        stored: StoredExperts::Each {
+            gate: "block_sparse_moe.experts.*.w1",
+            up: "block_sparse_moe.experts.*.w3",
+            down: "block_sparse_moe.experts.*.w2",
+            whole: None,
+        },
+        ..QWEN3_EXPERTS
+    }),
+    positions: 131_072,
+    eps: 1e-5,
+    ..MISTRAL
+};
+
+const GLM4_MOE: Family = Family {
+    architecture: "Glm4MoeForCausalLM",
+    vllm: "glm4_moe",
+    attention: attention::Traits {
+        o_bias: Switch::Never,
+        qk_norm: QkNorm::Heads,
+        qk_norm_if: Some("use_qk_norm"),
+        kv_heads: Some(8),
+        partial: 0.5,
+        ..LLAMA.attention
+    },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 128),
+        width: ("moe_intermediate_size", 1408),
+        layers: LayerRule::From(1),
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: true,
+        shared: Some(("n_shared_experts", 1)),
+        ..QWEN3_EXPERTS
+    }),
+    positions: 131_072,
+    eps: 1e-5,
+    ..QWEN2
+};
+
+const GPT_OSS: Family = Family {
+    architecture: "GptOssForCausalLM",
+    vllm: "gpt_oss",
+    attention: attention::Traits {
+        qkv_bias: Switch::Unless("attention_bias"),
+        o_bias: Switch::Unless("attention_bias"),
+        sinks: true,
+        window: WindowRule::Pattern(2, 128),
+        rope: RopeRule::Stretched(Stretch { factor: 32.0, original: 4096 }),
+        theta: 150_000.0,
+        kv_heads: Some(8),
+        head_dim: Some(64),
+        ..LLAMA.attention
+    },
+    experts: Some(experts::Traits {
+        count: (&["num_local_experts", "num_experts"], 128),
+        chosen: 4,
+        width: ("intermediate_size", 2880),
+        layers: LayerRule::All,
+        router: "mlp.router",
+        router_bias: true,
+        score: Score::Chosen,
+        renormalise: NormRule::Never,
+        clamped: true,
+        bias: true,
+        stored: StoredExperts::Together { path: "mlp.experts" },
+        ..QWEN3_EXPERTS
+    }),
+    positions: 131_072,
+    eps: 1e-5,
+    ..QWEN2
+};
+
+pub const FAMILIES: &[Family] =
+    &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE, OLMO2, PHI3, GEMMA3, QWEN3_MOE, MIXTRAL, GLM4_MOE, GPT_OSS];
 
 /// The row of a configuration.
 pub(crate) fn of(f: &Fields) -> Result<&'static Family, Diagnostic> {

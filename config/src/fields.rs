@@ -1,4 +1,5 @@
-//! A JSON object read field by field, so that every fault names its field, and what was made of each is noted.
+//! A JSON object read field by field, so that every fault names its field, and what was made of
+//! each is noted.
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -79,7 +80,8 @@ impl<'a> Fields<'a> {
         self.notes.borrow().asked.clone()
     }
 
-    /// Notes what one field means, or several together that are known by this name. Models are compared by what is noted.
+    /// Notes what one field means, or several together that are known by this name. Models are
+    /// compared by what is noted.
     pub fn note(&self, name: &'static str, value: impl Into<Value>) {
         self.notes.borrow_mut().facts.set(name, value);
     }
@@ -187,6 +189,16 @@ impl<'a> Fields<'a> {
         self.read(name, &wanted, |v| size(v).filter(|&n| n > 0))
     }
 
+    /// A whole number, which may be zero.
+    pub fn number(&self, name: &str) -> Result<Option<usize>, Diagnostic> {
+        self.read(name, &format!("a whole number up to {MAX_SIZE}"), size)
+    }
+
+    /// A list of whole numbers.
+    pub fn numbers(&self, name: &str) -> Result<Option<Vec<usize>>, Diagnostic> {
+        self.read(name, "a list of whole numbers", |v| v.as_array()?.iter().map(size).collect())
+    }
+
     /// A whole number of at least one; 0 and -1 are as good as `null`.
     pub fn size_or_none(&self, name: &str) -> Result<Option<usize>, Diagnostic> {
         if self.get(name).and_then(Value::as_i64) == Some(-1) {
@@ -215,6 +227,21 @@ impl<'a> Fields<'a> {
     /// A finite number, where zero is as good as `null`.
     pub fn positive_or_none(&self, name: &str) -> Result<Option<f64>, Diagnostic> {
         Ok(self.not_negative(name)?.filter(|&n| n > 0.0))
+    }
+
+    /// A list of whole numbers of at least one.
+    pub fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>, Diagnostic> {
+        let one = |v: &Value| size(v).filter(|&n| n > 0);
+        self.read(name, "a list of whole numbers above 0", |v| v.as_array()?.iter().map(one).collect())
+    }
+
+    /// An object, or the first of a list of them.
+    pub fn first(&self, name: &str) -> Result<Option<Fields<'a>>, Diagnostic> {
+        self.read(name, "an object or a list of objects", |v| {
+            let first = v.as_array().map_or(Some(v), |list| list.first())?;
+            let path = format!("{}{name}.", self.path);
+            first.as_object().map(|map| Fields { file: self.file, path, map, notes: self.notes.clone() })
+        })
     }
 
     /// One token id, a list of them, or none; -1 is none.

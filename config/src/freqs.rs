@@ -8,8 +8,8 @@ pub enum Scaling {
     Linear {
         factor: f64,
     },
-    /// The base grows with the length of the sequence: [`Freqs::inverse`] gives the frequencies up to `original`
-    /// tokens, and the `rope_table` op applies the growth.
+    /// The base grows with the length of the sequence: [`Freqs::inverse`] gives the frequencies up
+    /// to `original` tokens, and the `rope_table` op applies the growth.
     Dynamic {
         factor: f64,
         original: usize,

@@ -1,16 +1,21 @@
-//! What a `config.json` means: its facts with every default, for the compiler, which makes a graph of them, and for whoever has
-//! an artifact and wants to know whether a configuration is the one it was made of.
+//! What a `config.json` means: its facts with every default, for the compiler, which makes a graph
+//! of them, and for whoever has an artifact and wants to know whether a configuration is the one it
+//! was made of.
 mod attention;
 mod compare;
 mod diag;
+mod experts;
 mod family;
 mod fields;
 mod mlp;
 mod model;
+mod quantised;
 mod rope;
 mod scales;
 
+pub mod framework;
 pub mod freqs;
+pub mod sglang;
 pub mod vllm;
 
 use std::path::{Path, PathBuf};
@@ -19,10 +24,12 @@ pub use atomc_dtype::DType;
 pub use attention::{Attention, QkNorm};
 pub use compare::{Difference, differences};
 pub use diag::Diagnostic;
+pub use experts::{Experts, Gate, Router, Score, StoredExperts, WholeExperts};
 pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
 pub use mlp::{Activation, Gated};
 pub use model::{Config, DTYPES, FeedForward, Layer, Mixer, Norms};
+pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Quantisation, Scheme, Stored};
 pub use rope::{Rope, Short};
 pub use scales::Scales;
 

@@ -66,7 +66,7 @@ pub(crate) fn read(f: &Fields, traits: &Traits) -> Result<Gated, Diagnostic> {
     })
 }
 
-fn activation(f: &Fields, (name, default): (&'static str, &'static str)) -> Result<Activation, Diagnostic> {
+pub(crate) fn activation(f: &Fields, (name, default): (&'static str, &'static str)) -> Result<Activation, Diagnostic> {
     if f.has(name) && f.get(name).is_none() {
         return Err(f.fault("config::value", name, "must be a text, not null"));
     }

@@ -1,14 +1,18 @@
 //! What a `config.json` means: one typed value, with every default as transformers has it.
+use atomc_dtype::nth_name;
 use serde_json::{Map, Value, json};
 
 use crate::attention::{self, Attention};
+use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
 use crate::mlp::{self, Gated};
+use crate::quantised::{CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
 use crate::{DType, Diagnostic, Rope};
 
-/// Largest weight that a configuration may ask for. Real ones are a few GiB; beyond this, a number is wrong.
+/// Largest weight that a configuration may ask for. Real ones are a few GiB; beyond this, a number
+/// is wrong.
 const MAX_WEIGHT_BYTES: usize = 64 << 30;
 const MAX_LAYERS: usize = 4096;
 
@@ -22,6 +26,8 @@ pub struct Config {
     pub dtype: DType,
     /// The type of the KV cache's elements, if not that of everything else.
     pub cache: Option<DType>,
+    /// How the checkpoint is quantised, if it is.
+    pub quantised: Option<Quantisation>,
     pub vocab: usize,
     pub hidden: usize,
     pub layers: Vec<Layer>,
@@ -67,6 +73,7 @@ pub enum Mixer {
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeedForward {
     Gated(Gated),
+    Experts(Experts),
 }
 
 impl Layer {
@@ -78,6 +85,16 @@ impl Layer {
 }
 
 impl Config {
+    /// How a module's weight is quantised, if it is.
+    pub fn scheme(&self, module: &str) -> Option<&Scheme> {
+        self.quantised.as_ref()?.scheme(module)
+    }
+
+    /// Where the scales of the cache are, if it has some.
+    pub fn cache_scales(&self) -> Option<CacheScales> {
+        self.quantised.as_ref()?.cache.filter(|_| self.cache_dtype() == DType::F8E4M3)
+    }
+
     pub fn cache_dtype(&self) -> DType {
         self.cache.unwrap_or(self.dtype)
     }
@@ -101,10 +118,6 @@ impl Config {
 
     pub(crate) fn read(f: &Fields, generation: Option<&str>) -> Result<Config, Diagnostic> {
         let family = family::of(f)?;
-        if f.get("quantization_config").is_some() {
-            let message = "quantised checkpoints cannot be read yet";
-            return Err(f.fault("config::quantised", "quantization_config", message));
-        }
         for name in family.refused {
             if f.get(name).is_some_and(|value| *value != json!(false)) {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or false"));
@@ -115,19 +128,19 @@ impl Config {
         let (vocab, hidden) = (f.needed("vocab_size", Fields::size)?, f.needed("hidden_size", Fields::size)?);
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
         let (attention, ropes) = attention::read(f, &family.attention, (hidden, count, positions))?;
-        let mlp = mlp::read(f, &family.mlp)?;
-        let layer = |attention| Layer {
-            mixer: Mixer::Attention(attention),
-            feed_forward: FeedForward::Gated(mlp.clone()),
-            norms: family.norms,
-        };
+        let feed_forward = feed_forward(f, family, count)?;
+        let layer =
+            |(attention, feed_forward)| Layer { mixer: Mixer::Attention(attention), feed_forward, norms: family.norms };
+        let dtype = dtype(f)?;
+        let quantised = Quantisation::read(f, dtype)?;
         let config = Config {
             architecture: family.architecture,
-            dtype: dtype(f)?,
-            cache: None,
+            dtype,
+            cache: quantised.as_ref().and_then(|q| q.cache).map(|_| DType::F8E4M3),
+            quantised,
             vocab,
             hidden,
-            layers: attention.into_iter().map(layer).collect(),
+            layers: attention.into_iter().zip(feed_forward).map(layer).collect(),
             positions,
             context: ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions),
             ropes,
@@ -140,15 +153,62 @@ impl Config {
             facts: f.facts(),
         };
         config.check_weights(f)?;
+        config.check_experts(f)?;
         Ok(config)
     }
 
+    /// That experts of a layer are quantised alike, and in a form that goes with their tensors.
+    fn check_experts(&self, f: &Fields) -> Result<(), Diagnostic> {
+        let name = "quantization_config";
+        let fault = |message: String| Err(f.fault("config::quantised", name, message));
+        let is_blocks = |module: &str| self.scheme(module).is_some_and(|scheme| scheme.stored == Stored::Blocks);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let FeedForward::Experts(experts) = &layer.feed_forward else { continue };
+            let path = |module: &str| format!("model.layers.{index}.{module}");
+            match experts.stored {
+                StoredExperts::Together { path: module } => {
+                    if self.scheme(&path(module)).is_some() && !is_blocks(&path(module)) {
+                        return fault(format!("{} in this form are not supported", path(module)));
+                    }
+                    if is_blocks(&path(module)) && [self.hidden, experts.width].iter().any(|n| !n.is_multiple_of(32)) {
+                        let message = "has rows that are no multiple of 32, which share a scale";
+                        return Err(f.fault("config::quantised", "hidden_size", message));
+                    }
+                }
+                StoredExperts::Each { gate, up, down, .. } => {
+                    for module in [gate, up, down].map(path) {
+                        let of = |number: usize| self.scheme(&nth_name(&module, number));
+                        if let Some(other) = (1..experts.count).find(|&number| of(number) != of(0)) {
+                            let [one, other] = [0, other].map(|number| nth_name(&module, number));
+                            return fault(format!("{one} and {other} are quantised in different forms"));
+                        }
+                        if is_blocks(&nth_name(&module, 0)) {
+                            return fault("mxfp4 is a form of GptOssForCausalLM alone".into());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn check_weights(&self, f: &Fields) -> Result<(), Diagnostic> {
-        let Layer { mixer: Mixer::Attention(attention), feed_forward: FeedForward::Gated(mlp), .. } = &self.layers[0];
+        let Layer { mixer: Mixer::Attention(attention), .. } = &self.layers[0];
         let width = attention.heads.saturating_mul(attention.head_dim);
-        for (name, rows) in
-            [("vocab_size", self.vocab), ("intermediate_size", mlp.intermediate), ("num_attention_heads", width)]
-        {
+        let mut all = vec![("vocab_size", self.vocab), ("num_attention_heads", width)];
+        for layer in &self.layers {
+            let rows = match &layer.feed_forward {
+                FeedForward::Gated(mlp) => ("intermediate_size", mlp.intermediate),
+                // Both inner projections of all experts are one weight.
+                FeedForward::Experts(experts) => {
+                    ("num_experts", experts.count.saturating_mul(experts.width).saturating_mul(2))
+                }
+            };
+            if !all.contains(&rows) {
+                all.push(rows);
+            }
+        }
+        for (name, rows) in all {
             let bytes = rows.saturating_mul(self.hidden).saturating_mul(self.dtype.size());
             if bytes > MAX_WEIGHT_BYTES {
                 let message = format!("makes a weight of {rows} by {} elements, {} GiB", self.hidden, bytes >> 30);
@@ -159,7 +219,8 @@ impl Config {
         Ok(())
     }
 
-    /// Every fact, for the artifact's record of what shaped it; [`differences`](crate::differences) compares them.
+    /// Every fact, for the artifact's record of what shaped it; [`differences`](crate::differences)
+    /// compares them.
     pub fn echo(&self) -> Value {
         let mut echo: Map<_, _> = self.facts.iter().map(|(name, fact)| (name.to_owned(), fact.clone())).collect();
         // What a user may choose in the place of what the fields say.
@@ -168,6 +229,20 @@ impl Config {
         echo.insert("context".into(), json!(self.context));
         Value::Object(echo)
     }
+}
+
+/// What each layer does with each token alone.
+fn feed_forward(f: &Fields, family: &Family, layers: usize) -> Result<Vec<FeedForward>, Diagnostic> {
+    let experts = match &family.experts {
+        Some(traits) => experts::read(f, traits, &family.mlp, layers)?,
+        None => vec![None; layers],
+    };
+    let dense = match experts.iter().any(Option::is_none) {
+        true => Some(FeedForward::Gated(mlp::read(f, &family.mlp)?)),
+        false => None,
+    };
+    let of = |experts: Option<Experts>| experts.map(FeedForward::Experts).or_else(|| dense.clone());
+    Ok(experts.into_iter().filter_map(of).collect())
 }
 
 fn dtype(f: &Fields) -> Result<DType, Diagnostic> {

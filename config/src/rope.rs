@@ -1,4 +1,5 @@
-//! The rotary embedding of a configuration, with the defaults of transformers' `modeling_rope_utils`.
+//! The rotary embedding of a configuration, with the defaults of transformers'
+//! `modeling_rope_utils`.
 use serde_json::{Value, json};
 
 use crate::Diagnostic;
@@ -22,8 +23,8 @@ pub struct Short {
 }
 
 impl Rope {
-    /// The frequencies where no sequence is longer than `context`. Keys in a cache keep what they were turned with, so that
-    /// all tokens of all sequences have the same.
+    /// The frequencies where no sequence is longer than `context`. Keys in a cache keep what they
+    /// were turned with, so that all tokens of all sequences have the same.
     pub fn freqs(&self, context: usize) -> Freqs {
         match &self.short {
             Some(Short { factors, positions }) if context <= *positions => {
@@ -69,7 +70,8 @@ impl Rope {
         echo
     }
 
-    /// How long a sequence may be that the embedding makes something of. Dynamic scaling begins where the others end.
+    /// How long a sequence may be that the embedding makes something of. Dynamic scaling begins
+    /// where the others end.
     pub fn reach(&self, positions: usize) -> usize {
         match self.freqs.scaling {
             Scaling::Dynamic { factor, .. } => ((positions as f64 * factor) as usize).clamp(positions, MAX_SIZE),
@@ -77,19 +79,19 @@ impl Rope {
         }
     }
 
-    /// How long a sequence may be where nobody asks for more: as long as those that the short factors are for, if there are any,
-    /// because these are what the model is best with.
+    /// How long a sequence may be where nobody asks for more: as long as those that the short
+    /// factors are for, if there are any, because these are what the model is best with.
     pub fn usual(&self, positions: usize) -> usize {
         self.short.as_ref().map_or(self.reach(positions), |short| short.positions.min(positions))
     }
 
-    /// Both spellings: all in `rope_parameters` (transformers 5), or `rope_theta` and `partial_rotary_factor` beside
-    /// `rope_scaling` (transformers 4), where the type may be called `type`.
+    /// Both spellings: all in `rope_parameters` (transformers 5), or `rope_theta` and
+    /// `partial_rotary_factor` beside `rope_scaling` (transformers 4), where the type may be called
+    /// `type`.
     pub(crate) fn read(
         config: &Fields,
-        head_dim: usize,
-        positions: usize,
-        default_theta: f64,
+        sizes: (usize, usize),
+        (default_theta, partial): (f64, f64),
     ) -> Result<Rope, Diagnostic> {
         let old = config.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
         let (at, rope) = match old {
@@ -100,11 +102,27 @@ impl Rope {
             return Err(rope.fault("config::nested-rope", name, "one rotary embedding for all layers is supported"));
         }
         let theta = config.positive("rope_theta")?.unwrap_or(default_theta);
-        Rope::of(config, (at, rope), (head_dim, positions), theta)
+        Rope::of(config, (at, rope), sizes, (theta, partial))
     }
 
-    /// Those of layers without a window, and of layers with one: an object for each in `rope_parameters` (transformers 5), or
-    /// `rope_theta` and `rope_scaling` for the former and `rope_local_base_freq` for the latter (transformers 4).
+    /// The same, where an embedding of which nothing is said is one of yarn, of so many tokens, and
+    /// longer by a factor.
+    pub(crate) fn stretched(
+        config: &Fields,
+        sizes: (usize, usize),
+        (theta, factor, original): (f64, f64, usize),
+    ) -> Result<Rope, Diagnostic> {
+        if config.get("rope_parameters").is_some() || config.get("rope_scaling").is_some() {
+            return Rope::read(config, sizes, (theta, 1.0));
+        }
+        let plain = Rope::read(config, sizes, (theta, 1.0))?;
+        let scaling = Scaling::Yarn { factor, beta_fast: 32.0, beta_slow: 1.0, original, truncate: false };
+        Ok(Rope { freqs: Freqs { scaling, ..plain.freqs }, scale: 0.1 * factor.ln() + 1.0, short: None })
+    }
+
+    /// Those of layers without a window, and of layers with one: an object for each in
+    /// `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` for the former and
+    /// `rope_local_base_freq` for the latter (transformers 4).
     pub(crate) fn read_two(
         config: &Fields,
         sizes: (usize, usize),
@@ -121,18 +139,18 @@ impl Rope {
         let theta = config.positive("rope_theta")?.unwrap_or(theta);
         let local = config.positive("rope_local_base_freq")?.unwrap_or(local_theta);
         let sliding = ("sliding_attention", of("sliding_attention")?);
-        Ok([Rope::of(config, full, sizes, theta)?, Rope::of(config, sliding, sizes, local)?])
+        Ok([Rope::of(config, full, sizes, (theta, 1.0))?, Rope::of(config, sliding, sizes, (local, 1.0))?])
     }
 
     fn of(
         config: &Fields,
         (at, rope): (&str, Option<Fields>),
         (head_dim, positions): (usize, usize),
-        theta: f64,
+        (theta, partial): (f64, f64),
     ) -> Result<Rope, Diagnostic> {
         let own = rope.as_ref().unwrap_or(config);
         let theta = rope.as_ref().map_or(Ok(None), |rope| rope.positive("rope_theta"))?.unwrap_or(theta);
-        let dim = rotary_dim(config, own, head_dim)?;
+        let dim = rotary_dim(config, own, (head_dim, partial))?;
         let plain = Rope { freqs: Freqs { theta, dim, scaling: Scaling::Default }, scale: 1.0, short: None };
         let rope = match rope {
             Some(_) => plain.scaled(config, own, at, positions)?,
@@ -168,10 +186,10 @@ impl Rope {
     }
 }
 
-fn rotary_dim(config: &Fields, own: &Fields, head_dim: usize) -> Result<usize, Diagnostic> {
+fn rotary_dim(config: &Fields, own: &Fields, (head_dim, partial): (usize, f64)) -> Result<usize, Diagnostic> {
     let name = "partial_rotary_factor";
     let holder = if own.get(name).is_some() { own } else { config };
-    let factor = holder.positive(name)?.unwrap_or(1.0);
+    let factor = holder.positive(name)?.unwrap_or(partial);
     let dim = (head_dim as f64 * factor) as usize;
     if factor > 1.0 || dim == 0 || !dim.is_multiple_of(2) {
         let (name, holder) = if factor == 1.0 { ("head_dim", config) } else { (name, holder) };

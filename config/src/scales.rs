@@ -7,8 +7,8 @@ use crate::fields::Fields;
 pub struct Scales {
     /// Of embeddings, before the first layer.
     pub embedding: f64,
-    /// Whether that one is part of the embedding: it is rounded to the model's type, and rows that somebody has in the place of
-    /// embeddings have it already.
+    /// Whether that one is part of the embedding: it is rounded to the model's type, and rows that
+    /// somebody has in the place of embeddings have it already.
     pub embedded: bool,
     /// Of what each half of a layer adds.
     pub residual: f64,

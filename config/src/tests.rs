@@ -1,7 +1,8 @@
 use crate::*;
 use serde_json::{Value, json};
 
-/// A small model that every family can read, with these fields changed; a `null` in the patch removes the field.
+/// A small model that every family can read, with these fields changed; a `null` in the patch
+/// removes the field.
 fn config(patch: Value) -> String {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"],
@@ -64,7 +65,7 @@ mod meaning {
         let facts = |family: &Family| {
             let names = json!({
                 "architectures": [family.architecture], "num_attention_heads": 32, "num_key_value_heads": null,
-                "max_position_embeddings": null, "dtype": null,
+                "max_position_embeddings": null, "dtype": null, "hidden_size": 128,
             });
             let c = read(names);
             format!(
@@ -80,16 +81,20 @@ mod meaning {
                 c.bos
             )
         };
-        insta::assert_snapshot!(FAMILIES.iter().map(facts).collect::<Vec<_>>().join("\n"), @"
-        LlamaForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(1)
-        Qwen2ForCausalLM: 32 kv heads of 2, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        insta::assert_snapshot!(FAMILIES.iter().map(facts).collect::<Vec<_>>().join("\n"), @r"
+        LlamaForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(1)
+        Qwen2ForCausalLM: 32 kv heads of 4, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Qwen3ForCausalLM: 32 kv heads of 128, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
-        MistralForCausalLM: 8 kv heads of 2, 131072 positions, window 4096, eps 1e-6, bf16, stop [2], bos Some(1)
-        SmolLM3ForCausalLM: 4 kv heads of 2, 32768 positions, window 0, eps 1e-6, bf16, stop [128001], bos Some(128000)
-        GraniteForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(1)
-        Olmo2ForCausalLM: 32 kv heads of 2, 2048 positions, window 0, eps 1e-5, bf16, stop [50279], bos None
-        Phi3ForCausalLM: 32 kv heads of 2, 4096 positions, window 0, eps 1e-5, bf16, stop [32000], bos Some(1)
+        MistralForCausalLM: 8 kv heads of 4, 131072 positions, window 4096, eps 1e-6, bf16, stop [2], bos Some(1)
+        SmolLM3ForCausalLM: 4 kv heads of 4, 32768 positions, window 0, eps 1e-6, bf16, stop [128001], bos Some(128000)
+        GraniteForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(1)
+        Olmo2ForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-5, bf16, stop [50279], bos None
+        Phi3ForCausalLM: 32 kv heads of 4, 4096 positions, window 0, eps 1e-5, bf16, stop [32000], bos Some(1)
         Gemma3ForCausalLM: 4 kv heads of 256, 131072 positions, window 4096, eps 1e-6, bf16, stop [1], bos Some(2)
+        Qwen3MoeForCausalLM: 4 kv heads of 4, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        MixtralForCausalLM: 8 kv heads of 4, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
+        Glm4MoeForCausalLM: 8 kv heads of 4, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
+        GptOssForCausalLM: 8 kv heads of 64, 131072 positions, window 128, eps 1e-5, bf16, stop [], bos None
         ");
     }
 
@@ -196,9 +201,96 @@ mod meaning {
     fn what_transformers_takes() {
         assert_eq!(read(json!({ "rms_norm_eps": 0 })).eps, 0.0);
         for (name, activation) in [("quick_gelu", Activation::QuickGelu), ("gelu_python", Activation::Gelu)] {
-            let FeedForward::Gated(mlp) = &read(json!({ "hidden_act": name })).layers[0].feed_forward;
-            assert_eq!(mlp.activation, activation);
+            let layer = &read(json!({ "hidden_act": name })).layers[0];
+            assert!(matches!(&layer.feed_forward, FeedForward::Gated(mlp) if mlp.activation == activation));
         }
+    }
+
+    /// The experts of each layer.
+    fn experts(config: &Config) -> Vec<Option<&Experts>> {
+        let of = |layer| match layer {
+            &Layer { feed_forward: FeedForward::Experts(ref experts), .. } => Some(experts),
+            _ => None,
+        };
+        config.layers.iter().map(of).collect()
+    }
+
+    fn sparse(patch: Value) -> Vec<bool> {
+        experts(&read(patch)).iter().map(Option::is_some).collect()
+    }
+
+    #[test]
+    fn experts_of_each_family() {
+        let facts = |name: &str| {
+            let c = read(json!({ "architectures": [name], "num_hidden_layers": 2 }));
+            let e = experts(&c)[1].expect("experts").clone();
+            let r = &e.router;
+            format!(
+                "{name}: {} of {}, {} wide, {:?}, {:?}, groups {}/{}, renormalised {}, times {}, biases {} {} {}, \
+                 shared {:?}, sinks {}, {} turn, window {:?}",
+                r.chosen,
+                e.count,
+                e.width,
+                r.score,
+                e.gate,
+                r.kept,
+                r.groups,
+                r.renormalise,
+                r.scale,
+                r.bias,
+                r.correction,
+                e.bias,
+                e.shared.as_ref().map(|shared| shared.intermediate),
+                attention(&c).sinks,
+                c.ropes[0].freqs.dim,
+                windows(&c),
+            )
+        };
+        let names = ["Qwen3MoeForCausalLM", "MixtralForCausalLM", "Glm4MoeForCausalLM", "GptOssForCausalLM"];
+        insta::assert_snapshot!(names.map(facts).join("\n"), @r"
+        Qwen3MoeForCausalLM: 8 of 128, 768 wide, Softmax, Plain(Silu), groups 1/1, renormalised false, times 1, biases false false false, shared None, sinks false, 16 turn, window [0, 0]
+        MixtralForCausalLM: 2 of 8, 96 wide, Softmax, Plain(Silu), groups 1/1, renormalised true, times 1, biases false false false, shared None, sinks false, 16 turn, window [0, 0]
+        Glm4MoeForCausalLM: 8 of 128, 1408 wide, Sigmoid, Plain(Silu), groups 1/1, renormalised true, times 1, biases false true false, shared Some(1408), sinks false, 8 turn, window [0, 0]
+        GptOssForCausalLM: 4 of 128, 96 wide, Chosen, Clamped { alpha: 1.702, limit: 7.0 }, groups 1/1, renormalised false, times 1, biases true false true, shared None, sinks true, 64 turn, window [128, 0]
+        ");
+    }
+
+    #[test]
+    fn layers_that_have_experts() {
+        let qwen = |patch: Value| {
+            let mut all = json!({ "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 5 });
+            all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+            sparse(all)
+        };
+        assert_eq!(qwen(json!({})), [true; 5]);
+        assert_eq!(qwen(json!({ "mlp_only_layers": [0, 3] })), [false, true, true, false, true]);
+        assert_eq!(qwen(json!({ "decoder_sparse_step": 2 })), [false, true, false, true, false]);
+        let glm = |first| {
+            sparse(
+                json!({ "architectures": ["Glm4MoeForCausalLM"], "num_hidden_layers": 3, "first_k_dense_replace": first }),
+            )
+        };
+        assert_eq!(glm(json!(null)), [false, true, true]);
+        assert_eq!(
+            (glm(json!(0)), glm(json!(2)), glm(json!(9))),
+            (vec![true; 3], vec![false, false, true], vec![false; 3])
+        );
+        // Two names of one field.
+        for name in ["num_experts", "num_local_experts"] {
+            let c = read(json!({ "architectures": ["Qwen3MoeForCausalLM"], name: 9 }));
+            assert_eq!(experts(&c)[0].expect("experts").count, 9);
+        }
+    }
+
+    #[test]
+    fn gpt_oss_stretches_its_embedding() {
+        let c = read(json!({ "architectures": ["GptOssForCausalLM"], "num_hidden_layers": 3 }));
+        assert_eq!((windows(&c), attention(&c).qkv_bias, attention(&c).o_bias), (vec![128, 0, 128], true, true));
+        let freqs::Scaling::Yarn { factor, original, truncate, .. } = c.ropes[0].freqs.scaling else { panic!("yarn") };
+        assert_eq!((factor, original, truncate, c.ropes[0].freqs.theta), (32.0, 4096, false, 150_000.0));
+        assert!((c.ropes[0].scale - 1.346_573_590_279_972_6).abs() < 1e-12);
+        let plain = json!({ "architectures": ["GptOssForCausalLM"], "rope_parameters": { "rope_type": "default" } });
+        assert_eq!((read(plain.clone()).ropes[0].scale, read(plain).ropes[0].freqs.theta), (1.0, 150_000.0));
     }
 
     #[test]
@@ -244,14 +336,14 @@ mod errors {
     fn architecture() {
         insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
         [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM.
         "#);
         insta::assert_snapshot!(fault(json!({ "architectures": null })), @"
         [config::missing] config.json: architectures: is missing
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM.
         ");
         insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
-        insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::quantised] config.json: quantization_config: quantised checkpoints cannot be read yet");
+        insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::missing] config.json: quantization_config.quant_method: is missing");
     }
 
     #[test]
@@ -438,6 +530,56 @@ mod errors {
     }
 
     #[test]
+    fn experts() {
+        let glm = |patch: Value| {
+            let mut all = json!({ "architectures": ["Glm4MoeForCausalLM"], "num_hidden_layers": 2, "n_routed_experts": 12, "num_experts_per_tok": 4 });
+            all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+            fault(all)
+        };
+        let mixtral = |name: &str, value: Value| fault(json!({ "architectures": ["MixtralForCausalLM"], name: value }));
+        let blocks = json!({ "quant_method": "mxfp4" });
+        let awq = json!({ "quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true, "version": "gemm" });
+        let some = json!({
+            "quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.block_sparse_moe.experts.3.w2"],
+        });
+        let gpt = |config: Value, hidden: usize| {
+            fault(
+                json!({ "architectures": ["GptOssForCausalLM"], "quantization_config": config, "hidden_size": hidden }),
+            )
+        };
+        let all = [
+            mixtral("num_experts_per_tok", json!(9)),
+            mixtral("num_local_experts", json!(0)),
+            mixtral("num_local_experts", json!(100_000)),
+            mixtral("quantization_config", some),
+            mixtral("quantization_config", blocks.clone()),
+            gpt(awq, 64),
+            gpt(blocks, 80),
+            glm(json!({ "n_group": 5 })),
+            glm(json!({ "n_group": 12 })),
+            glm(json!({ "n_group": 4, "topk_group": 5 })),
+            glm(json!({ "n_group": 4, "topk_group": 1 })),
+            glm(json!({ "first_k_dense_replace": -1 })),
+            fault(json!({ "architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": ["one"] })),
+        ];
+        insta::assert_snapshot!(all.join("\n"), @r#"
+        [config::value] config.json: num_experts_per_tok: 9 cannot be chosen of 8 experts (num_local_experts)
+        [config::value] config.json: num_local_experts: must be a whole number from 1 to 1073741824, not 0
+        [config::too-large] config.json: num_local_experts: must be at most 8192, not 100000
+        [config::quantised] config.json: quantization_config: model.layers.0.block_sparse_moe.experts.0.w2 and model.layers.0.block_sparse_moe.experts.3.w2 are quantised in different forms
+        [config::quantised] config.json: quantization_config: mxfp4 is a form of GptOssForCausalLM alone
+        [config::quantised] config.json: quantization_config: model.layers.0.mlp.experts in this form are not supported
+        [config::quantised] config.json: hidden_size: has rows that are no multiple of 32, which share a scale
+        [config::value] config.json: n_group: 12 experts are not 5 groups of as many, two or more each
+        [config::value] config.json: n_group: 12 experts are not 12 groups of as many, two or more each
+        [config::value] config.json: topk_group: 5 of n_group, 4, cannot be kept
+        [config::value] config.json: num_experts_per_tok: 4 cannot be chosen of 3 experts (1 groups)
+        [config::value] config.json: first_k_dense_replace: must be a whole number up to 1073741824, not -1
+        [config::value] config.json: mlp_only_layers: must be a list of whole numbers, not ["one"]
+        "#);
+    }
+
+    #[test]
     fn rotary_dimension() {
         insta::assert_snapshot!(fault(json!({ "head_dim": 15 })), @"[config::rotary-dim] config.json: head_dim: 15 of the 15 elements of a head rotate: must be even, above 0 and no more");
         insta::assert_snapshot!(fault(json!({ "partial_rotary_factor": 0.2 })), @"[config::rotary-dim] config.json: partial_rotary_factor: 3 of the 16 elements of a head rotate: must be even, above 0 and no more");
@@ -540,7 +682,8 @@ mod comparison {
         }
     }
 
-    /// Whatever field a family reads: if another value makes another model, the models differ in a fact.
+    /// Whatever field a family reads: if another value makes another model, the models differ in a
+    /// fact.
     #[test]
     fn what_is_read_is_noted() {
         let values =

@@ -1,4 +1,8 @@
 //! Types of elements: the one list that configurations, graphs, artifacts and frameworks speak of.
+mod stored;
+
+pub use stored::{Fact, Order, STAR, Whole, nth_name};
+
 use serde::{Deserialize, Serialize};
 
 /// The type of a tensor's elements.
@@ -11,9 +15,11 @@ pub enum DType {
     F16,
     /// The upper half of an `f32`.
     BF16,
-    /// `f8e4m3fn` of the OCP, saturating: what is above 448 is 448. What becomes of a NaN is not said.
+    /// `f8e4m3fn` of the OCP, saturating: what is above 448 is 448. What becomes of a NaN is not
+    /// said.
     F8E4M3,
-    /// `e8m0` of the OCP, a power of two from 2^-127 to 2^127, without a sign; 255 is NaN. An element of scales only.
+    /// `e8m0` of the OCP, a power of two from 2^-127 to 2^127, without a sign; 255 is NaN. An
+    /// element of scales only.
     E8M0,
     /// `e2m1` of the OCP: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and a sign.
     F4E2M1,
@@ -100,8 +106,8 @@ impl DType {
         elements / 8 * self.bits() + (elements % 8 * self.bits()).div_ceil(8)
     }
 
-    /// Bytes of an element of activations and caches, which are whole. Where a weight may come that has less than a byte for
-    /// each, sizes are [`DType::bytes`].
+    /// Bytes of an element of activations and caches, which are whole. Where a weight may come that
+    /// has less than a byte for each, sizes are [`DType::bytes`].
     pub fn size(self) -> usize {
         assert!(self.bits().is_multiple_of(8), "an element of {} has no address", self.name());
         self.bits() / 8
@@ -120,6 +126,36 @@ impl DType {
     /// Whether such numbers may also have a zero point.
     pub fn is_integer_code(self) -> bool {
         matches!(self, DType::I8 | DType::U8 | DType::I4 | DType::U4)
+    }
+
+    /// Whether checkpoints store several codes in one number of this type.
+    pub fn is_word(self) -> bool {
+        matches!(self, DType::I32 | DType::I8 | DType::U8)
+    }
+
+    /// Whether an integer of this type plus a number is always one of the other type.
+    pub fn shifts(self, by: i32, to: DType) -> bool {
+        let of = |dtype: DType| dtype.integers().filter(|_| dtype.is_integer_code());
+        let within = |([least, largest], to): ([i64; 2], [i64; 2])| {
+            least + i64::from(by) >= to[0] && largest + i64::from(by) <= to[1]
+        };
+        of(self).zip(of(to)).is_some_and(within)
+    }
+
+    /// The least and the largest number of a type of integers.
+    pub fn integers(self) -> Option<[i64; 2]> {
+        let signed = match self {
+            DType::I32 | DType::I8 | DType::I4 => true,
+            DType::U8 | DType::U4 => false,
+            _ => return None,
+        };
+        let all = 1 << self.bits();
+        Some(if signed { [-all / 2, all / 2 - 1] } else { [0, all - 1] })
+    }
+
+    /// Whether zero points may be of this type: bytes, however few bits the codes have.
+    pub fn is_zero_point(self) -> bool {
+        matches!(self, DType::I8 | DType::U8)
     }
 
     /// Whether scales may be of this type.

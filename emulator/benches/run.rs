@@ -1,6 +1,8 @@
-//! The pace of the interpreter on one core: instructions of waves a second for row-wise code, operations a second for products.
+//! The pace of the interpreter on one core: instructions of waves a second for row-wise code,
+//! operations a second for products.
 //!
-//! `cargo bench -p atomc-emulator`. Items are wave-instructions, "chars" are floating-point operations of matrix instructions.
+//! `cargo bench -p atomc-emulator`. Items are wave-instructions, "chars" are floating-point
+//! operations of matrix instructions.
 #[path = "../tests/common/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
 mod common;

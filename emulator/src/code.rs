@@ -10,7 +10,8 @@ use crate::isa::Isa;
 /// A loaded code object. Kernels are decoded when they are first launched.
 pub struct CodeObject {
     pub isa: &'static Isa,
-    /// The segments at their addresses, from address zero on; in pages, so that alignment of addresses holds.
+    /// The segments at their addresses, from address zero on; in pages, so that alignment of
+    /// addresses holds.
     image: Vec<Page>,
     kernels: Vec<Entry>,
 }
@@ -27,7 +28,8 @@ struct Entry {
 /// No code object of ours comes near.
 const LARGEST_IMAGE: u64 = 1 << 30;
 
-/// `R_AMDGPU_ABS64` and `R_AMDGPU_RELATIVE64`: the only dynamic relocations that a self-contained object has.
+/// `R_AMDGPU_ABS64` and `R_AMDGPU_RELATIVE64`: the only dynamic relocations that a self-contained
+/// object has.
 const ABSOLUTE: u32 = 3;
 const RELATIVE: u32 = 13;
 

@@ -17,7 +17,8 @@ pub struct Counts {
     pub barriers: u64,
     /// Floating-point operations of matrix instructions.
     pub flops: u64,
-    /// Bytes of global memory that lanes and scalar loads read or wrote, whether caches would have had them or not.
+    /// Bytes of global memory that lanes and scalar loads read or wrote, whether caches would have
+    /// had them or not.
     pub bytes_loaded: u64,
     pub bytes_stored: u64,
     /// Cycles of waiting for LDS banks, by the model of [`crate::mem::lds::conflicts`].

@@ -25,15 +25,19 @@ pub enum Half {
 /// An operand. Destinations and sources are alike; modifiers of sources are in [`Source`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operand {
-    /// `count` rows of the vector register file from `row`; accumulation registers begin at row [`AGPR`].
+    /// `count` rows of the vector register file from `row`; accumulation registers begin at row
+    /// [`AGPR`].
     Vector { row: u16, count: u8, half: Half },
     /// `count` scalar registers from `index` (see [`scalar`]).
     Scalar { index: u8, count: u8 },
-    /// A decimal number in the text: an inline integer constant (or an immediate of a scalar instruction).
+    /// A decimal number in the text: an inline integer constant (or an immediate of a scalar
+    /// instruction).
     Int(i64),
-    /// An inline floating-point constant as written (`0.5`, `0.15915494` for 1/2pi): its bits depend on the type of the operand.
+    /// An inline floating-point constant as written (`0.5`, `0.15915494` for 1/2pi): its bits
+    /// depend on the type of the operand.
     Float(f64),
-    /// A hexadecimal number in the text: a literal of at most 32 bits, or 64 where the operand has 64 and the encoding allows it.
+    /// A hexadecimal number in the text: a literal of at most 32 bits, or 64 where the operand has
+    /// 64 and the encoding allows it.
     Literal(u64),
     /// The final bits of a constant; a resolver replaces `Int`, `Float` and `Literal` by it.
     Const(u64),
@@ -45,7 +49,8 @@ pub enum Operand {
     Off,
     /// A branch target: an index of the decoded kernel's instructions.
     Label(u32),
-    /// Anything else, as text in the kernel's table: `sendmsg(...)`, `hwreg(...)`; only scalar instructions have such.
+    /// Anything else, as text in the kernel's table: `sendmsg(...)`, `hwreg(...)`; only scalar
+    /// instructions have such.
     Named(u32),
 }
 
@@ -81,7 +86,8 @@ pub enum DppControl {
     RowHalfMirror,
     /// `row_bcast:15` or `row_bcast:31` (gfx9).
     RowBcast(u8),
-    /// `row_newbcast` (gfx90a) and `row_share` (gfx10 and later): every lane of a row reads this one.
+    /// `row_newbcast` (gfx90a) and `row_share` (gfx10 and later): every lane of a row reads this
+    /// one.
     RowShare(u8),
     RowXmask(u8),
     /// `dpp8:[...]`: each lane of eight names the lane it reads.
@@ -128,14 +134,16 @@ pub struct Modifiers {
     pub clamp: bool,
     /// What the result is multiplied by: `mul:2`, `mul:4`, `div:2`.
     pub omod: Omod,
-    /// `None` where the text has no list: the default depends on the instruction (`op_sel_hi` of packed ones is all ones).
+    /// `None` where the text has no list: the default depends on the instruction (`op_sel_hi` of
+    /// packed ones is all ones).
     pub op_sel: Option<u8>,
     pub op_sel_hi: Option<u8>,
     pub neg_lo: u8,
     pub neg_hi: u8,
     pub dpp: Option<Dpp>,
     pub sdwa: Option<Sdwa>,
-    /// Signed byte offset of memory instructions; `offset0` of two-address LDS instructions; the pattern of `ds_swizzle`.
+    /// Signed byte offset of memory instructions; `offset0` of two-address LDS instructions; the
+    /// pattern of `ds_swizzle`.
     pub offset: i32,
     pub offset1: i32,
     pub cbsz: u8,
@@ -148,14 +156,16 @@ pub struct Modifiers {
     pub addr64: bool,
     pub lds: bool,
     pub gds: bool,
-    /// Cache policy bits and their gfx940 and gfx12 descendants. Only `returns` matters to a functional model.
+    /// Cache policy bits and their gfx940 and gfx12 descendants. Only `returns` matters to a
+    /// functional model.
     pub glc: bool,
     pub sc0: bool,
     pub sc1: bool,
     pub nt: bool,
     pub slc: bool,
     pub dlc: bool,
-    /// An atomic gives back the old value: `glc` (gfx90a, gfx11), `sc0` (gfx942), `th:TH_ATOMIC_RETURN` (gfx12).
+    /// An atomic gives back the old value: `glc` (gfx90a, gfx11), `sc0` (gfx942),
+    /// `th:TH_ATOMIC_RETURN` (gfx12).
     pub returns: bool,
 }
 
@@ -199,7 +209,8 @@ impl Inst {
 }
 
 impl Operand {
-    /// The bits of a constant where the instruction takes 32-bit values (floating-point or integer).
+    /// The bits of a constant where the instruction takes 32-bit values (floating-point or
+    /// integer).
     pub fn bits32(self) -> Option<u32> {
         match self {
             Operand::Int(v) => Some(v as u32),

@@ -37,7 +37,8 @@ impl Family {
     }
 }
 
-/// Sources: LLVM's AMDGPUUsage (processors, code-object header), the instruction-set guides of CDNA2, CDNA3, CDNA4, RDNA3, RDNA4.
+/// Sources: LLVM's AMDGPUUsage (processors, code-object header), the instruction-set guides of
+/// CDNA2, CDNA3, CDNA4, RDNA3, RDNA4.
 const ROWS: [Isa; 5] = [
     Isa {
         name: "gfx90a",

@@ -35,10 +35,11 @@ pub struct Options {
     pub checks: Checks,
     /// Bank conflicts of LDS are counted.
     pub conflicts: bool,
-    /// 0 runs groups in order and each wave to its next barrier. Any other value shuffles groups and interleaves waves at random
-    /// points, always the same ones for the same seed.
+    /// 0 runs groups in order and each wave to its next barrier. Any other value shuffles groups
+    /// and interleaves waves at random points, always the same ones for the same seed.
     pub seed: u64,
-    /// Work-groups run on that many threads of the host. More than one makes the order of groups' atomics a matter of chance.
+    /// Work-groups run on that many threads of the host. More than one makes the order of groups'
+    /// atomics a matter of chance.
     pub threads: usize,
     /// Instructions that one work-group may execute.
     pub limit: u64,
@@ -62,7 +63,8 @@ impl Options {
 pub struct Emulator;
 
 impl Emulator {
-    /// Runs a kernel to its end. `arguments` are the explicit ones, laid out as the metadata says; hidden ones are added.
+    /// Runs a kernel to its end. `arguments` are the explicit ones, laid out as the metadata says;
+    /// hidden ones are added.
     pub fn launch(
         &self,
         code: &CodeObject,
@@ -96,7 +98,8 @@ pub struct Dispatch<'a> {
     queue: usize,
 }
 
-/// Bytes of the packet (an AQL kernel dispatch packet) and of the stand-in for a queue, which is all zeros.
+/// Bytes of the packet (an AQL kernel dispatch packet) and of the stand-in for a queue, which is
+/// all zeros.
 const PACKET: usize = 64;
 const QUEUE: usize = 256;
 
@@ -259,7 +262,8 @@ impl<'a> Dispatch<'a> {
         u64::MAX >> (64 - left)
     }
 
-    /// User scalar registers in the order of LLVM's guide, "Initial Kernel Execution State"; gives their number.
+    /// User scalar registers in the order of LLVM's guide, "Initial Kernel Execution State"; gives
+    /// their number.
     fn user_scalars(&self, wave: &mut Wave) -> u8 {
         let descriptor = &self.kernel.descriptor;
         let p = descriptor.properties;
@@ -337,7 +341,8 @@ fn set(wave: &mut Wave, next: &mut u8, value: u32) {
     *next += 1;
 }
 
-/// The resource of private memory (gfx90a): swizzled, with the lane's number as the index. The base is not used.
+/// The resource of private memory (gfx90a): swizzled, with the lane's number as the index. The base
+/// is not used.
 fn private_segment() -> [u32; 4] {
     [0, 1 << 31, u32::MAX, 1 << 23 | 3 << 21]
 }

@@ -1,7 +1,9 @@
-//! Runs AMD GPU code objects on the host: a functional interpreter with checks that hardware does not make.
+//! Runs AMD GPU code objects on the host: a functional interpreter with checks that hardware does
+//! not make.
 //!
-//! LLVM's disassembler reads the instructions ([`decode`]); each becomes a function and its operands once ([`exec`], [`vector`],
-//! [`mem`]). A launch ([`Emulator`]) sets up waves as the command processor of a GPU would and runs its work-groups.
+//! LLVM's disassembler reads the instructions ([`decode`]); each becomes a function and its
+//! operands once ([`exec`], [`vector`], [`mem`]). A launch ([`Emulator`]) sets up waves as the
+//! command processor of a GPU would and runs its work-groups.
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little")))]
 compile_error!("the memory of kernels is the memory of a little-endian 64-bit host; only x86-64 is tested");
 

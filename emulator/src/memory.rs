@@ -28,8 +28,8 @@ impl Memory {
     /// Lets kernels use `len` bytes at an address of this process.
     ///
     /// # Safety
-    /// The bytes must stay valid for reads (and for writes if `access` says so) while kernels run with this memory, and nothing
-    /// else may use them then in a way that conflicts.
+    /// The bytes must stay valid for reads (and for writes if `access` says so) while kernels run
+    /// with this memory, and nothing else may use them then in a way that conflicts.
     pub unsafe fn map(&mut self, address: u64, len: u64, access: Access) {
         // SAFETY: no slack; the rest is the caller's promise.
         unsafe { self.map_with_slack(address, len, 0, access) }

@@ -1,8 +1,9 @@
-//! Number formats: conversions between f32 or f64 and what the chips store. Scalar and memory instructions use them as
-//! well as vector arithmetic.
+//! Number formats: conversions between f32 or f64 and what the chips store. Scalar and memory
+//! instructions use them as well as vector arithmetic.
 //!
-//! Sixteen-bit conversions are branch-free, so that loops over lanes vectorise. Eight, six and four bit formats are
-//! rows of [`Small`]: one decoder and one encoder serve them all. Encoders round once, from an exact value.
+//! Sixteen-bit conversions are branch-free, so that loops over lanes vectorise. Eight, six and four
+//! bit formats are rows of [`Small`]: one decoder and one encoder serve them all. Encoders round
+//! once, from an exact value.
 
 use crate::wave::Rounding;
 
@@ -49,8 +50,8 @@ fn exponent(x: f64) -> i32 {
     ((x.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(-1022)
 }
 
-/// Rounds a finite number to `mantissa` fraction bits, with exponents not below `min_exponent`. Exact for formats whose
-/// quantum is a normal f64.
+/// Rounds a finite number to `mantissa` fraction bits, with exponents not below `min_exponent`.
+/// Exact for formats whose quantum is a normal f64.
 fn quantise(x: f64, mantissa: i32, min_exponent: i32, rounding: Rounding) -> f64 {
     if x == 0.0 {
         return x;
@@ -91,8 +92,8 @@ pub fn f64_to_f16(x: f64, rounding: Rounding) -> u16 {
     sign | if rounding.stays_finite(x < 0.0) { 0x7bff } else { 0x7c00 }
 }
 
-/// The sum of two numbers with the lowest bit set where it is inexact (round to odd): rounding it again to fewer bits
-/// gives what rounding the exact sum once would.
+/// The sum of two numbers with the lowest bit set where it is inexact (round to odd): rounding it
+/// again to fewer bits gives what rounding the exact sum once would.
 pub fn sum_to_odd(a: f64, b: f64) -> f64 {
     let s = a + b;
     if !s.is_finite() {
@@ -157,7 +158,8 @@ pub fn f32_to_f16(x: f32) -> u16 {
     let b = x.to_bits();
     let sign = b >> 16 & 0x8000;
     let a = b & 0x7fff_ffff;
-    // Adding one half aligns the quantum of f16 subnormals (2^-24) with the last bit of the f32 sum.
+    // Adding one half aligns the quantum of f16 subnormals (2^-24) with the last bit of the f32
+    // sum.
     let subnormal = (f32::from_bits(a) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
     let normal = a.wrapping_add(0xfff + (a >> 13 & 1)).wrapping_sub(112 << 23) >> 13;
     let nan = 0x7e00 | (a >> 13 & 0x3ff);
@@ -326,8 +328,8 @@ impl Small {
         sign | ((biased << self.mantissa) + integer)
     }
 
-    /// Stochastic rounding: the random bits are added below the last kept bit before truncation (`V_CVT_SR_*`: the upper
-    /// bits of `random` against the bits that are cut off an f32).
+    /// Stochastic rounding: the random bits are added below the last kept bit before truncation
+    /// (`V_CVT_SR_*`: the upper bits of `random` against the bits that are cut off an f32).
     pub fn encode_stochastic(&self, x: f32, random: u32, overflow: Overflow) -> u32 {
         if !x.is_finite() || x == 0.0 {
             return self.encode(x as f64, Rounding::TowardZero, overflow);

@@ -9,7 +9,8 @@ use inkwell::targets::{CodeModel, FileType, RelocMode, Target, TargetTriple};
 use crate::decode::disasm::{TRIPLE, initialise};
 use crate::isa::Isa;
 
-/// Compiles a module of `amdgpu_kernel` functions for a processor and links it. Panics if LLVM refuses the text.
+/// Compiles a module of `amdgpu_kernel` functions for a processor and links it. Panics if LLVM
+/// refuses the text.
 pub fn compile(ir: &str, isa: &Isa) -> Vec<u8> {
     initialise();
     let context = Context::create();

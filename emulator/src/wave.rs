@@ -23,7 +23,8 @@ pub enum Rounding {
 pub struct Mode {
     pub round32: Rounding,
     pub round16_64: Rounding,
-    /// Subnormal sources and results of f32 are kept (else they are flushed to zero of the same sign).
+    /// Subnormal sources and results of f32 are kept (else they are flushed to zero of the same
+    /// sign).
     pub denormals32_in: bool,
     pub denormals32_out: bool,
     /// The same for f16 and f64.
@@ -32,7 +33,8 @@ pub struct Mode {
     /// Clamp turns NaN into zero (always so on gfx12).
     pub dx10_clamp: bool,
     pub ieee: bool,
-    /// `FP16_OVFL` (bit 23): results of f16 and of 8-bit floats that overflow become the largest finite number.
+    /// `FP16_OVFL` (bit 23): results of f16 and of 8-bit floats that overflow become the largest
+    /// finite number.
     pub fp16_ovfl: bool,
 }
 
@@ -45,11 +47,13 @@ pub struct Wave {
     pub isa: &'static Isa,
     /// Rows 0 to 255 are the vector registers, rows from [`AGPR`] the accumulation registers.
     pub vgpr: Box<[Row]>,
-    /// All scalar registers by the numbers in [`scalar`]; `vcc`, `exec`, `m0` and `ttmp` are among them.
+    /// All scalar registers by the numbers in [`scalar`]; `vcc`, `exec`, `m0` and `ttmp` are among
+    /// them.
     pub sgpr: [u32; 128],
     pub scc: bool,
     pub mode: Mode,
-    /// Bit k of `written[r]`: lane k of row r holds a value that the program computed from initialised ones.
+    /// Bit k of `written[r]`: lane k of row r holds a value that the program computed from
+    /// initialised ones.
     pub written: Box<[u64]>,
     /// The same for scalar registers.
     pub scalar_written: u128,
@@ -124,7 +128,8 @@ impl Wave {
         self.sgpr[i + 1] = (value >> 32) as u32;
     }
 
-    /// A mask of lanes in one scalar register (waves of 32) or two (waves of 64); reads of `null` give zero.
+    /// A mask of lanes in one scalar register (waves of 32) or two (waves of 64); reads of `null`
+    /// give zero.
     #[inline(always)]
     pub fn mask(&self, operand: Operand) -> u64 {
         match operand {
@@ -135,7 +140,8 @@ impl Wave {
         }
     }
 
-    /// Writes a mask of lanes. Inactive lanes' bits must be zero already, as comparisons leave them.
+    /// Writes a mask of lanes. Inactive lanes' bits must be zero already, as comparisons leave
+    /// them.
     #[inline(always)]
     pub fn set_mask(&mut self, operand: Operand, mask: u64) {
         let Operand::Scalar { index, .. } = operand else { return };
@@ -147,7 +153,8 @@ impl Wave {
         }
     }
 
-    /// Writes one scalar register; `null` drops the value and the upper half of `exec` does not exist in waves of 32.
+    /// Writes one scalar register; `null` drops the value and the upper half of `exec` does not
+    /// exist in waves of 32.
     #[inline(always)]
     pub fn set_scalar(&mut self, index: u8, value: u32) {
         if index != scalar::NULL && !(index == scalar::EXEC + 1 && self.isa.lanes == 32) {

@@ -1,12 +1,14 @@
-//! Which vector instructions LLVM knows on a processor and this interpreter does not: every opcode of every vector encoding is
-//! disassembled, and what cannot be resolved must be in the list below.
+//! Which vector instructions LLVM knows on a processor and this interpreter does not: every opcode
+//! of every vector encoding is disassembled, and what cannot be resolved must be in the list below.
+#![allow(clippy::unwrap_used, reason = "what tests call may unwrap as they do")]
 use std::collections::BTreeSet;
 
 use atomc_emulator::decode::{disasm::Disassembler, parse};
 use atomc_emulator::isa::Isa;
 use atomc_emulator::vector;
 
-/// Without an interpretation: sparse products, conversions of 32 numbers at a time, cube maps, video, registers by index.
+/// Without an interpretation: sparse products, conversions of 32 numbers at a time, cube maps,
+/// video, registers by index.
 const MISSING: &[&str] = &[
     "v_smfmac_",
     "v_swmmac_",

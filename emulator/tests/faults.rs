@@ -1,4 +1,6 @@
-//! Broken kernels are caught. Most are made of good ones by overwriting instructions in the code object.
+//! Broken kernels are caught. Most are made of good ones by overwriting instructions in the code
+//! object.
+#![allow(clippy::unwrap_used, reason = "what tests call may unwrap as they do")]
 mod common;
 
 use atomc_emulator::isa::{Family, Isa};
@@ -72,7 +74,8 @@ fn the_fault_says_which_counter() {
     insta::assert_snapshot!(text.replace(&text[place], " at PLACE"), @"kernel `vector_add`, group (0, 0, 0) wave 0, `v_add_f32_e32 v2, v2, v3` at PLACE: v2 is still being loaded: no wait on vmcnt/loadcnt covers it");
 }
 
-/// Waits whose absence has no effect on one lane's values are those for stores at the end, and there are none here.
+/// Waits whose absence has no effect on one lane's values are those for stores at the end, and
+/// there are none here.
 #[test]
 fn every_dropped_wait_around_a_barrier() {
     for isa in isas() {
@@ -124,7 +127,8 @@ fn one_element_too_many() {
     }
 }
 
-/// Registers that are written once and then used: leaving such an instruction out is seen, whatever was in the register.
+/// Registers that are written once and then used: leaving such an instruction out is seen, whatever
+/// was in the register.
 #[test]
 fn values_that_nobody_computed() {
     for isa in isas() {

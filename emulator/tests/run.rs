@@ -1,4 +1,5 @@
 //! Kernels from LLVM IR on every processor, against plain loops.
+#![allow(clippy::unwrap_used, reason = "what tests call may unwrap as they do")]
 mod common;
 
 use atomc_emulator::{Access, Counts, Grid, Options};
@@ -175,7 +176,8 @@ fn the_rest_of_the_memory_units() {
         // SAFETY: the table lives as long as the launch.
         unsafe { arguments.memory.map(base, 12, Access::Read) };
         let grid = Grid::linear(1, isa.lanes);
-        // One lane's store is overwritten by the others' in the same instruction: all of them store the same.
+        // One lane's store is overwritten by the others' in the same instruction: all of them store
+        // the same.
         done(isa.name, arguments.launch(&code, "units", grid));
         let mut tickets: Vec<u32> = o.iter().skip(5).step_by(8).copied().collect();
         tickets.sort_unstable();
@@ -192,7 +194,8 @@ fn the_rest_of_the_memory_units() {
     }
 }
 
-/// The same seed gives the same run, another one another order, and threads of the host change nothing but that.
+/// The same seed gives the same run, another one another order, and threads of the host change
+/// nothing but that.
 #[test]
 fn seeds_and_threads() {
     let isa = isas()[1];

@@ -1,5 +1,6 @@
-//! Whatever reads input that others wrote, one function each. It may refuse its input or take it; it may not panic, touch memory
-//! that is not its own, or take more than its input asks for. What is taken is worked with, as far as that runs no code.
+//! Whatever reads input that others wrote, one function each. It may refuse its input or take it;
+//! it may not panic, touch memory that is not its own, or take more than its input asks for. What
+//! is taken is worked with, as far as that runs no code.
 mod plan;
 
 use std::io::Write;
@@ -8,6 +9,9 @@ use std::path::Path;
 use atomc_artifact::manifest::Manifest;
 use atomc_artifact::{Artifact, encode};
 use atomc_emulator::CodeObject;
+use atomc_emulator::decode::disasm::Disassembler;
+use atomc_emulator::decode::parse;
+use atomc_emulator::isa::Isa;
 use atomc_ir::arch::Memory;
 use atomc_ir::trial::{Fill, Run, Step, Trial, need};
 use atomc_runtime::Checkpoint;
@@ -20,7 +24,7 @@ pub use plan::weights;
 /// A function for libFuzzer, by the name of its corpus.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("file", file),
     ("manifest", manifest),
     ("weights", weights),
@@ -30,6 +34,7 @@ pub const TARGETS: [Target; 9] = [
     ("checkpoint", checkpoint),
     ("packed", packed),
     ("code_object", code_object),
+    ("instructions", instructions),
 ];
 
 /// Code sections that a manifest may name: more than the variants of any target.
@@ -45,7 +50,8 @@ pub fn file(data: &[u8]) {
     _ = Artifact::open(written(&dir, "m.atomc", data));
 }
 
-/// The JSON of a manifest, in a file whose checksums are right. What can be written can be read, and is the same.
+/// The JSON of a manifest, in a file whose checksums are right. What can be written can be read,
+/// and is the same.
 pub fn manifest(data: &[u8]) {
     let Ok(manifest) = serde_json::from_slice::<Manifest>(data) else { return };
     let code = vec![vec![0; SECTION_BYTES]; SECTIONS];
@@ -125,6 +131,20 @@ pub fn code_object(data: &[u8]) {
     let names: Vec<String> = object.kernels().map(str::to_owned).collect();
     for name in names {
         _ = object.decoded(&name);
+    }
+}
+
+/// Instructions of the chip that the first byte chooses, each read from 20 bytes of its own, so
+/// that one which is none does not hide the next.
+pub fn instructions(data: &[u8]) {
+    let Some((chip, code)) = data.split_first() else { return };
+    let names: Vec<&str> = Isa::names().collect();
+    let isa = Isa::find(names[usize::from(*chip) % names.len()]).expect("it has a name");
+    let disassembler = Disassembler::new(isa).expect("LLVM knows it");
+    for window in code.chunks(20) {
+        if let Some((text, _)) = disassembler.next(window, 0) {
+            _ = parse::instructions(&text, 0);
+        }
     }
 }
 

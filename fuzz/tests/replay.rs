@@ -1,4 +1,5 @@
-//! Every file of the corpora, and small changes of it, go through their functions, without libFuzzer.
+//! Every file of the corpora, and small changes of it, go through their functions, without
+//! libFuzzer.
 use std::path::{Path, PathBuf};
 
 use atomc_fuzz::TARGETS;

@@ -1,8 +1,10 @@
-//! Makes the corpora: `cargo test -p atomc-fuzz --test seeds -- --ignored`. They are the smallest sound input of each kind.
+//! Makes the corpora: `cargo test -p atomc-fuzz --test seeds -- --ignored`. They are the smallest
+//! sound input of each kind.
 use std::path::Path;
 
 use atomc::driver::{self, Options};
 use atomc::frontend;
+use atomc_emulator::isa::Isa;
 use atomc_runtime::weights::Rank;
 use atomc_runtime::weights::packed;
 use atomc_runtime::{Checkpoint, Pool};
@@ -68,10 +70,25 @@ fn make() {
         write("ir_text", &format!("{case}.txt"), graph.print());
         write("config", &format!("{case}.json"), text + "\0{\"eos_token_id\": [2, 3]}");
     }
+    instructions();
     checkpoints(&text);
     for seed in 0..8u64 {
         let bytes: Vec<u8> = (0..64u64).map(|i| (((i + 1) * (seed * 37 + 11) * 2_654_435_761) >> 13) as u8).collect();
         write("weights", &format!("{seed}.bin"), bytes);
+    }
+}
+
+/// Words for each chip, by chance: every other one is an instruction.
+fn instructions() {
+    let mut state = 88_172_645_463_325_252u64;
+    for chip in 0..Isa::names().count() {
+        let bytes: Vec<u8> = (0..1280)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            })
+            .collect();
+        write("instructions", &format!("{chip}.bin"), [&[chip as u8][..], &bytes].concat());
     }
 }
 
@@ -100,12 +117,11 @@ fn checkpoints(text: &str) {
 
 /// The tensors that weights are made of, as zeros.
 fn tensors(weights: &[atomc_runtime::manifest::Weight]) -> Vec<(String, Vec<usize>, Vec<u8>)> {
-    let all: std::collections::BTreeMap<&str, &[usize]> =
-        weights.iter().flat_map(|weight| weight.expr.tensors()).collect();
+    let all: std::collections::BTreeMap<_, _> = weights.iter().flat_map(|weight| weight.expr.tensors()).collect();
     all.into_iter()
         .map(|(name, shape)| {
             let bytes = vec![0; shape.iter().product::<usize>() * 2];
-            (name.to_owned(), shape.to_vec(), bytes)
+            (name.into_owned(), shape.to_vec(), bytes)
         })
         .collect()
 }

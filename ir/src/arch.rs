@@ -1,5 +1,7 @@
 //! Facts about one chip that passes and emitters read. The rows live in `targets`.
-use crate::types::{DType, TensorType};
+use std::ops::Deref;
+
+use crate::types::{DType, Layout, TensorType};
 
 /// One row of the target table.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,8 +20,8 @@ pub struct Arch {
     pub attributes: &'static str,
     /// What a device must report for code of this row to run on it.
     pub features: &'static [&'static str],
-    /// Whether tests run kernels of this row, here, in the emulator or on a GPU (`tests/gpu.sh`): otherwise they are compiled and
-    /// disassembled only.
+    /// Whether tests run kernels of this row, here, in the emulator or on a GPU (`tests/gpu.sh`):
+    /// otherwise they are compiled and disassembled only.
     pub executed: bool,
     /// The processor.
     pub machine: Machine,
@@ -44,12 +46,34 @@ impl Arch {
         }
     }
 
-    /// The processor of a GPU row, which SIMT kernels are emitted for.
-    pub fn simt(&self) -> &Simt {
+    /// The row as that of a GPU, if it is one.
+    pub fn gpu(&self) -> Option<GpuArch<'_>> {
         match &self.machine {
-            Machine::Simt(simt) => simt,
-            Machine::Cpu(_) => panic!("{} is no GPU", self.name),
+            Machine::Simt(simt) => Some(GpuArch { arch: self, simt }),
+            Machine::Cpu(_) => None,
         }
+    }
+}
+
+/// A row of a GPU, which SIMT kernels are emitted for.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuArch<'a> {
+    arch: &'a Arch,
+    /// The processor.
+    pub simt: &'a Simt,
+}
+
+impl<'a> GpuArch<'a> {
+    /// The row.
+    pub fn arch(self) -> &'a Arch {
+        self.arch
+    }
+}
+
+impl Deref for GpuArch<'_> {
+    type Target = Arch;
+    fn deref(&self) -> &Arch {
+        self.arch
     }
 }
 
@@ -72,15 +96,17 @@ pub struct Cpu {
     pub dot: Dot,
 }
 
-/// How kernels of a target want their data laid out. The same for all variants of a target, which share their plans.
+/// How kernels of a target want their data laid out. The same for all variants of a target, which
+/// share their plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// Rows are padded with zeros to a multiple of this many elements.
     pub row: usize,
-    /// Rows of activations are not a multiple of this many elements apart: those would share the same few cache sets.
+    /// Rows of activations are not a multiple of this many elements apart: those would share the
+    /// same few cache sets.
     pub alias: usize,
-    /// Where a step has any number of rows, results have room for a multiple of this many: contractions compute rows in
-    /// tiles, the last of which may be partly beyond the step.
+    /// Where a step has any number of rows, results have room for a multiple of this many:
+    /// contractions compute rows in tiles, the last of which may be partly beyond the step.
     pub rows: usize,
     /// Rows of a weight in one panel.
     pub panel: usize,
@@ -104,9 +130,16 @@ impl Memory {
         if padded.is_multiple_of(self.alias) { padded + self.row } else { padded }
     }
 
-    /// Elements from one row of a result to the next. Indices lie one after the other, as kernels read them.
+    /// Elements from one row of a result to the next. Indices lie one after the other, as kernels
+    /// read them.
     pub fn result_stride(&self, t: &TensorType) -> usize {
-        if t.is_indices() { 1 } else { self.stride(t.shape.row().unwrap_or(0)) }
+        let width = t.shape.row().unwrap_or(0);
+        match t.layout {
+            _ if t.is_indices() => 1,
+            // An element is a byte.
+            Layout::Scaled(group) => self.stride(self.padded(width) + width.div_ceil(group) * size_of::<f32>()),
+            Layout::Rows | Layout::Panels | Layout::Columns | Layout::Grouped { .. } => self.stride(width),
+        }
     }
 }
 
@@ -143,24 +176,30 @@ pub struct Simt {
     pub matrix: MatrixLayout,
     /// Matrix instructions, one for each type of element at most.
     pub products: &'static [Product],
-    /// Matrix instructions for 32 by 32 results, likewise. Lanes `l` and `l + 32` hold row `l` of A, and of B^T, each its half
-    /// of the columns; of the result, column `l`, and in turn four rows each.
-    pub large_products: &'static [Product],
+    /// Matrix instructions for 32 by 32 results, likewise. Lanes `l` and `l + 32` hold row `l` of
+    /// A, and of B^T, each its half of the columns; of the result, column `l`, and in turn four
+    /// rows each.
+    pub mfma_32x32: &'static [Product],
     /// The 8-bit floats of the matrix instructions.
     pub fp8: Fp8,
     /// Whether two f32 become two bf16 in one instruction.
     pub packs_bf16: bool,
-    /// Bytes that one lane can load from global into local memory without registers in between; 0 if none.
+    /// Bytes that one lane can load from global into local memory without registers in between; 0
+    /// if none.
     pub direct_to_lds: usize,
-    /// The last word of a buffer's resource in which offsets count bytes; none if loads do without resources.
+    /// The last word of a buffer's resource in which offsets count bytes; none if loads do without
+    /// resources.
     pub buffer_word: Option<u32>,
-    /// Whether the machine copies whole runs of global memory into local memory by itself, and says when they have come.
+    /// Whether the machine copies whole runs of global memory into local memory by itself, and says
+    /// when they have come.
     pub bulk_copies: bool,
-    /// Whether four waves together multiply tiles straight from local memory, while they do other things (`wgmma`).
-    pub wide_products: bool,
+    /// Whether four waves together multiply tiles straight from local memory, while they do other
+    /// things (`wgmma`).
+    pub warpgroup_mma: bool,
     /// Whether a kernel may begin while the one before it ends, and wait for it later.
     pub dependent_launch: bool,
-    /// How many clusters of two work-groups, which see each other's local memory, run at once, and of four; 0 where there are none.
+    /// How many clusters of two work-groups, which see each other's local memory, run at once, and
+    /// of four; 0 where there are none.
     pub clusters: [usize; 2],
     /// What schedules for bulk copies and warpgroup products go by; none where there are neither.
     pub measured: Option<Measured>,
@@ -183,8 +222,8 @@ pub struct Measured {
     pub cluster_panels: usize,
     /// Where stream-K pays.
     pub stream_k: StreamK,
-    /// What a tile of warpgroup products costs beside its products, as rows of the weight: its copies
-    /// of tokens, and its end.
+    /// What a tile of warpgroup products costs beside its products, as rows of the weight: its
+    /// copies of tokens, and its end.
     pub tile_cost: usize,
 }
 
@@ -223,7 +262,8 @@ pub struct ComputeUnit {
     pub lds_group: usize,
     /// The multiple in which a work-group gets local memory, in bytes.
     pub lds_granule: usize,
-    /// Vector registers of one SIMD, in registers of a whole wave, and how many are given at a time.
+    /// Vector registers of one SIMD, in registers of a whole wave, and how many are given at a
+    /// time.
     pub vgprs: usize,
     /// How many vector registers are given at a time.
     pub vgpr_granule: usize,
@@ -242,7 +282,8 @@ pub struct Chip {
     pub units: usize,
     /// Peak memory bandwidth in GB/s.
     pub bandwidth: f64,
-    /// Dense matrix peaks in TFLOP/s; 0 where there is no such instruction or the vendor has named no number.
+    /// Dense matrix peaks in TFLOP/s; 0 where there is no such instruction or the vendor has named
+    /// no number.
     pub bf16: f64,
     /// As `bf16`, of 8-bit floats.
     pub fp8: f64,
@@ -250,12 +291,13 @@ pub struct Chip {
     pub fp4: f64,
 }
 
-/// Where the elements of products lie, which are 16 rows of A by `columns` of B. With 16 columns, a lane of row `lane % 16`
-/// holds `depth` consecutive columns of A, and likewise of B^T, beginning at `depth * (lane / 16)`; on `replicated` machines
-/// every row of 16 lanes holds the same. Of the result it holds column `lane % 16` and `results` consecutive rows from
-/// `results * (lane / 16)` on, if A's rows were given in the order `a_rows`. With 8 columns, four neighbouring lanes share a
-/// column, which is `lane / 4`, each with its part of the depth and of the rows; a lane holds two rows of A, those with the
-/// numbers `lane / 4` and 8 more in the order `a_rows`.
+/// Where the elements of products lie, which are 16 rows of A by `columns` of B. With 16 columns, a
+/// lane of row `lane % 16` holds `depth` consecutive columns of A, and likewise of B^T, beginning
+/// at `depth * (lane / 16)`; on `replicated` machines every row of 16 lanes holds the same. Of the
+/// result it holds column `lane % 16` and `results` consecutive rows from `results * (lane / 16)`
+/// on, if A's rows were given in the order `a_rows`. With 8 columns, four neighbouring lanes share
+/// a column, which is `lane / 4`, each with its part of the depth and of the rows; a lane holds two
+/// rows of A, those with the numbers `lane / 4` and 8 more in the order `a_rows`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixLayout {
     /// Columns of B: 16 or 8.
@@ -289,7 +331,8 @@ pub struct Product {
     pub dtype: DType,
     /// Name of LLVM's intrinsic.
     pub intrinsic: &'static str,
-    /// Elements of A, and of B, that one lane gives to one instruction; a depth of the layout takes several.
+    /// Elements of A, and of B, that one lane gives to one instruction; a depth of the layout takes
+    /// several.
     pub elements: usize,
     /// The intrinsic's arguments.
     pub shape: ProductShape,
@@ -310,8 +353,8 @@ pub enum ProductShape {
     },
     /// `(negA, A, negB, B, modC, C, reuseA, reuseB)`.
     WmmaReuse,
-    /// `m16n8k16`, whose 16 rows are two blocks of columns of ours, and whose 8 columns are rows of A: four words, two words,
-    /// four sums. Words are integers, or pairs of halves.
+    /// `m16n8k16`, whose 16 rows are two blocks of columns of ours, and whose 8 columns are rows of
+    /// A: four words, two words, four sums. Words are integers, or pairs of halves.
     Mma {
         /// Whether words are integers.
         integers: bool,

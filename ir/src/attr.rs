@@ -1,7 +1,7 @@
 //! Attributes of ops in the text form.
 use crate::family::Family;
 use crate::rope::{Freqs, Scaling};
-use crate::types::{Block, DType, Shape};
+use crate::types::{Best, Block, DType, Fact, Layout, Order, Router, Rule, Score, Shape, Whole};
 
 /// An attribute's text form.
 pub trait Attr: Sized {
@@ -33,6 +33,33 @@ impl Attr for usize {
     }
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
+    }
+}
+
+impl Attr for i32 {
+    fn show(&self) -> String {
+        self.to_string()
+    }
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl Attr for Order {
+    fn show(&self) -> String {
+        self.name().to_string()
+    }
+    fn read(text: &str) -> Option<Self> {
+        Order::ALL.into_iter().find(|order| order.name() == text)
+    }
+}
+
+impl Attr for Fact {
+    fn show(&self) -> String {
+        self.text()
+    }
+    fn read(text: &str) -> Option<Self> {
+        Fact::of_text(text)
     }
 }
 
@@ -83,6 +110,81 @@ impl Attr for Block {
         let (rows, cols) = text.strip_prefix('[')?.strip_suffix(']')?.split_once(", ")?;
         let size = |text: &str| text.parse().ok().filter(|&n| n > 0);
         Some(Block { rows: size(rows)?, cols: size(cols)? })
+    }
+}
+
+impl Attr for Rule {
+    fn show(&self) -> String {
+        match self {
+            Rule::Static => "static".to_string(),
+            Rule::Row => "row".to_string(),
+            Rule::Group(columns) => format!("group({columns})"),
+            Rule::Mx(columns) => format!("mx({columns})"),
+        }
+    }
+    fn read(text: &str) -> Option<Self> {
+        let (name, columns) = text.strip_suffix(')').and_then(|text| text.split_once('(')).unwrap_or((text, "0"));
+        match (name, columns.parse::<usize>().ok()?) {
+            ("static", 0) => Some(Rule::Static),
+            ("row", 0) => Some(Rule::Row),
+            ("group", columns) if columns > 0 => Some(Rule::Group(columns)),
+            ("mx", columns) if columns > 0 => Some(Rule::Mx(columns)),
+            _ => None,
+        }
+    }
+}
+
+/// A name, and which rows of how many.
+impl Attr for Whole {
+    fn show(&self) -> String {
+        let Whole { name, start, rows } = self;
+        format!("({}, {start}, {rows})", name.show())
+    }
+    fn read(text: &str) -> Option<Self> {
+        let (rest, rows) = text.strip_prefix('(')?.strip_suffix(')')?.rsplit_once(", ")?;
+        let (name, start) = rest.rsplit_once(", ")?;
+        Some(Whole { name: Attr::read(name)?, start: start.parse().ok()?, rows: rows.parse().ok()? })
+    }
+}
+
+impl Attr for Router {
+    fn show(&self) -> String {
+        let Router { k, score, groups, kept, best, renormalise, scale } = self;
+        let (score, best) = (score.name(), best.name());
+        format!("({k}, {score}, {groups}, {kept}, {best}, {renormalise}, {scale:?})")
+    }
+    fn read(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.strip_prefix('(')?.strip_suffix(')')?.split(", ").collect();
+        let &[k, score, groups, kept, best, renormalise, scale] = &words[..] else { return None };
+        Some(Router {
+            k: k.parse().ok()?,
+            score: Score::ALL.into_iter().find(|known| known.name() == score)?,
+            groups: groups.parse().ok()?,
+            kept: kept.parse().ok()?,
+            best: Best::ALL.into_iter().find(|known| known.name() == best)?,
+            renormalise: renormalise.parse().ok()?,
+            scale: scale.parse().ok()?,
+        })
+    }
+}
+
+/// Of what is packed: where no layout is named, it is that of weights.
+impl Attr for Layout {
+    fn show(&self) -> String {
+        match self {
+            Layout::Rows => "rows",
+            Layout::Panels => "",
+            Layout::Columns => "columns",
+            Layout::Scaled(_) => "scaled",
+            Layout::Grouped { .. } => "grouped",
+        }
+        .to_string()
+    }
+    fn read(text: &str) -> Option<Self> {
+        [Layout::Rows, Layout::Columns].into_iter().find(|layout| layout.show() == text)
+    }
+    fn absent() -> Option<Self> {
+        Some(Layout::Panels)
     }
 }
 

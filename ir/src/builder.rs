@@ -4,7 +4,7 @@ use crate::elementwise::{Elementwise, Number};
 use crate::graph::{Graph, Value};
 use crate::ops::Op;
 use crate::rope::Freqs;
-use crate::types::{DType, Dim, Shape, Type};
+use crate::types::{DType, Dim, Shape, Type, Whole};
 
 type Made = Result<Value, Diagnostic>;
 
@@ -40,6 +40,18 @@ impl Builder {
     pub fn weight(&mut self, name: impl Into<String>, dtype: DType, shape: &[usize]) -> Value {
         let ty = Type::tensor(dtype, Shape::fixed(shape));
         self.graph.add(Op::Weight { name: name.into() }, &[], vec![ty], &self.location).into()
+    }
+
+    /// So many tensors of the checkpoint of this shape, one behind the other: see [`Op::Weights`].
+    pub fn weights(
+        &mut self,
+        name: impl Into<String>,
+        dtype: DType,
+        (count, shape): (usize, &[usize]),
+        whole: Option<Whole>,
+    ) -> Value {
+        let ty = Type::tensor(dtype, Shape::fixed(&[&[count], shape].concat()));
+        self.graph.add(Op::Weights { name: name.into(), count, whole }, &[], vec![ty], &self.location).into()
     }
 
     /// Any op.

@@ -1,5 +1,5 @@
-//! Elementwise ops: one line each, generic over the scalar it computes with, so that the line is the documentation, the
-//! reference and the kernel body.
+//! Elementwise ops: one line each, generic over the scalar it computes with, so that the line is
+//! the documentation, the reference and the kernel body.
 
 /// What a formula may do with a number. Implemented by `f32`, `f64` and by vectors of emitted code.
 pub trait Scalar: Copy {
@@ -37,7 +37,8 @@ macro_rules! float_scalar {
 }
 float_scalar!(f32 f64);
 
-/// Error function to about 1e-15: the Taylor series near zero, the continued fraction of `erfc` elsewhere.
+/// Error function to about 1e-15: the Taylor series near zero, the continued fraction of `erfc`
+/// elsewhere.
 fn erf(x: f64) -> f64 {
     let a = x.abs();
     if a.is_nan() {
@@ -81,33 +82,35 @@ impl std::hash::Hash for Number {
 }
 
 macro_rules! elementwise {
-    ($($(#[doc = $doc:literal])* $name:ident $({$attr:ident})? = $text:literal ($($arg:ident),+) $(, $commutes:ident)? => $formula:expr;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident $({$($attr:ident),+})? = $text:literal ($($arg:ident),+) $(, $commutes:ident)? => $formula:expr;)*) => {
         /// An op that computes each element of its result from the same element of its operands.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Elementwise {
             $($(#[doc = $doc])* $name $({
-                /// The constant of the formula.
-                $attr: Number,
+                $(
+                    /// A constant of the formula.
+                    $attr: Number,
+                )+
             })?,)*
         }
 
         impl Elementwise {
-            /// Every op, with 1 for its constant.
-            pub const ALL: &'static [Elementwise] = &[$(Elementwise::$name $({ $attr: Number(1.0) })?),*];
+            /// Every op, with 1 for its constants.
+            pub const ALL: &'static [Elementwise] = &[$(Elementwise::$name $({ $($attr: Number(1.0)),+ })?),*];
 
             /// Its name in the text form.
             pub fn name(self) -> &'static str {
                 match self { $(Elementwise::$name { .. } => $text,)* }
             }
 
-            /// Its constant, if it has one, by name.
+            /// Its constants by name.
             pub fn constants(self) -> Vec<(&'static str, f64)> {
-                match self { $(Elementwise::$name $({ $attr })? => vec![$((stringify!($attr), $attr.0))?],)* }
+                match self { $(Elementwise::$name $({ $($attr),+ })? => vec![$($((stringify!($attr), $attr.0)),+)?],)* }
             }
 
             /// The same op with the constants that `read` gives for names.
             pub fn with<E>(self, mut read: impl FnMut(&'static str) -> Result<f64, E>) -> Result<Elementwise, E> {
-                Ok(match self { $(Elementwise::$name { .. } => Elementwise::$name $({ $attr: Number(read(stringify!($attr))?) })?,)* })
+                Ok(match self { $(Elementwise::$name { .. } => Elementwise::$name $({ $($attr: Number(read(stringify!($attr))?)),+ })?,)* })
             }
 
             /// Names of the operands.
@@ -128,7 +131,7 @@ macro_rules! elementwise {
             /// The formula, on one element of each operand.
             pub fn eval<S: Scalar>(self, args: &[S]) -> S {
                 match self {
-                    $(Elementwise::$name $({ $attr })? => {
+                    $(Elementwise::$name $({ $($attr),+ })? => {
                         let [$($arg),+] = args else { panic!("{} takes {:?}", $text, self.operands()) };
                         $(let $arg = *$arg;)+
                         $formula
@@ -158,6 +161,19 @@ fn quick_gelu<S: Scalar>(x: S) -> S {
     x.div(x.lit(1.0).add(x.mul(x.lit(-1.702)).exp()))
 }
 
+/// The smaller one.
+fn min<S: Scalar>(a: S, b: S) -> S {
+    let negative = |x: S| x.lit(0.0).sub(x);
+    negative(negative(a).max(negative(b)))
+}
+
+/// With numbers that are cut off at a limit, the gate only above.
+fn swiglu_clamped<S: Scalar>(gate: S, up: S, alpha: f64, limit: f64) -> S {
+    let (gate, up) = (min(gate, gate.lit(limit)), min(up, up.lit(limit)).max(up.lit(-limit)));
+    let swish = gate.div(gate.lit(1.0).add(gate.mul(gate.lit(-alpha)).exp()));
+    swish.mul(up.add(up.lit(1.0)))
+}
+
 elementwise! {
     /// a + b
     Add = "add" (a, b), commutes => a.add(b);
@@ -165,6 +181,8 @@ elementwise! {
     Mul = "mul" (a, b), commutes => a.mul(b);
     /// x * by
     Scale {by} = "scale" (x) => x.mul(x.lit(by.0));
+    /// x * (1 / scale), as what has a scale becomes codes
+    Unscale = "unscale" (x, scale) => x.mul(x.lit(1.0).div(scale));
     /// x / (1 + exp(-x))
     Silu = "silu" (x) => silu(x);
     /// x * Phi(x), exact
@@ -181,6 +199,8 @@ elementwise! {
     GeluMul = "gelu_mul" (gate, up) => gelu(gate).mul(up);
     /// gelu_tanh(gate) * up
     GeluTanhMul = "gelu_tanh_mul" (gate, up) => gelu_tanh(gate).mul(up);
+    /// gate * sigmoid(alpha gate) * (up + 1), of a gate up to a limit and an up within it
+    SwigluClamped {alpha, limit} = "swiglu_clamped" (gate, up) => swiglu_clamped(gate, up, alpha.0, limit.0);
 }
 
 #[cfg(test)]
@@ -212,5 +232,13 @@ mod tests {
         assert_eq!(Elementwise::Silu.eval(&[200.0f32]), 200.0);
         assert!(Elementwise::Silu.eval(&[f32::NAN]).is_nan());
         assert_eq!(Elementwise::GeluTanh.eval(&[50.0f32]), 50.0);
+        let clamped = Elementwise::SwigluClamped { alpha: Number(1.702), limit: Number(7.0) };
+        // As PyTorch computes it in float64.
+        for ([gate, up], want) in
+            [([1.0, 2.0], 2.537387), ([100.0, 9.0], 55.999625), ([-3.0, -9.0], 0.108428), ([-900.0, 3.0], 0.0)]
+        {
+            let made: f64 = clamped.eval(&[gate, up]);
+            assert!((made - want).abs() < 1e-5, "{gate} {up}: {made}");
+        }
     }
 }

@@ -36,19 +36,29 @@ pub enum Tokens {
     Any,
     /// Those of one bucket: it is unrolled over them.
     Bucket,
-    /// Those of one bucket on GPUs, where they decide among how many work-groups the work is shared out.
+    /// Those of one bucket on GPUs, where they decide among how many work-groups the work is shared
+    /// out.
     BucketOnGpus,
 }
 
 families! {
-    /// One row at a time: norms, rotary embedding, activations, gathers, the largest of a row, writes into the cache.
+    /// One row at a time: norms, rotary embedding, activations, gathers, the largest of a row,
+    /// writes into the cache.
     Rows = "rows" Any;
     /// A contraction over few rows, with row-wise ops before it and elementwise ops after it.
     Matvec = "matvec" Bucket;
     /// A contraction over many rows, tiled, with elementwise ops after it.
     Matmul = "matmul" Any;
-    /// Attention of one new token of each sequence, with the ops that make its queries, keys and values.
+    /// Attention of one new token of each sequence, with the ops that make its queries, keys and
+    /// values.
     AttendOne = "attend_one" BucketOnGpus;
     /// Attention of runs of tokens over a cache that already holds their keys and values.
     AttendMany = "attend_many" Any;
+    /// Which rows of a step each expert has.
+    Group = "group" Any;
+    /// A contraction of few rows with the weights of their experts, with elementwise ops after it.
+    GroupedMatvec = "grouped_matvec" Bucket;
+    /// A contraction of many rows, a block of one expert's at a time, with elementwise ops after
+    /// it.
+    GroupedMatmul = "grouped_matmul" Any;
 }

@@ -83,7 +83,8 @@ impl Graph {
         Ok(self.add(op, operands, types, location))
     }
 
-    /// A new node of these types. For sources, whose types are given, and for the parser; the verifier checks the rest.
+    /// A new node of these types. For sources, whose types are given, and for the parser; the
+    /// verifier checks the rest.
     pub fn add(&mut self, op: Op, operands: &[Value], types: Vec<Type>, location: &str) -> NodeId {
         let id = self.nodes.add_node(Node { op, types, location: location.to_string(), segment: None });
         for (slot, v) in operands.iter().enumerate() {
@@ -175,7 +176,8 @@ impl Graph {
         uses.iter().map(|e| Value { node: NodeId(e.source()), out: e.weight().out }).collect()
     }
 
-    /// The nodes and slots that read a value, in a fixed order. Being an output of the graph is no use.
+    /// The nodes and slots that read a value, in a fixed order. Being an output of the graph is no
+    /// use.
     pub fn users(&self, v: Value) -> Vec<(NodeId, usize)> {
         let edges = self.nodes.edges_directed(v.node.0, Outgoing).filter(|e| e.weight().out == v.out);
         let mut users: Vec<_> = edges.map(|e| (NodeId(e.target()), e.weight().slot)).collect();
@@ -220,14 +222,16 @@ impl Graph {
         before - self.nodes.node_count()
     }
 
-    /// All nodes, operands before users: parameters, then depth first from the outputs, then what no output reaches. The order
-    /// follows from the structure alone, so a graph and its parsed print have the same one.
+    /// All nodes, operands before users: parameters, then depth first from the outputs, then what
+    /// no output reaches. The order follows from the structure alone, so a graph and its parsed
+    /// print have the same one.
     pub fn order(&self) -> Vec<NodeId> {
         let rest: Vec<NodeId> = self.ids().collect();
         self.reach(self.inputs.iter().copied().chain(self.outputs.iter().map(|v| v.node)).chain(rest))
     }
 
-    /// Depth-first post-order from these nodes. A cycle, which only a bug can make, ends where it closes.
+    /// Depth-first post-order from these nodes. A cycle, which only a bug can make, ends where it
+    /// closes.
     fn reach(&self, roots: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
         let mut seen = vec![false; self.nodes.node_indices().next_back().map_or(0, |i| i.index() + 1)];
         let mut order = Vec::new();

@@ -1,14 +1,15 @@
-//! The reference interpreter: plain loops, in f32 or f64, without rounding to the types of the graph in between; only what goes
-//! into a cache of [`DType::F8E4M3`] is rounded.
+//! The reference interpreter: plain loops, in f32 or f64, without rounding to the types of the
+//! graph in between; only what goes into a cache of [`DType::F8E4M3`] is rounded.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::elementwise::{Elementwise, Scalar};
-use crate::graph::{Graph, Value};
-use crate::ops::{Class, Norm, Op};
+use crate::graph::{Graph, NodeId, Value};
+use crate::ops::{Class, Norm, Op, Values};
+use crate::quantise;
 use crate::rope::Freqs;
-use crate::trial::round;
-use crate::types::{Block, DType, Shape, Type};
+use crate::trial::{of_bits, round};
+use crate::types::{Best, Block, DType, Fact, Layout, Order, Router, Rule, Score, Shape, Type, Whole, nth_name};
 
 /// A number that the interpreter computes with.
 pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
@@ -24,13 +25,25 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
         Self::of(v)
     }
 
-    /// As an element of a tensor or a cache. The interpreter does not round to the types that tensors have; kernels may.
+    /// As an element of a tensor or a cache. The interpreter does not round to the types that
+    /// tensors have; kernels may.
     fn stored(self, dtype: DType) -> Self {
         if dtype == DType::F8E4M3 { Self::of(round(self.get(), dtype)) } else { self }
     }
 
+    /// As the nearest code of a type, which every kernel rounds to: integers away from zero where
+    /// two are as near, others to the even one of these.
+    fn coded(self, dtype: DType) -> Self {
+        Self::of(quantise::code(self.get(), dtype))
+    }
+
     /// As a factor that a kernel may round to the type of the numbers it was made of.
     fn narrowed(self) -> Self {
+        self
+    }
+
+    /// As a factor that a kernel may round to the type of the other one.
+    fn narrowed_to(self, _: Self) -> Self {
         self
     }
 }
@@ -167,6 +180,9 @@ pub fn run<S: Real>(
         let results = match graph.op(id) {
             Op::Input { name } => vec![params.get(name).ok_or(format!("no value for %{name}"))?.clone()],
             Op::Weight { name } => vec![Val::Float(weight(name).ok_or(format!("no weight {name}"))?)],
+            Op::Weights { name, count, whole } => {
+                vec![Val::Float(stacked(name, *count, whole.as_ref(), graph.ty(id.into()), weight)?)]
+            }
             op => {
                 let operands = graph.operands(id);
                 let args: Vec<&Val<S>> = operands.iter().map(|v| &values[v]).collect();
@@ -177,6 +193,9 @@ pub fn run<S: Real>(
             check_shape(&val, ty, cx).map_err(|e| format!("{} {}: {e}", graph.op(id).name(), graph.location(id)))?;
             match (&mut val, ty) {
                 _ if graph.op(id).class() == Class::Source => {}
+                // Codes are rounded by the op that makes them, and these are no codes.
+                (Val::Float(_), Type::Tensor(ty)) if matches!(ty.layout, Layout::Scaled(_)) => {}
+                _ if becomes_codes(graph, Value { node: id, out }) => {}
                 (Val::Float(tensor), Type::Tensor(ty)) => {
                     tensor.data.iter_mut().for_each(|v| *v = v.stored(ty.dtype));
                 }
@@ -190,6 +209,42 @@ pub fn run<S: Real>(
         }
     }
     Ok(graph.outputs().iter().map(|v| values[v].clone()).collect())
+}
+
+/// The tensors of a stack, or the rows of the one that has them all.
+fn stacked<S: Real>(
+    name: &str,
+    count: usize,
+    whole: Option<&Whole>,
+    ty: &Type,
+    weight: &dyn Fn(&str) -> Option<Tensor<S>>,
+) -> Result<Tensor<S>, String> {
+    let shape = ty.as_tensor().and_then(|t| t.shape.sizes()).ok_or("a stack of unknown sizes")?;
+    if let Some((whole, tensor)) = whole.and_then(|whole| Some((whole, weight(&whole.name)?))) {
+        let rows = shape.get(1).ok_or("a stack without rows")?;
+        return match &slice(&[&Val::Float(tensor)], NOTHING, &1, &whole.start, rows)?[0] {
+            Val::Float(tensor) => Ok(tensor.clone()),
+            _ => Err("a slice is a tensor".into()),
+        };
+    }
+    let mut data = Vec::with_capacity(shape.iter().product());
+    for name in (0..count).map(|number| nth_name(name, number)) {
+        data.extend(weight(&name).ok_or(format!("no weight {name}"))?.data);
+    }
+    match data.len() == shape.iter().product::<usize>() {
+        true => Ok(Tensor::new(shape, data)),
+        false => Err(format!("the tensors {name} have {} elements, which are not {shape:?}", data.len())),
+    }
+}
+
+/// The sizes of no step, for what has none.
+const NOTHING: Cx = Cx { tokens: 0, rows: 0 };
+
+/// Whether a value is only a step on the way to codes, which no kernel rounds.
+fn becomes_codes(graph: &Graph, v: Value) -> bool {
+    let users = graph.users(v);
+    let coded = |&(user, _): &(NodeId, usize)| graph.op(user).values() == Values::Coded;
+    !users.is_empty() && users.iter().all(coded) && !graph.is_output(v)
 }
 
 fn check_shape<S: Real>(val: &Val<S>, ty: &Type, cx: Cx) -> Result<(), String> {
@@ -213,6 +268,10 @@ where
 }
 
 pub(crate) fn source<S: Real>(_: &[&Val<S>], _: Cx, name: &str) -> Results<S> {
+    Err(format!("{name} has no value of its own"))
+}
+
+pub(crate) fn weights<S: Real>(_: &[&Val<S>], _: Cx, name: &str, _: &usize, _: &Option<Whole>) -> Results<S> {
     Err(format!("{name} has no value of its own"))
 }
 
@@ -270,7 +329,79 @@ pub(crate) fn slice<S: Real>(args: &[&Val<S>], _: Cx, &axis: &usize, &start: &us
     one(shape, (0..outer).flat_map(pick).collect())
 }
 
-pub(crate) fn pack<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+pub(crate) fn every<S: Real>(args: &[&Val<S>], _: Cx, &axis: &usize, &step: &usize, &start: &usize) -> Results<S> {
+    let x = args[0].float()?;
+    let (outer, size, inner) = around(&x.shape, axis);
+    let mut shape = x.shape.clone();
+    shape[axis] = (size - start).div_ceil(step);
+    let places = |o: usize| (start..size).step_by(step).map(move |place| (o * size + place) * inner);
+    one(shape, (0..outer).flat_map(places).flat_map(|at| x.data[at..at + inner].iter().copied()).collect())
+}
+
+pub(crate) fn pad<S: Real>(args: &[&Val<S>], _: Cx, &axis: &usize, &len: &usize) -> Results<S> {
+    let x = args[0].float()?;
+    let (outer, size, inner) = around(&x.shape, axis);
+    let mut shape = x.shape.clone();
+    shape[axis] = len;
+    let mut data = Vec::with_capacity(outer * len * inner);
+    for o in 0..outer {
+        data.extend_from_slice(&x.data[o * size * inner..][..size * inner]);
+        data.resize((o + 1) * len * inner, S::of(0.0));
+    }
+    one(shape, data)
+}
+
+pub(crate) fn transpose<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let x = args[0].float()?;
+    let &[ref stack @ .., rows, cols] = &x.shape[..] else { return Err("x is no matrix".into()) };
+    let turned = |m: &[S]| (0..rows * cols).map(|i| m[i % rows * cols + i / rows]).collect::<Vec<S>>();
+    one([stack, &[cols, rows]].concat(), x.data.chunks((rows * cols).max(1)).flat_map(turned).collect())
+}
+
+pub(crate) fn view<S: Real>(args: &[&Val<S>], cx: Cx, shape: &Shape) -> Results<S> {
+    reshape(args, cx, shape)
+}
+
+pub(crate) fn unpack<S: Real>(
+    args: &[&Val<S>],
+    _: Cx,
+    &from: &DType,
+    &to: &DType,
+    &axis: &usize,
+    &len: &usize,
+    &order: &Order,
+) -> Results<S> {
+    let words = args[0].float()?;
+    let [_, largest] = from.integers().ok_or("words are integers")?;
+    if S::of(largest as f64).get() != largest as f64 {
+        return Err(format!("a word of {} is no number of the precision that is computed in", from.name()));
+    }
+    let codes = from.bits() / to.bits();
+    let (outer, size, inner) = around(&words.shape, axis);
+    let mut shape = words.shape.clone();
+    shape[axis] = len;
+    let code = |i: usize| {
+        let (o, place, i) = (i / inner / len, i / inner % len, i % inner);
+        let word = words.data[(o * size + place / codes) * inner + i].get() as i64 as u32;
+        let bits = word >> (order.nth(place % codes) * to.bits()) & ((1 << to.bits()) - 1);
+        S::of(of_bits(bits, to))
+    };
+    one(shape, (0..outer * len * inner).map(code).collect())
+}
+
+pub(crate) fn shift<S: Real>(args: &[&Val<S>], _: Cx, &by: &i32, _: &DType) -> Results<S> {
+    offset(args, NOTHING, &by.into())
+}
+
+pub(crate) fn expect<S: Real>(args: &[&Val<S>], _: Cx, is: &Fact) -> Results<S> {
+    let told: Vec<i32> = args[1].float()?.data.iter().map(|v| v.get() as i32).collect();
+    match is.fault(&told, args[1].float()?.width()) {
+        Some(fault) => Err(fault),
+        None => Ok(vec![args[0].clone()]),
+    }
+}
+
+pub(crate) fn pack<S: Real>(args: &[&Val<S>], _: Cx, _: &Layout) -> Results<S> {
     Ok(vec![args[0].clone()])
 }
 
@@ -288,8 +419,10 @@ pub(crate) fn gather<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     let n = table.width();
     let mut data = Vec::with_capacity(rows.len() * n);
     for &r in rows {
-        let r =
-            usize::try_from(r).ok().filter(|&r| r < table.shape[0]).ok_or(format!("row {r} of {}", table.shape[0]))?;
+        let r = r.max(0) as usize;
+        if r >= table.shape[0] {
+            return Err(format!("row {r} of {}", table.shape[0]));
+        }
         data.extend_from_slice(&table.data[r * n..][..n]);
     }
     one(vec![rows.len(), n], data)
@@ -300,9 +433,120 @@ pub(crate) fn linear<S: Real>(args: &[&Val<S>], _: Cx, _: &DType, block: &Option
     if let Some(block) = block {
         w = Cow::Owned(dequantised(&w, *block, args[2].float()?, args.get(3).map(|zero| zero.float()).transpose()?));
     }
-    let dot = |a: &[S], b: &[S]| a.iter().zip(b).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(b)));
-    let data = x.rows().flat_map(|a| w.rows().map(move |b| dot(a, b))).collect();
+    let data = x.rows().flat_map(|a| products(a, &w.data, block.is_some())).collect();
     one(vec![x.shape[0], w.shape[0]], data)
+}
+
+/// A row times each row of a weight. What codes mean may be rounded to the type of the row, which
+/// elements of floats have already.
+fn products<S: Real>(row: &[S], w: &[S], codes: bool) -> Vec<S> {
+    let element = |a: S, b: S| if codes { b.narrowed_to(a) } else { b };
+    let dot = |b: &[S]| row.iter().zip(b).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(element(a, b))));
+    w.chunks_exact(row.len()).map(dot).collect()
+}
+
+pub(crate) fn grouped<S: Real>(args: &[&Val<S>], _: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
+    let (x, w, experts) = (args[0].float()?, args[1].float()?, args[2].int()?);
+    let more: Vec<&Tensor<S>> = args[3..].iter().map(|v| v.float()).collect::<Result<_, _>>()?;
+    let &[count, height, cols] = &w.shape[..] else { return Err("w has no three axes".into()) };
+    // The matrix of an expert, of what has one for each.
+    let of = |all: &Tensor<S>, expert: usize| {
+        let size = all.data.len() / count;
+        Tensor::new(all.shape[1..].to_vec(), all.data[expert * size..][..size].to_vec())
+    };
+    let mut meant: BTreeMap<usize, Tensor<S>> = BTreeMap::new();
+    let (mut data, each) = (Vec::with_capacity(experts.len() * height), experts.len() / x.shape[0].max(1));
+    for (pair, &expert) in experts.iter().enumerate() {
+        let Ok(expert) = usize::try_from(expert) else {
+            data.extend(vec![S::of(0.0); height]);
+            continue;
+        };
+        if expert >= count {
+            return Err(format!("expert {expert} of {count}"));
+        }
+        let own = meant.entry(expert).or_insert_with(|| match block {
+            None => of(w, expert),
+            Some(block) => {
+                let zero = more.get(1).map(|zero| of(zero, expert));
+                dequantised(&of(w, expert), *block, &of(more[0], expert), zero.as_ref())
+            }
+        });
+        data.extend(products(&x.data[pair / each * cols..][..cols], &own.data, block.is_some()));
+    }
+    one(vec![experts.len(), height], data)
+}
+
+pub(crate) fn group<S: Real>(args: &[&Val<S>], _: Cx, _: &usize, _: &usize) -> Results<S> {
+    Ok(vec![Val::Int(args[0].int()?.to_vec())])
+}
+
+pub(crate) fn combine<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let (y, weights) = (args[0].float()?, args[1].float()?);
+    let (width, k) = (y.width(), weights.width());
+    let mut data = vec![S::of(0.0); weights.shape[0] * width];
+    for (pair, row) in y.rows().enumerate() {
+        let sums = data[pair / k * width..][..width].iter_mut();
+        sums.zip(row).for_each(|(sum, &v)| *sum = sum.add(v.mul(weights.data[pair])));
+    }
+    one(vec![weights.shape[0], width], data)
+}
+
+/// The softmax of some numbers.
+fn softmax<S: Real>(row: &[S]) -> Vec<S> {
+    let top = row.iter().fold(row[0], |m, &s| Scalar::max(m, s));
+    let weights: Vec<S> = row.iter().map(|&s| s.sub(top).exp()).collect();
+    let sum = weights.iter().fold(S::of(0.0), |a, &b| a.add(b));
+    weights.into_iter().map(|w| w.div(sum)).collect()
+}
+
+/// The places of the `count` largest numbers, largest first, of equals those that come first.
+fn largest<S: Real>(of: &[S], count: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..of.len()).collect();
+    places.sort_by(|&a, &b| of[b].partial_cmp(&of[a]).unwrap_or(std::cmp::Ordering::Equal));
+    places.truncate(count);
+    places
+}
+
+pub(crate) fn route<S: Real>(args: &[&Val<S>], _: Cx, by: &Router) -> Results<S> {
+    let logits = args[0].float()?;
+    let bias = args.get(1).map(|bias| bias.float()).transpose()?;
+    let (mut weights, mut experts) = (Vec::new(), Vec::new());
+    let each = logits.width() / by.groups;
+    for row in logits.rows() {
+        let scores = match by.score {
+            Score::Softmax => softmax(row),
+            Score::Sigmoid => row.iter().map(|&l| S::of(1.0).div(S::of(1.0).add(S::of(0.0).sub(l).exp()))).collect(),
+            Score::Chosen => row.to_vec(),
+        };
+        let mut choice = if by.by_logits(bias.is_some()) { row.to_vec() } else { scores.clone() };
+        if let Some(bias) = bias {
+            choice.iter_mut().zip(&bias.data).for_each(|(score, &bias)| *score = score.add(bias));
+        }
+        // What is equal in f32, as kernels compare it, is equal.
+        choice.iter_mut().for_each(|v| *v = S::of(v.get() as f32 as f64));
+        let group = |scores: &[S]| {
+            let count = if by.best == Best::Max { 1 } else { 2 };
+            largest(scores, count).into_iter().fold(S::of(0.0), |sum, place| sum.add(scores[place]))
+        };
+        let groups: Vec<S> = choice.chunks(each).map(group).collect();
+        let kept = largest(&groups, by.kept);
+        // Experts of other groups are not there.
+        let open: Vec<usize> = (0..choice.len()).filter(|place| kept.contains(&(place / each))).collect();
+        let own: Vec<S> = open.iter().map(|&place| choice[place]).collect();
+        let chosen: Vec<usize> = largest(&own, by.k).into_iter().map(|place| open[place]).collect();
+        let mut of: Vec<S> = chosen.iter().map(|&place| scores[place]).collect();
+        if by.score == Score::Chosen {
+            of = softmax(&of);
+        }
+        if by.renormalise {
+            let sum = of.iter().fold(S::of(0.0), |sum, &w| sum.add(w));
+            of.iter_mut().for_each(|w| *w = w.div(sum));
+        }
+        weights.extend(of.into_iter().map(|w| w.mul(S::of(by.scale))));
+        experts.extend(chosen.into_iter().map(|place| place as i32));
+    }
+    let weights = Tensor::new(vec![logits.shape[0], by.k], weights);
+    Ok(vec![Val::Float(weights), Val::Int(experts)])
 }
 
 /// What the codes of a weight mean.
@@ -313,6 +557,17 @@ fn dequantised<S: Real>(codes: &Tensor<S>, block: Block, scale: &Tensor<S>, zero
         zero.map_or(code, |zero| code.sub(zero.data[at])).mul(scale.data[at])
     };
     Tensor::new(codes.shape.clone(), codes.data.iter().enumerate().map(element).collect())
+}
+
+pub(crate) fn quantise<S: Real>(args: &[&Val<S>], _: Cx, &to: &DType, &rule: &Rule) -> Results<S> {
+    let x = args[0].float()?;
+    let given = args.get(1).map(|scale| scale.float()).transpose()?.map(|scale| scale.data[0]);
+    let columns = match rule {
+        Rule::Static | Rule::Row => x.width(),
+        Rule::Group(columns) | Rule::Mx(columns) => columns,
+    };
+    let groups = x.rows().flat_map(|row| row.chunks(columns));
+    one(x.shape.clone(), groups.flat_map(|group| quantise::coded(group, to, rule, given)).collect())
 }
 
 pub(crate) fn rms_norm<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Results<S> {
@@ -339,8 +594,8 @@ fn normed<S: Real>(args: &[&Val<S>], norm: Norm) -> Results<S> {
     one(x.shape.clone(), data)
 }
 
-/// How much the frequencies of dynamic NTK change for a sequence of this length: frequency i is multiplied by
-/// `stretch^(-2 i / (dim - 2))`.
+/// How much the frequencies of dynamic NTK change for a sequence of this length: frequency i is
+/// multiplied by `stretch^(-2 i / (dim - 2))`.
 pub fn stretch(length: i32, growth: f64, original: usize) -> f64 {
     if growth == 0.0 { 1.0 } else { (growth * length as f64 / original as f64 - (growth - 1.0)).max(1.0) }
 }
@@ -401,6 +656,7 @@ pub(crate) fn kv_write<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
 pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window: &usize) -> Results<S> {
     let (q, cache, batch) = (args[0].float()?, args[1].cache()?, args[2].batch()?);
     let (heads, dim) = (q.shape[1], q.shape[2]);
+    let sinks = args.get(3).map(|sinks| sinks.float()).transpose()?;
     let mut data = Vec::with_capacity(q.data.len());
     for (i, query) in q.data.chunks_exact(dim).enumerate() {
         let (t, head) = (i / heads, i % heads);
@@ -411,7 +667,7 @@ pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window:
             .map(|p| cache.entries.get(&(seq, p)).ok_or(format!("sequence {seq} has no position {p}")))
             .collect::<Result<_, _>>()?;
         let at = head * (seen[0].0.len() / dim) / heads * dim;
-        data.extend(attend(query, &seen, at, scale));
+        data.extend(attend(query, &seen, at, (scale, sinks.map(|sinks| sinks.data[head]))));
     }
     one(q.shape.clone(), data)
 }
@@ -440,13 +696,15 @@ pub(crate) fn caller_attention<S: Real>(
     Ok(seen)
 }
 
-/// One query over the keys and values that it sees, which begin at element `at` of each entry.
-fn attend<S: Real>(query: &[S], seen: &[&(Vec<S>, Vec<S>)], at: usize, scale: f64) -> Vec<S> {
+/// One query over the keys and values that it sees, which begin at element `at` of each entry, and
+/// perhaps over a sink.
+fn attend<S: Real>(query: &[S], seen: &[&(Vec<S>, Vec<S>)], at: usize, (scale, sink): (f64, Option<S>)) -> Vec<S> {
     let dot = |k: &[S]| query.iter().zip(&k[at..]).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(b))).mul(S::of(scale));
     let scores: Vec<S> = seen.iter().map(|(k, _)| dot(k)).collect();
-    let top = scores.iter().fold(scores[0], |m, &s| Scalar::max(m, s));
-    let weights: Vec<S> = scores.iter().map(|&s| s.sub(top).exp()).collect();
-    let sum = weights.iter().fold(S::of(0.0), |a, &b| a.add(b));
+    let top = scores.iter().chain(&sink).fold(scores[0], |m, &s| Scalar::max(m, s));
+    let weight = |&s: &S| s.sub(top).exp();
+    let weights: Vec<S> = scores.iter().map(weight).collect();
+    let sum = weights.iter().copied().chain(sink.iter().map(weight)).fold(S::of(0.0), S::add);
     let mut out = vec![S::of(0.0); query.len()];
     for (w, (_, v)) in weights.iter().zip(seen) {
         for (o, &x) in out.iter_mut().zip(&v[at..]) {
@@ -514,7 +772,191 @@ mod tests {
         // Rows of numbers: 1 2 6, 4 5 12, 21 24 36.
         near(&eval(&text(""), 1, &params[..3]), &[621.0, 1254.0, 3861.0]);
         // 0 1 0, 3 4 6, -3 0 36.
-        near(&eval(&text(", %z: u4[2, 2]"), 1, &params), &[10.0, 643.0, 3597.0]);
+        near(&eval(&text(", %z: u8[2, 2]"), 1, &params), &[10.0, 643.0, 3597.0]);
+    }
+
+    #[test]
+    fn experts_as_checkpoints_have_them() {
+        let text = |whole: &str| {
+            format!(
+                "graph @g() {{
+  %0 = weights {{name = \"e.*.w\", count = 2{whole}}} : f32[2, 3, 2]
+  %1 = every %0 {{axis = 1, step = 2, start = 0}} : f32[2, 2, 2]
+  %2 = transpose %1 : f32[2, 2, 2]
+  %3 = pad %2 {{axis = 2, len = 3}} : f32[2, 2, 3]
+  return %3
+}}"
+            )
+        };
+        let run = |whole: &str| {
+            let graph = parse(&text(whole)).unwrap();
+            graph.verify().unwrap();
+            assert_eq!(graph.print(), text(whole) + "\n");
+            let each = |first: f64| Tensor::new(vec![3, 2], (0..6).map(|i| first + f64::from(i)).collect());
+            let weights = |name: &str| match name {
+                "e.0.w" => Some(each(0.0)),
+                "e.1.w" => Some(each(10.0)),
+                "all" => Some(Tensor::new(vec![2, 4, 2], (0..16).map(f64::from).collect())),
+                _ => None,
+            };
+            let out = super::run(&graph, Cx { tokens: 0, rows: 0 }, &BTreeMap::new(), &weights)?;
+            Ok::<_, String>(out[0].float().unwrap().data.clone())
+        };
+        assert_eq!(run("").unwrap(), [0.0, 4.0, 0.0, 1.0, 5.0, 0.0, 10.0, 14.0, 0.0, 11.0, 15.0, 0.0]);
+        let whole = run(", whole = (\"all\", 1, 4)").unwrap();
+        assert_eq!(whole, [2.0, 6.0, 0.0, 3.0, 7.0, 0.0, 10.0, 14.0, 0.0, 11.0, 15.0, 0.0]);
+        assert_eq!(run(", whole = (\"none\", 1, 4)"), run(""));
+        let wrong = |from: &str, to: &str| parse(&text("").replace(from, to)).unwrap().verify().unwrap_err().messages;
+        assert_eq!(
+            wrong("step = 2, start = 0", "step = 2, start = 2"),
+            ["every: each element of 3 that is 2 more than a multiple of 2"]
+        );
+        assert_eq!(wrong("len = 3", "len = 1"), ["pad: 1 elements, of which 2 are there"]);
+    }
+
+    #[test]
+    fn routers_by_hand() {
+        let run = |by: &str, bias: Option<[f64; 4]>, logits: [f64; 4]| {
+            let (param, operand) = bias.map_or(("", ""), |_| (", %b: f32[4]", ", %b"));
+            let text = format!(
+                "graph @g(%l: f32[T, 4]{param}) {{
+  %0, %1 = route %l{operand} {{by = ({by})}} : f32[T, 2], i32[T*2]
+  return %0, %1
+}}"
+            );
+            let graph = parse(&text).unwrap();
+            graph.verify().unwrap();
+            let mut params = BTreeMap::from([("l".to_string(), float(&[1, 4], &logits))]);
+            params.extend(bias.map(|bias| ("b".to_string(), float(&[4], &bias))));
+            let out = super::run(&graph, Cx { tokens: 1, rows: 0 }, &params, &|_| None).unwrap();
+            (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
+        };
+        let near = |(got, experts): (Vec<f64>, Vec<i32>), want: [f64; 2], of: [i32; 2]| {
+            near(&got, &want);
+            assert_eq!(experts, of);
+        };
+        let ln = f64::ln;
+        // Parts 1, 4, 2, 1 of 8; the first of equals comes first.
+        let logits = [0.0, ln(4.0), ln(2.0), 0.0];
+        near(run("2, softmax, 1, 1, max, false, 1.0", None, logits), [0.5, 0.25], [1, 2]);
+        near(run("2, softmax, 1, 1, max, true, 3.0", None, logits), [2.0, 1.0], [1, 2]);
+        near(run("2, chosen, 1, 1, max, false, 1.0", None, logits), [2.0 / 3.0, 1.0 / 3.0], [1, 2]);
+        near(run("2, chosen, 1, 1, max, false, 1.0", None, [0.0; 4]), [0.5, 0.5], [0, 1]);
+        // The logistic function gives 1/2, 4/5, 2/3, 1/2. The bias moves the choice alone.
+        near(run("2, sigmoid, 1, 1, max, false, 1.0", Some([1.0, 0.0, 0.0, 0.5]), logits), [0.5, 0.5], [0, 3]);
+        // Of groups 0 and 1 the second one has the larger sum, the first one the largest score.
+        let logits = [0.0, ln(4.0), ln(2.0), ln(2.0)];
+        near(run("2, sigmoid, 2, 1, sum2, false, 1.0", None, logits), [2.0 / 3.0, 2.0 / 3.0], [2, 3]);
+        near(run("2, sigmoid, 2, 1, max, false, 1.0", None, logits), [0.8, 0.5], [1, 0]);
+    }
+
+    /// Weights of two experts, 2 and 3 times the identity with the columns exchanged.
+    #[test]
+    fn rows_are_multiplied_with_the_weights_of_their_experts() {
+        let text = "graph @g(%x: f32[T, 2], %w: f32[2, 2, 2], %e: i32[T*2], %c: f32[T, 2]) {
+  %0 = group %e {experts = 2, tile = 16} : i32[T*2]@grouped(2, 16)
+  %1 = grouped %x, %w, %0 {out = f32} : f32[T*2, 2]
+  %2 = grouped %1, %w, %0 {out = f32} : f32[T*2, 2]
+  %3 = combine %2, %c : f32[T, 2]
+  return %1, %3
+}";
+        let graph = parse(text).unwrap();
+        assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
+        graph.verify().unwrap();
+        let params = BTreeMap::from([
+            ("x".to_string(), float(&[2, 2], &[1.0, 10.0, 5.0, 7.0])),
+            ("w".to_string(), float(&[2, 2, 2], &[2.0, 0.0, 0.0, 2.0, 0.0, 3.0, 3.0, 0.0])),
+            ("e".to_string(), Val::Int(vec![1, 0, -1, 1])),
+            ("c".to_string(), float(&[2, 2], &[1.0, 0.5, 4.0, 2.0])),
+        ]);
+        let out = run(&graph, Cx { tokens: 2, rows: 0 }, &params, &|_| None).unwrap();
+        near(&out[0].float().unwrap().data, &[30.0, 3.0, 2.0, 20.0, 0.0, 0.0, 21.0, 15.0]);
+        near(&out[1].float().unwrap().data, &[9.0 + 2.0, 90.0 + 20.0, 90.0, 126.0]);
+    }
+
+    fn weights(text: &str, tensors: &[(&str, &[usize], &[f64])]) -> Result<Tensor<f64>, String> {
+        let graph = parse(text).unwrap();
+        assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
+        graph.verify().unwrap();
+        let weight = |name: &str| {
+            let (_, shape, data) = tensors.iter().find(|(other, ..)| *other == name)?;
+            Some(Tensor::new(shape.to_vec(), data.to_vec()))
+        };
+        let out = run(&graph, Cx { tokens: 1, rows: 0 }, &BTreeMap::new(), &weight)?;
+        out[0].float().cloned()
+    }
+
+    /// A weight of 3 rows and 9 columns, as compressed-tensors, GPTQ and AWQ store it: two's
+    /// complement or with an offset, packed along its columns or its rows. What is behind the last
+    /// code of a word is nobody's.
+    #[test]
+    fn words_are_unpacked() {
+        let value = |row: usize, col: usize| ((row * 9 + col) * 5 % 16) as i64;
+        let word = |codes: &dyn Fn(usize) -> i64| {
+            let bits = (0..8).fold(0u32, |word, at| word | (codes(at) as u32) << (4 * at));
+            f64::from(bits as i32)
+        };
+        let want: Vec<f64> = (0..27).map(|i| value(i / 9, i % 9) as f64).collect();
+        let along = |row: usize, first: usize| word(&|at| if first + at < 9 { value(row, first + at) } else { 11 });
+        let rows: Vec<f64> = (0..6).map(|i| along(i / 2, i % 2 * 8)).collect();
+        let plain = "graph @g() {
+  %0 = weight {name = \"t\"} : i32[3, 2]
+  %1 = unpack %0 {from = i32, to = u4, axis = 1, len = 9, order = plain} : u4[3, 9]
+  return %1
+}";
+        let got = weights(plain, &[("t", &[3, 2], &rows)]).unwrap();
+        assert_eq!((got.shape, &got.data), (vec![3, 9], &want));
+        let signed = plain.replace("return %1", "%2 = shift %1 {by = -8, to = i4} : i4[3, 9]\n  return %2");
+        let got = weights(&signed, &[("t", &[3, 2], &rows)]).unwrap();
+        assert_eq!(got.data, want.iter().map(|v| v - 8.0).collect::<Vec<_>>());
+        let cols: Vec<f64> = (0..6).map(|i| along(i % 3, i / 3 * 8)).collect();
+        let gptq = "graph @g() {
+  %0 = weight {name = \"t\"} : i32[2, 3]
+  %1 = unpack %0 {from = i32, to = u4, axis = 0, len = 9, order = plain} : u4[9, 3]
+  %2 = transpose %1 : u4[3, 9]
+  return %2
+}";
+        assert_eq!(weights(gptq, &[("t", &[2, 3], &cols)]).unwrap().data, want);
+        // One word for each column has its three rows at nibbles 0, 4 and 1.
+        let awq: Vec<f64> = (0..9)
+            .map(|col| word(&|at| [0, 2, 4, 6, 1, 3, 5, 7].map(|row| if row < 3 { value(row, col) } else { 11 })[at]))
+            .collect();
+        let text = "graph @g() {
+  %0 = weight {name = \"t\"} : i32[9, 1]
+  %1 = unpack %0 {from = i32, to = u4, axis = 1, len = 3, order = awq} : u4[9, 3]
+  %2 = transpose %1 : u4[3, 9]
+  return %2
+}";
+        assert_eq!(weights(text, &[("t", &[9, 1], &awq)]).unwrap().data, want);
+    }
+
+    #[test]
+    fn bytes_are_pairs_of_floats_of_four_bits() {
+        let text = "graph @g() {
+  %0 = weight {name = \"t\"} : u8[1, 2, 2]
+  %1 = view %0 {shape = [1, 4]} : u8[1, 4]
+  %2 = unpack %1 {from = u8, to = f4e2m1, axis = 1, len = 7, order = plain} : f4e2m1[1, 7]
+  return %2
+}";
+        let got = weights(text, &[("t", &[1, 2, 2], &[0x10 as f64, 0x9a as f64, 0xf7 as f64, 0x52 as f64])]).unwrap();
+        assert_eq!(got.data, [0.0, 0.5, -1.0, -0.5, 6.0, -6.0, 1.0]);
+    }
+
+    #[test]
+    fn what_a_checkpoint_tells_must_be_as_expected() {
+        let text = "graph @g() {
+  %0 = weight {name = \"t\"} : f32[4]
+  %1 = weight {name = \"g_idx\"} : i32[4]
+  %2 = expect %0, %1 {is = groups(2)} : f32[4]
+  return %2
+}";
+        let told = |told: &[f64]| weights(text, &[("t", &[4], &[1.0, 2.0, 3.0, 4.0]), ("g_idx", &[4], told)]);
+        assert_eq!(told(&[0.0, 0.0, 1.0, 1.0]).unwrap().data, [1.0, 2.0, 3.0, 4.0]);
+        let fault = told(&[0.0, 1.0, 0.0, 1.0]).unwrap_err();
+        assert_eq!(
+            fault,
+            "expect: column 1 is in group 1, not 0: columns in another order (act-order) are not supported"
+        );
     }
 
     /// See `tests/layer_norm.py`.
@@ -569,7 +1011,8 @@ mod tests {
 }}"
             )
         };
-        // Sequence 0 has positions 0 to 2, sequence 1 only 0; keys are zero, so all that is seen weighs the same.
+        // Sequence 0 has positions 0 to 2, sequence 1 only 0; keys are zero, so all that is seen
+        // weighs the same.
         let batch = BatchState { sequences: vec![0, 1, 0, 0], positions: vec![0, 0, 1, 2] };
         let params = [
             ("q", float(&[4, 2, 1], &[1.0; 8])),
@@ -580,6 +1023,27 @@ mod tests {
         ];
         near(&eval(&text(0), 4, &params), &[3.0, 3.0, 100.0, 100.0, 4.5, 4.5, 6.0, 6.0]);
         near(&eval(&text(2), 4, &params), &[3.0, 3.0, 100.0, 100.0, 4.5, 4.5, 7.5, 7.5]);
+    }
+
+    /// Keys are zero, so every score is zero: with sinks of ln 3 and of ln 1/2 the values of two
+    /// tokens weigh 1 of 5, and 2 of 5.
+    #[test]
+    fn a_sink_takes_its_weight_and_gives_nothing() {
+        let text = "graph @g(%q: f32[T, 2, 1], %c: cache<f32, 1, 1>, %k: f32[T, 1, 1], %v: f32[T, 1, 1], %b: batch, %s: f32[2]) {
+  %0 = kv_write %c, %k, %v, %b : cache<f32, 1, 1>
+  %1 = attention %q, %0, %b, %s {scale = 0.5, window = 2} : f32[T, 2, 1]
+  return %1, %0
+}";
+        let batch = BatchState { sequences: vec![0, 0, 0], positions: vec![0, 1, 2] };
+        let params = [
+            ("q", float(&[3, 2, 1], &[1.0; 6])),
+            ("c", Val::Cache(CacheState::default())),
+            ("k", float(&[3, 1, 1], &[0.0; 3])),
+            ("v", float(&[3, 1, 1], &[12.0, 8.0, 2.0])),
+            ("b", Val::Batch(batch)),
+            ("s", float(&[2], &[3f64.ln(), 0.5f64.ln()])),
+        ];
+        near(&eval(text, 3, &params), &[3.0, 8.0, 4.0, 8.0, 2.0, 4.0]);
     }
 
     #[test]

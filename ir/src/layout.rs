@@ -1,9 +1,10 @@
-//! Where elements lie in rows of activations, in packed weights and in the KV cache: what emitters, loaders and checks of
-//! kernels agree on.
+//! Where elements lie in rows of activations, in packed weights and in the KV cache: what emitters,
+//! loaders and checks of kernels agree on.
 use crate::arch::Memory;
-use crate::types::{CacheType, DType};
+use crate::types::{CacheType, DType, Layout};
 
-/// A packed weight: panels of `width` rows, in them groups of `group` consecutive columns, in them row by row.
+/// A packed weight: panels of `width` rows, in them groups of `group` consecutive columns, in them
+/// row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panels {
     /// Rows in a panel.
@@ -19,11 +20,28 @@ pub struct Panels {
 }
 
 impl Panels {
-    /// How a weight of this shape is packed. Rows are padded like columns, so that a kernel may fill whole rows of its result.
+    /// How a weight of this shape is packed. Rows are padded like columns, so that a kernel may
+    /// fill whole rows of its result.
     pub fn of(rows: usize, cols: usize, dtype: DType, memory: &Memory) -> Panels {
         let (rows, cols) = (memory.padded(rows), memory.padded(cols));
         let group = memory.group_bytes * 8 / dtype.bits();
         Panels { width: memory.panel, group, rows, cols, bytes: dtype.bytes(rows * cols) }
+    }
+
+    /// How scales or zero points of this shape are packed, in single columns. Nobody reads columns
+    /// that there are not.
+    pub fn columns(rows: usize, cols: usize, dtype: DType, memory: &Memory) -> Panels {
+        let rows = memory.padded(rows);
+        Panels { width: memory.panel, group: 1, rows, cols, bytes: dtype.bytes(rows * cols) }
+    }
+
+    /// How a matrix in such a layout lies, if its rows do not lie one after the other.
+    pub fn in_layout(layout: Layout, [rows, cols]: [usize; 2], dtype: DType, memory: &Memory) -> Option<Panels> {
+        match layout {
+            Layout::Rows | Layout::Scaled(_) | Layout::Grouped { .. } => None,
+            Layout::Panels => Some(Panels::of(rows, cols, dtype, memory)),
+            Layout::Columns => Some(Panels::columns(rows, cols, dtype, memory)),
+        }
     }
 
     /// The number of an element.
@@ -33,16 +51,80 @@ impl Panels {
     }
 }
 
-/// One layer's cache: pages, each a block of K, then one of V. A block has head after head. Inside a head, keys lie as a packed weight of `block_tokens` rows and
-/// `head_dim` columns; values as one of `head_dim` rows and `block_tokens` columns.
+/// How the rows of a step are grouped by their experts: what lies behind the experts' indices, in
+/// words of 4 bytes. A row belongs to a pair of a token and one of its choices.
+///
+/// First come the experts of all pairs, then that of each block, then the pairs of each block. A
+/// block has pairs of one expert in their order; blocks are in the order of experts. Pairs without
+/// one, whose expert is below zero, come last, in blocks of [`Groups::NONE`]. Blocks behind these
+/// are [`Groups::EMPTY`], and so is what a block has no pair for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// How many experts there are.
+    pub experts: usize,
+    /// Pairs of a block.
+    pub tile: usize,
+    /// Pairs of the step.
+    pub pairs: usize,
+}
+
+impl Groups {
+    /// The expert of blocks that nobody has.
+    pub const EMPTY: i32 = -1;
+    /// The expert of blocks of pairs that have none.
+    pub const NONE: i32 = -2;
+    /// Each of the three parts begins at a multiple of so many words.
+    pub const ALIGN: usize = 16;
+
+    /// The most blocks that so many pairs can fill: each expert, and none, may have one that is not
+    /// full.
+    pub fn blocks(&self) -> usize {
+        let partial = self.pairs.min(self.experts.saturating_add(1));
+        self.pairs.saturating_add(partial.saturating_mul(self.tile - 1)) / self.tile
+    }
+
+    /// Where the experts of blocks begin, and where their pairs do.
+    pub fn parts(&self) -> [usize; 2] {
+        let experts = self.pairs.next_multiple_of(Groups::ALIGN);
+        [experts, experts.saturating_add(self.blocks().next_multiple_of(Groups::ALIGN))]
+    }
+
+    /// Words of the whole.
+    pub fn words(&self) -> usize {
+        self.parts()[1].saturating_add(self.blocks().saturating_mul(self.tile))
+    }
+
+    /// The memory of these experts, in words; what lies between its parts is anything.
+    pub fn place(&self, experts: &[i32]) -> Vec<i32> {
+        let [block, pair] = self.parts();
+        let mut words = vec![Groups::EMPTY; self.words()];
+        words[..experts.len()].copy_from_slice(experts);
+        let mut next = 0;
+        let known = (0..self.experts as i32).chain([Groups::NONE]);
+        for expert in known {
+            let own = |&other: &i32| if expert < 0 { other < 0 } else { other == expert };
+            let pairs: Vec<usize> = (0..experts.len()).filter(|&pair| own(&experts[pair])).collect();
+            for tile in pairs.chunks(self.tile) {
+                words[block + next] = expert;
+                tile.iter().enumerate().for_each(|(i, &p)| words[pair + next * self.tile + i] = p as i32);
+                next += 1;
+            }
+        }
+        words
+    }
+}
+
+/// One layer's cache: pages, each a block of K, then one of V. A block has head after head. Inside
+/// a head, keys lie as a packed weight of `block_tokens` rows and `head_dim` columns; values as one
+/// of `head_dim` rows and `block_tokens` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLayout {
     /// Tokens in a page.
     pub block_tokens: usize,
     /// `head_dim`, padded.
     pub dim: usize,
-    /// Consecutive tokens (of V) or columns (of K) that lie together: of bytes as many as of what they are widened to, which has
-    /// two, so that one becomes the other in order.
+    /// Consecutive tokens (of V) or columns (of K) that lie together: of bytes as many as of what
+    /// they are widened to, which has two, so that one becomes the other in order.
     pub group: usize,
     /// Bytes of one head in a block, in K and in V.
     pub head_bytes: usize,
@@ -69,7 +151,8 @@ impl CacheLayout {
     }
 }
 
-/// Where an element of K and one of V lie in a page, in bytes: of a column of a head's entry, for a token of the block.
+/// Where an element of K and one of V lie in a page, in bytes: of a column of a head's entry, for a
+/// token of the block.
 pub fn cache_offset(cache: CacheType, memory: &Memory, at: CacheAt) -> [usize; 2] {
     let layout = CacheLayout::of(cache, memory);
     let panels = |rows, cols| Panels { width: memory.panel, group: layout.group, rows, cols, bytes: layout.head_bytes };
@@ -89,4 +172,22 @@ pub struct CacheAt {
     pub head: usize,
     /// The column inside the head.
     pub col: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_behind_their_experts() {
+        let groups = Groups { experts: 3, tile: 2, pairs: 7 };
+        // Four pairs leave a place open at most, and the others fill blocks.
+        assert_eq!((groups.blocks(), groups.parts(), groups.words()), (5, [16, 32], 42));
+        let words = groups.place(&[2, 0, -1, 2, 2, 0, 0]);
+        assert_eq!(words[..7], [2, 0, -1, 2, 2, 0, 0]);
+        assert_eq!(words[16..21], [0, 0, 2, 2, Groups::NONE]);
+        assert_eq!(words[32..42], [1, 5, 6, -1, 0, 3, 4, -1, 2, -1]);
+        let one = Groups { pairs: 3, ..groups }.place(&[1, 1, 1]);
+        assert_eq!((&one[16..19], &one[32..38]), (&[1, 1, -1][..], &[0, 1, 2, -1, -1, -1][..]));
+    }
 }

@@ -1,7 +1,8 @@
 //! The graph IR: what a model's step computes, before anyone decides how.
 //!
-//! A [`Graph`] holds [`Op`]s over typed values in SSA form. Its text form ([`print`](Graph::print), [`parse`]) is what tests,
-//! rules and reproducers are written in; [`verify`](Graph::verify) says what is legal; [`interp`] says what it means.
+//! A [`Graph`] holds [`Op`]s over typed values in SSA form. Its text form ([`print`](Graph::print),
+//! [`parse`]) is what tests, rules and reproducers are written in; [`verify`](Graph::verify) says
+//! what is legal; [`interp`] says what it means.
 //!
 //! ```
 //! use atomc_ir::{Builder, DType, Dim, Shape, Type, parse};
@@ -33,6 +34,7 @@ mod graph;
 pub mod interp;
 pub mod layout;
 mod ops;
+mod quantise;
 pub mod results;
 mod shapes;
 mod text;
@@ -49,6 +51,9 @@ pub use elementwise::{Elementwise, Number, Scalar};
 pub use family::{Family, Tokens};
 pub use graph::{Graph, NodeId, Value};
 pub use ops::{Class, Maker, Norm, Op, Reads, Stage, Values};
+pub use quantise::{LEAST_SCALE, LEAST_SIZE};
 pub use text::parse;
-pub use types::{Block, CacheType, Dim, Layout, Shape, TensorType, Type};
+pub use types::{
+    Best, Block, CacheType, Dim, Fact, Layout, Order, Router, Rule, Score, Shape, TensorType, Type, Whole, nth_name,
+};
 pub use verify::VerifyError;

@@ -8,9 +8,10 @@ use crate::graph::Graph;
 use crate::interp::{self, Real, Val};
 use crate::rope::Freqs;
 use crate::shapes;
-use crate::types::{Block, DType, Shape, Type};
+use crate::types::{Block, DType, Fact, Layout, Order, Router, Rule, Shape, Type, Whole};
 
-/// How far a graph has come. Each pass names the stage that it leaves; the verifier knows what each stage forbids.
+/// How far a graph has come. Each pass names the stage that it leaves; the verifier knows what each
+/// stage forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// As a frontend builds it.
@@ -45,20 +46,40 @@ pub enum Reads {
     Row,
     /// The row that an operand of indices names.
     Chosen,
+    /// All rows of the token that row i stands for.
+    Choices,
     /// Any of them.
     All,
     /// The operand has no rows of the step: all rows of the result share it.
     Shared,
     /// As [`Reads::Shared`]: a weight that kernels read in panels.
     Panels,
+    /// As [`Reads::Shared`]: scales of a weight that kernels read in columns of panels.
+    Columns,
     /// The operand itself: the result takes its place in memory.
     Taken,
 }
 
 impl Reads {
-    /// Of what works along an axis: rows are joined or parted along the first, and left alone along the others.
+    /// Of what works along an axis: rows are joined or parted along the first, and left alone along
+    /// the others.
     fn along(axis: usize) -> Reads {
         if axis == 0 { Reads::All } else { Reads::Row }
+    }
+
+    /// Of what there is one for each block of a weight: kernels read those of a panel together
+    /// where each row has its own.
+    fn blocks(block: &Option<Block>) -> Reads {
+        if block.is_some_and(|block| block.rows == 1) { Reads::Columns } else { Reads::Shared }
+    }
+
+    /// The layout in which kernels read such an operand, if only one will do.
+    pub fn layout(self) -> Option<Layout> {
+        match self {
+            Reads::Panels => Some(Layout::Panels),
+            Reads::Columns => Some(Layout::Columns),
+            _ => None,
+        }
     }
 }
 
@@ -71,7 +92,8 @@ pub enum Maker {
     Inline,
     /// Those that make whole rows and have a way of their own to store this one.
     Rows,
-    /// Those that are built around it: of one family in steps of few tokens, of another in all others.
+    /// Those that are built around it: of one family in steps of few tokens, of another in all
+    /// others.
     Around {
         /// In decode steps.
         few: Family,
@@ -89,12 +111,14 @@ pub enum Values {
     Scaled,
     /// The row by a statistic of its own.
     Normed(Norm),
+    /// The nearest codes by a scale, times that scale.
+    Coded,
     /// Something else.
     Other,
 }
 
-/// A norm of rows: `x * scale * weight`, plus a bias if there is one, where `scale` is `1 / sqrt(mean(x^2) + eps)` over the last
-/// axis.
+/// A norm of rows: `x * scale * weight`, plus a bias if there is one, where `scale` is
+/// `1 / sqrt(mean(x^2) + eps)` over the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
     /// What is added to the mean of the squares.
@@ -190,7 +214,8 @@ macro_rules! ops {
                 }
             }
 
-            /// Multiplications and additions for each element of the result, where these are what its kernels are for.
+            /// Multiplications and additions for each element of the result, where these are what
+            /// its kernels are for.
             pub fn work(&self, inputs: &[&Type]) -> usize {
                 match self {
                     Op::Map(_) | Op::Kernel { .. } => 0,
@@ -255,6 +280,10 @@ ops! {
     /// A tensor of the checkpoint.
     Weight = "weight" () { name: String }
         [Source, Outside, Other, work::none] shapes::source, interp::source;
+    /// As many tensors of the checkpoint, one behind the other along a new first axis: `name` has a
+    /// star in the place of their numbers. Where there is a tensor `whole`, it has them all.
+    Weights = "weights" () { name: String, count: usize, whole: Option<Whole> }
+        [Source, Outside, Other, work::none] shapes::weights, interp::weights;
     /// Inverse frequencies of a rotary embedding, a constant of the configuration.
     RopeFreqs = "rope_freqs" () { freqs: Freqs }
         [Layout, Outside, Other, work::none] shapes::rope_freqs, interp::rope_freqs;
@@ -264,14 +293,38 @@ ops! {
     /// Elements `start` to `start + len` of an axis.
     Slice = "slice" (x: Reads::along(*axis)) { axis: usize, start: usize, len: usize }
         [Layout, Inline, Kept, work::none] shapes::slice, interp::slice;
+    /// Each `step`-th element of an axis, from `start` on.
+    Every = "every" (x: Reads::along(*axis)) { axis: usize, step: usize, start: usize }
+        [Layout, Outside, Kept, work::none] shapes::every, interp::every;
+    /// `x` with zeros behind it along an axis, which then has `len` elements.
+    Pad = "pad" (x: Reads::along(*axis)) { axis: usize, len: usize }
+        [Layout, Outside, Kept, work::none] shapes::pad, interp::pad;
     /// Of so many equal parts along an axis that of the rank, of those that share the model out.
     Shard = "shard" (x: Reads::along(*axis)) { axis: usize, parts: usize }
         [Layout, Outside, Kept, work::none] shapes::shard, interp::shard;
     /// `w + by`, for a weight that is kept as what it differs by from a constant.
     Offset = "offset" (w: Row) { by: f64 }
         [Layout, Outside, Other, work::none] shapes::offset, interp::offset;
+    /// Columns of each matrix as rows.
+    Transpose = "transpose" (x: All) {}
+        [Layout, Outside, Other, work::none] shapes::transpose, interp::transpose;
+    /// The elements of a stored tensor in row-major order under any other shape.
+    View = "view" (x: All) { shape: Shape }
+        [Layout, Outside, Kept, work::none] shapes::view, interp::view;
+    /// The codes that the words of a checkpoint are made of, bit by bit: along the axis there are
+    /// `len` of them, whose last word may have bits to spare. `order` says where in a word each
+    /// lies.
+    Unpack = "unpack" (words: Reads::along(*axis)) { from: DType, to: DType, axis: usize, len: usize, order: Order }
+        [Layout, Outside, Other, work::none] shapes::unpack, interp::unpack;
+    /// `codes + by`, integers of another type, which has all of these.
+    Shift = "shift" (codes: Row) { by: i32, to: DType }
+        [Layout, Outside, Other, work::none] shapes::shift, interp::shift;
+    /// `x` of a checkpoint whose tensor `told`, which nothing is computed with, says that `x` is
+    /// stored as it is taken to be.
+    Expect = "expect" (x: Row, told: All) { is: Fact }
+        [Layout, Outside, Kept, work::none] shapes::expect, interp::expect;
     /// Other layout, same values.
-    Pack = "pack" (w: Shared) {}
+    Pack = "pack" (w: Shared) { to: Layout }
         [Layout, Outside, Kept, work::none] shapes::pack, interp::pack;
     /// Same elements in row-major order under another shape.
     Reshape = "reshape" (x: Row) { shape: Shape }
@@ -279,50 +332,79 @@ ops! {
     /// Other element type.
     Cast = "cast" (x: Row) { to: DType }
         [Compute, Inline, Kept, work::none] shapes::cast, interp::cast;
-    /// Row `rows[i]` of the table, for each i.
+    /// Row `rows[i]` of the table, for each i; the first one where that is below zero.
     Gather = "gather" (table: Chosen, rows: Row) {}
         [Compute, Inline, Kept, work::none] shapes::gather, interp::gather;
-    /// `x @ w^T`, accumulated in f32. A weight that is stored as codes has scales, one for each block of rows and columns, and
-    /// may have zero points: its elements are `(code - zero) * scale`.
-    Linear = "linear" (x: Row, w: Panels; scale: Shared, zero: Shared) { out: DType, block: Option<Block> }
+    /// `x @ w^T`, accumulated in f32. A weight that is stored as codes has scales, one for each
+    /// block of rows and columns, and may have zero points: its elements are
+    /// `(code - zero) * scale`.
+    Linear = "linear" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
         [Compute, CONTRACTION, Other, work::dot] shapes::linear, interp::linear;
+    /// Which experts each token chooses by its logits, with the weight of each. A bias is added to
+    /// scores where experts are chosen, and only there. Equals are taken in the order of experts.
+    Route = "route" (logits: Row; bias: Shared) { by: Router }
+        [Compute, Rows, Other, work::none] shapes::route, interp::route;
+    /// The same indices of experts, with the rows of each expert behind them.
+    Group = "group" (experts: All) { experts: usize, tile: usize }
+        [Compute, GROUP, Kept, work::none] shapes::group, interp::group;
+    /// As `linear`, with the weight of an expert for each row; where the expert is below zero there
+    /// is none, and the row is zeros. Rows of x are those of tokens, or as many as there are
+    /// experts.
+    Grouped = "grouped" (x: All, w: Panels, experts: Row; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
+        [Compute, GROUPED, Other, work::dot] shapes::grouped, interp::grouped;
+    /// The rows that a token's choices made, each times its weight, added up in their order.
+    Combine = "combine" (y: Choices, weights: Row) {}
+        [Compute, Inline, Other, work::none] shapes::combine, interp::combine;
+    /// `x` as codes of a type, by scales that a rule makes or that is given for all. The values are
+    /// `code * scale`.
+    Quantise = "quantise" (x: Row; scale: Shared) { to: DType, rule: Rule }
+        [Compute, Inline, Coded, work::none] shapes::quantise, interp::quantise;
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
     RmsNorm = "rms_norm" (x: Row, weight: Shared) { eps: f64 }
         [Compute, Inline, Normed(Norm { eps: *eps, centred: false }), work::none] shapes::norm, interp::rms_norm;
     /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` over the last axis.
     LayerNorm = "layer_norm" (x: Row, weight: Shared, bias: Shared) { eps: f64 }
         [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), work::none] shapes::norm, interp::layer_norm;
-    /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base grows with sequences longer
-    /// than `original` (dynamic NTK).
+    /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base
+    /// grows with sequences longer than `original` (dynamic NTK).
     RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize }
         [Compute, Rows, Other, work::none] shapes::rope_table, interp::rope_table;
-    /// Rotates the first elements of each head, as many as the table is wide; halves, not pairs, belong together.
+    /// Rotates the first elements of each head, as many as the table is wide; halves, not pairs,
+    /// belong together.
     Rope = "rope" (x: Row, table: Row) {}
         [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope;
-    /// The column of the largest element of each row, the first of equals. NaN is never the largest; where nothing is greater
-    /// than minus infinity, column 0.
+    /// The column of the largest element of each row, the first of equals. NaN is never the
+    /// largest; where nothing is greater than minus infinity, column 0.
     Argmax = "argmax" (x: Row) {}
         [Compute, Rows, Other, work::none] shapes::argmax, interp::argmax;
     /// Writes each token's key and value into the cache, at the token's position.
     KvWrite = "kv_write" (cache: Taken, k: Row, v: Row, batch: Shared) {}
         [Effect, Rows, Other, work::none] shapes::kv_write, interp::kv_write;
-    /// Causal attention of each token over its own sequence; `window` counts the keys that are seen, 0 for all.
-    Attention = "attention" (q: Row, cache: Shared, batch: Shared) { scale: f64, window: usize }
+    /// Causal attention of each token over its own sequence; `window` counts the keys that are
+    /// seen, 0 for all. `sinks` has a score for each head, as it is, that takes part in the softmax
+    /// and has no value.
+    Attention = "attention" (q: Row, cache: Shared, batch: Shared; sinks: Shared) { scale: f64, window: usize }
         [Boundary, ATTENTION, Other, work::none] shapes::attention, interp::attention;
     /// The sum over all ranks, of which the reference is one: of its own part alone.
     AllReduce = "all_reduce" (x: Taken) {}
         [Call, Outside, Other, work::none] shapes::all_reduce, interp::all_reduce;
-    /// Attention over a cache of the caller's, who puts these keys and values into it. The reference sees those of the step alone.
+    /// Attention over a cache of the caller's, who puts these keys and values into it. The
+    /// reference sees those of the step alone.
     CallerAttention = "caller_attention" (q: Row, k: All, v: All, batch: Shared) { layer: usize, scale: f64, window: usize }
         [Call, Outside, Other, work::none] shapes::caller_attention, interp::caller_attention;
 }
 
 /// Kernels around a product of rows with a weight.
 const CONTRACTION: Maker = Maker::Around { few: Family::Matvec, many: Family::Matmul };
+/// Kernels around a product of each row with the weight of its expert.
+const GROUPED: Maker = Maker::Around { few: Family::GroupedMatvec, many: Family::GroupedMatmul };
+/// Kernels that say which rows each expert has.
+const GROUP: Maker = Maker::Around { few: Family::Group, many: Family::Group };
 /// Kernels around attention over a cache.
 const ATTENTION: Maker = Maker::Around { few: Family::AttendOne, many: Family::AttendMany };
 
-/// Multiplications and additions for each element of a result. What depends on the sequences is not known here.
+/// Multiplications and additions for each element of a result. What depends on the sequences is not
+/// known here.
 mod work {
     use crate::types::Type;
 
@@ -344,7 +426,8 @@ impl Op {
 
     /// Whether kernels are built around it that take what follows as their epilogue.
     pub fn is_contraction(&self) -> bool {
-        self.class() == Class::Compute && matches!(self.maker(), Maker::Around { .. })
+        let product = |slot| self.reads(slot) == Reads::Panels;
+        self.operands().is_some_and(|names| (0..names.len()).any(product))
     }
 
     /// Whether the caller does it.
@@ -358,13 +441,15 @@ impl Op {
         (0..slots).find(|&slot| self.reads(slot) == Reads::Taken)
     }
 
-    /// Whether row i of the result needs, of operands with rows, row i alone or one that indices name.
+    /// Whether row i of the result needs, of operands with rows, row i alone or one that indices
+    /// name.
     pub fn is_row_wise(&self) -> bool {
         let slots = self.operands().map_or(1, <[_]>::len);
         matches!(self.maker(), Maker::Inline | Maker::Rows) && (0..slots).all(|slot| self.reads(slot) != Reads::All)
     }
 
-    /// Name and attributes, as the text form has them: equal keys on equal operands mean equal results.
+    /// Name and attributes, as the text form has them: equal keys on equal operands mean equal
+    /// results.
     pub fn key(&self) -> String {
         let mut key = self.name().to_string();
         for (name, value) in self.attributes() {

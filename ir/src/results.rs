@@ -1,15 +1,16 @@
-//! What the results of a step are called. A new state of a cache has the name of the parameter that it comes from.
+//! What the results of a step are called. A new state of a cache has the name of the parameter that
+//! it comes from.
 
 /// The logits of the rows that want them.
 pub const LOGITS: &str = "logits";
 /// The likeliest token behind each of those rows.
 pub const PICKS: &str = "picks";
-/// The rows of all tokens that logits are made of, and all that logits need of a step. Rows of other layers are called
-/// `hidden.` and something.
+/// The rows of all tokens that logits are made of, and all that logits need of a step. Rows of
+/// other layers are called `hidden.` and something.
 pub const HIDDEN: &str = "hidden";
 
-/// What stands for each token before the first layer, if it is more than a row of a weight. Whoever runs the step may have
-/// others in its place.
+/// What stands for each token before the first layer, if it is more than a row of a weight. Whoever
+/// runs the step may have others in its place.
 pub const EMBEDDINGS: &str = "embeddings";
 
 /// Whether a result is rows of all tokens, which nobody wants of a whole step.

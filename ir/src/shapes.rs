@@ -1,7 +1,9 @@
 //! Types of results, a function for each op of the table.
 use crate::graph::Graph;
 use crate::rope::{Freqs, Scaling};
-use crate::types::{Block, CacheType, DType, Dim, Layout, Shape, TensorType, Type};
+use crate::types::{
+    Block, CacheType, DType, Dim, Fact, Layout, Order, Router, Rule, Score, Shape, TensorType, Type, Whole,
+};
 
 type Types = Result<Vec<Type>, String>;
 
@@ -31,14 +33,18 @@ pub fn source(_: &[&Type], _: &str) -> Types {
     Err("has no type of its own: it must be written".into())
 }
 
+pub fn weights(_: &[&Type], name: &str, _: &usize, _: &Option<Whole>) -> Types {
+    source(&[], name)
+}
+
 pub fn map(inputs: &[&Type]) -> Types {
     let first = float(inputs[0], "the first operand")?;
     for other in &inputs[1..] {
         let t = float(other, "every operand")?;
-        let row_vector = t.shape.rank() == 1 && t.shape.last() == first.shape.last();
+        let row_vector = t.shape.rank() == 1 && (t.shape.last() == first.shape.last() || t.shape.last() == Some(1));
         if t.shape != first.shape && !row_vector {
             return Err(format!(
-                "operands have shapes {} and {}: they must be equal, or one axis like the last",
+                "operands have shapes {} and {}: they must be equal, or one axis like the last, or one number",
                 first.shape, t.shape
             ));
         }
@@ -97,6 +103,28 @@ pub fn slice(inputs: &[&Type], &axis: &usize, &start: &usize, &len: &usize) -> T
     one(t.dtype, shape)
 }
 
+pub fn every(inputs: &[&Type], &axis: &usize, &step: &usize, &start: &usize) -> Types {
+    let t = tensor(inputs[0], "x")?;
+    let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
+    if start >= step || start >= size {
+        return Err(format!("each element of {size} that is {start} more than a multiple of {step}"));
+    }
+    let mut shape = t.shape.clone();
+    shape.0[axis] = Dim::Fixed((size - start).div_ceil(step));
+    one(t.dtype, shape)
+}
+
+pub fn pad(inputs: &[&Type], &axis: &usize, &len: &usize) -> Types {
+    let t = tensor(inputs[0], "x")?;
+    let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
+    if len < size {
+        return Err(format!("{len} elements, of which {size} are there"));
+    }
+    let mut shape = t.shape.clone();
+    shape.0[axis] = Dim::Fixed(len);
+    one(t.dtype, shape)
+}
+
 pub fn shard(inputs: &[&Type], &axis: &usize, &parts: &usize) -> Types {
     let t = tensor(inputs[0], "x")?;
     let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
@@ -113,11 +141,71 @@ pub fn offset(inputs: &[&Type], _: &f64) -> Types {
     one(t.dtype, t.shape.clone())
 }
 
-pub fn pack(inputs: &[&Type]) -> Types {
-    let t = weight(inputs[0])?;
+pub fn transpose(inputs: &[&Type]) -> Types {
+    let t = tensor(inputs[0], "x")?;
+    match t.shape.sizes().as_deref() {
+        Some(&[ref stack @ .., rows, cols]) => one(t.dtype, Shape::fixed(&[stack, &[cols, rows]].concat())),
+        _ => Err(format!("{t} must have two axes or more, of known size")),
+    }
+}
+
+pub fn view(inputs: &[&Type], shape: &Shape) -> Types {
+    let t = tensor(inputs[0], "x")?;
+    let elements = |shape: &Shape| shape.sizes()?.into_iter().try_fold(1usize, usize::checked_mul);
+    if !shape.well_formed() || elements(shape).is_none() || elements(&t.shape) != elements(shape) {
+        return Err(format!("{} cannot become {shape}: there must be as many elements", t.shape));
+    }
+    one(t.dtype, shape.clone())
+}
+
+pub fn unpack(inputs: &[&Type], &from: &DType, &to: &DType, &axis: &usize, &len: &usize, &order: &Order) -> Types {
+    let t = tensor(inputs[0], "words")?;
+    if t.dtype != from || !from.is_word() {
+        return Err(format!("words must be of i32, i8 or u8 as the attribute says, not {t} and {}", from.name()));
+    }
+    let codes = from.bits() / to.bits();
+    if !to.is_code() || codes < 2 || !order.suits(codes) {
+        return Err(format!("a word of {} is not made of {} in the order {}", from.name(), to.name(), order.name()));
+    }
+    if t.shape.0.get(axis) != Some(&Dim::Fixed(len.div_ceil(codes))) {
+        return Err(format!("axis {axis} of {t} does not have {len} codes, {codes} to a word"));
+    }
+    let mut shape = t.shape.clone();
+    shape.0[axis] = Dim::Fixed(len);
+    one(to, shape)
+}
+
+pub fn shift(inputs: &[&Type], &by: &i32, &to: &DType) -> Types {
+    let t = tensor(inputs[0], "codes")?;
+    if !t.dtype.shifts(by, to) {
+        return Err(format!("not all of {t} plus {by} are integers of {}", to.name()));
+    }
+    one(to, t.shape.clone())
+}
+
+pub fn expect(inputs: &[&Type], _: &Fact) -> Types {
+    let (x, told) = (tensor(inputs[0], "x")?, tensor(inputs[1], "told")?);
+    if told.dtype.integers().is_none() || told.shape.sizes().is_none() {
+        return Err(format!("told must be integers, not {told}"));
+    }
+    Ok(vec![Type::Tensor(x.clone())])
+}
+
+pub fn pack(inputs: &[&Type], &to: &Layout) -> Types {
+    let t = match to {
+        Layout::Rows | Layout::Scaled(_) | Layout::Grouped { .. } => {
+            return Err("packs into panels or columns".into());
+        }
+        Layout::Panels => weight(inputs[0])?,
+        Layout::Columns => {
+            let t = tensor(inputs[0], "w")?;
+            let fits = t.dtype.is_scale() || t.dtype.is_zero_point();
+            if fits { t } else { return Err(format!("w must be scales or zero points, not {t}")) }
+        }
+    };
     match (t.shape.sizes(), t.shape.rank()) {
-        (Some(_), 2) => Ok(vec![Type::Tensor(TensorType { layout: Layout::Panels, ..t.clone() })]),
-        _ => Err(format!("{t} must have two axes of known size")),
+        (Some(_), 2 | 3) => Ok(vec![Type::Tensor(TensorType { layout: to, ..t.clone() })]),
+        _ => Err(format!("{t} must have two or three axes of known size")),
     }
 }
 
@@ -148,12 +236,46 @@ fn weight(ty: &Type) -> Result<&TensorType, String> {
     if t.dtype.is_code() { Ok(t) } else { float(ty, "w") }
 }
 
+/// The rows that a contraction takes: floats, or codes with their scales.
+fn factor(ty: &Type) -> Result<&TensorType, String> {
+    let t = tensor(ty, "x")?;
+    if matches!(t.layout, Layout::Scaled(_)) { Ok(t) } else { float(ty, "x") }
+}
+
+pub fn quantise(inputs: &[&Type], &to: &DType, &rule: &Rule) -> Types {
+    let x = float(inputs[0], "x")?;
+    let width = match (x.shape.rank(), x.shape.last()) {
+        (2, Some(width)) => width,
+        _ => return Err(format!("x must have two axes, not {x}")),
+    };
+    let known = match rule {
+        Rule::Static | Rule::Row => matches!(to, DType::F8E4M3 | DType::I8),
+        Rule::Group(_) => to == DType::F8E4M3,
+        Rule::Mx(_) => matches!(to, DType::F8E4M3 | DType::F4E2M1),
+    };
+    if !known {
+        return Err(format!("no rule makes codes of {} like that", to.name()));
+    }
+    match (&inputs[1..], rule) {
+        ([], Rule::Row | Rule::Group(_) | Rule::Mx(_)) => {}
+        ([scale], Rule::Static) if float(scale, "scale")?.shape == Shape::fixed(&[1]) => {}
+        _ => return Err("there must be one scale where the rule makes none".into()),
+    }
+    let (dtype, layout) = match rule {
+        Rule::Static | Rule::Row => (to, Layout::Scaled(width)),
+        Rule::Group(columns) => (to, Layout::Scaled(columns)),
+        // A code times a power of two is a number of the type that x has.
+        Rule::Mx(_) => (x.dtype, Layout::Rows),
+    };
+    Ok(vec![Type::Tensor(TensorType { dtype, shape: x.shape.clone(), layout })])
+}
+
 pub fn linear(inputs: &[&Type], &out: &DType, &block: &Option<Block>) -> Types {
-    let (x, w) = (float(inputs[0], "x")?, weight(inputs[1])?);
+    let (x, w) = (factor(inputs[0])?, weight(inputs[1])?);
     let Some(&[rows, cols]) = w.shape.sizes().as_deref() else {
         return Err(format!("w must have two axes of known size, not {w}"));
     };
-    encoding(w.dtype, [rows, cols], &inputs[2..], block)?;
+    encoding(w.dtype, (&[], [rows, cols]), &inputs[2..], block)?;
     if x.shape.rank() != 2 || x.shape.last() != Some(cols) {
         return Err(format!("x is {}, w is {}: the last axes must agree", x.shape, w.shape));
     }
@@ -163,8 +285,15 @@ pub fn linear(inputs: &[&Type], &out: &DType, &block: &Option<Block>) -> Types {
     one(out, Shape(vec![x.shape.0[0], w.shape.0[0]]))
 }
 
-/// That codes, and nothing else, have a scale for each block, and no others but integers a zero point.
-fn encoding(codes: DType, [rows, cols]: [usize; 2], more: &[&Type], block: Option<Block>) -> Result<(), String> {
+/// That codes, and nothing else, have a scale for each block, and no others but integers a zero
+/// point.
+/// Of experts' weights each has its own, which their number leads.
+fn encoding(
+    codes: DType,
+    (lead, [rows, cols]): (&[usize], [usize; 2]),
+    more: &[&Type],
+    block: Option<Block>,
+) -> Result<(), String> {
     let (Some(block), Some((scale, zero))) = (block, more.split_first()) else {
         let bare = block.is_none() && more.is_empty() && !codes.is_code();
         return if bare { Ok(()) } else { Err(format!("a weight of {} {}", codes.name(), wants(codes))) };
@@ -172,19 +301,104 @@ fn encoding(codes: DType, [rows, cols]: [usize; 2], more: &[&Type], block: Optio
     if !codes.is_code() {
         return Err(format!("a weight of {} {}", codes.name(), wants(codes)));
     }
-    let grid = Shape::fixed(&block.grid(rows, cols));
+    let grid = Shape::fixed(&[lead, &block.grid(rows, cols)].concat());
     let scale = tensor(scale, "scale")?;
     if !scale.dtype.is_scale() || scale.shape != grid {
         return Err(format!("scale must be {grid} of f32, f16, bf16 or e8m0, not {scale}"));
     }
     let Some(zero) = zero.first() else { return Ok(()) };
     let zero = tensor(zero, "zero")?;
-    let fits = codes.is_integer_code() && zero.dtype == codes && zero.shape == grid;
-    if fits { Ok(()) } else { Err(format!("zero must be {grid} of the weight's integers, not {zero}")) }
+    if !codes.is_integer_code() {
+        return Err(format!("a weight of {} has no zero points", codes.name()));
+    }
+    let fits = zero.dtype.is_zero_point() && zero.shape == grid;
+    if fits { Ok(()) } else { Err(format!("zero must be {grid} of i8 or u8, not {zero}")) }
 }
 
 fn wants(codes: DType) -> &'static str {
     if codes.is_code() { "takes a block and a scale for each" } else { "has neither block nor scale" }
+}
+
+pub fn route(inputs: &[&Type], by: &Router) -> Types {
+    let logits = float(inputs[0], "logits")?;
+    let (&[Dim::Tokens, Dim::Fixed(experts)], Layout::Rows) = (&logits.shape.0[..], logits.layout) else {
+        return Err(format!("logits must have a row for each token, not {logits}"));
+    };
+    if let Some(bias) = inputs.get(1)
+        && float(bias, "bias")?.shape != Shape::fixed(&[experts])
+    {
+        return Err(format!("bias must have one number for each of {experts} experts, not {bias}"));
+    }
+    let &Router { k, score, groups, kept, scale, .. } = by;
+    if groups == 0 || !experts.is_multiple_of(groups) {
+        return Err(format!("{groups} equal groups of {experts} experts"));
+    }
+    if kept == 0 || kept > groups {
+        return Err(format!("{kept} of {groups} groups"));
+    }
+    let open = kept * (experts / groups);
+    if k == 0 || k > open {
+        return Err(format!("{k} of {open} experts to choose from"));
+    }
+    if score == Score::Chosen && groups > 1 {
+        return Err("groups are told by scores that all experts have".into());
+    }
+    if !scale.is_finite() {
+        return Err(format!("scale {scale} must be a number"));
+    }
+    let weights = Type::tensor(DType::F32, Shape::led_by(Dim::Tokens, &[k]));
+    Ok(vec![weights, Type::tensor(DType::I32, Shape(vec![Dim::Choices(k)]))])
+}
+
+/// The experts of pairs, and how many each token has.
+fn choices<'a>(ty: &'a Type, what: &str) -> Result<(&'a TensorType, usize), String> {
+    let t = index(ty, what)?;
+    match t.shape.0[..] {
+        [Dim::Choices(k)] => Ok((t, k)),
+        _ => Err(format!("{what} must have some for each token, not {ty}")),
+    }
+}
+
+pub fn group(inputs: &[&Type], &experts: &usize, &tile: &usize) -> Types {
+    let (t, _) = choices(inputs[0], "experts")?;
+    if experts == 0 || tile == 0 {
+        return Err(format!("{experts} experts in blocks of {tile} rows"));
+    }
+    Ok(vec![Type::Tensor(TensorType { layout: Layout::Grouped { experts, tile }, ..t.clone() })])
+}
+
+pub fn grouped(inputs: &[&Type], &out: &DType, &block: &Option<Block>) -> Types {
+    let (x, w, (experts, k)) = (factor(inputs[0])?, weight(inputs[1])?, choices(inputs[2], "experts")?);
+    let Some(&[count, rows, cols]) = w.shape.sizes().as_deref() else {
+        return Err(format!("w must have three axes of known size, not {w}"));
+    };
+    encoding(w.dtype, (&[count], [rows, cols]), &inputs[3..], block)?;
+    let lead = x.shape.0[0];
+    if x.shape.rank() != 2 || x.shape.last() != Some(cols) || ![Dim::Tokens, Dim::Choices(k)].contains(&lead) {
+        return Err(format!("x is {}, w is {}, experts are {}: they do not fit", x.shape, w.shape, experts.shape));
+    }
+    if let Layout::Grouped { experts, .. } = experts.layout
+        && experts != count
+    {
+        return Err(format!("rows are grouped by {experts} experts, and there are weights of {count}"));
+    }
+    if !out.is_float() {
+        return Err("the result must be of a float type".into());
+    }
+    one(out, Shape(vec![Dim::Choices(k), w.shape.0[1]]))
+}
+
+pub fn combine(inputs: &[&Type]) -> Types {
+    let (y, weights) = (float(inputs[0], "y")?, float(inputs[1], "weights")?);
+    if weights.dtype != DType::F32 {
+        return Err(format!("weights must be f32, as they are made, not {weights}"));
+    }
+    match (&y.shape.0[..], &weights.shape.0[..]) {
+        (&[Dim::Choices(k), width], &[Dim::Tokens, Dim::Fixed(choices)]) if k == choices => {
+            one(y.dtype, Shape(vec![Dim::Tokens, width]))
+        }
+        _ => Err(format!("y is {}, weights are {}: they do not fit", y.shape, weights.shape)),
+    }
 }
 
 /// Every operand behind the first is a vector along its last axis.
@@ -256,12 +470,16 @@ pub fn kv_write(inputs: &[&Type]) -> Types {
 pub fn attention(inputs: &[&Type], _: &f64, _: &usize) -> Types {
     let (q, c) = (float(inputs[0], "q")?, cache(inputs[1])?);
     batch(inputs[2])?;
-    match q.shape.0[..] {
-        [Dim::Tokens, Dim::Fixed(h), Dim::Fixed(d)] if d == c.head_dim && h % c.heads == 0 => {
-            one(q.dtype, q.shape.clone())
-        }
-        _ => Err(format!("q {q} does not fit {}: head sizes must agree and heads be a multiple", inputs[1])),
+    let heads = match q.shape.0[..] {
+        [Dim::Tokens, Dim::Fixed(h), Dim::Fixed(d)] if d == c.head_dim && h % c.heads == 0 => h,
+        _ => return Err(format!("q {q} does not fit {}: head sizes must agree and heads be a multiple", inputs[1])),
+    };
+    if let Some(sinks) = inputs.get(3)
+        && float(sinks, "sinks")?.shape != Shape::fixed(&[heads])
+    {
+        return Err(format!("sinks must have one number for each of {heads} heads, not {sinks}"));
     }
+    one(q.dtype, q.shape.clone())
 }
 
 pub fn all_reduce(inputs: &[&Type]) -> Types {

@@ -1,7 +1,8 @@
 //! The text form, both ways. `print(parse(print(g))) == print(g)`.
 //!
-//! One statement a line: `%0, %1 = op %a, %b {attr = 1} : type, type #segment // location`. A kernel's body follows on the
-//! lines after it, as a graph of its own, indented. Results that have names are returned as `name = %value`.
+//! One statement a line: `%0, %1 = op %a, %b {attr = 1} : type, type #segment // location`. A
+//! kernel's body follows on the lines after it, as a graph of its own, indented. Results that have
+//! names are returned as `name = %value`.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -10,7 +11,7 @@ use crate::attr::Attr;
 use crate::family::Family;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Op;
-use crate::types::{CacheType, DType, Dim, Layout, Shape, TensorType, Type};
+use crate::types::{CacheType, DType, Dim, Layout, MAX_SIZE, Shape, TensorType, Type};
 
 impl Graph {
     /// The text form.
@@ -93,13 +94,12 @@ impl Graph {
     }
 }
 
-/// Deepest nesting of bodies: some more than the two that a step of kernels has. Readers, the verifier and the interpreter
-/// recurse over bodies, on stacks that may be small.
+/// Deepest nesting of bodies: some more than the two that a step of kernels has. Readers, the
+/// verifier and the interpreter recurse over bodies, on stacks that may be small.
 const MAX_DEPTH: usize = 8;
-/// Largest dimension and largest number of heads: sums of several cannot overflow.
-const MAX_SIZE: usize = 1 << 40;
 
-/// Reads a graph. The result is not verified, so that tests can write what the verifier must refuse.
+/// Reads a graph. The result is not verified, so that tests can write what the verifier must
+/// refuse.
 pub fn parse(text: &str) -> Result<Graph, Diagnostic> {
     let lines = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())).filter(|(_, l)| !l.is_empty());
     let mut parser = Parser { lines: lines.collect::<Vec<_>>().into_iter(), depth: 0 };
@@ -272,7 +272,10 @@ pub(crate) fn read_shape(text: &str) -> Option<Shape> {
     let dim = |d: &str| match d {
         "T" => Some(Dim::Tokens),
         "R" => Some(Dim::Rows),
-        n => size(n).map(Dim::Fixed),
+        n => match n.strip_prefix("T*") {
+            Some(count) => size(count).filter(|&n| n > 0).map(Dim::Choices),
+            None => size(n).map(Dim::Fixed),
+        },
     };
     split(inner).into_iter().map(dim).collect::<Option<Vec<_>>>().map(Shape)
 }
@@ -293,8 +296,8 @@ fn read_type(text: &str) -> Option<Type> {
             head_dim: size(head_dim).filter(|&n| n > 0)?,
         }));
     }
-    let (text, layout) = match text.strip_suffix("@panels") {
-        Some(t) => (t, Layout::Panels),
+    let (text, layout) = match text.split_once('@') {
+        Some((text, suffix)) => (text, Layout::from_suffix(suffix)?),
         None => (text, Layout::Rows),
     };
     let at = text.find('[')?;

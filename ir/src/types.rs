@@ -1,9 +1,12 @@
 //! Types of values: tensors over at most one symbolic dimension, cache states, and the batch.
 use std::fmt;
 
-pub use atomc_dtype::DType;
+pub use atomc_dtype::{DType, Fact, Order, Whole, nth_name};
 
-/// A dimension: a number, or one of the two that a step chooses.
+/// Largest dimension and largest number of heads in a text: sums of several cannot overflow.
+pub(crate) const MAX_SIZE: usize = 1 << 40;
+
+/// A dimension: a number, or what a step chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dim {
     /// A number.
@@ -12,6 +15,8 @@ pub enum Dim {
     Tokens,
     /// `R`: rows of the step that want logits.
     Rows,
+    /// `T*k`: so many rows for each token of the step, those of a token one after the other.
+    Choices(usize),
 }
 
 impl Dim {
@@ -29,6 +34,7 @@ impl Dim {
             Dim::Fixed(n) => n,
             Dim::Tokens => tokens,
             Dim::Rows => rows,
+            Dim::Choices(count) => tokens.saturating_mul(count),
         }
     }
 }
@@ -39,6 +45,7 @@ impl fmt::Display for Dim {
             Dim::Fixed(n) => write!(f, "{n}"),
             Dim::Tokens => f.write_str("T"),
             Dim::Rows => f.write_str("R"),
+            Dim::Choices(count) => write!(f, "T*{count}"),
         }
     }
 }
@@ -105,15 +112,155 @@ pub enum Layout {
     /// Row after row.
     #[default]
     Rows,
-    /// Panels of rows with groups of columns inside, as contraction kernels read their weights. Width and group come from
-    /// the target's arch row.
+    /// Panels of rows with groups of columns inside, as contraction kernels read their weights.
+    /// Width and group come from the target's arch row.
     Panels,
+    /// Panels of rows with single columns inside, as contraction kernels read the scales of a
+    /// weight whose blocks are of one row: those of a panel's rows lie side by side.
+    Columns,
+    /// Row after row of codes, behind each row its scales: one in f32 for so many columns. The
+    /// values are those of the codes times their scales.
+    Scaled(usize),
+    /// The experts of rows, as any indices, and behind them which rows each expert has: see
+    /// [`crate::layout::Groups`].
+    Grouped {
+        /// How many experts there are.
+        experts: usize,
+        /// Rows in a block of one expert's.
+        tile: usize,
+    },
 }
 
-/// Rows and columns of a weight that share a scale, and a zero point if there is one. The last blocks may be smaller.
+impl Layout {
+    /// What follows the shape in the text form.
+    pub fn suffix(self) -> String {
+        match self {
+            Layout::Rows => String::new(),
+            Layout::Panels => "@panels".into(),
+            Layout::Columns => "@columns".into(),
+            Layout::Scaled(group) => format!("@scaled({group})"),
+            Layout::Grouped { experts, tile } => format!("@grouped({experts}, {tile})"),
+        }
+    }
+
+    /// Whether it is one of constants, whose elements a weight plan puts in another order.
+    pub fn is_packed(self) -> bool {
+        matches!(self, Layout::Panels | Layout::Columns)
+    }
+
+    /// The layout of such a text behind the `@`.
+    pub fn from_suffix(text: &str) -> Option<Layout> {
+        match text {
+            "panels" => Some(Layout::Panels),
+            "columns" => Some(Layout::Columns),
+            _ => {
+                let (name, sizes) = text.strip_suffix(')')?.split_once('(')?;
+                let size = |text: &str| text.parse().ok().filter(|&n| n > 0 && n <= MAX_SIZE);
+                match (name, sizes.split_once(", ")) {
+                    ("scaled", None) => Some(Layout::Scaled(size(sizes)?)),
+                    ("grouped", Some((experts, tile))) => {
+                        Some(Layout::Grouped { experts: size(experts)?, tile: size(tile)? })
+                    }
+                    _ => None,
+                }
+            }
+        }
+    }
+}
+
+/// What a router makes of its logits, so that they are the sizes of choices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Score {
+    /// Their softmax.
+    Softmax,
+    /// The logistic function of each.
+    Sigmoid,
+    /// The softmax of those alone that were chosen.
+    Chosen,
+}
+
+impl Score {
+    /// Every one.
+    pub const ALL: [Score; 3] = [Score::Softmax, Score::Sigmoid, Score::Chosen];
+
+    /// Its name in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Score::Softmax => "softmax",
+            Score::Sigmoid => "sigmoid",
+            Score::Chosen => "chosen",
+        }
+    }
+}
+
+/// What tells how good a group of experts is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Best {
+    /// The largest score of its experts.
+    Max,
+    /// The sum of the two largest.
+    Sum2,
+}
+
+impl Best {
+    /// Every one.
+    pub const ALL: [Best; 2] = [Best::Max, Best::Sum2];
+
+    /// Its name in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Best::Max => "max",
+            Best::Sum2 => "sum2",
+        }
+    }
+}
+
+/// How a router chooses experts, and how much each of them counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Router {
+    /// How many experts a token has.
+    pub k: usize,
+    /// What logits become.
+    pub score: Score,
+    /// Groups of as many experts each; 1 if there are none.
+    pub groups: usize,
+    /// How many of the groups a token chooses from.
+    pub kept: usize,
+    /// By which of their experts' scores.
+    pub best: Best,
+    /// Whether the weights of a token are divided by their sum.
+    pub renormalise: bool,
+    /// What weights are multiplied with in the end.
+    pub scale: f64,
+}
+
+impl Router {
+    /// Whether experts are chosen by their logits, because scores are in the same order: what is
+    /// far below the largest score is zero in f32, and would be equal.
+    pub fn by_logits(&self, has_bias: bool) -> bool {
+        !has_bias && (self.groups == 1 || self.best == Best::Max)
+    }
+}
+
+/// How rows of activations become codes, and what their scale is. `most` is the largest code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rule {
+    /// By a scale that is given.
+    Static,
+    /// By a scale for each row: its largest size over `most`.
+    Row,
+    /// By a scale for so many columns of a row, likewise.
+    Group(usize),
+    /// By a power of two for so many columns of a row, as the OCP's MX formats have it.
+    Mx(usize),
+}
+
+/// Rows and columns of a weight that share a scale, and a zero point if there is one. The last
+/// blocks may be smaller.
 ///
-/// With the type of the weight and those of its scales and zero points, which are operands like it, this is the weight's encoding:
-/// a scale for each tensor, for each row, for groups of columns or for squares are the same thing with other numbers.
+/// With the type of the weight and those of its scales and zero points, which are operands like it,
+/// this is the weight's encoding: a scale for each tensor, for each row, for groups of columns or
+/// for squares are the same thing with other numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block {
     /// Rows of a block, at least one.
@@ -151,6 +298,14 @@ impl TensorType {
         self.dtype.bytes(self.shape.elements(tokens, rows))
     }
 
+    /// Rows for each token of the step.
+    pub fn choices(&self) -> usize {
+        match self.shape.0.first() {
+            Some(&Dim::Choices(count)) => count,
+            _ => 1,
+        }
+    }
+
     /// Whether it is a list of indices: no rows, no padding.
     pub fn is_indices(&self) -> bool {
         self.dtype == DType::I32 && self.shape.rank() == 1
@@ -159,15 +314,12 @@ impl TensorType {
 
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.dtype.name(), self.shape)?;
-        match self.layout {
-            Layout::Rows => Ok(()),
-            Layout::Panels => f.write_str("@panels"),
-        }
+        write!(f, "{}{}{}", self.dtype.name(), self.shape, self.layout.suffix())
     }
 }
 
-/// The state of one layer's KV cache. Writing gives a new state, so that order and effects are ordinary operands.
+/// The state of one layer's KV cache. Writing gives a new state, so that order and effects are
+/// ordinary operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheType {
     /// The type of keys and values.
@@ -185,7 +337,8 @@ pub enum Type {
     Tensor(TensorType),
     /// A state of a cache.
     Cache(CacheType),
-    /// Which sequence and position each token of the step belongs to, and where the sequences' cache blocks are.
+    /// Which sequence and position each token of the step belongs to, and where the sequences'
+    /// cache blocks are.
     Batch,
 }
 

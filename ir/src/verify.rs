@@ -3,8 +3,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::{Class, Op, Reads, Stage};
-use crate::types::{Block, DType, Layout, Type};
+use crate::ops::{Class, Op, Stage};
+use crate::types::{Block, DType, Dim, Layout, Type};
 
 /// Everything that is wrong with a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,11 +85,19 @@ impl Graph {
                 if !t.shape.well_formed() {
                     errors.add(id, format!("{ty}: only the first axis may be symbolic, and none may be zero"));
                 }
-                if t.layout == Layout::Panels && t.shape.sizes().is_none_or(|sizes| sizes.len() != 2) {
+                if t.layout.is_packed() && t.shape.sizes().is_none_or(|sizes| ![2, 3].contains(&sizes.len())) {
                     errors.add(id, format!("{ty}: only matrices of known size are packed"));
                 }
+                let choices = matches!(t.shape.0[..], [Dim::Choices(_)]) && t.dtype == DType::I32;
+                if matches!(t.layout, Layout::Grouped { .. }) && !choices {
+                    errors.add(id, format!("{ty}: only the experts of rows are grouped"));
+                }
                 let stored = t.dtype.is_code() || t.dtype == DType::E8M0;
-                if stored && t.shape.sizes().is_none() {
+                let scaled = matches!(t.layout, Layout::Scaled(_));
+                if scaled && (t.dtype.bits() != 8 || !t.dtype.is_code() || t.shape.rank() != 2) {
+                    errors.add(id, format!("{ty}: only rows of codes of a byte have scales of their own"));
+                }
+                if stored && !scaled && t.shape.sizes().is_none() {
                     errors.add(id, format!("{ty}: only weights and caches have elements of {}", t.dtype.name()));
                 }
             }
@@ -110,7 +118,7 @@ impl Graph {
             }
             Ok(_) => {}
         }
-        if let Op::Linear { block: Some(block), .. } = *self.op(id)
+        if let Op::Linear { block: Some(block), .. } | Op::Grouped { block: Some(block), .. } = *self.op(id)
             && let Err(e) = self.check_cuts(operands[1], block)
         {
             errors.add(id, e);
@@ -122,27 +130,49 @@ impl Graph {
         }
     }
 
-    /// That a weight of codes is cut and joined only where blocks end: else its scales would be those of other rows or columns.
+    /// That a weight of codes is cut and joined only where blocks end: else its scales would be
+    /// those of other rows or columns.
     fn check_cuts(&self, w: Value, block: Block) -> Result<(), String> {
-        let (mut open, mut seen) = (vec![w], BTreeSet::new());
-        while let Some(v) = open.pop() {
-            if !seen.insert(v) {
+        // With each value what of the weight its axes are: which axis, and how many of its places
+        // to one.
+        let (mut open, mut seen) = (vec![(w, [(0, 1), (1, 1)])], BTreeSet::new());
+        while let Some((v, axes)) = open.pop() {
+            if !seen.insert((v, axes)) {
                 continue;
             }
+            // Where there is an axis before those of the matrix, its places are whole matrices.
+            let before = self.ty(v).as_tensor().map_or(0, |t| t.shape.rank().saturating_sub(2));
             for (axis, border) in self.borders(v)? {
+                let Some(axis) = axis.checked_sub(before) else { continue };
+                let (axis, places) = axes[axis.min(1)];
                 let side = if axis == 0 { block.rows } else { block.cols };
+                let border = border.saturating_mul(places);
                 if !border.is_multiple_of(side) {
                     return Err(format!("a border at {border} of axis {axis} parts a block of {side}"));
                 }
             }
-            if self.op(v.node).class() == Class::Layout {
-                open.extend(self.operands(v.node));
+            let operands = self.operands(v.node);
+            let first = |axes| operands.first().map(|&v| (v, axes));
+            match *self.op(v.node) {
+                Op::Transpose {} => open.extend(first([axes[1], axes[0]])),
+                Op::Unpack { from, to, axis, .. } => {
+                    let mut axes = axes;
+                    let places = &mut axes[axis.saturating_sub(before).min(1)].1;
+                    *places = usize::saturating_mul(*places, from.bits() / to.bits());
+                    open.extend(first(axes));
+                }
+                Op::Expect { .. } => open.extend(first(axes)),
+                // Of a tensor as it is stored, which is whole.
+                Op::View { .. } => {}
+                _ if self.op(v.node).class() == Class::Layout => open.extend(operands.into_iter().map(|v| (v, axes))),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Where a value begins to be made of another one, or of another part of it: the axis and the place.
+    /// Where a value begins to be made of another one, or of another part of it: the axis and the
+    /// place.
     fn borders(&self, v: Value) -> Result<Vec<(usize, usize)>, String> {
         let size = |v: Value, axis: usize| {
             let dim = self.ty(v).as_tensor().and_then(|t| t.shape.0.get(axis)?.fixed());
@@ -161,12 +191,14 @@ impl Graph {
                 [start, end].into_iter().filter(|&border| border < all).map(|border| (axis, border)).collect()
             }
             Op::Shard { axis, parts } if parts > 1 => vec![(axis, size(v, axis)?)],
+            Op::Every { axis, step, .. } if step > 1 => vec![(axis, 1)],
             _ => vec![],
         })
     }
 
-    /// A cache state is changed at most once: otherwise two histories of one buffer would exist. A state that is changed is not
-    /// read any more, or a later write could be seen by an earlier read.
+    /// A cache state is changed at most once: otherwise two histories of one buffer would exist. A
+    /// state that is changed is not read any more, or a later write could be seen by an earlier
+    /// read.
     fn check_caches(&self, id: NodeId, errors: &mut Errors) {
         for out in 0..self.types(id).len() {
             let v = Value { node: id, out };
@@ -195,10 +227,13 @@ impl Graph {
             if self.segment(id).is_none() && !constant && !matches!(op, Op::Input { .. }) {
                 errors.add(id, "has no segment".into());
             }
-            let loose = |v: &Value| self.ty(*v).as_tensor().is_some_and(|t| t.layout != Layout::Panels);
-            let operands = self.operands(id);
-            if operands.iter().enumerate().any(|(slot, v)| op.reads(slot) == Reads::Panels && loose(v)) {
-                errors.add(id, "its weight is not packed".into());
+            for (slot, &v) in self.operands(id).iter().enumerate() {
+                let wants = op.reads(slot).layout();
+                let packed = self.ty(v).as_tensor().is_none_or(|t| wants.is_none_or(|layout| t.layout == layout));
+                if !packed {
+                    let what = if wants == Some(Layout::Columns) { "a scale or zero point" } else { "its weight" };
+                    errors.add(id, format!("{what} is not packed"));
+                }
             }
         }
         let outside = matches!(op, Op::Input { .. } | Op::Kernel { .. }) || op.is_call();
@@ -207,10 +242,11 @@ impl Graph {
         }
     }
 
-    /// Whether a node depends on weights and constants alone, through ops that a weight plan may hold.
+    /// Whether a node depends on weights and constants alone, through ops that a weight plan may
+    /// hold.
     pub fn is_constant(&self, id: NodeId) -> bool {
         match self.op(id).class() {
-            Class::Source => matches!(self.op(id), Op::Weight { .. }),
+            Class::Source => matches!(self.op(id), Op::Weight { .. } | Op::Weights { .. }),
             Class::Layout => self.operands(id).iter().all(|v| self.is_constant(v.node)),
             _ => false,
         }
@@ -319,7 +355,8 @@ mod tests {
             ("f8e4m3", "bf16[64, 1]", ", block = [1, 192]"),
             ("f8e4m3", "f32[1, 2]", ", block = [128, 128]"),
             ("i8", "bf16[64, 1];i8[64, 1]", ", block = [1, 192]"),
-            ("u4", "f16[64, 3];u4[64, 3]", ", block = [1, 64]"),
+            ("i4", "bf16[64, 3];u8[64, 3]", ", block = [1, 64]"),
+            ("u4", "f16[64, 3];u8[64, 3]", ", block = [1, 64]"),
             ("i4", "bf16[64, 6]", ", block = [1, 32]"),
             ("f4e2m1", "e8m0[64, 6]", ", block = [1, 32]"),
         ];
@@ -336,14 +373,9 @@ mod tests {
             ("i32", "bf16[64, 6]", group, "w must be of a float type, not i32[64, 192]"),
             ("i4", "bf16[64, 5]", group, "scale must be [64, 6] of f32, f16, bf16 or e8m0, not bf16[64, 5]"),
             ("i4", "i8[64, 6]", group, "scale must be [64, 6] of f32, f16, bf16 or e8m0, not i8[64, 6]"),
-            ("i4", "bf16[64, 6];u4[64, 6]", group, "zero must be [64, 6] of the weight's integers, not u4[64, 6]"),
-            ("u4", "bf16[64, 6];u4[64]", group, "zero must be [64, 6] of the weight's integers, not u4[64]"),
-            (
-                "f4e2m1",
-                "e8m0[64, 6];f4e2m1[64, 6]",
-                group,
-                "zero must be [64, 6] of the weight's integers, not f4e2m1[64, 6]",
-            ),
+            ("i4", "bf16[64, 6];u4[64, 6]", group, "zero must be [64, 6] of i8 or u8, not u4[64, 6]"),
+            ("u4", "bf16[64, 6];u8[64]", group, "zero must be [64, 6] of i8 or u8, not u8[64]"),
+            ("f4e2m1", "e8m0[64, 6];i8[64, 6]", group, "a weight of f4e2m1 has no zero points"),
             (
                 "i4",
                 "bf16[64, 6];i4[64, 6];i4[64, 6]",
@@ -388,18 +420,42 @@ mod tests {
         assert_eq!(check("shard %1 {axis = 1, parts = 4} : f8e4m3[128, 64]", [128, 64]), cut);
     }
 
+    /// Below a transposition and an unpacking too, where columns are rows, and eight of them a
+    /// word.
+    #[test]
+    fn codes_are_cut_between_blocks_as_they_are_stored() {
+        let check = |made: &str| {
+            let text = format!(
+                r#"graph @g(%x: bf16[T, 96]) {{
+                  %0 = weight {{name = "a"}} : i32[16, 8]
+                  {made}
+                  %2 = unpack %1 {{from = i32, to = u4, axis = 0, len = 96, order = plain}} : u4[96, 8]
+                  %3 = transpose %2 : u4[8, 96]
+                  %4 = shift %3 {{by = -8, to = i4}} : i4[8, 96]
+                  %5 = weight {{name = "s"}} : f32[8, 3]
+                  %6 = linear %x, %4, %5 {{out = bf16, block = [1, 32]}} : bf16[T, 8]
+                  return %6
+                }}"#
+            );
+            parse(&text).unwrap().verify().map_or_else(|e| e.messages.join("; "), |()| "fine".into())
+        };
+        assert_eq!(check("%1 = slice %0 {axis = 0, start = 4, len = 12} : i32[12, 8]"), "fine");
+        let parted = "a border at 16 of axis 1 parts a block of 32";
+        assert_eq!(check("%1 = slice %0 {axis = 0, start = 2, len = 12} : i32[12, 8]"), parted);
+    }
+
     #[test]
     fn shapes_are_checked_op_by_op() {
         let refuse = |line: &str| {
             let text = format!(
-                "graph @g(%x: f32[T, 8], %y: f32[T, 4], %v: f32[8], %i: i32[T], %h: f32[T, 2, 4], %t: f32[T, 6], %b: batch) {{\n  {line}\n  return %0\n}}"
+                "graph @g(%x: f32[T, 8], %y: f32[T, 4], %v: f32[8], %i: i32[T], %h: f32[T, 2, 4], %t: f32[T, 6], %b: batch, %w: i32[2, 3], %c: u4[8], %kv: cache<f32, 1, 4>) {{\n  {line}\n  return %0\n}}"
             );
             parse(&text).unwrap().verify().unwrap_err().messages.join("; ")
         };
         let cases = [
             (
                 "%0 = add %x, %y : f32[T, 8]",
-                "add: operands have shapes [T, 8] and [T, 4]: they must be equal, or one axis like the last",
+                "add: operands have shapes [T, 8] and [T, 4]: they must be equal, or one axis like the last, or one number",
             ),
             ("%0 = add %x : f32[T, 8]", "add: `add` takes 2 operands (a, b), not 1"),
             ("%0 = silu %i : i32[T]", "silu: the first operand must be of a float type, not i32[T]"),
@@ -413,11 +469,48 @@ mod tests {
                 "%0 = cast %x {to = f8e4m3} : f8e4m3[T, 8]",
                 "f8e4m3[T, 8]: only weights and caches have elements of f8e4m3; cast: casts to float types only",
             ),
+            ("%0 = transpose %v : f32[8]", "transpose: f32[8] must have two axes or more, of known size"),
+            (
+                "%0 = view %v {shape = [3, 3]} : f32[3, 3]",
+                "view: [8] cannot become [3, 3]: there must be as many elements",
+            ),
+            (
+                "%0 = unpack %w {from = u8, to = i4, axis = 0, len = 8, order = plain} : i4[8, 3]",
+                "unpack: words must be of i32, i8 or u8 as the attribute says, not i32[2, 3] and u8",
+            ),
+            (
+                "%0 = unpack %w {from = i32, to = i4, axis = 0, len = 8, order = plain} : i4[8, 3]",
+                "unpack: axis 0 of i32[2, 3] does not have 8 codes, 8 to a word",
+            ),
+            (
+                "%0 = unpack %w {from = i32, to = u8, axis = 0, len = 8, order = awq} : u8[8, 3]",
+                "unpack: a word of i32 is not made of u8 in the order awq",
+            ),
+            ("%0 = shift %c {by = -7, to = i4} : i4[8]", "shift: not all of u4[8] plus -7 are integers of i4"),
+            ("%0 = shift %w {by = 0, to = i8} : i8[2, 3]", "shift: not all of i32[2, 3] plus 0 are integers of i8"),
+            ("%0 = expect %x, %v {is = all(8)} : f32[T, 8]", "expect: told must be integers, not f32[8]"),
             ("%0 = gather %x, %v : f32[T, 8]", "gather: rows must be i32 with one axis, not f32[8]"),
+            (
+                "%0 = quantise %x {to = f4e2m1, rule = row} : f4e2m1[T, 8]@scaled(8)",
+                "f4e2m1[T, 8]@scaled(8): only rows of codes of a byte have scales of their own; \
+                 quantise: no rule makes codes of f4e2m1 like that",
+            ),
+            (
+                "%0 = quantise %x, %v {to = i8, rule = static} : i8[T, 8]@scaled(8)",
+                "quantise: there must be one scale where the rule makes none",
+            ),
+            (
+                "%0 = quantise %x {to = f8e4m3, rule = group(4)} : f8e4m3[T, 8]@scaled(8)",
+                "has type f8e4m3[T, 8]@scaled(8), should be f8e4m3[T, 8]@scaled(4)",
+            ),
             ("%0 = rope %h, %t : f32[T, 2, 4]", "rope: x f32[T, 2, 4] and table f32[T, 6] do not fit"),
             (
                 "%0 = attention %h, %b, %b {scale = 1.0, window = 0} : f32[T, 2, 4]",
                 "attention: cache must be a cache, not batch",
+            ),
+            (
+                "%0 = attention %h, %kv, %b, %v {scale = 1.0, window = 0} : f32[T, 2, 4]",
+                "attention: sinks must have one number for each of 2 heads, not f32[8]",
             ),
         ];
         for (line, message) in cases {

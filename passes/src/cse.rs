@@ -8,8 +8,8 @@
 //! return %1, %3
 //! ```
 //!
-//! One walk in order: operands are already unique when a node is looked up. Effects need no exception: a cache state is an
-//! operand like any other, and no two nodes change the same one.
+//! One walk in order: operands are already unique when a node is looked up. Effects need no
+//! exception: a cache state is an operand like any other, and no two nodes change the same one.
 use std::collections::BTreeMap;
 
 use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};

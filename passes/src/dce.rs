@@ -6,7 +6,8 @@
 //! return %0
 //! ```
 //!
-//! The driver does the same after each pass that changed something; this one is for what a frontend made in vain.
+//! The driver does the same after each pass that changed something; this one is for what a frontend
+//! made in vain.
 use atomc_ir::{Diagnostic, Graph};
 
 use crate::pass::{Changed, Cx};

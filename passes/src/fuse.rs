@@ -13,11 +13,14 @@
 //! | decode | `attend_one`  | the whole segment of a boundary                                                   |
 //! | decode | `matvec`      | a contraction, `gather` and `rms_norm` before it, elementwise ops after it        |
 //! | others | `attend_many` | attention and the reshape of its result                                           |
+//! | decode | `grouped_matvec` | as `matvec`, around a product with the weights of experts                      |
 //! | others | `matmul`      | a contraction and elementwise ops after it                                        |
+//! | others | `grouped_matmul` | as `matmul`, around a product with the weights of experts                      |
+//! | others | `group`       | which rows each expert has                                                        |
 //! | both   | `rows`        | what is left, grouped where it shares values: each row of the result needs one row |
 //!
-//! Bodies are canonical, so that equal layers have equal kernels: parameters are numbered by first use, and locations and
-//! segments stay outside.
+//! Bodies are canonical, so that equal layers have equal kernels: parameters are numbered by first
+//! use, and locations and segments stay outside.
 mod attend;
 mod contract;
 mod kernel;
@@ -34,12 +37,23 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     let mut regions = Regions::new(graph);
     attend::claim(&mut regions, cx.bucket);
     contract::claim(&mut regions, cx);
+    alone(&mut regions, cx.bucket);
     rows::claim(&mut regions)?;
     let Regions { place, regions, .. } = regions;
     for region in &regions {
         kernel::replace(graph, region, &place)?;
     }
     Ok((!regions.is_empty()).into())
+}
+
+/// Nodes that a kernel is built around which takes nothing else.
+fn alone(regions: &mut Regions, bucket: Bucket) {
+    for id in regions.nodes_where(|op| matches!(op.maker(), Maker::Around { .. })) {
+        if regions.is_free(id) {
+            let family = regions.family(id, bucket);
+            regions.add(family, id, vec![id]);
+        }
+    }
 }
 
 /// The nodes of one kernel.

@@ -8,8 +8,9 @@ use crate::pass::Cx;
 /// The least that a kernel moves and computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Each operand and each result once, without padding. Of a table that is gathered from, the rows that are read; of a
-    /// cache, the step's own keys and values, because how long the sequences are is not known.
+    /// Each operand and each result once, without padding. Of a table that is gathered from, the
+    /// rows that are read; of a cache, the step's own keys and values, because how long the
+    /// sequences are is not known.
     pub bytes: u64,
     /// Operations of contractions, an addition and a multiplication each.
     pub flops: u64,
@@ -38,6 +39,13 @@ fn bytes(t: &TensorType, cx: &Cx) -> u64 {
 fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
     let users = body.users(v);
     let gathered = |&(user, slot): &(NodeId, usize)| body.op(user).reads(slot) == Reads::Chosen;
+    if let Some(&(product, slot)) = users.iter().find(|(user, _)| matches!(body.op(*user), Op::Grouped { .. }))
+        && slot != 0
+        && slot != 2
+        && let Some(t) = body.ty(v).as_tensor()
+    {
+        return (bytes(t, cx) as f64 * part_chosen(body, product, cx)) as u64;
+    }
     match body.ty(v) {
         Type::Tensor(_) if !users.is_empty() && users.iter().all(gathered) => {
             users.iter().filter_map(|(user, _)| body.ty((*user).into()).as_tensor()).map(|t| bytes(t, cx)).sum()
@@ -46,6 +54,16 @@ fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
         Type::Cache(c) => (2 * cx.bucket.tokens() * c.heads * c.head_dim * c.dtype.size()) as u64,
         Type::Batch => 0,
     }
+}
+
+/// The part of the experts that a step chooses on average, if all are chosen as often.
+fn part_chosen(body: &Graph, product: NodeId, cx: &Cx) -> f64 {
+    let operands = body.operands(product);
+    let tensor = |v: Value| body.ty(v).as_tensor();
+    let count = tensor(operands[1]).and_then(|t| t.shape.0[0].fixed()).unwrap_or(1);
+    let choices = tensor(operands[2]).map_or(1, TensorType::choices);
+    let missed = 1.0 - choices.min(count) as f64 / count as f64;
+    1.0 - missed.powi(i32::try_from(cx.bucket.tokens()).unwrap_or(i32::MAX))
 }
 
 fn flops(body: &Graph, id: NodeId, cx: &Cx) -> u64 {

@@ -1,7 +1,8 @@
 //! Rewrites of a graph: from the model that a frontend builds to kernels with their memory.
 //!
-//! A pass is a value in the table of [`pipeline`](PASSES); its file, its name and what the CLI calls it are the same.
-//! [`run`] is the driver, [`plan`] and [`ledger`] say what the result needs, [`explain`] why a rule did not fire.
+//! A pass is a value in the table of [`pipeline`](PASSES); its file, its name and what the CLI
+//! calls it are the same. [`run`] is the driver, [`plan`] and [`ledger`] say what the result needs,
+//! [`explain`] why a rule did not fire.
 //!
 //! ```
 //! use atomc_passes::{Bucket, Cx, run};
@@ -37,6 +38,7 @@ mod canonicalise;
 mod cse;
 mod dce;
 mod fuse;
+mod group;
 mod ledger;
 mod merge_weights;
 mod narrow;
@@ -44,6 +46,7 @@ mod pack;
 mod pass;
 mod pipeline;
 mod plan;
+mod repeat;
 mod rewrite;
 mod split;
 #[cfg(test)]

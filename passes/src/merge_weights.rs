@@ -1,4 +1,5 @@
-//! Linears that read the same value become one, over their weights joined; so do their biases if all have one.
+//! Linears that read the same value become one, over their weights joined; so do their biases if
+//! all have one.
 //!
 //! ```text
 //! %1 = linear %x, %gate       // mlp.gate_proj         %2 = concat %gate, %up {axis = 0}          // mlp
@@ -7,18 +8,23 @@
 //!                                                      %5 = slice %3 {axis = 1, start = 8, …}     // mlp.up_proj
 //! ```
 //!
-//! Weights that are stored as codes are joined with their scales and zero points. Where blocks of one would reach into the next,
-//! or have other heights, those of the joined one are smaller, and scales are repeated.
+//! Weights that are stored as codes are joined with their scales and zero points. Where blocks of
+//! one would reach into the next, or have other heights, those of the joined one are smaller, and
+//! scales are repeated.
 //!
-//! A weight that something else reads too, such as a tied embedding, stays alone, because joined it would exist twice.
+//! Products with the weights of experts are joined likewise, those of each expert with each other;
+//! their biases are then rows of a table that are chosen by experts.
+//!
+//! A weight that something else reads too, such as a tied embedding, stays alone, because joined it
+//! would exist twice.
 use std::collections::BTreeMap;
 
-use atomc_ir::{Block, DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op, Value};
+use atomc_ir::{Block, DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op, Reads, Value};
 
 use crate::pass::{Changed, Cx};
 
-/// Parts that joined scales are made of at most: a dozen for each of q, k and v in blocks of 128 rows that end anywhere. More
-/// would be a weight plan of rows.
+/// Parts that joined scales are made of at most: a dozen for each of q, k and v in blocks of 128
+/// rows that end anywhere. More would be a weight plan of rows.
 const MOST_PIECES: usize = 256;
 
 pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
@@ -29,10 +35,12 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     Ok(changed.into())
 }
 
-/// What linears that can be merged agree in: what they read, the types of result and weight, and the encoding.
-type Key = (Value, DType, DType, Option<Encoding>);
+/// What products that can be merged agree in: what they read, by whose experts, the types of result
+/// and weight, and the encoding.
+type Key = (Value, Option<Value>, DType, DType, Option<Encoding>);
 
-/// What encodings of weights that are joined along their rows agree in. Their blocks may have different heights.
+/// What encodings of weights that are joined along their rows agree in. Their blocks may have
+/// different heights.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Encoding {
     /// Columns of a block.
@@ -56,16 +64,46 @@ fn siblings(graph: &Graph) -> Vec<Vec<NodeId>> {
 }
 
 fn key(graph: &Graph, id: NodeId) -> Option<Key> {
-    let &Op::Linear { out, block } = graph.op(id) else { return None };
+    let (out, block) = product(graph, id)?;
     let operands = graph.operands(id);
     let own = |&v: &Value| graph.ty(v).as_tensor().filter(|t| t.layout == Layout::Rows && is_own(graph, v));
-    let types: Vec<_> = operands[1..].iter().map(own).collect::<Option<_>>()?;
+    let types: Vec<_> = weights(graph, id).iter().map(own).collect::<Option<_>>()?;
     let encoding = block.map(|block| Encoding {
         cols: block.cols.min(types[0].shape.last().expect("a matrix")),
         scale: types[1].dtype,
         zero: types.get(2).map(|t| t.dtype),
     });
-    Some((operands[0], out, types[0].dtype, encoding))
+    Some((operands[0], experts(graph, id), out, types[0].dtype, encoding))
+}
+
+/// The type of a product's result, and the block of its weight.
+fn product(graph: &Graph, id: NodeId) -> Option<(DType, Option<Block>)> {
+    match *graph.op(id) {
+        Op::Linear { out, block } | Op::Grouped { out, block } => Some((out, block)),
+        _ => None,
+    }
+}
+
+/// The experts whose weights a product is with, if it is one of those.
+fn experts(graph: &Graph, id: NodeId) -> Option<Value> {
+    matches!(graph.op(id), Op::Grouped { .. }).then(|| graph.operands(id)[2])
+}
+
+/// Slots of a product's weight, scales and zero points.
+fn slots(graph: &Graph, id: NodeId) -> Vec<usize> {
+    let weight = |&slot: &usize| matches!(graph.op(id).reads(slot), Reads::Panels | Reads::Columns | Reads::Shared);
+    (0..graph.operands(id).len()).filter(weight).collect()
+}
+
+/// A product's weight, its scales and zero points.
+fn weights(graph: &Graph, id: NodeId) -> Vec<Value> {
+    let operands = graph.operands(id);
+    slots(graph, id).into_iter().map(|slot| operands[slot]).collect()
+}
+
+/// The axis of a matrix's rows, of which experts have one each.
+fn axis_of_rows(graph: &Graph, v: Value) -> usize {
+    usize::from(graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 3))
 }
 
 /// Whether a value is part of a weight plan and has one reader.
@@ -76,23 +114,29 @@ fn is_own(graph: &Graph, v: Value) -> bool {
 /// Puts one linear in the place of several, if their encodings can be one.
 fn merge(graph: &mut Graph, linears: &[NodeId]) -> Result<bool, Diagnostic> {
     let location = common_parent(linears.iter().map(|&id| graph.location(id)));
-    let &Op::Linear { out, block } = graph.op(linears[0]) else { unreachable!("siblings are linears") };
     let Some(rows) = heights(graph, linears) else { return Ok(false) };
-    let block = block.map(|block| Block { rows, ..block });
     let mut operands = graph.operands(linears[0]);
-    for (slot, operand) in operands.iter_mut().enumerate().skip(1) {
+    let axis = axis_of_rows(graph, operands[1]);
+    for slot in slots(graph, linears[0]) {
         let mut parts = Vec::new();
         for &linear in linears {
             parts.extend(part(graph, linear, slot, rows)?);
         }
-        *operand = graph.push(Op::Concat { axis: 0 }, &parts, &location)?.into();
+        operands[slot] = graph.push(Op::Concat { axis }, &parts, &location)?.into();
     }
     let weights: Vec<Value> = linears.iter().map(|&id| graph.operands(id)[1]).collect();
-    let mut merged = graph.push(Op::Linear { out, block }, &operands, &location)?;
+    let mut op = graph.op(linears[0]).clone();
+    if let Op::Linear { block: Some(block), .. } | Op::Grouped { block: Some(block), .. } = &mut op {
+        block.rows = rows;
+    }
+    let mut merged = graph.push(op, &operands, &location)?;
     let mut branches: Vec<NodeId> = linears.to_vec();
     if let Some((adds, biases)) = biases(graph, linears) {
-        let bias = graph.push(Op::Concat { axis: 0 }, &biases, &location)?;
-        merged = graph.push(Op::Map(Elementwise::Add), &[merged.into(), bias.into()], &location)?;
+        let mut bias: Value = graph.push(Op::Concat { axis }, &biases, &location)?.into();
+        if let Some(experts) = experts(graph, linears[0]) {
+            bias = graph.push(Op::Gather {}, &[bias, experts], &location)?.into();
+        }
+        merged = graph.push(Op::Map(Elementwise::Add), &[merged.into(), bias], &location)?;
         branches = adds;
     }
     let mut start = 0;
@@ -106,8 +150,9 @@ fn merge(graph: &mut Graph, linears: &[NodeId]) -> Result<bool, Diagnostic> {
     Ok(true)
 }
 
-/// The rows of blocks that can be those of all the weights, one below the other: blocks end where weights do, and where their own
-/// blocks do. None if scales would have to be repeated too often; 1 for weights without an encoding.
+/// The rows of blocks that can be those of all the weights, one below the other: blocks end where
+/// weights do, and where their own blocks do. None if scales would have to be repeated too often; 1
+/// for weights without an encoding.
 fn heights(graph: &Graph, linears: &[NodeId]) -> Option<usize> {
     let parts: Vec<(usize, usize)> = linears.iter().filter_map(|&id| height(graph, id)).collect();
     let ends = parts.split_last().map_or(&[][..], |(_, before)| before).iter().map(|&(rows, _)| rows);
@@ -118,38 +163,49 @@ fn heights(graph: &Graph, linears: &[NodeId]) -> Option<usize> {
 
 /// The rows of a linear's weight and of one of its blocks, if it has some.
 fn height(graph: &Graph, linear: NodeId) -> Option<(usize, usize)> {
-    let &Op::Linear { block: Some(block), .. } = graph.op(linear) else { return None };
-    Some((rows_of(graph, graph.operands(linear)[1]), block.rows))
+    let (_, block) = product(graph, linear)?;
+    Some((rows_of(graph, graph.operands(linear)[1]), block?.rows))
 }
 
-/// What stands for an operand of a linear where all are joined, whose blocks have so many rows: for scales and zero points each
-/// row as often as it is that of a smaller block.
+/// What stands for an operand of a linear where all are joined, whose blocks have so many rows: for
+/// scales and zero points each row as often as it is that of a smaller block.
 fn part(graph: &mut Graph, linear: NodeId, slot: usize, rows: usize) -> Result<Vec<Value>, Diagnostic> {
     let own = graph.operands(linear)[slot];
     let Some((all, height)) = height(graph, linear).filter(|&(_, height)| slot > 1 && height != rows) else {
         return Ok(vec![own]);
     };
     let location = graph.location(own.node).to_string();
-    let row = |start| Op::Slice { axis: 0, start, len: 1 };
+    let axis = axis_of_rows(graph, own);
+    let row = |start| Op::Slice { axis, start, len: 1 };
     let lone = rows_of(graph, own) == 1;
     let starts = (0..all).step_by(rows).map(|first| first / height);
     starts.map(|start| if lone { Ok(own) } else { Ok(graph.push(row(start), &[own], &location)?.into()) }).collect()
 }
 
 fn rows_of(graph: &Graph, v: Value) -> usize {
-    graph.ty(v).as_tensor().and_then(|t| t.shape.0[0].fixed()).expect("the verifier saw the sizes")
+    let axis = axis_of_rows(graph, v);
+    graph.ty(v).as_tensor().and_then(|t| t.shape.0[axis].fixed()).expect("the verifier saw the sizes")
 }
 
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The adds of bias vectors of one type that are all that happens to these linears, and the vectors.
+/// The adds of bias vectors of one type that are all that happens to these linears, and the
+/// vectors.
 fn biases(graph: &Graph, linears: &[NodeId]) -> Option<(Vec<NodeId>, Vec<Value>)> {
     let bias = |&id: &NodeId| {
         let [(add, 0)] = graph.users(id.into())[..] else { return None };
-        let bias = *graph.operands(add).get(1)?;
-        let vector = graph.ty(bias).as_tensor()?.shape.rank() == 1 && is_own(graph, bias);
+        let mut bias = *graph.operands(add).get(1)?;
+        let mut rank = 1;
+        if let Some(experts) = experts(graph, id) {
+            let (Op::Gather {}, [table, rows]) = (graph.op(bias.node), &graph.operands(bias.node)[..]) else {
+                return None;
+            };
+            let own = *rows == experts && graph.users(bias).len() == 1 && !graph.is_output(bias);
+            (bias, rank) = (own.then_some(*table)?, 2);
+        }
+        let vector = graph.ty(bias).as_tensor()?.shape.rank() == rank && is_own(graph, bias);
         let add_alone = matches!(graph.op(add), Op::Map(Elementwise::Add)) && !graph.is_output(id.into());
         (vector && add_alone).then_some((add, bias))
     };

@@ -8,8 +8,8 @@
 //!                                           return %3
 //! ```
 //!
-//! Attention needs all tokens of its layer, so what stands behind the last one is what this is for: of a prompt, only one token's
-//! row goes on from there.
+//! Attention needs all tokens of its layer, so what stands behind the last one is what this is for:
+//! of a prompt, only one token's row goes on from there.
 use std::collections::BTreeMap;
 
 use atomc_ir::{Diagnostic, Dim, Graph, NodeId, Op, Reads, Type, Value};
@@ -56,8 +56,8 @@ fn narrow(graph: &Graph, order: &[NodeId]) -> BTreeMap<NodeId, Value> {
     narrow
 }
 
-/// Whether row i of the result needs, of each operand that has a row for each token, row i alone, and the op can be had of
-/// chosen rows.
+/// Whether row i of the result needs, of each operand that has a row for each token, row i alone,
+/// and the op can be had of chosen rows.
 fn can_narrow(graph: &Graph, id: NodeId, rows: Value) -> bool {
     let op = graph.op(id);
     let narrowed = |(slot, &v): (usize, &Value)| match has_row_a_token(graph, v) {

@@ -1,5 +1,7 @@
-//! Lays contraction weights out as their kernels read them. What else reads such a weight reads the packed one, so that a
-//! tied embedding exists once. Scales and zero points stay as they are: what lies beside what is for the kernels to say.
+//! Lays contraction weights out as their kernels read them. What else reads such a weight reads the
+//! packed one, so that a tied embedding exists once. Scales and zero points, of which each row of a
+//! weight has its own, are packed in columns of panels; where rows share them they stay as they
+//! are.
 //!
 //! ```text
 //! %0 = weight {name = "embed"} : bf16[512, 64]         %0 = weight {name = "embed"} : bf16[512, 64]
@@ -8,6 +10,8 @@
 //! %8 = linear %7, %0 {out = f32}                       …
 //!                                                      %9 = linear %8, %1 {out = f32}
 //! ```
+use std::collections::BTreeMap;
+
 use atomc_ir::{Diagnostic, Graph, Layout, NodeId, Op, Reads, Value};
 
 use crate::pass::{Changed, Cx};
@@ -16,39 +20,42 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
     for id in graph.order() {
         let operands = graph.operands(id);
-        let panels = |(slot, &v): (usize, &Value)| (graph.op(id).reads(slot) == Reads::Panels).then_some(v);
-        let Some(w) = operands.iter().enumerate().find_map(panels) else { continue };
-        if graph.ty(w).as_tensor().is_some_and(|t| t.layout == Layout::Panels) {
+        let wants = |slot| Some((operands[slot], graph.op(id).reads(slot).layout()?));
+        let wants: Vec<(Value, Layout)> = (0..operands.len()).filter_map(wants).collect();
+        if wants.is_empty() {
             continue;
         }
         // Scales and zero points too, of which a weight plan is made as well.
-        if !operands[1..].iter().all(|v| graph.is_constant(v.node)) {
+        let reads = |slot: usize| graph.op(id).reads(slot);
+        let given = |slot: usize| reads(slot).layout().is_some() || reads(slot) == Reads::Shared;
+        if !(0..operands.len()).all(|slot| !given(slot) || graph.is_constant(operands[slot].node)) {
             return Err(Diagnostic::new("passes::computed-weight", "the weight of a linear must be a constant")
                 .at(graph.location(id))
                 .help("weights, and slices and concats of them, are constants"));
         }
-        pack(graph, w)?;
-        changed = true;
+        for (v, layout) in wants {
+            if graph.ty(v).as_tensor().is_some_and(|t| t.layout != layout) {
+                pack(graph, v, layout)?;
+                changed = true;
+            }
+        }
     }
     Ok(changed.into())
 }
 
-/// Everything that reads `w` in panels, or rows of it, reads it packed.
-fn pack(graph: &mut Graph, w: Value) -> Result<(), Diagnostic> {
-    let readers: Vec<NodeId> = graph
-        .users(w)
-        .into_iter()
-        .filter(|&(user, slot)| matches!(graph.op(user).reads(slot), Reads::Panels | Reads::Chosen))
-        .map(|(user, _)| user)
-        .collect();
+/// Everything that reads `w` in a layout, or rows of it, reads it packed.
+fn pack(graph: &mut Graph, w: Value, to: Layout) -> Result<(), Diagnostic> {
+    let takes = |reads: Reads| reads == Reads::Chosen || reads.layout() == Some(to);
+    let mut readers: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+    for (user, slot) in graph.users(w).into_iter().filter(|&(user, slot)| takes(graph.op(user).reads(slot))) {
+        readers.entry(user).or_default().push(slot);
+    }
     let location = graph.location(w.node).to_string();
-    let packed: Value = graph.push(Op::Pack {}, &[w], &location)?.into();
-    for id in readers {
+    let packed: Value = graph.push(Op::Pack { to }, &[w], &location)?.into();
+    for (id, slots) in readers {
         let mut operands = graph.operands(id);
         let (op, location) = (graph.op(id).clone(), graph.location(id).to_string());
-        for v in operands.iter_mut().filter(|v| **v == w) {
-            *v = packed;
-        }
+        slots.into_iter().for_each(|slot| operands[slot] = packed);
         let reader = graph.push(op, &operands, &location)?;
         graph.replace_uses(id.into(), reader.into());
     }
@@ -90,25 +97,62 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_packed_and_scales_stay() {
+    fn codes_are_packed_with_scales_and_zero_points_in_columns() {
         let text = r#"graph @g(%x: bf16[T, 64]) {
             %0 = weight {name = "w"} : u4[8, 128]
             %1 = slice %0 {axis = 1, start = 64, len = 64} : u4[8, 64]
             %2 = weight {name = "s"} : f16[8, 4]
             %3 = slice %2 {axis = 1, start = 2, len = 2} : f16[8, 2]
-            %4 = weight {name = "z"} : u4[8, 4]
-            %5 = slice %4 {axis = 1, start = 2, len = 2} : u4[8, 2]
+            %4 = weight {name = "z"} : u8[8, 4]
+            %5 = slice %4 {axis = 1, start = 2, len = 2} : u8[8, 2]
             %6 = linear %x, %1, %3, %5 {out = bf16, block = [1, 32]} : bf16[T, 8]
             return %6
         }"#;
-        let after = check("pack", text);
-        assert_eq!(after.matches("pack ").count(), 1, "{after}");
-        assert!(after.contains("linear %x, %2, %4, %6 {out = bf16, block = [1, 32]} : bf16[T, 8]"), "{after}");
+        insta::assert_snapshot!(check("pack", text), @r#"
+        graph @g(%x: bf16[T, 64]) {
+          %0 = weight {name = "w"} : u4[8, 128]
+          %1 = slice %0 {axis = 1, start = 64, len = 64} : u4[8, 64]
+          %2 = pack %1 : u4[8, 64]@panels
+          %3 = weight {name = "s"} : f16[8, 4]
+          %4 = slice %3 {axis = 1, start = 2, len = 2} : f16[8, 2]
+          %5 = pack %4 {to = columns} : f16[8, 2]@columns
+          %6 = weight {name = "z"} : u8[8, 4]
+          %7 = slice %6 {axis = 1, start = 2, len = 2} : u8[8, 2]
+          %8 = pack %7 {to = columns} : u8[8, 2]@columns
+          %9 = linear %x, %2, %5, %8 {out = bf16, block = [1, 32]} : bf16[T, 8]
+          return %9
+        }
+        "#);
         let computed = text
             .replace("%3 = slice %2 {axis = 1, start = 2, len = 2}", "%3 = relu %s")
             .replace("64]) {", "64], %s: f16[8, 2]) {");
         let e = run(&mut read(&computed), &DECODE).unwrap_err();
         assert_eq!(e.message, "the weight of a linear must be a constant");
+    }
+
+    /// A tensor may be codes for one reader and zero points for the next, or for the same one.
+    #[test]
+    fn each_operand_gets_its_own_layout() {
+        let text = r#"graph @g(%x: bf16[T, 4]) {
+            %0 = weight {name = "w"} : i8[8, 4]
+            %1 = weight {name = "s"} : f16[8, 4]
+            %2 = linear %x, %0, %1, %0 {out = bf16, block = [1, 1]} : bf16[T, 8]
+            return %2
+        }"#;
+        let after = check("pack", text);
+        assert_eq!((after.matches("@panels").count(), after.matches("@columns").count()), (1, 2), "{after}");
+    }
+
+    #[test]
+    fn scales_that_rows_share_stay() {
+        let text = r#"graph @g(%x: bf16[T, 64]) {
+            %0 = weight {name = "w"} : f8e4m3[8, 64]
+            %1 = weight {name = "s"} : f32[4, 2]
+            %2 = linear %x, %0, %1 {out = bf16, block = [2, 32]} : bf16[T, 8]
+            return %2
+        }"#;
+        let after = check("pack", text);
+        assert_eq!((after.matches("@panels").count(), after.matches("@columns").count()), (1, 0), "{after}");
     }
 
     #[test]

@@ -23,7 +23,8 @@ impl From<bool> for Changed {
     }
 }
 
-/// One rewrite of the whole graph. It may leave nodes behind that nothing needs any more; the driver removes them.
+/// One rewrite of the whole graph. It may leave nodes behind that nothing needs any more; the
+/// driver removes them.
 #[derive(Clone, Copy)]
 pub struct Pass {
     pub name: &'static str,

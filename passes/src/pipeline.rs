@@ -6,7 +6,7 @@ use atomc_ir::{Diagnostic, Graph, Stage};
 
 use crate::bucket::Bucket;
 use crate::pass::{Cx, Pass};
-use crate::{canonicalise, cse, dce, fuse, merge_weights, narrow, pack, rewrite, split};
+use crate::{canonicalise, cse, dce, fuse, group, merge_weights, narrow, pack, repeat, rewrite, split};
 
 pub const PASSES: &[Pass] = &[
     Pass { name: "dce", stage: Stage::Model, run: dce::run },
@@ -16,11 +16,14 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "merge_weights", stage: Stage::Model, run: merge_weights::run },
     Pass { name: "rewrite", stage: Stage::Model, run: rewrite::run },
     Pass { name: "pack", stage: Stage::Model, run: pack::run },
+    Pass { name: "group", stage: Stage::Model, run: group::run },
+    Pass { name: "repeat", stage: Stage::Model, run: repeat::run },
     Pass { name: "split", stage: Stage::Segmented, run: split::run },
     Pass { name: "fuse", stage: Stage::Fused, run: fuse::run },
 ];
 
-/// Runs all passes, or those up to and with `until`, on what is wanted of a step. `observe` sees the graph after each.
+/// Runs all passes, or those up to and with `until`, on what is wanted of a step. `observe` sees
+/// the graph after each.
 pub fn run(
     graph: &mut Graph,
     cx: &Cx,

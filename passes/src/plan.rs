@@ -1,7 +1,8 @@
 //! Memory: where in one arena each kernel's results lie in a step of the bucket's size.
 use std::collections::{BTreeMap, BTreeSet};
 
-use atomc_ir::{Graph, NodeId, Op, TensorType, Value};
+use atomc_ir::layout::Groups;
+use atomc_ir::{Graph, Layout, NodeId, Op, TensorType, Value};
 
 use crate::bucket::Bucket;
 use crate::pass::Cx;
@@ -14,7 +15,8 @@ pub struct Slot {
     pub bytes: usize,
 }
 
-/// Slots of all tensors that kernels make, but for the hidden rows. Cache states are not in the arena.
+/// Slots of all tensors that kernels make, but for the hidden rows. Cache states are not in the
+/// arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
     pub slots: BTreeMap<Value, Slot>,
@@ -26,11 +28,13 @@ pub struct MemoryPlan {
     pub unshared: usize,
 }
 
-/// The kernels of a graph and the work of its caller, in the order that plans are made for and that they must run in.
+/// The kernels of a graph and the work of its caller, in the order that plans are made for and that
+/// they must run in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     pub steps: Vec<NodeId>,
-    /// So many of them make the body of the step; the others follow from the hidden rows and are its head.
+    /// So many of them make the body of the step; the others follow from the hidden rows and are
+    /// its head.
     pub body: usize,
     /// The rows between body and head, which lie in a buffer of their own.
     pub hidden: Option<Value>,
@@ -57,8 +61,8 @@ impl Order {
     }
 }
 
-/// Plans the arena. A kernel's results never lie where its operands do; a sum over ranks lies where its operand does, which nobody
-/// else may read. What the graph returns stays to the end.
+/// Plans the arena. A kernel's results never lie where its operands do; a sum over ranks lies where
+/// its operand does, which nobody else may read. What the graph returns stays to the end.
 pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
     let steps = &order.steps;
     let mut last_use: BTreeMap<Value, usize> = BTreeMap::new();
@@ -101,6 +105,11 @@ fn first_place(graph: &Graph, mut v: Value) -> Value {
 /// Bytes that a result needs: rows for the tokens of the bucket, with padding.
 pub fn result_bytes(ty: &TensorType, cx: &Cx) -> usize {
     let memory = &cx.arch.memory;
+    if let (Layout::Grouped { experts, tile }, Some(lead)) = (ty.layout, ty.shape.0.first()) {
+        let pairs = lead.at(cx.bucket.tokens(), cx.bucket.rows());
+        let bytes = Groups { experts, tile, pairs }.words() * ty.dtype.size();
+        return bytes.next_multiple_of(memory.align) + memory.align;
+    }
     let rows = ty.shape.0.first().map_or(1, |d| d.at(cx.bucket.tokens(), cx.bucket.rows()));
     let rows = if matches!(cx.bucket, Bucket::Decode { .. }) { rows } else { rows.next_multiple_of(memory.rows) };
     (rows * memory.result_stride(ty) * ty.dtype.size()).next_multiple_of(memory.align) + memory.align
@@ -116,7 +125,8 @@ struct Arena {
 }
 
 impl Arena {
-    /// The smallest hole that is large enough, the first of equals; else the end, from the last hole on if it touches it.
+    /// The smallest hole that is large enough, the first of equals; else the end, from the last
+    /// hole on if it touches it.
     fn take(&mut self, bytes: usize) -> Slot {
         self.used += bytes;
         let best = self.holes.iter().filter(|&(_, &size)| size >= bytes).min_by_key(|&(&offset, &size)| (size, offset));

@@ -49,7 +49,8 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// For each rule and each node that could be its root, in order: whether it would fire on the graph as it is, or why not.
+/// For each rule and each node that could be its root, in order: whether it would fire on the graph
+/// as it is, or why not.
 pub fn explain(graph: &Graph) -> Vec<Explanation> {
     let rules: Vec<Prepared> = RULES.iter().map(Prepared::new).collect();
     let mut all = Vec::new();

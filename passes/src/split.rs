@@ -1,4 +1,5 @@
-//! Numbers the segments: what comes before the first boundary is 0, the boundary is 1, what follows is 2, and so on.
+//! Numbers the segments: what comes before the first boundary is 0, the boundary is 1, what follows
+//! is 2, and so on.
 //!
 //! ```text
 //! %1 = linear %x, %w                    %1 = linear %x, %w                  #0
@@ -8,9 +9,11 @@
 //! %5 = linear %4, %v                    %5 = linear %4, %v                  #2
 //! ```
 //!
-//! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into it: slices, head norms, rotary
-//! embedding, the write into the cache, and the reshape of the result. What a contraction takes as its epilogue does not, nor does a norm
-//! over a whole row, which each head would repeat. What the caller does is alone in its segment, as nothing can be fused into it.
+//! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into
+//! it: slices, head norms, rotary embedding, the write into the cache, and the reshape of the
+//! result. What a contraction takes as its epilogue does not, nor does a norm over a whole row,
+//! which each head would repeat. What the caller does is alone in its segment, as nothing can be
+//! fused into it.
 use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Value, Values};

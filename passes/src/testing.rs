@@ -1,4 +1,5 @@
-//! What tests of passes are written with: a checker that compares meanings, a small dense model, random graphs.
+//! What tests of passes are written with: a checker that compares meanings, a small dense model,
+//! random graphs.
 mod compare;
 mod model;
 mod random;

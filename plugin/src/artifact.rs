@@ -1,8 +1,9 @@
 use crate::error::{raised, raised_of};
 use atomc_artifact::escaped;
 use atomc_config::Config;
-use atomc_runtime::{Artifact as File, TrustList};
-use atomc_runtime::{signature, trust};
+use atomc_runtime::states::paged;
+use atomc_runtime::{Artifact as File, Error, TrustList};
+use atomc_runtime::{device, signature, trust};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::env::var_os;
@@ -25,7 +26,8 @@ impl Artifact {
         &self.path
     }
 
-    /// Refuses to run an artifact that was opened at this path without the signature that `ATOMC_REQUIRE_SIGNED_BY` asks for.
+    /// Refuses to run an artifact that was opened at this path without the signature that
+    /// `ATOMC_REQUIRE_SIGNED_BY` asks for.
     pub fn check_signature(path: &Path, file: &File) -> PyResult<()> {
         signature::require(var_os(signature::VARIABLE), path, file).map_err(raised)
     }
@@ -62,9 +64,10 @@ impl Artifact {
         self.file.fingerprint().to_string()
     }
 
-    /// Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this content. A framework that finds an
-    /// artifact beside a model asks before it makes a `Model` of it, which runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key,
-    /// its signature is asked for instead of the list.
+    /// Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this content. A
+    /// framework that finds an artifact beside a model asks before it makes a `Model` of it, which
+    /// runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key, its signature is asked for instead
+    /// of the list.
     fn trusted(&self) -> PyResult<bool> {
         if var_os(signature::VARIABLE).is_some() {
             return Artifact::check_signature(&self.path, &self.file).map(|()| true);
@@ -77,6 +80,16 @@ impl Artifact {
     #[getter]
     fn targets(&self) -> Vec<&str> {
         self.file.manifest().targets.iter().map(|target| target.name.as_str()).collect()
+    }
+
+    /// The pages of a target's cache: tokens in one, and bytes of the largest.
+    fn page(&self, target: &str) -> PyResult<(usize, usize)> {
+        let manifest = self.file.manifest();
+        let number = device::target(manifest, target).map_err(|error| raised(Error::Device(error)))?;
+        let target = &manifest.targets[number];
+        let groups = paged(target).map_err(|error| raised(Error::States(error)))?;
+        let bytes = groups.iter().map(|group| group.block_bytes).max().unwrap_or(0);
+        Ok((target.layout.block_tokens, bytes))
     }
 
     /// Every option and model fact that shaped the artifact.
@@ -97,7 +110,8 @@ impl Artifact {
         &self.file.manifest().producer
     }
 
-    /// What differs between a `config.json` and the model that the artifact was made of, by what the fields mean.
+    /// What differs between a `config.json` and the model that the artifact was made of, by what
+    /// the fields mean.
     fn differences(&self, config: &str) -> PyResult<Vec<String>> {
         let config = Config::parse(config, None).map_err(|fault| PyValueError::new_err(fault.to_string()))?;
         let held = &self.file.manifest().config["model"];

@@ -1,5 +1,6 @@
-//! Tensors of other libraries, and ours for them, as DLPack has it: <https://dmlc.github.io/dlpack/latest/c_api.html>.
-//! Nothing is copied either way. A capsule that nobody took frees what it holds.
+//! Tensors of other libraries, and ours for them, as DLPack has it:
+//! <https://dmlc.github.io/dlpack/latest/c_api.html>. Nothing is copied either way. A capsule that
+//! nobody took frees what it holds.
 use crate::error::WeightsError;
 use atomc_artifact::manifest::DType;
 use atomc_runtime::checkpoint::{Float, OnDevice};
@@ -108,7 +109,8 @@ impl Device {
     }
 }
 
-/// Rows of numbers, for other libraries to look at. It keeps the owner of the memory alive, who may fill it anew.
+/// Rows of numbers, for other libraries to look at. It keeps the owner of the memory alive, who may
+/// fill it anew.
 #[pyclass(frozen, module = "atomc")]
 pub struct View {
     address: usize,
@@ -158,7 +160,8 @@ impl View {
 
 #[pymethods]
 impl View {
-    /// A capsule for `from_dlpack`. There is no stream to wait for: the memory is filled on the caller's own.
+    /// A capsule for `from_dlpack`. There is no stream to wait for: the memory is filled on the
+    /// caller's own.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,
@@ -234,6 +237,13 @@ impl Type {
             (FLOAT, 32, 1) => Some(Float::F32),
             (FLOAT, 64, 1) => Some(Float::F64),
             (BFLOAT, 16, 1) => Some(Float::BF16),
+            // What quantised weights are made of.
+            (INT, 64, 1) => Some(Float::I64),
+            (INT, 32, 1) => Some(Float::Code(DType::I32)),
+            (INT, 8, 1) => Some(Float::Code(DType::I8)),
+            (UINT, 8, 1) => Some(Float::Code(DType::U8)),
+            (FLOAT8_E4M3FN, 8, 1) => Some(Float::Code(DType::F8E4M3)),
+            (FLOAT8_E8M0FNU, 8, 1) => Some(Float::Code(DType::E8M0)),
             _ => None,
         }
     }
@@ -241,7 +251,7 @@ impl Type {
     fn name(self) -> String {
         let kind = match self.code {
             INT => "int",
-            1 => "uint",
+            UINT => "uint",
             FLOAT => "float",
             BFLOAT => "bfloat",
             5 => "complex",
@@ -258,13 +268,15 @@ fn capsule<'py, T: Form>(
     destructor: unsafe extern "C" fn(*mut ffi::PyObject),
 ) -> PyResult<Bound<'py, PyAny>> {
     let made = Box::into_raw(made);
-    // SAFETY: attached to Python; the name is static; the destructor frees what is in the capsule unless somebody took it.
+    // SAFETY: attached to Python; the name is static; the destructor frees what is in the capsule
+    // unless somebody took it.
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(made.cast(), T::FRESH.as_ptr(), Some(destructor))) }
 }
 
 /// Frees a tensor that nobody took.
 unsafe extern "C" fn destroy<T: Form + Delete>(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this once for a capsule of ours, which holds a tensor while it has its first name.
+    // SAFETY: Python calls this once for a capsule of ours, which holds a tensor while it has its
+    // first name.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, T::FRESH.as_ptr()) == 1 {
             T::delete(ffi::PyCapsule_GetPointer(capsule, T::FRESH.as_ptr()).cast());
@@ -334,7 +346,8 @@ impl Drop for Foreign {
 }
 
 impl Foreign {
-    /// Takes a tensor, by the name that messages give it, for work of a device that a stream is given from now on.
+    /// Takes a tensor, by the name that messages give it, for work of a device that a stream is
+    /// given from now on.
     pub fn take(name: &str, from: &Bound<'_, PyAny>, device: Device, stream: usize) -> PyResult<Foreign> {
         let (kind, number) = from.call_method0("__dlpack_device__")?.extract()?;
         let on_device = ![CPU, CUDA_HOST, ROCM_HOST].contains(&kind);
@@ -364,7 +377,8 @@ impl Foreign {
                     Foreign::new(name, &raw const (*managed).tensor, move || Versioned::delete(managed))
                 },
                 Some(managed) => {
-                    // SAFETY: just taken; the function that ends it lies at the same place in all versions.
+                    // SAFETY: just taken; the function that ends it lies at the same place in all
+                    // versions.
                     unsafe { Versioned::delete(managed) };
                     Err(WeightsError::new_err(format!("tensor `{name}`: an unknown version of DLPack")))
                 }
@@ -381,7 +395,7 @@ impl Foreign {
         // SAFETY: passed on to the caller.
         let Tensor { dtype, axes, shape, .. } = unsafe { &*tensor };
         let float = dtype.float().ok_or_else(|| {
-            let rule = "weights may be bfloat16, float16, float32 or float64";
+            let rule = "weights may be bfloat16, float16, float32, float64, float8_e4m3fn, float8_e8m0fnu, int8, uint8, int32 or int64";
             WeightsError::new_err(format!("tensor `{name}` is of type {}; {rule}", dtype.name()))
         })?;
         let axes = usize::try_from(*axes).map_err(|_| negative(name, "number of axes"))?;
@@ -470,7 +484,8 @@ impl Foreign {
     }
 }
 
-/// From one row to the next and from one column to the next, if all axes but the last are rows of one distance.
+/// From one row to the next and from one column to the next, if all axes but the last are rows of
+/// one distance.
 fn even(shape: &[usize], strides: &[isize]) -> Option<(isize, isize)> {
     let (&col, outer) = strides.split_last()?;
     let (mut row, mut next) = (None, None);

@@ -14,7 +14,8 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An artifact on a device, with a cache and sequences of its own. One thread uses it at a time; others wait.
+/// An artifact on a device, with a cache and sequences of its own. One thread uses it at a time;
+/// others wait.
 #[pyclass(frozen, module = "atomc")]
 pub struct Engine {
     inner: Mutex<Inner>,
@@ -57,7 +58,8 @@ impl Engine {
         self.lock().device_name().to_owned()
     }
 
-    /// Loads a checkpoint's directory, or a file of packed weights, whose checksums are compared if it is to `verify`.
+    /// Loads a checkpoint's directory, or a file of packed weights, whose checksums are compared if
+    /// it is to `verify`.
     #[pyo3(signature = (path, *, verify = true))]
     fn load(&self, py: Python<'_>, path: PathBuf, verify: bool) -> PyResult<()> {
         let packed = || Packed::open(&path).map(|packed| if verify { packed } else { packed.unverified() });
@@ -84,8 +86,8 @@ impl Engine {
         self.lock().drop_sequence(SeqId::from_bits(sequence)).map_err(raised)
     }
 
-    /// Gives each sequence of `(sequence, tokens, logits)` its new tokens, `logits` being `none`, `last` or `all`; the rows of
-    /// logits that each wants.
+    /// Gives each sequence of `(sequence, tokens, logits)` its new tokens, `logits` being `none`,
+    /// `last` or `all`; the rows of logits that each wants.
     fn step(&self, py: Python<'_>, requests: Vec<(u64, Vec<u32>, String)>) -> PyResult<Vec<View>> {
         let wants: Vec<Want> = requests.iter().map(|(_, _, want)| wanted(want)).collect::<PyResult<_>>()?;
         let run = || {

@@ -1,6 +1,7 @@
 //! The Python package `atomc`: artifacts inside frameworks, and alone.
 //!
-//! It translates and nothing else. Whatever takes time runs without Python's lock; tensors pass by DLPack or by address.
+//! It translates and nothing else. Whatever takes time runs without Python's lock; tensors pass by
+//! DLPack or by address.
 mod artifact;
 mod dlpack;
 mod engine;
@@ -25,5 +26,7 @@ fn _atomc(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(vllm::known_options, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::settings_of, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::named_artifact, module)?)?;
+    module.add_function(wrap_pyfunction!(vllm::judged_sglang_options, module)?)?;
+    module.add_function(wrap_pyfunction!(vllm::overriding_artifact, module)?)?;
     error::add(module)
 }

@@ -6,7 +6,8 @@ use crate::vllm::object;
 use atomc_artifact::escaped;
 use atomc_artifact::manifest::{Attention, Paged, Place, Plan, PlanKind, Target, Work};
 use atomc_config::Config;
-use atomc_config::vllm::{Held, refusals};
+use atomc_config::framework::Held;
+use atomc_config::{sglang, vllm};
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Pages, Rows, Table};
 use atomc_runtime::states::paged;
@@ -54,8 +55,8 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// Opens an artifact. `allocate(bytes)` gives the address of zeroed memory of the device, which the caller keeps while the
-    /// model lives; without it the model has memory of its own.
+    /// Opens an artifact. `allocate(bytes)` gives the address of zeroed memory of the device, which
+    /// the caller keeps while the model lives; without it the model has memory of its own.
     #[new]
     #[pyo3(signature = (artifact, device = "host", *, rank = 0, threads = 0, attention = "own", stream = 0, allocate = None))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
@@ -165,8 +166,15 @@ impl Model {
         self.cache.clone()
     }
 
-    /// Everything about which a `config.json` and vLLM's options, an object by the names of `EngineArgs`, do not fit.
-    fn refusals(&self, config: &str, options: &str) -> PyResult<Vec<String>> {
+    /// Everything about which a `config.json` and a framework's options do not fit: an object by
+    /// the names of `EngineArgs` of vLLM's, or of `ServerArgs` of SGLang's.
+    #[pyo3(signature = (config, options, framework = "vllm"))]
+    fn refusals(&self, config: &str, options: &str, framework: &str) -> PyResult<Vec<String>> {
+        let refusals = match framework {
+            "vllm" => vllm::refusals,
+            "sglang" => sglang::refusals,
+            other => return Err(PyValueError::new_err(format!("framework: `{other}` is neither `vllm` nor `sglang`"))),
+        };
         let options = object(options).map_err(PyValueError::new_err)?;
         let config = match Config::parse(config, None) {
             Ok(config) => config,
@@ -186,20 +194,23 @@ impl Model {
         Ok(refusals(&config, &options, &held).iter().map(|text| escaped(text)).collect())
     }
 
-    /// A context in which the checkpoint's tensors are given one by one. At its end all have to be there, but for an update of
-    /// weights that are loaded, or were until `unload`: what is packed together changes when all of it has come, in this update or later
-    /// ones, and unloaded weights are there again when all have.
+    /// A context in which the checkpoint's tensors are given one by one. At its end all have to be
+    /// there, but for an update of weights that are loaded, or were until `unload`: what is packed
+    /// together changes when all of it has come, in this update or later ones, and unloaded weights
+    /// are there again when all have.
     #[pyo3(signature = (*, update = false))]
     fn loading(slf: Bound<'_, Model>, update: bool) -> Loading {
         Loading { model: slf.unbind(), update }
     }
 
-    /// Forgets the weights. Memory of the host that is not the caller's goes back to the system until others are loaded.
+    /// Forgets the weights. Memory of the host that is not the caller's goes back to the system
+    /// until others are loaded.
     fn unload(&self) {
         self.lock().unload();
     }
 
-    /// Loads a checkpoint's directory, or a file of packed weights, whose checksums are compared if it is to `verify`.
+    /// Loads a checkpoint's directory, or a file of packed weights, whose checksums are compared if
+    /// it is to `verify`.
     #[pyo3(signature = (path, *, verify = true))]
     fn load(&self, py: Python<'_>, path: PathBuf, verify: bool) -> PyResult<()> {
         let packed = || Packed::open(&path).map(|packed| if verify { packed } else { packed.unverified() });
@@ -256,6 +267,20 @@ impl Model {
         Model::view(slf, slf.get().hidden)
     }
 
+    /// What the further rows are called that steps leave, as `atomc compile --hidden` asked for:
+    /// `hidden.2` is what enters layer 2.
+    #[getter]
+    fn hidden_names(&self) -> Vec<String> {
+        self.lock().hidden_names().map(str::to_owned).collect()
+    }
+
+    /// Further rows of the step whose body has just run to its end, one for each token. They stay
+    /// until the next step, embedding or head. Where they lie depends on the size of the step.
+    fn hidden_of(slf: &Bound<'_, Model>, name: &str) -> PyResult<View> {
+        let rows = slf.get().lock().hidden_of(name).map_err(raised)?;
+        Ok(Model::view(slf, rows))
+    }
+
     /// The rows that heads read.
     #[getter]
     fn head_input(slf: &Bound<'_, Model>) -> View {
@@ -268,7 +293,8 @@ impl Model {
         Model::view(slf, slf.get().embed_input)
     }
 
-    /// Embeddings of the first tokens of `embed_input`, which stay until the next step, embedding or head.
+    /// Embeddings of the first tokens of `embed_input`, which stay until the next step, embedding
+    /// or head.
     #[pyo3(signature = (tokens, stream = 0))]
     fn embed(slf: &Bound<'_, Model>, tokens: usize, stream: usize) -> PyResult<View> {
         let model = slf.get();
@@ -364,8 +390,8 @@ impl Model {
         Ok(Some(call))
     }
 
-    /// Logits of the first rows of `head_input`, which stay until the next step or head: of the vocabulary, or of the part of it
-    /// that the rank has.
+    /// Logits of the first rows of `head_input`, which stay until the next step or head: of the
+    /// vocabulary, or of the part of it that the rank has.
     #[pyo3(signature = (rows, stream = 0))]
     fn head(slf: &Bound<'_, Model>, rows: usize, stream: usize) -> PyResult<View> {
         let model = slf.get();
@@ -481,8 +507,8 @@ impl Cache {
 #[pyclass(frozen, get_all, module = "atomc")]
 #[derive(Default)]
 pub struct Call {
-    /// `embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and `v` into
-    /// the cache of `layer` and attend.
+    /// `embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place.
+    /// `attention`: put `k` and `v` into the cache of `layer` and attend.
     kind: &'static str,
     value: Option<Py<View>>,
     layer: usize,
@@ -537,8 +563,9 @@ impl Loading {
         Ok(false)
     }
 
-    /// Takes a tensor of the checkpoint: anything with `__dlpack__`, in the memory of the host or of the model's device. There
-    /// its weights are made in the order of the stream, which stays as long as the model, and nobody waits.
+    /// Takes a tensor of the checkpoint: anything with `__dlpack__`, in the memory of the host or
+    /// of the model's device. There its weights are made in the order of the stream, which stays as
+    /// long as the model, and nobody waits.
     #[pyo3(signature = (name, tensor, stream = 0))]
     fn feed(&self, name: &str, tensor: &Bound<'_, PyAny>, stream: usize) -> PyResult<()> {
         let (py, model) = (tensor.py(), self.model.get());
@@ -549,8 +576,8 @@ impl Loading {
             return Ok(());
         }
         let given = Given { float: foreign.float(), shape, numbers: foreign.numbers(name)? };
-        // SAFETY: the tensor's library says what it is and where; that it and the stream stay is the caller's to see to, as the
-        // documentation of the package says.
+        // SAFETY: the tensor's library says what it is and where; that it and the stream stay is
+        // the caller's to see to, as the documentation of the package says.
         py.detach(|| unsafe { model.lock().feed_on(name, given, Stream(stream)) }).map_err(raised)
     }
 }

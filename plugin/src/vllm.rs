@@ -1,5 +1,6 @@
-//! What the shim for vLLM asks of the configuration's crate. All of it is text and JSON.
+//! What the shims ask of the configuration's crate. All of it is text and JSON.
 use atomc_config::FAMILIES;
+use atomc_config::sglang;
 use atomc_config::vllm::options::{BLOCK_SIZE_GIVEN, JUDGED, names};
 use atomc_config::vllm::settings;
 use pyo3::exceptions::PyValueError;
@@ -13,7 +14,14 @@ pub fn judged_options() -> Vec<(&'static str, &'static str)> {
     JUDGED.iter().map(|judged| (judged.name, judged.at)).chain([BLOCK_SIZE_GIVEN]).collect()
 }
 
-/// The architectures that artifacts can hold, and of each the module of vLLM's models that has a class for it.
+/// SGLang's options that are judged.
+#[pyfunction]
+pub fn judged_sglang_options() -> Vec<&'static str> {
+    sglang::JUDGED.iter().map(|judged| judged.name).collect()
+}
+
+/// The architectures that artifacts can hold, and of each the module of vLLM's models that has a
+/// class for it.
 #[pyfunction]
 pub fn architectures() -> Vec<(&'static str, &'static str)> {
     FAMILIES.iter().map(|family| (family.architecture, family.vllm)).collect()
@@ -32,15 +40,25 @@ pub fn settings_of(environment: HashMap<String, String>) -> PyResult<HashMap<Str
     Ok(found.into_iter().map(|(name, value)| (name, value.as_str().unwrap_or_default().to_owned())).collect())
 }
 
-/// The artifact that the values of `--additional-config` and `--model-loader-extra-config` name, as JSON.
+/// The artifact that the values of `--additional-config` and `--model-loader-extra-config` name, as
+/// JSON.
 #[pyfunction]
 pub fn named_artifact(additional: &str, loader: &str) -> PyResult<Option<String>> {
     let named = || -> Result<Option<String>, String> {
-        let additional = settings::additional(&json(additional)?)?;
+        let additional = settings::shared("--additional-config", &json(additional)?)?;
         let loader = object(loader)?;
         let first = settings::artifact("--model-loader-extra-config", &loader)?;
         Ok(first.or(settings::artifact("--additional-config", &additional)?).map(str::to_owned))
     };
+    named().map_err(PyValueError::new_err)
+}
+
+/// The artifact that the object `atomc` of `--json-model-override-args` names, given as JSON.
+#[pyfunction]
+pub fn overriding_artifact(ours: &str) -> PyResult<Option<String>> {
+    let option = "--json-model-override-args";
+    let named =
+        || settings::artifact(option, &settings::shared(option, &json(ours)?)?).map(|path| path.map(str::to_owned));
     named().map_err(PyValueError::new_err)
 }
 

@@ -102,6 +102,7 @@ class Framework:
             assert call.kind == "embedding"
             rows(call.value)[:count] = embeddings
         assert self.model.run() is None
+        self.named = {name: rows(self.model.hidden_of(name))[:count].copy() for name in self.model.hidden_names}
         logits = []
         for begin in range(0, count, self.model.max_rows):
             part = min(count - begin, self.model.max_rows)
@@ -192,6 +193,22 @@ def test_steps_equal_the_engines(artifact, tensors, checkpoint):
                 owned[name] = engine.add()
                 framework.free += framework.tables.pop(name)
                 del framework.lengths[name]
+
+
+def test_rows_that_enter_layers_have_names(tmp_path, tensors):
+    artifact = compile_model(tmp_path / "m.atomc", "--decode", "1", "--prefill", "96", "--hidden", "0,2")
+    framework = Framework(load(atomc.Model(artifact, threads=1), tensors))
+    model, tokens = framework.model, [5, 6, 7, 8]
+    assert model.hidden_names == ["hidden.0", "hidden.2"]
+    framework.step([("a", tokens)], padding=2)
+    rows(model.embed_input)[: len(tokens), 0] = tokens
+    assert (framework.named["hidden.0"] == rows(model.embed(len(tokens)))).all()
+    assert framework.named["hidden.2"].shape == framework.named["hidden.0"].shape
+    assert (framework.named["hidden.2"] != framework.named["hidden.0"]).any()
+    with pytest.raises(atomc.StepError, match="the rows of no step are there"):
+        model.hidden_of("hidden.0")
+    with pytest.raises(atomc.StepError, match="no rows are called `hidden.1`; the artifact has `hidden.0`, `hidden.2`"):
+        model.hidden_of("hidden.1")
 
 
 def test_answers(artifact, checkpoint):
@@ -311,7 +328,7 @@ def test_errors_name_the_field(artifact, tensors, tmp_path):
             loading.feed("model.layers.9.norm", tensors["model.norm.weight"])
         with pytest.raises(atomc.WeightsError, match="`model.norm.weight` has shape"):
             loading.feed("model.norm.weight", numpy.zeros(3, numpy.float32))
-        with pytest.raises(atomc.WeightsError, match="`model.norm.weight` is of type int32"):
+        with pytest.raises(atomc.WeightsError, match="`model.norm.weight` is of type i32"):
             loading.feed("model.norm.weight", numpy.zeros(192, numpy.int32))
         loading.feed("model.layers.0.self_attn.rotary_emb.inv_freq", numpy.zeros(16, numpy.float32))
         for name, tensor in tensors.items():
@@ -455,7 +472,8 @@ def test_python_runs_beside_steps(artifact, tensors):
             time.sleep(0)
 
     interval = sys.getswitchinterval()
-    # Nobody is asked to give way: the other thread, which does, runs when this one has let go or not at all.
+    # Nobody is asked to give way: the other thread, which does, runs when this one has let go or
+    # not at all.
     sys.setswitchinterval(60)
     try:
         thread = threading.Thread(target=count, daemon=True)

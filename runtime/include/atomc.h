@@ -17,6 +17,7 @@
 
 // How a call went. Everything but ATOMC_STATUS_OK leaves a message for atomc_last_error.
 typedef enum atomc_status {
+  // The call did what it was asked for.
   ATOMC_STATUS_OK = 0,
   // A null pointer, text that is not UTF-8, or an engine that did not open.
   ATOMC_STATUS_INVALID_ARGUMENT = 1,
@@ -26,7 +27,8 @@ typedef enum atomc_status {
   ATOMC_STATUS_DEVICE = 3,
   // The checkpoint is not one for this model.
   ATOMC_STATUS_CHECKPOINT = 4,
-  // The step was refused, and no sequence has changed; or its logits are not finite, of which the message says where that began.
+  // The step was refused, and no sequence has changed; or its logits are not finite, of which
+  // the message says where that began.
   ATOMC_STATUS_STEP = 5,
   // The cache has no block left: free a sequence or open with a larger cache.
   ATOMC_STATUS_CACHE_FULL = 6,
@@ -34,24 +36,30 @@ typedef enum atomc_status {
   ATOMC_STATUS_BUG = 7,
 } atomc_status;
 
-// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at a time. A process that was forked from the one
-// that opened it gets ATOMC_STATUS_DEVICE from whatever computes, and may close it; on the host an engine of one thread works in both.
+// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at
+// a time. A process that was forked from the one that opened it gets ATOMC_STATUS_DEVICE from
+// whatever computes, and may close it; on the host an engine of one thread works in both.
 typedef struct atomc_engine atomc_engine;
 
 // How to open an artifact. All zero is the default.
 typedef struct atomc_options {
-  // "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD GPU, "cuda" likewise for NVIDIA; null is "host".
+  // "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD
+  // GPU, "cuda" likewise for NVIDIA; null is "host".
   const char *device;
   // Threads, the caller's among them, up to 1024; 0 takes all.
   size_t threads;
-  // Tokens that the KV cache holds over all sequences, no more than the device has memory for; 0 makes it as large as the longest sequence of the model.
+  // Tokens that the KV cache holds over all sequences, no more than the device has memory for; 0
+  // makes it as large as the longest sequence of the model.
   size_t cache_tokens;
 } atomc_options;
 
 // New tokens of one sequence.
 typedef struct atomc_request {
+  // As atomc_sequence_new or atomc_sequence_fork gave it.
   uint64_t sequence;
+  // Token ids, which are read before the call returns.
   const uint32_t *tokens;
+  // How many tokens there are: at least one.
   size_t token_count;
   // ATOMC_LOGITS_NONE, ATOMC_LOGITS_LAST or ATOMC_LOGITS_ALL.
   uint32_t logits;
@@ -61,9 +69,10 @@ typedef struct atomc_request {
 extern "C" {
 #endif // __cplusplus
 
-// Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can tell why it failed;
-// close it with atomc_close. Whoever names an artifact asks for its code. If the variable ATOMC_REQUIRE_SIGNED_BY names a public key,
-// an artifact without a valid signature by it is refused as ATOMC_STATUS_ARTIFACT before any of its code is mapped.
+// Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can
+// tell why it failed; close it with atomc_close. Whoever names an artifact asks for its code. If
+// the variable ATOMC_REQUIRE_SIGNED_BY names a public key, an artifact without a valid signature
+// by it is refused as ATOMC_STATUS_ARTIFACT before any of its code is mapped.
 //
 // Requires:
 // `path` is a C string, `options` null or valid, `engine` valid for a write.
@@ -83,7 +92,8 @@ void atomc_close(struct atomc_engine *engine);
 // `engine` is null or open.
 const char *atomc_last_error(const struct atomc_engine *engine);
 
-// The device and the variant of the code on it, e.g. "host:x86-64-v4"; empty if the engine did not open.
+// The device and the variant of the code on it, e.g. "host:x86-64-v4"; empty if the engine did not
+// open.
 //
 // Requires:
 // `engine` is null or open.
@@ -125,8 +135,9 @@ const uint32_t *atomc_stop_tokens(const struct atomc_engine *engine, size_t *cou
 // `engine` is open, `sequence` valid for a write.
 enum atomc_status atomc_sequence_new(struct atomc_engine *engine, uint64_t *sequence);
 
-// Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of the cache can be shared:
-// `shared` receives how many tokens the new sequence has; give it those behind them again.
+// Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of
+// the cache can be shared: `shared` receives how many tokens the new sequence has; give it those
+// behind them again.
 //
 // Requires:
 // `engine` is open, `sequence` and `shared` valid for a write.
@@ -150,17 +161,19 @@ enum atomc_status atomc_sequence_length(struct atomc_engine *engine,
                                         uint64_t sequence,
                                         size_t *tokens);
 
-// Gives sequences their new tokens and computes the logits that the requests want. Prompts of any length the model has,
-// single tokens and both at once are fine; each sequence may appear once.
+// Gives sequences their new tokens and computes the logits that the requests want. Prompts of any
+// length the model has, single tokens and both at once are fine; each sequence may appear once.
 //
 // Requires:
-// `engine` is open; `requests` points to `count` requests, and each of their `tokens` to `token_count` tokens.
+// `engine` is open; `requests` points to `count` requests, and each of their `tokens` to
+// `token_count` tokens.
 enum atomc_status atomc_step(struct atomc_engine *engine,
                              const struct atomc_request *requests,
                              size_t count);
 
-// The logits of one request of the last step, valid until the next call of atomc_step: `rows` receives the first row,
-// `count` the number of rows, `stride` the numbers from one row to the next.
+// The logits of one request of the last step, valid until the next call of atomc_step: `rows`
+// receives the first row, `count` the number of rows, `stride` the numbers from one row to the
+// next.
 //
 // Requires:
 // `engine` is open; `rows`, `count` and `stride` are valid for a write.

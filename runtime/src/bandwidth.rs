@@ -11,8 +11,8 @@ const TASK: usize = 4 << 20;
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 2048;
 
-/// Read bandwidth in bytes a second with all threads of the pool: the best of `rounds` sums over a buffer of `bytes`,
-/// which is to be much larger than the caches.
+/// Read bandwidth in bytes a second with all threads of the pool: the best of `rounds` sums over a
+/// buffer of `bytes`, which is to be much larger than the caches.
 pub fn measure(pool: &mut Pool, bytes: usize, rounds: usize) -> io::Result<f64> {
     let tasks = (bytes / TASK).max(1);
     let mut buffer = Buffer::new(tasks * TASK)?;
@@ -46,7 +46,8 @@ fn sum(bytes: &[u8]) -> u64 {
     sum_lanes(bytes)
 }
 
-/// Eight independent sums over cache lines, which the compiler turns into vector adds of whatever width is allowed.
+/// Eight independent sums over cache lines, which the compiler turns into vector adds of whatever
+/// width is allowed.
 #[inline(always)]
 fn sum_lanes(bytes: &[u8]) -> u64 {
     let mut sums = [[0u64; 8]; 8];

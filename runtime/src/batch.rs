@@ -1,6 +1,7 @@
-//! The inputs of one step, in one block at addresses that stay: sizes, token ids, positions, lengths, rows, and the batch that
-//! says where each token belongs. Where kernels cannot read the host's memory, the block is put together here and copied to
-//! one of the device before each step: pointers inside it are the device's.
+//! The inputs of one step, in one block at addresses that stay: sizes, token ids, positions,
+//! lengths, rows, and the batch that says where each token belongs. Where kernels cannot read the
+//! host's memory, the block is put together here and copied to one of the device before each step:
+//! pointers inside it are the device's.
 use crate::device::{Device, DeviceBuffer, DeviceError, InputAddresses, StepInputs, StepSize};
 use crate::memory::Buffer;
 use atomc_artifact::abi::{Batch, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
@@ -9,7 +10,8 @@ use atomc_artifact::abi::{Batch, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
 const ALIGN: usize = 64;
 const INT: usize = size_of::<i32>();
 
-/// The inputs of a step. Entries beyond its tokens are zero: a token, position, row and sequence that exist.
+/// The inputs of a step. Entries beyond its tokens are zero: a token, position, row and sequence
+/// that exist.
 #[derive(Debug)]
 pub struct Inputs {
     block: Buffer,
@@ -25,7 +27,9 @@ pub struct Inputs {
 /// The largest steps that inputs have room for.
 #[derive(Clone, Debug)]
 pub struct Room {
+    /// Most tokens of a step; what is made for kernels has more behind it.
     pub tokens: usize,
+    /// Most rows of logits.
     pub rows: usize,
     /// What each sequence has.
     pub tables: Vec<TableRoom>,
@@ -34,6 +38,7 @@ pub struct Room {
 /// A table of a sequence's pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableRoom {
+    /// Pages of the longest sequence.
     pub blocks: usize,
     /// Bytes from one page to the next.
     pub block_stride: usize,
@@ -42,8 +47,11 @@ pub struct TableRoom {
 /// What a step has so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
+    /// Tokens of all sequences together.
     pub tokens: usize,
+    /// Rows of logits that are wanted.
     pub rows: usize,
+    /// Entries of [`atomc_artifact::abi::Batch::tiles`].
     pub tiles: usize,
     sequences: usize,
 }
@@ -248,6 +256,7 @@ impl Inputs {
         }
     }
 
+    /// What was pushed since the step began.
     pub fn counts(&self) -> Counts {
         self.used
     }
@@ -291,7 +300,8 @@ impl Inputs {
     /// So many entries of a part.
     fn ints(&mut self, part: usize, first: usize, count: usize) -> &mut [i32] {
         let bytes = &mut self.block.as_mut_slice()[part + first * INT..][..count * INT];
-        // SAFETY: in bounds as just checked, aligned, as parts are, and every pattern of bits is an `i32`.
+        // SAFETY: in bounds as just checked, aligned, as parts are, and every pattern of bits is an
+        // `i32`.
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
     }
 }

@@ -1,6 +1,7 @@
 //! The C interface, declared in `include/atomc.h`, which a test generates from this file.
 //!
-//! Every call takes the engine it is about; nothing is global. A panic ends at the boundary as `ATOMC_STATUS_BUG`.
+//! Every call takes the engine it is about; nothing is global. A panic ends at the boundary as
+//! `ATOMC_STATUS_BUG`.
 use crate::checkpoint::{Checkpoint, Random, Source};
 use crate::engine::{Engine, EngineOptions, Request, StepError, Want};
 use crate::error::Error;
@@ -16,6 +17,7 @@ use std::path::Path;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomcStatus {
+    /// The call did what it was asked for.
     Ok = 0,
     /// A null pointer, text that is not UTF-8, or an engine that did not open.
     InvalidArgument = 1,
@@ -25,7 +27,8 @@ pub enum AtomcStatus {
     Device = 3,
     /// The checkpoint is not one for this model.
     Checkpoint = 4,
-    /// The step was refused, and no sequence has changed; or its logits are not finite, of which the message says where that began.
+    /// The step was refused, and no sequence has changed; or its logits are not finite, of which
+    /// the message says where that began.
     Step = 5,
     /// The cache has no block left: free a sequence or open with a larger cache.
     CacheFull = 6,
@@ -40,8 +43,9 @@ pub const ATOMC_LOGITS_LAST: u32 = 1;
 /// Logits behind every token.
 pub const ATOMC_LOGITS_ALL: u32 = 2;
 
-/// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at a time. A process that was forked from the one
-/// that opened it gets ATOMC_STATUS_DEVICE from whatever computes, and may close it; on the host an engine of one thread works in both.
+/// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at
+/// a time. A process that was forked from the one that opened it gets ATOMC_STATUS_DEVICE from
+/// whatever computes, and may close it; on the host an engine of one thread works in both.
 pub struct AtomcEngine {
     engine: Option<Engine>,
     error: CString,
@@ -54,11 +58,13 @@ pub struct AtomcEngine {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AtomcOptions {
-    /// "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD GPU, "cuda" likewise for NVIDIA; null is "host".
+    /// "host", or "host:" and a variant of the artifact, or "hip" or "hip:" and a number for an AMD
+    /// GPU, "cuda" likewise for NVIDIA; null is "host".
     pub device: *const c_char,
     /// Threads, the caller's among them, up to 1024; 0 takes all.
     pub threads: usize,
-    /// Tokens that the KV cache holds over all sequences, no more than the device has memory for; 0 makes it as large as the longest sequence of the model.
+    /// Tokens that the KV cache holds over all sequences, no more than the device has memory for; 0
+    /// makes it as large as the longest sequence of the model.
     pub cache_tokens: usize,
 }
 
@@ -66,16 +72,20 @@ pub struct AtomcOptions {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AtomcRequest {
+    /// As atomc_sequence_new or atomc_sequence_fork gave it.
     pub sequence: u64,
+    /// Token ids, which are read before the call returns.
     pub tokens: *const u32,
+    /// How many tokens there are: at least one.
     pub token_count: usize,
     /// ATOMC_LOGITS_NONE, ATOMC_LOGITS_LAST or ATOMC_LOGITS_ALL.
     pub logits: u32,
 }
 
-/// Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can tell why it failed;
-/// close it with atomc_close. Whoever names an artifact asks for its code. If the variable ATOMC_REQUIRE_SIGNED_BY names a public key,
-/// an artifact without a valid signature by it is refused as ATOMC_STATUS_ARTIFACT before any of its code is mapped.
+/// Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can
+/// tell why it failed; close it with atomc_close. Whoever names an artifact asks for its code. If
+/// the variable ATOMC_REQUIRE_SIGNED_BY names a public key, an artifact without a valid signature
+/// by it is refused as ATOMC_STATUS_ARTIFACT before any of its code is mapped.
 ///
 /// # Safety
 /// `path` is a C string, `options` null or valid, `engine` valid for a write.
@@ -138,7 +148,8 @@ pub unsafe extern "C" fn atomc_last_error(engine: *const AtomcEngine) -> *const 
     unsafe { engine.as_ref() }.map_or(c"no engine".as_ptr(), |engine| engine.error.as_ptr())
 }
 
-/// The device and the variant of the code on it, e.g. "host:x86-64-v4"; empty if the engine did not open.
+/// The device and the variant of the code on it, e.g. "host:x86-64-v4"; empty if the engine did not
+/// open.
 ///
 /// # Safety
 /// `engine` is null or open.
@@ -219,8 +230,9 @@ pub unsafe extern "C" fn atomc_sequence_new(engine: *mut AtomcEngine, sequence: 
     })
 }
 
-/// Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of the cache can be shared:
-/// `shared` receives how many tokens the new sequence has; give it those behind them again.
+/// Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of
+/// the cache can be shared: `shared` receives how many tokens the new sequence has; give it those
+/// behind them again.
 ///
 /// # Safety
 /// `engine` is open, `sequence` and `shared` valid for a write.
@@ -268,11 +280,12 @@ pub unsafe extern "C" fn atomc_sequence_length(
     })
 }
 
-/// Gives sequences their new tokens and computes the logits that the requests want. Prompts of any length the model has,
-/// single tokens and both at once are fine; each sequence may appear once.
+/// Gives sequences their new tokens and computes the logits that the requests want. Prompts of any
+/// length the model has, single tokens and both at once are fine; each sequence may appear once.
 ///
 /// # Safety
-/// `engine` is open; `requests` points to `count` requests, and each of their `tokens` to `token_count` tokens.
+/// `engine` is open; `requests` points to `count` requests, and each of their `tokens` to
+/// `token_count` tokens.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn atomc_step(
     engine: *mut AtomcEngine,
@@ -294,8 +307,9 @@ pub unsafe extern "C" fn atomc_step(
     })
 }
 
-/// The logits of one request of the last step, valid until the next call of atomc_step: `rows` receives the first row,
-/// `count` the number of rows, `stride` the numbers from one row to the next.
+/// The logits of one request of the last step, valid until the next call of atomc_step: `rows`
+/// receives the first row, `count` the number of rows, `stride` the numbers from one row to the
+/// next.
 ///
 /// # Safety
 /// `engine` is open; `rows`, `count` and `stride` are valid for a write.

@@ -1,12 +1,13 @@
 //! Where weights come from: a directory of safetensors, or random values in their place.
 //!
-//! A [`Source`] knows tensors by name; [`crate::weights`] asks for what the weight plan of an artifact wants.
+//! A [`Source`] knows tensors by name; [`crate::weights`] asks for what the weight plan of an
+//! artifact wants.
 mod random;
 mod shard;
 
-pub use random::Random;
 #[cfg(test)]
 pub(crate) use random::mix;
+pub use random::{Random, Stream};
 pub(crate) use shard::Shard;
 pub use shard::Stored;
 
@@ -14,6 +15,7 @@ use atomc_artifact::files;
 use atomc_artifact::manifest::DType;
 use safetensors::tensor::{Dtype, SafeTensorError};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +27,8 @@ pub trait Source: Sync {
     /// The names of all tensors, sorted. A source that makes up whatever is asked for has none.
     fn names(&self) -> Vec<&str>;
 
-    /// To be asked when all has been read: fails if something else wrote to the source since it was opened.
+    /// To be asked when all has been read: fails if something else wrote to the source since it was
+    /// opened.
     fn check(&self) -> Result<(), CheckpointError> {
         Ok(())
     }
@@ -35,37 +38,56 @@ pub trait Source: Sync {
 #[derive(Clone, Copy, Debug)]
 pub enum Tensor<'a> {
     /// Little-endian numbers, of any alignment.
-    Bytes { float: Float, bytes: &'a [u8] },
+    Bytes {
+        /// Their type.
+        float: Float,
+        /// One number after the other.
+        bytes: &'a [u8],
+    },
     /// The same in a file.
-    Stored { float: Float, numbers: Stored<'a> },
+    Stored {
+        /// Their type.
+        float: Float,
+        /// Where they lie.
+        numbers: Stored<'a>,
+    },
     /// Values of the plan itself.
     Values(&'a [f32]),
     /// Made up: element `i` is a function of the seed and `i`.
     Random(random::Stream),
     /// Numbers in the memory of a device.
-    Device { float: Float, numbers: OnDevice },
+    Device {
+        /// Their type.
+        float: Float,
+        /// Where they lie.
+        numbers: OnDevice,
+    },
 }
 
 impl Tensor<'_> {
     /// That a weight of a type can be made of the tensor of this name.
-    pub(crate) fn check_becomes(&self, dtype: DType, name: &str) -> Result<(), CheckpointError> {
+    pub(crate) fn check_becomes(&self, dtype: DType, name: impl fmt::Display) -> Result<(), CheckpointError> {
         let (becomes, found) = match self {
             Tensor::Bytes { float, .. } | Tensor::Stored { float, .. } | Tensor::Device { float, .. } => {
                 (float.becomes(dtype), float.name())
             }
-            Tensor::Values(_) | Tensor::Random(_) => (dtype.is_float(), Float::F32.name()),
+            Tensor::Values(_) => (dtype.is_float(), Float::F32.name()),
+            Tensor::Random(_) => return Ok(()),
         };
-        let fault = || CheckpointError::Code { name: name.to_owned(), found, want: dtype.name() };
+        let fault = || CheckpointError::Code { name: name.to_string(), found, want: dtype.name() };
         if becomes { Ok(()) } else { Err(fault()) }
     }
 }
 
-/// Where numbers lie in the memory of a device: the first one, and how many of them it is from one row to the next, and from one
-/// column to the next.
+/// Where numbers lie in the memory of a device: the first one, and how many of them it is from one
+/// row to the next, and from one column to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct OnDevice {
+    /// Address of the first number, which the host must not follow.
     pub address: *const u8,
+    /// Numbers, not bytes, from one row to the next. May be negative or 0.
     pub row_stride: isize,
+    /// Numbers from one column to the next. May be negative or 0.
     pub col_stride: isize,
 }
 
@@ -77,30 +99,39 @@ unsafe impl Sync for OnDevice {}
 /// The types of number that a checkpoint may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Float {
+    /// The upper half of an f32.
     BF16,
+    /// IEEE binary16.
     F16,
+    /// IEEE binary32.
     F32,
+    /// IEEE binary64, which becomes f32 first in any weight.
     F64,
-    /// Codes of a weight, its scales or its zero points, which become a weight of this type as they are, and no other.
+    /// What only tells how other tensors are stored.
+    I64,
+    /// Codes of a weight, its scales or its zero points, which become a weight of this type as they
+    /// are, and no other.
     Code(DType),
 }
 
 impl Float {
+    /// Bytes of one number.
     pub fn size(self) -> usize {
         match self {
             Float::BF16 | Float::F16 => 2,
             Float::F32 => 4,
-            Float::F64 => 8,
+            Float::F64 | Float::I64 => 8,
             Float::Code(dtype) => dtype.size(),
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Float::BF16 => DType::BF16.name(),
             Float::F16 => DType::F16.name(),
             Float::F32 => DType::F32.name(),
             Float::F64 => "f64",
+            Float::I64 => "i64",
             Float::Code(dtype) => dtype.name(),
         }
     }
@@ -117,21 +148,27 @@ impl Float {
             Dtype::I8 => Some(Float::Code(DType::I8)),
             Dtype::U8 => Some(Float::Code(DType::U8)),
             Dtype::I32 => Some(Float::Code(DType::I32)),
+            Dtype::I64 => Some(Float::I64),
             _ => None,
         }
     }
 
-    /// Whether a weight of a type can be made of these numbers. Powers of two are written as bytes where a format has no name for them.
+    /// Whether a weight of a type can be made of these numbers. Powers of two are written as bytes
+    /// where a format has no name for them.
     pub(crate) fn becomes(self, dtype: DType) -> bool {
         match self {
             Float::Code(DType::U8) => matches!(dtype, DType::U8 | DType::E8M0),
             Float::Code(own) => own == dtype,
+            Float::I64 => false,
             _ => dtype.is_float(),
         }
     }
 }
 
+/// Why weights cannot be read, packed or written. Of a load that fails with `Io`, `Changed` or
+/// `Damaged` some weights may be new already, of one that fails otherwise none are.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum CheckpointError {
     #[error("no checkpoint in {path}: neither {SINGLE} nor {INDEX} is there")]
     NotACheckpoint { path: PathBuf },
@@ -159,6 +196,8 @@ pub enum CheckpointError {
     Missing { names: Vec<String> },
     #[error("the checkpoint has {} that the model does not use: {}", tensors(names.len()), list(names))]
     Unused { names: Vec<String> },
+    #[error("the checkpoint has both `{whole}` and `{one}`, which are the same weights: one or the other may be there")]
+    Twice { whole: String, one: String },
     #[error(
         "`lm_head.weight` of the checkpoint is not `model.embed_tokens.weight`, which the artifact takes in its place; \
          compiled with `tie_word_embeddings` false it has a head of its own"
@@ -170,10 +209,22 @@ pub enum CheckpointError {
     Size { name: String, bytes: usize, want: usize },
     #[error("tensor `{name}` is in the memory of a device, from which nothing is packed here")]
     Place { name: String },
-    #[error("tensor `{name}` is of type {found}; weights may be BF16, F16, F32, F64, F8_E4M3, F8_E8M0, I8, U8 or I32")]
+    #[error(
+        "tensor `{name}` is of type {found}; weights may be BF16, F16, F32, F64, F8_E4M3, F8_E8M0, I8, U8, I32 or I64"
+    )]
     DType { name: String, found: String },
     #[error("tensor `{name}` is of type {found}, of which no weight of type {want} can be made")]
     Code { name: String, found: &'static str, want: &'static str },
+    #[error("tensor `{name}` is of type {found}, but must be integers")]
+    Integers { name: String, found: &'static str },
+    #[error("tensor `{name}` is not as the model needs it: {detail}")]
+    Told { name: String, detail: String },
+    #[error("tensor `{name}` has the scale {scale} at {at:?}; scales must be finite and not negative")]
+    Scale { name: String, scale: f32, at: [usize; 2] },
+    #[error("tensor `{name}` has a scale of zero at {at:?}, where the weight is not zero")]
+    ZeroScale { name: String, at: [usize; 2] },
+    #[error("tensor `{name}` has codes that are no numbers")]
+    NotANumber { name: String },
 }
 
 const SINGLE: &str = "model.safetensors";
@@ -193,10 +244,12 @@ pub(crate) fn list(names: &[String]) -> String {
     text
 }
 
-/// A directory as Hugging Face lays it out: `model.safetensors`, or shards with `model.safetensors.index.json`.
+/// A directory as Hugging Face lays it out: `model.safetensors`, or shards with
+/// `model.safetensors.index.json`.
 ///
-/// The files stay open and are read when numbers are wanted. They must not change until then: [`Source::check`] says whether
-/// they did. Files that others replace by new ones of the same names do no harm.
+/// The files stay open and are read when numbers are wanted. They must not change until then:
+/// [`Source::check`] says whether they did. Files that others replace by new ones of the same names
+/// do no harm.
 #[derive(Debug)]
 pub struct Checkpoint {
     shards: Vec<Shard>,
@@ -213,7 +266,8 @@ struct Entry {
 }
 
 impl Checkpoint {
-    /// Opens the files of a directory and reads their headers. Values are read when they are asked for.
+    /// Opens the files of a directory and reads their headers. Values are read when they are asked
+    /// for.
     pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
         let dir = dir.as_ref();
         let mut checkpoint = Checkpoint { shards: Vec::new(), tensors: BTreeMap::new() };

@@ -1,4 +1,5 @@
-//! What runs the launches of a plan. A device is an owned value: there is no current one, and two may live side by side.
+//! What runs the launches of a plan. A device is an owned value: there is no current one, and two
+//! may live side by side.
 #[cfg(test)]
 pub(crate) mod apart;
 mod code;
@@ -32,7 +33,8 @@ pub trait Device: Send {
         None
     }
 
-    /// Bytes a second that move when the device copies so many in a memory of its own, each read once and written once.
+    /// Bytes a second that move when the device copies so many in a memory of its own, each read
+    /// once and written once.
     fn copy_rate(&mut self, bytes: usize) -> Result<Option<f64>, DeviceError> {
         let _ = bytes;
         Ok(None)
@@ -52,26 +54,31 @@ pub trait Device: Send {
     /// Memory of the caller's as if it were the device's own, but for who frees it.
     ///
     /// # Safety
-    /// It is memory of this device, of that many bytes with readable slack behind them, and stays until the result is dropped.
+    /// It is memory of this device, of that many bytes with readable slack behind them, and stays
+    /// until the result is dropped.
     unsafe fn adopt(&mut self, start: NonNull<u8>, bytes: usize) -> DeviceBuffer;
 
-    /// Memory of the host in which the inputs of steps are put together, to be copied to a device that has its own.
+    /// Memory of the host in which the inputs of steps are put together, to be copied to a device
+    /// that has its own.
     fn stage(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
         Buffer::new(bytes).map_err(|source| DeviceError::OutOfMemory { bytes, source })
     }
 
-    /// Resolves every launch of the plans to a kernel and addresses, so that a step only follows pointers.
+    /// Resolves every launch of the plans to a kernel and addresses, so that a step only follows
+    /// pointers.
     ///
     /// # Safety
-    /// The plans are those of the artifact that the device was opened with, the memory came from this device, has the sizes
-    /// that its manifest states, and keeps its addresses until the last [`Device::run`].
+    /// The plans are those of the artifact that the device was opened with, the memory came from
+    /// this device, has the sizes that its manifest states, and keeps its addresses until the last
+    /// [`Device::run`].
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError>;
 
-    /// Runs one plan. The inputs are free again when the call returns; the work may go on until something is downloaded.
+    /// Runs one plan. The inputs are free again when the call returns; the work may go on until
+    /// something is downloaded.
     ///
     /// # Safety
-    /// [`Device::bind`] was called, the inputs hold a step of this size that fits the plan, and nobody else reads or writes
-    /// what was bound meanwhile.
+    /// [`Device::bind`] was called, the inputs hold a step of this size that fits the plan, and
+    /// nobody else reads or writes what was bound meanwhile.
     unsafe fn run(
         &mut self,
         plan: usize,
@@ -87,7 +94,8 @@ pub trait Device: Send {
     /// Makes the inputs of a step in the device's block, of tensors that are in its memory.
     ///
     /// # Safety
-    /// The device has the kernel for it, and the parameters are as that states; the stream is one of this device's.
+    /// The device has the kernel for it, and the parameters are as that states; the stream is one
+    /// of this device's.
     unsafe fn prepare(&mut self, prepare: &Prepare, stream: Stream) -> Result<(), DeviceError> {
         let _ = (prepare, stream);
         Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it takes no tensors of a framework".into() })
@@ -101,15 +109,15 @@ pub trait Device: Send {
     /// Puts a rectangle of a tensor into a weight, and waits for nothing.
     ///
     /// # Safety
-    /// The device has the kernel for it; tensor and weight are in its memory and as the parameters say, and stay until the stream
-    /// has come so far. The stream is one of this device's.
+    /// The device has the kernel for it; tensor and weight are in its memory and as the parameters
+    /// say, and stay until the stream has come so far. The stream is one of this device's.
     unsafe fn pack(&mut self, pack: &Pack, stream: Stream) -> Result<(), DeviceError> {
         let _ = (pack, stream);
         Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it packs no weights".into() })
     }
 
-    /// Memory that holds anything, for what a stream is given from now on until it is dropped. Copies to it and from it go by
-    /// that stream.
+    /// Memory that holds anything, for what a stream is given from now on until it is dropped.
+    /// Copies to it and from it go by that stream.
     ///
     /// # Safety
     /// The stream is one of this device's, and stays until the memory has been dropped.
@@ -127,19 +135,21 @@ pub trait Device: Send {
         Ok(())
     }
 
-    /// Runs a part of a plan for a step whose inputs are in the device's block already: copies nothing, allocates nothing, and
-    /// where there are streams waits for nothing.
+    /// Runs a part of a plan for a step whose inputs are in the device's block already: copies
+    /// nothing, allocates nothing, and where there are streams waits for nothing.
     ///
     /// # Safety
     /// As for [`Device::run`]; the stream is one of this device's.
     unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError>;
 }
 
-/// One step: its size, and the beginning of the block of inputs as far as the step uses it. Where the device's memory is the
-/// host's the bytes are in place, otherwise they are to be copied there.
+/// One step: its size, and the beginning of the block of inputs as far as the step uses it. Where
+/// the device's memory is the host's the bytes are in place, otherwise they are to be copied there.
 #[derive(Clone, Copy, Debug)]
 pub struct StepInputs<'a> {
+    /// Tokens, rows and tiles.
     pub size: StepSize,
+    /// From the beginning of the block as far as the step uses it.
     pub bytes: &'a [u8],
 }
 
@@ -147,9 +157,17 @@ pub struct StepInputs<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// The processor of this machine: the best variant that it can run, or the one named.
-    Host { variant: Option<String> },
+    Host {
+        /// A name that `atomc inspect` lists, e.g. `x86-64-v4`.
+        variant: Option<String>,
+    },
     /// A GPU by its driver's number.
-    Gpu { vendor: Vendor, ordinal: usize },
+    Gpu {
+        /// Whose driver counts.
+        vendor: Vendor,
+        /// The number, from 0 on.
+        ordinal: usize,
+    },
 }
 
 /// What a device can be named.
@@ -210,7 +228,8 @@ impl DeviceChoice {
         Ok(Box::new(unsafe { Gpu::on_stream(*vendor, artifact, target, *ordinal, stream, threads) }?))
     }
 
-    /// Starts the device's driver, if it has one. What is opened while the result is there finds it started.
+    /// Starts the device's driver, if it has one. What is opened while the result is there finds it
+    /// started.
     pub fn start(&self) -> Result<Option<Started>, DeviceError> {
         match self {
             DeviceChoice::Host { .. } => Ok(None),

@@ -1,4 +1,5 @@
-//! An open artifact with its weights, its cache and its sequences: the owner of everything that a step touches.
+//! An open artifact with its weights, its cache and its sequences: the owner of everything that a
+//! step touches.
 mod origin;
 mod select;
 
@@ -24,8 +25,10 @@ use std::path::Path;
 /// How to open an artifact.
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
+    /// Where to run; the host unless it is set.
     pub device: DeviceChoice,
-    /// Threads of the host, the caller's among them; 0 takes as many as the system offers this process.
+    /// Threads of the host, the caller's among them; 0 takes as many as the system offers this
+    /// process.
     pub threads: usize,
     /// Tokens that the KV cache holds, over all sequences; 0 makes it as large as the longest
     /// sequence of the model. Where layers see a window alone, tokens behind it take no room.
@@ -37,8 +40,11 @@ pub struct EngineOptions {
 /// New tokens of one sequence, and which of them want logits.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
+    /// A sequence of this engine, which no other request of the step is for.
     pub sequence: SeqId,
+    /// At least one, of the vocabulary. They follow those that the sequence has.
     pub tokens: &'a [u32],
+    /// Which of these tokens want logits.
     pub logits: Want,
 }
 
@@ -63,9 +69,11 @@ impl Request<'_> {
     }
 }
 
-/// Why a step was refused. Nothing has run then and no sequence has changed, unless the device failed: that engine is of no
-/// more use. Sequences whose logits are not finite have their new tokens, and are best dropped.
+/// Why a step was refused. Nothing has run then and no sequence has changed, unless the device
+/// failed: that engine is of no more use. Sequences whose logits are not finite have their new
+/// tokens, and are best dropped.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum StepError {
     #[error("the weights are not loaded")]
     NoWeights,
@@ -116,17 +124,20 @@ pub struct Engine {
 struct Output {
     /// First row of each request, and the end.
     starts: Vec<usize>,
-    /// The plan in whose part of the arena they lie; none if the step took several plans and they were gathered.
+    /// The plan in whose part of the arena they lie; none if the step took several plans and they
+    /// were gathered.
     place: Option<LogitsPlace>,
     gathered: Vec<f32>,
 }
 
 impl Engine {
-    /// Opens an artifact: maps it, loads its code, reserves memory, starts threads. Weights come later.
+    /// Opens an artifact: maps it, loads its code, reserves memory, starts threads. Weights come
+    /// later.
     pub fn open(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Engine, Error> {
         Engine::new(Artifact::open(path)?, options)
     }
 
+    /// The same with an artifact that is in memory.
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
         let target = options.device.target(artifact.manifest())?;
         check_whole(artifact.manifest(), target)?;
@@ -134,7 +145,8 @@ impl Engine {
         Engine::assemble(artifact, target, device, options)
     }
 
-    /// An engine on a device that the caller opened with the artifact's code for a target, instead of the options' device.
+    /// An engine on a device that the caller opened with the artifact's code for a target, instead
+    /// of the options' device.
     pub fn with_device(
         artifact: Artifact,
         target: &str,
@@ -177,8 +189,8 @@ impl Engine {
         let arena = largest(|plan| plan.arena_bytes);
         let memory = allocate(&mut *device, (code, &pages), (arena, blocks), &inputs)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
-        // SAFETY: the device was opened with this artifact; the memory was made for its manifest and like the inputs lives in
-        // the engine as long as the device does.
+        // SAFETY: the device was opened with this artifact; the memory was made for its manifest
+        // and like the inputs lives in the engine as long as the device does.
         unsafe { device.bind(&plans, &memory) }?;
         Ok(Engine {
             target,
@@ -197,10 +209,10 @@ impl Engine {
         })
     }
 
-    /// Fills the weights from a source, also anew over ones that are loaded: they keep their addresses. If the source is not
-    /// of the model the weights are as they were; if it fails or changes under way, or the device fails, they have to be loaded
-    /// again. Tokens that sequences already have
-    /// stay computed with the old ones.
+    /// Fills the weights from a source, also anew over ones that are loaded: they keep their
+    /// addresses. If the source is not of the model the weights are as they were; if it fails or
+    /// changes under way, or the device fails, they have to be loaded again. Tokens that sequences
+    /// already have stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         self.fill_weights(|_, sink| weights::load(sink, source, progress))
     }
@@ -220,14 +232,17 @@ impl Engine {
         done
     }
 
+    /// What was opened. Nothing that happens to its file changes it.
     pub fn artifact(&self) -> &Artifact {
         &self.artifact
     }
 
+    /// What the artifact says about itself, of all its targets.
     pub fn manifest(&self) -> &Manifest {
         self.artifact.manifest()
     }
 
+    /// What the artifact says about the model.
     pub fn model(&self) -> &Model {
         &self.manifest().model
     }
@@ -277,7 +292,8 @@ impl Engine {
         self.kv.add()
     }
 
-    /// A new sequence that shares the first tokens of another, rounded down to whole blocks. Nothing is copied.
+    /// A new sequence that shares the first tokens of another, rounded down to whole blocks.
+    /// Nothing is copied.
     pub fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
         Ok(self.kv.fork(sequence, tokens)?)
     }
@@ -292,8 +308,8 @@ impl Engine {
         Ok(self.kv.len(sequence)?)
     }
 
-    /// Gives each sequence its new tokens and computes the logits that are wanted. What does not fit one plan runs in
-    /// several. Allocates nothing once steps of the same size have run.
+    /// Gives each sequence its new tokens and computes the logits that are wanted. What does not
+    /// fit one plan runs in several. Allocates nothing once steps of the same size have run.
     pub fn step(&mut self, requests: &[Request]) -> Result<Logits<'_>, StepError> {
         self.check(requests)?;
         self.output.begin(requests);
@@ -316,9 +332,9 @@ impl Engine {
         Ok(self.logits())
     }
 
-    /// A step of which only the likeliest token behind the last row of each request is wanted, if that wants any row: as
-    /// [`crate::sample::greedy`] chooses it, but where the kernels did so no logits leave the device. There are none to ask
-    /// for afterwards.
+    /// A step of which only the likeliest token behind the last row of each request is wanted, if
+    /// that wants any row: as [`crate::sample::greedy`] chooses it, but where the kernels did so no
+    /// logits leave the device. There are none to ask for afterwards.
     pub fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
         if self.plans().iter().any(|plan| plan.picks.is_none()) {
             let logits = self.step(requests)?;
@@ -348,8 +364,8 @@ impl Engine {
         Ok(requests.iter().map(last).collect())
     }
 
-    /// Runs plan after plan until all tokens are through; `keep` sees to the results of each, which the next overwrites, and is
-    /// told the plan and if it was the only one.
+    /// Runs plan after plan until all tokens are through; `keep` sees to the results of each, which
+    /// the next overwrites, and is told the plan and if it was the only one.
     fn advance(
         &mut self,
         requests: &[Request],
@@ -423,7 +439,8 @@ impl Engine {
                 self.inputs.push(
                     &request.tokens[at.token..][..part.tokens],
                     position,
-                    // After the whole step, not after this plan: the base of a dynamic embedding depends on it.
+                    // After the whole step, not after this plan: the base of a dynamic embedding
+                    // depends on it.
                     position + request.tokens.len() - at.token,
                     self.kv.tables(request.sequence)?,
                 );
@@ -438,8 +455,9 @@ impl Engine {
         Ok(at)
     }
 
-    /// Clears the values in blocks that a sequence got for these positions and that had another owner, but for those that the step
-    /// fills. Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
+    /// Clears the values in blocks that a sequence got for these positions and that had another
+    /// owner, but for those that the step fills. Kernels give tokens that do not exist yet the
+    /// weight zero, but zero times what an earlier sequence left may be NaN.
     fn clear_new_blocks(&mut self, sequence: SeqId, grown: Range<usize>) -> Result<(), StepError> {
         let tokens = self.kv.block_tokens();
         for (group, table) in self.kv.tables(sequence)?.enumerate() {
@@ -465,11 +483,13 @@ impl Engine {
         let _span = tracing::trace_span!("step", plan, tokens = counts.tokens, rows = counts.rows).entered();
         self.last = plan;
         let observe = self.times.as_mut().map(|times| &mut times[plan]);
-        // SAFETY: bound when the engine was made; `fill` keeps to the plan's size; the borrow of the engine is unique.
+        // SAFETY: bound when the engine was made; `fill` keeps to the plan's size; the borrow of
+        // the engine is unique.
         Ok(unsafe { self.device.run(plan, self.inputs.step(), observe) }?)
     }
 
-    /// Keeps the logits of one plan: of several, since the next one overwrites them, or of a device with its own memory.
+    /// Keeps the logits of one plan: of several, since the next one overwrites them, or of a device
+    /// with its own memory.
     fn gather(&mut self, place: LogitsPlace) -> Result<(), StepError> {
         let (rows, vocab) = (self.inputs.counts().rows, self.model().vocab);
         if rows == 0 {
@@ -504,8 +524,8 @@ impl Engine {
     /// Logits in an arena of the host.
     fn rows(&self, place: LogitsPlace) -> &[f32] {
         let bytes = &self.memory.arena.host_view().unwrap_or_default()[place.offset..];
-        // SAFETY: a buffer is aligned for any number, so is the offset, as the artifact was checked for, and every pattern of
-        // bits is an `f32`.
+        // SAFETY: a buffer is aligned for any number, so is the offset, as the artifact was checked
+        // for, and every pattern of bits is an `f32`.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<f32>()) }
     }
 }
@@ -562,6 +582,7 @@ impl<'a> Logits<'a> {
         self.starts.last().copied().unwrap_or(0)
     }
 
+    /// Whether no request wanted logits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -8,6 +8,7 @@ use crate::trust::TrustError;
 
 /// Everything that can go wrong between an artifact and its tokens.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum Error {
     #[error(transparent)]
     Artifact(#[from] atomc_artifact::Error),

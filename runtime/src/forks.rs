@@ -1,8 +1,9 @@
-//! Whether this is still the process that made something, or a child that was forked from it. A child has none of its parent's
-//! threads, and nothing of what drivers keep for the parent.
+//! Whether this is still the process that made something, or a child that was forked from it. A
+//! child has none of its parent's threads, and nothing of what drivers keep for the parent.
 //!
-//! A fork is of the whole process, so what counts them is the only state here that nobody owns. The system calls it in each
-//! child: asking for the number of the process in every step would be a system call.
+//! A fork is of the whole process, so what counts them is the only state here that nobody owns. The
+//! system calls it in each child: asking for the number of the process in every step would be a
+//! system call.
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -44,7 +45,8 @@ extern "C" fn forked() {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// What a child of this process says. One that says nothing for ten seconds is ended, and counts as a no.
+/// What a child of this process says. One that says nothing for ten seconds is ended, and counts as
+/// a no.
 #[cfg(test)]
 pub(crate) fn in_child(act: impl FnOnce() -> bool) -> bool {
     use std::panic::{AssertUnwindSafe, catch_unwind};

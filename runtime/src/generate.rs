@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 pub struct Params {
     /// Most tokens of an answer. Where the model ends sooner, so does the answer.
     pub max_new: usize,
+    /// How each token is chosen.
     pub sampling: Sampling,
     /// Tokens that end an answer.
     pub stop: Vec<u32>,
@@ -27,6 +28,7 @@ impl Params {
 pub struct Answer {
     /// Without the stop token.
     pub tokens: Vec<u32>,
+    /// Why there are no more tokens.
     pub finish: Finish,
 }
 
@@ -55,8 +57,9 @@ pub fn generate(
     result.map(|finish| Answer { tokens: writer.tokens, finish })
 }
 
-/// Answers many prompts, up to `width` at a time: as one ends, the next joins the others. `on_answer` gets each with the
-/// number of its prompt as it ends, in no particular order. Prompt `i` samples with the seed plus `i`.
+/// Answers many prompts, up to `width` at a time: as one ends, the next joins the others.
+/// `on_answer` gets each with the number of its prompt as it ends, in no particular order. Prompt
+/// `i` samples with the seed plus `i`.
 pub fn generate_all(
     engine: &mut Engine,
     prompts: &[Vec<u32>],
@@ -107,8 +110,8 @@ fn serve(
     }
 }
 
-/// Whether the cache has room for one more whole answer beside what those under way may still need. The first may always
-/// try, so that a prompt that never fits becomes an error.
+/// Whether the cache has room for one more whole answer beside what those under way may still need.
+/// The first may always try, so that a prompt that never fits becomes an error.
 fn may_join(engine: &Engine, active: &[Writer], prompt: &[u32], params: &Params) -> bool {
     let most = |tokens: usize| tokens.min(engine.model().max_positions);
     let joins = std::iter::once((None, most(prompt.len().saturating_add(params.max_new))));
@@ -130,7 +133,8 @@ impl<'a> Next<'a> {
         }
     }
 
-    /// The token, if there is one with a finite logit: the engine has looked at those of greedy steps.
+    /// The token, if there is one with a finite logit: the engine has looked at those of greedy
+    /// steps.
     fn token(&self, request: usize, sampler: &mut Sampler) -> Result<u32, Unlikely> {
         let found = match self {
             Next::Greedy(picks) => picks[request],

@@ -1,9 +1,10 @@
-//! An artifact inside a framework that schedules, keeps the cache and samples: the framework gives memory, pages of its cache
-//! and the tensors of each step, and gets hidden rows and logits.
+//! An artifact inside a framework that schedules, keeps the cache and samples: the framework gives
+//! memory, pages of its cache and the tensors of each step, and gets hidden rows and logits.
 //!
-//! A step is [`Hosted::begin`], then [`Hosted::run`] until no call is left, then [`Hosted::head`] on the hidden rows that the
-//! framework has put into [`Hosted::head_input`]. Between two runs the framework does what the call asks for. Embeddings alone
-//! are [`Hosted::embed`] of the tokens in [`Hosted::embed_input`].
+//! A step is [`Hosted::begin`], then [`Hosted::run`] until no call is left, then [`Hosted::head`]
+//! on the hidden rows that the framework has put into [`Hosted::head_input`]. Between two runs the
+//! framework does what the call asks for. Embeddings alone are [`Hosted::embed`] of the tokens in
+//! [`Hosted::embed_input`].
 mod allocate;
 mod ends;
 mod error;
@@ -36,11 +37,14 @@ use std::sync::Arc;
 /// How to open an artifact inside a framework.
 #[derive(Clone, Debug)]
 pub struct HostedOptions {
+    /// Where to run.
     pub device: DeviceChoice,
-    /// Threads of the host, the caller's among them; 0 takes as many as the system offers, shared out among the ranks.
+    /// Threads of the host, the caller's among them; 0 takes as many as the system offers, shared
+    /// out among the ranks.
     pub threads: usize,
     /// This process's number among the ranks that share the model out.
     pub rank: usize,
+    /// Who attends: plans of the other kind are not used.
     pub attention: Attention,
     /// On which weights are uploaded; steps name their own.
     pub stream: Stream,
@@ -49,11 +53,15 @@ pub struct HostedOptions {
 /// Rows of numbers in the memory of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
+    /// The first number, on the device. It may be followed until the next step or load.
     pub address: *mut u8,
+    /// How many there are: those of a step, or for as many as there is room.
     pub rows: usize,
+    /// Numbers of a row, without padding.
     pub width: usize,
     /// Elements from one row to the next.
     pub stride: usize,
+    /// Type of the numbers.
     pub dtype: DType,
 }
 
@@ -75,7 +83,8 @@ pub struct Hosted {
     device: Box<dyn Device>,
     memory: Memory,
     inputs: Inputs,
-    /// The steps of embeddings and heads, by their rows, where kernels read them from the device's memory.
+    /// The steps of embeddings and heads, by their rows, where kernels read them from the device's
+    /// memory.
     steps: Option<DeviceBuffer>,
     /// The pages of each group of states.
     groups: Vec<Paged>,
@@ -92,7 +101,7 @@ pub struct Hosted {
     step: Option<Running>,
 }
 
-/// A step under way.
+/// A step under way, or over, whose values are still in the arena.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     plan: usize,
@@ -104,11 +113,14 @@ struct Running {
     /// The launch that is next, and the call.
     launch: usize,
     call: usize,
+    /// Whether the body has run to its end.
+    done: bool,
     stream: Stream,
 }
 
 impl Hosted {
-    /// Opens an artifact on a device, in memory of the caller's where `allocate` is given. Weights and pages come later.
+    /// Opens an artifact on a device, in memory of the caller's where `allocate` is given. Weights
+    /// and pages come later.
     pub fn open(artifact: Arc<Artifact>, options: &HostedOptions, allocate: Option<Allocate>) -> Result<Hosted, Error> {
         let manifest = artifact.manifest();
         let target = options.device.target(manifest)?;
@@ -120,7 +132,8 @@ impl Hosted {
         Hosted::assemble(artifact, target, device, options, allocate)
     }
 
-    /// On a device that the caller opened with the artifact's code for a target, instead of the options' device.
+    /// On a device that the caller opened with the artifact's code for a target, instead of the
+    /// options' device.
     pub fn with_device(
         artifact: Arc<Artifact>,
         target: &str,
@@ -220,10 +233,12 @@ impl Hosted {
     }
 
     fn bind(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: the device was opened with this artifact; the memory has its sizes and lives as long as the device.
+        // SAFETY: the device was opened with this artifact; the memory has its sizes and lives as
+        // long as the device.
         unsafe { self.device.bind(&self.plans, &self.memory) }
     }
 
+    /// What was opened, shared with whoever keeps it.
     pub fn artifact(&self) -> &Arc<Artifact> {
         &self.artifact
     }
@@ -263,6 +278,23 @@ impl Hosted {
         self.hidden_rows(&self.memory.hidden, self.max_tokens())
     }
 
+    /// What the further rows are called that steps leave: `hidden.2` is what enters layer 2.
+    pub fn hidden_names(&self) -> impl Iterator<Item = &str> {
+        let plans = self.plans.first().into_iter();
+        plans.flat_map(|plan| &plan.hidden).map(|rows| rows.name.as_str())
+    }
+
+    /// Further rows of the step whose body has just run to its end, one for each token. They stay
+    /// until the next step, embedding or head. Where they lie depends on the size of the step.
+    pub fn hidden_of(&self, name: &str) -> Result<Rows, HostedError> {
+        let known = || self.hidden_names().map(str::to_owned).collect();
+        let unknown = || HostedError::Hidden { name: name.to_owned(), known: known() };
+        let plan = &self.plans[self.step.map_or(0, |step| step.plan)];
+        let place = plan.hidden.iter().find(|rows| rows.name == name).ok_or_else(unknown)?.place;
+        let step = self.step.filter(|step| step.done).ok_or(HostedError::NotDone)?;
+        Ok(self.rows_at(place, step.tokens))
+    }
+
     /// The rows that heads read.
     pub fn head_input(&self) -> Rows {
         self.hidden_rows(self.memory.head_input.as_ref().unwrap_or(&self.memory.hidden), self.max_rows())
@@ -276,8 +308,8 @@ impl Hosted {
     /// Begins a step: picks its plan and takes its inputs.
     ///
     /// # Safety
-    /// The tensors are of the sizes that [`Batch`] states, in memory of the device, and stay as they are until the step's body is
-    /// done.
+    /// The tensors are of the sizes that [`Batch`] states, in memory of the device, and stay as
+    /// they are until the step's body is done.
     pub unsafe fn begin(&mut self, batch: &Batch, stream: Stream) -> Result<(), HostedError> {
         self.step = None;
         self.check_loaded()?;
@@ -298,13 +330,14 @@ impl Hosted {
         if batch.embedded {
             ends::embedding(&self.plans[plan])?;
         }
-        // SAFETY: passed on to the caller.
         let size = match self.inputs.in_place() {
+            // SAFETY: passed on to the caller.
             true => unsafe { self.fill(batch) }?,
+            // SAFETY: as above.
             false => unsafe { self.prepare(batch, stream) }?,
         };
         let Batch { tokens, embedded, .. } = *batch;
-        self.step = Some(Running { plan, size, tokens, embedded, launch: 0, call: 0, stream });
+        self.step = Some(Running { plan, size, tokens, embedded, launch: 0, call: 0, done: false, stream });
         Ok(())
     }
 
@@ -324,7 +357,8 @@ impl Hosted {
         Ok(inputs.step().size)
     }
 
-    /// Lets the device make the inputs of a step. What they are nobody here knows, but how many at most.
+    /// Lets the device make the inputs of a step. What they are nobody here knows, but how many at
+    /// most.
     ///
     /// # Safety
     /// As for [`Hosted::begin`].
@@ -354,9 +388,10 @@ impl Hosted {
     /// Runs the body up to the next call, which it gives, or to its end.
     ///
     /// # Safety
-    /// The step's tensors and pages are still what they were, and the caller has done what the call before asked for.
+    /// The step's tensors and pages are still what they were, and the caller has done what the call
+    /// before asked for.
     pub unsafe fn run(&mut self) -> Result<Option<Call>, HostedError> {
-        let step = self.step.as_mut().ok_or(HostedError::NoStep)?;
+        let step = self.step.as_mut().filter(|step| !step.done).ok_or(HostedError::NoStep)?;
         let plan = &self.plans[step.plan];
         let is_due = |call: &Call| step.embedded || !matches!(call.work, Work::Embedding { .. });
         let number = (step.call..plan.calls.len()).find(|&number| is_due(&plan.calls[number]));
@@ -366,7 +401,8 @@ impl Hosted {
         let part = Part { plan: step.plan, launches, size: step.size, step: address, stream: step.stream };
         // A step of padding alone has nothing to compute, but other ranks wait for its calls.
         if part.size.step.tokens > 0 {
-            // SAFETY: bound when opened or by `bind_cache`; the inputs hold the step; the rest is passed on to the caller.
+            // SAFETY: bound when opened or by `bind_cache`; the inputs hold the step; the rest is
+            // passed on to the caller.
             unsafe { self.device.launch(part) }?;
         }
         (step.launch, step.call) = (end, number.map_or(plan.calls.len(), |number| number + 1));
@@ -374,17 +410,18 @@ impl Hosted {
         if let (Some(out), Some(arena)) = (call.and_then(|call| padded(call, row)), self.memory.arena.host_view_mut()) {
             arena[out.offset..][..step.tokens * out.stride * out.dtype.size()].fill(0);
         }
-        if call.is_none() {
-            self.step = None;
-        }
+        step.done = call.is_none();
         Ok(call)
     }
 
     /// A value of the step under way: a row for each token.
     pub fn rows(&self, place: Place) -> Option<Rows> {
+        self.step.map(|step| self.rows_at(place, step.tokens))
+    }
+
+    fn rows_at(&self, place: Place, rows: usize) -> Rows {
         let Place { offset, width, stride, dtype } = place;
-        let address = self.memory.arena.address().wrapping_add(offset);
-        self.step.map(|step| Rows { address, rows: step.tokens, width, stride, dtype })
+        Rows { address: self.memory.arena.address().wrapping_add(offset), rows, width, stride, dtype }
     }
 }
 

@@ -24,6 +24,8 @@ impl SeqId {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
+    /// The reverse of [`SeqId::to_bits`]. Any number is a sequence; one that there is not is
+    /// refused when it is used.
     pub fn from_bits(bits: u64) -> SeqId {
         SeqId { slot: bits as u32, generation: (bits >> 32) as u32 }
     }
@@ -38,13 +40,16 @@ impl std::fmt::Display for SeqId {
 /// A sequence that shares the beginning of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fork {
+    /// The new one.
     pub sequence: SeqId,
     /// Tokens that it has already: whole blocks, or none if the next token would see some that were
     /// given back. Those behind them are to be computed again.
     pub tokens: usize,
 }
 
+/// Why the cache cannot do what it was asked to. Nothing has changed then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum KvError {
     #[error("there is no sequence {sequence}: it was dropped, or belongs to another engine")]
     UnknownSequence { sequence: SeqId },
@@ -59,6 +64,7 @@ pub enum KvError {
 /// What tables have room for.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
+    /// Tokens of a block.
     pub block_tokens: usize,
     /// Blocks of each group.
     pub blocks: usize,
@@ -105,6 +111,7 @@ impl Kv {
         Kv { block_tokens, blocks, groups, slots: Vec::new(), empty: Vec::new() }
     }
 
+    /// Tokens of a block.
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
     }

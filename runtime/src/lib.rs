@@ -14,8 +14,9 @@
 //! # Ok::<(), atomc_runtime::Error>(())
 //! ```
 //!
-//! [`Engine::step`] is the layer below: new tokens for any number of sequences in, logits out. Everything is an owned value:
-//! two engines, on one device or on two, know nothing of each other.
+//! [`Engine::step`] is the layer below: new tokens for any number of sequences in, logits out.
+//! Everything is an owned value: two engines, on one device or on two, know nothing of each other.
+#![warn(missing_docs)]
 #[cfg(target_endian = "big")]
 compile_error!("artifacts and checkpoints are little-endian, and so must the host be");
 

@@ -6,8 +6,9 @@ use std::ptr::NonNull;
 pub(crate) const SLACK: usize = 256;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed memory that keeps its address: at least 64-byte aligned, on huge pages where it is large enough to gain from
-/// them, with readable slack behind its end. Pages that are never touched cost nothing.
+/// Zeroed memory that keeps its address: at least 64-byte aligned, on huge pages where it is large
+/// enough to gain from them, with readable slack behind its end. Pages that are never touched cost
+/// nothing.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -31,6 +32,8 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
+    /// Memory of the system, of this many bytes. It is only reserved: memory that runs out shows
+    /// when it is touched.
     pub fn new(len: usize) -> io::Result<Buffer> {
         let huge = len >= HUGE_PAGE;
         let extra = if huge { SLACK + HUGE_PAGE } else { SLACK };
@@ -40,7 +43,8 @@ impl Buffer {
         // SAFETY: `skip` is less than a huge page, which the mapping is larger than `len` by.
         let start = unsafe { base.add(skip) };
         if huge {
-            // SAFETY: the range lies in the mapping. The call is advice: where it fails, small pages serve.
+            // SAFETY: the range lies in the mapping. The call is advice: where it fails, small
+            // pages serve.
             unsafe { libc::madvise(start.as_ptr().cast(), len + SLACK, libc::MADV_HUGEPAGE) };
         }
         Ok(Buffer { start, len, origin: Origin::Map(base, mapped) })
@@ -49,39 +53,46 @@ impl Buffer {
     /// Memory of another allocator.
     ///
     /// # Safety
-    /// It is zeroed, aligned to 64 bytes, has the slack behind its `len` bytes, and nobody else uses it until it is released.
+    /// It is zeroed, aligned to 64 bytes, has the slack behind its `len` bytes, and nobody else
+    /// uses it until it is released.
     pub unsafe fn foreign(start: NonNull<u8>, len: usize, release: Release) -> Buffer {
         Buffer { start, len, origin: Origin::Foreign(release) }
     }
 
+    /// Bytes that it holds, without what kernels may read behind them.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether it holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address for kernels, which write through it while nobody holds a reference into the buffer.
+    /// The address for kernels, which write through it while nobody holds a reference into the
+    /// buffer.
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
+    /// What it holds. Nobody may run kernels that write it while the reference lives.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the mapping is readable, initialised (zeroed) and lives as long as the buffer.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
+    /// The same to write, under the same condition for kernels that read.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Gives memory of the system's back until it is touched again; it is zero then. Another allocator's stays as it is.
+    /// Gives memory of the system's back until it is touched again; it is zero then. Another
+    /// allocator's stays as it is.
     pub fn give_back(&mut self) {
         if let Origin::Map(base, bytes) = self.origin {
-            // SAFETY: the buffer's own private mapping, to which nobody has a reference. It fails only for locked memory, which
-            // the system may not take.
+            // SAFETY: the buffer's own private mapping, to which nobody has a reference. It fails
+            // only for locked memory, which the system may not take.
             unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
         }
     }
@@ -103,7 +114,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Bytes of memory that this machine has; as many as there are addresses where the system does not say.
+/// Bytes of memory that this machine has; as many as there are addresses where the system does not
+/// say.
 pub fn installed() -> usize {
     // SAFETY: both only ask.
     let (pages, bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGE_SIZE)) };

@@ -1,11 +1,13 @@
-//! The threads that run steps: a fixed set, sized by the caller, that enters parallel regions together.
+//! The threads that run steps: a fixed set, sized by the caller, that enters parallel regions
+//! together.
 //!
-//! A region is one closure that every worker executes; the calling thread is worker 0. Inside it, [`Worker::tasks`] is
-//! the only thing that workers do together: it hands out a range of tasks and ends in a barrier. A step of a model is one
-//! region with one `tasks` per launch, so that threads are woken once a step, not once a kernel.
+//! A region is one closure that every worker executes; the calling thread is worker 0. Inside it,
+//! [`Worker::tasks`] is the only thing that workers do together: it hands out a range of tasks and
+//! ends in a barrier. A step of a model is one region with one `tasks` per launch, so that threads
+//! are woken once a step, not once a kernel.
 //!
-//! Waiting spins, since launches are microseconds apart, but never for long: then it yields (more threads than cores must
-//! not stand in each other's way) or, between regions, parks.
+//! Waiting spins, since launches are microseconds apart, but never for long: then it yields (more
+//! threads than cores must not stand in each other's way) or, between regions, parks.
 use crate::forks::{Forked, Process};
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -23,10 +25,12 @@ const SPINS_BETWEEN_REGIONS: usize = 1 << 11;
 
 type Region<'a> = dyn Fn(Worker<'_>) + Sync + 'a;
 
-/// Most threads of a pool: as many as the largest servers of two sockets have, rounded up. Every barrier of a step waits for all.
+/// Most threads of a pool: as many as the largest servers of two sockets have, rounded up. Every
+/// barrier of a step waits for all.
 pub const MAX_THREADS: usize = 1024;
 
-/// As many threads as were asked for, or this process's part of what the system offers, which so many share.
+/// As many threads as were asked for, or this process's part of what the system offers, which so
+/// many share.
 pub fn threads(wanted: usize, processes: usize) -> usize {
     let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
     if wanted == 0 { (available() / processes).clamp(1, MAX_THREADS) } else { wanted }
@@ -58,10 +62,12 @@ struct Shared {
     closing: AtomicBool,
 }
 
-// SAFETY: `region` is written by the caller alone, while no worker is inside a region, and read by workers after they have
-// acquired the epoch that the caller released behind the write. Everything else is atomic or locked.
+// SAFETY: `region` is written by the caller alone, while no worker is inside a region, and read by
+// workers after they have acquired the epoch that the caller released behind the write. Everything
+// else is atomic or locked.
 unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `region` is used only while the call that wrote it is on the caller's stack.
+// SAFETY: the pointer in `region` is used only while the call that wrote it is on the caller's
+// stack.
 unsafe impl Send for Shared {}
 
 #[derive(Default)]
@@ -79,7 +85,8 @@ pub struct Worker<'a> {
 struct Abandoned;
 
 impl Pool {
-    /// A pool of this many threads, the caller's among them; at least one, and at most [`MAX_THREADS`].
+    /// A pool of this many threads, the caller's among them; at least one, and at most
+    /// [`MAX_THREADS`].
     pub fn new(threads: usize) -> std::io::Result<Pool> {
         if threads > MAX_THREADS {
             return Err(std::io::Error::other(format!("there may be 1 to {MAX_THREADS}")));
@@ -94,22 +101,26 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Threads that take part, the caller's among them.
     pub fn threads(&self) -> usize {
         self.shared.threads
     }
 
-    /// That all threads are in this process. A pool of the caller's thread alone is at home in children too.
+    /// That all threads are in this process. A pool of the caller's thread alone is at home in
+    /// children too.
     pub fn check(&self) -> Result<(), Forked> {
         if self.workers.is_empty() { Ok(()) } else { self.process.check() }
     }
 
-    /// Calls `each` once for every number below `count`, on all threads. A panic in it comes out of this call.
+    /// Calls `each` once for every number below `count`, on all threads. A panic in it comes out of
+    /// this call.
     pub fn for_each(&mut self, count: usize, each: impl Fn(usize) + Sync) {
         self.run(&|worker| worker.tasks(count, |tasks| tasks.for_each(&each)));
     }
 
-    /// The same of calls that can fail, each with memory that its thread keeps from one to the next. After a failure no others
-    /// are made, and the first that was noticed comes out of this call.
+    /// The same of calls that can fail, each with memory that its thread keeps from one to the
+    /// next. After a failure no others are made, and the first that was noticed comes out of this
+    /// call.
     pub fn try_each<E: Send>(
         &mut self,
         count: usize,
@@ -132,14 +143,15 @@ impl Pool {
         first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Runs one region: `region` is called on every thread and must make the same calls of [`Worker::tasks`] on each. Panics where
-    /// [`Pool::check`] finds no threads.
+    /// Runs one region: `region` is called on every thread and must make the same calls of
+    /// [`Worker::tasks`] on each. Panics where [`Pool::check`] finds no threads.
     pub fn run(&mut self, region: &Region<'_>) {
         if let Err(forked) = self.check() {
             panic!("{forked}");
         }
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes, and this call outlives every use of the pointer: it waits for `busy`.
+        // SAFETY: only the lifetime changes, and this call outlives every use of the pointer: it
+        // waits for `busy`.
         let erased = unsafe { std::mem::transmute::<*const Region<'_>, *const Region<'static>>(region) };
         // SAFETY: `&mut self` and the wait below leave no worker inside a region.
         unsafe { *shared.region.get() = Some(erased) };
@@ -188,12 +200,13 @@ impl Worker<'_> {
         self.index
     }
 
+    /// Workers of the region.
     pub fn threads(self) -> usize {
         self.shared.threads
     }
 
-    /// Hands out `0..count` in ranges, large ones first, and returns on every worker when all are done: what one worker
-    /// wrote before, each sees after.
+    /// Hands out `0..count` in ranges, large ones first, and returns on every worker when all are
+    /// done: what one worker wrote before, each sees after.
     pub fn tasks(self, count: usize, mut work: impl FnMut(Range<usize>)) {
         while let Some(range) = self.shared.take(count) {
             work(range);
@@ -218,8 +231,8 @@ impl Shared {
         }
     }
 
-    /// The next range: half of an even share of what is left, so that few calls are made and all threads end together. A
-    /// single thread takes all at once.
+    /// The next range: half of an even share of what is left, so that few calls are made and all
+    /// threads end together. A single thread takes all at once.
     fn take(&self, count: usize) -> Option<Range<usize>> {
         let mut first = self.next_task.0.load(Relaxed);
         while first < count {
@@ -277,7 +290,8 @@ fn serve(shared: &Shared, index: usize) {
         if shared.closing.load(Relaxed) {
             return;
         }
-        // SAFETY: the caller wrote the region before the epoch and waits for `busy` before it writes again or returns.
+        // SAFETY: the caller wrote the region before the epoch and waits for `busy` before it
+        // writes again or returns.
         if let Some(region) = unsafe { *shared.region.get() } {
             // SAFETY: as above, the closure is alive until `busy` is zero.
             shared.enter(unsafe { &*region }, index);
@@ -333,7 +347,8 @@ mod tests {
             let values: Vec<AtomicUsize> = (0..TASKS).map(AtomicUsize::new).collect();
             pool.run(&|worker| {
                 for _ in 0..50 {
-                    // What a launch adds depends on all that came before; the empty launch keeps reading and adding apart.
+                    // What a launch adds depends on all that came before; the empty launch keeps
+                    // reading and adding apart.
                     let sum: usize = values.iter().map(|value| value.load(Relaxed)).sum();
                     worker.tasks(0, |_| ());
                     worker.tasks(TASKS, |range| range.for_each(|i| _ = values[i].fetch_add(sum % 5, Relaxed)));

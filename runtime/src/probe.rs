@@ -16,8 +16,11 @@ pub struct Probe {
 /// Consecutive new tokens of one sequence, of which the last `rows` want logits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
+    /// Their ids.
     pub tokens: Vec<u32>,
+    /// Position of the first one in its sequence.
     pub position: usize,
+    /// How many of the last tokens want logits.
     pub rows: usize,
     /// The sequence's cache blocks.
     pub table: Vec<i32>,
@@ -27,8 +30,11 @@ pub struct Piece {
 /// bytes apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeStep {
+    /// One for each sequence.
     pub pieces: Vec<Piece>,
+    /// Pages of each state.
     pub blocks: usize,
+    /// Bytes from one page to the next.
     pub block_stride: usize,
 }
 
@@ -42,6 +48,7 @@ impl ProbeStep {
 /// Memory after a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
+    /// All of it: [`POISON`] where neither the caller nor the launch wrote.
     pub arena: Vec<u8>,
     /// Of the plan's tokens and what kernels may write beyond them.
     pub hidden: Vec<u8>,
@@ -49,10 +56,13 @@ pub struct Outcome {
     pub states: BTreeMap<usize, Vec<u8>>,
 }
 
-/// Every byte of the arena and of the hidden rows that nobody filled is this: no number in any type of floats.
+/// Every byte of the arena and of the hidden rows that nobody filled is this: no number in any type
+/// of floats.
 pub const POISON: u8 = u8::MAX;
 
+/// Why a launch has no outcome.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum ProbeError {
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -78,6 +88,7 @@ impl Probe {
         self.device.name()
     }
 
+    /// What the artifact has for the device.
     pub fn target(&self) -> &Target {
         &self.target
     }
@@ -101,8 +112,9 @@ impl Probe {
             self.fill(&mut memory, &plan, step.pages(), numbers.renamed(*arg), bytes)?;
         }
         let bound = Plan { launches: vec![numbers.launch(&plan)], ..plan.clone() };
-        // SAFETY: the launch is one of the artifact's, with other numbers for the same things; the memory came from this device
-        // with the sizes of the manifest and lives until the outcome is downloaded; the inputs fit the plan as just checked.
+        // SAFETY: the launch is one of the artifact's, with other numbers for the same things; the
+        // memory came from this device with the sizes of the manifest and lives until the outcome
+        // is downloaded; the inputs fit the plan as just checked.
         unsafe {
             self.device.bind(std::slice::from_ref(&bound), &memory)?;
             self.device.run(0, inputs.step(), None).map_err(ProbeError::Launch)?;
@@ -131,6 +143,7 @@ impl Probe {
             attention: plan.attention,
             body: 0,
             calls: vec![],
+            hidden: vec![],
             logits: plan.logits,
             picks: plan.picks,
         }

@@ -9,6 +9,7 @@ pub struct Sampling {
     pub top_k: usize,
     /// Of those, keep the fewest whose probabilities add up to this much; 1 keeps all.
     pub top_p: f32,
+    /// Begins the sequence of random numbers; greedy choices need none.
     pub seed: u64,
 }
 
@@ -22,13 +23,17 @@ impl Default for Sampling {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{field}: {value} is not {allowed}")]
 pub struct SamplingError {
+    /// Which number, as [`Sampling`] names it.
     pub field: &'static str,
+    /// What it is.
     pub value: f32,
+    /// What it may be, in words.
     pub allowed: &'static str,
 }
 
 impl Sampling {
-    /// That the numbers are ones to choose by. Every `top_k` is: one beyond the vocabulary keeps all.
+    /// That the numbers are ones to choose by. Every `top_k` is: one beyond the vocabulary keeps
+    /// all.
     pub fn check(&self) -> Result<(), SamplingError> {
         let Sampling { temperature, top_p, .. } = *self;
         let fault = |field, value, allowed| Err(SamplingError { field, value, allowed });
@@ -41,7 +46,8 @@ impl Sampling {
         Ok(())
     }
 
-    /// Whether nothing is left to chance: a temperature that is not positive gives nothing to weigh with.
+    /// Whether nothing is left to chance: a temperature that is not positive gives nothing to weigh
+    /// with.
     pub fn is_greedy(&self) -> bool {
         self.temperature <= 0.0 || !self.temperature.is_finite()
     }
@@ -68,6 +74,7 @@ pub fn greedy(logits: &[f32]) -> u32 {
 }
 
 impl Sampler {
+    /// One for each sequence. What cannot be chosen by is for [`Sampling::check`] to find.
     pub fn new(sampling: Sampling) -> Sampler {
         Sampler { sampling, random: Pcg::new(sampling.seed), candidates: Vec::new() }
     }
@@ -98,8 +105,8 @@ impl Sampler {
     /// Keeps the most likely tokens up to a share of the whole, the one that reaches it among them.
     fn keep_nucleus(&mut self, share: f32) {
         let total = self.total();
-        // The tokens below this bound have less than the rest of the share together, so none is in the nucleus. It spares
-        // the sort nearly the whole vocabulary.
+        // The tokens below this bound have less than the rest of the share together, so none is in
+        // the nucleus. It spares the sort nearly the whole vocabulary.
         let bound = (f64::from(1.0 - share) * total / self.candidates.len() as f64) as f32;
         self.candidates.retain(|&(weight, _)| weight >= bound);
         self.candidates.sort_unstable_by(likelier);
@@ -284,7 +291,8 @@ mod tests {
         assert_eq!(sampler.sample(&[f32::NEG_INFINITY, 0.0, f32::NAN]), 1);
     }
 
-    /// The first numbers of the reference implementation's demo (pcg32_srandom(42, 54)) have another stream; these pin ours.
+    /// The first numbers of the reference implementation's demo (pcg32_srandom(42, 54)) have
+    /// another stream; these pin ours.
     #[test]
     fn generator_is_uniform() {
         let mut random = Pcg::new(5);

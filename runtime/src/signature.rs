@@ -1,23 +1,24 @@
 //! Who made an artifact: an ed25519 signature of its fingerprint, in a file of 64 bytes beside it.
 //!
-//! A signature of the fingerprint is one of every byte. The check needs only the artifact that is open, so it comes before any of
-//! its code is mapped.
+//! A signature of the fingerprint is one of every byte. The check needs only the artifact that is
+//! open, so it comes before any of its code is mapped.
 use atomc_artifact::{Artifact, Fingerprint, files};
 use ed25519_dalek::pkcs8::DecodePublicKey;
 use ed25519_dalek::{SIGNATURE_LENGTH, Signature, VerifyingKey};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The variable by which the command line, the Python package and the C interface are told of a key: with it, they run nothing
-/// that has no signature by that key.
+/// The variable by which the command line, the Python package and the C interface are told of a
+/// key: with it, they run nothing that has no signature by that key.
 pub const VARIABLE: &str = "ATOMC_REQUIRE_SIGNED_BY";
 
-/// What a signed message begins with. A key that also signs other things makes no such message for them; the number is that of
-/// this way to sign.
+/// What a signed message begins with. A key that also signs other things makes no such message for
+/// them; the number is that of this way to sign.
 const DOMAIN: &str = "atomc artifact signature 1\n";
 
 /// Why an artifact does not count as signed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum SignatureError {
     #[error("cannot read {}: {source}", .path.display())]
     Io { path: PathBuf, source: io::Error },
@@ -31,8 +32,8 @@ pub enum SignatureError {
     Wrong { artifact: PathBuf, signature: PathBuf, key: PathBuf },
 }
 
-/// Refuses an artifact that has no valid signature by the key in a file of PEM; without a key, nothing is asked for. `file` is
-/// where the artifact was opened, which names the signature.
+/// Refuses an artifact that has no valid signature by the key in a file of PEM; without a key,
+/// nothing is asked for. `file` is where the artifact was opened, which names the signature.
 pub fn require(key: Option<impl AsRef<Path>>, file: &Path, artifact: &Artifact) -> Result<(), SignatureError> {
     match key {
         Some(key) => check(key.as_ref(), file, artifact.fingerprint()),
@@ -70,7 +71,8 @@ fn public_key(path: &Path) -> Result<VerifyingKey, SignatureError> {
         .map_err(|error| SignatureError::Key { path: path.to_owned(), detail: error.to_string() })
 }
 
-/// The signature, if there is a file, of which no more is read: whoever brought the artifact brought it too.
+/// The signature, if there is a file, of which no more is read: whoever brought the artifact
+/// brought it too.
 fn read_signature(path: &Path) -> Result<Option<Signature>, SignatureError> {
     let fault = |source| SignatureError::Io { path: path.to_owned(), source };
     let file = match files::open(path) {

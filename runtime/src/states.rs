@@ -6,7 +6,9 @@ use atomc_artifact::manifest::{Paged, StateGroup, Target};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("groups[{group}]: target `{target}` keeps a slot for each sequence, but this runtime keeps pages alone")]
 pub struct NotPaged {
+    /// Its name, e.g. `gfx942`.
     pub target: String,
+    /// Index into [`Target::groups`].
     pub group: usize,
 }
 

@@ -1,7 +1,8 @@
-//! A model for tests that anyone can compute by hand, with kernels in C that read every input an artifact can give them.
+//! A model for tests that anyone can compute by hand, with kernels in C that read every input an
+//! artifact can give them.
 //!
-//! The cache keeps `id + 1` in K and `position + 1` in V; a token's hidden value is the sum of their products up to it; and
-//! its logits are largest for that sum modulo the vocabulary.
+//! The cache keeps `id + 1` in K and `position + 1` in V; a token's hidden value is the sum of
+//! their products up to it; and its logits are largest for that sum modulo the vocabulary.
 use crate::checkpoint::{CheckpointError, Float, Source, Tensor};
 use crate::device::apart::Apart;
 use crate::engine::{Engine, EngineOptions};
@@ -215,17 +216,7 @@ fn def(symbol: &str, body: &str) -> KernelDef {
 }
 
 fn variant(name: &str, features: &[&str]) -> Variant {
-    let kernel = |tasks, scratch| Kernel {
-        schedule: "toy".into(),
-        tasks,
-        scratch,
-        threads: 0,
-        workspace: 0,
-        shared: 0,
-        overlaps: false,
-        module: None,
-        resources: None,
-    };
+    let kernel = |tasks, scratch| Kernel { schedule: "toy".into(), ..Kernel::host(tasks, scratch) };
     Variant {
         name: name.into(),
         features: features.iter().map(|&name| name.to_owned()).collect(),
@@ -280,6 +271,7 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         ],
         body: if is_whole { 3 } else { 2 },
         calls: vec![],
+        hidden: vec![],
         logits,
         picks: Some(picks),
     }

@@ -1,8 +1,9 @@
 //! Whose code runs where nobody named the file.
 //!
-//! An artifact is native code. One that a user names is taken; one that merely lies beside a model, which may have come from
-//! anywhere, is code that the user has not asked for. The list here says which of those a user trusts, by fingerprint: it holds
-//! wherever the file lies, and for no other content.
+//! An artifact is native code. One that a user names is taken; one that merely lies beside a model,
+//! which may have come from anywhere, is code that the user has not asked for. The list here says
+//! which of those a user trusts, by fingerprint: it holds wherever the file lies, and for no other
+//! content.
 //!
 //! Whoever reads the environment, which the runtime does not, asks [`place`] where the list is.
 use atomc_artifact::{Fingerprint, escaped, files};
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Why it cannot be said whether an artifact is trusted.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum TrustError {
     #[error("the list of trusted artifacts has no place: neither XDG_CONFIG_HOME nor HOME is set")]
     NoHome,
@@ -40,7 +42,8 @@ pub fn place(config_home: Option<OsString>, home: Option<OsString>) -> Result<Pa
     }
 }
 
-/// The artifacts that a user trusts, as a file says: a line for each, its fingerprint and then what it was, for the reader.
+/// The artifacts that a user trusts, as a file says: a line for each, its fingerprint and then what
+/// it was, for the reader.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TrustList {
     entries: BTreeMap<Fingerprint, String>,
@@ -62,6 +65,7 @@ impl TrustList {
         Ok(TrustList { entries: lines.map(entry).collect::<Result<_, TrustError>>()? })
     }
 
+    /// Whether its code may run wherever it lies.
     pub fn has(&self, fingerprint: Fingerprint) -> bool {
         self.entries.contains_key(&fingerprint)
     }
@@ -71,7 +75,8 @@ impl TrustList {
         self.entries.iter().map(|(fingerprint, about)| (*fingerprint, about.as_str()))
     }
 
-    /// Adds an artifact to the list in a file. `about` is escaped, so no text of an artifact can be a line of its own.
+    /// Adds an artifact to the list in a file. `about` is escaped, so no text of an artifact can be
+    /// a line of its own.
     pub fn add(path: &Path, fingerprint: Fingerprint, about: &str) -> Result<(), TrustError> {
         change(path, |list| {
             list.entries.insert(fingerprint, escaped(about));
@@ -88,7 +93,8 @@ impl TrustList {
     }
 }
 
-/// Changes the list in a file while nobody else does. The file appears whole or not at all, and only its user can read it.
+/// Changes the list in a file while nobody else does. The file appears whole or not at all, and
+/// only its user can read it.
 fn change<T>(path: &Path, change: impl FnOnce(&mut TrustList) -> T) -> Result<T, TrustError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let io = |action| io_error(action, path);

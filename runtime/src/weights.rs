@@ -1,14 +1,17 @@
 //! The weight plan at work: from the tensors of a source to the buffers that kernels read.
 //!
-//! Buffers are filled in ranges of rows, in parallel; `pack` has the layouts. Where a source has all tensors, everything that
-//! can be wrong is found before the first byte is written, so that a reload either changes all weights or none. Where they come
-//! one by one (`loading`), each weight is whole once its tensors were there.
+//! Buffers are filled in ranges of rows, in parallel; `pack` has the layouts. Where a source has
+//! all tensors, everything that can be wrong is found before the first byte is written, so that a
+//! reload either changes all weights or none. Where they come one by one (`loading`), each weight
+//! is whole once its tensors were there.
+mod decode;
 mod fetch;
 mod loading;
 mod on_device;
 mod pack;
 pub mod packed;
 mod parts;
+mod told;
 
 pub use loading::{Given, Loading, Numbers};
 pub use on_device::DeviceSink;
@@ -18,9 +21,10 @@ use crate::device::{DeviceBuffer, DeviceError};
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::pool::Pool;
-use atomc_artifact::manifest::{Layout, Weight};
+use atomc_artifact::manifest::{DType, Layout, Weight, Whole};
 use pack::Piece;
-use parts::{Origin, parts};
+use parts::{Name, Origin, Part, parts};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,7 +40,9 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 /// Which of the ranks that share a model out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
+    /// This one's, from 0 on.
     pub number: usize,
+    /// How many there are.
     pub of: usize,
 }
 
@@ -44,14 +50,15 @@ impl Rank {
     /// A model that nobody shares out.
     pub const ONLY: Rank = Rank { number: 0, of: 1 };
 
-    /// The number of this rank's part where there are so many: fewer than ranks are held by several.
+    /// The number of this rank's part where there are so many: fewer than ranks are held by
+    /// several.
     fn part(self, parts: usize) -> usize {
         self.number * parts / self.of
     }
 }
 
-/// Fills the buffers, one for each weight, with what the plan makes of the source for a rank. If the source is not of the model
-/// nothing has changed.
+/// Fills the buffers, one for each weight, with what the plan makes of the source for a rank. If
+/// the source is not of the model nothing has changed.
 pub fn load(mut sink: Sink, source: &dyn Source, progress: Progress) -> Result<(), Error> {
     let Sink { weights, rank, .. } = sink;
     let pieces = resolve(weights, rank, source)?;
@@ -71,7 +78,10 @@ pub(crate) fn are_loaded(before: bool, done: &Result<(), Error>) -> bool {
         Err(
             Error::Device(_)
             | Error::Checkpoint(
-                CheckpointError::Io { .. } | CheckpointError::Changed { .. } | CheckpointError::Damaged { .. },
+                CheckpointError::Io { .. }
+                | CheckpointError::Changed { .. }
+                | CheckpointError::Damaged { .. }
+                | CheckpointError::NotANumber { .. },
             ),
         ) => false,
         Err(_) => before,
@@ -103,9 +113,13 @@ impl<'a> Report<'a> {
 
 /// The weights that are made, a buffer for each, and the threads that make them.
 pub struct Sink<'a> {
+    /// What is to be made: those of the target.
     pub weights: &'a [Weight],
+    /// Whose shards are loaded.
     pub rank: Rank,
+    /// In the order of the weights, each of the size that its weight states.
     pub buffers: &'a mut [DeviceBuffer],
+    /// Who packs.
     pub pool: &'a mut Pool,
 }
 
@@ -132,7 +146,8 @@ impl Sink<'_> {
         }
     }
 
-    /// Packs parts of weights. `place` says where a task's part goes: into memory that begins at this byte of the weight.
+    /// Packs parts of weights. `place` says where a task's part goes: into memory that begins at
+    /// this byte of the weight.
     fn fill<'t>(
         &mut self,
         pieces: &[Vec<Piece>],
@@ -144,7 +159,8 @@ impl Sink<'_> {
         self.pool.try_each(tasks.len(), |index, memory| {
             let task = &tasks[index];
             let (target, start) = place(task);
-            // SAFETY: the tasks of a weight cover disjoint ranges of its buffer, which is borrowed for this whole call.
+            // SAFETY: the tasks of a weight cover disjoint ranges of its buffer, which is borrowed
+            // for this whole call.
             let out = unsafe { target.part(task.bytes.start - start..task.bytes.end - start) };
             fill(&weights[task.weight], &pieces[task.weight], &task.rows, out, memory)?;
             report.add(task.bytes.len());
@@ -152,8 +168,8 @@ impl Sink<'_> {
         })
     }
 
-    /// Packs parts of weights here and copies them to the device, as much at once as the stage holds, which is made if there
-    /// is none that is large enough.
+    /// Packs parts of weights here and copies them to the device, as much at once as the stage
+    /// holds, which is made if there is none that is large enough.
     fn staged(
         &mut self,
         pieces: &[Vec<Piece>],
@@ -192,7 +208,11 @@ fn fill(
     out: &mut [u8],
     memory: &mut Vec<u8>,
 ) -> Result<(), CheckpointError> {
-    pack::fill(weight, &fetch::fetch(pieces, rows, memory)?, rows.clone(), out);
+    let pieces = fetch::fetch(pieces, rows, memory)?;
+    if weight.dtype == DType::F8E4M3 {
+        pieces.iter().try_for_each(told::check_piece)?;
+    }
+    pack::fill(weight, &pieces, rows.clone(), out);
     Ok(())
 }
 
@@ -222,23 +242,25 @@ impl Target {
     }
 }
 
-/// Cuts a weight into tasks along its rows; panels stay whole, and no task has rows of two matrices.
+/// Cuts a weight into tasks along its rows; panels stay whole, and no task has rows of two
+/// matrices.
 fn tasks(index: usize, weight: &Weight) -> Vec<Task> {
     let [matrices, rows, cols] = weight.matrices();
-    let size = weight.dtype.size();
+    let size = |elements| weight.dtype.bytes(elements);
     let (matrices, rows, unit, row_bytes, matrix_bytes) = match weight.layout {
         // Rows follow each other, whatever the matrix.
-        Layout::Rows { stride } => (1, matrices * rows, 1, stride * size, 0),
-        Layout::Panels { width, rows: padded, cols, .. } => (matrices, rows, width, cols * size, padded * cols * size),
+        Layout::Rows { stride } => (1, matrices * rows, 1, size(stride), 0),
+        Layout::Panels { width, rows: padded, cols, .. } => (matrices, rows, width, size(cols), size(padded * cols)),
     };
     let step = (TASK_BYTES / row_bytes.max(1)).next_multiple_of(unit).max(unit);
     let task = |matrix: usize, first: usize| {
         let last = (first + step).min(rows);
-        // The last rows come with the padding behind them, which a device's memory may not have as zeros.
+        // The last rows come with the padding behind them, which a device's memory may not have as
+        // zeros.
         let end = match weight.layout {
             Layout::Rows { .. } if last == rows => weight.bytes,
             Layout::Panels { .. } if last == rows => matrix_bytes,
-            Layout::Rows { .. } => (last - 1) * row_bytes + cols * size,
+            Layout::Rows { .. } => (last - 1) * row_bytes + size(cols),
             Layout::Panels { width, .. } => last.next_multiple_of(width) * row_bytes,
         };
         let (row, start) = (matrix * rows, matrix * matrix_bytes);
@@ -270,37 +292,70 @@ fn pieces<'a>(
     source: &'a dyn Source,
     missing: &mut BTreeSet<String>,
 ) -> Result<Vec<Piece<'a>>, CheckpointError> {
+    let is_whole = |whole: &Whole, shape: &[usize]| {
+        !matches!(source.tensor(&whole.name, shape), Err(CheckpointError::Missing { .. }))
+    };
+    let value = parts(&weight.expr, rank, &is_whole);
     let mut pieces = Vec::new();
-    for part in parts(&weight.expr, rank) {
+    for part in &value.parts {
         let (name, data) = match part.origin {
-            Origin::Values(values) => (&weight.name[..], Ok(Tensor::Values(values))),
-            Origin::Tensor { name, shape } => (name, source.tensor(name, shape)),
+            Origin::Values(values) => (Name::Of(&weight.name), Ok(Tensor::Values(values))),
+            Origin::Tensor { name, ref shape } => (name, source.tensor(&name.text(), shape)),
         };
-        match data {
-            Ok(data) => {
-                data.check_becomes(weight.dtype, name)?;
-                pieces.extend(part.pieces(data, &weight.shape));
-            }
-            Err(CheckpointError::Missing { names }) => missing.extend(names),
-            Err(error) => return Err(error),
+        if let Some(data) = present(data, missing)? {
+            data.check_becomes(part.stored(weight.dtype), name)?;
+            pieces.extend(part.pieces(name, data, &weight.shape));
         }
     }
+    told::check(&value, source, missing)?;
     Ok(pieces)
+}
+
+/// That a weight can be made of a tensor of this type.
+fn check_type(weight: &Weight, name: &str, tensor: Tensor) -> Result<(), CheckpointError> {
+    let parts::Value { parts, told, .. } = parts(&weight.expr, Rank::ONLY, &|whole, _| whole.name == name);
+    let is_of = |part: &&Part| matches!(part.origin, Origin::Tensor { name: other, .. } if other.is(name));
+    let becomes = |part: &Part| tensor.check_becomes(part.stored(weight.dtype), Name::Of(name));
+    parts.iter().filter(is_of).try_for_each(becomes)?;
+    let told = told.iter().flat_map(|told| &told.parts);
+    told.filter(is_of).try_for_each(|part| told::check_integers(tensor, part, name))
+}
+
+/// A tensor, unless it is missing.
+fn present<'a>(
+    data: Result<Tensor<'a>, CheckpointError>,
+    missing: &mut BTreeSet<String>,
+) -> Result<Option<Tensor<'a>>, CheckpointError> {
+    match data {
+        Ok(data) => Ok(Some(data)),
+        Err(CheckpointError::Missing { names }) => {
+            missing.extend(names);
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// A tensor that no weight uses means that the checkpoint is of another model than the artifact.
 fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
-    let tensors = weights.iter().flat_map(|weight| weight.expr.tensors());
-    let used: BTreeSet<&str> = tensors.map(|(name, _)| name).collect();
-    let unused = source
-        .names()
-        .into_iter()
-        .filter(|name| !used.contains(name) && !is_harmless(name, |other| used.contains(other)));
-    let names: Vec<String> = unused.map(str::to_owned).collect();
+    let sources = || weights.iter().flat_map(|weight| weight.expr.sources());
+    let used: BTreeSet<Cow<str>> =
+        weights.iter().flat_map(|weight| weight.expr.tensors()).map(|(name, _)| name).collect();
+    let there = source.names();
+    let unused = there.iter().filter(|name| !used.contains(**name) && !is_harmless(name, |other| used.contains(other)));
+    let names: Vec<String> = unused.map(|&name| name.to_owned()).collect();
     if !names.is_empty() {
         return Err(CheckpointError::Unused { names });
     }
-    match source.names().contains(&HEAD) && !used.contains(HEAD) {
+    let has = |name: &str| there.binary_search(&name).is_ok();
+    sources().try_for_each(|sources| match sources.whole() {
+        Some((whole, _)) if has(&whole) => match sources.each().find(|(name, _)| has(name)) {
+            Some((one, _)) => Err(CheckpointError::Twice { whole: whole.into_owned(), one: one.into_owned() }),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    })?;
+    match has(HEAD) && !used.contains(HEAD) {
         true => check_twin(weights, source),
         false => Ok(()),
     }
@@ -310,7 +365,7 @@ fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), Checkpoin
 fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
     let mut tensors = weights.iter().flat_map(|weight| weight.expr.tensors());
     let Some((_, shape)) = tensors.find(|(name, _)| *name == EMBEDDING) else { return Ok(()) };
-    let same = match (source.tensor(EMBEDDING, shape)?, source.tensor(HEAD, shape)?) {
+    let same = match (source.tensor(EMBEDDING, &shape)?, source.tensor(HEAD, &shape)?) {
         (Tensor::Bytes { float: a, bytes: one }, Tensor::Bytes { float: b, bytes: other }) => a == b && one == other,
         (Tensor::Stored { float: a, numbers: one }, Tensor::Stored { float: b, numbers: other }) => {
             a == b && one.equals(other)?
@@ -320,8 +375,9 @@ fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointE
     if same { Ok(()) } else { Err(CheckpointError::Untied) }
 }
 
-/// What checkpoints hold beside their weights: tables that follow from the configuration, and the copy of the embedding
-/// that some writers store for a model whose head is tied to it, if it is one ([`check_twin`]).
+/// What checkpoints hold beside their weights: tables that follow from the configuration, and the
+/// copy of the embedding that some writers store for a model whose head is tied to it, if it is one
+/// ([`check_twin`]).
 fn is_harmless(name: &str, used: impl Fn(&str) -> bool) -> bool {
     name.ends_with("rotary_emb.inv_freq") || (name == HEAD && used(EMBEDDING))
 }

@@ -1,8 +1,10 @@
-//! Kernels of atomc beside those of Triton for the same operations: registers, local memory, occupancy, and the hottest loop,
-//! all read from code objects by the same code.
+//! Kernels of atomc beside those of Triton for the same operations: registers, local memory,
+//! occupancy, and the hottest loop, all read from code objects by the same code.
 //!
-//! `tests/triton/make.sh peers.py`, then `cargo run --release -p atomc-targets --example compare [-- OPTION ...] [CHIP ...]`.
-//! `--summary` sets one line against the best of Triton's settings; `--into FILE` puts the tables at the end of a document
+//! `tests/triton/make.sh peers.py`, then
+//! `cargo run --release -p atomc-targets --example compare [-- OPTION ...] [CHIP ...]`. `--summary`
+//! sets one line against the best of Triton's settings; `--into FILE` puts the tables at the end of
+//! a document
 use std::error::Error;
 use std::fmt::Write;
 use std::fs;
@@ -85,8 +87,8 @@ fn operations() -> Vec<Ours> {
     ]
 }
 
-/// The loop that computes most: by matrix instructions, then by loads; the shorter of two equals. None where the matrix
-/// instructions are outside of loops.
+/// The loop that computes most: by matrix instructions, then by loads; the shorter of two equals.
+/// None where the matrix instructions are outside of loops.
 fn hottest(kernel: &KernelResources) -> Option<&LoopReport> {
     let hottest = kernel.resources.loops.iter().max_by_key(|l| (l.matrix, l.loads, usize::MAX - l.instructions));
     hottest.filter(|l| l.matrix > 0 || kernel.whole.matrix == 0)
@@ -122,7 +124,8 @@ fn line(by: &str, kernel: &KernelResources, unit: Unit) -> String {
     format!("| {by} | {registers} | {waves:.2} | {all} | {name} | {} | {per:.1} | {classes} | {order} |", l.matrix)
 }
 
-/// Our kernel beside the one of some peers that takes the fewest instructions among those that spill least.
+/// Our kernel beside the one of some peers that takes the fewest instructions among those that
+/// spill least.
 fn summary(operation: &Ours, ours: &KernelResources, peers: &[(String, KernelResources)]) -> String {
     let (unit, operation) = (operation.unit, operation.peers.trim());
     let rank = |k: &KernelResources| (k.resources.vgpr_spills + k.resources.sgpr_spills, per_unit(k, unit));
@@ -154,12 +157,12 @@ fn ours(kernel: &Ours, arch: &Arch) -> Result<KernelResources, Box<dyn Error>> {
     let graph = parse(&kernel.text)?;
     let spec =
         KernelSpec { symbol: "k".into(), family: kernel.family, body: &graph, tokens: kernel.tokens, choice: None };
-    Ok(only(report(&compile(&[spec], arch)?.code, arch)?)?)
+    Ok(only(report(&compile(&[spec], arch)?.code, arch.gpu().ok_or("no GPU")?)?)?)
 }
 
 fn peer(peer: &Peer, folder: &Path, arch: &Arch) -> Result<KernelResources, Box<dyn Error>> {
-    let mut kernel = only(report(&fs::read(folder.join(&peer.code))?, arch)?)?;
-    let (r, simt) = (&mut kernel.resources, arch.simt());
+    let mut kernel = only(report(&fs::read(folder.join(&peer.code))?, arch.gpu().ok_or("no GPU")?)?)?;
+    let (r, simt) = (&mut kernel.resources, arch.gpu().ok_or("no GPU")?.simt);
     r.lds += peer.dynamic_lds;
     r.occupancy = occupancy(&simt.unit, r.vgprs, r.lds, peer.threads.div_ceil(simt.wave));
     Ok(kernel)

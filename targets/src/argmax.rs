@@ -4,7 +4,8 @@ use inkwell::values::FloatValue;
 
 use crate::code::{Any, Code, Int, Vector};
 
-/// For each lane the largest element so far, and the column of lane 0 in the vector that it came in.
+/// For each lane the largest element so far, and the column of lane 0 in the vector that it came
+/// in.
 #[derive(Clone, Copy)]
 pub struct Argmax<'c> {
     values: Vector<'c>,
@@ -12,8 +13,8 @@ pub struct Argmax<'c> {
 }
 
 impl<'c> Argmax<'c> {
-    /// Before the first vector. Lanes that never see anything greater stand for their own first column: so of a row without
-    /// anything greater, whose lanes are all equal, column 0 is left.
+    /// Before the first vector. Lanes that never see anything greater stand for their own first
+    /// column: so of a row without anything greater, whose lanes are all equal, column 0 is left.
     pub fn none(c: &Code<'c>, first: Int<'c>) -> Argmax<'c> {
         Argmax { values: c.lit(f64::NEG_INFINITY), firsts: c.splat(short(c, first)) }
     }

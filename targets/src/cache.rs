@@ -4,10 +4,10 @@ mod run;
 use std::mem::offset_of;
 
 use atomc_artifact::abi;
+use atomc_ir::layout::CacheLayout;
 use atomc_ir::{CacheType, Diagnostic, Graph, Op, Value};
 
 use crate::code::{Code, Int, Ptr, Vector};
-use crate::layout::{CacheLayout, cache_layout};
 use crate::row::{At, Col, Rows, unsupported};
 
 /// The fields of the step's [`abi::Batch`].
@@ -63,7 +63,8 @@ pub struct Slot<'c> {
     offset: Int<'c>,
 }
 
-/// Keys and values of one head that follow each other as in a block, and which token of them is meant.
+/// Keys and values of one head that follow each other as in a block, and which token of them is
+/// meant.
 #[derive(Clone, Copy)]
 pub struct Entry<'c> {
     pub k: Ptr<'c>,
@@ -88,7 +89,7 @@ impl<'c> Cache<'c> {
             let operands = graph.operands(id);
             (operands[1], operands[2])
         });
-        Ok(Cache { ty, layout: cache_layout(ty, c.arch), k, v, batch, written })
+        Ok(Cache { ty, layout: CacheLayout::of(ty, &c.arch.memory), k, v, batch, written })
     }
 
     /// The block and the offset inside it of a token.
@@ -98,7 +99,8 @@ impl<'c> Cache<'c> {
         Slot { block, offset: position % self.layout.block_tokens }
     }
 
-    /// Where a head of a block begins, in bytes; the same in K and V. Caches may be larger than 32 bits count, a page is not.
+    /// Where a head of a block begins, in bytes; the same in K and V. Caches may be larger than 32
+    /// bits count, a page is not.
     pub fn head(&self, c: &Code<'c>, block: Int<'c>, head: Int<'c>) -> Int<'c> {
         let page = c.to_i64(block) * c.to_i64(self.batch.block_stride);
         page + c.to_i64(head * self.layout.head_bytes)
@@ -155,7 +157,8 @@ impl<'c> Cache<'c> {
         self.write_value(c, value, entry, col);
     }
 
-    /// A vector of a key, and behind the last one the padding: a query has zeros there, which have to meet numbers.
+    /// A vector of a key, and behind the last one the padding: a query has zeros there, which have
+    /// to meet numbers.
     fn write_key(&self, c: &Code<'c>, lanes: Vector<'c>, entry: Entry<'c>, col: Int<'c>) {
         self.put_key(c, lanes, entry, col);
         let end = self.ty.head_dim.next_multiple_of(c.lanes());

@@ -1,6 +1,8 @@
 //! A thin layer over the LLVM builder: integers, pointers, vectors of f32, loops.
 //!
-//! Every logical vector of a kernel has the same number of elements; LLVM splits it where registers are shorter.
+//! Every logical vector of a kernel has the same number of elements; LLVM splits it where registers
+//! are shorter.
+pub mod codes;
 mod control;
 mod elementary;
 mod elements;
@@ -25,7 +27,8 @@ pub type Ptr<'c> = PointerValue<'c>;
 pub type Vector<'c> = VectorValue<'c>;
 pub type Any<'c> = BasicValueEnum<'c>;
 
-/// Building in memory that LLVM owns cannot fail once types are right, and wrong types are a bug here.
+/// Building in memory that LLVM owns cannot fail once types are right, and wrong types are a bug
+/// here.
 const BUILT: &str = "operands have the types that the instruction wants";
 
 /// One kernel function under construction, as far as all machines have it in common.
@@ -143,8 +146,9 @@ impl<'c> Code<'c> {
         self.as_int(self.cx.bool_type().const_all_ones())
     }
 
-    /// A lane's offset from an address that is the same for all lanes, in a loop whose number, never negative, is `turn`. LLVM
-    /// leaves the sum to the load only if it sees in the same block that the offset has 32 bits, so it is made anew each turn.
+    /// A lane's offset from an address that is the same for all lanes, in a loop whose number,
+    /// never negative, is `turn`. LLVM leaves the sum to the load only if it sees in the same block
+    /// that the offset has 32 bits, so it is made anew each turn.
     pub fn lane_offset(&self, offset: Int<'c>, turn: Int<'c>) -> Int<'c> {
         let sign = turn.shift_right(31, false);
         offset + sign
@@ -186,10 +190,21 @@ impl<'c> Code<'c> {
         self.as_int(self.load(self.cx.i64_type(), p, 8))
     }
 
-    /// Element `i` of an i32 array, as an index.
+    /// Element `i` of an i32 array that no kernel writes, as an index.
     pub fn load_index(&self, p: Ptr<'c>, i: impl ToInt<'c>) -> Int<'c> {
         let i = i.to_int(self);
-        let v = self.as_int(self.load_fixed(self.cx.i32_type(), self.at(p, i * 4), 4));
+        self.index_of(self.load_fixed(self.cx.i32_type(), self.at(p, i * 4), 4))
+    }
+
+    /// As [`Code::load_index`], of an array that a kernel before this one wrote.
+    pub fn load_made_index(&self, p: Ptr<'c>, i: impl ToInt<'c>) -> Int<'c> {
+        let i = i.to_int(self);
+        self.index_of(self.load(self.cx.i32_type(), self.at(p, i * 4), 4))
+    }
+
+    /// An i32 as an index.
+    fn index_of(&self, v: Any<'c>) -> Int<'c> {
+        let v = self.as_int(v);
         if self.index == self.cx.i32_type() {
             return v;
         }

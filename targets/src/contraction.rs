@@ -1,11 +1,98 @@
-//! What both contraction families share, on every target: which values they are made of, and what happens to the sums.
-use atomc_ir::{Diagnostic, Layout, Op, Value};
+//! What both contraction families share, on every target: which values they are made of, and what
+//! happens to the sums.
+use atomc_ir::{Block, DType, Diagnostic, Graph, Layout, NodeId, Op, TensorType, Value};
 
-use crate::code::Vector;
+use inkwell::values::FloatValue;
+
+use crate::code::{Int, Vector};
 use crate::kernel::Kernel;
-use crate::row::{At, Operand, unsupported};
+use crate::row::{At, Col, Operand, unsupported};
+use crate::schedule::WhyNot;
 
-/// A contraction `x @ w^T` inside a kernel, with its result as pieces of equal width that the epilogue reads side by side.
+/// How the weight of a body's contraction is stored, if as codes: numbers that scales, and perhaps
+/// zero points, go with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoding {
+    pub codes: DType,
+    /// Rows and columns of the weight.
+    pub size: [usize; 2],
+    /// Rows and columns that share a scale.
+    pub block: Block,
+    pub scale: DType,
+    pub zero: Option<DType>,
+}
+
+impl Encoding {
+    pub fn of(body: &Graph) -> Option<Encoding> {
+        body.ids().find_map(|id| {
+            let (Op::Linear { block, .. } | Op::Grouped { block, .. }) = *body.op(id) else { return None };
+            let (operands, marks) = (body.operands(id), marks_of(body, id));
+            let ty = |v: Option<&Value>| body.ty(*v?).as_tensor();
+            let &[.., rows, cols] = ty(operands.get(1))?.shape.sizes()?.as_slice() else { return None };
+            let zero = ty(marks.get(1)).map(|t| t.dtype);
+            let (codes, scale) = (ty(operands.get(1))?.dtype, ty(marks.first())?.dtype);
+            Some(Encoding { codes, size: [rows, cols], block: block?, scale, zero })
+        })
+    }
+
+    /// Whether all columns of a row share a scale, so that whole sums can be scaled.
+    pub fn is_row_wise(&self) -> bool {
+        self.block.cols >= self.size[1]
+    }
+
+    /// Why a schedule does not take a body whose weight is stored as codes, if it decodes none.
+    pub fn none(body: &Graph) -> Result<(), WhyNot> {
+        Encoding::of(body).map_or(Ok(()), |encoding| Err(encoding.refused("it decodes no weights")))
+    }
+
+    /// Why a schedule does not take it.
+    pub fn refused(&self, why: &str) -> WhyNot {
+        let (codes, [rows, cols], Block { rows: high, cols: wide }) = (self.codes.name(), self.size, self.block);
+        WhyNot::new(format!("{codes}[{rows}, {cols}] with a scale for each {high} by {wide}: {why}"))
+    }
+}
+
+/// Scales, and zero points if there are some, of a product's weight.
+fn marks_of(body: &Graph, product: NodeId) -> Vec<Value> {
+    let operands = body.operands(product);
+    let before = if matches!(body.op(product), Op::Grouped { .. }) { 3 } else { 2 };
+    operands.get(before..).unwrap_or_default().to_vec()
+}
+
+/// The experts of a product's rows, if it has some.
+pub fn experts_of(body: &Graph, product: NodeId) -> Option<Value> {
+    matches!(body.op(product), Op::Grouped { .. }).then(|| body.operands(product)[2])
+}
+
+/// The sum over a token's choices that a product goes into, and what of the product it is of.
+pub fn combine_of(body: &Graph, product: NodeId) -> Option<(Value, Value)> {
+    let mut of = Value::from(product);
+    while let [(user, _)] = body.users(of)[..] {
+        match body.op(user) {
+            Op::Map(_) => of = user.into(),
+            Op::Combine {} => return Some((user.into(), of)),
+            _ => break,
+        }
+    }
+    None
+}
+
+/// The type of numbers that are multiplied, of a body's x and weight.
+pub fn multiplied(body: &Graph, x: &TensorType, w: &TensorType) -> DType {
+    let row_wise = Encoding::of(body).is_none_or(|encoding| encoding.is_row_wise());
+    match x.layout {
+        _ if !w.dtype.is_code() => w.dtype,
+        // Codes are numbers of bf16; what they mean, where a row of either has several scales, is
+        // not.
+        Layout::Scaled(group) if row_wise && Some(group) >= x.shape.last() => DType::BF16,
+        Layout::Scaled(_) => DType::F32,
+        _ => x.dtype,
+    }
+}
+
+/// A contraction `x @ w^T` inside a kernel, with its result as pieces of equal width that the
+/// epilogue reads side by side.
+#[derive(Clone)]
 pub struct Parts<'k, 'a, 'c> {
     pub kernel: &'k Kernel<'a, 'c>,
     pub x: Value,
@@ -13,6 +100,8 @@ pub struct Parts<'k, 'a, 'c> {
     /// Values that hold sums, and the first weight row of each.
     pieces: Vec<(Value, usize)>,
     linear: Value,
+    /// The sum over a token's choices that the result is made of, and of what.
+    combine: Option<(Value, Value)>,
     out: Value,
     pub to: &'k Operand<'c>,
 }
@@ -20,7 +109,7 @@ pub struct Parts<'k, 'a, 'c> {
 impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
     pub fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Parts<'k, 'a, 'c>, Diagnostic> {
         let graph = kernel.rows.graph;
-        let linear = kernel.the("linear", |op| matches!(op, Op::Linear { .. }))?;
+        let linear = kernel.the("product", Op::is_contraction)?;
         let operands = graph.operands(linear.node);
         let w = kernel.rows.operand(operands[1])?.clone();
         if w.ty.layout != Layout::Panels {
@@ -36,6 +125,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         {
             whole = user.into();
         }
+        let combine = combine_of(graph, linear.node);
         for (user, _) in graph.users(whole) {
             if let Op::Slice { axis: 1, start, len } = graph.op(user) {
                 if *len != width || start % kernel.code.arch.memory.panel != 0 {
@@ -52,7 +142,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         } else if pieces.len() != graph.users(whole).len() {
             return Err(unsupported("a contraction that is read whole and in slices"));
         }
-        Ok(Parts { kernel, x: operands[0], w, pieces, linear, out, to })
+        Ok(Parts { kernel, x: operands[0], w, pieces, linear, combine, out, to })
     }
 
     /// The first weight row of each piece.
@@ -65,13 +155,57 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         self.to.ty.shape.row().unwrap_or(0)
     }
 
-    /// The rows of x, if they lie in memory in the weight's type.
-    pub fn rows_in_memory(&self) -> Option<&Operand<'c>> {
-        let x = self.kernel.rows.operand(self.x).ok()?;
-        (x.ty.dtype == self.w.ty.dtype).then_some(x)
+    /// The type of numbers that are multiplied: the weight's, or that of x where the weight is
+    /// stored as codes.
+    pub fn multiplied(&self) -> Result<DType, Diagnostic> {
+        let (x, w) = (self.kernel.rows.shape(self.x)?, &self.w.ty);
+        Ok(multiplied(self.kernel.rows.graph, x, w))
     }
 
-    /// Rows in memory that the epilogue reads where its result is, so that they can be asked for before the sums are there.
+    /// The rows of x, if they lie in memory in the type of numbers that are multiplied.
+    pub fn rows_in_memory(&self) -> Option<&Operand<'c>> {
+        let x = self.kernel.rows.operand(self.x).ok()?;
+        (x.ty.layout == Layout::Rows && x.ty.dtype == multiplied(self.kernel.rows.graph, &x.ty, &self.w.ty))
+            .then_some(x)
+    }
+
+    /// Scales, and zero points if there are some, of a weight that is stored as codes.
+    pub fn marks(&self) -> Result<Vec<&Operand<'c>>, Diagnostic> {
+        let marks = marks_of(self.kernel.rows.graph, self.linear.node);
+        marks.into_iter().map(|v| self.kernel.rows.operand(v)).collect()
+    }
+
+    /// The product.
+    pub fn product(&self) -> NodeId {
+        self.linear.node
+    }
+
+    /// The experts of rows, if weights are theirs.
+    pub fn experts(&self) -> Option<Value> {
+        experts_of(self.kernel.rows.graph, self.linear.node)
+    }
+
+    /// Rows of the product for each token.
+    pub fn choices(&self) -> usize {
+        self.kernel.rows.shape(self.linear).map_or(1, TensorType::choices)
+    }
+
+    /// Rows of the product for each of x.
+    pub fn rows_of_x(&self) -> Result<usize, Diagnostic> {
+        Ok(self.choices() / self.kernel.rows.shape(self.x)?.choices())
+    }
+
+    /// How much a choice of a token counts, where choices are added up.
+    pub fn weight_of(&self, token: Int<'c>, choice: Int<'c>) -> Result<FloatValue<'c>, Diagnostic> {
+        let rows = &self.kernel.rows;
+        let (combine, _) = self.combine.ok_or_else(|| unsupported("weights of choices that stay apart"))?;
+        let weights = rows.operand(rows.graph.operands(combine.node)[1])?;
+        let place = rows.address(weights, At { row: token, head: None, col: Col::Var(choice) });
+        Ok(rows.code.load(rows.code.cx.f32_type(), place, 4).into_float_value())
+    }
+
+    /// Rows in memory that the epilogue reads where its result is, so that they can be asked for
+    /// before the sums are there.
     fn rows_beside(&self) -> impl Iterator<Item = Value> {
         let (graph, shape) = (self.kernel.rows.graph, &self.to.ty.shape);
         graph.inputs().into_iter().filter(move |&v| {
@@ -106,6 +240,23 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
     /// What the epilogue makes of the sums, one vector for each piece.
     pub fn result(&self, at: At<'c>, sums: &[Vector<'c>]) -> Result<Vector<'c>, Diagnostic> {
         let rows = &self.kernel.rows;
+        if let Some((combine, of)) = self.combine {
+            // What comes to a choice's product is added up as the products were.
+            let mut all = sums[0];
+            if of != self.linear {
+                let (c, choices) = (rows.code, self.choices());
+                rows.bind(self.linear, c.zero());
+                for choice in 0..choices {
+                    rows.forget();
+                    let more = rows.eval(of, At { row: at.row * choices + choice, ..at })?;
+                    all = c.fma(more, c.splat(self.weight_of(at.row, c.int(choice))?), all);
+                }
+                rows.unbind(self.linear);
+            }
+            rows.forget();
+            rows.bind(combine, all);
+            return rows.eval(self.out, at);
+        }
         for (&(v, _), &sum) in self.pieces.iter().zip(sums) {
             rows.bind(self.linear, sum);
             if v != self.linear {

@@ -9,7 +9,8 @@ use inkwell::llvm_sys::disassembler::{
 use inkwell::llvm_sys::target::{LLVMInitializeAMDGPUTargetInfo, LLVMInitializeAMDGPUTargetMC};
 
 unsafe extern "C" {
-    /// In `llvm-c/Target.h` for every target with a disassembler; `llvm-sys` does not declare this one.
+    /// In `llvm-c/Target.h` for every target with a disassembler; `llvm-sys` does not declare this
+    /// one.
     fn LLVMInitializeAMDGPUDisassembler();
 }
 
@@ -18,7 +19,8 @@ const TRIPLE: &CStr = c"amdgcn-amd-amdhsa";
 /// Longer than any instruction's text.
 const TEXT_BYTES: usize = 512;
 
-/// Longer than any instruction (16 bytes): behind so many bytes LLVM never looks for a literal that is not there, which it does not survive.
+/// Longer than any instruction (16 bytes): behind so many bytes LLVM never looks for a literal that
+/// is not there, which it does not survive.
 const WINDOW: usize = 32;
 
 /// A decoder for one processor.
@@ -75,7 +77,8 @@ impl Disassembler {
         window[..left].copy_from_slice(&code[..left]);
         let mut text = [0 as c_char; TEXT_BYTES];
         let (start, len) = (window.as_mut_ptr(), WINDOW as u64);
-        // SAFETY: LLVM reads at most `len` bytes, writes none of them, and ends the text with a zero inside its buffer.
+        // SAFETY: LLVM reads at most `len` bytes, writes none of them, and ends the text with a
+        // zero inside its buffer.
         let bytes = unsafe { LLVMDisasmInstruction(self.0, start, len, pc, text.as_mut_ptr(), TEXT_BYTES) };
         // SAFETY: As above; the buffer was zero before.
         let text = unsafe { CStr::from_ptr(text.as_ptr()) };

@@ -8,8 +8,8 @@ use crate::{KernelSpec, Tasks};
 
 /// A kernel's body with its operands, results, cache and batch.
 ///
-/// Arguments come in the order of the operands (a tensor one pointer, a cache its K and its V, the batch one), then one
-/// pointer for each tensor result.
+/// Arguments come in the order of the operands (a tensor one pointer, a cache its K and its V, the
+/// batch one), then one pointer for each tensor result.
 pub struct Kernel<'a, 'c> {
     pub code: &'a Code<'c>,
     pub rows: Rows<'a, 'c>,
@@ -19,6 +19,8 @@ pub struct Kernel<'a, 'c> {
     pub caches: Vec<Cache<'c>>,
     /// Whether the step's rows, not its tokens, lead the results.
     pub by_rows: bool,
+    /// Rows of the results for each of them.
+    pub choices: usize,
 }
 
 impl<'a, 'c> Kernel<'a, 'c> {
@@ -48,11 +50,12 @@ impl<'a, 'c> Kernel<'a, 'c> {
             }
         }
         let by_rows = outputs.iter().any(|(_, o)| o.ty.shape.0[0] == Dim::Rows);
+        let choices = outputs.first().map_or(1, |(_, o)| o.ty.choices());
         let caches = states
             .into_iter()
             .map(|(v, ty, k, vals): (Value, _, Ptr<'c>, Ptr<'c>)| Cache::new(code, graph, v, ty, (k, vals), batch))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Kernel { code, rows, outputs, caches, by_rows })
+        Ok(Kernel { code, rows, outputs, caches, by_rows, choices })
     }
 
     /// `body` for each task, until one fails to emit.
@@ -69,7 +72,11 @@ impl<'a, 'c> Kernel<'a, 'c> {
 
     /// So many tasks for each `per` rows of the results.
     pub fn row_tasks(&self, per: usize, times: usize) -> Tasks {
-        if self.by_rows { Tasks::Rows { per, times } } else { Tasks::Tokens { per, times } }
+        match (self.by_rows, self.choices) {
+            (true, _) => Tasks::Rows { per, times },
+            (false, 1) => Tasks::Tokens { per, times },
+            (false, choices) => Tasks::Choices { choices, per, times },
+        }
     }
 
     /// The only result, where a family has one.

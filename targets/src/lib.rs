@@ -1,7 +1,7 @@
 //! From fused kernels to code objects.
 //!
-//! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its own, so they compile in
-//! parallel.
+//! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its
+//! own, so they compile in parallel.
 pub mod arch;
 mod argmax;
 mod cache;
@@ -10,7 +10,6 @@ mod contraction;
 mod disasm;
 mod host;
 mod kernel;
-mod layout;
 mod link;
 mod llvm;
 mod math;
@@ -26,7 +25,7 @@ pub mod tuning;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use atomc_ir::arch::{Isa, Machine};
+use atomc_ir::arch::{GpuArch, Isa, Machine};
 use atomc_ir::{Arch, DType, Diagnostic, Family, Graph, Tokens};
 use inkwell::module::Module as Emitted;
 
@@ -34,9 +33,8 @@ use llvm::Llvm;
 use report::KernelResources;
 
 pub use arch::{rows, variants};
-pub use atomc_artifact::manifest::{Kernel as KernelInfo, LoopReport, Module, Resources, Tasks};
+pub use atomc_artifact::manifest::{self, LoopReport, Module, Resources, Tasks};
 use atomc_artifact::manifest::{PACK, PREPARE};
-pub use layout::{CacheLayout, Panels, cache_layout, panels};
 pub use schedule::{Asked, Schedule, WhyNot, ask, open, schedules, select};
 pub use simt::COUNTERS;
 pub use tuning::Choice;
@@ -47,7 +45,8 @@ pub struct KernelSpec<'a> {
     pub symbol: String,
     pub family: Family,
     pub body: &'a Graph,
-    /// Most rows of the step that the kernel is for: the bucket's tokens, or those whose logits are wanted.
+    /// Most rows of the step that the kernel is for: the bucket's tokens, or those whose logits are
+    /// wanted.
     pub tokens: usize,
     /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
     pub choice: Option<Choice>,
@@ -74,7 +73,7 @@ pub fn is_for_one_bucket(family: Family, arch: &Arch) -> bool {
 #[derive(Clone, Debug)]
 pub struct Object {
     pub code: Vec<u8>,
-    pub kernels: Vec<KernelInfo>,
+    pub kernels: Vec<manifest::Kernel>,
 }
 
 /// What [`text`] shows.
@@ -95,9 +94,9 @@ enum Job<'a> {
 #[derive(Clone, Debug)]
 pub struct Hosted {
     /// Makes a step's inputs.
-    pub prepare: KernelInfo,
+    pub prepare: manifest::Kernel,
     /// Makes weights.
-    pub pack: KernelInfo,
+    pub pack: manifest::Kernel,
 }
 
 impl Job<'_> {
@@ -109,11 +108,11 @@ impl Job<'_> {
         }
     }
 
-    fn emit<'c>(&self, llvm: Llvm<'c>, arch: &'c Arch) -> Result<(Emitted<'c>, KernelInfo), Diagnostic> {
+    fn emit<'c>(&self, llvm: Llvm<'c>, arch: &'c Arch) -> Result<(Emitted<'c>, manifest::Kernel), Diagnostic> {
         match self {
             Job::Body(spec) => schedule::emit(llvm, spec, arch),
-            Job::Prepare => Ok(simt::emit_prepare(llvm, arch)),
-            Job::Pack => Ok(simt::emit_pack(llvm, arch)),
+            Job::Prepare => Ok(simt::emit_prepare(llvm, simt::gpu(arch)?)),
+            Job::Pack => Ok(simt::emit_pack(llvm, simt::gpu(arch)?)),
         }
     }
 }
@@ -136,27 +135,26 @@ pub fn compile_hosted(kernels: &[KernelSpec], arch: &Arch) -> Result<(Object, Op
 }
 
 fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
-    if arch.isa() == Some(Isa::Ptx) {
-        return ptx::compile(jobs, arch);
+    let gpu = arch.gpu();
+    if let Some(gpu) = gpu.filter(|gpu| gpu.simt.isa == Isa::Ptx) {
+        return ptx::compile(jobs, gpu);
     }
     let parts = parallel(jobs, |job| {
         let _span = tracing::debug_span!("kernel", symbol = job.symbol(), arch = arch.name).entered();
         let (object, info) = object(job, arch, None)?;
-        match arch.machine {
-            Machine::Cpu(_) => Ok((object, info)),
-            Machine::Simt(_) => below_the_step(job, arch, object, info),
+        match gpu {
+            None => Ok((object, info)),
+            Some(gpu) => below_the_step(job, gpu, object, info),
         }
     })?;
     let (objects, infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    let objects = match arch.machine {
-        Machine::Cpu(_) => objects,
-        Machine::Simt(_) => metadata::merge(objects, arch)?,
-    };
+    let objects = if gpu.is_some() { metadata::merge(objects, arch)? } else { objects };
     Ok(Object { code: link::shared(&objects)?, kernels: infos })
 }
 
-/// A kernel's object, with at least so many waves on a SIMD as one of LLVM's schedulers of instructions finds room for.
-fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u8>, KernelInfo), Diagnostic> {
+/// A kernel's object, with at least so many waves on a SIMD as one of LLVM's schedulers of
+/// instructions finds room for.
+fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u8>, manifest::Kernel), Diagnostic> {
     let cx = llvm::context();
     let b = cx.create_builder();
     let (module, info) = job.emit(Llvm { cx: &cx, b: &b }, arch)?;
@@ -166,22 +164,24 @@ fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u
     Ok((llvm::object(&module, arch)?, info))
 }
 
-/// The object, or a better one with another wave on each SIMD, if a few registers less are enough for it, and what it takes of the GPU.
+/// The object, or a better one with another wave on each SIMD, if a few registers less are enough
+/// for it, and what it takes of the GPU.
 fn below_the_step(
     job: &Job,
-    arch: &Arch,
+    gpu: GpuArch,
     made: Vec<u8>,
-    info: KernelInfo,
-) -> Result<(Vec<u8>, KernelInfo), Diagnostic> {
+    info: manifest::Kernel,
+) -> Result<(Vec<u8>, manifest::Kernel), Diagnostic> {
+    let arch = gpu.arch();
     let alone = |object: &[u8]| {
         let linked = link::shared(&metadata::merge(vec![object.to_vec()], arch)?)?;
         let missing = || Diagnostic::new("target::report", format!("{}: no code for {}", arch.name, job.symbol()));
-        report::report(&linked, arch)?.pop().ok_or_else(missing)
+        report::report(&linked, gpu)?.pop().ok_or_else(missing)
     };
     let found = alone(&made)?;
-    let group = info.threads.div_ceil(arch.simt().wave);
-    let with = |taken: KernelResources| KernelInfo { resources: Some(taken.resources), ..info.clone() };
-    let waves = steps::within_reach(&arch.simt().unit, group, &found);
+    let group = info.threads.div_ceil(gpu.simt.wave);
+    let with = |taken: KernelResources| manifest::Kernel { resources: Some(taken.resources), ..info.clone() };
+    let waves = steps::within_reach(&gpu.simt.unit, group, &found);
     for (waves, scheduler) in waves.into_iter().flat_map(|waves| steps::SCHEDULERS.map(|s| (waves, s))) {
         let (other, _) = object(job, arch, Some((waves, scheduler)))?;
         let taken = alone(&other)?;

@@ -12,7 +12,8 @@ use inkwell::targets::{CodeModel, FileType, InitializationConfig, RelocMode, Tar
 
 use crate::Form;
 
-/// Where a kernel is made: a context, and the builder of all its instructions. Both outlive every value.
+/// Where a kernel is made: a context, and the builder of all its instructions. Both outlive every
+/// value.
 #[derive(Clone, Copy)]
 pub struct Llvm<'c> {
     pub cx: &'c Context,
@@ -46,7 +47,8 @@ fn machine(arch: &Arch) -> Result<TargetMachine, Diagnostic> {
         .ok_or_else(|| fail("refused".into()))
 }
 
-/// Emitters write straight code; these passes hoist and share what they repeat. No pass here invents calls to a C library.
+/// Emitters write straight code; these passes hoist and share what they repeat. No pass here
+/// invents calls to a C library.
 const PASSES: &str = "early-cse<memssa>,instcombine<no-verify-fixpoint>,loop-mssa(licm),early-cse,simplifycfg";
 
 /// On GPUs loops end with their test, so that what they carry keeps its registers.

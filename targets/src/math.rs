@@ -1,4 +1,5 @@
-//! Functions that processors lack, as code: exponential, error function, sine and cosine, logarithm.
+//! Functions that processors lack, as code: exponential, error function, sine and cosine,
+//! logarithm.
 use atomc_ir::Scalar;
 use atomc_ir::arch::{Isa, Machine};
 use inkwell::FloatPredicate;
@@ -54,7 +55,8 @@ fn constant<'c>(like: Vector<'c>, v: f64) -> Vector<'c> {
     VectorType::const_vector(&vec![ty.const_float(v); like.get_type().get_size() as usize])
 }
 
-/// Adding and subtracting this rounds an f32 below 2^22 to a whole number; in between, the number is in the low bits.
+/// Adding and subtracting this rounds an f32 below 2^22 to a whole number; in between, the number
+/// is in the low bits.
 const ROUND: f64 = 12582912.0;
 
 /// Within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN stays.
@@ -80,7 +82,8 @@ pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     code.choose(high, code.lit(f64::INFINITY), y)
 }
 
-/// The exponential by the machine's power of two. What rounding the product loses would grow with it, so it is put back.
+/// The exponential by the machine's power of two. What rounding the product loses would grow with
+/// it, so it is put back.
 fn exp_by_two<'c>(code: &Code<'c>, isa: Isa, x: Vector<'c>) -> Vector<'c> {
     const LOW: f64 = std::f64::consts::LOG2_E - (std::f64::consts::LOG2_E as f32) as f64;
     let lit = |v| code.lit(v);
@@ -93,8 +96,8 @@ fn exp_by_two<'c>(code: &Code<'c>, isa: Isa, x: Vector<'c>) -> Vector<'c> {
     code.choose(compare(code, FloatPredicate::OLT, y, lit(f64::INFINITY)), corrected, y)
 }
 
-/// `p * 2^n` for n from -126 to 128, which `shifted` has in its low bits; in two factors, so that 2^128 does not overflow too
-/// early.
+/// `p * 2^n` for n from -126 to 128, which `shifted` has in its low bits; in two factors, so that
+/// 2^128 does not overflow too early.
 fn scale_by_power<'c>(code: &Code<'c>, p: Vector<'c>, shifted: Vector<'c>) -> Vector<'c> {
     let i32s = code.ints(code.cx.i32_type(), code.lanes());
     let k = |n: u64| code.splat(code.cx.i32_type().const_int(n, false));
@@ -117,8 +120,9 @@ fn nearest<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     code.call("llvm.roundeven", &[x.get_type().into()], &[x.into()]).into_vector_value()
 }
 
-/// Absolute error below 2e-7: formula 7.1.26 of Abramowitz and Stegun is too coarse, so this is the complementary function
-/// as `exp(-x^2) t P(t)`, `t = 1 / (1 + x / 2)`, with the Chebyshev fit of Numerical Recipes (1.2e-7 relative).
+/// Absolute error below 2e-7: formula 7.1.26 of Abramowitz and Stegun is too coarse, so this is the
+/// complementary function as `exp(-x^2) t P(t)`, `t = 1 / (1 + x / 2)`, with the Chebyshev fit of
+/// Numerical Recipes (1.2e-7 relative).
 pub fn erf<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     let lit = |v| code.lit(v);
     let a = code.call("llvm.fabs", &[x.get_type().into()], &[x.into()]).into_vector_value();
@@ -171,8 +175,8 @@ pub fn to_narrow<'c>(code: &Code<'c>, v: Vector<'c>) -> Vector<'c> {
     code.b.build_float_trunc(v, code.f32s(), "").expect("f64 to f32")
 }
 
-/// Cosine and sine of f64 lanes up to about 1e9, as f32 results: reduced by quarter turns in f64, where that is exact enough,
-/// then by the Taylor series.
+/// Cosine and sine of f64 lanes up to about 1e9, as f32 results: reduced by quarter turns in f64,
+/// where that is exact enough, then by the Taylor series.
 pub fn cos_sin<'c>(code: &Code<'c>, x: Vector<'c>) -> (Vector<'c>, Vector<'c>) {
     let c = |v| constant(x, v);
     let n = nearest(code, code.fmul(x, c(std::f64::consts::FRAC_2_PI)));

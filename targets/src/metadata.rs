@@ -1,5 +1,6 @@
-//! The metadata of several AMD objects as one note. LLVM writes a note into each object, a linker puts them one after the other,
-//! and a loader reads the first: so kernels are emitted apart, in parallel, and described together.
+//! The metadata of several AMD objects as one note. LLVM writes a note into each object, a linker
+//! puts them one after the other, and a loader reads the first: so kernels are emitted apart, in
+//! parallel, and described together.
 use atomc_ir::{Arch, Diagnostic};
 use object::elf::{SHF_EXCLUDE, SHT_NOTE, SectionHeader64};
 use object::read::elf::{ElfFile64, SectionHeader};
@@ -44,7 +45,8 @@ pub fn merge(objects: Vec<Vec<u8>>, arch: &Arch) -> Result<Vec<Vec<u8>>, Diagnos
     Ok(apart)
 }
 
-/// The description in the note that LLVM wrote; the section is marked so that a linker leaves it out.
+/// The description in the note that LLVM wrote; the section is marked so that a linker leaves it
+/// out.
 fn take_note(object: &mut [u8]) -> Result<Option<Vec<u8>>, Diagnostic> {
     let found = {
         let file = ElfFile64::<LittleEndian>::parse(&*object).map_err(fail)?;

@@ -1,15 +1,17 @@
-//! Kernels for NVIDIA, each a module of its own: text, which drivers translate for the chip they find, and where NVIDIA's assembler
-//! is at hand also the code of the row's chip, which loads in no time. What a kernel takes is known only then.
+//! Kernels for NVIDIA, each a module of its own: text, which drivers translate for the chip they
+//! find, and where NVIDIA's assembler is at hand also the code of the row's chip, which loads in no
+//! time. What a kernel takes is known only then.
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use atomc_artifact::manifest::{Extent, Module};
+use atomc_artifact::manifest::{self, Extent, Module};
+use atomc_ir::arch::GpuArch;
 use atomc_ir::{Arch, Diagnostic};
 use object::{Object as _, ObjectSection};
 
 use crate::llvm::Llvm;
-use crate::{Form, Job, KernelInfo, Object, Resources, llvm, parallel, report};
+use crate::{Form, Job, Object, Resources, llvm, parallel, report};
 
 /// Bytes of an instruction, on every chip since compute capability 7.0.
 const INSTRUCTION: usize = 16;
@@ -23,7 +25,8 @@ const ALIGN: usize = 64;
 pub struct Assembler(PathBuf);
 
 impl Assembler {
-    /// The one that `ATOMC_PTXAS` names (an empty name means none), else the first on the path or where CUDA is installed.
+    /// The one that `ATOMC_PTXAS` names (an empty name means none), else the first on the path or
+    /// where CUDA is installed.
     pub fn find() -> Result<Option<Assembler>, Diagnostic> {
         if let Some(named) = std::env::var_os("ATOMC_PTXAS") {
             let missing = || fail(format!("ATOMC_PTXAS names {}, which is no file", Path::new(&named).display()));
@@ -74,18 +77,18 @@ fn fail(what: impl std::fmt::Display) -> Diagnostic {
 }
 
 /// The modules of all kernels, one after the other.
-pub fn compile(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
+pub fn compile(jobs: &[Job], arch: GpuArch) -> Result<Object, Diagnostic> {
     let assembler = Assembler::find()?;
     let parts = parallel(jobs, |job| {
         let _span = tracing::debug_span!("kernel", symbol = job.symbol(), arch = arch.name).entered();
         let cx = llvm::context();
         let b = cx.create_builder();
-        let (module, mut info) = job.emit(Llvm { cx: &cx, b: &b }, arch)?;
-        let text = llvm::text(&module, arch, Form::Asm)?;
+        let (module, mut info) = job.emit(Llvm { cx: &cx, b: &b }, arch.arch())?;
+        let text = llvm::text(&module, arch.arch(), Form::Asm)?;
         let mut code = None;
         if let Some(assembler) = &assembler {
             let (cubin, said) =
-                assembler.assemble(&text, arch).map_err(|e| e.at(format!("kernel {}", job.symbol())))?;
+                assembler.assemble(&text, arch.arch()).map_err(|e| e.at(format!("kernel {}", job.symbol())))?;
             info.resources = Some(resources(&text, &cubin, &said, arch, &info)?);
             code = Some(cubin);
         }
@@ -101,26 +104,33 @@ pub fn compile(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
     let mut infos = Vec::with_capacity(parts.len());
     for (info, text, code) in parts {
         let ptx = place(format!("{text}\0").as_bytes());
-        infos.push(KernelInfo { module: Some(Module { ptx, cubin: code.map(|code| place(&code)) }), ..info });
+        infos.push(manifest::Kernel { module: Some(Module { ptx, cubin: code.map(|code| place(&code)) }), ..info });
     }
     Ok(Object { code: section, kernels: infos })
 }
 
-/// What a kernel takes, as the assembler says and as its code shows. Matrix instructions are those of the text.
-fn resources(text: &str, cubin: &[u8], said: &str, arch: &Arch, info: &KernelInfo) -> Result<Resources, Diagnostic> {
+/// What a kernel takes, as the assembler says and as its code shows. Matrix instructions are those
+/// of the text.
+fn resources(
+    text: &str,
+    cubin: &[u8],
+    said: &str,
+    arch: GpuArch,
+    info: &manifest::Kernel,
+) -> Result<Resources, Diagnostic> {
     let before = |what: &str| number_before(said, what).ok_or_else(|| fail(format!("no `{what}` in {said:?}")));
     let registers = before(" registers")?;
     let lds = number_before(said, " bytes smem").unwrap_or(0);
     let spilled = before(" bytes spill stores")?;
     let code_bytes = code_bytes(cubin).map_err(fail)?;
-    let warps = info.threads.div_ceil(arch.simt().wave);
+    let warps = info.threads.div_ceil(arch.simt.wave);
     let matrix = |line: &&str| ["mma.sync", "wgmma.mma_async", "tcgen05.mma"].iter().any(|name| line.contains(name));
     Ok(Resources {
         vgprs: registers,
         lds: lds + info.shared,
         scratch: before(" bytes stack frame")?,
         vgpr_spills: spilled / 4,
-        occupancy: report::occupancy(&arch.simt().unit, registers, lds + info.shared + RESERVED, warps),
+        occupancy: report::occupancy(&arch.simt.unit, registers, lds + info.shared + RESERVED, warps),
         code_bytes,
         instructions: code_bytes / INSTRUCTION,
         matrix: text.lines().filter(matrix).count(),

@@ -1,13 +1,13 @@
-//! What kernels take of an AMD GPU, read from the linked code object: its metadata, and its instructions as LLVM
-//! disassembles them.
+//! What kernels take of an AMD GPU, read from the linked code object: its metadata, and its
+//! instructions as LLVM disassembles them.
 mod class;
 mod loops;
 #[cfg(test)]
 mod tests;
 
 use atomc_artifact::hsaco::{CodeObject, Kernel};
-use atomc_ir::arch::ComputeUnit;
-use atomc_ir::{Arch, Diagnostic};
+use atomc_ir::Diagnostic;
+use atomc_ir::arch::{ComputeUnit, GpuArch};
 
 use crate::disasm::{Disassembler, Instruction};
 use crate::{LoopReport, Resources};
@@ -27,7 +27,7 @@ pub struct KernelResources {
 }
 
 /// The kernels of a code object for a GPU's row, in its order.
-pub fn report(code: &[u8], arch: &Arch) -> Result<Vec<KernelResources>, Diagnostic> {
+pub fn report(code: &[u8], arch: GpuArch) -> Result<Vec<KernelResources>, Diagnostic> {
     let fail = |e| Diagnostic::new("target::report", format!("cannot read the linked code object: {e}"));
     let object = CodeObject::read(code).map_err(fail)?;
     let mut disassembler = Disassembler::amd(arch.cpu, arch.attributes)?;
@@ -39,9 +39,9 @@ pub fn report(code: &[u8], arch: &Arch) -> Result<Vec<KernelResources>, Diagnost
     object.kernels.iter().map(resources).collect()
 }
 
-fn resources(kernel: &Kernel, code: &[Instruction], arch: &Arch) -> KernelResources {
+fn resources(kernel: &Kernel, code: &[Instruction], arch: GpuArch) -> KernelResources {
     let m = &kernel.metadata;
-    let waves = (m.max_flat_workgroup_size as usize).div_ceil(arch.simt().wave);
+    let waves = (m.max_flat_workgroup_size as usize).div_ceil(arch.simt.wave);
     let classes: Vec<Class> = code.iter().map(|i| Class::of(&i.text)).collect();
     let resources = Resources {
         vgprs: m.vgpr_count as usize,
@@ -51,7 +51,7 @@ fn resources(kernel: &Kernel, code: &[Instruction], arch: &Arch) -> KernelResour
         scratch: m.private_segment_fixed_size as usize,
         vgpr_spills: m.vgpr_spill_count as usize,
         sgpr_spills: m.sgpr_spill_count as usize,
-        occupancy: occupancy(&arch.simt().unit, m.vgpr_count as usize, m.group_segment_fixed_size as usize, waves),
+        occupancy: occupancy(&arch.simt.unit, m.vgpr_count as usize, m.group_segment_fixed_size as usize, waves),
         code_bytes: code.iter().map(|i| i.bytes as usize).sum(),
         instructions: code.len(),
         matrix: classes.iter().filter(|c| **c == Class::Matrix).count(),
@@ -63,15 +63,17 @@ fn resources(kernel: &Kernel, code: &[Instruction], arch: &Arch) -> KernelResour
     KernelResources { symbol: kernel.name.clone(), resources, whole: loop_report(&classes), multiply_adds, load_bytes }
 }
 
-/// Without the padding behind the last end of the program, which LLVM adds for the instruction prefetcher.
+/// Without the padding behind the last end of the program, which LLVM adds for the instruction
+/// prefetcher.
 fn trimmed(instructions: &[Instruction]) -> &[Instruction] {
     let end = instructions.iter().rposition(|i| i.text.starts_with("s_endpgm"));
     end.map_or(instructions, |end| &instructions[..=end])
 }
 
-/// Waves that a SIMD can hold: as many as its registers are enough for, or as the work-groups have for which the unit's LDS
-/// is enough (LLVM's `AMDGPUBaseInfo.cpp`, `getNumWavesPerEUWithNumVGPRs`, and `AMDGPUSubtarget.cpp`,
-/// `getOccupancyWithWorkGroupSizes`). The metadata's count of registers has those for accumulation in it.
+/// Waves that a SIMD can hold: as many as its registers are enough for, or as the work-groups have
+/// for which the unit's LDS is enough (LLVM's `AMDGPUBaseInfo.cpp`, `getNumWavesPerEUWithNumVGPRs`,
+/// and `AMDGPUSubtarget.cpp`, `getOccupancyWithWorkGroupSizes`). The metadata's count of registers
+/// has those for accumulation in it.
 pub fn occupancy(unit: &ComputeUnit, vgprs: usize, lds: usize, group_waves: usize) -> f32 {
     let waves = (unit.vgprs / vgprs.max(1).next_multiple_of(unit.vgpr_granule)).min(unit.waves) as f32;
     match unit.lds.checked_div(lds.next_multiple_of(unit.lds_granule)) {

@@ -1,16 +1,21 @@
 //! Evaluates the row-wise part of a kernel's body, one vector of elements at a time.
 //!
-//! Every family uses it: as the whole kernel, as what happens to the rows before a contraction, or as what happens to
-//! accumulators after it. Nothing is materialised; a norm's statistics are computed once a row by [`Rows::prepare`].
+//! Every family uses it: as the whole kernel, as what happens to the rows before a contraction, or
+//! as what happens to accumulators after it. Nothing is materialised; a norm's statistics are
+//! computed once a row by [`Rows::prepare`].
+mod quantise;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use atomc_ir::arch::Machine;
-use atomc_ir::{Diagnostic, Graph, Layout, Norm, Op, Reads, TensorType, Type, Value, Values};
+use atomc_ir::{Diagnostic, Dim, Graph, Layout, Norm, Op, Reads, TensorType, Type, Value, Values};
 use inkwell::values::FloatValue;
 
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::math::Lanes;
+use quantise::Scale;
+pub use quantise::to_bits;
 
 /// A tensor in memory.
 #[derive(Clone, Debug)]
@@ -28,7 +33,8 @@ pub enum Col<'c> {
     Var(Int<'c>),
 }
 
-/// Where a vector of elements is: a row, for values with heads the head, and the first column (inside the head).
+/// Where a vector of elements is: a row, for values with heads the head, and the first column
+/// (inside the head).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct At<'c> {
     pub row: Int<'c>,
@@ -36,7 +42,8 @@ pub struct At<'c> {
     pub col: Col<'c>,
 }
 
-/// A vector that was computed: of which value, from which column on, which piece of it, and what it is.
+/// A vector that was computed: of which value, from which column on, which piece of it, and what it
+/// is.
 type Kept<'c> = (Value, Int<'c>, Option<usize>, Vector<'c>);
 
 /// The body of one kernel, with its operands in memory.
@@ -49,13 +56,17 @@ pub struct Rows<'a, 'c> {
     bound: RefCell<HashMap<Value, Vector<'c>>>,
     /// Of each norm, for the row or head that was prepared last.
     statistics: RefCell<HashMap<Value, Statistics<'c>>>,
+    /// Of each value of codes with one scale for a row, for the row that was prepared last.
+    scales: RefCell<HashMap<Value, Scale<'c>>>,
     team: Cell<Option<Team<'a, 'c>>>,
     /// Where this member's first vectors of a row begin.
     columns: RefCell<Vec<Int<'c>>>,
-    /// In how many pieces vectors are computed, and which of them is; none while they are only loaded.
+    /// In how many pieces vectors are computed, and which of them is; none while they are only
+    /// loaded.
     pieces: Cell<usize>,
     piece: Cell<Option<usize>>,
-    /// Vectors that were computed for a norm's scale and are wanted again, by value, column and piece.
+    /// Vectors that were computed for a norm's scale and are wanted again, by value, column and
+    /// piece.
     kept: RefCell<Vec<Kept<'c>>>,
     /// Whole vectors as they lie in memory, for all of their pieces.
     loaded: RefCell<Vec<(Value, At<'c>, Vector<'c>)>>,
@@ -65,6 +76,9 @@ pub struct Rows<'a, 'c> {
 pub trait Threads<'c> {
     /// The sum over a team, all of whom come here.
     fn team_sum(&self, v: FloatValue<'c>, team: Team<'_, 'c>) -> FloatValue<'c>;
+
+    /// The largest of a team's numbers.
+    fn team_top(&self, v: FloatValue<'c>, team: Team<'_, 'c>) -> FloatValue<'c>;
 
     /// No instruction is moved across.
     fn keep_order(&self);
@@ -76,7 +90,8 @@ pub struct Team<'a, 'c> {
     /// Which of them this one is.
     pub index: Int<'c>,
     pub size: usize,
-    /// Where the waves of a work-group exchange a float each; none if the team is a part of one wave.
+    /// Where the waves of a work-group exchange a float each; none if the team is a part of one
+    /// wave.
     pub exchange: Option<Ptr<'c>>,
     pub threads: &'a dyn Threads<'c>,
 }
@@ -85,7 +100,8 @@ pub fn unsupported(what: impl Into<String>) -> Diagnostic {
     Diagnostic::new("target::unsupported", what)
 }
 
-/// What a norm must know of a whole row: the mean, if it takes that off, and the scale of what is left.
+/// What a norm must know of a whole row: the mean, if it takes that off, and the scale of what is
+/// left.
 #[derive(Clone, Copy, Debug)]
 struct Statistics<'c> {
     centre: Option<FloatValue<'c>>,
@@ -127,6 +143,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             indices: HashMap::new(),
             bound: RefCell::default(),
             statistics: RefCell::default(),
+            scales: RefCell::default(),
             team: Cell::default(),
             columns: RefCell::default(),
             pieces: Cell::new(1),
@@ -136,8 +153,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// From here on vectors are computed a piece at a time, of as many lanes as the code has, so that few registers hold what
-    /// lies between loads and results. Loads are of whole vectors.
+    /// From here on vectors are computed a piece at a time, of as many lanes as the code has, so
+    /// that few registers hold what lies between loads and results. Loads are of whole vectors.
     pub fn set_pieces(&self, pieces: usize) {
         self.pieces.set(pieces);
         self.loaded.borrow_mut().clear();
@@ -190,7 +207,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         *self.columns.borrow_mut() = (0..UNROLL).map(|turn| first + turn * team.size * self.whole()).collect();
     }
 
-    /// Does `body` at the vectors of a row of `n` elements that this member of the team has: where each begins.
+    /// Does `body` at the vectors of a row of `n` elements that this member of the team has: where
+    /// each begins.
     pub fn each_column(
         &self,
         n: usize,
@@ -225,8 +243,9 @@ impl<'a, 'c> Rows<'a, 'c> {
         result
     }
 
-    /// `body` with vectors of some values at the same columns, of the row of `n` elements that this member of the team has a share
-    /// of. A norm's scale comes last where it can, so that what else they are made of is loaded while squares are added up.
+    /// `body` with vectors of some values at the same columns, of the row of `n` elements that this
+    /// member of the team has a share of. A norm's scale comes last where it can, so that what else
+    /// they are made of is loaded while squares are added up.
     pub fn each_made<const N: usize>(
         &self,
         values: [Value; N],
@@ -299,9 +318,18 @@ impl<'a, 'c> Rows<'a, 'c> {
             self.indices.insert(v, ptr);
             return;
         }
-        let width = if ty.shape.rank() == 1 { ty.shape.last() } else { ty.shape.row() };
+        // A weight's rows are those of its matrix, or of its experts' matrices.
+        let width = match ty.shape.rank() {
+            rank if rank > 1 && !ty.layout.is_packed() => ty.shape.row(),
+            _ => ty.shape.last(),
+        };
         let (memory, width) = (self.code.arch.memory, width.unwrap_or(0));
-        let stride = if ty.layout == Layout::Panels { memory.padded(width) } else { memory.stride(width) };
+        let stride = match ty.layout {
+            Layout::Columns => width,
+            Layout::Panels => memory.padded(width),
+            Layout::Scaled(_) => memory.result_stride(ty),
+            Layout::Rows | Layout::Grouped { .. } => memory.stride(width),
+        };
         self.memory.insert(v, Operand { ptr, ty: ty.clone(), stride });
     }
 
@@ -375,17 +403,22 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Gather {} => self.gather(&operands, at),
             op if is_norm(op) => self.norm(v, &operands, at),
             Op::Rope {} => self.rope(&operands, at),
+            Op::Quantise { to, rule } => self.quantised(v, *to, *rule, at),
+            Op::Combine {} => self.combined(&operands, at),
             op => Err(unsupported(format!("`{}` cannot be computed a row at a time", op.name()))),
         }
     }
 
     /// An operand of an elementwise op: of the same shape, or a vector along the last axis.
     fn eval_like(&self, operand: Value, of: Value, at: At<'c>) -> Made<'c> {
-        let vector = self.shape(operand)?.shape.rank() == 1 && self.shape(of)?.shape.rank() > 1;
-        if vector {
-            self.eval(operand, At { row: self.code.int(0), head: None, col: at.col })
-        } else {
-            self.eval(operand, at)
+        let (shape, of) = (&self.shape(operand)?.shape, &self.shape(of)?.shape);
+        match shape.rank() == 1 && of.rank() > 1 {
+            true if shape.last() == Some(1) && of.last() != Some(1) => {
+                let first = self.eval(operand, At { row: self.code.int(0), head: None, col: Col::Const(0) })?;
+                Ok(self.code.splat(self.code.lane(first, 0).into_float_value()))
+            }
+            true => self.eval(operand, At { row: self.code.int(0), head: None, col: at.col }),
+            false => self.eval(operand, at),
         }
     }
 
@@ -420,7 +453,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         c.at(x.ptr, element * x.ty.dtype.size())
     }
 
-    /// Stores a vector of a row, with what is beyond its width as zeros. Vectors of GPUs lie whole on one side of it.
+    /// Stores a vector of a row, with what is beyond its width as zeros. Vectors of GPUs lie whole
+    /// on one side of it.
     pub fn store_padded(&self, lanes: Vector<'c>, out: &Operand<'c>, at: At<'c>) {
         let c = self.code;
         let width = out.ty.shape.row().unwrap_or(0);
@@ -435,31 +469,40 @@ impl<'a, 'c> Rows<'a, 'c> {
 
     fn load(&self, v: Value, at: At<'c>) -> Made<'c> {
         let (c, x, lanes) = (self.code, self.operand(v)?, self.code.lanes());
+        if let Layout::Scaled(group) = x.ty.layout {
+            return self.stored(v, group, at);
+        }
         if self.pieces.get() == 1 {
-            return Ok(c.widen(self.load_bits(x, at), x.ty.dtype));
+            return Ok(c.widen(self.load_bits(x, at)?, x.ty.dtype));
         }
         let known = self.loaded.borrow().iter().find(|(other, place, _)| (*other, *place) == (v, at)).map(|l| l.2);
-        let all = known.unwrap_or_else(|| {
-            c.set_lanes(self.whole());
-            let bits = self.load_bits(x, at);
-            let all = c.bitcast(bits, c.ints(c.bytes_type(x.ty.dtype.size()), c.lanes())).into_vector_value();
-            c.set_lanes(lanes);
-            self.loaded.borrow_mut().push((v, at, all));
-            all
-        });
+        let all = match known {
+            Some(all) => all,
+            None => {
+                c.set_lanes(self.whole());
+                let bits = self.load_bits(x, at)?;
+                let all = c.bitcast(bits, c.ints(c.bytes_type(x.ty.dtype.size()), c.lanes())).into_vector_value();
+                c.set_lanes(lanes);
+                self.loaded.borrow_mut().push((v, at, all));
+                all
+            }
+        };
         // What is computed of zeros leaves no instructions.
         Ok(self.piece.get().map_or(c.zero(), |piece| c.widen(c.part(all, piece * lanes, lanes), x.ty.dtype)))
     }
 
     /// The bits of a vector.
-    fn load_bits(&self, x: &Operand<'c>, at: At<'c>) -> Vector<'c> {
+    fn load_bits(&self, x: &Operand<'c>, at: At<'c>) -> Made<'c> {
         match x.ty.layout {
-            Layout::Rows => self.code.load_bits(self.address(x, at), x.ty.dtype),
-            Layout::Panels => self.load_packed(x, at),
+            Layout::Rows | Layout::Scaled(_) => Ok(self.code.load_bits(self.address(x, at), x.ty.dtype)),
+            Layout::Panels => Ok(self.load_packed(x, at)),
+            Layout::Columns => Err(unsupported("rows of scales as activations")),
+            Layout::Grouped { .. } => Err(unsupported("rows of indices as activations")),
         }
     }
 
-    /// The bits of a vector, as words, of an operand or of rows chosen from one. Columns beyond the row are anything.
+    /// The bits of a vector, as words, of an operand or of rows chosen from one. Columns beyond the
+    /// row are anything.
     pub fn bits(&self, v: Value, at: At<'c>) -> Made<'c> {
         let operands = self.graph.operands(v.node);
         if let Op::Gather {} = self.graph.op(v.node) {
@@ -497,8 +540,30 @@ impl<'a, 'c> Rows<'a, 'c> {
     }
 
     fn gather(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
-        let row = self.code.load_index(self.index(operands[1])?, at.row);
+        let row = self.chosen_row(operands[1], at.row)?;
         self.eval(operands[0], At { row, ..at })
+    }
+
+    /// The row that an index names, which for those of no expert is the first.
+    fn chosen_row(&self, indices: Value, at: Int<'c>) -> Result<Int<'c>, Diagnostic> {
+        let (c, from) = (self.code, self.index(indices)?);
+        let is_given = self.graph.ty(indices).as_tensor().is_some_and(|t| t.shape.0[0] != Dim::Choices(t.choices()));
+        Ok(if is_given { c.load_index(from, at) } else { c.larger(c.load_made_index(from, at), 0) })
+    }
+
+    /// Rows of a token's choices, each times its weight.
+    fn combined(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let c = self.code;
+        let weights = self.operand(operands[1])?;
+        let k = weights.ty.shape.last().unwrap_or(1);
+        let mut sum = c.zero();
+        for choice in 0..k {
+            let row = self.eval(operands[0], At { row: at.row * k + choice, ..at })?;
+            let weight = self.address(weights, At { row: at.row, head: None, col: Col::Const(choice) });
+            let weight = c.load(c.cx.f32_type(), weight, 4).into_float_value();
+            sum = c.fma(row, c.splat(weight), sum);
+        }
+        Ok(sum)
     }
 
     fn norm(&self, v: Value, operands: &[Value], at: At<'c>) -> Made<'c> {
@@ -532,6 +597,11 @@ impl<'a, 'c> Rows<'a, 'c> {
                 self.statistics.borrow_mut().insert(v, statistics);
                 Ok(())
             }
+            Values::Coded => {
+                self.prepare(operands[0], row, head)?;
+                let Op::Quantise { to, rule } = *op else { return Ok(()) };
+                self.prepare_scale(v, (to, rule), (row, head))
+            }
             _ if op.reads(0) == Reads::Chosen => {
                 let row = self.code.load_index(self.index(operands[1])?, row);
                 self.prepare(operands[0], row, head)
@@ -546,7 +616,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         self.statistics.borrow_mut().insert(norm, Statistics { centre: None, scale });
     }
 
-    /// Of a row or head: the mean, if the norm takes it off, and `1 / sqrt(mean(x^2) + eps)` of what is left.
+    /// Of a row or head: the mean, if the norm takes it off, and `1 / sqrt(mean(x^2) + eps)` of
+    /// what is left.
     fn statistics_of(
         &self,
         x: Value,
@@ -665,7 +736,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         failed.map(|()| carried[0].into_vector_value())
     }
 
-    /// Element j of the first half is rotated with element j of the second; what the table does not cover stays.
+    /// Element j of the first half is rotated with element j of the second; what the table does not
+    /// cover stays.
     fn rope(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
         let c = self.code;
         let Col::Const(col) = at.col else { return self.rope_anywhere(operands, at) };
@@ -693,7 +765,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         Ok(result)
     }
 
-    /// As [`Rows::rope`], where the column is known when the kernel runs: whole vectors lie in one half.
+    /// As [`Rows::rope`], where the column is known when the kernel runs: whole vectors lie in one
+    /// half.
     fn rope_anywhere(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
         let (c, x, table) = (self.code, operands[0], operands[1]);
         let (rot, dim) = (self.shape(table)?.shape.last(), self.shape(x)?.shape.last());

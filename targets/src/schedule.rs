@@ -5,14 +5,15 @@
 //! schedules there are.
 use std::fmt;
 
+use atomc_artifact::manifest;
 use atomc_ir::arch::Machine;
-use atomc_ir::{Arch, Block, Diagnostic, Family, Op};
+use atomc_ir::{Arch, Diagnostic, Family};
 use inkwell::module::Module;
 
 use crate::llvm::Llvm;
 use crate::row::unsupported;
 use crate::tuning::{Choice, Class, Open, Table};
-use crate::{KernelInfo, KernelSpec, host, simt};
+use crate::{KernelSpec, host, simt};
 
 /// A way to make the kernels of a family.
 pub struct Schedule {
@@ -27,7 +28,7 @@ pub struct Schedule {
 }
 
 /// Makes a kernel as a module with one function of its symbol.
-pub type Emit = for<'c> fn(&Setup<'c>, &KernelSpec) -> Result<(Module<'c>, KernelInfo), Diagnostic>;
+pub type Emit = for<'c> fn(&Setup<'c>, &KernelSpec) -> Result<(Module<'c>, manifest::Kernel), Diagnostic>;
 
 /// Where a kernel is made, and with which numbers.
 pub struct Setup<'c> {
@@ -88,15 +89,8 @@ pub fn schedules(arch: &Arch) -> &'static [Schedule] {
 pub fn ask(spec: &KernelSpec, arch: &Arch) -> Result<Vec<Asked>, Diagnostic> {
     let mut all = vec![];
     for schedule in schedules(arch).iter().filter(|s| s.family == spec.family) {
-        let (choice, answer) = match takes_weight(spec) {
-            Ok(()) => {
-                let choice = schedule.choice(spec, arch)?;
-                let answer = (schedule.suits)(spec, arch, &choice);
-                (choice, answer)
-            }
-            // Sizes of such a weight are no bytes, so the schedule is not even asked.
-            why => (Choice::none(schedule.name), why),
-        };
+        let choice = schedule.choice(spec, arch)?;
+        let answer = (schedule.suits)(spec, arch, &choice);
         let is_found = answer.is_ok();
         all.push(Asked { schedule, choice, answer });
         if is_found {
@@ -104,17 +98,6 @@ pub fn ask(spec: &KernelSpec, arch: &Arch) -> Result<Vec<Asked>, Diagnostic> {
         }
     }
     Ok(all)
-}
-
-/// That no weight is stored as codes, which no schedule decodes.
-fn takes_weight(spec: &KernelSpec) -> Result<(), WhyNot> {
-    let codes = spec.body.ids().find_map(|id| match *spec.body.op(id) {
-        Op::Linear { block: Some(block), .. } => Some((spec.body.ty(spec.body.operands(id)[1]), block)),
-        _ => None,
-    });
-    codes.map_or(Ok(()), |(ty, Block { rows, cols })| {
-        Err(WhyNot(format!("it does not decode {ty} with a scale for each {rows} by {cols}")))
-    })
 }
 
 /// The schedule that makes a kernel, and its numbers.
@@ -131,11 +114,15 @@ pub fn select(spec: &KernelSpec, arch: &Arch) -> Result<(&'static Schedule, Choi
 }
 
 /// The kernel as a module with one function of its symbol.
-pub fn emit<'c>(llvm: Llvm<'c>, spec: &KernelSpec, arch: &'c Arch) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+pub fn emit<'c>(
+    llvm: Llvm<'c>,
+    spec: &KernelSpec,
+    arch: &'c Arch,
+) -> Result<(Module<'c>, manifest::Kernel), Diagnostic> {
     let made = || {
         let (schedule, choice) = select(spec, arch)?;
         let (module, info) = (schedule.emit)(&Setup { llvm, arch, choice }, spec)?;
-        Ok((module, KernelInfo { schedule: schedule.name.into(), ..info }))
+        Ok((module, manifest::Kernel { schedule: schedule.name.into(), ..info }))
     };
     made().map_err(|e: Diagnostic| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))
 }
@@ -210,21 +197,19 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_codes_are_refused_by_every_schedule() {
-        let text = "graph @k(%x: bf16[T, 64], %w: i4[32, 64]@panels, %s: bf16[32, 2]) {
+    fn schedules_that_decode_nothing_say_so() {
+        let text = "graph @k(%x: bf16[T, 64], %w: i4[32, 64]@panels, %s: bf16[32, 2]@columns) {
   %0 = linear %x, %w, %s {out = bf16, block = [1, 32]} : bf16[T, 32]
   return %0
 }";
         let body = atomc_ir::parse(text).unwrap();
         body.verify().unwrap();
-        for arch in ["host", "gfx942", "sm_90a"].map(|target| &crate::variants(target).unwrap()[0]) {
-            let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &body, tokens: 1, choice: None };
-            let names = schedules(arch).iter().filter(|s| s.family == spec.family).map(|s| s.name);
-            let why = "it does not decode i4[32, 64]@panels with a scale for each 1 by 32";
-            let said: Vec<String> = names.map(|name| format!("{name}: {why}")).collect();
-            let error = crate::compile(&[spec], arch).err().unwrap();
-            assert_eq!(error.code, "target::unsupported");
-            assert_eq!(error.message, format!("no schedule for matvec: {}", said.join("; ")));
-        }
+        let arch = &crate::variants("sm_90a").unwrap()[0];
+        let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &body, tokens: 1, choice: None };
+        let asked = ask(&spec, arch).unwrap();
+        let said = |a: &Asked| (a.schedule.name, a.answer.as_ref().map_err(WhyNot::to_string).copied());
+        let why = || Err("i4[32, 64] with a scale for each 1 by 32: it decodes no weights".to_string());
+        let want = [("stream_k", why()), ("gemv_bulk", why()), ("gemv", Ok(()))];
+        assert_eq!(asked.iter().map(said).collect::<Vec<_>>(), want);
     }
 }

@@ -1,26 +1,29 @@
-//! The last registers below an occupancy step: a kernel that takes a few registers more than one wave more could have is
-//! emitted again with that wave asked of LLVM, and the code that hides more latency stays.
+//! The last registers below an occupancy step: a kernel that takes a few registers more than one
+//! wave more could have is emitted again with that wave asked of LLVM, and the code that hides more
+//! latency stays.
 use atomc_ir::arch::ComputeUnit;
 
 use crate::report::{KernelResources, occupancy};
 use crate::{LoopReport, Resources};
 
-/// Registers that LLVM's scheduler gives back without spilling or loading later. More of them are a decision of the schedule's.
+/// Registers that LLVM's scheduler gives back without spilling or loading later. More of them are a
+/// decision of the schedule's.
 const FEW: usize = 4;
 
-/// LLVM's orders of instructions to try, as `amdgpu-sched-strategy` names them (`AMDGPUTargetMachine.cpp`): its default, then the one
-/// that takes the fewest registers.
+/// LLVM's orders of instructions to try, as `amdgpu-sched-strategy` names them
+/// (`AMDGPUTargetMachine.cpp`): its default, then the one that takes the fewest registers.
 pub const SCHEDULERS: [&str; 2] = ["max-occupancy", "iterative-minreg"];
 
-/// The waves that a SIMD would hold if the kernel took a few registers less, where registers are what decides.
+/// The waves that a SIMD would hold if the kernel took a few registers less, where registers are
+/// what decides.
 pub fn within_reach(unit: &ComputeUnit, waves: usize, found: &KernelResources) -> Option<usize> {
     let (vgprs, lds) = (found.resources.vgprs, found.resources.lds);
     let (has, could) = (occupancy(unit, vgprs, lds, waves), occupancy(unit, vgprs.saturating_sub(FEW), lds, waves));
     (could.floor() > has).then_some(could as usize)
 }
 
-/// Whether code has more waves, and neither spills, nor has less arithmetic of all waves under the loads of a loop, nor pays for
-/// them with as many more instructions.
+/// Whether code has more waves, and neither spills, nor has less arithmetic of all waves under the
+/// loads of a loop, nor pays for them with as many more instructions.
 pub fn is_better(code: &KernelResources, than: &KernelResources) -> bool {
     let (new, old) = (&code.resources, &than.resources);
     let spills = new.scratch + new.vgpr_spills + new.sgpr_spills;

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# atomc beside its peers on this machine's CPU, in one run: Qwen3-0.6B shapes, random bf16 weights, two threads.
-# Rounds alternate, because shared machines drift; compare within a round, or medians over rounds.
+# atomc beside its peers on this machine's CPU, in one run: Qwen3-0.6B shapes, random bf16 weights,
+# two threads. Rounds alternate, because shared machines drift; compare within a round, or medians
+# over rounds.
 #
 #     bash tests/bench/compare.sh [ROUNDS]
 #
-# The first run builds llama.cpp from source (a quarter of an hour on two cores) and writes a model file of 1.2 GB. Everything
-# is kept in target/peers. Needs Python 3.10 or newer, a C++ compiler, and the package index that pip is set up for. A ready
-# Python with both peers can be named in ATOMC_PEER_PYTHON; if PyTorch is in another one, that in ATOMC_TORCH_PYTHON.
+# The first run builds llama.cpp from source (a quarter of an hour on two cores) and writes a model
+# file of 1.2 GB. Everything is kept in target/peers. Needs Python 3.10 or newer, a C++ compiler,
+# and the package index that pip is set up for. A ready Python with both peers can be named in
+# ATOMC_PEER_PYTHON; if PyTorch is in another one, that in ATOMC_TORCH_PYTHON.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${1:-3}

@@ -1,4 +1,5 @@
-//! `cargo bench -p atomc-tests`: compiling, opening and stepping. `tests/bench/compare.sh` measures a real size beside its peers.
+//! `cargo bench -p atomc-tests`: compiling, opening and stepping. `tests/bench/compare.sh` measures
+//! a real size beside its peers.
 use std::path::{Path, PathBuf};
 
 use atomc::driver::{self, Options};

@@ -1,8 +1,9 @@
-//! A fingerprint of each kernel's machine code, so that a change that is to leave code alone can show that it does:
-//! `cargo run -p atomc-tests --example codes -- FILE [MODEL|CHIP ...]` before and after, then `diff`.
+//! A fingerprint of each kernel's machine code, so that a change that is to leave code alone can
+//! show that it does: `cargo run -p atomc-tests --example codes -- FILE [MODEL|CHIP ...]` before
+//! and after, then `diff`.
 //!
-//! Models are those of the tests, the examples and the benchmarks; chips are arch rows. A list of names keeps the run
-//! to these. Symbols do not count: every kernel is emitted under the same one.
+//! Models are those of the tests, the examples and the benchmarks; chips are arch rows. A list of
+//! names keeps the run to these. Symbols do not count: every kernel is emitted under the same one.
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;

@@ -121,8 +121,8 @@ def v4_first_llama(config):
     return config
 
 
-# Contexts and bases are small so that a wrong frequency moves the logits within 37 tokens. The wide heads (32) give
-# sixteen frequencies, enough for every band of llama3 and yarn to hold some.
+# Contexts and bases are small so that a wrong frequency moves the logits within 37 tokens. The wide
+# heads (32) give sixteen frequencies, enough for every band of llama3 and yarn to hold some.
 WIDE = dict(hidden_size=64, num_attention_heads=2, num_key_value_heads=1)
 YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=512)
 CASES = {
@@ -182,7 +182,8 @@ def load(path, case, attention):
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto", attn_implementation=attention).eval()
     assert model.dtype == case.dtype
     if case.partial:
-        # LlamaRotaryEmbedding ignores `partial_rotary_factor` when rope_type is "default"; GLM-4 MoE honours it.
+        # LlamaRotaryEmbedding ignores `partial_rotary_factor` when rope_type is "default"; GLM-4
+        # MoE honours it.
         model.model.rotary_emb = glm.Glm4MoeRotaryEmbedding(model.config)
     assert all(b.dtype == torch.float32 for n, b in model.model.rotary_emb.named_buffers() if n.endswith("inv_freq"))
     return model
@@ -275,7 +276,8 @@ def golden(path, case, seed):
     safetensors.torch.save_file(tensors, path / "golden.safetensors")
     facts = {"torch_error": errors(torch_, reference, tokens, "prefill")}
     stepwise = errors(torch_, reference, tokens, "decode")
-    # The reference itself moves in its last digits from mode to mode, hence "close" and not "equal".
+    # The reference itself moves in its last digits from mode to mode, hence "close" and not
+    # "equal".
     if not all(math.isclose(a, b, rel_tol=1e-6) for k in stepwise for a, b in zip(stepwise[k], facts["torch_error"][k])):
         facts["torch_error_decode"] = stepwise
     write_json(path / "golden.json", facts)

@@ -1,5 +1,6 @@
-//! Kernels against the reference interpreter, wherever they can be run: on this machine for every variant of the host that it
-//! has, and in the emulator for GPUs. One list of cases serves all of them.
+//! Kernels against the reference interpreter, wherever they can be run: on this machine for every
+//! variant of the host that it has, and in the emulator for GPUs. One list of cases serves all of
+//! them.
 mod emulated;
 mod host;
 
@@ -7,13 +8,13 @@ use std::ffi::c_void;
 
 use atomc_artifact::abi::{Batch, SPARE_TOKENS, TILE_TOKENS};
 use atomc_ir::arch::Machine;
-use atomc_ir::layout::CacheLayout;
+use atomc_ir::layout::{CacheLayout, Groups};
 use atomc_ir::trial::{Fault, Fill, Operand, Run, Step, Trial};
-use atomc_ir::{Arch, Family, Graph, Op, Type, Value, parse};
+use atomc_ir::{Arch, Family, Graph, Layout, Op, Type, Value, parse};
 use atomc_targets::{KernelSpec, Object, Tasks, compile, rows};
 
-/// What a device would give: aligned, with readable slack behind the end, filled with NaN bits so that reads of what nobody
-/// wrote show.
+/// What a device would give: aligned, with readable slack behind the end, filled with NaN bits so
+/// that reads of what nobody wrote show.
 struct Memory {
     lines: Vec<Line>,
     len: usize,
@@ -67,7 +68,8 @@ struct Launch {
     ranges: Vec<(u64, u64)>,
 }
 
-fn supported(arch: &Arch) -> bool {
+/// Whether this machine runs kernels of a row, or emulates it.
+pub fn supported(arch: &Arch) -> bool {
     match arch.machine {
         Machine::Cpu(_) => host::supported(arch),
         Machine::Simt(_) => emulated::supported(arch),
@@ -93,8 +95,25 @@ impl Case<'_> {
         self.check_where(|_| true);
     }
 
+    /// On CPUs only.
+    pub fn check_on_cpus(&self) {
+        self.check_where(|arch| matches!(arch.machine, Machine::Cpu(_)));
+    }
+
+    /// The same in every float type.
+    pub fn check_on_cpus_in_all_types(&self) {
+        for dtype in ["bf16", "f16", "f32"] {
+            Case { text: &self.text.replace("bf16", dtype), ..*self }.check_on_cpus();
+        }
+    }
+
+    /// On GPUs only.
+    pub fn check_on_gpus(&self) {
+        self.check_where(|arch| arch.isa().is_some());
+    }
+
     fn check_where(&self, wanted: impl Fn(&Arch) -> bool) {
-        let graph = parse(self.text).unwrap();
+        let graph = parse(self.text).expect("a body in the text of the IR");
         graph.verify().unwrap_or_else(|e| panic!("{e}"));
         for arch in rows().iter().filter(|a| supported(a) && wanted(a)) {
             if let Some(fault) = self.fault_on(&graph, arch) {
@@ -135,12 +154,12 @@ impl Case<'_> {
             Some(self.indices.iter().find(|(n, _)| n == name)?.1.to_vec())
         };
         let step = Step { runs: self.runs.to_vec() };
-        let mut trial = Trial::new(graph, arch.memory, step, (fill, 7), &indices).unwrap();
+        let mut trial = Trial::new(graph, arch.memory, step, (fill, 7), &indices).expect("a body that can be tried");
         trial.gap = GAP;
-        let (want, operands) = (trial.want().unwrap(), trial.operands());
+        let (want, operands) = (trial.want().expect("a result of the interpreter"), trial.operands());
         let room = |(&v, operand): (&Value, &Operand)| match (graph.ty(v), operand) {
             // Entries beyond the step are zeros.
-            (Type::Tensor(t), Operand::Tensor(bytes)) if !t.dtype.is_float() => {
+            (Type::Tensor(t), Operand::Tensor(bytes)) if t.is_indices() => {
                 Memory::of(&[bytes.clone(), vec![0; 4 * self.bucket]].concat())
             }
             _ => memory(operand, self.room(graph, v, arch)),
@@ -199,6 +218,10 @@ impl Case<'_> {
             Tasks::Fixed(n) => n,
             Tasks::Tokens { per, times } => tokens.div_ceil(per) * times,
             Tasks::Rows { per, times } => rows.div_ceil(per) * times,
+            Tasks::Choices { choices, per, times } => (tokens * choices).div_ceil(per) * times,
+            Tasks::Blocks { choices, experts, tile, times } => {
+                Groups { experts, tile, pairs: tokens * choices }.blocks() * times
+            }
             Tasks::Tiles { times } => tile_count as usize * times,
         };
         ranges.push(of_slice(&batch));
@@ -212,19 +235,24 @@ impl Case<'_> {
         outs
     }
 
-    /// Bytes that a plan has for a tensor of the step: for the bucket's tokens, in whole tiles of rows where it takes any.
+    /// Bytes that a plan has for a tensor of the step: for the bucket's tokens, in whole tiles of
+    /// rows where it takes any.
     fn room(&self, graph: &Graph, v: Value, arch: &Arch) -> usize {
         let Type::Tensor(t) = graph.ty(v) else { return 0 };
         if t.shape.0[0].fixed().is_some() {
             return 0;
         }
-        let any = matches!(self.family, Family::Matmul | Family::AttendMany | Family::Rows);
-        let rows = if any { self.bucket.next_multiple_of(arch.memory.rows) } else { self.bucket };
+        let rows = t.shape.0[0].at(self.bucket, self.bucket);
+        if let Layout::Grouped { experts, tile } = t.layout {
+            return 4 * Groups { experts, tile, pairs: rows }.words();
+        }
+        let any = !matches!(self.family, Family::Matvec | Family::GroupedMatvec | Family::AttendOne);
+        let rows = if any { rows.next_multiple_of(arch.memory.rows) } else { rows };
         rows * arch.memory.result_stride(t) * t.dtype.size()
     }
 
-    /// First token and count of each tile, of one run each, with empty ones in between, as the kernel
-    /// places them that prepares steps on GPUs.
+    /// First token and count of each tile, of one run each, with empty ones in between, as the
+    /// kernel places them that prepares steps on GPUs.
     fn tiles(&self) -> Vec<i32> {
         let tokens: usize = self.runs.iter().map(|run| run.tokens).sum();
         let (mut tiles, mut first) = (vec![0; 2 * (tokens / TILE_TOKENS + self.runs.len())], 0);
@@ -243,7 +271,7 @@ impl Case<'_> {
 /// The tables of all sequences, and how far one is from the next.
 fn tables(step: &Step, block_tokens: usize) -> (Vec<i32>, usize) {
     let tables: Vec<Vec<i32>> = (0..step.runs.len()).map(|s| step.table(s, block_tokens)).collect();
-    let stride = tables.iter().map(Vec::len).max().unwrap() + 1;
+    let stride = tables.iter().map(Vec::len).max().expect("a step has a sequence") + 1;
     (tables.iter().flat_map(|t| t.iter().copied().chain(std::iter::repeat(0)).take(stride)).collect(), stride)
 }
 

@@ -1,10 +1,12 @@
 //! What the tests share: the golden cases, which `golden/README.md` describes.
 pub mod kernels;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use atomc::frontend::{self, Config};
+use atomc::frontend::{self, Config, FeedForward};
+use atomc_ir::trial::fetch;
+use atomc_ir::{DType, Graph, Op, nth_name};
 use safetensors::{Dtype, SafeTensors};
 
 /// Sequences in each case.
@@ -64,13 +66,25 @@ impl Mode {
     }
 }
 
-/// Every case, by name.
+/// Every case without experts, by name.
 pub fn cases() -> Vec<Case> {
+    let all = every_case();
+    assert!(all.len() >= 24, "only {} golden cases", all.len());
+    all.into_iter().filter(|case| !case.has_experts()).collect()
+}
+
+/// Every case with experts, by name.
+pub fn cases_of_experts() -> Vec<Case> {
+    let all: Vec<Case> = every_case().into_iter().filter(Case::has_experts).collect();
+    assert!(all.len() >= 8, "only {} golden cases with experts", all.len());
+    all
+}
+
+fn every_case() -> Vec<Case> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
     let entries = std::fs::read_dir(dir).expect("tests/golden exists").map(|e| e.expect("an entry").path());
     let mut dirs: Vec<_> = entries.filter(|p| p.join("golden.safetensors").exists()).collect();
     dirs.sort();
-    assert!(dirs.len() >= 24, "only {} golden cases", dirs.len());
     dirs.into_iter().map(Case::open).collect()
 }
 
@@ -89,6 +103,10 @@ fn widened(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Tensor {
         Dtype::F16 => half(|b| half::f16::from_bits(b).to_f64()),
         Dtype::F32 => word(|b| f32::from_le_bytes(b) as f64),
         Dtype::I32 => word(|b| i32::from_le_bytes(b) as f64),
+        Dtype::I64 => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as f64).collect(),
+        Dtype::U8 => bytes.iter().map(|&b| b.into()).collect(),
+        Dtype::I8 => bytes.iter().map(|&b| (b as i8).into()).collect(),
+        Dtype::F8_E4M3 => (0..bytes.len()).map(|i| fetch(bytes, i, DType::F8E4M3)).collect(),
         other => panic!("no case has a tensor of type {other:?}"),
     };
     Tensor { shape: shape.to_vec(), data }
@@ -108,6 +126,10 @@ impl Case {
         }
     }
 
+    fn has_experts(&self) -> bool {
+        self.config.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)))
+    }
+
     /// The checkpoint's tensors, of all shards.
     pub fn weights(&self) -> HashMap<String, Tensor> {
         let files = std::fs::read_dir(&self.dir).expect("a folder").map(|e| e.expect("an entry").path());
@@ -116,6 +138,27 @@ impl Case {
             name.starts_with("model") && name.ends_with(".safetensors")
         };
         files.filter(shard).flat_map(|p| tensors(&p)).collect()
+    }
+
+    /// The same as a graph takes them: bytes that it takes for exponents are powers of two.
+    pub fn weights_of(&self, graph: &Graph) -> HashMap<String, Tensor> {
+        let mut all = self.weights();
+        let mut exponents = BTreeSet::new();
+        for id in graph.ids() {
+            let names = match graph.op(id) {
+                Op::Weight { name } => vec![name.clone()],
+                Op::Weights { name, count, .. } => (0..*count).map(|i| nth_name(name, i)).collect(),
+                _ => continue,
+            };
+            if graph.ty(id.into()).as_tensor().is_some_and(|t| t.dtype == DType::E8M0) {
+                exponents.extend(names);
+            }
+        }
+        for name in exponents {
+            let scales = all.get_mut(&name).unwrap_or_else(|| panic!("{}: no {name}", self.name));
+            scales.data.iter_mut().for_each(|v| *v = (*v - 127.0).exp2());
+        }
+        all
     }
 
     pub fn tokens(&self, sequence: usize) -> Vec<u32> {
@@ -129,8 +172,9 @@ impl Case {
     /// What our error may be of [PyTorch's](Case::torch_error), on any device.
     pub const SHARE: f64 = 1.25;
 
-    /// Root mean square of what PyTorch in the checkpoint's own type is off, in this sequence or in all of them: the larger one. A
-    /// sequence of a few tokens is a few draws of roundings, and PyTorch is lucky with some.
+    /// Root mean square of what PyTorch in the checkpoint's own type is off, in this sequence or in
+    /// all of them: the larger one. A sequence of a few tokens is a few draws of roundings, and
+    /// PyTorch is lucky with some.
     pub fn torch_error(&self, mode: Mode, sequence: usize) -> f64 {
         let by_mode = if mode == Mode::Decode { self.facts.get("torch_error_decode") } else { None };
         let rms = by_mode.unwrap_or(&self.facts["torch_error"])["rms"].as_array().expect("errors");

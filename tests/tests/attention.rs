@@ -1,5 +1,5 @@
-//! Attention over shapes that matter to how GPUs share it out: groups of query heads, widths of heads, block edges, windows,
-//! sequences that several work-groups share.
+//! Attention over shapes that matter to how GPUs share it out: groups of query heads, widths of
+//! heads, block edges, windows, sequences that several work-groups share.
 use atomc_ir::Family;
 use atomc_ir::trial::Run;
 use atomc_tests::kernels::{Case, case, run};
@@ -28,7 +28,8 @@ impl Heads {
         )
     }
 
-    /// Queries, keys and values from slices of a product's result, turned by half of their width. Keys have a norm.
+    /// Queries, keys and values from slices of a product's result, turned by half of their width.
+    /// Keys have a norm.
     fn one(self) -> String {
         let Heads(heads, kv, dim, _) = self;
         let (q, k) = (heads * dim, kv * dim);
@@ -60,6 +61,24 @@ fn tokens(positions: &[usize]) -> Vec<Run> {
 fn one(heads: Heads, positions: &[usize]) {
     let runs = tokens(positions);
     Case { runs: &runs, ..case(&heads.one(), Family::AttendOne, positions.len().next_power_of_two()) }.check();
+}
+
+/// A body whose heads have sinks of a type.
+fn sunk(text: &str, heads: Heads, dtype: &str) -> String {
+    text.replace(", %batch {", ", %batch, %sinks {")
+        .replace("%batch: batch", &format!("%batch: batch, %sinks: {dtype}[{}]", heads.0))
+}
+
+fn one_sunk(heads: Heads, positions: &[usize], dtype: &str) {
+    let runs = tokens(positions);
+    let text = sunk(&heads.one(), heads, dtype);
+    Case { runs: &runs, ..case(&text, Family::AttendOne, positions.len().next_power_of_two()) }.check();
+}
+
+fn many_sunk(heads: Heads, runs: &[Run], dtype: &str) {
+    let tokens: usize = runs.iter().map(|r| r.tokens).sum();
+    let text = sunk(&heads.many(), heads, dtype);
+    Case { runs, ..case(&text, Family::AttendMany, tokens.next_power_of_two()) }.check_in_all_types();
 }
 
 fn many(heads: Heads, runs: &[Run]) {
@@ -137,4 +156,43 @@ fn caches_of_bytes() {
     for heads in [Heads(4, 1, 128, 0), Heads(6, 2, 48, 64)] {
         Case { runs: &runs, ..case(&heads.many(), Family::AttendMany, 128) }.check_with_bytes();
     }
+}
+
+/// Sinks weigh as much as a few thousand keys, or as nothing.
+#[test]
+fn sinks_of_one_token() {
+    one_sunk(Heads(4, 2, 48, 0), &[0, 31, 64], "bf16");
+    one_sunk(Heads(20, 1, 32, 33), &[5, 200], "f32");
+    one_sunk(Heads(71, 1, 64, 0), &[130], "f16");
+    one_sunk(Heads(4, 2, 256, 0), &[130, 5], "bf16");
+}
+
+/// Of all parts of a sequence one counts the sink.
+#[test]
+fn sinks_of_sequences_that_work_groups_share() {
+    one_sunk(Heads(8, 2, 64, 0), &[1000], "bf16");
+    one_sunk(Heads(2, 1, 32, 0), &[1300, 2], "f32");
+    one_sunk(Heads(8, 1, 64, 400), &[1000], "bf16");
+}
+
+#[test]
+fn sinks_of_runs_of_tokens() {
+    let runs = [run(63, 2), run(0, 33), run(150, 45), run(127, 1)];
+    many_sunk(Heads(8, 1, 64, 20), &runs, "bf16");
+    for heads in [Heads(4, 4, 80, 0), Heads(9, 1, 32, 0), Heads(4, 1, 128, 64)] {
+        let text = sunk(&heads.many(), heads, "f32");
+        Case { runs: &runs, ..case(&text, Family::AttendMany, 128) }.check();
+    }
+}
+
+#[test]
+fn sinks_over_caches_of_bytes() {
+    let runs = tokens(&[0, 31, 200]);
+    let heads = Heads(8, 2, 64, 40);
+    let text = sunk(&heads.one(), heads, "bf16");
+    Case { runs: &runs, ..case(&text, Family::AttendOne, 4) }.check_with_bytes();
+    let runs = [run(150, 45), run(0, 40)];
+    let heads = Heads(6, 2, 48, 64);
+    let text = sunk(&heads.many(), heads, "bf16");
+    Case { runs: &runs, ..case(&text, Family::AttendMany, 128) }.check_with_bytes();
 }

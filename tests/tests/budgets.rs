@@ -1,5 +1,5 @@
-//! What the kernels of a real model (Qwen3-8B, bf16) take of each chip. The rules hold for every kernel; the table beside them
-//! is the budget: a change of it is a decision.
+//! What the kernels of a real model (Qwen3-8B, bf16) take of each chip. The rules hold for every
+//! kernel; the table beside them is the budget: a change of it is a decision.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -75,7 +75,7 @@ fn no_kernel_of_a_70b_model_misses_a_wave_by_two_registers() {
     let mut faults = vec![];
     for target in compile("llama-3.1-70b.json") {
         let arch = &atomc_targets::variants(&target.name).expect("a target")[0];
-        let (unit, wave) = (arch.simt().unit, arch.simt().wave);
+        let (unit, wave) = (arch.gpu().unwrap().simt.unit, arch.gpu().unwrap().simt.wave);
         for (def, kernel) in target.kernels.iter().zip(&target.variants[0].kernels) {
             let r = kernel.resources.as_ref().expect("GPU kernels have a report");
             let waves = |vgprs| atomc_targets::report::occupancy(&unit, vgprs, r.lds, kernel.threads.div_ceil(wave));

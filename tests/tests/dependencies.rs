@@ -1,4 +1,5 @@
-//! Licences, versions and sources of all dependencies, by the rules of `deny.toml`, which `cargo deny` reads too.
+//! Licences, versions and sources of all dependencies, by the rules of `deny.toml`, which
+//! `cargo deny` reads too.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;

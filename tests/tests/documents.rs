@@ -1,4 +1,5 @@
-//! Every path and every link in a document of the tree leads to something that exists.
+//! Every path and every link in a document of the tree leads to something that exists, and no line
+//! of a document or a comment is too long to read.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -38,7 +39,8 @@ fn expand(word: &str) -> Vec<String> {
     word[open + 1..close].split(',').map(|middle| format!("{head}{middle}{tail}")).collect()
 }
 
-/// The words of a document that stand in code: spans between backticks, and lines that are indented or fenced.
+/// The words of a document that stand in code: spans between backticks, and lines that are indented
+/// or fenced.
 fn code_words(text: &str) -> Vec<(usize, String)> {
     let (mut words, mut fenced) = (Vec::new(), false);
     for (number, line) in text.lines().enumerate() {
@@ -164,4 +166,89 @@ fn the_table_of_kernels_has_every_schedule_in_the_order_of_its_list() {
         let all = atomc_targets::schedules(arch).iter().map(|s| (s.name, s.family.name()));
         assert_eq!(schedules_below(&text, heading), all.collect::<Vec<_>>(), "{heading}");
     }
+}
+
+/// Columns of a line of a document, or of a comment.
+const WIDTH: usize = 100;
+
+/// What begins a comment that has a line of its own, in files with this ending; none in documents.
+fn marker(file: &Path) -> Option<Option<&'static str>> {
+    match file.extension()?.to_str()? {
+        "rs" | "c" => Some(Some("//")),
+        "py" | "sh" | "toml" => Some(Some("#")),
+        "md" => Some(None),
+        _ => None,
+    }
+}
+
+/// Whether text could go on in the next line: it has a space outside of code spans and links.
+fn can_break(text: &str) -> bool {
+    let item = text.trim_start();
+    let item = item.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(['-', '*', '.']).trim();
+    let (mut in_code, mut depth) = (false, 0);
+    item.chars().any(|c| {
+        match c {
+            '`' => in_code = !in_code,
+            '[' if !in_code => depth += 1,
+            ']' if !in_code => depth -= 1,
+            _ => {}
+        }
+        c == ' ' && !in_code && depth <= 0
+    })
+}
+
+/// The numbers of lines that are too long. Tables, headings, rules and code stay as they are.
+fn long_lines(text: &str, marker: Option<&str>) -> Vec<usize> {
+    let (mut found, mut fenced) = (Vec::new(), false);
+    for (number, line) in text.lines().enumerate() {
+        let body = match marker {
+            None => Some(line),
+            Some(mark) => line.trim_start().strip_prefix(mark).map(|rest| rest.trim_start_matches(['/', '!'])),
+        };
+        let Some(body) = body else {
+            fenced = false;
+            continue;
+        };
+        let body = if marker.is_some() { body.strip_prefix(' ').unwrap_or(body) } else { body };
+        if body.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        let marked = body.trim_start().starts_with(['|', '#']) || body.starts_with("---");
+        let is_fixed = fenced || marked || body.starts_with("    ");
+        if line.chars().count() > WIDTH && !is_fixed && can_break(body) {
+            found.push(number + 1);
+        }
+    }
+    found
+}
+
+#[test]
+fn no_line_of_a_document_or_a_comment_is_too_long() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tree's root");
+    let mut found = Vec::new();
+    for file in tree(root) {
+        let Some(marker) = marker(&file).filter(|_| root.join(&file).is_file()) else { continue };
+        let text = std::fs::read_to_string(root.join(&file)).expect("a file of text");
+        let lines = long_lines(&text, marker).into_iter();
+        found.extend(lines.map(|line| format!("{}:{line}: longer than {WIDTH} columns", file.display())));
+    }
+    assert!(found.is_empty(), "{}\n`python3 tests/wrap.py` wraps them", found.join("\n"));
+}
+
+#[test]
+fn long_lines_are_found() {
+    let words = "word ".repeat(20);
+    let code = format!("`{words}`");
+    for text in [format!("{words}."), format!("- {words}."), format!("see {code}"), format!("[a]({code}) b c {words}")]
+    {
+        assert_eq!(long_lines(&text, None), [1], "{text}");
+        assert_eq!(long_lines(&format!("    /// {text}"), Some("//")), [1], "{text}");
+    }
+    let link = format!("[{words}](x.md)");
+    for text in [format!("| {words} |"), format!("    {words}."), format!("- {code}"), link, format!("## {words}.")] {
+        assert_eq!(long_lines(&text, None), [0; 0], "{text}");
+        assert_eq!(long_lines(&format!("    /// {text}"), Some("//")), [0; 0], "{text}");
+    }
+    assert_eq!(long_lines(&format!("```\n{words}.\n```\n{words}."), None), [4]);
+    assert_eq!(long_lines(&format!("let x = \"{words}.\"; // {words}"), Some("//")), [0; 0]);
 }

@@ -1,17 +1,19 @@
-//! Compiled kernels against float64: every golden case, on every variant that this CPU runs, on emulated GPUs, and where there is one on
-//! a real GPU (`tests/gpu.sh`), alone and in a batch, is off by no more than a quarter more than PyTorch's own kernels in the
-//! checkpoint's type.
+//! Compiled kernels against float64: every golden case, on every variant that this CPU runs, on
+//! emulated GPUs, and where there is one on a real GPU (`tests/gpu.sh`), alone and in a batch, is
+//! off by no more than a quarter more than PyTorch's own kernels in the checkpoint's type.
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
+use atomc_ir::DType;
 use atomc_passes::BucketOptions;
 use atomc_runtime::{
     Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, SeqId, Want,
 };
-use atomc_tests::{CHUNK, CONTEXT, Case, Mode, SEQUENCES, cases};
+use atomc_tests::{CHUNK, CONTEXT, Case, Mode, SEQUENCES, cases, cases_of_experts};
 
 /// One engine for each variant of the host that the CPU runs, or for the emulated chip.
 fn engines(case: &Case, target: &str) -> Vec<Engine> {
-    // A bucket smaller than the longest sequence, and fewer rows than its tokens, so that steps take several plans too.
+    // A bucket smaller than the longest sequence, and fewer rows than its tokens, so that steps
+    // take several plans too.
     let buckets = BucketOptions { decode: vec![1, 4], tokens: 32, rows: 16 };
     let options = Options { buckets, targets: vec![target.into()], ..Options::default() };
     let compiled =
@@ -56,11 +58,18 @@ fn emulated(artifact: Artifact, chip: &str) -> Result<Engine, Error> {
     Engine::with_device(artifact, chip, Box::new(device), &options)
 }
 
-fn check(case: &Case, engine: &Engine, mode: Mode, sequence: usize, logits: &[f32], how: &str) -> Option<String> {
+fn check(
+    (case, most): (&Case, f64),
+    engine: &Engine,
+    mode: Mode,
+    sequence: usize,
+    logits: &[f32],
+    how: &str,
+) -> Option<String> {
     let error = case.error(mode, sequence, logits.iter().map(|&v| f64::from(v)));
     let share = error / case.torch_error(mode, sequence);
     let name = (&case.name, engine.device_name());
-    (share.is_nan() || share > Case::SHARE)
+    (share.is_nan() || share > most)
         .then(|| format!("{} on {}, {how}, {mode:?} {sequence}: {share:.2} of PyTorch's error", name.0, name.1))
 }
 
@@ -100,22 +109,36 @@ fn together(engine: &mut Engine, tokens: &[Vec<u32>], size: usize) -> Vec<Vec<f3
 }
 
 fn error_is_that_of_the_type(target: &str, wanted: impl Fn(&Case) -> bool) {
+    error_is_at_most(target, cases().into_iter().filter(wanted).collect(), Case::SHARE);
+}
+
+/// Models with experts in f32: where two experts are all but equally good, rounding to 16 bits
+/// chooses between them, and what follows is as far off as if all were wrong. Trained models, whose
+/// routers are decided, and trials of kernels show the types of 16 bits.
+fn experts_are_right(target: &str) {
+    let mut cases = cases_of_experts();
+    cases.iter_mut().for_each(|case| case.config.dtype = DType::F32);
+    error_is_at_most(target, cases, 0.02);
+}
+
+/// As a part of the error of PyTorch's kernels in the checkpoint's type.
+fn error_is_at_most(target: &str, cases: Vec<Case>, most: f64) {
     let mut faults = vec![];
-    for case in cases().into_iter().filter(wanted) {
+    for case in cases {
         let tokens: Vec<Vec<u32>> = (0..SEQUENCES).map(|i| case.tokens(i)).collect();
         for mut engine in engines(&case, target) {
             for (i, mode) in (0..SEQUENCES).flat_map(|i| Mode::ALL.map(|mode| (i, mode))) {
                 let logits = alone(&mut engine, &tokens[i], mode);
-                faults.extend(check(&case, &engine, mode, i, &logits, "alone"));
+                faults.extend(check((&case, most), &engine, mode, i, &logits, "alone"));
             }
             let chunked = together(&mut engine, &tokens, CHUNK);
             let single = together(&mut engine, &tokens, 1);
             for i in 0..SEQUENCES {
-                faults.extend(check(&case, &engine, Mode::Chunked, i, &chunked[i], "in a batch by chunks"));
-                // Token by token from the first on is the mode `decode`, but where the base of the embedding depends on
-                // how a sequence is cut.
+                faults.extend(check((&case, most), &engine, Mode::Chunked, i, &chunked[i], "in a batch by chunks"));
+                // Token by token from the first on is the mode `decode`, but where the base of the
+                // embedding depends on how a sequence is cut.
                 if !case.name.contains("dynamic") {
-                    faults.extend(check(&case, &engine, Mode::Decode, i, &single[i], "in a batch by tokens"));
+                    faults.extend(check((&case, most), &engine, Mode::Decode, i, &single[i], "in a batch by tokens"));
                 }
             }
         }
@@ -126,6 +149,21 @@ fn error_is_that_of_the_type(target: &str, wanted: impl Fn(&Case) -> bool) {
 #[test]
 fn host() {
     error_is_that_of_the_type("host", |_| true);
+}
+
+#[test]
+fn experts_on_host() {
+    experts_are_right("host");
+}
+
+#[test]
+fn experts_on_gfx942() {
+    experts_are_right("gfx942");
+}
+
+#[test]
+fn experts_on_gfx1201() {
+    experts_are_right("gfx1201");
 }
 
 #[test]

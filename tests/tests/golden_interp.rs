@@ -1,5 +1,5 @@
-//! What a configuration means is decided by transformers: the reference interpreter on each frontend's graph, in f64,
-//! against the logits that transformers computes in float64.
+//! What a configuration means is decided by transformers: the reference interpreter on each
+//! frontend's graph, in f64, against the logits that transformers computes in float64.
 use std::collections::{BTreeMap, HashMap};
 
 use atomc::driver;
@@ -7,10 +7,10 @@ use atomc::frontend::{self, Config};
 use atomc_ir::Graph;
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_passes::Bucket;
-use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases};
+use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases, cases_of_experts};
 
-/// Relative. The references differ from ours in the last bits of the inverse frequencies alone, whose powers are taken in
-/// f32 there and in f64 here.
+/// Relative. The references differ from ours in the last bits of the inverse frequencies alone,
+/// whose powers are taken in f32 there and in f64 here.
 const TOLERANCE: f64 = 2e-6;
 
 struct Model {
@@ -27,9 +27,10 @@ struct Piece<'a> {
 }
 
 fn models() -> impl Iterator<Item = Model> {
-    cases().into_iter().map(|case| {
+    cases().into_iter().chain(cases_of_experts()).map(|case| {
         let graph = frontend::graph(&case.config).expect("a graph");
-        let weights = case.weights().into_iter().map(|(name, t)| (name, Tensor::new(t.shape, t.data))).collect();
+        let weights =
+            case.weights_of(&graph).into_iter().map(|(name, t)| (name, Tensor::new(t.shape, t.data))).collect();
         Model { case, graph, weights }
     })
 }
@@ -114,7 +115,8 @@ fn sequences_in_one_batch() {
     }
 }
 
-/// The reference computes without rounding to the types of the graph, so the passes may not change a bit that shows.
+/// The reference computes without rounding to the types of the graph, so the passes may not change
+/// a bit that shows.
 #[test]
 fn passes_keep_the_meaning() {
     let arch = &atomc_targets::variants("host").expect("a target")[0];

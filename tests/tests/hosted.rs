@@ -1,5 +1,7 @@
-//! A framework that drives a model, against the engine that drives itself: the same kernels, so the same logits to the last bit
-//! where both take the same plans; and what ranks and a framework's attention make of them.
+//! A framework that drives a model, against the engine that drives itself: the same kernels, so the
+//! same logits to the last bit where both take the same plans; and what ranks and a framework's
+//! attention make of them.
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,7 +18,8 @@ use atomc_runtime::memory::Buffer;
 use atomc_runtime::states::paged;
 use atomc_runtime::weights::Given;
 use atomc_runtime::{
-    Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, SeqId, StepError, Want,
+    Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Random, Request, SeqId,
+    StepError, Want,
 };
 use half::{bf16, f16};
 
@@ -36,9 +39,15 @@ fn model(name: &str) -> PathBuf {
 
 /// An artifact's file, in a folder that is removed with it.
 fn compiled(name: &str, options: Options) -> (tempfile::TempDir, PathBuf) {
+    compiled_layers(name, usize::MAX, options)
+}
+
+/// The same of the first layers of a model.
+fn compiled_layers(name: &str, layers: usize, options: Options) -> (tempfile::TempDir, PathBuf) {
     // Only steps of one token and one row have a plan of their own.
     let buckets = BucketOptions { decode: vec![1], tokens: TOKENS, rows: TOKENS };
-    let config = frontend::read(&model(name)).unwrap_or_else(|e| panic!("{e}"));
+    let mut config = frontend::read(&model(name)).unwrap_or_else(|e| panic!("{e}"));
+    config.layers.truncate(layers);
     let compiled = driver::compile(&config, &Options { buckets, ..options }, &mut |_, _, _| ()).expect("it compiles");
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("m.atomc");
@@ -50,7 +59,8 @@ fn open(path: &Path) -> Artifact {
     Artifact::open(path).expect("a whole artifact")
 }
 
-/// Schedules, keeps pages with gaps between them, adds up what ranks have, and attends where plans leave that to it.
+/// Schedules, keeps pages with gaps between them, adds up what ranks have, and attends where plans
+/// leave that to it.
 struct Framework {
     ranks: Vec<Rank>,
     /// Memory of the device for a step's tensors, where it has one of its own.
@@ -61,6 +71,8 @@ struct Framework {
     /// By table.
     free: Vec<Vec<i32>>,
     sequences: Vec<Sequence>,
+    /// What the body of the last step left on the first rank, and the further rows by their names.
+    left: BTreeMap<String, Vec<f32>>,
 }
 
 struct Rank {
@@ -93,6 +105,11 @@ impl Rank {
             hosted.feed(tensor, Given { float, shape: &shape, numbers: bytes.into() }).expect("a tensor of the model");
         }
         hosted.finish_loading().expect("all tensors");
+        Rank::loaded(hosted, sequences)
+    }
+
+    /// With pages for a model that has its weights.
+    fn loaded(mut hosted: Hosted, sequences: usize) -> Rank {
         let (target, groups) = (hosted.target().clone(), paged(hosted.target()).expect("pages"));
         let mut kept = vec![];
         let mut table = |(group, spec): (usize, &Paged)| {
@@ -140,7 +157,8 @@ impl Framework {
         let (stride, tables) = (target.layout.block_tokens, target.groups.len());
         let free = (0..PAGES as i32).map(|page| page * 7 % PAGES as i32).collect();
         let sequences = vec![Sequence { tokens: 0, tables: vec![vec![]; tables] }; ranks[0].cache[0].len()];
-        Framework { ranks, tensors, stride, windows: vec![0; tables], free: vec![free; tables], sequences }
+        let (windows, free, left) = (vec![0; tables], vec![free; tables], BTreeMap::new());
+        Framework { ranks, tensors, stride, windows, free, sequences, left }
     }
 
     /// Where the device finds a step's tensor.
@@ -210,6 +228,7 @@ impl Framework {
                 rank.hosted.begin(&batch, Stream::default()).expect("a step");
             }
             self.body(&owners, embeddings.as_deref());
+            self.left = self.ranks[0].left(count);
             self.head(count)
         }
     }
@@ -269,6 +288,15 @@ impl Framework {
 }
 
 impl Rank {
+    /// All rows that the body of a step has left, by name.
+    fn left(&self, count: usize) -> BTreeMap<String, Vec<f32>> {
+        let mut all = BTreeMap::from([("hidden".to_owned(), numbers(&self.hosted.hidden(), count))]);
+        for name in self.hosted.hidden_names() {
+            all.insert(name.to_owned(), numbers(&self.hosted.hidden_of(name).expect("rows of the step"), count));
+        }
+        all
+    }
+
     /// The rank's part of them.
     fn logits(&mut self, count: usize) -> Rows {
         let (from, to) = (self.hosted.hidden(), self.hosted.head_input());
@@ -289,7 +317,7 @@ impl Rank {
             std::ptr::copy_nonoverlapping(ids.as_ptr(), input.address.cast(), ids.len());
             self.hosted.embed(ids.len(), Stream::default()).expect("embeddings")
         };
-        (0..rows.rows).flat_map(|row| (0..rows.width).map(move |column| get(&rows, row, column))).collect()
+        numbers(&rows, rows.rows)
     }
 
     fn attend(&mut self, call: Option<Work>, owners: &[(usize, usize)]) {
@@ -323,6 +351,11 @@ impl Rank {
     }
 }
 
+/// The first rows, one after the other.
+fn numbers(rows: &Rows, count: usize) -> Vec<f32> {
+    (0..count).flat_map(|row| (0..rows.width).map(move |column| get(rows, row, column))).collect()
+}
+
 fn get(rows: &Rows, row: usize, column: usize) -> f32 {
     let at = row * rows.stride + column;
     // SAFETY: rows of a live model.
@@ -353,7 +386,8 @@ fn engine_options() -> EngineOptions {
     EngineOptions { threads: 2, cache_tokens: 2048, ..EngineOptions::default() }
 }
 
-/// Steps of several sequences, prompts in pieces among them: `judge` gets each row of the framework's logits and of an engine's.
+/// Steps of several sequences, prompts in pieces among them: `judge` gets each row of the
+/// framework's logits and of an engine's.
 fn compare(name: &str, framework: Framework, whole: &Path, judge: impl FnMut(&[f32], &[f32])) {
     let engine = Engine::new(open(whole), &engine_options()).expect("it opens");
     compare_with(engine, name, framework, 60, judge);
@@ -507,5 +541,56 @@ fn a_framework_attends() {
         compare(name, Framework::new(&path, name, Attention::Caller, 3), &path, |found, wanted| off.add(found, wanted));
         println!("{name}: {:e}", off.share());
         assert!(off.share() < 0.01, "{name}: {:e}", off.share());
+    }
+}
+
+/// A model with made-up weights, as many ranks as it is for.
+fn made_up(path: &Path, attention: Attention) -> Framework {
+    let artifact = &Arc::new(open(path));
+    let rank = |rank| {
+        let mut hosted = Hosted::open(artifact.clone(), &options(rank, attention), None).expect("it opens");
+        hosted.load(&Random { seed: 3 }, &|_, _| ()).expect("weights");
+        Rank::loaded(hosted, 2)
+    };
+    Framework::of((0..artifact.manifest().tensor_parallel).map(rank).collect(), vec![])
+}
+
+#[test]
+fn what_enters_a_layer_is_what_the_layers_before_it_leave() {
+    let name = "qwen3";
+    let layers = frontend::read(&model(name)).expect("a model").layers.len();
+    let wanted = [layers - 1, 0, 1];
+    for (ranks, attention) in [(1, Attention::Own), (2, Attention::Own), (1, Attention::Caller)] {
+        let options = || Options { ranks, attention: vec![attention], ..Options::default() };
+        let steps = |framework: &mut Framework| {
+            let left = |framework: &mut Framework, new: &[(usize, Vec<u32>)], decode| {
+                framework.step(new, 0, decode);
+                framework.left.clone()
+            };
+            let prompts = [(0, vec![5, 6, 7, 8, 9]), (1, vec![10, 11])];
+            [left(framework, &prompts, false), left(framework, &[(0, vec![12])], true)]
+        };
+        let (_dir, path) = compiled_layers(name, layers, Options { hidden: wanted.to_vec(), ..options() });
+        let mut whole = made_up(&path, attention);
+        let found = steps(&mut whole);
+        for layer in wanted.into_iter().filter(|layer| *layer > 0) {
+            let (_dir, path) = compiled_layers(name, layer, options());
+            for (found, want) in found.iter().zip(steps(&mut made_up(&path, attention))) {
+                assert_eq!(found[&format!("hidden.{layer}")], want["hidden"], "layer {layer} of {ranks} ranks");
+                assert_ne!(found["hidden"], want["hidden"]);
+            }
+        }
+        // SAFETY: there is room for so many tokens.
+        let embeddings = unsafe { whole.ranks[0].embed(&[12]) };
+        assert_eq!(found[1]["hidden.0"], embeddings);
+        assert_eq!(
+            found[0].keys().collect::<Vec<_>>(),
+            ["hidden", "hidden.0", "hidden.1", &format!("hidden.{}", layers - 1)]
+        );
+        let message = |name: &str| whole.ranks[0].hosted.hidden_of(name).expect_err("no rows").to_string();
+        assert!(message("hidden.1").starts_with("hidden: the rows of no step are there"), "{}", message("hidden.1"));
+        assert!(
+            message("hidden.99").starts_with("hidden: no rows are called `hidden.99`; the artifact has `hidden.0`")
+        );
     }
 }

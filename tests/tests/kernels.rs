@@ -19,7 +19,8 @@ fn rows_norm_and_activation() {
     }
 }
 
-/// Rows that a team has in registers, rows that it goes along twice, and such as end inside a vector.
+/// Rows that a team has in registers, rows that it goes along twice, and such as end inside a
+/// vector.
 #[test]
 fn rows_layer_norm() {
     for n in [64, 50, 1024, 9000, 9001] {
@@ -75,7 +76,8 @@ fn rows_rope_table() {
     }
 }
 
-/// Trials hold a few hundred different numbers, so that wide rows have several that are the largest.
+/// Trials hold a few hundred different numbers, so that wide rows have several that are the
+/// largest.
 #[test]
 fn rows_largest() {
     let runs = [Run { rows: 2, ..run(3, 3) }, Run { rows: 1, ..run(0, 2) }];
@@ -269,7 +271,8 @@ fn unsupported_bodies_are_errors() {
     assert!(e.ends_with("; prefill: a cache of f8e4m3 under queries of f32"), "{e}");
 }
 
-/// A kernel made with the lanes of a matrix instruction in another chip's order computes something else, and that shows.
+/// A kernel made with the lanes of a matrix instruction in another chip's order computes something
+/// else, and that shows.
 #[test]
 fn swapped_lane_layouts_are_wrong_results() {
     let row = |name: &str| rows().iter().find(|a| a.name == name).unwrap();
@@ -277,7 +280,7 @@ fn swapped_lane_layouts_are_wrong_results() {
     for (chip, other) in [("gfx942", "gfx1100"), ("gfx1100", "gfx942")] {
         let mut swapped = row(chip).clone();
         let Machine::Simt(simt) = &mut swapped.machine else { unreachable!("a GPU") };
-        simt.matrix.a_rows = row(other).simt().matrix.a_rows;
+        simt.matrix.a_rows = row(other).gpu().unwrap().simt.matrix.a_rows;
         for (family, bucket) in [(Family::Matvec, 8), (Family::Matmul, 128)] {
             let case = case(BIASED, family, bucket);
             assert_eq!(case.fault_on(&graph, row(chip)), None);

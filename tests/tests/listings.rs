@@ -1,5 +1,5 @@
-//! What every family looks like on every chip: how many instructions of each kind its loops have, and
-//! the order of those in the loop that does most of the work.
+//! What every family looks like on every chip: how many instructions of each kind its loops have,
+//! and the order of those in the loop that does most of the work.
 use atomc_ir::{Arch, Family, parse};
 use atomc_targets::{Form, KernelSpec, rows, text};
 
@@ -100,7 +100,8 @@ fn counts(lines: &[&str]) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// The instructions in their order, equal neighbours as one line. Registers come and go with every release of LLVM.
+/// The instructions in their order, equal neighbours as one line. Registers come and go with every
+/// release of LLVM.
 fn instructions(lines: &[&str]) -> String {
     let mut runs: Vec<(&str, usize)> = vec![];
     for name in lines.iter().filter_map(|l| mnemonic(l)) {
@@ -112,7 +113,8 @@ fn instructions(lines: &[&str]) -> String {
     runs.into_iter().map(|(name, n)| if n == 1 { format!("{name}\n") } else { format!("{name} x{n}\n") }).collect()
 }
 
-/// Counts of the function and of each loop, then the innermost loop with the most matrix instructions, if there is one.
+/// Counts of the function and of each loop, then the innermost loop with the most matrix
+/// instructions, if there is one.
 fn listing(assembly: &str) -> String {
     let begins = |l: &&str| *l != "k:" && !l.contains(".entry k(");
     let ends = |l: &&str| !l.contains("s_endpgm") && *l != "}";
@@ -137,7 +139,7 @@ fn listing(assembly: &str) -> String {
 fn main_loops() {
     let chips: Vec<&Arch> = rows().iter().filter(|a| a.isa().is_some()).collect();
     assert_eq!(chips.len(), 9);
-    let wide = |chip: &&Arch| chip.simt().wide_products;
+    let wide = |chip: &&Arch| chip.gpu().is_some_and(|gpu| gpu.simt.warpgroup_mma);
     let many: Vec<&Arch> = chips.iter().copied().filter(wide).collect();
     for (body, family, tokens) in KERNELS {
         check(body, (family, tokens), family.name(), &chips);
@@ -146,7 +148,7 @@ fn main_loops() {
 }
 
 fn check(body: &str, (family, tokens): (Family, usize), name: &str, chips: &[&Arch]) {
-    let graph = parse(body).unwrap();
+    let graph = parse(body).expect("a body in the text of the IR");
     graph.verify().unwrap_or_else(|e| panic!("{e}"));
     let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens, choice: None };
     for chip in chips {

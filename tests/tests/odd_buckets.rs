@@ -1,4 +1,5 @@
-//! Steps of sizes that no tile divides: kernels compute spare rows, and those must land nowhere that matters.
+//! Steps of sizes that no tile divides: kernels compute spare rows, and those must land nowhere
+//! that matters.
 use atomc::driver::{self, Options};
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, Want};
@@ -29,7 +30,8 @@ fn logits(case: &Case, tokens: usize, rows: usize) -> Vec<(String, Vec<f32>)> {
     all
 }
 
-/// The order of sums differs between plans, so logits agree to the precision of the type. Theirs spread by about 1.5.
+/// The order of sums differs between plans, so logits agree to the precision of the type. Theirs
+/// spread by about 1.5.
 fn check(name: &str, tolerance: f32) {
     let case = cases().into_iter().find(|c| c.name == name).expect("the case is there");
     let want = logits(&case, 64, 64);

@@ -1,8 +1,8 @@
-//! The kernel that makes a step's inputs of a framework's tensors, in the emulator on every chip, against what its parameters are
-//! said to mean.
+//! The kernel that makes a step's inputs of a framework's tensors, in the emulator on every chip,
+//! against what its parameters are said to mean.
 use atomc::driver::{self, Options as Compile};
 use atomc_artifact::abi::{Batch, PREPARE_GROUPS, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
-use atomc_artifact::manifest::{PREPARE, Target};
+use atomc_artifact::manifest::{PREPARE, Variant};
 use atomc_emulator::isa::Isa;
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory, Options};
 use atomc_ir::Arch;
@@ -222,15 +222,19 @@ fn inputs_of_a_frameworks_step() {
 }
 
 #[test]
-fn artifacts_have_it_for_gpus() {
+fn artifacts_have_what_frameworks_need_for_gpus() {
     let case = atomc_tests::cases().into_iter().find(|case| case.name == "llama2").expect("the case is there");
     let buckets = BucketOptions { decode: vec![1], tokens: 32, rows: 8 };
     let targets = ["host", "gfx942", "sm_80"].map(String::from).to_vec();
     let options = Compile { buckets, targets, ..Compile::default() };
     let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");
-    let prepare = |target: &Target| target.variants.iter().map(|variant| variant.prepare.clone()).collect::<Vec<_>>();
     let [host, amd, nvidia] = &compiled.manifest.targets[..] else { panic!("three targets") };
-    assert!(prepare(host).iter().all(Option::is_none));
-    assert!(prepare(amd)[0].as_ref().is_some_and(|kernel| kernel.resources.is_some() && !kernel.overlaps));
-    assert!(prepare(nvidia)[0].as_ref().is_some_and(|kernel| kernel.module.is_some() && !kernel.overlaps));
+    let kernels = |variant: &Variant| [variant.prepare.clone(), variant.pack.clone()];
+    assert!(host.variants.iter().flat_map(kernels).all(|kernel| kernel.is_none()));
+    for kernel in kernels(&amd.variants[0]) {
+        assert!(kernel.is_some_and(|kernel| kernel.resources.is_some() && !kernel.overlaps));
+    }
+    for kernel in kernels(&nvidia.variants[0]) {
+        assert!(kernel.is_some_and(|kernel| kernel.module.is_some() && !kernel.overlaps));
+    }
 }

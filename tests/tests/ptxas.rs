@@ -1,5 +1,5 @@
-//! What the vendor's assembler says of the kernels for NVIDIA GPUs: it takes all of them, and hardly anything
-//! spills.
+//! What the vendor's assembler says of the kernels for NVIDIA GPUs: it takes all of them, and
+//! hardly anything spills.
 use std::path::Path;
 
 use atomc::driver::{self, Options};

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes a virtual environment with the pinned Triton beside this file, once, and runs make.py (or another script of this folder) in it:
-#   tests/triton/make.sh [--all] [--out DIR] [--chip CHIP] [CASE ...]
-#   tests/triton/make.sh interpret.py [--all] [CASE ...]
+# Makes a virtual environment with the pinned Triton beside this file, once, and runs make.py (or
+# another script of this folder) in it: tests/triton/make.sh [--all] [--out DIR] [--chip CHIP] [CASE
+# ...] tests/triton/make.sh interpret.py [--all] [CASE ...]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 if [ ! -x "$here/.venv/bin/python" ]; then

@@ -53,6 +53,17 @@ fn kernel(kernel: &Kernel, section: usize, at: &str) -> Checked {
     match kernel.tasks {
         Tasks::Fixed(n) => count(n, at, "tasks.fixed"),
         Tasks::Tiles { times } => count(times, at, "tasks.times"),
+        Tasks::Choices { choices, per, times } => {
+            count(choices, at, "tasks.choices")?;
+            count(per, at, "tasks.per")?;
+            count(times, at, "tasks.times")
+        }
+        Tasks::Blocks { choices, experts, tile, times } => {
+            count(choices, at, "tasks.choices")?;
+            count(experts, at, "tasks.experts")?;
+            count(tile, at, "tasks.tile")?;
+            count(times, at, "tasks.times")
+        }
         Tasks::Tokens { per, times } | Tasks::Rows { per, times } => {
             count(per, at, "tasks.per")?;
             count(times, at, "tasks.times")

@@ -13,6 +13,7 @@ pub(super) fn plan(plan: &Plan, target: &Target, (layers, widths): (usize, &[usi
     logits(plan, widths, at)?;
     picks(plan, at)?;
     calls(plan, layers, at)?;
+    hidden(plan, target, layers, at)?;
     let (is_whole, launches) = (plan.kind == PlanKind::Whole, plan.launches.len());
     ensure(!is_whole || plan.body == launches, &format!("{at}.body"), || {
         format!("launch {}, but a whole step has no head: its body is {launches} launches", plan.body)
@@ -106,6 +107,27 @@ fn calls(plan: &Plan, layers: usize, at: &str) -> Checked {
         }
     }
     Ok(())
+}
+
+/// That rows with a name are in the arena, and that plans with a head have the same ones.
+fn hidden(plan: &Plan, target: &Target, layers: usize, at: &str) -> Checked {
+    let many = plan.hidden.len();
+    ensure(many <= layers, &format!("{at}.hidden"), || format!("{many} rows with a name of {layers} layers"))?;
+    for (index, rows) in plan.hidden.iter().enumerate() {
+        let at = format!("{at}.hidden[{index}]");
+        ensure(plan.kind != PlanKind::Whole, &at, || "a whole step has no hidden rows".to_owned())?;
+        super::name(&rows.name, &at, "name")?;
+        let is_first = plan.hidden[..index].iter().all(|other| other.name != rows.name);
+        ensure(is_first, &format!("{at}.name"), || format!("`{}` appears twice", rows.name))?;
+        place(rows.place, plan, &format!("{at}.place"))?;
+    }
+    let fact = |rows: &NamedRows| (rows.name.clone(), rows.place.width, rows.place.dtype);
+    let first = target.plans.iter().find(|plan| plan.kind != PlanKind::Whole);
+    let same = |first: &Plan| first.hidden.iter().map(fact).eq(plan.hidden.iter().map(fact));
+    let is_same = plan.kind == PlanKind::Whole || first.is_none_or(same);
+    ensure(is_same, &format!("{at}.hidden"), || {
+        "other rows than those of the target's first plan with a head".to_owned()
+    })
 }
 
 fn place(place: Place, plan: &Plan, at: &str) -> Checked {

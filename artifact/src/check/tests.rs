@@ -105,6 +105,47 @@ fn offsets_out_of_bounds() {
 }
 
 #[test]
+fn rows_with_a_name() {
+    let rows = |name: &str, offset| NamedRows {
+        name: name.into(),
+        place: Place { offset, width: 4, stride: 4, dtype: DType::BF16 },
+    };
+    let named = |m: &mut Manifest, of: &[NamedRows]| {
+        let with_head = m.targets[0].plans.iter_mut().filter(|plan| plan.kind != PlanKind::Whole);
+        with_head.for_each(|plan| plan.hidden = of.to_vec());
+    };
+    let mut sound = sample();
+    named(&mut sound, &[rows("hidden.0", 0)]);
+    manifest(&sound, SECTIONS).unwrap();
+    refused(
+        |m| named(m, &[rows("a b", 0)]),
+        "targets[0].plans[0].hidden[0].name: \"a b\" is not a name of 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`",
+    );
+    refused(
+        |m| named(m, &[rows("hidden.0", 4095)]),
+        "targets[0].plans[0].hidden[0].place.offset: 4095 is not a multiple of 2",
+    );
+    refused(
+        |m| named(m, &[rows("hidden.0", 4092)]),
+        "targets[0].plans[0].hidden[0].place: 4 rows of 4 at byte 4092 do not lie in an arena of 4096 bytes",
+    );
+    refused(
+        |m| m.targets[0].plans[2].hidden = vec![rows("hidden.0", 0)],
+        "targets[0].plans[2].hidden[0]: a whole step has no hidden rows",
+    );
+    refused(
+        |m| m.targets[0].plans[1].hidden = vec![rows("hidden.0", 0)],
+        "targets[0].plans[1].hidden: other rows than those of the target's first plan with a head",
+    );
+    let twice = |m: &mut Manifest, layers| {
+        m.model.layers = layers;
+        named(m, &[rows("hidden.0", 0), rows("hidden.0", 0)]);
+    };
+    refused(|m| twice(m, 1), "targets[0].plans[0].hidden: 2 rows with a name of 1 layers");
+    refused(|m| twice(m, 2), "targets[0].plans[0].hidden[1].name: `hidden.0` appears twice");
+}
+
+#[test]
 fn weights_that_disagree_with_themselves() {
     refused(
         |m| m.targets[0].weights[0].shape = vec![3, 4],
@@ -115,8 +156,8 @@ fn weights_that_disagree_with_themselves() {
         "targets[0].weights[0].shape: [] is not one to 4 sizes of at least 1",
     );
     refused(
-        |m| m.targets[0].weights[0].dtype = DType::U4,
-        "targets[0].weights[0].dtype: u4 is not a type for weights: an element has less than a byte",
+        |m| packed(m, &[4, 4], tensor("t", &[4, 4])),
+        "targets[0].weights[0].expr: makes what was not unpacked, but the weight is of u4",
     );
     let panels = "Panels { width: 16, group: 2, rows: 16, cols: 16 }";
     for bytes in [0, 511, 513, 1 << 40, usize::MAX] {
@@ -132,6 +173,19 @@ fn weights_that_disagree_with_themselves() {
             &format!("targets[0].weights[0].layout: {wrong:?}, but the target's layout of 4 by 4 is {panels}"),
         );
     }
+    let columns = |bytes| {
+        move |m: &mut Manifest| {
+            let weight = &mut m.targets[0].weights[0];
+            (weight.layout, weight.bytes) = (Layout::Panels { width: 16, group: 1, rows: 16, cols: 4 }, bytes);
+        }
+    };
+    let mut sound = sample();
+    columns(128)(&mut sound);
+    manifest(&sound, SECTIONS).unwrap();
+    refused(
+        columns(512),
+        "targets[0].weights[0].bytes: 512 bytes, but the layout Panels { width: 16, group: 1, rows: 16, cols: 4 } takes 128",
+    );
     for stride in [0, 3, 4, 17, 1 << 63, usize::MAX] {
         let wrong = Layout::Rows { stride };
         refused(
@@ -197,6 +251,151 @@ fn numbers_that_nobody_can_add_up() {
         |m| m.targets[0].variants[0].kernels[0].resources.as_mut().unwrap().sgpr_spills = usize::MAX,
         &format!("targets[0].variants[0].kernels[0].resources.sgpr_spills: {} is more than 1073741824", usize::MAX),
     );
+}
+
+fn tensor(name: &str, shape: &[usize]) -> WeightExpr {
+    WeightExpr::Tensor { name: name.into(), shape: shape.to_vec() }
+}
+
+fn unpack(to: DType, axis: usize, len: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Unpack { from: DType::I32, to, axis, len, order: Order::Awq, of: Box::new(of) }
+}
+
+/// Makes the first weight one of 4 bits an element.
+fn packed(m: &mut Manifest, shape: &[usize], expr: WeightExpr) {
+    let weight = &mut m.targets[0].weights[0];
+    (weight.dtype, weight.shape, weight.expr) = (DType::U4, shape.to_vec(), expr);
+    weight.layout = Layout::Panels { width: 16, group: 8, rows: 16, cols: 16 };
+    weight.bytes = 16 * 16 / 2;
+}
+
+/// As checkpoints store codes: words of them, turned, shifted, with tensors beside them.
+#[test]
+fn codes_as_they_are_stored() {
+    let words = || tensor("t", &[4, 2]);
+    let codes = || unpack(DType::U4, 1, 15, words());
+    let sound = |shape: &[usize], expr: WeightExpr| {
+        let mut edited = sample();
+        packed(&mut edited, shape, expr);
+        manifest(&edited, SECTIONS).unwrap();
+    };
+    let wrong = |expr: WeightExpr, says: &str| {
+        refused(|m| packed(m, &[15, 4], expr), &format!("targets[0].weights[0].expr{says}"));
+    };
+    let transpose = |of| WeightExpr::Transpose { of: Box::new(of) };
+    let shift = |by, to, of| WeightExpr::Shift { by, to, of: Box::new(of) };
+    let view = |shape: &[usize], of| WeightExpr::View { shape: shape.to_vec(), of: Box::new(of) };
+    let expect = |is, told, of| WeightExpr::Expect { is, told: Box::new(told), of: Box::new(of) };
+    sound(&[4, 15], codes());
+    sound(&[15, 4], transpose(codes()));
+    sound(&[4, 15], unpack(DType::U4, 1, 15, view(&[4, 2], tensor("t", &[8]))));
+    sound(&[1, 1], unpack(DType::U4, 1, 1, view(&[1, 1], tensor("t", &[]))));
+    sound(&[4, 15], shift(8, DType::U4, shift(-8, DType::I4, codes())));
+    sound(&[4, 15], expect(Fact::Groups(2), tensor("g_idx", &[15]), codes()));
+    wrong(codes(), ": makes shape [4, 15], but the weight has [15, 4]");
+    wrong(transpose(tensor("t", &[4, 15])), ": makes what was not unpacked, but the weight is of u4");
+    wrong(transpose(tensor("t", &[15])), ".transpose: [15] is no matrix");
+    wrong(transpose(tensor("t", &[4, 5, 3])), ": makes shape [4, 3, 5], but the weight has [15, 4]");
+    wrong(unpack(DType::U4, 1, 15, codes()), ".unpack.of: codes are made of no others");
+    wrong(unpack(DType::U8, 1, 8, words()), ".unpack: i32 is not made of u8 in the order awq");
+    wrong(unpack(DType::E8M0, 1, 8, words()), ".unpack: i32 is not made of e8m0 in the order awq");
+    wrong(unpack(DType::U4, 2, 15, words()), ".unpack.axis: index 2, but there are 2");
+    wrong(unpack(DType::U4, 0, 32, tensor("t", &[4, 2, 2])), ".unpack.axis: 0 is not one of the last two");
+    for len in [0, 8, 17, usize::MAX] {
+        let says = format!(".unpack.len: {len} codes do not lie in axis 1 of [4, 2], 8 to a word");
+        wrong(unpack(DType::U4, 1, len, words()), &says);
+    }
+    wrong(view(&[60], codes()), ".view.of: only a tensor as it is stored has another shape");
+    wrong(view(&[15, 5], tensor("t", &[15, 4])), ".view.shape: [15, 5] has not the numbers of [15, 4]");
+    wrong(shift(1, DType::U4, codes()), ".shift: u4 plus 1 does not become u4");
+    wrong(shift(1, DType::U8, words()), ".shift: what was not unpacked plus 1 does not become u8");
+    wrong(transpose(shift(-8, DType::I4, codes())), ": makes i4, but the weight is of u4");
+    wrong(WeightExpr::Offset { by: 1.0, of: Box::new(codes()) }, ".offset: codes have no offset");
+    let both = vec![codes(), tensor("u", &[4, 15])];
+    wrong(WeightExpr::Concat { axis: 0, parts: both }, ".concat.parts[1]: what was not unpacked does not join u4");
+    let floats = WeightExpr::Unpack {
+        from: DType::I32,
+        to: DType::F4E2M1,
+        axis: 0,
+        len: 8,
+        order: Order::Plain,
+        of: Box::new(tensor("t", &[1])),
+    };
+    wrong(expect(Fact::All(8), floats, codes()), ".expect.told: these are no integers");
+    let scaled = |block, scale: &[usize], zero: Option<WeightExpr>| WeightExpr::Scaled {
+        block,
+        scale: Box::new(tensor("s", scale)),
+        zero: zero.map(Box::new),
+        of: Box::new(codes()),
+    };
+    sound(&[4, 15], scaled([1, 4], &[4, 4], None));
+    sound(&[4, 15], scaled([3, 15], &[2, 1], Some(tensor("z", &[2, 1]))));
+    wrong(scaled([1, 0], &[4, 4], None), ".scaled.block: blocks of [1, 0]");
+    wrong(scaled([1, 4], &[4, 3], None), ".scaled.scale: [4, 3], but blocks of [1, 4] in [4, 15] are [4, 4]");
+    let short = Some(tensor("z", &[1, 4]));
+    wrong(scaled([1, 4], &[4, 4], short), ".scaled.zero: [1, 4], but blocks of [1, 4] in [4, 15] are [4, 4]");
+    wrong(expect(Fact::Groups(0), words(), codes()), ".expect.is: groups of nothing");
+    wrong(expect(Fact::All(8), tensor("", &[1]), codes()), ".expect.told: a tensor without a name");
+}
+
+/// Experts: a tensor each, or one of all; each second row; an axis that is padded for ranks.
+#[test]
+fn stacks_of_tensors() {
+    let whole = |start, rows| Some(Whole { name: "all".into(), start, rows });
+    let stack = |name: &str, count, shape: &[usize], whole| WeightExpr::Stack {
+        name: name.into(),
+        count,
+        shape: shape.to_vec(),
+        whole,
+    };
+    let every = |axis, step, start, of| WeightExpr::Every { axis, step, start, of: Box::new(of) };
+    let pad = |axis, len, of| WeightExpr::Pad { axis, len, of: Box::new(of) };
+    let view = |shape: &[usize], of| WeightExpr::View { shape: shape.to_vec(), of: Box::new(of) };
+    let transpose = |of| WeightExpr::Transpose { of: Box::new(of) };
+    let four_bits = |of: WeightExpr| unpack(DType::U4, 1, 8, of);
+    let sound = |expr: WeightExpr| {
+        let mut edited = sample();
+        packed(&mut edited, &[4, 8], expr);
+        manifest(&edited, SECTIONS).unwrap();
+    };
+    let wrong = |expr: WeightExpr, says: &str| {
+        refused(|m| packed(m, &[4, 8], expr), &format!("targets[0].weights[0].expr{says}"));
+    };
+    sound(four_bits(stack("t.*.w", 4, &[1], None)));
+    sound(four_bits(view(&[4, 1], stack("t.*.w", 4, &[1, 1], None))));
+    sound(four_bits(stack("t.*.w", 4, &[1], whole(2, 3))));
+    sound(every(0, 3, 1, four_bits(tensor("t", &[11, 1]))));
+    sound(transpose(every(1, 2, 1, unpack(DType::U4, 0, 8, tensor("t", &[1, 9])))));
+    sound(pad(0, 4, four_bits(tensor("t", &[3, 1]))));
+    for name in ["t", "t.*.*", ""] {
+        let says = format!(".unpack.of.stack.name: {name:?} has not one star in the place of a number");
+        wrong(four_bits(stack(name, 4, &[1], None)), &says);
+    }
+    for count in [0, usize::MAX] {
+        let says = format!(".unpack.of.stack.count: {count} is not one to 8192");
+        wrong(four_bits(stack("*", count, &[1], None)), &says);
+    }
+    wrong(stack("*", 4, &[], None), ".stack: [4] is not one to 4 sizes of at least 1");
+    wrong(stack("*", 4, &[0], None), ".stack: [4, 0] is not one to 4 sizes of at least 1");
+    for (start, rows) in [(3, 3), (usize::MAX, 3), (0, 1 << 60)] {
+        let says = format!(".unpack.of.stack.whole: 1 rows from {start} on are not to be had of {rows}");
+        wrong(four_bits(stack("*", 4, &[1], whole(start, rows))), &says);
+    }
+    let says = ".unpack.of.view.of: only a tensor as it is stored has another shape";
+    wrong(four_bits(view(&[4, 1], stack("*", 4, &[1, 1], whole(0, 1)))), says);
+    wrong(four_bits(view(&[4, 1], stack("*", 2, &[2, 1], None))), says);
+    let codes = || four_bits(tensor("t", &[9, 1]));
+    for (step, start) in [(0, 0), (2, 2), (20, 9)] {
+        let says = format!(".every: each place that is {start} more than a multiple of {step} is not to be had of 9");
+        wrong(every(0, step, start, codes()), &says);
+    }
+    wrong(every(2, 2, 0, codes()), ".every.axis: index 2, but there are 2");
+    wrong(every(1, 2, 0, codes()), ".every.axis: several of its places are in a word");
+    wrong(every(0, 2, 0, transpose(codes())), ".every.axis: several of its places are in a word");
+    wrong(four_bits(every(1, 2, 0, tensor("t", &[4, 2]))), ".unpack.axis: places of it were left out");
+    wrong(pad(0, 8, codes()), ".pad.len: 8, but there are 9 already");
+    let says = format!(".pad: [{}, 8] is not one to 4 sizes of at least 1", usize::MAX);
+    wrong(pad(0, usize::MAX, codes()), &says);
 }
 
 #[test]

@@ -140,6 +140,7 @@ fn plan(kind: PlanKind, tokens: usize) -> Plan {
         body: 1,
         calls: vec![],
         launches: vec![Launch { kernel: 1, args, segment: 0, location, bytes: 10, flops: 20 }],
+        hidden: vec![],
         logits: Logits { offset: 0, width: 8, stride: 8 },
         picks: Some(Picks { offset: 128, stride: 1 }),
     }
@@ -236,7 +237,8 @@ fn fingerprints_tell_contents_apart() {
     assert_eq!("00".repeat(31).parse::<Fingerprint>(), Err(NoFingerprint));
     let good = encode(&sample(), &code()).unwrap();
     let mut seen = std::collections::BTreeSet::from([written]);
-    // A forger changes one byte of code and makes its checksum, and that of the header, right again.
+    // A forger changes one byte of code and makes its checksum, and that of the header, right
+    // again.
     for index in 0..3 {
         let section = read_table(&good).unwrap()[2].bytes.clone();
         let mut file = good.clone();
@@ -266,7 +268,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 9, but this atomc reads version 6: compile the model again",
+            "artifact format version 9, but this atomc reads version 8: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),

@@ -1,5 +1,6 @@
 /// Why bytes are not a code object that this version can use.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum Error {
     #[error("not a 64-bit ELF file, or a damaged one: {0}")]
     Elf(#[from] object::read::Error),

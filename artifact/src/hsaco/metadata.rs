@@ -36,7 +36,8 @@ pub struct KernelMetadata {
     pub reqd_workgroup_size: Option<[u32; 3]>,
     #[serde(rename = ".sgpr_count")]
     pub sgpr_count: u32,
-    /// All vector registers: on chips with one file for both kinds, accumulation registers included.
+    /// All vector registers: on chips with one file for both kinds, accumulation registers
+    /// included.
     #[serde(rename = ".vgpr_count")]
     pub vgpr_count: u32,
     #[serde(rename = ".agpr_count", default)]
@@ -65,7 +66,8 @@ pub struct Arg {
     pub name: Option<String>,
 }
 
-/// What an argument holds. The kinds `Hidden…` are not parameters of the source: whoever dispatches fills them.
+/// What an argument holds. The kinds `Hidden…` are not parameters of the source: whoever dispatches
+/// fills them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueKind {

@@ -1,4 +1,5 @@
-//! Files built by hand, whole and damaged. Files of a real linker are read by the tests of `targets`.
+//! Files built by hand, whole and damaged. Files of a real linker are read by the tests of
+//! `targets`.
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -18,7 +18,8 @@ use super::progress::{Progress, Unit};
 use super::shown;
 
 const DEFAULT_PROMPT: usize = 512;
-/// Most sequences, or prefills, to measure: far more than any device decodes at once, and than a median needs.
+/// Most sequences, or prefills, to measure: far more than any device decodes at once, and than a
+/// median needs.
 const MOST: usize = 1 << 16;
 
 /// Measure prefill and decode
@@ -217,7 +218,8 @@ fn plan(engine: &Engine, batch: usize) -> usize {
     decode.or_else(|| plans.iter().position(fits)).unwrap_or(plans.len() - 1)
 }
 
-/// The sequences of a step, all alike: how long each is after its first new token, and after its last.
+/// The sequences of a step, all alike: how long each is after its first new token, and after its
+/// last.
 #[derive(Clone, Copy)]
 struct Lengths {
     sequences: usize,
@@ -284,7 +286,8 @@ struct Report {
     peaks: Peaks,
     /// Seconds that a GPU's driver took to start.
     started: Option<f64>,
-    /// Seconds from then on until steps could be run but for the weights, and from then on until those were there.
+    /// Seconds from then on until steps could be run but for the weights, and from then on until
+    /// those were there.
     opened: f64,
     loaded: f64,
     prefill: Prefill,

@@ -1,4 +1,5 @@
-//! `atomc check`: whether vLLM would run an artifact with these options, by the rules of the plugin.
+//! `atomc check`: whether vLLM would run an artifact with these options, by the rules of the
+//! plugin.
 use std::env::var_os;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -65,8 +66,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses an artifact whose code would not run: one that nobody named has to be on the user's list, or signed where
-/// signatures are asked for.
+/// Refuses an artifact whose code would not run: one that nobody named has to be on the user's
+/// list, or signed where signatures are asked for.
 fn trusted(path: &Path, file: &Artifact, asked: bool) -> Result<(), Failure> {
     if let Some(key) = var_os(signature::VARIABLE) {
         return Ok(signature::require(Some(key), path, file)?);
@@ -81,7 +82,7 @@ fn trusted(path: &Path, file: &Artifact, asked: bool) -> Result<(), Failure> {
 
 /// Where the artifact is, and whether an option names it, or it lies beside the model.
 fn artifact(args: &Args, options: &Map<String, Value>) -> Result<(PathBuf, bool), String> {
-    let additional = settings::additional(options.get("additional_config").unwrap_or(&Value::Null))?;
+    let additional = settings::shared("--additional-config", options.get("additional_config").unwrap_or(&Value::Null))?;
     let loader = options.get("model_loader_extra_config").and_then(Value::as_object).cloned().unwrap_or_default();
     let named = settings::artifact("--model-loader-extra-config", &loader)?;
     if let Some(named) = named.or(settings::artifact("--additional-config", &additional)?) {

@@ -48,6 +48,10 @@ pub struct Args {
     /// Who attends: the artifact's own kernels, or a framework that runs it
     #[arg(long, value_name = "WHO,…", value_delimiter = ',', default_value = "own")]
     attention: Vec<Who>,
+    /// Layers whose input rows a framework wants too, beside those behind the last layer, as drafts
+    /// of EAGLE-3 do
+    #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
+    hidden: Vec<usize>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -76,8 +80,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Who::Own => Attention::Own,
         Who::Caller => Attention::Caller,
     });
-    let options =
-        Options { targets: args.target.clone(), buckets, choice: None, ranks: args.tp, attention: attention.collect() };
+    let options = Options {
+        targets: args.target.clone(),
+        buckets,
+        choice: None,
+        ranks: args.tp,
+        attention: attention.collect(),
+        hidden: args.hidden.clone(),
+    };
     let progress = Progress::new("compiling", Unit::Pieces);
     let mut report = |done: usize, total: usize, what: &str| {
         tracing::debug!(done, total, what);
@@ -103,7 +113,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The artifact is there, whether or not the list can be written: a read-only home is no reason to fail.
+/// The artifact is there, whether or not the list can be written: a read-only home is no reason to
+/// fail.
 fn trust_it(file: &Path, architecture: &str, fingerprint: Fingerprint) {
     if let Err(error) = trust::add(file, architecture, fingerprint) {
         let help = "a framework that finds it beside a model asks for `atomc trust`";

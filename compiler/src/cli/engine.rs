@@ -17,13 +17,15 @@ pub struct ArtifactArgs {
     /// The file that `atomc compile` made
     #[arg(value_name = "ARTIFACT")]
     artifact: PathBuf,
-    /// Refuse it without a signature by this public key, in FILE.sig (`atomc help sign`) [default: what ATOMC_REQUIRE_SIGNED_BY names]
+    /// Refuse it without a signature by this public key, in FILE.sig (`atomc help sign`) [default:
+    /// what ATOMC_REQUIRE_SIGNED_BY names]
     #[arg(long, value_name = "PEM")]
     require_signed_by: Option<PathBuf>,
 }
 
 impl ArtifactArgs {
-    /// Opens it, and refuses it here if it is not signed as it must be: none of its code was looked at yet.
+    /// Opens it, and refuses it here if it is not signed as it must be: none of its code was looked
+    /// at yet.
     pub fn open(&self) -> Result<Artifact, Failure> {
         let artifact = Artifact::open(&self.artifact)?;
         let key = self.require_signed_by.clone().or_else(|| var_os(signature::VARIABLE).map(PathBuf::from));
@@ -41,8 +43,9 @@ pub struct EngineArgs {
     /// Load packed weights without comparing their checksums
     #[arg(long, requires = "weights")]
     pub no_verify: bool,
-    /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists, `hip:N` for an AMD GPU, `cuda:N`
-    /// for one of NVIDIA, or `emu:CHIP` for one that is emulated (`emu:CHIP:fast` with fewer checks)
+    /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists,
+    /// `hip:N` for an AMD GPU, `cuda:N` for one of NVIDIA, or `emu:CHIP` for one that is emulated
+    /// (`emu:CHIP:fast` with fewer checks)
     #[arg(long, value_name = "DEVICE", default_value = "host")]
     pub device: DeviceArg,
     /// Threads to compute with; 0 takes all
@@ -58,7 +61,8 @@ pub enum DeviceArg {
     Emulated(Chip),
 }
 
-/// A chip that is emulated: with every check that the emulator knows, or fast, with none but those of bounds.
+/// A chip that is emulated: with every check that the emulator knows, or fast, with none but those
+/// of bounds.
 #[cfg(feature = "emulator")]
 #[derive(Clone, Debug)]
 pub struct Chip {
@@ -141,8 +145,9 @@ impl DeviceArg {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 pub struct WeightArgs {
-    /// Hugging Face folder with model.safetensors, or shards and their index; or a file that `atomc pack` made. Nothing may write to them
-    /// while they are loaded: that is noticed, and an error
+    /// Hugging Face folder with model.safetensors, or shards and their index; or a file that
+    /// `atomc pack` made. Nothing may write to them while they are loaded: that is noticed, and an
+    /// error
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
     /// Random weights from a seed instead of a checkpoint, to measure speed

@@ -27,7 +27,8 @@ pub fn target(dir: &Path, artifact: &Artifact, target: &Target) -> Result<Vec<Ve
     target.variants.iter().map(write).collect()
 }
 
-/// For each kernel its files, the most finished last, and where in the section each is: one for all, or its own modules.
+/// For each kernel its files, the most finished last, and where in the section each is: one for
+/// all, or its own modules.
 fn files(target: &Target, variant: &Variant, section: &[u8]) -> Vec<Vec<(String, Extent)>> {
     let name = match variant.name == target.name {
         true => target.name.clone(),

@@ -40,12 +40,14 @@ pub fn show(report: Report) {
     tell(format_args!("{:?}", miette::Report::new(report)));
 }
 
-/// A line to standard error. Where nobody can read it the work goes on, and the exit code says the same.
+/// A line to standard error. Where nobody can read it the work goes on, and the exit code says the
+/// same.
 pub fn tell(line: fmt::Arguments) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// A few lines that no width cuts, so that scripts can read them too. There is no source code to show beside them.
+/// A few lines that no width cuts, so that scripts can read them too. There is no source code to
+/// show beside them.
 struct Plain;
 
 impl miette::ReportHandler for Plain {

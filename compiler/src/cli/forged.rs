@@ -1,5 +1,5 @@
-//! Artifacts whose manifest somebody changed and whose checksums are right again: they are refused by a typed error, or what is
-//! done with them is harmless.
+//! Artifacts whose manifest somebody changed and whose checksums are right again: they are refused
+//! by a typed error, or what is done with them is harmless.
 mod every_number;
 
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ fn sample() -> &'static Sample {
     })
 }
 
-/// The bytes of a file that holds whatever it is given, laid out as the format says, with checksums that are right.
+/// The bytes of a file that holds whatever it is given, laid out as the format says, with checksums
+/// that are right.
 fn forge(manifest: &Value, code: &[Vec<u8>]) -> Vec<u8> {
     let json = serde_json::to_vec(manifest).expect("JSON");
     let sections: Vec<&[u8]> = std::iter::once(&json[..]).chain(code.iter().map(Vec::as_slice)).collect();

@@ -31,7 +31,8 @@ pub struct Args {
     /// Also list every kernel, and on GPUs its registers, memory, occupancy and innermost loops
     #[arg(long)]
     kernels: bool,
-    /// Say which schedule made the kernels whose symbol begins with this, and why none before it did
+    /// Say which schedule made the kernels whose symbol begins with this, and why none before it
+    /// did
     #[arg(long, value_name = "KERNEL", conflicts_with_all = ["kernels", "json", "extract"])]
     why: Option<String>,
     /// Write the code objects to this folder
@@ -133,6 +134,12 @@ fn show_memory(out: &mut impl Write, target: &Target) -> Result<(), Failure> {
 fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kernels: bool) -> Result<(), Failure> {
     writeln!(out, "target    {}", target.name)?;
     show_memory(out, target)?;
+    // Those of all plans that have some.
+    let named = target.plans.iter().map(|plan| &plan.hidden).find(|rows| !rows.is_empty());
+    if let Some(rows) = named {
+        let names: Vec<&str> = rows.iter().map(|rows| rows.name.as_str()).collect();
+        writeln!(out, "  rows    {} beside the last hidden ones", names.join(", "))?;
+    }
     for v in &target.variants {
         let (code, count) = (size(artifact.section(v.section).len()), v.kernels.len());
         let unseen = if v.executed { "" } else { ", compiled but never executed" };
@@ -263,6 +270,10 @@ fn tasks(kernel: &Kernel) -> String {
         Tasks::Fixed(count) => format!("{count} tasks"),
         Tasks::Tokens { per, times } => format!("tokens / {per} * {times} tasks"),
         Tasks::Rows { per, times } => format!("rows / {per} * {times} tasks"),
+        Tasks::Choices { choices, per, times } => format!("tokens * {choices} / {per} * {times} tasks"),
+        Tasks::Blocks { choices, tile, times, .. } => {
+            format!("blocks of {tile} of tokens * {choices} * {times} tasks")
+        }
         Tasks::Tiles { times } => format!("tiles * {times} tasks"),
     }
 }
@@ -288,7 +299,8 @@ impl Summary {
     }
 }
 
-/// The seconds that a chip's peaks allow for a plan, launch by launch; keys and values of earlier tokens are not counted.
+/// The seconds that a chip's peaks allow for a plan, launch by launch; keys and values of earlier
+/// tokens are not counted.
 fn floor(plan: &Plan, chip: &Chip) -> f64 {
     plan.launches.iter().map(|launch| chip.floor(launch.bytes, launch.flops)).sum()
 }
@@ -344,6 +356,7 @@ pub fn describe(artifact: &Artifact) -> Value {
             "launches": plan.launches.len(),
             "body": plan.body,
             "calls": plan.calls,
+            "hidden": plan.hidden,
             "segments": s.segments,
             "arena_bytes": plan.arena_bytes,
             "bytes": s.bytes,

@@ -94,7 +94,8 @@ enum Verb {
     Completions(completions::Args),
 }
 
-/// The queues that CUDA's driver makes for streams beside each other. Here is one stream; seven more took a third of its start.
+/// The queues that CUDA's driver makes for streams beside each other. Here is one stream; seven
+/// more took a third of its start.
 const QUEUES: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "1");
 
 pub fn main() -> ExitCode {

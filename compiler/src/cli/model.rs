@@ -13,7 +13,8 @@ pub struct ModelArgs {
     /// Type to compute with: bf16, f16 or f32 [default: the configuration's]
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     dtype: Option<DType>,
-    /// Type of the KV cache: fp8, which is e4m3 with a scale of 1, or auto, which is the type to compute with
+    /// Type of the KV cache: fp8, which is e4m3 with a scale of 1, or auto, which is the type to
+    /// compute with
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = CacheDType::Auto)]
     cache_dtype: CacheDType,
     /// Longest sequence in tokens [default: the configuration's]
@@ -43,7 +44,7 @@ impl ModelArgs {
         let mut config = frontend::read(&self.model)?;
         config.dtype = self.dtype.unwrap_or(config.dtype);
         config.cache = match self.cache_dtype {
-            CacheDType::Auto => None,
+            CacheDType::Auto => config.cache,
             CacheDType::Fp8 => Some(DType::F8E4M3),
         };
         let reach = config.reach();

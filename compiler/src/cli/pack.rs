@@ -21,8 +21,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     artifact: ArtifactArgs,
-    /// Hugging Face folder with model.safetensors, or shards and their index. Nothing may write to them meanwhile: that is noticed, and
-    /// an error
+    /// Hugging Face folder with model.safetensors, or shards and their index. Nothing may write to
+    /// them meanwhile: that is noticed, and an error
     #[arg(long, value_name = "DIR")]
     weights: PathBuf,
     /// Which of the artifact's targets [default: the only one]

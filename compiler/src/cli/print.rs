@@ -22,7 +22,8 @@ pub struct Args {
     /// What comes out at the end: the fused graph, LLVM's IR, or assembly
     #[arg(long, value_name = "FORM")]
     emit: Option<Emit>,
-    /// Kernels for decode:N sequences, any:TOKENSxROWS, or whole:TOKENSxROWS, where nothing but logits is wanted
+    /// Kernels for decode:N sequences, any:TOKENSxROWS, or whole:TOKENSxROWS, where nothing but
+    /// logits is wanted
     #[arg(long, value_name = "BUCKET", default_value = "decode:1", value_parser = bucket)]
     bucket: Bucket,
     /// Target, or target:variant

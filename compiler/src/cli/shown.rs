@@ -1,4 +1,5 @@
-//! What verbs print of an artifact, whose maker chose its strings: nothing of it is more than text to a terminal.
+//! What verbs print of an artifact, whose maker chose its strings: nothing of it is more than text
+//! to a terminal.
 use std::io::Write;
 
 use atomc_artifact::{escaped, escaped_json};

@@ -1,4 +1,5 @@
-//! `atomc tune`: finds the best numbers of schedules by measuring, for the table in the compiler's source.
+//! `atomc tune`: finds the best numbers of schedules by measuring, for the table in the compiler's
+//! source.
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
@@ -85,7 +86,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     drop(progress);
     let table = merged(args, arch, best(&open, &times))?;
-    let text = format!("# Made by `atomc tune` on {}: see its help.\n{table}", arch.simt().chip.name);
+    let text = format!(
+        "# Made by `atomc tune` on {}: see its help.\n{table}",
+        arch.gpu().map_or(arch.name, |gpu| gpu.simt.chip.name)
+    );
     output::write(&args.output, text.as_bytes())?;
     report(&open, &times)
 }
@@ -127,7 +131,8 @@ fn measure(args: &Args, artifact: Artifact) -> Result<BTreeMap<String, f64>, Fai
     Ok(seconds)
 }
 
-/// What was timed, a launch of each kernel. Where plans share a kernel, the plan in which it takes longest counts.
+/// What was timed, a launch of each kernel. Where plans share a kernel, the plan in which it takes
+/// longest counts.
 fn add(engine: &mut Engine, seconds: &mut BTreeMap<String, f64>) {
     let timed = engine.take_launch_times();
     for (plan, times) in engine.plans().iter().zip(timed).filter(|(_, times)| times.steps > 0) {

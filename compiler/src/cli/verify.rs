@@ -54,7 +54,8 @@ pub struct Args {
     /// Random operands from this seed
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
-    /// Also write each launch to this folder: code, arguments, memory before and after (docs/dumps.md)
+    /// Also write each launch to this folder: code, arguments, memory before and after
+    /// (docs/dumps.md)
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
     /// The table as a JSON object

@@ -1,4 +1,5 @@
-//! The kernels of a target, each once: layers of one shape share theirs, and so do buckets where their size does not matter.
+//! The kernels of a target, each once: layers of one shape share theirs, and so do buckets where
+//! their size does not matter.
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::KernelDef;
@@ -18,7 +19,8 @@ struct Entry {
     family: Family,
     body: Graph,
     tokens: usize,
-    /// What the symbol says beside number and schedule: rows, where kernels are for one bucket, and the first place of use.
+    /// What the symbol says beside number and schedule: rows, where kernels are for one bucket, and
+    /// the first place of use.
     rows: String,
     place: String,
 }
@@ -29,7 +31,8 @@ impl Kernels {
         self.all.len()
     }
 
-    /// The number of a kernel node's kernel. Its symbol has the schedule of the context's arch, the first of the target.
+    /// The number of a kernel node's kernel. Its symbol has the schedule of the context's arch, the
+    /// first of the target.
     pub fn number(&mut self, graph: &Graph, id: NodeId, cx: &Cx) -> Result<usize, Diagnostic> {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
         let tokens = room(graph, id, cx.bucket);
@@ -78,12 +81,13 @@ impl Entry {
     }
 }
 
-/// Most rows of a step that a kernel in the bucket has to do with: those that are wanted, if its results have a row for each of them.
+/// Most rows of a step that a kernel in the bucket has to do with: those that are wanted, if its
+/// results have a row for each of them.
 fn room(graph: &Graph, id: NodeId, bucket: Bucket) -> usize {
     let lead = graph.types(id).first().and_then(|ty| ty.as_tensor()?.shape.0.first().copied());
     lead.map_or(bucket.tokens(), |dim| match dim {
         Dim::Rows => bucket.rows(),
-        Dim::Tokens | Dim::Fixed(_) => bucket.tokens(),
+        Dim::Tokens | Dim::Choices(_) | Dim::Fixed(_) => bucket.tokens(),
     })
 }
 

@@ -6,15 +6,15 @@
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::{
-    Arg, Attention, Call, Hidden, Input, Launch, Logits, Picks, Place, Plan, PlanKind, Work,
+    Arg, Attention, Call, Hidden, Input, Launch, Logits, NamedRows, Picks, Place, Plan, PlanKind, Work,
 };
-use atomc_ir::results::{HIDDEN, LOGITS, PICKS};
+use atomc_ir::results::{HIDDEN, LOGITS, PICKS, is_hidden};
 use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
 use atomc_passes::{Bucket, Cx, MemoryPlan, Order, result_bytes};
 
 use super::kernels::Kernels;
 use super::states::States;
-use super::weights::Weights;
+use super::weights::{Encoding, Weights};
 
 /// The launches, and the rows between body and head, if there are any.
 pub fn plan(
@@ -66,6 +66,7 @@ pub fn plan(
         launches,
         body: order.steps[..order.body].iter().filter(|&&id| !graph.op(id).is_call()).count(),
         calls,
+        hidden: args.named()?,
         logits: logits(graph, cx, &memory)?,
         picks: picks(graph, cx, &memory),
     };
@@ -87,7 +88,8 @@ fn hidden(graph: &Graph, cx: &Cx) -> Result<Option<(Value, Hidden)>, Diagnostic>
     }
 }
 
-/// That body and head can be run apart: the head reads the hidden rows, what it made itself, weights, and which rows are wanted.
+/// That body and head can be run apart: the head reads the hidden rows, what it made itself,
+/// weights, and which rows are wanted.
 fn check_cut(graph: &Graph, order: &Order) -> Result<(), Diagnostic> {
     let (body, head) = order.steps.split_at(order.body);
     let fault = |id: NodeId, what: &str| {
@@ -113,7 +115,8 @@ fn is_input(graph: &Graph, v: Value, which: &str) -> bool {
     matches!(graph.op(v.node), Op::Input { name } if name == which)
 }
 
-/// What the first kernel makes of the tokens, if it alone reads them and nothing else that a step brings.
+/// What the first kernel makes of the tokens, if it alone reads them and nothing else that a step
+/// brings.
 fn embedding(graph: &Graph, order: &Order) -> Option<Value> {
     let first = *order.steps[..order.body].first()?;
     let ids = graph.inputs().into_iter().find(|&v| is_input(graph, v, "ids"))?;
@@ -153,14 +156,14 @@ struct Args<'a> {
 impl Args<'_> {
     fn of(&mut self, kernel: NodeId) -> Result<Vec<Arg>, Diagnostic> {
         let mut args = Vec::new();
-        for v in self.graph.operands(kernel) {
+        for (slot, v) in self.graph.operands(kernel).into_iter().enumerate() {
             match self.graph.ty(v) {
                 Type::Cache(_) => {
                     let state = self.numbers[&v];
                     args.extend([0, 1].map(|stream| Arg::State { state, stream }));
                 }
                 Type::Batch => args.push(Arg::Batch { state: self.state_of(kernel)? }),
-                Type::Tensor(_) => args.push(self.operand(v)?),
+                Type::Tensor(_) => args.push(self.operand(v, Encoding::of(self.graph, kernel, slot))?),
             }
         }
         for out in 0..self.graph.types(kernel).len() {
@@ -212,6 +215,12 @@ impl Args<'_> {
         }
     }
 
+    /// The rows of all tokens that are results beside those that logits are made of.
+    fn named(&self) -> Result<Vec<NamedRows>, Diagnostic> {
+        let named = self.graph.results().filter(|(name, _)| is_hidden(name) && *name != HIDDEN);
+        named.map(|(name, v)| Ok(NamedRows { name: name.to_string(), place: self.place(v)? })).collect()
+    }
+
     fn place(&self, v: Value) -> Result<Place, Diagnostic> {
         let made = || {
             let ty = self.graph.ty(v).as_tensor()?;
@@ -224,7 +233,7 @@ impl Args<'_> {
         })
     }
 
-    fn operand(&mut self, v: Value) -> Result<Arg, Diagnostic> {
+    fn operand(&mut self, v: Value, encoding: Option<Encoding>) -> Result<Arg, Diagnostic> {
         if Some(v) == self.hidden {
             return Ok(Arg::Hidden);
         }
@@ -234,7 +243,7 @@ impl Args<'_> {
         if let Op::Input { name } = self.graph.op(v.node) {
             return Ok(Arg::Input { which: input(name)? });
         }
-        Ok(Arg::Weight { index: self.weights.number(self.graph, v, self.cx.arch)? })
+        Ok(Arg::Weight { index: self.weights.number(self.graph, v, encoding, self.cx.arch)? })
     }
 
     /// The number of the state that a kernel makes: that of the state which the writes in its body

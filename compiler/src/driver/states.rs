@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::{Extent, PageStream, Paged, State, StateGroup, StreamLayout};
+use atomc_ir::layout::CacheLayout;
 use atomc_ir::{Arch, CacheType, Diagnostic, Graph, Op, Value};
 
 /// The states of a graph, by number, and their groups.
@@ -83,7 +84,7 @@ fn window(graph: &Graph, state: Value, name: &str) -> Result<usize, Diagnostic> 
 
 /// Pages of K, then V.
 fn paged(Group { ty, window }: Group, arch: &Arch) -> Paged {
-    let layout = atomc_targets::cache_layout(ty, arch);
+    let layout = CacheLayout::of(ty, &arch.memory);
     let stream = |name: &str, start, end, layout| PageStream {
         name: name.into(),
         at: Extent { start, bytes: end - start },

@@ -50,7 +50,8 @@ fn launches_of_one_layer() {
     insta::assert_snapshot!(listings.join("\n\n"));
 }
 
-/// The launches of one layer's plan by family, with the calls where they are due and a bar where the head begins.
+/// The launches of one layer's plan by family, with the calls where they are due and a bar where
+/// the head begins.
 fn outline(plan: &Plan, target: &Target) -> String {
     let mut words: Vec<String> = plan.launches.iter().map(|l| target.kernels[l.kernel].family.clone()).collect();
     words.insert(plan.body, "|".into());
@@ -91,6 +92,17 @@ fn callers_work_between_launches() {
     rows [embedding] matvec rows rows [caller] matvec [all_reduce] rows matvec matvec [all_reduce] rows | matvec
     rows [embedding] rows matmul rows rows [caller] matmul [all_reduce] rows matmul matmul [all_reduce] rows | rows matmul
     ");
+}
+
+#[test]
+fn layers_whose_input_cannot_be_had() {
+    let fault = |hidden: &[usize]| {
+        let options = Options { hidden: hidden.to_vec(), ..options(&[1]) };
+        let d = compile(&config(2, true), &options, &mut |_, _, _| ()).expect_err("a fault");
+        format!("[{}] {d}", d.code)
+    };
+    insta::assert_snapshot!(fault(&[0, 2]), @"[config::hidden] --hidden: there is no layer 2: those of the model are 0 to 1");
+    insta::assert_snapshot!(fault(&[1, 0, 1]), @"[config::hidden] --hidden: layer 1 is named twice");
 }
 
 #[test]

@@ -59,9 +59,21 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         flops: 32,
     };
     let (logits, arena_bytes) = (Logits { offset: 64, width: VOCAB, stride: VOCAB }, 64 + rows * VOCAB * 4);
-    let (attention, calls) = (Attention::Own, vec![]);
+    let (attention, calls, hidden) = (Attention::Own, vec![], vec![]);
     let body = usize::from(kind == PlanKind::Whole);
-    Plan { kind, tokens, rows, arena_bytes, attention, launches: vec![launch], body, calls, logits, picks: None }
+    Plan {
+        kind,
+        tokens,
+        rows,
+        arena_bytes,
+        attention,
+        launches: vec![launch],
+        body,
+        calls,
+        hidden,
+        logits,
+        picks: None,
+    }
 }
 
 fn manifest(chip: &str) -> Manifest {

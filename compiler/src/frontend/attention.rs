@@ -1,10 +1,12 @@
-//! The graph of a layer's attention, and how ranks share it out: heads, with the keys and values that they see.
+//! The graph of a layer's attention, and how ranks share it out: heads, with the keys and values
+//! that they see.
 use atomc_config::{Attention, QkNorm};
-use atomc_ir::{Diagnostic, Op, Value};
+use atomc_ir::{DType, Diagnostic, Elementwise, Op, Value};
 
-use super::layer::{LayerBuilder, Made, Rows};
+use super::layer::{LayerBuilder, Made, Rows, shard};
 
-/// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the same one.
+/// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the
+/// same one.
 fn parts_of_kv(all: &Attention, ranks: usize) -> usize {
     ranks.min(all.kv_heads)
 }
@@ -33,23 +35,50 @@ impl LayerBuilder<'_> {
         (rope, cache, batch): (Option<Value>, Option<Value>, Value),
     ) -> Result<(Value, Option<Value>), Diagnostic> {
         let &Attention { heads, head_dim, scale, window, .. } = all;
-        let [mut q, mut k, v] = self.projections(all, x)?;
+        let [mut q, mut k, mut v] = self.projections(all, x)?;
         self.b.at(format!("{}.self_attn", self.path));
         if let Some(rope) = rope {
             (q, k) = (self.b.rope(q, rope)?, self.b.rope(k, rope)?);
         }
+        let mut of_seen = None;
         let (seen, state) = match cache {
             Some(cache) => {
+                let scales = self.cache_scales();
+                if let Some([of_keys, of_values]) = scales {
+                    q = self.b.map(Elementwise::Mul, &[q, of_keys])?;
+                    k = self.b.map(Elementwise::Unscale, &[k, of_keys])?;
+                    v = self.b.map(Elementwise::Unscale, &[v, of_values])?;
+                }
                 let state = self.b.push(Op::KvWrite {}, &[cache, k, v, batch])?;
-                let seen = self.b.push(Op::Attention { scale, window }, &[q, state, batch])?;
+                let sinks = if all.sinks { Some(self.sinks(heads)?) } else { None };
+                let operands: Vec<Value> = [q, state, batch].into_iter().chain(sinks).collect();
+                let seen = self.b.push(Op::Attention { scale, window }, &operands)?;
+                of_seen = scales.map(|[_, of_values]| of_values);
                 (self.b.flat(seen, heads / self.part.ranks * head_dim)?, Some(state))
+            }
+            None if all.sinks => {
+                let message = "attention with sinks is the artifact's own: a framework does not compute it here";
+                return Err(Diagnostic::new("config::attention", message).at("--attention"));
             }
             None => {
                 let op = Op::CallerAttention { layer: self.index, scale, window };
                 (self.b.push(op, &[q, k, v, batch])?, None)
             }
         };
-        Ok((self.sum(seen, "self_attn.o_proj", heads * head_dim, all.o_bias)?, state))
+        Ok((self.sum((seen, of_seen), "self_attn.o_proj", heads * head_dim, all.o_bias)?, state))
+    }
+
+    /// A score of each of the rank's heads, beside those of keys.
+    fn sinks(&mut self, heads: usize) -> Made {
+        let all = self.b.weight(format!("{}.self_attn.sinks", self.path), DType::F32, &[heads]);
+        shard(self.b, all, 0, self.part.ranks)
+    }
+
+    /// The scales of keys and of values in the cache, if the checkpoint has them.
+    fn cache_scales(&mut self) -> Option<[Value; 2]> {
+        let names = self.config.cache_scales()?;
+        let path = format!("{}.self_attn", self.path);
+        Some([names.keys, names.values].map(|name| self.b.weight(format!("{path}.{name}"), DType::F32, &[1])))
     }
 
     /// Heads of queries, keys and values.

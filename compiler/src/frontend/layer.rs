@@ -1,11 +1,13 @@
 //! What all halves of a layer are made of: norms, projections, residual connections.
 use atomc_ir::{Builder, DType, Diagnostic, Op, Value};
 
+use super::product::Factor;
 use super::{Config, Part};
 
 pub type Made = Result<Value, Diagnostic>;
 
-/// What building one layer needs. Each kind of mixer and of feed-forward has a file that adds its graph.
+/// What building one layer needs. Each kind of mixer and of feed-forward has a file that adds its
+/// graph.
 pub struct LayerBuilder<'a> {
     pub b: &'a mut Builder,
     pub config: &'a Config,
@@ -34,7 +36,8 @@ pub fn shard(b: &mut Builder, weight: Value, axis: usize, parts: usize) -> Made 
     if parts == 1 { Ok(weight) } else { b.push(Op::Shard { axis, parts }, &[weight]) }
 }
 
-/// The rows of a module's weight that make one projection: all, or those from `start` on where several share the module.
+/// The rows of a module's weight that make one projection: all, or those from `start` on where
+/// several share the module.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
     pub module: &'a str,
@@ -48,11 +51,11 @@ impl Rows<'_> {
         Rows { module, start: 0, out, of: out }
     }
 
-    /// The rank's part of these rows.
-    fn take(self, b: &mut Builder, weight: Value, parts: usize) -> Made {
+    /// The rank's part of these rows of a vector.
+    fn take(self, b: &mut Builder, vector: Value, parts: usize) -> Made {
         let rows = match self.of == self.out {
-            true => weight,
-            false => b.push(Op::Slice { axis: 0, start: self.start, len: self.out }, &[weight])?,
+            true => vector,
+            false => b.push(Op::Slice { axis: 0, start: self.start, len: self.out }, &[vector])?,
         };
         shard(b, rows, 0, parts)
     }
@@ -79,9 +82,8 @@ impl LayerBuilder<'_> {
     /// A projection to the features of these rows, of which the rank makes one of so many parts.
     pub fn rows(&mut self, x: Value, rows: Rows, parts: usize, bias: bool) -> Made {
         let (path, dtype) = (format!("{}.{}", self.path, rows.module), self.config.dtype);
-        let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[rows.of, self.config.hidden]);
-        let weight = rows.take(self.b, weight, parts)?;
-        let x = self.b.linear(x, weight, dtype)?;
+        let weight = Factor::read(self.b, self.config, &path, [rows.of, self.config.hidden])?;
+        let x = weight.rows(self.b, rows, parts)?.multiply(self.b, x, dtype)?;
         if !bias {
             return Ok(x);
         }
@@ -90,19 +92,26 @@ impl LayerBuilder<'_> {
         self.b.add(x, bias)
     }
 
-    /// A projection of all `width` features, of which the rank has a part, back to the hidden size: summed over the ranks.
-    pub fn sum(&mut self, x: Value, module: &str, width: usize, bias: bool) -> Made {
+    /// The rank's part of such a sum.
+    pub fn part(&mut self, x: (Value, Option<Value>), module: &str, width: usize) -> Made {
         let Config { hidden, dtype, .. } = *self.config;
-        let (path, ranks) = (format!("{}.{module}", self.path), self.part.ranks);
-        let weight = self.b.at(&path).weight(format!("{path}.weight"), dtype, &[hidden, width]);
-        let weight = shard(self.b, weight, 1, ranks)?;
-        let mut x = self.b.linear(x, weight, dtype)?;
-        if ranks > 1 {
+        let path = format!("{}.{module}", self.path);
+        let weight = Factor::read(self.b, self.config, &path, [hidden, width])?;
+        weight.shard(self.b, 1, self.part.ranks)?.multiply_scaled(self.b, x, dtype)
+    }
+
+    /// A projection of all `width` features, of which the rank has a part, back to the hidden size:
+    /// summed over the ranks. The features may have a scale.
+    pub fn sum(&mut self, x: (Value, Option<Value>), module: &str, width: usize, bias: bool) -> Made {
+        let Config { hidden, dtype, .. } = *self.config;
+        let mut x = self.part(x, module, width)?;
+        if self.part.ranks > 1 {
             x = self.b.push(Op::AllReduce {}, &[x])?;
         }
         if !bias {
             return Ok(x);
         }
+        let path = format!("{}.{module}", self.path);
         let bias = self.b.weight(format!("{path}.bias"), dtype, &[hidden]);
         self.b.add(x, bias)
     }

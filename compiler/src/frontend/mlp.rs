@@ -16,22 +16,36 @@ pub fn share(all: &Gated, ranks: usize) -> Result<Gated, String> {
 impl LayerBuilder<'_> {
     /// The MLP of `x`.
     pub fn mlp(&mut self, all: &Gated, x: Value) -> Made {
+        let inner = self.inner("mlp", all, x)?;
+        self.sum((inner, None), "mlp.down_proj", all.intermediate, all.bias)
+    }
+
+    /// The same of a module of this name, of which a rank makes a part of a sum.
+    pub fn part_of_mlp(&mut self, module: &str, all: &Gated, x: Value) -> Made {
+        let inner = self.inner(module, all, x)?;
+        self.part((inner, None), &format!("{module}.down_proj"), all.intermediate)
+    }
+
+    /// What is projected back.
+    fn inner(&mut self, module: &str, all: &Gated, x: Value) -> Made {
         let &Gated { intermediate, activation, bias, fused } = all;
-        let rows = |module, start| match fused {
-            true => Rows { module: "mlp.gate_up_proj", start, out: intermediate, of: 2 * intermediate },
-            false => Rows::all(module, intermediate),
+        let [both, gate, up] = ["gate_up_proj", "gate_proj", "up_proj"].map(|name| format!("{module}.{name}"));
+        let [gate, up] = match fused {
+            true => {
+                [0, intermediate].map(|start| Rows { module: &both, start, out: intermediate, of: 2 * intermediate })
+            }
+            false => [&gate, &up].map(|module| Rows::all(module, intermediate)),
         };
-        let gate = self.rows(x, rows("mlp.gate_proj", 0), self.part.ranks, bias)?;
-        let up = self.rows(x, rows("mlp.up_proj", intermediate), self.part.ranks, bias)?;
-        self.b.at(format!("{}.mlp", self.path));
+        let gate = self.rows(x, gate, self.part.ranks, bias)?;
+        let up = self.rows(x, up, self.part.ranks, bias)?;
+        self.b.at(format!("{}.{module}", self.path));
         let gate = self.b.map(formula(activation), &[gate])?;
-        let inner = self.b.map(Elementwise::Mul, &[gate, up])?;
-        self.sum(inner, "mlp.down_proj", intermediate, bias)
+        self.b.map(Elementwise::Mul, &[gate, up])
     }
 }
 
 /// The op of an activation.
-fn formula(activation: Activation) -> Elementwise {
+pub fn formula(activation: Activation) -> Elementwise {
     match activation {
         Activation::Silu => Elementwise::Silu,
         Activation::Gelu => Elementwise::Gelu,

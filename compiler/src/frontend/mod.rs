@@ -1,13 +1,15 @@
 //! From a configuration to the graph of one step.
 mod attention;
+mod experts;
 mod layer;
 mod mlp;
 mod model;
 mod part;
+mod product;
 
 use atomc_ir::{Diagnostic, Graph};
 
-pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, MAX_SIZE, QkNorm, read};
+pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, FeedForward, InputScales, MAX_SIZE, QkNorm, read};
 pub use part::Part;
 
 /// The graph of a model of this configuration.
@@ -17,7 +19,12 @@ pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
 
 /// The graph of a part of it.
 pub fn graph_of(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
-    model::graph(config, part)
+    graph_with(config, part, &[])
+}
+
+/// The same with further results: `hidden.2` are the rows of all tokens that enter layer 2.
+pub fn graph_with(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Diagnostic> {
+    model::graph(config, part, hidden)
 }
 
 #[cfg(test)]

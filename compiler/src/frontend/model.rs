@@ -1,23 +1,26 @@
 //! The graph of a decoder's step: embeddings, layers, a norm and a head.
 //!
-//! Of ranks that share the model out, each has a share of every layer. Its output projections give a part of a sum, which the caller
-//! adds up over the ranks before biases and residuals. Each also has some of the logits, if the head has a weight of its own that can
-//! be shared out.
+//! Of ranks that share the model out, each has a share of every layer. Its output projections give
+//! a part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
+//! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
 use atomc_config::{FeedForward, Mixer};
 use atomc_ir::results::{EMBEDDINGS, HIDDEN, LOGITS, PICKS};
 use atomc_ir::trial::round;
 use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
-use super::layer::{LayerBuilder, Made, norm, shard};
+use super::layer::{LayerBuilder, Made, norm};
+use super::product::Factor;
 use super::{Config, Part};
 
 /// One step over T tokens, with logits for R of them.
 ///
-/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …, unless the caller attends; results: `logits`,
-/// then the cache states, called as the inputs are, then `picks`, unless ranks share the model out, then `hidden`
-/// ([`atomc_ir::results`]).
-pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
+/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …, unless the caller
+/// attends; results: `logits`, then the cache states, called as the inputs are, then `picks`,
+/// unless ranks share the model out, then `hidden` ([`atomc_ir::results`]) and one for each layer
+/// in `hidden`, whose input it is.
+pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Diagnostic> {
+    check_hidden(config, hidden)?;
     let own = part.of(config)?;
     let mut b = Builder::new(config.architecture);
     let index = |dim| Type::tensor(DType::I32, Shape(vec![dim]));
@@ -38,8 +41,11 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
     let mut x = embedded;
     let ropes = ropes(&mut b, config, (positions, lengths))?;
 
-    let mut states = Vec::with_capacity(caches.len());
+    let (mut states, mut entered) = (Vec::with_capacity(caches.len()), Vec::with_capacity(hidden.len()));
     for (index, layer) in config.layers.iter().enumerate() {
+        if hidden.contains(&index) {
+            entered.push((format!("{HIDDEN}.{index}"), x));
+        }
         let path = format!("model.layers.{index}");
         let mut builder = LayerBuilder { b: &mut b, config, part, index, path };
         let Mixer::Attention(attention) = &layer.mixer;
@@ -47,9 +53,11 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
         let normed = builder.normed(x, layer.norms.mixer.0)?;
         let (attended, state) = builder.attention(attention, normed, given)?;
         x = builder.residual(x, attended, layer.norms.mixer.1)?;
-        let FeedForward::Gated(mlp) = &layer.feed_forward;
         let normed = builder.normed(x, layer.norms.feed_forward.0)?;
-        let made = builder.mlp(mlp, normed)?;
+        let made = match &layer.feed_forward {
+            FeedForward::Gated(mlp) => builder.mlp(mlp, normed)?,
+            FeedForward::Experts(experts) => builder.experts(experts, normed)?,
+        };
         x = builder.residual(x, made, layer.norms.feed_forward.1)?;
         states.extend(state.map(|state| (format!("kv{index}"), state)));
     }
@@ -62,10 +70,26 @@ pub fn graph(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
     results.extend(states);
     results.extend(picks.map(|picks| (PICKS.to_string(), picks)));
     results.push((HIDDEN.to_string(), x));
+    results.extend(entered);
     if config.scales.embedded {
         results.push((EMBEDDINGS.to_string(), embedded));
     }
     b.finish(results)
+}
+
+/// That the layers whose input is wanted are there, once each.
+fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
+    let fault = |message: String| Err(Diagnostic::new("config::hidden", message).at("--hidden"));
+    for (number, layer) in hidden.iter().enumerate() {
+        let last = config.layers.len() - 1;
+        if *layer > last {
+            return fault(format!("there is no layer {layer}: those of the model are 0 to {last}"));
+        }
+        if hidden[..number].contains(layer) {
+            return fault(format!("layer {layer} is named twice"));
+        }
+    }
+    Ok(())
 }
 
 /// A cache for each layer of the rank that attends, unless the caller does.
@@ -96,13 +120,12 @@ fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Value))
 /// The logits of normed rows: the rank's part of the vocabulary, unless the head is the embedding.
 fn head(b: &mut Builder, config: &Config, part: Part, (rows, embedding): (Value, Value)) -> Made {
     b.at("lm_head");
-    let weight = match config.tied {
-        true => embedding,
+    let logits = match config.tied {
+        true => b.linear(rows, embedding, DType::F32)?,
         false => {
-            let all = b.weight("lm_head.weight", config.dtype, &[config.vocab, config.hidden]);
-            shard(b, all, 0, part.parts_of_vocab(config))?
+            let all = Factor::read(b, config, "lm_head", [config.vocab, config.hidden])?;
+            all.shard(b, 0, part.parts_of_vocab(config))?.multiply(b, rows, DType::F32)?
         }
     };
-    let logits = b.linear(rows, weight, DType::F32)?;
     b.scale(logits, config.scales.logits)
 }

@@ -1,10 +1,11 @@
-//! What of a step an artifact is to compute: one rank's share of the model, with its own attention or the caller's.
+//! What of a step an artifact is to compute: one rank's share of the model, with its own attention
+//! or the caller's.
 use atomc_artifact::check::MAX_RANKS;
 use atomc_artifact::manifest::Attention;
 use atomc_config::{FeedForward, Layer, Mixer};
 use atomc_ir::Diagnostic;
 
-use super::{Config, attention, mlp};
+use super::{Config, attention, experts, mlp};
 
 /// One rank's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,8 @@ impl Part {
         Ok(Config { layers, ..config.clone() })
     }
 
-    /// Parts of a head's weight: all ranks have all of it where it is not a multiple, or is the embedding as well.
+    /// Parts of a head's weight: all ranks have all of it where it is not a multiple, or is the
+    /// embedding as well.
     pub fn parts_of_vocab(self, config: &Config) -> usize {
         if !config.tied && config.vocab.is_multiple_of(self.ranks) { self.ranks } else { 1 }
     }
@@ -44,10 +46,11 @@ impl Part {
 
 /// One rank's share of a layer, or what of it cannot be shared out.
 fn share(layer: &Layer, ranks: usize) -> Result<Layer, String> {
-    let Layer { mixer: Mixer::Attention(attention), feed_forward: FeedForward::Gated(mlp), norms } = layer;
-    Ok(Layer {
-        mixer: Mixer::Attention(attention::share(attention, ranks)?),
-        feed_forward: FeedForward::Gated(mlp::share(mlp, ranks)?),
-        norms: *norms,
-    })
+    let Layer { mixer: Mixer::Attention(attention), feed_forward, norms } = layer;
+    let mixer = Mixer::Attention(attention::share(attention, ranks)?);
+    let feed_forward = match feed_forward {
+        FeedForward::Gated(mlp) => FeedForward::Gated(mlp::share(mlp, ranks)?),
+        FeedForward::Experts(all) => FeedForward::Experts(experts::share(all, ranks)?),
+    };
+    Ok(Layer { mixer, feed_forward, norms: *norms })
 }

@@ -3,7 +3,8 @@ use atomc_ir::parse;
 use atomc_ir::rope::Scaling;
 use serde_json::{Value, json};
 
-/// A small model that every family can read, with these fields changed; a `null` in the patch removes the field.
+/// A small model that every family can read, with these fields changed; a `null` in the patch
+/// removes the field.
 fn config(patch: Value) -> String {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"],

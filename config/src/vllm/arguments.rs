@@ -15,7 +15,8 @@ const UNITS: [(char, u64); 8] = [
     ('T', 1 << 40),
 ];
 
-/// Reads options: `--name value`, `--name=value`, `--name` and `--no-name` alone, `--name.key value` for a part of an object.
+/// Reads options: `--name value`, `--name=value`, `--name` and `--no-name` alone,
+/// `--name.key value` for a part of an object.
 pub fn read(arguments: &[String]) -> Result<Map<String, Value>, String> {
     let mut options = Map::new();
     let mut rest = arguments.iter().peekable();

@@ -1,45 +1,15 @@
-//! vLLM's options: what becomes of each where an artifact runs. The plugin, `atomc check` and docs/vllm.md read this table.
-use serde_json::Value;
+//! vLLM's options: what becomes of each where an artifact runs. The plugin, `atomc check` and
+//! docs/vllm.md read this table.
+pub use crate::framework::{Fate, Judged, flag};
+use crate::framework::{compared, refused, rows};
 
-/// What an option does to a model that an artifact runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// A rule compares it with the artifact.
-    Compared,
-    /// Whatever switches something on is refused.
-    Refused,
-    /// vLLM does what it says.
-    Acts,
-    /// It is about what such a model does not have.
-    CannotMatter,
-}
-
-/// An option that a rule looks at.
-pub struct Judged {
-    /// As vLLM's `EngineArgs` call it.
-    pub name: &'static str,
-    pub fate: Fate,
-    /// Where vLLM's resolved configuration has it.
-    pub at: &'static str,
-    /// Values that switch nothing on, beside `null`, `false`, 0 and what is empty.
-    pub harmless: &'static [&'static str],
-    /// What it is compared with, or why it is refused.
-    pub why: &'static str,
-}
-
-const fn compared(name: &'static str, at: &'static str, why: &'static str) -> Judged {
-    Judged { name, fate: Fate::Compared, at, harmless: &[], why }
-}
-
-const fn refused(name: &'static str, at: &'static str, harmless: &'static [&'static str], why: &'static str) -> Judged {
-    Judged { name, fate: Fate::Refused, at, harmless, why }
-}
-
-/// How vLLM may read a checkpoint: those of its loaders that hand out tensors by the names of the checkpoint.
+/// How vLLM may read a checkpoint: those of its loaders that hand out tensors by the names of the
+/// checkpoint.
 const LOADERS: &[&str] =
     &["auto", "hf", "safetensors", "pt", "npcache", "fastsafetensors", "instanttensor", "runai_streamer", "atomc"];
 
-/// In the order in which they are judged. A bound on lengths comes last: it follows from everything else.
+/// In the order in which they are judged. A bound on lengths comes last: it follows from everything
+/// else.
 pub const JUDGED: &[Judged] = &[
     compared("runner", "model_config.runner_type", "`generate`"),
     refused(
@@ -72,7 +42,12 @@ pub const JUDGED: &[Judged] = &[
         &[],
         "the pages of all layers have one type",
     ),
-    refused("calculate_kv_scales", "cache_config.calculate_kv_scales", &[], "caches of fp8 have the scale 1"),
+    refused(
+        "calculate_kv_scales",
+        "cache_config.calculate_kv_scales",
+        &[],
+        "scales of a cache are the checkpoint's, or 1",
+    ),
     compared(
         "tensor_parallel_size",
         "parallel_config.tensor_parallel_size",
@@ -93,7 +68,7 @@ pub const JUDGED: &[Judged] = &[
     ),
     refused("enable_dbo", "parallel_config.enable_dbo", &[], "a step is one batch"),
     refused("ubatch_size", "parallel_config.ubatch_size", &["1"], "a step is one batch"),
-    refused("quantization", "model_config.quantization", &[], "weights have the artifact's type"),
+    compared("quantization", "model_config.quantization", "the method of the artifact's checkpoint"),
     refused("quantization_config", "model_config.quantization_config", &[], "weights have the artifact's type"),
     refused(
         "load_format",
@@ -231,7 +206,7 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     ),
     (
         Fate::CannotMatter,
-        "the models have no experts",
+        "the artifact computes experts, and its ranks share out the width of each",
         "enable_expert_parallel enable_ep_weight_filter moe_backend all2all_backend enable_elastic_ep \
          elastic_ep_max_dp_size eplb_config enable_eplb expert_placement_strategy enable_return_routed_experts \
          enable_bf16x3_router_gemm",
@@ -319,36 +294,9 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     JUDGED.iter().map(|judged| judged.name).chain(SPELLINGS.iter().map(|(name, _)| *name)).chain(others)
 }
 
-/// An option as the command line spells it.
-pub fn flag(name: &str) -> String {
-    format!("--{}", name.replace('_', "-"))
-}
-
-impl Judged {
-    /// Whether a value switches nothing on.
-    pub fn is_harmless(&self, value: &Value) -> bool {
-        match value {
-            Value::Null => true,
-            Value::Bool(on) => !on,
-            Value::Number(n) => n.as_f64() == Some(0.0) || self.harmless.contains(&n.to_string().as_str()),
-            Value::String(text) => text.is_empty() || self.harmless.contains(&text.as_str()),
-            Value::Array(list) => list.is_empty(),
-            Value::Object(map) => map.is_empty(),
-        }
-    }
-}
-
 /// The table of docs/vllm.md: what is compared, what is refused and why, then what needs no look.
 pub fn document() -> String {
-    let mut text = String::from("| option | | |\n|---|---|---|\n");
-    for Judged { name, fate, why, harmless, .. } in JUDGED {
-        let what = if *fate == Fate::Compared { "must be" } else { "refused" };
-        let except = match harmless.is_empty() {
-            true => String::new(),
-            false => format!(" but for {}", harmless.iter().map(|v| format!("`{v}`")).collect::<Vec<_>>().join(", ")),
-        };
-        text += &format!("| `{}` | {what}{except} | {why} |\n", flag(name));
-    }
+    let mut text = rows(JUDGED);
     for (name, other) in SPELLINGS {
         text += &format!("| `{}` | as `{}` | where it says the same |\n", flag(name), flag(other));
     }

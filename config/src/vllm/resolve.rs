@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use crate::freqs::Scaling;
 use crate::{Config, DTYPES, DType, Diagnostic, fields};
 
-/// Resolves the configuration of a model's folder, and adds what vLLM takes for options that are not given.
+/// Resolves the configuration of a model's folder, and adds what vLLM takes for options that are
+/// not given.
 pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config, Diagnostic> {
     let place = match options.get("hf_config_path") {
         Some(Value::String(path)) => Path::new(path),

@@ -1,4 +1,5 @@
-//! What users set beside vLLM's options: variables of the environment, and what an artifact is named by.
+//! What users set beside vLLM's options: variables of the environment, and what an artifact is
+//! named by.
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
@@ -18,7 +19,8 @@ const fn text(name: &'static str) -> Variable {
     Variable { name, values: &[] }
 }
 
-/// Every variable that atomc reads when it runs. `ATOMC_LOG` and `ATOMC_PTXAS` are the command line's.
+/// Every variable that atomc reads when it runs. `ATOMC_LOG` and `ATOMC_PTXAS` are the command
+/// line's.
 pub const VARIABLES: &[Variable] = &[
     switch("ATOMC_STRICT"),
     switch("ATOMC_DISABLE"),
@@ -26,6 +28,7 @@ pub const VARIABLES: &[Variable] = &[
     text("ATOMC_COMPILER"),
     text("ATOMC_TARGET"),
     Variable { name: "ATOMC_ATTENTION", values: &["own", "vllm"] },
+    switch("ATOMC_UNSUPPORTED_VERSION"),
     text("ATOMC_REQUIRE_SIGNED_BY"),
     text("ATOMC_LOG"),
     text("ATOMC_PTXAS"),
@@ -34,8 +37,8 @@ pub const VARIABLES: &[Variable] = &[
 /// Keys of ours in `--additional-config`.
 pub const KEYS: &[&str] = &["artifact"];
 
-/// Our variables among those of an environment, by their names; an empty one is as good as none. Unknown names and values
-/// are faults.
+/// Our variables among those of an environment, by their names; an empty one is as good as none.
+/// Unknown names and values are faults.
 pub fn read(environment: impl IntoIterator<Item = (String, String)>) -> Result<Map<String, Value>, String> {
     let mut found = Map::new();
     for (name, value) in environment.into_iter().filter(|(name, value)| name.starts_with("ATOMC_") && !value.is_empty())
@@ -51,10 +54,9 @@ pub fn read(environment: impl IntoIterator<Item = (String, String)>) -> Result<M
     Ok(found)
 }
 
-/// What `--additional-config` says to us: all of it, or its object `atomc` where it has one, beside which other plugins'
-/// keys may stand.
-pub fn additional(config: &Value) -> Result<Map<String, Value>, String> {
-    let option = "--additional-config";
+/// What an option says to us that plugins share, such as `--additional-config`: all of it, or its
+/// object `atomc` where it has one, beside which other plugins' keys may stand.
+pub fn shared(option: &str, config: &Value) -> Result<Map<String, Value>, String> {
     let ours = match config {
         Value::Null => return Ok(Map::new()),
         Value::Object(map) => map.get("atomc").unwrap_or(config),

@@ -1,4 +1,4 @@
-use super::options::{OTHERS, SPELLINGS, document, names};
+use super::options::{OTHERS, SPELLINGS, document, flag, names};
 use super::*;
 use serde_json::json;
 
@@ -8,8 +8,13 @@ const MODEL: &str = r#"{
 }"#;
 
 fn refused(options: Value, own: bool) -> Vec<String> {
-    let config = Config::parse(MODEL, None).expect("a good configuration");
-    let model = config.echo();
+    refused_by(MODEL, MODEL, options, own)
+}
+
+/// What an artifact of one model refuses where vLLM has another one.
+fn refused_by(held: &str, asked: &str, options: Value, own: bool) -> Vec<String> {
+    let [held, asked] = [held, asked].map(|text| Config::parse(text, None).expect("a good configuration"));
+    let model = held.echo();
     let held = Held {
         model: &model,
         dtype: "bfloat16",
@@ -20,7 +25,7 @@ fn refused(options: Value, own: bool) -> Vec<String> {
         page: 32,
         own,
     };
-    refusals(&config, options.as_object().expect("options"), &held)
+    refusals(&asked, options.as_object().expect("options"), &held)
 }
 
 fn arguments(line: &str) -> Map<String, Value> {
@@ -37,6 +42,25 @@ fn what_vllm_resolves_by_default_is_harmless() {
         "max_num_batched_tokens": 8192, "ubatch_size": 0,
     });
     assert_eq!(refused(resolved, true), [] as [&str; 0]);
+}
+
+/// vLLM names methods by the kernels that it would use.
+#[test]
+fn methods_of_quantisation() {
+    let quantised = MODEL.replace(
+        r#""dtype""#,
+        r#""quantization_config": { "quant_method": "gptq", "bits": 4, "group_size": 32 }, "dtype""#,
+    );
+    let asks = |held: &str, asked: &str, quantization: Value| {
+        refused_by(held, asked, json!({ "quantization": quantization }), true).join("; ")
+    };
+    for name in ["gptq", "gptq_marlin", "auto_gptq"] {
+        assert_eq!(asks(&quantised, &quantised, json!(name)), "");
+    }
+    insta::assert_snapshot!(asks(&quantised, &quantised, json!("fp8")), @"--quantization: vLLM has fp8, the artifact gptq");
+    insta::assert_snapshot!(asks(MODEL, MODEL, json!("fp8")), @"--quantization: vLLM has fp8, the artifact none");
+    insta::assert_snapshot!(asks(MODEL, &quantised, json!("gptq")), @r#"config.json: quantization_config: vLLM has {"cache":null,"quant_method":"gptq","rules":[{"modules":"layers","scheme":"i4 with scales of f16 for Group(32), stored as Gptq { taken: 1 }"}]}, the artifact none; --quantization: vLLM has gptq, the artifact none"#);
+    insta::assert_snapshot!(asks(&quantised, &quantised.replace("32", "64"), json!("gptq")), @"config.json: quantization_config.rules.scheme: vLLM has i4 with scales of f16 for Group(64), stored as Gptq { taken: 1 }, the artifact i4 with scales of f16 for Group(32), stored as Gptq { taken: 1 }");
 }
 
 /// What is switched on and not served is refused by its own name.
@@ -133,7 +157,7 @@ fn settings() {
     let wrong = [("ATOMC_STRIKT", "1"), ("ATOMC_STRICT", "true"), ("ATOMC_DISABLE", "yes"), ("ATOMC_ATTENTION", "vlm")];
     let wrong = wrong.map(|pair| read(&[pair]).expect_err("a fault"));
     insta::assert_snapshot!(wrong.join("\n"), @r#"
-    ATOMC_STRIKT: there is no such variable; known are ATOMC_STRICT, ATOMC_DISABLE, ATOMC_AUTOCOMPILE, ATOMC_COMPILER, ATOMC_TARGET, ATOMC_ATTENTION, ATOMC_REQUIRE_SIGNED_BY, ATOMC_LOG, ATOMC_PTXAS
+    ATOMC_STRIKT: there is no such variable; known are ATOMC_STRICT, ATOMC_DISABLE, ATOMC_AUTOCOMPILE, ATOMC_COMPILER, ATOMC_TARGET, ATOMC_ATTENTION, ATOMC_UNSUPPORTED_VERSION, ATOMC_REQUIRE_SIGNED_BY, ATOMC_LOG, ATOMC_PTXAS
     ATOMC_STRICT: "true" is none of 0, 1
     ATOMC_DISABLE: "yes" is none of 0, 1
     ATOMC_ATTENTION: "vlm" is none of own, vllm
@@ -142,7 +166,7 @@ fn settings() {
 
 #[test]
 fn additional_config() {
-    let read = |value: Value| settings::additional(&value);
+    let read = |value: Value| settings::shared("--additional-config", &value);
     assert_eq!(read(json!({ "artifact": "m" })).map(Value::Object), Ok(json!({ "artifact": "m" })));
     assert_eq!(read(json!({ "atomc": {}, "others": 1 })), Ok(Map::new()));
     let wrong =

@@ -7,6 +7,7 @@ use inkwell::llvm_sys::disassembler::{
 };
 use inkwell::targets::{InitializationConfig, Target};
 
+use super::fatal;
 use crate::isa::Isa;
 
 /// The triple of every code object.
@@ -17,7 +18,8 @@ unsafe extern "C" {
     fn LLVMInitializeAMDGPUDisassembler();
 }
 
-/// Longer than any instruction (16 bytes): behind so many bytes LLVM never looks for a literal that is not there, which it does not survive.
+/// Longer than any instruction (16 bytes): behind so many bytes LLVM never looks for a literal that
+/// is not there, which it does not survive.
 const WINDOW: usize = 32;
 
 /// Registers LLVM's AMDGPU back end; again and again is harmless.
@@ -31,7 +33,10 @@ pub fn initialise() {
 }
 
 /// A disassembler for one processor. It is used by one thread at a time.
-pub struct Disassembler(LLVMDisasmContextRef);
+pub struct Disassembler {
+    context: LLVMDisasmContextRef,
+    isa: Isa,
+}
 
 impl Disassembler {
     /// `None` if LLVM does not know the processor.
@@ -50,18 +55,25 @@ impl Disassembler {
                 None,
             )
         };
-        (!raw.is_null()).then_some(Disassembler(raw))
+        (!raw.is_null()).then_some(Disassembler { context: raw, isa: *isa })
     }
 
-    /// The text of the instruction that begins `code`, and its length in bytes; `None` if it is none, or ends behind `code`.
+    /// The text of the instruction that begins `code`, and its length in bytes; `None` if it is
+    /// none, or ends behind `code`.
     pub fn next(&self, code: &[u8], address: u64) -> Option<(String, usize)> {
         let left = code.len().min(WINDOW);
         let mut window = [0; WINDOW];
         window[..left].copy_from_slice(&code[..left]);
+        let dword = |index| u32::from_le_bytes(std::array::from_fn(|byte| window[4 * index + byte]));
+        if fatal::broken(&self.isa, std::array::from_fn(dword)).is_some() {
+            return None;
+        }
         let mut text = [0 as c_char; 256];
         let (start, room) = (window.as_mut_ptr(), text.len());
-        // SAFETY: the context lives; LLVM reads at most `WINDOW` bytes, writes at most `room`, and ends them in zero.
-        let size = unsafe { LLVMDisasmInstruction(self.0, start, WINDOW as u64, address, text.as_mut_ptr(), room) };
+        // SAFETY: the context lives; LLVM reads at most `WINDOW` bytes, writes at most `room`, and
+        // ends them in zero.
+        let size =
+            unsafe { LLVMDisasmInstruction(self.context, start, WINDOW as u64, address, text.as_mut_ptr(), room) };
         // SAFETY: zeroed before the call and ended in zero by it.
         let text = unsafe { CStr::from_ptr(text.as_ptr()) };
         (1..=left).contains(&size).then(|| (text.to_string_lossy().trim().to_string(), size))
@@ -71,6 +83,6 @@ impl Disassembler {
 impl Drop for Disassembler {
     fn drop(&mut self) {
         // SAFETY: made by `new`, disposed once.
-        unsafe { LLVMDisasmDispose(self.0) }
+        unsafe { LLVMDisasmDispose(self.context) }
     }
 }

@@ -1,5 +1,6 @@
 //! Decoding: a kernel's code becomes a list of [`Step`]s, once.
 pub mod disasm;
+mod fatal;
 mod modifier;
 pub mod parse;
 #[cfg(test)]
@@ -104,8 +105,8 @@ fn step(text: &str, address: u64, code: &[u8], isa: &'static Isa) -> Result<Step
     Ok(scalar_step(inst, op))
 }
 
-/// Takes the constant of a multiply-add with one from the code: LLVM 22 prints those from 128 to 248 as the inline constants that
-/// an operand of that number would be.
+/// Takes the constant of a multiply-add with one from the code: LLVM 22 prints those from 128 to
+/// 248 as the inline constants that an operand of that number would be.
 fn embedded(inst: &mut Inst, code: &[u8]) {
     let at = match &*inst.mnemonic {
         "v_fmamk_f32" | "v_fmamk_f16" | "v_madmk_f32" | "v_madmk_f16" => 2,

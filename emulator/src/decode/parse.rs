@@ -38,7 +38,8 @@ fn instruction(text: &str, address: u64) -> Result<Inst, Unclear> {
     Ok(inst)
 }
 
-/// Instructions whose operands are expressions of their own; [`super::control`] reads them from the text.
+/// Instructions whose operands are expressions of their own; [`super::control`] reads them from the
+/// text.
 fn takes_text(mnemonic: &str) -> bool {
     let whole = ["s_waitcnt", "s_waitcnt_depctr", "s_wait_alu", "s_delay_alu", "s_sendmsg", "s_sendmsghalt"];
     whole.contains(&mnemonic) || mnemonic.starts_with("s_getreg") || mnemonic.starts_with("s_setreg")
@@ -51,7 +52,8 @@ fn push(inst: &mut Inst, source: Source) -> Result<(), Unclear> {
     Ok(())
 }
 
-/// The mnemonic without the suffix of its encoding and without what marks half of a dual instruction.
+/// The mnemonic without the suffix of its encoding and without what marks half of a dual
+/// instruction.
 fn base(printed: &str) -> String {
     let mut name = printed;
     for suffix in ["_e64_dpp", "_e64_dpp8", "_dpp8", "_dpp", "_sdwa", "_e32", "_e64"] {

@@ -1,4 +1,5 @@
 //! Texts as LLVM prints them, and what is read from them.
+use super::fatal::{self, Words};
 use super::parse::{Unclear, instructions};
 use super::{DecodeError, Disassembler, Isa, Kernel};
 use crate::inst::{
@@ -121,5 +122,129 @@ fn an_instruction_that_ends_behind_the_code_is_none() {
         (0..8).for_each(|end| assert_eq!(disassembler.next(&code[..end], 0), None, "{}, {end} bytes", isa.name));
         let failed = Kernel::decode(&code[..4], 0x100, isa).unwrap_err();
         assert!(matches!(failed, DecodeError::NotCode { address: 0x100 }), "{failed}");
+    }
+}
+
+/// What it is, the chips, words that are refused, and one that is read, as what.
+type Refused<'t> = (&'t str, &'t [&'t str], &'t [Words], Words, &'t str);
+
+/// For each rule words that break it, and words beside them that are an instruction.
+#[test]
+fn what_ends_the_disassembler_is_no_instruction() {
+    let cdna: &[&str] = &["gfx90a", "gfx942", "gfx950"];
+    let cases: [Refused; 9] = [
+        (
+            "a part of a register that there is not",
+            cdna,
+            // The result's part, what becomes of its rest, the operand's part; of a comparison the
+            // sources'.
+            &[
+                [0x7e00_02f9, 0x0006_0701, 0, 0],
+                [0x7e00_02f9, 0x0006_1e01, 0, 0],
+                [0x7e00_02f9, 0x0007_0601, 0, 0],
+                [0x7c84_02f9, 0x0706_0001, 0, 0],
+                [0x7c84_02f9, 0x0607_0001, 0, 0],
+            ],
+            [0x7c84_02f9, 0x0606_0001, 0, 0],
+            "v_cmp_eq_f32_sdwa vcc, v1, v1 src0_sel:DWORD src1_sel:DWORD",
+        ),
+        (
+            "a literal behind eight bytes",
+            cdna,
+            &[[0xd1cb_0000, 0x0402_00ff, 0, 0], [0xd1cb_0000, 0x0401_ff00, 0, 0], [0xd1cb_0000, 0x03fe_0100, 0, 0]],
+            [0xd1cb_0000, 0x0402_0100, 0, 0],
+            "v_fma_f32 v0, v0, v0, v0",
+        ),
+        (
+            "a literal behind eight bytes",
+            &["gfx950"],
+            &[[0xd3ac_0000, 0x0002_0100, 0xd3ad_0800, 0x03fe_0100]],
+            [0xd3ac_0000, 0x0002_0100, 0xd3ad_0800, 0x0402_0100],
+            "v_mfma_scale_f32_16x16x128_f8f6f4 v[0:3], v[0:7], v[0:7], v[0:3], v0, v0 op_sel_hi:[0,0,0]",
+        ),
+        (
+            "a comparison into a literal",
+            cdna,
+            &[[0xd042_00ff, 0x0002_0100, 0, 0]],
+            [0xd042_0004, 0x0002_0100, 0, 0],
+            "v_cmp_eq_f32_e64 s[4:5], v0, v0",
+        ),
+        (
+            "a literal as a buffer's offset",
+            cdna,
+            &[[0xe050_0000, 0xff00_0000, 0, 0], [0xe880_0000, 0xff00_0000, 0, 0]],
+            [0xe050_0000, 0x0400_0000, 0, 0],
+            "buffer_load_dword v0, off, s[0:3], s4",
+        ),
+        (
+            "scalars as sums of a matrix",
+            cdna,
+            &[[0xd3c0_0000, 0x0002_0100, 0, 0], [0xd3c0_0000, 0x03ae_0100, 0, 0]],
+            [0xd3d9_4000, 0x0000_0000, 0, 0],
+            "v_accvgpr_write_b32 a0, s0",
+        ),
+        (
+            "scalars as a matrix",
+            &["gfx950"],
+            &[[0xd3ae_0200, 0x0001_8500, 0, 0], [0xd3ac_0000, 0x0002_0100, 0xd3ad_0800, 0x0402_00f7]],
+            [0xd3ae_0200, 0x0402_0100, 0, 0],
+            "v_mfma_f32_32x32x64_f8f6f4 v[0:15], v[0:5], v[0:7], v[0:15] cbsz:2",
+        ),
+        (
+            "scalars as 32 numbers",
+            &["gfx950"],
+            &[[0xd254_0000, 0, 0, 0], [0xd263_0000, 0xe3, 0, 0]],
+            [0xd260_0000, 0x0002_0100, 0, 0],
+            "v_cvt_scalef32_pk32_f16_fp6 v[0:15], v[0:5], v0",
+        ),
+        (
+            "three trap registers",
+            &["gfx1201"],
+            &[[0xf400_bb00, 0, 0, 0], [0xf402_bec0, 0, 0, 0]],
+            [0xf400_bf00, 0, 0, 0],
+            "s_load_b96 null, s[0:1], s0 offset:0x0",
+        ),
+    ];
+    let barrier = ("a literal as a barrier", &["gfx1201"][..], &[[0xbe80_4eff, 0, 0, 0], [0xbe80_52ff, 0, 0, 0]][..]);
+    let signal = ([0xbe80_4ec1, 0, 0, 0], "s_barrier_signal -1");
+    let cases = cases.into_iter().chain([(barrier.0, barrier.1, barrier.2, signal.0, signal.1)]);
+    for (rule, chips, broken, good, text) in cases {
+        for isa in chips.iter().map(|name| Isa::find(name).expect("it is known")) {
+            let disassembler = Disassembler::new(isa).expect("LLVM knows it");
+            let read = |words: Words| disassembler.next(&words.map(u32::to_le_bytes).concat(), 0).map(|(text, _)| text);
+            assert_eq!(read(good).as_deref(), Some(text), "{rule}, {}", isa.name);
+            for &words in broken {
+                assert_eq!(fatal::broken(isa, words), Some(rule), "{}: {words:x?}", isa.name);
+                assert_eq!(read(words), None, "{rule}, {}: {words:x?}", isa.name);
+            }
+        }
+    }
+}
+
+/// Words that lean to what has ended LLVM's disassembler, on every chip. They show that it lives:
+/// without the rules few hundred words end this process.
+#[test]
+fn random_words_leave_the_disassembler_alive() {
+    for isa in Isa::names().filter_map(Isa::find) {
+        let disassembler = Disassembler::new(isa).expect("LLVM knows it");
+        let mut state = 88_172_645_463_325_252u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        };
+        let read = (0..60_000).filter(|_| {
+            let mut words: [u32; 5] = std::array::from_fn(|_| (random() >> 16) as u32);
+            let (kind, at) = (random(), [0, 9, 18, 24, 0, 9, 18, 24][(random() >> 61) as usize]);
+            match kind % 4 {
+                0 => words[1] |= 0xff << at,
+                1 => words[3] |= 0xff << at,
+                2 => words[0] = words[0] & !0xff | (0xf9 + (kind >> 8) as u32 % 7),
+                _ => words.iter_mut().for_each(|word| *word &= (random() >> 16) as u32),
+            }
+            disassembler.next(&words.map(u32::to_le_bytes).concat(), 0).is_some()
+        });
+        assert!(read.count() > 10_000, "{}: they are instructions often enough", isa.name);
     }
 }

@@ -53,7 +53,8 @@ const NOTHING_OF: [&str; 11] = [
     "s_alloc_vgpr",
 ];
 
-/// The control instruction of a text, if it is one. Targets of branches are byte addresses here; the decoder makes them indices.
+/// The control instruction of a text, if it is one. Targets of branches are byte addresses here;
+/// the decoder makes them indices.
 pub fn resolve(inst: &Inst, text: &str, isa: &Isa) -> Option<Control> {
     let name: &str = &inst.mnemonic;
     // A message that returns data is more than a hint.

@@ -23,7 +23,8 @@ use step::{Action, Dual};
 /// What is checked beyond bounds. All of it costs time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
-    /// Values that the program never computed must not become addresses, stored data, masks or branch conditions.
+    /// Values that the program never computed must not become addresses, stored data, masks or
+    /// branch conditions.
     pub uninitialised: bool,
     /// Registers must not be touched while a load into them is outstanding.
     pub waits: bool,
@@ -205,7 +206,8 @@ pub enum Stop {
     Ended,
 }
 
-/// Runs a wave until it must stop or `budget` instructions are done. The fault's place is `wave.pc`.
+/// Runs a wave until it must stop or `budget` instructions are done. The fault's place is
+/// `wave.pc`.
 pub fn run(runner: &mut Runner, group: &mut Group, kernel: &Kernel, budget: u32) -> Result<Stop, Box<Trap>> {
     match group.checks == Checks::NONE {
         true => steps::<false>(runner, group, kernel, budget),

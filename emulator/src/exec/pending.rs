@@ -1,8 +1,9 @@
 //! Outstanding memory operations of a wave, and the registers they will write.
 //!
-//! The interpreter completes operations at once; hardware does not. Each operation stays in the queue of its counter until a wait
-//! covers it, and touching a register that it loads before that is a fault. Operations of one queue complete in order, except
-//! scalar loads, which only a wait for zero covers. Flat operations are in the queues of memory and of LDS; that they complete in
+//! The interpreter completes operations at once; hardware does not. Each operation stays in the
+//! queue of its counter until a wait covers it, and touching a register that it loads before that
+//! is a fault. Operations of one queue complete in order, except scalar loads, which only a wait
+//! for zero covers. Flat operations are in the queues of memory and of LDS; that they complete in
 //! order there is LLVM's assumption, too.
 use std::collections::VecDeque;
 
@@ -29,7 +30,8 @@ pub enum Kind {
     ToLds,
 }
 
-/// The hardware's counters hold no more; a wave that would exceed them stalls until older operations are done.
+/// The hardware's counters hold no more; a wave that would exceed them stalls until older
+/// operations are done.
 const COUNTER_MAX: usize = 63;
 
 /// The queues of a wave.
@@ -98,7 +100,8 @@ impl Pending {
         Some(self.explain(rows, scalars))
     }
 
-    /// The same for the destination of a load that is counted by `counter`: older loads of that queue return before it.
+    /// The same for the destination of a load that is counted by `counter`: older loads of that
+    /// queue return before it.
     pub fn overwrites(&self, row: u16, rows: u8, counter: Counter) -> Option<(String, Counter)> {
         let hit = (row..row + u16::from(rows)).find(|r| self.rows[usize::from(r / 64)] >> (r % 64) & 1 != 0)?;
         let others = [Counter::Vector, Counter::Store, Counter::Lds, Counter::Scalar].into_iter();

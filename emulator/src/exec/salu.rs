@@ -1,4 +1,4 @@
-//! Scalar arithmetic on integers and masks. Floating-point is in [`super::salu_float`].
+//! Scalar arithmetic on integers and masks. Floating-point is in `salu_float.rs`.
 //!
 //! Semantics: "SALU instructions" of the CDNA3 and RDNA4 instruction-set guides.
 use super::salu_float;
@@ -511,7 +511,8 @@ fn compares(name: &str) -> Option<ScalarOp> {
     })
 }
 
-/// Signed 16-bit immediates are printed without their sign: this gives it back to the instructions whose name has a `k`.
+/// Signed 16-bit immediates are printed without their sign: this gives it back to the instructions
+/// whose name has a `k`.
 pub fn extend_immediate(inst: &mut Inst) {
     let name = inst.mnemonic.strip_prefix("s_").unwrap_or("");
     let signed = matches!(name, "movk_i32" | "cmovk_i32" | "addk_i32" | "addk_co_i32" | "mulk_i32");

@@ -77,7 +77,8 @@ pub fn resolve(name: &str) -> Option<ScalarOp> {
     arithmetic(name).or_else(|| conversions(name)).or_else(|| comparisons(name.strip_prefix("cmp_")?))
 }
 
-/// Sums and products in f64 are exact or rounded once more without harm: f64 has more than twice the digits.
+/// Sums and products in f64 are exact or rounded once more without harm: f64 has more than twice
+/// the digits.
 fn round(x: f64, m: Mode) -> f32 {
     num::f64_to_f32(x, m.round32)
 }

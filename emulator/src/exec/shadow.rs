@@ -1,8 +1,9 @@
-//! Checks before an instruction: registers that are still being loaded, and values that nobody computed.
+//! Checks before an instruction: registers that are still being loaded, and values that nobody
+//! computed.
 //!
-//! Uninitialised values may be copied and combined, as compilers do with undefined ones; they are followed lane by lane through the
-//! registers, and only using them for something that matters is a fault: an address or stored data ([`crate::mem`]), the execution
-//! mask, a branch.
+//! Uninitialised values may be copied and combined, as compilers do with undefined ones; they are
+//! followed lane by lane through the registers, and only using them for something that matters is a
+//! fault: an address or stored data ([`crate::mem`]), the execution mask, a branch.
 use super::pending::scalar_name;
 use super::salu::src;
 use super::step::{Action, Class, Condition, Control, Registers, Step};

@@ -26,7 +26,8 @@ pub enum Action {
     Control(Control),
 }
 
-/// The halves of a dual instruction, in an order in which the first overwrites nothing that the second reads, if there is one.
+/// The halves of a dual instruction, in an order in which the first overwrites nothing that the
+/// second reads, if there is one.
 #[derive(Debug)]
 pub struct Dual {
     pub first: (Handler, Inst),
@@ -37,7 +38,8 @@ pub struct Dual {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Scheduling hints, priorities, cache controls, messages: nothing that a functional model sees.
+    /// Scheduling hints, priorities, cache controls, messages: nothing that a functional model
+    /// sees.
     Nop,
     End,
     Branch {
@@ -53,7 +55,8 @@ pub enum Control {
     GetPc {
         dst: u8,
     },
-    /// Jump to an address in a scalar pair; `s_swappc` also leaves the address of the next instruction.
+    /// Jump to an address in a scalar pair; `s_swappc` also leaves the address of the next
+    /// instruction.
     SetPc {
         src: u8,
         link: Option<u8>,
@@ -121,14 +124,16 @@ pub struct Registers {
     pub writes_scc: bool,
     pub crosses_lanes: bool,
     pub selects: bool,
-    /// It reads or writes one lane, which its third operand names, whether that lane is active or not.
+    /// It reads or writes one lane, which its third operand names, whether that lane is active or
+    /// not.
     pub one_lane: bool,
     /// What each of two written rows depends on, where that is not simply all that is read.
     pub halves: Option<Box<[Vec<u16>; 2]>>,
 }
 
 impl Registers {
-    /// Of the operands, the first `dsts` of which are written; bit k of `reads_dst` says that operand k is read all the same.
+    /// Of the operands, the first `dsts` of which are written; bit k of `reads_dst` says that
+    /// operand k is read all the same.
     pub fn of(inst: &Inst, dsts: u8, reads_dst: u8) -> Registers {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         let mut r = Registers::default();
@@ -149,7 +154,7 @@ impl Registers {
                     }
                 }
                 Operand::Scalar { index, count } => {
-                    let bits = ((1u128 << count) - 1) << index;
+                    let bits = chosen(inst, k, count) << index;
                     r.scalar_reads |= if read { bits } else { 0 };
                     r.scalar_writes |= if written { bits } else { 0 };
                 }
@@ -186,16 +191,34 @@ impl Registers {
     }
 }
 
+/// Of the scalar registers of an operand, as bits from its first on, those that are read: packed
+/// instructions on numbers of 32 bits may take one of two for both halves.
+fn chosen(inst: &Inst, operand: usize, count: u8) -> u128 {
+    let m = &inst.modifiers;
+    match operand.checked_sub(1) {
+        Some(k) if count == 2 && is_packed(&inst.mnemonic) => {
+            let [low, high] = [m.op_sel.unwrap_or(0), m.op_sel_hi.unwrap_or(u8::MAX)].map(|select| select >> k & 1);
+            1 << low | 1 << high
+        }
+        _ => (1 << count) - 1,
+    }
+}
+
+fn is_packed(mnemonic: &str) -> bool {
+    mnemonic.starts_with("v_pk_") && mnemonic.ends_with("32")
+}
+
 /// A result goes into a part of the register.
 fn merges(inst: &Inst, half: Half) -> bool {
     half != Half::Whole || inst.modifiers.sdwa.is_some_and(|s| s.unused == Unused::Preserve)
 }
 
-/// The rows that the low and the high half of a 64-bit result depend on: compilers leave the half undefined that nobody needs.
+/// The rows that the low and the high half of a 64-bit result depend on: compilers leave the half
+/// undefined that nobody needs.
 pub fn halves(inst: &Inst) -> Option<Box<[Vec<u16>; 2]>> {
     let name: &str = &inst.mnemonic;
     let upward = ["v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshlrev_b64", "v_lshl_add_u64", "v_add_nc_u64"];
-    let packed = name.starts_with("v_pk_") && name.ends_with("32") || name == "v_mov_b64";
+    let packed = is_packed(name) || name == "v_mov_b64";
     if !packed && !upward.contains(&name) {
         return None;
     }

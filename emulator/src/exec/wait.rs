@@ -1,7 +1,8 @@
 //! Waits for memory: which counters an instruction waits for, in the forms of all generations.
 use crate::isa::Family;
 
-/// Most outstanding operations that may remain after a wait, by counter; see [`crate::fault::Counter`].
+/// Most outstanding operations that may remain after a wait, by counter; see
+/// [`crate::fault::Counter`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
     pub vector: Option<u8>,

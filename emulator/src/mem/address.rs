@@ -16,7 +16,8 @@ pub struct Places {
     pub lds: [u32; LANES],
     /// Dwords that buffer bounds let through, if not all: lanes outside `lanes` have none.
     pub partial: Option<Box<[u8; LANES]>>,
-    /// Lanes that store where another wave stored, and the fault that it is if they change anything.
+    /// Lanes that store where another wave stored, and the fault that it is if they change
+    /// anything.
     pub rewrites: u64,
     pub rewrite: Option<FaultKind>,
 }
@@ -164,7 +165,8 @@ pub fn bounds(places: &Places, active: u64, bytes: u32, operation: Operation, gr
     }
 }
 
-/// Sorts flat addresses: LDS and scratch lanes get their pointers; the lanes that remain are returned.
+/// Sorts flat addresses: LDS and scratch lanes get their pointers; the lanes that remain are
+/// returned.
 fn apertures(places: &mut Places, bytes: u32, operation: Operation, side: &mut Side) -> Result<u64, Box<Trap>> {
     let mut host = places.lanes;
     for lane in lanes(places.lanes) {

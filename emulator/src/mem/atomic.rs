@@ -239,7 +239,8 @@ pub fn run(op: &MemoryOp, atomic: AtomicOp, inst: &Inst, cx: &mut Cx) -> Result<
             return Err(Trap::lane(kind, lane as u32));
         }
         let (data, compare) = values(op, atomic, lane, cx.wave);
-        // SAFETY: `places` checked the bytes; they are aligned; other work-groups use them atomically, too.
+        // SAFETY: `places` checked the bytes; they are aligned; other work-groups use them
+        // atomically, too.
         let old = unsafe { exchange(at, bytes, |old| atomic.apply(old, data, compare)) };
         if let Some(dst) = op.dst {
             let row = usize::from(dst.first);

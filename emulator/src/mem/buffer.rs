@@ -1,4 +1,5 @@
-//! Buffer addresses: a resource of four scalar registers, an index, offsets, and bounds that drop what is outside.
+//! Buffer addresses: a resource of four scalar registers, an index, offsets, and bounds that drop
+//! what is outside.
 use super::address::{Places, bounds, lanes};
 use super::{MemoryOp, Registers};
 use crate::exec::salu::src;
@@ -7,7 +8,8 @@ use crate::fault::{FaultKind, Operation, Trap};
 use crate::inst::Inst;
 use crate::wave::{LANES, Row, Wave};
 
-/// The fields of a resource that matter. Source: CDNA3 and RDNA3 guides, "Buffer resource descriptor".
+/// The fields of a resource that matter. Source: CDNA3 and RDNA3 guides, "Buffer resource
+/// descriptor".
 struct Resource {
     base: u64,
     stride: u32,
@@ -31,8 +33,8 @@ impl Resource {
     }
 }
 
-/// Fills in the pointers; gives the lanes that go to memory. Lanes outside the buffer leave `places.lanes`; lanes that are half
-/// outside are noted in `partial`.
+/// Fills in the pointers; gives the lanes that go to memory. Lanes outside the buffer leave
+/// `places.lanes`; lanes that are half outside are noted in `partial`.
 pub fn places(
     op: &MemoryOp,
     bytes: u32,
@@ -107,7 +109,8 @@ fn part<'a>(op: &MemoryOp, inst: &Inst, wave: &'a Wave, index: bool) -> Option<&
     }
 }
 
-/// The private segment of gfx90a: lanes are interleaved in hardware, so that a scalar offset counts for all of them together.
+/// The private segment of gfx90a: lanes are interleaved in hardware, so that a scalar offset counts
+/// for all of them together.
 fn private(
     op: &MemoryOp,
     scalar: u32,

@@ -62,7 +62,8 @@ fn swizzle(pattern: u32, lane: usize) -> usize {
 
 /// `ds_read_b64_tr_*`: sixteen lanes load rows of a matrix of small elements and get its columns.
 ///
-/// With `n` elements in a lane, lanes `j * 16 / n` and following hold row `j` of sixteen elements; lane `i` gets element `i` of each row.
+/// With `n` elements in a lane, lanes `j * 16 / n` and following hold row `j` of sixteen elements;
+/// lane `i` gets element `i` of each row.
 pub fn transpose(op: &MemoryOp, bits: u8, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let dst = op.dst.expect("loads have a destination");
     let dwords = usize::from(dst.count);

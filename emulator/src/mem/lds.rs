@@ -1,10 +1,12 @@
 //! The local memory of a work-group, with a memory of who used it.
 //!
-//! A race is an access to bytes that another wave wrote (or read, for writes) with no barrier between that orders them. Every use
-//! is stamped with the wave and a running number; at a barrier each wave's completed uses become visible to all. Uses that no wait
-//! covered when the wave came to the barrier stay invisible, as do loads from memory to LDS, which count as uses by an engine of the
-//! wave's own. Two waves may write the same bytes if they write the same values: compilers let several waves store what all of them
-//! have computed. Tracking is by dwords with a mask of bytes; of several readers the last one is remembered, and that there were more.
+//! A race is an access to bytes that another wave wrote (or read, for writes) with no barrier
+//! between that orders them. Every use is stamped with the wave and a running number; at a barrier
+//! each wave's completed uses become visible to all. Uses that no wait covered when the wave came
+//! to the barrier stay invisible, as do loads from memory to LDS, which count as uses by an engine
+//! of the wave's own. Two waves may write the same bytes if they write the same values: compilers
+//! let several waves store what all of them have computed. Tracking is by dwords with a mask of
+//! bytes; of several readers the last one is remembered, and that there were more.
 use super::address::{Places, lanes};
 use crate::exec::{Checks, Side};
 use crate::fault::{FaultKind, Operation, Trap};
@@ -154,7 +156,8 @@ impl Lds {
         }
     }
 
-    /// Checks and notes whole dwords; `false` if something is not as usual, which [`Lds::check`] then looks into.
+    /// Checks and notes whole dwords; `false` if something is not as usual, which [`Lds::check`]
+    /// then looks into.
     #[inline(always)]
     fn quick(&mut self, address: u32, bytes: u32, operation: Operation, stamp: Stamp, side: &Side) -> bool {
         let range = (address / 4) as usize..((address + bytes) / 4) as usize;
@@ -231,13 +234,15 @@ impl Lds {
         match operation {
             Operation::Write | Operation::Atomic => {
                 let old = self.writers[cell];
-                // Other bytes of the dword keep their writer if it is the same one, and others do not see it yet.
+                // Other bytes of the dword keep their writer if it is the same one, and others do
+                // not see it yet.
                 let same = old.actor() == side.number && old.number() > self.visible[side.number];
                 let mask = if same { old.mask() | mask } else { mask };
                 self.writers[cell] = Stamp(stamp.0 | u32::from(mask));
             }
             Operation::Read => {
-                // A reader that others do not see yet must not be forgotten for one that the next writer may be itself.
+                // A reader that others do not see yet must not be forgotten for one that the next
+                // writer may be itself.
                 let old = self.readers[cell];
                 let keep = old.0 != 0 && old.actor() != side.number && !self.sees(old, side);
                 if !keep {
@@ -270,7 +275,8 @@ fn cells(address: u32, bytes: u32) -> impl Iterator<Item = (usize, u8)> {
 
 /// Cycles that an access waits for banks, beyond what its width costs anyway.
 ///
-/// The model: 32 banks of 4 bytes; lanes go in order, as many at once as fill 128 bytes; lanes that read the same dword share it.
+/// The model: 32 banks of 4 bytes; lanes go in order, as many at once as fill 128 bytes; lanes that
+/// read the same dword share it.
 pub fn conflicts(places: &Places, bytes: u32) -> u64 {
     let at_once = (128 / bytes.max(4)) as usize;
     let mut extra = 0;
@@ -282,7 +288,8 @@ pub fn conflicts(places: &Places, bytes: u32) -> u64 {
     extra
 }
 
-/// Of accesses that begin in one cycle: how many more cycles the busiest bank needs for its different dwords.
+/// Of accesses that begin in one cycle: how many more cycles the busiest bank needs for its
+/// different dwords.
 fn waits(dwords: impl Iterator<Item = u32> + Clone) -> u64 {
     let (mut used, mut holds) = (0u32, [0; 32]);
     let clash = dwords.clone().any(|dword| {

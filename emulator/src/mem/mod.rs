@@ -1,7 +1,7 @@
 //! Memory instructions: global, flat, buffer, scratch, LDS and scalar memory.
 //!
-//! Every vector access becomes one host pointer for each active lane ([`address`]); loads, stores and atomics ([`transfer`],
-//! [`atomic`]) do not know which memory they work on.
+//! Every vector access becomes one host pointer for each active lane (`address.rs`); loads, stores
+//! and atomics (`transfer.rs`, `atomic.rs`) do not know which memory they work on.
 mod address;
 mod atomic;
 mod buffer;
@@ -126,8 +126,8 @@ pub fn execute(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>>
 }
 
 impl MemoryOp {
-    /// How many of the first operands are destinations, and which of those are sources, too. Loads of half a register are not: what
-    /// loads the other half returns before.
+    /// How many of the first operands are destinations, and which of those are sources, too. Loads
+    /// of half a register are not: what loads the other half returns before.
     pub fn destinations(&self) -> (u8, u8) {
         let both = matches!(self.kind, Kind::Atomic(_)) && self.space == Space::Buffer;
         if self.dst.is_some() { (1, u8::from(both)) } else { (0, 0) }

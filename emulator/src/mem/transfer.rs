@@ -193,7 +193,8 @@ pub fn store2(op: &MemoryOp, unit: u32, bytes: u8, inst: &Inst, cx: &mut Cx) -> 
     Ok(())
 }
 
-/// Loads from memory to LDS: lane after lane from the address in `m0` on. The instruction's offset counts on both sides.
+/// Loads from memory to LDS: lane after lane from the address in `m0` on. The instruction's offset
+/// counts on both sides.
 pub fn to_lds(op: &MemoryOp, width: Width, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let offset = i64::from(inst.modifiers.offset);
     let bytes = u32::from(width.bytes);

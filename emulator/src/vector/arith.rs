@@ -1,4 +1,5 @@
-//! Sums and products in a rounding direction. The direction is a type where it is the usual one, so that loops vectorise.
+//! Sums and products in a rounding direction. The direction is a type where it is the usual one, so
+//! that loops vectorise.
 use crate::num::{f16_to_f32, f64_to_f16, f64_to_f32, sum_to_odd};
 use crate::wave::Rounding;
 
@@ -55,8 +56,9 @@ impl Direction for Nearest {
     fn mul16(self, a: f32, b: f32) -> f32 {
         a * b
     }
-    /// The product of two f16 is exact in f64, and no f16 sum is a tie that f64 could hide (the addend reaches at most
-    /// 2^16, the product's last bit is at least 2^-48); the step through f32 is rounded to odd.
+    /// The product of two f16 is exact in f64, and no f16 sum is a tie that f64 could hide (the
+    /// addend reaches at most 2^16, the product's last bit is at least 2^-48); the step through f32
+    /// is rounded to odd.
     #[inline(always)]
     fn fma16(self, a: f32, b: f32, c: f32) -> f32 {
         to_odd32(f64::from(a) * f64::from(b) + f64::from(c))
@@ -83,7 +85,8 @@ impl Direction for Nearest {
     }
 }
 
-/// Exact sums that are zero are negative when rounding down, unless both addends are positive zeros.
+/// Exact sums that are zero are negative when rounding down, unless both addends are positive
+/// zeros.
 fn zero(sum: f64, a: f64, b: f64, r: Rounding) -> f64 {
     let both_positive = a.is_sign_positive() && b.is_sign_positive();
     if sum == 0.0 && r == Rounding::Down && !both_positive { -0.0 } else { sum }

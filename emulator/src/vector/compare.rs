@@ -1,5 +1,6 @@
 //! Comparisons and what masks of lanes steer: select, carry.
-// The negated predicates of the hardware accept unordered numbers, which is what the negated operators say.
+// The negated predicates of the hardware accept unordered numbers, which is what the negated
+// operators say.
 #![allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
 use super::flags;
 use super::kinds::{Bits16, Bits32, Class, F16, F32, F64, I16, I32, I64, Kind, U16, U32, U64};
@@ -12,7 +13,8 @@ pub fn rows() -> Vec<Entry> {
     [floats(), integers(), classes(), selects(), carries()].concat()
 }
 
-/// Gives a mask of lanes to its register, and to `exec` for `v_cmpx`. On gfx10 and later `v_cmpx` has no other destination.
+/// Gives a mask of lanes to its register, and to `exec` for `v_cmpx`. On gfx10 and later `v_cmpx`
+/// has no other destination.
 fn give(wave: &mut Wave, inst: &Inst, mask: u64) {
     let mask = mask & written_lanes(wave, inst);
     let writes_exec = flags::is_cmpx(inst);
@@ -131,8 +133,8 @@ fn integers() -> Vec<Entry> {
     .concat()
 }
 
-/// Whether a number's class is in a mask: signalling NaN, quiet NaN, then -infinity, -normal, -subnormal, -0 and their
-/// positive counterparts in reverse.
+/// Whether a number's class is in a mask: signalling NaN, quiet NaN, then -infinity, -normal,
+/// -subnormal, -0 and their positive counterparts in reverse.
 macro_rules! class {
     ($name:ident, $bits:ident, $mantissa:literal, $exponent:literal) => {
         #[inline(always)]
@@ -201,7 +203,8 @@ fn select<K: Kind<Cell = u32>>(wave: &mut Wave, inst: &Inst) {
     K::store(wave, inst, &mut out);
 }
 
-/// Additions and subtractions whose carry goes to a mask, the carry coming in from another where `IN` is set.
+/// Additions and subtractions whose carry goes to a mask, the carry coming in from another where
+/// `IN` is set.
 macro_rules! carry {
     ($names:literal, $in:literal, ($a:ident, $b:ident, $c:ident) => $e:expr) => {{
         #[inline(always)]

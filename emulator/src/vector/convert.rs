@@ -177,10 +177,12 @@ fn small() -> Vec<Entry> {
     rows
 }
 
-/// The two upper `op_sel` bits of the byte conversions choose a byte (gfx942); gfx12 writes `byte_sel`.
+/// The two upper `op_sel` bits of the byte conversions choose a byte (gfx942); gfx12 writes
+/// `byte_sel`.
 fn byte_of_op_sel(inst: &mut Inst, isa: &Isa) -> bool {
     let from_op_sel = match inst.modifiers.op_sel {
-        // For a conversion to f32 the bits are those of the source; the text of both forms is op_sel:[low, high, ..].
+        // For a conversion to f32 the bits are those of the source; the text of both forms is
+        // op_sel:[low, high, ..].
         Some(s) if inst.mnemonic.starts_with("v_cvt_sr") => s >> 2 & 3,
         Some(s) => s & 3,
         None => 0,
@@ -310,14 +312,16 @@ fn scaled() -> Vec<Entry> {
     ]
 }
 
-/// `op_sel` chooses parts of the small operand: the conversions read it themselves, so sources must not.
+/// `op_sel` chooses parts of the small operand: the conversions read it themselves, so sources must
+/// not.
 fn any_op_sel(inst: &mut Inst, _: &Isa) -> bool {
     let select = inst.modifiers.op_sel.take().unwrap_or(0);
     flags::set_own(inst, select.into());
     true
 }
 
-/// The operands of a narrowing conversion: pairs come in two registers of f32 or in one of 16-bit halves.
+/// The operands of a narrowing conversion: pairs come in two registers of f32 or in one of 16-bit
+/// halves.
 fn pairs(wave: &Wave, inst: &Inst, other: Other) -> ([[f32; LANES]; 2], [u32; LANES]) {
     let a = Bits32::fetch(wave, inst, 1);
     let of = |cells: &[u32; LANES], shift: u32| std::array::from_fn(|lane| other.read(cells[lane] >> shift));
@@ -334,7 +338,8 @@ fn narrow_scaled(wave: &mut Wave, inst: &Inst) {
     let Scaled { format, other } = Scaled::of(inst, wave.isa);
     let (values, scale) = pairs(wave, inst, other);
     let bits = format.bits();
-    // A pair of fp8 goes to a half, a pair of fp4 to a byte; the bits of op_sel behind the sources' say which.
+    // A pair of fp8 goes to a half, a pair of fp4 to a byte; the bits of op_sel behind the sources'
+    // say which.
     let select = (flags::own(inst) >> (usize::from(inst.count) - 1 - usize::from(bits == 4))) as u32;
     let shift = if bits == 4 { (select & 3) * 8 } else { (select & 1) * 16 };
     let mask = (1u32 << (2 * bits)) - 1;

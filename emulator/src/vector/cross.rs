@@ -1,4 +1,5 @@
-//! Instructions in which lanes see other lanes: reads and writes of single lanes, permutations, swaps, counts below a lane.
+//! Instructions in which lanes see other lanes: reads and writes of single lanes, permutations,
+//! swaps, counts below a lane.
 use super::kinds::{Class, Kind, U32};
 use super::results::{blend, write_row};
 use super::sources;
@@ -65,14 +66,16 @@ fn writelane(wave: &mut Wave, inst: &Inst) {
     write_row(wave, inst.operand(0), &[value; LANES], 1 << lane);
 }
 
-/// `op_sel:[fi, bound_ctrl]`: bit 0 allows reads of inactive lanes, bit 1 makes what may not be read zero.
+/// `op_sel:[fi, bound_ctrl]`: bit 0 allows reads of inactive lanes, bit 1 makes what may not be
+/// read zero.
 fn permlane_flags(inst: &mut Inst, _: &Isa) -> bool {
     let flags = inst.modifiers.op_sel.take().unwrap_or(0);
     super::flags::set_own(inst, flags.into());
     true
 }
 
-/// Each lane reads the lane of its row of sixteen (of the other row of the pair with `X`) that four bits of two scalars name.
+/// Each lane reads the lane of its row of sixteen (of the other row of the pair with `X`) that four
+/// bits of two scalars name.
 #[inline(always)]
 fn permlane16<const X: usize>(wave: &mut Wave, inst: &Inst) {
     let [low, high] = [2, 3].map(|p| sources::scalar(wave, inst.operand(p)));
@@ -114,8 +117,8 @@ fn permlane64(wave: &mut Wave, inst: &Inst) {
     write_row(wave, inst.operand(0), &out, wave.exec());
 }
 
-/// Swaps odd rows of `N` lanes of the first register with even rows of the second. Both are read before either is written;
-/// `exec` masks the writes.
+/// Swaps odd rows of `N` lanes of the first register with even rows of the second. Both are read
+/// before either is written; `exec` masks the writes.
 #[inline(always)]
 fn permlane_swap<const N: usize>(wave: &mut Wave, inst: &Inst) {
     let [first, second] = [0, 1].map(|p| sources::read(wave, inst.operand(p)));

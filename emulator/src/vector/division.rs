@@ -1,4 +1,5 @@
-//! Correctly rounded division: scale the operands, refine a quotient, undo the scale, repair special cases.
+//! Correctly rounded division: scale the operands, refine a quotient, undo the scale, repair
+//! special cases.
 use super::kinds::{Class, F16, F32, F64, Kind};
 use super::table::{Builds, Entry, builds, lanes, op};
 use crate::inst::{Inst, scalar};
@@ -39,7 +40,8 @@ fn scale(names: &'static str, run: Builds, class: Class) -> Entry {
     }
 }
 
-/// One formula for both sizes; the source that is scaled is the first, which equals the second or the third.
+/// One formula for both sizes; the source that is scaled is the first, which equals the second or
+/// the third.
 macro_rules! division {
     ($scale:ident, $one:ident, $fmas:ident, $fixup:ident, $K:ident, $T:ident, $mantissa:literal, $mask:literal, $far:literal,
      $up:expr, $down:expr, $tiny:literal, $least:literal) => {
@@ -84,7 +86,8 @@ macro_rules! division {
             wave.set_mask(inst.operand(1), mask & wave.exec());
         }
 
-        /// Repairs what the refinement cannot do: special operands, and quotients far below the least number.
+        /// Repairs what the refinement cannot do: special operands, and quotients far below the
+        /// least number.
         #[inline(always)]
         fn $fixup(q: $T, d: $T, n: $T) -> $T {
             let exponent = |x: $T| (x.to_bits() >> $mantissa & $mask) as i32;
@@ -131,8 +134,8 @@ fn fixup_16(q: f32, d: f32, n: f32) -> f32 {
     fixup_32(q, d, n)
 }
 
-/// The last step of the refinement. Where the operands were scaled (`vcc`), the quotient is scaled back by 2^64, up if it is at
-/// least 2 and down otherwise, with one rounding.
+/// The last step of the refinement. Where the operands were scaled (`vcc`), the quotient is scaled
+/// back by 2^64, up if it is at least 2 and down otherwise, with one rounding.
 #[inline(always)]
 fn div_fmas_32(wave: &mut Wave, inst: &Inst) {
     let [a, b, c] = [1, 2, 3].map(|p| F32::fetch(wave, inst, p));

@@ -75,8 +75,8 @@ fn sums64() -> Vec<Entry> {
     ]
 }
 
-/// Minimum and maximum: of two numbers, zeros ordered by sign; of a number and a NaN, the number. In IEEE mode a
-/// signalling NaN makes the result a quiet NaN.
+/// Minimum and maximum: of two numbers, zeros ordered by sign; of a number and a NaN, the number.
+/// In IEEE mode a signalling NaN makes the result a quiet NaN.
 macro_rules! orders {
     ($T:ident, $bits:ident, $quiet:expr) => {
         #[inline(always)]
@@ -270,7 +270,8 @@ fn mix() -> Vec<Entry> {
     ]
 }
 
-/// The sum is rounded to f32 and then to f16, as the documents have it (`f32_to_f16(fma(...))`) and as LLVM relies on.
+/// The sum is rounded to f32 and then to f16, as the documents have it (`f32_to_f16(fma(...))`) and
+/// as LLVM relies on.
 #[inline(always)]
 fn fma_to_half<D: Direction>(r: D, a: f32, b: f32, c: f32) -> u16 {
     num::f32_to_f16(r.half(f64::from(r.fma32(a, b, c))))
@@ -285,7 +286,8 @@ fn mix_half(inst: &mut Inst, _: &Isa) -> bool {
     true
 }
 
-/// The approximations of the hardware, here rounded correctly from f64. f32 forms flush subnormal numbers whatever the mode is.
+/// The approximations of the hardware, here rounded correctly from f64. f32 forms flush subnormal
+/// numbers whatever the mode is.
 fn roots() -> Vec<Entry> {
     vec![
         op!("v_rcp_f32 v_rcp_iflag_f32 v_s_rcp_f32", F32 = (a: F32) => flush(1.0 / flush(a))),
@@ -315,7 +317,8 @@ fn flush(x: f32) -> f32 {
     f32::from_bits(if b & 0x7f80_0000 == 0 { b & 0x8000_0000 } else { b })
 }
 
-/// 2^x. The fraction is within half of zero, where the Taylor series of degree 13 in x ln 2 is exact to f64's precision.
+/// 2^x. The fraction is within half of zero, where the Taylor series of degree 13 in x ln 2 is
+/// exact to f64's precision.
 #[inline(always)]
 fn exp2(x: f32) -> f64 {
     let x = f64::from(x);
@@ -451,7 +454,8 @@ fn ldexp64(x: f64, n: i32) -> f64 {
     }
 }
 
-/// 53 bits of 2/pi for the reduction of large angles: segment `select` of 53 bits, moved by the exponent of `a`.
+/// 53 bits of 2/pi for the reduction of large angles: segment `select` of 53 bits, moved by the
+/// exponent of `a`.
 pub fn trig_preop(a: f64, select: u32) -> f64 {
     let exponent = (a.to_bits() >> 52 & 0x7ff) as i32;
     let mut shift = select as i32 * 53;

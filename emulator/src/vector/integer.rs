@@ -254,7 +254,8 @@ fn bitop3<K: Kind<Cell = u32>>(names: &'static str, run: super::table::Builds) -
     Entry { keeps_high: true, ..Entry::new(names, run, &[K::CLASS], K::CLASS) }
 }
 
-/// Any function of three bits; the truth table is an immediate whose bit `4a + 2b + c` is the result.
+/// Any function of three bits; the truth table is an immediate whose bit `4a + 2b + c` is the
+/// result.
 #[inline(always)]
 fn bitop3_body<K: Kind<Cell = u32>>(wave: &mut Wave, inst: &Inst) {
     let table = inst.modifiers.bitop3;

@@ -1,7 +1,8 @@
 //! The types of operands: how a source becomes an array of lanes and how a result goes back.
 //!
-//! A handler fetches every source as an array of cells (with all its modifiers applied), computes on values in one loop over the
-//! lanes, and stores the array of results: masks, modifiers of the result and odd destinations are the store's business.
+//! A handler fetches every source as an array of cells (with all its modifiers applied), computes
+//! on values in one loop over the lanes, and stores the array of results: masks, modifiers of the
+//! result and odd destinations are the store's business.
 use super::{results, sources};
 use crate::inst::{Inst, Operand};
 use crate::num;
@@ -23,7 +24,8 @@ pub enum Class {
     F16,
     F32,
     F64,
-    /// Two 16-bit values in one register; `op_sel`, `op_sel_hi` and `neg_*` choose and negate halves.
+    /// Two 16-bit values in one register; `op_sel`, `op_sel_hi` and `neg_*` choose and negate
+    /// halves.
     Pk16,
     PkF16,
     /// Two f32 in two registers.
@@ -140,8 +142,8 @@ narrow!(Bits32, u32, M32, |c| c, |v| v);
 narrow!(Bits16, u16, M16, |c| c as u16, |v| v as u32);
 narrow!(F32, f32, F32, f32::from_bits, |v| v.to_bits());
 narrow!(
-    /// f16 as the f32 of the same value. Sums, products, quotients and roots of f16 that are rounded to f32 first do not
-    /// suffer from the double rounding, since 24 >= 2 * 11 + 2.
+    /// f16 as the f32 of the same value. Sums, products, quotients and roots of f16 that are
+    /// rounded to f32 first do not suffer from the double rounding, since 24 >= 2 * 11 + 2.
     F16,
     f32,
     F16,
@@ -195,8 +197,9 @@ wide!(PkF32, [f32; 2], PkF32, |c| [f32::from_bits(c as u32), f32::from_bits((c >
     | (v[1].to_bits() as u64) << 32);
 wide!(PkU32, [u32; 2], PkM32, |c| [c as u32, (c >> 32) as u32], |v| v[0] as u64 | (v[1] as u64) << 32);
 
-/// The final bits of a constant operand of a class (a packed f16 has an inline constant in its lower half, packed integers have
-/// the 32 bits of an f32); `None` for operands that are no constants.
+/// The final bits of a constant operand of a class (a packed f16 has an inline constant in its
+/// lower half, packed integers have the 32 bits of an f32); `None` for operands that are no
+/// constants.
 pub fn constant(operand: Operand, class: Class) -> Option<u64> {
     let bits = match (operand, class) {
         (Operand::Int(v), Class::B64 | Class::F64 | Class::Mask) => v as u64,

@@ -22,7 +22,8 @@ fn pairs_of_f32() -> Vec<Entry> {
     ]
 }
 
-/// The low result is a part of the first source by `op_sel`, the high one a part of the second by `op_sel`, too.
+/// The low result is a part of the first source by `op_sel`, the high one a part of the second by
+/// `op_sel`, too.
 fn pk_mov(inst: &mut Inst, _: &Isa) -> bool {
     let select = inst.modifiers.op_sel.unwrap_or(0);
     inst.modifiers.op_sel_hi = Some(select);
@@ -116,8 +117,9 @@ fn integers() -> Vec<Entry> {
     ]
 }
 
-/// Dot products of pairs. The order of the sum is first product, second product, addend, each step a fused multiply-add of f32;
-/// the hardware rounds once or in another order, so that the last bit may differ.
+/// Dot products of pairs. The order of the sum is first product, second product, addend, each step
+/// a fused multiply-add of f32; the hardware rounds once or in another order, so that the last bit
+/// may differ.
 fn dots() -> Vec<Entry> {
     let half_result = |entry: Entry| Entry { keeps_high: true, ..entry };
     vec![

@@ -132,7 +132,8 @@ fn factor(omod: Omod) -> f32 {
     }
 }
 
-/// Output multiplier and clamp of floating-point results. The multiplier flushes subnormal results and makes zeros positive.
+/// Output multiplier and clamp of floating-point results. The multiplier flushes subnormal results
+/// and makes zeros positive.
 fn modify32(wave: &Wave, inst: &Inst, row: &mut Row, class: Class) {
     let m = &inst.modifiers;
     let nan_to_zero = wave.mode.dx10_clamp;

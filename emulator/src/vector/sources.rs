@@ -1,4 +1,5 @@
-//! Sources of vector instructions: registers and constants as arrays of lanes, with every modifier applied.
+//! Sources of vector instructions: registers and constants as arrays of lanes, with every modifier
+//! applied.
 use super::flags;
 use super::kinds::{Class, Wide};
 use crate::inst::{Aperture, Dpp, DppControl, Half, Inst, Operand, Select};

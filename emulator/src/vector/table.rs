@@ -24,9 +24,11 @@ pub struct Entry {
     pub reads_vcc: bool,
     pub crosses_lanes: bool,
     pub selects: bool,
-    /// Writes 16 bits into a register and keeps the others on every chip (gfx9 clears the upper half in most cases).
+    /// Writes 16 bits into a register and keeps the others on every chip (gfx9 clears the upper
+    /// half in most cases).
     pub keeps_high: bool,
-    /// Takes `op_sel` and its like in its own way, or needs another check; `false` refuses the instruction.
+    /// Takes `op_sel` and its like in its own way, or needs another check; `false` refuses the
+    /// instruction.
     pub prepare: Option<fn(&mut Inst, &Isa) -> bool>,
 }
 
@@ -75,8 +77,9 @@ macro_rules! lanes {
     };
 }
 
-/// A row from a formula over one lane: `op!("names", F32 = (a: F32, b: F32) => a + b)`. Sources that are read from the
-/// destination come first, in brackets: `op!("names", F32 = [d: F32] (a: F32) => ...)`.
+/// A row from a formula over one lane: `op!("names", F32 = (a: F32, b: F32) => a + b)`. Sources
+/// that are read from the destination come first, in brackets:
+/// `op!("names", F32 = [d: F32] (a: F32) => ...)`.
 macro_rules! op {
     ($names:literal, $R:ident = $([$d:ident : $D:ident])? ($($s:ident : $S:ident),*) => $e:expr) => {{
         use $crate::vector::kinds::Kind as _;

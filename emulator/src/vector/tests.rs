@@ -1,6 +1,8 @@
-//! Every mnemonic of the table against a scalar definition, over edge values and all their pairs; then modifiers, one by one.
+//! Every mnemonic of the table against a scalar definition, over edge values and all their pairs;
+//! then modifiers, one by one.
 //!
-//! Instructions are written as text and parsed, as those of kernels are. Definitions take and give raw bits.
+//! Instructions are written as text and parsed, as those of kernels are. Definitions take and give
+//! raw bits.
 mod cross;
 mod definitions;
 mod modifiers;
@@ -50,8 +52,9 @@ pub fn refused(chip: &str, text: &str) -> bool {
     resolve(&mut inst, Isa::find(chip).unwrap()).is_none()
 }
 
-/// The type of an operand of a test, as a letter: `u` 32 bits, `w` 64, `s` 16, `f` f32, `h` f16, `d` f64; small shift
-/// amounts and exponents are `e`; `p` is a pair of f16, `q` a pair of 16-bit integers, `b` a pair of bf16, `c` one.
+/// The type of an operand of a test, as a letter: `u` 32 bits, `w` 64, `s` 16, `f` f32, `h` f16,
+/// `d` f64; small shift amounts and exponents are `e`; `p` is a pair of f16, `q` a pair of 16-bit
+/// integers, `b` a pair of bf16, `c` one.
 fn edges(kind: char) -> Vec<u64> {
     let integers = [
         0,
@@ -128,7 +131,8 @@ fn edges(kind: char) -> Vec<u64> {
     }
 }
 
-/// All combinations of edge values of some kinds; of three sources every fifth, which still meets all pairs.
+/// All combinations of edge values of some kinds; of three sources every fifth, which still meets
+/// all pairs.
 fn combinations(kinds: &str) -> Vec<Vec<u64>> {
     let mut all = vec![vec![]];
     for kind in kinds.chars() {
@@ -146,7 +150,8 @@ fn is_wide(kind: char) -> bool {
     matches!(kind, 'w' | 'd')
 }
 
-/// Whether a result is as defined: any NaN stands for any other, and approximations may be off by one in the last place.
+/// Whether a result is as defined: any NaN stands for any other, and approximations may be off by
+/// one in the last place.
 fn same(kind: char, got: u64, want: u64, ulp: u64) -> bool {
     let close = |bits: u64| got == want || got ^ want < 1 << (bits - 1) && got.abs_diff(want) <= ulp;
     let nan = |x: u64| match kind {
@@ -170,8 +175,9 @@ fn register(kind: char, k: usize) -> String {
     if is_wide(kind) { format!("v[{}:{}]", 2 * k, 2 * k + 1) } else { format!("v{}", 2 * k) }
 }
 
-/// Runs an instruction over all combinations and compares every lane. `kinds` is the result's letter, `=`, the sources'; a `+`
-/// behind the result says that the first source is the destination itself.
+/// Runs an instruction over all combinations and compares every lane. `kinds` is the result's
+/// letter, `=`, the sources'; a `+` behind the result says that the first source is the destination
+/// itself.
 pub fn check(chip: &str, mnemonic: &str, kinds: &str, ulp: u64, define: impl Fn(&[u64]) -> u64) {
     let (result, sources) = kinds.split_once('=').unwrap();
     let accumulates = result.ends_with('+');

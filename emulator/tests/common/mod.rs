@@ -8,7 +8,7 @@ pub fn isas() -> Vec<&'static Isa> {
 }
 
 pub fn compile(ir: &str, isa: &Isa) -> CodeObject {
-    CodeObject::load(&testing::compile(ir, isa)).unwrap()
+    CodeObject::load(&testing::compile(ir, isa)).expect("a code object of ours")
 }
 
 /// Kernel arguments in the order in which they are pushed, each at a multiple of its size.

@@ -1,4 +1,5 @@
-//! The same programs on this machine: a shared object, compiled and linked with what the toolchain has.
+//! The same programs on this machine: a shared object, compiled and linked with what the toolchain
+//! has.
 use std::process::Command;
 
 use inkwell::OptimizationLevel;

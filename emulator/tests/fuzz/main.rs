@@ -1,8 +1,12 @@
-//! Random programs, compiled for this machine and for every processor that can be interpreted; all bits of all results must agree.
+//! Random programs, compiled for this machine and for every processor that can be interpreted; all
+//! bits of all results must agree.
 //!
-//! A normal test run tries a few hundred programs. `ATOMC_FUZZ=20000 cargo test --release -p atomc-emulator --test fuzz` tries
-//! more; `ATOMC_FUZZ_SEED` begins elsewhere. A failure prints the program's seed and text and the instructions of its kernel.
+//! A normal test run tries a few hundred programs.
+//! `ATOMC_FUZZ=20000 cargo test --release -p atomc-emulator --test fuzz` tries more;
+//! `ATOMC_FUZZ_SEED` begins elsewhere. A failure prints the program's seed and text and the
+//! instructions of its kernel.
 #![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "what tests call may unwrap as they do")]
 // Not every test uses all of it.
 #[allow(dead_code)]
 #[path = "../common/mod.rs"]
@@ -66,7 +70,8 @@ fn inputs(seed: u64) -> Vec<u32> {
 fn check(program: &Program, isa: &'static Isa, code: &CodeObject, input: &mut [u32], wanted: &[u32]) -> Option<String> {
     let mut output = vec![0u32; wanted.len()];
     let arguments = Arguments::default().buffer(input).buffer(&mut output);
-    // LLVM fills the unused half of a pair with whatever a register holds: such values are stored nowhere, but combined.
+    // LLVM fills the unused half of a pair with whatever a register holds: such values are stored
+    // nowhere, but combined.
     let options = Options { checks: Checks { uninitialised: false, ..Checks::ALL }, ..Options::default() };
     let launched = arguments.launch_with(code, &program.name(), Grid::linear(1, THREADS as u32), &options);
     let complain = |what: String| {

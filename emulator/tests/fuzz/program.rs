@@ -1,9 +1,10 @@
 //! Random programs as LLVM IR text.
 //!
-//! A program is straight-line code with branches, over values of many types. What the language leaves open is kept out: NaN
-//! are made one pattern and zeros positive where their bits could show (LLVM fuses a product and a conversion to f16 with an
-//! addition of +0, for one), shifts and divisions stay defined, and fused operations
-//! on f16 are absent, because this machine would round them twice.
+//! A program is straight-line code with branches, over values of many types. What the language
+//! leaves open is kept out: NaN are made one pattern and zeros positive where their bits could show
+//! (LLVM fuses a product and a conversion to f16 with an addition of +0, for one), shifts and
+//! divisions stay defined, and fused operations on f16 are absent, because this machine would round
+//! them twice.
 mod steps;
 
 use std::fmt::Write;
@@ -238,8 +239,8 @@ pub fn module(programs: &[Program], side: Side) -> String {
     text + &declarations
 }
 
-/// Conversions to bf16 that code for this machine calls: to nearest even, here in integer arithmetic. The result travels in a
-/// vector register, as the calling convention wants.
+/// Conversions to bf16 that code for this machine calls: to nearest even, here in integer
+/// arithmetic. The result travels in a vector register, as the calling convention wants.
 const BF16_CALLS: &str = "
 define bfloat @__truncsfbf2(float %x) {
   %b = bitcast float %x to i32
@@ -299,8 +300,8 @@ impl Builder {
     fn constant(&mut self, ty: Type) -> String {
         let word = self.random.word();
         let half = |bits: u32| half::f16::from_bits(bits as u16).to_f32();
-        // LLVM takes a subnormal f32 constant whose lower half is a small negative number for one of 16 bits when it makes
-        // `v_fma_mix`.
+        // LLVM takes a subnormal f32 constant whose lower half is a small negative number for one
+        // of 16 bits when it makes `v_fma_mix`.
         let finite = |x: f64| if x == 0.0 || (x as f32).is_normal() { x } else { 1.5 };
         match ty {
             I1 => "true".into(),

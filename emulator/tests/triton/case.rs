@@ -1,4 +1,5 @@
-//! A stored case: a code object, its launch, and what its buffers hold before and after. `tests/triton/README.md` has the format.
+//! A stored case: a code object, its launch, and what its buffers hold before and after.
+//! `tests/triton/README.md` has the format.
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -43,7 +44,8 @@ pub enum Value {
     Fp32(f32),
 }
 
-/// A buffer that the kernel writes; right is what differs by no more than `atol + rtol * |expected|`.
+/// A buffer that the kernel writes; right is what differs by no more than
+/// `atol + rtol * |expected|`.
 #[derive(Debug, Deserialize)]
 pub struct Output {
     pub name: String,
@@ -126,7 +128,8 @@ pub fn worst(output: &Output, got: &[u8], tensors: &SafeTensors) -> (f64, String
     worst
 }
 
-/// The elements of a tensor; 64-bit integers of the cases are exact in f64 or differ by more than its rounding if wrong.
+/// The elements of a tensor; 64-bit integers of the cases are exact in f64 or differ by more than
+/// its rounding if wrong.
 fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
     fn each<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
         bytes.chunks_exact(N).map(|c| f(c.try_into().unwrap())).collect()

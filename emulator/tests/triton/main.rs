@@ -1,7 +1,10 @@
 //! Runs kernels that the Triton compiler made, and compares with what they must compute.
 //!
-//! The stored cases are in `tests/triton/stored`. `tests/triton/make.sh --all` makes the long set, and
-//! `ATOMC_TRITON_DIR=tests/triton/all cargo test --release -p atomc-emulator --test triton -- --nocapture` runs it.
+//! The stored cases are in `tests/triton/stored`. `tests/triton/make.sh --all` makes the long set,
+//! and
+//! `ATOMC_TRITON_DIR=tests/triton/all cargo test --release -p atomc-emulator --test triton -- --nocapture`
+//! runs it.
+#![allow(clippy::unwrap_used, reason = "what tests call may unwrap as they do")]
 mod case;
 mod mutation;
 
@@ -83,8 +86,9 @@ fn run_code(case: &Case, code: &[u8]) -> Result<Outcome, Fault> {
     launch(case, code, &Options { checks, ..Options::default() }).expect("a code object that loads")
 }
 
-/// Runs a case with all checks, waves interleaved as the seed says. With eight waves, Triton lets the two halves of a group take
-/// turns at the matrix unit: they stand at different barriers of the same number, which only the check of barriers refuses.
+/// Runs a case with all checks, waves interleaved as the seed says. With eight waves, Triton lets
+/// the two halves of a group take turns at the matrix unit: they stand at different barriers of the
+/// same number, which only the check of barriers refuses.
 fn run(case: &Case, seed: u64) -> Result<(Outcome, &'static str), String> {
     let options = Options { seed, ..Options::default() };
     match launch(case, &case.code(), &options).map_err(|e| e.to_string())? {

@@ -1,4 +1,5 @@
-//! Leaves waits and barriers out of the stored cases, one at a time: the emulator must see it, or it must not matter.
+//! Leaves waits and barriers out of the stored cases, one at a time: the emulator must see it, or
+//! it must not matter.
 use std::collections::BTreeMap;
 
 use atomc_emulator::{CodeObject, Fault, FaultKind};
@@ -37,7 +38,8 @@ fn tells(fault: &Fault) -> &'static str {
     }
 }
 
-/// The outcomes of all mutants of a chip. One that computes something wrong without a fault fails the test.
+/// The outcomes of all mutants of a chip. One that computes something wrong without a fault fails
+/// the test.
 fn outcomes(chip: &str) -> BTreeMap<&'static str, usize> {
     let mut outcomes = BTreeMap::new();
     for case in Case::all(&directory(), chip) {
@@ -55,7 +57,8 @@ fn outcomes(chip: &str) -> BTreeMap<&'static str, usize> {
     outcomes
 }
 
-/// Those that do not matter: code that these cases do not reach, and waits that older firmware's entry needs.
+/// Those that do not matter: code that these cases do not reach, and waits that older firmware's
+/// entry needs.
 #[test]
 fn nothing_goes_wrong_unseen() {
     for chip in ["gfx942", "gfx1201"] {

@@ -1,36 +1,49 @@
 //! Numbers that know how far a kernel may be off: the error budget.
 //!
-//! The interpreter runs a body once with [`Bound`]s, and every element of a result comes out with the exact value and a budget
-//! that follows from the types in the body, the length of each contraction and the data. Two kinds of errors are told apart:
+//! The interpreter runs a body once with [`Bound`]s, and every element of a result comes out with
+//! the exact value and a budget that follows from the types in the body, the length of each
+//! contraction and the data. Two kinds of errors are told apart:
 //!
-//! - Arithmetic in f32 is off by [`F32`] of the result of each operation. These errors add up as they are, since they may all
-//!   have the same sign. Kernels may add in any order: the unit has room for that.
-//! - Rounding to a 16-bit type is off by up to half a unit in the last place, in either direction and for each element anew:
-//!   variances add up. Kernels may round every tensor that the graph gives such a type, and attention's weights to the type of
-//!   the values that they are multiplied with; they need not.
+//! - Arithmetic in f32 is off by [`F32`] of the result of each operation. These errors add up as
+//!   they are, since they may all have the same sign. Kernels may add in any order: the unit has
+//!   room for that.
+//! - Rounding to a 16-bit type is off by up to half a unit in the last place, in either direction
+//!   and for each element anew: variances add up. Kernels may round every tensor that the graph
+//!   gives such a type, and attention's weights to the type of the values that they are multiplied
+//!   with; they need not. The same goes for what the codes of a weight mean, and the type of the
+//!   rows that they are multiplied with.
 //!
-//! Elements of a cache of a coarser type than the graph's tensors are rounded by every kernel, so that there the value itself is
-//! the rounded one; a number that lies near the middle of two may have become either.
+//! Elements of a cache of a coarser type than the graph's tensors are rounded by every kernel, so
+//! that there the value itself is the rounded one; a number that lies near the middle of two may
+//! have become either.
 //!
-//! Numbers that overflow their type, and all that is made of them, have a budget without end; so have quotients by what may
-//! be zero.
+//! What a kernel makes codes of is not rounded before, if it makes that too. Codes themselves are
+//! rounded by every kernel: a number that lies near the middle of two may have become either, and
+//! of many such numbers each goes its own way.
 //!
-//! The budget is the sum of the first kind and [`SIGMAS`] standard deviations of the second. Subnormal numbers of bf16 and f32
-//! may be taken as zero.
+//! Numbers that overflow their type, and all that is made of them, have a budget without end; so
+//! have quotients by what may be zero.
+//!
+//! The budget is the sum of the first kind and [`SIGMAS`] standard deviations of the second.
+//! Subnormal numbers of bf16 and f32 may be taken as zero.
 use std::cmp::Ordering;
 
 use crate::elementwise::Scalar;
 use crate::interp::Real;
+use crate::quantise;
 use crate::types::DType;
 
 use super::bytes;
 
-/// Error of an operation in f32, of its result: four units roundoff, for approximate instructions and for other orders.
+/// Error of an operation in f32, of its result: four units roundoff, for approximate instructions
+/// and for other orders.
 const F32: f64 = 1.0 / (1 << 22) as f64;
 /// Absolute error of a sine, a cosine or an error function.
 const NEAR: f64 = 1.0 / (1 << 20) as f64;
 /// The smallest normal number of f32 and of bf16.
 const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
+/// Numbers whose inverse is subnormal, and which themselves may have become infinity.
+const INFINITE: f64 = 1.0 / SMALLEST;
 const SIGMAS: f64 = 6.0;
 /// The exponential of numbers that are off by no more is as good as straight.
 const STRAIGHT: f64 = 0.25;
@@ -65,7 +78,8 @@ impl Bound {
         Bound { value, linear: linear + off + SMALLEST, variance, unit: a.unit.max(b.unit) }
     }
 
-    /// What every kernel rounds: off only if a number within the budget is nearer to another one of the type.
+    /// What every kernel rounds: off only if a number within the budget is nearer to another one of
+    /// the type.
     fn rounded(self, dtype: DType) -> Bound {
         let value = bytes::round(self.value, dtype);
         let off = |by: f64| (bytes::round(self.value + by, dtype) - value).abs();
@@ -123,7 +137,7 @@ impl Scalar for Bound {
         let value = self.value / o.value;
         // The inverse of such a number is subnormal, and it may itself have become infinity.
         let off = match o.value.abs() {
-            size if size > 1.0 / SMALLEST => value.abs(),
+            size if size > INFINITE => value.abs(),
             // Nearly anything can come of a division by what may be nothing.
             size if o.budget() > size / 2.0 => f64::INFINITY,
             _ => F32 * value.abs(),
@@ -141,9 +155,14 @@ impl Scalar for Bound {
         // The argument is scaled before: an error in it is an error of the result's size.
         let off = if value.is_finite() { F32 * value * (1.0 + self.value.abs()) } else { 0.0 };
         let far = self.budget();
-        if far > STRAIGHT && value.is_finite() {
-            let linear = off + (self.value + far).exp() - value + SMALLEST;
-            return Bound { value, linear, variance: 0.0, unit: self.unit };
+        let (least, most) = ((self.value - far).exp(), (self.value + far).exp());
+        match value {
+            _ if far <= STRAIGHT || least > INFINITE => {}
+            // It overflows, and within the budget it may not: it is as well something else.
+            value if value > INFINITE => {
+                return Bound { value: 1.0, linear: f64::INFINITY, variance: 0.0, unit: self.unit };
+            }
+            _ => return Bound { value, linear: off + most - value + SMALLEST, variance: 0.0, unit: self.unit },
         }
         self.map(value, off, value)
     }
@@ -196,7 +215,22 @@ impl Real for Bound {
         Bound { linear: self.linear + floor, variance, unit, ..self }
     }
 
+    /// Every kernel rounds to codes: off only if a number within the budget is nearer to another
+    /// one, in either direction.
+    fn coded(self, dtype: DType) -> Bound {
+        let value = quantise::code(self.value, dtype);
+        let off = |by: f64| (quantise::code(self.value + by, dtype) - value).abs();
+        let off = off(self.budget()).max(off(-self.budget()));
+        Bound { value, linear: 0.0, variance: off * off, unit: self.unit }
+    }
+
     fn narrowed(self) -> Bound {
         Bound { variance: self.variance + (self.unit * self.value).powi(2) / 3.0, ..self }
+    }
+
+    fn narrowed_to(self, other: Bound) -> Bound {
+        let floor = if other.unit == unit_of(DType::F16) { F16_FLOOR } else { 0.0 };
+        let variance = self.variance + (other.unit * self.value).powi(2) / 3.0;
+        Bound { linear: self.linear + floor, variance, ..self }
     }
 }

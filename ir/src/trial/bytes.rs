@@ -3,7 +3,8 @@ use half::{bf16, f16};
 
 use crate::types::DType;
 
-/// Writes element `index` of a buffer. Of elements of 4 bits the first of two has the lower half of a byte.
+/// Writes element `index` of a buffer. Of elements of 4 bits the first of two has the lower half of
+/// a byte.
 pub fn store(bytes: &mut [u8], index: usize, v: f64, dtype: DType) {
     if dtype.bits() == 4 {
         let (byte, shift) = (&mut bytes[index / 2], index % 2 * 4);
@@ -30,7 +31,7 @@ pub fn round(v: f64, dtype: DType) -> f64 {
 }
 
 fn to_bits(v: f64, dtype: DType) -> u32 {
-    let integer = |least: f64| v.round_ties_even().clamp(least, largest(dtype)) as i32 as u32;
+    let integer = || v.round_ties_even().clamp(least(dtype), largest(dtype)) as i32 as u32;
     match dtype {
         DType::F32 => (v as f32).to_bits(),
         DType::BF16 => bf16::from_f64(v).to_bits().into(),
@@ -39,13 +40,12 @@ fn to_bits(v: f64, dtype: DType) -> u32 {
         DType::E8M0 => to_e8m0(v).into(),
         DType::F4E2M1 => to_f4(v).into(),
         DType::I32 => v as i32 as u32,
-        DType::I8 => integer(-128.0),
-        DType::I4 => integer(-8.0),
-        DType::U8 | DType::U4 => integer(0.0),
+        DType::I8 | DType::I4 | DType::U8 | DType::U4 => integer(),
     }
 }
 
-fn of_bits(bits: u32, dtype: DType) -> f64 {
+/// What the bits of a number mean, of which there are no others.
+pub(crate) fn of_bits(bits: u32, dtype: DType) -> f64 {
     match dtype {
         DType::F32 => f32::from_bits(bits).into(),
         DType::BF16 => bf16::from_bits(bits as u16).to_f64(),
@@ -74,6 +74,16 @@ pub fn largest(dtype: DType) -> f64 {
         DType::U8 => 255.0,
         DType::I4 => 7.0,
         DType::U4 => 15.0,
+    }
+}
+
+/// The least number of a type of codes.
+pub fn least(dtype: DType) -> f64 {
+    match dtype {
+        DType::U8 | DType::U4 => 0.0,
+        DType::I8 => -128.0,
+        DType::I4 => -8.0,
+        _ => -largest(dtype),
     }
 }
 
@@ -106,7 +116,8 @@ fn of_f4(bits: u8) -> f64 {
 
 const F8_LARGEST: f64 = 448.0;
 
-/// A sign, 4 bits of exponent and 3 of mantissa; exponent 1 is 2^-6, and with exponent 0 there is no leading one.
+/// A sign, 4 bits of exponent and 3 of mantissa; exponent 1 is 2^-6, and with exponent 0 there is
+/// no leading one.
 fn to_f8(v: f64) -> u8 {
     let sign = if v.is_sign_negative() { 0x80 } else { 0 };
     if v.is_nan() {

@@ -1,7 +1,8 @@
 //! The bytes that came back against what should have.
-use super::{Bound, Operand, Trial, fetch, width};
+use super::{Bound, Operand, Trial, fetch, groups, width};
 use crate::interp::{CacheState, Real, Tensor, Val};
-use crate::types::{CacheType, DType, TensorType, Type};
+use crate::layout::Groups;
+use crate::types::{CacheType, DType, Layout, TensorType, Type};
 
 /// How a result fared.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,7 +66,8 @@ impl Verdict {
         self.elements += 1;
         self.unbounded += usize::from(budget == f64::INFINITY);
         let off = (got - want).abs();
-        // A budget that is no number allows nothing; neither does a result that is none, but where anything is allowed.
+        // A budget that is no number allows nothing; neither does a result that is none, but where
+        // anything is allowed.
         let part = match off {
             0.0 => 0.0,
             _ if got == want || budget == f64::INFINITY => 0.0,
@@ -83,12 +85,20 @@ impl Trial<'_> {
     /// A tensor result: its elements, and the zeros that pad its rows.
     pub fn judge_tensor(&self, ty: &TensorType, want: &Tensor<Bound>, got: &[u8]) -> Verdict {
         let width = width(ty);
-        let (padded, stride) = (self.memory.padded(width), self.memory.stride(width));
+        let padded = self.memory.padded(width);
+        let stride =
+            if let Layout::Scaled(_) = ty.layout { self.memory.result_stride(ty) } else { self.memory.stride(width) };
         let mut verdict = Verdict::default();
         for (row, values) in want.data.chunks(width).enumerate() {
             for col in 0..padded {
                 let (value, budget) = values.get(col).map_or((0.0, 0.0), |v| (v.get(), v.budget()));
-                let got = fetch(got, row * stride + col, ty.dtype);
+                let scale = match ty.layout {
+                    Layout::Scaled(group) if col < width => {
+                        fetch(&got[row * stride + padded..], col / group, DType::F32)
+                    }
+                    _ => 1.0,
+                };
+                let got = fetch(got, row * stride + col, ty.dtype) * scale;
                 verdict.see(got, value, budget, || format!("row {row}, column {col}"));
             }
         }
@@ -100,6 +110,20 @@ impl Trial<'_> {
         let mut verdict = Verdict::default();
         for (row, &want) in want.iter().enumerate() {
             verdict.see(fetch(got, row, DType::I32), f64::from(want), 0.0, || format!("row {row}"));
+        }
+        verdict
+    }
+
+    /// The experts of rows, and what each has.
+    pub fn judge_groups(&self, groups: Groups, experts: &[i32], got: &[u8]) -> Verdict {
+        let (want, [block, pair]) = (groups.place(experts), groups.parts());
+        let parts = [("row", 0, groups.pairs), ("block", block, groups.blocks()), ("place", pair, want.len() - pair)];
+        let mut verdict = Verdict::default();
+        for (what, start, len) in parts {
+            for i in 0..len {
+                let (got, want) = (fetch(got, start + i, DType::I32), f64::from(want[start + i]));
+                verdict.see(got, want, 0.0, || format!("{what} {i}"));
+            }
         }
         verdict
     }
@@ -133,7 +157,10 @@ impl Trial<'_> {
         for ((&v, want), got) in self.graph.outputs().iter().zip(want).zip(got) {
             all = all.and(match (self.graph.ty(v), want) {
                 (Type::Tensor(t), Val::Float(want)) => self.judge_tensor(t, want, got),
-                (Type::Tensor(_), Val::Int(want)) => self.judge_indices(want, got),
+                (Type::Tensor(t), Val::Int(want)) => match groups(t, want.len()) {
+                    Some(groups) => self.judge_groups(groups, want, got),
+                    None => self.judge_indices(want, got),
+                },
                 (Type::Cache(c), Val::Cache(want)) => {
                     let before = self.state(v).and_then(|n| operands.get(n)).expect("a state comes from a state");
                     self.judge_cache(*c, want, before, got)

@@ -1,5 +1,5 @@
-//! Trials of kernels: operands for a body, as numbers and as the bytes that a device gets, and the judgement of the bytes that
-//! come back by the reference interpreter's values and error budgets.
+//! Trials of kernels: operands for a body, as numbers and as the bytes that a device gets, and the
+//! judgement of the bytes that come back by the reference interpreter's values and error budgets.
 mod bound;
 mod bytes;
 mod judge;
@@ -11,7 +11,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use bound::Bound;
-pub use bytes::{fetch, round, store};
+pub(crate) use bytes::of_bits;
+pub use bytes::{fetch, largest, round, store};
 pub use judge::{Fault, Verdict};
 pub use need::need;
 pub use step::{Run, Step};
@@ -19,11 +20,12 @@ pub use step::{Run, Step};
 use crate::arch::Memory;
 use crate::graph::{Graph, Value};
 use crate::interp::{self, CacheState, Tensor, Val};
-use crate::layout::{CacheAt, CacheLayout, Panels, cache_offset};
+use crate::layout::{CacheAt, CacheLayout, Groups, Panels, cache_offset};
 use crate::ops::Op;
 use crate::types::{CacheType, DType, Layout, TensorType, Type};
 
-/// What activations are filled with. Weights, caches and tables of rotations always hold random numbers.
+/// What activations are filled with. Weights, caches and tables of rotations always hold random
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Between -1 and 1.
@@ -61,6 +63,10 @@ impl Fill {
         }
     }
 }
+
+/// How large sinks are: the largest weigh as much as some thousand keys, so that they show in long
+/// sequences too.
+const SINK: f64 = 8.0;
 
 /// A kernel's body with operands for one step.
 pub struct Trial<'g> {
@@ -102,11 +108,17 @@ impl<'g> Trial<'g> {
             let name = name(graph, v).to_string();
             let value = match graph.ty(v) {
                 Type::Tensor(t) if t.dtype == DType::I32 => {
-                    Val::Int(indices(number).ok_or_else(|| format!("nothing gives the indices %{name}"))?)
+                    let drawn = || experts(graph, v).map(|count| random.experts(count, t, &step));
+                    let given = indices(number).or_else(drawn);
+                    Val::Int(given.ok_or_else(|| format!("nothing gives the indices %{name}"))?)
                 }
                 Type::Tensor(t) => {
                     let fill = if is_table(graph, v) { Fill::Random } else { fill };
-                    Val::Float(tensor(t, &step, fill.scale(t.dtype, exponents), &mut random))
+                    let mut made = tensor(t, &step, fill.scale(t.dtype, exponents), &mut random);
+                    if is_sinks(graph, v) {
+                        made.data.iter_mut().for_each(|sink| *sink *= SINK);
+                    }
+                    Val::Float(made)
                 }
                 Type::Cache(c) => Val::Cache(history(*c, &step, &mut random)),
                 Type::Batch => Val::Batch(step.batch()),
@@ -149,7 +161,10 @@ impl<'g> Trial<'g> {
 
     fn operand(&self, v: Value) -> Operand {
         match (self.graph.ty(v), &self.params[name(self.graph, v)]) {
-            (Type::Tensor(_), Val::Int(ints)) => Operand::Tensor(ints.iter().flat_map(|i| i.to_le_bytes()).collect()),
+            (Type::Tensor(t), Val::Int(ints)) => {
+                let words = groups(t, ints.len()).map_or_else(|| ints.clone(), |groups| groups.place(ints));
+                Operand::Tensor(words.iter().flat_map(|i| i.to_le_bytes()).collect())
+            }
             (Type::Tensor(t), Val::Float(x)) => Operand::Tensor(self.place(t, x)),
             (Type::Cache(c), Val::Cache(state)) => self.place_cache(*c, state),
             _ => Operand::Batch,
@@ -167,15 +182,21 @@ impl<'g> Trial<'g> {
 
     /// A tensor as it lies in memory, its padding zero; what lies between rows is not a number.
     fn place(&self, t: &TensorType, x: &Tensor<f64>) -> Vec<u8> {
-        if t.layout == Layout::Panels {
-            let p = Panels::of(x.shape[0], x.shape[1], t.dtype, &self.memory);
-            let mut bytes = vec![0; p.bytes];
+        if let &[ref experts @ .., rows, cols] = &x.shape[..]
+            && let Some(p) = Panels::in_layout(t.layout, [rows, cols], t.dtype, &self.memory)
+        {
+            let matrices = experts.iter().product::<usize>();
+            let mut bytes = vec![0; matrices * p.bytes];
             for (i, &v) in x.data.iter().enumerate() {
-                store(&mut bytes, p.index(i / x.shape[1], i % x.shape[1]), v, t.dtype);
+                let (matrix, i) = (i / (rows * cols), i % (rows * cols));
+                store(&mut bytes[matrix * p.bytes..], p.index(i / cols, i % cols), v, t.dtype);
             }
             return bytes;
         }
         let width = width(t);
+        if let Layout::Scaled(group) = t.layout {
+            return self.place_scaled(t, x, group);
+        }
         let (padded, stride) = (self.memory.padded(width), self.memory.stride(width));
         let mut bytes = vec![u8::MAX; t.dtype.bytes(x.data.len() / width * stride)];
         for (row, values) in x.data.chunks(width).enumerate() {
@@ -185,6 +206,24 @@ impl<'g> Trial<'g> {
                 .chain(padding)
                 .enumerate()
                 .for_each(|(c, &v)| store(&mut bytes, row * stride + c, v, t.dtype));
+        }
+        bytes
+    }
+
+    /// Rows of codes, whose scales are powers of two so that the values are exact, with their
+    /// scales behind them.
+    fn place_scaled(&self, t: &TensorType, x: &Tensor<f64>, group: usize) -> Vec<u8> {
+        let (width, stride) = (width(t), self.memory.result_stride(t));
+        let mut bytes = vec![u8::MAX; x.data.len() / width * stride];
+        for (row, values) in bytes.chunks_mut(stride).zip(x.data.chunks(width)) {
+            let (codes, scales) = row.split_at_mut(self.memory.padded(width));
+            codes.fill(0);
+            for (number, values) in values.chunks(group).enumerate() {
+                let scale = scale_of(values, t.dtype);
+                store(scales, number, scale, DType::F32);
+                let first = number * group;
+                values.iter().enumerate().for_each(|(i, v)| store(codes, first + i, v / scale, t.dtype));
+            }
         }
         bytes
     }
@@ -220,6 +259,20 @@ impl<'g> Trial<'g> {
     }
 }
 
+/// How the rows of so many experts are grouped behind them, if they are.
+fn groups(t: &TensorType, pairs: usize) -> Option<Groups> {
+    match t.layout {
+        Layout::Grouped { experts, tile } => Some(Groups { experts, tile, pairs }),
+        _ => None,
+    }
+}
+
+/// The power of two that makes codes of numbers: the least one with which all of them fit.
+fn scale_of(values: &[f64], dtype: DType) -> f64 {
+    let most = values.iter().fold(0.0f64, |most, v| most.max(v.abs()));
+    if most == 0.0 { 1.0 } else { (most / bytes::largest(dtype)).log2().ceil().exp2() }
+}
+
 /// Elements of a row: a tensor of one axis is one row.
 fn width(t: &TensorType) -> usize {
     let fixed: Vec<usize> = t.shape.0.iter().skip(usize::from(t.shape.rank() > 1)).filter_map(|d| d.fixed()).collect();
@@ -233,9 +286,26 @@ fn name(graph: &Graph, v: Value) -> &str {
     }
 }
 
+/// How many experts there are, of a parameter that has the experts of rows.
+fn experts(graph: &Graph, v: Value) -> Option<usize> {
+    graph.users(v).iter().find_map(|&(user, slot)| {
+        let table = match *graph.op(user) {
+            Op::Group { experts, .. } => return Some(experts),
+            Op::Grouped { .. } if slot == 2 => graph.operands(user)[1],
+            _ => return None,
+        };
+        graph.ty(table).as_tensor()?.shape.0[0].fixed()
+    })
+}
+
 /// Whether a parameter is a table of rotations, which are never large.
 fn is_table(graph: &Graph, v: Value) -> bool {
     graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Rope { .. }) && slot == 1)
+}
+
+/// Whether a parameter has attention's sinks.
+fn is_sinks(graph: &Graph, v: Value) -> bool {
+    graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Attention { .. }) && slot == 3)
 }
 
 fn dtype(ty: &Type) -> Option<DType> {
@@ -251,12 +321,26 @@ fn tensor(t: &TensorType, step: &Step, scale: f64, random: &mut Random) -> Tenso
     let cx = step.cx();
     let shape: Vec<usize> = t.shape.0.iter().map(|d| d.at(cx.tokens, cx.rows)).collect();
     let weight = t.shape.0.first().is_none_or(|d| d.fixed().is_some());
-    let scale = match weight {
-        true if t.dtype.is_code() => bytes::largest(t.dtype),
-        true => 1.0,
-        false => scale,
+    let number = |random: f64| match t.dtype {
+        _ if !weight => random * scale,
+        // Powers of two around one.
+        DType::E8M0 => (4.0 * random).exp2(),
+        dtype if dtype.is_code() => {
+            let (least, largest) = (bytes::least(dtype), bytes::largest(dtype));
+            least + (random + 1.0) / 2.0 * (largest - least)
+        }
+        _ => random,
     };
-    let data = (0..shape.iter().product()).map(|_| bytes::round(random.next() * scale, t.dtype)).collect();
+    let Layout::Scaled(group) = t.layout else {
+        let data = (0..shape.iter().product()).map(|_| bytes::round(number(random.next()), t.dtype)).collect();
+        return Tensor::new(shape, data);
+    };
+    let width = width(t);
+    let mut data: Vec<f64> = (0..shape.iter().product()).map(|_| random.next() * scale).collect();
+    for values in data.chunks_mut(width).flat_map(|row| row.chunks_mut(group)) {
+        let scale = scale_of(values, t.dtype);
+        values.iter_mut().for_each(|v| *v = bytes::round(*v / scale, t.dtype) * scale);
+    }
     Tensor::new(shape, data)
 }
 
@@ -280,5 +364,21 @@ impl Random {
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((self.0 >> 40) as i64 % 256 - 128) as f64 / 128.0
+    }
+
+    /// The experts of a step's rows. One in sixteen tokens has none for its last.
+    fn experts(&mut self, count: usize, t: &TensorType, step: &Step) -> Vec<i32> {
+        let (k, cx) = (t.choices(), step.cx());
+        let mut all = Vec::new();
+        for _ in 0..t.shape.elements(cx.tokens, cx.rows) / k {
+            let first = ((self.next() + 1.0) * 128.0) as usize * 7;
+            all.extend((0..k).map(|choice| ((first + choice * (first % 3 + 1)) % count) as i32));
+            if first.is_multiple_of(16)
+                && let Some(last) = all.last_mut()
+            {
+                *last = -1;
+            }
+        }
+        all
     }
 }

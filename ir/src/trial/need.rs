@@ -2,14 +2,18 @@
 use super::{Bound, Step};
 use crate::arch::Memory;
 use crate::graph::Graph;
-use crate::layout::{CacheLayout, Panels};
+use crate::layout::{CacheLayout, Groups, Panels};
 use crate::ops::Op;
 use crate::types::{CacheType, Layout, TensorType, Type};
 
 /// Bytes of a number: as it was drawn, with its budget, a copy of that, and in memory.
 const NUMBER: usize = size_of::<f64>() + 2 * size_of::<Bound>() + size_of::<f32>();
 
-/// Bytes that a trial of a graph takes at most, with pages so many bytes apart; none if no machine has as many.
+/// Bytes of the largest element.
+const LARGEST: usize = 4;
+
+/// Bytes that a trial of a graph takes at most, with pages so many bytes apart; none if no machine
+/// has as many.
 pub fn need(graph: &Graph, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
     graph.ids().try_fold(0usize, |sum, id| {
         let inside = match graph.op(id) {
@@ -35,18 +39,29 @@ fn tensor(t: &TensorType, memory: &Memory, step: &Step) -> Option<usize> {
     numbers.checked_add(placed(t, memory, (tokens, rows))?)
 }
 
-/// Bytes of a tensor as it lies in memory: rows that many elements apart, whatever follows the last.
+/// Bytes of a tensor as it lies in memory: rows that many elements apart, whatever follows the
+/// last.
 fn placed(t: &TensorType, memory: &Memory, (tokens, rows): (usize, usize)) -> Option<usize> {
     let sizes: Vec<usize> = t.shape.0.iter().map(|d| d.at(tokens, rows)).collect();
-    if let (Layout::Panels, &[rows, cols]) = (t.layout, &sizes[..]) {
+    if let (true, &[ref experts @ .., rows, cols]) = (t.layout.is_packed(), &sizes[..]) {
         let padded = |size: usize| size.checked_next_multiple_of(memory.row);
-        padded(rows)?.checked_mul(padded(cols)?)?.checked_mul(t.dtype.size())?;
-        return Some(Panels::of(rows, cols, t.dtype, memory).bytes);
+        padded(rows)?.checked_mul(padded(cols)?)?.checked_mul(LARGEST)?;
+        let matrices = experts.iter().try_fold(1usize, |count, &size| count.checked_mul(size))?;
+        return Panels::in_layout(t.layout, [rows, cols], t.dtype, memory)?.bytes.checked_mul(matrices);
+    }
+    if let (Layout::Grouped { experts, tile }, &[pairs]) = (t.layout, &sizes[..]) {
+        pairs.checked_add(experts)?.checked_mul(tile)?.checked_mul(2 * LARGEST)?;
+        return Some(Groups { experts, tile, pairs }.words() * LARGEST);
     }
     let (lead, row) = if sizes.len() > 1 { sizes.split_at(1) } else { (&[1][..], &sizes[..]) };
     let width = row.iter().try_fold(1usize, |width, &size| width.checked_mul(size))?;
-    let stride = width.checked_next_multiple_of(memory.row)?.checked_add(memory.row)?;
-    lead[0].checked_mul(stride)?.checked_mul(t.dtype.size())
+    let scales = match t.layout {
+        Layout::Scaled(group) => width.div_ceil(group).checked_mul(size_of::<f32>())?.checked_add(memory.row)?,
+        _ => 0,
+    };
+    let stride = width.checked_add(scales)?.checked_next_multiple_of(memory.row)?.checked_add(memory.row)?;
+    lead[0].checked_mul(stride)?.checked_mul(LARGEST)?;
+    Some(t.dtype.bytes(lead[0] * stride))
 }
 
 /// Entries of every position up to the step's last ones, and pages for them.

@@ -64,8 +64,8 @@ impl Step {
         longest.div_ceil(block_tokens) * self.runs.len() + 1
     }
 
-    /// The block of a sequence's position: no two that follow each other are neighbours unless there is one sequence, whose
-    /// blocks lie backwards.
+    /// The block of a sequence's position: no two that follow each other are neighbours unless
+    /// there is one sequence, whose blocks lie backwards.
     pub fn block(&self, sequence: usize, position: usize, block_tokens: usize) -> usize {
         let blocks = self.blocks(block_tokens);
         blocks - 1 - (sequence + self.runs.len() * (position / block_tokens))

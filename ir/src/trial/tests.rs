@@ -18,7 +18,8 @@ fn trial<'g>(graph: &'g Graph, fill: Fill) -> Trial<'g> {
     Trial::new(graph, MEMORY, Step { runs: RUNS.to_vec() }, (fill, 3), &|_| None).unwrap()
 }
 
-/// The result of a kernel that computes in 64 bits and rounds its result, after a change of each element.
+/// The result of a kernel that computes in 64 bits and rounds its result, after a change of each
+/// element.
 fn kernel(trial: &Trial, change: impl Fn(usize, f64) -> f64) -> Vec<u8> {
     let Val::Float(want) = trial.want().unwrap().remove(0) else { unreachable!() };
     let Type::Tensor(ty) = trial.graph.ty(trial.graph.outputs()[0]) else { unreachable!() };
@@ -114,6 +115,50 @@ fn indices_are_right_or_wrong() {
     assert!(off.worst.is_infinite() && off.fault.unwrap().to_string().starts_with("row 2: "));
 }
 
+/// Codes of rows with their scales come back as they were placed, and one that is off by a step is
+/// seen.
+#[test]
+fn rows_of_codes() {
+    let text = "graph @k(%x: f8e4m3[T, 40]@scaled(16), %w: i8[8, 40]@panels, %s: f32[8, 1]) {
+  %0 = linear %x, %w, %s {out = f32, block = [1, 40]} : f32[T, 8]
+  return %0
+}";
+    let graph = parse(text).unwrap();
+    graph.verify().unwrap();
+    assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
+    let trial = trial(&graph, Fill::Random);
+    let Operand::Tensor(placed) = &trial.operands()[0] else { unreachable!() };
+    let (ty, Val::Float(x)) = (graph.ty(graph.inputs()[0]).as_tensor().unwrap(), &trial.params["x"]) else {
+        unreachable!()
+    };
+    let exact = Tensor::new(x.shape.clone(), x.data.iter().map(|&v| Bound::of(v)).collect());
+    assert_eq!(trial.judge_tensor(ty, &exact, placed).worst, 0.0);
+    let mut wrong = placed.clone();
+    wrong[0] ^= 1;
+    assert!(trial.judge_tensor(ty, &exact, &wrong).worst > 1.0);
+    // 64 bytes of codes, three scales.
+    let mut wrong = placed.clone();
+    wrong[64 + 11] ^= 1;
+    assert!(trial.judge_tensor(ty, &exact, &wrong).worst > 1.0);
+}
+
+/// What becomes codes in the kernel that makes it is not rounded before, so that nearly all codes
+/// are known.
+#[test]
+fn codes_of_what_a_kernel_makes_are_known() {
+    let text = "graph @k(%x: bf16[T, 256], %n: bf16[256]) {
+  %0 = rms_norm %x, %n {eps = 1e-6} : bf16[T, 256]
+  %1 = quantise %0 {to = f8e4m3, rule = group(128)} : f8e4m3[T, 256]@scaled(128)
+  return %1
+}";
+    let graph = parse(text).unwrap();
+    graph.verify().unwrap();
+    let trial = trial(&graph, Fill::Random);
+    let Val::Float(want) = trial.want().unwrap().remove(0) else { unreachable!() };
+    let unsure = want.data.iter().filter(|v| v.budget() > 1e-3 * v.get().abs()).count();
+    assert!(unsure < want.data.len() / 100, "{unsure}");
+}
+
 #[test]
 fn budgets_follow_types_lengths_and_data() {
     let of = |v: f64| Bound::operand(v, DType::BF16);
@@ -131,6 +176,10 @@ fn budgets_follow_types_lengths_and_data() {
     let far = third.stored(DType::BF16).mul(of(-3000.0));
     let gate = Bound::of(1.0).div(Bound::of(1.0).add(Bound::of(0.0).sub(far).exp()));
     assert!(gate.get() == 0.0 && gate.budget() < 1e-30, "{gate:?}");
+    // But one that may as well be on the other side of zero does.
+    let unsure = third.stored(DType::BF16).mul(of(-3e6)).add(of(999_000.0));
+    let gate = Bound::of(1.0).div(Bound::of(1.0).add(Bound::of(0.0).sub(unsure).exp()));
+    assert_eq!(gate.budget(), f64::INFINITY, "{unsure:?} {gate:?}");
 }
 
 #[test]
@@ -146,7 +195,8 @@ fn steps_count_and_place() {
 fn what_a_trial_needs_is_known_before() {
     let step = Step { runs: RUNS.to_vec() };
     let needs = |text: &str| need(&parse(text).unwrap(), &MEMORY, &step, 256);
-    // x, its norm, n, w, and the result; rows are padded to 32 elements and at most 32 further apart.
+    // x, its norm, n, w, and the result; rows are padded to 32 elements and at most 32 further
+    // apart.
     let numbers = 4 * 96 + 4 * 96 + 96 + 40 * 96 + 4 * 40;
     let placed = 2 * (4 * 128 + 4 * 128 + 128 + 64 * 96 + 4 * 96);
     assert_eq!(needs(LINEAR), Some(numbers * 76 + placed));

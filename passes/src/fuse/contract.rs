@@ -1,31 +1,42 @@
-//! Kernels around a contraction. Only one value leaves each, and all of its nodes lead there, so that no path can leave a
-//! region and come back.
-use atomc_ir::{NodeId, Op, Reads, Value, Values};
+//! Kernels around a contraction. Only one value leaves each, and all of its nodes lead there, so
+//! that no path can leave a region and come back.
+use atomc_ir::arch::Machine;
+use atomc_ir::{Elementwise, NodeId, Op, Reads, Value, Values};
 
 use super::Regions;
 use crate::pass::Cx;
+
+/// Rows for each expert up to which those of one token are added up in a kernel.
+const SHARED: usize = 2;
 
 pub fn claim(regions: &mut Regions, cx: &Cx) {
     for linear in regions.nodes_where(Op::is_contraction) {
         let mut nodes = if cx.bucket.is_decode() { prologue(regions, linear) } else { vec![] };
         let family = regions.family(linear, cx.bucket);
         nodes.push(linear);
-        nodes.extend(epilogue(regions, linear, cx.arch.memory.panel));
+        nodes.extend(epilogue(regions, linear, cx));
         regions.add(family, linear, nodes);
     }
 }
 
-/// A norm that only this contraction reads, and a choice of rows that only the norm reads. Threads repeat them, which is
-/// cheap for few rows.
+/// What only this contraction reads, in this order from it: codes, multiples by constants, a norm,
+/// a choice of rows. Threads repeat them, which is cheap for few rows.
 fn prologue(r: &Regions, linear: NodeId) -> Vec<NodeId> {
     let mut nodes = Vec::new();
     let mut x = r.graph.operands(linear)[0];
     let own = |x: Value, reader| r.may_join(x.node, r.graph.segment(linear)) && r.sole_reader(x) == Some(reader);
-    if matches!(r.graph.op(x.node).values(), Values::Normed(_)) && own(x, linear) {
-        nodes.push(x.node);
-        x = r.graph.operands(x.node)[0];
+    let mut reader = linear;
+    let is_coded = |op: &Op| matches!(op.values(), Values::Coded);
+    let is_multiple = |op: &Op| matches!(op, Op::Map(Elementwise::Mul));
+    let is_normed = |op: &Op| matches!(op.values(), Values::Normed(_));
+    for is_next in [&is_coded as &dyn Fn(&Op) -> bool, &is_multiple, &is_normed] {
+        let given = |v: &Value| r.graph.is_constant(v.node);
+        if is_next(r.graph.op(x.node)) && own(x, reader) && r.graph.operands(x.node)[1..].iter().all(given) {
+            reader = x.node;
+            nodes.push(reader);
+            x = r.graph.operands(reader)[0];
+        }
     }
-    let reader = *nodes.last().unwrap_or(&linear);
     let chosen =
         |x: Value| r.graph.op(x.node).reads(0) == Reads::Chosen && !r.is_given(r.graph.operands(x.node)[0].node);
     if chosen(x) && own(x, reader) {
@@ -35,7 +46,8 @@ fn prologue(r: &Regions, linear: NodeId) -> Vec<NodeId> {
 }
 
 /// Elementwise ops on the result, also on slices of it that come together again.
-fn epilogue(r: &Regions, linear: NodeId, panel: usize) -> Vec<NodeId> {
+fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Vec<NodeId> {
+    let panel = cx.arch.memory.panel;
     let segment = r.graph.segment(linear);
     let mut nodes: Vec<NodeId> = Vec::new();
     let mut result = Value::from(linear);
@@ -43,11 +55,17 @@ fn epilogue(r: &Regions, linear: NodeId, panel: usize) -> Vec<NodeId> {
     loop {
         let map = r.sole_reader(result).filter(|&u| matches!(r.graph.op(u), Op::Map(_)) && r.may_join(u, segment));
         if let Some(map) = map {
+            nodes.extend(rows_of_experts(r, linear, map));
             nodes.push(map);
             result = map.into();
         } else if let Some(joined) = if sliced { None } else { join(r, result, panel) } {
             result = (*joined.last().expect("slices that are joined")).into();
             nodes.extend(joined);
+            sliced = true;
+        } else if let Some(combine) = if sliced { None } else { combine(r, linear, (result, &nodes), cx) } {
+            nodes.push(combine);
+            result = combine.into();
+            // What is behind it has rows of tokens.
             sliced = true;
         } else {
             return nodes;
@@ -55,8 +73,39 @@ fn epilogue(r: &Regions, linear: NodeId, panel: usize) -> Vec<NodeId> {
     }
 }
 
-/// Slices that part `whole` evenly along whole panels, with the elementwise ops that make one value of them again, which is
-/// the last.
+/// Rows that are chosen from a table by the same experts as the weights of a product, for a reader
+/// behind it alone.
+fn rows_of_experts(r: &Regions, product: NodeId, reader: NodeId) -> Vec<NodeId> {
+    let own = |v: &Value| {
+        let chosen = r.graph.op(v.node).reads(0) == Reads::Chosen && r.may_join(v.node, r.graph.segment(reader));
+        let same = |of: &[Value]| r.graph.is_constant(of[0].node) && r.graph.operands(product).contains(&of[1]);
+        chosen && r.sole_reader(*v) == Some(reader) && same(&r.graph.operands(v.node))
+    };
+    let chosen: Vec<Value> = r.graph.operands(reader).into_iter().filter(own).collect();
+    chosen.into_iter().map(|v| v.node).collect()
+}
+
+/// The sum over a token's choices, if it is of the product and perhaps biases alone: then GPUs add
+/// it up in decode steps as they go along the weights of a token's experts. An expert that several
+/// tokens choose is read by each of them, so these must be few.
+fn combine(r: &Regions, product: NodeId, (result, nodes): (Value, &[NodeId]), cx: &Cx) -> Option<NodeId> {
+    let Op::Grouped { .. } = r.graph.op(product) else { return None };
+    let operands = r.graph.operands(product);
+    let tensor = |v: Value| r.graph.ty(v).as_tensor();
+    let experts = tensor(operands[1])?.shape.0[0].fixed()?;
+    let rows = cx.bucket.tokens() * tensor(operands[2])?.choices();
+    let few = cx.bucket.is_decode() && rows <= SHARED * experts && matches!(cx.arch.machine, Machine::Simt(_));
+    let biases = |&id: &NodeId| match r.graph.op(id) {
+        Op::Map(Elementwise::Add) => r.graph.operands(id).iter().any(|v| nodes.contains(&v.node) || v.node == product),
+        op => op.reads(0) == Reads::Chosen,
+    };
+    let sum = r.sole_reader(result).filter(|&user| matches!(r.graph.op(user), Op::Combine {}))?;
+    let joins = r.graph.operands(sum)[0] == result && r.may_join(sum, r.graph.segment(product));
+    (few && joins && nodes.iter().all(biases)).then_some(sum)
+}
+
+/// Slices that part `whole` evenly along whole panels, with the elementwise ops that make one value
+/// of them again, which is the last.
 fn join(r: &Regions, whole: Value, panel: usize) -> Option<Vec<NodeId>> {
     let mut nodes = slices(r, whole, panel)?;
     loop {
@@ -65,7 +114,8 @@ fn join(r: &Regions, whole: Value, panel: usize) -> Option<Vec<NodeId>> {
         if second.is_none() {
             return (*nodes.last()? == first).then_some(nodes);
         }
-        // The earliest reader comes next. If it cannot join, two values will leave whatever else does.
+        // The earliest reader comes next. If it cannot join, two values will leave whatever else
+        // does.
         let readers = nodes.iter().flat_map(|&id| r.graph.users(id.into())).map(|(user, _)| user);
         let next = readers.filter(|user| !nodes.contains(user)).min_by_key(|user| r.place[user])?;
         if !matches!(r.graph.op(next), Op::Map(_)) || !r.may_join(next, r.graph.segment(whole.node)) {

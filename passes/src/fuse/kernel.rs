@@ -5,7 +5,8 @@ use atomc_ir::{Diagnostic, Graph, NodeId, Op, Value};
 
 use super::Region;
 
-/// Puts a kernel in place of a region. The old nodes stay until the graph is swept; regions may be replaced in any order.
+/// Puts a kernel in place of a region. The old nodes stay until the graph is swept; regions may be
+/// replaced in any order.
 pub fn replace(graph: &mut Graph, region: &Region, place: &BTreeMap<NodeId, usize>) -> Result<(), Diagnostic> {
     let outputs = outputs(graph, region, place);
     let (body, operands) = body(graph, region, &outputs);
@@ -31,7 +32,8 @@ fn outputs(graph: &Graph, region: &Region, place: &BTreeMap<NodeId, usize>) -> V
     outputs
 }
 
-/// The region as a graph of its own, and what its parameters stand for: numbered by first use, in the order of the text.
+/// The region as a graph of its own, and what its parameters stand for: numbered by first use, in
+/// the order of the text.
 fn body(graph: &Graph, region: &Region, outputs: &[Value]) -> (Graph, Vec<Value>) {
     let inside = region.nodes.iter().map(|&id| (id, None)).collect();
     let mut copy = Copy { from: graph, inside, params: BTreeMap::new(), operands: vec![], body: Graph::new("k") };

@@ -6,10 +6,11 @@ use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Reads, Type, Value, V
 
 use super::Regions;
 
-/// Nodes can be in one kernel only if these agree. A value that comes through another kernel, or whose rows are not the rows
-/// of its reader, puts the reader one level up; so a path that leaves a kernel never comes back to its level. So do embeddings:
-/// who runs the step may have others, so that a kernel of their own makes them. So does a norm over a row of heads, which each
-/// head would repeat.
+/// Nodes can be in one kernel only if these agree. A value that comes through another kernel, or
+/// whose rows are not the rows of its reader, puts the reader one level up; so a path that leaves a
+/// kernel never comes back to its level. So do embeddings: who runs the step may have others, so
+/// that a kernel of their own makes them. So does a norm over a row of heads, which each head would
+/// repeat.
 type Key = (Option<usize>, usize, Dim);
 
 pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
@@ -27,7 +28,8 @@ pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
             let other = *member.entry((v, key(id))).or_insert(i);
             groups.join(i, other);
         }
-        member.insert((id.into(), key(id)), i);
+        let made = (0..regions.graph.types(id).len()).map(|out| Value { node: id, out });
+        member.extend(made.map(|v| ((v, key(id)), i)));
     }
     let mut nodes: Vec<Vec<NodeId>> = vec![vec![]; free.len()];
     for (i, &id) in free.iter().enumerate() {
@@ -89,8 +91,9 @@ fn parts_a_norm(graph: &Graph, id: NodeId, v: Value) -> bool {
 fn levels(r: &Regions, lead: &BTreeMap<NodeId, Dim>) -> BTreeMap<NodeId, usize> {
     let mut of_region = vec![0; r.regions.len()];
     let mut of_free: BTreeMap<NodeId, usize> = BTreeMap::new();
-    // A region's level is known once all of it was seen, which may be after its first reader: then another round settles.
-    // Regions that wait for each other, which only a bug can make, never settle; the verifier shows that cycle.
+    // A region's level is known once all of it was seen, which may be after its first reader: then
+    // another round settles. Regions that wait for each other, which only a bug can make, never
+    // settle; the verifier shows that cycle.
     let mut rounds = 0..r.regions.len() + 2;
     while rounds.next().is_some() && raise(r, lead, &mut of_region, &mut of_free) {}
     of_free
@@ -111,7 +114,8 @@ fn raise(
             (Some(&region), _) => of_region[region] + 1,
             (_, Some(&level)) => {
                 let apart = |&l: &Dim| {
-                    !is_row_of(r.graph, id, v, l) || is_embedding(r.graph, v) || parts_a_norm(r.graph, id, v)
+                    let other = lead.get(&v.node) != Some(&l) || !is_row_of(r.graph, id, v, l);
+                    other || is_embedding(r.graph, v) || parts_a_norm(r.graph, id, v)
                 };
                 level + lead.get(&id).is_some_and(apart) as usize
             }

@@ -232,10 +232,14 @@ fn what_no_family_takes_is_refused() {
     }"#;
     let e = run(&mut read(text), &DECODE).unwrap_err();
     assert_eq!(e.to_string(), "experts: no kernel family takes `slice axis=0 start=2 len=4`");
-    assert_eq!(e.help.as_deref(), Some("the families are rows, matvec, matmul, attend_one, attend_many"));
+    assert_eq!(
+        e.help.as_deref(),
+        Some("the families are rows, matvec, matmul, attend_one, attend_many, group, grouped_matvec, grouped_matmul")
+    );
 }
 
-/// A layer of one rank: what the caller sums is not fused over, and what follows is computed once for both of its readers.
+/// A layer of one rank: what the caller sums is not fused over, and what follows is computed once
+/// for both of its readers.
 #[test]
 fn sums_over_ranks_part_kernels() {
     let text = r#"graph @g(%x: bf16[T, 8], %y: bf16[T, 8]) {

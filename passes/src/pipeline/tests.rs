@@ -4,7 +4,7 @@ use atomc_ir::{Family, NodeId, Op, parse};
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{ANY, DECODE, Dense, WHOLE, apply, graphs, same_meaning};
+use crate::testing::{ANY, DECODE, Dense, WHOLE, apply, graphs, read, same_meaning};
 
 fn fused(graph: &Graph, cx: &Cx) -> Graph {
     let mut graph = graph.clone();
@@ -72,10 +72,11 @@ fn form(graph: &Graph, id: NodeId) -> Result<(), String> {
     let count = |test: fn(&Op) -> bool| body.ids().filter(|&n| test(body.op(n))).count();
     let (contractions, boundaries) = match family {
         Family::Rows => (0, 0),
-        Family::Matvec | Family::Matmul => (1, 0),
+        Family::Matvec | Family::Matmul | Family::GroupedMatvec | Family::GroupedMatmul => (1, 0),
+        Family::Group => (0, 0),
         Family::AttendOne | Family::AttendMany => (0, 1),
     };
-    check(count(|op| matches!(op, Op::Linear { .. })) == contractions, "contractions")?;
+    check(count(Op::is_contraction) == contractions, "contractions")?;
     check(count(Op::is_boundary) == boundaries, "boundaries")?;
     check(contractions == 0 || graph.types(id).len() == 1, "results of a contraction")?;
     let leads = graph.types(id).iter().filter_map(|t| Some(t.as_tensor()?.shape.0[0].to_string()));
@@ -98,6 +99,41 @@ fn a_dense_layer_is_five_kernels_for_decode() {
         let families: Vec<Family> = kernels_at(&graph, "model.layers.1").into_iter().map(|(f, _)| f).collect();
         assert_eq!(families, [Family::Matvec, Family::AttendOne, Family::Matvec, Family::Matvec, Family::Matvec]);
     }
+}
+
+/// The feed-forward of a layer of experts, with biases.
+const EXPERTS: &str = r#"graph @g(%x: bf16[T, 16]) {
+    %n = weight {name = "n"} : bf16[16]
+    %0 = rms_norm %x, %n {eps = 1e-6} : bf16[T, 16]
+    %r = weight {name = "r"} : bf16[5, 16]
+    %1 = linear %0, %r {out = f32} : f32[T, 5]
+    %2, %3 = route %1 {by = (2, softmax, 1, 1, max, true, 1.0)} : f32[T, 2], i32[T*2]
+    %g = weight {name = "gate"} : bf16[5, 8, 16]
+    %4 = grouped %0, %g, %3 {out = bf16} : bf16[T*2, 8]
+    %gb = weight {name = "gate.bias"} : bf16[5, 8]
+    %5 = gather %gb, %3 : bf16[T*2, 8]
+    %6 = add %4, %5 : bf16[T*2, 8]
+    %u = weight {name = "up"} : bf16[5, 8, 16]
+    %7 = grouped %0, %u, %3 {out = bf16} : bf16[T*2, 8]
+    %ub = weight {name = "up.bias"} : bf16[5, 8]
+    %8 = gather %ub, %3 : bf16[T*2, 8]
+    %9 = add %7, %8 : bf16[T*2, 8]
+    %10 = silu %6 : bf16[T*2, 8]
+    %11 = mul %10, %9 : bf16[T*2, 8]
+    %d = weight {name = "down"} : bf16[5, 16, 8]
+    %12 = grouped %11, %d, %3 {out = bf16} : bf16[T*2, 16]
+    %db = weight {name = "down.bias"} : bf16[5, 16]
+    %13 = gather %db, %3 : bf16[T*2, 16]
+    %14 = add %12, %13 : bf16[T*2, 16]
+    %15 = combine %14, %2 : bf16[T, 16]
+    %16 = add %x, %15 : bf16[T, 16]
+    return %16
+}"#;
+
+#[test]
+fn a_layer_of_experts_in_kernels() {
+    insta::assert_snapshot!("experts_decode", fused(&read(EXPERTS), &DECODE).print());
+    insta::assert_snapshot!("experts_any", fused(&read(EXPERTS), &ANY).print());
 }
 
 #[test]
@@ -150,7 +186,8 @@ fn until_stops_after_a_pass() {
 fn unknown_passes_are_refused() {
     let e = run(&mut Dense::qwen3(1).graph(), &DECODE, Some("fusion"), &mut |_, _| {}).unwrap_err();
     assert_eq!(e.to_string(), "there is no pass `fusion`");
-    let help = "the passes are dce, canonicalise, narrow, cse, merge_weights, rewrite, pack, split, fuse";
+    let help =
+        "the passes are dce, canonicalise, narrow, cse, merge_weights, rewrite, pack, group, repeat, split, fuse";
     assert_eq!(e.help.as_deref(), Some(help));
 }
 

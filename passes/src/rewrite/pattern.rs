@@ -25,7 +25,8 @@ struct Miss {
 }
 
 impl Pattern {
-    /// Reads a pattern by giving each line a type and each `?` value a parameter. The last line is the root.
+    /// Reads a pattern by giving each line a type and each `?` value a parameter. The last line is
+    /// the root.
     pub fn new(text: &str) -> Pattern {
         let mut free: Vec<&str> = text.split([' ', ',', '\n']).filter(|w| w.starts_with('?')).collect();
         free.sort();

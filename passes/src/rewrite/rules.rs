@@ -1,7 +1,8 @@
 //! The table of fusion rules.
 
-/// A rewrite in the IR's text, without types: `%x` are the nodes of the pattern, `?x` any values. Operands of commuting ops
-/// match in either order, and a node that something outside of the pattern reads does not match.
+/// A rewrite in the IR's text, without types: `%x` are the nodes of the pattern, `?x` any values.
+/// Operands of commuting ops match in either order, and a node that something outside of the
+/// pattern reads does not match.
 #[derive(Debug)]
 pub struct Rule {
     pub name: &'static str,

@@ -17,7 +17,8 @@ pub struct Dense {
     pub bias: bool,
     pub qk_norm: bool,
     pub tied: bool,
-    /// Other sizes than the small ones: hidden, heads, heads of keys, elements of a head, width of the MLP.
+    /// Other sizes than the small ones: hidden, heads, heads of keys, elements of a head, width of
+    /// the MLP.
     pub sizes: Option<[usize; 5]>,
 }
 

@@ -1,5 +1,5 @@
-//! Random graphs that are legal and that the interpreter can run: a list of numbers decides what is built, so that fewer
-//! and smaller numbers are simpler graphs.
+//! Random graphs that are legal and that the interpreter can run: a list of numbers decides what is
+//! built, so that fewer and smaller numbers are simpler graphs.
 use atomc_ir::results::HIDDEN;
 use atomc_ir::rope::{Freqs, Scaling};
 use atomc_ir::{Block, Builder, CacheType, DType, Dim, Elementwise, Graph, Op, Shape, Type, Value};
@@ -133,8 +133,8 @@ impl Random {
         self.weight_of_parts(dtype, shape, (1, 2))
     }
 
-    /// A weight, perhaps of two, the first of which has so many rows, or cut out of a larger one, which has so many rows before and
-    /// behind it.
+    /// A weight, perhaps of two, the first of which has so many rows, or cut out of a larger one,
+    /// which has so many rows before and behind it.
     fn weight_of_parts(&mut self, dtype: DType, shape: &[usize], (before, behind): (usize, usize)) -> Value {
         self.weights += 1;
         let (n, size) = (self.weights, shape.iter().map(|n| n.to_string()).collect::<Vec<_>>().join("x"));
@@ -206,7 +206,8 @@ impl Random {
         let w = self.weight_of_parts(codes, &[width, from], (block.rows, 0));
         let mut operands = vec![x, w, self.weight(scale, &grid)];
         if codes.is_integer_code() && self.below(2) == 0 {
-            operands.push(self.weight(codes, &grid));
+            let zero = [DType::I8, DType::U8][self.below(2)];
+            operands.push(self.weight(zero, &grid));
         }
         self.push(Op::Linear { out, block: Some(block) }, &operands)
     }

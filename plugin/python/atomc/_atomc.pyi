@@ -35,6 +35,12 @@ def settings_of(environment: Mapping[str, str]) -> dict[str, str]:
 def named_artifact(additional: str, loader: str) -> str | None:
     """The artifact that `--additional-config` and `--model-loader-extra-config` name, both as JSON."""
 
+def judged_sglang_options() -> list[str]:
+    """SGLang's options that are judged."""
+
+def overriding_artifact(ours: str) -> str | None:
+    """The artifact that the object `atomc` of `--json-model-override-args` names, given as JSON."""
+
 class Artifact:
     """An artifact's file, checked."""
 
@@ -56,6 +62,8 @@ class Artifact:
         its signature is asked for instead of the list."""
     @property
     def targets(self) -> list[str]: ...
+    def page(self, target: str) -> tuple[int, int]:
+        """The pages of a target's cache: tokens in one, and bytes of the largest."""
     @property
     def config(self) -> dict[str, Any]:
         """Every option and model fact that shaped the artifact."""
@@ -209,9 +217,9 @@ class Model:
     @property
     def packed_name(self) -> str:
         """The name of the file in which this rank's packed weights lie beside a model's config.json."""
-    def refusals(self, config: str, options: str) -> list[str]:
-        """Everything about which a `config.json` and vLLM's options do not fit, a line each: options are a JSON object by the names of
-        vLLM's `EngineArgs`."""
+    def refusals(self, config: str, options: str, framework: Literal["vllm", "sglang"] = "vllm") -> list[str]:
+        """Everything about which a `config.json` and a framework's options do not fit, a line each: options are a JSON object by the
+        names of vLLM's `EngineArgs`, or of SGLang's `ServerArgs`."""
     def loading(self, *, update: bool = False) -> Loading:
         """A context in which the checkpoint's tensors are given one by one, also anew over weights that are loaded. An update of
         those, or after `unload`, may be of any tensors: what is packed together changes when all of it has come, in this update or
@@ -229,6 +237,13 @@ class Model:
     @property
     def hidden(self) -> View:
         """The rows that the body of a step leaves, one for each token."""
+    @property
+    def hidden_names(self) -> list[str]:
+        """What the further rows are called that steps leave, as `atomc compile --hidden` asked for:
+        `hidden.2` is what enters layer 2."""
+    def hidden_of(self, name: str) -> View:
+        """Further rows of the step whose body has just run to its end, one for each token. They stay
+        until the next step, embedding or head. Where they lie depends on the size of the step."""
     @property
     def head_input(self) -> View:
         """The rows that heads read."""

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The Python package and vLLM through it, on this machine's processor: environments, the wheel, the compiler, and all tests with
-# vLLM 0.33.0, those marked short with 0.30.0 and 0.26.0. As many files of tests run at once as there are cores.
-# VENVS keeps environments elsewhere than in target/; ATOMC is a compiler that is built already.
-# usage: run.sh [--prepare]; with it only what needs no build of ours is done: the environments
+# The Python package and vLLM through it, on this machine's processor: environments, the wheel, the
+# compiler, and all tests with vLLM 0.33.0, those marked short with 0.30.0 and 0.26.0. As many files
+# of tests run at once as there are cores. VENVS keeps environments elsewhere than in target/; ATOMC
+# is a compiler that is built already. usage: run.sh [--prepare]; with it only what needs no build
+# of ours is done: the environments
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 here=$PWD/plugin/tests/vllm venvs=${VENVS:-$PWD/target/vllm}
@@ -29,13 +30,14 @@ for release in "${releases[@]}"; do
     "$uv" pip install --python "$venvs/$release/bin/python" --quiet --no-deps --force-reinstall "$wheels"/*.whl
 done
 
-# A build for the processor leaves VLLM_TARGET_DEVICE behind, which at run time would hide the plugin's platform.
+# A build for the processor leaves VLLM_TARGET_DEVICE behind, which at run time would hide the
+# plugin's platform.
 unset VLLM_TARGET_DEVICE VLLM_PLUGINS
 export ATOMC HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_LOGGING_LEVEL=WARNING
 export here venvs wheels
 
-# One file with one release: its output, when it is over. Every file has a process of its own, as an engine that failed leaves
-# vLLM's groups of processes behind.
+# One file with one release: its output, when it is over. Every file has a process of its own, as an
+# engine that failed leaves vLLM's groups of processes behind.
 tests() {
     local release=$1 file=$2 log status=0 start=$SECONDS
     shift 2

@@ -1,15 +1,14 @@
 """Architectures of which there is no trained model, against the logits that transformers computed (tests/golden)."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from conftest import EXAMPLES, compile, is_ours, own
+from conftest import compile, golden_model, is_ours, own
+from models import GOLDEN
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
-GOLDEN = EXAMPLES.parent / "tests" / "golden"
 CASES = [
     ("qwen2", "own"),
     ("qwen2-sliding", "own"),
@@ -20,13 +19,16 @@ CASES = [
     ("phi3-short", "own"),
     ("gemma3", "own"),
     ("gemma3", "vllm"),
+    # Quantised in the ways of the tools that vLLM reads.
+    ("q-int4-zeros", "own"),
+    ("q-int4-row", "vllm"),
+    ("q-gptq", "own"),
+    ("q-cache", "own"),
+    ("q-fp8-block", "own"),
+    ("q-int8", "own"),
+    ("q-fp8-token", "own"),
 ]
-SHORT = [("mistral", "own"), ("olmo2", "own")]
-
-
-def golden_model(tmp_path, name):
-    ignore = shutil.ignore_patterns("golden.*", "config.v4.json")
-    return shutil.copytree(GOLDEN / name, tmp_path / name, ignore=ignore)
+SHORT = [("mistral", "own"), ("olmo2", "own"), ("q-awq", "own")]
 
 
 @pytest.mark.parametrize("name, attention", [*(pytest.param(*case, marks=pytest.mark.short) for case in SHORT), *CASES])
@@ -66,4 +68,26 @@ def test_windows_give_pages_back(engine, tmp_path):
     pages = 12
     assert pages * cache[0].block_tokens < 450
     _, found = answers(kv_cache_memory_bytes=pages * len(cache) * (cache[0].block_bytes + 1024))
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen2-sliding"])
+def test_mixed_windows_give_pages_back(engine, tmp_path, name):
+    """Of two layers one has a window: a cache that holds a sequence's pages of one layer alone is enough for both."""
+    folder = golden_model(tmp_path, name)
+    compile(folder)
+    options = dict(skip_tokenizer_init=True, max_num_batched_tokens=64, max_num_seqs=1)
+    params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True, detokenize=False)
+    prompts = [{"prompt_token_ids": [(7 * i + k) % 96 for i in range(300)]} for k in (1, 2)]
+
+    def answers(**more):
+        llm = engine(folder, **options, **more)
+        made = [answer.outputs[0].token_ids for answer in llm.generate(prompts, params, use_tqdm=False)]
+        return own(llm).engine.cache, made
+
+    cache, wanted = answers()
+    assert sorted(bool(layer.window) for layer in cache) == [False, True]
+    pages = 24
+    assert pages * cache[0].block_tokens < 2 * 500
+    _, found = answers(kv_cache_memory_bytes=pages * (cache[0].block_bytes + 1024))
     assert found == wanted

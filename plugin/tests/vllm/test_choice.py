@@ -17,6 +17,7 @@ import atomc.vllm.model
 from atomc import _atomc
 from atomc.vllm import compat, config, plugin
 
+from atomc.frameworks import untested
 from conftest import ATOMC, PROBLEMS, compile, greedy, is_ours, own
 
 PROMPTS = [p["prompt"] for p in PROBLEMS[:8]]
@@ -32,7 +33,8 @@ def test_vllms_own_model_runs_without_an_artifact(engine, bare):
     from vllm.model_executor.models.llama import LlamaForCausalLM
 
     assert isinstance(own(llm), LlamaForCausalLM)
-    assert "vLLM's own model runs" in said.call_args_list[-1].args[0]
+    text, *words = said.call_args_list[-1].args
+    assert "vLLM's own model runs" in text % tuple(words)
     assert greedy(llm, PROMPTS) == SOLUTIONS
 
 
@@ -263,13 +265,10 @@ def test_links_that_lead_nowhere_are_errors(bare):
         config.find(EngineArgs(str(folder)).create_engine_config())
 
 
-def test_untested_releases_are_named(monkeypatch):
-    said = []
-    compat.warn_if_untested(lambda *message: said.append(message))
-    assert not said
-    monkeypatch.setattr(compat, "TESTED", ("0.1.0",))
-    compat.warn_if_untested(lambda *message: said.append(message))
-    assert said == [("atomc: vLLM %s is not among the releases that are tested: %s", version("vllm"), "0.1.0")]
+def test_untested_releases_are_named():
+    assert untested("vLLM", "vllm", compat.TESTED) is None
+    said = f"vLLM {version('vllm')} is not among the releases that are tested: 0.1.0"
+    assert untested("vLLM", "vllm", ("0.1.0",)) == said
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A virtual environment with vLLM for a machine without a GPU: torch without NVIDIA's libraries, and vLLM's Python without
-# its kernels, which this plugin does not need. Two minutes, 2 GB. It takes python3.11 (or $PYTHON), gcc and readelf.
-# usage: venv.sh VERSION FOLDER; versions are those of the table below
+# A virtual environment with vLLM for a machine without a GPU: torch without NVIDIA's libraries, and
+# vLLM's Python without its kernels, which this plugin does not need. Two minutes, 2 GB. It takes
+# python3.11 (or $PYTHON), gcc and readelf. usage: venv.sh VERSION FOLDER; versions are those of the
+# table below
 set -euo pipefail
 version=$1 folder=$2
 case $version in
@@ -15,13 +16,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$folder/bin/activate"
 python -m pip install -q uv
 
-# torch, and what it imports; the runtime library is the only one of NVIDIA's that it calls when it is imported.
+# torch, and what it imports; the runtime library is the only one of NVIDIA's that it calls when it
+# is imported.
 uv pip install -q --no-deps "torch==$torch" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
 uv pip install -q filelock typing-extensions 'sympy>=1.13.3' networkx jinja2 fsspec numpy==2.3.5
-python "$here/stub_cuda.py"
+python "$here/../stub_cuda.py"
 
-# vLLM's source distribution with nothing to compile. Its own dependencies come after it, read from what was installed:
-# the list in the distribution is that of the build with kernels.
+# vLLM's source distribution with nothing to compile. Its own dependencies come after it, read from
+# what was installed: the list in the distribution is that of the build with kernels.
 uv pip install -q 'setuptools>=77.0.3,<81' setuptools-scm setuptools-rust wheel packaging
 VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$version CARGO=false \
     uv pip install -q --no-deps --no-build-isolation --no-binary vllm "vllm==$version"

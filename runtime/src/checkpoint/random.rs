@@ -1,12 +1,20 @@
-//! Random weights: a stand-in for a checkpoint, so that a model can be timed from its configuration alone.
+//! Random weights: a stand-in for a checkpoint, so that a model can be timed from its configuration
+//! alone.
 use super::{CheckpointError, Source, Tensor};
+use atomc_artifact::manifest::DType;
 
 const STD: f32 = 0.02;
 
-/// A source that makes up every tensor: about normal with a standard deviation of 0.02, around 1 for the weights of norms
-/// and around 0 for all others. The values depend on the seed, the tensor's name and the place in it, on nothing else.
+/// Scales of codes are between this and half of it, so that weights of them are small.
+const SCALE: f32 = 1.0 / 1024.0;
+
+/// A source that makes up every tensor: about normal with a standard deviation of 0.02, around 1
+/// for the weights of norms and around 0 for all others; codes and words of them are any bits that
+/// are numbers, and scales small. The values depend on the seed, the tensor's name and the place in
+/// it, on nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct Random {
+    /// Other seeds make other values of every tensor.
     pub seed: u64,
 }
 
@@ -15,6 +23,7 @@ pub struct Random {
 pub struct Stream {
     key: u64,
     mean: f32,
+    scale: bool,
 }
 
 impl Source for Random {
@@ -24,7 +33,9 @@ impl Source for Random {
         let hash = name
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        Ok(Tensor::Random(Stream { key: mix(hash ^ mix(self.seed)), mean: if norm { 1.0 } else { 0.0 } }))
+        let scale = name.rsplit('.').next().is_some_and(|last| last.contains("scale"));
+        let mean = if norm { 1.0 } else { 0.0 };
+        Ok(Tensor::Random(Stream { key: mix(hash ^ mix(self.seed)), mean, scale }))
     }
 
     fn names(&self) -> Vec<&str> {
@@ -33,14 +44,35 @@ impl Source for Random {
 }
 
 impl Stream {
-    /// Element `index`: the sum of four uniform 16-bit numbers (variance 4/12 in units of their range), which is close to
-    /// normal, from one round of a counter-based generator.
+    /// Element `index`: the sum of four uniform 16-bit numbers (variance 4/12 in units of their
+    /// range), which is close to normal, from one round of a counter-based generator.
     #[inline]
     pub fn at(self, index: u64) -> f32 {
-        let bits = mix(self.key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let bits = self.bits(index);
+        if self.scale {
+            return SCALE * (0.5 + (bits & 0xffff) as f32 / 131_072.0);
+        }
         let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
         let scale = STD * 1.732_050_8 / 65536.0;
         (sum as i32 - 131_070) as f32 * scale + self.mean
+    }
+
+    /// Element `index` of a tensor of codes, of which there are no NaN, in its lowest bits; of one
+    /// of words, which may have any.
+    #[inline]
+    pub fn code(self, index: u64, dtype: DType) -> u32 {
+        let bits = self.bits(index) as u32;
+        match dtype {
+            // Below 2 in size, so that no sum of a few thousand of them overflows anything.
+            DType::F8E4M3 => bits & 0xbf,
+            DType::E8M0 => 127 - 10 - (bits & 1),
+            _ => bits,
+        }
+    }
+
+    #[inline]
+    fn bits(self, index: u64) -> u64 {
+        mix(self.key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 }
 
@@ -76,6 +108,16 @@ mod tests {
         assert!(mean.abs() < 4e-4 && (std - 0.02).abs() < 4e-4, "{mean} {std}");
         let within = values.iter().filter(|v| v.abs() < 0.02).count() as f64 / values.len() as f64;
         assert!((within - 0.683).abs() < 0.02, "{within}");
+    }
+
+    #[test]
+    fn scales_are_small_and_codes_are_numbers() {
+        for name in ["model.layers.0.mlp.up_proj.weight_scale_inv", "q_proj.scales"] {
+            assert!(values(1, name, 1000).iter().all(|v| (SCALE / 2.0..SCALE).contains(v)), "{name}");
+        }
+        let Ok(Tensor::Random(stream)) = (Random { seed: 1 }).tensor("w", &[1]) else { panic!("made up") };
+        assert!((0..10_000).all(|i| stream.code(i, DType::F8E4M3) & 0x7f != 0x7f));
+        assert!((0..10_000).all(|i| stream.code(i, DType::E8M0) & 0xff < 127));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A safetensors file whose numbers are read when they are wanted.
 //!
-//! It is not mapped: a look at a map behind the end of a file that has shrunk ends the process. What the file was when it was
-//! opened is compared with what it is when all has been read.
+//! It is not mapped: a look at a map behind the end of a file that has shrunk ends the process.
+//! What the file was when it was opened is compared with what it is when all has been read.
 use super::{CheckpointError, describe};
 use atomc_artifact::files;
 use safetensors::tensor::{Metadata, SafeTensorError, TensorInfo};
@@ -107,10 +107,12 @@ impl Shard {
 }
 
 impl Stored<'_> {
+    /// Bytes of the tensor.
     pub fn len(self) -> usize {
         self.len
     }
 
+    /// Whether the tensor has no numbers.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }

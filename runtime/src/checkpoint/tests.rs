@@ -74,12 +74,12 @@ fn refuses_directories_that_are_none() {
 #[test]
 fn refuses_wrong_tensors() {
     let dir = tempfile::tempdir().unwrap();
-    file(&dir.path().join(SINGLE), &[("a", Dtype::I64, &[4]), ("b", Dtype::F32, &[2, 3])]);
+    file(&dir.path().join(SINGLE), &[("a", Dtype::U16, &[4]), ("b", Dtype::F32, &[2, 3])]);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     let text = |name, shape: &[usize]| checkpoint.tensor(name, shape).unwrap_err().to_string();
     assert_eq!(
         text("a", &[4]),
-        "tensor `a` is of type I64; weights may be BF16, F16, F32, F64, F8_E4M3, F8_E8M0, I8, U8 or I32"
+        "tensor `a` is of type U16; weights may be BF16, F16, F32, F64, F8_E4M3, F8_E8M0, I8, U8, I32 or I64"
     );
     assert_eq!(text("b", &[3, 2]), "tensor `b` has shape [2, 3], but the model needs [3, 2]");
     assert_eq!(text("c", &[1]), "the checkpoint lacks a tensor that the model needs: c");

@@ -13,14 +13,15 @@ pub(super) struct Code {
     pub kernels: Vec<HostKernel>,
     /// The kernels point into it. It is dropped before the file.
     _library: Library,
-    /// Kept open: the loader knows a library by the path it came from, here the number of this descriptor, and would hand
-    /// out the old library for a new file that got the same number.
+    /// Kept open: the loader knows a library by the path it came from, here the number of this
+    /// descriptor, and would hand out the old library for a new file that got the same number.
     _file: File,
 }
 
 impl Code {
     /// # Safety
-    /// Loading code runs its initialisers and trusts its kernels to have the signature that the artifact states.
+    /// Loading code runs its initialisers and trusts its kernels to have the signature that the
+    /// artifact states.
     pub unsafe fn load(bytes: &[u8], variant: &Variant, kernels: &[KernelDef]) -> Result<Code, DeviceError> {
         let fault = |detail: String| DeviceError::Code { variant: variant.name.clone(), detail };
         let file = memory_file(bytes).map_err(|error| fault(format!("cannot make a file in memory: {error}")))?;
@@ -30,7 +31,8 @@ impl Code {
             unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| fault(error.to_string()))?;
         let mut found = Vec::with_capacity(kernels.len());
         for kernel in kernels {
-            // SAFETY: passed on to the caller; the library lives as long as the pointer that is copied out of it.
+            // SAFETY: passed on to the caller; the library lives as long as the pointer that is
+            // copied out of it.
             match unsafe { library.get::<HostKernel>(&kernel.symbol) } {
                 Ok(symbol) => found.push(*symbol),
                 Err(_) => return Err(fault(format!("it has no kernel `{}`", kernel.symbol))),
@@ -42,7 +44,8 @@ impl Code {
 
 /// A file without a name that holds these bytes.
 fn memory_file(bytes: &[u8]) -> io::Result<File> {
-    /// Linux 6.3: the file may be executed, whatever the system's default is. Older kernels refuse the flag.
+    /// Linux 6.3: the file may be executed, whatever the system's default is. Older kernels refuse
+    /// the flag.
     const MFD_EXEC: libc::c_uint = 0x10;
     let create = |flags| {
         // SAFETY: the name is a C string; the call touches nothing else.

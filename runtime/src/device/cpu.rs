@@ -8,13 +8,15 @@ pub(super) struct Cpu {
 }
 
 impl Cpu {
-    /// Those of a variant's features that are not here. A name that this runtime does not know counts as absent.
+    /// Those of a variant's features that are not here. A name that this runtime does not know
+    /// counts as absent.
     pub fn lacks(&self, wanted: &[String]) -> Vec<String> {
         wanted.iter().filter(|name| !self.features.contains(name.as_str())).cloned().collect()
     }
 
-    /// Detects the features. With `tiles`, the operating system is asked to let this process use the tile registers of AMX:
-    /// a permission of the process that its threads share, so the time to ask is before the pool starts.
+    /// Detects the features. With `tiles`, the operating system is asked to let this process use
+    /// the tile registers of AMX: a permission of the process that its threads share, so the time
+    /// to ask is before the pool starts.
     #[cfg(target_arch = "x86_64")]
     pub fn detect(tiles: bool) -> Cpu {
         let mut features = BTreeSet::new();
@@ -36,8 +38,8 @@ impl Cpu {
     }
 }
 
-/// AMX, which the standard library does not detect yet: CPUID leaf 7, sub-leaves 0 and 1 (Intel SDM volume 2, CPUID), and
-/// the permission of the system (Linux `Documentation/arch/x86/xstate.rst`).
+/// AMX, which the standard library does not detect yet: CPUID leaf 7, sub-leaves 0 and 1 (Intel SDM
+/// volume 2, CPUID), and the permission of the system (Linux `Documentation/arch/x86/xstate.rst`).
 #[cfg(target_arch = "x86_64")]
 fn tile_features() -> Vec<&'static str> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -58,7 +60,8 @@ fn tile_features() -> Vec<&'static str> {
 fn tiles_permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_long = 18;
-    // SAFETY: asks for a permission, touches no memory. A kernel that does not know the request refuses it.
+    // SAFETY: asks for a permission, touches no memory. A kernel that does not know the request
+    // refuses it.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
 }
 

@@ -3,6 +3,7 @@ use crate::forks::Forked;
 
 /// Why a device cannot be opened, or could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum DeviceError {
     #[error("unknown device `{given}`; this build has: {}", have.join(", "))]
     UnknownDevice { given: String, have: Vec<&'static str> },

@@ -1,7 +1,9 @@
-//! GPUs through their vendors' drivers, which are looked for when a device is opened: nothing of ROCm or CUDA is needed to build.
+//! GPUs through their vendors' drivers, which are looked for when a device is opened: nothing of
+//! ROCm or CUDA is needed to build.
 //!
-//! A step is one copy of its inputs, then the launches of its plan, all on one stream. Decode plans are captured when they first
-//! run, plans for prompts when a size comes again, and replayed from then on: whatever else varies between steps lies in the inputs.
+//! A step is one copy of its inputs, then the launches of its plan, all on one stream. Decode plans
+//! are captured when they first run, plans for prompts when a size comes again, and replayed from
+//! then on: whatever else varies between steps lies in the inputs.
 mod code;
 mod context;
 mod cuda;
@@ -36,7 +38,9 @@ pub enum Vendor {
 /// A GPU of this machine, by its driver's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuDevice {
+    /// Whose driver knows it.
     pub vendor: Vendor,
+    /// The driver's number, which environment variables of the driver may change.
     pub ordinal: usize,
     /// E.g. `AMD Instinct MI300X`.
     pub name: String,
@@ -65,6 +69,7 @@ impl fmt::Display for GpuDevice {
 }
 
 impl Vendor {
+    /// In the order in which devices are listed.
     pub const ALL: [Vendor; 2] = [Vendor::Hip, Vendor::Cuda];
 
     /// As `--device` has it.
@@ -108,8 +113,8 @@ impl Vendor {
     }
 }
 
-/// A driver at work on a GPU. Whatever else of this process uses that GPU meanwhile, this runtime or a framework, need not
-/// start it again, which takes longer than to open an artifact.
+/// A driver at work on a GPU. Whatever else of this process uses that GPU meanwhile, this runtime
+/// or a framework, need not start it again, which takes longer than to open an artifact.
 #[derive(Debug)]
 pub struct Started {
     _context: Arc<Context>,
@@ -142,8 +147,8 @@ impl GpuDevice {
         })
     }
 
-    /// How well code for an architecture, or for a mode, suits this device, if it can run there at all. NVIDIA's code runs on
-    /// later chips as well, but not where its name ends in a letter.
+    /// How well code for an architecture, or for a mode, suits this device, if it can run there at
+    /// all. NVIDIA's code runs on later chips as well, but not where its name ends in a letter.
     fn fit(&self, wanted: &str) -> Option<Fit> {
         match self.vendor {
             Vendor::Hip => (self.arch == wanted || self.modes.iter().any(|mode| mode == wanted)).then_some(Fit::Exact),
@@ -220,8 +225,8 @@ impl Gpu {
     /// The same on a stream of the caller's.
     ///
     /// # Safety
-    /// The stream is one of this device, in CUDA of its primary context, and stays alive as long as the result and the memory
-    /// that it gave.
+    /// The stream is one of this device, in CUDA of its primary context, and stays alive as long as
+    /// the result and the memory that it gave.
     pub unsafe fn on_stream(
         vendor: Vendor,
         artifact: &Artifact,
@@ -292,7 +297,8 @@ impl Gpu {
     /// Starts a kernel that no plan has.
     ///
     /// # Safety
-    /// The parameters are the kernel's, and what it reads and writes is there; the stream is one of the device's.
+    /// The parameters are the kernel's, and what it reads and writes is there; the stream is one of
+    /// the device's.
     unsafe fn start<const N: usize>(
         &self,
         kernel: Start,
@@ -356,8 +362,8 @@ impl Device for Gpu {
     ) -> Result<(), DeviceError> {
         self.context.enter()?;
         let plan = &mut self.plans[plan];
-        // SAFETY: the block holds any step; the bytes are borrowed until the copy is done, which is waited for; the rest is
-        // passed on to the caller.
+        // SAFETY: the block holds any step; the bytes are borrowed until the copy is done, which is
+        // waited for; the rest is passed on to the caller.
         unsafe {
             self.context.copy_in(self.block, inputs.bytes)?;
             self.copied.record()?;
@@ -400,7 +406,8 @@ impl Device for Gpu {
         self.context.check(unsafe { self.context.driver.synchronise(stream.handle()) })
     }
 
-    /// The stream may be one that the caller captures; what it captured fits every step of no more tokens, rows and tiles.
+    /// The stream may be one that the caller captures; what it captured fits every step of no more
+    /// tokens, rows and tiles.
     unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
         self.context.enter()?;
         // SAFETY: passed on to the caller.

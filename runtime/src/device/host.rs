@@ -39,7 +39,8 @@ struct Launch {
     args: usize,
 }
 
-// SAFETY: the pointers are addresses for kernels, which only `run` follows, under a contract that no thread is part of.
+// SAFETY: the pointers are addresses for kernels, which only `run` follows, under a contract that
+// no thread is part of.
 unsafe impl Send for Bound {}
 // SAFETY: as above.
 unsafe impl Sync for Bound {}
@@ -54,7 +55,8 @@ impl Host {
     ) -> Result<Host, DeviceError> {
         let tiles = target.variants.iter().any(|variant| variant.features.iter().any(|name| name.starts_with("amx")));
         let variant = choose(target, variant, &Cpu::detect(tiles))?;
-        // SAFETY: the code is what the compiler wrote next to the manifest that describes it; the checksums say so.
+        // SAFETY: the code is what the compiler wrote next to the manifest that describes it; the
+        // checksums say so.
         let code = unsafe { Code::load(artifact.section(variant.section), variant, &target.kernels) }?;
         let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
         let largest = variant.kernels.iter().map(|kernel| kernel.scratch).max().unwrap_or(0);
@@ -122,8 +124,8 @@ impl Device for Host {
         self.pool.check()?;
         let (plan, scratch) = (&self.plans[part.plan], &self.scratch);
         let launches = &plan.launches[part.launches];
-        // SAFETY: passed on to the caller.
         self.pool.run(&|worker| {
+            // SAFETY: passed on to the caller.
             launches.iter().for_each(|launch| unsafe { plan.launch(launch, part.size, worker, scratch) })
         });
         Ok(())
@@ -143,7 +145,8 @@ impl Host {
 }
 
 impl Bound {
-    /// One worker's share of a launch. Cannot panic: a kernel is C code, and the count of tasks does not overflow.
+    /// One worker's share of a launch. Cannot panic: a kernel is C code, and the count of tasks
+    /// does not overflow.
     ///
     /// # Safety
     /// As for [`Device::run`].
@@ -155,8 +158,8 @@ impl Bound {
         let args = self.args[launch.args..].as_ptr();
         let scratch = scratch[worker.index()].address();
         worker.tasks(count, |tasks| {
-            // SAFETY: the arguments are what the manifest lists for this kernel, the tasks are below its count, and each
-            // worker has scratch memory of its own.
+            // SAFETY: the arguments are what the manifest lists for this kernel, the tasks are
+            // below its count, and each worker has scratch memory of its own.
             unsafe { (launch.kernel)(args, &size.step, scratch, tasks.start as i64, tasks.end as i64) }
         });
     }

@@ -7,10 +7,14 @@ use std::ops::Range;
 /// Some launches of a plan, for a step.
 #[derive(Clone, Debug)]
 pub struct Part {
+    /// Index into the plans that the device was bound to.
     pub plan: usize,
+    /// Which launches of the plan, in its order.
     pub launches: Range<usize>,
+    /// What grids follow from.
     pub size: StepSize,
-    /// Where kernels of a device with memory of its own find the step: in the block of inputs, or elsewhere.
+    /// Where kernels of a device with memory of its own find the step: in the block of inputs, or
+    /// elsewhere.
     pub step: *const u8,
     /// Where they go if the device has streams.
     pub stream: Stream,
@@ -29,6 +33,7 @@ impl Stream {
 /// How much there is to do in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepSize {
+    /// Tokens and rows.
     pub step: Step,
     /// Tiles in the step's [`atomc_artifact::abi::Batch`].
     pub tiles: usize,
@@ -46,6 +51,14 @@ impl StepSize {
             Tasks::Fixed(count) => count,
             Tasks::Tokens { per, times } => (self.step.tokens as usize).div_ceil(per) * times,
             Tasks::Rows { per, times } => (self.step.rows as usize).div_ceil(per) * times,
+            Tasks::Choices { choices, per, times } => {
+                (self.step.tokens as usize).saturating_mul(choices).div_ceil(per).saturating_mul(times)
+            }
+            Tasks::Blocks { choices, experts, tile, times } => {
+                let pairs = (self.step.tokens as usize).saturating_mul(choices);
+                let open = pairs.min(experts + 1).saturating_mul(tile - 1);
+                (pairs.saturating_add(open) / tile).saturating_mul(times)
+            }
             Tasks::Tiles { times } => self.tiles * times,
         }
     }
@@ -54,6 +67,7 @@ impl StepSize {
 /// Time that the launches of a plan took.
 #[derive(Clone, Debug, Default)]
 pub struct Launches {
+    /// Steps that were timed.
     pub steps: u64,
     /// By launch, added up over the steps.
     pub nanoseconds: Vec<u64>,
@@ -70,5 +84,9 @@ mod tests {
         assert_eq!(size.tasks(Tasks::Tokens { per: 4, times: 2 }), 6);
         assert_eq!(size.tasks(Tasks::Rows { per: 4, times: 7 }), 7);
         assert_eq!(size.tasks(Tasks::Tiles { times: 8 }), 24);
+        assert_eq!(
+            size.tasks(Tasks::Choices { choices: 3, per: 4, times: 2 }),
+            (size.step.tokens as usize * 3).div_ceil(4) * 2
+        );
     }
 }

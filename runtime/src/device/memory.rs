@@ -1,5 +1,5 @@
-//! Memory that kernels of a device reach: of the host, where the engine reads and writes it in place, or of the device alone,
-//! where everything goes through copies.
+//! Memory that kernels of a device reach: of the host, where the engine reads and writes it in
+//! place, or of the device alone, where everything goes through copies.
 use super::DeviceError;
 use crate::memory::Buffer;
 use atomc_artifact::abi::Batch;
@@ -7,11 +7,13 @@ use atomc_artifact::manifest::{Arg, Input, Launch};
 use std::fmt::Debug;
 use std::ops::Range;
 
-/// Memory of a device, freed when dropped. Copies and fills happen in the order of the calls, after what the device was given
-/// to run before.
+/// Memory of a device, freed when dropped. Copies and fills happen in the order of the calls, after
+/// what the device was given to run before.
 pub trait DeviceMemory: Debug + Send {
+    /// Bytes that it holds.
     fn len(&self) -> usize;
 
+    /// Whether it holds no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -25,13 +27,16 @@ pub trait DeviceMemory: Debug + Send {
     /// Copies bytes from an offset and waits for them.
     fn download(&self, offset: usize, to: &mut [u8]) -> Result<(), DeviceError>;
 
+    /// Sets every byte of a range to one value.
     fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError>;
 }
 
 /// What [`super::Device::allocate`] gives.
 #[derive(Debug)]
 pub enum DeviceBuffer {
+    /// Memory that the host reads and writes in place.
     Host(Buffer),
+    /// Memory that is copied to and from.
     Device(Box<dyn DeviceMemory>),
 }
 
@@ -52,6 +57,7 @@ impl DeviceBuffer {
         }
     }
 
+    /// Whether it holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -64,6 +70,7 @@ impl DeviceBuffer {
         }
     }
 
+    /// Like [`DeviceBuffer::host_view`], to write.
     pub fn host_view_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             DeviceBuffer::Host(buffer) => Some(buffer.as_mut_slice()),
@@ -71,6 +78,7 @@ impl DeviceBuffer {
         }
     }
 
+    /// Copies bytes to an offset. They are free again when the call returns.
     pub fn upload(&mut self, offset: usize, from: &[u8]) -> Result<(), DeviceError> {
         match self {
             DeviceBuffer::Host(buffer) => buffer.as_mut_slice()[offset..][..from.len()].copy_from_slice(from),
@@ -79,6 +87,7 @@ impl DeviceBuffer {
         Ok(())
     }
 
+    /// Copies bytes from an offset, and waits for them.
     pub fn download(&self, offset: usize, to: &mut [u8]) -> Result<(), DeviceError> {
         match self {
             DeviceBuffer::Host(buffer) => to.copy_from_slice(&buffer.as_slice()[offset..][..to.len()]),
@@ -87,6 +96,7 @@ impl DeviceBuffer {
         Ok(())
     }
 
+    /// Sets every byte of a range to one value.
     pub fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError> {
         match self {
             DeviceBuffer::Host(buffer) => buffer.as_mut_slice()[range].fill(value),
@@ -99,6 +109,7 @@ impl DeviceBuffer {
 /// What a layer keeps between steps.
 #[derive(Debug)]
 pub struct StateMemory {
+    /// The first page is at its beginning; the inputs of a step say how far pages lie apart.
     pub pages: DeviceBuffer,
     /// Where each stream begins in a page.
     pub streams: Vec<usize>,
@@ -110,6 +121,7 @@ pub struct StateMemory {
 /// All memory that launches refer to.
 #[derive(Debug)]
 pub struct Memory {
+    /// By their numbers.
     pub weights: Vec<DeviceBuffer>,
     /// By their numbers.
     pub states: Vec<StateMemory>,
@@ -121,28 +133,36 @@ pub struct Memory {
     pub head_input: Option<DeviceBuffer>,
     /// Shared by all kernels that want some, of which one runs at a time: zero between launches.
     pub workspace: DeviceBuffer,
+    /// What each step brings.
     pub inputs: InputAddresses,
 }
 
-/// Where kernels find what a step brings. All of it lies in one block, whose beginning [`super::Device::run`] is given.
+/// Where kernels find what a step brings. All of it lies in one block, whose beginning
+/// [`super::Device::run`] is given.
 #[derive(Clone, Copy, Debug)]
 pub struct InputAddresses {
     /// The beginning of the block.
     pub block: *mut u8,
     /// An [`atomc_artifact::abi::Step`].
     pub step: *mut u8,
+    /// Where [`Input::Ids`] begins.
     pub ids: *mut u8,
+    /// Where [`Input::Positions`] begins.
     pub positions: *mut u8,
+    /// Where [`Input::Lengths`] begins.
     pub lengths: *mut u8,
+    /// Where [`Input::Rows`] begins.
     pub rows: *mut u8,
     /// An [`atomc_artifact::abi::Batch`] for each table.
     pub batches: *mut u8,
 }
 
-// SAFETY: these are addresses for kernels, which nobody follows but under the contract of `Device::run`.
+// SAFETY: these are addresses for kernels, which nobody follows but under the contract of
+// `Device::run`.
 unsafe impl Send for InputAddresses {}
 
 impl InputAddresses {
+    /// Where an input begins.
     pub fn of(&self, which: Input) -> *mut u8 {
         match which {
             Input::Ids => self.ids,

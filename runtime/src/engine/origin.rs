@@ -1,6 +1,8 @@
-//! Where numbers come from that are not finite: the step is run again, launch by launch, until one makes the first of them.
+//! Where numbers come from that are not finite: the step is run again, launch by launch, until one
+//! makes the first of them.
 //!
-//! What tells that there are some is a number that is read anyway, so steps that are well pay nothing for this.
+//! What tells that there are some is a number that is read anyway, so steps that are well pay
+//! nothing for this.
 use super::{Engine, StepError};
 use crate::device::{DeviceBuffer, DeviceError};
 use atomc_artifact::manifest::{Arg, DType, Launch, Logits as LogitsPlace, Plan, PlanKind};
@@ -14,19 +16,24 @@ const CHUNK: usize = 32 << 20;
 /// A number that is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Odd {
+    /// Not a number, which is made of infinite ones, or read from memory that nobody wrote.
     NaN,
+    /// More than the type of the result holds.
     Infinite,
 }
 
-/// That the logits of a step are not finite, and where the first such number came from, if it comes again.
+/// That the logits of a step are not finite, and where the first such number came from, if it comes
+/// again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotFinite {
+    /// None if the step, run again, makes no such number.
     pub origin: Option<Origin>,
 }
 
 /// The first launch of a step whose result is not finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
+    /// The kernel, by its name in the code object.
     pub symbol: String,
     /// Its place in the plan, from 0 on.
     pub launch: usize,
@@ -34,6 +41,7 @@ pub struct Origin {
     pub plan: String,
     /// The part of the model, e.g. `model.layers.0.mlp`.
     pub location: String,
+    /// Of what kind the first such number of its result is.
     pub made: Odd,
     /// What it reads that is not finite: a weight, or the cache as earlier steps have left it.
     pub read: Option<(String, Odd)>,
@@ -65,13 +73,14 @@ impl fmt::Display for NotFinite {
 }
 
 impl Engine {
-    /// That rows of logits begin with finite numbers: what is not finite before the head makes NaN of all of a row.
+    /// That rows of logits begin with finite numbers: what is not finite before the head makes NaN
+    /// of all of a row.
     pub(super) fn check_rows(&mut self, begin_well: bool) -> Result<(), StepError> {
         if begin_well { Ok(()) } else { Err(self.not_finite()) }
     }
 
-    /// That the likeliest tokens of the plan that ran last have finite logits. Of a row without any number token 0 is the
-    /// likeliest, so where logits are far away only those are fetched.
+    /// That the likeliest tokens of the plan that ran last have finite logits. Of a row without any
+    /// number token 0 is the likeliest, so where logits are far away only those are fetched.
     pub(super) fn check_picks(&mut self, place: LogitsPlace, picks: &[u32]) -> Result<(), StepError> {
         let (is_host, vocab) = (self.is_host(), self.model().vocab);
         for (row, &pick) in picks.iter().enumerate().filter(|(_, pick)| is_host || **pick == 0) {
@@ -100,7 +109,8 @@ impl Engine {
         let shell = Plan { launches: vec![], calls: vec![], kind: PlanKind::Whole, ..plan.clone() };
         let single = |launch: &Launch| Plan { launches: vec![launch.clone()], ..shell.clone() };
         let singles: Vec<Plan> = plan.launches.iter().map(single).collect();
-        // SAFETY: as when the engine was made: the launches are those of the artifact, over the same memory.
+        // SAFETY: as when the engine was made: the launches are those of the artifact, over the
+        // same memory.
         unsafe { self.device.bind(&singles, &self.memory) }?;
         let found = self.first(&plan);
         // SAFETY: as when the engine was made.
@@ -127,11 +137,13 @@ impl Engine {
 
     /// One launch of the step whose inputs are there still.
     fn again(&mut self, launch: usize) -> Result<(), DeviceError> {
-        // SAFETY: the launch was bound as a plan, and the inputs are those of a step that the whole plan ran.
+        // SAFETY: the launch was bound as a plan, and the inputs are those of a step that the whole
+        // plan ran.
         unsafe { self.device.run(launch, self.inputs.step(), None) }
     }
 
-    /// What a launch writes into the cache that is not finite: it runs over cleared pages for that, which get back what they had.
+    /// What a launch writes into the cache that is not finite: it runs over cleared pages for that,
+    /// which get back what they had.
     fn cached(&mut self, index: usize, launch: &Launch, values: &Values) -> Result<Option<Odd>, DeviceError> {
         let Some(state) = launch.args.iter().find_map(state) else { return Ok(None) };
         let (pages, dtype) = (self.held(state), self.dtype(state));
@@ -219,8 +231,8 @@ fn state(arg: &Arg) -> Option<usize> {
     }
 }
 
-/// The tensors that a launch makes: its last arguments, whose types are those of what the kernel's body returns, caches aside. There are
-/// none if the body does not say.
+/// The tensors that a launch makes: its last arguments, whose types are those of what the kernel's
+/// body returns, caches aside. There are none if the body does not say.
 fn results(body: &str, launch: &Launch) -> Vec<(Arg, DType)> {
     let names = body.lines().rev().find_map(|line| line.trim().strip_prefix("return ")).unwrap_or_default();
     let types = names.split(", ").map(|name| result_type(body, name));
@@ -245,7 +257,8 @@ fn result_type<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// What is not finite of that which changed, and so was written, from where a result begins to where the next one does.
+/// What is not finite of that which changed, and so was written, from where a result begins to
+/// where the next one does.
 fn changed(results: &[(Arg, DType)], before: &Values, after: &Values) -> Option<Odd> {
     results.iter().find_map(|&(arg, dtype)| {
         let (start, before, after) = match arg {

@@ -2,8 +2,9 @@
 use super::{Cursor, Request, Want};
 use atomc_artifact::manifest::{Plan, PlanKind};
 
-/// The plan for what is left of a step: the first `decode` plan that takes all of it if it is one token of each sequence,
-/// else the first `whole` plan that does, else the largest `whole` plan, which leaves a rest.
+/// The plan for what is left of a step: the first `decode` plan that takes all of it if it is one
+/// token of each sequence, else the first `whole` plan that does, else the largest `whole` plan,
+/// which leaves a rest.
 pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor) -> usize {
     let left = &requests[at.request..];
     let tokens = left.iter().map(|request| request.tokens.len()).sum::<usize>() - at.token;
@@ -30,7 +31,8 @@ pub(super) struct Part {
     pub rows: usize,
 }
 
-/// The most that fits, from token `start` on. A last token that wants logits waits for a plan with a row left.
+/// The most that fits, from token `start` on. A last token that wants logits waits for a plan with
+/// a row left.
 pub(super) fn part(request: &Request, start: usize, room: usize, rows: usize) -> Part {
     let left = request.tokens.len() - start;
     match request.logits {

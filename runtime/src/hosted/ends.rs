@@ -1,5 +1,5 @@
-//! Both ends of a step by themselves: embeddings of tokens, and logits of hidden rows. They go by a number of rows, and know nothing
-//! of sequences.
+//! Both ends of a step by themselves: embeddings of tokens, and logits of hidden rows. They go by a
+//! number of rows, and know nothing of sequences.
 use super::{Hosted, HostedError, Rows};
 use crate::device::{Device, DeviceBuffer, DeviceError, Part, StepSize, Stream};
 use atomc_artifact::abi::Step;
@@ -13,7 +13,8 @@ impl Hosted {
         Rows { address, rows: self.max_tokens(), width: 1, stride: 1, dtype: DType::I32 }
     }
 
-    /// Looks up the embeddings of the first tokens of [`Hosted::embed_input`], which stay until the next step, embedding or head.
+    /// Looks up the embeddings of the first tokens of [`Hosted::embed_input`], which stay until the
+    /// next step, embedding or head.
     ///
     /// # Safety
     /// The tokens are there, for the stream, and are of the vocabulary.
@@ -31,11 +32,11 @@ impl Hosted {
         }
         let found = smallest(&self.plans, |plan| plan.tokens, tokens);
         let (index, plan) = found.ok_or_else(|| HostedError::Tokens { tokens, max: self.max_tokens() })?;
-        let (Place { offset, width, stride, dtype }, launches) = embedding(plan)?;
+        let (place, launches) = embedding(plan)?;
         let part = self.rows_alone(index, 0..launches, tokens, stream);
         // SAFETY: the launches read the tokens, which are there, and nothing else of a step.
         unsafe { self.device.launch(part) }?;
-        Ok(Rows { address: self.memory.arena.address().wrapping_add(offset), rows: tokens, width, stride, dtype })
+        Ok(self.rows_at(place, tokens))
     }
 
     /// Launches that go by their number of rows and not by a step.
@@ -45,8 +46,8 @@ impl Hosted {
         Part { plan, launches, size, step: steps.wrapping_add(rows * size_of::<Step>()), stream }
     }
 
-    /// Makes logits of the first rows of [`Hosted::head_input`], which stay until the next step or head. Of ranks that share the model
-    /// out each may have a part of the vocabulary.
+    /// Makes logits of the first rows of [`Hosted::head_input`], which stay until the next step or
+    /// head. Of ranks that share the model out each may have a part of the vocabulary.
     ///
     /// # Safety
     /// The rows are there, for the stream.

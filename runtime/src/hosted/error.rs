@@ -1,8 +1,10 @@
 use crate::checkpoint::{list, tensors};
 use crate::device::DeviceError;
 
-/// Why a framework's request was refused. Nothing has run then, unless the device failed. Fields are named as in the request.
+/// Why a framework's request was refused. Nothing has run then, unless the device failed. Fields
+/// are named as in the request.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum HostedError {
     #[error("rank: {rank}, but the artifact is for {ranks}, which count from 0")]
     Rank { rank: usize, ranks: usize },
@@ -32,8 +34,22 @@ pub enum HostedError {
     Sequence { sequence: usize, field: &'static str, detail: String },
     #[error("the artifact has no place for embeddings")]
     NoEmbedding,
+    #[error(
+        "hidden: no rows are called `{name}`; the artifact has {}: `atomc compile --hidden` names layers",
+        quoted(known)
+    )]
+    Hidden { name: String, known: Vec<String> },
+    #[error("hidden: the rows of no step are there: run its body to the end, and read them before anything else runs")]
+    NotDone,
     #[error("run: no step is under way; begin one, and again after weights were loaded or unloaded")]
     NoStep,
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+fn quoted(names: &[String]) -> String {
+    match names {
+        [] => "none".to_owned(),
+        names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+    }
 }

@@ -4,26 +4,30 @@ use crate::batch::Inputs;
 use atomc_artifact::abi::Prepare;
 use std::slice;
 
-/// What a step brings, by the addresses of a framework's tensors. Tokens lie one sequence after the other.
+/// What a step brings, by the addresses of a framework's tensors. Tokens lie one sequence after the
+/// other.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// `i32 [tokens]`
     pub ids: *const i32,
     /// `i64 [tokens]`: position of each token in its sequence.
     pub positions: *const i64,
-    /// `i32 [sequences + 1]`: the first token of each sequence, and where the last one's end. Tokens from there on belong to
-    /// nobody; sequences without tokens are none.
+    /// `i32 [sequences + 1]`: the first token of each sequence, and where the last one's end.
+    /// Tokens from there on belong to nobody; sequences without tokens are none.
     pub starts: *const i32,
     /// `i32 [sequences]`: length of each sequence after this step.
     pub lengths: *const i32,
     /// As the pages were bound; none where the caller attends.
     pub tables: &'a [Table],
+    /// Rows of `lengths` and of each table; at least one.
     pub sequences: usize,
+    /// Entries of `ids` and of `positions`, with those that belong to nobody.
     pub tokens: usize,
     /// Whether each sequence has one token at most.
     pub decode: bool,
-    /// Whether other rows come in the place of the tokens' embeddings, when [`atomc_artifact::manifest::Work::Embedding`] is due.
-    /// The tokens are of the vocabulary all the same.
+    /// Whether other rows come in the place of the tokens' embeddings, when
+    /// [`atomc_artifact::manifest::Work::Embedding`] is due. The tokens are of the vocabulary all
+    /// the same.
     pub embedded: bool,
 }
 
@@ -33,6 +37,7 @@ pub struct Table {
     /// `i32 [sequences, stride]`: the pages of each sequence, in order of position. Those that lie
     /// behind the window of all layers of the table are any valid page.
     pub pages: *const i32,
+    /// Entries from one sequence to the next.
     pub stride: usize,
 }
 

@@ -10,7 +10,8 @@ const STRIDE: usize = 512;
 const PAGES: usize = 80;
 const NO_STEP: &str = "run: no step is under way; begin one, and again after weights were loaded or unloaded";
 
-/// A framework that schedules by itself: pages with gaps between them, tables of its own, steps with padding.
+/// A framework that schedules by itself: pages with gaps between them, tables of its own, steps
+/// with padding.
 struct Framework {
     hosted: Hosted,
     /// Keeps the memory of the pages.
@@ -104,7 +105,8 @@ impl Framework {
             embedded: false,
         };
         let hosted = &mut self.hosted;
-        // SAFETY: the tensors have those sizes and outlive the step; rows are copied within their buffers.
+        // SAFETY: the tensors have those sizes and outlive the step; rows are copied within their
+        // buffers.
         unsafe {
             hosted.begin(&batch, Stream::default())?;
             assert!(hosted.run()?.is_none());
@@ -197,7 +199,8 @@ fn weights_are_updated_without_an_end() {
     }
 }
 
-/// What trainers do with a model that was put to sleep: they give tensors one by one, each in an update of its own.
+/// What trainers do with a model that was put to sleep: they give tensors one by one, each in an
+/// update of its own.
 #[test]
 fn weights_come_back_one_by_one() {
     let mut framework = Framework::new(1);

@@ -8,15 +8,17 @@ use crate::weights::{self, DeviceSink, Given, Loading, Numbers, Sink};
 use atomc_artifact::manifest::Target;
 
 impl Hosted {
-    /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep their addresses. Until the load
-    /// is finished there are none. This and whatever else changes weights ends a step that is under way.
+    /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep
+    /// their addresses. Until the load is finished there are none. This and whatever else changes
+    /// weights ends a step that is under way.
     pub fn begin_loading(&mut self) {
         (self.loaded, self.unloaded, self.step) = (false, false, None);
         self.loading = Some(Loading::new(&self.target().weights));
     }
 
-    /// Begins to take any of the tensors, and goes on with earlier updates: a weight changes when the last of its tensors has come.
-    /// Where no weights were ever loaded it is a load as any other.
+    /// Begins to take any of the tensors, and goes on with earlier updates: a weight changes when
+    /// the last of its tensors has come. Where no weights were ever loaded it is a load as any
+    /// other.
     pub fn begin_update(&mut self) {
         if !self.loaded {
             self.step = None;
@@ -26,8 +28,9 @@ impl Hosted {
         }
     }
 
-    /// Ends an update. Where weights were unloaded there are some again with the update that brings the last tensor; until then
-    /// updates gather them. What is made of no tensor is made anew, as its memory may have been taken away with the weights'.
+    /// Ends an update. Where weights were unloaded there are some again with the update that brings
+    /// the last tensor; until then updates gather them. What is made of no tensor is made anew, as
+    /// its memory may have been taken away with the weights'.
     pub fn end_update(&mut self) -> Result<(), Error> {
         let Some(loading) = &mut self.loading else {
             return Err(HostedError::Loading("none is under way; begin one").into());
@@ -44,7 +47,8 @@ impl Hosted {
         }
     }
 
-    /// Ends an update at a tensor that was at fault. What came before it stays, unless it was the first load.
+    /// Ends an update at a tensor that was at fault. What came before it stays, unless it was the
+    /// first load.
     pub fn abandon_update(&mut self) {
         if !self.loaded && !self.unloaded {
             self.loading = None;
@@ -65,8 +69,8 @@ impl Hosted {
         self.loaded
     }
 
-    /// Forgets the weights. Where they are in memory of the host that is not the caller's, it goes back to the system until others
-    /// are loaded.
+    /// Forgets the weights. Where they are in memory of the host that is not the caller's, it goes
+    /// back to the system until others are loaded.
     pub fn unload(&mut self) {
         (self.loaded, self.unloaded, self.loading, self.step) = (false, true, None, None);
         for buffer in &mut self.memory.weights {
@@ -76,8 +80,8 @@ impl Hosted {
         }
     }
 
-    /// Whether the load under way wants a tensor of this name, which must have this shape: to be asked before its numbers are
-    /// put in order for [`Hosted::feed`].
+    /// Whether the load under way wants a tensor of this name, which must have this shape: to be
+    /// asked before its numbers are put in order for [`Hosted::feed`].
     pub fn wants(&self, name: &str, shape: &[usize]) -> Result<bool, Error> {
         let loading = self.loading.as_ref().ok_or(HostedError::Loading("none is under way; begin one"))?;
         Ok(loading.wants(name, shape)?)
@@ -92,12 +96,13 @@ impl Hosted {
         unsafe { self.feed_on(name, tensor, self.stream) }
     }
 
-    /// Takes a tensor of the checkpoint, wherever it lies. What is in the device's memory is packed there in the order of the
-    /// stream, and nobody waits for it: steps on the same stream find the new weights.
+    /// Takes a tensor of the checkpoint, wherever it lies. What is in the device's memory is packed
+    /// there in the order of the stream, and nobody waits for it: steps on the same stream find the
+    /// new weights.
     ///
     /// # Safety
-    /// A tensor on the device is of the shape and type that are given, and stays until the stream has come so far. The stream is
-    /// one of the device's, and stays until the model is dropped.
+    /// A tensor on the device is of the shape and type that are given, and stays until the stream
+    /// has come so far. The stream is one of the device's, and stays until the model is dropped.
     pub unsafe fn feed_on(&mut self, name: &str, tensor: Given, stream: Stream) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
         self.step = None;

@@ -104,7 +104,8 @@ fn files_that_are_none() {
 #[test]
 fn keys_that_sign_everything_are_refused() {
     let bench = Bench::new();
-    // The neutral element of the curve, for which this signature fits every message unless the check is strict.
+    // The neutral element of the curve, for which this signature fits every message unless the
+    // check is strict.
     let neutral: [u8; 32] = std::array::from_fn(|byte| u8::from(byte == 0));
     let weak = VerifyingKey::from_bytes(&neutral).unwrap();
     std::fs::write(bench.at("weak.pem"), weak.to_public_key_pem(Default::default()).unwrap()).unwrap();

@@ -1,8 +1,11 @@
 //! Weights of tensors that come one by one, in any order, as whoever reads a checkpoint has them.
 //!
-//! A weight is packed as soon as the last of its tensors is there. Until then the others are kept, and no longer.
+//! A weight is packed as soon as the last of its tensors is there. Until then the others are kept,
+//! and no longer.
 use super::on_device::OnStream;
-use super::{EMBEDDING, HEAD, Report, Sink, is_harmless, resolve, tasks};
+use super::pack::Piece;
+use super::told::check_numbers;
+use super::{EMBEDDING, HEAD, Report, Sink, check_type, is_harmless, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
 use crate::device::DeviceBuffer;
 use crate::error::Error;
@@ -14,8 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A tensor as its owner gives it.
 #[derive(Clone, Debug)]
 pub struct Given<'a> {
+    /// Type of the numbers.
     pub float: Float,
+    /// As the model has it; ranks are given whole tensors.
     pub shape: &'a [usize],
+    /// The values.
     pub numbers: Numbers<'a>,
 }
 
@@ -24,6 +30,7 @@ pub struct Given<'a> {
 pub enum Numbers<'a> {
     /// In the memory of the host: row by row, little-endian.
     Host(Cow<'a, [u8]>),
+    /// In the memory of a device.
     Device(OnDevice),
 }
 
@@ -44,7 +51,8 @@ pub struct Loading {
     stage: Option<Buffer>,
 }
 
-/// The embedding and the head that have come, of a model that has the one in the place of the other: types and hashes.
+/// The embedding and the head that have come, of a model that has the one in the place of the
+/// other: types and hashes.
 #[derive(Debug, Default)]
 struct Twins {
     embedding: Option<(Float, blake3::Hash)>,
@@ -81,9 +89,65 @@ pub(super) struct Wanted {
 /// How far a weight is.
 #[derive(Debug)]
 pub(super) struct Made {
-    pub names: Vec<String>,
+    needs: Vec<Need>,
     /// Whether it was packed since the last of its tensors came.
     done: bool,
+}
+
+/// Tensors that a weight is made of, all of them or the one that may be in their place.
+#[derive(Debug)]
+struct Need {
+    names: Vec<String>,
+    whole: Option<String>,
+    /// Which of the two has come, if one has.
+    came: Option<Form>,
+    /// One of the names that was missing when they were looked at last.
+    missed: usize,
+}
+
+/// In which of the ways that a plan allows tensors come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    Each,
+    Whole,
+}
+
+impl Need {
+    fn has(&self, name: &str) -> Option<Form> {
+        match &self.whole {
+            Some(whole) if whole == name => Some(Form::Whole),
+            _ => self.names.iter().any(|other| other == name).then_some(Form::Each),
+        }
+    }
+
+    /// Whether all is there, beginning with what was not.
+    fn is_met(&mut self, have: &impl Fn(&str) -> bool) -> bool {
+        if self.came == Some(Form::Whole) {
+            return self.whole.as_deref().is_some_and(have);
+        }
+        let all = self.names.len();
+        match (0..all).map(|i| (self.missed + i) % all).find(|&at| !have(&self.names[at])) {
+            Some(at) => {
+                self.missed = at;
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// The names of what has come, or of what is taken to come.
+    fn wanted(&self) -> impl Iterator<Item = &String> {
+        let whole = self.whole.iter().filter(|_| self.came == Some(Form::Whole));
+        let each = self.names.iter().filter(|_| self.came != Some(Form::Whole));
+        whole.chain(each)
+    }
+}
+
+impl Made {
+    /// Whether this tensor and no other is what it is made of.
+    pub fn is_of(&self, name: &str) -> bool {
+        matches!(&self.needs[..], [Need { names, .. }] if names[..] == [name])
+    }
 }
 
 /// A tensor that a weight waits with.
@@ -138,10 +202,18 @@ impl Source for AtHand<'_> {
 }
 
 impl Loading {
+    /// A load of which nothing has come yet.
     pub fn new(weights: &[Weight]) -> Loading {
         let made = |weight: &Weight| {
-            let names: BTreeSet<&str> = weight.expr.tensors().into_iter().map(|(name, _)| name).collect();
-            Made { names: names.into_iter().map(str::to_owned).collect(), done: false }
+            let mut needs: Vec<Need> = Vec::new();
+            for sources in weight.expr.sources() {
+                let names: Vec<String> = sources.each().map(|(name, _)| name.into_owned()).collect();
+                let whole = sources.whole().map(|(name, _)| name.into_owned());
+                if !needs.iter().any(|need| need.names == names) {
+                    needs.push(Need { names, whole, came: None, missed: 0 });
+                }
+            }
+            Made { needs, done: false }
         };
         Loading {
             weights: weights.iter().map(made).collect(),
@@ -153,8 +225,9 @@ impl Loading {
         }
     }
 
-    /// Whether weights are made of a tensor of this name, which must have this shape, or it is the copy of one that they are made of.
-    /// What models do not compute with is not wanted; other strangers are refused.
+    /// Whether weights are made of a tensor of this name, which must have this shape, or it is the
+    /// copy of one that they are made of. What models do not compute with is not wanted; other
+    /// strangers are refused.
     pub fn wants(&self, name: &str, shape: &[usize]) -> Result<bool, CheckpointError> {
         let name_of_twin = if name == HEAD { EMBEDDING } else { name };
         match self.tensors.get(name).or_else(|| self.tensors.get(name_of_twin)) {
@@ -167,8 +240,8 @@ impl Loading {
         }
     }
 
-    /// Takes a tensor, and makes the weights that lacked nothing else. One that comes again begins its weights anew: they want
-    /// all their tensors again. If it is at fault nothing has changed.
+    /// Takes a tensor, and makes the weights that lacked nothing else. One that comes again begins
+    /// its weights anew: they want all their tensors again. If it is at fault nothing has changed.
     pub fn feed(&mut self, name: &str, tensor: Given, mut sink: Sink) -> Result<(), Error> {
         if !self.wants(name, tensor.shape)? {
             return Ok(());
@@ -185,19 +258,40 @@ impl Loading {
         }
         let (float, arriving) = (tensor.float, Tensor::Bytes { float: tensor.float, bytes: &bytes });
         self.check_types(name, arriving, sink.weights)?;
+        check_numbers(name, float, &bytes)?;
+        self.note_form(name)?;
         if !self.place(name, arriving, |index, source, stage| make(index, source, &mut sink, stage))? {
             self.kept.insert(name.to_owned(), Kept::Host { float, bytes: bytes.into_owned() });
         }
-        self.drop_kept();
+        self.drop_kept(name);
         Ok(())
     }
 
     /// That its weights can be made of a tensor of this type.
     pub(super) fn check_types(&self, name: &str, tensor: Tensor, weights: &[Weight]) -> Result<(), CheckpointError> {
-        self.tensors[name].weights.iter().try_for_each(|&index| tensor.check_becomes(weights[index].dtype, name))
+        self.tensors[name].weights.iter().try_for_each(|&index| check_type(&weights[index], name, tensor))
     }
 
-    /// Makes the weights of a tensor that lack nothing else. Whether these are all: otherwise it has to be kept.
+    /// Notes in which form the tensors come that this one is of, of which there is one in a
+    /// checkpoint.
+    pub(super) fn note_form(&mut self, name: &str) -> Result<(), CheckpointError> {
+        let Loading { tensors, weights, kept, .. } = self;
+        for &index in &tensors[name].weights {
+            for need in weights[index].needs.iter_mut().filter(|need| need.whole.is_some()) {
+                let Some(form) = need.has(name) else { continue };
+                if need.came.is_some_and(|came| came != form) {
+                    let other = need.names.iter().find(|other| *other == name || kept.contains_key(*other));
+                    let one = other.unwrap_or(&need.names[0]).clone();
+                    return Err(CheckpointError::Twice { whole: need.whole.clone().unwrap_or_default(), one });
+                }
+                need.came = Some(form);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the weights of a tensor that lack nothing else. Whether these are all: otherwise it
+    /// has to be kept.
     pub(super) fn place(
         &mut self,
         name: &str,
@@ -205,11 +299,11 @@ impl Loading {
         mut make: impl FnMut(usize, &AtHand, &mut Option<Buffer>) -> Result<(), Error>,
     ) -> Result<bool, Error> {
         let Loading { tensors, weights, kept, stage, .. } = self;
+        let have = |other: &str| other == name || kept.contains_key(other);
         let mut all = true;
         for &index in &tensors[name].weights {
-            let have = |other: &String| other == name || kept.contains_key(other);
             weights[index].done = false;
-            if weights[index].names.iter().all(have) {
+            if weights[index].needs.iter_mut().all(|need| need.is_met(&have)) {
                 make(index, &AtHand::new(kept, Some((name, tensor))), stage)?;
                 weights[index].done = true;
             }
@@ -218,9 +312,12 @@ impl Loading {
         Ok(all)
     }
 
-    /// Drops the tensors that no weight waits with.
-    pub(super) fn drop_kept(&mut self) {
+    /// Drops the tensors that no weight waits with, which this one may have brought about.
+    pub(super) fn drop_kept(&mut self, name: &str) {
         let Loading { tensors, weights, kept, .. } = self;
+        if !tensors[name].weights.iter().any(|&index| weights[index].done) {
+            return;
+        }
         kept.retain(|name, _| !tensors[name].weights.iter().all(|&index| weights[index].done));
     }
 
@@ -237,13 +334,14 @@ impl Loading {
     /// Makes the weights that need no tensors.
     pub fn constants(&mut self, mut sink: Sink) -> Result<(), Error> {
         let nothing = AtHand::new(&self.kept, None);
-        let constants = self.weights.iter().enumerate().filter(|(_, made)| made.names.is_empty());
+        let constants = self.weights.iter().enumerate().filter(|(_, made)| made.needs.is_empty());
         constants.map(|(index, _)| index).try_for_each(|index| make(index, &nothing, &mut sink, &mut self.stage))
     }
 
     /// The tensors that weights still wait for.
     pub fn missing(&self) -> Vec<String> {
-        let open = self.weights.iter().filter(|weight| !weight.done).flat_map(|weight| &weight.names);
+        let open = self.weights.iter().filter(|weight| !weight.done).flat_map(|weight| &weight.needs);
+        let open = open.flat_map(Need::wanted);
         let missing: BTreeSet<&String> = open.filter(|&name| !self.kept.contains_key(name)).collect();
         missing.into_iter().cloned().collect()
     }
@@ -254,10 +352,21 @@ impl Loading {
     }
 }
 
-pub(super) fn make(index: usize, source: &AtHand, sink: &mut Sink, stage: &mut Option<Buffer>) -> Result<(), Error> {
+fn make(index: usize, source: &AtHand, sink: &mut Sink, stage: &mut Option<Buffer>) -> Result<(), Error> {
+    let pieces = resolve(&sink.weights[index..=index], sink.rank, source)?;
+    put(index, &pieces, sink, stage)
+}
+
+/// Packs a weight of its pieces.
+pub(super) fn put(
+    index: usize,
+    pieces: &[Vec<Piece>],
+    sink: &mut Sink,
+    stage: &mut Option<Buffer>,
+) -> Result<(), Error> {
     let mut sink = sink.only(index);
-    let (pieces, tasks) = (resolve(sink.weights, sink.rank, source)?, tasks(0, &sink.weights[0]));
-    sink.pack(&pieces, &tasks, stage, &Report::new(&|_, _| (), &tasks))?;
+    let tasks = tasks(0, &sink.weights[0]);
+    sink.pack(pieces, &tasks, stage, &Report::new(&|_, _| (), &tasks))?;
     Ok(())
 }
 
@@ -279,7 +388,7 @@ fn wanted(weights: &[Weight]) -> BTreeMap<String, Wanted> {
     for (index, weight) in weights.iter().enumerate() {
         for (name, shape) in weight.expr.tensors() {
             let new = || Wanted { shape: shape.to_vec(), weights: vec![] };
-            let wanted = tensors.entry(name.to_owned()).or_insert_with(new);
+            let wanted = tensors.entry(name.into_owned()).or_insert_with(new);
             if wanted.weights.last() != Some(&index) {
                 wanted.weights.push(index);
             }

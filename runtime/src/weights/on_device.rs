@@ -1,17 +1,24 @@
-//! Weights made on a device that packs, of tensors that come one by one: those in its memory are packed where they are, in the
-//! order of a stream, and nobody waits. Tensors of the host are packed by the host, unless a weight takes both.
+//! Weights made on a device that packs, of tensors that come one by one: those in its memory are
+//! packed where they are, in the order of a stream, and nobody waits. Tensors of the host are
+//! packed by the host, unless a weight takes both.
 //!
-//! A head that the embedding stands for is compared with the weight by the kernel that packs, which leaves a mark where they
-//! differ. The mark is looked at when the load ends, if there was a head.
-use super::loading::{AtHand, Given, Kept, Loading, Numbers, make};
+//! The kernel that packs copies and rounds, from wherever numbers lie at even distances. A weight
+//! that is made in other ways, of words, or of which a tensor only tells something, is the host's:
+//! its tensors are brought there, which waits for the stream.
+//!
+//! A head that the embedding stands for is compared with the weight by the kernel that packs, which
+//! leaves a mark where they differ. The mark is looked at when the load ends, if there was a head.
+use super::loading::{self, AtHand, Given, Kept, Loading, Numbers};
 use super::pack::Piece;
+use super::parts::Name;
+use super::told::check_numbers;
 use super::{EMBEDDING, HEAD, Rank, Sink, resolve};
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Tensor};
 use crate::device::{Device, DeviceBuffer, DeviceError, Stream};
 use crate::error::Error;
 use crate::memory::Buffer;
 use atomc_artifact::abi::{Number, PACK_UNIT, Pack};
-use atomc_artifact::manifest::{DType, Layout, Weight};
+use atomc_artifact::manifest::{DType, Layout, Term, Weight};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,10 +26,15 @@ use std::ptr::null_mut;
 
 /// The weights that are made, a buffer for each, and the device that makes them on a stream.
 pub struct DeviceSink<'a> {
+    /// What is to be made: those of the target.
     pub weights: &'a [Weight],
+    /// Whose shards are loaded.
     pub rank: Rank,
+    /// In the order of the weights, on this device.
     pub buffers: &'a mut [DeviceBuffer],
+    /// Who packs; [`Device::packs`] says whether it can.
     pub device: &'a mut dyn Device,
+    /// What is packed is there when this has come so far.
     pub stream: Stream,
 }
 
@@ -34,7 +46,8 @@ pub(super) struct OnStream {
     twins: Twins,
 }
 
-/// Embedding and head of a model that has the one in the place of the other. Either is compared with the other when that comes.
+/// Embedding and head of a model that has the one in the place of the other. Either is compared
+/// with the other when that comes.
 #[derive(Debug, Default)]
 struct Twins {
     /// Whether the weight is of an embedding that no head was compared with yet.
@@ -46,17 +59,18 @@ struct Twins {
 }
 
 impl Loading {
-    /// Takes a tensor like [`Loading::feed`], for a device that packs. Stray heads come to light at the end of the load.
+    /// Takes a tensor like [`Loading::feed`], for a device that packs. Stray heads come to light at
+    /// the end of the load.
     ///
     /// # Safety
-    /// Numbers on a device are in this one's memory, of the tensor's shape and type, and stay until the stream has come so far.
-    /// The stream is one of the device's and stays until the load is dropped.
+    /// Numbers on a device are in this one's memory, of the tensor's shape and type, and stay until
+    /// the stream has come so far. The stream is one of the device's and stays until the load is
+    /// dropped.
     pub unsafe fn feed_on(&mut self, name: &str, tensor: Given, mut sink: DeviceSink) -> Result<(), Error> {
         if !self.wants(name, tensor.shape)? {
             return Ok(());
         }
         tensor.check_size(name)?;
-        sink.check_layouts()?;
         self.enter(&mut sink)?;
         let is_twin = !self.tensors.contains_key(HEAD) && [HEAD, EMBEDDING].contains(&name);
         if is_twin && name == HEAD {
@@ -66,12 +80,18 @@ impl Loading {
             return Ok(());
         }
         self.check_types(name, tensor.tensor(), sink.weights)?;
+        let of_host = self.tensors[name].weights.iter().any(|&index| !sink.packs(&sink.weights[index]));
+        let tensor = if of_host { sink.brought(name, tensor)? } else { tensor };
+        if let Numbers::Host(bytes) = &tensor.numbers {
+            check_numbers(name, tensor.float, bytes)?;
+        }
+        self.note_form(name)?;
         let all = self.place(name, tensor.tensor(), |index, source, stage| sink.make(index, source, stage))?;
         if !all {
             let kept = sink.keep(tensor)?;
             self.kept.insert(name.to_owned(), kept);
         }
-        self.drop_kept();
+        self.drop_kept(name);
         if is_twin { self.note_embedding(&mut sink) } else { Ok(()) }
     }
 
@@ -102,7 +122,8 @@ impl Loading {
         }
     }
 
-    /// Marks whether a head is another matrix than the weights that were made of the embedding alone.
+    /// Marks whether a head is another matrix than the weights that were made of the embedding
+    /// alone.
     fn compare(&mut self, head: Tensor, sink: &mut DeviceSink) -> Result<(), Error> {
         let differs = match &mut self.on_device.twins.differs {
             Some(differs) => differs,
@@ -110,12 +131,13 @@ impl Loading {
         };
         let none = BTreeMap::new();
         let source = AtHand::new(&none, Some((EMBEDDING, head)));
-        let alone = |&&index: &&usize| self.weights[index].names == [EMBEDDING];
+        let alone = |&&index: &&usize| self.weights[index].is_of(EMBEDDING);
         let mut weights = self.tensors[EMBEDDING].weights.iter().filter(alone);
-        weights.try_for_each(|&index| sink.put(index, &source, differs.address().cast()))
+        weights.try_for_each(|&index| sink.compare(index, &source, differs.address().cast()))
     }
 
-    /// Whether every head was its embedding, as far as both have come. Waits for the stream, if there was a head.
+    /// Whether every head was its embedding, as far as both have come. Waits for the stream, if
+    /// there was a head.
     pub fn check_heads(&mut self) -> Result<(), Error> {
         let mut differs = [0; size_of::<u32>()];
         if let Some(mark) = self.on_device.twins.differs.take() {
@@ -136,40 +158,86 @@ impl Given<'_> {
 }
 
 impl DeviceSink<'_> {
-    /// That the kernel knows the layouts.
-    fn check_layouts(&self) -> Result<(), DeviceError> {
-        let fits = |weight: &Weight| match weight.layout {
+    /// Whether the kernel makes a weight, which it does of numbers as they lie in tensors, in the
+    /// layouts that it knows.
+    fn packs(&self, weight: &Weight) -> bool {
+        let fits = number(weight.dtype).is_some_and(|number| match weight.layout {
             Layout::Rows { stride } => {
-                weight.matrices()[..2] == [1, 1] || (stride * weight.dtype.size()).is_multiple_of(PACK_UNIT)
+                weight.matrices()[..2] == [1, 1] || (stride * number.size()).is_multiple_of(PACK_UNIT)
             }
-            Layout::Panels { group, .. } => group * weight.dtype.size() == PACK_UNIT,
+            Layout::Panels { group, .. } => group * number.size() == PACK_UNIT,
+        });
+        fits && weight.expr.fold(&mut |term| match term {
+            Term::Tensor { .. } | Term::Stack { .. } | Term::Const { .. } => true,
+            Term::Concat { parts, .. } => parts.into_iter().all(|part| part),
+            Term::Slice { of, .. }
+            | Term::Every { of, .. }
+            | Term::Shard { of, .. }
+            | Term::Offset { of, .. }
+            | Term::Transpose { of } => of,
+            Term::Pad { .. }
+            | Term::View { .. }
+            | Term::Unpack { .. }
+            | Term::Shift { .. }
+            | Term::Scaled { .. }
+            | Term::Expect { .. } => false,
+        })
+    }
+
+    /// A tensor in the memory of the host, as it is. Waits for the stream.
+    fn brought<'g>(&mut self, name: &str, tensor: Given<'g>) -> Result<Given<'g>, Error> {
+        let Numbers::Device(numbers) = tensor.numbers else { return Ok(tensor) };
+        // Numbers of eight bytes are copied as two of four.
+        let (copy, parts) = match tensor.float {
+            Float::F64 | Float::I64 => (Float::F32, 2),
+            float => (float, 1),
         };
-        match self.weights.iter().find(|weight| number(weight.dtype).is_none() || !fits(weight)) {
-            Some(weight) => {
-                let detail = format!("it does not pack weights of {:?} in {:?}", weight.dtype, weight.layout);
-                Err(DeviceError::Failed { device: self.device.name().to_owned(), detail })
-            }
-            None => Ok(()),
+        let cols = tensor.shape.last().copied().unwrap_or(1);
+        if parts > 1 && cols > 1 && numbers.col_stride != 1 {
+            return Err(CheckpointError::Place { name: name.to_owned() }.into());
         }
+        let (rows, cols) = (tensor.shape.iter().rev().skip(1).product(), cols * parts);
+        let from = OnDevice { row_stride: numbers.row_stride * parts as isize, ..numbers };
+        let stride = cols.next_multiple_of(PACK_UNIT / copy.size());
+        // SAFETY: the caller's stream.
+        let memory = unsafe { self.device.scratch(rows * stride * copy.size(), self.stream) }?;
+        let (layout, to) = (Layout::Rows { stride }, memory.address());
+        let data = Tensor::Device { float: copy, numbers: from };
+        let piece = whole(data, rows, cols);
+        self.pack(&piece, &Place { number: copy.into(), rows, cols, layout, to, differs: null_mut() })?;
+        // SAFETY: the caller's stream.
+        unsafe { self.device.wait(self.stream) }?;
+        let mut bytes = vec![0; rows * stride * copy.size()];
+        memory.download(0, &mut bytes)?;
+        let row = cols * copy.size();
+        let bytes: Vec<u8> =
+            bytes.chunks_exact(stride * copy.size()).flat_map(|padded| &padded[..row]).copied().collect();
+        Ok(Given { numbers: bytes.into(), ..tensor })
     }
 
     /// Makes a weight: on the host if all that it is made of is there.
     fn make(&mut self, index: usize, source: &AtHand, stage: &mut Option<Buffer>) -> Result<(), Error> {
         let pieces = resolve(&self.weights[index..=index], self.rank, source)?;
         if pieces.iter().flatten().any(|piece| matches!(piece.data, Tensor::Device { .. })) {
-            return self.put(index, source, null_mut());
+            return self.put(index, &pieces, null_mut());
         }
         // The host's copies go by a stream of their own.
         // SAFETY: the caller's stream.
         unsafe { self.device.wait(self.stream) }?;
         let DeviceSink { weights, rank, buffers, .. } = self;
-        make(index, source, &mut Sink { weights, rank: *rank, buffers, pool: self.device.pool() }, stage)
+        let mut sink = Sink { weights, rank: *rank, buffers, pool: self.device.pool() };
+        loading::put(index, &pieces, &mut sink, stage)
+    }
+
+    /// Compares a weight with what it would be made of.
+    fn compare(&mut self, index: usize, source: &AtHand, differs: *mut u32) -> Result<(), Error> {
+        let pieces = resolve(&self.weights[index..=index], self.rank, source)?;
+        self.put(index, &pieces, differs)
     }
 
     /// Packs a weight on the device, or compares it.
-    fn put(&mut self, index: usize, source: &AtHand, differs: *mut u32) -> Result<(), Error> {
+    fn put(&mut self, index: usize, pieces: &[Vec<Piece>], differs: *mut u32) -> Result<(), Error> {
         let weight = &self.weights[index];
-        let pieces = resolve(std::slice::from_ref(weight), self.rank, source)?;
         let ([_, rows, cols], to) = (weight.matrices(), self.buffers[index].address());
         let number = number(weight.dtype).unwrap_or(Number::F32);
         let place = Place { number, rows, cols, layout: weight.layout, to, differs };
@@ -182,12 +250,13 @@ impl DeviceSink<'_> {
         }
         let (float, numbers, _memory) = self.numbers(piece)?;
         let mut packs = place.packs(piece, float, numbers).into_iter();
-        // SAFETY: the piece lies in its tensor, and its place in the buffer, as the artifact was checked; the rest is passed on to
-        // the caller.
+        // SAFETY: the piece lies in its tensor, and its place in the buffer, as the artifact was
+        // checked; the rest is passed on to the caller.
         packs.try_for_each(|pack| unsafe { self.device.pack(&pack, self.stream) })
     }
 
-    /// Packs numbers and a constant, which the host adds: only norms have such weights, and these are small.
+    /// Packs numbers and a constant, which the host adds: only norms have such weights, and these
+    /// are small.
     fn pack_raised(&mut self, piece: &Piece, place: &Place) -> Result<(), DeviceError> {
         let (rows, cols) = (piece.rows.len(), piece.cols.len());
         let stride = cols.next_multiple_of(PACK_UNIT / Float::F32.size());
@@ -204,32 +273,40 @@ impl DeviceSink<'_> {
             *number = (f32::from_le_bytes(*number) + piece.offset).to_le_bytes();
         }
         let data = Tensor::Bytes { float: Float::F32, bytes: &bytes };
-        self.pack(&Piece { data, offset: 0.0, stride, rows: 0..rows, cols: 0..cols, at: piece.at }, place)
+        self.pack(&Piece { stride, at: piece.at, ..whole(data, rows, cols) }, place)
     }
 
-    /// Where on the device a piece begins, and the memory that keeps it there if it has to be brought.
+    /// Where on the device a piece begins, and the memory that keeps it there if it has to be
+    /// brought.
     fn numbers(&mut self, piece: &Piece) -> Result<(Float, OnDevice, Option<DeviceBuffer>), DeviceError> {
-        let (row, col) = (piece.rows.start as isize, piece.cols.start as isize);
+        let (first, down, beside) = piece.places();
+        let width = piece.width;
         let (float, bytes): (_, Cow<[u8]>) = match piece.data {
             Tensor::Device { float, numbers } => {
-                let first = (row * numbers.row_stride + col * numbers.col_stride) * float.size() as isize;
-                let numbers = OnDevice { address: numbers.address.wrapping_offset(first), ..numbers };
+                // So many numbers further on in the tensor, which may have gaps between its rows.
+                let apart = |places: usize| {
+                    let [rows, cols] = [places / width, places % width].map(|places| places as isize);
+                    rows * numbers.row_stride + cols * numbers.col_stride
+                };
+                let address = numbers.address.wrapping_offset(apart(first) * float.size() as isize);
+                let numbers = OnDevice { address, row_stride: apart(down), col_stride: apart(beside) };
                 return Ok((float, numbers, None));
             }
             Tensor::Bytes { float, bytes } => (float, bytes.into()),
             Tensor::Values(values) => (Float::F32, values.iter().flat_map(|value| value.to_le_bytes()).collect()),
             Tensor::Stored { .. } | Tensor::Random(_) => unreachable!("tensors are given as numbers"),
         };
-        let stride = piece.stride * float.size();
-        let rows = &bytes[piece.rows.start * stride..piece.rows.end * stride];
+        let last = first + (piece.rows.len() - 1) * down + (piece.cols.len() - 1) * beside;
+        let bytes = &bytes[first * float.size()..(last + 1) * float.size()];
         // SAFETY: the caller's stream.
-        let mut memory = unsafe { self.device.scratch(rows.len(), self.stream) }?;
-        memory.upload(0, rows)?;
-        let address = memory.address().cast_const().wrapping_add(piece.cols.start * float.size());
-        Ok((float, OnDevice { address, row_stride: piece.stride as isize, col_stride: 1 }, Some(memory)))
+        let mut memory = unsafe { self.device.scratch(bytes.len(), self.stream) }?;
+        memory.upload(0, bytes)?;
+        let address = memory.address().cast_const();
+        Ok((float, OnDevice { address, row_stride: down as isize, col_stride: beside as isize }, Some(memory)))
     }
 
-    /// A copy of a tensor, where it is. Numbers of 64 bits become ones of 32, as they do in any weight.
+    /// A copy of a tensor, where it is. Numbers of 64 bits become ones of 32, as they do in any
+    /// weight.
     fn keep(&mut self, tensor: Given) -> Result<Kept, DeviceError> {
         if let Numbers::Host(bytes) = tensor.numbers {
             return Ok(Kept::Host { float: tensor.float, bytes: bytes.into_owned() });
@@ -241,8 +318,7 @@ impl DeviceSink<'_> {
         // SAFETY: the caller's stream.
         let memory = unsafe { self.device.scratch(rows * stride * float.size(), self.stream) }?;
         let (layout, to) = (Layout::Rows { stride }, memory.address());
-        let piece =
-            Piece { data: tensor.tensor(), offset: 0.0, stride: cols, rows: 0..rows, cols: 0..cols, at: (0, 0) };
+        let piece = whole(tensor.tensor(), rows, cols);
         self.pack(&piece, &Place { number: float.into(), rows, cols, layout, to, differs: null_mut() })?;
         let numbers = OnDevice { address: to, row_stride: stride as isize, col_stride: 1 };
         Ok(Kept::Device { float, numbers, memory })
@@ -256,6 +332,12 @@ impl DeviceSink<'_> {
         mark.upload(0, &zero)?;
         Ok(mark)
     }
+}
+
+/// All of a tensor.
+fn whole(data: Tensor<'_>, rows: usize, cols: usize) -> Piece<'_> {
+    let (name, form, width, stride) = (Name::Of(""), None, cols, cols);
+    Piece { name, data, offset: 0.0, form, width, stride, rows: 0..rows, cols: 0..cols, at: (0, 0) }
 }
 
 /// Where numbers go on a device: one matrix after the other, each with its padding.
@@ -321,7 +403,8 @@ impl From<Float> for Number {
             Float::BF16 => Number::BF16,
             Float::F16 => Number::F16,
             Float::F32 => Number::F32,
-            Float::F64 => Number::F64,
+            // What is compared with nothing, and packed nowhere.
+            Float::F64 | Float::I64 => Number::F64,
             // Codes are copied.
             Float::Code(dtype) if dtype.bits() == 8 => Number::Byte,
             Float::Code(_) => Number::F32,

@@ -1,8 +1,10 @@
 //! Conversion of numbers and packing into layouts.
 //!
-//! Both go run by run: up to [`RUN`] numbers of one row, converted (or, where the types agree, taken as they are) and then
-//! put in place. A panel's rows are walked run by run as well, so that the part of the panel being written stays in the
-//! first-level cache.
+//! Both go run by run: up to [`RUN`] numbers of one row, converted (or, where the types agree,
+//! taken as they are) and then put in place. A panel's rows are walked run by run as well, so that
+//! the part of the panel being written stays in the first-level cache.
+use super::decode::Form;
+use super::parts::Name;
 use crate::checkpoint::{Float, Tensor};
 use atomc_artifact::manifest::{DType, Layout, Weight};
 use half::slice::HalfFloatSliceExt;
@@ -10,17 +12,25 @@ use half::{bf16, f16};
 use std::ops::Range;
 
 /// Numbers in a run.
-const RUN: usize = 256;
+pub(super) const RUN: usize = 256;
 
 /// A rectangle of a tensor, and where it goes.
 #[derive(Clone, Debug)]
 pub(super) struct Piece<'a> {
+    /// Of the tensor.
+    pub name: Name<'a>,
     pub data: Tensor<'a>,
     /// What is added to each number.
     pub offset: f32,
-    /// Elements from one row of the tensor to the next.
+    /// How the tensor has its numbers, if not as the weight has them.
+    pub form: Option<Form>,
+    /// Elements of a row of the tensor.
+    pub width: usize,
+    /// Elements from one row to the next, which may be several rows of the tensor.
     pub stride: usize,
-    /// Rows and columns of the tensor; a vector is one row.
+    /// Rows and columns of the tensor, in the order of the weight; a vector is one row. Where
+    /// places are left out along a row ([`Form::step`]), it is the first one's place, and how many
+    /// there are.
     pub rows: Range<usize>,
     pub cols: Range<usize>,
     /// Row and column of the weight at which the first element goes.
@@ -28,6 +38,16 @@ pub(super) struct Piece<'a> {
 }
 
 impl Piece<'_> {
+    /// The number of the first element in the tensor, and how many it is from one row of the weight
+    /// to the next, and from one column to the next.
+    pub fn places(&self) -> (usize, usize, usize) {
+        let step = self.form.map_or(1, |form| form.step);
+        match self.form {
+            Some(form) if form.turned => (self.cols.start * self.stride + self.rows.start, step, self.stride),
+            _ => (self.rows.start * self.stride + self.cols.start, self.stride, step),
+        }
+    }
+
     /// The row of the tensor that goes into a row of the weight.
     #[inline(always)]
     fn source_row(&self, row: usize) -> Option<usize> {
@@ -36,8 +56,8 @@ impl Piece<'_> {
     }
 }
 
-/// Fills rows of a weight. `out` is the part of its buffer that begins with the first of the rows. Padding is not written:
-/// it is zero from the start.
+/// Fills rows of a weight. `out` is the part of its buffer that begins with the first of the rows.
+/// Padding is not written: it is zero from the start.
 pub(super) fn fill(weight: &Weight, pieces: &[Piece], rows: Range<usize>, out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512dq")
@@ -69,6 +89,9 @@ fn fill_avx2(weight: &Weight, pieces: &[Piece], rows: Range<usize>, out: &mut [u
 #[inline(always)]
 fn fill_any(weight: &Weight, pieces: &[Piece], rows: Range<usize>, out: &mut [u8]) {
     let first = rows.start;
+    if weight.dtype.bits() < 8 {
+        return fill_halves(weight, pieces, rows, out);
+    }
     let mut stage = Stage::new(weight.dtype);
     match weight.layout {
         Layout::Rows { stride } => {
@@ -84,6 +107,44 @@ fn fill_any(weight: &Weight, pieces: &[Piece], rows: Range<usize>, out: &mut [u8
                     panels.fill(piece, start..rows.end.min(start + width), &mut stage, panel);
                 }
             }
+        }
+    }
+}
+
+/// The same of codes that are half a byte, which lie in their pieces as they lie in the weight:
+/// whole bytes are copied, and those at the ends of a row may be shared with another piece.
+#[inline(always)]
+fn fill_halves(weight: &Weight, pieces: &[Piece], rows: Range<usize>, out: &mut [u8]) {
+    let first = rows.start;
+    for (row, piece) in rows.flat_map(|row| pieces.iter().map(move |piece| (row, piece))) {
+        let Some(source) = piece.source_row(row) else { continue };
+        let Tensor::Bytes { bytes, .. } = piece.data else { unreachable!("codes of half a byte were decoded") };
+        let codes = &bytes[source * piece.stride / 2..];
+        let (start, end) = (piece.cols.start, piece.cols.end);
+        let (low, high) = (start.div_ceil(2), end / 2);
+        let (col, row) = ((piece.at.1 - start) / 2, row - first);
+        let (panels, out) = match weight.layout {
+            // A row is a panel that is one group wide.
+            Layout::Rows { stride } => {
+                let all = stride / 2;
+                (Panels { width: 1, group: all.max(1), panel: all, size: 1 }, &mut out[row * all..])
+            }
+            Layout::Panels { width, group, cols, .. } => {
+                let panel = width * cols / 2;
+                (Panels { width, group: group / 2, panel, size: 1 }, &mut out[row / width * panel..])
+            }
+        };
+        let row = row % panels.width;
+        panels.scatter(&codes[low..high], row, col + low, out);
+        let mut share = |byte: usize, mask: u8| {
+            let out = &mut out[panels.place(row, col + byte)];
+            *out = *out & !mask | codes[byte] & mask;
+        };
+        if start % 2 == 1 {
+            share(start / 2, 0xf0);
+        }
+        if end % 2 == 1 {
+            share(end / 2, 0x0f);
         }
     }
 }
@@ -126,14 +187,21 @@ impl Panels {
         }
     }
 
-    /// Puts a run in its place: whole groups at once, the ends that share a group with another run one by one.
+    /// The number of an element.
+    #[inline(always)]
+    fn place(&self, row: usize, col: usize) -> usize {
+        (col / self.group * self.width + row) * self.group + col % self.group
+    }
+
+    /// Puts a run in its place: whole groups at once, the ends that share a group with another run
+    /// one by one.
     #[inline(always)]
     fn scatter(&self, run: &[u8], row: usize, col: usize, panel: &mut [u8]) {
         let (size, group) = (self.size, self.group);
         let len = run.len() / size;
         let head = (col.next_multiple_of(group) - col).min(len);
         let whole = (len - head) / group * group;
-        let place = |col: usize| ((col / group * self.width + row) * group + col % group) * size;
+        let place = |col: usize| self.place(row, col) * size;
         for i in (0..head).chain(head + whole..len) {
             panel[place(col + i)..][..size].copy_from_slice(&run[i * size..][..size]);
         }
@@ -175,7 +243,8 @@ impl Stage {
         Stage { to, floats: [0.0; RUN], halves: [0; RUN], bytes: [0; RUN * 4] }
     }
 
-    /// The bytes themselves, where the tensor has the weight's type and its numbers stay as they are.
+    /// The bytes themselves, where the tensor has the weight's type and its numbers stay as they
+    /// are.
     #[inline(always)]
     fn same<'a>(&self, piece: &Piece<'a>, first: usize, len: usize) -> Option<&'a [u8]> {
         match (&piece.data, self.to) {
@@ -191,10 +260,19 @@ impl Stage {
         }
     }
 
-    /// A run in the weight's type. Rounds to nearest, ties to even; 64-bit numbers are rounded to 32 bits first.
+    /// A run in the weight's type. Rounds to nearest, ties to even; 64-bit numbers are rounded to
+    /// 32 bits first.
     #[inline(always)]
     fn run<'a>(&'a mut self, piece: &Piece<'a>, first: usize, len: usize) -> &'a [u8] {
         if let Some(bytes) = self.same(piece, first, len) {
+            return bytes;
+        }
+        if let (Tensor::Random(stream), false) = (piece.data, self.to.is_float()) {
+            let size = self.to.size();
+            let bytes = &mut self.bytes[..len * size];
+            for (index, out) in (first as u64..).zip(bytes.chunks_exact_mut(size)) {
+                out.copy_from_slice(&stream.code(index, self.to).to_le_bytes()[..size]);
+            }
             return bytes;
         }
         let floats = &mut self.floats[..len];
@@ -224,9 +302,9 @@ impl Stage {
     }
 }
 
-/// Reads numbers of any kind as 32-bit floats.
+/// Reads numbers of any kind as 32-bit floats, at most as many as a run has.
 #[inline(always)]
-fn read(data: &Tensor, first: usize, out: &mut [f32]) {
+pub(super) fn read(data: &Tensor, first: usize, out: &mut [f32]) {
     let len = out.len();
     match *data {
         Tensor::Values(values) => out.copy_from_slice(&values[first..][..len]),
@@ -244,7 +322,7 @@ fn read(data: &Tensor, first: usize, out: &mut [f32]) {
                 }
                 Float::F32 => each(bytes, out, f32::from_le_bytes),
                 Float::F64 => each(bytes, out, |b| f64::from_le_bytes(b) as f32),
-                Float::Code(_) => unreachable!("codes are copied"),
+                Float::Code(_) | Float::I64 => unreachable!("codes are copied"),
             }
         }
     }

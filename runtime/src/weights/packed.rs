@@ -1,8 +1,8 @@
 //! Packed weights as a file: what the buffers of a target hold, so that loading is copying.
 //!
-//! It is a safetensors file with a tensor of bytes for each weight, named by its number. Its metadata say what the weights were
-//! packed for: whatever has the same plan of weights, whichever kernels it has. Every [`CHUNK_BYTES`] of a weight have a checksum
-//! there, which loading compares.
+//! It is a safetensors file with a tensor of bytes for each weight, named by its number. Its
+//! metadata say what the weights were packed for: whatever has the same plan of weights, whichever
+//! kernels it has. Every `CHUNK_BYTES` of a weight have a checksum there, which loading compares.
 use super::{Progress, Rank, Report, STAGE_BYTES, Sink, Target as Place, Task, fill, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Shard, Source, Stored};
 use crate::device::{DeviceBuffer, DeviceError};
@@ -20,7 +20,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The one entry of the metadata. Several would lie in any order, and the same weights are to make the same bytes.
+/// The one entry of the metadata. Several would lie in any order, and the same weights are to make
+/// the same bytes.
 const META: &str = "atomc";
 /// The version of the metadata that is written and read. The first had no number, and no checksums.
 const VERSION: u32 = 2;
@@ -85,7 +86,8 @@ pub fn file_name(target: &str, rank: Rank) -> String {
     }
 }
 
-/// Packs the weights of a source for a rank, one by one, and writes the file, which appears whole or not at all.
+/// Packs the weights of a source for a rank, one by one, and writes the file, which appears whole
+/// or not at all.
 pub fn write(path: &Path, target: &Target, rank: Rank, source: &dyn Source, pool: &mut Pool) -> Result<(), Error> {
     super::check_unused(&target.weights, source)?;
     let pieces = resolve(&target.weights, rank, source)?;
@@ -104,7 +106,8 @@ pub fn write(path: &Path, target: &Target, rank: Rank, source: &dyn Source, pool
         let (place, tasks) = (Place(&mut bytes[..]), tasks(0, weight));
         pool.try_each(tasks.len(), |index, memory| {
             let Task { rows, bytes, .. } = &tasks[index];
-            // SAFETY: the tasks of a weight cover disjoint ranges of its bytes, which live until this call is over.
+            // SAFETY: the tasks of a weight cover disjoint ranges of its bytes, which live until
+            // this call is over.
             fill(weight, pieces, rows, unsafe { place.part(bytes.clone()) }, memory)
         })?;
         sums.push(checksums(&bytes, pool));
@@ -183,6 +186,7 @@ impl Kept<'_> {
 }
 
 impl Packed {
+    /// Opens a file and reads its header; what it was packed for is looked at when it is loaded.
     pub fn open(path: impl AsRef<Path>) -> Result<Packed, CheckpointError> {
         let path = path.as_ref().to_owned();
         let malformed = |detail| CheckpointError::Malformed { path: path.clone(), detail };

@@ -1,15 +1,57 @@
-//! Which parts of which tensors a weight is made of: the expression of its plan, worked out for a rank.
+//! Which parts of which tensors a weight is made of: the expression of its plan, worked out for a
+//! rank.
 use super::Rank;
+use super::decode::{Codes, Form};
 use super::pack::Piece;
 use crate::checkpoint::Tensor;
-use atomc_artifact::manifest::{Term, WeightExpr};
+use atomc_artifact::manifest::{DType, Fact, Order, STAR, Term, WeightExpr, Whole, nth_name};
+use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
 
 /// Where numbers come from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Origin<'a> {
-    Tensor { name: &'a str, shape: &'a [usize] },
+    Tensor { name: Name<'a>, shape: Cow<'a, [usize]> },
     Values(&'a [f32]),
+}
+
+/// The name of a tensor, which may be one of a stack.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Name<'a> {
+    Of(&'a str),
+    Nth(&'a str, usize),
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Name::Of(name) => f.write_str(name),
+            Name::Nth(stack, number) => f.write_str(&nth_name(stack, number)),
+        }
+    }
+}
+
+impl<'a> Name<'a> {
+    /// Whether it is this one.
+    pub fn is(self, other: &str) -> bool {
+        match self {
+            Name::Of(name) => name == other,
+            // Most names are told apart without making one.
+            Name::Nth(stack, _) => {
+                let (before, behind) = stack.split_once(STAR).unwrap_or((stack, ""));
+                other.starts_with(before) && other.ends_with(behind) && self.text() == other
+            }
+        }
+    }
+
+    /// The name itself.
+    pub fn text(self) -> Cow<'a, str> {
+        match self {
+            Name::Of(name) => name.into(),
+            Name::Nth(stack, number) => nth_name(stack, number).into(),
+        }
+    }
 }
 
 /// A box of what has numbers, and where it goes.
@@ -18,46 +60,140 @@ pub(super) struct Part<'a> {
     pub origin: Origin<'a>,
     /// What is added to each number.
     offset: f32,
+    /// In the order of the value.
     axes: Vec<Axis>,
+    /// Whether that is not the order of the origin, a matrix.
+    turned: bool,
+    codes: Option<Unpacked>,
+}
+
+/// What the origin's words are made of, and what becomes of it.
+#[derive(Clone, Copy, Debug)]
+struct Unpacked {
+    from: DType,
+    to: DType,
+    order: Order,
+    by: i32,
+    becomes: DType,
+}
+
+/// What must be so in a checkpoint, and what says it.
+#[derive(Clone, Debug)]
+pub(super) struct Told<'a> {
+    pub is: &'a Fact,
+    pub shape: Vec<usize>,
+    pub parts: Vec<Part<'a>>,
 }
 
 /// One axis of a part.
 #[derive(Clone, Debug)]
 struct Axis {
-    /// Size of the origin.
+    /// Size of the origin, with the spare codes of last words.
     size: usize,
-    /// The places of the origin.
-    range: Range<usize>,
+    /// Whether several places are a word.
+    packed: bool,
+    /// The first place of the origin, from each place to the next so many, and how many there are.
+    start: usize,
+    step: usize,
+    len: usize,
     /// The place of the value that gets the first of them.
     at: usize,
 }
 
-/// The value of an expression: its shape and the parts that fill it.
-struct Value<'a> {
-    shape: Vec<usize>,
-    parts: Vec<Part<'a>>,
+/// Codes with their scales, which must be fit to be such.
+#[derive(Clone, Debug)]
+pub(super) struct Scaled<'a> {
+    pub block: [usize; 2],
+    pub codes: Box<Value<'a>>,
+    pub scale: Box<Value<'a>>,
+    pub zero: Option<Box<Value<'a>>>,
 }
 
-/// The parts of an expression's value, whose shapes are sound: the artifact was checked.
-pub(super) fn parts(expr: &WeightExpr, rank: Rank) -> Vec<Part<'_>> {
+/// The value of an expression: its shape, the parts that fill it, and on what conditions.
+#[derive(Clone, Debug)]
+pub(super) struct Value<'a> {
+    pub shape: Vec<usize>,
+    pub parts: Vec<Part<'a>>,
+    pub told: Vec<Told<'a>>,
+    pub scaled: Vec<Scaled<'a>>,
+}
+
+/// The parts of an expression's value, whose shapes are sound: the artifact was checked. `is_whole`
+/// says whether a tensor is there that has all of a stack.
+pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Whole, &[usize]) -> bool) -> Value<'a> {
     expr.fold(&mut |term| match term {
-        Term::Tensor { name, shape } => Value::all(Origin::Tensor { name, shape }, shape.to_vec()),
+        Term::Tensor { name, shape } => {
+            let origin = Origin::Tensor { name: Name::Of(name), shape: shape.into() };
+            Value::all(origin, shape.to_vec())
+        }
+        Term::Stack { name, count, shape, whole } => {
+            let stored = |whole: &Whole| [&[count, whole.rows], &shape[1..]].concat();
+            match whole.filter(|whole| is_whole(whole, &stored(whole))) {
+                None => Value::stack(name, count, shape),
+                Some(whole) => {
+                    let origin = Origin::Tensor { name: Name::Of(&whole.name), shape: stored(whole).into() };
+                    Value::all(origin, stored(whole)).cut(1, whole.start, shape[0])
+                }
+            }
+        }
         Term::Const { values } => Value::all(Origin::Values(values), vec![values.len()]),
         Term::Concat { axis, parts } => Value::join(axis, parts),
         Term::Slice { axis, start, len, of } => of.cut(axis, start, len),
+        Term::Every { axis, step, start, of } => of.thinned(axis, step, start),
+        Term::Pad { axis, len, mut of } => {
+            of.shape[axis] = len;
+            of
+        }
         Term::Shard { axis, parts, of } => {
             let len = of.shape[axis] / parts;
             of.cut(axis, rank.part(parts) * len, len)
         }
         Term::Offset { by, of } => of.raised(by),
+        Term::Transpose { of } => of.turned(),
+        Term::View { shape, of } => of.viewed(shape),
+        Term::Unpack { from, to, axis, len, order, of } => {
+            of.unpacked(Unpacked { from, to, order, by: 0, becomes: to }, axis, len)
+        }
+        Term::Shift { by, to, of } => of.shifted(by, to),
+        Term::Expect { is, told, mut of } => {
+            of.told.push(Told { is, shape: told.shape, parts: told.parts });
+            of.told.extend(told.told);
+            of
+        }
+        Term::Scaled { block, scale, zero, mut of } => {
+            let bare = Value { told: Vec::new(), scaled: Vec::new(), ..of.clone() };
+            let [codes, scale] = [bare, scale].map(Box::new);
+            of.scaled.push(Scaled { block, codes, scale, zero: zero.map(Box::new) });
+            of
+        }
     })
-    .parts
 }
 
 impl<'a> Value<'a> {
     fn all(origin: Origin<'a>, shape: Vec<usize>) -> Value<'a> {
-        let axes = shape.iter().map(|&size| Axis { size, range: 0..size, at: 0 }).collect();
-        Value { shape, parts: vec![Part { origin, offset: 0.0, axes }] }
+        let axes = shape.iter().map(|&size| Axis::all(size)).collect();
+        let part = Part { origin, offset: 0.0, axes, turned: false, codes: None };
+        Value { shape, parts: vec![part], told: Vec::new(), scaled: Vec::new() }
+    }
+
+    /// Tensors one behind the other, each a part.
+    fn stack(name: &'a str, count: usize, shape: &'a [usize]) -> Value<'a> {
+        let one = |number| {
+            let origin = Origin::Tensor { name: Name::Nth(name, number), shape: shape.into() };
+            Part { axes: Axis::of_stack(number, shape), origin, offset: 0.0, turned: false, codes: None }
+        };
+        let parts = (0..count).map(one).collect();
+        Value { shape: [&[count], shape].concat(), parts, told: Vec::new(), scaled: Vec::new() }
+    }
+
+    /// A tensor, or a stack of them, under another shape.
+    fn viewed(mut self, shape: &[usize]) -> Value<'a> {
+        if let [part] = &mut self.parts[..] {
+            part.axes = shape.iter().map(|&size| Axis::all(size)).collect();
+        } else {
+            self.parts.iter_mut().for_each(|part| part.axes = Axis::of_stack(part.axes[0].at, &shape[1..]));
+        }
+        Value { shape: shape.to_vec(), ..self }
     }
 
     /// The values one after the other along an axis.
@@ -67,6 +203,8 @@ impl<'a> Value<'a> {
         for mut value in values {
             value.parts.iter_mut().for_each(|part| part.axes[axis].at += whole.shape[axis]);
             whole.parts.append(&mut value.parts);
+            whole.told.append(&mut value.told);
+            whole.scaled.append(&mut value.scaled);
             whole.shape[axis] += value.shape[axis];
         }
         whole
@@ -75,6 +213,46 @@ impl<'a> Value<'a> {
     /// The values and a constant.
     fn raised(mut self, by: f32) -> Value<'a> {
         self.parts.iter_mut().for_each(|part| part.offset += by);
+        self
+    }
+
+    /// Columns of each matrix as rows.
+    fn turned(mut self) -> Value<'a> {
+        let last = self.shape.len() - 1;
+        self.shape.swap(last - 1, last);
+        for part in &mut self.parts {
+            part.axes.swap(last - 1, last);
+            part.turned = !part.turned;
+        }
+        self
+    }
+
+    /// Each `step`-th place of an axis, from `start` on.
+    fn thinned(mut self, axis: usize, step: usize, start: usize) -> Value<'a> {
+        self.shape[axis] = (self.shape[axis] - start).div_ceil(step);
+        self.parts.retain_mut(|part| part.axes[axis].thin(step, start));
+        self
+    }
+
+    /// The first `len` codes along an axis, of which there are several to a word.
+    fn unpacked(mut self, codes: Unpacked, axis: usize, len: usize) -> Value<'a> {
+        let places = codes.from.bits() / codes.to.bits();
+        for part in &mut self.parts {
+            let Axis { size, packed, start, len, at, .. } = &mut part.axes[axis];
+            for places_or_words in [size, start, len, at] {
+                *places_or_words *= places;
+            }
+            *packed = true;
+            part.codes = Some(codes);
+        }
+        self.cut(axis, 0, len)
+    }
+
+    /// Codes and a number.
+    fn shifted(mut self, by: i32, to: DType) -> Value<'a> {
+        for codes in self.parts.iter_mut().filter_map(|part| part.codes.as_mut()) {
+            (codes.by, codes.becomes) = (codes.by + by, to);
+        }
         self
     }
 
@@ -87,44 +265,131 @@ impl<'a> Value<'a> {
 }
 
 impl Axis {
+    /// All of an axis.
+    fn all(size: usize) -> Axis {
+        Axis { size, packed: false, start: 0, step: 1, len: size, at: 0 }
+    }
+
+    /// Those of one tensor of a stack.
+    fn of_stack(number: usize, shape: &[usize]) -> Vec<Axis> {
+        let first = Axis { at: number, ..Axis::all(1) };
+        [first].into_iter().chain(shape.iter().map(|&size| Axis::all(size))).collect()
+    }
+
     /// Keeps what goes into a window of the value, and counts from there: false if that is nothing.
     fn cut(&mut self, window: Range<usize>) -> bool {
         let first = window.start.max(self.at);
-        let last = window.end.min(self.at + self.range.len());
+        let last = window.end.min(self.at + self.len);
         if first >= last {
             return false;
         }
-        let start = self.range.start + (first - self.at);
-        (self.range, self.at) = (start..start + (last - first), first - window.start);
+        self.start += (first - self.at) * self.step;
+        (self.len, self.at) = (last - first, first - window.start);
         true
     }
 
-    /// Runs of what the axes before this one count as runs of what this one counts, which has this size in the weight. A run is
-    /// its first index in the origin, its first one in the weight, and its length.
-    fn unroll(&self, runs: Vec<(usize, usize, usize)>, size: usize) -> Vec<(usize, usize, usize)> {
-        let len = self.range.len();
-        let run = |here, there, times| (here * self.size + self.range.start, there * size + self.at, times * len);
-        if len == self.size && len == size {
-            return runs.into_iter().map(|(here, there, times)| run(here, there, times)).collect();
+    /// Keeps what goes into each `step`-th place of the value, and counts these: false if that is
+    /// nothing.
+    fn thin(&mut self, step: usize, start: usize) -> bool {
+        let skip = (start + step - self.at % step) % step;
+        if skip >= self.len {
+            return false;
         }
-        let each = |(here, there, times)| (0..times).map(move |index| run(here + index, there + index, 1));
-        runs.into_iter().flat_map(each).collect()
+        self.start += skip * self.step;
+        (self.len, self.at) = ((self.len - skip).div_ceil(step), (self.at + skip) / step);
+        self.step *= step;
+        true
+    }
+
+    /// Runs of what the axes before this one count as runs of what this one counts, which has this
+    /// size in the weight. A run is its first index in the origin, its first one in the weight, and
+    /// its length.
+    fn unroll(&self, runs: Vec<(usize, usize, usize)>, size: usize) -> Vec<(usize, usize, usize)> {
+        let run = |here, there, times| (here * self.size + self.start, there * size + self.at, times);
+        if self.len == self.size && self.len == size {
+            return runs.into_iter().map(|(here, there, times)| run(here, there, times * self.len)).collect();
+        }
+        let each = |(here, there, times)| (0..times).map(move |index| run(here + index, there + index, self.len));
+        let runs = runs.into_iter().flat_map(each);
+        if self.step == 1 {
+            return runs.collect();
+        }
+        let apart = |(here, there, len)| (0..len).map(move |i| (here + i * self.step, there + i, 1));
+        runs.flat_map(apart).collect()
     }
 }
 
 impl Part<'_> {
+    /// The type that the origin's numbers must be of for those of this type.
+    pub fn stored(&self, dtype: DType) -> DType {
+        self.codes.map_or(dtype, |codes| codes.from)
+    }
+
+    /// Whether the origin's numbers are words of several.
+    pub fn is_packed(&self) -> bool {
+        self.codes.is_some()
+    }
+
     /// The part as rectangles of its origin, whose numbers these are, in a weight of this shape.
-    pub fn pieces<'t>(&self, data: Tensor<'t>, shape: &[usize]) -> Vec<Piece<'t>> {
-        let Some((last, outer)) = self.axes.split_last() else { return Vec::new() };
-        let runs = outer.iter().zip(shape).fold(vec![(0, 0, 1)], |runs, (axis, &size)| axis.unroll(runs, size));
-        let piece = |(here, there, rows)| Piece {
-            data,
-            offset: self.offset,
-            stride: last.size,
-            rows: here..here + rows,
-            cols: last.range.clone(),
-            at: (there, last.at),
+    pub fn pieces<'t>(&self, name: Name<'t>, data: Tensor<'t>, shape: &[usize]) -> Vec<Piece<'t>> {
+        // A vector is a row.
+        let (outer, rows, cols) = match &self.axes[..] {
+            [outer @ .., rows, cols] => (outer, rows, cols),
+            [cols] => (&[][..], &Axis::all(1), cols),
+            [] => return Vec::new(),
         };
-        runs.into_iter().map(piece).collect()
+        let all_rows = shape.iter().rev().nth(1).copied().unwrap_or(1);
+        let runs = outer.iter().zip(shape).fold(vec![(0, 0, 1)], |runs, (axis, &size)| axis.unroll(runs, size));
+        // The value's axis that goes from one row of the origin to the next, and the one along
+        // them.
+        let (lines, along) = if self.turned { (cols, rows) } else { (rows, cols) };
+        let (width, cols_at) = (along.size, cols.at);
+        let single = |(here, there, times): (usize, usize, usize)| (0..times).map(move |i| (here + i, there + i));
+        let blocks: Vec<(usize, usize, usize)> = match self.turned || lines.step > 1 {
+            false => rows.unroll(runs, all_rows),
+            true => {
+                let block = |(here, there)| (here * lines.size + lines.start, there * all_rows + rows.at, lines.len);
+                runs.into_iter().flat_map(single).map(block).collect()
+            }
+        };
+        let piece = |(first, there, count): (usize, usize, usize)| {
+            // Of each so many rows of the origin one: these together are a row that is as much
+            // longer.
+            let skip = first % lines.step * width + along.start;
+            let (first, stride) = (first / lines.step, width * lines.step);
+            let (lines, along) = (first..first + count, skip..skip + along.len);
+            let (rows, cols) = if self.turned { (along, lines) } else { (lines, along) };
+            Piece {
+                name,
+                data,
+                offset: self.offset,
+                form: self.form(),
+                width,
+                stride,
+                rows,
+                cols,
+                at: (there, cols_at),
+            }
+        };
+        blocks.into_iter().map(piece).collect()
+    }
+
+    /// How the origin has its numbers, if not as the weight has them.
+    fn form(&self) -> Option<Form> {
+        let [along, across] = match &self.axes[..] {
+            [.., rows, cols] if self.turned => [rows, cols],
+            [.., rows, cols] => [cols, rows],
+            axes => [axes.last()?; 2],
+        };
+        let codes = self.codes.map(|Unpacked { from, to, order, by, becomes }| Codes {
+            from,
+            to,
+            order,
+            by,
+            becomes,
+            down: across.packed && !along.packed,
+        });
+        let form = Form { turned: self.turned, step: along.step, codes };
+        (form.turned || form.step > 1 || codes.is_some()).then_some(form)
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
-use crate::checkpoint::{Checkpoint, Float, Random};
+use crate::checkpoint::{Checkpoint, Float, Random, mix};
 use crate::device::apart;
-use atomc_artifact::manifest::{DType, Term, WeightExpr};
+use atomc_artifact::manifest::{DType, Fact, Order, Term, WeightExpr, Whole};
 use half::{bf16, f16};
 use std::collections::BTreeMap;
 
@@ -17,6 +17,45 @@ impl Map {
         self.0.insert(name.to_owned(), (float, shape.to_vec(), bytes));
         self
     }
+
+    /// Any bits.
+    fn noise(mut self, name: &str, float: Float, shape: &[usize]) -> Map {
+        let seed = name.bytes().map(u64::from).sum::<u64>();
+        let bytes = (0..shape.iter().product::<usize>() * float.size()).map(|i| mix(seed << 32 | i as u64) as u8);
+        self.0.insert(name.to_owned(), (float, shape.to_vec(), bytes.collect()));
+        self
+    }
+
+    /// These integers.
+    fn integers(mut self, name: &str, float: Float, shape: &[usize], values: &[i64]) -> Map {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()[..float.size()].to_vec()).collect();
+        self.0.insert(name.to_owned(), (float, shape.to_vec(), bytes));
+        self
+    }
+
+    /// The same as a file.
+    fn write(&self, dir: &std::path::Path) -> Checkpoint {
+        let view = |(float, shape, bytes): &'_ (Float, Vec<usize>, Vec<u8>)| {
+            let dtype = match float {
+                Float::BF16 => safetensors::Dtype::BF16,
+                Float::F16 => safetensors::Dtype::F16,
+                Float::F32 => safetensors::Dtype::F32,
+                Float::F64 => safetensors::Dtype::F64,
+                Float::I64 => safetensors::Dtype::I64,
+                Float::Code(DType::I32) => safetensors::Dtype::I32,
+                Float::Code(DType::F8E4M3) => safetensors::Dtype::F8_E4M3,
+                Float::Code(DType::I8) => safetensors::Dtype::I8,
+                Float::Code(_) => safetensors::Dtype::U8,
+            };
+            (dtype, shape.clone(), bytes.clone())
+        };
+        let owned: Vec<_> = self.0.iter().map(|(name, tensor)| (name.clone(), view(tensor))).collect();
+        let views = owned.iter().map(|(name, (dtype, shape, bytes))| {
+            (name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+        });
+        safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).unwrap();
+        Checkpoint::open(dir).unwrap()
+    }
 }
 
 fn encode(value: f64, float: Float) -> Vec<u8> {
@@ -27,6 +66,7 @@ fn encode(value: f64, float: Float) -> Vec<u8> {
         Float::F64 => value.to_le_bytes().to_vec(),
         // Whatever the bits mean.
         Float::Code(dtype) => (value as i32).to_le_bytes()[..dtype.size()].to_vec(),
+        Float::I64 => (value as i64).to_le_bytes().to_vec(),
     }
 }
 
@@ -55,6 +95,19 @@ fn slice(axis: usize, start: usize, len: usize, of: WeightExpr) -> WeightExpr {
     WeightExpr::Slice { axis, start, len, of: Box::new(of) }
 }
 
+fn stack(name: &str, count: usize, shape: &[usize], whole: Option<(&str, usize, usize)>) -> WeightExpr {
+    let whole = whole.map(|(name, start, rows)| Whole { name: name.into(), start, rows });
+    WeightExpr::Stack { name: name.into(), count, shape: shape.to_vec(), whole }
+}
+
+fn every(axis: usize, step: usize, start: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Every { axis, step, start, of: Box::new(of) }
+}
+
+fn pad(axis: usize, len: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Pad { axis, len, of: Box::new(of) }
+}
+
 fn shard(axis: usize, parts: usize, of: WeightExpr) -> WeightExpr {
     WeightExpr::Shard { axis, parts, of: Box::new(of) }
 }
@@ -66,7 +119,7 @@ fn weight(dtype: DType, shape: &[usize], layout: Layout, expr: WeightExpr) -> We
         Layout::Rows { stride } => (matrices * rows - 1) * stride + cols,
         Layout::Panels { rows, cols, .. } => matrices * rows * cols,
     };
-    weight.bytes = elements * dtype.size();
+    weight.bytes = dtype.bytes(elements);
     weight
 }
 
@@ -75,7 +128,8 @@ fn panels(width: usize, group: usize, shape: &[usize]) -> Layout {
     Layout::Panels { width, group, rows: rows.next_multiple_of(width), cols: cols.next_multiple_of(group) }
 }
 
-/// Loads a weight into memory of the host and into a device's own, at once and tensor by tensor, which must come out alike.
+/// Loads a weight into memory of the host and into a device's own, at once and tensor by tensor,
+/// which must come out alike.
 fn load_one(weight: &Weight, source: &dyn Source) -> Result<Vec<u8>, Error> {
     let mut pool = Pool::new(3).unwrap();
     let mut loaded = |buffer: DeviceBuffer| {
@@ -115,8 +169,9 @@ impl Stream<'_> {
     }
 
     fn feed(&mut self, name: &str, source: &dyn Source) -> Result<(), Error> {
-        let shapes: BTreeMap<&str, &[usize]> = self.weights.iter().flat_map(|weight| weight.expr.tensors()).collect();
-        // What no weight uses is taken or refused by its name, but for a head that the embedding stands for.
+        let shapes: BTreeMap<_, _> = self.weights.iter().flat_map(|weight| weight.expr.tensors()).collect();
+        // What no weight uses is taken or refused by its name, but for a head that the embedding
+        // stands for.
         let found = shapes.get(name).or_else(|| shapes.get(EMBEDDING).filter(|_| name == HEAD));
         let Some(shape) = found else {
             return self.give(name, Given { float: Float::F32, shape: &[0], numbers: vec![].into() });
@@ -144,16 +199,17 @@ impl Stream<'_> {
 }
 
 /// An element by its indices.
-type Element<'a> = Box<dyn Fn(&[usize]) -> f32 + 'a>;
+type Element<'a> = Box<dyn Fn(&[usize]) -> f64 + 'a>;
 
-/// The value of an expression, the slow and obvious way: its shape, and every element by its indices.
+/// The value of an expression, the slow and obvious way: its shape, and every element by its
+/// indices.
 struct Value<'a> {
     shape: Vec<usize>,
     element: Element<'a>,
 }
 
 impl<'a> Value<'a> {
-    fn stored(shape: &[usize], elements: Vec<f32>) -> Value<'a> {
+    fn stored(shape: &[usize], elements: Vec<f64>) -> Value<'a> {
         let shape = shape.to_vec();
         let sizes = shape.clone();
         let number = move |at: &[usize]| at.iter().zip(&sizes).fold(0, |number, (at, size)| number * size + at);
@@ -183,7 +239,7 @@ impl<'a> Value<'a> {
     }
 
     /// The elements in order.
-    fn elements(&self) -> Vec<f32> {
+    fn elements(&self) -> Vec<f64> {
         let all = self.shape.iter().product();
         let indices = |mut number: usize| {
             let mut at: Vec<usize> = self.shape.iter().rev().map(|size| (number % size, number /= size).0).collect();
@@ -200,23 +256,49 @@ fn moved(at: &[usize], axis: usize, by: isize) -> Vec<usize> {
     at
 }
 
-fn decoded(data: Tensor) -> Vec<f32> {
+fn decoded(data: Tensor) -> Vec<f64> {
     let Tensor::Bytes { float, bytes } = data else { panic!("bytes") };
     let decode = |b: &[u8]| match float {
-        Float::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
-        Float::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
-        Float::F32 => f32::from_le_bytes(b.try_into().unwrap()),
-        Float::F64 => f64::from_le_bytes(b.try_into().unwrap()) as f32,
-        Float::Code(DType::I32) => i32::from_le_bytes(b.try_into().unwrap()) as f32,
+        Float::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
+        Float::F16 => f16::from_le_bytes([b[0], b[1]]).to_f64(),
+        Float::F32 => f32::from_le_bytes(b.try_into().unwrap()).into(),
+        Float::F64 => f64::from_le_bytes(b.try_into().unwrap()) as f32 as f64,
+        Float::Code(DType::I32) => i32::from_le_bytes(b.try_into().unwrap()).into(),
         Float::Code(_) => b[0].into(),
+        Float::I64 => i64::from_le_bytes(b.try_into().unwrap()) as f64,
     };
     bytes.chunks_exact(float.size()).map(decode).collect()
 }
 
-fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f32> {
+fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f64> {
     let value = expr.fold(&mut |term| match term {
-        Term::Const { values } => Value::stored(&[values.len()], values.to_vec()),
+        Term::Const { values } => Value::stored(&[values.len()], values.iter().map(|&v| v.into()).collect()),
         Term::Tensor { name, shape } => Value::stored(shape, decoded(source.tensor(name, shape).unwrap())),
+        Term::Stack { name, count, shape, whole } => match whole.filter(|whole| source.names().contains(&&*whole.name))
+        {
+            Some(Whole { name, start, rows }) => {
+                let stored = [&[count, *rows], &shape[1..]].concat();
+                Value::stored(&stored, decoded(source.tensor(name, &stored).unwrap())).cut(1, *start, shape[0])
+            }
+            None => {
+                let one =
+                    |number: usize| decoded(source.tensor(&name.replace('*', &number.to_string()), shape).unwrap());
+                Value::stored(&[&[count], shape].concat(), (0..count).flat_map(one).collect())
+            }
+        },
+        Term::Every { axis, step, start, of: Value { mut shape, element } } => {
+            shape[axis] = (shape[axis] - start).div_ceil(step);
+            let place = move |at: &[usize]| {
+                let mut at = at.to_vec();
+                at[axis] = start + at[axis] * step;
+                element(&at)
+            };
+            Value { shape, element: Box::new(place) }
+        }
+        Term::Pad { axis, len, of: Value { mut shape, element } } => {
+            let size = std::mem::replace(&mut shape[axis], len);
+            Value { shape, element: Box::new(move |at| if at[axis] < size { element(at) } else { 0.0 }) }
+        }
         Term::Concat { axis, parts } => Value::join(axis, parts),
         Term::Slice { axis, start, len, of } => of.cut(axis, start, len),
         Term::Shard { axis, parts, of } => {
@@ -224,15 +306,45 @@ fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f32> {
             of.cut(axis, rank.number * parts / rank.of * len, len)
         }
         Term::Offset { by, of: Value { shape, element } } => {
-            Value { shape, element: Box::new(move |at| element(at) + by) }
+            Value { shape, element: Box::new(move |at| (element(at) as f32 + by).into()) }
         }
+        Term::Transpose { of: Value { mut shape, element } } => {
+            let last = shape.len() - 1;
+            shape.swap(last - 1, last);
+            let turned = move |at: &[usize]| {
+                let mut at = at.to_vec();
+                at.swap(last - 1, last);
+                element(&at)
+            };
+            Value { shape, element: Box::new(turned) }
+        }
+        Term::View { shape, of } => Value::stored(shape, of.elements()),
+        Term::Unpack { from, to, axis, len, order, of: Value { mut shape, element } } => {
+            shape[axis] = len;
+            let places = from.bits() / to.bits();
+            let code = move |at: &[usize]| {
+                let mut word = at.to_vec();
+                word[axis] /= places;
+                let nth = match order {
+                    Order::Plain => at[axis] % places,
+                    Order::Awq => [0, 4, 1, 5, 2, 6, 3, 7][at[axis] % places],
+                };
+                let code = element(&word) as i64 as u32 >> (nth * to.bits()) & ((1 << to.bits()) - 1);
+                let signed = matches!(to, DType::I8 | DType::I4) && code >> (to.bits() - 1) == 1;
+                f64::from(code) - if signed { f64::from(1 << to.bits()) } else { 0.0 }
+            };
+            Value { shape, element: Box::new(code) }
+        }
+        Term::Shift { by, of: Value { shape, element }, .. } => {
+            Value { shape, element: Box::new(move |at| element(at) + f64::from(by)) }
+        }
+        Term::Expect { of, .. } | Term::Scaled { of, .. } => of,
     });
     value.elements()
 }
 
 /// The buffer as the manifest's formula describes it.
 fn reference(weight: &Weight, rank: Rank, source: &dyn Source) -> Vec<u8> {
-    let size = weight.dtype.size();
     let mut out = vec![0; weight.bytes];
     let [_, rows, cols] = weight.matrices();
     for (index, value) in evaluate(&weight.expr, rank, source).into_iter().enumerate() {
@@ -250,7 +362,12 @@ fn reference(weight: &Weight, rank: Rank, source: &dyn Source) -> Vec<u8> {
             DType::F32 => Float::F32,
             code => Float::Code(code),
         };
-        out[at * size..][..size].copy_from_slice(&encode(f64::from(value), float));
+        if weight.dtype.bits() == 4 {
+            out[at / 2] |= (value as i32 as u8 & 15) << (at % 2 * 4);
+            continue;
+        }
+        let size = weight.dtype.size();
+        out[at * size..][..size].copy_from_slice(&encode(value, float));
     }
     out
 }
@@ -286,7 +403,8 @@ fn codes_stay_as_they_are() {
     let shape = [37, 51];
     let codes = [DType::F8E4M3, DType::E8M0, DType::I8, DType::U8, DType::I32];
     for from in codes {
-        let source = Map::default().with("t", Float::Code(from), &shape, 3.0);
+        let values: Vec<i64> = (0..37 * 51).map(|i| i % 120).collect();
+        let source = Map::default().integers("t", Float::Code(from), &shape, &values);
         for to in codes {
             for layout in [Layout::Rows { stride: 64 }, panels(16, 4, &shape), panels(8, 16, &shape)] {
                 let weight = weight(to, &shape, layout, tensor("t", &shape));
@@ -306,7 +424,12 @@ fn codes_stay_as_they_are() {
         assert!(load_one(&float, &source).is_err());
         let code = weight(from, &shape, panels(16, 2, &shape), tensor("t", &shape));
         assert!(load_one(&code, &Map::default().with("t", Float::F32, &shape, 1.0)).is_err());
-        assert!(load_one(&code, &Random { seed: 1 }).is_err());
+        // What is made up are numbers.
+        let made_up = load_part(&code, Rank::ONLY, &Random { seed: 1 });
+        assert!(
+            made_up.iter().any(|&byte| byte != 0)
+                && made_up.iter().all(|byte| byte & 0x7f != 0x7f || from != DType::F8E4M3)
+        );
     }
 }
 
@@ -401,14 +524,460 @@ fn stacks_of_matrices() {
     }
 }
 
+/// Experts as checkpoints have them: a tensor each, in one tensor, as columns with gate and up in
+/// turn, as codes of 4 bits; for ranks that share out experts, or the width of each.
+#[test]
+fn experts_as_checkpoints_store_them() {
+    use DType::{F4E2M1, I8, U8};
+    let (count, wide, hidden) = (5, 14, 36);
+    let mut map = Map::default()
+        .with("gate_up", Float::F16, &[count, 2 * wide, hidden], 0.0)
+        .with("turned", Float::BF16, &[count, hidden, 2 * wide], -9.0)
+        .noise("blocks", Float::Code(U8), &[count, 2 * wide, 3, 6])
+        .noise("scales", Float::Code(U8), &[count, 2 * wide, 3])
+        .with("bias", Float::BF16, &[count, 2 * wide], 3.0);
+    for number in 0..count {
+        let name = |part: &str| format!("e.{number}.{part}");
+        map = map
+            .with(&name("gate"), Float::BF16, &[wide, hidden], 100.0 * number as f64)
+            .with(&name("up"), Float::F32, &[wide, hidden], -100.0 * number as f64)
+            .with(&name("scale"), Float::F32, &[wide], number as f64)
+            .noise(&name("words"), Float::Code(DType::I32), &[hidden.div_ceil(8), wide])
+            .noise(&name("codes"), Float::Code(I8), &[wide, hidden]);
+    }
+    let each = |part: &str, shape: &[usize]| stack(&format!("e.*.{part}"), count, shape, None);
+    let gate = || each("gate", &[wide, hidden]);
+    let both = || concat(1, vec![gate(), each("up", &[wide, hidden])]);
+    let turned = || transpose(tensor("turned", &[count, hidden, 2 * wide]));
+    let blocks = || {
+        let bytes = view(&[count, 2 * wide, 18], tensor("blocks", &[count, 2 * wide, 3, 6]));
+        unpack(U8, F4E2M1, 2, hidden, bytes)
+    };
+    let apart = |of: &dyn Fn() -> WeightExpr| concat(1, vec![every(1, 2, 0, of()), every(1, 2, 1, of())]);
+    let half = wide / 2;
+    let cases = [
+        (DType::BF16, vec![count, 2 * wide, hidden], both()),
+        (DType::BF16, vec![count, wide, hidden], stack("e.*.gate", count, &[wide, hidden], Some(("none", 0, 99)))),
+        (
+            DType::BF16,
+            vec![count, wide, hidden],
+            stack("x.*.up", count, &[wide, hidden], Some(("gate_up", wide, 2 * wide))),
+        ),
+        (DType::BF16, vec![count, 2 * wide, hidden], apart(&turned)),
+        (DType::BF16, vec![count, 2 * wide, hidden], concat(1, vec![turned()])),
+        (DType::BF16, vec![count, hidden, wide], every(2, 2, 1, tensor("turned", &[count, hidden, 2 * wide]))),
+        (DType::BF16, vec![count, 5, 12], every(2, 3, 2, every(1, 3, 1, gate()))),
+        (DType::BF16, vec![2, hidden, 7], transpose(every(1, 2, 1, every(0, 4, 0, gate())))),
+        (F4E2M1, vec![count, 2 * wide, hidden], apart(&blocks)),
+        (DType::E8M0, vec![count, wide, 3], every(1, 2, 1, tensor("scales", &[count, 2 * wide, 3]))),
+        (DType::F32, vec![count, wide], every(1, 2, 0, tensor("bias", &[count, 2 * wide]))),
+        (DType::F32, vec![count, wide, 1], view(&[count, wide, 1], each("scale", &[wide]))),
+        (DType::I4, vec![count, wide, hidden], {
+            let words = each("words", &[hidden.div_ceil(8), wide]);
+            shift(-8, DType::I4, transpose(unpack(DType::I32, DType::U4, 1, hidden, words)))
+        }),
+        (I8, vec![count, wide, hidden], each("codes", &[wide, hidden])),
+        // Ranks: experts, an odd one short; the width of each; groups that do not divide.
+        (DType::BF16, vec![3, 2 * wide, hidden], shard(0, 2, pad(0, 6, both()))),
+        (DType::BF16, vec![count, 2 * half, hidden], {
+            concat(1, vec![shard(1, 2, gate()), shard(1, 2, each("up", &[wide, hidden]))])
+        }),
+        (DType::BF16, vec![count, hidden, half], transpose(shard(1, 2, gate()))),
+        (F4E2M1, vec![count, 8, hidden], shard(1, 2, pad(1, 16, every(1, 2, 1, blocks())))),
+        (F4E2M1, vec![count, 2 * wide, 20], shard(2, 2, pad(2, 40, blocks()))),
+        (DType::F32, vec![count, 8], shard(1, 2, pad(1, 16, every(1, 2, 1, tensor("bias", &[count, 2 * wide]))))),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let file = map.write(dir.path());
+    for (dtype, shape, expr) in &cases {
+        for (number, of) in [(0, 1), (0, 2), (1, 2)] {
+            let (rank, cols) = (Rank { number, of }, shape[shape.len() - 1]);
+            let group = (64 / dtype.bits()).min(8);
+            for layout in [Layout::Rows { stride: (cols + 3).next_multiple_of(8) }, panels(16, group, shape)] {
+                let weight = weight(*dtype, shape, layout, expr.clone());
+                let want = reference(&weight, rank, &map);
+                assert!(want.iter().any(|&byte| byte != 0));
+                assert_eq!(load_part(&weight, rank, &map), want, "{weight:?} {rank:?}");
+                assert_eq!(load_part(&weight, rank, &file), want, "{weight:?} {rank:?} of a file");
+            }
+        }
+    }
+}
+
+/// Tensors of experts in any order, and those of a checkpoint that has them in one.
+#[test]
+fn experts_come_one_by_one_or_together() {
+    let (count, shape) = (12, [6, 10]);
+    let gate = || stack("e.*.gate", count, &shape, Some(("gate_up", 0, 12)));
+    let up = || stack("e.*.up", count, &shape, Some(("gate_up", 6, 12)));
+    let down = || stack("e.*.down", count, &[10, 6], Some(("down", 0, 10)));
+    let weights = [
+        weight(DType::BF16, &[count, 12, 10], panels(8, 2, &[12, 10]), concat(1, vec![gate(), up()])),
+        weight(DType::BF16, &[count, 10, 6], panels(8, 2, &[10, 6]), down()),
+    ];
+    let buffers = || weights.iter().map(|weight| apart::memory(weight.bytes)).collect::<Vec<_>>();
+    let mut each = Map::default();
+    for (at, number) in (0..count).flat_map(|number| [number; 3].into_iter().enumerate()) {
+        let (part, shape) = [("gate", shape), ("up", shape), ("down", [10, 6])][at];
+        each = each.with(&format!("e.{number}.{part}"), Float::BF16, &shape, (number * 3 + at) as f64);
+    }
+    let together = Map::default().with("gate_up", Float::F32, &[count, 12, 10], 4.0);
+    let together = together.with("down", Float::F16, &[count, 10, 6], -4.0);
+    let at_once = |source: &Map| {
+        let (mut buffers, pool) = (buffers(), &mut Pool::new(2).unwrap());
+        let sink = Sink { weights: &weights, rank: Rank::ONLY, buffers: &mut buffers, pool };
+        load(sink, source, &|_, _| ())
+    };
+    for source in [&each, &together] {
+        at_once(source).unwrap();
+        let mut names = source.names();
+        for _ in 0..2 {
+            names.reverse();
+            let mut stream = Stream::new(&weights, buffers());
+            for name in &names {
+                stream.feed(name, source).unwrap();
+            }
+            assert_eq!(stream.loading.kept_bytes(), 0);
+            stream.finish().unwrap();
+            for (index, weight) in weights.iter().enumerate() {
+                assert_eq!(stream.bytes(index), reference(weight, Rank::ONLY, source));
+            }
+        }
+    }
+    // What is missing or there twice is named.
+    let mut without = Map(each.0.clone());
+    without.0.remove("e.7.up");
+    without.0.remove("e.11.gate");
+    let lacks = "the checkpoint lacks 2 tensors that the model needs: e.11.gate, e.7.up";
+    assert_eq!(at_once(&without).unwrap_err().to_string(), lacks);
+    let mut stream = Stream::new(&weights, buffers());
+    without.names().into_iter().for_each(|name| stream.feed(name, &without).unwrap());
+    assert_eq!(stream.finish().unwrap_err().to_string(), lacks);
+    let mut both = Map(each.0.clone());
+    both.0.extend(together.0.clone());
+    let twice = "the checkpoint has both `gate_up` and `e.0.gate`, which are the same weights: \
+                 one or the other may be there";
+    assert_eq!(at_once(&both).unwrap_err().to_string(), twice);
+    let twice = twice.replace("gate_up", "down").replace("e.0.gate", "e.0.down");
+    for order in [["e.0.down", "down"], ["down", "e.0.down"]] {
+        let mut stream = Stream::new(&weights, buffers());
+        stream.feed(order[0], &both).unwrap();
+        assert_eq!(stream.feed(order[1], &both).unwrap_err().to_string(), twice);
+    }
+    let mut stream = Stream::new(&weights, buffers());
+    stream.feed("down", &together).unwrap();
+    assert_eq!(stream.loading.missing().len(), 2 * count);
+}
+
 /// Fills a weight that uses only some of a source.
 fn load_part(weight: &Weight, rank: Rank, source: &dyn Source) -> Vec<u8> {
     let mut out = vec![0; weight.bytes];
+    load_over(weight, rank, source, &mut out);
+    out
+}
+
+fn load_over(weight: &Weight, rank: Rank, source: &dyn Source, out: &mut [u8]) {
     let pieces = resolve(std::slice::from_ref(weight), rank, source).unwrap();
     for task in tasks(0, weight) {
-        fill(weight, &pieces[0], &task.rows, &mut out[task.bytes], &mut Vec::new()).unwrap();
+        fill(weight, &pieces[0], &task.rows, &mut out[task.bytes], &mut vec![0xee; 3]).unwrap();
     }
-    out
+}
+
+/// The bits of a weight's buffer that are not padding.
+fn reference_mask(weight: &Weight) -> Vec<u8> {
+    let shape = weight.shape.clone();
+    let ones = Map::default().integers("ones", Float::I64, &shape, &vec![-1; shape.iter().product()]);
+    let all = Weight { expr: tensor("ones", &shape), ..weight.clone() };
+    match weight.dtype.is_float() {
+        true => {
+            let places = Weight { dtype: if weight.dtype.size() == 4 { DType::I32 } else { weight.dtype }, ..all };
+            let bytes = reference(&places, Rank::ONLY, &ones);
+            bytes
+                .chunks(weight.dtype.size())
+                .flat_map(|n| vec![if n.iter().any(|&b| b != 0) { 255 } else { 0 }; n.len()])
+                .collect()
+        }
+        false => reference(&all, Rank::ONLY, &ones),
+    }
+}
+
+fn unpack(from: DType, to: DType, axis: usize, len: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Unpack { from, to, axis, len, order: Order::Plain, of: Box::new(of) }
+}
+
+fn awq(axis: usize, len: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Unpack { from: DType::I32, to: DType::U4, axis, len, order: Order::Awq, of: Box::new(of) }
+}
+
+fn transpose(of: WeightExpr) -> WeightExpr {
+    WeightExpr::Transpose { of: Box::new(of) }
+}
+
+fn shift(by: i32, to: DType, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Shift { by, to, of: Box::new(of) }
+}
+
+fn view(shape: &[usize], of: WeightExpr) -> WeightExpr {
+    WeightExpr::View { shape: shape.to_vec(), of: Box::new(of) }
+}
+
+/// A weight of codes, as checkpoints of each kind store it, its scales and its zero points, whose
+/// sizes are no multiples of anything.
+fn stored_codes([rows, cols]: [usize; 2]) -> (Map, Vec<(DType, [usize; 2], WeightExpr)>) {
+    use DType::{F4E2M1, I4, I8, I32, U4, U8};
+    let (r8, c8, c4, c2, groups) = (rows.div_ceil(8), cols.div_ceil(8), cols.div_ceil(4), cols.div_ceil(2), 3);
+    let word = Float::Code(I32);
+    let map = Map::default()
+        .noise("weight_packed", word, &[rows, c8])
+        .noise("weight_packed_8", word, &[rows, c4])
+        .noise("weight_zero_point", word, &[r8, groups])
+        .noise("gptq.qweight", word, &[c8, rows])
+        .noise("gptq8.qweight", word, &[c4, rows])
+        .noise("awq.qweight", word, &[cols, r8])
+        .noise("qzeros", word, &[groups, r8])
+        .with("scales", Float::F16, &[groups, rows], 0.0)
+        .with("channel", Float::BF16, &[rows], 0.0)
+        .with("one", Float::F32, &[], 0.5)
+        .noise("blocks", Float::Code(U8), &[rows, 1, c2])
+        .noise("scale_bytes", Float::Code(U8), &[rows, groups]);
+    let (packed, zeros) = (tensor("weight_packed", &[rows, c8]), tensor("qzeros", &[groups, r8]));
+    let exprs = vec![
+        (U4, [rows, cols], unpack(I32, U4, 1, cols, packed.clone())),
+        (I4, [rows, cols], shift(-8, I4, unpack(I32, U4, 1, cols, packed))),
+        (I8, [rows, cols], shift(-128, I8, unpack(I32, U8, 1, cols, tensor("weight_packed_8", &[rows, c4])))),
+        (U8, [rows, groups], shift(0, U8, unpack(I32, U4, 0, rows, tensor("weight_zero_point", &[r8, groups])))),
+        (U4, [rows, cols], transpose(unpack(I32, U4, 0, cols, tensor("gptq.qweight", &[c8, rows])))),
+        (I4, [rows, cols], shift(-8, I4, transpose(unpack(I32, U4, 0, cols, tensor("gptq.qweight", &[c8, rows]))))),
+        (I8, [rows, cols], transpose(shift(-128, I8, unpack(I32, U8, 0, cols, tensor("gptq8.qweight", &[c4, rows]))))),
+        (U8, [rows, groups], transpose(shift(1, U8, unpack(I32, U4, 1, rows, zeros.clone())))),
+        (U8, [rows, groups], transpose(shift(0, U8, awq(1, rows, zeros)))),
+        (U4, [rows, cols], transpose(awq(1, rows, tensor("awq.qweight", &[cols, r8])))),
+        (DType::BF16, [rows, groups], transpose(tensor("scales", &[groups, rows]))),
+        (DType::F32, [rows, 1], view(&[rows, 1], tensor("channel", &[rows]))),
+        (DType::F32, [1, 1], view(&[1, 1], tensor("one", &[]))),
+        (F4E2M1, [rows, cols], unpack(U8, F4E2M1, 1, cols, view(&[rows, c2], tensor("blocks", &[rows, 1, c2])))),
+        (DType::E8M0, [rows, groups], tensor("scale_bytes", &[rows, groups])),
+    ];
+    (map, exprs)
+}
+
+#[test]
+fn codes_as_checkpoints_store_them() {
+    for shape in [[16, 64], [1, 1], [37, 51], [130, 310]] {
+        let (map, exprs) = stored_codes(shape);
+        let dir = tempfile::tempdir().unwrap();
+        let file = map.write(dir.path());
+        for (dtype, shape, expr) in exprs {
+            let group = 32 / dtype.bits();
+            for layout in [
+                Layout::Rows { stride: shape[1].next_multiple_of(16) },
+                panels(16, group, &shape),
+                panels(8, 4 * group, &shape),
+            ] {
+                let weight = weight(dtype, &shape, layout, expr.clone());
+                let want = reference(&weight, Rank::ONLY, &map);
+                assert_eq!(load_part(&weight, Rank::ONLY, &map), want, "{weight:?}");
+                assert_eq!(load_part(&weight, Rank::ONLY, &file), want, "{weight:?} of a file");
+            }
+        }
+    }
+}
+
+/// Merged weights are joined, those of ranks are cut, inside words too.
+#[test]
+fn codes_are_joined_and_cut() {
+    let (rows, cols) = (24, 48);
+    let (map, exprs) = stored_codes([rows, cols]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = map.write(dir.path());
+    for (dtype, [rows, cols], expr) in exprs.into_iter().filter(|(_, [_, cols], _)| *cols >= 3) {
+        let all = || expr.clone();
+        let part = slice(0, 5, 14, all());
+        let cases = [
+            ([rows + 14, cols], concat(0, vec![all(), part])),
+            ([rows, 2 * cols - 1], concat(1, vec![slice(1, 1, cols - 1, all()), all()])),
+            ([rows / 2, cols], shard(0, 2, all())),
+            ([rows, cols / 3], shard(1, 3, all())),
+            ([rows + rows / 4, cols / 3], concat(0, vec![shard(1, 3, all()), shard(0, 4, shard(1, 3, all()))])),
+            ([cols, 2 * rows], transpose(concat(0, vec![all(), all()]))),
+            ([7, 2], slice(0, 3, 7, slice(1, 1, 2, all()))),
+        ];
+        for (shape, expr) in cases {
+            for (number, of) in [(0, 1), (1, 12), (11, 12)] {
+                let rank = Rank { number, of };
+                let group = 32 / dtype.bits();
+                for layout in [Layout::Rows { stride: shape[1].next_multiple_of(8) }, panels(16, group, &shape)] {
+                    let weight = weight(dtype, &shape, layout, expr.clone());
+                    let want = reference(&weight, rank, &map);
+                    assert_eq!(load_part(&weight, rank, &map), want, "{weight:?} {rank:?}");
+                    assert_eq!(load_part(&weight, rank, &file), want, "{weight:?} {rank:?} of a file");
+                    // Neighbours that are there already are replaced, and nothing else is.
+                    let mut out = want.clone();
+                    out.iter_mut().for_each(|byte| *byte = !*byte);
+                    load_over(&weight, rank, &map, &mut out);
+                    let padding = reference_mask(&weight);
+                    for (at, (byte, &mask)) in out.iter().zip(&padding).enumerate() {
+                        assert_eq!((byte ^ want[at]) & mask, 0, "{weight:?} byte {at}");
+                        assert_eq!((byte ^ !want[at]) & !mask, 0, "{weight:?} padding of byte {at}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Large weights, in several tasks.
+#[test]
+fn large_weights_of_codes() {
+    let shape = [2100, 1010];
+    let (map, exprs) = stored_codes(shape);
+    let dir = tempfile::tempdir().unwrap();
+    let file = map.write(dir.path());
+    for (dtype, shape, expr) in exprs.into_iter().filter(|(dtype, ..)| dtype.bits() == 4) {
+        let layout = panels(16, 32 / dtype.bits(), &shape);
+        let weight = weight(dtype, &shape, layout, expr);
+        assert!(tasks(0, &weight).len() > 1);
+        let made = load_part(&weight, Rank::ONLY, &file);
+        assert!(made == load_part(&weight, Rank::ONLY, &map));
+        assert!(made == reference(&weight, Rank::ONLY, &map), "{weight:?}");
+    }
+}
+
+/// Codes of a weight that waits for what tells how it is stored.
+#[test]
+fn what_is_told_must_be_so() {
+    let word = Float::Code(DType::I32);
+    let expect = |is, told, of| WeightExpr::Expect { is, told: Box::new(told), of: Box::new(of) };
+    let codes = || shift(-8, DType::I4, transpose(unpack(DType::I32, DType::U4, 0, 32, tensor("q", &[4, 8]))));
+    let zeros = || shift(1, DType::U8, unpack(DType::I32, DType::U4, 1, 8, tensor("z", &[2, 1])));
+    let expr = expect(
+        Fact::Groups(16),
+        tensor("g", &[32]),
+        expect(Fact::All(8), zeros(), expect(Fact::Are(vec![8, 32]), tensor("s", &[2]), codes())),
+    );
+    let weight = weight(DType::I4, &[8, 32], panels(16, 8, &[8, 32]), expr);
+    let groups: Vec<i64> = (0..32).map(|at| at / 16).collect();
+    let source = || {
+        let map = Map::default().noise("q", word, &[4, 8]).integers("g", word, &[32], &groups);
+        map.integers("z", word, &[2, 1], &[0x7777_7777; 2]).integers("s", Float::I64, &[2], &[8, 32])
+    };
+    agrees(&weight, &source());
+    let says = |source: &Map| {
+        let at_once = load_one(&weight, source).unwrap_err().to_string();
+        for order in [["q", "g", "z", "s"], ["s", "z", "g", "q"]] {
+            let mut stream = Stream::new(std::slice::from_ref(&weight), vec![apart::memory(weight.bytes)]);
+            let fed = order.iter().try_for_each(|name| stream.feed(name, source));
+            assert_eq!(fed.unwrap_err().to_string(), at_once);
+            assert_eq!(stream.bytes(0), vec![0; weight.bytes]);
+        }
+        at_once.replace("is not as the model needs it: ", "")
+    };
+    let mut turned = groups.clone();
+    turned.swap(3, 20);
+    assert_eq!(
+        says(&source().integers("g", word, &[32], &turned)),
+        "tensor `g` column 3 is in group 1, not 0: columns in another order (act-order) are not supported"
+    );
+    assert_eq!(
+        says(&source().integers("z", word, &[2, 1], &[0x7777_7777, 0x7777_6777])),
+        "tensor `z` number 11 is 7, not 8"
+    );
+    assert_eq!(says(&source().integers("s", Float::I64, &[2], &[32, 8])), "tensor `s` it is [32, 8], not [8, 32]");
+    assert_eq!(
+        says(&source().integers("s", Float::I64, &[2], &[8, 32 + (1 << 32)])),
+        "tensor `s` it is [8, -2147483648], not [8, 32]"
+    );
+    assert_eq!(says(&source().with("g", Float::F32, &[32], 0.0)), "tensor `g` is of type f32, but must be integers");
+    assert_eq!(
+        says(&source().with("q", Float::F32, &[4, 8], 0.0)),
+        "tensor `q` is of type f32, of which no weight of type i32 can be made"
+    );
+    let mut without = source();
+    without.0.remove("g");
+    assert_eq!(
+        load_one(&weight, &without).unwrap_err().to_string(),
+        "the checkpoint lacks a tensor that the model needs: g"
+    );
+}
+
+/// Rows of three codes with a scale each, and a zero point.
+#[test]
+fn scales_are_finite_and_zero_only_where_codes_are() {
+    let expr = |zero: bool| WeightExpr::Scaled {
+        block: [2, 3],
+        scale: Box::new(transpose(tensor("s", &[2, 3]))),
+        zero: zero.then(|| Box::new(tensor("z", &[3, 2]))),
+        of: Box::new(tensor("w", &[5, 6])),
+    };
+    let of = |zero| weight(DType::I8, &[5, 6], panels(16, 4, &[5, 6]), expr(zero));
+    let codes: Vec<i64> = (0..30).map(|at| if at / 6 == 4 && at % 6 >= 3 { 3 } else { at - 7 }).collect();
+    let source = |scales: [f32; 6]| {
+        let mut map = Map::default().integers("w", Float::Code(DType::I8), &[5, 6], &codes);
+        map = map.integers("z", Float::Code(DType::I8), &[3, 2], &[1, 2, 0, 0, 0, 3]);
+        map.0.insert("s".into(), (Float::F32, vec![2, 3], scales.iter().flat_map(|s| s.to_le_bytes()).collect()));
+        map
+    };
+    let without_zero = |scales| {
+        let mut map = source(scales);
+        map.0.remove("z");
+        map
+    };
+    agrees(&of(true), &source([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    // The last block has its zero point everywhere.
+    agrees(&of(true), &source([1.0, 2.0, 3.0, 4.0, 5.0, 0.0]));
+    let says = |weight: &Weight, source: Map| {
+        let at_once = load_one(weight, &source).unwrap_err().to_string();
+        let mut stream = Stream::new(std::slice::from_ref(weight), vec![apart::memory(weight.bytes)]);
+        let fed = source.names().into_iter().try_for_each(|name| stream.feed(name, &source));
+        assert_eq!(fed.unwrap_err().to_string(), at_once);
+        assert_eq!(stream.bytes(0), vec![0; weight.bytes]);
+        at_once
+    };
+    let zero = "tensor `s` has a scale of zero at [1, 2], where the weight is not zero";
+    assert_eq!(says(&of(false), without_zero([1.0, 2.0, 3.0, 4.0, 5.0, 0.0])), zero);
+    let zero = "tensor `s` has a scale of zero at [0, 1], where the weight is not zero";
+    assert_eq!(says(&of(true), source([1.0, -0.0, 3.0, 4.0, 5.0, 6.0])), zero);
+    for (wrong, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (-1.5, "-1.5"), (f32::NEG_INFINITY, "-inf")] {
+        let message = format!("tensor `s` has the scale {shown} at [1, 0]; scales must be finite and not negative");
+        assert_eq!(says(&of(true), source([1.0, 2.0, 3.0, wrong, 5.0, 6.0])), message);
+    }
+    // Of powers of two only NaN is wrong.
+    let expr = WeightExpr::Scaled {
+        block: [1, 32],
+        scale: Box::new(tensor("e", &[3, 2])),
+        zero: None,
+        of: Box::new(unpack(DType::U8, DType::F4E2M1, 1, 64, tensor("b", &[3, 32]))),
+    };
+    let mx = weight(DType::F4E2M1, &[3, 64], panels(16, 8, &[3, 64]), expr);
+    let source = |exponent| {
+        let map = Map::default().noise("b", Float::Code(DType::U8), &[3, 32]);
+        map.integers("e", Float::Code(DType::U8), &[3, 2], &[0, 1, 127, exponent, 254, 3])
+    };
+    agrees(&mx, &source(200));
+    assert_eq!(
+        says(&mx, source(255)),
+        "tensor `e` has the scale NaN at [1, 1]; scales must be finite and not negative"
+    );
+}
+
+/// Codes that are no numbers are seen before a tensor changes anything; in a whole checkpoint, when
+/// they are packed.
+#[test]
+fn codes_are_numbers() {
+    let weight = weight(DType::F8E4M3, &[3, 8], panels(16, 4, &[3, 8]), tensor("w", &[3, 8]));
+    for bad in [0x7f, 0xff] {
+        let mut codes = vec![0x7e; 24];
+        codes[17] = bad;
+        let source = Map::default().integers("w", Float::Code(DType::F8E4M3), &[3, 8], &codes);
+        let says = "tensor `w` has codes that are no numbers";
+        let at_once = load_one(&weight, &source).map(drop);
+        assert_eq!(at_once.as_ref().unwrap_err().to_string(), says);
+        assert!(!are_loaded(true, &at_once), "some weights may be new");
+        let mut stream = Stream::new(std::slice::from_ref(&weight), vec![apart::memory(weight.bytes)]);
+        assert_eq!(stream.feed("w", &source).unwrap_err().to_string(), says);
+        assert_eq!(stream.bytes(0), vec![0; weight.bytes]);
+        assert_eq!(stream.loading.missing(), ["w"]);
+    }
 }
 
 #[test]
@@ -564,8 +1133,8 @@ fn tensors_come_in_any_order_and_again() {
     assert_eq!(stream.bytes(0), reference(&weights[0], Rank::ONLY, &new));
 }
 
-/// A framework that sleeps takes away the memory of a device: an update of all tensors makes all of it again, padding and
-/// constants too.
+/// A framework that sleeps takes away the memory of a device: an update of all tensors makes all of
+/// it again, padding and constants too.
 #[test]
 fn updates_make_anew_what_was_lost() {
     let (weights, source) = (shared(), shared_source(3.0));
@@ -585,7 +1154,8 @@ fn updates_make_anew_what_was_lost() {
     }
 }
 
-/// A head that the embedding stands for may come before it, behind it, and again, if it is the same.
+/// A head that the embedding stands for may come before it, behind it, and again, if it is the
+/// same.
 #[test]
 fn a_tied_head_is_the_embedding() {
     let (head, embedding) = ("lm_head.weight", "model.embed_tokens.weight");

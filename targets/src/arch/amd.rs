@@ -1,8 +1,9 @@
 //! Rows of AMD GPUs.
 //!
-//! Layouts of matrix instructions: AMD's matrix instruction calculator, and the ISA guides of CDNA 2, 3, 4 and RDNA 3, 4,
-//! section "matrix arithmetic". Registers, waves and local memory: LLVM's `AMDGPUUsage` and `AMDGPUBaseInfo`, and the same
-//! guides. Peaks and bandwidths: the data sheets of the products named in the rows.
+//! Layouts of matrix instructions: AMD's matrix instruction calculator, and the ISA guides of CDNA
+//! 2, 3, 4 and RDNA 3, 4, section "matrix arithmetic". Registers, waves and local memory: LLVM's
+//! `AMDGPUUsage` and `AMDGPUBaseInfo`, and the same guides. Peaks and bandwidths: the data sheets
+//! of the products named in the rows.
 use atomc_ir::DType::{BF16, F16, F32};
 use atomc_ir::arch::{
     Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, RowExchange, Simt,
@@ -32,7 +33,8 @@ const RDNA_UNIT: ComputeUnit = ComputeUnit {
     waves: 16,
 };
 
-/// Words of 32 bits as floats, and from RDNA 3 on bounds in bytes (resource descriptors in the guides; LLVM's `getDefaultRsrcDataFormat`).
+/// Words of 32 bits as floats, and from RDNA 3 on bounds in bytes (resource descriptors in the
+/// guides; LLVM's `getDefaultRsrcDataFormat`).
 const CDNA_BUFFER: u32 = 0x0002_7000;
 const RDNA_BUFFER: u32 = 0x3101_6000;
 
@@ -52,8 +54,8 @@ const fn wmma(dtype: atomc_ir::DType, intrinsic: &'static str, elements: usize, 
 
 const MFMA_F32: Product = mfma(F32, "llvm.amdgcn.mfma.f32.16x16x4f32", 1, false);
 
-/// CDNA 2 takes subnormal f16 numbers for zeros in matrix instructions ("Numerical accuracy" in PyTorch's documentation,
-/// section on MI200), so f16 goes through f32 there.
+/// CDNA 2 takes subnormal f16 numbers for zeros in matrix instructions ("Numerical accuracy" in
+/// PyTorch's documentation, section on MI200), so f16 goes through f32 there.
 const CDNA2: [Product; 2] = [mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x16bf16.1k", 4, true), MFMA_F32];
 
 const CDNA3: [Product; 3] = [
@@ -138,13 +140,13 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "MI250X, one die", units: 110, bandwidth: 1638.4, bf16: 191.5, fp8: 0.0, fp4: 0.0 },
             matrix: MFMA,
             products: &CDNA2,
-            large_products: &LARGE_CDNA2,
+            mfma_32x32: &LARGE_CDNA2,
             fp8: Fp8::None,
             packs_bf16: false,
             direct_to_lds: 4,
             buffer_word: Some(CDNA_BUFFER),
             bulk_copies: false,
-            wide_products: false,
+            warpgroup_mma: false,
             dependent_launch: false,
             clusters: [0; 2],
             measured: None,
@@ -163,13 +165,13 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "MI300X", units: 304, bandwidth: 5324.8, bf16: 1307.4, fp8: 2614.9, fp4: 0.0 },
             matrix: MFMA,
             products: &CDNA3,
-            large_products: &LARGE_CDNA3,
+            mfma_32x32: &LARGE_CDNA3,
             fp8: Fp8::Fnuz,
             packs_bf16: false,
             direct_to_lds: 4,
             buffer_word: Some(CDNA_BUFFER),
             bulk_copies: false,
-            wide_products: false,
+            warpgroup_mma: false,
             dependent_launch: false,
             clusters: [0; 2],
             measured: None,
@@ -188,13 +190,13 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "MI355X", units: 256, bandwidth: 8192.0, bf16: 2516.6, fp8: 5033.2, fp4: 10066.3 },
             matrix: MFMA,
             products: &CDNA4,
-            large_products: &LARGE_CDNA4,
+            mfma_32x32: &LARGE_CDNA4,
             fp8: Fp8::Ocp,
             packs_bf16: true,
             direct_to_lds: 16,
             buffer_word: Some(CDNA_BUFFER),
             bulk_copies: false,
-            wide_products: false,
+            warpgroup_mma: false,
             dependent_launch: false,
             clusters: [0; 2],
             measured: None,
@@ -213,13 +215,13 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "RX 7900 XTX", units: 96, bandwidth: 960.0, bf16: 122.9, fp8: 0.0, fp4: 0.0 },
             matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
             products: &RDNA3,
-            large_products: &[],
+            mfma_32x32: &[],
             fp8: Fp8::None,
             packs_bf16: false,
             direct_to_lds: 0,
             buffer_word: Some(RDNA_BUFFER),
             bulk_copies: false,
-            wide_products: false,
+            warpgroup_mma: false,
             dependent_launch: false,
             clusters: [0; 2],
             measured: None,
@@ -238,13 +240,13 @@ pub const ROWS: [Arch; 6] = [
             chip: Chip { name: "RX 9070 XT", units: 64, bandwidth: 644.6, bf16: 194.6, fp8: 389.3, fp4: 0.0 },
             matrix: MatrixLayout { columns: 16, depth: 8, results: 8, replicated: false, a_rows: IN_ORDER },
             products: &RDNA4,
-            large_products: &[],
+            mfma_32x32: &[],
             fp8: Fp8::Ocp,
             packs_bf16: false,
             direct_to_lds: 0,
             buffer_word: Some(RDNA_BUFFER),
             bulk_copies: false,
-            wide_products: false,
+            warpgroup_mma: false,
             dependent_launch: false,
             clusters: [0; 2],
             measured: None,
@@ -274,13 +276,13 @@ pub const ROWS: [Arch; 6] = [
                 chip: Chip { name: "not announced", units: 256, bandwidth: 0.0, bf16: 0.0, fp8: 0.0, fp4: 0.0 },
                 matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: false, a_rows: IN_ORDER },
                 products: &GFX1250,
-                large_products: &[],
+                mfma_32x32: &[],
                 fp8: Fp8::Ocp,
                 packs_bf16: true,
                 direct_to_lds: 16,
                 buffer_word: None,
                 bulk_copies: false,
-                wide_products: false,
+                warpgroup_mma: false,
                 dependent_launch: false,
                 clusters: [0; 2],
                 measured: None,

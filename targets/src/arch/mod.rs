@@ -8,8 +8,9 @@ use std::sync::LazyLock;
 use atomc_ir::Diagnostic;
 use atomc_ir::arch::{Arch, Memory};
 
-/// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16 rows side by side. A wave
-/// that loads a fragment reads one run of memory. No row is so long that its cache sets would matter.
+/// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16
+/// rows side by side. A wave that loads a fragment reads one run of memory. No row is so long that
+/// its cache sets would matter.
 const GPU_MEMORY: Memory =
     Memory { row: 32, alias: 1 << 30, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
 
@@ -63,8 +64,8 @@ mod tests {
 
     #[test]
     fn arithmetic_of_the_gpu_rows() {
-        for a in rows().iter().filter(|a| a.target != "host") {
-            let (simt, m, name) = (a.simt(), a.memory, a.name);
+        for a in rows().iter().filter_map(|a| a.gpu()) {
+            let (simt, m, name) = (a.simt, a.memory, a.name);
             assert_eq!((a.target, a.cpu, a.features), (name, name, &[name][..]), "a GPU runs the code of its own row");
             assert_eq!(m.panel, 16, "{name}: a panel is one side of a matrix instruction");
             assert_eq!(m.group_bytes, 16, "{name}: a lane loads 16 bytes at once");
@@ -79,7 +80,7 @@ mod tests {
             for p in simt.products {
                 assert!(layout.depth.is_multiple_of(p.elements), "{name}: a depth is whole instructions");
             }
-            for p in simt.large_products {
+            for p in simt.mfma_32x32 {
                 let whole = (m.group_bytes / p.dtype.size()).is_multiple_of(p.elements);
                 assert!(whole && simt.wave == 64, "{name}: a lane's group is whole instructions");
             }
@@ -89,7 +90,7 @@ mod tests {
             );
             assert!(simt.chip.fp8 == 0.0 || simt.fp8 != atomc_ir::arch::Fp8::None, "{name}");
             assert!(!a.source.is_empty() && simt.chip.units > 0);
-            let is_asked = simt.bulk_copies || simt.wide_products;
+            let is_asked = simt.bulk_copies || simt.warpgroup_mma;
             assert_eq!(simt.measured.is_some(), is_asked, "{name}: schedules for its copies go by measured numbers");
         }
     }

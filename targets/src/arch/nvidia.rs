@@ -1,7 +1,8 @@
 //! Rows of NVIDIA GPUs.
 //!
-//! Layouts of matrix instructions: the PTX guide, "Matrix fragments for mma.m16n8k16". Registers, warps and shared memory: the
-//! CUDA programming guide, "Compute capabilities". Peaks and bandwidths: the data sheets of the products named in the rows.
+//! Layouts of matrix instructions: the PTX guide, "Matrix fragments for mma.m16n8k16". Registers,
+//! warps and shared memory: the CUDA programming guide, "Compute capabilities". Peaks and
+//! bandwidths: the data sheets of the products named in the rows.
 use atomc_ir::DType::{BF16, F16};
 use atomc_ir::arch::{
     Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Measured, Product, ProductShape, RowExchange, Simt,
@@ -22,7 +23,8 @@ const UNIT: ComputeUnit = ComputeUnit {
     waves: 16,
 };
 
-/// Two instructions make 16 rows. Their columns are dealt out so that a lane's results are of consecutive rows.
+/// Two instructions make 16 rows. Their columns are dealt out so that a lane's results are of
+/// consecutive rows.
 const MMA: MatrixLayout = MatrixLayout {
     columns: 8,
     depth: 8,
@@ -62,7 +64,7 @@ const fn row(
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
     // Clusters, copies by the machine and dependent launch came together.
-    (clusters, wide_products, measured): ([usize; 2], bool, Option<Measured>),
+    (clusters, warpgroup_mma, measured): ([usize; 2], bool, Option<Measured>),
 ) -> Arch {
     Arch {
         name,
@@ -79,13 +81,13 @@ const fn row(
             chip,
             matrix: MMA,
             products: &PRODUCTS,
-            large_products: &[],
+            mfma_32x32: &[],
             fp8,
             packs_bf16: true,
             direct_to_lds: 16,
             buffer_word: None,
             bulk_copies: clusters[0] > 0,
-            wide_products,
+            warpgroup_mma,
             dependent_launch: clusters[0] > 0,
             clusters,
             measured,

@@ -1,5 +1,5 @@
-//! Keys and values of tokens that follow each other: in a cache, so many of them lie in one run of memory for each dimension of
-//! a value.
+//! Keys and values of tokens that follow each other: in a cache, so many of them lie in one run of
+//! memory for each dimension of a value.
 use atomc_ir::Value;
 
 use super::{Cache, Slot};
@@ -21,8 +21,8 @@ impl<'c> Cache<'c> {
         self.write_value(c, c.narrow(lanes, self.ty.dtype), self.entry(c, slot, head), col);
     }
 
-    /// Whether the values of the tokens from `first` on, as many as are in a run, are all of one run: they follow each other in one
-    /// sequence, and the first begins one.
+    /// Whether the values of the tokens from `first` on, as many as are in a run, are all of one
+    /// run: they follow each other in one sequence, and the first begins one.
     pub fn is_run(&self, c: &Code<'c>, first: Int<'c>) -> Int<'c> {
         let (batch, run) = (&self.batch, self.layout.group);
         let last = first + (run - 1);

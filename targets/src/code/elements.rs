@@ -1,6 +1,7 @@
 //! Elements of the types that tensors have, between memory and f32.
 use atomc_ir::DType;
 use atomc_ir::arch::Machine;
+use inkwell::values::FloatValue;
 use inkwell::{FloatPredicate, IntPredicate};
 
 use super::{BUILT, Code, Ptr, Vector};
@@ -9,7 +10,8 @@ use super::{BUILT, Code, Ptr, Vector};
 const F8_EXPONENT: u64 = 120;
 
 impl<'c> Code<'c> {
-    /// What vectors in memory are aligned to. SIMT kernels choose their vectors so that whole ones lie everywhere.
+    /// What vectors in memory are aligned to. SIMT kernels choose their vectors so that whole ones
+    /// lie everywhere.
     pub fn alignment(&self, dtype: DType) -> u32 {
         let bytes = match self.arch.machine {
             Machine::Cpu(_) => dtype.size(),
@@ -21,6 +23,15 @@ impl<'c> Code<'c> {
     /// A vector of consecutive elements as f32.
     pub fn load_floats(&self, p: Ptr<'c>, dtype: DType) -> Vector<'c> {
         self.widen(self.load_bits(p, dtype), dtype)
+    }
+
+    /// A single element as f32.
+    pub fn load_number(&self, p: Ptr<'c>, dtype: DType) -> FloatValue<'c> {
+        let lanes = self.lanes();
+        self.set_lanes(1);
+        let number = self.lane(self.load_floats(p, dtype), 0).into_float_value();
+        self.set_lanes(lanes);
+        number
     }
 
     /// A vector of consecutive elements as they lie in memory.
@@ -45,6 +56,7 @@ impl<'c> Code<'c> {
                 self.b.build_float_ext(halves, self.f32s(), "").expect(BUILT)
             }
             DType::F8E4M3 => self.widen_f8(bits),
+            DType::E8M0 => self.widen_e8m0(bits),
             _ => panic!("no floats are loaded of {}", dtype.name()),
         }
     }
@@ -67,6 +79,17 @@ impl<'c> Code<'c> {
             DType::F8E4M3 => self.narrow_f8(v),
             _ => panic!("no floats are stored as {}", dtype.name()),
         }
+    }
+
+    /// Exponents. That of the smallest has no place in a normal number. What stands for no number
+    /// becomes infinity.
+    fn widen_e8m0(&self, bits: Vector<'c>) -> Vector<'c> {
+        let wide = self.ints(self.cx.i32_type(), self.lanes());
+        let k = |n: u64| self.splat(self.cx.i32_type().const_int(n, false));
+        let bits = self.b.build_int_z_extend(bits, wide, "").expect(BUILT);
+        let normal = self.b.build_left_shift(bits, k(23), "").expect(BUILT);
+        let is_least = self.b.build_int_compare(IntPredicate::EQ, bits, k(0), "").expect(BUILT);
+        self.bitcast(self.choose(is_least, k(1 << 22), normal), self.f32s()).into_vector_value()
     }
 
     /// Bytes of `f8e4m3`, without subnormal numbers on the way, which cost CPUs a hundred cycles.
@@ -113,8 +136,8 @@ impl<'c> Code<'c> {
         self.b.build_int_truncate(all, self.ints(i8, self.lanes()), "").expect(BUILT)
     }
 
-    /// Round to nearest even. A NaN stays one: on GPUs because its lowest bits, which are those of a wider payload, are clear in
-    /// every NaN that arithmetic on short types makes.
+    /// Round to nearest even. A NaN stays one: on GPUs because its lowest bits, which are those of
+    /// a wider payload, are clear in every NaN that arithmetic on short types makes.
     fn narrow_bf16(&self, v: Vector<'c>) -> Vector<'c> {
         let (i16, i32) = (self.cx.i16_type(), self.cx.i32_type());
         if let Machine::Simt(simt) = &self.arch.machine

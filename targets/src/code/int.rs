@@ -1,4 +1,5 @@
-//! Integers of the code under construction, with operators: `row * pitch + 4 * feature` appends the instructions.
+//! Integers of the code under construction, with operators: `row * pitch + 4 * feature` appends the
+//! instructions.
 use std::ops::{Add, BitAnd, BitOr, BitXor, Deref, Div, Mul, Not, Rem, Sub};
 
 use inkwell::builder::Builder;
@@ -6,8 +7,9 @@ use inkwell::values::{BasicMetadataValueEnum, IntValue};
 
 use super::{Any, BUILT, Code};
 
-/// An index, an offset, a word or a condition. An operator appends its instruction where the builder stands; numbers
-/// that are known take the type of the other side. Quotients and remainders are those of numbers without a sign.
+/// An index, an offset, a word or a condition. An operator appends its instruction where the
+/// builder stands; numbers that are known take the type of the other side. Quotients and remainders
+/// are those of numbers without a sign.
 #[derive(Clone, Copy, Debug)]
 pub struct Int<'c> {
     pub v: IntValue<'c>,

@@ -1,13 +1,17 @@
-//! Families `attend_one` and `attend_many`: attention over the paged cache, block by block, with a running softmax.
+//! Families `attend_one` and `attend_many`: attention over the paged cache, block by block, with a
+//! running softmax.
 //!
-//! `attend_one`: a task is a token and a cache head. It writes the token's key and value, then attends with every query
-//! head that shares them. `attend_many`: a task is a tile of tokens and a query head; keys and values are there already.
+//! `attend_one`: a task is a token and a cache head. It writes the token's key and value, then
+//! attends with every query head that shares them. `attend_many`: a task is a tile of tokens and a
+//! query head; keys and values are there already.
 mod tiles;
 mod widen;
 
 use atomc_artifact::abi::TILE_TOKENS;
+use atomc_artifact::manifest;
 use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic, Op, Value};
+use inkwell::values::FloatValue;
 
 use super::LANES;
 use super::dot::{Dot, Walk, store_two};
@@ -18,12 +22,12 @@ use crate::code::{Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
 use crate::math;
 use crate::row::{At, Col, Operand, unsupported};
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::{KernelSpec, Tasks};
 
 /// What a masked score is: below every real one, and far from overflow.
 const MASKED: f64 = -1e30;
 
-pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
+pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
     let a = Attention::new(&kernel)?;
     let (group, heads) = (a.heads / a.cache.ty.heads, a.cache.ty.heads);
@@ -37,10 +41,10 @@ pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagn
         let span = Span { token, head, count: c.int(group), per_row: 0 };
         a.run(&block, &span, &place, None)
     })?;
-    Ok(KernelInfo::host(Tasks::Tokens { per: 1, times: heads }, block.bytes))
+    Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times: heads }, block.bytes))
 }
 
-pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
+pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
     let a = Attention::new(&kernel)?;
     let by_tiles = c.arch.cpu().dot == Unit::Tiles && a.dot.dtype == DType::BF16;
@@ -62,7 +66,7 @@ pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diag
     if let Some(tiles) = tiles {
         tiles.close();
     }
-    Ok(KernelInfo::host(Tasks::Tiles { times: a.heads }, block.bytes))
+    Ok(manifest::Kernel::host(Tasks::Tiles { times: a.heads }, block.bytes))
 }
 
 struct Attention<'k, 'a, 'c> {
@@ -73,11 +77,12 @@ struct Attention<'k, 'a, 'c> {
     heads: usize,
     scale: f64,
     window: usize,
+    sinks: Option<&'k Operand<'c>>,
     dot: Dot,
 }
 
-/// Rows that share keys and values: which token tells their sequence, which cache head, how many rows, and how many
-/// positions each row is after the one before it.
+/// Rows that share keys and values: which token tells their sequence, which cache head, how many
+/// rows, and how many positions each row is after the one before it.
 struct Span<'c> {
     token: Int<'c>,
     head: Int<'c>,
@@ -85,8 +90,8 @@ struct Span<'c> {
     per_row: usize,
 }
 
-/// Scratch for a number of rows: queries and weights in the type of products, scores, results, maxima and sums in f32; and for
-/// keys and values of a turn, where they must be widened.
+/// Scratch for a number of rows: queries and weights in the type of products, scores, results,
+/// maxima and sums in f32; and for keys and values of a turn, where they must be widened.
 struct Block<'c> {
     height: usize,
     /// Keys of one turn: those of one or more blocks of the cache.
@@ -108,7 +113,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let graph = kernel.rows.graph;
         let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. }))?;
         let Op::Attention { scale, window } = *graph.op(node.node) else { unreachable!("just matched") };
-        let query = graph.operands(node.node)[0];
+        let operands = graph.operands(node.node);
+        let (query, sinks) = (operands[0], operands.get(3));
+        let sinks = sinks.map(|&sinks| kernel.rows.operand(sinks)).transpose()?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let (out, to) = kernel.output()?;
         let flattened = matches!(graph.op(out.node), Op::Reshape { .. }) && graph.operands(out.node) == [node];
@@ -118,7 +125,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let stored = cache.ty.dtype;
         let dot = Dot::new(kernel.code, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });
-        Ok(Attention { kernel, cache, query, out: to, heads, scale, window, dot })
+        Ok(Attention { kernel, cache, query, out: to, heads, scale, window, sinks, dot })
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -229,10 +236,20 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                 c.store(c.at(block.result, at), c.zero(), 4);
             }
             let at = r * 4;
-            c.store(c.at(block.top, at), c.number(MASKED), 4);
-            c.store(c.at(block.sum, at), c.number(0.0), 4);
+            let (top, sum) = self.before_keys(head);
+            c.store(c.at(block.top, at), top, 4);
+            c.store(c.at(block.sum, at), sum, 4);
         });
         result
+    }
+
+    /// The highest score and the sum of weights before any key: none, or those of a head's sink.
+    fn before_keys(&self, head: Int<'c>) -> (FloatValue<'c>, FloatValue<'c>) {
+        let c = self.code();
+        let Some(sinks) = self.sinks else { return (c.number(MASKED), c.number(0.0)) };
+        let sink = c.load_number(c.at(sinks.ptr, head * sinks.ty.dtype.size()), sinks.ty.dtype);
+        let top = c.fmax(c.splat(sink), c.lit(MASKED));
+        (c.lane(top, 0).into_float_value(), c.number(1.0))
     }
 
     fn row(&self, base: Ptr<'c>, row: Int<'c>, bytes: usize) -> Ptr<'c> {
@@ -269,7 +286,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         });
     }
 
-    /// Turns one row's scores into weights, which it stores; returns by what earlier results shrink.
+    /// Turns one row's scores into weights, which it stores; returns by what earlier results
+    /// shrink.
     fn soften(&self, block: &Block<'c>, row: Int<'c>, scores: &[Vector<'c>], turn: &Turn<'c>) -> Vector<'c> {
         let (c, size) = (self.code(), self.dot.dtype.size());
         let limit = turn.position + row * turn.per_row;
@@ -341,8 +359,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     }
 }
 
-/// Some blocks of keys and values: where they are and, unless they were widened, how far the first of the next turn is, how many
-/// blocks are left, the position of the first key, and the position of the first query row.
+/// Some blocks of keys and values: where they are and, unless they were widened, how far the first
+/// of the next turn is, how many blocks are left, the position of the first key, and the position
+/// of the first query row.
 struct Turn<'c> {
     keys: Vec<Ptr<'c>>,
     values: Vec<Ptr<'c>>,

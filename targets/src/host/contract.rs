@@ -1,27 +1,74 @@
 //! What both contraction families of the host share: panels in memory, rows staged, sums finished.
-use atomc_ir::Diagnostic;
+use atomc_ir::{DType, Diagnostic, Layout, Value};
 
 use super::LANES;
+use super::codes::{Codes, Panel, Products};
 use super::dot::Dot;
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::contraction::Parts;
 use crate::kernel::Kernel;
-use crate::row::{At, Col, Operand};
+use crate::row::{At, Col, Operand, unsupported};
 
 /// A contraction on the host.
 pub struct Contraction<'k, 'a, 'c> {
     parts: Parts<'k, 'a, 'c>,
+    /// Of the weight's type, or of that of rows where the weight is stored as codes.
     pub dot: Dot,
 }
 
 impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     pub fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Contraction<'k, 'a, 'c>, Diagnostic> {
         let parts = Parts::new(kernel)?;
-        Ok(Contraction { dot: Dot::new(kernel.code, parts.w.ty.dtype), parts })
+        let (x, weight) = (kernel.rows.shape(parts.x)?, parts.w.ty.dtype);
+        let dtype = match x.layout {
+            _ if !weight.is_code() => weight,
+            // Codes are numbers of bf16. What they mean is not, where a row has several scales.
+            Layout::Scaled(_) => {
+                let sums = Codes::of(&parts)?.is_some_and(|codes| codes.scales_sums());
+                if sums && kernel.rows.has_row_scale(parts.x) { DType::BF16 } else { DType::F32 }
+            }
+            _ => x.dtype,
+        };
+        Ok(Contraction { dot: Dot::new(kernel.code, dtype), parts })
+    }
+
+    /// The weight, if it is stored as codes.
+    pub fn codes(&self) -> Result<Option<Codes<'a, 'c>>, Diagnostic> {
+        Codes::of(&self.parts)
+    }
+
+    /// Stages rows of x for products with codes; returns the bytes of scratch that they take, too.
+    pub fn products(
+        &self,
+        codes: Codes<'a, 'c>,
+        to: Ptr<'c>,
+        count: usize,
+    ) -> Result<(Products<'a, 'c>, usize), Diagnostic> {
+        Products::stage(&self.parts, codes, to, count)
     }
 
     fn code(&self) -> &'a Code<'c> {
         self.parts.kernel.code
+    }
+
+    /// The experts of rows, and rows of the result for each of x.
+    pub fn experts(&self) -> Result<(Value, usize), Diagnostic> {
+        let experts = self.parts.experts().ok_or_else(|| unsupported("a product without experts"))?;
+        Ok((experts, self.parts.rows_of_x()?))
+    }
+
+    /// How many experts there are.
+    pub fn expert_count(&self) -> usize {
+        self.parts.w.ty.shape.0[0].fixed().unwrap_or(1)
+    }
+
+    /// The same with the matrix of an expert.
+    pub fn of_expert(&self, expert: Int<'c>) -> Contraction<'k, 'a, 'c> {
+        let (c, mut parts) = (self.code(), self.parts.clone());
+        let rows = parts.w.ty.shape.0[1].fixed().unwrap_or(0);
+        let bytes = parts.w.ty.dtype.bytes(c.arch.memory.padded(rows) * parts.w.stride);
+        parts.w.ptr = c.at(parts.w.ptr, expert * bytes);
+        Contraction { parts, dot: self.dot }
     }
 
     /// Panels of the result.
@@ -39,19 +86,75 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     }
 
     pub fn panel_bytes(&self) -> usize {
-        self.code().arch.memory.panel * self.parts.w.stride * self.parts.w.ty.dtype.size()
+        self.parts.w.ty.dtype.bytes(self.code().arch.memory.panel * self.parts.w.stride)
+    }
+
+    /// As [`Contraction::panel_bytes`], of floats instead of codes.
+    pub fn float_panel_bytes(&self) -> usize {
+        self.code().arch.memory.panel * self.parts.w.stride * self.dot.dtype.size()
     }
 
     /// Where panel `panel` of each piece begins.
     pub fn weights(&self, panel: Int<'c>) -> Vec<Ptr<'c>> {
-        let c = self.code();
-        let first = |start: usize| (panel + start / c.arch.memory.panel) * self.panel_bytes();
-        self.parts.starts().map(|start| c.at(self.parts.w.ptr, first(start))).collect()
+        self.weight_panels(panel, 0).map(|panel| panel.ptr).collect()
     }
 
-    /// The rows of x in memory, if they are there in the weight's type.
+    /// Panel `panel` of each piece, behind which the one that is read next lies so many panels.
+    pub fn weight_panels(&self, panel: Int<'c>, ahead: usize) -> impl Iterator<Item = Panel<'c>> {
+        let c = self.code();
+        self.parts.starts().map(move |start| {
+            let number = panel + start / c.arch.memory.panel;
+            Panel { number, ptr: c.at(self.parts.w.ptr, number * self.panel_bytes()), ahead }
+        })
+    }
+
+    /// The rows of x in memory, if they are there in the type of products.
     pub fn rows_in_memory(&self) -> Option<(Ptr<'c>, usize)> {
-        self.parts.rows_in_memory().map(|x| (x.ptr, x.stride * x.ty.dtype.size()))
+        let x = self.parts.kernel.rows.operand(self.parts.x).ok()?;
+        let floats = x.ty.dtype == self.dot.dtype && x.ty.layout == Layout::Rows;
+        floats.then(|| (x.ptr, x.stride * x.ty.dtype.size()))
+    }
+
+    /// Bytes of a row of codes in memory as numbers of the type of products, if x is such.
+    pub fn unpacked_row(&self) -> Option<usize> {
+        let rows = &self.parts.kernel.rows;
+        rows.scaled_group(self.parts.x)?;
+        rows.operand(self.parts.x).ok()?;
+        Some(self.parts.w.stride * self.dot.dtype.size())
+    }
+
+    /// Unpacks rows of codes: as they are where a row has one scale, else what they mean.
+    pub fn unpack(&self, from: Int<'c>, end: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
+        let c = self.code();
+        let mut result = Ok(());
+        c.repeat(from, end, 1, |row| {
+            result = self.unpack_row(row, c.at(to, (row - from) * (self.parts.w.stride * self.dot.dtype.size())));
+        });
+        result
+    }
+
+    /// Bytes of a row in the type of products.
+    pub fn row_bytes(&self) -> usize {
+        self.parts.w.stride * self.dot.dtype.size()
+    }
+
+    /// A row of x in memory in the type of products, or its codes where it has one scale.
+    pub fn unpack_row(&self, row: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
+        let (c, rows, x) = (self.code(), &self.parts.kernel.rows, self.parts.x);
+        let mut result = Ok(());
+        c.repeat(0, self.parts.w.stride, LANES, |col| {
+            let at = At { row, head: None, col: Col::Var(col) };
+            let made = if rows.has_row_scale(x) { rows.codes(x, at) } else { rows.eval(x, at) };
+            let to = c.at(to, col * self.dot.dtype.size());
+            result = made.map(|lanes| c.store_floats(to, lanes, self.dot.dtype));
+        });
+        result
+    }
+
+    /// What sums of a row of codes are multiplied with, if there is one such number.
+    pub fn row_scale(&self, row: Int<'c>) -> Result<Option<Vector<'c>>, Diagnostic> {
+        let (c, rows, x) = (self.code(), &self.parts.kernel.rows, self.parts.x);
+        rows.has_row_scale(x).then(|| Ok(c.splat(rows.scale(x, row)?))).transpose()
     }
 
     /// Computes `count` rows of x into memory at `to`; returns the bytes from row to row.

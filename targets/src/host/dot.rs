@@ -5,6 +5,10 @@ use atomc_ir::arch::Dot as Unit;
 use super::LANES;
 use crate::code::{Any, Code, Int, Ptr, Vector};
 
+/// Hardware prefetchers stop at page borders, every 4 KiB; asking half a page ahead carries the
+/// stream over them.
+pub const AHEAD: usize = 2048;
+
 /// How elements of one type are multiplied on one arch.
 #[derive(Clone, Copy, Debug)]
 pub struct Dot {
@@ -79,9 +83,7 @@ impl Dot {
         if !self.pairs {
             return panel.0.iter().zip(&row.0).fold(sum, |s, (&a, &b)| c.fma(a, b, s));
         }
-        let bf16s = c.cx.bf16_type().vec_type(2 * LANES as u32);
-        let [a, b] = [panel.0[0], row.0[0]].map(|v| c.bitcast(v, bf16s));
-        c.call("llvm.x86.avx512bf16.dpbf16ps.512", &[], &[sum.into(), a.into(), b.into()]).into_vector_value()
+        multiply_pairs(c, sum, panel.0[0], row.0[0])
     }
 
     /// Sums over groups of every row with every panel: `sums[row][panel]`.
@@ -112,6 +114,13 @@ impl Dot {
         let total = |r, p| (1..unroll).fold(at(0, r, p), |s, u| c.fadd(s, at(u, r, p)));
         (0..m).map(|r| (0..n).map(|p| total(r, p)).collect()).collect()
     }
+}
+
+/// `sum + a * b` of pairs of bf16.
+pub fn multiply_pairs<'c>(c: &Code<'c>, sum: Vector<'c>, a: Vector<'c>, b: Vector<'c>) -> Vector<'c> {
+    let bf16s = c.cx.bf16_type().vec_type(2 * LANES as u32);
+    let [a, b] = [a, b].map(|v| c.bitcast(v, bf16s));
+    c.call("llvm.x86.avx512bf16.dpbf16ps.512", &[], &[sum.into(), a.into(), b.into()]).into_vector_value()
 }
 
 /// f16 bits in the low half of each lane, as f32.

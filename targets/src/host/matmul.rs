@@ -1,26 +1,31 @@
-//! Family `matmul`: many rows. One task is a block of rows against a few panels; x stays in the second-level cache while
-//! panels stream by.
+//! Family `matmul`: many rows. One task is a block of rows against a few panels; x stays in the
+//! second-level cache while panels stream by.
+use atomc_artifact::manifest;
 use atomc_ir::Diagnostic;
 use atomc_ir::arch::Dot as Unit;
+use inkwell::IntPredicate;
 
 use super::LANES;
+use super::codes::Codes;
 use super::contract::Contraction;
 use super::dot::Walk;
 use super::signature;
 use super::tile::{self, Tiles};
-use crate::code::{Code, Int, Ptr};
+use crate::KernelSpec;
+use crate::code::{Code, Int, Ptr, Vector};
 use crate::row::unsupported;
-use crate::{KernelInfo, KernelSpec};
 
-/// Bytes of x that stay in the second-level cache while panels stream by: three quarters of the 2 MiB that cores with AMX
-/// have.
+/// Bytes of x that stay in the second-level cache while panels stream by: three quarters of the 2
+/// MiB that cores with AMX have.
 const RESIDENT: usize = 3 << 19;
 
-pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
+pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
     let contraction = Contraction::new(&kernel)?;
+    let unpacked_row = contraction.unpacked_row();
     let x = contraction
         .rows_in_memory()
+        .or(unpacked_row.map(|bytes| (signature::scratch(c), bytes)))
         .ok_or_else(|| unsupported("a tiled contraction of rows that are not in memory"))?;
     let tiles = c.arch.cpu().dot == Unit::Tiles && contraction.dot.dtype == atomc_ir::DType::BF16;
     let wide = 2 / contraction.pieces().min(2);
@@ -34,11 +39,31 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     let total = if kernel.by_rows { step_rows } else { tokens };
     let (first, end) = signature::tasks(c);
     let open = tiles.then(|| Tiles::open(c, tile::ROWS));
+    let codes = contraction.codes()?;
+    let sums = if tiles { SUMS * SUMS * 4 } else { 0 };
+    let unpacked = if codes.is_some() { panels * contraction.pieces() * contraction.float_panel_bytes() } else { 0 };
+    let rows_at = c.at(signature::scratch(c), sums + unpacked);
+    let unpacked_rows = unpacked_row.map(|bytes| block * bytes + LINE);
+    if unpacked_rows.is_some() {
+        c.store(rows_at, 0 - c.int(1), 8);
+    }
     kernel.each(first, end, |task| {
         let from = task / times * block;
+        let mut x = x;
+        if let Some(bytes) = unpacked_row {
+            let (to, mut made) = (c.at(rows_at, LINE), Ok(()));
+            // Most tasks go on with the rows of the one before.
+            c.when(c.compare(IntPredicate::NE, c.load_i64(rows_at), from), || {
+                made = contraction.unpack(from, c.smaller(from + block, total), to);
+                c.store(rows_at, from, 8);
+            });
+            made?;
+            x.0 = c.at(to, 0 - from * bytes);
+        }
         let to = c.smaller(from + block, total);
         let panel = task % times * panels;
-        let job = Job { c, contraction: &contraction, x, panel, panels };
+        let scratch = codes.as_ref().map(|codes| (codes, c.at(signature::scratch(c), sums)));
+        let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen: None };
         match &open {
             Some(tiles) => job.by_tiles(tiles, from, to),
             None => job.by_vectors(from, to),
@@ -47,31 +72,51 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
     if let Some(tiles) = open {
         tiles.close();
     }
-    Ok(KernelInfo::host(kernel.row_tasks(block, times), if tiles { SUMS * SUMS * 4 } else { 0 }))
+    Ok(manifest::Kernel::host(kernel.row_tasks(block, times), sums + unpacked + unpacked_rows.unwrap_or(0)))
 }
 
-/// Rows and columns of sums that the tile registers hold.
-const SUMS: usize = 2 * tile::ROWS;
+/// Bytes in front of unpacked rows, where the number of the first of them stands.
+pub const LINE: usize = 64;
 
-struct Job<'j, 'k, 'a, 'c> {
-    c: &'a Code<'c>,
-    contraction: &'j Contraction<'k, 'a, 'c>,
-    x: (Ptr<'c>, usize),
-    panel: Int<'c>,
-    panels: usize,
+/// Rows and columns of sums that the tile registers hold.
+pub const SUMS: usize = 2 * tile::ROWS;
+
+pub struct Job<'j, 'k, 'a, 'c> {
+    pub c: &'a Code<'c>,
+    pub contraction: &'j Contraction<'k, 'a, 'c>,
+    pub x: (Ptr<'c>, usize),
+    pub panel: Int<'c>,
+    pub panels: usize,
+    /// Codes, and where their panels are unpacked.
+    pub scratch: Option<(&'j Codes<'a, 'c>, Ptr<'c>)>,
+    /// Which row of the result each is, and how many of them a row of x has, where rows are chosen.
+    /// Then there is no room for spare ones.
+    pub chosen: Option<(Ptr<'c>, usize)>,
 }
 
 impl<'c> Job<'_, '_, '_, 'c> {
+    /// Where the panels begin, of floats.
     fn weights(&self) -> Vec<Ptr<'c>> {
-        (0..self.panels).flat_map(|p| self.contraction.weights(self.panel + p)).collect()
+        let (c, contraction) = (self.c, self.contraction);
+        let Some((codes, scratch)) = self.scratch else {
+            return (0..self.panels).flat_map(|p| contraction.weights(self.panel + p)).collect();
+        };
+        let panels = (0..self.panels).flat_map(|p| contraction.weight_panels(self.panel + p, 0));
+        let unpack = |(i, panel)| {
+            let to = c.at(scratch, i * contraction.float_panel_bytes());
+            codes.unpack(panel, to, contraction.dot.dtype);
+            to
+        };
+        panels.enumerate().map(unpack).collect()
     }
 
     fn row(&self, row: Int<'c>) -> Ptr<'c> {
         self.c.at(self.x.0, row * self.x.1)
     }
 
-    /// 32 rows at a time. Rows beyond the step's last are computed and not used: results have room for them.
-    fn by_tiles(&self, tiles: &Tiles<'_, 'c>, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
+    /// 32 rows at a time. Rows beyond the step's last are computed and not used: results have room
+    /// for them.
+    pub fn by_tiles(&self, tiles: &Tiles<'_, 'c>, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
         let (c, weights) = (self.c, self.weights());
         let count = weights.len();
         let next = c.int(self.panels * self.contraction.panel_bytes());
@@ -86,10 +131,12 @@ impl<'c> Job<'_, '_, '_, 'c> {
                 tiles.load(4, c.at(upper, depth), self.x.1);
                 tiles.load(5, c.at(lower, depth), self.x.1);
                 let panel = k * (tile::ROWS * tile::ROW_BYTES);
-                c.when(early, || {
-                    let half = odd * (tile::ROWS / 2 * tile::ROW_BYTES);
-                    self.prefetch(&weights, panel + half + next);
-                });
+                if self.scratch.is_none() {
+                    c.when(early, || {
+                        let half = odd * (tile::ROWS / 2 * tile::ROW_BYTES);
+                        self.prefetch(&weights, panel + half + next);
+                    });
+                }
                 for (n, &w) in weights.iter().enumerate() {
                     tiles.load(6 + n, c.at(w, panel), tile::ROW_BYTES);
                     tiles.multiply(n, 4, 6 + n);
@@ -106,8 +153,8 @@ impl<'c> Job<'_, '_, '_, 'c> {
         result
     }
 
-    /// Asks for half a tile of each panel at this distance: the first two turns over the rows bring the next task's panels,
-    /// which lie behind this one's.
+    /// Asks for half a tile of each panel at this distance: the first two turns over the rows bring
+    /// the next task's panels, which lie behind this one's.
     fn prefetch(&self, weights: &[Ptr<'c>], distance: Int<'c>) {
         let c = self.c;
         for &w in weights {
@@ -124,14 +171,31 @@ impl<'c> Job<'_, '_, '_, 'c> {
         self.finish(row, &sums)
     }
 
-    fn finish(&self, row: Int<'c>, sums: &[crate::code::Vector<'c>]) -> Result<(), Diagnostic> {
-        sums.chunks(self.contraction.pieces())
-            .enumerate()
-            .try_for_each(|(p, sums)| self.contraction.finish(row, self.panel + p, sums))
+    fn finish(&self, row: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        let (row, x_row) = match self.chosen {
+            None => (row, row),
+            Some((list, each)) => {
+                let row = self.c.load_made_index(list, row);
+                (row, row / each)
+            }
+        };
+        let scale = self.contraction.row_scale(x_row)?;
+        let sums: Vec<_> = sums.iter().map(|&sum| scale.map_or(sum, |scale| self.c.fmul(sum, scale))).collect();
+        sums.chunks(self.contraction.pieces()).enumerate().try_for_each(|(p, sums)| {
+            let panel = self.panel + p;
+            match self.scratch {
+                Some((codes, _)) if codes.scales_sums() => {
+                    let scales = self.contraction.weight_panels(panel, 0).map(|w| codes.scale(w, self.c.int(0)));
+                    let sums: Vec<_> = sums.iter().zip(scales).map(|(&sum, scale)| self.c.fmul(sum, scale)).collect();
+                    self.contraction.finish(row, panel, &sums)
+                }
+                _ => self.contraction.finish(row, panel, sums),
+            }
+        })
     }
 
     /// As many rows at a time as registers hold sums for. Spare rows as with tiles.
-    fn by_vectors(&self, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
+    pub fn by_vectors(&self, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
         let (c, weights) = (self.c, self.weights());
         let registers = c.arch.cpu().vector.registers * c.arch.cpu().vector.lanes / c.arch.memory.panel;
         let room = registers.saturating_sub((weights.len() + 1) * self.contraction.dot.registers()) / weights.len();
@@ -142,9 +206,12 @@ impl<'c> Job<'_, '_, '_, 'c> {
             let (count, step) = (self.contraction.groups(), self.contraction.dot.step(c));
             let sums = self.contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll: 1, ahead: None });
             for (r, sums) in sums.iter().enumerate() {
-                if let Err(e) = self.finish(row + r, sums) {
-                    result = Err(e);
-                }
+                let mut finish = || {
+                    if let Err(e) = self.finish(row + r, sums) {
+                        result = Err(e);
+                    }
+                };
+                if self.chosen.is_some() { c.when(c.less(row + r, to), finish) } else { finish() }
             }
         });
         result

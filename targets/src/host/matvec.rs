@@ -1,26 +1,30 @@
-//! Family `matvec`: few rows against a streamed weight. One task is a run of panels; each weight byte is read once and
-//! multiplied with every row. Rows that need computing first are computed once a call, into scratch.
+//! Family `matvec`: few rows against a streamed weight. One task is a run of panels; each weight
+//! byte is read once and multiplied with every row. Rows that need computing first are computed
+//! once a call, into scratch.
+use atomc_artifact::manifest;
 use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic};
 
 use super::LANES;
+use super::codes::Codes;
 use super::contract::Contraction;
-use super::dot::Walk;
+use super::dot::{AHEAD, Walk};
 use super::signature;
 use super::tile::{self, Tiles};
 use crate::code::{Code, Ptr, Vector};
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::kernel::Kernel;
+use crate::{KernelSpec, Tasks};
 
-/// Hardware prefetchers stop at page borders, every 4 KiB; asking half a page ahead carries the stream over them.
-const AHEAD: usize = 2048;
-
-/// From so many rows on, multiplying pairs takes longer than reading the weight (`vdpbf16ps` starts every other cycle on the
-/// cores that have tiles), and tiles are faster.
+/// From so many rows on, multiplying pairs takes longer than reading the weight (`vdpbf16ps` starts
+/// every other cycle on the cores that have tiles), and tiles are faster.
 const TILE_ROWS: usize = 4;
 
-pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
+pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
     let contraction = Contraction::new(&kernel)?;
+    if let Some(codes) = contraction.codes()? {
+        return emit_codes(c, spec, &kernel, &contraction, codes);
+    }
     let (first, end) = signature::tasks(c);
     let mut scratch = 0;
     let (x, stride) = match contraction.rows_in_memory() {
@@ -55,7 +59,36 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnosti
         tiles.close();
         scratch += job.shape.panels * contraction.pieces() * spec.tokens * LANES * 4;
     }
-    Ok(KernelInfo::host(Tasks::Fixed(contraction.panels() / job.shape.panels), scratch))
+    Ok(manifest::Kernel::host(Tasks::Fixed(contraction.panels() / job.shape.panels), scratch))
+}
+
+/// With a weight of codes.
+fn emit_codes<'k, 'a, 'c>(
+    c: &'a Code<'c>,
+    spec: &KernelSpec,
+    kernel: &'k Kernel<'a, 'c>,
+    contraction: &Contraction<'k, 'a, 'c>,
+    codes: Codes<'a, 'c>,
+) -> Result<manifest::Kernel, Diagnostic> {
+    let (first, end) = signature::tasks(c);
+    let (products, scratch) = contraction.products(codes, signature::scratch(c), spec.tokens)?;
+    let two = contraction.panels().is_multiple_of(2) && contraction.pieces() == 1;
+    let panels = if two && products.rows_together(2, spec.tokens) == spec.tokens { 2 } else { 1 };
+    let together = products.rows_together(panels * contraction.pieces(), spec.tokens);
+    kernel.each(first, end, |task| {
+        let panel = |p: usize| task * panels + p;
+        let weights: Vec<_> = (0..panels).flat_map(|p| contraction.weight_panels(panel(p), panels)).collect();
+        for from in (0..spec.tokens).step_by(together) {
+            let rows: Vec<_> = (from..(from + together).min(spec.tokens)).map(|m| c.int(m)).collect();
+            for (&m, sums) in rows.iter().zip(products.sums(&rows, &weights)) {
+                for (p, sums) in sums.chunks(contraction.pieces()).enumerate() {
+                    contraction.finish(m, panel(p), sums)?;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(manifest::Kernel::host(Tasks::Fixed(contraction.panels() / panels), scratch))
 }
 
 /// How much one task does at once.
@@ -65,7 +98,8 @@ struct Shape {
 }
 
 impl Shape {
-    /// As many sums as registers hold beside what is being multiplied: two streams of panels, then unrolling.
+    /// As many sums as registers hold beside what is being multiplied: two streams of panels, then
+    /// unrolling.
     fn of_vectors(c: &Code, contraction: &Contraction, rows: usize) -> Shape {
         let registers = c.arch.cpu().vector.registers * c.arch.cpu().vector.lanes / c.arch.memory.panel;
         let room = registers.saturating_sub(2 * contraction.dot.registers()).max(1);

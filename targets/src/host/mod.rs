@@ -1,19 +1,24 @@
 //! Kernels for x86-64 CPUs, one module a schedule family.
 mod attend;
+mod codes;
 mod contract;
 mod dot;
+mod group;
+mod grouped;
 mod matmul;
 mod matvec;
+mod route;
 mod rows;
 mod signature;
 mod tile;
 
+use atomc_artifact::manifest;
 use atomc_ir::{Diagnostic, Family};
 use inkwell::module::Module;
 
+use crate::KernelSpec;
 use crate::code::Code;
 use crate::schedule::{Emit, Schedule, Setup};
-use crate::{KernelInfo, KernelSpec};
 
 /// Elements of a logical vector.
 const LANES: usize = 16;
@@ -25,6 +30,9 @@ pub const SCHEDULES: &[Schedule] = &[
     only("matmul", Family::Matmul, |setup, spec| emit(setup, spec, matmul::emit)),
     only("attend_one", Family::AttendOne, |setup, spec| emit(setup, spec, attend::emit_one)),
     only("attend_many", Family::AttendMany, |setup, spec| emit(setup, spec, attend::emit_many)),
+    only("group", Family::Group, |setup, spec| emit(setup, spec, group::emit)),
+    only("grouped_matvec", Family::GroupedMatvec, |setup, spec| emit(setup, spec, grouped::emit_matvec)),
+    only("grouped_matmul", Family::GroupedMatmul, |setup, spec| emit(setup, spec, grouped::emit_matmul)),
 ];
 
 /// The only schedule of a family.
@@ -35,8 +43,8 @@ const fn only(name: &'static str, family: Family, emit: Emit) -> Schedule {
 fn emit<'c>(
     setup: &Setup<'c>,
     spec: &KernelSpec,
-    body: impl Fn(&Code<'c>, &KernelSpec) -> Result<KernelInfo, Diagnostic>,
-) -> Result<(Module<'c>, KernelInfo), Diagnostic> {
+    body: impl Fn(&Code<'c>, &KernelSpec) -> Result<manifest::Kernel, Diagnostic>,
+) -> Result<(Module<'c>, manifest::Kernel), Diagnostic> {
     let code = signature::open(setup.llvm, &spec.symbol, setup.arch);
     let info = body(&code, spec)?;
     Ok((code.finish(), info))

@@ -1,27 +1,34 @@
-//! Family `rows`: one task is one row of the step. Outputs are stored chunk by chunk; a write into the cache goes to the
-//! place of the row's token.
+//! Family `rows`: one task is one row of the step. Outputs are stored chunk by chunk; a write into
+//! the cache goes to the place of the row's token.
+use atomc_artifact::manifest;
 use atomc_ir::{Diagnostic, Op, Value};
 
+use inkwell::values::FloatValue;
+
 use super::LANES;
+use super::route;
 use super::signature;
+use crate::KernelSpec;
 use crate::argmax::Argmax;
 use crate::cache::Cache;
-use crate::code::{Code, Int};
+use crate::code::{Code, Int, Vector};
 use crate::kernel::{heads, through_reshape};
 use crate::math;
-use crate::row::{At, Col, Operand, Rows};
-use crate::{KernelInfo, KernelSpec};
+use crate::row::{At, Col, Operand, Rows, to_bits};
 
-pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<KernelInfo, Diagnostic> {
+pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(code, spec)?;
     let (first, end) = signature::tasks(code);
+    let routers = route::routers(&kernel);
     kernel.each(first, end, |row| {
-        for (v, out) in &kernel.outputs {
+        for (v, out) in kernel.outputs.iter().filter(|(v, _)| routers.iter().all(|router| router.node != v.node)) {
             store_output(&kernel.rows, *v, out, row)?;
         }
+        routers.iter().try_for_each(|&router| route::store(&kernel, router, row))?;
         kernel.caches.iter().try_for_each(|cache| write_heads(&kernel.rows, cache, row))
     })?;
-    Ok(KernelInfo::host(kernel.row_tasks(1, 1), 0))
+    let scratch = routers.iter().map(|&router| route::scratch(&kernel, router)).max().unwrap_or(0);
+    Ok(manifest::Kernel::host(kernel.row_tasks(1, 1), scratch))
 }
 
 fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
@@ -30,6 +37,9 @@ fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'
     }
     if let Op::Argmax {} = rows.graph.op(v.node) {
         return store_largest(rows, rows.graph.operands(v.node)[0], out, row);
+    }
+    if let Some(group) = rows.scaled_group(v) {
+        return store_codes(rows, v, out, row, group);
     }
     let inner = through_reshape(rows, v)?;
     match heads(&rows.shape(inner)?.shape) {
@@ -48,6 +58,67 @@ fn store_flat<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>
         result = rows.eval(v, at).map(|lanes| rows.store_padded(lanes, out, at));
     });
     result
+}
+
+/// A row of codes, padding as zeros, and behind it its scales.
+fn store_codes<'c>(
+    rows: &Rows<'_, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    group: usize,
+) -> Result<(), Diagnostic> {
+    let (c, padded) = (rows.code, rows.padded(out));
+    let width = out.ty.shape.row().unwrap_or(0);
+    rows.prepare(v, row, None)?;
+    let mut result = Ok(());
+    if group >= width {
+        c.repeat(0, padded, LANES, |col| {
+            let at = At { row, head: None, col: Col::Var(col) };
+            result = rows.codes(v, at).map(|codes| store_code(rows, out, at, codes));
+        });
+        store_scale(rows, out, (row, c.int(0)), rows.scale(v, row)?);
+        return result;
+    }
+    c.repeat(0, width.div_ceil(group), 1, |number| {
+        result = store_group(rows, v, out, (row, number), group);
+    });
+    for col in (width.next_multiple_of(LANES)..padded).step_by(LANES) {
+        store_code(rows, out, At { row, head: None, col: Col::Const(col) }, c.zero());
+    }
+    result
+}
+
+/// The codes of columns that share a scale, and the scale.
+fn store_group<'c>(
+    rows: &Rows<'_, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    (row, number): (Int<'c>, Int<'c>),
+    group: usize,
+) -> Result<(), Diagnostic> {
+    let (c, width) = (rows.code, out.ty.shape.row().unwrap_or(0));
+    let scale = rows.group_of(v, row, number)?;
+    let (first, mut result) = (number * group, Ok(()));
+    c.repeat(first, c.smaller(first + group, width), LANES, |col| {
+        let at = At { row, head: None, col: Col::Var(col) };
+        result = rows.codes_by(v, at, &scale).map(|codes| store_code(rows, out, at, codes));
+    });
+    store_scale(rows, out, (row, number), scale.scale());
+    result
+}
+
+/// A vector of codes; what is beyond the row is zero.
+fn store_code<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, at: At<'c>, codes: Vector<'c>) {
+    let (c, width) = (rows.code, out.ty.shape.row().unwrap_or(0));
+    let codes = c.choose(c.lanes_below(width - rows.column(at.col)), codes, c.zero());
+    c.store(rows.address(out, at), to_bits(c, codes, out.ty.dtype), 1);
+}
+
+/// One of the scales behind a row of codes.
+fn store_scale<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, (row, number): (Int<'c>, Int<'c>), scale: FloatValue<'c>) {
+    let at = row * out.stride + number * 4 + rows.padded(out);
+    rows.code.store(rows.code.at(out.ptr, at), scale, 4);
 }
 
 fn store_heads<'c>(

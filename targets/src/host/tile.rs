@@ -15,7 +15,8 @@ pub struct Tiles<'a, 'c>(&'a Code<'c>);
 impl<'a, 'c> Tiles<'a, 'c> {
     /// `rows` is how many rows x has in a tile, and so the sums.
     pub fn open(c: &'a Code<'c>, rows: usize) -> Tiles<'a, 'c> {
-        // Palette 1; bytes per row as eight u16 from byte 16; rows as eight bytes from byte 48 (Intel SDM, LDTILECFG).
+        // Palette 1; bytes per row as eight u16 from byte 16; rows as eight bytes from byte 48
+        // (Intel SDM, LDTILECFG).
         let mut config = [0u8; 64];
         config[0] = 1;
         for tile in 0..8 {

@@ -14,11 +14,13 @@ pub enum Class {
     Load {
         bytes: usize,
     },
-    /// A store to global memory. Until gfx9, whose names spell sizes as words, stores count together with loads.
+    /// A store to global memory. Until gfx9, whose names spell sizes as words, stores count
+    /// together with loads.
     Store {
         counted: bool,
     },
-    /// A wait; `loads` is the number of loads from global memory that may still be under way behind it.
+    /// A wait; `loads` is the number of loads from global memory that may still be under way behind
+    /// it.
     Wait {
         loads: Option<usize>,
     },
@@ -68,7 +70,8 @@ impl Class {
     }
 }
 
-/// M times N times K of a matrix instruction, as its name says: `v_mfma_f32_32x32x8bf16_1k`. 0 for others.
+/// M times N times K of a matrix instruction, as its name says: `v_mfma_f32_32x32x8bf16_1k`. 0 for
+/// others.
 pub fn multiply_adds(text: &str) -> usize {
     let shape = |part: &str| {
         let sizes = part.split('x').map(|n| n.split(|c: char| !c.is_ascii_digit()).next()?.parse::<usize>().ok());

@@ -6,8 +6,8 @@ use crate::disasm::Instruction;
 
 use super::class::Class;
 
-/// Loops that hold no other loop, in the order of their addresses, as ranges of instructions. Branches back to one place are
-/// one loop, to the last of them.
+/// Loops that hold no other loop, in the order of their addresses, as ranges of instructions.
+/// Branches back to one place are one loop, to the last of them.
 pub fn innermost(code: &[Instruction]) -> Vec<Range<usize>> {
     let mut loops: Vec<Range<usize>> = Vec::new();
     for (at, instruction) in code.iter().enumerate() {
@@ -37,10 +37,11 @@ fn target(instruction: &Instruction) -> Option<u64> {
     Some((instruction.address + instruction.bytes).wrapping_add_signed(i64::from(words) * 4))
 }
 
-/// The mean number of vector and matrix instructions between a global load and the first wait that covers it, when the body
-/// runs again and again; 0 without loads.
+/// The mean number of vector and matrix instructions between a global load and the first wait that
+/// covers it, when the body runs again and again; 0 without loads.
 pub fn overlap(body: &[Class]) -> usize {
-    // What counts down in order: for loads of the first round, the arithmetic that had been issued before.
+    // What counts down in order: for loads of the first round, the arithmetic that had been issued
+    // before.
     let mut outstanding: VecDeque<Option<usize>> = VecDeque::new();
     let (mut arithmetic, mut covered, mut loads) = (0, 0, 0);
     for (at, class) in body.iter().chain(body).chain(body).enumerate() {

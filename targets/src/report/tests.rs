@@ -6,20 +6,20 @@ use super::*;
 
 use atomc_ir::arch::Isa;
 
-fn chips() -> impl Iterator<Item = &'static Arch> {
+fn chips() -> impl Iterator<Item = &'static atomc_ir::Arch> {
     crate::rows().iter().filter(|a| a.isa() == Some(Isa::Amdgcn))
 }
 
-fn chip(name: &str) -> &'static Arch {
+fn chip(name: &str) -> &'static atomc_ir::Arch {
     chips().find(|a| a.name == name).unwrap()
 }
 
 /// A linked code object of LLVM IR.
-fn object(ir: &str, arch: &Arch) -> Vec<u8> {
+fn object(ir: &str, arch: &atomc_ir::Arch) -> Vec<u8> {
     crate::link::shared(&[relocatable(ir, arch)]).unwrap()
 }
 
-fn relocatable(ir: &str, arch: &Arch) -> Vec<u8> {
+fn relocatable(ir: &str, arch: &atomc_ir::Arch) -> Vec<u8> {
     let cx = crate::llvm::context();
     let text = MemoryBuffer::create_from_memory_range_copy(format!("{ir}\0").as_bytes(), "test");
     let module = cx.create_module_from_ir(text).unwrap();
@@ -113,11 +113,11 @@ attributes #0 = { "amdgpu-flat-work-group-size"="256,256" "uniform-work-group-si
 fn streaming_loops_on_every_chip() {
     for arch in chips() {
         let chip = arch.name;
-        let reports = report(&object(STREAM, arch), arch).unwrap();
+        let reports = report(&object(STREAM, arch), arch.gpu().unwrap()).unwrap();
         let [KernelResources { symbol, resources: r, .. }] = &reports[..] else { panic!("{reports:?}") };
         assert_eq!((symbol.as_str(), r.lds, r.scratch, r.matrix), ("stream", 0, 0, 0));
         assert_eq!((r.vgpr_spills, r.sgpr_spills), (0, 0));
-        assert_eq!(r.occupancy, arch.simt().unit.waves as f32, "{chip}");
+        assert_eq!(r.occupancy, arch.gpu().unwrap().simt.unit.waves as f32, "{chip}");
         let [l] = &r.loops[..] else { panic!("{chip}: {:?}", r.loops) };
         assert_eq!((l.loads, l.loads_x4, l.lds, l.barriers, l.matrix), (1, 1, 0, 0, 0), "{chip}");
         assert!(l.valu >= 2 && l.salu >= 2 && l.waits >= 1, "{chip}: {l:?}");
@@ -129,7 +129,7 @@ fn streaming_loops_on_every_chip() {
 #[test]
 fn matrix_loops() {
     for chip in ["gfx90a", "gfx942", "gfx950"] {
-        let reports = report(&object(MATRIX, self::chip(chip)), self::chip(chip)).unwrap();
+        let reports = report(&object(MATRIX, self::chip(chip)), self::chip(chip).gpu().unwrap()).unwrap();
         let r = &reports[0].resources;
         assert_eq!((r.lds, r.matrix, r.loops.len()), (20480, 1, 1), "{chip}");
         let l = r.loops[0];
@@ -148,11 +148,11 @@ fn code_objects_of_every_chip_are_read() {
         assert_eq!((object.isa.processor.as_str(), object.relocations.len()), (chip, 0));
         let kernel = object.kernel("stream").unwrap();
         let m = &kernel.metadata;
-        assert_eq!((m.wavefront_size as usize, m.max_flat_workgroup_size), (arch.simt().wave, 256));
+        assert_eq!((m.wavefront_size as usize, m.max_flat_workgroup_size), (arch.gpu().unwrap().simt.wave, 256));
         let sizes: Vec<_> = m.explicit_args().map(|a| (a.offset, a.size)).collect();
         assert_eq!(sizes, [(0, 8), (8, 8), (16, 4)]);
         assert_eq!(kernel.descriptor.kernarg_size, m.kernarg_segment_size);
-        assert_eq!(kernel.descriptor.properties.wave32() == 1, arch.simt().wave == 32);
+        assert_eq!(kernel.descriptor.properties.wave32() == 1, arch.gpu().unwrap().simt.wave == 32);
         assert_eq!(kernel.descriptor.properties.kernarg_segment_ptr(), 1);
         assert!(object.segments.iter().any(|s| s.executable && s.file.contains(&kernel.code.file.start)));
     }
@@ -160,13 +160,13 @@ fn code_objects_of_every_chip_are_read() {
 
 #[test]
 fn occupancy_by_registers_and_by_lds() {
-    let unit = &chip("gfx942").simt().unit;
+    let unit = &chip("gfx942").gpu().unwrap().simt.unit;
     let cases = [(64, 0, 8.), (65, 0, 7.), (128, 0, 4.), (129, 0, 3.), (256, 0, 2.), (512, 0, 1.), (32, 65536, 1.)];
     for (vgprs, lds, waves) in cases {
         assert_eq!(occupancy(unit, vgprs, lds, 4), waves, "{vgprs} {lds}");
     }
     assert_eq!(occupancy(unit, 40, 40960, 2), 0.5);
-    let unit = &chip("gfx1100").simt().unit;
+    let unit = &chip("gfx1100").gpu().unwrap().simt.unit;
     for (vgprs, waves) in [(96, 16.), (97, 12.), (168, 9.), (256, 5.)] {
         assert_eq!(occupancy(unit, vgprs, 0, 4), waves, "{vgprs}");
     }

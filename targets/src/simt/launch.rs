@@ -1,51 +1,64 @@
-//! The ground that every schedule stands on: where a kernel is made, its arguments, and how much of the step there is.
+//! The ground that every schedule stands on: where a kernel is made, its arguments, and how much of
+//! the step there is.
 use std::mem::offset_of;
 use std::ops::Deref;
 
-use atomc_artifact::abi;
+use atomc_artifact::{abi, manifest};
+use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Measured;
 use atomc_ir::{Arch, Diagnostic, Graph, Type};
 use inkwell::module::Module;
 
+use crate::KernelSpec;
 use crate::code::Int;
 use crate::kernel;
 use crate::row::unsupported;
 pub use crate::schedule::Setup;
 use crate::simt::machine;
 use crate::simt::machine::Gpu;
-use crate::{KernelInfo, KernelSpec};
 
-/// Bytes at the start of a workspace that hold counters, whichever kernel uses it: behind every launch they are zero, and what
-/// one kernel leaves in the rest is never where another counts.
+/// Bytes at the start of a workspace that hold counters, whichever kernel uses it: behind every
+/// launch they are zero, and what one kernel leaves in the rest is never where another counts.
 pub const COUNTERS: usize = 128 << 10;
 
+/// The row of a GPU.
+pub fn gpu(arch: &Arch) -> Result<GpuArch<'_>, Diagnostic> {
+    arch.gpu().ok_or_else(|| unsupported(format!("{} is no GPU", arch.name)))
+}
+
 impl<'c> Setup<'c> {
-    /// The kernel of a specification, where the kernel before it has ended.
-    pub fn open(&self, spec: &KernelSpec, threads: usize) -> Gpu<'c> {
-        let code = self.open_early(spec, threads);
-        code.await_previous();
-        code
+    /// The row of the GPU that the kernel is for.
+    pub fn gpu(&self) -> Result<GpuArch<'c>, Diagnostic> {
+        gpu(self.arch)
     }
 
-    /// The kernel of a specification, which must itself [wait](Gpu::await_previous) for the one before it.
-    pub fn open_early(&self, spec: &KernelSpec, threads: usize) -> Gpu<'c> {
-        machine::open(self.llvm, &spec.symbol, self.arch, arguments(spec.body) + 2, threads)
+    /// The kernel of a specification, where the kernel before it has ended.
+    pub fn open(&self, spec: &KernelSpec, threads: usize) -> Result<Gpu<'c>, Diagnostic> {
+        let code = self.open_early(spec, threads)?;
+        code.await_previous();
+        Ok(code)
+    }
+
+    /// The kernel of a specification, which must itself [wait](Gpu::await_previous) for the one
+    /// before it.
+    pub fn open_early(&self, spec: &KernelSpec, threads: usize) -> Result<Gpu<'c>, Diagnostic> {
+        Ok(machine::open(self.llvm, &spec.symbol, self.gpu()?, arguments(spec.body) + 2, threads))
     }
 }
 
 /// What a schedule has made.
-pub type Made<'c> = Result<(Gpu<'c>, KernelInfo), Diagnostic>;
+pub type Made<'c> = Result<(Gpu<'c>, manifest::Kernel), Diagnostic>;
 
 /// The kernel's module, and what its code asks of a launch.
-pub fn finish(made: Made) -> Result<(Module, KernelInfo), Diagnostic> {
+pub fn finish(made: Made) -> Result<(Module, manifest::Kernel), Diagnostic> {
     let (code, info) = made?;
-    let info = KernelInfo { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
+    let info = manifest::Kernel { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
     Ok((code.finish(), info))
 }
 
 /// What was measured on the arch's chip.
-pub fn measured(arch: &Arch) -> Result<Measured, Diagnostic> {
-    let found = arch.simt().measured;
+pub fn measured(arch: GpuArch) -> Result<Measured, Diagnostic> {
+    let found = arch.simt.measured;
     found.ok_or_else(|| unsupported(format!("{}: nothing was measured on its chip", arch.name)))
 }
 
@@ -90,6 +103,6 @@ pub fn when_in_step<'c>(
     body: impl FnOnce() -> Result<(), Diagnostic>,
 ) -> Result<(), Diagnostic> {
     let mut result = Ok(());
-    c.when(c.less(row, step_size(c, spec, kernel.by_rows)), || result = body());
+    c.when(c.less(row, step_size(c, spec, kernel.by_rows) * kernel.choices), || result = body());
     result
 }

@@ -1,9 +1,11 @@
 //! Kernels for GPUs, one module a schedule family, written once over work-groups of waves of lanes.
 //!
-//! Contractions and attention compute with the weight, or the cache, as the left operand: 16 rows of it by 16 tokens. So a
-//! lane holds results of one token only, a softmax or a norm stays inside a lane but for the last steps, and the packed
-//! layouts are read as the lanes of a matrix instruction want them, 16 bytes a lane and one run of memory a wave.
+//! Contractions and attention compute with the weight, or the cache, as the left operand: 16 rows
+//! of it by 16 tokens. So a lane holds results of one token only, a softmax or a norm stays inside
+//! a lane but for the last steps, and the packed layouts are read as the lanes of a matrix
+//! instruction want them, 16 bytes a lane and one run of memory a wave.
 mod attention;
+mod experts;
 mod gemm;
 mod launch;
 mod machine;
@@ -11,22 +13,26 @@ mod pack;
 mod rowwise;
 mod step_inputs;
 
-use atomc_ir::{Arch, DType};
+use atomc_artifact::manifest;
+use atomc_ir::DType;
+use atomc_ir::arch::GpuArch;
 use inkwell::module::Module;
 
-use crate::KernelInfo;
 use crate::llvm::Llvm;
 use crate::schedule::Schedule;
 use attention::{decode, kv_dequant, prefill, prefill_warpgroup};
 use gemm::{gemv, gemv_bulk, stream_k, tiled, warpgroup};
-pub use launch::COUNTERS;
+pub use launch::{COUNTERS, gpu};
 
 /// All schedules: a kernel gets the first of its family that suits.
 pub const SCHEDULES: &[Schedule] = &[
     rowwise::SCHEDULE,
+    experts::group::SCHEDULE,
     stream_k::SCHEDULE,
     gemv_bulk::SCHEDULE,
     gemv::SCHEDULE,
+    gemv::GROUPED,
+    gemv::BLOCKS,
     warpgroup::SCHEDULE,
     tiled::SCHEDULE,
     decode::SCHEDULE,
@@ -40,17 +46,17 @@ pub fn attends(cache: DType, query: DType) -> bool {
 }
 
 /// The kernel that prepares steps.
-pub fn emit_prepare<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+pub fn emit_prepare<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
     step_inputs::emit(llvm, arch)
 }
 
 /// The kernel that makes weights.
-pub fn emit_pack<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+pub fn emit_pack<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
     pack::emit(llvm, arch)
 }
 
-/// At least so many waves of a kernel for AMD on every SIMD, in place of what its schedule asked for, and who orders its
-/// instructions.
+/// At least so many waves of a kernel for AMD on every SIMD, in place of what its schedule asked
+/// for, and who orders its instructions.
 pub fn want_waves(module: &Module, symbol: &str, waves: usize, scheduler: &str) {
     let function = module.get_function(symbol).expect("the kernel that was emitted");
     machine::want_waves(function, waves);

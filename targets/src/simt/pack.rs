@@ -1,35 +1,38 @@
-//! The kernel that makes weights of tensors on the device: [`Pack`](atomc_artifact::abi::Pack) has its parameters. A work-group
-//! makes a run of units of one panel, in the order of their addresses, a thread one after the other: stores are runs of memory,
-//! and loads are as long as the rows of a wave's units.
+//! The kernel that makes weights of tensors on the device: [`Pack`](atomc_artifact::abi::Pack) has
+//! its parameters. A work-group makes a run of units of one panel, in the order of their addresses,
+//! a thread one after the other: stores are runs of memory, and loads are as long as the rows of a
+//! wave's units.
 //!
-//! A unit that has all its numbers, one behind the other, is loaded at once; others number by number. NaN become those that the
-//! host makes, whatever the chip's own conversions would give.
+//! A unit that has all its numbers, one behind the other, is loaded at once; others number by
+//! number. NaN become those that the host makes, whatever the chip's own conversions would give.
 use atomc_artifact::abi::{CONVERSIONS, Number, PACK_RUN, PACK_UNIT};
+use atomc_artifact::manifest;
 use atomc_artifact::manifest::PACK;
-use atomc_ir::{Arch, DType};
+use atomc_ir::DType;
+use atomc_ir::arch::GpuArch;
 use inkwell::IntPredicate;
 use inkwell::module::Module;
 use inkwell::types::VectorType;
 
+use crate::Tasks;
 use crate::code::{Int, Ptr, Vector};
 use crate::llvm::Llvm;
 use crate::simt::machine;
 use crate::simt::machine::Gpu;
-use crate::{KernelInfo, Tasks};
 
 const THREADS: usize = 256;
 /// The bit of an f32 that makes a NaN a quiet one.
 const QUIET: u64 = 0x40_0000;
 
 /// The kernel as a module. Like the one that makes inputs it begins when all before it has ended.
-pub fn emit<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+pub fn emit<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
     let code = machine::open_with_numbers(llvm, PACK, arch, (3, 11), THREADS);
     let conversion = code.number_argument(3);
     for (number, &(from, to)) in CONVERSIONS.iter().enumerate() {
         code.when(code.equal(conversion, number), || Rectangle::new(&code, from, to).run());
     }
-    let info = KernelInfo::simt(Tasks::Fixed(1), THREADS);
-    (code.finish(), KernelInfo { schedule: "pack".into(), ..info })
+    let info = manifest::Kernel::simt(Tasks::Fixed(1), THREADS);
+    (code.finish(), manifest::Kernel { schedule: "pack".into(), ..info })
 }
 
 /// The kernel's parameters, for numbers of one type that become another.

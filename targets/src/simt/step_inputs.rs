@@ -1,33 +1,35 @@
-//! The kernel that makes a step's inputs of a framework's tensors, which are on the device and stay there: [`Prepare`] has its
-//! parameters. In its first work-groups a thread makes the entries of a token, or a tile, after the other; its sequence it finds by
-//! halving. Behind them is a work-group for each sequence in each layer, which clears what the sequence will read of a new page.
+//! The kernel that makes a step's inputs of a framework's tensors, which are on the device and stay
+//! there: [`Prepare`] has its parameters. In its first work-groups a thread makes the entries of a
+//! token, or a tile, after the other; its sequence it finds by halving. Behind them is a work-group
+//! for each sequence in each layer, which clears what the sequence will read of a new page.
 //!
-//! Tile j of sequence s has the place `starts[s] / 32 + s + j`, which no other has, and which says whose it is. Places in between are
-//! empty: tiles of no tokens.
+//! Tile j of sequence s has the place `starts[s] / 32 + s + j`, which no other has, and which says
+//! whose it is. Places in between are empty: tiles of no tokens.
 use std::mem::offset_of;
 
 use atomc_artifact::abi::{self, PREPARE_GROUPS, SPARE_TOKENS, TILE_TOKENS};
+use atomc_artifact::manifest;
 use atomc_artifact::manifest::PREPARE;
-use atomc_ir::Arch;
+use atomc_ir::arch::GpuArch;
 use inkwell::module::Module;
 
+use crate::Tasks;
 use crate::code::{Int, Ptr};
 use crate::llvm::Llvm;
 use crate::simt::machine;
 use crate::simt::machine::Gpu;
-use crate::{KernelInfo, Tasks};
 
 const THREADS: usize = 256;
 /// Bytes that a thread clears at once.
 const CLEARED: usize = 16;
 
-/// The kernel as a module. It begins when all before it has ended, and nothing behind it begins earlier than it ends: what it
-/// writes, kernels read before they wait.
-pub fn emit<'c>(llvm: Llvm<'c>, arch: &'c Arch) -> (Module<'c>, KernelInfo) {
+/// The kernel as a module. It begins when all before it has ended, and nothing behind it begins
+/// earlier than it ends: what it writes, kernels read before they wait.
+pub fn emit<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
     let code = machine::open_with_numbers(llvm, PREPARE, arch, (10, 5), THREADS);
     Step::new(&code).run();
-    let info = KernelInfo::simt(Tasks::Fixed(PREPARE_GROUPS), THREADS);
-    (code.finish(), KernelInfo { schedule: "step_inputs".into(), ..info })
+    let info = manifest::Kernel::simt(Tasks::Fixed(PREPARE_GROUPS), THREADS);
+    (code.finish(), manifest::Kernel { schedule: "step_inputs".into(), ..info })
 }
 
 /// The kernel's parameters.
@@ -83,8 +85,9 @@ impl<'k, 'c> Step<'k, 'c> {
         c.when(!clears, || self.make());
     }
 
-    /// Clears the values in the page that a sequence's last token is in, if the page gets its first token in this step and will not
-    /// be full. Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier sequence left may be NaN.
+    /// Clears the values in the page that a sequence's last token is in, if the page gets its first
+    /// token in this step and will not be full. Kernels give tokens that do not exist yet the
+    /// weight zero, but zero times what an earlier sequence left may be NaN.
     fn clear(&self, work: Int<'c>) {
         let (c, block) = (self.c, self.c.arch.memory.block_tokens);
         let [layer, sequence] = c.divide(work, self.sequences);
@@ -159,7 +162,8 @@ impl<'k, 'c> Step<'k, 'c> {
         self.c.store(self.c.at(list, i * 4), value, 4);
     }
 
-    /// The last sequence whose `key` is not beyond a number. Keys never fall, and the first is zero.
+    /// The last sequence whose `key` is not beyond a number. Keys never fall, and the first is
+    /// zero.
     fn last(&self, key: impl Fn(Int<'c>) -> Int<'c>, number: Int<'c>) -> Int<'c> {
         let c = self.c;
         let (none, all) = (c.int(0), self.sequences);

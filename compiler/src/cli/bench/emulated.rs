@@ -1,4 +1,5 @@
-//! `atomc bench` on an emulated chip: what kernels do instead of how long they take, which an emulator cannot tell.
+//! `atomc bench` on an emulated chip: what kernels do instead of how long they take, which an
+//! emulator cannot tell.
 use std::collections::BTreeMap;
 use std::io::Write;
 

@@ -1,4 +1,5 @@
-//! What the times of a run are compared with: the peaks of the very product that runs it, or what its memory gives in the run.
+//! What the times of a run are compared with: the peaks of the very product that runs it, or what
+//! its memory gives in the run.
 use atomc_artifact::escaped;
 use atomc_runtime::manifest::Chip;
 use atomc_runtime::{Engine, bandwidth};
@@ -96,8 +97,9 @@ fn row(engine: &Engine) -> Option<Chip> {
     variant.and_then(|variant| variant.chip.clone())
 }
 
-/// Whether a driver's name of a product has every word of a row's name, as far as that names a product: `NVIDIA A100-SXM4-80GB` is
-/// an `A100 80GB`, `AMD Instinct MI250X` is a `MI250X, one die`.
+/// Whether a driver's name of a product has every word of a row's name, as far as that names a
+/// product: `NVIDIA A100-SXM4-80GB` is an `A100 80GB`, `AMD Instinct MI250X` is a
+/// `MI250X, one die`.
 fn names(product: &str, row: &str) -> bool {
     fn words(text: &str) -> impl Iterator<Item = &str> {
         text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty())

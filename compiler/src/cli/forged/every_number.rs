@@ -1,5 +1,5 @@
-//! Every number of a manifest in turn becomes another one. What is accepted then must be fit to be worked with: nothing panics,
-//! and nothing asks for more memory than a small model takes.
+//! Every number of a manifest in turn becomes another one. What is accepted then must be fit to be
+//! worked with: nothing panics, and nothing asks for more memory than a small model takes.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,8 @@ use tempfile::TempDir;
 use super::super::verify::{self, cases::Case, launch::Bench};
 use super::{inspect, sample, write};
 
-/// Most bytes at once, of which the sample needs a hundredth. Pages that are only reserved do not count.
+/// Most bytes at once, of which the sample needs a hundredth. Pages that are only reserved do not
+/// count.
 const MOST: usize = 64 << 20;
 
 thread_local! {
@@ -148,7 +149,8 @@ fn open(file: &Path) {
     let _ = Hosted::open(Arc::new(artifact()), &options, None);
 }
 
-/// The first number of each kind with every value at an edge, and the last with those around its own.
+/// The first number of each kind with every value at an edge, and the last with those around its
+/// own.
 #[test]
 fn at_the_edges() {
     let dir = TempDir::new().expect("a folder");

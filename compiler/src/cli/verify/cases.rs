@@ -61,7 +61,8 @@ impl Shapes<'_> {
         self.step([(self.block - 1, 1, 1)])
     }
 
-    /// Sequences of different lengths, at and across the edges of blocks; in decode plans one token of each.
+    /// Sequences of different lengths, at and across the edges of blocks; in decode plans one token
+    /// of each.
     fn mixture(&self) -> Step {
         let block = self.block;
         let positions = [block, 0, 2 * block - 1, block + 1, 3, 2 * block];
@@ -99,9 +100,9 @@ mod tests {
 
     fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         let logits = Logits { offset: 0, width: 0, stride: 0 };
-        let (attention, calls) = (Attention::Own, vec![]);
+        let (attention, calls, hidden) = (Attention::Own, vec![], vec![]);
         let (launches, arena_bytes, body, picks) = (vec![], 0, 0, None);
-        Plan { kind, tokens, rows, arena_bytes, attention, launches, body, calls, logits, picks }
+        Plan { kind, tokens, rows, arena_bytes, attention, launches, body, calls, hidden, logits, picks }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Launches as files, to be replayed with other tools: code objects, one JSON file for each launch, and memory before and after
-//! as safetensors.
+//! Launches as files, to be replayed with other tools: code objects, one JSON file for each launch,
+//! and memory before and after as safetensors.
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::abi::{SPARE_TOKENS, TILE_TOKENS};
@@ -34,7 +34,8 @@ impl Entries {
         self.0.push((name, Dtype::U8, vec![bytes.len()], bytes.to_vec()));
     }
 
-    /// A list with zeros behind it up to so many entries, and as many more as kernels may read beyond the tokens of a step.
+    /// A list with zeros behind it up to so many entries, and as many more as kernels may read
+    /// beyond the tokens of a step.
     fn ints(&mut self, name: String, values: &[i32], room: usize) {
         let entries = room.max(values.len()) + SPARE_TOKENS;
         let values = values.iter().chain(std::iter::repeat(&0)).take(entries);
@@ -123,7 +124,8 @@ fn parameters(kernel: &Kernel) -> &'static [&'static str] {
     }
 }
 
-/// The arguments in order, and their memory: K is a cache's pages, V an offset in them. The step and, on GPUs, the workspace follow them.
+/// The arguments in order, and their memory: K is a cache's pages, V an offset in them. The step
+/// and, on GPUs, the workspace follow them.
 fn arguments(
     bench: &Bench,
     ran: &Ran,
@@ -180,7 +182,8 @@ fn types(bench: &Bench) -> Vec<&Type> {
     body.inputs().into_iter().flat_map(operand).chain(results).collect()
 }
 
-/// An operand's memory with all that kernels may read: they work on groups of tokens and read whole ones.
+/// An operand's memory with all that kernels may read: they work on groups of tokens and read whole
+/// ones.
 fn operand(bench: &Bench, arg: Arg, ty: &Type, memory: &[u8]) -> Vec<u8> {
     let mut memory = memory.to_vec();
     match (arg, ty) {

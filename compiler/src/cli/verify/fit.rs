@@ -1,8 +1,10 @@
-//! Whether a launch and its kernel's body are about the same memory, and how much of the host's it takes to try them.
+//! Whether a launch and its kernel's body are about the same memory, and how much of the host's it
+//! takes to try them.
 use atomc_artifact::manifest::{
     self, Arg, Input, PageStream, Plan, PlanKind, StateGroup, StreamLayout, Target, Weight,
 };
 use atomc_ir::arch::Memory;
+use atomc_ir::layout::Panels;
 use atomc_ir::trial::Step;
 use atomc_ir::{CacheType, Dim, Graph, Layout, TensorType, Type};
 
@@ -40,7 +42,8 @@ pub struct Fit<'a> {
 }
 
 impl Fit<'_> {
-    /// That arguments are what the body takes and makes, in its order, and that each lies in its buffer.
+    /// That arguments are what the body takes and makes, in its order, and that each lies in its
+    /// buffer.
     pub fn check(&self, body: &Graph, args: &[Arg]) -> Result<(), String> {
         let operands = body.inputs().into_iter().map(|v| (body.ty(v), true));
         let results = body.outputs().iter().map(|&v| (body.ty(v), false)).filter(|(ty, _)| ty.as_tensor().is_some());
@@ -68,7 +71,9 @@ impl Fit<'_> {
             }
             (Type::Tensor(t), Arg::Arena { offset }) => self.lies(t, offset, self.plan.arena_bytes),
             (Type::Tensor(t), Arg::Hidden) => self.lies(t, 0, self.target.hidden.bytes),
-            (Type::Tensor(t), Arg::Weight { index }) => is_operand && is_weight(t, &self.target.weights[index]),
+            (Type::Tensor(t), Arg::Weight { index }) => {
+                is_operand && is_weight(t, &self.target.weights[index], self.memory)
+            }
             (Type::Tensor(t), Arg::Input { which }) => is_operand && is_input(t, which),
             _ => false,
         }
@@ -88,11 +93,11 @@ impl Fit<'_> {
     fn lies(&self, t: &TensorType, offset: usize, bytes: usize) -> bool {
         let size = Room::of(self.target, self.plan).bytes(t, self.memory);
         let end = size.and_then(|size| size.checked_add(offset));
-        t.layout == Layout::Rows && end.is_some_and(|end| end <= bytes)
+        matches!(t.layout, Layout::Rows | Layout::Scaled(_)) && end.is_some_and(|end| end <= bytes)
     }
 
-    /// Bytes of the host's memory that a try with a step takes: the trial's, and those of the device's buffers, filled, there and
-    /// back.
+    /// Bytes of the host's memory that a try with a step takes: the trial's, and those of the
+    /// device's buffers, filled, there and back.
     pub fn need(&self, body: &Graph, args: &[Arg], step: &Step) -> Option<usize> {
         let buffers = args.iter().try_fold(0usize, |sum, arg| match *arg {
             Arg::Weight { index } => sum.checked_add(self.target.weights[index].bytes),
@@ -104,13 +109,17 @@ impl Fit<'_> {
     }
 }
 
-fn is_weight(t: &TensorType, weight: &Weight) -> bool {
-    // A weight's layout is the one that the target has for its shape: the artifact was checked.
-    let layout = match weight.layout {
-        manifest::Layout::Rows { .. } => Layout::Rows,
-        manifest::Layout::Panels { .. } => Layout::Panels,
+fn is_weight(t: &TensorType, weight: &Weight, memory: &Memory) -> bool {
+    // Rows lie as the target has them for their width: the artifact was checked.
+    let layout = match (weight.layout, t.shape.sizes().as_deref()) {
+        (manifest::Layout::Rows { .. }, _) => t.layout == Layout::Rows,
+        (manifest::Layout::Panels { width, group, rows, cols }, Some(&[r, c])) => {
+            let p = Panels::in_layout(t.layout, [r, c], t.dtype, memory);
+            p.is_some_and(|p| (p.width, p.group, p.rows, p.cols) == (width, group, rows, cols))
+        }
+        _ => false,
     };
-    t.layout == layout && t.shape.sizes().as_ref() == Some(&weight.shape) && t.dtype == weight.dtype
+    layout && t.shape.sizes().as_ref() == Some(&weight.shape) && t.dtype == weight.dtype
 }
 
 fn is_input(t: &TensorType, which: Input) -> bool {

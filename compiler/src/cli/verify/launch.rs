@@ -30,7 +30,8 @@ pub struct Bench {
 /// A launch that was run.
 pub struct Ran {
     pub step: ProbeStep,
-    /// Each argument's memory before, in order; empty for inputs, which follow from the step, and for V, which lies in K's.
+    /// Each argument's memory before, in order; empty for inputs, which follow from the step, and
+    /// for V, which lies in K's.
     pub before: Vec<Vec<u8>>,
     /// The same after.
     pub after: Vec<Vec<u8>>,
@@ -164,7 +165,8 @@ impl Bench {
         ProbeStep { pieces, blocks: trial.step.blocks(tokens), block_stride }
     }
 
-    /// Bytes of each argument after the launch: caches, and results with all the room that they have.
+    /// Bytes of each argument after the launch: caches, and results with all the room that they
+    /// have.
     fn after(&self, outcome: &Outcome, before: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let first = self.first_result();
         let bytes = |(number, arg): (usize, &Arg)| match *arg {

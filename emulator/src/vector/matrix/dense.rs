@@ -26,8 +26,8 @@ impl Number for i32 {
     }
 }
 
-/// Adds products to four rows of sixteen sums, k ascending. `a` and `b` are k-major with `m` numbers for each k; the rows are
-/// those from `row` on, the columns those from `column` on.
+/// Adds products to four rows of sixteen sums, k ascending. `a` and `b` are k-major with `m`
+/// numbers for each k; the rows are those from `row` on, the columns those from `column` on.
 #[inline(always)]
 pub fn four_rows<T: Number>(sums: &mut [[T; 16]; 4], a: &[T], b: &[T], m: usize, row: usize, column: usize) {
     let mut acc = *sums;

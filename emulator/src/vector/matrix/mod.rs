@@ -1,30 +1,38 @@
 //! Matrix instructions: MFMA (CDNA) and WMMA (RDNA).
 //!
-//! A product `D = A B + C` is unpacked to dense tiles, computed there, and written back. `exec` is ignored, as by the hardware.
+//! A product `D = A B + C` is unpacked to dense tiles, computed there, and written back. `exec` is
+//! ignored, as by the hardware.
 //!
 //! # Arithmetic
-//! Each element of D starts from C and adds the products in ascending order of k, each step one fused multiply-add in the type
-//! of the accumulator (f32, i32, f64); products of the narrow formats are exact. Hardware adds several products at once with
-//! internal roundings that are not published, so that last bits differ. Integer sums wrap, or saturate once at the end with
-//! `clamp`. Subnormal numbers are kept, except that gfx90a flushes those of f16 and bf16 sources and of their results.
-//! Scales of `f8f6f4` multiply the elements first; where that leaves the range of f32 the hardware is more exact.
+//! Each element of D starts from C and adds the products in ascending order of k, each step one
+//! fused multiply-add in the type of the accumulator (f32, i32, f64); products of the narrow
+//! formats are exact. Hardware adds several products at once with internal roundings that are not
+//! published, so that last bits differ. Integer sums wrap, or saturate once at the end with
+//! `clamp`. Subnormal numbers are kept, except that gfx90a flushes those of f16 and bf16 sources
+//! and of their results. Scales of `f8f6f4` multiply the elements first; where that leaves the
+//! range of f32 the hardware is more exact.
 //!
 //! # Layouts
-//! With `m` rows of A (and columns of B and D), `k` elements in a row, and 64 lanes (32 for WMMA); B is laid out as A with the
-//! column in place of the row.
-//! - MFMA, one block: lane `l` holds row `l % m`, elements from `(l / m) * n` on, where `n = m k / 64`.
+//! With `m` rows of A (and columns of B and D), `k` elements in a row, and 64 lanes (32 for WMMA);
+//! B is laid out as A with the column in place of the row.
+//! - MFMA, one block: lane `l` holds row `l % m`, elements from `(l / m) * n` on, where
+//!   `n = m k / 64`.
 //! - MFMA, several blocks: lane `l` holds row `l % m` of block `l / m`, all `k` elements.
-//! - MFMA f8f6f4 with elements of 8 or 6 bits: two runs of 16 elements, from `(l / m) * 16` and from `k / 2 + (l / m) * 16`;
-//!   of 4 bits: as usual. The scale of row `l % m` and of elements from `32 (l / m)` on is in lane `l`.
-//! - MFMA D: row `i` of a block is in register `i % 4 + 4 (i / 8)` for m = 32 (lanes from `32 (i / 4 % 2)`), `i % 4` for m = 16
-//!   (lanes from `16 (i / 4)`), `i` for m = 4 (lanes from 4 times the block); further blocks in further registers.
-//!   f64: register pair `i / 4`, lanes from `16 (i % 4)`; with 4 blocks of 4 x 4: lanes from `16 i + 4 block`.
-//! - WMMA gfx11: lane `l % 16` is the row, all 16 elements; both halves of the wave hold the same. D: row `i` in register `i / 2`,
-//!   lanes from `16 (i % 2)`; 16-bit results in the half that `op_sel` names.
-//! - WMMA gfx12: row `l % 16`, elements from `(l / 16) * k / 2` on. D: row `i` in register `i % 8`, lanes from `16 (i / 8)`; 16-bit
-//!   results: register `i % 8 / 2`, half `i % 2`.
+//! - MFMA f8f6f4 with elements of 8 or 6 bits: two runs of 16 elements, from `(l / m) * 16` and
+//!   from `k / 2 + (l / m) * 16`; of 4 bits: as usual. The scale of row `l % m` and of elements
+//!   from `32 (l / m)` on is in lane `l`.
+//! - MFMA D: row `i` of a block is in register `i % 4 + 4 (i / 8)` for m = 32 (lanes from
+//!   `32 (i / 4 % 2)`), `i % 4` for m = 16 (lanes from `16 (i / 4)`), `i` for m = 4 (lanes from 4
+//!   times the block); further blocks in further registers. f64: register pair `i / 4`, lanes from
+//!   `16 (i % 4)`; with 4 blocks of 4 x 4: lanes from `16 i + 4 block`.
+//! - WMMA gfx11: lane `l % 16` is the row, all 16 elements; both halves of the wave hold the same.
+//!   D: row `i` in register `i / 2`, lanes from `16 (i % 2)`; 16-bit results in the half that
+//!   `op_sel` names.
+//! - WMMA gfx12: row `l % 16`, elements from `(l / 16) * k / 2` on. D: row `i` in register `i % 8`,
+//!   lanes from `16 (i / 8)`; 16-bit results: register `i % 8 / 2`, half `i % 2`.
 //!
-//! Sources: AMD Matrix Instruction Calculator, instruction-set guides of CDNA3, CDNA4, RDNA3 and RDNA4, LLVM's AMDGPU tests.
+//! Sources: AMD Matrix Instruction Calculator, instruction-set guides of CDNA3, CDNA4, RDNA3 and
+//! RDNA4, LLVM's AMDGPU tests.
 mod dense;
 mod run;
 mod tiles;
@@ -112,8 +120,9 @@ impl Element {
 }
 
 impl Spec {
-    /// Reads a mnemonic: `v_mfma_f32_16x16x16_bf16`, `v_mfma_f32_4x4x4_16b_f16`, `v_mfma_f32_32x32x8bf16_1k` (gfx90a),
-    /// `v_wmma_i32_16x16x16_iu8`. The number of blocks follows from the size of D where the name does not tell.
+    /// Reads a mnemonic: `v_mfma_f32_16x16x16_bf16`, `v_mfma_f32_4x4x4_16b_f16`,
+    /// `v_mfma_f32_32x32x8bf16_1k` (gfx90a), `v_wmma_i32_16x16x16_iu8`. The number of blocks
+    /// follows from the size of D where the name does not tell.
     pub fn parse(mnemonic: &str, registers: usize) -> Option<Spec> {
         let rest = mnemonic.strip_prefix("v_mfma_").or_else(|| mnemonic.strip_prefix("v_wmma_"))?;
         let (scaled, rest) = rest.strip_prefix("scale_").map_or((false, rest), |r| (true, r));

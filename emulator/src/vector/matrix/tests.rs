@@ -1,5 +1,5 @@
-//! Every matrix instruction against a triple loop. The layouts are written down once more, as the inverse maps of the documents:
-//! from an element of a matrix to its lane, register and bits.
+//! Every matrix instruction against a triple loop. The layouts are written down once more, as the
+//! inverse maps of the documents: from an element of a matrix to its lane, register and bits.
 // The maps are written for any number of elements in a lane, one included.
 #![allow(clippy::modulo_one)]
 use crate::inst::{Inst, MAX_OPERANDS, Modifiers, NO_SOURCE, Operand, Source};
@@ -168,7 +168,8 @@ fn chosen() -> Vec<Case> {
         ];
         for (plain, scale, m, k, result) in shapes {
             for (name, scaled) in [(plain, false), (scale, true)] {
-                // The place depends on the element's width and is taken from `wide` or `narrow` below.
+                // The place depends on the element's width and is taken from `wide` or `narrow`
+                // below.
                 let source: Place = |_, _, _| (0, 0);
                 cases.push(Case {
                     chips: G950,

@@ -38,7 +38,8 @@ impl Operands<'_> {
         Place { groups, each, split: self.spec.chosen && self.element.bits() > 4 }
     }
 
-    /// The registers, with the permutation of lanes that `blgp` asks of B and the broadcast of blocks that `cbsz` asks of A.
+    /// The registers, with the permutation of lanes that `blgp` asks of B and the broadcast of
+    /// blocks that `cbsz` asks of A.
     fn register(&self, n: usize) -> Row {
         let Operand::Vector { row, .. } = self.inst.operand(1 + self.side) else {
             return sources::read(self.wave, self.inst.operand(1 + self.side));
@@ -59,7 +60,8 @@ impl Operands<'_> {
         }
     }
 
-    /// Floating-point numbers, k-major: element `k` of row `i` of block `b` at `(b * K + k) * m + i`.
+    /// Floating-point numbers, k-major: element `k` of row `i` of block `b` at
+    /// `(b * K + k) * m + i`.
     #[inline(always)]
     pub fn floats(&self, tile: &mut [f32]) {
         let flush = self.wave.isa.family == Family::Gfx90a;
@@ -81,7 +83,8 @@ impl Operands<'_> {
         });
     }
 
-    /// Goes over the elements of all lanes, by runs of lanes that hold element `e` of consecutive rows.
+    /// Goes over the elements of all lanes, by runs of lanes that hold element `e` of consecutive
+    /// rows.
     #[inline(always)]
     fn fill<T: Copy + Default>(&self, tile: &mut [T], decode: impl Fn(&[u32], u32, &[u32], &mut [T])) {
         let (m, k, bits) = (self.spec.m, self.spec.k, self.element.bits());
@@ -118,7 +121,8 @@ impl Operands<'_> {
         }
     }
 
-    /// Multiplies by the block scales of `f8f6f4`: a byte of a register, chosen by `op_sel` (low bit) and `op_sel_hi` (high bit).
+    /// Multiplies by the block scales of `f8f6f4`: a byte of a register, chosen by `op_sel` (low
+    /// bit) and `op_sel_hi` (high bit).
     pub fn scale(&self, tile: &mut [f32]) {
         let modifiers = &self.inst.modifiers;
         let low = modifiers.op_sel.unwrap_or(0) >> self.side & 1;

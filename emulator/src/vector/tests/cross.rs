@@ -168,7 +168,8 @@ fn wide_products_and_sums() {
     }
 }
 
-/// The whole sequence that LLVM emits divides correctly; here with numbers that need every branch of the scaling.
+/// The whole sequence that LLVM emits divides correctly; here with numbers that need every branch
+/// of the scaling.
 #[test]
 fn divisions_are_rounded_correctly() {
     let edges = [

@@ -534,7 +534,8 @@ const LIST: &[(&str, &str, u64, Define)] = &[
     }),
     ("v_frexp_exp_i32_f64", "u=d", 0, |x| u(frexp_exponent(d(x[0])))),
     ("v_trig_preop_f64", "d=du", 0, |x| {
-        // Segment 0 of a number below 2^54 is the first 53 bits of 2/pi; of others only the size is checked here.
+        // Segment 0 of a number below 2^54 is the first 53 bits of 2/pi; of others only the size is
+        // checked here.
         let exponent = x[0] >> 52 & 0x7ff;
         let reference = super::super::float::trig_preop(d(x[0]), (x[1] % 32) as u32);
         if exponent <= 1077 && x[1] % 32 == 0 {
@@ -707,7 +708,8 @@ fn decode8(code: u64, bias: i32, mantissa: i32) -> f32 {
     if code >= 0x80 { -x } else { x }
 }
 
-/// Those whose definition depends on the chip: numbers win over signalling NaN, 8-bit floats are OCP's.
+/// Those whose definition depends on the chip: numbers win over signalling NaN, 8-bit floats are
+/// OCP's.
 const GFX12: &[(&str, &str, u64, Define)] = &[
     ("v_max_num_f32", "f=ff", 0, |x| quiet(x, max32)),
     ("v_min_num_f32", "f=ff", 0, |x| quiet(x, min32)),

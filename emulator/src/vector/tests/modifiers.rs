@@ -137,7 +137,8 @@ fn mixed_products() {
     assert_eq!(one("gfx942", "v_mad_mixhi_f16 v0, v1, v2, v3 op_sel_hi:[0,1,0]", 0, &values), 0x4300_0000);
 }
 
-/// The sum of a mixed product is rounded to f32 before it is rounded to f16: here the first step makes a tie.
+/// The sum of a mixed product is rounded to f32 before it is rounded to f16: here the first step
+/// makes a tie.
 #[test]
 fn mixed_products_round_twice() {
     let values = [f(1.0 + 2f32.powi(-11)), f(1.0), f(2f32.powi(-40))];

@@ -87,9 +87,11 @@ impl Builder {
             0 | 1 => format!("fadd {t} {a}, {b}"),
             2 => format!("fsub {t} {a}, {b}"),
             3 | 4 => format!("fmul {t} {a}, {b}"),
-            // Quotients of 16 bits come from f32 quotients on both sides; of f16 by approximations on the other.
+            // Quotients of 16 bits come from f32 quotients on both sides; of f16 by approximations
+            // on the other.
             5 if ty != Bf16 => {
-                // LLVM does not always keep the sign of a zero: it must not show as that of an infinity.
+                // LLVM does not always keep the sign of a zero: it must not show as that of an
+                // infinity.
                 let zero = self.hidden(&format!("fcmp oeq {t} {b}, 0.0"));
                 let divisor = self.hidden(&format!("select i1 {zero}, {t} 3.0, {t} {b}"));
                 format!("fdiv {t} {a}, {divisor}")
@@ -280,7 +282,8 @@ impl Builder {
         }
     }
 
-    /// Shapes that become one instruction: 24-bit products, high halves, bit fields, mixed products.
+    /// Shapes that become one instruction: 24-bit products, high halves, bit fields, mixed
+    /// products.
     pub(super) fn special(&mut self) {
         let (a, b, c) = (self.pick(I32), self.pick(I32), self.pick(I32));
         match self.random.below(8) {

@@ -46,9 +46,10 @@ class Backend(AttentionBackend):
 class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
 
-    def __init__(self, backend: type[Backend], cache, window: int):
-        self.backend, self.num_heads, self.window, self.kv_cache = backend, cache.heads, window, torch.empty(0)
-        # Kernels may read up to 256 bytes behind a page, so each has that much room after it, in shares of its tokens.
+    def __init__(self, backend: type[Backend], cache):
+        self.backend, self.num_heads, self.window, self.kv_cache = backend, cache.heads, cache.window, torch.empty(0)
+        # Kernels may read up to 256 bytes behind a page, so each has that much room after it, in
+        # shares of its tokens.
         self.half = -(-(cache.block_bytes + 256) // cache.block_tokens) // 2
 
     def get_attn_backend(self):

@@ -11,13 +11,15 @@ from atomc import _atomc
 # The releases that the tests run.
 TESTED = ("0.33.0", "0.30.0", "0.26.0")
 
-# The architectures that artifacts can hold, and the modules of vLLM's models that have its own classes for them.
+# The architectures that artifacts can hold, and the modules of vLLM's models that have its own
+# classes for them.
 ARCHITECTURES = dict(_atomc.architectures())
 
-# What runs instead of any of them with `--model-impl transformers`, and where vLLM has no class of its own.
+# What runs instead with `--model-impl transformers`, and where vLLM has no class of its own.
 TRANSFORMERS = "TransformersForCausalLM"
 
-# Everything else by its name, and the module that has it. Nothing is imported before it is used: vLLM asks for its platform first.
+# Everything else by its name, and the module that has it. Nothing is imported before it is used:
+# vLLM asks for its platform first.
 NAMES = {
     "Attention": "vllm.model_executor.layers.attention",
     "AttentionBackend": "vllm.v1.attention.backend",
@@ -59,11 +61,6 @@ def __getattr__(name: str):
     except (ImportError, AttributeError) as fault:
         known = ", ".join(TESTED)
         raise ImportError(f"atomc: vLLM {version('vllm')} has no {NAMES[name]}.{name}; tested are {known}") from fault
-
-
-def warn_if_untested(warn) -> None:
-    if (release := version("vllm")) not in TESTED:
-        warn("atomc: vLLM %s is not among the releases that are tested: %s", release, ", ".join(TESTED))
 
 
 def own_class(architecture: str) -> type | None:

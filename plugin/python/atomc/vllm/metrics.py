@@ -4,8 +4,9 @@ from functools import cache
 
 from prometheus_client import Gauge
 
+from atomc.frameworks import disabled, located
+
 from . import compat, config
-from .settings import setting
 
 LABELS = ("engine", "model_name", "architecture", "artifact", "fingerprint", "attention")
 
@@ -21,8 +22,8 @@ class Info(compat.StatLoggerBase):
 
     def __init__(self, vllm_config, engine_index: int = 0):
         model = vllm_config.model_config
-        ours = model.architecture in compat.ARCHITECTURES and setting("ATOMC_DISABLE") != "1"
-        if artifact := ours and config.located(vllm_config)[0]:
+        ours = model.architecture in compat.ARCHITECTURES and not disabled()
+        if artifact := ours and located(config.wanted(vllm_config), config.logger)[0]:
             facts = (artifact.architecture, artifact.path, artifact.fingerprint, config.attention())
             gauge().labels(engine_index, model.served_model_name, *facts).set(1)
 

@@ -40,5 +40,9 @@ class HostPlatform(Platform):
     def is_pin_memory_available(cls) -> bool:
         return False
 
+    @classmethod
+    def support_hybrid_kv_cache(cls) -> bool:
+        return True
+
     def is_sleep_mode_available(self) -> bool:
         return True

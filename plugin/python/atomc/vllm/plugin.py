@@ -1,16 +1,18 @@
 """What vLLM calls when one of its processes starts."""
 
+from atomc.frameworks import disabled, untested
+
 from . import compat
-from .settings import setting
 
 
 def register() -> None:
     """Entry point of `vllm.general_plugins`: a model for every architecture that artifacts hold, and a load format."""
-    if setting("ATOMC_DISABLE") == "1":
+    if disabled():
         return
     from .loader import Loader
 
-    compat.warn_if_untested(compat.init_logger(f"vllm.{__name__}").warning)
+    if fault := untested("vLLM", "vllm", compat.TESTED):
+        compat.init_logger(f"vllm.{__name__}").warning("atomc: %s", fault)
     for architecture in (*compat.ARCHITECTURES, compat.TRANSFORMERS):
         name = f"{__package__}.model:{compat.kept_name(architecture)}"
         compat.ModelRegistry.register_model(architecture, name)
@@ -20,7 +22,7 @@ def register() -> None:
 def platform() -> str | None:
     """Entry point of `vllm.platform_plugins`: the host, where none of vLLM's own platforms finds a device."""
     try:
-        if setting("ATOMC_DISABLE") == "1":
+        if disabled():
             return None
     except ValueError:
         pass  # vLLM says nothing of what is raised here, and shows what `register` raises

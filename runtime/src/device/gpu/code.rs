@@ -1,4 +1,5 @@
-//! The kernels of a variant on a device: out of one code object, or each out of a module of its own.
+//! The kernels of a variant on a device: out of one code object, or each out of a module of its
+//! own.
 use super::Fit;
 use super::context::Context;
 use super::driver::Handle;
@@ -80,7 +81,8 @@ struct One(Handle, Option<Loaded>);
 // SAFETY: handles that drivers' functions take on any thread.
 unsafe impl Send for One {}
 
-/// The part of the section to load. Code of the chip runs on later chips of its generation only; text ends with a zero.
+/// The part of the section to load. Code of the chip runs on later chips of its generation only;
+/// text ends with a zero.
 fn image<'a>(module: &Module, fit: Fit, section: &'a [u8]) -> Result<&'a [u8], String> {
     match (fit, module.cubin) {
         (Fit::Exact | Fit::Family(_), Some(cubin)) => Ok(cubin.of(section)),
@@ -102,7 +104,8 @@ unsafe impl Sync for Loaded {}
 impl Loaded {
     fn new(context: &Arc<Context>, code: &[u8]) -> Result<Loaded, DeviceError> {
         context.enter()?;
-        // SAFETY: whole code, whose headers or last zero say how long it is; the checksums of the artifact say so.
+        // SAFETY: whole code, whose headers or last zero say how long it is; the checksums of the
+        // artifact say so.
         let module = context.check(unsafe { context.driver.load(code) })?;
         Ok(Loaded { context: context.clone(), module })
     }

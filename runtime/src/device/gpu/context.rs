@@ -1,5 +1,5 @@
-//! A stream of one GPU, and what lives on it: memory, events, modules, graphs. Each keeps the context, so that the order in which
-//! they are dropped does not matter.
+//! A stream of one GPU, and what lives on it: memory, events, modules, graphs. Each keeps the
+//! context, so that the order in which they are dropped does not matter.
 //!
 //! Drivers have a current device for each thread of the host; every call here names its own first.
 use super::super::{DeviceBuffer, DeviceError, DeviceMemory};
@@ -22,11 +22,13 @@ pub struct Context {
     stream: Handle,
     /// Whether the stream was made here.
     owned: bool,
-    /// The one that the driver works for: in its children nothing may be asked of it, not even to free something.
+    /// The one that the driver works for: in its children nothing may be asked of it, not even to
+    /// free something.
     process: Process,
 }
 
-// SAFETY: a driver's functions may be called from any thread, and device and stream are only handles.
+// SAFETY: a driver's functions may be called from any thread, and device and stream are only
+// handles.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -89,7 +91,8 @@ impl Context {
         DeviceBuffer::Device(Box::new(memory))
     }
 
-    /// Memory that holds anything, for what comes on a stream from now on until it is dropped. Nobody waits for either.
+    /// Memory that holds anything, for what comes on a stream from now on until it is dropped.
+    /// Nobody waits for either.
     ///
     /// # Safety
     /// The stream is one of the device's, and stays until the memory has been dropped.
@@ -133,7 +136,8 @@ impl Context {
         let mut best = u64::MAX;
         for _ in 0..COPIES {
             start.record()?;
-            // SAFETY: both are of this device and that long, and stay until the copy has been waited for.
+            // SAFETY: both are of this device and that long, and stay until the copy has been
+            // waited for.
             self.check(unsafe {
                 self.driver.copy_within(to.address().cast(), from.address().cast(), bytes, self.stream)
             })?;
@@ -147,7 +151,8 @@ impl Context {
     /// Puts a copy to the device on the stream.
     ///
     /// # Safety
-    /// `to` is memory of the device that holds the bytes, and they stay as they are until the copy is done.
+    /// `to` is memory of the device that holds the bytes, and they stay as they are until the copy
+    /// is done.
     pub unsafe fn copy_in(&self, to: *mut u8, from: &[u8]) -> Result<(), DeviceError> {
         // SAFETY: passed on to the caller.
         self.check(unsafe { self.driver.copy_in(to.cast(), from, self.stream) })
@@ -241,7 +246,8 @@ impl Drop for GpuMemory {
         if self.owner == Owner::Caller || self.context.enter().is_err() {
             return;
         }
-        // SAFETY: what was made here, freed once; drivers wait for work that still uses it, or free it behind that.
+        // SAFETY: what was made here, freed once; drivers wait for work that still uses it, or free
+        // it behind that.
         let _ = unsafe {
             match self.owner {
                 Owner::Stream => self.context.driver.free_on(self.start, self.stream),

@@ -13,7 +13,8 @@ const NEEDS: &str = "a driver for CUDA 12 or later";
 const SUCCESS: c_uint = CUresult::CUDA_SUCCESS as c_uint;
 const NO_DEVICE: c_uint = CUresult::CUDA_ERROR_NO_DEVICE as c_uint;
 
-// The bindings' results are an enum, which a driver newer than they are may leave: so they are taken as numbers.
+// The bindings' results are an enum, which a driver newer than they are may leave: so they are
+// taken as numbers.
 macro_rules! bound {
     ($($ty:ty),*) => { unsafe fn($($ty),*) -> CUresult };
 }
@@ -91,7 +92,8 @@ impl Cuda {
             return Ok(());
         }
         let (mut name, mut meaning) = (std::ptr::null(), std::ptr::null());
-        // SAFETY: any code may be asked for, the pointers are to locals. A code that is not known makes them null.
+        // SAFETY: any code may be asked for, the pointers are to locals. A code that is not known
+        // makes them null.
         unsafe {
             (self.name)(code, &mut name);
             (self.meaning)(code, &mut meaning);
@@ -152,7 +154,8 @@ impl Driver for Cuda {
         })
     }
 
-    /// The context that everyone in this process shares, so that streams and memory of others can be used.
+    /// The context that everyone in this process shares, so that streams and memory of others can
+    /// be used.
     fn open(&self, ordinal: usize) -> Result<Handle, Fault> {
         made!(self, cuDevicePrimaryCtxRetain(self.device(ordinal)?))
     }

@@ -1,5 +1,6 @@
-//! What the runtime asks of a vendor's driver. HIP and CUDA offer the same under other names, so everything above this is written
-//! once. Handles are the driver's own and go through untouched; whoever has one made keeps it alive as long as it is used.
+//! What the runtime asks of a vendor's driver. HIP and CUDA offer the same under other names, so
+//! everything above this is written once. Handles are the driver's own and go through untouched;
+//! whoever has one made keeps it alive as long as it is used.
 use super::{GpuDevice, Vendor};
 pub use libloading::os::unix::Library;
 use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
@@ -27,8 +28,9 @@ pub struct Start {
 /// A loaded driver.
 ///
 /// # Safety
-/// Of all functions that take handles, addresses or pointers: they are what the driver gave, still alive, of the current device,
-/// and memory is as long as what is done with it and stays until the stream has done it.
+/// Of all functions that take handles, addresses or pointers: they are what the driver gave, still
+/// alive, of the current device, and memory is as long as what is done with it and stays until the
+/// stream has done it.
 pub trait Driver: Debug + Send + Sync {
     fn vendor(&self) -> Vendor;
     fn count(&self) -> Result<usize, Fault>;
@@ -84,8 +86,8 @@ pub trait Driver: Debug + Send + Sync {
     unsafe fn destroy_instance(&self, graph: Handle) -> Result<(), Fault>;
 }
 
-/// A table of a driver's functions, found at run time; each gives an error code. The signatures are compared with the
-/// bindings', whose form `bound` gives.
+/// A table of a driver's functions, found at run time; each gives an error code. The signatures are
+/// compared with the bindings', whose form `bound` gives.
 macro_rules! functions {
     ($bound:ident, $needs:ident; $($name:ident($($ty:ty),* $(,)?);)*) => {
         /// What this runtime uses of the driver.
@@ -99,7 +101,8 @@ macro_rules! functions {
             fn find(library: Library) -> Result<Api, String> {
                 Ok(Api {
                     $(
-                        // SAFETY: the symbol is a function of the driver's interface, which the bindings describe.
+                        // SAFETY: the symbol is a function of the driver's interface, which the
+                        // bindings describe.
                         $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
                             .map_err(|_| format!("it has no {}: {} is needed", stringify!($name), $needs))?,
                     )*
@@ -129,8 +132,8 @@ macro_rules! made {
 }
 pub(super) use {call, functions, made};
 
-/// A driver's library: the first that can be loaded. It stays in the process, so that it need not begin anew when it is opened
-/// again.
+/// A driver's library: the first that can be loaded. It stays in the process, so that it need not
+/// begin anew when it is opened again.
 pub fn library(names: &[&str]) -> Result<Library, String> {
     // SAFETY: loading a driver runs its initialisers, as it does in every program that uses it.
     let open = |name: &&str| unsafe { Library::open(Some(*name), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE) };

@@ -1,6 +1,8 @@
-// A stand-in for a GPU's driver, for tests: HIP's, or with -DCUDA CUDA's, which is the same but for names. "Device code" is a shared object of the host that it loads and runs, and every
-// call is written down. Memory of the device can be touched only while a copy or a kernel runs, so that a host that follows an
-// address of the device is caught. Streams run at once; what is captured runs when it is replayed.
+// A stand-in for a GPU's driver, for tests: HIP's, or with -DCUDA CUDA's, which is the same but for
+// names. "Device code" is a shared object of the host that it loads and runs, and every call is
+// written down. Memory of the device can be touched only while a copy or a kernel runs, so that a
+// host that follows an address of the device is caught. Streams run at once; what is captured runs
+// when it is replayed.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
@@ -86,7 +88,8 @@ error cuDevicePrimaryCtxRelease_v2(int device) { note("release"); return 0; }
 error cuCtxSetCurrent(void *context) { return context == (void *)0xc0 ? 0 : 201; }
 #else
 error hipSetDevice(int device) { return device < devices ? 0 : 101; }
-// The fields that matter lie where the binding says: their offsets come with the compiler's command line.
+// The fields that matter lie where the binding says: their offsets come with the compiler's command
+// line.
 error hipGetDevicePropertiesR0600(char *properties, int device) {
     strcpy(properties, "AMD Instinct Fake");
     strcpy(properties + ARCH_NAME, device == 0 ? "gfx942:sramecc+:xnack-" : "gfx1100");
@@ -115,7 +118,8 @@ error NAME(hipMalloc, cuMemAlloc_v2)(void **start, size_t bytes) {
     reach(0);
     return 0;
 }
-// Memory that a stream gave is given back once; a kernel that writes it later would write over 0x5a.
+// Memory that a stream gave is given back once; a kernel that writes it later would write over
+// 0x5a.
 static struct { void *start; size_t bytes; } lent[256];
 error NAME(hipMallocAsync, cuMemAllocAsync)(void **start, size_t bytes, void *stream) {
     error failed = NAME(hipMalloc, cuMemAlloc_v2)(start, bytes);
@@ -171,7 +175,8 @@ error NAME(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *to, const void *from,
     return 0;
 }
 
-// The image's length follows from its headers, as on a device. Text for CUDA is the path of an object.
+// The image's length follows from its headers, as on a device. Text for CUDA is the path of an
+// object.
 error NAME(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image) {
     if (memcmp(image, "\177ELF", 4)) {
         *module = NAME(0, dlopen(image, RTLD_NOW | RTLD_LOCAL));

@@ -1,5 +1,5 @@
-// The kernels of the toy model as "device code" for fake.c, with the parameters of a GPU's kernel: the launch's arguments, the
-// step, the workspace. Grids may be larger than a step needs.
+// The kernels of the toy model as "device code" for fake.c, with the parameters of a GPU's kernel:
+// the launch's arguments, the step, the workspace. Grids may be larger than a step needs.
 #include <stdint.h>
 #include <string.h>
 typedef struct { int64_t tokens, rows; } step;
@@ -9,7 +9,8 @@ static int64_t place(const batch *b, int64_t token, int64_t position) {
     return b->tables[b->sequences[token] * b->stride + position / BLOCK] * (b->block_stride / 4) + position % BLOCK;
 }
 
-// The workspace is zero before and after every launch; a kernel that finds something else does nothing, which tests see.
+// The workspace is zero before and after every launch; a kernel that finds something else does
+// nothing, which tests see.
 static int borrow(uint64_t workspace) {
     int32_t *counter = (int32_t *)workspace;
     if (*counter != 0) return 0;

@@ -16,12 +16,14 @@ const SIZES: usize = 8;
 #[derive(Debug)]
 pub struct Bound {
     launches: Vec<Launch>,
-    /// The largest step. Kernels read what varies from the step's inputs, so what is captured at this size fits any step.
+    /// The largest step. Kernels read what varies from the step's inputs, so what is captured at
+    /// this size fits any step.
     largest: StepSize,
-    /// Whether all steps take the largest grid: those of decode plans, which is not much more than any of them needs.
+    /// Whether all steps take the largest grid: those of decode plans, which is not much more than
+    /// any of them needs.
     is_decode: bool,
-    /// The sizes that came last, the latest at the end. Capturing costs more than one replay saves, so a size of prompts is
-    /// captured when it comes again.
+    /// The sizes that came last, the latest at the end. Capturing costs more than one replay saves,
+    /// so a size of prompts is captured when it comes again.
     sizes: Vec<(StepSize, Option<Graph>)>,
 }
 
@@ -39,7 +41,8 @@ struct Launch {
     _parameters: Box<[u64]>,
 }
 
-// SAFETY: the pointers are into the launch's own box, the handle is one that drivers' functions take on any thread.
+// SAFETY: the pointers are into the launch's own box, the handle is one that drivers' functions
+// take on any thread.
 unsafe impl Send for Launch {}
 
 impl Bound {
@@ -107,8 +110,9 @@ impl Bound {
         unsafe { launch(launches.iter(), context, part.size, part.stream.handle()) }
     }
 
-    /// Times each kernel, then does the step. All launches of a kernel are replayed one after the other, as in a graph and
-    /// without the gaps that a clock between two launches would make; what they leave in memory the step overwrites.
+    /// Times each kernel, then does the step. All launches of a kernel are replayed one after the
+    /// other, as in a graph and without the gaps that a clock between two launches would make; what
+    /// they leave in memory the step overwrites.
     ///
     /// # Safety
     /// As for [`super::super::Device::run`].

@@ -67,6 +67,7 @@ impl Fake {
         // SAFETY: the function has this signature and gives a C string.
         let text =
             unsafe { self.library.get::<unsafe extern "C" fn() -> *const c_char>(b"fake_take_log\0").unwrap()() };
+        // SAFETY: the string lives until the next call, and is copied here.
         unsafe { CStr::from_ptr(text) }.to_str().unwrap().trim_end().replace('\n', "; ")
     }
 
@@ -309,8 +310,8 @@ impl Tensors<'_> {
     }
 }
 
-/// Steps on a framework's stream, of tensors that only the device reads: captured once and replayed, with rows and sequences that
-/// are padding, and one by one.
+/// Steps on a framework's stream, of tensors that only the device reads: captured once and
+/// replayed, with rows and sequences that are padding, and one by one.
 fn a_framework_captures_and_replays_steps(vendor: Vendor) {
     const STREAM: usize = 0x52;
     const TABLE: usize = 16;

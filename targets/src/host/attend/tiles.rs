@@ -1,5 +1,6 @@
-//! A turn of attention for 32 rows with products by tiles. Several blocks of keys at once, because what a turn costs besides
-//! its products (maxima, shrinking of results, results through memory) hardly depends on how many there are.
+//! A turn of attention for 32 rows with products by tiles. Several blocks of keys at once, because
+//! what a turn costs besides its products (maxima, shrinking of results, results through memory)
+//! hardly depends on how many there are.
 use atomc_ir::DType;
 
 use super::{Attention, Block, Span, Turn};

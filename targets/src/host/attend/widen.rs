@@ -1,5 +1,5 @@
-//! Keys and values of a cache of bytes, widened block by block to what products take. They lie in the same order, or nearly:
-//! of groups of two bytes, f32 makes a group each.
+//! Keys and values of a cache of bytes, widened block by block to what products take. They lie in
+//! the same order, or nearly: of groups of two bytes, f32 makes a group each.
 use atomc_ir::DType;
 
 use super::{Attention, Block};
@@ -11,7 +11,8 @@ impl<'c> Attention<'_, '_, 'c> {
         self.cache.ty.dtype == DType::F8E4M3
     }
 
-    /// Keys and values of a turn's blocks in scratch. Those of the next are `next` bytes behind them.
+    /// Keys and values of a turn's blocks in scratch. Those of the next are `next` bytes behind
+    /// them.
     pub fn widen(&self, block: &Block<'c>, stored: &[Vec<Ptr<'c>>; 2], next: Int<'c>) -> [Vec<Ptr<'c>>; 2] {
         let (c, l) = (self.code(), &self.cache.layout);
         let bytes = l.block_tokens * l.dim * self.dot.dtype.size();

@@ -1,15 +1,18 @@
-//! Family `attend_one`: a work-group attends with one token and the query heads that share a head of the cache, over a part
-//! of the keys.
+//! Family `attend_one`: a work-group attends with one token and the query heads that share a head
+//! of the cache, over a part of the keys.
 //!
-//! Its waves take the steps of its keys in turn, each with a running softmax of its own; these meet in local memory. Where a
-//! sequence is long, work-groups share its blocks: each leaves what it has in the workspace, and the last of them to finish
-//! puts all of it together. The key and the value of the token itself are written by the work-group that has the last block.
+//! Its waves take the steps of its keys in turn, each with a running softmax of its own; these meet
+//! in local memory. Where a sequence is long, work-groups share its blocks: each leaves what it has
+//! in the workspace, and the last of them to finish puts all of it together. The key and the value
+//! of the token itself are written by the work-group that has the last block.
 mod combine;
 mod kv_loop;
 mod kv_pipeline;
 
+use atomc_artifact::manifest;
+use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Simt;
-use atomc_ir::{Arch, Diagnostic, Family};
+use atomc_ir::{Diagnostic, Family};
 
 use self::combine::Partial;
 use self::kv_loop::KvLoop;
@@ -18,13 +21,14 @@ use crate::code::{Int, Ptr};
 use crate::row::unsupported;
 use crate::schedule::Schedule;
 use crate::simt::attention::flash::Attention;
+use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::attention::sizes::{Sizes, tuned_by};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup};
 use crate::simt::machine::Gpu;
 use crate::simt::rowwise::{each_head, teams};
 use crate::tuning::{Choice, Number, Open};
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::{KernelSpec, Tasks};
 
 const WAVES: usize = 4;
 /// Most parts of a sequence.
@@ -46,20 +50,21 @@ struct Shape {
     tokens: usize,
     /// Query heads of a work-group, at most as many as a product has columns.
     columns: usize,
-    /// Work-groups of a token that share no keys or no queries, and work-groups that share its blocks.
+    /// Work-groups of a token that share no keys or no queries, and work-groups that share its
+    /// blocks.
     parts: usize,
     splits: usize,
     threads: usize,
     /// Whether the next keys and values are under way while others are computed.
     ahead: bool,
-    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by itself, or what is stored is
-    /// converted.
+    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by
+    /// itself, or what is stored is converted.
     stages: usize,
 }
 
 impl Shape {
-    fn new(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<Shape, Diagnostic> {
-        let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
+    fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
+        let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
         let groups = choice.get(&OPEN_GROUPS).unwrap_or(GROUPS);
         let tiles = sizes.group().div_ceil(simt.matrix.columns);
         let parts = sizes.cache.heads * tiles;
@@ -85,17 +90,17 @@ impl Shape {
 pub const SCHEDULE: Schedule = Schedule {
     name: "decode",
     family: Family::AttendOne,
-    suits: |spec, arch, choice| Ok(Shape::new(spec, arch, choice).map(drop)?),
+    suits: |spec, arch, choice| Ok(Shape::new(spec, launch::gpu(arch)?, choice).map(drop)?),
     open: Some(Open { numbers: &[OPEN_GROUPS, OPEN_STAGES], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
-    let shape = Shape::new(spec, setup.arch, &setup.choice)?;
+    let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
     let code = match shape.stages {
         0 => setup.open(spec, shape.threads),
         _ => setup.open_early(spec, shape.threads),
-    };
+    }?;
     let times = shape.parts * shape.splits;
     let workspace = {
         let c = &code;
@@ -113,16 +118,17 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let partials = shape.tokens * times * Partial::bytes(&attention, shape.columns);
         if shape.splits > 1 { COUNTERS + partials } else { 0 }
     };
-    if shape.splits == 1 && setup.arch.simt().dependent_launch {
-        let simt = setup.arch.simt();
+    if shape.splits == 1 && setup.gpu()?.simt.dependent_launch {
+        let simt = setup.gpu()?.simt;
         code.shared.set(even_bytes(code.shared.get(), spec.tokens * times, simt));
     }
-    let info = KernelInfo::simt(Tasks::Tokens { per: 1, times }, shape.threads);
-    Ok((code, KernelInfo { workspace, ..info }))
+    let info = manifest::Kernel::simt(Tasks::Tokens { per: 1, times }, shape.threads);
+    Ok((code, manifest::Kernel { workspace, ..info }))
 }
 
-/// Bytes of local memory with which no unit is given more than its even share of the work-groups. Where kernels overlap, units
-/// become free one by one, and the first would be given as many as fit.
+/// Bytes of local memory with which no unit is given more than its even share of the work-groups.
+/// Where kernels overlap, units become free one by one, and the first would be given as many as
+/// fit.
 fn even_bytes(bytes: usize, groups: usize, simt: &Simt) -> usize {
     let (units, lds) = (simt.chip.units, simt.unit.lds);
     let fit = (lds / (bytes + simt.unit.lds_granule)).max(1);
@@ -243,6 +249,17 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         Ok(())
     }
 
+    /// What is running of the lane's query before any key. Of all waves of all splits the first
+    /// counts a sink.
+    fn begin(&self) -> OnlineSoftmax<'c> {
+        let (a, c) = (self.attention, self.code());
+        a.begin(|| {
+            let column = c.smaller(a.place.column, self.shape.columns - 1);
+            let is_first = c.equal(self.split, 0) & c.equal(c.wave_index(), 0) & c.equal(a.half, 0);
+            (self.head + column, is_first)
+        })
+    }
+
     /// The queries in local memory, and the token's key and value in the cache.
     fn stage(
         &self,
@@ -277,7 +294,8 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         result
     }
 
-    /// A team's number, where the last teams are those of the wave that has the token's step: who writes the key is who needs it.
+    /// A team's number, where the last teams are those of the wave that has the token's step: who
+    /// writes the key is who needs it.
     fn turned(&self, team: Int<'c>, teams: usize) -> Int<'c> {
         let a = self.attention;
         let own = self.position / a.span() - self.first;
@@ -300,8 +318,8 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         });
     }
 
-    /// The token's key and value, by one team, which has no query if there are teams enough: into the cache, and where they were
-    /// copied from before.
+    /// The token's key and value, by one team, which has no query if there are teams enough: into
+    /// the cache, and where they were copied from before.
     fn write(&self, is_writer: Int<'c>, ring: Option<&KvPipeline<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
         let (cache, head) = (a.cache, self.cache_head);

@@ -1,8 +1,10 @@
-//! Flash attention as decode and prefill share it: keys and values as fragments, and scores, whose columns are queries.
+//! Flash attention as decode and prefill share it: keys and values as fragments, and scores, whose
+//! columns are queries.
 //!
-//! Scores are products of keys (16 at a time) by queries, results of values (16 dimensions at a time) by weights. A lane holds
-//! scores of one query only. Which keys make a tile is chosen so that the scores that a lane gets are, as weights, what it
-//! must give to the second product: the keys `held * h + results * t ..` of a step belong to part `h` of the lanes in tile `t`.
+//! Scores are products of keys (16 at a time) by queries, results of values (16 dimensions at a
+//! time) by weights. A lane holds scores of one query only. Which keys make a tile is chosen so
+//! that the scores that a lane gets are, as weights, what it must give to the second product: the
+//! keys `held * h + results * t ..` of a step belong to part `h` of the lanes in tile `t`.
 use atomc_ir::{DType, Diagnostic, Op, Value};
 
 use crate::cache::Cache;
@@ -12,8 +14,8 @@ use crate::simt::attention::kv_dequant::Stored;
 use crate::simt::attention::sizes::Sizes;
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
-use crate::simt::machine::accumulator::Squares;
-use crate::simt::machine::fragment::{Fragment, Matrix, Place, RUN};
+use crate::simt::machine::accumulator::Accumulator;
+use crate::simt::machine::fragment::{Fragment, Matrix, Place, VEC16};
 use crate::simt::rowwise::vector;
 
 /// Fragments by number.
@@ -27,7 +29,7 @@ pub struct Attention<'k, 'a, 'c> {
     pub heads: usize,
     pub window: usize,
     pub matrix: Matrix<'a, 'c>,
-    pub squares: Squares<'a, 'c>,
+    pub accumulator: Accumulator<'a, 'c>,
     pub stored: Stored,
     pub place: Place<'c>,
     /// Which run of `held` keys of a step the lane has scores of.
@@ -35,6 +37,8 @@ pub struct Attention<'k, 'a, 'c> {
     /// Elements of the vectors in which rows are computed.
     pub lanes: usize,
     query: Value,
+    /// A number for each query head, if heads have sinks.
+    pub sinks: Option<&'k Operand<'c>>,
     /// Scores times this are powers of two. Its sign is in the queries.
     pub factor: f64,
     sign: f64,
@@ -52,6 +56,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             return Err(unsupported("attention whose result is computed on"));
         }
         let Sizes { heads, stored, .. } = Sizes::of(graph)?;
+        let operands = graph.operands(node.node);
+        let sinks = operands.get(3).map(|&sinks| kernel.rows.operand(sinks)).transpose()?;
         let matrix = Matrix::new(c, stored.dtype);
         // Without a scale all keys weigh the same, as they do if the queries are zero.
         let (sign, size) = if scale == 0.0 { (0.0, 1.0) } else { (scale.signum(), scale.abs()) };
@@ -63,20 +69,21 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             window,
             place: matrix.place(),
             half: matrix.place().share,
-            squares: Squares::small(matrix),
+            accumulator: Accumulator::small(matrix),
             stored,
             matrix,
             lanes: vector(graph),
-            query: graph.operands(node.node)[0],
+            query: operands[0],
+            sinks,
             factor: size * std::f64::consts::LOG2_E,
             sign,
         })
     }
 
-    /// The same by squares of 32 keys, or dimensions, by as many queries.
-    pub fn by_large_squares(self) -> Attention<'k, 'a, 'c> {
-        let squares = Squares::new(self.matrix);
-        Attention { squares, half: squares.share(), ..self }
+    /// The same by tiles of 32 keys, or dimensions, by as many queries.
+    pub fn by_mfma_32x32(self) -> Attention<'k, 'a, 'c> {
+        let accumulator = Accumulator::new(self.matrix);
+        Attention { accumulator, half: accumulator.share(), ..self }
     }
 
     pub fn code(&self) -> &'a Gpu<'c> {
@@ -85,12 +92,13 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Keys of a step.
     pub fn span(&self) -> usize {
-        self.squares.span()
+        self.accumulator.span()
     }
 
-    /// Keys whose scores are made together: those of a step, or of as many as a square has rows for.
+    /// Keys whose scores are made together: those of a step, or of as many as a tile has rows
+    /// for.
     pub fn unit(&self) -> usize {
-        self.span().max(16 * self.squares.side())
+        self.span().max(16 * self.accumulator.side())
     }
 
     /// Steps of a block of the cache.
@@ -100,7 +108,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Consecutive keys of a step that a lane has scores of.
     pub fn held(&self) -> usize {
-        self.span() * self.squares.width() / self.code().simt.wave
+        self.span() * self.accumulator.width() / self.code().simt.wave
     }
 
     /// Fragments of keys in a tile, and of a query.
@@ -118,16 +126,18 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         16 * self.cache.layout.block_tokens * self.matrix.dtype.size()
     }
 
-    /// Where the keys and values of `turn` begin, the same for all lanes; a turn is so many steps, and lies in this block.
+    /// Where the keys and values of `turn` begin, the same for all lanes; a turn is so many steps,
+    /// and lies in this block.
     pub fn turn_in(&self, block: Int<'c>, head: Int<'c>, (turn, steps): (Int<'c>, usize)) -> [Ptr<'c>; 2] {
         let c = self.code();
         let (at, inside) = (self.cache.head(c, block, head), turn % (self.steps() / steps));
         let keys = inside * self.stored.bytes(steps * self.span() / 16 * self.key_panel());
-        let values = inside * self.stored.bytes(steps * self.squares.step());
+        let values = inside * self.stored.bytes(steps * self.accumulator.step());
         [c.at(c.at(self.cache.k, at), keys), c.at(c.at(self.cache.v, at), values)]
     }
 
-    /// Vectors of the query of a token and head, from column `col` on; zeros behind the head's dimensions.
+    /// Vectors of the query of a token and head, from column `col` on; zeros behind the head's
+    /// dimensions.
     pub fn query(&self, token: Int<'c>, head: Int<'c>, col: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
         let (c, dim) = (self.code(), self.cache.ty.head_dim);
         let inside = c.less(col, dim);
@@ -178,7 +188,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         key / 16 * self.key_panel() + m.in_panel(self.place, key % 16)
     }
 
-    /// So many fragments, all loaded here; or, where products convert them, each where it is wanted.
+    /// So many fragments, all loaded here; or, where products convert them, each where it is
+    /// wanted.
     pub fn fragments<'f>(&self, count: usize, load: impl Fn(usize) -> Fragment<'c> + 'f) -> Fragments<'f, 'c>
     where
         'c: 'f,
@@ -186,7 +197,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.fragments_if(!self.matrix.converts(), count, load)
     }
 
-    /// So many fragments, all loaded here if they are `kept`; or each where it is wanted, so that few are there at a time.
+    /// So many fragments, all loaded here if they are `kept`; or each where it is wanted, so that
+    /// few are there at a time.
     pub fn fragments_if<'f>(
         &self,
         kept: bool,
@@ -214,14 +226,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     pub fn key(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
         let m = &self.matrix;
         let (tile, chunk) = (i / self.chunks(), i % self.chunks());
-        self.load_panel(p, tile * m.layout.results * RUN + chunk * m.panel_step())
+        self.load_panel(p, tile * m.layout.results * VEC16 + chunk * m.panel_step())
     }
 
     /// A lane's fragment as it is stored in a panel, so many bytes of products on.
     fn load_panel(&self, p: Ptr<'c>, bytes: usize) -> Fragment<'c> {
         let (c, m) = (self.code(), &self.matrix);
         let at = |offset: usize| c.at(p, self.stored.bytes(bytes + offset));
-        m.panel_offsets().map(|offset| self.stored.load_run(c, at(offset))).collect()
+        m.panel_offsets().map(|offset| self.stored.load_vec16(c, at(offset))).collect()
     }
 
     /// A fragment as products take it.
@@ -234,9 +246,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.tiles() * self.chunks()
     }
 
-    /// Squares of the keys of a unit.
+    /// Tiles of the keys of a unit.
     pub fn tiles(&self) -> usize {
-        self.unit() / 16 / self.squares.side()
+        self.unit() / 16 / self.accumulator.side()
     }
 
     /// Fragment `i` of a step's values as it is stored, from where the lane's begin.
@@ -244,18 +256,18 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.load_panel(p, i * self.value_panel())
     }
 
-    /// Panels of values, or pairs of them in large squares.
+    /// Panels of values, or pairs of them in tiles of 32 by 32.
     pub fn panels(&self) -> usize {
-        self.cache.layout.dim / 16 / self.squares.side()
+        self.cache.layout.dim / 16 / self.accumulator.side()
     }
 
     /// Scores of the lane's keys of a unit for each query, from the keys' fragments, tile by tile.
     pub fn scores(&self, keys: &Fragments<'_, 'c>, queries: &[Fragments<'_, 'c>]) -> Vec<Vector<'c>> {
         let tile = |t: usize, queries: &[Fragments<'_, 'c>]| {
-            let mut sums = vec![self.squares.zero(); queries.len()];
+            let mut sums = vec![self.accumulator.zero(); queries.len()];
             for i in 0..self.chunks() {
                 let columns: Vec<Fragment<'c>> = queries.iter().map(|query| query(i)).collect();
-                self.squares.products(&keys(t * self.chunks() + i), &columns, &mut sums);
+                self.accumulator.products(&keys(t * self.chunks() + i), &columns, &mut sums);
                 self.converted();
             }
             sums

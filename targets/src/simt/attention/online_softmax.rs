@@ -1,20 +1,21 @@
-//! Online softmax: scores of keys become weights under the highest score so far, and what is summed up is rescaled when that
-//! score rises.
+//! Online softmax: scores of keys become weights under the highest score so far, and what is summed
+//! up is rescaled when that score rises.
 use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
 use crate::code::{Any, Int, Vector};
+use crate::row::Operand;
 use crate::simt::attention::flash::{Attention, Fragments};
 use crate::simt::machine::fragment::Fragment;
 
 /// The row maximum of no scores: below every real one, and far from overflow.
-pub const LOWEST: f64 = -1e30;
+const LOWEST: f64 = -1e30;
 
 /// Panels of values that are used while the next are loaded.
 const GROUP: usize = 2;
 
-/// Scores so far of the query that a lane has: the highest, the sum of weights (of this lane's keys only), and weighted sums of
-/// values.
+/// Scores so far of the query that a lane has: the highest, the sum of weights (of this lane's keys
+/// only), and weighted sums of values.
 #[derive(Clone)]
 pub struct OnlineSoftmax<'c> {
     pub row_max: FloatValue<'c>,
@@ -46,14 +47,33 @@ impl<'c> Attention<'_, '_, 'c> {
         self.code().number(LOWEST)
     }
 
-    pub fn begin(&self) -> OnlineSoftmax<'c> {
-        let c = self.code();
-        let values = vec![self.squares.zero(); self.panels()];
-        OnlineSoftmax { row_max: self.lowest(), sum: c.number(0.0), values }
+    /// What is running of a query before any key. A sink is a score of a key without a value: all
+    /// lanes begin with it, and its weight is one lane's. `place` gives the query's head, and
+    /// whether the lane is the one.
+    pub fn begin(&self, place: impl FnOnce() -> (Int<'c>, Int<'c>)) -> OnlineSoftmax<'c> {
+        let values = vec![self.accumulator.zero(); self.panels()];
+        let (row_max, sum) = self.before_keys(place);
+        OnlineSoftmax { row_max, sum, values }
     }
 
-    /// Scores without those of keys that a query does not see. Key `i` of the lane is seen if `i <= after`, and in a window if
-    /// `after - window < i`.
+    /// The highest score of a query before any key, and the lane's sum of weights.
+    pub fn before_keys(&self, place: impl FnOnce() -> (Int<'c>, Int<'c>)) -> (FloatValue<'c>, FloatValue<'c>) {
+        let (c, none) = (self.code(), self.code().number(0.0));
+        let Some(sinks) = self.sinks else { return (self.lowest(), none) };
+        let (head, counts) = place();
+        (self.sink(sinks, head), c.pick(counts, c.number(1.0), none).into_float_value())
+    }
+
+    /// The sink of a head as a score that the factor is still to be applied to.
+    fn sink(&self, sinks: &Operand<'c>, head: Int<'c>) -> FloatValue<'c> {
+        let c = self.code();
+        let sink = c.load_number(c.at(sinks.ptr, head * sinks.ty.dtype.size()), sinks.ty.dtype);
+        let scale = c.number(std::f64::consts::LOG2_E / self.factor);
+        self.max(c.b.build_float_mul(sink, scale, "").expect("floats"), self.lowest())
+    }
+
+    /// Scores without those of keys that a query does not see. Key `i` of the lane is seen if
+    /// `i <= after`, and in a window if `after - window < i`.
     pub fn hide(&self, scores: Vector<'c>, after: Int<'c>) -> Vector<'c> {
         self.hide_some(scores, after, |i| i)
     }
@@ -72,8 +92,8 @@ impl<'c> Attention<'_, '_, 'c> {
         }
     }
 
-    /// Takes the scores of some steps into what is running, for each of some queries; values come panel by panel of dimensions,
-    /// step by step.
+    /// Takes the scores of some steps into what is running, for each of some queries; values come
+    /// panel by panel of dimensions, step by step.
     pub fn accumulate(
         &self,
         scores: &[Vec<Vector<'c>>],
@@ -110,7 +130,7 @@ impl<'c> Attention<'_, '_, 'c> {
                     let mut sums: Vec<Vector<'c>> = old.iter().map(|old| old[panel]).collect();
                     for (step, v) in values.iter().enumerate() {
                         let columns: Vec<Fragment<'c>> = weights.iter().map(|w| w[step].clone()).collect();
-                        self.squares.products(v, &columns, &mut sums);
+                        self.accumulator.products(v, &columns, &mut sums);
                         self.converted();
                     }
                     new.iter_mut().zip(sums).for_each(|(new, sums)| new.values.push(sums));
@@ -126,14 +146,15 @@ impl<'c> Attention<'_, '_, 'c> {
         c.set_lanes(self.held());
         let all = scores.iter().flat_map(|&s| (0..self.held()).map(move |i| c.lane(s, i).into_float_value()));
         let row_max = all.fold(to.row_max, |a, b| self.max(a, b));
-        let value = c.across(row_max, self.squares.sharing(), |a, b| self.max(a, b));
+        let value = c.across(row_max, self.accumulator.sharing(), |a, b| self.max(a, b));
         RowMax { value, rescale: self.rescale(to.row_max, value) }
     }
 
-    /// Weighted sums of values, query by query, rescaled if some row maximum of the wave rose: after a few turns few do.
+    /// Weighted sums of values, query by query, rescaled if some row maximum of the wave rose:
+    /// after a few turns few do.
     fn rescaled(&self, maxima: &[RowMax<'c>], to: &[OnlineSoftmax<'c>]) -> Vec<Vec<Vector<'c>>> {
         let c = self.code();
-        c.set_lanes(self.squares.zero().get_type().get_size() as usize);
+        c.set_lanes(self.accumulator.zero().get_type().get_size() as usize);
         let all: Vec<Any<'c>> = to.iter().flat_map(|r| r.values.iter().map(|&v| v.into())).collect();
         let rises =
             |row_max: &RowMax<'c>| c.b.build_float_compare(FloatPredicate::UNE, row_max.rescale, c.number(1.0), "");
@@ -169,7 +190,7 @@ impl<'c> Attention<'_, '_, 'c> {
     /// The sum of all weights of a query, from each lane's.
     pub fn total(&self, sum: FloatValue<'c>) -> FloatValue<'c> {
         let c = self.code();
-        c.across(sum, self.squares.sharing(), |a, b| c.b.build_float_add(a, b, "").expect("floats"))
+        c.across(sum, self.accumulator.sharing(), |a, b| c.b.build_float_add(a, b, "").expect("floats"))
     }
 
     /// What a weight becomes if the highest score rises.
@@ -190,13 +211,14 @@ impl<'c> Attention<'_, '_, 'c> {
         c.call("llvm.fma", &[c.cx.f32_type().into()], &[a.into(), b.into(), to.into()]).into_float_value()
     }
 
-    /// A fragment of weights. Where both rows of lanes must have all of it, each gets the other's half.
+    /// A fragment of weights. Where both rows of lanes must have all of it, each gets the other's
+    /// half.
     fn whole(&self, own: Fragment<'c>) -> Fragment<'c> {
         if !self.matrix.layout.replicated {
             return own;
         }
         let c = self.code();
-        let other: Fragment<'c> = own.iter().map(|&run| c.map_words(run, |word| c.other_row(word))).collect();
+        let other: Fragment<'c> = own.iter().map(|&vec16| c.map_words(vec16, |word| c.other_row(word))).collect();
         let low = c.equal(self.half, 0);
         let ordered = |a: &Fragment<'c>, b: &Fragment<'c>| -> Fragment<'c> {
             a.iter().zip(b).map(|(&a, &b)| c.pick(low, a, b).into_vector_value()).collect()

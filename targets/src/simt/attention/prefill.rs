@@ -1,11 +1,14 @@
-//! Family `attend_many`: a work-group attends with a tile of tokens and the query heads that share a head of the cache.
+//! Family `attend_many`: a work-group attends with a tile of tokens and the query heads that share
+//! a head of the cache.
 //!
-//! A wave has one query head and one or two tiles of as many tokens as a product has columns. All waves go along the keys together: the keys and values of a
-//! turn come into local memory once, and the loads of a later turn are under way while one is computed. Only turns that hold
-//! keys which some query does not see look at positions.
+//! A wave has one query head and one or two tiles of as many tokens as a product has columns. All
+//! waves go along the keys together: the keys and values of a turn come into local memory once, and
+//! the loads of a later turn are under way while one is computed. Only turns that hold keys which
+//! some query does not see look at positions.
 mod shape;
 
 use atomc_artifact::abi::TILE_TOKENS;
+use atomc_artifact::manifest;
 use atomc_ir::{Diagnostic, Family};
 
 use crate::code::{Any, Int, Ptr, Vector};
@@ -15,29 +18,29 @@ use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
-use crate::simt::machine::fragment::{Fragment, RUN};
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::simt::machine::fragment::{Fragment, VEC16};
+use crate::{KernelSpec, Tasks};
 use shape::Shape;
 
 pub const SCHEDULE: Schedule = Schedule {
     name: "prefill",
     family: Family::AttendMany,
-    suits: |spec, arch, _| Ok(Shape::new(spec, arch).map(drop)?),
+    suits: |spec, arch, _| Ok(Shape::new(spec, launch::gpu(arch)?).map(drop)?),
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
-    let shape = Shape::new(spec, setup.arch)?;
-    let code = setup.open(spec, shape.threads);
-    if shape.waves(setup.arch) >= 2 {
+    let shape = Shape::new(spec, setup.gpu()?)?;
+    let code = setup.open(spec, shape.threads)?;
+    if shape.waves(setup.gpu()?) >= 2 {
         code.want_waves(2);
     }
     let times = {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
         let attention = Attention::new(&kernel)?;
-        let attention = if shape.large { attention.by_large_squares() } else { attention };
+        let attention = if shape.large { attention.by_mfma_32x32() } else { attention };
         let times = attention.cache.ty.heads * shape.parts;
         let (tile, rest) = (c.group() / times, c.group() % times);
         let mut result = Ok(());
@@ -49,7 +52,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         result?;
         times
     };
-    Ok((code, KernelInfo::simt(Tasks::Tiles { times }, shape.threads)))
+    Ok((code, manifest::Kernel::simt(Tasks::Tiles { times }, shape.threads)))
 }
 
 /// One work-group's queries, and one thread's way to bring keys and values.
@@ -73,18 +76,20 @@ struct Tile<'t, 'k, 'a, 'c> {
     /// Which token of the tile each column of the lane is.
     columns: Vec<Int<'c>>,
     local: Ptr<'c>,
-    /// Where this thread's runs of keys and values are in memory, from a turn on, and where they go.
+    /// Where this thread's vectors of keys and values are in memory, from a turn on, and where they
+    /// go.
     from: [Vec<Offset<'c>>; 2],
     to: [Vec<Offset<'c>>; 2],
 }
 
-/// Bytes to one of a thread's runs, and what all threads add.
+/// Bytes to one of a thread's vectors, and what all threads add.
 struct Offset<'c> {
     lane: Int<'c>,
     more: Int<'c>,
 }
 
-/// What is under way while a turn begins: its values and the keys of the next, and the blocks of the next and of the one behind it.
+/// What is under way while a turn begins: its values and the keys of the next, and the blocks of
+/// the next and of the one behind it.
 struct Ahead<'c> {
     values: Vec<Vector<'c>>,
     keys: Vec<Vector<'c>>,
@@ -97,13 +102,13 @@ const VALUES: usize = 1;
 
 impl<'c> Ahead<'c> {
     fn carried(&self) -> Vec<Any<'c>> {
-        let runs = self.values.iter().chain(&self.keys).map(|&v| v.into());
-        self.blocks.iter().map(|&v| v.into()).chain(runs).collect()
+        let vec16s = self.values.iter().chain(&self.keys).map(|&v| v.into());
+        self.blocks.iter().map(|&v| v.into()).chain(vec16s).collect()
     }
 
     fn of(c: &Gpu<'c>, carried: &[Any<'c>], values: usize) -> Ahead<'c> {
-        let runs: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
-        let (values, keys) = runs.split_at(values);
+        let vec16s: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
+        let (values, keys) = vec16s.split_at(values);
         let blocks = [c.as_int(carried[0]), c.as_int(carried[1])];
         Ahead { values: values.to_vec(), keys: keys.to_vec(), blocks }
     }
@@ -120,7 +125,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let inside = part * shape.heads + wave / waves;
         let group = attention.heads / attention.cache.ty.heads;
         let head = cache_head * group + c.smaller(inside, group - 1);
-        let first = wave % waves * (shape.width * shape.columns) + attention.squares.column();
+        let first = wave % waves * (shape.width * shape.columns) + attention.accumulator.column();
         let keys = shape.steps * attention.span();
         let position = c.load_index(batch.positions, token);
         let mut made = Tile {
@@ -145,46 +150,49 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         made
     }
 
-    /// Which runs this thread brings. Rows of keys are put where the tile that has them wants them.
+    /// Which vectors this thread brings. Rows of keys are put where the tile that has them wants
+    /// them.
     fn place(&mut self) {
         let (a, shape) = (self.attention, self.shape);
-        let along = |run: Int<'c>| run * RUN;
-        let fragment = shape.steps * a.squares.step() / RUN;
-        let value = |run: Int<'c>| {
-            let inside = run % fragment * RUN;
-            run / fragment * a.value_panel() + inside
+        let along = |vec16: Int<'c>| vec16 * VEC16;
+        let fragment = shape.steps * a.accumulator.step() / VEC16;
+        let value = |vec16: Int<'c>| {
+            let inside = vec16 % fragment * VEC16;
+            vec16 / fragment * a.value_panel() + inside
         };
-        let panel = a.key_panel() / RUN;
+        let panel = a.key_panel() / VEC16;
         self.from = [self.offsets(1, along), self.offsets(fragment, value)];
-        self.to = [self.offsets(panel, |run| self.key_place(run)), self.offsets(1, along)];
+        self.to = [self.offsets(panel, |vec16| self.key_place(vec16)), self.offsets(1, along)];
     }
 
-    /// Where this thread's runs are, by a rule that adds up over whole groups of so many runs, and inside each.
+    /// Where this thread's vectors are, by a rule that adds up over whole groups of so many
+    /// vectors, and inside each.
     fn offsets(&self, group: usize, rule: impl Fn(Int<'c>) -> Int<'c>) -> Vec<Offset<'c>> {
         let (c, threads) = (self.attention.code(), self.shape.threads);
-        let runs = self.shape.bytes / RUN;
+        let vec16s = self.shape.bytes / VEC16;
         let adds_up = group.is_multiple_of(threads) || threads.is_multiple_of(group);
         let offset = |first: usize| {
-            if adds_up && first + threads <= runs {
+            if adds_up && first + threads <= vec16s {
                 return Offset { lane: rule(c.thread()), more: rule(c.int(first)) };
             }
-            let run = c.smaller(c.thread() + first, runs - 1);
-            Offset { lane: rule(run), more: c.int(0) }
+            let vec16 = c.smaller(c.thread() + first, vec16s - 1);
+            Offset { lane: rule(vec16), more: c.int(0) }
         };
-        (0..runs).step_by(threads).map(offset).collect()
+        (0..vec16s).step_by(threads).map(offset).collect()
     }
 
-    /// Where a run of keys lies in local memory.
-    fn key_place(&self, run: Int<'c>) -> Int<'c> {
+    /// Where a vector of keys lies in local memory.
+    fn key_place(&self, vec16: Int<'c>) -> Int<'c> {
         let a = self.attention;
-        let in_panel = a.key_panel() / RUN;
-        let (panel, inside) = (run / in_panel, run % in_panel);
+        let in_panel = a.key_panel() / VEC16;
+        let (panel, inside) = (vec16 / in_panel, vec16 % in_panel);
         let row = self.key_row(panel * 16 + inside % 16);
         let group = row / 16 * in_panel + inside / 16 * 16;
-        (group + row % 16) * RUN
+        (group + row % 16) * VEC16
     }
 
-    /// The row of the tiles that has a key of a turn: a lane gets the scores that it must give as weights.
+    /// The row of the tiles that has a key of a turn: a lane gets the scores that it must give as
+    /// weights.
     fn key_row(&self, key: Int<'c>) -> Int<'c> {
         let a = self.attention;
         let (span, held, results) = (a.span(), a.held(), a.matrix.layout.results);
@@ -205,7 +213,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn run(&self) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.attention.code());
         let queries = self.queries()?;
-        let mut carried: Vec<Any> = self.columns.iter().flat_map(|_| a.begin().carried()).collect();
+        let begin = a.begin(|| (self.head, c.equal(a.half, 0)));
+        let mut carried: Vec<Any> = self.columns.iter().flat_map(|_| begin.carried()).collect();
         let count = carried.len();
         carried.extend(self.begin().carried());
         for (begin, end, hides) in self.ranges() {
@@ -258,8 +267,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         c.smaller(turn + turns, self.last)
     }
 
-    /// A turn for all columns, some of whose keys may be hidden from them. Values go to local memory under the products of keys, and
-    /// the next keys under those of values: what is there is in use, and what is not has a barrier before it.
+    /// A turn for all columns, some of whose keys may be hidden from them. Values go to local
+    /// memory under the products of keys, and the next keys under those of values: what is there is
+    /// in use, and what is not has a barrier before it.
     fn turn(
         &self,
         (turn, hides): (Int<'c>, bool),
@@ -278,11 +288,11 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let keys = self.bring(KEYS, self.after(turn, 2), behind);
         let blocks = [behind, self.block(turn + 3)];
         c.keep_order();
-        let panel = self.shape.steps * a.squares.step();
+        let panel = self.shape.steps * a.accumulator.step();
         let local = self.local(VALUES, panel);
         let value = move |i: usize| {
-            let (square, step) = (i / self.shape.steps, i % self.shape.steps);
-            a.squares.load_rows(c.at(local, square * a.squares.side() * panel + step * a.squares.step()))
+            let (tile, step) = (i / self.shape.steps, i % self.shape.steps);
+            a.accumulator.load_rows(c.at(local, tile * a.accumulator.side() * panel + step * a.accumulator.step()))
         };
         let fragments: Fragments<'_, 'c> = Box::new(value);
         (a.accumulate(&scores, &fragments, running), Ahead { values, keys, blocks })
@@ -291,7 +301,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// Where the lane's fragments begin in local memory, of panels of so many bytes.
     fn local(&self, what: usize, panel: usize) -> Ptr<'c> {
         let (a, c) = (self.attention, self.attention.code());
-        c.at(c.at(self.local, a.squares.rows(panel)), what * self.shape.bytes)
+        c.at(c.at(self.local, a.accumulator.row_offset(panel)), what * self.shape.bytes)
     }
 
     fn block(&self, turn: Int<'c>) -> Int<'c> {
@@ -299,24 +309,24 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         c.load_index(self.table, c.smaller(turn, self.last) / (a.steps() / self.shape.steps))
     }
 
-    /// Loads this thread's runs of a turn's keys or values in a block, as they are stored.
+    /// Loads this thread's vectors of a turn's keys or values in a block, as they are stored.
     fn bring(&self, what: usize, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
         let (a, c) = (self.attention, self.attention.code());
         let start = a.turn_in(block, self.cache_head, (turn, self.shape.steps))[what];
         let stored = |offset| a.stored.offset(offset);
         let load = |o: &Offset<'c>| {
-            a.stored.load_run(c, c.at(c.at(start, stored(o.more)), c.lane_offset(stored(o.lane), turn)))
+            a.stored.load_vec16(c, c.at(c.at(start, stored(o.more)), c.lane_offset(stored(o.lane), turn)))
         };
         self.from[what].iter().map(load).collect()
     }
 
-    /// The last run first: when it is there, all are, and there is nothing to wait for any more.
-    fn put(&self, what: usize, runs: &[Vector<'c>]) {
+    /// The last vector first: when it is there, all are, and there is nothing to wait for any more.
+    fn put(&self, what: usize, vec16s: &[Vector<'c>]) {
         let c = self.attention.code();
         let start = c.at(self.local, what * self.shape.bytes);
-        for (o, &run) in self.to[what].iter().zip(runs).rev() {
-            let run = self.attention.widened(&[run])[0];
-            c.store(c.at(c.at(start, o.lane), o.more), run, RUN as u32);
+        for (o, &vec16) in self.to[what].iter().zip(vec16s).rev() {
+            let vec16 = self.attention.widened(&[vec16])[0];
+            c.store(c.at(c.at(start, o.lane), o.more), vec16, VEC16 as u32);
         }
     }
 
@@ -351,7 +361,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
 
     /// Scores of a turn's keys for all columns, step by step.
     fn scores(&self, (turn, hides): (Int<'c>, bool), queries: &[Fragments<'_, 'c>]) -> Vec<Vec<Vector<'c>>> {
-        let (a, c, squares) = (self.attention, self.attention.code(), &self.attention.squares);
+        let (a, c, accumulator) = (self.attention, self.attention.code(), &self.attention.accumulator);
         let local = self.local(KEYS, a.key_panel());
         let mut scores = vec![vec![]; queries.len()];
         for unit in 0..self.keys() / a.unit() {
@@ -360,8 +370,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             }
             let key = |i: usize| {
                 let tile = unit * a.tiles() + i / a.chunks();
-                let at = tile * squares.side() * a.key_panel() + i % a.chunks() * squares.step();
-                squares.load_rows(c.at(local, at))
+                let at = tile * accumulator.side() * a.key_panel() + i % a.chunks() * accumulator.step();
+                accumulator.load_rows(c.at(local, at))
             };
             let keys = a.fragments(a.keys(), key);
             let first = turn * self.keys() + unit * a.unit();
@@ -398,8 +408,10 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let inverse = c.splat(c.lane(inverse, 0));
             let token = self.token + column;
             c.when(store, || {
-                let panels =
-                    running.values.iter().flat_map(|&v| (0..a.squares.side()).map(move |i| a.squares.results(v, i)));
+                let panels = running
+                    .values
+                    .iter()
+                    .flat_map(|&v| (0..a.accumulator.side()).map(move |i| a.accumulator.results(v, i)));
                 for (panel, groups) in panels.enumerate().filter(|(panel, _)| 16 * panel < dim) {
                     for (row, values) in groups {
                         for i in (0..results).step_by(width) {

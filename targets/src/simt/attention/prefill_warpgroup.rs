@@ -1,17 +1,23 @@
-//! Family `attend_many` where four waves multiply together, and the machine copies keys and values by itself.
+//! Family `attend_many` where four waves multiply together, and the machine copies keys and values
+//! by itself.
 //!
-//! A work-group stays, and attends with one tile of the batch and the query heads of a head of the cache after the other. One lane
-//! asks for blocks of the cache as soon as there is room in a ring in local memory. Two groups of four waves, each with 64 queries,
-//! multiply what has come: a lane has scores of two queries, which as weights are what the second product takes. The products of a
-//! block's values are under way together with those of the next block's keys, and while weights are made of these. A turn of the loop
-//! ends there: NVIDIA's assembler would move a wait for the values before the arithmetic, but not from one turn to the one before.
+//! A work-group stays, and attends with one tile of the batch and the query heads of a head of the
+//! cache after the other. One lane asks for blocks of the cache as soon as there is room in a ring
+//! in local memory. Two groups of four waves, each with 64 queries, multiply what has come: a lane
+//! has scores of two queries, which as weights are what the second product takes. The products of a
+//! block's values are under way together with those of the next block's keys, and while weights are
+//! made of these. A turn of the loop ends there: NVIDIA's assembler would move a wait for the
+//! values before the arithmetic, but not from one turn to the one before.
 //!
-//! The cache has keys and values panel by panel of 16 rows, and in a panel first 8 rows and then the other 8 of each 16 bytes of columns.
-//! Copies take them apart by columns, so that in local memory all rows of 16 bytes of columns are together, as products want them.
+//! The cache has keys and values panel by panel of 16 rows, and in a panel first 8 rows and then
+//! the other 8 of each 16 bytes of columns. Copies take them apart by columns, so that in local
+//! memory all rows of 16 bytes of columns are together, as products want them.
 mod queries;
 
 use atomc_artifact::abi::TILE_TOKENS;
-use atomc_ir::{Arch, Diagnostic, Family, Op};
+use atomc_artifact::manifest;
+use atomc_ir::arch::GpuArch;
+use atomc_ir::{Diagnostic, Family, Op};
 
 use crate::code::{Int, Ptr};
 use crate::schedule::{Schedule, WhyNot};
@@ -22,15 +28,16 @@ use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::{Pipeline, split_roles};
-use crate::simt::machine::wide::{MAP, TensorMap, TileForm};
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::simt::machine::warpgroup::{MAP, TensorMap, TileForm};
+use crate::{KernelSpec, Tasks};
 use queries::{OnlineSoftmaxPair, Queries};
 
 /// Query heads of a work-group at most: two groups of four waves have 64 queries each.
 const HEADS: usize = 4;
 /// Registers of a thread that copies, and of one that multiplies.
 const REGISTERS: [usize; 2] = [40, 232];
-/// Work-groups are as large as if there were so many groups of four waves, so that a thread that multiplies can have its registers.
+/// Work-groups are as large as if there were so many groups of four waves, so that a thread that
+/// multiplies can have its registers.
 const GROUPS: usize = 3;
 /// Largest heads whose results, queries, scores and weights fit the registers.
 const DIM: usize = 128;
@@ -55,11 +62,12 @@ struct Shape {
     groups: usize,
 }
 
-/// Whether the machine has what it takes for this attention, and the queries lie in memory as products take them.
-fn suits(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
+/// Whether the machine has what it takes for this attention, and the queries lie in memory as
+/// products take them.
+fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let Sizes { cache, .. } = Sizes::of(spec.body)?;
-    let (simt, body) = (arch.simt(), spec.body);
-    WhyNot::unless(simt.wide_products, || format!("{} has no warpgroup MMA", arch.name))?;
+    let (simt, body) = (arch.simt, spec.body);
+    WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
     let stored = body.ids().any(|id| match body.op(id) {
         Op::Attention { scale, .. } => {
             let query = body.operands(id)[0];
@@ -79,14 +87,14 @@ fn suits(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
 }
 
 impl Shape {
-    fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+    fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
         let sizes = Sizes::of(spec.body)?;
         let parts = sizes.group().div_ceil(HEADS);
         let heads = sizes.group().div_ceil(parts);
         let bytes = arch.memory.block_tokens * sizes.cache.head_dim * sizes.cache.dtype.size();
-        let stages = ((arch.simt().unit.lds_group - 1024) / (2 * bytes)).min(STAGES);
+        let stages = ((arch.simt.unit.lds_group - 1024) / (2 * bytes)).min(STAGES);
         let workers = (heads * TILE_TOKENS).next_multiple_of(64) * 2;
-        Ok(Shape { heads, parts, workers, stages, bytes, groups: arch.simt().chip.units })
+        Ok(Shape { heads, parts, workers, stages, bytes, groups: arch.simt.chip.units })
     }
 
     fn threads(&self) -> usize {
@@ -97,14 +105,14 @@ impl Shape {
 pub const SCHEDULE: Schedule = Schedule {
     name: "prefill_warpgroup",
     family: Family::AttendMany,
-    suits: |spec, arch, _| suits(spec, arch),
+    suits: |spec, arch, _| suits(spec, launch::gpu(arch)?),
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
-    let shape = Shape::new(spec, setup.arch)?;
-    let code = setup.open(spec, shape.threads());
+    let shape = Shape::new(spec, setup.gpu()?)?;
+    let code = setup.open(spec, shape.threads())?;
     code.want_waves(GROUPS);
     {
         let kernel = kernel(&code, spec)?;
@@ -112,7 +120,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         Group::new(&attention, shape, spec).run()?;
     }
     let workspace = COUNTERS + shape.groups * MAPS * MAP;
-    Ok((code, KernelInfo { workspace, ..KernelInfo::simt(Tasks::Fixed(shape.groups), shape.threads()) }))
+    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), shape.threads()) }))
 }
 
 /// What one work-group does. Blocks of keys and of values are on their way through local memory.
@@ -174,8 +182,9 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         result
     }
 
-    /// `body` for each tile of this work-group, with the turn of its first block. Those with many keys come first, and every other
-    /// time work-groups take them in the opposite order, so that all have about as much to do.
+    /// `body` for each tile of this work-group, with the turn of its first block. Those with many
+    /// keys come first, and every other time work-groups take them in the opposite order, so that
+    /// all have about as much to do.
     fn each_tile(&self, body: impl FnOnce(&Tile<'c>, Int<'c>)) {
         let (c, a, groups) = (self.code(), self.attention, self.shape.groups);
         let batch = &a.cache.batch;
@@ -221,7 +230,8 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         TileForm::Blocks { along: self.shape.bytes / panel * GROUP, down: HALF }
     }
 
-    /// How blocks of keys and of values are copied: of each 16 bytes of columns all panels, then the next 16 bytes.
+    /// How blocks of keys and of values are copied: of each 16 bytes of columns all panels, then
+    /// the next 16 bytes.
     fn place_maps(&self) {
         let (c, a) = (self.code(), self.attention);
         let cache = a.cache;
@@ -279,7 +289,8 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         Ok(())
     }
 
-    /// Blocks from one to another, from `next` on, and whether some of their keys are hidden from some query.
+    /// Blocks from one to another, from `next` on, and whether some of their keys are hidden from
+    /// some query.
     fn ranges(&self, tile: &Tile<'c>, next: Int<'c>) -> Vec<(Int<'c>, Int<'c>, bool)> {
         let (c, a) = (self.code(), self.attention);
         let keys = a.cache.layout.block_tokens;

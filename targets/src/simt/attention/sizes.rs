@@ -1,5 +1,6 @@
 //! Sizes of attention before there is a kernel, and the registers that it will take.
-use atomc_ir::{Arch, CacheType, Diagnostic, Graph, Op};
+use atomc_ir::arch::GpuArch;
+use atomc_ir::{CacheType, Diagnostic, Graph, Op};
 
 use crate::KernelSpec;
 use crate::row::unsupported;
@@ -32,8 +33,8 @@ impl Sizes {
     }
 
     /// Registers that a wave takes.
-    pub fn registers(&self, arch: &Arch) -> Registers {
-        let simt = arch.simt();
+    pub fn registers(&self, arch: GpuArch) -> Registers {
+        let simt = arch.simt;
         let (dim, span) = (arch.memory.padded(self.cache.head_dim), simt.matrix.span(simt.wave));
         let size = self.stored.dtype.size();
         let query = dim / span * simt.matrix.depth * size / 4;
@@ -46,8 +47,8 @@ impl Sizes {
     }
 }
 
-/// Registers of a query, of a step's keys and values, of results and of a step's scores, how many there are, and whether
-/// products convert what they are given.
+/// Registers of a query, of a step's keys and values, of results and of a step's scores, how many
+/// there are, and whether products convert what they are given.
 #[derive(Clone, Copy, Debug)]
 pub struct Registers {
     pub query: usize,

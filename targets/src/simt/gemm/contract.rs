@@ -1,9 +1,10 @@
-//! What both contraction families share: the weight's panels as fragments, and the epilogue on results as lanes hold them.
-use atomc_ir::{DType, Diagnostic, Graph, Op};
+//! What both contraction families share: the weight's panels as fragments, and the epilogue on
+//! results as lanes hold them.
+use atomc_ir::{DType, Diagnostic, Graph, Layout, Op};
 
 use crate::KernelSpec;
 use crate::code::{Int, Ptr, Vector};
-use crate::contraction::Parts;
+use crate::contraction::{Encoding, Parts, combine_of, experts_of, multiplied};
 use crate::row::{At, Col, unsupported};
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
@@ -13,6 +14,7 @@ use crate::tuning::Kind;
 /// Sizes of the contraction of a body, before there is a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
+    /// The type of numbers that are multiplied.
     pub dtype: DType,
     /// Rows of the weight that are multiplied, and its columns.
     pub rows: usize,
@@ -21,24 +23,51 @@ pub struct Sizes {
     pub pieces: usize,
     /// Whether the rows come from memory as they are.
     pub plain: bool,
+    /// How the weight is stored, if as codes.
+    pub encoding: Option<Encoding>,
+    /// Whose weights, if each row has that of an expert.
+    pub experts: Option<Experts>,
+}
+
+/// The experts of rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Experts {
+    /// Rows for each token.
+    pub choices: usize,
+    pub layout: Layout,
+    /// Whether a token's choices are added up.
+    pub combined: bool,
 }
 
 impl Sizes {
     pub fn of(body: &Graph) -> Result<Sizes, Diagnostic> {
-        let linear = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. }));
+        let linear = body.ids().find(|&id| body.op(id).is_contraction());
+        let x = linear.and_then(|linear| body.ty(body.operands(linear)[0]).as_tensor());
+        let is_coded = Encoding::of(body).is_some();
+        if let Some(x) = x.filter(|x| matches!(x.layout, Layout::Scaled(_)) && !is_coded) {
+            return Err(unsupported(format!("products of rows of {x} with a weight of floats")));
+        }
         let made = || {
             let weight = body.ty(body.operands(linear?)[1]).as_tensor()?;
             let width = body.ty(*body.outputs().first()?).as_tensor()?.shape.row()?;
             let all = body.ty(linear?.into()).as_tensor()?.shape.last()?;
             let x = body.operands(linear?)[0];
             let plain = matches!(body.op(x.node), Op::Input { .. });
-            let plain = plain && body.ty(x).as_tensor()?.dtype == weight.dtype;
+            let x = body.ty(x).as_tensor()?;
+            let dtype = multiplied(body, x, weight);
+            let plain = plain && x.layout == Layout::Rows && x.dtype == dtype;
             Some(Sizes {
-                dtype: weight.dtype,
+                dtype,
                 rows: all,
                 depth: weight.shape.last()?,
                 pieces: all / width.max(1),
                 plain,
+                encoding: Encoding::of(body),
+                experts: experts_of(body, linear?).and_then(|v| {
+                    let t = body.ty(v).as_tensor()?;
+                    let combined = combine_of(body, linear?).is_some();
+                    Some(Experts { choices: t.choices(), layout: t.layout, combined })
+                }),
             })
         };
         made().ok_or_else(|| unsupported("a contraction family without a contraction"))
@@ -52,6 +81,17 @@ pub fn tuned_by(spec: &KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic> {
     Ok((kind, vec![s.rows, s.depth, spec.tokens]))
 }
 
+/// A panel of 16 rows of a weight.
+#[derive(Clone, Copy)]
+pub struct Panel<'c> {
+    /// Counted from the weight's first.
+    pub number: Int<'c>,
+    /// Counted from the first of its matrix.
+    pub own: Int<'c>,
+    /// The expert whose matrix it is of, where experts have one each.
+    pub expert: Option<Int<'c>>,
+}
+
 /// A contraction on a GPU.
 pub struct Contraction<'k, 'a, 'c> {
     pub parts: Parts<'k, 'a, 'c>,
@@ -61,7 +101,7 @@ pub struct Contraction<'k, 'a, 'c> {
 impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     pub fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Contraction<'k, 'a, 'c>, Diagnostic> {
         let parts = Parts::new(kernel)?;
-        Ok(Contraction { matrix: Matrix::new(kernel.code, parts.w.ty.dtype), parts })
+        Ok(Contraction { matrix: Matrix::new(kernel.code, parts.multiplied()?), parts })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
@@ -73,11 +113,27 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         self.parts.kernel.rows.padded(self.parts.to) / self.code().arch.memory.panel
     }
 
-    /// Where the panel of each piece that makes a panel of the result begins. For the result's padding it is the last: what
-    /// is computed of it there is stored as zeros.
-    pub fn weights(&self, panel: Int<'c>) -> Vec<Ptr<'c>> {
+    /// Where the panel of each piece that makes a panel of the result begins, perhaps of an
+    /// expert's weight. For the result's padding it is the last: what is computed of it there is
+    /// stored as zeros.
+    pub fn weights(&self, panel: Int<'c>, expert: Option<Int<'c>>) -> Vec<Ptr<'c>> {
         let panel = self.made(panel);
-        self.parts.starts().map(|start| self.weight_panel(panel, self.code().int(start / 16))).collect()
+        let number = |start| self.weight_panel(panel, self.code().int(start / 16), expert);
+        self.parts.starts().map(number).collect()
+    }
+
+    /// These panels.
+    pub fn panels_of(&self, panel: Int<'c>, expert: Option<Int<'c>>) -> Vec<Panel<'c>> {
+        let panel = self.made(panel);
+        self.parts.starts().map(|start| self.numbered(panel + start / 16, expert)).collect()
+    }
+
+    /// A panel of the weight, or of an expert's.
+    pub fn numbered(&self, own: Int<'c>, expert: Option<Int<'c>>) -> Panel<'c> {
+        let (memory, shape) = (self.code().arch.memory, &self.parts.w.ty.shape);
+        let rows = shape.0[shape.rank() - 2].fixed().unwrap_or(0);
+        let number = expert.map_or(own, |expert| own + expert * (memory.padded(rows) / memory.panel));
+        Panel { number, own, expert }
     }
 
     /// A panel of the result that there are weights for.
@@ -85,11 +141,12 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         self.code().smaller(panel, self.parts.width().div_ceil(16) - 1)
     }
 
-    /// Where a panel of the weight begins, counted from a first one. Weights may be larger than 32 bits count.
-    pub fn weight_panel(&self, panel: Int<'c>, first: Int<'c>) -> Ptr<'c> {
+    /// Where a panel of the weight begins, counted from a first one. Weights may be larger than 32
+    /// bits count.
+    pub fn weight_panel(&self, panel: Int<'c>, first: Int<'c>, expert: Option<Int<'c>>) -> Ptr<'c> {
         let (c, w) = (self.code(), &self.parts.w);
-        let bytes = c.arch.memory.panel * w.stride * w.ty.dtype.size();
-        let number = c.to_i64(panel + first);
+        let bytes = w.ty.dtype.bytes(c.arch.memory.panel * w.stride);
+        let number = c.to_i64(self.numbered(panel + first, expert).number);
         c.at(w.ptr, number * bytes)
     }
 
@@ -103,7 +160,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok(())
     }
 
-    /// The epilogue for as many features as a vector has, with what was [asked for](Parts::beside) early.
+    /// The epilogue for as many features as a vector has, with what was [asked for](Parts::beside)
+    /// early.
     pub fn finish_at(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let lanes = self.parts.result_with(at, sums, beside)?;
         self.parts.kernel.rows.store_padded(lanes, self.parts.to, at);

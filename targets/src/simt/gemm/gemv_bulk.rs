@@ -15,18 +15,21 @@ mod shape;
 pub mod tests;
 mod weights;
 
-use atomc_ir::{Arch, Diagnostic, Family};
+use atomc_artifact::manifest;
+use atomc_ir::arch::GpuArch;
+use atomc_ir::{Diagnostic, Family};
 
 use crate::code::{Any, Int, Ptr};
+use crate::contraction::Encoding;
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::gemm::prologue::Prologue;
 use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
-use crate::simt::machine::fragment::{Matrix, RUN};
+use crate::simt::machine::fragment::{Matrix, VEC16};
 use crate::tuning::{Choice, Open};
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::{KernelSpec, Tasks};
 use rows::Staging;
 use shape::{CLUSTER, STEP, Shape};
 use weights::{CARRIED, Turn, WeightPipeline};
@@ -37,8 +40,9 @@ const FEW_TOKENS: usize = 3;
 const TOKENS: usize = 64;
 
 /// Whether a contraction is made this way.
-fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<(), WhyNot> {
-    let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
+fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
+    Encoding::none(spec.body)?;
+    let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
     WhyNot::unless(simt.bulk_copies, || format!("{} has no bulk copies", arch.name))?;
     WhyNot::unless(Matrix::native(simt, sizes.dtype), || {
         format!("{} has no MMA of {}", arch.name, sizes.dtype.name())
@@ -57,15 +61,15 @@ fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<(), WhyNot> 
 pub const SCHEDULE: Schedule = Schedule {
     name: "gemv_bulk",
     family: Family::Matvec,
-    suits,
+    suits: |spec, arch, choice| suits(spec, launch::gpu(arch)?, choice),
     open: Some(Open { numbers: &[CLUSTER], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
-    let shape = Shape::new(spec, setup.arch, &setup.choice)?;
-    let code = setup.open_early(spec, shape.threads());
-    code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.arch.simt().unit.simds) });
+    let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
+    let code = setup.open_early(spec, shape.threads())?;
+    code.want_waves(if shape.tiles() == 1 { FEW_TOKENS } else { shape.waves().div_ceil(setup.gpu()?.simt.unit.simds) });
     {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
@@ -91,7 +95,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         Group { contraction: &contraction, shape, weights: &weights, staging: &staging, partials, begin, end, member }
             .all(turn)?;
     }
-    Ok((code, KernelInfo::simt(Tasks::Fixed(shape.groups * shape.cluster), shape.threads())))
+    Ok((code, manifest::Kernel::simt(Tasks::Fixed(shape.groups * shape.cluster), shape.threads())))
 }
 
 /// The rows that a slot is multiplied with: where each tile of them begins for the lane, and what
@@ -107,8 +111,8 @@ impl<'c> Columns<'c> {
         let lane = c.lane_index();
         let column = |tile: usize| {
             let token = c.smaller(lane % 8 + 8 * tile, shape.tokens - 1);
-            let run = lane / 8 * shape.run_bytes();
-            rows + (run + token * shape.token_bytes())
+            let vec16 = lane / 8 * shape.vec16_bytes();
+            rows + (vec16 + token * shape.token_bytes())
         };
         let columns = Columns { tiles: (0..shape.tiles()).map(column).collect(), held: vec![] };
         if !shape.holds_rows() {
@@ -121,7 +125,7 @@ impl<'c> Columns<'c> {
     /// The four runs of a step.
     fn blocks(&self, walk: &Group<'_, '_, '_, 'c>, step: usize, tile: usize) -> [Int<'c>; 4] {
         let (c, shape) = (walk.code(), walk.shape);
-        let load = || c.load_blocks(self.tiles[tile] + step * 4 * shape.run_bytes());
+        let load = || c.load_blocks(self.tiles[tile] + step * 4 * shape.vec16_bytes());
         self.held.get(step * shape.tiles() + tile).copied().unwrap_or_else(load)
     }
 }
@@ -263,7 +267,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         };
         c.for_each((0, count, 1), carried, |slot, carried| {
             let along = slot * shape.along + self.weights.along;
-            let rows = rows + along * (shape.steps * 4 * shape.run_bytes());
+            let rows = rows + along * (shape.steps * 4 * shape.vec16_bytes());
             let (sums, turn) = carried.split_at(carried.len() - CARRIED);
             let mut turn = Turn::of(c, turn);
             // Of few tokens the places are made anew for each panel: registers are for the panels
@@ -300,7 +304,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The products of one slot.
     fn slot(&self, (rows, kept): (Int<'c>, Option<&Columns<'c>>), turn: Turn<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, m, shape) = (self.code(), &self.contraction.matrix, self.shape);
-        let from = self.weights.wait_full(turn) + c.lane_index() * RUN;
+        let from = self.weights.wait_full(turn) + c.lane_index() * VEC16;
         let made;
         let rows = match kept {
             Some(kept) => kept,

@@ -1,8 +1,10 @@
-//! Operands on their way from global into local memory: runs that a wave loads together, stretch by stretch.
+//! Operands on their way from global into local memory: vectors that a wave loads together, stretch
+//! by stretch.
 //!
-//! What lanes add to an address stays in one register for all of a wave's loads. What differs between loads is the same for all
-//! lanes, and so is what a stretch adds: scalar registers and no vector arithmetic. Where the machine can, runs go to local memory
-//! without a stay in registers.
+//! What lanes add to an address stays in one register for all of a wave's loads. What differs
+//! between loads is the same for all lanes, and so is what a stretch adds: scalar registers and no
+//! vector arithmetic. Where the machine can, vectors go to local memory without a stay in
+//! registers.
 use atomc_ir::arch::Isa;
 use inkwell::AddressSpace;
 use inkwell::intrinsics::Intrinsic;
@@ -10,7 +12,7 @@ use inkwell::values::{BasicMetadataValueEnum, BasicValueEnum, InstructionValue, 
 
 use crate::code::{Int, Ptr, Vector};
 use crate::simt::machine::Gpu;
-use crate::simt::machine::fragment::RUN;
+use crate::simt::machine::fragment::VEC16;
 
 /// LLVM's address space of buffer resources.
 const RESOURCE: u16 = 8;
@@ -50,22 +52,23 @@ impl<'k, 'c> Loader<'k, 'c> {
         loader
     }
 
-    /// Whether runs go to local memory by themselves.
+    /// Whether vectors go to local memory by themselves.
     pub fn is_direct(&self) -> bool {
         is_direct(self.c)
     }
 
     /// Bytes of local memory that a load fills.
     fn load_bytes(&self) -> usize {
-        self.c.simt.wave * RUN
+        self.c.simt.wave * VEC16
     }
 
-    /// What the instruction of a direct load adds to both addresses. As far as that reaches, loads share one in local memory.
+    /// What the instruction of a direct load adds to both addresses. As far as that reaches, loads
+    /// share one in local memory.
     fn added(&self, load: usize) -> usize {
         load * self.load_bytes() % ADDED
     }
 
-    /// Loads the lane's runs of a stretch.
+    /// Loads the lane's vectors of a stretch.
     pub fn load(&self, stretch: Int<'c>) -> Vec<Vector<'c>> {
         let (c, words) = (self.c, self.c.cx.i32_type().vec_type(4));
         let along = stretch * self.step;
@@ -75,7 +78,7 @@ impl<'k, 'c> Loader<'k, 'c> {
                 let args = [resource.into(), self.lane.into(), along.into(), plain.into()];
                 c.call("llvm.amdgcn.raw.ptr.buffer.load", &[words.into()], &args).into_vector_value()
             }
-            Source::Address(p) => c.load_vector(c.cx.i32_type(), 4, self.address(p, stretch), RUN),
+            Source::Address(p) => c.load_vector(c.cx.i32_type(), 4, self.address(p, stretch), VEC16),
         };
         self.sources.iter().map(load).collect()
     }
@@ -86,7 +89,8 @@ impl<'k, 'c> Loader<'k, 'c> {
         c.at(p, c.lane_offset(self.lane, stretch) + stretch * self.step)
     }
 
-    /// Sends the wave's runs of a stretch to local memory, where they are behind [`Loader::wait`] and a barrier.
+    /// Sends the wave's vectors of a stretch to local memory, where they are behind
+    /// [`Loader::wait`] and a barrier.
     pub fn load_async(&self, stretch: Int<'c>, to: Ptr<'c>, half: usize) {
         let c = self.c;
         let k = |n: usize| c.cx.i32_type().const_int(n as u64, false);
@@ -97,11 +101,11 @@ impl<'k, 'c> Loader<'k, 'c> {
                     let added = self.added(i);
                     let along = (stretch * self.step).into();
                     let to = c.at(to, at - added).into();
-                    let args = [resource.into(), to, k(RUN).into(), self.lane.into(), along, k(added).into(), zero];
+                    let args = [resource.into(), to, k(VEC16).into(), self.lane.into(), along, k(added).into(), zero];
                     command(c, "llvm.amdgcn.raw.ptr.buffer.load.lds", &args)
                 }
                 Source::Address(p) => {
-                    let to = c.at(to, c.lane_index() * RUN + at);
+                    let to = c.at(to, c.lane_index() * VEC16 + at);
                     let args = [self.address(p, stretch).into(), to.into(), zero, zero];
                     command(c, "llvm.amdgcn.global.load.async.to.lds.b128", &args)
                 }
@@ -110,8 +114,8 @@ impl<'k, 'c> Loader<'k, 'c> {
         }
     }
 
-    /// Behind the next barrier, what this wave has sent is there. Barriers wait by themselves for loads through resources, as for
-    /// stores, and not for those that are counted apart.
+    /// Behind the next barrier, what this wave has sent is there. Barriers wait by themselves for
+    /// loads through resources, as for stores, and not for those that are counted apart.
     pub fn wait(&self) {
         if let Source::Address(_) = self.sources[0] {
             command(self.c, "llvm.amdgcn.s.wait.asynccnt", &[self.c.cx.i16_type().const_zero().into()]);
@@ -121,11 +125,11 @@ impl<'k, 'c> Loader<'k, 'c> {
 
 fn is_direct(c: &Gpu) -> bool {
     let simt = c.simt;
-    simt.isa == Isa::Amdgcn && simt.direct_to_lds >= RUN
+    simt.isa == Isa::Amdgcn && simt.direct_to_lds >= VEC16
 }
 
-/// Says that an instruction uses one half of local memory, and has nothing to do with the other: LLVM would wait with it for what
-/// is sent there.
+/// Says that an instruction uses one half of local memory, and has nothing to do with the other:
+/// LLVM would wait with it for what is sent there.
 pub fn mark<'c>(c: &Gpu<'c>, instruction: InstructionValue<'c>, half: usize) {
     if !is_direct(c) {
         return;

@@ -1,4 +1,6 @@
 //! Contractions: a schedule a file.
+mod codes;
+mod codes_to_lds;
 pub mod contract;
 pub mod gemv;
 pub mod gemv_bulk;

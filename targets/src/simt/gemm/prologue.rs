@@ -1,6 +1,6 @@
 //! What may stand before a product. It is read here once, for schedules that stage rows by
 //! themselves.
-use atomc_ir::{DType, Graph, Layout, Op, TensorType, Value};
+use atomc_ir::{DType, Graph, Layout, Op, Reads, TensorType, Value, Values};
 
 use crate::schedule::WhyNot;
 
@@ -9,8 +9,8 @@ use crate::schedule::WhyNot;
 pub enum Prologue {
     /// Rows in memory, of any type of floats, or a choice of such rows.
     Rows(Value),
-    /// An RMS norm of such rows.
-    RmsNorm { rows: Value, norm: Norm },
+    /// A norm of such rows that scales them and takes nothing off.
+    Norm { rows: Value, norm: Norm },
 }
 
 /// A norm. But for its weights it commutes with the product, so that sums can be scaled for rows.
@@ -34,34 +34,35 @@ impl Norm {
 impl Prologue {
     pub fn of(body: &Graph) -> Result<Prologue, WhyNot> {
         let read = || {
-            let linear = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. }))?;
-            let x = body.operands(linear)[0];
-            let Op::RmsNorm { eps } = body.op(x.node) else { return rows(body, x).map(Prologue::Rows) };
-            let operands = body.operands(x.node);
-            let norm = Norm { value: x, weights: operands[1], dtype: in_memory(body, operands[1])?.dtype, eps: *eps };
-            Some(Prologue::RmsNorm { rows: rows(body, operands[0])?, norm })
+            let product = body.ids().find(|&id| body.op(id).is_contraction())?;
+            let x = body.operands(product)[0];
+            let Values::Normed(norm) = body.op(x.node).values() else { return rows(body, x).map(Prologue::Rows) };
+            // What takes the mean off, or adds a bias, does not commute.
+            let &[source, weights] = body.operands(x.node).as_slice() else { return None };
+            let dtype = in_memory(body, weights).filter(|_| !norm.centred)?.dtype;
+            Some(Prologue::Norm { rows: rows(body, source)?, norm: Norm { value: x, weights, dtype, eps: norm.eps } })
         };
         read().ok_or_else(|| WhyNot::new("rows are neither in memory nor a norm of rows in memory"))
     }
 
     /// The rows that come from memory.
-    pub fn rows(self) -> Value {
+    pub fn source(self) -> Value {
         match self {
-            Prologue::Rows(rows) | Prologue::RmsNorm { rows, .. } => rows,
+            Prologue::Rows(rows) | Prologue::Norm { rows, .. } => rows,
         }
     }
 
     pub fn norm(self) -> Option<Norm> {
         match self {
             Prologue::Rows(_) => None,
-            Prologue::RmsNorm { norm, .. } => Some(norm),
+            Prologue::Norm { norm, .. } => Some(norm),
         }
     }
 }
 
 /// The value, if it is rows in memory or a choice of them.
 fn rows(body: &Graph, v: Value) -> Option<Value> {
-    let from = if matches!(body.op(v.node), Op::Gather {}) { body.operands(v.node)[0] } else { v };
+    let from = if body.op(v.node).reads(0) == Reads::Chosen { body.operands(v.node)[0] } else { v };
     in_memory(body, from).map(|_| v)
 }
 

@@ -20,9 +20,12 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use atomc_ir::{Arch, DType, Diagnostic, Family, Value};
+use atomc_artifact::manifest;
+use atomc_ir::arch::GpuArch;
+use atomc_ir::{DType, Diagnostic, Family, Value};
 
 use crate::code::{Int, Ptr};
+use crate::contraction::Encoding;
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::prologue::{Norm, Prologue};
@@ -32,7 +35,7 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::Pipeline;
 use crate::simt::rowwise;
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::{KernelSpec, Tasks};
 use shape::{COLUMNS, CONSUMERS, PANELS, Shape};
 
 /// Most tokens.
@@ -50,10 +53,11 @@ const REGISTERS: [usize; 3] = [56, 208, 240];
 const LANES: usize = 8;
 
 /// Whether the machine has what it takes for this contraction.
-fn suits(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
-    let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt());
+fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
+    Encoding::none(spec.body)?;
+    let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
     let Sizes { dtype, depth, pieces, .. } = sizes;
-    WhyNot::unless(simt.wide_products, || format!("{} has no warpgroup MMA", arch.name))?;
+    WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
     WhyNot::unless(simt.bulk_copies, || format!("{} has no bulk copies", arch.name))?;
     WhyNot::unless(Matrix::native(simt, dtype) && dtype.size() == 2, || {
         format!("weights of {}: warpgroup MMA takes 16-bit floats", dtype.name())
@@ -73,8 +77,8 @@ fn suits(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
 }
 
 /// Whether there is work enough, and room for it.
-fn pays(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
-    let (shape, units, measured) = (Shape::new(spec, arch)?, arch.simt().chip.units, launch::measured(arch)?.stream_k);
+fn pays(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
+    let (shape, units, measured) = (Shape::new(spec, arch)?, arch.simt.chip.units, launch::measured(arch)?.stream_k);
     WhyNot::unless(spec.tokens > measured.few || shape.units() >= measured.slots * units, || {
         let (slots, each) = (shape.units(), measured.slots);
         format!("{slots} slots of the weight on {units} units: {} tokens take {each} each", spec.tokens)
@@ -90,14 +94,14 @@ fn pays(spec: &KernelSpec, arch: &Arch) -> Result<(), WhyNot> {
 pub const SCHEDULE: Schedule = Schedule {
     name: "stream_k",
     family: Family::Matvec,
-    suits: |spec, arch, _| suits(spec, arch),
+    suits: |spec, arch, _| suits(spec, launch::gpu(arch)?),
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
-    let shape = Shape::new(spec, setup.arch)?;
-    let code = setup.open_early(spec, THREADS);
+    let shape = Shape::new(spec, setup.gpu()?)?;
+    let code = setup.open_early(spec, THREADS)?;
     {
         let c = &code;
         c.want_waves(THREADS / 128);
@@ -106,7 +110,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         Group::new(&contraction, shape, spec)?.run()?;
     }
     let workspace = COUNTERS + shape.groups * 2 * shape.partial_bytes();
-    Ok((code, KernelInfo { workspace, ..KernelInfo::simt(Tasks::Fixed(shape.groups), THREADS) }))
+    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), THREADS) }))
 }
 
 /// What one work-group does.
@@ -139,7 +143,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     ) -> Result<Group<'g, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
         let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
-        let (from, norm) = (prologue.rows(), prologue.norm());
+        let (from, norm) = (prologue.source(), prologue.norm());
         let ty = parts.kernel.rows.shape(from)?;
         let bound = |group: Int<'c>| group * shape.units() / shape.groups;
         Ok(Group {

@@ -1,106 +1,108 @@
-//! Results of a tiled product as instructions make them: 16 rows by a block of columns, or squares of 32 by 32 where the chip has
-//! instructions for that, which take half as many operands for the same work.
+//! The accumulator of a tiled product, as instructions make it: tiles of 16 rows by a block of
+//! columns, or of 32 by 32 where the chip has such instructions, which take half as many operands
+//! for the same work.
 use atomc_ir::DType;
 use atomc_ir::arch::{Product, Simt};
 
 use crate::code::{Int, Ptr, Vector};
-use crate::simt::machine::fragment::{Fragment, Matrix, Place, RUN};
+use crate::simt::machine::fragment::{Fragment, Matrix, Place, VEC16};
 
-/// The products of a wave, square by square.
+/// The products of a wave, tile by tile.
 #[derive(Clone, Copy)]
-pub struct Squares<'a, 'c> {
+pub struct Accumulator<'a, 'c> {
     matrix: Matrix<'a, 'c>,
     place: Place<'c>,
-    large: Option<Product>,
+    /// The instruction for tiles of 32 by 32, if they are made by one.
+    mfma_32x32: Option<Product>,
 }
 
-/// Rows that a lane holds of a square's column, of a large instruction's results: groups of so many.
+/// Rows in one group of those that a lane holds of a column of a tile of 32 by 32.
 const GROUP: usize = 4;
 
-fn large(simt: &Simt, dtype: DType) -> Option<Product> {
-    simt.large_products.iter().copied().find(|p| p.dtype == dtype)
+fn mfma_32x32(simt: &Simt, dtype: DType) -> Option<Product> {
+    simt.mfma_32x32.iter().copied().find(|p| p.dtype == dtype)
 }
 
-/// Whether there are squares of 32 for a type.
-pub fn are_large(simt: &Simt, dtype: DType) -> bool {
-    large(simt, dtype).is_some()
+/// Whether there is an instruction for tiles of 32 by 32 of a type.
+pub fn has_mfma_32x32(simt: &Simt, dtype: DType) -> bool {
+    mfma_32x32(simt, dtype).is_some()
 }
 
-/// Columns that a step of large squares contracts: a run of each lane.
-pub fn large_span(simt: &Simt, dtype: DType) -> usize {
-    simt.wave / 32 * RUN / dtype.size()
+/// Columns that a step of such tiles contracts: a vector of each lane.
+pub fn mfma_32x32_span(simt: &Simt, dtype: DType) -> usize {
+    simt.wave / 32 * VEC16 / dtype.size()
 }
 
-impl<'a, 'c> Squares<'a, 'c> {
-    /// Squares as large as they are made.
-    pub fn new(matrix: Matrix<'a, 'c>) -> Squares<'a, 'c> {
-        Squares { large: large(matrix.c.simt, matrix.dtype), ..Squares::small(matrix) }
+impl<'a, 'c> Accumulator<'a, 'c> {
+    /// Tiles as large as instructions make them.
+    pub fn new(matrix: Matrix<'a, 'c>) -> Accumulator<'a, 'c> {
+        Accumulator { mfma_32x32: mfma_32x32(matrix.c.simt, matrix.dtype), ..Accumulator::small(matrix) }
     }
 
-    /// Squares of one panel.
-    pub fn small(matrix: Matrix<'a, 'c>) -> Squares<'a, 'c> {
-        Squares { matrix, place: matrix.place(), large: None }
+    /// Tiles of one panel.
+    pub fn small(matrix: Matrix<'a, 'c>) -> Accumulator<'a, 'c> {
+        Accumulator { matrix, place: matrix.place(), mfma_32x32: None }
     }
 
     /// Panels of the rows.
     pub fn side(&self) -> usize {
-        if self.large.is_some() { 2 } else { 1 }
+        if self.mfma_32x32.is_some() { 2 } else { 1 }
     }
 
     /// Columns of a block: a side's, or half as many.
     pub fn width(&self) -> usize {
-        if self.large.is_some() { 32 } else { self.matrix.layout.columns }
+        if self.mfma_32x32.is_some() { 32 } else { self.matrix.layout.columns }
     }
 
     /// Columns of both operands that a step contracts.
     pub fn span(&self) -> usize {
         let simt = self.matrix.c.simt;
-        if self.large.is_some() { large_span(simt, self.matrix.dtype) } else { self.matrix.span() }
+        if self.mfma_32x32.is_some() { mfma_32x32_span(simt, self.matrix.dtype) } else { self.matrix.span() }
     }
 
     /// Bytes from one step to the next in a panel.
     pub fn step(&self) -> usize {
-        self.span() / self.matrix.run() * 16 * RUN
+        self.span() / self.matrix.vec16() * 16 * VEC16
     }
 
-    /// Where the lane's part begins of a square's rows, whose panels are so many bytes apart.
-    pub fn rows(&self, panel: usize) -> Int<'c> {
+    /// Where the lane's part begins of a tile's rows, whose panels are so many bytes apart.
+    pub fn row_offset(&self, panel: usize) -> Int<'c> {
         self.along(panel, self.place.row)
     }
 
-    pub fn columns(&self, panel: usize) -> Int<'c> {
+    pub fn column_offset(&self, panel: usize) -> Int<'c> {
         self.along(panel, self.place.column)
     }
 
     fn along(&self, panel: usize, row: Int<'c>) -> Int<'c> {
         let c = self.matrix.c;
-        if self.large.is_none() {
+        if self.mfma_32x32.is_none() {
             return self.matrix.in_panel(self.place, row);
         }
         let lane = c.lane_index();
         let (in_side, part) = (lane % 32 / 16, lane / 32);
-        let first = in_side * panel + part * (16 * RUN);
-        first + row * RUN
+        let first = in_side * panel + part * (16 * VEC16);
+        first + row * VEC16
     }
 
-    /// A step of a square's rows.
+    /// A step of a tile's rows.
     pub fn load_rows(&self, p: Ptr<'c>) -> Fragment<'c> {
-        if self.large.is_some() { vec![self.matrix.load_run(p)] } else { self.matrix.load_panel(p) }
+        if self.mfma_32x32.is_some() { vec![self.matrix.load_vec16(p)] } else { self.matrix.load_panel(p) }
     }
 
     /// A step of a block of columns.
     pub fn load_columns(&self, p: Ptr<'c>) -> Fragment<'c> {
-        if self.large.is_some() { vec![self.matrix.load_run(p)] } else { self.matrix.load_columns(p) }
+        if self.mfma_32x32.is_some() { vec![self.matrix.load_vec16(p)] } else { self.matrix.load_columns(p) }
     }
 
     pub fn zero(&self) -> Vector<'c> {
-        let results = if self.large.is_some() { 32 / 8 * GROUP } else { self.matrix.layout.results };
+        let results = if self.mfma_32x32.is_some() { 32 / 8 * GROUP } else { self.matrix.layout.results };
         self.matrix.c.cx.f32_type().vec_type(results as u32).const_zero()
     }
 
     /// `sums[j] + a * b[j]`.
     pub fn products(&self, a: &Fragment<'c>, b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
-        match self.large {
+        match self.mfma_32x32 {
             Some(product) => {
                 let add = |(b, sums): (_, &mut Vector<'c>)| *sums = self.matrix.instructions(product, a, b, *sums);
                 b.iter().zip(sums).for_each(add);
@@ -111,25 +113,25 @@ impl<'a, 'c> Squares<'a, 'c> {
 
     /// How far apart the lanes are that share a column.
     pub fn sharing(&self) -> &'static [usize] {
-        if self.large.is_some() { &[32] } else { self.matrix.sharing() }
+        if self.mfma_32x32.is_some() { &[32] } else { self.matrix.sharing() }
     }
 
     /// Which part of a step's columns the lane holds, and which share of a block's results.
     pub fn share(&self) -> Int<'c> {
         let c = self.matrix.c;
-        if self.large.is_some() { c.lane_index() / 32 } else { self.place.share }
+        if self.mfma_32x32.is_some() { c.lane_index() / 32 } else { self.place.share }
     }
 
     /// The column of a block that the lane has results of.
     pub fn column(&self) -> Int<'c> {
         let c = self.matrix.c;
-        if self.large.is_some() { c.lane_index() % 32 } else { self.place.column }
+        if self.mfma_32x32.is_some() { c.lane_index() % 32 } else { self.place.column }
     }
 
-    /// The lane's consecutive results in one of a square's panels, and the first one's row.
+    /// The lane's consecutive results in one of a tile's panels, and the first one's row.
     pub fn results(&self, sums: Vector<'c>, panel: usize) -> Vec<(Int<'c>, Vector<'c>)> {
         let c = self.matrix.c;
-        if self.large.is_none() {
+        if self.mfma_32x32.is_none() {
             return vec![(self.place.results, sums)];
         }
         // The halves of a wave have groups of rows in turn.

@@ -8,7 +8,8 @@ use crate::code::{Int, Vector};
 /// LLVM's number for `amdgpu_kernel`.
 const AMDGPU_KERNEL: u32 = 91;
 
-/// What a launch gives that our kernels never ask for. Without these promises each costs registers and set-up.
+/// What a launch gives that our kernels never ask for. Without these promises each costs registers
+/// and set-up.
 const UNUSED: [&str; 13] = [
     "amdgpu-no-dispatch-ptr",
     "amdgpu-no-queue-ptr",
@@ -31,7 +32,8 @@ pub fn make_kernel(code: &Gpu, threads: usize) {
     UNUSED.iter().for_each(|key| code.attribute(key, ""));
     code.attribute("amdgpu-flat-work-group-size", &format!("{threads},{threads}"));
     code.attribute("uniform-work-group-size", "true");
-    // Products add up in ordinary registers: with accumulation registers, every turn of a loop would copy them.
+    // Products add up in ordinary registers: with accumulation registers, every turn of a loop
+    // would copy them.
     code.attribute("amdgpu-agpr-alloc", "0");
 }
 

@@ -1,9 +1,11 @@
-//! Matrix instructions, whatever the chip has: fragments of operands as lanes hold them, and products of fragments.
+//! Matrix instructions, whatever the chip has: fragments of operands as lanes hold them, and
+//! products of fragments.
 //!
-//! A fragment of A is 16 rows by [`Matrix::span`] columns of a weight, spread over a wave; one of B the same of a step's
-//! tokens, or of queries. Which columns a lane holds is the layout's business and the same for both, so their order never
-//! shows. A product adds 16 rows by 16 columns of results, or by 8, of which a lane holds `results` consecutive rows of one
-//! column: it knows one token and a few features of it.
+//! A fragment of A is 16 rows by [`Matrix::span`] columns of a weight, spread over a wave; one of B
+//! the same of a step's tokens, or of queries. Which columns a lane holds is the layout's business
+//! and the same for both, so their order never shows. A product adds 16 rows by 16 columns of
+//! results, or by 8, of which a lane holds `results` consecutive rows of one column: it knows one
+//! token and a few features of it.
 use atomc_ir::DType;
 use atomc_ir::arch::{MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
@@ -11,11 +13,11 @@ use inkwell::types::{BasicTypeEnum, VectorType};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::machine::Gpu;
 
-/// What one lane holds of an operand: runs of 16 bytes, as `<4 x i32>`.
+/// What one lane holds of an operand: vectors of 16 bytes, as `<4 x i32>`.
 pub type Fragment<'c> = Vec<Vector<'c>>;
 
-/// Bytes of a run.
-pub const RUN: usize = 16;
+/// Bytes of such a vector.
+pub const VEC16: usize = 16;
 
 /// The matrix unit for one type of element.
 #[derive(Clone, Copy)]
@@ -67,23 +69,23 @@ impl<'a, 'c> Matrix<'a, 'c> {
     }
 
     /// Elements in 16 bytes.
-    pub fn run(&self) -> usize {
-        RUN / self.dtype.size()
+    pub fn vec16(&self) -> usize {
+        VEC16 / self.dtype.size()
     }
 
-    /// Runs of one lane's fragment of a row or column.
-    pub fn runs(&self) -> usize {
-        self.layout.depth / self.run()
+    /// Vectors of one lane's fragment of a row or column.
+    pub fn vec16s(&self) -> usize {
+        self.layout.depth / self.vec16()
     }
 
-    /// Runs of one lane's fragment of a panel.
-    pub fn panel_runs(&self) -> usize {
-        self.runs() * self.layout.rows()
+    /// Vectors of one lane's fragment of a panel.
+    pub fn panel_vec16s(&self) -> usize {
+        self.vec16s() * self.layout.rows()
     }
 
     /// Bytes from one fragment of a panel to the next.
     pub fn panel_step(&self) -> usize {
-        self.span() / self.run() * 16 * RUN
+        self.span() / self.vec16() * 16 * VEC16
     }
 
     pub fn place(&self) -> Place<'c> {
@@ -123,38 +125,39 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    /// Where in a panel's fragment a lane's first run lies, in bytes, for a row of the panel.
+    /// Where in a panel's fragment a lane's first vector lies, in bytes, for a row of the panel.
     pub fn in_panel(&self, place: Place<'c>, row: Int<'c>) -> Int<'c> {
-        place.part * (self.runs() * 16 * RUN) + row * RUN
+        place.part * (self.vec16s() * 16 * VEC16) + row * VEC16
     }
 
     /// Loads a lane's fragment from a panel.
     pub fn load_panel(&self, p: Ptr<'c>) -> Fragment<'c> {
-        self.panel_offsets().map(|offset| self.load_run(self.c.at(p, offset))).collect()
+        self.panel_offsets().map(|offset| self.load_vec16(self.c.at(p, offset))).collect()
     }
 
-    /// Where the runs of a lane's fragment lie in a panel: 16 rows apart, and where it holds two rows, they are two apart.
+    /// Where the vectors of a lane's fragment lie in a panel: 16 rows apart, and where it holds two
+    /// rows, they are two apart.
     pub fn panel_offsets(&self) -> impl Iterator<Item = usize> + use<> {
-        let runs = self.runs();
-        (0..self.layout.rows()).flat_map(move |i| (0..runs).map(move |run| 2 * i * RUN + run * 16 * RUN))
+        let vec16s = self.vec16s();
+        (0..self.layout.rows()).flat_map(move |i| (0..vec16s).map(move |vec16| 2 * i * VEC16 + vec16 * 16 * VEC16))
     }
 
     /// Loads a lane's fragment of columns that lie as a panel.
     pub fn load_columns(&self, p: Ptr<'c>) -> Fragment<'c> {
-        self.load_runs(p, 16 * RUN)
+        self.load_vec16s(p, 16 * VEC16)
     }
 
-    /// Loads a lane's fragment from a row of memory, where its runs lie one after the other.
+    /// Loads a lane's fragment from a row of memory, where its vectors lie one after the other.
     pub fn load_row(&self, p: Ptr<'c>) -> Fragment<'c> {
-        self.load_runs(p, RUN)
+        self.load_vec16s(p, VEC16)
     }
 
-    pub fn load_runs(&self, p: Ptr<'c>, apart: usize) -> Fragment<'c> {
-        (0..self.runs()).map(|i| self.load_run(self.c.at(p, i * apart))).collect()
+    pub fn load_vec16s(&self, p: Ptr<'c>, apart: usize) -> Fragment<'c> {
+        (0..self.vec16s()).map(|i| self.load_vec16(self.c.at(p, i * apart))).collect()
     }
 
-    pub fn load_run(&self, p: Ptr<'c>) -> Vector<'c> {
-        self.c.load_vector(self.c.cx.i32_type(), 4, p, RUN)
+    pub fn load_vec16(&self, p: Ptr<'c>) -> Vector<'c> {
+        self.c.load_vector(self.c.cx.i32_type(), 4, p, VEC16)
     }
 
     /// f32 numbers, as many as a lane holds of a fragment, rounded to the type of elements.
@@ -168,7 +171,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         c.set_lanes(lanes);
         let words = c.bitcast(bits, c.cx.i32_type().vec_type((count * self.dtype.size() / 4) as u32));
         let words = words.into_vector_value();
-        (0..count * self.dtype.size() / RUN).map(|i| c.part(words, 4 * i, 4)).collect()
+        (0..count * self.dtype.size() / VEC16).map(|i| c.part(words, 4 * i, 4)).collect()
     }
 
     /// Results that are all zero.
@@ -195,7 +198,8 @@ impl<'a, 'c> Matrix<'a, 'c> {
         16 / self.layout.columns
     }
 
-    /// `sums[j] + a * b[j]`: where an instruction takes two blocks of columns, half as many instructions as one by one.
+    /// `sums[j] + a * b[j]`: where an instruction takes two blocks of columns, half as many
+    /// instructions as one by one.
     pub fn products(&self, a: &Fragment<'c>, b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
         match self.product {
             Some(p @ Product { shape: ProductShape::Mma { .. }, .. }) => {
@@ -207,14 +211,15 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    /// Our columns are the rows of `m16n8k16`: those of the first block, then those of the second, or zeros.
+    /// Our columns are the rows of `m16n8k16`: those of the first block, then those of the second,
+    /// or zeros.
     fn two_blocks(&self, p: Product, a: &Fragment<'c>, b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
         let c = self.c;
         let f32 = c.cx.f32_type();
         let word = |fragment: &[Vector<'c>], i: usize| self.word(p, c.as_int(c.lane(fragment[i / 4], i % 4)));
         let nothing = self.word(p, c.int(0));
         let at = |i: u64| c.cx.i32_type().const_int(i, false);
-        let rows: Vec<&[Vector<'c>]> = a.chunks(self.runs()).collect();
+        let rows: Vec<&[Vector<'c>]> = a.chunks(self.vec16s()).collect();
         for (half, row) in rows.iter().enumerate() {
             let lanes = |sums: &[Vector<'c>], block: usize| -> [Any<'c>; 2] {
                 let of = |i| sums.get(block).map_or(f32.const_zero().into(), |&s| c.lane(s, 2 * half + i));
@@ -237,8 +242,8 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    /// 16 rows by 8 columns of sums, with the rows as `m16n8k16` has them, and the products of words as
-    /// [`Gpu::load_blocks`] gives them: of a panel, and of columns.
+    /// 16 rows by 8 columns of sums, with the rows as `m16n8k16` has them, and the products of
+    /// words as [`Gpu::load_blocks`] gives them: of a panel, and of columns.
     pub fn blocks(&self, panel: [Int<'c>; 4], columns: [Int<'c>; 2], sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let c = self.c;
         let product = self.product.expect("elements that the machine multiplies");
@@ -321,12 +326,14 @@ impl<'a, 'c> Matrix<'a, 'c> {
         Matrix::new(c, DType::F32).product(&wide(a), &wide(b), sums)
     }
 
-    /// f32 products where the machine has none: each number is the sum of three bf16, exactly, and of the nine products the
-    /// three smallest, below 2^-24 of the largest, are left out. An infinity becomes a NaN.
+    /// f32 products where the machine has none: each number is the sum of three bf16, exactly, and
+    /// of the nine products the three smallest, below 2^-24 of the largest, are left out. An
+    /// infinity becomes a NaN.
     fn in_parts(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         let bf16 = Matrix::new(self.c, DType::BF16);
         let (a, b) = (self.thirds(a), self.thirds(b));
-        // The small products come together first, so that the sums are rounded twice and not six times.
+        // The small products come together first, so that the sums are rounded twice and not six
+        // times.
         let small = [(0, 2), (2, 0), (1, 1), (0, 1), (1, 0)];
         let small = small.iter().fold(self.zero(), |sum, &(i, j)| bf16.product(&a[i], &b[j], sum));
         self.c.fadd(bf16.product(&a[0], &b[0], sums), small)

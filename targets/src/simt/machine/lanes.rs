@@ -1,5 +1,6 @@
 //! Values that lanes of a wave, or threads of a work-group, combine.
 use atomc_ir::arch::Isa;
+use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
 use super::Gpu;
@@ -12,7 +13,8 @@ impl<'c> Gpu<'c> {
         Team { index: self.thread(), size, exchange: Some(exchange), threads: self }
     }
 
-    /// Neighbouring lanes of a wave as a team, a power of two of them, of which this one is the `index`th.
+    /// Neighbouring lanes of a wave as a team, a power of two of them, of which this one is the
+    /// `index`th.
     pub fn lanes_team(&self, index: Int<'c>, size: usize) -> Team<'_, 'c> {
         Team { index, size, exchange: None, threads: self }
     }
@@ -25,8 +27,9 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// Numbers of 32 bits of this lane and of one `distance` lanes away, in any order, in teams of so many lanes that come here
-    /// together. The lanes of each group of `distance` must agree already where the distance is 4 or 8.
+    /// Numbers of 32 bits of this lane and of one `distance` lanes away, in any order, in teams of
+    /// so many lanes that come here together. The lanes of each group of `distance` must agree
+    /// already where the distance is 4 or 8.
     pub fn pair(&self, v: Int<'c>, distance: usize, team: usize) -> (Int<'c>, Int<'c>) {
         match self.isa() {
             Isa::Amdgcn => self.pair_in_rows(v, distance),
@@ -34,8 +37,8 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// Combines a value over lanes whose numbers differ in the bits of `distances`, smallest first; all of them get the result.
-    /// All lanes of the wave take part.
+    /// Combines a value over lanes whose numbers differ in the bits of `distances`, smallest first;
+    /// all of them get the result. All lanes of the wave take part.
     pub fn across(
         &self,
         v: FloatValue<'c>,
@@ -60,17 +63,17 @@ impl<'c> Gpu<'c> {
         })
     }
 
-    /// The sum over groups of `size` neighbouring lanes, a power of two.
-    fn lanes_sum(&self, v: FloatValue<'c>, size: usize) -> FloatValue<'c> {
+    /// Combines a value over groups of `size` neighbouring lanes, a power of two.
+    fn over_lanes(&self, v: FloatValue<'c>, size: usize, f: Combine<'_, 'c>) -> FloatValue<'c> {
         let distances: Vec<usize> = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < size).collect();
-        self.in_teams(size, v, &distances, |a, b| self.b.build_float_add(a, b, "").expect("floats"))
+        self.in_teams(size, v, &distances, f)
     }
 
-    /// The sum over the `size` threads of the work-group, by way of local memory with a float for each wave. The memory may
-    /// be used again after the next barrier.
-    fn group_sum(&self, v: FloatValue<'c>, size: usize, exchange: Ptr<'c>) -> FloatValue<'c> {
+    /// The same over the `size` threads of the work-group, by way of local memory with a float for
+    /// each wave. The memory may be used again after the next barrier.
+    fn over_group(&self, v: FloatValue<'c>, size: usize, exchange: Ptr<'c>, f: Combine<'_, 'c>) -> FloatValue<'c> {
         let waves = size / self.wave_size();
-        let sum = self.lanes_sum(v, self.wave_size());
+        let sum = self.over_lanes(v, self.wave_size(), f);
         if waves == 1 {
             return sum;
         }
@@ -79,16 +82,30 @@ impl<'c> Gpu<'c> {
         self.when(self.equal(self.lane_index(), 0), || self.store(mine, sum, 4));
         self.barrier();
         let part = |i: usize| self.load(self.cx.f32_type(), self.at(exchange, 4 * i), 4).into_float_value();
-        (1..waves).fold(part(0), |sum, i| self.b.build_float_add(sum, part(i), "").expect("floats"))
+        (1..waves).fold(part(0), |sum, i| f(sum, part(i)))
+    }
+
+    fn over_team(&self, v: FloatValue<'c>, team: Team<'_, 'c>, f: Combine<'_, 'c>) -> FloatValue<'c> {
+        match team.exchange {
+            Some(exchange) => self.over_group(v, team.size, exchange, f),
+            None => self.over_lanes(v, team.size, f),
+        }
     }
 }
 
+/// What two numbers become.
+type Combine<'f, 'c> = &'f dyn Fn(FloatValue<'c>, FloatValue<'c>) -> FloatValue<'c>;
+
 impl<'c> Threads<'c> for Gpu<'c> {
     fn team_sum(&self, v: FloatValue<'c>, team: Team<'_, 'c>) -> FloatValue<'c> {
-        match team.exchange {
-            Some(exchange) => self.group_sum(v, team.size, exchange),
-            None => self.lanes_sum(v, team.size),
-        }
+        self.over_team(v, team, &|a, b| self.b.build_float_add(a, b, "").expect("floats"))
+    }
+
+    fn team_top(&self, v: FloatValue<'c>, team: Team<'_, 'c>) -> FloatValue<'c> {
+        self.over_team(v, team, &|a, b| {
+            let more = self.b.build_float_compare(FloatPredicate::OGT, b, a, "").expect("floats");
+            self.pick(self.as_int(more), b, a).into_float_value()
+        })
     }
 
     fn keep_order(&self) {

@@ -1,17 +1,18 @@
-//! What a GPU has beyond the builder: the signature of a kernel, who a thread is, local memory, barriers, and lanes that
-//! exchange values. Everything here is one instruction or a few; what vendors name or do differently is in `amdgcn` and `ptx`.
+//! What a GPU has beyond the builder: the signature of a kernel, who a thread is, local memory,
+//! barriers, and lanes that exchange values. Everything here is one instruction or a few; what
+//! vendors name or do differently is in `amdgcn` and `ptx`.
 pub mod accumulator;
 mod amdgcn;
 pub mod fragment;
 mod lanes;
 pub mod pipeline;
 mod ptx;
-pub mod wide;
+pub mod warpgroup;
 
 use std::cell::Cell;
 use std::ops::Deref;
 
-use atomc_ir::Arch;
+use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::{Isa, Simt};
 use inkwell::AddressSpace;
 use inkwell::attributes::AttributeLoc;
@@ -28,7 +29,7 @@ const GLOBAL: u16 = 1;
 const LOCAL: u16 = 3;
 
 /// An empty kernel of so many pointers, for work-groups of so many threads.
-pub fn open<'c>(llvm: Llvm<'c>, symbol: &str, arch: &'c Arch, pointers: usize, threads: usize) -> Gpu<'c> {
+pub fn open<'c>(llvm: Llvm<'c>, symbol: &str, arch: GpuArch<'c>, pointers: usize, threads: usize) -> Gpu<'c> {
     open_with_numbers(llvm, symbol, arch, (pointers, 0), threads)
 }
 
@@ -36,7 +37,7 @@ pub fn open<'c>(llvm: Llvm<'c>, symbol: &str, arch: &'c Arch, pointers: usize, t
 pub fn open_with_numbers<'c>(
     llvm: Llvm<'c>,
     symbol: &str,
-    arch: &'c Arch,
+    arch: GpuArch<'c>,
     (pointers, numbers): (usize, usize),
     threads: usize,
 ) -> Gpu<'c> {
@@ -44,8 +45,8 @@ pub fn open_with_numbers<'c>(
     let p = cx.ptr_type(AddressSpace::from(GLOBAL));
     let parameters = [vec![p.into(); pointers], vec![cx.i64_type().into(); numbers]].concat();
     let ty = cx.void_type().fn_type(&parameters, false);
-    let code = Code::open(llvm, symbol, arch, ty, 1, cx.i32_type());
-    let code = Gpu { code, simt: arch.simt(), shared: Cell::new(0), awaited: Cell::new(false) };
+    let code = Code::open(llvm, symbol, arch.arch(), ty, 1, cx.i32_type());
+    let code = Gpu { code, simt: arch.simt, shared: Cell::new(0), awaited: Cell::new(false) };
     let function = code.function;
     match code.isa() {
         Isa::Amdgcn => amdgcn::make_kernel(&code, threads),
@@ -58,7 +59,8 @@ pub fn open_with_numbers<'c>(
     code
 }
 
-/// At least so many waves of an AMD kernel on every SIMD; what was asked for before does not count any more.
+/// At least so many waves of an AMD kernel on every SIMD; what was asked for before does not count
+/// any more.
 pub fn want_waves(kernel: FunctionValue, waves: usize) {
     set(kernel, "amdgpu-waves-per-eu", &waves.to_string());
 }
@@ -74,7 +76,8 @@ pub fn exchange<'c>(c: &Gpu<'c>, threads: usize) -> Ptr<'c> {
     c.local(threads / c.simt.wave * 4)
 }
 
-/// A kernel for GPUs under construction: the builder that all machines share, and what only GPUs have.
+/// A kernel for GPUs under construction: the builder that all machines share, and what only GPUs
+/// have.
 pub struct Gpu<'c> {
     code: Code<'c>,
     pub simt: &'c Simt,
@@ -151,10 +154,12 @@ impl<'c> Gpu<'c> {
         self.uniform(self.thread() / self.wave_size())
     }
 
-    /// The kernel before this one has ended, and all see what it wrote. Where kernels may begin early, every kernel comes here in
-    /// every thread, before it touches anything that another kernel writes, and before it writes anything: only weights and
-    /// sizes in the code may be read earlier. So when a kernel is beyond this, not only the one before it has ended but all
-    /// before that, since each of them could only end after its own wait. The next kernel may begin from here on.
+    /// The kernel before this one has ended, and all see what it wrote. Where kernels may begin
+    /// early, every kernel comes here in every thread, before it touches anything that another
+    /// kernel writes, and before it writes anything: only weights and sizes in the code may be read
+    /// earlier. So when a kernel is beyond this, not only the one before it has ended but all
+    /// before that, since each of them could only end after its own wait. The next kernel may begin
+    /// from here on.
     pub fn await_previous(&self) {
         if self.simt.dependent_launch {
             self.call("llvm.nvvm.griddepcontrol.launch.dependents", &[], &[]);
@@ -228,8 +233,8 @@ impl<'c> Gpu<'c> {
         unsafe { LLVMGetSyncScopeID(self.module.get_context().raw(), name.as_ptr().cast(), name.len()) }
     }
 
-    /// No instruction is moved across: what was asked for before is under way while what follows computes. For NVIDIA's GPUs
-    /// the vendor's assembler orders instructions, and takes no advice.
+    /// No instruction is moved across: what was asked for before is under way while what follows
+    /// computes. For NVIDIA's GPUs the vendor's assembler orders instructions, and takes no advice.
     pub fn keep_order(&self) {
         if self.isa() == Isa::Amdgcn {
             let none = self.cx.i32_type().const_zero();
@@ -237,13 +242,27 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// The same value, which is computed here and not later: matrix instructions want every lane of the wave, so they may not be
-    /// moved to where only some lanes need what they make. LLVM's sinking does not know that of all of them.
+    /// The same value, which is computed here and not later: matrix instructions want every lane of
+    /// the wave, so they may not be moved to where only some lanes need what they make. LLVM's
+    /// sinking does not know that of all of them.
     pub fn pin(&self, v: Vector<'c>) -> Vector<'c> {
         match self.isa() {
             Isa::Amdgcn => self.pin_vector(v),
             Isa::Ptx => self.each(v, |v| self.pin_register(v)),
         }
+    }
+
+    /// Adds to a number in local memory, which others may do at the same time.
+    pub fn add_local(&self, p: Ptr<'c>, v: Int<'c>) {
+        let order = inkwell::AtomicOrdering::Monotonic;
+        let add = self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, p, v.v, order).expect("an integer in memory");
+        // SAFETY: the value is an atomic instruction of this module's context.
+        unsafe { LLVMSetAtomicSyncScopeID(add.as_value_ref(), self.scope(self.group_scope())) };
+    }
+
+    /// LLVM's name for what all threads of a work-group see.
+    fn group_scope(&self) -> &'static str {
+        if self.isa() == Isa::Amdgcn { "workgroup" } else { "block" }
     }
 
     /// The next of the turns at a counter in global memory.

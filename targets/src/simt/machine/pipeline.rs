@@ -20,7 +20,7 @@ impl<'c> Pipeline<'c> {
         Pipeline { places, bytes, local, barriers: c.local_address(c.shared(2 * places * 8, 8)) }
     }
 
-    /// By one thread: so many come to say that a place is full, and that it is empty.
+    /// By one thread: so many arrive to say that a place is full, and that it is empty.
     pub fn make_barriers(&self, c: &Gpu<'c>, [full, empty]: [usize; 2]) {
         for i in (0..self.places).map(|i| c.int(i)) {
             c.make_barrier_of(full, self.full(i));
@@ -63,7 +63,7 @@ impl<'c> Pipeline<'c> {
 
     /// What a turn brought is not needed any more, where the condition holds.
     pub fn release(&self, c: &Gpu<'c>, condition: Int<'c>, turn: Int<'c>) {
-        c.come(condition, self.empty(turn));
+        c.arrive(condition, self.empty(turn));
     }
 }
 

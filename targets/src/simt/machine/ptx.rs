@@ -12,7 +12,8 @@ use crate::code::{Any, Int, Ptr};
 /// LLVM's number for `ptx_kernel`.
 const PTX_KERNEL: u32 = 71;
 
-/// The name of the local memory that a launch gives, and its alignment, which is that of a swizzled tile.
+/// The name of the local memory that a launch gives, and its alignment, which is that of a swizzled
+/// tile.
 const SHARED: &str = "group_memory";
 const SHARED_ALIGN: u32 = 1024;
 
@@ -26,7 +27,8 @@ pub fn make_kernel(code: &Gpu, threads: usize) {
 }
 
 impl<'c> Gpu<'c> {
-    /// Registers for a thread, so that there is room for so many waves on a SIMD, and for all of the work-group's.
+    /// Registers for a thread, so that there is room for so many waves on a SIMD, and for all of
+    /// the work-group's.
     pub fn want_warps(&self, waves: usize) {
         let unit = &self.simt.unit;
         let threads = self.function.get_string_attribute(AttributeLoc::Function, THREADS);
@@ -37,7 +39,8 @@ impl<'c> Gpu<'c> {
         self.attribute("nvvm.maxnreg", &format!("{registers}"));
     }
 
-    /// Local memory, out of what the launch gives: what the code itself states may be 48 KiB at most.
+    /// Local memory, out of what the launch gives: what the code itself states may be 48 KiB at
+    /// most.
     pub fn shared(&self, bytes: usize, align: usize) -> Ptr<'c> {
         let all = self.module.get_global(SHARED).unwrap_or_else(|| {
             let ty = self.cx.i8_type().array_type(0);
@@ -71,7 +74,8 @@ impl<'c> Gpu<'c> {
         self.as_int(self.cx.i32_type().const_all_ones())
     }
 
-    /// The lanes of this lane's team. Other teams of the wave may be elsewhere, and must not be waited for.
+    /// The lanes of this lane's team. Other teams of the wave may be elsewhere, and must not be
+    /// waited for.
     fn lanes_of(&self, team: usize) -> Int<'c> {
         if team == self.wave_size() {
             return self.all_lanes();
@@ -95,8 +99,9 @@ impl<'c> Gpu<'c> {
     }
 }
 
-/// Copies of runs of global memory into local memory that the machine makes by itself. Each has a barrier in local memory which
-/// knows how many bytes have come; addresses in local memory are numbers here.
+/// Copies of runs of global memory into local memory that the machine makes by itself. Each has a
+/// barrier in local memory which knows how many bytes have come; addresses in local memory are
+/// numbers here.
 impl<'c> Gpu<'c> {
     pub fn local_address(&self, p: Ptr<'c>) -> Int<'c> {
         self.as_int(self.b.build_ptr_to_int(p, self.cx.i32_type(), "").expect("a pointer"))
@@ -117,12 +122,14 @@ impl<'c> Gpu<'c> {
         self.assemble("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;", None, "", &[]);
     }
 
-    /// The machine's copies that are asked for behind the next meeting of threads see what this one wrote.
+    /// The machine's copies that are asked for behind the next meeting of threads see what this one
+    /// wrote.
     pub fn show_to_copies(&self) {
         self.assemble("fence.proxy.async;", None, "", &[]);
     }
 
-    /// Products that are asked for behind the next meeting of threads see what this one wrote into local memory.
+    /// Products that are asked for behind the next meeting of threads see what this one wrote into
+    /// local memory.
     pub fn show_to_products(&self) {
         self.assemble("fence.proxy.async.shared::cta;", None, "", &[]);
     }
@@ -187,8 +194,9 @@ impl<'c> Gpu<'c> {
         self.call("llvm.nvvm.bar.warp.sync", &[], &[self.all_lanes().into()]);
     }
 
-    /// Four blocks of 8 rows of 16 bytes in local memory, as words of a matrix instruction's operand: lane `i` gives the address
-    /// of row `i % 8` of block `i / 8`, and gets two columns of row `i / 4` of each.
+    /// Four blocks of 8 rows of 16 bytes in local memory, as words of a matrix instruction's
+    /// operand: lane `i` gives the address of row `i % 8` of block `i / 8`, and gets two columns of
+    /// row `i / 4` of each.
     pub fn load_blocks(&self, row: Int<'c>) -> [Int<'c>; 4] {
         let i32 = self.cx.i32_type();
         let four = self.cx.struct_type(&[i32.into(); 4], false);
@@ -203,15 +211,16 @@ impl<'c> Gpu<'c> {
         self.attribute("nvvm.cluster_dim", &format!("{groups},1,1"));
     }
 
-    /// All threads of the cluster meet, and see what each left in local memory. To wait for memory beyond that takes a microsecond.
+    /// All threads of the cluster meet, and see what each left in local memory. To wait for memory
+    /// beyond that takes a microsecond.
     pub fn meet_in_cluster(&self) {
         self.assemble("fence.release.sync_restrict::shared::cta.cluster;", None, "", &[]);
         self.leave_cluster();
         self.assemble("fence.acquire.sync_restrict::shared::cluster.cluster;", None, "", &[]);
     }
 
-    /// All threads of the cluster come here before one goes on. What they did is in no order: for the end of a kernel that has
-    /// used what it read from others.
+    /// All threads of the cluster come here before one goes on. What they did is in no order: for
+    /// the end of a kernel that has used what it read from others.
     pub fn leave_cluster(&self) {
         self.call("llvm.nvvm.barrier.cluster.arrive.relaxed.aligned", &[], &[]);
         self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);
@@ -226,7 +235,8 @@ impl<'c> Gpu<'c> {
         self.b.build_int_z_extend(condition.v, self.cx.i32_type(), "").expect("a condition").into()
     }
 
-    /// An instruction that LLVM has no name for, or not in all forms. It stays where it is, and all lanes come to it together.
+    /// An instruction that LLVM has no name for, or not in all forms. It stays where it is, and all
+    /// lanes come to it together.
     pub fn assemble(
         &self,
         text: &str,

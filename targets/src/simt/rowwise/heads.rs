@@ -1,29 +1,33 @@
-//! Family `rows` where a step's keys and values go into the cache and all else that is made are heads as well: the work is that of
-//! some neighbouring tokens, as many as have their values of a dimension in one run of memory, and cut into heads.
+//! Family `rows` where a step's keys and values go into the cache and all else that is made are
+//! heads as well: the work is that of some neighbouring tokens, as many as have their values of a
+//! dimension in one run of memory, and cut into heads.
 //!
-//! A small team of lanes makes a head of one token, each lane vectors of both halves, so that what rotates them is loaded once.
-//! Neighbouring teams make the same head of the next tokens, whose keys lie side by side. A thread brings a vector of all the
-//! tokens' values and stores them dimension by dimension.
+//! A small team of lanes makes a head of one token, each lane vectors of both halves, so that what
+//! rotates them is loaded once. Neighbouring teams make the same head of the next tokens, whose
+//! keys lie side by side. A thread brings a vector of all the tokens' values and stores them
+//! dimension by dimension.
+use atomc_artifact::manifest;
+use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Isa;
-use atomc_ir::{Arch, Class, Diagnostic, Graph, Op, Type, Value};
+use atomc_ir::layout::CacheLayout;
+use atomc_ir::{Class, Diagnostic, Graph, Op, Type, Value};
 
 use super::{Setup, vector};
 use crate::cache::Cache;
 use crate::code::{Int, Vector};
 use crate::kernel::{heads, through_reshape};
-use crate::layout::cache_layout;
 use crate::row::{At, Col, Operand, is_norm};
 use crate::simt::launch;
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
-use crate::{KernelInfo, KernelSpec, Tasks};
+use crate::{KernelSpec, Tasks};
 
 const THREADS: usize = 128;
 /// Vectors of a head that a lane makes.
 const VECTORS: usize = 2;
 
 /// How many tokens' values make a run, for a body of this kind.
-pub fn run(graph: &Graph, arch: &Arch) -> Option<usize> {
+pub fn run(graph: &Graph, arch: GpuArch) -> Option<usize> {
     let writes = |id| (graph.op(id).class() == Class::Effect).then(|| graph.operands(id));
     let written: Vec<_> = graph.ids().filter_map(writes).collect();
     let has_heads = |v: Value| graph.ty(v).as_tensor().is_some_and(|t| heads(&t.shape).is_some());
@@ -35,9 +39,10 @@ pub fn run(graph: &Graph, arch: &Arch) -> Option<usize> {
     let [operands] = &written[..] else { return None };
     let cache = graph.ty(operands[0]).as_cache()?;
     let plain = graph.outputs().iter().all(made) && !has_norm(graph, operands[2]);
-    // It was measured on NVIDIA's only, and with elements of two bytes: on AMD's it takes more registers than it may be worth.
-    let measured = arch.simt().isa == Isa::Ptx && cache.dtype.size() == 2;
-    (plain && measured).then(|| cache_layout(cache, arch).group)
+    // It was measured on NVIDIA's only, and with elements of two bytes: on AMD's it takes more
+    // registers than it may be worth.
+    let measured = arch.simt.isa == Isa::Ptx && cache.dtype.size() == 2;
+    (plain && measured).then(|| CacheLayout::of(cache, &arch.memory).group)
 }
 
 fn has_norm(graph: &Graph, v: Value) -> bool {
@@ -45,7 +50,7 @@ fn has_norm(graph: &Graph, v: Value) -> bool {
 }
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec, run: usize) -> launch::Made<'c> {
-    let code = setup.open(spec, THREADS);
+    let code = setup.open(spec, THREADS)?;
     let tasks = {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
@@ -70,7 +75,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec, run: usize) -> launch::Mad
         })?;
         Tasks::Tokens { per: run.run, times }
     };
-    Ok((code, KernelInfo::simt(tasks, THREADS)))
+    Ok((code, manifest::Kernel::simt(tasks, THREADS)))
 }
 
 /// What some of a run's work-groups make.

@@ -1,24 +1,31 @@
-//! Family `rows`: a work-group makes one row of the step. A flat result is made by all threads together; heads are shared out
-//! to teams of lanes, of which each makes one at a time. Where there is nothing but heads, work-groups take several tokens'.
+//! Family `rows`: a work-group makes one row of the step. A flat result is made by all threads
+//! together; heads are shared out to teams of lanes, of which each makes one at a time. Where there
+//! is nothing but heads, work-groups take several tokens'.
 mod argmax;
 mod heads;
+mod route;
 
-use atomc_ir::{Arch, Diagnostic, Family, Graph, Op, Type, Value};
+use atomc_artifact::manifest;
+use atomc_ir::arch::GpuArch;
+use atomc_ir::{Diagnostic, Family, Graph, Op, Type, Value, Values};
+use inkwell::IntPredicate;
 use inkwell::types::VectorType;
+use inkwell::values::FloatValue;
 
+use crate::KernelSpec;
 use crate::code::Int;
 use crate::kernel::{heads, through_reshape};
 use crate::math;
-use crate::row::{At, Col, Operand, Team, is_norm};
+use crate::row::{At, Col, Operand, Team, is_norm, to_bits};
 use crate::schedule::Schedule;
 use crate::simt::launch;
 use crate::simt::launch::Kernel;
 use crate::simt::launch::Setup;
 use crate::simt::machine;
 use crate::simt::machine::Gpu;
-use crate::{KernelInfo, KernelSpec};
 
-/// Most waves that make one row, and one that a norm must have seen: there waves also wait for each other.
+/// Most waves that make one row, and one that a norm must have seen: there waves also wait for each
+/// other.
 const WAVES: usize = 8;
 const NORM_WAVES: usize = 4;
 
@@ -57,8 +64,9 @@ fn is_row_norm(graph: &Graph, v: Value) -> bool {
     is_norm(graph.op(v.node)) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
 }
 
-/// Threads of a work-group: one for each vector of the widest result, or of what it is the largest of, in whole waves.
-pub fn threads(graph: &Graph, arch: &Arch) -> usize {
+/// Threads of a work-group: one for each vector of the widest result, or of what it is the largest
+/// of, in whole waves.
+pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
     let row = |v: Value| graph.ty(v).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
     let width = |&v: &Value| match graph.ty(v) {
         Type::Tensor(_) if is_argmax(graph, v) => row(graph.operands(v.node)[0]),
@@ -66,9 +74,12 @@ pub fn threads(graph: &Graph, arch: &Arch) -> usize {
         Type::Cache(c) => c.heads * c.head_dim,
         Type::Batch => 0,
     };
+    if graph.outputs().iter().any(|&v| route::is_route(graph, v)) {
+        return arch.simt.wave;
+    }
     let widest = graph.outputs().iter().map(width).max().unwrap_or(0);
     let waves = if graph.ids().any(|id| is_row_norm(graph, id.into())) { NORM_WAVES } else { WAVES };
-    widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt().wave, waves * arch.simt().wave)
+    widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt.wave, waves * arch.simt.wave)
 }
 
 pub const SCHEDULE: Schedule = Schedule {
@@ -80,11 +91,11 @@ pub const SCHEDULE: Schedule = Schedule {
 };
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
-    if let Some(run) = heads::run(spec.body, setup.arch) {
+    if let Some(run) = heads::run(spec.body, setup.gpu()?) {
         return heads::emit(setup, spec, run);
     }
-    let threads = threads(spec.body, setup.arch);
-    let code = setup.open(spec, threads);
+    let threads = threads(spec.body, setup.gpu()?);
+    let code = setup.open(spec, threads)?;
     let tasks = {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
@@ -98,8 +109,18 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                     continue;
                 }
                 let team = c.group_team(threads, exchange);
+                if route::is_route(spec.body, *v) {
+                    if v.out == 0 || kernel.outputs.iter().all(|(other, _)| other.node != v.node || other == v) {
+                        route::store(&kernel, *v, row)?;
+                    }
+                    continue;
+                }
                 if is_argmax(spec.body, *v) {
                     argmax::store(&kernel, spec.body.operands(v.node)[0], out, row, team)?;
+                    continue;
+                }
+                if kernel.rows.scaled_group(*v).is_some() {
+                    store_codes(&kernel, *v, out, row, team)?;
                     continue;
                 }
                 let inner = through_reshape(&kernel.rows, *v)?;
@@ -112,7 +133,49 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         })?;
         kernel.row_tasks(1, 1)
     };
-    Ok((code, KernelInfo::simt(tasks, threads)))
+    Ok((code, manifest::Kernel::simt(tasks, threads)))
+}
+
+/// The whole row as codes, padding as zeros, and behind it its scales.
+fn store_codes<'a, 'c>(
+    kernel: &Kernel<'a, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    team: Team<'a, 'c>,
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (width, padded) = (out.ty.shape.row().unwrap_or(0), rows.padded(out));
+    let group = rows.scaled_group(v).unwrap_or(width);
+    let store_scale = |number: Int<'c>, scale: FloatValue<'c>| {
+        c.store(c.at(out.ptr, row * out.stride + padded + number * 4), scale, 4);
+    };
+    rows.set_team(team);
+    rows.prepare(v, row, None)?;
+    rows.each_column(padded, |col| {
+        let at = At { row, head: None, col: Col::Var(col) };
+        let codes = match group >= width {
+            true => rows.codes(v, at)?,
+            false => {
+                // Every thread finds the scale of its vector's group.
+                let number = c.smaller(col / group, width.div_ceil(group) - 1);
+                let found = rows.group_of(v, row, number)?;
+                let is_first = c.compare(IntPredicate::EQ, col, number * group);
+                c.when(is_first, || store_scale(number, found.scale()));
+                rows.codes_by(v, at, &found)?
+            }
+        };
+        let codes =
+            if width == padded { codes } else { c.pick(c.less(col, width), codes, c.zero()).into_vector_value() };
+        c.store(rows.address(out, at), to_bits(c, codes, out.ty.dtype), c.lanes() as u32);
+        Ok(())
+    })?;
+    if group >= width {
+        let scale = rows.scale(v, row)?;
+        c.when(c.equal(team.index, 0), || store_scale(c.int(0), scale));
+    }
+    rows.forget();
+    Ok(())
 }
 
 /// The whole row, padding as zeros.
@@ -124,7 +187,9 @@ fn store_flat<'a, 'c>(
     team: Team<'a, 'c>,
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    let (lanes, pieces) = (c.lanes(), c.lanes().div_ceil(PIECE));
+    // Whoever finds the scale of a group goes along it in whole vectors.
+    let whole = rows.graph.ids().any(|id| rows.graph.op(id).values() == Values::Coded);
+    let (lanes, pieces) = (c.lanes(), if whole { 1 } else { c.lanes().div_ceil(PIECE) });
     c.set_lanes(lanes / pieces);
     rows.set_pieces(pieces);
     rows.set_team(team);

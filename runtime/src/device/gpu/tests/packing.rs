@@ -1,4 +1,5 @@
-//! Weights made on a device of tensors that lie there: what the driver is asked for, and what comes of it.
+//! Weights made on a device of tensors that lie there: what the driver is asked for, and what comes
+//! of it.
 use super::*;
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
 use crate::error::Error;
@@ -106,7 +107,8 @@ fn found(load: &Load) -> Vec<Vec<u8>> {
     load.buffers.iter().map(bytes).collect()
 }
 
-/// Tensors that wait for others are copied, as their owner may overwrite them; the memory goes back when the weight is made.
+/// Tensors that wait for others are copied, as their owner may overwrite them; the memory goes back
+/// when the weight is made.
 pub(super) fn tensors_of_a_device_stay_there(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let driver = fake.driver().unwrap();
@@ -122,7 +124,8 @@ pub(super) fn tensors_of_a_device_stay_there(vendor: Vendor) {
         let calls: Vec<&str> = log.split("; ").map(|call| call.split(" x").next().unwrap()).collect();
         let launches = calls.iter().filter(|call| call.starts_with("launch atomc_pack")).count();
         let count = |call: &str| calls.iter().filter(|&&found| found == call).count();
-        // Two copies, and four pieces of weights. What is copied in are the tensors themselves, by the test.
+        // Two copies, and four pieces of weights. What is copied in are the tensors themselves, by
+        // the test.
         assert_eq!((launches, count("borrow on 52"), count("return on 52")), (6, 2, 2), "{log}");
         assert_eq!((count("copy in"), calls.len()), (4, 14), "{log}");
         assert!(found(&load) == wanted(&weights, &matrices));
@@ -131,7 +134,8 @@ pub(super) fn tensors_of_a_device_stay_there(vendor: Vendor) {
     }
 }
 
-/// A weight of tensors of both memories is made on the device; what one stream has begun another waits for.
+/// A weight of tensors of both memories is made on the device; what one stream has begun another
+/// waits for.
 pub(super) fn tensors_come_from_anywhere(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let driver = fake.driver().unwrap();

@@ -1,7 +1,9 @@
-//! Where the shares of a sequence meet: those of a work-group's waves in local memory, those of work-groups in the workspace.
+//! Where the shares of a sequence meet: those of a work-group's waves in local memory, those of
+//! work-groups in the workspace.
 //!
-//! Waves first tell each other row maxima and sums of weights. Then each knows by how much its values are rescaled, and what is left to do
-//! is to add them, some dimensions at a time: so little local memory is enough.
+//! Waves first tell each other row maxima and sums of weights. Then each knows by how much its
+//! values are rescaled, and what is left to do is to add them, some dimensions at a time: so little
+//! local memory is enough.
 use inkwell::values::FloatValue;
 
 use super::kv_pipeline::spread;
@@ -16,7 +18,8 @@ const MERGED: usize = 16;
 /// Most bytes of local memory in which waves add their values.
 const EXCHANGED: usize = 8 << 10;
 
-/// What a work-group has made of its keys, in memory: sums of values query by query, then row maxima, then sums of weights.
+/// What a work-group has made of its keys, in memory: sums of values query by query, then row
+/// maxima, then sums of weights.
 #[derive(Clone, Copy)]
 pub struct Partial<'c> {
     ptr: Ptr<'c>,
@@ -167,8 +170,9 @@ impl<'c> Part<'_, '_, '_, 'c> {
         (1..WAVES).map(load).fold(load(0), |sum, v| c.fadd(sum, v))
     }
 
-    /// Where a wave leaves its values. Four dimensions stay together; in what order they follow differs from query to query, so
-    /// that those of the same dimensions do not lie in the same banks.
+    /// Where a wave leaves its values. Four dimensions stay together; in what order they follow
+    /// differs from query to query, so that those of the same dimensions do not lie in the same
+    /// banks.
     fn exchanged(&self, local: Ptr<'c>, wave: Int<'c>, column: Int<'c>, dim: Int<'c>) -> Ptr<'c> {
         let (c, columns) = (self.code(), self.shape.columns);
         let width = width(self.attention, columns);

@@ -9,14 +9,15 @@ use crate::simt::machine::fragment::Fragment;
 /// One wave, which takes every `WAVES`-th step.
 pub struct KvLoop<'w, 'p, 'k, 'a, 'c> {
     part: &'w Part<'p, 'k, 'a, 'c>,
-    /// Where the lane's query is staged: its fragments are loaded at every step, so that more waves have registers.
+    /// Where the lane's query is staged: its fragments are loaded at every step, so that more waves
+    /// have registers.
     staged: Ptr<'c>,
     /// Where the lane's keys and values lie in a step's.
     lanes: [Int<'c>; 2],
 }
 
-/// What is carried beside running values: the blocks of this step and of the wave's next, and this step's keys if they are
-/// asked for ahead.
+/// What is carried beside running values: the blocks of this step and of the wave's next, and this
+/// step's keys if they are asked for ahead.
 struct Ahead<'c> {
     blocks: [Int<'c>; 2],
     keys: Vec<Fragment<'c>>,
@@ -28,11 +29,11 @@ impl<'c> Ahead<'c> {
         self.blocks.map(Any::from).into_iter().chain(keys.collect::<Vec<_>>())
     }
 
-    /// With so many runs in a fragment.
-    fn of(c: &Gpu<'c>, carried: &[Any<'c>], runs: usize) -> Ahead<'c> {
+    /// With so many vectors in a fragment.
+    fn of(c: &Gpu<'c>, carried: &[Any<'c>], vec16s: usize) -> Ahead<'c> {
         let keys: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
         let blocks = [0, 1].map(|i| c.as_int(carried[i]));
-        Ahead { blocks, keys: keys.chunks(runs).map(|runs| runs.to_vec()).collect() }
+        Ahead { blocks, keys: keys.chunks(vec16s).map(|vec16s| vec16s.to_vec()).collect() }
     }
 }
 
@@ -48,19 +49,20 @@ impl<'w, 'p, 'k, 'a, 'c> KvLoop<'w, 'p, 'k, 'a, 'c> {
         let first = self.part.first + c.wave_index();
         let blocks = [0, WAVES].map(|ahead| self.part.block(first + ahead));
         let keys = if self.part.shape.ahead { self.keys(blocks[0], c.smaller(first, last)) } else { vec![] };
-        let mut carried = a.begin().carried();
+        let mut carried = self.part.begin().carried();
         let count = carried.len();
         carried.extend(Ahead { blocks, keys }.carried());
         let carried = c.for_each((first, last + 1, WAVES), &carried, |step, carried| {
             let (running, ahead) = carried.split_at(count);
             let (running, ahead) =
-                self.step(step, &OnlineSoftmax::of(running), Ahead::of(c, ahead, a.matrix.panel_runs()));
+                self.step(step, &OnlineSoftmax::of(running), Ahead::of(c, ahead, a.matrix.panel_vec16s()));
             running.carried().into_iter().chain(ahead.carried()).collect()
         });
         OnlineSoftmax::of(&carried[..count])
     }
 
-    /// One step. Its values, then keys of the next, are asked for before what was asked for earlier is used.
+    /// One step. Its values, then keys of the next, are asked for before what was asked for earlier
+    /// is used.
     fn step(&self, step: Int<'c>, running: &OnlineSoftmax<'c>, ahead: Ahead<'c>) -> (OnlineSoftmax<'c>, Ahead<'c>) {
         let (a, c) = (self.part.attention, self.part.code());
         let [block, next] = ahead.blocks;

@@ -1,17 +1,19 @@
-//! Keys and values on their way through local memory, where the machine copies them by itself: a wave has a few steps on the
-//! way and registers for none of them. The first are asked for before the kernel before this one has ended. The token's own key
-//! and value, which come of that kernel, are written over what was copied in their place; if their step comes later, it is asked
-//! for when they are in the cache.
+//! Keys and values on their way through local memory, where the machine copies them by itself: a
+//! wave has a few steps on the way and registers for none of them. The first are asked for before
+//! the kernel before this one has ended. The token's own key and value, which come of that kernel,
+//! are written over what was copied in their place; if their step comes later, it is asked for when
+//! they are in the cache.
 //!
-//! From there fragments are loaded in blocks of 8 rows by 16 bytes, without conflicts of banks. So a lane holds other columns
-//! than it would as runs, two of each 8, and so do its queries and its weights: its keys of a step, and its dimensions of a
-//! panel of values, are two of each 8 ([`spread`]).
+//! From there fragments are loaded in blocks of 8 rows by 16 bytes, without conflicts of banks. So
+//! a lane holds other columns than it would as runs, two of each 8, and so do its queries and its
+//! weights: its keys of a step, and its dimensions of a panel of values, are two of each 8
+//! ([`spread`]).
 use super::{Part, WAVES};
 use crate::cache::Entry;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::attention::flash::Fragments;
 use crate::simt::attention::online_softmax::OnlineSoftmax;
-use crate::simt::machine::fragment::{Fragment, RUN};
+use crate::simt::machine::fragment::{Fragment, VEC16};
 
 /// Keys and values, as they follow each other in a place.
 const KEYS: usize = 0;
@@ -82,7 +84,8 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         ring
     }
 
-    /// Brings near the blocks behind the first steps, a thread each. Where work-groups share a sequence, each has few.
+    /// Brings near the blocks behind the first steps, a thread each. Where work-groups share a
+    /// sequence, each has few.
     fn bring_near(&self) {
         let (a, c) = (self.part.attention, self.part.code());
         let bytes = a.steps() * Self::half(self.part);
@@ -96,8 +99,8 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         });
     }
 
-    /// Where the token's own key and value belong in the wave's places, and whether their step is one of its first: what was copied
-    /// there is older than they are. The thread waits for that.
+    /// Where the token's own key and value belong in the wave's places, and whether their step is
+    /// one of its first: what was copied there is older than they are. The thread waits for that.
     pub fn own_entry(&self) -> (Int<'c>, Entry<'c>) {
         let (a, c) = (self.part.attention, self.part.code());
         let stage = (self.own - self.first) / WAVES;
@@ -123,7 +126,8 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         self.barrier + (stage * 16 + 8 * what)
     }
 
-    /// Has the keys or the values of a step, which lies in this block, brought to a place, if the step is one of this part.
+    /// Has the keys or the values of a step, which lies in this block, brought to a place, if the
+    /// step is one of this part.
     fn fetch(&self, (stage, what): (Int<'c>, usize), step: Int<'c>, block: Int<'c>) {
         let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
         let is_part = c.less(step, self.part.last + 1);
@@ -133,15 +137,16 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
             let to = c.local_address(c.at(self.local, stage * (2 * half))) + what * half;
             let (always, once) = (c.always(), c.once());
             c.expect_bytes(always, barrier, half);
-            let (runs, bytes) = if what == KEYS { (1, half) } else { (a.panels(), a.matrix.panel_step()) };
-            for i in 0..runs {
+            let (vec16s, bytes) = if what == KEYS { (1, half) } else { (a.panels(), a.matrix.panel_step()) };
+            for i in 0..vec16s {
                 let from = c.at(from, i * a.value_panel());
                 c.copy_run(always, (to + i * bytes, from, bytes), barrier, once);
             }
         });
     }
 
-    /// Along the wave's steps, with the queries as they are staged from `staged` on for the lane's column.
+    /// Along the wave's steps, with the queries as they are staged from `staged` on for the lane's
+    /// column.
     pub fn all(&self, staged: Ptr<'c>) -> OnlineSoftmax<'c> {
         let (a, c, last) = (self.part.attention, self.part.code(), self.part.last);
         let size = a.matrix.dtype.size();
@@ -155,7 +160,7 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         };
         let queries = &a.fragments_if(true, a.chunks(), query);
         let end = last + 1;
-        let mut begin = a.begin().carried();
+        let mut begin = self.part.begin().carried();
         let count = begin.len();
         begin.push(self.next.into());
         let carried = c.for_each((self.first, end, WAVES), &begin, |step, carried| {
@@ -184,10 +189,10 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
     fn fragments(&self, stage: Int<'c>) -> impl Fn(usize) -> Fragment<'c> {
         let (c, half) = (self.part.code(), Self::half(self.part));
         let base = c.at(self.local, stage * (2 * half));
-        let base = c.local_address(base) + c.lane_index() * RUN;
+        let base = c.local_address(base) + c.lane_index() * VEC16;
         move |at: usize| {
             // Blocks lie column by column, of each first the upper rows.
-            let [low, high] = [0, 32 * RUN].map(|more| c.load_blocks(base + (at + more)));
+            let [low, high] = [0, 32 * VEC16].map(|more| c.load_blocks(base + (at + more)));
             [0, 1].map(|rows| c.words(&[low[rows], low[rows + 2], high[rows], high[rows + 2]])).to_vec()
         }
     }

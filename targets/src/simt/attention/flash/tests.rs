@@ -1,6 +1,8 @@
 //! What attention takes of each chip.
+use std::collections::BTreeSet;
+
 use atomc_ir::arch::Isa;
-use atomc_ir::{Arch, Family, parse};
+use atomc_ir::{Family, parse};
 
 use crate::{KernelSpec, LoopReport, Resources, compile, rows};
 
@@ -27,11 +29,11 @@ fn body(family: Family, (heads, kv, dim): Heads, dtype: &str) -> String {
 }
 
 /// Those whose code is read for what it takes.
-fn chips() -> impl Iterator<Item = &'static Arch> {
+fn chips() -> impl Iterator<Item = &'static atomc_ir::Arch> {
     rows().iter().filter(|a| a.isa() == Some(Isa::Amdgcn))
 }
 
-fn resources(family: Family, heads: Heads, dtype: &str, arch: &Arch) -> Resources {
+fn resources(family: Family, heads: Heads, dtype: &str, arch: &atomc_ir::Arch) -> Resources {
     let graph = parse(&body(family, heads, dtype)).unwrap();
     graph.verify().unwrap_or_else(|e| panic!("{e}"));
     let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, choice: None };
@@ -69,8 +71,8 @@ fn everything_stays_in_registers() {
 
 #[test]
 fn few_instructions_for_each_product() {
-    // At most this many for a matrix instruction in the loop over keys that all queries see, for `attend_one` and `attend_many`,
-    // whose instructions multiply twice as much.
+    // At most this many for a matrix instruction in the loop over keys that all queries see, for
+    // `attend_one` and `attend_many`, whose instructions multiply twice as much.
     for (chip, one, many) in [("gfx90a", 6.5, 6.0), ("gfx942", 6.5, 6.0), ("gfx950", 11.0, 9.0)] {
         let arch = chips().find(|a| a.name == chip).unwrap();
         for (family, most) in [(Family::AttendOne, one), (Family::AttendMany, many)] {
@@ -103,5 +105,29 @@ fn four_waves_multiply_where_registers_have_room() {
         let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
         let resources = object.kernels[0].resources.as_ref();
         assert!(!suits || resources.is_none_or(|r| (r.scratch, r.vgpr_spills) == (0, 0)), "{heads:?}: {resources:?}");
+    }
+}
+
+/// Sinks change what is carried into a loop, and what products and loads are in none.
+#[test]
+fn sinks_are_taken_on_every_chip() {
+    for arch in rows().iter().filter(|a| a.isa().is_some()) {
+        for family in [Family::AttendOne, Family::AttendMany] {
+            let plain = body(family, (32, 8, 128), "bf16");
+            let sunk = plain.replace(", %batch {", ", %batch, %s {").replace(": batch)", ": batch, %s: bf16[32])");
+            let [plain, sunk] = [plain, sunk].map(|text| {
+                let graph = parse(&text).unwrap();
+                graph.verify().unwrap_or_else(|e| panic!("{e}"));
+                let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, choice: None };
+                compile(&[spec], arch).unwrap_or_else(|e| panic!("{}: {e}", arch.name)).kernels.remove(0)
+            });
+            let at = format!("{} {}", arch.name, family.name());
+            assert_eq!(plain.schedule, sunk.schedule, "{at}");
+            let (Some(plain), Some(sunk)) = (plain.resources, sunk.resources) else { continue };
+            // LLVM makes two loops of one where it likes.
+            let loads = |r: &Resources| hot(r).iter().map(|l| (l.matrix, l.loads)).collect::<BTreeSet<_>>();
+            assert_eq!(loads(&plain), loads(&sunk), "{at}");
+            assert_eq!((sunk.scratch, sunk.vgpr_spills, sunk.sgpr_spills), (0, 0, 0), "{at}");
+        }
     }
 }

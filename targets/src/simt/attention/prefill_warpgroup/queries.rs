@@ -1,4 +1,5 @@
-//! The waves that multiply: scores of a block's keys, their online softmax, and weighted sums of values.
+//! The waves that multiply: scores of a block's keys, their online softmax, and weighted sums of
+//! values.
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
@@ -7,12 +8,12 @@ use inkwell::{FloatPredicate, IntPredicate};
 use super::{Group, Tile};
 use crate::code::{Any, Int};
 use crate::row::{At, Col};
-use crate::simt::attention::online_softmax::LOWEST;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::pipeline::Pipeline;
 
-/// What a lane has of its two queries behind some block: the highest score of each, the sum of its weights of it, and the block's
-/// weights, which wait for their values. Weighted sums of values before the block may be under way, and are rescaled when they are there.
+/// What a lane has of its two queries behind some block: the highest score of each, the sum of its
+/// weights of it, and the block's weights, which wait for their values. Weighted sums of values
+/// before the block may be under way, and are rescaled when they are there.
 pub struct OnlineSoftmaxPair<'c> {
     maxima: [FloatValue<'c>; 2],
     sums: [FloatValue<'c>; 2],
@@ -102,7 +103,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let form = self.group.form(a.key_panel());
         ring.wait_full(c, turn);
         let sums = a.cache.layout.block_tokens / 2;
-        c.begin_new_products(sums, a.matrix.dtype, &self.words, (ring.at(turn), form))
+        c.mma_async_rs_new(sums, a.matrix.dtype, &self.words, (ring.at(turn), form))
     }
 
     /// Asks for the weighted values of the block before a turn's, on top of others.
@@ -111,7 +112,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let form = self.group.form(a.value_panel());
         let turn = turn - 1;
         ring.wait_full(c, turn);
-        c.begin_more_products(values, a.matrix.dtype, weights, (ring.at(turn), form))
+        c.mma_async_rs(values, a.matrix.dtype, weights, (ring.at(turn), form))
     }
 
     /// This wave needs a turn's keys or values no more.
@@ -120,8 +121,9 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         ring.release(c, c.equal(c.lane_index(), 0), turn);
     }
 
-    /// The weighted sums of values of all blocks but the one before a turn's, rescaled to that one's scores, and that one's weights
-    /// as words. Until products are done their words must stay in their registers, so that new words are made behind the wait.
+    /// The weighted sums of values of all blocks but the one before a turn's, rescaled to that
+    /// one's scores, and that one's weights as words. Until products are done their words must stay
+    /// in their registers, so that new words are made behind the wait.
     fn end_values(
         &self,
         (block, turn): (Int<'c>, Int<'c>),
@@ -130,7 +132,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let c = self.code();
         let weights = running.weights.iter().map(|&v| v.into());
         let all: Vec<Any<'c>> = running.values.iter().copied().chain(weights).collect();
-        let ended = c.end_products(&all, 0);
+        let ended = c.mma_wait(&all, 0);
         let (sums, weights) = ended.split_at(running.values.len());
         // Under way were those of two blocks before, if there is such a block.
         let were = c.less(self.tile.first + 1, block);
@@ -148,12 +150,13 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     /// The first block, up to its weights.
     pub fn begin(&self, block: Int<'c>, turn: Int<'c>) -> OnlineSoftmaxPair<'c> {
         let (c, a) = (self.code(), self.group.attention);
-        let scores = c.end_products(&self.begin_scores(turn), 0);
+        let scores = c.mma_wait(&self.begin_scores(turn), 0);
         self.leave(&self.group.keys, turn);
-        let (none, lowest) = (c.number(0.0), c.number(LOWEST));
+        let none = c.number(0.0);
         let values = vec![none.into(); a.cache.ty.head_dim / 2];
+        let (row_max, sum) = a.before_keys(|| (self.head, c.equal(c.lane_index() % 4, 0)));
         let before =
-            OnlineSoftmaxPair { maxima: [lowest; 2], sums: [none; 2], rescale: [none; 2], values, weights: vec![] };
+            OnlineSoftmaxPair { maxima: [row_max; 2], sums: [sum; 2], rescale: [none; 2], values, weights: vec![] };
         self.softmax_weights((block, true), &scores, before)
     }
 
@@ -168,7 +171,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let scores = self.begin_scores(turn);
         let values = self.begin_values(turn, &weights, &values);
         // The products of values may be under way.
-        let scores = c.end_products(&scores, 1);
+        let scores = c.mma_wait(&scores, 1);
         self.leave(&self.group.keys, turn);
         self.softmax_weights((block, hides), &scores, OnlineSoftmaxPair { values, ..running })
     }
@@ -220,7 +223,8 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         }
     }
 
-    /// Weights as words of the second product: for each 16 keys, two of 8 for both queries, then two of the other 8.
+    /// Weights as words of the second product: for each 16 keys, two of 8 for both queries, then
+    /// two of the other 8.
     fn packed(&self, weights: &[Any<'c>]) -> Vec<Int<'c>> {
         weights.chunks(2).map(|two| self.word([0, 1].map(|i| two[i].into_float_value()))).collect()
     }
@@ -237,7 +241,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     pub fn finish(&self, (end, turn): (Int<'c>, Int<'c>), running: OnlineSoftmaxPair<'c>) {
         let (c, a) = (self.code(), self.group.attention);
         let (values, weights) = self.end_values((end, turn), &running);
-        let values = c.end_products(&self.begin_values(turn, &weights, &values), 0);
+        let values = c.mma_wait(&self.begin_values(turn, &weights, &values), 0);
         self.leave(&self.group.values, turn - 1);
         let first = c.lane_index() % 4 * 2;
         for i in [0, 1] {

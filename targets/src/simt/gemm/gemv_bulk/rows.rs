@@ -1,5 +1,5 @@
-//! The rows of a contraction, brought into local memory a stretch of columns at a time, in runs as
-//! matrix instructions want them: the runs of all tokens side by side.
+//! The rows of a contraction, brought into local memory a stretch of columns at a time, in vectors
+//! as matrix instructions want them: the vectors of all tokens side by side.
 //!
 //! Several stretches are on their way at once, in registers and as they lie in memory: what is
 //! computed of them is computed when they have come. A norm commutes with the contraction, so rows
@@ -18,7 +18,7 @@ use crate::schedule::WhyNot;
 use crate::simt::gemm::contract::Contraction;
 use crate::simt::gemm::prologue::{Norm, Prologue};
 use crate::simt::machine::Gpu;
-use crate::simt::machine::fragment::RUN;
+use crate::simt::machine::fragment::VEC16;
 use crate::simt::rowwise;
 
 /// Loads of rows that a thread has on the way where it only adds up squares.
@@ -61,7 +61,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     ) -> Result<Staging<'s, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
         let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
-        let (from, norm) = (prologue.rows(), prologue.norm());
+        let (from, norm) = (prologue.source(), prologue.norm());
         let ty = parts.kernel.rows.shape(from)?;
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let (near, blocks) = (shape.near(), shape.blocks());
@@ -75,7 +75,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let mut staging = Staging {
             contraction,
             shape,
-            lanes: rowwise::vector(spec.body).min(contraction.matrix.run()),
+            lanes: rowwise::vector(spec.body).min(contraction.matrix.vec16()),
             token: c.smaller(token, shape.tokens - 1),
             member,
             from: (from, ty.dtype),
@@ -230,9 +230,9 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         squares: FloatValue<'c>,
     ) -> Result<FloatValue<'c>, Diagnostic> {
         let (c, dtype) = (self.code(), self.contraction.matrix.dtype);
-        let run = self.contraction.matrix.run();
+        let vec16 = self.contraction.matrix.vec16();
         c.set_lanes(self.lanes);
-        let to = buffer * self.shape.stretch_bytes() + self.token * RUN;
+        let to = buffer * self.shape.stretch_bytes() + self.token * VEC16;
         let to = c.at(self.local, to);
         let (columns, mut sum) = (self.shape.stretch_columns(), squares);
         let whole = columns.is_multiple_of(self.lanes * self.shape.members());
@@ -241,8 +241,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             let share = stretch * columns + near;
             let made = self.made(i, (near, share), bits, &mut sum)?;
             let store = || {
-                let inside = near % run * dtype.size();
-                let p = c.at(to, near / run * self.shape.run_bytes() + inside);
+                let inside = near % vec16 * dtype.size();
+                let p = c.at(to, near / vec16 * self.shape.vec16_bytes() + inside);
                 c.store(p, made, (self.lanes * dtype.size()) as u32);
             };
             match whole {

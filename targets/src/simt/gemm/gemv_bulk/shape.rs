@@ -1,17 +1,18 @@
 //! How the work of a streamed contraction is shared out, and what lies in local memory.
+use atomc_ir::Diagnostic;
+use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Simt;
-use atomc_ir::{Arch, Diagnostic};
 
 use crate::KernelSpec;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::launch;
-use crate::simt::machine::fragment::RUN;
+use crate::simt::machine::fragment::VEC16;
 use crate::tuning::{Choice, Number};
 
 /// Waves of a work-group.
 const WAVES: usize = 8;
 /// Bytes of a step of 32 columns of a panel, and most of a slot.
-pub const STEP: usize = 4 * 16 * RUN;
+pub const STEP: usize = 4 * 16 * VEC16;
 const SLOT: usize = 4 * STEP;
 /// Most slots of a wave.
 const SLOTS: usize = 16;
@@ -69,9 +70,9 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub fn new(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<Shape, Diagnostic> {
+    pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, plain, .. } = Sizes::of(spec.body)?;
-        let (simt, tokens, steps) = (arch.simt(), spec.tokens, arch.memory.padded(depth) / 32);
+        let (simt, tokens, steps) = (arch.simt, spec.tokens, arch.memory.padded(depth) / 32);
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
         let measured = launch::measured(arch)?;
         // Each work-group of a cluster brings less of the rows to itself, and they read each
@@ -229,21 +230,21 @@ impl Shape {
     pub fn stretch_bytes(&self) -> usize {
         match self.copied {
             true => self.tokens * self.token_bytes(),
-            false => self.stretch_columns() * 2 / RUN * self.run_bytes(),
+            false => self.stretch_columns() * 2 / VEC16 * self.vec16_bytes(),
         }
     }
 
     /// Bytes from one run of a token to the next, and from one token to the next. What the machine
     /// brings lies token by token, so that neighbours have other banks.
-    pub fn run_bytes(&self) -> usize {
+    pub fn vec16_bytes(&self) -> usize {
         match self.copied {
-            true => RUN,
-            false => self.tokens * RUN + if self.tokens > 1 { RUN } else { 0 },
+            true => VEC16,
+            false => self.tokens * VEC16 + if self.tokens > 1 { VEC16 } else { 0 },
         }
     }
 
     pub fn token_bytes(&self) -> usize {
-        if self.copied { self.stretch_columns() * 2 + RUN } else { RUN }
+        if self.copied { self.stretch_columns() * 2 + VEC16 } else { VEC16 }
     }
 
     pub fn buffers(&self) -> usize {

@@ -29,7 +29,7 @@ pub fn bodies(width: usize, hidden: usize) -> [Graph; 2] {
 /// Every panel, column and token is somebody's, and local memory holds what it must.
 #[test]
 fn shapes_cover_the_work() {
-    let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap();
+    let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap().gpu().unwrap();
     for (width, hidden) in [(896, 4864), (1024, 3072), (4096, 12288), (5120, 25600), (8192, 28672)] {
         for body in bodies(width, hidden) {
             for tokens in [1, 2, 3, 4, 7, 8, 16, 32, 64] {
@@ -49,9 +49,9 @@ fn shapes_cover_the_work() {
                     let slots = s.panels.div_ceil(s.groups * s.across) * s.length.div_ceil(s.along);
                     let sums = if s.one_pass { s.sums_bytes().div_ceil(s.slot_bytes()) } else { 0 };
                     assert!(s.slots <= slots.max(sums), "{case}");
-                    assert!(s.groups * s.cluster <= arch.simt().chip.units, "{case}");
+                    assert!(s.groups * s.cluster <= arch.simt.chip.units, "{case}");
                     assert!(s.near() * s.blocks() >= tokens && s.stretches.is_multiple_of(s.ahead.max(1)), "{case}");
-                    assert!(s.local_bytes() <= arch.simt().unit.lds_group, "{case}");
+                    assert!(s.local_bytes() <= arch.simt.unit.lds_group, "{case}");
                 }
             }
         }
@@ -70,7 +70,7 @@ fn others_do_not_stream() {
         ("sm_90a", &single, "sm_90a has no MMA of f32"),
     ];
     for (name, body, why) in all {
-        let arch = rows().iter().find(|a| a.name == name).unwrap();
+        let arch = rows().iter().find(|a| a.name == name).unwrap().gpu().unwrap();
         let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens: 1, choice: None };
         assert_eq!(suits(&spec, arch, &Choice::none(SCHEDULE.name)).unwrap_err().to_string(), why);
     }

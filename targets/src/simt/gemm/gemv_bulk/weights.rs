@@ -124,7 +124,7 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
         let number = (next.first + next.panel) * shape.across;
         let along = next.along * shape.along + self.along;
         let along = along * shape.piece_bytes() + self.before;
-        for (piece, from) in self.contraction.weights(self.panel + number).into_iter().enumerate() {
+        for (piece, from) in self.contraction.weights(self.panel + number, None).into_iter().enumerate() {
             let to = self.slot(slot) + piece * shape.piece_bytes();
             c.copy_run(asks, (to, c.at(from, along), shape.piece_bytes()), barrier, self.policy);
         }

@@ -62,22 +62,22 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.at(self.sums, row * PITCH)
     }
 
-    /// The thread's runs of features of a round: token of the round, panel of the tile's result,
+    /// The thread's vectors of features of a round: token of the round, panel of the tile's result,
     /// and first feature of the panel.
-    fn runs(&self, round: usize) -> Vec<[Int<'c>; 3]> {
+    fn vectors(&self, round: usize) -> Vec<[Int<'c>; 3]> {
         let c = self.code();
         let each = self.shape.each();
         let count = (self.shape.tokens - round * ROUND).min(ROUND) * each * 16 / LANES;
-        let run = |i: usize| {
+        let vector = |i: usize| {
             let item = c.thread() + i * CONSUMERS;
             let (half, rest) = (item % 2, item / 2);
             [rest / each, rest % each, half * LANES]
         };
-        (0..count.div_ceil(CONSUMERS)).map(run).collect()
+        (0..count.div_ceil(CONSUMERS)).map(vector).collect()
     }
 
-    /// Where a run lies in the result, and whether it does.
-    fn run_at(&self, tile: Int<'c>, round: usize, [token, panel, feature]: [Int<'c>; 3]) -> (At<'c>, Int<'c>) {
+    /// Where a vector lies in the result, and whether it does.
+    fn vector_at(&self, tile: Int<'c>, round: usize, [token, panel, feature]: [Int<'c>; 3]) -> (At<'c>, Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let token = token + round * ROUND;
         let panel = tile * shape.each() + panel;
@@ -90,13 +90,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn load_beside(&self, tile: Int<'c>, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         c.set_lanes(LANES);
-        let of = |run: [Int<'c>; 3]| {
-            let (at, _) = self.run_at(tile, round, run);
-            let Col::Var(col) = at.col else { unreachable!("a run has a variable column") };
+        let of = |vector: [Int<'c>; 3]| {
+            let (at, _) = self.vector_at(tile, round, vector);
+            let Col::Var(col) = at.col else { unreachable!("a vector has a variable column") };
             let (row, last) = (c.smaller(at.row, shape.tokens - 1), c.int(16 * shape.panels - LANES));
             self.contraction.parts.beside(At { row, head: None, col: Col::Var(c.smaller(col, last)) })
         };
-        self.runs(round).into_iter().map(of).collect()
+        self.vectors(round).into_iter().map(of).collect()
     }
 
     /// Stores the results of a round of a tile.
@@ -104,10 +104,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let c = self.code();
         let f32 = c.cx.f32_type();
         let mut result = Ok(());
-        for (run, beside) in self.runs(round).into_iter().zip(beside) {
-            let (at, is_there) = self.run_at(tile, round, run);
+        for (vector, beside) in self.vectors(round).into_iter().zip(beside) {
+            let (at, is_there) = self.vector_at(tile, round, vector);
             c.when(is_there, || {
-                let [token, panel, feature] = run;
+                let [token, panel, feature] = vector;
                 c.set_lanes(LANES);
                 let scale = self.norm.is_some().then(|| {
                     let scale = c.load(f32, c.at(self.scales, at.row * 4), 4);

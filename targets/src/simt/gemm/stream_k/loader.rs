@@ -28,7 +28,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             c.expect_bytes(arms, full, shape.slot_bytes());
             c.meet_in_wave();
             let of_result = tile * shape.each() + panel % shape.each();
-            let pieces = self.contraction.weights(of_result);
+            let pieces = self.contraction.weights(of_result, None);
             let from = (1..shape.pieces).fold(pieces[0], |from, i| {
                 c.pick(c.less(panel, i * shape.each()), from, pieces[i]).into_pointer_value()
             });
@@ -42,18 +42,18 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn produce_rows(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let thread = c.thread() - CONSUMERS;
-        let (run, first) = (thread % (COLUMNS / LANES), thread / (COLUMNS / LANES));
+        let (vec16, first) = (thread % (COLUMNS / LANES), thread / (COLUMNS / LANES));
         let tokens: Vec<Int<'c>> = (0..shape.columns / LOADED_TOKENS).map(|i| first + LOADED_TOKENS * i).collect();
         let together = (WORDS / (4 * (tokens.len() + self.norm.iter().len()))).clamp(1, TOGETHER);
         let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| first + i).collect() };
         let none: Vec<Any> = vec![c.number(0.0).into(); if self.norm.is_some() { tokens.len() } else { 0 }];
         let count = none.len();
-        let begin: Vec<Any> = none.into_iter().chain(self.load(&turns(c.int(0)), run, &tokens)?).collect();
+        let begin: Vec<Any> = none.into_iter().chain(self.load(&turns(c.int(0)), vec16, &tokens)?).collect();
         let mut result = Ok(());
         c.for_each((0, self.count(), together), &begin, |turn, carried| {
             let (squares, brought) = carried.split_at(count);
-            // What comes next is on its way while this is stored.
-            let next = self.load(&turns(turn + together), run, &tokens);
+            // What arrives next is on its way while this is stored.
+            let next = self.load(&turns(turn + together), vec16, &tokens);
             let mut squares: Vec<FloatValue> = squares.iter().map(|v| v.into_float_value()).collect();
             let each = brought.len() / together;
             let (turns, words): (_, Vec<&[Any]>) = (turns(turn), brought.chunks(each).collect());
@@ -61,14 +61,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let batch = self.shape.stages / 2;
             for (turns, words) in turns.chunks(batch).zip(words.chunks(batch)) {
                 for (&turn, words) in turns.iter().zip(words) {
-                    let stored = self.store((turn, run), &tokens, words, &mut squares);
+                    let stored = self.store((turn, vec16), &tokens, words, &mut squares);
                     result = std::mem::replace(&mut result, Ok(())).and(stored);
                 }
                 c.show_to_products();
                 c.meet_in_wave();
                 for &turn in turns {
-                    let comes = c.equal(c.lane_index(), 0) & c.less(turn, self.count());
-                    c.come(comes, self.rows.full(turn));
+                    let arrives = c.equal(c.lane_index(), 0) & c.less(turn, self.count());
+                    c.arrive(arrives, self.rows.full(turn));
                 }
             }
             let next = next.unwrap_or_else(|e| {
@@ -82,13 +82,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// The thread's vectors of some turns' columns, as bits, each turn's with those of the norm's
     /// weights behind them.
-    fn load(&self, turns: &[Int<'c>], run: Int<'c>, tokens: &[Int<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
+    fn load(&self, turns: &[Int<'c>], vec16: Int<'c>, tokens: &[Int<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
         let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
         c.set_lanes(LANES);
         let last = self.count() - 1;
         let mut all = Vec::new();
         for &turn in turns {
-            let col = Col::Var(self.column(c.smaller(turn, last), run));
+            let col = Col::Var(self.column(c.smaller(turn, last), vec16));
             for &token in tokens {
                 let row = c.smaller(token, self.shape.tokens - 1);
                 all.push(rows.bits(self.from, At { row, head: None, col })?.into());
@@ -100,17 +100,17 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(all)
     }
 
-    /// The first column of a thread's run in a turn's slot.
-    fn column(&self, turn: Int<'c>, run: Int<'c>) -> Int<'c> {
+    /// The first column of a thread's vector in a turn's slot.
+    fn column(&self, turn: Int<'c>, vec16: Int<'c>) -> Int<'c> {
         let [_, along] = self.coordinates(turn);
-        along * COLUMNS + run * LANES
+        along * COLUMNS + vec16 * LANES
     }
 
     /// Stores what came of a turn's columns as products take it, of which nobody is told yet, and
     /// adds up squares. With the last columns of a part of a tile these are stored, too.
     fn store(
         &self,
-        (turn, run): (Int<'c>, Int<'c>),
+        (turn, vec16): (Int<'c>, Int<'c>),
         tokens: &[Int<'c>],
         words: &[Any<'c>],
         squares: &mut [FloatValue<'c>],
@@ -135,7 +135,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             rows.set_scale(norm.value, c.number(1.0));
             rows.bind(self.from, v);
             rows.bind(norm.weights, w);
-            let col = Col::Var(self.column(turn, run));
+            let col = Col::Var(self.column(turn, vec16));
             let scaled = rows.eval(norm.value, At { row: tokens[i], head: None, col });
             rows.unbind(self.from);
             rows.unbind(norm.weights);
@@ -145,7 +145,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             ring.wait_empty(c, turn);
             for (&token, &bits) in tokens.iter().zip(&made) {
                 // Pieces of 16 bytes are swizzled.
-                let piece = run ^ (token % 8);
+                let piece = vec16 ^ (token % 8);
                 let at = token * (COLUMNS * 2) + piece * 16;
                 c.store(self.local(ring.at(turn) + at), bits, 16);
             }
@@ -159,9 +159,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     for (&token, &sum) in tokens.iter().zip(&*squares) {
                         let add = |a, b| c.b.build_float_add(a, b, "").expect("floats");
                         let sum = c.across(sum, &[1, 2, 4], add);
-                        c.when(c.equal(run, 0), || c.store(self.local(to + token * 4), sum, 4));
+                        c.when(c.equal(vec16, 0), || c.store(self.local(to + token * 4), sum, 4));
                     }
-                    c.come(c.always(), self.squares.full(part));
+                    c.arrive(c.always(), self.squares.full(part));
                 });
             }
         });

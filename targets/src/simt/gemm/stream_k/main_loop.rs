@@ -3,7 +3,7 @@ use super::Group;
 use super::scheduler::WorkTile;
 use super::shape::{CHUNK, COLUMNS, HALF};
 use crate::code::Any;
-use crate::simt::machine::wide::TileForm;
+use crate::simt::machine::warpgroup::TileForm;
 
 /// Products along a slot.
 const PRODUCTS: usize = COLUMNS / 16;
@@ -24,7 +24,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 let a = slot + i * HALF;
                 let blocks = TileForm::Blocks { along: 2 * HALF, down: CHUNK };
                 let operands = ((a, blocks), (stage, TileForm::Swizzled));
-                all.extend(c.begin_products(sums, self.contraction.matrix.dtype, operands, PRODUCTS));
+                all.extend(c.mma_async(sums, self.contraction.matrix.dtype, operands, PRODUCTS));
                 if i == 0 {
                     let before = turn - 1;
                     let is_over = self.is_leader() & c.less(part.first, turn);
@@ -34,7 +34,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             }
             all
         });
-        let sums = c.end_products(&sums, 0);
+        let sums = c.mma_wait(&sums, 0);
         self.weights.release(c, self.is_leader(), part.end - 1);
         sums
     }

@@ -1,5 +1,6 @@
 //! How a contraction is cut into tiles and slots, and what lies in local memory.
-use atomc_ir::{Arch, Diagnostic};
+use atomc_ir::Diagnostic;
+use atomc_ir::arch::GpuArch;
 
 use crate::KernelSpec;
 use crate::simt::gemm::contract::Sizes;
@@ -24,7 +25,7 @@ pub const PITCH: usize = 80;
 /// Most slots of which rows are there.
 const STAGES: usize = 8;
 /// Most bytes of local memory for rows.
-const ROWS: usize = 32 << 10;
+const ROW_BYTES: usize = 32 << 10;
 /// Most slots of the weight.
 const SLOTS: usize = 16;
 /// Bytes of local memory for barriers and what is small.
@@ -48,13 +49,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub fn new(spec: &KernelSpec, arch: &Arch) -> Result<Shape, Diagnostic> {
+    pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
-        let simt = arch.simt();
+        let simt = arch.simt;
         let (tokens, columns) = (spec.tokens, spec.tokens.next_multiple_of(LOADED_TOKENS));
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
         let (tiles, length) = (panels.div_ceil(PANELS / pieces), depth / COLUMNS);
-        let stages = (ROWS / (columns * COLUMNS * 2)).min(STAGES);
+        let stages = (ROW_BYTES / (columns * COLUMNS * 2)).min(STAGES);
         let mut shape = Shape { tokens, columns, pieces, panels, tiles, length, groups: 0, slots: 0, stages };
         let room = simt.unit.lds_group.saturating_sub(shape.sums_bytes() + shape.rows_bytes() + SMALL);
         shape.slots = (room / shape.slot_bytes()).min(SLOTS);

@@ -20,8 +20,8 @@ fn gated(width: usize, rows: usize) -> Graph {
     gated
 }
 
-fn row(name: &str) -> &'static Arch {
-    crate::rows().iter().find(|a| a.name == name).unwrap()
+fn row(name: &str) -> GpuArch<'static> {
+    crate::rows().iter().find(|a| a.name == name).unwrap().gpu().unwrap()
 }
 
 fn spec(body: &Graph, tokens: usize) -> KernelSpec<'_> {
@@ -78,8 +78,8 @@ fn local_memory_holds_what_it_must() {
             let cx = crate::llvm::context();
             let b = cx.create_builder();
             let (_, info) =
-                crate::schedule::emit(crate::llvm::Llvm { cx: &cx, b: &b }, &spec(&body, tokens), arch).unwrap();
-            assert!(info.shared <= arch.simt().unit.lds_group, "{tokens} tokens: {}", info.shared);
+                crate::schedule::emit(crate::llvm::Llvm { cx: &cx, b: &b }, &spec(&body, tokens), arch.arch()).unwrap();
+            assert!(info.shared <= arch.simt.unit.lds_group, "{tokens} tokens: {}", info.shared);
         }
     }
 }

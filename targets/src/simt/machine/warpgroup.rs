@@ -1,8 +1,9 @@
-//! Tensor maps, and the products that four waves make together from tiles in local memory while they do other things.
+//! Tensor maps, and the products that four waves make together from tiles in local memory while
+//! they do other things.
 //!
-//! A tile is made of blocks of 8 rows by 16 bytes, each 128 consecutive bytes, or of rows of 128 bytes whose 16-byte pieces are
-//! swizzled: piece `i` of row `r` lies in place `i ^ r % 8`. The PTX guide: "Asynchronous warpgroup level matrix instructions", and
-//! "Tensor-map".
+//! A tile is made of blocks of 8 rows by 16 bytes, each 128 consecutive bytes, or of rows of 128
+//! bytes whose 16-byte pieces are swizzled: piece `i` of row `r` lies in place `i ^ r % 8`. The PTX
+//! guide: "Asynchronous warpgroup level matrix instructions", and "Tensor-map".
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -16,8 +17,9 @@ use crate::code::{Any, Int, Ptr};
 /// Bytes of a tensor map.
 pub const MAP: usize = 128;
 
-/// How a tensor in global memory is copied: for each dimension, the innermost first, its elements, the bytes from one to the
-/// next (of the first nothing), and how many a copy takes. Of one more dimension a copy takes one, and there is no end.
+/// How a tensor in global memory is copied: for each dimension, the innermost first, its elements,
+/// the bytes from one to the next (of the first nothing), and how many a copy takes. Of one more
+/// dimension a copy takes one, and there is no end.
 pub struct TensorMap<'m, 'c> {
     pub dtype: DType,
     pub dims: &'m [(usize, usize, usize)],
@@ -29,7 +31,8 @@ pub struct TensorMap<'m, 'c> {
 /// How a tile lies in local memory.
 #[derive(Clone, Copy, Debug)]
 pub enum TileForm {
-    /// Blocks of 8 rows by 16 bytes; bytes from one to the next along a row, and to the next 8 rows.
+    /// Blocks of 8 rows by 16 bytes; bytes from one to the next along a row, and to the next 8
+    /// rows.
     Blocks { along: usize, down: usize },
     /// Rows of 128 bytes, swizzled.
     Swizzled,
@@ -55,7 +58,8 @@ impl TileForm {
 }
 
 impl<'c> Gpu<'c> {
-    /// From here on a thread of this work-group's four waves has so many registers, more than at the launch or less.
+    /// From here on a thread of this work-group's four waves has so many registers, more than at
+    /// the launch or less.
     pub fn set_registers(&self, registers: usize, more: bool) {
         let which = if more { "inc" } else { "dec" };
         self.assemble(&format!("setmaxnreg.{which}.sync.aligned.u32 {registers};"), None, "", &[]);
@@ -105,7 +109,8 @@ impl<'c> Gpu<'c> {
         self.assemble(&text, None, operands, &args);
     }
 
-    /// Clears the local memory of maps, so many. All lanes of a wave do it together, before one of them makes the maps.
+    /// Clears the local memory of maps, so many. All lanes of a wave do it together, before one of
+    /// them makes the maps.
     pub fn clear_maps(&self, local: Ptr<'c>, maps: usize) {
         for i in 0..maps {
             let word = self.lane_index() * 4 + i * MAP;
@@ -114,7 +119,8 @@ impl<'c> Gpu<'c> {
         self.meet_in_wave();
     }
 
-    /// Copies a map to global memory, where copies of this wave find it. All its lanes do it together.
+    /// Copies a map to global memory, where copies of this wave find it. All its lanes do it
+    /// together.
     pub fn place_map(&self, global: Ptr<'c>, local: Int<'c>) {
         let text = format!(
             "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [$0], [$1], {MAP}; \
@@ -123,7 +129,8 @@ impl<'c> Gpu<'c> {
         self.assemble(&text, None, "l,r", &[global.into(), local.into()]);
     }
 
-    /// A box of a tensor, from these elements on, is on its way into local memory. What is beyond the tensor comes as zeros.
+    /// A box of a tensor, from these elements on, is on its way into local memory. What is beyond
+    /// the tensor comes as zeros.
     pub fn copy_box(&self, to: Int<'c>, map: Ptr<'c>, first: &[Int<'c>], barrier: Int<'c>) {
         let n = first.len();
         let places: Vec<String> = (3..3 + n).map(|i| format!("${i}")).collect();
@@ -135,8 +142,8 @@ impl<'c> Gpu<'c> {
         self.assemble(&text, None, &format!("r,l,r{}", ",r".repeat(n)), &args.collect::<Vec<_>>());
     }
 
-    /// Where the condition holds, this thread has come to a barrier.
-    pub fn come(&self, condition: Int<'c>, barrier: Int<'c>) {
+    /// Where the condition holds, this thread arrives at a barrier.
+    pub fn arrive(&self, condition: Int<'c>, barrier: Int<'c>) {
         let text = "{ .reg .pred p; setp.ne.b32 p, $0, 0; @p mbarrier.arrive.shared::cta.b64 _, [$1]; }";
         self.assemble(text, None, "r,r", &[self.word_of(condition), barrier.into()]);
     }
@@ -147,9 +154,10 @@ impl<'c> Gpu<'c> {
         self.to_i64(units) | form.bits() as usize
     }
 
-    /// `sums += a * b^T` over `steps` times 16 columns, with 64 rows of `a` and twice as many of `b` as a lane has sums: these products
-    /// are begun, and all that were begun before are done. Until [`Gpu::end_products`] nothing else may touch the sums.
-    pub fn begin_products(
+    /// `sums += a * b^T` over `steps` times 16 columns, with 64 rows of `a` and twice as many of
+    /// `b` as a lane has sums: these products are begun, and all that were begun before are done.
+    /// Until [`Gpu::mma_wait`] nothing else may touch the sums.
+    pub fn mma_async(
         &self,
         sums: &[Any<'c>],
         dtype: DType,
@@ -173,14 +181,9 @@ impl<'c> Gpu<'c> {
         self.change_sums(&text, sums, &[self.tile_at(a.0, a.1), self.tile_at(b.0, b.1)])
     }
 
-    /// As [`Gpu::begin_products`] with `a` in registers, four words for each 16 columns, and without a wait for others: `sums + a * b^T`.
-    pub fn begin_more_products(
-        &self,
-        sums: &[Any<'c>],
-        dtype: DType,
-        a: &[Int<'c>],
-        b: (Int<'c>, TileForm),
-    ) -> Vec<Any<'c>> {
+    /// As [`Gpu::mma_async`] with `a` in registers ("rs"), four words for each 16 columns, and
+    /// without a wait for others: `sums + a * b^T`.
+    pub fn mma_async_rs(&self, sums: &[Any<'c>], dtype: DType, a: &[Int<'c>], b: (Int<'c>, TileForm)) -> Vec<Any<'c>> {
         let n = sums.len();
         let text = products_of_words((n, 2 * n), dtype, a.len(), b.1, true);
         let words: Vec<Int<'c>> = a.iter().copied().chain([self.tile_at(b.0, b.1)]).collect();
@@ -188,14 +191,14 @@ impl<'c> Gpu<'c> {
     }
 
     /// The same for new sums, so many of a lane.
-    pub fn begin_new_products(&self, sums: usize, dtype: DType, a: &[Int<'c>], b: (Int<'c>, TileForm)) -> Vec<Any<'c>> {
+    pub fn mma_async_rs_new(&self, sums: usize, dtype: DType, a: &[Int<'c>], b: (Int<'c>, TileForm)) -> Vec<Any<'c>> {
         let text = products_of_words((sums, sums), dtype, a.len(), b.1, false);
         let words: Vec<Int<'c>> = a.iter().copied().chain([self.tile_at(b.0, b.1)]).collect();
         self.make_sums(&text, sums, &[], &words)
     }
 
     /// All products are done, but for so many that were begun last.
-    pub fn end_products(&self, sums: &[Any<'c>], pending: usize) -> Vec<Any<'c>> {
+    pub fn mma_wait(&self, sums: &[Any<'c>], pending: usize) -> Vec<Any<'c>> {
         self.change_sums(&format!("wgmma.wait_group.sync.aligned {pending};"), sums, &[])
     }
 
@@ -220,7 +223,8 @@ impl<'c> Gpu<'c> {
     }
 }
 
-/// Products of operands `$first` on, which are words of the left operand and the tile of the right one, with so many sums.
+/// Products of operands `$first` on, which are words of the left operand and the tile of the right
+/// one, with so many sums.
 fn products_of_words((sums, first): (usize, usize), dtype: DType, words: usize, form: TileForm, adds: bool) -> String {
     let list = |range: Range<usize>| range.map(|i| format!("${i}")).collect::<Vec<_>>().join(",");
     let (all, name) = (list(0..sums), dtype.name());

@@ -1,0 +1,176 @@
+//! The graph of a layer's experts, and how ranks share them out: the width of each, so that a rank
+//! makes a part of a sum.
+use atomc_config::{Experts, Gate, Router, Score, StoredExperts};
+use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Number, Op, Value, Whole};
+
+use super::layer::{LayerBuilder, Made, shard};
+use super::mlp;
+use super::product::{Factor, Stack};
+
+/// The sizes of one rank, or what cannot be shared out. What is not a multiple is padded.
+pub fn share(all: &Experts, ranks: usize) -> Result<Experts, String> {
+    let shared = all.shared.as_ref().map(|shared| mlp::share(shared, ranks)).transpose()?;
+    Ok(Experts { shared, ..all.clone() })
+}
+
+/// The two inner projections and the outer one, for a rank.
+struct Projections<'a> {
+    gate: Factor<'a>,
+    up: Factor<'a>,
+    down: Factor<'a>,
+    /// Of gate, up and down.
+    biases: Option<[Value; 3]>,
+}
+
+impl<'a> LayerBuilder<'a> {
+    /// What the experts of each token make of `x`.
+    pub fn experts(&mut self, all: &Experts, x: Value) -> Made {
+        let (dtype, ranks) = (self.config.dtype, self.part.ranks);
+        let [weights, experts] = self.route(&all.router, all.count, x)?;
+        let Projections { gate, up, down, biases } = self.projections_of(all)?;
+        let mut inner =
+            [gate.multiply_grouped(self.b, x, experts, dtype)?, up.multiply_grouped(self.b, x, experts, dtype)?];
+        if let Some([gate, up, _]) = biases {
+            for (v, bias) in inner.iter_mut().zip([gate, up]) {
+                *v = self.biased(*v, bias, experts)?;
+            }
+        }
+        self.b.at(format!("{}.mlp", self.path));
+        let inner = match all.gate {
+            Gate::Plain(activation) => {
+                let gate = self.b.map(mlp::formula(activation), &[inner[0]])?;
+                self.b.map(Elementwise::Mul, &[gate, inner[1]])?
+            }
+            Gate::Clamped { alpha, limit } => {
+                let op = Elementwise::SwigluClamped { alpha: Number(alpha), limit: Number(limit) };
+                self.b.map(op, &inner)?
+            }
+        };
+        let mut made = down.multiply_grouped(self.b, inner, experts, dtype)?;
+        // Every rank has the whole outer bias, which counts once.
+        let is_cut = ranks > 1;
+        let bias = biases.map(|[_, _, down]| down);
+        if let Some(bias) = bias.filter(|_| !is_cut) {
+            made = self.biased(made, bias, experts)?;
+        }
+        let mut out = self.b.push(Op::Combine {}, &[made, weights])?;
+        if let Some(shared) = &all.shared {
+            let shared = self.part_of_mlp("mlp.shared_experts", shared, x)?;
+            out = self.b.add(out, shared)?;
+        }
+        if ranks > 1 {
+            out = self.b.push(Op::AllReduce {}, &[out])?;
+        }
+        if let Some(bias) = bias.filter(|_| is_cut) {
+            let rows = self.b.gather(bias, experts)?;
+            let rows = self.b.push(Op::Combine {}, &[rows, weights])?;
+            out = self.b.add(out, rows)?;
+        }
+        Ok(out)
+    }
+
+    /// Rows and the biases of their experts.
+    fn biased(&mut self, rows: Value, bias: Value, experts: Value) -> Made {
+        let bias = self.b.gather(bias, experts)?;
+        self.b.add(rows, bias)
+    }
+
+    /// The weights of each token's experts, and which these are.
+    fn route(&mut self, router: &Router, count: usize, x: Value) -> Result<[Value; 2], Diagnostic> {
+        let path = format!("{}.{}", self.path, router.module);
+        self.b.at(&path);
+        let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[count, self.config.hidden]);
+        let mut logits = self.b.linear(x, weight, DType::F32)?;
+        if router.bias {
+            let bias = self.b.weight(format!("{path}.bias"), DType::F32, &[count]);
+            logits = self.b.add(logits, bias)?;
+        }
+        let name = format!("{path}.e_score_correction_bias");
+        let correction = router.correction.then(|| self.b.weight(name, DType::F32, &[count]));
+        let by = atomc_ir::Router {
+            k: router.chosen,
+            score: match router.score {
+                Score::Softmax => atomc_ir::Score::Softmax,
+                Score::Sigmoid => atomc_ir::Score::Sigmoid,
+                Score::Chosen => atomc_ir::Score::Chosen,
+            },
+            groups: router.groups,
+            kept: router.kept,
+            best: Best::Sum2,
+            renormalise: router.renormalise,
+            scale: router.scale,
+        };
+        let operands: Vec<Value> = [logits].into_iter().chain(correction).collect();
+        let weights = self.b.push(Op::Route { by }, &operands)?;
+        Ok([weights, Value { out: 1, ..weights }])
+    }
+
+    /// The rank's part of the experts' projections.
+    fn projections_of(&mut self, all: &Experts) -> Result<Projections<'a>, Diagnostic> {
+        let &Experts { count, width, bias, .. } = all;
+        let (hidden, ranks, dtype) = (self.config.hidden, self.part.ranks, self.config.dtype);
+        let path = |module: &str| format!("{}.{module}", self.path);
+        let b = &mut *self.b;
+        let ([gate, up, down], path) = match all.stored {
+            StoredExperts::Each { gate, up, down, whole } => {
+                let stack = |name: &dyn Fn(&atomc_config::WholeExperts) -> &'static str, start, rows| Stack {
+                    count,
+                    whole: whole.map(|whole| Whole { name: path(name(&whole)), start, rows }),
+                };
+                let inner = |start| stack(&|whole| whole.gate_up, start, 2 * width);
+                let outer = stack(&|whole| whole.down, 0, hidden);
+                let gate = Factor::experts(b, self.config, &path(gate), (inner(0), [width, hidden]))?;
+                let up = Factor::experts(b, self.config, &path(up), (inner(width), [width, hidden]))?;
+                let down = Factor::experts(b, self.config, &path(down), (outer, [hidden, width]))?;
+                ([gate, up, down], String::new())
+            }
+            StoredExperts::Together { path: module } => {
+                let path = path(module);
+                let inner = |b: &mut Builder, start| {
+                    Factor::together(b, self.config, (&path, "gate_up_proj"), (count, [width, hidden], Some(start)))
+                };
+                let (gate, up) = (inner(b, 0)?, inner(b, 1)?);
+                let down = Factor::together(b, self.config, (&path, "down_proj"), (count, [hidden, width], None))?;
+                ([gate, up, down], path)
+            }
+        };
+        let biases = if bias { Some(biases(b, dtype, &path, (count, [hidden, width]))?) } else { None };
+        if ranks == 1 {
+            return Ok(Projections { gate, up, down, biases });
+        }
+        // Columns that share a scale stay together, and every rank has as many of them; the last
+        // ranks have some that are zero.
+        let unit = down.unit();
+        let padded = width.div_ceil(unit).next_multiple_of(ranks) * unit;
+        let cut = |b: &mut Builder, factor: Factor<'a>, axis| {
+            let factor = if padded == width { factor } else { factor.pad(b, axis, padded)? };
+            factor.shard(b, axis, ranks)
+        };
+        let [gate, up, down] = [cut(b, gate, 0)?, cut(b, up, 0)?, cut(b, down, 1)?];
+        let biases = match biases {
+            Some([gate, up, down]) => {
+                let mut cut = |v| {
+                    let v = if padded == width { v } else { b.push(Op::Pad { axis: 1, len: padded }, &[v])? };
+                    shard(b, v, 1, ranks)
+                };
+                Some([cut(gate)?, cut(up)?, down])
+            }
+            None => None,
+        };
+        Ok(Projections { gate, up, down, biases })
+    }
+}
+
+/// The biases of gate and up, which take turns, and of the outer projection.
+fn biases(
+    b: &mut Builder,
+    dtype: DType,
+    path: &str,
+    (count, [hidden, width]): (usize, [usize; 2]),
+) -> Result<[Value; 3], Diagnostic> {
+    b.at(path);
+    let both = b.weight(format!("{path}.gate_up_proj_bias"), dtype, &[count, 2 * width]);
+    let gate = b.push(Op::Every { axis: 1, step: 2, start: 0 }, &[both])?;
+    let up = b.push(Op::Every { axis: 1, step: 2, start: 1 }, &[both])?;
+    Ok([gate, up, b.weight(format!("{path}.down_proj_bias"), dtype, &[count, hidden])])
+}

@@ -1,0 +1,433 @@
+//! Products with a module's weight, which may be quantised: then it is codes with scales, and
+//! perhaps zero points, and rows may become codes before.
+use atomc_config::{Axes, Blocks, InputScales, Inputs, Scheme, Stored};
+use atomc_ir::{Block, Builder, DType, Diagnostic, Elementwise, Fact, Op, Order, Rule, Shape, Value, Whole, nth_name};
+
+use super::Config;
+use super::layer::{Made, Rows, shard};
+
+/// Most pieces that scales are put together of, where a cut goes through blocks.
+const MOST_PIECES: usize = 4096;
+
+/// A weight, or a part of it; or one for each expert, one behind the other.
+pub struct Factor<'a> {
+    path: String,
+    weight: Value,
+    encoding: Option<Encoding<'a>>,
+    /// Axes before those of a matrix.
+    lead: usize,
+}
+
+/// The experts of a layer whose weights are one value, and the tensor that may have them all.
+#[derive(Clone)]
+pub struct Stack {
+    pub count: usize,
+    pub whole: Option<Whole>,
+}
+
+/// What codes mean.
+struct Encoding<'a> {
+    scheme: &'a Scheme,
+    /// Scales, and zero points if there are any.
+    grids: Vec<Value>,
+    block: Block,
+    /// Rows and columns of the weight.
+    sizes: [usize; 2],
+    /// Axes before those.
+    lead: usize,
+}
+
+impl<'a> Factor<'a> {
+    /// The whole weight of a module.
+    pub fn read(b: &mut Builder, config: &'a Config, path: &str, sizes: [usize; 2]) -> Result<Factor<'a>, Diagnostic> {
+        Factor::stack(b, config, path, (None, sizes))
+    }
+
+    /// The whole weights of the modules of experts, whose number stands for the star in the path.
+    pub fn experts(
+        b: &mut Builder,
+        config: &'a Config,
+        path: &str,
+        (stack, sizes): (Stack, [usize; 2]),
+    ) -> Result<Factor<'a>, Diagnostic> {
+        Factor::stack(b, config, path, (Some(stack), sizes))
+    }
+
+    fn stack(
+        b: &mut Builder,
+        config: &'a Config,
+        path: &str,
+        (stack, sizes): (Option<Stack>, [usize; 2]),
+    ) -> Result<Factor<'a>, Diagnostic> {
+        b.at(path);
+        let lead = usize::from(stack.is_some());
+        let mut stored = InFile { b, path, stack };
+        // Those of all experts are alike.
+        let Some(scheme) = config.scheme(&nth_name(path, 0)) else {
+            let weight = stored.tensor("weight", config.dtype, &sizes);
+            return Ok(Factor { path: path.into(), weight, encoding: None, lead });
+        };
+        let [rows, cols] = sizes;
+        let block = match scheme.blocks {
+            Blocks::Tensor => Block { rows, cols },
+            Blocks::Row => Block { rows: 1, cols },
+            Blocks::Group(columns) => Block { rows: 1, cols: columns.min(cols) },
+            Blocks::Square(height, columns) => Block { rows: height.min(rows), cols: columns.min(cols) },
+        };
+        // A scheme has no form for all experts in one tensor.
+        if let Some(stack) = &mut stored.stack {
+            stack.whole = None;
+        }
+        let (weight, grids) = stored.read(scheme, sizes, block.grid(rows, cols))?;
+        Ok(Factor { path: path.into(), weight, encoding: Some(Encoding { scheme, grids, block, sizes, lead }), lead })
+    }
+
+    /// The projection of experts that GPT-OSS has in one tensor: of codes, or as columns; of
+    /// `2 * rows` all that take turns with others from `start` on, or else all there are.
+    pub fn together(
+        b: &mut Builder,
+        config: &'a Config,
+        (path, name): (&str, &str),
+        (count, [rows, cols], start): (usize, [usize; 2], Option<usize>),
+    ) -> Result<Factor<'a>, Diagnostic> {
+        b.at(path);
+        let all = if start.is_some() { 2 * rows } else { rows };
+        let every = |b: &mut Builder, v: Value| match start {
+            Some(start) => b.push(Op::Every { axis: 1, step: 2, start }, &[v]),
+            None => Ok(v),
+        };
+        let Some(scheme) = config.scheme(path) else {
+            let weight = b.weight(format!("{path}.{name}"), config.dtype, &[count, cols, all]);
+            let weight = b.push(Op::Transpose {}, &[weight])?;
+            let weight = every(b, weight)?;
+            return Ok(Factor { path: path.into(), weight, encoding: None, lead: 1 });
+        };
+        let Blocks::Group(group) = scheme.blocks else {
+            return Err(Diagnostic::new("config::quantised", "experts in one tensor have groups").at(path));
+        };
+        let groups = cols / group;
+        let bytes = b.weight(format!("{path}.{name}_blocks"), DType::U8, &[count, all, groups, group / 2]);
+        let bytes = b.push(Op::View { shape: Shape::fixed(&[count, all, cols / 2]) }, &[bytes])?;
+        let unpack = Op::Unpack { from: DType::U8, to: scheme.codes, axis: 2, len: cols, order: Order::Plain };
+        let codes = b.push(unpack, &[bytes])?;
+        let weight = every(b, codes)?;
+        let scales = b.weight(format!("{path}.{name}_scales"), scheme.scales, &[count, all, groups]);
+        let grids = vec![every(b, scales)?];
+        let block = Block { rows: 1, cols: group };
+        let encoding = Encoding { scheme, grids, block, sizes: [rows, cols], lead: 1 };
+        Ok(Factor { path: path.into(), weight, encoding: Some(encoding), lead: 1 })
+    }
+
+    /// Columns that share a scale and must stay together, where there are several such groups.
+    pub fn unit(&self) -> usize {
+        self.encoding.as_ref().map_or(1, |encoding| match encoding.block.cols {
+            cols if cols < encoding.sizes[1] => cols,
+            _ => 1,
+        })
+    }
+
+    /// The weight with rows or columns of zeros behind it.
+    pub fn pad(mut self, b: &mut Builder, axis: usize, len: usize) -> Result<Factor<'a>, Diagnostic> {
+        self.weight = b.push(Op::Pad { axis: self.lead + axis, len }, &[self.weight])?;
+        if let Some(encoding) = &mut self.encoding {
+            encoding.pad(b, axis, len)?;
+        }
+        Ok(self)
+    }
+
+    /// The rows of one of the projections that share a weight, and of these the rank's part.
+    pub fn rows(mut self, b: &mut Builder, rows: Rows, parts: usize) -> Result<Factor<'a>, Diagnostic> {
+        if rows.of != rows.out {
+            self.weight = slice(b, self.weight, 0, (rows.start, rows.out))?;
+            if let Some(encoding) = &mut self.encoding {
+                encoding.slice(b, rows.start, rows.out)?;
+            }
+        }
+        self.shard(b, 0, parts)
+    }
+
+    /// The rank's part of the rows, or of the columns.
+    pub fn shard(mut self, b: &mut Builder, axis: usize, parts: usize) -> Result<Factor<'a>, Diagnostic> {
+        self.weight = shard(b, self.weight, self.lead + axis, parts)?;
+        if let Some(encoding) = self.encoding.as_mut().filter(|_| parts > 1) {
+            encoding.shard(b, axis, parts)?;
+        }
+        Ok(self)
+    }
+
+    /// Rows that have a scale times the weight. Sums are scaled, unless rows become codes: then
+    /// rows are.
+    pub fn multiply_scaled(&self, b: &mut Builder, (x, scale): (Value, Option<Value>), out: DType) -> Made {
+        let Some(scale) = scale else { return self.multiply(b, x, out) };
+        b.at(&self.path);
+        if self.encoding.as_ref().is_some_and(|encoding| encoding.scheme.inputs.is_some()) {
+            let x = b.map(Elementwise::Mul, &[x, scale])?;
+            return self.multiply(b, x, out);
+        }
+        let sums = self.multiply(b, x, out)?;
+        b.map(Elementwise::Mul, &[sums, scale])
+    }
+
+    /// Rows times the weights of their experts.
+    pub fn multiply_grouped(&self, b: &mut Builder, x: Value, experts: Value, out: DType) -> Made {
+        b.at(&self.path);
+        let Some(Encoding { scheme, grids, block, .. }) = &self.encoding else {
+            return b.push(Op::Grouped { out, block: None }, &[x, self.weight, experts]);
+        };
+        if scheme.inputs.is_some_and(|inputs| inputs.scales == InputScales::Static) {
+            let message = "rows of experts with given scales (static activations) are not supported";
+            return Err(Diagnostic::new("config::quantised", message).at(&self.path));
+        }
+        let x = scheme.inputs.map_or(Ok(x), |inputs| coded(b, &self.path, x, inputs))?;
+        let mut operands = vec![x, self.weight, experts];
+        operands.extend(grids);
+        b.push(Op::Grouped { out, block: Some(*block) }, &operands)
+    }
+
+    /// Rows times the weight.
+    pub fn multiply(&self, b: &mut Builder, x: Value, out: DType) -> Made {
+        b.at(&self.path);
+        let Some(Encoding { scheme, grids, block, .. }) = &self.encoding else { return b.linear(x, self.weight, out) };
+        let x = scheme.inputs.map_or(Ok(x), |inputs| coded(b, &self.path, x, inputs))?;
+        let mut operands = vec![x, self.weight];
+        operands.extend(grids);
+        b.push(Op::Linear { out, block: Some(*block) }, &operands)
+    }
+}
+
+/// Rows as codes.
+fn coded(b: &mut Builder, path: &str, x: Value, inputs: Inputs) -> Made {
+    let (rule, given) = match inputs.scales {
+        InputScales::Static => (Rule::Static, Some(b.weight(format!("{path}.input_scale"), DType::F32, &[1]))),
+        InputScales::Row => (Rule::Row, None),
+        InputScales::Group(columns) => (Rule::Group(columns), None),
+        InputScales::Mx(columns) => (Rule::Mx(columns), None),
+    };
+    let operands: Vec<Value> = [x].into_iter().chain(given).collect();
+    b.push(Op::Quantise { to: inputs.codes, rule }, &operands)
+}
+
+impl Encoding<'_> {
+    fn slice(&mut self, b: &mut Builder, start: usize, len: usize) -> Result<(), Diagnostic> {
+        self.set_borders(b, 0, gcd(start, len))?;
+        let (height, axis) = (self.block.rows, self.lead);
+        self.each(|v| slice(b, v, axis, (start / height, len.div_ceil(height))))?;
+        self.sizes[0] = len;
+        Ok(())
+    }
+
+    fn shard(&mut self, b: &mut Builder, axis: usize, parts: usize) -> Result<(), Diagnostic> {
+        let len = self.sizes[axis] / parts;
+        if self.side(axis) < self.sizes[axis] {
+            self.set_borders(b, axis, len)?;
+            let lead = self.lead;
+            self.each(|v| shard(b, v, lead + axis, parts))?;
+        } else {
+            // One block is all there is along this axis.
+            self.set_side(axis, len);
+        }
+        self.sizes[axis] = len;
+        Ok(())
+    }
+
+    fn pad(&mut self, b: &mut Builder, axis: usize, len: usize) -> Result<(), Diagnostic> {
+        let (side, lead) = (self.side(axis), self.lead);
+        if side < self.sizes[axis] {
+            self.each(|v| b.push(Op::Pad { axis: lead + axis, len: len.div_ceil(side) }, &[v]))?;
+        } else {
+            // One block is all there is along this axis.
+            self.set_side(axis, len);
+        }
+        self.sizes[axis] = len;
+        Ok(())
+    }
+
+    /// Makes blocks smaller where none would end at each multiple of a number: their scales are
+    /// repeated.
+    fn set_borders(&mut self, b: &mut Builder, axis: usize, border: usize) -> Result<(), Diagnostic> {
+        let (old, size) = (self.side(axis), self.sizes[axis]);
+        let side = gcd(old, border);
+        if side == old {
+            return Ok(());
+        }
+        let count = size.div_ceil(side);
+        if count > MOST_PIECES {
+            let message =
+                format!("a cut at multiples of {border} parts blocks of {old}, which would make {count} of {side}");
+            return Err(Diagnostic::new("config::ranks", message));
+        }
+        let along = self.lead + axis;
+        self.each(|v| {
+            let one = |i| slice(b, v, along, (i * side / old, 1));
+            let pieces: Vec<Value> = (0..count).map(one).collect::<Result<_, _>>()?;
+            b.push(Op::Concat { axis: along }, &pieces)
+        })?;
+        self.set_side(axis, side);
+        Ok(())
+    }
+
+    fn each(&mut self, mut f: impl FnMut(Value) -> Made) -> Result<(), Diagnostic> {
+        self.grids.iter_mut().try_for_each(|v| {
+            *v = f(*v)?;
+            Ok(())
+        })
+    }
+
+    fn side(&self, axis: usize) -> usize {
+        if axis == 0 { self.block.rows } else { self.block.cols }
+    }
+
+    fn set_side(&mut self, axis: usize, side: usize) {
+        let of_axis = if axis == 0 { &mut self.block.rows } else { &mut self.block.cols };
+        *of_axis = side;
+    }
+}
+
+fn slice(b: &mut Builder, v: Value, axis: usize, (start, len): (usize, usize)) -> Made {
+    b.push(Op::Slice { axis, start, len }, &[v])
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The tensors of a module in the file.
+struct InFile<'a> {
+    b: &'a mut Builder,
+    path: &'a str,
+    /// Of experts.
+    stack: Option<Stack>,
+}
+
+impl InFile<'_> {
+    /// Codes of a weight of these sizes, and scales and zero points, of which there are as many
+    /// rows and columns as the grid has.
+    fn read(mut self, scheme: &Scheme, sizes: [usize; 2], grid: [usize; 2]) -> Result<(Value, Vec<Value>), Diagnostic> {
+        match scheme.stored {
+            Stored::Codes { scale, axes } => {
+                let weight = self.tensor("weight", scheme.codes, &sizes);
+                Ok((weight, vec![self.scales(scheme, (scale, axes), grid)?]))
+            }
+            Stored::Pairs { weight } => {
+                let words = self.tensor(weight, DType::U8, &[sizes[0], sizes[1].div_ceil(2)]);
+                let weight = self.unpacked(words, DType::F4E2M1, (1, sizes[1]), Order::Plain)?;
+                Ok((weight, vec![self.scales(scheme, ("weight_scale", Axes::Matrix), grid)?]))
+            }
+            Stored::Words => self.words(scheme, sizes, grid),
+            Stored::Awq => self.columns(scheme, (sizes, grid), (1, Order::Awq), 0),
+            Stored::Gptq { taken } => self.columns(scheme, (sizes, grid), (0, Order::Plain), taken),
+            Stored::Blocks => {
+                let message = "only experts of GPT-OSS are stored in blocks";
+                Err(Diagnostic::new("config::quantised", message).at(self.path))
+            }
+        }
+    }
+
+    fn tensor(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Value {
+        let name = format!("{}.{name}", self.path);
+        match &self.stack {
+            None => self.b.weight(name, dtype, shape),
+            Some(Stack { count, whole }) => self.b.weights(name, dtype, (*count, shape), whole.clone()),
+        }
+    }
+
+    /// The axis of a matrix, where there are others before it.
+    fn axis(&self, axis: usize) -> usize {
+        axis + usize::from(self.stack.is_some())
+    }
+
+    fn scales(&mut self, scheme: &Scheme, (name, axes): (&str, Axes), grid: [usize; 2]) -> Made {
+        let scales = scheme.scales;
+        let flat = match axes {
+            Axes::One => self.tensor(name, scales, &[1]),
+            Axes::Vector => self.tensor(name, scales, &grid[..1]),
+            Axes::Matrix => return Ok(self.tensor(name, scales, &grid)),
+        };
+        let count = self.stack.iter().map(|stack| stack.count);
+        let shape: Vec<usize> = count.chain(grid).collect();
+        self.b.push(Op::View { shape: Shape::fixed(&shape) }, &[flat])
+    }
+
+    /// The codes in words, of which the words along an axis have so many.
+    fn unpacked(&mut self, words: Value, to: DType, (axis, len): (usize, usize), order: Order) -> Made {
+        let from = self.b.ty(words).as_tensor().map_or(DType::I32, |t| t.dtype);
+        let axis = self.axis(axis);
+        self.b.push(Op::Unpack { from, to, axis, len, order }, &[words])
+    }
+
+    /// As compressed-tensors has them: half of their range is added to codes and to zero points.
+    fn words(
+        &mut self,
+        scheme: &Scheme,
+        [rows, cols]: [usize; 2],
+        [height, width]: [usize; 2],
+    ) -> Result<(Value, Vec<Value>), Diagnostic> {
+        let (raw, in_word) = (unsigned(scheme.codes), 32 / scheme.codes.bits());
+        let words = self.tensor("weight_packed", DType::I32, &[rows, cols.div_ceil(in_word)]);
+        let codes = self.unpacked(words, raw, (1, cols), Order::Plain)?;
+        let codes = self.signed(scheme, codes)?;
+        let told = self.tensor("weight_shape", DType::I32, &[2]);
+        let codes = self.b.push(Op::Expect { is: Fact::Are(vec![rows as i32, cols as i32]) }, &[codes, told])?;
+        let mut grids = vec![self.scales(scheme, ("weight_scale", Axes::Matrix), [height, width])?];
+        if scheme.zeros {
+            let words = self.tensor("weight_zero_point", DType::I32, &[height.div_ceil(in_word), width]);
+            let zeros = self.unpacked(words, raw, (0, height), Order::Plain)?;
+            grids.push(self.shifted(zeros, 0, DType::U8)?);
+        }
+        Ok((codes, grids))
+    }
+
+    /// As AWQ and GPTQ have them: of the transposed weight, packed along an axis of that; of zero
+    /// points something was taken.
+    fn columns(
+        &mut self,
+        scheme: &Scheme,
+        ([rows, cols], [height, width]): ([usize; 2], [usize; 2]),
+        (axis, order): (usize, Order),
+        taken: usize,
+    ) -> Result<(Value, Vec<Value>), Diagnostic> {
+        let (raw, in_word) = (unsigned(scheme.codes), 32 / scheme.codes.bits());
+        let mut stored = [cols, rows];
+        stored[axis] = stored[axis].div_ceil(in_word);
+        let words = self.tensor("qweight", DType::I32, &stored);
+        let codes = self.unpacked(words, raw, (axis, [cols, rows][axis]), order)?;
+        let codes = self.b.push(Op::Transpose {}, &[codes])?;
+        let mut codes = self.signed(scheme, codes)?;
+        let scales = self.tensor("scales", scheme.scales, &[width, height]);
+        let mut grids = vec![self.b.push(Op::Transpose {}, &[scales])?];
+        let words = self.tensor("qzeros", DType::I32, &[width, height.div_ceil(in_word)]);
+        let zeros = self.unpacked(words, raw, (1, height), order)?;
+        if scheme.zeros {
+            let zeros = self.b.push(Op::Transpose {}, &[zeros])?;
+            grids.push(self.shifted(zeros, taken as i32, DType::U8)?);
+        } else {
+            // The middle, which is zero for codes with a sign.
+            let middle = (1 << (scheme.codes.bits() - 1)) - taken;
+            codes = self.b.push(Op::Expect { is: Fact::All(middle as i32) }, &[codes, zeros])?;
+        }
+        if matches!(scheme.stored, Stored::Gptq { .. }) {
+            let group = if let Blocks::Group(columns) = scheme.blocks { columns } else { cols };
+            let told = self.tensor("g_idx", DType::I32, &[cols]);
+            codes = self.b.push(Op::Expect { is: Fact::Groups(group) }, &[codes, told])?;
+        }
+        Ok((codes, grids))
+    }
+
+    /// Codes that are stored with half of their range added, if they have a sign.
+    fn signed(&mut self, scheme: &Scheme, codes: Value) -> Made {
+        match scheme.codes {
+            to @ (DType::I4 | DType::I8) => self.shifted(codes, -(1 << (to.bits() - 1)), to),
+            _ => Ok(codes),
+        }
+    }
+
+    fn shifted(&mut self, codes: Value, by: i32, to: DType) -> Made {
+        let same = by == 0 && self.b.ty(codes).as_tensor().is_some_and(|t| t.dtype == to);
+        if same { Ok(codes) } else { self.b.push(Op::Shift { by, to }, &[codes]) }
+    }
+}
+
+/// Codes of as many bits without a sign.
+fn unsigned(codes: DType) -> DType {
+    if codes.bits() == 4 { DType::U4 } else { DType::U8 }
+}

@@ -1,0 +1,222 @@
+//! The experts of a layer, of which a router chooses some for each token, and what a configuration
+//! says of them.
+use crate::Diagnostic;
+use crate::fields::Fields;
+use crate::mlp::{self, Activation, Gated};
+
+/// Most experts of a layer: some sixteen times what today's largest models have.
+const MAX_EXPERTS: usize = 1 << 13;
+
+/// Gated projections by the experts that a token's router chooses, added up by their weights, and
+/// perhaps those of an expert that all tokens have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    pub router: Router,
+    /// How many there are.
+    pub count: usize,
+    /// Rows of each of an expert's two inner projections.
+    pub width: usize,
+    pub gate: Gate,
+    pub bias: bool,
+    pub stored: StoredExperts,
+    /// The expert that all tokens have.
+    pub shared: Option<Gated>,
+}
+
+/// How a token's experts are chosen and weighed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Router {
+    /// Its module in the checkpoint, behind the path of the layer.
+    pub module: &'static str,
+    pub bias: bool,
+    /// Whether something is added to scores where experts are chosen, and only there.
+    pub correction: bool,
+    pub score: Score,
+    /// Experts of a token.
+    pub chosen: usize,
+    /// Groups of as many experts each, and of how many of them a token chooses.
+    pub groups: usize,
+    pub kept: usize,
+    /// Whether the weights of a token are divided by their sum.
+    pub renormalise: bool,
+    /// What weights are multiplied with.
+    pub scale: f64,
+}
+
+/// What becomes of a router's logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Score {
+    /// Their softmax.
+    Softmax,
+    /// The logistic function of each; groups go by the sum of their two best.
+    Sigmoid,
+    /// The softmax of those that were chosen.
+    Chosen,
+}
+
+/// What makes an inner row of the two projections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gate {
+    /// `activation(gate) * up`
+    Plain(Activation),
+    /// `gate * sigmoid(alpha * gate) * (up + 1)`, of what is cut off at the limit.
+    Clamped { alpha: f64, limit: f64 },
+}
+
+/// How a checkpoint has the weights of experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StoredExperts {
+    /// A module for each expert, whose number stands for the star; perhaps one tensor for all.
+    Each { gate: &'static str, up: &'static str, down: &'static str, whole: Option<WholeExperts> },
+    /// In one tensor each for both inner projections, whose rows take turns, and for the outer one:
+    /// as columns, unless they are codes.
+    Together { path: &'static str },
+}
+
+/// The tensors of all experts: gate rows, then up rows; and the outer projections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WholeExperts {
+    pub gate_up: &'static str,
+    pub down: &'static str,
+}
+
+/// What differs between families.
+#[derive(Clone, Copy)]
+pub(crate) struct Traits {
+    /// Fields that say how many experts there are, the first one by default, and the default.
+    pub count: (&'static [&'static str], usize),
+    /// Without `num_experts_per_tok`.
+    pub chosen: usize,
+    /// The field of the width, and its default.
+    pub width: (&'static str, usize),
+    pub layers: LayerRule,
+    pub router: &'static str,
+    pub router_bias: bool,
+    pub score: Score,
+    pub renormalise: NormRule,
+    /// Whether experts are in groups, are chosen by corrected scores, and have weights with a
+    /// factor.
+    pub groups: bool,
+    /// Whether gates are clamped.
+    pub clamped: bool,
+    pub bias: bool,
+    pub stored: StoredExperts,
+    /// The field that says how many experts' widths the shared one has, if there is one, and its
+    /// default.
+    pub shared: Option<(&'static str, usize)>,
+}
+
+/// Which layers have experts.
+#[derive(Clone, Copy)]
+pub(crate) enum LayerRule {
+    All,
+    /// Each `decoder_sparse_step`-th, but for those that `mlp_only_layers` names.
+    Sparse,
+    /// All from `first_k_dense_replace` on, which is this many by default.
+    From(usize),
+}
+
+/// Whether weights are divided by their sum.
+#[derive(Clone, Copy)]
+pub(crate) enum NormRule {
+    Always,
+    Never,
+    /// As `norm_topk_prob` says, which is this by default.
+    Field(bool),
+}
+
+/// The experts of each layer that has some; the other layers have none.
+pub(crate) fn read(
+    f: &Fields,
+    traits: &Traits,
+    dense: &mlp::Traits,
+    layers: usize,
+) -> Result<Vec<Option<Experts>>, Diagnostic> {
+    let sparse = sparse(f, traits.layers, layers)?;
+    let count = count(f, traits)?;
+    let width = f.or(traits.width.0, Fields::size, traits.width.1)?;
+    let gate = match traits.clamped {
+        false => Gate::Plain(mlp::activation(f, dense.activation)?),
+        true => Gate::Clamped {
+            alpha: f.or("swiglu_alpha", Fields::positive, 1.702)?,
+            limit: f.or("swiglu_limit", Fields::positive, 7.0)?,
+        },
+    };
+    let shared = match (traits.shared, gate) {
+        (Some((name, default)), Gate::Plain(activation)) => {
+            let intermediate = f.or(name, Fields::size, default)?.saturating_mul(width);
+            let intermediate = f.at_most(name, intermediate, crate::fields::MAX_SIZE)?;
+            Some(Gated { intermediate, activation, bias: false, fused: false })
+        }
+        _ => None,
+    };
+    let (router, stored, bias) = (router(f, traits, count)?, traits.stored, traits.bias);
+    let experts = Experts { router, count, width, gate, bias, stored, shared };
+    Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
+}
+
+/// How many experts there are, by any of the names that the field goes by.
+fn count(f: &Fields, traits: &Traits) -> Result<usize, Diagnostic> {
+    let (names, default) = traits.count;
+    let mut count = None;
+    for name in names {
+        count = count.or(f.size(name)?);
+    }
+    let count = count.unwrap_or(default);
+    f.note(names[0], count);
+    f.at_most(names[0], count, MAX_EXPERTS)
+}
+
+fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnostic> {
+    let (groups, kept) = match traits.groups {
+        true => (f.or("n_group", Fields::size, 1)?, f.or("topk_group", Fields::size, 1)?),
+        false => (1, 1),
+    };
+    // The best of a group is told by two of its experts.
+    if !count.is_multiple_of(groups) || groups > 1 && count / groups < 2 {
+        let message = format!("{count} experts are not {groups} groups of as many, two or more each");
+        return Err(f.fault("config::value", "n_group", message));
+    }
+    if kept > groups {
+        return Err(f.fault("config::value", "topk_group", format!("{kept} of n_group, {groups}, cannot be kept")));
+    }
+    let name = "num_experts_per_tok";
+    let (chosen, open) = (f.or(name, Fields::size, traits.chosen)?, kept * (count / groups));
+    if chosen > open {
+        let of = if groups > 1 { format!("{kept} groups") } else { traits.count.0[0].to_owned() };
+        return Err(f.fault("config::value", name, format!("{chosen} cannot be chosen of {open} experts ({of})")));
+    }
+    Ok(Router {
+        module: traits.router,
+        bias: traits.router_bias,
+        correction: traits.groups,
+        score: traits.score,
+        chosen,
+        groups,
+        kept,
+        renormalise: match traits.renormalise {
+            NormRule::Always => true,
+            NormRule::Never => false,
+            NormRule::Field(default) => f.or("norm_topk_prob", Fields::flag, default)?,
+        },
+        scale: if traits.groups { f.or("routed_scaling_factor", Fields::positive, 1.0)? } else { 1.0 },
+    })
+}
+
+/// Whether each layer has experts.
+fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagnostic> {
+    let sparse: Vec<bool> = match rule {
+        LayerRule::All => return Ok(vec![true; layers]),
+        LayerRule::Sparse => {
+            let step = f.size("decoder_sparse_step")?.unwrap_or(1);
+            let dense = f.numbers("mlp_only_layers")?.unwrap_or_default();
+            (0..layers).map(|layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)).collect()
+        }
+        LayerRule::From(default) => {
+            let first = f.number("first_k_dense_replace")?.unwrap_or(default);
+            (0..layers).map(|layer| layer >= first).collect()
+        }
+    };
+    f.note(if matches!(rule, LayerRule::Sparse) { "mlp_only_layers" } else { "first_k_dense_replace" }, &sparse[..]);
+    Ok(sparse)
+}

@@ -1,0 +1,171 @@
+//! What is the same for all frameworks that run artifacts: options that are judged, what an
+//! artifact has, and the words in which one does not fit the other.
+use serde_json::{Map, Value};
+
+use crate::compare::plain;
+use crate::{Config, differences};
+
+/// Types of caches by the frameworks' names, where they differ from those of an artifact's pages.
+const CACHES: [(&str, &str); 2] = [("fp8", "float8_e4m3fn"), ("fp8_e4m3", "float8_e4m3fn")];
+
+/// Types of tensors by short names.
+const DTYPES: [(&str, &str); 2] = [("half", "float16"), ("float", "float32")];
+
+/// A value in a message is cut here: some are whole configurations.
+const LONGEST_VALUE: usize = 80;
+
+/// What an option does to a model that an artifact runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// A rule compares it with the artifact.
+    Compared,
+    /// Whatever switches something on is refused.
+    Refused,
+    /// The framework does what it says.
+    Acts,
+    /// It is about what such a model does not have.
+    CannotMatter,
+}
+
+/// An option that a rule looks at.
+pub struct Judged {
+    /// As the framework's arguments call it.
+    pub name: &'static str,
+    pub fate: Fate,
+    /// Where the resolved configuration has it, if not under its name.
+    pub at: &'static str,
+    /// Values that switch nothing on, beside `null`, `false`, 0 and what is empty.
+    pub harmless: &'static [&'static str],
+    /// What it is compared with, or why it is refused.
+    pub why: &'static str,
+}
+
+pub(crate) const fn compared(name: &'static str, at: &'static str, why: &'static str) -> Judged {
+    Judged { name, fate: Fate::Compared, at, harmless: &[], why }
+}
+
+pub(crate) const fn refused(
+    name: &'static str,
+    at: &'static str,
+    harmless: &'static [&'static str],
+    why: &'static str,
+) -> Judged {
+    Judged { name, fate: Fate::Refused, at, harmless, why }
+}
+
+impl Judged {
+    /// Whether a value switches nothing on.
+    pub fn is_harmless(&self, value: &Value) -> bool {
+        match value {
+            Value::Null => true,
+            Value::Bool(on) => !on,
+            Value::Number(n) => n.as_f64() == Some(0.0) || self.harmless.contains(&n.to_string().as_str()),
+            Value::String(text) => text.is_empty() || self.harmless.contains(&text.as_str()),
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+        }
+    }
+
+    /// The fault of a value that switches something on.
+    pub(crate) fn refused(&self, value: &Value) -> Option<String> {
+        (!self.is_harmless(value)).then(|| format!("none: {}", self.why))
+    }
+}
+
+/// What an artifact has for a device. Types have torch's names.
+#[derive(Clone, Debug)]
+pub struct Held<'a> {
+    /// The facts of its model, as [`Config::echo`] gave them.
+    pub model: &'a Value,
+    pub dtype: &'a str,
+    pub cache_dtype: &'a str,
+    pub ranks: usize,
+    /// Most tokens of a sequence, and of a step.
+    pub positions: usize,
+    pub step: usize,
+    /// Tokens in a page.
+    pub page: usize,
+    /// Whether the artifact attends, and not the framework's layer.
+    pub own: bool,
+}
+
+/// What the artifact has, if the value of an option is not that.
+pub(crate) type Rule = fn(&Judged, &Value, &Map<String, Value>, &Held) -> Option<String>;
+
+/// A framework, with the options of its that are judged.
+pub(crate) struct Framework {
+    /// As it calls itself.
+    pub name: &'static str,
+    pub judged: &'static [Judged],
+    pub unfit: Rule,
+}
+
+impl Framework {
+    /// Everything about which a configuration and its options do not fit an artifact, one line
+    /// each, the telling ones first.
+    pub fn refusals(&self, config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
+        let mut found: Vec<String> =
+            differences(config, held.model).iter().map(|fact| fact.between(self.name)).collect();
+        for judged in self.judged {
+            let value = options.get(judged.name).unwrap_or(&Value::Null);
+            let fault = (self.unfit)(judged, value, options, held);
+            let line =
+                |fault| format!("{}: {} has {}, the artifact {fault}", flag(judged.name), self.name, short(value));
+            found.extend(fault.map(line));
+        }
+        found
+    }
+}
+
+/// An option as the command line spells it.
+pub fn flag(name: &str) -> String {
+    format!("--{}", name.replace('_', "-"))
+}
+
+/// The table of a document: of each option what it must be, or why it is refused.
+pub(crate) fn rows(judged: &[Judged]) -> String {
+    let mut text = String::from("| option | | |\n|---|---|---|\n");
+    for Judged { name, fate, why, harmless, .. } in judged {
+        let what = if *fate == Fate::Compared { "must be" } else { "refused" };
+        let except = match harmless.is_empty() {
+            true => String::new(),
+            false => format!(" but for {}", harmless.iter().map(|v| format!("`{v}`")).collect::<Vec<_>>().join(", ")),
+        };
+        text += &format!("| `{}` | {what}{except} | {why} |\n", flag(name));
+    }
+    text
+}
+
+/// The artifact's type, if tensors are to have another.
+pub(crate) fn dtype(asked: &str, held: &Held) -> Option<String> {
+    let given = named(asked.trim_start_matches("torch."), &DTYPES);
+    (given != held.dtype && given != "auto").then(|| held.dtype.to_owned())
+}
+
+/// The type of the artifact's pages, if the cache is to have another.
+pub(crate) fn cache(asked: &str, held: &Held) -> Option<String> {
+    (asked != "auto" && named(asked, &CACHES) != held.cache_dtype).then(|| held.cache_dtype.to_owned())
+}
+
+/// The method of the artifact's checkpoint, if another is asked for. Frameworks have several names
+/// for some, by the kernels that they would use.
+pub(crate) fn method(asked: &str, held: &Held) -> Option<String> {
+    let name = asked.strip_prefix("auto_").unwrap_or(asked);
+    let kernels = |method: &&str| {
+        name.strip_prefix(*method).is_some_and(|kernels| kernels.is_empty() || kernels.starts_with('_'))
+    };
+    let method = held.model["quantization_config"]["quant_method"].as_str();
+    (!method.as_ref().is_some_and(kernels)).then(|| method.unwrap_or("none").to_owned())
+}
+
+fn named<'a>(name: &'a str, names: &[(&str, &'a str)]) -> &'a str {
+    names.iter().find(|(other, _)| *other == name).map_or(name, |(_, name)| name)
+}
+
+fn short(value: &Value) -> String {
+    let text = plain(value);
+    match text.char_indices().nth(LONGEST_VALUE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

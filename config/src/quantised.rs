@@ -1,0 +1,193 @@
+//! What a checkpoint's `quantization_config` says: which modules are quantised, in which form their
+//! tensors lie in the file, and what becomes of the rows that they multiply.
+//!
+//! Each method has a file that reads its fields. What it cannot mean for us is a fault that names
+//! the field.
+mod awq_gptq;
+mod compressed_tensors;
+mod fp8;
+mod mxfp4;
+mod names;
+mod quark;
+
+use serde_json::{Value, json};
+
+use crate::fields::Fields;
+use crate::{DType, Diagnostic};
+use names::Names;
+
+const FIELD: &str = "quantization_config";
+
+/// How the modules of a checkpoint are quantised.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quantisation {
+    /// As the file names it.
+    pub method: &'static str,
+    /// The first whose names have a module says what it is.
+    rules: Vec<(Names, Option<Scheme>)>,
+    /// Where scales of a cache of `f8e4m3` are, if the checkpoint has them.
+    pub cache: Option<CacheScales>,
+}
+
+/// How the weight of a module is quantised.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scheme {
+    /// The type of codes.
+    pub codes: DType,
+    /// The type of scales.
+    pub scales: DType,
+    pub blocks: Blocks,
+    /// Whether there is a zero point for each scale.
+    pub zeros: bool,
+    pub stored: Stored,
+    pub inputs: Option<Inputs>,
+}
+
+/// What shares a scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Blocks {
+    Tensor,
+    Row,
+    /// So many columns of a row.
+    Group(usize),
+    /// So many rows and columns.
+    Square(usize, usize),
+}
+
+/// In which tensors of the file a weight lies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Stored {
+    /// `weight`, a code an element, and scales of this name.
+    Codes { scale: &'static str, axes: Axes },
+    /// `weight`, two codes of 4 bits a byte, and `weight_scale`.
+    Pairs { weight: &'static str },
+    /// `weight_packed`, words along rows; codes are stored with half of their range added.
+    Words,
+    /// `…_blocks`, two codes of 4 bits a byte, and `…_scales`: of all experts of a layer.
+    Blocks,
+    /// `qweight`, words across columns, of the transposed weight.
+    Awq,
+    /// `qweight`, words down columns, of the transposed weight. What was taken off zero points.
+    Gptq { taken: usize },
+}
+
+/// The axes of scales in the file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Axes {
+    /// One number, with an axis or without.
+    One,
+    /// A number for each row.
+    Vector,
+    /// As many rows and columns as there are blocks.
+    Matrix,
+}
+
+/// What becomes of the rows that a weight multiplies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inputs {
+    pub codes: DType,
+    pub scales: InputScales,
+}
+
+/// Who makes the scales of rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InputScales {
+    /// The file, as `input_scale`.
+    Static,
+    Row,
+    /// So many columns of a row.
+    Group(usize),
+    /// A power of two for so many columns of a row.
+    Mx(usize),
+}
+
+/// The tensors with the scales of keys and of values, behind the path of a layer's attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheScales {
+    pub keys: &'static str,
+    pub values: &'static str,
+}
+
+/// Modules that are no products of a layer.
+const HEAD: &str = "lm_head";
+
+impl Quantisation {
+    /// How a module's weight is quantised, if it is.
+    pub fn scheme(&self, module: &str) -> Option<&Scheme> {
+        self.rules.iter().find(|(names, _)| names.has(module))?.1.as_ref()
+    }
+
+    /// What a `config.json` says of it, if it says anything.
+    pub(crate) fn read(f: &Fields, dtype: DType) -> Result<Option<Quantisation>, Diagnostic> {
+        let Some(fields) = f.object(FIELD)? else { return Ok(None) };
+        let method = fields.text("quant_method")?.ok_or_else(|| fields.missing("quant_method"))?;
+        let reader = METHODS.iter().find(|(name, _)| *name == method).ok_or_else(|| {
+            let known = METHODS.map(|(name, _)| name).join(", ");
+            let message = format!("unknown method {method:?}");
+            fields.fault("config::quantised", "quant_method", message).help(format!("Known: {known}."))
+        })?;
+        let quantisation = (reader.1)(&fields, dtype)?;
+        f.note(FIELD, quantisation.echo());
+        Ok(Some(quantisation))
+    }
+
+    /// What tells models apart.
+    fn echo(&self) -> Value {
+        let rules = self.rules.iter().map(|(names, scheme)| {
+            let scheme = scheme.as_ref().map_or("none".into(), Scheme::to_string);
+            json!({ "modules": names.to_string(), "scheme": scheme })
+        });
+        let cache = self.cache.map(|cache| format!("{}, {}", cache.keys, cache.values));
+        json!({ "quant_method": self.method, "rules": rules.collect::<Vec<_>>(), "cache": cache })
+    }
+}
+
+/// A method by its name, and what reads it.
+type Method = (&'static str, fn(&Fields, DType) -> Result<Quantisation, Diagnostic>);
+
+const METHODS: [Method; 6] = [
+    ("fp8", fp8::read),
+    ("mxfp4", mxfp4::read),
+    ("compressed-tensors", compressed_tensors::read),
+    ("quark", quark::read),
+    ("awq", awq_gptq::awq),
+    ("gptq", awq_gptq::gptq),
+];
+
+impl std::fmt::Display for Scheme {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Scheme { codes, scales, blocks, zeros, stored, inputs } = self;
+        write!(f, "{} with scales of {} for {blocks:?}", codes.name(), scales.name())?;
+        let zeros = if *zeros { ", zero points" } else { "" };
+        write!(f, "{zeros}, stored as {stored:?}")?;
+        match inputs {
+            Some(Inputs { codes, scales }) => write!(f, ", rows {} {scales:?}", codes.name()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A number of bits, columns or rows, of these.
+fn one_of_sizes(f: &Fields, name: &str, size: usize, known: &[usize]) -> Result<usize, Diagnostic> {
+    match known.contains(&size) {
+        true => Ok(size),
+        false => Err(f.fault("config::quantised", name, format!("{size} is not supported, only {known:?}"))),
+    }
+}
+
+/// That a field has no meaning that weights would have to follow: absent, null, false or empty.
+fn without(f: &Fields, name: &str) -> Result<(), Diagnostic> {
+    let empty = |v: &Value| match v {
+        Value::Bool(set) => !set,
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    };
+    match f.get(name) {
+        Some(value) if !empty(value) => Err(f.fault("config::quantised", name, "is not supported")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! `awq` and `gptq`: codes of 4 or 8 bits in words, of the transposed weight.
+use super::names::Names;
+use super::{Blocks, Quantisation, Scheme, Stored, one_of_sizes, without};
+use crate::fields::Fields;
+use crate::{DType, Diagnostic};
+
+pub fn awq(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
+    bits(f, &[4])?;
+    f.one_of("version", "gemm", &[("gemm", ()), ("GEMM", ())])?;
+    let zeros = f.flag("zero_point")?.unwrap_or(true);
+    if !zeros {
+        return Err(f.fault("config::quantised", "zero_point", "must be true"));
+    }
+    let scheme =
+        Scheme { codes: DType::U4, scales: DType::F16, blocks: blocks(f)?, zeros, stored: Stored::Awq, inputs: None };
+    let excluded = f.texts("modules_to_not_convert")?.unwrap_or_default();
+    let rules = vec![(Names::within(&excluded), None), products(f, scheme)?];
+    Ok(Quantisation { method: "awq", rules, cache: None })
+}
+
+pub fn gptq(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
+    let bits = bits(f, &[4, 8])?;
+    let taken = f.one_of("checkpoint_format", "gptq", &[("gptq", 1), ("gptq_v2", 0)])?;
+    let blocks = blocks(f)?;
+    if f.flag("desc_act")? == Some(true) && blocks != Blocks::Row {
+        let message = "true is not supported: columns would have scales in any order (act-order)";
+        return Err(f.fault("config::quantised", "desc_act", message));
+    }
+    without(f, "modules_in_block_to_quantize")?;
+    let is_symmetric = f.flag("sym")?.unwrap_or(true);
+    let scheme = Scheme {
+        // Of symmetric codes the zero point is the middle, which makes them integers with a sign.
+        codes: match (bits, is_symmetric) {
+            (4, true) => DType::I4,
+            (4, false) => DType::U4,
+            (_, true) => DType::I8,
+            (_, false) => DType::U8,
+        },
+        scales: DType::F16,
+        blocks,
+        zeros: !is_symmetric,
+        stored: Stored::Gptq { taken },
+        inputs: None,
+    };
+    let mut rules = vec![];
+    if let Some(dynamic) = f.object("dynamic")? {
+        for (pattern, _) in dynamic.entries() {
+            let Some(excluded) = pattern.strip_prefix("-:") else {
+                let message = "only patterns that exclude modules are supported, which begin with -:";
+                return Err(dynamic.fault("config::quantised", pattern, message));
+            };
+            let fault = |e| dynamic.fault("config::value", pattern, e);
+            rules.push((Names::pattern(excluded).map_err(fault)?, None));
+        }
+    }
+    rules.push(products(f, scheme)?);
+    Ok(Quantisation { method: "gptq", rules, cache: None })
+}
+
+/// The products that a scheme is for: with `lm_head`, the head too.
+fn products(f: &Fields, scheme: Scheme) -> Result<(Names, Option<Scheme>), Diagnostic> {
+    let with_head = f.flag("lm_head")?.unwrap_or(false);
+    Ok((if with_head { Names::all() } else { Names::layers() }, Some(scheme)))
+}
+
+fn bits(f: &Fields, known: &[usize]) -> Result<usize, Diagnostic> {
+    let name = if f.get("bits").is_some() { "bits" } else { "w_bit" };
+    let bits = f.size(name)?.ok_or_else(|| f.missing("bits"))?;
+    one_of_sizes(f, name, bits, known)
+}
+
+/// What shares a scale: a group of columns, or a whole row where that is -1.
+fn blocks(f: &Fields) -> Result<Blocks, Diagnostic> {
+    let name = if f.get("group_size").is_some() { "group_size" } else { "q_group_size" };
+    if f.get(name).is_none() {
+        return Err(f.missing("group_size"));
+    }
+    Ok(f.size_or_none(name)?.map_or(Blocks::Row, Blocks::Group))
+}

@@ -1,0 +1,186 @@
+//! `compressed-tensors`: what llm-compressor writes.
+use serde_json::Value;
+
+use super::names::Names;
+use super::{Axes, Blocks, CacheScales, InputScales, Inputs, Quantisation, Scheme, Stored, one_of_sizes, without};
+use crate::fields::Fields;
+use crate::{DType, Diagnostic};
+
+pub fn read(f: &Fields, dtype: DType) -> Result<Quantisation, Diagnostic> {
+    for name in ["transform_config", "sparsity_config"] {
+        without(f, name)?;
+    }
+    let state = f.text("quantization_status")?.unwrap_or("compressed");
+    if state != "compressed" {
+        let message = format!("must be \"compressed\", not {state:?}");
+        return Err(f.fault("config::quantised", "quantization_status", message));
+    }
+    let ignored = f.texts("ignore")?.unwrap_or_default();
+    let fault = |e| f.fault("config::value", "ignore", e);
+    let mut rules = vec![(Names::targets(&ignored).map_err(fault)?, None)];
+    let Some(groups) = f.object("config_groups")? else { return Err(f.missing("config_groups")) };
+    let mut named = vec![];
+    for (name, _) in groups.entries() {
+        let Some(group) = groups.object(name)? else { continue };
+        let targets = group.texts("targets")?.ok_or_else(|| group.missing("targets"))?;
+        let fault = |e| group.fault("config::value", "targets", e);
+        let format = group.text("format")?.or(f.text("format")?);
+        named.push((
+            !targets.contains(&"Linear"),
+            Names::targets(&targets).map_err(fault)?,
+            scheme(&group, format, dtype)?,
+        ));
+    }
+    // Names and patterns go before classes.
+    named.sort_by_key(|(is_named, ..)| !is_named);
+    rules.extend(named.into_iter().map(|(_, names, scheme)| (names, scheme)));
+    Ok(Quantisation { method: "compressed-tensors", rules, cache: cache(f)? })
+}
+
+/// What of a tensor's numbers a spec says.
+struct Spec<'a> {
+    f: Fields<'a>,
+    bits: usize,
+    is_float: bool,
+    strategy: &'a str,
+    group: Option<usize>,
+    is_symmetric: bool,
+    is_dynamic: bool,
+}
+
+impl<'a> Spec<'a> {
+    fn read(f: &Fields<'a>, name: &str) -> Result<Option<Spec<'a>>, Diagnostic> {
+        let Some(f) = f.object(name)? else { return Ok(None) };
+        if matches!(f.text("actorder")?, Some("group" | "dynamic")) {
+            return Err(f.fault(
+                "config::quantised",
+                "actorder",
+                "columns in another order (act-order) are not supported",
+            ));
+        }
+        if f.get("dynamic").and_then(Value::as_str).is_some() {
+            return Err(f.fault("config::quantised", "dynamic", "must be true or false"));
+        }
+        let spec = Spec {
+            bits: f.size("num_bits")?.unwrap_or(8),
+            is_float: f.one_of("type", "int", &[("int", false), ("float", true)])?,
+            strategy: f.text("strategy")?.unwrap_or("tensor"),
+            group: f.size_or_none("group_size")?,
+            is_symmetric: f.flag("symmetric")?.unwrap_or(true),
+            is_dynamic: f.flag("dynamic")?.unwrap_or(false),
+            f,
+        };
+        Ok(Some(spec))
+    }
+
+    fn unknown(&self, name: &str) -> Diagnostic {
+        let Spec { bits, is_float, strategy, is_symmetric, .. } = *self;
+        let numbers = if is_float { "floats" } else { "integers" };
+        let symmetric = if is_symmetric { "symmetric" } else { "asymmetric" };
+        let message =
+            format!("{symmetric} {numbers} of {bits} bits with a scale for each {strategy} are not supported");
+        self.f.fault("config::quantised", name, message)
+    }
+
+    fn group(&self) -> Result<usize, Diagnostic> {
+        self.group.ok_or_else(|| self.f.missing("group_size"))
+    }
+}
+
+fn scheme(f: &Fields, format: Option<&str>, dtype: DType) -> Result<Option<Scheme>, Diagnostic> {
+    let Some(weights) = Spec::read(f, "weights")? else { return Ok(None) };
+    if let Some(outputs) = Spec::read(f, "output_activations")? {
+        return Err(outputs.unknown("strategy"));
+    }
+    let inputs = Spec::read(f, "input_activations")?.map(|spec| inputs(&spec)).transpose()?;
+    let scheme = match (format.unwrap_or("naive-quantized"), weights.bits, weights.is_float) {
+        ("pack-quantized", 4 | 8, false) => packed(&weights, dtype)?,
+        ("float-quantized" | "naive-quantized", 8, true) | ("int-quantized" | "naive-quantized", 8, false)
+            if weights.is_symmetric =>
+        {
+            plain(&weights)?
+        }
+        ("mxfp8-quantized", 8, true) => Scheme {
+            scales: DType::E8M0,
+            blocks: Blocks::Group(weights.group()?),
+            stored: Stored::Codes { scale: "weight_scale", axes: Axes::Matrix },
+            ..super::fp8::CODES
+        },
+        ("mxfp4-pack-quantized", 4, true) => Scheme {
+            codes: DType::F4E2M1,
+            scales: DType::E8M0,
+            blocks: Blocks::Group(weights.group()?),
+            zeros: false,
+            stored: Stored::Pairs { weight: "weight_packed" },
+            inputs: None,
+        },
+        ("dense", ..) => return Ok(None),
+        (other, ..) => {
+            let message = format!("{other:?} is not supported for this kind of numbers");
+            return Err(f.fault("config::quantised", "format", message));
+        }
+    };
+    Ok(Some(Scheme { inputs, ..scheme }))
+}
+
+/// A code an element.
+fn plain(weights: &Spec) -> Result<Scheme, Diagnostic> {
+    let (blocks, axes) = match weights.strategy {
+        "tensor" => (Blocks::Tensor, Axes::One),
+        "channel" => (Blocks::Row, Axes::Matrix),
+        "group" => (Blocks::Group(weights.group()?), Axes::Matrix),
+        "block" => match weights.f.sizes("block_structure")?.as_deref() {
+            Some(&[rows, cols]) => (Blocks::Square(rows, cols), Axes::Matrix),
+            _ => return Err(weights.f.fault("config::value", "block_structure", "must be two sizes")),
+        },
+        _ => return Err(weights.unknown("strategy")),
+    };
+    let codes = if weights.is_float { DType::F8E4M3 } else { DType::I8 };
+    Ok(Scheme { codes, blocks, stored: Stored::Codes { scale: "weight_scale", axes }, ..super::fp8::CODES })
+}
+
+/// Words of codes.
+fn packed(weights: &Spec, dtype: DType) -> Result<Scheme, Diagnostic> {
+    let blocks = match weights.strategy {
+        "channel" => Blocks::Row,
+        "group" => Blocks::Group(weights.group()?),
+        _ => return Err(weights.unknown("strategy")),
+    };
+    let codes = match (weights.bits, weights.is_symmetric) {
+        (4, true) => DType::I4,
+        (4, false) => DType::U4,
+        (_, true) => DType::I8,
+        (_, false) => DType::U8,
+    };
+    let zeros = !weights.is_symmetric;
+    Ok(Scheme { codes, scales: dtype, blocks, zeros, stored: Stored::Words, inputs: None })
+}
+
+fn inputs(spec: &Spec) -> Result<Inputs, Diagnostic> {
+    let codes = match (spec.bits, spec.is_float, spec.is_symmetric) {
+        (8, true, true) => DType::F8E4M3,
+        (8, false, true) => DType::I8,
+        (4, true, true) => DType::F4E2M1,
+        _ => return Err(spec.unknown("num_bits")),
+    };
+    let scales = match (spec.strategy, spec.is_dynamic) {
+        ("tensor", false) if codes != DType::F4E2M1 => InputScales::Static,
+        ("token", true) if codes != DType::F4E2M1 => InputScales::Row,
+        ("group", true) => match one_of_sizes(&spec.f, "group_size", spec.group()?, &[32, 128])? {
+            32 if codes != DType::I8 => InputScales::Mx(32),
+            128 if codes == DType::F8E4M3 => InputScales::Group(128),
+            _ => return Err(spec.unknown("strategy")),
+        },
+        _ => return Err(spec.unknown("strategy")),
+    };
+    Ok(Inputs { codes, scales })
+}
+
+/// The scales of a cache of e4m3.
+fn cache(f: &Fields) -> Result<Option<CacheScales>, Diagnostic> {
+    let Some(spec) = Spec::read(f, "kv_cache_scheme")? else { return Ok(None) };
+    match (spec.bits, spec.is_float, spec.is_symmetric, spec.strategy, spec.is_dynamic) {
+        (8, true, true, "tensor", false) => Ok(Some(CacheScales { keys: "k_scale", values: "v_scale" })),
+        _ => Err(spec.unknown("strategy")),
+    }
+}

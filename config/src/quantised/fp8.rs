@@ -1,0 +1,59 @@
+//! `fp8`: codes of e4m3, as DeepSeek, Qwen and Kimi are released.
+use super::names::Names;
+use super::{Axes, Blocks, InputScales, Inputs, Quantisation, Scheme, Stored, without};
+use crate::fields::Fields;
+use crate::{DType, Diagnostic};
+
+pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
+    f.one_of("fmt", "e4m3", &[("e4m3", ())])?;
+    let is_dynamic = f.one_of("activation_scheme", "dynamic", &[("dynamic", true), ("static", false)])?;
+    if f.flag("is_checkpoint_fp8_serialized")? == Some(false) {
+        let message = "must be true: there are no codes otherwise";
+        return Err(f.fault("config::quantised", "is_checkpoint_fp8_serialized", message));
+    }
+    f.one_of("scale_fmt", "float", &[("float", ())])?;
+    without(f, "expert_dtype")?;
+    let square = f.sizes("weight_block_size")?;
+    let scheme = match square.as_deref() {
+        None => Scheme {
+            blocks: Blocks::Tensor,
+            stored: Stored::Codes { scale: "weight_scale", axes: Axes::One },
+            inputs: inputs(if is_dynamic { InputScales::Row } else { InputScales::Static }),
+            ..CODES
+        },
+        Some(&[rows, cols]) if is_dynamic => Scheme {
+            blocks: Blocks::Square(rows, cols),
+            stored: Stored::Codes { scale: "weight_scale_inv", axes: Axes::Matrix },
+            inputs: inputs(InputScales::Group(cols)),
+            ..CODES
+        },
+        Some([_, _]) => {
+            let message = "\"static\" does not go with weight_block_size";
+            return Err(f.fault("config::quantised", "activation_scheme", message));
+        }
+        Some(_) => return Err(f.fault("config::value", "weight_block_size", "must be two sizes")),
+    };
+    let mut excluded = vec!["lm_head"];
+    for name in ["modules_to_not_convert", "ignored_layers"] {
+        excluded.extend(f.texts(name)?.unwrap_or_default());
+    }
+    excluded.sort_unstable();
+    excluded.dedup();
+    let fault = |e| f.fault("config::value", "modules_to_not_convert", e);
+    let rules = vec![(Names::parts(&excluded).map_err(fault)?, None), (Names::all(), Some(scheme))];
+    Ok(Quantisation { method: "fp8", rules, cache: None })
+}
+
+/// Codes of e4m3 with scales in f32.
+pub const CODES: Scheme = Scheme {
+    codes: DType::F8E4M3,
+    scales: DType::F32,
+    blocks: Blocks::Tensor,
+    zeros: false,
+    stored: Stored::Codes { scale: "weight_scale", axes: Axes::One },
+    inputs: None,
+};
+
+fn inputs(scales: InputScales) -> Option<Inputs> {
+    Some(Inputs { codes: DType::F8E4M3, scales })
+}

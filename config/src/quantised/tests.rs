@@ -1,0 +1,156 @@
+use serde_json::{Value, json};
+
+use super::{HEAD, Quantisation};
+use crate::fields::Fields;
+use crate::{DType, Diagnostic};
+
+const Q: &str = "model.layers.0.self_attn.q_proj";
+
+fn read(config: Value) -> Result<Quantisation, Diagnostic> {
+    let config = json!({ "quantization_config": config });
+    let fields = Fields::new("config.json", config.as_object().expect("an object"));
+    Quantisation::read(&fields, DType::BF16).map(|found| found.expect("it is quantised"))
+}
+
+/// The schemes of a product and of the head.
+fn schemes(config: Value) -> String {
+    let found = read(config).unwrap_or_else(|e| panic!("{e}"));
+    [Q, HEAD].map(|name| found.scheme(name).map_or("none".into(), ToString::to_string)).join("; ")
+}
+
+fn fault(config: Value) -> String {
+    read(config).expect_err("it is refused").to_string()
+}
+
+/// A compressed-tensors file with one group, in which these fields are other ones.
+fn group(format: &str, weights: Value, inputs: Value) -> Value {
+    let spec = |patch: Value| {
+        let mut spec = json!({ "num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": true, "dynamic": false,
+            "group_size": null, "block_structure": null, "actorder": null });
+        spec.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+        spec
+    };
+    let inputs = if inputs.is_null() { inputs } else { spec(inputs) };
+    json!({
+        "quant_method": "compressed-tensors", "format": format, "ignore": ["lm_head"], "quantization_status": "compressed",
+        "sparsity_config": {}, "transform_config": {}, "kv_cache_scheme": null,
+        "config_groups": { "group_0": { "targets": ["Linear"], "weights": spec(weights), "input_activations": inputs,
+            "output_activations": null } },
+    })
+}
+
+/// A file of Quark's with one spec for weights and one for their inputs.
+fn quark(weight: Value, input: Value) -> Value {
+    json!({ "quant_method": "quark", "exclude": ["lm_head"], "export": { "weight_format": "real_quantized" },
+        "global_quant_config": { "weight": weight, "input_tensors": input, "output_tensors": null, "bias": null } })
+}
+
+#[test]
+fn fp8() {
+    let block = json!({ "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128] });
+    insta::assert_snapshot!(schemes(block), @r#"f8e4m3 with scales of f32 for Square(128, 128), stored as Codes { scale: "weight_scale_inv", axes: Matrix }, rows f8e4m3 Group(128); none"#);
+    insta::assert_snapshot!(schemes(json!({ "quant_method": "fp8", "activation_scheme": "static" })), @r#"f8e4m3 with scales of f32 for Tensor, stored as Codes { scale: "weight_scale", axes: One }, rows f8e4m3 Static; none"#);
+    let excluded = json!({ "quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn"] });
+    assert_eq!(schemes(excluded), "none; none");
+    let both = json!({ "quant_method": "fp8", "activation_scheme": "static", "weight_block_size": [128, 128] });
+    insta::assert_snapshot!(fault(both), @r#"config.json: quantization_config.activation_scheme: "static" does not go with weight_block_size"#);
+    insta::assert_snapshot!(fault(json!({ "quant_method": "fp8", "scale_fmt": "ue8m0" })), @r#"config.json: quantization_config.scale_fmt: unknown value "ue8m0""#);
+    insta::assert_snapshot!(fault(json!({ "quant_method": "fp8", "weight_block_size": [128, 0] })), @"config.json: quantization_config.weight_block_size: must be a list of whole numbers above 0, not [128,0]");
+}
+
+#[test]
+fn compressed_tensors() {
+    let dynamic = json!({ "strategy": "token", "dynamic": true });
+    insta::assert_snapshot!(schemes(group("float-quantized", json!({ "strategy": "channel" }), dynamic.clone())), @r#"f8e4m3 with scales of f32 for Row, stored as Codes { scale: "weight_scale", axes: Matrix }, rows f8e4m3 Row; none"#);
+    insta::assert_snapshot!(schemes(group("float-quantized", json!({}), json!({}))), @r#"f8e4m3 with scales of f32 for Tensor, stored as Codes { scale: "weight_scale", axes: One }, rows f8e4m3 Static; none"#);
+    let int8 = json!({ "type": "int", "strategy": "channel" });
+    let rows = json!({ "type": "int", "strategy": "token", "dynamic": true });
+    insta::assert_snapshot!(schemes(group("int-quantized", int8, rows)), @r#"i8 with scales of f32 for Row, stored as Codes { scale: "weight_scale", axes: Matrix }, rows i8 Row; none"#);
+    let int4 = json!({ "type": "int", "num_bits": 4, "strategy": "group", "group_size": 32 });
+    insta::assert_snapshot!(schemes(group("pack-quantized", int4.clone(), Value::Null)), @"i4 with scales of bf16 for Group(32), stored as Words; none");
+    let mut asymmetric = int4.clone();
+    asymmetric["symmetric"] = json!(false);
+    insta::assert_snapshot!(schemes(group("pack-quantized", asymmetric, Value::Null)), @"u4 with scales of bf16 for Group(32), zero points, stored as Words; none");
+    let mx = json!({ "strategy": "group", "group_size": 32 });
+    let inputs = json!({ "strategy": "group", "group_size": 32, "dynamic": true });
+    insta::assert_snapshot!(schemes(group("mxfp8-quantized", mx, inputs)), @r#"f8e4m3 with scales of e8m0 for Group(32), stored as Codes { scale: "weight_scale", axes: Matrix }, rows f8e4m3 Mx(32); none"#);
+
+    let mut ordered = int4.clone();
+    ordered["actorder"] = json!("group");
+    insta::assert_snapshot!(fault(group("pack-quantized", ordered, Value::Null)), @"config.json: quantization_config.config_groups.group_0.weights.actorder: columns in another order (act-order) are not supported");
+    let mut rotated = group("pack-quantized", int4.clone(), Value::Null);
+    rotated["transform_config"] = json!({ "config_groups": {} });
+    insta::assert_snapshot!(fault(rotated), @"config.json: quantization_config.transform_config: is not supported");
+    let mut sparse = group("pack-quantized", int4.clone(), Value::Null);
+    sparse["sparsity_config"] = json!({ "format": "sparse-24-bitmask" });
+    insta::assert_snapshot!(fault(sparse), @"config.json: quantization_config.sparsity_config: is not supported");
+    insta::assert_snapshot!(fault(group("nvfp4-pack-quantized", json!({ "num_bits": 4 }), Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.format: "nvfp4-pack-quantized" is not supported for this kind of numbers"#);
+    insta::assert_snapshot!(fault(group("marlin-24", int4, Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.format: "marlin-24" is not supported for this kind of numbers"#);
+    let five = json!({ "type": "int", "num_bits": 5, "strategy": "group", "group_size": 32 });
+    insta::assert_snapshot!(fault(group("pack-quantized", five, Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.format: "pack-quantized" is not supported for this kind of numbers"#);
+}
+
+#[test]
+fn names_go_before_classes() {
+    let int4 = json!({ "type": "int", "num_bits": 4, "strategy": "channel" });
+    let mut config = group("pack-quantized", int4, Value::Null);
+    let other = json!({ "targets": ["re:.*q_proj"], "format": "int-quantized",
+        "weights": { "num_bits": 8, "type": "int", "strategy": "channel" } });
+    config["config_groups"].as_object_mut().expect("an object").insert("group_1".into(), other);
+    let found = read(config).unwrap();
+    assert_eq!(found.scheme(Q).unwrap().codes, DType::I8);
+    assert_eq!(found.scheme("model.layers.0.mlp.up_proj").unwrap().codes, DType::I4);
+}
+
+#[test]
+fn caches() {
+    let mut config = group("float-quantized", json!({}), json!({}));
+    config["kv_cache_scheme"] = json!({ "num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false });
+    assert_eq!(read(config.clone()).unwrap().cache.unwrap().keys, "k_scale");
+    config["kv_cache_scheme"]["strategy"] = json!("attn_head");
+    insta::assert_snapshot!(fault(config), @"config.json: quantization_config.kv_cache_scheme.strategy: symmetric floats of 8 bits with a scale for each attn_head are not supported");
+}
+
+#[test]
+fn quark_files() {
+    let rows = json!({ "dtype": "fp8_e4m3", "qscheme": "per_channel", "is_dynamic": false });
+    let tokens = json!({ "dtype": "fp8_e4m3", "qscheme": "per_channel", "is_dynamic": true });
+    insta::assert_snapshot!(schemes(quark(rows, tokens)), @r#"f8e4m3 with scales of f32 for Row, stored as Codes { scale: "weight_scale", axes: Vector }, rows f8e4m3 Row; none"#);
+    let mx = |dynamic| json!({ "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0", "is_dynamic": dynamic });
+    insta::assert_snapshot!(schemes(quark(mx(false), mx(true))), @r#"f4e2m1 with scales of e8m0 for Group(32), stored as Pairs { weight: "weight" }, rows f4e2m1 Mx(32); none"#);
+    insta::assert_snapshot!(schemes(quark(json!([mx(false)]), Value::Null)), @r#"f4e2m1 with scales of e8m0 for Group(32), stored as Pairs { weight: "weight" }; none"#);
+    insta::assert_snapshot!(fault(quark(json!([mx(false), mx(false)]), Value::Null)), @"config.json: quantization_config.global_quant_config.weight: several forms, one after the other, are not supported");
+    insta::assert_snapshot!(fault(quark(json!({ "dtype": "mx6", "qscheme": "per_group" }), Value::Null)), @r#"config.json: quantization_config.global_quant_config.weight.dtype: "mx6" with scales of "float" "per_group" is not supported"#);
+    let mut fake = quark(mx(false), Value::Null);
+    fake["export"]["weight_format"] = json!("fake_quantized");
+    insta::assert_snapshot!(fault(fake), @r#"config.json: quantization_config.export.weight_format: must be "real_quantized", not "fake_quantized""#);
+}
+
+#[test]
+fn awq_and_gptq() {
+    let awq = json!({ "quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": true, "version": "gemm" });
+    insta::assert_snapshot!(schemes(awq.clone()), @"u4 with scales of f16 for Group(128), zero points, stored as Awq; none");
+    let mut other = awq;
+    other["version"] = json!("gemv");
+    insta::assert_snapshot!(fault(other), @r#"config.json: quantization_config.version: unknown value "gemv""#);
+    let gptq = json!({ "quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": false, "sym": true });
+    insta::assert_snapshot!(schemes(gptq.clone()), @"i4 with scales of f16 for Group(64), stored as Gptq { taken: 1 }; none");
+    let patched = |name: &str, value: Value| {
+        let mut config = gptq.clone();
+        config[name] = value;
+        config
+    };
+    insta::assert_snapshot!(schemes(patched("sym", json!(false))), @"u4 with scales of f16 for Group(64), zero points, stored as Gptq { taken: 1 }; none");
+    insta::assert_snapshot!(schemes(patched("lm_head", json!(true))), @"i4 with scales of f16 for Group(64), stored as Gptq { taken: 1 }; i4 with scales of f16 for Group(64), stored as Gptq { taken: 1 }");
+    assert_eq!(schemes(patched("dynamic", json!({ "-:.*q_proj": {} }))), "none; none");
+    insta::assert_snapshot!(fault(patched("dynamic", json!({ "+:.*q_proj": { "bits": 8 } }))), @"config.json: quantization_config.dynamic.+:.*q_proj: only patterns that exclude modules are supported, which begin with -:");
+    insta::assert_snapshot!(fault(patched("desc_act", json!(true))), @"config.json: quantization_config.desc_act: true is not supported: columns would have scales in any order (act-order)");
+    insta::assert_snapshot!(fault(patched("bits", json!(3))), @"config.json: quantization_config.bits: 3 is not supported, only [4, 8]");
+    insta::assert_snapshot!(fault(patched("group_size", Value::Null)), @"config.json: quantization_config.group_size: is missing");
+}
+
+#[test]
+fn methods() {
+    insta::assert_snapshot!(fault(json!({ "quant_method": "bitsandbytes" })), @r#"config.json: quantization_config.quant_method: unknown method "bitsandbytes""#);
+    insta::assert_snapshot!(fault(json!({})), @"config.json: quantization_config.quant_method: is missing");
+}

@@ -1,0 +1,115 @@
+//! What SGLang's configuration means for an artifact: which options fit it, and which it cannot
+//! serve.
+//!
+//! Options are values by the names of SGLang's `ServerArgs`, as SGLang has resolved them; its type
+//! and the length of sequences are those of the model that it has resolved.
+use serde_json::{Map, Value};
+
+use crate::Config;
+use crate::compare::plain;
+use crate::framework::{Fate, Framework, Held, Judged, cache, compared, dtype, method, refused, rows};
+
+const fn must(name: &'static str, why: &'static str) -> Judged {
+    compared(name, name, why)
+}
+
+const fn off(name: &'static str, harmless: &'static [&'static str], why: &'static str) -> Judged {
+    refused(name, name, harmless, why)
+}
+
+/// How SGLang may read a checkpoint: those of its loaders that hand out tensors by the names of the
+/// checkpoint.
+const LOADERS: &[&str] =
+    &["auto", "pt", "safetensors", "npcache", "fastsafetensors", "instanttensor", "runai_streamer"];
+
+const RANKS: &str = "a rank has whole sequences and its share of every layer";
+const PAGES: &str = "what is in a page is the artifact's own";
+const STAY: &str = "weights stay on the device";
+const PACKED: &str = "weights are packed when they are loaded";
+const ONE: &str = "a decode step has one token of each sequence";
+const KERNELS: &str = "kernels are the artifact's";
+
+/// In the order in which they are judged. A bound on lengths comes last: it follows from everything
+/// else.
+pub const JUDGED: &[Judged] = &[
+    off("is_embedding", &[], "an artifact generates, and embeds or classifies nothing"),
+    must("dtype", "the artifact's type (`atomc compile --dtype`)"),
+    must("kv_cache_dtype", "the type of the artifact's pages (`atomc compile --cache-dtype`)"),
+    must("tp_size", "the artifact's ranks (`atomc compile --tp`)"),
+    off("pp_size", &["1"], "an artifact is of all layers"),
+    off("attn_dp_size", &["1"], RANKS),
+    off("attn_cp_size", &["1"], RANKS),
+    off("dcp_size", &["1"], RANKS),
+    must("quantization", "the method of the artifact's checkpoint"),
+    off("quantize_and_serve", &[], "weights have the artifact's type"),
+    off("modelopt_quant", &[], "weights have the artifact's type"),
+    off("rl_quant_profile", &[], "weights have the artifact's type"),
+    off("load_format", LOADERS, "its loader does not give tensors by the checkpoint's names"),
+    off("custom_weight_loader", &[], PACKED),
+    off("startup_weight_load_mode", &["serial"], PACKED),
+    off("weight_cache_mode", &["off"], PACKED),
+    off("enable_lora", &[], "weights are packed, without adapters"),
+    off("lora_paths", &[], "weights are packed, without adapters"),
+    off("speculative_algorithm", &[], ONE),
+    off("dllm_algorithm", &[], ONE),
+    off("enable_hierarchical_cache", &[], PAGES),
+    off("enable_hisparse", &[], PAGES),
+    off("enable_lmcache", &[], PAGES),
+    off("enable_flexkv", &[], PAGES),
+    off("enable_unified_memory", &[], PAGES),
+    off("enable_unified_cache_external_linker", &[], PAGES),
+    off("enable_page_major_kv_layout", &[], PAGES),
+    off("enable_kv_cache_sharding", &[], PAGES),
+    off("prefill_only_disable_kv_cache", &[], "the artifact attends over pages"),
+    off("disaggregation_mode", &["null"], PAGES),
+    off("enable_pdmux", &[], "a step is one batch"),
+    off("enable_two_batch_overlap", &[], "a step is one batch"),
+    off("enable_single_batch_overlap", &[], "a step is one batch"),
+    off("cpu_offload_gb", &[], STAY),
+    off("offload_group_size", &["-1"], STAY),
+    off("kt_weight_path", &[], STAY),
+    off("enable_nvidia_megakernel", &[], KERNELS),
+    off("enable_amd_monokernel", &[], KERNELS),
+    off("rl_on_policy_target", &[], KERNELS),
+    off("enable_layernorm_sp", &[], RANKS),
+    off("enable_return_aux_hidden_states", &[], "layers leave no rows but the last one's"),
+    must("page_size", "a multiple of the artifact's page"),
+    must("context_length", "the artifact's longest sequence (`atomc compile --context`)"),
+];
+
+const SGLANG: Framework = Framework { name: "SGLang", judged: JUDGED, unfit };
+
+/// Everything about which a configuration and its options do not fit an artifact, one line each,
+/// the telling ones first.
+pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
+    SGLANG.refusals(config, options, held)
+}
+
+fn unfit(judged: &Judged, value: &Value, _: &Map<String, Value>, held: &Held) -> Option<String> {
+    let text = plain(value);
+    match judged.name {
+        _ if judged.fate == Fate::Refused => judged.refused(value),
+        _ if value.is_null() => None,
+        "dtype" => dtype(&text, held),
+        "kv_cache_dtype" => cache(&text, held),
+        "quantization" => method(&text, held),
+        "tp_size" => (text != held.ranks.to_string()).then(|| held.ranks.to_string()),
+        "page_size" => {
+            let fits = value.as_u64().is_some_and(|n| n > 0 && n.is_multiple_of(held.page as u64));
+            (!fits).then(|| format!("multiples of {}", held.page))
+        }
+        "context_length" => {
+            let fits = value.as_u64().is_some_and(|n| n <= held.positions as u64);
+            (!fits).then(|| format!("at most {}", held.positions))
+        }
+        other => unreachable!("{other} has no rule"),
+    }
+}
+
+/// The table of docs/sglang.md: what is compared, and what is refused and why.
+pub fn document() -> String {
+    rows(JUDGED)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+use super::*;
+use serde_json::{Value, json};
+
+const MODEL: &str = r#"{
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "vocab_size": 128, "max_position_embeddings": 512, "dtype": "bfloat16"
+}"#;
+
+fn refused(options: Value) -> String {
+    let config = Config::parse(MODEL, None).expect("a good configuration");
+    let model = config.echo();
+    let held = Held {
+        model: &model,
+        dtype: "bfloat16",
+        cache_dtype: "bfloat16",
+        ranks: 1,
+        positions: 512,
+        step: 256,
+        page: 32,
+        own: true,
+    };
+    refusals(&config, options.as_object().expect("options"), &held).join("\n")
+}
+
+#[test]
+fn what_sglang_resolves_by_default_is_harmless() {
+    let resolved = json!({
+        "is_embedding": false, "dtype": "torch.bfloat16", "kv_cache_dtype": "auto", "tp_size": 1, "pp_size": 1, "attn_dp_size": 1,
+        "attn_cp_size": 1, "dcp_size": 1, "quantization": null, "load_format": "auto", "startup_weight_load_mode": "serial",
+        "weight_cache_mode": "off", "disaggregation_mode": "null", "cpu_offload_gb": 0, "offload_group_size": -1, "page_size": 64,
+        "context_length": 512,
+    });
+    assert_eq!(refused(resolved), "");
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let asked = json!({
+        "dtype": "torch.float32", "kv_cache_dtype": "fp8_e4m3", "tp_size": 2, "quantization": "fp8", "enable_lora": true,
+        "speculative_algorithm": "EAGLE", "page_size": 1, "context_length": 4096,
+    });
+    insta::assert_snapshot!(refused(asked), @r"
+    --dtype: SGLang has torch.float32, the artifact bfloat16
+    --kv-cache-dtype: SGLang has fp8_e4m3, the artifact bfloat16
+    --tp-size: SGLang has 2, the artifact 1
+    --quantization: SGLang has fp8, the artifact none
+    --enable-lora: SGLang has true, the artifact none: weights are packed, without adapters
+    --speculative-algorithm: SGLang has EAGLE, the artifact none: a decode step has one token of each sequence
+    --page-size: SGLang has 1, the artifact multiples of 32
+    --context-length: SGLang has 4096, the artifact at most 512
+    ");
+}
+
+/// The document has the table as it is here.
+#[test]
+fn the_document_has_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/sglang.md");
+    let text = std::fs::read_to_string(path).expect("docs/sglang.md");
+    assert!(text.contains(&document()), "{path} should have:\n{}", document());
+}

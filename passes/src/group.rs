@@ -1,0 +1,81 @@
+//! Says which rows each expert has, where products of many rows go along them expert by expert.
+//! Decode steps have so few rows that their kernels look for themselves.
+//!
+//! ```text
+//! %2 = grouped %x, %w, %experts         %2 = group %experts {experts = 8, tile = 16}
+//!                                  =>   %3 = grouped %x, %w, %2
+//! ```
+use atomc_ir::{Diagnostic, Graph, Layout, NodeId, Op, Value};
+
+use crate::pass::{Changed, Cx};
+
+/// The fewest rows of a block: what a matrix instruction has at least.
+const LEAST: usize = 16;
+/// The most: beyond, a tile of a product does not grow.
+const MOST: usize = 64;
+
+pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
+    if cx.bucket.is_decode() {
+        return Ok(Changed::No);
+    }
+    let mut changed = false;
+    for id in graph.order() {
+        // What was remade is read by nobody.
+        if matches!(graph.op(id), Op::Grouped { .. })
+            && let Some((experts, group)) = group(graph, id, cx)
+        {
+            let location = graph.location(experts.node).to_string();
+            let readers: Vec<NodeId> = graph.users(experts).into_iter().map(|(user, _)| user).collect();
+            let grouped: Value = graph.push(group, &[experts], &location)?.into();
+            for reader in readers {
+                let old = graph.operands(reader);
+                let operands: Vec<Value> = old.iter().map(|&v| if v == experts { grouped } else { v }).collect();
+                let location = graph.location(reader).to_string();
+                let remade = graph.push(graph.op(reader).clone(), &operands, &location)?;
+                graph.replace_uses(reader.into(), remade.into());
+            }
+            changed = true;
+        }
+    }
+    Ok(changed.into())
+}
+
+/// The experts of a product that are not grouped yet, and how they will be.
+fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
+    let operands = graph.operands(product);
+    let ty = graph.ty(operands[2]).as_tensor().filter(|t| t.layout == Layout::Rows)?;
+    let experts = graph.ty(operands[1]).as_tensor()?.shape.0[0].fixed()?;
+    let known = graph.users(operands[2]).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));
+    // Rows that an expert has if all have as many.
+    let each = (cx.bucket.tokens() * ty.choices()).div_ceil(experts);
+    let tile = each.next_power_of_two().clamp(LEAST, MOST);
+    (!known).then_some((operands[2], Op::Group { experts, tile }))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{ANY, DECODE, check_in, read};
+
+    const TEXT: &str = r#"graph @g(%x: bf16[T, 8], %y: bf16[T*2, 8], %experts: i32[T*2]) {
+            %0 = weight {name = "up"} : bf16[5, 16, 8]
+            %1 = grouped %x, %0, %experts {out = bf16} : bf16[T*2, 16]
+            %2 = weight {name = "down"} : bf16[5, 16, 8]
+            %3 = grouped %y, %2, %experts {out = bf16} : bf16[T*2, 16]
+            return %1, %3
+        }"#;
+
+    #[test]
+    fn rows_are_grouped_once_for_all_products() {
+        assert_eq!(check_in(&DECODE, "group", TEXT), read(TEXT).print());
+        insta::assert_snapshot!(check_in(&ANY, "group", TEXT), @r#"
+        graph @g(%x: bf16[T, 8], %y: bf16[T*2, 8], %experts: i32[T*2]) {
+          %0 = weight {name = "up"} : bf16[5, 16, 8]
+          %1 = group %experts {experts = 5, tile = 64} : i32[T*2]@grouped(5, 64)
+          %2 = grouped %x, %0, %1 {out = bf16} : bf16[T*2, 16]
+          %3 = weight {name = "down"} : bf16[5, 16, 8]
+          %4 = grouped %y, %3, %1 {out = bf16} : bf16[T*2, 16]
+          return %2, %4
+        }
+        "#);
+    }
+}

@@ -1,0 +1,165 @@
+"""What the shims of all frameworks share: the environment, the artifact of a model, and its steps on torch's tensors."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from logging import Logger
+from pathlib import Path
+from shlex import quote
+
+import torch
+
+import atomc
+from atomc import _atomc, autocompile
+
+
+class Refused(ValueError):
+    """An artifact does not fit what a framework was asked for."""
+
+
+def setting(name: str) -> str:
+    """The value of a variable of ours, empty if it is not set. Misspelt variables of ours are a ValueError. The shims read the
+    environment here alone."""
+    return _atomc.settings_of(dict(os.environ)).get(name, "")
+
+
+def disabled() -> bool:
+    return setting("ATOMC_DISABLE") == "1"
+
+
+def untested(name: str, package: str, tested: tuple[str, ...]) -> str | None:
+    """What to say where a release of a framework is not among those that the tests run."""
+    release = version(package)
+    return None if release in tested else f"{name} {release} is not among the releases that are tested: {', '.join(tested)}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a framework says of a model before there is one."""
+
+    framework: str
+    model: Path
+    named: str | None
+    """The path of an artifact, if an option names one."""
+    trusted: bool
+    """Whether the user trusts whatever comes with the model."""
+    options: Callable[[], list[str]]
+    """Those of `atomc compile` with which an artifact would fit."""
+
+
+def find(wanted: Wanted, logger: Logger) -> atomc.Artifact | None:
+    """The artifact of a model, if it is not the framework's own model that runs."""
+    artifact, say, reason = located(wanted, logger)
+    if artifact:
+        return artifact
+    if setting("ATOMC_STRICT") == "1":
+        raise Refused(f"artifact: {reason}, and ATOMC_STRICT is set")
+    say("atomc: %s; %s's own model runs", reason, wanted.framework)
+    return None
+
+
+def located(wanted: Wanted, logger: Logger) -> tuple:
+    """The artifact that is named, else the one beside the model if its code is trusted, else one that is compiled now; or
+    none, how loud to say so, and why."""
+    named, beside = wanted.named, wanted.model / "model.atomc"
+    found = not named and os.path.lexists(beside)  # a link that leads nowhere is a fault, not a model without an artifact
+    if not named and not found and setting("ATOMC_AUTOCOMPILE") == "1":
+        named = autocompile.artifact(wanted.model, *wanted.options(), compiler=setting("ATOMC_COMPILER"), warn=logger.warning)
+    if not named and not found:
+        return None, logger.info, f"there is no {beside}"
+    artifact = atomc.Artifact(named or beside)
+    if named or wanted.trusted or artifact.trusted():
+        return artifact, None, None
+    # What lies beside a model may have come with it from anywhere.
+    return None, logger.warning, f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do"
+
+
+def compile_options(gpu: str, dtype: torch.dtype, ranks: int, cache: str) -> list[str]:
+    """Those of `atomc compile` that fit a machine and a framework's options."""
+    options = ["--target", target(gpu), "--dtype", str(dtype).removeprefix("torch.")]
+    if ranks > 1:
+        options += ["--tp", str(ranks)]
+    if cache in ("fp8", "fp8_e4m3"):
+        options += ["--cache-dtype", "fp8"]
+    return options
+
+
+def device(gpu: str) -> str:
+    """The device of this process as the runtime names it: torch's current `hip` or `cuda`, or the host."""
+    return f"{gpu}:{torch.cuda.current_device()}" if gpu else "host"
+
+
+def target(gpu: str) -> str:
+    """What to compile for: ATOMC_TARGET, else this machine's chip."""
+    if (named := setting("ATOMC_TARGET")) or not gpu:
+        return named or "host"
+    chip = torch.cuda.get_device_properties()
+    return chip.gcnArchName.split(":")[0] if gpu == "hip" else f"sm_{chip.major}{chip.minor}a"
+
+
+class Driven(torch.nn.Module):
+    """An artifact with weights that a framework drives. It has no parameters: weights go into the runtime's buffers."""
+
+    def __init__(self, artifact: atomc.Artifact, device: str, rank: int, attention: str = "own"):
+        super().__init__()
+        self.on_host, self.memory = device == "host", []
+        options = dict(stream=self.stream(), allocate=None if self.on_host else self.allocate)
+        self.engine = atomc.Model(artifact, device, rank=rank, attention=attention, **options)
+        rows = self.engine.hidden, self.engine.head_input, self.engine.embed_input
+        self.hidden, self.head_input, self.embed_input = map(torch.from_dlpack, rows)
+
+    def stream(self) -> int:
+        return 0 if self.on_host else torch.cuda.current_stream().cuda_stream
+
+    def allocate(self, size: int) -> int:
+        self.memory.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))  # which the framework accounts for
+        return self.memory[-1].data_ptr()
+
+    def load_weights(self, weights) -> None:
+        with self.engine.loading(update=True) as load:
+            for name, tensor in weights:
+                load.feed(name, tensor.detach(), stream=self.stream())
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        self.embed_input[: len(ids), 0].copy_(ids)
+        return torch.from_dlpack(self.engine.embed(len(ids), stream=self.stream()))
+
+    def steps(self, step: Callable[[slice], torch.Tensor], tokens: int) -> torch.Tensor:
+        """Hidden rows of so many tokens, by steps no larger than plans."""
+        most = self.engine.max_tokens
+        parts = [slice(first, min(first + most, tokens)) for first in range(0, tokens, most)]
+        return step(parts[0]) if len(parts) == 1 else torch.cat([step(part).clone() for part in parts])
+
+    def run(self, tokens: slice, embeds, reduce: Callable, attend: Callable | None = None) -> torch.Tensor:
+        """Hidden rows of the step that has begun. Between the runtime's launches the framework reduces, and may attend."""
+        while call := self.engine.run():
+            if call.kind == "embedding":
+                torch.from_dlpack(call.value).copy_(embeds[tokens])
+            elif call.kind == "all_reduce":
+                value = torch.from_dlpack(call.value)
+                value.copy_(reduce(value.contiguous()))
+            else:
+                q, k, v = (torch.from_dlpack(x).contiguous() for x in (call.q, call.k, call.v))
+                torch.from_dlpack(call.out).copy_(attend(call.layer, q, k, v))
+        return self.hidden[: tokens.stop - tokens.start]
+
+    def logits(self, hidden: torch.Tensor, gather: Callable) -> torch.Tensor:
+        """Logits of hidden rows, by heads no larger than plans. Of ranks with a part of the vocabulary each `gather` makes the whole."""
+        pieces = hidden.split(self.engine.max_rows)
+        return self.head(pieces[0], gather) if len(pieces) == 1 else torch.cat([self.head(p, gather).clone() for p in pieces])
+
+    def head(self, rows: torch.Tensor, gather: Callable) -> torch.Tensor:
+        self.head_input[: len(rows)].copy_(rows)
+        logits = torch.from_dlpack(self.engine.head(rows=len(rows), stream=self.stream()))
+        return gather(logits.contiguous()) if logits.shape[1] < self.engine.vocab else logits
+
+
+def part(starts: torch.Tensor, on_host: torch.Tensor, lengths: torch.Tensor, tokens: slice) -> tuple:
+    """Starts and lengths of a batch with only these tokens, and which requests: without those at the ends that have none. `on_host`
+    are the starts as the host has them."""
+    first, last = tokens.start, tokens.stop
+    begin = int((on_host[1:] <= first).sum())
+    end = max(int((on_host[:-1] < last).sum()), begin + 1)
+    of = starts[begin : end + 1]
+    return of.clamp(first, last) - first, lengths[begin:end] - (of - of.clamp(first, last))[1:], slice(begin, end)

@@ -1,0 +1,29 @@
+"""The attention backend `atomc`: SGLang's pools, and nothing to prepare. Artifacts attend themselves."""
+
+from atomc.frameworks import Refused
+
+from .compat import AttentionBackend
+
+
+class Backend(AttentionBackend):
+    needs_cpu_seq_lens = False
+
+    def __init__(self, runner):
+        super().__init__()
+        self.req_to_token_pool, self.token_to_kv_pool = runner.req_to_token_pool, runner.token_to_kv_pool
+
+    def init_forward_metadata(self, forward_batch) -> None: ...
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None: ...
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    def get_cpu_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    def support_triton(self) -> bool:
+        return False
+
+    def forward(self, *_, **__):
+        raise Refused("--attention-backend atomc: SGLang's own model runs, and needs another one")

@@ -1,0 +1,48 @@
+"""What SGLang's configuration means for an artifact: which one, and which options it cannot serve."""
+
+import json
+import logging
+from pathlib import Path
+
+import torch
+
+import atomc
+from atomc import _atomc
+from atomc.frameworks import Refused, Wanted, compile_options, disabled, located, setting
+
+from . import compat
+
+logger = logging.getLogger(__name__)
+
+
+# Of SGLang's options, those that say which artifact a model has.
+CHOOSING = ("model_path", "trust_remote_code", "json_model_override_args", "tp_size", "kv_cache_dtype")
+
+
+def wanted(asked: dict) -> Wanted:
+    overrides = json.loads(asked["json_model_override_args"] or "{}")
+    named = _atomc.overriding_artifact(json.dumps(overrides.get("atomc")))
+    options = lambda: compile_options(compat.gpu(), torch.get_default_dtype(), asked["tp_size"], asked["kv_cache_dtype"])
+    return Wanted("SGLang", Path(asked["model_path"]), named, asked["trust_remote_code"], options)
+
+
+def artifact() -> atomc.Artifact | None:
+    """The artifact that runs in this process, as far as its options say."""
+    return None if disabled() else located(wanted(compat.options(CHOOSING)), logger)[0]
+
+
+def check(config, artifact: atomc.Artifact, engine: atomc.Model) -> None:
+    """Refuses a model that is not the artifact's, as SGLang has resolved it, and options that do not fit."""
+    facts = config.to_dict()
+    facts |= {name: facts[kept] for name, kept in compat.ROUNDED.items() if kept in facts}
+    asked = compat.options(_atomc.judged_sglang_options())
+    asked |= dict(dtype=str(torch.get_default_dtype()), context_length=compat.context_length())
+    if refusals := engine.refusals(json.dumps(facts, default=str), json.dumps(asked, default=str), framework="sglang"):
+        raise Refused(f"{artifact.path}: {refusals[0]}")
+
+
+def pass_by() -> None:
+    """Says that an implementation runs that no artifact stands in for."""
+    if setting("ATOMC_STRICT") == "1":
+        raise Refused("--model-impl transformers: no artifact runs so, and ATOMC_STRICT is set")
+    logger.warning("atomc: SGLang's model over transformers runs, and no artifact")

@@ -1,0 +1,33 @@
+"""SGLang's platform for machines without a GPU: artifacts run on the host, and SGLang runs without its compiled kernels."""
+
+from importlib import import_module
+
+from atomc.frameworks import located
+
+from . import compat, config
+from .compat import CpuDeviceMixin, PlatformEnum, SRTPlatform
+
+# Requests of the longest kind that pools have room for, unless it is said how many run at once.
+REQUESTS = 16
+
+
+class HostPlatform(CpuDeviceMixin, SRTPlatform):
+    _enum = PlatformEnum.OOT
+
+    def apply_server_args_defaults(self, server_args) -> None:
+        """Pages are the artifact's, if there is one; pools take what so many requests can use, as they are touched."""
+        asked = {name: getattr(server_args, name) for name in config.CHOOSING}
+        artifact = located(config.wanted(asked), config.logger)[0]
+        if artifact and server_args.page_size is None:
+            server_args.page_size = artifact.page("host")[0]
+        if server_args.max_total_tokens is None:
+            server_args.max_total_tokens = (server_args.max_running_requests or REQUESTS) * compat.context_length(server_args)
+
+    def get_device(self, device_id: int = 0) -> str:
+        return self.device_type
+
+    def get_kv_pool_cls(self, *, kind: str) -> type | None:
+        return import_module(".pool", __package__).Pool if kind == "mha" else None  # SGLang's pools want to know the platform
+
+    def get_default_attention_backend(self) -> str:
+        return "torch_native"

@@ -1,0 +1,82 @@
+"""What the tests inside frameworks share: models with artifacts, and answers by transformers."""
+
+import json
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PROBLEMS = [json.loads(line) for line in (EXAMPLES / "problems.jsonl").read_text().splitlines()]
+GOLDEN = EXAMPLES.parent / "tests" / "golden"
+ATOMC = os.environ["ATOMC"]
+
+
+def compile(model: Path, *options: str, out: Path | None = None) -> Path:
+    out = out or model / "model.atomc"
+    subprocess.run([ATOMC, "compile", str(model), "--target", "host", *options, "-o", str(out)], check=True)
+    return out
+
+
+def golden_model(tmp_path: Path, name: str) -> Path:
+    """A folder with one of the models of which there are golden logits."""
+    ignore = shutil.ignore_patterns("golden.*", "config.v4.json")
+    return shutil.copytree(GOLDEN / name, tmp_path / name, ignore=ignore)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def trusted(tmp_path_factory):
+    """The list of trusted artifacts of these tests: that of whoever runs them stays as it is."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory):
+    """A folder with an example model, its own for each call."""
+
+    def make(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name) / name
+        shutil.copytree(EXAMPLES / "models" / name, folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def model(bare):
+    """A folder with an example model and an artifact beside it."""
+
+    @cache
+    def make(name: str, *options: str) -> Path:
+        folder = bare(name)
+        compile(folder, *options)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """Greedy tokens and the logarithms of their probabilities, by transformers in f32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    @cache
+    def load(folder):
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+    @torch.no_grad()
+    def answer(folder: Path, ids: list[int], tokens: int):
+        made, scores = list(ids), []
+        for _ in range(tokens):
+            logits = load(folder)(torch.tensor([made])).logits[0, -1].log_softmax(-1)
+            made.append(int(logits.argmax()))
+            scores.append(float(logits.max()))
+            if made[-1] == 1:
+                break
+        return made[len(ids) :], scores
+
+    return answer

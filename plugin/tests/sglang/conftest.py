@@ -1,0 +1,95 @@
+"""What the tests share: engines, models of one step each, and what is in `models.py`."""
+
+import multiprocessing
+import os
+import pickle
+
+import pytest
+import torch
+from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, model, reference, trusted  # noqa: F401
+
+os.environ.update(SGLANG_EXTERNAL_MODEL_PACKAGE="atomc.sglang", ATOMC_STRICT="1")
+# A child that is forked has no use of the threads that its parent's products had, and waits for
+# them.
+torch.set_num_threads(1)
+# Nobody but an artifact attends with it, so that whatever answers is one.
+OURS = dict(attention_backend="atomc")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """Engines by their arguments, for as long as the tests of a file run."""
+    import sglang
+
+    made = {}
+
+    def make(folder, **options):
+        key = (folder, repr(sorted(options.items())))
+        if key not in made:
+            made[key] = sglang.Engine(model_path=str(folder), log_level="warning", **{**OURS, "max_total_tokens": 8192, **options})
+        return made[key]
+
+    yield make
+    for one in made.values():
+        one.shutdown()
+
+
+def answers(engine, prompts, tokens=80, **options):
+    """Greedy answers, each with what SGLang says of it."""
+    return engine.generate(prompts, {"temperature": 0, "max_new_tokens": tokens, **options})
+
+
+def greedy(engine, prompts, tokens=80, **options):
+    return [answer["text"] for answer in answers(engine, prompts, tokens, **options)]
+
+
+def forked(work, *arguments):
+    """What work gives in a child of this process, which has imported all that it wants: SGLang's state of a process is the child's.
+    What it raises is raised here."""
+
+    def run():
+        try:
+            found = work(*arguments), None
+        except Exception as fault:
+            found = None, fault
+        sender.send_bytes(pickle.dumps(found))  # tensors too as they are, whose memory goes with the child
+        os._exit(0)
+
+    import sglang.benchmark.one_batch  # noqa: F401, once for all children
+
+    receiver, sender = multiprocessing.Pipe(False)
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    sender.close()
+    try:
+        found, fault = pickle.loads(receiver.recv_bytes())
+    finally:
+        child.join()
+    if fault:
+        raise fault
+    return found
+
+
+def runner(folder, **options):
+    """SGLang's own runner of a model, in this process, without a scheduler."""
+    from sglang.benchmark import one_batch
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.runtime_context import SpawnRanks, publish
+    from sglang.srt.server_args import PortArgs, ServerArgs
+
+    load_plugins()
+    asked = {**OURS, "max_total_tokens": 4096, "max_running_requests": 8, "skip_tokenizer_init": True, **options}
+    arguments = ServerArgs(model_path=str(folder), device="cpu", **asked)
+    arguments.resolve_once()
+    publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
+    one_batch._init_process_global_configs()
+    one_batch.get_tokenizer = lambda *_, **__: None
+    return one_batch.load_model(arguments, PortArgs.init_new(arguments), 0, 0)[0]
+
+
+def logits(runner, prompts):
+    """Logits behind each of some prompts, which are one step."""
+    from sglang.benchmark.one_batch import prepare_synthetic_inputs_for_latency_test
+
+    requests = prepare_synthetic_inputs_for_latency_test(len(prompts), 0, prompts)
+    return runner.extend(requests)[1]

@@ -1,0 +1,137 @@
+"""Which model runs, and what is refused."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+import torch
+from conftest import ATOMC, compile, forked, logits, runner
+
+import atomc
+from atomc.frameworks import Refused
+from atomc.sglang import compat
+
+STOCK = dict(attention_backend="torch_native")
+TOKENS = [[(7 * i + k) % 96 + 3 for i in range(40)] for k in (1, 2, 3)]
+
+
+def runs(folder, **options):
+    """The class that runs, and its logits behind some prompts."""
+
+    def made():
+        loaded = runner(folder, **options)
+        model = type(loaded.torch_runner.model)
+        return f"{model.__module__}.{model.__qualname__}", logits(loaded, TOKENS)
+
+    return forked(made)
+
+
+@pytest.fixture
+def lenient(monkeypatch):
+    monkeypatch.setenv("ATOMC_STRICT", "0")
+
+
+def test_sglangs_own_model_runs_without_an_artifact(bare, model, lenient):
+    """On the platform for machines without a GPU, and it has the logits that ours has."""
+    own, right = runs(bare("llama"), **STOCK)
+    assert own == "sglang.srt.models.llama.LlamaForCausalLM"
+    ours, found = runs(model("llama"))
+    assert ours == "atomc.sglang.model.Model"
+    assert (found.argmax(-1) == right.argmax(-1)).all()
+    torch.testing.assert_close(found.softmax(-1), right.float().softmax(-1), atol=0.02, rtol=0)
+
+
+def test_disabled(model, monkeypatch):
+    """Neither the platform nor the models are ours, and SGLang alone has no device here."""
+    monkeypatch.setenv("ATOMC_DISABLE", "1")
+    from atomc.sglang import plugin
+
+    assert plugin.platform() is None
+
+
+def test_our_attention_backend_is_for_artifacts(bare, lenient):
+    with pytest.raises(Refused, match="--attention-backend atomc: SGLang's own model runs"):
+        runs(bare("llama"))
+
+
+def test_strict(bare):
+    with pytest.raises(Refused, match="there is no .*model.atomc, and ATOMC_STRICT is set"):
+        runs(bare("llama"), **STOCK)
+    with pytest.raises(Refused, match="--model-impl transformers: no artifact runs so"):
+        runs(bare("llama"), model_impl="transformers", **STOCK)
+
+
+def test_artifacts_beside_a_model_must_be_trusted(bare, monkeypatch, tmp_path):
+    folder = bare("llama")
+    compile(folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
+    with pytest.raises(Refused, match=f"{folder}/model.atomc is code that nobody trusts"):
+        runs(folder)
+    assert runs(folder, trust_remote_code=True)[0] == "atomc.sglang.model.Model"
+    subprocess.run([ATOMC, "trust", folder / "model.atomc"], check=True)
+    assert runs(folder)[0] == "atomc.sglang.model.Model"
+
+
+def test_named_artifacts(bare, tmp_path):
+    folder = bare("llama")
+    elsewhere = compile(folder, out=tmp_path / "elsewhere.atomc")
+    named = lambda path: dict(json_model_override_args=json.dumps({"atomc": {"artifact": str(path)}}))
+    assert runs(folder, **named(elsewhere))[0] == "atomc.sglang.model.Model"
+    with pytest.raises(atomc.ArtifactError, match="nowhere.atomc"):
+        runs(folder, **named("/nowhere.atomc"))
+    with pytest.raises(ValueError, match="--json-model-override-args: artefact: there is no such key; known are artifact"):
+        runs(folder, json_model_override_args='{"atomc": {"artefact": 1}}')
+
+
+@pytest.mark.parametrize(
+    "options, refusal",
+    [
+        (dict(dtype="float32"), "--dtype: SGLang has torch.float32, the artifact bfloat16"),
+        (dict(kv_cache_dtype="fp8_e4m3"), "--kv-cache-dtype: SGLang has fp8_e4m3, the artifact bfloat16"),
+        (dict(page_size=16), "--page-size: SGLang has 16, the artifact multiples of 32"),
+        (dict(context_length=400), None),
+        (dict(page_size=64), None),
+        (dict(json_model_override_args='{"rms_norm_eps": 0.5}'), "config.json: rms_norm_eps: SGLang has 0.5"),
+        (dict(cpu_offload_gb=1), "--cpu-offload-gb: SGLang has 1, the artifact none: weights stay on the device"),
+    ],
+)
+def test_refusals_name_the_option(model, options, refusal):
+    if refusal is None:
+        assert runs(model("llama"), **options)[0] == "atomc.sglang.model.Model"
+    else:
+        with pytest.raises(Refused, match=refusal):
+            runs(model("llama"), **options)
+
+
+def test_short_artifacts_are_refused(bare):
+    folder = bare("llama")
+    compile(folder, "--context", "256")
+    with pytest.raises(Refused, match="--context-length: SGLang has 512, the artifact at most 256"):
+        runs(folder)
+    assert runs(folder, context_length=256)[0] == "atomc.sglang.model.Model"
+
+
+def test_caches_of_fp8(bare):
+    folder = bare("qwen3")
+    compile(folder, "--cache-dtype", "fp8")
+    assert runs(folder, kv_cache_dtype="fp8_e4m3")[0] == "atomc.sglang.model.Model"
+
+
+def test_packed_weights_need_no_checkpoint(model, tmp_path):
+    folder = model("llama")
+    right = runs(folder)[1]
+    subprocess.run([ATOMC, "pack", folder / "model.atomc", "--weights", folder, "-o", tmp_path / "packed"], check=True)
+    shutil.copy(folder / "config.json", tmp_path / "packed")
+    assert not list((tmp_path / "packed").glob("model*.safetensors"))
+    named = json.dumps({"atomc": {"artifact": str(folder / "model.atomc")}})
+    ours, found = runs(tmp_path / "packed", json_model_override_args=named)
+    assert ours == "atomc.sglang.model.Model" and (found == right).all()
+
+
+def test_unknown_releases_are_refused(model, monkeypatch):
+    monkeypatch.setattr(compat, "TESTED", ("0.1.0",))
+    with pytest.raises(Refused, match="SGLang .* is not among the releases that are tested: 0.1.0; ATOMC_UNSUPPORTED_VERSION=1"):
+        runs(model("llama"))
+    monkeypatch.setenv("ATOMC_UNSUPPORTED_VERSION", "1")
+    assert runs(model("llama"))[0] == "atomc.sglang.model.Model"

@@ -1,0 +1,33 @@
+"""All architectures, against the logits that transformers computed (tests/golden)."""
+
+import json
+
+import pytest
+import torch
+from conftest import compile, forked, golden_model, logits, runner
+from models import GOLDEN
+from safetensors.torch import load_file
+
+CASES = ["llama3", "qwen2", "qwen2-sliding", "qwen3", "mistral", "smollm3-sliding", "granite", "olmo2", "phi3-short", "gemma3"]
+QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
+
+
+@pytest.mark.parametrize("name", [*CASES, *QUANTISED])
+def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
+    folder = golden_model(tmp_path, name)
+    compile(folder)
+    golden = load_file(GOLDEN / name / "golden.safetensors")
+    errors = json.loads((GOLDEN / name / "golden.json").read_text())["torch_error"]["max"]
+    prompts = [golden[f"tokens.{i}"].tolist() for i in range(3)]
+
+    def made():
+        import atomc.sglang.model
+
+        loaded = runner(folder)
+        assert type(loaded.torch_runner.model) is atomc.sglang.model.Model
+        return logits(loaded, prompts)
+
+    for i, found in enumerate(forked(made)):
+        # As far off as PyTorch is with bf16, and half as much again.
+        right = golden[f"prefill.{i}"][-1].float().log_softmax(-1)
+        torch.testing.assert_close(found.log_softmax(-1), right, atol=1.5 * errors[i], rtol=0)

@@ -1,0 +1,321 @@
+//! Codes of weights and caches in registers, as the numbers that products take.
+//!
+//! Numbers of 4 and of 8 bits have less exponent and less mantissa than those of 16 and of 32,
+//! which therefore hold all of them. Floats become others by shifts, which leave the exponent off
+//! by a number, and one product with a power of two. Integers are put into the mantissa of a power
+//! of two, which is then taken off, together with the zero point.
+use atomc_ir::arch::Isa;
+use atomc_ir::{Arch, DType};
+use inkwell::types::VectorType;
+use inkwell::values::FloatValue;
+
+use super::{BUILT, Code, Int, Vector};
+
+/// How codes of one type become numbers of another.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoder {
+    codes: DType,
+    to: DType,
+    /// Whether pairs of numbers of 16 bits are computed with; otherwise numbers of 32, of which
+    /// bf16 are the upper halves.
+    pairs: bool,
+}
+
+/// What is taken off integers, as often as they are computed with at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Zero<'c>(Vector<'c>);
+
+/// The number of 16 bits whose last place is one, and its bits.
+const BF16_UNIT: (f64, usize) = (128.0, 0x4300);
+const F16_UNIT: (f64, usize) = (1024.0, 0x6400);
+
+impl Decoder {
+    /// With the arithmetic that an arch is best at.
+    pub fn new(arch: &Arch, codes: DType, to: DType) -> Decoder {
+        let packs_bf16 = arch.isa() == Some(Isa::Ptx);
+        Decoder { codes, to, pairs: to == DType::F16 || to == DType::BF16 && packs_bf16 }
+    }
+
+    /// Whether numbers are computed in pairs of 16 bits.
+    pub fn makes_pairs(&self) -> bool {
+        self.pairs
+    }
+
+    /// Words of decoded numbers times a scale, each product rounded once. A pair's scale must be
+    /// one of its type.
+    pub fn scaled<'c>(&self, c: &Code<'c>, words: &[Int<'c>], scale: FloatValue<'c>) -> Vec<Int<'c>> {
+        let scale = self.alike(c, scale);
+        words.iter().map(|&word| self.as_word(c, c.fmul(self.as_numbers(c, word), scale))).collect()
+    }
+
+    /// The zero point of integers, a number of 32 bits with a sign.
+    pub fn zero<'c>(&self, c: &Code<'c>, zero: Int<'c>) -> Zero<'c> {
+        let zero = c.b.build_signed_int_to_float(zero.v, c.cx.f32_type(), "").expect(BUILT);
+        let all = c.b.build_float_add(zero, c.number(self.base()), "").expect(BUILT);
+        Zero(self.alike(c, all))
+    }
+
+    /// What is taken off integers whose zero point is 0.
+    fn base(&self) -> f64 {
+        let bias = self.bias() as f64;
+        match (self.pairs, self.to, self.codes) {
+            (true, DType::F16, _) => F16_UNIT.0 + bias,
+            // Those of 8 bits are computed with a sign.
+            (true, _, DType::U8) => -128.0,
+            (true, ..) => 0.0,
+            (false, ..) => bias,
+        }
+    }
+
+    /// What turns the codes' order into that of numbers without a sign.
+    fn bias(&self) -> usize {
+        match self.codes {
+            DType::I4 => 8,
+            DType::I8 => 128,
+            _ => 0,
+        }
+    }
+
+    /// Numbers that are all the same, as many as are computed with at once.
+    fn alike<'c>(&self, c: &Code<'c>, v: FloatValue<'c>) -> Vector<'c> {
+        let lanes = c.lanes();
+        c.set_lanes(if self.pairs { 2 } else { 1 });
+        let all = c.splat(v);
+        let all = if self.pairs { c.b.build_float_trunc(all, self.numbers(c), "").expect(BUILT) } else { all };
+        c.set_lanes(lanes);
+        all
+    }
+
+    /// The type of numbers that are computed with at once.
+    fn numbers<'c>(&self, c: &Code<'c>) -> VectorType<'c> {
+        match (self.pairs, self.to) {
+            (true, DType::F16) => c.cx.f16_type().vec_type(2),
+            (true, _) => c.cx.bf16_type().vec_type(2),
+            (false, _) => c.cx.f32_type().vec_type(1),
+        }
+    }
+
+    fn lit<'c>(&self, c: &Code<'c>, v: f64) -> Vector<'c> {
+        let ty = self.numbers(c);
+        let one = ty.get_element_type().into_float_type().const_float(v);
+        VectorType::const_vector(&vec![one; ty.get_size() as usize])
+    }
+
+    /// Words of codes as words of numbers, less their zero point, all in order.
+    pub fn decode<'c>(&self, c: &Code<'c>, words: &[Int<'c>], zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
+        words.iter().flat_map(|&word| self.word(c, word, zero)).collect()
+    }
+
+    fn word<'c>(&self, c: &Code<'c>, word: Int<'c>, zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
+        let made = match (self.codes, self.pairs) {
+            (DType::F8E4M3 | DType::F4E2M1, true) => self.pairs_of_floats(c, word),
+            (DType::F8E4M3 | DType::F4E2M1, false) => self.words_of_floats(c, word),
+            (_, true) => self.pairs_of_integers(c, word, zero),
+            (_, false) => self.words_of_integers(c, word, zero),
+        };
+        match (self.pairs, self.to) {
+            (false, DType::BF16) => {
+                made.chunks(2).map(|two| two[0].shift_right(16, false) | (two[1] & 0xffff_0000)).collect()
+            }
+            _ => made,
+        }
+    }
+
+    /// The bits of numbers, as numbers.
+    fn as_numbers<'c>(&self, c: &Code<'c>, bits: Int<'c>) -> Vector<'c> {
+        c.bitcast(bits, self.numbers(c)).into_vector_value()
+    }
+
+    fn as_word<'c>(&self, c: &Code<'c>, numbers: Vector<'c>) -> Int<'c> {
+        c.as_int(c.bitcast(numbers, c.cx.i32_type()))
+    }
+
+    /// Bits whose exponent is less by a number, as the numbers that are meant. Those that are
+    /// subnormal stay exact.
+    fn raised<'c>(&self, c: &Code<'c>, bits: Int<'c>, exponent: i32) -> Int<'c> {
+        self.as_word(c, c.fmul(self.as_numbers(c, bits), self.lit(c, f64::from(exponent).exp2())))
+    }
+
+    fn pairs_of_floats<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
+        let half = self.to == DType::F16;
+        if self.codes == DType::F8E4M3 {
+            let (by, exponent) = if half { (1, 8) } else { (4, 120) };
+            let bits = |v: Int<'c>| (v & 0x8000_8000) | (v & 0x7f00_7f00).shift_right(by, false);
+            return upper_bytes(c, word).map(|v| self.raised(c, bits(v), exponent)).to_vec();
+        }
+        let (by, exponent) = if half { (3, 14) } else { (6, 126) };
+        let bits = |v: Int<'c>| (v & 0x8000_8000) | (v & 0x7000_7000).shift_right(by, false);
+        (0..4).map(|i| self.raised(c, bits(upper_nibbles(word, i)), exponent)).collect()
+    }
+
+    /// By way of f32, whose bits are those of the codes where they begin.
+    fn words_of_floats<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
+        let (bits, by, mask, exponent) = match self.codes {
+            DType::F8E4M3 => (8, 4, 0x87f0_0000, 120),
+            _ => (4, 6, 0x81c0_0000, 126),
+        };
+        let one =
+            |i: usize| self.raised(c, word.shift_left(32 - bits * (i + 1)).shift_right(by, true) & mask, exponent);
+        (0..32 / bits).map(one).collect()
+    }
+
+    fn pairs_of_integers<'c>(&self, c: &Code<'c>, word: Int<'c>, zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
+        let four = self.codes.bits() == 4;
+        let codes: Vec<Int> =
+            if four { (0..4).map(|i| lower_nibbles(word, i)).collect() } else { lower_bytes(c, word).to_vec() };
+        let twice = |bits: usize| bits << 16 | bits;
+        let number = |v: Int<'c>| match (self.to, four) {
+            (DType::F16, _) => self.as_numbers(c, v ^ twice(F16_UNIT.1 | self.bias())),
+            // The zero point is taken off apart: both together may have more bits than a mantissa.
+            (_, true) => {
+                let sum = self.as_numbers(c, v ^ twice(BF16_UNIT.1 | self.bias()));
+                c.fsub(sum, self.lit(c, BF16_UNIT.0 + self.bias() as f64))
+            }
+            // A mantissa has 7 bits: those of a number, less what its sign stands for.
+            (_, false) => {
+                let signed = if self.codes == DType::U8 { v ^ twice(0x80) } else { v };
+                let part = |mask: usize| self.as_numbers(c, (signed & twice(mask)) | twice(BF16_UNIT.1));
+                c.fsub(part(0x7f), part(0x80))
+            }
+        };
+        codes.into_iter().map(|v| self.as_word(c, self.less(c, number(v), zero))).collect()
+    }
+
+    fn words_of_integers<'c>(&self, c: &Code<'c>, word: Int<'c>, zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
+        let all = |code: usize| (0..32 / self.codes.bits()).fold(0, |all, _| all << self.codes.bits() | code);
+        let word = if self.bias() > 0 { word ^ all(self.bias()) } else { word };
+        // Bytes become floats by one instruction.
+        let bytes = match self.codes.bits() {
+            4 => vec![word & 0x0f0f_0f0f, word.shift_right(4, false) & 0x0f0f_0f0f],
+            _ => vec![word],
+        };
+        let one = |(byte, word): (usize, &Int<'c>)| {
+            let code = word.shift_right(8 * byte, false) & 0xff;
+            let number = c.b.build_unsigned_int_to_float(code.v, c.cx.f32_type(), "").expect(BUILT);
+            self.as_word(c, self.less(c, c.floats(&[number.into()]), zero))
+        };
+        (0..4).flat_map(|byte| bytes.iter().map(move |word| (byte, word))).map(one).collect()
+    }
+
+    /// Integers less their zero point and what else is in them.
+    fn less<'c>(&self, c: &Code<'c>, v: Vector<'c>, zero: Option<Zero<'c>>) -> Vector<'c> {
+        match zero {
+            Some(zero) => c.fsub(v, zero.0),
+            None if self.base() != 0.0 => c.fsub(v, self.lit(c, self.base())),
+            None => v,
+        }
+    }
+}
+
+/// The bytes of a word in the upper bytes of halves of two.
+fn upper_bytes<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
+    if c.arch.isa() == Some(Isa::Ptx) {
+        return [0x1404, 0x3424].map(|bytes| chosen(c, word, bytes));
+    }
+    let low = (word & 0xff).shift_left(8) | (word & 0xff00).shift_left(16);
+    [low, (word & 0xff_0000).shift_right(8, false) | (word & 0xff00_0000)]
+}
+
+/// The bytes of a word in the lower bytes of halves of two.
+fn lower_bytes<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
+    if c.arch.isa() == Some(Isa::Ptx) {
+        return [0x4140, 0x4342].map(|bytes| chosen(c, word, bytes));
+    }
+    let low = (word & 0xff) | (word & 0xff00).shift_left(8);
+    [low, (word & 0xff_0000).shift_right(16, false) | (word & 0xff00_0000).shift_right(8, false)]
+}
+
+/// Bytes of a word by number, from the lowest on; 4 is zero.
+fn chosen<'c>(c: &Code<'c>, word: Int<'c>, bytes: u64) -> Int<'c> {
+    let (zero, bytes) = (c.cx.i32_type().const_zero(), c.cx.i32_type().const_int(bytes, false));
+    c.as_int(c.call("llvm.nvvm.prmt", &[], &[word.into(), zero.into(), bytes.into()]))
+}
+
+/// Nibbles `2 * i` and the next one in the upper bits of halves. What is below them is anything.
+fn upper_nibbles<'c>(word: Int<'c>, i: usize) -> Int<'c> {
+    (moved(word, 12 - 8 * i as isize) & 0xffff) | (moved(word, 24 - 8 * i as isize) & 0xffff_0000)
+}
+
+/// Nibbles `2 * i` and the next one in the lower bits of halves.
+fn lower_nibbles<'c>(word: Int<'c>, i: usize) -> Int<'c> {
+    (moved(word, -8 * i as isize) & 0xf) | (moved(word, 12 - 8 * i as isize) & 0xf_0000)
+}
+
+/// The bits moved up, or down.
+fn moved<'c>(word: Int<'c>, by: isize) -> Int<'c> {
+    match by {
+        0 => word,
+        1.. => word.shift_left(by as usize),
+        _ => word.shift_right(by.unsigned_abs(), false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atomc_ir::trial::fetch;
+
+    use super::*;
+    use crate::Form;
+    use crate::llvm::{self, Llvm};
+
+    /// LLVM computes what is known: the words that a function of constants stores are in its text.
+    fn decoded(decoder: Decoder, words: &[u32], zero: Option<i32>) -> Vec<u32> {
+        let cx = llvm::context();
+        let b = cx.create_builder();
+        let arch = crate::rows().iter().find(|arch| arch.name == "x86-64-v3").unwrap();
+        let pointer = cx.ptr_type(Default::default());
+        let ty = cx.void_type().fn_type(&[pointer.into()], false);
+        let c = Code::open(Llvm { cx: &cx, b: &b }, "k", arch, ty, 1, cx.i64_type());
+        let known = |bits: u32| c.as_int(cx.i32_type().const_int(bits.into(), false));
+        let zero = zero.map(|zero| decoder.zero(&c, known(zero as u32)));
+        let words: Vec<Int> = words.iter().map(|&word| known(word)).collect();
+        let out = c.function.get_nth_param(0).unwrap().into_pointer_value();
+        for (i, word) in decoder.decode(&c, &words, zero).into_iter().enumerate() {
+            c.store(c.at(out, 4 * i), word, 4);
+        }
+        let text = llvm::text(&c.finish(), arch, Form::Llvm).unwrap();
+        let stored = |line: &str| line.trim().strip_prefix("store i32 ")?.split(',').next()?.parse::<i64>().ok();
+        text.lines().filter_map(stored).map(|word| word as u32).collect()
+    }
+
+    /// Every code of every type, in pairs and by way of words, less some zero points.
+    #[test]
+    fn every_code() {
+        let ways = [(DType::BF16, true), (DType::BF16, false), (DType::F16, true), (DType::F32, false)];
+        for codes in DType::ALL.into_iter().filter(|dtype| dtype.is_code()) {
+            let bytes: Vec<u8> = match codes.bits() {
+                4 => (0..16).flat_map(|low| [low | 0x50, low << 4 | 10]).collect(),
+                _ => (0..=255).collect(),
+            };
+            let words: Vec<u32> = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+            let zeros: &[Option<i32>] = if codes.is_integer_code() {
+                &[None, Some(0), Some(8), Some(-3), Some(15), Some(128)]
+            } else {
+                &[None]
+            };
+            for ((to, pairs), zero) in ways.into_iter().flat_map(|way| zeros.iter().map(move |&zero| (way, zero))) {
+                let got = decoded(Decoder { codes, to, pairs }, &words, zero);
+                let got: Vec<u8> = got.iter().flat_map(|word| word.to_le_bytes()).collect();
+                assert_eq!(got.len(), bytes.len() * 8 / codes.bits() * to.size());
+                for i in 0..bytes.len() * 8 / codes.bits() {
+                    let want = fetch(&bytes, i, codes) - f64::from(zero.unwrap_or(0));
+                    let got = fetch(&got, i, to);
+                    // Integers of eight bits and a sign are exact; what is beyond is rounded.
+                    let exact = to != DType::BF16 || want.abs() <= 256.0;
+                    let right = if exact { got == want } else { (got - want).abs() <= 1.0 };
+                    assert!(
+                        right || got.is_nan() && want.is_nan() || is_nan_of_f8(codes, bytes[i * codes.bits() / 8]),
+                        "{} {i} less {zero:?} as {} {pairs}: {got}, not {want}",
+                        codes.name(),
+                        to.name()
+                    );
+                }
+            }
+        }
+    }
+
+    /// The bits that stand for no number are 480 where nobody looks.
+    fn is_nan_of_f8(codes: DType, bits: u8) -> bool {
+        codes == DType::F8E4M3 && bits & 0x7f == 0x7f
+    }
+}

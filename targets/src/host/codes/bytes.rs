@@ -1,0 +1,304 @@
+//! Products of bytes in integers (`vpdpbusd`), for codes that are integers or multiples of one
+//! half.
+//!
+//! Rows become integers of 23 bits, multiples of a power of two that goes by the largest number of
+//! the row: bf16 is exact down to 2^-14 of that, and what is smaller is off by as little as it.
+//! Such an integer is three digits to the base of 256, from -128 to 127, each in a plane of its
+//! own. Codes are counted from the least, which makes bytes without a sign of them; what that adds
+//! to a sum is taken off before it begins.
+use atomc_ir::DType;
+use inkwell::IntPredicate;
+use inkwell::types::VectorType;
+
+use super::{Codes, Form, Spans};
+use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::host::LANES;
+
+const BUILT: &str = "vectors of integers";
+
+/// Digits of an element of x that is no code.
+pub const DIGITS: usize = 3;
+
+/// Columns that a sum of 32 bits has room for.
+pub const WIDEST: usize = 1 << 16;
+
+pub struct Bytes<'a, 'c> {
+    c: &'a Code<'c>,
+    /// Of the codes.
+    dtype: DType,
+    /// Columns of a row with its padding.
+    width: usize,
+    spans: Spans,
+    count: usize,
+    has_zero: bool,
+    /// Of an element of x: one for codes.
+    digits: usize,
+    /// Whether each half of a word has sums of its own, so that products wait less for each other.
+    parts_halves: bool,
+}
+
+impl<'a, 'c> Bytes<'a, 'c> {
+    /// For products of so many rows at once.
+    pub fn new(codes: &Codes<'a, 'c>, digits: usize, rows: usize) -> Bytes<'a, 'c> {
+        let dtype = codes.w.ty.dtype;
+        let (spans, count) = (codes.spans(), codes.count());
+        Bytes {
+            c: codes.c,
+            dtype,
+            width: codes.w.stride,
+            spans,
+            count,
+            has_zero: codes.zero.is_some(),
+            digits,
+            parts_halves: rows == 1 && dtype.bits() == 4,
+        }
+    }
+
+    /// Planes of bytes that a word of codes is split into: even columns and odd ones where there
+    /// are two to a byte.
+    fn halves(&self) -> usize {
+        8 / self.dtype.bits()
+    }
+
+    /// What is added to codes, in the unit of the sums.
+    fn offset(&self) -> u64 {
+        match self.dtype {
+            DType::I8 => 128,
+            DType::I4 => 8,
+            DType::F4E2M1 => 12,
+            _ => 0,
+        }
+    }
+
+    /// What an element of a code's bytes is worth.
+    fn worth(&self) -> f64 {
+        if self.dtype == DType::F4E2M1 { 0.5 } else { 1.0 }
+    }
+
+    /// Where a digit of some columns lies in a staged row.
+    fn plane(&self, digit: usize, half: usize) -> usize {
+        (digit * self.halves() + half) * (self.width / self.halves())
+    }
+
+    /// Where a row has what sums of each span begin with, by digit; then the sum of each span's
+    /// numbers; then its unit.
+    fn begins(&self) -> usize {
+        self.digits * self.width
+    }
+
+    fn totals(&self) -> usize {
+        self.begins() + self.count * self.digits * 4
+    }
+
+    fn words(&self, n: u64) -> Vector<'c> {
+        self.c.splat(self.c.cx.i32_type().const_int(n, false))
+    }
+
+    fn bits(&self, v: Vector<'c>) -> Vector<'c> {
+        self.c.bitcast(v, self.c.ints(self.c.cx.i32_type(), LANES)).into_vector_value()
+    }
+
+    /// The power of two that a row's numbers are divided by, and what they are divided by it with:
+    /// see [`Bytes::digits`].
+    fn units(&self, from: Ptr<'c>) -> [Vector<'c>; 2] {
+        let c = self.c;
+        if self.digits == 1 {
+            return [c.lit(1.0), c.lit(1.0)];
+        }
+        let found = c.for_each((0, self.width, LANES), &[c.zero().into(), c.zero().into()], |col, found| {
+            let v = c.load(c.f32s(), c.at(from, col * 4), 4).into_vector_value();
+            let size = c.b.build_and(self.bits(v), self.words(0x7fff_ffff), "").expect(BUILT);
+            let size = c.bitcast(size, c.f32s()).into_vector_value();
+            let [top, odd] = [found[0], found[1]].map(|v| v.into_vector_value());
+            vec![c.fmax(top, size).into(), c.fma(v, c.zero(), odd).into()]
+        });
+        let [top, odd] = [found[0], found[1]].map(|v| v.into_vector_value());
+        let exponent = self.bits(c.splat(c.top(top)));
+        let exponent = c.b.build_and(exponent, self.words(0x7f80_0000), "").expect(BUILT);
+        // Below this the other power would be infinite.
+        let least = self.words(22 << 23);
+        let is_less = c.b.build_int_compare(IntPredicate::ULT, exponent, least, "").expect(BUILT);
+        let exponent = c.choose(is_less, least, exponent);
+        let unit = c.b.build_int_sub(exponent, self.words(21 << 23), "").expect(BUILT);
+        let inverse = c.b.build_int_sub(self.words(275 << 23), exponent, "").expect(BUILT);
+        let [unit, inverse] = [unit, inverse].map(|v| c.bitcast(v, c.f32s()).into_vector_value());
+        // Infinity and what is no number have no digits: every sum of their row becomes what is no
+        // number.
+        [c.fadd(unit, c.splat(c.sum(odd))), inverse]
+    }
+
+    /// Numbers as integers from -2^22 to 2^22, and these as bytes to the base of 256 with a sign
+    /// each.
+    fn digits(&self, v: Vector<'c>, inverse: Vector<'c>) -> Vector<'c> {
+        // The sum with this has the integer in its low bits, rounded.
+        const ROUND: f64 = 12582912.0;
+        let c = self.c;
+        let sum = self.bits(c.fadd(c.fmul(v, inverse), c.lit(ROUND)));
+        let signs = if self.digits == 1 { 0 } else { 0x80_8080 };
+        let least = u64::from((ROUND as f32).to_bits()) - signs;
+        let bytes = c.b.build_int_sub(sum, self.words(least), "").expect(BUILT);
+        c.b.build_xor(bytes, self.words(signs), "").expect(BUILT)
+    }
+
+    /// Stores digits of 16 columns.
+    fn store(&self, to: Ptr<'c>, col: Int<'c>, digits: Vector<'c>) {
+        let c = self.c;
+        let halves = self.halves();
+        for digit in 0..self.digits {
+            let moved = c.b.build_right_shift(digits, self.words(8 * digit as u64), false, "").expect(BUILT);
+            let bytes = c.b.build_int_truncate(moved, c.ints(c.cx.i8_type(), LANES), "").expect(BUILT);
+            for half in 0..halves {
+                let every: Vec<usize> = (half..LANES).step_by(halves).collect();
+                let bytes = if halves == 1 { bytes } else { c.shuffle(bytes, bytes, &every) };
+                c.store(c.at(to, col / halves + self.plane(digit, half)), bytes, 1);
+            }
+        }
+    }
+
+    /// What each span's sums begin with.
+    fn store_spans(&self, to: Ptr<'c>) {
+        let c = self.c;
+        match self.spans {
+            Spans::Whole { words } => self.store_span(to, c.int(0), words, c.int(0)),
+            Spans::Groups { count, words, rest } => {
+                c.repeat(0, count, 1, |span| self.store_span(to, span * words, words, span));
+                if rest > 0 {
+                    self.store_span(to, c.int(count * words), rest, c.int(count));
+                }
+            }
+            Spans::Columns => unreachable!("such codes are multiplied as floats"),
+        }
+    }
+
+    fn store_span(&self, to: Ptr<'c>, first: Int<'c>, words: usize, span: Int<'c>) {
+        let c = self.c;
+        let mut total = c.lit(0.0);
+        for digit in (0..self.digits).rev() {
+            let sum = self.sum(to, digit, first, words);
+            let begin = 0 - sum * self.offset() as usize;
+            c.store(c.at(to, (span * self.digits + digit) * 4 + self.begins()), begin, 4);
+            let wide = c.b.build_signed_int_to_float(sum.v, c.cx.f32_type(), "").expect(BUILT);
+            total = c.fma(total, c.lit(256.0), c.splat(wide));
+        }
+        c.store(c.at(to, span * 4 + self.totals()), c.lane(total, 0), 4);
+    }
+
+    /// The sum of a digit over a span.
+    fn sum(&self, to: Ptr<'c>, digit: usize, first: Int<'c>, words: usize) -> Int<'c> {
+        let c = self.c;
+        let bytes = words * 4;
+        let chunk = [16, 8, 4].into_iter().find(|chunk| bytes.is_multiple_of(*chunk)).expect("words");
+        let wide = c.cx.i32_type().vec_type(chunk as u32);
+        let sums = c.for_each((0, bytes, chunk), &[wide.const_zero().into()], |at, sums| {
+            let mut sum = sums[0].into_vector_value();
+            for half in 0..self.halves() {
+                let at = c.at(to, first * 4 + at + self.plane(digit, half));
+                let digits = c.load(c.ints(c.cx.i8_type(), chunk), at, 1).into_vector_value();
+                let digits = c.b.build_int_s_extend(digits, wide, "").expect(BUILT);
+                sum = c.b.build_int_add(sum, digits, "").expect(BUILT);
+            }
+            vec![sum.into()]
+        });
+        c.as_int(c.call("llvm.vector.reduce.add", &[wide.into()], &[sums[0].into_vector_value().into()]))
+    }
+
+    fn unit_at(&self) -> usize {
+        self.totals() + self.count * 4
+    }
+
+    /// Nibbles of bytes that have one each, by what a table says.
+    fn looked_up(&self, nibbles: Vector<'c>) -> Vector<'c> {
+        const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+        let c = self.c;
+        let bytes = c.ints(c.cx.i8_type(), 4 * LANES);
+        let entry = |i: usize| c.cx.i8_type().const_int((DOUBLED[i % 16] + self.offset() as i8) as u64, false);
+        let table = VectorType::const_vector(&(0..4 * LANES).map(entry).collect::<Vec<_>>());
+        let found = c.call("llvm.x86.avx512.pshuf.b.512", &[], &[table.into(), c.bitcast(nibbles, bytes).into()]);
+        c.bitcast(found, nibbles.get_type()).into_vector_value()
+    }
+}
+
+impl<'c> Form<'c> for Bytes<'_, 'c> {
+    fn row_bytes(&self) -> usize {
+        (self.unit_at() + 4).next_multiple_of(64)
+    }
+
+    fn stage(&self, from: Ptr<'c>, to: Ptr<'c>) {
+        let c = self.c;
+        let [unit, inverse] = self.units(from);
+        c.repeat(0, self.width, LANES, |col| {
+            let v = c.load(c.f32s(), c.at(from, col * 4), 4).into_vector_value();
+            self.store(to, col, self.digits(v, inverse));
+        });
+        self.store_spans(to);
+        let unit = c.fmul(unit, c.lit(self.worth()));
+        c.store(c.at(to, self.unit_at()), c.lane(unit, 0), 4);
+    }
+
+    fn decode(&self, words: Vector<'c>, _: Option<Vector<'c>>) -> Vec<Vector<'c>> {
+        let c = self.c;
+        let low = |v| c.b.build_and(v, self.words(0x0f0f_0f0f), "").expect(BUILT);
+        let high = |v| low(c.b.build_right_shift(v, self.words(4), false, "").expect(BUILT));
+        let from_least = |v, n| c.b.build_xor(v, self.words(n), "").expect(BUILT);
+        match self.dtype {
+            DType::I8 => vec![from_least(words, 0x8080_8080)],
+            DType::U8 => vec![words],
+            DType::I4 => {
+                let words = from_least(words, 0x8888_8888);
+                vec![low(words), high(words)]
+            }
+            DType::U4 => vec![low(words), high(words)],
+            DType::F4E2M1 => [low(words), high(words)].map(|nibbles| self.looked_up(nibbles)).to_vec(),
+            _ => unreachable!("no codes of bytes"),
+        }
+    }
+
+    fn begin(&self, row: Ptr<'c>, span: Int<'c>) -> Vec<Any<'c>> {
+        let c = self.c;
+        let begin = |digit: usize| {
+            let at = c.at(row, (span * self.digits + digit) * 4 + self.begins());
+            c.splat(c.load(c.cx.i32_type(), at, 4)).into()
+        };
+        let zeros = || vec![self.words(0).into(); self.digits];
+        let mut sums = if self.offset() == 0 { zeros() } else { (0..self.digits).map(begin).collect() };
+        if self.parts_halves {
+            sums.extend(zeros());
+        }
+        sums
+    }
+
+    fn add(&self, sums: &[Any<'c>], factors: &[Vector<'c>], row: Ptr<'c>, word: Int<'c>) -> Vec<Any<'c>> {
+        let c = self.c;
+        let bytes = c.ints(c.cx.i8_type(), 4 * LANES);
+        let mut sums = sums.to_vec();
+        for (half, &factor) in factors.iter().enumerate() {
+            let first = if self.parts_halves { half * self.digits } else { 0 };
+            for (digit, sum) in sums[first..first + self.digits].iter_mut().enumerate() {
+                let x = c.splat(c.load(c.cx.i32_type(), c.at(row, word * 4 + self.plane(digit, half)), 4));
+                let [a, b] = [factor, x].map(|v| c.bitcast(v, bytes));
+                *sum = c.call("llvm.x86.avx512.vpdpbusd.512", &[], &[(*sum).into(), a.into(), b.into()]);
+            }
+        }
+        sums
+    }
+
+    fn end(&self, sums: &[Any<'c>], zero: Option<Vector<'c>>, row: Ptr<'c>, span: Int<'c>) -> Vector<'c> {
+        let c = self.c;
+        let wide = |v: &Any<'c>| c.b.build_signed_int_to_float(v.into_vector_value(), c.f32s(), "").expect(BUILT);
+        let (sums, more) = sums.split_at(self.digits);
+        let mut sums = sums.to_vec();
+        for (sum, more) in sums.iter_mut().zip(more) {
+            *sum = c.b.build_int_add(sum.into_vector_value(), more.into_vector_value(), "").expect(BUILT).into();
+        }
+        let (last, rest) = sums.split_last().expect("digits");
+        let sum = rest.iter().rev().fold(wide(last), |sum, digit| c.fma(sum, c.lit(256.0), wide(digit)));
+        let Some(zero) = zero.filter(|_| self.has_zero) else { return sum };
+        let total = c.splat(c.load(c.cx.f32_type(), c.at(row, span * 4 + self.totals()), 4));
+        let total = c.fsub(c.lit(-0.0), total);
+        c.fma(zero, total, sum)
+    }
+
+    fn unit(&self, row: Ptr<'c>) -> Option<Vector<'c>> {
+        Some(self.c.splat(self.c.load(self.c.cx.f32_type(), self.c.at(row, self.unit_at()), 4)))
+    }
+}

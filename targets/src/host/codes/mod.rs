@@ -1,0 +1,448 @@
+//! Weights that are stored as codes. Codes are decoded in registers, behind the loads of a panel,
+//! to what a form of products wants. Sums over the columns that share a scale are scaled as a
+//! whole; only where such columns end inside a word of codes is every code scaled.
+mod blocks;
+mod bytes;
+mod floats;
+mod pairs;
+mod unpack;
+
+use std::rc::Rc;
+
+use atomc_ir::arch::Dot as Unit;
+use atomc_ir::{Block, DType, Diagnostic, Layout, Op, TensorType, Value};
+
+use super::LANES;
+use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::contraction::Parts;
+use crate::row::{At, Col, Operand, Rows};
+use bytes::Bytes;
+use floats::Floats;
+use pairs::Pairs;
+
+/// A weight of codes.
+#[derive(Clone)]
+pub struct Codes<'a, 'c> {
+    c: &'a Code<'c>,
+    w: Operand<'c>,
+    /// Rows and columns of codes that share a scale, and a zero point if there are some.
+    block: Block,
+    scale: Operand<'c>,
+    zero: Option<Operand<'c>>,
+    /// Columns of x that share a scale, if x is codes.
+    x_group: usize,
+}
+
+/// A panel: which one of the weight it is, where it begins, and how many panels behind it the one
+/// lies that is read after it.
+#[derive(Clone, Copy)]
+pub struct Panel<'c> {
+    pub number: Int<'c>,
+    pub ptr: Ptr<'c>,
+    pub ahead: usize,
+}
+
+/// Columns whose products are added up before a scale goes with them, in words of a panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spans {
+    /// All of a row.
+    Whole { words: usize },
+    /// So many times some words, and what is left.
+    Groups { count: usize, words: usize, rest: usize },
+    /// None: they end inside words.
+    Columns,
+}
+
+/// A way to multiply codes with rows of x that were staged for it.
+trait Form<'c> {
+    /// Bytes of a staged row.
+    fn row_bytes(&self) -> usize;
+
+    /// Stages a row, which is there as f32 with its padding.
+    fn stage(&self, from: Ptr<'c>, to: Ptr<'c>);
+
+    /// Words of 16 rows as factors.
+    fn decode(&self, words: Vector<'c>, zero: Option<Vector<'c>>) -> Vec<Vector<'c>>;
+
+    /// What the sums of a span begin with.
+    fn begin(&self, row: Ptr<'c>, span: Int<'c>) -> Vec<Any<'c>>;
+
+    /// Adds the products of a word's columns.
+    fn add(&self, sums: &[Any<'c>], factors: &[Vector<'c>], row: Ptr<'c>, word: Int<'c>) -> Vec<Any<'c>>;
+
+    /// The sum of a span's products.
+    fn end(&self, sums: &[Any<'c>], zero: Option<Vector<'c>>, row: Ptr<'c>, span: Int<'c>) -> Vector<'c>;
+
+    /// What sums of a row are multiples of.
+    fn unit(&self, row: Ptr<'c>) -> Option<Vector<'c>>;
+}
+
+/// Products of rows of one contraction with a weight of codes.
+pub struct Products<'a, 'c> {
+    codes: Codes<'a, 'c>,
+    form: Rc<dyn Form<'c> + 'a>,
+    rows: Ptr<'c>,
+    /// Where the scale of each row lies, if rows are codes.
+    scales: Option<Ptr<'c>>,
+    /// How many it has.
+    scales_of_row: usize,
+}
+
+impl<'a, 'c> Codes<'a, 'c> {
+    /// The weight of a contraction, if it is stored as codes.
+    pub fn of(parts: &Parts<'_, 'a, 'c>) -> Result<Option<Codes<'a, 'c>>, Diagnostic> {
+        let (rows, w) = (&parts.kernel.rows, parts.w.clone());
+        let product = parts.kernel.the("product", Op::is_contraction)?;
+        let (Op::Linear { block: Some(block), .. } | Op::Grouped { block: Some(block), .. }) =
+            *rows.graph.op(product.node)
+        else {
+            return Ok(None);
+        };
+        let marks = parts.marks()?;
+        let (scale, zero) = (marks[0].clone(), marks.get(1).map(|&zero| zero.clone()));
+        Ok(Some(Codes { c: rows.code, w, block, scale, zero, x_group: usize::MAX }))
+    }
+
+    /// The matrix of an expert, where each has one.
+    pub fn of_expert(&self, expert: Int<'c>) -> Codes<'a, 'c> {
+        let (c, [rows, _]) = (self.c, self.grid());
+        let matrix = |of: &Operand<'c>| {
+            // Each expert's rows of scales are one row of the whole; in columns they are padded.
+            let (bytes, stride) = match of.ty.layout {
+                Layout::Columns => (c.arch.memory.padded(rows) * of.stride * of.ty.dtype.size(), of.stride),
+                _ => (of.stride * of.ty.dtype.size(), of.ty.shape.last().unwrap_or(0)),
+            };
+            Operand { ptr: c.at(of.ptr, expert * bytes), stride, ..of.clone() }
+        };
+        let [rows, _] = self.sizes();
+        let bytes = self.w.ty.dtype.bytes(c.arch.memory.padded(rows) * self.w.stride);
+        let w = Operand { ptr: c.at(self.w.ptr, expert * bytes), ..self.w.clone() };
+        Codes { w, scale: matrix(&self.scale), zero: self.zero.as_ref().map(matrix), ..self.clone() }
+    }
+
+    /// Columns in a word of a panel.
+    fn per_word(&self) -> usize {
+        8 * self.c.arch.memory.group_bytes / self.w.ty.dtype.bits()
+    }
+
+    /// Rows and columns.
+    fn sizes(&self) -> [usize; 2] {
+        let axes = &self.w.ty.shape.0[self.w.ty.shape.rank() - 2..];
+        [0, 1].map(|axis| axes[axis].fixed().expect("a weight has a known size"))
+    }
+
+    /// Bytes from one word of a row to the next.
+    fn step(&self) -> usize {
+        self.c.arch.memory.panel * self.c.arch.memory.group_bytes
+    }
+
+    fn spans(&self) -> Spans {
+        let ([_, cols], per) = (self.sizes(), self.per_word());
+        match self.span_columns() {
+            Some(span) if span >= cols => Spans::Whole { words: self.w.stride / per },
+            Some(span) if span.is_multiple_of(per) => {
+                Spans::Groups { count: cols / span, words: span / per, rest: (cols % span).div_ceil(per) }
+            }
+            _ => Spans::Columns,
+        }
+    }
+
+    /// Columns that share a scale of the weight and one of x, if the borders of one are among those
+    /// of the other.
+    fn span_columns(&self) -> Option<usize> {
+        let [_, cols] = self.sizes();
+        let (block, group) = (self.block.cols, self.x_group);
+        match (block >= cols, group >= cols) {
+            (_, true) => Some(block),
+            (true, false) => Some(group),
+            _ if block.is_multiple_of(group) => Some(group),
+            _ if group.is_multiple_of(block) => Some(block),
+            _ => None,
+        }
+    }
+
+    /// The number of the block of so many columns in which a span lies.
+    fn block_of(&self, span: Int<'c>, columns: usize) -> Int<'c> {
+        let (c, [_, cols]) = (self.c, self.sizes());
+        match self.span_columns() {
+            _ if columns >= cols => c.int(0),
+            Some(span_columns) if span_columns < columns => span / (columns / span_columns),
+            _ => span,
+        }
+    }
+
+    /// How many spans a row has.
+    fn count(&self) -> usize {
+        match self.spans() {
+            Spans::Whole { .. } | Spans::Columns => 1,
+            Spans::Groups { count, rest, .. } => count + usize::from(rest > 0),
+        }
+    }
+
+    fn panel_bytes(&self) -> usize {
+        self.w.ty.dtype.bytes(self.c.arch.memory.panel * self.w.stride)
+    }
+
+    fn load(&self, panel: Panel<'c>, word: Int<'c>) -> Vector<'c> {
+        let c = self.c;
+        let at = c.at(panel.ptr, word * self.step());
+        c.load(c.ints(c.cx.i32_type(), LANES), at, 4).into_vector_value()
+    }
+
+    /// `turn` for so many words from `first` on, some of them in each turn of a loop.
+    fn each_word(
+        &self,
+        (first, words, most): (Int<'c>, usize, usize),
+        carried: Vec<Any<'c>>,
+        turn: impl Fn(Int<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
+    ) -> Vec<Any<'c>> {
+        let together = (1..=most.max(1)).rev().find(|n| words.is_multiple_of(*n)).expect("one");
+        let turns = |at: Int<'c>, carried: &[Any<'c>]| {
+            (0..together).fold(carried.to_vec(), |carried, i| turn(at + i, &carried))
+        };
+        if words == together {
+            return turns(first, &carried);
+        }
+        self.c.for_each((first, first + words, together), &carried, turns)
+    }
+}
+
+impl<'a, 'c> Products<'a, 'c> {
+    /// Stages `count` rows of x at `to`. Returns the bytes that they take there, too.
+    pub fn stage(
+        parts: &Parts<'_, 'a, 'c>,
+        codes: Codes<'a, 'c>,
+        to: Ptr<'c>,
+        count: usize,
+    ) -> Result<(Products<'a, 'c>, usize), Diagnostic> {
+        let (c, rows) = (codes.c, &parts.kernel.rows);
+        let x = rows.shape(parts.x)?;
+        let group = rows.scaled_group(parts.x);
+        let codes = Codes { x_group: group.unwrap_or(usize::MAX), ..codes };
+        let in_groups = group.filter(|&g| g < codes.sizes()[1] && codes.spans() != Spans::Columns);
+        let are_codes = rows.has_row_scale(parts.x) || in_groups.is_some();
+        let scales_of_row = if let Some(group) = in_groups { codes.sizes()[1].div_ceil(group) } else { 1 };
+        let form = codes.form(x, are_codes, count);
+        let row = Operand { ptr: to, ty: TensorType::new(DType::F32, x.shape.clone()), stride: codes.w.stride };
+        let scales = c.at(to, row.stride * 4);
+        let scale_bytes = if are_codes { (4 * count * scales_of_row).next_multiple_of(64) } else { 0 };
+        let staged = c.at(scales, scale_bytes);
+        let mut result = Ok(());
+        c.repeat(0, count, 1, |number| {
+            result = rows.prepare(parts.x, number, None);
+            if let Some(group) = in_groups {
+                let scales = c.at(scales, number * (4 * scales_of_row));
+                result = stage_groups(rows, parts.x, number, group, &row, scales);
+                form.stage(to, c.at(staged, number * form.row_bytes()));
+                return;
+            }
+            c.repeat(0, row.stride, LANES, |col| {
+                let at = At { row: number, head: None, col: Col::Var(col) };
+                match if are_codes { rows.codes(parts.x, at) } else { rows.eval(parts.x, at) } {
+                    Ok(lanes) => rows.store_padded(lanes, &row, At { row: c.int(0), ..at }),
+                    Err(e) => result = Err(e),
+                }
+            });
+            form.stage(to, c.at(staged, number * form.row_bytes()));
+            if are_codes {
+                match rows.scale(parts.x, number) {
+                    Ok(scale) => c.store(c.at(scales, number * 4), scale, 4),
+                    Err(e) => result = Err(e),
+                }
+            }
+        });
+        let bytes = row.stride * 4 + scale_bytes + count * form.row_bytes();
+        let scales = are_codes.then_some(scales);
+        result.map(|()| (Products { codes, form, rows: staged, scales, scales_of_row }, bytes))
+    }
+
+    /// As many rows as registers hold sums for.
+    pub fn rows_together(&self, panels: usize, rows: usize) -> usize {
+        let cpu = self.codes.c.arch.cpu();
+        let registers = cpu.vector.registers * cpu.vector.lanes / LANES;
+        let sums = self.form.begin(self.rows, self.codes.c.int(0)).len() * panels;
+        (registers * 3 / 4 / sums).clamp(1, rows)
+    }
+
+    /// The same rows with the matrix of an expert.
+    pub fn of_expert(&self, expert: Int<'c>) -> Products<'a, 'c> {
+        Products { codes: self.codes.of_expert(expert), form: self.form.clone(), ..*self }
+    }
+
+    /// The sums of some rows with every panel: `sums[row][panel]`.
+    pub fn sums(&self, numbers: &[Int<'c>], panels: &[Panel<'c>]) -> Vec<Vec<Vector<'c>>> {
+        let (c, codes, form) = (self.codes.c, &self.codes, &*self.form);
+        let rows: Vec<Ptr> = numbers.iter().map(|&row| c.at(self.rows, row * form.row_bytes())).collect();
+        let sums = match codes.spans() {
+            Spans::Whole { words } => {
+                let zero = c.int(0);
+                let sums = self.span(&rows, panels, (zero, words), zero);
+                self.scaled(numbers, panels, zero, &sums, None)
+            }
+            Spans::Groups { count, words, rest } => {
+                let zeros: Vec<Any> = vec![c.zero().into(); rows.len() * panels.len()];
+                let sums = c.for_each((0, count, 1), &zeros, |span, before| {
+                    let sums = self.span(&rows, panels, (span * words, words), span);
+                    let before: Vec<Vector> = before.iter().map(|v| v.into_vector_value()).collect();
+                    let sums = self.scaled(numbers, panels, span, &sums, Some(&before));
+                    sums.into_iter().map(Any::from).collect()
+                });
+                let sums: Vec<Vector> = sums.iter().map(|v| v.into_vector_value()).collect();
+                if rest == 0 {
+                    sums
+                } else {
+                    let more = self.span(&rows, panels, (c.int(count * words), rest), c.int(count));
+                    self.scaled(numbers, panels, c.int(count), &more, Some(&sums))
+                }
+            }
+            Spans::Columns => self.by_columns(&rows, panels),
+        };
+        let of_row = |((&number, &row), sums): ((&Int<'c>, &Ptr<'c>), &[Vector<'c>])| {
+            let scale = self.scales.filter(|_| self.scales_of_row == 1);
+            let scale = scale.map(|at| c.splat(c.load(c.cx.f32_type(), c.at(at, 4 * number), 4)));
+            let by = [form.unit(row), scale];
+            sums.iter().map(|&sum| by.iter().flatten().fold(sum, |sum, &by| c.fmul(sum, by))).collect()
+        };
+        numbers.iter().zip(&rows).zip(sums.chunks(panels.len())).map(of_row).collect()
+    }
+
+    /// Sums of every row with every panel over one span.
+    fn span(
+        &self,
+        rows: &[Ptr<'c>],
+        panels: &[Panel<'c>],
+        (first, words): (Int<'c>, usize),
+        span: Int<'c>,
+    ) -> Vec<Vector<'c>> {
+        let (codes, form) = (&self.codes, &*self.form);
+        let zeros: Vec<Option<Vector>> = panels.iter().map(|panel| codes.zero(*panel, span)).collect();
+        let begun: Vec<Vec<Any>> = rows.iter().map(|&row| form.begin(row, span)).collect();
+        let each = begun[0].len();
+        let begun = begun.iter().flat_map(|sums| panels.iter().flat_map(|_| sums.clone())).collect();
+        let sums =
+            self.products(rows, panels, (first, words), begun, |words, panel, _| form.decode(words, zeros[panel]));
+        let end =
+            |(i, sums): (usize, &[Any<'c>])| form.end(sums, zeros[i % panels.len()], rows[i / panels.len()], span);
+        sums.chunks(each).enumerate().map(end).collect()
+    }
+
+    /// Adds the products of every row with every panel over some words.
+    fn products(
+        &self,
+        rows: &[Ptr<'c>],
+        panels: &[Panel<'c>],
+        (first, words): (Int<'c>, usize),
+        begun: Vec<Any<'c>>,
+        decode: impl Fn(Vector<'c>, usize, Int<'c>) -> Vec<Vector<'c>>,
+    ) -> Vec<Any<'c>> {
+        let (c, codes) = (self.codes.c, &self.codes);
+        let each = begun.len() / rows.len() / panels.len();
+        codes.each_word((first, words, UNROLLED / rows.len()), begun, |word, sums| {
+            for panel in panels {
+                c.prefetch(c.at(panel.ptr, word * codes.step() + panel.ahead * codes.panel_bytes()));
+            }
+            let factors = |(i, &panel): (usize, &Panel<'c>)| decode(codes.load(panel, word), i, word);
+            let factors: Vec<Vec<Vector>> = panels.iter().enumerate().map(factors).collect();
+            let add = |(i, sums): (usize, &[Any<'c>])| {
+                self.form.add(sums, &factors[i % panels.len()], rows[i / panels.len()], word)
+            };
+            sums.chunks(each).enumerate().flat_map(add).collect()
+        })
+    }
+
+    /// The sums of a span by its scales, on top of others.
+    fn scaled(
+        &self,
+        rows: &[Int<'c>],
+        panels: &[Panel<'c>],
+        span: Int<'c>,
+        sums: &[Vector<'c>],
+        before: Option<&[Vector<'c>]>,
+    ) -> Vec<Vector<'c>> {
+        let c = self.codes.c;
+        let scales: Vec<Vector> = panels.iter().map(|panel| self.codes.scale(*panel, span)).collect();
+        let own = |row: Int<'c>, at: Ptr<'c>| {
+            let group = self.codes.block_of(span, self.codes.x_group) + row * self.scales_of_row;
+            c.splat(c.load(c.cx.f32_type(), c.at(at, group * 4), 4))
+        };
+        let in_groups = self.scales.filter(|_| self.scales_of_row > 1);
+        let own: Vec<Vector> = in_groups.into_iter().flat_map(|at| rows.iter().map(move |&row| own(row, at))).collect();
+        let scaled = |(i, &sum): (usize, &Vector<'c>)| {
+            let scale = scales[i % panels.len()];
+            let sum = own.get(i / panels.len()).map_or(sum, |&own| c.fmul(sum, own));
+            before.map_or_else(|| c.fmul(sum, scale), |before| c.fma(sum, scale, before[i]))
+        };
+        sums.iter().enumerate().map(scaled).collect()
+    }
+
+    /// Sums where every code is scaled by itself.
+    fn by_columns(&self, rows: &[Ptr<'c>], panels: &[Panel<'c>]) -> Vec<Vector<'c>> {
+        let (c, codes) = (self.codes.c, &self.codes);
+        let words = codes.sizes()[1].div_ceil(codes.per_word());
+        let begun: Vec<Vec<Any>> = rows.iter().map(|&row| self.form.begin(row, c.int(0))).collect();
+        let each = begun[0].len();
+        let begun = begun.iter().flat_map(|sums| panels.iter().flat_map(|_| sums.clone())).collect();
+        let sums = self.products(rows, panels, (c.int(0), words), begun, |words, panel, word| {
+            let factors = self.form.decode(words, None).into_iter().enumerate();
+            factors.map(|(i, code)| codes.element(code, panels[panel], word * codes.per_word() + i)).collect()
+        });
+        let end = |(i, sums): (usize, &[Any<'c>])| self.form.end(sums, None, rows[i / panels.len()], c.int(0));
+        sums.chunks(each).enumerate().map(end).collect()
+    }
+}
+
+/// Stages the codes of a row as f32, and the scales of its groups of columns.
+fn stage_groups<'c>(
+    rows: &Rows<'_, 'c>,
+    x: Value,
+    number: Int<'c>,
+    group: usize,
+    row: &Operand<'c>,
+    scales: Ptr<'c>,
+) -> Result<(), Diagnostic> {
+    let (c, width) = (rows.code, row.ty.shape.row().unwrap_or(0));
+    let mut result = Ok(());
+    c.repeat(0, width.div_ceil(group), 1, |block| {
+        let scale = match rows.group_of(x, number, block) {
+            Ok(scale) => scale,
+            Err(e) => return result = Err(e),
+        };
+        c.store(c.at(scales, block * 4), scale.scale(), 4);
+        let (first, end) = (block * group, c.smaller(block * group + group, width));
+        c.repeat(first, end, LANES, |col| {
+            let at = At { row: number, head: None, col: Col::Var(col) };
+            match rows.codes_by(x, at, &scale) {
+                Ok(codes) => rows.store_padded(codes, row, At { row: c.int(0), ..at }),
+                Err(e) => result = Err(e),
+            }
+        });
+    });
+    for col in (width.next_multiple_of(LANES)..row.stride).step_by(LANES) {
+        c.store(c.at(row.ptr, 4 * col), c.zero(), 4);
+    }
+    result
+}
+
+/// Rows times words in one turn of a loop.
+const UNROLLED: usize = 16;
+
+impl<'a, 'c> Codes<'a, 'c> {
+    /// The best way to multiply with so many rows of x, or with the codes of x.
+    fn form(&self, x: &TensorType, are_codes: bool, rows: usize) -> Rc<dyn Form<'c> + 'a> {
+        let cpu = self.c.arch.cpu();
+        let per_word = self.per_word();
+        let fits = self.spans() != Spans::Columns;
+        let digits = if are_codes && x.dtype == DType::I8 { 1 } else { bytes::DIGITS };
+        let bf16 = x.dtype == DType::BF16 || are_codes;
+        let short = fits && (bf16 || x.dtype == DType::F16);
+        match self.w.ty.dtype {
+            DType::F8E4M3 if fits && bf16 && cpu.dot != Unit::Widen => {
+                Rc::new(Pairs { c: self.c, width: self.w.stride })
+            }
+            dtype if short && dtype != DType::F8E4M3 && cpu.dot != Unit::Widen && self.w.stride <= bytes::WIDEST => {
+                Rc::new(Bytes::new(self, digits, rows))
+            }
+            dtype => Rc::new(Floats { c: self.c, dtype, per_word, width: self.w.stride }),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Products of pairs of bf16, for codes of e4m3: every one of them is a number of bf16, whose bytes
+//! stand in tables.
+use atomc_ir::DType;
+use atomc_ir::trial::fetch;
+use inkwell::types::VectorType;
+
+use super::Form;
+use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::host::LANES;
+use crate::host::dot::multiply_pairs;
+
+const BUILT: &str = "vectors of bytes";
+
+/// Bytes of a register.
+const BYTES: usize = 4 * LANES;
+
+/// Rows are staged as bf16.
+pub struct Pairs<'a, 'c> {
+    pub c: &'a Code<'c>,
+    /// Columns of a row with its padding.
+    pub width: usize,
+}
+
+impl<'c> Pairs<'_, 'c> {
+    /// A byte of the number of each code without its sign.
+    fn looked_up(&self, codes: Vector<'c>, byte: u32) -> Vector<'c> {
+        let c = self.c;
+        let entry = |code: u8| {
+            let bits = (fetch(&[code], 0, DType::F8E4M3) as f32).to_bits() >> 16;
+            c.cx.i8_type().const_int((bits >> (8 * byte) & 0xff).into(), false)
+        };
+        let table = |first: u8| VectorType::const_vector(&(first..first + BYTES as u8).map(entry).collect::<Vec<_>>());
+        let args = [table(0).into(), codes.into(), table(BYTES as u8).into()];
+        c.call("llvm.x86.avx512.vpermi2var.qi.512", &[], &args).into_vector_value()
+    }
+
+    /// Bytes of both, in turn, of one or the other half of every 16.
+    fn interleaved(&self, low: Vector<'c>, high: Vector<'c>, half: usize) -> Vector<'c> {
+        let from = |i: usize| i / 16 * 16 + half * 8 + i % 16 / 2 + i % 2 * BYTES;
+        let c = self.c;
+        let all = c.shuffle(low, high, &(0..BYTES).map(from).collect::<Vec<_>>());
+        c.bitcast(all, c.ints(c.cx.i32_type(), LANES)).into_vector_value()
+    }
+}
+
+impl<'c> Form<'c> for Pairs<'_, 'c> {
+    fn row_bytes(&self) -> usize {
+        self.width * 2
+    }
+
+    fn stage(&self, from: Ptr<'c>, to: Ptr<'c>) {
+        let c = self.c;
+        c.repeat(0, self.width, LANES, |col| {
+            let v = c.load(c.f32s(), c.at(from, col * 4), 4).into_vector_value();
+            c.store_floats(c.at(to, col * 2), v, DType::BF16);
+        });
+    }
+
+    /// Of rows 0 and 1, and of 2 and 3, of every four: both pairs of a row side by side.
+    fn decode(&self, words: Vector<'c>, _: Option<Vector<'c>>) -> Vec<Vector<'c>> {
+        let c = self.c;
+        let codes = c.bitcast(words, c.ints(c.cx.i8_type(), BYTES)).into_vector_value();
+        let signs = VectorType::const_vector(&[c.cx.i8_type().const_int(0x80, false); BYTES]);
+        let sign = c.b.build_and(codes, signs, "").expect(BUILT);
+        let [low, high] = [0, 1].map(|byte| self.looked_up(codes, byte));
+        let high = c.b.build_or(high, sign, "").expect(BUILT);
+        [0, 1].map(|half| self.interleaved(low, high, half)).to_vec()
+    }
+
+    fn begin(&self, _: Ptr<'c>, _: Int<'c>) -> Vec<Any<'c>> {
+        vec![self.c.zero().into(); 2]
+    }
+
+    fn add(&self, sums: &[Any<'c>], factors: &[Vector<'c>], row: Ptr<'c>, word: Int<'c>) -> Vec<Any<'c>> {
+        let c = self.c;
+        let four = c.load(c.cx.i64_type(), c.at(row, word * 8), 8).into_int_value();
+        let fours = VectorType::const_vector(&[c.cx.i64_type().get_undef(); LANES / 2]);
+        let zero = c.cx.i32_type().const_zero();
+        let one = c.b.build_insert_element(fours, four, zero, "").expect(BUILT);
+        let x = c.shuffle(one, one, &[0; LANES / 2]);
+        let add =
+            |(&sum, &factor): (&Any<'c>, &Vector<'c>)| multiply_pairs(c, sum.into_vector_value(), factor, x).into();
+        sums.iter().zip(factors).map(add).collect()
+    }
+
+    fn end(&self, sums: &[Any<'c>], _: Option<Vector<'c>>, _: Ptr<'c>, _: Int<'c>) -> Vector<'c> {
+        let c = self.c;
+        let [low, high] = [sums[0], sums[1]].map(|v| v.into_vector_value());
+        let every = |first: usize| -> Vec<usize> {
+            (0..LANES).map(|row| row / 4 * 4 + row % 2 * 2 + first + row % 4 / 2 * LANES).collect()
+        };
+        c.fadd(c.shuffle(low, high, &every(0)), c.shuffle(low, high, &every(1)))
+    }
+
+    fn unit(&self, _: Ptr<'c>) -> Option<Vector<'c>> {
+        None
+    }
+}

@@ -1,0 +1,314 @@
+//! Families `grouped_matvec` and `grouped_matmul`: each row is multiplied with the matrix of its
+//! expert.
+//!
+//! `grouped_matvec`: each call sorts the rows by their experts. What is to be done are the panels
+//! of all experts that have rows, expert by expert; of these each thread has an even run, whichever
+//! experts were chosen, and reads each of its panels once for all of the expert's rows.
+//! `grouped_matmul`: a task is a block of rows of one expert against a few panels. A call's tasks
+//! follow each other on a block, whose rows it gathers once.
+use atomc_artifact::manifest;
+use atomc_ir::arch::Dot as Unit;
+use atomc_ir::layout::Groups;
+use atomc_ir::{DType, Diagnostic, Layout};
+
+use super::codes::Products;
+use super::contract::Contraction;
+use super::dot::{AHEAD, Walk};
+use super::group::{Sorted, store_word};
+use super::matmul::{Job, LINE, SUMS};
+use super::signature;
+use super::tile::{self, Tiles};
+use crate::code::{Code, Int, Ptr, Vector};
+use crate::row::unsupported;
+use crate::{KernelSpec, Tasks};
+
+/// Most rows of an expert that are multiplied at once.
+const MOST: usize = 4;
+
+pub fn emit_matvec<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+    let kernel = signature::kernel(c, spec)?;
+    let contraction = Contraction::new(&kernel)?;
+    let (experts, each) = contraction.experts()?;
+    let (pairs, most) = (signature::step(c).0 * kernel.choices, spec.tokens * kernel.choices);
+    let (runs, lists) = Runs::find(c, (kernel.rows.index(experts)?, pairs), contraction.expert_count(), most);
+    let at = c.at(signature::scratch(c), lists);
+    let (rows, staged) = match (contraction.codes()?, contraction.rows_in_memory()) {
+        (Some(codes), _) => {
+            let (products, bytes) = contraction.products(codes, at, most / each)?;
+            (Rows::Codes(Box::new(products)), bytes)
+        }
+        (None, Some((x, stride))) => (Rows::Floats(x, stride), 0),
+        (None, None) => {
+            let stride = contraction.stage(at, most / each)?;
+            (Rows::Floats(at, stride), stride * (most / each))
+        }
+    };
+    let job = Few { c, contraction: &contraction, rows, runs, each, most };
+    let panels = job.panels();
+    let times = contraction.panels() / panels;
+    let (first, end) = signature::tasks(c);
+    // Tasks are as many as there can be at most, and what there is to do is shared out among them.
+    let all = runs.count * times;
+    let [first, end] = [first, end].map(|task| task * all / (most * times));
+    kernel.each(first, end, |unit| job.unit(unit / times, unit % times * panels, panels))?;
+    Ok(manifest::Kernel::host(Tasks::Fixed(most * times), lists + staged))
+}
+
+/// Rows in the order of their experts: a run of them for each expert that has some, or for all that
+/// have none.
+#[derive(Clone, Copy)]
+struct Runs<'c> {
+    count: Int<'c>,
+    experts: usize,
+    /// The expert of each run, or as many as there are experts, and where it begins.
+    places: Ptr<'c>,
+    starts: Ptr<'c>,
+    rows: Ptr<'c>,
+}
+
+impl<'c> Runs<'c> {
+    /// In scratch; returns the bytes that they take there, too.
+    fn find(c: &Code<'c>, of: (Ptr<'c>, Int<'c>), experts: usize, most: usize) -> (Runs<'c>, usize) {
+        let list = (4 * (most + 1)).next_multiple_of(64);
+        let counts = Sorted::bytes(experts);
+        let sorted = Sorted::count(c, signature::scratch(c), of, experts);
+        let [places, starts, rows] = [0, 1, 2].map(|i| c.at(signature::scratch(c), counts + i * list));
+        let (from, pairs) = of;
+        let found = c.for_each((0, experts + 1, 1), &[c.int(0).into(), c.int(0).into()], |place, found| {
+            let [run, first] = [0, 1].map(|i| c.as_int(found[i]));
+            let count = sorted.get(place);
+            // Where there is none the next run is written over it.
+            store_word(c, places, run, place);
+            store_word(c, starts, run, first);
+            sorted.set(place, first);
+            let is_run = c.less(0, count);
+            vec![c.pick(is_run, run + 1, run), (first + count).into()]
+        });
+        let count = c.as_int(found[0]);
+        store_word(c, starts, count, pairs);
+        c.repeat(0, pairs, 1, |pair| {
+            let place = sorted.place(from, pair);
+            let row = sorted.get(place);
+            store_word(c, rows, row, pair);
+            sorted.set(place, row + 1);
+        });
+        (Runs { count, experts, places, starts, rows }, counts + 3 * list)
+    }
+}
+
+/// Rows of x: of floats with their distance, or staged for codes.
+enum Rows<'a, 'c> {
+    Floats(Ptr<'c>, usize),
+    Codes(Box<Products<'a, 'c>>),
+}
+
+struct Few<'j, 'k, 'a, 'c> {
+    c: &'a Code<'c>,
+    contraction: &'j Contraction<'k, 'a, 'c>,
+    rows: Rows<'a, 'c>,
+    runs: Runs<'c>,
+    /// Rows of the result for each of x.
+    each: usize,
+    /// Rows of the result at most.
+    most: usize,
+}
+
+impl<'c> Few<'_, '_, '_, 'c> {
+    /// Whether registers hold the sums of so many rows with so many panels.
+    fn fits(&self, height: usize, panels: usize) -> bool {
+        let (c, pieces) = (self.c, self.contraction.pieces());
+        let vector = &c.arch.cpu().vector;
+        match &self.rows {
+            Rows::Codes(products) => products.rows_together(panels * pieces, height) == height,
+            Rows::Floats(..) => {
+                let registers = vector.registers * vector.lanes / c.arch.memory.panel;
+                let room = registers.saturating_sub(2 * self.contraction.dot.registers()).max(1);
+                height * pieces * panels <= room
+            }
+        }
+    }
+
+    /// Panels of a unit of work.
+    fn panels(&self) -> usize {
+        let two = self.contraction.panels().is_multiple_of(2) && self.contraction.pieces() == 1;
+        if two && self.fits(2.min(self.most), 2) { 2 } else { 1 }
+    }
+
+    /// Some panels for all rows of a run.
+    fn unit(&self, run: Int<'c>, panel: Int<'c>, panels: usize) -> Result<(), Diagnostic> {
+        let (c, runs) = (self.c, &self.runs);
+        let place = c.load_made_index(runs.places, run);
+        let [first, end] = [run, run + 1].map(|run| c.load_made_index(runs.starts, run));
+        let has_expert = c.less(place, runs.experts);
+        let mut result = Ok(());
+        c.when(has_expert, || result = self.multiply(place, (first, end), panel, panels));
+        result?;
+        let mut result = Ok(());
+        c.when(!has_expert, || {
+            c.repeat(first, end, 1, |row| {
+                let zeros = vec![c.zero(); panels * self.contraction.pieces()];
+                result = self.finish(c.load_made_index(runs.rows, row), panel, &zeros);
+            });
+        });
+        result
+    }
+
+    fn multiply(
+        &self,
+        expert: Int<'c>,
+        (first, end): (Int<'c>, Int<'c>),
+        panel: Int<'c>,
+        panels: usize,
+    ) -> Result<(), Diagnostic> {
+        let c = self.c;
+        let contraction = self.contraction.of_expert(expert);
+        let heights = [MOST, 2, 1].into_iter().filter(|&h| h == 1 || h <= self.most && self.fits(h, panels));
+        let (mut next, mut result) = (first, Ok(()));
+        for height in heights {
+            let end = next + (end - next) / height * height;
+            c.repeat(next, end, height, |row| {
+                let made = self.rows_of(&contraction, expert, (row, height), (panel, panels));
+                if let Err(e) = made {
+                    result = Err(e);
+                }
+            });
+            next = end;
+        }
+        result
+    }
+
+    /// So many rows of a run from one on.
+    fn rows_of(
+        &self,
+        contraction: &Contraction<'_, '_, 'c>,
+        expert: Int<'c>,
+        (row, height): (Int<'c>, usize),
+        (panel, panels): (Int<'c>, usize),
+    ) -> Result<(), Diagnostic> {
+        let c = self.c;
+        let pairs: Vec<Int> = (0..height).map(|i| c.load_made_index(self.runs.rows, row + i)).collect();
+        let x: Vec<Int> = pairs.iter().map(|&pair| pair / self.each).collect();
+        let sums = match &self.rows {
+            Rows::Codes(products) => {
+                let weights: Vec<_> = (0..panels).flat_map(|p| contraction.weight_panels(panel + p, panels)).collect();
+                products.of_expert(expert).sums(&x, &weights)
+            }
+            &Rows::Floats(at, stride) => {
+                let rows: Vec<Ptr> = x.iter().map(|&row| c.at(at, row * stride)).collect();
+                let weights: Vec<_> = (0..panels).flat_map(|p| contraction.weights(panel + p)).collect();
+                let unroll = [4, 2].into_iter().find(|&u| self.fits(height * u, panels)).unwrap_or(1);
+                let (count, step) = (contraction.groups(), contraction.dot.step(c));
+                contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll, ahead: Some(c.int(AHEAD)) })
+            }
+        };
+        pairs.iter().zip(&sums).try_for_each(|(&pair, sums)| self.finish(pair, panel, sums))
+    }
+
+    fn finish(&self, pair: Int<'c>, panel: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        let pieces = sums.chunks(self.contraction.pieces()).enumerate();
+        pieces.into_iter().try_for_each(|(p, sums)| self.contraction.finish(pair, panel + p, sums))
+    }
+}
+
+pub fn emit_matmul<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+    let kernel = signature::kernel(c, spec)?;
+    let contraction = Contraction::new(&kernel)?;
+    let (experts, each) = contraction.experts()?;
+    let Layout::Grouped { experts: count, tile } = kernel.rows.shape(experts)?.layout else {
+        return Err(unsupported("a tiled product with the weights of experts whose rows are not grouped"));
+    };
+    let by_tiles = c.arch.cpu().dot == Unit::Tiles && contraction.dot.dtype == DType::BF16;
+    let wide = 2 / contraction.pieces().min(2);
+    let panels = if contraction.panels().is_multiple_of(wide) { wide } else { 1 };
+    if by_tiles && panels * contraction.pieces() > 2 {
+        return Err(unsupported("a tiled contraction in more than two pieces"));
+    }
+    let times = contraction.panels() / panels;
+    let codes = contraction.codes()?;
+    let sums = if by_tiles { SUMS * SUMS * 4 } else { 0 };
+    let unpacked = if codes.is_some() { panels * contraction.pieces() * contraction.float_panel_bytes() } else { 0 };
+    let state = c.at(signature::scratch(c), sums + unpacked);
+    let gathered = Gathered { c, block: state, count: c.at(state, 8), rows: c.at(state, LINE) };
+    c.store(gathered.block, 0 - c.int(1), 8);
+    let from = kernel.rows.index(experts)?;
+    let pairs = signature::step(c).0 * kernel.choices;
+    let even = |n: Int<'c>| (n + (Groups::ALIGN - 1)) / Groups::ALIGN * Groups::ALIGN;
+    let blocks = (pairs + c.smaller(pairs, count + 1) * (tile - 1)) / tile;
+    let places = c.at(from, even(pairs) * 4);
+    let lists = c.at(places, even(blocks) * 4);
+    let (first, end) = signature::tasks(c);
+    let open = by_tiles.then(|| Tiles::open(c, tile::ROWS));
+    kernel.each(first, end, |task| {
+        let (block, panel) = (task / times, task % times * panels);
+        let expert = c.load_made_index(places, block);
+        let list = c.at(lists, block * (4 * tile));
+        let mut result = Ok(());
+        c.when(c.less(expert, 0), || {
+            // Of pairs that have no expert the results are zeros; of empty blocks there are none.
+            c.repeat(0, tile, 1, |row| {
+                let pair = c.load_made_index(list, row);
+                c.when(c.less(0, pair + 1), || {
+                    for p in 0..panels {
+                        let made = contraction.finish(pair, panel + p, &vec![c.zero(); contraction.pieces()]);
+                        result = result.clone().and(made);
+                    }
+                });
+            });
+        });
+        result?;
+        let mut result = Ok(());
+        c.when(c.less(0, expert + 1), || {
+            result = gathered.gather(&contraction, (block, list), (tile, each)).and_then(|()| {
+                let contraction = contraction.of_expert(expert);
+                let codes = codes.as_ref().map(|codes| codes.of_expert(expert));
+                let scratch = codes.as_ref().map(|codes| (codes, c.at(signature::scratch(c), sums)));
+                let x = (gathered.rows, contraction.row_bytes());
+                let chosen = Some((list, each));
+                let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen };
+                let to = c.load_i64(gathered.count);
+                match &open {
+                    Some(tiles) => job.by_tiles(tiles, c.int(0), to),
+                    None => job.by_vectors(c.int(0), to),
+                }
+            });
+        });
+        result
+    })?;
+    if let Some(tiles) = open {
+        tiles.close();
+    }
+    let rows = tile.next_multiple_of(SUMS) * contraction.row_bytes();
+    let tasks = Tasks::Blocks { choices: kernel.choices, experts: count, tile, times };
+    Ok(manifest::Kernel::host(tasks, sums + unpacked + LINE + rows))
+}
+
+/// The rows of a block in scratch: which block's, and how many there are.
+struct Gathered<'a, 'c> {
+    c: &'a Code<'c>,
+    block: Ptr<'c>,
+    count: Ptr<'c>,
+    rows: Ptr<'c>,
+}
+
+impl<'c> Gathered<'_, 'c> {
+    /// Gathers the rows of a block, unless they are there.
+    fn gather(
+        &self,
+        contraction: &Contraction<'_, '_, 'c>,
+        (block, list): (Int<'c>, Ptr<'c>),
+        (tile, each): (usize, usize),
+    ) -> Result<(), Diagnostic> {
+        let (c, mut result) = (self.c, Ok(()));
+        c.when(c.compare(inkwell::IntPredicate::NE, c.load_i64(self.block), block), || {
+            c.store(self.block, block, 8);
+            c.repeat(0, tile, 1, |row| {
+                let pair = c.load_made_index(list, row);
+                c.when(c.less(0, pair + 1), || {
+                    c.store(self.count, row + 1, 8);
+                    result = contraction.unpack_row(pair / each, c.at(self.rows, row * contraction.row_bytes()));
+                });
+            });
+        });
+        result
+    }
+}

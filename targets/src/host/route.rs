@@ -1,0 +1,235 @@
+//! Which experts a token chooses. A row of scores, and what experts are chosen by, are in scratch.
+use atomc_ir::{Best, DType, Diagnostic, Op, Router, Score, Value};
+use inkwell::FloatPredicate;
+use inkwell::values::FloatValue;
+
+use super::{LANES, signature};
+use crate::argmax::Argmax;
+use crate::code::{Code, Int, Ptr, Vector};
+use crate::kernel::Kernel;
+use crate::math;
+use crate::row::{At, Col};
+
+const BUILT: &str = "floats";
+
+/// The routers of a body, each once.
+pub fn routers(kernel: &Kernel) -> Vec<Value> {
+    let mut all: Vec<Value> = vec![];
+    for (v, _) in &kernel.outputs {
+        let is_route = matches!(kernel.rows.graph.op(v.node), Op::Route { .. });
+        if is_route && all.iter().all(|other| other.node != v.node) {
+            all.push(*v);
+        }
+    }
+    all
+}
+
+/// A row of a router.
+struct Row<'r, 'a, 'c> {
+    c: &'a Code<'c>,
+    kernel: &'r Kernel<'a, 'c>,
+    by: Router,
+    experts: usize,
+    /// A score for each expert, and what it is chosen by: minus infinity behind the last, and where
+    /// it cannot be chosen.
+    scores: Ptr<'c>,
+    choices: Ptr<'c>,
+    /// How good each group is: minus infinity where it is kept already, infinity where it stays.
+    groups: Ptr<'c>,
+    weights: Ptr<'c>,
+}
+
+/// Bytes of scratch that a router takes.
+pub fn scratch(kernel: &Kernel, v: Value) -> usize {
+    Row::new(kernel, v).map_or(0, |row| 4 * (2 * row.padded() + row.by.groups + row.by.k.next_multiple_of(LANES)))
+}
+
+/// Stores what a router makes of a row of logits.
+pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
+    let router = Row::new(kernel, v)?;
+    router.score(v, row)?;
+    router.close_groups();
+    router.choose(v, row);
+    router.weigh(v, row);
+    Ok(())
+}
+
+impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
+    fn new(kernel: &'r Kernel<'a, 'c>, v: Value) -> Result<Row<'r, 'a, 'c>, Diagnostic> {
+        let (c, rows) = (kernel.code, &kernel.rows);
+        let Op::Route { by } = *rows.graph.op(v.node) else { unreachable!("a router was asked for") };
+        let experts = rows.shape(rows.graph.operands(v.node)[0])?.shape.last().unwrap_or(0);
+        let padded = experts.next_multiple_of(LANES);
+        let at = |numbers: usize| c.at(signature::scratch(c), 4 * numbers);
+        let weights = 2 * padded + by.groups;
+        let [scores, choices, groups, weights] = [0, padded, 2 * padded, weights].map(at);
+        Ok(Row { c, kernel, by, experts, scores, choices, groups, weights })
+    }
+
+    fn padded(&self) -> usize {
+        self.experts.next_multiple_of(LANES)
+    }
+
+    /// A number of a list in scratch.
+    fn number(&self, list: Ptr<'c>, at: Int<'c>) -> FloatValue<'c> {
+        self.c.load(self.c.cx.f32_type(), self.c.at(list, at * 4), 4).into_float_value()
+    }
+
+    fn set(&self, list: Ptr<'c>, at: Int<'c>, v: FloatValue<'c>) {
+        self.c.store(self.c.at(list, at * 4), v, 4);
+    }
+
+    fn vector(&self, list: Ptr<'c>, at: Int<'c>) -> Vector<'c> {
+        self.c.load_floats(self.c.at(list, at * 4), DType::F32)
+    }
+
+    /// A vector of numbers of which some are there, and what stands for the others.
+    fn inside(&self, v: Vector<'c>, col: Int<'c>, other: f64) -> Vector<'c> {
+        self.c.choose(self.c.lanes_below(self.experts - col), v, self.c.lit(other))
+    }
+
+    /// Scores of all experts, and what they are chosen by.
+    fn score(&self, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, rows) = (self.c, &self.kernel.rows);
+        let operands = rows.graph.operands(v.node);
+        rows.prepare(operands[0], row, None)?;
+        let by_logits = self.by.by_logits(operands.len() > 1);
+        let mut failed = Ok(());
+        let top = c.for_each((0, self.experts, LANES), &[c.lit(f64::NEG_INFINITY).into()], |col, top| {
+            let top = top[0].into_vector_value();
+            let logits = rows.eval(operands[0], At { row, head: None, col: Col::Var(col) });
+            let logits = logits.unwrap_or_else(|e| {
+                failed = Err(e);
+                c.zero()
+            });
+            let scores = match self.by.score {
+                Score::Sigmoid => c.fdiv(c.lit(1.0), c.fadd(c.lit(1.0), math::exp(c, c.fsub(c.zero(), logits)))),
+                Score::Softmax | Score::Chosen => logits,
+            };
+            let logits = self.inside(logits, col, f64::NEG_INFINITY);
+            c.store(c.at(self.scores, col * 4), scores, 4);
+            c.store(c.at(self.choices, col * 4), logits, 4);
+            vec![c.fmax(top, logits).into()]
+        });
+        failed?;
+        if self.by.score == Score::Softmax {
+            let top = c.splat(c.top(top[0].into_vector_value()));
+            let sum = c.for_each((0, self.experts, LANES), &[c.zero().into()], |col, sum| {
+                let part = math::exp(c, c.fsub(self.vector(self.scores, col), top));
+                let part = self.inside(part, col, 0.0);
+                c.store(c.at(self.scores, col * 4), part, 4);
+                vec![c.fadd(sum[0].into_vector_value(), part).into()]
+            });
+            let sum = c.splat(c.sum(sum[0].into_vector_value()));
+            c.repeat(0, self.experts, LANES, |col| {
+                c.store(c.at(self.scores, col * 4), c.fdiv(self.vector(self.scores, col), sum), 4);
+            });
+        }
+        if by_logits {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        c.repeat(0, self.experts, LANES, |col| {
+            let mut choice = self.vector(self.scores, col);
+            if let Some(&bias) = operands.get(1) {
+                match rows.eval(bias, At { row: c.int(0), head: None, col: Col::Var(col) }) {
+                    Ok(bias) => choice = c.fadd(choice, bias),
+                    Err(e) => result = Err(e),
+                }
+            }
+            c.store(c.at(self.choices, col * 4), self.inside(choice, col, f64::NEG_INFINITY), 4);
+        });
+        result
+    }
+
+    fn greater(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> Int<'c> {
+        self.c.as_int(self.c.b.build_float_compare(FloatPredicate::OGT, a, b, "").expect(BUILT))
+    }
+
+    /// Leaves the experts of those groups alone that are best.
+    fn close_groups(&self) {
+        let (c, Router { groups, kept, best, .. }) = (self.c, self.by);
+        if groups == 1 {
+            return;
+        }
+        let each = self.experts / groups;
+        let least = c.number(f64::NEG_INFINITY);
+        c.repeat(0, groups, 1, |group| {
+            let first = group * each;
+            let two = c.for_each((first, first + each, 1), &[least.into(), least.into()], |expert, two| {
+                let [one, two] = [0, 1].map(|i| two[i].into_float_value());
+                let v = self.number(self.choices, expert);
+                let (is_best, is_second) = (self.greater(v, one), self.greater(v, two));
+                let second = c.pick(is_second, v, two).into_float_value();
+                vec![c.pick(is_best, v, one), c.pick(is_best, one, second)]
+            });
+            let [one, two] = [0, 1].map(|i| two[i].into_float_value());
+            let is_sum = best == Best::Sum2 && each > 1;
+            let good = if is_sum { c.b.build_float_add(one, two, "").expect(BUILT) } else { one };
+            self.set(self.groups, group, good);
+        });
+        c.repeat(0, kept, 1, |_| {
+            let found = c.for_each((0, groups, 1), &[least.into(), c.int(0).into()], |group, found| {
+                let v = self.number(self.groups, group);
+                let is_open = self.greater(c.number(f64::INFINITY), v);
+                let better = is_open & self.greater(v, found[0].into_float_value());
+                vec![c.pick(better, v, found[0]), c.pick(better, group, found[1])]
+            });
+            self.set(self.groups, c.as_int(found[1]), c.number(f64::INFINITY));
+        });
+        c.repeat(0, groups, 1, |group| {
+            let is_closed = self.greater(c.number(f64::INFINITY), self.number(self.groups, group));
+            c.when(is_closed, || {
+                let first = group * each;
+                c.repeat(first, first + each, 1, |expert| self.set(self.choices, expert, least));
+            });
+        });
+    }
+
+    /// Stores the experts that are chosen, and leaves their scores.
+    fn choose(&self, v: Value, row: Int<'c>) {
+        let c = self.c;
+        c.repeat(0, self.by.k, 1, |choice| {
+            let found = c.for_each((0, self.experts, LANES), &Argmax::none(c, c.int(0)).carried(), |col, before| {
+                Argmax::of(before).or_vector(c, self.vector(self.choices, col), col).carried().to_vec()
+            });
+            let (_, expert) = Argmax::of(&found).of_lanes(c);
+            let wide = c.b.build_int_z_extend(expert.v, c.cx.i64_type(), "").expect("an index");
+            let at = c.as_int(wide);
+            self.set(self.weights, choice, self.number(self.scores, at));
+            self.set(self.choices, at, c.number(f64::NEG_INFINITY));
+            for (_, out) in self.kernel.outputs.iter().filter(|(o, _)| o.node == v.node && o.out == 1) {
+                c.store(c.at(out.ptr, (row * self.by.k + choice) * 4), expert, 4);
+            }
+        });
+    }
+
+    /// Stores how much each of them counts.
+    fn weigh(&self, v: Value, row: Int<'c>) {
+        let (c, Router { k, score, renormalise, scale, .. }) = (self.c, self.by);
+        let columns = || (0..k).step_by(LANES);
+        let some = |v: Vector<'c>, col: usize| c.choose(c.lanes_below(k - col), v, c.zero());
+        let mut weights: Vec<Vector> = columns().map(|col| some(self.vector(self.weights, c.int(col)), col)).collect();
+        if score == Score::Chosen {
+            // The largest comes first.
+            let top = c.splat(c.lane(weights[0], 0).into_float_value());
+            let below = |(&w, col): (&Vector<'c>, usize)| some(math::exp(c, c.fsub(w, top)), col);
+            weights = weights.iter().zip(columns()).map(below).collect();
+        }
+        if renormalise || score == Score::Chosen {
+            let sum = weights[1..].iter().fold(weights[0], |sum, &w| c.fadd(sum, w));
+            let sum = c.splat(c.sum(sum));
+            weights = weights.iter().zip(columns()).map(|(&w, col)| some(c.fdiv(w, sum), col)).collect();
+        }
+        for (_, out) in self.kernel.outputs.iter().filter(|(o, _)| o.node == v.node && o.out == 0) {
+            for col in (0..self.kernel.rows.padded(out)).step_by(LANES) {
+                let lanes = weights.get(col / LANES).map_or(c.zero(), |&w| c.fmul(w, c.lit(scale)));
+                c.store_floats(
+                    self.kernel.rows.address(out, At { row, head: None, col: Col::Const(col) }),
+                    lanes,
+                    DType::F32,
+                );
+            }
+        }
+    }
+}

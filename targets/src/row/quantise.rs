@@ -1,0 +1,324 @@
+//! Rows as codes: scales by the rules of `atomc_ir`'s `quantise`, operation by operation in f32,
+//! and the nearest codes.
+use atomc_ir::trial::largest;
+use atomc_ir::{DType, Diagnostic, LEAST_SCALE, LEAST_SIZE, Layout, Op, Rule, Type, Value};
+use inkwell::IntPredicate;
+use inkwell::values::FloatValue;
+
+use super::{At, Col, Made, Place, Rows, Team, kept, unsupported};
+use crate::code::{Code, Int, Vector};
+
+const BUILT: &str = "floats, and integers of their size";
+
+/// What numbers are multiplied with, or divided by, to become codes; and what codes are multiplied
+/// with to be numbers again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale<'c> {
+    by: By<'c>,
+    pub scale: FloatValue<'c>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum By<'c> {
+    Factor(FloatValue<'c>),
+    Divisor(FloatValue<'c>),
+}
+
+impl<'c> Rows<'_, 'c> {
+    /// Columns that share a scale, of a value that is made of codes in this kernel or before it.
+    pub fn scaled_group(&self, v: Value) -> Option<usize> {
+        match self.graph.ty(v) {
+            Type::Tensor(t) => match t.layout {
+                Layout::Scaled(group) => Some(group),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether a value is codes with one scale for each row.
+    pub fn has_row_scale(&self, v: Value) -> bool {
+        let width = self.graph.ty(v).as_tensor().and_then(|t| t.shape.last());
+        self.scaled_group(v).is_some_and(|group| Some(group) >= width)
+    }
+
+    /// The codes of a value, as f32: for a row that was prepared, where a row has one scale.
+    pub fn codes(&self, v: Value, at: At<'c>) -> Made<'c> {
+        match *self.graph.op(v.node) {
+            Op::Quantise { to, .. } => {
+                let scale = self.row_scale(v)?;
+                self.coded(self.eval(self.graph.operands(v.node)[0], at)?, to, scale)
+            }
+            _ => self.stored_codes(v, at),
+        }
+    }
+
+    /// The scale of a prepared row's codes.
+    pub fn scale(&self, v: Value, row: Int<'c>) -> Result<FloatValue<'c>, Diagnostic> {
+        match self.graph.op(v.node) {
+            Op::Quantise { .. } => Ok(self.row_scale(v)?.scale),
+            _ => self.stored_scale(v, row, self.code.int(0)),
+        }
+    }
+
+    fn row_scale(&self, v: Value) -> Result<Scale<'c>, Diagnostic> {
+        let known = self.scales.borrow().get(&v).copied();
+        known.ok_or_else(|| unsupported("codes of rows that are computed later"))
+    }
+
+    /// The numbers that codes of this kernel mean.
+    pub(super) fn quantised(&self, v: Value, to: DType, rule: Rule, at: At<'c>) -> Made<'c> {
+        let (c, x) = (self.code, self.graph.operands(v.node)[0]);
+        let scale = match rule {
+            Rule::Static | Rule::Row => self.row_scale(v)?,
+            Rule::Group(group) | Rule::Mx(group) => {
+                let scale = self.group_scale(v, (to, rule), at.row, self.column(at.col) / group);
+                scale?
+            }
+        };
+        Ok(c.fmul(self.coded(self.eval(x, at)?, to, scale)?, c.splat(scale.scale)))
+    }
+
+    /// The scale of a group of columns.
+    pub fn group_of(&self, v: Value, row: Int<'c>, group: Int<'c>) -> Result<GroupScale<'c>, Diagnostic> {
+        match *self.graph.op(v.node) {
+            Op::Quantise { to, rule } => Ok(GroupScale { to, scale: self.group_scale(v, (to, rule), row, group)? }),
+            _ => {
+                let scale = self.stored_scale(v, row, group)?;
+                let by = By::Factor(self.code.number(1.0));
+                Ok(GroupScale { to: self.shape(v)?.dtype, scale: Scale { by, scale } })
+            }
+        }
+    }
+
+    /// Codes of a vector whose columns have this scale.
+    pub fn codes_by(&self, v: Value, at: At<'c>, group: &GroupScale<'c>) -> Made<'c> {
+        match *self.graph.op(v.node) {
+            Op::Quantise { .. } => self.coded(self.eval(self.graph.operands(v.node)[0], at)?, group.to, group.scale),
+            _ => self.stored_codes(v, at),
+        }
+    }
+
+    fn group_scale(
+        &self,
+        v: Value,
+        (to, rule): (DType, Rule),
+        row: Int<'c>,
+        group: Int<'c>,
+    ) -> Result<Scale<'c>, Diagnostic> {
+        let (c, x) = (self.code, self.graph.operands(v.node)[0]);
+        let (width, lanes) = (self.shape(x)?.shape.last().unwrap_or(0), c.lanes());
+        let (Rule::Group(columns) | Rule::Mx(columns)) = rule else {
+            return self.row_scale(v);
+        };
+        if !columns.is_multiple_of(lanes) && columns < width {
+            return Err(unsupported(format!("a scale for every {columns} columns in vectors of {lanes}")));
+        }
+        let first = group * columns;
+        let end = c.smaller(first + columns, width);
+        // A member of a team goes along the group alone.
+        let size = self.size(x, (first, end), (row, None), None)?;
+        Ok(self.scale_by(rule, to, size))
+    }
+
+    /// Emits the scale of a row, where a row has one.
+    pub(super) fn prepare_scale(
+        &self,
+        v: Value,
+        (to, rule): (DType, Rule),
+        place: Place<'c>,
+    ) -> Result<(), Diagnostic> {
+        let (c, operands) = (self.code, self.graph.operands(v.node));
+        let width = self.shape(operands[0])?.shape.last().unwrap_or(0);
+        let scale = match rule {
+            Rule::Group(columns) | Rule::Mx(columns) if columns < width => return Ok(()),
+            Rule::Static => {
+                let at = At { row: c.int(0), head: None, col: Col::Const(0) };
+                let scale = c.lane(self.eval(operands[1], at)?, 0).into_float_value();
+                Scale { by: By::Factor(self.inverse(c.number(1.0), scale)), scale }
+            }
+            Rule::Row | Rule::Group(_) | Rule::Mx(_) => {
+                let size = self.size(operands[0], (c.int(0), c.int(width)), place, self.team.get())?;
+                self.scale_by(rule, to, size)
+            }
+        };
+        self.scales.borrow_mut().insert(v, scale);
+        Ok(())
+    }
+
+    /// The largest size in a row's columns; no number if one of them is none, or infinite.
+    fn size(
+        &self,
+        x: Value,
+        (first, end): (Int<'c>, Int<'c>),
+        (row, head): Place<'c>,
+        team: Option<Team<'_, 'c>>,
+    ) -> Result<FloatValue<'c>, Diagnostic> {
+        let c = self.code;
+        let (first, apart) = match team {
+            Some(team) => (first + team.index * c.lanes(), team.size * c.lanes()),
+            None => (first, c.lanes()),
+        };
+        let mut failed = Ok(());
+        let found = c.for_each((first, end, apart), &[c.zero().into(), c.zero().into()], |col, found| {
+            let [size, odd] = [found[0], found[1]].map(|v| v.into_vector_value());
+            let v = self.eval(x, At { row, head, col: Col::Var(col) });
+            let v = v.unwrap_or_else(|e| kept(&mut failed, e, c));
+            let v = c.choose(c.lanes_below(end - col), v, c.zero());
+            let abs = c.call("llvm.fabs", &[v.get_type().into()], &[v.into()]).into_vector_value();
+            vec![c.fmax(size, abs).into(), c.fma(v, c.zero(), odd).into()]
+        });
+        failed?;
+        let [size, odd] = [found[0], found[1]].map(|v| v.into_vector_value());
+        let (mut top, mut odd) = (c.top(size), c.sum(odd));
+        if let Some(team) = team {
+            (top, odd) = (team.threads.team_top(top, team), team.threads.team_sum(odd, team));
+        }
+        Ok(c.b.build_float_add(top, odd, "").expect(BUILT))
+    }
+
+    fn inverse(&self, of: FloatValue<'c>, by: FloatValue<'c>) -> FloatValue<'c> {
+        self.code.b.build_float_div(of, by, "").expect(BUILT)
+    }
+
+    fn scale_by(&self, rule: Rule, to: DType, size: FloatValue<'c>) -> Scale<'c> {
+        let c = self.code;
+        let most = if to == DType::I8 { 127.0 } else { largest(to) };
+        // The other one where this is no number.
+        let at_least = |v: FloatValue<'c>, least: f64| {
+            let less = c.b.build_float_compare(inkwell::FloatPredicate::OLT, v, c.number(least), "").expect(BUILT);
+            c.pick(c.as_int(less), c.number(least), v).into_float_value()
+        };
+        match rule {
+            Rule::Row if to == DType::I8 => {
+                let size = at_least(size, LEAST_SIZE);
+                let scale = self.inverse(size, c.number(most));
+                Scale { by: By::Factor(self.inverse(c.number(most), size)), scale }
+            }
+            Rule::Group(_) => {
+                let inverse = f64::from(1.0 / most as f32);
+                let scale = c.b.build_float_mul(at_least(size, LEAST_SIZE), c.number(inverse), "").expect(BUILT);
+                Scale { by: By::Divisor(scale), scale }
+            }
+            Rule::Mx(_) => self.power_of_two(to, size),
+            Rule::Row | Rule::Static => {
+                let scale = at_least(self.inverse(size, c.number(most)), LEAST_SCALE);
+                Scale { by: By::Factor(self.inverse(c.number(1.0), scale)), scale }
+            }
+        }
+    }
+
+    /// The power of two of the MX formats. For e4m3 codes reach 1.75 times 2^8, and what is more
+    /// takes the next; for e2m1 a mantissa from 1.75 on counts as the next power, and codes reach
+    /// 2^2.
+    fn power_of_two(&self, to: DType, size: FloatValue<'c>) -> Scale<'c> {
+        let c = self.code;
+        let bits = c.as_int(c.bitcast(size, c.cx.i32_type()));
+        let exponent = match to {
+            DType::F4E2M1 => (bits + (1 << 21)).shift_right(23, false) - 2,
+            _ => (bits + 0x1f_ffff).shift_right(23, false) - 8,
+        };
+        let least = c.compare(IntPredicate::SLT, exponent, exponent.constant(1));
+        let exponent = c.pick_int(least, exponent.constant(1), exponent);
+        let power = |e: Int<'c>| c.bitcast(e.shift_left(23), c.cx.f32_type()).into_float_value();
+        // What is no number stays none.
+        let odd = c.b.build_float_sub(size, size, "").expect(BUILT);
+        let scale = c.b.build_float_add(power(exponent), odd, "").expect(BUILT);
+        Scale { by: By::Factor(power(254 - exponent)), scale }
+    }
+
+    /// The nearest codes of numbers, as f32.
+    fn coded(&self, v: Vector<'c>, to: DType, scale: Scale<'c>) -> Made<'c> {
+        let c = self.code;
+        let v = match scale.by {
+            By::Factor(factor) => c.fmul(v, c.splat(factor)),
+            By::Divisor(divisor) => c.fdiv(v, c.splat(divisor)),
+        };
+        Ok(nearest(c, v, to))
+    }
+
+    fn stored_codes(&self, v: Value, at: At<'c>) -> Made<'c> {
+        let (c, x) = (self.code, self.operand(v)?);
+        Ok(of_bits(c, c.load_bits(self.address(x, at), x.ty.dtype), x.ty.dtype))
+    }
+
+    fn stored_scale(&self, v: Value, row: Int<'c>, group: Int<'c>) -> Result<FloatValue<'c>, Diagnostic> {
+        let (c, x) = (self.code, self.operand(v)?);
+        let at = c.at(x.ptr, row * x.stride + group * 4 + self.padded(x));
+        Ok(c.load(c.cx.f32_type(), at, 4).into_float_value())
+    }
+
+    /// The numbers that codes in memory mean.
+    pub(super) fn stored(&self, v: Value, group: usize, at: At<'c>) -> Made<'c> {
+        let (c, width) = (self.code, self.shape(v)?.shape.last().unwrap_or(0));
+        if group < width && !group.is_multiple_of(c.lanes()) {
+            return Err(unsupported(format!("a scale for every {group} columns in vectors of {}", c.lanes())));
+        }
+        let last = width.div_ceil(group) - 1;
+        let group = if last == 0 { c.int(0) } else { c.smaller(self.column(at.col) / group, last) };
+        let scale = self.stored_scale(v, at.row, group)?;
+        Ok(c.fmul(self.stored_codes(v, at)?, c.splat(scale)))
+    }
+}
+
+/// The scale of a group of columns, with the type of its codes.
+pub struct GroupScale<'c> {
+    to: DType,
+    scale: Scale<'c>,
+}
+
+impl<'c> GroupScale<'c> {
+    pub fn scale(&self) -> FloatValue<'c> {
+        self.scale.scale
+    }
+}
+
+/// The nearest code of a type, as f32: of integers the one away from zero where two are as near,
+/// else the even one.
+fn nearest<'c>(c: &Code<'c>, v: Vector<'c>, to: DType) -> Vector<'c> {
+    let intrinsic = |name: &str, v: Vector<'c>| c.call(name, &[v.get_type().into()], &[v.into()]).into_vector_value();
+    match to {
+        DType::I8 => {
+            let v = c.fmax(intrinsic("llvm.round", v), c.lit(-128.0));
+            let more = c.b.build_float_compare(inkwell::FloatPredicate::OGT, v, c.lit(127.0), "").expect(BUILT);
+            c.choose(more, c.lit(127.0), v)
+        }
+        DType::F4E2M1 => {
+            let below =
+                |v, most: f64| c.b.build_float_compare(inkwell::FloatPredicate::OLT, v, c.lit(most), "").expect(BUILT);
+            let size = intrinsic("llvm.fabs", v);
+            let size = c.choose(below(size, 6.0), size, c.lit(6.0));
+            let multiple =
+                |step: f64| c.fmul(intrinsic("llvm.roundeven", c.fmul(size, c.lit(1.0 / step))), c.lit(step));
+            let large = c.choose(below(size, 4.0), multiple(1.0), multiple(2.0));
+            let size = c.choose(below(size, 2.0), multiple(0.5), large);
+            let size = c.choose(below(size, 6.0), size, c.lit(6.0));
+            c.call("llvm.copysign", &[v.get_type().into()], &[size.into(), v.into()]).into_vector_value()
+        }
+        _ => of_bits(c, c.narrow(v, to), to),
+    }
+}
+
+/// Codes from memory as f32.
+fn of_bits<'c>(c: &Code<'c>, bits: Vector<'c>, dtype: DType) -> Vector<'c> {
+    match dtype {
+        DType::I8 => {
+            let wide = c.b.build_int_s_extend(bits, c.ints(c.cx.i32_type(), c.lanes()), "").expect(BUILT);
+            c.b.build_signed_int_to_float(wide, c.f32s(), "").expect(BUILT)
+        }
+        _ => c.widen(bits, dtype),
+    }
+}
+
+/// Codes, which are f32 so far, as they lie in memory.
+pub fn to_bits<'c>(c: &Code<'c>, codes: Vector<'c>, dtype: DType) -> Vector<'c> {
+    match dtype {
+        DType::I8 => {
+            // What is no number has no code; its scale is none.
+            let is_number = c.b.build_float_compare(inkwell::FloatPredicate::ORD, codes, codes, "").expect(BUILT);
+            let codes = c.choose(is_number, codes, c.zero());
+            c.b.build_float_to_signed_int(codes, c.ints(c.cx.i8_type(), c.lanes()), "").expect(BUILT)
+        }
+        _ => c.narrow(codes, dtype),
+    }
+}

@@ -1,0 +1,130 @@
+//! Family `group`: which rows each expert has. A work-group for each expert, and one for rows that
+//! have none, counts the rows of all experts in local memory, and so knows where the blocks of its
+//! own begin; its threads look at a run of rows each, which keeps rows in their order.
+use atomc_artifact::manifest;
+use atomc_ir::layout::Groups;
+use atomc_ir::{Family, Layout, Op};
+use inkwell::IntPredicate;
+
+use crate::code::{Int, Ptr};
+use crate::row::unsupported;
+use crate::schedule::Schedule;
+use crate::simt::experts::Grouping;
+use crate::simt::launch;
+use crate::simt::launch::Setup;
+use crate::simt::machine::Gpu;
+use crate::{KernelSpec, Tasks};
+
+/// Threads of a work-group.
+const THREADS: usize = 256;
+
+pub const SCHEDULE: Schedule = Schedule {
+    name: "group",
+    family: Family::Group,
+    suits: |_, _, _| Ok(()),
+    open: None,
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
+    let code = setup.open(spec, THREADS)?;
+    let count = {
+        let c = &code;
+        let kernel = launch::kernel(c, spec)?;
+        let (v, out) = kernel.output()?;
+        let Layout::Grouped { experts, tile } = out.ty.layout else {
+            return Err(unsupported("experts that are not grouped"));
+        };
+        let Op::Group { .. } = kernel.rows.graph.op(v.node) else {
+            return Err(unsupported("experts that are computed where they are grouped"));
+        };
+        let from = kernel.rows.index(kernel.rows.graph.operands(v.node)[0])?;
+        let pairs = launch::step_size(c, spec, false) * out.ty.choices();
+        Job { c, from, to: out.ptr, of: Grouping { experts, tile, pairs } }.run();
+        experts + 1
+    };
+    Ok((code, manifest::Kernel::simt(Tasks::Fixed(count), THREADS)))
+}
+
+struct Job<'a, 'c> {
+    c: &'a Gpu<'c>,
+    from: Ptr<'c>,
+    to: Ptr<'c>,
+    of: Grouping<'c>,
+}
+
+impl<'c> Job<'_, 'c> {
+    fn run(&self) {
+        let (c, own, thread) = (self.c, self.c.group(), self.c.thread());
+        let counts = c.local((self.of.experts + 1) * 4);
+        let found = c.local(THREADS * 4);
+        c.repeat(thread, self.of.experts + 1, THREADS, |i| c.store(c.at(counts, i * 4), c.int(0), 4));
+        c.barrier();
+        c.repeat(thread, self.of.pairs, THREADS, |pair| {
+            let expert = self.number(pair);
+            c.add_local(c.at(counts, expert * 4), c.int(1));
+            // All work-groups copy a part.
+            let mine = c.compare(IntPredicate::EQ, pair / THREADS % (self.of.experts + 1), own);
+            c.when(mine, || c.store(c.at(self.to, pair * 4), c.load_made_index(self.from, pair), 4));
+        });
+        c.barrier();
+        let [first, blocks] = self.blocks_before(counts, own);
+        let [experts, pairs] = self.of.parts(c);
+        let is_none = c.equal(own, self.of.experts);
+        let name = c.pick_int(is_none, self.word(Groups::NONE), own);
+        c.repeat(thread, blocks, THREADS, |i| c.store(c.at(self.to, (experts + first + i) * 4), name, 4));
+        // What an expert has no row for, and behind the last block all that is left.
+        let end = c.pick_int(is_none, self.of.blocks(c), first + blocks);
+        let empty = self.word(Groups::EMPTY);
+        c.repeat(thread + first + blocks, end, THREADS, |i| c.store(c.at(self.to, (experts + i) * 4), empty, 4));
+        let filled = first * self.of.tile + c.as_int(c.load(c.index, c.at(counts, own * 4), 4));
+        c.repeat(filled + thread, end * self.of.tile, THREADS, |i| c.store(c.at(self.to, (pairs + i) * 4), empty, 4));
+        self.place(found, own, pairs + first * self.of.tile);
+    }
+
+    /// The expert of a pair, of which none is the last.
+    fn number(&self, pair: Int<'c>) -> Int<'c> {
+        let c = self.c;
+        let expert = c.load_made_index(self.from, pair);
+        c.pick_int(c.less(expert, 0), self.of.experts, c.smaller(expert, self.of.experts - 1))
+    }
+
+    fn word(&self, v: i32) -> Int<'c> {
+        self.c.as_int(self.c.cx.i32_type().const_int(v as i64 as u64, true))
+    }
+
+    /// The blocks of all experts before one, and its own. Every thread adds them up.
+    fn blocks_before(&self, counts: Ptr<'c>, own: Int<'c>) -> [Int<'c>; 2] {
+        let c = self.c;
+        let of = |i: Int<'c>| {
+            let count = c.as_int(c.load(c.index, c.at(counts, i * 4), 4));
+            (count + (self.of.tile - 1)) / self.of.tile
+        };
+        let sum = c.for_each((0, own, 1), &[c.int(0).v.into()], |i, sum| vec![(c.as_int(sum[0]) + of(i)).v.into()]);
+        [c.as_int(sum[0]), of(own)]
+    }
+
+    /// Writes down the pairs of an expert from a place on, in their order.
+    fn place(&self, found: Ptr<'c>, own: Int<'c>, first: Int<'c>) {
+        let (c, thread) = (self.c, self.c.thread());
+        let run = (self.of.pairs + (THREADS - 1)) / THREADS;
+        let begin = c.smaller(thread * run, self.of.pairs);
+        let end = c.smaller(begin + run, self.of.pairs);
+        let is_own = |pair: Int<'c>| c.compare(IntPredicate::EQ, self.number(pair), own);
+        let count = c.for_each((begin, end, 1), &[c.int(0).v.into()], |pair, count| {
+            let count = c.as_int(count[0]);
+            vec![c.pick_int(is_own(pair), count + 1, count).v.into()]
+        });
+        c.store(c.at(found, thread * 4), c.as_int(count[0]), 4);
+        c.barrier();
+        let before = c.for_each((0, thread, 1), &[c.int(0).v.into()], |i, sum| {
+            let found = c.as_int(c.load(c.index, c.at(found, i * 4), 4));
+            vec![(c.as_int(sum[0]) + found).v.into()]
+        });
+        c.for_each((begin, end, 1), &before, |pair, place| {
+            let (place, is) = (c.as_int(place[0]), is_own(pair));
+            c.when(is, || c.store(c.at(self.to, (first + place) * 4), pair, 4));
+            vec![c.pick_int(is, place + 1, place).v.into()]
+        });
+    }
+}

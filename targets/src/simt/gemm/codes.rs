@@ -1,0 +1,337 @@
+//! A weight that is stored as codes, as products take it: a lane loads codes as they lie, and has
+//! their fragments in registers. Scales and zero points are found for it here.
+//!
+//! A lane's part of a fragment is a few consecutive columns, 4 to 16 bytes of codes. A step is as
+//! many products as are loaded together: then the lane's columns are those of one vector of the
+//! step, and of the rows that it is multiplied with it takes the same.
+use atomc_ir::arch::GpuArch;
+use atomc_ir::arch::Simt;
+use atomc_ir::{Block, DType, Diagnostic, Layout};
+
+use crate::code::codes::{Decoder, Zero};
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::contraction::{Encoding, Parts};
+use crate::row::{Operand, unsupported};
+use crate::schedule::WhyNot;
+use crate::simt::gemm::contract::Panel;
+use crate::simt::machine::Gpu;
+use crate::simt::machine::fragment::{Fragment, Matrix, Place, VEC16};
+
+/// How products of a machine take codes.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps {
+    pub encoding: Encoding,
+    /// Products of a step.
+    pub times: usize,
+}
+
+impl Steps {
+    /// Every way to go along a weight, the longest steps first. A step's columns are whole, and
+    /// have one scale.
+    pub fn all(encoding: Encoding, arch: GpuArch) -> impl Iterator<Item = Steps> + use<> {
+        let simt = arch.simt;
+        let (span, depth) = (simt.matrix.span(simt.wave), simt.matrix.depth);
+        let (vec16, cols) = (codes_of_vec16(encoding.codes), arch.memory.padded(encoding.size[1]));
+        let fits = move |&times: &usize| {
+            let columns = span * times;
+            columns.is_multiple_of(vec16)
+                && cols.is_multiple_of(columns)
+                && (encoding.is_row_wise() || encoding.block.cols.is_multiple_of(columns))
+        };
+        let most = vec16 / depth;
+        // Steps begin with a vector of each row.
+        let lengths = std::iter::successors(Some(most), |times| Some(times / 2)).take_while(|&times| times > 0);
+        lengths.filter(fits).map(move |times| Steps { encoding, times })
+    }
+
+    /// Whether there is one, and if not why.
+    pub fn check(encoding: Encoding, arch: GpuArch) -> Result<(), WhyNot> {
+        let span = arch.simt.matrix.span(arch.simt.wave);
+        let found = Steps::all(encoding, arch).next();
+        found
+            .map(drop)
+            .ok_or_else(|| encoding.refused(&format!("products of {span} columns would have several scales")))
+    }
+
+    /// Words of a lane's codes of one row.
+    pub fn words(&self, simt: &Simt) -> usize {
+        simt.matrix.depth * self.times * self.encoding.codes.bits() / 32
+    }
+
+    /// Registers of a panel's scales and zero points, where each step has its own.
+    pub fn marks(&self, simt: &Simt) -> usize {
+        let (scales, rows) = ((simt.matrix.results * self.encoding.scale.size()).div_ceil(4), simt.matrix.rows());
+        if self.encoding.is_row_wise() { 0 } else { scales + self.encoding.zero.map_or(0, |_| rows) }
+    }
+}
+
+/// Codes in the bytes of a vector.
+pub fn codes_of_vec16(codes: DType) -> usize {
+    VEC16 * 8 / codes.bits()
+}
+
+/// Scales, or zero points, of a weight in memory.
+struct Marks<'c> {
+    operand: Operand<'c>,
+    encoding: Encoding,
+}
+
+/// Where those of some rows of a panel lie, for the first group of columns: side by side, one for
+/// all, or each somewhere.
+#[derive(Clone)]
+pub struct MarksAt<'c> {
+    first: Vec<Ptr<'c>>,
+    rows: usize,
+    /// Whether the weight has each of the rows, where it may not.
+    has: Vec<Int<'c>>,
+}
+
+impl<'c> Marks<'c> {
+    fn is_packed(&self) -> bool {
+        self.operand.ty.layout == Layout::Columns
+    }
+
+    /// Of so many rows from one on of a panel.
+    fn at(&self, c: &Gpu<'c>, panel: Panel<'c>, row: Int<'c>, rows: usize) -> MarksAt<'c> {
+        let (x, size) = (&self.operand, self.operand.ty.dtype.size());
+        if self.is_packed() {
+            let panel = c.at(x.ptr, c.to_i64(panel.number) * (16 * x.stride * size));
+            return MarksAt { first: vec![c.at(panel, row * size)], rows, has: vec![] };
+        }
+        let ([all, cols], Block { rows: high, cols: wide }) = (self.encoding.size, self.encoding.block);
+        // Those of an expert lie side by side as one row.
+        let first = panel.expert.map_or(x.ptr, |expert| c.at(x.ptr, c.to_i64(expert) * (x.stride * size)));
+        let apart = if panel.expert.is_some() { cols.div_ceil(wide) } else { x.stride };
+        let one = |i: usize| {
+            if high >= all {
+                return first;
+            }
+            let row = c.smaller(panel.own * 16 + row + i, all - 1);
+            c.at(first, row / high * (apart * size))
+        };
+        let count = if high.is_multiple_of(rows) || high >= all { 1 } else { rows };
+        // Rows that pad the weight have the codes of zeros, which a zero point makes numbers of.
+        let pads = self.encoding.zero.is_some() && !all.is_multiple_of(16);
+        let has = |i: usize| c.less(panel.own * 16 + row + i, all);
+        let has = if pads { (0..rows).map(has).collect() } else { vec![] };
+        MarksAt { first: (0..count).map(one).collect(), rows, has }
+    }
+
+    /// Loads those of a group of columns.
+    fn load(&self, c: &Gpu<'c>, at: &MarksAt<'c>, group: Option<Int<'c>>) -> Vec<Any<'c>> {
+        let size = self.operand.ty.dtype.size();
+        let element = c.bytes_type(size);
+        let (count, apart) = if self.is_packed() { (at.rows, 16 * size) } else { (1, size) };
+        let one = |&p: &Ptr<'c>| {
+            let p = group.map_or(p, |group| c.at(p, group * apart));
+            Any::from(c.load_vector(element, count, p, (count * size).min(VEC16)))
+        };
+        at.first.iter().map(one).collect()
+    }
+
+    /// How many values that makes.
+    fn loaded(&self, rows: usize) -> usize {
+        let alike = self.is_packed() || self.encoding.block.rows.is_multiple_of(rows);
+        if alike || self.encoding.block.rows >= self.encoding.size[0] { 1 } else { rows }
+    }
+
+    /// What was loaded, as f32 of each row.
+    fn floats(&self, c: &Gpu<'c>, at: &MarksAt<'c>, bits: &[Any<'c>]) -> Vector<'c> {
+        let rows = at.rows;
+        let (lanes, dtype) = (c.lanes(), self.operand.ty.dtype);
+        let parts: Vec<Vector<'c>> = bits.iter().map(|bits| bits.into_vector_value()).collect();
+        c.set_lanes(parts[0].get_type().get_size() as usize);
+        let floats: Vec<Vector<'c>> = parts.iter().map(|&bits| c.widen(bits, dtype)).collect();
+        c.set_lanes(rows);
+        let all = match (&floats[..], c.lanes()) {
+            (&[one], rows) if one.get_type().get_size() as usize == rows => one,
+            (&[one], _) => c.splat(c.lane(one, 0)),
+            (each, _) => c.floats(&each.iter().map(|&one| c.lane(one, 0)).collect::<Vec<_>>()),
+        };
+        c.set_lanes(lanes);
+        let number = |(i, &has): (usize, &Int<'c>)| c.pick(has, c.lane(all, i), c.number(0.0));
+        if at.has.is_empty() { all } else { c.floats(&at.has.iter().enumerate().map(number).collect::<Vec<_>>()) }
+    }
+
+    /// What was loaded of one row, as an integer.
+    fn integer(&self, c: &Gpu<'c>, bits: Any<'c>) -> Int<'c> {
+        let (byte, word) = (c.lane(bits.into_vector_value(), 0).into_int_value(), c.cx.i32_type());
+        let made = match self.operand.ty.dtype {
+            DType::I8 => c.b.build_int_s_extend(byte, word, ""),
+            _ => c.b.build_int_z_extend(byte, word, ""),
+        };
+        c.as_int(made.expect("a byte to a word"))
+    }
+}
+
+/// A weight of codes in memory.
+pub struct Codes<'c> {
+    pub encoding: Encoding,
+    scale: Marks<'c>,
+    zero: Option<Marks<'c>>,
+}
+
+impl<'c> Codes<'c> {
+    /// That of a contraction, if it is stored as codes.
+    pub fn of(parts: &Parts<'_, '_, 'c>) -> Result<Option<Codes<'c>>, Diagnostic> {
+        let Some(encoding) = Encoding::of(parts.kernel.rows.graph) else { return Ok(None) };
+        let mut marks = parts.marks()?.into_iter().map(|operand| Marks { operand: operand.clone(), encoding });
+        let scale = marks.next().ok_or_else(|| unsupported("codes without scales"))?;
+        Ok(Some(Codes { encoding, scale, zero: marks.next() }))
+    }
+
+    /// The group that a column is in, where a row has several.
+    pub fn group(&self, column: Int<'c>) -> Option<Int<'c>> {
+        (!self.encoding.is_row_wise()).then(|| column / self.encoding.block.cols)
+    }
+
+    /// The scales of so many rows of a panel from one on.
+    pub fn scales(
+        &self,
+        c: &Gpu<'c>,
+        (panel, row): (Panel<'c>, Int<'c>),
+        rows: usize,
+        group: Option<Int<'c>>,
+    ) -> Vector<'c> {
+        let at = self.scale.at(c, panel, row, rows);
+        self.scale.floats(c, &at, &self.scale.load(c, &at, group))
+    }
+
+    /// The zero point of a row of a panel, if the weight has some.
+    pub fn zero(
+        &self,
+        c: &Gpu<'c>,
+        decoder: &Decoder,
+        (panel, row): (Panel<'c>, Int<'c>),
+        group: Option<Int<'c>>,
+    ) -> Option<Zero<'c>> {
+        let zero = self.zero.as_ref()?;
+        let bits = zero.load(c, &zero.at(c, panel, row, 1), group);
+        Some(decoder.zero(c, zero.integer(c, bits[0])))
+    }
+}
+
+/// One wave's way along a weight of codes, step by step.
+pub struct Way<'w, 'a, 'c> {
+    codes: &'w Codes<'c>,
+    steps: Steps,
+    matrix: Matrix<'a, 'c>,
+    decoder: Decoder,
+    /// Of each piece: scales of the rows that the lane has results of, zero points of those whose
+    /// codes it has.
+    places: Vec<(MarksAt<'c>, Vec<MarksAt<'c>>)>,
+    /// The same as loaded, where each row has but one.
+    fixed: Vec<Vec<Any<'c>>>,
+}
+
+impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
+    /// Along some panels.
+    pub fn new(codes: &'w Codes<'c>, steps: Steps, matrix: Matrix<'a, 'c>, panels: &[Panel<'c>]) -> Way<'w, 'a, 'c> {
+        let (c, place) = (matrix.c, matrix.place());
+        let decoder = Decoder::new(c.arch, codes.encoding.codes, matrix.dtype);
+        let zeros = |panel: Panel<'c>| match &codes.zero {
+            Some(zero) => (0..matrix.layout.rows()).map(|i| zero.at(c, panel, place.row + 2 * i, 1)).collect(),
+            None => vec![],
+        };
+        let at = |&panel: &Panel<'c>| (codes.scale.at(c, panel, place.results, matrix.layout.results), zeros(panel));
+        let mut way = Way { codes, steps, matrix, decoder, places: panels.iter().map(at).collect(), fixed: Vec::new() };
+        if codes.encoding.is_row_wise() {
+            way.fixed = way.places.iter().map(|at| way.load_marks(at, None)).collect();
+        }
+        way
+    }
+
+    /// Where in a panel the lane's codes of the first step begin, in bytes.
+    pub fn in_panel(&self, place: Place<'c>) -> Int<'c> {
+        let own = self.steps.words(self.matrix.c.simt) * 4;
+        let shared = VEC16 / own;
+        place.part / shared * (16 * VEC16) + place.row * VEC16 + place.part % shared * own
+    }
+
+    /// Bytes of a panel from one step to the next.
+    pub fn step_bytes(&self) -> usize {
+        self.codes.encoding.codes.bytes(16 * self.matrix.span() * self.steps.times)
+    }
+
+    /// Values that are loaded of a panel for a step.
+    pub fn loaded(&self) -> usize {
+        let marks = || {
+            let zeros = self.codes.zero.as_ref().map_or(0, |_| self.matrix.layout.rows());
+            self.codes.scale.loaded(self.matrix.layout.results) + zeros
+        };
+        self.matrix.layout.rows() + if self.fixed.is_empty() { marks() } else { 0 }
+    }
+
+    /// Loads what a step takes of a piece's panel, whose codes begin at `p` for the lane.
+    pub fn load(&self, piece: usize, p: Ptr<'c>, step: Int<'c>) -> Vec<Any<'c>> {
+        let c = self.matrix.c;
+        let words = self.steps.words(c.simt);
+        let row = |i: usize| c.load_vector(c.cx.i32_type(), words, c.at(p, 2 * i * VEC16), 4 * words).into();
+        let mut all: Vec<Any<'c>> = (0..self.matrix.layout.rows()).map(row).collect();
+        if self.fixed.is_empty() {
+            let in_group = self.codes.encoding.block.cols / (self.matrix.span() * self.steps.times);
+            all.extend(self.load_marks(&self.places[piece], Some(step / in_group)));
+        }
+        all
+    }
+
+    fn load_marks(&self, (scales, zeros): &(MarksAt<'c>, Vec<MarksAt<'c>>), group: Option<Int<'c>>) -> Vec<Any<'c>> {
+        let c = self.matrix.c;
+        let mut all = self.codes.scale.load(c, scales, group);
+        if let Some(zero) = &self.codes.zero {
+            all.extend(zeros.iter().flat_map(|at| zero.load(c, at, group)));
+        }
+        all
+    }
+
+    /// Adds the products of a step of a piece with the step's columns, product by product.
+    pub fn add(&self, piece: usize, loaded: &[Any<'c>], columns: &[Vec<Fragment<'c>>], sums: &mut [Vector<'c>]) {
+        let (c, m) = (self.matrix.c, &self.matrix);
+        let (codes, marks) = loaded.split_at(m.layout.rows());
+        let marks = self.fixed.get(piece).map_or(marks, |fixed| fixed);
+        let (scales, zeros) = marks.split_at(self.codes.scale.loaded(m.layout.results));
+        let zero = |bits: &Any<'c>| {
+            let zero = self.codes.zero.as_ref().expect("zero points where some were loaded");
+            self.decoder.zero(c, zero.integer(c, *bits))
+        };
+        let zeros: Vec<Zero<'c>> = zeros.iter().map(zero).collect();
+        let fragments = self.fragments(codes, &zeros);
+        if !self.fixed.is_empty() {
+            return fragments.iter().zip(columns).for_each(|(a, b)| m.products(a, b, sums));
+        }
+        let mut own = vec![m.zero(); sums.len()];
+        fragments.iter().zip(columns).for_each(|(a, b)| m.products(a, b, &mut own));
+        let scales = self.codes.scale.floats(c, &self.places[piece].0, scales);
+        for (sum, own) in sums.iter_mut().zip(own) {
+            *sum = c.fma(own, scales, *sum);
+        }
+    }
+
+    /// The fragment of each product of a step.
+    fn fragments(&self, codes: &[Any<'c>], zeros: &[Zero<'c>]) -> Vec<Fragment<'c>> {
+        let (c, m) = (self.matrix.c, &self.matrix);
+        let row = |(i, words): (usize, &Any<'c>)| -> Vec<Vector<'c>> {
+            let words = words.into_vector_value();
+            let words: Vec<Int> = (0..self.steps.words(c.simt)).map(|i| c.as_int(c.lane(words, i))).collect();
+            let numbers = self.decoder.decode(c, &words, zeros.get(i).copied());
+            numbers.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect()
+        };
+        let rows: Vec<Vec<Vector<'c>>> = codes.iter().enumerate().map(row).collect();
+        let product =
+            |i: usize| rows.iter().flat_map(|row| row[i * m.vec16s()..(i + 1) * m.vec16s()].to_vec()).collect();
+        (0..self.steps.times).map(product).collect()
+    }
+
+    /// Sums of all pieces, so many of each, times the scales that rows have but one of.
+    pub fn finish(&self, sums: Vec<Vector<'c>>, each: usize) -> Vec<Vector<'c>> {
+        let (c, results) = (self.matrix.c, self.matrix.layout.results);
+        if self.fixed.is_empty() {
+            return sums;
+        }
+        let scaled = |(sums, (marks, at)): (&[Vector<'c>], (&Vec<Any<'c>>, &(MarksAt<'c>, _)))| {
+            let scales = self.codes.scale.floats(c, &at.0, &marks[..self.codes.scale.loaded(results)]);
+            sums.iter().map(|&sum| c.fmul(sum, scales)).collect::<Vec<_>>()
+        };
+        sums.chunks(each).zip(self.fixed.iter().zip(&self.places)).flat_map(scaled).collect()
+    }
+}

@@ -1,0 +1,284 @@
+//! A weight of codes on its way from global into local memory, where it lies as the numbers that
+//! products take: threads load vectors of codes, and decode them behind the products of the stretch
+//! before.
+//!
+//! Where a row has one scale, it is left to the sums. Otherwise numbers are scaled here, which
+//! rounds them.
+use atomc_ir::{DType, Layout, TensorType};
+
+use crate::code::codes::{Decoder, Zero};
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::contraction::Encoding;
+use crate::row::Operand;
+use crate::schedule::WhyNot;
+use crate::simt::gemm::codes::{Codes, codes_of_vec16};
+use crate::simt::gemm::contract::Panel;
+use crate::simt::machine::Gpu;
+use crate::simt::machine::fragment::VEC16;
+
+/// Whether scales do not change inside a vector of numbers of a type.
+pub fn check(encoding: &Encoding, dtype: DType) -> Result<(), WhyNot> {
+    let vec16 = VEC16 / dtype.size();
+    let whole = encoding.is_row_wise() || encoding.block.cols.is_multiple_of(vec16);
+    if whole { Ok(()) } else { Err(encoding.refused(&format!("{vec16} columns would have several scales"))) }
+}
+
+/// The tile of a work-group: panels, and columns of a stretch.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile {
+    pub panels: usize,
+    pub columns: usize,
+    pub threads: usize,
+}
+
+impl Tile {
+    /// Words of codes in a piece: as many as a vector has, or so many less that each thread has
+    /// one.
+    fn words(&self, codes: DType) -> usize {
+        let all = codes.bytes(16 * self.panels * self.columns) / 4;
+        (all / self.threads).min(VEC16 / 4)
+    }
+}
+
+/// What a thread brings of each stretch.
+pub struct CodesLoader<'k, 'c> {
+    c: &'k Gpu<'c>,
+    codes: &'k Codes<'c>,
+    decoder: Decoder,
+    /// The type of numbers in local memory.
+    dtype: DType,
+    tile: Tile,
+    /// Words of a piece of a vector, and the thread's pieces.
+    words: usize,
+    pieces: Vec<Piece<'c>>,
+}
+
+/// A vector of codes of a row, or a part of it.
+struct Piece<'c> {
+    /// Where it lies, in the first stretch.
+    from: Ptr<'c>,
+    /// The panel, the row in it, and the column in the stretch.
+    panel: Panel<'c>,
+    row: Int<'c>,
+    column: Int<'c>,
+    /// Where the numbers go, in bytes.
+    to: Int<'c>,
+}
+
+/// A piece with the scales and zero points of its parts.
+pub struct Loaded<'c> {
+    words: Vec<Int<'c>>,
+    scales: Vec<Vector<'c>>,
+    zeros: Vec<Option<Zero<'c>>>,
+}
+
+impl<'k, 'c> CodesLoader<'k, 'c> {
+    /// `panel` says where the panel in a place of the tile begins, and which of the weight's it is.
+    pub fn new(
+        c: &'k Gpu<'c>,
+        codes: &'k Codes<'c>,
+        (dtype, tile): (DType, Tile),
+        panel: impl Fn(Int<'c>) -> (Ptr<'c>, Panel<'c>),
+    ) -> CodesLoader<'k, 'c> {
+        let vec16 = codes_of_vec16(codes.encoding.codes);
+        let words = tile.words(codes.encoding.codes);
+        let in_run = VEC16 / 4 / words;
+        let of_panel = tile.columns / vec16 * 16 * in_run;
+        let one = |i: usize| {
+            let number = c.thread() + i * tile.threads;
+            let (place, inside) = (number / of_panel, number % of_panel);
+            let (first, panel) = panel(place);
+            let (number, part) = (inside / in_run, inside % in_run);
+            let (row, column) = (number % 16, number / 16 * vec16 + part * (vec16 / in_run));
+            let to = place * (tile.columns * 16 * dtype.size()) + column * (16 * dtype.size()) + row * VEC16;
+            Piece { from: c.at(first, inside * (4 * words)), panel, row, column, to }
+        };
+        let pieces = (0..tile.panels * of_panel / tile.threads).map(one).collect();
+        // Pairs are scaled by a scale that is exact in their type.
+        let own = Decoder::new(c.arch, codes.encoding.codes, dtype);
+        let scale = codes.encoding.scale;
+        let exact = own.makes_pairs() && (scale == dtype || scale == DType::E8M0 && dtype == DType::BF16);
+        let decoder = match codes.encoding.is_row_wise() || exact {
+            true => own,
+            false => Decoder::new(c.arch, codes.encoding.codes, DType::F32),
+        };
+        CodesLoader { c, codes, decoder, dtype, tile, words, pieces }
+    }
+
+    /// Codes of a piece.
+    fn codes(&self) -> usize {
+        32 * self.words / self.codes.encoding.codes.bits()
+    }
+
+    /// Parts of a piece that have a scale, and a zero point.
+    fn parts(&self) -> usize {
+        let encoding = &self.codes.encoding;
+        let alike = encoding.is_row_wise() || encoding.block.cols.is_multiple_of(self.codes());
+        if alike { 1 } else { self.codes() * self.dtype.size() / VEC16 }
+    }
+
+    /// Loads the thread's pieces of a stretch.
+    pub fn load(&self, stretch: Int<'c>) -> Vec<Loaded<'c>> {
+        let c = self.c;
+        let (codes, parts) = (self.codes(), self.parts());
+        let bytes = self.codes.encoding.codes.bytes(16 * self.tile.columns);
+        let load = |one: &Piece<'c>| {
+            let from = c.at(one.from, stretch * bytes);
+            let words = c.load_vector(c.cx.i32_type(), self.words, from, 4 * self.words);
+            let first = stretch * self.tile.columns + one.column;
+            let group = |part: usize| self.codes.group(first + part * (codes / parts));
+            let place = (one.panel, one.row);
+            let scales = if self.codes.encoding.is_row_wise() { 0 } else { parts };
+            Loaded {
+                words: (0..self.words).map(|i| c.as_int(c.lane(words, i))).collect(),
+                scales: (0..scales).map(|part| self.codes.scales(c, place, 1, group(part))).collect(),
+                zeros: (0..parts).map(|part| self.codes.zero(c, &self.decoder, place, group(part))).collect(),
+            }
+        };
+        self.pieces.iter().map(load).collect()
+    }
+
+    /// Puts what was loaded into a half of local memory.
+    pub fn put(&self, half: Ptr<'c>, loaded: &[Loaded<'c>]) {
+        let c = self.c;
+        for (piece, loaded) in self.pieces.iter().zip(loaded) {
+            let to = c.at(half, piece.to);
+            for (i, words) in self.numbers(loaded).chunks(VEC16 / 4).enumerate() {
+                c.store(c.at(to, i * 16 * VEC16), c.words(words), VEC16 as u32);
+            }
+        }
+    }
+
+    /// The words of a piece's numbers.
+    fn numbers(&self, loaded: &Loaded<'c>) -> Vec<Int<'c>> {
+        let (c, parts) = (self.c, loaded.zeros.len());
+        let of_part = loaded.words.len() / parts;
+        if of_part == 0 {
+            return self.numbers_of_bits(loaded);
+        }
+        let part = |(i, words): (usize, &[Int<'c>])| {
+            let numbers = self.decoder.decode(c, words, loaded.zeros[i]);
+            self.scaled(numbers, loaded.scales.get(i))
+        };
+        loaded.words.chunks(of_part).enumerate().flat_map(part).collect()
+    }
+
+    /// The same where a word has several parts.
+    fn numbers_of_bits(&self, loaded: &Loaded<'c>) -> Vec<Int<'c>> {
+        let (c, parts) = (self.c, loaded.zeros.len());
+        let in_word = parts / loaded.words.len();
+        let part = |i: usize| {
+            let numbers = self.decoder.decode(c, &loaded.words[i / in_word..][..1], loaded.zeros[i]);
+            let of_part = numbers.len() / in_word;
+            let own = numbers[i % in_word * of_part..][..of_part].to_vec();
+            self.scaled(own, loaded.scales.get(i))
+        };
+        (0..parts).flat_map(part).collect()
+    }
+
+    /// Numbers times their scale, if they have one here, in the type of local memory.
+    fn scaled(&self, numbers: Vec<Int<'c>>, scale: Option<&Vector<'c>>) -> Vec<Int<'c>> {
+        let c = self.c;
+        let Some(&scale) = scale else { return numbers };
+        let numbers = self.decoder.scaled(c, &numbers, c.lane(scale, 0).into_float_value());
+        if self.decoder.makes_pairs() || self.dtype == DType::F32 {
+            return numbers;
+        }
+        let lanes = c.lanes();
+        c.set_lanes(numbers.len());
+        let floats = c.bitcast(c.words(&numbers), c.f32s()).into_vector_value();
+        let bits = c.narrow(floats, self.dtype);
+        let words = numbers.len() / 2;
+        let bits = c.bitcast(bits, c.cx.i32_type().vec_type(words as u32)).into_vector_value();
+        c.set_lanes(lanes);
+        (0..words).map(|i| c.as_int(c.lane(bits, i))).collect()
+    }
+}
+
+/// Rows of codes on their way into local memory: threads load 8 codes at a time. Where a row has
+/// one scale, they lie there as bf16, and the scale is left to the sums; otherwise as what they
+/// mean, in f32.
+pub struct CodedRows<'k, 'c> {
+    c: &'k Gpu<'c>,
+    decoder: Decoder,
+    columns: usize,
+    /// Where scales begin behind a row's codes, and for how many columns each is, if they are
+    /// applied here. The last of them.
+    scales: Option<(usize, usize, usize)>,
+    pieces: Vec<RowPiece<'c>>,
+}
+
+/// Codes of a row.
+struct RowPiece<'c> {
+    row: Ptr<'c>,
+    /// The first column in a stretch.
+    column: Int<'c>,
+    /// Where the numbers go, in bytes.
+    to: Int<'c>,
+}
+
+/// Codes of a piece.
+const CODES: usize = 8;
+
+impl<'k, 'c> CodedRows<'k, 'c> {
+    /// Whether scales do not change inside a piece.
+    pub fn check(x: &TensorType) -> Result<(), WhyNot> {
+        let width = x.shape.last();
+        let fits = |group: usize| Some(group) >= width || group.is_multiple_of(CODES);
+        let fits = !matches!(x.layout, Layout::Scaled(group) if !fits(group));
+        WhyNot::unless(fits, || format!("rows of {x}: {CODES} columns would have several scales"))
+    }
+
+    /// Of blocks of 16 rows, as many as the tile has panels, from one row on.
+    pub fn new(c: &'k Gpu<'c>, x: &Operand<'c>, (dtype, tile): (DType, Tile), first: Int<'c>) -> CodedRows<'k, 'c> {
+        let of_block = tile.columns / CODES * 16;
+        let one = |i: usize| {
+            let number = c.thread() + i * tile.threads;
+            let (block, inside) = (number / of_block, number % of_block);
+            let (row, column) = (inside % 16, inside / 16 * CODES);
+            let place = block * (tile.columns * 16 * dtype.size()) + column * (16 * dtype.size()) + row * VEC16;
+            let row = c.to_i64(first + block * 16 + row);
+            RowPiece { row: c.at(x.ptr, row * x.stride), column, to: place }
+        };
+        let pieces = (0..tile.panels * of_block / tile.threads).map(one).collect();
+        let width = x.ty.shape.last().unwrap_or(0);
+        let scales = match x.ty.layout {
+            Layout::Scaled(group) if group < width => {
+                Some((c.arch.memory.padded(width), group, width.div_ceil(group) - 1))
+            }
+            _ => None,
+        };
+        CodedRows { c, decoder: Decoder::new(c.arch, x.ty.dtype, dtype), columns: tile.columns, scales, pieces }
+    }
+
+    /// Codes of each piece, with their scale if it is applied here.
+    pub fn load(&self, stretch: Int<'c>) -> Vec<(Vector<'c>, Option<Any<'c>>)> {
+        let c = self.c;
+        let load = |piece: &RowPiece<'c>| {
+            let column = stretch * self.columns + piece.column;
+            let codes = c.load_vector(c.cx.i32_type(), CODES / 4, c.at(piece.row, column), CODES);
+            let scale = self.scales.map(|(behind, group, last)| {
+                let group = c.smaller(column / group, last);
+                c.load(c.cx.f32_type(), c.at(piece.row, group * 4 + behind), 4)
+            });
+            (codes, scale)
+        };
+        self.pieces.iter().map(load).collect()
+    }
+
+    /// Puts what was loaded into the part of local memory that rows have.
+    pub fn put(&self, rows: Ptr<'c>, loaded: &[(Vector<'c>, Option<Any<'c>>)]) {
+        let c = self.c;
+        for (piece, &(codes, scale)) in self.pieces.iter().zip(loaded) {
+            let words: Vec<Int> = (0..CODES / 4).map(|i| c.as_int(c.lane(codes, i))).collect();
+            let numbers = self.decoder.decode(c, &words, None);
+            let numbers = match scale {
+                Some(scale) => self.decoder.scaled(c, &numbers, scale.into_float_value()),
+                None => numbers,
+            };
+            for (i, words) in numbers.chunks(VEC16 / 4).enumerate() {
+                c.store(c.at(c.at(rows, piece.to), i * 16 * VEC16), c.words(words), VEC16 as u32);
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The loaders: fragments of the weight come into registers as they lie, or as codes; those of rows
+//! from memory, or of local memory, where the prologue has staged them.
+use atomc_ir::Diagnostic;
+
+use super::Group;
+use super::scheduler::WorkTile;
+use crate::code::{Any, Int, Ptr};
+use crate::row::{At, Col};
+use crate::simt::gemm::codes::Way;
+use crate::simt::machine::fragment::{Fragment, Matrix, VEC16};
+
+/// Vectors of a row that a thread has on the way there.
+const TOGETHER: usize = 2;
+
+/// Where a vector of the row of a tile's column lies.
+pub trait Source<'c> {
+    fn vec16(&self, m: &Matrix<'_, 'c>, column: Int<'c>, vec16: Int<'c>) -> Ptr<'c>;
+    /// Bytes from one vector to the next.
+    fn apart(&self) -> usize;
+    /// Whether they are far away, so that they must be asked for as early as weights.
+    fn is_far(&self) -> bool;
+}
+
+/// Rows as other kernels wrote them.
+pub struct InMemory<'c> {
+    pub tile: WorkTile<'c>,
+    pub ptr: Ptr<'c>,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+}
+
+impl<'c> Source<'c> for InMemory<'c> {
+    fn vec16(&self, m: &Matrix<'_, 'c>, column: Int<'c>, vec16: Int<'c>) -> Ptr<'c> {
+        let c = m.c;
+        c.at(self.ptr, self.tile.source(c, column) * self.stride + vec16 * VEC16)
+    }
+
+    fn apart(&self) -> usize {
+        VEC16
+    }
+
+    fn is_far(&self) -> bool {
+        true
+    }
+}
+
+/// Rows in local memory: the vectors of all columns side by side.
+pub struct Staged<'c> {
+    pub ptr: Ptr<'c>,
+    pub columns: usize,
+    /// The first vector that is there.
+    pub first: usize,
+}
+
+impl<'c> Source<'c> for Staged<'c> {
+    fn vec16(&self, m: &Matrix<'_, 'c>, column: Int<'c>, vec16: Int<'c>) -> Ptr<'c> {
+        let c = m.c;
+        let vec16 = vec16 - self.first;
+        c.at(self.ptr, (vec16 * self.columns + column) * VEC16)
+    }
+
+    fn apart(&self) -> usize {
+        self.columns * VEC16
+    }
+
+    fn is_far(&self) -> bool {
+        false
+    }
+}
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// Fragments of step `i` behind `step`, piece by piece.
+    pub(super) fn weights_of(&self, (step, i): (Int<'c>, usize)) -> Vec<Vec<Any<'c>>> {
+        let m = self.matrix();
+        let c = m.c;
+        let bytes = self.way.as_ref().map_or(m.panel_step(), Way::step_bytes);
+        let first = |p: Ptr<'c>| c.at(c.at(p, step * bytes), i * bytes);
+        let load = |(piece, &p): (usize, &Ptr<'c>)| match &self.way {
+            Some(way) => way.load(piece, first(p), step + i),
+            None => m.load_panel(first(p)).into_iter().map(|vec16| vec16.into()).collect(),
+        };
+        self.weights.iter().enumerate().map(load).collect()
+    }
+
+    /// The rows' fragments of step `i` behind `step`, tile by tile.
+    pub(super) fn columns_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Fragment<'c>> {
+        let m = self.matrix();
+        let c = m.c;
+        let vec16s = step * (self.span() / m.vec16()) + self.part * self.vec16s();
+        let further = c.int(i * self.span() / m.vec16() * x.apart());
+        let load = |p: Ptr<'c>| (0..self.vec16s()).map(|i| m.load_vec16(c.at(p, i * x.apart()))).collect();
+        self.columns.iter().map(|&column| load(c.at(x.vec16(m, column, vec16s), further))).collect()
+    }
+
+    /// Computes elements `first` to `end` of every column's row: one row by all threads, several by
+    /// a wave each.
+    pub(super) fn stage(
+        &self,
+        to: &Staged<'c>,
+        (exchange, scales): (Ptr<'c>, Option<Ptr<'c>>),
+        first: usize,
+        end: usize,
+    ) -> Result<(), Diagnostic> {
+        let c = self.matrix().c;
+        let rows = &self.contraction.parts.kernel.rows;
+        let (tokens, waves, wave) = (self.shape.tokens, self.shape.waves, c.simt.wave);
+        if tokens == 1 {
+            rows.set_team(c.group_team(waves * wave, exchange));
+            self.stage_row(to, c.int(0), first, end)?;
+            return self.stage_scale(scales, c.int(0), c.thread());
+        }
+        rows.set_team(c.lanes_team(c.lane_index(), wave));
+        let mut result = Ok(());
+        c.repeat(self.wave, tokens, waves, |column| {
+            let staged = self.stage_row(to, column, first, end);
+            result = staged.and_then(|()| self.stage_scale(scales, column, c.lane_index()));
+        });
+        result
+    }
+
+    /// The scale of a row of codes that was just computed, by the first thread of those that did.
+    fn stage_scale(&self, to: Option<Ptr<'c>>, column: Int<'c>, thread: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, parts) = (self.matrix().c, &self.contraction.parts);
+        let Some(to) = to else { return Ok(()) };
+        let scale = parts.kernel.rows.scale(parts.x, self.tile.source(c, column))?;
+        c.when(c.equal(thread, 0), || c.store(c.at(to, column * 4), scale, 4));
+        Ok(())
+    }
+
+    fn stage_row(&self, to: &Staged<'c>, column: Int<'c>, first: usize, end: usize) -> Result<(), Diagnostic> {
+        let m = self.matrix();
+        let (c, parts) = (m.c, &self.contraction.parts);
+        let row = self.tile.source(c, column);
+        let (rows, x) = (&parts.kernel.rows, parts.x);
+        let width = rows.shape(x)?.shape.last().unwrap_or(0);
+        rows.forget();
+        rows.prepare(x, row, None)?;
+        let mut vectors = 0;
+        rows.each_column(end - first, |col| {
+            vectors += 1;
+            if vectors % TOGETHER == 0 {
+                c.keep_order();
+            }
+            let col = if first == 0 { col } else { col + first };
+            let at = At { row, head: None, col: Col::Var(col) };
+            let v = if rows.has_row_scale(x) { rows.codes(x, at)? } else { rows.eval(x, at)? };
+            let v = if width < end { c.pick(c.less(col, width), v, c.zero()).into_vector_value() } else { v };
+            let p = to.vec16(m, column, col / m.vec16());
+            c.store_floats(c.at(p, col % m.vec16() * m.dtype.size()), v, m.dtype);
+            Ok(())
+        })?;
+        rows.forget();
+        Ok(())
+    }
+
+    /// Vectors of a row's part of a step.
+    pub(super) fn vec16s(&self) -> usize {
+        self.matrix().vec16s() * self.shape.times()
+    }
+
+    /// Columns of a step.
+    pub(super) fn span(&self) -> usize {
+        self.matrix().span() * self.shape.times()
+    }
+}

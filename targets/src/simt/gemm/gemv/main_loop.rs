@@ -1,0 +1,140 @@
+//! The main loop: each wave multiplies its steps along the weight, whose operands are in flight for
+//! some steps ahead.
+use super::Group;
+use super::loader::Source;
+use crate::code::{Any, Int, Vector};
+use crate::simt::gemm::codes::Way;
+use crate::simt::machine::fragment::Fragment;
+
+/// Turns up to which there is no loop.
+const UNROLLED: usize = 2;
+
+/// What a step needs from far away: rows, if they are there, and what is loaded of each piece's
+/// weight.
+struct Asked<'c> {
+    columns: Vec<Fragment<'c>>,
+    weights: Vec<Vec<Any<'c>>>,
+}
+
+impl<'c> Asked<'c> {
+    fn all(&self) -> impl Iterator<Item = Any<'c>> + '_ {
+        let columns = self.columns.iter().flatten().map(|&v| v.into());
+        columns.chain(self.weights.iter().flatten().copied())
+    }
+}
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// Sums over the whole weight.
+    pub(super) fn all(&self, x: &dyn Source<'c>) -> Vec<Vector<'c>> {
+        self.scaled(self.range(x, 0, self.shape.steps, self.zeros()))
+    }
+
+    /// Sums as numbers, where they are those of codes.
+    pub(super) fn scaled(&self, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
+        match &self.way {
+            Some(way) => way.finish(sums, self.shape.columns),
+            None => sums,
+        }
+    }
+
+    /// Sums over steps `first` to `end`: as many for each wave, one after the other, then one more
+    /// for some.
+    pub(super) fn range(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
+        let waves = self.shape.waves;
+        let count = (end - first) / waves;
+        let begin = self.wave * count + first;
+        let sums = self.stretch(x, begin, count, sums);
+        self.rest(x, first + count * waves, end, sums)
+    }
+
+    /// Steps of the wave from `begin` on. Each takes the registers of the one that was just used,
+    /// so that as many are always in flight.
+    fn stretch(&self, x: &dyn Source<'c>, begin: Int<'c>, count: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
+        let c = self.matrix().c;
+        let ahead = self.shape.ahead.min(count);
+        let ask = |i: usize| {
+            c.keep_order();
+            self.asked(x, (begin, i))
+        };
+        let (known, mut sums) = (sums.len(), sums);
+        let mut asked: Vec<Asked<'c>> = (0..ahead).map(ask).collect();
+        let turn = |(from, i): (Int<'c>, usize), sums: &mut [Vector<'c>], asked: &mut [Asked<'c>], more: bool| {
+            c.keep_order();
+            self.use_up(x, (from, i), &asked[i % ahead], sums);
+            if more {
+                c.keep_order();
+                asked[i % ahead] = self.asked(x, (from, i + ahead));
+            }
+        };
+        let looped = if count > UNROLLED * ahead { (count / ahead - 1) * ahead } else { 0 };
+        if looped > 0 {
+            let columns = asked[0].columns.len();
+            let all = |sums: &[Vector<'c>], asked: &[Asked<'c>]| -> Vec<Any<'c>> {
+                sums.iter().map(|&v| v.into()).chain(asked.iter().flat_map(Asked::all)).collect()
+            };
+            let carried = c.for_each((0, looped, ahead), &all(&sums, &asked), |at, carried| {
+                let (mut sums, mut asked) = self.split(carried, known, columns);
+                (0..ahead).for_each(|i| turn((begin + at, i), &mut sums, &mut asked, true));
+                all(&sums, &asked)
+            });
+            (sums, asked) = self.split(&carried, known, columns);
+        }
+        let begin = begin + looped;
+        let left = count - looped;
+        (0..left).for_each(|i| turn((begin, i), &mut sums, &mut asked, i + ahead < left));
+        sums
+    }
+
+    /// What a step needs from far away: rows, if they are there, then weights.
+    fn asked(&self, x: &dyn Source<'c>, step: (Int<'c>, usize)) -> Asked<'c> {
+        let columns = if x.is_far() { self.columns_of(x, step) } else { vec![] };
+        Asked { columns, weights: self.weights_of(step) }
+    }
+
+    /// Adds the products of a step whose fragments from far away are there.
+    fn use_up(&self, x: &dyn Source<'c>, step: (Int<'c>, usize), asked: &Asked<'c>, sums: &mut [Vector<'c>]) {
+        let near = if x.is_far() { vec![] } else { self.columns_of(x, step) };
+        let columns = if x.is_far() { &asked.columns } else { &near };
+        let Some(way) = &self.way else {
+            let fragment = |vec16s: &Vec<Any<'c>>| vec16s.iter().map(|vec16| vec16.into_vector_value()).collect();
+            let weights: Vec<Fragment<'c>> = asked.weights.iter().map(fragment).collect();
+            return self.contraction.multiply(&weights, columns, sums);
+        };
+        let vec16s = self.matrix().vec16s();
+        let product = |i: usize| columns.iter().map(|column| column[i * vec16s..(i + 1) * vec16s].to_vec()).collect();
+        let columns: Vec<Vec<Fragment<'c>>> = (0..self.shape.times()).map(product).collect();
+        for ((piece, loaded), sums) in asked.weights.iter().enumerate().zip(sums.chunks_mut(self.shape.columns)) {
+            way.add(piece, loaded, &columns, sums);
+        }
+    }
+
+    /// Carried values as so many sums, and what was asked for, step by step.
+    fn split(&self, carried: &[Any<'c>], sums: usize, columns: usize) -> (Vec<Vector<'c>>, Vec<Asked<'c>>) {
+        let vector = |v: &Any<'c>| v.into_vector_value();
+        let (sums, asked) = carried.split_at(sums);
+        let (near, each) =
+            (columns * self.vec16s(), self.way.as_ref().map_or(self.matrix().panel_vec16s(), Way::loaded));
+        let step = |all: &[Any<'c>]| Asked {
+            columns: all[..near].chunks(self.vec16s()).map(|vec16s| vec16s.iter().map(vector).collect()).collect(),
+            weights: all[near..].chunks(each).map(|all| all.to_vec()).collect(),
+        };
+        let asked = asked.chunks(near + self.weights.len() * each).map(step).collect();
+        (sums.iter().map(vector).collect(), asked)
+    }
+
+    /// Steps from `first` up to `end`, which not every wave has one of.
+    fn rest(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
+        if first == end {
+            return sums;
+        }
+        let c = self.matrix().c;
+        let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
+        let begin = self.wave + first;
+        let carried = c.for_each((begin, end, self.shape.waves), &carried, |step, carried| {
+            let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
+            self.use_up(x, (step, 0), &self.asked(x, (step, 0)), &mut sums);
+            sums.iter().map(|&v| v.into()).collect()
+        });
+        carried.iter().map(|v| v.into_vector_value()).collect()
+    }
+}

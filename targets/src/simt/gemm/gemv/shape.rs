@@ -1,0 +1,102 @@
+//! How a kernel goes along the weight, by what registers and local memory hold.
+use atomc_ir::arch::{GpuArch, Simt};
+use atomc_ir::{Diagnostic, Layout};
+
+use crate::KernelSpec;
+use crate::row::unsupported;
+use crate::simt::gemm::codes::Steps;
+use crate::simt::gemm::contract::Sizes;
+use crate::simt::machine::fragment::VEC16;
+
+/// Most waves of a work-group.
+const WAVES: usize = 8;
+/// Registers for all but sums and what is in flight.
+const OTHERS: usize = 20;
+/// Least vectors, of the weight and of rows in memory, that a lane has in flight.
+const IN_FLIGHT: usize = 8;
+/// Most bytes of local memory, where rows are computed into it: so that two work-groups fit a
+/// compute unit.
+const LOCAL: usize = 32 << 10;
+/// Bytes of local memory that are left for small exchanges.
+const EXCHANGED: usize = 1 << 10;
+
+/// How a kernel goes along the weight.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Rows of the result that are made together: all tokens, or some rows of an expert.
+    pub tokens: usize,
+    /// Tiles of tokens, and how many each has.
+    pub columns: usize,
+    pub width: usize,
+    pub waves: usize,
+    /// Steps along the weight in all, and those of a wave whose operands are in flight. A step is
+    /// one product, or of a weight of codes as many as are loaded together.
+    pub steps: usize,
+    pub ahead: usize,
+    pub codes: Option<Steps>,
+}
+
+impl Shape {
+    pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
+        let sizes = Sizes::of(spec.body)?;
+        let Some(encoding) = sizes.encoding else { return Ok(Shape::of(spec, arch, sizes, None)) };
+        // As long steps as have room where rows are staged.
+        let mut shapes = Steps::all(encoding, arch).map(|steps| Shape::of(spec, arch, sizes, Some(steps)));
+        let first = shapes.next().ok_or_else(|| unsupported("codes whose scales no step agrees with"))?;
+        let size = sizes.dtype.size();
+        let fits = |shape: &Shape| {
+            sizes.plain || shape.waves * shape.step_bytes(arch, size) <= shape.room_for_rows(sizes.pieces)
+        };
+        Ok(if fits(&first) { first } else { shapes.fold(first, |best, next| if fits(&best) { best } else { next }) })
+    }
+
+    fn of(spec: &KernelSpec, arch: GpuArch, sizes: Sizes, codes: Option<Steps>) -> Shape {
+        let Sizes { dtype, depth, pieces, plain, .. } = sizes;
+        let simt = arch.simt;
+        let times = codes.map_or(1, |codes| codes.times);
+        let steps = arch.memory.padded(depth) / (simt.matrix.span(simt.wave) * times);
+        let vec16s = simt.matrix.depth * dtype.size() / VEC16;
+        let width = simt.matrix.columns;
+        // Of an expert's rows a tile has one block of columns.
+        let tokens = sizes.experts.map_or(spec.tokens, |experts| match experts.layout {
+            Layout::Grouped { tile, .. } => tile,
+            _ if experts.combined => 1,
+            _ => (spec.tokens * experts.choices).min(width),
+        });
+        let (columns, rows) = (tokens.div_ceil(width), simt.matrix.rows());
+        let near = columns * vec16s * times;
+        let asked = match codes {
+            None => vec16s * pieces * rows,
+            Some(codes) => (pieces * (codes.words(simt) * rows + codes.marks(simt))).div_ceil(4),
+        };
+        let asked = if plain { asked + near } else { asked };
+        let held = pieces * columns * simt.matrix.results + if plain { 0 } else { near * 4 };
+        // Sums of a step, and its fragments.
+        let held = held + codes.map_or(0, |_| columns * simt.matrix.results + vec16s * times * rows * 4);
+        let free = (simt.unit.vgprs / simt.unit.waves).saturating_sub(held + OTHERS) / 4;
+        let ahead = (free.max(IN_FLIGHT) / asked).max(2).min(steps);
+        // What the waves leave to each other has room beside rows and what else is exchanged.
+        let room = (simt.unit.lds_group - LOCAL - EXCHANGED) / (pieces * tokens * 16 * 4);
+        let waves = (steps / ahead).min(room).clamp(1, WAVES);
+        Shape { tokens, columns, width, waves, steps, ahead, codes }
+    }
+
+    /// Products of a step.
+    pub fn times(&self) -> usize {
+        self.codes.map_or(1, |codes| codes.times)
+    }
+
+    /// Bytes of the rows of a step, whose elements have so many.
+    fn step_bytes(&self, arch: GpuArch, size: usize) -> usize {
+        self.tokens * arch.simt.matrix.span(arch.simt.wave) * self.times() * size
+    }
+
+    /// Bytes of local memory for rows, beside what waves leave to each other.
+    pub fn room_for_rows(&self, pieces: usize) -> usize {
+        LOCAL.saturating_sub(self.waves * (4 + pieces * self.tokens * 16 * 4))
+    }
+
+    pub fn threads(&self, simt: &Simt) -> usize {
+        self.waves * simt.wave
+    }
+}

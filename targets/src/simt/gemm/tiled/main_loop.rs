@@ -1,0 +1,128 @@
+//! The main loop: while a stretch is multiplied, the next is on its way into the other half of
+//! local memory.
+use inkwell::values::BasicValue;
+
+use super::Group;
+use super::loader::Loaders;
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::gemm::global_to_lds::mark;
+use crate::simt::machine::fragment::{Fragment, VEC16};
+
+/// An operand of a wave in a half of local memory: where the lane's part begins, how many fragments
+/// a step has, and of how many rows or columns.
+struct Half<'c> {
+    half: usize,
+    first: Ptr<'c>,
+    count: usize,
+    width: usize,
+    is_rows: bool,
+}
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// The sums of the wave's part of the tile.
+    pub(super) fn main_loop(&self, loaders: &Loaders<'_, 'c>) -> Vec<Vector<'c>> {
+        let (c, shape) = (self.contraction.matrix.c, self.shape);
+        let mut sums = vec![self.accumulator.zero(); shape.panels / self.accumulator.side() * self.blocks()];
+        if let Some(codes) = &loaders.codes {
+            codes.put(self.half(0), &codes.load(c.int(0)));
+        }
+        let first = self.load_rows(&loaders.rows, c.int(0), 0);
+        self.put_rows(&loaders.rows, 0, &first);
+        c.barrier();
+        // Two stretches at a time, so that each half of local memory has its addresses.
+        let pairs = (shape.count - 1) / 2;
+        if pairs > 0 {
+            let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
+            let carried = c.for_each((1, 1 + 2 * pairs, 2), &carried, |stretch, carried| {
+                let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
+                self.turn(loaders, stretch, 1, &mut sums);
+                self.turn(loaders, stretch + 1, 0, &mut sums);
+                sums.into_iter().map(|v| v.into()).collect()
+            });
+            sums = carried.iter().map(|v| v.into_vector_value()).collect();
+        }
+        if shape.count > 1 + 2 * pairs {
+            self.turn(loaders, c.int(shape.count - 1), 1, &mut sums);
+        }
+        self.multiply((shape.count - 1) % 2, &mut sums);
+        sums
+    }
+
+    /// Brings a stretch into one half while the other is multiplied.
+    fn turn(&self, loaders: &Loaders<'_, 'c>, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
+        let c = self.contraction.matrix.c;
+        let codes = loaders.codes.as_ref().map(|codes| (codes, codes.load(stretch)));
+        let next = self.load_rows(&loaders.rows, stretch, half);
+        c.keep_order();
+        self.multiply(1 - half, sums);
+        if let Some((codes, loaded)) = &codes {
+            codes.put(self.half(half), loaded);
+        }
+        self.put_rows(&loaders.rows, half, &next);
+        c.barrier();
+    }
+
+    fn multiply(&self, half: usize, sums: &mut [Vector<'c>]) {
+        let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.accumulator.span());
+        let [rows, columns] = self.operands(half);
+        let all = |operand: &Half<'c>, step: usize| -> Vec<Fragment<'c>> {
+            (0..operand.count).map(|i| self.fragment(operand, i, step)).collect()
+        };
+        if self.accumulator.side() > 1 {
+            // Fragments are half as many: the next step's come while one is multiplied.
+            let mut next = (all(&rows, 0), all(&columns, 0));
+            for step in 1..=steps {
+                let (a, b) = next;
+                next = if step < steps { (all(&rows, step), all(&columns, step)) } else { (vec![], vec![]) };
+                c.keep_order();
+                self.add(&a, &b, 0, sums);
+                c.keep_order();
+            }
+            return;
+        }
+        for step in 0..steps {
+            let a = all(&rows, step);
+            // Where every lane holds whole rows, the fragments of all blocks would fill its
+            // registers.
+            let together = if self.contraction.matrix.layout.replicated { 1 } else { columns.count };
+            for first in (0..columns.count).step_by(together) {
+                let b: Vec<_> = (first..first + together).map(|i| self.fragment(&columns, i, step)).collect();
+                self.add(&a, &b, first, sums);
+                c.keep_order();
+            }
+        }
+    }
+
+    /// The wave's rows of the weight and its tokens in a half of local memory.
+    fn operands(&self, half: usize) -> [Half<'c>; 2] {
+        let (s, shape, c) = (&self.accumulator, self.shape, self.contraction.matrix.c);
+        let (panel, [tokens, whole]) = (shape.vec16s * VEC16, shape.half());
+        let operand = |along: usize, panels: usize, lane: Int<'c>, first: usize| {
+            let inside = self.wave[along] * (panels * panel) + lane;
+            c.at(c.at(self.local, inside), first)
+        };
+        let rows = operand(0, shape.panels, s.row_offset(panel), half * whole);
+        let columns = operand(1, shape.blocks, s.column_offset(panel), half * whole + tokens);
+        let (side, width) = (16 * s.side(), s.width());
+        [
+            Half { half, first: rows, count: shape.panels / s.side(), width: side, is_rows: true },
+            Half { half, first: columns, count: self.blocks(), width, is_rows: false },
+        ]
+    }
+
+    fn fragment(&self, operand: &Half<'c>, i: usize, step: usize) -> Fragment<'c> {
+        let (s, c) = (&self.accumulator, self.contraction.matrix.c);
+        let row = i * operand.width;
+        let p = c.at(operand.first, row / 16 * self.shape.vec16s * VEC16 + row % 16 * VEC16 + step * s.step());
+        let fragment = if operand.is_rows { s.load_rows(p) } else { s.load_columns(p) };
+        fragment.iter().for_each(|vec16| mark(c, vec16.as_instruction_value().expect("a load"), operand.half));
+        fragment
+    }
+
+    /// Adds products of all rows with some blocks of columns, from the `first` on.
+    fn add(&self, a: &[Fragment<'c>], b: &[Fragment<'c>], first: usize, sums: &mut [Vector<'c>]) {
+        for (a, sums) in a.iter().zip(sums.chunks_mut(self.blocks())) {
+            self.accumulator.products(a, b, &mut sums[first..first + b.len()]);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The epilogue: sums change lanes in local memory until a lane has 8 features of a token.
+use atomc_ir::Diagnostic;
+
+use super::Group;
+use super::scheduler::WorkTile;
+use super::shape::{EXCHANGE, LANES, LINE, ROUND};
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::row::{At, Col};
+
+/// The end of a tile: for one wave 16 tokens, 64 features at a time.
+pub struct Epilogue<'f, 't, 'k, 'a, 'c> {
+    group: &'f Group<'t, 'k, 'a, 'c>,
+    /// The lane's first token, and its first feature.
+    token: Int<'c>,
+    feature: Int<'c>,
+    /// Where it puts its sums of the first 8 features, and finds those of its first token.
+    put: Int<'c>,
+    get: Int<'c>,
+    /// Whether it finds the later half first, so that all lanes load from different banks.
+    late: Int<'c>,
+}
+
+impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
+    pub(super) fn new(group: &'f Group<'t, 'k, 'a, 'c>, tile: WorkTile<'c>) -> Epilogue<'f, 't, 'k, 'a, 'c> {
+        let c = group.code();
+        let (lane, wave) = (c.lane_index(), c.wave_index());
+        let times = |a: Int<'c>, n: usize| a * n;
+        let all = |parts: &[Int<'c>]| parts.iter().copied().reduce(|a, b| a + b).expect("some");
+        // A line has a token's features, those of 8 after the other, mixed up by two bits of its
+        // number.
+        let (row, pair) = (lane / 4, lane % 4);
+        let put = all(&[times(row, LINE), times(row % 4, 32), times(pair, 8)]);
+        let (line, eight) = (lane / 8, lane % 8);
+        let late = eight / 4;
+        let place = times(eight, 32) ^ times(line, 32);
+        Epilogue {
+            group,
+            token: all(&[tile.token, times(wave, 16), line]),
+            feature: all(&[tile.feature, times(eight, LANES)]),
+            put,
+            get: all(&[times(line, LINE), place, times(late, 16)]),
+            late: c.equal(late, 1),
+        }
+    }
+
+    fn at(&self, round: usize, part: usize) -> At<'c> {
+        let col = Col::Var(self.feature + round * ROUND);
+        At { row: self.token + 4 * part, head: None, col }
+    }
+
+    fn exchange(&self, offset: Int<'c>) -> Ptr<'c> {
+        let c = self.group.code();
+        c.at(self.group.exchange, c.wave_index() * EXCHANGE + offset)
+    }
+
+    /// Asks for what the epilogue reads beside the sums, for each of a round's tokens.
+    pub(super) fn load_beside(&self, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
+        let c = self.group.code();
+        c.set_lanes(LANES);
+        (0..4).map(|part| self.group.contraction.parts.beside(self.inside(self.at(round, part)))).collect()
+    }
+
+    /// The same place, if it is one of the result's, or another.
+    fn inside(&self, at: At<'c>) -> At<'c> {
+        let (c, padded) = (self.group.code(), self.padded());
+        match at.col {
+            Col::Var(col) if !padded.is_multiple_of(self.group.shape.features) => {
+                At { col: Col::Var(c.smaller(col, padded - LANES)), ..at }
+            }
+            _ => at,
+        }
+    }
+
+    fn padded(&self) -> usize {
+        let parts = &self.group.contraction.parts;
+        parts.kernel.rows.padded(parts.to)
+    }
+
+    pub(super) fn rounds(&self, sums: &[Any<'c>], mut beside: Vec<Vec<Vector<'c>>>) -> Result<(), Diagnostic> {
+        let (c, shape) = (self.group.code(), self.group.shape);
+        let rounds = shape.features / ROUND;
+        for round in 0..rounds {
+            let of = |piece: usize| &sums[(piece * rounds + round) * ROUND / 2..][..ROUND / 2];
+            let pieces: Vec<[Vector<'c>; 4]> = (0..shape.pieces).map(|piece| self.change_lanes(of(piece))).collect();
+            c.set_lanes(LANES);
+            for (part, beside) in beside.iter().enumerate() {
+                let sums: Vec<Vector<'c>> = pieces.iter().map(|piece| piece[part]).collect();
+                self.finish(self.at(round, part), &sums, beside)?;
+            }
+            if round + 1 < rounds {
+                beside = self.load_beside(round + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        let (c, padded) = (self.group.code(), self.padded());
+        let contraction = self.group.contraction;
+        if padded.is_multiple_of(self.group.shape.features) {
+            return contraction.finish_at(at, sums, beside);
+        }
+        let mut result = Ok(());
+        let col = contraction.parts.kernel.rows.column(at.col);
+        c.when(c.less(col, padded), || result = contraction.finish_at(at, sums, beside));
+        result
+    }
+
+    /// A lane's sums of a round, two features of each 8 for two tokens, as 8 features for each of
+    /// four tokens.
+    fn change_lanes(&self, sums: &[Any<'c>]) -> [Vector<'c>; 4] {
+        let c = self.group.code();
+        let f32 = c.cx.f32_type();
+        c.meet_in_wave();
+        for (eight, four) in sums.chunks(4).enumerate() {
+            let to = self.put ^ (32 * eight);
+            for (half, two) in four.chunks(2).enumerate() {
+                c.store(self.exchange(to + half * 8 * LINE), c.floats(two), 8);
+            }
+        }
+        c.meet_in_wave();
+        [0, 1, 2, 3].map(|part| {
+            let first = self.exchange(self.get + 4 * part * LINE);
+            let second = self.get ^ 16;
+            let second = self.exchange(second + 4 * part * LINE);
+            let [a, b] = [first, second].map(|p| c.load_vector(f32, 4, p, 16));
+            let pick = |yes: Vector<'c>, no: Vector<'c>| c.pick(self.late, yes, no).into_vector_value();
+            c.join(&[pick(b, a), pick(a, b)])
+        })
+    }
+}

@@ -1,0 +1,83 @@
+//! How a contraction is cut into tiles and stretches, and what lies in local memory.
+use atomc_ir::Diagnostic;
+use atomc_ir::arch::GpuArch;
+
+use crate::KernelSpec;
+use crate::row::unsupported;
+use crate::simt::gemm::contract::Sizes;
+use crate::simt::launch;
+use crate::simt::machine::warpgroup::MAP;
+use crate::tuning::{Choice, Number};
+
+/// Rows of the weight in a tile.
+pub const ROWS: [usize; 4] = [256, 192, 128, 64];
+/// They may be chosen by measuring.
+pub const TILE: Number = Number { name: "tile", values: &ROWS };
+/// Tokens that a group of four waves multiplies, and those of a tile.
+pub const GROUP_TOKENS: usize = 64;
+pub const TOKENS: usize = 2 * GROUP_TOKENS;
+/// Threads that multiply. Four more waves are there for the one that copies, since registers are
+/// dealt out to four at a time.
+pub const CONSUMERS: usize = 256;
+pub const THREADS: usize = CONSUMERS + 128;
+/// Registers of a thread that copies, and of one that multiplies.
+pub const REGISTERS: [usize; 2] = [40, 232];
+/// Columns in a stretch, which are 128 bytes, and how many products a stretch takes.
+pub const STRETCH: usize = 64;
+pub const PRODUCTS: usize = STRETCH / 16;
+/// Bytes of 8 rows of a weight's stretch: 8 blocks of 8 rows by 16 bytes.
+pub const BLOCK: usize = 128;
+pub const EIGHT: usize = 8 * BLOCK;
+/// Features that change lanes at once, and the bytes of local memory that a wave has for it: 16
+/// tokens.
+pub const ROUND: usize = 64;
+pub const LINE: usize = ROUND * 4;
+pub const EXCHANGE: usize = 16 * LINE;
+/// Consecutive features of a lane.
+pub const LANES: usize = 8;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Rows of the weight in a tile, and features of each piece that it makes.
+    pub rows: usize,
+    pub features: usize,
+    pub pieces: usize,
+    /// Stretches along the weight, and how many fit local memory at once.
+    pub count: usize,
+    pub stages: usize,
+    /// Tiles along the features, and work-groups that make all of them.
+    pub across: usize,
+    pub groups: usize,
+}
+
+/// Rows that a tile may have: whole rounds of features of each piece.
+pub fn possible(pieces: usize) -> impl Iterator<Item = usize> {
+    ROWS.into_iter().filter(move |rows| rows.is_multiple_of(pieces * ROUND))
+}
+
+impl Shape {
+    pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
+        let Sizes { dtype, rows: all, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let (unit, width) = (&arch.simt.unit, arch.memory.padded(all / pieces));
+        let across = |rows: usize| width.div_ceil(rows / pieces);
+        let (tiles, units) = (|rows: usize| spec.tokens.div_ceil(TOKENS) * across(rows), arch.simt.chip.units);
+        let cost = launch::measured(arch)?.tile_cost;
+        let best = possible(pieces).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
+        let rows = choice.get(&TILE).or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
+        let room = unit.lds_group - CONSUMERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
+        Ok(Shape {
+            rows,
+            features: rows / pieces,
+            pieces,
+            count: arch.memory.padded(depth).div_ceil(STRETCH),
+            stages: room / ((rows + TOKENS) * STRETCH * dtype.size()),
+            across: across(rows),
+            groups: units.min(tiles(rows)),
+        })
+    }
+
+    /// Bytes of a stretch of the weight, and of both operands.
+    pub fn stage(&self) -> [usize; 2] {
+        [self.rows / 8 * EIGHT, self.rows / 8 * EIGHT + TOKENS * 128]
+    }
+}

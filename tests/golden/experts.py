@@ -1,0 +1,243 @@
+"""Golden logits of models with experts: tiny random models in the layouts that checkpoints are published in.
+
+    pip install torch==2.14.0 transformers==5.23.0 safetensors==0.8.0
+    python tests/golden/experts.py [CASE ...]
+
+The reference is transformers in float64, experts computed one by one. Sizes are odd on purpose: 5 and 7 experts, 1 to 5 of
+them for a token, widths that no tile divides, an expert that no token has, and one that all have.
+"""
+import copy, math, shutil, sys, zlib
+from dataclasses import dataclass
+
+import safetensors.torch, torch, transformers
+from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
+
+import make
+from make import HERE, LENGTHS, MODES, llama, logits, write_json
+from quantised import E2M1, mx_e2m1
+
+
+def qwen3(**kw):
+    shape = dict(num_key_value_heads=1, head_dim=24, rms_norm_eps=1e-6, moe_intermediate_size=20, num_experts=5,
+                 num_experts_per_tok=2, norm_topk_prob=True, pad_token_id=None)
+    return llama(transformers.Qwen3MoeConfig, **{**shape, **kw})
+
+
+def mixtral(**kw):
+    shape = dict(num_key_value_heads=1, intermediate_size=36, num_local_experts=7, num_experts_per_tok=2, pad_token_id=None)
+    return llama(transformers.MixtralConfig, **{**shape, **kw})
+
+
+def glm(**kw):
+    shape = dict(num_hidden_layers=3, num_key_value_heads=1, head_dim=24, intermediate_size=60, moe_intermediate_size=20,
+                 n_routed_experts=6, num_experts_per_tok=3, n_group=3, topk_group=2, n_shared_experts=2, first_k_dense_replace=1,
+                 routed_scaling_factor=1.7, use_qk_norm=True, attention_bias=True, pad_token_id=None, num_mtp_layers=0)
+    return llama(transformers.Glm4MoeConfig, **{**shape, **kw})
+
+
+def oss(**kw):
+    yarn = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=16, truncate=False,
+                beta_fast=32.0, beta_slow=1.0)
+    shape = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=36,
+                 num_local_experts=5, num_experts_per_tok=2, sliding_window=6, rope_parameters=yarn, pad_token_id=None,
+                 max_position_embeddings=64)
+    return llama(transformers.GptOssConfig, **{**shape, **kw})
+
+
+@dataclass
+class Case:
+    config: transformers.PreTrainedConfig
+    # How a checkpoint has them: a tensor each, all in one, or as GPT-OSS is released.
+    stored: str = "each"
+    # An expert that no token chooses, and one that every token does.
+    never: int = None
+    always: int = None
+
+
+CASES = {
+    "moe-qwen3": Case(qwen3()),
+    "moe-qwen3-together": Case(qwen3(num_experts=7, num_experts_per_tok=5, norm_topk_prob=False), stored="together"),
+    "moe-qwen3-dense": Case(qwen3(num_hidden_layers=4, mlp_only_layers=[0], decoder_sparse_step=2, num_experts_per_tok=1)),
+    "moe-qwen3-bias": Case(qwen3(num_experts=7, num_experts_per_tok=3, attention_bias=True)),
+    "moe-mixtral": Case(mixtral()),
+    "moe-mixtral-window": Case(mixtral(num_local_experts=5, num_experts_per_tok=3, sliding_window=8)),
+    "moe-glm": Case(glm()),
+    "moe-glm-plain": Case(glm(n_routed_experts=5, n_group=1, topk_group=1, num_experts_per_tok=4, n_shared_experts=1,
+                              norm_topk_prob=False, use_qk_norm=False, attention_bias=False, first_k_dense_replace=0), never=1, always=0),
+    "moe-gpt-oss": Case(oss(), never=2, always=4),
+    "moe-gpt-oss-mxfp4": Case(oss(intermediate_size=96, num_local_experts=7, num_experts_per_tok=4), stored="mxfp4"),
+}
+
+
+def experts_of(model): return {n: m for n, m in model.named_modules() if n.endswith(".experts")}
+
+
+def choose(model, case):
+    """Biases of routers by which no token chooses one expert, and every token another."""
+    for name, bias in [*model.named_parameters(), *model.named_buffers()]:
+        if not name.endswith(("mlp.router.bias", "e_score_correction_bias")): continue
+        for expert, size in ((case.never, -60.0), (case.always, 60.0)):
+            if expert is not None: bias.data[expert] = size
+
+
+def round_mxfp4(model):
+    """The experts that MXFP4 has, and their tensors."""
+    tensors = {}
+    for name, m in experts_of(model).items():
+        for part in ("gate_up_proj", "down_proj"):
+            p = getattr(m, part)
+            rows = p.data.double().transpose(1, 2)  # [E, N, K]
+            codes, e = mx_e2m1(rows)
+            bytes_ = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
+            tensors[f"{name}.{part}_blocks"] = bytes_
+            tensors[f"{name}.{part}_scales"] = (e.squeeze(-1) + 127).to(torch.uint8)
+            p.data = torch.ldexp(E2M1[codes], e).flatten(-2).transpose(1, 2).to(p.dtype).contiguous()
+    return tensors
+
+
+def save(model, case, path):
+    stacked = {n: p for n, p in model.state_dict().items()}
+    if case.stored == "mxfp4":
+        tensors = round_mxfp4(model)
+        stacked = {n: p for n, p in model.state_dict().items() if not n.endswith(("experts.gate_up_proj", "experts.down_proj"))}
+        stacked |= tensors
+        excluded = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+        model.config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": excluded}
+    model.config.architectures, model.config.dtype = [type(model).__name__], torch.bfloat16
+    model.config.save_pretrained(path)
+    if case.stored == "each" and not isinstance(model, transformers.GptOssForCausalLM):
+        names = ("w1", "w3", "w2") if isinstance(model, transformers.MixtralForCausalLM) else ("gate_proj", "up_proj", "down_proj")
+        for name in experts_of(model):
+            both, down = stacked.pop(f"{name}.gate_up_proj"), stacked.pop(f"{name}.down_proj")
+            for e in range(len(both)):
+                for part, w in zip(names, (*both[e].chunk(2), down[e])): stacked[f"{name}.{e}.{part}.weight"] = w
+        if isinstance(model, transformers.MixtralForCausalLM):
+            stacked = {n.replace(".mlp.", ".block_sparse_moe."): w for n, w in stacked.items()}
+    safetensors.torch.save_file({n: w.contiguous() for n, w in stacked.items()}, path / "model.safetensors", {"format": "pt"})
+
+
+# ---- the reference in float64 --------------------------------------------------------------------
+
+def pick(scores, k):
+    """The k largest, of equals the first."""
+    return torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :k]
+
+
+def softmax_router(self, x):
+    scores = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight).softmax(-1)
+    chosen = pick(scores, self.top_k)
+    weights = scores.gather(1, chosen)
+    if getattr(self, "norm_topk_prob", True): weights = weights / weights.sum(-1, keepdim=True)
+    return scores, weights, chosen
+
+
+def chosen_router(self, x):
+    scores = torch.nn.functional.linear(x, self.weight, self.bias)
+    chosen = pick(scores, self.top_k)
+    return scores, scores.gather(1, chosen).softmax(-1), chosen
+
+
+def sigmoid_router(self, x):
+    logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+    scores = logits.sigmoid()
+    choice = scores + self.e_score_correction_bias.double()
+    best = choice.view(len(choice), self.num_group, -1).topk(2, -1).values.sum(-1)
+    kept = torch.zeros_like(best).scatter(1, pick(best, self.topk_group), 1).bool()
+    kept = kept.repeat_interleave(self.num_experts // self.num_group, 1)
+    chosen = pick(choice.masked_fill(~kept, float("-inf")), self.top_k)
+    weights = scores.gather(1, chosen)
+    if self.norm_topk_prob: weights = weights / weights.sum(-1, keepdim=True)
+    return logits, weights * self.routed_scaling_factor, chosen
+
+
+def attention64(module, query, key, value, attention_mask, scaling, **_):
+    """As make.attention64, with sinks."""
+    key = key.repeat_interleave(module.num_key_value_groups, dim=1)
+    value = value.repeat_interleave(module.num_key_value_groups, dim=1)
+    scores = query @ key.transpose(2, 3) * scaling + attention_mask
+    if hasattr(module, "sinks"):
+        sinks = module.sinks.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+        weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
+    else:
+        weights = scores.softmax(-1)
+    assert weights.dtype == torch.float64
+    return (weights @ value).transpose(1, 2).contiguous(), None
+
+
+@torch.no_grad()
+def rotary_halves64(self, x, position_ids):
+    angle = position_ids[..., None].double() * self.inv_freq.double()
+    return angle.cos() * self.attention_scaling, angle.sin() * self.attention_scaling
+
+
+ROUTERS = {"Qwen3MoeTopKRouter": softmax_router, "MixtralTopKRouter": softmax_router, "GptOssTopKRouter": chosen_router,
+           "Glm4MoeTopkRouter": sigmoid_router}
+
+
+def float64(model):
+    model = make.float64(model)
+    for module in model.modules():
+        router = ROUTERS.get(type(module).__name__)
+        if router: module.forward = router.__get__(module)
+    if isinstance(model, transformers.GptOssForCausalLM):
+        model.model.rotary_emb.forward = rotary_halves64.__get__(model.model.rotary_emb)
+    return model
+
+
+def variant(model, attention):
+    model = copy.deepcopy(model).eval()
+    model.set_attn_implementation(attention)
+    return model
+
+
+def build(name):
+    case, path, seed = CASES[name], HERE / name, zlib.crc32(name.encode())
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    model = transformers.AutoModelForCausalLM.from_config(case.config, experts_implementation="eager")
+    make.randomize(model, seed)
+    draw = torch.Generator().manual_seed(seed + 1)
+    for n, b in sorted(model.named_buffers()):
+        if n.endswith("e_score_correction_bias"): b.data.copy_(torch.randn(b.shape, generator=draw) * 0.3)
+    choose(model, case)
+    # Frequencies and corrections stay float32.
+    for p in model.parameters(): p.data = p.data.to(torch.bfloat16)
+    save(model, case, path)
+    tokens = [torch.randint(case.config.vocab_size, (n,), generator=draw) for n in LENGTHS]
+    exact = float64(variant(model, "experts64"))
+    counts = count(exact, tokens)
+    reference = [{mode: logits(exact, t, pieces(len(t))) for mode, pieces in MODES.items()} for t in tokens]
+    assert all(x.dtype == torch.float64 for r in reference for x in r.values())
+    for r in reference:
+        apart = max((r[mode] - r["prefill"]).abs().max().item() for mode in MODES)
+        assert apart < 1e-9, (name, apart)
+    tensors = {f"tokens.{i}": t.int() for i, t in enumerate(tokens)}
+    tensors |= {f"{mode}.{i}": x.float().contiguous() for i, r in enumerate(reference) for mode, x in r.items()}
+    safetensors.torch.save_file(tensors, path / "golden.safetensors")
+    facts = {"torch_error": make.errors(variant(model, "eager"), reference, tokens, "prefill"), "rows_of_experts": counts}
+    write_json(path / "golden.json", facts)
+    spread = reference[0]["prefill"].std().item()
+    print(f"{name}: logits std {spread:.2f}, torch rms error {facts['torch_error']['rms'][0]:.2e}, rows {counts}", flush=True)
+
+
+def count(model, tokens):
+    """Of each layer with experts, how many of the first sequence's tokens have each."""
+    all_, hooks = [], []
+    for module in model.modules():
+        if type(module).__name__ in ROUTERS:
+            experts = module.num_experts
+            hooks.append(module.register_forward_hook(
+                lambda m, _, out, experts=experts: all_.append(torch.bincount(out[2].flatten(), minlength=experts).tolist())))
+    model(tokens[0][None])
+    for hook in hooks: hook.remove()
+    return all_
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.AttentionInterface.register("experts64", attention64)
+    transformers.AttentionMaskInterface.register("experts64", make.eager_mask)
+    for name in sys.argv[1:] or CASES: build(name)

@@ -1,0 +1,260 @@
+//! Kernels of layers of experts on every machine that this one can run or emulate.
+use atomc_ir::trial::Run;
+use atomc_ir::{Family, Op};
+use atomc_tests::kernels::{Case, case, run};
+
+/// Steps of one token, and of more than a block.
+const STEPS: [&[Run]; 3] = [&[run(0, 1)], &[run(0, 3), run(5, 4)], &[run(0, 70)]];
+
+/// Every kind of router, with experts that are fewer than lanes, and more.
+#[test]
+fn routers() {
+    let kinds = [
+        ("3, softmax, 1, 1, max, true, 1.0", 5, ""),
+        ("8, softmax, 1, 1, max, false, 1.0", 130, ""),
+        ("4, chosen, 1, 1, max, false, 1.0", 33, ""),
+        ("2, sigmoid, 1, 1, max, true, 2.5", 7, ", %bias"),
+        ("4, sigmoid, 4, 2, sum2, true, 2.5", 64, ", %bias"),
+        ("3, softmax, 3, 2, max, false, 16.0", 12, ""),
+    ];
+    for (by, experts, bias) in kinds {
+        let k: usize = by[..1].parse().unwrap();
+        let param = if bias.is_empty() { String::new() } else { format!(", %bias: f32[{experts}]") };
+        for logits in ["f32", "bf16"] {
+            let text = format!(
+                "graph @k(%l: {logits}[T, {experts}]{param}) {{
+  %0, %1 = route %l{bias} {{by = ({by})}} : f32[T, {k}], i32[T*{k}]
+  return %0, %1
+}}"
+            );
+            Case { runs: STEPS[1], ..case(&text, Family::Rows, 8) }.check();
+        }
+    }
+}
+
+#[test]
+fn rows_of_experts_are_found() {
+    for (experts, k, tile) in [(5, 2, 16), (130, 8, 16), (7, 3, 64), (1, 1, 32)] {
+        let text = format!(
+            "graph @k(%e: i32[T*{k}]) {{
+  %0 = group %e {{experts = {experts}, tile = {tile}}} : i32[T*{k}]@grouped({experts}, {tile})
+  return %0
+}}"
+        );
+        for runs in STEPS {
+            Case { runs, ..case(&text, Family::Group, 128) }.check();
+        }
+    }
+}
+
+#[test]
+fn sums_of_choices() {
+    for (n, k) in [(64, 2), (50, 5)] {
+        let text = format!(
+            "graph @k(%y: bf16[T*{k}, {n}], %w: f32[T, {k}], %x: bf16[T, {n}]) {{
+  %0 = combine %y, %w : bf16[T, {n}]
+  %1 = add %x, %0 : bf16[T, {n}]
+  return %1
+}}"
+        );
+        Case { runs: STEPS[1], ..case(&text, Family::Rows, 8) }.check();
+    }
+}
+
+/// Rows for each choice as any others.
+#[test]
+fn rows_of_choices() {
+    let text = "graph @k(%x: bf16[T*3, 40], %t: bf16[5, 40], %e: i32[T*3]) {
+  %0 = gather %t, %e : bf16[T*3, 40]
+  %1 = silu_mul %x, %0 : bf16[T*3, 40]
+  return %1
+}";
+    let indices: &[(&str, &[i32])] = &[("e", &[0, 4, -1, 3, 3, 2, 1, 0, 4, 0, 0, 0, 1, 2, 3, 4, 4, 4, 0, 1, -1])];
+    Case { runs: STEPS[1], indices, ..case(text, Family::Rows, 8) }.check();
+}
+
+/// Products with the weights of experts, of rows of tokens or of choices.
+fn grouped(experts: usize, k: usize, [n, depth]: [usize; 2], x: &str, rest: &str, end: &str) -> String {
+    format!(
+        "graph @k(%x: bf16[{x}, {depth}], %w: bf16[{experts}, {n}, {depth}]@panels, %e: i32[T*{k}]{rest}) {{
+  %0 = grouped %x, %w, %e {{out = bf16}} : bf16[T*{k}, {n}]
+{end}
+}}"
+    )
+}
+
+const FEW: [(usize, usize, [usize; 2]); 4] =
+    [(5, 2, [48, 64]), (7, 1, [50, 96]), (5, 5, [32, 200]), (130, 8, [64, 64])];
+
+#[test]
+fn few_rows_with_the_weights_of_experts() {
+    for (experts, k, sizes) in FEW {
+        for x in ["T".to_string(), format!("T*{k}")] {
+            let text = grouped(experts, k, sizes, &x, "", "  return %0");
+            for runs in [&[run(3, 1)][..], &[run(0, 3), run(5, 4)]] {
+                Case { runs, ..case(&text, Family::GroupedMatvec, 8) }.check();
+            }
+        }
+    }
+}
+
+/// Biases of experts, gate and up with activation; a norm before.
+#[test]
+fn few_rows_with_everything_around() {
+    let text = "graph @k(%x: bf16[T, 96], %n: bf16[96], %w: bf16[5, 64, 96]@panels, %e: i32[T*3], %b: bf16[5, 64]) {
+  %0 = rms_norm %x, %n {eps = 1e-6} : bf16[T, 96]
+  %1 = grouped %0, %w, %e {out = bf16} : bf16[T*3, 64]
+  %2 = gather %b, %e : bf16[T*3, 64]
+  %3 = add %1, %2 : bf16[T*3, 64]
+  %4 = slice %3 {axis = 1, start = 0, len = 32} : bf16[T*3, 32]
+  %5 = slice %3 {axis = 1, start = 32, len = 32} : bf16[T*3, 32]
+  %6 = silu_mul %4, %5 : bf16[T*3, 32]
+  return %6
+}";
+    Case { runs: STEPS[1], ..case(text, Family::GroupedMatvec, 8) }.check();
+}
+
+/// Weights of codes: a scale for each row and group, for squares, powers of two; and rows of codes.
+fn of_codes(k: usize) -> Vec<String> {
+    let text = |x: &str, codes: &str, marks: &[&str], block: &str| {
+        let params: String = marks.iter().enumerate().map(|(i, ty)| format!(", %s{i}: {ty}")).collect();
+        let operands: String = (0..marks.len()).map(|i| format!(", %s{i}")).collect();
+        format!(
+            "graph @k(%x: {x}, %w: {codes}[5, 48, 256]@panels, %e: i32[T*{k}]{params}) {{
+  %0 = grouped %x, %w, %e{operands} {{out = bf16, block = {block}}} : bf16[T*{k}, 48]
+  return %0
+}}"
+        )
+    };
+    vec![
+        text("bf16[T, 256]", "u4", &["bf16[5, 48, 4]@columns", "u8[5, 48, 4]@columns"], "[1, 64]"),
+        text(&format!("bf16[T*{k}, 256]"), "f4e2m1", &["e8m0[5, 48, 8]@columns"], "[1, 32]"),
+        text("bf16[T, 256]", "f8e4m3", &["f32[5, 2, 2]"], "[32, 128]"),
+        text("f8e4m3[T, 256]@scaled(128)", "f8e4m3", &["f32[5, 1, 2]"], "[128, 128]"),
+        text("i8[T, 256]@scaled(256)", "i8", &["f32[5, 48, 1]@columns"], "[1, 256]"),
+    ]
+}
+
+/// The same products of many rows, whose experts are grouped.
+fn blocks(text: &str, experts: usize, k: usize, tile: usize) -> String {
+    let grouped = format!("%e: i32[T*{k}]@grouped({experts}, {tile})");
+    text.replace(&format!("%e: i32[T*{k}]"), &grouped)
+}
+
+#[test]
+fn many_rows_with_the_weights_of_experts() {
+    for ((experts, k, sizes), tile) in FEW.into_iter().zip([16, 64, 32, 16]) {
+        for x in ["T".to_string(), format!("T*{k}")] {
+            let text = blocks(&grouped(experts, k, sizes, &x, "", "  return %0"), experts, k, tile);
+            for runs in STEPS {
+                Case { runs, ..case(&text, Family::GroupedMatmul, 128) }.check();
+            }
+        }
+    }
+}
+
+#[test]
+fn many_rows_with_weights_of_codes() {
+    for (text, tile) in of_codes(3).into_iter().zip([16, 64, 32, 16, 64]) {
+        // Rows that are codes come from memory.
+        let text = blocks(&text, 5, 3, tile);
+        Case { runs: STEPS[1], ..case(&text, Family::GroupedMatmul, 128) }.check();
+    }
+}
+
+#[test]
+fn few_rows_with_weights_of_codes() {
+    for text in of_codes(3) {
+        Case { runs: STEPS[1], ..case(&text, Family::GroupedMatvec, 8) }.check();
+    }
+}
+
+#[test]
+fn many_rows_with_everything_around() {
+    let text = "graph @k(%x: bf16[T, 96], %w: bf16[5, 64, 96]@panels, %e: i32[T*3]@grouped(5, 32), %b: bf16[5, 64]) {
+  %1 = grouped %x, %w, %e {out = bf16} : bf16[T*3, 64]
+  %2 = gather %b, %e : bf16[T*3, 64]
+  %3 = add %1, %2 : bf16[T*3, 64]
+  %4 = slice %3 {axis = 1, start = 0, len = 32} : bf16[T*3, 32]
+  %5 = slice %3 {axis = 1, start = 32, len = 32} : bf16[T*3, 32]
+  %6 = silu_mul %4, %5 : bf16[T*3, 32]
+  return %6
+}";
+    Case { runs: STEPS[2], ..case(text, Family::GroupedMatmul, 128) }.check_on_cpus_in_all_types();
+}
+
+/// All rows are one expert's, or nobody's; two choices of a token are one expert.
+#[test]
+fn experts_with_all_rows_and_with_none() {
+    let lists: [&[i32]; 3] = [&[3; 14], &[-1; 14], &[6, 6, -1, 0, 0, 6, 6, 6, -1, -1, 2, 2, 0, -1]];
+    let text = grouped(7, 2, [48, 72], "T", "", "  return %0");
+    for experts in lists {
+        let indices: &[(&str, &[i32])] = &[("e", experts)];
+        Case { runs: STEPS[1], indices, ..case(&text, Family::GroupedMatvec, 8) }.check();
+        let text = blocks(&text, 7, 2, 16);
+        Case { runs: STEPS[1], indices, ..case(&text, Family::GroupedMatmul, 128) }.check_on_cpus();
+    }
+}
+
+/// Choices that are added up as their products are, with biases and what comes behind.
+#[test]
+fn few_rows_that_are_added_up() {
+    let ends = [
+        "  %1 = combine %0, %c : bf16[T, 48]\n  return %1",
+        "  %1 = gather %b, %e : bf16[T*3, 48]
+  %2 = add %0, %1 : bf16[T*3, 48]
+  %3 = combine %2, %c : bf16[T, 48]
+  %4 = add %r, %3 : bf16[T, 48]
+  return %4",
+    ];
+    let rests = [", %c: f32[T, 3]", ", %c: f32[T, 3], %b: bf16[5, 48], %r: bf16[T, 48]"];
+    for (end, rest) in ends.into_iter().zip(rests) {
+        let text = grouped(5, 3, [48, 200], "T*3", rest, end);
+        Case { runs: STEPS[1], ..case(&text, Family::GroupedMatvec, 8) }.check_on_gpus();
+    }
+    for text in of_codes(3) {
+        let text = text
+            .replace("[T, 256]", "[T*3, 256]")
+            .replace("%e: i32[T*3]", "%e: i32[T*3], %c: f32[T, 3]")
+            .replace("  return %0", "  %1 = combine %0, %c : bf16[T, 48]\n  return %1");
+        Case { runs: STEPS[1], ..case(&text, Family::GroupedMatvec, 8) }.check_on_gpus();
+    }
+}
+
+/// Router product, router, gate and up, down with the sum over choices; with three of attention's,
+/// a layer has seven. Where experts are few, tokens share them, and sums are a kernel of their own.
+#[test]
+fn kernels_of_a_decode_layer() {
+    let text = r#"graph @g(%x: bf16[T, 64]) {
+    %n = weight {name = "n"} : bf16[64]
+    %0 = rms_norm %x, %n {eps = 1e-6} : bf16[T, 64]
+    %r = weight {name = "r"} : bf16[4, 64]
+    %1 = linear %0, %r {out = f32} : f32[T, 4]
+    %2, %3 = route %1 {by = (2, softmax, 1, 1, max, true, 1.0)} : f32[T, 2], i32[T*2]
+    %g = weight {name = "gate"} : bf16[4, 32, 64]
+    %4 = grouped %0, %g, %3 {out = bf16} : bf16[T*2, 32]
+    %u = weight {name = "up"} : bf16[4, 32, 64]
+    %5 = grouped %0, %u, %3 {out = bf16} : bf16[T*2, 32]
+    %6 = silu %4 : bf16[T*2, 32]
+    %7 = mul %6, %5 : bf16[T*2, 32]
+    %d = weight {name = "down"} : bf16[4, 64, 32]
+    %8 = grouped %7, %d, %3 {out = bf16} : bf16[T*2, 64]
+    %9 = combine %8, %2 : bf16[T, 64]
+    %10 = add %x, %9 : bf16[T, 64]
+    return %10
+}"#;
+    let families = |arch: &str, tokens: usize| -> Vec<Family> {
+        let arch = atomc_targets::rows().iter().find(|row| row.name == arch).unwrap();
+        let mut graph = atomc_ir::parse(text).unwrap();
+        let cx = atomc_passes::Cx { arch, bucket: atomc_passes::Bucket::Decode { tokens } };
+        atomc_passes::run(&mut graph, &cx, None, &mut |_, _| {}).unwrap();
+        let family = |id| match graph.op(id) {
+            Op::Kernel { family, .. } => Some(*family),
+            _ => None,
+        };
+        graph.order().into_iter().filter_map(family).collect()
+    };
+    let (rows, product) = (Family::Rows, Family::GroupedMatvec);
+    assert_eq!(families("gfx942", 4), [Family::Matvec, rows, product, product]);
+    assert_eq!(families("gfx942", 8), [Family::Matvec, rows, product, product, rows]);
+}

@@ -1,0 +1,124 @@
+//! Rows that become codes while a model runs, and products of such rows, on every machine that this
+//! one can run or emulate.
+use atomc_ir::Family;
+use atomc_tests::kernels::{Case, STEP, case, run};
+
+/// Type of codes, rule, and columns that share a scale (0: all).
+const ROWS: [(&str, &str, usize); 5] = [
+    ("f8e4m3", "row", 0),
+    ("i8", "row", 0),
+    ("f8e4m3", "static", 0),
+    ("f8e4m3", "group(128)", 128),
+    ("f8e4m3", "group(32)", 32),
+];
+
+/// Codes, scales, rows and columns of a block (0: all).
+const WEIGHTS: [(&str, &str, [usize; 2]); 6] = [
+    ("f8e4m3", "f32", [0, 0]),
+    ("f8e4m3", "f32", [1, 0]),
+    ("f8e4m3", "f32", [128, 128]),
+    ("i8", "f32", [1, 0]),
+    ("i4", "bf16", [1, 32]),
+    ("f4e2m1", "e8m0", [1, 32]),
+];
+
+/// The op that makes codes of a value, with the type of its result, and the parameter that it has.
+fn quantise((to, rule, group): (&str, &str, usize), x: &str, k: usize) -> (String, String) {
+    let group = if group == 0 { k } else { group };
+    let (operand, parameter) = if rule == "static" { (", %given", ", %given: f32[1]") } else { ("", "") };
+    let op = format!("quantise {x}{operand} {{to = {to}, rule = {rule}}} : {to}[T, {k}]@scaled({group})");
+    (op, parameter.into())
+}
+
+/// Parameters of a weight of `n` by `k`, and the attribute of its product.
+fn weight((codes, scale, [rows, cols]): (&str, &str, [usize; 2]), n: usize, k: usize) -> (String, String) {
+    let side = |of: usize, all: usize| if of == 0 { all } else { of };
+    let (rows, cols) = (side(rows, n), side(cols, k));
+    let layout = if rows == 1 { "@columns" } else { "" };
+    let (high, wide) = (n.div_ceil(rows), k.div_ceil(cols));
+    let parameters = format!("%w: {codes}[{n}, {k}]@panels, %s: {scale}[{high}, {wide}]{layout}");
+    (parameters, format!("block = [{rows}, {cols}]"))
+}
+
+/// Columns that neither groups nor steps divide, which are enough for emulated chips.
+const ODD: usize = 200;
+
+fn check(case: Case, k: usize) {
+    if k == ODD { case.check() } else { case.check_on_cpus() }
+}
+
+#[test]
+fn rows_become_codes() {
+    for rows in ROWS {
+        for k in [64, 200, 270] {
+            let (op, parameter) = quantise(rows, "%0", k);
+            let text = format!(
+                "graph @k(%x: bf16[T, {k}], %wn: bf16[{k}]{parameter}) {{
+  %0 = rms_norm %x, %wn {{eps = 1e-6}} : bf16[T, {k}]
+  %1 = {op}
+  return %1
+}}"
+            );
+            Case { runs: &STEP, ..case(&text, Family::Rows, 8) }.check_in_all_types();
+        }
+    }
+}
+
+#[test]
+fn numbers_of_mx_codes() {
+    for to in ["f4e2m1", "f8e4m3"] {
+        for k in [64, 200] {
+            let text = format!(
+                "graph @k(%x: bf16[T, {k}], %y: bf16[T, {k}]) {{
+  %0 = silu_mul %x, %y : bf16[T, {k}]
+  %1 = quantise %0 {{to = {to}, rule = mx(32)}} : bf16[T, {k}]
+  return %1
+}}"
+            );
+            case(&text, Family::Rows, 8).check();
+        }
+    }
+}
+
+#[test]
+fn matvec_of_rows_that_become_codes() {
+    for rows in ROWS {
+        for weights in WEIGHTS {
+            for (bucket, k, n) in [(1, 200, 50), (4, 256, 64)] {
+                let (op, parameter) = quantise(rows, "%0", k);
+                let (parameters, block) = weight(weights, n, k);
+                let text = format!(
+                    "graph @k(%x: bf16[T, {k}], %wn: bf16[{k}]{parameter}, {parameters}) {{
+  %0 = rms_norm %x, %wn {{eps = 1e-6}} : bf16[T, {k}]
+  %1 = {op}
+  %2 = linear %1, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  return %2
+}}"
+                );
+                check(Case { runs: &[run(0, 1); 3][..bucket.min(3)], ..case(&text, Family::Matvec, bucket) }, k);
+            }
+        }
+    }
+}
+
+/// Rows that another kernel has made codes of.
+#[test]
+fn products_of_codes_in_memory() {
+    for (to, _, group) in ROWS.into_iter().filter(|&(_, rule, _)| rule != "static") {
+        for weights in WEIGHTS {
+            for (k, n) in [(200, 50), (256, 96)] {
+                let group = if group == 0 { k } else { group };
+                let (parameters, block) = weight(weights, n, k);
+                let text = format!(
+                    "graph @k(%x: {to}[T, {k}]@scaled({group}), {parameters}, %r: bf16[T, {n}]) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  %1 = add %r, %0 : bf16[T, {n}]
+  return %1
+}}"
+                );
+                check(Case { runs: &[run(0, 1); 2], ..case(&text, Family::Matvec, 2) }, k);
+                check(Case { runs: &[run(0, 37)], ..case(&text, Family::Matmul, 64) }, k);
+            }
+        }
+    }
+}

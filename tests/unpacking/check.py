@@ -1,0 +1,288 @@
+"""Whether atomc takes codes out of checkpoints as the tools do that write and read them, bit for bit.
+
+    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.19.0 transformers==5.17.0 amd-quark==0.13 ninja
+    python tests/unpacking/check.py make           writes the fixtures beside this file, which `cargo test --test unpacking` reads
+    python tests/unpacking/check.py folder DIR...  every quantised product of these checkpoints: what the weight plan makes of it, by
+                                                   the interpreter and by the loader, against the tool's own dequantised weight
+
+AWQ and GPTQ are compared with the formulas of their formats, which gptqmodel 7.7.0 and vLLM agree with. No GPU.
+"""
+import json, os, subprocess, sys, tempfile
+
+import torch
+from safetensors.torch import load_file, save_file
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NAMES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32", torch.float8_e4m3fn: "f8e4m3",
+         torch.int32: "i32", torch.int8: "i8", torch.uint8: "u8", torch.int64: "i32"}
+
+
+class Graph:
+    """The text of a graph of constants. Values are (name, type, shape)."""
+
+    def __init__(self, tensors):
+        self.tensors, self.lines, self.results, self.count = tensors, [], [], 0
+
+    def push(self, text, dtype, shape, layout=""):
+        name, self.count = f"%{self.count}", self.count + 1
+        self.lines.append(f"  {name} = {text} : {dtype}{list(shape)}{layout}")
+        return name, dtype, list(shape)
+
+    def weight(self, name, dtype=None):
+        tensor = self.tensors[name]
+        return self.push(f'weight {{name = "{name}"}}', dtype or NAMES[tensor.dtype], tensor.shape)
+
+    def view(self, v, *shape):
+        return v if v[2] == list(shape) else self.push(f"view {v[0]} {{shape = {list(shape)}}}", v[1], shape)
+
+    def transpose(self, v):
+        return self.push(f"transpose {v[0]}", v[1], v[2][::-1])
+
+    def unpack(self, v, to, axis, length, order="plain"):
+        shape = list(v[2])
+        shape[axis] = length
+        return self.push(f"unpack {v[0]} {{from = {v[1]}, to = {to}, axis = {axis}, len = {length}, order = {order}}}", to, shape)
+
+    def shift(self, v, by, to):
+        return self.push(f"shift {v[0]} {{by = {by}, to = {to}}}", to, v[2])
+
+    def expect(self, v, told, fact):
+        return self.push(f"expect {v[0]}, {told[0]} {{is = {fact}}}", v[1], v[2])
+
+    def give(self, name, codes, scale, zero=None):
+        codes = self.push(f"pack {codes[0]}", codes[1], codes[2], "@panels")
+        for part, v in (("codes", codes), ("scale", scale), ("zero", zero)):
+            if v: self.results.append(f"{name}.{part} = {v[0]}")
+
+    def text(self):
+        return "\n".join(["graph @weights() {", *self.lines, "  return " + ", ".join(self.results), "}"]) + "\n"
+
+
+# ---- formats: the plan of a product, the sides of its blocks, and what others make of it -----------------------------
+
+def compressed(graph, t, p, q):
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.compressors import BaseCompressor
+    group, = q["config_groups"].values()
+    w, scale = group["weights"], t[f"{p}.weight_scale"]
+    names = [k for k in t if k.rsplit(".", 1)[0] == p and "weight" in k.rsplit(".", 1)[1]]
+    state = {k.rsplit(".", 1)[1]: t[k] for k in names}
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**w), format=group["format"])
+    compressor = BaseCompressor.get_value_from_registry(group["format"])
+    raised = {k: v.float() if v.is_floating_point() and k == "weight_scale" and v.dtype != torch.float8_e8m0fnu else v for k, v in state.items()}
+    want = compressor.decompress(raised, scheme)["weight"].float()
+    n, k = want.shape
+    e8m0 = scale.dtype == torch.uint8
+    s = graph.weight(f"{p}.weight_scale", "e8m0" if e8m0 else None)
+    zero = None
+    if group["format"] == "pack-quantized":
+        bits = w["num_bits"]
+        to, shift = ("u4", "i4") if bits == 4 else ("u8", "i8")
+        codes = graph.unpack(graph.weight(f"{p}.weight_packed"), to, 1, k)
+        codes = graph.expect(codes, graph.weight(f"{p}.weight_shape"), f"are({n}, {k})")
+        if w["symmetric"]: codes = graph.shift(codes, -(1 << (bits - 1)), shift)
+        else:
+            zero = graph.unpack(graph.weight(f"{p}.weight_zero_point"), to, 0, n)
+            if bits == 4: zero = graph.shift(zero, 0, "u8")
+    else: codes = graph.weight(f"{p}.weight")
+    cols = w["group_size"] or k
+    rows = n if scale.numel() == 1 else 1
+    graph.give(p, codes, graph.view(s, -(-n // rows), -(-k // cols)), zero)
+    return [rows, cols], want
+
+
+def words(x, bits, dim):
+    x = x.long().movedim(dim, -1)
+    return ((x.unsqueeze(-1) >> torch.arange(0, 32, bits)) & ((1 << bits) - 1)).flatten(-2).movedim(-1, dim)
+
+
+def spread(x, size, n): return x.repeat_interleave(size, 0)[:n]
+
+
+def gptq(graph, t, p, q):
+    bits, v2 = q["bits"], q.get("checkpoint_format") == "gptq_v2"
+    n, k = t[f"{p}.qweight"].shape[1], t[f"{p}.qweight"].shape[0] * 32 // bits
+    size = k if q["group_size"] == -1 else q["group_size"]
+    stored = words(t[f"{p}.qzeros"], bits, 1)[:, :n] + (0 if v2 else 1)
+    codes = words(t[f"{p}.qweight"], bits, 0)
+    want = ((codes - spread(stored, size, k)) * spread(t[f"{p}.scales"].float(), size, k)).T.contiguous()
+    unsigned, signed, middle = ("u4", "i4", 8) if bits == 4 else ("u8", "i8", 128)
+    c = graph.transpose(graph.unpack(graph.weight(f"{p}.qweight"), unsigned, 0, k))
+    c = graph.expect(c, graph.weight(f"{p}.g_idx"), f"groups({size})")
+    z = graph.unpack(graph.weight(f"{p}.qzeros"), unsigned, 1, n)
+    if q["sym"]: c, zero = graph.shift(graph.expect(c, z, f"all({middle - (0 if v2 else 1)})"), -middle, signed), None
+    else: zero = graph.transpose(graph.shift(z, 0 if v2 else 1, "u8"))
+    graph.give(p, c, graph.transpose(graph.weight(f"{p}.scales")), zero)
+    return [1, size], want
+
+
+def awq(graph, t, p, q):
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7]).argsort()
+    take = lambda x: words(x, 4, 1).unflatten(1, (-1, 8))[..., order].flatten(1)
+    codes, zeros, size = take(t[f"{p}.qweight"]), take(t[f"{p}.qzeros"]), q["group_size"]
+    k, n = codes.shape
+    want = ((codes - spread(zeros, size, k)) * spread(t[f"{p}.scales"].float(), size, k)).T.contiguous()
+    c = graph.transpose(graph.unpack(graph.weight(f"{p}.qweight"), "u4", 1, n, "awq"))
+    z = graph.transpose(graph.shift(graph.unpack(graph.weight(f"{p}.qzeros"), "u4", 1, n, "awq"), 0, "u8"))
+    graph.give(p, c, graph.transpose(graph.weight(f"{p}.scales")), z)
+    return [1, size], want
+
+
+def fp8_block(graph, t, p, q):
+    """As `Fp8Dequantize` of transformers has it, on whole blocks."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+    weight, scale, block = t[f"{p}.weight"], t[f"{p}.weight_scale_inv"], q["weight_block_size"]
+    n, k = weight.shape
+    padded = torch.zeros(scale.shape[0] * block[0], scale.shape[1] * block[1])
+    padded[:n, :k] = weight.float()
+    padded = padded.to(torch.float8_e4m3fn)
+    made = Fp8Dequantize(None)._dequantize_one(padded, scale, torch.float32)
+    graph.give(p, graph.weight(f"{p}.weight"), graph.weight(f"{p}.weight_scale_inv"))
+    return block, made[:n, :k].contiguous()
+
+
+def quark(graph, t, p, q):
+    """Read by Quark's own `unpack` and `dequantize`, the scales as its StaticRealQuantizer has them."""
+    import quark.torch.kernel as kernel
+    from quark.torch.utils.pack import create_pack_method
+    weight, scale = t[f"{p}.weight"], t[f"{p}.weight_scale"]
+    c = q["global_quant_config"]["weight"]
+    c = c[0] if isinstance(c, list) else c
+    method = create_pack_method(qscheme=c["qscheme"], dtype=c["dtype"], mx_element_dtype=c["mx_element_dtype"])
+    codes = method.unpack(weight, True, origin_packed_axis_size=scale.shape[-1])
+    exact = 2 ** (scale.to(torch.int16) - 127).float() if scale.dtype == torch.uint8 else scale
+    want = kernel.dequantize(c["dtype"], codes, exact, None, c["ch_axis"], c["group_size"], c["qscheme"]).float()
+    n, k = want.shape
+    if weight.dtype == torch.uint8:
+        graph.give(p, graph.unpack(graph.weight(f"{p}.weight"), "f4e2m1", 1, k), graph.weight(f"{p}.weight_scale", "e8m0"))
+        return [1, 32], want
+    one = scale.numel() == 1
+    graph.give(p, graph.weight(f"{p}.weight"), graph.view(graph.weight(f"{p}.weight_scale"), 1 if one else n, 1))
+    return [n if one else 1, k], want
+
+
+def experts(graph, t, p, q):
+    """GPT-OSS: a stack of weights, of which the loader makes one buffer; here expert by expert."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    blocks, scales = t[f"{p}_blocks"], t[f"{p}_scales"]
+    e, n, groups, half = blocks.shape
+    want = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    want = want.transpose(1, 2) if want.shape[1] != n else want
+    codes = graph.unpack(graph.view(graph.weight(f"{p}_blocks"), e, n, groups * half), "f4e2m1", 2, groups * half * 2)
+    graph.results += [f"{p}.codes = {codes[0]}", f"{p}.scale = {graph.weight(f'{p}_scales', 'e8m0')[0]}"]
+    return [1, 2 * half], want.contiguous()
+
+
+def products(t, q):
+    """Prefixes of quantised products, and their format."""
+    method = q["quant_method"]
+    if method == "mxfp4": return [(k[:-len("_blocks")], experts) for k in t if k.endswith("_blocks")]
+    end, make = {"compressed-tensors": ("weight_scale", compressed), "gptq": ("qweight", gptq), "awq": ("qweight", awq),
+                 "fp8": ("weight_scale_inv", fp8_block), "quark": ("weight_scale", quark)}[method]
+    return [(k.rsplit(".", 1)[0], make) for k in sorted(t) if k.endswith("." + end)]
+
+
+def dump(graph, folder):
+    with tempfile.TemporaryDirectory() as d:
+        open(f"{d}/graph.txt", "w").write(graph.text())
+        env = dict(os.environ, UNPACK=f"{d}/graph.txt {os.path.abspath(folder)} {d}/out.safetensors")
+        run = ["cargo", "test", "-q", "-p", "atomc-tests", "--test", "unpacking", "--", "--ignored", "--exact", "dump"]
+        done = subprocess.run(run, env=env, cwd=f"{HERE}/../..", capture_output=True, text=True)
+        if done.returncode: raise SystemExit(done.stdout + done.stderr)
+        return load_file(f"{d}/out.safetensors")
+
+
+def folder(path):
+    t, q = load_file(f"{path}/model.safetensors"), json.load(open(f"{path}/config.json"))["quantization_config"]
+    graph, want = Graph(t), {}
+    for p, make in products(t, q): want[p] = make(graph, t, p, q)
+    made = dump(graph, path)
+    for p, (block, w) in want.items():
+        codes, scale, zero = made[f"{p}.codes"], made[f"{p}.scale"], made.get(f"{p}.zero")
+        over = lambda x: x.repeat_interleave(block[0], -2)[..., :w.shape[-2], :].repeat_interleave(block[1], -1)[..., :w.shape[-1]]
+        have = (codes - over(zero) if zero is not None else codes) * over(scale)
+        if not torch.equal(have, w): raise SystemExit(f"{path}: {p} differs in {(have != w).sum()} of {w.numel()} elements")
+    if not want: raise SystemExit(f"{path}: no quantised product")
+    print(f"{os.path.basename(os.path.normpath(path))}: {len(want)} products, {sum(w.numel() for _, w in want.values())} elements equal")
+
+
+# ---- fixtures ---------------------------------------------------------------------------------------------------------
+
+def fixture(name, t, q):
+    t = {k: v.contiguous() for k, v in sorted(t.items())}
+    graph, want = Graph(t), {}
+    for p, make in products(t, q):
+        block, w = make(graph, t, p, q)
+        want[p], want[f"{p}.block"] = w.contiguous(), torch.tensor(block, dtype=torch.int32)
+    d = f"{HERE}/{name}"
+    os.makedirs(d, exist_ok=True)
+    save_file(t, f"{d}/model.safetensors")
+    save_file(want, f"{d}/want.safetensors")
+    open(f"{d}/graph.txt", "w").write(graph.text())
+    print(name, sum(os.path.getsize(f"{d}/{f}") for f in os.listdir(d)), "bytes")
+
+
+def made_by_compressed(name, shape, format, **args):
+    """Packed by compressed-tensors itself."""
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.quantization.utils import calculate_qparams
+    from compressed_tensors.compressors import BaseCompressor
+    n, k = shape
+    w = torch.randn(n, k, generator=torch.Generator().manual_seed(n * k))
+    weights = QuantizationArgs(**args)
+    rows = w.reshape(n, -1, args.get("group_size") or k) if args["strategy"] != "tensor" else w.reshape(1, 1, -1)
+    scale, zero = calculate_qparams(rows.amin(-1), rows.amax(-1), weights)
+    scale = scale.reshape(n, -1) if args["strategy"] != "tensor" else scale.reshape(1)
+    state = {"weight": w, "weight_scale": scale.to(torch.bfloat16).float()}
+    if not args.get("symmetric", True): state["weight_zero_point"] = zero.reshape(n, -1).to(torch.int8)
+    scheme = QuantizationScheme(targets=["Linear"], weights=weights, format=format)
+    packed = BaseCompressor.get_value_from_registry(format).compress(dict(state), scheme)
+    t = {f"p.{k}": v.to(torch.bfloat16) if k == "weight_scale" and v.is_floating_point() else v for k, v in packed.items() if v is not None}
+    group = dict(weights=args | dict(group_size=args.get("group_size")), format=format)
+    group["weights"].setdefault("symmetric", True)
+    fixture(name, t, dict(quant_method="compressed-tensors", config_groups=dict(group_0=group)))
+
+
+def noise(shape, seed): return torch.randint(-2**31, 2**31, shape, generator=torch.Generator().manual_seed(seed)).to(torch.int32)
+
+
+def scales(shape, dtype): return (torch.rand(shape, generator=torch.Generator().manual_seed(7)) + 0.5).to(dtype)
+
+
+def make():
+    made_by_compressed("ct-int4", (21, 96), "pack-quantized", num_bits=4, type="int", strategy="group", group_size=32)
+    made_by_compressed("ct-int4-asym", (21, 96), "pack-quantized", num_bits=4, type="int", strategy="group", group_size=32, symmetric=False)
+    made_by_compressed("ct-int8", (21, 96), "pack-quantized", num_bits=8, type="int", strategy="channel")
+    made_by_compressed("ct-w8a8", (21, 50), "int-quantized", num_bits=8, type="int", strategy="channel")
+    made_by_compressed("ct-fp8", (21, 50), "float-quantized", num_bits=8, type="float", strategy="tensor")
+    k, n = 96, 40
+    order = torch.arange(k, dtype=torch.int32) // 32
+    for name, bits, sym, form in (("gptq-sym", 4, True, "gptq"), ("gptq-v2", 4, False, "gptq_v2"), ("gptq-asym", 4, False, "gptq"), ("gptq-8", 8, True, "gptq")):
+        word = {4: 0x77777777, 8: 0x7f7f7f7f}[bits]
+        zeros = torch.full((k // 32, n * bits // 32), word, dtype=torch.int32) if sym else noise((k // 32, n * bits // 32), 3)
+        # v1 has no zero point of 16.
+        if not sym and form == "gptq": zeros &= 0x77777777
+        t = {"p.qweight": noise((k * bits // 32, n), 1), "p.qzeros": zeros, "p.scales": scales((k // 32, n), torch.float16), "p.g_idx": order}
+        fixture(name, t, dict(quant_method="gptq", bits=bits, sym=sym, group_size=32, checkpoint_format=form))
+    t = {"p.qweight": noise((k, n // 8), 1), "p.qzeros": noise((k // 32, n // 8), 2), "p.scales": scales((k // 32, n), torch.float16)}
+    fixture("awq", t, dict(quant_method="awq", bits=4, group_size=32))
+    u8 = lambda shape, seed: torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    exponents = lambda shape: torch.randint(110, 140, shape, generator=torch.Generator().manual_seed(9), dtype=torch.uint8)
+    fp8 = u8((200, 150), 4)
+    fp8[(fp8 & 0x7f) == 0x7f] = 0
+    t = {"p.weight": fp8.view(torch.float8_e4m3fn), "p.weight_scale_inv": scales((2, 2), torch.float32)}
+    fixture("fp8-block", t, dict(quant_method="fp8", weight_block_size=[128, 128]))
+    mx = dict(dtype="fp4", qscheme="per_group", ch_axis=-1, group_size=32, mx_element_dtype=None)
+    t = {"p.weight": u8((21, 48), 5), "p.weight_scale": exponents((21, 3))}
+    fixture("quark-mxfp4", t, dict(quant_method="quark", global_quant_config=dict(weight=mx)))
+    rows = dict(dtype="fp8_e4m3", qscheme="per_channel", ch_axis=0, group_size=None, mx_element_dtype=None)
+    t = {"p.weight": fp8[:21, :50].contiguous().view(torch.float8_e4m3fn), "p.weight_scale": scales((21,), torch.float32)}
+    fixture("quark-ptpc", t, dict(quant_method="quark", global_quant_config=dict(weight=rows)))
+    t = {"p_blocks": u8((3, 10, 2, 16), 6), "p_scales": exponents((3, 10, 2))}
+    fixture("gpt-oss", t, dict(quant_method="mxfp4"))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["make"]: make()
+    elif sys.argv[1:2] == ["folder"]: [folder(d) for d in sys.argv[2:]]
+    else: raise SystemExit(__doc__)
