@@ -635,6 +635,11 @@ pub(crate) fn rope<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     one(x.shape.clone(), data)
 }
 
+pub(crate) fn beside<S: Real>(args: &[&Val<S>], cx: Cx) -> Results<S> {
+    let last = args[0].float()?.shape.len() - 1;
+    concat(args, cx, &last)
+}
+
 pub(crate) fn argmax<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     let largest = |row: &[S]| {
         let least = (S::of(f64::NEG_INFINITY), 0);
@@ -646,18 +651,25 @@ pub(crate) fn argmax<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
 
 pub(crate) fn kv_write<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     let (mut cache, k, v, batch) = (args[0].cache()?.clone(), args[1].float()?, args[2].float()?, args[3].batch()?);
-    let n = k.shape[1] * k.shape[2];
+    let row = |x: &Tensor<S>, t: usize| x.data[t * x.shape[1] * x.shape[2]..][..x.shape[1] * x.shape[2]].to_vec();
     for (t, (&seq, &pos)) in batch.sequences.iter().zip(&batch.positions).enumerate() {
-        cache.entries.insert((seq, pos), (k.data[t * n..][..n].to_vec(), v.data[t * n..][..n].to_vec()));
+        cache.entries.insert((seq, pos), (row(k, t), row(v, t)));
     }
     Ok(vec![Val::Cache(cache)])
+}
+
+/// The values are the first elements of each head's key.
+pub(crate) fn key_write<S: Real>(args: &[&Val<S>], cx: Cx, &values: &usize) -> Results<S> {
+    let &[cache, k, batch] = args else { unreachable!("checked by the verifier") };
+    let v = slice(&[k], cx, &2, &0, &values)?;
+    kv_write(&[cache, k, &v[0], batch], cx)
 }
 
 pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window: &usize) -> Results<S> {
     let (q, cache, batch) = (args[0].float()?, args[1].cache()?, args[2].batch()?);
     let (heads, dim) = (q.shape[1], q.shape[2]);
     let sinks = args.get(3).map(|sinks| sinks.float()).transpose()?;
-    let mut data = Vec::with_capacity(q.data.len());
+    let (mut data, mut width) = (Vec::with_capacity(q.data.len()), dim);
     for (i, query) in q.data.chunks_exact(dim).enumerate() {
         let (t, head) = (i / heads, i % heads);
         let (seq, pos) = (batch.sequences[t], batch.positions[t]);
@@ -666,10 +678,13 @@ pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window:
         let seen: Vec<&(Vec<S>, Vec<S>)> = (first..=pos)
             .map(|p| cache.entries.get(&(seq, p)).ok_or(format!("sequence {seq} has no position {p}")))
             .collect::<Result<_, _>>()?;
-        let at = head * (seen[0].0.len() / dim) / heads * dim;
-        data.extend(attend(query, &seen, at, (scale, sinks.map(|sinks| sinks.data[head]))));
+        let kv_heads = seen[0].0.len() / dim;
+        let of = head * kv_heads / heads;
+        width = seen[0].1.len() / kv_heads;
+        let parts = seen.iter().map(|(k, v)| (&k[of * dim..][..dim], &v[of * width..][..width])).collect::<Vec<_>>();
+        data.extend(attend(query, &parts, (scale, sinks.map(|sinks| sinks.data[head]))));
     }
-    one(q.shape.clone(), data)
+    one(vec![q.shape[0], heads, width], data)
 }
 
 pub(crate) fn shard<S: Real>(_: &[&Val<S>], _: Cx, _: &usize, _: &usize) -> Results<S> {
@@ -696,18 +711,17 @@ pub(crate) fn caller_attention<S: Real>(
     Ok(seen)
 }
 
-/// One query over the keys and values that it sees, which begin at element `at` of each entry, and
-/// perhaps over a sink.
-fn attend<S: Real>(query: &[S], seen: &[&(Vec<S>, Vec<S>)], at: usize, (scale, sink): (f64, Option<S>)) -> Vec<S> {
-    let dot = |k: &[S]| query.iter().zip(&k[at..]).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(b))).mul(S::of(scale));
+/// One query over the keys and values that it sees, and perhaps over a sink.
+fn attend<S: Real>(query: &[S], seen: &[(&[S], &[S])], (scale, sink): (f64, Option<S>)) -> Vec<S> {
+    let dot = |k: &[S]| query.iter().zip(k).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(b))).mul(S::of(scale));
     let scores: Vec<S> = seen.iter().map(|(k, _)| dot(k)).collect();
     let top = scores.iter().chain(&sink).fold(scores[0], |m, &s| Scalar::max(m, s));
     let weight = |&s: &S| s.sub(top).exp();
     let weights: Vec<S> = scores.iter().map(weight).collect();
     let sum = weights.iter().copied().chain(sink.iter().map(weight)).fold(S::of(0.0), S::add);
-    let mut out = vec![S::of(0.0); query.len()];
+    let mut out = vec![S::of(0.0); seen[0].1.len()];
     for (w, (_, v)) in weights.iter().zip(seen) {
-        for (o, &x) in out.iter_mut().zip(&v[at..]) {
+        for (o, &x) in out.iter_mut().zip(*v) {
             *o = o.add(w.div(sum).narrowed().mul(x));
         }
     }
@@ -1023,6 +1037,58 @@ mod tests {
         ];
         near(&eval(&text(0), 4, &params), &[3.0, 3.0, 100.0, 100.0, 4.5, 4.5, 6.0, 6.0]);
         near(&eval(&text(2), 4, &params), &[3.0, 3.0, 100.0, 100.0, 4.5, 4.5, 7.5, 7.5]);
+    }
+
+    /// Keys of three numbers, of which the first two are the value.
+    #[test]
+    fn values_may_be_a_part_of_keys() {
+        let text = "graph @g(%q: f32[T, 2, 3], %c: cache<f32, 1, 3, prefix 2>, %k: f32[T, 1, 3], %b: batch) {
+  %0 = key_write %c, %k, %b {values = 2} : cache<f32, 1, 3, prefix 2>
+  %1 = attention %q, %0, %b {scale = 1.0, window = 0} : f32[T, 2, 2]
+  return %1, %0
+}";
+        let three = 3f64.ln();
+        let params = [
+            ("q", float(&[2, 2, 3], &[0.0, 0.0, 1.0, 5.0, 5.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])),
+            ("c", Val::Cache(CacheState::default())),
+            ("k", float(&[2, 1, 3], &[4.0, 8.0, three, 12.0, 0.0, 0.0])),
+            ("b", Val::Batch(BatchState { sequences: vec![0, 0], positions: vec![0, 1] })),
+        ];
+        // The second token's first head weighs its keys 3 to 1, its second head evenly.
+        near(&eval(text, 2, &params), &[4.0, 8.0, 4.0, 8.0, 6.0, 6.0, 8.0, 4.0]);
+        let wrong = |from: &str, to: &str| {
+            let graph = parse(&text.replace(from, to)).unwrap();
+            assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
+            graph.verify().unwrap_err().messages.remove(0)
+        };
+        assert_eq!(
+            wrong("values = 2", "values = 3"),
+            "key_write: k f32[T, 1, 3], of which 3 are a value, does not fit cache<f32, 1, 3, prefix 2>"
+        );
+        assert_eq!(
+            wrong("key_write %c, %k, %b {values = 2}", "kv_write %c, %k, %k, %b"),
+            "kv_write: values of cache<f32, 1, 3, prefix 2> are a part of its keys: `key_write` writes both"
+        );
+    }
+
+    /// Keys of two numbers and values of one, of two heads that two queries share each.
+    #[test]
+    fn keys_and_values_need_not_be_equally_wide() {
+        let text =
+            "graph @g(%q: f32[T, 2, 2], %c: cache<f32, 2, 2, 1>, %k: f32[T, 2, 2], %v: f32[T, 2, 1], %b: batch) {
+  %0 = kv_write %c, %k, %v, %b : cache<f32, 2, 2, 1>
+  %1 = attention %q, %0, %b {scale = 1.0, window = 0} : f32[T, 2, 1]
+  return %1, %0
+}";
+        let three = 3f64.ln();
+        let params = [
+            ("q", float(&[2, 2, 2], &[1.0; 8])),
+            ("c", Val::Cache(CacheState::default())),
+            ("k", float(&[2, 2, 2], &[0.0, 0.0, 0.0, three, 0.0, 0.0, 0.0, 0.0])),
+            ("v", float(&[2, 2, 1], &[2.0, 4.0, 6.0, 8.0])),
+            ("b", Val::Batch(BatchState { sequences: vec![0, 0], positions: vec![0, 1] })),
+        ];
+        near(&eval(text, 2, &params), &[2.0, 4.0, 4.0, 5.0]);
     }
 
     /// Keys are zero, so every score is zero: with sinks of ln 3 and of ln 1/2 the values of two

@@ -116,51 +116,68 @@ impl Groups {
 
 /// One layer's cache: pages, each a block of K, then one of V. A block has head after head. Inside
 /// a head, keys lie as a packed weight of `block_tokens` rows and `head_dim` columns; values as one
-/// of `head_dim` rows and `block_tokens` columns.
+/// of `value_dim` rows and `block_tokens` columns. Where values are a part of keys, there is no V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLayout {
     /// Tokens in a page.
     pub block_tokens: usize,
     /// `head_dim`, padded.
     pub dim: usize,
+    /// `value_dim`, padded.
+    pub value_dim: usize,
     /// Consecutive tokens (of V) or columns (of K) that lie together: of bytes as many as of what
     /// they are widened to, which has two, so that one becomes the other in order.
     pub group: usize,
-    /// Bytes of one head in a block, in K and in V.
+    /// Bytes of one head in a block of K.
     pub head_bytes: usize,
+    /// Bytes of one head in a block of V; where values are a part of keys, that of K.
+    pub value_bytes: usize,
     /// Bytes of a page.
     pub block_bytes: usize,
-    /// Where V begins in a page.
+    /// Where V begins in a page: where K does, if values are a part of keys.
     pub v_offset: usize,
 }
 
 impl CacheLayout {
     /// How a cache of this type lies.
     pub fn of(cache: CacheType, memory: &Memory) -> CacheLayout {
-        let dim = memory.padded(cache.head_dim);
+        let (dim, value_dim) = (memory.padded(cache.head_dim), memory.padded(cache.value_dim));
         let head_bytes = memory.block_tokens * dim * cache.dtype.size();
-        let block = cache.heads * head_bytes;
+        let own = memory.block_tokens * value_dim * cache.dtype.size();
+        let (value_bytes, own) = if cache.is_prefix { (head_bytes, 0) } else { (own, own) };
         CacheLayout {
             block_tokens: memory.block_tokens,
             dim,
+            value_dim,
             group: memory.group_bytes / cache.dtype.size().max(2),
             head_bytes,
-            block_bytes: 2 * block,
-            v_offset: block,
+            value_bytes,
+            block_bytes: cache.heads * (head_bytes + own),
+            v_offset: if cache.is_prefix { 0 } else { cache.heads * head_bytes },
         }
     }
 }
 
-/// Where an element of K and one of V lie in a page, in bytes: of a column of a head's entry, for a
-/// token of the block.
-pub fn cache_offset(cache: CacheType, memory: &Memory, at: CacheAt) -> [usize; 2] {
+/// Where an element of K lies in a page, in bytes: of a column of a head's key, for a token of the
+/// block.
+pub fn key_offset(cache: CacheType, memory: &Memory, at: CacheAt) -> usize {
     let layout = CacheLayout::of(cache, memory);
-    let panels = |rows, cols| Panels { width: memory.panel, group: layout.group, rows, cols, bytes: layout.head_bytes };
-    let size = cache.dtype.size();
-    let head = at.head * layout.head_bytes;
-    let k = head + panels(layout.block_tokens, layout.dim).index(at.token, at.col) * size;
-    let v = head + panels(layout.dim, layout.block_tokens).index(at.col, at.token) * size;
-    [k, layout.v_offset + v]
+    let (rows, cols) = (layout.block_tokens, layout.dim);
+    let panels = Panels { width: memory.panel, group: layout.group, rows, cols, bytes: layout.head_bytes };
+    at.head * layout.head_bytes + panels.index(at.token, at.col) * cache.dtype.size()
+}
+
+/// Where an element of V lies in a page, in bytes: of a column of a head's value, for a token of
+/// the block.
+pub fn value_offset(cache: CacheType, memory: &Memory, at: CacheAt) -> usize {
+    if cache.is_prefix {
+        return key_offset(cache, memory, at);
+    }
+    let layout = CacheLayout::of(cache, memory);
+    let (rows, cols) = (layout.value_dim, layout.block_tokens);
+    let panels = Panels { width: memory.panel, group: layout.group, rows, cols, bytes: layout.value_bytes };
+    let head = layout.v_offset + at.head * layout.value_bytes;
+    head + panels.index(at.col, at.token) * cache.dtype.size()
 }
 
 /// A place in a page.

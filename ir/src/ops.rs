@@ -373,6 +373,9 @@ ops! {
     /// belong together.
     Rope = "rope" (x: Row, table: Row) {}
         [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope;
+    /// `b` behind `a` along the last axis.
+    Beside = "beside" (a: Row, b: Row) {}
+        [Compute, Inline, Other, work::none] shapes::beside, interp::beside;
     /// The column of the largest element of each row, the first of equals. NaN is never the
     /// largest; where nothing is greater than minus infinity, column 0.
     Argmax = "argmax" (x: Row) {}
@@ -380,6 +383,9 @@ ops! {
     /// Writes each token's key and value into the cache, at the token's position.
     KvWrite = "kv_write" (cache: Taken, k: Row, v: Row, batch: Shared) {}
         [Effect, Rows, Other, work::none] shapes::kv_write, interp::kv_write;
+    /// Writes each token's key into a cache whose values are so many first elements of its keys.
+    KeyWrite = "key_write" (cache: Taken, k: Row, batch: Shared) { values: usize }
+        [Effect, Rows, Other, work::none] shapes::key_write, interp::key_write;
     /// Causal attention of each token over its own sequence; `window` counts the keys that are
     /// seen, 0 for all. `sinks` has a score for each head, as it is, that takes part in the softmax
     /// and has no value.

@@ -437,6 +437,18 @@ pub fn rope(inputs: &[&Type]) -> Types {
     }
 }
 
+pub fn beside(inputs: &[&Type]) -> Types {
+    let (a, b) = (float(inputs[0], "a")?, float(inputs[1], "b")?);
+    match (a.shape.0.split_last(), b.shape.0.split_last()) {
+        (Some((&Dim::Fixed(m), rows)), Some((&Dim::Fixed(n), other)))
+            if a.dtype == b.dtype && rows == other && !rows.is_empty() =>
+        {
+            one(a.dtype, Shape([rows, &[Dim::Fixed(usize::saturating_add(m, n))]].concat()))
+        }
+        _ => Err(format!("{a} and {b} differ in more than the last axis")),
+    }
+}
+
 pub fn argmax(inputs: &[&Type]) -> Types {
     let x = float(inputs[0], "x")?;
     if x.shape.rank() != 2 {
@@ -445,8 +457,8 @@ pub fn argmax(inputs: &[&Type]) -> Types {
     one(DType::I32, Shape(vec![x.shape.0[0]]))
 }
 
-fn heads_fit(t: &TensorType, c: CacheType) -> bool {
-    t.shape == Shape::led_by(Dim::Tokens, &[c.heads, c.head_dim])
+fn heads_fit(t: &TensorType, c: CacheType, width: usize) -> bool {
+    t.shape == Shape::led_by(Dim::Tokens, &[c.heads, width])
 }
 
 fn batch(ty: &Type) -> Result<(), String> {
@@ -461,8 +473,21 @@ pub fn kv_write(inputs: &[&Type]) -> Types {
     let c = cache(inputs[0])?;
     let (k, v) = (float(inputs[1], "k")?, float(inputs[2], "v")?);
     batch(inputs[3])?;
-    if !heads_fit(k, c) || !heads_fit(v, c) {
+    if c.is_prefix {
+        return Err(format!("values of {} are a part of its keys: `key_write` writes both", inputs[0]));
+    }
+    if !heads_fit(k, c, c.head_dim) || !heads_fit(v, c, c.value_dim) {
         return Err(format!("k {k} and v {v} do not fit {}", inputs[0]));
+    }
+    Ok(vec![inputs[0].clone()])
+}
+
+pub fn key_write(inputs: &[&Type], &values: &usize) -> Types {
+    let c = cache(inputs[0])?;
+    let k = float(inputs[1], "k")?;
+    batch(inputs[2])?;
+    if !c.is_prefix || values != c.value_dim || !heads_fit(k, c, c.head_dim) {
+        return Err(format!("k {k}, of which {values} are a value, does not fit {}", inputs[0]));
     }
     Ok(vec![inputs[0].clone()])
 }
@@ -479,7 +504,7 @@ pub fn attention(inputs: &[&Type], _: &f64, _: &usize) -> Types {
     {
         return Err(format!("sinks must have one number for each of {heads} heads, not {sinks}"));
     }
-    one(q.dtype, q.shape.clone())
+    one(q.dtype, Shape::led_by(Dim::Tokens, &[heads, c.value_dim]))
 }
 
 pub fn all_reduce(inputs: &[&Type]) -> Types {

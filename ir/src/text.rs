@@ -284,17 +284,26 @@ fn size(text: &str) -> Option<usize> {
     text.parse().ok().filter(|&n| n <= MAX_SIZE)
 }
 
+/// Values are as wide as keys where nothing is said of them.
+fn read_cache(parts: &[&str]) -> Option<CacheType> {
+    let &[dtype, heads, head_dim, ref values @ ..] = parts else { return None };
+    let size = |text: &str| size(text).filter(|&n| n > 0);
+    let even = CacheType::even(DType::from_name(dtype)?, size(heads)?, size(head_dim)?);
+    let &[values] = values else { return values.is_empty().then_some(even) };
+    let (value_dim, is_prefix) = match values.strip_prefix("prefix ") {
+        Some(text) => (size(text).filter(|&n| n <= even.head_dim)?, true),
+        // What is equal has one form.
+        None => (size(values).filter(|&n| n != even.head_dim)?, false),
+    };
+    Some(CacheType { value_dim, is_prefix, ..even })
+}
+
 fn read_type(text: &str) -> Option<Type> {
     if text == "batch" {
         return Some(Type::Batch);
     }
     if let Some(inner) = text.strip_prefix("cache<").and_then(|t| t.strip_suffix('>')) {
-        let [dtype, heads, head_dim] = split(inner)[..] else { return None };
-        return Some(Type::Cache(CacheType {
-            dtype: DType::from_name(dtype)?,
-            heads: size(heads).filter(|&n| n > 0)?,
-            head_dim: size(head_dim).filter(|&n| n > 0)?,
-        }));
+        return read_cache(&split(inner)).map(Type::Cache);
     }
     let (text, layout) = match text.split_once('@') {
         Some((text, suffix)) => (text, Layout::from_suffix(suffix)?),

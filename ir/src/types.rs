@@ -326,8 +326,41 @@ pub struct CacheType {
     pub dtype: DType,
     /// Heads of keys, and of values.
     pub heads: usize,
-    /// Elements of a head.
+    /// Elements of a head's key.
     pub head_dim: usize,
+    /// Elements of a head's value.
+    pub value_dim: usize,
+    /// Whether a value is the first elements of its key, and nothing beside it.
+    pub is_prefix: bool,
+}
+
+impl CacheType {
+    /// Keys and values that are equally wide.
+    pub fn even(dtype: DType, heads: usize, head_dim: usize) -> CacheType {
+        CacheType { dtype, heads, head_dim, value_dim: head_dim, is_prefix: false }
+    }
+
+    /// Keys whose first elements are the values.
+    pub fn prefix(dtype: DType, heads: usize, head_dim: usize, value_dim: usize) -> CacheType {
+        CacheType { dtype, heads, head_dim, value_dim, is_prefix: true }
+    }
+
+    /// Numbers of a token: a value that is a part of its key is none of its own.
+    pub fn numbers(&self) -> usize {
+        self.heads * (self.head_dim + if self.is_prefix { 0 } else { self.value_dim })
+    }
+}
+
+impl fmt::Display for CacheType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CacheType { dtype, heads, head_dim, value_dim, is_prefix } = self;
+        write!(f, "cache<{}, {heads}, {head_dim}", dtype.name())?;
+        match is_prefix {
+            true => write!(f, ", prefix {value_dim}>"),
+            false if value_dim == head_dim => f.write_str(">"),
+            false => write!(f, ", {value_dim}>"),
+        }
+    }
 }
 
 /// The type of a value.
@@ -369,7 +402,7 @@ impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Type::Tensor(t) => t.fmt(f),
-            Type::Cache(c) => write!(f, "cache<{}, {}, {}>", c.dtype.name(), c.heads, c.head_dim),
+            Type::Cache(c) => c.fmt(f),
             Type::Batch => f.write_str("batch"),
         }
     }

@@ -51,7 +51,7 @@ fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
             users.iter().filter_map(|(user, _)| body.ty((*user).into()).as_tensor()).map(|t| bytes(t, cx)).sum()
         }
         Type::Tensor(t) => bytes(t, cx),
-        Type::Cache(c) => (2 * cx.bucket.tokens() * c.heads * c.head_dim * c.dtype.size()) as u64,
+        Type::Cache(c) => (cx.bucket.tokens() * c.numbers() * c.dtype.size()) as u64,
         Type::Batch => 0,
     }
 }

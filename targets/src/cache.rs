@@ -52,8 +52,15 @@ pub struct Cache<'c> {
     pub k: Ptr<'c>,
     pub v: Ptr<'c>,
     pub batch: Batch<'c>,
-    /// The key and value operands of the write, if the kernel writes.
-    written: Option<(Value, Value)>,
+    /// What the kernel writes, if it does.
+    written: Option<Written>,
+}
+
+/// The operands of a write: a key, and a value if it is no part of the key.
+#[derive(Clone, Copy)]
+pub struct Written {
+    pub key: Value,
+    pub value: Option<Value>,
 }
 
 /// Where one token's entry is.
@@ -84,10 +91,13 @@ impl<'c> Cache<'c> {
         batch: Option<Batch<'c>>,
     ) -> Result<Cache<'c>, Diagnostic> {
         let batch = batch.ok_or_else(|| unsupported("a cache without a batch"))?;
-        let write = graph.users(state).into_iter().find(|(id, _)| matches!(graph.op(*id), Op::KvWrite {}));
-        let written = write.map(|(id, _)| {
+        let written = graph.users(state).into_iter().find_map(|(id, _)| {
             let operands = graph.operands(id);
-            (operands[1], operands[2])
+            match graph.op(id) {
+                Op::KvWrite {} => Some(Written { key: operands[1], value: Some(operands[2]) }),
+                Op::KeyWrite { .. } => Some(Written { key: operands[1], value: None }),
+                _ => None,
+            }
         });
         Ok(Cache { ty, layout: CacheLayout::of(ty, &c.arch.memory), k, v, batch, written })
     }
@@ -99,30 +109,38 @@ impl<'c> Cache<'c> {
         Slot { block, offset: position % self.layout.block_tokens }
     }
 
-    /// Where a head of a block begins, in bytes; the same in K and V. Caches may be larger than 32
-    /// bits count, a page is not.
-    pub fn head(&self, c: &Code<'c>, block: Int<'c>, head: Int<'c>) -> Int<'c> {
+    /// Where a head of a block begins in K and in V, in bytes. Caches may be larger than 32 bits
+    /// count, a page is not.
+    pub fn head(&self, c: &Code<'c>, block: Int<'c>, head: Int<'c>) -> [Int<'c>; 2] {
         let page = c.to_i64(block) * c.to_i64(self.batch.block_stride);
-        page + c.to_i64(head * self.layout.head_bytes)
+        let CacheLayout { head_bytes, value_bytes, .. } = self.layout;
+        let keys = page + c.to_i64(head * head_bytes);
+        [keys, if value_bytes == head_bytes { keys } else { page + c.to_i64(head * value_bytes) }]
     }
 
     /// Writes one head of a token's key and value, by one thread.
     pub fn write(&self, rows: &Rows<'_, 'c>, row: Int<'c>, head: Int<'c>, slot: Slot<'c>) -> Result<(), Diagnostic> {
         self.prepare(rows, row, head)?;
-        let cols = (0..self.ty.head_dim).step_by(rows.code.lanes());
+        let cols = (0..self.width()).step_by(rows.code.lanes());
         cols.into_iter().try_for_each(|col| self.write_part(rows, row, head, slot, Col::Const(col)))
     }
 
     /// What must be computed of a row before parts of it can be written.
     pub fn prepare(&self, rows: &Rows<'_, 'c>, row: Int<'c>, head: Int<'c>) -> Result<(), Diagnostic> {
-        let Some((key, value)) = self.written else { return Ok(()) };
-        rows.prepare(key, row, Some(head)).and_then(|()| rows.prepare(value, row, Some(head)))
+        let Some(Written { key, value }) = self.written else { return Ok(()) };
+        rows.prepare(key, row, Some(head))?;
+        value.map_or(Ok(()), |value| rows.prepare(value, row, Some(head)))
+    }
+
+    /// Columns of a key or a value, whichever has more.
+    pub fn width(&self) -> usize {
+        self.ty.head_dim.max(self.ty.value_dim)
     }
 
     /// A token's entry for a head in its block.
     pub fn entry(&self, c: &Code<'c>, slot: Slot<'c>, head: Int<'c>) -> Entry<'c> {
-        let first = self.head(c, slot.block, head);
-        let [k, v] = [self.k, self.v].map(|all| c.at(all, first));
+        let [keys, values] = self.head(c, slot.block, head);
+        let (k, v) = (c.at(self.k, keys), c.at(self.v, values));
         Entry { k, v, tokens: self.layout.block_tokens, offset: slot.offset }
     }
 
@@ -135,18 +153,41 @@ impl<'c> Cache<'c> {
         slot: Slot<'c>,
         col: Col<'c>,
     ) -> Result<(), Diagnostic> {
-        let Some((key, value)) = self.written else { return Ok(()) };
-        let c = rows.code;
-        // What a store writes might be what is loaded behind it, so all is loaded first.
-        let made = [key, value].map(|v| rows.eval(v, At { row, head: Some(head), col }));
-        let inside = |lanes: Vector<'c>| match col {
-            Col::Const(col) if self.ty.head_dim - col < c.lanes() => {
-                c.choose(c.lanes_below(self.ty.head_dim - col), lanes, c.zero())
-            }
-            _ => lanes,
+        let Some(Written { key, value }) = self.written else { return Ok(()) };
+        let (c, CacheType { head_dim, value_dim, .. }) = (rows.code, self.ty);
+        let eval = |v: Value, width: usize| {
+            let lanes = rows.eval(v, At { row, head: Some(head), col })?;
+            Ok::<_, Diagnostic>(match col {
+                Col::Const(col) if width.saturating_sub(col) < c.lanes() => {
+                    c.choose(c.lanes_below(width.saturating_sub(col)), lanes, c.zero())
+                }
+                _ => lanes,
+            })
         };
-        let [key, value] = made;
-        self.put(c, [inside(key?), inside(value?)], self.entry(c, slot, head), rows.column(col));
+        let (entry, at) = (self.entry(c, slot, head), rows.column(col));
+        let Some(value) = value.filter(|_| head_dim == value_dim) else {
+            let parts = [(Some(key), head_dim), (value, value_dim)];
+            for (is_key, (v, width)) in [true, false].into_iter().zip(parts) {
+                let Some(v) = v else { continue };
+                let mut made = Ok(());
+                let mut write = || {
+                    made = eval(v, width).map(|lanes| match is_key {
+                        true => self.write_key(c, c.narrow(lanes, self.ty.dtype), entry, at),
+                        false => self.write_value(c, c.narrow(lanes, self.ty.dtype), entry, at),
+                    });
+                };
+                match col {
+                    Col::Const(col) if col >= width => {}
+                    Col::Var(_) if width < self.width() => c.when(c.less(at, width), write),
+                    _ => write(),
+                }
+                made?;
+            }
+            return Ok(());
+        };
+        // What a store writes might be what is loaded behind it, so all is loaded first.
+        let made = [eval(key, head_dim)?, eval(value, value_dim)?];
+        self.put(c, made, entry, at);
         Ok(())
     }
 

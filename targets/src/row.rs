@@ -403,6 +403,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Gather {} => self.gather(&operands, at),
             op if is_norm(op) => self.norm(v, &operands, at),
             Op::Rope {} => self.rope(&operands, at),
+            Op::Beside {} => self.beside(&operands, at),
             Op::Quantise { to, rule } => self.quantised(v, *to, *rule, at),
             Op::Combine {} => self.combined(&operands, at),
             op => Err(unsupported(format!("`{}` cannot be computed a row at a time", op.name()))),
@@ -790,6 +791,30 @@ impl<'a, 'c> Rows<'a, 'c> {
         let turned = c.fma(own, cos, c.fmul(partner, signed));
         let all = dim == Some(rot);
         Ok(if all { turned } else { c.pick(turns, turned, own).into_vector_value() })
+    }
+
+    /// The columns of one operand, then those of the other.
+    fn beside(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let (c, [a, b]) = (self.code, [operands[0], operands[1]]);
+        let width = self.shape(a)?.shape.last().unwrap_or(0);
+        match at.col {
+            Col::Const(col) if col >= width => self.eval(b, At { col: Col::Const(col - width), ..at }),
+            Col::Const(col) if col + c.lanes() <= width => self.eval(a, at),
+            Col::Const(col) => {
+                let (early, late) = (self.eval(a, at)?, self.eval(b, At { col: Col::Const(0), ..at })?);
+                Ok(self.blend(early, self.delayed(late, width - col), 0, width - col))
+            }
+            Col::Var(_) if !width.is_multiple_of(self.whole()) => {
+                Err(unsupported(format!("what stands behind {width} columns in vectors of {}", c.lanes())))
+            }
+            Col::Var(col) => {
+                let is_early = c.less(col, width);
+                let [early, late] = [c.pick_int(is_early, col, 0), c.pick_int(is_early, 0, col - width)];
+                let early = self.eval(a, At { col: Col::Var(early), ..at })?;
+                let late = self.eval(b, At { col: Col::Var(late), ..at })?;
+                Ok(c.pick(is_early, early, late).into_vector_value())
+            }
+        }
     }
 
     /// Lanes `from..to` of `a`, the others of `b`.

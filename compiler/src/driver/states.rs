@@ -73,7 +73,7 @@ fn window(graph: &Graph, state: Value, name: &str) -> Result<usize, Diagnostic> 
         for (user, slot) in graph.users(v) {
             match *graph.op(user) {
                 Op::Attention { window, .. } => windows.push(window),
-                Op::KvWrite {} if slot == 0 => rest.push(user.into()),
+                Op::KvWrite {} | Op::KeyWrite { .. } if slot == 0 => rest.push(user.into()),
                 _ => {}
             }
         }
@@ -82,19 +82,20 @@ fn window(graph: &Graph, state: Value, name: &str) -> Result<usize, Diagnostic> 
     widest.ok_or_else(|| Diagnostic::new("driver::state", format!("no attention reads the state `%{name}`")))
 }
 
-/// Pages of K, then V.
+/// Pages of K, then V, which may be a part of K.
 fn paged(Group { ty, window }: Group, arch: &Arch) -> Paged {
     let layout = CacheLayout::of(ty, &arch.memory);
-    let stream = |name: &str, start, end, layout| PageStream {
+    let stream = |name: &str, (start, head): (usize, usize), width, layout| PageStream {
         name: name.into(),
-        at: Extent { start, bytes: end - start },
+        at: Extent { start, bytes: ty.heads * head },
         dtype: ty.dtype,
         heads: ty.heads,
-        width: ty.head_dim,
+        width,
         layout,
     };
-    let k = stream("k", 0, layout.v_offset, StreamLayout::Tokens);
-    let v = stream("v", layout.v_offset, layout.block_bytes, StreamLayout::Numbers);
+    let k = stream("k", (0, layout.head_bytes), ty.head_dim, StreamLayout::Tokens);
+    let of_values = if ty.is_prefix { StreamLayout::Prefix { of: 0 } } else { StreamLayout::Numbers };
+    let v = stream("v", (layout.v_offset, layout.value_bytes), ty.value_dim, of_values);
     Paged { block_bytes: layout.block_bytes, streams: vec![k, v], window }
 }
 

@@ -101,7 +101,7 @@ fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention) -> Vec<
         let Mixer::Attention(attention) = &layer.mixer;
         attention
     });
-    let types = attentions.map(|a| CacheType { dtype: own.cache_dtype(), heads: a.kv_heads, head_dim: a.head_dim });
+    let types = attentions.map(|a| CacheType::even(own.cache_dtype(), a.kv_heads, a.head_dim));
     types.enumerate().map(|(i, cache)| b.input(&format!("kv{i}"), Type::Cache(cache))).collect()
 }
 

@@ -135,11 +135,12 @@ impl Trial<'_> {
         let mut rest = before.clone();
         let size = c.dtype.size();
         for (&at, (keys, values)) in &want.entries {
-            for (i, (key, value)) in keys.iter().zip(values).enumerate() {
-                let [k, v] = self.cache_offset(c, at, i);
-                for (name, offset, bound) in [("key", k, key), ("value", v, value)] {
+            for (numbers, is_key) in [(keys, true), (values, false)] {
+                for (i, bound) in numbers.iter().enumerate() {
+                    let offset = self.cache_offset(c, at, (i, is_key));
                     let here = &got[offset..offset + size];
                     rest[offset..offset + size].copy_from_slice(here);
+                    let name = if is_key { "key" } else { "value" };
                     let at = || format!("{name} of sequence {}, position {}, element {i}", at.0, at.1);
                     verdict.see(fetch(here, 0, c.dtype), bound.get(), bound.budget(), at);
                 }

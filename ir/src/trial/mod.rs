@@ -20,7 +20,7 @@ pub use step::{Run, Step};
 use crate::arch::Memory;
 use crate::graph::{Graph, Value};
 use crate::interp::{self, CacheState, Tensor, Val};
-use crate::layout::{CacheAt, CacheLayout, Groups, Panels, cache_offset};
+use crate::layout::{CacheAt, CacheLayout, Groups, Panels, key_offset, value_offset};
 use crate::ops::Op;
 use crate::types::{CacheType, DType, Layout, TensorType, Type};
 
@@ -236,10 +236,10 @@ impl<'g> Trial<'g> {
             page[layout.block_bytes..].fill(u8::MAX);
         }
         for (&(s, p), (keys, values)) in &state.entries {
-            for i in 0..keys.len() {
-                let [k, v] = self.cache_offset(c, (s, p), i);
-                store(&mut pages[k..], 0, keys[i], c.dtype);
-                store(&mut pages[v..], 0, values[i], c.dtype);
+            for (numbers, is_key) in [(keys, true), (values, false)] {
+                for (i, &number) in numbers.iter().enumerate() {
+                    store(&mut pages[self.cache_offset(c, (s, p), (i, is_key))..], 0, number, c.dtype);
+                }
             }
         }
         Operand::Cache(pages)
@@ -250,12 +250,14 @@ impl<'g> Trial<'g> {
         CacheLayout::of(c, &self.memory).block_bytes + self.gap
     }
 
-    /// Where element `i` of the key and of the value of a sequence's position lie, in bytes.
-    fn cache_offset(&self, c: CacheType, (s, p): (i32, i32), i: usize) -> [usize; 2] {
+    /// Where an element of the key, or of the value, of a sequence's position lies, in bytes.
+    fn cache_offset(&self, c: CacheType, (s, p): (i32, i32), (i, is_key): (usize, bool)) -> usize {
         let (tokens, position) = (self.memory.block_tokens, p as usize);
         let page = self.step.block(s as usize, position, tokens) * self.block_stride(c);
-        let at = CacheAt { token: position % tokens, head: i / c.head_dim, col: i % c.head_dim };
-        cache_offset(c, &self.memory, at).map(|offset| page + offset)
+        let (width, offset): (usize, fn(_, &_, _) -> usize) =
+            if is_key { (c.head_dim, key_offset) } else { (c.value_dim, value_offset) };
+        let at = CacheAt { token: position % tokens, head: i / width, col: i % width };
+        page + offset(c, &self.memory, at)
     }
 }
 
@@ -349,9 +351,15 @@ fn history(c: CacheType, step: &Step, random: &mut Random) -> CacheState<f64> {
     let mut state = CacheState::default();
     for (s, run) in step.runs.iter().enumerate() {
         for p in 0..run.position + run.tokens {
-            let mut entry = || (0..c.heads * c.head_dim).map(|_| bytes::round(random.next(), c.dtype)).collect();
-            let entry = (entry(), entry());
-            state.entries.insert((s as i32, p as i32), entry);
+            let mut numbers = |width: usize| -> Vec<f64> {
+                (0..c.heads * width).map(|_| bytes::round(random.next(), c.dtype)).collect()
+            };
+            let keys = numbers(c.head_dim);
+            let values = match c.is_prefix {
+                true => keys.chunks(c.head_dim).flat_map(|key| key[..c.value_dim].to_vec()).collect(),
+                false => numbers(c.value_dim),
+            };
+            state.entries.insert((s as i32, p as i32), (keys, values));
         }
     }
     state

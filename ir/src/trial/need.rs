@@ -66,10 +66,11 @@ fn placed(t: &TensorType, memory: &Memory, (tokens, rows): (usize, usize)) -> Op
 
 /// Entries of every position up to the step's last ones, and pages for them.
 fn cache(c: CacheType, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
-    let head = memory.block_tokens.checked_mul(c.head_dim.checked_next_multiple_of(memory.row)?)?;
+    let width = c.head_dim.max(c.value_dim);
+    let head = memory.block_tokens.checked_mul(width.checked_next_multiple_of(memory.row)?)?;
     c.heads.checked_mul(2 * c.dtype.size())?.checked_mul(head)?;
     let page = CacheLayout::of(c, memory).block_bytes.checked_add(gap)?;
     let positions = step.runs.iter().try_fold(0usize, |sum, run| sum.checked_add(run.position + run.tokens))?;
-    let numbers = positions.checked_mul(2 * NUMBER)?.checked_mul(c.heads)?.checked_mul(c.head_dim)?;
+    let numbers = positions.checked_mul(2 * NUMBER)?.checked_mul(c.heads)?.checked_mul(width)?;
     numbers.checked_add(page.checked_mul(step.blocks(memory.block_tokens))?)
 }

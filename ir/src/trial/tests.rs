@@ -85,7 +85,7 @@ fn caches_change_only_where_they_are_written() {
     let Val::Cache(state) = &want[0] else { unreachable!() };
     let values = |v: &[Bound]| v.iter().map(|b| b.get()).collect::<Vec<f64>>();
     let entries = state.entries.iter().map(|(at, (k, v))| (*at, (values(k), values(v)))).collect();
-    let cache = CacheType { dtype: DType::BF16, heads: 2, head_dim: 20 };
+    let cache = CacheType::even(DType::BF16, 2, 20);
     let Operand::Cache(pages) = trial.place_cache(cache, &CacheState { entries }) else { unreachable!() };
     let right = trial.judge(&operands, &want, std::slice::from_ref(&pages));
     assert_eq!((right.worst, right.elements), (0.0, 2 * 40 * (34 + 1)));

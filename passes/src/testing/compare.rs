@@ -75,10 +75,17 @@ fn param(name: &str, ty: &Type) -> Val<f64> {
 
 /// Keys and values of all tokens before the step.
 fn past(name: &str, c: CacheType) -> CacheState<f64> {
-    let entry =
-        |what: &str, seq: i32, pos: i32| random(&format!("{name}.{what}.{seq}.{pos}"), vec![c.heads * c.head_dim]);
-    let known = [(0, 0), (0, 1), (0, 2), (1, 0)];
-    let entries = known.map(|(seq, pos)| ((seq, pos), (entry("k", seq, pos).data, entry("v", seq, pos).data)));
+    let numbers = |what: &str, (seq, pos): (i32, i32), width: usize| -> Vec<f64> {
+        random(&format!("{name}.{what}.{seq}.{pos}"), vec![c.heads * width]).data
+    };
+    let entry = |at| {
+        let keys = numbers("k", at, c.head_dim);
+        let part = |key: &[f64]| key[..c.value_dim].to_vec();
+        let values = if c.is_prefix { None } else { Some(numbers("v", at, c.value_dim)) };
+        let values = values.unwrap_or_else(|| keys.chunks(c.head_dim).flat_map(part).collect());
+        (keys, values)
+    };
+    let entries = [(0, 0), (0, 1), (0, 2), (1, 0)].map(|at| (at, entry(at)));
     CacheState { entries: entries.into() }
 }
 

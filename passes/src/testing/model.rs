@@ -60,7 +60,7 @@ impl Model {
             ["ids", "positions", "lengths"].map(|name| self.b.input(name, index(Dim::Tokens)));
         let rows = self.b.input("rows", index(Dim::Rows));
         let batch = self.b.input("batch", Type::Batch);
-        let cache = CacheType { dtype: DType::BF16, heads: self.kv_heads, head_dim: self.head_dim };
+        let cache = CacheType::even(DType::BF16, self.kv_heads, self.head_dim);
         let caches: Vec<Value> =
             (0..self.features.layers).map(|i| self.b.input(&format!("kv{i}"), Type::Cache(cache))).collect();
 

@@ -34,7 +34,7 @@ impl Random {
         let [ids, positions, lengths] = ["ids", "positions", "lengths"].map(|n| b.input(n, index(Dim::Tokens)));
         let rows = b.input("rows", index(Dim::Rows));
         let batch = b.input("batch", Type::Batch);
-        let cache = b.input("kv0", Type::Cache(CacheType { dtype: DType::F32, heads: 2, head_dim: HEAD_DIM }));
+        let cache = b.input("kv0", Type::Cache(CacheType::even(DType::F32, 2, HEAD_DIM)));
         let x = b.input("x", Type::tensor(DType::F32, Shape::led_by(Dim::Tokens, &[8])));
         let freqs = b.rope_freqs(Freqs { theta: 100.0, dim: HEAD_DIM, scaling: Scaling::Default }).expect("even");
         let table = Op::RopeTable { scale: 1.0, growth: 0.0, original: 0 };

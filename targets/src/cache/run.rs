@@ -1,13 +1,11 @@
 //! Keys and values of tokens that follow each other: in a cache, so many of them lie in one run of
 //! memory for each dimension of a value.
-use atomc_ir::Value;
-
-use super::{Cache, Slot};
+use super::{Cache, Slot, Written};
 use crate::code::{Code, Int, Vector};
 
 impl<'c> Cache<'c> {
-    /// The key and the value that the kernel writes.
-    pub fn written(&self) -> Option<(Value, Value)> {
+    /// What the kernel writes.
+    pub fn written(&self) -> Option<Written> {
         self.written
     }
 
@@ -44,7 +42,7 @@ impl<'c> Cache<'c> {
         let group = slot.offset / l.group * (panel * l.group * size);
         let panels = col / panel * (panel * l.block_tokens * size);
         let rows = col % panel * (l.group * size);
-        let p = c.at(c.at(self.v, self.head(c, slot.block, head)), group + (panels + rows));
+        let p = c.at(c.at(self.v, self.head(c, slot.block, head)[1]), group + (panels + rows));
         let bits: Vec<_> = tokens.iter().map(|&lanes| c.narrow(lanes, self.ty.dtype)).collect();
         for i in 0..c.lanes() {
             let put = |run: Vector<'c>, (token, &bits): (usize, &Vector<'c>)| {

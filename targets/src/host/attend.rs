@@ -2,9 +2,11 @@
 //! running softmax.
 //!
 //! `attend_one`: a task is a token and a cache head. It writes the token's key and value, then
-//! attends with every query head that shares them. `attend_many`: a task is a tile of tokens and a
+//! attends with every query head that shares them. Where values are a part of keys so many do that
+//! they are several tasks, each of which writes the same key. `attend_many`: a task is a tile of tokens and a
 //! query head; keys and values are there already.
 mod tiles;
+mod transpose;
 mod widen;
 
 use atomc_artifact::abi::TILE_TOKENS;
@@ -24,6 +26,8 @@ use crate::math;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::{KernelSpec, Tasks};
 
+/// Query heads of a task of `attend_one`, where very many share a key.
+const TOGETHER: usize = 16;
 /// What a masked score is: below every real one, and far from overflow.
 const MASKED: f64 = -1e30;
 
@@ -31,17 +35,24 @@ pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel,
     let kernel = signature::kernel(c, spec)?;
     let a = Attention::new(&kernel)?;
     let (group, heads) = (a.heads / a.cache.ty.heads, a.cache.ty.heads);
-    let block = a.block(group, 1);
+    let together = if a.cache.ty.is_prefix { group.min(TOGETHER) } else { group };
+    let parts = group.div_ceil(together);
+    let times = heads * parts;
+    let block = a.block(together, 1);
     let (first, end) = signature::tasks(c);
     kernel.each(first, end, |task| {
-        let (token, head) = (task / heads, task % heads);
+        let (token, rest) = (task / times, task % times);
+        let (head, part) = if parts == 1 { (rest, c.int(0)) } else { (rest / parts, rest % parts) };
         a.cache.write(&kernel.rows, token, head, a.cache.slot(c, token))?;
-        let query_head = head * group;
+        let query_head = head * group + part * together;
         let place = |r: Int<'c>| (token, query_head + r);
-        let span = Span { token, head, count: c.int(group), per_row: 0 };
-        a.run(&block, &span, &place, None)
+        let count = match group.is_multiple_of(together) {
+            true => c.int(together),
+            false => c.smaller(c.int(group) - part * together, together),
+        };
+        a.run(&block, &Span { token, head, count, per_row: 0 }, &place, None)
     })?;
-    Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times: heads }, block.bytes))
+    Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times }, block.bytes))
 }
 
 pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
@@ -103,6 +114,8 @@ struct Block<'c> {
     top: Ptr<'c>,
     sum: Ptr<'c>,
     widened: [Ptr<'c>; 2],
+    /// Values of a turn, where these are a part of keys.
+    turned: Ptr<'c>,
     bytes: usize,
 }
 
@@ -154,10 +167,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let keys = blocks * l.block_tokens;
         let score = take(rows * keys * 4);
         let weight = take(rows * keys * size);
-        let result = take(rows * l.dim * 4);
+        let result = take(rows * l.value_dim * 4);
         let (top, sum) = (take(rows * 4), take(rows * 4));
-        let widened = [(); 2].map(|()| take(if self.widens() { keys * l.dim * size } else { 0 }));
-        Block { height, keys, query, score, weight, result, top, sum, widened, bytes }
+        let is_prefix = self.cache.ty.is_prefix;
+        let own = |dim: usize, is_wanted: bool| if is_wanted { keys * dim * size } else { 0 };
+        let widened = [(l.dim, true), (l.value_dim, !is_prefix)];
+        let widened = widened.map(|(dim, is_wanted)| take(own(dim, is_wanted && self.widens())));
+        let turned = take(own(l.value_dim, is_prefix));
+        Block { height, keys, query, score, weight, result, top, sum, widened, turned, bytes }
     }
 
     fn run(
@@ -181,13 +198,16 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.repeat(first, last + 1, blocks, |number| {
             // Behind the last block stands the last again: its keys are masked there.
             let place = |number| self.cache.head(c, c.load_index(table, c.smaller(number, last)), span.head);
-            let at: Vec<Int> = (0..blocks).map(|i| place(number + i)).collect();
-            let next = place(number + blocks) - at[0];
-            let stored = [self.cache.k, self.cache.v].map(|p| at.iter().map(|&at| c.at(p, at)).collect::<Vec<_>>());
-            let ([keys, values], next) = match self.widens() {
-                true => (self.widen(block, &stored, next), None),
-                false => (stored, Some(next)),
+            let at: Vec<[Int; 2]> = (0..blocks).map(|i| place(number + i)).collect();
+            let next = place(number + blocks)[0] - at[0][0];
+            let [k, v] = [(self.cache.k, 0), (self.cache.v, 1)]
+                .map(|(p, which)| at.iter().map(|at| c.at(p, at[which])).collect::<Vec<_>>());
+            let (keys, values, next) = match (self.widens(), self.cache.ty.is_prefix) {
+                (true, true) => (self.widen(block, 0, &k, next), vec![], None),
+                (true, false) => (self.widen(block, 0, &k, next), self.widen(block, 1, &v, next), None),
+                (false, _) => (k, v, Some(next)),
             };
+            let values = if self.cache.ty.is_prefix { self.turned(block, &keys) } else { values };
             let turn = Turn {
                 keys,
                 values,
@@ -232,7 +252,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                         c.store_floats(c.at(block.query, at), v, self.dot.dtype);
                     }
                 }
-                let at = (r * l.dim + col) * 4;
+            }
+            for col in (0..l.value_dim).step_by(LANES) {
+                let at = (r * l.value_dim + col) * 4;
                 c.store(c.at(block.result, at), c.zero(), 4);
             }
             let at = r * 4;
@@ -273,13 +295,13 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         );
         let shrink: Vec<_> = rows.iter().zip(&scores).map(|(&r, s)| self.soften(block, r, s, turn)).collect();
         let weights: Vec<_> = rows.iter().map(|&r| self.row(block.weight, r, block.keys * size)).collect();
-        c.repeat(0, l.dim, LANES, |col| {
+        c.repeat(0, l.value_dim, LANES, |col| {
             let values = c.at(turn.values[0], col * (l.block_tokens * size));
             let step = self.dot.step(c);
             let walk = Walk { count: l.block_tokens / group, step, unroll: 2, ahead: turn.next };
             let sums = self.dot.sums(c, &weights, &[values], walk);
             for ((&r, sum), &shrink) in rows.iter().zip(&sums).zip(&shrink) {
-                let p = c.at(self.row(block.result, r, l.dim * 4), col * 4);
+                let p = c.at(self.row(block.result, r, l.value_dim * 4), col * 4);
                 let old = c.load_floats(p, DType::F32);
                 c.store(p, c.fma(old, shrink, sum[0]), 4);
             }
@@ -330,7 +352,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Divides by the sums and stores, row padding as zeros after the last head.
     fn end(&self, block: &Block<'c>, span: &Span<'c>, place: Place<'_, 'c>) {
         let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
-        let dim = self.cache.ty.head_dim;
+        let dim = self.cache.ty.value_dim;
         let dtype = self.out.ty.dtype;
         c.repeat(0, span.count, 1, |r| {
             let (token, head) = place(r);
@@ -342,7 +364,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                 rows.address(self.out, At { row: token, head: None, col })
             };
             for col in (0..dim).step_by(LANES) {
-                let p = c.at(self.row(block.result, r, l.dim * 4), 4 * col);
+                let p = c.at(self.row(block.result, r, l.value_dim * 4), 4 * col);
                 let lanes = c.fmul(c.load_floats(p, DType::F32), inverse);
                 c.store_some(to(col), lanes, dtype, dim - col);
             }

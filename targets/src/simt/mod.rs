@@ -38,6 +38,7 @@ pub const SCHEDULES: &[Schedule] = &[
     decode::SCHEDULE,
     prefill_warpgroup::SCHEDULE,
     prefill::SCHEDULE,
+    decode::TOKENS,
 ];
 
 /// Whether kernels attend with queries of a type over a cache of another.

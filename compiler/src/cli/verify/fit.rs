@@ -82,11 +82,11 @@ impl Fit<'_> {
     fn is_cache(&self, cache: CacheType, state: usize) -> bool {
         let StateGroup::Paged(pages) = self.target.group(state) else { return false };
         let [k, v] = &pages.streams[..] else { return false };
-        let is = |stream: &PageStream, layout| {
-            (stream.heads, stream.width, stream.layout) == (cache.heads, cache.head_dim, layout)
-                && cache.dtype == stream.dtype
+        let is = |stream: &PageStream, width, layout| {
+            (stream.heads, stream.width, stream.layout) == (cache.heads, width, layout) && cache.dtype == stream.dtype
         };
-        is(k, StreamLayout::Tokens) && is(v, StreamLayout::Numbers)
+        let values = if cache.is_prefix { StreamLayout::Prefix { of: 0 } } else { StreamLayout::Numbers };
+        is(k, cache.head_dim, StreamLayout::Tokens) && is(v, cache.value_dim, values)
     }
 
     /// Whether all rows that the plan may have lie in a buffer.

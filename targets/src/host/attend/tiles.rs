@@ -49,8 +49,9 @@ impl<'c> Attention<'_, '_, 'c> {
         let load = |k: usize| c.load_floats(c.at(line, 4 * k), DType::F32);
         let scores: Vec<_> = (0..block.keys).step_by(LANES).map(load).collect();
         let shrink = self.soften(block, row, &scores, turn);
-        let result = self.row(block.result, row, self.cache.layout.dim * 4);
-        for col in (0..self.cache.layout.dim).step_by(LANES) {
+        let dim = self.cache.layout.value_dim;
+        let result = self.row(block.result, row, dim * 4);
+        for col in (0..dim).step_by(LANES) {
             let p = c.at(result, 4 * col);
             c.store(p, c.fmul(c.load_floats(p, DType::F32), shrink), 4);
         }
@@ -60,11 +61,11 @@ impl<'c> Attention<'_, '_, 'c> {
     fn sum_values(&self, block: &Block<'c>, turn: &Turn<'c>, tiles: &Tiles<'_, 'c>) {
         let (c, l) = (self.code(), &self.cache.layout);
         let result = |t: usize, col: Int<'c>| {
-            let at = t / 2 * tile::ROWS * l.dim + t % 2 * LANES;
+            let at = t / 2 * tile::ROWS * l.value_dim + t % 2 * LANES;
             c.at(block.result, (col + at) * 4)
         };
-        c.repeat(0, l.dim, 2 * LANES, |col| {
-            (0..4).for_each(|t| tiles.load(t, result(t, col), l.dim * 4));
+        c.repeat(0, l.value_dim, 2 * LANES, |col| {
+            (0..4).for_each(|t| tiles.load(t, result(t, col), l.value_dim * 4));
             for (number, &values) in turn.values.iter().enumerate() {
                 for r in 0..2 {
                     let at = (r * tile::ROWS * block.keys + number * l.block_tokens) * 2;
@@ -76,7 +77,7 @@ impl<'c> Attention<'_, '_, 'c> {
                     (0..2).for_each(|r| tiles.multiply(2 * r + n, 4 + r, 6 + n));
                 }
             }
-            (0..4).for_each(|t| tiles.store(t, result(t, col), l.dim * 4));
+            (0..4).for_each(|t| tiles.store(t, result(t, col), l.value_dim * 4));
         });
     }
 }

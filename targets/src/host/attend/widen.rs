@@ -11,28 +11,26 @@ impl<'c> Attention<'_, '_, 'c> {
         self.cache.ty.dtype == DType::F8E4M3
     }
 
-    /// Keys and values of a turn's blocks in scratch. Those of the next are `next` bytes behind
+    /// Keys, or values, of a turn's blocks in scratch. Those of the next are `next` bytes behind
     /// them.
-    pub fn widen(&self, block: &Block<'c>, stored: &[Vec<Ptr<'c>>; 2], next: Int<'c>) -> [Vec<Ptr<'c>>; 2] {
+    pub fn widen(&self, block: &Block<'c>, which: usize, stored: &[Ptr<'c>], next: Int<'c>) -> Vec<Ptr<'c>> {
         let (c, l) = (self.code(), &self.cache.layout);
-        let bytes = l.block_tokens * l.dim * self.dot.dtype.size();
-        [0, 1].map(|which| {
-            let blocks = stored[which].iter().enumerate();
-            let widened = blocks.map(|(number, &from)| {
-                let to = c.at(block.widened[which], number * bytes);
-                c.repeat(0, l.head_bytes, 4 * LANES, |at| {
-                    let from = c.at(from, at);
-                    c.prefetch(c.at(from, next));
-                    for half in 0..2 {
-                        let at = at + 2 * half * LANES;
-                        let to = c.at(to, at * self.dot.dtype.size());
-                        self.widen_group(c.at(from, 2 * half * LANES), to);
-                    }
-                });
-                to
+        let stored_bytes = [l.head_bytes, l.value_bytes][which];
+        let bytes = stored_bytes * self.dot.dtype.size();
+        let widened = stored.iter().enumerate().map(|(number, &from)| {
+            let to = c.at(block.widened[which], number * bytes);
+            c.repeat(0, stored_bytes, 4 * LANES, |at| {
+                let from = c.at(from, at);
+                c.prefetch(c.at(from, next));
+                for half in 0..2 {
+                    let at = at + 2 * half * LANES;
+                    let to = c.at(to, at * self.dot.dtype.size());
+                    self.widen_group(c.at(from, 2 * half * LANES), to);
+                }
             });
-            widened.collect()
-        })
+            to
+        });
+        widened.collect()
     }
 
     /// A group of two bytes of each of 16 rows.

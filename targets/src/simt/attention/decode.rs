@@ -17,9 +17,10 @@ use atomc_ir::{Diagnostic, Family};
 use self::combine::Partial;
 use self::kv_loop::KvLoop;
 use self::kv_pipeline::KvPipeline;
+use crate::cache::Written;
 use crate::code::{Int, Ptr};
-use crate::row::unsupported;
-use crate::schedule::Schedule;
+use crate::row::{Col, unsupported};
+use crate::schedule::{Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
 use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::attention::sizes::{Sizes, tuned_by};
@@ -60,6 +61,11 @@ struct Shape {
     /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by
     /// itself, or what is stored is converted.
     stages: usize,
+    /// Panels of values of a work-group, and all that there are: registers hold so many sums.
+    values: usize,
+    of_values: usize,
+    /// Whether a query's fragments are held for all keys of a step.
+    keeps: bool,
 }
 
 impl Shape {
@@ -67,10 +73,17 @@ impl Shape {
         let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
         let groups = choice.get(&OPEN_GROUPS).unwrap_or(GROUPS);
         let tiles = sizes.group().div_ceil(simt.matrix.columns);
-        let parts = sizes.cache.heads * tiles;
-        let splits = (groups * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS);
         let r = sizes.registers(arch);
+        let of_values = arch.memory.padded(sizes.cache.value_dim) / 16;
+        let holds = |&values: &usize| of_values.is_multiple_of(values) && 2 * values * simt.matrix.results <= r.most;
+        let values = if sizes.are_even() { of_values } else { (1..=of_values).rev().find(holds).unwrap_or(1) };
+        let parts = sizes.cache.heads * tiles * (of_values / values);
+        let splits = match spec.family {
+            Family::AttendOne => (groups * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS),
+            _ => 1,
+        };
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
+        let results = r.results / of_values * values;
         Ok(Shape {
             tokens: spec.tokens,
             columns: sizes.group().div_ceil(tiles),
@@ -78,7 +91,10 @@ impl Shape {
             splits,
             threads: WAVES * simt.wave,
             ahead: r.keys + r.values + r.results + others <= r.most,
-            stages: if simt.bulk_copies && !r.converts && !sizes.stored.is_widened() {
+            values,
+            of_values,
+            keeps: sizes.are_even() || r.query + results + others <= r.most,
+            stages: if simt.bulk_copies && !r.converts && !sizes.stored.is_widened() && sizes.are_even() {
                 choice.get(&OPEN_STAGES).unwrap_or(STAGES)
             } else {
                 0
@@ -95,6 +111,20 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
+/// The same for each of many tokens, whose keys are there already: for caches that no schedule for
+/// runs of tokens takes.
+pub const TOKENS: Schedule = Schedule {
+    name: "decode_tokens",
+    family: Family::AttendMany,
+    suits: |spec, arch, choice| {
+        let sizes = Sizes::of(spec.body)?;
+        WhyNot::unless(!sizes.are_even(), || format!("{}: for values that are not beside equal keys", sizes.cache))?;
+        Ok(Shape::new(spec, launch::gpu(arch)?, choice).map(drop)?)
+    },
+    open: None,
+    ..SCHEDULE
+};
+
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
     let code = match shape.stages {
@@ -105,16 +135,18 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let workspace = {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
-        let attention = Attention::new(&kernel)?;
-        let token = c.group() / times;
-        if 4 * shape.tokens * shape.parts > COUNTERS {
+        let (token, rest) = (c.group() / times, c.group() % times);
+        let attention = match shape.of_values / shape.values {
+            1 => Attention::new(&kernel)?,
+            // Those of the same queries and keys follow each other.
+            parts => Attention::new(&kernel)?.of_values(rest / shape.splits % parts * shape.values, shape.values),
+        };
+        if shape.splits > 1 && 4 * shape.tokens * shape.parts > COUNTERS {
             let count = shape.tokens * shape.parts;
             return Err(unsupported(format!("{count} tokens and heads whose keys are shared out")));
         }
         let workspace = c.argument(launch::arguments(spec.body) + 1);
-        launch::when_in_step(c, spec, &kernel, token, || {
-            Part::new(&attention, shape, token, c.group() % times, workspace).run()
-        })?;
+        launch::when_in_step(c, spec, &kernel, token, || Part::new(&attention, shape, token, rest, workspace).run())?;
         let partials = shape.tokens * times * Partial::bytes(&attention, shape.columns);
         if shape.splits > 1 { COUNTERS + partials } else { 0 }
     };
@@ -170,8 +202,10 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let c = a.code();
         let (part, split) = (rest / shape.splits, rest % shape.splits);
         let group = a.heads / a.cache.ty.heads;
-        let tiles = shape.parts / a.cache.ty.heads;
-        let (cache_head, tile) = (part / tiles, part % tiles);
+        let of_values = shape.of_values / shape.values;
+        let tiles = shape.parts / of_values / a.cache.ty.heads;
+        let place = if of_values == 1 { part } else { part / of_values };
+        let (cache_head, tile) = (place / tiles, place % tiles);
         // The last tile of heads may reach back into the one before.
         let inside = c.smaller(tile * shape.columns, group - shape.columns);
         let position = c.load_index(a.cache.batch.positions, token);
@@ -323,7 +357,17 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     fn write(&self, is_writer: Int<'c>, ring: Option<&KvPipeline<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
         let (cache, head) = (a.cache, self.cache_head);
-        let Some((key, value)) = cache.written() else { return Ok(()) };
+        let Some(Written { key, value }) = cache.written() else { return Ok(()) };
+        let Some(value) = value.filter(|_| cache.ty.head_dim == cache.ty.value_dim) else {
+            let slot = cache.slot(c, self.token);
+            let mut result = Ok(());
+            c.when(is_writer, || {
+                result = cache.prepare(rows, self.token, head).and_then(|()| {
+                    rows.each_column(cache.width(), |col| cache.write_part(rows, self.token, head, slot, Col::Var(col)))
+                });
+            });
+            return result;
+        };
         let entry = cache.entry(c, cache.slot(c, self.token), head);
         let mut result = Ok(());
         c.when(is_writer, || {

@@ -42,6 +42,8 @@ pub struct Attention<'k, 'a, 'c> {
     /// Scores times this are powers of two. Its sign is in the queries.
     pub factor: f64,
     sign: f64,
+    /// Which panels of values are summed up: the first, and how many.
+    of_values: (Int<'c>, usize),
 }
 
 impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
@@ -77,7 +79,19 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             sinks,
             factor: size * std::f64::consts::LOG2_E,
             sign,
+            of_values: (c.int(0), cache.layout.value_dim / 16),
         })
+    }
+
+    /// The same for so many panels of values from one on.
+    pub fn of_values(self, first: Int<'c>, count: usize) -> Attention<'k, 'a, 'c> {
+        Attention { of_values: (first, count), ..self }
+    }
+
+    /// The first dimension of values that are summed up, and how many are.
+    pub fn values(&self) -> (Int<'c>, usize) {
+        let (first, count) = self.of_values;
+        (first * 16, count * 16)
     }
 
     /// The same by tiles of 32 keys, or dimensions, by as many queries.
@@ -130,10 +144,11 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// and lies in this block.
     pub fn turn_in(&self, block: Int<'c>, head: Int<'c>, (turn, steps): (Int<'c>, usize)) -> [Ptr<'c>; 2] {
         let c = self.code();
-        let (at, inside) = (self.cache.head(c, block, head), turn % (self.steps() / steps));
+        let ([of_keys, of_values], inside) = (self.cache.head(c, block, head), turn % (self.steps() / steps));
         let keys = inside * self.stored.bytes(steps * self.span() / 16 * self.key_panel());
         let values = inside * self.stored.bytes(steps * self.accumulator.step());
-        [c.at(c.at(self.cache.k, at), keys), c.at(c.at(self.cache.v, at), values)]
+        let keys = c.at(c.at(self.cache.k, of_keys), keys);
+        [keys, if self.cache.ty.is_prefix { keys } else { c.at(c.at(self.cache.v, of_values), values) }]
     }
 
     /// Vectors of the query of a token and head, from column `col` on; zeros behind the head's
@@ -251,14 +266,52 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.unit() / 16 / self.accumulator.side()
     }
 
-    /// Fragment `i` of a step's values as it is stored, from where the lane's begin.
-    pub fn value(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
-        self.load_panel(p, i * self.value_panel())
+    /// Where the lane's values begin in a step's.
+    pub fn value_lane(&self) -> Int<'c> {
+        let (m, first) = (&self.matrix, self.of_values.0);
+        if !self.cache.ty.is_prefix {
+            let lane = m.in_panel(self.place, self.place.row);
+            return if self.of_values.1 * 16 == self.cache.layout.value_dim {
+                lane
+            } else {
+                lane + first * self.value_panel()
+            };
+        }
+        let (depth, vec16, row) = (m.layout.depth, m.vec16(), self.place.row);
+        let token = self.place.part * depth;
+        let column = (first * 16 + row) / vec16 * (16 * VEC16) + row % vec16 * m.dtype.size();
+        token / 16 * self.key_panel() + token % 16 * VEC16 + column
     }
 
-    /// Panels of values, or pairs of them in tiles of 32 by 32.
+    /// Fragment `i` of a step's values as it is stored, from where the lane's begin.
+    pub fn value(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
+        if self.cache.ty.is_prefix { self.turned(p, i) } else { self.load_panel(p, i * self.value_panel()) }
+    }
+
+    /// The same where values are a part of keys: of some dimensions those of consecutive tokens,
+    /// one by one, as each token's dimensions lie side by side.
+    fn turned(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
+        let (c, m) = (self.code(), &self.matrix);
+        let (vec16, size) = (m.vec16(), self.stored.bytes(m.dtype.size()));
+        let element = c.bytes_type(size);
+        let panel = 16 / vec16 * i * (16 * VEC16);
+        let vector = |row: usize, first: usize| {
+            let at = |k: usize| panel + row * m.dtype.size() + (first + k) * VEC16;
+            let put = |all: Vector<'c>, k: usize| {
+                let value = c.load(element, c.at(p, self.stored.bytes(at(k))), size as u32);
+                let lane = c.cx.i32_type().const_int(k as u64, false);
+                c.b.build_insert_element(all, value, lane, "").expect("an element into a vector")
+            };
+            let all = (0..vec16).fold(c.ints(element, vec16).get_undef(), put);
+            c.bitcast(all, c.ints(c.cx.i32_type(), vec16 * size / 4)).into_vector_value()
+        };
+        let rows = (0..m.layout.rows()).map(|i| 2 * i);
+        rows.flat_map(|row| (0..m.vec16s()).map(move |v| (row, v * vec16))).map(|(row, k)| vector(row, k)).collect()
+    }
+
+    /// Panels of values that are summed up, or pairs of them in tiles of 32 by 32.
     pub fn panels(&self) -> usize {
-        self.cache.layout.dim / 16 / self.accumulator.side()
+        self.of_values.1 / self.accumulator.side()
     }
 
     /// Scores of the lane's keys of a unit for each query, from the keys' fragments, tile by tile.
@@ -283,7 +336,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Zeros behind the last head of some rows, by all threads together.
     pub fn pad(&self, first: Int<'c>, count: Int<'c>, threads: usize) {
         let (c, rows) = (self.code(), &self.kernel.rows);
-        let (width, padded) = (self.heads * self.cache.ty.head_dim, rows.padded(self.out));
+        let (width, padded) = (self.heads * self.cache.ty.value_dim, rows.padded(self.out));
         if width == padded {
             return;
         }
@@ -307,7 +360,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// The address of columns of a head in a row of the result.
     pub fn result(&self, token: Int<'c>, head: Int<'c>, col: Int<'c>) -> Ptr<'c> {
-        let col = head * self.cache.ty.head_dim + col;
+        let col = head * self.cache.ty.value_dim + col;
         self.kernel.rows.address(self.out, At { row: token, head: None, col: Col::Var(col) })
     }
 

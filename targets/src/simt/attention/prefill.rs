@@ -15,6 +15,7 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::schedule::Schedule;
 use crate::simt::attention::flash::{Attention, Fragments};
 use crate::simt::attention::online_softmax::OnlineSoftmax;
+use crate::simt::attention::sizes::Sizes;
 use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
@@ -25,7 +26,10 @@ use shape::Shape;
 pub const SCHEDULE: Schedule = Schedule {
     name: "prefill",
     family: Family::AttendMany,
-    suits: |spec, arch, _| Ok(Shape::new(spec, launch::gpu(arch)?).map(drop)?),
+    suits: |spec, arch, _| {
+        Sizes::of(spec.body)?.even()?;
+        Ok(Shape::new(spec, launch::gpu(arch)?).map(drop)?)
+    },
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };

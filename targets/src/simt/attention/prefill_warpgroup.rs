@@ -65,7 +65,9 @@ struct Shape {
 /// Whether the machine has what it takes for this attention, and the queries lie in memory as
 /// products take them.
 fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
-    let Sizes { cache, .. } = Sizes::of(spec.body)?;
+    let sizes = Sizes::of(spec.body)?;
+    sizes.even()?;
+    let cache = sizes.cache;
     let (simt, body) = (arch.simt, spec.body);
     WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
     let stored = body.ids().any(|id| match body.op(id) {

@@ -4,6 +4,7 @@ use atomc_ir::{CacheType, Diagnostic, Graph, Op};
 
 use crate::KernelSpec;
 use crate::row::unsupported;
+use crate::schedule::WhyNot;
 use crate::simt::attention::kv_dequant::Stored;
 use crate::tuning::Kind;
 
@@ -27,6 +28,16 @@ impl Sizes {
         Ok(Sizes { heads, cache, stored: Stored::new(cache, query)? })
     }
 
+    /// Whether values are as wide as keys, and lie beside them.
+    pub fn are_even(&self) -> bool {
+        !self.cache.is_prefix && self.cache.head_dim == self.cache.value_dim
+    }
+
+    /// That they are, for schedules that take no others.
+    pub fn even(&self) -> Result<(), WhyNot> {
+        WhyNot::unless(self.are_even(), || format!("{}: values must be as wide as keys, and beside them", self.cache))
+    }
+
     /// Query heads that share a head of the cache.
     pub fn group(&self) -> usize {
         self.heads / self.cache.heads
@@ -36,10 +47,11 @@ impl Sizes {
     pub fn registers(&self, arch: GpuArch) -> Registers {
         let simt = arch.simt;
         let (dim, span) = (arch.memory.padded(self.cache.head_dim), simt.matrix.span(simt.wave));
+        let value_dim = arch.memory.padded(self.cache.value_dim);
         let size = self.stored.dtype.size();
         let query = dim / span * simt.matrix.depth * size / 4;
-        let values = dim / 16 * simt.matrix.rows() * simt.matrix.depth * size / 4;
-        let (results, held) = (dim / 16 * simt.matrix.results, span / 16 * simt.matrix.results);
+        let values = value_dim / 16 * simt.matrix.rows() * simt.matrix.depth * size / 4;
+        let (results, held) = (value_dim / 16 * simt.matrix.results, span / 16 * simt.matrix.results);
         // Two waves fit a SIMD.
         let most = simt.unit.vgprs_wave.min(simt.unit.vgprs / 2);
         let converts = !simt.products.iter().any(|p| p.dtype == self.stored.dtype);

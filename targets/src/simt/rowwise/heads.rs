@@ -13,7 +13,7 @@ use atomc_ir::layout::CacheLayout;
 use atomc_ir::{Class, Diagnostic, Graph, Op, Type, Value};
 
 use super::{Setup, vector};
-use crate::cache::Cache;
+use crate::cache::{Cache, Written};
 use crate::code::{Int, Vector};
 use crate::kernel::{heads, through_reshape};
 use crate::row::{At, Col, Operand, is_norm};
@@ -37,7 +37,7 @@ pub fn run(graph: &Graph, arch: GpuArch) -> Option<usize> {
         _ => has_heads(v),
     };
     let [operands] = &written[..] else { return None };
-    let cache = graph.ty(operands[0]).as_cache()?;
+    let cache = graph.ty(operands[0]).as_cache().filter(|c| !c.is_prefix && c.head_dim == c.value_dim)?;
     let plain = graph.outputs().iter().all(made) && !has_norm(graph, operands[2]);
     // It was measured on NVIDIA's only, and with elements of two bytes: on AMD's it takes more
     // registers than it may be worth.
@@ -112,7 +112,7 @@ fn parts<'p, 'c>(kernel: &'p Kernel<'_, 'c>, run: usize) -> Result<Vec<Part<'p, 
         }
     }
     for cache in &kernel.caches {
-        let Some((key, value)) = cache.written() else { continue };
+        let Some(Written { key, value: Some(value) }) = cache.written() else { continue };
         let (count, dim) = (cache.ty.heads, cache.ty.head_dim);
         parts.push(Part { what: What::Keys { value: key, cache }, groups: groups(count, dim) });
         let vectors = count * (dim / c.lanes());

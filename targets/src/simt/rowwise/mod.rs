@@ -71,7 +71,7 @@ pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
     let width = |&v: &Value| match graph.ty(v) {
         Type::Tensor(_) if is_argmax(graph, v) => row(graph.operands(v.node)[0]),
         Type::Tensor(_) => row(v),
-        Type::Cache(c) => c.heads * c.head_dim,
+        Type::Cache(c) => c.heads * c.head_dim.max(c.value_dim),
         Type::Batch => 0,
     };
     if graph.outputs().iter().any(|&v| route::is_route(graph, v)) {
@@ -278,12 +278,12 @@ fn write_caches<'c>(kernel: &Kernel<'_, 'c>, row: Int<'c>, threads: usize) -> Re
     let (c, rows) = (kernel.code, &kernel.rows);
     for cache in &kernel.caches {
         let slot = cache.slot(c, row);
-        let (team, first, teams) = teams(c, cache.ty.head_dim, threads);
+        let (team, first, teams) = teams(c, cache.width(), threads);
         rows.set_team(team);
         each_head(c, cache.ty.heads, (first, teams), |head| {
             rows.forget();
             cache.prepare(rows, row, head)?;
-            rows.each_column(cache.ty.head_dim, |col| cache.write_part(rows, row, head, slot, Col::Var(col)))
+            rows.each_column(cache.width(), |col| cache.write_part(rows, row, head, slot, Col::Var(col)))
         })?;
         rows.forget();
     }

@@ -33,7 +33,7 @@ type Item<'c> = (FloatValue<'c>, FloatValue<'c>, Vector<'c>);
 
 impl<'c> Partial<'c> {
     fn stride(a: &Attention) -> usize {
-        a.cache.layout.dim * 4
+        a.values().1 * 4
     }
 
     pub fn bytes(a: &Attention, columns: usize) -> usize {
@@ -65,7 +65,7 @@ impl<'c> Partial<'c> {
 
 /// Dimensions of which the waves add their values at a time.
 fn width(a: &Attention, columns: usize) -> usize {
-    let dim = a.cache.layout.dim;
+    let dim = a.values().1;
     let fits = |width: &usize| dim.is_multiple_of(*width) && WAVES * columns * width * 4 <= EXCHANGED;
     (1..=dim / 16).rev().map(|panels| 16 * panels).find(fits).unwrap_or(16)
 }
@@ -94,7 +94,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
                 c.store(own.number(c, column, true), sum, 4);
             });
         }
-        for first in (0..a.cache.layout.dim).step_by(width(a, columns)) {
+        for first in (0..a.values().1).step_by(width(a, columns)) {
             c.barrier();
             self.leave(local, first, running, scale);
             c.barrier();
@@ -194,7 +194,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let turn = c.uniform(c.as_int(c.load(c.cx.i32_type(), turn, 4)));
         c.when(c.equal(self.used - turn, 1), || {
             c.acquire();
-            self.each(a.cache.layout.dim, |column, dim| {
+            self.each(a.values().1, |column, dim| {
                 let (_, sum, values) = self.splits(column, dim);
                 self.store(column, dim, c.fdiv(values, c.splat(sum)));
             });
@@ -249,7 +249,8 @@ impl<'c> Part<'_, '_, '_, 'c> {
     /// A vector of the result.
     fn store(&self, column: Int<'c>, dim: Int<'c>, values: Vector<'c>) {
         let (a, c) = (self.attention, self.code());
-        c.when(c.less(dim, a.cache.ty.head_dim), || {
+        let dim = if self.shape.values == self.shape.of_values { dim } else { dim + a.values().0 };
+        c.when(c.less(dim, a.cache.ty.value_dim), || {
             c.store_floats(a.result(self.token, self.head + column, dim), values, a.out_type());
         });
     }

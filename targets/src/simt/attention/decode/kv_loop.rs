@@ -40,7 +40,7 @@ impl<'c> Ahead<'c> {
 impl<'w, 'p, 'k, 'a, 'c> KvLoop<'w, 'p, 'k, 'a, 'c> {
     pub fn new(part: &'w Part<'p, 'k, 'a, 'c>, staged: Ptr<'c>) -> KvLoop<'w, 'p, 'k, 'a, 'c> {
         let a = part.attention;
-        let lanes = [a.key_lane(), a.matrix.in_panel(a.place, a.place.row)].map(|at| a.stored.offset(at));
+        let lanes = [a.key_lane(), a.value_lane()].map(|at| a.stored.offset(at));
         KvLoop { part, staged, lanes }
     }
 
@@ -93,7 +93,8 @@ impl<'w, 'p, 'k, 'a, 'c> KvLoop<'w, 'p, 'k, 'a, 'c> {
     fn scores(&self, keys: &Fragments<'_, 'c>) -> Vector<'c> {
         let (a, c, staged) = (self.part.attention, self.part.code(), self.staged);
         let chunk = a.span() * a.matrix.dtype.size();
-        let query = a.fragments(a.chunks(), move |i| a.matrix.load_row(c.at(staged, i * chunk)));
+        let kept = self.part.shape.keeps && !a.matrix.converts();
+        let query = a.fragments_if(kept, a.chunks(), move |i| a.matrix.load_row(c.at(staged, i * chunk)));
         a.scores(keys, &[query]).remove(0)
     }
 
