@@ -2,15 +2,19 @@
 # Fuzzes under AddressSanitizer, with the toolchain that the tree is built with: bash fuzz/run.sh
 # SECONDS [TARGET ...]
 #
-# It wants a C++ compiler. SECONDS is for each target; all targets without a list. What a fuzzer
-# finds lies in target/fuzz/found. New inputs stay in target/fuzz/corpora and do not change the
-# tree.
+# It wants a C++ compiler. SECONDS is for each target; all targets without a list, `light` for those
+# without the emulator, whose build takes longest. What a fuzzer finds lies in target/fuzz/found.
+# New inputs stay in target/fuzz/corpora and do not change the tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:?bash fuzz/run.sh SECONDS [TARGET ...]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(file manifest weights ir_text bodies config checkpoint packed code_object instructions)
+light=(file manifest weights ir_text bodies config checkpoint packed) features=libfuzzer,emulator
+case ${targets[*]} in
+"") targets=("${light[@]}" code_object instructions) ;;
+light) targets=("${light[@]}") features=libfuzzer ;;
+esac
 
 # The sanitizer and the coverage of libFuzzer are unstable options of a stable compiler, whose LLVM
 # atomc is built against.
@@ -21,7 +25,7 @@ export RUSTFLAGS="-Zsanitizer=address --cfg fuzzing -Cpasses=sancov-module -Cllv
 RUSTFLAGS=$(echo $RUSTFLAGS)
 triple=$(rustc -vV | sed -n 's/^host: //p')
 export CARGO_TARGET_DIR=target/fuzz
-cargo build -p atomc-fuzz --features libfuzzer --bins --target "$triple" --config profile.dev.incremental=false
+cargo build -p atomc-fuzz --no-default-features --features $features --bins --target "$triple" --config profile.dev.incremental=false
 export LD_LIBRARY_PATH=$(rustc --print sysroot)/lib
 
 # LLVM, which the emulator disassembles with, never gives its tables back.

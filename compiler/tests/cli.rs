@@ -430,7 +430,7 @@ fn what_cannot_be_compiled() {
     "#);
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "--target", "gfx000", "-o", "m.atomc"]), @"
     error[target::unknown]: unknown target `gfx000`
-      help: known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250, sm_80, sm_90a, sm_100a
+      help: known targets: host, gfx90a, gfx942, gfx9-4-generic, gfx950, gfx1100, gfx1101, gfx1102, gfx1150, gfx1151, gfx1152, gfx11-generic, gfx1200, gfx1201, gfx12-generic, gfx1250, sm_80, sm_90a, sm_100a
     ");
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "--decode", "4,2", "-o", "m.atomc"]), @"error[passes::buckets]: decode buckets [4, 2] must ascend and begin above zero");
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "-o", "no/such/folder/m.atomc"]), @"error[output]: no/such/folder/m.atomc: the folder does not exist");

@@ -37,9 +37,22 @@ impl Family {
     }
 }
 
+const fn rdna(name: &'static str, family: Family) -> Isa {
+    Isa {
+        name,
+        family,
+        lanes: 32,
+        features: "+real-true16,+wavefrontsize32",
+        vgprs: 256,
+        agprs: false,
+        fnuz: false,
+        lds: 65536,
+    }
+}
+
 /// Sources: LLVM's AMDGPUUsage (processors, code-object header), the instruction-set guides of
 /// CDNA2, CDNA3, CDNA4, RDNA3, RDNA4.
-const ROWS: [Isa; 5] = [
+const ROWS: [Isa; 14] = [
     Isa {
         name: "gfx90a",
         family: Family::Gfx90a,
@@ -71,25 +84,26 @@ const ROWS: [Isa; 5] = [
         lds: 163_840,
     },
     Isa {
-        name: "gfx1100",
-        family: Family::Gfx11,
-        lanes: 32,
-        features: "+real-true16,+wavefrontsize32",
+        name: "gfx9-4-generic",
+        family: Family::Gfx942,
+        lanes: 64,
+        features: "",
         vgprs: 256,
-        agprs: false,
+        agprs: true,
+        // It has no instructions for 8-bit floats.
         fnuz: false,
         lds: 65536,
     },
-    Isa {
-        name: "gfx1201",
-        family: Family::Gfx12,
-        lanes: 32,
-        features: "+real-true16,+wavefrontsize32",
-        vgprs: 256,
-        agprs: false,
-        fnuz: false,
-        lds: 65536,
-    },
+    rdna("gfx1100", Family::Gfx11),
+    rdna("gfx1101", Family::Gfx11),
+    rdna("gfx1102", Family::Gfx11),
+    rdna("gfx1150", Family::Gfx11),
+    rdna("gfx1151", Family::Gfx11),
+    rdna("gfx1152", Family::Gfx11),
+    rdna("gfx11-generic", Family::Gfx11),
+    rdna("gfx1200", Family::Gfx12),
+    rdna("gfx1201", Family::Gfx12),
+    rdna("gfx12-generic", Family::Gfx12),
 ];
 
 impl Isa {

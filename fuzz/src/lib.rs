@@ -1,6 +1,8 @@
 //! Whatever reads input that others wrote, one function each. It may refuse its input or take it;
 //! it may not panic, touch memory that is not its own, or take more than its input asks for. What
 //! is taken is worked with, as far as that runs no code.
+#[cfg(feature = "emulator")]
+mod amd;
 mod plan;
 
 use std::io::Write;
@@ -8,10 +10,6 @@ use std::path::Path;
 
 use atomc_artifact::manifest::Manifest;
 use atomc_artifact::{Artifact, encode};
-use atomc_emulator::CodeObject;
-use atomc_emulator::decode::disasm::Disassembler;
-use atomc_emulator::decode::parse;
-use atomc_emulator::isa::Isa;
 use atomc_ir::arch::Memory;
 use atomc_ir::trial::{Fill, Run, Step, Trial, need};
 use atomc_runtime::Checkpoint;
@@ -19,12 +17,14 @@ use atomc_runtime::checkpoint::Source;
 use atomc_runtime::weights::packed::Packed;
 use tempfile::TempDir;
 
+#[cfg(feature = "emulator")]
+pub use amd::{code_object, instructions};
 pub use plan::weights;
 
 /// A function for libFuzzer, by the name of its corpus.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: &[Target] = &[
     ("file", file),
     ("manifest", manifest),
     ("weights", weights),
@@ -33,7 +33,9 @@ pub const TARGETS: [Target; 10] = [
     ("config", config),
     ("checkpoint", checkpoint),
     ("packed", packed),
+    #[cfg(feature = "emulator")]
     ("code_object", code_object),
+    #[cfg(feature = "emulator")]
     ("instructions", instructions),
 ];
 
@@ -123,29 +125,6 @@ pub fn checkpoint(data: &[u8]) {
 pub fn packed(data: &[u8]) {
     let dir = folder();
     _ = Packed::open(written(&dir, "weights.host.safetensors", data));
-}
-
-/// A code object for AMD, with every kernel decoded.
-pub fn code_object(data: &[u8]) {
-    let Ok(object) = CodeObject::load(data) else { return };
-    let names: Vec<String> = object.kernels().map(str::to_owned).collect();
-    for name in names {
-        _ = object.decoded(&name);
-    }
-}
-
-/// Instructions of the chip that the first byte chooses, each read from 20 bytes of its own, so
-/// that one which is none does not hide the next.
-pub fn instructions(data: &[u8]) {
-    let Some((chip, code)) = data.split_first() else { return };
-    let names: Vec<&str> = Isa::names().collect();
-    let isa = Isa::find(names[usize::from(*chip) % names.len()]).expect("it has a name");
-    let disassembler = Disassembler::new(isa).expect("LLVM knows it");
-    for window in code.chunks(20) {
-        if let Some((text, _)) = disassembler.next(window, 0) {
-            _ = parse::instructions(&text, 0);
-        }
-    }
 }
 
 /// In memory where there is such a file system: a fuzzer writes thousands of files a second.

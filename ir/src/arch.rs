@@ -20,6 +20,10 @@ pub struct Arch {
     pub attributes: &'static str,
     /// What a device must report for code of this row to run on it.
     pub features: &'static [&'static str],
+    /// The row that this one differs from in numbers or in few instructions only, if there is one:
+    /// tests run whole models on this row, and each kernel on that one alone, unless they are asked
+    /// for all.
+    pub sibling: Option<&'static str>,
     /// Whether tests run kernels of this row, here, in the emulator or on a GPU (`tests/gpu.sh`):
     /// otherwise they are compiled and disassembled only.
     pub executed: bool,
@@ -36,6 +40,11 @@ impl Arch {
             Machine::Cpu(cpu) => cpu,
             Machine::Simt(_) => panic!("{} is no CPU", self.name),
         }
+    }
+
+    /// Whether its code is for a family of chips, as LLVM's generic processors are.
+    pub fn is_generic(&self) -> bool {
+        self.cpu.ends_with("-generic")
     }
 
     /// The instruction set of a GPU row.

@@ -23,6 +23,7 @@ pub const ARCH: Arch = Arch {
     attributes: "",
     features: &[],
     machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Pairs }),
+    sibling: None,
     executed: true,
     memory: Memory { row: 32, alias: 1024, rows: 1, panel: 4, group_bytes: 64, block_tokens: 16, align: 64 },
 };

@@ -12,7 +12,7 @@ mod memory;
 
 pub use error::DeviceError;
 pub use gpu::{Gpu, GpuDevice, Started, Vendor};
-pub use host::Host;
+pub use host::{Host, lacking};
 pub use launch::{Launches, Part, StepSize, Stream};
 pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory, StateMemory};
 

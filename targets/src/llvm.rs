@@ -6,7 +6,7 @@ use atomc_ir::{Arch, Diagnostic};
 use inkwell::OptimizationLevel;
 use inkwell::builder::Builder;
 use inkwell::context::Context;
-use inkwell::module::Module;
+use inkwell::module::{FlagBehavior, Module};
 use inkwell::passes::PassBuilderOptions;
 use inkwell::targets::{CodeModel, FileType, InitializationConfig, RelocMode, Target, TargetMachine, TargetTriple};
 
@@ -55,11 +55,18 @@ const PASSES: &str = "early-cse<memssa>,instcombine<no-verify-fixpoint>,loop-mss
 const SIMT_PASSES: &str =
     "early-cse<memssa>,instcombine<no-verify-fixpoint>,loop-mssa(loop-rotate,licm),early-cse<memssa>,simplifycfg";
 
+/// The version of code objects, times 100, from which on they may be for a family of chips.
+const GENERIC_OBJECTS: u64 = 600;
+
 fn optimise(module: &Module, arch: &Arch) -> Result<TargetMachine, Diagnostic> {
     module
         .verify()
         .unwrap_or_else(|e| panic!("emitted IR for {} is broken: {e}\n{}", arch.name, module.print_to_string()));
     let machine = machine(arch)?;
+    if arch.is_generic() {
+        let version = module.get_context().i32_type().const_int(GENERIC_OBJECTS, false);
+        module.add_basic_value_flag("amdhsa_code_object_version", FlagBehavior::Error, version);
+    }
     module.set_triple(&TargetTriple::create(arch.triple));
     module.set_data_layout(&machine.get_target_data().get_data_layout());
     let passes = match arch.machine {

@@ -76,6 +76,13 @@ pub fn supported(arch: &Arch) -> bool {
     }
 }
 
+/// The rows whose kernels tests try: those that this machine runs or emulates, of which one stands
+/// for its siblings unless `ATOMC_TEST_SIBLINGS` is set.
+pub fn tried() -> impl Iterator<Item = &'static Arch> {
+    let all = std::env::var_os("ATOMC_TEST_SIBLINGS").is_some();
+    rows().iter().filter(move |arch| supported(arch) && (all || arch.sibling.is_none()))
+}
+
 /// Bytes between pages of a cache.
 const GAP: usize = 256;
 
@@ -115,7 +122,7 @@ impl Case<'_> {
     fn check_where(&self, wanted: impl Fn(&Arch) -> bool) {
         let graph = parse(self.text).expect("a body in the text of the IR");
         graph.verify().unwrap_or_else(|e| panic!("{e}"));
-        for arch in rows().iter().filter(|a| supported(a) && wanted(a)) {
+        for arch in tried().filter(|a| wanted(a)) {
             if let Some(fault) = self.fault_on(&graph, arch) {
                 panic!("{} {}, {fault}", arch.name, self.text);
             }

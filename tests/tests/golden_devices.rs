@@ -8,6 +8,7 @@ use atomc_passes::BucketOptions;
 use atomc_runtime::{
     Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, SeqId, Want,
 };
+use atomc_targets::rows;
 use atomc_tests::{CHUNK, CONTEXT, Case, Mode, SEQUENCES, cases, cases_of_experts};
 
 /// One engine for each variant of the host that the CPU runs, or for the emulated chip.
@@ -194,6 +195,16 @@ fn gfx90a() {
 #[test]
 fn gfx1100() {
     error_is_that_of_the_type("gfx1100", in_each_type);
+}
+
+/// Chips whose kernels are those of another for other numbers run one model.
+#[test]
+fn siblings() {
+    let siblings: Vec<&str> = rows().iter().filter(|row| row.sibling.is_some()).map(|row| row.name).collect();
+    assert!(siblings.len() >= 6, "{siblings:?}");
+    for chip in siblings {
+        error_is_that_of_the_type(chip, |case| case.name == "qwen3");
+    }
 }
 
 #[test]

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 
 use atomc_artifact::abi::Pack;
 use atomc_artifact::manifest::{DType, Fact, Layout, Order, PACK, Plan, Weight, WeightExpr};
-use atomc_emulator::isa::Isa;
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory as Ranges, Options};
 use atomc_ir::Arch;
 use atomc_runtime::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
@@ -18,7 +17,7 @@ use atomc_runtime::device::{
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::weights::{self, DeviceSink, Given, Loading, Numbers, Rank, Sink};
 use atomc_runtime::{Error, Pool};
-use atomc_targets::{compile_hosted, rows};
+use atomc_targets::compile_hosted;
 
 const CODES: [(Float, DType); 2] = [(Float::Code(DType::U8), DType::E8M0), (Float::Code(DType::I32), DType::I32)];
 const FLOATS: [Float; 4] = [Float::BF16, Float::F16, Float::F32, Float::F64];
@@ -314,7 +313,7 @@ impl<'a> Load<'a> {
 }
 
 fn emulated() -> impl Iterator<Item = &'static Arch> {
-    rows().iter().filter(|arch| Isa::find(arch.name).is_some())
+    atomc_tests::kernels::tried().filter(|arch| arch.gpu().is_some())
 }
 
 /// A weight, and what the host makes of it.

@@ -3,11 +3,10 @@
 use atomc::driver::{self, Options as Compile};
 use atomc_artifact::abi::{Batch, PREPARE_GROUPS, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
 use atomc_artifact::manifest::{PREPARE, Variant};
-use atomc_emulator::isa::Isa;
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory, Options};
 use atomc_ir::Arch;
 use atomc_passes::BucketOptions;
-use atomc_targets::{Tasks, compile_hosted, rows};
+use atomc_targets::{Tasks, compile_hosted};
 
 /// A framework's step, padded: tokens behind the last sequence's, and sequences without any.
 struct Framework {
@@ -181,7 +180,7 @@ fn a_gpu() -> &'static Arch {
 }
 
 fn emulated() -> impl Iterator<Item = &'static Arch> {
-    rows().iter().filter(|arch| Isa::find(arch.name).is_some())
+    atomc_tests::kernels::tried().filter(|arch| arch.gpu().is_some())
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod check;
 mod compile;
 mod completions;
 mod devices;
+mod doctor;
 mod engine;
 mod eval;
 mod extract;
@@ -91,6 +92,7 @@ enum Verb {
     #[cfg(feature = "compiler")]
     Tune(tune::Args),
     Devices(devices::Args),
+    Doctor(doctor::Args),
     Completions(completions::Args),
 }
 
@@ -128,6 +130,7 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "compiler")]
         Verb::Tune(args) => tune::run(args),
         Verb::Devices(args) => devices::run(args),
+        Verb::Doctor(args) => doctor::run(args),
         Verb::Completions(args) => completions::run(args),
     };
     end(done.and_then(|()| Ok(std::io::stdout().flush()?)))

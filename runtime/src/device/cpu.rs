@@ -8,10 +8,14 @@ pub(super) struct Cpu {
 }
 
 impl Cpu {
-    /// Those of a variant's features that are not here. A name that this runtime does not know
-    /// counts as absent.
+    /// Whether it has a feature. A name that this runtime does not know counts as absent.
+    pub fn has(&self, name: &str) -> bool {
+        self.features.contains(name)
+    }
+
+    /// Those of a variant's features that are not here.
     pub fn lacks(&self, wanted: &[String]) -> Vec<String> {
-        wanted.iter().filter(|name| !self.features.contains(name.as_str())).cloned().collect()
+        wanted.iter().filter(|name| !self.has(name)).cloned().collect()
     }
 
     /// Detects the features. With `tiles`, the operating system is asked to let this process use

@@ -147,11 +147,20 @@ impl GpuDevice {
         })
     }
 
+    /// The target of these whose code suits this device best, if any runs here.
+    pub fn best<'n>(&self, targets: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+        targets.filter_map(|name| Some((self.fit(name)?, name))).max().map(|(_, name)| name)
+    }
+
     /// How well code for an architecture, or for a mode, suits this device, if it can run there at
     /// all. NVIDIA's code runs on later chips as well, but not where its name ends in a letter.
     fn fit(&self, wanted: &str) -> Option<Fit> {
         match self.vendor {
-            Vendor::Hip => (self.arch == wanted || self.modes.iter().any(|mode| mode == wanted)).then_some(Fit::Exact),
+            Vendor::Hip if self.arch == wanted || self.modes.iter().any(|mode| mode == wanted) => Some(Fit::Exact),
+            Vendor::Hip => {
+                let family = FAMILIES.iter().find(|(name, _)| *name == wanted);
+                family.filter(|(_, chips)| chips.contains(&self.arch.as_str())).map(|_| Fit::Family(0))
+            }
             Vendor::Cuda if wanted.strip_suffix('a') == Some(&self.arch) => Some(Fit::Exact),
             Vendor::Cuda => {
                 let (wanted, own) = (capability(wanted)?, capability(&self.arch)?);
@@ -169,6 +178,14 @@ impl GpuDevice {
         std::iter::once(&self.arch).chain(&self.modes).cloned().collect::<Vec<_>>().join(":")
     }
 }
+
+/// AMD's families of chips that run the same code, by LLVM's names (AMDGPUUsage, "Generic
+/// Processors"), as far as `atomc` compiles for them.
+const FAMILIES: [(&str, &[&str]); 3] = [
+    ("gfx9-4-generic", &["gfx942", "gfx950"]),
+    ("gfx11-generic", &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]),
+    ("gfx12-generic", &["gfx1200", "gfx1201"]),
+];
 
 /// How well code suits a device, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -165,6 +165,12 @@ impl Bound {
     }
 }
 
+/// Those of a variant's features that this processor lacks.
+pub fn lacking<'f>(features: &[&'f str]) -> Vec<&'f str> {
+    let cpu = Cpu::detect(features.iter().any(|name| name.starts_with("amx")));
+    features.iter().copied().filter(|name| !cpu.has(name)).collect()
+}
+
 fn allocate(bytes: usize) -> Result<Buffer, DeviceError> {
     Buffer::new(bytes).map_err(|source| DeviceError::OutOfMemory { bytes, source })
 }

@@ -33,6 +33,9 @@ const RDNA_UNIT: ComputeUnit = ComputeUnit {
     waves: 16,
 };
 
+/// As `RDNA_UNIT`, of chips without LLVM's `Feature1_5xVGPRs`: two thirds of the registers.
+const SMALL_RDNA_UNIT: ComputeUnit = ComputeUnit { vgprs: 1024, vgpr_granule: 16, ..RDNA_UNIT };
+
 /// Words of 32 bits as floats, and from RDNA 3 on bounds in bytes (resource descriptors in the
 /// guides; LLVM's `getDefaultRsrcDataFormat`).
 const CDNA_BUFFER: u32 = 0x0002_7000;
@@ -122,13 +125,98 @@ const fn row(
         cpu: name,
         attributes,
         features,
+        sibling: None,
         executed: true,
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
     }
 }
 
-pub const ROWS: [Arch; 6] = [
+/// Work-groups on one compute unit of a pair, each of whose SIMDs has its own registers.
+const RDNA: &str = "+cumode,+real-true16";
+
+const RX_7900_XTX: Chip = Chip { name: "RX 7900 XTX", units: 96, bandwidth: 960.0, bf16: 122.9, fp8: 0.0, fp4: 0.0 };
+
+const RX_9070_XT: Chip = Chip { name: "RX 9070 XT", units: 64, bandwidth: 644.6, bf16: 194.6, fp8: 389.3, fp4: 0.0 };
+
+const GFX942: Simt = Simt {
+    wave: 64,
+    unit: CDNA2_UNIT,
+    chip: Chip { name: "MI300X", units: 304, bandwidth: 5324.8, bf16: 1307.4, fp8: 2614.9, fp4: 0.0 },
+    matrix: MFMA,
+    products: &CDNA3,
+    mfma_32x32: &LARGE_CDNA3,
+    fp8: Fp8::Fnuz,
+    packs_bf16: false,
+    direct_to_lds: 4,
+    buffer_word: Some(CDNA_BUFFER),
+    bulk_copies: false,
+    warpgroup_mma: false,
+    dependent_launch: false,
+    clusters: [0; 2],
+    measured: None,
+    rows_of_16: RowExchange::Crossbar,
+    isa: Isa::Amdgcn,
+};
+
+/// A row whose kernels are those of another chip, for other numbers.
+const fn like(sibling: &'static str, row: Arch) -> Arch {
+    Arch { sibling: Some(sibling), ..row }
+}
+
+const fn rdna3(
+    name: &'static str,
+    features: &'static [&'static str],
+    source: &'static str,
+    unit: ComputeUnit,
+    chip: Chip,
+) -> Arch {
+    let simt = Simt {
+        wave: 32,
+        unit,
+        chip,
+        matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
+        products: &RDNA3,
+        mfma_32x32: &[],
+        fp8: Fp8::None,
+        packs_bf16: false,
+        direct_to_lds: 0,
+        buffer_word: Some(RDNA_BUFFER),
+        bulk_copies: false,
+        warpgroup_mma: false,
+        dependent_launch: false,
+        clusters: [0; 2],
+        measured: None,
+        rows_of_16: RowExchange::PermuteX16,
+        isa: Isa::Amdgcn,
+    };
+    row(name, features, source, RDNA, simt)
+}
+
+const fn rdna4(name: &'static str, features: &'static [&'static str], source: &'static str, chip: Chip) -> Arch {
+    let simt = Simt {
+        wave: 32,
+        unit: RDNA_UNIT,
+        chip,
+        matrix: MatrixLayout { columns: 16, depth: 8, results: 8, replicated: false, a_rows: IN_ORDER },
+        products: &RDNA4,
+        mfma_32x32: &[],
+        fp8: Fp8::Ocp,
+        packs_bf16: false,
+        direct_to_lds: 0,
+        buffer_word: Some(RDNA_BUFFER),
+        bulk_copies: false,
+        warpgroup_mma: false,
+        dependent_launch: false,
+        clusters: [0; 2],
+        measured: None,
+        rows_of_16: RowExchange::PermuteX16,
+        isa: Isa::Amdgcn,
+    };
+    row(name, features, source, RDNA, simt)
+}
+
+pub const ROWS: [Arch; 15] = [
     row(
         "gfx90a",
         &["gfx90a"],
@@ -154,30 +242,16 @@ pub const ROWS: [Arch; 6] = [
             isa: Isa::Amdgcn,
         },
     ),
-    row(
+    row("gfx942", &["gfx942"], "CDNA 3 ISA guide; AMD Instinct MI300X data sheet", "", GFX942),
+    like(
         "gfx942",
-        &["gfx942"],
-        "CDNA 3 ISA guide; AMD Instinct MI300X data sheet",
-        "",
-        Simt {
-            wave: 64,
-            unit: CDNA2_UNIT,
-            chip: Chip { name: "MI300X", units: 304, bandwidth: 5324.8, bf16: 1307.4, fp8: 2614.9, fp4: 0.0 },
-            matrix: MFMA,
-            products: &CDNA3,
-            mfma_32x32: &LARGE_CDNA3,
-            fp8: Fp8::Fnuz,
-            packs_bf16: false,
-            direct_to_lds: 4,
-            buffer_word: Some(CDNA_BUFFER),
-            bulk_copies: false,
-            warpgroup_mma: false,
-            dependent_launch: false,
-            clusters: [0; 2],
-            measured: None,
-            rows_of_16: RowExchange::Crossbar,
-            isa: Isa::Amdgcn,
-        },
+        row(
+            "gfx9-4-generic",
+            &["gfx9-4-generic"],
+            "AMDGPUUsage, generic processors: gfx942 and gfx950 without instructions for 8-bit floats",
+            "",
+            Simt { fp8: Fp8::None, chip: Chip { fp8: 0.0, ..GFX942.chip }, ..GFX942 },
+        ),
     ),
     row(
         "gfx950",
@@ -204,55 +278,80 @@ pub const ROWS: [Arch; 6] = [
             isa: Isa::Amdgcn,
         },
     ),
-    row(
+    rdna3("gfx1100", &["gfx1100"], "RDNA 3 ISA guide; AMD Radeon RX 7900 XTX specifications", RDNA_UNIT, RX_7900_XTX),
+    like(
         "gfx1100",
-        &["gfx1100"],
-        "RDNA 3 ISA guide; AMD Radeon RX 7900 XTX specifications",
-        "+cumode,+real-true16",
-        Simt {
-            wave: 32,
-            unit: RDNA_UNIT,
-            chip: Chip { name: "RX 7900 XTX", units: 96, bandwidth: 960.0, bf16: 122.9, fp8: 0.0, fp4: 0.0 },
-            matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
-            products: &RDNA3,
-            mfma_32x32: &[],
-            fp8: Fp8::None,
-            packs_bf16: false,
-            direct_to_lds: 0,
-            buffer_word: Some(RDNA_BUFFER),
-            bulk_copies: false,
-            warpgroup_mma: false,
-            dependent_launch: false,
-            clusters: [0; 2],
-            measured: None,
-            rows_of_16: RowExchange::PermuteX16,
-            isa: Isa::Amdgcn,
-        },
+        rdna3(
+            "gfx1101",
+            &["gfx1101"],
+            "RDNA 3 ISA guide; AMD Radeon RX 7800 XT specifications",
+            RDNA_UNIT,
+            Chip { name: "RX 7800 XT", units: 60, bandwidth: 624.1, bf16: 74.6, fp8: 0.0, fp4: 0.0 },
+        ),
     ),
-    row(
+    like(
+        "gfx1100",
+        rdna3(
+            "gfx1102",
+            &["gfx1102"],
+            "RDNA 3 ISA guide; AMD Radeon RX 7600 specifications",
+            SMALL_RDNA_UNIT,
+            Chip { name: "RX 7600", units: 32, bandwidth: 288.0, bf16: 43.5, fp8: 0.0, fp4: 0.0 },
+        ),
+    ),
+    like(
+        "gfx1100",
+        rdna3(
+            "gfx1150",
+            &["gfx1150"],
+            "RDNA 3.5 ISA guide; AMD Ryzen AI 9 HX 370 specifications (2.9 GHz, 128 bits of LPDDR5X-8000)",
+            SMALL_RDNA_UNIT,
+            Chip { name: "Radeon 890M", units: 16, bandwidth: 128.0, bf16: 23.8, fp8: 0.0, fp4: 0.0 },
+        ),
+    ),
+    like(
+        "gfx1100",
+        rdna3(
+            "gfx1151",
+            &["gfx1151"],
+            "RDNA 3.5 ISA guide; AMD Ryzen AI Max+ 395 specifications (2.9 GHz, 256 bits of LPDDR5X-8000)",
+            RDNA_UNIT,
+            Chip { name: "Radeon 8060S", units: 40, bandwidth: 256.0, bf16: 59.4, fp8: 0.0, fp4: 0.0 },
+        ),
+    ),
+    like(
+        "gfx1100",
+        rdna3(
+            "gfx1152",
+            &["gfx1152"],
+            "RDNA 3.5 ISA guide; AMD Ryzen AI 7 350 specifications (3 GHz, 128 bits of LPDDR5X-8000)",
+            SMALL_RDNA_UNIT,
+            Chip { name: "Radeon 860M", units: 8, bandwidth: 128.0, bf16: 12.3, fp8: 0.0, fp4: 0.0 },
+        ),
+    ),
+    like(
+        "gfx1100",
+        rdna3(
+            "gfx11-generic",
+            &["gfx11-generic"],
+            "AMDGPUUsage, generic processors: the smallest register file of RDNA 3 and 3.5, the largest chip",
+            SMALL_RDNA_UNIT,
+            RX_7900_XTX,
+        ),
+    ),
+    like(
         "gfx1201",
-        &["gfx1201"],
-        "RDNA 4 ISA guide; AMD Radeon RX 9070 XT specifications",
-        "+cumode,+real-true16",
-        Simt {
-            wave: 32,
-            unit: RDNA_UNIT,
-            chip: Chip { name: "RX 9070 XT", units: 64, bandwidth: 644.6, bf16: 194.6, fp8: 389.3, fp4: 0.0 },
-            matrix: MatrixLayout { columns: 16, depth: 8, results: 8, replicated: false, a_rows: IN_ORDER },
-            products: &RDNA4,
-            mfma_32x32: &[],
-            fp8: Fp8::Ocp,
-            packs_bf16: false,
-            direct_to_lds: 0,
-            buffer_word: Some(RDNA_BUFFER),
-            bulk_copies: false,
-            warpgroup_mma: false,
-            dependent_launch: false,
-            clusters: [0; 2],
-            measured: None,
-            rows_of_16: RowExchange::PermuteX16,
-            isa: Isa::Amdgcn,
-        },
+        rdna4(
+            "gfx1200",
+            &["gfx1200"],
+            "RDNA 4 ISA guide; AMD Radeon RX 9060 XT specifications",
+            Chip { name: "RX 9060 XT", units: 32, bandwidth: 322.3, bf16: 102.6, fp8: 205.1, fp4: 0.0 },
+        ),
+    ),
+    rdna4("gfx1201", &["gfx1201"], "RDNA 4 ISA guide; AMD Radeon RX 9070 XT specifications", RX_9070_XT),
+    like(
+        "gfx1201",
+        rdna4("gfx12-generic", &["gfx12-generic"], "AMDGPUUsage, generic processors: what RDNA 4 has", RX_9070_XT),
     ),
     Arch {
         executed: false,

@@ -37,6 +37,8 @@ pub fn variants(target: &str) -> Result<&'static [Arch], Diagnostic> {
 
 #[cfg(test)]
 mod tests {
+    use atomc_ir::arch::Simt;
+
     use super::*;
 
     #[test]
@@ -96,13 +98,28 @@ mod tests {
     }
 
     #[test]
+    fn siblings_differ_in_numbers() {
+        let find = |name: &str| rows().iter().find(|row| row.name == name).and_then(|row| row.gpu()).expect("a GPU");
+        let siblings: Vec<_> = rows().iter().filter_map(|row| Some((row.gpu()?, find(row.sibling?)))).collect();
+        assert!(siblings.len() >= 9);
+        for (row, sibling) in siblings {
+            assert_eq!(sibling.sibling, None, "{}: all kernels are tested on its sibling", row.name);
+            let (unit, chip, fp8) = (sibling.simt.unit, sibling.simt.chip, sibling.simt.fp8);
+            assert_eq!(Simt { unit, chip, fp8, ..row.simt.clone() }, *sibling.simt, "{}", row.name);
+        }
+    }
+
+    #[test]
     fn unknown_target_lists_the_known() {
         let e = variants("gfx000").unwrap_err();
         assert_eq!(
             (e.message.as_str(), e.help.as_deref()),
             (
                 "unknown target `gfx000`",
-                Some("known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250, sm_80, sm_90a, sm_100a")
+                Some(
+                    "known targets: host, gfx90a, gfx942, gfx9-4-generic, gfx950, gfx1100, gfx1101, gfx1102, gfx1150, gfx1151, \
+                     gfx1152, gfx11-generic, gfx1200, gfx1201, gfx12-generic, gfx1250, sm_80, sm_90a, sm_100a"
+                )
             )
         );
     }

@@ -74,6 +74,7 @@ const fn row(
         cpu: name,
         attributes,
         features,
+        sibling: None,
         executed: false,
         machine: Machine::Simt(Simt {
             wave: 32,
@@ -101,6 +102,7 @@ const fn row(
 pub const ROWS: [Arch; 3] = [
     Arch {
         // Its PTX was executed by a newer GPU.
+        sibling: None,
         executed: true,
         ..row(
             "sm_80",
@@ -116,6 +118,7 @@ pub const ROWS: [Arch; 3] = [
         )
     },
     Arch {
+        sibling: None,
         executed: true,
         ..row(
             "sm_90a",

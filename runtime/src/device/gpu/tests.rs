@@ -572,6 +572,14 @@ fn takes_the_target_that_suits_best() {
     );
 }
 
+#[test]
+fn takes_its_own_code_before_that_of_its_family() {
+    let fits = |arch: &str, target: &str| GpuDevice { vendor: Vendor::Hip, arch: arch.into(), ..nvidia() }.fit(target);
+    assert!(fits("gfx1151", "gfx1151") > fits("gfx1151", "gfx11-generic"));
+    assert!(fits("gfx1151", "gfx11-generic").is_some() && fits("gfx950", "gfx9-4-generic").is_some());
+    assert_eq!((fits("gfx1201", "gfx11-generic"), fits("gfx90a", "gfx9-4-generic")), (None, None));
+}
+
 fn nvidia() -> GpuDevice {
     let (name, arch, modes) = ("NVIDIA Fake".into(), "sm_90".into(), Vec::new());
     GpuDevice { vendor: Vendor::Cuda, ordinal: 0, name, arch, modes, memory: 0 }

@@ -1,0 +1,97 @@
+//! Frameworks: which releases a Python has, and which of them the package `atomc` was tested with.
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize;
+
+use super::Finding;
+
+/// What the module `atomc.packages` prints.
+#[derive(Deserialize)]
+struct Packages {
+    python: String,
+    /// The version of the package `atomc`.
+    atomc: String,
+    frameworks: Vec<Framework>,
+}
+
+#[derive(Deserialize)]
+struct Framework {
+    name: String,
+    /// The version that is installed.
+    version: Option<String>,
+    /// The versions that the package `atomc` names as tested.
+    tested: Vec<String>,
+}
+
+pub fn look(python: &Path) -> Vec<Finding> {
+    match ask(python) {
+        Ok(packages) => findings(&packages),
+        Err(why) => {
+            let help = "only frameworks need it: pip install the wheel, or name another with --python";
+            vec![Finding::note("plugin", why, help)]
+        }
+    }
+}
+
+fn ask(python: &Path) -> Result<Packages, String> {
+    let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", python.display());
+    let output = Command::new(python).args(["-m", "atomc.packages"]).output().map_err(|error| failed(&error))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        return Err(failed(&text.lines().last().unwrap_or("ended without a word")));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| failed(&error))
+}
+
+fn findings(packages: &Packages) -> Vec<Finding> {
+    let Packages { python, atomc, frameworks } = packages;
+    let ours = env!("CARGO_PKG_VERSION");
+    let plugin = match atomc == ours {
+        true => Finding::good("plugin", format!("atomc {atomc} for Python {python}")),
+        false => {
+            let text = format!("atomc {atomc} for Python {python}, and this program is {ours}");
+            Finding::bad("plugin", text, "install the wheel of this release")
+        }
+    };
+    std::iter::once(plugin).chain(frameworks.iter().filter_map(framework)).collect()
+}
+
+/// A framework, if it is installed. What follows a plus names a build of the same release.
+fn framework(Framework { name, version, tested }: &Framework) -> Option<Finding> {
+    let version = version.as_ref()?;
+    let release = version.split('+').next().unwrap_or_default();
+    if tested.iter().any(|known| known == release) {
+        return Some(Finding::good(name, format!("{version}, a release that is tested")));
+    }
+    let text = format!("{version} is not among the releases that are tested: {}", tested.join(", "));
+    Some(Finding::bad(name, text, "install one of these, or set ATOMC_UNSUPPORTED_VERSION=1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    fn bad(atomc: &str, vllm: Option<&str>) -> Vec<String> {
+        let (name, version) = ("vLLM".to_owned(), vllm.map(str::to_owned));
+        let frameworks = vec![Framework { name, version, tested: vec!["0.33.0".into()] }];
+        let found = findings(&Packages { python: "3.11.7".into(), atomc: atomc.into(), frameworks });
+        found.into_iter().filter(|f| f.verdict == Verdict::Bad).map(|f| f.about).collect()
+    }
+
+    #[test]
+    fn releases_are_compared_with_what_the_package_names() {
+        let ours = env!("CARGO_PKG_VERSION");
+        assert!(bad(ours, Some("0.33.0+cpu")).is_empty());
+        assert_eq!(bad(ours, Some("0.99.0")), ["vLLM"]);
+        assert_eq!(bad("0.0.1", None), ["plugin"]);
+    }
+
+    #[test]
+    fn a_python_without_the_package_is_a_note() {
+        let [finding] = &look(Path::new("/no/such/python"))[..] else { panic!("one") };
+        assert_eq!(finding.verdict, Verdict::Note);
+        assert!(finding.text.contains("/no/such/python"), "{}", finding.text);
+    }
+}
