@@ -239,7 +239,7 @@ fn unknown_and_repeated_targets() {
         let d = compile(&config(1, true), &options, &mut |_, _, _| ()).expect_err("a fault");
         format!("[{}] {d}; {}", d.code, d.help.as_deref().unwrap_or_default())
     };
-    insta::assert_snapshot!(fault(&["gfx000"]), @"[target::unknown] unknown target `gfx000`; known targets: host, gfx90a, gfx942, gfx950, gfx1100, gfx1201, gfx1250, sm_80, sm_90a, sm_100a");
+    insta::assert_snapshot!(fault(&["gfx000"]), @"[target::unknown] unknown target `gfx000`; known targets: host, gfx90a, gfx942, gfx9-4-generic, gfx950, gfx1100, gfx1101, gfx1102, gfx1150, gfx1151, gfx1152, gfx11-generic, gfx1200, gfx1201, gfx12-generic, gfx1250, sm_80, sm_90a, sm_100a");
     insta::assert_snapshot!(fault(&["host", "host"]), @"[target::twice] target `host` is named twice;");
     insta::assert_snapshot!(fault(&[]), @"[target::none] no target is named; --target host");
 }

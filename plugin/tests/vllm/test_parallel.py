@@ -39,7 +39,7 @@ def run(folder, scripts, options={}, environment={}):
         [sys.executable, scripts / "script.py", folder, prompts, json.dumps(options)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         env={**os.environ, **shared, **environment},
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
