@@ -40,8 +40,16 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
     ensure((1..=MAX_RANKS).contains(&manifest.tensor_parallel), "tensor_parallel", || {
         format!("{} is not between 1 and {MAX_RANKS}", manifest.tensor_parallel)
     })?;
+    let experts = manifest.expert_parallel;
+    let fits = experts == 1 || manifest.tensor_parallel == 1 || experts == manifest.tensor_parallel;
+    ensure((1..=MAX_RANKS).contains(&experts) && fits, "expert_parallel", || {
+        format!(
+            "{experts} is neither 1 nor tensor_parallel, {}, nor the ranks of experts alone",
+            manifest.tensor_parallel
+        )
+    })?;
     ensure(!manifest.targets.is_empty(), "targets", || "an artifact without a target has no code".to_owned())?;
-    let (vocab, ranks) = (manifest.model.vocab, manifest.tensor_parallel);
+    let (vocab, ranks) = (manifest.model.vocab, manifest.ranks());
     // Logits that a rank may have.
     let widths = if vocab.is_multiple_of(ranks) { [vocab, vocab / ranks] } else { [vocab; 2] };
     let mut names = BTreeSet::new();

@@ -22,11 +22,28 @@ pub struct Manifest {
     /// Ranks that share the model out, each of which runs this artifact with its shards of the
     /// weights; 1 for none.
     pub tensor_parallel: usize,
+    /// Ranks that hold some of the experts each, whole, and run this artifact as those of
+    /// `tensor_parallel` do, which are as many or 1; 1 for none.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub expert_parallel: usize,
     /// At least one; their names differ.
     pub targets: Vec<Target>,
 }
 
+fn one() -> usize {
+    1
+}
+
+fn is_one(count: &usize) -> bool {
+    *count == 1
+}
+
 impl Manifest {
+    /// How many ranks share the model out, in whichever way.
+    pub fn ranks(&self) -> usize {
+        self.tensor_parallel.max(self.expert_parallel)
+    }
+
     /// The compile key: the hash of the producer and of everything that shaped the artifact.
     pub fn key(&self) -> String {
         let text = format!("{}\n{}", self.producer, self.config);

@@ -38,8 +38,10 @@ pub struct Options {
     /// Which of the choices that schedules leave open every kernel takes, round and round, instead
     /// of the one that was found best.
     pub choice: Option<usize>,
-    /// Ranks that share the model out.
+    /// Ranks that have a part of each projection.
     pub ranks: usize,
+    /// Ranks that hold some of the experts each, whole.
+    pub expert_ranks: usize,
     /// Who attends: plans are made for each.
     pub attention: Vec<Attention>,
     /// Layers whose input rows frameworks want to see, besides those behind the last layer.
@@ -53,6 +55,7 @@ impl Default for Options {
             buckets: BucketOptions::default(),
             choice: None,
             ranks: 1,
+            expert_ranks: 1,
             attention: vec![Attention::Own],
             hidden: vec![],
         }
@@ -99,6 +102,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         config: echo(config, options, &buckets, &targets)?,
         model: facts(config),
         tensor_parallel: options.ranks,
+        expert_parallel: options.expert_ranks,
         targets: made,
     };
     progress(total, total, "done");
@@ -132,7 +136,7 @@ fn states(models: &[Model]) -> Result<States, Diagnostic> {
 fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> {
     let mut all: Vec<Model> = Vec::with_capacity(options.attention.len());
     for &attention in &options.attention {
-        let part = Part { ranks: options.ranks, attention };
+        let part = Part { ranks: options.ranks, expert_ranks: options.expert_ranks, attention };
         if all.iter().any(|model| model.part == part) {
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
@@ -334,6 +338,9 @@ fn echo(
     // What was there before the option has the key that it had.
     if !options.hidden.is_empty() {
         echo["hidden"] = json!(options.hidden);
+    }
+    if options.expert_ranks > 1 {
+        echo["expert_parallel"] = json!(options.expert_ranks);
     }
     for arch in targets.iter().flat_map(|(_, archs)| *archs) {
         if let Some(release) = atomc_targets::assembler(arch)? {

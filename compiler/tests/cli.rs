@@ -162,11 +162,21 @@ fn parts_of_a_model() {
     assert!(bench.succeed(&["inspect", "part.atomc"]).contains("ranks     for each of 2 that share the model out"));
     bench.write("ids.json", "[[1, 2]]");
     let run = ["logits", "part.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "out.safetensors"];
-    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: tensor_parallel: the artifact is for 2 ranks that share the model out, which a framework runs; one device alone needs an artifact that was compiled without --tp");
+    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: tensor_parallel: the artifact is for 2 ranks that share the model out, which a framework runs; one device alone needs an artifact that was compiled without --tp and --ep");
     bench.succeed(&["verify", "part.atomc", "--kernel", "rows"]);
     bench.succeed(&compile(&["--attention", "caller"]));
     insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: attention: every plan for target `host` leaves attention to a framework; an engine needs an artifact that was compiled with --attention own");
     insta::assert_snapshot!(bench.fail(1, &compile(&["--tp", "3", "--json"])), @"error[config::ranks]: --tp: 4 attention heads cannot be shared out among 3 ranks");
+    insta::assert_snapshot!(bench.fail(1, &compile(&["--ep", "2"])), @"error[config::ranks]: --ep: the model has no experts");
+    let experts = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/moe-glm");
+    let compile = |more: &[&'static str]| [&["compile", experts][..], &part, more].concat();
+    insta::assert_snapshot!(bench.fail(1, &compile(&["--ep", "7"])), @"error[config::ranks]: --ep: 6 experts cannot be shared out among 7 ranks");
+    insta::assert_snapshot!(bench.fail(1, &compile(&["--tp", "3", "--ep", "2"])), @"error[config::ranks]: --ep: 2 ranks hold experts, but --tp has 3: as many, or 1");
+    insta::assert_snapshot!(bench.fail(1, &compile(&["--ep", "65"])), @"error[config::ranks]: --ep: 65 ranks, but 64 are the most that share a model out");
+    bench.succeed(&compile(&["--ep", "4"]));
+    let about = bench.succeed(&["inspect", "part.atomc"]);
+    assert!(about.contains("ranks     for each of 4 that share the experts out, and have all else"), "{about}");
+    bench.succeed(&["verify", "part.atomc", "--kernel", "rows"]);
 }
 
 /// Fingerprints on the list of trusted artifacts.

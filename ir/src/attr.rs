@@ -36,6 +36,17 @@ impl Attr for usize {
     }
 }
 
+/// As `[0, 3]`.
+impl Attr for Vec<usize> {
+    fn show(&self) -> String {
+        format!("{self:?}")
+    }
+    fn read(text: &str) -> Option<Self> {
+        let inner = text.strip_prefix('[')?.strip_suffix(']')?;
+        inner.split(", ").map(|number| number.parse().ok()).collect()
+    }
+}
+
 impl Attr for i32 {
     fn show(&self) -> String {
         self.to_string()

@@ -295,6 +295,10 @@ pub(crate) fn rope_freqs<S: Real>(_: &[&Val<S>], _: Cx, freqs: &Freqs) -> Result
     one(vec![inverse.len()], inverse)
 }
 
+pub(crate) fn numbers<S: Real>(_: &[&Val<S>], _: Cx, values: &[usize]) -> Results<S> {
+    one(vec![values.len()], values.iter().map(|&value| S::of(value as f64)).collect())
+}
+
 pub(crate) fn offset<S: Real>(args: &[&Val<S>], _: Cx, &by: &f64) -> Results<S> {
     let w = args[0].float()?;
     one(w.shape.clone(), w.data.iter().map(|&w| w.add(w.lit(by))).collect())
@@ -507,9 +511,16 @@ fn largest<S: Real>(of: &[S], count: usize) -> Vec<usize> {
     places
 }
 
-pub(crate) fn route<S: Real>(args: &[&Val<S>], _: Cx, by: &Router) -> Results<S> {
+pub(crate) fn route<S: Real>(args: &[&Val<S>], _: Cx, by: &Router, &held: &Option<usize>) -> Results<S> {
     let logits = args[0].float()?;
-    let bias = args.get(1).map(|bias| bias.float()).transpose()?;
+    let (bias, first) = Router::behind_logits(&args[1..], held);
+    let bias = bias.map(|bias| bias.float()).transpose()?;
+    let first = first.map(|first| first.float()).transpose()?.map_or(0.0, |first| first.data[0].get() as f32);
+    // Counted from the first of those that are held, in f32 as kernels count; -1 for any other.
+    let counted = |place: usize| match place as f32 - first {
+        own if held.is_none_or(|held| own < held as f32) && own >= 0.0 => own as i32,
+        _ => -1,
+    };
     let (mut weights, mut experts) = (Vec::new(), Vec::new());
     let each = logits.width() / by.groups;
     for row in logits.rows() {
@@ -542,8 +553,10 @@ pub(crate) fn route<S: Real>(args: &[&Val<S>], _: Cx, by: &Router) -> Results<S>
             let sum = of.iter().fold(S::of(0.0), |sum, &w| sum.add(w));
             of.iter_mut().for_each(|w| *w = w.div(sum));
         }
-        weights.extend(of.into_iter().map(|w| w.mul(S::of(by.scale))));
-        experts.extend(chosen.into_iter().map(|place| place as i32));
+        let own: Vec<i32> = chosen.into_iter().map(counted).collect();
+        let scale = |(&own, w): (&i32, S)| if own < 0 { S::of(0.0) } else { w.mul(S::of(by.scale)) };
+        weights.extend(own.iter().zip(of).map(scale));
+        experts.extend(own);
     }
     let weights = Tensor::new(vec![logits.shape[0], by.k], weights);
     Ok(vec![Val::Float(weights), Val::Int(experts)])
@@ -862,6 +875,52 @@ mod tests {
         let logits = [0.0, ln(4.0), ln(2.0), ln(2.0)];
         near(run("2, sigmoid, 2, 1, sum2, false, 1.0", None, logits), [2.0 / 3.0, 2.0 / 3.0], [2, 3]);
         near(run("2, sigmoid, 2, 1, max, false, 1.0", None, logits), [0.8, 0.5], [1, 0]);
+    }
+
+    /// Choices of experts that a rank does not hold are nobody's and count nothing.
+    #[test]
+    fn routers_of_ranks_by_hand() {
+        let text = |values: &str, held: &str, operand: &str| {
+            format!(
+                "graph @g(%l: f32[T, 5]) {{
+  %0 = numbers {{values = {values}}} : f32[2]
+  %1 = shard %0 {{axis = 0, parts = 2}} : f32[1]
+  %2, %3 = route %l{operand} {{by = (2, softmax, 1, 1, max, true, 4.0){held}}} : f32[T, 2], i32[T*2]
+  return %2, %3
+}}"
+            )
+        };
+        let graph = parse(&text("[0, 3]", ", held = 3", ", %1")).unwrap();
+        assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
+        graph.verify().unwrap();
+        let route = |first: f64, logits: [f64; 5]| {
+            let graph = parse(
+                "graph @g(%l: f32[T, 5], %f: f32[1]) {
+  %0, %1 = route %l, %f {by = (2, softmax, 1, 1, max, true, 4.0), held = 3} : f32[T, 2], i32[T*2]
+  return %0, %1
+}",
+            )
+            .unwrap();
+            let params =
+                BTreeMap::from([("l".into(), float(&[1, 5], &logits)), ("f".to_string(), float(&[1], &[first]))]);
+            let out = super::run(&graph, Cx { tokens: 1, rows: 0 }, &params, &|_| None).unwrap();
+            (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
+        };
+        let logits = [0.0, f64::ln(3.0), 0.0, 0.0, f64::ln(9.0)];
+        assert_eq!((route(0.0, logits).1, route(3.0, logits).1), (vec![-1, 1], vec![1, -1]));
+        near(&route(0.0, logits).0, &[0.0, 1.0]);
+        near(&route(3.0, logits).0, &[3.0, 0.0]);
+        let wrong = |values: &str, held: &str, operand: &str| {
+            parse(&text(values, held, operand)).unwrap().verify().unwrap_err().messages
+        };
+        assert_eq!(wrong("[0, 3]", "", ", %1, %1"), ["route: where all experts are held none of them is the first"]);
+        assert_eq!(wrong("[0, 3]", ", held = 3", ""), ["route: where some experts are held one of them is the first"]);
+        assert_eq!(wrong("[0, 3]", ", held = 3", ", %0"), ["route: first must be f32[1], not f32[2]"]);
+        assert_eq!(wrong("[0, 3]", ", held = 0", ", %1"), ["route: no experts are held"]);
+        assert_eq!(
+            wrong("[0, 16777217]", ", held = 3", ", %1"),
+            ["numbers: 16777217 is more than 16777216, to which f32 has all whole numbers"]
+        );
     }
 
     /// Weights of two experts, 2 and 3 times the identity with the columns exchanged.

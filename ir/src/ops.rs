@@ -287,6 +287,9 @@ ops! {
     /// Inverse frequencies of a rotary embedding, a constant of the configuration.
     RopeFreqs = "rope_freqs" () { freqs: Freqs }
         [Layout, Outside, Other, work::none] shapes::rope_freqs, interp::rope_freqs;
+    /// Whole numbers in f32, a constant of the configuration.
+    Numbers = "numbers" () { values: Vec<usize> }
+        [Layout, Outside, Other, work::none] shapes::numbers, interp::numbers;
     /// Joins operands along an axis.
     Concat = "concat" (many: Reads::along(*axis)) { axis: usize }
         [Layout, Rows, Kept, work::none] shapes::concat, interp::concat;
@@ -342,7 +345,9 @@ ops! {
         [Compute, CONTRACTION, Other, work::dot] shapes::linear, interp::linear;
     /// Which experts each token chooses by its logits, with the weight of each. A bias is added to
     /// scores where experts are chosen, and only there. Equals are taken in the order of experts.
-    Route = "route" (logits: Row; bias: Shared) { by: Router }
+    /// Of a rank that holds some of the experts the last operand says which is the first of these,
+    /// in f32, and experts are counted from there: others are -1, with a weight of zero.
+    Route = "route" (logits: Row; bias: Shared, first: Shared) { by: Router, held: Option<usize> }
         [Compute, Rows, Other, work::none] shapes::route, interp::route;
     /// The same indices of experts, with the rows of each expert behind them.
     Group = "group" (experts: All) { experts: usize, tile: usize }

@@ -319,12 +319,31 @@ fn wants(codes: DType) -> &'static str {
     if codes.is_code() { "takes a block and a scale for each" } else { "has neither block nor scale" }
 }
 
-pub fn route(inputs: &[&Type], by: &Router) -> Types {
+/// Numbers up to here are whole in f32.
+const WHOLE_IN_F32: usize = 1 << 24;
+
+pub fn numbers(_: &[&Type], values: &[usize]) -> Types {
+    if let Some(large) = values.iter().find(|&&value| value > WHOLE_IN_F32) {
+        return Err(format!("{large} is more than {WHOLE_IN_F32}, to which f32 has all whole numbers"));
+    }
+    one(DType::F32, Shape::fixed(&[values.len()]))
+}
+
+pub fn route(inputs: &[&Type], by: &Router, &held: &Option<usize>) -> Types {
     let logits = float(inputs[0], "logits")?;
     let (&[Dim::Tokens, Dim::Fixed(experts)], Layout::Rows) = (&logits.shape.0[..], logits.layout) else {
         return Err(format!("logits must have a row for each token, not {logits}"));
     };
-    if let Some(bias) = inputs.get(1)
+    let (bias, first) = Router::behind_logits(&inputs[1..], held);
+    match (held, first) {
+        (None, _) if inputs.len() <= 2 => {}
+        (Some(1..), Some(first)) if *first == Type::tensor(DType::F32, Shape::fixed(&[1])) => {}
+        (None, _) => return Err("where all experts are held none of them is the first".into()),
+        (Some(0), _) => return Err("no experts are held".into()),
+        (Some(_), Some(first)) => return Err(format!("first must be f32[1], not {first}")),
+        (Some(_), None) => return Err("where some experts are held one of them is the first".into()),
+    }
+    if let Some(bias) = bias
         && float(bias, "bias")?.shape != Shape::fixed(&[experts])
     {
         return Err(format!("bias must have one number for each of {experts} experts, not {bias}"));

@@ -235,6 +235,14 @@ pub struct Router {
 }
 
 impl Router {
+    /// The operands behind the logits: the bias, and the first of the experts that a rank holds.
+    pub fn behind_logits<T: Copy>(rest: &[T], held: Option<usize>) -> (Option<T>, Option<T>) {
+        match (held, rest) {
+            (Some(_), &[ref bias @ .., first]) => (bias.first().copied(), Some(first)),
+            _ => (rest.first().copied(), None),
+        }
+    }
+
     /// Whether experts are chosen by their logits, because scores are in the same order: what is
     /// far below the largest score is zero in f32, and would be equal.
     pub fn by_logits(&self, has_bias: bool) -> bool {

@@ -98,10 +98,22 @@ impl Artifact {
         py.import("json")?.call_method1("loads", (self.file.manifest().config.to_string(),))
     }
 
-    /// Ranks that share the model out.
+    /// Ranks that have a part of each projection.
     #[getter]
     fn tensor_parallel(&self) -> usize {
         self.file.manifest().tensor_parallel
+    }
+
+    /// Ranks that hold some of the experts each, whole; 1 if none do.
+    #[getter]
+    fn expert_parallel(&self) -> usize {
+        self.file.manifest().expert_parallel
+    }
+
+    /// All ranks that run the artifact.
+    #[getter]
+    fn ranks(&self) -> usize {
+        self.file.manifest().ranks()
     }
 
     /// The version of atomc that wrote it.

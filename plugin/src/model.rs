@@ -185,7 +185,7 @@ impl Model {
             model: &artifact.manifest().config["model"],
             dtype: self.dtype(),
             cache_dtype: self.cache_dtype,
-            ranks: artifact.manifest().tensor_parallel,
+            ranks: artifact.manifest().ranks(),
             positions: self.max_positions,
             step: self.max_tokens,
             page: self.block_tokens,

@@ -616,7 +616,7 @@ impl<'a> Logits<'a> {
 /// That the plans leave nothing to do to anybody else.
 fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
     let target = &manifest.targets[target];
-    match manifest.tensor_parallel {
+    match manifest.ranks() {
         1 if target.plans.iter().any(|plan| plan.kind == PlanKind::Whole) => Ok(()),
         1 => Err(Error::CallerAttends { target: target.name.clone() }),
         ranks => Err(Error::Shared { ranks }),

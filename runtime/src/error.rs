@@ -18,7 +18,7 @@ pub enum Error {
     Checkpoint(#[from] CheckpointError),
     #[error(
         "tensor_parallel: the artifact is for {ranks} ranks that share the model out, which a framework runs; \
-         one device alone needs an artifact that was compiled without --tp"
+         one device alone needs an artifact that was compiled without --tp and --ep"
     )]
     Shared { ranks: usize },
     #[error(

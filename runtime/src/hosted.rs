@@ -126,9 +126,8 @@ impl Hosted {
         let target = options.device.target(manifest)?;
         check(manifest, target, options)?;
         // SAFETY: passed on to the caller, who names a stream of this device.
-        let device = unsafe {
-            options.device.open_on(&artifact, threads(options.threads, manifest.tensor_parallel), options.stream)
-        }?;
+        let device =
+            unsafe { options.device.open_on(&artifact, threads(options.threads, manifest.ranks()), options.stream) }?;
         Hosted::assemble(artifact, target, device, options, allocate)
     }
 
@@ -200,7 +199,7 @@ impl Hosted {
             states,
             inputs: inputs.addresses(),
         };
-        let rank = Rank { number: options.rank, of: manifest.tensor_parallel };
+        let rank = Rank { number: options.rank, of: manifest.ranks() };
         let mut hosted = Hosted {
             artifact,
             target,
@@ -445,7 +444,7 @@ fn runs(plan: &Plan, options: &HostedOptions) -> bool {
 }
 
 fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<(), HostedError> {
-    let (rank, ranks, target) = (options.rank, manifest.tensor_parallel, &manifest.targets[target]);
+    let (rank, ranks, target) = (options.rank, manifest.ranks(), &manifest.targets[target]);
     if rank >= ranks {
         return Err(HostedError::Rank { rank, ranks });
     }

@@ -170,6 +170,7 @@ pub fn manifest() -> Manifest {
             bos: None,
         },
         tensor_parallel: 1,
+        expert_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
             layout: DataLayout {

@@ -8,6 +8,7 @@ mod cache;
 mod code;
 mod contraction;
 mod disasm;
+mod held;
 mod host;
 mod kernel;
 mod link;

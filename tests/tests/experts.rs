@@ -32,6 +32,30 @@ fn routers() {
     }
 }
 
+/// A rank that holds some of the experts; where it does not hold the first one too.
+#[test]
+fn routers_of_ranks() {
+    let kinds = [
+        ("3, softmax, 1, 1, max, true, 1.0", 5, 2, ""),
+        ("2, chosen, 1, 1, max, false, 1.0", 7, 6, ""),
+        ("4, sigmoid, 4, 2, sum2, true, 2.5", 64, 16, "%bias"),
+    ];
+    for (by, experts, held, bias) in kinds {
+        let k: usize = by[..1].parse().unwrap();
+        let (param, operand) = match bias {
+            "" => (String::new(), String::new()),
+            bias => (format!(", {bias}: f32[{experts}]"), format!(", {bias}")),
+        };
+        let text = format!(
+            "graph @k(%l: f32[T, {experts}]{param}, %first: f32[1]) {{
+  %0, %1 = route %l{operand}, %first {{by = ({by}), held = {held}}} : f32[T, {k}], i32[T*{k}]
+  return %0, %1
+}}"
+        );
+        Case { runs: STEPS[1], ..case(&text, Family::Rows, 8) }.check();
+    }
+}
+
 #[test]
 fn rows_of_experts_are_found() {
     for (experts, k, tile) in [(5, 2, 16), (130, 8, 16), (7, 3, 64), (1, 1, 32)] {

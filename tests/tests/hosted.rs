@@ -135,7 +135,7 @@ impl Rank {
 impl Framework {
     fn new(path: &Path, name: &str, attention: Attention, sequences: usize) -> Framework {
         let artifact = &Arc::new(open(path));
-        let ranks = 0..artifact.manifest().tensor_parallel;
+        let ranks = 0..artifact.manifest().ranks();
         let hosted = |rank| Hosted::open(artifact.clone(), &options(rank, attention), None).expect("it opens");
         Framework::of(ranks.map(|rank| Rank::new(hosted(rank), name, sequences)).collect(), vec![])
     }
@@ -552,7 +552,7 @@ fn made_up(path: &Path, attention: Attention) -> Framework {
         hosted.load(&Random { seed: 3 }, &|_, _| ()).expect("weights");
         Rank::loaded(hosted, 2)
     };
-    Framework::of((0..artifact.manifest().tensor_parallel).map(rank).collect(), vec![])
+    Framework::of((0..artifact.manifest().ranks()).map(rank).collect(), vec![])
 }
 
 #[test]

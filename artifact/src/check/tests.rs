@@ -641,7 +641,7 @@ fn hidden_rows_and_shares() {
     refused(|m| m.targets[0].hidden.bytes = 383, "targets[0].hidden.bytes: 383 bytes do not hold 32 rows of 6");
     refused(|m| m.tensor_parallel = 0, "tensor_parallel: 0 is not between 1 and 64");
     refused(|m| m.tensor_parallel = 1 << 30, "tensor_parallel: 1073741824 is not between 1 and 64");
-    refused(|m| m.tensor_parallel = 64, "targets[0].weights: cut for 1 ranks, but tensor_parallel is 64");
+    refused(|m| m.tensor_parallel = 64, "targets[0].weights: cut for 1 ranks, but there are 64");
     let shard = |parts| {
         move |m: &mut Manifest| {
             m.tensor_parallel = 2;
@@ -660,9 +660,25 @@ fn hidden_rows_and_shares() {
             m.tensor_parallel = ranks;
         }
     };
-    refused(ranks(1), "targets[0].weights[1].expr: a shard of 2 parts for 1 ranks (tensor_parallel)");
-    refused(ranks(3), "targets[0].weights[1].expr: a shard of 2 parts for 3 ranks (tensor_parallel)");
-    refused(ranks(4), "targets[0].weights: cut for 2 ranks, but tensor_parallel is 4");
+    refused(ranks(1), "targets[0].weights[1].expr: a shard of 2 parts for 1 ranks");
+    refused(ranks(3), "targets[0].weights[1].expr: a shard of 2 parts for 3 ranks");
+    refused(ranks(4), "targets[0].weights: cut for 2 ranks, but there are 4");
+    let experts = |experts| {
+        move |m: &mut Manifest| {
+            shard(2)(m);
+            m.expert_parallel = experts;
+        }
+    };
+    let neither = "is neither 1 nor tensor_parallel, 2, nor the ranks of experts alone";
+    for count in [0, 3, 65] {
+        refused(experts(count), &format!("expert_parallel: {count} {neither}"));
+    }
+    let mut sound = sample();
+    experts(2)(&mut sound);
+    manifest(&sound, SECTIONS).unwrap();
+    sound.tensor_parallel = 1;
+    manifest(&sound, SECTIONS).unwrap();
+    refused(|m| m.expert_parallel = 2, "targets[0].weights: cut for 1 ranks, but there are 2");
 }
 
 #[test]

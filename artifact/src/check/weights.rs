@@ -78,12 +78,12 @@ pub(super) fn shards(weights: &[Weight], ranks: usize, at: &str) -> Checked {
     for (index, weight) in weights.iter().enumerate() {
         for parts in shard_parts(&weight.expr) {
             ensure(parts >= 1 && ranks.is_multiple_of(parts), &format!("{at}[{index}].expr"), || {
-                format!("a shard of {parts} parts for {ranks} ranks (tensor_parallel)")
+                format!("a shard of {parts} parts for {ranks} ranks")
             })?;
             most = most.max(parts);
         }
     }
-    ensure(most == ranks, at, || format!("cut for {most} ranks, but tensor_parallel is {ranks}"))
+    ensure(most == ranks, at, || format!("cut for {most} ranks, but there are {ranks}"))
 }
 
 fn shard_parts(expr: &WeightExpr) -> Vec<usize> {

@@ -28,6 +28,7 @@ pub(crate) fn sample() -> Manifest {
             bos: Some(1),
         },
         tensor_parallel: 1,
+        expert_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
             layout: DataLayout {

@@ -104,7 +104,7 @@ fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) ->
         model: &manifest.config["model"],
         dtype: target.hidden.dtype.torch_name(),
         cache_dtype: target.cache_dtype().torch_name(),
-        ranks: manifest.tensor_parallel,
+        ranks: manifest.ranks(),
         positions: manifest.model.max_positions,
         step: step.ok_or_else(|| format!("target `{}` has no plans with --attention {who}", target.name))?,
         page: target.layout.block_tokens,

@@ -26,7 +26,8 @@ Examples:
   atomc compile models/qwen3 -o m.atomc
   atomc compile models/qwen3/config.json --dtype f32 -o m.atomc
   atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc
-  atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc")]
+  atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc
+  atomc compile models/qwen3-moe --tp 2 --ep 2 -o rank.atomc")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -45,6 +46,11 @@ pub struct Args {
     /// Make the artifact for one of so many ranks that share the model out; a framework runs it
     #[arg(long, value_name = "N", default_value_t = 1)]
     tp: usize,
+    /// Make the artifact for one of so many ranks that hold some of the experts each, whole, where
+    /// `--tp` alone shares out the width of each; as many as with `--tp`, or that is 1 and every
+    /// rank has all else
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    ep: usize,
     /// Who attends: the artifact's own kernels, or a framework that runs it
     #[arg(long, value_name = "WHO,…", value_delimiter = ',', default_value = "own")]
     attention: Vec<Who>,
@@ -85,6 +91,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         buckets,
         choice: None,
         ranks: args.tp,
+        expert_ranks: args.ep,
         attention: attention.collect(),
         hidden: args.hidden.clone(),
     };

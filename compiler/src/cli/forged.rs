@@ -109,7 +109,7 @@ fn manifests_are_refused_as_a_whole() {
         ("/targets/0/weights/0/bytes", 1 << 40, "bytes, but the layout"),
         ("/targets/0/plans/0/rows", 1 << 30, "is not between 1 and 65536"),
         ("/tensor_parallel", 1 << 30, "is not between 1 and 64"),
-        ("/tensor_parallel", 64, "cut for 1 ranks, but tensor_parallel is 64"),
+        ("/tensor_parallel", 64, "cut for 1 ranks, but there are 64"),
     ];
     let dir = TempDir::new().expect("a folder");
     for &(field, value, says) in cases {

@@ -86,8 +86,13 @@ fn model(out: &mut impl Write, m: &Manifest) -> Result<(), Failure> {
         model.max_positions,
         model.stop
     )?;
-    if m.tensor_parallel > 1 {
-        writeln!(out, "ranks     for each of {} that share the model out", m.tensor_parallel)?;
+    if m.ranks() > 1 {
+        write!(out, "ranks     for each of {} that share ", m.ranks())?;
+        match (m.tensor_parallel, m.expert_parallel) {
+            (_, 1) => writeln!(out, "the model out")?,
+            (1, _) => writeln!(out, "the experts out, and have all else")?,
+            _ => writeln!(out, "the model out, experts whole")?,
+        }
     }
     Ok(())
 }
@@ -381,6 +386,7 @@ pub fn describe(artifact: &Artifact) -> Value {
         "fingerprint": artifact.fingerprint().to_string(),
         "model": m.model,
         "tensor_parallel": m.tensor_parallel,
+        "expert_parallel": m.expert_parallel,
         "targets": m.targets.iter().map(target).collect::<Vec<Value>>(),
         "config": m.config,
     })

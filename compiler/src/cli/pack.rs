@@ -51,8 +51,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let threads = pool::threads(args.threads, 1);
     let mut pool = Pool::new(threads).map_err(|e| Failure::new("threads", format!("cannot start {threads}: {e}")))?;
     std::fs::create_dir_all(&args.output).map_err(|e| Failure::file("output", &args.output, e))?;
-    for number in 0..manifest.tensor_parallel {
-        let rank = Rank { number, of: manifest.tensor_parallel };
+    for number in 0..manifest.ranks() {
+        let rank = Rank { number, of: manifest.ranks() };
         let path = args.output.join(packed::file_name(&target.name, rank));
         packed::write(&path, target, rank, &checkpoint, &mut pool)?;
         let bytes = std::fs::metadata(&path).map_err(|e| Failure::file("output", &path, e))?.len();

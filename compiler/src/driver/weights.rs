@@ -161,6 +161,10 @@ fn expr(graph: &Graph, v: Value) -> Result<(String, WeightExpr), Diagnostic> {
             let values = freqs.inverse().into_iter().map(|f| f as f32).collect();
             Ok((format!("rope_freqs({freqs:?})"), WeightExpr::Const { values }))
         }
+        Op::Numbers { values } => Ok((
+            format!("numbers({values:?})"),
+            WeightExpr::Const { values: values.iter().map(|&n| n as f32).collect() },
+        )),
         op => Err(unsupported(graph, v, &format!("is a `{}`, which no weight plan can hold", op.name()))),
     }
 }

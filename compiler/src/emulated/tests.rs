@@ -137,7 +137,7 @@ fn manifest(chip: &str) -> Manifest {
         bos: None,
     };
     let (producer, config) = ("test".into(), serde_json::json!({}));
-    Manifest { producer, config, model, tensor_parallel: 1, targets: vec![target] }
+    Manifest { producer, config, model, tensor_parallel: 1, expert_parallel: 1, targets: vec![target] }
 }
 
 struct Bias(Vec<u8>);

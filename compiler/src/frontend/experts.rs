@@ -1,5 +1,5 @@
-//! The graph of a layer's experts, and how ranks share them out: the width of each, so that a rank
-//! makes a part of a sum.
+//! The graph of a layer's experts, and how ranks share them out, so that a rank makes a part of a
+//! sum: the width of each, or else the experts, of which a rank holds some.
 use atomc_config::{Experts, Gate, Router, Score, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Number, Op, Value, Whole};
 
@@ -11,6 +11,54 @@ use super::product::{Factor, Stack};
 pub fn share(all: &Experts, ranks: usize) -> Result<Experts, String> {
     let shared = all.shared.as_ref().map(|shared| mlp::share(shared, ranks)).transpose()?;
     Ok(Experts { shared, ..all.clone() })
+}
+
+/// How experts are shared out among ranks that hold some each, one behind the other: the first
+/// ranks have one more where there are not as many for all. Theirs are as many as those of the
+/// others, whose last one is of zeros and nobody's.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    count: usize,
+    ranks: usize,
+}
+
+impl Held {
+    fn new(count: usize, ranks: usize) -> Option<Held> {
+        (ranks > 1).then_some(Held { count, ranks })
+    }
+
+    /// Experts in the weights of a rank.
+    fn most(self) -> usize {
+        self.count.div_ceil(self.ranks)
+    }
+
+    /// The first expert of a rank.
+    fn first(self, rank: usize) -> usize {
+        rank * (self.count / self.ranks) + rank.min(self.count % self.ranks)
+    }
+
+    /// The rank's part of something with a place for each expert along its first axis.
+    pub fn take(self, b: &mut Builder, all: Value) -> Made {
+        let Held { count, ranks } = self;
+        let mut all = all;
+        if !count.is_multiple_of(ranks) {
+            let mut part = |rank| {
+                let (start, end) = (self.first(rank), self.first(rank + 1));
+                let own = b.push(Op::Slice { axis: 0, start, len: end - start }, &[all])?;
+                let pad = Op::Pad { axis: 0, len: self.most() };
+                if end - start < self.most() { b.push(pad, &[own]) } else { Ok(own) }
+            };
+            let parts: Vec<Value> = (0..ranks).map(&mut part).collect::<Result<_, _>>()?;
+            all = b.push(Op::Concat { axis: 0 }, &parts)?;
+        }
+        shard(b, all, 0, ranks)
+    }
+
+    /// The number of the rank's first expert.
+    fn first_of_rank(self, b: &mut Builder) -> Made {
+        let firsts = b.push(Op::Numbers { values: (0..self.ranks).map(|rank| self.first(rank)).collect() }, &[])?;
+        shard(b, firsts, 0, self.ranks)
+    }
 }
 
 /// The two inner projections and the outer one, for a rank.
@@ -25,8 +73,9 @@ struct Projections<'a> {
 impl<'a> LayerBuilder<'a> {
     /// What the experts of each token make of `x`.
     pub fn experts(&mut self, all: &Experts, x: Value) -> Made {
-        let (dtype, ranks) = (self.config.dtype, self.part.ranks);
-        let [weights, experts] = self.route(&all.router, all.count, x)?;
+        let dtype = self.config.dtype;
+        let held = Held::new(all.count, self.part.expert_ranks);
+        let [weights, experts] = self.route(&all.router, (all.count, held), x)?;
         let Projections { gate, up, down, biases } = self.projections_of(all)?;
         let mut inner =
             [gate.multiply_grouped(self.b, x, experts, dtype)?, up.multiply_grouped(self.b, x, experts, dtype)?];
@@ -47,19 +96,24 @@ impl<'a> LayerBuilder<'a> {
             }
         };
         let mut made = down.multiply_grouped(self.b, inner, experts, dtype)?;
-        // Every rank has the whole outer bias, which counts once.
-        let is_cut = ranks > 1;
+        // Every rank that has a part of each expert has its whole outer bias, which counts once.
+        let is_cut = self.part.ranks > 1 && held.is_none();
         let bias = biases.map(|[_, _, down]| down);
         if let Some(bias) = bias.filter(|_| !is_cut) {
             made = self.biased(made, bias, experts)?;
         }
         let mut out = self.b.push(Op::Combine {}, &[made, weights])?;
-        if let Some(shared) = &all.shared {
-            let shared = self.part_of_mlp("mlp.shared_experts", shared, x)?;
+        // A rank has all of it, or a part.
+        let shared = all.shared.as_ref().map(|shared| self.part_of_mlp("mlp.shared_experts", shared, x)).transpose()?;
+        let (before, behind) = if self.part.ranks > 1 { (shared, None) } else { (None, shared) };
+        if let Some(shared) = before {
             out = self.b.add(out, shared)?;
         }
-        if ranks > 1 {
+        if self.part.all() > 1 {
             out = self.b.push(Op::AllReduce {}, &[out])?;
+        }
+        if let Some(shared) = behind {
+            out = self.b.add(out, shared)?;
         }
         if let Some(bias) = bias.filter(|_| is_cut) {
             let rows = self.b.gather(bias, experts)?;
@@ -76,7 +130,12 @@ impl<'a> LayerBuilder<'a> {
     }
 
     /// The weights of each token's experts, and which these are.
-    fn route(&mut self, router: &Router, count: usize, x: Value) -> Result<[Value; 2], Diagnostic> {
+    fn route(
+        &mut self,
+        router: &Router,
+        (count, held): (usize, Option<Held>),
+        x: Value,
+    ) -> Result<[Value; 2], Diagnostic> {
         let path = format!("{}.{}", self.path, router.module);
         self.b.at(&path);
         let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[count, self.config.hidden]);
@@ -100,8 +159,9 @@ impl<'a> LayerBuilder<'a> {
             renormalise: router.renormalise,
             scale: router.scale,
         };
-        let operands: Vec<Value> = [logits].into_iter().chain(correction).collect();
-        let weights = self.b.push(Op::Route { by }, &operands)?;
+        let first = held.map(|held| held.first_of_rank(self.b)).transpose()?;
+        let operands: Vec<Value> = [logits].into_iter().chain(correction).chain(first).collect();
+        let weights = self.b.push(Op::Route { by, held: held.map(Held::most) }, &operands)?;
         Ok([weights, Value { out: 1, ..weights }])
     }
 
@@ -135,6 +195,11 @@ impl<'a> LayerBuilder<'a> {
             }
         };
         let biases = if bias { Some(biases(b, dtype, &path, (count, [hidden, width]))?) } else { None };
+        if let Some(held) = Held::new(count, self.part.expert_ranks) {
+            let [gate, up, down] = [gate.held(b, held)?, up.held(b, held)?, down.held(b, held)?];
+            let take = |[gate, up, down]: [Value; 3]| Ok([held.take(b, gate)?, held.take(b, up)?, held.take(b, down)?]);
+            return Ok(Projections { gate, up, down, biases: biases.map(take).transpose()? });
+        }
         if ranks == 1 {
             return Ok(Projections { gate, up, down, biases });
         }

@@ -65,7 +65,7 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
     let picked = b.at("model.norm").gather(x, rows)?;
     let last = norm(&mut b, config, picked, "model.norm", config.hidden)?;
     let logits = head(&mut b, config, part, (last, embedding))?;
-    let picks = if part.ranks == 1 { Some(b.argmax(logits)?) } else { None };
+    let picks = if part.all() == 1 { Some(b.argmax(logits)?) } else { None };
     let mut results = vec![(LOGITS.to_string(), logits)];
     results.extend(states);
     results.extend(picks.map(|picks| (PICKS.to_string(), picks)));

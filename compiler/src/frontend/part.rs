@@ -1,5 +1,8 @@
 //! What of a step an artifact is to compute: one rank's share of the model, with its own attention
 //! or the caller's.
+//!
+//! Ranks share out heads and the rows between two projections. Experts are shared out by their
+//! width too, or else as they are: each rank holds some of them whole.
 use atomc_artifact::check::MAX_RANKS;
 use atomc_artifact::manifest::Attention;
 use atomc_config::{FeedForward, Layer, Mixer};
@@ -10,31 +13,63 @@ use super::{Config, attention, experts, mlp};
 /// One rank's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Ranks that share the model out.
+    /// Ranks that have a part of each projection.
     pub ranks: usize,
+    /// Ranks that hold some of the experts each, whole; 1 if none do.
+    pub expert_ranks: usize,
     pub attention: Attention,
 }
 
 impl Default for Part {
     /// All of it.
     fn default() -> Part {
-        Part { ranks: 1, attention: Attention::Own }
+        Part { ranks: 1, expert_ranks: 1, attention: Attention::Own }
     }
 }
 
 impl Part {
+    /// All ranks there are.
+    pub fn all(self) -> usize {
+        self.ranks.max(self.expert_ranks)
+    }
+
     /// The sizes of one rank.
     pub fn of(self, config: &Config) -> Result<Config, Diagnostic> {
-        let Part { ranks, .. } = self;
-        if ranks > MAX_RANKS {
-            let message = format!("{ranks} ranks, but {MAX_RANKS} are the most that share a model out");
-            return Err(Diagnostic::new("config::ranks", message).at("--tp"));
+        let Part { ranks, expert_ranks, .. } = self;
+        for (ranks, option) in [(ranks, "--tp"), (expert_ranks, "--ep")] {
+            if ranks > MAX_RANKS {
+                let message = format!("{ranks} ranks, but {MAX_RANKS} are the most that share a model out");
+                return Err(Diagnostic::new("config::ranks", message).at(option));
+            }
+        }
+        if expert_ranks > 1 {
+            self.check_experts(config)?;
         }
         let fault = |what: String| {
             Diagnostic::new("config::ranks", format!("{what} cannot be shared out among {ranks} ranks")).at("--tp")
         };
         let layers = config.layers.iter().map(|layer| share(layer, ranks)).collect::<Result<_, _>>().map_err(fault)?;
         Ok(Config { layers, ..config.clone() })
+    }
+
+    /// That there are experts to hold for each rank, and ranks of one kind.
+    fn check_experts(self, config: &Config) -> Result<(), Diagnostic> {
+        let Part { ranks, expert_ranks, .. } = self;
+        let fault = |message: String| Err(Diagnostic::new("config::ranks", message).at("--ep"));
+        if ranks > 1 && ranks != expert_ranks {
+            return fault(format!("{expert_ranks} ranks hold experts, but --tp has {ranks}: as many, or 1"));
+        }
+        let counts = config.layers.iter().filter_map(|layer| match &layer.feed_forward {
+            FeedForward::Experts(all) => Some(all.count),
+            FeedForward::Gated(_) => None,
+        });
+        match counts.min() {
+            None => fault("the model has no experts".to_string()),
+            Some(count) if count < expert_ranks => {
+                fault(format!("{count} experts cannot be shared out among {expert_ranks} ranks"))
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     /// Parts of a head's weight: all ranks have all of it where it is not a multiple, or is the

@@ -4,6 +4,7 @@ use atomc_config::{Axes, Blocks, InputScales, Inputs, Scheme, Stored};
 use atomc_ir::{Block, Builder, DType, Diagnostic, Elementwise, Fact, Op, Order, Rule, Shape, Value, Whole, nth_name};
 
 use super::Config;
+use super::experts::Held;
 use super::layer::{Made, Rows, shard};
 
 /// Most pieces that scales are put together of, where a cut goes through blocks.
@@ -124,6 +125,15 @@ impl<'a> Factor<'a> {
             cols if cols < encoding.sizes[1] => cols,
             _ => 1,
         })
+    }
+
+    /// Of the weights of experts those that the rank holds.
+    pub fn held(mut self, b: &mut Builder, held: Held) -> Result<Factor<'a>, Diagnostic> {
+        self.weight = held.take(b, self.weight)?;
+        if let Some(encoding) = &mut self.encoding {
+            encoding.each(|v| held.take(b, v))?;
+        }
+        Ok(self)
     }
 
     /// The weight with rows or columns of zeros behind it.

@@ -69,7 +69,13 @@ class Artifact:
         """Every option and model fact that shaped the artifact."""
     @property
     def tensor_parallel(self) -> int:
-        """Ranks that share the model out."""
+        """Ranks that have a part of each projection."""
+    @property
+    def expert_parallel(self) -> int:
+        """Ranks that hold some of the experts each, whole; 1 if none do."""
+    @property
+    def ranks(self) -> int:
+        """All ranks that run the artifact."""
     @property
     def producer(self) -> str:
         """The version of atomc that wrote it."""

@@ -6,6 +6,7 @@ use inkwell::values::FloatValue;
 use super::{LANES, signature};
 use crate::argmax::Argmax;
 use crate::code::{Code, Int, Ptr, Vector};
+use crate::held::Held;
 use crate::kernel::Kernel;
 use crate::math;
 use crate::row::{At, Col};
@@ -29,6 +30,7 @@ struct Row<'r, 'a, 'c> {
     c: &'a Code<'c>,
     kernel: &'r Kernel<'a, 'c>,
     by: Router,
+    held: Option<usize>,
     experts: usize,
     /// A score for each expert, and what it is chosen by: minus infinity behind the last, and where
     /// it cannot be chosen.
@@ -37,11 +39,15 @@ struct Row<'r, 'a, 'c> {
     /// How good each group is: minus infinity where it is kept already, infinity where it stays.
     groups: Ptr<'c>,
     weights: Ptr<'c>,
+    /// 1 for each choice that the rank holds, and 0 for others.
+    owned: Ptr<'c>,
 }
 
 /// Bytes of scratch that a router takes.
 pub fn scratch(kernel: &Kernel, v: Value) -> usize {
-    Row::new(kernel, v).map_or(0, |row| 4 * (2 * row.padded() + row.by.groups + row.by.k.next_multiple_of(LANES)))
+    let lists = |row: &Row| 1 + usize::from(row.held.is_some());
+    let numbers = |row: &Row| 2 * row.padded() + row.by.groups + lists(row) * row.by.k.next_multiple_of(LANES);
+    Row::new(kernel, v).map_or(0, |row| 4 * numbers(&row))
 }
 
 /// Stores what a router makes of a row of logits.
@@ -49,7 +55,7 @@ pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<
     let router = Row::new(kernel, v)?;
     router.score(v, row)?;
     router.close_groups();
-    router.choose(v, row);
+    router.choose(v, row)?;
     router.weigh(v, row);
     Ok(())
 }
@@ -57,13 +63,14 @@ pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<
 impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
     fn new(kernel: &'r Kernel<'a, 'c>, v: Value) -> Result<Row<'r, 'a, 'c>, Diagnostic> {
         let (c, rows) = (kernel.code, &kernel.rows);
-        let Op::Route { by } = *rows.graph.op(v.node) else { unreachable!("a router was asked for") };
+        let Op::Route { by, held } = *rows.graph.op(v.node) else { unreachable!("a router was asked for") };
         let experts = rows.shape(rows.graph.operands(v.node)[0])?.shape.last().unwrap_or(0);
         let padded = experts.next_multiple_of(LANES);
         let at = |numbers: usize| c.at(signature::scratch(c), 4 * numbers);
         let weights = 2 * padded + by.groups;
-        let [scores, choices, groups, weights] = [0, padded, 2 * padded, weights].map(at);
-        Ok(Row { c, kernel, by, experts, scores, choices, groups, weights })
+        let owned = weights + by.k.next_multiple_of(LANES);
+        let [scores, choices, groups, weights, owned] = [0, padded, 2 * padded, weights, owned].map(at);
+        Ok(Row { c, kernel, by, held, experts, scores, choices, groups, weights, owned })
     }
 
     fn padded(&self) -> usize {
@@ -93,7 +100,8 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         let (c, rows) = (self.c, &self.kernel.rows);
         let operands = rows.graph.operands(v.node);
         rows.prepare(operands[0], row, None)?;
-        let by_logits = self.by.by_logits(operands.len() > 1);
+        let (bias, _) = Router::behind_logits(&operands[1..], self.held);
+        let by_logits = self.by.by_logits(bias.is_some());
         let mut failed = Ok(());
         let top = c.for_each((0, self.experts, LANES), &[c.lit(f64::NEG_INFINITY).into()], |col, top| {
             let top = top[0].into_vector_value();
@@ -131,7 +139,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         let mut result = Ok(());
         c.repeat(0, self.experts, LANES, |col| {
             let mut choice = self.vector(self.scores, col);
-            if let Some(&bias) = operands.get(1) {
+            if let Some(bias) = bias {
                 match rows.eval(bias, At { row: c.int(0), head: None, col: Col::Var(col) }) {
                     Ok(bias) => choice = c.fadd(choice, bias),
                     Err(e) => result = Err(e),
@@ -187,8 +195,9 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
     }
 
     /// Stores the experts that are chosen, and leaves their scores.
-    fn choose(&self, v: Value, row: Int<'c>) {
+    fn choose(&self, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
         let c = self.c;
+        let held = Held::of(&self.kernel.rows, v)?;
         c.repeat(0, self.by.k, 1, |choice| {
             let found = c.for_each((0, self.experts, LANES), &Argmax::none(c, c.int(0)).carried(), |col, before| {
                 Argmax::of(before).or_vector(c, self.vector(self.choices, col), col).carried().to_vec()
@@ -198,10 +207,16 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
             let at = c.as_int(wide);
             self.set(self.weights, choice, self.number(self.scores, at));
             self.set(self.choices, at, c.number(f64::NEG_INFINITY));
+            let expert = held.map_or(expert, |held| {
+                let (own, is_held) = held.own(c, expert);
+                self.set(self.owned, choice, c.pick(is_held, c.number(1.0), c.number(0.0)).into_float_value());
+                own
+            });
             for (_, out) in self.kernel.outputs.iter().filter(|(o, _)| o.node == v.node && o.out == 1) {
                 c.store(c.at(out.ptr, (row * self.by.k + choice) * 4), expert, 4);
             }
         });
+        Ok(())
     }
 
     /// Stores how much each of them counts.
@@ -220,6 +235,15 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
             let sum = weights[1..].iter().fold(weights[0], |sum, &w| c.fadd(sum, w));
             let sum = c.splat(c.sum(sum));
             weights = weights.iter().zip(columns()).map(|(&w, col)| some(c.fdiv(w, sum), col)).collect();
+        }
+        if self.held.is_some() {
+            // Not a product: what others hold may be no number.
+            let owned = |(&w, col): (&Vector<'c>, usize)| {
+                let owned = some(self.vector(self.owned, c.int(col)), col);
+                let is_owned = c.b.build_float_compare(FloatPredicate::OGT, owned, c.zero(), "").expect(BUILT);
+                c.choose(is_owned, w, c.zero())
+            };
+            weights = weights.iter().zip(columns()).map(owned).collect();
         }
         for (_, out) in self.kernel.outputs.iter().filter(|(o, _)| o.node == v.node && o.out == 0) {
             for col in (0..self.kernel.rows.padded(out)).step_by(LANES) {

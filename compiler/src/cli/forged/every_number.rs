@@ -112,7 +112,7 @@ fn is_accepted(dir: &TempDir, manifest: &Value, target: usize) -> bool {
     inspect::show(&mut std::io::sink(), &file, &artifact, true).expect("a description");
     inspect::describe(&artifact);
     let (manifest, code) = (artifact.manifest(), &artifact.manifest().targets[target]);
-    load(code, manifest.tensor_parallel);
+    load(code, manifest.ranks());
     verify::launches(code, None).into_iter().for_each(|launch| try_kernel(&manifest.model, code, launch));
     open(&file);
     true

@@ -5,6 +5,7 @@ use inkwell::{FloatPredicate, IntPredicate};
 
 use crate::argmax::larger;
 use crate::code::{Any, Int, Vector};
+use crate::held::Held;
 use crate::math;
 use crate::row::{At, Col, Rows, Team, Threads, unsupported};
 use crate::simt::launch::Kernel;
@@ -29,17 +30,25 @@ struct Expert<'c> {
 /// Stores what a router makes of a row of logits, in a work-group of one wave.
 pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    let Op::Route { by } = *rows.graph.op(v.node) else { unreachable!("a router was asked for") };
+    let Op::Route { by, held } = *rows.graph.op(v.node) else { unreachable!("a router was asked for") };
     if by.k > MOST {
         return Err(unsupported(format!("a router that chooses more than {MOST} experts")));
     }
     let lanes = c.lanes();
     c.set_lanes(1);
-    let router = Wave { c, by, team: c.lanes_team(c.lane_index(), c.simt.wave) };
+    let router = Wave { c, by, held, team: c.lanes_team(c.lane_index(), c.simt.wave) };
     let mut experts = router.experts(rows, v, row)?;
     router.close_groups(&mut experts, rows.shape(rows.graph.operands(v.node)[0])?.shape.last().unwrap_or(0));
     let chosen = router.choose(&mut experts);
-    let weights = router.weights(chosen.iter().map(|&(_, score)| score).collect());
+    let mut weights = router.weights(chosen.iter().map(|&(_, score)| score).collect());
+    let mut numbers: Vec<Int<'c>> = chosen.iter().map(|&(number, _)| number).collect();
+    if let Some(held) = Held::of(rows, v)? {
+        for (number, weight) in numbers.iter_mut().zip(&mut weights) {
+            let (own, is_held) = held.own(c, *number);
+            *number = own;
+            *weight = c.pick(is_held, *weight, c.number(0.0)).into_float_value();
+        }
+    }
     for (out, operand) in kernel.outputs.iter().filter(|(out, _)| out.node == v.node) {
         let lane = c.lane_index();
         let first = if out.out == 0 { row * operand.stride } else { row * by.k };
@@ -52,7 +61,7 @@ pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<
             let value = of_lane(weights.iter().map(|&w| w.into()).collect(), c.number(0.0).into());
             c.when(c.less(lane, rows.padded(operand)), || c.store(place, value, 4));
         } else {
-            let value = of_lane(chosen.iter().map(|&(number, _)| number.v.into()).collect(), c.int(0).v.into());
+            let value = of_lane(numbers.iter().map(|number| number.v.into()).collect(), c.int(0).v.into());
             c.when(c.less(lane, by.k), || c.store(place, value, 4));
         }
     }
@@ -64,6 +73,7 @@ pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<
 struct Wave<'a, 'c> {
     c: &'a Gpu<'c>,
     by: Router,
+    held: Option<usize>,
     team: Team<'a, 'c>,
 }
 
@@ -85,7 +95,8 @@ impl<'a, 'c> Wave<'a, 'c> {
             let at = At { row, head: None, col: column(number) };
             logits.push(known(number, scalar(rows.eval(operands[0], at)?)));
         }
-        let by_logits = self.by.by_logits(operands.len() > 1).then(|| logits.clone());
+        let (bias, _) = Router::behind_logits(&operands[1..], self.held);
+        let by_logits = self.by.by_logits(bias.is_some()).then(|| logits.clone());
         let scores = match self.by.score {
             Score::Chosen => logits,
             Score::Sigmoid => logits.into_iter().map(|l| self.logistic(l)).collect(),
@@ -102,7 +113,7 @@ impl<'a, 'c> Wave<'a, 'c> {
         let mut experts = Vec::with_capacity(numbers.len());
         for (i, (&number, score)) in numbers.iter().zip(scores).enumerate() {
             let mut choice = by_logits.as_ref().map_or(score, |logits| logits[i]);
-            if let Some(&bias) = operands.get(1) {
+            if let Some(bias) = bias {
                 let at = At { row: c.int(0), head: None, col: column(number) };
                 choice = self.add(choice, scalar(rows.eval(bias, at)?));
             }
