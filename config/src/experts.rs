@@ -94,9 +94,7 @@ pub(crate) struct Traits {
     pub router_bias: bool,
     pub score: Score,
     pub renormalise: NormRule,
-    /// Whether experts are in groups, are chosen by corrected scores, and have weights with a
-    /// factor.
-    pub groups: bool,
+    pub groups: GroupRule,
     /// Whether gates are clamped.
     pub clamped: bool,
     pub bias: bool,
@@ -114,6 +112,17 @@ pub(crate) enum LayerRule {
     Sparse,
     /// All from `first_k_dense_replace` on, which is this many by default.
     From(usize),
+}
+
+/// Whether experts are in groups and have weights with a factor.
+#[derive(Clone, Copy)]
+pub(crate) enum GroupRule {
+    None,
+    /// They are, and are chosen by corrected scores: `n_group` groups of which `topk_group` are
+    /// kept, and the factor, with these defaults.
+    Corrected(usize, usize, f64),
+    /// If `topk_method` is `group_limited_greedy`; by default all are chosen from.
+    Method,
 }
 
 /// Whether weights are divided by their sum.
@@ -168,10 +177,14 @@ fn count(f: &Fields, traits: &Traits) -> Result<usize, Diagnostic> {
 }
 
 fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnostic> {
-    let (groups, kept) = match traits.groups {
-        true => (f.or("n_group", Fields::size, 1)?, f.or("topk_group", Fields::size, 1)?),
-        false => (1, 1),
+    let ((groups, kept), factor) = match traits.groups {
+        GroupRule::Corrected(groups, kept, factor) => {
+            ((f.or("n_group", Fields::size, groups)?, f.or("topk_group", Fields::size, kept)?), Some(factor))
+        }
+        GroupRule::Method => (method(f)?, Some(1.0)),
+        GroupRule::None => ((1, 1), None),
     };
+    scoring(f, traits)?;
     // The best of a group is told by two of its experts.
     if !count.is_multiple_of(groups) || groups > 1 && count / groups < 2 {
         let message = format!("{count} experts are not {groups} groups of as many, two or more each");
@@ -189,7 +202,7 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
     Ok(Router {
         module: traits.router,
         bias: traits.router_bias,
-        correction: traits.groups,
+        correction: matches!(traits.groups, GroupRule::Corrected(..)),
         score: traits.score,
         chosen,
         groups,
@@ -199,8 +212,32 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
             NormRule::Never => false,
             NormRule::Field(default) => f.or("norm_topk_prob", Fields::flag, default)?,
         },
-        scale: if traits.groups { f.or("routed_scaling_factor", Fields::positive, 1.0)? } else { 1.0 },
+        scale: factor.map_or(Ok(1.0), |factor| f.or("routed_scaling_factor", Fields::positive, factor))?,
     })
+}
+
+/// The groups, and how many are kept, as `topk_method` says.
+fn method(f: &Fields) -> Result<(usize, usize), Diagnostic> {
+    let name = "topk_method";
+    let known = [("greedy", false), ("group_limited_greedy", true)];
+    let limited = f.one_of(name, "greedy", &known)?;
+    f.note(name, if limited { known[1].0 } else { known[0].0 });
+    match limited {
+        true => Ok((f.needed("n_group", Fields::size)?, f.needed("topk_group", Fields::size)?)),
+        false => Ok((1, 1)),
+    }
+}
+
+/// That scores are what the family has, if anything is said of them.
+fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
+    let name = "scoring_func";
+    let own = if traits.score == Score::Sigmoid { "sigmoid" } else { "softmax" };
+    match f.text(name)? {
+        Some(other) if other != own => {
+            Err(f.fault("config::unsupported", name, format!("{other:?} is not what the architecture has, {own:?}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether each layer has experts.

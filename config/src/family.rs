@@ -1,8 +1,9 @@
 //! The table of architectures: a row says of which layers a family is, and in which fields its
 //! configurations say so.
 use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
-use crate::experts::{self, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
+use crate::experts::{self, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
 use crate::fields::Fields;
+use crate::latent;
 use crate::model::Norms;
 use crate::scales;
 use crate::{Diagnostic, mlp};
@@ -14,6 +15,8 @@ pub struct Family {
     /// The module of `vllm.model_executor.models` that has vLLM's own class.
     pub vllm: &'static str,
     pub(crate) attention: attention::Traits,
+    /// Of a family whose layers attend over latent rows instead.
+    pub(crate) latent: Option<latent::Traits>,
     pub(crate) mlp: mlp::Traits,
     /// Of a family whose layers have experts, or some of them.
     pub(crate) experts: Option<experts::Traits>,
@@ -71,6 +74,7 @@ const LLAMA: Family = Family {
         kv_heads: None,
         head_dim: None,
     },
+    latent: None,
     mlp: mlp::Traits { bias: Switch::Field("mlp_bias"), fused: false, activation: ("hidden_act", "silu") },
     experts: None,
     norms: Norms { mixer: (Some("input_layernorm"), None), feed_forward: (Some("post_attention_layernorm"), None) },
@@ -223,7 +227,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     router_bias: false,
     score: Score::Softmax,
     renormalise: NormRule::Field(false),
-    groups: false,
+    groups: GroupRule::None,
     clamped: false,
     bias: false,
     stored: StoredExperts::Each {
@@ -289,7 +293,7 @@ const GLM4_MOE: Family = Family {
         layers: LayerRule::From(1),
         score: Score::Sigmoid,
         renormalise: NormRule::Field(true),
-        groups: true,
+        groups: GroupRule::Corrected(1, 1, 1.0),
         shared: Some(("n_shared_experts", 1)),
         ..QWEN3_EXPERTS
     }),
@@ -331,8 +335,65 @@ const GPT_OSS: Family = Family {
     ..QWEN2
 };
 
-pub const FAMILIES: &[Family] =
-    &[LLAMA, QWEN2, QWEN3, MISTRAL, SMOLLM3, GRANITE, OLMO2, PHI3, GEMMA3, QWEN3_MOE, MIXTRAL, GLM4_MOE, GPT_OSS];
+const DEEPSEEK_V3: Family = Family {
+    architecture: "DeepseekV3ForCausalLM",
+    vllm: "deepseek_v2",
+    latent: Some(latent::Traits { marked: true }),
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 256),
+        width: ("moe_intermediate_size", 2048),
+        layers: LayerRule::From(3),
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: GroupRule::Corrected(8, 4, 2.5),
+        shared: Some(("n_shared_experts", 1)),
+        ..QWEN3_EXPERTS
+    }),
+    refused: &["attention_bias"],
+    positions: 4096,
+    bos: Some(0),
+    eos: Some(1),
+    ..LLAMA
+};
+
+const DEEPSEEK_V2: Family = Family {
+    architecture: "DeepseekV2ForCausalLM",
+    latent: Some(latent::Traits { marked: false }),
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_experts"], 64),
+        chosen: 6,
+        width: ("moe_intermediate_size", 1407),
+        layers: LayerRule::From(0),
+        renormalise: NormRule::Never,
+        groups: GroupRule::Method,
+        shared: Some(("n_shared_experts", 2)),
+        ..QWEN3_EXPERTS
+    }),
+    refused: &["attention_bias", "mlp_bias", "norm_topk_prob"],
+    positions: 2048,
+    bos: Some(1),
+    eos: Some(2),
+    ..DEEPSEEK_V3
+};
+
+pub const FAMILIES: &[Family] = &[
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    MISTRAL,
+    SMOLLM3,
+    GRANITE,
+    OLMO2,
+    PHI3,
+    GEMMA3,
+    QWEN3_MOE,
+    MIXTRAL,
+    GLM4_MOE,
+    GPT_OSS,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+];
 
 /// The row of a configuration.
 pub(crate) fn of(f: &Fields) -> Result<&'static Family, Diagnostic> {

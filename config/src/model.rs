@@ -6,6 +6,7 @@ use crate::attention::{self, Attention};
 use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
+use crate::latent::{self, Latent};
 use crate::mlp::{self, Gated};
 use crate::quantised::{CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
@@ -67,6 +68,7 @@ pub struct Norms {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mixer {
     Attention(Attention),
+    Latent(Latent),
 }
 
 /// What a layer does with each token alone.
@@ -77,10 +79,12 @@ pub enum FeedForward {
 }
 
 impl Layer {
-    /// Its attention, if it attends.
+    /// Its attention, if it attends over keys and values of heads.
     pub fn attention(&self) -> Option<&Attention> {
-        let Mixer::Attention(attention) = &self.mixer;
-        Some(attention)
+        match &self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::Latent(_) => None,
+        }
     }
 }
 
@@ -127,10 +131,9 @@ impl Config {
         let count = f.at_most("num_hidden_layers", count, MAX_LAYERS)?;
         let (vocab, hidden) = (f.needed("vocab_size", Fields::size)?, f.needed("hidden_size", Fields::size)?);
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
-        let (attention, ropes) = attention::read(f, &family.attention, (hidden, count, positions))?;
+        let (mixers, ropes) = mixers(f, family, (hidden, count, positions))?;
         let feed_forward = feed_forward(f, family, count)?;
-        let layer =
-            |(attention, feed_forward)| Layer { mixer: Mixer::Attention(attention), feed_forward, norms: family.norms };
+        let layer = |(mixer, feed_forward)| Layer { mixer, feed_forward, norms: family.norms };
         let dtype = dtype(f)?;
         let quantised = Quantisation::read(f, dtype)?;
         let config = Config {
@@ -140,7 +143,7 @@ impl Config {
             quantised,
             vocab,
             hidden,
-            layers: attention.into_iter().zip(feed_forward).map(layer).collect(),
+            layers: mixers.into_iter().zip(feed_forward).map(layer).collect(),
             positions,
             context: ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions),
             ropes,
@@ -193,8 +196,10 @@ impl Config {
     }
 
     fn check_weights(&self, f: &Fields) -> Result<(), Diagnostic> {
-        let Layer { mixer: Mixer::Attention(attention), .. } = &self.layers[0];
-        let width = attention.heads.saturating_mul(attention.head_dim);
+        let width = match &self.layers[0].mixer {
+            Mixer::Attention(attention) => attention.heads.saturating_mul(attention.head_dim),
+            Mixer::Latent(latent) => latent.heads.saturating_mul((latent.nope + latent.rope).max(latent.value)),
+        };
         let mut all = vec![("vocab_size", self.vocab), ("num_attention_heads", width)];
         for layer in &self.layers {
             let rows = match &layer.feed_forward {
@@ -229,6 +234,20 @@ impl Config {
         echo.insert("context".into(), json!(self.context));
         Value::Object(echo)
     }
+}
+
+/// How each layer lets tokens see each other, and the rotary embeddings.
+fn mixers(
+    f: &Fields,
+    family: &Family,
+    (hidden, layers, positions): (usize, usize, usize),
+) -> Result<(Vec<Mixer>, Vec<Rope>), Diagnostic> {
+    if let Some(traits) = &family.latent {
+        let (latent, ropes) = latent::read(f, traits, (layers, positions))?;
+        return Ok((latent.into_iter().map(Mixer::Latent).collect(), ropes));
+    }
+    let (attention, ropes) = attention::read(f, &family.attention, (hidden, layers, positions))?;
+    Ok((attention.into_iter().map(Mixer::Attention).collect(), ropes))
 }
 
 /// What each layer does with each token alone.

@@ -33,6 +33,19 @@ fn attention(config: &Config) -> &Attention {
     config.layers[0].attention().expect("a layer that attends")
 }
 
+/// Families whose layers attend over keys and values of heads.
+fn of_heads() -> impl Iterator<Item = &'static Family> {
+    FAMILIES.iter().filter(|family| family.latent.is_none())
+}
+
+/// The latent attention of the first layer.
+fn latent(config: &Config) -> &Latent {
+    match &config.layers[0].mixer {
+        Mixer::Latent(latent) => latent,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn windows(config: &Config) -> Vec<usize> {
     config.layers.iter().filter_map(Layer::attention).map(|attention| attention.window).collect()
 }
@@ -81,7 +94,7 @@ mod meaning {
                 c.bos
             )
         };
-        insta::assert_snapshot!(FAMILIES.iter().map(facts).collect::<Vec<_>>().join("\n"), @r"
+        insta::assert_snapshot!(of_heads().map(facts).collect::<Vec<_>>().join("\n"), @r"
         LlamaForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(1)
         Qwen2ForCausalLM: 32 kv heads of 4, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Qwen3ForCausalLM: 32 kv heads of 128, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
@@ -189,8 +202,62 @@ mod meaning {
     }
 
     #[test]
+    fn latent_attention() {
+        let v3 = |patch: Value| {
+            let mut all = json!({ "architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 4 });
+            all.as_object_mut().unwrap().extend(patch.as_object().unwrap().clone());
+            read(all)
+        };
+        let c = v3(json!({}));
+        let own = latent(&c);
+        assert_eq!((own.q_rank, own.kept(), own.nope, own.value, own.in_pairs), (Some(1536), 576, 128, 128, true));
+        assert_eq!((own.scale, own.eps, c.ropes[0].freqs.dim), (192f64.powf(-0.5), 1e-6, 64));
+        let dense: Vec<bool> = c.layers.iter().map(|l| matches!(l.feed_forward, FeedForward::Gated(_))).collect();
+        assert_eq!(dense, [true, true, true, false]);
+        let FeedForward::Experts(experts) = &c.layers[3].feed_forward else { panic!("a layer of experts") };
+        let Router { groups, kept, correction, scale, .. } = experts.router;
+        assert_eq!((experts.count, groups, kept, correction, scale), (256, 8, 4, true, 2.5));
+        // As released: what stretches the embedding is in the scale of scores, and not in cosines.
+        let yarn = json!({ "type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096 });
+        let text = config(
+            json!({ "architectures": ["DeepseekV3ForCausalLM"], "rope_scaling": yarn, "rope_interleave": false }),
+        );
+        let c = Config::parse(&text.replacen('{', "{\"q_lora_rank\":null,", 1), None).expect("a good configuration");
+        let stretch = 0.1 * 40f64.ln() + 1.0;
+        assert_eq!((latent(&c).q_rank, latent(&c).in_pairs, c.ropes[0].scale), (None, false, 1.0));
+        assert!((latent(&c).scale - 192f64.powf(-0.5) * stretch * stretch).abs() < 1e-15);
+    }
+
+    #[test]
+    fn the_routers_of_deepseek_v2() {
+        let router = |patch: Value| {
+            let mut all = json!({ "architectures": ["DeepseekV2ForCausalLM"] });
+            all.as_object_mut().unwrap().extend(patch.as_object().unwrap().clone());
+            let FeedForward::Experts(experts) = read(all).layers[0].feed_forward.clone() else { panic!("experts") };
+            let Router { groups, kept, correction, renormalise, score, .. } = experts.router;
+            (groups, kept, correction, renormalise, score)
+        };
+        assert_eq!(router(json!({ "n_group": 8 })), (1, 1, false, false, Score::Softmax));
+        let limited = json!({ "topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3 });
+        assert_eq!(router(limited), (8, 3, false, false, Score::Softmax));
+        let of = |name: &str, value: Value| fault(json!({ "architectures": ["DeepseekV2ForCausalLM"], name: value }));
+        let messages = [
+            of("topk_method", json!("noaux_tc")),
+            of("scoring_func", json!("sigmoid")),
+            of("qk_rope_head_dim", json!(6)),
+        ];
+        insta::assert_snapshot!(messages.join("\n"), @r#"
+        [config::value] config.json: topk_method: unknown value "noaux_tc"
+          Known: greedy, group_limited_greedy.
+        [config::unsupported] config.json: scoring_func: "sigmoid" is not what the architecture has, "softmax"
+        [config::value] config.json: qk_rope_head_dim: 6 must be a multiple of 4: pairs of both halves are turned together
+        "#);
+    }
+
+    #[test]
     fn a_part_rotates_with_default_rope_too() {
-        for family in FAMILIES {
+        for family in of_heads() {
             let c =
                 read(json!({ "architectures": [family.architecture], "head_dim": 16, "partial_rotary_factor": 0.5 }));
             assert_eq!(c.ropes[0].freqs.dim, 8, "{}", family.architecture);
@@ -336,11 +403,11 @@ mod errors {
     fn architecture() {
         insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
         [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM.
         "#);
         insta::assert_snapshot!(fault(json!({ "architectures": null })), @"
         [config::missing] config.json: architectures: is missing
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM.
         ");
         insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
         insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::missing] config.json: quantization_config.quant_method: is missing");
@@ -691,7 +758,7 @@ mod comparison {
         for family in FAMILIES {
             let base = json!({
                 "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
-                "rope_scaling": { "rope_type": "linear", "factor": 3.0 },
+                "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1,
             });
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);

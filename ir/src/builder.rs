@@ -31,6 +31,11 @@ impl Builder {
         self.graph.ty(v)
     }
 
+    /// The op that makes a value.
+    pub fn op(&self, v: Value) -> &Op {
+        self.graph.op(v.node)
+    }
+
     /// A parameter.
     pub fn input(&mut self, name: &str, ty: Type) -> Value {
         self.graph.input(name, ty)

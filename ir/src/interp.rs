@@ -480,6 +480,18 @@ pub(crate) fn grouped<S: Real>(args: &[&Val<S>], _: Cx, _: &DType, block: &Optio
     one(vec![experts.len(), height], data)
 }
 
+/// The head of a row is its expert.
+pub(crate) fn per_head<S: Real>(args: &[&Val<S>], cx: Cx, out: &DType, block: &Option<Block>) -> Results<S> {
+    let x = args[0].float()?;
+    let &[rows, heads, cols] = &x.shape[..] else { return Err("x has no heads".into()) };
+    let each = Val::Float(Tensor::new(vec![rows * heads, cols], x.data.clone()));
+    let own = Val::Int((0..rows * heads).map(|row| (row % heads) as i32).collect());
+    let args: Vec<&Val<S>> = [&each, args[1], &own].into_iter().chain(args[2..].iter().copied()).collect();
+    let made = grouped(&args, cx, out, block)?;
+    let made = made[0].float()?;
+    one(vec![rows, heads, made.shape[1]], made.data.clone())
+}
+
 pub(crate) fn group<S: Real>(args: &[&Val<S>], _: Cx, _: &usize, _: &usize) -> Results<S> {
     Ok(vec![Val::Int(args[0].int()?.to_vec())])
 }
@@ -646,6 +658,27 @@ pub(crate) fn rope<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
         }
     }
     one(x.shape.clone(), data)
+}
+
+pub(crate) fn rope_pairs<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let (x, table) = (args[0].float()?, args[1].float()?);
+    let (heads, dim, rot) = (x.shape[1], x.shape[2], table.width());
+    let mut data = x.data.clone();
+    for (i, head) in data.chunks_exact_mut(dim).enumerate() {
+        let (cos, sin) = table.data[i / heads * rot..][..rot].split_at(rot / 2);
+        for j in 0..rot / 2 {
+            let (a, b) = (head[2 * j], head[2 * j + 1]);
+            head[2 * j] = a.mul(cos[j]).sub(b.mul(sin[j]));
+            head[2 * j + 1] = b.mul(cos[j]).add(a.mul(sin[j]));
+        }
+    }
+    one(x.shape.clone(), data)
+}
+
+pub(crate) fn parts<S: Real>(args: &[&Val<S>], cx: Cx, &count: &usize, &start: &usize, &len: &usize) -> Results<S> {
+    let x = args[0].float()?;
+    let heads = Val::Float(Tensor::new(vec![x.shape[0], count, x.shape[1] / count], x.data.clone()));
+    slice(&[&heads], cx, &2, &start, &len)
 }
 
 pub(crate) fn beside<S: Real>(args: &[&Val<S>], cx: Cx) -> Results<S> {

@@ -357,6 +357,10 @@ ops! {
     /// experts.
     Grouped = "grouped" (x: All, w: Panels, experts: Row; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
         [Compute, GROUPED, Other, work::dot] shapes::grouped, interp::grouped;
+    /// Each of a row's heads times a matrix of its own, of as many as there are heads, accumulated
+    /// in f32. Weights are stored as those of `linear`.
+    PerHead = "per_head" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
+        [Compute, GROUPED, Other, work::dot] shapes::per_head, interp::per_head;
     /// The rows that a token's choices made, each times its weight, added up in their order.
     Combine = "combine" (y: Choices, weights: Row) {}
         [Compute, Inline, Other, work::none] shapes::combine, interp::combine;
@@ -378,6 +382,13 @@ ops! {
     /// belong together.
     Rope = "rope" (x: Row, table: Row) {}
         [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope;
+    /// Rotates the first elements of each head, as many as the table is wide; neighbours, not
+    /// halves, belong together.
+    RopePairs = "rope_pairs" (x: Row, table: Row) {}
+        [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope_pairs;
+    /// Elements `start` to `start + len` of each of so many equal parts of a row.
+    Parts = "parts" (x: Row) { count: usize, start: usize, len: usize }
+        [Compute, Inline, Kept, work::none] shapes::parts, interp::parts;
     /// `b` behind `a` along the last axis.
     Beside = "beside" (a: Row, b: Row) {}
         [Compute, Inline, Other, work::none] shapes::beside, interp::beside;
@@ -407,7 +418,7 @@ ops! {
 
 /// Kernels around a product of rows with a weight.
 const CONTRACTION: Maker = Maker::Around { few: Family::Matvec, many: Family::Matmul };
-/// Kernels around a product of each row with the weight of its expert.
+/// Kernels around a product of each row with the weight of its expert, or of parts of rows.
 const GROUPED: Maker = Maker::Around { few: Family::GroupedMatvec, many: Family::GroupedMatmul };
 /// Kernels that say which rows each expert has.
 const GROUP: Maker = Maker::Around { few: Family::Group, many: Family::Group };

@@ -407,6 +407,21 @@ pub fn grouped(inputs: &[&Type], &out: &DType, &block: &Option<Block>) -> Types 
     one(out, Shape(vec![Dim::Choices(k), w.shape.0[1]]))
 }
 
+pub fn per_head(inputs: &[&Type], &out: &DType, &block: &Option<Block>) -> Types {
+    let (x, w) = (float(inputs[0], "x")?, weight(inputs[1])?);
+    let Some(&[heads, rows, cols]) = w.shape.sizes().as_deref() else {
+        return Err(format!("w must have three axes of known size, not {w}"));
+    };
+    encoding(w.dtype, (&[heads], [rows, cols]), &inputs[2..], block)?;
+    if x.shape.0[1..] != [Dim::Fixed(heads), Dim::Fixed(cols)] {
+        return Err(format!("x is {}, w is {}: heads and the last axes must agree", x.shape, w.shape));
+    }
+    if !out.is_float() {
+        return Err("the result must be of a float type".into());
+    }
+    one(out, Shape::led_by(x.shape.0[0], &[heads, rows]))
+}
+
 pub fn combine(inputs: &[&Type]) -> Types {
     let (y, weights) = (float(inputs[0], "y")?, float(inputs[1], "weights")?);
     if weights.dtype != DType::F32 {
@@ -453,6 +468,18 @@ pub fn rope(inputs: &[&Type]) -> Types {
             one(x.dtype, x.shape.clone())
         }
         _ => Err(format!("x {x} and table {table} do not fit")),
+    }
+}
+
+pub fn parts(inputs: &[&Type], &count: &usize, &start: &usize, &len: &usize) -> Types {
+    let x = float(inputs[0], "x")?;
+    match x.shape.0[..] {
+        [lead, Dim::Fixed(width)]
+            if count > 0 && width.is_multiple_of(count) && len > 0 && start.saturating_add(len) <= width / count =>
+        {
+            one(x.dtype, Shape::led_by(lead, &[count, len]))
+        }
+        _ => Err(format!("elements {start} to {} of each of {count} parts of {x}", start.saturating_add(len))),
     }
 }
 

@@ -25,7 +25,10 @@ pub struct Encoding {
 impl Encoding {
     pub fn of(body: &Graph) -> Option<Encoding> {
         body.ids().find_map(|id| {
-            let (Op::Linear { block, .. } | Op::Grouped { block, .. }) = *body.op(id) else { return None };
+            let (Op::Linear { block, .. } | Op::Grouped { block, .. } | Op::PerHead { block, .. }) = *body.op(id)
+            else {
+                return None;
+            };
             let (operands, marks) = (body.operands(id), marks_of(body, id));
             let ty = |v: Option<&Value>| body.ty(*v?).as_tensor();
             let &[.., rows, cols] = ty(operands.get(1))?.shape.sizes()?.as_slice() else { return None };
@@ -62,6 +65,12 @@ fn marks_of(body: &Graph, product: NodeId) -> Vec<Value> {
 /// The experts of a product's rows, if it has some.
 pub fn experts_of(body: &Graph, product: NodeId) -> Option<Value> {
     matches!(body.op(product), Op::Grouped { .. }).then(|| body.operands(product)[2])
+}
+
+/// How many heads a product multiplies with a matrix of its own each, if it does.
+pub fn heads_of(body: &Graph, product: NodeId) -> Option<usize> {
+    let heads = || body.ty(body.operands(product)[1]).as_tensor()?.shape.0[0].fixed();
+    matches!(body.op(product), Op::PerHead { .. }).then(heads).flatten()
 }
 
 /// The sum over a token's choices that a product goes into, and what of the product it is of.
@@ -116,6 +125,11 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
             return Err(unsupported("the weight of a contraction must be packed"));
         }
         let (out, to) = kernel.output()?;
+        if heads_of(graph, linear.node).is_some() {
+            let out = if matches!(graph.op(out.node), Op::Reshape { .. }) { graph.operands(out.node)[0] } else { out };
+            let pieces = vec![(linear, 0)];
+            return Ok(Parts { kernel, x: operands[0], w, pieces, linear, combine: None, out, to });
+        }
         let width = to.ty.shape.row().unwrap_or(0);
         let mut pieces = Vec::new();
         // A bias of all pieces may come before they are told apart.
@@ -150,9 +164,24 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         self.pieces.iter().map(|&(_, start)| start)
     }
 
-    /// Elements of a row of the result.
+    /// Elements of a row of the result, or of a head of it where each has a matrix of its own.
     pub fn width(&self) -> usize {
-        self.to.ty.shape.row().unwrap_or(0)
+        match self.heads() {
+            Some(_) => self.w.ty.shape.0[1].fixed().unwrap_or(0),
+            None => self.to.ty.shape.row().unwrap_or(0),
+        }
+    }
+
+    /// How many heads have a matrix of their own each, if they do.
+    pub fn heads(&self) -> Option<usize> {
+        heads_of(self.kernel.rows.graph, self.linear.node)
+    }
+
+    /// Where columns of a head lie in a row of the result.
+    pub fn place_of(&self, at: At<'c>) -> At<'c> {
+        let column = self.kernel.rows.column(at.col);
+        let col = at.head.map_or(at.col, |head| Col::Var(head * self.width() + column));
+        At { head: None, col, ..at }
     }
 
     /// The type of numbers that are multiplied: the weight's, or that of x where the weight is
@@ -164,7 +193,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
 
     /// The rows of x, if they lie in memory in the type of numbers that are multiplied.
     pub fn rows_in_memory(&self) -> Option<&Operand<'c>> {
-        let x = self.kernel.rows.operand(self.x).ok()?;
+        let x = self.kernel.rows.operand(self.x).ok().filter(|_| self.heads().is_none())?;
         (x.ty.layout == Layout::Rows && x.ty.dtype == multiplied(self.kernel.rows.graph, &x.ty, &self.w.ty))
             .then_some(x)
     }
@@ -256,6 +285,12 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
             rows.forget();
             rows.bind(combine, all);
             return rows.eval(self.out, at);
+        }
+        if self.heads().is_some() {
+            rows.bind(self.linear, sums[0]);
+            let made = rows.eval(self.out, at);
+            rows.unbind(self.linear);
+            return made;
         }
         for (&(v, _), &sum) in self.pieces.iter().zip(sums) {
             rows.bind(self.linear, sum);

@@ -403,6 +403,8 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Gather {} => self.gather(&operands, at),
             op if is_norm(op) => self.norm(v, &operands, at),
             Op::Rope {} => self.rope(&operands, at),
+            Op::RopePairs {} => self.rope_pairs(&operands, at),
+            Op::Parts { start, .. } => self.eval(operands[0], self.part_of(operands[0], v, *start, at)?),
             Op::Beside {} => self.beside(&operands, at),
             Op::Quantise { to, rule } => self.quantised(v, *to, *rule, at),
             Op::Combine {} => self.combined(&operands, at),
@@ -433,6 +435,18 @@ impl<'a, 'c> Rows<'a, 'c> {
             }
             (a, b, _) if a == b && to == from => Ok(at),
             _ => Err(unsupported(format!("{from} seen as {to} inside a kernel"))),
+        }
+    }
+
+    /// A head of equal parts of a row, read through the row.
+    fn part_of(&self, x: Value, v: Value, start: usize, at: At<'c>) -> Result<At<'c>, Diagnostic> {
+        let width = self.shape(x)?.shape.last().unwrap_or(0);
+        match (&self.shape(v)?.shape.0[..], at.head) {
+            (&[_, Dim::Fixed(count), _], Some(head)) => {
+                let first = head * (width / count) + start;
+                Ok(At { head: None, col: Col::Var(first + self.column(at.col)), ..at })
+            }
+            _ => Err(unsupported("parts of a row without their number")),
         }
     }
 
@@ -791,6 +805,43 @@ impl<'a, 'c> Rows<'a, 'c> {
         let turned = c.fma(own, cos, c.fmul(partner, signed));
         let all = dim == Some(rot);
         Ok(if all { turned } else { c.pick(turns, turned, own).into_vector_value() })
+    }
+
+    /// Neighbours are rotated with each other: whole pairs lie in a vector.
+    fn rope_pairs(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let (c, x, table) = (self.code, operands[0], operands[1]);
+        let [rot, dim] = [table, x].map(|v| self.shape(v).map(|t| t.shape.last().unwrap_or(0)));
+        let (rot, dim, lanes) = (rot?, dim?, c.lanes());
+        let splits = matches!(at.col, Col::Var(_)) && !rot.is_multiple_of(self.whole());
+        if lanes < 2 || splits {
+            return Err(unsupported(format!("a rotation of neighbours of {rot} columns in vectors of {lanes}")));
+        }
+        let own = self.eval(x, at)?;
+        let (half, turns) = match at.col {
+            Col::Const(col) if col >= rot => return Ok(own),
+            Col::Const(col) => (Col::Const(col / 2), None),
+            Col::Var(col) if rot == dim => (Col::Var(col / 2), None),
+            Col::Var(col) => {
+                let turns = c.less(col, rot);
+                (Col::Var(c.pick_int(turns, col / 2, 0)), Some(turns))
+            }
+        };
+        let twice: Vec<usize> = (0..lanes).map(|i| i / 2).collect();
+        let angle = |first: usize| {
+            let v = self.eval(table, At { head: None, col: self.shifted(half, first), ..at })?;
+            Ok::<_, Diagnostic>(c.shuffle(v, v, &twice))
+        };
+        let (cos, sin) = (angle(0)?, angle(rot / 2)?);
+        let others: Vec<usize> = (0..lanes).map(|i| i ^ 1).collect();
+        let other = c.fmul(c.shuffle(own, own, &others), sin);
+        let mixed: Vec<usize> = (0..lanes).map(|i| if i % 2 == 0 { i } else { lanes + i }).collect();
+        let signed = c.shuffle(c.fsub(c.zero(), other), other, &mixed);
+        let turned = c.fma(own, cos, signed);
+        Ok(match (turns, at.col) {
+            (Some(turns), _) => c.pick(turns, turned, own).into_vector_value(),
+            (None, Col::Const(col)) if col + lanes > rot => self.blend(turned, own, 0, rot - col),
+            _ => turned,
+        })
     }
 
     /// The columns of one operand, then those of the other.

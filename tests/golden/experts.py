@@ -10,6 +10,7 @@ import copy, math, shutil, sys, zlib
 from dataclasses import dataclass
 
 import safetensors.torch, torch, transformers
+from transformers.models.deepseek_v2 import modeling_deepseek_v2 as deepseek_v2
 from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 
 import make
@@ -44,6 +45,33 @@ def oss(**kw):
     return llama(transformers.GptOssConfig, **{**shape, **kw})
 
 
+def deepseek3(**kw):
+    """Odd on purpose: a rank of 40, values wider than what is not turned of keys."""
+    shape = dict(num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3, hidden_size=72,
+                 q_lora_rank=28, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, rms_norm_eps=1e-5,
+                 intermediate_size=60, moe_intermediate_size=20, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2,
+                 n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=2.5, pad_token_id=None, num_mtp_layers=0)
+    return llama(transformers.DeepseekV3Config, **{**shape, **kw})
+
+
+def deepseek2(**kw):
+    shape = dict(num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, hidden_size=72,
+                 q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, rms_norm_eps=1e-6,
+                 intermediate_size=60, moe_intermediate_size=20, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2,
+                 first_k_dense_replace=1, routed_scaling_factor=1.0, topk_method="greedy", pad_token_id=None)
+    return llama(transformers.DeepseekV2Config, **{**shape, **kw})
+
+
+def kimi(**kw):
+    """Kimi-K2's numbers, scaled down: no groups, one dense layer, a step in the place of yarn's ramp."""
+    yarn = dict(rope_type="yarn", rope_theta=50.0, factor=4.0, original_max_position_embeddings=16, beta_fast=1.0, beta_slow=1.0,
+                mscale=1.0, mscale_all_dim=1.0)
+    shape = dict(num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
+                 v_head_dim=16, n_routed_experts=12, num_experts_per_tok=4, n_group=1, topk_group=1, routed_scaling_factor=2.827,
+                 max_position_embeddings=64, rope_parameters=yarn)
+    return deepseek3(**{**shape, **kw})
+
+
 @dataclass
 class Case:
     config: transformers.PreTrainedConfig
@@ -64,6 +92,15 @@ CASES = {
     "moe-glm": Case(glm()),
     "moe-glm-plain": Case(glm(n_routed_experts=5, n_group=1, topk_group=1, num_experts_per_tok=4, n_shared_experts=1,
                               norm_topk_prob=False, use_qk_norm=False, attention_bias=False, first_k_dense_replace=0), never=1, always=0),
+    "mla-v3": Case(deepseek3()),
+    "mla-v3-plain": Case(deepseek3(num_hidden_layers=2, q_lora_rank=None, rope_interleave=False, rms_norm_eps=1e-6,
+                                   rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                                                        original_max_position_embeddings=8, mscale=0.7, mscale_all_dim=1.3),
+                                   max_position_embeddings=64)),
+    "mla-kimi": Case(kimi()),
+    "mla-v2": Case(deepseek2()),
+    "mla-v2-groups": Case(deepseek2(q_lora_rank=20, topk_method="group_limited_greedy", n_group=3, topk_group=2,
+                                    routed_scaling_factor=3.0, num_experts_per_tok=3)),
     "moe-gpt-oss": Case(oss(), never=2, always=4),
     "moe-gpt-oss-mxfp4": Case(oss(intermediate_size=96, num_local_experts=7, num_experts_per_tok=4), stored="mxfp4"),
 }
@@ -150,6 +187,30 @@ def sigmoid_router(self, x):
     return logits, weights * self.routed_scaling_factor, chosen
 
 
+def method_router(self, x):
+    """DeepSeek-V2's: of groups whose best expert is not among the best, nothing is chosen."""
+    scores = torch.nn.functional.linear(x.view(-1, self.hidden_dim), self.weight).softmax(-1)
+    open_ = scores
+    if self.topk_method == "group_limited_greedy":
+        best = scores.view(len(scores), self.num_group, -1).max(-1).values
+        kept = torch.zeros_like(best).scatter(1, pick(best, self.topk_group), 1).bool()
+        open_ = scores.masked_fill(~kept.repeat_interleave(self.num_experts // self.num_group, 1), 0.0)
+    chosen = pick(open_, self.top_k)
+    return scores, open_.gather(1, chosen) * self.routed_scaling_factor, chosen
+
+
+@torch.no_grad()
+def rotary_complex64(self, x, position_ids):
+    angle = position_ids[..., None].double() * self.inv_freq.double()
+    return torch.polar(torch.full_like(angle, self.attention_scaling), angle)
+
+
+def apply_complex64(q, k, turns):
+    turns = turns.unsqueeze(1)
+    turn = lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * turns).flatten(3)
+    return turn(q), turn(k)
+
+
 def attention64(module, query, key, value, attention_mask, scaling, **_):
     """As make.attention64, with sinks."""
     key = key.repeat_interleave(module.num_key_value_groups, dim=1)
@@ -171,7 +232,7 @@ def rotary_halves64(self, x, position_ids):
 
 
 ROUTERS = {"Qwen3MoeTopKRouter": softmax_router, "MixtralTopKRouter": softmax_router, "GptOssTopKRouter": chosen_router,
-           "Glm4MoeTopkRouter": sigmoid_router}
+           "Glm4MoeTopkRouter": sigmoid_router, "DeepseekV3TopkRouter": sigmoid_router, "DeepseekV2TopkRouter": method_router}
 
 
 def float64(model):
@@ -181,6 +242,8 @@ def float64(model):
         if router: module.forward = router.__get__(module)
     if isinstance(model, transformers.GptOssForCausalLM):
         model.model.rotary_emb.forward = rotary_halves64.__get__(model.model.rotary_emb)
+    if isinstance(model, transformers.DeepseekV2ForCausalLM):
+        model.model.rotary_emb.forward = rotary_complex64.__get__(model.model.rotary_emb)
     return model
 
 
@@ -205,8 +268,10 @@ def build(name):
     save(model, case, path)
     tokens = [torch.randint(case.config.vocab_size, (n,), generator=draw) for n in LENGTHS]
     exact = float64(variant(model, "experts64"))
+    narrow, deepseek_v2.apply_rotary_emb = deepseek_v2.apply_rotary_emb, apply_complex64
     counts = count(exact, tokens)
     reference = [{mode: logits(exact, t, pieces(len(t))) for mode, pieces in MODES.items()} for t in tokens]
+    deepseek_v2.apply_rotary_emb = narrow
     assert all(x.dtype == torch.float64 for r in reference for x in r.values())
     for r in reference:
         apart = max((r[mode] - r["prefill"]).abs().max().item() for mode in MODES)

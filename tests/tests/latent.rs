@@ -125,3 +125,64 @@ fn keys_are_written() {
 }";
     check(text, Family::Rows, &[run(60, 7), run(0, 2)]).check_in_all_types();
 }
+
+/// Heads, elements of a head of x before and of those that are multiplied, and rows of a matrix.
+#[derive(Clone, Copy)]
+struct Heads(usize, usize, usize, usize);
+
+impl Heads {
+    fn text(self, weight: &str, more: [&str; 3]) -> String {
+        let (Heads(heads, before, cols, rows), [param, operand, block]) = (self, more);
+        let (all, out) = (heads * (before + cols), heads * rows);
+        format!(
+            "graph @k(%x: bf16[T, {all}], %w: {weight}[{heads}, {rows}, {cols}]@panels{param}) {{
+  %0 = parts %x {{count = {heads}, start = {before}, len = {cols}}} : bf16[T, {heads}, {cols}]
+  %1 = per_head %0, %w{operand} {{out = bf16{block}}} : bf16[T, {heads}, {rows}]
+  %2 = reshape %1 {{shape = [T, {out}]}} : bf16[T, {out}]
+  return %2
+}}"
+        )
+    }
+
+    /// With a scale for each square of so many rows and columns.
+    fn in_blocks(self, high: usize, wide: usize) -> String {
+        let Heads(heads, _, cols, rows) = self;
+        let (down, along) = (rows.div_ceil(high), cols.div_ceil(wide));
+        let param = format!(", %s: f32[{heads}, {down}, {along}]");
+        self.text("f8e4m3", [&param, ", %s", &format!(", block = [{high}, {wide}]")])
+    }
+}
+
+const FEW: Family = Family::GroupedMatvec;
+const MANY: Family = Family::GroupedMatmul;
+
+#[test]
+fn products_of_heads_with_their_own_matrices() {
+    let bare = |heads: Heads| heads.text("bf16", [""; 3]);
+    for heads in [Heads(6, 16, 32, 40), Heads(3, 8, 40, 48)] {
+        check(&bare(heads), FEW, &[run(0, 3)]).check_in_all_types();
+        check(&bare(heads), MANY, &[run(0, 37)]).check();
+    }
+    // Of the result alone, as attention reads it.
+    let text = bare(Heads(4, 0, 128, 64)).replace("return %2", "return %1");
+    let text: Vec<&str> = text.lines().filter(|line| !line.contains("reshape")).collect();
+    check(&text.join("\n"), FEW, &[run(0, 1)]).check();
+}
+
+#[test]
+fn matrices_of_heads_as_codes() {
+    check(&Heads(2, 64, 128, 256).in_blocks(128, 128), FEW, &[run(0, 2)]).check();
+    check(&Heads(2, 0, 256, 128).in_blocks(128, 128), MANY, &[run(0, 5)]).check();
+}
+
+#[test]
+fn neighbours_are_rotated() {
+    let text = "graph @k(%x: bf16[T, 3, 24], %table: f32[T, 16]) {
+  %0 = rope_pairs %x, %table : bf16[T, 3, 24]
+  %1 = reshape %0 {shape = [T, 72]} : bf16[T, 72]
+  return %1
+}";
+    check(text, Family::Rows, &[run(0, 5)]).check_in_all_types();
+    let whole = text.replace("24]", "16]").replace("72", "48");
+    check(&whole, Family::Rows, &[run(0, 5)]).check();
+}

@@ -1,5 +1,5 @@
 //! What each pass makes of one layer of each family.
-use atomc::frontend::{self, Config, FAMILIES, FeedForward, QkNorm};
+use atomc::frontend::{self, Config, FAMILIES, FeedForward, Mixer, QkNorm};
 use atomc_ir::{Graph, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -17,6 +17,7 @@ fn config(architecture: &str) -> Config {
         "tie_word_embeddings": architecture.starts_with("Qwen3"),
         "sliding_window": 32,
         "first_k_dense_replace": 0,
+        "moe_intermediate_size": architecture.starts_with("Deepseek").then_some(96),
         "use_qk_norm": true,
     });
     Config::parse(&config.to_string(), None).expect("a good configuration")
@@ -58,7 +59,8 @@ fn every_family_after_every_pass() {
 
 /// A dense layer is at most six kernels of a decode step, attention included, and one for each norm
 /// that no product takes. One with experts is at most seven, and eight on the host, whose products
-/// do not add up choices; and two more for an expert that all have.
+/// do not add up choices; and two more for an expert that all have. Latent attention has three
+/// more: two products per head, and another one of queries.
 #[test]
 fn kernels_of_a_decode_layer() {
     for (target, more) in [("host", 2), ("gfx942", 1)] {
@@ -80,7 +82,8 @@ fn count_kernels(target: &str, of_experts: usize) {
             FeedForward::Gated(_) => 0,
             FeedForward::Experts(experts) => of_experts + 2 * usize::from(experts.shared.is_some()),
         };
-        let most = 6 + behind + usize::from(whole) + experts;
+        let latent = if matches!(layer.mixer, Mixer::Latent(_)) { 3 } else { 0 };
+        let most = 6 + behind + usize::from(whole) + experts + latent;
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);
     }

@@ -19,7 +19,7 @@ impl Encoding {
         let Op::Kernel { body, .. } = graph.op(kernel) else { return None };
         let inputs = body.inputs();
         let (product, block) = body.users(inputs[slot]).into_iter().find_map(|user| match (user, body.op(user.0)) {
-            ((product, 1), &Op::Linear { block, .. }) => Some((product, (2, block?))),
+            ((product, 1), &(Op::Linear { block, .. } | Op::PerHead { block, .. })) => Some((product, (2, block?))),
             ((product, 1), &Op::Grouped { block, .. }) => Some((product, (3, block?))),
             _ => None,
         })?;

@@ -155,7 +155,7 @@ impl<'a> LayerBuilder<'a> {
             },
             groups: router.groups,
             kept: router.kept,
-            best: Best::Sum2,
+            best: if router.score == Score::Softmax && router.groups > 1 { Best::Max } else { Best::Sum2 },
             renormalise: router.renormalise,
             scale: router.scale,
         };

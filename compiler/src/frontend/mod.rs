@@ -1,6 +1,7 @@
 //! From a configuration to the graph of one step.
 mod attention;
 mod experts;
+mod latent;
 mod layer;
 mod mlp;
 mod model;
@@ -9,7 +10,7 @@ mod product;
 
 use atomc_ir::{Diagnostic, Graph};
 
-pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, FeedForward, InputScales, MAX_SIZE, QkNorm, read};
+pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, FeedForward, InputScales, MAX_SIZE, Mixer, QkNorm, read};
 pub use part::Part;
 
 /// The graph of a model of this configuration.

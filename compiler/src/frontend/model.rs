@@ -48,10 +48,14 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
         }
         let path = format!("model.layers.{index}");
         let mut builder = LayerBuilder { b: &mut b, config, part, index, path };
-        let Mixer::Attention(attention) = &layer.mixer;
-        let given = (attention.rope.map(|rope| ropes[rope]), caches.get(index).copied(), batch);
+        let cache = caches.get(index).copied();
         let normed = builder.normed(x, layer.norms.mixer.0)?;
-        let (attended, state) = builder.attention(attention, normed, given)?;
+        let (attended, state) = match &layer.mixer {
+            Mixer::Attention(all) => {
+                builder.attention(all, normed, (all.rope.map(|rope| ropes[rope]), cache, batch))?
+            }
+            Mixer::Latent(all) => builder.latent(all, normed, (ropes[0], cache, batch))?,
+        };
         x = builder.residual(x, attended, layer.norms.mixer.1)?;
         let normed = builder.normed(x, layer.norms.feed_forward.0)?;
         let made = match &layer.feed_forward {
@@ -97,11 +101,10 @@ fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention) -> Vec<
     if attention == manifest::Attention::Caller {
         return vec![];
     }
-    let attentions = own.layers.iter().map(|layer| {
-        let Mixer::Attention(attention) = &layer.mixer;
-        attention
+    let types = own.layers.iter().map(|layer| match &layer.mixer {
+        Mixer::Attention(a) => CacheType::even(own.cache_dtype(), a.kv_heads, a.head_dim),
+        Mixer::Latent(a) => CacheType::prefix(own.cache_dtype(), 1, a.kept(), a.rank),
     });
-    let types = attentions.map(|a| CacheType::even(own.cache_dtype(), a.kv_heads, a.head_dim));
     types.enumerate().map(|(i, cache)| b.input(&format!("kv{i}"), Type::Cache(cache))).collect()
 }
 

@@ -8,7 +8,7 @@ use atomc_artifact::manifest::Attention;
 use atomc_config::{FeedForward, Layer, Mixer};
 use atomc_ir::Diagnostic;
 
-use super::{Config, attention, experts, mlp};
+use super::{Config, attention, experts, latent, mlp};
 
 /// One rank's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +81,11 @@ impl Part {
 
 /// One rank's share of a layer, or what of it cannot be shared out.
 fn share(layer: &Layer, ranks: usize) -> Result<Layer, String> {
-    let Layer { mixer: Mixer::Attention(attention), feed_forward, norms } = layer;
-    let mixer = Mixer::Attention(attention::share(attention, ranks)?);
+    let Layer { mixer, feed_forward, norms } = layer;
+    let mixer = match mixer {
+        Mixer::Attention(all) => Mixer::Attention(attention::share(all, ranks)?),
+        Mixer::Latent(all) => Mixer::Latent(latent::share(all, ranks)?),
+    };
     let feed_forward = match feed_forward {
         FeedForward::Gated(mlp) => FeedForward::Gated(mlp::share(mlp, ranks)?),
         FeedForward::Experts(all) => FeedForward::Experts(experts::share(all, ranks)?),

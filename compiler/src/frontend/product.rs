@@ -165,6 +165,59 @@ impl<'a> Factor<'a> {
         Ok(self)
     }
 
+    /// Of so many heads, whose rows follow each other, `len` rows of each from `start` on, as a
+    /// matrix for each.
+    pub fn heads(
+        mut self,
+        b: &mut Builder,
+        (heads, each): (usize, usize),
+        (start, len): (usize, usize),
+    ) -> Result<Factor<'a>, Diagnostic> {
+        let fixed = |b: &Builder, v: Value| b.ty(v).as_tensor().and_then(|t| t.shape.sizes()).unwrap_or_default();
+        let cols = fixed(b, self.weight).last().copied().unwrap_or(0);
+        if !matches!(b.op(self.weight), Op::Weight { .. }) {
+            let message = "heads of a weight that is stored in this form are not supported";
+            return Err(Diagnostic::new("config::quantised", message).at(&self.path));
+        }
+        self.weight = b.push(Op::View { shape: Shape::fixed(&[heads, each, cols]) }, &[self.weight])?;
+        self.weight = slice(b, self.weight, 1, (start, len))?;
+        self.lead = 1;
+        if let Some(encoding) = &mut self.encoding {
+            encoding.heads(b, (heads, each), (start, len)).map_err(|fault| fault.at(&self.path))?;
+        }
+        Ok(self)
+    }
+
+    /// The rank's part of the heads.
+    pub fn shard_heads(mut self, b: &mut Builder, parts: usize) -> Result<Factor<'a>, Diagnostic> {
+        self.weight = shard(b, self.weight, 0, parts)?;
+        if let Some(encoding) = &mut self.encoding {
+            encoding.each(|v| shard(b, v, 0, parts))?;
+        }
+        Ok(self)
+    }
+
+    /// Columns of each matrix as rows.
+    pub fn transposed(mut self, b: &mut Builder) -> Result<Factor<'a>, Diagnostic> {
+        self.weight = b.push(Op::Transpose {}, &[self.weight])?;
+        if let Some(encoding) = &mut self.encoding {
+            encoding.each(|v| b.push(Op::Transpose {}, &[v]))?;
+            let Block { rows, cols } = encoding.block;
+            encoding.block = Block { rows: cols, cols: rows };
+            encoding.sizes.reverse();
+        }
+        Ok(self)
+    }
+
+    /// Heads times their own matrices. Rows stay what they are: a weight of codes keeps its type,
+    /// and no row becomes codes.
+    pub fn multiply_heads(&self, b: &mut Builder, x: Value, out: DType) -> Made {
+        b.at(&self.path);
+        let grids = self.encoding.iter().flat_map(|encoding| &encoding.grids);
+        let operands: Vec<Value> = [x, self.weight].into_iter().chain(grids.copied()).collect();
+        b.push(Op::PerHead { out, block: self.encoding.as_ref().map(|encoding| encoding.block) }, &operands)
+    }
+
     /// Rows that have a scale times the weight. Sums are scaled, unless rows become codes: then
     /// rows are.
     pub fn multiply_scaled(&self, b: &mut Builder, (x, scale): (Value, Option<Value>), out: DType) -> Made {
@@ -223,6 +276,47 @@ impl Encoding<'_> {
         let (height, axis) = (self.block.rows, self.lead);
         self.each(|v| slice(b, v, axis, (start / height, len.div_ceil(height))))?;
         self.sizes[0] = len;
+        Ok(())
+    }
+
+    /// A grid for each head, of `len` of its rows from `start` on.
+    fn heads(
+        &mut self,
+        b: &mut Builder,
+        (heads, each): (usize, usize),
+        (start, len): (usize, usize),
+    ) -> Result<(), Diagnostic> {
+        let (height, [down, along]) = (self.block.rows, self.block.grid(self.sizes[0], self.sizes[1]));
+        let plain = |v: &Value| matches!(b.op(*v), Op::Weight { .. } | Op::View { .. });
+        if !self.grids.iter().all(plain) {
+            let message = "heads of a weight whose scales are stored in this form are not supported";
+            return Err(Diagnostic::new("config::quantised", message));
+        }
+        let is_aligned = [each, start, len].iter().all(|n| n.is_multiple_of(height));
+        // Rows of a head's grid, and the scales' row of each.
+        let side = if down == 1 { len } else { [each, start, len].into_iter().fold(height, gcd) };
+        if !is_aligned && heads * (len / side) > MOST_PIECES {
+            let message = format!("parts of heads cut blocks of {height} rows, which would make too many of {side}");
+            return Err(Diagnostic::new("config::quantised", message));
+        }
+        self.each(|v| {
+            if is_aligned {
+                let shape = Shape::fixed(&[heads, each / height, along]);
+                let v = b.push(Op::View { shape }, &[v])?;
+                return slice(b, v, 1, (start / height, len / height));
+            }
+            let rows = b.push(Op::View { shape: Shape::fixed(&[down, 1, along]) }, &[v])?;
+            let mut grids = Vec::with_capacity(heads);
+            for head in 0..heads {
+                let first = head * each + start;
+                let row = |i: usize| slice(b, rows, 0, ((first + i * side) / height, 1));
+                let own: Vec<Value> = (0..len / side).map(row).collect::<Result<_, _>>()?;
+                grids.push(b.push(Op::Concat { axis: 1 }, &own)?);
+            }
+            b.push(Op::Concat { axis: 0 }, &grids)
+        })?;
+        (self.lead, self.sizes[0]) = (1, len);
+        self.block.rows = if is_aligned { height } else { side };
         Ok(())
     }
 

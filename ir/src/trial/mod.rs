@@ -302,7 +302,7 @@ fn experts(graph: &Graph, v: Value) -> Option<usize> {
 
 /// Whether a parameter is a table of rotations, which are never large.
 fn is_table(graph: &Graph, v: Value) -> bool {
-    graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Rope { .. }) && slot == 1)
+    graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Rope {} | Op::RopePairs {}) && slot == 1)
 }
 
 /// Whether a parameter has attention's sinks.

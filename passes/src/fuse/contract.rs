@@ -12,6 +12,9 @@ const SHARED: usize = 2;
 pub fn claim(regions: &mut Regions, cx: &Cx) {
     for linear in regions.nodes_where(Op::is_contraction) {
         let mut nodes = if cx.bucket.is_decode() { prologue(regions, linear) } else { vec![] };
+        if nodes.is_empty() && matches!(regions.graph.op(linear), Op::PerHead { .. }) {
+            nodes = heads(regions, linear);
+        }
         let family = regions.family(linear, cx.bucket);
         nodes.push(linear);
         nodes.extend(epilogue(regions, linear, cx));
@@ -20,7 +23,7 @@ pub fn claim(regions: &mut Regions, cx: &Cx) {
 }
 
 /// What only this contraction reads, in this order from it: codes, multiples by constants, a norm,
-/// a choice of rows. Threads repeat them, which is cheap for few rows.
+/// a choice of rows, or columns of normed ones. Threads repeat them, which is cheap for few rows.
 fn prologue(r: &Regions, linear: NodeId) -> Vec<NodeId> {
     let mut nodes = Vec::new();
     let mut x = r.graph.operands(linear)[0];
@@ -39,10 +42,19 @@ fn prologue(r: &Regions, linear: NodeId) -> Vec<NodeId> {
     }
     let chosen =
         |x: Value| r.graph.op(x.node).reads(0) == Reads::Chosen && !r.is_given(r.graph.operands(x.node)[0].node);
-    if chosen(x) && own(x, reader) {
+    // Of a product that several were made one of.
+    let is_part = matches!(r.graph.op(x.node), Op::Slice { axis: 1, .. }) && !nodes.is_empty();
+    if (chosen(x) || is_part) && own(x, reader) {
         nodes.push(x.node);
     }
     nodes
+}
+
+/// The heads of a row, which kernels read there one by one.
+fn heads(r: &Regions, linear: NodeId) -> Vec<NodeId> {
+    let x = r.graph.operands(linear)[0];
+    let own = r.may_join(x.node, r.graph.segment(linear)) && r.sole_reader(x) == Some(linear);
+    if own && matches!(r.graph.op(x.node), Op::Parts { .. }) { vec![x.node] } else { vec![] }
 }
 
 /// Elementwise ops on the result, also on slices of it that come together again.
@@ -52,6 +64,10 @@ fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Vec<NodeId> {
     let mut nodes: Vec<NodeId> = Vec::new();
     let mut result = Value::from(linear);
     let mut sliced = false;
+    if matches!(r.graph.op(linear), Op::PerHead { .. }) {
+        let reader = r.sole_reader(result).filter(|&u| r.may_join(u, segment));
+        return reader.filter(|&u| matches!(r.graph.op(u), Op::Reshape { .. })).into_iter().collect();
+    }
     loop {
         let map = r.sole_reader(result).filter(|&u| matches!(r.graph.op(u), Op::Map(_)) && r.may_join(u, segment));
         if let Some(map) = map {

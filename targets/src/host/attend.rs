@@ -3,8 +3,8 @@
 //!
 //! `attend_one`: a task is a token and a cache head. It writes the token's key and value, then
 //! attends with every query head that shares them. Where values are a part of keys so many do that
-//! they are several tasks, each of which writes the same key. `attend_many`: a task is a tile of tokens and a
-//! query head; keys and values are there already.
+//! they are several tasks, each of which writes the same key. `attend_many`: a task is a tile of
+//! tokens and a query head; keys and values are there already.
 mod tiles;
 mod transpose;
 mod widen;

@@ -14,6 +14,8 @@ pub struct Contraction<'k, 'a, 'c> {
     parts: Parts<'k, 'a, 'c>,
     /// Of the weight's type, or of that of rows where the weight is stored as codes.
     pub dot: Dot,
+    /// The head that is multiplied, where each has a matrix of its own.
+    head: Option<Int<'c>>,
 }
 
 impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
@@ -29,7 +31,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
             }
             _ => x.dtype,
         };
-        Ok(Contraction { dot: Dot::new(kernel.code, dtype), parts })
+        Ok(Contraction { dot: Dot::new(kernel.code, dtype), parts, head: None })
     }
 
     /// The weight, if it is stored as codes.
@@ -57,6 +59,11 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok((experts, self.parts.rows_of_x()?))
     }
 
+    /// How many heads have a matrix of their own each.
+    pub fn heads(&self) -> Option<usize> {
+        self.parts.heads()
+    }
+
     /// How many experts there are.
     pub fn expert_count(&self) -> usize {
         self.parts.w.ty.shape.0[0].fixed().unwrap_or(1)
@@ -68,7 +75,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let rows = parts.w.ty.shape.0[1].fixed().unwrap_or(0);
         let bytes = parts.w.ty.dtype.bytes(c.arch.memory.padded(rows) * parts.w.stride);
         parts.w.ptr = c.at(parts.w.ptr, expert * bytes);
-        Contraction { parts, dot: self.dot }
+        Contraction { parts, dot: self.dot, head: self.heads().map(|_| expert) }
     }
 
     /// Panels of the result.
@@ -110,7 +117,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
 
     /// The rows of x in memory, if they are there in the type of products.
     pub fn rows_in_memory(&self) -> Option<(Ptr<'c>, usize)> {
-        let x = self.parts.kernel.rows.operand(self.parts.x).ok()?;
+        let x = self.parts.kernel.rows.operand(self.parts.x).ok().filter(|_| self.heads().is_none())?;
         let floats = x.ty.dtype == self.dot.dtype && x.ty.layout == Layout::Rows;
         floats.then(|| (x.ptr, x.stride * x.ty.dtype.size()))
     }
@@ -141,12 +148,21 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     /// A row of x in memory in the type of products, or its codes where it has one scale.
     pub fn unpack_row(&self, row: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let (c, rows, x) = (self.code(), &self.parts.kernel.rows, self.parts.x);
+        let width = rows.shape(x)?.shape.last().unwrap_or(0);
+        if self.head.is_some() {
+            rows.prepare(x, row, self.head)?;
+        }
         let mut result = Ok(());
         c.repeat(0, self.parts.w.stride, LANES, |col| {
-            let at = At { row, head: None, col: Col::Var(col) };
+            let at = At { row, head: self.head, col: Col::Var(col) };
             let made = if rows.has_row_scale(x) { rows.codes(x, at) } else { rows.eval(x, at) };
             let to = c.at(to, col * self.dot.dtype.size());
-            result = made.map(|lanes| c.store_floats(to, lanes, self.dot.dtype));
+            result = made.map(|lanes| {
+                // Behind a head there are no zeros but the next head.
+                let is_padded = self.head.is_none() || width == self.parts.w.stride;
+                let lanes = if is_padded { lanes } else { c.choose(c.lanes_below(width - col), lanes, c.zero()) };
+                c.store_floats(to, lanes, self.dot.dtype);
+            });
         });
         result
     }
@@ -180,8 +196,12 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     /// The epilogue for one row and panel: `sums` has one vector for each piece.
     pub fn finish(&self, row: Int<'c>, panel: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let (c, rows) = (self.code(), &self.parts.kernel.rows);
-        let at = At { row, head: None, col: Col::Var(panel * LANES) };
+        let at = At { row, head: self.head, col: Col::Var(panel * LANES) };
         let lanes = self.parts.result(at, sums)?;
+        if let Some(head) = self.head {
+            self.finish_head(head, at, lanes);
+            return Ok(());
+        }
         rows.store_padded(lanes, self.parts.to, at);
         if self.panels() * LANES < rows.padded(self.parts.to) {
             c.when(c.equal(panel, self.panels() - 1), || {
@@ -190,5 +210,29 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
             });
         }
         Ok(())
+    }
+
+    /// Stores a vector of a head, whose last may be a part; and zeros behind the last head's last.
+    fn finish_head(&self, head: Int<'c>, at: At<'c>, lanes: Vector<'c>) {
+        let (c, rows, to) = (self.code(), &self.parts.kernel.rows, self.parts.to);
+        let (width, heads) = (self.parts.width(), self.heads().unwrap_or(1));
+        let (dtype, place) = (to.ty.dtype, rows.address(to, self.parts.place_of(at)));
+        let (col, whole) = (rows.column(at.col), width / LANES * LANES);
+        if whole == width {
+            c.store_floats(place, lanes, dtype);
+        } else {
+            c.when(c.less(col, whole), || c.store_floats(place, lanes, dtype));
+            c.when(c.equal(col, whole), || c.store_some(place, lanes, dtype, width - whole));
+        }
+        let (end, padded) = (heads * width, rows.padded(to));
+        if end < padded {
+            let is_last = c.equal(head, heads - 1) & c.equal(col, (self.panels() - 1) * LANES);
+            c.when(is_last, || {
+                for first in (end..padded).step_by(LANES) {
+                    let at = At { head: None, col: Col::Const(first), ..at };
+                    c.store_some(rows.address(to, at), c.zero(), dtype, padded - first);
+                }
+            });
+        }
     }
 }

@@ -15,6 +15,7 @@ use super::codes::Products;
 use super::contract::Contraction;
 use super::dot::{AHEAD, Walk};
 use super::group::{Sorted, store_word};
+use super::heads;
 use super::matmul::{Job, LINE, SUMS};
 use super::signature;
 use super::tile::{self, Tiles};
@@ -26,6 +27,9 @@ use crate::{KernelSpec, Tasks};
 const MOST: usize = 4;
 
 pub fn emit_matvec<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+    if heads::is(spec.body) {
+        return heads::emit(c, spec);
+    }
     let kernel = signature::kernel(c, spec)?;
     let contraction = Contraction::new(&kernel)?;
     let (experts, each) = contraction.experts()?;
@@ -211,6 +215,9 @@ impl<'c> Few<'_, '_, '_, 'c> {
 }
 
 pub fn emit_matmul<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+    if heads::is(spec.body) {
+        return heads::emit(c, spec);
+    }
     let kernel = signature::kernel(c, spec)?;
     let contraction = Contraction::new(&kernel)?;
     let (experts, each) = contraction.experts()?;

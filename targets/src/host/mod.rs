@@ -5,6 +5,7 @@ mod contract;
 mod dot;
 mod group;
 mod grouped;
+mod heads;
 mod matmul;
 mod matvec;
 mod route;

@@ -93,8 +93,9 @@ impl<'a, 'c> Codes<'a, 'c> {
     pub fn of(parts: &Parts<'_, 'a, 'c>) -> Result<Option<Codes<'a, 'c>>, Diagnostic> {
         let (rows, w) = (&parts.kernel.rows, parts.w.clone());
         let product = parts.kernel.the("product", Op::is_contraction)?;
-        let (Op::Linear { block: Some(block), .. } | Op::Grouped { block: Some(block), .. }) =
-            *rows.graph.op(product.node)
+        let (Op::Linear { block: Some(block), .. }
+        | Op::Grouped { block: Some(block), .. }
+        | Op::PerHead { block: Some(block), .. }) = *rows.graph.op(product.node)
         else {
             return Ok(None);
         };

@@ -4,7 +4,7 @@ use atomc_ir::{DType, Diagnostic, Graph, Layout, Op};
 
 use crate::KernelSpec;
 use crate::code::{Int, Ptr, Vector};
-use crate::contraction::{Encoding, Parts, combine_of, experts_of, multiplied};
+use crate::contraction::{Encoding, Parts, combine_of, experts_of, heads_of, multiplied};
 use crate::row::{At, Col, unsupported};
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
@@ -27,6 +27,8 @@ pub struct Sizes {
     pub encoding: Option<Encoding>,
     /// Whose weights, if each row has that of an expert.
     pub experts: Option<Experts>,
+    /// How many heads have a matrix of their own each, if they do.
+    pub heads: Option<usize>,
 }
 
 /// The experts of rows.
@@ -52,7 +54,8 @@ impl Sizes {
             let width = body.ty(*body.outputs().first()?).as_tensor()?.shape.row()?;
             let all = body.ty(linear?.into()).as_tensor()?.shape.last()?;
             let x = body.operands(linear?)[0];
-            let plain = matches!(body.op(x.node), Op::Input { .. });
+            let heads = heads_of(body, linear?);
+            let plain = matches!(body.op(x.node), Op::Input { .. }) && heads.is_none();
             let x = body.ty(x).as_tensor()?;
             let dtype = multiplied(body, x, weight);
             let plain = plain && x.layout == Layout::Rows && x.dtype == dtype;
@@ -60,7 +63,8 @@ impl Sizes {
                 dtype,
                 rows: all,
                 depth: weight.shape.last()?,
-                pieces: all / width.max(1),
+                pieces: if heads.is_some() { 1 } else { all / width.max(1) },
+                heads,
                 plain,
                 encoding: Encoding::of(body),
                 experts: experts_of(body, linear?).and_then(|v| {
@@ -110,7 +114,10 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
 
     /// Panels of the result, its padding included.
     pub fn panels(&self) -> usize {
-        self.parts.kernel.rows.padded(self.parts.to) / self.code().arch.memory.panel
+        match self.parts.heads() {
+            Some(_) => self.parts.width().div_ceil(self.code().arch.memory.panel),
+            None => self.parts.kernel.rows.padded(self.parts.to) / self.code().arch.memory.panel,
+        }
     }
 
     /// Where the panel of each piece that makes a panel of the result begins, perhaps of an
@@ -157,6 +164,39 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let at = At { row: token, head: None, col: Col::Var(col) };
         let lanes = self.parts.result(at, sums)?;
         self.parts.kernel.rows.store_padded(lanes, self.parts.to, at);
+        Ok(())
+    }
+
+    /// The same for a head that has a matrix of its own. Behind the last one are zeros.
+    pub fn finish_head(
+        &self,
+        token: Int<'c>,
+        head: Int<'c>,
+        col: Int<'c>,
+        sums: &[Vector<'c>],
+    ) -> Result<(), Diagnostic> {
+        let (c, rows, to) = (self.code(), &self.parts.kernel.rows, self.parts.to);
+        let (width, results) = (self.parts.width(), self.matrix.layout.results);
+        c.set_lanes(results);
+        let at = At { row: token, head: Some(head), col: Col::Var(col) };
+        let lanes = self.parts.result(at, sums)?;
+        let place = self.parts.place_of(at);
+        let store = || c.store_floats(rows.address(to, place), lanes, to.ty.dtype);
+        if width.is_multiple_of(16) {
+            store()
+        } else {
+            c.when(c.less(col, width), store)
+        }
+        let (end, padded) = (self.parts.heads().unwrap_or(1) * width, rows.padded(to));
+        let is_last = c.compare(inkwell::IntPredicate::EQ, rows.column(place.col) + results, end);
+        if end < padded {
+            c.when(is_last, || {
+                for col in (end..padded).step_by(results) {
+                    let at = At { head: None, col: Col::Const(col), ..place };
+                    c.store_floats(rows.address(to, at), c.zero(), to.ty.dtype);
+                }
+            });
+        }
         Ok(())
     }
 

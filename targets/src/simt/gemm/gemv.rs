@@ -26,7 +26,7 @@ use crate::simt::machine::fragment::Matrix;
 use crate::simt::rowwise;
 use crate::{Choice, KernelSpec};
 use loader::{InMemory, Staged};
-use scheduler::{Blocks, Combined, Grouped, OnePanel, WorkTile};
+use scheduler::{Blocks, Combined, Grouped, OnePanel, PerHead, WorkTile};
 use shape::Shape;
 
 pub const SCHEDULE: Schedule = Schedule {
@@ -60,6 +60,11 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let codes = Codes::of(&contraction.parts)?;
         let run = |tile| Group::new(&contraction, codes.as_ref(), shape, tile).run(spec);
         match spec.family {
+            _ if contraction.parts.heads().is_some() => {
+                let scheduler = PerHead::new(&contraction, shape, spec)?;
+                scheduler.each(run)?;
+                scheduler.tasks()
+            }
             Family::GroupedMatvec if combine_of(spec.body, contraction.parts.product()).is_some() => {
                 let scheduler = Combined::new(&contraction, spec)?;
                 let group = |tile| Group::new(&contraction, codes.as_ref(), shape, tile);

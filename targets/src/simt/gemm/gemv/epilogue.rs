@@ -28,7 +28,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             for j in 0..columns {
                 let sums: Vec<Vector<'c>> = sums.iter().skip(j).step_by(columns).copied().collect();
                 c.when(tile.has(c, column(j)), || {
-                    let done = self.contraction.finish(tile.result(c, column(j)), first + place.results, &sums);
+                    let done = self.finish(tile.result(c, column(j)), first + place.results, &sums);
                     result = std::mem::replace(&mut result, Ok(())).and(done);
                 });
             }
@@ -57,9 +57,17 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let sum = |piece: usize| (1..waves).fold(load(0, piece), |sum, wave| c.fadd(sum, load(wave, piece)));
             let sums: Vec<Vector<'c>> = (0..pieces).map(sum).collect();
             tile.when_there(c, column, || {
-                result = self.contraction.finish(tile.result(c, column), first + feature, &sums);
+                result = self.finish(tile.result(c, column), first + feature, &sums);
             });
         });
         result
+    }
+
+    /// The epilogue for one row and some features of it, perhaps of a head.
+    fn finish(&self, row: Int<'c>, col: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        match self.tile.head() {
+            Some(head) => self.contraction.finish_head(row, head, col, sums),
+            None => self.contraction.finish(row, col, sums),
+        }
     }
 }

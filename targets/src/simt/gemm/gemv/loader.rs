@@ -134,7 +134,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (rows, x) = (&parts.kernel.rows, parts.x);
         let width = rows.shape(x)?.shape.last().unwrap_or(0);
         rows.forget();
-        rows.prepare(x, row, None)?;
+        let head = self.tile.head();
+        rows.prepare(x, row, head)?;
         let mut vectors = 0;
         rows.each_column(end - first, |col| {
             vectors += 1;
@@ -142,7 +143,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 c.keep_order();
             }
             let col = if first == 0 { col } else { col + first };
-            let at = At { row, head: None, col: Col::Var(col) };
+            // What is behind a head is not computed, as the row may end there.
+            let inside = if head.is_none() || width >= end { col } else { c.smaller(col, width - c.lanes()) };
+            let at = At { row, head, col: Col::Var(inside) };
             let v = if rows.has_row_scale(x) { rows.codes(x, at)? } else { rows.eval(x, at)? };
             let v = if width < end { c.pick(c.less(col, width), v, c.zero()).into_vector_value() } else { v };
             let p = to.vec16(m, column, col / m.vec16());

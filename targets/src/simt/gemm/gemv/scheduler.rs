@@ -48,6 +48,8 @@ enum Listed<'c> {
     At(Ptr<'c>),
     /// This one.
     One(Int<'c>),
+    /// So many from one on.
+    Run(Int<'c>, Int<'c>),
 }
 
 impl<'s, 'k, 'a, 'c> OnePanel<'s, 'k, 'a, 'c> {
@@ -309,6 +311,52 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
     }
 }
 
+/// The panels of a contraction of heads with a matrix of their own each, for blocks of tokens.
+pub struct PerHead<'s, 'k, 'a, 'c> {
+    contraction: &'s Contraction<'k, 'a, 'c>,
+    shape: Shape,
+    heads: usize,
+    rows: Int<'c>,
+}
+
+impl<'s, 'k, 'a, 'c> PerHead<'s, 'k, 'a, 'c> {
+    pub fn new(
+        contraction: &'s Contraction<'k, 'a, 'c>,
+        shape: Shape,
+        spec: &KernelSpec,
+    ) -> Result<PerHead<'s, 'k, 'a, 'c>, Diagnostic> {
+        let (c, parts) = (contraction.matrix.c, &contraction.parts);
+        let heads = parts.heads().ok_or_else(|| unsupported("a product of heads without heads"))?;
+        let results = contraction.matrix.layout.results;
+        if !parts.width().is_multiple_of(results) {
+            return Err(unsupported(format!("heads of {} features, {results} of which a lane has", parts.width())));
+        }
+        let rows = launch::step_size(c, spec, parts.kernel.by_rows);
+        Ok(PerHead { contraction, shape, heads, rows })
+    }
+
+    /// Work-groups of the kernel.
+    pub fn tasks(&self) -> Tasks {
+        let times = self.heads * self.contraction.panels();
+        self.contraction.parts.kernel.row_tasks(self.shape.tokens, times)
+    }
+
+    /// Does `body` with the work-group's tile, if it has one.
+    pub fn each(&self, body: impl FnOnce(WorkTile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
+        let c = self.contraction.matrix.c;
+        let panels = self.contraction.panels();
+        let (panel, place) = (c.group() % panels, c.uniform(c.group() / panels));
+        let (head, first) = (place % self.heads, place / self.heads * self.shape.tokens);
+        let mut made = Ok(());
+        c.when(c.less(first, self.rows), || {
+            let count = c.smaller(self.rows - first, self.shape.tokens);
+            let rows = RowsOfExpert { expert: head, rows: Listed::Run(first, count), each: 1 };
+            made = body(WorkTile { panel, columns: self.shape.tokens, rows: Some(rows) });
+        });
+        made
+    }
+}
+
 /// The results of a panel that are made of zeros, of so many rows at most.
 fn finish_without<'c>(
     contraction: &Contraction<'_, '_, 'c>,
@@ -333,6 +381,11 @@ fn finish_without<'c>(
 impl<'c> WorkTile<'c> {
     fn expert(&self) -> Option<Int<'c>> {
         self.rows.map(|rows| rows.expert)
+    }
+
+    /// The head whose rows it has, where each has a matrix of its own.
+    pub fn head(&self) -> Option<Int<'c>> {
+        self.rows.filter(|rows| matches!(rows.rows, Listed::Run(..))).map(|rows| rows.expert)
     }
 
     /// Where the weight's panel of each piece begins.
@@ -386,6 +439,9 @@ impl<'c> WorkTile<'c> {
             None => column,
             Some(RowsOfExpert { rows: Listed::At(list), .. }) => c.as_int(c.load(c.index, c.at(list, column * 4), 4)),
             Some(RowsOfExpert { rows: Listed::One(row), .. }) => row,
+            Some(RowsOfExpert { rows: Listed::Run(first, count), .. }) => {
+                c.pick_int(c.less(column, count), first + column, c.as_int(c.index.const_all_ones()))
+            }
         }
     }
 }

@@ -17,6 +17,8 @@ const IN_FLIGHT: usize = 8;
 /// Most bytes of local memory, where rows are computed into it: so that two work-groups fit a
 /// compute unit.
 const LOCAL: usize = 32 << 10;
+/// Most tokens whose rows of a head are multiplied together.
+const OF_HEAD: usize = 32;
 /// Bytes of local memory that are left for small exchanges.
 const EXCHANGED: usize = 1 << 10;
 
@@ -51,14 +53,15 @@ impl Shape {
     }
 
     fn of(spec: &KernelSpec, arch: GpuArch, sizes: Sizes, codes: Option<Steps>) -> Shape {
-        let Sizes { dtype, depth, pieces, plain, .. } = sizes;
+        let Sizes { dtype, depth, pieces, plain, heads, .. } = sizes;
         let simt = arch.simt;
         let times = codes.map_or(1, |codes| codes.times);
         let steps = arch.memory.padded(depth) / (simt.matrix.span(simt.wave) * times);
         let vec16s = simt.matrix.depth * dtype.size() / VEC16;
         let width = simt.matrix.columns;
         // Of an expert's rows a tile has one block of columns.
-        let tokens = sizes.experts.map_or(spec.tokens, |experts| match experts.layout {
+        let most = if heads.is_some() { spec.tokens.min(OF_HEAD) } else { spec.tokens };
+        let tokens = sizes.experts.map_or(most, |experts| match experts.layout {
             Layout::Grouped { tile, .. } => tile,
             _ if experts.combined => 1,
             _ => (spec.tokens * experts.choices).min(width),

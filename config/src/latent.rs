@@ -1,0 +1,89 @@
+//! Latent attention: what a configuration says of layers whose keys and values are made of one
+//! short row for each token, which is all that is kept of it.
+use crate::fields::Fields;
+use crate::freqs::Scaling;
+use crate::{Diagnostic, Rope};
+
+/// Attention kernels are unrolled over the elements of a head.
+const MAX_DIM: usize = 1024;
+/// Of the norms of both short rows: the models' own code does not ask the configuration.
+const EPS: f64 = 1e-6;
+
+/// Attention of heads over keys and values that are made of one row of `rank` numbers for each
+/// token, and of a key of `rope` numbers that all heads share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Latent {
+    pub heads: usize,
+    /// Numbers of the row that queries are made of, if they are not made of the hidden row.
+    pub q_rank: Option<usize>,
+    pub rank: usize,
+    /// Elements of a head's query and key that are not turned, and those that are.
+    pub nope: usize,
+    pub rope: usize,
+    /// Elements of a head's value.
+    pub value: usize,
+    /// What products of queries and keys are multiplied with.
+    pub scale: f64,
+    /// Whether neighbours are turned, and not halves.
+    pub in_pairs: bool,
+    /// Of the norms of both rows.
+    pub eps: f64,
+}
+
+/// What differs between families.
+#[derive(Clone, Copy)]
+pub(crate) struct Traits {
+    /// Whether `rope_interleave` says if neighbours are turned; they are without it.
+    pub marked: bool,
+}
+
+impl Latent {
+    /// Numbers of a token that are kept.
+    pub fn kept(&self) -> usize {
+        self.rank + self.rope
+    }
+}
+
+/// The attention of so many layers, and its rotary embedding.
+pub(crate) fn read(
+    f: &Fields,
+    traits: &Traits,
+    (layers, positions): (usize, usize),
+) -> Result<(Vec<Latent>, Vec<Rope>), Diagnostic> {
+    let size = |name: &'static str, default: usize| {
+        let size = f.or(name, Fields::size, default)?;
+        f.at_most(name, size, MAX_DIM)
+    };
+    let heads = f.needed("num_attention_heads", Fields::size)?;
+    let name = "q_lora_rank";
+    let q_rank = if f.has(name) { f.size(name)? } else { Some(1536) };
+    f.note(name, q_rank);
+    let (rank, nope) = (size("kv_lora_rank", 512)?, size("qk_nope_head_dim", 128)?);
+    let (rope, value) = (size("qk_rope_head_dim", 64)?, size("v_head_dim", 128)?);
+    if !rope.is_multiple_of(4) {
+        let message = format!("{rope} must be a multiple of 4: pairs of both halves are turned together");
+        return Err(f.fault("config::value", "qk_rope_head_dim", message));
+    }
+    let in_pairs = if traits.marked { f.or("rope_interleave", Fields::flag, true)? } else { true };
+    let embedding = Rope::read(f, (rope, positions), (10_000.0, 1.0))?;
+    f.note("rope_parameters", embedding.echo());
+    let factor = match embedding.freqs.scaling {
+        Scaling::Yarn { factor, .. } | Scaling::Llama3 { factor, .. } => factor,
+        Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => factor,
+        Scaling::Default | Scaling::Long { .. } => 1.0,
+    };
+    let all_dim = if factor > 1.0 { all_dim(f)? } else { 0.0 };
+    f.note("mscale_all_dim", all_dim);
+    let stretch = if all_dim > 0.0 { 0.1 * all_dim * factor.ln() + 1.0 } else { 1.0 };
+    let scale = ((nope + rope) as f64).powf(-0.5) * stretch * stretch;
+    let layer = Latent { heads, q_rank, rank, nope, rope, value, scale, in_pairs, eps: EPS };
+    Ok((vec![layer; layers], vec![embedding]))
+}
+
+/// `mscale_all_dim` of the rotary embedding, in either spelling; 0 without it.
+fn all_dim(f: &Fields) -> Result<f64, Diagnostic> {
+    let old = f.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
+    let rope = old.map_or_else(|| f.object("rope_parameters"), |rope| Ok(Some(rope)))?;
+    let all_dim = rope.map_or(Ok(None), |rope| rope.positive_or_none("mscale_all_dim"))?;
+    Ok(all_dim.unwrap_or(0.0))
+}
