@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every test and benchmark that needs a GPU, on a machine that has one: tests/gpu.sh [DEVICE]
-# [TARGET], e.g. cuda:0 sm_90a. PEER=1 also times PyTorch on the same machine. Where there is no
+# [TARGET], e.g. hip:0 gfx942. What it prints is also in one file to attach to a report,
+# target/gpu-TARGET.txt, or REPORT. PEER=1 also times PyTorch on the same machine. Where there is no
 # Rust, ATOMC and GOLDEN name what was built elsewhere: the command line, and the test binary of
 # golden_devices.
 set -euo pipefail
@@ -15,35 +16,45 @@ if [ -z "${ATOMC:-}" ]; then
     ATOMC=target/release/atomc
 fi
 
-"$ATOMC" devices
+report=${REPORT:-target/gpu-$target.txt}
+mkdir -p "$(dirname "$report")"
+exec > >(tee "$report") 2> >(tee -a "$report" >&2)
+echo "tests/gpu.sh $device $target, $(date -u +%Y-%m-%dT%H:%MZ), $(git describe --always --dirty 2>/dev/null || echo "no checkout")"
+
+# Progress is for nobody here, and what failed is told.
+atomc() { "$ATOMC" "$@" 2>"$out/errors" || { cat "$out/errors"; return 1; }; }
+
+# What is missing is said before anything else, and ends it.
+atomc doctor --device "$device"
+atomc devices
 for model in llama qwen3; do
     for cache in fp8 auto; do
-        "$ATOMC" compile "examples/models/$model" --target "$target" --cache-dtype "$cache" --decode "$steps" -o "$out/$model.atomc" 2>/dev/null
-        "$ATOMC" verify "$out/$model.atomc" --device "$device" 2>/dev/null
-        "$ATOMC" eval "$out/$model.atomc" --weights "examples/models/$model" examples/problems.jsonl --device "$device" 2>/dev/null
+        atomc compile "examples/models/$model" --target "$target" --cache-dtype "$cache" --decode "$steps" -o "$out/$model.atomc"
+        atomc verify "$out/$model.atomc" --device "$device"
+        atomc eval "$out/$model.atomc" --weights "examples/models/$model" examples/problems.jsonl --device "$device"
     done
 done
 # A layer of a model that is timed below: heads of 128, which small models do not have.
 sed 's/\("num_hidden_layers"\): [0-9]*/\1: 1/; s/\("vocab_size"\): [0-9]*/\1: 8192/' tests/bench/qwen3-8b.json >"$out/few.json"
-"$ATOMC" compile "$out/few.json" --context 1024 --target "$target" --decode "$steps" --prefill 256 -o "$out/few.atomc" 2>/dev/null
-"$ATOMC" verify "$out/few.atomc" --device "$device" --kernel attend 2>/dev/null
+atomc compile "$out/few.json" --context 1024 --target "$target" --decode "$steps" --prefill 256 -o "$out/few.atomc"
+atomc verify "$out/few.atomc" --device "$device" --kernel attend
 golden=(cargo test --release -p atomc-tests --test golden_devices --)
 [ -z "${GOLDEN:-}" ] || golden=("$GOLDEN")
-"${golden[@]}" --ignored "$target"
+ATOMC_TEST_DEVICE=$device ATOMC_TEST_TARGET=$target "${golden[@]}" --ignored a_gpu
 for model in qwen3-8b llama-3.1-8b qwen3-0.6b; do
     echo "== $model"
-    "$ATOMC" compile "tests/bench/$model.json" --context 4096 --target "$target" --decode 1,8,16,32,64 --prefill 2048 -o "$out/m.atomc" 2>/dev/null
-    "$ATOMC" bench "$out/m.atomc" --random-weights --device "$device" --prompt 2048 --position 1024 --batch 1,8,16,32,64 --steps 40 --repeat 7 --kernels 2>/dev/null
+    atomc compile "tests/bench/$model.json" --context 4096 --target "$target" --decode 1,8,16,32,64 --prefill 2048 -o "$out/m.atomc"
+    atomc bench "$out/m.atomc" --random-weights --device "$device" --prompt 2048 --position 1024 --batch 1,8,16,32,64 --steps 40 --repeat 7 --kernels
     if [ -n "${PEER:-}" ]; then
         python3 tests/bench/peer_torch.py --model "${model/llama-3.1-8b/llama3-8b}" --batches 1,8,32 --modes eager,compile
     fi
 done
 # The Python package, and vLLM through it, where they are installed.
 if python3 -c "import torch, atomc" 2>/dev/null; then
-    "$ATOMC" compile examples/models/qwen3 --target "$target" --attention own,caller -o "$out/m.atomc" 2>/dev/null
-    "$ATOMC" compile examples/models/qwen3 --target "$target" --tp 2 -o "$out/shared.atomc" 2>/dev/null
+    atomc compile examples/models/qwen3 --target "$target" --attention own,caller -o "$out/m.atomc"
+    atomc compile examples/models/qwen3 --target "$target" --tp 2 -o "$out/shared.atomc"
     python3 plugin/tests/gpu.py "$device" examples/models/qwen3 "$out/m.atomc" "$out/shared.atomc"
-    "$ATOMC" compile tests/bench/qwen3-8b.json --context 4096 --target "$target" --decode 1 --prefill 512 -o "$out/m.atomc" 2>/dev/null
+    atomc compile tests/bench/qwen3-8b.json --context 4096 --target "$target" --decode 1 --prefill 512 -o "$out/m.atomc"
     python3 tests/bench/update_gpu.py "$device" "$out/m.atomc" tests/bench/qwen3-8b.json
 fi
 if python3 -c "import vllm, atomc" 2>/dev/null; then
@@ -51,11 +62,11 @@ if python3 -c "import vllm, atomc" 2>/dev/null; then
     for ranks in 1 2; do
         [ "$ranks" -le "$gpus" ] || continue
         cp -r examples/models/qwen3 "$out/solve-$ranks"
-        "$ATOMC" compile "$out/solve-$ranks" --target "$target" --tp "$ranks" -o "$out/solve-$ranks/model.atomc" 2>/dev/null
+        atomc compile "$out/solve-$ranks" --target "$target" --tp "$ranks" -o "$out/solve-$ranks/model.atomc"
         python3 plugin/tests/vllm/solve.py "$out/solve-$ranks" examples/problems.jsonl "$ranks"
         mkdir "$out/vllm-$ranks"
         cp tests/bench/qwen3-8b.json "$out/vllm-$ranks/config.json"
-        "$ATOMC" compile "$out/vllm-$ranks" --target "$target" --tp "$ranks" --decode 1,2,4,8,16,32,64 --prefill 2048 -o "$out/vllm-$ranks/model.atomc" 2>/dev/null
+        atomc compile "$out/vllm-$ranks" --target "$target" --tp "$ranks" --decode 1,2,4,8,16,32,64 --prefill 2048 -o "$out/vllm-$ranks/model.atomc"
         python3 tests/bench/vllm_gpu.py "$out/vllm-$ranks" --ranks "$ranks"
         ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm-$ranks" --ranks "$ranks"
     done
@@ -64,7 +75,7 @@ fi
 # of that layer.
 if command -v compute-sanitizer; then
     for golden in tests/golden/*/; do
-        "$ATOMC" compile "$golden" --target "$target" --decode 1,4,64 -o "$out/golden-$(basename "$golden").atomc" 2>/dev/null
+        atomc compile "$golden" --target "$target" --decode 1,4,64 -o "$out/golden-$(basename "$golden").atomc"
     done
     # One step of each size, with few sequences; everything else is verified.
     few="--random-weights --prompt 256 --position 128 --batch 1,2,3,5,9,17,33 --steps 1 --repeat 1"

@@ -11,6 +11,9 @@ use atomc_runtime::{
 use atomc_targets::rows;
 use atomc_tests::{CHUNK, CONTEXT, Case, Mode, SEQUENCES, cases, cases_of_experts};
 
+/// The variable that names a real GPU.
+const DEVICE: &str = "ATOMC_TEST_DEVICE";
+
 /// One engine for each variant of the host that the CPU runs, or for the emulated chip.
 fn engines(case: &Case, target: &str) -> Vec<Engine> {
     // A bucket smaller than the longest sequence, and fewer rows than its tokens, so that steps
@@ -24,6 +27,7 @@ fn engines(case: &Case, target: &str) -> Vec<Engine> {
     compiled.write(&path).expect("an artifact");
     let checkpoint = Checkpoint::open(&case.dir).expect("a checkpoint");
     let open = || Artifact::open(&path).expect("a whole artifact");
+    let device = std::env::var(DEVICE).ok();
     let variants = compiled.manifest.targets[0].variants.iter().map(|v| v.name.clone());
     let engines: Vec<Engine> = variants
         .filter_map(|variant| {
@@ -32,8 +36,8 @@ fn engines(case: &Case, target: &str) -> Vec<Engine> {
                     let device = DeviceChoice::Host { variant: Some(variant) };
                     Engine::new(open(), &EngineOptions { device, threads: 2, cache_tokens: 4 * CONTEXT })
                 }
-                "sm_90a" => {
-                    let device = "cuda:0".parse().expect("a device");
+                _ if device.is_some() => {
+                    let device = device.as_ref().expect("it is").parse().expect("a device");
                     Engine::new(open(), &EngineOptions { device, threads: 2, cache_tokens: 4 * CONTEXT })
                 }
                 chip => emulated(open(), chip),
@@ -216,7 +220,10 @@ fn siblings() {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU of compute capability 9.0: tests/gpu.sh"]
-fn sm_90a() {
-    error_is_that_of_the_type("sm_90a", |_| true);
+#[ignore = "needs a GPU, which ATOMC_TEST_DEVICE names, and its target, ATOMC_TEST_TARGET: tests/gpu.sh"]
+fn a_gpu() {
+    let target = std::env::var("ATOMC_TEST_TARGET").expect("the name of a target");
+    assert!(std::env::var_os(DEVICE).is_some(), "{DEVICE} names no device");
+    error_is_that_of_the_type(&target, |_| true);
+    experts_are_right(&target);
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use atomc_config::vllm::settings;
 #[cfg(feature = "compiler")]
 use atomc_runtime::device::lacking;
-use atomc_runtime::{TrustList, trust};
+use atomc_runtime::{DeviceChoice, TrustList, trust};
 use serde_json::{Value, json};
 
 use super::failure::Failure;
@@ -21,9 +21,13 @@ below it. Leaves with 1 if anything is bad.
 
 Examples:
   atomc doctor
+  atomc doctor --device hip:0                    that GPU has to work
   atomc doctor --python venv/bin/python          vLLM and SGLang are looked for there
   atomc doctor --json | jq '.[] | select(.verdict != \"good\")'")]
 pub struct Args {
+    /// A device that has to be there: `host`, `hip:N` or `cuda:N`
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceChoice>,
     /// The Python whose packages serve models
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
@@ -84,7 +88,7 @@ impl Finding {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let findings: Vec<Finding> = [
         vec![this(), processor(), memory()],
-        gpus::look(),
+        gpus::look(args.device.as_ref()),
         frameworks::look(&args.python),
         vec![environment(std::env::vars()), trusted()],
     ]

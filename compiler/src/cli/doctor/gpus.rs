@@ -3,6 +3,7 @@ use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::path::Path;
 
+use atomc_runtime::DeviceChoice;
 use atomc_runtime::device::{GpuDevice, Vendor};
 
 use super::Finding;
@@ -28,13 +29,22 @@ fn facts(vendor: Vendor) -> (&'static str, &'static str) {
     }
 }
 
-pub fn look() -> Vec<Finding> {
+pub fn look(wanted: Option<&DeviceChoice>) -> Vec<Finding> {
     let seen = Vendor::ALL.map(|vendor| {
         let (number, file) = facts(vendor);
         let devices = vendor.devices().map_err(|error| error.to_string());
         Seen { vendor, on_bus: on_bus(Path::new("/sys/class/drm"), number), opens: opens(Path::new(file)), devices }
     });
-    seen.iter().flat_map(findings).collect()
+    let missing = wanted.and_then(missing);
+    seen.iter().flat_map(findings).chain(missing).collect()
+}
+
+/// What is wrong with a device that has to be there.
+fn missing(wanted: &DeviceChoice) -> Option<Finding> {
+    let DeviceChoice::Gpu { vendor, ordinal } = wanted else { return None };
+    let error = vendor.device(*ordinal).err()?;
+    let about = format!("{}:{ordinal}", vendor.prefix());
+    Some(Finding::bad(&about, error.to_string(), "`atomc devices` lists what there is"))
 }
 
 /// Whether a graphics card of a vendor is there.
@@ -128,6 +138,14 @@ mod tests {
         assert!(verdict == Verdict::Bad && text.contains("render"), "{text}");
         let (verdict, text) = found(true, Some(true), Err("no libamdhip64"));
         assert!(verdict == Verdict::Bad && text.contains("no libamdhip64") && text.contains("ROCm"), "{text}");
+    }
+
+    #[test]
+    fn a_device_that_is_asked_for_has_to_be_there() {
+        let number = |ordinal| missing(&DeviceChoice::Gpu { vendor: Vendor::Hip, ordinal });
+        let finding = number(999).expect("there are fewer");
+        assert_eq!((finding.verdict, finding.about.as_str()), (Verdict::Bad, "hip:999"));
+        assert_eq!(missing(&DeviceChoice::Host { variant: None }), None);
     }
 
     #[cfg(feature = "compiler")]
