@@ -3,7 +3,15 @@
 # [TARGET], e.g. hip:0 gfx942. What it prints is also in one file to attach to a report,
 # target/gpu-TARGET.txt, or REPORT. PEER=1 also times PyTorch on the same machine. Where there is no
 # Rust, ATOMC and GOLDEN name what was built elsewhere: the command line, and the test binary of
-# golden_devices.
+# golden_devices. MODELS are those of tests/bench that are timed, PROBLEMS the file of problems that
+# the example models solve.
+#
+# A walk through it without a GPU, on HIP's library in the emulator:
+#   cargo build --release -p atomc -p atomc-hip && mkdir -p target/hip &&
+#     ln -sf ../release/libhip_on_emulator.so target/hip/libamdhip64.so
+#   head -1 examples/problems.jsonl >target/one.jsonl
+#   LD_LIBRARY_PATH=target/hip HIP_EMULATED_CHIP=gfx942 MODELS= PROBLEMS=target/one.jsonl \
+#     bash tests/gpu.sh hip:0 gfx942
 set -euo pipefail
 cd "$(dirname "$0")/.."
 device=${1:-cuda:0} target=${2:-sm_90a} steps=1,2,4,8,16,32,64
@@ -31,7 +39,7 @@ for model in llama qwen3; do
     for cache in fp8 auto; do
         atomc compile "examples/models/$model" --target "$target" --cache-dtype "$cache" --decode "$steps" -o "$out/$model.atomc"
         atomc verify "$out/$model.atomc" --device "$device"
-        atomc eval "$out/$model.atomc" --weights "examples/models/$model" examples/problems.jsonl --device "$device"
+        atomc eval "$out/$model.atomc" --weights "examples/models/$model" "${PROBLEMS:-examples/problems.jsonl}" --device "$device"
     done
 done
 # A layer of a model that is timed below: heads of 128, which small models do not have.
@@ -41,7 +49,7 @@ atomc verify "$out/few.atomc" --device "$device" --kernel attend
 golden=(cargo test --release -p atomc-tests --test golden_devices --)
 [ -z "${GOLDEN:-}" ] || golden=("$GOLDEN")
 ATOMC_TEST_DEVICE=$device ATOMC_TEST_TARGET=$target "${golden[@]}" --ignored a_gpu
-for model in qwen3-8b llama-3.1-8b qwen3-0.6b; do
+for model in ${MODELS-qwen3-8b llama-3.1-8b qwen3-0.6b}; do
     echo "== $model"
     atomc compile "tests/bench/$model.json" --context 4096 --target "$target" --decode 1,8,16,32,64 --prefill 2048 -o "$out/m.atomc"
     atomc bench "$out/m.atomc" --random-weights --device "$device" --prompt 2048 --position 1024 --batch 1,8,16,32,64 --steps 40 --repeat 7 --kernels

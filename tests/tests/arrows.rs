@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-dtype", &[]),
     ("atomc-emulator", &["atomc-artifact", "atomc-targets"]),
     ("atomc-fuzz", &["atomc-artifact", "atomc-config", "atomc-emulator", "atomc-ir", "atomc-runtime"]),
+    ("atomc-hip", &["atomc-emulator"]),
     ("atomc-ir", &["atomc-config", "atomc-dtype"]),
     ("atomc-passes", &["atomc-ir"]),
     ("atomc-python", &["atomc-artifact", "atomc-config", "atomc-runtime"]),
