@@ -153,6 +153,44 @@ fn compiling_twice_gives_the_same_bytes() {
     assert!(first == bench.artifact());
 }
 
+/// Neither the folder, nor the name of the model's, nor how many processors there are, leaves
+/// anything behind in an artifact. Processors are those that the process may run on.
+#[test]
+fn another_folder_and_one_thread_give_the_same_bytes() {
+    let bench = Bench::new();
+    let (first, other) = (bench.artifact(), Bench::empty());
+    std::fs::create_dir(other.path("somewhere else")).expect("a folder");
+    for file in ["config.json", "generation_config.json"] {
+        let from = Path::new(MODEL).join(file);
+        if from.exists() {
+            std::fs::copy(from, other.path("somewhere else").join(file)).expect("a copy");
+        }
+    }
+    let args = ["compile", "somewhere else", "--context", "64", "--decode", "1", "--prefill", "32", "-o", "m.atomc"];
+    let out = other.wrapped(&["taskset", "--cpu-list", "0", env!("CARGO_BIN_EXE_atomc")], &args).output();
+    let out = out.expect("taskset of util-linux");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(first == other.artifact());
+}
+
+#[test]
+fn what_changed_from_one_artifact_to_another() {
+    let bench = Bench::new();
+    let compiled = |name: &str, more: &[&str]| {
+        let args = ["compile", MODEL, "--context", "64", "--prefill", "32", "-o", name];
+        bench.succeed(&[&args[..], more].concat());
+    };
+    compiled("other.atomc", &["--decode", "1,2", "--cache-dtype", "fp8", "--target", "host,gfx942"]);
+    assert_eq!(bench.succeed(&["diff", "m.atomc", "m.atomc"]), "no difference\n");
+    let text = bench.succeed(&["diff", "m.atomc", "other.atomc"]);
+    let told = |part: &str| assert!(text.contains(part), "{part:?} is not in {text}");
+    told("config.model.cache_dtype\n  - \"bf16\"\n  + \"f8e4m3\"\n");
+    told("host plan decode 2\n  + ");
+    told("target gfx942\n  + 4 plans\n");
+    told("host states 0\n  - 2 layers of pages of ");
+    assert!(!text.contains("weight "), "the weights are the same: {text}");
+}
+
 #[test]
 fn parts_of_a_model() {
     let bench = Bench::new();

@@ -311,7 +311,7 @@ fn floor(plan: &Plan, chip: &Chip) -> f64 {
 }
 
 /// A number of bytes to read.
-fn size(bytes: usize) -> String {
+pub fn size(bytes: usize) -> String {
     match bytes as f64 {
         n if n < 1e3 => format!("{n} B"),
         n if n < 1e6 => format!("{:.1} kB", n / 1e3),

@@ -5,6 +5,7 @@ mod check;
 mod compile;
 mod completions;
 mod devices;
+mod diff;
 mod doctor;
 mod engine;
 mod eval;
@@ -92,6 +93,7 @@ enum Verb {
     #[cfg(feature = "compiler")]
     Tune(tune::Args),
     Devices(devices::Args),
+    Diff(diff::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
 }
@@ -130,6 +132,7 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "compiler")]
         Verb::Tune(args) => tune::run(args),
         Verb::Devices(args) => devices::run(args),
+        Verb::Diff(args) => diff::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Completions(args) => completions::run(args),
     };

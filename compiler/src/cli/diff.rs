@@ -1,0 +1,226 @@
+//! `atomc diff`: what changed from one artifact to another.
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::PathBuf;
+
+use atomc_artifact::manifest::{Kernel, KernelDef, Manifest, PageStream, Paged, Plan, StateGroup, Target, Weight};
+use atomc_artifact::{Artifact, escaped};
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+use super::inspect::{name, size};
+use super::shown;
+
+/// Say what changed from one artifact to another
+#[derive(clap::Args)]
+#[command(after_help = "\
+Options and facts of the model that shaped them, then for each target its weights, the steps that it runs, and its kernels:
+those of one alone, and those of both that have another schedule or take something else of the GPU. A kernel is the same if
+it computes the same. `-` is what the first has, `+` what the second has.
+
+Examples:
+  atomc diff before.atomc after.atomc
+  atomc diff before.atomc after.atomc --json | jq '.[] | select(.about | startswith(\"gfx942\"))'")]
+pub struct Args {
+    before: PathBuf,
+    after: PathBuf,
+    /// Every change as a JSON list
+    #[arg(long)]
+    json: bool,
+}
+
+/// A change of one thing; nothing where one of both does not have it.
+#[derive(Debug, PartialEq, Eq)]
+struct Change {
+    about: String,
+    before: Option<String>,
+    after: Option<String>,
+}
+
+/// Facts by their names.
+type Facts = BTreeMap<String, String>;
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let open = |path: &PathBuf| Artifact::open(path).map_err(|error| Failure::file("diff", path, error));
+    let (before, after) = (open(&args.before)?, open(&args.after)?);
+    let (one, other) = (before.manifest(), after.manifest());
+    let shared = |name: &str| [one, other].iter().all(|m| m.targets.iter().any(|target| target.name == name));
+    let all = changes(&facts(&before, &shared), &facts(&after, &shared));
+    let out = &mut std::io::stdout().lock();
+    if args.json {
+        let change = |c: &Change| json!({ "about": c.about, "before": c.before, "after": c.after });
+        return shown::json(out, &all.iter().map(change).collect::<Vec<_>>());
+    }
+    if before.fingerprint() == after.fingerprint() {
+        return Ok(writeln!(out, "no difference")?);
+    }
+    if all.is_empty() {
+        return Ok(writeln!(out, "the same but for details that no list here has: `atomc inspect --json` has all")?);
+    }
+    for Change { about, before, after } in &all {
+        writeln!(out, "{}", escaped(about))?;
+        for (sign, text) in [("-", before), ("+", after)] {
+            text.iter().try_for_each(|text| writeln!(out, "  {sign} {}", escaped(text)))?;
+        }
+    }
+    Ok(())
+}
+
+/// The facts of which one has another than the other, or none.
+fn changes(before: &Facts, after: &Facts) -> Vec<Change> {
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let change = |name: &String| {
+        let (before, after) = (before.get(name).cloned(), after.get(name).cloned());
+        (before != after).then(|| Change { about: name.clone(), before, after })
+    };
+    names.into_iter().filter_map(change).collect()
+}
+
+/// Everything, of targets that both have; of others that they are there.
+fn facts(artifact: &Artifact, is_shared: &dyn Fn(&str) -> bool) -> Facts {
+    let manifest = artifact.manifest();
+    let mut facts = Facts::from([("producer".into(), manifest.producer.clone())]);
+    shaped_by("config", &manifest.config, &mut facts);
+    for target in &manifest.targets {
+        match is_shared(&target.name) {
+            true => {
+                facts.extend(of_target(artifact, target).map(|(what, text)| (format!("{} {what}", target.name), text)))
+            }
+            false => _ = facts.insert(format!("target {}", target.name), format!("{} plans", target.plans.len())),
+        }
+    }
+    facts.extend(sizes(manifest));
+    facts
+}
+
+/// Every number and text of what shaped an artifact, by its place.
+fn shaped_by(place: &str, value: &Value, facts: &mut Facts) {
+    match value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| shaped_by(&format!("{place}.{name}"), value, facts));
+        }
+        Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
+            items.iter().enumerate().for_each(|(i, item)| shaped_by(&format!("{place}[{i}]"), item, facts));
+        }
+        other => {
+            facts.insert(place.to_owned(), other.to_string());
+        }
+    }
+}
+
+fn sizes(manifest: &Manifest) -> [(String, String); 2] {
+    let ranks = format!("{} by heads and widths, {} by experts", manifest.tensor_parallel, manifest.expert_parallel);
+    let stop = format!("{:?}", manifest.model.stop);
+    [("ranks".into(), ranks), ("stop tokens".into(), stop)]
+}
+
+fn of_target<'a>(artifact: &'a Artifact, target: &'a Target) -> impl Iterator<Item = (String, String)> + 'a {
+    let code = target.variants.iter().map(|variant| {
+        let text =
+            format!("{} of code, {} kernels", size(artifact.section(variant.section).len()), variant.kernels.len());
+        (format!("variant {}", variant.name), text)
+    });
+    let state = target.groups.iter().enumerate().map(|(number, group)| {
+        let layers = target.states.iter().filter(|state| state.group == number).count();
+        (format!("states {number}"), format!("{layers} layers of {}", kept(group)))
+    });
+    let kernels = target.variants.iter().flat_map(|variant| {
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        target
+            .kernels
+            .iter()
+            .zip(&variant.kernels)
+            .map(move |(def, made)| kernel(&variant.name, def, made, &mut seen))
+            .collect::<Vec<_>>()
+    });
+    let weights = target.weights.iter().map(|w| (format!("weight {}", w.name), weight(w)));
+    code.chain(state).chain(weights).chain(target.plans.iter().map(plan)).chain(kernels)
+}
+
+fn kept(group: &StateGroup) -> String {
+    match group {
+        StateGroup::Slots(slots) => format!("{} a sequence", size(slots.bytes)),
+        StateGroup::Paged(Paged { block_bytes, streams, window }) => {
+            let stream = |s: &PageStream| format!("{} {} x {} {:?}", s.name, s.heads, s.width, s.dtype);
+            let streams: Vec<String> = streams.iter().map(stream).collect();
+            format!("pages of {}: {}, window {window}", size(*block_bytes), streams.join(", "))
+        }
+    }
+}
+
+fn weight(weight: &Weight) -> String {
+    let Weight { dtype, shape, bytes, layout, .. } = weight;
+    format!("{dtype:?} {shape:?} {}, {}", json!(layout), size(*bytes))
+}
+
+fn plan(plan: &Plan) -> (String, String) {
+    let sum = |of: fn(&atomc_artifact::manifest::Launch) -> u64| plan.launches.iter().map(of).sum::<u64>();
+    let (bytes, flops) = (sum(|launch| launch.bytes), sum(|launch| launch.flops));
+    let text = format!(
+        "{} launches, {} calls, arena {}, {} moved and {:.3} Gflop at full size",
+        plan.launches.len(),
+        plan.calls.len(),
+        size(plan.arena_bytes),
+        size(bytes as usize),
+        flops as f64 / 1e9
+    );
+    (format!("plan {}", name(plan)), text)
+}
+
+/// A kernel by what it computes and for how many tokens. Its number, with which its symbol begins,
+/// says nothing; the rest names its place in the model.
+fn kernel(variant: &str, def: &KernelDef, made: &Kernel, seen: &mut BTreeMap<String, usize>) -> (String, String) {
+    let place = def.symbol.trim_start_matches(|c: char| c == 'k' || c.is_ascii_digit()).trim_start_matches('_');
+    let place = place.strip_prefix(made.schedule.as_str()).unwrap_or(place).trim_start_matches('_');
+    // The schedule's variant for few tokens, which the number of tokens says too.
+    let place = match place.strip_prefix('x').and_then(|rest| rest.split_once('_')) {
+        Some((tokens, rest)) if tokens.parse::<usize>().is_ok() => rest,
+        _ => place,
+    };
+    let body = blake3::hash(def.body.as_bytes()).to_hex();
+    let about = format!("kernel {place}, {} of {}, {variant}", def.family, def.tokens);
+    let count = seen.entry(about.clone()).or_default();
+    *count += 1;
+    let about = if *count == 1 { about } else { format!("{about} ({count})") };
+    let taken = made.resources.as_ref().map_or(String::new(), |r| {
+        format!(
+            ", {} VGPRs, {} SGPRs, LDS {} B, {} spilled, {} waves on a SIMD, {} instructions",
+            r.vgprs,
+            r.sgprs,
+            r.lds,
+            r.vgpr_spills + r.sgpr_spills,
+            r.occupancy,
+            r.instructions
+        )
+    });
+    (about, format!("body {}, {}, {} threads{taken}", &body[..8], made.schedule, made.threads))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(text: &str) -> Facts {
+        let mut facts = Facts::new();
+        shaped_by("config", &serde_json::from_str(text).expect("JSON"), &mut facts);
+        facts
+    }
+
+    #[test]
+    fn what_shaped_an_artifact_is_compared_leaf_by_leaf() {
+        let before = facts(r#"{"a": 1, "layers": [{"w": 2}, {"w": 3}], "list": [1, 2], "gone": "x"}"#);
+        let after = facts(r#"{"a": 1, "layers": [{"w": 2}, {"w": 4}], "list": [1, 5], "new": true}"#);
+        let found: Vec<(String, String)> = changes(&before, &after)
+            .into_iter()
+            .map(|c| (c.about, format!("{} {}", c.before.unwrap_or_default(), c.after.unwrap_or_default())))
+            .collect();
+        let want = [
+            ("config.gone", "\"x\" "),
+            ("config.layers[1].w", "3 4"),
+            ("config.list", "[1,2] [1,5]"),
+            ("config.new", " true"),
+        ];
+        assert_eq!(found, want.map(|(about, text)| (about.to_owned(), text.to_owned())));
+        assert!(changes(&before, &before).is_empty());
+    }
+}
