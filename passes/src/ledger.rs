@@ -26,7 +26,8 @@ impl AddAssign for Ledger {
 /// The ledger of one kernel; nothing for any other node.
 pub fn ledger(graph: &Graph, kernel: NodeId, cx: &Cx) -> Ledger {
     let Op::Kernel { body, .. } = graph.op(kernel) else { return Ledger::default() };
-    let read: u64 = body.inputs().into_iter().map(|v| read_bytes(body, v, cx)).sum();
+    let experts = all_experts(graph, kernel);
+    let read: u64 = body.inputs().into_iter().map(|v| read_bytes(body, v, experts, cx)).sum();
     let tensors = graph.types(kernel).iter().filter_map(Type::as_tensor);
     let written: u64 = tensors.map(|t| bytes(t, cx)).sum();
     Ledger { bytes: read + written, flops: body.ids().map(|id| flops(body, id, cx)).sum() }
@@ -36,7 +37,34 @@ fn bytes(t: &TensorType, cx: &Cx) -> u64 {
     t.bytes(cx.bucket.tokens(), cx.bucket.rows()) as u64
 }
 
-fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
+/// Of how many experts the tokens of a kernel's product choose, if that is known: more than there
+/// are weights of, where ranks hold some each.
+fn all_experts(graph: &Graph, kernel: NodeId) -> Option<usize> {
+    let (mut kernel, mut body) = (kernel, body_of(graph, kernel)?);
+    let product = body.ids().find(|&id| matches!(body.op(id), Op::Grouped { .. }))?;
+    let mut chosen = body.operands(product)[2];
+    loop {
+        let slot = body.inputs().iter().position(|&input| input == chosen)?;
+        let made = graph.operands(kernel)[slot];
+        (kernel, body) = (made.node, body_of(graph, made.node)?);
+        let made = body.outputs()[made.out];
+        let from = *body.operands(made.node).first()?;
+        match body.op(made.node) {
+            Op::Route { .. } => return body.ty(from).as_tensor()?.shape.last(),
+            Op::Group { .. } => chosen = from,
+            _ => return None,
+        }
+    }
+}
+
+fn body_of(graph: &Graph, kernel: NodeId) -> Option<&Graph> {
+    match graph.op(kernel) {
+        Op::Kernel { body, .. } => Some(body),
+        _ => None,
+    }
+}
+
+fn read_bytes(body: &Graph, v: Value, experts: Option<usize>, cx: &Cx) -> u64 {
     let users = body.users(v);
     let gathered = |&(user, slot): &(NodeId, usize)| body.op(user).reads(slot) == Reads::Chosen;
     if let Some(&(product, slot)) = users.iter().find(|(user, _)| matches!(body.op(*user), Op::Grouped { .. }))
@@ -44,7 +72,7 @@ fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
         && slot != 2
         && let Some(t) = body.ty(v).as_tensor()
     {
-        return (bytes(t, cx) as f64 * part_chosen(body, product, cx)) as u64;
+        return (bytes(t, cx) as f64 * part_chosen(body, product, experts, cx)) as u64;
     }
     match body.ty(v) {
         Type::Tensor(_) if !users.is_empty() && users.iter().all(gathered) => {
@@ -57,10 +85,10 @@ fn read_bytes(body: &Graph, v: Value, cx: &Cx) -> u64 {
 }
 
 /// The part of the experts that a step chooses on average, if all are chosen as often.
-fn part_chosen(body: &Graph, product: NodeId, cx: &Cx) -> f64 {
+fn part_chosen(body: &Graph, product: NodeId, experts: Option<usize>, cx: &Cx) -> f64 {
     let operands = body.operands(product);
     let tensor = |v: Value| body.ty(v).as_tensor();
-    let count = tensor(operands[1]).and_then(|t| t.shape.0[0].fixed()).unwrap_or(1);
+    let count = experts.or(tensor(operands[1]).and_then(|t| t.shape.0[0].fixed())).unwrap_or(1);
     let choices = tensor(operands[2]).map_or(1, TensorType::choices);
     let missed = 1.0 - choices.min(count) as f64 / count as f64;
     1.0 - missed.powi(i32::try_from(cx.bucket.tokens()).unwrap_or(i32::MAX))
@@ -110,6 +138,40 @@ mod tests {
             }";
         let bytes = 2 * 64 + 16 * 64 / 2 + 2 * 16 * 2 + 2 * 16;
         assert_eq!(check(&DECODE, params, kernel), (bytes, 2 * 64 * 16));
+    }
+
+    /// A token chooses 2 of 4 experts, so that two tokens choose three on average; of a rank that
+    /// holds half of them as many in proportion.
+    #[test]
+    fn of_experts_those_that_are_chosen_on_average() {
+        let text = |held: &str, first: &str, count: usize| {
+            format!(
+                "graph @g(%l: f32[T, 4], %x: bf16[T, 8], %w: bf16[{count}, 16, 8]@panels{first}) {{
+  %c, %e = kernel %l{operand} {{family = rows}} : f32[T, 2], i32[T*2]
+    graph @k(%a0: f32[T, 4]{param}) {{
+      %0, %1 = route %a0{last} {{by = (2, softmax, 1, 1, max, true, 1.0){held}}} : f32[T, 2], i32[T*2]
+      return %0, %1
+    }}
+  %y = kernel %x, %w, %e {{family = grouped_matvec}} : bf16[T*2, 16]
+    graph @k(%a0: bf16[T, 8], %a1: bf16[{count}, 16, 8]@panels, %a2: i32[T*2]) {{
+      %0 = grouped %a0, %a1, %a2 {{out = bf16}} : bf16[T*2, 16]
+      return %0
+    }}
+  return %c, %y
+}}",
+                operand = if first.is_empty() { "" } else { ", %first" },
+                param = if first.is_empty() { "" } else { ", %a1: f32[1]" },
+                last = if first.is_empty() { "" } else { ", %a1" },
+            )
+        };
+        let two = Cx { bucket: Bucket::Decode { tokens: 2 }, ..DECODE };
+        let bytes = |text: &str| {
+            let graph = read(text);
+            ledger(&graph, graph.outputs()[1].node, &two).bytes
+        };
+        let rest = 2 * (2 * 8) + 4 * (2 * 2) + 2 * (4 * 16);
+        assert_eq!(bytes(&text("", "", 4)), rest + 3 * 2 * (16 * 8));
+        assert_eq!(bytes(&text(", held = 2", ", %first: f32[1]", 2)), rest + 3 * (16 * 8));
     }
 
     #[test]

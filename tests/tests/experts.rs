@@ -177,6 +177,62 @@ fn many_rows_with_the_weights_of_experts() {
     }
 }
 
+/// Blocks of an expert's rows that fill tiles on AMD's GPUs: weights that are no multiple of one,
+/// and one that several blocks have.
+#[test]
+fn many_rows_of_experts_in_tiles() {
+    let all = [("T", 2, 3, [50, 200], 64), ("T*2", 5, 2, [200, 64], 64), ("T", 2, 3, [144, 96], 128)];
+    for (x, experts, k, sizes, tile) in all {
+        let text = blocks(&grouped(experts, k, sizes, x, "", "  return %0"), experts, k, tile);
+        Case { runs: STEPS[2], ..case(&text, Family::GroupedMatmul, 128) }.check_on_gpus();
+    }
+    // Those of 64 rows are tried with the others of codes.
+    for text in &of_codes(3)[2..4] {
+        let text = blocks(text, 5, 3, 128);
+        Case { runs: STEPS[1], ..case(&text, Family::GroupedMatmul, 128) }.check_on_gpus();
+    }
+}
+
+/// Which schedule makes products of many rows, and why another does not.
+#[test]
+fn tiles_are_for_blocks_of_many_rows() {
+    let why = |arch: &str, tile: usize| {
+        let text = blocks(&grouped(5, 2, [48, 64], "T", "", "  return %0"), 5, 2, tile);
+        let (body, arch) = (atomc_ir::parse(&text).unwrap(), &atomc_targets::variants(arch).unwrap()[0]);
+        let (symbol, family) = ("k".into(), Family::GroupedMatmul);
+        let spec = atomc_targets::KernelSpec { symbol, family, body: &body, tokens: 128, choice: None };
+        let asked = atomc_targets::ask(&spec, arch).unwrap();
+        let said = |a: &atomc_targets::Asked| (a.schedule.name, a.answer.as_ref().err().map(ToString::to_string));
+        asked.iter().map(said).collect::<Vec<_>>()
+    };
+    assert_eq!(why("gfx942", 64), [("gemm_tiled_blocks", None)]);
+    assert_eq!(why("gfx1201", 128), [("gemm_tiled_blocks", None)]);
+    let small = "target::unsupported: blocks of 32 rows: tiles have 64 or 128".to_string();
+    let said = why("gfx942", 32);
+    assert_eq!(said[1], ("gemv_blocks", None));
+    assert!(said[0].1.as_ref().is_some_and(|why| small.ends_with(why)), "{said:?}");
+    assert_eq!(why("sm_90a", 64)[0], ("gemm_tiled_blocks", Some("sm_90a never ran it".into())));
+}
+
+/// Gate and up with biases and GPT-OSS's activation, for few rows, for blocks and for tiles.
+#[test]
+fn clamped_gates_of_experts() {
+    let text = "graph @k(%x: bf16[T, 96], %w: bf16[5, 64, 96]@panels, %e: i32[T*3], %b: bf16[5, 64]) {
+  %1 = grouped %x, %w, %e {out = bf16} : bf16[T*3, 64]
+  %2 = gather %b, %e : bf16[T*3, 64]
+  %3 = add %1, %2 : bf16[T*3, 64]
+  %4 = slice %3 {axis = 1, start = 0, len = 32} : bf16[T*3, 32]
+  %5 = slice %3 {axis = 1, start = 32, len = 32} : bf16[T*3, 32]
+  %6 = swiglu_clamped %4, %5 {alpha = 1.702, limit = 7.0} : bf16[T*3, 32]
+  return %6
+}";
+    Case { runs: STEPS[1], ..case(text, Family::GroupedMatvec, 8) }.check();
+    for tile in [32, 64] {
+        let text = blocks(text, 5, 3, tile);
+        Case { runs: STEPS[2], ..case(&text, Family::GroupedMatmul, 128) }.check();
+    }
+}
+
 #[test]
 fn many_rows_with_weights_of_codes() {
     for (text, tile) in of_codes(3).into_iter().zip([16, 64, 32, 16, 64]) {

@@ -32,6 +32,7 @@ pub const SCHEDULES: &[Schedule] = &[
     gemv_bulk::SCHEDULE,
     gemv::SCHEDULE,
     gemv::GROUPED,
+    tiled::BLOCKS,
     gemv::BLOCKS,
     warpgroup::SCHEDULE,
     tiled::SCHEDULE,

@@ -2,9 +2,15 @@
 pub mod group;
 
 use atomc_ir::layout::Groups;
+use atomc_ir::{Diagnostic, Layout};
+use inkwell::IntPredicate;
 
-use crate::code::{Int, ToInt};
+use crate::code::{Int, Ptr, ToInt};
+use crate::row::unsupported;
+use crate::simt::gemm::contract::Contraction;
+use crate::simt::launch;
 use crate::simt::machine::Gpu;
+use crate::{KernelSpec, Tasks};
 
 /// How the rows of this step are grouped, as [`Groups`] has it.
 #[derive(Clone, Copy)]
@@ -15,6 +21,45 @@ pub struct Grouping<'c> {
 }
 
 impl<'c> Grouping<'c> {
+    /// Those of a contraction with the weights of experts, and where they lie.
+    pub fn of(contraction: &Contraction<'_, '_, 'c>, spec: &KernelSpec) -> Result<(Grouping<'c>, Ptr<'c>), Diagnostic> {
+        let (c, parts) = (contraction.matrix.c, &contraction.parts);
+        let given = parts.experts().and_then(|v| Some((v, spec.body.ty(v).as_tensor()?.layout)));
+        let Some((v, Layout::Grouped { experts, tile })) = given else {
+            return Err(unsupported("a product of many rows whose experts are not grouped"));
+        };
+        let pairs = launch::step_size(c, spec, false) * parts.choices();
+        Ok((Grouping { experts, tile, pairs }, parts.kernel.rows.index(v)?))
+    }
+
+    /// So many work-groups for each block.
+    pub fn tasks(&self, choices: usize, times: usize) -> Tasks {
+        Tasks::Blocks { choices, experts: self.experts, tile: self.tile, times }
+    }
+
+    /// Does something with the expert of a block and the list of its rows, if there is one, or with
+    /// the rows of a block that have none.
+    pub fn of_block(
+        &self,
+        (c, from): (&Gpu<'c>, Ptr<'c>),
+        block: Int<'c>,
+        without: impl FnOnce(&dyn Fn(Int<'c>) -> Int<'c>) -> Result<(), Diagnostic>,
+        body: impl FnOnce(Int<'c>, Ptr<'c>) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
+        let (mut made, mut rest) = (Ok(()), Ok(()));
+        c.when(c.less(block, self.blocks(c)), || {
+            let [experts, rows] = self.parts(c);
+            let expert = c.uniform(c.load_made_index(from, experts + block));
+            let list = c.at(from, (rows + block * self.tile) * 4);
+            let none = c.as_int(c.index.const_int(Groups::NONE as i64 as u64, true));
+            c.when(c.compare(IntPredicate::EQ, expert, none), || {
+                rest = without(&|i: Int<'c>| c.load_made_index(list, i));
+            });
+            c.when(c.less(0, expert + 1), || made = body(expert, list));
+        });
+        rest.and(made)
+    }
+
     /// The most blocks.
     pub fn blocks(&self, c: &Gpu<'c>) -> Int<'c> {
         (self.pairs + c.smaller(self.pairs, self.experts + 1) * (self.tile - 1)) / self.tile

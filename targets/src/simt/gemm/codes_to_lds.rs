@@ -229,15 +229,21 @@ impl<'k, 'c> CodedRows<'k, 'c> {
         WhyNot::unless(fits, || format!("rows of {x}: {CODES} columns would have several scales"))
     }
 
-    /// Of blocks of 16 rows, as many as the tile has panels, from one row on.
-    pub fn new(c: &'k Gpu<'c>, x: &Operand<'c>, (dtype, tile): (DType, Tile), first: Int<'c>) -> CodedRows<'k, 'c> {
+    /// Of blocks of 16 rows, as many as the tile has panels. `source` says which row of x one of
+    /// a block is, of the block whose first column of the tile this is.
+    pub fn new(
+        c: &'k Gpu<'c>,
+        x: &Operand<'c>,
+        (dtype, tile): (DType, Tile),
+        source: impl Fn(Int<'c>, Int<'c>) -> Int<'c>,
+    ) -> CodedRows<'k, 'c> {
         let of_block = tile.columns / CODES * 16;
         let one = |i: usize| {
             let number = c.thread() + i * tile.threads;
             let (block, inside) = (number / of_block, number % of_block);
             let (row, column) = (inside % 16, inside / 16 * CODES);
             let place = block * (tile.columns * 16 * dtype.size()) + column * (16 * dtype.size()) + row * VEC16;
-            let row = c.to_i64(first + block * 16 + row);
+            let row = c.to_i64(source(block * 16, row));
             RowPiece { row: c.at(x.ptr, row * x.stride), column, to: place }
         };
         let pieces = (0..tile.panels * of_block / tile.threads).map(one).collect();

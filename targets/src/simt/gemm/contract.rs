@@ -200,6 +200,27 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok(())
     }
 
+    /// The results of some panels that are made of zeros, of so many rows at most; a row below
+    /// zero is none.
+    pub fn finish_zeros(
+        &self,
+        threads: usize,
+        (panel, panels): (Int<'c>, usize),
+        rows: usize,
+        row: impl Fn(Int<'c>) -> Int<'c>,
+    ) -> Result<(), Diagnostic> {
+        let (c, results) = (self.code(), self.matrix.layout.results);
+        let zeros = vec![self.matrix.zero(); self.parts.starts().len()];
+        let (mut result, count) = (Ok(()), 16 * panels / results);
+        c.repeat(c.thread(), rows * count, threads, |item| {
+            let (row, col) = (row(item / count), panel * 16 + item % count * results);
+            let is_row = c.less(0, row + 1);
+            let is_there = if panels == 1 { is_row } else { is_row & c.less(col, self.panels() * 16) };
+            c.when(is_there, || result = self.finish(row, col, &zeros));
+        });
+        result
+    }
+
     /// The epilogue for as many features as a vector has, with what was [asked for](Parts::beside)
     /// early.
     pub fn finish_at(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {

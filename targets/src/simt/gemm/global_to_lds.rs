@@ -31,14 +31,15 @@ enum Source<'c> {
 pub struct Loader<'k, 'c> {
     c: &'k Gpu<'c>,
     sources: Vec<Source<'c>>,
-    /// What the lane adds to each of them, and what all lanes add for each stretch.
-    lane: Int<'c>,
+    /// What the lane adds to all of them, or to each, and what all lanes add for each stretch.
+    lane: Vec<Int<'c>>,
     step: Int<'c>,
 }
 
 impl<'k, 'c> Loader<'k, 'c> {
-    /// Loads that begin at `starts`, the same for all lanes.
-    pub fn new(c: &'k Gpu<'c>, starts: &[Ptr<'c>], lane: Int<'c>, step: Int<'c>) -> Loader<'k, 'c> {
+    /// Loads that begin at `starts`, the same for all lanes, to which a lane adds a number: one
+    /// for all loads, or one for each.
+    pub fn new(c: &'k Gpu<'c>, starts: &[Ptr<'c>], lane: Vec<Int<'c>>, step: Int<'c>) -> Loader<'k, 'c> {
         let mut loader = Loader { c, sources: vec![], lane, step };
         let source = |(i, &p): (usize, &Ptr<'c>)| match c.simt.buffer_word {
             Some(word) => {
@@ -57,6 +58,11 @@ impl<'k, 'c> Loader<'k, 'c> {
         is_direct(self.c)
     }
 
+    /// What the lane adds to the start of a load.
+    fn lane(&self, load: usize) -> Int<'c> {
+        self.lane[load % self.lane.len()]
+    }
+
     /// Bytes of local memory that a load fills.
     fn load_bytes(&self) -> usize {
         self.c.simt.wave * VEC16
@@ -72,21 +78,21 @@ impl<'k, 'c> Loader<'k, 'c> {
     pub fn load(&self, stretch: Int<'c>) -> Vec<Vector<'c>> {
         let (c, words) = (self.c, self.c.cx.i32_type().vec_type(4));
         let along = stretch * self.step;
-        let load = |source: &Source<'c>| match *source {
+        let load = |(i, source): (usize, &Source<'c>)| match *source {
             Source::Buffer(resource) => {
                 let plain = c.cx.i32_type().const_zero();
-                let args = [resource.into(), self.lane.into(), along.into(), plain.into()];
+                let args = [resource.into(), self.lane(i).into(), along.into(), plain.into()];
                 c.call("llvm.amdgcn.raw.ptr.buffer.load", &[words.into()], &args).into_vector_value()
             }
-            Source::Address(p) => c.load_vector(c.cx.i32_type(), 4, self.address(p, stretch), VEC16),
+            Source::Address(p) => c.load_vector(c.cx.i32_type(), 4, self.address((i, p), stretch), VEC16),
         };
-        self.sources.iter().map(load).collect()
+        self.sources.iter().enumerate().map(load).collect()
     }
 
     /// The lane's address in a stretch, where there are no resources.
-    fn address(&self, p: Ptr<'c>, stretch: Int<'c>) -> Ptr<'c> {
+    fn address(&self, (load, p): (usize, Ptr<'c>), stretch: Int<'c>) -> Ptr<'c> {
         let c = self.c;
-        c.at(p, c.lane_offset(self.lane, stretch) + stretch * self.step)
+        c.at(p, c.lane_offset(self.lane(load), stretch) + stretch * self.step)
     }
 
     /// Sends the wave's vectors of a stretch to local memory, where they are behind
@@ -101,12 +107,13 @@ impl<'k, 'c> Loader<'k, 'c> {
                     let added = self.added(i);
                     let along = (stretch * self.step).into();
                     let to = c.at(to, at - added).into();
-                    let args = [resource.into(), to, k(VEC16).into(), self.lane.into(), along, k(added).into(), zero];
+                    let args =
+                        [resource.into(), to, k(VEC16).into(), self.lane(i).into(), along, k(added).into(), zero];
                     command(c, "llvm.amdgcn.raw.ptr.buffer.load.lds", &args)
                 }
                 Source::Address(p) => {
                     let to = c.at(to, c.lane_index() * VEC16 + at);
-                    let args = [self.address(p, stretch).into(), to.into(), zero, zero];
+                    let args = [self.address((i, p), stretch).into(), to.into(), zero, zero];
                     command(c, "llvm.amdgcn.global.load.async.to.lds.b128", &args)
                 }
             };

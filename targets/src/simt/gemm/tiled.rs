@@ -1,6 +1,7 @@
 //! Family `matmul`: a contraction over many tokens, in tiles that waves share through local memory.
 //!
-//! A work-group makes a tile of 128 tokens by 128 rows of the weight. Both operands go through
+//! A work-group makes a tile of 128 tokens by 128 rows of the weight; of an expert's rows, 64 by 64
+//! or as many. Both operands go through
 //! local memory in stretches of columns, laid out as fragments, two stretches in turn: while one is
 //! multiplied, the next is on its way from global memory into the other half, or into registers,
 //! from which it goes there behind the products. One barrier a stretch.
@@ -11,36 +12,71 @@ mod scheduler;
 mod shape;
 
 use atomc_artifact::manifest;
-use atomc_ir::{Diagnostic, Family};
+use atomc_ir::arch::{GpuArch, Isa};
+use atomc_ir::{Diagnostic, Family, Layout, Op, TensorType};
 
 use crate::KernelSpec;
 use crate::code::{Int, Ptr};
 use crate::row::{Operand, unsupported};
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::codes_to_lds::{self, CodedRows};
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::launch::{self, Setup};
 use crate::simt::machine::accumulator::Accumulator;
 use crate::simt::machine::fragment::VEC16;
-use scheduler::{OneTile, WorkTile};
-use shape::{BLOCKS, Shape};
+use scheduler::{Blocks, OneTile, WorkTile};
+use shape::Shape;
 
 pub const SCHEDULE: Schedule = Schedule {
     name: "gemm_tiled",
     family: Family::Matmul,
-    suits: |spec, arch, _| {
-        let arch = launch::gpu(arch)?;
-        let Sizes { dtype, encoding, .. } = Sizes::of(spec.body)?;
-        encoding.map_or(Ok(()), |encoding| codes_to_lds::check(&encoding, dtype))?;
-        let linear = spec.body.ids().find(|&id| spec.body.op(id).is_contraction());
-        let x = linear.and_then(|id| spec.body.ty(spec.body.operands(id)[0]).as_tensor());
-        x.map_or(Ok(()), CodedRows::check)?;
-        Ok(Shape::new(spec, arch).map(drop)?)
-    },
+    suits: |spec, arch, _| suits(spec, launch::gpu(arch)?),
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
+
+/// The same with the weights of experts, where a tile has many rows of one.
+pub const BLOCKS: Schedule = Schedule {
+    name: "gemm_tiled_blocks",
+    family: Family::GroupedMatmul,
+    suits: |spec, arch, _| {
+        let gpu = launch::gpu(arch)?;
+        WhyNot::unless(arch.isa() == Some(Isa::Amdgcn), || format!("{} never ran it", arch.name))?;
+        WhyNot::unless(Sizes::of(spec.body)?.experts.is_some(), || "rows have no experts".into())?;
+        suits(spec, gpu)?;
+        check_reach(spec, gpu)
+    },
+    ..SCHEDULE
+};
+
+/// Bytes that lanes add to an address at most.
+const REACH: usize = 1 << 31;
+
+fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
+    let Sizes { dtype, encoding, .. } = Sizes::of(spec.body)?;
+    encoding.map_or(Ok(()), |encoding| codes_to_lds::check(&encoding, dtype))?;
+    rows_of(spec).map_or(Ok(()), |(_, x)| CodedRows::check(x))?;
+    Ok(Shape::new(spec, arch).map(drop)?)
+}
+
+/// The rows of a body's product.
+fn rows_of<'s>(spec: &KernelSpec<'s>) -> Option<(&'s Op, &'s TensorType)> {
+    let product = spec.body.ids().find(|&id| spec.body.op(id).is_contraction())?;
+    let x = spec.body.operands(product)[0];
+    Some((spec.body.op(x.node), spec.body.ty(x).as_tensor()?))
+}
+
+/// That rows are in memory, wherever among those of the step.
+fn check_reach(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
+    let Some((op, x)) = rows_of(spec) else { return Ok(()) };
+    let is_coded = matches!(x.layout, Layout::Scaled(_));
+    let plain = Sizes::of(spec.body)?.plain || is_coded && matches!(op, Op::Input { .. });
+    WhyNot::unless(plain, || "rows that are not in memory as the weight's type".into())?;
+    let row = arch.memory.result_stride(x) * x.dtype.size();
+    let bytes = spec.tokens.saturating_mul(x.choices()).saturating_mul(row);
+    WhyNot::unless(bytes < REACH, || format!("{bytes} bytes of rows: lanes reach {REACH}"))
+}
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?)?;
@@ -56,9 +92,16 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let x = contraction.parts.rows_in_memory();
         let x = x.or_else(|| rows.operand(own).ok().filter(|_| rows.scaled_group(own).is_some()));
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
-        let scheduler = OneTile::new(&contraction, &kernel, shape);
-        scheduler.work_tile(spec, |tile| Group::new(&contraction, codes.as_ref(), shape, tile).run(x))?;
-        scheduler.tasks()
+        let run = |tile| Group::new(&contraction, codes.as_ref(), shape, tile).run(x);
+        if spec.family == Family::GroupedMatmul {
+            let scheduler = Blocks::new(&contraction, shape, spec)?;
+            scheduler.work_tile(run)?;
+            scheduler.tasks()
+        } else {
+            let scheduler = OneTile::new(&contraction, &kernel, shape);
+            scheduler.work_tile(spec, run)?;
+            scheduler.tasks()
+        }
     };
     Ok((code, manifest::Kernel::simt(tasks, shape.threads)))
 }
@@ -86,7 +129,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     ) -> Group<'g, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
         let wave = c.wave_index();
-        let along = BLOCKS / shape.blocks;
+        let along = shape.side / shape.blocks;
         let wave = [wave / along, wave % along];
         let (accumulator, local) = (Accumulator::new(contraction.matrix), c.local(2 * shape.half()[1]));
         let lanes = c.simt.wave;

@@ -2,8 +2,7 @@
 //! tokens of the step. With the weights of experts a work-group has one panel too, for the rows of
 //! one expert, or for one token, whose choices it adds up. Nothing else knows which panels there
 //! are, what panels of the weight they are made of, or which rows the columns of a tile are.
-use atomc_ir::layout::Groups;
-use atomc_ir::{Diagnostic, Layout};
+use atomc_ir::Diagnostic;
 use inkwell::IntPredicate;
 
 use super::Shape;
@@ -132,7 +131,7 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
 
     /// The results of a panel that are made of zeros.
     fn finish_row(&self, row: Int<'c>, panel: Int<'c>) -> Result<(), Diagnostic> {
-        finish_without(self.contraction, self.shape, panel, 1, |_| row)
+        self.contraction.finish_zeros(self.shape.threads(self.contraction.matrix.c.simt), (panel, 1), 1, |_| row)
     }
 
     /// Writes down the rows of an expert from one on, as many as a tile has columns, a row a
@@ -270,44 +269,27 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
         shape: Shape,
         spec: &KernelSpec,
     ) -> Result<Blocks<'s, 'k, 'a, 'c>, Diagnostic> {
-        let (c, parts) = (contraction.matrix.c, &contraction.parts);
-        let given = parts.experts().and_then(|v| Some((v, spec.body.ty(v).as_tensor()?.layout)));
-        let Some((v, Layout::Grouped { experts, tile })) = given else {
-            return Err(unsupported("a product of many rows whose experts are not grouped"));
-        };
-        let pairs = launch::step_size(c, spec, false) * parts.choices();
-        let (from, each) = (parts.kernel.rows.index(v)?, parts.rows_of_x()?);
-        Ok(Blocks { contraction, shape, of: Grouping { experts, tile, pairs }, from, each })
+        let (of, from) = Grouping::of(contraction, spec)?;
+        Ok(Blocks { contraction, shape, of, from, each: contraction.parts.rows_of_x()? })
     }
 
     /// Work-groups of the kernel.
     pub fn tasks(&self) -> Tasks {
-        let (choices, times) = (self.contraction.parts.choices(), self.contraction.panels());
-        Tasks::Blocks { choices, experts: self.of.experts, tile: self.of.tile, times }
+        self.of.tasks(self.contraction.parts.choices(), self.contraction.panels())
     }
 
     /// Does `body` with the work-group's tile, if it has one. Rows that have no expert are finished
     /// here.
     pub fn each(&self, body: impl FnOnce(WorkTile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
-        let c = self.contraction.matrix.c;
-        let panels = self.contraction.panels();
+        let (c, panels) = (self.contraction.matrix.c, self.contraction.panels());
         let (panel, block) = (c.group() % panels, c.uniform(c.group() / panels));
-        let (mut made, mut without) = (Ok(()), Ok(()));
-        c.when(c.less(block, self.of.blocks(c)), || {
-            let [experts, rows] = self.of.parts(c);
-            let expert = c.uniform(c.load_made_index(self.from, experts + block));
-            let list = c.at(self.from, (rows + block * self.of.tile) * 4);
-            let none = c.as_int(c.index.const_int(Groups::NONE as i64 as u64, true));
-            c.when(c.compare(IntPredicate::EQ, expert, none), || {
-                let row = |i: Int<'c>| c.load_made_index(list, i);
-                without = finish_without(self.contraction, self.shape, panel, self.of.tile, row);
-            });
-            c.when(c.less(0, expert + 1), || {
-                let rows = RowsOfExpert { expert, rows: Listed::At(list), each: self.each };
-                made = body(WorkTile { panel, columns: self.shape.tokens, rows: Some(rows) });
-            });
-        });
-        without.and(made)
+        let threads = self.shape.threads(c.simt);
+        let without =
+            |row: &dyn Fn(Int<'c>) -> Int<'c>| self.contraction.finish_zeros(threads, (panel, 1), self.of.tile, row);
+        self.of.of_block((c, self.from), block, without, |expert, list| {
+            let rows = RowsOfExpert { expert, rows: Listed::At(list), each: self.each };
+            body(WorkTile { panel, columns: self.shape.tokens, rows: Some(rows) })
+        })
     }
 }
 
@@ -355,27 +337,6 @@ impl<'s, 'k, 'a, 'c> PerHead<'s, 'k, 'a, 'c> {
         });
         made
     }
-}
-
-/// The results of a panel that are made of zeros, of so many rows at most.
-fn finish_without<'c>(
-    contraction: &Contraction<'_, '_, 'c>,
-    shape: Shape,
-    panel: Int<'c>,
-    rows: usize,
-    row: impl Fn(Int<'c>) -> Int<'c>,
-) -> Result<(), Diagnostic> {
-    let m = &contraction.matrix;
-    let (c, results) = (m.c, m.layout.results);
-    let zeros = vec![m.zero(); contraction.parts.starts().len()];
-    let (mut result, count) = (Ok(()), 16 / results);
-    c.repeat(c.thread(), rows * count, shape.threads(c.simt), |item| {
-        let row = row(item / count);
-        c.when(c.less(0, row + 1), || {
-            result = contraction.finish(row, panel * 16 + item % count * results, &zeros);
-        });
-    });
-    result
 }
 
 impl<'c> WorkTile<'c> {

@@ -11,7 +11,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
         let first = self.tile.panel() + self.wave[0] * shape.made;
         let rows = self.wave[1] * (shape.blocks * 16);
-        let tokens = self.tile.result(rows) + s.column();
+        let columns = self.tile.columns(rows) + s.column();
         let mut result = Ok(());
         for made in 0..shape.made {
             let panel = first + made;
@@ -19,8 +19,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 let col = panel * 16;
                 let scales = self.scales(panel);
                 for block in 0..self.blocks() {
-                    let token = tokens + s.width() * block;
-                    let of_row = self.row_scale(token);
+                    let (token, source) = self.tile.row(c, columns + s.width() * block);
+                    let of_row = self.row_scale(source);
                     let results = |piece: usize| {
                         let panel = piece * shape.made + made;
                         let results = s.results(sums[panel / s.side() * self.blocks() + block], panel % s.side());
@@ -33,8 +33,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     let pieces: Vec<_> = (0..shape.pieces).map(results).collect();
                     for (i, &(row, _)) in pieces[0].iter().enumerate() {
                         let sums: Vec<Vector<'c>> = pieces.iter().map(|p| p[i].1).collect();
-                        let done = self.contraction.finish(token, col + row, &sums);
-                        result = std::mem::replace(&mut result, Ok(())).and(done);
+                        self.tile.when_there(c, token, || {
+                            let done = self.contraction.finish(token, col + row, &sums);
+                            result = std::mem::replace(&mut result, Ok(())).and(done);
+                        });
                     }
                     // One block at a time: what all of them take together has no room beside the
                     // sums.

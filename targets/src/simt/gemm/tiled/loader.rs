@@ -2,7 +2,6 @@
 use atomc_ir::Layout;
 
 use super::Group;
-use super::shape::PANELS;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::Operand;
 use crate::simt::gemm::codes_to_lds::{self, CodedRows, CodesLoader};
@@ -32,14 +31,17 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     pub(super) fn loaders(&self, x: &Operand<'c>) -> Loaders<'g, 'c> {
         let Some(codes) = self.codes else { return Loaders { rows: RowLoader::Plain(self.loader(x)), codes: None } };
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
-        let tile = codes_to_lds::Tile { panels: PANELS, columns: shape.stretch, threads: shape.threads };
+        let tile = codes_to_lds::Tile { panels: shape.side, columns: shape.stretch, threads: shape.threads };
         let panel = |place: Int<'c>| {
             let panel = self.place(place);
             (self.tile.weight(self.contraction, panel), self.tile.weight_of(self.contraction, panel))
         };
         let codes = CodesLoader::new(c, codes, (m.dtype, tile), panel);
         let rows = match x.ty.layout {
-            Layout::Scaled(_) => RowLoader::Codes(CodedRows::new(c, x, (m.dtype, tile), self.tile.first_source())),
+            Layout::Scaled(_) => {
+                let source = |block, row| self.tile.source(c, block, row);
+                RowLoader::Codes(CodedRows::new(c, x, (m.dtype, tile), source))
+            }
             _ => RowLoader::Plain(self.rows_loader(x)),
         };
         Loaders { rows, codes: Some(codes) }
@@ -48,18 +50,41 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     /// What the wave brings of the rows, where it brings nothing else.
     fn rows_loader(&self, x: &Operand<'c>) -> Loader<'g, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
-        let (lanes, size) = (c.simt.wave, m.dtype.size());
-        let start = |load: usize| {
-            let load = c.wave_index() * shape.loads() + load;
-            let (group, inside) = (load / (shape.vec16s / lanes), load % (shape.vec16s / lanes));
-            let token = c.to_i64(self.tile.source(group * 16));
-            let row = c.at(x.ptr, token * (x.stride * size));
-            c.at(row, inside * (lanes / 16 * VEC16))
+        let first = c.wave_index() * shape.loads();
+        let starts: Vec<Ptr<'c>> = (0..shape.loads()).map(|load| self.rows_of_load(x, first + load)).collect();
+        Loader::new(c, &starts, self.in_rows(x, first), c.int(shape.stretch * m.dtype.size()))
+    }
+
+    /// Where 16 rows begin in a vector of all lanes: the same for these.
+    fn rows_of_load(&self, x: &Operand<'c>, load: Int<'c>) -> Ptr<'c> {
+        let (c, m) = (self.contraction.matrix.c, &self.contraction.matrix);
+        let lanes = c.simt.wave;
+        let [group, inside] = self.place_of_load(load);
+        let token = c.to_i64(self.tile.first_source(group * 16));
+        let row = token * (x.stride * m.dtype.size());
+        c.at(c.at(x.ptr, row), inside * (lanes / 16 * VEC16))
+    }
+
+    /// Which 16 rows or panel a load brings, and which of its vectors of all lanes.
+    fn place_of_load(&self, load: Int<'c>) -> [Int<'c>; 2] {
+        let in_group = self.shape.vec16s / self.contraction.matrix.c.simt.wave;
+        [load / in_group, load % in_group]
+    }
+
+    /// What the lane adds to them: the same for all loads where rows follow each other, otherwise
+    /// one for each from the first one on.
+    fn in_rows(&self, x: &Operand<'c>, first: Int<'c>) -> Vec<Int<'c>> {
+        let (c, m) = (self.contraction.matrix.c, &self.contraction.matrix);
+        let (lane, bytes) = (c.lane_index(), x.stride * m.dtype.size());
+        let of_row = |row: Int<'c>| row * bytes + lane / 16 * VEC16;
+        if !self.tile.is_listed() {
+            return vec![of_row(lane % 16)];
+        }
+        let row = |load: usize| {
+            let [group, _] = self.place_of_load(first + load);
+            of_row(self.tile.source(c, group * 16, lane % 16))
         };
-        let starts: Vec<Ptr<'c>> = (0..shape.loads()).map(start).collect();
-        let lane = c.lane_index();
-        let in_row = lane % 16 * (x.stride * size) + lane / 16 * VEC16;
-        Loader::new(c, &starts, in_row, c.int(shape.stretch * size))
+        (0..self.shape.loads()).map(row).collect()
     }
 
     /// What the wave brings: the first waves the weight's panels, the others rows, 16 by 16. Each
@@ -70,19 +95,17 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let (size, waves) = (m.dtype.size(), shape.threads / lanes);
         let wave = c.wave_index();
         let weights = c.less(wave, waves / 2);
+        let first = wave % (waves / 2) * shape.loads();
         let start = |load: usize| {
-            let load = wave % (waves / 2) * shape.loads() + load;
-            let (group, inside) = (load / (shape.vec16s / lanes), load % (shape.vec16s / lanes));
+            let load = first + load;
+            let [group, inside] = self.place_of_load(load);
             let weight = c.at(self.tile.weight(self.contraction, self.place(group)), inside * (lanes * VEC16));
-            let token = c.to_i64(self.tile.source(group * 16));
-            let row = token * (x.stride * size);
-            let row = c.at(c.at(x.ptr, row), inside * (lanes / 16 * VEC16));
-            c.pick(weights, weight, row).into_pointer_value()
+            c.pick(weights, weight, self.rows_of_load(x, load)).into_pointer_value()
         };
         let starts: Vec<Ptr<'c>> = (0..shape.loads()).map(start).collect();
-        let lane = c.lane_index();
-        let in_row = lane % 16 * (x.stride * size) + lane / 16 * VEC16;
-        let lane = c.pick_int(weights, lane * VEC16, in_row);
+        let rows = self.in_rows(x, first);
+        let in_panel = c.lane_index() * VEC16;
+        let lane = rows.into_iter().map(|row| c.pick_int(weights, in_panel, row)).collect();
         let step = c.pick_int(weights, shape.vec16s * VEC16, shape.stretch * size);
         Loader::new(c, &starts, lane, step)
     }

@@ -1,22 +1,25 @@
 //! How a tile is cut, by what registers and local memory hold.
-use atomc_ir::Diagnostic;
 use atomc_ir::arch::GpuArch;
+use atomc_ir::{Diagnostic, Layout};
 
 use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 
-/// Panels of 16 rows of the weight, and blocks of 16 tokens, in a tile.
-pub const PANELS: usize = 8;
-pub const BLOCKS: usize = 8;
-/// Tokens of a tile.
-pub const TOKENS: usize = BLOCKS * 16;
+/// Panels of 16 rows of the weight in a tile, and as many blocks of 16 tokens. The rows of an
+/// expert may have tiles of half as many.
+const SIDE: usize = 8;
+const SMALL: usize = SIDE / 2;
+/// Panels of a wave where a tile is small: two waves make it.
+const SMALL_PANELS: usize = 2;
 
 /// How a tile is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub threads: usize,
+    /// Panels of the weight in a tile, and blocks of tokens.
+    pub side: usize,
     /// Panels and blocks that one wave multiplies.
     pub panels: usize,
     pub blocks: usize,
@@ -35,7 +38,16 @@ pub struct Shape {
 
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
-        let Sizes { dtype, depth, pieces, encoding, .. } = Sizes::of(spec.body)?;
+        let Sizes { dtype, depth, pieces, encoding, experts, .. } = Sizes::of(spec.body)?;
+        let side = match experts.map(|experts| experts.layout) {
+            None => SIDE,
+            Some(Layout::Grouped { tile, .. }) if [SMALL, SIDE].contains(&(tile / 16)) && tile % 16 == 0 => tile / 16,
+            Some(Layout::Grouped { tile, .. }) => {
+                let [small, large] = [SMALL, SIDE].map(|side| side * 16);
+                return Err(unsupported(format!("blocks of {tile} rows: tiles have {small} or {large}")));
+            }
+            Some(_) => return Err(unsupported("a product of many rows whose experts are not grouped")),
+        };
         let (simt, depth) = (arch.simt, arch.memory.padded(depth));
         // Half as many lanes hold twice as many results each; that is no matter where four waves
         // stand on a SIMD that take twice the registers of 64 by 64 results. Where operands are
@@ -45,14 +57,16 @@ impl Shape {
             true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
             false => (simt.wave / 16, 2),
         };
+        let panels = if side < SIDE { panels.min(SMALL_PANELS) } else { panels };
         if !panels.is_multiple_of(pieces) {
             return Err(unsupported(format!("a tiled contraction with {pieces} pieces")));
         }
         // Two halves of both operands, twice on a unit, if local memory is large.
-        let roomy = simt.unit.lds >= 4 * (PANELS + BLOCKS) * 16 * 64 * dtype.size();
+        let roomy = simt.unit.lds >= 4 * (2 * SIDE) * 16 * 64 * dtype.size();
         let stretch = if roomy && depth.is_multiple_of(64) { 64 } else { 32 };
         Ok(Shape {
-            threads: PANELS / panels * (BLOCKS / blocks) * simt.wave,
+            threads: side / panels * (side / blocks) * simt.wave,
+            side,
             panels,
             blocks,
             stretch,
@@ -67,18 +81,23 @@ impl Shape {
     /// Bytes of local memory for the weight's part of a stretch, and for both.
     pub fn half(&self) -> [usize; 2] {
         let panel = self.vec16s * VEC16;
-        [PANELS * panel, (PANELS + BLOCKS) * panel]
+        [self.side * panel, 2 * self.side * panel]
     }
 
     /// Loads with which a wave brings its part of a stretch, or of its rows alone where the weight
     /// comes as codes.
     pub fn loads(&self) -> usize {
-        let all = if self.is_coded { BLOCKS } else { PANELS + BLOCKS };
+        let all = if self.is_coded { self.side } else { 2 * self.side };
         all * self.vec16s / self.threads
+    }
+
+    /// Tokens of a tile.
+    pub fn tokens(&self) -> usize {
+        self.side * 16
     }
 
     /// Panels of the result in a tile.
     pub fn tile_panels(&self) -> usize {
-        PANELS / self.pieces
+        self.side / self.pieces
     }
 }
