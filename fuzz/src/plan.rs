@@ -33,7 +33,7 @@ pub fn weights(data: &[u8]) {
     weights::load(Sink { weights: all, rank, buffers: &mut at_once, pool: &mut pool }, &source, &|_, _| ())
         .expect("a sound plan");
     let mut one_by_one = [DeviceBuffer::Host(Buffer::new(weight.bytes).expect("memory"))];
-    let mut loading = Loading::new(all);
+    let mut loading = Loading::new(all, rank);
     for (name, (float, shape, bytes)) in &source.0 {
         let given = Given { float: *float, shape, numbers: bytes.into() };
         let sink = Sink { weights: all, rank, buffers: &mut one_by_one, pool: &mut pool };

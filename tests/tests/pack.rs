@@ -273,7 +273,7 @@ struct Load<'a> {
 impl<'a> Load<'a> {
     fn new(mut chip: Chip, weights: &'a [Weight], rank: Rank) -> Load<'a> {
         let buffers = weights.iter().map(|weight| chip.dirty(weight.bytes)).collect();
-        Load { chip, weights, rank, buffers, loading: Loading::new(weights) }
+        Load { chip, weights, rank, buffers, loading: Loading::new(weights, rank) }
     }
 
     fn feed(&mut self, name: &str, tensors: &Tensors, lie: Lie) -> Result<(), Error> {
@@ -503,6 +503,6 @@ fn faults_change_nothing() {
     let (weights, pool) = (std::slice::from_ref(&weight), &mut Pool::new(1).unwrap());
     let given = Given { float: Float::F32, shape: &[4, 6], numbers: nowhere() };
     let sink = Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool };
-    let message = Loading::new(weights).feed("t0", given, sink).unwrap_err().to_string();
+    let message = Loading::new(weights, Rank::ONLY).feed("t0", given, sink).unwrap_err().to_string();
     assert_eq!(message, "tensor `t0` is in the memory of a device, from which nothing is packed here");
 }

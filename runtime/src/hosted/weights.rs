@@ -13,7 +13,7 @@ impl Hosted {
     /// weights ends a step that is under way.
     pub fn begin_loading(&mut self) {
         (self.loaded, self.unloaded, self.step) = (false, false, None);
-        self.loading = Some(Loading::new(&self.target().weights));
+        self.loading = Some(Loading::new(&self.target().weights, self.rank));
     }
 
     /// Begins to take any of the tensors, and goes on with earlier updates: a weight changes when
@@ -24,7 +24,7 @@ impl Hosted {
             self.step = None;
         }
         if self.loading.is_none() {
-            self.loading = Some(Loading::new(&self.target().weights));
+            self.loading = Some(Loading::new(&self.target().weights, self.rank));
         }
     }
 

@@ -4,8 +4,9 @@
 //! and no longer.
 use super::on_device::OnStream;
 use super::pack::Piece;
+use super::parts::names;
 use super::told::check_numbers;
-use super::{EMBEDDING, HEAD, Report, Sink, check_type, is_harmless, resolve, tasks};
+use super::{EMBEDDING, HEAD, Rank, Report, Sink, check_type, is_harmless, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
 use crate::device::DeviceBuffer;
 use crate::error::Error;
@@ -202,22 +203,25 @@ impl Source for AtHand<'_> {
 }
 
 impl Loading {
-    /// A load of which nothing has come yet.
-    pub fn new(weights: &[Weight]) -> Loading {
-        let made = |weight: &Weight| {
+    /// A load of which nothing has come yet. A rank takes all tensors of the model, and waits for
+    /// those alone that it has a part of.
+    pub fn new(weights: &[Weight], rank: Rank) -> Loading {
+        let used: Vec<BTreeSet<String>> = weights.iter().map(|weight| names(&weight.expr, rank)).collect();
+        let made = |(weight, used): (&Weight, &BTreeSet<String>)| {
             let mut needs: Vec<Need> = Vec::new();
             for sources in weight.expr.sources() {
-                let names: Vec<String> = sources.each().map(|(name, _)| name.into_owned()).collect();
+                let is_used = |name: &String| used.contains(name);
+                let names: Vec<String> = sources.each().map(|(name, _)| name.into_owned()).filter(is_used).collect();
                 let whole = sources.whole().map(|(name, _)| name.into_owned());
-                if !needs.iter().any(|need| need.names == names) {
+                if !names.is_empty() && !needs.iter().any(|need| need.names == names) {
                     needs.push(Need { names, whole, came: None, missed: 0 });
                 }
             }
             Made { needs, done: false }
         };
         Loading {
-            weights: weights.iter().map(made).collect(),
-            tensors: wanted(weights),
+            weights: weights.iter().zip(&used).map(made).collect(),
+            tensors: wanted(weights, &used),
             kept: BTreeMap::new(),
             twins: Twins::default(),
             on_device: OnStream::default(),
@@ -382,14 +386,16 @@ impl Given<'_> {
     }
 }
 
-/// The tensors that weights are made of: what shape is wanted of each, and by which weights.
-fn wanted(weights: &[Weight]) -> BTreeMap<String, Wanted> {
+/// The tensors that weights are made of: what shape is wanted of each, and by which weights of the
+/// rank.
+fn wanted(weights: &[Weight], used: &[BTreeSet<String>]) -> BTreeMap<String, Wanted> {
     let mut tensors = BTreeMap::new();
     for (index, weight) in weights.iter().enumerate() {
         for (name, shape) in weight.expr.tensors() {
+            let is_used = used[index].contains(&*name);
             let new = || Wanted { shape: shape.to_vec(), weights: vec![] };
             let wanted = tensors.entry(name.into_owned()).or_insert_with(new);
-            if wanted.weights.last() != Some(&index) {
+            if is_used && wanted.weights.last() != Some(&index) {
                 wanted.weights.push(index);
             }
         }

@@ -6,6 +6,7 @@ use super::pack::Piece;
 use crate::checkpoint::Tensor;
 use atomc_artifact::manifest::{DType, Fact, Order, STAR, Term, WeightExpr, Whole, nth_name};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -169,7 +170,27 @@ pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Who
     })
 }
 
+/// The tensors that a rank has a part of, in whichever form they come.
+pub(super) fn names(expr: &WeightExpr, rank: Rank) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for whole in [false, true] {
+        parts(expr, rank, &|_, _| whole).add_names(&mut all);
+    }
+    all
+}
+
 impl<'a> Value<'a> {
+    fn add_names(&self, all: &mut BTreeSet<String>) {
+        for part in self.parts.iter().chain(self.told.iter().flat_map(|told| &told.parts)) {
+            if let Origin::Tensor { name, .. } = part.origin {
+                all.insert(name.text().into_owned());
+            }
+        }
+        for Scaled { codes, scale, zero, .. } in &self.scaled {
+            [codes, scale].into_iter().chain(zero).for_each(|value| value.add_names(all));
+        }
+    }
+
     fn all(origin: Origin<'a>, shape: Vec<usize>) -> Value<'a> {
         let axes = shape.iter().map(|&size| Axis::all(size)).collect();
         let part = Part { origin, offset: 0.0, axes, turned: false, codes: None };

@@ -165,7 +165,7 @@ struct Stream<'a> {
 
 impl Stream<'_> {
     fn new(weights: &[Weight], buffers: Vec<DeviceBuffer>) -> Stream<'_> {
-        Stream { weights, buffers, pool: Pool::new(2).unwrap(), loading: Loading::new(weights) }
+        Stream { weights, buffers, pool: Pool::new(2).unwrap(), loading: Loading::new(weights, Rank::ONLY) }
     }
 
     fn feed(&mut self, name: &str, source: &dyn Source) -> Result<(), Error> {
@@ -188,7 +188,8 @@ impl Stream<'_> {
 
     fn finish(&mut self) -> Result<(), Error> {
         let Stream { weights, buffers, pool, loading } = self;
-        std::mem::replace(loading, Loading::new(weights)).finish(Sink { weights, rank: Rank::ONLY, buffers, pool })
+        let loading = std::mem::replace(loading, Loading::new(weights, Rank::ONLY));
+        loading.finish(Sink { weights, rank: Rank::ONLY, buffers, pool })
     }
 
     fn bytes(&self, index: usize) -> Vec<u8> {
@@ -1290,4 +1291,27 @@ fn a_file_that_changes_under_way_is_an_error() {
         };
         assert_eq!(load_while(&replace, buffer()), (Ok(()), true));
     }
+}
+
+/// Of experts that ranks hold some of, a rank waits for its own and keeps no others.
+#[test]
+fn a_rank_waits_for_what_it_has_a_part_of() {
+    let of = WeightExpr::Stack { name: "e.*".into(), count: 4, shape: vec![2, 8], whole: None };
+    let layout = Layout::Rows { stride: 8 };
+    let weights = [weight(DType::F32, &[2, 2, 8], layout, shard(0, 2, of))];
+    let bytes = |number: u8| vec![number; 2 * 8 * 4];
+    let rank = Rank { number: 1, of: 2 };
+    let mut loading = Loading::new(&weights, rank);
+    assert_eq!(loading.missing(), ["e.2", "e.3"]);
+    let (mut buffers, mut pool) = ([DeviceBuffer::Host(Buffer::new(weights[0].bytes).unwrap())], Pool::new(1).unwrap());
+    for number in [3, 0, 2, 1] {
+        let given = Given { float: Float::F32, shape: &[2, 8], numbers: bytes(number).into() };
+        let sink = Sink { weights: &weights, rank, buffers: &mut buffers, pool: &mut pool };
+        loading.feed(&format!("e.{number}"), given, sink).unwrap();
+        assert_eq!(loading.kept_bytes(), if number == 3 || number == 0 { 64 } else { 0 }, "{number}");
+    }
+    loading.finish(Sink { weights: &weights, rank, buffers: &mut buffers, pool: &mut pool }).unwrap();
+    let mut found = vec![0; weights[0].bytes];
+    buffers[0].download(0, &mut found).unwrap();
+    assert!(found == [bytes(2), bytes(3)].concat());
 }

@@ -65,7 +65,7 @@ impl<'a> Load<'a> {
         let mut device = Gpu::with_driver(fake.driver().unwrap(), &artifact, target, 0, Some(stream), 1).unwrap();
         let tensors = Tensors { driver, stream };
         let buffers = weights.iter().map(|weight| device.allocate(weight.bytes).unwrap()).collect();
-        Load { device, place: tensors.zeroed(1 << 16), tensors, buffers, loading: Loading::new(weights) }
+        Load { device, place: tensors.zeroed(1 << 16), tensors, buffers, loading: Loading::new(weights, Rank::ONLY) }
     }
 
     fn feed(&mut self, name: &str, matrices: &Matrices, weights: &[Weight], stream: Stream) -> Result<(), Error> {
