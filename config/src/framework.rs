@@ -32,7 +32,8 @@ pub struct Judged {
     /// As the framework's arguments call it.
     pub name: &'static str,
     pub fate: Fate,
-    /// Where the resolved configuration has it, if not under its name.
+    /// Where the resolved configuration has it, if not under its name; `|` parts the places of
+    /// different releases.
     pub at: &'static str,
     /// Values that switch nothing on, beside `null`, `false`, 0 and what is empty.
     pub harmless: &'static [&'static str],
@@ -80,6 +81,8 @@ pub struct Held<'a> {
     pub dtype: &'a str,
     pub cache_dtype: &'a str,
     pub ranks: usize,
+    /// Ranks among which experts are shared out whole; 1 if each has a share of every one.
+    pub experts: usize,
     /// Most tokens of a sequence, and of a step.
     pub positions: usize,
     pub step: usize,
@@ -167,5 +170,21 @@ fn short(value: &Value) -> String {
     match text.char_indices().nth(LONGEST_VALUE) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub const MODEL: &str = r#"{
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "vocab_size": 128, "max_position_embeddings": 512, "dtype": "bfloat16"
+    }"#;
+
+    /// An artifact of such a model, on one rank.
+    pub fn artifact_of(model: &Value) -> Held<'_> {
+        let dtype = "bfloat16";
+        Held { model, dtype, cache_dtype: dtype, ranks: 1, experts: 1, positions: 512, step: 256, page: 32, own: true }
     }
 }

@@ -36,6 +36,10 @@ pub const JUDGED: &[Judged] = &[
     must("dtype", "the artifact's type (`atomc compile --dtype`)"),
     must("kv_cache_dtype", "the type of the artifact's pages (`atomc compile --cache-dtype`)"),
     must("tp_size", "the artifact's ranks (`atomc compile --tp`)"),
+    must("ep_size", "1, or the ranks that have whole experts (`atomc compile --ep`)"),
+    off("moe_a2a_backend", &["none"], "every rank has all rows of a step"),
+    off("enable_eplb", &[], "experts stay where they are"),
+    off("enable_return_routed_experts", &[], "which experts a token has chosen stays in the artifact"),
     off("pp_size", &["1"], "an artifact is of all layers"),
     off("attn_dp_size", &["1"], RANKS),
     off("attn_cp_size", &["1"], RANKS),
@@ -94,6 +98,10 @@ fn unfit(judged: &Judged, value: &Value, _: &Map<String, Value>, held: &Held) ->
         "kv_cache_dtype" => cache(&text, held),
         "quantization" => method(&text, held),
         "tp_size" => (text != held.ranks.to_string()).then(|| held.ranks.to_string()),
+        "ep_size" => (text != "1" && text != held.experts.to_string()).then(|| match held.experts {
+            1 => format!("a share of every expert on each rank; `atomc compile --ep {text}` gives them whole ones"),
+            ranks => ranks.to_string(),
+        }),
         "page_size" => {
             let fits = value.as_u64().is_some_and(|n| n > 0 && n.is_multiple_of(held.page as u64));
             (!fits).then(|| format!("multiples of {}", held.page))

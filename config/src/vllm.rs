@@ -41,6 +41,13 @@ fn unfit(judged: &Judged, value: &Value, options: &Map<String, Value>, held: &He
         "kv_cache_dtype" => cache(&text, held),
         "quantization" => method(&text, held),
         "tensor_parallel_size" => is(&held.ranks.to_string()),
+        "enable_expert_parallel" => (text == "true" && held.experts < held.ranks).then(|| {
+            format!("a share of every expert on each rank; `atomc compile --ep {}` gives them whole ones", held.ranks)
+        }),
+        "data_parallel_size" => {
+            let spread = options.get("enable_expert_parallel") == Some(&Value::Bool(true));
+            (spread && text != "1").then(|| "its experts on the ranks of one step".to_owned())
+        }
         "block_size" => {
             let asked = held.own && options.get(BLOCK_SIZE_GIVEN.0) == Some(&Value::Bool(true));
             let fits = value.as_u64().is_some_and(|n| n.is_multiple_of(held.page as u64));

@@ -186,6 +186,7 @@ impl Model {
             dtype: self.dtype(),
             cache_dtype: self.cache_dtype,
             ranks: artifact.manifest().ranks(),
+            experts: artifact.manifest().expert_parallel,
             positions: self.max_positions,
             step: self.max_tokens,
             page: self.block_tokens,

@@ -1,17 +1,19 @@
 //! What the shims ask of the configuration's crate. All of it is text and JSON.
 use atomc_config::FAMILIES;
 use atomc_config::sglang;
-use atomc_config::vllm::options::{BLOCK_SIZE_GIVEN, JUDGED, names};
+use atomc_config::vllm::options::{BLOCK_SIZE_GIVEN, JUDGED, Judged, names};
 use atomc_config::vllm::settings;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// The options that are judged, and where vLLM's resolved configuration has each.
+/// The options that are judged, and where vLLM's resolved configuration has each, of which releases
+/// may have several.
 #[pyfunction]
 pub fn judged_options() -> Vec<(&'static str, &'static str)> {
-    JUDGED.iter().map(|judged| (judged.name, judged.at)).chain([BLOCK_SIZE_GIVEN]).collect()
+    let places = |judged: &'static Judged| judged.at.split('|').map(|at| (judged.name, at));
+    JUDGED.iter().flat_map(places).chain([BLOCK_SIZE_GIVEN]).collect()
 }
 
 /// SGLang's options that are judged.

@@ -60,7 +60,8 @@ def model(bare):
 
 @pytest.fixture(scope="session")
 def reference():
-    """Greedy tokens and the logarithms of their probabilities, by transformers in f32."""
+    """The likeliest token behind each beginning of an answer, and the logarithm of its probability, by transformers in f32. If
+    these are the answer's own tokens, it is the greedy one."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -69,14 +70,8 @@ def reference():
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
     @torch.no_grad()
-    def answer(folder: Path, ids: list[int], tokens: int):
-        made, scores = list(ids), []
-        for _ in range(tokens):
-            logits = load(folder)(torch.tensor([made])).logits[0, -1].log_softmax(-1)
-            made.append(int(logits.argmax()))
-            scores.append(float(logits.max()))
-            if made[-1] == 1:
-                break
-        return made[len(ids) :], scores
+    def answer(folder: Path, ids: list[int], made: list[int]):
+        scores = load(folder)(torch.tensor([[*ids, *made[:-1]]])).logits[0, len(ids) - 1 :].log_softmax(-1)
+        return scores.argmax(-1).tolist(), scores.amax(-1).tolist()
 
     return answer

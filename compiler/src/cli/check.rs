@@ -105,6 +105,7 @@ fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) ->
         dtype: target.hidden.dtype.torch_name(),
         cache_dtype: target.cache_dtype().torch_name(),
         ranks: manifest.ranks(),
+        experts: manifest.expert_parallel,
         positions: manifest.model.max_positions,
         step: step.ok_or_else(|| format!("target `{}` has no plans with --attention {who}", target.name))?,
         page: target.layout.block_tokens,

@@ -66,6 +66,24 @@ pub const JUDGED: &[Judged] = &[
         &["1"],
         "a rank has all pages of a sequence",
     ),
+    compared(
+        "enable_expert_parallel",
+        "parallel_config.enable_expert_parallel",
+        "off, unless the artifact's ranks have whole experts (`atomc compile --ep`)",
+    ),
+    compared(
+        "data_parallel_size",
+        "parallel_config.data_parallel_size",
+        "1 with `--enable-expert-parallel`: a step's rows stay with its ranks",
+    ),
+    refused("enable_eplb", "parallel_config.enable_eplb", &[], "experts stay where they are"),
+    refused(
+        "enable_return_routed_experts",
+        // The second is where releases before 0.33 have it.
+        "aux_output_config.enable_return_routed_experts|model_config.enable_return_routed_experts",
+        &[],
+        "which experts a token has chosen stays in the artifact",
+    ),
     refused("enable_dbo", "parallel_config.enable_dbo", &[], "a step is one batch"),
     refused("ubatch_size", "parallel_config.ubatch_size", &["1"], "a step is one batch"),
     compared("quantization", "model_config.quantization", "the method of the artifact's checkpoint"),
@@ -181,7 +199,7 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
         Fate::Acts,
         "vLLM's processes and ranks",
         "distributed_executor_backend master_addr master_port nnodes node_rank distributed_timeout_seconds \
-         cpu_distributed_timeout_seconds numa_bind numa_bind_nodes numa_bind_cpus device_ids data_parallel_size \
+         cpu_distributed_timeout_seconds numa_bind numa_bind_nodes numa_bind_cpus device_ids \
          data_parallel_rank data_parallel_start_rank data_parallel_size_local data_parallel_address \
          data_parallel_rpc_port data_parallel_hybrid_lb data_parallel_external_lb data_parallel_multi_port_external_lb \
          data_parallel_backend data_parallel_supervisor_port dp_supervisor_probe_failure_threshold \
@@ -206,10 +224,9 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     ),
     (
         Fate::CannotMatter,
-        "the artifact computes experts, and its ranks share out the width of each",
-        "enable_expert_parallel enable_ep_weight_filter moe_backend all2all_backend enable_elastic_ep \
-         elastic_ep_max_dp_size eplb_config enable_eplb expert_placement_strategy enable_return_routed_experts \
-         enable_bf16x3_router_gemm",
+        "the artifact computes experts, where it was compiled to have them",
+        "enable_ep_weight_filter moe_backend all2all_backend enable_elastic_ep elastic_ep_max_dp_size eplb_config \
+         expert_placement_strategy enable_bf16x3_router_gemm",
     ),
     (
         Fate::CannotMatter,

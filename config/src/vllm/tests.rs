@@ -1,11 +1,7 @@
 use super::options::{OTHERS, SPELLINGS, document, flag, names};
 use super::*;
+use crate::framework::tests::{MODEL, artifact_of};
 use serde_json::json;
-
-const MODEL: &str = r#"{
-    "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
-    "num_attention_heads": 4, "vocab_size": 128, "max_position_embeddings": 512, "dtype": "bfloat16"
-}"#;
 
 fn refused(options: Value, own: bool) -> Vec<String> {
     refused_by(MODEL, MODEL, options, own)
@@ -15,16 +11,7 @@ fn refused(options: Value, own: bool) -> Vec<String> {
 fn refused_by(held: &str, asked: &str, options: Value, own: bool) -> Vec<String> {
     let [held, asked] = [held, asked].map(|text| Config::parse(text, None).expect("a good configuration"));
     let model = held.echo();
-    let held = Held {
-        model: &model,
-        dtype: "bfloat16",
-        cache_dtype: "bfloat16",
-        ranks: 1,
-        positions: 512,
-        step: 256,
-        page: 32,
-        own,
-    };
+    let held = Held { own, ..artifact_of(&model) };
     refusals(&asked, options.as_object().expect("options"), &held)
 }
 
@@ -94,6 +81,23 @@ fn refusals_name_the_option_and_the_reason() {
         let [line] = &refused(json!({ judged.name: "something" }), true)[..] else { panic!("{} passes", judged.name) };
         assert!(line.starts_with(&format!("{}: vLLM has something", flag(judged.name))), "{line}");
     }
+}
+
+/// The sums are the same whether experts are whole or not; what is refused is memory elsewhere than
+/// where it was asked for.
+#[test]
+fn whole_experts() {
+    let config = Config::parse(MODEL, None).expect("a good configuration");
+    let model = config.echo();
+    let asks = |experts: usize, options: Value| {
+        let held = Held { ranks: 2, experts, ..artifact_of(&model) };
+        refusals(&config, options.as_object().expect("options"), &held).join("\n")
+    };
+    let spread = json!({ "enable_expert_parallel": true, "data_parallel_size": 1 });
+    assert_eq!([asks(2, spread.clone()), asks(2, json!({ "data_parallel_size": 2 }))], ["", ""]);
+    insta::assert_snapshot!(asks(1, spread), @"--enable-expert-parallel: vLLM has true, the artifact a share of every expert on each rank; `atomc compile --ep 2` gives them whole ones");
+    let further = json!({ "enable_expert_parallel": true, "data_parallel_size": 2 });
+    insta::assert_snapshot!(asks(2, further), @"--data-parallel-size: vLLM has 2, the artifact its experts on the ranks of one step");
 }
 
 #[test]

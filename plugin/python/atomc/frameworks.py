@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from logging import Logger
 from pathlib import Path
@@ -32,6 +33,22 @@ def untested(name: str, package: str, tested: tuple[str, ...]) -> str | None:
     """What to say where a release of a framework is not among those that the tests run."""
     release = version(package)
     return None if release in tested else f"{name} {release} is not among the releases that are tested: {', '.join(tested)}"
+
+
+def attributes(name: str, package: str, tested: tuple[str, ...], modules: dict[str, str]) -> Callable[[str], object]:
+    """The `__getattr__` of a module that has all that is used of a framework, by its name and the framework's module. Nothing is
+    imported before it is used: frameworks ask for their platform first, and forgive what cannot be imported."""
+
+    def get(attribute: str) -> object:
+        if attribute not in modules:
+            raise AttributeError(attribute)
+        try:
+            return getattr(import_module(modules[attribute]), attribute)
+        except (ImportError, AttributeError) as fault:
+            lacks = f"{name} {version(package)} has no {modules[attribute]}.{attribute}"
+            raise ImportError(f"atomc: {lacks}; tested are {', '.join(tested)}") from fault
+
+    return get
 
 
 @dataclass(frozen=True)

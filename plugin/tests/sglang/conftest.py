@@ -6,6 +6,8 @@ import pickle
 
 import pytest
 import torch
+
+pytest.register_assert_rewrite("serving")
 from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, model, reference, trusted  # noqa: F401
 
 os.environ.update(SGLANG_EXTERNAL_MODEL_PACKAGE="atomc.sglang", ATOMC_STRICT="1")

@@ -1,108 +1,16 @@
 """`sglang.launch_server` as a user starts it, and curl."""
 
-import json
-import os
-import re
-import signal
-import socket
-import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from conftest import PROBLEMS
-
-
-class Server:
-    def __init__(self, folder: Path, log: Path, *options: str):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "sglang.launch_server", "--model-path", folder, "--port", str(self.port), *options]
-        output = log.open("w")
-        self.log = log
-        self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        while "The server is fired up" not in log.read_text():
-            assert self.process.poll() is None, log.read_text()[-4000:]
-            time.sleep(0.2)
-
-    def post(self, path: str, **body) -> str:
-        command = ["curl", "-sS", "--fail-with-body", "-H", "Content-Type: application/json", "-d", json.dumps({"model": "m", **body})]
-        done = subprocess.run([*command, f"http://127.0.0.1:{self.port}/v1/{path}"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def complete(self, prompt: str, **options) -> dict:
-        return json.loads(self.post("completions", prompt=prompt, **{"temperature": 0, "max_tokens": 80, **options}))
-
-    def processes(self) -> list[int]:
-        """The server's own process and all below it."""
-        found = [self.process.pid]
-        for pid in found:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-        return found
-
-    def stop(self) -> None:
-        os.killpg(self.process.pid, signal.SIGTERM)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
+from serving import Server, template  # noqa: F401
+from serving import test_accuracy, test_chat, test_completion, test_log_says_what_runs, test_nothing_compiles, test_stream  # noqa: F401
 
 
 @pytest.fixture(scope="module")
-def server(model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    template = folder / "template.jinja"
-    template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
-    options = ["--attention-backend", "atomc", "--served-model-name", "m", "--chat-template", str(template)]
-    server = Server(model("llama"), folder / "log", *options, "--max-running-requests", "32")
+def server(model, template, tmp_path_factory):
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model("llama"), "--chat-template", template]
+    command += ["--attention-backend", "atomc", "--max-running-requests", "32"]
+    server = Server(command, "The server is fired up", tmp_path_factory.mktemp("server") / "log")
     yield server
     server.stop()
-
-
-PROMPT, SOLUTION = PROBLEMS[0]["prompt"], PROBLEMS[0]["solution"]
-
-
-def test_log_says_what_runs(server, model):
-    log = server.log.read_text()
-    found = re.search(r"atomc: (\w+) of (\S+) runs on host:\S+ with target host, attention: own; opened in (\d+) ms", log)
-    assert found[1] == "LlamaForCausalLM" and Path(found[2]) == model("llama") / "model.atomc"
-    assert int(found[3]) < 1000
-
-
-def test_completion(server):
-    answer = server.complete(PROMPT)
-    assert answer["choices"][0]["text"] == SOLUTION
-    assert answer["choices"][0]["finish_reason"] == "stop"
-
-
-def test_stream(server):
-    lines = server.post("completions", prompt=PROMPT, temperature=0, max_tokens=80, stream=True).splitlines()
-    events = [line.removeprefix("data: ") for line in lines if line]
-    assert events[-1] == "[DONE]" and len(events) > 10
-    assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == SOLUTION
-
-
-def test_chat(server):
-    body = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 80}
-    answer = json.loads(server.post("chat/completions", **body, logprobs=True, top_logprobs=2))
-    assert answer["choices"][0]["message"]["content"] == SOLUTION
-    assert all(len(token["top_logprobs"]) == 2 for token in answer["choices"][0]["logprobs"]["content"])
-
-
-def test_accuracy(server):
-    """All 500 held-out problems, as transformers solves them."""
-    with ThreadPoolExecutor(32) as pool:
-        answers = list(pool.map(lambda p: server.complete(p["prompt"])["choices"][0]["text"], PROBLEMS))
-    assert sum(a == p["solution"] for a, p in zip(answers, PROBLEMS)) == len(PROBLEMS) == 500
-
-
-def test_nothing_compiles(server):
-    """No compiler runs below the server, and no process of it has LLVM."""
-    for pid in server.processes():
-        assert Path(f"/proc/{pid}/comm").read_text().strip() not in ("atomc", "clang", "ptxas", "cc1plus")
-        assert "libLLVM" not in Path(f"/proc/{pid}/maps").read_text()

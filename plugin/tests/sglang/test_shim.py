@@ -11,7 +11,7 @@ from atomc import _atomc
 from atomc.sglang import compat
 
 FILES = sorted(Path(atomc.__path__[-1], "sglang").glob("*.py"))
-CONSTANTS = {"ARCHITECTURES", "CHOOSING", "EntryClass", "NAMES", "REQUESTS", "ROUNDED", "TESTED", "TRANSFORMERS", "logger"}
+CONSTANTS = {"ARCHITECTURES", "__getattr__", "CHOOSING", "EntryClass", "NAMES", "REQUESTS", "ROUNDED", "TESTED", "TRANSFORMERS", "logger"}
 MEMORY = {"SLACK", "GRANULE", "GPU_GRANULE"}
 
 

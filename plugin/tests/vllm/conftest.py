@@ -1,9 +1,12 @@
 """What the tests share: engines, and what is in `models.py`."""
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
+
+pytest.register_assert_rewrite("serving")
 from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, model, reference, trusted  # noqa: F401
 
 # Most engines live in the process of the tests, which can then look at them; what is said of
@@ -16,6 +19,7 @@ def engine():
     """Engines by their arguments, for as long as the tests of a file run."""
     from vllm import LLM
 
+    gc.freeze()  # what modules have, which every engine would have gone through several times
     made = {}
 
     def make(folder: Path, **options):

@@ -9,29 +9,40 @@ from models import GOLDEN
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
+short, thorough = pytest.mark.short, pytest.mark.thorough
+# Where vLLM has something to do: windows in all layers, in groups, and in its own attention;
+# numbers that scale rows; experts; methods of quantisation.
 CASES = [
+    pytest.param("mistral", "own", marks=short),
+    ("gemma3", "own"),
+    ("gemma3", "vllm"),
+    ("granite", "own"),
+    ("moe-qwen3", "own"),
+    pytest.param("q-awq", "own", marks=short),
+    ("q-int8", "own"),
+    ("q-fp8-block", "own"),
+    ("q-cache", "own"),
+]
+# What differs in the compiler alone, or in the tool that quantised.
+OTHERS = [
     ("qwen2", "own"),
     ("qwen2-sliding", "own"),
     ("qwen2-sliding", "vllm"),
     ("smollm3-sliding", "own"),
     ("smollm3-sliding", "vllm"),
-    ("granite", "own"),
+    ("olmo2", "own"),
     ("phi3-short", "own"),
-    ("gemma3", "own"),
-    ("gemma3", "vllm"),
-    # Quantised in the ways of the tools that vLLM reads.
+    ("moe-mixtral", "own"),
+    ("moe-glm", "own"),
+    ("moe-gpt-oss", "own"),
     ("q-int4-zeros", "own"),
     ("q-int4-row", "vllm"),
     ("q-gptq", "own"),
-    ("q-cache", "own"),
-    ("q-fp8-block", "own"),
-    ("q-int8", "own"),
     ("q-fp8-token", "own"),
 ]
-SHORT = [("mistral", "own"), ("olmo2", "own"), ("q-awq", "own")]
 
 
-@pytest.mark.parametrize("name, attention", [*(pytest.param(*case, marks=pytest.mark.short) for case in SHORT), *CASES])
+@pytest.mark.parametrize("name, attention", [*CASES, *(pytest.param(*case, marks=thorough) for case in OTHERS)])
 def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, monkeypatch, name, attention):
     monkeypatch.setenv("ATOMC_ATTENTION", attention)
     folder = golden_model(tmp_path, name)
@@ -71,7 +82,7 @@ def test_windows_give_pages_back(engine, tmp_path):
     assert found == wanted
 
 
-@pytest.mark.parametrize("name", ["gemma3", "qwen2-sliding"])
+@pytest.mark.parametrize("name", ["gemma3", pytest.param("qwen2-sliding", marks=thorough)])
 def test_mixed_windows_give_pages_back(engine, tmp_path, name):
     """Of two layers one has a window: a cache that holds a sequence's pages of one layer alone is enough for both."""
     folder = golden_model(tmp_path, name)

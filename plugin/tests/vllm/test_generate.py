@@ -36,8 +36,8 @@ def test_tokens_and_logprobs_are_those_of_transformers(engine, model, reference,
     for prompt in PROMPTS[40:44]:
         [answer] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=50, logprobs=3), use_tqdm=False)
         made = answer.outputs[0]
-        tokens, scores = reference(folder, answer.prompt_token_ids, 50)
-        assert list(made.token_ids) == tokens
+        tokens, scores = reference(folder, answer.prompt_token_ids, made.token_ids)
+        assert list(made.token_ids) == tokens and (tokens[-1] == 1 or len(tokens) == 50)
         for place, token, score in zip(made.logprobs, tokens, scores):
             assert len(place) == 3 and place[token].rank == 1
             assert abs(place[token].logprob - score) < 0.05
@@ -84,12 +84,12 @@ def test_structured_output(engine, model):
 def test_preempted_and_shared_requests_equal_lone_ones(engine, model):
     """More than the cache holds at a time, with shared beginnings, prompts in chunks, and steps that mix both."""
     shared = "".join(p + s for p, s in zip(PROMPTS[:3], SOLUTIONS))
-    prompts = [shared + prompt for prompt in PROMPTS[100:116]] + PROMPTS[120:152]
+    prompts = [shared + prompt for prompt in PROMPTS[100:108]] + PROMPTS[120:136]
     alone = [greedy(engine(model("qwen3")), [prompt], 60)[0] for prompt in prompts]
     small = engine(
         model("qwen3"),
-        kv_cache_memory_bytes=24 * 4 * own(engine(model("qwen3"))).engine.cache[0].block_bytes,
-        max_num_seqs=48,
+        kv_cache_memory_bytes=16 * 4 * own(engine(model("qwen3"))).engine.cache[0].block_bytes,
+        max_num_seqs=24,
         max_num_batched_tokens=96,
         max_model_len=384,
         disable_log_stats=False,

@@ -2,11 +2,9 @@
 
 import os
 from functools import cache
-from importlib import import_module
-from importlib.metadata import version
 
 from atomc import _atomc
-from atomc.frameworks import Refused, setting, untested
+from atomc.frameworks import Refused, attributes, setting, untested
 
 # The releases that the tests run.
 TESTED = ("0.5.23",)
@@ -20,12 +18,12 @@ TRANSFORMERS = "TransformersForCausalLM"
 # Facts of a model that SGLang rounds up for processors, and where it keeps what they were.
 ROUNDED = {
     "intermediate_size": "original_intermediate_size",
+    "moe_intermediate_size": "original_moe_intermediate_size",
     "num_attention_heads": "original_num_attention_heads",
     "num_key_value_heads": "original_total_num_kv_heads",
 }
 
-# Everything else by its name, and the module that has it. Nothing is imported before it is used:
-# SGLang asks for its platform first, and forgives modules of models that cannot be imported.
+# Everything else by its name, and the module that has it.
 NAMES = {
     "AttentionBackend": "sglang.srt.layers.attention.base_attn_backend",
     "CpuDeviceMixin": "sglang.srt.platforms.cpu",
@@ -46,14 +44,7 @@ NAMES = {
     "tensor_model_parallel_all_reduce": "sglang.srt.distributed",
 }
 
-
-def __getattr__(name: str):
-    if name not in NAMES:
-        raise AttributeError(name)
-    try:
-        return getattr(import_module(NAMES[name]), name)
-    except (ImportError, AttributeError) as fault:
-        raise ImportError(f"atomc: SGLang {version('sglang')} has no {NAMES[name]}.{name}") from fault
+__getattr__ = attributes("SGLang", "sglang", TESTED, NAMES)
 
 
 def check_release() -> None:

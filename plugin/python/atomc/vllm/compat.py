@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import torch
 
 from atomc import _atomc
+from atomc.frameworks import attributes
 
 # The releases that the tests run.
 TESTED = ("0.33.0", "0.30.0", "0.26.0")
@@ -18,8 +19,7 @@ ARCHITECTURES = dict(_atomc.architectures())
 # What runs instead with `--model-impl transformers`, and where vLLM has no class of its own.
 TRANSFORMERS = "TransformersForCausalLM"
 
-# Everything else by its name, and the module that has it. Nothing is imported before it is used:
-# vLLM asks for its platform first.
+# Everything else by its name, and the module that has it.
 NAMES = {
     "Attention": "vllm.model_executor.layers.attention",
     "AttentionBackend": "vllm.v1.attention.backend",
@@ -52,15 +52,7 @@ NAMES = {
     "tensor_model_parallel_all_reduce": "vllm.distributed",
 }
 
-
-def __getattr__(name: str):
-    if name not in NAMES:
-        raise AttributeError(name)
-    try:
-        return getattr(import_module(NAMES[name]), name)
-    except (ImportError, AttributeError) as fault:
-        known = ", ".join(TESTED)
-        raise ImportError(f"atomc: vLLM {version('vllm')} has no {NAMES[name]}.{name}; tested are {known}") from fault
+__getattr__ = attributes("vLLM", "vllm", TESTED, NAMES)
 
 
 def own_class(architecture: str) -> type | None:

@@ -40,7 +40,8 @@ def attention() -> str:
 def check(config: VllmConfig, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses a model that is not the artifact's, as vLLM has resolved it, and options that do not fit."""
     theirs = json.dumps(config.model_config.hf_text_config.to_dict(), default=str)
-    asked = {name: reduce(lambda at, part: getattr(at, part, None), path.split("."), config) for name, path in _atomc.judged_options()}
+    found = [(name, reduce(lambda at, part: getattr(at, part, None), path.split("."), config)) for name, path in _atomc.judged_options()]
+    asked = {name: value for name, value in found if value is not None}
     if refusals := engine.refusals(theirs, json.dumps(asked, default=str)):
         raise Refused(f"{artifact.path}: {refusals[0]}")
 
