@@ -306,6 +306,14 @@ impl TensorType {
         self.dtype.bytes(self.shape.elements(tokens, rows))
     }
 
+    /// Elements that lie side by side: those of a row of the step, or of a matrix.
+    pub fn width(&self) -> usize {
+        match self.shape.0.first() {
+            Some(lead) if lead.fixed().is_none() && self.shape.rank() > 1 => self.shape.row().unwrap_or(0),
+            _ => self.shape.last().unwrap_or(1),
+        }
+    }
+
     /// Rows for each token of the step.
     pub fn choices(&self) -> usize {
         match self.shape.0.first() {

@@ -319,11 +319,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             return;
         }
         // A weight's rows are those of its matrix, or of its experts' matrices.
-        let width = match ty.shape.rank() {
-            rank if rank > 1 && !ty.layout.is_packed() => ty.shape.row(),
-            _ => ty.shape.last(),
-        };
-        let (memory, width) = (self.code.arch.memory, width.unwrap_or(0));
+        let (memory, width) = (self.code.arch.memory, ty.width());
         let stride = match ty.layout {
             Layout::Columns => width,
             Layout::Panels => memory.padded(width),

@@ -15,7 +15,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 
 import make
 from make import HERE, LENGTHS, MODES, llama, logits, write_json
-from quantised import E2M1, mx_e2m1
+from quantised import E2M1, ct, mx_e2m1, spec, spread
 
 
 def qwen3(**kw):
@@ -75,7 +75,7 @@ def kimi(**kw):
 @dataclass
 class Case:
     config: transformers.PreTrainedConfig
-    # How a checkpoint has them: a tensor each, all in one, or as GPT-OSS is released.
+    # How a checkpoint has them: a tensor each, all in one, as GPT-OSS is released, or in blocks.
     stored: str = "each"
     # An expert that no token chooses, and one that every token does.
     never: int = None
@@ -97,6 +97,7 @@ CASES = {
                                    rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=8.0, beta_fast=32.0, beta_slow=1.0,
                                                         original_max_position_embeddings=8, mscale=0.7, mscale_all_dim=1.3),
                                    max_position_embeddings=64)),
+    "mla-v3-blocks": Case(deepseek3(num_hidden_layers=2, moe_intermediate_size=36, q_lora_rank=40, qk_nope_head_dim=64), stored="blocks"),
     "mla-kimi": Case(kimi()),
     "mla-v2": Case(deepseek2()),
     "mla-v2-groups": Case(deepseek2(q_lora_rank=20, topk_method="group_limited_greedy", n_group=3, topk_group=2,
@@ -132,7 +133,35 @@ def round_mxfp4(model):
     return tensors
 
 
+BLOCK = (32, 32)
+
+
+def blocks(w):
+    """Codes of e4m3, and a power of two for each block, so that what they mean is a number of bf16."""
+    (n, k), (high, wide) = w.shape, BLOCK
+    pad = torch.nn.functional.pad(w.double(), (0, -k % wide, 0, -n % high))
+    most = pad.unflatten(1, (-1, wide)).unflatten(0, (-1, high)).abs().amax((1, 3))
+    s = torch.exp2(torch.ceil(torch.log2(most / 448)))
+    wide_s = spread(spread(s, high, n, 0), wide, k, 1)
+    q = (w.double() / wide_s).float().to(torch.float8_e4m3fn)
+    return q, s.float(), (q.double() * wide_s).to(w.dtype)
+
+
+def is_product(name): return name.endswith(("_proj.weight", "_proj_with_mqa.weight"))
+
+
+def round_blocks(model):
+    for name, p in model.named_parameters():
+        if is_product(name): p.data = blocks(p.data)[2]
+        if name.endswith("experts.gate_up_proj"): p.data = torch.stack([torch.cat([blocks(h)[2] for h in w.chunk(2)]) for w in p.data])
+        if name.endswith("experts.down_proj"): p.data = torch.stack([blocks(w)[2] for w in p.data])
+
+
 def save(model, case, path):
+    if case.stored == "blocks":
+        round_blocks(model)
+        weights = spec(8, "float", "block", block_structure=list(BLOCK))
+        model.config.quantization_config = ct("float-quantized", weights)
     stacked = {n: p for n, p in model.state_dict().items()}
     if case.stored == "mxfp4":
         tensors = round_mxfp4(model)
@@ -142,7 +171,7 @@ def save(model, case, path):
         model.config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": excluded}
     model.config.architectures, model.config.dtype = [type(model).__name__], torch.bfloat16
     model.config.save_pretrained(path)
-    if case.stored == "each" and not isinstance(model, transformers.GptOssForCausalLM):
+    if case.stored in ("each", "blocks") and not isinstance(model, transformers.GptOssForCausalLM):
         names = ("w1", "w3", "w2") if isinstance(model, transformers.MixtralForCausalLM) else ("gate_proj", "up_proj", "down_proj")
         for name in experts_of(model):
             both, down = stacked.pop(f"{name}.gate_up_proj"), stacked.pop(f"{name}.down_proj")
@@ -150,6 +179,11 @@ def save(model, case, path):
                 for part, w in zip(names, (*both[e].chunk(2), down[e])): stacked[f"{name}.{e}.{part}.weight"] = w
         if isinstance(model, transformers.MixtralForCausalLM):
             stacked = {n.replace(".mlp.", ".block_sparse_moe."): w for n, w in stacked.items()}
+    if case.stored == "blocks":
+        for n in [n for n in stacked if is_product(n)]:
+            q, s, means = blocks(stacked[n])
+            assert torch.equal(means, stacked[n]), n
+            stacked |= {n: q, f"{n}_scale": s}
     safetensors.torch.save_file({n: w.contiguous() for n, w in stacked.items()}, path / "model.safetensors", {"format": "pt"})
 
 

@@ -1,7 +1,10 @@
 //! Attention over caches whose values are a part of keys, or of another width: latent attention,
 //! where all query heads share one head of the cache.
-use atomc_ir::Family;
+use std::collections::BTreeMap;
+
+use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_ir::trial::Run;
+use atomc_ir::{Family, parse};
 use atomc_tests::kernels::{Case, case, run};
 
 /// Query heads, numbers of a value, those that a key has behind them, and the window.
@@ -185,4 +188,67 @@ fn neighbours_are_rotated() {
     check(text, Family::Rows, &[run(0, 5)]).check_in_all_types();
     let whole = text.replace("24]", "16]").replace("72", "48");
     check(&whole, Family::Rows, &[run(0, 5)]).check();
+}
+
+/// Keys and values of each head, made of latent rows, against latent rows as the keys of all heads:
+/// the same in real numbers.
+#[test]
+fn the_absorbed_form_is_the_plain_one() {
+    // 3 heads of keys of 4 numbers and 2 that are turned, values of 5, latent rows of 7.
+    let text = |body: &str, cache: &str| {
+        format!(
+            "graph @k(%q: f32[T, 18], %c: f32[T, 7], %p: f32[T, 1, 2], %kv: {cache}, %batch: batch) {{
+  %w = weight {{name = \"kv_b\"}} : f32[27, 7]
+  %qn = parts %q {{count = 3, start = 0, len = 4}} : f32[T, 3, 4]
+  %qp = parts %q {{count = 3, start = 4, len = 2}} : f32[T, 3, 2]
+{body}  return %y
+}}"
+        )
+    };
+    let plain = "  %b = linear %c, %w {out = f32} : f32[T, 27]
+  %kn = parts %b {count = 3, start = 0, len = 4} : f32[T, 3, 4]
+  %v = parts %b {count = 3, start = 4, len = 5} : f32[T, 3, 5]
+  %ps = concat %p, %p, %p {axis = 1} : f32[T, 3, 2]
+  %k = beside %kn, %ps : f32[T, 3, 6]
+  %s = kv_write %kv, %k, %v, %batch : cache<f32, 3, 6, 5>
+  %qs = beside %qn, %qp : f32[T, 3, 6]
+  %y = attention %qs, %s, %batch {scale = 0.3, window = 0} : f32[T, 3, 5]
+";
+    let absorbed = "  %ws = view %w {shape = [3, 9, 7]} : f32[3, 9, 7]
+  %wk = slice %ws {axis = 1, start = 0, len = 4} : f32[3, 4, 7]
+  %wt = transpose %wk : f32[3, 7, 4]
+  %wv = slice %ws {axis = 1, start = 4, len = 5} : f32[3, 5, 7]
+  %qa = per_head %qn, %wt {out = f32} : f32[T, 3, 7]
+  %qs = beside %qa, %qp : f32[T, 3, 9]
+  %ch = reshape %c {shape = [T, 1, 7]} : f32[T, 1, 7]
+  %k = beside %ch, %p : f32[T, 1, 9]
+  %s = key_write %kv, %k, %batch {values = 7} : cache<f32, 1, 9, prefix 7>
+  %a = attention %qs, %s, %batch {scale = 0.3, window = 0} : f32[T, 3, 7]
+  %y = per_head %a, %wv {out = f32} : f32[T, 3, 5]
+";
+    let numbers = |seed: usize, shape: &[usize]| {
+        let number = |i: usize| ((i + seed) as f64 * 0.7).sin() * 1.5;
+        Tensor::new(shape.to_vec(), (0..shape.iter().product()).map(number).collect())
+    };
+    let batch = BatchState { sequences: vec![0, 1, 0, 0, 1], positions: vec![0, 0, 1, 2, 1] };
+    let run = |text: &str| -> Vec<f64> {
+        let graph = parse(text).expect("a graph");
+        graph.verify().unwrap_or_else(|e| panic!("{e}"));
+        let params = BTreeMap::from([
+            ("q".to_string(), Val::Float(numbers(1, &[5, 18]))),
+            ("c".to_string(), Val::Float(numbers(100, &[5, 7]))),
+            ("p".to_string(), Val::Float(numbers(200, &[5, 1, 2]))),
+            ("kv".to_string(), Val::Cache(CacheState::default())),
+            ("batch".to_string(), Val::Batch(batch.clone())),
+        ]);
+        let weight = |_: &str| Some(numbers(300, &[27, 7]));
+        let out = interp::run::<f64>(&graph, Cx { tokens: 5, rows: 0 }, &params, &weight).expect("a result");
+        out[0].float().expect("numbers").data.clone()
+    };
+    let plain = run(&text(plain, "cache<f32, 3, 6, 5>"));
+    let absorbed = run(&text(absorbed, "cache<f32, 1, 9, prefix 7>"));
+    assert_eq!(plain.len(), 75);
+    for (plain, absorbed) in plain.iter().zip(&absorbed) {
+        assert!((plain - absorbed).abs() < 1e-12, "{plain} {absorbed}");
+    }
 }

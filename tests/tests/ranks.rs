@@ -433,8 +433,8 @@ fn compiled_ranks_together_are_as_good_as_pytorch() {
     }
 }
 
-/// Experts that are odd to share out; biases of experts and codes in groups; a shared expert. In
-/// f32, where no rounding chooses another expert.
+/// Experts that are odd to share out; biases of experts and codes in groups; a shared expert;
+/// heads over latent rows that all ranks have. In f32, where no rounding chooses another expert.
 fn compiled_experts_of_ranks(chip: &str, chosen: &[(&str, [usize; 2])]) {
     for mut case in cases_of_experts() {
         case.config.dtype = atomc_ir::DType::F32;
@@ -459,11 +459,18 @@ fn compiled_experts_of_ranks(chip: &str, chosen: &[(&str, [usize; 2])]) {
 
 #[test]
 fn compiled_ranks_that_hold_experts() {
-    let chosen = [("moe-qwen3", [1, 2]), ("moe-gpt-oss-mxfp4", [2, 2]), ("moe-gpt-oss", [1, 3]), ("moe-glm", [1, 2])];
+    let chosen = [
+        ("moe-qwen3", [1, 2]),
+        ("moe-gpt-oss-mxfp4", [2, 2]),
+        ("moe-gpt-oss", [1, 3]),
+        ("moe-glm", [1, 2]),
+        ("mla-kimi", [2, 1]),
+        ("mla-v3", [1, 2]),
+    ];
     compiled_experts_of_ranks("host", &chosen);
 }
 
 #[test]
 fn compiled_ranks_that_hold_experts_on_gfx942() {
-    compiled_experts_of_ranks("gfx942", &[("moe-qwen3", [1, 2]), ("moe-gpt-oss-mxfp4", [2, 2])]);
+    compiled_experts_of_ranks("gfx942", &[("moe-qwen3", [1, 2]), ("moe-gpt-oss-mxfp4", [2, 2]), ("mla-kimi", [2, 1])]);
 }

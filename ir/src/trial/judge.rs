@@ -1,5 +1,5 @@
 //! The bytes that came back against what should have.
-use super::{Bound, Operand, Trial, fetch, groups, width};
+use super::{Bound, Operand, Trial, fetch, groups};
 use crate::interp::{CacheState, Real, Tensor, Val};
 use crate::layout::Groups;
 use crate::types::{CacheType, DType, Layout, TensorType, Type};
@@ -84,7 +84,7 @@ impl Verdict {
 impl Trial<'_> {
     /// A tensor result: its elements, and the zeros that pad its rows.
     pub fn judge_tensor(&self, ty: &TensorType, want: &Tensor<Bound>, got: &[u8]) -> Verdict {
-        let width = width(ty);
+        let width = ty.width();
         let padded = self.memory.padded(width);
         let stride =
             if let Layout::Scaled(_) = ty.layout { self.memory.result_stride(ty) } else { self.memory.stride(width) };

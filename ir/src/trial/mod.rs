@@ -193,7 +193,7 @@ impl<'g> Trial<'g> {
             }
             return bytes;
         }
-        let width = width(t);
+        let width = t.width();
         if let Layout::Scaled(group) = t.layout {
             return self.place_scaled(t, x, group);
         }
@@ -213,7 +213,7 @@ impl<'g> Trial<'g> {
     /// Rows of codes, whose scales are powers of two so that the values are exact, with their
     /// scales behind them.
     fn place_scaled(&self, t: &TensorType, x: &Tensor<f64>, group: usize) -> Vec<u8> {
-        let (width, stride) = (width(t), self.memory.result_stride(t));
+        let (width, stride) = (t.width(), self.memory.result_stride(t));
         let mut bytes = vec![u8::MAX; x.data.len() / width * stride];
         for (row, values) in bytes.chunks_mut(stride).zip(x.data.chunks(width)) {
             let (codes, scales) = row.split_at_mut(self.memory.padded(width));
@@ -275,12 +275,6 @@ fn scale_of(values: &[f64], dtype: DType) -> f64 {
     if most == 0.0 { 1.0 } else { (most / bytes::largest(dtype)).log2().ceil().exp2() }
 }
 
-/// Elements of a row: a tensor of one axis is one row.
-fn width(t: &TensorType) -> usize {
-    let fixed: Vec<usize> = t.shape.0.iter().skip(usize::from(t.shape.rank() > 1)).filter_map(|d| d.fixed()).collect();
-    fixed.iter().product()
-}
-
 fn name(graph: &Graph, v: Value) -> &str {
     match graph.op(v.node) {
         Op::Input { name } => name,
@@ -337,7 +331,7 @@ fn tensor(t: &TensorType, step: &Step, scale: f64, random: &mut Random) -> Tenso
         let data = (0..shape.iter().product()).map(|_| bytes::round(number(random.next()), t.dtype)).collect();
         return Tensor::new(shape, data);
     };
-    let width = width(t);
+    let width = t.width();
     let mut data: Vec<f64> = (0..shape.iter().product()).map(|_| random.next() * scale).collect();
     for values in data.chunks_mut(width).flat_map(|row| row.chunks_mut(group)) {
         let scale = scale_of(values, t.dtype);

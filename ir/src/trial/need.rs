@@ -53,15 +53,16 @@ fn placed(t: &TensorType, memory: &Memory, (tokens, rows): (usize, usize)) -> Op
         pairs.checked_add(experts)?.checked_mul(tile)?.checked_mul(2 * LARGEST)?;
         return Some(Groups { experts, tile, pairs }.words() * LARGEST);
     }
-    let (lead, row) = if sizes.len() > 1 { sizes.split_at(1) } else { (&[1][..], &sizes[..]) };
-    let width = row.iter().try_fold(1usize, |width, &size| width.checked_mul(size))?;
+    let all = sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(size))?;
+    let width = t.width();
+    let lead = all / width.max(1);
     let scales = match t.layout {
         Layout::Scaled(group) => width.div_ceil(group).checked_mul(size_of::<f32>())?.checked_add(memory.row)?,
         _ => 0,
     };
     let stride = width.checked_add(scales)?.checked_next_multiple_of(memory.row)?.checked_add(memory.row)?;
-    lead[0].checked_mul(stride)?.checked_mul(LARGEST)?;
-    Some(t.dtype.bytes(lead[0] * stride))
+    lead.checked_mul(stride)?.checked_mul(LARGEST)?;
+    Some(t.dtype.bytes(lead * stride))
 }
 
 /// Entries of every position up to the step's last ones, and pages for them.

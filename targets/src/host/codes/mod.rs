@@ -108,12 +108,10 @@ impl<'a, 'c> Codes<'a, 'c> {
     pub fn of_expert(&self, expert: Int<'c>) -> Codes<'a, 'c> {
         let (c, [rows, _]) = (self.c, self.grid());
         let matrix = |of: &Operand<'c>| {
-            // Each expert's rows of scales are one row of the whole; in columns they are padded.
-            let (bytes, stride) = match of.ty.layout {
-                Layout::Columns => (c.arch.memory.padded(rows) * of.stride * of.ty.dtype.size(), of.stride),
-                _ => (of.stride * of.ty.dtype.size(), of.ty.shape.last().unwrap_or(0)),
-            };
-            Operand { ptr: c.at(of.ptr, expert * bytes), stride, ..of.clone() }
+            // In columns, rows of scales are padded.
+            let rows = if of.ty.layout == Layout::Columns { c.arch.memory.padded(rows) } else { rows };
+            let bytes = rows * of.stride * of.ty.dtype.size();
+            Operand { ptr: c.at(of.ptr, expert * bytes), ..of.clone() }
         };
         let [rows, _] = self.sizes();
         let bytes = self.w.ty.dtype.bytes(c.arch.memory.padded(rows) * self.w.stride);

@@ -98,16 +98,15 @@ impl<'c> Marks<'c> {
             let panel = c.at(x.ptr, c.to_i64(panel.number) * (16 * x.stride * size));
             return MarksAt { first: vec![c.at(panel, row * size)], rows, has: vec![] };
         }
-        let ([all, cols], Block { rows: high, cols: wide }) = (self.encoding.size, self.encoding.block);
-        // Those of an expert lie side by side as one row.
-        let first = panel.expert.map_or(x.ptr, |expert| c.at(x.ptr, c.to_i64(expert) * (x.stride * size)));
-        let apart = if panel.expert.is_some() { cols.div_ceil(wide) } else { x.stride };
+        let ([all, _], Block { rows: high, .. }) = (self.encoding.size, self.encoding.block);
+        let matrix = all.div_ceil(high) * x.stride * size;
+        let first = panel.expert.map_or(x.ptr, |expert| c.at(x.ptr, c.to_i64(expert) * matrix));
         let one = |i: usize| {
             if high >= all {
                 return first;
             }
             let row = c.smaller(panel.own * 16 + row + i, all - 1);
-            c.at(first, row / high * (apart * size))
+            c.at(first, row / high * (x.stride * size))
         };
         let count = if high.is_multiple_of(rows) || high >= all { 1 } else { rows };
         // Rows that pad the weight have the codes of zeros, which a zero point makes numbers of.
