@@ -164,6 +164,36 @@ const fn like(sibling: &'static str, row: Arch) -> Arch {
     Arch { sibling: Some(sibling), ..row }
 }
 
+/// What RDNA 3 is beside registers and size.
+const GFX1100: Simt = Simt {
+    wave: 32,
+    unit: RDNA_UNIT,
+    chip: RX_7900_XTX,
+    matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
+    products: &RDNA3,
+    mfma_32x32: &[],
+    fp8: Fp8::None,
+    packs_bf16: false,
+    direct_to_lds: 0,
+    buffer_word: Some(RDNA_BUFFER),
+    bulk_copies: false,
+    warpgroup_mma: false,
+    dependent_launch: false,
+    clusters: [0; 2],
+    measured: None,
+    rows_of_16: RowExchange::PermuteX16,
+    isa: Isa::Amdgcn,
+};
+
+/// And RDNA 4.
+const GFX1201: Simt = Simt {
+    chip: RX_9070_XT,
+    matrix: MatrixLayout { columns: 16, depth: 8, results: 8, replicated: false, a_rows: IN_ORDER },
+    products: &RDNA4,
+    fp8: Fp8::Ocp,
+    ..GFX1100
+};
+
 const fn rdna3(
     name: &'static str,
     features: &'static [&'static str],
@@ -171,49 +201,11 @@ const fn rdna3(
     unit: ComputeUnit,
     chip: Chip,
 ) -> Arch {
-    let simt = Simt {
-        wave: 32,
-        unit,
-        chip,
-        matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
-        products: &RDNA3,
-        mfma_32x32: &[],
-        fp8: Fp8::None,
-        packs_bf16: false,
-        direct_to_lds: 0,
-        buffer_word: Some(RDNA_BUFFER),
-        bulk_copies: false,
-        warpgroup_mma: false,
-        dependent_launch: false,
-        clusters: [0; 2],
-        measured: None,
-        rows_of_16: RowExchange::PermuteX16,
-        isa: Isa::Amdgcn,
-    };
-    row(name, features, source, RDNA, simt)
+    row(name, features, source, RDNA, Simt { unit, chip, ..GFX1100 })
 }
 
 const fn rdna4(name: &'static str, features: &'static [&'static str], source: &'static str, chip: Chip) -> Arch {
-    let simt = Simt {
-        wave: 32,
-        unit: RDNA_UNIT,
-        chip,
-        matrix: MatrixLayout { columns: 16, depth: 8, results: 8, replicated: false, a_rows: IN_ORDER },
-        products: &RDNA4,
-        mfma_32x32: &[],
-        fp8: Fp8::Ocp,
-        packs_bf16: false,
-        direct_to_lds: 0,
-        buffer_word: Some(RDNA_BUFFER),
-        bulk_copies: false,
-        warpgroup_mma: false,
-        dependent_launch: false,
-        clusters: [0; 2],
-        measured: None,
-        rows_of_16: RowExchange::PermuteX16,
-        isa: Isa::Amdgcn,
-    };
-    row(name, features, source, RDNA, simt)
+    row(name, features, source, RDNA, Simt { chip, ..GFX1201 })
 }
 
 pub const ROWS: [Arch; 15] = [
