@@ -21,6 +21,9 @@ pub struct Attention {
     /// Whether the checkpoint has one weight for queries, keys and values.
     pub fused: bool,
     pub qk_norm: QkNorm,
+    /// Whether a head's query has a gate behind it in the same product, whose logistic function the
+    /// head's result is multiplied with.
+    pub gated: bool,
     /// Whether each head has a score that takes part in its softmax and has no value.
     pub sinks: bool,
     /// Keys that a token sees; 0 for all.
@@ -48,6 +51,7 @@ pub(crate) struct Traits {
     pub qk_norm: QkNorm,
     /// The field that says whether there are such norms; without it there are.
     pub qk_norm_if: Option<&'static str>,
+    pub gated: bool,
     pub sinks: bool,
     pub window: WindowRule,
     pub rope: RopeRule,
@@ -152,6 +156,7 @@ pub(crate) fn read(
         o_bias,
         fused: traits.fused,
         qk_norm,
+        gated: traits.gated,
         sinks: traits.sinks,
         window,
         rope,

@@ -21,6 +21,8 @@ pub struct Experts {
     pub stored: StoredExperts,
     /// The expert that all tokens have.
     pub shared: Option<Gated>,
+    /// Whether that one is multiplied with the logistic function of a score of the token.
+    pub shared_gate: bool,
 }
 
 /// How a token's experts are chosen and weighed.
@@ -100,8 +102,9 @@ pub(crate) struct Traits {
     pub bias: bool,
     pub stored: StoredExperts,
     /// The field that says how many experts' widths the shared one has, if there is one, and its
-    /// default.
+    /// default; with a gate it is the width.
     pub shared: Option<(&'static str, usize)>,
+    pub shared_gate: bool,
 }
 
 /// Which layers have experts.
@@ -153,14 +156,16 @@ pub(crate) fn read(
     };
     let shared = match (traits.shared, gate) {
         (Some((name, default)), Gate::Plain(activation)) => {
-            let intermediate = f.or(name, Fields::size, default)?.saturating_mul(width);
+            let intermediate = f.or(name, Fields::size, default)?;
+            let intermediate = if traits.shared_gate { intermediate } else { intermediate.saturating_mul(width) };
             let intermediate = f.at_most(name, intermediate, crate::fields::MAX_SIZE)?;
             Some(Gated { intermediate, activation, bias: false, fused: false })
         }
         _ => None,
     };
     let (router, stored, bias) = (router(f, traits, count)?, traits.stored, traits.bias);
-    let experts = Experts { router, count, width, gate, bias, stored, shared };
+    let shared_gate = traits.shared_gate;
+    let experts = Experts { router, count, width, gate, bias, stored, shared, shared_gate };
     Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
 }
 

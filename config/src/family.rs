@@ -1,6 +1,7 @@
 //! The table of architectures: a row says of which layers a family is, and in which fields its
 //! configurations say so.
 use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
+use crate::delta::StoredDelta;
 use crate::experts::{self, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
 use crate::fields::Fields;
 use crate::latent;
@@ -18,6 +19,8 @@ pub struct Family {
     /// Of a family whose layers attend over latent rows instead.
     pub(crate) latent: Option<latent::Traits>,
     pub(crate) mlp: mlp::Traits,
+    /// Of a family whose layers, or some of them, have a recurrent state.
+    pub(crate) delta: Option<StoredDelta>,
     /// Of a family whose layers have experts, or some of them.
     pub(crate) experts: Option<experts::Traits>,
     pub(crate) norms: Norms,
@@ -65,6 +68,7 @@ const LLAMA: Family = Family {
         fused: false,
         qk_norm: QkNorm::None,
         qk_norm_if: None,
+        gated: false,
         sinks: false,
         window: WindowRule::None,
         rope: RopeRule::All,
@@ -76,6 +80,7 @@ const LLAMA: Family = Family {
     },
     latent: None,
     mlp: mlp::Traits { bias: Switch::Field("mlp_bias"), fused: false, activation: ("hidden_act", "silu") },
+    delta: None,
     experts: None,
     norms: Norms { mixer: (Some("input_layernorm"), None), feed_forward: (Some("post_attention_layernorm"), None) },
     norm_offset: 0.0,
@@ -237,6 +242,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
         whole: Some(WholeExperts { gate_up: "mlp.experts.gate_up_proj", down: "mlp.experts.down_proj" }),
     },
     shared: None,
+    shared_gate: false,
 };
 
 const QWEN3_MOE: Family = Family {
@@ -377,6 +383,33 @@ const DEEPSEEK_V2: Family = Family {
     ..DEEPSEEK_V3
 };
 
+const QWEN3_NEXT: Family = Family {
+    architecture: "Qwen3NextForCausalLM",
+    vllm: "qwen3_next",
+    attention: attention::Traits {
+        qkv_bias: Switch::Field("attention_bias"),
+        o_bias: Switch::Field("attention_bias"),
+        qk_norm: QkNorm::Heads,
+        gated: true,
+        partial: 0.25,
+        kv_heads: Some(2),
+        head_dim: Some(256),
+        ..LLAMA.attention
+    },
+    delta: Some(StoredDelta::Grouped),
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 512),
+        chosen: 10,
+        width: ("moe_intermediate_size", 512),
+        renormalise: NormRule::Field(true),
+        shared: Some(("shared_expert_intermediate_size", 512)),
+        shared_gate: true,
+        ..QWEN3_EXPERTS
+    }),
+    norm_offset: 1.0,
+    ..QWEN2
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -393,6 +426,7 @@ pub const FAMILIES: &[Family] = &[
     GPT_OSS,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    QWEN3_NEXT,
 ];
 
 /// The row of a configuration.

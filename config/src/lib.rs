@@ -3,6 +3,7 @@
 //! was made of.
 mod attention;
 mod compare;
+mod delta;
 mod diag;
 mod experts;
 mod family;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 pub use atomc_dtype::DType;
 pub use attention::{Attention, QkNorm};
 pub use compare::{Difference, differences};
+pub use delta::{Delta, StoredDelta};
 pub use diag::Diagnostic;
 pub use experts::{Experts, Gate, Router, Score, StoredExperts, WholeExperts};
 pub use family::{FAMILIES, Family};

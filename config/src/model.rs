@@ -3,6 +3,7 @@ use atomc_dtype::nth_name;
 use serde_json::{Map, Value, json};
 
 use crate::attention::{self, Attention};
+use crate::delta::{self, Delta};
 use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
@@ -69,6 +70,7 @@ pub struct Norms {
 pub enum Mixer {
     Attention(Attention),
     Latent(Latent),
+    Delta(Delta),
 }
 
 /// What a layer does with each token alone.
@@ -83,7 +85,7 @@ impl Layer {
     pub fn attention(&self) -> Option<&Attention> {
         match &self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::Latent(_) => None,
+            Mixer::Latent(_) | Mixer::Delta(_) => None,
         }
     }
 }
@@ -196,12 +198,23 @@ impl Config {
     }
 
     fn check_weights(&self, f: &Fields) -> Result<(), Diagnostic> {
-        let width = match &self.layers[0].mixer {
-            Mixer::Attention(attention) => attention.heads.saturating_mul(attention.head_dim),
-            Mixer::Latent(latent) => latent.heads.saturating_mul((latent.nope + latent.rope).max(latent.value)),
-        };
-        let mut all = vec![("vocab_size", self.vocab), ("num_attention_heads", width)];
+        let mut all = vec![("vocab_size", self.vocab)];
         for layer in &self.layers {
+            let rows = match &layer.mixer {
+                // A gate for each element of a query is of the same weight.
+                Mixer::Attention(a) => {
+                    let parts = if a.gated { 2 } else { 1 };
+                    ("num_attention_heads", a.heads.saturating_mul(a.head_dim).saturating_mul(parts))
+                }
+                Mixer::Latent(latent) => {
+                    let width = (latent.nope + latent.rope).max(latent.value);
+                    ("num_attention_heads", latent.heads.saturating_mul(width))
+                }
+                Mixer::Delta(delta) => ("linear_num_value_heads", delta.channels() + delta.value_rows()),
+            };
+            if !all.contains(&rows) {
+                all.push(rows);
+            }
             let rows = match &layer.feed_forward {
                 FeedForward::Gated(mlp) => ("intermediate_size", mlp.intermediate),
                 // Both inner projections of all experts are one weight.
@@ -247,7 +260,12 @@ fn mixers(
         return Ok((latent.into_iter().map(Mixer::Latent).collect(), ropes));
     }
     let (attention, ropes) = attention::read(f, &family.attention, (hidden, layers, positions))?;
-    Ok((attention.into_iter().map(Mixer::Attention).collect(), ropes))
+    let delta = match family.delta {
+        Some(stored) => delta::read(f, stored, layers)?,
+        None => vec![None; layers],
+    };
+    let of = |(attention, delta): (Attention, Option<Delta>)| delta.map_or(Mixer::Attention(attention), Mixer::Delta);
+    Ok((attention.into_iter().zip(delta).map(of).collect(), ropes))
 }
 
 /// What each layer does with each token alone.

@@ -78,7 +78,7 @@ mod meaning {
         let facts = |family: &Family| {
             let names = json!({
                 "architectures": [family.architecture], "num_attention_heads": 32, "num_key_value_heads": null,
-                "max_position_embeddings": null, "dtype": null, "hidden_size": 128,
+                "max_position_embeddings": null, "dtype": null, "hidden_size": 128, "full_attention_interval": 1,
             });
             let c = read(names);
             format!(
@@ -108,6 +108,7 @@ mod meaning {
         MixtralForCausalLM: 8 kv heads of 4, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         Glm4MoeForCausalLM: 8 kv heads of 4, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
         GptOssForCausalLM: 8 kv heads of 64, 131072 positions, window 128, eps 1e-5, bf16, stop [], bos None
+        Qwen3NextForCausalLM: 2 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         ");
     }
 
@@ -403,11 +404,11 @@ mod errors {
     fn architecture() {
         insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
         [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM.
         "#);
-        insta::assert_snapshot!(fault(json!({ "architectures": null })), @"
+        insta::assert_snapshot!(fault(json!({ "architectures": null })), @r"
         [config::missing] config.json: architectures: is missing
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM.
         ");
         insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
         insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::missing] config.json: quantization_config.quant_method: is missing");
@@ -758,7 +759,7 @@ mod comparison {
         for family in FAMILIES {
             let base = json!({
                 "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
-                "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1,
+                "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1, "full_attention_interval": 2,
             });
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);

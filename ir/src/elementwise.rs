@@ -167,6 +167,21 @@ fn min<S: Scalar>(a: S, b: S) -> S {
     negative(negative(a).max(negative(b)))
 }
 
+fn sigmoid<S: Scalar>(x: S) -> S {
+    x.lit(1.0).div(x.lit(1.0).add(x.lit(0.0).sub(x).exp()))
+}
+
+/// `ln(1 + e)` for `e` from 0 to 1 is `2 atanh(s)` of `s = e / (2 + e)`, a third at most: the terms
+/// of its series that are left out are below 1e-11.
+fn softplus<S: Scalar>(x: S) -> S {
+    let away = x.lit(0.0).sub(x.max(x.lit(0.0).sub(x)));
+    let e = away.exp();
+    let s = e.div(e.add(e.lit(2.0)));
+    let square = s.mul(s);
+    let series = (0..10).rev().fold(s.lit(0.0), |sum, n| sum.mul(square).add(s.lit(1.0 / (2 * n + 1) as f64)));
+    x.max(x.lit(0.0)).add(s.mul(s.lit(2.0)).mul(series))
+}
+
 /// With numbers that are cut off at a limit, the gate only above.
 fn swiglu_clamped<S: Scalar>(gate: S, up: S, alpha: f64, limit: f64) -> S {
     let (gate, up) = (min(gate, gate.lit(limit)), min(up, up.lit(limit)).max(up.lit(-limit)));
@@ -185,6 +200,10 @@ elementwise! {
     Unscale = "unscale" (x, scale) => x.mul(x.lit(1.0).div(scale));
     /// x / (1 + exp(-x))
     Silu = "silu" (x) => silu(x);
+    /// 1 / (1 + exp(-x))
+    Sigmoid = "sigmoid" (x) => sigmoid(x);
+    /// -exp(log) * ln(1 + exp(x + bias)), the logarithm of what a state is multiplied with
+    Decay = "decay" (x, bias, log) => x.lit(0.0).sub(log.exp()).mul(softplus(x.add(bias)));
     /// x * Phi(x), exact
     Gelu = "gelu" (x) => gelu(x);
     /// x * Phi(x), by the tanh approximation
@@ -224,6 +243,22 @@ mod tests {
             let args = vec![0.5f64; op.operands().len()];
             assert!(op.eval(&args).is_finite(), "{}", op.name());
         }
+    }
+
+    #[test]
+    fn decays_are_those_of_softplus() {
+        // As Python computes -exp(log) * log1p(exp(x + bias)).
+        for ([x, bias, log], want) in [
+            ([0.0, 0.0, 0.0], -0.6931471805599453),
+            ([1.0, -3.0, 0.5], -0.20926891165420952),
+            ([2.0, 0.5, -1.0], -0.9487205142943126),
+            ([30.0, 1.0, 0.0], -31.0),
+            ([-30.0, 1.0, 0.0], -2.543665647376923e-13),
+        ] {
+            let made: f64 = Elementwise::Decay.eval(&[x, bias, log]);
+            assert!((made - want).abs() < 1e-10, "{x} {bias} {log}: {made}");
+        }
+        assert_eq!(Elementwise::Sigmoid.eval(&[-200.0f32]), 0.0);
     }
 
     #[test]

@@ -61,4 +61,6 @@ families! {
     /// A contraction of many rows, a block of one expert's at a time, with elementwise ops after
     /// it.
     GroupedMatmul = "grouped_matmul" Any;
+    /// One token of each sequence after the other, by a state that the sequence has.
+    Recur = "recur" Any;
 }

@@ -104,6 +104,24 @@ pub struct CacheState<S> {
     pub entries: BTreeMap<(i32, i32), (Vec<S>, Vec<S>)>,
 }
 
+/// What one layer keeps of sequences.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SlotState<S> {
+    /// The numbers of each sequence.
+    pub entries: BTreeMap<i32, Vec<S>>,
+}
+
+impl<S: Real> SlotState<S> {
+    /// What a token of a sequence goes on from: nothing but zeros at its beginning.
+    fn before(&self, sequence: i32, position: i32, numbers: usize) -> Result<Vec<S>, String> {
+        match self.entries.get(&sequence) {
+            _ if position == 0 => Ok(vec![S::of(0.0); numbers]),
+            Some(slot) => Ok(slot.clone()),
+            None => Err(format!("sequence {sequence} has no state before position {position}")),
+        }
+    }
+}
+
 /// The sequence and the position of each token in the step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchState {
@@ -122,6 +140,8 @@ pub enum Val<S> {
     Int(Vec<i32>),
     /// The state of a cache.
     Cache(CacheState<S>),
+    /// A state of slots.
+    Slots(SlotState<S>),
     /// The batch.
     Batch(BatchState),
 }
@@ -148,6 +168,14 @@ impl<S: Real> Val<S> {
         match self {
             Val::Cache(c) => Ok(c),
             _ => Err("expected a cache state".into()),
+        }
+    }
+
+    /// A state of slots, or an error.
+    pub fn slots(&self) -> Result<&SlotState<S>, String> {
+        match self {
+            Val::Slots(s) => Ok(s),
+            _ => Err("expected a state of slots".into()),
         }
     }
 
@@ -202,6 +230,9 @@ pub fn run<S: Real>(
                 (Val::Cache(cache), Type::Cache(ty)) if ty.dtype == DType::F8E4M3 => {
                     let entries = cache.entries.values_mut().flat_map(|(keys, values)| keys.iter_mut().chain(values));
                     entries.for_each(|v| *v = v.stored(ty.dtype));
+                }
+                (Val::Slots(slots), Type::Slots(ty)) => {
+                    slots.entries.values_mut().flatten().for_each(|v| *v = v.stored(ty.dtype));
                 }
                 _ => {}
             }
@@ -731,6 +762,59 @@ pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window:
         data.extend(attend(query, &parts, (scale, sinks.map(|sinks| sinks.data[head]))));
     }
     one(vec![q.shape[0], heads, width], data)
+}
+
+pub(crate) fn conv<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let (mut state, x, w, batch) = (args[0].slots()?.clone(), args[1].float()?, args[2].float()?, args[3].batch()?);
+    let channels = x.width();
+    let mut data = Vec::with_capacity(x.data.len());
+    for (row, (&seq, &pos)) in x.rows().zip(batch.sequences.iter().zip(&batch.positions)) {
+        let mut seen = state.before(seq, pos, (w.shape[0] - 1) * channels)?;
+        seen.extend(row);
+        let sum = |c: usize| {
+            let taps = seen.iter().zip(&w.data).skip(c).step_by(channels);
+            taps.fold(S::of(0.0), |sum, (&x, &w)| sum.add(x.mul(w)))
+        };
+        data.extend((0..channels).map(sum));
+        state.entries.insert(seq, seen.split_off(channels));
+    }
+    Ok(vec![Val::Float(Tensor::new(x.shape.clone(), data)), Val::Slots(state)])
+}
+
+pub(crate) fn delta_rule<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Results<S> {
+    let (mut state, batch) = (args[0].slots()?.clone(), args[6].batch()?);
+    let rows = args[1..6].iter().map(|v| v.float()).collect::<Result<Vec<_>, _>>()?;
+    let &[q, k, v, g, beta] = &rows[..] else { return Err("five operands have rows".into()) };
+    let (&[tokens, key_heads, dk], &[_, heads, dv]) = (&q.shape[..], &v.shape[..]) else {
+        return Err("queries and values have heads".into());
+    };
+    let unit = |x: &Tensor<S>, at: usize, by: f64| {
+        let row = &x.data[at * dk..][..dk];
+        let square = row.iter().fold(S::of(0.0), |sum, &v| sum.add(v.mul(v)));
+        let scale = S::of(by).div(square.add(S::of(eps)).sqrt());
+        row.iter().map(|v| v.mul(scale)).collect::<Vec<S>>()
+    };
+    let mut data = Vec::with_capacity(v.data.len());
+    for t in 0..tokens {
+        let (seq, pos) = (batch.sequences[t], batch.positions[t]);
+        let mut slot = state.before(seq, pos, heads * dk * dv)?;
+        for (head, s) in slot.chunks_exact_mut(dk * dv).enumerate() {
+            let (at, shared) = (t * heads + head, t * key_heads + head * key_heads / heads);
+            let (q, k) = (unit(q, shared, (dk as f64).powf(-0.5)), unit(k, shared, 1.0));
+            let kept = g.data[at].exp();
+            s.iter_mut().for_each(|s| *s = s.mul(kept));
+            let column = |s: &[S], by: &[S], j: usize| {
+                by.iter().enumerate().fold(S::of(0.0), |sum, (i, &b)| sum.add(s[i * dv + j].mul(b)))
+            };
+            for j in 0..dv {
+                let d = v.data[at * dv + j].sub(column(s, &k, j)).mul(beta.data[at]);
+                k.iter().enumerate().for_each(|(i, &k)| s[i * dv + j] = s[i * dv + j].add(k.mul(d)));
+                data.push(column(s, &q, j));
+            }
+        }
+        state.entries.insert(seq, slot);
+    }
+    Ok(vec![Val::Float(Tensor::new(v.shape.clone(), data)), Val::Slots(state)])
 }
 
 pub(crate) fn shard<S: Real>(_: &[&Val<S>], _: Cx, _: &usize, _: &usize) -> Results<S> {

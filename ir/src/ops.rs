@@ -361,7 +361,8 @@ ops! {
     /// in f32. Weights are stored as those of `linear`.
     PerHead = "per_head" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
         [Compute, GROUPED, Other, work::dot] shapes::per_head, interp::per_head;
-    /// The rows that a token's choices made, each times its weight, added up in their order.
+    /// The rows that a token's choices made, each times its weight, added up in their order. A token
+    /// may have one row, as it is.
     Combine = "combine" (y: Choices, weights: Row) {}
         [Compute, Inline, Other, work::none] shapes::combine, interp::combine;
     /// `x` as codes of a type, by scales that a rule makes or that is given for all. The values are
@@ -407,6 +408,16 @@ ops! {
     /// and has no value.
     Attention = "attention" (q: Row, cache: Shared, batch: Shared; sinks: Shared) { scale: f64, window: usize }
         [Boundary, ATTENTION, Other, work::none] shapes::attention, interp::attention;
+    /// A convolution of each channel over the tokens of a sequence: of a token and those before it,
+    /// as many as the weight is long, the last of which the state keeps.
+    Conv = "conv" (state: Taken, x: All, weight: Shared, batch: Shared) {}
+        [Boundary, RECUR, Other, work::none] shapes::conv, interp::conv;
+    /// The gated delta rule: of each token in turn a head's state becomes `exp(g) S + k d^T` with
+    /// `d = beta (v - exp(g) S^T k)`, and gives `S^T q`. Of queries and keys, which several heads of
+    /// values may share, the op takes `x / sqrt(sum(x^2) + eps)`, of queries over the root of their
+    /// width.
+    DeltaRule = "delta_rule" (state: Taken, q: All, k: All, v: All, g: All, beta: All, batch: Shared) { eps: f64 }
+        [Boundary, RECUR, Other, work::none] shapes::delta_rule, interp::delta_rule;
     /// The sum over all ranks, of which the reference is one: of its own part alone.
     AllReduce = "all_reduce" (x: Taken) {}
         [Call, Outside, Other, work::none] shapes::all_reduce, interp::all_reduce;
@@ -424,6 +435,8 @@ const GROUPED: Maker = Maker::Around { few: Family::GroupedMatvec, many: Family:
 const GROUP: Maker = Maker::Around { few: Family::Group, many: Family::Group };
 /// Kernels around attention over a cache.
 const ATTENTION: Maker = Maker::Around { few: Family::AttendOne, many: Family::AttendMany };
+/// Kernels that go through the tokens of each sequence.
+const RECUR: Maker = Maker::Around { few: Family::Recur, many: Family::Recur };
 
 /// Multiplications and additions for each element of a result. What depends on the sequences is not
 /// known here.

@@ -2,7 +2,8 @@
 use crate::graph::Graph;
 use crate::rope::{Freqs, Scaling};
 use crate::types::{
-    Block, CacheType, DType, Dim, Fact, Layout, Order, Router, Rule, Score, Shape, TensorType, Type, Whole,
+    Block, CacheType, DType, Dim, Fact, Layout, Order, Router, Rule, Score, Shape, SlotsType, TensorType, Type,
+    Whole,
 };
 
 type Types = Result<Vec<Type>, String>;
@@ -431,6 +432,7 @@ pub fn combine(inputs: &[&Type]) -> Types {
         (&[Dim::Choices(k), width], &[Dim::Tokens, Dim::Fixed(choices)]) if k == choices => {
             one(y.dtype, Shape(vec![Dim::Tokens, width]))
         }
+        (&[Dim::Tokens, width], &[Dim::Tokens, Dim::Fixed(1)]) => one(y.dtype, Shape(vec![Dim::Tokens, width])),
         _ => Err(format!("y is {}, weights are {}: they do not fit", y.shape, weights.shape)),
     }
 }
@@ -551,6 +553,53 @@ pub fn attention(inputs: &[&Type], _: &f64, _: &usize) -> Types {
         return Err(format!("sinks must have one number for each of {heads} heads, not {sinks}"));
     }
     one(q.dtype, Shape::led_by(Dim::Tokens, &[heads, c.value_dim]))
+}
+
+fn slots(ty: &Type) -> Result<&SlotsType, String> {
+    ty.as_slots().ok_or_else(|| format!("state must be of slots, not {ty}"))
+}
+
+/// A slot has the tokens before, each with all its channels.
+pub fn conv(inputs: &[&Type]) -> Types {
+    let (s, x, w) = (slots(inputs[0])?, float(inputs[1], "x")?, float(inputs[2], "weight")?);
+    batch(inputs[3])?;
+    match (&s.shape[..], &x.shape.0[..], w.shape.sizes().as_deref()) {
+        (&[before, channels], &[Dim::Tokens, Dim::Fixed(n)], Some(&[len, m]))
+            if n == channels && m == channels && before + 1 == len && s.dtype == x.dtype =>
+        {
+            Ok(vec![Type::Tensor(x.clone()), inputs[0].clone()])
+        }
+        _ => Err(format!("x {x} and weight {w} do not fit {}", inputs[0])),
+    }
+}
+
+/// A slot has a matrix for each head of values, of a row for each element of a key.
+pub fn delta_rule(inputs: &[&Type], &eps: &f64) -> Types {
+    let s = slots(inputs[0])?;
+    let names = ["q", "k", "v", "g", "beta"];
+    let rows = (1..).zip(names).map(|(i, name)| float(inputs[i], name)).collect::<Result<Vec<_>, _>>()?;
+    batch(inputs[6])?;
+    if eps.is_nan() || eps < 0.0 {
+        return Err(format!("eps {eps} must not be negative"));
+    }
+    let (q, k, v, g, beta) = (rows[0], rows[1], rows[2], rows[3], rows[4]);
+    let led = |sizes: &[usize]| Shape::led_by(Dim::Tokens, sizes);
+    let key_heads = q.shape.0.get(1).and_then(|d| d.fixed()).unwrap_or(0);
+    match s.shape[..] {
+        [heads, dk, dv]
+            if s.dtype == DType::F32
+                && g.dtype == DType::F32
+                && key_heads > 0
+                && heads % key_heads == 0
+                && q == k
+                && q.shape == led(&[key_heads, dk])
+                && v.shape == led(&[heads, dv])
+                && [g, beta].iter().all(|t| t.shape == led(&[heads])) =>
+        {
+            Ok(vec![Type::Tensor(v.clone()), inputs[0].clone()])
+        }
+        _ => Err(format!("q {q}, k {k}, v {v}, g {g}, beta {beta} do not fit {}", inputs[0])),
+    }
 }
 
 pub fn all_reduce(inputs: &[&Type]) -> Types {

@@ -11,7 +11,7 @@ use crate::attr::Attr;
 use crate::family::Family;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Op;
-use crate::types::{CacheType, DType, Dim, Layout, MAX_SIZE, Shape, TensorType, Type};
+use crate::types::{CacheType, DType, Dim, Layout, MAX_SIZE, Shape, SlotsType, TensorType, Type};
 
 impl Graph {
     /// The text form.
@@ -298,12 +298,24 @@ fn read_cache(parts: &[&str]) -> Option<CacheType> {
     Some(CacheType { value_dim, is_prefix, ..even })
 }
 
+/// A slot's numbers can be counted.
+fn read_slots(parts: &[&str]) -> Option<SlotsType> {
+    let (dtype, sizes) = parts.split_first()?;
+    let size = |text: &&str| size(text).filter(|&n| n > 0);
+    let shape = sizes.iter().map(size).collect::<Option<Vec<usize>>>().filter(|shape| !shape.is_empty())?;
+    let numbers = shape.iter().try_fold(1usize, |numbers, &size| numbers.checked_mul(size))?;
+    (numbers <= MAX_SIZE).then_some(SlotsType { dtype: DType::from_name(dtype).filter(|t| t.is_float())?, shape })
+}
+
 fn read_type(text: &str) -> Option<Type> {
     if text == "batch" {
         return Some(Type::Batch);
     }
     if let Some(inner) = text.strip_prefix("cache<").and_then(|t| t.strip_suffix('>')) {
         return read_cache(&split(inner)).map(Type::Cache);
+    }
+    if let Some(inner) = text.strip_prefix("slots<").and_then(|t| t.strip_suffix('>')) {
+        return read_slots(&split(inner)).map(Type::Slots);
     }
     let (text, layout) = match text.split_once('@') {
         Some((text, suffix)) => (text, Layout::from_suffix(suffix)?),

@@ -1,6 +1,8 @@
 //! Types of values: tensors over at most one symbolic dimension, cache states, and the batch.
 use std::fmt;
 
+use crate::graph::{Graph, NodeId};
+
 pub use atomc_dtype::{DType, Fact, Order, Whole, nth_name};
 
 /// Largest dimension and largest number of heads in a text: sums of several cannot overflow.
@@ -379,6 +381,62 @@ impl fmt::Display for CacheType {
     }
 }
 
+/// What one layer keeps of each sequence, however long that is: a slot of so many numbers. Steps
+/// give a new state, as with [`CacheType`]. A sequence's slot is zero when it begins.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotsType {
+    /// The type of the numbers.
+    pub dtype: DType,
+    /// The sizes of a slot, slowest first.
+    pub shape: Vec<usize>,
+}
+
+impl SlotsType {
+    /// Numbers of a slot.
+    pub fn numbers(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Bytes of a slot, whose numbers lie side by side: whole units of [`SLOT_ALIGN`].
+    pub fn bytes(&self) -> usize {
+        self.dtype.bytes(self.numbers()).next_multiple_of(SLOT_ALIGN)
+    }
+}
+
+/// The sizes of a delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaSizes {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, each with a state.
+    pub heads: usize,
+    /// Elements of a query or key: rows of a state.
+    pub key_dim: usize,
+    /// Elements of a value: columns of a state.
+    pub value_dim: usize,
+}
+
+impl DeltaSizes {
+    /// Of a node that is one.
+    pub fn of(graph: &Graph, node: NodeId) -> Option<DeltaSizes> {
+        let operands = graph.operands(node);
+        let &[heads, key_dim, value_dim] = &graph.ty(*operands.first()?).as_slots()?.shape[..] else { return None };
+        let key_heads = graph.ty(*operands.get(1)?).as_tensor()?.shape.0.get(1)?.fixed()?;
+        Some(DeltaSizes { key_heads, heads, key_dim, value_dim })
+    }
+}
+
+/// Slots begin at multiples of so many bytes, as pages of a cache do.
+pub const SLOT_ALIGN: usize = 256;
+
+impl fmt::Display for SlotsType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slots<{}", self.dtype.name())?;
+        self.shape.iter().try_for_each(|size| write!(f, ", {size}"))?;
+        f.write_str(">")
+    }
+}
+
 /// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Type {
@@ -386,6 +444,8 @@ pub enum Type {
     Tensor(TensorType),
     /// A state of a cache.
     Cache(CacheType),
+    /// A state of slots.
+    Slots(SlotsType),
     /// Which sequence and position each token of the step belongs to, and where the sequences'
     /// cache blocks are.
     Batch,
@@ -412,6 +472,19 @@ impl Type {
             _ => None,
         }
     }
+
+    /// The type of a state of slots, if it is one.
+    pub fn as_slots(&self) -> Option<&SlotsType> {
+        match self {
+            Type::Slots(s) => Some(s),
+            _ => None,
+        }
+    }
+
+    /// Whether it is kept from step to step.
+    pub fn is_state(&self) -> bool {
+        matches!(self, Type::Cache(_) | Type::Slots(_))
+    }
 }
 
 impl fmt::Display for Type {
@@ -419,6 +492,7 @@ impl fmt::Display for Type {
         match self {
             Type::Tensor(t) => t.fmt(f),
             Type::Cache(c) => c.fmt(f),
+            Type::Slots(s) => s.fmt(f),
             Type::Batch => f.write_str("batch"),
         }
     }

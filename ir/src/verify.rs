@@ -202,12 +202,12 @@ impl Graph {
     fn check_caches(&self, id: NodeId, errors: &mut Errors) {
         for out in 0..self.types(id).len() {
             let v = Value { node: id, out };
-            if self.ty(v).as_cache().is_none() {
+            if !self.ty(v).is_state() {
                 continue;
             }
             let users = self.users(v);
             let writes =
-                users.iter().filter(|(user, _)| self.types(*user).iter().any(|t| t.as_cache().is_some())).count();
+                users.iter().filter(|(user, _)| self.types(*user).iter().any(Type::is_state)).count();
             if writes > 1 || writes == 1 && (users.len() > 1 || self.is_output(v)) {
                 errors.add(
                     id,

@@ -80,6 +80,8 @@ fn read_bytes(body: &Graph, v: Value, experts: Option<usize>, cx: &Cx) -> u64 {
         }
         Type::Tensor(t) => bytes(t, cx),
         Type::Cache(c) => (cx.bucket.tokens() * c.numbers() * c.dtype.size()) as u64,
+        // Read and written once for each sequence, of which a token of a step may have one.
+        Type::Slots(s) => (2 * cx.bucket.tokens() * s.dtype.bytes(s.numbers())) as u64,
         Type::Batch => 0,
     }
 }

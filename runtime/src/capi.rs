@@ -5,7 +5,7 @@
 use crate::checkpoint::{Checkpoint, Random, Source};
 use crate::engine::{Engine, EngineOptions, Request, StepError, Want};
 use crate::error::Error;
-use crate::kv::SeqId;
+use crate::kv::{KvError, SeqId};
 use crate::sample::greedy;
 use crate::signature;
 use atomc_artifact::{Artifact, escaped};
@@ -356,7 +356,7 @@ impl From<Error> for Failure {
             Error::Shared { .. } | Error::CallerAttends { .. } | Error::States(_) => AtomcStatus::Artifact,
             Error::Device(_) | Error::Step(StepError::Device(_)) => AtomcStatus::Device,
             Error::Checkpoint(_) => AtomcStatus::Checkpoint,
-            Error::Step(StepError::Kv(crate::kv::KvError::OutOfBlocks { .. })) => AtomcStatus::CacheFull,
+            Error::Step(StepError::Kv(KvError::OutOfBlocks { .. } | KvError::OutOfSlots { .. })) => AtomcStatus::CacheFull,
             Error::Step(_) => AtomcStatus::Step,
         };
         Failure(status, error.to_string())

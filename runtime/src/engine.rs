@@ -7,17 +7,17 @@ pub use origin::{NotFinite, Odd, Origin};
 
 use crate::batch::{Inputs, Room, TableRoom};
 use crate::checkpoint::Source;
-use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory, StateMemory};
+use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
-use crate::kv::{Fork, Kv, KvError, SeqId, Sizes};
+use crate::kv::{Fork, Kept, Kv, KvError, SeqId, Sizes};
 use crate::pool::{Pool, threads};
 use crate::sample::{SamplingError, greedy};
-use crate::states::paged;
+use crate::states::{SLOTS, Unit};
 use crate::weights::packed::Packed;
 use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{
-    Attention, Logits as LogitsPlace, Manifest, Model, Paged, Picks, Plan, PlanKind, Target,
+    Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target,
 };
 use std::ops::Range;
 use std::path::Path;
@@ -107,7 +107,7 @@ pub struct Engine {
     memory: Memory,
     inputs: Inputs,
     /// By group.
-    pages: Vec<Paged>,
+    units: Vec<Unit>,
     kv: Kv,
     /// By group: blocks from this one on were never used.
     untouched: Vec<usize>,
@@ -172,22 +172,23 @@ impl Engine {
 
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
         let (max_len, block_tokens) = (manifest.model.max_positions, code.layout.block_tokens);
-        let pages = paged(code)?;
+        let units = Unit::all(code);
         let cache_tokens = match options.cache_tokens {
             0 => max_len,
-            tokens => check_cache(tokens, (code, &pages), &*device).map(|()| tokens)?,
+            tokens => check_cache(tokens, (code, &units), &*device).map(|()| tokens)?,
         };
         // Kernels count blocks in 32 bits.
         let blocks = cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize);
         let step = largest(|plan| plan.tokens);
-        let windows: Vec<usize> = pages.iter().map(|group| group.window).collect();
-        let kv = Kv::new(&windows, Sizes { block_tokens, blocks, max_len, step });
-        let tables = pages.iter().zip(kv.table_blocks());
-        let tables = tables.map(|(group, blocks)| TableRoom { blocks, block_stride: group.block_bytes }).collect();
+        let kept: Vec<Kept> = units.iter().map(|unit| unit.kept).collect();
+        let slots = blocks.min(SLOTS);
+        let kv = Kv::new(&kept, Sizes { block_tokens, blocks, slots, max_len, step });
+        let tables = units.iter().zip(kv.table_blocks());
+        let tables = tables.map(|(unit, blocks)| TableRoom { blocks, block_stride: unit.bytes }).collect();
         let inputs = Inputs::new(&mut *device, Room { tokens: step, rows: largest(|plan| plan.rows), tables })?;
         let start = std::time::Instant::now();
         let arena = largest(|plan| plan.arena_bytes);
-        let memory = allocate(&mut *device, (code, &pages), (arena, blocks), &inputs)?;
+        let memory = allocate(&mut *device, (code, &units), (arena, blocks), &inputs)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
         // SAFETY: the device was opened with this artifact; the memory was made for its manifest
         // and like the inputs lives in the engine as long as the device does.
@@ -198,8 +199,8 @@ impl Engine {
             device,
             memory,
             inputs,
-            untouched: vec![0; pages.len()],
-            pages,
+            untouched: vec![0; units.len()],
+            units,
             kv,
             loaded: false,
             output: Output::default(),
@@ -461,6 +462,10 @@ impl Engine {
     fn clear_new_blocks(&mut self, sequence: SeqId, grown: Range<usize>) -> Result<(), StepError> {
         let tokens = self.kv.block_tokens();
         for (group, table) in self.kv.tables(sequence)?.enumerate() {
+            let Unit { bytes, ref cleared, .. } = self.units[group];
+            if cleared.is_empty() {
+                continue;
+            }
             let untouched = &mut self.untouched[group];
             for (index, &block) in table.iter().enumerate().skip(grown.start.div_ceil(tokens)) {
                 let block = block as usize;
@@ -469,9 +474,9 @@ impl Engine {
                 if is_new || (index + 1) * tokens <= grown.end {
                     continue;
                 }
-                let (first, values) = (block * self.pages[group].block_bytes, self.pages[group].values());
+                let first = block * bytes;
                 for state in self.memory.states.iter_mut().filter(|state| state.table == group) {
-                    state.pages.fill(first + values.start..first + values.end, 0)?;
+                    state.pages.fill(first + cleared.start..first + cleared.end, 0)?;
                 }
             }
         }
@@ -624,10 +629,11 @@ fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
 }
 
 /// That the device has memory for so many tokens of cache.
-fn check_cache(tokens: usize, (target, pages): (&Target, &[Paged]), device: &dyn Device) -> Result<(), DeviceError> {
-    let bytes = target.states.iter().map(|state| pages[state.group].block_bytes);
+fn check_cache(tokens: usize, (target, units): (&Target, &[Unit]), device: &dyn Device) -> Result<(), DeviceError> {
+    // Slots do not grow with the tokens.
+    let pages = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept != Kept::Slot);
     // What is nothing to divide by is no cache.
-    let block = bytes.fold(pages.len() * Kv::BLOCK_BYTES, usize::saturating_add).max(1);
+    let block = pages.fold(units.len() * Kv::BLOCK_BYTES, |sum, unit| sum.saturating_add(unit.bytes)).max(1);
     let block_tokens = target.layout.block_tokens;
     let bytes = tokens.div_ceil(block_tokens) as u128 * block as u128;
     let memory = device.memory();
@@ -640,15 +646,15 @@ fn check_cache(tokens: usize, (target, pages): (&Target, &[Paged]), device: &dyn
 
 fn allocate(
     device: &mut dyn Device,
-    (target, pages): (&Target, &[Paged]),
+    (target, units): (&Target, &[Unit]),
     (arena, blocks): (usize, usize),
     inputs: &Inputs,
 ) -> Result<Memory, DeviceError> {
     let mut states = Vec::with_capacity(target.states.len());
     for state in &target.states {
-        let spec = &pages[state.group];
-        let memory = device.allocate(blocks.saturating_mul(spec.block_bytes))?;
-        states.push(StateMemory::new(spec, memory, state.group));
+        let unit = &units[state.group];
+        let memory = device.allocate(unit.count(blocks).saturating_mul(unit.bytes))?;
+        states.push(unit.memory(memory, state.group));
     }
     Ok(Memory {
         states,

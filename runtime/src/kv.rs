@@ -57,8 +57,22 @@ pub enum KvError {
         "the KV cache is full: {need} more blocks of {block_tokens} tokens are needed, {free} of {blocks} are free"
     )]
     OutOfBlocks { need: usize, free: usize, blocks: usize, block_tokens: usize },
+    #[error("no slot is free: {need} more sequences want one, {free} of {slots} are free")]
+    OutOfSlots { need: usize, free: usize, slots: usize },
     #[error("cannot share {tokens} tokens of sequence {sequence}, which has {len}")]
     ForkTooLong { sequence: SeqId, tokens: usize, len: usize },
+}
+
+/// What a group keeps of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// A page for so many tokens, of which a token sees so many keys, 0 for all.
+    Pages {
+        /// Keys that a token sees.
+        window: usize,
+    },
+    /// A slot, however long it is, of which others can share nothing.
+    Slot,
 }
 
 /// What tables have room for.
@@ -66,8 +80,10 @@ pub enum KvError {
 pub struct Sizes {
     /// Tokens of a block.
     pub block_tokens: usize,
-    /// Blocks of each group.
+    /// Blocks of each group that has pages.
     pub blocks: usize,
+    /// Slots of each group that has such.
+    pub slots: usize,
     /// Most tokens of a sequence.
     pub max_len: usize,
     /// Most tokens by which a sequence grows at once.
@@ -101,13 +117,14 @@ impl Kv {
     /// Bytes of the tables here for each block: its holders, and its place among the free.
     pub const BLOCK_BYTES: usize = size_of::<u32>() + size_of::<i32>();
 
-    /// A cache whose groups see so many keys each, 0 for all.
-    pub fn new(windows: &[usize], sizes: Sizes) -> Kv {
+    /// A cache with these groups.
+    pub fn new(kept: &[Kept], sizes: Sizes) -> Kv {
         let Sizes { block_tokens, blocks, max_len, .. } = sizes;
         // No sequence is longer than a group without a window can hold.
-        let held = if windows.contains(&0) { blocks.saturating_mul(block_tokens) } else { max_len };
+        let is_whole = kept.contains(&Kept::Pages { window: 0 });
+        let held = if is_whole { blocks.saturating_mul(block_tokens) } else { max_len };
         let sizes = Sizes { max_len: max_len.min(held), ..sizes };
-        let groups = windows.iter().map(|&window| Blocks::new(window, sizes)).collect();
+        let groups = kept.iter().map(|&kept| Blocks::new(kept, sizes)).collect();
         Kv { block_tokens, blocks, groups, slots: Vec::new(), empty: Vec::new() }
     }
 
@@ -116,14 +133,15 @@ impl Kv {
         self.block_tokens
     }
 
-    /// Blocks of each group.
+    /// Blocks of each group that has pages.
     pub fn blocks(&self) -> usize {
         self.blocks
     }
 
     /// Free blocks of the group that has the fewest.
     pub fn free_blocks(&self) -> usize {
-        self.groups.iter().map(Blocks::free).min().unwrap_or(self.blocks)
+        let pages = self.groups.iter().filter(|group| !group.is_slots());
+        pages.map(Blocks::free).min().unwrap_or(self.blocks)
     }
 
     /// Most blocks in a sequence's table of each group.
@@ -148,7 +166,8 @@ impl Kv {
         SeqId { slot, generation: entry.generation }
     }
 
-    /// A new sequence that begins with the first `tokens` of another, rounded down to whole blocks.
+    /// A new sequence that begins with the first `tokens` of another, rounded down to whole blocks:
+    /// none where a group has slots, since the state between two blocks is not kept.
     pub fn fork(&mut self, from: SeqId, tokens: usize) -> Result<Fork, KvError> {
         let parent = self.get(from)?;
         if tokens > parent.len {

@@ -1,7 +1,7 @@
 //! One launch alone, on memory that the caller fills: how kernels are checked and recorded.
 use crate::batch::{Inputs, Room, TableRoom};
-use crate::device::{Device, DeviceBuffer, DeviceError, Memory, StateMemory, StepSize};
-use crate::states::{NotPaged, paged};
+use crate::device::{Device, DeviceBuffer, DeviceError, Memory, StepSize};
+use crate::states::Unit;
 use atomc_artifact::manifest::{Arg, Plan, Target};
 use std::collections::BTreeMap;
 
@@ -66,8 +66,6 @@ pub const POISON: u8 = u8::MAX;
 pub enum ProbeError {
     #[error(transparent)]
     Device(#[from] DeviceError),
-    #[error(transparent)]
-    States(#[from] NotPaged),
     /// The kernel did what it must not do.
     #[error("{0}")]
     Launch(DeviceError),
@@ -167,7 +165,7 @@ impl Probe {
     }
 
     fn memory(&mut self, plan: &Plan, pages: usize, inputs: &Inputs) -> Result<Memory, ProbeError> {
-        let (numbers, groups) = (Numbers::of(&plan.launches[0].args), paged(&self.target)?);
+        let (numbers, units) = (Numbers::of(&plan.launches[0].args), Unit::all(&self.target));
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
             None => self.device.allocate(self.target.workspace())?,
@@ -175,7 +173,7 @@ impl Probe {
         let (device, states) = (&mut self.device, &self.target.states);
         // All states of a launch have one table.
         let mut state =
-            |&number: &usize| Ok(StateMemory::new(&groups[states[number].group], device.allocate(pages)?, 0));
+            |&number: &usize| Ok(units[states[number].group].memory(device.allocate(pages)?, 0));
         Ok(Memory {
             states: numbers.states.iter().map(&mut state).collect::<Result<_, DeviceError>>()?,
             weights: (numbers.weights.iter().map(|&w| device.allocate(self.target.weights[w].bytes)))

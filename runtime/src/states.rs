@@ -1,10 +1,17 @@
-//! What layers keep between steps, as far as this runtime keeps it: pages.
-use crate::device::{DeviceBuffer, StateMemory};
-use atomc_artifact::manifest::{Paged, StateGroup, Target};
+//! What layers keep between steps: pages for a sequence's tokens, or a slot for the sequence.
+use std::ops::Range;
 
-/// A target keeps what this runtime has no memory for.
+use crate::device::{DeviceBuffer, StateMemory};
+use crate::kv::Kept;
+use atomc_artifact::manifest::{DType, Paged, StateGroup, Target};
+
+/// Most sequences that have a slot at once: a slot of published models is some MiB in each of tens
+/// of layers.
+pub const SLOTS: usize = 64;
+
+/// A target keeps what there is no memory for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("groups[{group}]: target `{target}` keeps a slot for each sequence, but this runtime keeps pages alone")]
+#[error("groups[{group}]: target `{target}` keeps a slot for each sequence, but a framework here has pages alone")]
 pub struct NotPaged {
     /// Its name, e.g. `gfx942`.
     pub target: String,
@@ -19,6 +26,54 @@ pub fn paged(target: &Target) -> Result<Vec<Paged>, NotPaged> {
         StateGroup::Slots(_) => Err(NotPaged { target: target.name.clone(), group }),
     };
     target.groups.iter().enumerate().map(pages).collect()
+}
+
+/// The unit in which states of a group are handed out: a page, or a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unit {
+    /// Bytes of one.
+    pub bytes: usize,
+    /// Where streams begin in it.
+    streams: Vec<usize>,
+    /// What is to be cleared in one that had another owner: a slot is zero at the beginning of a
+    /// sequence whatever is in it.
+    pub cleared: Range<usize>,
+    /// The type of its elements, where that is known.
+    pub dtype: Option<DType>,
+    /// How many a sequence has.
+    pub kept: Kept,
+}
+
+impl Unit {
+    /// That of each group of a target.
+    pub fn all(target: &Target) -> Vec<Unit> {
+        target.groups.iter().map(Unit::of).collect()
+    }
+
+    fn of(group: &StateGroup) -> Unit {
+        match group {
+            StateGroup::Paged(pages) => Unit {
+                bytes: pages.block_bytes,
+                streams: pages.streams.iter().map(|stream| stream.at.start).collect(),
+                cleared: pages.values(),
+                dtype: pages.streams.first().map(|stream| stream.dtype),
+                kept: Kept::Pages { window: pages.window },
+            },
+            StateGroup::Slots(slots) => {
+                Unit { bytes: slots.bytes, streams: vec![0], cleared: 0..0, dtype: None, kept: Kept::Slot }
+            }
+        }
+    }
+
+    /// How many there are where the cache has so many blocks.
+    pub fn count(&self, blocks: usize) -> usize {
+        if self.kept == Kept::Slot { blocks.min(SLOTS) } else { blocks }
+    }
+
+    /// A state whose sequences have their units in a table.
+    pub fn memory(&self, pages: DeviceBuffer, table: usize) -> StateMemory {
+        StateMemory { pages, streams: self.streams.clone(), table }
+    }
 }
 
 impl StateMemory {

@@ -8,8 +8,8 @@ use crate::{KernelSpec, Tasks};
 
 /// A kernel's body with its operands, results, cache and batch.
 ///
-/// Arguments come in the order of the operands (a tensor one pointer, a cache its K and its V, the
-/// batch one), then one pointer for each tensor result.
+/// Arguments come in the order of the operands (a tensor one pointer, a cache its K and its V,
+/// slots one, the batch one), then one pointer for each tensor result.
 pub struct Kernel<'a, 'c> {
     pub code: &'a Code<'c>,
     pub rows: Rows<'a, 'c>,
@@ -17,6 +17,10 @@ pub struct Kernel<'a, 'c> {
     pub outputs: Vec<(Value, Operand<'c>)>,
     /// Writes into caches that the body makes.
     pub caches: Vec<Cache<'c>>,
+    /// Where the slots of each state of such begin.
+    pub slots: Vec<(Value, Ptr<'c>)>,
+    /// Which sequences the step's tokens are of, if the body reads that.
+    pub batch: Option<Batch<'c>>,
     /// Whether the step's rows, not its tokens, lead the results.
     pub by_rows: bool,
     /// Rows of the results for each of them.
@@ -34,11 +38,12 @@ impl<'a, 'c> Kernel<'a, 'c> {
         let mut rows = Rows::new(code, graph);
         let mut next = 0..;
         let mut pointer = || argument(next.next().expect("numbers do not end"));
-        let (mut states, mut batch) = (Vec::new(), None);
+        let (mut states, mut slots, mut batch) = (Vec::new(), Vec::new(), None);
         for v in graph.inputs() {
             match graph.ty(v) {
                 Type::Tensor(t) => rows.set_memory(v, pointer(), t),
                 Type::Cache(c) => states.push((v, *c, pointer(), pointer())),
+                Type::Slots(_) => slots.push((v, pointer())),
                 Type::Batch => batch = Some(Batch::load(code, pointer())),
             }
         }
@@ -55,7 +60,7 @@ impl<'a, 'c> Kernel<'a, 'c> {
             .into_iter()
             .map(|(v, ty, k, vals): (Value, _, Ptr<'c>, Ptr<'c>)| Cache::new(code, graph, v, ty, (k, vals), batch))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Kernel { code, rows, outputs, caches, by_rows, choices })
+        Ok(Kernel { code, rows, outputs, caches, slots, batch, by_rows, choices })
     }
 
     /// `body` for each task, until one fails to emit.

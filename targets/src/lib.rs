@@ -16,6 +16,7 @@ mod llvm;
 mod math;
 mod metadata;
 mod ptx;
+mod recurrent;
 pub mod report;
 mod row;
 mod schedule;

@@ -190,8 +190,12 @@ impl Case<'_> {
             list.resize(list.len() + SPARE_TOKENS, 0);
         }
         let tile_count = self.tiles().len() as i64 / 2;
-        let caches = graph.inputs().into_iter().filter_map(|v| graph.ty(v).as_cache());
-        let block_stride = caches.map(|c| trial.block_stride(c)).max().unwrap_or(0);
+        let apart = |v: Value| match graph.ty(v) {
+            Type::Cache(c) => Some(trial.block_stride(*c)),
+            Type::Slots(s) => Some(trial.slot_stride(s)),
+            _ => None,
+        };
+        let block_stride = graph.inputs().into_iter().filter_map(apart).max().unwrap_or(0);
         let batch = [Batch {
             positions: state.positions.as_ptr(),
             sequences: state.sequences.as_ptr(),
@@ -211,7 +215,7 @@ impl Case<'_> {
                     let v_offset = CacheLayout::of(*c, &arch.memory).v_offset;
                     args.extend([memory.ptr(), memory.ptr().wrapping_byte_add(v_offset)]);
                 }
-                Type::Tensor(_) => args.push(memory.ptr()),
+                Type::Tensor(_) | Type::Slots(_) => args.push(memory.ptr()),
             }
             ranges.push(memory.range());
         }

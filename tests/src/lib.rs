@@ -4,7 +4,7 @@ pub mod kernels;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use atomc::frontend::{self, Config, FeedForward};
+use atomc::frontend::{self, Config, FeedForward, Mixer};
 use atomc_ir::trial::fetch;
 use atomc_ir::{DType, Graph, Op, nth_name};
 use safetensors::{Dtype, SafeTensors};
@@ -70,13 +70,20 @@ impl Mode {
 pub fn cases() -> Vec<Case> {
     let all = every_case();
     assert!(all.len() >= 24, "only {} golden cases", all.len());
-    all.into_iter().filter(|case| !case.has_experts()).collect()
+    all.into_iter().filter(|case| !case.has_experts() && !case.has_states()).collect()
 }
 
 /// Every case with experts, by name.
 pub fn cases_of_experts() -> Vec<Case> {
-    let all: Vec<Case> = every_case().into_iter().filter(Case::has_experts).collect();
+    let all: Vec<Case> = every_case().into_iter().filter(|case| case.has_experts() && !case.has_states()).collect();
     assert!(all.len() >= 8, "only {} golden cases with experts", all.len());
+    all
+}
+
+/// Every case of a model with a recurrent state, by name.
+pub fn cases_with_states() -> Vec<Case> {
+    let all: Vec<Case> = every_case().into_iter().filter(Case::has_states).collect();
+    assert!(all.len() >= 2, "only {} golden cases with a recurrent state", all.len());
     all
 }
 
@@ -126,8 +133,13 @@ impl Case {
         }
     }
 
-    fn has_experts(&self) -> bool {
+    /// Whether a layer has experts.
+    pub fn has_experts(&self) -> bool {
         self.config.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)))
+    }
+
+    fn has_states(&self) -> bool {
+        self.config.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Delta(_)))
     }
 
     /// The checkpoint's tensors, of all shards.

@@ -9,7 +9,7 @@ use atomc_runtime::{
     Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, SeqId, Want,
 };
 use atomc_targets::rows;
-use atomc_tests::{CHUNK, CONTEXT, Case, Mode, SEQUENCES, cases, cases_of_experts};
+use atomc_tests::{CHUNK, CONTEXT, Case, Mode, SEQUENCES, cases, cases_of_experts, cases_with_states};
 
 /// The variable that names a real GPU.
 const DEVICE: &str = "ATOMC_TEST_DEVICE";
@@ -154,6 +154,20 @@ fn error_is_at_most(target: &str, cases: Vec<Case>, most: f64) {
 #[test]
 fn host() {
     error_is_that_of_the_type("host", |_| true);
+}
+
+/// Models with a recurrent state, in f32 as those with experts, which one of them has.
+fn states_are_right(target: &str) {
+    let mut cases = cases_with_states();
+    cases.iter_mut().for_each(|case| case.config.dtype = DType::F32);
+    error_is_at_most(target, cases, 0.02);
+}
+
+#[test]
+fn states_on_host() {
+    states_are_right("host");
+    let dense = cases_with_states().into_iter().filter(|case| !case.has_experts());
+    error_is_at_most("host", dense.collect(), Case::SHARE);
 }
 
 #[test]

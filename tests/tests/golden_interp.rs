@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use atomc::driver;
 use atomc::frontend::{self, Config};
-use atomc_ir::Graph;
-use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
+use atomc_ir::{Graph, Op, Type};
+use atomc_ir::interp::{self, BatchState, CacheState, Cx, SlotState, Tensor, Val};
 use atomc_passes::Bucket;
-use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases, cases_of_experts};
+use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases, cases_of_experts, cases_with_states};
 
 /// Relative. The references differ from ours in the last bits of the inverse frequencies alone,
 /// whose powers are taken in f32 there and in f64 here.
@@ -27,7 +27,7 @@ struct Piece<'a> {
 }
 
 fn models() -> impl Iterator<Item = Model> {
-    cases().into_iter().chain(cases_of_experts()).map(|case| {
+    cases().into_iter().chain(cases_of_experts()).chain(cases_with_states()).map(|case| {
         let graph = frontend::graph(&case.config).expect("a graph");
         let weights =
             case.weights_of(&graph).into_iter().map(|(name, t)| (name, Tensor::new(t.shape, t.data))).collect();
@@ -36,12 +36,18 @@ fn models() -> impl Iterator<Item = Model> {
 }
 
 impl Model {
-    fn fresh(&self) -> Vec<CacheState<f64>> {
-        vec![CacheState::default(); self.case.config.layers.len()]
+    /// The states of no sequence, by name.
+    fn fresh(&self) -> BTreeMap<String, Val<f64>> {
+        let states = self.graph.inputs().into_iter().filter_map(|v| match (self.graph.op(v.node), self.graph.ty(v)) {
+            (Op::Input { name }, Type::Cache(_)) => Some((name.clone(), Val::Cache(CacheState::default()))),
+            (Op::Input { name }, Type::Slots(_)) => Some((name.clone(), Val::Slots(SlotState::default()))),
+            _ => None,
+        });
+        states.collect()
     }
 
     /// Logits of every token of a step, piece after piece.
-    fn step(&self, caches: &mut Vec<CacheState<f64>>, pieces: &[Piece]) -> Vec<f64> {
+    fn step(&self, states: &mut BTreeMap<String, Val<f64>>, pieces: &[Piece]) -> Vec<f64> {
         let (mut ids, mut lengths, mut batch) = (vec![], vec![], BatchState::default());
         for p in pieces {
             ids.extend(p.tokens.iter().map(|&t| t as i32));
@@ -59,11 +65,14 @@ impl Model {
             ("rows".into(), Val::Int((0..n as i32).collect())),
             ("batch".into(), Val::Batch(batch)),
         ]);
-        params.extend(caches.drain(..).enumerate().map(|(i, c)| (format!("kv{i}"), Val::Cache(c))));
+        params.append(&mut states.clone());
         let weight = |name: &str| self.weights.get(name).cloned();
         let out = interp::run(&self.graph, Cx { tokens: n, rows: n }, &params, &weight)
             .unwrap_or_else(|e| panic!("{}: {e}", self.case.name));
-        caches.extend(out[1..=self.case.config.layers.len()].iter().map(|c| c.cache().expect("a cache state").clone()));
+        let results = self.graph.results().map(|(name, _)| name);
+        for (name, made) in results.zip(&out) {
+            states.entry(name.to_owned()).and_modify(|state| *state = made.clone());
+        }
         out[0].float().expect("logits").data.clone()
     }
 

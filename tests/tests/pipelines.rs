@@ -19,6 +19,8 @@ fn config(architecture: &str) -> Config {
         "first_k_dense_replace": 0,
         "moe_intermediate_size": architecture.starts_with("Deepseek").then_some(96),
         "use_qk_norm": true,
+        // Of families that have both kinds of layers one with a recurrent state.
+        "full_attention_interval": 2,
     });
     Config::parse(&config.to_string(), None).expect("a good configuration")
 }
@@ -83,7 +85,9 @@ fn count_kernels(target: &str, of_experts: usize) {
             FeedForward::Experts(experts) => of_experts + 2 * usize::from(experts.shared.is_some()),
         };
         let latent = if matches!(layer.mixer, Mixer::Latent(_)) { 3 } else { 0 };
-        let most = 6 + behind + usize::from(whole) + experts + latent;
+        // Convolution and delta rule take nothing of what is before, between and behind them.
+        let delta = if matches!(layer.mixer, Mixer::Delta(_)) { 4 } else { 0 };
+        let most = 6 + behind + usize::from(whole) + experts + latent + delta;
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);
     }

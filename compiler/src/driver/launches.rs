@@ -1,7 +1,7 @@
 //! The launches of one bucket: each kernel with the pointers of its arguments.
 //!
-//! For each operand in order: a tensor is one pointer, a cache two (K, then V), the batch one, with
-//! the table of the kernel's states; then one for each tensor result. A new state of a cache is the
+//! For each operand in order: a tensor is one pointer, a cache two (K, then V), slots one, the batch
+//! one, with the table of the kernel's states; then one for each tensor result. A new state of a cache is the
 //! old one's memory, so it has none of its own.
 use std::collections::HashMap;
 
@@ -162,6 +162,7 @@ impl Args<'_> {
                     let state = self.numbers[&v];
                     args.extend([0, 1].map(|stream| Arg::State { state, stream }));
                 }
+                Type::Slots(_) => args.push(Arg::State { state: self.numbers[&v], stream: 0 }),
                 Type::Batch => args.push(Arg::Batch { state: self.state_of(kernel)? }),
                 Type::Tensor(_) => args.push(self.operand(v, Encoding::of(self.graph, kernel, slot))?),
             }
@@ -253,7 +254,7 @@ impl Args<'_> {
         let mut v = body.outputs()[out];
         while !matches!(body.op(v.node), Op::Input { .. }) {
             let operands = body.operands(v.node);
-            v = operands.into_iter().find(|&o| body.ty(o).as_cache().is_some()).expect("a state comes from a state");
+            v = operands.into_iter().find(|&o| body.ty(o).is_state()).expect("a state comes from a state");
         }
         let slot = body.inputs().iter().position(|&i| i == v).expect("an input is in the list");
         self.numbers[&self.graph.operands(kernel)[slot]]

@@ -1,11 +1,11 @@
-//! What a model keeps between steps, as its graph says: each input that is a cache is a state of
-//! the layer whose number ends its name, `kv3`. States of one type whose tokens see equally many
-//! keys are a group.
+//! What a model keeps between steps, as its graph says: each input that is a cache, or of slots, is
+//! a state of the layer whose number ends its name, `kv3`. States of one type whose tokens see
+//! equally many keys are a group; slots of one size are one.
 use std::collections::HashMap;
 
-use atomc_artifact::manifest::{Extent, PageStream, Paged, State, StateGroup, StreamLayout};
+use atomc_artifact::manifest::{Extent, PageStream, Paged, Slots, State, StateGroup, StreamLayout};
 use atomc_ir::layout::CacheLayout;
-use atomc_ir::{Arch, CacheType, Diagnostic, Graph, Op, Value};
+use atomc_ir::{Arch, CacheType, Diagnostic, Graph, Op, Type, Value};
 
 /// The states of a graph, by number, and their groups.
 #[derive(Debug, Default)]
@@ -16,18 +16,27 @@ pub struct States {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Group {
-    ty: CacheType,
-    /// Keys that a token sees, 0 for all.
-    window: usize,
+enum Group {
+    Paged {
+        ty: CacheType,
+        /// Keys that a token sees, 0 for all.
+        window: usize,
+    },
+    Slots {
+        bytes: usize,
+    },
 }
 
 impl States {
     /// Of a graph before the passes, in the order of its inputs.
     pub fn of(graph: &Graph) -> Result<States, Diagnostic> {
         let mut states = States::default();
-        for (v, name, ty) in caches(graph) {
-            let group = Group { ty, window: window(graph, v, name)? };
+        for (v, name) in inputs(graph) {
+            let group = match graph.ty(v) {
+                Type::Cache(ty) => Group::Paged { ty: *ty, window: window(graph, v, name)? },
+                Type::Slots(ty) => Group::Slots { bytes: ty.bytes() },
+                Type::Tensor(_) | Type::Batch => continue,
+            };
             let found = states.groups.iter().position(|other| *other == group);
             let group = found.unwrap_or_else(|| {
                 states.groups.push(group);
@@ -42,18 +51,23 @@ impl States {
     /// The number of each input of a graph that is a state.
     pub fn inputs(&self, graph: &Graph) -> HashMap<Value, usize> {
         let number = |name: &str| self.names.iter().position(|other| other == name);
-        caches(graph).filter_map(|(v, name, _)| Some((v, number(name)?))).collect()
+        inputs(graph).filter_map(|(v, name)| Some((v, number(name)?))).collect()
     }
 
     /// The groups, as an arch lays them out.
     pub fn groups(&self, arch: &Arch) -> Vec<StateGroup> {
-        self.groups.iter().map(|group| StateGroup::Paged(paged(*group, arch))).collect()
+        let group = |group: &Group| match *group {
+            Group::Paged { ty, window } => StateGroup::Paged(paged(ty, window, arch)),
+            Group::Slots { bytes } => StateGroup::Slots(Slots { bytes }),
+        };
+        self.groups.iter().map(group).collect()
     }
 }
 
-fn caches(graph: &Graph) -> impl Iterator<Item = (Value, &str, CacheType)> {
+/// The states among the inputs.
+fn inputs(graph: &Graph) -> impl Iterator<Item = (Value, &str)> {
     graph.inputs().into_iter().filter_map(|v| match graph.op(v.node) {
-        Op::Input { name } => Some((v, name.as_str(), graph.ty(v).as_cache()?)),
+        Op::Input { name } if graph.ty(v).is_state() => Some((v, name.as_str())),
         _ => None,
     })
 }
@@ -83,7 +97,7 @@ fn window(graph: &Graph, state: Value, name: &str) -> Result<usize, Diagnostic> 
 }
 
 /// Pages of K, then V, which may be a part of K.
-fn paged(Group { ty, window }: Group, arch: &Arch) -> Paged {
+fn paged(ty: CacheType, window: usize, arch: &Arch) -> Paged {
     let layout = CacheLayout::of(ty, &arch.memory);
     let stream = |name: &str, (start, head): (usize, usize), width, layout| PageStream {
         name: name.into(),
@@ -128,7 +142,8 @@ mod tests {
         let states = states(TEXT).unwrap();
         let found: Vec<(usize, usize)> = states.list.iter().map(|state| (state.layer, state.group)).collect();
         assert_eq!(found, [(0, 0), (1, 1), (2, 0), (3, 2)]);
-        assert_eq!(states.groups.iter().map(|group| group.window).collect::<Vec<_>>(), [0, 8, 0]);
+        let window = |group: &Group| if let Group::Paged { window, .. } = group { *window } else { usize::MAX };
+        assert_eq!(states.groups.iter().map(window).collect::<Vec<_>>(), [0, 8, 0]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use atomc_config::{Attention, QkNorm};
 use atomc_ir::{DType, Diagnostic, Elementwise, Op, Value};
 
 use super::layer::{LayerBuilder, Made, Rows, shard};
+use super::product::{Factor, joined};
 
 /// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the
 /// same one.
@@ -35,7 +36,7 @@ impl LayerBuilder<'_> {
         (rope, cache, batch): (Option<Value>, Option<Value>, Value),
     ) -> Result<(Value, Option<Value>), Diagnostic> {
         let &Attention { heads, head_dim, scale, window, .. } = all;
-        let [mut q, mut k, mut v] = self.projections(all, x)?;
+        let ([mut q, mut k, mut v], gate) = self.projections(all, x)?;
         self.b.at(format!("{}.self_attn", self.path));
         if let Some(rope) = rope {
             (q, k) = (self.b.rope(q, rope)?, self.b.rope(k, rope)?);
@@ -65,6 +66,13 @@ impl LayerBuilder<'_> {
                 (self.b.push(op, &[q, k, v, batch])?, None)
             }
         };
+        let seen = match gate {
+            Some(gate) => {
+                let gate = self.b.map(Elementwise::Sigmoid, &[gate])?;
+                self.b.map(Elementwise::Mul, &[seen, gate])?
+            }
+            None => seen,
+        };
         Ok((self.sum((seen, of_seen), "self_attn.o_proj", heads * head_dim, all.o_bias)?, state))
     }
 
@@ -81,8 +89,8 @@ impl LayerBuilder<'_> {
         Some([names.keys, names.values].map(|name| self.b.weight(format!("{path}.{name}"), DType::F32, &[1])))
     }
 
-    /// Heads of queries, keys and values.
-    fn projections(&mut self, all: &Attention, x: Value) -> Result<[Value; 3], Diagnostic> {
+    /// Heads of queries, keys and values, and the gate of what is seen, if there is one.
+    fn projections(&mut self, all: &Attention, x: Value) -> Result<([Value; 3], Option<Value>), Diagnostic> {
         let &Attention { heads, kv_heads, head_dim, qkv_bias: bias, fused, .. } = all;
         let (ranks, parts) = (self.part.ranks, parts_of_kv(all, self.part.ranks));
         let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
@@ -90,12 +98,38 @@ impl LayerBuilder<'_> {
             true => Rows { module: "self_attn.qkv_proj", start, out, of: q_rows + 2 * kv_rows },
             false => Rows::all(module, out),
         };
-        let q = self.rows(x, rows("self_attn.q_proj", 0, q_rows), ranks, bias)?;
+        let (q, gate) = match all.gated {
+            true => {
+                let [q, gate] = self.queries_and_gates(all, x)?;
+                (q, Some(gate))
+            }
+            false => (self.rows(x, rows("self_attn.q_proj", 0, q_rows), ranks, bias)?, None),
+        };
         let q = self.heads(all, q, "q", heads / ranks)?;
         let k = self.rows(x, rows("self_attn.k_proj", q_rows, kv_rows), parts, bias)?;
         let k = self.heads(all, k, "k", kv_heads / parts)?;
         let v = self.rows(x, rows("self_attn.v_proj", q_rows + kv_rows, kv_rows), parts, bias)?;
-        Ok([q, k, self.b.heads(v, kv_heads / parts, head_dim)?])
+        Ok(([q, k, self.b.heads(v, kv_heads / parts, head_dim)?], gate))
+    }
+
+    /// Queries, and what gates what they see: of each head one behind the other in the checkpoint.
+    fn queries_and_gates(&mut self, all: &Attention, x: Value) -> Result<[Value; 2], Diagnostic> {
+        let (&Attention { heads, head_dim, qkv_bias, .. }, dtype) = (all, self.config.dtype);
+        let (module, rows) = (format!("{}.self_attn.q_proj", self.path), 2 * heads * head_dim);
+        let both = Factor::read(self.b, self.config, &module, [rows, self.config.hidden])?;
+        let mut made = [x; 2];
+        for (number, made) in made.iter_mut().enumerate() {
+            let pieces: Vec<_> = (0..heads).map(|head| ((2 * head + number) * head_dim, head_dim)).collect();
+            let factor = both.clone().pieces(self.b, &pieces)?.shard(self.b, 0, self.part.ranks)?;
+            *made = factor.multiply(self.b, x, dtype)?;
+            if qkv_bias {
+                let bias = self.b.weight(format!("{module}.bias"), dtype, &[rows]);
+                let bias = joined(self.b, bias, 0, &pieces)?;
+                let bias = shard(self.b, bias, 0, self.part.ranks)?;
+                *made = self.b.add(*made, bias)?;
+            }
+        }
+        Ok(made)
     }
 
     /// Heads of a projection, normed as the family does.

@@ -1,6 +1,6 @@
 //! The graph of a layer's experts, and how ranks share them out, so that a rank makes a part of a
 //! sum: the width of each, or else the experts, of which a rank holds some.
-use atomc_config::{Experts, Gate, Router, Score, StoredExperts};
+use atomc_config::{Experts, Gate, Gated, Router, Score, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Number, Op, Value, Whole};
 
 use super::layer::{LayerBuilder, Made, shard};
@@ -104,7 +104,7 @@ impl<'a> LayerBuilder<'a> {
         }
         let mut out = self.b.push(Op::Combine {}, &[made, weights])?;
         // A rank has all of it, or a part.
-        let shared = all.shared.as_ref().map(|shared| self.part_of_mlp("mlp.shared_experts", shared, x)).transpose()?;
+        let shared = all.shared.as_ref().map(|shared| self.shared(all, shared, x)).transpose()?;
         let (before, behind) = if self.part.ranks > 1 { (shared, None) } else { (None, shared) };
         if let Some(shared) = before {
             out = self.b.add(out, shared)?;
@@ -121,6 +121,20 @@ impl<'a> LayerBuilder<'a> {
             out = self.b.add(out, rows)?;
         }
         Ok(out)
+    }
+
+    /// What the expert that all tokens have makes of `x`.
+    fn shared(&mut self, all: &Experts, shared: &Gated, x: Value) -> Made {
+        if !all.shared_gate {
+            return self.part_of_mlp("mlp.shared_experts", shared, x);
+        }
+        let made = self.part_of_mlp("mlp.shared_expert", shared, x)?;
+        let path = format!("{}.mlp.shared_expert_gate", self.path);
+        self.b.at(&path);
+        let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[1, self.config.hidden]);
+        let score = self.b.linear(x, weight, DType::F32)?;
+        let score = self.b.map(Elementwise::Sigmoid, &[score])?;
+        self.b.push(Op::Combine {}, &[made, score])
     }
 
     /// Rows and the biases of their experts.

@@ -1,5 +1,6 @@
 //! From a configuration to the graph of one step.
 mod attention;
+mod delta;
 mod experts;
 mod latent;
 mod layer;

@@ -4,19 +4,19 @@
 //! a part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
-use atomc_config::{FeedForward, Mixer};
+use atomc_config::{FeedForward, Layer, Mixer};
 use atomc_ir::results::{EMBEDDINGS, HIDDEN, LOGITS, PICKS};
 use atomc_ir::trial::round;
 use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
 use super::layer::{LayerBuilder, Made, norm};
 use super::product::Factor;
-use super::{Config, Part};
+use super::{Config, Part, delta};
 
 /// One step over T tokens, with logits for R of them.
 ///
-/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then `kv0`, `kv1`, …, unless the caller
-/// attends; results: `logits`, then the cache states, called as the inputs are, then `picks`,
+/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`,
+/// or `conv1` and `delta1`, …, unless the caller attends; results: `logits`, then the cache states, called as the inputs are, then `picks`,
 /// unless ranks share the model out, then `hidden` ([`atomc_ir::results`]) and one for each layer
 /// in `hidden`, whose input it is.
 pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Diagnostic> {
@@ -48,22 +48,35 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
         }
         let path = format!("model.layers.{index}");
         let mut builder = LayerBuilder { b: &mut b, config, part, index, path };
-        let cache = caches.get(index).copied();
         let normed = builder.normed(x, layer.norms.mixer.0)?;
-        let (attended, state) = match &layer.mixer {
-            Mixer::Attention(all) => {
-                builder.attention(all, normed, (all.rope.map(|rope| ropes[rope]), cache, batch))?
+        let names = caches[index].iter().map(|(name, _)| name.clone());
+        let (mixed, made) = match (&layer.mixer, &caches[index][..]) {
+            (Mixer::Attention(attention), cache) => {
+                let given = (attention.rope.map(|rope| ropes[rope]), cache.first().map(|(_, v)| *v), batch);
+                let (attended, state) = builder.attention(attention, normed, given)?;
+                (attended, state.into_iter().collect::<Vec<_>>())
             }
-            Mixer::Latent(all) => builder.latent(all, normed, (ropes[0], cache, batch))?,
+            (Mixer::Latent(all), cache) => {
+                let (attended, state) = builder.latent(all, normed, (ropes[0], cache.first().map(|(_, v)| *v), batch))?;
+                (attended, state.into_iter().collect())
+            }
+            (Mixer::Delta(delta), [(_, conv), (_, state)]) => {
+                let (made, states) = builder.delta(delta, normed, ([*conv, *state], batch))?;
+                (made, states.to_vec())
+            }
+            (Mixer::Delta(_), _) => {
+                let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
+                return Err(Diagnostic::new("config::attention", message).at("--attention"));
+            }
         };
-        x = builder.residual(x, attended, layer.norms.mixer.1)?;
+        states.extend(names.zip(made));
+        x = builder.residual(x, mixed, layer.norms.mixer.1)?;
         let normed = builder.normed(x, layer.norms.feed_forward.0)?;
         let made = match &layer.feed_forward {
             FeedForward::Gated(mlp) => builder.mlp(mlp, normed)?,
             FeedForward::Experts(experts) => builder.experts(experts, normed)?,
         };
         x = builder.residual(x, made, layer.norms.feed_forward.1)?;
-        states.extend(state.map(|state| (format!("kv{index}"), state)));
     }
 
     let picked = b.at("model.norm").gather(x, rows)?;
@@ -96,16 +109,21 @@ fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// A cache for each layer of the rank that attends, unless the caller does.
-fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention) -> Vec<Value> {
-    if attention == manifest::Attention::Caller {
-        return vec![];
-    }
-    let types = own.layers.iter().map(|layer| match &layer.mixer {
-        Mixer::Attention(a) => CacheType::even(own.cache_dtype(), a.kv_heads, a.head_dim),
-        Mixer::Latent(a) => CacheType::prefix(own.cache_dtype(), 1, a.kept(), a.rank),
-    });
-    types.enumerate().map(|(i, cache)| b.input(&format!("kv{i}"), Type::Cache(cache))).collect()
+/// The states of each layer of the rank, with their names: of one that attends a cache, and none if
+/// the caller does.
+fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention) -> Vec<Vec<(String, Value)>> {
+    let mut of = |(index, layer): (usize, &Layer)| {
+        let cache = match &layer.mixer {
+            _ if attention == manifest::Attention::Caller => return vec![],
+            Mixer::Attention(a) => CacheType::even(own.cache_dtype(), a.kv_heads, a.head_dim),
+            Mixer::Latent(a) => CacheType::prefix(own.cache_dtype(), 1, a.kept(), a.rank),
+            Mixer::Delta(all) => return delta::states(b, all, (index, own.dtype)).into(),
+        };
+        let name = format!("kv{index}");
+        let input = b.input(&name, Type::Cache(cache));
+        vec![(name, input)]
+    };
+    own.layers.iter().enumerate().map(&mut of).collect()
 }
 
 /// The table of each rotary embedding.

@@ -8,7 +8,7 @@ use atomc_artifact::manifest::Attention;
 use atomc_config::{FeedForward, Layer, Mixer};
 use atomc_ir::Diagnostic;
 
-use super::{Config, attention, experts, latent, mlp};
+use super::{Config, attention, delta, experts, latent, mlp};
 
 /// One rank's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,7 @@ fn share(layer: &Layer, ranks: usize) -> Result<Layer, String> {
     let mixer = match mixer {
         Mixer::Attention(all) => Mixer::Attention(attention::share(all, ranks)?),
         Mixer::Latent(all) => Mixer::Latent(latent::share(all, ranks)?),
+        Mixer::Delta(all) => Mixer::Delta(delta::share(all, ranks)?),
     };
     let feed_forward = match feed_forward {
         FeedForward::Gated(mlp) => FeedForward::Gated(mlp::share(mlp, ranks)?),

@@ -11,6 +11,7 @@ use super::layer::{Made, Rows, shard};
 const MOST_PIECES: usize = 4096;
 
 /// A weight, or a part of it; or one for each expert, one behind the other.
+#[derive(Clone)]
 pub struct Factor<'a> {
     path: String,
     weight: Value,
@@ -27,6 +28,7 @@ pub struct Stack {
 }
 
 /// What codes mean.
+#[derive(Clone)]
 struct Encoding<'a> {
     scheme: &'a Scheme,
     /// Scales, and zero points if there are any.
@@ -154,6 +156,15 @@ impl<'a> Factor<'a> {
             }
         }
         self.shard(b, 0, parts)
+    }
+
+    /// Some of the rows, in another order: from each start on so many.
+    pub fn pieces(mut self, b: &mut Builder, pieces: &[(usize, usize)]) -> Result<Factor<'a>, Diagnostic> {
+        self.weight = joined(b, self.weight, self.lead, pieces)?;
+        if let Some(encoding) = &mut self.encoding {
+            encoding.pieces(b, pieces)?;
+        }
+        Ok(self)
     }
 
     /// The rank's part of the rows, or of the columns.
@@ -320,6 +331,16 @@ impl Encoding<'_> {
         Ok(())
     }
 
+    fn pieces(&mut self, b: &mut Builder, pieces: &[(usize, usize)]) -> Result<(), Diagnostic> {
+        let border = pieces.iter().fold(0, |border, &(start, len)| gcd(gcd(border, start), len));
+        self.set_borders(b, 0, border)?;
+        let (height, axis) = (self.block.rows, self.lead);
+        let blocks: Vec<_> = pieces.iter().map(|&(start, len)| (start / height, len / height)).collect();
+        self.each(|v| joined(b, v, axis, &blocks))?;
+        self.sizes[0] = pieces.iter().map(|(_, len)| len).sum();
+        Ok(())
+    }
+
     fn shard(&mut self, b: &mut Builder, axis: usize, parts: usize) -> Result<(), Diagnostic> {
         let len = self.sizes[axis] / parts;
         if self.side(axis) < self.sizes[axis] {
@@ -389,6 +410,19 @@ impl Encoding<'_> {
 
 fn slice(b: &mut Builder, v: Value, axis: usize, (start, len): (usize, usize)) -> Made {
     b.push(Op::Slice { axis, start, len }, &[v])
+}
+
+/// Pieces along an axis, one behind the other; those that follow each other are one.
+pub fn joined(b: &mut Builder, v: Value, axis: usize, pieces: &[(usize, usize)]) -> Made {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &(start, len) in pieces {
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count == start => *count += len,
+            _ => runs.push((start, len)),
+        }
+    }
+    let parts = runs.into_iter().map(|run| slice(b, v, axis, run)).collect::<Result<Vec<_>, _>>()?;
+    if let [one] = parts[..] { Ok(one) } else { b.push(Op::Concat { axis }, &parts) }
 }
 
 fn gcd(a: usize, b: usize) -> usize {

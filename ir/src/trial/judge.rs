@@ -1,8 +1,8 @@
 //! The bytes that came back against what should have.
 use super::{Bound, Operand, Trial, fetch, groups};
-use crate::interp::{CacheState, Real, Tensor, Val};
+use crate::interp::{CacheState, Real, SlotState, Tensor, Val};
 use crate::layout::Groups;
-use crate::types::{CacheType, DType, Layout, TensorType, Type};
+use crate::types::{CacheType, DType, Layout, SlotsType, TensorType, Type};
 
 /// How a result fared.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -152,6 +152,25 @@ impl Trial<'_> {
         }
     }
 
+    /// Slots: every number of those that the step has, and that nothing else changed.
+    pub fn judge_slots(&self, ty: &SlotsType, want: &SlotState<Bound>, before: &Operand, got: &[u8]) -> Verdict {
+        let Operand::Cache(before) = before else { unreachable!("a state's operand is one") };
+        let (mut verdict, mut rest) = (Verdict::default(), before.clone());
+        for (&sequence, numbers) in &want.entries {
+            let start = self.slot_offset(ty, sequence);
+            let here = &got[start..start + ty.dtype.bytes(numbers.len())];
+            rest[start..start + here.len()].copy_from_slice(here);
+            for (i, bound) in numbers.iter().enumerate() {
+                let at = || format!("element {i} of the state of sequence {sequence}");
+                verdict.see(fetch(here, i, ty.dtype), bound.get(), bound.budget(), at);
+            }
+        }
+        match (0..rest.len()).find(|&i| rest[i] != got[i]) {
+            Some(byte) => verdict.and(Verdict::wrong(format!("byte {byte} of the slots, which belongs to nobody"))),
+            None => verdict,
+        }
+    }
+
     /// All results, whose bytes are given by number.
     pub fn judge(&self, operands: &[Operand], want: &[Val<Bound>], got: &[Vec<u8>]) -> Verdict {
         let mut all = Verdict::default();
@@ -166,7 +185,11 @@ impl Trial<'_> {
                     let before = self.state(v).and_then(|n| operands.get(n)).expect("a state comes from a state");
                     self.judge_cache(*c, want, before, got)
                 }
-                _ => unreachable!("results are tensors and caches"),
+                (Type::Slots(ty), Val::Slots(want)) => {
+                    let before = self.state(v).and_then(|n| operands.get(n)).expect("a state comes from a state");
+                    self.judge_slots(ty, want, before, got)
+                }
+                _ => unreachable!("results are tensors and states"),
             });
         }
         all

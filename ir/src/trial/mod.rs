@@ -19,10 +19,10 @@ pub use step::{Run, Step};
 
 use crate::arch::Memory;
 use crate::graph::{Graph, Value};
-use crate::interp::{self, CacheState, Tensor, Val};
+use crate::interp::{self, CacheState, SlotState, Tensor, Val};
 use crate::layout::{CacheAt, CacheLayout, Groups, Panels, key_offset, value_offset};
 use crate::ops::Op;
-use crate::types::{CacheType, DType, Layout, TensorType, Type};
+use crate::types::{CacheType, DType, Layout, SlotsType, TensorType, Type};
 
 /// What activations are filled with. Weights, caches and tables of rotations always hold random
 /// numbers.
@@ -86,7 +86,7 @@ pub struct Trial<'g> {
 pub enum Operand {
     /// Rows of activations, a weight, or indices.
     Tensor(Vec<u8>),
-    /// Pages.
+    /// Pages, or slots.
     Cache(Vec<u8>),
     /// The batch.
     Batch,
@@ -113,14 +113,19 @@ impl<'g> Trial<'g> {
                     Val::Int(given.ok_or_else(|| format!("nothing gives the indices %{name}"))?)
                 }
                 Type::Tensor(t) => {
-                    let fill = if is_table(graph, v) { Fill::Random } else { fill };
+                    let gate = gate_of(graph, v);
+                    let fill = if gate.is_some() || is_table(graph, v) { Fill::Random } else { fill };
                     let mut made = tensor(t, &step, fill.scale(t.dtype, exponents), &mut random);
                     if is_sinks(graph, v) {
                         made.data.iter_mut().for_each(|sink| *sink *= SINK);
                     }
+                    if let Some(sign) = gate {
+                        made.data.iter_mut().for_each(|gate| *gate = sign * gate.abs());
+                    }
                     Val::Float(made)
                 }
                 Type::Cache(c) => Val::Cache(history(*c, &step, &mut random)),
+                Type::Slots(s) => Val::Slots(kept(s, &step, &mut random)),
                 Type::Batch => Val::Batch(step.batch()),
             };
             params.insert(name, value);
@@ -147,6 +152,9 @@ impl<'g> Trial<'g> {
                     let entry = |(k, v): &(Vec<f64>, Vec<f64>)| (bounds(k, dtype), bounds(v, dtype));
                     Val::Cache(CacheState { entries: c.entries.iter().map(|(at, e)| (*at, entry(e))).collect() })
                 }
+                Val::Slots(s) => {
+                    Val::Slots(SlotState { entries: s.entries.iter().map(|(at, e)| (*at, bounds(e, dtype))).collect() })
+                }
             };
             (name.clone(), value)
         };
@@ -167,15 +175,16 @@ impl<'g> Trial<'g> {
             }
             (Type::Tensor(t), Val::Float(x)) => Operand::Tensor(self.place(t, x)),
             (Type::Cache(c), Val::Cache(state)) => self.place_cache(*c, state),
+            (Type::Slots(s), Val::Slots(state)) => self.place_slots(s, state),
             _ => Operand::Batch,
         }
     }
 
-    /// The number of the operand whose memory a state of a cache is in.
+    /// The number of the operand whose memory a state is in.
     pub fn state(&self, v: Value) -> Option<usize> {
-        let mut v = v;
+        let mut v = Some(v).filter(|&v| self.graph.ty(v).is_state())?;
         while !matches!(self.graph.op(v.node), Op::Input { .. }) {
-            v = self.graph.operands(v.node).into_iter().find(|&o| self.graph.ty(o).as_cache().is_some())?;
+            v = self.graph.operands(v.node).into_iter().find(|&o| self.graph.ty(o).is_state())?;
         }
         self.graph.inputs().iter().position(|&i| i == v)
     }
@@ -245,6 +254,26 @@ impl<'g> Trial<'g> {
         Operand::Cache(pages)
     }
 
+    /// Slots of sequences that begin, and all others, hold what is not a number.
+    fn place_slots(&self, ty: &SlotsType, state: &SlotState<f64>) -> Operand {
+        let mut slots = vec![u8::MAX; self.step.blocks(self.memory.block_tokens) * self.slot_stride(ty)];
+        for (&sequence, numbers) in &state.entries {
+            let slot = &mut slots[self.slot_offset(ty, sequence)..];
+            numbers.iter().enumerate().for_each(|(i, &number)| store(slot, i, number, ty.dtype));
+        }
+        Operand::Cache(slots)
+    }
+
+    /// Bytes from one slot to the next.
+    pub fn slot_stride(&self, ty: &SlotsType) -> usize {
+        ty.bytes() + self.gap
+    }
+
+    /// Where the slot of a sequence begins: its number is the first in the sequence's table.
+    fn slot_offset(&self, ty: &SlotsType, sequence: i32) -> usize {
+        self.step.block(sequence as usize, 0, self.memory.block_tokens) * self.slot_stride(ty)
+    }
+
     /// Bytes from one page of a cache to the next.
     pub fn block_stride(&self, c: CacheType) -> usize {
         CacheLayout::of(c, &self.memory).block_bytes + self.gap
@@ -299,6 +328,15 @@ fn is_table(graph: &Graph, v: Value) -> bool {
     graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Rope {} | Op::RopePairs {}) && slot == 1)
 }
 
+/// The sign of a parameter that says how much of a state is kept, or how much of it is made anew.
+fn gate_of(graph: &Graph, v: Value) -> Option<f64> {
+    graph.users(v).iter().find_map(|&(user, slot)| match (graph.op(user), slot) {
+        (Op::DeltaRule { .. }, 4) => Some(-1.0),
+        (Op::DeltaRule { .. }, 5) => Some(1.0),
+        _ => None,
+    })
+}
+
 /// Whether a parameter has attention's sinks.
 fn is_sinks(graph: &Graph, v: Value) -> bool {
     graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Attention { .. }) && slot == 3)
@@ -308,6 +346,7 @@ fn dtype(ty: &Type) -> Option<DType> {
     match ty {
         Type::Tensor(t) => Some(t.dtype),
         Type::Cache(c) => Some(c.dtype),
+        Type::Slots(s) => Some(s.dtype),
         Type::Batch => None,
     }
 }
@@ -357,6 +396,13 @@ fn history(c: CacheType, step: &Step, random: &mut Random) -> CacheState<f64> {
         }
     }
     state
+}
+
+/// What sequences that are not new have.
+fn kept(ty: &SlotsType, step: &Step, random: &mut Random) -> SlotState<f64> {
+    let mut numbers = || (0..ty.numbers()).map(|_| bytes::round(random.next(), ty.dtype)).collect();
+    let old = step.runs.iter().enumerate().filter(|(_, run)| run.position > 0 && run.tokens > 0);
+    SlotState { entries: old.map(|(s, _)| (s as i32, numbers())).collect() }
 }
 
 /// Numbers between -1 and 1 that every float type of tensors holds exactly.

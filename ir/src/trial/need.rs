@@ -4,7 +4,7 @@ use crate::arch::Memory;
 use crate::graph::Graph;
 use crate::layout::{CacheLayout, Groups, Panels};
 use crate::ops::Op;
-use crate::types::{CacheType, Layout, TensorType, Type};
+use crate::types::{CacheType, Layout, SlotsType, TensorType, Type};
 
 /// Bytes of a number: as it was drawn, with its budget, a copy of that, and in memory.
 const NUMBER: usize = size_of::<f64>() + 2 * size_of::<Bound>() + size_of::<f32>();
@@ -29,6 +29,7 @@ fn value(ty: &Type, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
     match ty {
         Type::Tensor(t) => tensor(t, memory, step),
         Type::Cache(c) => cache(*c, memory, step, gap),
+        Type::Slots(s) => slots(s, memory, step, gap),
         Type::Batch => Some(0),
     }
 }
@@ -74,4 +75,10 @@ fn cache(c: CacheType, memory: &Memory, step: &Step, gap: usize) -> Option<usize
     let positions = step.runs.iter().try_fold(0usize, |sum, run| sum.checked_add(run.position + run.tokens))?;
     let numbers = positions.checked_mul(2 * NUMBER)?.checked_mul(c.heads)?.checked_mul(width)?;
     numbers.checked_add(page.checked_mul(step.blocks(memory.block_tokens))?)
+}
+
+/// Numbers of every sequence, and as many slots as a cache would have pages.
+fn slots(s: &SlotsType, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
+    let numbers = s.numbers().checked_mul(NUMBER)?.checked_mul(step.runs.len())?;
+    numbers.checked_add(s.bytes().checked_add(gap)?.checked_mul(step.blocks(memory.block_tokens))?)
 }

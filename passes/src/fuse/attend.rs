@@ -1,7 +1,7 @@
 //! Kernels around a boundary. The split has given each boundary a segment of its own.
 use std::collections::BTreeMap;
 
-use atomc_ir::NodeId;
+use atomc_ir::{Family, NodeId};
 
 use super::Regions;
 use crate::bucket::Bucket;
@@ -13,7 +13,10 @@ pub fn claim(regions: &mut Regions, bucket: Bucket) {
         segments.entry(graph.segment(id).expect("the verifier saw the segments")).or_default().push(id);
     }
     for boundary in regions.nodes_where(|op| op.is_boundary() && !op.is_call()) {
-        let nodes = if bucket.is_decode() {
+        let takes_more = regions.family(boundary, bucket) != Family::Recur;
+        let nodes = if !takes_more {
+            vec![boundary]
+        } else if bucket.is_decode() {
             graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default()
         } else {
             // Only the reshape of its result follows a boundary in its own segment.

@@ -28,7 +28,7 @@ fn outputs(graph: &Graph, region: &Region, place: &BTreeMap<NodeId, usize>) -> V
     let leaves = |v: &Value| graph.is_output(*v) || graph.users(*v).iter().any(|(user, _)| !inside.contains(user));
     let values = region.nodes.iter().flat_map(|&n| (0..graph.types(n).len()).map(move |out| Value { node: n, out }));
     let mut outputs: Vec<Value> = values.filter(leaves).collect();
-    outputs.sort_by_key(|v| (graph.ty(*v).as_cache().is_some(), place[&v.node], v.out));
+    outputs.sort_by_key(|v| (graph.ty(*v).is_state(), place[&v.node], v.out));
     outputs
 }
 

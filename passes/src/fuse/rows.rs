@@ -46,7 +46,7 @@ fn rows(graph: &Graph, id: NodeId) -> Option<Dim> {
     match graph.ty(id.into()) {
         _ if !graph.op(id).is_row_wise() => None,
         Type::Tensor(t) => t.shape.0.first().copied(),
-        Type::Cache(_) => Some(Dim::Tokens),
+        Type::Cache(_) | Type::Slots(_) => Some(Dim::Tokens),
         Type::Batch => None,
     }
 }

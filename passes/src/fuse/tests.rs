@@ -234,7 +234,9 @@ fn what_no_family_takes_is_refused() {
     assert_eq!(e.to_string(), "experts: no kernel family takes `slice axis=0 start=2 len=4`");
     assert_eq!(
         e.help.as_deref(),
-        Some("the families are rows, matvec, matmul, attend_one, attend_many, group, grouped_matvec, grouped_matmul")
+        Some(
+            "the families are rows, matvec, matmul, attend_one, attend_many, group, grouped_matvec, grouped_matmul, recur"
+        )
     );
 }
 

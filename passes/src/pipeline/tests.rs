@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use atomc_ir::{Family, NodeId, Op, parse};
+use atomc_ir::{Family, NodeId, Op, Type, parse};
 use proptest::prelude::*;
 
 use super::*;
@@ -74,14 +74,14 @@ fn form(graph: &Graph, id: NodeId) -> Result<(), String> {
         Family::Rows => (0, 0),
         Family::Matvec | Family::Matmul | Family::GroupedMatvec | Family::GroupedMatmul => (1, 0),
         Family::Group => (0, 0),
-        Family::AttendOne | Family::AttendMany => (0, 1),
+        Family::AttendOne | Family::AttendMany | Family::Recur => (0, 1),
     };
     check(count(Op::is_contraction) == contractions, "contractions")?;
     check(count(Op::is_boundary) == boundaries, "boundaries")?;
     check(contractions == 0 || graph.types(id).len() == 1, "results of a contraction")?;
     let leads = graph.types(id).iter().filter_map(|t| Some(t.as_tensor()?.shape.0[0].to_string()));
     check(leads.collect::<BTreeSet<_>>().len() <= 1, "rows of the results")?;
-    let caches: Vec<bool> = graph.types(id).iter().map(|t| t.as_cache().is_some()).collect();
+    let caches: Vec<bool> = graph.types(id).iter().map(Type::is_state).collect();
     check(caches.is_sorted(), "tensors before caches")?;
     let operands = graph.operands(id);
     check(operands.iter().collect::<BTreeSet<_>>().len() == operands.len(), "operands")?;

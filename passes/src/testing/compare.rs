@@ -1,8 +1,8 @@
 //! Whether two graphs mean the same, by the reference interpreter on one small step.
 use std::collections::BTreeMap;
 
-use atomc_ir::interp::{self, BatchState, CacheState, Tensor, Val};
-use atomc_ir::{CacheType, DType, Graph, Op, Type, trial};
+use atomc_ir::interp::{self, BatchState, CacheState, SlotState, Tensor, Val};
+use atomc_ir::{CacheType, DType, Graph, Op, SlotsType, Type, trial};
 
 /// Three tokens of two sequences that have a past, two of which want logits.
 const STEP: interp::Cx = interp::Cx { tokens: 3, rows: 2 };
@@ -69,6 +69,7 @@ fn param(name: &str, ty: &Type) -> Val<f64> {
         (_, Type::Tensor(t)) if t.dtype == DType::I32 => panic!("nobody knows what %{name} is"),
         (_, Type::Tensor(_)) => Val::Float(random(name, size(ty))),
         (_, Type::Cache(c)) => Val::Cache(past(name, *c)),
+        (_, Type::Slots(s)) => Val::Slots(kept(name, s)),
         (_, Type::Batch) => Val::Batch(BatchState { sequences: SEQUENCES.to_vec(), positions: POSITIONS.to_vec() }),
     }
 }
@@ -87,6 +88,12 @@ fn past(name: &str, c: CacheType) -> CacheState<f64> {
     };
     let entries = [(0, 0), (0, 1), (0, 2), (1, 0)].map(|at| (at, entry(at)));
     CacheState { entries: entries.into() }
+}
+
+/// What the sequences have before the step.
+fn kept(name: &str, ty: &SlotsType) -> SlotState<f64> {
+    let slot = |seq| (seq, random(&format!("{name}.{seq}"), vec![ty.numbers()]).data);
+    SlotState { entries: [0, 1].map(slot).into() }
 }
 
 /// Numbers between -1 and 1 that follow from the name.
@@ -110,6 +117,9 @@ fn same(a: &Val<f64>, b: &Val<f64>) -> Result<(), String> {
         (Val::Cache(a), Val::Cache(b)) if a.entries.keys().eq(b.entries.keys()) => {
             let both = a.entries.values().zip(b.entries.values());
             both.into_iter().try_for_each(|((ak, av), (bk, bv))| close(ak, bk).and(close(av, bv)))
+        }
+        (Val::Slots(a), Val::Slots(b)) if a.entries.keys().eq(b.entries.keys()) => {
+            a.entries.values().zip(b.entries.values()).try_for_each(|(a, b)| close(a, b))
         }
         _ => Err(format!("{a:?} became {b:?}")),
     }

@@ -146,7 +146,8 @@ impl Engine {
     /// which get back what they had.
     fn cached(&mut self, index: usize, launch: &Launch, values: &Values) -> Result<Option<Odd>, DeviceError> {
         let Some(state) = launch.args.iter().find_map(state) else { return Ok(None) };
-        let (pages, dtype) = (self.held(state), self.dtype(state));
+        // Of slots nobody says what they are made of.
+        let (pages, Some(dtype)) = (self.held(state), self.dtype(state)) else { return Ok(None) };
         let mut kept = vec![0; pages.len()];
         self.memory.states[state].pages.download(pages.start, &mut kept)?;
         self.memory.states[state].pages.fill(pages.clone(), 0)?;
@@ -161,13 +162,13 @@ impl Engine {
     /// The bytes of a state from the first page that a sequence holds to the last.
     fn held(&self, state: usize) -> Range<usize> {
         let group = self.target().states[state].group;
-        let (held, bytes) = (self.kv.held(group), self.pages[group].block_bytes);
+        let (held, bytes) = (self.kv.held(group), self.units[group].bytes);
         held.start * bytes..held.end * bytes
     }
 
     /// The type of what is in the pages of a state.
-    fn dtype(&self, state: usize) -> DType {
-        self.pages[self.target().states[state].group].streams[0].dtype
+    fn dtype(&self, state: usize) -> Option<DType> {
+        self.units[self.target().states[state].group].dtype
     }
 
     fn values(&self, plan: &Plan) -> Result<Values, DeviceError> {
@@ -209,8 +210,9 @@ impl Engine {
                 (format!("weight `{}`", weight.name), &self.memory.weights[index], 0..weight.bytes, weight.dtype)
             }
             Arg::State { state, stream: 0 } => {
+                let Some(dtype) = self.dtype(state) else { return Ok(None) };
                 let name = format!("the cache of layer {}", self.target().states[state].layer);
-                (name, &self.memory.states[state].pages, self.held(state), self.dtype(state))
+                (name, &self.memory.states[state].pages, self.held(state), dtype)
             }
             _ => return Ok(None),
         };

@@ -1,5 +1,5 @@
 //! The blocks of one group of states: who holds each, and which are free.
-use super::{KvError, Sizes};
+use super::{Kept, KvError, Sizes};
 use std::ops::Range;
 
 /// A sequence's blocks in order of position. Of the first the sequence has given some back: those
@@ -23,7 +23,9 @@ impl Table {
 /// All blocks of a group.
 #[derive(Debug)]
 pub struct Blocks {
+    /// Of a slot all that a sequence may have.
     block_tokens: usize,
+    kept: Kept,
     /// Keys that a token sees, 0 for all.
     window: usize,
     /// Most blocks that a sequence holds at once, whatever its length.
@@ -36,13 +38,21 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    pub fn new(window: usize, Sizes { block_tokens, blocks, max_len, step }: Sizes) -> Blocks {
+    pub fn new(kept: Kept, Sizes { block_tokens, blocks, slots, max_len, step }: Sizes) -> Blocks {
+        let (window, block_tokens, blocks) = match kept {
+            Kept::Pages { window } => (window, block_tokens, blocks),
+            Kept::Slot => (0, max_len.max(1), slots),
+        };
         let whole = max_len.div_ceil(block_tokens);
         // The keys that all new tokens see together begin and end anywhere in their blocks.
         let seen = (window + step).saturating_sub(1).div_ceil(block_tokens) + 1;
         let most = if window == 0 { whole } else { seen.min(whole) };
         let free = (0..blocks as i32).rev().collect();
-        Blocks { block_tokens, window, most, table_blocks: whole, holders: vec![0; blocks], free }
+        Blocks { block_tokens, kept, window, most, table_blocks: whole, holders: vec![0; blocks], free }
+    }
+
+    pub fn is_slots(&self) -> bool {
+        self.kept == Kept::Slot
     }
 
     pub fn free(&self) -> usize {
@@ -67,7 +77,7 @@ impl Blocks {
 
     /// Whether all is there that the next token sees behind the first `tokens` of a sequence.
     pub fn serves(&self, table: &Table, tokens: usize) -> bool {
-        table.given_back <= self.first_seen(tokens)
+        !self.is_slots() && table.given_back <= self.first_seen(tokens)
     }
 
     /// Gives an empty table the first blocks of another.
@@ -94,6 +104,7 @@ impl Blocks {
     pub fn reserve(&self, need: usize) -> Result<(), KvError> {
         let (free, blocks) = (self.free.len(), self.holders.len());
         match need > free {
+            true if self.is_slots() => Err(KvError::OutOfSlots { need, free, slots: blocks }),
             true => Err(KvError::OutOfBlocks { need, free, blocks, block_tokens: self.block_tokens }),
             false => Ok(()),
         }

@@ -1,8 +1,11 @@
 use super::*;
 
+const ALL: Kept = Kept::Pages { window: 0 };
+const SEVEN: Kept = Kept::Pages { window: 7 };
+
 /// A cache of one group, in which all tokens see all keys.
 fn whole(blocks: usize, block_tokens: usize, max_len: usize) -> Kv {
-    Kv::new(&[0], Sizes { block_tokens, blocks, max_len, step: max_len })
+    Kv::new(&[ALL], Sizes { block_tokens, blocks, slots: 0, max_len, step: max_len })
 }
 
 /// The blocks of a sequence in the first group.
@@ -65,11 +68,11 @@ fn forks_share_whole_blocks() {
 }
 
 /// Tokens see seven keys: two blocks, or three.
-const WINDOW: Sizes = Sizes { block_tokens: 4, blocks: 6, max_len: 100, step: 4 };
+const WINDOW: Sizes = Sizes { block_tokens: 4, blocks: 6, slots: 2, max_len: 100, step: 4 };
 
 #[test]
 fn windows_give_blocks_back() {
-    let mut kv = Kv::new(&[7], WINDOW);
+    let mut kv = Kv::new(&[SEVEN], WINDOW);
     let a = kv.add();
     for len in 0..100 {
         kv.grow(a, 1).unwrap();
@@ -90,7 +93,7 @@ fn windows_give_blocks_back() {
 /// A sequence longer than the cache is let in, as it comes in parts; two are, while they fit.
 #[test]
 fn windows_need_no_more_than_they_hold() {
-    let mut kv = Kv::new(&[7], WINDOW);
+    let mut kv = Kv::new(&[SEVEN], WINDOW);
     let (a, b) = (kv.add(), kv.add());
     reserve(&mut kv, a, 100).unwrap();
     let error = kv.has_room([(Some(a), 100), (None, 100)].into_iter()).unwrap_err();
@@ -107,7 +110,7 @@ fn windows_need_no_more_than_they_hold() {
 /// The group without a window lacks blocks, the other does not.
 #[test]
 fn each_group_has_blocks_of_its_own() {
-    let mut kv = Kv::new(&[7, 0], WINDOW);
+    let mut kv = Kv::new(&[SEVEN, ALL], WINDOW);
     let a = kv.add();
     for _ in 0..6 {
         kv.grow(a, 4).unwrap();
@@ -121,7 +124,7 @@ fn each_group_has_blocks_of_its_own() {
 
 #[test]
 fn forks_share_what_windows_left() {
-    let mut kv = Kv::new(&[7, 0], WINDOW);
+    let mut kv = Kv::new(&[SEVEN, ALL], WINDOW);
     let a = kv.add();
     kv.grow(a, 12).unwrap();
     assert_eq!(kv.fork(a, 9).unwrap().tokens, 8, "a prompt is there as a whole");
@@ -142,8 +145,9 @@ fn forks_share_what_windows_left() {
 #[test]
 fn never_loses_a_block() {
     for windows in [&[0][..], &[9], &[0, 9], &[1, 5, 64]] {
-        let sizes = Sizes { block_tokens: 4, blocks: 32, max_len: 64, step: 9 };
-        let mut kv = Kv::new(windows, sizes);
+        let sizes = Sizes { block_tokens: 4, blocks: 32, slots: 0, max_len: 64, step: 9 };
+        let kept: Vec<Kept> = windows.iter().map(|&window| Kept::Pages { window }).collect();
+        let mut kv = Kv::new(&kept, sizes);
         let mut alive: Vec<SeqId> = Vec::new();
         let mut state = 7u64;
         let mut random = |below: usize| {
@@ -198,4 +202,19 @@ fn check(kv: &Kv, alive: &[SeqId], windows: &[usize]) {
         assert_eq!(holders, group.holders);
         assert_eq!(holders.iter().filter(|&&n| n == 0).count(), group.free());
     }
+}
+
+/// A slot is a sequence's as long as that is there, and then another's.
+#[test]
+fn sequences_have_a_slot_each() {
+    let mut kv = Kv::new(&[Kept::Slot, ALL, Kept::Slot], Sizes { blocks: 30, ..WINDOW });
+    let (a, b, c) = (kv.add(), kv.add(), kv.add());
+    assert_eq!((kv.grow(a, 9), kv.grow(a, 1), kv.grow(b, 1)), (Ok(0..9), Ok(9..10), Ok(0..1)));
+    let slots = |kv: &Kv, id| kv.tables(id).unwrap().map(<[i32]>::to_vec).collect::<Vec<_>>();
+    assert_eq!(slots(&kv, a), [vec![0], vec![0, 1, 2], vec![0]]);
+    assert_eq!(kv.grow(c, 1), Err(KvError::OutOfSlots { need: 1, free: 0, slots: 2 }));
+    assert_eq!((slots(&kv, c)[1].len(), kv.free_blocks()), (0, 26));
+    assert_eq!(kv.fork(a, 8).unwrap().tokens, 0, "what the slot held after 8 tokens is gone");
+    kv.drop_sequence(a).unwrap();
+    assert_eq!((kv.grow(c, 5), slots(&kv, c)[0].clone()), (Ok(0..5), vec![0]));
 }

@@ -8,6 +8,7 @@ mod grouped;
 mod heads;
 mod matmul;
 mod matvec;
+mod recur;
 mod route;
 mod rows;
 mod signature;
@@ -34,6 +35,7 @@ pub const SCHEDULES: &[Schedule] = &[
     only("group", Family::Group, |setup, spec| emit(setup, spec, group::emit)),
     only("grouped_matvec", Family::GroupedMatvec, |setup, spec| emit(setup, spec, grouped::emit_matvec)),
     only("grouped_matmul", Family::GroupedMatmul, |setup, spec| emit(setup, spec, grouped::emit_matmul)),
+    only("recur", Family::Recur, |setup, spec| emit(setup, spec, recur::emit)),
 ];
 
 /// The only schedule of a family.

@@ -241,7 +241,7 @@ fn wanted(bench: &Bench, ran: &Ran, after: &mut Entries) {
     let tensors = ran.want.iter().filter_map(|want| match want {
         Val::Float(tensor) => Some(tensor.clone()),
         Val::Int(indices) => Some(Tensor::new(vec![indices.len()], indices.iter().map(exact).collect())),
-        Val::Cache(_) | Val::Batch(_) => None,
+        Val::Cache(_) | Val::Slots(_) | Val::Batch(_) => None,
     });
     for (number, tensor) in (bench.first_result()..).zip(tensors) {
         after.numbers(format!("{number}.want"), tensor.shape.clone(), tensor.data.iter().map(|v| v.get()));

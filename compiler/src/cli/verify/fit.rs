@@ -69,6 +69,9 @@ impl Fit<'_> {
             (Type::Cache(cache), Arg::State { state, stream: 0 }) => {
                 values == Some(Arg::State { state, stream: 1 }) && self.is_cache(*cache, state)
             }
+            (Type::Slots(slots), Arg::State { state, stream: 0 }) => {
+                matches!(self.target.group(state), StateGroup::Slots(found) if found.bytes == slots.bytes())
+            }
             (Type::Tensor(t), Arg::Arena { offset }) => self.lies(t, offset, self.plan.arena_bytes),
             (Type::Tensor(t), Arg::Hidden) => self.lies(t, 0, self.target.hidden.bytes),
             (Type::Tensor(t), Arg::Weight { index }) => {

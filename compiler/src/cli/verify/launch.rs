@@ -3,7 +3,7 @@ use atomc_artifact::manifest::{Arg, Input, Launch, Plan, Target};
 use atomc_ir::arch::Memory;
 use atomc_ir::interp::Val;
 use atomc_ir::trial::{Bound, Operand, Trial, Verdict};
-use atomc_ir::{Graph, TensorType, Value};
+use atomc_ir::{Graph, TensorType, Type, Value};
 use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep};
 
 use super::super::failure::Failure;
@@ -139,9 +139,10 @@ impl Bench {
     /// Bytes of each argument before the launch: operands, then nothing for results.
     fn contents(&self, operands: &[Operand]) -> Vec<Vec<u8>> {
         let mut contents: Vec<Vec<u8>> = Vec::with_capacity(self.args.len());
-        for operand in operands {
+        for (operand, v) in operands.iter().zip(self.body.inputs()) {
             match operand {
                 Operand::Tensor(bytes) => contents.push(bytes.clone()),
+                Operand::Cache(slots) if self.body.ty(v).as_slots().is_some() => contents.push(slots.clone()),
                 Operand::Cache(pages) => contents.extend([pages.clone(), Vec::new()]),
                 Operand::Batch => contents.push(Vec::new()),
             }
@@ -160,8 +161,12 @@ impl Bench {
             table: trial.step.table(sequence, tokens),
         };
         let pieces = trial.step.runs.iter().enumerate().map(piece).collect();
-        let caches = self.body.inputs().into_iter().filter_map(|v| self.body.ty(v).as_cache());
-        let block_stride = caches.map(|c| trial.block_stride(c)).max().unwrap_or(0);
+        let stride = |v: Value| match self.body.ty(v) {
+            Type::Cache(c) => Some(trial.block_stride(*c)),
+            Type::Slots(s) => Some(trial.slot_stride(s)),
+            _ => None,
+        };
+        let block_stride = self.body.inputs().into_iter().filter_map(stride).max().unwrap_or(0);
         ProbeStep { pieces, blocks: trial.step.blocks(tokens), block_stride }
     }
 
@@ -201,7 +206,7 @@ impl Bench {
     fn results(&self, trial: &Trial, after: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut tensor = self.first_result();
         let mut bytes = |v: Value| match trial.state(v) {
-            Some(operand) if self.body.ty(v).as_cache().is_some() => after[self.arg_of(operand)].clone(),
+            Some(operand) if self.body.ty(v).is_state() => after[self.arg_of(operand)].clone(),
             _ => {
                 tensor += 1;
                 after[tensor - 1].clone()

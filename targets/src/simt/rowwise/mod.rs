@@ -76,7 +76,7 @@ pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
         Type::Tensor(_) if is_argmax(graph, v) => row(graph.operands(v.node)[0]),
         Type::Tensor(_) => row(v),
         Type::Cache(c) => c.heads * c.head_dim.max(c.value_dim),
-        Type::Batch => 0,
+        Type::Slots(_) | Type::Batch => 0,
     };
     if graph.outputs().iter().any(|&v| route::is_route(graph, v)) {
         return arch.simt.wave;

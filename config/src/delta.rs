@@ -1,0 +1,101 @@
+//! Layers with a recurrent state, the gated delta rule (Gated DeltaNet), and what a configuration
+//! says of them.
+use crate::Diagnostic;
+use crate::fields::Fields;
+
+/// Longest convolution: published models have four tokens.
+const MAX_CONV: usize = 64;
+/// Widest heads: kernels keep a head's state in registers or on the stack.
+const MAX_HEAD_DIM: usize = 256;
+
+/// A short convolution of queries, keys and values, then the gated delta rule, by heads of values
+/// of which several share a query and a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delta {
+    pub key_heads: usize,
+    /// Heads of values, each with a state.
+    pub heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    /// Tokens that the convolution sees.
+    pub conv: usize,
+    pub stored: StoredDelta,
+}
+
+/// How a checkpoint has the projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredDelta {
+    /// `in_proj_qkvz` and `in_proj_ba`, by heads of keys: of each all that goes with it.
+    Grouped,
+    /// `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`.
+    Apart,
+}
+
+impl Delta {
+    /// Rows of queries, or of keys.
+    pub fn key_rows(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Rows of values, and of what gates them.
+    pub fn value_rows(&self) -> usize {
+        self.heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.key_rows() + self.value_rows()
+    }
+}
+
+/// The layers that have such a mixer, by number; others have none.
+pub(crate) fn read(f: &Fields, stored: StoredDelta, layers: usize) -> Result<Vec<Option<Delta>>, Diagnostic> {
+    let linear = linear(f, layers)?;
+    if !linear.contains(&true) {
+        return Ok(vec![None; layers]);
+    }
+    let key_heads = f.or("linear_num_key_heads", Fields::size, 16)?;
+    let heads = f.or("linear_num_value_heads", Fields::size, 32)?;
+    if !heads.is_multiple_of(key_heads) {
+        let message = format!("{heads} is no multiple of linear_num_key_heads, {key_heads}");
+        return Err(f.fault("config::value", "linear_num_value_heads", message));
+    }
+    let width = |name| f.at_most(name, f.or(name, Fields::size, 128)?, MAX_HEAD_DIM);
+    let (key_dim, value_dim) = (width("linear_key_head_dim")?, width("linear_value_head_dim")?);
+    let name = "linear_conv_kernel_dim";
+    let conv = f.at_most(name, f.or(name, Fields::size, 4)?, MAX_CONV)?;
+    if conv < 2 {
+        return Err(f.fault("config::value", name, "must be at least 2: a convolution of one token has no state"));
+    }
+    let delta = Delta { key_heads, heads, key_dim, value_dim, conv, stored };
+    f.at_most("linear_num_value_heads", delta.heads.max(key_heads), crate::fields::MAX_SIZE / (4 * MAX_HEAD_DIM))?;
+    Ok(linear.into_iter().map(|is| is.then(|| delta.clone())).collect())
+}
+
+/// Whether each layer is linear: those that `layer_types` lists, or else all but each
+/// `full_attention_interval`-th.
+fn linear(f: &Fields, layers: usize) -> Result<Vec<bool>, Diagnostic> {
+    let name = "layer_types";
+    let linear = match f.texts(name)? {
+        Some(types) if types.len() != layers => {
+            let message = format!("lists {} layers, num_hidden_layers is {layers}", types.len());
+            return Err(f.fault("config::value", name, message));
+        }
+        Some(types) => {
+            let of = |ty: &&str| match *ty {
+                "full_attention" => Ok(false),
+                "linear_attention" => Ok(true),
+                other => Err(f
+                    .fault("config::value", name, format!("unknown layer type {other:?}"))
+                    .help("Known layer types: full_attention, linear_attention.")),
+            };
+            types.iter().map(of).collect::<Result<Vec<_>, _>>()?
+        }
+        None => {
+            let interval = f.size("full_attention_interval")?.unwrap_or(4);
+            (1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect()
+        }
+    };
+    f.note(name, &linear[..]);
+    Ok(linear)
+}
