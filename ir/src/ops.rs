@@ -361,8 +361,8 @@ ops! {
     /// in f32. Weights are stored as those of `linear`.
     PerHead = "per_head" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
         [Compute, GROUPED, Other, work::dot] shapes::per_head, interp::per_head;
-    /// The rows that a token's choices made, each times its weight, added up in their order. A token
-    /// may have one row, as it is.
+    /// The rows that a token's choices made, each times its weight, added up in their order. A
+    /// token may have one row, as it is.
     Combine = "combine" (y: Choices, weights: Row) {}
         [Compute, Inline, Other, work::none] shapes::combine, interp::combine;
     /// `x` as codes of a type, by scales that a rule makes or that is given for all. The values are
@@ -413,9 +413,9 @@ ops! {
     Conv = "conv" (state: Taken, x: All, weight: Shared, batch: Shared) {}
         [Boundary, RECUR, Other, work::none] shapes::conv, interp::conv;
     /// The gated delta rule: of each token in turn a head's state becomes `exp(g) S + k d^T` with
-    /// `d = beta (v - exp(g) S^T k)`, and gives `S^T q`. Of queries and keys, which several heads of
-    /// values may share, the op takes `x / sqrt(sum(x^2) + eps)`, of queries over the root of their
-    /// width.
+    /// `d = beta (v - exp(g) S^T k)`, and gives `S^T q`. Of queries and keys, which several heads
+    /// of values may share, the op takes `x / sqrt(sum(x^2) + eps)`, of queries over the root of
+    /// their width.
     DeltaRule = "delta_rule" (state: Taken, q: All, k: All, v: All, g: All, beta: All, batch: Shared) { eps: f64 }
         [Boundary, RECUR, Other, work::none] shapes::delta_rule, interp::delta_rule;
     /// The sum over all ranks, of which the reference is one: of its own part alone.

@@ -2,8 +2,7 @@
 use crate::graph::Graph;
 use crate::rope::{Freqs, Scaling};
 use crate::types::{
-    Block, CacheType, DType, Dim, Fact, Layout, Order, Router, Rule, Score, Shape, SlotsType, TensorType, Type,
-    Whole,
+    Block, CacheType, DType, Dim, Fact, Layout, Order, Router, Rule, Score, Shape, SlotsType, TensorType, Type, Whole,
 };
 
 type Types = Result<Vec<Type>, String>;

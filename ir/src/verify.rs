@@ -206,8 +206,7 @@ impl Graph {
                 continue;
             }
             let users = self.users(v);
-            let writes =
-                users.iter().filter(|(user, _)| self.types(*user).iter().any(Type::is_state)).count();
+            let writes = users.iter().filter(|(user, _)| self.types(*user).iter().any(Type::is_state)).count();
             if writes > 1 || writes == 1 && (users.len() > 1 || self.is_output(v)) {
                 errors.add(
                     id,

@@ -356,7 +356,9 @@ impl From<Error> for Failure {
             Error::Shared { .. } | Error::CallerAttends { .. } | Error::States(_) => AtomcStatus::Artifact,
             Error::Device(_) | Error::Step(StepError::Device(_)) => AtomcStatus::Device,
             Error::Checkpoint(_) => AtomcStatus::Checkpoint,
-            Error::Step(StepError::Kv(KvError::OutOfBlocks { .. } | KvError::OutOfSlots { .. })) => AtomcStatus::CacheFull,
+            Error::Step(StepError::Kv(KvError::OutOfBlocks { .. } | KvError::OutOfSlots { .. })) => {
+                AtomcStatus::CacheFull
+            }
             Error::Step(_) => AtomcStatus::Step,
         };
         Failure(status, error.to_string())

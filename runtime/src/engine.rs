@@ -16,9 +16,7 @@ use crate::states::{SLOTS, Unit};
 use crate::weights::packed::Packed;
 use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{
-    Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target,
-};
+use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target};
 use std::ops::Range;
 use std::path::Path;
 

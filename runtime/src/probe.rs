@@ -172,8 +172,7 @@ impl Probe {
         };
         let (device, states) = (&mut self.device, &self.target.states);
         // All states of a launch have one table.
-        let mut state =
-            |&number: &usize| Ok(units[states[number].group].memory(device.allocate(pages)?, 0));
+        let mut state = |&number: &usize| Ok(units[states[number].group].memory(device.allocate(pages)?, 0));
         Ok(Memory {
             states: numbers.states.iter().map(&mut state).collect::<Result<_, DeviceError>>()?,
             weights: (numbers.weights.iter().map(|&w| device.allocate(self.target.weights[w].bytes)))

@@ -375,8 +375,9 @@ fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointE
     if same { Ok(()) } else { Err(CheckpointError::Untied) }
 }
 
-/// What checkpoints hold beside their weights: tables that follow from the configuration, a head that
-/// guesses tokens further ahead (`mtp.`), which nothing here runs, and the copy of the embedding that some writers store for a model whose head is tied to it, if it is one
+/// What checkpoints hold beside their weights: tables that follow from the configuration, a head
+/// that guesses tokens further ahead (`mtp.`), which nothing here runs, and the copy of the
+/// embedding that some writers store for a model whose head is tied to it, if it is one
 /// ([`check_twin`]).
 fn is_harmless(name: &str, used: impl Fn(&str) -> bool) -> bool {
     name.ends_with("rotary_emb.inv_freq") || name.starts_with("mtp.") || (name == HEAD && used(EMBEDDING))

@@ -108,7 +108,8 @@ pub fn select(spec: &KernelSpec, arch: &Arch) -> Result<(&'static Schedule, Choi
         None => {
             let said = |a: &Asked| a.answer.as_ref().err().map(|why| format!("{}: {why}", a.schedule.name));
             let said: Vec<String> = all.iter().filter_map(said).collect();
-            Err(unsupported(format!("no schedule for {}: {}", spec.family.name(), said.join("; "))))
+            let said = if said.is_empty() { "the machine has none".into() } else { said.join("; ") };
+            Err(unsupported(format!("no schedule for {}: {said}", spec.family.name())))
         }
     }
 }
@@ -176,9 +177,11 @@ mod tests {
 
     #[test]
     fn every_family_has_a_schedule() {
-        for all in [host::SCHEDULES, simt::SCHEDULES] {
-            assert!(Family::ALL.iter().all(|&family| all.iter().any(|s| s.family == family)));
-        }
+        let has = |all: &[Schedule], family| all.iter().any(|s| s.family == family);
+        assert!(Family::ALL.iter().all(|&family| has(host::SCHEDULES, family)));
+        // GPUs have no kernels yet for what goes from token to token.
+        let lacks: Vec<_> = Family::ALL.into_iter().filter(|&family| !has(simt::SCHEDULES, family)).collect();
+        assert_eq!(lacks, [Family::Recur]);
     }
 
     #[test]

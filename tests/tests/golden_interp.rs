@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use atomc::driver;
 use atomc::frontend::{self, Config};
-use atomc_ir::{Graph, Op, Type};
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, SlotState, Tensor, Val};
+use atomc_ir::{Graph, Op, Type};
 use atomc_passes::Bucket;
 use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases, cases_of_experts, cases_with_states};
 

@@ -21,6 +21,10 @@ fn config(architecture: &str) -> Config {
         "use_qk_norm": true,
         // Of families that have both kinds of layers one with a recurrent state.
         "full_attention_interval": 2,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
     });
     Config::parse(&config.to_string(), None).expect("a good configuration")
 }
@@ -86,7 +90,7 @@ fn count_kernels(target: &str, of_experts: usize) {
         };
         let latent = if matches!(layer.mixer, Mixer::Latent(_)) { 3 } else { 0 };
         // Convolution and delta rule take nothing of what is before, between and behind them.
-        let delta = if matches!(layer.mixer, Mixer::Delta(_)) { 4 } else { 0 };
+        let delta = if matches!(layer.mixer, Mixer::Delta(_)) { 7 } else { 0 };
         let most = 6 + behind + usize::from(whole) + experts + latent + delta;
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);

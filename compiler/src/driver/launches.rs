@@ -1,8 +1,8 @@
 //! The launches of one bucket: each kernel with the pointers of its arguments.
 //!
-//! For each operand in order: a tensor is one pointer, a cache two (K, then V), slots one, the batch
-//! one, with the table of the kernel's states; then one for each tensor result. A new state of a cache is the
-//! old one's memory, so it has none of its own.
+//! For each operand in order: a tensor is one pointer, a cache two (K, then V), slots one, the
+//! batch one, with the table of the kernel's states; then one for each tensor result. A new state
+//! of a cache is the old one's memory, so it has none of its own.
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::{

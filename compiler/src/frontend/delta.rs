@@ -61,7 +61,8 @@ impl LayerBuilder<'_> {
         let (q, k) = (part(0, key_heads, key_dim)?, part(all.key_rows(), key_heads, key_dim)?);
         let v = part(2 * all.key_rows(), heads, value_dim)?;
         let beta = self.b.map(Elementwise::Sigmoid, &[b])?;
-        let [bias, log] = ["dt_bias", "A_log"].map(|name| self.b.weight(format!("{path}.{name}"), DType::F32, &[heads]));
+        let [bias, log] =
+            ["dt_bias", "A_log"].map(|name| self.b.weight(format!("{path}.{name}"), DType::F32, &[heads]));
         let a = self.b.push(Op::Cast { to: DType::F32 }, &[a])?;
         let g = self.b.map(Elementwise::Decay, &[a, bias, log])?;
         let made = self.b.push(Op::DeltaRule { eps: UNIT_EPS }, &[states[1], q, k, v, g, beta, batch])?;
@@ -76,9 +77,10 @@ impl LayerBuilder<'_> {
         self.b.at(&path);
         let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[all.value_dim]);
         let normed = self.b.rms_norm(x, weight, self.config.eps)?;
-        let flat = self.b.flat(normed, all.value_rows())?;
+        let gate = self.b.heads(gate, all.heads, all.value_dim)?;
         let gate = self.b.map(Elementwise::Silu, &[gate])?;
-        self.b.map(Elementwise::Mul, &[gate, flat])
+        let gated = self.b.map(Elementwise::Mul, &[gate, normed])?;
+        self.b.flat(gated, all.value_rows())
     }
 
     /// The weight of the convolution: a row for each token, oldest first.

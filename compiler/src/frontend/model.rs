@@ -15,10 +15,10 @@ use super::{Config, Part, delta};
 
 /// One step over T tokens, with logits for R of them.
 ///
-/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`,
-/// or `conv1` and `delta1`, …, unless the caller attends; results: `logits`, then the cache states, called as the inputs are, then `picks`,
-/// unless ranks share the model out, then `hidden` ([`atomc_ir::results`]) and one for each layer
-/// in `hidden`, whose input it is.
+/// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`, or
+/// `conv1` and `delta1`, …, unless the caller attends; results: `logits`, then the cache states,
+/// called as the inputs are, then `picks`, unless ranks share the model out, then `hidden`
+/// ([`atomc_ir::results`]) and one for each layer in `hidden`, whose input it is.
 pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Diagnostic> {
     check_hidden(config, hidden)?;
     let own = part.of(config)?;
@@ -57,7 +57,8 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
                 (attended, state.into_iter().collect::<Vec<_>>())
             }
             (Mixer::Latent(all), cache) => {
-                let (attended, state) = builder.latent(all, normed, (ropes[0], cache.first().map(|(_, v)| *v), batch))?;
+                let (attended, state) =
+                    builder.latent(all, normed, (ropes[0], cache.first().map(|(_, v)| *v), batch))?;
                 (attended, state.into_iter().collect())
             }
             (Mixer::Delta(delta), [(_, conv), (_, state)]) => {
