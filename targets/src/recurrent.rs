@@ -47,11 +47,14 @@ impl<'c> State<'c> {
         let before = sequence(c.larger(token, 1) - 1);
         let is_first = c.equal(token, 0) | c.compare(IntPredicate::NE, own, before);
         c.when(is_first, || {
-            // Tokens of a sequence lie one behind the other.
-            let end = c.for_each((token + 1, tokens, 1), &[(token + 1).into()], |next, end| {
-                let end = c.as_int(end[0]);
-                let follows = c.compare(IntPredicate::EQ, end, next) & c.compare(IntPredicate::EQ, sequence(next), own);
-                vec![c.pick_int(follows, next + 1, end).into()]
+            // Tokens of a sequence lie one behind the other, and sequences in their order: the end
+            // is found by halving.
+            let range = [(token + 1).into(), tokens.into()];
+            let end = c.for_each((0, c.bits(tokens), 1), &range, |_, range| {
+                let [low, high] = [0, 1].map(|i| c.as_int(range[i]));
+                let middle = (low + high) / 2;
+                let is_own = c.less(middle, high) & !c.less(own, sequence(middle));
+                vec![c.pick(is_own, middle + 1, low), c.pick(is_own, high, middle)]
             });
             let number = c.load_index(self.batch.table(c, token), 0);
             let has_slot = c.less(number.constant(0) - 1, number);

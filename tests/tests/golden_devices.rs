@@ -157,17 +157,28 @@ fn host() {
 }
 
 /// Models with a recurrent state, in f32 as those with experts, which one of them has.
-fn states_are_right(target: &str) {
-    let mut cases = cases_with_states();
+fn states_are_right(target: &str, wanted: impl Fn(&Case) -> bool) {
+    let mut cases: Vec<Case> = cases_with_states().into_iter().filter(wanted).collect();
     cases.iter_mut().for_each(|case| case.config.dtype = DType::F32);
     error_is_at_most(target, cases, 0.02);
 }
 
 #[test]
 fn states_on_host() {
-    states_are_right("host");
+    states_are_right("host", |_| true);
     let dense = cases_with_states().into_iter().filter(|case| !case.has_experts());
     error_is_at_most("host", dense.collect(), Case::SHARE);
+}
+
+#[test]
+fn states_on_gfx942() {
+    states_are_right("gfx942", Case::has_experts);
+}
+
+#[test]
+fn states_on_gfx1201() {
+    let dense = cases_with_states().into_iter().filter(|case| !case.has_experts());
+    error_is_at_most("gfx1201", dense.collect(), Case::SHARE);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Kernels of layers with a recurrent state: the short convolution and the gated delta rule, over
 //! sequences that begin, go on and end anywhere.
-use atomc_ir::Family;
 use atomc_ir::trial::Run;
+use atomc_ir::{Family, parse};
+use atomc_targets::{KernelSpec, compile, rows};
 use atomc_tests::kernels::{Case, case, run};
 
 /// A token of each of two old sequences and of a new one.
@@ -36,15 +37,35 @@ fn delta([key_heads, heads]: [usize; 2], [dk, dv]: [usize; 2]) -> String {
 
 #[test]
 fn convolutions() {
-    check(&conv(108, 4), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check_on_cpus_in_all_types();
-    check(&conv(208, 2), &[run(3, 1), run(0, 5)]).check_on_cpus();
+    check(&conv(108, 4), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check_in_all_types();
+    check(&conv(208, 2), &[run(3, 1), run(0, 5)]).check();
     // More channels than a task makes.
-    check(&conv(600, 3), &DECODE).check_on_cpus();
+    check(&conv(600, 3), &DECODE).check();
+    // Turns of all waves, and an odd number of channels.
+    check(&conv(21, 4), &[run(0, 65), run(4, 1)]).check();
 }
 
 #[test]
 fn delta_rules() {
-    check(&delta([1, 3], [24, 20]), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check_on_cpus_in_all_types();
-    check(&delta([2, 6], [20, 24]), &DECODE).check_on_cpus();
-    check(&delta([1, 2], [128, 128]), &[run(9, 1), run(0, 2)]).check_on_cpus();
+    check(&delta([1, 3], [24, 20]), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check_in_all_types();
+    check(&delta([2, 6], [20, 24]), &DECODE).check();
+    check(&delta([1, 2], [128, 128]), &[run(9, 1), run(0, 2)]).check();
+    // Rows and columns that no vector fits, and more rows than lanes of the least team have.
+    check(&delta([1, 2], [18, 7]), &[run(0, 65), run(1, 3)]).check();
+    check(&delta([1, 1], [256, 16]), &[run(1, 1), run(0, 2)]).check();
+}
+
+/// Chips that nobody emulates, too.
+#[test]
+fn every_target_has_kernels() {
+    for text in [conv(1536, 4), delta([2, 4], [128, 128])] {
+        let graph = parse(&text).unwrap();
+        for (arch, tokens) in rows().iter().flat_map(|arch| [1, 512].map(|tokens| (arch, tokens))) {
+            let spec = KernelSpec { symbol: "k".into(), family: Family::Recur, body: &graph, tokens, choice: None };
+            let made = compile(&[spec], arch).unwrap_or_else(|e| panic!("{}: {e}", arch.name));
+            let Some(r) = &made.kernels[0].resources else { continue };
+            let spills = [r.scratch, r.vgpr_spills, r.sgpr_spills];
+            assert_eq!(spills, [0; 3], "{}: scratch and registers that did not fit", arch.name);
+        }
+    }
 }

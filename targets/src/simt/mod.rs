@@ -10,6 +10,7 @@ mod gemm;
 mod launch;
 mod machine;
 mod pack;
+mod recurrent;
 mod rowwise;
 mod step_inputs;
 
@@ -40,6 +41,8 @@ pub const SCHEDULES: &[Schedule] = &[
     prefill_warpgroup::SCHEDULE,
     prefill::SCHEDULE,
     decode::TOKENS,
+    recurrent::CONV,
+    recurrent::DELTA,
 ];
 
 /// Whether kernels attend with queries of a type over a cache of another.
