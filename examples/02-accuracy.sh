@@ -6,6 +6,6 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
 for model in llama qwen3; do
-    cargo run --release --quiet -- compile "examples/models/$model" --no-trust --target host -o "$out/$model.atomc"
-    cargo run --release --quiet -- eval "$out/$model.atomc" --weights "examples/models/$model" examples/problems.jsonl --json
+    cargo run --profile "${PROFILE:-release}" --quiet -- compile "examples/models/$model" --no-trust --target host -o "$out/$model.atomc"
+    cargo run --profile "${PROFILE:-release}" --quiet -- eval "$out/$model.atomc" --weights "examples/models/$model" examples/problems.jsonl --json
 done

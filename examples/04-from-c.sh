@@ -7,8 +7,10 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
 # Both at once, so that they share what they are made of.
-cargo build --release --quiet -p atomc -p atomc-runtime
-cargo run --release --quiet -- compile examples/models/qwen3 --no-trust --target host -o "$out/qwen3.atomc"
-libraries="${CARGO_TARGET_DIR:-target}/release"
+profile=${PROFILE:-release}
+cargo build --profile "$profile" --quiet -p atomc -p atomc-runtime
+cargo run --profile "$profile" --quiet -- compile examples/models/qwen3 --no-trust --target host -o "$out/qwen3.atomc"
+folder=${profile/#dev/debug}
+libraries="${CARGO_TARGET_DIR:-target}/$folder"
 cc -std=c11 -Wall -Wextra -Werror -Iruntime/include examples/04-from-c.c -L"$libraries" -latomc_runtime -o "$out/from-c"
 LD_LIBRARY_PATH="$libraries" "$out/from-c" "$out/qwen3.atomc" examples/models/qwen3

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-cargo run --release --quiet -- compile examples/models/qwen3 --no-trust --target gfx942 -o "$out/qwen3.atomc"
-cargo run --release --quiet -- verify "$out/qwen3.atomc" --device emu:gfx942
-cargo run --release --quiet -- run "$out/qwen3.atomc" --weights examples/models/qwen3 --device emu:gfx942 \
+cargo run --profile "${PROFILE:-release}" --quiet -- compile examples/models/qwen3 --no-trust --target gfx942 -o "$out/qwen3.atomc"
+cargo run --profile "${PROFILE:-release}" --quiet -- verify "$out/qwen3.atomc" --device emu:gfx942
+cargo run --profile "${PROFILE:-release}" --quiet -- run "$out/qwen3.atomc" --weights examples/models/qwen3 --device emu:gfx942 \
     --prompt $'Q: Ana has 12 apples. Ana buys 7 more. Ana gives 4 to Ben. How many apples does Ana have now?\nA:'

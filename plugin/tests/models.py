@@ -27,6 +27,16 @@ def golden_model(tmp_path: Path, name: str) -> Path:
     return shutil.copytree(GOLDEN / name, tmp_path / name, ignore=ignore)
 
 
+def large_model(tmp_path: Path) -> Path:
+    """A folder with a configuration alone, of a model with experts that two ranks can share out."""
+    folder = tmp_path / "large"
+    folder.mkdir()
+    facts = json.loads((GOLDEN / "moe-qwen3" / "config.json").read_text())
+    facts |= dict(num_attention_heads=4, num_key_value_heads=2, num_local_experts=8, max_position_embeddings=2048)
+    (folder / "config.json").write_text(json.dumps(facts))
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def trusted(tmp_path_factory):
     """The list of trusted artifacts of these tests: that of whoever runs them stays as it is."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 pytest.register_assert_rewrite("serving")
-from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, model, reference, trusted  # noqa: F401
+from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, large_model, model, reference, trusted  # noqa: F401
 
 os.environ.update(SGLANG_EXTERNAL_MODEL_PACKAGE="atomc.sglang", ATOMC_STRICT="1")
 # A child that is forked has no use of the threads that its parent's products had, and waits for

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import ATOMC, compile, forked, logits, runner
+from conftest import ATOMC, compile, forked, large_model, logits, runner
 
 import atomc
 from atomc.frameworks import Refused
@@ -102,6 +102,43 @@ def test_refusals_name_the_option(model, options, refusal):
     else:
         with pytest.raises(Refused, match=refusal):
             runs(model("llama"), **options)
+
+
+# What AMD's guides have for large models with experts, with two ranks, and `--cuda-graph-max-bs` by
+# the name that 0.5.23 has for it.
+LARGE = "--tensor-parallel-size 2 --expert-parallel-size 2 --trust-remote-code --kv-cache-dtype fp8_e4m3 --page-size 1024"
+LARGE += " --cuda-graph-max-bs-decode 16 --mem-fraction-static 0.8"
+
+
+@pytest.mark.parametrize(
+    "experts, refusal",
+    [(["--ep", "2"], None), ([], "--ep-size: SGLang has 2, the artifact a share of every expert on each rank")],
+)
+def test_command_lines_of_large_models(tmp_path, experts, refusal):
+    folder = large_model(tmp_path)
+    compile(folder, "--tp", "2", "--cache-dtype", "fp8", *experts)
+
+    def checked():
+        from sglang.srt.plugins import load_plugins
+        from sglang.srt.runtime_context import SpawnRanks, publish
+        from sglang.srt.server_args import prepare_server_args
+
+        from atomc.sglang import config
+
+        load_plugins()
+        given = prepare_server_args(["--model-path", str(folder), "--skip-tokenizer-init", *LARGE.split()])
+        given.resolve_once()
+        publish(given, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
+        resolved = compat.model_config_of(given)
+        torch.set_default_dtype(resolved.dtype)
+        artifact = config.artifact()
+        config.check(resolved.hf_config, artifact, atomc.Model(artifact, rank=0))
+
+    if refusal is None:
+        forked(checked)
+    else:
+        with pytest.raises(Refused, match=refusal):
+            forked(checked)
 
 
 def test_short_artifacts_are_refused(bare):

@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 from vllm import LLM, AsyncEngineArgs, EngineArgs, ModelRegistry
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import atomc
 import atomc.vllm.model
@@ -18,7 +19,7 @@ from atomc import _atomc
 from atomc.vllm import compat, config, plugin
 
 from atomc.frameworks import untested
-from conftest import ATOMC, PROBLEMS, compile, greedy, is_ours, own
+from conftest import ATOMC, PROBLEMS, compile, greedy, is_ours, large_model, own
 
 PROMPTS = [p["prompt"] for p in PROBLEMS[:8]]
 SOLUTIONS = [p["solution"] for p in PROBLEMS[:8]]
@@ -225,7 +226,6 @@ def test_every_option_has_a_place_in_the_table(model):
     assert {name for name, path in judged if there(path)} == {name for name, _ in judged}
 
 
-@short
 def test_other_implementations_pass_by_with_a_word(model, monkeypatch):
     asked = EngineArgs(str(model("llama")), model_impl="transformers", max_model_len=512).create_engine_config()
     with mock.patch.object(config.logger, "warning") as said:
@@ -302,6 +302,31 @@ def test_atomc_check_says_what_the_plugin_says(model, options, asked):
         expected = f"error[check]: {refused}\n".replace("torch.float32", "float32").replace("AttentionBackendEnum.", "")
     done = subprocess.run([ATOMC, "check", folder, *options], capture_output=True, text=True)
     assert (done.returncode, done.stderr.replace("vLLM has 1,", "vLLM has 1.0,")) == (int(bool(expected)), expected)
+
+
+# What AMD's guides have for large models with experts, with two ranks.
+LARGE = "--tensor-parallel-size 2 --enable-expert-parallel --trust-remote-code --kv-cache-dtype fp8 --no-enable-prefix-caching"
+LARGE += ' --async-scheduling --compilation-config {"cudagraph_mode":"FULL_AND_PIECEWISE"}'
+
+
+@pytest.mark.parametrize(
+    "experts, refusal",
+    [(["--ep", "2"], None), ([], "--enable-expert-parallel: vLLM has true, the artifact a share of every expert on each rank")],
+)
+def test_command_lines_of_large_models(tmp_path, experts, refusal):
+    folder = large_model(tmp_path)
+    artifact = atomc.Artifact(compile(folder, "--tp", "2", "--cache-dtype", "fp8", *experts))
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+    given = parser.parse_args(["--model", str(folder), "--skip-tokenizer-init", *LARGE.split()])
+    asked = AsyncEngineArgs.from_cli_args(given).create_engine_config()
+    checked = subprocess.run([ATOMC, "check", folder, *LARGE.split()], capture_output=True, text=True)
+    if refusal is None:
+        config.check(asked, artifact, atomc.Model(artifact, rank=0))
+        assert checked.returncode == 0, checked.stderr
+    else:
+        with pytest.raises(config.Refused, match=refusal):
+            config.check(asked, artifact, atomc.Model(artifact, rank=0))
+        assert refusal in checked.stderr
 
 
 @short
