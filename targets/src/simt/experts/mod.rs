@@ -6,8 +6,8 @@ use atomc_ir::{Diagnostic, Layout};
 use inkwell::IntPredicate;
 
 use crate::code::{Int, Ptr, ToInt};
+use crate::contraction::Parts;
 use crate::row::unsupported;
-use crate::simt::gemm::contract::Contraction;
 use crate::simt::launch;
 use crate::simt::machine::Gpu;
 use crate::{KernelSpec, Tasks};
@@ -22,8 +22,11 @@ pub struct Grouping<'c> {
 
 impl<'c> Grouping<'c> {
     /// Those of a contraction with the weights of experts, and where they lie.
-    pub fn of(contraction: &Contraction<'_, '_, 'c>, spec: &KernelSpec) -> Result<(Grouping<'c>, Ptr<'c>), Diagnostic> {
-        let (c, parts) = (contraction.matrix.c, &contraction.parts);
+    pub fn of(
+        c: &Gpu<'c>,
+        parts: &Parts<'_, '_, 'c>,
+        spec: &KernelSpec,
+    ) -> Result<(Grouping<'c>, Ptr<'c>), Diagnostic> {
         let given = parts.experts().and_then(|v| Some((v, spec.body.ty(v).as_tensor()?.layout)));
         let Some((v, Layout::Grouped { experts, tile })) = given else {
             return Err(unsupported("a product of many rows whose experts are not grouped"));

@@ -85,7 +85,7 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
         shape: Shape,
         spec: &KernelSpec,
     ) -> Result<Blocks<'s, 'k, 'a, 'c>, Diagnostic> {
-        let (of, from) = Grouping::of(contraction, spec)?;
+        let (of, from) = Grouping::of(contraction.matrix.c, &contraction.parts, spec)?;
         Ok(Blocks { contraction, shape, of, from, each: contraction.parts.rows_of_x()? })
     }
 
