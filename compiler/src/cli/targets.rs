@@ -34,14 +34,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn table(out: &mut impl Write) -> Result<(), Failure> {
     writeln!(
         out,
-        "{:8} {:15} {:17} {:>4} {:>6} {:>7} {:>5} {:>6} {:>7} {:>7} fp8 is",
+        "{:14} {:15} {:17} {:>4} {:>6} {:>7} {:>5} {:>6} {:>7} {:>7} fp8 is",
         "target", "variant", "chip", "wave", "LDS", "VGPRs", "units", "GB/s", "bf16", "fp8"
     )?;
     atomc_targets::rows().iter().try_for_each(|arch| row(out, arch))
 }
 
 fn row(out: &mut impl Write, arch: &Arch) -> Result<(), Failure> {
-    write!(out, "{:8} {:15} ", arch.target, arch.name)?;
+    write!(out, "{:14} {:15} ", arch.target, arch.name)?;
     match &arch.machine {
         Machine::Cpu(cpu) => writeln!(out, "{} lanes of f32, bf16 by {}", cpu.vector.lanes, dot(cpu))?,
         Machine::Simt(simt) => {
