@@ -215,7 +215,7 @@ fn what_cannot_be_loaded() {
     let Err(error) = CodeObject::load(&testing::compile(include_str!("kernels/collatz.ll"), &isa)) else {
         panic!("there is no interpreter for it")
     };
-    insta::assert_snapshot!(error, @"no interpreter for `gfx1250`; there is one for gfx90a, gfx942, gfx950, gfx1100, gfx1101, gfx1102, gfx1150, gfx1151, gfx1152, gfx1200, gfx1201");
+    insta::assert_snapshot!(error, @"no interpreter for `gfx1250`; there is one for gfx90a, gfx942, gfx950, gfx9-4-generic, gfx1100, gfx1101, gfx1102, gfx1150, gfx1151, gfx1152, gfx11-generic, gfx1200, gfx1201, gfx12-generic");
 }
 
 /// Overwrites instructions by words that are none.
