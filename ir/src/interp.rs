@@ -677,30 +677,25 @@ pub(crate) fn rope_table<S: Real>(
 }
 
 pub(crate) fn rope<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
-    let (x, table) = (args[0].float()?, args[1].float()?);
-    let (heads, dim, rot) = (x.shape[1], x.shape[2], table.width());
-    let mut data = x.data.clone();
-    for (i, head) in data.chunks_exact_mut(dim).enumerate() {
-        let (cos, sin) = table.data[i / heads * rot..][..rot].split_at(rot / 2);
-        for j in 0..rot / 2 {
-            let (a, b) = (head[j], head[j + rot / 2]);
-            head[j] = a.mul(cos[j]).sub(b.mul(sin[j]));
-            head[j + rot / 2] = b.mul(cos[j]).add(a.mul(sin[j]));
-        }
-    }
-    one(x.shape.clone(), data)
+    rotated(args, |i, half| [i, i + half])
 }
 
 pub(crate) fn rope_pairs<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    rotated(args, |i, _| [2 * i, 2 * i + 1])
+}
+
+/// Rotates the two elements of each head that belong to frequency `i` of so many.
+fn rotated<S: Real>(args: &[&Val<S>], pair: impl Fn(usize, usize) -> [usize; 2]) -> Results<S> {
     let (x, table) = (args[0].float()?, args[1].float()?);
     let (heads, dim, rot) = (x.shape[1], x.shape[2], table.width());
     let mut data = x.data.clone();
     for (i, head) in data.chunks_exact_mut(dim).enumerate() {
         let (cos, sin) = table.data[i / heads * rot..][..rot].split_at(rot / 2);
         for j in 0..rot / 2 {
-            let (a, b) = (head[2 * j], head[2 * j + 1]);
-            head[2 * j] = a.mul(cos[j]).sub(b.mul(sin[j]));
-            head[2 * j + 1] = b.mul(cos[j]).add(a.mul(sin[j]));
+            let [first, second] = pair(j, rot / 2);
+            let (a, b) = (head[first], head[second]);
+            head[first] = a.mul(cos[j]).sub(b.mul(sin[j]));
+            head[second] = b.mul(cos[j]).add(a.mul(sin[j]));
         }
     }
     one(x.shape.clone(), data)

@@ -139,6 +139,7 @@ const RX_7900_XTX: Chip = Chip { name: "RX 7900 XTX", units: 96, bandwidth: 960.
 
 const RX_9070_XT: Chip = Chip { name: "RX 9070 XT", units: 64, bandwidth: 644.6, bf16: 194.6, fp8: 389.3, fp4: 0.0 };
 
+/// What CDNA 3 is, from which CDNA 2 and 4 differ.
 const GFX942: Simt = Simt {
     wave: 64,
     unit: CDNA2_UNIT,
@@ -215,23 +216,11 @@ pub const ROWS: [Arch; 15] = [
         "CDNA 2 ISA guide; AMD Instinct MI250X data sheet, one of its two dies",
         "",
         Simt {
-            wave: 64,
-            unit: CDNA2_UNIT,
             chip: Chip { name: "MI250X, one die", units: 110, bandwidth: 1638.4, bf16: 191.5, fp8: 0.0, fp4: 0.0 },
-            matrix: MFMA,
             products: &CDNA2,
             mfma_32x32: &LARGE_CDNA2,
             fp8: Fp8::None,
-            packs_bf16: false,
-            direct_to_lds: 4,
-            buffer_word: Some(CDNA_BUFFER),
-            bulk_copies: false,
-            warpgroup_mma: false,
-            dependent_launch: false,
-            clusters: [0; 2],
-            measured: None,
-            rows_of_16: RowExchange::Crossbar,
-            isa: Isa::Amdgcn,
+            ..GFX942
         },
     ),
     row("gfx942", &["gfx942"], "CDNA 3 ISA guide; AMD Instinct MI300X data sheet", "", GFX942),
@@ -251,23 +240,15 @@ pub const ROWS: [Arch; 15] = [
         "CDNA 4 ISA guide; AMD Instinct MI355X data sheet",
         "",
         Simt {
-            wave: 64,
             unit: ComputeUnit { lds: 160 << 10, lds_group: 160 << 10, lds_granule: 1280, ..CDNA2_UNIT },
             chip: Chip { name: "MI355X", units: 256, bandwidth: 8192.0, bf16: 2516.6, fp8: 5033.2, fp4: 10066.3 },
-            matrix: MFMA,
             products: &CDNA4,
             mfma_32x32: &LARGE_CDNA4,
             fp8: Fp8::Ocp,
             packs_bf16: true,
             direct_to_lds: 16,
-            buffer_word: Some(CDNA_BUFFER),
-            bulk_copies: false,
-            warpgroup_mma: false,
-            dependent_launch: false,
-            clusters: [0; 2],
-            measured: None,
             rows_of_16: RowExchange::Swap,
-            isa: Isa::Amdgcn,
+            ..GFX942
         },
     ),
     rdna3("gfx1100", &["gfx1100"], "RDNA 3 ISA guide; AMD Radeon RX 7900 XTX specifications", RDNA_UNIT, RX_7900_XTX),
