@@ -4,7 +4,7 @@ use atomc_artifact::manifest::{
     self, Arg, Input, PageStream, Plan, PlanKind, StateGroup, StreamLayout, Target, Weight,
 };
 use atomc_ir::arch::Memory;
-use atomc_ir::layout::Panels;
+use atomc_ir::layout::{Groups, Panels};
 use atomc_ir::trial::Step;
 use atomc_ir::{CacheType, Dim, Graph, Layout, TensorType, Type};
 
@@ -28,6 +28,9 @@ impl Room {
     /// Bytes of activations, or of indices, with all the rows that there is room for.
     pub fn bytes(&self, t: &TensorType, memory: &Memory) -> Option<usize> {
         let lead = t.shape.0.first().map_or(1, |d| d.at(self.tokens, self.rows));
+        if let Layout::Grouped { experts, tile } = t.layout {
+            return Groups { experts, tile, pairs: lead }.words().checked_mul(t.dtype.size());
+        }
         let rows = lead.checked_next_multiple_of(self.round)?;
         t.shape.row()?.checked_next_multiple_of(memory.row)?;
         rows.checked_mul(memory.result_stride(t))?.checked_mul(t.dtype.size())
@@ -96,7 +99,7 @@ impl Fit<'_> {
     fn lies(&self, t: &TensorType, offset: usize, bytes: usize) -> bool {
         let size = Room::of(self.target, self.plan).bytes(t, self.memory);
         let end = size.and_then(|size| size.checked_add(offset));
-        matches!(t.layout, Layout::Rows | Layout::Scaled(_)) && end.is_some_and(|end| end <= bytes)
+        !t.layout.is_packed() && end.is_some_and(|end| end <= bytes)
     }
 
     /// Bytes of the host's memory that a try with a step takes: the trial's, and those of the
@@ -116,7 +119,7 @@ fn is_weight(t: &TensorType, weight: &Weight, memory: &Memory) -> bool {
     // Rows lie as the target has them for their width: the artifact was checked.
     let layout = match (weight.layout, t.shape.sizes().as_deref()) {
         (manifest::Layout::Rows { .. }, _) => t.layout == Layout::Rows,
-        (manifest::Layout::Panels { width, group, rows, cols }, Some(&[r, c])) => {
+        (manifest::Layout::Panels { width, group, rows, cols }, Some(&[.., r, c])) => {
             let p = Panels::in_layout(t.layout, [r, c], t.dtype, memory);
             p.is_some_and(|p| (p.width, p.group, p.rows, p.cols) == (width, group, rows, cols))
         }

@@ -112,7 +112,8 @@ impl Bound {
 
     /// Times each kernel, then does the step. All launches of a kernel are replayed one after the
     /// other, as in a graph and without the gaps that a clock between two launches would make; what
-    /// they leave in memory the step overwrites.
+    /// they leave in memory the step overwrites. The step is done up to the kernel's first launch
+    /// before: it may follow numbers that earlier kernels have left, such as those of experts.
     ///
     /// # Safety
     /// As for [`super::super::Device::run`].
@@ -136,6 +137,9 @@ impl Bound {
             let all = || indices.iter().map(|&index| &self.launches[index]);
             // SAFETY: passed on to the caller.
             let graph = Graph::capture(context, || unsafe { launch(all(), context, at, context.stream()) })?;
+            // SAFETY: passed on to the caller.
+            unsafe { launch(&self.launches[..indices[0]], context, at, context.stream()) }?;
+            context.synchronise()?;
             before.record()?;
             graph.replay()?;
             after.record()?;
