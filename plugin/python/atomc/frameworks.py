@@ -102,6 +102,11 @@ def compile_options(gpu: str, dtype: torch.dtype, ranks: int, cache: str) -> lis
     return options
 
 
+def latent(artifact: atomc.Artifact) -> bool:
+    """Whether layers keep one row of each token, of which all keys and values are made."""
+    return "kv_lora_rank" in artifact.config["model"]
+
+
 def device(gpu: str) -> str:
     """The device of this process as the runtime names it: torch's current `hip` or `cuda`, or the host."""
     return f"{gpu}:{torch.cuda.current_device()}" if gpu else "host"
@@ -134,6 +139,9 @@ class Driven(torch.nn.Module):
         return self.memory[-1].data_ptr()
 
     def load_weights(self, weights) -> None:
+        self.load_given(weights)
+
+    def load_given(self, weights) -> None:
         with self.engine.loading(update=True) as load:
             for name, tensor in weights:
                 load.feed(name, tensor.detach(), stream=self.stream())

@@ -1,8 +1,11 @@
 """Which model runs, and what is refused."""
 
 import json
+import re
 import shutil
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -123,7 +126,7 @@ def test_command_lines_of_large_models(tmp_path, experts, refusal):
         from sglang.srt.runtime_context import SpawnRanks, publish
         from sglang.srt.server_args import prepare_server_args
 
-        from atomc.sglang import config
+        from atomc.sglang import adapters, config
 
         load_plugins()
         given = prepare_server_args(["--model-path", str(folder), "--skip-tokenizer-init", *LARGE.split()])
@@ -132,7 +135,7 @@ def test_command_lines_of_large_models(tmp_path, experts, refusal):
         resolved = compat.model_config_of(given)
         torch.set_default_dtype(resolved.dtype)
         artifact = config.artifact()
-        config.check(resolved.hf_config, artifact, atomc.Model(artifact, rank=0))
+        config.check(adapters.facts(resolved.hf_config), artifact, atomc.Model(artifact, rank=0))
 
     if refusal is None:
         forked(checked)
@@ -172,3 +175,80 @@ def test_unknown_releases_are_refused(model, monkeypatch):
         runs(model("llama"))
     monkeypatch.setenv("ATOMC_UNSUPPORTED_VERSION", "1")
     assert runs(model("llama"))[0] == "atomc.sglang.model.Model"
+
+
+def test_models_are_prepared_for_others(model):
+    """The public door: whoever has a configuration gets what SGLang's registry would make of it."""
+
+    def made():
+        from atomc.sglang import prepare_model
+
+        loaded = runner(model("llama")).torch_runner
+        torch.set_default_dtype(torch.bfloat16)  # as SGLang's loader does for whoever it makes
+        hf_config = loaded.model_config.hf_config
+        ours, own = prepare_model(hf_config, quant_config=None), compat.own_class("LlamaForCausalLM")
+        try:
+            prepare_model(hf_config, architecture="LlamaForCausalLMNextN")
+        except Refused as fault:
+            return type(ours).__module__, isinstance(ours, own), str(fault)
+
+    module, own, fault = forked(made)
+    assert module == "atomc.sglang.model" and not own
+    assert re.search(r"model.atomc: --speculative-algorithm: artifacts hold no draft, as LlamaForCausalLMNextN is one", fault)
+
+
+def test_rows_go_through_sglangs_code_where_it_is_asked(model):
+    """Its processor of logits has a part in log-probabilities of prompts and hidden rows alone."""
+
+    def calls(hidden):
+        from sglang.benchmark.one_batch import prepare_synthetic_inputs_for_latency_test
+
+        loaded, asked = runner(model("llama"), enable_return_hidden_states=hidden), []
+        loaded.torch_runner.model.processor.register_forward_hook(lambda *_: asked.append(1))
+        _, first, batch = loaded.extend(prepare_synthetic_inputs_for_latency_test(len(TOKENS), 0, TOKENS))
+        _, second = loaded.decode(first.argmax(-1), batch)
+        return len(asked), torch.stack([first, second])
+
+    (plain, found), (asked, right) = forked(calls, False), forked(calls, True)
+    assert (plain, asked) == (0, 2)
+    assert (found == right).all()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_memory_is_given_back_by_tags(model, kept):
+    """Pages of the cache, whose memory is then not there, and weights, without which a step is refused, but not with a backup."""
+
+    def resident(pool) -> int:
+        """KiB of the memory of its first layer."""
+        start = pool.get_key_buffer(0).data_ptr()
+        lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+        # The kernel joins neighbours into one mapping, which begins no later.
+        for line in lines:
+            span = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+            if span and int(span[1], 16) <= start < int(span[2], 16):
+                return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+
+    def found():
+        from atomc.sglang import memory
+
+        loaded = runner(model("llama"), enable_memory_saver=True, enable_weights_cpu_backup=kept)
+        manager = SimpleNamespace(tp_worker=SimpleNamespace(model_runner=loaded.torch_runner))
+        release = lambda *tags: memory.released(None, manager, SimpleNamespace(tags=tags))
+        pool = loaded.torch_runner.token_to_kv_pool
+        right, before = logits(loaded, TOKENS), resident(pool)
+        release("kv_cache")
+        after = resident(pool)
+        loaded.clear()
+        same = (logits(loaded, TOKENS) == right).all()
+        loaded.clear()
+        release("weights")
+        try:
+            same &= (logits(loaded, TOKENS) == right).all()
+            fault = None
+        except atomc.StepError as missing:
+            fault = str(missing)
+        return before, after, bool(same), fault
+
+    before, after, same, fault = forked(found)
+    assert before > 0 and after == 0 and same
+    assert fault == (None if kept else "the weights are not loaded")

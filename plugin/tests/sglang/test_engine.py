@@ -10,6 +10,8 @@ from conftest import PROBLEMS, answers, greedy
 PROMPTS = [p["prompt"] for p in PROBLEMS]
 SOLUTIONS = [p["solution"] for p in PROBLEMS]
 MODEL = "qwen3", "--dtype", "float32"
+# The scheduler is done with a request a moment after its answer: so many seconds.
+SETTLE = 1
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +21,7 @@ def small(engine, model):
     pool = dict(dtype="float32", max_total_tokens=32 * 32, max_running_requests=16, chunked_prefill_size=64, enable_mixed_chunk=True)
     # It expects answers to be far shorter than asked for, and takes requests back where they are
     # not.
-    return engine(model(*MODEL), **pool, schedule_conservativeness=0.01, enable_return_hidden_states=True)
+    return engine(model(*MODEL), **pool, schedule_conservativeness=0.01, enable_return_hidden_states=True, enable_memory_saver=True)
 
 
 def test_tokens_and_logprobs_are_those_of_transformers(small, model, reference):
@@ -103,6 +105,29 @@ def test_weights_are_updated_in_place(small, model):
     assert greedy(small, PROMPTS[:2]) != before
     update(weights[name])
     assert greedy(small, PROMPTS[:2]) == before == SOLUTIONS[:2]
-    time.sleep(1)  # the scheduler is done with a request a moment after its answer
+    time.sleep(SETTLE)
     assert small.update_weights_from_disk(str(folder))[:2] == (True, "Succeeded to update model weights.")
     assert greedy(small, PROMPTS[:2]) == before
+
+
+def test_memory_goes_back_and_weights_come_in_buckets(small, model):
+    """As trainers do it that share a machine with the engine: everything is released, then weights come back, all of them anew in
+    flattened buckets, and the cache after them."""
+    from safetensors.torch import load_file
+    from sglang.srt.utils import MultiprocessingSerializer
+    from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorBucket
+
+    before = greedy(small, PROMPTS[:2])
+    time.sleep(SETTLE)
+    small.release_memory_occupation()
+    small.resume_memory_occupation(tags=["weights"])
+    weights = list(load_file(model(*MODEL) / "model.safetensors").items())
+    small.begin_weight_update()
+    for some in (weights[::2], weights[1::2]):
+        bucket = FlattenedTensorBucket(named_tensors=some)
+        given = dict(flattened_tensor=bucket.get_flattened_tensor(), metadata=bucket.get_metadata())
+        given = [MultiprocessingSerializer.serialize(given, output_str=True)]
+        assert small.update_weights_from_tensor(given, load_format="flattened_bucket") == (True, "Success")
+    small.end_weight_update()
+    small.resume_memory_occupation(tags=["kv_cache", "cuda_graph"])
+    assert greedy(small, PROMPTS[:2]) == before == SOLUTIONS[:2]

@@ -11,8 +11,9 @@ from atomc import _atomc
 from atomc.sglang import compat
 
 FILES = sorted(Path(atomc.__path__[-1], "sglang").glob("*.py"))
-CONSTANTS = {"ARCHITECTURES", "__getattr__", "CHOOSING", "EntryClass", "NAMES", "REQUESTS", "ROUNDED", "TESTED", "TRANSFORMERS", "logger"}
-MEMORY = {"SLACK", "GRANULE", "GPU_GRANULE"}
+CONSTANTS = {"ARCHITECTURES", "DRAFTS", "__getattr__", "CHOOSING", "EntryClass", "NAMES", "REQUESTS", "ROUNDED", "TESTED", "TRANSFORMERS"}
+MEMORY = {"SLACK", "GRANULE", "GPU_GRANULE", "POOLS", "SAVER", "RELEASE", "OPTIONS", "TAGS", "logger"}
+ADAPTERS = {"ADAPTERS", "DRAFT", "LATENT", "KEYS_AND_VALUES"}
 
 
 def test_size():
@@ -26,7 +27,7 @@ def test_nothing_is_patched(file):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_modules_have_no_state(file):
-    rules.has_no_state(file, CONSTANTS | MEMORY)
+    rules.has_no_state(file, CONSTANTS | MEMORY | ADAPTERS)
 
 
 def test_releases_are_told_apart_in_one_place():
@@ -59,4 +60,19 @@ def test_entry_points():
 def test_every_architecture_has_a_class():
     from sglang.srt.models.registry import import_model_classes
 
-    assert set(import_model_classes("atomc.sglang", strict=True)) == {*compat.ARCHITECTURES, compat.TRANSFORMERS}
+    drafts = {name + draft for name in compat.ARCHITECTURES for draft in ("NextN", "MTP")}
+    assert set(import_model_classes("atomc.sglang", strict=True)) == {*compat.ARCHITECTURES, *drafts, compat.TRANSFORMERS}
+
+
+def test_names_of_drafts_are_reserved():
+    """Those that SGLang makes of the names of models that artifacts hold."""
+    from sglang.srt.models.registry import import_model_classes
+
+    own = set(import_model_classes("sglang.srt.models"))
+    assert {"DeepseekV3ForCausalLMNextN", "Qwen3NextForCausalLMMTP"} <= own & set(compat.DRAFTS)
+
+
+def test_what_is_hooked_is_there():
+    from pkgutil import resolve_name
+
+    assert callable(resolve_name(compat.SAVER)) and callable(resolve_name(compat.RELEASE))

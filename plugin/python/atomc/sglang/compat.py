@@ -12,6 +12,10 @@ TESTED = ("0.5.23",)
 # The architectures that artifacts can hold.
 ARCHITECTURES = tuple(name for name, _ in _atomc.architectures())
 
+# What SGLang calls the classes of drafts that come with such models: of the tensors behind the last
+# layer, which artifacts leave out.
+DRAFTS = tuple(name + draft for name in ARCHITECTURES for draft in ("NextN", "MTP"))
+
 # What runs instead with `--model-impl transformers`, and where SGLang has no class of its own.
 TRANSFORMERS = "TransformersForCausalLM"
 
@@ -23,12 +27,21 @@ ROUNDED = {
     "num_key_value_heads": "original_total_num_kv_heads",
 }
 
+# What is called behind or in the place of SGLang's own by its hooks.
+SAVER = "sglang.srt.utils.torch_memory_saver_adapter.TorchMemorySaverAdapter.create"
+RELEASE = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager.release_memory_occupation"
+
 # Everything else by its name, and the module that has it.
 NAMES = {
     "AttentionBackend": "sglang.srt.layers.attention.base_attn_backend",
     "CpuDeviceMixin": "sglang.srt.platforms.cpu",
+    "HookRegistry": "sglang.srt.plugins.hook_registry",
+    "HookType": "sglang.srt.plugins.hook_registry",
+    "LogitsMetadata": "sglang.srt.layers.logits_processor",
     "LogitsProcessor": "sglang.srt.layers.logits_processor",
+    "LogitsProcessorOutput": "sglang.srt.layers.logits_processor",
     "MHATokenToKVPool": "sglang.srt.mem_cache.memory_pool",
+    "MLATokenToKVPool": "sglang.srt.mem_cache.memory_pool",
     "PlatformEnum": "sglang.srt.platforms.device_mixin",
     "SRTPlatform": "sglang.srt.platforms.interface",
     "add_attention_backend_choices": "sglang.srt.arg_groups.choices",
@@ -40,8 +53,6 @@ NAMES = {
     "import_model_classes": "sglang.srt.models.registry",
     "model_config_of": "sglang.srt.arg_groups.overrides",
     "register_attention_backend": "sglang.srt.layers.attention.attention_registry",
-    "tensor_model_parallel_all_gather": "sglang.srt.distributed",
-    "tensor_model_parallel_all_reduce": "sglang.srt.distributed",
 }
 
 __getattr__ = attributes("SGLang", "sglang", TESTED, NAMES)

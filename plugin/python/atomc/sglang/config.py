@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import atomc
-from atomc import _atomc
+from atomc import _atomc, frameworks
 from atomc.frameworks import Refused, Wanted, compile_options, disabled, located, setting
 
 from . import compat
@@ -31,10 +31,18 @@ def artifact() -> atomc.Artifact | None:
     return None if disabled() else located(wanted(compat.options(CHOOSING)), logger)[0]
 
 
-def check(config, artifact: atomc.Artifact, engine: atomc.Model) -> None:
-    """Refuses a model that is not the artifact's, as SGLang has resolved it, and options that do not fit."""
-    facts = config.to_dict()
-    facts |= {name: facts[kept] for name, kept in compat.ROUNDED.items() if kept in facts}
+def find(architecture: str) -> atomc.Artifact | None:
+    """The artifact of this process's model, if it is not SGLang's own model that runs."""
+    if disabled():
+        return None
+    compat.check_release()
+    if architecture == compat.TRANSFORMERS:
+        return pass_by()
+    return frameworks.find(wanted(compat.options(CHOOSING)), logger)
+
+
+def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:
+    """Refuses a model that is not the artifact's, by the facts that SGLang has resolved, and options that do not fit."""
     asked = compat.options(_atomc.judged_sglang_options())
     asked |= dict(dtype=str(torch.get_default_dtype()), context_length=compat.context_length())
     if refusals := engine.refusals(json.dumps(facts, default=str), json.dumps(asked, default=str), framework="sglang"):

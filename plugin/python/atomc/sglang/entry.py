@@ -1,11 +1,10 @@
-"""What SGLang's registry finds: a class for each architecture that artifacts can hold."""
+"""What SGLang's registry finds: a class for each architecture that artifacts can hold, and for the drafts of these."""
 
-from importlib import import_module
 from types import new_class
 
 import torch
 
-from . import compat, config
+from . import compat, config, prepare_model
 
 
 class Entry(type):
@@ -21,8 +20,7 @@ class Choice(torch.nn.Module, metaclass=Entry):
     """Makes the model of an artifact, or one of SGLang's own class where there is none."""
 
     def __new__(cls, config, **options):
-        make = import_module(".model", __package__).make  # which imports what is used of SGLang, and fails if it is not there
-        return make(cls.__name__, config, options)
+        return prepare_model(config, architecture=cls.__name__, **options)
 
 
-EntryClass = [new_class(name, (Choice,)) for name in (*compat.ARCHITECTURES, compat.TRANSFORMERS)]
+EntryClass = [new_class(name, (Choice,)) for name in (*compat.ARCHITECTURES, *compat.DRAFTS, compat.TRANSFORMERS)]

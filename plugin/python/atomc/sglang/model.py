@@ -1,67 +1,45 @@
 """One opaque model for every architecture that an artifact holds, over SGLang's pools."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 
 import atomc
-from atomc.frameworks import Driven, Refused, device, disabled, find, part
+from atomc.frameworks import Driven, device, part
 
 from . import compat, config
+from .adapters import Adapter
 from .compat import LogitsProcessor
-from .config import logger
-
-# Kernels may read so many bytes behind the last page. On a device memory comes in granules, so
-# those behind an allocation are there up to the end of its last one.
-SLACK, GRANULE, GPU_GRANULE = 256, 4096, 2 << 20
-
-
-def make(architecture: str, hf_config, options: dict) -> torch.nn.Module:
-    """The model of the artifact, or one of SGLang's own class."""
-    own = compat.own_class
-    if disabled():
-        return own(architecture)(hf_config, **options)
-    compat.check_release()
-    if architecture == compat.TRANSFORMERS:
-        config.pass_by()
-        return own(architecture)(hf_config, **options)
-    began = time.perf_counter()
-    if (artifact := find(config.wanted(compat.options(config.CHOOSING)), logger)) is None:
-        return own(architecture)(hf_config, **options)
-    model = Model(hf_config, artifact)
-    logger.info("atomc: %s; opened in %.0f ms", model.engine, (time.perf_counter() - began) * 1e3)
-    return model
 
 
 class Model(Driven):
     """An artifact with weights, over SGLang's pools: the whole forward, from tokens to logits."""
 
-    def __init__(self, hf_config, artifact: atomc.Artifact):
-        super().__init__(artifact, device(compat.gpu()), compat.get_parallel().tp_rank)
-        config.check(hf_config, artifact, self.engine)
-        self.block_tokens, self.pool = self.engine.cache[0].block_tokens, None
+    def __init__(self, adapter: Adapter, artifact: atomc.Artifact, facts: dict):
+        # The ranks that have one batch: with attention of several batches at a time, not all.
+        parallel = compat.get_parallel()
+        super().__init__(artifact, device(compat.gpu()), parallel.attn_tp_rank)
+        config.check(facts, artifact, self.engine)
+        self.adapter, self.pool, self.block_tokens = adapter, None, self.engine.cache[0].block_tokens
         self.packed = Path(compat.options(["model_path"])["model_path"], self.engine.packed_name)
+        self.reduce, self.gather = parallel.attn_tp_group.all_reduce, parallel.attn_tp_group.all_gather
         # Which rows want logits, and log-probabilities of prompts, are SGLang's; the head is ours.
         self.processor = LogitsProcessor(SimpleNamespace(vocab_size=self.engine.vocab), skip_all_gather=True)
-        gather = compat.tensor_model_parallel_all_gather
-        head = SimpleNamespace(apply=lambda _, hidden, bias: self.logits(hidden, gather))
+        head = SimpleNamespace(apply=lambda _, hidden, bias: self.logits(hidden, self.gather))
         self.lm_head = SimpleNamespace(quant_method=head)
 
     def load_weights(self, weights) -> None:
-        """Those of the model's folder at first, which may be packed: SGLang reads none before it is asked for them."""
-        packed, self.packed = self.packed, None
-        if packed and packed.exists():
-            self.engine.load(packed)
-        else:
-            super().load_weights(weights)
+        self.adapter.load(self, weights)
 
     def forward(self, input_ids, positions, forward_batch, input_embeds=None):
         ids = input_ids.int()
         step = lambda tokens: self.step(ids, positions, forward_batch, input_embeds, tokens)
-        hidden = self.steps(step, len(ids)) if len(ids) else self.hidden[:0]
-        return self.processor(input_ids, hidden, self.lm_head, forward_batch)
+        # A rank without a request, which others wait for, has nothing of its own to compute: its
+        # rows, if it has some, are padding.
+        idle = forward_batch.forward_mode.is_idle() or not len(ids)
+        hidden = self.hidden[:1].expand(len(ids), -1) if idle else self.steps(step, len(ids))
+        return self.adapter.output(self, input_ids, hidden, forward_batch)
 
     def step(self, ids, positions, batch, embeds, tokens: slice) -> torch.Tensor:
         """Hidden rows of some tokens."""
@@ -82,23 +60,11 @@ class Model(Driven):
         tables = [(table.data_ptr(), table.stride(0))] * len(self.engine.cache)
         sizes = dict(tables=tables, sequences=len(lengths), tokens=len(ids))
         self.engine.begin(**pointers, **sizes, decode=decode, embedded=embeds is not None, stream=self.stream())
-        return self.run(tokens, embeds, compat.tensor_model_parallel_all_reduce)
+        return self.run(tokens, embeds, self.reduce)
 
     def bind(self, pool) -> None:
-        """Takes the pages of SGLang's pool. K and V of a layer are halves of one allocation, in which nobody but our kernels looks."""
+        """Takes the pages of SGLang's pool."""
         if pool is not self.pool:
-            self.engine.bind_cache([self.pages(cache, *pool.get_kv_buffer(cache.layer)) for cache in self.engine.cache])
+            pages = [self.adapter.bind(cache, self.on_host, *pool.get_kv_buffer(cache.layer)) for cache in self.engine.cache]
+            self.engine.bind_cache(pages)
             self.pool = pool
-
-    def pages(self, cache: atomc.Cache, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int]:
-        """Where those of a layer are, the bytes from one to the next, how many, and the name of their table: there is one."""
-        half, blocks = v.data_ptr() - k.data_ptr(), len(k) // cache.block_tokens
-        storage, used = k.untyped_storage(), blocks * cache.block_bytes
-        room = storage.data_ptr() + storage.nbytes() - k.data_ptr()
-        if half != k.nbytes or v.untyped_storage().data_ptr() != storage.data_ptr() or used > room:
-            had = f"{room} bytes for K of {k.nbytes}, V {half} behind it"
-            raise Refused(f"layer {cache.layer}: {blocks} pages of {cache.block_bytes} bytes, but SGLang's pool has {had}")
-        granule = GRANULE if self.on_host else GPU_GRANULE
-        if room - used + -(storage.data_ptr() + storage.nbytes()) % granule < SLACK:
-            raise Refused(f"--max-total-tokens: a pool of {len(k)} ends where memory does; with a page more or less it does not")
-        return k.data_ptr(), cache.block_bytes, blocks, 0

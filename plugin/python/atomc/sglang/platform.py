@@ -27,7 +27,7 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
         return self.device_type
 
     def get_kv_pool_cls(self, *, kind: str) -> type | None:
-        return import_module(".pool", __package__).Pool if kind == "mha" else None  # SGLang's pools want to know the platform
+        return import_module(".pool", __package__).POOLS.get(kind)  # SGLang's pools want to know the platform
 
     def get_default_attention_backend(self) -> str:
         return "torch_native"

@@ -8,13 +8,16 @@ from . import compat
 
 
 def register() -> None:
-    """Entry point of `sglang.srt.plugins`: offers our attention backend."""
+    """Entry point of `sglang.srt.plugins`: offers our attention backend, and on the host gives memory back."""
     if disabled():
         return
+    from . import memory
     from .attention import Backend
 
     compat.add_attention_backend_choices(["atomc"])
     compat.register_attention_backend("atomc")(Backend)
+    if platform():
+        memory.register()
 
 
 def platform() -> str | None:

@@ -4,7 +4,7 @@ import torch
 
 from .compat import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionLayerBase, AttentionMetadataBuilder
 from .compat import CommonAttentionMetadata as Batch
-from .compat import FullAttentionSpec, SlidingWindowSpec, cache_shape
+from .compat import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, cache_shape
 
 
 class Builder(AttentionMetadataBuilder[Batch]):
@@ -20,11 +20,12 @@ class Builder(AttentionMetadataBuilder[Batch]):
 
 
 class Backend(AttentionBackend):
-    """Whose layers take pages of `block_tokens`. Layers of vLLM's own attend in torch, on the host."""
+    """Whose layers take pages of `block_tokens`, in vLLM's eyes of two halves or of one. Layers of vLLM's own attend in torch, on
+    the host."""
 
-    block_tokens = 16
+    block_tokens, halves = 16, 2
     supported_dtypes = [torch.float32, torch.float16, torch.bfloat16]
-    get_kv_cache_shape = staticmethod(cache_shape)
+    get_kv_cache_shape = classmethod(cache_shape)
 
     @staticmethod
     def get_name() -> str:
@@ -57,6 +58,8 @@ class Layer(AttentionLayerBase):
 
     def get_kv_cache_spec(self, vllm_config):
         kv = dict(block_size=vllm_config.cache_config.block_size, num_kv_heads=1, head_size=self.half, dtype=torch.uint8)
+        if self.backend.halves == 1:
+            return MLAAttentionSpec(**{**kv, "head_size": 2 * self.half})
         return SlidingWindowSpec(**kv, sliding_window=self.window) if self.window else FullAttentionSpec(**kv)
 
 

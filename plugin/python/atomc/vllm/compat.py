@@ -34,6 +34,7 @@ NAMES = {
     "CompilationMode": "vllm.config",
     "DefaultModelLoader": "vllm.model_executor.model_loader.default_loader",
     "FullAttentionSpec": "vllm.v1.kv_cache_interface",
+    "MLAAttentionSpec": "vllm.v1.kv_cache_interface",
     "ModelRegistry": "vllm",
     "Platform": "vllm.platforms.interface",
     "PlatformEnum": "vllm.platforms.interface",
@@ -68,9 +69,9 @@ def kept_name(architecture: str) -> str:
     return f"{architecture}-{version('vllm')}-{version('atomc')}"
 
 
-def cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
+def cache_shape(backend, num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
     """0.26 asks a backend for the shape of a layer's cache; later ones always make this one."""
-    return (num_blocks, num_kv_heads, block_size, 2 * head_size)
+    return (num_blocks, num_kv_heads, block_size, backend.halves * head_size)
 
 
 def register_slot_mapping(compute) -> None:

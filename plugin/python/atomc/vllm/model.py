@@ -6,7 +6,7 @@ from types import new_class
 import torch
 
 import atomc
-from atomc.frameworks import Driven, device, part
+from atomc.frameworks import Driven, device, latent, part
 
 from . import compat, config
 from .attention import Backend, Layer
@@ -50,14 +50,14 @@ class Model(Driven):
     def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         attention, rank = config.attention(), compat.get_tensor_model_parallel_rank()
         super().__init__(artifact, device(config.gpu()), rank, attention)
-        self.own = attention == "own"
+        self.own, self.latent = attention == "own", latent(artifact)
         config.check(vllm_config, artifact, self.engine)
         names = [f"{prefix}model.layers.{cache.layer}.self_attn.attn" for cache in self.engine.cache]
         self.layers = dict(zip(names, (self.own_layers if self.own else self.vllm_layers)(vllm_config, names)))
 
     def own_layers(self, vllm_config, names: list[str]) -> list[Layer]:
-        tokens = self.engine.cache[0].block_tokens
-        backend = new_class("Backend", (Backend,), exec_body=lambda body: body.update(block_tokens=tokens))
+        kind = dict(block_tokens=self.engine.cache[0].block_tokens, halves=1 if self.latent else 2)
+        backend = new_class("Backend", (Backend,), exec_body=lambda body: body.update(kind))
         layers = [Layer(backend, cache) for cache in self.engine.cache]
         vllm_config.compilation_config.static_forward_context.update(zip(names, layers))
         return layers
