@@ -18,9 +18,9 @@ const fn off(name: &'static str, harmless: &'static [&'static str], why: &'stati
 }
 
 /// How SGLang may read a checkpoint: those of its loaders that hand out tensors by the names of the
-/// checkpoint.
+/// checkpoint, and the one that reads none.
 const LOADERS: &[&str] =
-    &["auto", "pt", "safetensors", "npcache", "fastsafetensors", "instanttensor", "runai_streamer"];
+    &["auto", "pt", "safetensors", "npcache", "dummy", "fastsafetensors", "instanttensor", "runai_streamer"];
 
 const RANKS: &str = "a rank has whole sequences and its share of every layer";
 const PAGES: &str = "what is in a page is the artifact's own";
@@ -35,13 +35,13 @@ pub const JUDGED: &[Judged] = &[
     off("is_embedding", &[], "an artifact generates, and embeds or classifies nothing"),
     must("dtype", "the artifact's type (`atomc compile --dtype`)"),
     must("kv_cache_dtype", "the type of the artifact's pages (`atomc compile --cache-dtype`)"),
-    must("tp_size", "the artifact's ranks (`atomc compile --tp`)"),
+    must("tp_size", "the artifact's ranks (`atomc compile --tp`), times those that have batches of their own"),
+    must("attn_dp_size", "any (`--enable-dp-attention --dp-size`): see `--tp-size`"),
     must("ep_size", "1, or the ranks that have whole experts (`atomc compile --ep`)"),
     off("moe_a2a_backend", &["none"], "every rank has all rows of a step"),
     off("enable_eplb", &[], "experts stay where they are"),
     off("enable_return_routed_experts", &[], "which experts a token has chosen stays in the artifact"),
     off("pp_size", &["1"], "an artifact is of all layers"),
-    off("attn_dp_size", &["1"], RANKS),
     off("attn_cp_size", &["1"], RANKS),
     off("dcp_size", &["1"], RANKS),
     must("quantization", "the method of the artifact's checkpoint"),
@@ -89,15 +89,24 @@ pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> V
     SGLANG.refusals(config, options, held)
 }
 
-fn unfit(judged: &Judged, value: &Value, _: &Map<String, Value>, held: &Held) -> Option<String> {
+fn unfit(judged: &Judged, value: &Value, options: &Map<String, Value>, held: &Held) -> Option<String> {
     let text = plain(value);
+    // Groups of ranks that have batches of their own, each of which runs the whole artifact.
+    let batches = options.get("attn_dp_size").and_then(Value::as_u64).map_or(1, |n| n.max(1) as usize);
     match judged.name {
         _ if judged.fate == Fate::Refused => judged.refused(value),
         _ if value.is_null() => None,
         "dtype" => dtype(&text, held),
         "kv_cache_dtype" => cache(&text, held),
         "quantization" => method(&text, held),
-        "tp_size" => (text != held.ranks.to_string()).then(|| held.ranks.to_string()),
+        "tp_size" => {
+            let ranks = held.ranks * batches;
+            (text != ranks.to_string()).then(|| match batches {
+                1 => ranks.to_string(),
+                _ => format!("{} for each of {batches} batches", held.ranks),
+            })
+        }
+        "attn_dp_size" => None,
         "ep_size" => (text != "1" && text != held.experts.to_string()).then(|| match held.experts {
             1 => format!("a share of every expert on each rank; `atomc compile --ep {text}` gives them whole ones"),
             ranks => ranks.to_string(),

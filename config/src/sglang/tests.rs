@@ -56,6 +56,14 @@ fn whole_experts() {
     insta::assert_snapshot!(asks(4), @"--ep-size: SGLang has 4, the artifact 2");
 }
 
+/// Every group of ranks that has a batch of its own runs the whole artifact.
+#[test]
+fn batches_of_their_own() {
+    let asks = |tp: usize, batches: usize| refused(json!({ "tp_size": tp, "attn_dp_size": batches }));
+    assert_eq!([asks(1, 1), asks(2, 2)], ["", ""]);
+    insta::assert_snapshot!(asks(4, 2), @"--tp-size: SGLang has 4, the artifact 1 for each of 2 batches");
+}
+
 /// The document has the table as it is here.
 #[test]
 fn the_document_has_the_table() {

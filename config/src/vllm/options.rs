@@ -4,9 +4,19 @@ pub use crate::framework::{Fate, Judged, flag};
 use crate::framework::{compared, refused, rows};
 
 /// How vLLM may read a checkpoint: those of its loaders that hand out tensors by the names of the
-/// checkpoint.
-const LOADERS: &[&str] =
-    &["auto", "hf", "safetensors", "pt", "npcache", "fastsafetensors", "instanttensor", "runai_streamer", "atomc"];
+/// checkpoint, ours, and the one that reads none.
+const LOADERS: &[&str] = &[
+    "auto",
+    "hf",
+    "safetensors",
+    "pt",
+    "npcache",
+    "dummy",
+    "fastsafetensors",
+    "instanttensor",
+    "runai_streamer",
+    "atomc",
+];
 
 /// In the order in which they are judged. A bound on lengths comes last: it follows from everything
 /// else.

@@ -57,7 +57,7 @@ fn refusals_name_the_option_and_the_reason() {
         json!({ "cpu_offload_gb": 2.0 }),
         json!({ "attention_backend": "FLASH_ATTN" }),
         json!({ "kv_sharing_fast_prefill": true }),
-        json!({ "load_format": "dummy" }),
+        json!({ "load_format": "sharded_state" }),
         json!({ "kv_cache_dtype": "fp8" }),
         json!({ "dtype": "torch.float32" }),
         json!({ "block_size": 16, "user_specified_block_size": true }),
@@ -69,7 +69,7 @@ fn refusals_name_the_option_and_the_reason() {
     --cpu-offload-gb: vLLM has 2.0, the artifact none: weights stay on the device
     --attention-backend: vLLM has FLASH_ATTN, the artifact none: the artifact attends itself; ATOMC_ATTENTION=vllm lets vLLM's layer attend
     --kv-sharing-fast-prefill: vLLM has true, the artifact none: every layer has pages of its own, and a prompt goes through all
-    --load-format: vLLM has dummy, the artifact none: its loader does not give tensors by the checkpoint's names
+    --load-format: vLLM has sharded_state, the artifact none: its loader does not give tensors by the checkpoint's names
     --kv-cache-dtype: vLLM has fp8, the artifact bfloat16
     --dtype: vLLM has torch.float32, the artifact bfloat16
     --block-size: vLLM has 16, the artifact multiples of 32

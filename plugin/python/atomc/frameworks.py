@@ -138,10 +138,12 @@ class Driven(torch.nn.Module):
         self.memory.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))  # which the framework accounts for
         return self.memory[-1].data_ptr()
 
-    def load_weights(self, weights) -> None:
-        self.load_given(weights)
+    def make_up(self, load_format: str) -> None:
+        """Weights, where frameworks load `dummy` ones: they fill a model's parameters, of which there are none here."""
+        if load_format == "dummy":
+            self.engine.load_random()
 
-    def load_given(self, weights) -> None:
+    def load_weights(self, weights) -> None:
         with self.engine.loading(update=True) as load:
             for name, tensor in weights:
                 load.feed(name, tensor.detach(), stream=self.stream())

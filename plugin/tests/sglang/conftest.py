@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ os.environ.update(SGLANG_EXTERNAL_MODEL_PACKAGE="atomc.sglang", ATOMC_STRICT="1"
 torch.set_num_threads(1)
 # Nobody but an artifact attends with it, so that whatever answers is one.
 OURS = dict(attention_backend="atomc")
+# Packages that SGLang imports for what these tests do not do.
+ABSENT = Path(__file__).with_name("absent")
 
 
 @pytest.fixture(scope="module")

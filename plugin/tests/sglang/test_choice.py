@@ -252,3 +252,11 @@ def test_memory_is_given_back_by_tags(model, kept):
     before, after, same, fault = forked(found)
     assert before > 0 and after == 0 and same
     assert fault == (None if kept else "the weights are not loaded")
+
+
+def test_dummy_weights_need_no_checkpoint(bare):
+    folder = bare("llama")
+    compile(folder)
+    (folder / "model.safetensors").unlink()
+    ours, found = runs(folder, load_format="dummy")
+    assert ours == "atomc.sglang.model.Model" and found.isfinite().all() and found.std() > 0

@@ -1,6 +1,11 @@
 """Two ranks on one machine, over gloo, in processes of SGLang's own."""
 
-from conftest import PROBLEMS, compile, greedy
+import json
+import os
+import subprocess
+import sys
+
+from conftest import ABSENT, PROBLEMS, compile, greedy
 
 PROBLEMS = PROBLEMS[:16]
 
@@ -11,3 +16,36 @@ def test_two_ranks(engine, bare, monkeypatch):
     folder = bare("qwen3")
     compile(folder, "--tp", "2")
     assert greedy(engine(folder, tp_size=2), [p["prompt"] for p in PROBLEMS]) == [p["solution"] for p in PROBLEMS]
+
+
+SCRIPT = """
+import json, sys
+import sglang
+
+if __name__ == "__main__":
+    folder, prompts = sys.argv[1], json.loads(sys.argv[2])
+    pool = dict(page_size=32, max_total_tokens=4096, max_running_requests=16)
+    ranks = dict(tp_size=2, dp_size=2, enable_dp_attention=True)
+    engine = sglang.Engine(model_path=folder, attention_backend="atomc", log_level="warning", device="cpu", **pool, **ranks)
+    greedy = {"temperature": 0, "max_new_tokens": 80}
+    # All at once, so that both ranks have some; then one, for which the other rank has none; then one
+    # whose rows go through SGLang's processor of logits.
+    texts = [answer["text"] for answer in engine.generate(prompts, greedy)]
+    alone = engine.generate(prompts[0], greedy)["text"]
+    told = engine.generate(prompts[0], greedy, return_logprob=True, logprob_start_len=0)
+    scores = told["meta_info"]["input_token_logprobs"]
+    print("RESULT", json.dumps([texts, alone, told["text"], len(scores) == told["meta_info"]["prompt_tokens"]]))
+    engine.shutdown()
+"""
+
+
+def test_ranks_with_batches_of_their_own(model, tmp_path):
+    """Attention of a batch on each rank, of which one is idle where there is one request. SGLang does this on a processor only as
+    it runs there with its own kernels, of which it asks for the package, and calls none."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    absent = dict(SGLANG_USE_CPU_ENGINE="1", PYTHONPATH=str(ABSENT), SGLANG_CPU_OMP_THREADS_BIND="0|1")
+    command = [sys.executable, tmp_path / "script.py", model("qwen3"), json.dumps([p["prompt"] for p in PROBLEMS])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env={**os.environ, **absent})
+    [found] = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    right = [p["solution"] for p in PROBLEMS]
+    assert json.loads(found) == [right, right[0], right[0], True]

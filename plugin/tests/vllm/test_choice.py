@@ -376,3 +376,45 @@ def test_rocm_without_hip(model, engine):
         pytest.raises(atomc.DeviceError, match="libamdhip64"),
     ):
         atomc.vllm.model.Model(asked, "", atomc.Artifact(model("llama") / "model.atomc"))
+
+
+@short
+def test_dummy_weights_need_no_checkpoint(bare):
+    folder = bare("llama")
+    compile(folder)
+    (folder / "model.safetensors").unlink()
+    llm = LLM(str(folder), load_format="dummy", **SMALL)
+    assert is_ours(llm) and len(greedy(llm, PROMPTS, 4)) == len(PROMPTS)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_asynchronous_scheduling(model, asynchronous):
+    """The next step is planned before this one's tokens are known, on the host as well: it is vLLM's to choose, and on by default."""
+    llm = LLM(str(model("llama")), async_scheduling=asynchronous, **SMALL)
+    assert is_ours(llm) and llm.llm_engine.vllm_config.scheduler_config.async_scheduling is asynchronous
+    assert greedy(llm, PROMPTS) == SOLUTIONS
+
+
+# What vLLM makes of each mode on a GPU, of what our layers promise, and of a model that it does not
+# compile.
+MODES = {
+    "NONE": "NONE",
+    "PIECEWISE": "NONE",
+    "FULL": "FULL_DECODE_ONLY",
+    "FULL_DECODE_ONLY": "FULL_DECODE_ONLY",
+    "FULL_AND_PIECEWISE": "FULL_DECODE_ONLY",
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_of_graphs(model, mode):
+    """Steps of one token for each sequence are captured whole wherever graphs are asked for. The host has no graphs."""
+    from vllm.config import CompilationConfig
+
+    from atomc.vllm.attention import Builder
+
+    own = dict(use_v2_model_runner=True, piecewise_capture_available=False)
+    found = CompilationConfig(cudagraph_mode=mode).resolve_cudagraph_mode_and_sizes(Builder._cudagraph_support, "atomc", **own)
+    assert found.name == MODES[mode]
+    asked = EngineArgs(str(model("llama")), compilation_config={"cudagraph_mode": mode}).create_engine_config()
+    assert asked.compilation_config.cudagraph_mode.name == "NONE"

@@ -1,7 +1,9 @@
 """`vllm serve` as a user starts it, and curl."""
 
+import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,3 +37,14 @@ def test_metrics_say_what_runs(server, model):
 def test_structured_output(server):
     answer = server.complete(PROMPT, structured_outputs={"choice": ["apples", "cakes"]})
     assert answer["choices"][0]["text"] in ("apples", "cakes")
+
+
+def test_bench_serve(server, model, tmp_path):
+    """vLLM's own benchmark of a server."""
+    command = [Path(sys.executable).with_name("vllm"), "bench", "serve", "--host", "127.0.0.1", "--port", str(server.port), "--model", "m"]
+    command += ["--tokenizer", model("llama"), "--dataset-name", "random", "--random-input-len", "24", "--random-output-len", "8"]
+    command += ["--num-prompts", "8", "--ignore-eos", "--save-result", "--result-dir", tmp_path, "--result-filename", "found"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found").read_text())
+    assert (found["completed"], found["total_output_tokens"]) == (8, 8 * 8)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 import torch
 
 import atomc
-from atomc.frameworks import Refused, latent
+from atomc.frameworks import Driven, Refused, latent
 
 from . import compat
+from .model import Model
 
 # Kernels may read so many bytes behind the last page. On a device memory comes in granules, so
 # those behind an allocation are there up to the end of its last one.
@@ -41,23 +42,17 @@ def facts(config) -> dict:
     return found | {name: found[kept] for name, kept in compat.ROUNDED.items() if kept in found}
 
 
-def model(adapter: Adapter, artifact: atomc.Artifact, facts: dict) -> torch.nn.Module:
-    from .model import Model
-
-    return Model(adapter, artifact, facts)
-
-
 def no_draft(_, artifact: atomc.Artifact, facts: dict) -> torch.nn.Module:
     raise Refused(f"{artifact.path}: --speculative-algorithm: artifacts hold no draft, as {facts['architectures'][0]} is one")
 
 
-def load(model, weights) -> None:
+def load(model: Model, weights) -> None:
     """Packed weights beside the model at first: SGLang reads none of its own before it is asked for them."""
     packed, model.packed = model.packed, None
     if packed and packed.exists():
         model.engine.load(packed)
     else:
-        model.load_given(weights)
+        Driven.load_weights(model, weights)
 
 
 def halves(cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int]:
@@ -85,7 +80,7 @@ def pages(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int, 
     return slots.data_ptr(), cache.block_bytes, blocks, 0
 
 
-def next_tokens(model, ids: torch.Tensor, hidden: torch.Tensor, batch):
+def next_tokens(model: Model, ids: torch.Tensor, hidden: torch.Tensor, batch):
     """Logits of each request's last row. Where log-probabilities of prompts or hidden rows are asked for, SGLang's own code says
     of which rows, and asks our head."""
     asked = compat.LogitsMetadata.from_forward_batch(batch)
@@ -98,7 +93,7 @@ def next_tokens(model, ids: torch.Tensor, hidden: torch.Tensor, batch):
     return compat.LogitsProcessorOutput(next_token_logits=logits, mm_input_embeds=asked.mm_input_embeds)
 
 
-KEYS_AND_VALUES = Adapter(lambda *_: True, facts, model, load, halves, next_tokens)
+KEYS_AND_VALUES = Adapter(lambda *_: True, facts, Model, load, halves, next_tokens)
 LATENT = replace(KEYS_AND_VALUES, suits=lambda _, artifact: latent(artifact), bind=rows)
 DRAFT = replace(KEYS_AND_VALUES, suits=lambda name, _: name in compat.DRAFTS, construct=no_draft)
 

@@ -9,20 +9,21 @@ import atomc
 from atomc.frameworks import Driven, device, part
 
 from . import compat, config
-from .adapters import Adapter
 from .compat import LogitsProcessor
 
 
 class Model(Driven):
     """An artifact with weights, over SGLang's pools: the whole forward, from tokens to logits."""
 
-    def __init__(self, adapter: Adapter, artifact: atomc.Artifact, facts: dict):
+    def __init__(self, adapter, artifact: atomc.Artifact, facts: dict):
         # The ranks that have one batch: with attention of several batches at a time, not all.
         parallel = compat.get_parallel()
         super().__init__(artifact, device(compat.gpu()), parallel.attn_tp_rank)
         config.check(facts, artifact, self.engine)
+        asked = compat.options(["model_path", "load_format"])
+        self.make_up(asked["load_format"])
         self.adapter, self.pool, self.block_tokens = adapter, None, self.engine.cache[0].block_tokens
-        self.packed = Path(compat.options(["model_path"])["model_path"], self.engine.packed_name)
+        self.packed = Path(asked["model_path"], self.engine.packed_name)
         self.reduce, self.gather = parallel.attn_tp_group.all_reduce, parallel.attn_tp_group.all_gather
         # Which rows want logits, and log-probabilities of prompts, are SGLang's; the head is ours.
         self.processor = LogitsProcessor(SimpleNamespace(vocab_size=self.engine.vocab), skip_all_gather=True)

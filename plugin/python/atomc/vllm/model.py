@@ -52,6 +52,7 @@ class Model(Driven):
         super().__init__(artifact, device(config.gpu()), rank, attention)
         self.own, self.latent = attention == "own", latent(artifact)
         config.check(vllm_config, artifact, self.engine)
+        self.make_up(vllm_config.load_config.load_format)
         names = [f"{prefix}model.layers.{cache.layer}.self_attn.attn" for cache in self.engine.cache]
         self.layers = dict(zip(names, (self.own_layers if self.own else self.vllm_layers)(vllm_config, names)))
 

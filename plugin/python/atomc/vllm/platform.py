@@ -18,7 +18,6 @@ class HostPlatform(Platform):
 
         if vllm_config.parallel_config.worker_cls == "auto":
             vllm_config.parallel_config.worker_cls = f"{__package__}.worker.HostWorker"
-        vllm_config.scheduler_config.async_scheduling = False
         compilation = vllm_config.compilation_config
         compilation.mode = CompilationMode.NONE
         compilation.cudagraph_mode = CUDAGraphMode.NONE
