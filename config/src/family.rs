@@ -15,6 +15,10 @@ pub struct Family {
     pub architecture: &'static str,
     /// The module of `vllm.model_executor.models` that has vLLM's own class.
     pub vllm: &'static str,
+    /// The field with the configuration of the language part, where a checkpoint has other parts.
+    pub text_config: Option<&'static str>,
+    /// What names of all tensors but the head's begin with.
+    pub(crate) path: &'static str,
     pub(crate) attention: attention::Traits,
     /// Of a family whose layers attend over latent rows instead.
     pub(crate) latent: Option<latent::Traits>,
@@ -62,6 +66,8 @@ impl Switch {
 const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     vllm: "llama",
+    text_config: None,
+    path: "model",
     attention: attention::Traits {
         qkv_bias: Switch::Field("attention_bias"),
         o_bias: Switch::Field("attention_bias"),
@@ -410,6 +416,35 @@ const QWEN3_NEXT: Family = Family {
     ..QWEN2
 };
 
+// Positions have three rows, which are equal where all is text: `mrope_section`, which says what
+// frequencies take which row, changes nothing.
+const QWEN3_5: Family = Family {
+    architecture: "Qwen3_5ForConditionalGeneration",
+    vllm: "qwen3_5",
+    text_config: Some("text_config"),
+    path: "model.language_model",
+    attention: attention::Traits { kv_heads: Some(4), ..QWEN3_NEXT.attention },
+    delta: Some(StoredDelta::Apart),
+    experts: None,
+    ..QWEN3_NEXT
+};
+
+const QWEN3_5_MOE: Family = Family {
+    architecture: "Qwen3_5MoeForConditionalGeneration",
+    attention: QWEN3_NEXT.attention,
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 256),
+        chosen: 8,
+        width: ("moe_intermediate_size", 512),
+        layers: LayerRule::All,
+        renormalise: NormRule::Always,
+        shared: Some(("shared_expert_intermediate_size", 512)),
+        shared_gate: true,
+        ..QWEN3_EXPERTS
+    }),
+    ..QWEN3_5
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -427,6 +462,8 @@ pub const FAMILIES: &[Family] = &[
     DEEPSEEK_V2,
     DEEPSEEK_V3,
     QWEN3_NEXT,
+    QWEN3_5,
+    QWEN3_5_MOE,
 ];
 
 /// The row of a configuration.

@@ -21,10 +21,15 @@ const MAX_LAYERS: usize = 4096;
 /// Types by their names in a configuration.
 pub const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", DType::F16), ("float32", DType::F32)];
 
+/// What the field of the type is called, and was.
+const DTYPE_FIELDS: [&str; 2] = ["dtype", "torch_dtype"];
+
 /// A decoder, completely described: embeddings, layers, a norm and a head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub architecture: &'static str,
+    /// What names of all tensors but the head's begin with.
+    pub path: &'static str,
     pub dtype: DType,
     /// The type of the KV cache's elements, if not that of everything else.
     pub cache: Option<DType>,
@@ -123,7 +128,10 @@ impl Config {
     }
 
     pub(crate) fn read(f: &Fields, generation: Option<&str>) -> Result<Config, Diagnostic> {
-        let family = family::of(f)?;
+        let all = f;
+        let family = family::of(all)?;
+        let own = family.text_config.map(|name| all.object(name)?.ok_or_else(|| all.missing(name))).transpose()?;
+        let f = own.as_ref().unwrap_or(all);
         for name in family.refused {
             if f.get(name).is_some_and(|value| *value != json!(false)) {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or false"));
@@ -136,10 +144,11 @@ impl Config {
         let (mixers, ropes) = mixers(f, family, (hidden, count, positions))?;
         let feed_forward = feed_forward(f, family, count)?;
         let layer = |(mixer, feed_forward)| Layer { mixer, feed_forward, norms: family.norms };
-        let dtype = dtype(f)?;
-        let quantised = Quantisation::read(f, dtype)?;
+        let dtype = dtype(if DTYPE_FIELDS.iter().any(|name| all.has(name)) { all } else { f })?;
+        let quantised = Quantisation::read(all, dtype)?;
         let config = Config {
             architecture: family.architecture,
+            path: family.path,
             dtype,
             cache: quantised.as_ref().and_then(|q| q.cache).map(|_| DType::F8E4M3),
             quantised,
@@ -152,7 +161,7 @@ impl Config {
             norm_offset: family.norm_offset,
             scales: scales::read(f, family.scales, hidden)?,
             eps: f.or("rms_norm_eps", Fields::not_negative, family.eps)?,
-            tied: f.or("tie_word_embeddings", Fields::flag, family.tied)?,
+            tied: all.or("tie_word_embeddings", Fields::flag, family.tied)?,
             stop: stop(f, family, generation)?,
             bos: bos(f, family)?,
             facts: f.facts(),
@@ -169,7 +178,7 @@ impl Config {
         let is_blocks = |module: &str| self.scheme(module).is_some_and(|scheme| scheme.stored == Stored::Blocks);
         for (index, layer) in self.layers.iter().enumerate() {
             let FeedForward::Experts(experts) = &layer.feed_forward else { continue };
-            let path = |module: &str| format!("model.layers.{index}.{module}");
+            let path = |module: &str| format!("{}.layers.{index}.{module}", self.path);
             match experts.stored {
                 StoredExperts::Together { path: module } => {
                     if self.scheme(&path(module)).is_some() && !is_blocks(&path(module)) {
@@ -283,8 +292,8 @@ fn feed_forward(f: &Fields, family: &Family, layers: usize) -> Result<Vec<FeedFo
 }
 
 fn dtype(f: &Fields) -> Result<DType, Diagnostic> {
-    let field = if f.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
-    f.one_of(field, "bfloat16", &DTYPES)
+    let [new, old] = DTYPE_FIELDS;
+    f.one_of(if f.get(new).is_some() { new } else { old }, "bfloat16", &DTYPES)
 }
 
 /// Tokens that end an answer, from both files.

@@ -21,7 +21,16 @@ fn config(patch: Value) -> String {
             value => config.as_object_mut().expect("an object").insert(name.clone(), value.clone()),
         };
     }
-    config.to_string()
+    nested(config).to_string()
+}
+
+/// Of a family whose language part is one of several, with its fields where they belong.
+fn nested(config: Value) -> Value {
+    let family = FAMILIES.iter().find(|family| config["architectures"][0] == family.architecture);
+    let Some(name) = family.and_then(|family| family.text_config) else { return config };
+    let mut text = config.clone();
+    text.as_object_mut().expect("an object").remove("architectures");
+    json!({ "architectures": config["architectures"], "tie_word_embeddings": config["tie_word_embeddings"], name: text })
 }
 
 fn read(patch: Value) -> Config {
@@ -109,6 +118,8 @@ mod meaning {
         Glm4MoeForCausalLM: 8 kv heads of 4, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
         GptOssForCausalLM: 8 kv heads of 64, 131072 positions, window 128, eps 1e-5, bf16, stop [], bos None
         Qwen3NextForCausalLM: 2 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        Qwen3_5ForConditionalGeneration: 4 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        Qwen3_5MoeForConditionalGeneration: 2 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         ");
     }
 
@@ -228,6 +239,30 @@ mod meaning {
         let stretch = 0.1 * 40f64.ln() + 1.0;
         assert_eq!((latent(&c).q_rank, latent(&c).in_pairs, c.ropes[0].scale), (None, false, 1.0));
         assert!((latent(&c).scale - 192f64.powf(-0.5) * stretch * stretch).abs() < 1e-15);
+    }
+
+    /// The language part of a model has a configuration inside, and says what is around it outside.
+    #[test]
+    fn a_part_of_a_model() {
+        let name = "Qwen3_5MoeForConditionalGeneration";
+        let c = read(json!({ "architectures": [name], "norm_topk_prob": false, "linear_conv_kernel_dim": 2 }));
+        assert_eq!(c.path, "model.language_model");
+        let Mixer::Delta(delta) = &c.layers[0].mixer else { panic!("{:?}", c.layers[0].mixer) };
+        assert_eq!((delta.conv, delta.stored), (2, StoredDelta::Apart));
+        let FeedForward::Experts(experts) = &c.layers[0].feed_forward else { panic!("{:?}", c.layers[0]) };
+        assert!(experts.router.renormalise && experts.shared_gate);
+        let with = |outside: Value| {
+            let mut all: Value = serde_json::from_str(&config(json!({ "architectures": [name] }))).expect("JSON");
+            all.as_object_mut().expect("an object").extend(outside.as_object().expect("an object").clone());
+            Config::parse(&all.to_string(), None)
+        };
+        let of_head = |tied: bool| with(json!({ "tie_word_embeddings": tied })).expect("a good configuration").tied;
+        assert_eq!([true, false].map(of_head), [true, false]);
+        assert_eq!(with(json!({ "dtype": "float16" })).expect("a good configuration").dtype, DType::F16);
+        let fault = |outside| with(outside).expect_err("a fault").to_string();
+        assert_eq!(fault(json!({ "text_config": null })), "config.json: text_config: is missing");
+        let inside = json!({ "text_config": { "hidden_size": 0, "num_hidden_layers": 1, "vocab_size": 2 } });
+        assert!(fault(inside).starts_with("config.json: text_config.hidden_size: must be"));
     }
 
     #[test]
@@ -404,11 +439,11 @@ mod errors {
     fn architecture() {
         insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
         [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration.
         "#);
         insta::assert_snapshot!(fault(json!({ "architectures": null })), @r"
         [config::missing] config.json: architectures: is missing
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration.
         ");
         insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
         insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::missing] config.json: quantization_config.quant_method: is missing");

@@ -23,10 +23,12 @@ pub fn judged_sglang_options() -> Vec<&'static str> {
 }
 
 /// The architectures that artifacts can hold, and of each the module of vLLM's models that has a
-/// class for it.
+/// class for it. A model that has other parts too is a framework's own: an artifact of its language
+/// part is none of it.
 #[pyfunction]
 pub fn architectures() -> Vec<(&'static str, &'static str)> {
-    FAMILIES.iter().map(|family| (family.architecture, family.vllm)).collect()
+    let whole = FAMILIES.iter().filter(|family| family.text_config.is_none());
+    whole.map(|family| (family.architecture, family.vllm)).collect()
 }
 
 /// Every option that the table knows.

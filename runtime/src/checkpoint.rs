@@ -199,7 +199,7 @@ pub enum CheckpointError {
     #[error("the checkpoint has both `{whole}` and `{one}`, which are the same weights: one or the other may be there")]
     Twice { whole: String, one: String },
     #[error(
-        "`lm_head.weight` of the checkpoint is not `model.embed_tokens.weight`, which the artifact takes in its place; \
+        "`lm_head.weight` of the checkpoint is not the embedding, which the artifact takes in its place; \
          compiled with `tie_word_embeddings` false it has a head of its own"
     )]
     Untied,

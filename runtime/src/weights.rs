@@ -90,7 +90,11 @@ pub(crate) fn are_loaded(before: bool, done: &Result<(), Error>) -> bool {
 
 /// The matrix of the logits, and what a model with a tied head has in its place.
 const HEAD: &str = "lm_head.weight";
-const EMBEDDING: &str = "model.embed_tokens.weight";
+
+/// Whether a tensor is the embedding, wherever in a checkpoint the language part begins.
+fn is_embedding(name: &str) -> bool {
+    name.strip_suffix("embed_tokens.weight").is_some_and(|path| path.starts_with("model.") && path.ends_with('.'))
+}
 
 /// How far a load is.
 struct Report<'a> {
@@ -342,7 +346,8 @@ fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), Checkpoin
     let used: BTreeSet<Cow<str>> =
         weights.iter().flat_map(|weight| weight.expr.tensors()).map(|(name, _)| name).collect();
     let there = source.names();
-    let unused = there.iter().filter(|name| !used.contains(**name) && !is_harmless(name, |other| used.contains(other)));
+    let has_embedding = used.iter().any(|name| is_embedding(name));
+    let unused = there.iter().filter(|name| !used.contains(**name) && !is_harmless(name, has_embedding));
     let names: Vec<String> = unused.map(|&name| name.to_owned()).collect();
     if !names.is_empty() {
         return Err(CheckpointError::Unused { names });
@@ -364,8 +369,8 @@ fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), Checkpoin
 /// That the head of a checkpoint is its embedding, which the weights have in its place.
 fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
     let mut tensors = weights.iter().flat_map(|weight| weight.expr.tensors());
-    let Some((_, shape)) = tensors.find(|(name, _)| *name == EMBEDDING) else { return Ok(()) };
-    let same = match (source.tensor(EMBEDDING, &shape)?, source.tensor(HEAD, &shape)?) {
+    let Some((name, shape)) = tensors.find(|(name, _)| is_embedding(name)) else { return Ok(()) };
+    let same = match (source.tensor(&name, &shape)?, source.tensor(HEAD, &shape)?) {
         (Tensor::Bytes { float: a, bytes: one }, Tensor::Bytes { float: b, bytes: other }) => a == b && one == other,
         (Tensor::Stored { float: a, numbers: one }, Tensor::Stored { float: b, numbers: other }) => {
             a == b && one.equals(other)?
@@ -375,12 +380,17 @@ fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointE
     if same { Ok(()) } else { Err(CheckpointError::Untied) }
 }
 
+/// What tensors of parts begin with that an artifact of the language part does not have.
+const OTHER_PARTS: [&str; 2] = ["mtp.", "model.visual."];
+
 /// What checkpoints hold beside their weights: tables that follow from the configuration, a head
-/// that guesses tokens further ahead (`mtp.`), which nothing here runs, and the copy of the
-/// embedding that some writers store for a model whose head is tied to it, if it is one
-/// ([`check_twin`]).
-fn is_harmless(name: &str, used: impl Fn(&str) -> bool) -> bool {
-    name.ends_with("rotary_emb.inv_freq") || name.starts_with("mtp.") || (name == HEAD && used(EMBEDDING))
+/// that guesses tokens further ahead and a part that sees images, neither of which runs here
+/// ([`OTHER_PARTS`]), and the copy of the embedding that some writers store for a model whose head
+/// is tied to it, if it is one ([`check_twin`]).
+fn is_harmless(name: &str, has_embedding: bool) -> bool {
+    name.ends_with("rotary_emb.inv_freq")
+        || OTHER_PARTS.iter().any(|part| name.starts_with(part))
+        || (name == HEAD && has_embedding)
 }
 
 #[cfg(test)]

@@ -26,6 +26,14 @@ fn config(architecture: &str) -> Config {
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 16,
     });
+    let text = FAMILIES.iter().any(|family| family.architecture == architecture && family.text_config.is_some());
+    let tied = config["tie_word_embeddings"].clone();
+    let config = match text {
+        true => {
+            serde_json::json!({ "architectures": [architecture], "tie_word_embeddings": tied, "text_config": config })
+        }
+        false => config,
+    };
     Config::parse(&config.to_string(), None).expect("a good configuration")
 }
 
@@ -54,7 +62,11 @@ fn stages(architecture: &str, bucket: Bucket) -> String {
 #[test]
 fn every_family_after_every_pass() {
     for family in FAMILIES {
-        let name = family.architecture.trim_end_matches("ForCausalLM").to_lowercase();
+        let name = family
+            .architecture
+            .trim_end_matches("ForCausalLM")
+            .trim_end_matches("ForConditionalGeneration")
+            .to_lowercase();
         insta::assert_snapshot!(format!("{name}_decode"), stages(family.architecture, Bucket::Decode { tokens: 1 }));
         let any = Bucket::Any { tokens: 512, rows: 64 };
         insta::assert_snapshot!(format!("{name}_any"), stages(family.architecture, any));
@@ -79,9 +91,11 @@ fn count_kernels(target: &str, of_experts: usize) {
     let cx = Cx { arch, bucket: Bucket::Decode { tokens: 1 } };
     for family in FAMILIES {
         let graph = atomc::driver::lower(&model(family.architecture), &cx, None).expect("passes that succeed");
+        let config = config(family.architecture);
+        let first = format!("{}.layers.0", config.path);
         let kernels = atomc_passes::Order::new(&graph, None).steps;
-        let of_layer = kernels.iter().filter(|&&id| graph.location(id).starts_with("model.layers.0"));
-        let layer = &config(family.architecture).layers[0];
+        let of_layer = kernels.iter().filter(|&&id| graph.location(id).starts_with(&first));
+        let layer = &config.layers[0];
         let behind = [layer.norms.mixer.1, layer.norms.feed_forward.1].into_iter().flatten().count();
         let whole = layer.attention().is_some_and(|attention| attention.qk_norm == QkNorm::Row);
         let experts = match &layer.feed_forward {

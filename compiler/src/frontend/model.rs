@@ -31,12 +31,12 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
     let batch = b.input("batch", Type::Batch);
     let caches = caches(&mut b, &own, part.attention);
 
-    let embedding =
-        b.at("model.embed_tokens").weight("model.embed_tokens.weight", config.dtype, &[config.vocab, config.hidden]);
+    let module = format!("{}.embed_tokens", config.path);
+    let embedding = b.at(&module).weight(format!("{module}.weight"), config.dtype, &[config.vocab, config.hidden]);
     let picked = b.gather(embedding, ids)?;
     let embedded = match config.scales.embedded {
         true => b.scale(picked, round(config.scales.embedding, config.dtype))?,
-        false => b.at("model").scale(picked, config.scales.embedding)?,
+        false => b.at(config.path).scale(picked, config.scales.embedding)?,
     };
     let mut x = embedded;
     let ropes = ropes(&mut b, config, (positions, lengths))?;
@@ -46,7 +46,7 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
         if hidden.contains(&index) {
             entered.push((format!("{HIDDEN}.{index}"), x));
         }
-        let path = format!("model.layers.{index}");
+        let path = format!("{}.layers.{index}", config.path);
         let mut builder = LayerBuilder { b: &mut b, config, part, index, path };
         let normed = builder.normed(x, layer.norms.mixer.0)?;
         let names = caches[index].iter().map(|(name, _)| name.clone());
@@ -80,8 +80,9 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
         x = builder.residual(x, made, layer.norms.feed_forward.1)?;
     }
 
-    let picked = b.at("model.norm").gather(x, rows)?;
-    let last = norm(&mut b, config, picked, "model.norm", config.hidden)?;
+    let last = format!("{}.norm", config.path);
+    let picked = b.at(&last).gather(x, rows)?;
+    let last = norm(&mut b, config, picked, &last, config.hidden)?;
     let logits = head(&mut b, config, part, (last, embedding))?;
     let picks = if part.all() == 1 { Some(b.argmax(logits)?) } else { None };
     let mut results = vec![(LOGITS.to_string(), logits)];
@@ -129,7 +130,7 @@ fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention) -> Vec<
 
 /// The table of each rotary embedding.
 fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Value)) -> Result<Vec<Value>, Diagnostic> {
-    b.at("model.rotary_emb");
+    b.at(format!("{}.rotary_emb", config.path));
     let mut tables = Vec::with_capacity(config.ropes.len());
     for rope in &config.ropes {
         let freqs = b.rope_freqs(rope.freqs(config.context))?;

@@ -23,7 +23,16 @@ fn config(patch: Value) -> String {
             value => config.as_object_mut().expect("an object").insert(name.clone(), value.clone()),
         };
     }
-    config.to_string()
+    nested(config).to_string()
+}
+
+/// Of a family whose language part is one of several, with its fields where they belong.
+fn nested(config: Value) -> Value {
+    let family = FAMILIES.iter().find(|family| config["architectures"][0] == family.architecture);
+    let Some(name) = family.and_then(|family| family.text_config) else { return config };
+    let mut text = config.clone();
+    text.as_object_mut().expect("an object").remove("architectures");
+    json!({ "architectures": config["architectures"], "tie_word_embeddings": config["tie_word_embeddings"], name: text })
 }
 
 fn read(patch: Value) -> Config {

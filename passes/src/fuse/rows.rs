@@ -10,7 +10,7 @@ use super::Regions;
 /// whose rows are not the rows of its reader, puts the reader one level up; so a path that leaves a
 /// kernel never comes back to its level. So do embeddings: who runs the step may have others, so
 /// that a kernel of their own makes them. So does a norm over a row of heads, which each head would
-/// repeat.
+/// repeat, and so do heads of a row that is normed, or becomes codes, as a whole.
 type Key = (Option<usize>, usize, Dim);
 
 pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
@@ -87,6 +87,14 @@ fn parts_a_norm(graph: &Graph, id: NodeId, v: Value) -> bool {
     matches!(graph.op(v.node).values(), Values::Normed(_)) && rank(v) < rank(id.into())
 }
 
+/// Whether a node wants a whole row, of heads that the same kernel would make one by one.
+fn joins_heads(graph: &Graph, free: &BTreeMap<NodeId, Dim>, id: NodeId, row: Value) -> bool {
+    let rank = |v: Value| graph.ty(v).as_tensor().map_or(0, |t| t.shape.rank());
+    let is_made = |&heads: &Value| rank(heads) > rank(row) && free.contains_key(&heads.node);
+    let wants_all = matches!(graph.op(id).values(), Values::Normed(_) | Values::Coded);
+    wants_all && graph.operands(row.node).iter().any(is_made)
+}
+
 /// The level of each free node: how many times a value has gone from kernel to kernel before it.
 fn levels(r: &Regions, lead: &BTreeMap<NodeId, Dim>) -> BTreeMap<NodeId, usize> {
     let mut of_region = vec![0; r.regions.len()];
@@ -115,7 +123,10 @@ fn raise(
             (_, Some(&level)) => {
                 let apart = |&l: &Dim| {
                     let other = lead.get(&v.node) != Some(&l) || !is_row_of(r.graph, id, v, l);
-                    other || is_embedding(r.graph, v) || parts_a_norm(r.graph, id, v)
+                    other
+                        || is_embedding(r.graph, v)
+                        || parts_a_norm(r.graph, id, v)
+                        || joins_heads(r.graph, lead, id, v)
                 };
                 level + lead.get(&id).is_some_and(apart) as usize
             }

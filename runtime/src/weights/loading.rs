@@ -6,7 +6,7 @@ use super::on_device::OnStream;
 use super::pack::Piece;
 use super::parts::names;
 use super::told::check_numbers;
-use super::{EMBEDDING, HEAD, Rank, Report, Sink, check_type, is_harmless, resolve, tasks};
+use super::{HEAD, Rank, Report, Sink, check_type, is_embedding, is_harmless, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
 use crate::device::DeviceBuffer;
 use crate::error::Error;
@@ -64,7 +64,7 @@ impl Twins {
     /// Takes either; one that comes again is compared with what comes after it.
     fn feed(&mut self, name: &str, float: Float, bytes: &[u8]) -> Result<(), CheckpointError> {
         let (own, other) = match name {
-            EMBEDDING => (&mut self.embedding, &mut self.head),
+            name if is_embedding(name) => (&mut self.embedding, &mut self.head),
             HEAD => (&mut self.head, &mut self.embedding),
             _ => return Ok(()),
         };
@@ -85,6 +85,11 @@ pub(super) struct Wanted {
     shape: Vec<usize>,
     /// The weights that are made of it.
     pub weights: Vec<usize>,
+}
+
+/// The embedding, if weights are made of it.
+pub(super) fn embedding(tensors: &BTreeMap<String, Wanted>) -> Option<(&String, &Wanted)> {
+    tensors.iter().find(|(name, _)| is_embedding(name))
 }
 
 /// How far a weight is.
@@ -233,13 +238,13 @@ impl Loading {
     /// copy of one that they are made of. What models do not compute with is not wanted; other
     /// strangers are refused.
     pub fn wants(&self, name: &str, shape: &[usize]) -> Result<bool, CheckpointError> {
-        let name_of_twin = if name == HEAD { EMBEDDING } else { name };
-        match self.tensors.get(name).or_else(|| self.tensors.get(name_of_twin)) {
+        let twin = || embedding(&self.tensors).filter(|_| name == HEAD).map(|(_, wanted)| wanted);
+        match self.tensors.get(name).or_else(twin) {
             Some(wanted) if wanted.shape == shape => Ok(true),
             Some(Wanted { shape: want, .. }) => {
                 Err(CheckpointError::Shape { name: name.to_owned(), found: shape.to_vec(), want: want.clone() })
             }
-            None if is_harmless(name, |other| self.tensors.contains_key(other)) => Ok(false),
+            None if is_harmless(name, embedding(&self.tensors).is_some()) => Ok(false),
             None => Err(CheckpointError::Unused { names: vec![name.to_owned()] }),
         }
     }

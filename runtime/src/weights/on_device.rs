@@ -12,7 +12,7 @@ use super::loading::{self, AtHand, Given, Kept, Loading, Numbers};
 use super::pack::Piece;
 use super::parts::Name;
 use super::told::check_numbers;
-use super::{EMBEDDING, HEAD, Rank, Sink, resolve};
+use super::{HEAD, Rank, Sink, is_embedding, resolve};
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Tensor};
 use crate::device::{Device, DeviceBuffer, DeviceError, Stream};
 use crate::error::Error;
@@ -72,7 +72,7 @@ impl Loading {
         }
         tensor.check_size(name)?;
         self.enter(&mut sink)?;
-        let is_twin = !self.tensors.contains_key(HEAD) && [HEAD, EMBEDDING].contains(&name);
+        let is_twin = !self.tensors.contains_key(HEAD) && (name == HEAD || is_embedding(name));
         if is_twin && name == HEAD {
             return self.take_head(tensor, &mut sink);
         }
@@ -130,9 +130,10 @@ impl Loading {
             none => none.insert(sink.mark()?),
         };
         let none = BTreeMap::new();
-        let source = AtHand::new(&none, Some((EMBEDDING, head)));
-        let alone = |&&index: &&usize| self.weights[index].is_of(EMBEDDING);
-        let mut weights = self.tensors[EMBEDDING].weights.iter().filter(alone);
+        let Some((embedding, wanted)) = loading::embedding(&self.tensors) else { return Ok(()) };
+        let source = AtHand::new(&none, Some((embedding, head)));
+        let alone = |&&index: &&usize| self.weights[index].is_of(embedding);
+        let mut weights = wanted.weights.iter().filter(alone);
         weights.try_for_each(|&index| sink.compare(index, &source, differs.address().cast()))
     }
 

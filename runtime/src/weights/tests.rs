@@ -178,7 +178,9 @@ impl Stream<'_> {
         let shapes: BTreeMap<_, _> = self.weights.iter().flat_map(|weight| weight.expr.tensors()).collect();
         // What no weight uses is taken or refused by its name, but for a head that the embedding
         // stands for.
-        let found = shapes.get(name).or_else(|| shapes.get(EMBEDDING).filter(|_| name == HEAD));
+        let found = shapes
+            .get(name)
+            .or_else(|| shapes.iter().find(|(other, _)| name == HEAD && is_embedding(other)).map(|(_, shape)| shape));
         let Some(shape) = found else {
             return self.give(name, Given { float: Float::F32, shape: &[0], numbers: vec![].into() });
         };

@@ -223,13 +223,21 @@ fn missing_and_unused_tensors_change_nothing() {
 
 #[test]
 fn harmless_tensors_may_stay() {
-    let embedding = weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor("model.embed_tokens.weight", &[4]));
-    let source = || Map::default().with("model.embed_tokens.weight", Float::BF16, &[4], 1.0);
+    harmless_beside("model.embed_tokens.weight");
+    harmless_beside("model.language_model.embed_tokens.weight");
+}
+
+fn harmless_beside(name: &'static str) {
+    let embedding = weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(name, &[4]));
+    let source = || Map::default().with(name, Float::BF16, &[4], 1.0);
+    for other in ["mtp.norm.weight", "model.visual.merger.norm.weight"] {
+        load_one(&embedding, &source().with(other, Float::BF16, &[8], 0.0)).unwrap();
+    }
     let inv_freq = source().with("model.layers.0.self_attn.rotary_emb.inv_freq", Float::F32, &[8], 0.0);
     load_one(&embedding, &inv_freq).unwrap();
     load_one(&embedding, &source().with("lm_head.weight", Float::BF16, &[4], 1.0)).unwrap();
     let untied = load_one(&embedding, &source().with("lm_head.weight", Float::BF16, &[4], 2.0)).unwrap_err();
-    assert!(untied.to_string().starts_with("`lm_head.weight` of the checkpoint is not `model.embed_tokens.weight`"));
+    assert!(untied.to_string().starts_with("`lm_head.weight` of the checkpoint is not the embedding"));
     load_one(&embedding, &source().with("lm_head.bias", Float::BF16, &[4], 1.0)).unwrap_err();
 }
 
