@@ -34,14 +34,6 @@ pub struct Arch {
 }
 
 impl Arch {
-    /// The processor of a CPU row, which host kernels are emitted for.
-    pub fn cpu(&self) -> &Cpu {
-        match &self.machine {
-            Machine::Cpu(cpu) => cpu,
-            Machine::Simt(_) => panic!("{} is no CPU", self.name),
-        }
-    }
-
     /// Whether its code is for a family of chips, as LLVM's generic processors are.
     pub fn is_generic(&self) -> bool {
         self.cpu.ends_with("-generic")
@@ -55,12 +47,42 @@ impl Arch {
         }
     }
 
+    /// The row as that of a CPU, if it is one.
+    pub fn host(&self) -> Option<CpuArch<'_>> {
+        match &self.machine {
+            Machine::Cpu(core) => Some(CpuArch { arch: self, core }),
+            Machine::Simt(_) => None,
+        }
+    }
+
     /// The row as that of a GPU, if it is one.
     pub fn gpu(&self) -> Option<GpuArch<'_>> {
         match &self.machine {
             Machine::Simt(simt) => Some(GpuArch { arch: self, simt }),
             Machine::Cpu(_) => None,
         }
+    }
+}
+
+/// A row of a CPU, which host kernels are emitted for.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuArch<'a> {
+    arch: &'a Arch,
+    /// The processor.
+    pub core: &'a Cpu,
+}
+
+impl<'a> CpuArch<'a> {
+    /// The row.
+    pub fn arch(self) -> &'a Arch {
+        self.arch
+    }
+}
+
+impl Deref for CpuArch<'_> {
+    type Target = Arch;
+    fn deref(&self) -> &Arch {
+        self.arch
     }
 }
 
@@ -103,6 +125,18 @@ pub struct Cpu {
     pub vector: Vector,
     /// How products are made.
     pub dot: Dot,
+}
+
+impl Cpu {
+    /// Whether one instruction multiplies pairs of such elements.
+    pub fn has_pairs(&self, dtype: DType) -> bool {
+        dtype == DType::BF16 && self.dot != Dot::Widen
+    }
+
+    /// Whether one instruction multiplies tiles of such elements.
+    pub fn has_tiles(&self, dtype: DType) -> bool {
+        dtype == DType::BF16 && self.dot == Dot::Tiles
+    }
 }
 
 /// How kernels of a target want their data laid out. The same for all variants of a target, which
@@ -159,6 +193,13 @@ pub struct Vector {
     pub lanes: usize,
     /// Vector registers.
     pub registers: usize,
+}
+
+impl Vector {
+    /// How many vectors of so many f32 elements all registers hold.
+    pub fn holds(&self, elements: usize) -> usize {
+        self.registers * self.lanes / elements
+    }
 }
 
 /// How bf16 products are made.

@@ -53,12 +53,13 @@ mod tests {
 
     #[test]
     fn arithmetic_of_the_rows() {
-        for a in rows().iter().filter(|a| a.target == "host") {
+        for a in rows().iter().filter_map(|a| a.host()) {
             let m = a.memory;
+            assert_eq!(a.target, "host", "{}", a.name);
             assert_eq!(m.panel * m.group_bytes, 64, "{}: a group of a panel is one cache line", a.name);
             assert_eq!(m.row * 2 % 64, 0, "{}: bf16 rows begin at cache lines", a.name);
             assert_eq!(m.block_tokens % m.panel, 0, "{}", a.name);
-            let lanes = a.cpu().vector.lanes;
+            let lanes = a.core.vector.lanes;
             assert!(lanes * 2 >= m.panel && m.panel % lanes == 0, "{}", a.name);
             assert!(!a.source.is_empty() && !a.features.is_empty());
         }

@@ -11,14 +11,13 @@ mod widen;
 
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_artifact::manifest;
-use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic, Op, Value};
 use inkwell::values::FloatValue;
 
-use super::LANES;
-use super::dot::{Dot, Walk, store_two};
+use super::dot::{Dot, Walk};
 use super::signature;
 use super::tile::{self, Tiles};
+use super::{Host, LANES};
 use crate::cache::Cache;
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
@@ -31,9 +30,9 @@ const TOGETHER: usize = 16;
 /// What a masked score is: below every real one, and far from overflow.
 const MASKED: f64 = -1e30;
 
-pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit_one<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
-    let a = Attention::new(&kernel)?;
+    let a = Attention::new(c, &kernel)?;
     let (group, heads) = (a.heads / a.cache.ty.heads, a.cache.ty.heads);
     let together = if a.cache.ty.is_prefix { group.min(TOGETHER) } else { group };
     let parts = group.div_ceil(together);
@@ -55,10 +54,10 @@ pub fn emit_one<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel,
     Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times }, block.bytes))
 }
 
-pub fn emit_many<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit_many<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
-    let a = Attention::new(&kernel)?;
-    let by_tiles = c.arch.cpu().dot == Unit::Tiles && a.dot.dtype == DType::BF16;
+    let a = Attention::new(c, &kernel)?;
+    let by_tiles = a.dot.has_tiles();
     let block = a.block(TILE_TOKENS, if by_tiles { tiles::BLOCKS } else { 1 });
     let (first, end) = signature::tasks(c);
     let tiles = by_tiles.then(|| Tiles::open(c, tile::ROWS));
@@ -122,7 +121,7 @@ struct Block<'c> {
 type Place<'p, 'c> = &'p dyn Fn(Int<'c>) -> (Int<'c>, Int<'c>);
 
 impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
-    fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
+    fn new(c: &Host<'c>, kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
         let graph = kernel.rows.graph;
         let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. }))?;
         let Op::Attention { scale, window } = *graph.op(node.node) else { unreachable!("just matched") };
@@ -137,7 +136,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         }
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let stored = cache.ty.dtype;
-        let dot = Dot::new(kernel.code, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });
+        let dot = Dot::new(c, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });
         Ok(Attention { kernel, cache, query, out: to, heads, scale, window, sinks, dot })
     }
 
@@ -147,7 +146,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Rows that are computed together in registers.
     fn height(&self, rows: usize) -> usize {
-        let wide = self.code().arch.cpu().vector.registers * self.code().arch.cpu().vector.lanes / LANES;
+        let wide = self.dot.core.vector.holds(LANES);
         let most = if wide >= 32 { 4 } else { 2 };
         if rows >= most { most } else { rows.next_power_of_two().min(most) }
     }
@@ -330,7 +329,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.store(sum_at, c.lane(sum, 0), 4);
         let line = self.row(block.weight, row, block.keys * size);
         for (i, pair) in weights.as_chunks::<2>().0.iter().enumerate() {
-            store_two(c, c.at(line, 2 * i * LANES * size), *pair, self.dot.dtype);
+            self.dot.store_two(c, c.at(line, 2 * i * LANES * size), *pair);
         }
         shrink
     }

@@ -1,9 +1,9 @@
 //! What both contraction families of the host share: panels in memory, rows staged, sums finished.
 use atomc_ir::{DType, Diagnostic, Layout, Value};
 
-use super::LANES;
 use super::codes::{Codes, Panel, Products};
 use super::dot::Dot;
+use super::{Host, LANES};
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::contraction::Parts;
 use crate::kernel::Kernel;
@@ -19,24 +19,24 @@ pub struct Contraction<'k, 'a, 'c> {
 }
 
 impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
-    pub fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Contraction<'k, 'a, 'c>, Diagnostic> {
+    pub fn new(c: &Host<'c>, kernel: &'k Kernel<'a, 'c>) -> Result<Contraction<'k, 'a, 'c>, Diagnostic> {
         let parts = Parts::new(kernel)?;
         let (x, weight) = (kernel.rows.shape(parts.x)?, parts.w.ty.dtype);
         let dtype = match x.layout {
             _ if !weight.is_code() => weight,
             // Codes are numbers of bf16. What they mean is not, where a row has several scales.
             Layout::Scaled(_) => {
-                let sums = Codes::of(&parts)?.is_some_and(|codes| codes.scales_sums());
+                let sums = Codes::of(*c.core, &parts)?.is_some_and(|codes| codes.scales_sums());
                 if sums && kernel.rows.has_row_scale(parts.x) { DType::BF16 } else { DType::F32 }
             }
             _ => x.dtype,
         };
-        Ok(Contraction { dot: Dot::new(kernel.code, dtype), parts, head: None })
+        Ok(Contraction { dot: Dot::new(c, dtype), parts, head: None })
     }
 
     /// The weight, if it is stored as codes.
     pub fn codes(&self) -> Result<Option<Codes<'a, 'c>>, Diagnostic> {
-        Codes::of(&self.parts)
+        Codes::of(self.dot.core, &self.parts)
     }
 
     /// Stages rows of x for products with codes; returns the bytes of scratch that they take, too.

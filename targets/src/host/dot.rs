@@ -1,17 +1,18 @@
 //! Products of rows with panels: the inner step of every contraction, whatever the CPU has for it.
 use atomc_ir::DType;
-use atomc_ir::arch::Dot as Unit;
+use atomc_ir::arch::Cpu;
 
-use super::LANES;
+use super::{Host, LANES};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 
 /// Hardware prefetchers stop at page borders, every 4 KiB; asking half a page ahead carries the
 /// stream over them.
 pub const AHEAD: usize = 2048;
 
-/// How elements of one type are multiplied on one arch.
+/// How elements of one type are multiplied on one processor.
 #[derive(Clone, Copy, Debug)]
 pub struct Dot {
+    pub core: Cpu,
     pub dtype: DType,
     /// Columns that lie together in a panel.
     pub group: usize,
@@ -36,9 +37,13 @@ pub struct Walk<'c> {
 pub struct Group<'c>(Vec<Vector<'c>>);
 
 impl Dot {
-    pub fn new(c: &Code, dtype: DType) -> Dot {
-        let pairs = dtype == DType::BF16 && c.arch.cpu().dot != Unit::Widen;
-        Dot { dtype, group: c.arch.memory.group_bytes / dtype.size(), pairs }
+    pub fn new(c: &Host, dtype: DType) -> Dot {
+        Dot { core: *c.core, dtype, group: c.arch.memory.group_bytes / dtype.size(), pairs: c.core.has_pairs(dtype) }
+    }
+
+    /// Whether many rows are multiplied by tiles.
+    pub fn has_tiles(&self) -> bool {
+        self.core.has_tiles(self.dtype)
     }
 
     /// Bytes of one group of a panel.
@@ -114,6 +119,16 @@ impl Dot {
         let total = |r, p| (1..unroll).fold(at(0, r, p), |s, u| c.fadd(s, at(u, r, p)));
         (0..m).map(|r| (0..n).map(|p| total(r, p)).collect()).collect()
     }
+
+    /// Stores two vectors, none of which is NaN; in one instruction where the CPU can.
+    pub fn store_two<'c>(&self, c: &Code<'c>, p: Ptr<'c>, v: [Vector<'c>; 2]) {
+        if self.pairs {
+            let name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512";
+            return c.store(p, c.call(name, &[], &[v[1].into(), v[0].into()]), 2);
+        }
+        c.store_floats(p, v[0], self.dtype);
+        c.store_floats(c.at(p, c.lanes() * self.dtype.size()), v[1], self.dtype);
+    }
 }
 
 /// `sum + a * b` of pairs of bf16.
@@ -128,14 +143,4 @@ fn widen_f16<'c>(c: &Code<'c>, lanes: Vector<'c>) -> Vector<'c> {
     let bits = c.b.build_int_truncate(lanes, c.ints(c.cx.i16_type(), LANES), "").expect("integers");
     let halves = c.bitcast(bits, c.cx.f16_type().vec_type(LANES as u32)).into_vector_value();
     c.b.build_float_ext(halves, c.f32s(), "").expect("floats")
-}
-
-/// Stores two vectors, none of which is NaN; in one instruction where the CPU can.
-pub fn store_two<'c>(c: &Code<'c>, p: Ptr<'c>, v: [Vector<'c>; 2], dtype: DType) {
-    if dtype == DType::BF16 && c.arch.cpu().dot != Unit::Widen {
-        let name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512";
-        return c.store(p, c.call(name, &[], &[v[1].into(), v[0].into()]), 2);
-    }
-    c.store_floats(p, v[0], dtype);
-    c.store_floats(c.at(p, c.lanes() * dtype.size()), v[1], dtype);
 }

@@ -3,11 +3,11 @@ use atomc_artifact::manifest;
 use atomc_ir::layout::Groups;
 use atomc_ir::{Diagnostic, Op};
 
-use super::signature;
+use super::{Host, signature};
 use crate::code::{Code, Int, Ptr};
 use crate::{KernelSpec, Tasks};
 
-pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
     let node = kernel.the("group", |op| matches!(op, Op::Group { .. }))?;
     let Op::Group { experts, tile } = *kernel.rows.graph.op(node.node) else { unreachable!("just matched") };

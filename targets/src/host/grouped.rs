@@ -7,10 +7,10 @@
 //! `grouped_matmul`: a task is a block of rows of one expert against a few panels. A call's tasks
 //! follow each other on a block, whose rows it gathers once.
 use atomc_artifact::manifest;
-use atomc_ir::arch::Dot as Unit;
 use atomc_ir::layout::Groups;
-use atomc_ir::{DType, Diagnostic, Layout};
+use atomc_ir::{Diagnostic, Layout};
 
+use super::Host;
 use super::codes::Products;
 use super::contract::Contraction;
 use super::dot::{AHEAD, Walk};
@@ -26,12 +26,12 @@ use crate::{KernelSpec, Tasks};
 /// Most rows of an expert that are multiplied at once.
 const MOST: usize = 4;
 
-pub fn emit_matvec<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit_matvec<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     if heads::is(spec.body) {
         return heads::emit(c, spec);
     }
     let kernel = signature::kernel(c, spec)?;
-    let contraction = Contraction::new(&kernel)?;
+    let contraction = Contraction::new(c, &kernel)?;
     let (experts, each) = contraction.experts()?;
     let (pairs, most) = (signature::step(c).0 * kernel.choices, spec.tokens * kernel.choices);
     let (runs, lists) = Runs::find(c, (kernel.rows.index(experts)?, pairs), contraction.expert_count(), most);
@@ -121,11 +121,10 @@ impl<'c> Few<'_, '_, '_, 'c> {
     /// Whether registers hold the sums of so many rows with so many panels.
     fn fits(&self, height: usize, panels: usize) -> bool {
         let (c, pieces) = (self.c, self.contraction.pieces());
-        let vector = &c.arch.cpu().vector;
         match &self.rows {
             Rows::Codes(products) => products.rows_together(panels * pieces, height) == height,
             Rows::Floats(..) => {
-                let registers = vector.registers * vector.lanes / c.arch.memory.panel;
+                let registers = self.contraction.dot.core.vector.holds(c.arch.memory.panel);
                 let room = registers.saturating_sub(2 * self.contraction.dot.registers()).max(1);
                 height * pieces * panels <= room
             }
@@ -214,17 +213,17 @@ impl<'c> Few<'_, '_, '_, 'c> {
     }
 }
 
-pub fn emit_matmul<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit_matmul<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     if heads::is(spec.body) {
         return heads::emit(c, spec);
     }
     let kernel = signature::kernel(c, spec)?;
-    let contraction = Contraction::new(&kernel)?;
+    let contraction = Contraction::new(c, &kernel)?;
     let (experts, each) = contraction.experts()?;
     let Layout::Grouped { experts: count, tile } = kernel.rows.shape(experts)?.layout else {
         return Err(unsupported("a tiled product with the weights of experts whose rows are not grouped"));
     };
-    let by_tiles = c.arch.cpu().dot == Unit::Tiles && contraction.dot.dtype == DType::BF16;
+    let by_tiles = contraction.dot.has_tiles();
     let wide = 2 / contraction.pieces().min(2);
     let panels = if contraction.panels().is_multiple_of(wide) { wide } else { 1 };
     if by_tiles && panels * contraction.pieces() > 2 {

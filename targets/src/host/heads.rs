@@ -2,17 +2,17 @@
 //! against a few panels of its matrix. A call's tasks follow each other on a head, whose rows it
 //! gathers once.
 use atomc_artifact::manifest;
-use atomc_ir::arch::Dot as Unit;
-use atomc_ir::{DType, Diagnostic, Graph, Op};
+use atomc_ir::{Diagnostic, Graph, Op};
 use inkwell::IntPredicate;
 
+use super::Host;
 use super::contract::Contraction;
 use super::group::store_word;
 use super::matmul::{Job, LINE, SUMS};
 use super::signature;
 use super::tile::{self, Tiles};
 use crate::KernelSpec;
-use crate::code::{Code, Int};
+use crate::code::Int;
 use crate::row::unsupported;
 
 /// Most tokens of a task.
@@ -25,12 +25,12 @@ pub fn is(body: &Graph) -> bool {
     body.ids().any(|id| matches!(body.op(id), Op::PerHead { .. }))
 }
 
-pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
-    let contraction = Contraction::new(&kernel)?;
+    let contraction = Contraction::new(c, &kernel)?;
     let heads = contraction.heads().ok_or_else(|| unsupported("a product of heads without heads"))?;
     let most = spec.tokens.min(MOST);
-    let by_tiles = c.arch.cpu().dot == Unit::Tiles && contraction.dot.dtype == DType::BF16 && most >= TILED;
+    let by_tiles = contraction.dot.has_tiles() && most >= TILED;
     let panels = if contraction.panels().is_multiple_of(2) { 2 } else { 1 };
     let times = contraction.panels() / panels;
     let codes = contraction.codes()?;

@@ -2,15 +2,14 @@
 //! second-level cache while panels stream by.
 use atomc_artifact::manifest;
 use atomc_ir::Diagnostic;
-use atomc_ir::arch::Dot as Unit;
 use inkwell::IntPredicate;
 
-use super::LANES;
 use super::codes::Codes;
 use super::contract::Contraction;
 use super::dot::Walk;
 use super::signature;
 use super::tile::{self, Tiles};
+use super::{Host, LANES};
 use crate::KernelSpec;
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::row::unsupported;
@@ -19,15 +18,15 @@ use crate::row::unsupported;
 /// MiB that cores with AMX have.
 const RESIDENT: usize = 3 << 19;
 
-pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
-    let contraction = Contraction::new(&kernel)?;
+    let contraction = Contraction::new(c, &kernel)?;
     let unpacked_row = contraction.unpacked_row();
     let x = contraction
         .rows_in_memory()
         .or(unpacked_row.map(|bytes| (signature::scratch(c), bytes)))
         .ok_or_else(|| unsupported("a tiled contraction of rows that are not in memory"))?;
-    let tiles = c.arch.cpu().dot == Unit::Tiles && contraction.dot.dtype == atomc_ir::DType::BF16;
+    let tiles = contraction.dot.has_tiles();
     let wide = 2 / contraction.pieces().min(2);
     let panels = if contraction.panels().is_multiple_of(wide) { wide } else { 1 };
     if tiles && panels * contraction.pieces() > 2 {
@@ -197,7 +196,7 @@ impl<'c> Job<'_, '_, '_, 'c> {
     /// As many rows at a time as registers hold sums for. Spare rows as with tiles.
     pub fn by_vectors(&self, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
         let (c, weights) = (self.c, self.weights());
-        let registers = c.arch.cpu().vector.registers * c.arch.cpu().vector.lanes / c.arch.memory.panel;
+        let registers = self.contraction.dot.core.vector.holds(c.arch.memory.panel);
         let room = registers.saturating_sub((weights.len() + 1) * self.contraction.dot.registers()) / weights.len();
         let height = [8, 4, 2].into_iter().find(|&h| h <= room).unwrap_or(1);
         let mut result = Ok(());

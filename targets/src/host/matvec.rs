@@ -2,15 +2,14 @@
 //! byte is read once and multiplied with every row. Rows that need computing first are computed
 //! once a call, into scratch.
 use atomc_artifact::manifest;
-use atomc_ir::arch::Dot as Unit;
 use atomc_ir::{DType, Diagnostic};
 
-use super::LANES;
 use super::codes::Codes;
 use super::contract::Contraction;
 use super::dot::{AHEAD, Walk};
 use super::signature;
 use super::tile::{self, Tiles};
+use super::{Host, LANES};
 use crate::code::{Code, Ptr, Vector};
 use crate::kernel::Kernel;
 use crate::{KernelSpec, Tasks};
@@ -19,9 +18,9 @@ use crate::{KernelSpec, Tasks};
 /// every other cycle on the cores that have tiles), and tiles are faster.
 const TILE_ROWS: usize = 4;
 
-pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
-    let contraction = Contraction::new(&kernel)?;
+    let contraction = Contraction::new(c, &kernel)?;
     if let Some(codes) = contraction.codes()? {
         return emit_codes(c, spec, &kernel, &contraction, codes);
     }
@@ -35,8 +34,7 @@ pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
             (signature::scratch(c), stride)
         }
     };
-    let bf16 = contraction.dot.dtype == DType::BF16;
-    let by_tiles = c.arch.cpu().dot == Unit::Tiles && bf16 && (TILE_ROWS..=tile::ROWS).contains(&spec.tokens);
+    let by_tiles = contraction.dot.has_tiles() && (TILE_ROWS..=tile::ROWS).contains(&spec.tokens);
     let shape = if by_tiles { Shape::of_tiles(&contraction) } else { Shape::of_vectors(c, &contraction, spec.tokens) };
     let job = Job { c, contraction: &contraction, x, stride, rows: spec.tokens, shape };
     let tiles = by_tiles.then(|| Tiles::open(c, spec.tokens));
@@ -101,7 +99,7 @@ impl Shape {
     /// As many sums as registers hold beside what is being multiplied: two streams of panels, then
     /// unrolling.
     fn of_vectors(c: &Code, contraction: &Contraction, rows: usize) -> Shape {
-        let registers = c.arch.cpu().vector.registers * c.arch.cpu().vector.lanes / c.arch.memory.panel;
+        let registers = contraction.dot.core.vector.holds(c.arch.memory.panel);
         let room = registers.saturating_sub(2 * contraction.dot.registers()).max(1);
         let sums = |panels: usize, unroll: usize| rows * contraction.pieces() * panels * unroll;
         let two = contraction.panels().is_multiple_of(2) && contraction.pieces() == 1 && sums(2, 1) <= room;

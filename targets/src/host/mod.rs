@@ -14,12 +14,16 @@ mod rows;
 mod signature;
 mod tile;
 
+use std::ops::Deref;
+
 use atomc_artifact::manifest;
+use atomc_ir::arch::Cpu;
 use atomc_ir::{Diagnostic, Family};
 use inkwell::module::Module;
 
 use crate::KernelSpec;
 use crate::code::Code;
+use crate::row::unsupported;
 use crate::schedule::{Emit, Schedule, Setup};
 
 /// Elements of a logical vector.
@@ -43,12 +47,26 @@ const fn only(name: &'static str, family: Family, emit: Emit) -> Schedule {
     Schedule { name, family, suits: |_, _, _| Ok(()), open: None, emit }
 }
 
+/// A kernel for CPUs under construction: the builder that all machines share, and the processor.
+pub struct Host<'c> {
+    code: Code<'c>,
+    core: &'c Cpu,
+}
+
+impl<'c> Deref for Host<'c> {
+    type Target = Code<'c>;
+    fn deref(&self) -> &Code<'c> {
+        &self.code
+    }
+}
+
 fn emit<'c>(
     setup: &Setup<'c>,
     spec: &KernelSpec,
-    body: impl Fn(&Code<'c>, &KernelSpec) -> Result<manifest::Kernel, Diagnostic>,
+    body: impl Fn(&Host<'c>, &KernelSpec) -> Result<manifest::Kernel, Diagnostic>,
 ) -> Result<(Module<'c>, manifest::Kernel), Diagnostic> {
-    let code = signature::open(setup.llvm, &spec.symbol, setup.arch);
-    let info = body(&code, spec)?;
-    Ok((code.finish(), info))
+    let arch = setup.arch.host().ok_or_else(|| unsupported(format!("{} is no CPU", setup.arch.name)))?;
+    let host = Host { code: signature::open(setup.llvm, &spec.symbol, arch), core: arch.core };
+    let info = body(&host, spec)?;
+    Ok((host.code.finish(), info))
 }

@@ -4,7 +4,7 @@ use atomc_artifact::manifest;
 use atomc_ir::{DType, Diagnostic, Op};
 use inkwell::values::FloatValue;
 
-use super::{LANES, signature};
+use super::{Host, LANES, signature};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::math;
 use crate::recurrent::{Conv, Delta, Run, State, node};
@@ -14,7 +14,7 @@ use crate::{KernelSpec, Tasks};
 /// Channels of a convolution that a task makes: enough to be worth the look at its token.
 const CHANNELS: usize = 256;
 
-pub fn emit<'c>(c: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
     let node = node(&kernel)?;
     let state = State::of(&kernel)?;

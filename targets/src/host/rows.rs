@@ -5,18 +5,18 @@ use atomc_ir::{Diagnostic, Op, Value};
 
 use inkwell::values::FloatValue;
 
-use super::LANES;
 use super::route;
 use super::signature;
+use super::{Host, LANES};
 use crate::KernelSpec;
 use crate::argmax::Argmax;
 use crate::cache::Cache;
-use crate::code::{Code, Int, Vector};
+use crate::code::{Int, Vector};
 use crate::kernel::{heads, through_reshape};
 use crate::math;
 use crate::row::{At, Col, Operand, Rows, to_bits};
 
-pub fn emit<'c>(code: &Code<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+pub fn emit<'c>(code: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(code, spec)?;
     let (first, end) = signature::tasks(code);
     let routers = route::routers(&kernel);

@@ -2,7 +2,8 @@
 use std::mem::offset_of;
 
 use atomc_artifact::abi;
-use atomc_ir::{Arch, Diagnostic};
+use atomc_ir::Diagnostic;
+use atomc_ir::arch::CpuArch;
 use inkwell::AddressSpace;
 
 use super::LANES;
@@ -12,11 +13,11 @@ use crate::kernel::Kernel;
 use crate::llvm::Llvm;
 
 /// An empty kernel. Vectors have 16 elements on every host.
-pub fn open<'c>(llvm: Llvm<'c>, symbol: &str, arch: &'c Arch) -> Code<'c> {
+pub fn open<'c>(llvm: Llvm<'c>, symbol: &str, arch: CpuArch<'c>) -> Code<'c> {
     let cx = llvm.cx;
     let (p, i) = (cx.ptr_type(AddressSpace::default()), cx.i64_type());
     let ty = cx.void_type().fn_type(&[p.into(), p.into(), p.into(), i.into(), i.into()], false);
-    Code::open(llvm, symbol, arch, ty, LANES, i)
+    Code::open(llvm, symbol, arch.arch(), ty, LANES, i)
 }
 
 /// The kernel of a body, with its pointers from the argument array.

@@ -9,7 +9,7 @@ mod unpack;
 
 use std::rc::Rc;
 
-use atomc_ir::arch::Dot as Unit;
+use atomc_ir::arch::Cpu;
 use atomc_ir::{Block, DType, Diagnostic, Layout, Op, TensorType, Value};
 
 use super::LANES;
@@ -24,6 +24,7 @@ use pairs::Pairs;
 #[derive(Clone)]
 pub struct Codes<'a, 'c> {
     c: &'a Code<'c>,
+    core: Cpu,
     w: Operand<'c>,
     /// Rows and columns of codes that share a scale, and a zero point if there are some.
     block: Block,
@@ -90,7 +91,7 @@ pub struct Products<'a, 'c> {
 
 impl<'a, 'c> Codes<'a, 'c> {
     /// The weight of a contraction, if it is stored as codes.
-    pub fn of(parts: &Parts<'_, 'a, 'c>) -> Result<Option<Codes<'a, 'c>>, Diagnostic> {
+    pub fn of(core: Cpu, parts: &Parts<'_, 'a, 'c>) -> Result<Option<Codes<'a, 'c>>, Diagnostic> {
         let (rows, w) = (&parts.kernel.rows, parts.w.clone());
         let product = parts.kernel.the("product", Op::is_contraction)?;
         let (Op::Linear { block: Some(block), .. }
@@ -101,7 +102,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         };
         let marks = parts.marks()?;
         let (scale, zero) = (marks[0].clone(), marks.get(1).map(|&zero| zero.clone()));
-        Ok(Some(Codes { c: rows.code, w, block, scale, zero, x_group: usize::MAX }))
+        Ok(Some(Codes { c: rows.code, core, w, block, scale, zero, x_group: usize::MAX }))
     }
 
     /// The matrix of an expert, where each has one.
@@ -257,8 +258,7 @@ impl<'a, 'c> Products<'a, 'c> {
 
     /// As many rows as registers hold sums for.
     pub fn rows_together(&self, panels: usize, rows: usize) -> usize {
-        let cpu = self.codes.c.arch.cpu();
-        let registers = cpu.vector.registers * cpu.vector.lanes / LANES;
+        let registers = self.codes.core.vector.holds(LANES);
         let sums = self.form.begin(self.rows, self.codes.c.int(0)).len() * panels;
         (registers * 3 / 4 / sums).clamp(1, rows)
     }
@@ -428,17 +428,15 @@ const UNROLLED: usize = 16;
 impl<'a, 'c> Codes<'a, 'c> {
     /// The best way to multiply with so many rows of x, or with the codes of x.
     fn form(&self, x: &TensorType, are_codes: bool, rows: usize) -> Rc<dyn Form<'c> + 'a> {
-        let cpu = self.c.arch.cpu();
+        let pairs = self.core.has_pairs(DType::BF16);
         let per_word = self.per_word();
         let fits = self.spans() != Spans::Columns;
         let digits = if are_codes && x.dtype == DType::I8 { 1 } else { bytes::DIGITS };
         let bf16 = x.dtype == DType::BF16 || are_codes;
         let short = fits && (bf16 || x.dtype == DType::F16);
         match self.w.ty.dtype {
-            DType::F8E4M3 if fits && bf16 && cpu.dot != Unit::Widen => {
-                Rc::new(Pairs { c: self.c, width: self.w.stride })
-            }
-            dtype if short && dtype != DType::F8E4M3 && cpu.dot != Unit::Widen && self.w.stride <= bytes::WIDEST => {
+            DType::F8E4M3 if fits && bf16 && pairs => Rc::new(Pairs { c: self.c, width: self.w.stride }),
+            dtype if short && dtype != DType::F8E4M3 && pairs && self.w.stride <= bytes::WIDEST => {
                 Rc::new(Bytes::new(self, digits, rows))
             }
             dtype => Rc::new(Floats { c: self.c, dtype, per_word, width: self.w.stride }),

@@ -1,6 +1,5 @@
 //! Panels of codes as panels of floats in scratch, for as many rows as make it worth while.
 use atomc_ir::DType;
-use atomc_ir::arch::Dot as Unit;
 
 use super::{Codes, Panel, Spans, floats};
 use crate::code::{Int, Ptr, Vector};
@@ -79,7 +78,7 @@ impl<'c> Codes<'_, 'c> {
             let low = c.b.build_right_shift(low, k(16), false, "").expect(BUILT);
             return c.b.build_or(low, c.b.build_and(high, k(0xffff_0000), "").expect(BUILT), "").expect(BUILT);
         }
-        if dtype == DType::BF16 && c.arch.cpu().dot != Unit::Widen {
+        if self.core.has_pairs(dtype) {
             let name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512";
             let both = c.call(name, &[], &[high.into(), low.into()]).into_vector_value();
             let order: Vec<usize> = (0..2 * LANES).map(|i| i / 2 + i % 2 * LANES).collect();
