@@ -28,11 +28,13 @@ def golden_model(tmp_path: Path, name: str) -> Path:
 
 
 def large_model(tmp_path: Path) -> Path:
-    """A folder with a configuration alone, of a model with experts that two ranks can share out."""
+    """A folder with a configuration and a tokenizer alone, of a model with experts that two ranks can share out."""
     folder = tmp_path / "large"
     folder.mkdir()
     facts = json.loads((GOLDEN / "moe-qwen3" / "config.json").read_text())
-    facts |= dict(num_attention_heads=4, num_key_value_heads=2, num_local_experts=8, max_position_embeddings=2048)
+    facts |= dict(num_attention_heads=4, num_key_value_heads=2, num_local_experts=8, max_position_embeddings=2048, vocab_size=512)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(EXAMPLES / "models" / "llama" / file, folder)
     (folder / "config.json").write_text(json.dumps(facts))
     return folder
 

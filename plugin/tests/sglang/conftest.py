@@ -20,6 +20,11 @@ OURS = dict(attention_backend="atomc")
 # Packages that SGLang imports for what these tests do not do.
 ABSENT = Path(__file__).with_name("absent")
 
+# What AMD's guides have for large models with experts, with two ranks, and `--cuda-graph-max-bs` by
+# the name that 0.5.23 has for it.
+LARGE = "--tensor-parallel-size 2 --expert-parallel-size 2 --trust-remote-code --kv-cache-dtype fp8_e4m3 --page-size 1024"
+LARGE += " --cuda-graph-max-bs-decode 16 --mem-fraction-static 0.8"
+
 
 @pytest.fixture(scope="module")
 def engine():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ATOMC, compile, forked, large_model, logits, runner
+from conftest import ATOMC, LARGE, compile, forked, large_model, logits, runner
 
 import atomc
 from atomc.frameworks import Refused
@@ -107,12 +107,6 @@ def test_refusals_name_the_option(model, options, refusal):
             runs(model("llama"), **options)
 
 
-# What AMD's guides have for large models with experts, with two ranks, and `--cuda-graph-max-bs` by
-# the name that 0.5.23 has for it.
-LARGE = "--tensor-parallel-size 2 --expert-parallel-size 2 --trust-remote-code --kv-cache-dtype fp8_e4m3 --page-size 1024"
-LARGE += " --cuda-graph-max-bs-decode 16 --mem-fraction-static 0.8"
-
-
 @pytest.mark.parametrize(
     "experts, refusal",
     [(["--ep", "2"], None), ([], "--ep-size: SGLang has 2, the artifact a share of every expert on each rank")],
@@ -178,22 +172,25 @@ def test_unknown_releases_are_refused(model, monkeypatch):
 
 
 def test_models_are_prepared_for_others(model):
-    """The public door: whoever has a configuration gets what SGLang's registry would make of it."""
+    """The public door: whoever has a configuration gets what SGLang's registry would make of it, and models do not see each other."""
 
     def made():
         from atomc.sglang import prepare_model
 
-        loaded = runner(model("llama")).torch_runner
+        loader = runner(model("llama"))
         torch.set_default_dtype(torch.bfloat16)  # as SGLang's loader does for whoever it makes
-        hf_config = loaded.model_config.hf_config
-        ours, own = prepare_model(hf_config, quant_config=None), compat.own_class("LlamaForCausalLM")
+        hf_config = loader.torch_runner.model_config.hf_config
+        right = logits(loader, TOKENS)
+        ours = prepare_model(hf_config, quant_config=None)
+        ours.engine.load_random()
         try:
             prepare_model(hf_config, architecture="LlamaForCausalLMNextN")
         except Refused as fault:
-            return type(ours).__module__, isinstance(ours, own), str(fault)
+            loader.clear()
+            return type(ours).__module__, (logits(loader, TOKENS) == right).all(), str(fault)
 
-    module, own, fault = forked(made)
-    assert module == "atomc.sglang.model" and not own
+    module, same, fault = forked(made)
+    assert module == "atomc.sglang.model" and same
     assert re.search(r"model.atomc: --speculative-algorithm: artifacts hold no draft, as LlamaForCausalLMNextN is one", fault)
 
 

@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 
-from conftest import ABSENT, PROBLEMS, compile, greedy
+import pytest
+from conftest import ABSENT, LARGE, PROBLEMS, compile, greedy, large_model
+from serving import Server
 
 PROBLEMS = PROBLEMS[:16]
 
@@ -49,3 +51,17 @@ def test_ranks_with_batches_of_their_own(model, tmp_path):
     [found] = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     right = [p["solution"] for p in PROBLEMS]
     assert json.loads(found) == [right, right[0], right[0], True]
+
+
+@pytest.mark.thorough
+def test_command_line_of_large_models_serves(tmp_path):
+    folder = large_model(tmp_path)
+    compile(folder, "--tp", "2", "--ep", "2", "--cache-dtype", "fp8")
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", folder, "--load-format", "dummy"]
+    command += ["--attention-backend", "atomc", "--max-running-requests", "8", *LARGE.split()]
+    environment = {**os.environ, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    server = Server(command, "The server is fired up", tmp_path / "log", environment)
+    answer = server.complete("Q:", max_tokens=8, ignore_eos=True)
+    server.stop()
+    assert answer["usage"]["completion_tokens"] == 8
+    assert server.log.read_text().count(f"of {folder}/model.atomc runs on host") == 2

@@ -13,6 +13,10 @@ from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, large
 # processes is in the server's tests.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
+# What AMD's guides have for large models with experts, with two ranks.
+LARGE = "--tensor-parallel-size 2 --enable-expert-parallel --trust-remote-code --kv-cache-dtype fp8 --no-enable-prefix-caching"
+LARGE += ' --async-scheduling --compilation-config {"cudagraph_mode":"FULL_AND_PIECEWISE"}'
+
 
 @pytest.fixture(scope="module")
 def engine():

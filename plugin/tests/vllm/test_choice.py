@@ -19,7 +19,7 @@ from atomc import _atomc
 from atomc.vllm import compat, config, plugin
 
 from atomc.frameworks import untested
-from conftest import ATOMC, PROBLEMS, compile, greedy, is_ours, large_model, own
+from conftest import ATOMC, LARGE, PROBLEMS, compile, greedy, is_ours, large_model, own
 
 PROMPTS = [p["prompt"] for p in PROBLEMS[:8]]
 SOLUTIONS = [p["solution"] for p in PROBLEMS[:8]]
@@ -302,11 +302,6 @@ def test_atomc_check_says_what_the_plugin_says(model, options, asked):
         expected = f"error[check]: {refused}\n".replace("torch.float32", "float32").replace("AttentionBackendEnum.", "")
     done = subprocess.run([ATOMC, "check", folder, *options], capture_output=True, text=True)
     assert (done.returncode, done.stderr.replace("vLLM has 1,", "vLLM has 1.0,")) == (int(bool(expected)), expected)
-
-
-# What AMD's guides have for large models with experts, with two ranks.
-LARGE = "--tensor-parallel-size 2 --enable-expert-parallel --trust-remote-code --kv-cache-dtype fp8 --no-enable-prefix-caching"
-LARGE += ' --async-scheduling --compilation-config {"cudagraph_mode":"FULL_AND_PIECEWISE"}'
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from serving import Server
 
-from conftest import PROBLEMS, compile
+from conftest import LARGE, PROBLEMS, compile, large_model
 
 PROBLEMS = PROBLEMS[:16]
 SCRIPT = """
@@ -69,3 +71,18 @@ def test_two_ranks_on_two_nodes_of_ray(bare, tmp_path, monkeypatch):
     finally:
         cluster.shutdown()
     assert len(set(nodes)) == 2 and None not in nodes
+
+
+@pytest.mark.thorough
+def test_command_line_of_large_models_serves(tmp_path):
+    folder = large_model(tmp_path)
+    compile(folder, "--tp", "2", "--ep", "2", "--cache-dtype", "fp8")
+    command = [Path(sys.executable).with_name("vllm"), "serve", folder, "--load-format", "dummy"]
+    command += ["--kv-cache-memory-bytes", "16M", "--max-num-seqs", "8", *LARGE.split()]
+    environment = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    ready = "Application startup complete"
+    server = Server(command, ready, tmp_path / "log", {**environment, "VLLM_LOGGING_LEVEL": "INFO"})
+    answer = server.complete("Q:", max_tokens=8, ignore_eos=True)
+    server.stop()
+    assert answer["usage"]["completion_tokens"] == 8
+    assert server.log.read_text().count(f"of {folder}/model.atomc runs on host") == 2
