@@ -1,0 +1,254 @@
+//! Kernels: what each computes, and how the variants of a target run it.
+use serde::{Deserialize, Serialize};
+
+/// What a kernel computes, the same in every variant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelDef {
+    /// Name of the function in the code objects, for profilers with the schedule of the first
+    /// variant in it.
+    pub symbol: String,
+    /// Schedule family: `rows`, `matvec`, …
+    pub family: String,
+    /// The body in the text form of the graph IR, which says what the function must compute.
+    pub body: String,
+    /// Most tokens of a step that the kernel is for, or rows of logits where it makes a row for
+    /// each of those.
+    pub tokens: usize,
+}
+
+/// The same kernels for one level of an instruction set: one code object.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    /// `x86-64-v4-amx`, `x86-64-v3`, `gfx942`, …
+    pub name: String,
+    /// What the device must have, by the names that the device reports, e.g. `avx512f`.
+    pub features: Vec<String>,
+    /// What times on a GPU are compared with; none on the host.
+    pub chip: Option<Chip>,
+    /// Whether the compiler's tests run such code, on hardware or emulated; otherwise nobody has
+    /// seen it run.
+    pub executed: bool,
+    /// Index of the section that holds the code: one code object, or the modules of the kernels.
+    pub section: usize,
+    /// By the kernel number that launches use.
+    pub kernels: Vec<Kernel>,
+    /// The kernel [`PREPARE`], which makes a step's inputs of a framework's tensors on the device;
+    /// none on the host.
+    pub prepare: Option<Kernel>,
+    /// The kernel [`PACK`], which makes weights of tensors on the device; none on the host.
+    pub pack: Option<Kernel>,
+}
+
+/// Name of the function of [`Variant::prepare`].
+pub const PREPARE: &str = "atomc_prepare";
+
+/// Name of the function of [`Variant::pack`].
+pub const PACK: &str = "atomc_pack";
+
+/// The largest product with an architecture, by its data sheet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chip {
+    /// Name of the product, for reports.
+    pub name: String,
+    /// Bytes of memory a second.
+    pub bandwidth: f64,
+    /// Operations a second of dense products of 16-bit floats; an addition is one, a product
+    /// another.
+    pub flops: f64,
+}
+
+impl Chip {
+    /// The seconds that the peaks allow for so many bytes and operations.
+    pub fn floor(&self, bytes: u64, flops: u64) -> f64 {
+        (bytes as f64 / self.bandwidth).max(flops as f64 / self.flops)
+    }
+}
+
+/// How a variant runs a kernel: what a loader must know to launch it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kernel {
+    /// The schedule by which the compiler made it, e.g. `gemv_bulk`.
+    pub schedule: String,
+    /// Parts of a launch: work-groups of a GPU, or what the host's threads take one by one, in any
+    /// order.
+    pub tasks: Tasks,
+    /// Bytes of scratch that each thread of the host needs, 64-byte aligned; 0 on GPUs.
+    pub scratch: usize,
+    /// Work-items of a work-group, of which there is one for each task; 0 on the host.
+    pub threads: usize,
+    /// Bytes of device memory that all launches share: zero at first, and whoever counts in it
+    /// leaves its counters zero; 0 on the host.
+    pub workspace: usize,
+    /// Bytes of shared memory that a launch gives each work-group, beside what the code declares
+    /// for itself; 0 on AMD and the host.
+    pub shared: usize,
+    /// Whether the kernel may begin while the one before it ends, because it waits for it where it
+    /// has to; on NVIDIA only.
+    pub overlaps: bool,
+    /// Where the kernel's own module lies, if kernels are loaded one by one, as on NVIDIA.
+    pub module: Option<Module>,
+    /// What the kernel takes of a GPU; none on the host.
+    pub resources: Option<Resources>,
+}
+
+impl Kernel {
+    /// A kernel for GPUs, in work-groups of so many threads, of a schedule that is not named yet.
+    pub fn simt(tasks: Tasks, threads: usize) -> Kernel {
+        Kernel { threads, ..Kernel::host(tasks, 0) }
+    }
+
+    /// A kernel of the host, likewise.
+    pub fn host(tasks: Tasks, scratch: usize) -> Kernel {
+        Kernel {
+            schedule: String::new(),
+            tasks,
+            scratch,
+            threads: 0,
+            workspace: 0,
+            shared: 0,
+            overlaps: false,
+            module: None,
+            resources: None,
+        }
+    }
+}
+
+/// A kernel's code for NVIDIA, in the section of its variant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Module {
+    /// Text, ended by a zero, which a driver translates for any chip that can run the variant.
+    pub ptx: Extent,
+    /// Code of the chip that the variant is named after, if an assembler was at hand when the
+    /// artifact was made.
+    pub cubin: Option<Extent>,
+}
+
+/// A part of a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Extent {
+    /// Offset in bytes from the beginning of what it is a part of.
+    pub start: usize,
+    /// Length in bytes.
+    pub bytes: usize,
+}
+
+impl Extent {
+    /// The part itself.
+    pub fn of(self, section: &[u8]) -> &[u8] {
+        &section[self.start..][..self.bytes]
+    }
+}
+
+/// What a kernel takes of a GPU, as its code object states or as its instructions show.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resources {
+    /// Vector registers of a work-item.
+    pub vgprs: usize,
+    /// Accumulation registers of a work-item, on AMD's chips for servers.
+    pub agprs: usize,
+    /// Scalar registers of a wave; 0 on NVIDIA.
+    pub sgprs: usize,
+    /// Bytes of static LDS of a work-group.
+    pub lds: usize,
+    /// Bytes of scratch memory of a work-item: anything but 0 is slow.
+    pub scratch: usize,
+    /// Vector registers that did not fit and live in scratch memory.
+    pub vgpr_spills: usize,
+    /// Scalar registers that did not fit and live in vector registers.
+    pub sgpr_spills: usize,
+    /// Waves that a SIMD can hold at once, less than one where a work-group's LDS leaves SIMDs
+    /// idle.
+    pub occupancy: f32,
+    /// Size of the function's machine code.
+    pub code_bytes: usize,
+    /// Instructions of the whole function, loops counted once.
+    pub instructions: usize,
+    /// Matrix instructions among them.
+    pub matrix: usize,
+    /// Innermost loops, in the order of their addresses.
+    pub loops: Vec<LoopReport>,
+}
+
+/// Instructions in the body of a loop, by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoopReport {
+    /// All of the loop's instructions.
+    pub instructions: usize,
+    /// Products of matrices: MFMA, WMMA, `mma`.
+    pub matrix: usize,
+    /// Vector instructions that compute, without `matrix`.
+    pub valu: usize,
+    /// Scalar instructions that compute, load or branch.
+    pub salu: usize,
+    /// Reads and writes of LDS.
+    pub lds: usize,
+    /// Loads from global memory, of any size.
+    pub loads: usize,
+    /// Loads from global memory of 16 bytes a work-item.
+    pub loads_x4: usize,
+    /// Waits for memory of any kind.
+    pub waits: usize,
+    /// Waits among them that leave the latest loads from global memory in flight.
+    pub partial_waits: usize,
+    /// Vector and matrix instructions between a global load and the first wait for it, around the
+    /// loop's back edge if need be: the mean over the loads.
+    pub overlap: usize,
+    /// Barriers of the work-group.
+    pub barriers: usize,
+}
+
+/// How many independent tasks a launch has. Counts rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Tasks {
+    /// The same for every step.
+    Fixed(usize),
+    /// `ceil(tokens / per) * times`
+    Tokens {
+        /// Tokens of one task.
+        per: usize,
+        /// Tasks for each group of tokens.
+        times: usize,
+    },
+    /// `ceil(rows / per) * times`
+    Rows {
+        /// Rows of logits of one task.
+        per: usize,
+        /// Tasks for each group of rows.
+        times: usize,
+    },
+    /// `ceil(tokens * choices / per) * times`
+    Choices {
+        /// Rows of each token.
+        choices: usize,
+        /// Rows of one task.
+        per: usize,
+        /// Tasks for each group of rows.
+        times: usize,
+    },
+    /// Tasks for each block of rows that have one expert: as many blocks as `tokens * choices` rows
+    /// can fill if each expert, or having none, leaves one that is not full.
+    Blocks {
+        /// Rows of each token.
+        choices: usize,
+        /// How many experts there are.
+        experts: usize,
+        /// Rows of a block.
+        tile: usize,
+        /// Tasks for each block.
+        times: usize,
+    },
+    /// `tiles * times`: see [`crate::abi::Batch::tiles`].
+    Tiles {
+        /// Tasks for each tile.
+        times: usize,
+    },
+}

@@ -1,0 +1,231 @@
+//! Plans: the launches of a step, their arguments, and what the caller does between them.
+use serde::{Deserialize, Serialize};
+
+use super::DType;
+
+/// One way to run a step: launches in order over one arena.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Which steps it can run.
+    pub kind: PlanKind,
+    /// Most tokens in one step.
+    pub tokens: usize,
+    /// Most rows of logits in one step.
+    pub rows: usize,
+    /// Size of the buffer in which values live between launches. Nothing in it outlives the step.
+    pub arena_bytes: usize,
+    /// Who attends. An engine runs those plans of kind `decode` and `whole` that attend themselves.
+    pub attention: Attention,
+    /// In the order in which they run; each may need all before it.
+    pub launches: Vec<Launch>,
+    /// Launches before this one make the hidden rows of all tokens; from it on they make logits of
+    /// the hidden rows that [`Input::Rows`] names, and read nothing else of the step.
+    pub body: usize,
+    /// What is the caller's to do between launches, in order.
+    pub calls: Vec<Call>,
+    /// Rows of all tokens that the body leaves in the arena beside
+    /// [`Target::hidden`](super::Target::hidden), as whoever compiled the model asked for:
+    /// `hidden.2` is what enters layer 2. They stay until something else runs. The same in every
+    /// plan of a target that has a head.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<NamedRows>,
+    /// Where the logits are when the last launch has run.
+    pub logits: Logits,
+    /// Where the likeliest tokens are; without them, whoever wants them looks through the logits.
+    pub picks: Option<Picks>,
+}
+
+/// What a step must be like for a plan to run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlanKind {
+    /// Exactly one token of each sequence.
+    Decode,
+    /// Every mixture.
+    Any,
+    /// Every mixture, of which nothing but logits is wanted: there are no hidden rows, and all is
+    /// body.
+    Whole,
+}
+
+/// Who computes attention, and so who keeps keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attention {
+    /// The plan's kernels, over [`Target::states`](super::Target::states).
+    Own,
+    /// Whoever runs the plan, with a cache of its own: [`Work::Attention`].
+    Caller,
+}
+
+/// Work of the caller's, due when all launches before `before` have run; launches from there on
+/// need it done.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    /// Number of the first launch that needs it done.
+    pub before: usize,
+    /// What is to be done.
+    pub work: Work,
+}
+
+/// Kinds of work that an artifact leaves to whoever runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Work {
+    /// Puts other rows in the place of the embeddings of tokens, in a step that has some; else
+    /// there is nothing to do. The launches before read the tokens and nothing else of a step, and
+    /// no other launch reads tokens.
+    Embedding {
+        /// The embeddings, of [`Model::hidden`](super::Model::hidden) numbers each.
+        value: Place,
+    },
+    /// Sums a value over all ranks, in place.
+    AllReduce {
+        /// This rank's part of the sum before, the sum after.
+        value: Place,
+    },
+    /// Puts `k` and `v`, of `heads` heads each, into the caller's cache and attends; `q` and `k`
+    /// are normed and rotated, and a head of `q` is as wide as one of `k`. `window` counts the keys
+    /// that a token sees, 0 for all. Where the width of `out` is no multiple of
+    /// [`DataLayout::row`](super::DataLayout::row), its padding up to that must be zero when
+    /// launches go on, so whoever runs the plan clears the rows before the caller fills them.
+    Attention {
+        /// Number of the layer, which names the caller's cache.
+        layer: usize,
+        /// Key/value heads of this rank.
+        heads: usize,
+        /// Queries, head by head.
+        q: Place,
+        /// Keys of the step's tokens, head by head.
+        k: Place,
+        /// Values of the step's tokens, head by head.
+        v: Place,
+        /// Where the result goes, head by head.
+        out: Place,
+        /// Factor of the products of queries and keys.
+        scale: f64,
+        /// Keys that a token sees at most, itself among them; 0 for all.
+        window: usize,
+    },
+}
+
+/// A value of the arena that callers know by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedRows {
+    /// Differs from the names of the plan's other rows.
+    pub name: String,
+    /// Where it lies when the body has run.
+    pub place: Place,
+}
+
+/// Where in the arena a value lies that has a row for each token of the step: `stride` elements
+/// from one row to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// Where it begins in the arena, in bytes.
+    pub offset: usize,
+    /// Numbers of a row, without padding.
+    pub width: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+    /// Type of the numbers.
+    pub dtype: DType,
+}
+
+/// f32 logits in the arena: `rows` rows, `stride` elements apart, of all tokens of the vocabulary,
+/// or of the part of it that the rank has: in order of the ranks the parts are all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Logits {
+    /// Where they begin in the arena, in bytes.
+    pub offset: usize,
+    /// Logits of a row that this rank has.
+    pub width: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+}
+
+/// i32 token ids in the arena: the likeliest of each of `rows` rows of logits, the lowest of
+/// equals, `stride` elements apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Picks {
+    /// Where they begin in the arena, in bytes.
+    pub offset: usize,
+    /// Elements from one row's token to the next one's.
+    pub stride: usize,
+}
+
+/// One kernel with its arguments.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    /// Index into the target's `kernels` and into each variant's.
+    pub kernel: usize,
+    /// Of the body's inputs in order, where a cache is two, K and V, and then of its results. New
+    /// states have none: they are where the old ones are.
+    pub args: Vec<Arg>,
+    /// Which segment between attention boundaries this launch belongs to; boundaries have their own
+    /// number.
+    pub segment: usize,
+    /// Module path of the model part, for reports, e.g. `model.layers.0.mlp`.
+    pub location: String,
+    /// Bytes that must move at the plan's full size, cache reads aside.
+    pub bytes: u64,
+    /// Operations at the plan's full size; the same holds for them as for `bytes`.
+    pub flops: u64,
+}
+
+/// What one pointer of a kernel's argument array points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Arg {
+    /// A value that lives between launches.
+    Arena {
+        /// Bytes from the arena's beginning.
+        offset: usize,
+    },
+    /// The beginning of a weight's buffer.
+    Weight {
+        /// Index into [`Target::weights`](super::Target::weights).
+        index: usize,
+    },
+    /// A stream of a paged state in its first page, or a state's first slot.
+    State {
+        /// Index into [`Target::states`](super::Target::states).
+        state: usize,
+        /// Index into [`Paged::streams`](super::Paged::streams); 0 for a slot.
+        stream: usize,
+    },
+    /// One [`crate::abi::Batch`], with the table of the group that this state is of. All states of
+    /// a launch are of that group.
+    Batch {
+        /// Index into [`Target::states`](super::Target::states).
+        state: usize,
+    },
+    /// The rows of [`Target::hidden`](super::Target::hidden).
+    Hidden,
+    /// What the caller gives for the step.
+    Input {
+        /// Which of them.
+        which: Input,
+    },
+}
+
+/// What the caller gives for a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Input {
+    /// `i32 [tokens]`: token ids.
+    Ids,
+    /// `i32 [tokens]`: position of each token in its sequence.
+    Positions,
+    /// `i32 [tokens]`: length of the token's sequence after this step.
+    Lengths,
+    /// `i32 [rows]`: which tokens want logits.
+    Rows,
+}

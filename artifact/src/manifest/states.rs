@@ -1,0 +1,99 @@
+//! What layers keep between steps, in groups with a table each.
+use serde::{Deserialize, Serialize};
+
+use super::{DType, Extent};
+
+/// What a layer keeps between steps. Arguments name states by their place in
+/// [`Target::states`](super::Target::states).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Number of the layer whose state it is, from 0 on.
+    pub layer: usize,
+    /// Index into [`Target::groups`](super::Target::groups).
+    pub group: usize,
+}
+
+/// States of one kind. Sequences have one table for all states of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StateGroup {
+    /// A sequence has a page for every
+    /// [`DataLayout::block_tokens`](super::DataLayout::block_tokens) of its tokens.
+    Paged(Paged),
+    /// A sequence has one slot, whatever its length, which is zero when it begins and which every
+    /// step replaces.
+    Slots(Slots),
+}
+
+/// How far pages lie apart is [`crate::abi::Batch::block_stride`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paged {
+    /// Bytes of a page.
+    pub block_bytes: usize,
+    /// What a page holds of each token, one behind the other: K and V of attention.
+    pub streams: Vec<PageStream>,
+    /// Keys that a token sees at most, itself among them; 0 for all. Pages that lie further back
+    /// are not read.
+    pub window: usize,
+}
+
+impl Paged {
+    /// The bytes of a page that the weights of tokens are multiplied with. Kernels give tokens that
+    /// do not exist yet the weight zero, but zero times what an earlier owner left may be NaN, so a
+    /// page that is not full is cleared here first.
+    pub fn values(&self) -> std::ops::Range<usize> {
+        let values = self.streams.iter().filter_map(|stream| match stream.layout {
+            StreamLayout::Tokens => None,
+            StreamLayout::Numbers => Some(stream.at),
+            StreamLayout::Prefix { of } => Some(self.streams[of].at),
+        });
+        values.fold(self.block_bytes..0, |all, at| all.start.min(at.start)..all.end.max(at.start + at.bytes))
+    }
+}
+
+/// A slot of so many bytes for each sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slots {
+    /// Bytes of one sequence's slot.
+    pub bytes: usize,
+}
+
+/// A part of a page: `width` numbers of each of `heads` heads, for each token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageStream {
+    /// `k` or `v`.
+    pub name: String,
+    /// Where it lies in a page.
+    pub at: Extent,
+    /// Type of the numbers, to which they are rounded when a token is written.
+    pub dtype: DType,
+    /// Key/value heads of this rank.
+    pub heads: usize,
+    /// Numbers of a head, without padding.
+    pub width: usize,
+    /// How tokens and numbers lie in the part.
+    pub layout: StreamLayout,
+}
+
+/// How a stream lies in its part of a page: head after head, each a matrix in panels of
+/// [`DataLayout::panel`](super::DataLayout::panel) rows and groups of
+/// [`DataLayout::group_bytes`](super::DataLayout::group_bytes), widths padded to
+/// [`DataLayout::row`](super::DataLayout::row).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum StreamLayout {
+    /// A row for each token: what queries are multiplied with.
+    Tokens,
+    /// A row for each number: what the weights of tokens are multiplied with.
+    Numbers,
+    /// The first numbers of each row of another stream, whose layout is `tokens`, and nothing
+    /// beside it.
+    Prefix {
+        /// Index of the other stream, which comes earlier.
+        of: usize,
+    },
+}
