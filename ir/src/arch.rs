@@ -167,6 +167,27 @@ impl Memory {
         width.next_multiple_of(self.row)
     }
 
+    /// Panels of a packed matrix of so many rows. Rows are padded like columns, so that a kernel
+    /// may fill whole rows of its result.
+    pub fn panels(&self, rows: usize) -> usize {
+        self.padded(rows) / self.panel
+    }
+
+    /// Bytes of a panel whose rows have so many elements, padding included.
+    pub fn panel_bytes(&self, dtype: DType, stride: usize) -> usize {
+        dtype.bytes(self.panel * stride)
+    }
+
+    /// Bytes of a packed matrix of so many rows, which have so many elements, padding included.
+    pub fn packed_bytes(&self, dtype: DType, rows: usize, stride: usize) -> usize {
+        dtype.bytes(self.padded(rows) * stride)
+    }
+
+    /// Bytes of a panel from one group of columns to the next.
+    pub fn group_step(&self) -> usize {
+        self.panel * self.group_bytes
+    }
+
     /// Elements from one row of activations to the next.
     pub fn stride(&self, width: usize) -> usize {
         let padded = self.padded(width);
@@ -275,6 +296,22 @@ pub struct Measured {
     /// What a tile of warpgroup products costs beside its products, as rows of the weight: its
     /// copies of tokens, and its end.
     pub tile_cost: usize,
+    /// Registers of a thread that copies, and of one that multiplies, where two groups of four
+    /// waves multiply and four more waves are there for the copies.
+    pub registers: [usize; 2],
+    /// How prefill by warpgroup products is cut.
+    pub prefill: WarpgroupPrefill,
+}
+
+/// How far prefill by warpgroup products goes: what registers and local memory hold at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WarpgroupPrefill {
+    /// Query heads of a work-group at most.
+    pub heads: usize,
+    /// Largest heads whose results, queries, scores and weights fit the registers.
+    pub dim: usize,
+    /// Most blocks of the cache on their way.
+    pub stages: usize,
 }
 
 /// Where stream-K is faster than products of single waves, and how it shares slots of a weight out.
@@ -290,6 +327,15 @@ pub struct StreamK {
     pub groups: usize,
     /// Fewest slots of a work-group, about.
     pub least: usize,
+    /// Most slots of which rows are there.
+    pub stages: usize,
+    /// Most bytes of local memory for rows.
+    pub row_bytes: usize,
+    /// Most slots of the weight.
+    pub ring: usize,
+    /// Registers of a thread that asks for the weight, of one that brings rows, and of one that
+    /// multiplies.
+    pub registers: [usize; 3],
 }
 
 /// The instruction set of a GPU, as far as kernels call its intrinsics by name.

@@ -23,16 +23,16 @@ impl Panels {
     /// How a weight of this shape is packed. Rows are padded like columns, so that a kernel may
     /// fill whole rows of its result.
     pub fn of(rows: usize, cols: usize, dtype: DType, memory: &Memory) -> Panels {
-        let (rows, cols) = (memory.padded(rows), memory.padded(cols));
-        let group = memory.group_bytes * 8 / dtype.bits();
-        Panels { width: memory.panel, group, rows, cols, bytes: dtype.bytes(rows * cols) }
+        let (padded, cols) = (memory.padded(rows), memory.padded(cols));
+        let (group, bytes) = (memory.group_bytes * 8 / dtype.bits(), memory.packed_bytes(dtype, rows, cols));
+        Panels { width: memory.panel, group, rows: padded, cols, bytes }
     }
 
     /// How scales or zero points of this shape are packed, in single columns. Nobody reads columns
     /// that there are not.
     pub fn columns(rows: usize, cols: usize, dtype: DType, memory: &Memory) -> Panels {
-        let rows = memory.padded(rows);
-        Panels { width: memory.panel, group: 1, rows, cols, bytes: dtype.bytes(rows * cols) }
+        let bytes = memory.packed_bytes(dtype, rows, cols);
+        Panels { width: memory.panel, group: 1, rows: memory.padded(rows), cols, bytes }
     }
 
     /// How a matrix in such a layout lies, if its rows do not lie one after the other.

@@ -6,7 +6,7 @@
 use atomc_ir::DType::{BF16, F16};
 use atomc_ir::arch::{
     Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Measured, Product, ProductShape, RowExchange, Simt,
-    StreamK,
+    StreamK, WarpgroupPrefill,
 };
 
 const TRIPLE: &str = "nvptx64-nvidia-cuda";
@@ -53,8 +53,21 @@ const H200: Measured = Measured {
     ring_bytes: 160 << 10,
     cluster_tokens: 16,
     cluster_panels: 8,
-    stream_k: StreamK { tokens: 17, few: 32, slots: 12, groups: 4, least: 4 },
+    stream_k: StreamK {
+        tokens: 17,
+        few: 32,
+        slots: 12,
+        groups: 4,
+        least: 4,
+        stages: 8,
+        row_bytes: 32 << 10,
+        ring: 16,
+        registers: [56, 208, 240],
+    },
     tile_cost: 38,
+    registers: [40, 232],
+    // Two groups of four waves have 64 queries each.
+    prefill: WarpgroupPrefill { heads: 4, dim: 128, stages: 4 },
 };
 
 const fn row(

@@ -73,7 +73,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     pub fn of_expert(&self, expert: Int<'c>) -> Contraction<'k, 'a, 'c> {
         let (c, mut parts) = (self.code(), self.parts.clone());
         let rows = parts.w.ty.shape.0[1].fixed().unwrap_or(0);
-        let bytes = parts.w.ty.dtype.bytes(c.arch.memory.padded(rows) * parts.w.stride);
+        let bytes = c.arch.memory.packed_bytes(parts.w.ty.dtype, rows, parts.w.stride);
         parts.w.ptr = c.at(parts.w.ptr, expert * bytes);
         Contraction { parts, dot: self.dot, head: self.heads().map(|_| expert) }
     }
@@ -93,12 +93,12 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     }
 
     pub fn panel_bytes(&self) -> usize {
-        self.parts.w.ty.dtype.bytes(self.code().arch.memory.panel * self.parts.w.stride)
+        self.code().arch.memory.panel_bytes(self.parts.w.ty.dtype, self.parts.w.stride)
     }
 
     /// As [`Contraction::panel_bytes`], of floats instead of codes.
     pub fn float_panel_bytes(&self) -> usize {
-        self.code().arch.memory.panel * self.parts.w.stride * self.dot.dtype.size()
+        self.code().arch.memory.panel_bytes(self.dot.dtype, self.parts.w.stride)
     }
 
     /// Where panel `panel` of each piece begins.

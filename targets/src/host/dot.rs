@@ -48,7 +48,7 @@ impl Dot {
 
     /// Bytes of one group of a panel.
     pub fn step(&self, c: &Code) -> usize {
-        c.arch.memory.panel * c.arch.memory.group_bytes
+        c.arch.memory.group_step()
     }
 
     /// Registers that one group occupies.

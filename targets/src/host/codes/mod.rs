@@ -115,7 +115,7 @@ impl<'a, 'c> Codes<'a, 'c> {
             Operand { ptr: c.at(of.ptr, expert * bytes), ..of.clone() }
         };
         let [rows, _] = self.sizes();
-        let bytes = self.w.ty.dtype.bytes(c.arch.memory.padded(rows) * self.w.stride);
+        let bytes = c.arch.memory.packed_bytes(self.w.ty.dtype, rows, self.w.stride);
         let w = Operand { ptr: c.at(self.w.ptr, expert * bytes), ..self.w.clone() };
         Codes { w, scale: matrix(&self.scale), zero: self.zero.as_ref().map(matrix), ..self.clone() }
     }
@@ -133,7 +133,7 @@ impl<'a, 'c> Codes<'a, 'c> {
 
     /// Bytes from one word of a row to the next.
     fn step(&self) -> usize {
-        self.c.arch.memory.panel * self.c.arch.memory.group_bytes
+        self.c.arch.memory.group_step()
     }
 
     fn spans(&self) -> Spans {
@@ -180,7 +180,7 @@ impl<'a, 'c> Codes<'a, 'c> {
     }
 
     fn panel_bytes(&self) -> usize {
-        self.w.ty.dtype.bytes(self.c.arch.memory.panel * self.w.stride)
+        self.c.arch.memory.panel_bytes(self.w.ty.dtype, self.w.stride)
     }
 
     fn load(&self, panel: Panel<'c>, word: Int<'c>) -> Vector<'c> {

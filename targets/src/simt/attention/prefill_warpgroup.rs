@@ -16,7 +16,7 @@ mod queries;
 
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_artifact::manifest;
-use atomc_ir::arch::GpuArch;
+use atomc_ir::arch::{GpuArch, Measured};
 use atomc_ir::{Diagnostic, Family, Op};
 
 use crate::code::{Int, Ptr};
@@ -32,17 +32,9 @@ use crate::simt::machine::warpgroup::{MAP, TensorMap, TileForm};
 use crate::{KernelSpec, Tasks};
 use queries::{OnlineSoftmaxPair, Queries};
 
-/// Query heads of a work-group at most: two groups of four waves have 64 queries each.
-const HEADS: usize = 4;
-/// Registers of a thread that copies, and of one that multiplies.
-const REGISTERS: [usize; 2] = [40, 232];
 /// Work-groups are as large as if there were so many groups of four waves, so that a thread that
 /// multiplies can have its registers.
 const GROUPS: usize = 3;
-/// Largest heads whose results, queries, scores and weights fit the registers.
-const DIM: usize = 128;
-/// Most blocks of the cache on their way.
-const STAGES: usize = 4;
 /// Bytes of 8 rows by 16 bytes of a panel, and of 16.
 const HALF: usize = 128;
 const GROUP: usize = 2 * HALF;
@@ -60,6 +52,8 @@ struct Shape {
     /// Bytes of a block's keys of one head, and as many of values.
     bytes: usize,
     groups: usize,
+    /// Registers of a thread that copies, and of one that multiplies.
+    registers: [usize; 2],
 }
 
 /// Whether the machine has what it takes for this attention, and the queries lie in memory as
@@ -79,24 +73,28 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
         }
         _ => false,
     });
-    let fits = cache.head_dim <= DIM && arch.memory.padded(cache.head_dim) == cache.head_dim;
+    let most = launch::measured(arch)?.prefill.dim;
+    let fits = cache.head_dim <= most && arch.memory.padded(cache.head_dim) == cache.head_dim;
     let halves = cache.dtype.size() == 2 && Matrix::native(simt, cache.dtype);
     WhyNot::unless(halves, || format!("a cache of {}: warpgroup MMA takes 16-bit floats", cache.dtype.name()))?;
     WhyNot::unless(stored, || {
         format!("queries are not rows of {} in memory, or the scale is negative", cache.dtype.name())
     })?;
-    WhyNot::unless(fits, || format!("heads of {}: at most {DIM} and a multiple of {}", cache.head_dim, arch.memory.row))
+    WhyNot::unless(fits, || {
+        format!("heads of {}: at most {most} and a multiple of {}", cache.head_dim, arch.memory.row)
+    })
 }
 
 impl Shape {
     fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
         let sizes = Sizes::of(spec.body)?;
-        let parts = sizes.group().div_ceil(HEADS);
+        let Measured { prefill, registers, .. } = launch::measured(arch)?;
+        let parts = sizes.group().div_ceil(prefill.heads);
         let heads = sizes.group().div_ceil(parts);
         let bytes = arch.memory.block_tokens * sizes.cache.head_dim * sizes.cache.dtype.size();
-        let stages = ((arch.simt.unit.lds_group - 1024) / (2 * bytes)).min(STAGES);
+        let stages = ((arch.simt.unit.lds_group - 1024) / (2 * bytes)).min(prefill.stages);
         let workers = (heads * TILE_TOKENS).next_multiple_of(64) * 2;
-        Ok(Shape { heads, parts, workers, stages, bytes, groups: arch.simt.chip.units })
+        Ok(Shape { heads, parts, workers, stages, bytes, groups: arch.simt.chip.units, registers })
     }
 
     fn threads(&self) -> usize {
@@ -180,7 +178,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         };
         let mut result = Ok(());
         let consume = || self.each_tile(|tile, turn| result = self.attend(tile, turn));
-        split_roles(c, workers, REGISTERS, produce, consume);
+        split_roles(c, workers, self.shape.registers, produce, consume);
         result
     }
 

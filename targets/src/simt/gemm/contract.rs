@@ -116,7 +116,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     pub fn panels(&self) -> usize {
         match self.parts.heads() {
             Some(_) => self.parts.width().div_ceil(self.code().arch.memory.panel),
-            None => self.parts.kernel.rows.padded(self.parts.to) / self.code().arch.memory.panel,
+            None => self.code().arch.memory.panels(self.parts.to.ty.shape.row().unwrap_or(0)),
         }
     }
 
@@ -139,7 +139,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     pub fn numbered(&self, own: Int<'c>, expert: Option<Int<'c>>) -> Panel<'c> {
         let (memory, shape) = (self.code().arch.memory, &self.parts.w.ty.shape);
         let rows = shape.0[shape.rank() - 2].fixed().unwrap_or(0);
-        let number = expert.map_or(own, |expert| own + expert * (memory.padded(rows) / memory.panel));
+        let number = expert.map_or(own, |expert| own + expert * memory.panels(rows));
         Panel { number, own, expert }
     }
 
@@ -152,7 +152,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     /// bits count.
     pub fn weight_panel(&self, panel: Int<'c>, first: Int<'c>, expert: Option<Int<'c>>) -> Ptr<'c> {
         let (c, w) = (self.code(), &self.parts.w);
-        let bytes = w.ty.dtype.bytes(c.arch.memory.panel * w.stride);
+        let bytes = c.arch.memory.panel_bytes(w.ty.dtype, w.stride);
         let number = c.to_i64(self.numbered(panel + first, expert).number);
         c.at(w.ptr, number * bytes)
     }

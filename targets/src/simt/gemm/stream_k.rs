@@ -27,7 +27,7 @@ use atomc_ir::{DType, Diagnostic, Family, Value};
 use crate::code::{Int, Ptr};
 use crate::contraction::Encoding;
 use crate::schedule::{Schedule, WhyNot};
-use crate::simt::gemm::contract::{Contraction, Sizes};
+use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::gemm::prologue::{Norm, Prologue};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
@@ -35,8 +35,9 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::Pipeline;
 use crate::simt::rowwise;
+use crate::tuning::{Choice, Open};
 use crate::{KernelSpec, Tasks};
-use shape::{COLUMNS, CONSUMERS, PANELS, Shape};
+use shape::{COLUMNS, CONSUMERS, GROUPS, LEAST, PANELS, Shape};
 
 /// Most tokens.
 const TOKENS: usize = 64;
@@ -46,14 +47,11 @@ const ROW_PRODUCERS: usize = 128;
 /// for some panels each.
 const WEIGHT_PRODUCERS: usize = 128;
 const THREADS: usize = CONSUMERS + ROW_PRODUCERS + WEIGHT_PRODUCERS;
-/// Registers of a thread that asks for the weight, of one that brings rows, and of one that
-/// multiplies.
-const REGISTERS: [usize; 3] = [56, 208, 240];
 /// Consecutive elements of a thread: of rows, and of results.
 const LANES: usize = 8;
 
 /// Whether the machine has what it takes for this contraction.
-fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
+fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     Encoding::none(spec.body)?;
     let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
     let Sizes { dtype, depth, pieces, .. } = sizes;
@@ -73,12 +71,13 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     WhyNot::unless(prologue.norm().is_none() || Norm::scales_sums(dtype), || {
         format!("a norm into {}: rows before it may not fit", dtype.name())
     })?;
-    pays(spec, arch)
+    pays(spec, arch, choice)
 }
 
 /// Whether there is work enough, and room for it.
-fn pays(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
-    let (shape, units, measured) = (Shape::new(spec, arch)?, arch.simt.chip.units, launch::measured(arch)?.stream_k);
+fn pays(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
+    let (shape, units, measured) =
+        (Shape::new(spec, arch, choice)?, arch.simt.chip.units, launch::measured(arch)?.stream_k);
     WhyNot::unless(spec.tokens > measured.few || shape.units() >= measured.slots * units, || {
         let (slots, each) = (shape.units(), measured.slots);
         format!("{slots} slots of the weight on {units} units: {} tokens take {each} each", spec.tokens)
@@ -94,13 +93,13 @@ fn pays(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
 pub const SCHEDULE: Schedule = Schedule {
     name: "stream_k",
     family: Family::Matvec,
-    suits: |spec, arch, _| suits(spec, launch::gpu(arch)?),
-    open: None,
+    suits: |spec, arch, choice| suits(spec, launch::gpu(arch)?, choice),
+    open: Some(Open { numbers: &[GROUPS, LEAST], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
-    let shape = Shape::new(spec, setup.gpu()?)?;
+    let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
     let code = setup.open_early(spec, THREADS)?;
     {
         let c = &code;
@@ -180,18 +179,18 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         c.barrier();
         let (wave, workers, all) = (c.wave_index(), CONSUMERS / 32, (CONSUMERS + ROW_PRODUCERS) / 32);
         c.when(c.less(all - 1, wave), || {
-            c.set_registers(REGISTERS[0], false);
+            c.set_registers(self.shape.registers[0], false);
             self.produce_weight(wave - all);
             c.await_previous();
         });
         let [mut brought, mut made] = [Ok(()), Ok(())];
         c.when(c.less(workers - 1, wave) & c.less(wave, all), || {
-            c.set_registers(REGISTERS[1], true);
+            c.set_registers(self.shape.registers[1], true);
             c.await_previous();
             brought = self.produce_rows();
         });
         c.when(c.less(wave, workers), || {
-            c.set_registers(REGISTERS[2], true);
+            c.set_registers(self.shape.registers[2], true);
             c.await_previous();
             made = self.consume();
         });

@@ -5,6 +5,7 @@ use atomc_ir::arch::GpuArch;
 use crate::KernelSpec;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::launch;
+use crate::tuning::{Choice, Number};
 
 /// Tokens that row producers load at a time.
 pub const LOADED_TOKENS: usize = 16;
@@ -22,12 +23,10 @@ pub const CONSUMERS: usize = 128;
 pub const ROUND: usize = 32;
 /// Bytes from one token's 16 sums to the next, so that neighbours have other banks.
 pub const PITCH: usize = 80;
-/// Most slots of which rows are there.
-const STAGES: usize = 8;
-/// Most bytes of local memory for rows.
-const ROW_BYTES: usize = 32 << 10;
-/// Most slots of the weight.
-const SLOTS: usize = 16;
+/// Most work-groups for each tile, about. They may be chosen by measuring.
+pub const GROUPS: Number = Number { name: "groups", values: &[2, 4, 6, 8] };
+/// Fewest slots of a work-group, about; likewise.
+pub const LEAST: Number = Number { name: "least", values: &[2, 4, 8] };
 /// Bytes of local memory for barriers and what is small.
 const SMALL: usize = 4 << 10;
 
@@ -46,21 +45,27 @@ pub struct Shape {
     /// Slots of the ring, and stages of rows.
     pub slots: usize,
     pub stages: usize,
+    /// Registers of a thread that asks for the weight, of one that brings rows, and of one that
+    /// multiplies.
+    pub registers: [usize; 3],
 }
 
 impl Shape {
-    pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
+    pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
-        let simt = arch.simt;
+        let (simt, measured) = (arch.simt, launch::measured(arch)?.stream_k);
         let (tokens, columns) = (spec.tokens, spec.tokens.next_multiple_of(LOADED_TOKENS));
-        let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
+        let panels = arch.memory.panels(rows / pieces);
         let (tiles, length) = (panels.div_ceil(PANELS / pieces), depth / COLUMNS);
-        let stages = (ROW_BYTES / (columns * COLUMNS * 2)).min(STAGES);
-        let mut shape = Shape { tokens, columns, pieces, panels, tiles, length, groups: 0, slots: 0, stages };
+        let stages = (measured.row_bytes / (columns * COLUMNS * 2)).min(measured.stages);
+        let registers = measured.registers;
+        let mut shape =
+            Shape { tokens, columns, pieces, panels, tiles, length, groups: 0, slots: 0, stages, registers };
         let room = simt.unit.lds_group.saturating_sub(shape.sums_bytes() + shape.rows_bytes() + SMALL);
-        shape.slots = (room / shape.slot_bytes()).min(SLOTS);
-        let measured = launch::measured(arch)?.stream_k;
-        let most = (tiles * measured.groups).min((tiles * length).div_ceil(measured.least));
+        shape.slots = (room / shape.slot_bytes()).min(measured.ring);
+        let groups = choice.get(&GROUPS).unwrap_or(measured.groups);
+        let least = choice.get(&LEAST).unwrap_or(measured.least);
+        let most = (tiles * groups).min((tiles * length).div_ceil(least));
         shape.groups = simt.chip.units.min(most);
         Ok(shape)
     }

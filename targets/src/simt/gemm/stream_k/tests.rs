@@ -1,6 +1,7 @@
 use atomc_ir::{Graph, parse};
 
 use super::*;
+use crate::tuning::Choice;
 
 /// A norm, then a contraction.
 fn body(width: usize, rows: usize, dtype: &str) -> Graph {
@@ -30,7 +31,8 @@ fn spec(body: &Graph, tokens: usize) -> KernelSpec<'_> {
 
 #[test]
 fn only_many_tokens_of_rows_without_rest_spread() {
-    let suits = |body: &Graph, tokens, arch: &str| suits(&spec(body, tokens), row(arch)).is_ok();
+    let suits =
+        |body: &Graph, tokens, arch: &str| suits(&spec(body, tokens), row(arch), &Choice::none("stream_k")).is_ok();
     let plain = body(4096, 6144, "bf16");
     assert!([17, 32, 48, 64].into_iter().all(|tokens| suits(&plain, tokens, "sm_90a")));
     assert!([1, 16, 65].into_iter().all(|tokens| !suits(&plain, tokens, "sm_90a")));
@@ -52,7 +54,7 @@ fn shares_cover_the_weight() {
     let plain = sizes.map(|(width, rows)| (body(width, rows, "bf16"), rows));
     for (body, rows) in gated.iter().chain(&plain) {
         for tokens in [17, 33, 64] {
-            let s = Shape::new(&spec(body, tokens), row("sm_90a")).unwrap();
+            let s = Shape::new(&spec(body, tokens), row("sm_90a"), &Choice::none("stream_k")).unwrap();
             assert!(s.tiles * s.each() * s.pieces * 16 >= *rows, "{s:?}");
             let bound = |group: usize| group * s.units() / s.groups;
             assert_eq!((bound(0), bound(s.groups)), (0, s.units()));
