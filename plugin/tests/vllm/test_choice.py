@@ -142,7 +142,7 @@ REFUSED = {
     "--tensor-parallel-size": dict(tensor_parallel_size=2),
     "--pipeline-parallel-size": dict(pipeline_parallel_size=2),
     "--enable-lora": dict(enable_lora=True),
-    "--load-format": dict(load_format="dummy"),
+    "--load-format": dict(load_format="sharded_state"),
     "--speculative-config": dict(speculative_config={"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}),
 }
 
