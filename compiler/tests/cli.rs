@@ -600,3 +600,30 @@ fn whether_vllm_would_run_an_artifact() {
         "{text}"
     );
 }
+
+/// A model that keeps states of sequences, not only pages: its kernels, and the verbs that run it.
+#[test]
+fn a_recurrent_state() {
+    let bench = Bench::empty();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/hybrid-3.5");
+    bench.succeed(&["compile", model, "--decode", "1,2", "--prefill", "64", "-o", "m.atomc"]);
+    let verified = bench.succeed(&["verify", "m.atomc"]);
+    let recurrent = verified.lines().filter(|line| line.contains(" recur ") && line.ends_with("ok"));
+    assert!(recurrent.count() >= 4, "{verified}");
+    let args = ["bench", "m.atomc", "--random-weights", "--prompt", "70", "--batch", "1,3", "--steps", "2"];
+    let made: Value = serde_json::from_str(&bench.succeed(&[&args[..], &["--json"]].concat())).expect("JSON");
+    assert_eq!(made["decode"].as_array().map(Vec::len), Some(2), "{made}");
+    bench.write("ids.json", "[[1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 5]]");
+    for (chunk, out) in [("0", "whole"), ("2", "parts")] {
+        let args = ["logits", "m.atomc", "--weights", model, "--tokens", "ids.json", "--chunk", chunk, "-o", out];
+        bench.succeed(&args);
+    }
+    let values = |name: &str| -> Vec<f32> {
+        let bytes = std::fs::read(bench.path(name)).expect("logits");
+        let file = SafeTensors::deserialize(&bytes).expect("a sound file");
+        let numbers = file.tensor("0").expect("the first sequence").data().to_vec();
+        numbers.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    let apart = values("whole").iter().zip(values("parts")).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 0.2, "{apart}");
+}

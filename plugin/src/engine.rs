@@ -36,16 +36,17 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (artifact, device = "host", *, threads = 0, cache_tokens = 0))]
+    #[pyo3(signature = (artifact, device = "host", *, threads = 0, cache_tokens = 0, slots = 0))]
     fn new(
         py: Python<'_>,
         artifact: &Bound<'_, Artifact>,
         device: &str,
         threads: usize,
         cache_tokens: usize,
+        slots: usize,
     ) -> PyResult<Engine> {
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
-        let options = EngineOptions { device, threads, cache_tokens };
+        let options = EngineOptions { device, threads, cache_tokens, slots };
         let path = artifact.get().path();
         let file = py.detach(|| File::open(path)).map_err(raised)?;
         Artifact::check_signature(path, &file)?;

@@ -51,6 +51,9 @@ typedef struct atomc_options {
   // Tokens that the KV cache holds over all sequences, no more than the device has memory for; 0
   // makes it as large as the longest sequence of the model.
   size_t cache_tokens;
+  // Sequences that a model with a recurrent state has room for at once; 0 for 64 at most. Other
+  // models have none of it.
+  size_t slots;
 } atomc_options;
 
 // New tokens of one sequence.

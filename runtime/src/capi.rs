@@ -66,6 +66,9 @@ pub struct AtomcOptions {
     /// Tokens that the KV cache holds over all sequences, no more than the device has memory for; 0
     /// makes it as large as the longest sequence of the model.
     pub cache_tokens: usize,
+    /// Sequences that a model with a recurrent state has room for at once; 0 for 64 at most. Other
+    /// models have none of it.
+    pub slots: usize,
 }
 
 /// New tokens of one sequence.
@@ -112,7 +115,8 @@ pub unsafe extern "C" fn atomc_open(
                 // SAFETY: passed on to the caller.
                 chosen.device = unsafe { text(options.device, "device") }?.parse().map_err(Error::Device)?;
             }
-            (chosen.threads, chosen.cache_tokens) = (options.threads, options.cache_tokens);
+            (chosen.threads, chosen.cache_tokens, chosen.slots) =
+                (options.threads, options.cache_tokens, options.slots);
         }
         let artifact = Artifact::open(path).map_err(Error::Artifact)?;
         signature::require(std::env::var_os(signature::VARIABLE), Path::new(path), &artifact)

@@ -33,6 +33,9 @@ pub struct EngineOptions {
     /// Memory that no token has reached yet is only reserved, but more than the device has is
     /// refused.
     pub cache_tokens: usize,
+    /// Sequences that layers with a recurrent state have a slot for at once; 0 for 64, or as many
+    /// as the cache has blocks if these are fewer. Other models have none.
+    pub slots: usize,
 }
 
 /// New tokens of one sequence, and which of them want logits.
@@ -179,14 +182,19 @@ impl Engine {
         let blocks = cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize);
         let step = largest(|plan| plan.tokens);
         let kept: Vec<Kept> = units.iter().map(|unit| unit.kept).collect();
-        let slots = blocks.min(SLOTS);
+        let has_slots = units.iter().any(|unit| unit.kept == Kept::Slot);
+        let slots = match options.slots {
+            _ if !has_slots => 0,
+            0 => blocks.min(SLOTS),
+            slots => check_slots(slots, (code, &units), &*device).map(|()| slots)?,
+        };
         let kv = Kv::new(&kept, Sizes { block_tokens, blocks, slots, max_len, step });
         let tables = units.iter().zip(kv.table_blocks());
         let tables = tables.map(|(unit, blocks)| TableRoom { blocks, block_stride: unit.bytes }).collect();
         let inputs = Inputs::new(&mut *device, Room { tokens: step, rows: largest(|plan| plan.rows), tables })?;
         let start = std::time::Instant::now();
         let arena = largest(|plan| plan.arena_bytes);
-        let memory = allocate(&mut *device, (code, &units), (arena, blocks), &inputs)?;
+        let memory = allocate(&mut *device, (code, &units), (arena, blocks, slots), &inputs)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
         // SAFETY: the device was opened with this artifact; the memory was made for its manifest
         // and like the inputs lives in the engine as long as the device does.
@@ -642,16 +650,28 @@ fn check_cache(tokens: usize, (target, units): (&Target, &[Unit]), device: &dyn 
     Err(DeviceError::Cache { tokens, bytes, device: device.name().to_owned(), memory, most })
 }
 
+/// That the device has memory for so many slots, which kernels count in 32 bits.
+fn check_slots(slots: usize, (target, units): (&Target, &[Unit]), device: &dyn Device) -> Result<(), DeviceError> {
+    let kept = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept == Kept::Slot);
+    let slot = kept.fold(0_usize, |sum, unit| sum.saturating_add(unit.bytes)).max(1);
+    let (bytes, memory) = (slots as u128 * slot as u128, device.memory());
+    let most = (memory / slot).min(i32::MAX as usize);
+    if slots <= most {
+        return Ok(());
+    }
+    Err(DeviceError::Slots { slots, bytes, device: device.name().to_owned(), memory, most })
+}
+
 fn allocate(
     device: &mut dyn Device,
     (target, units): (&Target, &[Unit]),
-    (arena, blocks): (usize, usize),
+    (arena, blocks, slots): (usize, usize, usize),
     inputs: &Inputs,
 ) -> Result<Memory, DeviceError> {
     let mut states = Vec::with_capacity(target.states.len());
     for state in &target.states {
         let unit = &units[state.group];
-        let memory = device.allocate(unit.count(blocks).saturating_mul(unit.bytes))?;
+        let memory = device.allocate(unit.count(blocks, slots).saturating_mul(unit.bytes))?;
         states.push(unit.memory(memory, state.group));
     }
     Ok(Memory {

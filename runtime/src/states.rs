@@ -5,8 +5,8 @@ use crate::device::{DeviceBuffer, StateMemory};
 use crate::kv::Kept;
 use atomc_artifact::manifest::{DType, Paged, StateGroup, Target};
 
-/// Most sequences that have a slot at once: a slot of published models is some MiB in each of tens
-/// of layers.
+/// Sequences that have a slot at once where nobody says: a slot of published models is some MiB in
+/// each of tens of layers.
 pub const SLOTS: usize = 64;
 
 /// A target keeps what there is no memory for.
@@ -65,9 +65,9 @@ impl Unit {
         }
     }
 
-    /// How many there are where the cache has so many blocks.
-    pub fn count(&self, blocks: usize) -> usize {
-        if self.kept == Kept::Slot { blocks.min(SLOTS) } else { blocks }
+    /// How many there are where the cache has so many blocks, and so many sequences a slot.
+    pub fn count(&self, blocks: usize, slots: usize) -> usize {
+        if self.kept == Kept::Slot { slots } else { blocks }
     }
 
     /// A state whose sequences have their units in a table.

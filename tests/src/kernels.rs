@@ -94,6 +94,8 @@ pub struct Case<'t> {
     /// Tokens of the bucket.
     pub bucket: usize,
     pub runs: &'t [Run],
+    /// Runs whose slots are -1.
+    pub slotless: &'t [usize],
     pub indices: &'t [(&'t str, &'t [i32])],
 }
 
@@ -161,7 +163,8 @@ impl Case<'_> {
             Some(self.indices.iter().find(|(n, _)| n == name)?.1.to_vec())
         };
         let step = Step { runs: self.runs.to_vec() };
-        let mut trial = Trial::new(graph, arch.memory, step, (fill, 7), &indices).expect("a body that can be tried");
+        let trial = Trial::new(graph, arch.memory, step, (fill, 7), &indices).expect("a body that can be tried");
+        let mut trial = trial.without_slots(self.slotless);
         trial.gap = GAP;
         let (want, operands) = (trial.want().expect("a result of the interpreter"), trial.operands());
         let room = |(&v, operand): (&Value, &Operand)| match (graph.ty(v), operand) {
@@ -184,7 +187,7 @@ impl Case<'_> {
     /// Runs the kernel; returns the memory of each output.
     fn run(&self, trial: &Trial, arch: &Arch, object: &Object, memory: &mut [Memory]) -> Vec<Memory> {
         let (graph, mut state, mut tiles) = (trial.graph, trial.step.batch(), self.tiles());
-        let (mut tables, stride) = tables(&trial.step, arch.memory.block_tokens);
+        let (mut tables, stride) = tables(trial, arch.memory.block_tokens);
         // Kernels work on groups of tokens and read whole ones.
         for list in [&mut state.positions, &mut state.sequences, &mut tables, &mut tiles] {
             list.resize(list.len() + SPARE_TOKENS, 0);
@@ -280,8 +283,10 @@ impl Case<'_> {
 }
 
 /// The tables of all sequences, and how far one is from the next.
-fn tables(step: &Step, block_tokens: usize) -> (Vec<i32>, usize) {
-    let tables: Vec<Vec<i32>> = (0..step.runs.len()).map(|s| step.table(s, block_tokens)).collect();
+fn tables(trial: &Trial, block_tokens: usize) -> (Vec<i32>, usize) {
+    let (step, of) = (&trial.step, |s: usize| trial.step.table(s, block_tokens));
+    let mut tables: Vec<Vec<i32>> = (0..step.runs.len()).map(of).collect();
+    trial.slotless.iter().for_each(|&s| tables[s].fill(-1));
     let stride = tables.iter().map(Vec::len).max().expect("a step has a sequence") + 1;
     (tables.iter().flat_map(|t| t.iter().copied().chain(std::iter::repeat(0)).take(stride)).collect(), stride)
 }
@@ -302,5 +307,5 @@ pub const fn run(position: usize, tokens: usize) -> Run {
 }
 
 pub fn case(text: &str, family: Family, bucket: usize) -> Case<'_> {
-    Case { text, family, bucket, runs: &STEP, indices: &[] }
+    Case { text, family, bucket, runs: &STEP, slotless: &[], indices: &[] }
 }

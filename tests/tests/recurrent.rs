@@ -45,6 +45,25 @@ fn convolutions() {
     check(&conv(21, 4), &[run(0, 65), run(4, 1)]).check();
 }
 
+/// Around the 64 tokens that may be computed at once, of sequences that begin and that go on.
+const LENGTHS: [Run; 6] = [run(0, 1), run(5, 63), run(0, 64), run(0, 65), run(64, 2), run(9, 130)];
+
+#[test]
+fn sequences_of_any_length() {
+    check(&conv(40, 4), &LENGTHS).check();
+    check(&delta([1, 2], [24, 20]), &LENGTHS).check();
+}
+
+/// They read zeros, whatever their position, and write nothing.
+#[test]
+fn sequences_without_a_slot() {
+    for text in [conv(108, 4), conv(21, 2), delta([1, 3], [24, 20]), delta([1, 1], [128, 128])] {
+        let some = check(&text, &[run(0, 3), run(7, 2), run(3, 1), run(1, 1)]);
+        Case { slotless: &[0, 2], ..some }.check();
+        Case { slotless: &[0, 1, 2, 3], ..some }.check();
+    }
+}
+
 #[test]
 fn delta_rules() {
     check(&delta([1, 3], [24, 20]), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check_in_all_types();

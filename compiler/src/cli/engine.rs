@@ -202,8 +202,9 @@ impl EngineArgs {
         let target = &manifest.targets[self.device.target(manifest).map_err(Error::from)?];
         let (name, block, longest) = (target.name.clone(), target.layout.block_tokens, manifest.model.max_positions);
         let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
-        let cache_tokens = sequences.into_iter().map(room).sum();
-        let options = EngineOptions { device: self.device.choice(), threads: self.threads, cache_tokens };
+        let rooms: Vec<usize> = sequences.into_iter().map(room).collect();
+        let (cache_tokens, slots) = (rooms.iter().sum(), rooms.len());
+        let options = EngineOptions { device: self.device.choice(), threads: self.threads, cache_tokens, slots };
         match device {
             Some(device) => Ok(Engine::with_device(artifact, &name, device, &options)?),
             None => Ok(Engine::new(artifact, &options)?),

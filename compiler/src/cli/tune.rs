@@ -99,7 +99,8 @@ fn measure(args: &Args, artifact: Artifact) -> Result<BTreeMap<String, f64>, Fai
     let widest = args.decode.iter().copied().max().unwrap_or(1);
     let room = |tokens: usize| tokens.next_multiple_of(256);
     let cache_tokens = widest * room(args.position + 2 * args.steps + 2) + room(args.prefill);
-    let options = EngineOptions { device: args.device.clone(), cache_tokens, ..EngineOptions::default() };
+    let options =
+        EngineOptions { device: args.device.clone(), cache_tokens, slots: widest + 1, ..EngineOptions::default() };
     let mut engine = Engine::new(artifact, &options)?;
     engine.load_weights(&Random { seed: 0 }, &|_, _| ())?;
     let ids: Vec<u32> =

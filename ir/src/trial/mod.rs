@@ -78,6 +78,8 @@ pub struct Trial<'g> {
     pub step: Step,
     /// Bytes between pages of a cache.
     pub gap: usize,
+    /// Sequences whose slots are -1.
+    pub slotless: Vec<usize>,
     params: BTreeMap<String, Val<f64>>,
 }
 
@@ -130,7 +132,19 @@ impl<'g> Trial<'g> {
             };
             params.insert(name, value);
         }
-        Ok(Trial { graph, memory, step, gap: 0, params })
+        Ok(Trial { graph, memory, step, gap: 0, slotless: vec![], params })
+    }
+
+    /// With slots of -1 for these sequences: what they go on from is zeros, and nothing is kept of
+    /// them.
+    pub fn without_slots(mut self, slotless: &[usize]) -> Trial<'g> {
+        self.slotless = slotless.to_vec();
+        for value in self.params.values_mut() {
+            let Val::Slots(state) = value else { continue };
+            let lost = state.entries.iter_mut().filter(|(sequence, _)| slotless.contains(&(**sequence as usize)));
+            lost.for_each(|(_, numbers)| numbers.fill(0.0));
+        }
+        self
     }
 
     /// What the kernel should make, with budgets.
@@ -257,11 +271,16 @@ impl<'g> Trial<'g> {
     /// Slots of sequences that begin, and all others, hold what is not a number.
     fn place_slots(&self, ty: &SlotsType, state: &SlotState<f64>) -> Operand {
         let mut slots = vec![u8::MAX; self.step.blocks(self.memory.block_tokens) * self.slot_stride(ty)];
-        for (&sequence, numbers) in &state.entries {
+        for (&sequence, numbers) in state.entries.iter().filter(|(s, _)| self.has_slot(**s)) {
             let slot = &mut slots[self.slot_offset(ty, sequence)..];
             numbers.iter().enumerate().for_each(|(i, &number)| store(slot, i, number, ty.dtype));
         }
         Operand::Cache(slots)
+    }
+
+    /// Whether a sequence has a slot in the step.
+    fn has_slot(&self, sequence: i32) -> bool {
+        !self.slotless.contains(&(sequence as usize))
     }
 
     /// Bytes from one slot to the next.

@@ -285,8 +285,9 @@ class Model:
 class Engine:
     """An artifact on a device, with a cache and sequences of its own. One thread uses it at a time; others wait."""
 
-    def __init__(self, artifact: Artifact, device: str = "host", *, threads: int = 0, cache_tokens: int = 0) -> None:
-        """At most 1024 threads, 0 for all; no more tokens of cache than the device has memory for, 0 for the longest sequence."""
+    def __init__(self, artifact: Artifact, device: str = "host", *, threads: int = 0, cache_tokens: int = 0, slots: int = 0) -> None:
+        """At most 1024 threads, 0 for all; no more tokens of cache than the device has memory for, 0 for the longest sequence; of a model
+        with a recurrent state as many sequences at once as there are slots, 0 for at most 64."""
     @property
     def device(self) -> str: ...
     def load(self, path: str | PathLike[str], *, verify: bool = True) -> None:

@@ -63,7 +63,7 @@ unsafe fn message(engine: *const AtomcEngine) -> String {
 
 fn open(path: &str, device: &str) -> (AtomcStatus, *mut AtomcEngine) {
     let (path, device) = (c(path), c(device));
-    let options = AtomcOptions { device: device.as_ptr(), threads: 2, cache_tokens: 24 };
+    let options = AtomcOptions { device: device.as_ptr(), threads: 2, cache_tokens: 24, slots: 0 };
     let mut engine = null_mut();
     // SAFETY: all pointers are to live values.
     let status = unsafe { atomc_open(path.as_ptr(), &options, &mut engine) };

@@ -24,6 +24,11 @@ pub enum DeviceError {
          at most {most} tokens would fit"
     )]
     Cache { tokens: usize, bytes: u128, device: String, memory: usize, most: usize },
+    #[error(
+        "slots: {slots} sequences take {bytes} bytes of states, but {device} has {memory} bytes of memory; at most {most} \
+         would fit"
+    )]
+    Slots { slots: usize, bytes: u128, device: String, memory: usize, most: usize },
     #[error("cannot allocate {bytes} bytes: {source}")]
     OutOfMemory { bytes: usize, source: std::io::Error },
     #[error("{vendor} cannot be used on this machine: {detail}")]

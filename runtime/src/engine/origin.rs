@@ -5,8 +5,10 @@
 //! nothing for this.
 use super::{Engine, StepError};
 use crate::device::{DeviceBuffer, DeviceError};
+use crate::kv::Kept;
 use atomc_artifact::manifest::{Arg, DType, Launch, Logits as LogitsPlace, Plan, PlanKind};
 use half::{bf16, f16};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -124,7 +126,7 @@ impl Engine {
         let mut before = self.values(plan)?;
         for (index, launch) in plan.launches.iter().enumerate() {
             let cached = self.cached(index, launch, &before)?;
-            self.again(index)?;
+            self.again(index, launch)?;
             let after = self.values(plan)?;
             let body = &self.target().kernels[launch.kernel].body;
             if let Some(made) = cached.or_else(|| changed(&results(body, launch), &before, &after)) {
@@ -135,11 +137,23 @@ impl Engine {
         Ok(None)
     }
 
-    /// One launch of the step whose inputs are there still.
-    fn again(&mut self, launch: usize) -> Result<(), DeviceError> {
+    /// One launch of the step whose inputs are there still. Slots, which the step has advanced,
+    /// make other numbers of them, so where there are some all states are left as they were:
+    /// sequences that are well go on from them.
+    fn again(&mut self, index: usize, launch: &Launch) -> Result<(), DeviceError> {
+        let mut kept = vec![];
+        let has_slots = self.units.iter().any(|unit| unit.kept == Kept::Slot);
+        let states: BTreeSet<usize> = launch.args.iter().filter_map(state).filter(|_| has_slots).collect();
+        for state in states {
+            let held = self.held(state);
+            let mut bytes = vec![0; held.len()];
+            self.memory.states[state].pages.download(held.start, &mut bytes)?;
+            kept.push((state, held.start, bytes));
+        }
         // SAFETY: the launch was bound as a plan, and the inputs are those of a step that the whole
         // plan ran.
-        unsafe { self.device.run(launch, self.inputs.step(), None) }
+        unsafe { self.device.run(index, self.inputs.step(), None) }?;
+        kept.iter().try_for_each(|(state, start, bytes)| self.memory.states[*state].pages.upload(*start, bytes))
     }
 
     /// What a launch writes into the cache that is not finite: it runs over cleared pages for that,
@@ -151,7 +165,7 @@ impl Engine {
         let mut kept = vec![0; pages.len()];
         self.memory.states[state].pages.download(pages.start, &mut kept)?;
         self.memory.states[state].pages.fill(pages.clone(), 0)?;
-        self.again(index)?;
+        self.again(index, launch)?;
         let made = find(&self.memory.states[state].pages, pages.clone(), dtype)?;
         self.memory.states[state].pages.upload(pages.start, &kept)?;
         self.memory.arena.upload(0, &values.arena)?;
@@ -238,7 +252,7 @@ fn state(arg: &Arg) -> Option<usize> {
 fn results(body: &str, launch: &Launch) -> Vec<(Arg, DType)> {
     let names = body.lines().rev().find_map(|line| line.trim().strip_prefix("return ")).unwrap_or_default();
     let types = names.split(", ").map(|name| result_type(body, name));
-    let types: Vec<&str> = types.map(Option::unwrap_or_default).filter(|ty| !ty.starts_with("cache<")).collect();
+    let types: Vec<&str> = types.map(Option::unwrap_or_default).filter(|ty| !is_state(ty)).collect();
     let first = launch.args.len().saturating_sub(types.len());
     let dtype = |ty: &&str| match ty.split('[').next() {
         Some("f32") => Some(DType::F32),
@@ -247,6 +261,11 @@ fn results(body: &str, launch: &Launch) -> Vec<(Arg, DType)> {
         _ => None,
     };
     launch.args[first..].iter().zip(&types).filter_map(|(&arg, ty)| Some((arg, dtype(ty)?))).collect()
+}
+
+/// Whether a type is one of what layers keep between steps.
+fn is_state(ty: &str) -> bool {
+    ty.starts_with("cache<") || ty.starts_with("slots<")
 }
 
 /// The type of a value that a statement of the body names: `%0, %1 = op … : type, type`.
