@@ -17,6 +17,7 @@
 //! | others | `matmul`      | a contraction and elementwise ops after it                                        |
 //! | others | `grouped_matmul` | as `matmul`, around a product with the weights of experts                      |
 //! | others | `group`       | which rows each expert has                                                        |
+//! | both   | `recur`       | a boundary with a state, parts of rows and gates before it, an elementwise op after it |
 //! | both   | `rows`        | what is left, grouped where it shares values: each row of the result needs one row |
 //!
 //! Bodies are canonical, so that equal layers have equal kernels: parameters are numbered by first
@@ -24,6 +25,7 @@
 mod attend;
 mod contract;
 mod kernel;
+mod recur;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -45,6 +47,8 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     }
     Ok((!regions.is_empty()).into())
 }
+
+pub(crate) use recur::after as elementwise_after;
 
 /// Nodes that a kernel is built around which takes nothing else.
 fn alone(regions: &mut Regions, bucket: Bucket) {

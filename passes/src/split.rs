@@ -11,13 +11,15 @@
 //!
 //! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into
 //! it: slices, head norms, rotary embedding, the write into the cache, and the reshape of the
-//! result. What a contraction takes as its epilogue does not, nor does a norm over a whole row,
-//! which each head would repeat. What the caller does is alone in its segment, as nothing can be
-//! fused into it.
+//! result. An elementwise op on the result of an op with a state does, too. What a contraction
+//! takes as its epilogue does not, nor does a norm over a whole row, which each head would repeat.
+//! What the caller does is alone in its segment, as nothing can be fused into it. Parts of rows
+//! that are first read behind a boundary belong to their reader's segment.
 use std::collections::{BTreeMap, BTreeSet};
 
-use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Value, Values};
+use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Type, Value, Values};
 
+use crate::fuse;
 use crate::pass::{Changed, Cx};
 
 pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
@@ -66,7 +68,21 @@ impl Splitter<'_> {
             let first = self.graph.operands(id).into_iter().map(after).max().unwrap_or(0);
             all.push((id, *segment.entry(id).or_insert(first)));
         }
-        all
+        self.sink(&mut segment, &all);
+        all.into_iter().map(|(id, _)| (id, segment[&id])).collect()
+    }
+
+    /// Parts of rows belong to the segment of their first reader behind a boundary, which reads
+    /// them where they lie: a kernel for them alone would copy them.
+    fn sink(&self, segment: &mut BTreeMap<NodeId, usize>, all: &[(NodeId, usize)]) {
+        for &(id, own) in all.iter().rev() {
+            let is_part = matches!(self.graph.op(id), Op::Slice { axis: 1, .. } | Op::Reshape { .. });
+            let first = self.graph.users(id.into()).into_iter().map(|(user, _)| segment[&user]).min();
+            let sinks = is_part && own % 2 == 0 && !self.graph.is_output(id.into());
+            if let Some(first) = first.filter(|first| sinks && *first > own && first % 2 == 0) {
+                segment.insert(id, first);
+            }
+        }
     }
 
     /// A boundary with the ops that serve it alone.
@@ -93,6 +109,9 @@ impl Splitter<'_> {
             && !graph.is_output(boundary.into())
         {
             inside.insert(user);
+        }
+        if graph.types(boundary).iter().any(|ty| matches!(ty, Type::Slots(_))) {
+            inside.extend(fuse::elementwise_after(graph, boundary));
         }
         inside
     }

@@ -1,12 +1,15 @@
 //! What kernels of the family `recur` have in common on all machines: which tokens of a step are of
-//! one sequence, and where its slot is.
+//! one sequence, where its slot is, and where operands begin that are parts of rows.
+use std::cell::RefCell;
+
 use atomc_ir::{DeltaSizes, Diagnostic, Op, Value};
 use inkwell::IntPredicate;
+use inkwell::values::FloatValue;
 
 use crate::cache::Batch;
-use crate::code::{Code, Int, Ptr};
+use crate::code::{Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
-use crate::row::{Operand, unsupported};
+use crate::row::{At, Col, Operand, Rows, unsupported};
 
 /// The node that a kernel is built around: it alone.
 pub fn node(kernel: &Kernel) -> Result<Value, Diagnostic> {
@@ -66,37 +69,122 @@ impl<'c> State<'c> {
     }
 }
 
+/// An operand of the body, or a part of the columns of one, or of its heads.
+fn part<'c>(rows: &Rows<'_, 'c>, v: Value) -> Result<Operand<'c>, Diagnostic> {
+    let from = |v: Value| part(rows, rows.graph.operands(v.node)[0]);
+    let ty = rows.shape(v)?.clone();
+    match *rows.graph.op(v.node) {
+        Op::Reshape { .. } => Ok(Operand { ty, ..from(v)? }),
+        Op::Slice { axis: 1, start, .. } => {
+            let whole = from(v)?;
+            let heads = whole.ty.shape.0.get(2).map_or(Some(1), |elements| elements.fixed());
+            let elements = heads.ok_or_else(|| unsupported("heads of unknown width"))?;
+            Ok(Operand { ptr: rows.code.at(whole.ptr, start * elements * ty.dtype.size()), ty, ..whole })
+        }
+        _ => rows.operand(v).cloned(),
+    }
+}
+
+/// Elements up to which a part of each row begins at a multiple: 0 if at the first one.
+pub fn start(rows: &Rows, v: Value) -> usize {
+    let before = || start(rows, rows.graph.operands(v.node)[0]);
+    match *rows.graph.op(v.node) {
+        Op::Reshape { .. } => before(),
+        Op::Slice { axis: 1, start, .. } => {
+            let shape = rows.shape(v).map(|ty| ty.shape.0.get(2).and_then(|elements| elements.fixed()));
+            before() + start * shape.ok().flatten().unwrap_or(1)
+        }
+        _ => 0,
+    }
+}
+
+/// Makes elements of a value, where another's may be given.
+type Eval<'k, 'c> = dyn Fn(Value, At<'c>, Option<(Value, Vector<'c>)>) -> Result<Vector<'c>, Diagnostic> + 'k;
+
+/// What a body makes element by element.
+struct Elements<'k, 'c> {
+    eval: Box<Eval<'k, 'c>>,
+    /// Whether all could be made.
+    failed: RefCell<Result<(), Diagnostic>>,
+}
+
+impl<'k, 'c> Elements<'k, 'c> {
+    fn of(rows: &'k Rows<'_, 'c>) -> Elements<'k, 'c> {
+        let eval = |v, at, given: Option<(Value, Vector<'c>)>| {
+            given.iter().for_each(|&(of, made)| rows.bind(of, made));
+            let made = rows.eval(v, at);
+            given.iter().for_each(|&(of, _)| rows.unbind(of));
+            made
+        };
+        Elements { eval: Box::new(eval), failed: RefCell::new(Ok(())) }
+    }
+
+    /// Elements of a value from a column of a token on, where others may be given.
+    fn at(
+        &self,
+        c: &Code<'c>,
+        v: Value,
+        (token, column): (Int<'c>, Int<'c>),
+        given: Option<(Value, Vector<'c>)>,
+    ) -> Vector<'c> {
+        (self.eval)(v, At { row: token, head: None, col: Col::Var(column) }, given).unwrap_or_else(|fault| {
+            *self.failed.borrow_mut() = Err(fault);
+            c.zero()
+        })
+    }
+}
+
 /// The operands of a convolution.
 pub struct Conv<'k, 'c> {
-    pub x: &'k Operand<'c>,
+    pub x: Operand<'c>,
     pub weight: &'k Operand<'c>,
     pub out: &'k Operand<'c>,
     pub channels: usize,
     /// Tokens that the convolution sees.
     pub len: usize,
+    /// Elements behind the beginning of a row, where what is convolved begins.
+    pub start: usize,
+    /// What the convolution makes, and what is stored of it.
+    made: [Value; 2],
+    elements: Elements<'k, 'c>,
 }
 
 impl<'k, 'c> Conv<'k, 'c> {
     pub fn of(kernel: &'k Kernel<'_, 'c>, node: Value) -> Result<Conv<'k, 'c>, Diagnostic> {
         let operands = kernel.rows.graph.operands(node.node);
-        let (x, weight) = (kernel.rows.operand(operands[1])?, kernel.rows.operand(operands[2])?);
-        let (_, out) = kernel.output()?;
+        let (x, weight) = (part(&kernel.rows, operands[1])?, kernel.rows.operand(operands[2])?);
+        let (last, out) = kernel.output()?;
         let sizes = weight.ty.shape.sizes().unwrap_or_default();
         let &[len, channels] = &sizes[..] else { return Err(unsupported("a convolution of unknown length")) };
-        Ok(Conv { x, weight, out, channels, len })
+        let (start, elements) = (start(&kernel.rows, operands[1]), Elements::of(&kernel.rows));
+        Ok(Conv { x, weight, out, channels, len, start, made: [node, last], elements })
+    }
+
+    /// What is stored of a sum, at a column of a token.
+    pub fn stored(&self, c: &Code<'c>, sum: Vector<'c>, at: (Int<'c>, Int<'c>)) -> Vector<'c> {
+        self.elements.at(c, self.made[1], at, Some((self.made[0], sum)))
+    }
+
+    /// Whether all that is stored could be made.
+    pub fn finish(self) -> Result<(), Diagnostic> {
+        self.elements.failed.into_inner()
     }
 }
 
 /// The operands of a delta rule.
 pub struct Delta<'k, 'c> {
-    pub q: &'k Operand<'c>,
-    pub k: &'k Operand<'c>,
-    pub v: &'k Operand<'c>,
-    pub g: &'k Operand<'c>,
-    pub beta: &'k Operand<'c>,
+    pub q: Operand<'c>,
+    pub k: Operand<'c>,
+    pub v: Operand<'c>,
     pub out: &'k Operand<'c>,
     pub sizes: DeltaSizes,
     pub eps: f64,
+    /// Elements behind the beginnings of rows, where queries, keys and values begin.
+    pub starts: [usize; 3],
+    /// The gates.
+    g: Value,
+    beta: Value,
+    elements: Elements<'k, 'c>,
 }
 
 impl<'k, 'c> Delta<'k, 'c> {
@@ -104,10 +192,26 @@ impl<'k, 'c> Delta<'k, 'c> {
         let graph = kernel.rows.graph;
         let Op::DeltaRule { eps } = *graph.op(node.node) else { return Err(unsupported("no delta rule")) };
         let operands = graph.operands(node.node);
-        let operand = |slot: usize| kernel.rows.operand(operands[slot]);
+        let operand = |slot: usize| part(&kernel.rows, operands[slot]);
         let sizes = DeltaSizes::of(graph, node.node).ok_or_else(|| unsupported("a delta rule of unknown sizes"))?;
         let (_, out) = kernel.output()?;
         let [q, k, v] = [operand(1)?, operand(2)?, operand(3)?];
-        Ok(Delta { q, k, v, g: operand(4)?, beta: operand(5)?, out, sizes, eps })
+        let starts = [1, 2, 3].map(|slot| start(&kernel.rows, operands[slot]));
+        let (g, beta, elements) = (operands[4], operands[5], Elements::of(&kernel.rows));
+        Ok(Delta { q, k, v, out, sizes, eps, starts, g, beta, elements })
+    }
+
+    /// The gates of a token's head: the logarithm of what is kept, and how much is made anew.
+    pub fn gates(&self, c: &Code<'c>, at: (Int<'c>, Int<'c>)) -> [FloatValue<'c>; 2] {
+        let lanes = c.lanes();
+        c.set_lanes(1);
+        let gates = [self.g, self.beta].map(|v| c.lane(self.elements.at(c, v, at, None), 0).into_float_value());
+        c.set_lanes(lanes);
+        gates
+    }
+
+    /// Whether all gates could be made.
+    pub fn finish(self) -> Result<(), Diagnostic> {
+        self.elements.failed.into_inner()
     }
 }

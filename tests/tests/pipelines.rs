@@ -1,6 +1,6 @@
 //! What each pass makes of one layer of each family.
 use atomc::frontend::{self, Config, FAMILIES, FeedForward, Mixer, QkNorm};
-use atomc_ir::{Graph, parse};
+use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
 /// One layer, with every part that the family can have.
@@ -103,10 +103,17 @@ fn count_kernels(target: &str, of_experts: usize) {
             FeedForward::Experts(experts) => of_experts + 2 * usize::from(experts.shared.is_some()),
         };
         let latent = if matches!(layer.mixer, Mixer::Latent(_)) { 3 } else { 0 };
-        // Convolution and delta rule take nothing of what is before, between and behind them.
-        let delta = if matches!(layer.mixer, Mixer::Delta(_)) { 7 } else { 0 };
+        // Convolution, delta rule and gated norm are three kernels between two products.
+        let delta = if matches!(layer.mixer, Mixer::Delta(_)) { 3 } else { 0 };
         let most = 6 + behind + usize::from(whole) + experts + latent + delta;
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);
+        let between = |graph: &Graph| {
+            let names: Vec<_> = kernels.iter().filter(|&&id| graph.location(id).contains(".linear_attn")).collect();
+            let is = |op: &Op, family: Family| matches!(op, Op::Kernel { family: own, .. } if *own == family);
+            names.into_iter().filter(|&&id| !is(graph.op(id), Family::Matvec)).count()
+        };
+        let linear = config.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Delta(_))).count();
+        assert_eq!(between(&graph), 3 * linear, "{} for {target}", family.architecture);
     }
 }

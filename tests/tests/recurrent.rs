@@ -35,6 +35,56 @@ fn delta([key_heads, heads]: [usize; 2], [dk, dv]: [usize; 2]) -> String {
     )
 }
 
+/// A convolution of a part of each row, with an activation behind it.
+fn conv_within(channels: usize, start: usize) -> String {
+    let (width, state) = (start + channels + 3, format!("slots<bf16, 3, {channels}>"));
+    format!(
+        "graph @k(%s: {state}, %x: bf16[T, {width}], %w: bf16[4, {channels}], %batch: batch) {{
+  %0 = slice %x {{axis = 1, start = {start}, len = {channels}}} : bf16[T, {channels}]
+  %1, %2 = conv %s, %0, %w, %batch : bf16[T, {channels}], {state}
+  %3 = silu %1 : bf16[T, {channels}]
+  return %3, %2
+}}"
+    )
+}
+
+/// A delta rule of parts of rows, of heads of keys and of values and their widths, with gates that
+/// are made of others.
+fn delta_within([key_heads, heads]: [usize; 2], [dk, dv]: [usize; 2]) -> String {
+    let (state, keys) = (format!("slots<f32, {heads}, {dk}, {dv}>"), key_heads * dk);
+    let (values, width) = (heads * dv, 2 * keys + heads * dv);
+    let gates = 2 * heads + 1;
+    format!(
+        "graph @k(%s: {state}, %x: bf16[T, {width}], %ab: bf16[T, {gates}], %bias: f32[{heads}], %log: f32[{heads}], %batch: batch) {{
+  %0 = slice %x {{axis = 1, start = 0, len = {keys}}} : bf16[T, {keys}]
+  %1 = reshape %0 {{shape = [T, {key_heads}, {dk}]}} : bf16[T, {key_heads}, {dk}]
+  %2 = slice %x {{axis = 1, start = {keys}, len = {keys}}} : bf16[T, {keys}]
+  %3 = reshape %2 {{shape = [T, {key_heads}, {dk}]}} : bf16[T, {key_heads}, {dk}]
+  %4 = slice %x {{axis = 1, start = {}, len = {values}}} : bf16[T, {values}]
+  %5 = reshape %4 {{shape = [T, {heads}, {dv}]}} : bf16[T, {heads}, {dv}]
+  %6 = slice %ab {{axis = 1, start = 1, len = {heads}}} : bf16[T, {heads}]
+  %7 = cast %6 {{to = f32}} : f32[T, {heads}]
+  %8 = decay %7, %bias, %log : f32[T, {heads}]
+  %9 = slice %ab {{axis = 1, start = {}, len = {heads}}} : bf16[T, {heads}]
+  %10 = sigmoid %9 : bf16[T, {heads}]
+  %11, %12 = delta_rule %s, %1, %3, %5, %8, %10, %batch {{eps = 1e-6}} : bf16[T, {heads}, {dv}], {state}
+  return %11, %12
+}}",
+        2 * keys,
+        heads + 1
+    )
+}
+
+/// Parts of rows that begin anywhere, and what is before and behind in the same kernel.
+#[test]
+fn with_what_is_around() {
+    check(&conv_within(108, 64), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check();
+    check(&conv_within(24, 7), &DECODE).check();
+    check(&delta_within([1, 3], [24, 20]), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check();
+    check(&delta_within([1, 1], [9, 8]), &DECODE).check();
+    check(&delta_within([1, 2], [128, 128]), &[run(9, 1), run(0, 2)]).check();
+}
+
 #[test]
 fn convolutions() {
     check(&conv(108, 4), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check_in_all_types();

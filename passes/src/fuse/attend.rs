@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use atomc_ir::{Family, NodeId};
 
-use super::Regions;
+use super::{Regions, recur};
 use crate::bucket::Bucket;
 
 pub fn claim(regions: &mut Regions, bucket: Bucket) {
@@ -13,9 +13,8 @@ pub fn claim(regions: &mut Regions, bucket: Bucket) {
         segments.entry(graph.segment(id).expect("the verifier saw the segments")).or_default().push(id);
     }
     for boundary in regions.nodes_where(|op| op.is_boundary() && !op.is_call()) {
-        let takes_more = regions.family(boundary, bucket) != Family::Recur;
-        let nodes = if !takes_more {
-            vec![boundary]
+        let nodes = if regions.family(boundary, bucket) == Family::Recur {
+            recur::nodes(regions, boundary)
         } else if bucket.is_decode() {
             graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default()
         } else {

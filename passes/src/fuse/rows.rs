@@ -104,7 +104,34 @@ fn levels(r: &Regions, lead: &BTreeMap<NodeId, Dim>) -> BTreeMap<NodeId, usize> 
     // settle; the verifier shows that cycle.
     let mut rounds = 0..r.regions.len() + 2;
     while rounds.next().is_some() && raise(r, lead, &mut of_region, &mut of_free) {}
+    sink(r, lead, &mut of_free);
     of_free
+}
+
+/// Puts parts of rows where they are read first: a kernel for them alone would copy them.
+fn sink(r: &Regions, lead: &BTreeMap<NodeId, Dim>, of_free: &mut BTreeMap<NodeId, usize>) {
+    let is_part = |op: &Op| matches!(op, Op::Slice { axis: 1, .. } | Op::Reshape { .. });
+    let parts = r.order.iter().rev().filter(|&id| lead.contains_key(id) && is_part(r.graph.op(*id)));
+    for &id in parts {
+        let v = Value::from(id);
+        let own = |reader: &NodeId| r.graph.segment(*reader) == r.graph.segment(id);
+        let level = |(reader, _): (NodeId, usize)| {
+            let level = of_free.get(&reader).filter(|_| own(&reader))?;
+            level.checked_sub(is_apart(r, lead, reader, v) as usize)
+        };
+        let first = r.graph.users(v).into_iter().map(level).min().flatten();
+        if let Some(first) = first.filter(|_| !r.graph.is_output(v)) {
+            of_free.entry(id).and_modify(|level| *level = first.max(*level));
+        }
+    }
+}
+
+/// Whether a node may not be in the kernel that makes one of its operands.
+fn is_apart(r: &Regions, lead: &BTreeMap<NodeId, Dim>, id: NodeId, v: Value) -> bool {
+    lead.get(&id).is_some_and(|l| {
+        let other = lead.get(&v.node) != Some(l) || !is_row_of(r.graph, id, v, *l);
+        other || is_embedding(r.graph, v) || parts_a_norm(r.graph, id, v) || joins_heads(r.graph, lead, id, v)
+    })
 }
 
 /// One round; whether any level rose.
@@ -120,16 +147,7 @@ fn raise(
         let level = |v: Value| match (r.owner.get(&v.node), of_free.get(&v.node)) {
             (Some(region), _) if own == Some(region) => 0,
             (Some(&region), _) => of_region[region] + 1,
-            (_, Some(&level)) => {
-                let apart = |&l: &Dim| {
-                    let other = lead.get(&v.node) != Some(&l) || !is_row_of(r.graph, id, v, l);
-                    other
-                        || is_embedding(r.graph, v)
-                        || parts_a_norm(r.graph, id, v)
-                        || joins_heads(r.graph, lead, id, v)
-                };
-                level + lead.get(&id).is_some_and(apart) as usize
-            }
+            (_, Some(&level)) => level + is_apart(r, lead, id, v) as usize,
             (None, None) => 0,
         };
         let level = r.graph.operands(id).into_iter().map(level).max().unwrap_or(0);

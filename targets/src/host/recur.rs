@@ -27,6 +27,7 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
             let [token, part] = c.divide(task, c.int(parts));
             state.when_first(c, token, tokens, |run| conv_channels(c, &conv, run, part));
         });
+        conv.finish()?;
         return Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times: parts }, 0));
     }
     let delta = Delta::of(&kernel, node)?;
@@ -35,7 +36,9 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
         let [token, head] = c.divide(task, c.int(heads));
         state.when_first(c, token, tokens, |run| Head::new(c, &delta, head).run(run));
     });
-    Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times: heads }, Head::scratch(&delta)))
+    let scratch = Head::scratch(&delta);
+    delta.finish()?;
+    Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times: heads }, scratch))
 }
 
 /// `body` for each vector of columns from `first` to `end` where these are whole vectors, and for
@@ -70,7 +73,7 @@ fn pad<'c>(c: &Code<'c>, out: &Operand<'c>, row: Int<'c>) {
 
 /// A part of the channels of a convolution, a vector at a time along the tokens of a sequence.
 fn conv_channels<'c>(c: &Code<'c>, conv: &Conv<'_, 'c>, run: Run<'c>, part: Int<'c>) {
-    let &Conv { x, weight, out, channels, len } = conv;
+    let &Conv { ref x, weight, out, channels, len, .. } = conv;
     let (first, dtype) = (part * CHANNELS, x.ty.dtype);
     columns(c, (first, c.smaller(first + CHANNELS, channels)), channels, |column| {
         let kept = |i: usize| c.at(run.slot, (column + i * channels) * dtype.size());
@@ -83,7 +86,8 @@ fn conv_channels<'c>(c: &Code<'c>, conv: &Conv<'_, 'c>, run: Run<'c>, part: Int<
             seen.push(c.load_floats(element(c, x, token, column), dtype).into());
             let taps = seen.iter().zip(&weights);
             let sum = taps.fold(c.zero(), |sum, (x, &w)| c.fma(x.into_vector_value(), w, sum));
-            c.store_floats(element(c, out, token, column), sum, out.ty.dtype);
+            let stored = conv.stored(c, sum, (token, column));
+            c.store_floats(element(c, out, token, column), stored, out.ty.dtype);
             seen.split_off(1)
         });
         c.when(run.has_slot, || {
@@ -138,10 +142,9 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
     fn token(&self, token: Int<'c>) {
         let (c, sizes, delta) = (self.c, self.delta.sizes, self.delta);
         let shared = self.head / (sizes.heads / sizes.key_heads);
-        self.unit(delta.q, (token, shared), self.q, (sizes.key_dim as f64).powf(-0.5));
-        self.unit(delta.k, (token, shared), self.k, 1.0);
-        let number = |x: &Operand<'c>| c.load_number(element(c, x, token, self.head), x.ty.dtype);
-        let (g, beta) = (number(delta.g), number(delta.beta));
+        self.unit(&delta.q, (token, shared), self.q, (sizes.key_dim as f64).powf(-0.5));
+        self.unit(&delta.k, (token, shared), self.k, 1.0);
+        let [g, beta] = delta.gates(c, (token, self.head));
         c.set_lanes(1);
         let kept = c.lane(math::exp(c, c.splat(g)), 0);
         c.set_lanes(LANES);
@@ -151,7 +154,7 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
             let sums = c.for_each((0, sizes.key_dim, 1), &[c.zero().into()], |row, sum| {
                 vec![c.fma(self.state(row, column), self.splat(self.k, row), sum[0].into_vector_value()).into()]
             });
-            let v = c.load_floats(element(c, delta.v, token, at), delta.v.ty.dtype);
+            let v = c.load_floats(element(c, &delta.v, token, at), delta.v.ty.dtype);
             let d = c.fmul(beta, c.fsub(v, c.fmul(kept, sums[0].into_vector_value())));
             let sums = c.for_each((0, sizes.key_dim, 1), &[c.zero().into()], |row, sum| {
                 let state = c.fma(self.splat(self.k, row), d, c.fmul(kept, self.state(row, column)));

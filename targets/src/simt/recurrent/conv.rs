@@ -23,13 +23,15 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
         let conv = Conv::of(&kernel, node(&kernel)?)?;
-        c.set_lanes(vector(conv.channels, LANES));
+        c.set_lanes(vector(conv.channels, vector(conv.start, LANES)));
         let parts = conv.channels.div_ceil(wave * c.lanes());
-        each_part(c, spec, &kernel, parts, waves * wave, |run, part| {
+        let info = each_part(c, spec, &kernel, parts, waves * wave, |run, part| {
             let column = (part * wave + c.lane_index()) * c.lanes();
             Channels { c, conv: &conv, run, column, waves }.make();
             c.when(c.equal(part, parts - 1), || pad(c, conv.out, run, (c.thread(), waves * wave)));
-        })?
+        })?;
+        conv.finish()?;
+        info
     };
     Ok((code, info))
 }
@@ -54,7 +56,9 @@ impl<'c> Channels<'_, '_, 'c> {
             c.repeat(c.wave_index(), tokens, self.waves, |token| {
                 let taps = weights.iter().enumerate();
                 let sum = taps.fold(c.zero(), |sum, (i, &w)| c.fma(self.seen(token + i), w, sum));
-                c.store_floats(element(c, out, self.run.first + token, self.column), sum, out.ty.dtype);
+                let at = (self.run.first + token, self.column);
+                let stored = self.conv.stored(c, sum, at);
+                c.store_floats(element(c, out, at.0, at.1), stored, out.ty.dtype);
             });
         });
         // All have read what was kept.
@@ -72,7 +76,8 @@ impl<'c> Channels<'_, '_, 'c> {
 
     /// What was kept, and behind it the sequence's tokens, by number.
     fn seen(&self, number: Int<'c>) -> Vector<'c> {
-        let (c, &Conv { x, len, .. }) = (self.c, self.conv);
+        let (c, Conv { x, len, .. }) = (self.c, self.conv);
+        let len = *len;
         let token = self.run.first + (c.larger(number, len - 1) - (len - 1));
         let now = element(c, x, token, self.column);
         if len == 1 {

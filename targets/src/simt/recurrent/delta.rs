@@ -6,7 +6,7 @@
 //! Of the old state S, with keys and queries of length one and `d = beta (v - e^g S^T k)`, the
 //! result is `e^g S^T q + (k q) d`: both sums over rows are of the same state, so a token costs one
 //! exchange.
-use atomc_ir::{DType, DeltaSizes};
+use atomc_ir::DType;
 use inkwell::values::FloatValue;
 
 use crate::KernelSpec;
@@ -41,9 +41,10 @@ struct Shares {
 }
 
 impl Shares {
-    fn of(sizes: DeltaSizes, wave: usize) -> Shares {
+    fn of(delta: &Delta, wave: usize) -> Shares {
+        let sizes = delta.sizes;
         let team = sizes.key_dim.div_ceil(ROWS).next_power_of_two().clamp(TEAM, wave);
-        let (teams, columns) = (wave / team, vector(sizes.value_dim, COLUMNS));
+        let (teams, columns) = (wave / team, vector(sizes.value_dim, vector(delta.starts[2], COLUMNS)));
         let rows = sizes.key_dim.div_ceil(team).next_power_of_two();
         Shares { team, teams, rows, columns, parts: sizes.value_dim.div_ceil(teams * columns) }
     }
@@ -56,13 +57,15 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
         let delta = Delta::of(&kernel, node(&kernel)?)?;
-        let shares = Shares::of(delta.sizes, wave);
+        let shares = Shares::of(&delta, wave);
         let parts = delta.sizes.heads * shares.parts;
-        each_part(c, spec, &kernel, parts, wave, |run, number| {
+        let info = each_part(c, spec, &kernel, parts, wave, |run, number| {
             let [head, part] = c.divide(number, c.int(shares.parts));
             Part::new(c, &delta, shares, head, part).run(run);
             c.when(c.equal(number, parts - 1), || pad(c, delta.out, run, (c.thread(), wave)));
-        })?
+        })?;
+        delta.finish()?;
+        info
     };
     Ok((code, info))
 }
@@ -142,8 +145,8 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
     fn load(&self, token: Int<'c>) -> Token<'c> {
         let (c, delta, sizes) = (self.c, self.delta, self.delta.sizes);
         let shared = self.head / (sizes.heads / sizes.key_heads);
-        let number = |x: &Operand<'c>| c.load_number(element(c, x, token, self.head), x.ty.dtype);
-        let v = element(c, delta.v, token, self.head * sizes.value_dim + self.column);
+        let [g, beta] = delta.gates(c, (token, self.head));
+        let v = element(c, &delta.v, token, self.head * sizes.value_dim + self.column);
         let v = c.load_floats(v, delta.v.ty.dtype);
         let row = |x: &Operand<'c>| {
             let lanes = c.lanes();
@@ -160,13 +163,15 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
             c.set_lanes(lanes);
             parts
         };
-        Token { q: row(delta.q), k: row(delta.k), v, g: number(delta.g), beta: number(delta.beta) }
+        Token { q: row(&delta.q), k: row(&delta.k), v, g, beta }
     }
 
     /// Elements of a query or key that are loaded at once: as many as fit both a lane's rows and a
     /// head, and 16 bytes at most.
     fn vector(&self) -> usize {
         let most = 16 / self.delta.q.ty.dtype.size();
+        let [q, k, _] = self.delta.starts;
+        let most = vector(q, vector(k, most));
         vector(self.delta.sizes.key_dim, most).min(self.shares.rows)
     }
 

@@ -54,7 +54,8 @@ fn each_part<'c>(
     Ok(manifest::Kernel::simt(Tasks::Tokens { per: 1, times: parts }, threads))
 }
 
-/// Elements of a vector that fit rows of so many: 16 bytes of the short types at most.
+/// Elements of a vector that fit rows of so many, or that begin there: 16 bytes of the short types
+/// at most.
 fn vector(width: usize, most: usize) -> usize {
     1 << width.trailing_zeros().min(most.trailing_zeros())
 }
