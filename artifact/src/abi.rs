@@ -159,6 +159,9 @@ pub struct Pack {
     pub width: i64,
     /// Bytes of a whole panel, a multiple of [`PACK_UNIT`].
     pub panel_bytes: i64,
+    /// What is added to each number as an f32: its bits in the lower half, the upper one zero. Of
+    /// 0 numbers stay what they are. Codes have none.
+    pub offset: i64,
 }
 
 /// Bytes of consecutive columns that lie together in a weight, and that a thread makes at once.
@@ -232,7 +235,7 @@ impl Pack {
     }
 
     /// What the launch passes, in the order in which the kernel takes it.
-    pub fn parameters(&self) -> [u64; 14] {
+    pub fn parameters(&self) -> [u64; 15] {
         [
             self.from as u64,
             self.to as u64,
@@ -248,6 +251,7 @@ impl Pack {
             self.col as u64,
             self.width as u64,
             self.panel_bytes as u64,
+            self.offset as u64,
         ]
     }
 }

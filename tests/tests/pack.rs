@@ -192,7 +192,7 @@ impl Random {
     fn expr(&mut self, shape: [usize; 2], ranks: usize, depth: usize, tensors: &mut Tensors) -> WeightExpr {
         let axis = self.below(2);
         let sized = |len: usize| if axis == 0 { [len, shape[1]] } else { [shape[0], len] };
-        match if depth == 0 { 0 } else { self.below(7) } {
+        match if depth == 0 { 0 } else { self.below(8) } {
             1 | 2 if shape[axis] > 1 => {
                 let first = 1 + self.below(shape[axis] - 1);
                 let parts = [first, shape[axis] - first].map(|len| self.expr(sized(len), ranks, depth - 1, tensors));
@@ -212,6 +212,11 @@ impl Random {
                 let start = self.below(step);
                 let all = start + (shape[axis] - 1) * step + 1 + behind % step;
                 WeightExpr::Every { axis, step, start, of: Box::new(self.expr(sized(all), ranks, depth - 1, tensors)) }
+            }
+            // Codes have no offset.
+            7 if tensors.1.is_none() => {
+                let by = self.of(&[1.0, -0.375, 1e-3]);
+                WeightExpr::Offset { by, of: Box::new(self.expr(shape, ranks, depth - 1, tensors)) }
             }
             6 => WeightExpr::Transpose { of: Box::new(self.expr([shape[1], shape[0]], ranks, depth - 1, tensors)) },
             _ => tensors.made(shape, self),

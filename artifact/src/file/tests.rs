@@ -269,7 +269,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 9, but this atomc reads version 8: compile the model again",
+            "artifact format version 10, but this atomc reads version 9: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),

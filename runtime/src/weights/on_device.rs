@@ -2,7 +2,7 @@
 //! packed where they are, in the order of a stream, and nobody waits. Tensors of the host are
 //! packed by the host, unless a weight takes both.
 //!
-//! The kernel that packs copies and rounds, from wherever numbers lie at even distances. A weight
+//! The kernel that packs copies, adds a constant and rounds, from wherever numbers lie at even distances. A weight
 //! that is made in other ways, of words, or of which a tensor only tells something, is the host's:
 //! its tensors are brought there, which waits for the stream.
 //!
@@ -246,35 +246,11 @@ impl DeviceSink<'_> {
     }
 
     fn pack(&mut self, piece: &Piece, place: &Place) -> Result<(), DeviceError> {
-        if piece.offset != 0.0 {
-            return self.pack_raised(piece, place);
-        }
         let (float, numbers, _memory) = self.numbers(piece)?;
         let mut packs = place.packs(piece, float, numbers).into_iter();
         // SAFETY: the piece lies in its tensor, and its place in the buffer, as the artifact was
         // checked; the rest is passed on to the caller.
         packs.try_for_each(|pack| unsafe { self.device.pack(&pack, self.stream) })
-    }
-
-    /// Packs numbers and a constant, which the host adds: only norms have such weights, and these
-    /// are small.
-    fn pack_raised(&mut self, piece: &Piece, place: &Place) -> Result<(), DeviceError> {
-        let (rows, cols) = (piece.rows.len(), piece.cols.len());
-        let stride = cols.next_multiple_of(PACK_UNIT / Float::F32.size());
-        // SAFETY: the caller's stream.
-        let memory = unsafe { self.device.scratch(rows * stride * Float::F32.size(), self.stream) }?;
-        let (layout, to) = (Layout::Rows { stride }, memory.address());
-        let plain = Piece { offset: 0.0, at: (0, 0), ..piece.clone() };
-        self.pack(&plain, &Place { number: Number::F32, rows, cols, layout, to, differs: null_mut() })?;
-        // SAFETY: the caller's stream.
-        unsafe { self.device.wait(self.stream) }?;
-        let mut bytes = vec![0; rows * stride * Float::F32.size()];
-        memory.download(0, &mut bytes)?;
-        for number in bytes.as_chunks_mut().0 {
-            *number = (f32::from_le_bytes(*number) + piece.offset).to_le_bytes();
-        }
-        let data = Tensor::Bytes { float: Float::F32, bytes: &bytes };
-        self.pack(&Piece { stride, at: piece.at, ..whole(data, rows, cols) }, place)
     }
 
     /// Where on the device a piece begins, and the memory that keeps it there if it has to be
@@ -394,6 +370,8 @@ impl Place {
             col: col as i64,
             width: width as i64,
             panel_bytes: (width * row_bytes) as i64,
+            // Of either zero numbers stay what they are.
+            offset: if piece.offset == 0.0 { 0 } else { i64::from(piece.offset.to_bits()) },
         }
     }
 }

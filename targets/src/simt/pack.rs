@@ -26,7 +26,7 @@ const QUIET: u64 = 0x40_0000;
 
 /// The kernel as a module. Like the one that makes inputs it begins when all before it has ended.
 pub fn emit<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
-    let code = machine::open_with_numbers(llvm, PACK, arch, (3, 11), THREADS);
+    let code = machine::open_with_numbers(llvm, PACK, arch, (3, 12), THREADS);
     let conversion = code.number_argument(3);
     for (number, &(from, to)) in CONVERSIONS.iter().enumerate() {
         code.when(code.equal(conversion, number), || Rectangle::new(&code, from, to).run());
@@ -55,6 +55,8 @@ struct Rectangle<'k, 'c> {
     col: Int<'c>,
     width: Int<'c>,
     panel_bytes: Int<'c>,
+    /// What is added to each number, as the bits of an f32.
+    offset: Int<'c>,
 }
 
 impl<'k, 'c> Rectangle<'k, 'c> {
@@ -79,6 +81,7 @@ impl<'k, 'c> Rectangle<'k, 'c> {
             col,
             width,
             panel_bytes: number(9),
+            offset: number(10),
         }
     }
 
@@ -109,8 +112,7 @@ impl<'k, 'c> Rectangle<'k, 'c> {
         let whole = exists & has_all & c.equal(self.col_stride, 1) & self.is_aligned(start, align);
         c.when(whole, || {
             c.set_lanes(self.group);
-            let made = self.convert(self.load(start, align));
-            self.put(to, made, PACK_UNIT);
+            self.convert(to, self.load(start, align), PACK_UNIT);
         });
         c.when(!whole, || {
             c.repeat(0, self.group, 1, |i| self.make_one(to, from, exists, (col + i, i)));
@@ -126,7 +128,7 @@ impl<'k, 'c> Rectangle<'k, 'c> {
             let exists = row_exists & c.less(col, self.cols);
             c.when(exists, || {
                 let from = c.at(from, c.to_i64(col) * self.col_stride * wide);
-                self.put(to, self.convert(self.load(from, wide)), short);
+                self.convert(to, self.load(from, wide), short);
             });
             c.when(!exists, || self.put(to, c.ints(c.bytes_type(short), 1).const_zero(), short));
         });
@@ -153,10 +155,33 @@ impl<'k, 'c> Rectangle<'k, 'c> {
         c.load(ty, from, align as u32).into_vector_value()
     }
 
-    /// Rounds to nearest, ties to even; 64-bit numbers are rounded to 32 bits first.
-    fn convert(&self, bits: Vector<'c>) -> Vector<'c> {
-        let (from, to) = self.types;
-        if from == to { bits } else { self.narrow(self.widen(bits)) }
+    /// Puts numbers of the tensor in the weight's type there. Rounds to nearest, ties to even;
+    /// 64-bit numbers are rounded to 32 bits first.
+    fn convert(&self, to: Ptr<'c>, bits: Vector<'c>, align: usize) {
+        let (c, (from, short)) = (self.c, self.types);
+        let is_plain = c.equal(self.offset, 0);
+        match from == short {
+            true if from == Number::Byte => self.put(to, bits, align),
+            true => {
+                c.when(is_plain, || self.put(to, bits, align));
+                c.when(!is_plain, || self.put(to, self.narrow(self.raised(self.widen(bits))), align));
+            }
+            false => {
+                let wide = self.widen(bits);
+                let raised = c.pick(is_plain, wide, self.raised(wide)).into_vector_value();
+                self.put(to, self.narrow(raised), align);
+            }
+        }
+    }
+
+    /// The bits of f32 and an offset. NaN stay what they are, and become quiet.
+    fn raised(&self, bits: Vector<'c>) -> Vector<'c> {
+        let c = self.c;
+        let by = c.b.build_int_truncate(self.offset.v, c.cx.i32_type(), "").expect("an integer");
+        let by = c.bitcast(c.splat(by), c.f32s()).into_vector_value();
+        let sum = c.fadd(c.bitcast(bits, c.f32s()).into_vector_value(), by);
+        let sum = c.bitcast(sum, self.words()).into_vector_value();
+        c.choose(self.above(self.and(bits, 0x7fff_ffff), 0x7f80_0000), self.or(bits, QUIET), sum)
     }
 
     /// The bits of f32 that a number has. Signalling NaN become quiet.

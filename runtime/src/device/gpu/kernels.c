@@ -100,8 +100,21 @@ void atomc_prepare(uint64_t *p, unsigned group, unsigned threads) {
         }
 }
 
-// What `abi::Pack` asks for, of numbers that stay what they are. One group does it all.
-int atomc_pack_parameters = 14;
+// A number of f32 or bf16 and an offset, in its own type: to nearest, ties to even.
+static void raise(char *number, int64_t size, uint32_t offset) {
+    uint32_t bits = 0;
+    float value, by;
+    memcpy((char *)&bits + 4 - size, number, size);
+    memcpy(&value, &bits, 4);
+    memcpy(&by, &offset, 4);
+    value += by;
+    memcpy(&bits, &value, 4);
+    if (size == 2) bits += 0x7fff + (bits >> 16 & 1);
+    memcpy(number, (char *)&bits + 4 - size, size);
+}
+
+// What `abi::Pack` asks for, of numbers that keep their type. One group does it all.
+int atomc_pack_parameters = 15;
 void atomc_pack(uint64_t *p, unsigned group, unsigned threads) {
     static const char zero[4];
     int64_t size = p[3] ? 2 : 4, unit = 16 / size, width = p[12];
@@ -112,7 +125,10 @@ void atomc_pack(uint64_t *p, unsigned group, unsigned threads) {
             char *to = (char *)p[1] + row / width * p[13] + ((col / unit * width + row % width) * unit + col % unit) * size;
             int exists = r < (int64_t)p[6] && c < (int64_t)p[7];
             const char *from = exists ? (char *)p[0] + (r * (int64_t)p[4] + c * (int64_t)p[5]) * size : zero;
-            if (!p[2]) memcpy(to, from, size);
-            else if (memcmp(to, from, size)) *(uint32_t *)p[2] = 1;
+            char number[4];
+            memcpy(number, from, size);
+            if (exists && p[14]) raise(number, size, p[14]);
+            if (!p[2]) memcpy(to, number, size);
+            else if (memcmp(to, number, size)) *(uint32_t *)p[2] = 1;
         }
 }

@@ -478,7 +478,9 @@ fn times_launches_with_events(vendor: Vendor) {
     assert_eq!((times[0].steps, &times[0].nanoseconds[..]), (1, &[250_000; 3][..]));
 }
 
-use packing::{an_update_waits_for_nothing, tensors_come_from_anywhere, tensors_of_a_device_stay_there};
+use packing::{
+    an_update_waits_for_nothing, raised_weights_stay_there, tensors_come_from_anywhere, tensors_of_a_device_stay_there,
+};
 
 fn everything_is_given_back_in_order(vendor: Vendor) {
     let fake = Fake::new(vendor);
@@ -517,6 +519,7 @@ on_both! {
     tensors_of_a_device_stay_there,
     tensors_come_from_anywhere,
     an_update_waits_for_nothing,
+    raised_weights_stay_there,
 }
 
 #[test]

@@ -152,6 +152,25 @@ pub(super) fn tensors_come_from_anywhere(vendor: Vendor) {
     assert!(found(&load) == wanted(&weights, &matrices));
 }
 
+/// Norms that are kept as what they differ by from one are raised where they are, and nobody waits.
+pub(super) fn raised_weights_stay_there(vendor: Vendor) {
+    let fake = Fake::new(vendor);
+    let driver = fake.driver().unwrap();
+    let (matrices, mut weights) = (Matrices::new(9), Matrices::new(9).weights());
+    weights.iter_mut().for_each(|w| w.expr = WeightExpr::Offset { by: 1.0, of: Box::new(w.expr.clone()) });
+    let mut load = Load::new(&fake, &*driver, &weights);
+    for name in ["q", "k", "v", "w"] {
+        fake.log();
+        load.feed(name, &matrices, &weights, Stream(STREAM)).unwrap();
+        let log = fake.log();
+        assert!(
+            log.contains("launch atomc_pack") && !log.contains("synchronise") && !log.contains("copy out"),
+            "{log}"
+        );
+    }
+    assert!(found(&load) == wanted(&weights, &matrices));
+}
+
 /// An update in a framework: the next head on the stream has the new weights, and nobody waited.
 pub(super) fn an_update_waits_for_nothing(vendor: Vendor) {
     let fake = Fake::new(vendor);

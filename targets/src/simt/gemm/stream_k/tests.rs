@@ -29,6 +29,23 @@ fn spec(body: &Graph, tokens: usize) -> KernelSpec<'_> {
     KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens, choice: None }
 }
 
+/// A table's numbers take the place of the chip's.
+#[test]
+fn chosen_numbers_share_the_work_out() {
+    let (body, arch) = (body(4096, 6144, "bf16"), row("sm_90a"));
+    let spec = spec(&body, 64);
+    let own = Shape::new(&spec, arch, &Choice::none("stream_k")).unwrap();
+    let groups = |choice: &Choice| Shape::new(&spec, arch, choice).unwrap().groups;
+    let all = Choice::all("stream_k", &[GROUPS, LEAST]);
+    assert_eq!(all.len(), GROUPS.values.len() * LEAST.values.len());
+    for choice in &all {
+        let (each, least) = (choice.get(&GROUPS).unwrap(), choice.get(&LEAST).unwrap());
+        let most = (own.tiles * each).min(own.units().div_ceil(least)).min(arch.simt.chip.units);
+        assert_eq!(groups(choice), most, "{choice}");
+    }
+    assert!(all.iter().any(|choice| groups(choice) != own.groups));
+}
+
 #[test]
 fn only_many_tokens_of_rows_without_rest_spread() {
     let suits =
