@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 CASES = ["llama3", "qwen2", "qwen2-sliding", "qwen3", "mistral", "smollm3-sliding", "granite", "olmo2", "phi3-short", "gemma3"]
 # SGLang runs gpt-oss with backends of its own choice alone, of which a processor has none.
 EXPERTS = ["moe-qwen3", "moe-mixtral", "moe-glm"]
-# What SGLang keeps of a token is one row, in pools of their own kind. Others of their kind differ in
-# the compiler alone.
+# What SGLang keeps of a token is one row, in pools of their own kind. Others of their kind differ
+# in the compiler alone.
 LATENT = ["mla-v3", "mla-kimi", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("mla-v2", "mla-v2-groups", "mla-v3-plain"))]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
