@@ -259,7 +259,7 @@ fn fingerprints_tell_contents_apart() {
 fn says_what_is_wrong() {
     let good = encode(&sample(), &code()).unwrap();
     let mut newer = good.clone();
-    newer[8] = 9;
+    newer[8] = 10;
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let texts = [

@@ -2,9 +2,9 @@
 //! packed where they are, in the order of a stream, and nobody waits. Tensors of the host are
 //! packed by the host, unless a weight takes both.
 //!
-//! The kernel that packs copies, adds a constant and rounds, from wherever numbers lie at even distances. A weight
-//! that is made in other ways, of words, or of which a tensor only tells something, is the host's:
-//! its tensors are brought there, which waits for the stream.
+//! The kernel that packs copies, adds a constant and rounds, from wherever numbers lie at even
+//! distances. A weight that is made in other ways, of words, or of which a tensor only tells
+//! something, is the host's: its tensors are brought there, which waits for the stream.
 //!
 //! A head that the embedding stands for is compared with the weight by the kernel that packs, which
 //! leaves a mark where they differ. The mark is looked at when the load ends, if there was a head.
