@@ -37,6 +37,12 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
         Self::of(quantise::code(self.get(), dtype))
     }
 
+    /// As the sum of so many products that a machine may add up with fewer bits than f32 has, the
+    /// largest of which, and of what they add up to, is this.
+    fn coarse(self, _largest: f64, _products: usize) -> Self {
+        self
+    }
+
     /// As a factor that a kernel may round to the type of the numbers it was made of.
     fn narrowed(self) -> Self {
         self
@@ -194,6 +200,8 @@ pub struct Cx {
     pub tokens: usize,
     /// `R`
     pub rows: usize,
+    /// Whether sums of the op's products may have [fewer bits](Real::coarse) than f32.
+    pub coarse: bool,
 }
 
 /// The values of a graph's outputs, for these parameters by name and these checkpoint tensors.
@@ -214,6 +222,7 @@ pub fn run<S: Real>(
             op => {
                 let operands = graph.operands(id);
                 let args: Vec<&Val<S>> = operands.iter().map(|v| &values[v]).collect();
+                let cx = Cx { coarse: sums_may_be_coarse(graph, op, &operands), ..cx };
                 op.eval(&args, cx).map_err(|e| format!("{}: {e}", op.name()))?
             }
         };
@@ -269,7 +278,7 @@ fn stacked<S: Real>(
 }
 
 /// The sizes of no step, for what has none.
-const NOTHING: Cx = Cx { tokens: 0, rows: 0 };
+const NOTHING: Cx = Cx { tokens: 0, rows: 0, coarse: false };
 
 /// Whether a value is only a step on the way to codes, which no kernel rounds.
 fn becomes_codes(graph: &Graph, v: Value) -> bool {
@@ -463,13 +472,42 @@ pub(crate) fn gather<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     one(vec![rows.len(), n], data)
 }
 
-pub(crate) fn linear<S: Real>(args: &[&Val<S>], _: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
+pub(crate) fn linear<S: Real>(args: &[&Val<S>], cx: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
     let (x, mut w) = (args[0].float()?, Cow::Borrowed(args[1].float()?));
     if let Some(block) = block {
         w = Cow::Owned(dequantised(&w, *block, args[2].float()?, args.get(3).map(|zero| zero.float()).transpose()?));
     }
-    let data = x.rows().flat_map(|a| products(a, &w.data, block.is_some())).collect();
+    let made = |a: &[S]| {
+        let mut all = products(a, &w.data, block.is_some());
+        if cx.coarse {
+            all.iter_mut()
+                .zip(w.data.chunks_exact(a.len()))
+                .for_each(|(v, b)| *v = v.coarse(largest_of(a, b), a.len()));
+        }
+        all
+    };
+    let data = x.rows().flat_map(made).collect();
     one(vec![x.shape[0], w.shape[0]], data)
+}
+
+/// Whether both operands of a product are codes of e4m3, which NVIDIA's machines of the ninth
+/// generation add up with fewer bits.
+fn sums_may_be_coarse(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
+    let is = |v: Value, scaled: bool| {
+        let t = graph.ty(v).as_tensor();
+        t.is_some_and(|t| t.dtype == DType::F8E4M3 && scaled == matches!(t.layout, Layout::Scaled(_)))
+    };
+    matches!(op, Op::Linear { .. }) && is(operands[0], true) && is(operands[1], false)
+}
+
+/// The largest of the products and of their sums, one after the other.
+fn largest_of<S: Real>(a: &[S], b: &[S]) -> f64 {
+    let (mut sum, mut largest) = (0.0, 0f64);
+    for product in a.iter().zip(b).map(|(a, b)| a.get() * b.get()) {
+        sum += product;
+        largest = largest.max(product.abs()).max(f64::abs(sum));
+    }
+    largest
 }
 
 /// A row times each row of a weight. What codes mean may be rounded to the type of the row, which
@@ -866,7 +904,7 @@ mod tests {
         let graph = parse(text).unwrap();
         graph.verify().unwrap();
         let params = params.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
-        let out = run(&graph, Cx { tokens, rows: 0 }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx { tokens, rows: 0, coarse: false }, &params, &|_| None).unwrap();
         out[0].float().unwrap().data.clone()
     }
 
@@ -938,7 +976,7 @@ mod tests {
                 "all" => Some(Tensor::new(vec![2, 4, 2], (0..16).map(f64::from).collect())),
                 _ => None,
             };
-            let out = super::run(&graph, Cx { tokens: 0, rows: 0 }, &BTreeMap::new(), &weights)?;
+            let out = super::run(&graph, Cx { tokens: 0, rows: 0, coarse: false }, &BTreeMap::new(), &weights)?;
             Ok::<_, String>(out[0].float().unwrap().data.clone())
         };
         assert_eq!(run("").unwrap(), [0.0, 4.0, 0.0, 1.0, 5.0, 0.0, 10.0, 14.0, 0.0, 11.0, 15.0, 0.0]);
@@ -967,7 +1005,7 @@ mod tests {
             graph.verify().unwrap();
             let mut params = BTreeMap::from([("l".to_string(), float(&[1, 4], &logits))]);
             params.extend(bias.map(|bias| ("b".to_string(), float(&[4], &bias))));
-            let out = super::run(&graph, Cx { tokens: 1, rows: 0 }, &params, &|_| None).unwrap();
+            let out = super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false }, &params, &|_| None).unwrap();
             (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
         };
         let near = |(got, experts): (Vec<f64>, Vec<i32>), want: [f64; 2], of: [i32; 2]| {
@@ -1015,7 +1053,7 @@ mod tests {
             .unwrap();
             let params =
                 BTreeMap::from([("l".into(), float(&[1, 5], &logits)), ("f".to_string(), float(&[1], &[first]))]);
-            let out = super::run(&graph, Cx { tokens: 1, rows: 0 }, &params, &|_| None).unwrap();
+            let out = super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false }, &params, &|_| None).unwrap();
             (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
         };
         let logits = [0.0, f64::ln(3.0), 0.0, 0.0, f64::ln(9.0)];
@@ -1054,7 +1092,7 @@ mod tests {
             ("e".to_string(), Val::Int(vec![1, 0, -1, 1])),
             ("c".to_string(), float(&[2, 2], &[1.0, 0.5, 4.0, 2.0])),
         ]);
-        let out = run(&graph, Cx { tokens: 2, rows: 0 }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx { tokens: 2, rows: 0, coarse: false }, &params, &|_| None).unwrap();
         near(&out[0].float().unwrap().data, &[30.0, 3.0, 2.0, 20.0, 0.0, 0.0, 21.0, 15.0]);
         near(&out[1].float().unwrap().data, &[9.0 + 2.0, 90.0 + 20.0, 90.0, 126.0]);
     }
@@ -1067,7 +1105,7 @@ mod tests {
             let (_, shape, data) = tensors.iter().find(|(other, ..)| *other == name)?;
             Some(Tensor::new(shape.to_vec(), data.to_vec()))
         };
-        let out = run(&graph, Cx { tokens: 1, rows: 0 }, &BTreeMap::new(), &weight)?;
+        let out = run(&graph, Cx { tokens: 1, rows: 0, coarse: false }, &BTreeMap::new(), &weight)?;
         out[0].float().cloned()
     }
 
@@ -1168,7 +1206,7 @@ mod tests {
         let (least, nan) = (f64::NEG_INFINITY, f64::NAN);
         let rows = [[1.0, 2.0, 2.0], [-0.0, 0.0, -1.0], [nan, -3.0, nan], [least, nan, least], [nan, least, least]];
         let params = BTreeMap::from([("x".to_string(), float(&[5, 3], rows.as_flattened()))]);
-        let out = run(&graph, Cx { tokens: 5, rows: 0 }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx { tokens: 5, rows: 0, coarse: false }, &params, &|_| None).unwrap();
         assert_eq!(out, [Val::Int(vec![1, 0, 1, 0, 0])]);
     }
 

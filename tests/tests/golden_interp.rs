@@ -67,7 +67,7 @@ impl Model {
         ]);
         params.append(&mut states.clone());
         let weight = |name: &str| self.weights.get(name).cloned();
-        let out = interp::run(&self.graph, Cx { tokens: n, rows: n }, &params, &weight)
+        let out = interp::run(&self.graph, Cx { tokens: n, rows: n, coarse: false }, &params, &weight)
             .unwrap_or_else(|e| panic!("{}: {e}", self.case.name));
         let results = self.graph.results().map(|(name, _)| name);
         for (name, made) in results.zip(&out) {

@@ -113,8 +113,10 @@ mod meaning {
                 ("batch".into(), Val::Batch(batch)),
             ]);
             params.extend(names.iter().cloned().zip(caches.drain(..).map(Val::Cache)));
-            let out = interp::run(graph, Cx { tokens: n, rows: n }, &params, &|name| weights.get(name).cloned())
-                .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            let out = interp::run(graph, Cx { tokens: n, rows: n, coarse: false }, &params, &|name| {
+                weights.get(name).cloned()
+            })
+            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
             logits.extend(&out[0].float().expect("logits").data);
             caches.extend(out[1..=names.len()].iter().map(|c| c.cache().expect("a state").clone()));
             from += n;

@@ -32,7 +32,7 @@ impl Step {
 
     /// The sizes, for the interpreter.
     pub fn cx(&self) -> Cx {
-        Cx { tokens: self.tokens(), rows: self.rows() }
+        Cx { tokens: self.tokens(), rows: self.rows(), coarse: false }
     }
 
     /// The sequence and position of each token.

@@ -8,10 +8,13 @@ use crate::pass::Cx;
 
 /// Rows for each expert up to which those of one token are added up in a kernel.
 const SHARED: usize = 2;
+/// Most numbers of a step's rows that become codes where they are multiplied: each work-group makes
+/// all of them, and has 100 KB of local memory for them. Of more a kernel of its own makes codes.
+const CODED: usize = 48 << 10;
 
 pub fn claim(regions: &mut Regions, cx: &Cx) {
     for linear in regions.nodes_where(Op::is_contraction) {
-        let mut nodes = if cx.bucket.is_decode() { prologue(regions, linear) } else { vec![] };
+        let mut nodes = if cx.bucket.is_decode() { prologue(regions, linear, cx) } else { vec![] };
         if nodes.is_empty() && matches!(regions.graph.op(linear), Op::PerHead { .. }) {
             nodes = heads(regions, linear);
         }
@@ -24,11 +27,16 @@ pub fn claim(regions: &mut Regions, cx: &Cx) {
 
 /// What only this contraction reads, in this order from it: codes, multiples by constants, a norm,
 /// a choice of rows, or columns of normed ones. Threads repeat them, which is cheap for few rows.
-fn prologue(r: &Regions, linear: NodeId) -> Vec<NodeId> {
+fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Vec<NodeId> {
     let mut nodes = Vec::new();
     let mut x = r.graph.operands(linear)[0];
+    let width = r.graph.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
+    let few = cx.bucket.tokens() * width <= CODED;
     let own = |x: Value, reader| r.may_join(x.node, r.graph.segment(linear)) && r.sole_reader(x) == Some(reader);
     let mut reader = linear;
+    if matches!(r.graph.op(x.node).values(), Values::Coded) && !few {
+        return nodes;
+    }
     let is_coded = |op: &Op| matches!(op.values(), Values::Coded);
     let is_multiple = |op: &Op| matches!(op, Op::Map(Elementwise::Mul));
     let is_normed = |op: &Op| matches!(op.values(), Values::Normed(_));

@@ -210,6 +210,8 @@ pub struct Gpu {
     plans: Vec<Bound>,
     code: Code,
     kernels: Vec<Kernel>,
+    /// Which of them multiply with the weights of experts.
+    routed: Vec<bool>,
     /// How the kernel that makes inputs is started.
     prepare: Option<Start>,
     /// How the kernel that makes weights is started.
@@ -284,6 +286,7 @@ impl Gpu {
             plans: Vec::new(),
             code,
             kernels: variant.kernels.clone(),
+            routed: target.kernels.iter().map(|kernel| kernel.family.starts_with("grouped")).collect(),
             prepare,
             pack,
             block: std::ptr::null_mut(),
@@ -367,7 +370,8 @@ impl Device for Gpu {
 
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
         self.block = memory.inputs.block;
-        self.plans = plans.iter().map(|plan| Bound::new(plan, &self.code, &self.kernels, memory)).collect();
+        self.plans =
+            plans.iter().map(|plan| Bound::new(plan, &self.code, (&self.kernels, &self.routed), memory)).collect();
         Ok(())
     }
 

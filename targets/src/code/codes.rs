@@ -19,6 +19,11 @@ pub struct Decoder {
     /// Whether pairs of numbers of 16 bits are computed with; otherwise numbers of 32, of which
     /// bf16 are the upper halves.
     pairs: bool,
+    /// Whether the machine converts pairs of e4m3 by itself.
+    converts: bool,
+    /// Whether the pairs of a word of 4-bit codes are those that lie half a word apart, which takes
+    /// half as many instructions: columns `i` and `i + 4`.
+    apart: bool,
 }
 
 /// What is taken off integers, as often as they are computed with at once.
@@ -33,7 +38,29 @@ impl Decoder {
     /// With the arithmetic that an arch is best at.
     pub fn new(arch: &Arch, codes: DType, to: DType) -> Decoder {
         let packs_bf16 = arch.isa() == Some(Isa::Ptx);
-        Decoder { codes, to, pairs: to == DType::F16 || to == DType::BF16 && packs_bf16 }
+        let converts = arch.gpu().is_some_and(|gpu| gpu.simt.bulk_copies) && (codes, to) == (DType::F8E4M3, DType::F16);
+        Decoder { codes, to, pairs: to == DType::F16 || to == DType::BF16 && packs_bf16, converts, apart: false }
+    }
+
+    /// The same with pairs of columns that lie half a word apart, where numbers come in pairs.
+    pub fn with_pairs_apart(self) -> Decoder {
+        Decoder { apart: self.pairs && self.codes.bits() == 4, ..self }
+    }
+
+    /// Words of numbers that go with a word of codes, in their order.
+    pub fn ordered<'c>(&self, c: &Code<'c>, words: Vec<Int<'c>>) -> Vec<Int<'c>> {
+        if !self.apart {
+            return words;
+        }
+        let half = words.len() / 2;
+        let two = |i: usize| {
+            let both = |bytes: u64| {
+                let bytes = c.cx.i32_type().const_int(bytes, false);
+                c.as_int(c.call("llvm.nvvm.prmt", &[], &[words[i].into(), words[half + i].into(), bytes.into()]))
+            };
+            [both(0x5410), both(0x7632)]
+        };
+        (0..half).flat_map(two).collect()
     }
 
     /// Whether numbers are computed in pairs of 16 bits.
@@ -138,6 +165,13 @@ impl Decoder {
 
     fn pairs_of_floats<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
         let half = self.to == DType::F16;
+        if self.converts {
+            let two = |v: Int<'c>| {
+                let bits = c.b.build_int_truncate(v.v, c.cx.i16_type(), "").expect(BUILT);
+                self.as_word(c, c.call("llvm.nvvm.e4m3x2.to.f16x2.rn", &[], &[bits.into()]).into_vector_value())
+            };
+            return vec![two(word), two(word.shift_right(16, false))];
+        }
         if self.codes == DType::F8E4M3 {
             let (by, exponent) = if half { (1, 8) } else { (4, 120) };
             let bits = |v: Int<'c>| (v & 0x8000_8000) | (v & 0x7f00_7f00).shift_right(by, false);
@@ -145,7 +179,13 @@ impl Decoder {
         }
         let (by, exponent) = if half { (3, 14) } else { (6, 126) };
         let bits = |v: Int<'c>| (v & 0x8000_8000) | (v & 0x7000_7000).shift_right(by, false);
-        (0..4).map(|i| self.raised(c, bits(upper_nibbles(word, i)), exponent)).collect()
+        let of = |i: usize| if self.apart { moved(word, 12 - 4 * i as isize) } else { upper_nibbles(word, i) };
+        (0..4).map(|i| self.raised(c, bits(of(i)), exponent)).collect()
+    }
+
+    /// Two nibbles in the lower bits of halves.
+    fn nibbles<'c>(&self, word: Int<'c>, i: usize) -> Int<'c> {
+        if self.apart { moved(word, -4 * i as isize) & 0x000f_000f } else { lower_nibbles(word, i) }
     }
 
     /// By way of f32, whose bits are those of the codes where they begin.
@@ -162,7 +202,7 @@ impl Decoder {
     fn pairs_of_integers<'c>(&self, c: &Code<'c>, word: Int<'c>, zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
         let four = self.codes.bits() == 4;
         let codes: Vec<Int> =
-            if four { (0..4).map(|i| lower_nibbles(word, i)).collect() } else { lower_bytes(c, word).to_vec() };
+            if four { (0..4).map(|i| self.nibbles(word, i)).collect() } else { lower_bytes(c, word).to_vec() };
         let twice = |bits: usize| bits << 16 | bits;
         let number = |v: Int<'c>| match (self.to, four) {
             (DType::F16, _) => self.as_numbers(c, v ^ twice(F16_UNIT.1 | self.bias())),
@@ -294,7 +334,7 @@ mod tests {
                 &[None]
             };
             for ((to, pairs), zero) in ways.into_iter().flat_map(|way| zeros.iter().map(move |&zero| (way, zero))) {
-                let got = decoded(Decoder { codes, to, pairs }, &words, zero);
+                let got = decoded(Decoder { codes, to, pairs, converts: false, apart: false }, &words, zero);
                 let got: Vec<u8> = got.iter().flat_map(|word| word.to_le_bytes()).collect();
                 assert_eq!(got.len(), bytes.len() * 8 / codes.bits() * to.size());
                 for i in 0..bytes.len() * 8 / codes.bits() {

@@ -91,6 +91,27 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
+    /// The scale that codes of this kernel have, whose group of columns has this largest size, as
+    /// [`Rows::size_of`] has it.
+    pub fn scale_of_size(&self, v: Value, size: FloatValue<'c>) -> Result<GroupScale<'c>, Diagnostic> {
+        match *self.graph.op(v.node) {
+            Op::Quantise { to, rule } => Ok(GroupScale { to, scale: self.scale_by(rule, to, size) }),
+            _ => Err(unsupported("a scale of codes that are made elsewhere")),
+        }
+    }
+
+    /// The largest size of a vector's elements; no number if one of them is none, or infinite.
+    pub fn size_of(&self, v: Vector<'c>) -> FloatValue<'c> {
+        let c = self.code;
+        let abs = c.call("llvm.fabs", &[v.get_type().into()], &[v.into()]).into_vector_value();
+        c.b.build_float_add(c.top(abs), c.sum(c.fmul(v, c.zero())), "").expect(BUILT)
+    }
+
+    /// Codes of numbers, by the scale of their group.
+    pub fn coded_by(&self, v: Vector<'c>, group: &GroupScale<'c>) -> Made<'c> {
+        self.coded(v, group.to, group.scale)
+    }
+
     /// Codes of a vector whose columns have this scale.
     pub fn codes_by(&self, v: Value, at: At<'c>, group: &GroupScale<'c>) -> Made<'c> {
         match *self.graph.op(v.node) {

@@ -31,6 +31,7 @@ pub const SCHEDULES: &[Schedule] = &[
     experts::group::SCHEDULE,
     stream_k::SCHEDULE,
     gemv_bulk::SCHEDULE,
+    warpgroup::FEW,
     gemv::SCHEDULE,
     gemv::GROUPED,
     tiled::BLOCKS,

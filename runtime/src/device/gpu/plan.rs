@@ -36,6 +36,8 @@ struct Launch {
     threads: c_uint,
     shared: c_uint,
     overlaps: bool,
+    /// Whether what it reads depends on the routing of its layer.
+    routed: bool,
     /// Pointers to the parameters, which are pointers themselves and do not move.
     pointers: Vec<*mut c_void>,
     _parameters: Box<[u64]>,
@@ -46,7 +48,7 @@ struct Launch {
 unsafe impl Send for Launch {}
 
 impl Bound {
-    pub fn new(plan: &Plan, code: &Code, kernels: &[Kernel], memory: &Memory) -> Bound {
+    pub fn new(plan: &Plan, code: &Code, (kernels, routed): (&[Kernel], &[bool]), memory: &Memory) -> Bound {
         let launch = |(index, launch): (usize, &atomc_artifact::manifest::Launch)| {
             let mut parameters = memory.parameters(launch, index >= plan.body).into_boxed_slice();
             let kernel = &kernels[launch.kernel];
@@ -57,6 +59,7 @@ impl Bound {
                 threads: kernel.threads as c_uint,
                 shared: kernel.shared as c_uint,
                 overlaps: kernel.overlaps,
+                routed: routed[launch.kernel],
                 pointers: parameters.iter_mut().map(|parameter| (&raw mut *parameter).cast()).collect(),
                 _parameters: parameters,
             }
@@ -112,8 +115,8 @@ impl Bound {
 
     /// Times each kernel, then does the step. All launches of a kernel are replayed one after the
     /// other, as in a graph and without the gaps that a clock between two launches would make; what
-    /// they leave in memory the step overwrites. The step is done up to the kernel's first launch
-    /// before: it may follow numbers that earlier kernels have left, such as those of experts.
+    /// they leave in memory the step overwrites. Those that follow the routing of their layer are
+    /// timed one by one, in a step of their own: only there is what they follow.
     ///
     /// # Safety
     /// As for [`super::super::Device::run`].
@@ -134,12 +137,25 @@ impl Bound {
         times.nanoseconds.resize(self.launches.len(), 0);
         let (before, after) = (context.event(true)?, context.event(true)?);
         for indices in kernels.values() {
+            if self.launches[indices[0]].routed {
+                let mut done = 0;
+                for &index in indices {
+                    // SAFETY: passed on to the caller.
+                    unsafe { launch(&self.launches[done..index], context, at, context.stream()) }?;
+                    context.synchronise()?;
+                    before.record()?;
+                    // SAFETY: passed on to the caller.
+                    unsafe { launch(&self.launches[index..=index], context, at, context.stream()) }?;
+                    after.record()?;
+                    context.synchronise()?;
+                    times.nanoseconds[index] += after.nanoseconds_since(&before)?;
+                    done = index + 1;
+                }
+                continue;
+            }
             let all = || indices.iter().map(|&index| &self.launches[index]);
             // SAFETY: passed on to the caller.
             let graph = Graph::capture(context, || unsafe { launch(all(), context, at, context.stream()) })?;
-            // SAFETY: passed on to the caller.
-            unsafe { launch(&self.launches[..indices[0]], context, at, context.stream()) }?;
-            context.synchronise()?;
             before.record()?;
             graph.replay()?;
             after.record()?;

@@ -7,6 +7,7 @@
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Simt;
 use atomc_ir::{Block, DType, Diagnostic, Layout};
+use inkwell::values::FloatValue;
 
 use crate::code::codes::{Decoder, Zero};
 use crate::code::{Any, Int, Ptr, Vector};
@@ -177,6 +178,32 @@ impl<'c> Codes<'c> {
         let mut marks = parts.marks()?.into_iter().map(|operand| Marks { operand: operand.clone(), encoding });
         let scale = marks.next().ok_or_else(|| unsupported("codes without scales"))?;
         Ok(Some(Codes { encoding, scale, zero: marks.next() }))
+    }
+
+    /// Where the scales of a panel, and its zero points, begin for a group of columns, with the bytes
+    /// of each group: where all of them lie in columns.
+    pub fn runs(&self, c: &Gpu<'c>, panel: Panel<'c>, group: Int<'c>) -> Vec<(Ptr<'c>, usize)> {
+        let run = |marks: &Marks<'c>| {
+            let bytes = 16 * marks.operand.ty.dtype.size();
+            (c.at(marks.at(c, panel, c.int(0), 1).first[0], group * bytes), bytes)
+        };
+        std::iter::once(&self.scale).chain(&self.zero).map(run).collect()
+    }
+
+    /// A scale of so many bytes in local memory.
+    pub fn scale_at(&self, c: &Gpu<'c>, p: Ptr<'c>) -> FloatValue<'c> {
+        let (lanes, dtype) = (c.lanes(), self.scale.operand.ty.dtype);
+        let bits = c.load_vector(c.bytes_type(dtype.size()), 1, p, dtype.size());
+        c.set_lanes(1);
+        let scale = c.lane(c.widen(bits, dtype), 0).into_float_value();
+        c.set_lanes(lanes);
+        scale
+    }
+
+    /// A zero point in local memory.
+    pub fn zero_at(&self, c: &Gpu<'c>, decoder: &Decoder, p: Ptr<'c>) -> Option<Zero<'c>> {
+        let zero = self.zero.as_ref()?;
+        Some(decoder.zero(c, zero.integer(c, c.load_vector(c.bytes_type(1), 1, p, 1).into())))
     }
 
     /// The group that a column is in, where a row has several.

@@ -7,6 +7,7 @@
 //! columns every `along`-th, and keeps the sums of all its panels of a pass. Rows come into local
 //! memory a stretch of columns at a time, the next one under the products of this one. At the end
 //! of a pass the sums of the waves meet in local memory.
+mod coded;
 mod copies;
 mod reduce;
 mod rows;
@@ -18,10 +19,11 @@ mod weights;
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family};
+use inkwell::values::FloatValue;
 
 use crate::code::{Any, Int, Ptr};
-use crate::contraction::Encoding;
 use crate::schedule::{Schedule, WhyNot};
+use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::gemm::prologue::Prologue;
 use crate::simt::launch;
@@ -30,6 +32,7 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 use crate::tuning::{Choice, Open};
 use crate::{KernelSpec, Tasks};
+use coded::{CodedRows, Coding, SlotAt};
 use rows::Staging;
 use shape::{CLUSTER, STEP, Shape};
 use weights::{CARRIED, Turn, WeightPipeline};
@@ -41,15 +44,16 @@ const TOKENS: usize = 64;
 
 /// Whether a contraction is made this way.
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
-    Encoding::none(spec.body)?;
     let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
+    let dtype = coded::multiplied(spec.body, sizes.dtype);
     WhyNot::unless(simt.bulk_copies, || format!("{} has no bulk copies", arch.name))?;
-    WhyNot::unless(Matrix::native(simt, sizes.dtype), || {
-        format!("{} has no MMA of {}", arch.name, sizes.dtype.name())
-    })?;
+    WhyNot::unless(Matrix::native(simt, dtype), || format!("{} has no MMA of {}", arch.name, dtype.name()))?;
     WhyNot::unless(spec.tokens <= TOKENS, || format!("{} tokens: at most {TOKENS}", spec.tokens))?;
-    Prologue::of(spec.body)?;
     let shape = Shape::new(spec, arch, choice)?;
+    coded::Coded::check(spec.body, &shape)?;
+    if !shape.has_coded_rows() {
+        Prologue::of(spec.body)?;
+    }
     WhyNot::unless(shape.near() <= 8, || {
         format!("{} waves are too few to bring {} tokens", shape.waves(), spec.tokens)
     })?;
@@ -73,7 +77,10 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
-        let contraction = Contraction::new(&kernel)?;
+        let mut contraction = Contraction::new(&kernel)?;
+        contraction.matrix = Matrix::new(c, coded::multiplied(spec.body, contraction.matrix.dtype));
+        let contraction = contraction;
+        let codes = Codes::of(&contraction.parts)?;
         let members = shape.cluster;
         if members > 1 {
             c.make_cluster(members);
@@ -81,18 +88,29 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let (group, member) = (c.group() / members, c.group() % members);
         let bound = |group: Int<'c>| group * shape.panels / shape.groups;
         let (begin, end) = (bound(group), bound(group + 1));
-        let (weights, turn) = WeightPipeline::fill(&contraction, shape, (begin, end), member);
-        let staging = Staging::begin(&contraction, shape, spec, member)?;
-        if shape.copied {
+        let (weights, turn) = WeightPipeline::fill(&contraction, codes.as_ref(), shape, (begin, end), member);
+        let coding = codes.as_ref().map(|codes| Coding::begin(&contraction, codes, shape, (begin, member)));
+        let coded_rows = CodedRows::begin(&contraction, shape, member);
+        let staging = match coded_rows {
+            Some(_) => None,
+            None => Some(Staging::begin(&contraction, shape, spec, member)?),
+        };
+        if shape.copied || shape.shared_bytes() > 0 {
             c.barrier();
         }
         c.await_previous();
-        staging.set_scale()?;
+        match (&staging, &coded_rows) {
+            (Some(staging), _) => staging.set_scale()?,
+            (None, Some(rows)) => rows.stage()?,
+            (None, None) => (),
+        }
         let partials = match shape.one_pass {
             true => (weights.local, shape.ring_bytes()),
             false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
         };
-        Group { contraction: &contraction, shape, weights: &weights, staging: &staging, partials, begin, end, member }
+        let (staging, coding, coded_rows) = (staging.as_ref(), coding.as_ref(), coded_rows.as_ref());
+        let weights = &weights;
+        Group { contraction: &contraction, shape, weights, staging, coding, coded_rows, partials, begin, end, member }
             .all(turn)?;
     }
     Ok((code, manifest::Kernel::simt(Tasks::Fixed(shape.groups * shape.cluster), shape.threads())))
@@ -135,7 +153,11 @@ struct Group<'w, 'k, 'a, 'c> {
     contraction: &'w Contraction<'k, 'a, 'c>,
     shape: Shape,
     weights: &'w WeightPipeline<'w, 'k, 'a, 'c>,
-    staging: &'w Staging<'w, 'k, 'a, 'c>,
+    /// The rows: of floats, or of codes.
+    staging: Option<&'w Staging<'w, 'k, 'a, 'c>>,
+    coded_rows: Option<&'w CodedRows<'w, 'k, 'a, 'c>>,
+    /// Where the weight is stored as codes.
+    coding: Option<&'w Coding<'w, 'c>>,
     /// Where the sums of the waves meet, and how many bytes from one wave's to the next.
     partials: (Ptr<'c>, usize),
     begin: Int<'c>,
@@ -143,30 +165,54 @@ struct Group<'w, 'k, 'a, 'c> {
     member: Int<'c>,
 }
 
-impl<'c> Group<'_, '_, '_, 'c> {
+impl<'k, 'a, 'c> Group<'_, 'k, 'a, 'c> {
     fn code(&self) -> &Gpu<'c> {
         self.contraction.matrix.c
+    }
+
+    /// The rows of floats, of which there are stretches.
+    fn staging(&self) -> &Staging<'_, 'k, 'a, 'c> {
+        self.staging.expect("rows of floats where they come in stretches")
+    }
+
+    /// Where a buffer of rows begins.
+    fn buffer(&self, number: Int<'c>) -> Int<'c> {
+        match (self.staging, self.coded_rows) {
+            (Some(staging), _) => staging.buffer(number),
+            (None, rows) => self.code().local_address(rows.expect("rows of codes, or of floats").local),
+        }
+    }
+
+    /// What the sums of a token are to be scaled by, if they are.
+    fn scale(&self, token: Int<'c>) -> Option<FloatValue<'c>> {
+        match (self.staging, self.coded_rows) {
+            (Some(staging), _) => staging.scale(token),
+            (None, rows) => rows.and_then(|rows| rows.scale(token)),
+        }
     }
 
     /// All passes. What is carried: the turn, the thread's parts of the next stretches, and its
     /// squares.
     fn all(&self, turn: Turn<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        if let Some(copies) = &self.staging.copies {
+        if let Some(copies) = self.staging.and_then(|staging| staging.copies.as_ref()) {
             copies.load_first();
             return self.only_pass(&turn.carried());
         }
-        let mut asked = Vec::new();
-        for stretch in 0..=shape.ahead {
-            asked.extend(self.staging.load(c.int(stretch % shape.stretches))?);
-        }
-        let rest = asked.split_off(self.staging.vectors());
-        let squares = self.staging.store(c.int(0), c.int(0), &asked, c.number(0.0))?;
-        if shape.stretches == 1 {
-            self.staging.store_squares(squares);
+        let mut carried: Vec<Any> = turn.carried().to_vec();
+        if let Some(staging) = self.staging {
+            let mut asked = Vec::new();
+            for stretch in 0..=shape.ahead {
+                asked.extend(staging.load(c.int(stretch % shape.stretches))?);
+            }
+            let rest = asked.split_off(staging.vectors());
+            let squares = staging.store(c.int(0), c.int(0), &asked, c.number(0.0))?;
+            if shape.stretches == 1 {
+                staging.store_squares(squares);
+            }
+            carried.extend(rest.into_iter().chain([squares.into()]));
         }
         c.barrier();
-        let carried: Vec<Any> = turn.carried().into_iter().chain(rest).chain([squares.into()]).collect();
         if shape.one_pass {
             return self.only_pass(&carried);
         }
@@ -208,7 +254,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             for i in 0..shape.ahead {
                 let stretch = stretch + i;
                 let number = pass * shape.stretches + stretch;
-                let rows = self.staging.buffer(number % 2);
+                let rows = self.buffer(number % 2);
                 let made = self.stretch(first, stretch, rows, &carried[..count + CARRIED]);
                 carried.splice(..count + CARRIED, made);
                 let next = self.next(number + 1, i, &mut carried[count + CARRIED..]);
@@ -217,7 +263,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             }
             carried
         };
-        let carried = match (shape.stretches, &self.staging.copies) {
+        let copies = self.staging.and_then(|staging| staging.copies.as_ref());
+        let carried = match (shape.stretches, copies) {
             (stretches, Some(copies)) => c.for_each((0, stretches, 1), &begin, |stretch, carried| {
                 let made = self.stretch(first, stretch, copies.wait_full(stretch), carried);
                 copies.release(stretch);
@@ -225,14 +272,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
             }),
             (1, None) => {
                 let (products, rows) = begin.split_at(count + CARRIED);
-                let products = self.stretch(first, c.int(0), self.staging.buffer(c.int(0)), products);
+                let products = self.stretch(first, c.int(0), self.buffer(c.int(0)), products);
                 products.into_iter().chain(rows.iter().copied()).collect()
             }
             (stretches, None) => c.for_each((0, stretches, shape.ahead), &begin, turn),
         };
         result?;
         if shape.stretches > 1 && !shape.copied {
-            self.staging.store_squares(carried[carried.len() - 1].into_float_value());
+            self.staging().store_squares(carried[carried.len() - 1].into_float_value());
         }
         let panel = pass * shape.pass();
         self.reduce(panel, &carried[..count])?;
@@ -242,13 +289,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Stores the next stretch, counted over all passes, which is the `i`-th on its way, and asks
     /// for another.
     fn next(&self, number: Int<'c>, i: usize, rows: &mut [Any<'c>]) -> Result<(), Diagnostic> {
-        let (c, shape, vectors) = (self.code(), self.shape, self.staging.vectors());
+        let (c, shape, vectors) = (self.code(), self.shape, self.staging().vectors());
         let squares = rows[rows.len() - 1].into_float_value();
         let words = &mut rows[i * vectors..(i + 1) * vectors];
-        let sum = self.staging.store(number % shape.stretches, number % 2, words, squares)?;
+        let sum = self.staging().store(number % shape.stretches, number % 2, words, squares)?;
         let later = number + shape.ahead;
         let later = if shape.one_pass { later } else { later % shape.stretches };
-        words.copy_from_slice(&self.staging.load(later)?);
+        words.copy_from_slice(&self.staging().load(later)?);
         // The first pass sees the whole row.
         let is_new = c.less(number, shape.stretches);
         rows[rows.len() - 1] = c.pick(is_new, sum, squares);
@@ -272,12 +319,20 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let mut turn = Turn::of(c, turn);
             // Of few tokens the places are made anew for each panel: registers are for the panels
             // under way.
-            let kept = (shape.tiles() > 1).then(|| Columns::new(self, rows));
+            let kept = (shape.tiles() > 1 && self.coding.is_none()).then(|| Columns::new(self, rows));
             let columns = (rows, kept.as_ref());
+            let before = stretch * (shape.stretch * shape.along);
             let mut all = Vec::new();
             for (panel, sums) in sums.chunks(sums.len() / shape.together).enumerate() {
+                let slot = |turn: Turn<'c>, sums: &[Any<'c>]| match self.coding.zip(shape.coded) {
+                    None => self.slot(columns, turn, sums),
+                    Some(coding) => {
+                        let panel = (first + panel) * shape.across + c.wave_index() % shape.across;
+                        self.slot_of_codes(coding, SlotAt { rows, panel, along: before + along }, turn, sums)
+                    }
+                };
                 let sums = if shape.even() {
-                    let sums = self.slot(columns, turn, sums);
+                    let sums = slot(turn, sums);
                     turn = self.weights.release(turn);
                     sums
                 } else {
@@ -287,7 +342,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     let made = c.for_each((0, once, 1), &carried, |_, carried| {
                         let (sums, turn) = carried.split_at(carried.len() - CARRIED);
                         let turn = Turn::of(c, turn);
-                        let sums = self.slot(columns, turn, sums);
+                        let sums = slot(turn, sums);
                         sums.into_iter().chain(self.weights.release(turn).carried()).collect()
                     });
                     let (sums, after) = made.split_at(made.len() - CARRIED);

@@ -8,6 +8,7 @@
 //!
 //! A weight's tile comes as blocks of 8 rows by 16 bytes, just as they lie in panels; that of the
 //! rows is swizzled.
+mod codes;
 mod epilogue;
 mod loader;
 mod main_loop;
@@ -30,17 +31,25 @@ use crate::simt::machine::pipeline::{Pipeline, split_roles};
 use crate::simt::machine::warpgroup::MAP;
 use crate::tuning::{Choice, Open};
 use crate::{KernelSpec, Tasks};
+use codes::{Codes8, Scales};
 use shape::{CONSUMERS, EXCHANGE, LINE, REGISTERS, ROUND, Shape, THREADS, TILE, TOKENS, possible};
 
 /// Whether the machine has what it takes for this contraction.
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
-    Encoding::none(spec.body)?;
     let Sizes { dtype, pieces, .. } = Sizes::of(spec.body)?;
     let simt = arch.simt;
     WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
-    WhyNot::unless(Matrix::native(simt, dtype), || format!("{} has no MMA of {}", arch.name, dtype.name()))?;
+    let codes = Codes8::of(spec.body);
+    match codes {
+        None => {
+            Encoding::of(spec.body)
+                .map_or(Ok(()), |e| Err(e.refused("only rows and a weight of e4m3 are multiplied")))?;
+            WhyNot::unless(Matrix::native(simt, dtype), || format!("{} has no MMA of {}", arch.name, dtype.name()))?;
+        }
+        Some(codes) => codes.check(spec.body)?,
+    }
     let chosen = choice.get(&TILE);
-    WhyNot::unless(possible(pieces).any(|rows| chosen.is_none_or(|chosen| chosen == rows)), || {
+    WhyNot::unless(possible(pieces, codes).any(|rows| chosen.is_none_or(|chosen| chosen == rows)), || {
         let tile = chosen.map_or("no tile".into(), |rows| format!("a tile of {rows} rows"));
         format!("{tile} is whole rounds of {ROUND} features of {pieces} pieces")
     })
@@ -54,6 +63,17 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
+/// The same for decode steps of more tokens of codes than a work-group stages.
+pub const FEW: Schedule = Schedule {
+    family: Family::Matvec,
+    suits: |spec, arch, choice| {
+        WhyNot::unless(Codes8::of(spec.body).is_some(), || "rows and the weight are not both codes".into())?;
+        suits(spec, launch::gpu(arch)?, choice)
+    },
+    open: None,
+    ..SCHEDULE
+};
+
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
     let code = setup.open_early(spec, THREADS)?;
@@ -62,9 +82,10 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         c.want_waves(THREADS / 128);
         let kernel = kernel(c, spec)?;
         let contraction = Contraction::new(&kernel)?;
-        let x = contraction.parts.rows_in_memory();
+        let coded = shape.codes.and_then(|_| contraction.parts.kernel.rows.operand(contraction.parts.x).ok());
+        let x = coded.or_else(|| contraction.parts.rows_in_memory());
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
-        Group::new(&contraction, x, shape, spec).run(&kernel, spec)?;
+        Group::new(&contraction, x, shape, spec)?.run(&kernel, spec)?;
     }
     let workspace = COUNTERS + shape.groups * 2 * MAP;
     Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), THREADS) }))
@@ -75,8 +96,12 @@ struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     x: &'g Operand<'c>,
     shape: Shape,
+    /// The scales of codes.
+    codes: Option<Scales<'c>>,
     /// Tokens that the rows have room for.
     room: usize,
+    /// The tokens of a decode step, whose rows have room for no more.
+    tokens: Option<usize>,
     stages: Pipeline<'c>,
     maps: Ptr<'c>,
     exchange: Ptr<'c>,
@@ -90,8 +115,9 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         x: &'g Operand<'c>,
         shape: Shape,
         spec: &KernelSpec,
-    ) -> Group<'g, 'k, 'a, 'c> {
+    ) -> Result<Group<'g, 'k, 'a, 'c>, Diagnostic> {
         let c = contraction.matrix.c;
+        let codes = shape.codes.map(|is| Scales::new(is, contraction)).transpose()?;
         let [_, bytes] = shape.stage();
         let local = c.local_address(c.shared(shape.stages * bytes, 1024));
         let exchange = c.shared(CONSUMERS / 32 * EXCHANGE, LINE);
@@ -100,8 +126,9 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let stages = Pipeline { places: shape.stages, bytes, local, barriers };
         let workspace = c.argument(arguments(spec.body) + 1);
         let placed = c.at(workspace, c.group() * (2 * MAP) + COUNTERS);
-        let room = spec.tokens.next_multiple_of(c.arch.memory.rows);
-        Group { contraction, x, shape, room, stages, maps, exchange, placed }
+        let tokens = (spec.family == Family::Matvec).then_some(spec.tokens);
+        let room = tokens.unwrap_or_else(|| spec.tokens.next_multiple_of(c.arch.memory.rows));
+        Ok(Group { contraction, x, shape, codes, room, tokens, stages, maps, exchange, placed })
     }
 
     fn code(&self) -> &'a Gpu<'c> {

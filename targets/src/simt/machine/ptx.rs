@@ -107,6 +107,12 @@ impl<'c> Gpu<'c> {
         self.as_int(self.b.build_ptr_to_int(p, self.cx.i32_type(), "").expect("a pointer"))
     }
 
+    /// Local memory at such an address.
+    pub fn at_address(&self, address: Int<'c>) -> Ptr<'c> {
+        let ty = self.cx.ptr_type(AddressSpace::from(LOCAL));
+        self.b.build_int_to_ptr(address.v, ty, "").expect("an address")
+    }
+
     /// Makes a barrier that one thread arms. Others see it behind the next [`Gpu::show_barriers`].
     pub fn make_barrier(&self, barrier: Int<'c>) {
         self.make_barrier_of(1, barrier);

@@ -68,6 +68,7 @@ impl<'c> Gpu<'c> {
     /// Makes a map in [`MAP`] bytes of local memory, which are zero. One lane does it.
     pub fn make_map(&self, local: Int<'c>, tensor: Ptr<'c>, map: &TensorMap<'_, 'c>) {
         let element = match map.dtype {
+            dtype if dtype.size() == 1 => 0,
             DType::F16 => 6,
             DType::F32 => 7,
             DType::BF16 => 10,
@@ -154,7 +155,7 @@ impl<'c> Gpu<'c> {
         self.to_i64(units) | form.bits() as usize
     }
 
-    /// `sums += a * b^T` over `steps` times 16 columns, with 64 rows of `a` and twice as many of
+    /// `sums += a * b^T` over `steps` times 32 bytes of columns, with 64 rows of `a` and twice as many of
     /// `b` as a lane has sums: these products are begun, and all that were begun before are done.
     /// Until [`Gpu::mma_wait`] nothing else may touch the sums.
     pub fn mma_async(
@@ -166,12 +167,13 @@ impl<'c> Gpu<'c> {
     ) -> Vec<Any<'c>> {
         let n = sums.len();
         let all: Vec<String> = (0..n).map(|i| format!("${i}")).collect();
-        let (all, name) = (all.join(","), dtype.name());
+        let (all, product) = (all.join(","), product_of(dtype, 2 * n));
+        // Elements of a byte lie as the machine wants them, and are not transposed.
+        let forms = if dtype.size() == 1 { "" } else { ", 0, 0" };
         let mut text =
             format!("{{ .reg .b64 a, b; mov.b64 a, ${}; mov.b64 b, ${}; wgmma.fence.sync.aligned; ", 2 * n, 2 * n + 1);
         for step in 0..steps {
-            let product = format!("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{name}.{name}", 2 * n);
-            write!(text, "{product} {{{all}}}, a, b, 1, 1, 1, 0, 0; ").expect("into memory");
+            write!(text, "{product} {{{all}}}, a, b, 1, 1, 1{forms}; ").expect("into memory");
             if step + 1 < steps {
                 let (next_a, next_b) = (a.1.step() / 16, b.1.step() / 16);
                 write!(text, "add.s64 a, a, {next_a}; add.s64 b, b, {next_b}; ").expect("into memory");
@@ -221,6 +223,12 @@ impl<'c> Gpu<'c> {
         let made = made.expect("sums").into_struct_value();
         (0..count as u32).map(|i| self.b.build_extract_value(made, i, "").expect("a sum")).collect()
     }
+}
+
+/// The instruction that multiplies 32 bytes of columns, with so many rows of the right operand.
+fn product_of(dtype: DType, rows: usize) -> String {
+    let name = if dtype == DType::F8E4M3 { "e4m3" } else { dtype.name() };
+    format!("wgmma.mma_async.sync.aligned.m64n{rows}k{}.f32.{name}.{name}", 32 / dtype.size())
 }
 
 /// Products of operands `$first` on, which are words of the left operand and the tile of the right

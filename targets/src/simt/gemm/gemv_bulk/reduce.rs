@@ -41,13 +41,24 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub fn reduce(&self, first: Int<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
         let own = self.results(first, 0);
         let beside = self.load_beside(&own)?;
+        let weights: Vec<_> = own.iter().map(|place| self.scales_of_rows(&place.or(self.code(), &own[0]))).collect();
         self.store_partials(sums);
         if self.shape.cluster > 1 && self.shape.along > 1 {
             self.code().barrier();
             self.gather(first);
         }
         self.sync();
-        self.finish(&own, &beside)
+        self.finish(&own, &beside, &weights)
+    }
+
+    /// The scales of a place's features, piece by piece, where each has but one.
+    fn scales_of_rows(&self, place: &Place<'c>) -> Vec<Vector<'c>> {
+        let Some(codes) = self.coding.map(|coding| coding.codes).filter(|codes| codes.encoding.is_row_wise()) else {
+            return vec![];
+        };
+        let (c, results) = (self.code(), self.contraction.matrix.layout.results);
+        let panels = self.contraction.panels_of(c.smaller(place.col / 16, self.shape.panels - 1), None);
+        panels.into_iter().map(|panel| codes.scales(c, (panel, place.feature), results, None)).collect()
     }
 
     /// Where a wave's sums of one of its panels lie that meet, for a piece and a token.
@@ -173,22 +184,29 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Adds the sums of a pass and stores results.
-    fn finish(&self, own: &[Place<'c>], beside: &[Vec<Vector<'c>>]) -> Result<(), Diagnostic> {
+    fn finish(
+        &self,
+        own: &[Place<'c>],
+        beside: &[Vec<Vector<'c>>],
+        weights: &[Vec<Vector<'c>>],
+    ) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         // All results of a thread may be the same token's.
         let one = shape.threads().is_multiple_of(shape.tokens * 16 / self.contraction.matrix.layout.results);
         let mut result = Ok(());
         c.when(own[0].is_there, || {
-            let scale = self.staging.scale(own[0].token);
+            let scale = self.scale(own[0].token);
             // A result that is not there is the first one again.
             let own: Vec<_> = own.iter().map(|place| place.or(c, &own[0])).collect();
-            for (own, beside) in own.chunks(TOGETHER).zip(beside.chunks(TOGETHER)) {
+            let others = beside.chunks(TOGETHER).zip(weights.chunks(TOGETHER));
+            for (own, (beside, weights)) in own.chunks(TOGETHER).zip(others) {
                 let sums = |place| (0..shape.pieces).map(|piece| self.sum(place, piece)).collect();
                 let sums: Vec<Vec<_>> = own.iter().map(sums).collect();
-                for ((place, sums), beside) in own.iter().zip(sums).zip(beside) {
-                    let scale = if one { scale } else { self.staging.scale(place.token) };
+                for ((place, sums), (beside, weights)) in own.iter().zip(sums).zip(beside.iter().zip(weights)) {
+                    let scale = if one { scale } else { self.scale(place.token) };
                     let scaled = |v| scale.map_or(v, |scale| c.fmul(v, c.splat(scale)));
-                    let sums: Vec<_> = sums.into_iter().map(scaled).collect();
+                    let by_rows = |(i, v)| weights.get(i).map_or(v, |&scale| c.fmul(v, scale));
+                    let sums: Vec<_> = sums.into_iter().map(scaled).enumerate().map(by_rows).collect();
                     let made = self.contraction.finish_at(self.at(place), &sums, beside);
                     result = std::mem::replace(&mut result, Ok(())).and(made);
                 }

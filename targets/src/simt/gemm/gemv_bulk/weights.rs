@@ -1,5 +1,6 @@
 //! A wave's pipeline of slots in local memory, through which its part of the weight streams.
 use crate::code::{Any, Int, Ptr};
+use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::Contraction;
 use crate::simt::machine::Gpu;
 
@@ -40,6 +41,7 @@ impl<'c> Turn<'c> {
 /// The pipeline of one wave.
 pub struct WeightPipeline<'r, 'k, 'a, 'c> {
     contraction: &'r Contraction<'k, 'a, 'c>,
+    codes: Option<&'r Codes<'c>>,
     shape: Shape,
     /// Where the pipelines of all waves begin, and this one.
     pub local: Ptr<'c>,
@@ -51,7 +53,7 @@ pub struct WeightPipeline<'r, 'k, 'a, 'c> {
     pub panel: Int<'c>,
     pub panels: Int<'c>,
     pub along: Int<'c>,
-    /// Bytes of a panel before the work-group's share.
+    /// Slots of a panel before the work-group's share.
     before: Int<'c>,
     /// The wave's slots along a panel.
     pub slots: Int<'c>,
@@ -62,6 +64,7 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
     /// panel of `begin` to `end`, of which the work-group has its member's share of the columns.
     pub fn fill(
         contraction: &'r Contraction<'k, 'a, 'c>,
+        codes: Option<&'r Codes<'c>>,
         shape: Shape,
         (begin, end): (Int<'c>, Int<'c>),
         member: Int<'c>,
@@ -77,6 +80,7 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
         let left = c.larger(end - panel, 0);
         let pipeline = WeightPipeline {
             contraction,
+            codes,
             shape,
             local,
             base: own(local, shape.ring_bytes()),
@@ -86,7 +90,7 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
             panel,
             panels: share(left, shape.across),
             along,
-            before: member * (shape.length * shape.piece_bytes()),
+            before: member * shape.length,
             slots: match shape.slots_of_a_wave() {
                 Some(count) => c.int(count),
                 None => share(c.larger(shape.length - along, 0), shape.along),
@@ -123,10 +127,21 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
         c.expect_bytes(asks, barrier, shape.slot_bytes());
         let number = (next.first + next.panel) * shape.across;
         let along = next.along * shape.along + self.along;
-        let along = along * shape.piece_bytes() + self.before;
+        let along = along + self.before;
+        let bytes = shape.codes_bytes();
         for (piece, from) in self.contraction.weights(self.panel + number, None).into_iter().enumerate() {
             let to = self.slot(slot) + piece * shape.piece_bytes();
-            c.copy_run(asks, (to, c.at(from, along), shape.piece_bytes()), barrier, self.policy);
+            c.copy_run(asks, (to, c.at(from, along * bytes), bytes), barrier, self.policy);
+        }
+        if let Some((codes, coded)) = self.codes.zip(shape.coded).filter(|(_, coded)| coded.marks_bytes() > 0) {
+            let groups = coded.groups_of(shape.steps);
+            for (piece, panel) in self.contraction.panels_of(self.panel + number, None).into_iter().enumerate() {
+                let mut to = self.slot(slot) + (piece * shape.piece_bytes() + bytes);
+                for (from, of_group) in codes.runs(c, panel, along * groups) {
+                    c.copy_run(asks, (to, from, of_group * groups), barrier, self.policy);
+                    to = to + of_group * groups;
+                }
+            }
         }
         let (zero, one) = (c.int(0), c.int(1));
         let step = |at: Int<'c>, end: Int<'c>| {

@@ -63,6 +63,7 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
     /// The same place, if it is one of the result's, or another.
     fn inside(&self, at: At<'c>) -> At<'c> {
         let (c, padded) = (self.group.code(), self.padded());
+        let at = At { row: self.group.tokens.map_or(at.row, |tokens| c.smaller(at.row, tokens - 1)), ..at };
         match at.col {
             Col::Var(col) if !padded.is_multiple_of(self.group.shape.features) => {
                 At { col: Col::Var(c.smaller(col, padded - LANES)), ..at }
@@ -83,8 +84,15 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
             let of = |piece: usize| &sums[(piece * rounds + round) * ROUND / 2..][..ROUND / 2];
             let pieces: Vec<[Vector<'c>; 4]> = (0..shape.pieces).map(|piece| self.change_lanes(of(piece))).collect();
             c.set_lanes(LANES);
+            let scales = self.group.codes.as_ref().map(|codes| {
+                let col = contraction_column(self.inside(self.at(round, 0)));
+                codes.of_features(self.group, col, LANES)
+            });
             for (part, beside) in beside.iter().enumerate() {
-                let sums: Vec<Vector<'c>> = pieces.iter().map(|piece| piece[part]).collect();
+                let mut sums: Vec<Vector<'c>> = pieces.iter().map(|piece| piece[part]).collect();
+                if let Some((codes, of_features)) = self.group.codes.as_ref().zip(scales.as_ref()) {
+                    sums = codes.finish(self.group, self.at(round, part).row, of_features, sums)?;
+                }
                 self.finish(self.at(round, part), &sums, beside)?;
             }
             if round + 1 < rounds {
@@ -97,6 +105,12 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
     fn finish(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let (c, padded) = (self.group.code(), self.padded());
         let contraction = self.group.contraction;
+        if let Some(tokens) = self.group.tokens {
+            let mut result = Ok(());
+            let is_there = c.less(at.row, tokens) & c.less(contraction.parts.kernel.rows.column(at.col), padded);
+            c.when(is_there, || result = contraction.finish_at(at, sums, beside));
+            return result;
+        }
         if padded.is_multiple_of(self.group.shape.features) {
             return contraction.finish_at(at, sums, beside);
         }
@@ -127,5 +141,13 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
             let pick = |yes: Vector<'c>, no: Vector<'c>| c.pick(self.late, yes, no).into_vector_value();
             c.join(&[pick(b, a), pick(a, b)])
         })
+    }
+}
+
+/// The column of a place, which is known when the kernel runs.
+fn contraction_column(at: At<'_>) -> Int<'_> {
+    match at.col {
+        Col::Var(col) => col,
+        Col::Const(_) => unreachable!("columns of a tile are found as the kernel runs"),
     }
 }

@@ -1,7 +1,7 @@
 //! The loader: one lane asks for tiles of both operands by tensor maps, stretch by stretch.
 use super::Group;
 use super::scheduler::WorkTile;
-use super::shape::{BLOCK, EIGHT, STRETCH, TOKENS};
+use super::shape::{BLOCK, EIGHT, TOKENS};
 use crate::code::Int;
 use crate::simt::machine::warpgroup::{MAP, TensorMap};
 
@@ -17,7 +17,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             (panel / 8, BLOCK, panel / 8),
             (all / panel, panel * w.stride * size, shape.features / panel),
         ];
-        let rows = [(w.stride, 0, STRETCH), (self.room, x.stride * size, TOKENS)];
+        let rows = [(w.stride, 0, shape.stretch), (self.room, x.stride * size, TOKENS)];
         c.when(c.equal(c.lane_index(), 0), || {
             let map = |dims, swizzled| TensorMap { dtype: w.ty.dtype, dims, outer: None, swizzled };
             c.make_map(self.map(0), w.ptr, &map(&weight, false));
@@ -50,7 +50,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 c.copy_box(to, self.placed, &[c.int(0), i * 8, c.int(0), panel], full);
             }
             let rows = c.at(self.placed, MAP);
-            c.copy_box(to + weight, rows, &[i * STRETCH, tile.token], full);
+            c.copy_box(to + weight, rows, &[i * shape.stretch, tile.token], full);
         });
     }
 }

@@ -2,6 +2,7 @@
 use atomc_ir::Diagnostic;
 use atomc_ir::arch::GpuArch;
 
+use super::codes::Codes8;
 use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::contract::Sizes;
@@ -22,9 +23,11 @@ pub const CONSUMERS: usize = 256;
 pub const THREADS: usize = CONSUMERS + 128;
 /// Registers of a thread that copies, and of one that multiplies.
 pub const REGISTERS: [usize; 2] = [40, 232];
-/// Columns in a stretch, which are 128 bytes, and how many products a stretch takes.
-pub const STRETCH: usize = 64;
-pub const PRODUCTS: usize = STRETCH / 16;
+/// Bytes of a row in a stretch, and how many products a stretch takes, each of 32 bytes.
+pub const STRETCH: usize = 128;
+pub const PRODUCTS: usize = STRETCH / 32;
+/// Most rows of a tile where sums are scaled with each stretch: they are there twice.
+const SCALED_ROWS: usize = 128;
 /// Bytes of 8 rows of a weight's stretch: 8 blocks of 8 rows by 16 bytes.
 pub const BLOCK: usize = 128;
 pub const EIGHT: usize = 8 * BLOCK;
@@ -42,6 +45,10 @@ pub struct Shape {
     pub rows: usize,
     pub features: usize,
     pub pieces: usize,
+    /// Whether both operands are codes of a byte.
+    pub codes: Option<Codes8>,
+    /// Columns of a stretch.
+    pub stretch: usize,
     /// Stretches along the weight, and how many fit local memory at once.
     pub count: usize,
     pub stages: usize,
@@ -51,26 +58,31 @@ pub struct Shape {
 }
 
 /// Rows that a tile may have: whole rounds of features of each piece.
-pub fn possible(pieces: usize) -> impl Iterator<Item = usize> {
-    ROWS.into_iter().filter(move |rows| rows.is_multiple_of(pieces * ROUND))
+pub fn possible(pieces: usize, codes: Option<Codes8>) -> impl Iterator<Item = usize> {
+    let most = if codes.is_some_and(|codes| codes.grouped()) { SCALED_ROWS } else { ROWS[0] };
+    ROWS.into_iter().filter(move |&rows| rows.is_multiple_of(pieces * ROUND) && rows <= most)
 }
 
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, rows: all, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let codes = Codes8::of(spec.body);
+        let stretch = STRETCH / codes.map_or(dtype.size(), |codes| codes.dtype.size());
         let (unit, width) = (&arch.simt.unit, arch.memory.padded(all / pieces));
         let across = |rows: usize| width.div_ceil(rows / pieces);
         let (tiles, units) = (|rows: usize| spec.tokens.div_ceil(TOKENS) * across(rows), arch.simt.chip.units);
         let cost = launch::measured(arch)?.tile_cost;
-        let best = possible(pieces).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
+        let best = possible(pieces, codes).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
         let rows = choice.get(&TILE).or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
         let room = unit.lds_group - CONSUMERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
         Ok(Shape {
             rows,
             features: rows / pieces,
             pieces,
-            count: arch.memory.padded(depth).div_ceil(STRETCH),
-            stages: room / ((rows + TOKENS) * STRETCH * dtype.size()),
+            codes,
+            stretch,
+            count: arch.memory.padded(depth).div_ceil(stretch),
+            stages: room / ((rows + TOKENS) * STRETCH),
             across: across(rows),
             groups: units.min(tiles(rows)),
         })
@@ -78,6 +90,6 @@ impl Shape {
 
     /// Bytes of a stretch of the weight, and of both operands.
     pub fn stage(&self) -> [usize; 2] {
-        [self.rows / 8 * EIGHT, self.rows / 8 * EIGHT + TOKENS * 128]
+        [self.rows / 8 * EIGHT, self.rows / 8 * EIGHT + TOKENS * STRETCH]
     }
 }
