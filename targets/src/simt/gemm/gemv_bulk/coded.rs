@@ -454,8 +454,8 @@ struct PieceMarks<'c> {
     zeros: Option<[Zero<'c>; 2]>,
 }
 
-/// The type of numbers that are multiplied: codes of rows are numbers of f16, into which the machine
-/// converts e4m3 by itself.
+/// The type of numbers that are multiplied: codes of rows are numbers of f16, into which the
+/// machine converts e4m3 by itself.
 pub fn multiplied(body: &Graph, dtype: DType) -> DType {
     if coded_rows(body).is_some() { DType::F16 } else { dtype }
 }
