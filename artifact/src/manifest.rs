@@ -8,7 +8,7 @@ mod plans;
 mod states;
 mod weights;
 
-pub use atomc_dtype::{DType, Fact, Order, STAR, Whole, nth_name};
+pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, STAR, Whole, nth_name};
 pub use expr::{Sources, Term, WeightExpr};
 pub use kernels::{Chip, Extent, Kernel, KernelDef, LoopReport, Module, PACK, PREPARE, Resources, Tasks, Variant};
 pub use plans::{Arg, Attention, Call, Input, Launch, Logits, NamedRows, Picks, Place, Plan, PlanKind, Work};

@@ -627,3 +627,44 @@ fn a_recurrent_state() {
     let apart = values("whole").iter().zip(values("parts")).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(apart < 0.2, "{apart}");
 }
+
+/// Logits of a checkpoint of floats by an artifact that makes codes of it.
+#[test]
+fn weights_are_quantised_while_they_are_loaded() {
+    let bench = Bench::new();
+    bench.write("ids.json", "[[1, 2, 3, 4, 5, 6, 7, 8]]");
+    let logits = |artifact: &str| {
+        bench.succeed(&["logits", artifact, "--weights", MODEL, "--tokens", "ids.json", "-o", "out.safetensors"]);
+        let bytes = std::fs::read(bench.path("out.safetensors")).expect("logits");
+        let file = SafeTensors::deserialize(&bytes).expect("tensors");
+        let all = file.tensors().into_iter().flat_map(|(_, t)| t.data().to_vec()).collect::<Vec<u8>>();
+        all.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect::<Vec<f64>>()
+    };
+    let compile = |quant: &str| {
+        let args = ["compile", MODEL, "--context", "64", "--decode", "1", "--prefill", "32", "--quant", quant];
+        bench.succeed(&[&args[..], &["-o", "q.atomc"]].concat());
+    };
+    let squares = |all: &mut dyn Iterator<Item = f64>| all.map(|v| v * v).sum::<f64>().sqrt();
+    let want = logits("m.atomc");
+    for (quant, budget) in [("fp8", 0.3), ("int8", 0.1), ("int4-g32", 0.6), ("*.o_proj=mxfp4,fp8-block", 0.5)] {
+        compile(quant);
+        let off = squares(&mut logits("q.atomc").iter().zip(&want).map(|(a, b)| a - b));
+        let off = off / squares(&mut want.iter().copied());
+        println!("{quant}: off by {off:.3}");
+        assert!(off > 1e-4 && off < budget, "{quant}: off by {off}");
+    }
+    let args = |quant: &'static str| ["compile", MODEL, "--quant", quant, "-o", "x.atomc"];
+    let refused = bench.fail(1, &args("fp9"));
+    assert!(refused.contains("--quant fp9: unknown scheme \"fp9\""), "{refused}");
+    let refused = bench.fail(1, &args("int4-g128"));
+    assert!(refused.contains("groups of 128 columns do not divide rows of"), "{refused}");
+    bench.write("c/config.json", config(json!({ "quantization_config": { "quant_method": "fp8" } })));
+    let refused = bench.fail(1, &["compile", "c", "--quant", "fp8", "-o", "x.atomc"]);
+    assert!(refused.contains("--quant: the checkpoint is quantised already"), "{refused}");
+    compile("fp8");
+    let name = "model.layers.1.mlp.down_proj.weight";
+    let spoiled = checkpoint(|all| all.get_mut(name).expect("a tensor").1[..2].copy_from_slice(&[0xc0, 0x7f]));
+    bench.write("w/model.safetensors", spoiled);
+    let refused = bench.logits("q.atomc", "w", "[[1, 2]]");
+    assert!(refused.contains(&format!("tensor `{name}` has numbers that are not finite")), "{refused}");
+}

@@ -9,7 +9,8 @@ use crate::Config;
 const PARTS: [(&str, &str); 1] = [("rope_parameters.rotary_dim", "partial_rotary_factor: elements that rotate")];
 
 /// Facts that are not compared, and why.
-pub const ELSEWHERE: [(&str, &str); 5] = [
+pub const ELSEWHERE: [(&str, &str); 6] = [
+    ("quant", "weights are quantised while they are loaded, whatever a framework knows of it"),
     ("dtype", "a framework has an option for it"),
     ("cache_dtype", "a framework has an option for it"),
     ("context", "the longest sequence has a rule of its own"),

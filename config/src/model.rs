@@ -35,6 +35,8 @@ pub struct Config {
     pub cache: Option<DType>,
     /// How the checkpoint is quantised, if it is.
     pub quantised: Option<Quantisation>,
+    /// What was asked for of it, if it is done while weights are loaded.
+    pub made: Option<Value>,
     pub vocab: usize,
     pub hidden: usize,
     pub layers: Vec<Layer>,
@@ -152,6 +154,7 @@ impl Config {
             dtype,
             cache: quantised.as_ref().and_then(|q| q.cache).map(|_| DType::F8E4M3),
             quantised,
+            made: None,
             vocab,
             hidden,
             layers: mixers.into_iter().zip(feed_forward).map(layer).collect(),
@@ -198,6 +201,41 @@ impl Config {
                         }
                         if is_blocks(&nth_name(&module, 0)) {
                             return fault("mxfp4 is a form of GptOssForCausalLM alone".into());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has weights quantised while they are loaded, by rules as the command line has them.
+    pub fn quantise(&mut self, rules: &[String]) -> Result<(), Diagnostic> {
+        if self.quantised.is_some() {
+            let message = "--quant: the checkpoint is quantised already (quantization_config)";
+            return Err(Diagnostic::new("config::quant", message));
+        }
+        let made = Quantisation::made(rules, self.dtype)?;
+        self.made = Some(made.echo());
+        self.quantised = Some(made);
+        let experts = self.layers.iter().enumerate().filter_map(|(index, layer)| match &layer.feed_forward {
+            FeedForward::Experts(experts) => Some((index, experts)),
+            FeedForward::Gated(_) => None,
+        });
+        for (index, experts) in experts {
+            let path = |module: &str| format!("model.layers.{index}.{module}");
+            let fault = |message: String| Err(Diagnostic::new("config::quant", format!("--quant: {message}")));
+            match experts.stored {
+                StoredExperts::Together { path: module } if self.scheme(&path(module)).is_some() => {
+                    return fault(format!("{} are stored as columns, of which no codes are made", path(module)));
+                }
+                StoredExperts::Together { .. } => {}
+                StoredExperts::Each { gate, up, down, .. } => {
+                    for module in [gate, up, down].map(path) {
+                        let of = |number: usize| self.scheme(&nth_name(&module, number));
+                        if let Some(other) = (1..experts.count).find(|&number| of(number) != of(0)) {
+                            let [one, other] = [0, other].map(|number| nth_name(&module, number));
+                            return fault(format!("{one} and {other} would be quantised in different forms"));
                         }
                     }
                 }
@@ -254,6 +292,9 @@ impl Config {
         echo.insert("dtype".into(), json!(self.dtype.name()));
         echo.insert("cache_dtype".into(), json!(self.cache_dtype().name()));
         echo.insert("context".into(), json!(self.context));
+        if let Some(made) = &self.made {
+            echo.insert("quant".into(), made.clone());
+        }
         Value::Object(echo)
     }
 }

@@ -6,6 +6,7 @@
 mod awq_gptq;
 mod compressed_tensors;
 mod fp8;
+mod made;
 mod mxfp4;
 mod names;
 mod quark;
@@ -59,6 +60,8 @@ pub enum Blocks {
 pub enum Stored {
     /// `weight`, a code an element, and scales of this name.
     Codes { scale: &'static str, axes: Axes },
+    /// `weight`, as floats: codes and scales are made while it is loaded.
+    Floats,
     /// `weight`, two codes of 4 bits a byte, and `weight_scale`.
     Pairs { weight: &'static str },
     /// `weight_packed`, words along rows; codes are stored with half of their range added.
@@ -132,7 +135,7 @@ impl Quantisation {
     }
 
     /// What tells models apart.
-    fn echo(&self) -> Value {
+    pub(crate) fn echo(&self) -> Value {
         let rules = self.rules.iter().map(|(names, scheme)| {
             let scheme = scheme.as_ref().map_or("none".into(), Scheme::to_string);
             json!({ "modules": names.to_string(), "scheme": scheme })

@@ -1,6 +1,8 @@
 //! Types of elements: the one list that configurations, graphs, artifacts and frameworks speak of.
+mod encode;
 mod stored;
 
+pub use encode::{Encode, Encoded, exponent};
 pub use stored::{Fact, Order, STAR, Whole, nth_name};
 
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Attributes of ops in the text form.
 use crate::family::Family;
 use crate::rope::{Freqs, Scaling};
-use crate::types::{Best, Block, DType, Fact, Layout, Order, Router, Rule, Score, Shape, Whole};
+use crate::types::{Best, Block, DType, Encoded, Fact, Layout, Order, Router, Rule, Score, Shape, Whole};
 
 /// An attribute's text form.
 pub trait Attr: Sized {
@@ -62,6 +62,15 @@ impl Attr for Order {
     }
     fn read(text: &str) -> Option<Self> {
         Order::ALL.into_iter().find(|order| order.name() == text)
+    }
+}
+
+impl Attr for Encoded {
+    fn show(&self) -> String {
+        self.name().to_string()
+    }
+    fn read(text: &str) -> Option<Self> {
+        Encoded::ALL.into_iter().find(|made| made.name() == text)
     }
 }
 

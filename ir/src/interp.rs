@@ -9,7 +9,9 @@ use crate::ops::{Class, Norm, Op, Values};
 use crate::quantise;
 use crate::rope::Freqs;
 use crate::trial::{of_bits, round};
-use crate::types::{Best, Block, DType, Fact, Layout, Order, Router, Rule, Score, Shape, Type, Whole, nth_name};
+use crate::types::{
+    Best, Block, DType, Encode, Encoded, Fact, Layout, Order, Router, Rule, Score, Shape, Type, Whole, nth_name,
+};
 
 /// A number that the interpreter computes with.
 pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
@@ -431,6 +433,52 @@ pub(crate) fn unpack<S: Real>(
         S::of(of_bits(bits, to))
     };
     one(shape, (0..outer * len * inner).map(code).collect())
+}
+
+pub(crate) fn encode<S: Real>(
+    args: &[&Val<S>],
+    _: Cx,
+    &codes: &DType,
+    &scales: &DType,
+    block: &Block,
+    &made: &Encoded,
+) -> Results<S> {
+    let w = args[0].float()?;
+    let by = Encode { codes, scales, block: [block.rows, block.cols] };
+    let [stack @ .., rows, cols] = &w.shape[..] else { return Err("a weight is a matrix".into()) };
+    let shape = [stack, &by.sizes(made, [*rows, *cols])].concat();
+    let matrices = w.data.chunks((rows * cols).max(1));
+    one(shape, matrices.flat_map(|matrix| encoded(matrix, by, made, [*rows, *cols])).collect())
+}
+
+/// The codes, or the scales, of a matrix as numbers; codes of 4 bits as bytes of two.
+fn encoded<S: Real>(matrix: &[S], by: Encode, made: Encoded, [rows, cols]: [usize; 2]) -> Vec<S> {
+    let numbers: Vec<f32> = matrix.iter().map(|v| v.get() as f32).collect();
+    let [down, along] = by.sizes(Encoded::Scales, [rows, cols]);
+    let mut sizes = vec![0.0f32; down * along];
+    for (at, number) in numbers.iter().enumerate() {
+        let size = &mut sizes[at / cols / by.block[0] * along + at % cols / by.block[1]];
+        *size = size.max(number.abs());
+    }
+    let scales: Vec<f32> = sizes.into_iter().map(|size| by.scale(size)).collect();
+    if made == Encoded::Scales {
+        return scales.into_iter().map(|scale| S::of(scale.into())).collect();
+    }
+    let mut codes = vec![0; cols];
+    let mut all = Vec::new();
+    for (row, numbers) in numbers.chunks(cols.max(1)).enumerate() {
+        let own = numbers.chunks(by.block[1]).zip(codes.chunks_mut(by.block[1]));
+        for (block, (numbers, codes)) in own.enumerate() {
+            by.codes(numbers, scales[row / by.block[0] * along + block], codes);
+        }
+        let number = |code: u8| S::of(of_bits(code.into(), by.codes));
+        let pair = |two: &[u8]| S::of((two[0] | two.get(1).map_or(0, |high| high << 4)).into());
+        match by.codes.bits() {
+            4 => all.extend(codes.chunks(2).map(pair)),
+            _ => all.extend(codes.iter().map(|&code| number(code))),
+        }
+    }
+    all
 }
 
 pub(crate) fn shift<S: Real>(args: &[&Val<S>], _: Cx, &by: &i32, _: &DType) -> Results<S> {

@@ -8,7 +8,7 @@ use crate::graph::Graph;
 use crate::interp::{self, Real, Val};
 use crate::rope::Freqs;
 use crate::shapes;
-use crate::types::{Block, DType, Fact, Layout, Order, Router, Rule, Shape, Type, Whole};
+use crate::types::{Block, DType, Encoded, Fact, Layout, Order, Router, Rule, Shape, Type, Whole};
 
 /// How far a graph has come. Each pass names the stage that it leaves; the verifier knows what each
 /// stage forbids.
@@ -326,6 +326,10 @@ ops! {
     /// stored as it is taken to be.
     Expect = "expect" (x: Row, told: All) { is: Fact }
         [Layout, Outside, Kept, work::none] shapes::expect, interp::expect;
+    /// The codes or the scales that a stored weight becomes, block by block; codes of 4 bits as
+    /// bytes of two.
+    Encode = "encode" (w: All) { codes: DType, scales: DType, block: Block, made: Encoded }
+        [Layout, Outside, Other, work::none] shapes::encode, interp::encode;
     /// Other layout, same values.
     Pack = "pack" (w: Shared) { to: Layout }
         [Layout, Outside, Kept, work::none] shapes::pack, interp::pack;

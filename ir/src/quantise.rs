@@ -50,9 +50,8 @@ pub(crate) fn coded<S: Real>(group: &[S], to: DType, rule: Rule, given: Option<S
 /// The exponent of the power of two that numbers up to a size share.
 fn mx_exponent(largest: f32, to: DType) -> f64 {
     let exponent = match to {
-        // A mantissa from 1.75 on rounds up to the next power of two; codes reach 2^2 with a
-        // mantissa of their own.
-        DType::F4E2M1 => f64::from(((largest.to_bits() + (1 << 21)) >> 23) as i32 - 127 - 2),
+        // Codes reach 2^2 with a mantissa of their own.
+        DType::F4E2M1 => f64::from(atomc_dtype::exponent(largest, 2)),
         _ => f64::from((largest.max(f32::MIN_POSITIVE) / 448.0).log2().ceil()),
     };
     exponent.clamp(-127.0, 127.0)

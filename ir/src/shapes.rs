@@ -2,7 +2,8 @@
 use crate::graph::Graph;
 use crate::rope::{Freqs, Scaling};
 use crate::types::{
-    Block, CacheType, DType, Dim, Fact, Layout, Order, Router, Rule, Score, Shape, SlotsType, TensorType, Type, Whole,
+    Block, CacheType, DType, Dim, Encode, Encoded, Fact, Layout, Order, Router, Rule, Score, Shape, SlotsType,
+    TensorType, Type, Whole,
 };
 
 type Types = Result<Vec<Type>, String>;
@@ -173,6 +174,18 @@ pub fn unpack(inputs: &[&Type], &from: &DType, &to: &DType, &axis: &usize, &len:
     let mut shape = t.shape.clone();
     shape.0[axis] = Dim::Fixed(len);
     one(to, shape)
+}
+
+pub fn encode(inputs: &[&Type], &codes: &DType, &scales: &DType, block: &Block, &made: &Encoded) -> Types {
+    let t = float(inputs[0], "a weight")?;
+    let by = Encode { codes, scales, block: [block.rows, block.cols] };
+    if !by.is_sound() {
+        return Err(format!("codes of {} do not have scales of {} for {block:?}", codes.name(), scales.name()));
+    }
+    let sizes = t.shape.sizes().ok_or_else(|| format!("{t} has no fixed shape"))?;
+    let [stack @ .., rows, cols] = &sizes[..] else { return Err(format!("{t} is no matrix")) };
+    let made_of = by.sizes(made, [*rows, *cols]);
+    one(by.dtype(made), Shape::fixed(&[stack, &made_of].concat()))
 }
 
 pub fn shift(inputs: &[&Type], &by: &i32, &to: &DType) -> Types {

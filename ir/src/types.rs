@@ -3,7 +3,7 @@ use std::fmt;
 
 use crate::graph::{Graph, NodeId};
 
-pub use atomc_dtype::{DType, Fact, Order, Whole, nth_name};
+pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, Whole, nth_name};
 
 /// Largest dimension and largest number of heads in a text: sums of several cannot overflow.
 pub(crate) const MAX_SIZE: usize = 1 << 40;

@@ -223,6 +223,8 @@ pub enum CheckpointError {
     Scale { name: String, scale: f32, at: [usize; 2] },
     #[error("tensor `{name}` has a scale of zero at {at:?}, where the weight is not zero")]
     ZeroScale { name: String, at: [usize; 2] },
+    #[error("tensor `{name}` has numbers that are not finite, of which no codes are made")]
+    NotFinite { name: String },
     #[error("tensor `{name}` has codes that are no numbers")]
     NotANumber { name: String },
 }

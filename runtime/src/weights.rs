@@ -5,6 +5,7 @@
 //! reload either changes all weights or none. Where they come one by one (`loading`), each weight
 //! is whole once its tensors were there.
 mod decode;
+mod encode;
 mod fetch;
 mod loading;
 mod on_device;
@@ -81,7 +82,8 @@ pub(crate) fn are_loaded(before: bool, done: &Result<(), Error>) -> bool {
                 CheckpointError::Io { .. }
                 | CheckpointError::Changed { .. }
                 | CheckpointError::Damaged { .. }
-                | CheckpointError::NotANumber { .. },
+                | CheckpointError::NotANumber { .. }
+                | CheckpointError::NotFinite { .. },
             ),
         ) => false,
         Err(_) => before,

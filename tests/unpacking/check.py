@@ -243,6 +243,60 @@ def made_by_compressed(name, shape, format, **args):
     fixture(name, t, dict(quant_method="compressed-tensors", config_groups=dict(group_0=group)))
 
 
+# Quantised while loading: the shape of a weight, the codes, the scales, the sides of a block, and what compressed-tensors calls that.
+ENCODED = {
+    "fp8": ((37, 50), "f8e4m3", "f32", [1, 50], dict(num_bits=8, type="float", strategy="channel")),
+    "fp8_block": ((140, 150), "f8e4m3", "f32", [128, 128], dict(num_bits=8, type="float", strategy="block", block_structure=[128, 128])),
+    "int8": ((37, 50), "i8", "f32", [1, 50], dict(num_bits=8, type="int", strategy="channel")),
+    "int4_g32": ((21, 96), "i4", "bf16", [1, 32], dict(num_bits=4, type="int", strategy="group", group_size=32)),
+    "int4_g128": ((21, 256), "i4", "bf16", [1, 128], dict(num_bits=4, type="int", strategy="group", group_size=128)),
+    "mxfp4": ((21, 96), "f4e2m1", "e8m0", [1, 32], dict(num_bits=4, type="float", strategy="group", group_size=32, scale_dtype=torch.uint8)),
+}
+
+
+def encoded(name):
+    """Weights of floats, some rows of them large, small or zero, and what compressed-tensors makes of them in float32."""
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.utils import calculate_qparams
+    from compressed_tensors.quantization.utils.helpers import calculate_range
+    t, want = {}, {}
+    for p, ((n, k), _, scales, (down, along), args) in ENCODED.items():
+        w = torch.randn(n, k, generator=torch.Generator().manual_seed(n * k)) * 0.02
+        w[3] *= 1000
+        w[4] *= 1e-3
+        # All of a row that is zero, where the tool has a scale for that.
+        if scales != "e8m0": w[5] = 0
+        t[f"{p}.weight"] = w.to(torch.bfloat16)
+        w, args = t[f"{p}.weight"].float(), QuantizationArgs(**args)
+        blocks = torch.nn.functional.pad(w, (0, -k % along, 0, -n % down)).unflatten(1, (-1, along)).unflatten(0, (-1, down))
+        low, high = blocks.amin((1, 3)), blocks.amax((1, 3))
+        scale, _ = calculate_qparams(low, high, args)
+        scale = scale.to(torch.bfloat16).float() if scales == "bf16" else scale.float()
+        wide = scale.repeat_interleave(down, 0)[:n].repeat_interleave(along, 1)[:, :k]
+        least, most = calculate_range(args, w.device)
+        codes = (w / wide).clamp(least, most)
+        if args.type == "int": codes = codes.round()
+        elif args.num_bits == 8: codes = codes.to(torch.float8_e4m3fn).float()
+        else:
+            from compressed_tensors.quantization.quant_args import FP4_E2M1_DATA
+            codes = FP4_E2M1_DATA.cast_to_fp4(codes)
+        want[p], want[f"{p}.block"] = (codes * wide).contiguous(), torch.tensor([down, along], dtype=torch.int32)
+    graph = Graph(t)
+    for p, ((n, k), codes, scales, block, _) in ENCODED.items():
+        w, half = graph.weight(f"{p}.weight"), codes in ("i4", "f4e2m1")
+        make = lambda made, dtype, shape: graph.push(
+            f"encode {w[0]} {{codes = {codes}, scales = {scales}, block = {block}, made = {made}}}", dtype, shape)
+        made = make("codes", "u8" if half else codes, [n, k // 2 if half else k])
+        made = graph.unpack(made, codes, 1, k) if half else made
+        graph.give(p, made, make("scales", scales, [-(-n // block[0]), -(-k // block[1])]))
+    d = f"{HERE}/{name}"
+    os.makedirs(d, exist_ok=True)
+    save_file(t, f"{d}/model.safetensors")
+    save_file(want, f"{d}/want.safetensors")
+    open(f"{d}/graph.txt", "w").write(graph.text())
+    print(name, sum(os.path.getsize(f"{d}/{f}") for f in os.listdir(d)), "bytes")
+
+
 def noise(shape, seed): return torch.randint(-2**31, 2**31, shape, generator=torch.Generator().manual_seed(seed)).to(torch.int32)
 
 
@@ -255,6 +309,7 @@ def make():
     made_by_compressed("ct-int8", (21, 96), "pack-quantized", num_bits=8, type="int", strategy="channel")
     made_by_compressed("ct-w8a8", (21, 50), "int-quantized", num_bits=8, type="int", strategy="channel")
     made_by_compressed("ct-fp8", (21, 50), "float-quantized", num_bits=8, type="float", strategy="tensor")
+    encoded("encoded")
     k, n = 96, 40
     order = torch.arange(k, dtype=torch.int32) // 32
     for name, bits, sym, form in (("gptq-sym", 4, True, "gptq"), ("gptq-v2", 4, False, "gptq_v2"), ("gptq-asym", 4, False, "gptq"), ("gptq-8", 8, True, "gptq")):

@@ -9,10 +9,15 @@ pub(super) fn weight(weight: &Weight, target: &DataLayout, at: &str) -> Checked 
     let shape = &weight.shape;
     ensure(is_shape(shape), &format!("{at}.shape"), || no_shape(shape))?;
     layout(weight, target, at)?;
-    let (found, codes) = made(&weight.expr, &format!("{at}.expr"))?;
+    let Value { shape: found, codes, encoded, .. } = made(&weight.expr, &format!("{at}.expr"))?;
     ensure(found == *shape, &format!("{at}.expr"), || format!("makes shape {found:?}, but the weight has {shape:?}"))?;
     // Of less than a byte a file has no numbers.
     let fits = codes.map_or(weight.dtype.bits() >= 8, |codes| codes == weight.dtype);
+    // Scales that are floats may become others.
+    let becomes = |made: DType| made == weight.dtype || made.is_float() && weight.dtype.is_float();
+    ensure(encoded.is_none_or(becomes), &format!("{at}.expr"), || {
+        format!("makes {}, but the weight is of {}", encoded.map_or("none", DType::name), weight.dtype.name())
+    })?;
     ensure(fits, &format!("{at}.expr"), || {
         let codes = codes.map_or("what was not unpacked", DType::name);
         format!("makes {codes}, but the weight is of {}", weight.dtype.name())
@@ -107,8 +112,12 @@ struct Value {
     shape: Vec<usize>,
     /// The type, where it was unpacked.
     codes: Option<DType>,
+    /// The type of what was made of floats and is no codes in words any more.
+    encoded: Option<DType>,
     /// Whether it is as it lies in the checkpoint.
     stored: Stored,
+    /// Whether it is a stack that may be in one tensor, as it lies there.
+    whole: bool,
     /// Axes of which several places are in a word, and axes of which places were left out.
     packed: Axes,
     parted: Axes,
@@ -157,16 +166,24 @@ impl Fault {
 
 impl Value {
     fn new(shape: Vec<usize>, stored: Stored) -> Value {
-        Value { shape, codes: None, stored, packed: Axes::default(), parted: Axes::default() }
+        Value {
+            shape,
+            codes: None,
+            encoded: None,
+            whole: false,
+            stored,
+            packed: Axes::default(),
+            parted: Axes::default(),
+        }
     }
 
     fn of_shape(self, shape: Vec<usize>) -> Value {
-        Value { shape, stored: Stored::No, ..self }
+        Value { shape, stored: Stored::No, whole: false, ..self }
     }
 
     /// The same in another way.
     fn made(self) -> Value {
-        Value { stored: Stored::No, ..self }
+        Value { stored: Stored::No, whole: false, ..self }
     }
 }
 
@@ -174,12 +191,10 @@ fn sound(holds: bool, at: &str, detail: impl FnOnce() -> String) -> Result<(), F
     if holds { Ok(()) } else { Err(Fault { at: at.to_owned(), detail: detail() }) }
 }
 
-/// The shape of an expression and its type, where it was unpacked, once its parts fit each other.
-fn made(expr: &WeightExpr, at: &str) -> Result<(Vec<usize>, Option<DType>), Error> {
+/// What an expression makes, once its parts fit each other.
+fn made(expr: &WeightExpr, at: &str) -> Result<Value, Error> {
     let value = expr.fold(&mut value);
-    let value =
-        value.map_err(|Fault { at: inside, detail }| Error::Manifest { at: format!("{at}{inside}"), detail })?;
-    Ok((value.shape, value.codes))
+    value.map_err(|Fault { at: inside, detail }| Error::Manifest { at: format!("{at}{inside}"), detail })
 }
 
 fn value(term: Term<Made>) -> Made {
@@ -198,7 +213,7 @@ fn value(term: Term<Made>) -> Made {
         Term::Offset { by, of } => {
             let of = of.map_err(|fault| fault.inside(".offset.of"))?;
             sound(by.is_finite(), ".offset", || format!("{by} is no number to add"))?;
-            sound(of.codes.is_none(), ".offset", || "codes have no offset".to_owned())?;
+            sound(of.codes.is_none() && of.encoded.is_none(), ".offset", || "codes have no offset".to_owned())?;
             Ok(of.made())
         }
         Term::Transpose { of } => {
@@ -221,10 +236,11 @@ fn value(term: Term<Made>) -> Made {
             })?;
             Ok(Value { codes: Some(to), ..of.made() })
         }
+        Term::Encode { by, made, of } => encode(by, made, of),
         Term::Expect { is, told, of } => {
             let of = of.map_err(|fault| fault.inside(".expect.of"))?;
             let told = told.map_err(|fault| fault.inside(".expect.told"))?;
-            let integers = told.codes.is_none_or(|codes| codes.integers().is_some());
+            let integers = told.encoded.is_none() && told.codes.is_none_or(|codes| codes.integers().is_some());
             sound(integers, ".expect.told", || "these are no integers".to_owned())?;
             sound(!told.shape.is_empty(), ".expect.told", || "a number without an axis".to_owned())?;
             sound(*is != Fact::Groups(0), ".expect.is", || "groups of nothing".to_owned())?;
@@ -259,6 +275,26 @@ fn scaled(block: [usize; 2], scale: Made, zero: Option<Made>, of: Made) -> Made 
     Ok(of.made())
 }
 
+/// Codes or scales of a matrix as it is stored, or of one for each tensor of a stack; where a tensor
+/// has the matrices of all, blocks lie in single rows.
+fn encode(by: Encode, made: Encoded, of: Made) -> Made {
+    let mut of = of.map_err(|fault| fault.inside(".encode.of"))?;
+    let at = ".encode";
+    sound(by.is_sound(), ".encode.by", || format!("{} with scales of {}", by.codes.name(), by.scales.name()))?;
+    sound(of.codes.is_none() && of.encoded.is_none(), ".encode.of", || "codes are made of no others".to_owned())?;
+    let plain = match of.stored {
+        Stored::Tensor => of.shape.len() == 2 || by.block[0] == 1,
+        Stored::Stack(_) => of.shape.len() == 3,
+        Stored::No => of.whole && by.block[0] == 1,
+    };
+    sound(plain && of.shape.len() > 1, ".encode.of", || "only of a matrix as it is stored codes are made".to_owned())?;
+    let last = of.shape.len() - 2;
+    let sizes = by.sizes(made, [of.shape[last], of.shape[last + 1]]);
+    of.shape[last..].copy_from_slice(&sizes);
+    sound(is_shape(&of.shape), at, || no_shape(&of.shape))?;
+    Ok(Value { encoded: Some(by.dtype(made)), whole: false, ..of })
+}
+
 /// So many tensors, or one that has them all.
 fn stack(name: &str, count: usize, shape: &[usize], whole: Option<&Whole>) -> Made {
     sound(name.matches(STAR).count() == 1, ".stack.name", || {
@@ -274,7 +310,7 @@ fn stack(name: &str, count: usize, shape: &[usize], whole: Option<&Whole>) -> Ma
             format!("{} rows from {start} on are not to be had of {rows}", shape[0])
         })?;
         // Another shape than that of each tensor.
-        return Ok(Value::new(all, Stored::No));
+        return Ok(Value { whole: true, ..Value::new(all, Stored::No) });
     }
     Ok(Value::new(all, Stored::Stack(count)))
 }
@@ -286,6 +322,8 @@ fn view(shape: &[usize], of: Made) -> Made {
         Stored::Stack(count) => shape.first() == Some(&count) && shape.len() > 1,
         Stored::No => false,
     };
+    // What is made of a row stays in it.
+    let stored = stored && (of.encoded.is_none() || shape.last() == of.shape.last());
     sound(stored, ".view.of", || "only a tensor as it is stored has another shape".to_owned())?;
     let same = is_shape(shape) && product(shape) == product(&of.shape);
     sound(same, ".view.shape", || format!("{shape:?} has not the numbers of {:?}", of.shape))?;
@@ -297,6 +335,7 @@ fn unpack((from, to, order): (DType, DType, Order), axis: usize, len: usize, of:
     let at = ".unpack";
     let codes = from.bits() / to.bits();
     sound(of.codes.is_none(), ".unpack.of", || "codes are made of no others".to_owned())?;
+    sound(of.encoded.is_none_or(|made| made == from), ".unpack.of", || "these are other words".to_owned())?;
     sound(from.is_word() && to.is_code() && order.suits(codes), at, || {
         format!("{} is not made of {} in the order {}", from.name(), to.name(), order.name())
     })?;
@@ -308,7 +347,7 @@ fn unpack((from, to, order): (DType, DType, Order), axis: usize, len: usize, of:
     sound(!of.parted.has(axis), ".unpack.axis", || "places of it were left out".to_owned())?;
     of.shape[axis] = len;
     sound(is_shape(&of.shape), at, || format!("{:?} is too large", of.shape))?;
-    Ok(Value { codes: Some(to), packed: of.packed.with(axis), ..of.made() })
+    Ok(Value { codes: Some(to), encoded: None, packed: of.packed.with(axis), ..of.made() })
 }
 
 fn slice(axis: usize, start: usize, len: usize, of: Made) -> Made {
@@ -367,18 +406,19 @@ fn concat(axis: usize, parts: Vec<Made>) -> Made {
 /// What there is and one part more.
 fn join(whole: Option<Value>, part: Value, axis: usize) -> Made {
     axis_of(axis, &part.shape)?;
-    let Some(Value { shape: mut all, codes, packed, parted, .. }) = whole else { return Ok(part.made()) };
+    let Some(Value { shape: mut all, codes, encoded, packed, parted, .. }) = whole else { return Ok(part.made()) };
     let shape = part.shape;
     let (packed, parted) = (packed.and(part.packed), parted.and(part.parted));
     let alike = shape.len() == all.len() && (0..shape.len()).all(|i| i == axis || shape[i] == all[i]);
     sound(alike, "", || format!("shape {shape:?} does not join {all:?} along axis {axis}"))?;
+    sound(encoded == part.encoded, "", || "codes do not join others".to_owned())?;
     sound(codes == part.codes, "", || {
         let name = |codes: Option<DType>| codes.map_or("what was not unpacked", DType::name);
         format!("{} does not join {}", name(part.codes), name(codes))
     })?;
     all[axis] = all[axis].saturating_add(shape[axis]);
     sound(product(&all).is_some_and(|n| n <= MAX_BYTES), "", || format!("{all:?} is too large"))?;
-    Ok(Value { shape: all, codes, stored: Stored::No, packed, parted })
+    Ok(Value { shape: all, codes, encoded, stored: Stored::No, whole: false, packed, parted })
 }
 
 fn axis_of(axis: usize, shape: &[usize]) -> Result<(), Fault> {

@@ -1,5 +1,5 @@
 //! The weight plan: how a buffer of parameters follows from the tensors of a checkpoint.
-use atomc_dtype::{DType, Fact, Order, Whole, nth_name};
+use atomc_dtype::{DType, Encode, Encoded, Fact, Order, Whole, nth_name};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -41,6 +41,9 @@ pub enum WeightExpr {
     Unpack { from: DType, to: DType, axis: usize, len: usize, order: Order, of: Box<WeightExpr> },
     /// Unpacked integers plus a number, as integers of type `to`.
     Shift { by: i32, to: DType, of: Box<WeightExpr> },
+    /// The codes or the scales that a stored matrix of floats becomes, block by block; codes of 4
+    /// bits as bytes of two.
+    Encode { by: Encode, made: Encoded, of: Box<WeightExpr> },
     /// The same, if something else in the checkpoint is as expected. What is not unpacked there is
     /// of integers.
     Expect { is: Fact, told: Box<WeightExpr>, of: Box<WeightExpr> },
@@ -79,6 +82,8 @@ pub enum Term<'a, T> {
     Unpack { from: DType, to: DType, axis: usize, len: usize, order: Order, of: T },
     /// See [`WeightExpr::Shift`].
     Shift { by: i32, to: DType, of: T },
+    /// See [`WeightExpr::Encode`].
+    Encode { by: Encode, made: Encoded, of: T },
     /// See [`WeightExpr::Expect`].
     Expect { is: &'a Fact, told: T, of: T },
     /// See [`WeightExpr::Scaled`].
@@ -108,6 +113,7 @@ impl WeightExpr {
                 Term::Unpack { from, to, axis, len, order, of: of.fold(make) }
             }
             &WeightExpr::Shift { by, to, ref of } => Term::Shift { by, to, of: of.fold(make) },
+            &WeightExpr::Encode { by, made, ref of } => Term::Encode { by, made, of: of.fold(make) },
             WeightExpr::Scaled { block, scale, zero, of } => {
                 let (of, scale) = (of.fold(make), scale.fold(make));
                 Term::Scaled { block: *block, scale, zero: zero.as_ref().map(|zero| zero.fold(make)), of }

@@ -27,6 +27,7 @@ Examples:
   atomc compile models/qwen3/config.json --dtype f32 -o m.atomc
   atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc
   atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc
+  atomc compile models/qwen3 --quant fp8,*.down_proj=none -o m.atomc
   atomc compile models/qwen3-moe --tp 2 --ep 2 -o rank.atomc")]
 pub struct Args {
     #[command(flatten)]
@@ -51,6 +52,11 @@ pub struct Args {
     /// rank has all else
     #[arg(long, value_name = "N", default_value_t = 1)]
     ep: usize,
+    /// Quantise weights while they are loaded: fp8, fp8-block, fp8-weights, int8, int8-weights,
+    /// int4-g32, int4-g64, int4-g128 or mxfp4, of all products but the head; or MODULES=SCHEME, by
+    /// name, glob or `re:` pattern, where `none` is a scheme too
+    #[arg(long, value_name = "RULE,…", value_delimiter = ',')]
+    quant: Vec<String>,
     /// Who attends: the artifact's own kernels, or a framework that runs it
     #[arg(long, value_name = "WHO,…", value_delimiter = ',', default_value = "own")]
     attention: Vec<Who>,
@@ -79,7 +85,10 @@ enum Who {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let start = Instant::now();
     output::check(&args.output)?;
-    let config = args.model.config()?;
+    let mut config = args.model.config()?;
+    if !args.quant.is_empty() {
+        config.quantise(&args.quant)?;
+    }
     let rows = args.rows.unwrap_or(BucketOptions::default().rows.min(args.prefill));
     let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows };
     let attention = args.attention.iter().map(|who| match who {

@@ -2,7 +2,7 @@
 //! once for all buckets.
 use std::collections::HashMap;
 
-use atomc_artifact::manifest::{Layout, Weight, WeightExpr};
+use atomc_artifact::manifest::{Encode, Layout, Weight, WeightExpr};
 use atomc_ir::layout::Panels;
 use atomc_ir::{Arch, Block, Diagnostic, Graph, NodeId, Op, Value};
 
@@ -149,6 +149,12 @@ fn expr(graph: &Graph, v: Value) -> Result<(String, WeightExpr), Diagnostic> {
         &Op::Shift { by, to } => {
             let (name, of) = expr(graph, graph.operands(v.node)[0])?;
             Ok((format!("shift({name}, {by}, {})", to.name()), WeightExpr::Shift { by, to, of: Box::new(of) }))
+        }
+        &Op::Encode { codes, scales, block, made } => {
+            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
+            let by = Encode { codes, scales, block: [block.rows, block.cols] };
+            let name = format!("encode({name}, {} of {} by {block:?})", made.name(), codes.name());
+            Ok((name, WeightExpr::Encode { by, made, of: Box::new(of) }))
         }
         Op::Expect { is } => {
             let (name, of) = expr(graph, graph.operands(v.node)[0])?;

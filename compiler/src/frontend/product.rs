@@ -1,7 +1,9 @@
 //! Products with a module's weight, which may be quantised: then it is codes with scales, and
 //! perhaps zero points, and rows may become codes before.
 use atomc_config::{Axes, Blocks, InputScales, Inputs, Scheme, Stored};
-use atomc_ir::{Block, Builder, DType, Diagnostic, Elementwise, Fact, Op, Order, Rule, Shape, Value, Whole, nth_name};
+use atomc_ir::{
+    Block, Builder, DType, Diagnostic, Elementwise, Encoded, Fact, Op, Order, Rule, Shape, Value, Whole, nth_name,
+};
 
 use super::Config;
 use super::experts::Held;
@@ -64,7 +66,7 @@ impl<'a> Factor<'a> {
     ) -> Result<Factor<'a>, Diagnostic> {
         b.at(path);
         let lead = usize::from(stack.is_some());
-        let mut stored = InFile { b, path, stack };
+        let mut stored = InFile { b, path, dtype: config.dtype, stack };
         // Those of all experts are alike.
         let Some(scheme) = config.scheme(&nth_name(path, 0)) else {
             let weight = stored.tensor("weight", config.dtype, &sizes);
@@ -77,8 +79,15 @@ impl<'a> Factor<'a> {
             Blocks::Group(columns) => Block { rows: 1, cols: columns.min(cols) },
             Blocks::Square(height, columns) => Block { rows: height.min(rows), cols: columns.min(cols) },
         };
-        // A scheme has no form for all experts in one tensor.
-        if let Some(stack) = &mut stored.stack {
+        if let (Stored::Floats, Blocks::Group(columns)) = (scheme.stored, scheme.blocks)
+            && !cols.is_multiple_of(columns)
+        {
+            let message = format!("groups of {columns} columns do not divide rows of {cols}");
+            return Err(Diagnostic::new("config::quant", message).at(path));
+        }
+        // A form of codes has none for all experts in one tensor, and squares may not begin there.
+        let is_rows = scheme.stored == Stored::Floats && block.rows == 1;
+        if let Some(stack) = stored.stack.as_mut().filter(|_| !is_rows) {
             stack.whole = None;
         }
         let (weight, grids) = stored.read(scheme, sizes, block.grid(rows, cols))?;
@@ -433,6 +442,8 @@ fn gcd(a: usize, b: usize) -> usize {
 struct InFile<'a> {
     b: &'a mut Builder,
     path: &'a str,
+    /// The type of floats.
+    dtype: DType,
     /// Of experts.
     stack: Option<Stack>,
 }
@@ -451,6 +462,7 @@ impl InFile<'_> {
                 let weight = self.unpacked(words, DType::F4E2M1, (1, sizes[1]), Order::Plain)?;
                 Ok((weight, vec![self.scales(scheme, ("weight_scale", Axes::Matrix), grid)?]))
             }
+            Stored::Floats => self.made(scheme, sizes),
             Stored::Words => self.words(scheme, sizes, grid),
             Stored::Awq => self.columns(scheme, (sizes, grid), (1, Order::Awq), 0),
             Stored::Gptq { taken } => self.columns(scheme, (sizes, grid), (0, Order::Plain), taken),
@@ -459,6 +471,28 @@ impl InFile<'_> {
                 Err(Diagnostic::new("config::quantised", message).at(self.path))
             }
         }
+    }
+
+    /// Codes and scales that are made of floats.
+    fn made(&mut self, scheme: &Scheme, sizes: [usize; 2]) -> Result<(Value, Vec<Value>), Diagnostic> {
+        let floats = self.tensor("weight", self.dtype, &sizes);
+        let [rows, cols] = sizes;
+        let block = match scheme.blocks {
+            Blocks::Tensor => Block { rows, cols },
+            Blocks::Row => Block { rows: 1, cols },
+            Blocks::Group(columns) => Block { rows: 1, cols: columns },
+            Blocks::Square(height, width) => Block { rows: height.min(rows), cols: width.min(cols) },
+        };
+        let mut made = |made| {
+            let encode = Op::Encode { codes: scheme.codes, scales: scheme.scales, block, made };
+            self.b.push(encode, &[floats])
+        };
+        let (codes, scales) = (made(Encoded::Codes)?, made(Encoded::Scales)?);
+        let codes = match scheme.codes.bits() {
+            4 => self.unpacked(codes, scheme.codes, (1, cols), Order::Plain)?,
+            _ => codes,
+        };
+        Ok((codes, vec![scales]))
     }
 
     fn tensor(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Value {

@@ -180,6 +180,7 @@ impl DeviceSink<'_> {
             | Term::View { .. }
             | Term::Unpack { .. }
             | Term::Shift { .. }
+            | Term::Encode { .. }
             | Term::Scaled { .. }
             | Term::Expect { .. } => false,
         })
@@ -314,7 +315,7 @@ impl DeviceSink<'_> {
 /// All of a tensor.
 fn whole(data: Tensor<'_>, rows: usize, cols: usize) -> Piece<'_> {
     let (name, form, width, stride) = (Name::Of(""), None, cols, cols);
-    Piece { name, data, offset: 0.0, form, width, stride, rows: 0..rows, cols: 0..cols, at: (0, 0) }
+    Piece { name, data, offset: 0.0, form, encode: None, width, stride, rows: 0..rows, cols: 0..cols, at: (0, 0) }
 }
 
 /// Where numbers go on a device: one matrix after the other, each with its padding.

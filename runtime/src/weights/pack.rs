@@ -4,6 +4,7 @@
 //! taken as they are) and then put in place. A panel's rows are walked run by run as well, so that
 //! the part of the panel being written stays in the first-level cache.
 use super::decode::Form;
+use super::encode::Encoding;
 use super::parts::Name;
 use crate::checkpoint::{Float, Tensor};
 use atomc_artifact::manifest::{DType, Layout, Weight};
@@ -24,6 +25,8 @@ pub(super) struct Piece<'a> {
     pub offset: f32,
     /// How the tensor has its numbers, if not as the weight has them.
     pub form: Option<Form>,
+    /// What is made of the tensor's floats before all else; rows and columns are those of that.
+    pub encode: Option<Encoding>,
     /// Elements of a row of the tensor.
     pub width: usize,
     /// Elements from one row to the next, which may be several rows of the tensor.

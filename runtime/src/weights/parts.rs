@@ -2,9 +2,10 @@
 //! rank.
 use super::Rank;
 use super::decode::{Codes, Form};
+use super::encode::Encoding;
 use super::pack::Piece;
 use crate::checkpoint::Tensor;
-use atomc_artifact::manifest::{DType, Fact, Order, STAR, Term, WeightExpr, Whole, nth_name};
+use atomc_artifact::manifest::{DType, Encode, Encoded, Fact, Order, STAR, Term, WeightExpr, Whole, nth_name};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -66,6 +67,8 @@ pub(super) struct Part<'a> {
     /// Whether that is not the order of the origin, a matrix.
     turned: bool,
     codes: Option<Unpacked>,
+    /// What is made of the origin's floats before all else.
+    encode: Option<(Encode, Encoded)>,
 }
 
 /// What the origin's words are made of, and what becomes of it.
@@ -156,6 +159,7 @@ pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Who
             of.unpacked(Unpacked { from, to, order, by: 0, becomes: to }, axis, len)
         }
         Term::Shift { by, to, of } => of.shifted(by, to),
+        Term::Encode { by, made, of } => of.encoded(by, made),
         Term::Expect { is, told, mut of } => {
             of.told.push(Told { is, shape: told.shape, parts: told.parts });
             of.told.extend(told.told);
@@ -193,7 +197,7 @@ impl<'a> Value<'a> {
 
     fn all(origin: Origin<'a>, shape: Vec<usize>) -> Value<'a> {
         let axes = shape.iter().map(|&size| Axis::all(size)).collect();
-        let part = Part { origin, offset: 0.0, axes, turned: false, codes: None };
+        let part = Part { origin, offset: 0.0, axes, turned: false, codes: None, encode: None };
         Value { shape, parts: vec![part], told: Vec::new(), scaled: Vec::new() }
     }
 
@@ -201,7 +205,8 @@ impl<'a> Value<'a> {
     fn stack(name: &'a str, count: usize, shape: &'a [usize]) -> Value<'a> {
         let one = |number| {
             let origin = Origin::Tensor { name: Name::Nth(name, number), shape: shape.into() };
-            Part { axes: Axis::of_stack(number, shape), origin, offset: 0.0, turned: false, codes: None }
+            let axes = Axis::of_stack(number, shape);
+            Part { axes, origin, offset: 0.0, turned: false, codes: None, encode: None }
         };
         let parts = (0..count).map(one).collect();
         Value { shape: [&[count], shape].concat(), parts, told: Vec::new(), scaled: Vec::new() }
@@ -267,6 +272,21 @@ impl<'a> Value<'a> {
             part.codes = Some(codes);
         }
         self.cut(axis, 0, len)
+    }
+
+    /// Codes or scales of matrices as they lie in their tensors.
+    fn encoded(mut self, by: Encode, made: Encoded) -> Value<'a> {
+        let last = self.shape.len() - 2;
+        let sizes = by.sizes(made, [self.shape[last], self.shape[last + 1]]);
+        self.shape[last..].copy_from_slice(&sizes);
+        for part in &mut self.parts {
+            let sizes = by.sizes(made, [part.axes[last].size, part.axes[last + 1].size]);
+            // Where rows were left out, each has scales of its own, and as many are made of them.
+            let whole = part.axes[last..].iter_mut().zip(sizes).filter(|(axis, _)| axis.len == axis.size);
+            whole.for_each(|(axis, size)| (axis.size, axis.len) = (size, size));
+            part.encode = Some((by, made));
+        }
+        self
     }
 
     /// Codes and a number.
@@ -343,7 +363,9 @@ impl Axis {
 impl Part<'_> {
     /// The type that the origin's numbers must be of for those of this type.
     pub fn stored(&self, dtype: DType) -> DType {
-        self.codes.map_or(dtype, |codes| codes.from)
+        // Of any floats.
+        let floats = self.encode.map(|_| DType::F32);
+        floats.unwrap_or_else(|| self.codes.map_or(dtype, |codes| codes.from))
     }
 
     /// Whether the origin's numbers are words of several.
@@ -385,6 +407,7 @@ impl Part<'_> {
                 data,
                 offset: self.offset,
                 form: self.form(),
+                encode: self.encoding(),
                 width,
                 stride,
                 rows,
@@ -393,6 +416,13 @@ impl Part<'_> {
             }
         };
         blocks.into_iter().map(piece).collect()
+    }
+
+    /// What is made of floats before, in matrices of so many rows and columns.
+    fn encoding(&self) -> Option<Encoding> {
+        let ((by, made), Origin::Tensor { shape, .. }) = (self.encode?, &self.origin) else { return None };
+        let (cols, rows) = shape.split_last()?;
+        Some(Encoding { by, made, rows: rows.iter().product(), cols: *cols })
     }
 
     /// How the origin has its numbers, if not as the weight has them.
