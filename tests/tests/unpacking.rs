@@ -13,7 +13,7 @@ use atomc_ir::{Graph, Op, Type, Value, trial};
 use atomc_runtime::checkpoint::{self, CheckpointError, Source};
 use atomc_runtime::device::DeviceBuffer;
 use atomc_runtime::memory::Buffer;
-use atomc_runtime::weights::{self, Rank, Sink};
+use atomc_runtime::weights::{self, Given, Loading, Rank, Sink};
 use atomc_runtime::{Checkpoint, Pool};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -76,11 +76,31 @@ fn loaded(graph: &Graph, v: Value, checkpoint: &Checkpoint) -> Tensor<f64> {
     let weights = std::slice::from_ref(&weight);
     let sink = Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool: &mut pool };
     weights::load(sink, &Part(checkpoint), &|_, _| ()).unwrap_or_else(|e| panic!("{}: {e}", weight.name));
+    given_one_by_one(&weight, checkpoint, buffers[0].host_view().expect("memory of the host"));
     let bytes = buffers[0].host_view().expect("memory of the host");
     let at = |row, col| trial::fetch(bytes, place(&weight, row, col), weight.dtype);
     let [stack, rows, cols] = weight.matrices();
     let all = (0..stack * rows).flat_map(|row| (0..cols).map(move |col| (row, col)));
     Tensor::new(weight.shape.clone(), all.map(|(row, col)| at(row, col)).collect())
+}
+
+/// That a trainer that gives the tensors one after the other gets the same bytes.
+fn given_one_by_one(weight: &Weight, checkpoint: &Checkpoint, want: &[u8]) {
+    let (mut pool, mut buffers) =
+        (Pool::new(1).expect("a pool"), [DeviceBuffer::Host(Buffer::new(weight.bytes).expect("memory"))]);
+    let weights = std::slice::from_ref(weight);
+    let mut loading = Loading::new(weights, Rank::ONLY);
+    for (name, shape) in weight.expr.tensors() {
+        let checkpoint::Tensor::Stored { float, numbers } = checkpoint.tensor(&name, &shape).expect("a tensor") else {
+            panic!("{name} is in no file")
+        };
+        let mut bytes = vec![0; shape.iter().product::<usize>() * float.size()];
+        numbers.read(0, &mut bytes).expect("numbers");
+        let sink = Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool: &mut pool };
+        loading.feed(&name, Given { float, shape: &shape, numbers: bytes.into() }, sink).expect("a sound tensor");
+    }
+    loading.finish(Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool: &mut pool }).expect("all tensors");
+    assert!(buffers[0].host_view() == Some(want), "{}: other bytes, one by one", weight.name);
 }
 
 /// The number of an element, by the manifest's own words.
