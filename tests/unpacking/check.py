@@ -243,7 +243,8 @@ def made_by_compressed(name, shape, format, **args):
     fixture(name, t, dict(quant_method="compressed-tensors", config_groups=dict(group_0=group)))
 
 
-# Quantised while loading: the shape of a weight, the codes, the scales, the sides of a block, and what compressed-tensors calls that.
+# Quantised while loading: the shape of a weight, the codes, the scales, the sides of a block, and
+# what compressed-tensors calls that.
 ENCODED = {
     "fp8": ((37, 50), "f8e4m3", "f32", [1, 50], dict(num_bits=8, type="float", strategy="channel")),
     "fp8_block": ((140, 150), "f8e4m3", "f32", [128, 128], dict(num_bits=8, type="float", strategy="block", block_structure=[128, 128])),

@@ -275,8 +275,8 @@ fn scaled(block: [usize; 2], scale: Made, zero: Option<Made>, of: Made) -> Made 
     Ok(of.made())
 }
 
-/// Codes or scales of a matrix as it is stored, or of one for each tensor of a stack; where a tensor
-/// has the matrices of all, blocks lie in single rows.
+/// Codes or scales of a matrix as it is stored, or of one for each tensor of a stack; where a
+/// tensor has the matrices of all, blocks lie in single rows.
 fn encode(by: Encode, made: Encoded, of: Made) -> Made {
     let mut of = of.map_err(|fault| fault.inside(".encode.of"))?;
     let at = ".encode";
