@@ -283,8 +283,8 @@ mod tests {
         ];
         insta::assert_snapshot!(all.map(why).join("\n"), @r"
         `gemv_bulk bf16 plain 1 1024 2048 8 = cluster 2`: it is not `SCHEDULE KIND : SIZES = NUMBERS`
-        `gemv_bluk bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: gemv_bulk, gemm_warpgroup, decode
-        `gemv bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: gemv_bulk, gemm_warpgroup, decode
+        `gemv_bluk bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
+        `gemv bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
         `gemv_bulk bf16 32 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf16 32 1`
         `gemv_bulk bf61 plain 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf61 plain 1`
         `gemv_bulk bf16 plain 1 : 1024 2048 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0

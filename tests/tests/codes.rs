@@ -222,14 +222,15 @@ fn schedules_say_which_codes_they_do_not_take() {
     assert_eq!(
         error(odd, Family::Matvec),
         format!(
-            "no schedule for matvec: stream_k: {what}: {none}; gemv_bulk: {what}: {none}; \
+            "no schedule for matvec: stream_k: {what}: {none}; gemv_bulk: gfx942 has no bulk copies; \
+             gemm_warpgroup_few: rows and the weight are not both codes; \
              gemv: {what}: products of 32 columns would have several scales"
         )
     );
     assert_eq!(
         error(odd, Family::Matmul),
         format!(
-            "no schedule for matmul: gemm_warpgroup: {what}: {none}; \
+            "no schedule for matmul: gemm_warpgroup: gfx942 has no warpgroup MMA; \
              gemm_tiled: {what}: 8 columns would have several scales"
         )
     );

@@ -106,7 +106,11 @@ mod tests {
         assert_eq!(said(64, "stream_k", "sm_90a"), Vec::<String>::new());
         assert_eq!(
             said(1, "gemv", "gfx942"),
-            ["not stream_k: gfx942 has no warpgroup MMA", "not gemv_bulk: gfx942 has no bulk copies"]
+            [
+                "not stream_k: gfx942 has no warpgroup MMA",
+                "not gemv_bulk: gfx942 has no bulk copies",
+                "not gemm_warpgroup_few: rows and the weight are not both codes"
+            ]
         );
     }
 

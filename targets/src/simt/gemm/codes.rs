@@ -180,8 +180,8 @@ impl<'c> Codes<'c> {
         Ok(Some(Codes { encoding, scale, zero: marks.next() }))
     }
 
-    /// Where the scales of a panel, and its zero points, begin for a group of columns, with the bytes
-    /// of each group: where all of them lie in columns.
+    /// Where the scales of a panel, and its zero points, begin for a group of columns, with the
+    /// bytes of each group: where all of them lie in columns.
     pub fn runs(&self, c: &Gpu<'c>, panel: Panel<'c>, group: Int<'c>) -> Vec<(Ptr<'c>, usize)> {
         let run = |marks: &Marks<'c>| {
             let bytes = 16 * marks.operand.ty.dtype.size();

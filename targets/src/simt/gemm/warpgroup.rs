@@ -65,6 +65,7 @@ pub const SCHEDULE: Schedule = Schedule {
 
 /// The same for decode steps of more tokens of codes than a work-group stages.
 pub const FEW: Schedule = Schedule {
+    name: "gemm_warpgroup_few",
     family: Family::Matvec,
     suits: |spec, arch, choice| {
         WhyNot::unless(Codes8::of(spec.body).is_some(), || "rows and the weight are not both codes".into())?;

@@ -155,9 +155,9 @@ impl<'c> Gpu<'c> {
         self.to_i64(units) | form.bits() as usize
     }
 
-    /// `sums += a * b^T` over `steps` times 32 bytes of columns, with 64 rows of `a` and twice as many of
-    /// `b` as a lane has sums: these products are begun, and all that were begun before are done.
-    /// Until [`Gpu::mma_wait`] nothing else may touch the sums.
+    /// `sums += a * b^T` over `steps` times 32 bytes of columns, with 64 rows of `a` and twice as
+    /// many of `b` as a lane has sums: these products are begun, and all that were begun before are
+    /// done. Until [`Gpu::mma_wait`] nothing else may touch the sums.
     pub fn mma_async(
         &self,
         sums: &[Any<'c>],

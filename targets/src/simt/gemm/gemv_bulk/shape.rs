@@ -12,8 +12,8 @@ use crate::tuning::{Choice, Number};
 
 /// Waves of a work-group.
 const WAVES: usize = 8;
-/// The same where a weight is decoded, which takes instructions: with 8, int4 took 2.65 ms a step of
-/// Qwen3-8B for 2.48, and e4m3 2.69 for 2.59.
+/// The same where a weight is decoded, which takes instructions: with 8, int4 took 2.65 ms a step
+/// of Qwen3-8B for 2.48, and e4m3 2.69 for 2.59.
 const CODED_WAVES: usize = 16;
 /// Bytes of a step of 32 columns of a panel, and most of a slot.
 pub const STEP: usize = 4 * 16 * VEC16;
