@@ -53,8 +53,9 @@ pub struct WeightPipeline<'r, 'k, 'a, 'c> {
     pub panel: Int<'c>,
     pub panels: Int<'c>,
     pub along: Int<'c>,
-    /// Slots of a panel before the work-group's share.
+    /// Bytes of a panel before the work-group's share, and slots.
     before: Int<'c>,
+    slots_before: Int<'c>,
     /// The wave's slots along a panel.
     pub slots: Int<'c>,
 }
@@ -90,7 +91,8 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
             panel,
             panels: share(left, shape.across),
             along,
-            before: member * shape.length,
+            before: member * (shape.length * shape.codes_bytes()),
+            slots_before: member * shape.length,
             slots: match shape.slots_of_a_wave() {
                 Some(count) => c.int(count),
                 None => share(c.larger(shape.length - along, 0), shape.along),
@@ -127,17 +129,17 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
         c.expect_bytes(asks, barrier, shape.slot_bytes());
         let number = (next.first + next.panel) * shape.across;
         let along = next.along * shape.along + self.along;
-        let along = along + self.before;
         let bytes = shape.codes_bytes();
+        let at = along * bytes + self.before;
         for (piece, from) in self.contraction.weights(self.panel + number, None).into_iter().enumerate() {
             let to = self.slot(slot) + piece * shape.piece_bytes();
-            c.copy_run(asks, (to, c.at(from, along * bytes), bytes), barrier, self.policy);
+            c.copy_run(asks, (to, c.at(from, at), bytes), barrier, self.policy);
         }
         if let Some((codes, coded)) = self.codes.zip(shape.coded).filter(|(_, coded)| coded.marks_bytes() > 0) {
             let groups = coded.groups_of(shape.steps);
             for (piece, panel) in self.contraction.panels_of(self.panel + number, None).into_iter().enumerate() {
                 let mut to = self.slot(slot) + (piece * shape.piece_bytes() + bytes);
-                for (from, of_group) in codes.runs(c, panel, along * groups) {
+                for (from, of_group) in codes.runs(c, panel, (along + self.slots_before) * groups) {
                     c.copy_run(asks, (to, from, of_group * groups), barrier, self.policy);
                     to = to + of_group * groups;
                 }
