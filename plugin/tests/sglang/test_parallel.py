@@ -48,6 +48,7 @@ def test_ranks_with_batches_of_their_own(model, tmp_path):
     absent = dict(SGLANG_USE_CPU_ENGINE="1", PYTHONPATH=str(ABSENT), SGLANG_CPU_OMP_THREADS_BIND="0|1")
     command = [sys.executable, tmp_path / "script.py", model("qwen3"), json.dumps([p["prompt"] for p in PROBLEMS])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, env={**os.environ, **absent})
+    assert done.returncode == 0, done.stderr
     [found] = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     right = [p["solution"] for p in PROBLEMS]
     assert json.loads(found) == [right, right[0], right[0], True]
