@@ -30,7 +30,7 @@ mod rows;
 
 use std::collections::BTreeMap;
 
-use atomc_ir::{Diagnostic, Family, Graph, Maker, NodeId, Op, Value};
+use atomc_ir::{Diagnostic, Family, Graph, Layout, Maker, NodeId, Op, Value};
 
 use crate::bucket::Bucket;
 use crate::pass::{Changed, Cx};
@@ -92,10 +92,16 @@ impl<'a> Regions<'a> {
     /// The family of the kernel that is built around a node.
     fn family(&self, id: NodeId, bucket: Bucket) -> Family {
         match self.graph.op(id).maker() {
-            Maker::Around { few, .. } if bucket.is_decode() => few,
+            Maker::Around { few, .. } if bucket.is_decode() && !self.is_grouped(id) => few,
             Maker::Around { many, .. } => many,
             _ => Family::Rows,
         }
+    }
+
+    /// Whether a product goes along rows expert by expert.
+    fn is_grouped(&self, id: NodeId) -> bool {
+        let layouts = self.graph.operands(id).into_iter().filter_map(|v| Some(self.graph.ty(v).as_tensor()?.layout));
+        layouts.into_iter().any(|layout| matches!(layout, Layout::Grouped { .. }))
     }
 
     /// Whether a node comes from outside: a parameter, or part of a weight plan.

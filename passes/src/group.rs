@@ -1,10 +1,11 @@
 //! Says which rows each expert has, where products of many rows go along them expert by expert.
-//! Decode steps have so few rows that their kernels look for themselves.
+//! Where steps have few rows for each expert, kernels look for themselves.
 //!
 //! ```text
 //! %2 = grouped %x, %w, %experts         %2 = group %experts {experts = 8, tile = 16}
 //!                                  =>   %3 = grouped %x, %w, %2
 //! ```
+use atomc_ir::arch::Machine;
 use atomc_ir::{Diagnostic, Graph, Layout, NodeId, Op, Value};
 
 use crate::pass::{Changed, Cx};
@@ -14,10 +15,11 @@ const LEAST: usize = 16;
 /// The most: beyond, a tile of a product does not grow.
 const MOST: usize = 64;
 
+/// Rows for each expert, in a decode step on GPUs, up to which kernels look for themselves. An
+/// expert's weight is then read for each token of which the choices are added up.
+const FEW: usize = 2;
+
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
-    if cx.bucket.is_decode() {
-        return Ok(Changed::No);
-    }
     let mut changed = false;
     for id in graph.order() {
         // What was remade is read by nobody.
@@ -45,11 +47,16 @@ fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     let operands = graph.operands(product);
     let ty = graph.ty(operands[2]).as_tensor().filter(|t| t.layout == Layout::Rows)?;
     let experts = graph.ty(operands[1]).as_tensor()?.shape.0[0].fixed()?;
+    let rows = cx.bucket.tokens() * ty.choices();
+    let is_few = match cx.arch.machine {
+        Machine::Cpu(_) => cx.bucket.is_decode(),
+        Machine::Simt(_) => cx.bucket.is_decode() && rows <= FEW * experts,
+    };
     let known = graph.users(operands[2]).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));
     // Rows that an expert has if all have as many.
-    let each = (cx.bucket.tokens() * ty.choices()).div_ceil(experts);
+    let each = rows.div_ceil(experts);
     let tile = each.next_power_of_two().clamp(LEAST, MOST);
-    (!known).then_some((operands[2], Op::Group { experts, tile }))
+    (!known && !is_few).then_some((operands[2], Op::Group { experts, tile }))
 }
 
 #[cfg(test)]

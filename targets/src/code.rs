@@ -29,7 +29,7 @@ pub type Any<'c> = BasicValueEnum<'c>;
 
 /// Building in memory that LLVM owns cannot fail once types are right, and wrong types are a bug
 /// here.
-const BUILT: &str = "operands have the types that the instruction wants";
+pub const BUILT: &str = "operands have the types that the instruction wants";
 
 /// One kernel function under construction, as far as all machines have it in common.
 pub struct Code<'c> {

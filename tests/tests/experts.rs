@@ -302,7 +302,8 @@ fn few_rows_that_are_added_up() {
 }
 
 /// Router product, router, gate and up, down with the sum over choices; with three of attention's,
-/// a layer has seven. Where experts are few, tokens share them, and sums are a kernel of their own.
+/// a layer has seven. Where many tokens share experts, rows are grouped, and norms and sums are
+/// kernels of their own.
 #[test]
 fn kernels_of_a_decode_layer() {
     let text = r#"graph @g(%x: bf16[T, 64]) {
@@ -336,5 +337,6 @@ fn kernels_of_a_decode_layer() {
     };
     let (rows, product) = (Family::Rows, Family::GroupedMatvec);
     assert_eq!(families("gfx942", 4), [Family::Matvec, rows, product, product]);
-    assert_eq!(families("gfx942", 8), [Family::Matvec, rows, product, product, rows]);
+    let blocks = Family::GroupedMatmul;
+    assert_eq!(families("gfx942", 8), [rows, Family::Matvec, rows, Family::Group, blocks, blocks, rows]);
 }

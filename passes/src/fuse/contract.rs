@@ -1,24 +1,22 @@
 //! Kernels around a contraction. Only one value leaves each, and all of its nodes lead there, so
 //! that no path can leave a region and come back.
 use atomc_ir::arch::Machine;
-use atomc_ir::{Elementwise, NodeId, Op, Reads, Value, Values};
+use atomc_ir::{Elementwise, Layout, NodeId, Op, Reads, Tokens, Value, Values};
 
 use super::Regions;
 use crate::pass::Cx;
 
-/// Rows for each expert up to which those of one token are added up in a kernel.
-const SHARED: usize = 2;
 /// Most numbers of a step's rows that become codes where they are multiplied: each work-group makes
 /// all of them, and has 100 KB of local memory for them. Of more a kernel of its own makes codes.
 const CODED: usize = 48 << 10;
 
 pub fn claim(regions: &mut Regions, cx: &Cx) {
     for linear in regions.nodes_where(Op::is_contraction) {
-        let mut nodes = if cx.bucket.is_decode() { prologue(regions, linear, cx) } else { vec![] };
+        let family = regions.family(linear, cx.bucket);
+        let mut nodes = if family.tokens() == Tokens::Bucket { prologue(regions, linear, cx) } else { vec![] };
         if nodes.is_empty() && matches!(regions.graph.op(linear), Op::PerHead { .. }) {
             nodes = heads(regions, linear);
         }
-        let family = regions.family(linear, cx.bucket);
         nodes.push(linear);
         nodes.extend(epilogue(regions, linear, cx));
         regions.add(family, linear, nodes);
@@ -110,22 +108,18 @@ fn rows_of_experts(r: &Regions, product: NodeId, reader: NodeId) -> Vec<NodeId> 
 }
 
 /// The sum over a token's choices, if it is of the product and perhaps biases alone: then GPUs add
-/// it up in decode steps as they go along the weights of a token's experts. An expert that several
-/// tokens choose is read by each of them, so these must be few.
+/// it up where rows are not grouped, as they go along the weights of a token's experts.
 fn combine(r: &Regions, product: NodeId, (result, nodes): (Value, &[NodeId]), cx: &Cx) -> Option<NodeId> {
     let Op::Grouped { .. } = r.graph.op(product) else { return None };
-    let operands = r.graph.operands(product);
-    let tensor = |v: Value| r.graph.ty(v).as_tensor();
-    let experts = tensor(operands[1])?.shape.0[0].fixed()?;
-    let rows = cx.bucket.tokens() * tensor(operands[2])?.choices();
-    let few = cx.bucket.is_decode() && rows <= SHARED * experts && matches!(cx.arch.machine, Machine::Simt(_));
+    let experts = r.graph.ty(r.graph.operands(product)[2]).as_tensor()?;
+    let is_few = experts.layout == Layout::Rows && matches!(cx.arch.machine, Machine::Simt(_));
     let biases = |&id: &NodeId| match r.graph.op(id) {
         Op::Map(Elementwise::Add) => r.graph.operands(id).iter().any(|v| nodes.contains(&v.node) || v.node == product),
         op => op.reads(0) == Reads::Chosen,
     };
     let sum = r.sole_reader(result).filter(|&user| matches!(r.graph.op(user), Op::Combine {}))?;
     let joins = r.graph.operands(sum)[0] == result && r.may_join(sum, r.graph.segment(product));
-    (few && joins && nodes.iter().all(biases)).then_some(sum)
+    (is_few && joins && nodes.iter().all(biases)).then_some(sum)
 }
 
 /// Slices that part `whole` evenly along whole panels, with the elementwise ops that make one value

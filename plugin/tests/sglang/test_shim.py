@@ -2,17 +2,21 @@
 
 import importlib.metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import rules
+import torch
 
 import atomc
 from atomc import _atomc
+from atomc.frameworks import Refused
 from atomc.sglang import compat
+from atomc.sglang.adapters import SLACK, halves
 
 FILES = sorted(Path(atomc.__path__[-1], "sglang").glob("*.py"))
 CONSTANTS = {"ARCHITECTURES", "DRAFTS", "__getattr__", "CHOOSING", "EntryClass", "NAMES", "REQUESTS", "ROUNDED", "TESTED", "TRANSFORMERS"}
-MEMORY = {"SLACK", "GRANULE", "GPU_GRANULE", "POOLS", "SAVER", "RELEASE", "OPTIONS", "TAGS", "logger"}
+MEMORY = {"SLACK", "GPU_GRANULE", "POOLS", "SAVER", "RELEASE", "OPTIONS", "TAGS", "logger"}
 ADAPTERS = {"ADAPTERS", "DRAFT", "LATENT", "KEYS_AND_VALUES"}
 
 
@@ -76,3 +80,18 @@ def test_what_is_hooked_is_there():
     from pkgutil import resolve_name
 
     assert callable(resolve_name(compat.SAVER)) and callable(resolve_name(compat.RELEASE))
+
+
+def test_a_pool_of_sglang_has_room_behind_its_last_page_on_a_processor():
+    cache = SimpleNamespace(layer=0, block_tokens=16, block_bytes=16 * 128)
+    pool = torch.arange(2 * 64 * 32, dtype=torch.int32).view(torch.bfloat16).view(2, 64, 2, 32)
+    before, size = pool.clone(), pool.nbytes
+    address, stride, blocks, table = halves(cache, True, *pool)
+    assert (address, stride, blocks, table) == (pool.data_ptr(), 16 * 128, 4, 0)
+    # Halves are one allocation, which may hold twice as many pages as K has bytes for.
+    cache.block_bytes *= 2
+    halves(cache, True, *pool)
+    assert pool.untyped_storage().nbytes() == size + SLACK and torch.equal(pool.view(torch.int16), before.view(torch.int16))
+    cache.block_bytes += 128
+    with pytest.raises(Refused, match="4 pages of 4224 bytes, but SGLang's pool has 16640 bytes"):
+        halves(cache, True, *pool)

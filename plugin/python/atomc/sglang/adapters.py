@@ -13,7 +13,7 @@ from .model import Model
 
 # Kernels may read so many bytes behind the last page. On a device memory comes in granules, so
 # those behind an allocation are there up to the end of its last one.
-SLACK, GRANULE, GPU_GRANULE = 256, 4096, 2 << 20
+SLACK, GPU_GRANULE = 256, 2 << 20
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,12 @@ def pages(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int, 
     """Those that memory has, from its first slot to its end: where they are, the bytes from one to the next, how many, and the
     name of their table, of which there is one."""
     storage, blocks = slots.untyped_storage(), len(slots) // cache.block_tokens
-    end, used = storage.data_ptr() + storage.nbytes(), blocks * cache.block_bytes
-    room = end - slots.data_ptr()
-    if used > room:
-        raise Refused(f"layer {cache.layer}: {blocks} pages of {cache.block_bytes} bytes, but SGLang's pool has {room} bytes")
-    if room - used + -end % (GRANULE if on_host else GPU_GRANULE) < SLACK:
+    used, room = blocks * cache.block_bytes, lambda: storage.data_ptr() + storage.nbytes() - slots.data_ptr()
+    if used > room():
+        raise Refused(f"layer {cache.layer}: {blocks} pages of {cache.block_bytes} bytes, but SGLang's pool has {room()} bytes")
+    if on_host and room() - used < SLACK:  # in a pool that is not ours; all that look at it see where it is then
+        storage.resize_(storage.nbytes() + SLACK)
+    elif room() - used + -(slots.data_ptr() + room()) % GPU_GRANULE < SLACK:
         raise Refused(f"--max-total-tokens: a pool of {len(slots)} ends where memory does; with a page more or less it does not")
     return slots.data_ptr(), cache.block_bytes, blocks, 0
 

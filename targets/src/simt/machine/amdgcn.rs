@@ -1,6 +1,5 @@
 //! AMD's part of the machine.
 use atomc_ir::arch::RowExchange;
-use inkwell::IntPredicate;
 
 use super::Gpu;
 use crate::code::{Int, Vector};
@@ -38,10 +37,10 @@ pub fn make_kernel(code: &Gpu, threads: usize) {
 }
 
 impl<'c> Gpu<'c> {
-    pub fn any_in_ballot(&self, condition: Int<'c>) -> Int<'c> {
+    /// A bit for each lane.
+    pub fn ballot(&self, condition: Int<'c>) -> Int<'c> {
         let bits = if self.wave_size() == 64 { self.cx.i64_type() } else { self.cx.i32_type() };
-        let lanes = self.as_int(self.call("llvm.amdgcn.ballot", &[bits.into()], &[condition.into()]));
-        self.compare(IntPredicate::NE, lanes, lanes.constant(0))
+        self.as_int(self.call("llvm.amdgcn.ballot", &[bits.into()], &[condition.into()]))
     }
 
     pub fn pin_vector(&self, v: Vector<'c>) -> Vector<'c> {

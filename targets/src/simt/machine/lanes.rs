@@ -1,10 +1,10 @@
 //! Values that lanes of a wave, or threads of a work-group, combine.
 use atomc_ir::arch::Isa;
-use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
+use inkwell::{FloatPredicate, IntPredicate};
 
 use super::Gpu;
-use crate::code::{Int, Ptr};
+use crate::code::{BUILT, Int, Ptr};
 use crate::row::{Team, Threads};
 
 impl<'c> Gpu<'c> {
@@ -22,9 +22,25 @@ impl<'c> Gpu<'c> {
     /// Whether a condition holds in some lane, the same for all lanes.
     pub fn any_lane(&self, condition: Int<'c>) -> Int<'c> {
         match self.isa() {
-            Isa::Amdgcn => self.any_in_ballot(condition),
+            Isa::Amdgcn => {
+                let lanes = self.ballot(condition);
+                self.compare(IntPredicate::NE, lanes, lanes.constant(0))
+            }
             Isa::Ptx => self.any_vote(condition),
         }
+    }
+
+    /// In how many of the first `lanes` lanes of the wave a condition holds. All lanes take part.
+    pub fn count_lanes(&self, condition: Int<'c>, lanes: Int<'c>) -> Int<'c> {
+        let all = match self.isa() {
+            Isa::Amdgcn => self.ballot(condition),
+            Isa::Ptx => self.ballot_vote(condition),
+        };
+        let places = self.as_int(self.b.build_int_z_extend_or_bit_cast(lanes.v, all.get_type(), "").expect(BUILT));
+        let first = self.as_int(self.b.build_left_shift(all.constant(1).v, places.v, "").expect(BUILT)) - 1;
+        let asked = self.pick_int(self.less(lanes, self.wave_size()), all & first, all);
+        let count = self.as_int(self.call("llvm.ctpop", &[all.get_type().into()], &[asked.into()]));
+        self.as_int(self.b.build_int_truncate_or_bit_cast(count.v, self.index, "").expect(BUILT))
     }
 
     /// Numbers of 32 bits of this lane and of one `distance` lanes away, in any order, in teams of

@@ -70,6 +70,11 @@ impl<'c> Gpu<'c> {
         self.as_int(self.call("llvm.nvvm.vote.any.sync", &[], &[self.all_lanes().into(), condition.into()]))
     }
 
+    /// A bit for each lane.
+    pub fn ballot_vote(&self, condition: Int<'c>) -> Int<'c> {
+        self.as_int(self.call("llvm.nvvm.vote.ballot.sync", &[], &[self.all_lanes().into(), condition.into()]))
+    }
+
     fn all_lanes(&self) -> Int<'c> {
         self.as_int(self.cx.i32_type().const_all_ones())
     }

@@ -14,8 +14,8 @@ use crate::simt::launch;
 use crate::simt::machine::Gpu;
 use crate::{KernelSpec, Tasks};
 
-/// Rows that a thread looks at together, where it finds those of an expert.
-const TOGETHER: usize = 128;
+/// Rows of which a lane has the experts on their way together, where a wave looks for those of one.
+const TOGETHER: usize = 4;
 
 /// The panels of a contraction, one for each work-group.
 pub struct OnePanel<'s, 'k, 'a, 'c> {
@@ -134,53 +134,36 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         self.contraction.finish_zeros(self.shape.threads(self.contraction.matrix.c.simt), (panel, 1), 1, |_| row)
     }
 
-    /// Writes down the rows of an expert from one on, as many as a tile has columns, a row a
-    /// thread. Says whether a tile begins with that row.
+    /// Writes down the rows of an expert from one on, as many as a tile has columns. Says whether a
+    /// tile begins with that row. Each wave looks at all rows, one a lane, and the first writes.
     fn find(&self, list: Ptr<'c>, expert: Int<'c>, row: Int<'c>) -> Int<'c> {
         let (c, columns) = (self.contraction.matrix.c, self.shape.tokens);
-        // How many rows before this one have the expert.
-        let before =
-            self.count_rows(expert, c.int(0), |at, is, _, before| c.pick_int(is & c.less(at, row), before + 1, before));
-        let own = c.thread() + before;
-        let none = c.as_int(c.index.const_all_ones());
-        let found = self.count_rows(expert, none, |at, is, seen, found| {
-            c.pick_int(is & c.compare(IntPredicate::EQ, seen, own), at, found)
-        });
-        c.when(c.less(c.thread(), columns), || c.store(c.at(list, c.thread() * 4), found, 4));
-        c.equal(before % columns, 0)
-    }
-
-    /// Goes along all rows: `step` makes a number of the last one, of each row's place, whether it
-    /// has the expert, and how many before it have.
-    fn count_rows(
-        &self,
-        expert: Int<'c>,
-        first: Int<'c>,
-        step: impl Fn(Int<'c>, Int<'c>, Int<'c>, Int<'c>) -> Int<'c>,
-    ) -> Int<'c> {
-        let c = self.contraction.matrix.c;
-        let turn = |base: Int<'c>, rows: usize, (mut seen, mut made): (Int<'c>, Int<'c>)| {
-            // All loads before the first use.
-            let load = |i: usize| c.load_vector(c.index, 4, c.at(self.from, (base + 4 * i) * 4), 4);
-            let loaded: Vec<_> = (0..rows.div_ceil(4)).map(load).collect();
-            for i in 0..rows {
-                let at = base + i;
-                let is = c.compare(IntPredicate::EQ, c.as_int(c.lane(loaded[i / 4], i % 4)), expert);
-                let is = is & c.less(at, self.count);
-                made = step(at, is, seen, made);
-                seen = c.pick_int(is, seen + 1, seen);
-            }
-            (seen, made)
+        let (lane, lanes) = (c.lane_index(), c.simt.wave);
+        let is_first_wave = c.less(c.thread(), lanes);
+        let is_asked = c.less(c.thread(), columns);
+        c.when(is_asked, || c.store(c.at(list, c.thread() * 4), c.as_int(c.index.const_all_ones()), 4));
+        // How many rows were seen with the expert, and how many of them are before this one.
+        let turn = |base: Int<'c>, has: Int<'c>, [seen, before]: [Int<'c>; 2]| {
+            let at = base + lane;
+            let is = c.compare(IntPredicate::EQ, has, expert) & c.less(at, self.count);
+            let those = |end: Int<'c>| c.count_lanes(is, end);
+            let before = before + those(c.smaller(c.larger(row - base, 0), lanes));
+            let place = seen + those(lane) - before;
+            let is_listed = is_first_wave & is & c.less(row, at + 1) & c.less(place, columns);
+            c.when(is_listed, || c.store(c.at(list, place * 4), at, 4));
+            [seen + those(c.int(lanes)), before]
         };
-        if self.most <= TOGETHER {
-            return turn(c.int(0), self.most, (c.int(0), first)).1;
-        }
-        let carried = [c.int(0), first].map(|v| Any::from(v.v));
-        let carried = c.for_each((0, self.most, TOGETHER), &carried, |base, carried| {
-            let (seen, made) = turn(base, TOGETHER, (c.as_int(carried[0]), c.as_int(carried[1])));
-            vec![seen.v.into(), made.v.into()]
+        let carried = [c.int(0); 2].map(|v| Any::from(v.v));
+        let found = c.for_each((0, self.most, TOGETHER * lanes), &carried, |base, carried| {
+            let bases = || (0..TOGETHER).map(|i| base + i * lanes);
+            // All loads before the first use.
+            let load = |base: Int<'c>| c.load_made_index(self.from, c.smaller(base + lane, self.most - 1));
+            let loaded: Vec<_> = bases().map(load).collect();
+            let first = [0, 1].map(|i| c.as_int(carried[i]));
+            let made = bases().zip(loaded).fold(first, |found, (base, has)| turn(base, has, found));
+            made.map(|v| v.v.into()).to_vec()
         });
-        c.as_int(carried[1])
+        c.equal(c.as_int(found[1]) % columns, 0)
     }
 }
 
