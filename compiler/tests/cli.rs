@@ -110,6 +110,17 @@ fn a_model_goes_through_every_verb() {
     assert!(printed.starts_with("graph @LlamaForCausalLM("), "{printed}");
     assert!(bench.succeed(&["print", MODEL, "--after", "fuse", "--bucket", "any"]).contains("family = matmul"));
     assert!(bench.succeed(&["print", MODEL, "--emit", "llvm"]).contains("define"));
+    let explained = bench.succeed(&["explain", MODEL, "--cause", "read elsewhere,step"]);
+    assert!(
+        explained.contains("self_attn: rope_table -> rope: not, read elsewhere: `rope` of model.layers.*."),
+        "{explained}"
+    );
+    assert!(explained.starts_with("x86-64") && !explained.contains("matvec: "), "{explained}");
+    let all: Value = serde_json::from_str(&bench.succeed(&["explain", MODEL, "--json"])).expect("JSON");
+    let fused = |place: &&Value| place["what"] == "silu_mul" && place["fused"] == true && place["cause"].is_null();
+    assert_eq!(all.as_array().map(|all| all.iter().filter(fused).count()), Some(2), "{all}");
+    let refused = bench.fail(2, &["explain", MODEL, "--cause", "mood"]);
+    assert!(refused.contains("must be one of read elsewhere, type, boundary"), "{refused}");
     assert!(bench.succeed(&["completions", "bash"]).contains("atomc"));
 }
 

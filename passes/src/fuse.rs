@@ -30,18 +30,15 @@ mod rows;
 
 use std::collections::BTreeMap;
 
-use atomc_ir::{Diagnostic, Family, Graph, Layout, Maker, NodeId, Op, Value};
+use atomc_ir::{Diagnostic, Family, Graph, Layout, Maker, NodeId, Op, Reads, Value};
 
 use crate::bucket::Bucket;
+use crate::explain::{Cause, Place, Why};
 use crate::pass::{Changed, Cx};
+use crate::split;
 
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
-    let mut regions = Regions::new(graph);
-    attend::claim(&mut regions, cx.bucket);
-    contract::claim(&mut regions, cx);
-    alone(&mut regions, cx.bucket);
-    rows::claim(&mut regions)?;
-    let Regions { place, regions, .. } = regions;
+    let Regions { place, regions, .. } = claimed(graph, cx)?;
     for region in &regions {
         kernel::replace(graph, region, &place)?;
     }
@@ -50,6 +47,44 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
 
 pub(crate) use recur::after as elementwise_after;
 
+/// Every node in its kernel.
+fn claimed<'a>(graph: &'a Graph, cx: &Cx) -> Result<Regions<'a>, Diagnostic> {
+    let mut regions = Regions::new(graph);
+    attend::claim(&mut regions, cx.bucket);
+    contract::claim(&mut regions, cx);
+    alone(&mut regions, cx.bucket);
+    rows::claim(&mut regions)?;
+    Ok(regions)
+}
+
+/// The kernels of several nodes, then each value that goes through memory between a kernel of rows,
+/// or the caller, and another kernel. Products and boundaries are kernels of their own, and nobody
+/// expects one of two of them.
+pub fn explain(graph: &Graph, cx: &Cx) -> Result<Vec<Place>, Diagnostic> {
+    let r = claimed(graph, cx)?;
+    let place = |location: &str, what, why_not| Place { pass: "fuse", location: location.into(), what, why_not };
+    let mut all = vec![];
+    for Region { family, anchor, nodes } in r.regions.iter().filter(|region| region.nodes.len() > 1) {
+        let mut nodes = nodes.clone();
+        nodes.sort_by_key(|id| r.place[id]);
+        let ops: Vec<&str> = nodes.iter().map(|&id| graph.op(id).name()).collect();
+        all.push(place(graph.location(*anchor), format!("{}: {}", family.name(), ops.join(" ")), None));
+    }
+    let splitter = split::Splitter::new(graph);
+    for &id in r.order.iter().filter(|&&id| r.owner.contains_key(&id) || graph.op(id).is_call()) {
+        let mut operands = graph.operands(id);
+        operands.sort();
+        operands.dedup();
+        for v in operands.into_iter().filter(|v| r.is_place(*v, id)) {
+            let why = r.left.get(&(v, id)).cloned().unwrap_or_else(|| r.apart(&splitter, v, id));
+            let location = if graph.location(id).is_empty() { graph.location(v.node) } else { graph.location(id) };
+            let what = format!("{} -> {}", graph.op(v.node).name(), graph.op(id).name());
+            all.push(place(location, what, Some(why)));
+        }
+    }
+    Ok(all)
+}
+
 /// Nodes that a kernel is built around which takes nothing else.
 fn alone(regions: &mut Regions, bucket: Bucket) {
     for id in regions.nodes_where(|op| matches!(op.maker(), Maker::Around { .. })) {
@@ -57,6 +92,22 @@ fn alone(regions: &mut Regions, bucket: Bucket) {
             let family = regions.family(id, bucket);
             regions.add(family, id, vec![id]);
         }
+    }
+}
+
+/// Why a value goes through memory to a product that reads it beside its own rows.
+pub(crate) const NOT_ITS_ROWS: &str = "the reader's kernel has rows of its own, and reads this beside them";
+
+/// What a kernel takes, and what it leaves: values with a reader of each, and why.
+#[derive(Default)]
+struct Taken {
+    nodes: Vec<NodeId>,
+    left: Vec<((Value, NodeId), Why)>,
+}
+
+impl Taken {
+    fn leave(&mut self, v: Value, reader: NodeId, why: Why) {
+        self.left.push(((v, reader), why));
     }
 }
 
@@ -75,13 +126,15 @@ struct Regions<'a> {
     place: BTreeMap<NodeId, usize>,
     owner: BTreeMap<NodeId, usize>,
     regions: Vec<Region>,
+    /// Why a value goes through memory to a reader, where a kernel was asked to take both.
+    left: BTreeMap<(Value, NodeId), Why>,
 }
 
 impl<'a> Regions<'a> {
     fn new(graph: &'a Graph) -> Regions<'a> {
         let order = graph.order();
         let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-        Regions { graph, order, place, owner: BTreeMap::new(), regions: vec![] }
+        Regions { graph, order, place, owner: BTreeMap::new(), regions: vec![], left: BTreeMap::new() }
     }
 
     fn add(&mut self, family: Family, anchor: NodeId, nodes: Vec<NodeId>) {
@@ -116,7 +169,22 @@ impl<'a> Regions<'a> {
 
     /// Whether a node may join a kernel of this segment.
     fn may_join(&self, id: NodeId, segment: Option<usize>) -> bool {
-        self.is_free(id) && self.graph.segment(id) == segment
+        self.joins(id, segment).is_ok()
+    }
+
+    /// Why a node may not join a kernel of this segment.
+    fn joins(&self, id: NodeId, segment: Option<usize>) -> Result<(), Why> {
+        let op = self.graph.op(id);
+        if op.is_call() {
+            return Err(Why::new(Cause::Boundary, format!("`{}` is the caller's work", op.name())));
+        }
+        if self.graph.segment(id) != segment {
+            return Err(Why::new(Cause::Boundary, format!("`{}` is in another segment", op.name())));
+        }
+        match self.is_free(id) {
+            true => Ok(()),
+            false => Err(Why::new(Cause::Op, format!("`{}` is in a kernel already", op.name()))),
+        }
     }
 
     /// The node that alone reads `v`.
@@ -124,6 +192,42 @@ impl<'a> Regions<'a> {
         let users = self.graph.users(v);
         let &(reader, _) = users.first()?;
         (users.iter().all(|&(u, _)| u == reader) && !self.graph.is_output(v)).then_some(reader)
+    }
+
+    /// That a node alone reads `v`.
+    fn is_read_by(&self, v: Value, reader: NodeId) -> Result<(), Why> {
+        match self.sole_reader(v) == Some(reader) {
+            true => Ok(()),
+            false => Err(Why::read_elsewhere(self.graph, v, &[reader])),
+        }
+    }
+
+    /// Whether a reader might expect that a value stays in a kernel, and it does not.
+    fn is_place(&self, v: Value, reader: NodeId) -> bool {
+        let calls = [v.node, reader].map(|id| self.graph.op(id).is_call());
+        let owners = [v.node, reader].map(|id| self.owner.get(&id));
+        let rows = owners.iter().flatten().any(|&&region| self.regions[region].family == Family::Rows);
+        let computed = owners[0].is_some() || calls[0];
+        computed && owners[0] != owners[1] && (rows || calls[0] || self.left.contains_key(&(v, reader)) && calls[1])
+    }
+
+    /// Why a value goes through memory that no kernel was asked to keep.
+    fn apart(&self, splitter: &split::Splitter, v: Value, reader: NodeId) -> Why {
+        let segments = [v.node, reader].map(|id| self.graph.segment(id));
+        if segments[0] != segments[1] {
+            return splitter.why(v.node, segments[1]);
+        }
+        let slot = self.graph.operands(reader).iter().position(|&operand| operand == v);
+        match slot.map(|slot| self.graph.op(reader).reads(slot)) {
+            Some(Reads::Row) | None => Why::new(Cause::Op, NOT_ITS_ROWS),
+            Some(_) => Why::new(Cause::Shape, rows::OTHER_ROWS),
+        }
+    }
+
+    fn leave(&mut self, left: Vec<((Value, NodeId), Why)>) {
+        for (edge, why) in left {
+            self.left.entry(edge).or_insert(why);
+        }
     }
 
     /// Whether anything but these nodes reads `v`.

@@ -2,7 +2,7 @@
 //!
 //! A pass is a value in the table of [`pipeline`](PASSES); its file, its name and what the CLI
 //! calls it are the same. [`run`] is the driver, [`plan`] and [`ledger`] say what the result needs,
-//! [`explain`] why a rule did not fire.
+//! [`explain`] where work was made one, and where it was not and why.
 //!
 //! ```
 //! use atomc_passes::{Bucket, Cx, run};
@@ -38,6 +38,7 @@ mod bucket;
 mod canonicalise;
 mod cse;
 mod dce;
+mod explain;
 mod fuse;
 mod group;
 mod ledger;
@@ -54,8 +55,9 @@ mod split;
 mod testing;
 
 pub use bucket::{Bucket, BucketOptions, buckets};
+pub use explain::{Cause, Place, Why, explain};
 pub use ledger::{Ledger, ledger};
 pub use pass::{Changed, Cx, Pass};
 pub use pipeline::{PASSES, run};
 pub use plan::{MemoryPlan, Order, Slot, plan, result_bytes};
-pub use rewrite::{Explanation, RULES, Rule, explain};
+pub use rewrite::{RULES, Rule};

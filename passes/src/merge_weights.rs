@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 
 use atomc_ir::{Block, DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op, Reads, Value};
 
+use crate::explain::{Cause, Place, Why};
 use crate::pass::{Changed, Cx};
 
 /// Parts that joined scales are made of at most: a dozen for each of q, k and v in blocks of 128
@@ -49,12 +50,61 @@ struct Encoding {
     zero: Option<DType>,
 }
 
+/// Each group of products that read the same rows: which are one, and why each other one stays
+/// apart from the first.
+pub fn explain(graph: &Graph, _: &Cx) -> Result<Vec<Place>, Diagnostic> {
+    let mut readers: BTreeMap<(Value, Option<Value>), Vec<NodeId>> = BTreeMap::new();
+    for id in graph.order().into_iter().filter(|&id| product(graph, id).is_some()) {
+        readers.entry((graph.operands(id)[0], experts(graph, id))).or_default().push(id);
+    }
+    let merged: Vec<Vec<NodeId>> = siblings(graph).into_iter().filter(|all| heights(graph, all).is_some()).collect();
+    let named = |id: NodeId| graph.location(id).rsplit('.').next().unwrap_or_default();
+    let place =
+        |location: &str, what, why_not| Place { pass: "merge_weights", location: location.into(), what, why_not };
+    let mut all: Vec<Place> = vec![];
+    for products in readers.into_values().filter(|products| products.len() > 1) {
+        for one in merged.iter().filter(|one| products.contains(&one[0])) {
+            let what: Vec<&str> = one.iter().map(|&id| named(id)).collect();
+            let location = common_parent(one.iter().map(|&id| graph.location(id)));
+            all.push(place(&location, what.join(" + "), None));
+        }
+        let with_first = merged.iter().find(|one| one.contains(&products[0]));
+        for &other in products[1..].iter().filter(|id| !with_first.is_some_and(|one| one.contains(id))) {
+            let what = format!("{} + {}", named(products[0]), named(other));
+            all.push(place(graph.location(other), what, Some(apart(graph, products[0], other))));
+        }
+    }
+    Ok(all)
+}
+
+/// Why two products that read the same rows are not one.
+fn apart(graph: &Graph, one: NodeId, other: NodeId) -> Why {
+    let (first, second) = match (key(graph, one), key(graph, other)) {
+        (Ok(first), Ok(second)) => (first, second),
+        (Err(why), _) | (_, Err(why)) => return why,
+    };
+    if first.2 != second.2 {
+        return Why::new(Cause::Type, format!("results of {} and {}", first.2.name(), second.2.name()));
+    }
+    if first != second {
+        return Why::new(Cause::Type, format!("weights of {} and {}", encoded(&first), encoded(&second)));
+    }
+    Why::new(Cause::Shape, format!("scales would be repeated in more than {MOST_PIECES} pieces"))
+}
+
+/// The weight's type and encoding in words.
+fn encoded(&(.., dtype, encoding): &Key) -> String {
+    let Some(Encoding { cols, scale, zero }) = encoding else { return dtype.name().into() };
+    let zeros = zero.map(|zero| format!(" and zero points of {}", zero.name())).unwrap_or_default();
+    format!("{} with scales of {} for {cols} columns{zeros}", dtype.name(), scale.name())
+}
+
 /// Linears that can be merged, two or more in a group, in order.
 fn siblings(graph: &Graph) -> Vec<Vec<NodeId>> {
     let mut groups: Vec<Vec<NodeId>> = Vec::new();
     let mut group_of: BTreeMap<Key, usize> = BTreeMap::new();
     for id in graph.order() {
-        let Some(key) = key(graph, id) else { continue };
+        let Ok(key) = key(graph, id) else { continue };
         let group = *group_of.entry(key).or_insert(groups.len());
         groups.resize(groups.len().max(group + 1), vec![]);
         groups[group].push(id);
@@ -63,17 +113,24 @@ fn siblings(graph: &Graph) -> Vec<Vec<NodeId>> {
     groups
 }
 
-fn key(graph: &Graph, id: NodeId) -> Option<Key> {
-    let (out, block) = product(graph, id)?;
+/// What a product that can be merged has to agree in with others, or why it cannot be.
+fn key(graph: &Graph, id: NodeId) -> Result<Key, Why> {
+    let (out, block) = product(graph, id).ok_or_else(|| Why::new(Cause::Op, "it is no such product"))?;
     let operands = graph.operands(id);
-    let own = |&v: &Value| graph.ty(v).as_tensor().filter(|t| t.layout == Layout::Rows && is_own(graph, v));
-    let types: Vec<_> = weights(graph, id).iter().map(own).collect::<Option<_>>()?;
+    let own = |&v: &Value| {
+        if !is_own(graph, v) {
+            return Err(Why::read_elsewhere(graph, v, &[id]));
+        }
+        let ty = graph.ty(v).as_tensor().filter(|t| t.layout == Layout::Rows);
+        ty.ok_or_else(|| Why::new(Cause::Shape, "the weight is packed already"))
+    };
+    let types: Vec<_> = weights(graph, id).iter().map(own).collect::<Result<_, Why>>()?;
     let encoding = block.map(|block| Encoding {
         cols: block.cols.min(types[0].shape.last().expect("a matrix")),
         scale: types[1].dtype,
         zero: types.get(2).map(|t| t.dtype),
     });
-    Some((operands[0], experts(graph, id), out, types[0].dtype, encoding))
+    Ok((operands[0], experts(graph, id), out, types[0].dtype, encoding))
 }
 
 /// The type of a product's result, and the block of its weight.

@@ -10,12 +10,11 @@
 mod pattern;
 mod rules;
 
-use std::fmt;
+use atomc_ir::{Diagnostic, Graph, NodeId, Value};
 
-use atomc_ir::{Diagnostic, Graph, NodeId};
-
+use crate::explain::{Cause, Place, Why};
 use crate::pass::{Changed, Cx};
-use pattern::Pattern;
+use pattern::{Match, Miss, Pattern};
 pub use rules::{RULES, Rule};
 
 pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
@@ -31,36 +30,19 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     Ok(changed.into())
 }
 
-/// What one rule thinks of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explanation {
-    pub rule: &'static str,
-    pub root: NodeId,
-    /// The module path of the root.
-    pub location: String,
-    /// `None` if the rule fires.
-    pub why_not: Option<String>,
-}
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {}: ", self.rule, if self.location.is_empty() { "?" } else { &self.location })?;
-        f.write_str(self.why_not.as_deref().unwrap_or("fires"))
-    }
-}
-
-/// For each rule and each node that could be its root, in order: whether it would fire on the graph
-/// as it is, or why not.
-pub fn explain(graph: &Graph) -> Vec<Explanation> {
+/// For each rule, in order: where it fires, and where it is near: its root is there with a node
+/// before it, or that node is there without its root.
+pub fn explain(graph: &Graph, _: &Cx) -> Result<Vec<Place>, Diagnostic> {
     let rules: Vec<Prepared> = RULES.iter().map(Prepared::new).collect();
     let mut all = Vec::new();
-    for root in graph.order() {
-        for r in rules.iter().filter(|r| r.find.roots_at(graph, root)) {
-            let why_not = r.find.matched(graph, root).and_then(|m| r.make.fits(graph, root, &m)).err();
-            all.push(Explanation { rule: r.name, root, location: graph.location(root).to_string(), why_not });
+    for rule in &rules {
+        for id in graph.order() {
+            let Some(outcome) = rule.fires_at(graph, id) else { continue };
+            let (location, what) = (graph.location(id).into(), rule.name.into());
+            all.push(Place { pass: "rewrite", location, what, why_not: outcome.err() });
         }
     }
-    all
+    Ok(all)
 }
 
 /// A rule with its text read.
@@ -75,13 +57,35 @@ impl Prepared {
         Prepared { name: rule.name, find: Pattern::new(rule.find), make: Pattern::new(rule.make) }
     }
 
+    /// What the rule stands for at `root`.
+    fn fits(&self, graph: &Graph, root: NodeId) -> Result<Match, Miss> {
+        let found = self.find.matched(graph, root)?;
+        let fits = self.make.fits(graph, root, &found);
+        fits.map_err(|why| Miss { nodes: found.nodes.len(), why: Some(why) })?;
+        Ok(found)
+    }
+
+    /// Whether the rule fires at a node, or why not; nothing where nobody expects that it does.
+    fn fires_at(&self, graph: &Graph, id: NodeId) -> Option<Result<(), Why>> {
+        if self.find.roots_at(graph, id) {
+            return match self.fits(graph, id) {
+                Ok(_) => Some(Ok(())),
+                // The root alone is no reason to expect the rest.
+                Err(miss) => miss.why.filter(|_| miss.nodes > 1).map(Err),
+            };
+        }
+        let read = graph.users(Value::from(id)).iter().any(|&(user, _)| self.find.roots_at(graph, user));
+        let root = self.find.graph.op(self.find.root()).name();
+        let lost = || Err(Why::new(Cause::Op, format!("no `{root}` reads `{}`", graph.op(id).name())));
+        (self.find.has(graph.op(id)) && !read).then(lost)
+    }
+
     /// Fires at `root` if it can; gives the new root.
     fn apply(&self, graph: &mut Graph, root: NodeId) -> Option<NodeId> {
         if !self.find.roots_at(graph, root) {
             return None;
         }
-        let found = self.find.matched(graph, root).ok()?;
-        self.make.fits(graph, root, &found).ok()?;
+        let found = self.fits(graph, root).ok()?;
         let made = self.make.build(graph, root, &found);
         graph.replace_uses(root.into(), made);
         tracing::trace!(rule = self.name, at = graph.location(root), "fires");

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Type, Value, Values};
 
+use crate::explain::{Cause, Why};
 use crate::fuse;
 use crate::pass::{Changed, Cx};
 
@@ -30,7 +31,7 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     Ok((!segments.is_empty()).into())
 }
 
-struct Splitter<'a> {
+pub(crate) struct Splitter<'a> {
     graph: &'a Graph,
     order: Vec<NodeId>,
     place: BTreeMap<NodeId, usize>,
@@ -39,7 +40,7 @@ struct Splitter<'a> {
 }
 
 impl Splitter<'_> {
-    fn new(graph: &Graph) -> Splitter<'_> {
+    pub(crate) fn new(graph: &Graph) -> Splitter<'_> {
         let order = graph.order();
         let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
         let mut epilogues = BTreeSet::new();
@@ -99,7 +100,7 @@ impl Splitter<'_> {
             // Latest first: all users of a node are settled when its turn comes.
             let serving = std::iter::from_fn(|| next.pop_last())
                 .map(|place| self.order[place])
-                .find(|id| !taken.contains_key(id) && self.serves(*id, &inside));
+                .find(|id| !taken.contains_key(id) && self.serves(*id, &inside).is_ok());
             let Some(id) = serving else { break };
             inside.insert(id);
             last = id;
@@ -116,20 +117,42 @@ impl Splitter<'_> {
         inside
     }
 
-    fn serves(&self, id: NodeId, inside: &BTreeSet<NodeId>) -> bool {
+    /// Why a node is not in this segment, on a graph whose nodes know theirs.
+    pub(crate) fn why(&self, id: NodeId, segment: Option<usize>) -> Why {
+        let inside = self.order.iter().copied().filter(|&other| self.graph.segment(other) == segment).collect();
+        let between = || Why::new(Cause::Boundary, "attention, a state or the caller's work is between");
+        // Boundaries have odd numbers.
+        let boundary = segment.filter(|segment| segment % 2 == 1);
+        boundary.and_then(|_| self.serves(id, &inside).err()).unwrap_or_else(between)
+    }
+
+    /// That a node is fused into the boundary that is inside.
+    fn serves(&self, id: NodeId, inside: &BTreeSet<NodeId>) -> Result<(), Why> {
         let graph = self.graph;
         let op = graph.op(id);
         if op.class() == Class::Effect {
             // A state that several boundaries read belongs to the first.
-            return true;
+            return Ok(());
         }
         let same_row = |slot| matches!(op.reads(slot), Reads::Row | Reads::Shared);
         let inline = op.maker() == Maker::Inline && (0..graph.operands(id).len()).all(same_row);
         let rank = graph.ty(id.into()).as_tensor().map_or(0, |t| t.shape.rank());
         let whole_row = matches!(op.values(), Values::Normed(_)) && rank == 2;
-        let fits = inline && !whole_row && !self.epilogues.contains(&id);
         let v = Value::from(id);
-        fits && !graph.is_constant(id) && !graph.is_output(v) && graph.users(v).iter().all(|(u, _)| inside.contains(u))
+        if graph.is_output(v) || graph.users(v).iter().any(|(user, _)| !inside.contains(user)) {
+            let by: Vec<NodeId> = inside.iter().copied().collect();
+            return Err(Why::read_elsewhere(graph, v, &by));
+        }
+        if self.epilogues.contains(&id) {
+            return Err(Why::new(Cause::Op, "the product before it takes it"));
+        }
+        if whole_row {
+            return Err(Why::new(Cause::Shape, "each head would norm the whole row again"));
+        }
+        match inline && !graph.is_constant(id) {
+            true => Ok(()),
+            false => Err(Why::new(Cause::Op, format!("a boundary does not take `{}`", op.name()))),
+        }
     }
 }
 

@@ -9,6 +9,8 @@ mod diff;
 mod doctor;
 mod engine;
 mod eval;
+#[cfg(feature = "compiler")]
+mod explain;
 mod extract;
 mod failure;
 #[cfg(all(test, feature = "compiler"))]
@@ -87,6 +89,8 @@ enum Verb {
     Trust(trust::Args),
     Sign(sign::Args),
     #[cfg(feature = "compiler")]
+    Explain(explain::Args),
+    #[cfg(feature = "compiler")]
     Print(print::Args),
     #[cfg(feature = "compiler")]
     Targets(targets::Args),
@@ -109,7 +113,7 @@ pub fn main() -> ExitCode {
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(help) => return explain(&help),
+        Err(help) => return show_help(&help),
     };
     log();
     let done = match &cli.verb {
@@ -126,6 +130,8 @@ pub fn main() -> ExitCode {
         Verb::Trust(args) => trust::run(args),
         Verb::Sign(args) => sign::run(args),
         #[cfg(feature = "compiler")]
+        Verb::Explain(args) => explain::run(args),
+        #[cfg(feature = "compiler")]
         Verb::Print(args) => print::run(args),
         #[cfg(feature = "compiler")]
         Verb::Targets(args) => targets::run(args),
@@ -140,7 +146,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Shows help or the version, or what is wrong with the arguments.
-fn explain(help: &clap::Error) -> ExitCode {
+fn show_help(help: &clap::Error) -> ExitCode {
     match help.print() {
         Err(error) if !help.use_stderr() => end(Err(error.into())),
         _ => ExitCode::from(help.exit_code() as u8),

@@ -53,7 +53,8 @@ Examples:
     )
 }
 
-fn bucket(text: &str) -> Result<Bucket, String> {
+/// A bucket by what a user calls it.
+pub fn bucket(text: &str) -> Result<Bucket, String> {
     let count = |n: &str| n.parse::<usize>().ok().filter(|&n| n > 0);
     let default = BucketOptions::default();
     let read = || {
@@ -88,7 +89,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The named variant of a target, or its best.
-fn arch(name: &str) -> Result<&'static Arch, Failure> {
+pub fn arch(name: &str) -> Result<&'static Arch, Failure> {
     let (target, variant) = name.split_once(':').map_or((name, None), |(target, variant)| (target, Some(variant)));
     let archs = atomc_targets::variants(target)?;
     let Some(variant) = variant else { return Ok(&archs[0]) };

@@ -5,6 +5,7 @@ use atomc_ir::{Family, NodeId};
 
 use super::{Regions, recur};
 use crate::bucket::Bucket;
+use crate::explain::{Cause, Why};
 
 pub fn claim(regions: &mut Regions, bucket: Bucket) {
     let graph = regions.graph;
@@ -14,10 +15,15 @@ pub fn claim(regions: &mut Regions, bucket: Bucket) {
     }
     for boundary in regions.nodes_where(|op| op.is_boundary() && !op.is_call()) {
         let nodes = if regions.family(boundary, bucket) == Family::Recur {
-            recur::nodes(regions, boundary)
+            let taken = recur::taken(regions, boundary);
+            regions.leave(taken.left);
+            taken.nodes
         } else if bucket.is_decode() {
             graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default()
         } else {
+            let why = Why::new(Cause::Step, "attention of many tokens reads what lies in memory");
+            let before = graph.operands(boundary).into_iter().map(|v| ((v, boundary), why.clone()));
+            regions.leave(before.collect());
             // Only the reshape of its result follows a boundary in its own segment.
             let reader = regions.sole_reader(boundary.into());
             let reshape = reader.filter(|&id| regions.may_join(id, graph.segment(boundary)));

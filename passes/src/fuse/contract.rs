@@ -3,7 +3,8 @@
 use atomc_ir::arch::Machine;
 use atomc_ir::{Elementwise, Layout, NodeId, Op, Reads, Tokens, Value, Values};
 
-use super::Regions;
+use super::{Regions, Taken};
+use crate::explain::{Cause, Why};
 use crate::pass::Cx;
 
 /// Most numbers of a step's rows that become codes where they are multiplied: each work-group makes
@@ -13,47 +14,77 @@ const CODED: usize = 48 << 10;
 pub fn claim(regions: &mut Regions, cx: &Cx) {
     for linear in regions.nodes_where(Op::is_contraction) {
         let family = regions.family(linear, cx.bucket);
-        let mut nodes = if family.tokens() == Tokens::Bucket { prologue(regions, linear, cx) } else { vec![] };
-        if nodes.is_empty() && matches!(regions.graph.op(linear), Op::PerHead { .. }) {
-            nodes = heads(regions, linear);
+        let before = if family.tokens() == Tokens::Bucket { prologue } else { rows_as_they_are };
+        let mut taken = before(regions, linear, cx);
+        if taken.nodes.is_empty() && matches!(regions.graph.op(linear), Op::PerHead { .. }) {
+            taken.nodes = heads(regions, linear);
         }
-        nodes.push(linear);
-        nodes.extend(epilogue(regions, linear, cx));
-        regions.add(family, linear, nodes);
+        taken.nodes.push(linear);
+        let behind = epilogue(regions, linear, cx);
+        taken.nodes.extend(behind.nodes);
+        taken.left.extend(behind.left);
+        regions.leave(taken.left);
+        regions.add(family, linear, taken.nodes);
     }
+}
+
+/// Nothing: steps of many rows make them once, not in each work-group.
+fn rows_as_they_are(r: &Regions, linear: NodeId, _: &Cx) -> Taken {
+    let mut taken = Taken::default();
+    let text = "products of many rows read them as they are, made once and not in each work-group";
+    taken.leave(r.graph.operands(linear)[0], linear, Why::new(Cause::Step, text));
+    taken
 }
 
 /// What only this contraction reads, in this order from it: codes, multiples by constants, a norm,
 /// a choice of rows, or columns of normed ones. Threads repeat them, which is cheap for few rows.
-fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Vec<NodeId> {
-    let mut nodes = Vec::new();
+fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
+    let mut taken = Taken::default();
     let mut x = r.graph.operands(linear)[0];
     let width = r.graph.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
-    let few = cx.bucket.tokens() * width <= CODED;
-    let own = |x: Value, reader| r.may_join(x.node, r.graph.segment(linear)) && r.sole_reader(x) == Some(reader);
+    let tokens = cx.bucket.tokens();
+    let few = tokens * width <= CODED;
+    let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;
     if matches!(r.graph.op(x.node).values(), Values::Coded) && !few {
-        return nodes;
+        let text = format!("{tokens} rows of {width} are more than the {CODED} numbers that a work-group codes");
+        taken.leave(x, linear, Why::new(Cause::Step, text));
+        return taken;
     }
+    let mut why = Why::new(Cause::Op, "before a product go codes, multiples, a norm, and a choice or parts of rows");
     let is_coded = |op: &Op| matches!(op.values(), Values::Coded);
     let is_multiple = |op: &Op| matches!(op, Op::Map(Elementwise::Mul));
     let is_normed = |op: &Op| matches!(op.values(), Values::Normed(_));
     for is_next in [&is_coded as &dyn Fn(&Op) -> bool, &is_multiple, &is_normed] {
-        let given = |v: &Value| r.graph.is_constant(v.node);
-        if is_next(r.graph.op(x.node)) && own(x, reader) && r.graph.operands(x.node)[1..].iter().all(given) {
-            reader = x.node;
-            nodes.push(reader);
-            x = r.graph.operands(reader)[0];
+        if !is_next(r.graph.op(x.node)) {
+            continue;
+        }
+        let given = r.graph.operands(x.node)[1..].iter().all(|v| r.graph.is_constant(v.node));
+        let computed = || Why::new(Cause::Op, "what the rows are multiplied by is computed");
+        match own(x, reader).and_then(|()| if given { Ok(()) } else { Err(computed()) }) {
+            Err(not) => why = not,
+            Ok(()) => {
+                reader = x.node;
+                taken.nodes.push(reader);
+                x = r.graph.operands(reader)[0];
+            }
         }
     }
     let chosen =
         |x: Value| r.graph.op(x.node).reads(0) == Reads::Chosen && !r.is_given(r.graph.operands(x.node)[0].node);
     // Of a product that several were made one of.
-    let is_part = matches!(r.graph.op(x.node), Op::Slice { axis: 1, .. }) && !nodes.is_empty();
-    if (chosen(x) || is_part) && own(x, reader) {
-        nodes.push(x.node);
+    let is_part = matches!(r.graph.op(x.node), Op::Slice { axis: 1, .. }) && !taken.nodes.is_empty();
+    if chosen(x) || is_part {
+        match own(x, reader) {
+            Err(not) => why = not,
+            Ok(()) => {
+                taken.nodes.push(x.node);
+                return taken;
+            }
+        }
     }
-    nodes
+    taken.leave(x, reader, why);
+    taken
 }
 
 /// The heads of a row, which kernels read there one by one.
@@ -64,35 +95,78 @@ fn heads(r: &Regions, linear: NodeId) -> Vec<NodeId> {
 }
 
 /// Elementwise ops on the result, also on slices of it that come together again.
-fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Vec<NodeId> {
+fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let panel = cx.arch.memory.panel;
     let segment = r.graph.segment(linear);
-    let mut nodes: Vec<NodeId> = Vec::new();
+    let mut taken = Taken::default();
     let mut result = Value::from(linear);
     let mut sliced = false;
     if matches!(r.graph.op(linear), Op::PerHead { .. }) {
         let reader = r.sole_reader(result).filter(|&u| r.may_join(u, segment));
-        return reader.filter(|&u| matches!(r.graph.op(u), Op::Reshape { .. })).into_iter().collect();
+        taken.nodes.extend(reader.filter(|&u| matches!(r.graph.op(u), Op::Reshape { .. })));
+        return taken;
     }
     loop {
-        let map = r.sole_reader(result).filter(|&u| matches!(r.graph.op(u), Op::Map(_)) && r.may_join(u, segment));
-        if let Some(map) = map {
-            nodes.extend(rows_of_experts(r, linear, map));
-            nodes.push(map);
-            result = map.into();
-        } else if let Some(joined) = if sliced { None } else { join(r, result, panel) } {
-            result = (*joined.last().expect("slices that are joined")).into();
-            nodes.extend(joined);
-            sliced = true;
-        } else if let Some(combine) = if sliced { None } else { combine(r, linear, (result, &nodes), cx) } {
-            nodes.push(combine);
-            result = combine.into();
-            // What is behind it has rows of tokens.
-            sliced = true;
-        } else {
-            return nodes;
+        let map = match elementwise(r, result, segment) {
+            Err(why) => why,
+            Ok(map) => {
+                taken.nodes.extend(rows_of_experts(r, linear, map));
+                taken.nodes.push(map);
+                result = map.into();
+                continue;
+            }
+        };
+        let once = if sliced { Err(again()) } else { Ok(()) };
+        let join = match once.clone().and_then(|()| join(r, result, panel)) {
+            Err(why) => why,
+            Ok(joined) => {
+                result = (*joined.last().expect("slices that are joined")).into();
+                taken.nodes.extend(joined);
+                sliced = true;
+                continue;
+            }
+        };
+        let combine = match once.and_then(|()| combine(r, linear, (result, &taken.nodes), cx)) {
+            Err(why) => why,
+            Ok(combine) => {
+                taken.nodes.push(combine);
+                result = combine.into();
+                // What is behind it has rows of tokens.
+                sliced = true;
+                continue;
+            }
+        };
+        for (reader, _) in r.graph.users(result) {
+            let why = match r.graph.op(reader) {
+                Op::Map(_) => map.clone(),
+                Op::Slice { axis: 1, .. } => join.clone(),
+                Op::Combine {} => combine.clone(),
+                other => behind(other),
+            };
+            taken.leave(result, reader, why);
         }
+        return taken;
     }
+}
+
+fn again() -> Why {
+    Why::new(Cause::Shape, "behind a product parts come together, or choices are added up, once")
+}
+
+fn behind(op: &Op) -> Why {
+    match op.is_call() {
+        true => Why::new(Cause::Boundary, format!("`{}` is the caller's work", op.name())),
+        false => Why::new(Cause::Op, format!("behind a product go elementwise ops, and no `{}`", op.name())),
+    }
+}
+
+/// The elementwise op that alone reads a result.
+fn elementwise(r: &Regions, result: Value, segment: Option<usize>) -> Result<NodeId, Why> {
+    let readers = r.graph.users(result);
+    let Some(&(reader, _)) = readers.iter().find(|(user, _)| matches!(r.graph.op(*user), Op::Map(_))) else {
+        return Err(Why::new(Cause::Op, "no elementwise op reads it"));
+    };
+    r.is_read_by(result, reader).and_then(|()| r.joins(reader, segment)).map(|()| reader)
 }
 
 /// Rows that are chosen from a table by the same experts as the weights of a product, for a reader
@@ -109,53 +183,76 @@ fn rows_of_experts(r: &Regions, product: NodeId, reader: NodeId) -> Vec<NodeId> 
 
 /// The sum over a token's choices, if it is of the product and perhaps biases alone: then GPUs add
 /// it up where rows are not grouped, as they go along the weights of a token's experts.
-fn combine(r: &Regions, product: NodeId, (result, nodes): (Value, &[NodeId]), cx: &Cx) -> Option<NodeId> {
-    let Op::Grouped { .. } = r.graph.op(product) else { return None };
-    let experts = r.graph.ty(r.graph.operands(product)[2]).as_tensor()?;
-    let is_few = experts.layout == Layout::Rows && matches!(cx.arch.machine, Machine::Simt(_));
+fn combine(r: &Regions, product: NodeId, (result, nodes): (Value, &[NodeId]), cx: &Cx) -> Result<NodeId, Why> {
+    let readers = r.graph.users(result);
+    let sum = readers.into_iter().map(|(user, _)| user).find(|&user| matches!(r.graph.op(user), Op::Combine {}));
+    let (Op::Grouped { .. }, Some(sum)) = (r.graph.op(product), sum) else {
+        return Err(Why::new(Cause::Op, "only choices of experts are added up"));
+    };
+    r.is_read_by(result, sum).and_then(|()| r.joins(sum, r.graph.segment(product)))?;
+    if !matches!(cx.arch.machine, Machine::Simt(_)) {
+        return Err(Why::new(Cause::Chip, format!("kernels of {} do not add choices up", cx.arch.name)));
+    }
+    let experts = r.graph.ty(r.graph.operands(product)[2]).as_tensor();
+    if experts.is_none_or(|t| t.layout != Layout::Rows) {
+        return Err(Why::new(Cause::Step, "rows of many tokens lie expert by expert, not token by token"));
+    }
     let biases = |&id: &NodeId| match r.graph.op(id) {
         Op::Map(Elementwise::Add) => r.graph.operands(id).iter().any(|v| nodes.contains(&v.node) || v.node == product),
         op => op.reads(0) == Reads::Chosen,
     };
-    let sum = r.sole_reader(result).filter(|&user| matches!(r.graph.op(user), Op::Combine {}))?;
-    let joins = r.graph.operands(sum)[0] == result && r.may_join(sum, r.graph.segment(product));
-    (is_few && joins && nodes.iter().all(biases)).then_some(sum)
+    match r.graph.operands(sum)[0] == result && nodes.iter().all(biases) {
+        true => Ok(sum),
+        false => Err(Why::new(Cause::Op, "between the product and the sum goes a bias alone")),
+    }
 }
 
 /// Slices that part `whole` evenly along whole panels, with the elementwise ops that make one value
 /// of them again, which is the last.
-fn join(r: &Regions, whole: Value, panel: usize) -> Option<Vec<NodeId>> {
+fn join(r: &Regions, whole: Value, panel: usize) -> Result<Vec<NodeId>, Why> {
     let mut nodes = slices(r, whole, panel)?;
+    let several = || Why::new(Cause::ReadElsewhere, "more than one value of the parts is read behind them");
     loop {
         let mut open = nodes.iter().copied().filter(|&id| r.escapes(id.into(), &nodes));
-        let (first, second) = (open.next()?, open.next());
+        let (first, second) = (open.next().ok_or_else(several)?, open.next());
         if second.is_none() {
-            return (*nodes.last()? == first).then_some(nodes);
+            return if nodes.last() == Some(&first) { Ok(nodes) } else { Err(several()) };
         }
         // The earliest reader comes next. If it cannot join, two values will leave whatever else
         // does.
         let readers = nodes.iter().flat_map(|&id| r.graph.users(id.into())).map(|(user, _)| user);
-        let next = readers.filter(|user| !nodes.contains(user)).min_by_key(|user| r.place[user])?;
-        if !matches!(r.graph.op(next), Op::Map(_)) || !r.may_join(next, r.graph.segment(whole.node)) {
-            return None;
+        let next = readers.filter(|user| !nodes.contains(user)).min_by_key(|user| r.place[user]);
+        let next = next.ok_or_else(several)?;
+        r.joins(next, r.graph.segment(whole.node))?;
+        if !matches!(r.graph.op(next), Op::Map(_)) {
+            let name = r.graph.op(next).name();
+            return Err(Why::new(Cause::Op, format!("parts come together in elementwise ops, and not in `{name}`")));
         }
         nodes.push(next);
     }
 }
 
 /// The readers of `whole`, if they are slices that part it evenly along panels.
-fn slices(r: &Regions, whole: Value, panel: usize) -> Option<Vec<NodeId>> {
+fn slices(r: &Regions, whole: Value, panel: usize) -> Result<Vec<NodeId>, Why> {
     let readers: Vec<NodeId> = r.graph.users(whole).into_iter().map(|(user, _)| user).collect();
-    let range = |&id: &NodeId| match *r.graph.op(id) {
-        Op::Slice { axis: 1, start, len } => Some((start, len)),
+    let range = |id: NodeId| match *r.graph.op(id) {
+        Op::Slice { axis: 1, start, len } => Some((id, (start, len))),
         _ => None,
     };
-    let mut ranges: Vec<(usize, usize)> = readers.iter().map(range).collect::<Option<_>>()?;
+    let (parts, mut ranges): (Vec<NodeId>, Vec<(usize, usize)>) = readers.iter().copied().filter_map(range).unzip();
+    if parts.len() < readers.len() || r.graph.is_output(whole) {
+        return Err(Why::read_elsewhere(r.graph, whole, &parts));
+    }
+    parts.iter().try_for_each(|&id| r.joins(id, r.graph.segment(whole.node)))?;
     ranges.sort();
-    let &(_, width) = ranges.first()?;
-    let even = ranges.iter().enumerate().all(|(i, range)| *range == (i * width, width)) && width % panel == 0;
-    let total = r.graph.ty(whole).as_tensor()?.shape.last();
-    let here = |&id: &NodeId| r.may_join(id, r.graph.segment(whole.node));
-    let parted = even && total == Some(ranges.len() * width) && !r.graph.is_output(whole);
-    (parted && readers.iter().all(here)).then_some(readers)
+    let width = ranges.first().map_or(0, |&(_, width)| width);
+    let total = r.graph.ty(whole).as_tensor().and_then(|t| t.shape.last());
+    let even = ranges.iter().enumerate().all(|(i, range)| *range == (i * width, width));
+    if parts.is_empty() || !even || total != Some(ranges.len() * width) {
+        return Err(Why::new(Cause::Shape, "the parts are not equal, or not all of it"));
+    }
+    match width % panel {
+        0 => Ok(parts),
+        _ => Err(Why::new(Cause::Shape, format!("parts of {width} columns are no whole panels of {panel}"))),
+    }
 }

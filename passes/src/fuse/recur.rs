@@ -4,26 +4,52 @@ use std::collections::BTreeSet;
 
 use atomc_ir::{Graph, Maker, NodeId, Op, Reads, Value, Values};
 
-use super::Regions;
+use super::{Regions, Taken};
+use crate::explain::{Cause, Why};
 
 /// The nodes of the kernel around a boundary.
-pub fn nodes(r: &Regions, boundary: NodeId) -> Vec<NodeId> {
+pub fn taken(r: &Regions, boundary: NodeId) -> Taken {
     let (graph, segment) = (r.graph, r.graph.segment(boundary));
     let rank = |v: Value| graph.ty(v).as_tensor().map_or(0, |t| t.shape.rank());
     let mut inside = BTreeSet::from([boundary]);
+    let mut taken = Taken::default();
     for v in graph.operands(boundary) {
         let is_number = rank(v) + 1 == rank(boundary.into());
-        let mut open = vec![v.node];
-        while let Some(id) = open.pop() {
-            let takes = is_move(graph.op(id)) || is_number && is_inline(graph, id);
-            let own = graph.users(id.into()).iter().all(|(user, _)| inside.contains(user));
-            if takes && own && r.may_join(id, segment) && !graph.is_output(id.into()) && inside.insert(id) {
-                open.extend(graph.operands(id).into_iter().map(|v| v.node));
+        let mut open = vec![(v, boundary)];
+        while let Some((v, reader)) = open.pop() {
+            let id = v.node;
+            match takes(r, id, is_number, &inside).and_then(|()| r.joins(id, segment)) {
+                Err(why) => taken.leave(v, reader, why),
+                Ok(()) if inside.insert(id) => open.extend(graph.operands(id).into_iter().map(|v| (v, id))),
+                Ok(()) => (),
             }
         }
     }
-    inside.extend(after(graph, boundary).filter(|&id| r.may_join(id, segment)));
-    r.order.iter().copied().filter(|id| inside.contains(id)).collect()
+    match after(graph, boundary) {
+        Some(id) => match r.joins(id, segment) {
+            Ok(()) => _ = inside.insert(id),
+            Err(why) => taken.leave(boundary.into(), id, why),
+        },
+        None => {
+            let why = Why::new(Cause::Op, "behind it goes an elementwise op that reads nothing else");
+            let readers = graph.users(boundary.into()).into_iter();
+            readers.for_each(|(reader, _)| taken.leave(boundary.into(), reader, why.clone()));
+        }
+    }
+    taken.nodes = r.order.iter().copied().filter(|id| inside.contains(id)).collect();
+    taken
+}
+
+/// That a node moves parts of rows, or makes a number for each head, for these nodes alone.
+fn takes(r: &Regions, id: NodeId, is_number: bool, inside: &BTreeSet<NodeId>) -> Result<(), Why> {
+    let (graph, v) = (r.graph, Value::from(id));
+    if !(is_move(graph.op(id)) || is_number && is_inline(graph, id)) {
+        let text = "before it go parts of rows, and what makes a number for each head";
+        return Err(Why::new(Cause::Op, text));
+    }
+    let own = graph.users(v).iter().all(|(user, _)| inside.contains(user)) && !graph.is_output(v);
+    let by: Vec<NodeId> = inside.iter().copied().collect();
+    if own { Ok(()) } else { Err(Why::read_elsewhere(graph, v, &by)) }
 }
 
 /// The elementwise op that alone reads what a boundary with a state makes, and nothing else that

@@ -5,6 +5,7 @@ use atomc_ir::results::EMBEDDINGS;
 use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Reads, Type, Value, Values};
 
 use super::Regions;
+use crate::explain::{Cause, Why};
 
 /// Nodes can be in one kernel only if these agree. A value that comes through another kernel, or
 /// whose rows are not the rows of its reader, puts the reader one level up; so a path that leaves a
@@ -32,8 +33,18 @@ pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
         member.extend(made.map(|v| ((v, key(id)), i)));
     }
     let mut nodes: Vec<Vec<NodeId>> = vec![vec![]; free.len()];
+    let mut group_of: BTreeMap<NodeId, usize> = BTreeMap::new();
     for (i, &id) in free.iter().enumerate() {
-        nodes[groups.find(i)].push(id);
+        let group = groups.find(i);
+        nodes[group].push(id);
+        group_of.insert(id, group);
+        for v in regions.graph.operands(id).into_iter().filter(|v| group_of.get(&v.node).is_some_and(|&g| g != group)) {
+            if regions.graph.segment(id) == regions.graph.segment(v.node) {
+                let order = || Why::new(Cause::Order, "a value on the way comes out of another kernel");
+                let why = apart(regions, &lead, id, v).unwrap_or_else(order);
+                regions.left.insert((v, id), why);
+            }
+        }
     }
     for group in nodes.into_iter().filter(|g| !g.is_empty()) {
         regions.add(Family::Rows, group[group.len() - 1], group);
@@ -126,12 +137,29 @@ fn sink(r: &Regions, lead: &BTreeMap<NodeId, Dim>, of_free: &mut BTreeMap<NodeId
     }
 }
 
+/// Why a value is made before a reader that chooses rows of it, or needs all.
+pub const OTHER_ROWS: &str = "a row of the reader needs other rows than its own";
+
+/// Why a node may not be in the kernel that makes one of its operands; `None` if it may.
+fn apart(r: &Regions, lead: &BTreeMap<NodeId, Dim>, id: NodeId, v: Value) -> Option<Why> {
+    let l = lead.get(&id)?;
+    let (cause, text) = if lead.get(&v.node) != Some(l) || !is_row_of(r.graph, id, v, *l) {
+        (Cause::Shape, OTHER_ROWS)
+    } else if is_embedding(r.graph, v) {
+        (Cause::Boundary, "callers may put other embeddings in their place")
+    } else if parts_a_norm(r.graph, id, v) {
+        (Cause::Shape, "each head would norm the whole row again")
+    } else if joins_heads(r.graph, lead, id, v) {
+        (Cause::Shape, "the reader wants a whole row, which is made head by head")
+    } else {
+        return None;
+    };
+    Some(Why::new(cause, text))
+}
+
 /// Whether a node may not be in the kernel that makes one of its operands.
 fn is_apart(r: &Regions, lead: &BTreeMap<NodeId, Dim>, id: NodeId, v: Value) -> bool {
-    lead.get(&id).is_some_and(|l| {
-        let other = lead.get(&v.node) != Some(l) || !is_row_of(r.graph, id, v, *l);
-        other || is_embedding(r.graph, v) || parts_a_norm(r.graph, id, v) || joins_heads(r.graph, lead, id, v)
-    })
+    apart(r, lead, id, v).is_some()
 }
 
 /// One round; whether any level rose.

@@ -3,6 +3,8 @@ use std::collections::BTreeMap;
 
 use atomc_ir::{Graph, NodeId, Op, Type, Value, parse};
 
+use crate::explain::{Cause, Why};
+
 /// One side of a rule.
 pub struct Pattern {
     /// Its inputs are the `?` values; the types in it mean nothing.
@@ -19,9 +21,10 @@ pub struct Match {
 
 /// The alternative that came furthest before it failed.
 #[derive(Default)]
-struct Miss {
-    nodes: usize,
-    why: String,
+pub struct Miss {
+    /// How many nodes it had.
+    pub nodes: usize,
+    pub why: Option<Why>,
 }
 
 impl Pattern {
@@ -42,24 +45,27 @@ impl Pattern {
         self.graph.outputs()[0].node
     }
 
+    /// Whether an op is one of those before the root.
+    pub fn has(&self, op: &Op) -> bool {
+        self.graph.ids().any(|id| id != self.root() && self.graph.op(id).key() == op.key())
+    }
+
     /// Whether a node is of the root's kind.
     pub fn roots_at(&self, graph: &Graph, id: NodeId) -> bool {
         graph.op(id).name() == self.graph.op(self.root()).name()
     }
 
     /// What the pattern stands for at `root`, or why it does not fit.
-    pub fn matched(&self, graph: &Graph, root: NodeId) -> Result<Match, String> {
+    pub fn matched(&self, graph: &Graph, root: NodeId) -> Result<Match, Miss> {
         let mut miss = Miss::default();
         let alternatives = self.bind(graph, self.root().into(), root.into(), Match::default(), &mut miss);
         for found in alternatives {
             match found.nodes[1..].iter().find(|&&id| escapes(graph, id, &found)) {
                 None => return Ok(found),
-                Some(&id) => {
-                    miss.note(found.nodes.len(), || format!("`{}` is also read elsewhere", graph.op(id).name()))
-                }
+                Some(&id) => miss.note(found.nodes.len(), || Why::read_elsewhere(graph, id.into(), &found.nodes)),
             }
         }
-        Err(miss.why)
+        Err(miss)
     }
 
     /// All ways in which pattern value `p` can stand for `v`, given what is bound already.
@@ -70,13 +76,15 @@ impl Pattern {
             if *found.values.entry(name.clone()).or_insert(v) == v {
                 return vec![found];
             }
-            miss.note(found.nodes.len(), || format!("`{name}` would be two different values"));
+            miss.note(found.nodes.len(), || Why::new(Cause::Op, format!("`{name}` would be two different values")));
             return vec![];
         }
         let have = graph.op(v.node);
         if have.key() != want.key() {
             let name = |op: &Op| if have.name() == want.name() { op.key() } else { op.name().to_string() };
-            miss.note(so_far.nodes.len(), || format!("an operand is `{}`, not `{}`", name(have), name(want)));
+            miss.note(so_far.nodes.len(), || {
+                Why::new(Cause::Op, format!("an operand is `{}`, not `{}`", name(have), name(want)))
+            });
             return vec![];
         }
         let mut start = so_far;
@@ -97,20 +105,21 @@ impl Pattern {
     }
 
     /// Whether this side of a rule, in place of `root`, has the type that `root` has.
-    pub fn fits(&self, graph: &Graph, root: NodeId, found: &Match) -> Result<(), String> {
+    pub fn fits(&self, graph: &Graph, root: NodeId, found: &Match) -> Result<(), Why> {
+        let unlike = |text: String| Why::new(Cause::Type, text);
         let mut types: BTreeMap<NodeId, Type> = BTreeMap::new();
         for id in self.graph.order() {
             let ty = match self.graph.op(id) {
                 Op::Input { name } => graph.ty(found.values[name]).clone(),
                 op => {
                     let operands: Vec<&Type> = self.graph.operands(id).iter().map(|v| &types[&v.node]).collect();
-                    op.infer(&operands).map_err(|e| format!("`{}` cannot be made: {e}", op.name()))?.remove(0)
+                    op.infer(&operands).map_err(|e| unlike(format!("`{}` cannot be made: {e}", op.name())))?.remove(0)
                 }
             };
             types.insert(id, ty);
         }
         let (made, want) = (&types[&self.root()], graph.ty(root.into()));
-        if made == want { Ok(()) } else { Err(format!("the result would be {made}, not {want}")) }
+        if made == want { Ok(()) } else { Err(unlike(format!("the result would be {made}, not {want}"))) }
     }
 
     /// Makes this side of a rule, which fits, next to `root`.
@@ -132,9 +141,9 @@ impl Pattern {
 }
 
 impl Miss {
-    fn note(&mut self, nodes: usize, why: impl FnOnce() -> String) {
-        if self.why.is_empty() || nodes > self.nodes {
-            *self = Miss { nodes, why: why() };
+    fn note(&mut self, nodes: usize, why: impl FnOnce() -> Why) {
+        if self.why.is_none() || nodes > self.nodes {
+            *self = Miss { nodes, why: Some(why()) };
         }
     }
 }
