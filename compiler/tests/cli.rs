@@ -422,6 +422,28 @@ fn wrong_tokens_and_devices() {
     insta::assert_snapshot!(bench.fail(1, &["run", "m.atomc", "--weights", MODEL, "--prompt", "hi"]).replace(MODEL, "<model>"), @"error[tokenizer]: <model>/tokenizer.json: No such file or directory (os error 2)");
 }
 
+/// Numbers of tokens for a model without a tokenizer. Greedy answers go on as prompts do.
+#[test]
+fn tokens_in_and_out() {
+    let bench = Bench::new();
+    let run = |tokens: &str, more: &[&str]| {
+        [&["run", "m.atomc", "--weights", MODEL, "--max-tokens", "4", "--tokens", tokens], more].concat().join(" ")
+    };
+    let succeed = |line: String| bench.succeed(&line.split(' ').collect::<Vec<_>>());
+    let answer = succeed(run("3,17,5", &[]));
+    let numbers: Vec<u32> = answer.trim_end().split(',').map(|n| n.parse().expect("a number")).collect();
+    let described: serde_json::Value = serde_json::from_str(&succeed(run("3,17,5", &["--json"]))).expect("JSON");
+    assert_eq!(described["tokens"], serde_json::json!(numbers));
+    assert_eq!((&described["prompt_tokens"], described.get("text")), (&serde_json::json!(3), None));
+    let longer = succeed(run(&format!("3,17,5,{}", numbers[0]), &[]));
+    assert_eq!(longer.split(',').next(), Some(&*numbers[1].to_string()));
+    let fail = |code, more: &[&str]| bench.fail(code, &[&["run", "m.atomc", "--weights", MODEL], more].concat());
+    insta::assert_snapshot!(fail(1, &["--tokens", "1,x"]), @r#"error[tokens]: "x" is not the number of a token"#);
+    insta::assert_snapshot!(fail(1, &["--tokens", " ,"]), @"error[tokens]: a prompt needs at least one");
+    assert!(fail(2, &["--tokens", "1", "--prompt", "hi"]).contains("cannot be used with"));
+    assert!(fail(2, &["--tokens", "1", "--tokenizer", "t"]).contains("cannot be used with"));
+}
+
 #[test]
 fn wrong_numbers() {
     let bench = Bench::new();

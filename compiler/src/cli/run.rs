@@ -1,7 +1,7 @@
-//! `atomc run`: a prompt in, text out.
+//! `atomc run`: a prompt in, text out; or tokens in and out, where there is no tokenizer.
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use atomc_runtime::generate::{self, Answer, Finish};
 use atomc_runtime::{Params, Sampling};
@@ -18,13 +18,19 @@ Examples:
   atomc run m.atomc --weights models/qwen3 --prompt 'Q: Ana has 12 apples. Ana eats 3. How many …\nA:'
   atomc run m.atomc --weights models/qwen3 --prompt - < question.txt
   atomc run m.atomc --weights models/qwen3 --prompt 'Once' --temperature 0.8 --top-p 0.95 --seed 7
-  atomc run m.atomc --weights models/qwen3 --prompt 'Once' --json")]
+  atomc run m.atomc --weights models/qwen3 --prompt 'Once' --json
+  atomc run m.atomc --weights models/kimi-k2 --tokens 163584,2742      without a tokenizer")]
+#[command(group = clap::ArgGroup::new("asked").required(true))]
 pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
     /// What to go on from; `-` reads standard input
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    prompt: String,
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, group = "asked")]
+    prompt: Option<String>,
+    /// The same as numbers of tokens, for a model whose tokenizer is elsewhere; the answer is
+    /// numbers too. `-` reads standard input
+    #[arg(long, value_name = "N,…", group = "asked", conflicts_with = "tokenizer")]
+    tokens: Option<String>,
     /// tokenizer.json, or a folder with one, if it is not beside the weights
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
@@ -64,21 +70,69 @@ fn checked(text: &str, place: impl FnOnce(f32) -> Sampling) -> Result<f32, Strin
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = args.engine.artifact()?;
-    let tokenizer = args.tokenizer.as_deref().or(args.engine.weights.dir());
-    let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
-    let text = Text::open(tokenizer.ok_or_else(missing)?)?;
-    let prompt = text.encode(&read(&args.prompt)?)?;
+    let (words, prompt) = match (&args.prompt, &args.tokens) {
+        (Some(prompt), _) => {
+            let text = Text::open(args.tokenizer()?)?;
+            let prompt = text.encode(&read(prompt)?)?;
+            (Words::Text(Box::new(text)), prompt)
+        }
+        (None, tokens) => (Words::Numbers, numbers(&read(tokens.as_deref().unwrap_or_default())?)?),
+    };
     let mut engine = args.engine.engine(artifact, [prompt.len().saturating_add(args.max_tokens)])?;
     let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
     let params = Params { sampling, ..Params::for_model(engine.model(), args.max_tokens) };
-    let mut stream = Stream::new(&text, args.json);
+    let mut stream = Stream::new(&words, args.json);
     let answer = generate::generate(&mut engine, &prompt, &params, |token| stream.push(token))?;
     stream.end(&answer.tokens)?;
     if args.json {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{}", describe(&text, &prompt, &answer)?)?;
+        writeln!(out, "{}", describe(&words, &prompt, &answer)?)?;
     }
     Ok(())
+}
+
+impl Args {
+    fn tokenizer(&self) -> Result<&Path, Failure> {
+        let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer, or use --tokens.");
+        self.tokenizer.as_deref().or(self.engine.weights.dir()).ok_or_else(missing)
+    }
+}
+
+/// How tokens are read and shown.
+enum Words {
+    Text(Box<Text>),
+    Numbers,
+}
+
+impl Words {
+    /// What each token adds to what is shown, called with one after the other.
+    fn stream(&self) -> Box<dyn FnMut(u32) -> Result<String, Failure> + '_> {
+        match self {
+            Words::Text(text) => Box::new(text.stream()),
+            Words::Numbers => {
+                let mut before = "";
+                Box::new(move |token| Ok(format!("{}{token}", std::mem::replace(&mut before, ","))))
+            }
+        }
+    }
+
+    fn whole(&self, tokens: &[u32]) -> Result<String, Failure> {
+        match self {
+            Words::Text(text) => text.decode(tokens),
+            Words::Numbers => Ok(tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+        }
+    }
+}
+
+/// Numbers of tokens, with commas or white space between them.
+fn numbers(list: &str) -> Result<Vec<u32>, Failure> {
+    let words = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+    let bad = |word: &str| Failure::new("tokens", format!("{word:?} is not the number of a token"));
+    let found: Vec<u32> = words.map(|word| word.parse().map_err(|_| bad(word))).collect::<Result<_, _>>()?;
+    match found.is_empty() {
+        true => Err(Failure::new("tokens", "a prompt needs at least one")),
+        false => Ok(found),
+    }
 }
 
 fn read(prompt: &str) -> Result<String, Failure> {
@@ -90,23 +144,26 @@ fn read(prompt: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn describe(text: &Text, prompt: &[u32], answer: &Answer) -> Result<serde_json::Value, Failure> {
+fn describe(words: &Words, prompt: &[u32], answer: &Answer) -> Result<serde_json::Value, Failure> {
     let finish = match answer.finish {
         Finish::Stop(_) => "stop",
         Finish::Length => "length",
         Finish::Caller => "closed",
     };
-    Ok(json!({
-        "text": text.decode(&answer.tokens)?,
+    let mut described = json!({
         "tokens": answer.tokens,
         "prompt_tokens": prompt.len(),
         "finish": finish,
-    }))
+    });
+    if let Words::Text(text) = words {
+        described["text"] = text.decode(&answer.tokens)?.into();
+    }
+    Ok(described)
 }
 
-/// Writes pieces of text as their tokens come.
+/// Writes pieces of the answer as its tokens come.
 struct Stream<'a> {
-    text: &'a Text,
+    words: &'a Words,
     piece: Box<dyn FnMut(u32) -> Result<String, Failure> + 'a>,
     silent: bool,
     written: usize,
@@ -114,8 +171,8 @@ struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    fn new(text: &'a Text, silent: bool) -> Stream<'a> {
-        Stream { text, piece: Box::new(text.stream()), silent, written: 0, failed: None }
+    fn new(words: &'a Words, silent: bool) -> Stream<'a> {
+        Stream { words, piece: words.stream(), silent, written: 0, failed: None }
     }
 
     fn push(&mut self, token: u32) -> ControlFlow<()> {
@@ -147,7 +204,7 @@ impl<'a> Stream<'a> {
         if self.silent {
             return Ok(());
         }
-        let whole = self.text.decode(tokens)?;
+        let whole = self.words.whole(tokens)?;
         self.write(whole.get(self.written..).unwrap_or_default())?;
         if !whole.ends_with('\n') {
             self.write("\n")?;
