@@ -17,10 +17,8 @@ pub enum Error {
     TrailingBytes { need: u64, have: u64 },
     #[error("artifact is damaged: the checksum of {part} does not match")]
     Checksum { part: Part },
-    #[error("artifact is damaged: {part} lies at byte {found}, where byte {want} is due")]
-    Misplaced { part: Part, found: u64, want: u64 },
-    #[error("artifact is damaged: padding before {part} is not zero")]
-    Padding { part: Part },
+    #[error("artifact is damaged: {part} does not unpack to what its header says")]
+    Packed { part: Part },
     #[error("artifact manifest: {}: {}", escaped(.at), escaped(.detail))]
     Manifest { at: String, detail: String },
 }

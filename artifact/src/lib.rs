@@ -17,6 +17,6 @@ pub mod manifest;
 
 pub use error::{Error, Part};
 pub use escape::{escaped, escaped_json};
-pub use file::{Artifact, FORMAT_VERSION, Section, encode, write};
+pub use file::{Artifact, FORMAT_VERSION, Section, encode, lay_out, write};
 pub use fingerprint::{Fingerprint, NoFingerprint};
 pub use manifest::Manifest;

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use atomc::driver::{self, Options};
 use atomc::frontend;
-use atomc_artifact::{Artifact, FORMAT_VERSION};
+use atomc_artifact::{Artifact, lay_out};
 use clap::Parser;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -39,23 +39,7 @@ fn sample() -> &'static Sample {
 fn forge(manifest: &Value, code: &[Vec<u8>]) -> Vec<u8> {
     let json = serde_json::to_vec(manifest).expect("JSON");
     let sections: Vec<&[u8]> = std::iter::once(&json[..]).chain(code.iter().map(Vec::as_slice)).collect();
-    let mut file = b"\x89ATOMC\r\n".to_vec();
-    file.extend((FORMAT_VERSION).to_le_bytes());
-    file.extend((sections.len() as u32).to_le_bytes());
-    let mut end = file.len() + 48 * sections.len() + 32;
-    for section in &sections {
-        let start = end.next_multiple_of(64);
-        file.extend((start as u64).to_le_bytes());
-        file.extend((section.len() as u64).to_le_bytes());
-        file.extend(blake3::hash(section).as_bytes());
-        end = start + section.len();
-    }
-    file.extend(blake3::hash(&file.clone()).as_bytes());
-    for section in sections {
-        file.resize(file.len().next_multiple_of(64), 0);
-        file.extend(section);
-    }
-    file
+    lay_out(&sections)
 }
 
 /// What a verb says of a file.
