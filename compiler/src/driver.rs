@@ -342,6 +342,9 @@ fn echo(
     if options.expert_ranks > 1 {
         echo["expert_parallel"] = json!(options.expert_ranks);
     }
+    if let Some(choice) = options.choice {
+        echo["choice"] = json!(choice);
+    }
     for arch in targets.iter().flat_map(|(_, archs)| *archs) {
         if let Some(release) = atomc_targets::assembler(arch)? {
             echo["ptxas"] = release.into();

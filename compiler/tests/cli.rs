@@ -102,7 +102,8 @@ fn a_model_goes_through_every_verb() {
     assert_eq!(shapes(&cut), shapes(&whole));
 
     let args = ["bench", "m.atomc", "--random-weights", "7", "--steps", "2", "--repeat", "1", "--kernels", "--json"];
-    let bench_result = read(&bench.succeed(&args));
+    let made_of_kernels = bench.succeed(&args);
+    let bench_result = read(&made_of_kernels);
     assert_eq!(bench_result["prefill"]["tokens"], 60);
     assert!(bench_result["decode"][0]["bytes_per_second"].as_f64().is_some_and(|rate| rate > 0.0));
 
@@ -119,6 +120,47 @@ fn a_model_goes_through_every_verb() {
     let all: Value = serde_json::from_str(&bench.succeed(&["explain", MODEL, "--json"])).expect("JSON");
     let fused = |place: &&Value| place["what"] == "silu_mul" && place["fused"] == true && place["cause"].is_null();
     assert_eq!(all.as_array().map(|all| all.iter().filter(fused).count()), Some(2), "{all}");
+    bench.write("bench.json", made_of_kernels.as_bytes());
+    let page = ["report", "m.atomc", "-o", "report.html", "--bench", "bench.json", "--against", "m.atomc"];
+    bench.succeed(&page);
+    let page = std::fs::read_to_string(bench.path("report.html")).expect("a page");
+    let data =
+        page.split_once("type=\"application/json\" id=\"data\">").and_then(|(_, rest)| rest.split_once("</script>"));
+    let data: Value = serde_json::from_str(data.expect("the page's data").0).expect("JSON");
+    let plan = &data["steps"][0]["plans"][0];
+    assert_eq!(
+        plan["launches"].as_array().map(Vec::len),
+        data["targets"][0]["plans"][0]["launches"].as_u64().map(|n| n as usize)
+    );
+    assert!(
+        plan["peak"].as_u64() <= plan["arena"].as_u64() && plan["edges"].as_array().is_some_and(|all| all.len() > 10)
+    );
+    assert_eq!(data["bench"]["decode"][0]["plan"], plan["name"]);
+    assert_eq!(data["against"]["all"], 0);
+    bench.write("bench.json", "{}");
+    assert!(
+        bench
+            .fail(1, &["report", "m.atomc", "-o", "r.html", "--bench", "bench.json"])
+            .contains("bench --kernels --json")
+    );
+
+    let ledger =
+        ["bench", "m.atomc", "--random-weights", "--steps", "2", "--repeat", "1", "--ledger", "--trace", "run.json"];
+    assert!(bench.succeed(&ledger).contains("the whole step"));
+    let events = |name: &str| read(&std::fs::read_to_string(bench.path(name)).expect("a trace"))["traceEvents"].clone();
+    let kinds = |name: &str, kind: &str| {
+        let events = events(name);
+        events.as_array().map_or(0, |all| all.iter().filter(|event| event["cat"] == kind).count())
+    };
+    let launches = plan["launches"].as_array().map_or(0, Vec::len);
+    assert!(kinds("run.json", "launch") > launches && kinds("run.json", "step") == 2);
+    let same = ["compile", MODEL, "--context", "64", "--decode", "1", "--prefill", "32", "-o", "traced.atomc"];
+    bench.succeed(&[&same[..], &["--trace", "compile.json"]].concat());
+    assert!(kinds("compile.json", "kernel") > 20 && kinds("compile.json", "pass") > 20);
+    assert!(
+        std::fs::read(bench.path("traced.atomc")).expect("an artifact") == bench.artifact(),
+        "a trace changes nothing"
+    );
     let refused = bench.fail(2, &["explain", MODEL, "--cause", "mood"]);
     assert!(refused.contains("must be one of read elsewhere, type, boundary"), "{refused}");
     assert!(bench.succeed(&["completions", "bash"]).contains("atomc"));

@@ -1,6 +1,7 @@
 //! Facts about one chip that passes and emitters read. The rows live in `targets`.
 use std::ops::Deref;
 
+use crate::layout::Groups;
 use crate::types::{DType, Layout, TensorType};
 
 /// One row of the target table.
@@ -204,6 +205,19 @@ impl Memory {
             Layout::Scaled(group) => self.stride(self.padded(width) + width.div_ceil(group) * size_of::<f32>()),
             Layout::Rows | Layout::Panels | Layout::Columns | Layout::Grouped { .. } => self.stride(width),
         }
+    }
+
+    /// Bytes that a result needs in a step of so many tokens and rows of logits: padding of rows,
+    /// alignment, and what kernels may read beyond the end; in steps of any mixture also room for
+    /// spare rows.
+    pub fn result_bytes(&self, ty: &TensorType, (tokens, rows): (usize, usize), is_decode: bool) -> usize {
+        let lead = ty.shape.0.first().map_or(1, |lead| lead.at(tokens, rows));
+        let bytes = match ty.layout {
+            Layout::Grouped { experts, tile } => Groups { experts, tile, pairs: lead }.words() * ty.dtype.size(),
+            _ if is_decode => lead * self.result_stride(ty) * ty.dtype.size(),
+            _ => lead.next_multiple_of(self.rows) * self.result_stride(ty) * ty.dtype.size(),
+        };
+        bytes.next_multiple_of(self.align) + self.align
     }
 }
 

@@ -48,6 +48,7 @@ fn drive(
 ) -> Result<(), Diagnostic> {
     let input = graph.clone();
     for pass in passes {
+        let _span = tracing::debug_span!("pass", name = pass.name).entered();
         let start = Instant::now();
         let changed = pass.apply(graph, cx)?;
         if let Err(e) = graph.verify_at(pass.stage) {

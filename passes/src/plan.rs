@@ -1,10 +1,8 @@
 //! Memory: where in one arena each kernel's results lie in a step of the bucket's size.
 use std::collections::{BTreeMap, BTreeSet};
 
-use atomc_ir::layout::Groups;
-use atomc_ir::{Graph, Layout, NodeId, Op, TensorType, Value};
+use atomc_ir::{Graph, NodeId, Op, TensorType, Value};
 
-use crate::bucket::Bucket;
 use crate::pass::Cx;
 
 /// Where a value lies in the arena.
@@ -102,17 +100,10 @@ fn first_place(graph: &Graph, mut v: Value) -> Value {
     v
 }
 
-/// Bytes that a result needs: rows for the tokens of the bucket, with padding.
+/// Bytes that a result needs in a step of the bucket's size.
 pub fn result_bytes(ty: &TensorType, cx: &Cx) -> usize {
-    let memory = &cx.arch.memory;
-    if let (Layout::Grouped { experts, tile }, Some(lead)) = (ty.layout, ty.shape.0.first()) {
-        let pairs = lead.at(cx.bucket.tokens(), cx.bucket.rows());
-        let bytes = Groups { experts, tile, pairs }.words() * ty.dtype.size();
-        return bytes.next_multiple_of(memory.align) + memory.align;
-    }
-    let rows = ty.shape.0.first().map_or(1, |d| d.at(cx.bucket.tokens(), cx.bucket.rows()));
-    let rows = if matches!(cx.bucket, Bucket::Decode { .. }) { rows } else { rows.next_multiple_of(memory.rows) };
-    (rows * memory.result_stride(ty) * ty.dtype.size()).next_multiple_of(memory.align) + memory.align
+    let bucket = cx.bucket;
+    cx.arch.memory.result_bytes(ty, (bucket.tokens(), bucket.rows()), bucket.is_decode())
 }
 
 /// A growing range of bytes with holes.

@@ -1,10 +1,12 @@
 //! `atomc bench`: tokens a second, and how near that is to what the memory of the machine allows.
 #[cfg(feature = "emulator")]
 mod emulated;
+mod ledger;
 mod peaks;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use atomc_runtime::manifest::{Arg, Chip, Plan, PlanKind, StateGroup, StreamLayout};
@@ -14,8 +16,11 @@ use serde_json::{Value, json};
 
 use super::engine::EngineArgs;
 use super::failure::Failure;
+use super::inspect;
+use super::output;
 use super::progress::{Progress, Unit};
 use super::shown;
+use super::trace::Trace;
 
 const DEFAULT_PROMPT: usize = 512;
 /// Most sequences, or prefills, to measure: far more than any device decodes at once, and than a
@@ -37,6 +42,8 @@ Examples:
   atomc bench m.atomc --weights models/qwen3
   atomc bench m.atomc --random-weights --threads 2 --batch 1,8
   atomc bench m.atomc --random-weights --kernels          where the time of a decode step goes
+  atomc bench m.atomc --random-weights --ledger           what of it is lost, kernel by kernel
+  atomc bench m.atomc --random-weights --trace run.json   the steps for chrome://tracing or ui.perfetto.dev
   atomc bench m.atomc --random-weights --device cuda:0 --prompt 2048 --position 1024 --batch 1,8,32 --steps 50")]
 pub struct Args {
     #[command(flatten)]
@@ -59,9 +66,23 @@ pub struct Args {
     /// Also time every kernel
     #[arg(long)]
     kernels: bool,
+    /// Time every kernel, and set the time beside the least that memory and arithmetic allow it, by
+    /// what is lost
+    #[arg(long)]
+    ledger: bool,
+    /// Time every kernel, and write the mean steps as a trace that chrome://tracing and Perfetto
+    /// show
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// The results as a JSON object
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn times_kernels(&self) -> bool {
+        self.kernels || self.ledger || self.trace.is_some()
+    }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -75,14 +96,30 @@ fn some(text: &str) -> Result<usize, String> {
 struct Prefill {
     tokens: usize,
     seconds: f64,
-    kernels: Vec<KernelTime>,
+    timed: Timed,
 }
 
 struct Decode {
     batch: usize,
     seconds: f64,
     bytes: u64,
+    timed: Timed,
+}
+
+/// What was timed of a step, if anything was.
+#[derive(Default)]
+struct Timed {
+    /// Name of the plan that ran.
+    plan: String,
     kernels: Vec<KernelTime>,
+    launches: Vec<LaunchTime>,
+}
+
+/// One launch of a step, in order.
+struct LaunchTime {
+    symbol: String,
+    location: String,
+    seconds: f64,
 }
 
 /// One kernel of a step.
@@ -95,6 +132,7 @@ struct KernelTime {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
+    args.trace.as_deref().map_or(Ok(()), output::check)?;
     let start = Instant::now();
     let driver = args.engine.device.start()?;
     let started = driver.is_some().then(|| start.elapsed().as_secs_f64());
@@ -102,7 +140,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = args.engine.artifact()?;
     let positions = artifact.manifest().model.max_positions;
     // Timing the kernels takes as many steps again.
-    let steps = args.steps.saturating_mul(if args.kernels { 2 } else { 1 });
+    let steps = args.steps.saturating_mul(if args.times_kernels() { 2 } else { 1 });
     let prompt = args.prompt.unwrap_or(DEFAULT_PROMPT.min(positions.saturating_sub(steps)).max(1));
     let position = args.position.unwrap_or(prompt);
     if prompt.max(position.saturating_add(steps)) > positions {
@@ -114,6 +152,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     #[cfg(feature = "emulator")]
     if let super::engine::DeviceArg::Emulated(chip) = &args.engine.device {
+        if args.ledger || args.trace.is_some() {
+            let message = "an emulator has no time, which --ledger and --trace are about";
+            return Err(Failure::new("bench", message).help("--kernels counts what kernels do there"));
+        }
         return emulated::run(args, chip, artifact, prompt);
     }
     let widest = args.batch.iter().copied().max().unwrap_or(1);
@@ -140,11 +182,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         engine.drop_sequence(sequence)?;
         times.push(seconds);
     }
-    let mut prefilled = Prefill { tokens: prompt, seconds: median(times), kernels: vec![] };
-    if args.kernels {
+    let mut prefilled = Prefill { tokens: prompt, seconds: median(times), timed: Timed::default() };
+    if args.times_kernels() {
         let plan = engine.plans().len() - 1;
         let lengths = Lengths { sequences: 1, first: 1, last: prompt };
-        prefilled.kernels = kernel_times(&mut engine, plan, lengths, |engine| {
+        prefilled.timed = kernel_times(&mut engine, plan, lengths, |engine| {
             let (sequence, _) = prefill(engine, &ids[..prompt])?;
             Ok(engine.drop_sequence(sequence)?)
         })?;
@@ -159,9 +201,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     drop(progress);
     let (device, product) = (engine.device_name().to_owned(), engine.product().map(str::to_owned));
     let report = Report { device, product, peaks, started, opened, loaded, prefill: prefilled, decodes };
+    if let Some(file) = &args.trace {
+        output::write(file, &report.trace()?)?;
+    }
     match args.json {
         true => report.json(),
-        false => report.text(),
+        false => report.text(args),
     }
 }
 
@@ -194,12 +239,12 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
     let plan = plan(engine, batch);
     let lengths = |length| Lengths { sequences: batch, first: length, last: length };
     let half = ids.len() + args.steps / 2;
-    let mut kernels = vec![];
-    if args.kernels {
+    let mut timed = Timed::default();
+    if args.times_kernels() {
         let steps =
             |engine: &mut Engine| (0..args.steps).try_for_each(|_| Ok(engine.step_greedy(&requests).map(|_| ())?));
         // The cache is longer by then.
-        kernels = kernel_times(engine, plan, lengths(half + args.steps), steps)?;
+        timed = kernel_times(engine, plan, lengths(half + args.steps), steps)?;
     }
     for sequence in sequences {
         engine.drop_sequence(sequence)?;
@@ -207,7 +252,7 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
     let weights: u64 = engine.plans()[plan].launches.iter().map(|launch| launch.bytes).sum();
     let cached = (0..engine.target().states.len()).map(|state| lengths(half).attention(engine, state).0);
     let bytes = weights + cached.sum::<u64>();
-    Ok(Decode { batch, seconds: median(times), bytes, kernels })
+    Ok(Decode { batch, seconds: median(times), bytes, timed })
 }
 
 /// The plan that a decode step of so many sequences takes.
@@ -249,11 +294,12 @@ fn kernel_times(
     plan: usize,
     lengths: Lengths,
     run: impl FnOnce(&mut Engine) -> Result<(), Failure>,
-) -> Result<Vec<KernelTime>, Failure> {
+) -> Result<Timed, Failure> {
     engine.time_launches();
     run(engine)?;
     let times = &engine.take_launch_times()[plan];
     let mut by_symbol: BTreeMap<String, KernelTime> = BTreeMap::new();
+    let mut launches = Vec::with_capacity(times.nanoseconds.len());
     for (launch, nanoseconds) in engine.plans()[plan].launches.iter().zip(&times.nanoseconds) {
         let symbol = engine.target().kernels[launch.kernel].symbol.clone();
         let entry = by_symbol.entry(symbol.clone()).or_insert(KernelTime {
@@ -263,8 +309,11 @@ fn kernel_times(
             bytes: 0,
             flops: 0,
         });
+        let seconds = *nanoseconds as f64 * 1e-9 / times.steps.max(1) as f64;
         entry.launches += 1;
-        entry.seconds += *nanoseconds as f64 * 1e-9 / times.steps as f64;
+        entry.seconds += seconds;
+        let symbol = entry.symbol.clone();
+        launches.push(LaunchTime { symbol, location: launch.location.clone(), seconds });
         let attends = engine.target().kernels[launch.kernel].family.starts_with("attend");
         let state =
             launch.args.iter().find_map(|arg| if let Arg::State { state, .. } = arg { Some(*state) } else { None });
@@ -277,7 +326,7 @@ fn kernel_times(
     }
     let mut all: Vec<_> = by_symbol.into_values().collect();
     all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    Ok(all)
+    Ok(Timed { plan: inspect::name(&engine.plans()[plan]), kernels: all, launches })
 }
 
 struct Report {
@@ -309,9 +358,9 @@ impl KernelTime {
         )
     }
 
-    fn json(&self, chip: Option<&Chip>) -> Value {
+    fn json(&self, peaks: &Peaks) -> Value {
         let KernelTime { symbol, launches, seconds, bytes, flops } = self;
-        let floor = chip.map(|chip| chip.floor(self.bytes, self.flops));
+        let floor = peaks.floor(self.bytes, self.flops);
         json!({ "symbol": symbol, "launches": launches, "seconds": seconds, "bytes": bytes, "flops": flops, "floor_seconds": floor })
     }
 }
@@ -323,21 +372,43 @@ impl Decode {
 }
 
 impl Report {
+    /// The mean steps, one behind the other, each launch in its place.
+    fn trace(&self) -> Result<Vec<u8>, Failure> {
+        let mut trace = Trace::default();
+        let decodes = self.decodes.iter().map(|d| (format!("decode, batch {}", d.batch), &d.timed));
+        let prefill = (format!("prefill {}", self.prefill.tokens), &self.prefill.timed);
+        let mut start = 0.0;
+        for (step, timed) in std::iter::once(prefill).chain(decodes) {
+            let whole: f64 = timed.launches.iter().map(|launch| launch.seconds).sum();
+            trace.add(&step, "step", (start, whole), 0, json!({ "plan": timed.plan }));
+            for LaunchTime { symbol, location, seconds } in &timed.launches {
+                trace.add(symbol, "launch", (start, *seconds), 0, json!({ "module": location }));
+                start += seconds;
+            }
+        }
+        trace.written()
+    }
+
     /// Of what a decode step could read in its time.
     fn share(&self, decode: &Decode) -> Option<f64> {
         self.peaks.bandwidth().map(|bandwidth| decode.rate() / bandwidth)
     }
 
-    fn text(&self) -> Result<(), Failure> {
+    fn text(&self, args: &Args) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
         let product = self.product.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
         writeln!(out, "{}{product}{}", self.device, self.peaks.text())?;
         let started = self.started.map(|s| format!("driver started in {s:.3} s, ")).unwrap_or_default();
         writeln!(out, "{started}opened in {:.3} s without weights, which took {:.1} s", self.opened, self.loaded)?;
         let (chip, meaning) = (self.peaks.chip(), self.peaks.meaning());
-        let Prefill { tokens, seconds, ref kernels } = self.prefill;
+        let shown = |out: &mut _, timed: &Timed, seconds: f64| match args.ledger {
+            true => ledger::show(out, timed, seconds, &self.peaks),
+            false if args.kernels => timed.kernels.iter().try_for_each(|k| k.line(out, chip)),
+            false => Ok(()),
+        };
+        let Prefill { tokens, seconds, ref timed } = self.prefill;
         writeln!(out, "prefill {tokens}: {:.1} tokens/s, {:.2} ms", tokens as f64 / seconds, seconds * 1e3)?;
-        kernels.iter().try_for_each(|k| k.line(&mut out, chip))?;
+        shown(&mut out, timed, seconds)?;
         for d in &self.decodes {
             writeln!(
                 out,
@@ -348,13 +419,13 @@ impl Report {
                 d.rate() / 1e9,
                 self.share(d).map(|s| format!(", {:.0} % of the {meaning}", 100.0 * s)).unwrap_or_default(),
             )?;
-            d.kernels.iter().try_for_each(|k| k.line(&mut out, chip))?;
+            shown(&mut out, &d.timed, d.seconds)?;
         }
         Ok(())
     }
 
     fn json(&self) -> Result<(), Failure> {
-        let kernels = |all: &[KernelTime]| all.iter().map(|k| k.json(self.peaks.chip())).collect::<Vec<Value>>();
+        let kernels = |timed: &Timed| timed.kernels.iter().map(|k| k.json(&self.peaks)).collect::<Vec<Value>>();
         let decode = |d: &Decode| {
             json!({
                 "batch": d.batch,
@@ -363,7 +434,8 @@ impl Report {
                 "bytes": d.bytes,
                 "bytes_per_second": d.rate(),
                 "share_of_bandwidth": self.share(d),
-                "kernels": kernels(&d.kernels),
+                "plan": d.timed.plan,
+                "kernels": kernels(&d.timed),
             })
         };
         let mut value = json!({
@@ -376,7 +448,8 @@ impl Report {
                 "tokens": self.prefill.tokens,
                 "tokens_per_second": self.prefill.tokens as f64 / self.prefill.seconds,
                 "seconds": self.prefill.seconds,
-                "kernels": kernels(&self.prefill.kernels),
+                "plan": self.prefill.timed.plan,
+                "kernels": kernels(&self.prefill.timed),
             },
             "decode": self.decodes.iter().map(decode).collect::<Vec<Value>>(),
         });

@@ -13,6 +13,7 @@ use super::failure::{Failure, tell};
 use super::model::ModelArgs;
 use super::output;
 use super::progress::{Progress, Unit};
+use super::trace::Spans;
 use super::trust;
 
 /// Compile a model into one file
@@ -27,6 +28,7 @@ Examples:
   atomc compile models/qwen3/config.json --dtype f32 -o m.atomc
   atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc
   atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc
+  atomc compile models/qwen3 --trace compile.json -o m.atomc
   atomc compile models/qwen3 --quant fp8,*.down_proj=none -o m.atomc
   atomc compile models/qwen3-moe --tp 2 --ep 2 -o rank.atomc")]
 pub struct Args {
@@ -67,6 +69,10 @@ pub struct Args {
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Also write what the compiler did, and when, as a trace that chrome://tracing and Perfetto
+    /// show: passes for each step, and kernels
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Leave the list of trusted artifacts as it is
     #[arg(long)]
     no_trust: bool,
@@ -82,9 +88,10 @@ enum Who {
     Caller,
 }
 
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
     let start = Instant::now();
     output::check(&args.output)?;
+    args.trace.as_deref().map_or(Ok(()), output::check)?;
     let mut config = args.model.config()?;
     if !args.quant.is_empty() {
         config.quantise(&args.quant)?;
@@ -111,6 +118,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let compiled = driver::compile(&config, &options, &mut report)?;
     drop(progress);
+    if let Some(file) = &args.trace {
+        output::write(file, &spans.take().written()?)?;
+    }
     let fingerprint = compiled.write(&args.output)?;
     if !args.no_trust {
         trust_it(&args.output, &compiled.manifest.model.architecture, fingerprint);

@@ -8,14 +8,15 @@ use atomc_artifact::{Artifact, escaped};
 use serde_json::{Value, json};
 
 use super::failure::Failure;
+use super::flow::Bodies;
 use super::inspect::{name, size};
 use super::shown;
 
 /// Say what changed from one artifact to another
 #[derive(clap::Args)]
 #[command(after_help = "\
-Options and facts of the model that shaped them, then for each target its weights, the steps that it runs, and its kernels:
-those of one alone, and those of both that have another schedule or take something else of the GPU. A kernel is the same if
+Options and facts of the model that shaped them, then for each target its weights, its steps with what they do in each part of
+the model and with their memory, and its kernels: those of one alone, and those of both that have another schedule or take something else of the GPU. A kernel is the same if
 it computes the same. `-` is what the first has, `+` what the second has.
 
 Examples:
@@ -31,10 +32,27 @@ pub struct Args {
 
 /// A change of one thing; nothing where one of both does not have it.
 #[derive(Debug, PartialEq, Eq)]
-struct Change {
+pub struct Change {
     about: String,
     before: Option<String>,
     after: Option<String>,
+}
+
+impl Change {
+    /// Whether one of both alone has it.
+    fn is_lone(&self) -> bool {
+        self.before.is_none() || self.after.is_none()
+    }
+
+    pub fn json(&self) -> Value {
+        json!({ "about": self.about, "before": self.before, "after": self.after })
+    }
+
+    /// The change as text, without the numbers of layers.
+    fn alike(&self) -> [String; 3] {
+        let text = |text: &Option<String>| text.as_deref().map(shown::without_numbers).unwrap_or_default();
+        [shown::without_numbers(&self.about), text(&self.before), text(&self.after)]
+    }
 }
 
 /// Facts by their names.
@@ -43,13 +61,10 @@ type Facts = BTreeMap<String, String>;
 pub fn run(args: &Args) -> Result<(), Failure> {
     let open = |path: &PathBuf| Artifact::open(path).map_err(|error| Failure::file("diff", path, error));
     let (before, after) = (open(&args.before)?, open(&args.after)?);
-    let (one, other) = (before.manifest(), after.manifest());
-    let shared = |name: &str| [one, other].iter().all(|m| m.targets.iter().any(|target| target.name == name));
-    let all = changes(&facts(&before, &shared), &facts(&after, &shared));
+    let all = between(&before, &after)?;
     let out = &mut std::io::stdout().lock();
     if args.json {
-        let change = |c: &Change| json!({ "about": c.about, "before": c.before, "after": c.after });
-        return shown::json(out, &all.iter().map(change).collect::<Vec<_>>());
+        return shown::json(out, &all.iter().map(Change::json).collect::<Vec<_>>());
     }
     if before.fingerprint() == after.fingerprint() {
         return Ok(writeln!(out, "no difference")?);
@@ -57,14 +72,51 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if all.is_empty() {
         return Ok(writeln!(out, "the same but for details that no list here has: `atomc inspect --json` has all")?);
     }
-    for Change { about, before, after } in &all {
-        writeln!(out, "{}", escaped(about))?;
+    for (Change { about, before, after }, count) in grouped(&all) {
+        match count {
+            1 => writeln!(out, "{}", escaped(about))?,
+            count => writeln!(out, "{} ({count} alike)", escaped(&shown::without_numbers(about)))?,
+        }
         for (sign, text) in [("-", before), ("+", after)] {
             text.iter().try_for_each(|text| writeln!(out, "  {sign} {}", escaped(text)))?;
         }
     }
     Ok(())
 }
+
+/// Changes with how many there are of each, where layers that changed in the same way are one.
+pub fn grouped(all: &[Change]) -> Vec<(&Change, usize)> {
+    let mut groups: Vec<(&Change, usize)> = vec![];
+    let mut group_of: BTreeMap<[String; 3], usize> = BTreeMap::new();
+    for change in all {
+        let group = *group_of.entry(change.alike()).or_insert(groups.len());
+        match groups.get_mut(group) {
+            Some((_, count)) => *count += 1,
+            None => groups.push((change, 1)),
+        }
+    }
+    groups
+}
+
+/// What changed from one artifact to another.
+pub fn between(before: &Artifact, after: &Artifact) -> Result<Vec<Change>, Failure> {
+    let (one, other) = (before.manifest(), after.manifest());
+    let shared = |name: &str| [one, other].iter().all(|m| m.targets.iter().any(|target| target.name == name));
+    let mut all = changes(&facts(before, &shared)?, &facts(after, &shared)?);
+    // A step that one alone has is one change.
+    let lone: Vec<String> = all.iter().filter(|change| change.is_lone()).map(|change| change.about.clone()).collect();
+    all.retain(|change| !lone.iter().any(|plan| part_of(&change.about, plan)));
+    Ok(all)
+}
+
+/// Whether something is told of a part of a step, or of its memory.
+fn part_of(about: &str, plan: &str) -> bool {
+    about.strip_prefix(plan).is_some_and(|rest| rest == MEMORY || rest.starts_with(AT))
+}
+
+/// What follows the name of a step where its memory is told of, and where a part of it is.
+const MEMORY: &str = " memory";
+const AT: &str = " at ";
 
 /// The facts of which one has another than the other, or none.
 fn changes(before: &Facts, after: &Facts) -> Vec<Change> {
@@ -77,20 +129,47 @@ fn changes(before: &Facts, after: &Facts) -> Vec<Change> {
 }
 
 /// Everything, of targets that both have; of others that they are there.
-fn facts(artifact: &Artifact, is_shared: &dyn Fn(&str) -> bool) -> Facts {
+fn facts(artifact: &Artifact, is_shared: &dyn Fn(&str) -> bool) -> Result<Facts, Failure> {
     let manifest = artifact.manifest();
     let mut facts = Facts::from([("producer".into(), manifest.producer.clone())]);
     shaped_by("config", &manifest.config, &mut facts);
     for target in &manifest.targets {
         match is_shared(&target.name) {
             true => {
-                facts.extend(of_target(artifact, target).map(|(what, text)| (format!("{} {what}", target.name), text)))
+                let named = |(what, text)| (format!("{} {what}", target.name), text);
+                facts.extend(of_target(artifact, target).map(named));
+                facts.extend(steps(target)?.into_iter().map(named));
             }
             false => _ = facts.insert(format!("target {}", target.name), format!("{} plans", target.plans.len())),
         }
     }
     facts.extend(sizes(manifest));
-    facts
+    Ok(facts)
+}
+
+/// Of each plan its memory, and what it does in each part of the model: the graph of its launches.
+fn steps(target: &Target) -> Result<Vec<(String, String)>, Failure> {
+    let bodies = Bodies::of(target)?;
+    let mut all = vec![];
+    for plan in &target.plans {
+        let flow = bodies.flow(target, plan);
+        let (peak, unshared) = (flow.peak(), flow.kept.iter().map(|kept| kept.bytes).sum());
+        let text = format!(
+            "{} values, {} at once, {} without reuse, in an arena of {}",
+            flow.kept.len(),
+            size(peak),
+            size(unshared),
+            size(plan.arena_bytes)
+        );
+        all.push((format!("plan {}{MEMORY}", name(plan)), text));
+        let mut parts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for launch in &plan.launches {
+            let (family, ops) = (&target.kernels[launch.kernel].family, bodies.ops(launch.kernel));
+            parts.entry(&launch.location).or_default().push(format!("{family}: {ops}"));
+        }
+        all.extend(parts.into_iter().map(|(part, done)| (format!("plan {}{AT}{part}", name(plan)), done.join("; "))));
+    }
+    Ok(all)
 }
 
 /// Every number and text of what shaped an artifact, by its place.

@@ -1,4 +1,4 @@
-//! `atomc explain`: where the compiler made one kernel of several ops, and where it did not and why.
+//! `atomc explain`: where the compiler made one kernel of several ops, and where not, and why.
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use super::model::ModelArgs;
 use super::print;
-use super::shown;
+use super::shown::{self, without_numbers};
 
 /// Say for every place where work might be done in one go whether it is, and if not, why
 #[derive(clap::Args)]
@@ -99,19 +99,6 @@ fn lines(places: &[Place]) -> Vec<String> {
         count => format!("  {} ({count})", without_numbers(&place.to_string())),
     };
     lines.iter().map(line).collect()
-}
-
-/// A text whose module paths have a star for each number.
-fn without_numbers(text: &str) -> String {
-    let word = |word: &str| -> String {
-        let parts = word.split('.').map(|part| {
-            let digits = part.trim_end_matches(':');
-            let is_number = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit());
-            if is_number && word.contains('.') { part.replace(digits, "*") } else { part.into() }
-        });
-        parts.collect::<Vec<_>>().join(".")
-    };
-    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

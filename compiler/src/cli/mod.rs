@@ -13,6 +13,7 @@ mod eval;
 mod explain;
 mod extract;
 mod failure;
+mod flow;
 #[cfg(all(test, feature = "compiler"))]
 mod forged;
 mod inspect;
@@ -24,12 +25,14 @@ mod pack;
 #[cfg(feature = "compiler")]
 mod print;
 mod progress;
+mod report;
 mod run;
 mod shown;
 mod sign;
 #[cfg(feature = "compiler")]
 mod targets;
 mod text;
+mod trace;
 mod trust;
 #[cfg(feature = "compiler")]
 mod tune;
@@ -41,6 +44,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
+use trace::Spans;
 
 /// Compiles language models ahead of time into one small file, and runs it.
 #[derive(Parser)]
@@ -98,6 +102,7 @@ enum Verb {
     Tune(tune::Args),
     Devices(devices::Args),
     Diff(diff::Args),
+    Report(report::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
 }
@@ -115,10 +120,11 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(help) => return show_help(&help),
     };
-    log();
+    let spans = Spans::new();
+    log(cli.verb.is_traced().then(|| spans.clone()));
     let done = match &cli.verb {
         #[cfg(feature = "compiler")]
-        Verb::Compile(args) => compile::run(args),
+        Verb::Compile(args) => compile::run(args, &spans),
         Verb::Run(args) => run::run(args),
         Verb::Bench(args) => bench::run(args),
         Verb::Check(args) => check::run(args),
@@ -139,6 +145,7 @@ pub fn main() -> ExitCode {
         Verb::Tune(args) => tune::run(args),
         Verb::Devices(args) => devices::run(args),
         Verb::Diff(args) => diff::run(args),
+        Verb::Report(args) => report::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Completions(args) => completions::run(args),
     };
@@ -165,10 +172,25 @@ fn end(done: Result<(), Failure>) -> ExitCode {
     }
 }
 
-fn log() {
-    use tracing_subscriber::EnvFilter;
+impl Verb {
+    /// Whether the spans of the compiler are wanted.
+    fn is_traced(&self) -> bool {
+        match self {
+            #[cfg(feature = "compiler")]
+            Verb::Compile(args) => args.trace.is_some(),
+            _ => false,
+        }
+    }
+}
+
+fn log(spans: Option<Spans>) {
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
+    use tracing_subscriber::{EnvFilter, Layer};
     let filter = EnvFilter::try_from_env("ATOMC_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     // What cannot be written to standard error is not told there, which would panic.
-    log.log_internal_errors(false).init();
+    let log = log.log_internal_errors(false).with_filter(filter);
+    let spans = spans.map(|spans| spans.clone().with_filter(spans));
+    tracing_subscriber::registry().with(log).with(spans).init();
 }

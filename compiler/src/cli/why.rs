@@ -40,7 +40,7 @@ fn show_variant(out: &mut impl Write, variant: &Variant, def: &KernelDef, number
 
 /// What this compiler says about the kernel.
 #[cfg(feature = "compiler")]
-fn reasons(variant: &Variant, def: &KernelDef, made_by: &str) -> Result<Vec<String>, Failure> {
+pub fn reasons(variant: &Variant, def: &KernelDef, made_by: &str) -> Result<Vec<String>, Failure> {
     use atomc_ir::Family;
     use atomc_targets::{Asked, KernelSpec};
 
@@ -65,7 +65,7 @@ fn reasons(variant: &Variant, def: &KernelDef, made_by: &str) -> Result<Vec<Stri
 
 /// The schedules are in the compiler.
 #[cfg(not(feature = "compiler"))]
-fn reasons(_: &Variant, _: &KernelDef, _: &str) -> Result<Vec<String>, Failure> {
+pub fn reasons(_: &Variant, _: &KernelDef, _: &str) -> Result<Vec<String>, Failure> {
     Ok(vec!["this build does not compile, and cannot say why not another".into()])
 }
 

@@ -254,3 +254,81 @@ fn buckets_that_would_unroll_without_end() {
     insta::assert_snapshot!(fault(257, 64), @"a decode bucket of 257 tokens: 256 is the most");
     insta::assert_snapshot!(fault(1, 65_537), @"a step of 65537 tokens: 65536 is the most");
 }
+
+/// A value that is another, of the same kind, for a field of a configuration.
+fn another(name: &str, value: &serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match (name, value) {
+        ("architectures", _) => json!(["Qwen2ForCausalLM"]),
+        ("hidden_act", _) => json!("gelu"),
+        ("dtype", _) => json!("float16"),
+        ("rope_parameters", _) => json!({ "rope_type": "default", "rope_theta": 500.0 }),
+        (_, Value::Bool(is)) => json!(!is),
+        (_, Value::Number(n)) => n.as_u64().map_or(json!(0.5), |n| json!(2 * n)),
+        (_, Value::Null) => json!(3),
+        (_, other) => json!(format!("{other} 2")),
+    }
+}
+
+/// Who has the key of an artifact knows its bytes: each field of a configuration, and each option,
+/// changes the key or nothing. Those that change nothing are named.
+#[test]
+fn what_changes_an_artifact_changes_its_key() {
+    let fields = json!({
+        "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": null,
+        "dtype": "bfloat16", "eos_token_id": null, "head_dim": 16, "hidden_act": "silu", "hidden_size": 64,
+        "initializer_range": 0.02, "intermediate_size": 96, "max_position_embeddings": 512, "mlp_bias": false,
+        "num_attention_heads": 4, "num_hidden_layers": 1, "num_key_value_heads": 2, "pad_token_id": null,
+        "rms_norm_eps": 1e-5, "rope_parameters": { "rope_theta": 10000.0, "rope_type": "default" },
+        "tie_word_embeddings": false, "use_cache": true, "vocab_size": 96,
+    });
+    let parsed = |fields: &serde_json::Value| Config::parse(&fields.to_string(), None).expect("a good configuration");
+    let (config, options) = (parsed(&fields), Options { targets: vec!["gfx1201".into()], ..options(&[]) });
+    // What an option changes in the key is seen without the code.
+    let key = |config: &Config, options: &Options| {
+        let (buckets, targets) = (buckets(&options.buckets).unwrap(), unique(&options.targets).unwrap());
+        echo(config, options, &buckets, &targets).unwrap()
+    };
+    let made = |config: &Config, options: &Options| {
+        compile(config, options, &mut |_, _, _| ()).expect("a model that compiles")
+    };
+    let (known, artifact) = (key(&config, &options), made(&config, &options));
+    assert_eq!(artifact.manifest.config, known);
+    let mut idle: Vec<String> = vec![];
+    let mut check = |what: &str, config: &Config, options: &Options| {
+        if key(config, options) == known {
+            let other = made(config, options);
+            let same = other.manifest == artifact.manifest && other.code == artifact.code;
+            assert!(same, "{what} changes the artifact and not its key");
+            idle.push(what.into());
+        }
+    };
+    for (name, value) in fields.as_object().expect("an object") {
+        let mut changed = fields.clone();
+        changed[name] = another(name, value);
+        check(name, &parsed(&changed), &options);
+    }
+    let with = |change: &dyn Fn(&mut Config)| {
+        let mut config = config.clone();
+        change(&mut config);
+        config
+    };
+    check("--context", &with(&|config| config.context = 128), &options);
+    check("--dtype", &with(&|config| config.dtype = atomc_ir::DType::F32), &options);
+    check("--cache-dtype", &with(&|config| config.cache = Some(atomc_ir::DType::F8E4M3)), &options);
+    let quantised = with(&|config| config.quantise(&["int8".to_string()]).expect("a scheme"));
+    check("--quant", &quantised, &options);
+    let buckets = |decode: &[usize], tokens, rows| BucketOptions { decode: decode.to_vec(), tokens, rows };
+    let others: [(&str, Options); 8] = [
+        ("--target", Options { targets: vec!["gfx942".into()], ..options.clone() }),
+        ("--decode", Options { buckets: buckets(&[2], 64, 8), ..options.clone() }),
+        ("--prefill", Options { buckets: buckets(&[], 32, 8), ..options.clone() }),
+        ("--rows", Options { buckets: buckets(&[], 64, 4), ..options.clone() }),
+        ("--tp", Options { ranks: 2, ..options.clone() }),
+        ("--attention", Options { attention: vec![Attention::Caller], ..options.clone() }),
+        ("--hidden", Options { hidden: vec![0], ..options.clone() }),
+        ("the choice", Options { choice: Some(1), ..options.clone() }),
+    ];
+    others.iter().for_each(|(what, options)| check(what, &config, options));
+    assert_eq!(idle, ["attention_dropout", "initializer_range", "pad_token_id", "use_cache"]);
+}

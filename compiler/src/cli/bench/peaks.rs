@@ -54,6 +54,15 @@ impl Peaks {
         }
     }
 
+    /// The least seconds that so many bytes and operations take; bytes alone count where nothing is
+    /// known of operations.
+    pub fn floor(&self, bytes: u64, flops: u64) -> Option<f64> {
+        match self {
+            Peaks::Sheet(chip) => Some(chip.floor(bytes, flops)),
+            other => other.bandwidth().map(|bandwidth| bytes as f64 / bandwidth),
+        }
+    }
+
     /// What a share of the bandwidth is a share of.
     pub fn meaning(&self) -> &'static str {
         match self {

@@ -1,0 +1,132 @@
+//! What flows between the launches of a plan, read off their arguments: which launch reads what
+//! another made, and how long each value is kept in the arena.
+use std::collections::{BTreeMap, BTreeSet};
+
+use atomc_artifact::manifest::{Arg, DataLayout, KernelDef, Plan, PlanKind, Target};
+use atomc_ir::arch::Memory;
+use atomc_ir::{Graph, Layout, Op, TensorType};
+
+use super::failure::Failure;
+
+/// Fixed elements of a result beyond which no size is worked out: with the tokens of a step and
+/// bytes of an element it stays far below what a `usize` holds.
+const MOST_ELEMENTS: usize = 1 << 36;
+
+/// What kernels compute, as far as reports need it.
+pub struct Bodies(Vec<Body>);
+
+struct Body {
+    ops: String,
+    /// Tensors that it makes, for each of which a launch has an argument.
+    results: Vec<TensorType>,
+}
+
+/// A value that lies in the arena from the launch that makes it to the last one that reads it.
+pub struct Kept {
+    pub offset: usize,
+    pub bytes: usize,
+    pub from: usize,
+    /// As many as there are launches, if whoever runs the plan reads it.
+    pub to: usize,
+}
+
+/// One plan.
+pub struct Flow {
+    /// Pairs of launches, the second of which reads what the first made or wrote.
+    pub edges: BTreeSet<(usize, usize)>,
+    pub kept: Vec<Kept>,
+}
+
+impl Bodies {
+    pub fn of(target: &Target) -> Result<Bodies, Failure> {
+        target.kernels.iter().map(body).collect::<Result<_, _>>().map(Bodies)
+    }
+
+    /// Names of a kernel's ops, in order.
+    pub fn ops(&self, kernel: usize) -> &str {
+        &self.0[kernel].ops
+    }
+
+    pub fn flow(&self, target: &Target, plan: &Plan) -> Flow {
+        let memory = memory(&target.layout);
+        let mut flow = Flow { edges: BTreeSet::new(), kept: vec![] };
+        // The launch that last wrote a state, and the one that made the hidden rows.
+        let (mut wrote, mut hidden) = (BTreeMap::new(), None);
+        for (number, launch) in plan.launches.iter().enumerate() {
+            let results = &self.0[launch.kernel].results;
+            let (read, made) = launch.args.split_at(launch.args.len().saturating_sub(results.len()));
+            for arg in read {
+                let maker = match *arg {
+                    Arg::Arena { offset } => flow.read(offset, number),
+                    Arg::Hidden => hidden,
+                    Arg::State { state, .. } => wrote.insert(state, number).filter(|&other| other != number),
+                    _ => None,
+                };
+                flow.edges.extend(maker.map(|maker| (maker, number)));
+            }
+            for (arg, ty) in made.iter().zip(results) {
+                match *arg {
+                    Arg::Arena { offset } => {
+                        let bytes = memory.result_bytes(ty, (plan.tokens, plan.rows), plan.kind == PlanKind::Decode);
+                        flow.kept.push(Kept { offset, bytes, from: number, to: number });
+                    }
+                    Arg::Hidden => hidden = Some(number),
+                    _ => (),
+                }
+            }
+        }
+        let end = plan.launches.len();
+        let wanted = [Some(plan.logits.offset), plan.picks.map(|picks| picks.offset)].into_iter().flatten();
+        for offset in wanted.chain(plan.hidden.iter().map(|rows| rows.place.offset)) {
+            flow.read(offset, end);
+        }
+        flow
+    }
+}
+
+impl Flow {
+    /// Keeps what lies at a place until a launch, and says which made it.
+    fn read(&mut self, offset: usize, number: usize) -> Option<usize> {
+        let there = |kept: &&mut Kept| (kept.offset..kept.offset + kept.bytes).contains(&offset);
+        let kept = self.kept.iter_mut().rev().find(there)?;
+        kept.to = kept.to.max(number);
+        Some(kept.from)
+    }
+
+    /// The most bytes that are kept at once.
+    pub fn peak(&self) -> usize {
+        let at = |number| self.kept.iter().filter(move |kept| (kept.from..=kept.to).contains(&number));
+        self.kept.iter().map(|kept| at(kept.from).map(|other| other.bytes).sum()).max().unwrap_or(0)
+    }
+}
+
+fn body(def: &KernelDef) -> Result<Body, Failure> {
+    let wrong = |e: String| Failure::new("report", format!("kernel {}: its body cannot be read: {e}", def.symbol));
+    let graph = atomc_ir::parse(&def.body).map_err(|e| wrong(e.to_string()))?;
+    graph.verify().map_err(|e| wrong(e.to_string()))?;
+    let results: Vec<TensorType> = graph.outputs().iter().filter_map(|&v| graph.ty(v).as_tensor().cloned()).collect();
+    if let Some(large) = results.iter().find(|ty| !is_sane(ty)) {
+        return Err(wrong(format!("{:?} is more than any chip has", large.shape)));
+    }
+    Ok(Body { ops: ops(&graph), results })
+}
+
+/// Whether the size of a result can be worked out, whoever wrote its type.
+fn is_sane(ty: &TensorType) -> bool {
+    let elements = ty.shape.0.iter().filter_map(|dim| dim.fixed()).fold(1, usize::saturating_mul);
+    let groups = match ty.layout {
+        Layout::Grouped { experts, tile } => experts.saturating_mul(tile),
+        _ => 1,
+    };
+    elements.max(groups) <= MOST_ELEMENTS
+}
+
+fn ops(graph: &Graph) -> String {
+    let computing = graph.order().into_iter().filter(|&id| !matches!(graph.op(id), Op::Input { .. }));
+    computing.map(|id| graph.op(id).name()).collect::<Vec<_>>().join(" ")
+}
+
+fn memory(layout: &DataLayout) -> Memory {
+    let DataLayout { row, alias, rows, panel, group_bytes, block_tokens, align } = *layout;
+    Memory { row, alias, rows, panel, group_bytes, block_tokens, align }
+}
