@@ -86,6 +86,13 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
     if not named and not found:
         return None, logger.info, f"there is no {beside}"
     artifact = atomc.Artifact(named or beside)
+    if artifact.architecture not in dict(_atomc.architectures()):
+        # Nobody else says so: its class is the framework's, and no find comes to it.
+        part = f"{artifact.path} is of {artifact.architecture}, of which an artifact is a part"
+        if setting("ATOMC_STRICT") == "1":
+            raise Refused(f"artifact: {part}, and ATOMC_STRICT is set")
+        logger.warning("atomc: %s; %s's own model runs", part, wanted.framework)
+        return None, logger.info, part
     if named or wanted.trusted or artifact.trusted():
         return artifact, None, None
     # What lies beside a model may have come with it from anywhere.

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ATOMC, LARGE, compile, forked, large_model, logits, runner
+from conftest import ATOMC, LARGE, compile, forked, golden_model, large_model, logits, runner
 
 import atomc
 from atomc.frameworks import Refused
-from atomc.sglang import compat
+from atomc.sglang import compat, config
 
 STOCK = dict(attention_backend="torch_native")
 TOKENS = [[(7 * i + k) % 96 + 3 for i in range(40)] for k in (1, 2, 3)]
@@ -92,9 +92,7 @@ def test_named_artifacts(bare, tmp_path):
     [
         (dict(dtype="float32"), "--dtype: SGLang has torch.float32, the artifact bfloat16"),
         (dict(kv_cache_dtype="fp8_e4m3"), "--kv-cache-dtype: SGLang has fp8_e4m3, the artifact bfloat16"),
-        (dict(page_size=16), "--page-size: SGLang has 16, the artifact multiples of 32"),
         (dict(context_length=400), None),
-        (dict(page_size=64), None),
         (dict(json_model_override_args='{"rms_norm_eps": 0.5}'), "config.json: rms_norm_eps: SGLang has 0.5"),
         (dict(cpu_offload_gb=1), "--cpu-offload-gb: SGLang has 1, the artifact none: weights stay on the device"),
     ],
@@ -105,6 +103,28 @@ def test_refusals_name_the_option(model, options, refusal):
     else:
         with pytest.raises(Refused, match=refusal):
             runs(model("llama"), **options)
+
+
+@pytest.mark.parametrize("asked, taken", [(None, 32), (1, 32), (16, 32), (64, 64), (100, 128), (1024, 1024)])
+def test_pages_of_every_size(model, reference, asked, taken):
+    """Greedy answers that end pages are those of transformers, whatever SGLang's page is. Smaller ones than the artifact's, as
+    SGLang's own is, become the artifact's."""
+    folder = model("llama", "--dtype", "float32")
+
+    def made():
+        loaded = runner(folder, dtype="float32", page_size=asked, max_total_tokens=8192)
+        _, found, batch = loaded.extend(prepare_synthetic_inputs_for_latency_test(len(TOKENS), 0, TOKENS))
+        steps = [found.argmax(-1)]
+        for _ in range(40):
+            steps.append(loaded.decode(steps[-1], batch)[1].argmax(-1))
+        model = type(loaded.torch_runner.model).__module__
+        return model, loaded.torch_runner.token_to_kv_pool.page_size, torch.stack(steps, 1).tolist()
+
+    from sglang.benchmark.one_batch import prepare_synthetic_inputs_for_latency_test
+
+    ours, page, answers = forked(made)
+    assert (ours, page) == ("atomc.sglang.model", taken)
+    assert answers == [reference(folder, prompt, answer)[0] for prompt, answer in zip(TOKENS, answers)]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +140,7 @@ def test_command_lines_of_large_models(tmp_path, experts, refusal):
         from sglang.srt.runtime_context import SpawnRanks, publish
         from sglang.srt.server_args import prepare_server_args
 
-        from atomc.sglang import adapters, config
+        from atomc.sglang import adapters
 
         load_plugins()
         given = prepare_server_args(["--model-path", str(folder), "--skip-tokenizer-init", *LARGE.split()])
@@ -136,6 +156,22 @@ def test_command_lines_of_large_models(tmp_path, experts, refusal):
     else:
         with pytest.raises(Refused, match=refusal):
             forked(checked)
+
+
+def test_models_that_no_artifact_stands_for(tmp_path, monkeypatch, caplog):
+    """Recurrent states, for which the shim has no slots, are refused; a model with other parts beside the artifact's is SGLang's."""
+    options = dict(trust_remote_code=True, json_model_override_args="{}", tp_size=1, kv_cache_dtype="auto", page_size=1)
+    recurrent, multimodal = (golden_model(tmp_path, name) for name in ("hybrid-next", "hybrid-3.5"))
+    compile(recurrent)
+    with pytest.raises(atomc.Error, match="keeps a slot for each sequence, but a framework here has pages alone"):
+        config.page_size(lambda _: {}, SimpleNamespace(model_path=str(recurrent), **options))
+    compile(multimodal)
+    asked = SimpleNamespace(model_path=str(multimodal), **options)
+    said = f"{multimodal}/model.atomc is of Qwen3_5ForConditionalGeneration, of which an artifact is a part"
+    with pytest.raises(Refused, match=f"{said}, and ATOMC_STRICT is set"):
+        config.page_size(lambda _: {}, asked)
+    monkeypatch.setenv("ATOMC_STRICT", "0")
+    assert config.page_size(lambda _: {}, asked) == {} and f"{said}; SGLang's own model runs" in caplog.text
 
 
 def test_short_artifacts_are_refused(bare):

@@ -11,12 +11,12 @@ import torch
 import atomc
 from atomc import _atomc
 from atomc.frameworks import Refused
+from atomc.pages import SLACK, halves
 from atomc.sglang import compat
-from atomc.sglang.adapters import SLACK, halves
 
 FILES = sorted(Path(atomc.__path__[-1], "sglang").glob("*.py"))
 CONSTANTS = {"ARCHITECTURES", "DRAFTS", "__getattr__", "CHOOSING", "EntryClass", "NAMES", "REQUESTS", "ROUNDED", "TESTED", "TRANSFORMERS"}
-MEMORY = {"SLACK", "GPU_GRANULE", "POOLS", "SAVER", "RELEASE", "OPTIONS", "TAGS", "logger"}
+MEMORY = {"POOLS", "PAGE_SIZE", "SAVER", "RELEASE", "OPTIONS", "TAGS", "logger"}
 ADAPTERS = {"ADAPTERS", "DRAFT", "LATENT", "KEYS_AND_VALUES"}
 
 
@@ -93,5 +93,5 @@ def test_a_pool_of_sglang_has_room_behind_its_last_page_on_a_processor():
     halves(cache, True, *pool)
     assert pool.untyped_storage().nbytes() == size + SLACK and torch.equal(pool.view(torch.int16), before.view(torch.int16))
     cache.block_bytes += 128
-    with pytest.raises(Refused, match="4 pages of 4224 bytes, but SGLang's pool has 16640 bytes"):
+    with pytest.raises(Refused, match="4 pages of 4224 bytes, but the pool has 16640 bytes"):
         halves(cache, True, *pool)

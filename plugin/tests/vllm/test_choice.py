@@ -19,7 +19,7 @@ from atomc import _atomc
 from atomc.vllm import compat, config, plugin
 
 from atomc.frameworks import untested
-from conftest import ATOMC, LARGE, PROBLEMS, compile, greedy, is_ours, large_model, own
+from conftest import ATOMC, LARGE, PROBLEMS, compile, golden_model, greedy, is_ours, large_model, own
 
 PROMPTS = [p["prompt"] for p in PROBLEMS[:8]]
 SOLUTIONS = [p["solution"] for p in PROBLEMS[:8]]
@@ -153,6 +153,24 @@ def test_refusals_name_the_field(model, field):
     asked = EngineArgs(str(model("llama")), max_model_len=512, **REFUSED[field]).create_engine_config()
     with pytest.raises(config.Refused, match=f"model.atomc: {field}: vLLM has .*, the artifact "):
         config.check(asked, artifact, atomc.Model(artifact))
+
+
+def test_models_with_other_parts_are_vllms_own(model, tmp_path, monkeypatch):
+    """An artifact of a language part stands for no model that has others, and vLLM makes that without asking."""
+    from atomc.vllm.metrics import Info
+
+    folder = golden_model(tmp_path, "hybrid-3.5")
+    compile(folder)
+    asked = EngineArgs(str(model("llama"))).create_engine_config()
+    asked.model_config.model = str(folder)
+    part = f"{folder}/model.atomc is of Qwen3_5ForConditionalGeneration, of which an artifact is a part"
+    with mock.patch.object(config.logger, "warning") as said:
+        Info(asked)
+    text, *words = said.call_args.args
+    assert text % tuple(words) == f"atomc: {part}; vLLM's own model runs"
+    monkeypatch.setenv("ATOMC_STRICT", "1")
+    with pytest.raises(config.Refused, match=f"{part}, and ATOMC_STRICT is set"):
+        Info(asked)
 
 
 LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0}

@@ -109,8 +109,10 @@ def test_steps_larger_than_a_plan(engine, model):
     assert greedy(llm, PROMPTS[200:264]) == SOLUTIONS[200:264]
 
 
-def test_blocks_of_several_pages(engine, model):
-    llm = engine(model("llama"), block_size=2 * own(engine(model("llama"))).engine.cache[0].block_tokens)
+@pytest.mark.parametrize("size", [64, 1024])
+def test_blocks_of_several_pages(engine, model, size):
+    llm = engine(model("llama"), block_size=size)
+    assert size % (2 * own(llm).engine.cache[0].block_tokens) == 0 and size == llm.llm_engine.vllm_config.cache_config.block_size
     assert greedy(llm, PROMPTS[:8]) == SOLUTIONS[:8]
 
 

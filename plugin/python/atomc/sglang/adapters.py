@@ -6,14 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 
 import atomc
+from atomc import pages
 from atomc.frameworks import Driven, Refused, latent
 
 from . import compat
 from .model import Model
-
-# Kernels may read so many bytes behind the last page. On a device memory comes in granules, so
-# those behind an allocation are there up to the end of its last one.
-SLACK, GPU_GRANULE = 256, 2 << 20
 
 
 @dataclass(frozen=True)
@@ -55,30 +52,9 @@ def load(model: Model, weights) -> None:
         Driven.load_weights(model, weights)
 
 
-def halves(cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int]:
-    """Pages of K and V, which SGLang has as halves of one allocation. Nobody but our kernels looks into them."""
-    if v.data_ptr() - k.data_ptr() != k.nbytes or v.untyped_storage().data_ptr() != k.untyped_storage().data_ptr():
-        raise Refused(f"layer {cache.layer}: K and V of SGLang's pool are not halves of one allocation")
-    return pages(cache, on_host, k)
-
-
 def rows(cache: atomc.Cache, on_host: bool, k: torch.Tensor, _) -> tuple[int, int, int, int]:
     """Pages of latent rows, of which V is a part."""
-    return pages(cache, on_host, k)
-
-
-def pages(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int, int, int, int]:
-    """Those that memory has, from its first slot to its end: where they are, the bytes from one to the next, how many, and the
-    name of their table, of which there is one."""
-    storage, blocks = slots.untyped_storage(), len(slots) // cache.block_tokens
-    used, room = blocks * cache.block_bytes, lambda: storage.data_ptr() + storage.nbytes() - slots.data_ptr()
-    if used > room():
-        raise Refused(f"layer {cache.layer}: {blocks} pages of {cache.block_bytes} bytes, but SGLang's pool has {room()} bytes")
-    if on_host and room() - used < SLACK:  # in a pool that is not ours; all that look at it see where it is then
-        storage.resize_(storage.nbytes() + SLACK)
-    elif room() - used + -(slots.data_ptr() + room()) % GPU_GRANULE < SLACK:
-        raise Refused(f"--max-total-tokens: a pool of {len(slots)} ends where memory does; with a page more or less it does not")
-    return slots.data_ptr(), cache.block_bytes, blocks, 0
+    return pages.within(cache, on_host, k)
 
 
 def next_tokens(model: Model, ids: torch.Tensor, hidden: torch.Tensor, batch):
@@ -94,7 +70,7 @@ def next_tokens(model: Model, ids: torch.Tensor, hidden: torch.Tensor, batch):
     return compat.LogitsProcessorOutput(next_token_logits=logits, mm_input_embeds=asked.mm_input_embeds)
 
 
-KEYS_AND_VALUES = Adapter(lambda *_: True, facts, Model, load, halves, next_tokens)
+KEYS_AND_VALUES = Adapter(lambda *_: True, facts, Model, load, pages.halves, next_tokens)
 LATENT = replace(KEYS_AND_VALUES, suits=lambda _, artifact: latent(artifact), bind=rows)
 DRAFT = replace(KEYS_AND_VALUES, suits=lambda name, _: name in compat.DRAFTS, construct=no_draft)
 

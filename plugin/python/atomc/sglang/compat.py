@@ -28,6 +28,7 @@ ROUNDED = {
 }
 
 # What is called behind or in the place of SGLang's own by its hooks.
+PAGE_SIZE = "sglang.srt.arg_groups.overrides._page_size_default"
 SAVER = "sglang.srt.utils.torch_memory_saver_adapter.TorchMemorySaverAdapter.create"
 RELEASE = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager.release_memory_occupation"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import atomc
-from atomc import _atomc, frameworks
+from atomc import _atomc, frameworks, pages
 from atomc.frameworks import Refused, Wanted, compile_options, disabled, located, setting
 
 from . import compat
@@ -29,6 +29,18 @@ def wanted(asked: dict) -> Wanted:
 def artifact() -> atomc.Artifact | None:
     """The artifact that runs in this process, as far as its options say."""
     return None if disabled() else located(wanted(compat.options(CHOOSING)), logger)[0]
+
+
+def page_size(default, view) -> dict:
+    """The page that SGLang is about to take: where that is no page of the artifact, nor some, the next that is, as SGLang does it
+    for kernels of its own that have their pages."""
+    made = default(view)
+    asked = made.get("page_size", view.page_size)
+    artifact = located(wanted({name: getattr(view, name) for name in CHOOSING}), logger)[0]
+    if artifact is None or (taken := pages.tokens(artifact, asked)) == asked:
+        return made
+    logger.warning("atomc: --page-size %d: %d is taken, as pages are the artifact's", asked, taken)
+    return {"page_size": taken}
 
 
 def find(architecture: str) -> atomc.Artifact | None:

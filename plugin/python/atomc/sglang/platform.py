@@ -2,9 +2,7 @@
 
 from importlib import import_module
 
-from atomc.frameworks import located
-
-from . import compat, config
+from . import compat
 from .compat import CpuDeviceMixin, PlatformEnum, SRTPlatform
 
 # Requests of the longest kind that pools have room for, unless it is said how many run at once.
@@ -15,11 +13,7 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
     _enum = PlatformEnum.OOT
 
     def apply_server_args_defaults(self, server_args) -> None:
-        """Pages are the artifact's, if there is one; pools take what so many requests can use, as they are touched."""
-        asked = {name: getattr(server_args, name) for name in config.CHOOSING}
-        artifact = located(config.wanted(asked), config.logger)[0]
-        if artifact and server_args.page_size is None:
-            server_args.page_size = artifact.page("host")[0]
+        """Pools take what so many requests can use, as they are touched."""
         if server_args.max_total_tokens is None:
             server_args.max_total_tokens = (server_args.max_running_requests or REQUESTS) * compat.context_length(server_args)
 

@@ -8,14 +8,15 @@ from . import compat
 
 
 def register() -> None:
-    """Entry point of `sglang.srt.plugins`: offers our attention backend, and on the host gives memory back."""
+    """Entry point of `sglang.srt.plugins`: offers our attention backend, pages that fit, and on the host gives memory back."""
     if disabled():
         return
-    from . import memory
+    from . import config, memory
     from .attention import Backend
 
     compat.add_attention_backend_choices(["atomc"])
     compat.register_attention_backend("atomc")(Backend)
+    compat.HookRegistry.register(compat.PAGE_SIZE, config.page_size, compat.HookType.AROUND)
     if platform():
         memory.register()
 

@@ -2,6 +2,8 @@
 
 import torch
 
+from atomc.pages import SLACK
+
 from .compat import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionLayerBase, AttentionMetadataBuilder
 from .compat import CommonAttentionMetadata as Batch
 from .compat import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, cache_shape
@@ -49,9 +51,9 @@ class Layer(AttentionLayerBase):
 
     def __init__(self, backend: type[Backend], cache):
         self.backend, self.num_heads, self.window, self.kv_cache = backend, cache.heads, cache.window, torch.empty(0)
-        # Kernels may read up to 256 bytes behind a page, so each has that much room after it, in
-        # shares of its tokens.
-        self.half = -(-(cache.block_bytes + 256) // cache.block_tokens) // 2
+        # Kernels may read behind a page, so each has that much room after it, in shares of its
+        # tokens.
+        self.half = -(-(cache.block_bytes + SLACK) // cache.block_tokens) // 2
 
     def get_attn_backend(self):
         return self.backend

@@ -22,8 +22,8 @@ class Info(compat.StatLoggerBase):
 
     def __init__(self, vllm_config, engine_index: int = 0):
         model = vllm_config.model_config
-        ours = model.architecture in compat.ARCHITECTURES and not disabled()
-        if artifact := ours and located(config.wanted(vllm_config), config.logger)[0]:
+        artifact = None if disabled() else located(config.wanted(vllm_config), config.logger)[0]
+        if artifact and model.architecture in compat.ARCHITECTURES:
             facts = (artifact.architecture, artifact.path, artifact.fingerprint, config.attention())
             gauge().labels(engine_index, model.served_model_name, *facts).set(1)
 

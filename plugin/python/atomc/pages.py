@@ -1,0 +1,55 @@
+"""Memory of a framework's as pages of an artifact."""
+
+import mmap
+from math import prod
+
+import torch
+
+import atomc
+from atomc.frameworks import Refused
+
+# Kernels may read so many bytes behind the last page. On a device memory comes in granules, so
+# those behind an allocation are there up to the end of its last one.
+SLACK, GPU_GRANULE = 256, 2 << 20
+
+
+def tokens(artifact: atomc.Artifact, asked: int) -> int:
+    """As many tokens as are asked for, or more: whole pages of the artifact on each of its targets."""
+    page = max(artifact.page(target)[0] for target in artifact.targets)
+    return -(-asked // page) * page
+
+
+def within(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int, int, int, int]:
+    """Those of a layer in the memory that slots of tokens begin, up to its end: where they are, the bytes from one to the next, how
+    many, and the name of their table, of which there is one. Nobody but our kernels looks into them."""
+    storage, blocks = slots.untyped_storage(), len(slots) // cache.block_tokens
+    used, room = blocks * cache.block_bytes, lambda: storage.data_ptr() + storage.nbytes() - slots.data_ptr()
+    if used > room():
+        raise Refused(f"layer {cache.layer}: {blocks} pages of {cache.block_bytes} bytes, but the pool has {room()} bytes")
+    if on_host and room() - used < SLACK:  # in a pool that is not ours; all that look at it see where it is then
+        storage.resize_(storage.nbytes() + SLACK)
+    elif room() - used + -(slots.data_ptr() + room()) % GPU_GRANULE < SLACK:
+        raise Refused(f"--max-total-tokens: a pool of {len(slots)} ends where memory does; with a page more or less it does not")
+    return slots.data_ptr(), cache.block_bytes, blocks, 0
+
+
+def halves(cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int]:
+    """Pages of K and V, which have to be halves of one allocation."""
+    if v.data_ptr() - k.data_ptr() != k.nbytes or v.untyped_storage().data_ptr() != k.untyped_storage().data_ptr():
+        raise Refused(f"layer {cache.layer}: K and V of the pool are not halves of one allocation")
+    return within(cache, on_host, k)
+
+
+def mapped(artifact: atomc.Artifact, layers: int, shape: tuple[int, ...], slots: int, dtype: torch.dtype) -> tuple[list, list]:
+    """A tensor of this shape for each layer, in memory of the host's that has room for so many slots of tokens, and those mappings.
+    An artifact's pages may be larger than the tensor, and kernels read behind the last, for which there is one page more."""
+    held, size = artifact.page("host")
+    room = (slots // held + 1) * size
+    memory = [mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(layers)]
+    return [torch.frombuffer(one, dtype=dtype)[: prod(shape)].view(shape) for one in memory], memory
+
+
+def give_back(memory: list[mmap.mmap]) -> None:
+    """Gives mapped pages back to the system: they are zero, and take memory again when they are written."""
+    for one in memory:
+        one.madvise(mmap.MADV_DONTNEED)
