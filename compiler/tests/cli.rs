@@ -117,6 +117,8 @@ fn a_model_goes_through_every_verb() {
         "{explained}"
     );
     assert!(explained.starts_with("x86-64") && !explained.contains("matvec: "), "{explained}");
+    let ranks = bench.succeed(&["explain", MODEL, "--tp", "2", "--cause", "boundary", "--quant", "fp8"]);
+    assert!(ranks.contains("linear -> all_reduce: not, boundary: `all_reduce` is the caller's work (2)"), "{ranks}");
     let all: Value = serde_json::from_str(&bench.succeed(&["explain", MODEL, "--json"])).expect("JSON");
     let fused = |place: &&Value| place["what"] == "silu_mul" && place["fused"] == true && place["cause"].is_null();
     assert_eq!(all.as_array().map(|all| all.iter().filter(fused).count()), Some(2), "{all}");

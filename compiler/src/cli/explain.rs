@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use atomc::frontend;
+use atomc::frontend::{self, Part};
 use atomc_passes::{Bucket, Cause, Cx, Place};
 use serde_json::{Value, json};
 
@@ -31,6 +31,7 @@ Examples:
   atomc explain models/qwen3 --target gfx942
   atomc explain models/qwen3 --bucket whole --not        what is left apart in prefill
   atomc explain models/qwen3 --cause shape,chip
+  atomc explain models/qwen3 --tp 2 --cause boundary    what sums over ranks keep apart
   atomc explain models/qwen3 --json | jq '.[] | select(.cause == \"shape\")'")]
 pub struct Args {
     #[command(flatten)]
@@ -42,6 +43,12 @@ pub struct Args {
     /// Target, or target:variant
     #[arg(long, value_name = "NAME", default_value = "host")]
     target: String,
+    /// What one of so many ranks runs that share the model out
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    tp: usize,
+    /// As `--quant` of `atomc compile`
+    #[arg(long, value_name = "RULE,…", value_delimiter = ',')]
+    quant: Vec<String>,
     /// Places alone whose work is not done in one go
     #[arg(long)]
     not: bool,
@@ -60,9 +67,13 @@ fn cause(text: &str) -> Result<Cause, String> {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let config = args.model.config()?;
+    let mut config = args.model.config()?;
+    if !args.quant.is_empty() {
+        config.quantise(&args.quant)?;
+    }
+    let part = Part { ranks: args.tp, ..Part::default() };
     let cx = Cx { arch: print::arch(&args.target)?, bucket: args.bucket };
-    let mut places = atomc_passes::explain(&frontend::graph(&config)?, &cx)?;
+    let mut places = atomc_passes::explain(&frontend::graph_of(&config, part)?, &cx)?;
     let (all, made) = (places.len(), places.iter().filter(|place| place.why_not.is_none()).count());
     places.retain(|place| match &place.why_not {
         None => !args.not && args.cause.is_empty(),

@@ -22,7 +22,11 @@ function scaled(number, unit, steps) {
 }
 const bytes = (n) => scaled(n, "B", [[1e9, "G"], [1e6, "M"], [1e3, "k"]]);
 const flops = (n) => scaled(n, "flop", [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]);
-const micro = (seconds) => (seconds === null || seconds === undefined ? "" : (seconds * 1e6).toPrecision(3) + " us");
+function micro(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  const us = seconds * 1e6;
+  return (us >= 100 ? us.toFixed(0) : us.toPrecision(3)) + " us";
+}
 const short = (text, length) => (text.length > length ? "…" + text.slice(1 - length) : text);
 
 // What the page shows now.
