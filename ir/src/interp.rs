@@ -45,6 +45,12 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
         self
     }
 
+    /// As a sum of numbers up to this one times what of them is kept, of which a kernel may lose
+    /// what is subnormal: products of what tokens keep may be formed before they meet the numbers.
+    fn less_decayed(self, _largest: f64) -> Self {
+        self
+    }
+
     /// As a factor that a kernel may round to the type of the numbers it was made of.
     fn narrowed(self) -> Self {
         self
@@ -876,10 +882,15 @@ pub(crate) fn delta_rule<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Result
         row.iter().map(|v| v.mul(scale)).collect::<Vec<S>>()
     };
     let mut data = Vec::with_capacity(v.data.len());
+    let mut largest = BTreeMap::new();
     for t in 0..tokens {
         let (seq, pos) = (batch.sequences[t], batch.positions[t]);
         let mut slot = state.before(seq, pos, heads * dk * dv)?;
         for (head, s) in slot.chunks_exact_mut(dk * dv).enumerate() {
+            let size = |all: &[S]| all.iter().fold(0.0, |top: f64, v| top.max(v.get().abs()));
+            let own = size(s).max(size(&v.data[(t * heads + head) * dv..][..dv]));
+            let largest = largest.entry((seq, head)).or_insert(0.0);
+            *largest = largest.max(own);
             let (at, shared) = (t * heads + head, t * key_heads + head * key_heads / heads);
             let (q, k) = (unit(q, shared, (dk as f64).powf(-0.5)), unit(k, shared, 1.0));
             let kept = g.data[at].exp();
@@ -890,8 +901,9 @@ pub(crate) fn delta_rule<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Result
             for j in 0..dv {
                 let d = v.data[at * dv + j].sub(column(s, &k, j)).mul(beta.data[at]);
                 k.iter().enumerate().for_each(|(i, &k)| s[i * dv + j] = s[i * dv + j].add(k.mul(d)));
-                data.push(column(s, &q, j));
+                data.push(column(s, &q, j).less_decayed(*largest));
             }
+            s.iter_mut().for_each(|s| *s = s.less_decayed(*largest));
         }
         state.entries.insert(seq, slot);
     }

@@ -2,7 +2,7 @@
 //! sequences that begin, go on and end anywhere.
 use atomc_ir::trial::Run;
 use atomc_ir::{Family, parse};
-use atomc_targets::{KernelSpec, compile, rows};
+use atomc_targets::{KernelSpec, ask, compile, rows};
 use atomc_tests::kernels::{Case, case, run};
 
 /// A token of each of two old sequences and of a new one.
@@ -102,6 +102,39 @@ const LENGTHS: [Run; 6] = [run(0, 1), run(5, 63), run(0, 64), run(0, 65), run(64
 fn sequences_of_any_length() {
     check(&conv(40, 4), &LENGTHS).check();
     check(&delta([1, 2], [24, 20]), &LENGTHS).check();
+}
+
+/// Heads as released, in chunks: new sequences, others that go on, and some of a token among them,
+/// in an order that no multiple of a chunk fits.
+#[test]
+fn chunks() {
+    let mixed = [run(3, 1), run(0, 65), run(7, 63), run(1, 1), run(64, 130)];
+    check(&delta([1, 2], [128, 128]), &mixed).check();
+    // Rows that no vector fits, parts of rows that begin anywhere, and no slot.
+    check(&delta([1, 2], [18, 7]), &[run(0, 65), run(9, 64)]).check();
+    let within = check(&delta_within([2, 6], [24, 20]), &[run(2, 65), run(0, 17), run(5, 16), run(3, 2)]);
+    Case { slotless: &[1], ..within }.check();
+    // More rows than local memory has room for chunks of 64.
+    check(&delta([1, 1], [256, 72]), &[run(2, 66)]).check();
+}
+
+/// Steps of many tokens have chunks where the chip multiplies as they want it; others say why not.
+#[test]
+fn who_has_chunks() {
+    let said = |arch: &atomc_ir::Arch, tokens| {
+        let text = delta([2, 4], [128, 128]);
+        let graph = parse(&text).unwrap();
+        let spec = KernelSpec { symbol: "k".into(), family: Family::Recur, body: &graph, tokens, choice: None };
+        let asked = ask(&spec, arch).unwrap();
+        let chunks = asked.iter().find(|a| a.schedule.name == "delta_chunks").unwrap();
+        chunks.answer.as_ref().err().map(|why| why.to_string())
+    };
+    let row = |name| rows().iter().find(|arch| arch.name == name).unwrap();
+    for name in ["gfx90a", "gfx942", "gfx950", "gfx1201", "gfx1250", "sm_80", "sm_90a", "sm_100a"] {
+        assert_eq!(said(row(name), 512), None, "{name}");
+        assert_eq!(said(row(name), 8), Some("steps of 8 tokens".into()), "{name}");
+    }
+    assert_eq!(said(row("gfx1100"), 512), Some("operands that lanes have twice".into()));
 }
 
 /// They read zeros, whatever their position, and write nothing.

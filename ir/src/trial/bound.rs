@@ -24,6 +24,9 @@
 //! Products of codes of e4m3 with codes of e4m3 may be added up with fewer bits, which
 //! [`COARSE`] counts.
 //!
+//! Kernels of the delta rule may form products of what tokens keep before these meet the state, so
+//! that a decay below the smallest number may be none: [`DECAYED`] counts.
+//!
 //! Numbers that overflow their type, and all that is made of them, have a budget without end; so
 //! have quotients by what may be zero.
 //!
@@ -47,6 +50,9 @@ const F32: f64 = 1.0 / (1 << 22) as f64;
 const COARSE: f64 = 1.0 / (1 << 13) as f64;
 /// Products of such an instruction.
 const COARSE_PRODUCTS: usize = 32;
+/// Factors that may be lost below the smallest number, for each result of a delta rule: those of a
+/// chunk of 64 tokens, in three parts, and as many again for the state before it.
+const DECAYED: f64 = (2 * 3 * 64) as f64;
 /// Absolute error of a sine, a cosine or an error function.
 const NEAR: f64 = 1.0 / (1 << 20) as f64;
 /// The smallest normal number of f32 and of bf16.
@@ -236,6 +242,10 @@ impl Real for Bound {
     fn coarse(self, largest: f64, products: usize) -> Bound {
         let times = products.div_ceil(COARSE_PRODUCTS) as f64;
         Bound { linear: self.linear + COARSE * largest * times, ..self }
+    }
+
+    fn less_decayed(self, largest: f64) -> Bound {
+        Bound { linear: self.linear + DECAYED * SMALLEST * largest, ..self }
     }
 
     fn narrowed(self) -> Bound {

@@ -43,6 +43,7 @@ pub const SCHEDULES: &[Schedule] = &[
     prefill::SCHEDULE,
     decode::TOKENS,
     recurrent::CONV,
+    recurrent::CHUNKS,
     recurrent::DELTA,
 ];
 

@@ -340,7 +340,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
     }
 
     /// The upper 8, middle 8 and lower 8 bits of f32 numbers, each as a fragment of bf16.
-    fn thirds(&self, x: &Fragment<'c>) -> [Fragment<'c>; 3] {
+    pub fn thirds(&self, x: &Fragment<'c>) -> [Fragment<'c>; 3] {
         let c = self.c;
         let words = c.join(x);
         let n = words.get_type().get_size();

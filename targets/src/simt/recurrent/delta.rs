@@ -29,19 +29,19 @@ const TEAM: usize = 8;
 
 /// How a state is shared out.
 #[derive(Clone, Copy)]
-struct Shares {
+pub struct Shares {
     /// Lanes of a team, and how many teams a wave has.
     team: usize,
     teams: usize,
     /// Rows and columns of a lane.
     rows: usize,
     columns: usize,
-    /// Work-groups for a head.
-    parts: usize,
+    /// Waves for a head.
+    pub parts: usize,
 }
 
 impl Shares {
-    fn of(delta: &Delta, wave: usize) -> Shares {
+    pub fn of(delta: &Delta, wave: usize) -> Shares {
         let sizes = delta.sizes;
         let team = sizes.key_dim.div_ceil(ROWS).next_power_of_two().clamp(TEAM, wave);
         let (teams, columns) = (wave / team, vector(sizes.value_dim, vector(delta.starts[2], COLUMNS)));
@@ -72,7 +72,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 
 /// Some columns of a head's state, of which the lane has those from `column` on, in rows from `row`
 /// on. Lanes without columns of their own compute with the last ones, and store nothing.
-struct Part<'a, 'k, 'c> {
+pub struct Part<'a, 'k, 'c> {
     c: &'a Gpu<'c>,
     delta: &'a Delta<'k, 'c>,
     shares: Shares,
@@ -93,7 +93,7 @@ struct Token<'c> {
 }
 
 impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
-    fn new(c: &'a Gpu<'c>, delta: &'a Delta<'k, 'c>, shares: Shares, head: Int<'c>, part: Int<'c>) -> Self {
+    pub fn new(c: &'a Gpu<'c>, delta: &'a Delta<'k, 'c>, shares: Shares, head: Int<'c>, part: Int<'c>) -> Self {
         let index = c.lane_index() % shares.team;
         let wanted = (part * shares.teams + c.lane_index() / shares.team) * shares.columns;
         let has_columns = c.less(wanted, delta.sizes.value_dim);
@@ -102,7 +102,8 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
         Part { c, delta, shares, team, head, row: index * shares.rows, column, has_columns }
     }
 
-    fn run(&self, run: Run<'c>) {
+    /// All tokens of a sequence, one after the other.
+    pub fn run(&self, run: Run<'c>) {
         let (c, sizes) = (self.c, self.delta.sizes);
         c.set_lanes(self.shares.columns);
         let slot = c.at(run.slot, self.head * (4 * sizes.key_dim * sizes.value_dim));

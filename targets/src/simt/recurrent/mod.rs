@@ -2,6 +2,7 @@
 //! has a part of one sequence's state and all of its tokens, so none waits for another, and nobody
 //! sees a state half written. A task is a token and a part; it does nothing unless the token is its
 //! sequence's first.
+mod chunks;
 mod conv;
 mod delta;
 
@@ -31,6 +32,17 @@ pub const DELTA: Schedule = Schedule {
     suits: |spec, _, _| is_about(spec, |op| matches!(op, Op::DeltaRule { .. })),
     open: None,
     emit: |setup, spec| launch::finish(delta::emit(setup, spec)),
+};
+
+pub const CHUNKS: Schedule = Schedule {
+    name: "delta_chunks",
+    family: Family::Recur,
+    suits: |spec, arch, _| {
+        is_about(spec, |op| matches!(op, Op::DeltaRule { .. }))?;
+        chunks::suits(spec, launch::gpu(arch)?)
+    },
+    open: None,
+    emit: |setup, spec| launch::finish(chunks::emit(setup, spec)),
 };
 
 fn is_about(spec: &KernelSpec, is: impl Fn(&Op) -> bool) -> Result<(), WhyNot> {
