@@ -12,7 +12,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Cli, Failure, Verb, inspect, pack, verify};
+use super::{Cli, Failure, Verb, inspect, pack, report, verify};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/llama2");
 
@@ -49,10 +49,14 @@ fn run(verb: &str, file: &Path) -> Result<(), String> {
     if verb == "pack" {
         words.extend(["--target".into(), "host".into(), "--weights".into(), MODEL.into(), "-o".into(), dir.into()]);
     }
+    if verb == "report" {
+        words.extend(["-o".into(), file.with_extension("html").into(), "--against".into(), file.into()]);
+    }
     let done = match Cli::try_parse_from(words).expect("a command").verb {
         Verb::Verify(args) => verify::run(&args),
         Verb::Pack(args) => pack::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
+        Verb::Report(args) => report::run(&args),
         _ => unreachable!("no test runs another verb"),
     };
     done.map_err(|failure| match failure {
@@ -136,9 +140,29 @@ fn bodies_that_nothing_can_be_tried_with() {
     for (body, says) in cases {
         let mut manifest = sample().manifest.clone();
         manifest["targets"][0]["kernels"][0]["body"] = json!(body);
-        let error = run("verify", &write(&dir, &manifest)).expect_err("a body");
+        let file = write(&dir, &manifest);
+        let error = run("verify", &file).expect_err("a body");
         assert!(error.contains(says), "{says}: {error}");
+        // A page is made of them or not; nothing panics, and nothing is computed with such sizes.
+        let told = run("report", &file).err();
+        let refused = ["its body cannot be read", "is more than any chip has"];
+        let sound = told.as_ref().is_none_or(|error| refused.iter().any(|why| error.contains(why)));
+        assert!(sound && (told.is_some() || says == "of its launch is"), "{says}: {told:?}");
     }
+}
+
+/// Strings of a maker who wants a page to do something else.
+#[test]
+fn a_page_of_hostile_strings() {
+    let dir = TempDir::new().expect("a folder");
+    let mut manifest = sample().manifest.clone();
+    let hostile = "</script><script>alert(1)</script>";
+    manifest["producer"] = json!(hostile);
+    manifest["targets"][0]["plans"][0]["launches"][0]["location"] = json!(hostile);
+    let file = write(&dir, &manifest);
+    run("report", &file).expect("a page");
+    let page = std::fs::read_to_string(file.with_extension("html")).expect("a page");
+    assert!(!page.contains(hostile) && page.contains("\\u003c/script>\\u003cscript>alert(1)"));
 }
 
 /// An arena, or rows between body and head, that no machine has: nothing is allocated.
