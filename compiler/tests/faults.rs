@@ -436,7 +436,7 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
     // for nothing.
     let limited =
         |blocks: usize| format!("trap '' XFSZ; ulimit -f {blocks}; \"$0\" \"$@\"; code=$?; ls -A full; exit $code");
-    let limits = [limited(256), limited(32)];
+    let limits = [limited(96), limited(32)];
     let wrapper = |limit: usize| ["sh", "-c", &limits[limit], env!("CARGO_BIN_EXE_atomc")];
     on_a_full_disk(&bench, [&wrapper(0), &wrapper(1)], "File too large (os error 27)");
     let mounted = "mount -t tmpfs -o size=16k none full && \"$0\" \"$@\"; code=$?; ls -A full; exit $code";
