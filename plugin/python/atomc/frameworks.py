@@ -36,16 +36,17 @@ def untested(name: str, package: str, tested: tuple[str, ...]) -> str | None:
 
 
 def attributes(name: str, package: str, tested: tuple[str, ...], modules: dict[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a module that has all that is used of a framework, by its name and the framework's module. Nothing is
-    imported before it is used: frameworks ask for their platform first, and forgive what cannot be imported."""
+    """The `__getattr__` of a module that has all that is used of a framework: the names of each of its modules. Nothing is imported
+    before it is used: frameworks ask for their platform first, and forgive what cannot be imported."""
+    places = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(attribute: str) -> object:
-        if attribute not in modules:
+        if attribute not in places:
             raise AttributeError(attribute)
         try:
-            return getattr(import_module(modules[attribute]), attribute)
+            return getattr(import_module(places[attribute]), attribute)
         except (ImportError, AttributeError) as fault:
-            lacks = f"{name} {version(package)} has no {modules[attribute]}.{attribute}"
+            lacks = f"{name} {version(package)} has no {places[attribute]}.{attribute}"
             raise ImportError(f"atomc: {lacks}; tested are {', '.join(tested)}") from fault
 
     return get

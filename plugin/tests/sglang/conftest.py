@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import pickle
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,11 @@ torch.set_num_threads(1)
 OURS = dict(attention_backend="atomc")
 # Packages that SGLang imports for what these tests do not do.
 ABSENT = Path(__file__).with_name("absent")
+if version("sglang") == "0.5.11":
+    # It imports its kernels when it starts, and finds pages with one of Triton's, which has an
+    # interpreter for processors.
+    sys.path.append(str(ABSENT))
+    os.environ.update(PYTHONPATH=str(ABSENT), TRITON_INTERPRET="1")
 
 # What AMD's guides have for large models with experts, with two ranks, and `--cuda-graph-max-bs` by
 # the name that 0.5.23 has for it.

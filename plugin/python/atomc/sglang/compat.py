@@ -2,12 +2,16 @@
 
 import os
 from functools import cache
+from importlib.metadata import version
 
 from atomc import _atomc
 from atomc.frameworks import Refused, attributes, setting, untested
 
 # The releases that the tests run.
-TESTED = ("0.5.23",)
+TESTED = ("0.5.23", "0.5.11")
+
+# It has no platform for processors, and no context of a step, of ranks and of options.
+OLDER = version("sglang") == "0.5.11"
 
 # The architectures that artifacts can hold.
 ARCHITECTURES = tuple(name for name, _ in _atomc.architectures())
@@ -28,35 +32,65 @@ ROUNDED = {
 }
 
 # What is called behind or in the place of SGLang's own by its hooks.
-PAGE_SIZE = "sglang.srt.arg_groups.overrides._page_size_default"
+PAGE_SIZE = "sglang.srt.server_args.ServerArgs._handle_page_size" if OLDER else "sglang.srt.arg_groups.overrides._page_size_default"
+HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers" + ("" if OLDER else "_normal")
+ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
 SAVER = "sglang.srt.utils.torch_memory_saver_adapter.TorchMemorySaverAdapter.create"
 RELEASE = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager.release_memory_occupation"
 
-# Everything else by its name, and the module that has it.
+# Everything else: of each module, the names that are used of it.
 NAMES = {
-    "AttentionBackend": "sglang.srt.layers.attention.base_attn_backend",
-    "CpuDeviceMixin": "sglang.srt.platforms.cpu",
-    "HookRegistry": "sglang.srt.plugins.hook_registry",
-    "HookType": "sglang.srt.plugins.hook_registry",
-    "LogitsMetadata": "sglang.srt.layers.logits_processor",
-    "LogitsProcessor": "sglang.srt.layers.logits_processor",
-    "LogitsProcessorOutput": "sglang.srt.layers.logits_processor",
-    "MHATokenToKVPool": "sglang.srt.mem_cache.memory_pool",
-    "MLATokenToKVPool": "sglang.srt.mem_cache.memory_pool",
-    "PlatformEnum": "sglang.srt.platforms.device_mixin",
-    "SRTPlatform": "sglang.srt.platforms.interface",
-    "add_attention_backend_choices": "sglang.srt.arg_groups.choices",
-    "current_platform": "sglang.srt.platforms",
-    "get_parallel": "sglang.srt.runtime_context",
-    "get_req_to_token_pool": "sglang.srt.model_executor.forward_context",
-    "get_server_args": "sglang.srt.runtime_context",
-    "get_token_to_kv_pool": "sglang.srt.model_executor.forward_context",
-    "import_model_classes": "sglang.srt.models.registry",
-    "model_config_of": "sglang.srt.arg_groups.overrides",
-    "register_attention_backend": "sglang.srt.layers.attention.attention_registry",
+    "sglang.srt.layers.attention.attention_registry": "register_attention_backend",
+    "sglang.srt.layers.attention.base_attn_backend": "AttentionBackend",
+    "sglang.srt.layers.logits_processor": "LogitsMetadata LogitsProcessor LogitsProcessorOutput",
+    "sglang.srt.models.registry": "import_model_classes",
+    "sglang.srt.platforms": "current_platform",
+    "sglang.srt.plugins.hook_registry": "HookRegistry HookType",
 }
 
+BEFORE = {
+    "sglang.srt.configs.model_config": "ModelConfig",
+    "sglang.srt.layers.dp_attention": "get_attention_tp_group get_attention_tp_rank",
+    "sglang.srt.server_args": "add_attention_backend_choices get_global_server_args",
+}
+SINCE = {
+    "sglang.srt.arg_groups.choices": "add_attention_backend_choices",
+    "sglang.srt.arg_groups.overrides": "model_config_of",
+    "sglang.srt.model_executor.forward_context": "get_req_to_token_pool get_token_to_kv_pool",
+    "sglang.srt.platforms.cpu": "CpuDeviceMixin",
+    "sglang.srt.platforms.device_mixin": "PlatformEnum",
+    "sglang.srt.platforms.interface": "SRTPlatform",
+    "sglang.srt.runtime_context": "get_parallel get_server_args",
+}
+NAMES |= BEFORE if OLDER else SINCE
+
 __getattr__ = attributes("SGLang", "sglang", TESTED, NAMES)
+
+
+def given():
+    """SGLang's arguments in this process."""
+    return __getattr__("get_global_server_args" if OLDER else "get_server_args")()
+
+
+def take_page(view, tokens: int) -> dict:
+    """Says of arguments that are being resolved how large pages are."""
+    if OLDER:
+        view.page_size = tokens
+    return {"page_size": tokens}
+
+
+def ranks() -> tuple:
+    """The rank of this process among those that have one batch, and their group: with attention of several batches, not all."""
+    if OLDER:
+        return __getattr__("get_attention_tp_rank")(), __getattr__("get_attention_tp_group")()
+    return (parallel := __getattr__("get_parallel")()).attn_tp_rank, parallel.attn_tp_group
+
+
+def pools(batch) -> tuple:
+    """SGLang's pool of tokens, and the slots of each request."""
+    if OLDER:
+        return batch.token_to_kv_pool, batch.req_to_token_pool.req_to_token
+    return __getattr__("get_token_to_kv_pool")(), __getattr__("get_req_to_token_pool")().req_to_token
 
 
 def check_release() -> None:
@@ -85,10 +119,11 @@ def has_kernels() -> bool:
 
 def context_length(server_args=None) -> int:
     """The length of sequences that SGLang takes, of arguments that are being resolved, or those of this process."""
-    return __getattr__("model_config_of")(server_args or __getattr__("get_server_args")()).context_len
+    of = __getattr__("ModelConfig").from_server_args if OLDER else __getattr__("model_config_of")
+    return of(server_args or given()).context_len
 
 
 def options(names: list[str]) -> dict:
-    """SGLang's options by their names, as it has resolved them. None are there before it has."""
-    resolved = __getattr__("get_server_args")().resolved_dict()
-    return {name: resolved[name] for name in names}
+    """SGLang's options by their names, as it has resolved them. None are there before it has, and not all in each release."""
+    resolved = vars(given()) if OLDER else given().resolved_dict()
+    return {name: resolved.get(name) for name in names}

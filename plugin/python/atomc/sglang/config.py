@@ -34,13 +34,13 @@ def artifact() -> atomc.Artifact | None:
 def page_size(default, view) -> dict:
     """The page that SGLang is about to take: where that is no page of the artifact, nor some, the next that is, as SGLang does it
     for kernels of its own that have their pages."""
-    made = default(view)
+    made = default(view) or {}
     asked = made.get("page_size", view.page_size)
     artifact = located(wanted({name: getattr(view, name) for name in CHOOSING}), logger)[0]
     if artifact is None or (taken := pages.tokens(artifact, asked)) == asked:
         return made
     logger.warning("atomc: --page-size %d: %d is taken, as pages are the artifact's", asked, taken)
-    return {"page_size": taken}
+    return compat.take_page(view, taken)
 
 
 def find(architecture: str) -> atomc.Artifact | None:

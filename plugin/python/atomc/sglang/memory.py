@@ -1,5 +1,6 @@
 """`release_memory_occupation` on machines without a GPU, of whose memory torch_memory_saver knows nothing."""
 
+from atomc import pages
 from atomc.frameworks import Driven
 
 from . import compat
@@ -30,12 +31,14 @@ def released(result, manager, request) -> None:
         return logger.warning("atomc: --enable-memory-saver: SGLang's own model keeps its memory on a machine without a GPU")
     tags = request.tags or TAGS
     if "kv_cache" in tags:
-        runner.token_to_kv_pool.release()
+        pages.give_back(runner.token_to_kv_pool.memory)
     if "weights" in tags and not asked["enable_weights_cpu_backup"]:
         runner.model.engine.unload()
 
 
 def register() -> None:
+    if compat.OLDER:  # which asks torch_memory_saver itself
+        return
     around, after = compat.HookType.AROUND, compat.HookType.AFTER
     compat.HookRegistry.register(compat.SAVER, saver, around)
     compat.HookRegistry.register("torch.get_device_module", device_module, around)

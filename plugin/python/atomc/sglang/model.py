@@ -16,15 +16,14 @@ class Model(Driven):
     """An artifact with weights, over SGLang's pools: the whole forward, from tokens to logits."""
 
     def __init__(self, adapter, artifact: atomc.Artifact, facts: dict):
-        # The ranks that have one batch: with attention of several batches at a time, not all.
-        parallel = compat.get_parallel()
-        super().__init__(artifact, device(compat.gpu()), parallel.attn_tp_rank)
+        rank, group = compat.ranks()
+        super().__init__(artifact, device(compat.gpu()), rank)
         config.check(facts, artifact, self.engine)
         asked = compat.options(["model_path", "load_format"])
         self.make_up(asked["load_format"])
         self.adapter, self.pool, self.block_tokens = adapter, None, self.engine.cache[0].block_tokens
         self.packed = Path(asked["model_path"], self.engine.packed_name)
-        self.reduce, self.gather = parallel.attn_tp_group.all_reduce, parallel.attn_tp_group.all_gather
+        self.reduce, self.gather = group.all_reduce, group.all_gather
         # Which rows want logits, and log-probabilities of prompts, are SGLang's; the head is ours.
         self.processor = LogitsProcessor(SimpleNamespace(vocab_size=self.engine.vocab), skip_all_gather=True)
         head = SimpleNamespace(apply=lambda _, hidden, bias: self.logits(hidden, self.gather))
@@ -44,7 +43,8 @@ class Model(Driven):
 
     def step(self, ids, positions, batch, embeds, tokens: slice) -> torch.Tensor:
         """Hidden rows of some tokens."""
-        self.bind(compat.get_token_to_kv_pool())
+        pool, slots = compat.pools(batch)
+        self.bind(pool)
         decode = batch.forward_mode.is_decode()
         new = batch.seq_lens.new_ones(len(batch.seq_lens)) if decode else batch.extend_seq_lens
         starts = torch.nn.functional.pad(new.cumsum(0), (1, 0)).int()
@@ -52,7 +52,6 @@ class Model(Driven):
         if tokens != slice(0, len(ids)):
             starts, lengths, requests = part(starts, starts.cpu(), lengths, tokens)
         # A slot is a token of a page: the table has the page of each page's first slot.
-        slots = compat.get_req_to_token_pool().req_to_token
         longest = int(batch.seq_lens_cpu.max()) if self.on_host else slots.shape[1]
         table = slots[:, : longest : self.block_tokens][batch.req_pool_indices[requests]] // self.block_tokens
         ids, positions = ids[tokens], positions[tokens].long()

@@ -1,7 +1,5 @@
 """SGLang's platform for machines without a GPU: artifacts run on the host, and SGLang runs without its compiled kernels."""
 
-from importlib import import_module
-
 from . import compat
 from .compat import CpuDeviceMixin, PlatformEnum, SRTPlatform
 
@@ -19,9 +17,6 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
 
     def get_device(self, device_id: int = 0) -> str:
         return self.device_type
-
-    def get_kv_pool_cls(self, *, kind: str) -> type | None:
-        return import_module(".pool", __package__).POOLS.get(kind)  # SGLang's pools want to know the platform
 
     def get_default_attention_backend(self) -> str:
         return "torch_native"

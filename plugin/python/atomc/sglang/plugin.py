@@ -8,21 +8,24 @@ from . import compat
 
 
 def register() -> None:
-    """Entry point of `sglang.srt.plugins`: offers our attention backend, pages that fit, and on the host gives memory back."""
+    """Entry point of `sglang.srt.plugins`: our attention backend, pages that fit, and on the host memory that holds them."""
     if disabled():
         return
-    from . import config, memory
+    from . import config, memory, pool
     from .attention import Backend
 
     compat.add_attention_backend_choices(["atomc"])
     compat.register_attention_backend("atomc")(Backend)
     compat.HookRegistry.register(compat.PAGE_SIZE, config.page_size, compat.HookType.AROUND)
-    if platform():
+    if on_host():
         memory.register()
+        pool.register()
+
+
+def on_host() -> bool:
+    return not torch.accelerator.is_available() and not compat.has_kernels()
 
 
 def platform() -> str | None:
-    """Entry point of `sglang.srt.platforms`: the host, where there is nothing else."""
-    if disabled() or torch.accelerator.is_available() or compat.has_kernels():
-        return None
-    return f"{__package__}.platform.HostPlatform"
+    """Entry point of `sglang.srt.platforms`: the host, where there is nothing else, of releases that know processors."""
+    return None if disabled() or compat.OLDER or not on_host() else f"{__package__}.platform.HostPlatform"

@@ -1,36 +1,28 @@
-"""SGLang's pools on machines without a GPU: memory that holds an artifact's pages, and that goes back while nobody serves."""
+"""SGLang's pools on machines without a GPU: memory that holds an artifact's pages, by hooks where pools make their buffers."""
 
 from atomc import pages
 
-from . import config
-from .compat import MHATokenToKVPool, MLATokenToKVPool
+from . import compat, config
 
 
-class Pages:
-    """Comes before a pool of SGLang's."""
-
-    def layers(self, artifact, *shape: int) -> list:
-        slots = self.size + self.page_size
-        tensors, self.memory = pages.mapped(artifact, self.layer_num, shape, slots, self.store_dtype)
-        return tensors
-
-    def release(self) -> None:
-        pages.give_back(self.memory)
+def layers(pool, artifact, *shape: int) -> list:
+    tensors, pool.memory = pages.mapped(artifact, pool.layer_num, shape, pool.size + pool.page_size, pool.store_dtype)
+    return tensors
 
 
-class HalvesPool(Pages, MHATokenToKVPool):
-    def _create_buffers_normal(self) -> None:
-        if (artifact := config.artifact()) is None:
-            return super()._create_buffers_normal()
-        layers = self.layers(artifact, 2, self.size + self.page_size, self.head_num, self.head_dim)
-        self.k_buffer, self.v_buffer = [layer[0] for layer in layers], [layer[1] for layer in layers]
+def halves(create, pool) -> None:
+    if (artifact := config.artifact()) is None:
+        return create(pool)
+    made = layers(pool, artifact, 2, pool.size + pool.page_size, pool.head_num, pool.head_dim)
+    pool.k_buffer, pool.v_buffer = [layer[0] for layer in made], [layer[1] for layer in made]
 
 
-class LatentPool(Pages, MLATokenToKVPool):
-    def _create_buffers(self) -> None:
-        if (artifact := config.artifact()) is None:
-            return super()._create_buffers()
-        self.kv_buffer = self.layers(artifact, self.size + self.page_size, 1, self.kv_cache_dim)
+def rows(create, pool) -> None:
+    if (artifact := config.artifact()) is None:
+        return create(pool)
+    pool.kv_buffer = layers(pool, artifact, pool.size + pool.page_size, 1, pool.kv_cache_dim)
 
 
-POOLS = {"mha": HalvesPool, "mla": LatentPool}
+def register() -> None:
+    compat.HookRegistry.register(compat.HALVES, halves, compat.HookType.AROUND)
+    compat.HookRegistry.register(compat.ROWS, rows, compat.HookType.AROUND)
