@@ -205,7 +205,8 @@ fn decode(file: &[u8]) -> Result<(Manifest, Vec<Section>), Error> {
     Ok((manifest, sections))
 }
 
-/// What a stream of deflate holds, if it is whole, ends with its last byte, and holds so many bytes.
+/// What a stream of deflate holds, if it is whole, ends with its last byte, and holds so many
+/// bytes.
 fn unpacked(packed: &[u8], length: usize) -> Option<Aligned> {
     if length > packed.len().saturating_mul(MOST_TIMES) {
         return None;
