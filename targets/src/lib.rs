@@ -71,6 +71,12 @@ pub fn is_for_one_bucket(family: Family, arch: &Arch) -> bool {
     }
 }
 
+/// Whether decode steps have kernels of the family of their own on the machine, and others share
+/// theirs: a sequence has one token there, and none goes in chunks.
+pub fn decodes_apart(family: Family, arch: &Arch) -> bool {
+    family == Family::Recur && arch.isa().is_some()
+}
+
 /// A linked code object, or modules.
 #[derive(Clone, Debug)]
 pub struct Object {

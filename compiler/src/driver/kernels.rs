@@ -11,7 +11,7 @@ use atomc_targets::KernelSpec;
 /// The kernels, in the order of their first use.
 pub struct Kernels {
     all: Vec<Entry>,
-    known: HashMap<(Family, Option<usize>, String), usize>,
+    known: HashMap<(Family, Option<usize>, bool, String), usize>,
 }
 
 struct Entry {
@@ -37,8 +37,9 @@ impl Kernels {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
         let tokens = room(graph, id, cx.bucket);
         let rows = atomc_targets::is_for_one_bucket(*family, cx.arch).then_some(tokens);
+        let decodes = atomc_targets::decodes_apart(*family, cx.arch) && cx.bucket.is_decode();
         let next = self.all.len();
-        let number = *self.known.entry((*family, rows, body.print())).or_insert(next);
+        let number = *self.known.entry((*family, rows, decodes, body.print())).or_insert(next);
         if number == next {
             let (rows, place) = (rows.map(|n| format!("_x{n}")).unwrap_or_default(), place(graph.location(id)));
             let entry = Entry { symbol: String::new(), family: *family, body: (**body).clone(), tokens, rows, place };

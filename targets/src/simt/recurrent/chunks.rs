@@ -36,6 +36,8 @@ const CHUNKS: [usize; 2] = [64, 32];
 /// Tokens of a sequence in the step from which a chunk costs less than going token by token: a
 /// product has 16 rows.
 const FEW_TOKENS: usize = 16;
+/// Tokens of a step from which some sequence may have many: steps of fewer decode, or are short.
+const MANY_TOKENS: usize = 128;
 /// Most waves of a work-group, and the least: a thread for each token of a chunk.
 const WAVES: usize = 4;
 const LEAST_WAVES: usize = 2;
@@ -96,7 +98,7 @@ impl Shape {
 
 pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let (body, simt) = (spec.body, arch.simt);
-    WhyNot::unless(spec.tokens >= CHUNKS[0], || format!("steps of {} tokens", spec.tokens))?;
+    WhyNot::unless(spec.tokens >= MANY_TOKENS, || format!("steps of {} tokens", spec.tokens))?;
     let found = body.ids().find(|&id| matches!(body.op(id), Op::DeltaRule { .. }));
     let found = found.and_then(|id| DeltaSizes::of(body, id).map(|sizes| (id, sizes)));
     let (id, sizes) = found.ok_or_else(|| WhyNot::new("a delta rule of unknown sizes"))?;
