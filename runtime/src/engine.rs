@@ -70,9 +70,10 @@ impl Request<'_> {
     }
 }
 
-/// Why a step was refused. Nothing has run then and no sequence has changed, unless the device
-/// failed: that engine is of no more use. Sequences whose logits are not finite have their new
-/// tokens, and are best dropped.
+/// Why a step was refused, or failed. No sequence has changed then: the same step may be asked for
+/// again. Where it failed half way, sequences that cannot go back are broken: those with a
+/// recurrent state, and those that gave back what their next token sees. Sequences whose logits are
+/// not finite have their new tokens, and are best dropped.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum StepError {
@@ -116,6 +117,8 @@ pub struct Engine {
     output: Output,
     /// The plan that ran last.
     last: usize,
+    /// Tokens of the sequences of a step before it.
+    before: Vec<usize>,
     /// By plan, while launches are being timed.
     times: Option<Vec<Launches>>,
 }
@@ -211,6 +214,7 @@ impl Engine {
             loaded: false,
             output: Output::default(),
             last: 0,
+            before: Vec::new(),
             times: None,
             artifact,
         })
@@ -374,6 +378,25 @@ impl Engine {
     /// Runs plan after plan until all tokens are through; `keep` sees to the results of each, which
     /// the next overwrites, and is told the plan and if it was the only one.
     fn advance(
+        &mut self,
+        requests: &[Request],
+        keep: impl FnMut(&mut Engine, usize, bool) -> Result<(), StepError>,
+    ) -> Result<(), StepError> {
+        self.before.clear();
+        for request in requests {
+            self.before.push(self.kv.len(request.sequence)?);
+        }
+        let done = self.advance_all(requests, keep);
+        if matches!(done, Err(ref error) if !matches!(error, StepError::NotFinite(_))) {
+            self.output.begin(&[]);
+            for (request, &len) in requests.iter().zip(&self.before) {
+                self.kv.rewind(request.sequence, len)?;
+            }
+        }
+        done
+    }
+
+    fn advance_all(
         &mut self,
         requests: &[Request],
         mut keep: impl FnMut(&mut Engine, usize, bool) -> Result<(), StepError>,

@@ -59,6 +59,8 @@ pub enum KvError {
     OutOfBlocks { need: usize, free: usize, blocks: usize, block_tokens: usize },
     #[error("no slot is free: {need} more sequences want one, {free} of {slots} are free")]
     OutOfSlots { need: usize, free: usize, slots: usize },
+    #[error("sequence {sequence} is of no more use: a step of it failed half way; drop it")]
+    Broken { sequence: SeqId },
     #[error("cannot share {tokens} tokens of sequence {sequence}, which has {len}")]
     ForkTooLong { sequence: SeqId, tokens: usize, len: usize },
 }
@@ -109,6 +111,8 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Sequence {
     len: usize,
+    /// Whether a step failed half way that cannot be done again.
+    broken: bool,
     /// By group.
     tables: Vec<Table>,
 }
@@ -162,7 +166,7 @@ impl Kv {
         });
         let tables = self.groups.iter().map(Blocks::table).collect();
         let entry = &mut self.slots[slot as usize];
-        entry.sequence = Some(Sequence { len: 0, tables });
+        entry.sequence = Some(Sequence { len: 0, broken: false, tables });
         SeqId { slot, generation: entry.generation }
     }
 
@@ -170,6 +174,9 @@ impl Kv {
     /// none where a group has slots, since the state between two blocks is not kept.
     pub fn fork(&mut self, from: SeqId, tokens: usize) -> Result<Fork, KvError> {
         let parent = self.get(from)?;
+        if parent.broken {
+            return Err(KvError::Broken { sequence: from });
+        }
         if tokens > parent.len {
             return Err(KvError::ForkTooLong { sequence: from, tokens, len: parent.len });
         }
@@ -229,6 +236,9 @@ impl Kv {
     pub fn reserve(&mut self, growing: impl Iterator<Item = (SeqId, usize)> + Clone) -> Result<(), KvError> {
         for (id, _) in growing.clone() {
             let (sequence, groups) = self.get_mut(id)?;
+            if sequence.broken {
+                return Err(KvError::Broken { sequence: id });
+            }
             groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.give_back(table, sequence.len));
         }
         let len = |id| self.len(id).unwrap_or(0);
@@ -244,6 +254,21 @@ impl Kv {
         sequence.len += tokens;
         groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.extend(table, sequence.len));
         Ok(start..sequence.len)
+    }
+
+    /// Takes a sequence back to so many tokens, since what was to come behind them failed. A
+    /// sequence cannot go on there that has given back what its next token sees, or whose state has
+    /// gone further: it is broken from then on.
+    pub fn rewind(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
+        let (sequence, groups) = self.get_mut(id)?;
+        let gone = sequence.len > len;
+        let serves = |(group, table): (&Blocks, &Table)| len == 0 || group.serves(table, len);
+        sequence.broken |= gone && !groups.iter().zip(&sequence.tables).all(serves);
+        if gone && !sequence.broken {
+            sequence.len = len;
+            groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.shrink(table, len));
+        }
+        Ok(())
     }
 
     fn get(&self, id: SeqId) -> Result<&Sequence, KvError> {

@@ -150,6 +150,11 @@ fn device(error: DeviceError) -> Failure {
             Vendor::Cuda => "NVIDIA GPUs need a driver for CUDA 12 or later; `atomc devices` lists what there is.",
         }),
         DeviceError::NoDevice { .. } => failure.help("`atomc devices` lists what there is."),
+        DeviceError::Full { .. } => failure.help("Take a smaller cache, or end what else uses the device."),
+        DeviceError::Kernel { .. } => failure.help("`atomc verify` tries every kernel of an artifact on the device."),
+        DeviceError::Lost { .. } => {
+            failure.help("`atomc doctor` says what is there; its driver's log says what happened.")
+        }
         _ => failure,
     }
 }

@@ -37,6 +37,14 @@ pub enum DeviceError {
     NoDevice { vendor: Vendor, ordinal: usize, count: usize },
     #[error(transparent)]
     Forked(#[from] Forked),
+    #[error("{device} has no memory left: {detail}")]
+    Full { device: String, detail: String },
+    #[error(
+        "a kernel on {device} had a fault: {detail}. What it left in memory is not to be trusted: load the model again"
+    )]
+    Kernel { device: String, detail: String },
+    #[error("{device} is lost to this process: {detail}")]
+    Lost { device: String, detail: String },
     #[error("{device}: {detail}")]
     Failed { device: String, detail: String },
 }

@@ -19,7 +19,7 @@ use atomc_artifact::abi::{Pack, Prepare};
 use atomc_artifact::manifest::{Kernel, Manifest, Plan, Target, Tasks};
 use code::Code;
 use context::{Context, Event};
-use driver::{Driver, Handle, Start};
+use driver::{Driver, Fault, Handle, Start, Trouble};
 use plan::Bound;
 use std::ffi::{c_uint, c_void};
 use std::fmt;
@@ -105,11 +105,22 @@ impl Vendor {
             Vendor::Cuda => cuda::Cuda::load(path).map(|driver| Box::new(driver) as Box<dyn Driver>),
         };
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "driver");
-        loaded.map_err(|detail| DeviceError::NoDriver { vendor: self, detail })
+        loaded.map_err(|fault| DeviceError::NoDriver { vendor: self, detail: fault.text })
     }
 
     fn failed(self, ordinal: usize, detail: String) -> DeviceError {
-        DeviceError::Failed { device: format!("{}:{ordinal}", self.prefix()), detail }
+        self.fault(ordinal, detail.into())
+    }
+
+    /// The error that a fault of the driver's is.
+    fn fault(self, ordinal: usize, fault: Fault) -> DeviceError {
+        let (device, detail) = (format!("{}:{ordinal}", self.prefix()), fault.text);
+        match fault.trouble {
+            Trouble::Memory => DeviceError::Full { device, detail },
+            Trouble::Kernel => DeviceError::Kernel { device, detail },
+            Trouble::Lost => DeviceError::Lost { device, detail },
+            Trouble::Other => DeviceError::Failed { device, detail },
+        }
     }
 }
 
@@ -125,13 +136,13 @@ fn list(driver: &dyn Driver) -> Result<Vec<GpuDevice>, DeviceError> {
 }
 
 fn count(driver: &dyn Driver) -> Result<usize, DeviceError> {
-    driver.count().map_err(|detail| DeviceError::NoDriver { vendor: driver.vendor(), detail })
+    driver.count().map_err(|fault| DeviceError::NoDriver { vendor: driver.vendor(), detail: fault.text })
 }
 
 fn one(driver: &dyn Driver, ordinal: usize) -> Result<GpuDevice, DeviceError> {
     let vendor = driver.vendor();
     match count(driver)? {
-        count if ordinal < count => driver.describe(ordinal).map_err(|detail| vendor.failed(ordinal, detail)),
+        count if ordinal < count => driver.describe(ordinal).map_err(|fault| vendor.fault(ordinal, fault)),
         count => Err(DeviceError::NoDevice { vendor, ordinal, count }),
     }
 }

@@ -129,6 +129,15 @@ impl Blocks {
         table.given_back = table.given_back.max(seen);
     }
 
+    /// Takes back the blocks that a table has for tokens behind the first `len`.
+    pub fn shrink(&mut self, table: &mut Table, len: usize) {
+        let keep = len.div_ceil(self.block_tokens).min(table.entries.len());
+        let held = keep.max(table.given_back);
+        table.entries[held..].iter().rev().for_each(|&block| self.release(block));
+        table.entries.truncate(keep);
+        table.given_back = table.given_back.min(keep);
+    }
+
     /// Takes back all blocks of a table.
     pub fn take_back(&mut self, table: Table) {
         table.held().iter().rev().for_each(|&block| self.release(block));

@@ -218,3 +218,50 @@ fn sequences_have_a_slot_each() {
     kv.drop_sequence(a).unwrap();
     assert_eq!((kv.grow(c, 5), slots(&kv, c)[0].clone()), (Ok(0..5), vec![0]));
 }
+
+/// A step that failed is taken back: blocks are free again, and the sequence goes on where it was.
+#[test]
+fn goes_back_to_where_a_step_began() {
+    let mut kv = whole(6, 4, 24);
+    let (a, b) = (kv.add(), kv.add());
+    kv.grow(a, 6).unwrap();
+    kv.grow(b, 3).unwrap();
+    let (had, free) = (table(&kv, a).to_vec(), kv.free_blocks());
+    kv.grow(a, 11).unwrap();
+    kv.rewind(a, 6).unwrap();
+    assert_eq!((table(&kv, a), kv.len(a), kv.free_blocks()), (&had[..], Ok(6), free));
+    kv.rewind(b, 3).unwrap();
+    assert_eq!(kv.len(b), Ok(3));
+    let shared = kv.fork(a, 4).unwrap();
+    kv.grow(shared.sequence, 5).unwrap();
+    kv.rewind(shared.sequence, 4).unwrap();
+    assert_eq!(table(&kv, shared.sequence), &had[..1]);
+    for id in [a, b, shared.sequence] {
+        kv.drop_sequence(id).unwrap();
+    }
+    assert_eq!(kv.free_blocks(), 6);
+}
+
+/// What was given back, and a state that went on, cannot be had again: then the sequence is of no
+/// more use, unless it had nothing before.
+#[test]
+fn sequences_that_cannot_go_back_are_broken() {
+    for kept in [SEVEN, Kept::Slot] {
+        let mut kv = Kv::new(&[ALL, kept], Sizes { block_tokens: 4, blocks: 12, slots: 2, max_len: 40, step: 40 });
+        let a = kv.add();
+        kv.grow(a, 20).unwrap();
+        kv.rewind(a, 0).unwrap();
+        assert_eq!((kv.len(a), kv.free_blocks()), (Ok(0), 12));
+        kv.grow(a, 10).unwrap();
+        kv.grow(a, 10).unwrap();
+        // The next token's window begins behind the first blocks.
+        reserve(&mut kv, a, 1).unwrap();
+        kv.rewind(a, 10).unwrap();
+        assert_eq!(reserve(&mut kv, a, 1), Err(KvError::Broken { sequence: a }));
+        assert_eq!(kv.fork(a, 4).unwrap_err(), KvError::Broken { sequence: a });
+        kv.drop_sequence(a).unwrap();
+        assert_eq!(kv.free_blocks(), 12);
+        let b = kv.add();
+        kv.grow(b, 10).unwrap();
+    }
+}

@@ -47,7 +47,9 @@ impl Code {
         let load = |index: usize| {
             let (symbol, kernel) = kernels[index];
             let own = match (&whole, &kernel.module) {
-                (None, Some(module)) => Some(Loaded::new(context, context.check(image(module, fit, section))?)?),
+                (None, Some(module)) => {
+                    Some(Loaded::new(context, image(module, fit, section).map_err(|detail| context.fault(detail))?)?)
+                }
                 _ => None,
             };
             let module = own.as_ref().or(whole.as_ref()).ok_or_else(|| context.fault("no code".into()))?;

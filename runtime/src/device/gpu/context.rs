@@ -36,7 +36,7 @@ unsafe impl Sync for Context {}
 impl Context {
     /// A stream of the caller's, which outlives everything on it, or a new one.
     pub fn open(driver: Box<dyn Driver>, ordinal: usize, stream: Option<Handle>) -> Result<Arc<Context>, DeviceError> {
-        let device = driver.open(ordinal).map_err(|detail| driver.vendor().failed(ordinal, detail))?;
+        let device = driver.open(ordinal).map_err(|fault| driver.vendor().fault(ordinal, fault))?;
         let owned = stream.is_none();
         let process = Process::here().map_err(|error| driver.vendor().failed(ordinal, error.to_string()))?;
         let mut context = Context { driver, ordinal, device, stream: stream.unwrap_or(null_mut()), owned, process };
@@ -59,7 +59,12 @@ impl Context {
     }
 
     pub fn check<T>(&self, result: Result<T, Fault>) -> Result<T, DeviceError> {
-        result.map_err(|detail| self.fault(detail))
+        result.map_err(|fault| self.driver.vendor().fault(self.ordinal, fault))
+    }
+
+    /// The same where so many bytes were asked for.
+    fn sized<T>(&self, bytes: usize, result: Result<T, Fault>) -> Result<T, DeviceError> {
+        self.check(result.map_err(|fault| Fault { text: format!("{bytes} bytes: {fault}"), ..fault }))
     }
 
     pub fn fault(&self, detail: String) -> DeviceError {
@@ -77,7 +82,7 @@ impl Context {
     pub fn allocate(self: &Arc<Context>, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         self.enter()?;
         let whole = bytes.saturating_add(SLACK);
-        let start = self.driver.allocate(whole).map_err(|fault| self.fault(format!("{bytes} bytes: {fault}")))?;
+        let start = self.sized(bytes, self.driver.allocate(whole))?;
         let memory = GpuMemory { context: self.clone(), start, len: bytes, stream: self.stream, owner: Owner::Runtime };
         // SAFETY: the memory is as long as what is cleared.
         self.check(unsafe { self.driver.fill(start, 0, whole, self.stream) })?;
@@ -100,7 +105,7 @@ impl Context {
         self.enter()?;
         // SAFETY: passed on to the caller.
         let made = unsafe { self.driver.allocate_on(bytes + SLACK, stream) };
-        let start = made.map_err(|fault| self.fault(format!("{bytes} bytes: {fault}")))?;
+        let start = self.sized(bytes, made)?;
         let memory = GpuMemory { context: self.clone(), start, len: bytes, stream, owner: Owner::Stream };
         Ok(DeviceBuffer::Device(Box::new(memory)))
     }
@@ -108,7 +113,7 @@ impl Context {
     /// Zeroed memory of the host that the device copies from by itself.
     pub fn pinned(self: &Arc<Context>, bytes: usize) -> Result<Buffer, DeviceError> {
         self.enter()?;
-        let start = self.check(self.driver.allocate_host(bytes + SLACK))?;
+        let start = self.sized(bytes, self.driver.allocate_host(bytes + SLACK))?;
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| self.fault("no memory of the host".into()))?;
         let context = self.clone();
         let release = move |start: NonNull<u8>| {

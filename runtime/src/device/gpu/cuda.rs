@@ -1,5 +1,5 @@
 //! NVIDIA's driver: CUDA's driver interface, of version 12 or later.
-use super::driver::{Driver, Fault, Handle, Library, Start, call, functions, library, made, text};
+use super::driver::{Driver, Fault, Handle, Library, Start, Trouble, call, functions, library, made, text};
 use super::{GpuDevice, Vendor};
 use cudarc::driver::sys::*;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
@@ -98,7 +98,8 @@ impl Cuda {
             (self.name)(code, &mut name);
             (self.meaning)(code, &mut meaning);
         }
-        Err(format!("{call}: {} ({})", text(name), text(meaning)))
+        let text = format!("{call}: {} ({})", text(name), text(meaning));
+        Err(Fault { trouble: Trouble::of(code), text })
     }
 
     fn device(&self, ordinal: usize) -> Result<CUdevice, Fault> {

@@ -10,8 +10,53 @@ use std::fmt::Debug;
 /// A stream, an event, a module, a kernel, a graph, or a device as [`Driver::enter`] takes it.
 pub type Handle = *mut c_void;
 
-/// The call that failed, and what the driver says about it.
-pub type Fault = String;
+/// The call that failed, what the driver says about it, and what that means.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    pub trouble: Trouble,
+    pub text: String,
+}
+
+/// What an error of a driver means for whoever asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The device has no memory for it.
+    Memory,
+    /// A kernel did what it must not; nobody knows what it left.
+    Kernel,
+    /// The device does not answer any more, for this process at least.
+    Lost,
+    Other,
+}
+
+impl Trouble {
+    /// By the driver's code: HIP has CUDA's numbers (`cuda.h`, `hip_runtime_api.h`).
+    pub fn of(code: c_uint) -> Trouble {
+        match code {
+            // OUT_OF_MEMORY.
+            2 => Trouble::Memory,
+            // ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, HARDWARE_STACK_ERROR, ILLEGAL_INSTRUCTION,
+            // MISALIGNED_ADDRESS, INVALID_ADDRESS_SPACE, INVALID_PC, LAUNCH_FAILED.
+            700 | 702 | 710 | 714..=719 => Trouble::Kernel,
+            // DEINITIALIZED, DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE, INVALID_CONTEXT,
+            // ECC_UNCORRECTABLE, NVLINK_UNCORRECTABLE, CONTEXT_IS_DESTROYED.
+            4 | 46 | 100 | 101 | 201 | 214 | 220 | 709 => Trouble::Lost,
+            _ => Trouble::Other,
+        }
+    }
+}
+
+impl From<String> for Fault {
+    fn from(text: String) -> Fault {
+        Fault { trouble: Trouble::Other, text }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 /// How a kernel is started.
 #[derive(Clone, Copy, Debug)]

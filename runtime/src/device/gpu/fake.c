@@ -58,6 +58,26 @@ const char *fake_take_log(void) {
     return taken;
 }
 
+// The call of a name that fails, after so many that do not, and with which code; and whether all
+// fail from then on, as where a device is lost.
+static char failing[32];
+static int fail_after, fail_code, fail_always;
+void fake_fail(const char *call, int after, int code, int always) {
+    snprintf(failing, sizeof failing, "%s", call);
+    fail_after = after;
+    fail_code = code;
+    fail_always = always;
+}
+static error trouble(const char *call) {
+    int ends = fail_always == 2;
+    if (!ends && (strcmp(call, failing) || fail_after-- > 0)) return 0;
+    if (fail_always) fail_always = 2;
+    failing[0] = 0;
+    return fail_code;
+}
+// At the beginning of a call that may be told to fail.
+#define MAY_FAIL(call) do { error failed_ = trouble(call); if (failed_) return failed_; } while (0)
+
 void fake_devices(int count) { devices = count; }
 
 static void reach(int can) { mprotect(arena, ARENA, can ? PROT_READ | PROT_WRITE : PROT_NONE); }
@@ -66,11 +86,13 @@ error NAME(hipInit, cuInit)(unsigned flags) { note("init"); return devices < 0 ?
 error NAME(hipGetDeviceCount, cuDeviceGetCount)(int *count) { *count = devices; return 0; }
 error NAME(hipDrvGetErrorName, cuGetErrorName)(error e, const char **text) {
     *text = e == 100 ? NAME("hipErrorNoDevice", "CUDA_ERROR_NO_DEVICE")
+          : e == 2 ? NAME("hipErrorOutOfMemory", "CUDA_ERROR_OUT_OF_MEMORY")
+          : e == 719 ? NAME("hipErrorLaunchFailure", "CUDA_ERROR_LAUNCH_FAILED")
           : e == 500 ? NAME("hipErrorNotFound", "CUDA_ERROR_NOT_FOUND") : "ErrorFake";
     return 0;
 }
 error NAME(hipDrvGetErrorString, cuGetErrorString)(error e, const char **text) {
-    *text = e == 100 ? "no device is detected" : "named symbol not found";
+    *text = e == 100 ? "no device is detected" : e == 2 ? "out of memory" : e == 719 ? "the kernel failed" : "named symbol not found";
     return 0;
 }
 
@@ -85,9 +107,9 @@ error cuDeviceGetAttribute(int *value, int which, int device) {
 error cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = ARENA; return 0; }
 error cuDevicePrimaryCtxRetain(void **context, int device) { note("retain"); *context = (void *)0xc0; return 0; }
 error cuDevicePrimaryCtxRelease_v2(int device) { note("release"); return 0; }
-error cuCtxSetCurrent(void *context) { return context == (void *)0xc0 ? 0 : 201; }
+error cuCtxSetCurrent(void *context) { MAY_FAIL("enter"); return context == (void *)0xc0 ? 0 : 201; }
 #else
-error hipSetDevice(int device) { return device < devices ? 0 : 101; }
+error hipSetDevice(int device) { MAY_FAIL("enter"); return device < devices ? 0 : 101; }
 // The fields that matter lie where the binding says: their offsets come with the compiler's command
 // line.
 error hipGetDevicePropertiesR0600(char *properties, int device) {
@@ -100,14 +122,15 @@ error hipGetDevicePropertiesR0600(char *properties, int device) {
 
 error NAME(hipStreamCreateWithFlags, cuStreamCreate)(void **stream, unsigned flags) { note("stream"); *stream = (void *)0x51; return 0; }
 error NAME(hipStreamDestroy, cuStreamDestroy_v2)(void *stream) { note("destroy stream"); return 0; }
-error NAME(hipStreamSynchronize, cuStreamSynchronize)(void *stream) { note("synchronise"); return 0; }
+error NAME(hipStreamSynchronize, cuStreamSynchronize)(void *stream) { MAY_FAIL("synchronise"); note("synchronise"); return 0; }
 error NAME(hipEventCreateWithFlags, cuEventCreate)(void **event, unsigned flags) { *event = (void *)0xe1; return 0; }
 error NAME(hipEventRecord, cuEventRecord)(void *event, void *stream) { note("record"); return 0; }
-error NAME(hipEventSynchronize, cuEventSynchronize)(void *event) { note("wait"); return 0; }
+error NAME(hipEventSynchronize, cuEventSynchronize)(void *event) { MAY_FAIL("wait"); note("wait"); return 0; }
 error NAME(hipEventElapsedTime, cuEventElapsedTime)(float *ms, void *from, void *to) { *ms = 0.25f; return 0; }
 error NAME(hipEventDestroy, cuEventDestroy_v2)(void *event) { return 0; }
 
 error NAME(hipMalloc, cuMemAlloc_v2)(void **start, size_t bytes) {
+    MAY_FAIL("allocate");
     if (!arena) arena = mmap(0, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (bytes > ARENA - arena_end) return 2;
     *start = arena + arena_end;
@@ -154,6 +177,7 @@ error NAME(hipMemsetAsync, cuMemsetD8Async)(void *to, NAME(int, unsigned char) v
     return 0;
 }
 error NAME(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *to, const void *from, size_t bytes, void *stream) {
+    MAY_FAIL("copy in");
     note("copy in");
     reach(1);
     memcpy(to, from, bytes);
@@ -168,6 +192,7 @@ error NAME(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *to, const void *from,
     return 0;
 }
 error NAME(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *to, const void *from, size_t bytes, void *stream) {
+    MAY_FAIL("copy out");
     note("copy out");
     reach(1);
     memcpy(to, from, bytes);
@@ -178,6 +203,7 @@ error NAME(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *to, const void *from,
 // The image's length follows from its headers, as on a device. Text for CUDA is the path of an
 // object.
 error NAME(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image) {
+    MAY_FAIL("load");
     if (memcmp(image, "\177ELF", 4)) {
         *module = NAME(0, dlopen(image, RTLD_NOW | RTLD_LOCAL));
         note("load text");
@@ -217,6 +243,7 @@ static void run(const launch *l) {
 
 static error start(kernel *k, unsigned groups, unsigned threads, unsigned shared, int overlaps, void **parameters) {
     launch l = {k, groups, threads, {0}};
+    MAY_FAIL("launch");
     if (shared > 48 << 10 && shared > k->shared) return 1;
     for (int i = 0; i < k->count; i++) l.parameters[i] = *(uint64_t *)parameters[i];
     note("%s %s %ux%u%s%s", capturing ? "capture" : "launch", k->name, groups, threads, shared ? " sharing" : "",
@@ -262,6 +289,7 @@ error cuGraphInstantiateWithFlags(graph **exec, graph *from, unsigned long long 
 #else
 error hipGraphInstantiate(graph **exec, graph *from, void *node, char *text, size_t bytes) {
 #endif
+    MAY_FAIL("instantiate");
     size_t size = sizeof(graph) + from->count * sizeof(launch);
     *exec = malloc(size);
     memcpy(*exec, from, size);
@@ -271,6 +299,7 @@ error hipGraphInstantiate(graph **exec, graph *from, void *node, char *text, siz
 error NAME(hipGraphDestroy, cuGraphDestroy)(graph *g) { free(g); return 0; }
 error NAME(hipGraphExecDestroy, cuGraphExecDestroy)(graph *g) { free(g); return 0; }
 error NAME(hipGraphLaunch, cuGraphLaunch)(graph *g, void *stream) {
+    MAY_FAIL("replay");
     note("replay of %d", g->count);
     for (int i = 0; i < g->count; i++) run(&g->launches[i]);
     return 0;

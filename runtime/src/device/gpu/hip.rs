@@ -1,5 +1,5 @@
 //! AMD's driver: HIP, of ROCm 6 or later.
-use super::driver::{Driver, Fault, Handle, Library, Start, call, functions, library, made, text};
+use super::driver::{Driver, Fault, Handle, Library, Start, Trouble, call, functions, library, made, text};
 use super::{GpuDevice, Vendor};
 use hip_sys::*;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -82,7 +82,8 @@ impl Hip {
             (self.api.hipDrvGetErrorName)(code, &mut name);
             (self.api.hipDrvGetErrorString)(code, &mut meaning);
         }
-        Err(format!("{call}: {} ({})", text(name), text(meaning)))
+        let text = format!("{call}: {} ({})", text(name), text(meaning));
+        Err(Fault { trouble: Trouble::of(code), text })
     }
 }
 
@@ -232,7 +233,7 @@ impl Driver for Hip {
     }
 
     unsafe fn allow_shared(&self, _: Handle, bytes: usize) -> Result<(), Fault> {
-        Err(format!("a kernel wants {bytes} bytes of LDS beside its own, which no kernel for AMD does"))
+        Err(format!("a kernel wants {bytes} bytes of LDS beside its own, which no kernel for AMD does").into())
     }
 
     unsafe fn launch(&self, start: Start, parameters: &[*mut c_void], stream: Handle) -> Result<(), Fault> {

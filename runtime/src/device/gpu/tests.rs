@@ -1,3 +1,4 @@
+mod faults;
 mod packing;
 
 use super::super::{InputAddresses, StateMemory, StepSize};
@@ -478,6 +479,10 @@ fn times_launches_with_events(vendor: Vendor) {
     assert_eq!((times[0].steps, &times[0].nanoseconds[..]), (1, &[250_000; 3][..]));
 }
 
+use faults::{
+    a_lost_device, code_that_does_not_load, memory_that_is_exhausted_at_load, steps_that_fail_are_taken_back,
+    weights_that_do_not_arrive,
+};
 use packing::{
     an_update_waits_for_nothing, raised_weights_stay_there, tensors_come_from_anywhere, tensors_of_a_device_stay_there,
 };
@@ -520,6 +525,11 @@ on_both! {
     tensors_come_from_anywhere,
     an_update_waits_for_nothing,
     raised_weights_stay_there,
+    memory_that_is_exhausted_at_load,
+    weights_that_do_not_arrive,
+    steps_that_fail_are_taken_back,
+    a_lost_device,
+    code_that_does_not_load,
 }
 
 #[test]
