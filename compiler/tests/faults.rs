@@ -227,6 +227,39 @@ fn a_kill_leaves_a_whole_file_or_none() {
     assert_eq!(bench.names("packed"), ["weights.host.safetensors"]);
 }
 
+/// Writers of one file, of two artifacts: whoever looks meanwhile sees one of these, whole. Each
+/// writer is done, and their user trusts both.
+#[test]
+fn two_writers_of_one_file() {
+    let bench = Bench::empty();
+    let other = COMPILE.map(|arg| if arg == "64" { "48" } else { arg });
+    let wanted = [COMPILE, other].map(|compile| {
+        bench.succeed(&[&compile[..], &["--no-trust", "-o", "alone"]].concat());
+        std::fs::read(bench.path("alone")).expect("an artifact")
+    });
+    assert!(wanted[0] != wanted[1]);
+    std::fs::create_dir(bench.path("made")).expect("a folder");
+    for _ in 0..3 {
+        let write = |compile: [&str; 7]| {
+            let args = [&compile[..], &["-o", "made/m.atomc"]].concat();
+            bench.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+        };
+        let mut writers = [COMPILE, other, COMPILE, other].map(write);
+        while writers.iter_mut().any(|writer| writer.try_wait().expect("a status").is_none()) {
+            if let Ok(found) = std::fs::read(bench.path("made/m.atomc")) {
+                assert!(wanted.contains(&found), "a file of {} bytes is neither artifact", found.len());
+            }
+        }
+        for writer in writers {
+            let out = writer.wait_with_output().expect("it ends");
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        }
+        assert!(wanted.contains(&std::fs::read(bench.path("made/m.atomc")).expect("an artifact")));
+        assert_eq!(bench.names("made"), ["m.atomc"]);
+    }
+    assert_eq!(bench.succeed(&["trust", "--list"]).lines().count(), 2);
+}
+
 #[test]
 fn pipes_are_no_input() {
     let bench = Bench::compiled();

@@ -28,13 +28,17 @@ impl Machine {
 
     /// Standard output, or standard error of a command that fails.
     fn run(&self, args: &[&str]) -> Result<String, String> {
-        let out = self
-            .bench
-            .command(args)
-            .env("LD_LIBRARY_PATH", self.bench.path("."))
-            .env("HIP_EMULATED_CHIP", self.chip)
-            .output()
-            .expect("the binary runs");
+        self.run_with("", args)
+    }
+
+    /// The same on a machine whose library has a fault.
+    fn run_with(&self, fault: &str, args: &[&str]) -> Result<String, String> {
+        let mut command = self.bench.command(args);
+        command.env("LD_LIBRARY_PATH", self.bench.path(".")).env("HIP_EMULATED_CHIP", self.chip);
+        if !fault.is_empty() {
+            command.env("HIP_EMULATED_FAULT", fault);
+        }
+        let out = command.output().expect("the binary runs");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
         if out.status.success() { Ok(text(out.stdout)) } else { Err(text(out.stderr)) }
     }
@@ -85,4 +89,28 @@ fn a_chip_without_code_is_refused() {
     machine.compile("gfx942");
     let refused = machine.run(&["verify", "m.atomc", "--device", "hip:0"]).expect_err("other code");
     assert!(refused.contains("no code for target `gfx90a`"), "{refused}");
+}
+
+/// Each fault ends a command with an error of its kind and without an output, and the next command
+/// works.
+#[test]
+fn faults_of_the_device_are_errors_of_their_kind() {
+    let machine = Machine::with("gfx942");
+    machine.compile("gfx942");
+    machine.bench.write("ids.json", "[[1, 2, 3]]");
+    let args = ["logits", "m.atomc", "--weights", MODEL, "--tokens", "ids.json", "--device", "hip:0", "-o", "logits"];
+    let faults = [
+        ("hipMalloc:2:2", "hip:0 has no memory left: ", "hipErrorOutOfMemory"),
+        ("hipModuleLoadData:0:2", "hip:0 has no memory left: ", "hipModuleLoadData"),
+        ("hipMemcpyHtoDAsync:9:719", "a kernel on hip:0 had a fault: ", "hipErrorLaunchFailure"),
+        ("hipModuleLaunchKernel:5:719", "a kernel on hip:0 had a fault: ", "hipModuleLaunchKernel"),
+        ("hipModuleLaunchKernel:7:709!", "hip:0 is lost to this process: ", "hipErrorContextIsDestroyed"),
+        ("hipStreamSynchronize:3:709!", "hip:0 is lost to this process: ", "hipStreamSynchronize"),
+    ];
+    for (fault, kind, call) in faults {
+        let said = machine.run_with(fault, &args).expect_err(fault);
+        assert!(said.contains(kind) && said.contains(call), "{fault}: {said}");
+        assert!(!machine.bench.path("logits").exists(), "{fault} left an output");
+    }
+    machine.run(&args).expect("logits");
 }

@@ -5,6 +5,7 @@
 //! events, and no more. One chip is there, device 0, which the variable `HIP_EMULATED_CHIP` names.
 //! Work is done when it is asked for; what a captured stream is asked for is done when its graph is
 //! launched, with the parameters of then. A fault of a kernel is written to standard error.
+mod faults;
 mod memory;
 mod work;
 
@@ -84,7 +85,12 @@ macro_rules! hip {
         /// # Safety
         /// As HIP has it.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> hipError_t $body
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> hipError_t {
+            if let Some(code) = faults::of(stringify!($name)) {
+                return code;
+            }
+            $body
+        }
     )*};
 }
 
@@ -391,6 +397,7 @@ fn meaning(code: hipError_t) -> (&'static CStr, &'static CStr) {
         hipError_t_hipErrorInvalidImage => (c"hipErrorInvalidImage", c"this is no code object"),
         hipError_t_hipErrorNoBinaryForGpu => (c"hipErrorNoBinaryForGpu", c"the code is for another chip"),
         hipError_t_hipErrorNotFound => (c"hipErrorNotFound", c"there is no such kernel"),
+        hipError_t_hipErrorContextIsDestroyed => (c"hipErrorContextIsDestroyed", c"the device is gone"),
         hipError_t_hipErrorLaunchFailure => (c"hipErrorLaunchFailure", c"the kernel had a fault"),
         _ => (c"hipErrorInvalidValue", c"a parameter cannot be"),
     }
