@@ -12,7 +12,7 @@ from shlex import quote
 import torch
 
 import atomc
-from atomc import _atomc, autocompile
+from atomc import _atomc, autocompile, ranges
 
 
 class Refused(ValueError):
@@ -151,6 +151,7 @@ class Driven(torch.nn.Module):
         if load_format == "dummy":
             self.engine.load_random()
 
+    @ranges.ranged("weights")
     def load_weights(self, weights) -> None:
         with self.engine.loading(update=True) as load:
             for name, tensor in weights:
@@ -166,6 +167,7 @@ class Driven(torch.nn.Module):
         parts = [slice(first, min(first + most, tokens)) for first in range(0, tokens, most)]
         return step(parts[0]) if len(parts) == 1 else torch.cat([step(part).clone() for part in parts])
 
+    @ranges.ranged("step")
     def run(self, tokens: slice, embeds, reduce: Callable, attend: Callable | None = None) -> torch.Tensor:
         """Hidden rows of the step that has begun. Between the runtime's launches the framework reduces, and may attend."""
         while call := self.engine.run():
@@ -184,6 +186,7 @@ class Driven(torch.nn.Module):
         pieces = hidden.split(self.engine.max_rows)
         return self.head(pieces[0], gather) if len(pieces) == 1 else torch.cat([self.head(p, gather).clone() for p in pieces])
 
+    @ranges.ranged("head")
     def head(self, rows: torch.Tensor, gather: Callable) -> torch.Tensor:
         self.head_input[: len(rows)].copy_(rows)
         logits = torch.from_dlpack(self.engine.head(rows=len(rows), stream=self.stream()))

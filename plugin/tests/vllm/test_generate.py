@@ -30,6 +30,16 @@ def test_answers(engine, model, name):
     assert greedy(llm, PROMPTS[:40]) == SOLUTIONS[:40]
 
 
+@short
+def test_profilers_see_steps(engine, model):
+    """With as many steps as tokens, and nothing where no profiler is active."""
+    llm = engine(model("qwen3"))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        greedy(llm, PROMPTS[:1], tokens=5)
+    seen = {event.key: event.count for event in profile.key_averages() if event.key.startswith("atomc: ")}
+    assert seen == {"atomc: step": 5, "atomc: head": 5}
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_tokens_and_logprobs_are_those_of_transformers(engine, model, reference, name):
     llm, folder = engine(model(name)), model(name)
