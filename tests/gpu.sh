@@ -4,24 +4,31 @@
 # target/gpu-TARGET.txt, or REPORT. PEER=1 also times PyTorch on the same machine. Where there is no
 # Rust, ATOMC and GOLDEN name what was built elsewhere: the command line, and the test binary of
 # golden_devices. MODELS are those of tests/bench that are timed, PROBLEMS the file of problems that
-# the example models solve.
+# the example models solve, CASES the golden models, with commas between. SHORT=1 takes of each as
+# much as shows that everything runs. PROFILE is cargo's, if not release.
 #
-# A walk through it without a GPU, on HIP's library in the emulator:
-#   cargo build --release -p atomc -p atomc-hip && mkdir -p target/hip &&
-#     ln -sf ../release/libhip_on_emulator.so target/hip/libamdhip64.so
-#   head -1 examples/problems.jsonl >target/one.jsonl
-#   LD_LIBRARY_PATH=target/hip HIP_EMULATED_CHIP=gfx942 MODELS= PROBLEMS=target/one.jsonl \
+# A walk through it without a GPU, on HIP's library in the emulator, in some minutes:
+#   cargo build -p atomc -p atomc-hip && mkdir -p target/hip &&
+#     ln -sf ../debug/libhip_on_emulator.so target/hip/libamdhip64.so
+#   LD_LIBRARY_PATH=$PWD/target/hip HIP_EMULATED_CHIP=gfx942 PROFILE=dev SHORT=1 \
 #     bash tests/gpu.sh hip:0 gfx942
 set -euo pipefail
 cd "$(dirname "$0")/.."
 device=${1:-cuda:0} target=${2:-sm_90a} steps=1,2,4,8,16,32,64
+profile=${PROFILE:-release}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 # What is compiled here is trusted here, and nowhere else.
 export XDG_CONFIG_HOME="$out/config"
 if [ -z "${ATOMC:-}" ]; then
-    cargo build --release
-    ATOMC=target/release/atomc
+    cargo build --profile "$profile" -p atomc
+    ATOMC=target/${profile/#dev/debug}/atomc
+fi
+if [ -n "${SHORT:-}" ]; then
+    # A model of each kind.
+    CASES=${CASES-qwen3,qwen2-sliding,q-fp8-block,moe-gpt-oss,mla-v3,hybrid-next} MODELS=${MODELS-} steps=1,8
+    head -n 1 examples/problems.jsonl >"$out/problems.jsonl"
+    PROBLEMS=${PROBLEMS-$out/problems.jsonl}
 fi
 
 report=${REPORT:-target/gpu-$target.txt}
@@ -46,9 +53,12 @@ done
 sed 's/\("num_hidden_layers"\): [0-9]*/\1: 1/; s/\("vocab_size"\): [0-9]*/\1: 8192/' tests/bench/qwen3-8b.json >"$out/few.json"
 atomc compile "$out/few.json" --context 1024 --target "$target" --decode "$steps" --prefill 256 -o "$out/few.atomc"
 atomc verify "$out/few.atomc" --device "$device" --kernel attend
-golden=(cargo test --release -p atomc-tests --test golden_devices --)
+if [ -n "${SHORT:-}" ]; then
+    atomc bench "$out/few.atomc" --random-weights --device "$device" --prompt 32 --position 32 --batch 1,8 --steps 2 --repeat 1 --kernels
+fi
+golden=(cargo test --profile "$profile" -p atomc-tests --test golden_devices --)
 [ -z "${GOLDEN:-}" ] || golden=("$GOLDEN")
-ATOMC_TEST_DEVICE=$device ATOMC_TEST_TARGET=$target "${golden[@]}" --ignored a_gpu
+ATOMC_TEST_DEVICE=$device ATOMC_TEST_TARGET=$target ATOMC_TEST_CASES=${CASES:-} "${golden[@]}" --ignored a_gpu
 for model in ${MODELS-qwen3-8b llama-3.1-8b qwen3-0.6b}; do
     echo "== $model"
     atomc compile "tests/bench/$model.json" --context 4096 --target "$target" --decode 1,8,16,32,64 --prefill 2048 -o "$out/m.atomc"

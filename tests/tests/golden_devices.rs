@@ -14,6 +14,9 @@ use atomc_tests::{CHUNK, CONTEXT, Case, Mode, SEQUENCES, cases, cases_of_experts
 /// The variable that names a real GPU.
 const DEVICE: &str = "ATOMC_TEST_DEVICE";
 
+/// The variable that names golden models for it, with commas between; all unless it is set.
+const CASES: &str = "ATOMC_TEST_CASES";
+
 /// Tokens of all sequences of a case, in whole blocks.
 const CACHE: usize = 6 * CONTEXT;
 
@@ -123,8 +126,8 @@ fn error_is_that_of_the_type(target: &str, wanted: impl Fn(&Case) -> bool) {
 /// Models with experts in f32: where two experts are all but equally good, rounding to 16 bits
 /// chooses between them, and what follows is as far off as if all were wrong. Trained models, whose
 /// routers are decided, and trials of kernels show the types of 16 bits.
-fn experts_are_right(target: &str) {
-    let mut cases = cases_of_experts();
+fn experts_are_right(target: &str, wanted: impl Fn(&Case) -> bool) {
+    let mut cases: Vec<Case> = cases_of_experts().into_iter().filter(wanted).collect();
     cases.iter_mut().for_each(|case| case.config.dtype = DType::F32);
     error_is_at_most(target, cases, 0.02);
 }
@@ -188,17 +191,17 @@ fn states_on_gfx1201() {
 
 #[test]
 fn experts_on_host() {
-    experts_are_right("host");
+    experts_are_right("host", |_| true);
 }
 
 #[test]
 fn experts_on_gfx942() {
-    experts_are_right("gfx942");
+    experts_are_right("gfx942", |_| true);
 }
 
 #[test]
 fn experts_on_gfx1201() {
-    experts_are_right("gfx1201");
+    experts_are_right("gfx1201", |_| true);
 }
 
 #[test]
@@ -254,6 +257,13 @@ fn siblings() {
 fn a_gpu() {
     let target = std::env::var("ATOMC_TEST_TARGET").expect("the name of a target");
     assert!(std::env::var_os(DEVICE).is_some(), "{DEVICE} names no device");
-    error_is_that_of_the_type(&target, |_| true);
-    experts_are_right(&target);
+    let named = std::env::var(CASES).unwrap_or_default();
+    let wanted = |case: &Case| named.is_empty() || named.split(',').any(|name| name == case.name);
+    for name in named.split(',').filter(|name| !name.is_empty()) {
+        let all = [cases(), cases_of_experts(), cases_with_states()];
+        assert!(all.iter().flatten().any(|case| case.name == name), "{CASES}: there is no golden model `{name}`");
+    }
+    error_is_that_of_the_type(&target, wanted);
+    experts_are_right(&target, wanted);
+    states_are_right(&target, wanted);
 }
