@@ -8,7 +8,7 @@ trap 'rm -rf "$out"' EXIT
 
 # Both at once, so that they share what they are made of.
 profile=${PROFILE:-release}
-cargo build --profile "$profile" --quiet -p atomc -p atomc-runtime
+cargo build --profile "$profile" --quiet -p atomc -p atomc-c
 cargo run --profile "$profile" --quiet -- compile examples/models/qwen3 --no-trust --target host -o "$out/qwen3.atomc"
 folder=${profile/#dev/debug}
 libraries="${CARGO_TARGET_DIR:-target}/$folder"

@@ -4,14 +4,26 @@ use std::process::Command;
 
 use atomc_ir::Diagnostic;
 
+/// The linker: of the toolchain that `ATOMC_SYSROOT` names; else what an archive of `dist/build.sh`
+/// has beside the binary; else that of the toolchain atomc was built with.
 fn lld() -> PathBuf {
-    let sysroot = std::env::var_os("ATOMC_SYSROOT").map(PathBuf::from).unwrap_or_else(|| env!("ATOMC_SYSROOT").into());
-    sysroot.join("lib/rustlib").join(env!("ATOMC_HOST")).join("bin/rust-lld")
+    let of = |sysroot: PathBuf| sysroot.join("lib/rustlib").join(env!("ATOMC_HOST")).join("bin/rust-lld");
+    if let Some(sysroot) = std::env::var_os("ATOMC_SYSROOT") {
+        return of(sysroot.into());
+    }
+    beside_the_binary().unwrap_or_else(|| of(env!("ATOMC_SYSROOT").into()))
+}
+
+fn beside_the_binary() -> Option<PathBuf> {
+    let found = std::env::current_exe().ok()?.parent()?.parent()?.join("libexec/rust-lld");
+    found.is_file().then_some(found)
 }
 
 fn fail(what: impl std::fmt::Display) -> Diagnostic {
-    Diagnostic::new("target::link", format!("linking failed: {what}"))
-        .help("the linker is rust-lld of the Rust toolchain that atomc was built with; ATOMC_SYSROOT names another")
+    Diagnostic::new("target::link", format!("linking failed: {what}")).help(
+        "the linker is libexec/rust-lld beside the folder of atomc, or that of the Rust toolchain that atomc was built \
+         with; ATOMC_SYSROOT names another toolchain",
+    )
 }
 
 /// One shared object of these relocatable ones. It must need no symbol from outside.

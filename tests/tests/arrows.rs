@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("atomc-artifact", &["atomc-dtype"]),
+    ("atomc-c", &["atomc-runtime"]),
     ("atomc-config", &["atomc-dtype"]),
     ("atomc-dtype", &[]),
     ("atomc-emulator", &["atomc-artifact", "atomc-targets"]),
