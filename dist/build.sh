@@ -34,6 +34,8 @@ if [ -n "$glibc" ]; then
     for name in "$llvm"/libLLVM*22*; do
         ln -sfn "$(realpath "$llvm"/libLLVM.so.22*)" "$ATOMC_LLVM_DIR/$(basename "$name")"
     done
+    # inkwell asks for libffi, of which nothing is used: an empty one is dropped again.
+    python3 -m ziglang cc -target "$machine-linux-gnu.$glibc" -shared -o "$ATOMC_LLVM_DIR/libffi.so" -x c /dev/null
     cargo=(cargo zigbuild --target "$host.$glibc") folder=$CARGO_TARGET_DIR/$host/$built
     wheel=(--zig --compatibility "manylinux_${glibc/./_}")
 fi
