@@ -21,6 +21,19 @@ pub enum Error {
     Packed { part: Part },
     #[error("artifact manifest: {}: {}", escaped(.at), escaped(.detail))]
     Manifest { at: String, detail: String },
+    #[error("what is expected of an artifact is a key, or JSON with `producer` and `config`: {}", escaped(.detail))]
+    NoExpectation { detail: String },
+    #[error("the artifact is not the one expected: {} is {}, and {} was expected{}", escaped(.field), escaped(.held), escaped(.expected), further(.more))]
+    Unexpected { field: String, held: String, expected: String, more: usize },
+}
+
+/// What is said of fields behind the first that differs.
+fn further(more: &usize) -> String {
+    match more {
+        0 => String::new(),
+        1 => " (1 more field differs)".into(),
+        more => format!(" ({more} more fields differ)"),
+    }
 }
 
 /// A part of the file, for messages.

@@ -9,6 +9,7 @@ pub mod abi;
 pub mod check;
 mod error;
 mod escape;
+mod expected;
 mod file;
 pub mod files;
 mod fingerprint;
@@ -17,6 +18,7 @@ pub mod manifest;
 
 pub use error::{Error, Part};
 pub use escape::{escaped, escaped_json};
+pub use expected::{Expected, Made, is_key};
 pub use file::{Artifact, FORMAT_VERSION, Section, encode, lay_out, write};
 pub use fingerprint::{Fingerprint, NoFingerprint};
 pub use manifest::Manifest;

@@ -185,3 +185,25 @@ fn no_text_of_an_artifact_reaches_a_terminal_as_it_is() {
     let list = std::fs::read(bench.path("home/atomc/trusted")).expect("a list");
     assert!(!obeyed(&list));
 }
+
+#[test]
+fn no_verb_runs_what_is_not_expected() {
+    let bench = Bench::new();
+    bench.write("expected.json", bench.succeed(&["inspect", "m.atomc", "--json"]));
+    let key = Artifact::open(bench.path("m.atomc")).expect("an artifact").manifest().key();
+    for expected in ["expected.json", &key] {
+        bench.succeed(&["verify", "m.atomc", "--kernel", "lm_head", "--expect", expected]);
+    }
+    bench.succeed(&["compile", MODEL, "--context", "32", "--decode", "1", "--prefill", "32", "-o", "m.atomc"]);
+    std::fs::write(bench.path("ids.json"), "[[1]]").expect("a file");
+    std::fs::write(bench.path("problems.jsonl"), "{\"prompt\": \"a\", \"solution\": \"b\"}\n").expect("a file");
+    let refused = "error[artifact]: the artifact is not the one expected:";
+    for verb in VERBS {
+        let said = bench.fail(&[verb, &["--expect", "expected.json"]].concat());
+        assert_eq!(said.trim_end(), format!("{refused} config.model.context is 32, and 64 was expected"), "{verb:?}");
+    }
+    let said = bench.fail(&[VERBS[0], &["--expect", &key]].concat());
+    assert!(said.starts_with(&format!("{refused} key is ")) && said.contains(&key), "{said}");
+    let said = bench.fail(&[VERBS[0], &["--expect", "none.json"]].concat());
+    assert!(said.contains("error[expect]: none.json: "), "{said}");
+}

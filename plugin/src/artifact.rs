@@ -2,7 +2,7 @@ use crate::error::{raised, raised_of};
 use atomc_artifact::escaped;
 use atomc_config::Config;
 use atomc_runtime::states::paged;
-use atomc_runtime::{Artifact as File, Error, TrustList};
+use atomc_runtime::{Artifact as File, Error, Expected, TrustList};
 use atomc_runtime::{device, signature, trust};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -36,8 +36,13 @@ impl Artifact {
 #[pymethods]
 impl Artifact {
     #[new]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Artifact> {
+    #[pyo3(signature = (path, *, expected=None))]
+    fn new(py: Python<'_>, path: PathBuf, expected: Option<&str>) -> PyResult<Artifact> {
+        let expected = expected.map(Expected::parse).transpose().map_err(raised)?;
         let file = py.detach(|| File::open(&path)).map_err(|fault| raised_of(&path, fault))?;
+        if let Some(expected) = &expected {
+            file.manifest().expect(expected).map_err(|fault| raised_of(&path, fault))?;
+        }
         Ok(Artifact { path, file: Arc::new(file) })
     }
 

@@ -42,7 +42,7 @@ mod toy;
 pub mod trust;
 pub mod weights;
 
-pub use atomc_artifact::{Artifact, manifest};
+pub use atomc_artifact::{Artifact, Expected, manifest};
 pub use checkpoint::{Checkpoint, CheckpointError, Random, Source};
 pub use device::{DeviceChoice, DeviceError, Launches};
 pub use engine::{Engine, EngineOptions, Logits, Request, StepError, Want};

@@ -2,6 +2,7 @@
 use std::env::var_os;
 use std::path::{Path, PathBuf};
 
+use atomc_artifact::{Expected, files, is_key};
 use atomc_runtime::device::{Device, DeviceError, Started};
 use atomc_runtime::manifest::Manifest;
 use atomc_runtime::signature;
@@ -21,6 +22,10 @@ pub struct ArtifactArgs {
     /// what ATOMC_REQUIRE_SIGNED_BY names]
     #[arg(long, value_name = "PEM")]
     require_signed_by: Option<PathBuf>,
+    /// Refuse it, with the name of what differs, unless it was made of the same: a file of
+    /// `atomc inspect --json` of the artifact that is expected, or its key alone
+    #[arg(long, value_name = "FILE|KEY")]
+    expect: Option<String>,
 }
 
 impl ArtifactArgs {
@@ -30,8 +35,21 @@ impl ArtifactArgs {
         let artifact = Artifact::open(&self.artifact)?;
         let key = self.require_signed_by.clone().or_else(|| var_os(signature::VARIABLE).map(PathBuf::from));
         signature::require(key, &self.artifact, &artifact)?;
+        if let Some(expected) = &self.expect {
+            artifact.manifest().expect(&expectation(expected)?)?;
+        }
         Ok(artifact)
     }
+}
+
+/// What `--expect` names.
+fn expectation(named: &str) -> Result<Expected, Failure> {
+    if is_key(named) {
+        return Ok(Expected::parse(named)?);
+    }
+    let text =
+        files::read_to_string(Path::new(named)).map_err(|error| Failure::file("expect", Path::new(named), error))?;
+    Ok(Expected::parse(&text)?)
 }
 
 #[derive(clap::Args)]

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use atomc_artifact::{Expected, Made};
 
 fn config(layers: usize, tied: bool) -> Config {
     let text = json!({
@@ -296,7 +297,14 @@ fn what_changes_an_artifact_changes_its_key() {
     assert_eq!(artifact.manifest.config, known);
     let mut idle: Vec<String> = vec![];
     let mut check = |what: &str, config: &Config, options: &Options| {
-        if key(config, options) == known {
+        let producer = artifact.manifest.producer.clone();
+        let expected = Expected::Made(Made { producer, config: key(config, options) });
+        if key(config, options) != known {
+            // Whoever expects another hears which field it is.
+            let refusal = artifact.manifest.expect(&expected).expect_err(what).to_string();
+            assert!(refusal.contains("expected: config."), "{what}: {refusal}");
+        } else {
+            artifact.manifest.expect(&expected).expect("the same");
             let other = made(config, options);
             let same = other.manifest == artifact.manifest && other.code == artifact.code;
             assert!(same, "{what} changes the artifact and not its key");

@@ -44,7 +44,9 @@ def overriding_artifact(ours: str) -> str | None:
 class Artifact:
     """An artifact's file, checked."""
 
-    def __init__(self, path: str | PathLike[str]) -> None: ...
+    def __init__(self, path: str | PathLike[str], *, expected: str | None = None) -> None:
+        """Refuses, with the name of what differs, an artifact that something else has shaped than `expected` says: a key, or JSON with
+        `producer` and `config`, as `atomc inspect --json` writes it."""
     @property
     def path(self) -> PathLike[str]: ...
     @property
