@@ -32,6 +32,10 @@ pub struct Arch {
     pub machine: Machine,
     /// How data lies.
     pub memory: Memory,
+    /// Most numbers of a step's rows that become codes where they are multiplied, as each
+    /// work-group, or task, makes all of them. Of more a kernel of its own makes codes. The same
+    /// for all variants of a target.
+    pub coded: usize,
 }
 
 impl Arch {
@@ -286,12 +290,25 @@ pub struct Simt {
     /// How many clusters of two work-groups, which see each other's local memory, run at once, and
     /// of four; 0 where there are none.
     pub clusters: [usize; 2],
+    /// How products of few rows go along a weight in registers.
+    pub gemv: Gemv,
     /// What schedules for bulk copies and warpgroup products go by; none where there are neither.
     pub measured: Option<Measured>,
     /// How lanes of different rows of 16 exchange values.
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.
     pub isa: Isa,
+}
+
+/// What products of few rows by single waves (`gemv`) go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gemv {
+    /// Registers for all but sums and what is in flight.
+    pub others: usize,
+    /// Least vectors, of the weight and of rows in memory, that a lane has in flight.
+    pub in_flight: usize,
+    /// Most bytes of local memory, where rows are computed into it.
+    pub local: usize,
 }
 
 /// Numbers that no manual has: by measuring kernels on a chip, where one schedule begins to be

@@ -1,6 +1,8 @@
 //! Elementwise ops: one line each, generic over the scalar it computes with, so that the line is
 //! the documentation, the reference and the kernel body.
 
+use crate::ops::Values;
+
 /// What a formula may do with a number. Implemented by `f32`, `f64` and by vectors of emitted code.
 pub trait Scalar: Copy {
     /// `self + o`
@@ -82,7 +84,7 @@ impl std::hash::Hash for Number {
 }
 
 macro_rules! elementwise {
-    ($($(#[doc = $doc:literal])* $name:ident $({$($attr:ident),+})? = $text:literal ($($arg:ident),+) $(, $commutes:ident)? => $formula:expr;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident $({$($attr:ident),+})? = $text:literal ($($arg:ident),+) $(, $commutes:ident $values:ident)? => $formula:expr;)*) => {
         /// An op that computes each element of its result from the same element of its operands.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Elementwise {
@@ -126,6 +128,11 @@ macro_rules! elementwise {
             /// Whether the two operands may change places.
             pub fn commutes(self) -> bool {
                 match self { $(Elementwise::$name { .. } => false $(|| stringify!($commutes) == "commutes")?,)* }
+            }
+
+            /// What the elements of the first operand become.
+            pub fn values(self) -> Values {
+                match self { $(Elementwise::$name { .. } => [$(Values::$values,)? Values::Other][0],)* }
             }
 
             /// The formula, on one element of each operand.
@@ -191,9 +198,9 @@ fn swiglu_clamped<S: Scalar>(gate: S, up: S, alpha: f64, limit: f64) -> S {
 
 elementwise! {
     /// a + b
-    Add = "add" (a, b), commutes => a.add(b);
+    Add = "add" (a, b), commutes Added => a.add(b);
     /// a * b
-    Mul = "mul" (a, b), commutes => a.mul(b);
+    Mul = "mul" (a, b), commutes Multiplied => a.mul(b);
     /// x * by
     Scale {by} = "scale" (x) => x.mul(x.lit(by.0));
     /// x * (1 / scale), as what has a scale becomes codes

@@ -39,6 +39,9 @@ pub enum Tokens {
     /// Those of one bucket on GPUs, where they decide among how many work-groups the work is shared
     /// out.
     BucketOnGpus,
+    /// Any number; on GPUs decode steps have kernels of their own, as a sequence has one token
+    /// there, and none goes in chunks.
+    DecodeOnGpus,
 }
 
 families! {
@@ -62,5 +65,5 @@ families! {
     /// it.
     GroupedMatmul = "grouped_matmul" Any;
     /// One token of each sequence after the other, by a state that the sequence has.
-    Recur = "recur" Any;
+    Recur = "recur" DecodeOnGpus;
 }

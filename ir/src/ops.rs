@@ -107,6 +107,19 @@ pub enum Maker {
 pub enum Values {
     /// The same ones, perhaps elsewhere or of another type.
     Kept,
+    /// Those of each of so many equal parts of axis 1 that are `start` to `start + len` there.
+    Part {
+        /// How many parts there are.
+        of: usize,
+        /// The first element.
+        start: usize,
+        /// How many elements.
+        len: usize,
+    },
+    /// Each times the element of the next operand.
+    Multiplied,
+    /// Each plus the element of the next operand.
+    Added,
     /// What is `c` times as large for a row that is `c` times as large.
     Scaled,
     /// The row by a statistic of its own.
@@ -115,6 +128,18 @@ pub enum Values {
     Coded,
     /// Something else.
     Other,
+}
+
+impl Values {
+    /// Of what takes a range of an axis: a part of each row, or other rows.
+    fn along(axis: usize, start: usize, len: usize) -> Values {
+        if axis == 1 { Values::Part { of: 1, start, len } } else { Values::Kept }
+    }
+
+    /// Whether they are numbers of the first operand as they were, all or some.
+    pub fn are_kept(self) -> bool {
+        matches!(self, Values::Kept | Values::Part { .. })
+    }
 }
 
 /// A norm of rows: `x * scale * weight`, plus a bias if there is one, where `scale` is
@@ -209,7 +234,8 @@ macro_rules! ops {
             pub fn values(&self) -> Values {
                 use Values::*;
                 match self {
-                    Op::Map(_) | Op::Kernel { .. } => Other,
+                    Op::Map(e) => e.values(),
+                    Op::Kernel { .. } => Other,
                     $(Op::$name { $($attr),* } => $values,)*
                 }
             }
@@ -295,7 +321,7 @@ ops! {
         [Layout, Rows, Kept, work::none] shapes::concat, interp::concat;
     /// Elements `start` to `start + len` of an axis.
     Slice = "slice" (x: Reads::along(*axis)) { axis: usize, start: usize, len: usize }
-        [Layout, Inline, Kept, work::none] shapes::slice, interp::slice;
+        [Layout, Inline, Values::along(*axis, *start, *len), work::none] shapes::slice, interp::slice;
     /// Each `step`-th element of an axis, from `start` on.
     Every = "every" (x: Reads::along(*axis)) { axis: usize, step: usize, start: usize }
         [Layout, Outside, Kept, work::none] shapes::every, interp::every;
@@ -393,7 +419,7 @@ ops! {
         [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope_pairs;
     /// Elements `start` to `start + len` of each of so many equal parts of a row.
     Parts = "parts" (x: Row) { count: usize, start: usize, len: usize }
-        [Compute, Inline, Kept, work::none] shapes::parts, interp::parts;
+        [Compute, Inline, Part { of: *count, start: *start, len: *len }, work::none] shapes::parts, interp::parts;
     /// `b` behind `a` along the last axis.
     Beside = "beside" (a: Row, b: Row) {}
         [Compute, Inline, Other, work::none] shapes::beside, interp::beside;
@@ -540,6 +566,17 @@ mod tests {
         assert_eq!((slice(1).reads(0), slice(1).is_row_wise()), (Reads::Row, true));
         // All operands of a concat are alike.
         assert_eq!((Op::Concat { axis: 1 }.reads(7), Op::Concat { axis: 0 }.reads(7)), (Reads::Row, Reads::All));
+    }
+
+    #[test]
+    fn ranges_of_columns_are_parts_of_rows() {
+        let slice = |axis| Op::Slice { axis, start: 2, len: 3 }.values();
+        assert_eq!((slice(0), slice(1)), (Values::Kept, Values::Part { of: 1, start: 2, len: 3 }));
+        assert_eq!(Op::Parts { count: 4, start: 0, len: 1 }.values(), Values::Part { of: 4, start: 0, len: 1 });
+        assert!(slice(0).are_kept() && slice(1).are_kept() && !Values::Added.are_kept());
+        let map = |e| Op::Map(e).values();
+        assert_eq!((map(Elementwise::Add), map(Elementwise::Mul)), (Values::Added, Values::Multiplied));
+        assert_eq!(map(Elementwise::Silu), Values::Other);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! One walk in order: a node's operands are canonical when it is looked at.
-use atomc_ir::{Diagnostic, Graph, NodeId, Op, Value, Values};
+use atomc_ir::{Diagnostic, Graph, NodeId, Op, Value};
 
 use crate::pass::{Changed, Cx};
 
@@ -51,7 +51,7 @@ fn simplify(graph: &mut Graph, id: NodeId) -> Option<Value> {
 
 /// Whether the node gives its only operand back.
 fn is_nop(graph: &Graph, id: NodeId, operands: &[Value]) -> bool {
-    let kept = graph.op(id).values() == Values::Kept;
+    let kept = graph.op(id).values().are_kept();
     kept && operands.len() == 1 && graph.ty(operands[0]) == graph.ty(id.into())
 }
 

@@ -65,16 +65,16 @@ pub fn attends(cache: DType, query: DType, arch: &Arch) -> bool {
 /// Whether a family's kernels are made for the tokens of one bucket.
 pub fn is_for_one_bucket(family: Family, arch: &Arch) -> bool {
     match family.tokens() {
-        Tokens::Any => false,
+        Tokens::Any | Tokens::DecodeOnGpus => false,
         Tokens::Bucket => true,
         Tokens::BucketOnGpus => arch.isa().is_some(),
     }
 }
 
 /// Whether decode steps have kernels of the family of their own on the machine, and others share
-/// theirs: a sequence has one token there, and none goes in chunks.
+/// theirs.
 pub fn decodes_apart(family: Family, arch: &Arch) -> bool {
-    family == Family::Recur && arch.isa().is_some()
+    family.tokens() == Tokens::DecodeOnGpus && arch.isa().is_some()
 }
 
 /// A linked code object, or modules.

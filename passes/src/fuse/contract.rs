@@ -1,22 +1,18 @@
 //! Kernels around a contraction. Only one value leaves each, and all of its nodes lead there, so
 //! that no path can leave a region and come back.
 use atomc_ir::arch::Machine;
-use atomc_ir::{Elementwise, Layout, NodeId, Op, Reads, Tokens, Value, Values};
+use atomc_ir::{Layout, NodeId, Op, Reads, TensorType, Tokens, Value, Values};
 
 use super::{Regions, Taken};
 use crate::explain::{Cause, Why};
 use crate::pass::Cx;
-
-/// Most numbers of a step's rows that become codes where they are multiplied: each work-group makes
-/// all of them, and has 100 KB of local memory for them. Of more a kernel of its own makes codes.
-const CODED: usize = 48 << 10;
 
 pub fn claim(regions: &mut Regions, cx: &Cx) {
     for linear in regions.nodes_where(Op::is_contraction) {
         let family = regions.family(linear, cx.bucket);
         let before = if family.tokens() == Tokens::Bucket { prologue } else { rows_as_they_are };
         let mut taken = before(regions, linear, cx);
-        if taken.nodes.is_empty() && matches!(regions.graph.op(linear), Op::PerHead { .. }) {
+        if taken.nodes.is_empty() && is_by_parts(regions, linear) {
             taken.nodes = heads(regions, linear);
         }
         taken.nodes.push(linear);
@@ -26,6 +22,28 @@ pub fn claim(regions: &mut Regions, cx: &Cx) {
         regions.leave(taken.left);
         regions.add(family, linear, taken.nodes);
     }
+}
+
+/// The experts by whose weights a contraction multiplies its rows, if it chooses them.
+fn experts<'a>(r: &'a Regions, product: NodeId) -> Option<&'a TensorType> {
+    r.graph.operands(product).into_iter().filter_map(|v| r.graph.ty(v).as_tensor()).find(|t| t.is_indices())
+}
+
+/// Whether a contraction multiplies each part of a row by a matrix of its own.
+fn is_by_parts(r: &Regions, product: NodeId) -> bool {
+    rank(r, r.graph.operands(product)[1]) == Some(3) && experts(r, product).is_none()
+}
+
+/// The range of columns that a node takes of each row.
+fn columns(r: &Regions, id: NodeId) -> Option<(usize, usize)> {
+    match r.graph.op(id).values() {
+        Values::Part { of: 1, start, len } if rank(r, id.into()) == Some(2) => Some((start, len)),
+        _ => None,
+    }
+}
+
+fn rank(r: &Regions, v: Value) -> Option<usize> {
+    Some(r.graph.ty(v).as_tensor()?.shape.rank())
 }
 
 /// Nothing: steps of many rows make them once, not in each work-group.
@@ -43,17 +61,18 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let mut x = r.graph.operands(linear)[0];
     let width = r.graph.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
     let tokens = cx.bucket.tokens();
-    let few = tokens * width <= CODED;
+    let most = cx.arch.coded;
+    let few = tokens * width <= most;
     let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;
     if matches!(r.graph.op(x.node).values(), Values::Coded) && !few {
-        let text = format!("{tokens} rows of {width} are more than the {CODED} numbers that a work-group codes");
+        let text = format!("{tokens} rows of {width} are more than the {most} numbers that a work-group codes");
         taken.leave(x, linear, Why::new(Cause::Step, text));
         return taken;
     }
     let mut why = Why::new(Cause::Op, "before a product go codes, multiples, a norm, and a choice or parts of rows");
     let is_coded = |op: &Op| matches!(op.values(), Values::Coded);
-    let is_multiple = |op: &Op| matches!(op, Op::Map(Elementwise::Mul));
+    let is_multiple = |op: &Op| op.values() == Values::Multiplied;
     let is_normed = |op: &Op| matches!(op.values(), Values::Normed(_));
     for is_next in [&is_coded as &dyn Fn(&Op) -> bool, &is_multiple, &is_normed] {
         if !is_next(r.graph.op(x.node)) {
@@ -73,7 +92,7 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let chosen =
         |x: Value| r.graph.op(x.node).reads(0) == Reads::Chosen && !r.is_given(r.graph.operands(x.node)[0].node);
     // Of a product that several were made one of.
-    let is_part = matches!(r.graph.op(x.node), Op::Slice { axis: 1, .. }) && !taken.nodes.is_empty();
+    let is_part = columns(r, x.node).is_some() && !taken.nodes.is_empty();
     if chosen(x) || is_part {
         match own(x, reader) {
             Err(not) => why = not,
@@ -91,7 +110,9 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
 fn heads(r: &Regions, linear: NodeId) -> Vec<NodeId> {
     let x = r.graph.operands(linear)[0];
     let own = r.may_join(x.node, r.graph.segment(linear)) && r.sole_reader(x) == Some(linear);
-    if own && matches!(r.graph.op(x.node), Op::Parts { .. }) { vec![x.node] } else { vec![] }
+    let is_part = matches!(r.graph.op(x.node).values(), Values::Part { .. });
+    let of_rows = || rank(r, r.graph.operands(x.node)[0]) == Some(2);
+    if own && is_part && of_rows() { vec![x.node] } else { vec![] }
 }
 
 /// Elementwise ops on the result, also on slices of it that come together again.
@@ -101,9 +122,9 @@ fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let mut taken = Taken::default();
     let mut result = Value::from(linear);
     let mut sliced = false;
-    if matches!(r.graph.op(linear), Op::PerHead { .. }) {
+    if is_by_parts(r, linear) {
         let reader = r.sole_reader(result).filter(|&u| r.may_join(u, segment));
-        taken.nodes.extend(reader.filter(|&u| matches!(r.graph.op(u), Op::Reshape { .. })));
+        taken.nodes.extend(reader.filter(|&u| is_same(r, result, u)));
         return taken;
     }
     loop {
@@ -139,14 +160,21 @@ fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
         for (reader, _) in r.graph.users(result) {
             let why = match r.graph.op(reader) {
                 Op::Map(_) => map.clone(),
-                Op::Slice { axis: 1, .. } => join.clone(),
-                Op::Combine {} => combine.clone(),
+                _ if columns(r, reader).is_some() => join.clone(),
+                op if op.reads(0) == Reads::Choices => combine.clone(),
                 other => behind(other),
             };
             taken.leave(result, reader, why);
         }
         return taken;
     }
+}
+
+/// Whether an op gives the numbers of a value back, row by row, under another shape at most.
+fn is_same(r: &Regions, v: Value, id: NodeId) -> bool {
+    let dtype = |v: Value| r.graph.ty(v).as_tensor().map(|t| t.dtype);
+    let op = r.graph.op(id);
+    op.values() == Values::Kept && op.reads(0) == Reads::Row && dtype(v) == dtype(id.into())
 }
 
 fn again() -> Why {
@@ -185,21 +213,20 @@ fn rows_of_experts(r: &Regions, product: NodeId, reader: NodeId) -> Vec<NodeId> 
 /// it up where rows are not grouped, as they go along the weights of a token's experts.
 fn combine(r: &Regions, product: NodeId, (result, nodes): (Value, &[NodeId]), cx: &Cx) -> Result<NodeId, Why> {
     let readers = r.graph.users(result);
-    let sum = readers.into_iter().map(|(user, _)| user).find(|&user| matches!(r.graph.op(user), Op::Combine {}));
-    let (Op::Grouped { .. }, Some(sum)) = (r.graph.op(product), sum) else {
+    let sum = readers.into_iter().map(|(user, _)| user).find(|&user| r.graph.op(user).reads(0) == Reads::Choices);
+    let (Some(experts), Some(sum)) = (experts(r, product), sum) else {
         return Err(Why::new(Cause::Op, "only choices of experts are added up"));
     };
     r.is_read_by(result, sum).and_then(|()| r.joins(sum, r.graph.segment(product)))?;
     if !matches!(cx.arch.machine, Machine::Simt(_)) {
         return Err(Why::new(Cause::Chip, format!("kernels of {} do not add choices up", cx.arch.name)));
     }
-    let experts = r.graph.ty(r.graph.operands(product)[2]).as_tensor();
-    if experts.is_none_or(|t| t.layout != Layout::Rows) {
+    if experts.layout != Layout::Rows {
         return Err(Why::new(Cause::Step, "rows of many tokens lie expert by expert, not token by token"));
     }
-    let biases = |&id: &NodeId| match r.graph.op(id) {
-        Op::Map(Elementwise::Add) => r.graph.operands(id).iter().any(|v| nodes.contains(&v.node) || v.node == product),
-        op => op.reads(0) == Reads::Chosen,
+    let biases = |&id: &NodeId| match r.graph.op(id).values() {
+        Values::Added => r.graph.operands(id).iter().any(|v| nodes.contains(&v.node) || v.node == product),
+        _ => r.graph.op(id).reads(0) == Reads::Chosen,
     };
     match r.graph.operands(sum)[0] == result && nodes.iter().all(biases) {
         true => Ok(sum),
@@ -235,10 +262,7 @@ fn join(r: &Regions, whole: Value, panel: usize) -> Result<Vec<NodeId>, Why> {
 /// The readers of `whole`, if they are slices that part it evenly along panels.
 fn slices(r: &Regions, whole: Value, panel: usize) -> Result<Vec<NodeId>, Why> {
     let readers: Vec<NodeId> = r.graph.users(whole).into_iter().map(|(user, _)| user).collect();
-    let range = |id: NodeId| match *r.graph.op(id) {
-        Op::Slice { axis: 1, start, len } => Some((id, (start, len))),
-        _ => None,
-    };
+    let range = |id: NodeId| Some((id, columns(r, id)?));
     let (parts, mut ranges): (Vec<NodeId>, Vec<(usize, usize)>) = readers.iter().copied().filter_map(range).unzip();
     if parts.len() < readers.len() || r.graph.is_output(whole) {
         return Err(Why::read_elsewhere(r.graph, whole, &parts));

@@ -1,3 +1,5 @@
+use atomc_ir::Arch;
+
 use super::*;
 use crate::testing::{ANY, DECODE, check_in, read};
 
@@ -120,6 +122,31 @@ fn a_norm_is_repeated_only_for_few_rows() {
     let text = gated(4, "%2 = silu_mul %0, %1 : bf16[T, 4]");
     assert_eq!(kernels(&DECODE, &text), ["matvec: rms_norm linear slice slice silu_mul"]);
     assert_eq!(kernels(&ANY, &text), ["rows: rms_norm", "matmul: linear slice slice silu_mul"]);
+}
+
+#[test]
+fn as_many_numbers_become_codes_before_a_product_as_the_row_says() {
+    let text = r#"graph @g(%x: bf16[T, 8]) {
+        %0 = quantise %x {to = f8e4m3, rule = row} : bf16[T, 8]
+        %w = weight {name = "w"} : bf16[4, 8]
+        %1 = linear %0, %w {out = bf16} : bf16[T, 4]
+        return %1
+    }"#;
+    let kernels = |coded| kernels(&Cx { arch: &Arch { coded, ..DECODE.arch.clone() }, ..DECODE }, text);
+    assert_eq!(kernels(8), ["matvec: quantise linear"]);
+    assert_eq!(kernels(7), ["rows: quantise", "matvec: linear"]);
+}
+
+#[test]
+fn a_product_by_what_is_computed_is_a_kernel_of_its_own() {
+    let text = r#"graph @g(%x: bf16[T, 8], %y: bf16[T, 8]) {
+        %0 = silu %y : bf16[T, 8]
+        %1 = mul %x, %0 : bf16[T, 8]
+        %w = weight {name = "w"} : bf16[4, 8]
+        %2 = linear %1, %w {out = bf16} : bf16[T, 4]
+        return %2
+    }"#;
+    assert_eq!(kernels(&DECODE, text), ["rows: silu mul", "matvec: linear"]);
 }
 
 #[test]

@@ -129,6 +129,7 @@ const fn row(
         executed: true,
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
+        coded: super::CODED,
     }
 }
 
@@ -155,6 +156,7 @@ const GFX942: Simt = Simt {
     warpgroup_mma: false,
     dependent_launch: false,
     clusters: [0; 2],
+    gemv: super::GEMV,
     measured: None,
     rows_of_16: RowExchange::Crossbar,
     isa: Isa::Amdgcn,
@@ -181,6 +183,7 @@ const GFX1100: Simt = Simt {
     warpgroup_mma: false,
     dependent_launch: false,
     clusters: [0; 2],
+    gemv: super::GEMV,
     measured: None,
     rows_of_16: RowExchange::PermuteX16,
     isa: Isa::Amdgcn,
@@ -357,6 +360,7 @@ pub const ROWS: [Arch; 15] = [
                 warpgroup_mma: false,
                 dependent_launch: false,
                 clusters: [0; 2],
+                gemv: super::GEMV,
                 measured: None,
                 rows_of_16: RowExchange::PermuteX16,
                 isa: Isa::Amdgcn,

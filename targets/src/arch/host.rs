@@ -36,6 +36,7 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
+        coded: super::CODED,
     },
     Arch {
         name: "x86-64-v4-bf16",
@@ -58,6 +59,7 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
+        coded: super::CODED,
     },
     Arch {
         name: "x86-64-v4",
@@ -71,6 +73,7 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
+        coded: super::CODED,
     },
     Arch {
         name: "x86-64-v3",
@@ -84,5 +87,6 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
+        coded: super::CODED,
     },
 ];

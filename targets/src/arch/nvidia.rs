@@ -104,11 +104,13 @@ const fn row(
             warpgroup_mma,
             dependent_launch: clusters[0] > 0,
             clusters,
+            gemv: super::GEMV,
             measured,
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
         }),
         memory: super::GPU_MEMORY,
+        coded: super::CODED,
     }
 }
 

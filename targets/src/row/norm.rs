@@ -28,7 +28,7 @@ impl<'c> Rows<'_, 'c> {
         let op = self.graph.op(v.node);
         match op.values() {
             _ if self.is_bound(v) => None,
-            Values::Kept | Values::Scaled if op.reads(0) == Reads::Row => self.last_norm(from(v)),
+            Values::Kept | Values::Part { .. } | Values::Scaled if op.reads(0) == Reads::Row => self.last_norm(from(v)),
             Values::Normed(norm) if !norm.centred && !self.has_norm(from(v)) => Some(v),
             _ => None,
         }

@@ -10,13 +10,6 @@ use crate::simt::machine::fragment::VEC16;
 
 /// Most waves of a work-group.
 const WAVES: usize = 8;
-/// Registers for all but sums and what is in flight.
-const OTHERS: usize = 20;
-/// Least vectors, of the weight and of rows in memory, that a lane has in flight.
-const IN_FLIGHT: usize = 8;
-/// Most bytes of local memory, where rows are computed into it: so that two work-groups fit a
-/// compute unit.
-const LOCAL: usize = 32 << 10;
 /// Most tokens whose rows of a head are multiplied together.
 const OF_HEAD: usize = 32;
 /// Bytes of local memory that are left for small exchanges.
@@ -36,6 +29,8 @@ pub struct Shape {
     pub steps: usize,
     pub ahead: usize,
     pub codes: Option<Steps>,
+    /// Most bytes of local memory, where rows are computed into it.
+    local: usize,
 }
 
 impl Shape {
@@ -76,12 +71,13 @@ impl Shape {
         let held = pieces * columns * simt.matrix.results + if plain { 0 } else { near * 4 };
         // Sums of a step, and its fragments.
         let held = held + codes.map_or(0, |_| columns * simt.matrix.results + vec16s * times * rows * 4);
-        let free = (simt.unit.vgprs / simt.unit.waves).saturating_sub(held + OTHERS) / 4;
-        let ahead = (free.max(IN_FLIGHT) / asked).max(2).min(steps);
+        let gemv = simt.gemv;
+        let free = (simt.unit.vgprs / simt.unit.waves).saturating_sub(held + gemv.others) / 4;
+        let ahead = (free.max(gemv.in_flight) / asked).max(2).min(steps);
         // What the waves leave to each other has room beside rows and what else is exchanged.
-        let room = (simt.unit.lds_group - LOCAL - EXCHANGED) / (pieces * tokens * 16 * 4);
+        let room = (simt.unit.lds_group - gemv.local - EXCHANGED) / (pieces * tokens * 16 * 4);
         let waves = (steps / ahead).min(room).clamp(1, WAVES);
-        Shape { tokens, columns, width, waves, steps, ahead, codes }
+        Shape { tokens, columns, width, waves, steps, ahead, codes, local: gemv.local }
     }
 
     /// Products of a step.
@@ -96,7 +92,7 @@ impl Shape {
 
     /// Bytes of local memory for rows, beside what waves leave to each other.
     pub fn room_for_rows(&self, pieces: usize) -> usize {
-        LOCAL.saturating_sub(self.waves * (4 + pieces * self.tokens * 16 * 4))
+        self.local.saturating_sub(self.waves * (4 + pieces * self.tokens * 16 * 4))
     }
 
     pub fn threads(&self, simt: &Simt) -> usize {
