@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The Python package, and vLLM and SGLang through it, on this machine's processor: environments, the
 # wheel and the compiler, once for both, and all tests. The first release of each framework runs
-# all, others those marked short. As many files of tests run at once as there are cores. Builds are
-# those of the dev profile: artifacts are the same, and most of it is there after `cargo test`.
+# all, others those marked short, those between first and last without models and ranks. As many
+# files of tests run at once as there are cores. Builds are those of the dev profile: artifacts are
+# the same, and most of it is there after `cargo test`.
 # VENVS keeps environments elsewhere than in target/; ATOMC is a compiler that is built already.
 # usage: run.sh [--prepare] [--all] [vllm] [sglang]; --prepare only makes the environments, which
 # needs no build of ours; --all also runs tests that cost much and show little that is new
@@ -79,7 +80,12 @@ for framework in "${frameworks[@]}"; do
         [[ $file == */test_release.py && $filter == 'not thorough' ]] || echo "$framework $first '$filter' $file"
     done
     for release in $others; do
-        find "$here/$framework" -name 'test_*.py' ! -name test_capture.py | sort | xargs echo "$framework $release short"
+        without=(test_capture.py)
+        # What a release changed of models and ranks the oldest shows too; what it changed of
+        # options, of classes' facts and of its server is its own.
+        [[ $release == "${others##* }" || $filter != 'not thorough' ]] || without+=(test_architectures.py test_parallel.py)
+        find "$here/$framework" -name 'test_*.py' $(printf '! -name %s ' "${without[@]}") | sort |
+            xargs echo "$framework $release short"
         [ $framework != vllm ] || echo "$framework $release short $here/$framework/test_capture.py"
     done
 done >"$work/jobs"
