@@ -129,6 +129,17 @@ def test_facts(artifact, checkpoint):
     assert model.head_input.shape == (model.max_rows, model.hidden_size)
 
 
+def test_another_than_expected_is_refused(artifact):
+    made = {"producer": artifact.producer, "config": artifact.config}
+    for expected in (artifact.key, json.dumps(made)):
+        assert atomc.Artifact(artifact.path, expected=expected).key == artifact.key
+    made["config"]["model"]["hidden_size"] = 3
+    with pytest.raises(atomc.ArtifactError, match="config.model.hidden_size is .*, and 3 was expected"):
+        atomc.Artifact(artifact.path, expected=json.dumps(made))
+    with pytest.raises(atomc.ArtifactError, match="is a key, or JSON"):
+        atomc.Artifact(artifact.path, expected="?")
+
+
 def test_trusted_as_the_list_says(artifact, tmp_path, monkeypatch):
     assert artifact.trusted(), "the compiler of these tests put it there"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
