@@ -206,6 +206,13 @@ impl<'c> Codes<'c> {
         Some(decoder.zero(c, zero.integer(c, c.load_vector(c.bytes_type(1), 1, p, 1).into())))
     }
 
+    /// The same as a number.
+    pub fn zero_number_at(&self, c: &Gpu<'c>, p: Ptr<'c>) -> Option<FloatValue<'c>> {
+        let zero = self.zero.as_ref()?;
+        let bits = zero.integer(c, c.load_vector(c.bytes_type(1), 1, p, 1).into());
+        Some(c.b.build_signed_int_to_float(bits.v, c.cx.f32_type(), "").expect("an integer"))
+    }
+
     /// The group that a column is in, where a row has several.
     pub fn group(&self, column: Int<'c>) -> Option<Int<'c>> {
         (!self.encoding.is_row_wise()).then(|| column / self.encoding.block.cols)

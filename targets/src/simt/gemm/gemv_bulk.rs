@@ -9,6 +9,7 @@
 //! of a pass the sums of the waves meet in local memory.
 mod coded;
 mod copies;
+mod digits;
 mod reduce;
 mod rows;
 mod shape;
@@ -33,6 +34,7 @@ use crate::simt::machine::fragment::{Matrix, VEC16};
 use crate::tuning::{Choice, Open};
 use crate::{KernelSpec, Tasks};
 use coded::{CodedRows, Coding, SlotAt};
+use digits::Digits;
 use rows::Staging;
 use shape::{CLUSTER, STEP, Shape};
 use weights::{CARRIED, Turn, WeightPipeline};
@@ -95,6 +97,8 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             Some(_) => None,
             None => Some(Staging::begin(&contraction, shape, spec, member)?),
         };
+        let digits = codes.as_ref().filter(|_| shape.digits);
+        let digits = digits.map(|codes| Digits::begin(&contraction, shape, codes.encoding));
         if shape.copied || shape.shared_bytes() > 0 {
             c.barrier();
         }
@@ -109,9 +113,21 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             false => (c.shared(shape.waves() * shape.sums_bytes(), 16), shape.sums_bytes()),
         };
         let (staging, coding, coded_rows) = (staging.as_ref(), coding.as_ref(), coded_rows.as_ref());
-        let weights = &weights;
-        Group { contraction: &contraction, shape, weights, staging, coding, coded_rows, partials, begin, end, member }
-            .all(turn)?;
+        let (weights, digits) = (&weights, digits.as_ref());
+        let group = Group {
+            contraction: &contraction,
+            shape,
+            weights,
+            staging,
+            coding,
+            coded_rows,
+            digits,
+            partials,
+            begin,
+            end,
+            member,
+        };
+        group.all(turn)?;
     }
     Ok((code, manifest::Kernel::simt(Tasks::Fixed(shape.groups * shape.cluster), shape.threads())))
 }
@@ -156,6 +172,7 @@ struct Group<'w, 'k, 'a, 'c> {
     /// The rows: of floats, or of codes.
     staging: Option<&'w Staging<'w, 'k, 'a, 'c>>,
     coded_rows: Option<&'w CodedRows<'w, 'k, 'a, 'c>>,
+    digits: Option<&'w Digits<'w, 'k, 'a, 'c>>,
     /// Where the weight is stored as codes.
     coding: Option<&'w Coding<'w, 'c>>,
     /// Where the sums of the waves meet, and how many bytes from one wave's to the next.
@@ -185,10 +202,14 @@ impl<'k, 'a, 'c> Group<'_, 'k, 'a, 'c> {
 
     /// What the sums of a token are to be scaled by, if they are.
     fn scale(&self, token: Int<'c>) -> Option<FloatValue<'c>> {
-        match (self.staging, self.coded_rows) {
+        let c = self.code();
+        let scale = match (self.staging, self.coded_rows) {
             (Some(staging), _) => staging.scale(token),
             (None, rows) => rows.and_then(|rows| rows.scale(token)),
-        }
+        };
+        let Some(digits) = self.digits else { return scale };
+        let unit = digits.scale(token);
+        Some(scale.map_or(unit, |scale| c.b.build_float_mul(scale, unit, "").expect("floats")))
     }
 
     /// All passes. What is carried: the turn, the thread's parts of the next stretches, and its
@@ -213,6 +234,10 @@ impl<'k, 'a, 'c> Group<'_, 'k, 'a, 'c> {
             carried.extend(rest.into_iter().chain([squares.into()]));
         }
         c.barrier();
+        if let Some(digits) = self.digits {
+            digits.make(self.buffer(c.int(0)));
+            c.barrier();
+        }
         if shape.one_pass {
             return self.only_pass(&carried);
         }
@@ -328,7 +353,11 @@ impl<'k, 'a, 'c> Group<'_, 'k, 'a, 'c> {
                     None => self.slot(columns, turn, sums),
                     Some(coding) => {
                         let panel = (first + panel) * shape.across + c.wave_index() % shape.across;
-                        self.slot_of_codes(coding, SlotAt { rows, panel, along: before + along }, turn, sums)
+                        let at = SlotAt { rows, panel, along: before + along };
+                        match self.digits {
+                            Some(digits) => self.slot_of_digits(coding, digits, at, turn, sums),
+                            None => self.slot_of_codes(coding, at, turn, sums),
+                        }
                     }
                 };
                 let sums = if shape.even() {

@@ -217,6 +217,30 @@ impl<'c> Gpu<'c> {
         [0, 1, 2, 3].map(|i| self.as_int(self.b.build_extract_value(made, i, "").expect("four words")))
     }
 
+    /// 16 rows by 8 columns of sums of integers, and the products of words of four bytes each as
+    /// [`Gpu::load_blocks`] gives them.
+    pub fn integer_blocks(&self, panel: [Int<'c>; 4], columns: [Int<'c>; 2], sums: [Int<'c>; 4]) -> [Int<'c>; 4] {
+        let args: Vec<_> = panel.into_iter().chain(columns).chain(sums).map(|v| v.into()).collect();
+        let made = self.call("llvm.nvvm.mma.m16n8k32.row.col.s8", &[], &args).into_struct_value();
+        [0, 1, 2, 3].map(|i| self.as_int(self.b.build_extract_value(made, i, "").expect("four sums")))
+    }
+
+    /// Four bytes of two words, each chosen by four bits of a third. The highest of the four asks
+    /// for the byte's sign in all of its bits.
+    pub fn choose_bytes(&self, low: Int<'c>, high: Int<'c>, which: Int<'c>) -> Int<'c> {
+        self.as_int(self.call("llvm.nvvm.prmt", &[], &[low.into(), high.into(), which.into()]))
+    }
+
+    /// The largest of the lanes' numbers, which have no sign.
+    pub fn largest_of_wave(&self, v: Int<'c>) -> Int<'c> {
+        self.as_int(self.call("llvm.nvvm.redux.sync.umax", &[], &[v.into(), self.all_lanes().into()]))
+    }
+
+    /// The nearest integer; the even one of two.
+    pub fn nearest(&self, v: FloatValue<'c>) -> Int<'c> {
+        self.as_int(self.call("llvm.nvvm.f2i.rn", &[], &[v.into()]))
+    }
+
     /// Every so many work-groups are a cluster.
     pub fn make_cluster(&self, groups: usize) {
         self.attribute("nvvm.cluster_dim", &format!("{groups},1,1"));

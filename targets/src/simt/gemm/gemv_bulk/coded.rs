@@ -352,7 +352,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 words = (0..shape.pieces).map(load).collect();
             }
             if in_group.is_none_or(|count| i % count == 0) && (in_group.is_some() || i == 0) {
-                let of = |piece| self.marks_of((coding, coded), at, (base, piece), group);
+                let of = |piece| self.marks_of((coding, coded), at, (base, piece), c.int(group));
                 marks = (0..shape.pieces).map(of).collect();
             }
             let into = if in_group.is_some() { &mut own } else { &mut sums };
@@ -413,12 +413,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Scales, and zero points, of the lane's two rows of a panel for a group of a slot.
-    fn marks_of(
+    pub(super) fn marks_of(
         &self,
         (coding, coded): (&Coding<'_, 'c>, Coded),
         at: SlotAt<'c>,
         (base, piece): (Int<'c>, usize),
-        group: usize,
+        group: Int<'c>,
     ) -> PieceMarks<'c> {
         let (c, shape) = (self.code(), self.shape);
         let groups = coded.groups_of(shape.steps);
@@ -426,16 +426,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let row = at.panel * shape.pieces + piece;
             let number = row * shape.scale_groups() + at.along * groups + group;
             let scale = c.load(c.cx.f32_type(), c.at(coding.shared, number * 4), 4).into_float_value();
-            return PieceMarks { scales: Some([scale; 2]), zeros: None };
+            return PieceMarks { scales: Some([scale; 2]), zeros: None, zero_numbers: None };
         }
         let [scale, zero] = coded.marks;
         if scale == 0 {
-            return PieceMarks { scales: None, zeros: None };
+            return PieceMarks { scales: None, zeros: None, zero_numbers: None };
         }
         let first = base + (piece * shape.piece_bytes() + shape.codes_bytes());
         let of = |high: usize, before: usize, bytes: usize| {
             let row = (c.lane_index() / 4 + 8 * high) * (bytes / 16);
-            c.at_address(first + (before + group * bytes) + row)
+            c.at_address(first + (group * bytes + before) + row)
         };
         let scales = [0, 1].map(|high| coding.codes.scale_at(c, of(high, 0, scale)));
         let zeros = (zero > 0).then(|| {
@@ -444,14 +444,20 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 zero.expect("zero points of a weight that has some")
             })
         });
-        PieceMarks { scales: Some(scales), zeros }
+        let zero_numbers = (zero > 0).then(|| {
+            let number = |high| coding.codes.zero_number_at(c, of(high, groups * scale, zero));
+            [0, 1].map(|high| number(high).expect("zero points of a weight that has some"))
+        });
+        PieceMarks { scales: Some(scales), zeros, zero_numbers }
     }
 }
 
 /// What goes with a group of codes of the lane's two rows.
-struct PieceMarks<'c> {
-    scales: Option<[FloatValue<'c>; 2]>,
+pub struct PieceMarks<'c> {
+    pub scales: Option<[FloatValue<'c>; 2]>,
+    /// Zero points as the decoder takes them, and as numbers.
     zeros: Option<[Zero<'c>; 2]>,
+    pub zero_numbers: Option<[FloatValue<'c>; 2]>,
 }
 
 /// The type of numbers that are multiplied: codes of rows are numbers of f16, into which the

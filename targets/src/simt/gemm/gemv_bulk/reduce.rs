@@ -86,6 +86,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let (tile, rest) = (i % shape.tiles(), i / shape.tiles());
             let (piece, panel) = (rest % shape.pieces, rest / shape.pieces);
             let sums: Vec<_> = sums.iter().map(pinned).collect();
+            if let Some(digits) = self.digits {
+                let [low, high] = [0, 2].map(|row| digits.joined([sums[row], sums[row + 1]]));
+                let (token, is_there) = digits.token(tile);
+                c.when(is_there, || {
+                    let to = c.at(self.sums_at(c.wave_index(), c.int(panel), piece, token), lane / 4 * 4);
+                    c.store(to, low, 4);
+                    c.store(c.at(to, 32), high, 4);
+                });
+                continue;
+            }
             for second in 0..2 {
                 let token = lane % 4 * 2 + (8 * tile + second);
                 let store = || {

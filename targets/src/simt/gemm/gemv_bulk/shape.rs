@@ -4,7 +4,9 @@ use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Simt;
 
 use super::coded::Coded;
+use super::digits;
 use crate::KernelSpec;
+use crate::contraction::Encoding;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::launch;
 use crate::simt::machine::fragment::VEC16;
@@ -73,8 +75,9 @@ pub struct Shape {
     pub ahead: usize,
     /// Whether no work-group has more panels than it makes in one pass.
     pub one_pass: bool,
-    /// How the weight lies in slots, if as codes.
+    /// How the weight lies in slots, if as codes, and whether rows are multiplied as digits.
     pub coded: Option<Coded>,
+    pub digits: bool,
 }
 
 impl Shape {
@@ -119,7 +122,9 @@ impl Shape {
             ahead: 0,
             one_pass: true,
             coded,
+            digits: false,
         };
+        let shape = Shape { digits: digits::suit(&shape, Encoding::of(spec.body)), ..shape };
         Ok(shape.with_waves().with_stretches().with_rings(simt, measured.ring_bytes))
     }
 
@@ -155,7 +160,7 @@ impl Shape {
     }
 
     /// Whether rows are staged as a whole.
-    fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.has_coded_rows() || self.columns() * 2 * self.tokens <= WHOLE
     }
 
@@ -235,9 +240,13 @@ impl Shape {
         32 * self.waves()
     }
 
-    /// Blocks of 8 tokens.
+    /// Tokens that a matrix instruction takes at once, and blocks of so many.
+    pub fn tile(&self) -> usize {
+        if self.digits { digits::TILE } else { 8 }
+    }
+
     pub fn tiles(&self) -> usize {
-        self.tokens.div_ceil(8)
+        self.tokens.div_ceil(self.tile())
     }
 
     /// Tokens that lanes of one wave bring, the waves that together bring all, and the threads for
@@ -309,7 +318,10 @@ impl Shape {
 
     /// Bytes of local memory for rows, and for a norm's weights.
     pub fn rows_bytes(&self) -> usize {
-        self.buffers() * self.stretch_bytes() + if self.plain || self.stretches == 1 { 0 } else { 4 * self.columns() }
+        let digits = if self.digits { digits::bytes(self) } else { 0 };
+        digits
+            + self.buffers() * self.stretch_bytes()
+            + if self.plain || self.stretches == 1 { 0 } else { 4 * self.columns() }
     }
 
     /// A wave's ring, and its sums of a pass.

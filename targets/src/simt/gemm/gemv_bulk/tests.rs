@@ -58,6 +58,40 @@ fn shapes_cover_the_work() {
     }
 }
 
+/// A plain contraction with a weight of codes in groups.
+fn coded(codes: &str, group: usize, width: usize, hidden: usize) -> Graph {
+    let text = format!(
+        "graph @k(%x: bf16[T, {hidden}], %w: {codes}[{width}, {hidden}]@panels, %s: bf16[{width}, {groups}]@columns, \
+         %r: bf16[T, {width}]) {{
+  %0 = linear %x, %w, %s {{out = bf16, block = [1, {group}]}} : bf16[T, {width}]
+  %1 = add %r, %0 : bf16[T, {width}]
+  return %1
+}}",
+        groups = hidden / group
+    );
+    parse(&text).unwrap()
+}
+
+/// Few tokens are multiplied as digits with codes of integers, and local memory has room for them.
+#[test]
+fn few_tokens_are_digits() {
+    let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap().gpu().unwrap();
+    let digits = |body: &Graph, tokens: usize| {
+        let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens, choice: None };
+        let choice = Choice::none(SCHEDULE.name);
+        let shape = Shape::new(&spec, arch, &choice).unwrap();
+        assert!(!shape.digits || suits(&spec, arch, &choice).is_ok());
+        assert_eq!(shape.tiles(), tokens.div_ceil(if shape.digits { 2 } else { 8 }));
+        shape.digits
+    };
+    for codes in ["i4", "i8", "f4e2m1"] {
+        let [near, far] = [4096, 12288].map(|depth| coded(codes, 32, 4096, depth));
+        assert_eq!([1, 2, 3, 8].map(|tokens| digits(&near, tokens)), [true, true, true, false], "{codes}");
+        assert_eq!([1, 2].map(|tokens| digits(&far, tokens)), [true, false], "{codes}");
+    }
+    assert!(!digits(&coded("f8e4m3", 128, 4096, 4096), 1));
+}
+
 /// Where the machine has no such copies, or multiplies no such elements, contractions are made
 /// another way.
 #[test]
