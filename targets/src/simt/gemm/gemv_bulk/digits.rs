@@ -337,7 +337,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (times, bias) = u.how.unit();
         for piece in 0..self.shape.pieces {
             let marks = self.marks_of((u.coding, u.coded), u.at, (u.base, piece), group);
-            for tile in 0..tiles {
+            for (tile, columns) in columns.iter().enumerate() {
                 for i in 0..4 {
                     let (row, at) = (i / 2, piece * tiles + tile);
                     let mut v = number(own[at][i]);
@@ -346,7 +346,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                         let zero = zero.unwrap_or(c.number(0.0));
                         let off = c.b.build_float_sub(c.number(bias as f64), zero, "").expect("floats");
                         let off = c.b.build_float_mul(off, c.number(times as f64), "").expect("floats");
-                        v = fma(off, number(columns[tile][i]), v);
+                        v = fma(off, number(columns[i]), v);
                     }
                     let sum = &mut sums[4 * at + i];
                     *sum = match marks.scales {
