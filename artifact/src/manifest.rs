@@ -46,6 +46,10 @@ fn is_one(count: &usize) -> bool {
     *count == 1
 }
 
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 impl Manifest {
     /// How many ranks share the model out, in whichever way.
     pub fn ranks(&self) -> usize {
@@ -87,6 +91,9 @@ pub struct Model {
 pub struct Target {
     /// `host`, `gfx942`, …
     pub name: String,
+    /// Whether the bits of a row do not depend on what else is in its step, nor on the plan.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub invariant: bool,
     /// Paddings and sizes that hold for all its kernels.
     pub layout: DataLayout,
     /// By the number that arguments use.
@@ -113,6 +120,12 @@ impl Target {
 }
 
 impl Target {
+    /// Whether a plan has kernels for the few rows of decode steps, whose results have no spare
+    /// rows.
+    pub fn is_for_few(&self, plan: &Plan) -> bool {
+        plan.kind == PlanKind::Decode && !self.invariant
+    }
+
     /// The group of a state.
     pub fn group(&self, state: usize) -> &StateGroup {
         &self.groups[self.states[state].group]

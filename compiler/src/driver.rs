@@ -46,6 +46,8 @@ pub struct Options {
     pub attention: Vec<Attention>,
     /// Layers whose input rows frameworks want to see, besides those behind the last layer.
     pub hidden: Vec<usize>,
+    /// Whether the bits of a row must not depend on what else is in its step, nor on the bucket.
+    pub invariant: bool,
 }
 
 impl Default for Options {
@@ -58,6 +60,7 @@ impl Default for Options {
             expert_ranks: 1,
             attention: vec![Attention::Own],
             hidden: vec![],
+            invariant: false,
         }
     }
 }
@@ -83,6 +86,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
 
 /// Compiles a model. Weights are not looked at.
 pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result<Compiled, Diagnostic> {
+    check_invariant(options)?;
     let models = models(config, options)?;
     let buckets = buckets(&options.buckets)?;
     let targets = unique(&options.targets)?;
@@ -95,7 +99,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     };
     let (mut code, mut made) = (vec![], vec![]);
     for (name, archs) in &targets {
-        made.push(target((name, archs), &models, (&buckets, options.choice), &mut code, &mut step)?);
+        made.push(target((name, archs), &models, (&buckets, options), &mut code, &mut step)?);
     }
     let manifest = Manifest {
         producer: env!("CARGO_PKG_VERSION").into(),
@@ -119,6 +123,32 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
         format!("kernels of {} do not attend in {} over a cache of {}", arch.name, query.name(), cache.name());
     let help = "--cache-dtype auto, or --dtype bf16 or f16";
     Err(Diagnostic::new("config::cache", message).at("--cache-dtype").help(help))
+}
+
+/// That all that adds up the numbers of a row is atomc's own.
+fn check_invariant(options: &Options) -> Result<(), Diagnostic> {
+    let no = |what: &str, at: &str, help: &str| {
+        let message = format!("{what}, so no artifact can say that a row's bits are always the same");
+        Err(Diagnostic::new("driver::invariant", message).at(at).help(help))
+    };
+    if options.invariant && options.attention.contains(&Attention::Caller) {
+        return no("the caller's attention is not atomc's", "--attention", "--attention own");
+    }
+    if options.invariant && options.ranks.max(options.expert_ranks) > 1 {
+        let at = if options.ranks > 1 { "--tp" } else { "--ep" };
+        return no("sums over ranks are the framework's", at, "one rank");
+    }
+    Ok(())
+}
+
+/// That all plans of a target launch the same kernels in the same order: what is kept in registers
+/// in one kernel is rounded between two.
+fn check_same_kernels(target: &str, plans: &[Plan]) -> Result<(), Diagnostic> {
+    let kernels = |plan: &Plan| -> Vec<usize> { plan.launches.iter().map(|launch| launch.kernel).collect() };
+    let Some(other) = plans.iter().find(|plan| kernels(plan) != kernels(&plans[0])) else { return Ok(()) };
+    let named = |plan: &Plan| format!("{:?} of {} tokens", plan.kind, plan.tokens).to_lowercase();
+    let message = format!("steps of {target} have other kernels in {} than in {}", named(other), named(&plans[0]));
+    Err(Diagnostic::new("driver::invariant", message).at("--invariant").help("leave `--hidden` away, if it is there"))
 }
 
 /// What plans are made of.
@@ -167,25 +197,28 @@ fn named(attention: Attention) -> &'static str {
 fn target(
     (name, archs): (&str, &[Arch]),
     models: &[Model],
-    (buckets, choice): (&[Bucket], Option<usize>),
+    (buckets, options): (&[Bucket], &Options),
     code: &mut Vec<Vec<u8>>,
     step: &mut dyn FnMut(String),
 ) -> Result<Target, Diagnostic> {
-    let (mut kernels, mut weights, states) = (Kernels::default(), Weights::default(), states(models)?);
+    let (mut kernels, mut weights, states) = (Kernels::new(options.invariant), Weights::default(), states(models)?);
     let mut plans: Vec<Plan> = Vec::with_capacity(buckets.len());
     let mut hidden: Vec<Hidden> = Vec::with_capacity(buckets.len());
     for (model, bucket) in steps(models, buckets) {
         step(format!("{name}, {bucket}"));
-        let cx = Cx { arch: &archs[0], bucket };
+        let cx = Cx { arch: &archs[0], bucket, invariant: options.invariant };
         let graph = lower(&model.graph, &cx, None)?;
         let (plan, rows) = launches::plan(&graph, model.part.attention, &cx, &states, &mut kernels, &mut weights)?;
         plans.push(plan);
         hidden.extend(rows);
     }
+    if options.invariant {
+        check_same_kernels(name, &plans)?;
+    }
     let mut variants = Vec::with_capacity(archs.len());
     for arch in archs {
         step(format!("{}, {} kernels", arch.name, kernels.count()));
-        let specs = kernels.specs().into_iter().map(|spec| choose(spec, arch, choice));
+        let specs = kernels.specs().into_iter().map(|spec| choose(spec, arch, options.choice));
         let specs: Vec<KernelSpec> = specs.collect::<Result<_, _>>()?;
         let (object, hosted) = atomc_targets::compile_hosted(&specs, arch)?;
         code.push(object.code);
@@ -195,7 +228,8 @@ fn target(
     // All plans have the same rows, and share a buffer that holds those of the largest.
     let hidden = hidden.into_iter().max_by_key(|rows| rows.bytes).expect("there is a bucket");
     let (weights, kernels, states) = (weights.list, kernels.defs(), states.list);
-    Ok(Target { name: name.into(), layout, weights, states, groups, hidden, kernels, variants, plans })
+    let (name, invariant) = (name.into(), options.invariant);
+    Ok(Target { name, invariant, layout, weights, states, groups, hidden, kernels, variants, plans })
 }
 
 /// The kernel with one of the choices that its schedule leaves open.
@@ -220,11 +254,11 @@ pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<V
 /// Each kernel of a model on an arch, before it is emitted.
 pub fn kernels(config: &Config, options: &Options, arch: &Arch) -> Result<Kernels, Diagnostic> {
     check_cache(config, &options.attention, arch)?;
-    let (mut kernels, mut weights) = (Kernels::default(), Weights::default());
+    let (mut kernels, mut weights) = (Kernels::new(options.invariant), Weights::default());
     let models = models(config, options)?;
     let states = states(&models)?;
     for (model, bucket) in steps(&models, &buckets(&options.buckets)?) {
-        let cx = Cx { arch, bucket };
+        let cx = Cx { arch, bucket, invariant: options.invariant };
         let graph = lower(&model.graph, &cx, None)?;
         launches::plan(&graph, model.part.attention, &cx, &states, &mut kernels, &mut weights)?;
     }
@@ -252,7 +286,7 @@ pub fn text(config: &Config, cx: &Cx, form: atomc_targets::Form) -> Result<Strin
     check_cache(config, &[Attention::Own], cx.arch)?;
     let model = frontend::graph(config)?;
     let (graph, states) = (lower(&model, cx, None)?, States::of(&model)?);
-    let mut kernels = Kernels::default();
+    let mut kernels = Kernels::new(cx.invariant);
     launches::plan(&graph, Attention::Own, cx, &states, &mut kernels, &mut Weights::default())?;
     atomc_targets::text(&kernels.specs(), cx.arch, form)
 }
@@ -341,6 +375,9 @@ fn echo(
     }
     if options.expert_ranks > 1 {
         echo["expert_parallel"] = json!(options.expert_ranks);
+    }
+    if options.invariant {
+        echo["invariant"] = json!(true);
     }
     if let Some(choice) = options.choice {
         echo["choice"] = json!(choice);

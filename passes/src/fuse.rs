@@ -32,7 +32,6 @@ use std::collections::BTreeMap;
 
 use atomc_ir::{Diagnostic, Family, Graph, Layout, Maker, NodeId, Op, Reads, Value};
 
-use crate::bucket::Bucket;
 use crate::explain::{Cause, Place, Why};
 use crate::pass::{Changed, Cx};
 use crate::split;
@@ -50,9 +49,9 @@ pub(crate) use recur::after as elementwise_after;
 /// Every node in its kernel.
 fn claimed<'a>(graph: &'a Graph, cx: &Cx) -> Result<Regions<'a>, Diagnostic> {
     let mut regions = Regions::new(graph);
-    attend::claim(&mut regions, cx.bucket);
+    attend::claim(&mut regions, cx);
     contract::claim(&mut regions, cx);
-    alone(&mut regions, cx.bucket);
+    alone(&mut regions, cx);
     rows::claim(&mut regions)?;
     Ok(regions)
 }
@@ -86,10 +85,10 @@ pub fn explain(graph: &Graph, cx: &Cx) -> Result<Vec<Place>, Diagnostic> {
 }
 
 /// Nodes that a kernel is built around which takes nothing else.
-fn alone(regions: &mut Regions, bucket: Bucket) {
+fn alone(regions: &mut Regions, cx: &Cx) {
     for id in regions.nodes_where(|op| matches!(op.maker(), Maker::Around { .. })) {
         if regions.is_free(id) {
-            let family = regions.family(id, bucket);
+            let family = regions.family(id, cx);
             regions.add(family, id, vec![id]);
         }
     }
@@ -143,9 +142,9 @@ impl<'a> Regions<'a> {
     }
 
     /// The family of the kernel that is built around a node.
-    fn family(&self, id: NodeId, bucket: Bucket) -> Family {
+    fn family(&self, id: NodeId, cx: &Cx) -> Family {
         match self.graph.op(id).maker() {
-            Maker::Around { few, .. } if bucket.is_decode() && !self.is_grouped(id) => few,
+            Maker::Around { few, .. } if cx.is_for_few() && !self.is_grouped(id) => few,
             Maker::Around { many, .. } => many,
             _ => Family::Rows,
         }

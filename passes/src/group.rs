@@ -49,13 +49,13 @@ fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     let experts = graph.ty(operands[1]).as_tensor()?.shape.0[0].fixed()?;
     let rows = cx.bucket.tokens() * ty.choices();
     let is_few = match cx.arch.machine {
-        Machine::Cpu(_) => cx.bucket.is_decode(),
-        Machine::Simt(_) => cx.bucket.is_decode() && rows <= FEW * experts,
+        Machine::Cpu(_) => cx.is_for_few(),
+        Machine::Simt(_) => cx.is_for_few() && rows <= FEW * experts,
     };
     let known = graph.users(operands[2]).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));
     // Rows that an expert has if all have as many.
     let each = rows.div_ceil(experts);
-    let tile = each.next_power_of_two().clamp(LEAST, MOST);
+    let tile = if cx.invariant { LEAST } else { each.next_power_of_two().clamp(LEAST, MOST) };
     (!known && !is_few).then_some((operands[2], Op::Group { experts, tile }))
 }
 

@@ -22,7 +22,7 @@
 //!   return %1
 //! }";
 //! let mut graph = atomc_ir::parse(text)?;
-//! let cx = Cx { arch: &arch, bucket: Bucket::Decode { tokens: 1 } };
+//! let cx = Cx { arch: &arch, bucket: Bucket::Decode { tokens: 1 }, invariant: false };
 //! let mut passes = vec![];
 //! run(&mut graph, &cx, Some("canonicalise"), &mut |pass, _| passes.push(pass.name))?;
 //! assert_eq!(passes, ["dce", "canonicalise"]);

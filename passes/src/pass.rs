@@ -8,6 +8,16 @@ use crate::bucket::Bucket;
 pub struct Cx<'a> {
     pub arch: &'a Arch,
     pub bucket: Bucket,
+    /// Whether a row's bits are to be the same whatever else is in its step, and in every bucket.
+    pub invariant: bool,
+}
+
+impl Cx<'_> {
+    /// Whether kernels are made for the few rows of a decode step: they are others than those of
+    /// many rows, so a row's bits are other ones.
+    pub fn is_for_few(&self) -> bool {
+        self.bucket.is_decode() && !self.invariant
+    }
 }
 
 /// Whether a pass did anything.

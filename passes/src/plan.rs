@@ -102,8 +102,8 @@ fn first_place(graph: &Graph, mut v: Value) -> Value {
 
 /// Bytes that a result needs in a step of the bucket's size.
 pub fn result_bytes(ty: &TensorType, cx: &Cx) -> usize {
-    let bucket = cx.bucket;
-    cx.arch.memory.result_bytes(ty, (bucket.tokens(), bucket.rows()), bucket.is_decode())
+    let size = (cx.bucket.tokens(), cx.bucket.rows());
+    cx.arch.memory.result_bytes(ty, size, cx.is_for_few())
 }
 
 /// A growing range of bytes with holes.

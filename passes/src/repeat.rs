@@ -13,7 +13,7 @@ use crate::pass::{Changed, Cx};
 
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
-    if cx.bucket.is_decode() {
+    if cx.is_for_few() {
         // Readers first: what they read is then read by each of their copies.
         for id in graph.order().into_iter().rev() {
             let v = Value::from(id);

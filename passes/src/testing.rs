@@ -29,9 +29,9 @@ pub const ARCH: Arch = Arch {
     coded: 48 << 10,
 };
 
-pub const DECODE: Cx = Cx { arch: &ARCH, bucket: Bucket::Decode { tokens: 1 } };
-pub const WHOLE: Cx = Cx { arch: &ARCH, bucket: Bucket::Whole { tokens: 512, rows: 64 } };
-pub const ANY: Cx = Cx { arch: &ARCH, bucket: Bucket::Any { tokens: 512, rows: 64 } };
+pub const DECODE: Cx = Cx { arch: &ARCH, bucket: Bucket::Decode { tokens: 1 }, invariant: false };
+pub const WHOLE: Cx = Cx { bucket: Bucket::Whole { tokens: 512, rows: 64 }, ..DECODE };
+pub const ANY: Cx = Cx { bucket: Bucket::Any { tokens: 512, rows: 64 }, ..DECODE };
 
 /// The graph of a text, after the text's law was checked on it.
 pub fn read(text: &str) -> Graph {

@@ -173,6 +173,7 @@ pub fn manifest() -> Manifest {
         expert_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
+            invariant: false,
             layout: DataLayout {
                 row: 1,
                 alias: 1024,

@@ -155,8 +155,14 @@ fn only(mut kernels: Vec<KernelResources>) -> Result<KernelResources, String> {
 
 fn ours(kernel: &Ours, arch: &Arch) -> Result<KernelResources, Box<dyn Error>> {
     let graph = parse(&kernel.text)?;
-    let spec =
-        KernelSpec { symbol: "k".into(), family: kernel.family, body: &graph, tokens: kernel.tokens, choice: None };
+    let spec = KernelSpec {
+        symbol: "k".into(),
+        family: kernel.family,
+        body: &graph,
+        tokens: kernel.tokens,
+        choice: None,
+        invariant: false,
+    };
     Ok(only(report(&compile(&[spec], arch)?.code, arch.gpu().ok_or("no GPU")?)?)?)
 }
 

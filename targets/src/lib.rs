@@ -52,6 +52,8 @@ pub struct KernelSpec<'a> {
     pub tokens: usize,
     /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
     pub choice: Option<Choice>,
+    /// Whether a row's result must not depend on what other rows a step has, nor on how many.
+    pub invariant: bool,
 }
 
 /// Whether kernels of an arch attend with queries of a type over a cache of another.

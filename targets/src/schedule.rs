@@ -20,6 +20,9 @@ pub struct Schedule {
     /// As manifests, symbols and tables of numbers have it.
     pub name: &'static str,
     pub family: Family,
+    /// Whether a row's result has the same bits whatever other rows a step has, and however many:
+    /// each sum is in an order that the row alone decides, and the same in all kernels it makes.
+    pub invariant: bool,
     /// Whether it makes a kernel on an arch with these numbers.
     pub suits: fn(&KernelSpec, &Arch, &Choice) -> Result<(), WhyNot>,
     /// What it leaves open to be found by measuring.
@@ -90,7 +93,7 @@ pub fn ask(spec: &KernelSpec, arch: &Arch) -> Result<Vec<Asked>, Diagnostic> {
     let mut all = vec![];
     for schedule in schedules(arch).iter().filter(|s| s.family == spec.family) {
         let choice = schedule.choice(spec, arch)?;
-        let answer = (schedule.suits)(spec, arch, &choice);
+        let answer = schedule.keeps_rows_apart(spec).and_then(|()| (schedule.suits)(spec, arch, &choice));
         let is_found = answer.is_ok();
         all.push(Asked { schedule, choice, answer });
         if is_found {
@@ -147,6 +150,12 @@ impl Schedule {
         Ok(self.class(spec)?.and_then(|class| Table::of(arch).choice(&class)).unwrap_or(Choice::none(self.name)))
     }
 
+    /// That rows do not change each other's results, where they must not.
+    fn keeps_rows_apart(&self, spec: &KernelSpec) -> Result<(), WhyNot> {
+        let why = || "the order of its sums depends on how many rows a step has".to_owned();
+        WhyNot::unless(self.invariant || !spec.invariant, why)
+    }
+
     /// What the best numbers for a kernel depend on, if some are open.
     fn class(&self, spec: &KernelSpec) -> Result<Option<Class>, Diagnostic> {
         let Some(open) = &self.open else { return Ok(None) };
@@ -190,7 +199,14 @@ mod tests {
   return %1
 }";
         let body = atomc_ir::parse(text).unwrap();
-        let spec = KernelSpec { symbol: "k".into(), family: Family::Matmul, body: &body, tokens: 64, choice: None };
+        let spec = KernelSpec {
+            symbol: "k".into(),
+            family: Family::Matmul,
+            body: &body,
+            tokens: 64,
+            choice: None,
+            invariant: false,
+        };
         let arch = crate::rows().iter().find(|a| a.name == "gfx942").unwrap();
         let error = select(&spec, arch).err().unwrap();
         let why = "gemm_warpgroup: gfx942 has no warpgroup MMA; gemm_tiled: a tiled contraction with 3 pieces";
@@ -206,7 +222,14 @@ mod tests {
         let body = atomc_ir::parse(text).unwrap();
         body.verify().unwrap();
         let arch = &crate::variants("sm_90a").unwrap()[0];
-        let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &body, tokens: 1, choice: None };
+        let spec = KernelSpec {
+            symbol: "k".into(),
+            family: Family::Matvec,
+            body: &body,
+            tokens: 1,
+            choice: None,
+            invariant: false,
+        };
         let asked = ask(&spec, arch).unwrap();
         let said = |a: &Asked| (a.schedule.name, a.answer.as_ref().map_err(WhyNot::to_string).copied());
         let why = || Err("i4[32, 64] with a scale for each 1 by 32: it decodes no weights".to_string());

@@ -39,7 +39,7 @@ fn passes(bencher: Bencher, name: &str) {
     let graph = frontend::graph(&config(name)).expect("a graph");
     let arch = &atomc_targets::variants("host").expect("the host")[0];
     let bucket = buckets(&BucketOptions::default()).expect("buckets")[0];
-    bencher.bench_local(|| driver::lower(&graph, &Cx { arch, bucket }, None).expect("it lowers"));
+    bencher.bench_local(|| driver::lower(&graph, &Cx { arch, bucket, invariant: false }, None).expect("it lowers"));
 }
 
 /// Opening and checking an artifact and loading its code.

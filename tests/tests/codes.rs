@@ -213,7 +213,7 @@ fn schedules_say_which_codes_they_do_not_take() {
     let arch = rows().iter().find(|arch| arch.name == "gfx942").expect("a row of the table");
     let error = |scheme: Scheme, family| {
         let graph = parse(&biased(scheme, 96, 48)).unwrap();
-        let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, choice: None };
+        let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, choice: None, invariant: false };
         compile(&[spec], arch).unwrap_err().message
     };
     let odd = scheme("f4e2m1", "f32", [5, 3]);
@@ -250,6 +250,7 @@ fn codes_for_nvidia_are_made() {
             body: &bodies[body],
             tokens,
             choice: None,
+            invariant: false,
         };
         for spec in kinds.map(spec) {
             let made = compile(&[spec], arch).unwrap_or_else(|e| panic!("{} {}: {e}", arch.name, name(scheme)));

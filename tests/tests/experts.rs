@@ -200,7 +200,8 @@ fn tiles_are_for_blocks_of_many_rows() {
         let text = blocks(&grouped(5, 2, [48, 64], "T", "", "  return %0"), 5, 2, tile);
         let (body, arch) = (atomc_ir::parse(&text).unwrap(), &atomc_targets::variants(arch).unwrap()[0]);
         let (symbol, family) = ("k".into(), Family::GroupedMatmul);
-        let spec = atomc_targets::KernelSpec { symbol, family, body: &body, tokens: 128, choice: None };
+        let spec =
+            atomc_targets::KernelSpec { symbol, family, body: &body, tokens: 128, choice: None, invariant: false };
         let asked = atomc_targets::ask(&spec, arch).unwrap();
         let said = |a: &atomc_targets::Asked| (a.schedule.name, a.answer.as_ref().err().map(ToString::to_string));
         asked.iter().map(said).collect::<Vec<_>>()
@@ -327,7 +328,7 @@ fn kernels_of_a_decode_layer() {
     let families = |arch: &str, tokens: usize| -> Vec<Family> {
         let arch = atomc_targets::rows().iter().find(|row| row.name == arch).unwrap();
         let mut graph = atomc_ir::parse(text).unwrap();
-        let cx = atomc_passes::Cx { arch, bucket: atomc_passes::Bucket::Decode { tokens } };
+        let cx = atomc_passes::Cx { arch, bucket: atomc_passes::Bucket::Decode { tokens }, invariant: false };
         atomc_passes::run(&mut graph, &cx, None, &mut |_, _| {}).unwrap();
         let family = |id| match graph.op(id) {
             Op::Kernel { family, .. } => Some(*family),

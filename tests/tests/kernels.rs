@@ -255,7 +255,14 @@ fn unsupported_bodies_are_errors() {
 }";
     let graph = parse(text).unwrap();
     assert!(graph.inputs().iter().all(|&v| graph.ty(v).as_tensor().is_some_and(|t| t.shape.0[0] != Dim::Rows)));
-    let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &graph, tokens: 1, choice: None };
+    let spec = KernelSpec {
+        symbol: "k".into(),
+        family: Family::Matvec,
+        body: &graph,
+        tokens: 1,
+        choice: None,
+        invariant: false,
+    };
     let e = compile(&[spec], &rows()[0]).unwrap_err();
     assert_eq!(e.to_string(), "kernel k on x86-64-v4-amx: a slice of 50 from 50 of a contraction");
     let text = "graph @k(%q: f32[T, 2, 32], %kv: cache<f8e4m3, 1, 32>, %batch: batch) {
@@ -264,7 +271,14 @@ fn unsupported_bodies_are_errors() {
   return %1
 }";
     let graph = parse(text).unwrap();
-    let spec = KernelSpec { symbol: "k".into(), family: Family::AttendMany, body: &graph, tokens: 32, choice: None };
+    let spec = KernelSpec {
+        symbol: "k".into(),
+        family: Family::AttendMany,
+        body: &graph,
+        tokens: 32,
+        choice: None,
+        invariant: false,
+    };
     let gpu = rows().iter().find(|a| a.name == "gfx942").unwrap();
     let e = compile(&[spec], gpu).unwrap_err().to_string();
     assert!(e.starts_with("kernel k on gfx942: no schedule for attend_many: prefill_warpgroup: "), "{e}");

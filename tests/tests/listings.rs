@@ -150,7 +150,7 @@ fn main_loops() {
 fn check(body: &str, (family, tokens): (Family, usize), name: &str, chips: &[&Arch]) {
     let graph = parse(body).expect("a body in the text of the IR");
     graph.verify().unwrap_or_else(|e| panic!("{e}"));
-    let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens, choice: None };
+    let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens, choice: None, invariant: false };
     for chip in chips {
         let assembly = text(std::slice::from_ref(&spec), chip, Form::Asm).unwrap_or_else(|e| panic!("{e}"));
         insta::assert_snapshot!(format!("{name}_{}", chip.name), listing(&assembly));

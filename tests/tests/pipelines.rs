@@ -47,7 +47,7 @@ fn stages(architecture: &str, bucket: Bucket) -> String {
     let mut graph = model(architecture);
     let mut text = graph.print();
     let mut all = vec![format!("frontend\n{text}")];
-    atomc_passes::run(&mut graph, &Cx { arch, bucket }, None, &mut |pass, graph| {
+    atomc_passes::run(&mut graph, &Cx { arch, bucket, invariant: false }, None, &mut |pass, graph| {
         let after = graph.print();
         assert_eq!(parse(&after).expect("what was printed can be read").print(), after);
         if after != text {
@@ -88,7 +88,7 @@ fn kernels_of_a_decode_layer() {
 
 fn count_kernels(target: &str, of_experts: usize) {
     let arch = &atomc_targets::variants(target).expect("a target")[0];
-    let cx = Cx { arch, bucket: Bucket::Decode { tokens: 1 } };
+    let cx = Cx { arch, bucket: Bucket::Decode { tokens: 1 }, invariant: false };
     for family in FAMILIES {
         let graph = atomc::driver::lower(&model(family.architecture), &cx, None).expect("passes that succeed");
         let config = config(family.architecture);

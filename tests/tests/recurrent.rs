@@ -124,7 +124,14 @@ fn who_has_chunks() {
     let said = |arch: &atomc_ir::Arch, tokens| {
         let text = delta([2, 4], [128, 128]);
         let graph = parse(&text).unwrap();
-        let spec = KernelSpec { symbol: "k".into(), family: Family::Recur, body: &graph, tokens, choice: None };
+        let spec = KernelSpec {
+            symbol: "k".into(),
+            family: Family::Recur,
+            body: &graph,
+            tokens,
+            choice: None,
+            invariant: false,
+        };
         let asked = ask(&spec, arch).unwrap();
         let chunks = asked.iter().find(|a| a.schedule.name == "delta_chunks").unwrap();
         chunks.answer.as_ref().err().map(|why| why.to_string())
@@ -164,7 +171,14 @@ fn every_target_has_kernels() {
     for text in [conv(1536, 4), delta([2, 4], [128, 128])] {
         let graph = parse(&text).unwrap();
         for (arch, tokens) in rows().iter().flat_map(|arch| [1, 512].map(|tokens| (arch, tokens))) {
-            let spec = KernelSpec { symbol: "k".into(), family: Family::Recur, body: &graph, tokens, choice: None };
+            let spec = KernelSpec {
+                symbol: "k".into(),
+                family: Family::Recur,
+                body: &graph,
+                tokens,
+                choice: None,
+                invariant: false,
+            };
             let made = compile(&[spec], arch).unwrap_or_else(|e| panic!("{}: {e}", arch.name));
             let Some(r) = &made.kernels[0].resources else { continue };
             let spills = [r.scratch, r.vgpr_spills, r.sgpr_spills];

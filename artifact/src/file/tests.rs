@@ -31,6 +31,7 @@ pub(crate) fn sample() -> Manifest {
         expert_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
+            invariant: false,
             layout: DataLayout {
                 row: 16,
                 alias: 1024,

@@ -28,6 +28,7 @@ Examples:
   atomc compile models/qwen3/config.json --dtype f32 -o m.atomc
   atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc
   atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc
+  atomc compile models/qwen3 --invariant -o m.atomc
   atomc compile models/qwen3 --trace compile.json -o m.atomc
   atomc compile models/qwen3 --quant fp8,*.down_proj=none -o m.atomc
   atomc compile models/qwen3-moe --tp 2 --ep 2 -o rank.atomc")]
@@ -66,6 +67,10 @@ pub struct Args {
     /// of EAGLE-3 do
     #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
     hidden: Vec<usize>,
+    /// Add every sum up in an order that the row alone decides: the bits of an answer do not depend
+    /// on what else is in its steps, nor on how a prompt is cut. Decode steps are slower
+    #[arg(long)]
+    invariant: bool,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -110,6 +115,7 @@ pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
         expert_ranks: args.ep,
         attention: attention.collect(),
         hidden: args.hidden.clone(),
+        invariant: args.invariant,
     };
     let progress = Progress::new("compiling", Unit::Pieces);
     let mut report = |done: usize, total: usize, what: &str| {

@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         config.quantise(&args.quant)?;
     }
     let part = Part { ranks: args.tp, ..Part::default() };
-    let cx = Cx { arch: print::arch(&args.target)?, bucket: args.bucket };
+    let cx = Cx { arch: print::arch(&args.target)?, bucket: args.bucket, invariant: false };
     let mut places = atomc_passes::explain(&frontend::graph_of(&config, part)?, &cx)?;
     let (all, made) = (places.len(), places.iter().filter(|place| place.why_not.is_none()).count());
     places.retain(|place| match &place.why_not {

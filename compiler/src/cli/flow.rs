@@ -2,7 +2,7 @@
 //! another made, and how long each value is kept in the arena.
 use std::collections::{BTreeMap, BTreeSet};
 
-use atomc_artifact::manifest::{Arg, DataLayout, KernelDef, Plan, PlanKind, Target};
+use atomc_artifact::manifest::{Arg, DataLayout, KernelDef, Plan, Target};
 use atomc_ir::arch::Memory;
 use atomc_ir::{Graph, Layout, Op, TensorType};
 
@@ -67,7 +67,7 @@ impl Bodies {
             for (arg, ty) in made.iter().zip(results) {
                 match *arg {
                     Arg::Arena { offset } => {
-                        let bytes = memory.result_bytes(ty, (plan.tokens, plan.rows), plan.kind == PlanKind::Decode);
+                        let bytes = memory.result_bytes(ty, (plan.tokens, plan.rows), target.is_for_few(plan));
                         flow.kept.push(Kept { offset, bytes, from: number, to: number });
                     }
                     Arg::Hidden => hidden = Some(number),

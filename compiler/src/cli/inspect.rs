@@ -137,7 +137,8 @@ fn show_memory(out: &mut impl Write, target: &Target) -> Result<(), Failure> {
 }
 
 fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kernels: bool) -> Result<(), Failure> {
-    writeln!(out, "target    {}", target.name)?;
+    let invariant = if target.invariant { ", invariant: a row's bits are the same in every step" } else { "" };
+    writeln!(out, "target    {}{invariant}", target.name)?;
     show_memory(out, target)?;
     // Those of all plans that have some.
     let named = target.plans.iter().map(|plan| &plan.hidden).find(|rows| !rows.is_empty());
@@ -371,6 +372,7 @@ pub fn describe(artifact: &Artifact) -> Value {
     let target = |target: &Target| {
         json!({
             "name": target.name,
+            "invariant": target.invariant,
             "weights": { "buffers": target.weights.len(), "bytes": weight_bytes(target) },
             "cache": { "states": target.states, "groups": target.groups, "bytes_per_token": cache_bytes(target) },
             "hidden": target.hidden,

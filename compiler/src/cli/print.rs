@@ -77,7 +77,7 @@ pub fn bucket(text: &str) -> Result<Bucket, String> {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let config = args.model.config()?;
-    let cx = Cx { arch: arch(&args.target)?, bucket: args.bucket };
+    let cx = Cx { arch: arch(&args.target)?, bucket: args.bucket, invariant: false };
     let text = match (&args.after, args.emit) {
         (Some(pass), _) => driver::lower(&frontend::graph(&config)?, &cx, Some(pass))?.print(),
         (None, Some(Emit::Ir)) => driver::lower(&frontend::graph(&config)?, &cx, None)?.print(),

@@ -123,7 +123,7 @@ fn plan_of(target: &Target, plan: &Plan, bodies: &Bodies) -> Value {
 fn kernel_of(target: &Target, number: usize, def: &KernelDef, bodies: &Bodies) -> Result<Value, Failure> {
     let made = |variant: &Variant| {
         let Kernel { schedule, tasks, threads, resources, .. } = &variant.kernels[number];
-        let reasons = why::reasons(variant, def, schedule)?;
+        let reasons = why::reasons((target.invariant, variant), def, schedule)?;
         Ok(json!({ "schedule": schedule, "tasks": tasks, "threads": threads, "resources": resources, "why": reasons }))
     };
     let variants: Result<Vec<Value>, Failure> = target.variants.iter().map(made).collect();

@@ -13,7 +13,7 @@ pub fn show(out: &mut impl Write, manifest: &Manifest, symbol: &str) -> Result<(
         for (number, def) in target.kernels.iter().enumerate().filter(|(_, def)| is_named(def, symbol)) {
             found = true;
             writeln!(out, "{} of {}: {}, {} tokens", def.symbol, target.name, escaped(&def.family), def.tokens)?;
-            target.variants.iter().try_for_each(|variant| show_variant(out, variant, def, number))?;
+            target.variants.iter().try_for_each(|variant| show_variant(out, (target, variant), def, number))?;
         }
     }
     match found {
@@ -32,15 +32,20 @@ fn all(targets: &[Target]) -> String {
     symbols.join(", ")
 }
 
-fn show_variant(out: &mut impl Write, variant: &Variant, def: &KernelDef, number: usize) -> Result<(), Failure> {
+fn show_variant(
+    out: &mut impl Write,
+    (target, variant): (&Target, &Variant),
+    def: &KernelDef,
+    number: usize,
+) -> Result<(), Failure> {
     let made_by = &variant.kernels[number].schedule;
     writeln!(out, "  {}: {made_by}", variant.name)?;
-    reasons(variant, def, made_by)?.iter().try_for_each(|line| Ok(writeln!(out, "    {line}")?))
+    reasons((target.invariant, variant), def, made_by)?.iter().try_for_each(|line| Ok(writeln!(out, "    {line}")?))
 }
 
-/// What this compiler says about the kernel.
+/// What this compiler says about the kernel of a variant, whose rows may have to be apart.
 #[cfg(feature = "compiler")]
-pub fn reasons(variant: &Variant, def: &KernelDef, made_by: &str) -> Result<Vec<String>, Failure> {
+pub fn reasons((invariant, variant): (bool, &Variant), def: &KernelDef, made_by: &str) -> Result<Vec<String>, Failure> {
     use atomc_ir::Family;
     use atomc_targets::{Asked, KernelSpec};
 
@@ -53,7 +58,8 @@ pub fn reasons(variant: &Variant, def: &KernelDef, made_by: &str) -> Result<Vec<
         let unknown = if family.is_none() { escaped(&def.family) } else { variant.name.clone() };
         return Ok(vec![format!("this compiler does not know {unknown}")]);
     };
-    let spec = KernelSpec { symbol: def.symbol.clone(), family, body: &body, tokens: def.tokens, choice: None };
+    let spec =
+        KernelSpec { symbol: def.symbol.clone(), family, body: &body, tokens: def.tokens, choice: None, invariant };
     let asked = atomc_targets::ask(&spec, arch)?;
     let line = |Asked { schedule, choice, answer }: &Asked| match answer {
         Err(why) => Some(format!("not {}: {why}", schedule.name)),
@@ -65,7 +71,7 @@ pub fn reasons(variant: &Variant, def: &KernelDef, made_by: &str) -> Result<Vec<
 
 /// The schedules are in the compiler.
 #[cfg(not(feature = "compiler"))]
-pub fn reasons(_: &Variant, _: &KernelDef, _: &str) -> Result<Vec<String>, Failure> {
+pub fn reasons(_: (bool, &Variant), _: &KernelDef, _: &str) -> Result<Vec<String>, Failure> {
     Ok(vec!["this build does not compile, and cannot say why not another".into()])
 }
 
@@ -94,7 +100,7 @@ mod tests {
             prepare: None,
             pack: None,
         };
-        reasons(&variant, &def, made_by).unwrap_or_else(|_| panic!("a sound body"))
+        reasons((false, &variant), &def, made_by).unwrap_or_else(|_| panic!("a sound body"))
     }
 
     #[test]

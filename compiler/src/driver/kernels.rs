@@ -7,9 +7,10 @@ use atomc_ir::{Arch, Diagnostic, Dim, Family, Graph, NodeId, Op};
 use atomc_passes::{Bucket, Cx};
 use atomc_targets::KernelSpec;
 
-#[derive(Default)]
 /// The kernels, in the order of their first use.
 pub struct Kernels {
+    /// Whether rows must not change each other's results.
+    invariant: bool,
     all: Vec<Entry>,
     known: HashMap<(Family, Option<usize>, bool, String), usize>,
 }
@@ -19,6 +20,7 @@ struct Entry {
     family: Family,
     body: Graph,
     tokens: usize,
+    invariant: bool,
     /// What the symbol says beside number and schedule: rows, where kernels are for one bucket, and
     /// the first place of use.
     rows: String,
@@ -26,6 +28,11 @@ struct Entry {
 }
 
 impl Kernels {
+    /// None yet.
+    pub fn new(invariant: bool) -> Kernels {
+        Kernels { invariant, all: vec![], known: HashMap::new() }
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.all.len()
@@ -37,12 +44,13 @@ impl Kernels {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
         let tokens = room(graph, id, cx.bucket);
         let rows = atomc_targets::is_for_one_bucket(*family, cx.arch).then_some(tokens);
-        let decodes = atomc_targets::decodes_apart(*family, cx.arch) && cx.bucket.is_decode();
+        let decodes = atomc_targets::decodes_apart(*family, cx.arch) && cx.is_for_few();
         let next = self.all.len();
         let number = *self.known.entry((*family, rows, decodes, body.print())).or_insert(next);
         if number == next {
             let (rows, place) = (rows.map(|n| format!("_x{n}")).unwrap_or_default(), place(graph.location(id)));
-            let entry = Entry { symbol: String::new(), family: *family, body: (**body).clone(), tokens, rows, place };
+            let (body, invariant) = ((**body).clone(), self.invariant);
+            let entry = Entry { symbol: String::new(), family: *family, body, tokens, invariant, rows, place };
             self.all.push(entry);
         }
         let entry = &mut self.all[number];
@@ -70,8 +78,8 @@ impl Kernels {
 
 impl Entry {
     fn spec(&self) -> KernelSpec<'_> {
-        let Entry { family, tokens, .. } = *self;
-        KernelSpec { symbol: self.symbol.clone(), family, body: &self.body, tokens, choice: None }
+        let Entry { family, tokens, invariant, .. } = *self;
+        KernelSpec { symbol: self.symbol.clone(), family, body: &self.body, tokens, choice: None, invariant }
     }
 
     /// What a profiler shows: number, schedule, rows and place.

@@ -327,7 +327,7 @@ fn what_changes_an_artifact_changes_its_key() {
     let quantised = with(&|config| config.quantise(&["int8".to_string()]).expect("a scheme"));
     check("--quant", &quantised, &options);
     let buckets = |decode: &[usize], tokens, rows| BucketOptions { decode: decode.to_vec(), tokens, rows };
-    let others: [(&str, Options); 8] = [
+    let others: [(&str, Options); 9] = [
         ("--target", Options { targets: vec!["gfx942".into()], ..options.clone() }),
         ("--decode", Options { buckets: buckets(&[2], 64, 8), ..options.clone() }),
         ("--prefill", Options { buckets: buckets(&[], 32, 8), ..options.clone() }),
@@ -335,6 +335,7 @@ fn what_changes_an_artifact_changes_its_key() {
         ("--tp", Options { ranks: 2, ..options.clone() }),
         ("--attention", Options { attention: vec![Attention::Caller], ..options.clone() }),
         ("--hidden", Options { hidden: vec![0], ..options.clone() }),
+        ("--invariant", Options { invariant: true, ..options.clone() }),
         ("the choice", Options { choice: Some(1), ..options.clone() }),
     ];
     others.iter().for_each(|(what, options)| check(what, &config, options));

@@ -99,6 +99,7 @@ fn manifest(chip: &str) -> Manifest {
     let tasks = Tasks::Rows { per: 1, times: 1 };
     let target = Target {
         name: chip.into(),
+        invariant: false,
         layout: DataLayout { row: 8, alias: 1024, rows: 1, panel: 8, group_bytes: 16, block_tokens: 8, align: 256 },
         weights: vec![weight],
         states: vec![State { layer: 0, group: 0 }],

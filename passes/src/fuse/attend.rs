@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 use atomc_ir::{Family, NodeId};
 
 use super::{Regions, recur};
-use crate::bucket::Bucket;
 use crate::explain::{Cause, Why};
+use crate::pass::Cx;
 
-pub fn claim(regions: &mut Regions, bucket: Bucket) {
+pub fn claim(regions: &mut Regions, cx: &Cx) {
     let graph = regions.graph;
     let mut segments: BTreeMap<usize, Vec<NodeId>> = BTreeMap::new();
     for &id in regions.order.iter().filter(|&&id| regions.is_free(id)) {
         segments.entry(graph.segment(id).expect("the verifier saw the segments")).or_default().push(id);
     }
     for boundary in regions.nodes_where(|op| op.is_boundary() && !op.is_call()) {
-        let nodes = if regions.family(boundary, bucket) == Family::Recur {
+        let nodes = if regions.family(boundary, cx) == Family::Recur {
             let taken = recur::taken(regions, boundary);
             regions.leave(taken.left);
             taken.nodes
-        } else if bucket.is_decode() {
+        } else if cx.is_for_few() {
             graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default()
         } else {
             let why = Why::new(Cause::Step, "attention of many tokens reads what lies in memory");
@@ -29,6 +29,6 @@ pub fn claim(regions: &mut Regions, bucket: Bucket) {
             let reshape = reader.filter(|&id| regions.may_join(id, graph.segment(boundary)));
             [boundary].into_iter().chain(reshape).collect()
         };
-        regions.add(regions.family(boundary, bucket), boundary, nodes);
+        regions.add(regions.family(boundary, cx), boundary, nodes);
     }
 }

@@ -9,7 +9,7 @@ use crate::pass::Cx;
 
 pub fn claim(regions: &mut Regions, cx: &Cx) {
     for linear in regions.nodes_where(Op::is_contraction) {
-        let family = regions.family(linear, cx.bucket);
+        let family = regions.family(linear, cx);
         let before = if family.tokens() == Tokens::Bucket { prologue } else { rows_as_they_are };
         let mut taken = before(regions, linear, cx);
         if taken.nodes.is_empty() && is_by_parts(regions, linear) {

@@ -194,9 +194,15 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             w => c.larger(position + 1 - w, 0) / tokens,
         };
         let (last, blocks) = (last / tokens, block.keys / tokens);
-        c.repeat(first, last + 1, blocks, |number| {
-            // Behind the last block stands the last again: its keys are masked there.
-            let place = |number| self.cache.head(c, c.load_index(table, c.smaller(number, last)), span.head);
+        // Turns begin where the sequence has them, not where this tile's window does: a row's sums
+        // are then the same in every tile.
+        c.repeat(first / blocks * blocks, last + 1, blocks, |number| {
+            // Behind the last block stands the last again, and before the first the first: their
+            // keys are masked there.
+            let place = |number| {
+                let number = c.larger(c.smaller(number, last), first);
+                self.cache.head(c, c.load_index(table, number), span.head)
+            };
             let at: Vec<[Int; 2]> = (0..blocks).map(|i| place(number + i)).collect();
             let next = place(number + blocks)[0] - at[0][0];
             let [k, v] = [(self.cache.k, 0), (self.cache.v, 1)]

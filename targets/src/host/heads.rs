@@ -29,7 +29,7 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
     let kernel = signature::kernel(c, spec)?;
     let contraction = Contraction::new(c, &kernel)?;
     let heads = contraction.heads().ok_or_else(|| unsupported("a product of heads without heads"))?;
-    let most = spec.tokens.min(MOST);
+    let most = if spec.invariant { MOST } else { spec.tokens.min(MOST) };
     let by_tiles = contraction.dot.has_tiles() && most >= TILED;
     let panels = if contraction.panels().is_multiple_of(2) { 2 } else { 1 };
     let times = contraction.panels() / panels;

@@ -32,19 +32,24 @@ const LANES: usize = 16;
 /// All schedules: one for each family.
 pub const SCHEDULES: &[Schedule] = &[
     only("rows", Family::Rows, |setup, spec| emit(setup, spec, rows::emit)),
-    only("matvec", Family::Matvec, |setup, spec| emit(setup, spec, matvec::emit)),
+    few("matvec", Family::Matvec, |setup, spec| emit(setup, spec, matvec::emit)),
     only("matmul", Family::Matmul, |setup, spec| emit(setup, spec, matmul::emit)),
-    only("attend_one", Family::AttendOne, |setup, spec| emit(setup, spec, attend::emit_one)),
+    few("attend_one", Family::AttendOne, |setup, spec| emit(setup, spec, attend::emit_one)),
     only("attend_many", Family::AttendMany, |setup, spec| emit(setup, spec, attend::emit_many)),
     only("group", Family::Group, |setup, spec| emit(setup, spec, group::emit)),
-    only("grouped_matvec", Family::GroupedMatvec, |setup, spec| emit(setup, spec, grouped::emit_matvec)),
+    few("grouped_matvec", Family::GroupedMatvec, |setup, spec| emit(setup, spec, grouped::emit_matvec)),
     only("grouped_matmul", Family::GroupedMatmul, |setup, spec| emit(setup, spec, grouped::emit_matmul)),
     only("recur", Family::Recur, |setup, spec| emit(setup, spec, recur::emit)),
 ];
 
 /// The only schedule of a family.
 const fn only(name: &'static str, family: Family, emit: Emit) -> Schedule {
-    Schedule { name, family, suits: |_, _, _| Ok(()), open: None, emit }
+    Schedule { name, family, invariant: true, suits: |_, _, _| Ok(()), open: None, emit }
+}
+
+/// The same where rows are unrolled: how many there are decides how each is added up.
+const fn few(name: &'static str, family: Family, emit: Emit) -> Schedule {
+    Schedule { invariant: false, ..only(name, family, emit) }
 }
 
 /// A kernel for CPUs under construction: the builder that all machines share, and the processor.

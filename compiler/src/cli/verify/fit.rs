@@ -1,8 +1,6 @@
 //! Whether a launch and its kernel's body are about the same memory, and how much of the host's it
 //! takes to try them.
-use atomc_artifact::manifest::{
-    self, Arg, Input, PageStream, Plan, PlanKind, StateGroup, StreamLayout, Target, Weight,
-};
+use atomc_artifact::manifest::{self, Arg, Input, PageStream, Plan, StateGroup, StreamLayout, Target, Weight};
 use atomc_ir::arch::Memory;
 use atomc_ir::layout::{Groups, Panels};
 use atomc_ir::trial::Step;
@@ -21,7 +19,7 @@ pub struct Room {
 
 impl Room {
     pub fn of(target: &Target, plan: &Plan) -> Room {
-        let round = if plan.kind == PlanKind::Decode { 1 } else { target.layout.rows };
+        let round = if target.is_for_few(plan) { 1 } else { target.layout.rows };
         Room { tokens: plan.tokens, rows: plan.rows, round }
     }
 

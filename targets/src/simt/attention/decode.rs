@@ -106,6 +106,7 @@ impl Shape {
 pub const SCHEDULE: Schedule = Schedule {
     name: "decode",
     family: Family::AttendOne,
+    invariant: false,
     suits: |spec, arch, choice| Ok(Shape::new(spec, launch::gpu(arch)?, choice).map(drop)?),
     open: Some(Open { numbers: &[OPEN_GROUPS, OPEN_STAGES], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),
@@ -116,6 +117,7 @@ pub const SCHEDULE: Schedule = Schedule {
 pub const TOKENS: Schedule = Schedule {
     name: "decode_tokens",
     family: Family::AttendMany,
+    invariant: true,
     suits: |spec, arch, choice| {
         let sizes = Sizes::of(spec.body)?;
         WhyNot::unless(!sizes.are_even(), || format!("{}: for values that are not beside equal keys", sizes.cache))?;

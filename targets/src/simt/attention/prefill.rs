@@ -26,6 +26,7 @@ use shape::Shape;
 pub const SCHEDULE: Schedule = Schedule {
     name: "prefill",
     family: Family::AttendMany,
+    invariant: true,
     suits: |spec, arch, _| {
         Sizes::of(spec.body)?.even()?;
         Ok(Shape::new(spec, launch::gpu(arch)?).map(drop)?)

@@ -105,6 +105,7 @@ impl Shape {
 pub const SCHEDULE: Schedule = Schedule {
     name: "prefill_warpgroup",
     family: Family::AttendMany,
+    invariant: true,
     suits: |spec, arch, _| suits(spec, launch::gpu(arch)?),
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),

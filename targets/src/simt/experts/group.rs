@@ -21,6 +21,7 @@ const THREADS: usize = 256;
 pub const SCHEDULE: Schedule = Schedule {
     name: "group",
     family: Family::Group,
+    invariant: true,
     suits: |_, _, _| Ok(()),
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),

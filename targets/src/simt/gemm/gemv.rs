@@ -32,6 +32,7 @@ use shape::Shape;
 pub const SCHEDULE: Schedule = Schedule {
     name: "gemv",
     family: Family::Matvec,
+    invariant: false,
     suits,
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),
@@ -41,7 +42,8 @@ pub const SCHEDULE: Schedule = Schedule {
 pub const GROUPED: Schedule = Schedule { name: "gemv_grouped", family: Family::GroupedMatvec, ..SCHEDULE };
 
 /// The same for blocks of an expert's rows, which a tile of many rows takes at once.
-pub const BLOCKS: Schedule = Schedule { name: "gemv_blocks", family: Family::GroupedMatmul, ..SCHEDULE };
+pub const BLOCKS: Schedule =
+    Schedule { name: "gemv_blocks", family: Family::GroupedMatmul, invariant: true, ..SCHEDULE };
 
 fn suits(spec: &KernelSpec, arch: &Arch, _: &Choice) -> Result<(), WhyNot> {
     let arch = launch::gpu(arch)?;

@@ -67,6 +67,7 @@ fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot
 pub const SCHEDULE: Schedule = Schedule {
     name: "gemv_bulk",
     family: Family::Matvec,
+    invariant: false,
     suits: |spec, arch, choice| suits(spec, launch::gpu(arch)?, choice),
     open: Some(Open { numbers: &[CLUSTER], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),

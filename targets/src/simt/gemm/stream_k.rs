@@ -93,6 +93,7 @@ fn pays(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot>
 pub const SCHEDULE: Schedule = Schedule {
     name: "stream_k",
     family: Family::Matvec,
+    invariant: false,
     suits: |spec, arch, choice| suits(spec, launch::gpu(arch)?, choice),
     open: Some(Open { numbers: &[GROUPS, LEAST], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),

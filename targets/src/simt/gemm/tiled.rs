@@ -31,6 +31,7 @@ use shape::Shape;
 pub const SCHEDULE: Schedule = Schedule {
     name: "gemm_tiled",
     family: Family::Matmul,
+    invariant: true,
     suits: |spec, arch, _| suits(spec, launch::gpu(arch)?),
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),

@@ -58,6 +58,7 @@ fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot
 pub const SCHEDULE: Schedule = Schedule {
     name: "gemm_warpgroup",
     family: Family::Matmul,
+    invariant: true,
     suits: |spec, arch, choice| suits(spec, launch::gpu(arch)?, choice),
     open: Some(Open { numbers: &[TILE], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),
@@ -67,6 +68,7 @@ pub const SCHEDULE: Schedule = Schedule {
 pub const FEW: Schedule = Schedule {
     name: "gemm_warpgroup_few",
     family: Family::Matvec,
+    invariant: false,
     suits: |spec, arch, choice| {
         WhyNot::unless(Codes8::of(spec.body).is_some(), || "rows and the weight are not both codes".into())?;
         suits(spec, launch::gpu(arch)?, choice)

@@ -21,6 +21,7 @@ use crate::{KernelSpec, Tasks};
 pub const CONV: Schedule = Schedule {
     name: "short_conv",
     family: Family::Recur,
+    invariant: true,
     suits: |spec, _, _| is_about(spec, |op| matches!(op, Op::Conv {})),
     open: None,
     emit: |setup, spec| launch::finish(conv::emit(setup, spec)),
@@ -29,6 +30,7 @@ pub const CONV: Schedule = Schedule {
 pub const DELTA: Schedule = Schedule {
     name: "delta_rule",
     family: Family::Recur,
+    invariant: true,
     suits: |spec, _, _| is_about(spec, |op| matches!(op, Op::DeltaRule { .. })),
     open: None,
     emit: |setup, spec| launch::finish(delta::emit(setup, spec)),
@@ -37,6 +39,8 @@ pub const DELTA: Schedule = Schedule {
 pub const CHUNKS: Schedule = Schedule {
     name: "delta_chunks",
     family: Family::Recur,
+    // Chunks begin where a step does.
+    invariant: false,
     suits: |spec, arch, _| {
         is_about(spec, |op| matches!(op, Op::DeltaRule { .. }))?;
         chunks::suits(spec, launch::gpu(arch)?)

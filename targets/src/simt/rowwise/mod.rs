@@ -89,6 +89,7 @@ pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
 pub const SCHEDULE: Schedule = Schedule {
     name: "rowwise",
     family: Family::Rows,
+    invariant: true,
     suits: |_, _, _| Ok(()),
     open: None,
     emit: |setup, spec| launch::finish(emit(setup, spec)),

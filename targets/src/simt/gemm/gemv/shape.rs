@@ -55,7 +55,11 @@ impl Shape {
         let vec16s = simt.matrix.depth * dtype.size() / VEC16;
         let width = simt.matrix.columns;
         // Of an expert's rows a tile has one block of columns.
-        let most = if heads.is_some() { spec.tokens.min(OF_HEAD) } else { spec.tokens };
+        let most = match heads {
+            Some(_) if spec.invariant => OF_HEAD,
+            Some(_) => spec.tokens.min(OF_HEAD),
+            None => spec.tokens,
+        };
         let tokens = sizes.experts.map_or(most, |experts| match experts.layout {
             Layout::Grouped { tile, .. } => tile,
             _ if experts.combined => 1,

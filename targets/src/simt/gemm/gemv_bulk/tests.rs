@@ -33,7 +33,14 @@ fn shapes_cover_the_work() {
     for (width, hidden) in [(896, 4864), (1024, 3072), (4096, 12288), (5120, 25600), (8192, 28672)] {
         for body in bodies(width, hidden) {
             for tokens in [1, 2, 3, 4, 7, 8, 16, 32, 64] {
-                let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body: &body, tokens, choice: None };
+                let spec = KernelSpec {
+                    symbol: "k".into(),
+                    family: Family::Matvec,
+                    body: &body,
+                    tokens,
+                    choice: None,
+                    invariant: false,
+                };
                 let some = Choice::all(SCHEDULE.name, &[CLUSTER])
                     .into_iter()
                     .filter(|choice| suits(&spec, arch, choice).is_ok());
@@ -77,7 +84,8 @@ fn coded(codes: &str, group: usize, width: usize, hidden: usize) -> Graph {
 fn few_tokens_are_digits() {
     let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap().gpu().unwrap();
     let digits = |body: &Graph, tokens: usize| {
-        let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens, choice: None };
+        let spec =
+            KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens, choice: None, invariant: false };
         let choice = Choice::none(SCHEDULE.name);
         let shape = Shape::new(&spec, arch, &choice).unwrap();
         assert!(!shape.digits || suits(&spec, arch, &choice).is_ok());
@@ -105,7 +113,8 @@ fn others_do_not_stream() {
     ];
     for (name, body, why) in all {
         let arch = rows().iter().find(|a| a.name == name).unwrap().gpu().unwrap();
-        let spec = KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens: 1, choice: None };
+        let spec =
+            KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens: 1, choice: None, invariant: false };
         assert_eq!(suits(&spec, arch, &Choice::none(SCHEDULE.name)).unwrap_err().to_string(), why);
     }
 }
