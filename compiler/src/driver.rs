@@ -141,11 +141,18 @@ fn check_invariant(options: &Options) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// That all plans of a target launch the same kernels in the same order: what is kept in registers
-/// in one kernel is rounded between two.
-fn check_same_kernels(target: &str, plans: &[Plan]) -> Result<(), Diagnostic> {
-    let kernels = |plan: &Plan| -> Vec<usize> { plan.launches.iter().map(|launch| launch.kernel).collect() };
-    let Some(other) = plans.iter().find(|plan| kernels(plan) != kernels(&plans[0])) else { return Ok(()) };
+/// That all plans of a target do the same in the same order, by the same schedules: what is kept in
+/// registers in one kernel is rounded between two.
+fn check_same_kernels((target, archs): (&str, &[Arch]), plans: &[Plan], all: &Kernels) -> Result<(), Diagnostic> {
+    let specs = all.specs();
+    let made = |spec: &KernelSpec| -> Result<_, Diagnostic> {
+        let schedules = archs.iter().map(|arch| Ok(atomc_targets::select(spec, arch)?.0.name));
+        Ok((spec.family, spec.body.print(), schedules.collect::<Result<Vec<_>, Diagnostic>>()?))
+    };
+    let made: Vec<_> = specs.iter().map(made).collect::<Result<_, _>>()?;
+    let kernels = |plan: &Plan| plan.launches.iter().map(|launch| &made[launch.kernel]).collect::<Vec<_>>();
+    let first = kernels(&plans[0]);
+    let Some(other) = plans.iter().find(|plan| kernels(plan) != first) else { return Ok(()) };
     let named = |plan: &Plan| format!("{:?} of {} tokens", plan.kind, plan.tokens).to_lowercase();
     let message = format!("steps of {target} have other kernels in {} than in {}", named(other), named(&plans[0]));
     Err(Diagnostic::new("driver::invariant", message).at("--invariant").help("leave `--hidden` away, if it is there"))
@@ -213,7 +220,7 @@ fn target(
         hidden.extend(rows);
     }
     if options.invariant {
-        check_same_kernels(name, &plans)?;
+        check_same_kernels((name, archs), &plans, &kernels)?;
     }
     let mut variants = Vec::with_capacity(archs.len());
     for arch in archs {

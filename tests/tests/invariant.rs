@@ -5,7 +5,7 @@
 //! `ATOMC_TEST_DEVICE` and `ATOMC_TEST_TARGET` name a real GPU to ask too.
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
-use atomc_artifact::manifest::{Attention, Plan};
+use atomc_artifact::manifest::{Attention, Launch, Plan};
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, Want};
 use atomc_tests::{Case, SEQUENCES, cases, cases_of_experts, cases_with_states};
@@ -217,8 +217,8 @@ fn what_cannot_be_invariant_is_refused() {
     assert_eq!(refused(ranks), ("driver::invariant", format!("sums over ranks are the framework's, {so}")));
 }
 
-/// All plans of an invariant artifact launch kernels for any number of rows, it says so, and it is
-/// another artifact.
+/// All plans of an invariant artifact do the same by the same schedules, none of which is for few
+/// rows; it says so, and it is another artifact.
 #[test]
 fn plans_share_their_kernels() {
     let case = case("qwen3");
@@ -232,6 +232,10 @@ fn plans_share_their_kernels() {
     let few = |family: &str| ["matvec", "attend_one", "grouped_matvec"].contains(&family);
     assert!(target.kernels.iter().all(|def| !few(&def.family)));
     assert!(plain.targets[0].kernels.iter().any(|def| few(&def.family)));
-    let kernels = |plan: &Plan| plan.launches.iter().map(|launch| launch.kernel).collect::<Vec<_>>();
-    assert!(target.plans.iter().all(|plan| kernels(plan) == kernels(&target.plans[0])));
+    let schedule = |kernel: usize| &target.variants[0].kernels[kernel].schedule;
+    let does = |plan: &Plan| -> Vec<_> {
+        let kernel = |launch: &Launch| (&target.kernels[launch.kernel].body, schedule(launch.kernel));
+        plan.launches.iter().map(kernel).collect()
+    };
+    assert!(target.plans.iter().all(|plan| does(plan) == does(&target.plans[0])));
 }

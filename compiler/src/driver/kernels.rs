@@ -44,7 +44,12 @@ impl Kernels {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
         let tokens = room(graph, id, cx.bucket);
         let rows = atomc_targets::is_for_one_bucket(*family, cx.arch).then_some(tokens);
-        let decodes = atomc_targets::decodes_apart(*family, cx.arch) && cx.is_for_few();
+        // Products of any number of rows are cut otherwise for few, with sums in the same order.
+        let is_cut = || cx.arch.isa().is_some() && body.ids().any(|id| body.op(id).is_contraction());
+        let decodes = match cx.invariant {
+            true => cx.bucket.is_decode() && is_cut(),
+            false => cx.bucket.is_decode() && atomc_targets::decodes_apart(*family, cx.arch),
+        };
         let next = self.all.len();
         let number = *self.known.entry((*family, rows, decodes, body.print())).or_insert(next);
         if number == next {

@@ -40,6 +40,8 @@ impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, depth, pieces, encoding, experts, .. } = Sizes::of(spec.body)?;
         let side = match experts.map(|experts| experts.layout) {
+            // In the same order along K: a tile is small where steps are, so that there are more.
+            None if spec.invariant && spec.tokens <= SMALL * 16 => SMALL,
             None => SIDE,
             Some(Layout::Grouped { tile, .. }) if [SMALL, SIDE].contains(&(tile / 16)) && tile % 16 == 0 => tile / 16,
             Some(Layout::Grouped { tile, .. }) => {
