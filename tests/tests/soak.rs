@@ -1,6 +1,7 @@
-//! Many sequences for a while: 64 at once that begin, share beginnings, are fed in pieces, answered,
-//! given up, put off where the cache is full, and begun again. Each answer is the one that its
-//! prompt gets alone, memory stays as it is, and in the end every block of the cache is free.
+//! Many sequences for a while: 64 at once that begin, share beginnings, are fed in pieces,
+//! answered, given up, put off where the cache is full, and begun again. Each answer is the one
+//! that its prompt gets alone, memory stays as it is, and in the end every block of the cache is
+//! free.
 //!
 //! In seconds: `ATOMC_SOAK_SECONDS=180 cargo test -p atomc-tests --test soak -- --nocapture`, on a
 //! GPU with `ATOMC_TEST_DEVICE` and `ATOMC_TEST_TARGET`. Without a number it takes a few.
@@ -16,7 +17,7 @@ use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, KvError, Reques
 const SEQUENCES: usize = 64;
 /// Tokens of the cache: less than what so many sequences want in the mean, so that some are put
 /// off.
-const CACHE: usize = 2048;
+const CACHE: usize = 2816;
 /// Positions of the model.
 const CONTEXT: usize = 160;
 /// Prompts, and how many of them begin alike, with so many tokens.
