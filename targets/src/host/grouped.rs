@@ -270,7 +270,8 @@ pub fn emit_matmul<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kern
                 let scratch = codes.as_ref().map(|codes| (codes, c.at(signature::scratch(c), sums)));
                 let x = (gathered.rows, contraction.row_bytes());
                 let chosen = Some((list, each));
-                let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen };
+                let few = spec.invariant;
+                let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen, few };
                 let to = c.load_i64(gathered.count);
                 match &open {
                     Some(tiles) => job.by_tiles(tiles, c.int(0), to),

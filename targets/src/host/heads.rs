@@ -62,7 +62,8 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
         let codes = codes.as_ref().map(|codes| codes.of_expert(head));
         let scratch = codes.as_ref().map(|codes| (codes, c.at(signature::scratch(c), sums)));
         let x = (rows, own.row_bytes());
-        let job = Job { c, contraction: &own, x, panel, panels, scratch, chosen: Some((tokens, 1)) };
+        let job =
+            Job { c, contraction: &own, x, panel, panels, scratch, chosen: Some((tokens, 1)), few: spec.invariant };
         match &open {
             Some(tiles) => job.by_tiles(tiles, c.int(0), count),
             None => job.by_vectors(c.int(0), count),

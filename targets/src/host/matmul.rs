@@ -6,7 +6,7 @@ use inkwell::IntPredicate;
 
 use super::codes::Codes;
 use super::contract::Contraction;
-use super::dot::Walk;
+use super::dot::{AHEAD, Walk};
 use super::signature;
 use super::tile::{self, Tiles};
 use super::{Host, LANES};
@@ -62,7 +62,8 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
         let to = c.smaller(from + block, total);
         let panel = task % times * panels;
         let scratch = codes.as_ref().map(|codes| (codes, c.at(signature::scratch(c), sums)));
-        let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen: None };
+        let few = spec.invariant;
+        let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen: None, few };
         match &open {
             Some(tiles) => job.by_tiles(tiles, from, to),
             None => job.by_vectors(from, to),
@@ -91,6 +92,9 @@ pub struct Job<'j, 'k, 'a, 'c> {
     /// Which row of the result each is, and how many of them a row of x has, where rows are chosen.
     /// Then there is no room for spare ones.
     pub chosen: Option<(Ptr<'c>, usize)>,
+    /// Whether steps may have few rows: vectors then compute no spare ones, and ask for the weight
+    /// early. A row's sums are in the same order beside others and alone.
+    pub few: bool,
 }
 
 impl<'c> Job<'_, '_, '_, 'c> {
@@ -199,20 +203,26 @@ impl<'c> Job<'_, '_, '_, 'c> {
         let registers = self.contraction.dot.core.vector.holds(c.arch.memory.panel);
         let room = registers.saturating_sub((weights.len() + 1) * self.contraction.dot.registers()) / weights.len();
         let height = [8, 4, 2].into_iter().find(|&h| h <= room).unwrap_or(1);
-        let mut result = Ok(());
-        c.repeat(from, to, height, |row| {
-            let rows: Vec<_> = (0..height).map(|r| self.row(row + r)).collect();
-            let (count, step) = (self.contraction.groups(), self.contraction.dot.step(c));
-            let sums = self.contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll: 1, ahead: None });
-            for (r, sums) in sums.iter().enumerate() {
-                let mut finish = || {
-                    if let Err(e) = self.finish(row + r, sums) {
-                        result = Err(e);
-                    }
-                };
-                if self.chosen.is_some() { c.when(c.less(row + r, to), finish) } else { finish() }
-            }
-        });
+        let (mut next, mut result) = (from, Ok(()));
+        let heights = [8, 4, 2, 1].into_iter().filter(|&h| h == height || self.few && h < height);
+        for height in heights {
+            let end = if self.few { next + (to - next) / height * height } else { to };
+            c.repeat(next, end, height, |row| {
+                let rows: Vec<_> = (0..height).map(|r| self.row(row + r)).collect();
+                let (count, step) = (self.contraction.groups(), self.contraction.dot.step(c));
+                let ahead = self.few.then(|| c.int(AHEAD));
+                let sums = self.contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll: 1, ahead });
+                for (r, sums) in sums.iter().enumerate() {
+                    let mut finish = || {
+                        if let Err(e) = self.finish(row + r, sums) {
+                            result = Err(e);
+                        }
+                    };
+                    if self.chosen.is_some() && !self.few { c.when(c.less(row + r, to), finish) } else { finish() }
+                }
+            });
+            next = end;
+        }
         result
     }
 }
