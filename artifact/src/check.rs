@@ -3,6 +3,7 @@
 //! `targets[0].plans[2].launches[7].kernel`.
 mod code;
 mod layout;
+mod names;
 mod plans;
 mod states;
 mod weights;
@@ -62,7 +63,7 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
         weights::shards(&target.weights, ranks, &format!("{at}.weights"))?;
         complete(target, ranks, &format!("{at}.plans"))?;
     }
-    Ok(())
+    names::names(manifest)
 }
 
 fn ensure(holds: bool, at: &str, detail: impl FnOnce() -> String) -> Checked {

@@ -109,8 +109,7 @@ mod tests {
         let model = json!({
             "architecture": "A", "layers": 2, "hidden": 8, "vocab": 9, "max_positions": 16, "stop": [], "bos": null,
         });
-        let all =
-            json!({ "producer": "atomc 1", "config": config, "model": model, "tensor_parallel": 1, "targets": [] });
+        let all = json!({ "producer": "atomc 1", "config": config, "model": model, "tensors": {}, "tensor_parallel": 1, "targets": [] });
         serde_json::from_value(all).expect("a manifest")
     }
 

@@ -26,7 +26,7 @@ use std::path::Path;
 
 /// The format that this crate writes and reads. [`crate::abi`] and [`crate::manifest`] are part of
 /// it.
-pub const FORMAT_VERSION: u32 = 10;
+pub const FORMAT_VERSION: u32 = 11;
 
 /// Not text, and changed by a transfer that rewrites line ends.
 const SIGNATURE: [u8; 8] = *b"\x89ATOMC\r\n";

@@ -4,6 +4,7 @@
 //! obeys and never derives.
 mod expr;
 mod kernels;
+mod names;
 mod plans;
 mod states;
 mod weights;
@@ -11,6 +12,7 @@ mod weights;
 pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, STAR, Whole, nth_name};
 pub use expr::{Sources, Term, WeightExpr};
 pub use kernels::{Chip, Extent, Kernel, KernelDef, LoopReport, Module, PACK, PREPARE, Resources, Tasks, Variant};
+pub use names::{Ignored, Pattern, Renamed, TensorNames, Tied};
 pub use plans::{Arg, Attention, Call, Input, Launch, Logits, NamedRows, Picks, Place, Plan, PlanKind, Work};
 use serde::{Deserialize, Serialize};
 pub use states::{PageStream, Paged, Slots, State, StateGroup, StreamLayout};
@@ -27,6 +29,8 @@ pub struct Manifest {
     pub config: serde_json::Value,
     /// What runs of the model: sizes, and tokens that end an answer.
     pub model: Model,
+    /// Names of tensors in checkpoints, beside those that the targets' weights are made of.
+    pub tensors: TensorNames,
     /// Ranks that share the model out, each of which runs this artifact with its shards of the
     /// weights; 1 for none.
     pub tensor_parallel: usize,

@@ -12,7 +12,11 @@ use std::path::Path;
 
 use atomc_artifact::Fingerprint;
 use atomc_artifact::check::MAX_STEP;
-use atomc_artifact::manifest::{self, Attention, Chip, DataLayout, Hidden, Manifest, Plan, Target, Variant};
+use atomc_artifact::manifest::{
+    self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
+    Variant,
+};
+use atomc_config::OtherPart;
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -28,6 +32,10 @@ pub use weights::weight;
 
 /// Kernels of a decode bucket are unrolled over its tokens.
 const MAX_DECODE: usize = 256;
+
+/// What the name of a table ends with that old checkpoints have for each layer, and that follows
+/// from the configuration.
+const TABLE: &str = "rotary_emb.inv_freq";
 
 /// What a user may choose about an artifact.
 #[derive(Clone, Debug)]
@@ -105,6 +113,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         producer: env!("CARGO_PKG_VERSION").into(),
         config: echo(config, options, &buckets, &targets)?,
         model: facts(config),
+        tensors: names(config),
         tensor_parallel: options.ranks,
         expert_parallel: options.expert_ranks,
         targets: made,
@@ -355,6 +364,15 @@ fn facts(config: &Config) -> manifest::Model {
         stop: config.stop.clone(),
         bos: config.bos,
     }
+}
+
+/// Names of tensors in checkpoints of the model, beside those of the plan.
+fn names(config: &Config) -> TensorNames {
+    let renamed = config.spellings.iter().map(|&(from, to)| Renamed { from: from.into(), to: to.into() });
+    let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };
+    let table = Ignored { part: "table of the rotary embedding".into(), names: Pattern::End(TABLE.into()) };
+    let tied = config.tied.then(|| Tied { embedding: frontend::embedding(config), head: frontend::HEAD.into() });
+    TensorNames { renamed: renamed.collect(), ignored: config.others.iter().map(other).chain([table]).collect(), tied }
 }
 
 fn layout(memory: &Memory) -> DataLayout {

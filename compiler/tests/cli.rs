@@ -547,7 +547,7 @@ fn what_cannot_be_compiled() {
     ");
     insta::assert_snapshot!(compile(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
     error[config::unknown-architecture]: config.json: architectures: unknown architecture "GPT2LMHeadModel"
-      help: Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration.
+      help: Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM.
     "#);
     insta::assert_snapshot!(compile(json!({ "rope_parameters": { "rope_type": "spiral" } })), @r#"
     error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "spiral" in `rope_parameters`

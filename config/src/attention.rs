@@ -60,6 +60,8 @@ pub(crate) struct Traits {
     pub scale: ScaleRule,
     /// Without `rope_theta`.
     pub theta: f64,
+    /// Without `num_attention_heads`, which there must be otherwise.
+    pub heads: Option<usize>,
     /// Without `num_key_value_heads`; `None`: as many as heads, which `null` means for all.
     pub kv_heads: Option<usize>,
     /// Without `head_dim`; `None`: the hidden size over the heads, which `null` means for all.
@@ -132,7 +134,7 @@ pub(crate) fn read(
     traits: &Traits,
     (hidden, layers, positions): (usize, usize, usize),
 ) -> Result<(Vec<Attention>, Vec<Rope>), Diagnostic> {
-    let heads = f.needed("num_attention_heads", Fields::size)?;
+    let heads = f.or_needed("num_attention_heads", Fields::size, traits.heads)?;
     let kv_heads = kv_heads(f, traits, heads)?;
     let head_dim = head_dim(f, traits, hidden, heads)?;
     let scale = traits.scale.read(f, head_dim)?;

@@ -6,6 +6,7 @@ use crate::experts::{self, GroupRule, LayerRule, NormRule, Score, StoredExperts,
 use crate::fields::Fields;
 use crate::latent;
 use crate::model::Norms;
+use crate::others::{self, Other};
 use crate::scales;
 use crate::{Diagnostic, mlp};
 
@@ -17,8 +18,14 @@ pub struct Family {
     pub vllm: &'static str,
     /// The field with the configuration of the language part, where a checkpoint has other parts.
     pub text_config: Option<&'static str>,
+    /// The type that the language part has, where a family takes parts of several types.
+    pub(crate) text_type: Option<&'static str>,
     /// What names of all tensors but the head's begin with.
     pub(crate) path: &'static str,
+    /// What checkpoints have beside the language model.
+    pub(crate) others: &'static [Other],
+    /// Beginnings of names that some writers use, and those that are in their place here.
+    pub(crate) spellings: &'static [(&'static str, &'static str)],
     pub(crate) attention: attention::Traits,
     /// Of a family whose layers attend over latent rows instead.
     pub(crate) latent: Option<latent::Traits>,
@@ -33,6 +40,8 @@ pub struct Family {
     pub(crate) scales: scales::Traits,
     /// Fields that must be null or false.
     pub(crate) refused: &'static [&'static str],
+    /// Without `vocab_size`, which there must be otherwise.
+    pub(crate) vocab: Option<usize>,
     pub(crate) positions: usize,
     pub(crate) eps: f64,
     /// Whether the head is the embedding.
@@ -67,7 +76,10 @@ const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     vllm: "llama",
     text_config: None,
+    text_type: None,
     path: "model",
+    others: &[],
+    spellings: &[],
     attention: attention::Traits {
         qkv_bias: Switch::Field("attention_bias"),
         o_bias: Switch::Field("attention_bias"),
@@ -81,6 +93,7 @@ const LLAMA: Family = Family {
         partial: 1.0,
         scale: ScaleRule::HeadDim,
         theta: 10_000.0,
+        heads: None,
         kv_heads: None,
         head_dim: None,
     },
@@ -92,6 +105,7 @@ const LLAMA: Family = Family {
     norm_offset: 0.0,
     scales: scales::Traits::None,
     refused: &[],
+    vocab: None,
     positions: 2048,
     eps: 1e-6,
     tied: false,
@@ -229,6 +243,31 @@ const GEMMA3: Family = Family {
     ..LLAMA
 };
 
+// Without an image, tokens see what those of the language model alone see. Published files leave
+// out what is as in the first one of them.
+const GEMMA3_IMAGES: Family = Family {
+    architecture: "Gemma3ForConditionalGeneration",
+    vllm: "gemma3_mm",
+    text_config: Some("text_config"),
+    path: "model.language_model",
+    others: others::TOWER,
+    spellings: others::LANGUAGE_MODEL,
+    attention: attention::Traits { heads: Some(8), ..GEMMA3.attention },
+    vocab: Some(262_208),
+    ..GEMMA3
+};
+
+const MISTRAL3: Family = Family {
+    architecture: "Mistral3ForConditionalGeneration",
+    vllm: "mistral3",
+    text_config: Some("text_config"),
+    text_type: Some("mistral"),
+    path: "model.language_model",
+    others: others::TOWER,
+    spellings: others::LANGUAGE_MODEL,
+    ..MISTRAL
+};
+
 const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     count: (&["num_experts", "num_local_experts"], 128),
     chosen: 8,
@@ -309,6 +348,7 @@ const GLM4_MOE: Family = Family {
         shared: Some(("n_shared_experts", 1)),
         ..QWEN3_EXPERTS
     }),
+    others: others::DRAFT_LAYERS,
     positions: 131_072,
     eps: 1e-5,
     ..QWEN2
@@ -363,6 +403,7 @@ const DEEPSEEK_V3: Family = Family {
         ..QWEN3_EXPERTS
     }),
     refused: &["attention_bias"],
+    others: others::DRAFT_LAYERS,
     positions: 4096,
     bos: Some(0),
     eos: Some(1),
@@ -383,6 +424,7 @@ const DEEPSEEK_V2: Family = Family {
         ..QWEN3_EXPERTS
     }),
     refused: &["attention_bias", "mlp_bias", "norm_topk_prob"],
+    others: &[],
     positions: 2048,
     bos: Some(1),
     eos: Some(2),
@@ -392,6 +434,7 @@ const DEEPSEEK_V2: Family = Family {
 const QWEN3_NEXT: Family = Family {
     architecture: "Qwen3NextForCausalLM",
     vllm: "qwen3_next",
+    others: others::MTP,
     attention: attention::Traits {
         qkv_bias: Switch::Field("attention_bias"),
         o_bias: Switch::Field("attention_bias"),
@@ -423,6 +466,7 @@ const QWEN3_5: Family = Family {
     vllm: "qwen3_5",
     text_config: Some("text_config"),
     path: "model.language_model",
+    others: others::MTP_AND_VISUAL,
     attention: attention::Traits { kv_heads: Some(4), ..QWEN3_NEXT.attention },
     delta: Some(StoredDelta::Apart),
     experts: None,
@@ -445,6 +489,23 @@ const QWEN3_5_MOE: Family = Family {
     ..QWEN3_5
 };
 
+// What transformers saves of the language part.
+const QWEN3_5_TEXT: Family = Family {
+    architecture: "Qwen3_5ForCausalLM",
+    text_config: None,
+    path: "model",
+    spellings: others::SAVED_ALONE,
+    ..QWEN3_5
+};
+
+const QWEN3_5_MOE_TEXT: Family = Family {
+    architecture: "Qwen3_5MoeForCausalLM",
+    text_config: None,
+    path: "model",
+    spellings: others::SAVED_ALONE,
+    ..QWEN3_5_MOE
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -455,6 +516,8 @@ pub const FAMILIES: &[Family] = &[
     OLMO2,
     PHI3,
     GEMMA3,
+    GEMMA3_IMAGES,
+    MISTRAL3,
     QWEN3_MOE,
     MIXTRAL,
     GLM4_MOE,
@@ -464,6 +527,8 @@ pub const FAMILIES: &[Family] = &[
     QWEN3_NEXT,
     QWEN3_5,
     QWEN3_5_MOE,
+    QWEN3_5_TEXT,
+    QWEN3_5_MOE_TEXT,
 ];
 
 /// The row of a configuration.

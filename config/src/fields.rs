@@ -114,6 +114,19 @@ impl<'a> Fields<'a> {
         Ok(value)
     }
 
+    /// What the field says, noted; without it the default, if there is one, else a fault.
+    pub fn or_needed<T: Clone + Into<Value>>(
+        &self,
+        name: &'static str,
+        read: Read<'a, T>,
+        default: Option<T>,
+    ) -> Result<T, Diagnostic> {
+        match default {
+            Some(default) => self.or(name, read, default),
+            None => self.needed(name, read),
+        }
+    }
+
     /// Whether the field is there, `null` or not.
     pub fn has(&self, name: &str) -> bool {
         self.found(name).is_some()

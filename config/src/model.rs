@@ -9,6 +9,7 @@ use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
 use crate::latent::{self, Latent};
 use crate::mlp::{self, Gated};
+use crate::others::{self, OtherPart};
 use crate::quantised::{CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
 use crate::{DType, Diagnostic, Rope};
@@ -30,6 +31,10 @@ pub struct Config {
     pub architecture: &'static str,
     /// What names of all tensors but the head's begin with.
     pub path: &'static str,
+    /// Parts of published checkpoints that do not run.
+    pub others: Vec<OtherPart>,
+    /// Beginnings of names in checkpoints of some writers, and those in their place.
+    pub spellings: &'static [(&'static str, &'static str)],
     pub dtype: DType,
     /// The type of the KV cache's elements, if not that of everything else.
     pub cache: Option<DType>,
@@ -100,7 +105,12 @@ impl Layer {
 impl Config {
     /// How a module's weight is quantised, if it is.
     pub fn scheme(&self, module: &str) -> Option<&Scheme> {
-        self.quantised.as_ref()?.scheme(module)
+        let others = self.spellings.iter().filter_map(|(from, to)| {
+            let rest = format!("{module}.").strip_prefix(to)?.to_owned();
+            Some(format!("{from}{rest}").trim_end_matches('.').to_owned())
+        });
+        let spelled: Vec<String> = std::iter::once(module.to_owned()).chain(others).collect();
+        self.quantised.as_ref()?.scheme(&spelled)
     }
 
     /// Where the scales of the cache are, if it has some.
@@ -134,6 +144,7 @@ impl Config {
         let family = family::of(all)?;
         let own = family.text_config.map(|name| all.object(name)?.ok_or_else(|| all.missing(name))).transpose()?;
         let f = own.as_ref().unwrap_or(all);
+        check_type(f, family)?;
         for name in family.refused {
             if f.get(name).is_some_and(|value| *value != json!(false)) {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or false"));
@@ -141,7 +152,8 @@ impl Config {
         }
         let count = f.needed("num_hidden_layers", Fields::size)?;
         let count = f.at_most("num_hidden_layers", count, MAX_LAYERS)?;
-        let (vocab, hidden) = (f.needed("vocab_size", Fields::size)?, f.needed("hidden_size", Fields::size)?);
+        let vocab = f.or_needed("vocab_size", Fields::size, family.vocab)?;
+        let hidden = f.needed("hidden_size", Fields::size)?;
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
         let (mixers, ropes) = mixers(f, family, (hidden, count, positions))?;
         let feed_forward = feed_forward(f, family, count)?;
@@ -151,6 +163,8 @@ impl Config {
         let config = Config {
             architecture: family.architecture,
             path: family.path,
+            others: others::read(f, family.others, family.path, count)?,
+            spellings: family.spellings,
             dtype,
             cache: quantised.as_ref().and_then(|q| q.cache).map(|_| DType::F8E4M3),
             quantised,
@@ -164,9 +178,9 @@ impl Config {
             norm_offset: family.norm_offset,
             scales: scales::read(f, family.scales, hidden)?,
             eps: f.or("rms_norm_eps", Fields::not_negative, family.eps)?,
-            tied: all.or("tie_word_embeddings", Fields::flag, family.tied)?,
-            stop: stop(f, family, generation)?,
-            bos: bos(f, family)?,
+            tied: outer(all, f, "tie_word_embeddings").or("tie_word_embeddings", Fields::flag, family.tied)?,
+            stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
+            bos: bos(outer(f, all, "bos_token_id"), family)?,
             facts: f.facts(),
         };
         config.check_weights(f)?;
@@ -174,34 +188,54 @@ impl Config {
         Ok(config)
     }
 
+    /// Whether a module's weight is stored as blocks of all experts.
+    fn is_blocks(&self, module: &str) -> bool {
+        self.scheme(module).is_some_and(|scheme| scheme.stored == Stored::Blocks)
+    }
+
+    /// The layers with experts, and what a module below each is called.
+    fn experts(&self) -> impl Iterator<Item = (&Experts, impl Fn(&str) -> String)> {
+        self.layers.iter().enumerate().filter_map(move |(index, layer)| match &layer.feed_forward {
+            FeedForward::Experts(experts) => {
+                Some((experts, move |module: &str| format!("{}.layers.{index}.{module}", self.path)))
+            }
+            FeedForward::Gated(_) => None,
+        })
+    }
+
+    /// Two experts of a layer whose weights are quantised in different forms, if there are some.
+    fn uneven_experts(&self) -> Option<[String; 2]> {
+        self.experts().find_map(|(experts, path)| {
+            let StoredExperts::Each { gate, up, down, .. } = experts.stored else { return None };
+            [gate, up, down].map(path).iter().find_map(|module| {
+                let of = |number: usize| self.scheme(&nth_name(module, number));
+                let other = (1..experts.count).find(|&number| of(number) != of(0))?;
+                Some([0, other].map(|number| nth_name(module, number)))
+            })
+        })
+    }
+
     /// That experts of a layer are quantised alike, and in a form that goes with their tensors.
     fn check_experts(&self, f: &Fields) -> Result<(), Diagnostic> {
-        let name = "quantization_config";
-        let fault = |message: String| Err(f.fault("config::quantised", name, message));
-        let is_blocks = |module: &str| self.scheme(module).is_some_and(|scheme| scheme.stored == Stored::Blocks);
-        for (index, layer) in self.layers.iter().enumerate() {
-            let FeedForward::Experts(experts) = &layer.feed_forward else { continue };
-            let path = |module: &str| format!("{}.layers.{index}.{module}", self.path);
+        let fault = |message: String| Err(f.fault("config::quantised", "quantization_config", message));
+        if let Some([one, other]) = self.uneven_experts() {
+            return fault(format!("{one} and {other} are quantised in different forms"));
+        }
+        for (experts, path) in self.experts() {
             match experts.stored {
                 StoredExperts::Together { path: module } => {
-                    if self.scheme(&path(module)).is_some() && !is_blocks(&path(module)) {
-                        return fault(format!("{} in this form are not supported", path(module)));
+                    let module = path(module);
+                    if self.scheme(&module).is_some() && !self.is_blocks(&module) {
+                        return fault(format!("{module} in this form are not supported"));
                     }
-                    if is_blocks(&path(module)) && [self.hidden, experts.width].iter().any(|n| !n.is_multiple_of(32)) {
+                    if self.is_blocks(&module) && [self.hidden, experts.width].iter().any(|n| !n.is_multiple_of(32)) {
                         let message = "has rows that are no multiple of 32, which share a scale";
                         return Err(f.fault("config::quantised", "hidden_size", message));
                     }
                 }
                 StoredExperts::Each { gate, up, down, .. } => {
-                    for module in [gate, up, down].map(path) {
-                        let of = |number: usize| self.scheme(&nth_name(&module, number));
-                        if let Some(other) = (1..experts.count).find(|&number| of(number) != of(0)) {
-                            let [one, other] = [0, other].map(|number| nth_name(&module, number));
-                            return fault(format!("{one} and {other} are quantised in different forms"));
-                        }
-                        if is_blocks(&nth_name(&module, 0)) {
-                            return fault("mxfp4 is a form of GptOssForCausalLM alone".into());
-                        }
+                    if [gate, up, down].iter().any(|module| self.is_blocks(&nth_name(&path(module), 0))) {
+                        return fault("mxfp4 is a form of GptOssForCausalLM alone".into());
                     }
                 }
             }
@@ -218,30 +252,18 @@ impl Config {
         let made = Quantisation::made(rules, self.dtype)?;
         self.made = Some(made.echo());
         self.quantised = Some(made);
-        let experts = self.layers.iter().enumerate().filter_map(|(index, layer)| match &layer.feed_forward {
-            FeedForward::Experts(experts) => Some((index, experts)),
-            FeedForward::Gated(_) => None,
-        });
-        for (index, experts) in experts {
-            let path = |module: &str| format!("model.layers.{index}.{module}");
-            let fault = |message: String| Err(Diagnostic::new("config::quant", format!("--quant: {message}")));
-            match experts.stored {
-                StoredExperts::Together { path: module } if self.scheme(&path(module)).is_some() => {
-                    return fault(format!("{} are stored as columns, of which no codes are made", path(module)));
-                }
-                StoredExperts::Together { .. } => {}
-                StoredExperts::Each { gate, up, down, .. } => {
-                    for module in [gate, up, down].map(path) {
-                        let of = |number: usize| self.scheme(&nth_name(&module, number));
-                        if let Some(other) = (1..experts.count).find(|&number| of(number) != of(0)) {
-                            let [one, other] = [0, other].map(|number| nth_name(&module, number));
-                            return fault(format!("{one} and {other} would be quantised in different forms"));
-                        }
-                    }
-                }
-            }
+        let fault = |message: String| Err(Diagnostic::new("config::quant", format!("--quant: {message}")));
+        if let Some([one, other]) = self.uneven_experts() {
+            return fault(format!("{one} and {other} would be quantised in different forms"));
         }
-        Ok(())
+        let together = self.experts().find_map(|(experts, path)| match experts.stored {
+            StoredExperts::Together { path: module } => Some(path(module)).filter(|path| self.scheme(path).is_some()),
+            StoredExperts::Each { .. } => None,
+        });
+        match together {
+            Some(path) => fault(format!("{path} are stored as columns, of which no codes are made")),
+            None => Ok(()),
+        }
     }
 
     fn check_weights(&self, f: &Fields) -> Result<(), Diagnostic> {
@@ -330,6 +352,17 @@ fn feed_forward(f: &Fields, family: &Family, layers: usize) -> Result<Vec<FeedFo
     };
     let of = |experts: Option<Experts>| experts.map(FeedForward::Experts).or_else(|| dense.clone());
     Ok(experts.into_iter().filter_map(of).collect())
+}
+
+/// The first, unless only the other has the field.
+fn outer<'f, 'a>(first: &'f Fields<'a>, other: &'f Fields<'a>, name: &str) -> &'f Fields<'a> {
+    if !first.has(name) && other.has(name) { other } else { first }
+}
+
+/// That the language part is of the type that the family has there.
+fn check_type(f: &Fields, family: &Family) -> Result<(), Diagnostic> {
+    let Some(known) = family.text_type else { return Ok(()) };
+    f.one_of("model_type", known, &[(known, ())])
 }
 
 fn dtype(f: &Fields) -> Result<DType, Diagnostic> {

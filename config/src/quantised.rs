@@ -115,9 +115,11 @@ pub struct CacheScales {
 const HEAD: &str = "lm_head";
 
 impl Quantisation {
-    /// How a module's weight is quantised, if it is.
-    pub fn scheme(&self, module: &str) -> Option<&Scheme> {
-        self.rules.iter().find(|(names, _)| names.has(module))?.1.as_ref()
+    /// How a module's weight is quantised, if it is. Writers of files spell its name in one of
+    /// these ways.
+    pub fn scheme(&self, spelled: &[impl AsRef<str>]) -> Option<&Scheme> {
+        let is_of = |names: &Names| spelled.iter().any(|module| names.has(module.as_ref()));
+        self.rules.iter().find(|(names, _)| is_of(names))?.1.as_ref()
     }
 
     /// What a `config.json` says of it, if it says anything.

@@ -113,6 +113,8 @@ mod meaning {
         Olmo2ForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-5, bf16, stop [50279], bos None
         Phi3ForCausalLM: 32 kv heads of 4, 4096 positions, window 0, eps 1e-5, bf16, stop [32000], bos Some(1)
         Gemma3ForCausalLM: 4 kv heads of 256, 131072 positions, window 4096, eps 1e-6, bf16, stop [1], bos Some(2)
+        Gemma3ForConditionalGeneration: 4 kv heads of 256, 131072 positions, window 4096, eps 1e-6, bf16, stop [1], bos Some(2)
+        Mistral3ForConditionalGeneration: 8 kv heads of 4, 131072 positions, window 4096, eps 1e-6, bf16, stop [2], bos Some(1)
         Qwen3MoeForCausalLM: 4 kv heads of 4, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         MixtralForCausalLM: 8 kv heads of 4, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         Glm4MoeForCausalLM: 8 kv heads of 4, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
@@ -120,6 +122,8 @@ mod meaning {
         Qwen3NextForCausalLM: 2 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Qwen3_5ForConditionalGeneration: 4 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Qwen3_5MoeForConditionalGeneration: 2 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        Qwen3_5ForCausalLM: 4 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        Qwen3_5MoeForCausalLM: 2 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         ");
     }
 
@@ -439,11 +443,11 @@ mod errors {
     fn architecture() {
         insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
         [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM.
         "#);
         insta::assert_snapshot!(fault(json!({ "architectures": null })), @r"
         [config::missing] config.json: architectures: is missing
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration.
+          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM.
         ");
         insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
         insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::missing] config.json: quantization_config.quant_method: is missing");

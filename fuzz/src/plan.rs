@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use atomc_runtime::Pool;
 use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
 use atomc_runtime::device::DeviceBuffer;
-use atomc_runtime::manifest::{DType, Fact, Layout, Order, Weight, WeightExpr};
+use atomc_runtime::manifest::{DType, Fact, Layout, Order, TensorNames, Weight, WeightExpr};
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::weights::{self, Given, Loading, Rank, Sink};
 
@@ -30,10 +30,15 @@ pub fn weights(data: &[u8]) {
     let mut pool = Pool::new(1).expect("one thread");
     let all = std::slice::from_ref(&weight);
     let mut at_once = [DeviceBuffer::Host(Buffer::new(weight.bytes).expect("memory"))];
-    weights::load(Sink { weights: all, rank, buffers: &mut at_once, pool: &mut pool }, &source, &|_, _| ())
-        .expect("a sound plan");
+    weights::load(
+        Sink { weights: all, rank, buffers: &mut at_once, pool: &mut pool },
+        &TensorNames::default(),
+        &source,
+        &|_, _| (),
+    )
+    .expect("a sound plan");
     let mut one_by_one = [DeviceBuffer::Host(Buffer::new(weight.bytes).expect("memory"))];
-    let mut loading = Loading::new(all, rank);
+    let mut loading = Loading::new(all, &TensorNames::default(), rank);
     for (name, (float, shape, bytes)) in &source.0 {
         let given = Given { float: *float, shape, numbers: bytes.into() };
         let sink = Sink { weights: all, rank, buffers: &mut one_by_one, pool: &mut pool };

@@ -111,7 +111,8 @@ fn checkpoints(text: &str) {
     let checkpoint = Checkpoint::open(dir.path()).expect("a checkpoint");
     let out = dir.path().join("weights.host.safetensors");
     let mut pool = Pool::new(1).expect("one thread");
-    packed::write(&out, &made.manifest.targets[0], Rank::ONLY, &checkpoint, &mut pool).expect("packed weights");
+    packed::write(&out, (&made.manifest.targets[0], &made.manifest.tensors), Rank::ONLY, &checkpoint, &mut pool)
+        .expect("packed weights");
     write("packed", "host.safetensors", std::fs::read(out).expect("a file"));
 }
 

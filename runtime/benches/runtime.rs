@@ -2,7 +2,7 @@
 //! memory, and what a launch costs that does nothing.
 use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
 use atomc_runtime::device::DeviceBuffer;
-use atomc_runtime::manifest::{DType, Layout, Weight, WeightExpr};
+use atomc_runtime::manifest::{DType, Layout, TensorNames, Weight, WeightExpr};
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::{Pool, Random, bandwidth, weights};
 use rayon::prelude::*;
@@ -80,7 +80,7 @@ fn main() {
             let start = Instant::now();
             let rank = weights::Rank::ONLY;
             let sink = weights::Sink { weights: &weight, rank, buffers: &mut buffers, pool: &mut pool };
-            weights::load(sink, source, &|_, _| ()).expect("a sound plan");
+            weights::load(sink, &TensorNames::default(), source, &|_, _| ()).expect("a sound plan");
             *seconds = start.elapsed().as_secs_f64();
         }
         let rate = |seconds: f64| weight[0].bytes as f64 / seconds / 1e9;

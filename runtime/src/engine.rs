@@ -16,7 +16,9 @@ use crate::states::{SLOTS, Unit};
 use crate::weights::packed::Packed;
 use crate::weights::{self, Rank, Sink};
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target};
+use atomc_artifact::manifest::{
+    Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target, TensorNames,
+};
 use std::ops::Range;
 use std::path::Path;
 
@@ -225,20 +227,24 @@ impl Engine {
     /// changes under way, or the device fails, they have to be loaded again. Tokens that sequences
     /// already have stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
-        self.fill_weights(|_, sink| weights::load(sink, source, progress))
+        self.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
     }
 
     /// The same from a file of packed weights, which only has to be copied.
     pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
-        self.fill_weights(|target, sink| packed.load(target, sink, progress))
+        self.fill_weights(|target, _, sink| packed.load(target, sink, progress))
     }
 
-    fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
+    fn fill_weights(
+        &mut self,
+        load: impl FnOnce(&Target, &TensorNames, Sink) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let _span = tracing::debug_span!("load_weights").entered();
         self.device.pool().check().map_err(DeviceError::from)?;
-        let target = &self.artifact.manifest().targets[self.target];
+        let manifest = self.artifact.manifest();
+        let (target, names) = (&manifest.targets[self.target], &manifest.tensors);
         let (weights, buffers) = (&target.weights, &mut self.memory.weights);
-        let done = load(target, Sink { weights, rank: Rank::ONLY, buffers, pool: self.device.pool() });
+        let done = load(target, names, Sink { weights, rank: Rank::ONLY, buffers, pool: self.device.pool() });
         self.loaded = weights::are_loaded(self.loaded, &done);
         done
     }

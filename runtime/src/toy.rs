@@ -169,6 +169,7 @@ pub fn manifest() -> Manifest {
             stop: vec![96],
             bos: None,
         },
+        tensors: TensorNames::default(),
         tensor_parallel: 1,
         expert_parallel: 1,
         targets: vec![Target {

@@ -7,13 +7,16 @@
 mod decode;
 mod encode;
 mod fetch;
+mod fit;
 mod loading;
 mod on_device;
 mod pack;
 pub mod packed;
 mod parts;
+mod spelled;
 mod told;
 
+pub use fit::{Fit, fit};
 pub use loading::{Given, Loading, Numbers};
 pub use on_device::DeviceSink;
 
@@ -22,9 +25,10 @@ use crate::device::{DeviceBuffer, DeviceError};
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::pool::Pool;
-use atomc_artifact::manifest::{DType, Layout, Weight, Whole};
+use atomc_artifact::manifest::{DType, Layout, TensorNames, Tied, Weight, Whole};
 use pack::Piece;
 use parts::{Name, Origin, Part, parts};
+use spelled::Spelled;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -60,10 +64,11 @@ impl Rank {
 
 /// Fills the buffers, one for each weight, with what the plan makes of the source for a rank. If
 /// the source is not of the model nothing has changed.
-pub fn load(mut sink: Sink, source: &dyn Source, progress: Progress) -> Result<(), Error> {
+pub fn load(mut sink: Sink, names: &TensorNames, source: &dyn Source, progress: Progress) -> Result<(), Error> {
     let Sink { weights, rank, .. } = sink;
+    let source = &Spelled::new(source, names)?;
     let pieces = resolve(weights, rank, source)?;
-    check_unused(weights, source)?;
+    check_unused(weights, names, source)?;
     let tasks: Vec<Task> = weights.iter().enumerate().flat_map(|(index, weight)| tasks(index, weight)).collect();
     let report = Report::new(progress, &tasks);
     progress(0, report.total);
@@ -88,14 +93,6 @@ pub(crate) fn are_loaded(before: bool, done: &Result<(), Error>) -> bool {
         ) => false,
         Err(_) => before,
     }
-}
-
-/// The matrix of the logits, and what a model with a tied head has in its place.
-const HEAD: &str = "lm_head.weight";
-
-/// Whether a tensor is the embedding, wherever in a checkpoint the language part begins.
-fn is_embedding(name: &str) -> bool {
-    name.strip_suffix("embed_tokens.weight").is_some_and(|path| path.starts_with("model.") && path.ends_with('.'))
 }
 
 /// How far a load is.
@@ -133,7 +130,8 @@ impl Sink<'_> {
     /// One weight alone.
     fn only(&mut self, index: usize) -> Sink<'_> {
         let Sink { weights, rank, buffers, pool } = self;
-        Sink { weights: &weights[index..=index], rank: *rank, buffers: &mut buffers[index..=index], pool }
+        let (weights, buffers) = (&weights[index..=index], &mut buffers[index..=index]);
+        Sink { weights, rank: *rank, buffers, pool }
     }
 
     /// Fills parts of weights with pieces, which are by weight.
@@ -291,6 +289,14 @@ fn resolve<'a>(
     }
 }
 
+/// What a weight is made of, in the form that the source has.
+fn value<'a>(weight: &'a Weight, rank: Rank, source: &dyn Source) -> parts::Value<'a> {
+    let is_whole = |whole: &Whole, shape: &[usize]| {
+        !matches!(source.tensor(&whole.name, shape), Err(CheckpointError::Missing { .. }))
+    };
+    parts(&weight.expr, rank, &is_whole)
+}
+
 /// The pieces of a weight, as far as the source has them.
 fn pieces<'a>(
     weight: &'a Weight,
@@ -298,10 +304,19 @@ fn pieces<'a>(
     source: &'a dyn Source,
     missing: &mut BTreeSet<String>,
 ) -> Result<Vec<Piece<'a>>, CheckpointError> {
-    let is_whole = |whole: &Whole, shape: &[usize]| {
-        !matches!(source.tensor(&whole.name, shape), Err(CheckpointError::Missing { .. }))
-    };
-    let value = parts(&weight.expr, rank, &is_whole);
+    let value = value(weight, rank, source);
+    let pieces = stored_pieces(weight, &value, source, missing)?;
+    told::check(&value, source, missing)?;
+    Ok(pieces)
+}
+
+/// The pieces of what a weight is of, of the right shapes and types. Numbers are not looked at.
+fn stored_pieces<'a>(
+    weight: &'a Weight,
+    value: &parts::Value<'a>,
+    source: &'a dyn Source,
+    missing: &mut BTreeSet<String>,
+) -> Result<Vec<Piece<'a>>, CheckpointError> {
     let mut pieces = Vec::new();
     for part in &value.parts {
         let (name, data) = match part.origin {
@@ -313,7 +328,6 @@ fn pieces<'a>(
             pieces.extend(part.pieces(name, data, &weight.shape));
         }
     }
-    told::check(&value, source, missing)?;
     Ok(pieces)
 }
 
@@ -342,17 +356,18 @@ fn present<'a>(
     }
 }
 
-/// A tensor that no weight uses means that the checkpoint is of another model than the artifact.
-fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
+/// A tensor that no weight uses, and that no other part has, means that the checkpoint is of another
+/// model than the artifact.
+fn check_unused(weights: &[Weight], names: &TensorNames, source: &Spelled) -> Result<(), CheckpointError> {
     let sources = || weights.iter().flat_map(|weight| weight.expr.sources());
     let used: BTreeSet<Cow<str>> =
         weights.iter().flat_map(|weight| weight.expr.tensors()).map(|(name, _)| name).collect();
     let there = source.names();
-    let has_embedding = used.iter().any(|name| is_embedding(name));
-    let unused = there.iter().filter(|name| !used.contains(**name) && !is_harmless(name, has_embedding));
-    let names: Vec<String> = unused.map(|&name| name.to_owned()).collect();
-    if !names.is_empty() {
-        return Err(CheckpointError::Unused { names });
+    let is_known = |name: &str| used.contains(name) || names.is_tied_head(name);
+    let unused = there.iter().filter(|name| !is_known(name) && names.ignored(name).is_none());
+    let unused: Vec<String> = unused.map(|&name| source.stored(name).to_owned()).collect();
+    if !unused.is_empty() {
+        return Err(CheckpointError::Unused { names: unused });
     }
     let has = |name: &str| there.binary_search(&name).is_ok();
     sources().try_for_each(|sources| match sources.whole() {
@@ -362,17 +377,17 @@ fn check_unused(weights: &[Weight], source: &dyn Source) -> Result<(), Checkpoin
         },
         _ => Ok(()),
     })?;
-    match has(HEAD) && !used.contains(HEAD) {
-        true => check_twin(weights, source),
-        false => Ok(()),
+    match &names.tied {
+        Some(tied) if has(&tied.head) && !used.contains(tied.head.as_str()) => check_twin(weights, tied, source),
+        _ => Ok(()),
     }
 }
 
 /// That the head of a checkpoint is its embedding, which the weights have in its place.
-fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointError> {
+fn check_twin(weights: &[Weight], tied: &Tied, source: &dyn Source) -> Result<(), CheckpointError> {
     let mut tensors = weights.iter().flat_map(|weight| weight.expr.tensors());
-    let Some((name, shape)) = tensors.find(|(name, _)| is_embedding(name)) else { return Ok(()) };
-    let same = match (source.tensor(&name, &shape)?, source.tensor(HEAD, &shape)?) {
+    let Some((name, shape)) = tensors.find(|(name, _)| *name == tied.embedding) else { return Ok(()) };
+    let same = match (source.tensor(&name, &shape)?, source.tensor(&tied.head, &shape)?) {
         (Tensor::Bytes { float: a, bytes: one }, Tensor::Bytes { float: b, bytes: other }) => a == b && one == other,
         (Tensor::Stored { float: a, numbers: one }, Tensor::Stored { float: b, numbers: other }) => {
             a == b && one.equals(other)?
@@ -380,19 +395,6 @@ fn check_twin(weights: &[Weight], source: &dyn Source) -> Result<(), CheckpointE
         _ => true,
     };
     if same { Ok(()) } else { Err(CheckpointError::Untied) }
-}
-
-/// What tensors of parts begin with that an artifact of the language part does not have.
-const OTHER_PARTS: [&str; 2] = ["mtp.", "model.visual."];
-
-/// What checkpoints hold beside their weights: tables that follow from the configuration, a head
-/// that guesses tokens further ahead and a part that sees images, neither of which runs here
-/// ([`OTHER_PARTS`]), and the copy of the embedding that some writers store for a model whose head
-/// is tied to it, if it is one ([`check_twin`]).
-fn is_harmless(name: &str, has_embedding: bool) -> bool {
-    name.ends_with("rotary_emb.inv_freq")
-        || OTHER_PARTS.iter().any(|part| name.starts_with(part))
-        || (name == HEAD && has_embedding)
 }
 
 #[cfg(test)]

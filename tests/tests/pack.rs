@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use atomc_artifact::abi::Pack;
-use atomc_artifact::manifest::{DType, Fact, Layout, Order, PACK, Plan, Weight, WeightExpr};
+use atomc_artifact::manifest::{DType, Fact, Layout, Order, PACK, Plan, TensorNames, Weight, WeightExpr};
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory as Ranges, Options};
 use atomc_ir::Arch;
 use atomc_runtime::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
@@ -278,7 +278,7 @@ struct Load<'a> {
 impl<'a> Load<'a> {
     fn new(mut chip: Chip, weights: &'a [Weight], rank: Rank) -> Load<'a> {
         let buffers = weights.iter().map(|weight| chip.dirty(weight.bytes)).collect();
-        Load { chip, weights, rank, buffers, loading: Loading::new(weights, rank) }
+        Load { chip, weights, rank, buffers, loading: Loading::new(weights, &TensorNames::default(), rank) }
     }
 
     fn feed(&mut self, name: &str, tensors: &Tensors, lie: Lie) -> Result<(), Error> {
@@ -325,7 +325,7 @@ fn emulated() -> impl Iterator<Item = &'static Arch> {
 fn host(weight: &Weight, rank: Rank, tensors: &Tensors) -> Vec<u8> {
     let (mut buffers, mut pool) = ([DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())], Pool::new(1).unwrap());
     let sink = Sink { weights: std::slice::from_ref(weight), rank, buffers: &mut buffers, pool: &mut pool };
-    weights::load(sink, tensors, &|_, _| ()).unwrap();
+    weights::load(sink, &TensorNames::default(), tensors, &|_, _| ()).unwrap();
     buffers[0].host_view().unwrap().to_vec()
 }
 
@@ -508,6 +508,7 @@ fn faults_change_nothing() {
     let (weights, pool) = (std::slice::from_ref(&weight), &mut Pool::new(1).unwrap());
     let given = Given { float: Float::F32, shape: &[4, 6], numbers: nowhere() };
     let sink = Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool };
-    let message = Loading::new(weights, Rank::ONLY).feed("t0", given, sink).unwrap_err().to_string();
+    let message =
+        Loading::new(weights, &TensorNames::default(), Rank::ONLY).feed("t0", given, sink).unwrap_err().to_string();
     assert_eq!(message, "tensor `t0` is in the memory of a device, from which nothing is packed here");
 }

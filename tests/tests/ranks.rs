@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
 use atomc::frontend::{self, Config, InputScales, Part};
-use atomc_artifact::manifest::{Attention, DType, Logits, Paged, Place, Plan, PlanKind, Target, Work};
+use atomc_artifact::manifest::{Attention, DType, Logits, Paged, Place, Plan, PlanKind, Target, TensorNames, Work};
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_ir::{Elementwise, Graph, Op, Value};
 use atomc_passes::BucketOptions;
@@ -318,7 +318,7 @@ impl Worker {
             inputs: inputs.addresses(),
         };
         let sink = Sink { weights: &target.weights, rank, buffers: &mut memory.weights, pool: device.pool() };
-        weights::load(sink, checkpoint, &|_, _| ()).expect("weights");
+        weights::load(sink, &TensorNames::default(), checkpoint, &|_, _| ()).expect("weights");
         // SAFETY: the plans are pieces of the artifact's, the memory has the sizes of the manifest
         // and stays with the device.
         unsafe { device.bind(plans, &memory) }.expect("plans");

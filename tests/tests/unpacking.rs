@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use atomc::driver;
-use atomc_artifact::manifest::{DType, Layout, Weight};
+use atomc_artifact::manifest::{DType, Layout, TensorNames, Weight};
 use atomc_ir::interp::{self, Cx, Tensor};
 use atomc_ir::{Graph, Op, Type, Value, trial};
 use atomc_runtime::checkpoint::{self, CheckpointError, Source};
@@ -75,7 +75,8 @@ fn loaded(graph: &Graph, v: Value, checkpoint: &Checkpoint) -> Tensor<f64> {
         (Pool::new(2).expect("a pool"), [DeviceBuffer::Host(Buffer::new(weight.bytes).expect("memory"))]);
     let weights = std::slice::from_ref(&weight);
     let sink = Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool: &mut pool };
-    weights::load(sink, &Part(checkpoint), &|_, _| ()).unwrap_or_else(|e| panic!("{}: {e}", weight.name));
+    weights::load(sink, &TensorNames::default(), &Part(checkpoint), &|_, _| ())
+        .unwrap_or_else(|e| panic!("{}: {e}", weight.name));
     given_one_by_one(&weight, checkpoint, buffers[0].host_view().expect("memory of the host"));
     let bytes = buffers[0].host_view().expect("memory of the host");
     let at = |row, col| trial::fetch(bytes, place(&weight, row, col), weight.dtype);
@@ -89,7 +90,7 @@ fn given_one_by_one(weight: &Weight, checkpoint: &Checkpoint, want: &[u8]) {
     let (mut pool, mut buffers) =
         (Pool::new(1).expect("a pool"), [DeviceBuffer::Host(Buffer::new(weight.bytes).expect("memory"))]);
     let weights = std::slice::from_ref(weight);
-    let mut loading = Loading::new(weights, Rank::ONLY);
+    let mut loading = Loading::new(weights, &TensorNames::default(), Rank::ONLY);
     for (name, shape) in weight.expr.tensors() {
         let checkpoint::Tensor::Stored { float, numbers } = checkpoint.tensor(&name, &shape).expect("a tensor") else {
             panic!("{name} is in no file")

@@ -10,6 +10,10 @@ use atomc_artifact::manifest::{
 use atomc_artifact::{Artifact, FORMAT_VERSION, escaped, escaped_json};
 use serde_json::{Value, json};
 
+use atomc_runtime::Error;
+use atomc_runtime::checkpoint::Checkpoint;
+use atomc_runtime::weights::{Fit, Rank, fit};
+
 use super::extract;
 use super::failure::Failure;
 use super::shown;
@@ -24,6 +28,7 @@ Examples:
   atomc inspect m.atomc
   atomc inspect m.atomc --kernels                 with what each takes of a GPU
   atomc inspect m.atomc --why k5                  which schedule made a kernel, and why not another
+  atomc inspect m.atomc --weights DIR             whether a checkpoint fits, by its tensors' names, shapes and types
   atomc inspect m.atomc --json | jq .targets[0].plans
   atomc inspect m.atomc --extract code            the code objects as files")]
 pub struct Args {
@@ -38,6 +43,9 @@ pub struct Args {
     /// Write the code objects to this folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kernels", "json"])]
     extract: Option<PathBuf>,
+    /// Say whether the checkpoint in this folder fits, and which of its tensors are not read
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kernels", "why", "extract"])]
+    weights: Option<PathBuf>,
     /// Everything as a JSON object
     #[arg(long)]
     json: bool,
@@ -53,10 +61,49 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(symbol) = &args.why {
         return why::show(&mut out, artifact.manifest(), symbol);
     }
+    let fits = args.weights.as_ref().map(|dir| fits(artifact.manifest(), dir)).transpose()?;
     if args.json {
-        return shown::json(&mut out, &describe(&artifact));
+        let mut all = describe(&artifact);
+        if let Some(fits) = &fits {
+            all["fits"] = fits.iter().map(Fits::json).collect();
+        }
+        return shown::json(&mut out, &all);
     }
-    show(&mut out, &args.artifact, &artifact, args.kernels)
+    show(&mut out, &args.artifact, &artifact, args.kernels)?;
+    fits.iter().flatten().try_for_each(|fits| Ok(writeln!(out, "{fits}")?))
+}
+
+/// How a checkpoint fits a target.
+struct Fits<'a> {
+    target: &'a str,
+    fit: Fit,
+}
+
+impl Fits<'_> {
+    fn json(&self) -> Value {
+        json!({ "target": self.target, "read": self.fit.read, "ignored": self.fit.ignored })
+    }
+}
+
+impl std::fmt::Display for Fits<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "fits      {}: {} tensors are read", self.target, self.fit.read)?;
+        self.fit.ignored.iter().try_for_each(|(part, count)| write!(f, ", {count} of the {} are not", escaped(part)))
+    }
+}
+
+/// How a checkpoint fits each target, for all ranks.
+fn fits<'a>(manifest: &'a Manifest, dir: &Path) -> Result<Vec<Fits<'a>>, Failure> {
+    let checkpoint = Checkpoint::open(dir).map_err(Error::from)?;
+    let of = manifest.ranks();
+    let mut all = Vec::with_capacity(manifest.targets.len());
+    for target in &manifest.targets {
+        let mut fits = (0..of).map(|number| fit(&target.weights, &manifest.tensors, Rank { number, of }, &checkpoint));
+        let first = fits.next().transpose().map_err(Error::from)?;
+        fits.try_for_each(|fit| fit.map(|_| ())).map_err(Error::from)?;
+        all.extend(first.map(|fit| Fits { target: &target.name, fit }));
+    }
+    Ok(all)
 }
 
 /// Everything as text.
@@ -86,6 +133,11 @@ fn model(out: &mut impl Write, m: &Manifest) -> Result<(), Failure> {
         model.max_positions,
         model.stop
     )?;
+    let ignored = m.tensors.ignored.iter();
+    let parts: Vec<_> = ignored.map(|i| format!("{} ({})", escaped(&i.part), escaped(&i.names.text()))).collect();
+    if !parts.is_empty() {
+        writeln!(out, "not read  {}", parts.join(", "))?;
+    }
     if m.ranks() > 1 {
         write!(out, "ranks     for each of {} that share ", m.ranks())?;
         match (m.tensor_parallel, m.expert_parallel) {
@@ -387,6 +439,7 @@ pub fn describe(artifact: &Artifact) -> Value {
         "key": m.key(),
         "fingerprint": artifact.fingerprint().to_string(),
         "model": m.model,
+        "tensors": m.tensors,
         "tensor_parallel": m.tensor_parallel,
         "expert_parallel": m.expert_parallel,
         "targets": m.targets.iter().map(target).collect::<Vec<Value>>(),

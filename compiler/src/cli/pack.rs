@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for number in 0..manifest.ranks() {
         let rank = Rank { number, of: manifest.ranks() };
         let path = args.output.join(packed::file_name(&target.name, rank));
-        packed::write(&path, target, rank, &checkpoint, &mut pool)?;
+        packed::write(&path, (target, &manifest.tensors), rank, &checkpoint, &mut pool)?;
         let bytes = std::fs::metadata(&path).map_err(|e| Failure::file("output", &path, e))?.len();
         writeln!(std::io::stdout(), "{}: {:.2} MB", path.display(), bytes as f64 / 1e6)?;
     }

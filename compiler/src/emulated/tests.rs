@@ -138,7 +138,15 @@ fn manifest(chip: &str) -> Manifest {
         bos: None,
     };
     let (producer, config) = ("test".into(), serde_json::json!({}));
-    Manifest { producer, config, model, tensor_parallel: 1, expert_parallel: 1, targets: vec![target] }
+    Manifest {
+        producer,
+        config,
+        model,
+        tensors: TensorNames::default(),
+        tensor_parallel: 1,
+        expert_parallel: 1,
+        targets: vec![target],
+    }
 }
 
 struct Bias(Vec<u8>);

@@ -12,6 +12,7 @@ mod product;
 use atomc_ir::{Diagnostic, Graph};
 
 pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, FeedForward, InputScales, MAX_SIZE, Mixer, QkNorm, read};
+pub(crate) use model::{HEAD, embedding};
 pub use part::Part;
 
 /// The graph of a model of this configuration.

@@ -13,6 +13,14 @@ use super::layer::{LayerBuilder, Made, norm};
 use super::product::Factor;
 use super::{Config, Part, delta};
 
+/// The tensor of the head.
+pub const HEAD: &str = "lm_head.weight";
+
+/// The tensor of the embedding.
+pub fn embedding(config: &Config) -> String {
+    format!("{}.embed_tokens.weight", config.path)
+}
+
 /// One step over T tokens, with logits for R of them.
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`, or
@@ -31,8 +39,8 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
     let batch = b.input("batch", Type::Batch);
     let caches = caches(&mut b, &own, part.attention);
 
-    let module = format!("{}.embed_tokens", config.path);
-    let embedding = b.at(&module).weight(format!("{module}.weight"), config.dtype, &[config.vocab, config.hidden]);
+    let name = embedding(config);
+    let embedding = b.at(name.trim_end_matches(".weight")).weight(&name, config.dtype, &[config.vocab, config.hidden]);
     let picked = b.gather(embedding, ids)?;
     let embedded = match config.scales.embedded {
         true => b.scale(picked, round(config.scales.embedding, config.dtype))?,

@@ -82,7 +82,7 @@ mod tests {
             Quantisation::made(&rules, DType::BF16)
         };
         let q = made(&["fp8", "*.o_proj=int4-g32", "re:.*mlp=none"]).expect("rules");
-        let codes = |module: &str| q.scheme(module).map(|scheme| scheme.codes);
+        let codes = |module: &str| q.scheme(&[module]).map(|scheme| scheme.codes);
         assert_eq!(codes("model.layers.0.self_attn.q_proj"), Some(DType::F8E4M3));
         assert_eq!(codes("model.layers.0.self_attn.o_proj"), Some(DType::I4));
         assert_eq!((codes("model.layers.0.mlp.up_proj"), codes("lm_head")), (None, None));

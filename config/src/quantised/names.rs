@@ -97,7 +97,7 @@ impl Names {
     pub fn has(&self, module: &str) -> bool {
         self.all.iter().any(|name| match name {
             Name::All => true,
-            Name::Layers => module != super::HEAD,
+            Name::Layers => !ends_with(module, super::HEAD),
             Name::Exact(text) => module == text,
             Name::Part(text) => {
                 let rest = module.strip_prefix(text.as_str());

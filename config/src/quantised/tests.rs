@@ -15,7 +15,7 @@ fn read(config: Value) -> Result<Quantisation, Diagnostic> {
 /// The schemes of a product and of the head.
 fn schemes(config: Value) -> String {
     let found = read(config).unwrap_or_else(|e| panic!("{e}"));
-    [Q, HEAD].map(|name| found.scheme(name).map_or("none".into(), ToString::to_string)).join("; ")
+    [Q, HEAD].map(|name| found.scheme(&[name]).map_or("none".into(), ToString::to_string)).join("; ")
 }
 
 fn fault(config: Value) -> String {
@@ -98,8 +98,8 @@ fn names_go_before_classes() {
         "weights": { "num_bits": 8, "type": "int", "strategy": "channel" } });
     config["config_groups"].as_object_mut().expect("an object").insert("group_1".into(), other);
     let found = read(config).unwrap();
-    assert_eq!(found.scheme(Q).unwrap().codes, DType::I8);
-    assert_eq!(found.scheme("model.layers.0.mlp.up_proj").unwrap().codes, DType::I4);
+    assert_eq!(found.scheme(&[Q]).unwrap().codes, DType::I8);
+    assert_eq!(found.scheme(&["model.layers.0.mlp.up_proj"]).unwrap().codes, DType::I4);
 }
 
 #[test]

@@ -312,16 +312,25 @@ fn packed_weights_load_into_any_memory() {
         let first = engine.add_sequence();
         let want: Vec<f32> = step(&mut engine, &[(first, &tokens, Want::Last)]).unwrap().last(0).unwrap().to_vec();
         let mut pool = Pool::new(2).unwrap();
-        packed::write(&file, engine.target(), Rank::ONLY, &random, &mut pool).unwrap();
+        packed::write(&file, (engine.target(), &manifest::TensorNames::default()), Rank::ONLY, &random, &mut pool)
+            .unwrap();
         let bytes = std::fs::read(&file).unwrap();
         engine.load_weights(&Random { seed: 4 }, &|_, _| ()).unwrap();
         engine.load_packed(&Packed::open(&file).unwrap(), &|_, _| ()).unwrap();
         let second = engine.add_sequence();
         assert_eq!(step(&mut engine, &[(second, &tokens, Want::Last)]).unwrap().last(0).unwrap(), want);
         // The same weights make the same file, and a file of others is refused.
-        packed::write(&file, engine.target(), Rank::ONLY, &random, &mut pool).unwrap();
+        packed::write(&file, (engine.target(), &manifest::TensorNames::default()), Rank::ONLY, &random, &mut pool)
+            .unwrap();
         assert!(std::fs::read(&file).unwrap() == bytes);
-        packed::write(&file, engine.target(), Rank { number: 1, of: 2 }, &random, &mut pool).unwrap();
+        packed::write(
+            &file,
+            (engine.target(), &manifest::TensorNames::default()),
+            Rank { number: 1, of: 2 },
+            &random,
+            &mut pool,
+        )
+        .unwrap();
         let refused = engine.load_packed(&Packed::open(&file).unwrap(), &|_, _| ()).unwrap_err();
         assert!(refused.to_string().ends_with("holds weights packed for ranks 2, not 1"), "{refused}");
     }
@@ -332,7 +341,14 @@ fn damaged_packed_weights_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("weights.safetensors");
     for mut engine in [toy::engine(2, 0), toy::apart(2, 0)] {
-        packed::write(&file, engine.target(), Rank::ONLY, &Random { seed: 3 }, &mut Pool::new(2).unwrap()).unwrap();
+        packed::write(
+            &file,
+            (engine.target(), &manifest::TensorNames::default()),
+            Rank::ONLY,
+            &Random { seed: 3 },
+            &mut Pool::new(2).unwrap(),
+        )
+        .unwrap();
         let whole = std::fs::read(&file).unwrap();
         let data: usize = engine.target().weights.iter().map(|weight| weight.bytes).sum();
         let mut flipped = |at: usize| {

@@ -5,7 +5,7 @@ use crate::device::{DeviceBuffer, DeviceError, Stream};
 use crate::error::Error;
 use crate::weights::packed::Packed;
 use crate::weights::{self, DeviceSink, Given, Loading, Numbers, Sink};
-use atomc_artifact::manifest::Target;
+use atomc_artifact::manifest::{Target, TensorNames};
 
 impl Hosted {
     /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep
@@ -13,7 +13,11 @@ impl Hosted {
     /// weights ends a step that is under way.
     pub fn begin_loading(&mut self) {
         (self.loaded, self.unloaded, self.step) = (false, false, None);
-        self.loading = Some(Loading::new(&self.target().weights, self.rank));
+        self.loading = Some(self.new_loading());
+    }
+
+    fn new_loading(&self) -> Loading {
+        Loading::new(&self.target().weights, &self.artifact.manifest().tensors, self.rank)
     }
 
     /// Begins to take any of the tensors, and goes on with earlier updates: a weight changes when
@@ -24,7 +28,7 @@ impl Hosted {
             self.step = None;
         }
         if self.loading.is_none() {
-            self.loading = Some(Loading::new(&self.target().weights, self.rank));
+            self.loading = Some(self.new_loading());
         }
     }
 
@@ -37,8 +41,8 @@ impl Hosted {
         };
         if self.loaded {
             let weights = &self.artifact.manifest().targets[self.target].weights;
-            let sink = Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() };
-            loading.constants(sink)?;
+            let (rank, buffers) = (self.rank, &mut self.memory.weights[..]);
+            loading.constants(Sink { weights, rank, buffers, pool: self.device.pool() })?;
             return loading.check_heads();
         }
         match self.unloaded && !loading.missing().is_empty() {
@@ -121,7 +125,7 @@ impl Hosted {
     /// Ends the load, if all tensors have come.
     pub fn finish_loading(&mut self) -> Result<(), Error> {
         let loading = self.loading.take().ok_or(HostedError::Loading("none is under way; begin one"))?;
-        self.fill_weights(|_, sink| loading.finish(sink))
+        self.fill_weights(|_, _, sink| loading.finish(sink))
     }
 
     /// Ends a load that cannot go on. There are no weights then.
@@ -131,20 +135,24 @@ impl Hosted {
 
     /// Fills the weights from a source that has all tensors.
     pub fn load(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
-        self.fill_weights(|_, sink| weights::load(sink, source, progress))
+        self.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
     }
 
     /// The same from a file of packed weights, which only has to be copied.
     pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
-        self.fill_weights(|target, sink| packed.load(target, sink, progress))
+        self.fill_weights(|target, _, sink| packed.load(target, sink, progress))
     }
 
-    fn fill_weights(&mut self, load: impl FnOnce(&Target, Sink) -> Result<(), Error>) -> Result<(), Error> {
+    fn fill_weights(
+        &mut self,
+        load: impl FnOnce(&Target, &TensorNames, Sink) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.step = None;
         self.device.pool().check().map_err(DeviceError::from)?;
-        let target = &self.artifact.manifest().targets[self.target];
+        let manifest = self.artifact.manifest();
+        let (target, names) = (&manifest.targets[self.target], &manifest.tensors);
         let (weights, buffers) = (&target.weights, &mut self.memory.weights);
-        let done = load(target, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
+        let done = load(target, names, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
         self.loaded = weights::are_loaded(self.loaded, &done);
         done
     }

@@ -6,12 +6,12 @@ use super::on_device::OnStream;
 use super::pack::Piece;
 use super::parts::names;
 use super::told::check_numbers;
-use super::{HEAD, Rank, Report, Sink, check_type, is_embedding, is_harmless, resolve, tasks};
+use super::{Rank, Report, Sink, check_type, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
 use crate::device::DeviceBuffer;
 use crate::error::Error;
 use crate::memory::Buffer;
-use atomc_artifact::manifest::Weight;
+use atomc_artifact::manifest::{TensorNames, Weight};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,6 +47,7 @@ pub struct Loading {
     pub(super) tensors: BTreeMap<String, Wanted>,
     pub(super) weights: Vec<Made>,
     pub(super) kept: BTreeMap<String, Kept>,
+    pub(super) names: TensorNames,
     twins: Twins,
     pub(super) on_device: OnStream,
     stage: Option<Buffer>,
@@ -62,10 +63,10 @@ struct Twins {
 
 impl Twins {
     /// Takes either; one that comes again is compared with what comes after it.
-    fn feed(&mut self, name: &str, float: Float, bytes: &[u8]) -> Result<(), CheckpointError> {
+    fn feed(&mut self, stored: &TensorNames, name: &str, float: Float, bytes: &[u8]) -> Result<(), CheckpointError> {
         let (own, other) = match name {
-            name if is_embedding(name) => (&mut self.embedding, &mut self.head),
-            HEAD => (&mut self.head, &mut self.embedding),
+            name if stored.is_tied_embedding(name) => (&mut self.embedding, &mut self.head),
+            name if stored.is_tied_head(name) => (&mut self.head, &mut self.embedding),
             _ => return Ok(()),
         };
         let found = (float, blake3::hash(bytes));
@@ -85,11 +86,6 @@ pub(super) struct Wanted {
     shape: Vec<usize>,
     /// The weights that are made of it.
     pub weights: Vec<usize>,
-}
-
-/// The embedding, if weights are made of it.
-pub(super) fn embedding(tensors: &BTreeMap<String, Wanted>) -> Option<(&String, &Wanted)> {
-    tensors.iter().find(|(name, _)| is_embedding(name))
 }
 
 /// How far a weight is.
@@ -210,7 +206,7 @@ impl Source for AtHand<'_> {
 impl Loading {
     /// A load of which nothing has come yet. A rank takes all tensors of the model, and waits for
     /// those alone that it has a part of.
-    pub fn new(weights: &[Weight], rank: Rank) -> Loading {
+    pub fn new(weights: &[Weight], stored: &TensorNames, rank: Rank) -> Loading {
         let used: Vec<BTreeSet<String>> = weights.iter().map(|weight| names(&weight.expr, rank)).collect();
         let made = |(weight, used): (&Weight, &BTreeSet<String>)| {
             let mut needs: Vec<Need> = Vec::new();
@@ -228,6 +224,7 @@ impl Loading {
             weights: weights.iter().zip(&used).map(made).collect(),
             tensors: wanted(weights, &used),
             kept: BTreeMap::new(),
+            names: stored.clone(),
             twins: Twins::default(),
             on_device: OnStream::default(),
             stage: None,
@@ -238,15 +235,21 @@ impl Loading {
     /// copy of one that they are made of. What models do not compute with is not wanted; other
     /// strangers are refused.
     pub fn wants(&self, name: &str, shape: &[usize]) -> Result<bool, CheckpointError> {
-        let twin = || embedding(&self.tensors).filter(|_| name == HEAD).map(|(_, wanted)| wanted);
+        let (stored, name) = (name, &*self.names.name(name));
+        let twin = || self.embedding().filter(|_| self.names.is_tied_head(name)).map(|(_, wanted)| wanted);
         match self.tensors.get(name).or_else(twin) {
             Some(wanted) if wanted.shape == shape => Ok(true),
             Some(Wanted { shape: want, .. }) => {
-                Err(CheckpointError::Shape { name: name.to_owned(), found: shape.to_vec(), want: want.clone() })
+                Err(CheckpointError::Shape { name: stored.to_owned(), found: shape.to_vec(), want: want.clone() })
             }
-            None if is_harmless(name, embedding(&self.tensors).is_some()) => Ok(false),
-            None => Err(CheckpointError::Unused { names: vec![name.to_owned()] }),
+            None if self.names.ignored(name).is_some() => Ok(false),
+            None => Err(CheckpointError::Unused { names: vec![stored.to_owned()] }),
         }
+    }
+
+    /// The embedding of a model that takes it for its head, if weights of the rank are made of it.
+    pub(super) fn embedding(&self) -> Option<(&String, &Wanted)> {
+        self.tensors.get_key_value(&self.names.tied.as_ref()?.embedding)
     }
 
     /// Takes a tensor, and makes the weights that lacked nothing else. One that comes again begins
@@ -255,13 +258,12 @@ impl Loading {
         if !self.wants(name, tensor.shape)? {
             return Ok(());
         }
+        let name = &*self.names.name(name).into_owned();
         tensor.check_size(name)?;
         let Numbers::Host(bytes) = tensor.numbers else {
             return Err(CheckpointError::Place { name: name.to_owned() }.into());
         };
-        if !self.tensors.contains_key(HEAD) {
-            self.twins.feed(name, tensor.float, &bytes)?;
-        }
+        self.twins.feed(&self.names, name, tensor.float, &bytes)?;
         if !self.tensors.contains_key(name) {
             return Ok(());
         }

@@ -12,7 +12,7 @@ use super::loading::{self, AtHand, Given, Kept, Loading, Numbers};
 use super::pack::Piece;
 use super::parts::Name;
 use super::told::check_numbers;
-use super::{HEAD, Rank, Sink, is_embedding, resolve};
+use super::{Rank, Sink, resolve};
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Tensor};
 use crate::device::{Device, DeviceBuffer, DeviceError, Stream};
 use crate::error::Error;
@@ -70,10 +70,11 @@ impl Loading {
         if !self.wants(name, tensor.shape)? {
             return Ok(());
         }
+        let name = &*self.names.name(name).into_owned();
         tensor.check_size(name)?;
         self.enter(&mut sink)?;
-        let is_twin = !self.tensors.contains_key(HEAD) && (name == HEAD || is_embedding(name));
-        if is_twin && name == HEAD {
+        let is_embedding = self.names.is_tied_embedding(name);
+        if self.names.is_tied_head(name) {
             return self.take_head(tensor, &mut sink);
         }
         if !self.tensors.contains_key(name) {
@@ -92,7 +93,7 @@ impl Loading {
             self.kept.insert(name.to_owned(), kept);
         }
         self.drop_kept(name);
-        if is_twin { self.note_embedding(&mut sink) } else { Ok(()) }
+        if is_embedding { self.note_embedding(&mut sink) } else { Ok(()) }
     }
 
     /// What goes on on one stream comes behind what went on on another.
@@ -129,12 +130,13 @@ impl Loading {
             Some(differs) => differs,
             none => none.insert(sink.mark()?),
         };
+        let differs = differs.address().cast();
         let none = BTreeMap::new();
-        let Some((embedding, wanted)) = loading::embedding(&self.tensors) else { return Ok(()) };
+        let Some((embedding, wanted)) = self.embedding() else { return Ok(()) };
         let source = AtHand::new(&none, Some((embedding, head)));
         let alone = |&&index: &&usize| self.weights[index].is_of(embedding);
         let mut weights = wanted.weights.iter().filter(alone);
-        weights.try_for_each(|&index| sink.compare(index, &source, differs.address().cast()))
+        weights.try_for_each(|&index| sink.compare(index, &source, differs))
     }
 
     /// Whether every head was its embedding, as far as both have come. Waits for the stream, if

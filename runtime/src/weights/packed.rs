@@ -3,6 +3,7 @@
 //! It is a safetensors file with a tensor of bytes for each weight, named by its number. Its
 //! metadata say what the weights were packed for: whatever has the same plan of weights, whichever
 //! kernels it has. Every `CHUNK_BYTES` of a weight have a checksum there, which loading compares.
+use super::spelled::Spelled;
 use super::{Progress, Rank, Report, STAGE_BYTES, Sink, Target as Place, Task, fill, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Shard, Source, Stored};
 use crate::device::{DeviceBuffer, DeviceError};
@@ -10,7 +11,7 @@ use crate::error::Error;
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::files::Draft;
-use atomc_artifact::manifest::{Target, Weight};
+use atomc_artifact::manifest::{Target, TensorNames, Weight};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -88,8 +89,15 @@ pub fn file_name(target: &str, rank: Rank) -> String {
 
 /// Packs the weights of a source for a rank, one by one, and writes the file, which appears whole
 /// or not at all.
-pub fn write(path: &Path, target: &Target, rank: Rank, source: &dyn Source, pool: &mut Pool) -> Result<(), Error> {
-    super::check_unused(&target.weights, source)?;
+pub fn write(
+    path: &Path,
+    (target, names): (&Target, &TensorNames),
+    rank: Rank,
+    source: &dyn Source,
+    pool: &mut Pool,
+) -> Result<(), Error> {
+    let source = &Spelled::new(source, names)?;
+    super::check_unused(&target.weights, names, source)?;
     let pieces = resolve(&target.weights, rank, source)?;
     let mut bytes = room(&target.weights)?;
     let fault = |source| CheckpointError::Write { path: path.to_owned(), source };
@@ -209,7 +217,7 @@ impl Packed {
 
     /// Copies the weights into their buffers. If the file is not for them nothing has changed.
     pub(crate) fn load(&self, target: &Target, sink: Sink, progress: Progress) -> Result<(), Error> {
-        let Sink { weights, rank, buffers, pool } = sink;
+        let Sink { weights, rank, buffers, pool, .. } = sink;
         if let Some((field, found, want)) = self.about.made.difference(&Made::of(target, rank)) {
             return Err(CheckpointError::PackedFor { path: self.path.clone(), field, found, want }.into());
         }

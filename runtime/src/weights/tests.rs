@@ -7,7 +7,9 @@ mod values;
 use super::*;
 use crate::checkpoint::{Checkpoint, Float, Random, mix};
 use crate::device::apart;
-use atomc_artifact::manifest::{DType, Fact, Order, Term, WeightExpr, Whole};
+use atomc_artifact::manifest::{
+    DType, Fact, Ignored, Order, Pattern, Renamed, TensorNames, Term, Tied, WeightExpr, Whole,
+};
 use half::{bf16, f16};
 use std::collections::BTreeMap;
 
@@ -61,6 +63,19 @@ impl Map {
         });
         safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).unwrap();
         Checkpoint::open(dir).unwrap()
+    }
+}
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// Another spelling, parts that do not run, and a tied head.
+fn names() -> TensorNames {
+    let part = |names| Ignored { part: "other".into(), names };
+    TensorNames {
+        renamed: vec![Renamed { from: "language_model.".into(), to: "model.".into() }],
+        ignored: vec![part(Pattern::Begin("model.layers.9.".into())), part(Pattern::End("rotary_emb.inv_freq".into()))],
+        tied: Some(Tied { embedding: EMBEDDING.into(), head: HEAD.into() }),
     }
 }
 
@@ -141,7 +156,7 @@ fn load_one(weight: &Weight, source: &dyn Source) -> Result<Vec<u8>, Error> {
     let mut loaded = |buffer: DeviceBuffer| {
         let mut buffers = [buffer];
         let weights = std::slice::from_ref(weight);
-        load(Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool: &mut pool }, source, &|_, _| ())?;
+        load(Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool: &mut pool }, &names(), source, &|_, _| ())?;
         let mut bytes = vec![0; weight.bytes];
         buffers[0].download(0, &mut bytes)?;
         Ok::<_, Error>(bytes)
@@ -171,16 +186,14 @@ struct Stream<'a> {
 
 impl Stream<'_> {
     fn new(weights: &[Weight], buffers: Vec<DeviceBuffer>) -> Stream<'_> {
-        Stream { weights, buffers, pool: Pool::new(2).unwrap(), loading: Loading::new(weights, Rank::ONLY) }
+        Stream { weights, buffers, pool: Pool::new(2).unwrap(), loading: Loading::new(weights, &names(), Rank::ONLY) }
     }
 
     fn feed(&mut self, name: &str, source: &dyn Source) -> Result<(), Error> {
         let shapes: BTreeMap<_, _> = self.weights.iter().flat_map(|weight| weight.expr.tensors()).collect();
         // What no weight uses is taken or refused by its name, but for a head that the embedding
         // stands for.
-        let found = shapes
-            .get(name)
-            .or_else(|| shapes.iter().find(|(other, _)| name == HEAD && is_embedding(other)).map(|(_, shape)| shape));
+        let found = shapes.get(&names().name(name)).or_else(|| shapes.get(EMBEDDING).filter(|_| name == HEAD));
         let Some(shape) = found else {
             return self.give(name, Given { float: Float::F32, shape: &[0], numbers: vec![].into() });
         };
@@ -196,7 +209,7 @@ impl Stream<'_> {
 
     fn finish(&mut self) -> Result<(), Error> {
         let Stream { weights, buffers, pool, loading } = self;
-        let loading = std::mem::replace(loading, Loading::new(weights, Rank::ONLY));
+        let loading = std::mem::replace(loading, Loading::new(weights, &names(), Rank::ONLY));
         loading.finish(Sink { weights, rank: Rank::ONLY, buffers, pool })
     }
 

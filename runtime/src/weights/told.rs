@@ -24,6 +24,21 @@ pub(super) fn check<'a>(
     value.scaled.iter().try_for_each(|scaled| check_scales(scaled, source, missing))
 }
 
+/// That the tensors which only tell something are of types that can.
+pub(super) fn check_types(
+    value: &Value,
+    source: &dyn Source,
+    missing: &mut BTreeSet<String>,
+) -> Result<(), CheckpointError> {
+    for part in value.told.iter().flat_map(|told| &told.parts) {
+        let Origin::Tensor { name, ref shape } = part.origin else { continue };
+        if let Some(data) = present(source.tensor(&name.text(), shape), missing)? {
+            check_integers(data, part, &name.text())?;
+        }
+    }
+    Ok(())
+}
+
 fn check_told(told: &Told, source: &dyn Source, missing: &mut BTreeSet<String>) -> Result<(), CheckpointError> {
     let mut all = Vec::new();
     for part in &told.parts {

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use atomc_artifact::manifest::{Attention, Manifest, Model, Target};
+use atomc_artifact::manifest::{Attention, Manifest, Model, Target, TensorNames};
 use atomc_artifact::{Artifact, check};
 use atomc_runtime::device::{DeviceBuffer, Stream};
 use atomc_runtime::memory::Buffer;
@@ -125,7 +125,7 @@ fn load(target: &Target, ranks: usize) {
     let (mut buffers, mut pool) = (buffers.expect("small buffers"), Pool::new(1).expect("no threads"));
     let rank = Rank { number: ranks - 1, of: ranks };
     let sink = Sink { weights, rank, buffers: &mut buffers, pool: &mut pool };
-    weights::load(sink, &Random { seed: 1 }, &|_, _| ()).expect("weights");
+    weights::load(sink, &TensorNames::default(), &Random { seed: 1 }, &|_, _| ()).expect("weights");
 }
 
 /// Makes and places the operands of a launch, if it fits its body.

@@ -103,7 +103,7 @@ fn experts_come_one_by_one_or_together() {
     let at_once = |source: &Map| {
         let (mut buffers, pool) = (buffers(), &mut Pool::new(2).unwrap());
         let sink = Sink { weights: &weights, rank: Rank::ONLY, buffers: &mut buffers, pool };
-        load(sink, source, &|_, _| ())
+        load(sink, &names(), source, &|_, _| ())
     };
     for source in [&each, &together] {
         at_once(source).unwrap();
@@ -154,7 +154,7 @@ fn a_rank_waits_for_what_it_has_a_part_of() {
     let weights = [weight(DType::F32, &[2, 2, 8], layout, shard(0, 2, of))];
     let bytes = |number: u8| vec![number; 2 * 8 * 4];
     let rank = Rank { number: 1, of: 2 };
-    let mut loading = Loading::new(&weights, rank);
+    let mut loading = Loading::new(&weights, &names(), rank);
     assert_eq!(loading.missing(), ["e.2", "e.3"]);
     let (mut buffers, mut pool) = ([DeviceBuffer::Host(Buffer::new(weights[0].bytes).unwrap())], Pool::new(1).unwrap());
     for number in [3, 0, 2, 1] {

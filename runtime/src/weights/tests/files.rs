@@ -54,7 +54,7 @@ fn a_file_that_changes_under_way_is_an_error() {
         let (mut pool, mut buffers) = (Pool::new(2).unwrap(), [buffer]);
         let sink = Sink { weights: &weights, rank: Rank::ONLY, buffers: &mut buffers, pool: &mut pool };
         // The first report comes before the first number is read.
-        let done = load(sink, &file, &|done, _| {
+        let done = load(sink, &names(), &file, &|done, _| {
             if done == 0 {
                 change(&path)
             }

@@ -72,7 +72,7 @@ fn updates_make_anew_what_was_lost() {
 /// same.
 #[test]
 fn a_tied_head_is_the_embedding() {
-    let (head, embedding) = ("lm_head.weight", "model.embed_tokens.weight");
+    let (head, embedding) = (HEAD, EMBEDDING);
     let weights = [weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(embedding, &[4]))];
     let source = |base| Map::default().with(head, Float::BF16, &[4], base).with(embedding, Float::BF16, &[4], base);
     let (one, two) = (source(1.0), source(2.0));

@@ -209,11 +209,15 @@ fn missing_and_unused_tensors_change_nothing() {
     );
     let vector = |name: &str| weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(name, &[4]));
     let mut buffers: Vec<DeviceBuffer> = (0..3).map(|_| DeviceBuffer::Host(Buffer::new(8).unwrap())).collect();
-    let mut message = |names: [&str; 3]| {
-        let (weights, pool) = (names.map(vector), &mut Pool::new(1).unwrap());
-        let error =
-            load(Sink { weights: &weights, rank: Rank::ONLY, buffers: &mut buffers, pool }, &source, &|_, _| ())
-                .unwrap_err();
+    let mut message = |tensors: [&str; 3]| {
+        let (weights, pool) = (tensors.map(vector), &mut Pool::new(1).unwrap());
+        let error = load(
+            Sink { weights: &weights, rank: Rank::ONLY, buffers: &mut buffers, pool },
+            &names(),
+            &source,
+            &|_, _| (),
+        )
+        .unwrap_err();
         assert!(buffers.iter().all(|buffer| buffer.host_view().unwrap() == [0; 8]));
         error.to_string()
     };
@@ -222,23 +226,54 @@ fn missing_and_unused_tensors_change_nothing() {
 }
 
 #[test]
-fn harmless_tensors_may_stay() {
-    harmless_beside("model.embed_tokens.weight");
-    harmless_beside("model.language_model.embed_tokens.weight");
-}
-
-fn harmless_beside(name: &'static str) {
-    let embedding = weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(name, &[4]));
-    let source = || Map::default().with(name, Float::BF16, &[4], 1.0);
-    for other in ["mtp.norm.weight", "model.visual.merger.norm.weight"] {
+fn tensors_of_other_parts_may_stay() {
+    let embedding = weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(EMBEDDING, &[4]));
+    let source = || Map::default().with(EMBEDDING, Float::BF16, &[4], 1.0);
+    for other in ["model.layers.9.embed_tokens.weight", "language_model.layers.9.eh_proj.weight"] {
         load_one(&embedding, &source().with(other, Float::BF16, &[8], 0.0)).unwrap();
     }
-    let inv_freq = source().with("model.layers.0.self_attn.rotary_emb.inv_freq", Float::F32, &[8], 0.0);
-    load_one(&embedding, &inv_freq).unwrap();
-    load_one(&embedding, &source().with("lm_head.weight", Float::BF16, &[4], 1.0)).unwrap();
-    let untied = load_one(&embedding, &source().with("lm_head.weight", Float::BF16, &[4], 2.0)).unwrap_err();
+    load_one(&embedding, &source().with("model.layers.0.rotary_emb.inv_freq", Float::F32, &[8], 0.0)).unwrap();
+    load_one(&embedding, &source().with(HEAD, Float::BF16, &[4], 1.0)).unwrap();
+    let untied = load_one(&embedding, &source().with(HEAD, Float::BF16, &[4], 2.0)).unwrap_err();
     assert!(untied.to_string().starts_with("`lm_head.weight` of the checkpoint is not the embedding"));
-    load_one(&embedding, &source().with("lm_head.bias", Float::BF16, &[4], 1.0)).unwrap_err();
+    for other in ["lm_head.bias", "model.layers.8.eh_proj.weight", "mtp.norm.weight", "visual.model.layers.9.x"] {
+        let message = load_one(&embedding, &source().with(other, Float::BF16, &[4], 1.0)).unwrap_err().to_string();
+        assert_eq!(message, format!("the checkpoint has a tensor that the model does not use: {other}"));
+    }
+}
+
+#[test]
+fn names_of_another_writer() {
+    let embedding = weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(EMBEDDING, &[4]));
+    let (other, head) = ("language_model.embed_tokens.weight", [(HEAD, 1.0), (HEAD, 2.0)]);
+    let source = || Map::default().with(other, Float::BF16, &[4], 1.0);
+    let plain = load_one(&embedding, &Map::default().with(EMBEDDING, Float::BF16, &[4], 1.0)).unwrap();
+    assert!(load_one(&embedding, &source()).unwrap() == plain);
+    let [same, differs] =
+        head.map(|(head, value)| load_one(&embedding, &source().with(head, Float::BF16, &[4], value)));
+    assert!(same.unwrap() == plain && differs.unwrap_err().to_string().starts_with("`lm_head.weight`"));
+    let message = load_one(&embedding, &source().with(EMBEDDING, Float::BF16, &[4], 1.0)).unwrap_err().to_string();
+    let both = "the checkpoint has both `model.embed_tokens.weight` and `language_model.embed_tokens.weight`";
+    assert!(message.starts_with(both), "{message}");
+    let message = load_one(&embedding, &source().with("language_model.x", Float::BF16, &[4], 1.0)).unwrap_err();
+    assert_eq!(message.to_string(), "the checkpoint has a tensor that the model does not use: language_model.x");
+}
+
+#[test]
+fn a_checkpoint_fits_by_its_names_shapes_and_types() {
+    let weights = [weight(DType::BF16, &[4], Layout::Rows { stride: 4 }, tensor(EMBEDDING, &[4]))];
+    let source = || Map::default().with("model.layers.9.a", Float::F32, &[1], 0.0);
+    let fits = |source: &Map| fit(&weights, &names(), Rank::ONLY, source);
+    let found = fits(&source().with(EMBEDDING, Float::F32, &[4], 0.0)).unwrap();
+    assert_eq!((found.read, found.ignored), (1, BTreeMap::from([("other".to_owned(), 1)])));
+    let fault = |source: &Map| fits(source).unwrap_err().to_string();
+    assert_eq!(fault(&source()), format!("the checkpoint lacks a tensor that the model needs: {EMBEDDING}"));
+    let extra = source().with(EMBEDDING, Float::F32, &[4], 0.0).with("x", Float::F32, &[1], 0.0);
+    assert_eq!(fault(&extra), "the checkpoint has a tensor that the model does not use: x");
+    assert_eq!(
+        fault(&source().with(EMBEDDING, Float::Code(DType::I8), &[4], 0.0)),
+        "tensor `model.embed_tokens.weight` is of type i8, of which no weight of type bf16 can be made"
+    );
 }
 
 #[test]
@@ -256,7 +291,7 @@ fn reports_progress() {
     let last = std::sync::Mutex::new(Vec::new());
     let mut buffers = [DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())];
     let sink = Sink { weights: &[weight], rank: Rank::ONLY, buffers: &mut buffers, pool: &mut Pool::new(2).unwrap() };
-    load(sink, &Random { seed: 1 }, &|done, total| last.lock().unwrap().push((done, total))).unwrap();
+    load(sink, &names(), &Random { seed: 1 }, &|done, total| last.lock().unwrap().push((done, total))).unwrap();
     let reports = last.into_inner().unwrap();
     let total = 3000 * 1024 * 2;
     assert_eq!((reports[0], *reports.iter().max().unwrap()), ((0, total), (total, total)));

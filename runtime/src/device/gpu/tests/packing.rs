@@ -4,7 +4,7 @@ use super::*;
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
 use crate::error::Error;
 use crate::weights::{self, DeviceSink, Given, Loading, Numbers, Rank, Sink};
-use atomc_artifact::manifest::{DType, Layout, Weight, WeightExpr};
+use atomc_artifact::manifest::{DType, Layout, TensorNames, Weight, WeightExpr};
 use std::collections::BTreeMap;
 
 const STREAM: usize = 0x52;
@@ -65,7 +65,13 @@ impl<'a> Load<'a> {
         let mut device = Gpu::with_driver(fake.driver().unwrap(), &artifact, target, 0, Some(stream), 1).unwrap();
         let tensors = Tensors { driver, stream };
         let buffers = weights.iter().map(|weight| device.allocate(weight.bytes).unwrap()).collect();
-        Load { device, place: tensors.zeroed(1 << 16), tensors, buffers, loading: Loading::new(weights, Rank::ONLY) }
+        Load {
+            device,
+            place: tensors.zeroed(1 << 16),
+            tensors,
+            buffers,
+            loading: Loading::new(weights, &TensorNames::default(), Rank::ONLY),
+        }
     }
 
     fn feed(&mut self, name: &str, matrices: &Matrices, weights: &[Weight], stream: Stream) -> Result<(), Error> {
@@ -94,7 +100,13 @@ fn wanted(weights: &[Weight], matrices: &Matrices) -> Vec<Vec<u8>> {
     let host = |weight: &Weight| DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap());
     let mut buffers: Vec<DeviceBuffer> = weights.iter().map(host).collect();
     let pool = &mut Pool::new(1).unwrap();
-    weights::load(Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool }, matrices, &|_, _| ()).unwrap();
+    weights::load(
+        Sink { weights, rank: Rank::ONLY, buffers: &mut buffers, pool },
+        &TensorNames::default(),
+        matrices,
+        &|_, _| (),
+    )
+    .unwrap();
     buffers.iter().map(|buffer| buffer.host_view().unwrap().to_vec()).collect()
 }
 

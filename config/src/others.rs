@@ -1,0 +1,183 @@
+//! What a published checkpoint holds beside the language model: parts that do not run here, and
+//! other spellings of names.
+use crate::Diagnostic;
+use crate::fields::Fields;
+
+/// A part that families have in their checkpoints.
+pub(crate) struct Other {
+    /// For people.
+    pub part: &'static str,
+    pub tensors: Tensors,
+}
+
+/// Where the tensors of a part are.
+pub(crate) enum Tensors {
+    /// Their names begin like this.
+    Below(&'static str),
+    /// Layers behind those of the model, as many as this field says; so many without it.
+    Layers(&'static str, usize),
+}
+
+/// A part of a checkpoint that does not run, of one model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherPart {
+    /// For people.
+    pub part: &'static str,
+    /// What names of its tensors begin with.
+    pub begins: String,
+}
+
+/// Layers that guess tokens further ahead.
+const DRAFT: &str = "multi-token prediction";
+const VISION: &str = "vision tower";
+const PROJECTOR: &str = "projector of images";
+
+/// Of DeepSeek V3 and GLM: the drafting layer has the number behind the last.
+pub(crate) const DRAFT_LAYERS: &[Other] =
+    &[Other { part: DRAFT, tensors: Tensors::Layers("num_nextn_predict_layers", 1) }];
+
+/// Of Qwen3-Next and later.
+pub(crate) const MTP: &[Other] = &[below(DRAFT, "mtp.")];
+
+/// Of Qwen3.5.
+pub(crate) const MTP_AND_VISUAL: &[Other] = &[below(DRAFT, "mtp."), below(VISION, "model.visual.")];
+
+/// Of models that see images through a tower and a projector, with a spelling before transformers 5
+/// and one since.
+pub(crate) const TOWER: &[Other] = &[
+    below(VISION, "vision_tower."),
+    below(VISION, "model.vision_tower."),
+    below(PROJECTOR, "multi_modal_projector."),
+    below(PROJECTOR, "model.multi_modal_projector."),
+];
+
+/// Beginnings of names before transformers 5, and since.
+pub(crate) const LANGUAGE_MODEL: &[(&str, &str)] =
+    &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
+
+/// Of a language part that was saved alone, which may keep the names of the whole.
+pub(crate) const SAVED_ALONE: &[(&str, &str)] = &[("model.language_model.", "model.")];
+
+const fn below(part: &'static str, begins: &'static str) -> Other {
+    Other { part, tensors: Tensors::Below(begins) }
+}
+
+/// The parts of a model of so many layers, which lie at a path.
+pub(crate) fn read(f: &Fields, others: &[Other], path: &str, layers: usize) -> Result<Vec<OtherPart>, Diagnostic> {
+    let mut all = vec![];
+    for other in others {
+        match other.tensors {
+            Tensors::Below(begins) => all.push(OtherPart { part: other.part, begins: begins.into() }),
+            Tensors::Layers(field, default) => {
+                let count = f.or(field, Fields::number, default)?;
+                let begins = (layers..layers + count).map(|layer| format!("{path}.layers.{layer}."));
+                all.extend(begins.map(|begins| OtherPart { part: other.part, begins }));
+            }
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, Diagnostic};
+    use serde_json::{Value, json};
+
+    fn read(architecture: &str, fields: Value) -> Result<Config, Diagnostic> {
+        let mut all = json!({
+            "architectures": [architecture], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+            "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 128,
+            "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16,
+        });
+        all.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        Config::parse(&all.to_string(), None)
+    }
+
+    fn begins(architecture: &str, fields: Value) -> Vec<String> {
+        let config = read(architecture, fields).expect("a good configuration");
+        config.others.into_iter().map(|other| format!("{}: {}", other.part, other.begins)).collect()
+    }
+
+    #[test]
+    fn drafting_layers_have_the_numbers_behind_the_last() {
+        for architecture in ["DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"] {
+            let of = |count: Value| begins(architecture, json!({ "num_nextn_predict_layers": count }));
+            assert_eq!(begins(architecture, json!({})), ["multi-token prediction: model.layers.4."]);
+            assert_eq!(of(json!(0)), [""; 0]);
+            let two = ["multi-token prediction: model.layers.4.", "multi-token prediction: model.layers.5."];
+            assert_eq!(of(json!(2)), two);
+        }
+        assert_eq!(begins("LlamaForCausalLM", json!({ "num_nextn_predict_layers": 1 })), [""; 0]);
+    }
+
+    /// Fields of a language part.
+    fn within(architecture: &str, model_type: &str, fields: Value) -> Result<Config, Diagnostic> {
+        let mut text = json!({
+            "model_type": model_type, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+        });
+        text.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        Config::parse(&json!({ "architectures": [architecture], "text_config": text }).to_string(), None)
+    }
+
+    #[test]
+    fn models_that_see_images() {
+        // As the release of 4B leaves out what its class has by default.
+        let gemma = within("Gemma3ForConditionalGeneration", "gemma3_text", json!({})).expect("a good configuration");
+        let attention = gemma.layers[0].attention().expect("attention");
+        assert_eq!((gemma.vocab, attention.heads, attention.kv_heads, attention.head_dim), (262_208, 8, 4, 256));
+        assert!(gemma.tied && gemma.path == "model.language_model");
+        let sizes = json!({ "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "head_dim": 16 });
+        let mistral = |model_type: &str| within("Mistral3ForConditionalGeneration", model_type, sizes.clone());
+        assert!(!mistral("mistral").expect("a good configuration").tied);
+        let fault = mistral("ministral3").expect_err("another language part");
+        assert_eq!(fault.to_string(), "config.json: text_config.model_type: unknown value \"ministral3\"");
+        let fault = within("Mistral3ForConditionalGeneration", "mistral", json!({})).expect_err("no sizes");
+        assert_eq!(fault.to_string(), "config.json: text_config.vocab_size: is missing");
+    }
+
+    #[test]
+    fn a_language_part_that_was_saved_alone() {
+        let fields = json!({
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16, "layer_types": ["linear_attention", "linear_attention", "full_attention",
+            "full_attention"],
+        });
+        let config = read("Qwen3_5ForCausalLM", fields).expect("a good configuration");
+        assert_eq!((config.path, config.spellings), ("model", &[("model.language_model.", "model.")][..]));
+    }
+
+    #[test]
+    fn modules_by_the_spelling_of_before() {
+        let excluded = json!(["language_model.lm_head", "language_model.model.layers.1.mlp.up_proj"]);
+        let quantised = json!({ "quant_method": "fp8", "modules_to_not_convert": excluded });
+        let all = json!({
+            "architectures": ["Mistral3ForConditionalGeneration"], "quantization_config": quantised,
+            "text_config": {
+                "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+                "num_key_value_heads": 2, "vocab_size": 128, "head_dim": 16,
+            },
+        });
+        let config = Config::parse(&all.to_string(), None).expect("a good configuration");
+        let is_quantised = |module: &str| config.scheme(module).is_some();
+        assert!(is_quantised("model.language_model.layers.0.mlp.up_proj"));
+        assert!(!is_quantised("model.language_model.layers.1.mlp.up_proj") && !is_quantised("lm_head"));
+    }
+
+    #[test]
+    fn experts_below_another_path_are_quantised_alike() {
+        let fields = json!({
+            "model_type": "qwen3_5_moe_text", "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
+            "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        });
+        let read = || within("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", fields.clone());
+        let mut config = read().expect("a good configuration");
+        let rules = ["re:.*language_model.*experts\\.1\\..*=none".to_owned(), "int8-weights".to_owned()];
+        let fault = config.quantise(&rules).expect_err("experts of two forms");
+        assert_eq!(
+            fault.to_string(),
+            "--quant: model.language_model.layers.0.mlp.experts.0.gate_proj and \
+             model.language_model.layers.0.mlp.experts.1.gate_proj would be quantised in different forms"
+        );
+    }
+}
