@@ -100,7 +100,9 @@ pub enum InputScales {
     Row,
     /// So many columns of a row.
     Group(usize),
-    /// A power of two for so many columns of a row.
+    /// The same rounded up to a power of two.
+    Power(usize),
+    /// A power of two for so many columns of a row, as MX formats have it.
     Mx(usize),
 }
 

@@ -139,6 +139,7 @@ impl Attr for Rule {
             Rule::Static => "static".to_string(),
             Rule::Row => "row".to_string(),
             Rule::Group(columns) => format!("group({columns})"),
+            Rule::Power(columns) => format!("power({columns})"),
             Rule::Mx(columns) => format!("mx({columns})"),
         }
     }
@@ -148,6 +149,7 @@ impl Attr for Rule {
             ("static", 0) => Some(Rule::Static),
             ("row", 0) => Some(Rule::Row),
             ("group", columns) if columns > 0 => Some(Rule::Group(columns)),
+            ("power", columns) if columns > 0 => Some(Rule::Power(columns)),
             ("mx", columns) if columns > 0 => Some(Rule::Mx(columns)),
             _ => None,
         }

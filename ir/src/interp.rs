@@ -712,7 +712,7 @@ pub(crate) fn quantise<S: Real>(args: &[&Val<S>], _: Cx, &to: &DType, &rule: &Ru
     let given = args.get(1).map(|scale| scale.float()).transpose()?.map(|scale| scale.data[0]);
     let columns = match rule {
         Rule::Static | Rule::Row => x.width(),
-        Rule::Group(columns) | Rule::Mx(columns) => columns,
+        Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) => columns,
     };
     let groups = x.rows().flat_map(|row| row.chunks(columns));
     one(x.shape.clone(), groups.flat_map(|group| quantise::coded(group, to, rule, given)).collect())

@@ -40,12 +40,27 @@ pub(crate) fn coded<S: Real>(group: &[S], to: DType, rule: Rule, given: Option<S
             let scale = size.max(S::of(LEAST_SIZE)).mul(one.div(most));
             by(&|v| v.div(scale), scale)
         }
+        (Rule::Power(_), _) => {
+            let scale = size.max(S::of(LEAST_SIZE)).mul(one.div(most));
+            let scale = S::of(f64::from(power_above(scale.get() as f32)));
+            by(&|v| v.div(scale), scale)
+        }
         (Rule::Mx(_), _) => {
             let exponent = mx_exponent(size.get() as f32, to);
             by(&|v| v.mul(S::of(f64::exp2(-exponent))), S::of(exponent.exp2()))
         }
     }
 }
+
+/// The least power of two that is no smaller than a normal number.
+fn power_above(v: f32) -> f32 {
+    let power = f32::from_bits((v.to_bits() + MANTISSA) & !MANTISSA);
+    // What is no number stays none.
+    power + (v - v)
+}
+
+/// The bits of a number's mantissa.
+const MANTISSA: u32 = 0x7f_ffff;
 
 /// The exponent of the power of two that numbers up to a size share.
 fn mx_exponent(largest: f32, to: DType) -> f64 {
@@ -65,6 +80,10 @@ mod tests {
     fn rows_of_e4m3() {
         let by = |rule, group: &[f32]| coded(group, DType::F8E4M3, rule, None);
         assert_eq!(by(Rule::Row, &[448.0, 1.0, -17.0, 0.0]), [448.0, 1.0, -16.0, 0.0]);
+        // Scales that are powers of two: 500 takes 2 of them, 448 is what codes reach.
+        assert_eq!(by(Rule::Power(4), &[448.0, 1.0, -17.0, 0.0]), [448.0, 1.0, -16.0, 0.0]);
+        assert_eq!(by(Rule::Power(4), &[500.0, 1.0, -17.0, 33.0]), [512.0, 1.0, -16.0, 32.0]);
+        assert_eq!(by(Rule::Power(1), &[3e-9]), [416.0 * 2f32.powi(-37)]);
         // Halves of the last place go to the even code.
         assert_eq!(by(Rule::Row, &[448.0, 17.0, 19.0]), [448.0, 16.0, 20.0]);
         assert_eq!(by(Rule::Row, &[0.0, -0.0]), [0.0, 0.0]);

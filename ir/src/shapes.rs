@@ -263,20 +263,20 @@ pub fn quantise(inputs: &[&Type], &to: &DType, &rule: &Rule) -> Types {
     };
     let known = match rule {
         Rule::Static | Rule::Row => matches!(to, DType::F8E4M3 | DType::I8),
-        Rule::Group(_) => to == DType::F8E4M3,
+        Rule::Group(_) | Rule::Power(_) => to == DType::F8E4M3,
         Rule::Mx(_) => matches!(to, DType::F8E4M3 | DType::F4E2M1),
     };
     if !known {
         return Err(format!("no rule makes codes of {} like that", to.name()));
     }
     match (&inputs[1..], rule) {
-        ([], Rule::Row | Rule::Group(_) | Rule::Mx(_)) => {}
+        ([], Rule::Row | Rule::Group(_) | Rule::Power(_) | Rule::Mx(_)) => {}
         ([scale], Rule::Static) if float(scale, "scale")?.shape == Shape::fixed(&[1]) => {}
         _ => return Err("there must be one scale where the rule makes none".into()),
     }
     let (dtype, layout) = match rule {
         Rule::Static | Rule::Row => (to, Layout::Scaled(width)),
-        Rule::Group(columns) => (to, Layout::Scaled(columns)),
+        Rule::Group(columns) | Rule::Power(columns) => (to, Layout::Scaled(columns)),
         // A code times a power of two is a number of the type that x has.
         Rule::Mx(_) => (x.dtype, Layout::Rows),
     };

@@ -261,6 +261,8 @@ pub enum Rule {
     Row,
     /// By a scale for so many columns of a row, likewise.
     Group(usize),
+    /// By the same scale rounded up to a power of two.
+    Power(usize),
     /// By a power of two for so many columns of a row, as the OCP's MX formats have it.
     Mx(usize),
 }

@@ -40,6 +40,17 @@ def groups_e4m3(n):
     return f
 
 
+def powers_e4m3(n):
+    """Scales as `groups_e4m3` has them, rounded up to powers of two."""
+    def f(x, _):
+        g = groups(x, n)
+        s = g.abs().amax(-1, keepdim=True).float().clamp(min=1e-10) * torch.tensor(1 / 448, dtype=torch.float32)
+        mantissa, exponent = torch.frexp(s)
+        s = torch.exp2(exponent - (mantissa == 0.5).int()).double()
+        return (e4m3(g / s) * s).flatten(-2)[..., :x.shape[-1]]
+    return f
+
+
 def rows_int8(x, _):
     a = x.abs().amax(-1, keepdim=True).clamp(min=1e-10)
     y = x * (127 / a)
@@ -222,6 +233,8 @@ CASES = {
     # Three heads of 24: queries, keys and values end inside a block, and so do all rows.
     "q-fp8-block": Quantised(Case(qwen3(hidden_size=200, intermediate_size=264)), dict(FP8, weight_block_size=[128, 128]),
                              blocks_e4m3([128, 128]), groups_e4m3(128)),
+    "q-fp8-powers": Quantised(Case(qwen3(hidden_size=200, intermediate_size=264)), dict(FP8, weight_block_size=[32, 64], scale_fmt="ue8m0"),
+                              blocks_e4m3([32, 64]), powers_e4m3(64)),
     "q-fp8-small": Quantised(Case(qwen3(intermediate_size=90)), dict(FP8, weight_block_size=[16, 32], ignored_layers=["model.layers.1.mlp"]),
                              blocks_e4m3([16, 32]), groups_e4m3(32), others=("model.layers.1.mlp",)),
     "q-fp8-static": Quantised(Case(llama(intermediate_size=90)), ct("float-quantized", TENSOR8, TENSOR8, kv_cache_scheme=TENSOR8),

@@ -284,6 +284,7 @@ fn coded(b: &mut Builder, path: &str, x: Value, inputs: Inputs) -> Made {
         InputScales::Static => (Rule::Static, Some(b.weight(format!("{path}.input_scale"), DType::F32, &[1]))),
         InputScales::Row => (Rule::Row, None),
         InputScales::Group(columns) => (Rule::Group(columns), None),
+        InputScales::Power(columns) => (Rule::Power(columns), None),
         InputScales::Mx(columns) => (Rule::Mx(columns), None),
     };
     let operands: Vec<Value> = [x].into_iter().chain(given).collect();

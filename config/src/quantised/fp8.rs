@@ -11,10 +11,12 @@ pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
         let message = "must be true: there are no codes otherwise";
         return Err(f.fault("config::quantised", "is_checkpoint_fp8_serialized", message));
     }
-    f.one_of("scale_fmt", "float", &[("float", ())])?;
+    // Scales in the file are f32 in both.
+    let is_power = f.one_of("scale_fmt", "float", &[("float", false), ("ue8m0", true)])?;
     without(f, "expert_dtype")?;
     let square = f.sizes("weight_block_size")?;
     let scheme = match square.as_deref() {
+        None if is_power => return Err(f.fault("config::quantised", "scale_fmt", "\"ue8m0\" goes with blocks alone")),
         None => Scheme {
             blocks: Blocks::Tensor,
             stored: Stored::Codes { scale: "weight_scale", axes: Axes::One },
@@ -24,7 +26,7 @@ pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
         Some(&[rows, cols]) if is_dynamic => Scheme {
             blocks: Blocks::Square(rows, cols),
             stored: Stored::Codes { scale: "weight_scale_inv", axes: Axes::Matrix },
-            inputs: inputs(InputScales::Group(cols)),
+            inputs: inputs(if is_power { InputScales::Power(cols) } else { InputScales::Group(cols) }),
             ..CODES
         },
         Some([_, _]) => {

@@ -48,13 +48,16 @@ fn quark(weight: Value, input: Value) -> Value {
 #[test]
 fn fp8() {
     let block = json!({ "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128] });
+    let mut powers = block.clone();
+    powers["scale_fmt"] = json!("ue8m0");
     insta::assert_snapshot!(schemes(block), @r#"f8e4m3 with scales of f32 for Square(128, 128), stored as Codes { scale: "weight_scale_inv", axes: Matrix }, rows f8e4m3 Group(128); none"#);
     insta::assert_snapshot!(schemes(json!({ "quant_method": "fp8", "activation_scheme": "static" })), @r#"f8e4m3 with scales of f32 for Tensor, stored as Codes { scale: "weight_scale", axes: One }, rows f8e4m3 Static; none"#);
+    insta::assert_snapshot!(schemes(powers), @r#"f8e4m3 with scales of f32 for Square(128, 128), stored as Codes { scale: "weight_scale_inv", axes: Matrix }, rows f8e4m3 Power(128); none"#);
     let excluded = json!({ "quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn"] });
     assert_eq!(schemes(excluded), "none; none");
     let both = json!({ "quant_method": "fp8", "activation_scheme": "static", "weight_block_size": [128, 128] });
     insta::assert_snapshot!(fault(both), @r#"config.json: quantization_config.activation_scheme: "static" does not go with weight_block_size"#);
-    insta::assert_snapshot!(fault(json!({ "quant_method": "fp8", "scale_fmt": "ue8m0" })), @r#"config.json: quantization_config.scale_fmt: unknown value "ue8m0""#);
+    insta::assert_snapshot!(fault(json!({ "quant_method": "fp8", "scale_fmt": "ue8m0" })), @r#"config.json: quantization_config.scale_fmt: "ue8m0" goes with blocks alone"#);
     insta::assert_snapshot!(fault(json!({ "quant_method": "fp8", "weight_block_size": [128, 0] })), @"config.json: quantization_config.weight_block_size: must be a list of whole numbers above 0, not [128,0]");
 }
 

@@ -71,7 +71,7 @@ impl<'c> Rows<'_, 'c> {
         let (c, x) = (self.code, self.graph.operands(v.node)[0]);
         let scale = match rule {
             Rule::Static | Rule::Row => self.row_scale(v)?,
-            Rule::Group(group) | Rule::Mx(group) => {
+            Rule::Group(group) | Rule::Power(group) | Rule::Mx(group) => {
                 let scale = self.group_scale(v, (to, rule), at.row, self.column(at.col) / group);
                 scale?
             }
@@ -129,7 +129,7 @@ impl<'c> Rows<'_, 'c> {
     ) -> Result<Scale<'c>, Diagnostic> {
         let (c, x) = (self.code, self.graph.operands(v.node)[0]);
         let (width, lanes) = (self.shape(x)?.shape.last().unwrap_or(0), c.lanes());
-        let (Rule::Group(columns) | Rule::Mx(columns)) = rule else {
+        let (Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns)) = rule else {
             return self.row_scale(v);
         };
         if !columns.is_multiple_of(lanes) && columns < width {
@@ -152,13 +152,13 @@ impl<'c> Rows<'_, 'c> {
         let (c, operands) = (self.code, self.graph.operands(v.node));
         let width = self.shape(operands[0])?.shape.last().unwrap_or(0);
         let scale = match rule {
-            Rule::Group(columns) | Rule::Mx(columns) if columns < width => return Ok(()),
+            Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) if columns < width => return Ok(()),
             Rule::Static => {
                 let at = At { row: c.int(0), head: None, col: Col::Const(0) };
                 let scale = c.lane(self.eval(operands[1], at)?, 0).into_float_value();
                 Scale { by: By::Factor(self.inverse(c.number(1.0), scale)), scale }
             }
-            Rule::Row | Rule::Group(_) | Rule::Mx(_) => {
+            Rule::Row | Rule::Group(_) | Rule::Power(_) | Rule::Mx(_) => {
                 let size = self.size(operands[0], (c.int(0), c.int(width)), place, self.team.get())?;
                 self.scale_by(rule, to, size)
             }
@@ -216,9 +216,10 @@ impl<'c> Rows<'_, 'c> {
                 let scale = self.inverse(size, c.number(most));
                 Scale { by: By::Factor(self.inverse(c.number(most), size)), scale }
             }
-            Rule::Group(_) => {
+            Rule::Group(_) | Rule::Power(_) => {
                 let inverse = f64::from(1.0 / most as f32);
                 let scale = c.b.build_float_mul(at_least(size, LEAST_SIZE), c.number(inverse), "").expect(BUILT);
+                let scale = if matches!(rule, Rule::Power(_)) { self.power_above(scale) } else { scale };
                 Scale { by: By::Divisor(scale), scale }
             }
             Rule::Mx(_) => self.power_of_two(to, size),
@@ -227,6 +228,16 @@ impl<'c> Rows<'_, 'c> {
                 Scale { by: By::Factor(self.inverse(c.number(1.0), scale)), scale }
             }
         }
+    }
+
+    /// The least power of two that is no smaller than a normal number.
+    fn power_above(&self, v: FloatValue<'c>) -> FloatValue<'c> {
+        let c = self.code;
+        let bits = (c.as_int(c.bitcast(v, c.cx.i32_type())) + 0x7f_ffff).shift_right(23, false).shift_left(23);
+        let power = c.bitcast(bits, c.cx.f32_type()).into_float_value();
+        // What is no number stays none.
+        let odd = c.b.build_float_sub(v, v, "").expect(BUILT);
+        c.b.build_float_add(power, odd, "").expect(BUILT)
     }
 
     /// The power of two of the MX formats. For e4m3 codes reach 1.75 times 2^8, and what is more
