@@ -180,7 +180,10 @@ impl Model {
             Ok(config) => config,
             Err(fault) => return Ok(vec![escaped(&fault.to_string())]),
         };
-        let artifact = self.lock().artifact().clone();
+        let (artifact, invariant) = {
+            let hosted = self.lock();
+            (hosted.artifact().clone(), hosted.target().invariant)
+        };
         let held = Held {
             model: &artifact.manifest().config["model"],
             dtype: self.dtype(),
@@ -191,6 +194,7 @@ impl Model {
             step: self.max_tokens,
             page: self.block_tokens,
             own: self.attention == Attention::Own,
+            invariant,
         };
         Ok(refusals(&config, &options, &held).iter().map(|text| escaped(text)).collect())
     }

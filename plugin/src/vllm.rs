@@ -1,8 +1,8 @@
 //! What the shims ask of the configuration's crate. All of it is text and JSON.
-use atomc_config::FAMILIES;
 use atomc_config::sglang;
 use atomc_config::vllm::options::{BLOCK_SIZE_GIVEN, JUDGED, Judged, names};
 use atomc_config::vllm::settings;
+use atomc_config::{Config, FAMILIES};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
@@ -64,6 +64,25 @@ pub fn overriding_artifact(ours: &str) -> PyResult<Option<String>> {
     let named =
         || settings::artifact(option, &settings::shared(option, &json(ours)?)?).map(|path| path.map(str::to_owned));
     named().map_err(PyValueError::new_err)
+}
+
+/// The options of `atomc compile` whose artifact fits a model and a framework's options, both as
+/// JSON; `own` says whether the artifact attends.
+#[pyfunction]
+pub fn compile_options(framework: &str, config: &str, options: &str, own: bool) -> PyResult<Vec<String>> {
+    let config = Config::parse(config, None).map_err(|fault| PyValueError::new_err(fault.to_string()))?;
+    let options = object(options).map_err(PyValueError::new_err)?;
+    match framework {
+        "vLLM" => Ok(atomc_config::vllm::compile_options(&config, &options, own)),
+        "SGLang" => Ok(sglang::compile_options(&config, &options)),
+        other => Err(PyValueError::new_err(format!("framework: `{other}` is neither `vLLM` nor `SGLang`"))),
+    }
+}
+
+/// Whether artifacts of an architecture are a part of its models, which frameworks run themselves.
+#[pyfunction]
+pub fn is_part(architecture: &str) -> bool {
+    atomc_config::framework::is_part(architecture)
 }
 
 pub fn object(text: &str) -> Result<Map<String, Value>, String> {

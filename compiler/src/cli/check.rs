@@ -110,5 +110,6 @@ fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) ->
         step: step.ok_or_else(|| format!("target `{}` has no plans with --attention {who}", target.name))?,
         page: target.layout.block_tokens,
         own: attention == Attention::Own,
+        invariant: target.invariant,
     })
 }
