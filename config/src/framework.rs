@@ -1,5 +1,8 @@
 //! What is the same for all frameworks that run artifacts: options that are judged, what an
 //! artifact has, and the words in which one does not fit the other.
+pub(crate) mod arguments;
+mod yaml;
+
 use serde_json::{Map, Value};
 
 use crate::compare::plain;
@@ -181,6 +184,16 @@ pub(crate) fn rows(judged: &[Judged]) -> String {
         text += &format!("| `{}` | {what}{except} | {why} |\n", flag(name));
     }
     text
+}
+
+/// The rest of such a table: of many options each what becomes of them, and why.
+pub(crate) fn list(others: &[(Fate, &str, &str)]) -> String {
+    let row = |(fate, why, names): &(Fate, &str, &str)| {
+        let what = if *fate == Fate::Acts { "acts" } else { "cannot matter" };
+        let names: Vec<String> = names.split(' ').map(|name| format!("`{}`", flag(name))).collect();
+        format!("| {} | {what} | {why} |\n", names.join(" "))
+    };
+    others.iter().map(row).collect()
 }
 
 /// The artifact's type, if tensors are to have another.

@@ -3,11 +3,16 @@
 //!
 //! Options are values by the names of SGLang's `ServerArgs`, as SGLang has resolved them; its type
 //! and the length of sequences are those of the model that it has resolved.
+pub mod options;
+mod resolve;
+
 use serde_json::{Map, Value};
 
 use crate::compare::plain;
-use crate::framework::{Asked, Fate, Fit, Framework, Held, Judged, cache, compared, dtype, method, refused, rows};
+use crate::framework::{Asked, Fate, Fit, Framework, Held, Judged, cache, compared, dtype, method, refused};
 use crate::{Config, DType};
+
+pub use resolve::{read, resolve};
 
 const fn must(name: &'static str, why: &'static str) -> Judged {
     compared(name, name, why)
@@ -184,11 +189,6 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
         }
         other => unreachable!("{other} has no rule"),
     }
-}
-
-/// The table of docs/sglang.md: what is compared, and what is refused and why.
-pub fn document() -> String {
-    rows(JUDGED)
 }
 
 #[cfg(test)]

@@ -1,3 +1,4 @@
+use super::options::{OTHERS, SHORT, document, names};
 use super::*;
 use crate::framework::flag;
 use crate::framework::tests::{MODEL, artifact_of, with_experts};
@@ -146,6 +147,38 @@ fn batches_of_their_own() {
     let asks = |tp: usize, batches: usize| refused(json!({ "tp_size": tp, "attn_dp_size": batches }));
     assert_eq!([asks(1, 1), asks(2, 2)], ["", ""]);
     insta::assert_snapshot!(asks(4, 2), @"--tp-size: SGLang has 4, the artifact 1 for each of 2 batches");
+}
+
+#[test]
+fn each_option_stands_in_the_table_once() {
+    let mut all: Vec<&str> = names().collect();
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+    assert!(OTHERS.iter().all(|(fate, _, _)| matches!(fate, Fate::Acts | Fate::CannotMatter)));
+    assert_eq!(SHORT.iter().find(|(_, name)| !all.contains(name)), None);
+}
+
+#[test]
+fn command_lines() {
+    let read = |line: &str| read(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    let found = read(
+        "--tp 2 --expert-parallel-size 2 --kv-cache-dtype bf16 --enable-lora --cuda-graph-bs-decode 1 2 \
+         --json-model-override-args {\"rms_norm_eps\":0.5}",
+    );
+    let expected = json!({
+        "tp_size": 2, "ep_size": 2, "kv_cache_dtype": "bf16", "enable_lora": true, "cuda_graph_bs_decode": [1, 2],
+        "json_model_override_args": { "rms_norm_eps": 0.5 },
+    });
+    assert_eq!(found.map(Value::Object), Ok(expected));
+    let wrong =
+        ["--json-model-override-args [1]", "--enable-lroa", "--tpsize 2"].map(|line| read(line).expect_err(line));
+    insta::assert_snapshot!(wrong.join("\n"), @"
+    --json-model-override-args: SGLang takes a JSON object, not [1]
+    --enable-lroa: there is no such option of SGLang's; known are --enable-lora, those in docs/sglang.md
+    --tpsize: there is no such option of SGLang's; known are --tp-size, --ep-size, --pp-size, --dp-size, those in docs/sglang.md
+    ");
 }
 
 /// The document has the table as it is here.

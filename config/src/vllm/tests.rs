@@ -184,6 +184,61 @@ fn command_lines() {
     ");
 }
 
+/// What vLLM takes for no configuration is none here either.
+#[test]
+fn objects_are_json_objects() {
+    let wrong = |option: &str, value: &str| arguments::read(&[option, value].map(str::to_owned)).expect_err(value);
+    let found = ["not json", "[1]", "\"x\"", "{\"rms_norm_eps\":"].map(|value| wrong("--hf-overrides", value));
+    insta::assert_snapshot!([&found[..], &[wrong("--additional-config", "7")]].concat().join("\n"), @r#"
+    --hf-overrides: vLLM takes a JSON object, not not json
+    --hf-overrides: vLLM takes a JSON object, not [1]
+    --hf-overrides: vLLM takes a JSON object, not x
+    --hf-overrides: vLLM takes a JSON object, not {"rms_norm_eps":
+    --additional-config: vLLM takes a JSON object, not 7
+    "#);
+    assert!(arguments::read(&["--hf-overrides", "{}"].map(str::to_owned)).is_ok());
+}
+
+/// Options of a file come before those of the command line.
+#[test]
+fn files_of_options() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let read = |words: &[&str]| arguments::read(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+    let good = file(
+        "good.yaml",
+        "model: m\ntensor-parallel-size: 2\nmax_model_len: 4k\nenable-lora: false\nenforce-eager: true\n\
+         served-model-name: [\"a\", \"b\"]\ncompilation-config:\n  cudagraph_mode: FULL\nattention-config:\n  backend: X\n",
+    );
+    let expected = json!({
+        "model": "m", "tensor_parallel_size": 4, "max_model_len": 4000, "enable_lora": false, "enforce_eager": true,
+        "served_model_name": ["a", "b"], "compilation_config": { "cudagraph_mode": "FULL" },
+        "attention_config": { "backend": "X" }, "attention_backend": "X",
+    });
+    assert_eq!(read(&["--config", &good, "-tp", "4"]).map(Value::Object), Ok(expected));
+    let wrong = [
+        read(&["--config", &file("a.json", "{}")]),
+        read(&["--config", &file("b.yaml", "hf-overrides: x\n")]),
+        read(&["--config", &file("c.yaml", "no-such-option: 1\n")]),
+        read(&["--config", &file("d.yml", "a: &b 1\n")]),
+        read(&["--config", "nowhere.yaml"]),
+        read(&["--config"]),
+    ];
+    let wrong = wrong.map(|read| read.expect_err("a fault").replace(&folder.path().display().to_string(), "FOLDER"));
+    insta::assert_snapshot!(wrong.join("\n"), @"
+    --config: FOLDER/a.json: vLLM reads YAML of a file that ends with .yaml or .yml
+    --hf-overrides: vLLM takes a JSON object, not x
+    --no-such-option=1: there is no such option of vLLM's; known are those in docs/vllm.md
+    --config: FOLDER/d.yml: line 1: `&` is not understood here
+    --config: nowhere.yaml: No such file or directory (os error 2)
+    --config: names no file
+    ");
+}
+
 #[test]
 fn settings() {
     let read = |pairs: &[(&str, &str)]| settings::read(pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
