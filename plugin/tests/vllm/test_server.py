@@ -21,8 +21,10 @@ def server(model, template, tmp_path_factory):
     environment = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     command = [Path(sys.executable).with_name("vllm"), "serve", model("llama"), "--chat-template", template]
     command += ["--kv-cache-memory-bytes", "16M", "--max-num-seqs", "32"]
-    log = tmp_path_factory.mktemp("server") / "log"
-    server = Server(command, "Application startup complete", log, {**environment, "VLLM_LOGGING_LEVEL": "INFO"})
+    folder = tmp_path_factory.mktemp("server")
+    environment |= {"VLLM_LOGGING_LEVEL": "INFO", "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    server = Server(command, "Application startup complete", folder / "log", environment)
+    server.compiled = folder / "compiled"
     yield server
     server.stop()
 
@@ -32,6 +34,13 @@ def test_metrics_say_what_runs(server, model):
     labels, path = dict(re.findall(r'(\w+)="([^"]*)"', line)), model("llama") / "model.atomc"
     named = dict(engine="0", model_name="m", architecture="LlamaForCausalLM", artifact=str(path), attention="own")
     assert labels == {**named, "fingerprint": atomc.Artifact(path).fingerprint} and line.endswith("} 1.0")
+
+
+def test_probabilities_compile_nothing(server):
+    """What vLLM compiles with torch where somebody asks for them, it runs as it is."""
+    answer = server.complete(PROMPT, max_tokens=2, logprobs=2)
+    assert len(answer["choices"][0]["logprobs"]["tokens"]) == 2
+    assert not [file for file in server.compiled.rglob("*") if file.is_file()]
 
 
 def test_structured_output(server):

@@ -7,7 +7,7 @@ import torch
 
 import atomc
 from atomc import pages
-from atomc.frameworks import Driven, Refused, latent
+from atomc.frameworks import Driven, Refused
 
 from . import compat
 from .model import Model
@@ -71,7 +71,7 @@ def next_tokens(model: Model, ids: torch.Tensor, hidden: torch.Tensor, batch):
 
 
 KEYS_AND_VALUES = Adapter(lambda *_: True, facts, Model, load, pages.halves, next_tokens)
-LATENT = replace(KEYS_AND_VALUES, suits=lambda _, artifact: latent(artifact), bind=rows)
+LATENT = replace(KEYS_AND_VALUES, suits=lambda _, artifact: artifact.latent, bind=rows)
 DRAFT = replace(KEYS_AND_VALUES, suits=lambda name, _: name in compat.DRAFTS, construct=no_draft)
 
 # The first that suits is taken.
