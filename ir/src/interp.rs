@@ -707,6 +707,18 @@ fn dequantised<S: Real>(codes: &Tensor<S>, block: Block, scale: &Tensor<S>, zero
     Tensor::new(codes.shape.clone(), codes.data.iter().enumerate().map(element).collect())
 }
 
+pub(crate) fn dequantise<S: Real>(args: &[&Val<S>], _: Cx, block: &Block, _: &DType) -> Results<S> {
+    let (codes, scale) = (args[0].float()?, args[1].float()?);
+    let [.., rows, cols] = codes.shape[..] else { return Err("codes are a matrix".into()) };
+    let [.., down, along] = scale.shape[..] else { return Err("scales are a matrix".into()) };
+    let matrices = codes.data.chunks(rows * cols).zip(scale.data.chunks(down * along));
+    let one_matrix = |(codes, scale): (&[S], &[S])| {
+        let codes = Tensor::new(vec![rows, cols], codes.to_vec());
+        dequantised(&codes, *block, &Tensor::new(vec![down, along], scale.to_vec()), None).data
+    };
+    one(codes.shape.clone(), matrices.flat_map(one_matrix).collect())
+}
+
 pub(crate) fn quantise<S: Real>(args: &[&Val<S>], _: Cx, &to: &DType, &rule: &Rule) -> Results<S> {
     let x = args[0].float()?;
     let given = args.get(1).map(|scale| scale.float()).transpose()?.map(|scale| scale.data[0]);

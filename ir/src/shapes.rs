@@ -188,6 +188,20 @@ pub fn encode(inputs: &[&Type], &codes: &DType, &scales: &DType, block: &Block, 
     one(by.dtype(made), Shape::fixed(&[stack, &made_of].concat()))
 }
 
+pub fn dequantise(inputs: &[&Type], block: &Block, &to: &DType) -> Types {
+    let (codes, scale) = (tensor(inputs[0], "codes")?, tensor(inputs[1], "scale")?);
+    let sizes = |t: &TensorType| t.shape.sizes().ok_or_else(|| format!("{t} has no fixed shape"));
+    let (shape, scales) = (sizes(codes)?, sizes(scale)?);
+    let [stack @ .., rows, cols] = &shape[..] else { return Err(format!("{codes} is no matrix")) };
+    if !codes.dtype.is_code() || scale.dtype != DType::E8M0 || !to.is_float() {
+        return Err(format!("{codes} times {scale} are no numbers of {}", to.name()));
+    }
+    if scales != [stack, &block.grid(*rows, *cols)].concat() {
+        return Err(format!("{scale} has not one scale for each {block:?} of {codes}"));
+    }
+    one(to, codes.shape.clone())
+}
+
 pub fn shift(inputs: &[&Type], &by: &i32, &to: &DType) -> Types {
     let t = tensor(inputs[0], "codes")?;
     if !t.dtype.shifts(by, to) {

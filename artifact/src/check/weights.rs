@@ -10,6 +10,10 @@ pub(super) fn weight(weight: &Weight, target: &DataLayout, at: &str) -> Checked 
     ensure(is_shape(shape), &format!("{at}.shape"), || no_shape(shape))?;
     layout(weight, target, at)?;
     let Value { shape: found, codes, encoded, .. } = made(&weight.expr, &format!("{at}.expr"))?;
+    let mut steps = 0;
+    weight.expr.fold(&mut |term| steps += usize::from(matches!(term, Term::Dequantise { .. })));
+    let is_last = steps == usize::from(matches!(weight.expr, WeightExpr::Dequantise { .. }));
+    ensure(is_last, &format!("{at}.expr"), || "`dequantise` is not the last step".to_owned())?;
     ensure(found == *shape, &format!("{at}.expr"), || format!("makes shape {found:?}, but the weight has {shape:?}"))?;
     // Of less than a byte a file has no numbers.
     let fits = codes.map_or(weight.dtype.bits() >= 8, |codes| codes == weight.dtype);
@@ -247,11 +251,20 @@ fn value(term: Term<Made>) -> Made {
             Ok(of.made())
         }
         Term::Scaled { block, scale, zero, of } => scaled(block, scale, zero, of),
+        Term::Dequantise { block, scale, of } => dequantise(block, scale, of),
         Term::Const { values } => {
             sound(!values.is_empty(), "", || "a constant without values".to_owned())?;
             Ok(Value::new(vec![values.len()], Stored::No))
         }
     }
+}
+
+/// Floats of unpacked codes, with a scale for each block.
+fn dequantise(block: [usize; 2], scale: Made, of: Made) -> Made {
+    let of = scaled(block, scale, None, of)
+        .map_err(|fault| Fault { at: fault.at.replacen(".scaled", ".dequantise", 1), ..fault })?;
+    sound(of.codes.is_some(), ".dequantise.of", || "these are no unpacked codes".to_owned())?;
+    Ok(Value { codes: None, encoded: Some(DType::F32), ..of })
 }
 
 /// That there is a scale for each block of each matrix, and a zero point if there are some.

@@ -162,6 +162,13 @@ fn expr(graph: &Graph, v: Value) -> Result<(String, WeightExpr), Diagnostic> {
             let expr = WeightExpr::Expect { is: is.clone(), told: Box::new(told), of: Box::new(of) };
             Ok((format!("expect({name}, {other} {})", is.text()), expr))
         }
+        &Op::Dequantise { block, .. } => {
+            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
+            let (other, scale) = expr(graph, graph.operands(v.node)[1])?;
+            let (block, scale) = ([block.rows, block.cols], Box::new(scale));
+            let name = format!("dequantise({name}, {other}, blocks of {} by {})", block[0], block[1]);
+            Ok((name, WeightExpr::Dequantise { block, scale, of: Box::new(of) }))
+        }
         Op::Pack { .. } => expr(graph, graph.operands(v.node)[0]),
         Op::RopeFreqs { freqs } => {
             let values = freqs.inverse().into_iter().map(|f| f as f32).collect();

@@ -361,7 +361,7 @@ fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f64> {
             Value { shape, element: Box::new(move |at| element(at) + f64::from(by)) }
         }
         Term::Expect { of, .. } | Term::Scaled { of, .. } => of,
-        Term::Encode { .. } => unreachable!("no plan here makes codes"),
+        Term::Dequantise { .. } | Term::Encode { .. } => unreachable!("no plan here makes codes"),
     });
     value.elements()
 }

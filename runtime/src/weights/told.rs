@@ -223,7 +223,7 @@ fn integers(pieces: &[Piece], row: usize, columns: Range<usize>) -> Result<Vec<i
     Ok(all)
 }
 
-fn integer(float: Float, bytes: &[u8], number: usize) -> i32 {
+pub(super) fn integer(float: Float, bytes: &[u8], number: usize) -> i32 {
     let half = || bytes[number / 2] >> (number % 2 * 4) & 15;
     match float {
         Float::I64 => {
@@ -243,7 +243,7 @@ fn integer(float: Float, bytes: &[u8], number: usize) -> i32 {
 }
 
 /// Reads scales.
-fn read(data: &Tensor, first: usize, out: &mut [f32]) {
+pub(super) fn read(data: &Tensor, first: usize, out: &mut [f32]) {
     match *data {
         Tensor::Bytes { float: Float::Code(_), bytes } => {
             let number = |exponent: u8| match exponent {
