@@ -3,7 +3,7 @@
 
 Each file has a head, a config.json and a list of tensors (README.md gives the format). The check
 expands every pattern, refuses names that occur twice, adds up the bytes, and compares the sums
-with `bytes:` and `parameters:` of the head. Only the standard library is used.
+with those that the head states. Only the standard library is used.
 
     check.py [-v] [FILE ...]      all files of this folder if none is named
 """
@@ -17,7 +17,7 @@ from fractions import Fraction
 
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "F8_E8M0": 1, "U8": 1, "I8": 1, "I32": 4, "I64": 8}
 HEAD = ["source", "unconfirmed", "vllm", "sglang"]
-OPTIONAL = ["bytes", "files", "parameters"]
+OPTIONAL = ["tensors", "bytes", "files", "elements", "parameters"]
 TENSOR = re.compile(r"(?P<name>\S+)\s+(?P<dtype>\S+)\s+\[(?P<shape>[\d, ]*)\]$")
 # A tensor with one of these endings holds scales or a shape: it counts no parameters.
 SCALES = ("_scale_inv", "_scale", "_scales", "weight_shape")
@@ -150,13 +150,16 @@ def check(path):
     found = tensors(lines)
     size = {name: elements(shape) * BYTES[dtype] for name, (dtype, shape) in found.items()}
     weights = {name: parameters(name, *of) for name, of in found.items()}
+    sums = {
+        "tensors": dict.fromkeys(found, 1),
+        "bytes": size,
+        "elements": {name: elements(shape) for name, (_, shape) in found.items()},
+        "parameters": weights,
+    }
     notes = [f"{len(lines)} patterns, {len(found)} tensors, {sum(size.values())} bytes"]
-    if "bytes" in head:
-        notes.append(compare("bytes", head["bytes"], size))
+    notes += [compare(what, head[what], sums[what]) for what in sums if what in head]
     if "files" in head:
         notes.append(headers(head["files"], size))
-    if "parameters" in head:
-        notes.append(compare("parameters", head["parameters"], weights))
     if len(notes) == 1:
         notes.append(f"{sum(weights.values())} parameters (nothing is stated to compare with)")
     return "; ".join(notes)
