@@ -45,7 +45,8 @@ impl Bench {
     fn forge(&self, change: impl FnOnce(&mut Manifest, &mut Vec<Vec<u8>>)) {
         let artifact = Artifact::open(self.path("m.atomc")).expect("an artifact");
         let mut manifest = artifact.manifest().clone();
-        let mut code: Vec<Vec<u8>> = (1..artifact.sections().len()).map(|i| artifact.section(i).to_vec()).collect();
+        let mut code: Vec<Vec<u8>> =
+            (1..artifact.sections().len()).map(|i| artifact.section(i).expect("code").to_vec()).collect();
         change(&mut manifest, &mut code);
         std::fs::remove_file(self.path("m.atomc")).expect("it is there");
         std::fs::write(self.path("m.atomc"), encode(&manifest, &code).expect("a sound manifest")).expect("a file");
@@ -184,6 +185,48 @@ fn no_text_of_an_artifact_reaches_a_terminal_as_it_is() {
     );
     let list = std::fs::read(bench.path("home/atomc/trusted")).expect("a list");
     assert!(!obeyed(&list));
+}
+
+/// Zeros take a thousandth of their size in a file. Verbs that look are run with little memory.
+#[test]
+fn looking_at_an_artifact_unpacks_no_code() {
+    let bench = Bench::new();
+    let looks = |verb: &str| {
+        // 200 MB of addresses are the program itself.
+        let limited = ["sh", "-c", "ulimit -v 300000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_atomc")];
+        let out = bench.wrapped(&limited, &[verb, "m.atomc"]).output().expect("it runs");
+        let text = [out.stdout, out.stderr].map(|text| String::from_utf8(text).expect("UTF-8")).concat();
+        (out.status.success(), text)
+    };
+    let forge = |code: usize, further: usize| {
+        let artifact = Artifact::open(bench.path("m.atomc")).expect("an artifact");
+        let mut sections = vec![serde_json::to_vec(artifact.manifest()).expect("JSON")];
+        sections.extend((1..artifact.sections().len()).map(|i| artifact.section(i).expect("code").to_vec()));
+        if code > 0 {
+            sections[1] = vec![0; code];
+        }
+        if further > 0 {
+            sections.push(vec![0; further]);
+        }
+        let sections: Vec<&[u8]> = sections.iter().map(Vec::as_slice).collect();
+        atomc_artifact::lay_out(&sections)
+    };
+    let sound = std::fs::read(bench.path("m.atomc")).expect("a file");
+    let cases = [
+        (240 << 20, 0, ""),
+        (240 << 20, 1 << 20, "artifact manifest: targets: no variant names section 5 of the file"),
+        (300 << 20, 0, "artifact is too large: section 1 (code) would bring it to 314572800 unpacked bytes"),
+        (0, 300 << 20, "artifact is too large: section 5 (code) would bring it to "),
+    ];
+    for (code, further, refused) in cases {
+        bench.write("m.atomc", forge(code, further));
+        for verb in ["inspect", "trust"] {
+            let (done, said) = looks(verb);
+            assert_eq!(done, refused.is_empty(), "{verb}: {said}");
+            assert!(said.contains(refused), "{verb}: {said}");
+        }
+        bench.write("m.atomc", &sound);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::env::var_os;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use atomc_artifact::{Error as Fault, escaped};
+use atomc_artifact::{Error as Fault, Fingerprint, escaped};
 use atomc_config::vllm::{self, Held, arguments, settings};
 use atomc_runtime::manifest::{Attention, Manifest, Target};
 use atomc_runtime::{Artifact, DeviceChoice, Error, TrustList, signature, trust};
@@ -41,12 +41,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut options = arguments::read(&args.options).map_err(wrong)?;
     let (path, named) = artifact(args, &options).map_err(wrong)?;
-    let file = Artifact::open(&path).map_err(|error| match error {
+    let fault = |error| match error {
         // Which names the file itself.
         Fault::Io { .. } => Failure::new("check", error),
         _ => Failure::file("check", &path, error),
-    })?;
-    trusted(&path, &file, named || options.get("trust_remote_code") == Some(&Value::Bool(true)))?;
+    };
+    let asked = named || options.get("trust_remote_code") == Some(&Value::Bool(true));
+    trusted(&path, atomc_artifact::fingerprint(&path).map_err(fault)?, asked)?;
+    let file = Artifact::open(&path).map_err(fault)?;
     let manifest = file.manifest();
     let config = vllm::resolve(&args.model, &mut options)?;
     let targets: Vec<&Target> = match &args.device {
@@ -68,11 +70,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Refuses an artifact whose code would not run: one that nobody named has to be on the user's
 /// list, or signed where signatures are asked for.
-fn trusted(path: &Path, file: &Artifact, asked: bool) -> Result<(), Failure> {
+fn trusted(path: &Path, fingerprint: Fingerprint, asked: bool) -> Result<(), Failure> {
     if let Some(key) = var_os(signature::VARIABLE) {
-        return Ok(signature::require(Some(key), path, file)?);
+        return Ok(signature::require(Some(key), path, fingerprint)?);
     }
-    if asked || TrustList::read(&trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"))?)?.has(file.fingerprint()) {
+    if asked || TrustList::read(&trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"))?)?.has(fingerprint) {
         return Ok(());
     }
     let why = "is code that nobody trusts: vLLM's own model would run";

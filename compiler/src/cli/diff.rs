@@ -196,7 +196,7 @@ fn sizes(manifest: &Manifest) -> [(String, String); 2] {
 fn of_target<'a>(artifact: &'a Artifact, target: &'a Target) -> impl Iterator<Item = (String, String)> + 'a {
     let code = target.variants.iter().map(|variant| {
         let text =
-            format!("{} of code, {} kernels", size(artifact.section(variant.section).len()), variant.kernels.len());
+            format!("{} of code, {} kernels", size(artifact.sections()[variant.section].length), variant.kernels.len());
         (format!("variant {}", variant.name), text)
     });
     let state = target.groups.iter().enumerate().map(|(number, group)| {

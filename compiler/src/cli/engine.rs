@@ -34,7 +34,7 @@ impl ArtifactArgs {
     pub fn open(&self) -> Result<Artifact, Failure> {
         let artifact = Artifact::open(&self.artifact)?;
         let key = self.require_signed_by.clone().or_else(|| var_os(signature::VARIABLE).map(PathBuf::from));
-        signature::require(key, &self.artifact, &artifact)?;
+        signature::require(key, &self.artifact, artifact.fingerprint())?;
         if let Some(expected) = &self.expect {
             artifact.manifest().expect(&expectation(expected)?)?;
         }

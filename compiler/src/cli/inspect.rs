@@ -199,7 +199,7 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
         writeln!(out, "  rows    {} beside the last hidden ones", names.join(", "))?;
     }
     for v in &target.variants {
-        let (code, count) = (size(artifact.section(v.section).len()), v.kernels.len());
+        let (code, count) = (size(artifact.sections()[v.section].length), v.kernels.len());
         let unseen = if v.executed { "" } else { ", compiled but never executed" };
         let form = form(v);
         writeln!(
@@ -400,7 +400,7 @@ pub fn describe(artifact: &Artifact) -> Value {
             "executed": v.executed,
             "prepare": v.prepare,
             "pack": v.pack,
-            "code_bytes": artifact.section(v.section).len(),
+            "code_bytes": artifact.sections()[v.section].length,
             "kernels": target.kernels.iter().zip(&v.kernels).map(kernel).collect::<Vec<Value>>(),
         })
     };
