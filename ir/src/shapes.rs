@@ -210,8 +210,12 @@ pub fn shift(inputs: &[&Type], &by: &i32, &to: &DType) -> Types {
     one(to, t.shape.clone())
 }
 
-pub fn expect(inputs: &[&Type], _: &Fact) -> Types {
+pub fn expect(inputs: &[&Type], is: &Fact) -> Types {
     let (x, told) = (tensor(inputs[0], "x")?, tensor(inputs[1], "told")?);
+    if is.is_of_floats() {
+        let sound = told.dtype.is_float() && told.shape.sizes().is_some();
+        return if sound { Ok(vec![Type::Tensor(x.clone())]) } else { Err(format!("told must be floats, not {told}")) };
+    }
     if told.dtype.integers().is_none() || told.shape.sizes().is_none() {
         return Err(format!("told must be integers, not {told}"));
     }

@@ -245,7 +245,11 @@ fn value(term: Term<Made>) -> Made {
             let of = of.map_err(|fault| fault.inside(".expect.of"))?;
             let told = told.map_err(|fault| fault.inside(".expect.told"))?;
             let integers = told.encoded.is_none() && told.codes.is_none_or(|codes| codes.integers().is_some());
-            sound(integers, ".expect.told", || "these are no integers".to_owned())?;
+            let floats = is.is_of_floats() && told.encoded.is_none() && told.codes.is_none();
+            let wanted = if is.is_of_floats() { "floats" } else { "integers" };
+            sound(if is.is_of_floats() { floats } else { integers }, ".expect.told", || {
+                format!("these are no {wanted}")
+            })?;
             sound(!told.shape.is_empty(), ".expect.told", || "a number without an axis".to_owned())?;
             sound(*is != Fact::Groups(0), ".expect.is", || "groups of nothing".to_owned())?;
             Ok(of.made())

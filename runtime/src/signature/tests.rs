@@ -1,5 +1,6 @@
 use super::*;
 use crate::toy;
+use atomc_artifact::Artifact;
 use ed25519_dalek::pkcs8::EncodePublicKey;
 use ed25519_dalek::{Signer, SigningKey};
 use tempfile::TempDir;
