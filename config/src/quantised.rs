@@ -3,6 +3,7 @@
 //!
 //! Each method has a file that reads its fields. What it cannot mean for us is a fault that names
 //! the field.
+mod asked;
 mod awq_gptq;
 mod compressed_tensors;
 mod fp8;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
+pub use asked::Modules;
 use names::Names;
 
 const FIELD: &str = "quantization_config";
