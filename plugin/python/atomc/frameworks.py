@@ -21,8 +21,9 @@ class Refused(ValueError):
 
 def setting(name: str) -> str:
     """The value of a variable of ours, empty if it is not set. Misspelt variables of ours are a ValueError. The shims read the
-    environment here alone."""
-    return _atomc.settings_of(dict(os.environ)).get(name, "")
+    environment here alone, and of it what is theirs: variables of others may be no text."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith("ATOMC_")}
+    return _atomc.settings_of(ours).get(name, "")
 
 
 def disabled() -> bool:
