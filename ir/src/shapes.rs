@@ -180,7 +180,13 @@ pub fn encode(inputs: &[&Type], &codes: &DType, &scales: &DType, block: &Block, 
     let t = float(inputs[0], "a weight")?;
     let by = Encode { codes, scales, block: [block.rows, block.cols] };
     if !by.is_sound() {
-        return Err(format!("codes of {} do not have scales of {} for {block:?}", codes.name(), scales.name()));
+        return Err(format!(
+            "codes of {} do not have scales of {} for {} by {}",
+            codes.name(),
+            scales.name(),
+            block.rows,
+            block.cols
+        ));
     }
     let sizes = t.shape.sizes().ok_or_else(|| format!("{t} has no fixed shape"))?;
     let [stack @ .., rows, cols] = &sizes[..] else { return Err(format!("{t} is no matrix")) };

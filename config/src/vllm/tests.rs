@@ -46,8 +46,8 @@ fn methods_of_quantisation() {
     }
     insta::assert_snapshot!(asks(&quantised, &quantised, json!("fp8")), @"--quantization: vLLM has fp8, the artifact gptq");
     insta::assert_snapshot!(asks(MODEL, MODEL, json!("fp8")), @"--quantization: vLLM has fp8, the artifact none");
-    insta::assert_snapshot!(asks(MODEL, &quantised, json!("gptq")), @r#"config.json: quantization_config: vLLM has {"cache":null,"quant_method":"gptq","rules":[{"modules":"layers","scheme":"i4 with scales of f16 for Group(32), stored as Gptq { taken: 1 }"}]}, the artifact none; --quantization: vLLM has gptq, the artifact none"#);
-    insta::assert_snapshot!(asks(&quantised, &quantised.replace("32", "64"), json!("gptq")), @"config.json: quantization_config.rules.scheme: vLLM has i4 with scales of f16 for Group(64), stored as Gptq { taken: 1 }, the artifact i4 with scales of f16 for Group(32), stored as Gptq { taken: 1 }");
+    insta::assert_snapshot!(asks(MODEL, &quantised, json!("gptq")), @r#"config.json: quantization_config: vLLM has {"cache":null,"quant_method":"gptq","rules":[{"modules":"layers","scheme":"i4 with scales of f16 for groups of 32 columns, stored as GPTQ's words down columns, 1 off zero points"}]}, the artifact none; --quantization: vLLM has gptq, the artifact none"#);
+    insta::assert_snapshot!(asks(&quantised, &quantised.replace("32", "64"), json!("gptq")), @"config.json: quantization_config.rules.scheme: vLLM has i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points, the artifact i4 with scales of f16 for groups of 32 columns, stored as GPTQ's words down columns, 1 off zero points");
 }
 
 /// What is switched on and not served is refused by its own name.
