@@ -4,6 +4,7 @@
 //! all tensors, everything that can be wrong is found before the first byte is written, so that a
 //! reload either changes all weights or none. Where they come one by one (`loading`), each weight
 //! is whole once its tensors were there.
+mod bound;
 mod decode;
 mod dequantise;
 mod encode;
@@ -72,6 +73,7 @@ pub fn load(mut sink: Sink, names: &TensorNames, source: &dyn Source, progress: 
     let source = &Spelled::new(source, names)?;
     let pieces = resolve(weights, rank, source)?;
     check_unused(weights, names, source)?;
+    bound::check(weights, &pieces)?;
     let tasks: Vec<Task> = weights.iter().enumerate().flat_map(|(index, weight)| tasks(index, weight)).collect();
     let report = Report::new(progress, &tasks);
     progress(0, report.total);
