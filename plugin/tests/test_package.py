@@ -140,6 +140,15 @@ def test_another_than_expected_is_refused(artifact):
         atomc.Artifact(artifact.path, expected="?")
 
 
+def test_variables_are_any_bytes():
+    """As Python has them: bytes that are no UTF-8 are surrogates."""
+    assert atomc._atomc.settings_of({"FOO": "\udcff", "OLDPWD\udce9": "x", "ATOMC_STRICT": "1"}) == {"ATOMC_STRICT": "1"}
+    with pytest.raises(ValueError, match="ATOMC_COMPILER: .* is not UTF-8"):
+        atomc._atomc.settings_of({"ATOMC_COMPILER": "/caf\udce9"})
+    with pytest.raises(ValueError, match="ATOMC_STRIKT: there is no such variable; known are .*ATOMC_SYSROOT"):
+        atomc._atomc.settings_of({"ATOMC_STRIKT": "1"})
+
+
 def header_and_zeros(path):
     """The header of an artifact, and zeros in place of its sections."""
     file = pathlib.Path(path).read_bytes()

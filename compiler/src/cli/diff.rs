@@ -59,7 +59,7 @@ impl Change {
 type Facts = BTreeMap<String, String>;
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let open = |path: &PathBuf| Artifact::open(path).map_err(|error| Failure::file("diff", path, error));
+    let open = |path: &PathBuf| opened::open("diff", path);
     let (before, after) = (open(&args.before)?, open(&args.after)?);
     let all = between(&before, &after)?;
     let out = &mut std::io::stdout().lock();
@@ -220,7 +220,7 @@ fn kept(group: &StateGroup) -> String {
     match group {
         StateGroup::Slots(slots) => format!("{} a sequence", size(slots.bytes)),
         StateGroup::Paged(Paged { block_bytes, streams, window }) => {
-            let stream = |s: &PageStream| format!("{} {} x {} {:?}", s.name, s.heads, s.width, s.dtype);
+            let stream = |s: &PageStream| format!("{} {} x {} {}", s.name, s.heads, s.width, s.dtype.name());
             let streams: Vec<String> = streams.iter().map(stream).collect();
             format!("pages of {}: {}, window {window}", size(*block_bytes), streams.join(", "))
         }
@@ -229,7 +229,7 @@ fn kept(group: &StateGroup) -> String {
 
 fn weight(weight: &Weight) -> String {
     let Weight { dtype, shape, bytes, layout, .. } = weight;
-    format!("{dtype:?} {shape:?} {}, {}", json!(layout), size(*bytes))
+    format!("{} {shape:?} {}, {}", dtype.name(), json!(layout), size(*bytes))
 }
 
 fn plan(plan: &Plan) -> (String, String) {

@@ -17,7 +17,7 @@ pub fn target(dir: &Path, artifact: &Artifact, target: &Target) -> Result<Vec<Ve
             for (name, extent) in &files {
                 // One for all is written once.
                 if !kernels.contains(name) {
-                    output::write(&dir.join(name), extent.of(section))?;
+                    output::write_beside(&dir.join(name), extent.of(section))?;
                 }
             }
             kernels.extend(files.into_iter().map(|(name, _)| name).next_back());
