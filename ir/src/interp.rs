@@ -492,6 +492,13 @@ pub(crate) fn shift<S: Real>(args: &[&Val<S>], _: Cx, &by: &i32, _: &DType) -> R
 }
 
 pub(crate) fn expect<S: Real>(args: &[&Val<S>], _: Cx, is: &Fact) -> Results<S> {
+    if is.is_of_floats() {
+        let bad = args[1].float()?.data.iter().find(|v| !is.suits(v.get() as f32));
+        return match bad {
+            Some(bad) => Err(format!("{} is no such number: {}", bad.get(), is.wants())),
+            None => Ok(vec![args[0].clone()]),
+        };
+    }
     let told: Vec<i32> = args[1].float()?.data.iter().map(|v| v.get() as i32).collect();
     match is.fault(&told, args[1].float()?.width()) {
         Some(fault) => Err(fault),

@@ -311,10 +311,16 @@ impl<'a> Factor<'a> {
     }
 }
 
+/// Floats of the checkpoint that have to be such as `is` says.
+pub fn expected(b: &mut Builder, name: String, shape: &[usize], is: Fact) -> Made {
+    let floats = b.weight(name, DType::F32, shape);
+    b.push(Op::Expect { is }, &[floats, floats])
+}
+
 /// Rows as codes.
 fn coded(b: &mut Builder, path: &str, x: Value, inputs: Inputs) -> Made {
     let (rule, given) = match inputs.scales {
-        InputScales::Static => (Rule::Static, Some(b.weight(format!("{path}.input_scale"), DType::F32, &[1]))),
+        InputScales::Static => (Rule::Static, Some(expected(b, format!("{path}.input_scale"), &[1], Fact::Scales)?)),
         InputScales::Row => (Rule::Row, None),
         InputScales::Group(columns) => (Rule::Group(columns), None),
         InputScales::Power(columns) => (Rule::Power(columns), None),
