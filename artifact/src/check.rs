@@ -63,7 +63,15 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
         weights::shards(&target.weights, ranks, &format!("{at}.weights"))?;
         complete(target, ranks, &format!("{at}.plans"))?;
     }
-    names::names(manifest)
+    names::names(manifest)?;
+    named(&manifest.targets, sections.len())
+}
+
+/// That every section of code is some variant's.
+fn named(targets: &[Target], sections: usize) -> Checked {
+    let named: BTreeSet<usize> = targets.iter().flat_map(|target| &target.variants).map(|v| v.section).collect();
+    let idle = (1..sections).find(|section| !named.contains(section));
+    ensure(idle.is_none(), "targets", || format!("no variant names section {} of the file", idle.unwrap_or(0)))
 }
 
 fn ensure(holds: bool, at: &str, detail: impl FnOnce() -> String) -> Checked {

@@ -19,6 +19,10 @@ pub enum Error {
     Checksum { part: Part },
     #[error("artifact is damaged: {part} does not unpack to what its header says")]
     Packed { part: Part },
+    #[error("artifact is too large: {part} would bring it to {bytes} unpacked bytes, and {most} are the most")]
+    Unpacked { part: Part, bytes: u64, most: u64 },
+    #[error("there is no memory for the {bytes} bytes of {part}")]
+    Memory { part: Part, bytes: u64 },
     #[error("artifact manifest: {}: {}", escaped(.at), escaped(.detail))]
     Manifest { at: String, detail: String },
     #[error("what is expected of an artifact is a key, or JSON with `producer` and `config`: {}", escaped(.detail))]

@@ -11,28 +11,25 @@
 //!
 //! Section 0 is the manifest as JSON, the others are code objects. Checksums cover every byte of a
 //! file, so that none can change unnoticed.
+mod header;
+
 use crate::check;
 use crate::error::{Error, Part};
 use crate::files;
 use crate::fingerprint::Fingerprint;
 use crate::manifest::Manifest;
+use header::{Entry, Header, MAX_HEADER, SIGNATURE};
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::{decompress, inflate_flags};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
-/// The format that this crate writes and reads. [`crate::abi`] and [`crate::manifest`] are part of
-/// it.
-pub const FORMAT_VERSION: u32 = 11;
+pub use header::FORMAT_VERSION;
 
-/// Not text, and changed by a transfer that rewrites line ends.
-const SIGNATURE: [u8; 8] = *b"\x89ATOMC\r\n";
-const TABLE_START: usize = 16;
-const ENTRY: usize = 48;
-const HASH: usize = 32;
 /// Where sections begin in memory: drivers are given pointers to them.
 const ALIGN: usize = 64;
 /// How hard deflate tries. Of an artifact for sm_90a with seven decode buckets (4.3 MB) level 6
@@ -40,28 +37,33 @@ const ALIGN: usize = 64;
 const LEVEL: u8 = 6;
 /// The most bytes that a byte of deflate unpacks to, rounded up: 258 with two bits.
 const MOST_TIMES: usize = 1032;
-/// A file that asks for more is damaged: a bound on the table before its checksum is known to be
-/// right.
-const MAX_SECTIONS: usize = 4096;
+/// The largest manifest. That of a model of 61 layers takes some 3 MB for each target.
+const MAX_MANIFEST: usize = 64 << 20;
+/// Most code of a file, unpacked. That of a target takes a few MB.
+const MAX_CODE: usize = 256 << 20;
 
 /// An artifact in memory, known to be whole.
 #[derive(Debug)]
 pub struct Artifact {
-    /// Bytes of the file.
-    size: usize,
+    file: Vec<u8>,
     fingerprint: Fingerprint,
     manifest: Manifest,
     sections: Vec<Section>,
 }
 
-/// A part of the file, unpacked.
+/// A part of the file.
 #[derive(Debug)]
 pub struct Section {
+    /// Where it begins in the file.
+    start: usize,
     /// Its bytes in the file.
     pub packed: usize,
-    /// Those bytes' blake3 checksum, which was compared when the file was opened.
+    /// Its bytes when it is unpacked.
+    pub length: usize,
+    /// The packed bytes' blake3 checksum, which was compared when the file was opened.
     pub hash: [u8; 32],
-    bytes: Aligned,
+    /// What it holds, once that was asked for.
+    bytes: OnceLock<Aligned>,
 }
 
 /// Bytes that begin at a multiple of [`ALIGN`].
@@ -91,28 +93,31 @@ impl std::ops::Deref for Aligned {
     }
 }
 
-/// A section as the table has it.
-struct Entry {
-    packed: usize,
-    length: usize,
-    hash: [u8; 32],
-}
-
 impl Artifact {
     /// Reads the file, checks every checksum and the manifest. What happens to the file later does
-    /// not matter.
+    /// not matter. Code is unpacked when [`Artifact::section`] asks for it.
     pub fn open(path: impl AsRef<Path>) -> Result<Artifact, Error> {
         let path = path.as_ref();
-        let io = |action| move |source| Error::Io { action, path: path.to_owned(), source };
-        let file = files::open(path).map_err(io("open"))?;
-        let mut signature = [0; SIGNATURE.len()];
-        // A short file is for the decoder to explain.
-        if file.read_exact_at(&mut signature, 0).is_ok() && signature != SIGNATURE {
-            return Err(Error::NotAnArtifact);
+        let (file, header) = open(path)?;
+        let bytes =
+            read(&file, header.len).map_err(|source| Error::Io { action: "read", path: path.to_owned(), source })?;
+        Artifact::decode(header, bytes)
+    }
+
+    fn decode(header: Header, file: Vec<u8>) -> Result<Artifact, Error> {
+        let sections: Vec<Section> = header.entries.iter().map(Section::new).collect();
+        for (index, section) in sections.iter().enumerate() {
+            let part = Part::section(index);
+            let (need, have) = ((section.start + section.packed) as u64, file.len() as u64);
+            let packed = section.of(&file).ok_or(Error::Truncated { part, need, have })?;
+            if blake3::hash(packed) != blake3::Hash::from_bytes(section.hash) {
+                return Err(Error::Checksum { part });
+            }
         }
-        let bytes = read(file).map_err(io("read"))?;
-        let (manifest, sections) = decode(&bytes)?;
-        Ok(Artifact { size: bytes.len(), fingerprint: fingerprint(&bytes), manifest, sections })
+        let manifest = parse(&unpacked(&file, &sections, 0)?)?;
+        let sizes: Vec<usize> = sections.iter().map(|section| section.length).collect();
+        check::manifest(&manifest, &sizes)?;
+        Ok(Artifact { file, fingerprint: header.fingerprint, manifest, sections })
     }
 
     /// What the artifact says about itself: indices and places in it may be followed without
@@ -132,19 +137,57 @@ impl Artifact {
     }
 
     /// The bytes of a section, e.g. of the one that a variant names.
-    pub fn section(&self, index: usize) -> &[u8] {
-        &self.sections[index].bytes
+    pub fn section(&self, index: usize) -> Result<&[u8], Error> {
+        let held = &self.sections[index].bytes;
+        if held.get().is_none() {
+            let bytes = unpacked(&self.file, &self.sections, index)?;
+            return Ok(held.get_or_init(|| bytes));
+        }
+        Ok(held.get().map_or(&[], |bytes| bytes))
     }
 
     /// Size of the file.
     pub fn bytes(&self) -> usize {
-        self.size
+        self.file.len()
     }
 }
 
-/// As much as the file has now.
-fn read(file: File) -> std::io::Result<Vec<u8>> {
-    let len = file.metadata()?.len();
+impl Section {
+    fn new(&Entry { start, packed, length, hash }: &Entry) -> Section {
+        Section { start, packed, length, hash, bytes: OnceLock::new() }
+    }
+
+    /// Its bytes in the file.
+    fn of<'f>(&self, file: &'f [u8]) -> Option<&'f [u8]> {
+        file.get(self.start..self.start + self.packed)
+    }
+}
+
+/// What identifies the artifact in a file, by its header alone. Nothing else is read, so neither
+/// the sections' checksums nor the manifest are known to be right: [`Artifact::open`] says that,
+/// and has the same fingerprint if the file is still the same.
+pub fn fingerprint(path: impl AsRef<Path>) -> Result<Fingerprint, Error> {
+    Ok(open(path.as_ref())?.1.fingerprint)
+}
+
+/// A file and its header.
+fn open(path: &Path) -> Result<(File, Header), Error> {
+    let io = |action| move |source| Error::Io { action, path: path.to_owned(), source };
+    let file = files::open(path).map_err(io("open"))?;
+    let len = file.metadata().map_err(io("read"))?.len();
+    let mut start = [0; SIGNATURE.len()];
+    // A short file is for the header to explain.
+    if file.read_exact_at(&mut start, 0).is_ok() && start != SIGNATURE {
+        return Err(Error::NotAnArtifact);
+    }
+    let start = read(&file, len.min(MAX_HEADER as u64)).map_err(io("read"))?;
+    let header = Header::parse(&start, len)?;
+    Ok((file, header))
+}
+
+/// The first bytes of a file: as many as these, or as it has.
+fn read(mut file: &File, len: u64) -> io::Result<Vec<u8>> {
+    file.rewind()?;
     let mut bytes: Vec<u8> = Vec::new();
     bytes.try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX))?;
     file.take(len).read_to_end(&mut bytes)?;
@@ -155,13 +198,18 @@ fn read(file: File) -> std::io::Result<Vec<u8>> {
 /// all, and the same input makes the same bytes. The result identifies them.
 pub fn write(path: impl AsRef<Path>, manifest: &Manifest, code: &[Vec<u8>]) -> Result<Fingerprint, Error> {
     let path = path.as_ref();
-    let bytes = encode(manifest, code)?;
+    let (bytes, header) = whole(manifest, code)?;
     files::write(path, &bytes).map_err(|source| Error::Io { action: "write", path: path.to_owned(), source })?;
-    Ok(fingerprint(&bytes))
+    Ok(header.fingerprint)
 }
 
 /// The bytes of the file that [`write()`] makes.
 pub fn encode(manifest: &Manifest, code: &[Vec<u8>]) -> Result<Vec<u8>, Error> {
+    Ok(whole(manifest, code)?.0)
+}
+
+/// The bytes of a file, and its header, which is within all bounds.
+fn whole(manifest: &Manifest, code: &[Vec<u8>]) -> Result<(Vec<u8>, Header), Error> {
     // The manifest's own size is not known yet, and nothing depends on it.
     let sizes: Vec<usize> = std::iter::once(0).chain(code.iter().map(Vec::len)).collect();
     check::manifest(manifest, &sizes)?;
@@ -170,13 +218,15 @@ pub fn encode(manifest: &Manifest, code: &[Vec<u8>]) -> Result<Vec<u8>, Error> {
         return Err(fault("", "a number does not survive being written and read back"));
     }
     let sections: Vec<&[u8]> = std::iter::once(&json[..]).chain(code.iter().map(Vec::as_slice)).collect();
-    Ok(lay_out(&sections))
+    let file = lay_out(&sections);
+    let header = Header::parse(&file, file.len() as u64)?;
+    Ok((file, header))
 }
 
 /// The bytes of a file with these sections, whatever they hold.
 pub fn lay_out(sections: &[&[u8]]) -> Vec<u8> {
     let packed: Vec<Vec<u8>> = sections.iter().map(|section| compress_to_vec(section, LEVEL)).collect();
-    let mut file = Vec::with_capacity(header_bytes(sections.len()) + packed.iter().map(Vec::len).sum::<usize>());
+    let mut file = Vec::with_capacity(header::size(sections.len()) + packed.iter().map(Vec::len).sum::<usize>());
     file.extend_from_slice(&SIGNATURE);
     file.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
     file.extend_from_slice(&(sections.len() as u32).to_le_bytes());
@@ -191,86 +241,20 @@ pub fn lay_out(sections: &[&[u8]]) -> Vec<u8> {
     file
 }
 
-fn decode(file: &[u8]) -> Result<(Manifest, Vec<Section>), Error> {
-    let entries = read_table(file)?;
-    let packed = check_sections(file, &entries)?;
-    let unpack = |(index, (entry, packed)): (usize, (&Entry, &[u8]))| {
-        let bytes = unpacked(packed, entry.length).ok_or(Error::Packed { part: Part::section(index) })?;
-        Ok(Section { packed: entry.packed, hash: entry.hash, bytes })
-    };
-    let sections: Vec<Section> = entries.iter().zip(packed).enumerate().map(unpack).collect::<Result<_, Error>>()?;
-    let manifest = parse(&sections[0].bytes)?;
-    let sizes: Vec<usize> = sections.iter().map(|section| section.bytes.len()).collect();
-    check::manifest(&manifest, &sizes)?;
-    Ok((manifest, sections))
-}
-
-/// What a stream of deflate holds, if it is whole, ends with its last byte, and holds so many
-/// bytes.
-fn unpacked(packed: &[u8], length: usize) -> Option<Aligned> {
+/// What a section holds, if it is a whole stream of deflate that ends with its last byte and has as
+/// many bytes as the header says.
+fn unpacked(file: &[u8], sections: &[Section], index: usize) -> Result<Aligned, Error> {
+    let (part, length) = (Part::section(index), sections[index].length);
+    let packed = sections[index].of(file).unwrap_or_default();
     if length > packed.len().saturating_mul(MOST_TIMES) {
-        return None;
+        return Err(Error::Packed { part });
     }
-    let mut bytes = Aligned::zeros(length)?;
+    let mut bytes = Aligned::zeros(length).ok_or(Error::Memory { part, bytes: length as u64 })?;
     let flags = inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
     let out = &mut bytes.bytes[bytes.start..];
     let (status, read, written) = decompress(&mut Box::default(), packed, out, 0, flags);
-    (status == TINFLStatus::Done && read == packed.len() && written == length).then_some(bytes)
-}
-
-/// The section table, once the header proves to be what was written. Sizes are not looked at yet.
-fn read_table(file: &[u8]) -> Result<Vec<Entry>, Error> {
-    let shared = file.len().min(SIGNATURE.len());
-    if shared == 0 || file[..shared] != SIGNATURE[..shared] {
-        return Err(Error::NotAnArtifact);
-    }
-    let short = |need| Error::Truncated { part: Part::Header, need: need as u64, have: file.len() as u64 };
-    let start = file.get(..TABLE_START).ok_or_else(|| short(TABLE_START))?;
-    let found = u32_at(start, 8);
-    if found != FORMAT_VERSION {
-        return Err(Error::Version { found, supported: FORMAT_VERSION });
-    }
-    let count = u32_at(start, 12) as usize;
-    if !(1..=MAX_SECTIONS).contains(&count) {
-        return Err(Error::Checksum { part: Part::Header });
-    }
-    let end = header_bytes(count);
-    let header = file.get(..end).ok_or_else(|| short(end))?;
-    let (table, hash) = header.split_at(end - HASH);
-    if blake3::hash(table) != hash_at(hash, 0) {
-        return Err(Error::Checksum { part: Part::Header });
-    }
-    (0..count).map(|index| entry(table, index)).collect()
-}
-
-fn entry(table: &[u8], index: usize) -> Result<Entry, Error> {
-    let at = TABLE_START + index * ENTRY;
-    let [packed, length] = [at, at + 8].map(|at| usize::try_from(u64_at(table, at)));
-    let (Ok(packed), Ok(length)) = (packed, length) else {
-        return Err(Error::Truncated { part: Part::section(index), need: u64::MAX, have: 0 });
-    };
-    Ok(Entry { packed, length, hash: *hash_at(table, at + 16).as_bytes() })
-}
-
-/// The sections as they are in the file, whose extent and checksums are right.
-fn check_sections<'f>(file: &'f [u8], entries: &[Entry]) -> Result<Vec<&'f [u8]>, Error> {
-    let mut end = header_bytes(entries.len());
-    let mut all = Vec::with_capacity(entries.len());
-    for (index, entry) in entries.iter().enumerate() {
-        let part = Part::section(index);
-        let start = end;
-        end = end.saturating_add(entry.packed);
-        let short = Error::Truncated { part, need: end as u64, have: file.len() as u64 };
-        let bytes = file.get(start..end).ok_or(short)?;
-        if blake3::hash(bytes) != blake3::Hash::from_bytes(entry.hash) {
-            return Err(Error::Checksum { part });
-        }
-        all.push(bytes);
-    }
-    if end != file.len() {
-        return Err(Error::TrailingBytes { need: end as u64, have: file.len() as u64 });
-    }
-    Ok(all)
+    let whole = status == TINFLStatus::Done && read == packed.len() && written == length;
+    if whole { Ok(bytes) } else { Err(Error::Packed { part }) }
 }
 
 /// Parses strictly. The path to a wrong field costs a second parse, so only a failure pays for it.
@@ -284,31 +268,9 @@ fn parse(json: &[u8]) -> Result<Manifest, Error> {
     })
 }
 
-/// Of a file whose header is sound.
-fn fingerprint(file: &[u8]) -> Fingerprint {
-    let end = header_bytes(u32_at(file, 12) as usize);
-    Fingerprint::new(hash_at(file, end - HASH))
-}
-
 fn fault(at: &str, detail: impl ToString) -> Error {
     let at = if at.is_empty() || at == "." { "manifest" } else { at };
     Error::Manifest { at: at.to_owned(), detail: detail.to_string() }
-}
-
-fn header_bytes(sections: usize) -> usize {
-    TABLE_START + sections * ENTRY + HASH
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
-
-fn hash_at(bytes: &[u8], at: usize) -> blake3::Hash {
-    blake3::Hash::from_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
 #[cfg(test)]

@@ -53,6 +53,13 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     draft.publish()
 }
 
+/// The same for a name that nobody chose (see [`Draft::beside`]).
+pub fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut draft = Draft::beside(path)?;
+    draft.file.write_all(bytes)?;
+    draft.publish()
+}
+
 /// A file that is being written, and appears in its place when it is whole.
 #[derive(Debug)]
 pub struct Draft {
@@ -70,7 +77,20 @@ impl Draft {
         Draft::begin(path, |folder| unnamed(folder).or_else(|_| named(folder)))
     }
 
+    /// The same for a name that nobody chose, as it follows from another: what lies there may have
+    /// come with that, and a link may lead to any file of the user's.
+    pub fn beside(path: &Path) -> io::Result<Draft> {
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if found.is_symlink() => {
+                let message = "a link, which is not followed where the name was not chosen: remove it";
+                Err(io::Error::new(ErrorKind::InvalidInput, message))
+            }
+            _ => Draft::new(path),
+        }
+    }
+
     fn begin(path: &Path, make: impl FnOnce(&Path) -> io::Result<(File, Option<PathBuf>)>) -> io::Result<Draft> {
+        check_name(path)?;
         check_place(path)?;
         let place = follow(path)?;
         if !folder(&place).is_dir() {
@@ -116,6 +136,16 @@ fn check_regular(found: &Metadata) -> io::Result<()> {
         () => "a device",
     };
     Err(io::Error::new(ErrorKind::InvalidInput, format!("{what}, not a regular file")))
+}
+
+/// A name that only a folder can have is none of a file.
+fn check_name(path: &Path) -> io::Result<()> {
+    let bytes = path.as_os_str().as_bytes();
+    let is_folder = |end: &[u8]| bytes == &end[1..] || bytes.ends_with(end);
+    match bytes.ends_with(b"/") || is_folder(b"/.") || is_folder(b"/..") {
+        true => Err(io::Error::new(ErrorKind::InvalidInput, "the name of a folder, not of a file")),
+        false => Ok(()),
+    }
 }
 
 /// What a file would replace has to be a regular file.

@@ -19,6 +19,6 @@ pub mod manifest;
 pub use error::{Error, Part};
 pub use escape::{escaped, escaped_json};
 pub use expected::{Expected, Made, is_key};
-pub use file::{Artifact, FORMAT_VERSION, Section, encode, lay_out, write};
+pub use file::{Artifact, FORMAT_VERSION, Section, encode, fingerprint, lay_out, write};
 pub use fingerprint::{Fingerprint, NoFingerprint};
 pub use manifest::Manifest;

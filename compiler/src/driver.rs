@@ -14,7 +14,7 @@ use atomc_artifact::Fingerprint;
 use atomc_artifact::check::MAX_STEP;
 use atomc_artifact::manifest::{
     self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
-    Variant,
+    Variant, Weight,
 };
 use atomc_config::OtherPart;
 use atomc_ir::arch::{Machine, Memory};
@@ -113,7 +113,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         producer: env!("CARGO_PKG_VERSION").into(),
         config: echo(config, options, &buckets, &targets)?,
         model: facts(config),
-        tensors: names(config),
+        tensors: tensor_names(config),
         tensor_parallel: options.ranks,
         expert_parallel: options.expert_ranks,
         targets: made,
@@ -269,6 +269,15 @@ pub fn open_choices(config: &Config, options: &Options, arch: &Arch) -> Result<V
 
 /// Each kernel of a model on an arch, before it is emitted.
 pub fn kernels(config: &Config, options: &Options, arch: &Arch) -> Result<Kernels, Diagnostic> {
+    Ok(planned(config, options, arch)?.0)
+}
+
+/// The weight plan of a model on an arch. No kernel is emitted.
+pub fn weights(config: &Config, options: &Options, arch: &Arch) -> Result<Vec<Weight>, Diagnostic> {
+    Ok(planned(config, options, arch)?.1.list)
+}
+
+fn planned(config: &Config, options: &Options, arch: &Arch) -> Result<(Kernels, Weights), Diagnostic> {
     check_cache(config, &options.attention, arch)?;
     let (mut kernels, mut weights) = (Kernels::new(options.invariant), Weights::default());
     let models = models(config, options)?;
@@ -278,7 +287,7 @@ pub fn kernels(config: &Config, options: &Options, arch: &Arch) -> Result<Kernel
         let graph = lower(&model.graph, &cx, None)?;
         launches::plan(&graph, model.part.attention, &cx, &states, &mut kernels, &mut weights)?;
     }
-    Ok(kernels)
+    Ok((kernels, weights))
 }
 
 /// A kernel whose schedule leaves numbers open.
@@ -367,7 +376,7 @@ fn facts(config: &Config) -> manifest::Model {
 }
 
 /// Names of tensors in checkpoints of the model, beside those of the plan.
-fn names(config: &Config) -> TensorNames {
+pub fn tensor_names(config: &Config) -> TensorNames {
     let renamed = config.spellings.iter().map(|&(from, to)| Renamed { from: from.into(), to: to.into() });
     let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };
     let table = Ignored { part: "table of the rotary embedding".into(), names: Pattern::End(TABLE.into()) };

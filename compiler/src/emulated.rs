@@ -79,7 +79,8 @@ impl Emulated {
         let variant = &target.variants[0];
         let name = format!("emu:{chip}");
         let fault = |e: LoadError| DeviceError::Code { variant: chip.to_owned(), detail: e.to_string() };
-        let code = CodeObject::load(artifact.section(variant.section)).map_err(fault)?;
+        let section = artifact.section(variant.section).map_err(|fault| device::packed(variant, &fault))?;
+        let code = CodeObject::load(section).map_err(fault)?;
         let threads = pool::threads(threads, 1);
         let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
         Ok(Emulated {

@@ -678,6 +678,23 @@ fn whether_vllm_would_run_an_artifact() {
     );
 }
 
+/// Variables of others, with bytes that are no text, and those that other parts of atomc read.
+#[test]
+fn variables_of_others_do_not_matter() {
+    use std::os::unix::ffi::OsStrExt;
+    let bench = Bench::empty();
+    let out = |args: &[&str]| {
+        let mut command = bench.command(args);
+        command.env("FOO", std::ffi::OsStr::from_bytes(b"\xff")).env("ATOMC_SYSROOT", "/sysroot");
+        let out = command.env("ATOMC_TEST_DEVICE", "host").output().expect("the binary runs");
+        String::from_utf8([out.stdout, out.stderr].concat()).expect("UTF-8")
+    };
+    let checked = out(&["check", "model"]);
+    assert!(checked.starts_with("error[check]: there is no model/model.atomc"), "{checked}");
+    let told = out(&["doctor"]);
+    assert!(told.contains("ATOMC_SYSROOT=/sysroot\n") && !told.contains("bad   settings"), "{told}");
+}
+
 /// A model that keeps states of sequences, not only pages: its kernels, and the verbs that run it.
 #[test]
 fn a_recurrent_state() {

@@ -45,7 +45,8 @@ impl Bench {
     fn forge(&self, change: impl FnOnce(&mut Manifest, &mut Vec<Vec<u8>>)) {
         let artifact = Artifact::open(self.path("m.atomc")).expect("an artifact");
         let mut manifest = artifact.manifest().clone();
-        let mut code: Vec<Vec<u8>> = (1..artifact.sections().len()).map(|i| artifact.section(i).to_vec()).collect();
+        let mut code: Vec<Vec<u8>> =
+            (1..artifact.sections().len()).map(|i| artifact.section(i).expect("code").to_vec()).collect();
         change(&mut manifest, &mut code);
         std::fs::remove_file(self.path("m.atomc")).expect("it is there");
         std::fs::write(self.path("m.atomc"), encode(&manifest, &code).expect("a sound manifest")).expect("a file");
@@ -184,6 +185,134 @@ fn no_text_of_an_artifact_reaches_a_terminal_as_it_is() {
     );
     let list = std::fs::read(bench.path("home/atomc/trusted")).expect("a list");
     assert!(!obeyed(&list));
+}
+
+/// Zeros take a thousandth of their size in a file. Verbs that look are run with little memory.
+#[test]
+fn looking_at_an_artifact_unpacks_no_code() {
+    let bench = Bench::new();
+    let looks = |verb: &str| {
+        // 200 MB of addresses are the program itself.
+        let limited = ["sh", "-c", "ulimit -v 300000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_atomc")];
+        let out = bench.wrapped(&limited, &[verb, "m.atomc"]).output().expect("it runs");
+        let text = [out.stdout, out.stderr].map(|text| String::from_utf8(text).expect("UTF-8")).concat();
+        (out.status.success(), text)
+    };
+    let forge = |code: usize, further: usize| {
+        let artifact = Artifact::open(bench.path("m.atomc")).expect("an artifact");
+        let mut sections = vec![serde_json::to_vec(artifact.manifest()).expect("JSON")];
+        sections.extend((1..artifact.sections().len()).map(|i| artifact.section(i).expect("code").to_vec()));
+        if code > 0 {
+            sections[1] = vec![0; code];
+        }
+        if further > 0 {
+            sections.push(vec![0; further]);
+        }
+        let sections: Vec<&[u8]> = sections.iter().map(Vec::as_slice).collect();
+        atomc_artifact::lay_out(&sections)
+    };
+    let sound = std::fs::read(bench.path("m.atomc")).expect("a file");
+    let cases = [
+        (240 << 20, 0, ""),
+        (240 << 20, 1 << 20, "artifact manifest: targets: no variant names section 5 of the file"),
+        (300 << 20, 0, "artifact is too large: section 1 (code) would bring it to 314572800 unpacked bytes"),
+        (0, 300 << 20, "artifact is too large: section 5 (code) would bring it to "),
+    ];
+    for (code, further, refused) in cases {
+        bench.write("m.atomc", forge(code, further));
+        for verb in ["inspect", "trust"] {
+            let (done, said) = looks(verb);
+            assert_eq!(done, refused.is_empty(), "{verb}: {said}");
+            assert!(said.contains(refused), "{verb}: {said}");
+        }
+        bench.write("m.atomc", &sound);
+    }
+}
+
+/// A folder that came from elsewhere, with links in the place of what verbs write beside others.
+#[test]
+fn links_that_came_with_an_artifact_are_not_followed() {
+    let bench = Bench::new();
+    bench.write("mine", "mine");
+    let artifact = Artifact::open(bench.path("m.atomc")).expect("an artifact");
+    let variant = &artifact.manifest().targets[0].variants[0].name;
+    let written = ["m.atomc.sig".to_owned(), format!("out/host-{variant}.so"), "out/weights.host.safetensors".into()];
+    std::fs::create_dir(bench.path("out")).expect("a folder");
+    for name in &written {
+        std::os::unix::fs::symlink(bench.path("mine"), bench.path(name)).expect("a link");
+    }
+    let verbs: [&[&str]; 3] = [
+        &["sign", "--key", "ours.key", "m.atomc"],
+        &["inspect", "m.atomc", "--extract", "out"],
+        &["pack", "m.atomc", "--weights", MODEL, "-o", "out"],
+    ];
+    for (verb, name) in verbs.into_iter().zip(&written) {
+        let said = bench.fail(verb);
+        assert!(said.contains(name.as_str()) && said.contains("a link, which is not followed"), "{verb:?}: {said}");
+    }
+    assert_eq!(std::fs::read(bench.path("mine")).expect("a file"), b"mine");
+    written.iter().for_each(|name| std::fs::remove_file(bench.path(name)).expect("a link"));
+    verbs.into_iter().for_each(|verb| drop(bench.succeed(verb)));
+}
+
+/// Names that a terminal would obey, or that are no text.
+#[test]
+fn names_of_files_are_shown_as_text() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let bench = Bench::new();
+    let evil = "evil\x1b[2J\u{202e}.atomc";
+    std::fs::copy(bench.path("m.atomc"), bench.path(evil)).expect("a file");
+    let verbs: [&[&str]; 6] = [
+        &["trust", evil],
+        &["inspect", evil],
+        &["sign", "--key", "ours.key", evil],
+        &["report", evil, "-o", "evil\x1b[2J.html"],
+        &["compile", MODEL, "--decode", "1", "--prefill", "32", "-o", evil],
+        &["inspect", "none\x1b[2J.atomc"],
+    ];
+    for verb in verbs {
+        let out = bench.run(verb);
+        let text = [out.stdout, out.stderr].concat();
+        assert!(!obeyed(&text) && String::from_utf8_lossy(&text).contains(r"\u{1b}[2J"), "{verb:?}");
+        assert!(!String::from_utf8_lossy(&text).contains('\u{202e}'), "{verb:?}");
+    }
+    // JSON has no bytes: that is said before anything is done.
+    let bytes = OsStr::from_bytes(b"caf\xe9.atomc");
+    std::fs::copy(bench.path("m.atomc"), bench.dir.path().join(bytes)).expect("a file");
+    bench.succeed(&["trust", "--remove", "m.atomc"]);
+    let made: [(&[&str], &[&str]); 2] =
+        [(&["trust", "--json"], &[]), (&["compile", MODEL, "--json", "-o"], &["--no-trust"])];
+    for (before, after) in made {
+        let out = bench.command(before).arg(bytes).args(after).output().expect("it runs");
+        let said = String::from_utf8(out.stderr).expect("UTF-8");
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(said.contains("its name is not UTF-8, as text in JSON has to be"), "{said}");
+    }
+    assert!(!bench.succeed(&["trust", "--list"]).contains("caf"));
+    bench.command(&["trust"]).arg(bytes).status().expect("it runs");
+    assert!(bench.succeed(&["trust", "--list"]).contains("caf\u{fffd}.atomc"));
+}
+
+/// What is wrong with the name of an output is found before anything is made.
+#[test]
+fn outputs_that_are_folders_are_refused_at_once() {
+    let bench = Bench::empty();
+    let said = bench.fail(&["compile", "no such model", "-o", "made/"]);
+    assert_eq!(said.trim_end(), "error[output]: made/: the name of a folder, not of a file");
+}
+
+/// A list that others may write is nobody's.
+#[test]
+fn lists_that_others_may_write_are_not_obeyed() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::new();
+    let list = bench.path("home/atomc/trusted");
+    std::fs::set_permissions(&list, PermissionsExt::from_mode(0o666)).expect("our file");
+    for verb in [&["trust", "--list"][..], &["trust", "m.atomc"]] {
+        let said = bench.fail(verb);
+        assert!(said.starts_with("error[trust]: ") && said.contains("others may write to"), "{said}");
+    }
 }
 
 #[test]

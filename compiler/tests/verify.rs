@@ -49,7 +49,8 @@ impl Bench {
     fn break_it(&self, change: impl FnOnce(&mut Manifest, &mut Vec<Vec<u8>>)) {
         let artifact = Artifact::open(self.path("m.atomc")).expect("an artifact");
         let mut manifest = artifact.manifest().clone();
-        let mut code: Vec<Vec<u8>> = (1..artifact.sections().len()).map(|i| artifact.section(i).to_vec()).collect();
+        let mut code: Vec<Vec<u8>> =
+            (1..artifact.sections().len()).map(|i| artifact.section(i).expect("code").to_vec()).collect();
         change(&mut manifest, &mut code);
         std::fs::write(self.path("broken.atomc"), encode(&manifest, &code).expect("a sound manifest")).expect("a file");
     }
@@ -179,6 +180,6 @@ fn code_is_extracted() {
     let artifact = Artifact::open(bench.path("m.atomc")).expect("an artifact");
     for variant in &artifact.manifest().targets[0].variants {
         let file = std::fs::read(bench.path("code").join(format!("host-{}.so", variant.name))).expect("a file");
-        assert!(file == artifact.section(variant.section));
+        assert!(file == artifact.section(variant.section).expect("code"));
     }
 }

@@ -184,7 +184,9 @@ fn head_dim(f: &Fields, traits: &Traits, hidden: usize, heads: usize) -> Result<
 fn kv_heads(f: &Fields, traits: &Traits, heads: usize) -> Result<usize, Diagnostic> {
     let name = "num_key_value_heads";
     let default = traits.kv_heads.filter(|_| !f.has(name)).unwrap_or(heads);
-    let kv_heads = f.or(name, Fields::size, default)?;
+    // Without groups of heads transformers has null.
+    let kv_heads = f.size(name)?.unwrap_or(default);
+    f.note(name, kv_heads);
     if heads.is_multiple_of(kv_heads) {
         return Ok(kv_heads);
     }
@@ -214,7 +216,7 @@ fn embeddings(f: &Fields, traits: &Traits, head_dim: usize, positions: usize) ->
 /// The rotary embedding of each layer.
 fn ropes(f: &Fields, rule: RopeRule, layers: usize) -> Result<Vec<Option<usize>>, Diagnostic> {
     let RopeRule::Marked(default) = rule else { return Ok(vec![Some(0); layers]) };
-    let (name, interval) = ("no_rope_layers", f.size("no_rope_layer_interval")?.unwrap_or(default));
+    let (name, interval) = ("no_rope_layers", f.given("no_rope_layer_interval", Fields::size, default)?);
     let marks = match f.marks(name)? {
         Some(marks) if marks.len() >= layers => marks[..layers].to_vec(),
         Some(marks) => {
@@ -250,7 +252,7 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
             listed(f, window, (0..ropes.len()).map(|i| i >= first).collect())?
         }
         WindowRule::Pattern(default, _) => {
-            let pattern = f.size("sliding_window_pattern")?.unwrap_or(default);
+            let pattern = f.given("sliding_window_pattern", Fields::size, default)?;
             listed(f, window, (1..=ropes.len()).map(|i| !i.is_multiple_of(pattern)).collect())?
         }
         WindowRule::WithoutRope => listed(f, window, ropes.iter().map(Option::is_none).collect())?,

@@ -92,7 +92,7 @@ fn linear(f: &Fields, layers: usize) -> Result<Vec<bool>, Diagnostic> {
             types.iter().map(of).collect::<Result<Vec<_>, _>>()?
         }
         None => {
-            let interval = f.size("full_attention_interval")?.unwrap_or(4);
+            let interval = f.given("full_attention_interval", Fields::size, 4)?;
             (1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect()
         }
     };

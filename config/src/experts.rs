@@ -176,7 +176,10 @@ fn count(f: &Fields, traits: &Traits) -> Result<usize, Diagnostic> {
     for name in names {
         count = count.or(f.size(name)?);
     }
-    let count = count.unwrap_or(default);
+    let count = match (count, names.into_iter().find(|name| f.has(name))) {
+        (None, Some(null)) => f.given(null, Fields::size, default)?,
+        (count, _) => count.unwrap_or(default),
+    };
     f.note(names[0], count);
     f.at_most(names[0], count, MAX_EXPERTS)
 }
@@ -250,12 +253,12 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
     let sparse: Vec<bool> = match rule {
         LayerRule::All => return Ok(vec![true; layers]),
         LayerRule::Sparse => {
-            let step = f.size("decoder_sparse_step")?.unwrap_or(1);
+            let step = f.given("decoder_sparse_step", Fields::size, 1)?;
             let dense = f.numbers("mlp_only_layers")?.unwrap_or_default();
             (0..layers).map(|layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)).collect()
         }
         LayerRule::From(default) => {
-            let first = f.number("first_k_dense_replace")?.unwrap_or(default);
+            let first = f.given("first_k_dense_replace", Fields::number, default)?;
             (0..layers).map(|layer| layer >= first).collect()
         }
     };

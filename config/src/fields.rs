@@ -10,6 +10,9 @@ use crate::Diagnostic;
 /// No size in a configuration may be larger: products of two of them do not overflow.
 pub const MAX_SIZE: usize = 1 << 30;
 
+/// What is wrong with a field that nothing can be made of.
+const NULL: &str = "is null, where the model needs a value";
+
 /// The object at `path` of a file.
 #[derive(Clone)]
 pub struct Fields<'a> {
@@ -102,9 +105,22 @@ impl<'a> Fields<'a> {
         read: Read<'a, T>,
         default: T,
     ) -> Result<T, Diagnostic> {
-        let value = read(self, name)?.unwrap_or(default);
+        let value = self.given(name, read, default)?;
         self.note(name, value.clone());
         Ok(value)
+    }
+
+    /// What the field says; without it the default. A `null` is a fault of which
+    /// transformers makes nothing either, but for flags.
+    pub fn given<T: Clone + Into<Value>>(&self, name: &str, read: Read<'a, T>, default: T) -> Result<T, Diagnostic> {
+        let usual: Value = default.clone().into();
+        match read(self, name)? {
+            Some(value) => Ok(value),
+            None if self.has(name) && !usual.is_boolean() => {
+                Err(self.fault("config::value", name, NULL).help(format!("Without the field it would be {usual}.")))
+            }
+            None => Ok(default),
+        }
     }
 
     /// What the field says, noted; without it a fault.
@@ -150,8 +166,12 @@ impl<'a> Fields<'a> {
         self.fault("config::value", name, format!("must be {wanted}, not {}", kind(found)))
     }
 
+    /// A field that has to be there, and is not, or is `null`.
     pub fn missing(&self, name: &str) -> Diagnostic {
-        self.fault("config::missing", name, "is missing")
+        match self.has(name) {
+            true => self.fault("config::value", name, NULL),
+            false => self.fault("config::missing", name, "is missing"),
+        }
     }
 
     /// A number that is this much at most.
@@ -221,20 +241,36 @@ impl<'a> Fields<'a> {
         Ok(self.read(name, &wanted, size)?.filter(|&n| n > 0))
     }
 
-    /// A finite number above zero.
+    /// A number above zero, in f32 too.
     pub fn positive(&self, name: &str) -> Result<Option<f64>, Diagnostic> {
-        self.read(name, "a number above 0", |v| v.as_f64().filter(|n| n.is_finite() && *n > 0.0))
+        let number = self.read(name, "a number above 0", |v| v.as_f64().filter(|n| *n > 0.0))?;
+        number.map(|n| self.in_f32(name, n)).transpose()
     }
 
-    /// A list of finite numbers above zero.
+    /// A list of numbers above zero, in f32 too.
     pub fn positives(&self, name: &str) -> Result<Option<Vec<f64>>, Diagnostic> {
-        let one = |v: &Value| v.as_f64().filter(|n| n.is_finite() && *n > 0.0);
-        self.read(name, "a list of numbers above 0", |v| v.as_array()?.iter().map(one).collect())
+        let one = |v: &Value| v.as_f64().filter(|n| *n > 0.0);
+        let numbers = self.read(name, "a list of numbers above 0", |v| v.as_array()?.iter().map(one).collect())?;
+        numbers.map(|all: Vec<f64>| all.into_iter().map(|n| self.in_f32(name, n)).collect()).transpose()
     }
 
-    /// A finite number that is not negative.
+    /// A number that is not negative, in f32 too.
     pub fn not_negative(&self, name: &str) -> Result<Option<f64>, Diagnostic> {
-        self.read(name, "a number of at least 0", |v| v.as_f64().filter(|n| n.is_finite() && *n >= 0.0))
+        let number = self.read(name, "a number of at least 0", |v| v.as_f64().filter(|n| *n >= 0.0))?;
+        number.map(|n| if n == 0.0 { Ok(n) } else { self.in_f32(name, n) }).transpose()
+    }
+
+    /// A number above zero that is one in f32, with which kernels compute, and has an inverse
+    /// there.
+    fn in_f32(&self, name: &str, number: f64) -> Result<f64, Diagnostic> {
+        let [least, most] = [f32::MIN_POSITIVE, f32::MAX];
+        match (f64::from(least)..=f64::from(most)).contains(&number) {
+            true => Ok(number),
+            false => {
+                let message = format!("{number:e} is not between {least:e} and {most:e}, as numbers of f32 are");
+                Err(self.fault("config::value", name, message))
+            }
+        }
     }
 
     /// A finite number, where zero is as good as `null`.

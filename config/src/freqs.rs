@@ -1,5 +1,6 @@
 //! Rotary frequencies: the variants as one formula each.
 use std::f64::consts::PI;
+use std::fmt;
 
 /// How the inverse frequencies of a rotary embedding are scaled.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +44,28 @@ pub struct Freqs {
     pub theta: f64,
     pub dim: usize,
     pub scaling: Scaling,
+}
+
+/// As attributes of graphs have it: every number reads back as the same.
+impl fmt::Display for Freqs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rest = match &self.scaling {
+            Scaling::Default => "default".to_string(),
+            Scaling::Linear { factor } => format!("linear, {factor:?}"),
+            Scaling::Dynamic { factor, original } => format!("dynamic, {factor:?}, {original}"),
+            Scaling::Llama3 { factor, low, high, original } => {
+                format!("llama3, {factor:?}, {low:?}, {high:?}, {original}")
+            }
+            Scaling::Yarn { factor, beta_fast, beta_slow, original, truncate } => {
+                format!("yarn, {factor:?}, {beta_fast:?}, {beta_slow:?}, {original}, {truncate}")
+            }
+            Scaling::Long { factors } => {
+                let factors: Vec<String> = factors.iter().map(|factor| format!("{factor:?}")).collect();
+                format!("longrope, {}", factors.join(", "))
+            }
+        };
+        write!(f, "({:?}, {}, {rest})", self.theta, self.dim)
+    }
 }
 
 impl Freqs {

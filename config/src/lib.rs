@@ -35,7 +35,7 @@ pub use latent::Latent;
 pub use mlp::{Activation, Gated};
 pub use model::{Config, DTYPES, FeedForward, Layer, Mixer, Norms};
 pub use others::OtherPart;
-pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Quantisation, Scheme, Stored};
+pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored};
 pub use rope::{Rope, Short};
 pub use scales::Scales;
 

@@ -105,12 +105,16 @@ impl Layer {
 impl Config {
     /// How a module's weight is quantised, if it is.
     pub fn scheme(&self, module: &str) -> Option<&Scheme> {
+        self.quantised.as_ref()?.scheme(&self.spelled(module))
+    }
+
+    /// The names that a module may have in a `quantization_config` or a rule, its own first.
+    pub fn spelled(&self, module: &str) -> Vec<String> {
         let others = self.spellings.iter().filter_map(|(from, to)| {
             let rest = format!("{module}.").strip_prefix(to)?.to_owned();
             Some(format!("{from}{rest}").trim_end_matches('.').to_owned())
         });
-        let spelled: Vec<String> = std::iter::once(module.to_owned()).chain(others).collect();
-        self.quantised.as_ref()?.scheme(&spelled)
+        std::iter::once(module.to_owned()).chain(others).collect()
     }
 
     /// Whether any layer has experts.

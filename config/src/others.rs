@@ -69,7 +69,9 @@ pub(crate) fn read(f: &Fields, others: &[Other], path: &str, layers: usize) -> R
         match other.tensors {
             Tensors::Below(begins) => all.push(OtherPart { part: other.part, begins: begins.into() }),
             Tensors::Layers(field, default) => {
-                let count = f.or(field, Fields::number, default)?;
+                // Nothing else reads it, so null is as good as nothing.
+                let count = f.number(field)?.unwrap_or(default);
+                f.note(field, count);
                 let begins = (layers..layers + count).map(|layer| format!("{path}.layers.{layer}."));
                 all.extend(begins.map(|begins| OtherPart { part: other.part, begins }));
             }

@@ -3,6 +3,7 @@
 //!
 //! Each method has a file that reads its fields. What it cannot mean for us is a fault that names
 //! the field.
+mod asked;
 mod awq_gptq;
 mod compressed_tensors;
 mod fp8;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
+pub use asked::Modules;
 use names::Names;
 
 const FIELD: &str = "quantization_config";
@@ -180,12 +182,61 @@ pub(crate) fn canonical(name: &str) -> &str {
 impl std::fmt::Display for Scheme {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Scheme { codes, scales, blocks, zeros, stored, inputs } = self;
-        write!(f, "{} with scales of {} for {blocks:?}", codes.name(), scales.name())?;
+        write!(f, "{} with scales of {} for {blocks}", codes.name(), scales.name())?;
         let zeros = if *zeros { ", zero points" } else { "" };
-        write!(f, "{zeros}, stored as {stored:?}")?;
+        write!(f, "{zeros}, stored as {stored}")?;
         match inputs {
-            Some(Inputs { codes, scales }) => write!(f, ", rows {} {scales:?}", codes.name()),
+            Some(Inputs { codes, scales }) => write!(f, ", rows as {} with {scales}", codes.name()),
             None => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Display for Blocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Blocks::Tensor => f.write_str("the tensor"),
+            Blocks::Row => f.write_str("each row"),
+            Blocks::Group(columns) => write!(f, "groups of {columns} columns"),
+            Blocks::Square(rows, columns) => write!(f, "blocks of {rows} by {columns}"),
+        }
+    }
+}
+
+impl std::fmt::Display for Stored {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Stored::Codes { scale, axes } => write!(f, "codes with {scale}, {axes}"),
+            Stored::Floats => f.write_str("floats"),
+            Stored::Pairs { weight } => write!(f, "pairs of codes in {weight}"),
+            Stored::Words => f.write_str("words along rows"),
+            Stored::Blocks => f.write_str("blocks of all experts"),
+            Stored::Awq => f.write_str("AWQ's words across columns"),
+            Stored::Gptq { taken } => write!(f, "GPTQ's words down columns, {taken} off zero points"),
+        }
+    }
+}
+
+impl std::fmt::Display for Axes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Axes::One => "one number",
+            Axes::Vector => "a number for each row",
+            Axes::Matrix => "a number for each block",
+        })
+    }
+}
+
+impl std::fmt::Display for InputScales {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            InputScales::Static => f.write_str("input_scale"),
+            InputScales::Row => f.write_str("a scale for each row"),
+            InputScales::Group(columns) => write!(f, "scales for groups of {columns} columns"),
+            InputScales::Power(columns) => {
+                write!(f, "scales rounded up to powers of two for groups of {columns} columns")
+            }
+            InputScales::Mx(columns) => write!(f, "powers of two for groups of {columns} columns"),
         }
     }
 }

@@ -101,7 +101,7 @@ impl Rope {
         if let Some((rope, name)) = rope.iter().find_map(|r| Some((r, r.entries().find(|(_, v)| v.is_object())?.0))) {
             return Err(rope.fault("config::nested-rope", name, "one rotary embedding for all layers is supported"));
         }
-        let theta = config.positive("rope_theta")?.unwrap_or(default_theta);
+        let theta = config.given("rope_theta", Fields::positive, default_theta)?;
         Rope::of(config, (at, rope), sizes, (theta, partial))
     }
 
@@ -136,8 +136,8 @@ impl Rope {
         let of = |name| both.as_ref().map_or(Ok(None), |both| both.object(name));
         let old = config.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
         let full = if old.is_some() { ("rope_scaling", old) } else { ("full_attention", of("full_attention")?) };
-        let theta = config.positive("rope_theta")?.unwrap_or(theta);
-        let local = config.positive("rope_local_base_freq")?.unwrap_or(local_theta);
+        let theta = config.given("rope_theta", Fields::positive, theta)?;
+        let local = config.given("rope_local_base_freq", Fields::positive, local_theta)?;
         let sliding = ("sliding_attention", of("sliding_attention")?);
         Ok([Rope::of(config, full, sizes, (theta, 1.0))?, Rope::of(config, sliding, sizes, (local, 1.0))?])
     }
@@ -149,7 +149,7 @@ impl Rope {
         (theta, partial): (f64, f64),
     ) -> Result<Rope, Diagnostic> {
         let own = rope.as_ref().unwrap_or(config);
-        let theta = rope.as_ref().map_or(Ok(None), |rope| rope.positive("rope_theta"))?.unwrap_or(theta);
+        let theta = rope.as_ref().map_or(Ok(theta), |rope| rope.given("rope_theta", Fields::positive, theta))?;
         let dim = rotary_dim(config, own, (head_dim, partial))?;
         let plain = Rope { freqs: Freqs { theta, dim, scaling: Scaling::Default }, scale: 1.0, short: None };
         let rope = match rope {
@@ -189,7 +189,7 @@ impl Rope {
 fn rotary_dim(config: &Fields, own: &Fields, (head_dim, partial): (usize, f64)) -> Result<usize, Diagnostic> {
     let name = "partial_rotary_factor";
     let holder = if own.get(name).is_some() { own } else { config };
-    let factor = holder.positive(name)?.unwrap_or(partial);
+    let factor = holder.given(name, Fields::positive, partial)?;
     let dim = (head_dim as f64 * factor) as usize;
     if factor > 1.0 || dim == 0 || !dim.is_multiple_of(2) {
         let (name, holder) = if factor == 1.0 { ("head_dim", config) } else { (name, holder) };

@@ -264,7 +264,10 @@ mod meaning {
         assert_eq!([true, false].map(of_head), [true, false]);
         assert_eq!(with(json!({ "dtype": "float16" })).expect("a good configuration").dtype, DType::F16);
         let fault = |outside| with(outside).expect_err("a fault").to_string();
-        assert_eq!(fault(json!({ "text_config": null })), "config.json: text_config: is missing");
+        assert_eq!(
+            fault(json!({ "text_config": null })),
+            "config.json: text_config: is null, where the model needs a value"
+        );
         let inside = json!({ "text_config": { "hidden_size": 0, "num_hidden_layers": 1, "vocab_size": 2 } });
         assert!(fault(inside).starts_with("config.json: text_config.hidden_size: must be"));
     }
@@ -520,6 +523,79 @@ mod errors {
         ");
     }
 
+    /// What transformers makes nothing of, and what it takes for something.
+    #[test]
+    fn nulls() {
+        let with = |architecture: &str, field: &str, value: &str| {
+            let text = config(json!({ "architectures": [architecture], field: null }));
+            Config::parse(&text.replacen('{', &format!("{{\"{field}\":{value},"), 1), None)
+        };
+        for (architecture, field) in [
+            ("LlamaForCausalLM", "vocab_size"),
+            ("LlamaForCausalLM", "hidden_size"),
+            ("LlamaForCausalLM", "num_hidden_layers"),
+            ("Qwen3ForCausalLM", "max_position_embeddings"),
+            ("Gemma3ForCausalLM", "num_attention_heads"),
+            ("LlamaForCausalLM", "rms_norm_eps"),
+            ("LlamaForCausalLM", "rope_theta"),
+            ("Gemma3ForCausalLM", "rope_local_base_freq"),
+            ("Gemma3ForCausalLM", "sliding_window_pattern"),
+            ("Phi3ForCausalLM", "partial_rotary_factor"),
+            ("SmolLM3ForCausalLM", "no_rope_layer_interval"),
+            ("GraniteForCausalLM", "residual_multiplier"),
+            ("Qwen3MoeForCausalLM", "num_experts"),
+            ("Qwen3MoeForCausalLM", "moe_intermediate_size"),
+            ("Qwen3MoeForCausalLM", "num_experts_per_tok"),
+            ("Qwen3MoeForCausalLM", "decoder_sparse_step"),
+            ("DeepseekV3ForCausalLM", "kv_lora_rank"),
+            ("DeepseekV3ForCausalLM", "first_k_dense_replace"),
+            ("DeepseekV3ForCausalLM", "routed_scaling_factor"),
+            ("Qwen3NextForCausalLM", "linear_num_key_heads"),
+        ] {
+            let fault = with(architecture, field, "null").expect_err(field).to_string();
+            assert_eq!(
+                fault,
+                format!("config.json: {field}: is null, where the model needs a value"),
+                "{architecture}"
+            );
+        }
+        for (architecture, field) in [
+            ("LlamaForCausalLM", "attention_bias"),
+            ("LlamaForCausalLM", "head_dim"),
+            ("LlamaForCausalLM", "num_key_value_heads"),
+            ("LlamaForCausalLM", "rope_scaling"),
+            ("MistralForCausalLM", "sliding_window"),
+            ("Qwen3MoeForCausalLM", "mlp_only_layers"),
+            ("DeepseekV3ForCausalLM", "q_lora_rank"),
+        ] {
+            with(architecture, field, "null").unwrap_or_else(|fault| panic!("{architecture}, {field}: {fault}"));
+        }
+    }
+
+    #[test]
+    fn numbers_that_f32_does_not_hold() {
+        let granite = |name: &str, value: f64| {
+            let text = config(json!({ "architectures": ["GraniteForCausalLM"], name: value }));
+            Config::parse(&text, None).map(drop).map_err(|fault| fault.to_string())
+        };
+        let names = [
+            "embedding_multiplier",
+            "residual_multiplier",
+            "logits_scaling",
+            "attention_multiplier",
+            "rope_theta",
+            "rms_norm_eps",
+        ];
+        for name in names {
+            for (value, shown) in [(1e39, "1e39"), (1e300, "1e300"), (1e-39, "1e-39"), (1e-300, "1e-300")] {
+                let between = "is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are";
+                assert_eq!(granite(name, value), Err(format!("config.json: {name}: {shown} {between}")));
+            }
+            granite(name, 1.5).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+        }
+        granite("rms_norm_eps", 0.0).expect("no epsilon");
+    }
+
     #[test]
     fn numbers_and_flags() {
         insta::assert_snapshot!(faults("rms_norm_eps", &[json!(-1e-6), json!("small")]), @r#"
@@ -616,7 +692,7 @@ mod errors {
             rope[name] = value;
             rope_fault(rope)
         };
-        insta::assert_snapshot!(long("short_factor", json!(null)), @"[config::missing] config.json: rope_parameters.short_factor: is missing");
+        insta::assert_snapshot!(long("short_factor", json!(null)), @"[config::value] config.json: rope_parameters.short_factor: is null, where the model needs a value");
         insta::assert_snapshot!(long("long_factor", json!([1.0, 2.0])), @"[config::value] config.json: rope_parameters.long_factor: lists 2 factors of 8 frequencies");
         insta::assert_snapshot!(long("long_factor", json!([1.0, 0.0])), @"[config::value] config.json: rope_parameters.long_factor: must be a list of numbers above 0, not [1.0,0.0]");
         insta::assert_snapshot!(long("original_max_position_embeddings", json!(1)), @"[config::value] config.json: rope_parameters.original_max_position_embeddings: multiplies cosines and sines with inf, which is not finite in f32");
@@ -629,11 +705,13 @@ mod errors {
                 json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, name: value }),
             )
         };
-        insta::assert_snapshot!(yarn("factor", 1e-300), @"[config::value] config.json: rope_parameters.factor: makes rotary frequencies that are not finite in f32");
-        insta::assert_snapshot!(yarn("attention_factor", 1e300), @"[config::value] config.json: rope_parameters.attention_factor: multiplies cosines and sines with 1e300, which is not finite in f32");
-        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "linear", "factor": 1e-300 })), @"[config::value] config.json: rope_parameters.factor: makes rotary frequencies that are not finite in f32");
-        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "dynamic", "factor": 1e300 })), @"[config::value] config.json: rope_parameters.factor: makes rotary frequencies that are not finite in f32");
-        insta::assert_snapshot!(fault(json!({ "rope_theta": 1e-300 })), @"[config::value] config.json: rope_theta: makes rotary frequencies that are not finite in f32");
+        insta::assert_snapshot!(yarn("factor", 1e-300), @"[config::value] config.json: rope_parameters.factor: 1e-300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
+        insta::assert_snapshot!(yarn("attention_factor", 1e300), @"[config::value] config.json: rope_parameters.attention_factor: 1e300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "linear", "factor": 1e-300 })), @"[config::value] config.json: rope_parameters.factor: 1e-300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "dynamic", "factor": 1e300 })), @"[config::value] config.json: rope_parameters.factor: 1e300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
+        // Each is a number of f32, and what they make is none.
+        insta::assert_snapshot!(rope_fault(json!({ "rope_type": "linear", "factor": 1e-30, "rope_theta": 1e-30 })), @"[config::value] config.json: rope_parameters.factor: makes rotary frequencies that are not finite in f32");
+        insta::assert_snapshot!(fault(json!({ "rope_theta": 1e-300 })), @"[config::value] config.json: rope_theta: 1e-300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
     }
 
     #[test]

@@ -3,7 +3,7 @@ mod encode;
 mod stored;
 
 pub use encode::{Encode, Encoded, exponent};
-pub use stored::{Fact, Order, STAR, Whole, nth_name};
+pub use stored::{Fact, MOST_ADDED, Order, SCALES, STAR, Whole, nth_name};
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,6 @@
 //! How checkpoints store weights that are no plain tensors, and what stands beside them.
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// Where the codes of consecutive places lie in a word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,7 +43,8 @@ impl Order {
     }
 }
 
-/// What the numbers of a tensor must be that only says how others are stored.
+/// What numbers of a checkpoint must be: integers of a tensor that only says how others are stored,
+/// or floats that the model computes with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fact {
@@ -52,14 +54,47 @@ pub enum Fact {
     Are(Vec<i32>),
     /// Of each column the number of its group, of so many columns in a row.
     Groups(usize),
+    /// Floats that rows are divided by, each one of [`SCALES`].
+    Scales,
+    /// Floats that are added to others, none larger than [`MOST_ADDED`].
+    Addends,
 }
 
+/// Scales of rows and of a cache: what f32 holds stays a number and no zero when it is divided by
+/// one and multiplied with a code.
+pub const SCALES: RangeInclusive<f32> = f32::from_bits(63 << 23)..=f32::from_bits(191 << 23);
+/// The largest number that is added to scores, either way: sums of a few are finite.
+pub const MOST_ADDED: f32 = 1e30;
+
 impl Fact {
+    /// Whether it is said of floats.
+    pub fn is_of_floats(&self) -> bool {
+        matches!(self, Fact::Scales | Fact::Addends)
+    }
+
+    /// Whether a float is as it must be.
+    pub fn suits(&self, number: f32) -> bool {
+        match self {
+            Fact::Scales => SCALES.contains(&number),
+            Fact::Addends => number.abs() <= MOST_ADDED,
+            _ => false,
+        }
+    }
+
+    /// What floats have to be, for messages.
+    pub fn wants(&self) -> &'static str {
+        match self {
+            Fact::Scales => "scales of rows and of a cache lie between 2^-64 and 2^64",
+            Fact::Addends => "what is added to scores is a number of at most 1e30",
+            _ => "they are integers",
+        }
+    }
+
     /// What is wrong with numbers in rows of so many, if something is. Sizes and groups are those
     /// of each row: a stack of tensors has one for each.
     pub fn fault(&self, numbers: &[i32], width: usize) -> Option<String> {
         match self {
-            Fact::All(_) => self.fault_of_row(numbers),
+            Fact::All(_) | Fact::Scales | Fact::Addends => self.fault_of_row(numbers),
             _ => numbers.chunks(width.max(1)).find_map(|row| self.fault_of_row(row)),
         }
     }
@@ -79,6 +114,10 @@ impl Fact {
                     "column {at} is in group {is}, not {want}: columns in another order (act-order) are not supported"
                 )
             }),
+            Fact::Scales | Fact::Addends => {
+                let at = numbers.iter().position(|&number| !self.suits(number as f32))?;
+                Some(format!("number {at} is {}: {}", numbers[at], self.wants()))
+            }
         }
     }
 
@@ -88,6 +127,8 @@ impl Fact {
             Fact::All(one) => format!("all({one})"),
             Fact::Are(all) => format!("are({})", all.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")),
             Fact::Groups(size) => format!("groups({size})"),
+            Fact::Scales => "scales()".into(),
+            Fact::Addends => "addends()".into(),
         }
     }
 
@@ -97,6 +138,8 @@ impl Fact {
         match name {
             "all" => numbers.parse().ok().map(Fact::All),
             "are" => numbers.split(", ").map(|n| n.parse().ok()).collect::<Option<_>>().map(Fact::Are),
+            "scales" => numbers.is_empty().then_some(Fact::Scales),
+            "addends" => numbers.is_empty().then_some(Fact::Addends),
             "groups" => numbers.parse().ok().filter(|&size| size > 0).map(Fact::Groups),
             _ => None,
         }
@@ -136,6 +179,20 @@ mod tests {
     }
 
     #[test]
+    fn floats_that_are_divided_by_or_added() {
+        let (tiny, huge) = (f32::powi(2.0, -64), f32::powi(2.0, 64));
+        assert!([tiny, 1e-9, 1.0, 448.0, huge].iter().all(|&scale| Fact::Scales.suits(scale)));
+        let wrong = [0.0, -0.0, -1.0, 1e-40, tiny / 2.0, huge * 2.0, 1e30, f32::INFINITY, f32::NAN];
+        assert!(!wrong.iter().any(|&scale| Fact::Scales.suits(scale)));
+        assert!([0.0, -1e9, 14.5, MOST_ADDED].iter().all(|&number| Fact::Addends.suits(number)));
+        assert!(![f32::NAN, f32::NEG_INFINITY, 1e31].iter().any(|&number| Fact::Addends.suits(number)));
+        for fact in [Fact::Scales, Fact::Addends] {
+            assert!(fact.is_of_floats());
+            assert_eq!(Fact::of_text(&fact.text()), Some(fact));
+        }
+    }
+
+    #[test]
     fn facts() {
         for (fact, good, bad, says) in [
             (Fact::All(8), &[8, 8][..], &[8, 7][..], "number 1 is 7, not 8"),
@@ -151,7 +208,7 @@ mod tests {
             assert_eq!(fact.fault(bad, bad.len()).as_deref(), Some(says));
             assert_eq!(Fact::of_text(&fact.text()), Some(fact));
         }
-        for wrong in ["all()", "are(1,2)", "groups(0)", "some(1)", "all(1", ""] {
+        for wrong in ["scales(1)", "addends", "all()", "are(1,2)", "groups(0)", "some(1)", "all(1", ""] {
             assert_eq!(Fact::of_text(wrong), None, "{wrong}");
         }
     }

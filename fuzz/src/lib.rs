@@ -39,7 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("instructions", instructions),
 ];
 
-/// Code sections that a manifest may name: more than the variants of any target.
+/// Most code sections that a manifest may name: more than the variants of any target.
 const SECTIONS: usize = 4;
 /// Bytes of each: more than the code of the small models that corpora are made of.
 const SECTION_BYTES: usize = 64 << 10;
@@ -56,7 +56,8 @@ pub fn file(data: &[u8]) {
 /// and is the same.
 pub fn manifest(data: &[u8]) {
     let Ok(manifest) = serde_json::from_slice::<Manifest>(data) else { return };
-    let code = vec![vec![0; SECTION_BYTES]; SECTIONS];
+    let named = manifest.targets.iter().flat_map(|target| &target.variants).map(|variant| variant.section).max();
+    let code = vec![vec![0; SECTION_BYTES]; named.unwrap_or(0).min(SECTIONS)];
     let Ok(bytes) = encode(&manifest, &code) else { return };
     let dir = folder();
     let artifact = Artifact::open(written(&dir, "m.atomc", &bytes)).expect("what was written can be read");

@@ -221,22 +221,7 @@ impl Attr for Family {
 
 impl Attr for Freqs {
     fn show(&self) -> String {
-        let rest = match &self.scaling {
-            Scaling::Default => "default".to_string(),
-            Scaling::Linear { factor } => format!("linear, {factor:?}"),
-            Scaling::Dynamic { factor, original } => format!("dynamic, {factor:?}, {original}"),
-            Scaling::Llama3 { factor, low, high, original } => {
-                format!("llama3, {factor:?}, {low:?}, {high:?}, {original}")
-            }
-            Scaling::Yarn { factor, beta_fast, beta_slow, original, truncate } => {
-                format!("yarn, {factor:?}, {beta_fast:?}, {beta_slow:?}, {original}, {truncate}")
-            }
-            Scaling::Long { factors } => {
-                let factors: Vec<String> = factors.iter().map(|factor| format!("{factor:?}")).collect();
-                format!("longrope, {}", factors.join(", "))
-            }
-        };
-        format!("({:?}, {}, {rest})", self.theta, self.dim)
+        self.to_string()
     }
 
     fn read(text: &str) -> Option<Self> {

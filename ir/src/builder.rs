@@ -36,6 +36,11 @@ impl Builder {
         self.graph.op(v.node)
     }
 
+    /// What a value is made of.
+    pub fn operands(&self, v: Value) -> Vec<Value> {
+        self.graph.operands(v.node)
+    }
+
     /// A parameter.
     pub fn input(&mut self, name: &str, ty: Type) -> Value {
         self.graph.input(name, ty)

@@ -492,6 +492,13 @@ pub(crate) fn shift<S: Real>(args: &[&Val<S>], _: Cx, &by: &i32, _: &DType) -> R
 }
 
 pub(crate) fn expect<S: Real>(args: &[&Val<S>], _: Cx, is: &Fact) -> Results<S> {
+    if is.is_of_floats() {
+        let bad = args[1].float()?.data.iter().find(|v| !is.suits(v.get() as f32));
+        return match bad {
+            Some(bad) => Err(format!("{} is no such number: {}", bad.get(), is.wants())),
+            None => Ok(vec![args[0].clone()]),
+        };
+    }
     let told: Vec<i32> = args[1].float()?.data.iter().map(|v| v.get() as i32).collect();
     match is.fault(&told, args[1].float()?.width()) {
         Some(fault) => Err(fault),
@@ -705,6 +712,18 @@ fn dequantised<S: Real>(codes: &Tensor<S>, block: Block, scale: &Tensor<S>, zero
         zero.map_or(code, |zero| code.sub(zero.data[at])).mul(scale.data[at])
     };
     Tensor::new(codes.shape.clone(), codes.data.iter().enumerate().map(element).collect())
+}
+
+pub(crate) fn dequantise<S: Real>(args: &[&Val<S>], _: Cx, block: &Block, _: &DType) -> Results<S> {
+    let (codes, scale) = (args[0].float()?, args[1].float()?);
+    let [.., rows, cols] = codes.shape[..] else { return Err("codes are a matrix".into()) };
+    let [.., down, along] = scale.shape[..] else { return Err("scales are a matrix".into()) };
+    let matrices = codes.data.chunks(rows * cols).zip(scale.data.chunks(down * along));
+    let one_matrix = |(codes, scale): (&[S], &[S])| {
+        let codes = Tensor::new(vec![rows, cols], codes.to_vec());
+        dequantised(&codes, *block, &Tensor::new(vec![down, along], scale.to_vec()), None).data
+    };
+    one(codes.shape.clone(), matrices.flat_map(one_matrix).collect())
 }
 
 pub(crate) fn quantise<S: Real>(args: &[&Val<S>], _: Cx, &to: &DType, &rule: &Rule) -> Results<S> {

@@ -356,6 +356,10 @@ ops! {
     /// bytes of two.
     Encode = "encode" (w: All) { codes: DType, scales: DType, block: Block, made: Encoded }
         [Layout, Outside, Other, work::none] shapes::encode, interp::encode;
+    /// The numbers that unpacked codes mean, by a power of two for each block: the last step but
+    /// `pack`.
+    Dequantise = "dequantise" (codes: Shared, scale: Shared) { block: Block, to: DType }
+        [Layout, Outside, Other, work::none] shapes::dequantise, interp::dequantise;
     /// Other layout, same values.
     Pack = "pack" (w: Shared) { to: Layout }
         [Layout, Outside, Kept, work::none] shapes::pack, interp::pack;

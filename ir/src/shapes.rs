@@ -180,12 +180,32 @@ pub fn encode(inputs: &[&Type], &codes: &DType, &scales: &DType, block: &Block, 
     let t = float(inputs[0], "a weight")?;
     let by = Encode { codes, scales, block: [block.rows, block.cols] };
     if !by.is_sound() {
-        return Err(format!("codes of {} do not have scales of {} for {block:?}", codes.name(), scales.name()));
+        return Err(format!(
+            "codes of {} do not have scales of {} for {} by {}",
+            codes.name(),
+            scales.name(),
+            block.rows,
+            block.cols
+        ));
     }
     let sizes = t.shape.sizes().ok_or_else(|| format!("{t} has no fixed shape"))?;
     let [stack @ .., rows, cols] = &sizes[..] else { return Err(format!("{t} is no matrix")) };
     let made_of = by.sizes(made, [*rows, *cols]);
     one(by.dtype(made), Shape::fixed(&[stack, &made_of].concat()))
+}
+
+pub fn dequantise(inputs: &[&Type], block: &Block, &to: &DType) -> Types {
+    let (codes, scale) = (tensor(inputs[0], "codes")?, tensor(inputs[1], "scale")?);
+    let sizes = |t: &TensorType| t.shape.sizes().ok_or_else(|| format!("{t} has no fixed shape"));
+    let (shape, scales) = (sizes(codes)?, sizes(scale)?);
+    let [stack @ .., rows, cols] = &shape[..] else { return Err(format!("{codes} is no matrix")) };
+    if !codes.dtype.is_code() || scale.dtype != DType::E8M0 || !to.is_float() {
+        return Err(format!("{codes} times {scale} are no numbers of {}", to.name()));
+    }
+    if scales != [stack, &block.grid(*rows, *cols)].concat() {
+        return Err(format!("{scale} has not one scale for each {block:?} of {codes}"));
+    }
+    one(to, codes.shape.clone())
 }
 
 pub fn shift(inputs: &[&Type], &by: &i32, &to: &DType) -> Types {
@@ -196,8 +216,12 @@ pub fn shift(inputs: &[&Type], &by: &i32, &to: &DType) -> Types {
     one(to, t.shape.clone())
 }
 
-pub fn expect(inputs: &[&Type], _: &Fact) -> Types {
+pub fn expect(inputs: &[&Type], is: &Fact) -> Types {
     let (x, told) = (tensor(inputs[0], "x")?, tensor(inputs[1], "told")?);
+    if is.is_of_floats() {
+        let sound = told.dtype.is_float() && told.shape.sizes().is_some();
+        return if sound { Ok(vec![Type::Tensor(x.clone())]) } else { Err(format!("told must be floats, not {told}")) };
+    }
     if told.dtype.integers().is_none() || told.shape.sizes().is_none() {
         return Err(format!("told must be integers, not {told}"));
     }

@@ -1,6 +1,6 @@
 use crate::error::{raised, raised_of};
-use atomc_artifact::escaped;
 use atomc_artifact::manifest::{StateGroup, StreamLayout};
+use atomc_artifact::{Fingerprint, escaped};
 use atomc_config::Config;
 use atomc_runtime::states::paged;
 use atomc_runtime::{Artifact as File, Error, Expected, TrustList};
@@ -30,8 +30,29 @@ impl Artifact {
     /// Refuses to run an artifact that was opened at this path without the signature that
     /// `ATOMC_REQUIRE_SIGNED_BY` asks for.
     pub fn check_signature(path: &Path, file: &File) -> PyResult<()> {
-        signature::require(var_os(signature::VARIABLE), path, file).map_err(raised)
+        require(path, file.fingerprint())
     }
+}
+
+fn require(path: &Path, fingerprint: Fingerprint) -> PyResult<()> {
+    signature::require(var_os(signature::VARIABLE), path, fingerprint).map_err(raised)
+}
+
+fn is_trusted(path: &Path, fingerprint: Fingerprint) -> PyResult<bool> {
+    if var_os(signature::VARIABLE).is_some() {
+        return require(path, fingerprint).map(|()| true);
+    }
+    let place = trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"));
+    let list = place.and_then(|path| TrustList::read(&path)).map_err(raised)?;
+    Ok(list.has(fingerprint))
+}
+
+/// Whether a file is trusted, by its header alone: nothing of what it holds is read or unpacked. An
+/// artifact that is opened later may be another, and is asked again.
+#[pyfunction]
+pub fn trusted(path: PathBuf) -> PyResult<bool> {
+    let fingerprint = atomc_artifact::fingerprint(&path).map_err(|fault| raised_of(&path, fault))?;
+    is_trusted(&path, fingerprint)
 }
 
 #[pymethods]
@@ -75,12 +96,7 @@ impl Artifact {
     /// runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key, its signature is asked for instead
     /// of the list.
     fn trusted(&self) -> PyResult<bool> {
-        if var_os(signature::VARIABLE).is_some() {
-            return Artifact::check_signature(&self.path, &self.file).map(|()| true);
-        }
-        let place = trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"));
-        let list = place.and_then(|path| TrustList::read(&path)).map_err(raised)?;
-        Ok(list.has(self.file.fingerprint()))
+        is_trusted(&self.path, self.file.fingerprint())
     }
 
     #[getter]

@@ -21,6 +21,7 @@ fn _atomc(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<model::Call>()?;
     module.add_class::<model::Loading>()?;
     module.add_class::<model::Model>()?;
+    module.add_function(wrap_pyfunction!(artifact::trusted, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::architectures, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::judged_options, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::known_options, module)?)?;

@@ -7,6 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
+use std::ffi::OsString;
 
 /// The options that are judged, and where vLLM's resolved configuration has each, of which releases
 /// may have several.
@@ -39,7 +40,7 @@ pub fn known_options() -> Vec<&'static str> {
 
 /// Our variables of an environment. Unknown names and values are refused.
 #[pyfunction]
-pub fn settings_of(environment: HashMap<String, String>) -> PyResult<HashMap<String, String>> {
+pub fn settings_of(environment: HashMap<OsString, OsString>) -> PyResult<HashMap<String, String>> {
     let found = settings::read(environment).map_err(PyValueError::new_err)?;
     Ok(found.into_iter().map(|(name, value)| (name, value.as_str().unwrap_or_default().to_owned())).collect())
 }

@@ -140,6 +140,22 @@ def test_another_than_expected_is_refused(artifact):
         atomc.Artifact(artifact.path, expected="?")
 
 
+def test_variables_are_any_bytes():
+    """As Python has them: bytes that are no UTF-8 are surrogates."""
+    assert atomc._atomc.settings_of({"FOO": "\udcff", "OLDPWD\udce9": "x", "ATOMC_STRICT": "1"}) == {"ATOMC_STRICT": "1"}
+    with pytest.raises(ValueError, match="ATOMC_COMPILER: .* is not UTF-8"):
+        atomc._atomc.settings_of({"ATOMC_COMPILER": "/caf\udce9"})
+    with pytest.raises(ValueError, match="ATOMC_STRIKT: there is no such variable; known are .*ATOMC_SYSROOT"):
+        atomc._atomc.settings_of({"ATOMC_STRIKT": "1"})
+
+
+def header_and_zeros(path):
+    """The header of an artifact, and zeros in place of its sections."""
+    file = pathlib.Path(path).read_bytes()
+    end = 16 + 48 * int.from_bytes(file[12:16], "little") + 32
+    return file[:end], bytes(len(file) - end)
+
+
 def test_trusted_as_the_list_says(artifact, tmp_path, monkeypatch):
     assert artifact.trusted(), "the compiler of these tests put it there"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -147,6 +163,11 @@ def test_trusted_as_the_list_says(artifact, tmp_path, monkeypatch):
     (tmp_path / "atomc").mkdir()
     (tmp_path / "atomc" / "trusted").write_text(f"{artifact.fingerprint} what it is\n")
     assert artifact.trusted()
+    assert atomc._atomc.trusted(artifact.path)
+    (tmp_path / "header").write_bytes(b"".join(header_and_zeros(artifact.path)))
+    assert atomc._atomc.trusted(tmp_path / "header"), "the list is asked by the header alone"
+    with pytest.raises(atomc.ArtifactError, match="checksum of section 0"):
+        atomc.Artifact(tmp_path / "header")
     other = compile_model(tmp_path / "other.atomc", "--decode", "1", "--prefill", "32", "--no-trust")
     assert not other.trusted() and other.fingerprint != artifact.fingerprint
     (tmp_path / "atomc" / "trusted").write_text("yes\n")

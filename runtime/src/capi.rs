@@ -119,7 +119,7 @@ pub unsafe extern "C" fn atomc_open(
                 (options.threads, options.cache_tokens, options.slots);
         }
         let artifact = Artifact::open(path).map_err(Error::Artifact)?;
-        signature::require(std::env::var_os(signature::VARIABLE), Path::new(path), &artifact)
+        signature::require(std::env::var_os(signature::VARIABLE), Path::new(path), artifact.fingerprint())
             .map_err(Error::Signature)?;
         let engine = Engine::new(artifact, &chosen)?;
         handle.device = c_text(engine.device_name());

@@ -217,6 +217,10 @@ pub enum CheckpointError {
     Code { name: String, found: &'static str, want: &'static str },
     #[error("tensor `{name}` is of type {found}, but must be integers")]
     Integers { name: String, found: &'static str },
+    #[error(
+        "the artifact makes {made} bytes of weights of {read} bytes of tensors, and {most} are the most that a model needs"
+    )]
+    TooMuch { made: usize, read: usize, most: usize },
     #[error("tensor `{name}` is not as the model needs it: {detail}")]
     Told { name: String, detail: String },
     #[error("tensor `{name}` has the scale {scale} at {at:?}; scales must be finite and not negative")]

@@ -20,7 +20,7 @@ use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Pack, Prepare};
-use atomc_artifact::manifest::{Manifest, Plan};
+use atomc_artifact::manifest::{Manifest, Plan, Variant};
 use std::ptr::NonNull;
 
 /// What the engine asks of a device.
@@ -251,6 +251,11 @@ pub fn target(manifest: &Manifest, wanted: &str) -> Result<usize, DeviceError> {
     let have = || manifest.targets.iter().map(|target| target.name.clone()).collect();
     let found = manifest.targets.iter().position(|target| target.name == wanted);
     found.ok_or_else(|| DeviceError::NoTarget { wanted: wanted.to_owned(), have: have() })
+}
+
+/// A variant whose code does not unpack.
+pub fn packed(variant: &Variant, fault: &atomc_artifact::Error) -> DeviceError {
+    DeviceError::Code { variant: variant.name.clone(), detail: fault.to_string() }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Who made an artifact: an ed25519 signature of its fingerprint, in a file of 64 bytes beside it.
 //!
-//! A signature of the fingerprint is one of every byte. The check needs only the artifact that is
-//! open, so it comes before any of its code is mapped.
-use atomc_artifact::{Artifact, Fingerprint, files};
+//! A signature of the fingerprint is one of every byte. The check needs only the artifact's
+//! header, so it comes before any of its code is mapped.
+use atomc_artifact::{Fingerprint, files};
 use ed25519_dalek::pkcs8::DecodePublicKey;
 use ed25519_dalek::{SIGNATURE_LENGTH, Signature, VerifyingKey};
 use std::io::{self, Read};
@@ -34,9 +34,9 @@ pub enum SignatureError {
 
 /// Refuses an artifact that has no valid signature by the key in a file of PEM; without a key,
 /// nothing is asked for. `file` is where the artifact was opened, which names the signature.
-pub fn require(key: Option<impl AsRef<Path>>, file: &Path, artifact: &Artifact) -> Result<(), SignatureError> {
+pub fn require(key: Option<impl AsRef<Path>>, file: &Path, fingerprint: Fingerprint) -> Result<(), SignatureError> {
     match key {
-        Some(key) => check(key.as_ref(), file, artifact.fingerprint()),
+        Some(key) => check(key.as_ref(), file, fingerprint),
         None => Ok(()),
     }
 }

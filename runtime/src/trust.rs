@@ -6,12 +6,13 @@
 //! content.
 //!
 //! Whoever reads the environment, which the runtime does not, asks [`place`] where the list is.
-use atomc_artifact::{Fingerprint, escaped, files};
+use atomc_artifact::files::{self, Draft};
+use atomc_artifact::{Fingerprint, escaped};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File};
-use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why it cannot be said whether an artifact is trusted.
@@ -24,6 +25,8 @@ pub enum TrustError {
     Relative { variable: &'static str, value: PathBuf },
     #[error("cannot {action} {}: {source}", .path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} is not obeyed: {why}", .path.display())]
+    Open { path: PathBuf, why: String },
     #[error("{}: line {line} does not begin with a fingerprint, 64 digits of 0-9 and a-f", .path.display())]
     Line { path: PathBuf, line: usize },
 }
@@ -50,12 +53,17 @@ pub struct TrustList {
 }
 
 impl TrustList {
-    /// Reads the list; one that is not there is empty.
+    /// Reads the list; one that is not there is empty. A list that others may have written is
+    /// refused.
     pub fn read(path: &Path) -> Result<TrustList, TrustError> {
-        let text = match files::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            text => text.map_err(io_error("read", path))?,
+        let io = || io_error("read", path);
+        let mut file = match files::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(TrustList::default()),
+            file => file.map_err(io())?,
         };
+        check_owner(path, &file)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(io())?;
         let entry = |(index, line): (usize, &str)| {
             let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
             let wrong = |_| TrustError::Line { path: path.to_owned(), line: index + 1 };
@@ -93,8 +101,31 @@ impl TrustList {
     }
 }
 
+/// That only its user, and root, may write to a list and to the folder it is in.
+fn check_owner(path: &Path, file: &File) -> Result<(), TrustError> {
+    let io = || io_error("read", path);
+    let real = std::fs::canonicalize(path).map_err(io())?;
+    let folder = real.parent().unwrap_or(Path::new("/"));
+    let held = [(real.as_path(), file.metadata()), (folder, std::fs::metadata(folder))];
+    // SAFETY: it has no arguments and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    for (name, facts) in held {
+        let facts = facts.map_err(io())?;
+        let (owner, mode) = (facts.uid(), facts.mode() & 0o7777);
+        let refused = |why| Err(TrustError::Open { path: path.to_owned(), why });
+        if owner != user && owner != 0 {
+            return refused(format!("{} belongs to user {owner}, and this is user {user}", name.display()));
+        }
+        if mode & 0o022 != 0 {
+            let who = format!("others may write to {} (mode {mode:o})", name.display());
+            return refused(format!("{who}; `chmod go-w` takes that back, once you have looked at the list"));
+        }
+    }
+    Ok(())
+}
+
 /// Changes the list in a file while nobody else does. The file appears whole or not at all, and
-/// only its user can read it.
+/// only its user can read it. A link to it stays.
 fn change<T>(path: &Path, change: impl FnOnce(&mut TrustList) -> T) -> Result<T, TrustError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let io = |action| io_error(action, path);
@@ -104,10 +135,10 @@ fn change<T>(path: &Path, change: impl FnOnce(&mut TrustList) -> T) -> Result<T,
     held.lock().map_err(io_error("lock", &lock))?;
     let mut list = TrustList::read(path)?;
     let result = change(&mut list);
-    let mut file = tempfile::Builder::new().prefix(".trusted-").tempfile_in(folder).map_err(io("write"))?;
-    file.write_all(list.text().as_bytes()).map_err(io("write"))?;
-    file.as_file().sync_all().map_err(io("write"))?;
-    file.persist(path).map_err(|error| io("write")(error.error))?;
+    let mut draft = Draft::new(path).map_err(io("write"))?;
+    draft.file.set_permissions(Permissions::from_mode(0o600)).map_err(io("write"))?;
+    draft.file.write_all(list.text().as_bytes()).map_err(io("write"))?;
+    draft.publish().map_err(io("write"))?;
     Ok(result)
 }
 

@@ -4,7 +4,9 @@
 //! all tensors, everything that can be wrong is found before the first byte is written, so that a
 //! reload either changes all weights or none. Where they come one by one (`loading`), each weight
 //! is whole once its tensors were there.
+mod bound;
 mod decode;
+mod dequantise;
 mod encode;
 mod fetch;
 mod fit;
@@ -26,12 +28,14 @@ use crate::error::Error;
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::manifest::{DType, Layout, TensorNames, Tied, Weight, Whole};
+use dequantise::Scales;
 use pack::Piece;
-use parts::{Name, Origin, Part, parts};
+use parts::{Name, Origin, Part, Scaled, parts};
 use spelled::Spelled;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes that one task fills: small enough to share out evenly, large enough to report progress on.
@@ -69,6 +73,7 @@ pub fn load(mut sink: Sink, names: &TensorNames, source: &dyn Source, progress: 
     let source = &Spelled::new(source, names)?;
     let pieces = resolve(weights, rank, source)?;
     check_unused(weights, names, source)?;
+    bound::check(weights, &pieces)?;
     let tasks: Vec<Task> = weights.iter().enumerate().flat_map(|(index, weight)| tasks(index, weight)).collect();
     let report = Report::new(progress, &tasks);
     progress(0, report.total);
@@ -216,8 +221,31 @@ fn fill(
     if weight.dtype == DType::F8E4M3 {
         pieces.iter().try_for_each(told::check_piece)?;
     }
-    pack::fill(weight, &pieces, rows.clone(), out);
+    match pieces.first().and_then(|piece| piece.scales.clone()) {
+        None => pack::fill(weight, &pieces, rows.clone(), out),
+        Some(scales) => {
+            let floats = scales.floats(&pieces, rows)?;
+            pack::fill(weight, &[floats_of(&floats, rows, scales.sizes[1])], rows.clone(), out);
+        }
+    }
     Ok(())
+}
+
+/// Rows of a weight as a piece.
+fn floats_of<'a>(floats: &'a [f32], rows: &Range<usize>, width: usize) -> Piece<'a> {
+    Piece {
+        name: Name::Of(""),
+        data: Tensor::Values(floats),
+        offset: 0.0,
+        form: None,
+        encode: None,
+        scales: None,
+        width,
+        stride: width,
+        rows: 0..rows.len(),
+        cols: 0..width,
+        at: (rows.start, 0),
+    }
 }
 
 /// Rows of one weight, and the bytes of its buffer that they and nothing else lie in.
@@ -317,16 +345,27 @@ fn stored_pieces<'a>(
     source: &'a dyn Source,
     missing: &mut BTreeSet<String>,
 ) -> Result<Vec<Piece<'a>>, CheckpointError> {
-    let mut pieces = Vec::new();
-    for part in &value.parts {
-        let (name, data) = match part.origin {
-            Origin::Values(values) => (Name::Of(&weight.name), Ok(Tensor::Values(values))),
-            Origin::Tensor { name, ref shape } => (name, source.tensor(&name.text(), shape)),
-        };
-        if let Some(data) = present(data, missing)? {
-            data.check_becomes(part.stored(weight.dtype), name)?;
-            pieces.extend(part.pieces(name, data, &weight.shape));
+    let mut all = |parts: &[Part<'a>], dtype: DType, shape: &[usize]| {
+        let mut pieces = Vec::new();
+        for part in parts {
+            let (name, data) = match part.origin {
+                Origin::Values(values) => (Name::Of(&weight.name), Ok(Tensor::Values(values))),
+                Origin::Tensor { name, ref shape } => (name, source.tensor(&name.text(), shape)),
+            };
+            if let Some(data) = present(data, missing)? {
+                data.check_becomes(part.stored(dtype), name)?;
+                pieces.extend(part.pieces(name, data, shape));
+            }
         }
+        Ok::<Vec<Piece<'a>>, CheckpointError>(pieces)
+    };
+    let mut pieces = all(&value.parts, weight.dtype, &weight.shape)?;
+    if let Some(Scaled { block, scale, .. }) = value.scaled.last().filter(|_| value.dequantised) {
+        let [_, rows, cols] = weight.matrices();
+        // Powers of two are the scales of unpacked codes that become floats.
+        let scales = all(&scale.parts, DType::E8M0, &scale.shape)?;
+        let scales = Arc::new(Scales { block: *block, sizes: [rows, cols], pieces: scales });
+        pieces.iter_mut().for_each(|piece| piece.scales = Some(scales.clone()));
     }
     Ok(pieces)
 }
@@ -337,7 +376,7 @@ fn check_type(weight: &Weight, name: &str, tensor: Tensor) -> Result<(), Checkpo
     let is_of = |part: &&Part| matches!(part.origin, Origin::Tensor { name: other, .. } if other.is(name));
     let becomes = |part: &Part| tensor.check_becomes(part.stored(weight.dtype), Name::Of(name));
     parts.iter().filter(is_of).try_for_each(becomes)?;
-    let told = told.iter().flat_map(|told| &told.parts);
+    let told = told.iter().filter(|told| !told.is.is_of_floats()).flat_map(|told| &told.parts);
     told.filter(is_of).try_for_each(|part| told::check_integers(tensor, part, name))
 }
 

@@ -15,7 +15,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 
 import make
 from make import HERE, LENGTHS, MODES, llama, logits, write_json
-from quantised import E2M1, ct, mx_e2m1, spec, spread
+from quantised import E2M1, FP4, ct, mx_e2m1, quark, spec, spread
 
 
 def qwen3(**kw):
@@ -98,6 +98,9 @@ CASES = {
                                                         original_max_position_embeddings=8, mscale=0.7, mscale_all_dim=1.3),
                                    max_position_embeddings=64)),
     "mla-v3-blocks": Case(deepseek3(num_hidden_layers=2, moe_intermediate_size=36, q_lora_rank=40, qk_nope_head_dim=64), stored="blocks"),
+    # Ranks and widths are multiples of 32, which share a scale.
+    "mla-v3-mxfp4": Case(deepseek3(num_hidden_layers=2, hidden_size=64, q_lora_rank=32, kv_lora_rank=64, v_head_dim=32,
+                                   intermediate_size=96, moe_intermediate_size=64), stored="quark"),
     "mla-kimi": Case(kimi()),
     "mla-v2": Case(deepseek2()),
     "mla-v2-groups": Case(deepseek2(q_lora_rank=20, topk_method="group_limited_greedy", n_group=3, topk_group=2,
@@ -147,21 +150,36 @@ def blocks(w):
     return q, s.float(), (q.double() * wide_s).to(w.dtype)
 
 
+def pairs(w):
+    """Codes of e2m1 in pairs, exponents of groups of 32, and what they mean."""
+    codes, e = mx_e2m1(w.double())
+    bytes_ = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
+    return bytes_.flatten(-2), (e.squeeze(-1) + 127).to(torch.uint8), torch.ldexp(E2M1[codes], e).flatten(-2).to(w.dtype)
+
+
 def is_product(name): return name.endswith(("_proj.weight", "_proj_with_mqa.weight"))
 
 
-def round_blocks(model):
+def round_weights(model, coded):
+    """Weights of products as what they mean once they are quantised."""
     for name, p in model.named_parameters():
-        if is_product(name): p.data = blocks(p.data)[2]
-        if name.endswith("experts.gate_up_proj"): p.data = torch.stack([torch.cat([blocks(h)[2] for h in w.chunk(2)]) for w in p.data])
-        if name.endswith("experts.down_proj"): p.data = torch.stack([blocks(w)[2] for w in p.data])
+        if is_product(name): p.data = coded(p.data)[2]
+        if name.endswith("experts.gate_up_proj"): p.data = torch.stack([torch.cat([coded(h)[2] for h in w.chunk(2)]) for w in p.data])
+        if name.endswith("experts.down_proj"): p.data = torch.stack([coded(w)[2] for w in p.data])
+
+
+# By how a checkpoint has its products: what quantises a weight, and what the configuration says of it.
+CODED = {
+    "blocks": (blocks, ct("float-quantized", spec(8, "float", "block", block_structure=list(BLOCK)))),
+    "quark": (pairs, quark(FP4, None)),
+}
 
 
 def save(model, case, path):
-    if case.stored == "blocks":
-        round_blocks(model)
-        weights = spec(8, "float", "block", block_structure=list(BLOCK))
-        model.config.quantization_config = ct("float-quantized", weights)
+    coded, config = CODED.get(case.stored, (None, None))
+    if coded:
+        round_weights(model, coded)
+        model.config.quantization_config = config
     stacked = {n: p for n, p in model.state_dict().items()}
     if case.stored == "mxfp4":
         tensors = round_mxfp4(model)
@@ -171,7 +189,7 @@ def save(model, case, path):
         model.config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": excluded}
     model.config.architectures, model.config.dtype = [type(model).__name__], torch.bfloat16
     model.config.save_pretrained(path)
-    if case.stored in ("each", "blocks") and not isinstance(model, transformers.GptOssForCausalLM):
+    if case.stored in ("each", "blocks", "quark") and not isinstance(model, transformers.GptOssForCausalLM):
         names = ("w1", "w3", "w2") if isinstance(model, transformers.MixtralForCausalLM) else ("gate_proj", "up_proj", "down_proj")
         for name in experts_of(model):
             both, down = stacked.pop(f"{name}.gate_up_proj"), stacked.pop(f"{name}.down_proj")
@@ -179,9 +197,9 @@ def save(model, case, path):
                 for part, w in zip(names, (*both[e].chunk(2), down[e])): stacked[f"{name}.{e}.{part}.weight"] = w
         if isinstance(model, transformers.MixtralForCausalLM):
             stacked = {n.replace(".mlp.", ".block_sparse_moe."): w for n, w in stacked.items()}
-    if case.stored == "blocks":
+    if coded:
         for n in [n for n in stacked if is_product(n)]:
-            q, s, means = blocks(stacked[n])
+            q, s, means = coded(stacked[n])
             assert torch.equal(means, stacked[n]), n
             stacked |= {n: q, f"{n}_scale": s}
     safetensors.torch.save_file({n: w.contiguous() for n, w in stacked.items()}, path / "model.safetensors", {"format": "pt"})

@@ -1,6 +1,11 @@
 use super::*;
 use crate::file::tests::sample;
 
+/// A layout as messages have it.
+fn shown(layout: Layout) -> String {
+    serde_json::to_string(&layout).unwrap()
+}
+
 /// Sizes of the sections of a file with the sample.
 const SECTIONS: &[usize] = &[0, 100, 100];
 
@@ -159,7 +164,7 @@ fn weights_that_disagree_with_themselves() {
         |m| packed(m, &[4, 4], tensor("t", &[4, 4])),
         "targets[0].weights[0].expr: makes what was not unpacked, but the weight is of u4",
     );
-    let panels = "Panels { width: 16, group: 2, rows: 16, cols: 16 }";
+    let panels = shown(Layout::Panels { width: 16, group: 2, rows: 16, cols: 16 });
     for bytes in [0, 511, 513, 1 << 40, usize::MAX] {
         refused(
             |m| m.targets[0].weights[0].bytes = bytes,
@@ -170,7 +175,7 @@ fn weights_that_disagree_with_themselves() {
         let wrong = Layout::Panels { width: 16, group, rows: 16, cols: 16 };
         refused(
             |m| m.targets[0].weights[0].layout = wrong,
-            &format!("targets[0].weights[0].layout: {wrong:?}, but the target's layout of 4 by 4 is {panels}"),
+            &format!("targets[0].weights[0].layout: {}, but the target's layout of 4 by 4 is {panels}", shown(wrong)),
         );
     }
     let columns = |bytes| {
@@ -184,14 +189,16 @@ fn weights_that_disagree_with_themselves() {
     manifest(&sound, SECTIONS).unwrap();
     refused(
         columns(512),
-        "targets[0].weights[0].bytes: 512 bytes, but the layout Panels { width: 16, group: 1, rows: 16, cols: 4 } takes 128",
+        r#"targets[0].weights[0].bytes: 512 bytes, but the layout {"panels":{"width":16,"group":1,"rows":16,"cols":4}} takes 128"#,
     );
     for stride in [0, 3, 4, 17, 1 << 63, usize::MAX] {
         let wrong = Layout::Rows { stride };
         refused(
             |m| m.targets[0].weights[1].layout = wrong,
             &format!(
-                "targets[0].weights[1].layout: {wrong:?}, but the target's layout of 8 by 4 is Rows {{ stride: 16 }}"
+                "targets[0].weights[1].layout: {}, but the target's layout of 8 by 4 is {}",
+                shown(wrong),
+                shown(Layout::Rows { stride: 16 })
             ),
         );
     }
@@ -206,8 +213,9 @@ fn weights_that_disagree_with_themselves() {
     refused(
         row,
         &format!(
-            "targets[0].weights[2].layout: Rows {{ stride: {} }}, but the target's layout of 1 by 2 is Rows {{ stride: 16 }}",
-            1u64 << 63,
+            "targets[0].weights[2].layout: {}, but the target's layout of 1 by 2 is {}",
+            shown(Layout::Rows { stride: 1 << 63 }),
+            shown(Layout::Rows { stride: 16 })
         ),
     );
 }
@@ -227,7 +235,7 @@ fn stacks_of_matrices() {
     manifest(&sound, SECTIONS).unwrap();
     refused(
         stack(512),
-        "targets[0].weights[0].bytes: 512 bytes, but the layout Panels { width: 16, group: 2, rows: 16, cols: 16 } takes 1536",
+        r#"targets[0].weights[0].bytes: 512 bytes, but the layout {"panels":{"width":16,"group":2,"rows":16,"cols":16}} takes 1536"#,
     );
     refused(
         |m| m.targets[0].weights[0].shape = vec![1, 1, 1, 4, 4],
@@ -619,16 +627,15 @@ fn layouts_that_nothing_is_made_for() {
     }
     // Each is sound alone, but not with the rest.
     let clash = |edit: fn(&mut DataLayout), says: &str| refused(|m| edit(&mut m.targets[0].layout), says);
-    let panels =
-        |width, group, side| format!("Panels {{ width: {width}, group: {group}, rows: {side}, cols: {side} }}");
+    let panels = |width, group, side| shown(Layout::Panels { width, group, rows: side, cols: side });
     let have = panels(16, 2, 16);
     let other =
         |want: &str| format!("targets[0].weights[0].layout: {have}, but the target's layout of 4 by 4 is {want}");
     clash(|l| l.row = 32, &other(&panels(16, 2, 32)));
     clash(|l| l.panel = 8, &other(&panels(8, 2, 16)));
-    clash(|l| l.panel = 32, &other("that no buffer holds"));
+    clash(|l| l.panel = 32, &other("one that no buffer holds"));
     clash(|l| l.group_bytes = 8, &other(&panels(16, 4, 16)));
-    clash(|l| l.group_bytes = 1024, &other("that no buffer holds"));
+    clash(|l| l.group_bytes = 1024, &other("one that no buffer holds"));
     let pages = |says: &str| format!("targets[0].groups[0].paged.streams[0]{says}");
     let panels = ": pages of 8 tokens are not whole panels of layout.panel, 16";
     clash(|l| l.block_tokens = 8, &pages(panels));

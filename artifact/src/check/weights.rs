@@ -10,6 +10,10 @@ pub(super) fn weight(weight: &Weight, target: &DataLayout, at: &str) -> Checked 
     ensure(is_shape(shape), &format!("{at}.shape"), || no_shape(shape))?;
     layout(weight, target, at)?;
     let Value { shape: found, codes, encoded, .. } = made(&weight.expr, &format!("{at}.expr"))?;
+    let mut steps = 0;
+    weight.expr.fold(&mut |term| steps += usize::from(matches!(term, Term::Dequantise { .. })));
+    let is_last = steps == usize::from(matches!(weight.expr, WeightExpr::Dequantise { .. }));
+    ensure(is_last, &format!("{at}.expr"), || "`dequantise` is not the last step".to_owned())?;
     ensure(found == *shape, &format!("{at}.expr"), || format!("makes shape {found:?}, but the weight has {shape:?}"))?;
     // Of less than a byte a file has no numbers.
     let fits = codes.map_or(weight.dtype.bits() >= 8, |codes| codes == weight.dtype);
@@ -42,16 +46,21 @@ fn layout(weight: &Weight, target: &DataLayout, at: &str) -> Checked {
         },
     };
     ensure(want == Some(weight.layout), &format!("{at}.layout"), || {
-        let want = want.map_or("that no buffer holds".to_owned(), |want| format!("{want:?}"));
-        format!("{:?}, but the target's layout of {rows} by {cols} is {want}", weight.layout)
+        let want = want.map_or("one that no buffer holds".to_owned(), shown);
+        format!("{}, but the target's layout of {rows} by {cols} is {want}", shown(weight.layout))
     })?;
     let elements = elements.and_then(|elements| product(&[stack, elements])).filter(|&all| all <= MAX_BYTES);
     let need = elements.map(|elements| weight.dtype.bytes(elements)).filter(|&need| need <= MAX_BYTES);
     let fits = need.is_some_and(|need| (need..=need.next_multiple_of(target.align)).contains(&weight.bytes));
     ensure(fits, &format!("{at}.bytes"), || {
         let need = need.map_or(format!("more than {MAX_BYTES}"), |need| need.to_string());
-        format!("{} bytes, but the layout {:?} takes {need}", weight.bytes, weight.layout)
+        format!("{} bytes, but the layout {} takes {need}", weight.bytes, shown(weight.layout))
     })
+}
+
+/// A layout as manifests have it.
+fn shown(layout: Layout) -> String {
+    serde_json::to_string(&layout).unwrap_or_default()
 }
 
 /// Panels of rows, which are padded like columns of activations, with groups of so many of `cols`;
@@ -241,17 +250,30 @@ fn value(term: Term<Made>) -> Made {
             let of = of.map_err(|fault| fault.inside(".expect.of"))?;
             let told = told.map_err(|fault| fault.inside(".expect.told"))?;
             let integers = told.encoded.is_none() && told.codes.is_none_or(|codes| codes.integers().is_some());
-            sound(integers, ".expect.told", || "these are no integers".to_owned())?;
+            let floats = is.is_of_floats() && told.encoded.is_none() && told.codes.is_none();
+            let wanted = if is.is_of_floats() { "floats" } else { "integers" };
+            sound(if is.is_of_floats() { floats } else { integers }, ".expect.told", || {
+                format!("these are no {wanted}")
+            })?;
             sound(!told.shape.is_empty(), ".expect.told", || "a number without an axis".to_owned())?;
             sound(*is != Fact::Groups(0), ".expect.is", || "groups of nothing".to_owned())?;
             Ok(of.made())
         }
         Term::Scaled { block, scale, zero, of } => scaled(block, scale, zero, of),
+        Term::Dequantise { block, scale, of } => dequantise(block, scale, of),
         Term::Const { values } => {
             sound(!values.is_empty(), "", || "a constant without values".to_owned())?;
             Ok(Value::new(vec![values.len()], Stored::No))
         }
     }
+}
+
+/// Floats of unpacked codes, with a scale for each block.
+fn dequantise(block: [usize; 2], scale: Made, of: Made) -> Made {
+    let of = scaled(block, scale, None, of)
+        .map_err(|fault| Fault { at: fault.at.replacen(".scaled", ".dequantise", 1), ..fault })?;
+    sound(of.codes.is_some(), ".dequantise.of", || "these are no unpacked codes".to_owned())?;
+    Ok(Value { codes: None, encoded: Some(DType::F32), ..of })
 }
 
 /// That there is a scale for each block of each matrix, and a zero point if there are some.

@@ -136,3 +136,34 @@ fn writers_of_one_place_do_not_meet() {
     assert!(found.len() == 1000 && found.iter().all(|&byte| byte == found[0]));
     assert_eq!(names_in(dir.path()), ["out"]);
 }
+
+#[test]
+fn links_are_not_followed_where_no_user_chose_the_name() {
+    let dir = folder();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("mine"), "mine").unwrap();
+    for (link, to) in [("to-mine", "mine"), ("to-nothing", "nothing")] {
+        symlink(at(to), at(link)).unwrap();
+        let said = write_beside(&at(link), b"theirs").unwrap_err().to_string();
+        assert_eq!(said, "a link, which is not followed where the name was not chosen: remove it");
+    }
+    assert_eq!(std::fs::read(at("mine")).unwrap(), b"mine");
+    write_beside(&at("mine"), b"new").unwrap();
+    assert_eq!(std::fs::read(at("mine")).unwrap(), b"new");
+    assert_eq!(names_in(dir.path()), ["mine", "to-mine", "to-nothing"]);
+}
+
+#[test]
+fn names_of_folders_are_refused_before_anything_is_written() {
+    let dir = folder();
+    for name in ["out/", "out/.", "out/..", "out//", "."] {
+        let said = check(&dir.path().join(name)).unwrap_err().to_string();
+        assert!(
+            ["the name of a folder, not of a file", "a folder, not a regular file"].contains(&&said[..]),
+            "{name}: {said}"
+        );
+    }
+    check(Path::new(".")).unwrap_err();
+    check(&dir.path().join("out.")).unwrap();
+    check(&dir.path().join("..out")).unwrap();
+}

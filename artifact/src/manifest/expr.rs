@@ -50,6 +50,9 @@ pub enum WeightExpr {
     /// Codes of a weight, if their scales are finite and not negative, and zero only where a whole
     /// block of rows and columns is.
     Scaled { block: [usize; 2], scale: Box<WeightExpr>, zero: Option<Box<WeightExpr>>, of: Box<WeightExpr> },
+    /// Unpacked codes times the power of two of their block of rows and columns, as floats: the last
+    /// step. Scales are as those of `Scaled`.
+    Dequantise { block: [usize; 2], scale: Box<WeightExpr>, of: Box<WeightExpr> },
     /// Values that follow from the configuration alone (rotary frequencies).
     Const { values: Vec<f32> },
 }
@@ -88,6 +91,8 @@ pub enum Term<'a, T> {
     Expect { is: &'a Fact, told: T, of: T },
     /// See [`WeightExpr::Scaled`].
     Scaled { block: [usize; 2], scale: T, zero: Option<T>, of: T },
+    /// See [`WeightExpr::Dequantise`].
+    Dequantise { block: [usize; 2], scale: T, of: T },
     /// See [`WeightExpr::Const`].
     Const { values: &'a [f32] },
 }
@@ -117,6 +122,10 @@ impl WeightExpr {
             WeightExpr::Scaled { block, scale, zero, of } => {
                 let (of, scale) = (of.fold(make), scale.fold(make));
                 Term::Scaled { block: *block, scale, zero: zero.as_ref().map(|zero| zero.fold(make)), of }
+            }
+            &WeightExpr::Dequantise { block, ref scale, ref of } => {
+                let of = of.fold(make);
+                Term::Dequantise { block, scale: scale.fold(make), of }
             }
             WeightExpr::Expect { is, told, of } => {
                 let of = of.fold(make);

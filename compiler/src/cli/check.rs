@@ -4,13 +4,14 @@ use std::env::var_os;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use atomc_artifact::{Error as Fault, escaped};
+use atomc_artifact::{Fingerprint, escaped};
 use atomc_config::vllm::{self, Held, arguments, settings};
 use atomc_runtime::manifest::{Attention, Manifest, Target};
 use atomc_runtime::{Artifact, DeviceChoice, Error, TrustList, signature, trust};
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
+use super::{opened, shown};
 
 /// Check whether vLLM would run a model through its artifact
 #[derive(clap::Args)]
@@ -34,19 +35,17 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let wrong = |text: String| Failure::new("check", text);
-    let settings = settings::read(std::env::vars()).map_err(wrong)?;
+    let settings = settings::read(std::env::vars_os()).map_err(wrong)?;
     let set = |name: &str| settings.get(name).and_then(Value::as_str).unwrap_or_default();
     if set("ATOMC_DISABLE") == "1" {
         return Err(wrong("ATOMC_DISABLE is set: vLLM's own model would run".into()));
     }
     let mut options = arguments::read(&args.options).map_err(wrong)?;
     let (path, named) = artifact(args, &options).map_err(wrong)?;
-    let file = Artifact::open(&path).map_err(|error| match error {
-        // Which names the file itself.
-        Fault::Io { .. } => Failure::new("check", error),
-        _ => Failure::file("check", &path, error),
-    })?;
-    trusted(&path, &file, named || options.get("trust_remote_code") == Some(&Value::Bool(true)))?;
+    let fault = |error| opened::fault("check", &path, error);
+    let asked = named || options.get("trust_remote_code") == Some(&Value::Bool(true));
+    trusted(&path, atomc_artifact::fingerprint(&path).map_err(fault)?, asked)?;
+    let file = Artifact::open(&path).map_err(fault)?;
     let manifest = file.manifest();
     let config = vllm::resolve(&args.model, &mut options)?;
     let targets: Vec<&Target> = match &args.device {
@@ -62,17 +61,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
     let (architecture, names) = (escaped(&manifest.model.architecture), names.join(", "));
-    writeln!(std::io::stdout(), "vLLM would run {architecture} of {} with target {names}", path.display())?;
+    writeln!(std::io::stdout(), "vLLM would run {architecture} of {} with target {names}", shown::path(&path))?;
     Ok(())
 }
 
 /// Refuses an artifact whose code would not run: one that nobody named has to be on the user's
 /// list, or signed where signatures are asked for.
-fn trusted(path: &Path, file: &Artifact, asked: bool) -> Result<(), Failure> {
+fn trusted(path: &Path, fingerprint: Fingerprint, asked: bool) -> Result<(), Failure> {
     if let Some(key) = var_os(signature::VARIABLE) {
-        return Ok(signature::require(Some(key), path, file)?);
+        return Ok(signature::require(Some(key), path, fingerprint)?);
     }
-    if asked || TrustList::read(&trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"))?)?.has(file.fingerprint()) {
+    if asked || TrustList::read(&trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"))?)?.has(fingerprint) {
         return Ok(());
     }
     let why = "is code that nobody trusts: vLLM's own model would run";

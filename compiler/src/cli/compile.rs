@@ -13,6 +13,7 @@ use super::failure::{Failure, tell};
 use super::model::ModelArgs;
 use super::output;
 use super::progress::{Progress, Unit};
+use super::shown;
 use super::trace::Spans;
 use super::trust;
 
@@ -95,6 +96,9 @@ enum Who {
 
 pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
     let start = Instant::now();
+    if args.json {
+        shown::json_path(&args.output)?;
+    }
     output::check(&args.output)?;
     args.trace.as_deref().map_or(Ok(()), output::check)?;
     let mut config = args.model.config()?;
@@ -137,11 +141,11 @@ pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
     if args.json {
         let key = compiled.manifest.key();
         let fingerprint = fingerprint.to_string();
-        let facts =
-            json!({ "path": args.output, "bytes": bytes, "key": key, "fingerprint": fingerprint, "seconds": seconds });
+        let path = shown::json_path(&args.output)?;
+        let facts = json!({ "path": path, "bytes": bytes, "key": key, "fingerprint": fingerprint, "seconds": seconds });
         return Ok(writeln!(out, "{facts}")?);
     }
-    writeln!(out, "{}: {:.2} MB in {seconds:.2} s", args.output.display(), bytes as f64 / 1e6)?;
+    writeln!(out, "{}: {:.2} MB in {seconds:.2} s", shown::path(&args.output), bytes as f64 / 1e6)?;
     Ok(())
 }
 

@@ -59,7 +59,7 @@ impl Change {
 type Facts = BTreeMap<String, String>;
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let open = |path: &PathBuf| Artifact::open(path).map_err(|error| Failure::file("diff", path, error));
+    let open = |path: &PathBuf| opened::open("diff", path);
     let (before, after) = (open(&args.before)?, open(&args.after)?);
     let all = between(&before, &after)?;
     let out = &mut std::io::stdout().lock();
@@ -196,7 +196,7 @@ fn sizes(manifest: &Manifest) -> [(String, String); 2] {
 fn of_target<'a>(artifact: &'a Artifact, target: &'a Target) -> impl Iterator<Item = (String, String)> + 'a {
     let code = target.variants.iter().map(|variant| {
         let text =
-            format!("{} of code, {} kernels", size(artifact.section(variant.section).len()), variant.kernels.len());
+            format!("{} of code, {} kernels", size(artifact.sections()[variant.section].length), variant.kernels.len());
         (format!("variant {}", variant.name), text)
     });
     let state = target.groups.iter().enumerate().map(|(number, group)| {
@@ -220,7 +220,7 @@ fn kept(group: &StateGroup) -> String {
     match group {
         StateGroup::Slots(slots) => format!("{} a sequence", size(slots.bytes)),
         StateGroup::Paged(Paged { block_bytes, streams, window }) => {
-            let stream = |s: &PageStream| format!("{} {} x {} {:?}", s.name, s.heads, s.width, s.dtype);
+            let stream = |s: &PageStream| format!("{} {} x {} {}", s.name, s.heads, s.width, s.dtype.name());
             let streams: Vec<String> = streams.iter().map(stream).collect();
             format!("pages of {}: {}, window {window}", size(*block_bytes), streams.join(", "))
         }
@@ -229,7 +229,7 @@ fn kept(group: &StateGroup) -> String {
 
 fn weight(weight: &Weight) -> String {
     let Weight { dtype, shape, bytes, layout, .. } = weight;
-    format!("{dtype:?} {shape:?} {}, {}", json!(layout), size(*bytes))
+    format!("{} {shape:?} {}, {}", dtype.name(), json!(layout), size(*bytes))
 }
 
 fn plan(plan: &Plan) -> (String, String) {

@@ -2,9 +2,11 @@
 mod frameworks;
 mod gpus;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
+use atomc_artifact::escaped;
 use atomc_config::vllm::settings;
 #[cfg(feature = "compiler")]
 use atomc_runtime::device::lacking;
@@ -90,7 +92,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         vec![this(), processor(), memory()],
         gpus::look(args.device.as_ref()),
         frameworks::look(&args.python),
-        vec![environment(std::env::vars()), trusted()],
+        vec![environment(std::env::vars_os()), trusted()],
     ]
     .into_iter()
     .flatten()
@@ -110,9 +112,9 @@ fn show(findings: &[Finding], as_json: bool, out: &mut impl Write) -> Result<(),
     }
     let width = findings.iter().map(|f| f.about.len()).max().unwrap_or(0);
     for Finding { verdict, about, text, help } in findings {
-        writeln!(out, "{:4}  {about:width$}  {text}", verdict.name())?;
+        writeln!(out, "{:4}  {about:width$}  {}", verdict.name(), escaped(text))?;
         if let Some(help) = help {
-            writeln!(out, "{:width$}  {help}", "", width = width + 6)?;
+            writeln!(out, "{:width$}  {}", "", escaped(help), width = width + 6)?;
         }
     }
     Ok(())
@@ -160,7 +162,7 @@ fn memory() -> Finding {
 }
 
 /// Our variables.
-fn environment(variables: impl IntoIterator<Item = (String, String)>) -> Finding {
+fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Finding {
     match settings::read(variables) {
         Ok(set) if set.is_empty() => Finding::good("settings", "no variable of ours is set"),
         Ok(set) => {
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     fn environment_of(name: &str, value: &str) -> Finding {
-        environment([(name.to_owned(), value.to_owned())])
+        environment([(name.into(), value.into())])
     }
 
     #[test]

@@ -10,6 +10,7 @@ use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error, Random};
 
 use super::failure::Failure;
+use super::opened;
 use super::progress::{Progress, Unit};
 
 /// An artifact whose user has named it.
@@ -32,9 +33,9 @@ impl ArtifactArgs {
     /// Opens it, and refuses it here if it is not signed as it must be: none of its code was looked
     /// at yet.
     pub fn open(&self) -> Result<Artifact, Failure> {
-        let artifact = Artifact::open(&self.artifact)?;
+        let artifact = opened::open("artifact", &self.artifact)?;
         let key = self.require_signed_by.clone().or_else(|| var_os(signature::VARIABLE).map(PathBuf::from));
-        signature::require(key, &self.artifact, &artifact)?;
+        signature::require(key, &self.artifact, artifact.fingerprint())?;
         if let Some(expected) = &self.expect {
             artifact.manifest().expect(&expectation(expected)?)?;
         }

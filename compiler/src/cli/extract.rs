@@ -11,13 +11,13 @@ use super::output;
 /// Writes the code of each variant of a target; returns for each the files that its kernels are in.
 pub fn target(dir: &Path, artifact: &Artifact, target: &Target) -> Result<Vec<Vec<String>>, Failure> {
     let write = |variant: &Variant| {
-        let section = artifact.section(variant.section);
+        let section = artifact.section(variant.section)?;
         let mut kernels = Vec::with_capacity(variant.kernels.len());
         for files in files(target, variant, section) {
             for (name, extent) in &files {
                 // One for all is written once.
                 if !kernels.contains(name) {
-                    output::write(&dir.join(name), extent.of(section))?;
+                    output::write_beside(&dir.join(name), extent.of(section))?;
                 }
             }
             kernels.extend(files.into_iter().map(|(name, _)| name).next_back());
@@ -56,7 +56,7 @@ pub fn all(dir: &Path, artifact: &Artifact) -> Result<Vec<String>, Failure> {
     for item in &artifact.manifest().targets {
         target(dir, artifact, item)?;
         for variant in &item.variants {
-            let files = files(item, variant, artifact.section(variant.section));
+            let files = files(item, variant, artifact.section(variant.section)?);
             names.extend(files.into_iter().flatten().map(|(name, _)| name));
         }
     }

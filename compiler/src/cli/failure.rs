@@ -43,7 +43,7 @@ pub fn show(report: Report) {
 /// A line to standard error. Where nobody can read it the work goes on, and the exit code says the
 /// same.
 pub fn tell(line: fmt::Arguments) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", lines(&line.to_string()));
 }
 
 /// A few lines that no width cuts, so that scripts can read them too. There is no source code to

@@ -106,7 +106,7 @@ fn manifests_are_refused_as_a_whole() {
         let file = write(&dir, &manifest);
         for verb in ["verify", "pack", "inspect"] {
             let error = run(verb, &file).expect_err(field);
-            assert!(error.starts_with("artifact manifest: ") && error.contains(says), "{verb}, {field}: {error}");
+            assert!(error.contains("m.atomc: artifact manifest: ") && error.contains(says), "{verb}, {field}: {error}");
         }
     }
     assert!(!dir.path().join("packed").exists(), "something was packed");
@@ -120,7 +120,7 @@ fn a_row_alone_with_an_endless_stride() {
     let row = weights.iter_mut().find(|weight| weight["shape"].as_array().is_some_and(|shape| shape.len() == 1));
     row.expect("a weight of one row")["layout"]["rows"]["stride"] = json!(1u64 << 63);
     let error = run("pack", &write(&dir, &manifest)).expect_err("a stride");
-    assert!(error.contains("layout: Rows { stride: 9223372036854775808 }, but the target's layout"), "{error}");
+    assert!(error.contains("layout: {\"rows\":{\"stride\":9223372036854775808}}, but the target's layout"), "{error}");
 }
 
 #[test]
@@ -175,4 +175,26 @@ fn memory_that_no_machine_has() {
         let error = run("verify", &write(&dir, &manifest)).expect_err(field);
         assert!(error.contains("bytes; this machine has "), "{field}: {error}");
     }
+}
+
+/// A plan that would fill the disk: rows of zeros behind a small tensor.
+#[test]
+fn weights_are_bound_by_the_checkpoint() {
+    let dir = TempDir::new().expect("a folder");
+    let mut manifest = sample().manifest.clone();
+    let weights = manifest["targets"][0]["weights"].as_array_mut().expect("a list");
+    let in_rows = |weight: &&mut Value| {
+        weight["shape"].as_array().is_some_and(|shape| shape.len() == 2) && !weight["layout"]["rows"].is_null()
+    };
+    let weight = weights.iter_mut().find(in_rows).expect("a matrix in rows");
+    let (rows, stride) = (1u64 << 22, weight["layout"]["rows"]["stride"].as_u64().expect("a number"));
+    weight["expr"] = json!({ "pad": { "axis": 0, "len": rows, "of": weight["expr"] } });
+    weight["shape"][0] = json!(rows);
+    weight["bytes"] = json!(rows * stride * 4);
+    if weight["dtype"] != "f32" {
+        weight["bytes"] = json!(rows * stride * 2);
+    }
+    let error = run("pack", &write(&dir, &manifest)).expect_err("a plan");
+    assert!(error.starts_with("the artifact makes ") && error.ends_with("are the most that a model needs"), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path().join("packed")).expect("a folder").count(), 0);
 }

@@ -16,6 +16,7 @@ use atomc_runtime::weights::{Fit, Rank, fit};
 
 use super::extract;
 use super::failure::Failure;
+use super::opened;
 use super::shown;
 use super::why;
 
@@ -52,11 +53,11 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let artifact = Artifact::open(&args.artifact)?;
+    let artifact = opened::open("artifact", &args.artifact)?;
     let mut out = std::io::stdout().lock();
     if let Some(dir) = &args.extract {
         let files = extract::all(dir, &artifact)?;
-        return Ok(files.iter().try_for_each(|file| writeln!(out, "{}", dir.join(file).display()))?);
+        return Ok(files.iter().try_for_each(|file| writeln!(out, "{}", shown::path(&dir.join(file))))?);
     }
     if let Some(symbol) = &args.why {
         return why::show(&mut out, artifact.manifest(), symbol);
@@ -108,7 +109,7 @@ fn fits<'a>(manifest: &'a Manifest, dir: &Path) -> Result<Vec<Fits<'a>>, Failure
 
 /// Everything as text.
 pub fn show(out: &mut impl Write, path: &Path, artifact: &Artifact, kernels: bool) -> Result<(), Failure> {
-    let (m, name) = (artifact.manifest(), path.display());
+    let (m, name) = (artifact.manifest(), shown::path(path));
     let producer = escaped(&m.producer);
     writeln!(out, "{name}: {}, format {FORMAT_VERSION}, by atomc {producer}", size(artifact.bytes()))?;
     writeln!(out, "key       {}", m.key())?;
@@ -178,7 +179,8 @@ fn show_memory(out: &mut impl Write, target: &Target) -> Result<(), Failure> {
         let (tokens, bytes) = (target.layout.block_tokens, size(page_bytes(target, (states, group))));
         write!(
             out,
-            "  cache   {states} layers of {heads} heads of {width} {dtype:?}, blocks of {tokens} tokens, {bytes} a token"
+            "  cache   {states} layers of {heads} heads of {width} {}, blocks of {tokens} tokens, {bytes} a token",
+            dtype.name()
         )?;
         if group.window > 0 {
             write!(out, ", of the last {} alone", group.window)?;
@@ -199,7 +201,7 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
         writeln!(out, "  rows    {} beside the last hidden ones", names.join(", "))?;
     }
     for v in &target.variants {
-        let (code, count) = (size(artifact.section(v.section).len()), v.kernels.len());
+        let (code, count) = (size(artifact.sections()[v.section].length), v.kernels.len());
         let unseen = if v.executed { "" } else { ", compiled but never executed" };
         let form = form(v);
         writeln!(
@@ -400,7 +402,7 @@ pub fn describe(artifact: &Artifact) -> Value {
             "executed": v.executed,
             "prepare": v.prepare,
             "pack": v.pack,
-            "code_bytes": artifact.section(v.section).len(),
+            "code_bytes": artifact.sections()[v.section].length,
             "kernels": target.kernels.iter().zip(&v.kernels).map(kernel).collect::<Vec<Value>>(),
         })
     };

@@ -20,6 +20,7 @@ mod inspect;
 mod logits;
 #[cfg(feature = "compiler")]
 mod model;
+mod opened;
 mod output;
 mod pack;
 #[cfg(feature = "compiler")]

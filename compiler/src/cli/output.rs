@@ -10,6 +10,11 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     files::check(path).map_err(|e| Failure::file("output", path, e))
 }
 
+/// The same for a name that the user did not choose: a link is refused.
+pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    files::write_beside(path, bytes).map_err(|e| Failure::file("output", path, e))
+}
+
 /// The file appears whole or not at all.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     files::write(path, bytes).map_err(|e| Failure::file("output", path, e))

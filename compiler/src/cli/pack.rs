@@ -7,6 +7,7 @@ use atomc_runtime::{Checkpoint, Error, Pool, device, pool};
 
 use super::engine::ArtifactArgs;
 use super::failure::Failure;
+use super::shown;
 
 /// Pack a checkpoint for a target, so that loading it is only copying
 #[derive(clap::Args)]
@@ -56,7 +57,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let path = args.output.join(packed::file_name(&target.name, rank));
         packed::write(&path, (target, &manifest.tensors), rank, &checkpoint, &mut pool)?;
         let bytes = std::fs::metadata(&path).map_err(|e| Failure::file("output", &path, e))?.len();
-        writeln!(std::io::stdout(), "{}: {:.2} MB", path.display(), bytes as f64 / 1e6)?;
+        writeln!(std::io::stdout(), "{}: {:.2} MB", shown::path(&path), bytes as f64 / 1e6)?;
     }
     Ok(())
 }

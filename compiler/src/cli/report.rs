@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use super::flow::{Bodies, Flow};
 use super::inspect::{describe, name, size};
-use super::{diff, output, why};
+use super::{diff, opened, output, shown, why};
 
 /// Write a page that shows all of an artifact
 #[derive(clap::Args)]
@@ -44,8 +44,8 @@ const SCRIPT: &str = include_str!("report/page.js");
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     output::check(&args.output)?;
-    let artifact = Artifact::open(&args.artifact)?;
-    let open = |path: &PathBuf| Artifact::open(path).map_err(|error| Failure::file("report", path, error));
+    let artifact = opened::open("artifact", &args.artifact)?;
+    let open = |path: &PathBuf| opened::open("report", path);
     let before = args.against.as_ref().map(open).transpose()?;
     let bench = args.bench.as_deref().map(read_bench).transpose()?;
     let mut facts = describe(&artifact);
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     output::write(&args.output, page(&facts).as_bytes())?;
     let bytes = std::fs::metadata(&args.output).map_err(|e| Failure::file("output", &args.output, e))?.len();
-    Ok(writeln!(std::io::stdout().lock(), "{}: {}", args.output.display(), size(bytes as usize))?)
+    Ok(writeln!(std::io::stdout().lock(), "{}: {}", shown::path(&args.output), size(bytes as usize))?)
 }
 
 fn read_bench(path: &Path) -> Result<Value, Failure> {

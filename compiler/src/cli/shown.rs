@@ -1,6 +1,7 @@
 //! What verbs print of an artifact, whose maker chose its strings: nothing of it is more than text
 //! to a terminal.
 use std::io::Write;
+use std::path::Path;
 
 use atomc_artifact::{escaped, escaped_json};
 use serde::Serialize;
@@ -10,6 +11,17 @@ use super::failure::Failure;
 /// A message, whose lines stay lines.
 pub fn lines(text: &str) -> String {
     text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
+}
+
+/// The name of a file. Whoever made the file may have chosen it.
+pub fn path(path: &Path) -> String {
+    escaped(&path.display().to_string())
+}
+
+/// The name of a file in JSON, whose text is UTF-8; to be asked before anything is done.
+pub fn json_path(path: &Path) -> Result<&str, Failure> {
+    let why = "its name is not UTF-8, as text in JSON has to be: leave --json out, or rename it";
+    path.to_str().ok_or_else(|| Failure::file("json", path, why))
 }
 
 /// A value as JSON over several lines.

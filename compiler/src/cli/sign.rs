@@ -2,13 +2,14 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use atomc_artifact::{Artifact, files};
+use atomc_artifact::files;
 use atomc_runtime::signature;
 use ed25519_dalek::pkcs8::DecodePrivateKey;
 use ed25519_dalek::{Signer, SigningKey};
 
 use super::failure::Failure;
-use super::output;
+use super::shown;
+use super::{opened, output};
 
 /// Sign artifacts, so that others know who made them
 #[derive(clap::Args)]
@@ -33,10 +34,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let key = private_key(&args.key)?;
     for file in &args.artifacts {
-        let message = signature::message(Artifact::open(file)?.fingerprint());
+        let message = signature::message(opened::open("artifact", file)?.fingerprint());
         let path = signature::path(file);
-        output::write(&path, &key.sign(message.as_bytes()).to_bytes())?;
-        writeln!(std::io::stdout(), "{}", path.display())?;
+        output::write_beside(&path, &key.sign(message.as_bytes()).to_bytes())?;
+        writeln!(std::io::stdout(), "{}", shown::path(&path))?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use atomc_runtime::{TrustError, TrustList};
 use serde_json::json;
 
 use super::failure::Failure;
-use super::shown;
+use super::{opened, shown};
 
 /// Say which artifacts may run where nobody names them
 #[derive(clap::Args)]
@@ -48,12 +48,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for name in &args.remove {
         remove(&path, name)?;
     }
+    if args.json {
+        args.artifacts.iter().try_for_each(|file| shown::json_path(file).map(drop))?;
+    }
     let mut about = Vec::new();
     for file in &args.artifacts {
-        let artifact = Artifact::open(file)?;
+        let artifact = opened::open("artifact", file)?;
         add(file, &artifact.manifest().model.architecture, artifact.fingerprint())?;
         if args.json {
-            about.push(describe(file, &artifact));
+            about.push(describe(shown::json_path(file)?, &artifact));
         } else {
             show(&mut out, file, &artifact)?;
         }
@@ -90,7 +93,7 @@ fn list(out: &mut impl Write, path: &Path, as_json: bool) -> Result<(), Failure>
 fn remove(path: &Path, name: &str) -> Result<(), Failure> {
     let fingerprint = match name.parse() {
         Ok(fingerprint) => fingerprint,
-        Err(_) => Artifact::open(name)?.fingerprint(),
+        Err(_) => opened::open("artifact", Path::new(name))?.fingerprint(),
     };
     match TrustList::remove(path, fingerprint)? {
         true => Ok(()),
@@ -101,7 +104,7 @@ fn remove(path: &Path, name: &str) -> Result<(), Failure> {
 fn show(out: &mut impl Write, file: &Path, artifact: &Artifact) -> Result<(), Failure> {
     let m = artifact.manifest();
     let targets: Vec<&str> = m.targets.iter().map(|target| target.name.as_str()).collect();
-    writeln!(out, "{}", file.display())?;
+    writeln!(out, "{}", shown::path(file))?;
     writeln!(out, "model        {}", escaped(&m.model.architecture))?;
     writeln!(out, "targets      {}", escaped(&targets.join(", ")))?;
     writeln!(out, "producer     atomc {}", escaped(&m.producer))?;
@@ -109,7 +112,7 @@ fn show(out: &mut impl Write, file: &Path, artifact: &Artifact) -> Result<(), Fa
     Ok(())
 }
 
-fn describe(file: &Path, artifact: &Artifact) -> serde_json::Value {
+fn describe(file: &str, artifact: &Artifact) -> serde_json::Value {
     let m = artifact.manifest();
     json!({
         "path": file,

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use atomc_artifact::manifest::Term;
 use atomc_artifact::{Expected, Made};
 
 fn config(layers: usize, tied: bool) -> Config {
@@ -340,4 +341,31 @@ fn what_changes_an_artifact_changes_its_key() {
     ];
     others.iter().for_each(|(what, options)| check(what, &config, options));
     assert_eq!(idle, ["attention_dropout", "initializer_range", "pad_token_id", "use_cache"]);
+}
+
+/// What a checkpoint gives beside its weights, and would change answers in silence if it were
+/// wrong.
+#[test]
+fn floats_beside_weights_are_checked_when_they_are_loaded() {
+    let checked = |model: &str| -> BTreeSet<String> {
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(model);
+        let config = crate::frontend::read(&dir).expect("a model");
+        let compiled = compile(&config, &options(&[]), &mut |_, _, _| ()).expect("a model that compiles");
+        let mut all = BTreeSet::new();
+        for weight in &compiled.manifest.targets[0].weights {
+            weight.expr.fold(&mut |term: Term<Option<String>>| {
+                if let Term::Expect { is, told: Some(name), .. } = &term {
+                    let name = name.rsplit('.').next().unwrap_or_default();
+                    all.insert(format!("{name} {}", is.text()));
+                }
+                if let Term::Tensor { name, .. } = term { Some(name.to_owned()) } else { None }
+            });
+        }
+        all
+    };
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(checked("q-cache"), names(&["k_scale scales()", "v_scale scales()"]));
+    assert_eq!(checked("q-fp8-static"), names(&["input_scale scales()", "k_scale scales()", "v_scale scales()"]));
+    assert_eq!(checked("mla-v3"), names(&["e_score_correction_bias addends()"]));
+    assert_eq!(checked("moe-gpt-oss"), names(&["bias addends()"]));
 }

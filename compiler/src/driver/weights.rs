@@ -153,7 +153,8 @@ fn expr(graph: &Graph, v: Value) -> Result<(String, WeightExpr), Diagnostic> {
         &Op::Encode { codes, scales, block, made } => {
             let (name, of) = expr(graph, graph.operands(v.node)[0])?;
             let by = Encode { codes, scales, block: [block.rows, block.cols] };
-            let name = format!("encode({name}, {} of {} by {block:?})", made.name(), codes.name());
+            let name =
+                format!("encode({name}, {} of {} for {} by {})", made.name(), codes.name(), block.rows, block.cols);
             Ok((name, WeightExpr::Encode { by, made, of: Box::new(of) }))
         }
         Op::Expect { is } => {
@@ -162,10 +163,17 @@ fn expr(graph: &Graph, v: Value) -> Result<(String, WeightExpr), Diagnostic> {
             let expr = WeightExpr::Expect { is: is.clone(), told: Box::new(told), of: Box::new(of) };
             Ok((format!("expect({name}, {other} {})", is.text()), expr))
         }
+        &Op::Dequantise { block, .. } => {
+            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
+            let (other, scale) = expr(graph, graph.operands(v.node)[1])?;
+            let (block, scale) = ([block.rows, block.cols], Box::new(scale));
+            let name = format!("dequantise({name}, {other}, blocks of {} by {})", block[0], block[1]);
+            Ok((name, WeightExpr::Dequantise { block, scale, of: Box::new(of) }))
+        }
         Op::Pack { .. } => expr(graph, graph.operands(v.node)[0]),
         Op::RopeFreqs { freqs } => {
             let values = freqs.inverse().into_iter().map(|f| f as f32).collect();
-            Ok((format!("rope_freqs({freqs:?})"), WeightExpr::Const { values }))
+            Ok((format!("rope_freqs{freqs}"), WeightExpr::Const { values }))
         }
         Op::Numbers { values } => Ok((
             format!("numbers({values:?})"),

@@ -1,10 +1,10 @@
 //! The graph of a layer's attention, and how ranks share it out: heads, with the keys and values
 //! that they see.
 use atomc_config::{Attention, QkNorm};
-use atomc_ir::{DType, Diagnostic, Elementwise, Op, Value};
+use atomc_ir::{DType, Diagnostic, Elementwise, Fact, Op, Value};
 
 use super::layer::{LayerBuilder, Made, Rows, shard};
-use super::product::{Factor, joined};
+use super::product::{Factor, expected, joined};
 
 /// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the
 /// same one.
@@ -44,7 +44,7 @@ impl LayerBuilder<'_> {
         let mut of_seen = None;
         let (seen, state) = match cache {
             Some(cache) => {
-                let scales = self.cache_scales();
+                let scales = self.cache_scales()?;
                 if let Some([of_keys, of_values]) = scales {
                     q = self.b.map(Elementwise::Mul, &[q, of_keys])?;
                     k = self.b.map(Elementwise::Unscale, &[k, of_keys])?;
@@ -83,10 +83,11 @@ impl LayerBuilder<'_> {
     }
 
     /// The scales of keys and of values in the cache, if the checkpoint has them.
-    fn cache_scales(&mut self) -> Option<[Value; 2]> {
-        let names = self.config.cache_scales()?;
+    fn cache_scales(&mut self) -> Result<Option<[Value; 2]>, Diagnostic> {
+        let Some(names) = self.config.cache_scales() else { return Ok(None) };
         let path = format!("{}.self_attn", self.path);
-        Some([names.keys, names.values].map(|name| self.b.weight(format!("{path}.{name}"), DType::F32, &[1])))
+        let mut scale = |name| expected(self.b, format!("{path}.{name}"), &[1], Fact::Scales);
+        Ok(Some([scale(names.keys)?, scale(names.values)?]))
     }
 
     /// Heads of queries, keys and values, and the gate of what is seen, if there is one.

@@ -1,11 +1,11 @@
 //! The graph of a layer's experts, and how ranks share them out, so that a rank makes a part of a
 //! sum: the width of each, or else the experts, of which a rank holds some.
 use atomc_config::{Experts, Gate, Gated, Router, Score, StoredExperts};
-use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Number, Op, Value, Whole};
+use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Number, Op, Value, Whole};
 
 use super::layer::{LayerBuilder, Made, shard};
 use super::mlp;
-use super::product::{Factor, Stack};
+use super::product::{Factor, Stack, expected};
 
 /// The sizes of one rank, or what cannot be shared out. What is not a multiple is padded.
 pub fn share(all: &Experts, ranks: usize) -> Result<Experts, String> {
@@ -155,11 +155,11 @@ impl<'a> LayerBuilder<'a> {
         let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[count, self.config.hidden]);
         let mut logits = self.b.linear(x, weight, DType::F32)?;
         if router.bias {
-            let bias = self.b.weight(format!("{path}.bias"), DType::F32, &[count]);
+            let bias = expected(self.b, format!("{path}.bias"), &[count], Fact::Addends)?;
             logits = self.b.add(logits, bias)?;
         }
         let name = format!("{path}.e_score_correction_bias");
-        let correction = router.correction.then(|| self.b.weight(name, DType::F32, &[count]));
+        let correction = router.correction.then(|| expected(self.b, name, &[count], Fact::Addends)).transpose()?;
         let by = atomc_ir::Router {
             k: router.chosen,
             score: match router.score {

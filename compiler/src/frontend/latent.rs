@@ -98,7 +98,7 @@ impl LayerBuilder<'_> {
         let (start, len) = if of_keys { (0, nope) } else { (nope, value) };
         let weight = weight.heads(self.b, (heads, nope + value), (start, len))?;
         let weight = weight.shard_heads(self.b, self.part.ranks)?;
-        let weight = if of_keys { weight.transposed(self.b)? } else { weight };
+        let weight = if of_keys { weight.transposed(self.b, self.config.dtype)? } else { weight };
         weight.multiply_heads(self.b, x, self.config.dtype)
     }
 }

@@ -1,4 +1,5 @@
 //! From a configuration to the graph of one step.
+mod asked;
 mod attention;
 mod delta;
 mod experts;
@@ -27,7 +28,9 @@ pub fn graph_of(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
 
 /// The same with further results: `hidden.2` are the rows of all tokens that enter layer 2.
 pub fn graph_with(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Diagnostic> {
-    model::graph(config, part, hidden)
+    let graph = model::graph(config, part, hidden)?;
+    asked::check(config, &graph)?;
+    Ok(graph)
 }
 
 #[cfg(test)]

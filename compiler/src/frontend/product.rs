@@ -193,18 +193,51 @@ impl<'a> Factor<'a> {
         (heads, each): (usize, usize),
         (start, len): (usize, usize),
     ) -> Result<Factor<'a>, Diagnostic> {
-        let fixed = |b: &Builder, v: Value| b.ty(v).as_tensor().and_then(|t| t.shape.sizes()).unwrap_or_default();
-        let cols = fixed(b, self.weight).last().copied().unwrap_or(0);
-        if !matches!(b.op(self.weight), Op::Weight { .. }) {
-            let message = "heads of a weight that is stored in this form are not supported";
-            return Err(Diagnostic::new("config::quantised", message).at(&self.path));
-        }
-        self.weight = b.push(Op::View { shape: Shape::fixed(&[heads, each, cols]) }, &[self.weight])?;
+        self.weight = self.viewed(b, (heads, each))?;
         self.weight = slice(b, self.weight, 1, (start, len))?;
         self.lead = 1;
         if let Some(encoding) = &mut self.encoding {
             encoding.heads(b, (heads, each), (start, len)).map_err(|fault| fault.at(&self.path))?;
         }
+        Ok(self)
+    }
+
+    /// The weight with a matrix for each head. Words are viewed before they are unpacked.
+    fn viewed(&self, b: &mut Builder, (heads, each): (usize, usize)) -> Made {
+        let cols = |b: &Builder, v: Value| b.ty(v).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
+        let view = |b: &mut Builder, v: Value| {
+            let shape = Shape::fixed(&[heads, each, cols(b, v)]);
+            b.push(Op::View { shape }, &[v])
+        };
+        match *b.op(self.weight) {
+            Op::Weight { .. } => view(b, self.weight),
+            Op::Unpack { from, to, axis: 1, len, order }
+                if matches!(b.op(b.operands(self.weight)[0]), Op::Weight { .. }) =>
+            {
+                let words = b.operands(self.weight)[0];
+                let words = view(b, words)?;
+                b.push(Op::Unpack { from, to, axis: 2, len, order }, &[words])
+            }
+            _ => {
+                let message = "heads of a weight that is stored in this form are not supported";
+                Err(Diagnostic::new("config::quantised", message).at(&self.path))
+            }
+        }
+    }
+
+    /// The same with floats in the place of codes, where these have scales that kernels cannot take:
+    /// one for some rows of each column. `dtype` has all products of a code and a power of two.
+    fn dequantised(mut self, b: &mut Builder, dtype: DType) -> Result<Factor<'a>, Diagnostic> {
+        let Some(Encoding { scheme, grids, block, .. }) = &self.encoding else { return Ok(self) };
+        if block.cols > 1 || scheme.scales != DType::E8M0 {
+            return Ok(self);
+        }
+        if dtype == DType::F16 {
+            let message = "keys of latent rows by codes with powers of two have no room in float16";
+            return Err(Diagnostic::new("config::quantised", message).at(&self.path).help("--dtype bf16 or f32"));
+        }
+        self.weight = b.push(Op::Dequantise { block: *block, to: dtype }, &[self.weight, grids[0]])?;
+        self.encoding = None;
         Ok(self)
     }
 
@@ -217,8 +250,8 @@ impl<'a> Factor<'a> {
         Ok(self)
     }
 
-    /// Columns of each matrix as rows.
-    pub fn transposed(mut self, b: &mut Builder) -> Result<Factor<'a>, Diagnostic> {
+    /// Columns of each matrix as rows; floats of this type where kernels could not take the scales.
+    pub fn transposed(mut self, b: &mut Builder, dtype: DType) -> Result<Factor<'a>, Diagnostic> {
         self.weight = b.push(Op::Transpose {}, &[self.weight])?;
         if let Some(encoding) = &mut self.encoding {
             encoding.each(|v| b.push(Op::Transpose {}, &[v]))?;
@@ -226,7 +259,7 @@ impl<'a> Factor<'a> {
             encoding.block = Block { rows: cols, cols: rows };
             encoding.sizes.reverse();
         }
-        Ok(self)
+        self.dequantised(b, dtype)
     }
 
     /// Heads times their own matrices. Rows stay what they are: a weight of codes keeps its type,
@@ -278,10 +311,16 @@ impl<'a> Factor<'a> {
     }
 }
 
+/// Floats of the checkpoint that have to be such as `is` says.
+pub fn expected(b: &mut Builder, name: String, shape: &[usize], is: Fact) -> Made {
+    let floats = b.weight(name, DType::F32, shape);
+    b.push(Op::Expect { is }, &[floats, floats])
+}
+
 /// Rows as codes.
 fn coded(b: &mut Builder, path: &str, x: Value, inputs: Inputs) -> Made {
     let (rule, given) = match inputs.scales {
-        InputScales::Static => (Rule::Static, Some(b.weight(format!("{path}.input_scale"), DType::F32, &[1]))),
+        InputScales::Static => (Rule::Static, Some(expected(b, format!("{path}.input_scale"), &[1], Fact::Scales)?)),
         InputScales::Row => (Rule::Row, None),
         InputScales::Group(columns) => (Rule::Group(columns), None),
         InputScales::Power(columns) => (Rule::Power(columns), None),

@@ -121,3 +121,63 @@ fn nothing_panics() {
         }
     }
 }
+
+/// Rules of `--quant` that would do nothing, and what is said of them.
+#[test]
+fn rules_that_nothing_follows() {
+    let built = |architecture: &str, rules: &[&str]| {
+        let tied = rules.iter().any(|rule| rule.starts_with("lm_head=int8"));
+        let mut patch = json!({ "architectures": [architecture], "tie_word_embeddings": tied });
+        if architecture == "Qwen3MoeForCausalLM" {
+            patch["num_experts"] = json!(4);
+            patch["num_experts_per_tok"] = json!(2);
+            patch["moe_intermediate_size"] = json!(32);
+        }
+        let mut config = read(patch);
+        config.quantise(&rules.iter().map(|rule| (*rule).to_owned()).collect::<Vec<_>>()).expect("rules");
+        graph(&config).map(drop).map_err(|fault| (fault.to_string(), fault.help.unwrap_or_default()))
+    };
+    let llama = |rules: &[&str]| built("LlamaForCausalLM", rules);
+    let sound: [&[&str]; 7] = [
+        &["lm_head=fp8"],
+        &["*.down_proj=fp8"],
+        &["fp8", "*.down_proj=none"],
+        &["fp8", "lm_head=none"],
+        &["model.layers.0.mlp.up_proj=int8", "*.mlp.*=fp8"],
+        &["*=none"],
+        &["*=int8"],
+    ];
+    for rules in sound {
+        assert_eq!(llama(rules), Ok(()), "{rules:?}");
+    }
+    assert_eq!(built("Qwen3MoeForCausalLM", &["*.experts.*=fp8", "*.o_proj=int8"]), Ok(()));
+    let refused: [(&[&str], &str); 7] = [
+        (&["*.down_porj=fp8"], "--quant *.down_porj=…: no product of the model has such a name"),
+        (&["fp8", "*.down_porj=none"], "--quant *.down_porj=…: no product of the model has such a name"),
+        (&["model.nothing=fp8"], "--quant model.nothing=…: no product of the model has such a name"),
+        (
+            &["*input_layernorm*=fp8"],
+            "--quant *input_layernorm*=…: model.layers.0.input_layernorm is no product, and only products are quantised",
+        ),
+        (
+            &["lm_head=int8"],
+            "--quant lm_head=…: the head has no weight of its own, and the embedding's is not quantised",
+        ),
+        (
+            &["*.mlp.*=fp8", "*.down_proj=int8"],
+            "--quant *.down_proj=…: rules before it have all products of this name, as model.layers.0.mlp.down_proj",
+        ),
+        (
+            &["fp8", "*.mlp.*=fp8", "*.down_proj=none"],
+            "--quant *.down_proj=…: rules before it have all products of this name, as model.layers.0.mlp.down_proj",
+        ),
+    ];
+    for (rules, says) in refused {
+        assert_eq!(llama(rules).expect_err(says).0, says);
+    }
+    let help = llama(&["*.down_porj=fp8"]).expect_err("a name").1;
+    assert!(help.starts_with("Products of the model: model.layers.*.mlp.down_proj, "), "{help}");
+    assert!(help.contains("lm_head") && help.contains("model.layers.*.self_attn.q_proj"), "{help}");
+    let (router, _) = built("Qwen3MoeForCausalLM", &["*.mlp.gate=fp8"]).expect_err("a router");
+    assert_eq!(router, "--quant *.mlp.gate=…: model.layers.0.mlp.gate is a product whose weight is not quantised here");
+}

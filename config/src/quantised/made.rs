@@ -30,6 +30,10 @@ impl Quantisation {
                 fault(rule, format!("unknown scheme {name:?}")).help(format!("Known: {}, {NONE}.", SCHEMES.join(", ")))
             })?;
             match modules {
+                Some("") => {
+                    let message = format!("it names no modules; without `=`, {name} is for all products");
+                    return Err(fault(rule, message));
+                }
                 Some(modules) => named.push((Names::globs(&[modules]).map_err(|e| fault(rule, e))?, scheme)),
                 None if all.is_some() => return Err(fault(rule, "there is a scheme for all modules already".into())),
                 None => all = Some(scheme),
@@ -91,6 +95,7 @@ mod tests {
         }
         for (rules, says) in [
             (&["fp9"][..], "--quant fp9: unknown scheme \"fp9\""),
+            (&["=fp8"], "--quant =fp8: it names no modules; without `=`, fp8 is for all products"),
             (&["fp8", "int8"], "--quant int8: there is a scheme for all modules already"),
             (&["re:(=fp8"], "--quant re:(=fp8: \"(\" is no pattern"),
         ] {

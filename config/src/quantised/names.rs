@@ -54,6 +54,11 @@ impl Names {
         Names::new(vec![Name::Layers], "layers".into())
     }
 
+    /// Whether these are the products of layers, which no user has named.
+    pub fn are_layers(&self) -> bool {
+        matches!(self.all[..], [Name::Layers])
+    }
+
     /// Modules as transformers excludes them: whole, as the end of a path, as its beginning, or as
     /// a pattern of it.
     pub fn parts(list: &[&str]) -> Result<Names, String> {

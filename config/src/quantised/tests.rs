@@ -50,9 +50,9 @@ fn fp8() {
     let block = json!({ "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128] });
     let mut powers = block.clone();
     powers["scale_fmt"] = json!("ue8m0");
-    insta::assert_snapshot!(schemes(block), @r#"f8e4m3 with scales of f32 for Square(128, 128), stored as Codes { scale: "weight_scale_inv", axes: Matrix }, rows f8e4m3 Group(128); none"#);
-    insta::assert_snapshot!(schemes(json!({ "quant_method": "fp8", "activation_scheme": "static" })), @r#"f8e4m3 with scales of f32 for Tensor, stored as Codes { scale: "weight_scale", axes: One }, rows f8e4m3 Static; none"#);
-    insta::assert_snapshot!(schemes(powers), @r#"f8e4m3 with scales of f32 for Square(128, 128), stored as Codes { scale: "weight_scale_inv", axes: Matrix }, rows f8e4m3 Power(128); none"#);
+    insta::assert_snapshot!(schemes(block), @r#"f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with weight_scale_inv, a number for each block, rows as f8e4m3 with scales for groups of 128 columns; none"#);
+    insta::assert_snapshot!(schemes(json!({ "quant_method": "fp8", "activation_scheme": "static" })), @r#"f8e4m3 with scales of f32 for the tensor, stored as codes with weight_scale, one number, rows as f8e4m3 with input_scale; none"#);
+    insta::assert_snapshot!(schemes(powers), @r#"f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with weight_scale_inv, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns; none"#);
     let excluded = json!({ "quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn"] });
     assert_eq!(schemes(excluded), "none; none");
     let both = json!({ "quant_method": "fp8", "activation_scheme": "static", "weight_block_size": [128, 128] });
@@ -64,19 +64,19 @@ fn fp8() {
 #[test]
 fn compressed_tensors() {
     let dynamic = json!({ "strategy": "token", "dynamic": true });
-    insta::assert_snapshot!(schemes(group("float-quantized", json!({ "strategy": "channel" }), dynamic.clone())), @r#"f8e4m3 with scales of f32 for Row, stored as Codes { scale: "weight_scale", axes: Matrix }, rows f8e4m3 Row; none"#);
-    insta::assert_snapshot!(schemes(group("float-quantized", json!({}), json!({}))), @r#"f8e4m3 with scales of f32 for Tensor, stored as Codes { scale: "weight_scale", axes: One }, rows f8e4m3 Static; none"#);
+    insta::assert_snapshot!(schemes(group("float-quantized", json!({ "strategy": "channel" }), dynamic.clone())), @r#"f8e4m3 with scales of f32 for each row, stored as codes with weight_scale, a number for each block, rows as f8e4m3 with a scale for each row; none"#);
+    insta::assert_snapshot!(schemes(group("float-quantized", json!({}), json!({}))), @r#"f8e4m3 with scales of f32 for the tensor, stored as codes with weight_scale, one number, rows as f8e4m3 with input_scale; none"#);
     let int8 = json!({ "type": "int", "strategy": "channel" });
     let rows = json!({ "type": "int", "strategy": "token", "dynamic": true });
-    insta::assert_snapshot!(schemes(group("int-quantized", int8, rows)), @r#"i8 with scales of f32 for Row, stored as Codes { scale: "weight_scale", axes: Matrix }, rows i8 Row; none"#);
+    insta::assert_snapshot!(schemes(group("int-quantized", int8, rows)), @r#"i8 with scales of f32 for each row, stored as codes with weight_scale, a number for each block, rows as i8 with a scale for each row; none"#);
     let int4 = json!({ "type": "int", "num_bits": 4, "strategy": "group", "group_size": 32 });
-    insta::assert_snapshot!(schemes(group("pack-quantized", int4.clone(), Value::Null)), @"i4 with scales of bf16 for Group(32), stored as Words; none");
+    insta::assert_snapshot!(schemes(group("pack-quantized", int4.clone(), Value::Null)), @"i4 with scales of bf16 for groups of 32 columns, stored as words along rows; none");
     let mut asymmetric = int4.clone();
     asymmetric["symmetric"] = json!(false);
-    insta::assert_snapshot!(schemes(group("pack-quantized", asymmetric, Value::Null)), @"u4 with scales of bf16 for Group(32), zero points, stored as Words; none");
+    insta::assert_snapshot!(schemes(group("pack-quantized", asymmetric, Value::Null)), @"u4 with scales of bf16 for groups of 32 columns, zero points, stored as words along rows; none");
     let mx = json!({ "strategy": "group", "group_size": 32 });
     let inputs = json!({ "strategy": "group", "group_size": 32, "dynamic": true });
-    insta::assert_snapshot!(schemes(group("mxfp8-quantized", mx, inputs)), @r#"f8e4m3 with scales of e8m0 for Group(32), stored as Codes { scale: "weight_scale", axes: Matrix }, rows f8e4m3 Mx(32); none"#);
+    insta::assert_snapshot!(schemes(group("mxfp8-quantized", mx, inputs)), @r#"f8e4m3 with scales of e8m0 for groups of 32 columns, stored as codes with weight_scale, a number for each block, rows as f8e4m3 with powers of two for groups of 32 columns; none"#);
 
     let mut ordered = int4.clone();
     ordered["actorder"] = json!("group");
@@ -118,10 +118,10 @@ fn caches() {
 fn quark_files() {
     let rows = json!({ "dtype": "fp8_e4m3", "qscheme": "per_channel", "is_dynamic": false });
     let tokens = json!({ "dtype": "fp8_e4m3", "qscheme": "per_channel", "is_dynamic": true });
-    insta::assert_snapshot!(schemes(quark(rows, tokens)), @r#"f8e4m3 with scales of f32 for Row, stored as Codes { scale: "weight_scale", axes: Vector }, rows f8e4m3 Row; none"#);
+    insta::assert_snapshot!(schemes(quark(rows, tokens)), @r#"f8e4m3 with scales of f32 for each row, stored as codes with weight_scale, a number for each row, rows as f8e4m3 with a scale for each row; none"#);
     let mx = |dynamic| json!({ "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0", "is_dynamic": dynamic });
-    insta::assert_snapshot!(schemes(quark(mx(false), mx(true))), @r#"f4e2m1 with scales of e8m0 for Group(32), stored as Pairs { weight: "weight" }, rows f4e2m1 Mx(32); none"#);
-    insta::assert_snapshot!(schemes(quark(json!([mx(false)]), Value::Null)), @r#"f4e2m1 with scales of e8m0 for Group(32), stored as Pairs { weight: "weight" }; none"#);
+    insta::assert_snapshot!(schemes(quark(mx(false), mx(true))), @r#"f4e2m1 with scales of e8m0 for groups of 32 columns, stored as pairs of codes in weight, rows as f4e2m1 with powers of two for groups of 32 columns; none"#);
+    insta::assert_snapshot!(schemes(quark(json!([mx(false)]), Value::Null)), @r#"f4e2m1 with scales of e8m0 for groups of 32 columns, stored as pairs of codes in weight; none"#);
     insta::assert_snapshot!(fault(quark(json!([mx(false), mx(false)]), Value::Null)), @"config.json: quantization_config.global_quant_config.weight: several forms, one after the other, are not supported");
     insta::assert_snapshot!(fault(quark(json!({ "dtype": "mx6", "qscheme": "per_group" }), Value::Null)), @r#"config.json: quantization_config.global_quant_config.weight.dtype: "mx6" with scales of "float" "per_group" is not supported"#);
     let mut fake = quark(mx(false), Value::Null);
@@ -132,24 +132,24 @@ fn quark_files() {
 #[test]
 fn awq_and_gptq() {
     let awq = json!({ "quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": true, "version": "gemm" });
-    insta::assert_snapshot!(schemes(awq.clone()), @"u4 with scales of f16 for Group(128), zero points, stored as Awq; none");
+    insta::assert_snapshot!(schemes(awq.clone()), @"u4 with scales of f16 for groups of 128 columns, zero points, stored as AWQ's words across columns; none");
     let mut other = awq;
     other["version"] = json!("gemv");
     insta::assert_snapshot!(fault(other), @r#"config.json: quantization_config.version: unknown value "gemv""#);
     let gptq = json!({ "quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": false, "sym": true });
-    insta::assert_snapshot!(schemes(gptq.clone()), @"i4 with scales of f16 for Group(64), stored as Gptq { taken: 1 }; none");
+    insta::assert_snapshot!(schemes(gptq.clone()), @"i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points; none");
     let patched = |name: &str, value: Value| {
         let mut config = gptq.clone();
         config[name] = value;
         config
     };
-    insta::assert_snapshot!(schemes(patched("sym", json!(false))), @"u4 with scales of f16 for Group(64), zero points, stored as Gptq { taken: 1 }; none");
-    insta::assert_snapshot!(schemes(patched("lm_head", json!(true))), @"i4 with scales of f16 for Group(64), stored as Gptq { taken: 1 }; i4 with scales of f16 for Group(64), stored as Gptq { taken: 1 }");
+    insta::assert_snapshot!(schemes(patched("sym", json!(false))), @"u4 with scales of f16 for groups of 64 columns, zero points, stored as GPTQ's words down columns, 1 off zero points; none");
+    insta::assert_snapshot!(schemes(patched("lm_head", json!(true))), @"i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points; i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points");
     assert_eq!(schemes(patched("dynamic", json!({ "-:.*q_proj": {} }))), "none; none");
     insta::assert_snapshot!(fault(patched("dynamic", json!({ "+:.*q_proj": { "bits": 8 } }))), @"config.json: quantization_config.dynamic.+:.*q_proj: only patterns that exclude modules are supported, which begin with -:");
     insta::assert_snapshot!(fault(patched("desc_act", json!(true))), @"config.json: quantization_config.desc_act: true is not supported: columns would have scales in any order (act-order)");
     insta::assert_snapshot!(fault(patched("bits", json!(3))), @"config.json: quantization_config.bits: 3 is not supported, only [4, 8]");
-    insta::assert_snapshot!(fault(patched("group_size", Value::Null)), @"config.json: quantization_config.group_size: is missing");
+    insta::assert_snapshot!(fault(patched("group_size", Value::Null)), @"config.json: quantization_config.group_size: is null, where the model needs a value");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What users set beside vLLM's options: variables of the environment, and what an artifact is
 //! named by.
+use std::ffi::OsStr;
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
@@ -19,8 +20,8 @@ const fn text(name: &'static str) -> Variable {
     Variable { name, values: &[] }
 }
 
-/// Every variable that atomc reads when it runs. `ATOMC_LOG` and `ATOMC_PTXAS` are the command
-/// line's.
+/// Every variable that atomc reads when it runs. `ATOMC_LOG`, `ATOMC_PTXAS` and `ATOMC_SYSROOT` are
+/// the command line's.
 pub const VARIABLES: &[Variable] = &[
     switch("ATOMC_STRICT"),
     switch("ATOMC_DISABLE"),
@@ -32,24 +33,52 @@ pub const VARIABLES: &[Variable] = &[
     text("ATOMC_REQUIRE_SIGNED_BY"),
     text("ATOMC_LOG"),
     text("ATOMC_PTXAS"),
+    text("ATOMC_SYSROOT"),
 ];
+
+/// Variables that builds, tests and benchmarks of atomc read. Whoever works on it may have them set
+/// for good.
+pub const DEVELOPERS: &[&str] = &[
+    "ATOMC_FUZZ",
+    "ATOMC_FUZZ_SEED",
+    "ATOMC_LLVM_DIR",
+    "ATOMC_PEER_PYTHON",
+    "ATOMC_QUANTISED",
+    "ATOMC_SOAK_SECONDS",
+    "ATOMC_TEST_ARTIFACT",
+    "ATOMC_TEST_CASES",
+    "ATOMC_TEST_DEVICE",
+    "ATOMC_TEST_SIBLINGS",
+    "ATOMC_TEST_TARGET",
+    "ATOMC_TORCH_PYTHON",
+    "ATOMC_TRITON_DIR",
+];
+
+/// What names of ours begin with.
+const PREFIX: &str = "ATOMC_";
 
 /// Keys of ours in `--additional-config`.
 pub const KEYS: &[&str] = &["artifact"];
 
 /// Our variables among those of an environment, by their names; an empty one is as good as none.
-/// Unknown names and values are faults.
-pub fn read(environment: impl IntoIterator<Item = (String, String)>) -> Result<Map<String, Value>, String> {
+/// Unknown names and values are faults. Variables of others may be any bytes.
+pub fn read<S: AsRef<OsStr>>(environment: impl IntoIterator<Item = (S, S)>) -> Result<Map<String, Value>, String> {
     let mut found = Map::new();
-    for (name, value) in environment.into_iter().filter(|(name, value)| name.starts_with("ATOMC_") && !value.is_empty())
-    {
-        let Some(variable) = VARIABLES.iter().find(|variable| variable.name == name) else {
-            return Err(unknown(&name, "variable", VARIABLES.iter().map(|variable| variable.name)));
+    for (name, value) in environment {
+        let (name, value) = (name.as_ref(), value.as_ref());
+        let ours = name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        if !ours || value.is_empty() || DEVELOPERS.iter().any(|known| name == *known) {
+            continue;
+        }
+        let Some(variable) = VARIABLES.iter().find(|variable| name == variable.name) else {
+            return Err(unknown(&name.to_string_lossy(), "variable", VARIABLES.iter().map(|variable| variable.name)));
         };
-        if !variable.values.is_empty() && !variable.values.contains(&value.as_str()) {
+        let name = variable.name;
+        let value = value.to_str().ok_or_else(|| format!("{name}: {value:?} is not UTF-8"))?;
+        if !variable.values.is_empty() && !variable.values.contains(&value) {
             return Err(format!("{name}: {value:?} is none of {}", variable.values.join(", ")));
         }
-        found.insert(name, json!(value));
+        found.insert(name.to_owned(), json!(value));
     }
     Ok(found)
 }

@@ -55,8 +55,8 @@ fn methods_of_quantisation() {
     insta::assert_snapshot!(asks(&held, &resolved, json!("fp8_per_block")), @"--quantization: vLLM has fp8_per_block, the artifact mxfp4");
     insta::assert_snapshot!(asks(&quantised, &quantised, json!("fp8")), @"--quantization: vLLM has fp8, the artifact gptq");
     insta::assert_snapshot!(asks(MODEL, MODEL, json!("fp8")), @"--quantization: vLLM has fp8, the artifact none");
-    insta::assert_snapshot!(asks(MODEL, &quantised, json!("gptq")), @r#"config.json: quantization_config: vLLM has {"cache":null,"quant_method":"gptq","rules":[{"modules":"layers","scheme":"i4 with scales of f16 for Group(32), stored as Gptq { taken: 1 }"}]}, the artifact none; --quantization: vLLM has gptq, the artifact none"#);
-    insta::assert_snapshot!(asks(&quantised, &quantised.replace("32", "64"), json!("gptq")), @"config.json: quantization_config.rules.scheme: vLLM has i4 with scales of f16 for Group(64), stored as Gptq { taken: 1 }, the artifact i4 with scales of f16 for Group(32), stored as Gptq { taken: 1 }");
+    insta::assert_snapshot!(asks(MODEL, &quantised, json!("gptq")), @r#"config.json: quantization_config: vLLM has {"cache":null,"quant_method":"gptq","rules":[{"modules":"layers","scheme":"i4 with scales of f16 for groups of 32 columns, stored as GPTQ's words down columns, 1 off zero points"}]}, the artifact none; --quantization: vLLM has gptq, the artifact none"#);
+    insta::assert_snapshot!(asks(&quantised, &quantised.replace("32", "64"), json!("gptq")), @"config.json: quantization_config.rules.scheme: vLLM has i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points, the artifact i4 with scales of f16 for groups of 32 columns, stored as GPTQ's words down columns, 1 off zero points");
 }
 
 /// What is switched on and not served is refused by its own name.
@@ -253,11 +253,26 @@ fn settings() {
     let wrong = [("ATOMC_STRIKT", "1"), ("ATOMC_STRICT", "true"), ("ATOMC_DISABLE", "yes"), ("ATOMC_ATTENTION", "vlm")];
     let wrong = wrong.map(|pair| read(&[pair]).expect_err("a fault"));
     insta::assert_snapshot!(wrong.join("\n"), @r#"
-    ATOMC_STRIKT: there is no such variable; known are ATOMC_STRICT, ATOMC_DISABLE, ATOMC_AUTOCOMPILE, ATOMC_COMPILER, ATOMC_TARGET, ATOMC_ATTENTION, ATOMC_UNSUPPORTED_VERSION, ATOMC_REQUIRE_SIGNED_BY, ATOMC_LOG, ATOMC_PTXAS
+    ATOMC_STRIKT: there is no such variable; known are ATOMC_STRICT, ATOMC_DISABLE, ATOMC_AUTOCOMPILE, ATOMC_COMPILER, ATOMC_TARGET, ATOMC_ATTENTION, ATOMC_UNSUPPORTED_VERSION, ATOMC_REQUIRE_SIGNED_BY, ATOMC_LOG, ATOMC_PTXAS, ATOMC_SYSROOT
     ATOMC_STRICT: "true" is none of 0, 1
     ATOMC_DISABLE: "yes" is none of 0, 1
     ATOMC_ATTENTION: "vlm" is none of own, vllm
     "#);
+}
+
+#[test]
+fn variables_that_are_no_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let text = |bytes: &'static [u8]| std::ffi::OsStr::from_bytes(bytes);
+    let read = |name, value| settings::read([(text(name), text(value))]);
+    for (name, value) in [(&b"FOO"[..], &b"\xff"[..]), (b"OLDPWD\xff", b"/caf\xe9"), (b"ATOMC\xff", b"1")] {
+        assert_eq!(read(name, value), Ok(Map::new()));
+    }
+    assert_eq!(read(b"ATOMC_COMPILER", b"/caf\xe9").expect_err("bytes"), r#"ATOMC_COMPILER: "/caf\xE9" is not UTF-8"#);
+    let unknown = read(b"ATOMC_\xff", b"1").expect_err("a name");
+    assert!(unknown.starts_with("ATOMC_\u{fffd}: there is no such variable; known are ATOMC_STRICT, "), "{unknown}");
+    // What builds and tests read is set by whoever works on atomc, and changes nothing.
+    assert_eq!(read(b"ATOMC_LLVM_DIR", b"/llvm"), Ok(Map::new()));
 }
 
 #[test]

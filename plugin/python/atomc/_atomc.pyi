@@ -23,6 +23,9 @@ class WeightsError(Error):
 def architectures() -> list[tuple[str, str]]:
     """The architectures that artifacts can hold, and of each the module of vLLM's models that has a class for it."""
 
+def trusted(path: str | PathLike[str]) -> bool:
+    """Whether the artifact in a file is trusted (see `Artifact.trusted`), by the file's header alone: nothing is unpacked."""
+
 def judged_options() -> list[tuple[str, str]]:
     """vLLM's options that are judged, and where its resolved configuration has each."""
 

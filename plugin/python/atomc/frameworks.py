@@ -21,8 +21,9 @@ class Refused(ValueError):
 
 def setting(name: str) -> str:
     """The value of a variable of ours, empty if it is not set. Misspelt variables of ours are a ValueError. The shims read the
-    environment here alone."""
-    return _atomc.settings_of(dict(os.environ)).get(name, "")
+    environment here alone, and of it what is theirs: variables of others may be no text."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith("ATOMC_")}
+    return _atomc.settings_of(ours).get(name, "")
 
 
 def disabled() -> bool:
@@ -90,7 +91,13 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
         named = compiled(wanted, logger)
     if not named and not found:
         return None, logger.info, f"there is no {beside}"
+    # What lies beside a model may have come with it from anywhere: until it is trusted, nothing of it is unpacked.
+    unasked = not named and not wanted.trusted
+    if unasked and not _atomc.trusted(beside):
+        return None, logger.warning, f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do"
     artifact = atomc.Artifact(named or beside)
+    if unasked and not artifact.trusted():  # it was replaced meanwhile
+        return None, logger.warning, f"{beside} was replaced by an artifact that is not trusted"
     if _atomc.is_part(artifact.architecture):
         # Nobody else says so: its class is the framework's, and no find comes to it.
         part = f"{artifact.path} is of {artifact.architecture}, of which an artifact is a part"
@@ -98,10 +105,7 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
             raise Refused(f"artifact: {part}, and ATOMC_STRICT is set")
         logger.warning("atomc: %s; %s's own model runs", part, wanted.framework)
         return None, logger.info, part
-    if named or wanted.trusted or artifact.trusted():
-        return artifact, None, None
-    # What lies beside a model may have come with it from anywhere.
-    return None, logger.warning, f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do"
+    return artifact, None, None
 
 
 def compiled(wanted: Wanted, logger: Logger) -> Path | None:

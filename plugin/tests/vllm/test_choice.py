@@ -52,6 +52,8 @@ def test_artifacts_beside_a_model_must_be_trusted(bare, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))  # other tests may have compiled the same bytes
     folder = bare("llama")
     path = compile(folder, "--no-trust")
+    with mock.patch("atomc.Artifact", side_effect=AssertionError("it was opened")), mock.patch.object(config.logger, "warning"):
+        assert config.find(EngineArgs(str(folder)).create_engine_config()) is None
     find = lambda **options: config.find(EngineArgs(str(folder), **options).create_engine_config())
     with mock.patch.object(config.logger, "warning") as said:
         assert find() is None

@@ -50,11 +50,16 @@ impl Stream {
     pub fn at(self, index: u64) -> f32 {
         let bits = self.bits(index);
         if self.scale {
-            return SCALE * (0.5 + (bits & 0xffff) as f32 / 131_072.0);
+            return self.scale(index);
         }
         let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
         let scale = STD * 1.732_050_8 / 65536.0;
         (sum as i32 - 131_070) as f32 * scale + self.mean
+    }
+
+    /// Element `index` of a tensor of scales.
+    pub fn scale(self, index: u64) -> f32 {
+        SCALE * (0.5 + (self.bits(index) & 0xffff) as f32 / 131_072.0)
     }
 
     /// Element `index` of a tensor of codes, of which there are no NaN, in its lowest bits; of one

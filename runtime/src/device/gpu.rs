@@ -11,7 +11,7 @@ mod driver;
 mod hip;
 mod plan;
 
-use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, Stream};
+use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, Stream, packed};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use atomc_artifact::Artifact;
@@ -286,7 +286,7 @@ impl Gpu {
         let context = Context::open(driver, ordinal, stream)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "context");
         let mut pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
-        let section = artifact.section(variant.section);
+        let section = artifact.section(variant.section).map_err(|fault| packed(variant, &fault))?;
         let code = Code::load(&context, section, &target.kernels, variant, fit, &mut pool)?;
         let prepare = code.prepare.zip(variant.prepare.as_ref()).map(|(kernel, facts)| starts(kernel, facts));
         let pack = code.pack.zip(variant.pack.as_ref()).map(|(kernel, facts)| starts(kernel, facts));

@@ -1,7 +1,7 @@
 //! The processor of this machine: code through the system's loader, launches over the thread pool.
 use super::code::Code;
 use super::cpu::Cpu;
-use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, StepSize, Stream};
+use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, StepSize, Stream, packed};
 use crate::memory::Buffer;
 use crate::pool::{Pool, Worker};
 use atomc_artifact::Artifact;
@@ -55,9 +55,10 @@ impl Host {
     ) -> Result<Host, DeviceError> {
         let tiles = target.variants.iter().any(|variant| variant.features.iter().any(|name| name.starts_with("amx")));
         let variant = choose(target, variant, &Cpu::detect(tiles))?;
+        let section = artifact.section(variant.section).map_err(|fault| packed(variant, &fault))?;
         // SAFETY: the code is what the compiler wrote next to the manifest that describes it; the
         // checksums say so.
-        let code = unsafe { Code::load(artifact.section(variant.section), variant, &target.kernels) }?;
+        let code = unsafe { Code::load(section, variant, &target.kernels) }?;
         let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
         let largest = variant.kernels.iter().map(|kernel| kernel.scratch).max().unwrap_or(0);
         let scratch = (0..pool.threads()).map(|_| allocate(largest)).collect::<Result<_, _>>()?;

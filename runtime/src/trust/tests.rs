@@ -1,5 +1,5 @@
 use super::*;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
 fn fingerprint(digit: char) -> Fingerprint {
     digit.to_string().repeat(64).parse().unwrap()
@@ -75,4 +75,59 @@ fn a_list_that_is_none_is_refused_by_its_line() {
         assert!(error.to_string().contains("trusted: line 3 does not begin with a fingerprint"), "{error}");
     }
     assert!(matches!(TrustList::read(dir.path()), Err(TrustError::Io { action: "read", .. })));
+}
+
+/// A list in a folder of dotfiles, to which the usual place leads.
+#[test]
+fn a_link_is_written_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let (link, real) = (dir.path().join("atomc/trusted"), dir.path().join("dotfiles/list"));
+    for folder in ["atomc", "dotfiles"] {
+        DirBuilder::new().mode(0o700).create(dir.path().join(folder)).unwrap();
+    }
+    symlink(&real, &link).unwrap();
+    TrustList::add(&link, fingerprint('a'), "").unwrap();
+    TrustList::add(&link, fingerprint('b'), "").unwrap();
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(TrustList::read(&real).unwrap().entries().count(), 2);
+}
+
+/// Files of writers that were killed are those of every other writer, which the next one removes.
+#[test]
+fn killed_writers_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trusted");
+    std::fs::write(dir.path().join(".atomc-1-0"), "half").unwrap();
+    TrustList::add(&path, fingerprint('a'), "").unwrap();
+    let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["trusted", "trusted.lock"]);
+}
+
+#[test]
+fn a_list_that_others_may_write_is_not_obeyed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("atomc/trusted");
+    let folder = path.parent().unwrap();
+    TrustList::add(&path, fingerprint('a'), "").unwrap();
+    let set = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let refused = |says: &str| {
+        for error in [TrustList::read(&path).unwrap_err(), TrustList::add(&path, fingerprint('b'), "").unwrap_err()] {
+            let said = error.to_string();
+            assert!(said.contains("trusted is not obeyed: ") && said.contains(says), "{said}");
+        }
+    };
+    for mode in [0o666, 0o620, 0o602] {
+        set(&path, mode);
+        refused(&format!("atomc/trusted (mode {mode:o}); `chmod go-w`"));
+    }
+    set(&path, 0o644);
+    set(folder, 0o777);
+    refused("atomc (mode 777)");
+    set(folder, 0o755);
+    assert!(TrustList::read(&path).unwrap().has(fingerprint('a')));
+    // Only root can give files away.
+    if chown(&path, Some(12345), None).is_ok() {
+        refused("atomc/trusted belongs to user 12345");
+    }
 }

@@ -184,6 +184,7 @@ impl DeviceSink<'_> {
             | Term::Shift { .. }
             | Term::Encode { .. }
             | Term::Scaled { .. }
+            | Term::Dequantise { .. }
             | Term::Expect { .. } => false,
         })
     }
@@ -317,7 +318,19 @@ impl DeviceSink<'_> {
 /// All of a tensor.
 fn whole(data: Tensor<'_>, rows: usize, cols: usize) -> Piece<'_> {
     let (name, form, width, stride) = (Name::Of(""), None, cols, cols);
-    Piece { name, data, offset: 0.0, form, encode: None, width, stride, rows: 0..rows, cols: 0..cols, at: (0, 0) }
+    Piece {
+        name,
+        data,
+        offset: 0.0,
+        form,
+        encode: None,
+        scales: None,
+        width,
+        stride,
+        rows: 0..rows,
+        cols: 0..cols,
+        at: (0, 0),
+    }
 }
 
 /// Where numbers go on a device: one matrix after the other, each with its padding.

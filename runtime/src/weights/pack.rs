@@ -4,6 +4,7 @@
 //! taken as they are) and then put in place. A panel's rows are walked run by run as well, so that
 //! the part of the panel being written stays in the first-level cache.
 use super::decode::Form;
+use super::dequantise::Scales;
 use super::encode::Encoding;
 use super::parts::Name;
 use crate::checkpoint::{Float, Tensor};
@@ -11,6 +12,7 @@ use atomc_artifact::manifest::{DType, Layout, Weight};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Numbers in a run.
 pub(super) const RUN: usize = 256;
@@ -27,6 +29,8 @@ pub(super) struct Piece<'a> {
     pub form: Option<Form>,
     /// What is made of the tensor's floats before all else; rows and columns are those of that.
     pub encode: Option<Encoding>,
+    /// What its codes are multiplied with, if the weight has floats in their place.
+    pub scales: Option<Arc<Scales<'a>>>,
     /// Elements of a row of the tensor.
     pub width: usize,
     /// Elements from one row to the next, which may be several rows of the tensor.

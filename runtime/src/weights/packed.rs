@@ -99,9 +99,10 @@ pub fn write(
     let source = &Spelled::new(source, names)?;
     super::check_unused(&target.weights, names, source)?;
     let pieces = resolve(&target.weights, rank, source)?;
+    super::bound::check(&target.weights, &pieces)?;
     let mut bytes = room(&target.weights)?;
     let fault = |source| CheckpointError::Write { path: path.to_owned(), source };
-    let mut draft = Draft::new(path).map_err(fault)?;
+    let mut draft = Draft::beside(path).map_err(fault)?;
     // Checksums are known when the weights are; their place is not, if their size is.
     let blank = |weight: &Weight| "0".repeat(chunks(weight.bytes).len() * DIGITS);
     let blank = header(target, rank, target.weights.iter().map(blank).collect());

@@ -120,6 +120,8 @@ pub(super) struct Value<'a> {
     pub parts: Vec<Part<'a>>,
     pub told: Vec<Told<'a>>,
     pub scaled: Vec<Scaled<'a>>,
+    /// Whether the parts are codes that become floats by the last of `scaled`.
+    pub dequantised: bool,
 }
 
 /// The parts of an expression's value, whose shapes are sound: the artifact was checked. `is_whole`
@@ -165,12 +167,8 @@ pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Who
             of.told.extend(told.told);
             of
         }
-        Term::Scaled { block, scale, zero, mut of } => {
-            let bare = Value { told: Vec::new(), scaled: Vec::new(), ..of.clone() };
-            let [codes, scale] = [bare, scale].map(Box::new);
-            of.scaled.push(Scaled { block, codes, scale, zero: zero.map(Box::new) });
-            of
-        }
+        Term::Scaled { block, scale, zero, of } => of.scaled(block, scale, zero),
+        Term::Dequantise { block, scale, of } => Value { dequantised: true, ..of.scaled(block, scale, None) },
     })
 }
 
@@ -198,7 +196,7 @@ impl<'a> Value<'a> {
     fn all(origin: Origin<'a>, shape: Vec<usize>) -> Value<'a> {
         let axes = shape.iter().map(|&size| Axis::all(size)).collect();
         let part = Part { origin, offset: 0.0, axes, turned: false, codes: None, encode: None };
-        Value { shape, parts: vec![part], told: Vec::new(), scaled: Vec::new() }
+        Value { shape, parts: vec![part], told: Vec::new(), scaled: Vec::new(), dequantised: false }
     }
 
     /// Tensors one behind the other, each a part.
@@ -209,7 +207,16 @@ impl<'a> Value<'a> {
             Part { axes, origin, offset: 0.0, turned: false, codes: None, encode: None }
         };
         let parts = (0..count).map(one).collect();
-        Value { shape: [&[count], shape].concat(), parts, told: Vec::new(), scaled: Vec::new() }
+        let shape = [&[count], shape].concat();
+        Value { shape, parts, told: Vec::new(), scaled: Vec::new(), dequantised: false }
+    }
+
+    /// Codes, and what they are multiplied with.
+    fn scaled(mut self, block: [usize; 2], scale: Value<'a>, zero: Option<Value<'a>>) -> Value<'a> {
+        let bare = Value { told: Vec::new(), scaled: Vec::new(), ..self.clone() };
+        let [codes, scale] = [bare, scale].map(Box::new);
+        self.scaled.push(Scaled { block, codes, scale, zero: zero.map(Box::new) });
+        self
     }
 
     /// A tensor, or a stack of them, under another shape.
@@ -408,6 +415,7 @@ impl Part<'_> {
                 offset: self.offset,
                 form: self.form(),
                 encode: self.encoding(),
+                scales: None,
                 width,
                 stride,
                 rows,

@@ -34,6 +34,13 @@ impl Map {
         self
     }
 
+    /// Other values in place of a tensor's.
+    fn set(mut self, name: &str, float: Float, values: &[f64]) -> Map {
+        let bytes = values.iter().flat_map(|&value| encode(value, float)).collect();
+        self.0.get_mut(name).expect("a tensor").2 = bytes;
+        self
+    }
+
     /// These integers.
     fn integers(mut self, name: &str, float: Float, shape: &[usize], values: &[i64]) -> Map {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()[..float.size()].to_vec()).collect();
@@ -361,7 +368,7 @@ fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f64> {
             Value { shape, element: Box::new(move |at| element(at) + f64::from(by)) }
         }
         Term::Expect { of, .. } | Term::Scaled { of, .. } => of,
-        Term::Encode { .. } => unreachable!("no plan here makes codes"),
+        Term::Dequantise { .. } | Term::Encode { .. } => unreachable!("no plan here makes codes"),
     });
     value.elements()
 }

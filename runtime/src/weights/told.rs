@@ -30,7 +30,8 @@ pub(super) fn check_types(
     source: &dyn Source,
     missing: &mut BTreeSet<String>,
 ) -> Result<(), CheckpointError> {
-    for part in value.told.iter().flat_map(|told| &told.parts) {
+    // Floats are what the weight is made of, whose types are looked at with it.
+    for part in value.told.iter().filter(|told| !told.is.is_of_floats()).flat_map(|told| &told.parts) {
         let Origin::Tensor { name, ref shape } = part.origin else { continue };
         if let Some(data) = present(source.tensor(&name.text(), shape), missing)? {
             check_integers(data, part, &name.text())?;
@@ -40,6 +41,9 @@ pub(super) fn check_types(
 }
 
 fn check_told(told: &Told, source: &dyn Source, missing: &mut BTreeSet<String>) -> Result<(), CheckpointError> {
+    if told.is.is_of_floats() {
+        return check_floats(told, source, missing);
+    }
     let mut all = Vec::new();
     for part in &told.parts {
         let Some(pieces) = pieces(std::slice::from_ref(part), &told.shape, source, missing)? else { return Ok(()) };
@@ -55,6 +59,21 @@ fn check_told(told: &Told, source: &dyn Source, missing: &mut BTreeSet<String>) 
         None => Ok(()),
         Some(detail) => Err(CheckpointError::Told { name: names(&all), detail }),
     }
+}
+
+/// That floats are such as the model can compute with.
+fn check_floats(told: &Told, source: &dyn Source, missing: &mut BTreeSet<String>) -> Result<(), CheckpointError> {
+    for part in &told.parts {
+        let Some(pieces) = pieces(std::slice::from_ref(part), &told.shape, source, missing)? else { return Ok(()) };
+        for piece in &pieces {
+            piece.data.check_becomes(part.stored(DType::F32), piece.name)?;
+            look(piece, &|number| told.is.suits(number), &mut |_, at, number| {
+                let detail = format!("it has {number} at {at:?}, and {}", told.is.wants());
+                Err(CheckpointError::Told { name: piece.name.to_string(), detail })
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// The names of the tensors of pieces, the first few of many.
@@ -98,7 +117,7 @@ fn check_scales<'a>(
     }
     let zeros = zeros.flatten();
     scales.iter().try_for_each(|piece| {
-        look(piece, &mut |place, at, scale| {
+        look(piece, &|scale| scale > 0.0 && scale < f32::INFINITY, &mut |place, at, scale| {
             let name = || piece.name.to_string();
             match scale == 0.0 {
                 true if is_zero(scaled, &codes, zeros.as_deref(), place)? => Ok(()),
@@ -109,12 +128,12 @@ fn check_scales<'a>(
     })
 }
 
-/// A scale that is not simply good: its place among the scales, its place in its tensor, and
+/// A number that is not simply good: its place among the numbers, its place in its tensor, and
 /// itself.
 type Found<'a> = &'a mut dyn FnMut([usize; 2], [usize; 2], f32) -> Result<(), CheckpointError>;
 
-/// Looks for scales that are not finite and above zero.
-fn look(whole: &Piece, found: Found) -> Result<(), CheckpointError> {
+/// Looks for numbers that are not simply good.
+fn look(whole: &Piece, good: &dyn Fn(f32) -> bool, found: Found) -> Result<(), CheckpointError> {
     let (mut memory, mut numbers) = (Vec::new(), [0.0; RUN]);
     let (first, (place, down, beside)) = (whole.at.0, whole.places());
     for start in (first..first + whole.rows.len()).step_by(ROWS) {
@@ -124,8 +143,7 @@ fn look(whole: &Piece, found: Found) -> Result<(), CheckpointError> {
             for (row, skip) in (0..rows.len()).flat_map(runs) {
                 let numbers = &mut numbers[..RUN.min(piece.cols.len() - skip)];
                 read(&piece.data, (piece.rows.start + row) * piece.stride + piece.cols.start + skip, numbers);
-                let good = |scale: &f32| *scale > 0.0 && *scale < f32::INFINITY;
-                for (col, &scale) in numbers.iter().enumerate().filter(|(_, scale)| !good(scale)) {
+                for (col, &scale) in numbers.iter().enumerate().filter(|(_, scale)| !good(**scale)) {
                     let (row, col) = (start + row, skip + col);
                     let place = place + (row - first) * down + col * beside;
                     found([row, whole.at.1 + col], [place / whole.width, place % whole.width], scale)?;
@@ -223,7 +241,7 @@ fn integers(pieces: &[Piece], row: usize, columns: Range<usize>) -> Result<Vec<i
     Ok(all)
 }
 
-fn integer(float: Float, bytes: &[u8], number: usize) -> i32 {
+pub(super) fn integer(float: Float, bytes: &[u8], number: usize) -> i32 {
     let half = || bytes[number / 2] >> (number % 2 * 4) & 15;
     match float {
         Float::I64 => {
@@ -243,7 +261,7 @@ fn integer(float: Float, bytes: &[u8], number: usize) -> i32 {
 }
 
 /// Reads scales.
-fn read(data: &Tensor, first: usize, out: &mut [f32]) {
+pub(super) fn read(data: &Tensor, first: usize, out: &mut [f32]) {
     match *data {
         Tensor::Bytes { float: Float::Code(_), bytes } => {
             let number = |exponent: u8| match exponent {

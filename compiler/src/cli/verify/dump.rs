@@ -53,7 +53,7 @@ impl Entries {
         for (name, dtype, shape, bytes) in &self.0 {
             views.push((name.clone(), TensorView::new(*dtype, shape.clone(), bytes).map_err(fault)?));
         }
-        output::write(path, &safetensors::serialize(views, None).map_err(fault)?)
+        output::write_beside(path, &safetensors::serialize(views, None).map_err(fault)?)
     }
 }
 
@@ -111,7 +111,7 @@ impl Dump {
         });
         before.write(&self.dir.join(format!("{name}.before.safetensors")))?;
         after.write(&self.dir.join(format!("{name}.after.safetensors")))?;
-        output::write(&self.dir.join(format!("{name}.json")), &serde_json::to_vec_pretty(&about)?)
+        output::write_beside(&self.dir.join(format!("{name}.json")), &serde_json::to_vec_pretty(&about)?)
     }
 }
 

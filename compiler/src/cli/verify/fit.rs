@@ -6,6 +6,8 @@ use atomc_ir::layout::{Groups, Panels};
 use atomc_ir::trial::Step;
 use atomc_ir::{CacheType, Dim, Graph, Layout, TensorType, Type};
 
+use serde_json::json;
+
 use super::launch::GAP;
 
 /// The largest step of a plan, for which its buffers have room.
@@ -54,7 +56,7 @@ impl Fit<'_> {
             let (number, &arg) = rest.next().ok_or_else(lacks)?;
             let values = if ty.as_cache().is_some() { Some(*rest.next().ok_or_else(lacks)?.1) } else { None };
             if !self.fits(ty, arg, values, is_operand) {
-                return Err(format!("argument {number} of its launch is {arg:?}, which is no {ty} of the body"));
+                return Err(format!("argument {number} of its launch is {}, which is no {ty} of the body", json!(arg)));
             }
         }
         match rest.len() {

@@ -44,7 +44,7 @@ fn refuses_code_that_is_none_or_lacks_a_kernel() {
     assert!(text.starts_with("cannot load the code of variant `plain`: "), "{text}");
     let mut renamed = toy::manifest();
     renamed.targets[0].kernels[2].symbol = "tail".into();
-    let code = Artifact::open(toy::path()).unwrap().section(1).to_vec();
+    let code = Artifact::open(toy::path()).unwrap().section(1).unwrap().to_vec();
     assert_eq!(message(renamed, &code), "cannot load the code of variant `plain`: it has no kernel `tail`");
     let mut elsewhere = toy::manifest();
     elsewhere.targets[0].name = "gfx942".into();
@@ -58,7 +58,7 @@ fn libraries_are_not_mistaken_for_each_other() {
         let artifact = Artifact::open(toy::path()).unwrap();
         let target = &artifact.manifest().targets[0];
         // SAFETY: the toy's kernels have the right signature.
-        unsafe { Code::load(artifact.section(1), &target.variants[1], &target.kernels) }.unwrap()
+        unsafe { Code::load(artifact.section(1).unwrap(), &target.variants[1], &target.kernels) }.unwrap()
     };
     let (a, b) = (load(), load());
     assert_ne!(a.kernels[0] as usize, b.kernels[0] as usize);

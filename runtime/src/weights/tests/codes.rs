@@ -184,6 +184,44 @@ fn what_is_told_must_be_so() {
     );
 }
 
+/// Scales of inputs and of the cache, and what is added to scores, in whichever type they come.
+#[test]
+fn floats_that_a_model_cannot_compute_with() {
+    let name = "model.layers.0.self_attn.k_scale";
+    let of = |is| {
+        let expr = WeightExpr::Expect { is, told: Box::new(tensor(name, &[3])), of: Box::new(tensor(name, &[3])) };
+        weight(DType::F32, &[3], Layout::Rows { stride: 16 }, expr)
+    };
+    let source =
+        |float: Float, last: f64| Map::default().with(name, float, &[3], 0.0).set(name, float, &[0.5, 2.0, last]);
+    let says = |is: Fact, source: Map| {
+        let weight = of(is);
+        let at_once = load_one(&weight, &source).unwrap_err().to_string();
+        let mut stream = Stream::new(std::slice::from_ref(&weight), vec![apart::memory(weight.bytes)]);
+        assert_eq!(stream.feed(name, &source).unwrap_err().to_string(), at_once);
+        at_once
+    };
+    for float in [Float::F32, Float::BF16] {
+        agrees(&of(Fact::Scales), &source(float, 1e-9));
+        agrees(&of(Fact::Addends), &source(float, -14.0));
+        for (bad, shown) in
+            [(f64::NAN, "NaN"), (f64::INFINITY, "inf"), (0.0, "0"), (-1.0, "-1"), (1e-30, ""), (1e30, "")]
+        {
+            let said = says(Fact::Scales, source(float, bad));
+            let start = format!("tensor `{name}` is not as the model needs it: it has {shown}");
+            assert!(said.starts_with(&start), "{said}");
+            assert!(
+                said.ends_with(" at [0, 2], and scales of rows and of a cache lie between 2^-64 and 2^64"),
+                "{said}"
+            );
+        }
+        for bad in [f64::NAN, f64::NEG_INFINITY, 1e31] {
+            let said = says(Fact::Addends, source(float, bad));
+            assert!(said.ends_with(" at [0, 2], and what is added to scores is a number of at most 1e30"), "{said}");
+        }
+    }
+}
+
 /// Rows of three codes with a scale each, and a zero point.
 #[test]
 fn scales_are_finite_and_zero_only_where_codes_are() {
