@@ -3,10 +3,12 @@
 pub(crate) mod arguments;
 mod yaml;
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
 use crate::compare::plain;
-use crate::{Config, FAMILIES, differences, quantised};
+use crate::{Config, Diagnostic, FAMILIES, differences, quantised};
 
 /// Types of caches by the frameworks' names, where they differ from those of an artifact's pages.
 const CACHES: [(&str, &str); 3] = [("fp8", "float8_e4m3fn"), ("fp8_e4m3", "float8_e4m3fn"), ("bf16", "bfloat16")];
@@ -105,6 +107,29 @@ pub(crate) struct Asked<'a> {
 
 /// What the artifact has, if the value of an option is not that.
 pub(crate) type Rule = fn(&Judged, &Value, &Asked, &Held) -> Option<String>;
+
+/// What the plugin and `atomc check` ask about a framework.
+pub struct Rules {
+    /// As it calls itself.
+    pub name: &'static str,
+    /// Options of a command line, by the framework's names.
+    pub read: fn(&[String]) -> Result<Map<String, Value>, String>,
+    /// The artifact that an option names.
+    pub artifact: fn(&Map<String, Value>) -> Result<Option<String>, String>,
+    /// The configuration of a folder under options, to which those are added that it implies.
+    pub resolve: fn(&Path, &mut Map<String, Value>) -> Result<Config, Diagnostic>,
+    /// Everything about which a configuration and its options do not fit an artifact.
+    pub refusals: fn(&Config, &Map<String, Value>, &Held) -> Vec<String>,
+    /// The options of `atomc compile` whose artifact fits; the last says whether that attends.
+    pub compile_options: fn(&Config, &Map<String, Value>, bool) -> Vec<String>,
+}
+
+impl Rules {
+    /// Those of a framework that artifacts run in.
+    pub fn of(name: &str) -> Option<&'static Rules> {
+        [&crate::vllm::RULES, &crate::sglang::RULES].into_iter().find(|rules| rules.name.eq_ignore_ascii_case(name))
+    }
+}
 
 /// A framework, with the options of its that are judged.
 pub(crate) struct Framework {

@@ -9,10 +9,21 @@ mod resolve;
 use serde_json::{Map, Value};
 
 use crate::compare::plain;
-use crate::framework::{Asked, Fate, Fit, Framework, Held, Judged, cache, compared, dtype, method, refused};
+use crate::framework::{Asked, Fate, Fit, Framework, Held, Judged, Rules, cache, compared, dtype, method, refused};
+use crate::vllm::settings;
 use crate::{Config, DType};
 
 pub use resolve::{read, resolve};
+
+/// What is asked about SGLang.
+pub const RULES: Rules = Rules { name: SGLANG.name, read, artifact, resolve, refusals, compile_options };
+
+/// The artifact that the object `atomc` of `--json-model-override-args` names.
+pub fn artifact(options: &Map<String, Value>) -> Result<Option<String>, String> {
+    let ours = options.get(resolve::OVERRIDES).and_then(|overrides| overrides.get("atomc")).unwrap_or(&Value::Null);
+    let ours = settings::shared("--json-model-override-args", ours)?;
+    Ok(settings::artifact("--json-model-override-args", &ours)?.map(str::to_owned))
+}
 
 const fn must(name: &'static str, why: &'static str) -> Judged {
     compared(name, name, why)
@@ -114,8 +125,8 @@ pub const JUDGED: &[Judged] = &[
 ];
 
 /// The options of `atomc compile` whose artifact fits: of options as they are given, before SGLang
-/// knows the model.
-pub fn compile_options(config: &Config, options: &Map<String, Value>) -> Vec<String> {
+/// knows the model. The artifact attends always.
+pub fn compile_options(config: &Config, options: &Map<String, Value>, _own: bool) -> Vec<String> {
     let text = |name: &str| options.get(name).and_then(Value::as_str).unwrap_or("auto");
     let number = |name: &str| options.get(name).and_then(Value::as_u64).map(|n| n as usize);
     let on = |name: &str| options.get(name) == Some(&Value::Bool(true));

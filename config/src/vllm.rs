@@ -13,9 +13,21 @@ use serde_json::{Map, Value};
 use crate::Config;
 use crate::compare::plain;
 pub use crate::framework::Held;
-use crate::framework::{Asked, Fate, Fit, Framework, Judged, cache, dtype, method};
+use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype, method};
 use options::{BLOCK_SIZE_GIVEN, JUDGED};
 pub use resolve::resolve;
+
+/// What is asked about vLLM.
+pub const RULES: Rules = Rules { name: VLLM.name, read: arguments::read, artifact, resolve, refusals, compile_options };
+
+/// The artifact that `--additional-config` or `--model-loader-extra-config` names.
+pub fn artifact(options: &Map<String, Value>) -> Result<Option<String>, String> {
+    let additional = options.get("additional_config").unwrap_or(&Value::Null);
+    let additional = settings::shared("--additional-config", additional)?;
+    let loader = options.get("model_loader_extra_config").and_then(Value::as_object).cloned().unwrap_or_default();
+    let first = settings::artifact("--model-loader-extra-config", &loader)?;
+    Ok(first.or(settings::artifact("--additional-config", &additional)?).map(str::to_owned))
+}
 
 /// Everything about which a configuration and its options do not fit an artifact, one line each,
 /// the telling ones first.

@@ -11,7 +11,7 @@ use crate::freqs::Scaling;
 use crate::{Config, Diagnostic, fields};
 
 /// The option with what replaces facts of the model.
-const OVERRIDES: &str = "json_model_override_args";
+pub const OVERRIDES: &str = "json_model_override_args";
 
 /// Reads options by the names of `ServerArgs`.
 pub fn read(arguments: &[String]) -> Result<Map<String, Value>, String> {

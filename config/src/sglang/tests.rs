@@ -124,7 +124,7 @@ fn each_refused_option_is_named() {
 fn what_is_compiled_fits() {
     let made = |model: &str, options: Value| {
         let config = Config::parse(model, None).expect("a good configuration");
-        compile_options(&config, options.as_object().expect("options")).join(" ")
+        compile_options(&config, options.as_object().expect("options"), true).join(" ")
     };
     let large =
         json!({ "dtype": "auto", "tp_size": 4, "ep_size": 4, "kv_cache_dtype": "fp8_e4m3", "context_length": 600 });
