@@ -684,12 +684,11 @@ fn whether_vllm_would_run_an_artifact() {
 #[test]
 fn whether_an_artifact_would_fit() {
     let bench = Bench::empty();
-    let folder = |name: &str| {
+    for name in ["mla-kimi", "llama3", "hybrid-next", "hybrid-3.5"] {
         let config = Path::new(MODEL).with_file_name(name).join("config.json");
         std::fs::create_dir(bench.path(name)).expect("a folder");
         std::fs::copy(config, bench.path(name).join("config.json")).expect("a configuration");
-    };
-    ["mla-kimi", "llama3", "hybrid-next", "hybrid-3.5"].map(folder);
+    }
     let ranks = "--tensor-parallel-size 2 --enable-expert-parallel --kv-cache-dtype fp8";
     let large = format!("mla-kimi {ranks}");
     let good = [

@@ -108,20 +108,23 @@ pub(crate) struct Asked<'a> {
 /// What the artifact has, if the value of an option is not that.
 pub(crate) type Rule = fn(&Judged, &Value, &Asked, &Held) -> Option<String>;
 
+/// Options by the names of a framework.
+pub type Options = Map<String, Value>;
+
 /// What the plugin and `atomc check` ask about a framework.
 pub struct Rules {
     /// As it calls itself.
     pub name: &'static str,
     /// Options of a command line, by the framework's names.
-    pub read: fn(&[String]) -> Result<Map<String, Value>, String>,
+    pub read: fn(&[String]) -> Result<Options, String>,
     /// The artifact that an option names.
-    pub artifact: fn(&Map<String, Value>) -> Result<Option<String>, String>,
+    pub artifact: fn(&Options) -> Result<Option<String>, String>,
     /// The configuration of a folder under options, to which those are added that it implies.
-    pub resolve: fn(&Path, &mut Map<String, Value>) -> Result<Config, Diagnostic>,
+    pub resolve: fn(&Path, &mut Options) -> Result<Config, Diagnostic>,
     /// Everything about which a configuration and its options do not fit an artifact.
-    pub refusals: fn(&Config, &Map<String, Value>, &Held) -> Vec<String>,
+    pub refusals: fn(&Config, &Options, &Held) -> Vec<String>,
     /// The options of `atomc compile` whose artifact fits; the last says whether that attends.
-    pub compile_options: fn(&Config, &Map<String, Value>, bool) -> Vec<String>,
+    pub compile_options: fn(&Config, &Options, bool) -> Vec<String>,
 }
 
 impl Rules {

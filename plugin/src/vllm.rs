@@ -24,6 +24,12 @@ pub fn judged_sglang_options() -> Vec<&'static str> {
     sglang::JUDGED.iter().map(|judged| judged.name).collect()
 }
 
+/// Every option of SGLang's that the table knows.
+#[pyfunction]
+pub fn known_sglang_options() -> Vec<&'static str> {
+    sglang::options::names().collect()
+}
+
 /// The architectures that artifacts can hold, and of each the module of vLLM's models that has a
 /// class for it. A model that has other parts too is a framework's own: an artifact of its language
 /// part is none of it.

@@ -61,9 +61,8 @@ impl Framework {
 }
 
 /// What a framework was asked for.
-struct Asked<'a> {
+struct Asked {
     rules: &'static Rules,
-    model: &'a Path,
     config: Config,
     options: Map<String, Value>,
     attention: Attention,
@@ -84,7 +83,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let config = (rules.resolve)(&args.model, &mut options)?;
         let vllm = rules.name == atomc_config::vllm::RULES.name && set("ATOMC_ATTENTION") == "vllm";
         let attention = if vllm { Attention::Caller } else { Attention::Own };
-        Ok::<_, Failure>(Asked { rules, model: &args.model, config, options, attention })
+        Ok::<_, Failure>(Asked { rules, config, options, attention })
     };
     // A link that leads nowhere is a fault, not a model without an artifact.
     if named.is_none() && path.symlink_metadata().is_err() {
@@ -92,7 +91,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         if !args.model.join("config.json").exists() {
             return Err(wrong(missing));
         }
-        return without(&asked(options)?, &set, &missing);
+        return without(&asked(options)?, &args.model, &set, &missing);
     }
     let fault = |error| opened::fault("check", &path, error);
     let trusts = named.is_some() || options.get("trust_remote_code") == Some(&Value::Bool(true));
@@ -120,7 +119,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Asked<'_> {
+impl Asked {
     /// The first reason for which an artifact would not run.
     fn fits(&self, manifest: &Manifest, targets: &[&Target]) -> Result<(), String> {
         for target in targets {
@@ -136,13 +135,13 @@ impl Asked<'_> {
 
 /// What becomes of a model that has no artifact.
 #[cfg(feature = "compiler")]
-fn without<'a>(asked: &Asked, set: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
+fn without<'a>(asked: &Asked, model: &Path, set: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
     let made = set("ATOMC_AUTOCOMPILE") == "1";
     if !made && set("ATOMC_STRICT") == "1" {
         return Err(Failure::new("check", format!("{missing}, but ATOMC_STRICT is set")));
     }
     let target = Some(set("ATOMC_TARGET")).filter(|target| !target.is_empty()).unwrap_or("host");
-    let command = planned::command(asked, target)?;
+    let command = planned::command(asked, model, target)?;
     let (name, architecture) = (asked.rules.name, asked.config.architecture);
     let until = if made { "" } else { ", and its own model until then" };
     writeln!(std::io::stdout(), "{name} would run {architecture} as {command} makes it{until}")?;
@@ -151,7 +150,7 @@ fn without<'a>(asked: &Asked, set: &impl Fn(&str) -> &'a str, missing: &str) -> 
 
 /// What becomes of a model that has no artifact.
 #[cfg(not(feature = "compiler"))]
-fn without<'a>(_: &Asked, _: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
+fn without<'a>(_: &Asked, _: &Path, _: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
     Err(Failure::new("check", missing.to_owned()))
 }
 

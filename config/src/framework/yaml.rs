@@ -2,13 +2,14 @@
 //! indentation, and JSON. What else there is of it is refused, with its line.
 use serde_json::{Map, Value, json};
 
-/// Words for nothing, for yes and for no, as PyYAML reads them: in small letters, with a large first
-/// one, or in large ones.
+/// Words for nothing, for yes and for no, as PyYAML reads them: in small letters, with a large
+/// first one, or in large ones.
 const NOTHING: [&str; 2] = ["~", "null"];
 const YES: [&str; 3] = ["yes", "on", "true"];
 const NO: [&str; 3] = ["no", "off", "false"];
 
-/// What begins a value that is refused: anchors, tags, texts of several lines, and what is reserved.
+/// What begins a value that is refused: anchors, tags, texts of several lines, and what is
+/// reserved.
 const REFUSED: [char; 9] = ['&', '*', '!', '|', '>', '%', '@', '`', '?'];
 
 /// A line that says something: its number, its indentation, and what stands behind that.
@@ -138,13 +139,12 @@ fn plain(line: usize, text: &str) -> Result<Value, String> {
         let (first, others) = word.split_at(1);
         [word.to_string(), word.to_uppercase(), first.to_uppercase() + others].iter().any(|other| other == text)
     };
-    if NOTHING.iter().any(|word| spelled(word)) {
+    let is = |words: &[&str]| words.iter().any(spelled);
+    if is(&NOTHING) {
         return Ok(Value::Null);
     }
-    if let Some(on) =
-        YES.iter().find(|word| spelled(word)).map(|_| true).or(NO.iter().find(|w| spelled(w)).map(|_| false))
-    {
-        return Ok(json!(on));
+    if is(&YES) || is(&NO) {
+        return Ok(json!(is(&YES)));
     }
     let digits = text.trim_start_matches(['+', '-']).replace('_', "");
     let is_number = digits.starts_with(|first: char| first.is_ascii_digit())

@@ -41,6 +41,9 @@ def named_artifact(additional: str, loader: str) -> str | None:
 def judged_sglang_options() -> list[str]:
     """SGLang's options that are judged."""
 
+def known_sglang_options() -> list[str]:
+    """Every option of SGLang's that it is known what becomes of."""
+
 def overriding_artifact(ours: str) -> str | None:
     """The artifact that the object `atomc` of `--json-model-override-args` names, given as JSON."""
 

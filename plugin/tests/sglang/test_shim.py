@@ -60,6 +60,16 @@ def test_whatever_is_judged_is_an_option():
     assert [name for name in _atomc.judged_sglang_options() if not hasattr(options, name)] == []
 
 
+def test_every_option_has_a_place_in_the_table():
+    from argparse import ArgumentParser
+
+    from sglang.srt.server_args import ServerArgs
+
+    parser = ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    assert {action.dest for action in parser._actions} - {"help", "config"} - set(_atomc.known_sglang_options()) == set()
+
+
 @pytest.mark.short
 def test_entry_points():
     found = {(e.group, e.name) for e in importlib.metadata.distribution("atomc").entry_points if e.group.startswith("sglang")}
