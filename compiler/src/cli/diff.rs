@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use super::flow::Bodies;
 use super::inspect::{name, size};
-use super::shown;
+use super::{opened, shown};
 
 /// Say what changed from one artifact to another
 #[derive(clap::Args)]
