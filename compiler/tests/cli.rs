@@ -625,8 +625,10 @@ fn whether_vllm_would_run_an_artifact() {
     let bench = Bench::new();
     std::fs::create_dir(bench.path("model")).expect("a folder");
     std::fs::copy(Path::new(MODEL).join("config.json"), bench.path("model/config.json")).expect("a configuration");
+    std::fs::remove_file(bench.path("model/config.json")).expect("it is there");
     let missing = bench.fail(1, &["check", "model"]);
     assert_eq!(missing, "error[check]: there is no model/model.atomc: vLLM's own model would run");
+    std::fs::copy(Path::new(MODEL).join("config.json"), bench.path("model/config.json")).expect("a configuration");
     bench.write("model/model.atomc", bench.artifact());
     let short = ["check", "model", "--max-model-len", "64"];
     let began = std::time::Instant::now();
@@ -676,6 +678,60 @@ fn whether_vllm_would_run_an_artifact() {
         text.starts_with("error[check]: ATOMC_STRIKT: there is no such variable; known are ATOMC_STRICT"),
         "{text}"
     );
+}
+
+/// Where there is no artifact, one is planned for what was asked for.
+#[test]
+fn whether_an_artifact_would_fit() {
+    let bench = Bench::empty();
+    let folder = |name: &str| {
+        let config = Path::new(MODEL).with_file_name(name).join("config.json");
+        std::fs::create_dir(bench.path(name)).expect("a folder");
+        std::fs::copy(config, bench.path(name).join("config.json")).expect("a configuration");
+    };
+    ["mla-kimi", "llama3", "hybrid-next", "hybrid-3.5"].map(folder);
+    let ranks = "--tensor-parallel-size 2 --enable-expert-parallel --kv-cache-dtype fp8";
+    let large = format!("mla-kimi {ranks}");
+    let good = [
+        large.as_str(),
+        "mla-kimi --for sglang --tp 2 --ep 2 --kv-cache-dtype fp8_e4m3",
+        "llama3 --for sglang --enable-deterministic-inference",
+        r#"llama3 --hf-overrides {"rms_norm_eps":0.5}"#,
+    ];
+    fn check(line: &str) -> Vec<&str> {
+        ["check"].into_iter().chain(line.split(' ')).collect()
+    }
+    let told: String = good.iter().map(|line| bench.succeed(&check(line))).collect();
+    insta::assert_snapshot!(told, @"
+    vLLM would run DeepseekV3ForCausalLM as `atomc compile mla-kimi --dtype bfloat16 --tp 2 --ep 2 --cache-dtype fp8 --target host -o mla-kimi/model.atomc` makes it, and its own model until then
+    SGLang would run DeepseekV3ForCausalLM as `atomc compile mla-kimi --tp 2 --ep 2 --cache-dtype fp8 --target host -o mla-kimi/model.atomc` makes it, and its own model until then
+    SGLang would run LlamaForCausalLM as `atomc compile llama3 --invariant --target host -o llama3/model.atomc` makes it, and its own model until then
+    vLLM would run LlamaForCausalLM as `atomc compile llama3 --dtype bfloat16 --target host -o llama3/model.atomc`, of a config.json with these overrides, makes it, and its own model until then
+    ");
+    let bad = [
+        "llama3 --enable-expert-parallel",
+        "llama3 --for sglang --enable-torch-compile",
+        "hybrid-next",
+        "hybrid-next --for sglang",
+        "hybrid-3.5 --for sglang",
+    ];
+    let told = bad.map(|line| bench.fail(1, &check(line)).trim().to_owned());
+    insta::assert_snapshot!(told.join("\n"), @"
+    error[vllm]: --enable-expert-parallel: vLLM takes it for models with experts alone, of which this one has none
+    error[check]: what `atomc compile llama3 --target host -o llama3/model.atomc` makes: --enable-torch-compile: SGLang has true, the artifact none: kernels are the artifact's
+    error[check]: what `atomc compile hybrid-next --dtype bfloat16 --target host -o hybrid-next/model.atomc` makes: groups[0]: target `host` keeps a slot for each sequence, but a framework here has pages alone
+    error[check]: what `atomc compile hybrid-next --target host -o hybrid-next/model.atomc` makes: groups[0]: target `host` keeps a slot for each sequence, but a framework here has pages alone
+    error[check]: an artifact is of a part of Qwen3_5ForConditionalGeneration: SGLang's own model would run
+    ");
+    let strict = bench.command(&check("llama3")).env("ATOMC_STRICT", "1").output().expect("the binary runs");
+    let told = String::from_utf8(strict.stderr).expect("UTF-8");
+    assert_eq!(
+        told.trim(),
+        "error[check]: there is no llama3/model.atomc: vLLM's own model would run, but ATOMC_STRICT is set"
+    );
+    let mut made = bench.command(&check("llama3"));
+    let made = made.env("ATOMC_STRICT", "1").env("ATOMC_AUTOCOMPILE", "1").output().expect("the binary runs");
+    assert!(made.status.success());
 }
 
 /// Variables of others, with bytes that are no text, and those that other parts of atomc read.

@@ -1,12 +1,17 @@
 //! What is the same for all frameworks that run artifacts: options that are judged, what an
 //! artifact has, and the words in which one does not fit the other.
+pub(crate) mod arguments;
+mod yaml;
+
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
 use crate::compare::plain;
-use crate::{Config, differences};
+use crate::{Config, Diagnostic, FAMILIES, differences, quantised};
 
 /// Types of caches by the frameworks' names, where they differ from those of an artifact's pages.
-const CACHES: [(&str, &str); 2] = [("fp8", "float8_e4m3fn"), ("fp8_e4m3", "float8_e4m3fn")];
+const CACHES: [(&str, &str); 3] = [("fp8", "float8_e4m3fn"), ("fp8_e4m3", "float8_e4m3fn"), ("bf16", "bfloat16")];
 
 /// Types of tensors by short names.
 const DTYPES: [(&str, &str); 2] = [("half", "float16"), ("float", "float32")];
@@ -90,10 +95,41 @@ pub struct Held<'a> {
     pub page: usize,
     /// Whether the artifact attends, and not the framework's layer.
     pub own: bool,
+    /// Whether the bits of a row do not depend on what else is in its step.
+    pub invariant: bool,
+}
+
+/// What a framework was asked for.
+pub(crate) struct Asked<'a> {
+    pub config: &'a Config,
+    pub options: &'a Map<String, Value>,
 }
 
 /// What the artifact has, if the value of an option is not that.
-pub(crate) type Rule = fn(&Judged, &Value, &Map<String, Value>, &Held) -> Option<String>;
+pub(crate) type Rule = fn(&Judged, &Value, &Asked, &Held) -> Option<String>;
+
+/// What the plugin and `atomc check` ask about a framework.
+pub struct Rules {
+    /// As it calls itself.
+    pub name: &'static str,
+    /// Options of a command line, by the framework's names.
+    pub read: fn(&[String]) -> Result<Map<String, Value>, String>,
+    /// The artifact that an option names.
+    pub artifact: fn(&Map<String, Value>) -> Result<Option<String>, String>,
+    /// The configuration of a folder under options, to which those are added that it implies.
+    pub resolve: fn(&Path, &mut Map<String, Value>) -> Result<Config, Diagnostic>,
+    /// Everything about which a configuration and its options do not fit an artifact.
+    pub refusals: fn(&Config, &Map<String, Value>, &Held) -> Vec<String>,
+    /// The options of `atomc compile` whose artifact fits; the last says whether that attends.
+    pub compile_options: fn(&Config, &Map<String, Value>, bool) -> Vec<String>,
+}
+
+impl Rules {
+    /// Those of a framework that artifacts run in.
+    pub fn of(name: &str) -> Option<&'static Rules> {
+        [&crate::vllm::RULES, &crate::sglang::RULES].into_iter().find(|rules| rules.name.eq_ignore_ascii_case(name))
+    }
+}
 
 /// A framework, with the options of its that are judged.
 pub(crate) struct Framework {
@@ -111,12 +147,48 @@ impl Framework {
             differences(config, held.model).iter().map(|fact| fact.between(self.name)).collect();
         for judged in self.judged {
             let value = options.get(judged.name).unwrap_or(&Value::Null);
-            let fault = (self.unfit)(judged, value, options, held);
+            let fault = (self.unfit)(judged, value, &Asked { config, options }, held);
             let line =
                 |fault| format!("{}: {} has {}, the artifact {fault}", flag(judged.name), self.name, short(value));
             found.extend(fault.map(line));
         }
         found
+    }
+}
+
+/// What a framework would have of an artifact.
+pub(crate) struct Fit<'a> {
+    pub dtype: &'a str,
+    pub cache: &'a str,
+    pub ranks: usize,
+    /// Whether ranks are to have whole experts.
+    pub spread: bool,
+    /// The longest sequence that is asked for.
+    pub context: Option<usize>,
+}
+
+impl Fit<'_> {
+    /// The options of `atomc compile` that make such an artifact of a model.
+    pub fn options(&self, config: &Config) -> Vec<String> {
+        let mut options = vec![];
+        let mut option = |name: &str, value: &str| options.extend([name.to_owned(), value.to_owned()]);
+        let dtype = self.dtype.trim_start_matches("torch.");
+        if dtype != "auto" {
+            option("--dtype", named(dtype, &DTYPES));
+        }
+        if self.ranks > 1 {
+            option("--tp", &self.ranks.to_string());
+        }
+        if self.ranks > 1 && self.spread && config.has_experts() {
+            option("--ep", &self.ranks.to_string());
+        }
+        if named(self.cache, &CACHES) == "float8_e4m3fn" {
+            option("--cache-dtype", "fp8");
+        }
+        if let Some(context) = self.context.filter(|context| *context > config.context) {
+            option("--context", &context.to_string());
+        }
+        options
     }
 }
 
@@ -139,6 +211,16 @@ pub(crate) fn rows(judged: &[Judged]) -> String {
     text
 }
 
+/// The rest of such a table: of many options each what becomes of them, and why.
+pub(crate) fn list(others: &[(Fate, &str, &str)]) -> String {
+    let row = |(fate, why, names): &(Fate, &str, &str)| {
+        let what = if *fate == Fate::Acts { "acts" } else { "cannot matter" };
+        let names: Vec<String> = names.split(' ').map(|name| format!("`{}`", flag(name))).collect();
+        format!("| {} | {what} | {why} |\n", names.join(" "))
+    };
+    others.iter().map(row).collect()
+}
+
 /// The artifact's type, if tensors are to have another.
 pub(crate) fn dtype(asked: &str, held: &Held) -> Option<String> {
     let given = named(asked.trim_start_matches("torch."), &DTYPES);
@@ -150,15 +232,16 @@ pub(crate) fn cache(asked: &str, held: &Held) -> Option<String> {
     (asked != "auto" && named(asked, &CACHES) != held.cache_dtype).then(|| held.cache_dtype.to_owned())
 }
 
-/// The method of the artifact's checkpoint, if another is asked for. Frameworks have several names
-/// for some, by the kernels that they would use.
+/// The method of the artifact's checkpoint, if another is asked for.
 pub(crate) fn method(asked: &str, held: &Held) -> Option<String> {
-    let name = asked.strip_prefix("auto_").unwrap_or(asked);
-    let kernels = |method: &&str| {
-        name.strip_prefix(*method).is_some_and(|kernels| kernels.is_empty() || kernels.starts_with('_'))
-    };
     let method = held.model["quantization_config"]["quant_method"].as_str();
-    (!method.as_ref().is_some_and(kernels)).then(|| method.unwrap_or("none").to_owned())
+    (method != Some(quantised::canonical(asked))).then(|| method.unwrap_or("none").to_owned())
+}
+
+/// Whether artifacts of an architecture are a part of its models, which have others beside it: a
+/// framework's own class runs such a model.
+pub fn is_part(architecture: &str) -> bool {
+    FAMILIES.iter().any(|family| family.architecture == architecture && family.text_config.is_some())
 }
 
 fn named<'a>(name: &'a str, names: &[(&str, &'a str)]) -> &'a str {
@@ -182,9 +265,26 @@ pub(crate) mod tests {
         "num_attention_heads": 4, "vocab_size": 128, "max_position_embeddings": 512, "dtype": "bfloat16"
     }"#;
 
+    /// The same with experts.
+    pub fn with_experts() -> String {
+        let experts = r#""num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2, "head_dim": 16, "#;
+        MODEL.replace("LlamaFor", "Qwen3MoeFor").replace(r#""vocab_size""#, &format!(r#"{experts}"vocab_size""#))
+    }
+
     /// An artifact of such a model, on one rank.
     pub fn artifact_of(model: &Value) -> Held<'_> {
         let dtype = "bfloat16";
-        Held { model, dtype, cache_dtype: dtype, ranks: 1, experts: 1, positions: 512, step: 256, page: 32, own: true }
+        Held {
+            model,
+            dtype,
+            cache_dtype: dtype,
+            ranks: 1,
+            experts: 1,
+            positions: 512,
+            step: 256,
+            page: 32,
+            own: true,
+            invariant: false,
+        }
     }
 }

@@ -117,6 +117,11 @@ impl Config {
         std::iter::once(module.to_owned()).chain(others).collect()
     }
 
+    /// Whether any layer has experts.
+    pub fn has_experts(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)))
+    }
+
     /// Where the scales of the cache are, if it has some.
     pub fn cache_scales(&self) -> Option<CacheScales> {
         self.quantised.as_ref()?.cache.filter(|_| self.cache_dtype() == DType::F8E4M3)

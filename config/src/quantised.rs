@@ -130,7 +130,7 @@ impl Quantisation {
     pub(crate) fn read(f: &Fields, dtype: DType) -> Result<Option<Quantisation>, Diagnostic> {
         let Some(fields) = f.object(FIELD)? else { return Ok(None) };
         let method = fields.text("quant_method")?.ok_or_else(|| fields.missing("quant_method"))?;
-        let reader = METHODS.iter().find(|(name, _)| *name == method).ok_or_else(|| {
+        let reader = METHODS.iter().find(|(name, _)| *name == canonical(method)).ok_or_else(|| {
             let known = METHODS.map(|(name, _)| name).join(", ");
             let message = format!("unknown method {method:?}");
             fields.fault("config::quantised", "quant_method", message).help(format!("Known: {known}."))
@@ -162,6 +162,22 @@ const METHODS: [Method; 6] = [
     ("awq", awq_gptq::awq),
     ("gptq", awq_gptq::gptq),
 ];
+
+/// Other names of methods. vLLM writes the first two into the configuration that it resolves; the
+/// rest it has for the kernels that it would run, as does SGLang, and takes as `--quantization`.
+const SPELLINGS: [(&str, &str); 6] = [
+    ("gpt_oss_mxfp4", "mxfp4"),
+    ("compressed_tensors", "compressed-tensors"),
+    ("auto_awq", "awq"),
+    ("awq_marlin", "awq"),
+    ("auto_gptq", "gptq"),
+    ("gptq_marlin", "gptq"),
+];
+
+/// The name by which [`METHODS`] has a method.
+pub(crate) fn canonical(name: &str) -> &str {
+    SPELLINGS.iter().find(|(other, _)| *other == name).map_or(name, |(_, name)| name)
+}
 
 impl std::fmt::Display for Scheme {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -3,11 +3,27 @@
 //!
 //! Options are values by the names of SGLang's `ServerArgs`, as SGLang has resolved them; its type
 //! and the length of sequences are those of the model that it has resolved.
+pub mod options;
+mod resolve;
+
 use serde_json::{Map, Value};
 
-use crate::Config;
 use crate::compare::plain;
-use crate::framework::{Fate, Framework, Held, Judged, cache, compared, dtype, method, refused, rows};
+use crate::framework::{Asked, Fate, Fit, Framework, Held, Judged, Rules, cache, compared, dtype, method, refused};
+use crate::vllm::settings;
+use crate::{Config, DType};
+
+pub use resolve::{read, resolve};
+
+/// What is asked about SGLang.
+pub const RULES: Rules = Rules { name: SGLANG.name, read, artifact, resolve, refusals, compile_options };
+
+/// The artifact that the object `atomc` of `--json-model-override-args` names.
+pub fn artifact(options: &Map<String, Value>) -> Result<Option<String>, String> {
+    let ours = options.get(resolve::OVERRIDES).and_then(|overrides| overrides.get("atomc")).unwrap_or(&Value::Null);
+    let ours = settings::shared("--json-model-override-args", ours)?;
+    Ok(settings::artifact("--json-model-override-args", &ours)?.map(str::to_owned))
+}
 
 const fn must(name: &'static str, why: &'static str) -> Judged {
     compared(name, name, why)
@@ -28,6 +44,9 @@ const STAY: &str = "weights stay on the device";
 const PACKED: &str = "weights are packed when they are loaded";
 const ONE: &str = "a decode step has one token of each sequence";
 const KERNELS: &str = "kernels are the artifact's";
+const TYPES: &str = "weights have the artifact's type";
+const EXPERTS: &str = "experts stay where they are";
+const MODULES: &str = "an artifact has no modules to look into";
 
 /// In the order in which they are judged. A bound on lengths comes last: it follows from everything
 /// else.
@@ -39,15 +58,30 @@ pub const JUDGED: &[Judged] = &[
     must("attn_dp_size", "any (`--enable-dp-attention --dp-size`): see `--tp-size`"),
     must("ep_size", "1, or the ranks that have whole experts (`atomc compile --ep`)"),
     off("moe_a2a_backend", &["none"], "every rank has all rows of a step"),
-    off("enable_eplb", &[], "experts stay where they are"),
+    off("enable_eplb", &[], EXPERTS),
+    off("ep_num_redundant_experts", &[], EXPERTS),
+    off("init_expert_location", &["trivial"], EXPERTS),
+    off("elastic_ep_backend", &[], EXPERTS),
+    off("enable_elastic_expert_backup", &[], EXPERTS),
+    off("enable_waterfill", &[], EXPERTS),
+    off("enable_paged_experts", &[], STAY),
+    off("moe_dp_size", &["1"], "every rank has all rows of a step"),
+    off("moe_dense_tp_size", &[], RANKS),
+    off("dwdp_size", &["1"], STAY),
+    off("expert_distribution_recorder_mode", &[], "which experts a token has chosen stays in the artifact"),
     off("enable_return_routed_experts", &[], "which experts a token has chosen stays in the artifact"),
     off("pp_size", &["1"], "an artifact is of all layers"),
     off("attn_cp_size", &["1"], RANKS),
     off("dcp_size", &["1"], RANKS),
     must("quantization", "the method of the artifact's checkpoint"),
-    off("quantize_and_serve", &[], "weights have the artifact's type"),
-    off("modelopt_quant", &[], "weights have the artifact's type"),
-    off("rl_quant_profile", &[], "weights have the artifact's type"),
+    off("quantize_and_serve", &[], TYPES),
+    off("quantization_param_path", &[], "scales of a cache are the checkpoint's, or 1"),
+    off("modelopt_checkpoint_restore_path", &[], TYPES),
+    off("modelopt_checkpoint_save_path", &[], TYPES),
+    off("modelopt_export_path", &[], TYPES),
+    off("enable_fp32_lm_head", &[], "logits have the artifact's type"),
+    off("modelopt_quant", &[], TYPES),
+    off("rl_quant_profile", &[], TYPES),
     off("load_format", LOADERS, "its loader does not give tensors by the checkpoint's names"),
     off("custom_weight_loader", &[], PACKED),
     off("startup_weight_load_mode", &["serial"], PACKED),
@@ -75,11 +109,47 @@ pub const JUDGED: &[Judged] = &[
     off("enable_nvidia_megakernel", &[], KERNELS),
     off("enable_amd_monokernel", &[], KERNELS),
     off("rl_on_policy_target", &[], KERNELS),
+    must("enable_deterministic_inference", "off, unless bits do not depend on a step (`atomc compile --invariant`)"),
+    off("enable_torch_compile", &[], KERNELS),
+    off("enable_mis", &[], "a token attends to all that come before it"),
     off("enable_layernorm_sp", &[], RANKS),
+    off("enable_prefill_cp", &[], RANKS),
+    off("kv_canary", &["none"], PAGES),
+    off("ple_offload_embedding", &[], STAY),
+    off("debug_tensor_dump_output_folder", &[], MODULES),
+    off("msprobe_dump_config", &[], MODULES),
+    off("forward_hooks", &[], MODULES),
     off("enable_return_aux_hidden_states", &[], "layers leave no rows but the last one's"),
     must("page_size", "a multiple of the artifact's page"),
     must("context_length", "the artifact's longest sequence (`atomc compile --context`)"),
 ];
+
+/// The options of `atomc compile` whose artifact fits: of options as they are given, before SGLang
+/// knows the model. The artifact attends always.
+pub fn compile_options(config: &Config, options: &Map<String, Value>, _own: bool) -> Vec<String> {
+    let text = |name: &str| options.get(name).and_then(Value::as_str).unwrap_or("auto");
+    let number = |name: &str| options.get(name).and_then(Value::as_u64).map(|n| n as usize);
+    let on = |name: &str| options.get(name) == Some(&Value::Bool(true));
+    let batches = if on("enable_dp_attention") { number("dp_size").unwrap_or(1).max(1) } else { 1 };
+    let fit = Fit {
+        dtype: taken(text("dtype"), config),
+        cache: text("kv_cache_dtype"),
+        ranks: number("tp_size").unwrap_or(1) / batches,
+        spread: number("ep_size").is_some_and(|ranks| ranks > 1),
+        context: number("context_length"),
+    };
+    let mut made = fit.options(config);
+    made.extend(on("enable_deterministic_inference").then(|| "--invariant".to_owned()));
+    made
+}
+
+/// The type that SGLang takes: of checkpoints in f32 it makes f16 unless another is asked for.
+fn taken<'a>(asked: &'a str, config: &Config) -> &'a str {
+    match config.dtype {
+        DType::F32 if asked == "auto" => "float16",
+        _ => asked,
+    }
+}
 
 const SGLANG: Framework = Framework { name: "SGLang", judged: JUDGED, unfit };
 
@@ -89,14 +159,19 @@ pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> V
     SGLANG.refusals(config, options, held)
 }
 
-fn unfit(judged: &Judged, value: &Value, options: &Map<String, Value>, held: &Held) -> Option<String> {
+fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<String> {
     let text = plain(value);
     // Groups of ranks that have batches of their own, each of which runs the whole artifact.
-    let batches = options.get("attn_dp_size").and_then(Value::as_u64).map_or(1, |n| n.max(1) as usize);
+    let batches = asked.options.get("attn_dp_size").and_then(Value::as_u64).map_or(1, |n| n.max(1) as usize);
     match judged.name {
         _ if judged.fate == Fate::Refused => judged.refused(value),
         _ if value.is_null() => None,
         "dtype" => dtype(&text, held),
+        // Of a checkpoint that names a type for its cache SGLang takes no notice where it makes its
+        // pools: by itself they are of the model's type.
+        "kv_cache_dtype" if text == "auto" => {
+            cache(held.dtype, held).map(|pages| format!("{pages}, and of auto SGLang makes {}", held.dtype))
+        }
         "kv_cache_dtype" => cache(&text, held),
         "quantization" => method(&text, held),
         "tp_size" => {
@@ -107,6 +182,10 @@ fn unfit(judged: &Judged, value: &Value, options: &Map<String, Value>, held: &He
             })
         }
         "attn_dp_size" => None,
+        "enable_deterministic_inference" => (text == "true" && !held.invariant)
+            .then(|| "bits of a row that depend on its step; `atomc compile --invariant` makes one without".to_owned()),
+        // Without experts there is nothing to share out.
+        "ep_size" if !asked.config.has_experts() => None,
         "ep_size" => (text != "1" && text != held.experts.to_string()).then(|| match held.experts {
             1 => format!("a share of every expert on each rank; `atomc compile --ep {text}` gives them whole ones"),
             ranks => ranks.to_string(),
@@ -121,11 +200,6 @@ fn unfit(judged: &Judged, value: &Value, options: &Map<String, Value>, held: &He
         }
         other => unreachable!("{other} has no rule"),
     }
-}
-
-/// The table of docs/sglang.md: what is compared, and what is refused and why.
-pub fn document() -> String {
-    rows(JUDGED)
 }
 
 #[cfg(test)]

@@ -13,9 +13,21 @@ use serde_json::{Map, Value};
 use crate::Config;
 use crate::compare::plain;
 pub use crate::framework::Held;
-use crate::framework::{Fate, Framework, Judged, cache, dtype, method};
+use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype, method};
 use options::{BLOCK_SIZE_GIVEN, JUDGED};
 pub use resolve::resolve;
+
+/// What is asked about vLLM.
+pub const RULES: Rules = Rules { name: VLLM.name, read: arguments::read, artifact, resolve, refusals, compile_options };
+
+/// The artifact that `--additional-config` or `--model-loader-extra-config` names.
+pub fn artifact(options: &Map<String, Value>) -> Result<Option<String>, String> {
+    let additional = options.get("additional_config").unwrap_or(&Value::Null);
+    let additional = settings::shared("--additional-config", additional)?;
+    let loader = options.get("model_loader_extra_config").and_then(Value::as_object).cloned().unwrap_or_default();
+    let first = settings::artifact("--model-loader-extra-config", &loader)?;
+    Ok(first.or(settings::artifact("--additional-config", &additional)?).map(str::to_owned))
+}
 
 /// Everything about which a configuration and its options do not fit an artifact, one line each,
 /// the telling ones first.
@@ -23,10 +35,32 @@ pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> V
     VLLM.refusals(config, options, held)
 }
 
+/// The options of `atomc compile` whose artifact fits; where vLLM's layer attends, it is not the
+/// artifact's `own` kernels.
+pub fn compile_options(config: &Config, options: &Map<String, Value>, own: bool) -> Vec<String> {
+    let text = |name: &str| options.get(name).and_then(Value::as_str).unwrap_or("auto");
+    let number = |name: &str| options.get(name).and_then(Value::as_u64).map(|n| n as usize);
+    let fit = Fit {
+        dtype: text("dtype"),
+        cache: text("kv_cache_dtype"),
+        ranks: number("tensor_parallel_size").unwrap_or(1),
+        spread: options.get("enable_expert_parallel") == Some(&Value::Bool(true)),
+        context: number("max_model_len"),
+    };
+    let mut made = fit.options(config);
+    if !own {
+        made.extend(["--attention", "own,caller"].map(str::to_owned));
+        // A step is one plan, as vLLM keeps its keys and values.
+        let step = number("max_num_batched_tokens");
+        made.extend(step.into_iter().flat_map(|step| ["--prefill".to_owned(), step.to_string()]));
+    }
+    made
+}
+
 const VLLM: Framework = Framework { name: "vLLM", judged: JUDGED, unfit };
 
 /// What the artifact has, if the value of an option is not that.
-fn unfit(judged: &Judged, value: &Value, options: &Map<String, Value>, held: &Held) -> Option<String> {
+fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<String> {
     let text = plain(value);
     let is = |want: &str| (text != want).then(|| want.to_owned());
     let most = |most: usize| value.as_u64().is_none_or(|n| n > most as u64).then(|| format!("at most {most}"));
@@ -41,17 +75,19 @@ fn unfit(judged: &Judged, value: &Value, options: &Map<String, Value>, held: &He
         "kv_cache_dtype" => cache(&text, held),
         "quantization" => method(&text, held),
         "tensor_parallel_size" => is(&held.ranks.to_string()),
+        // Without experts there is nothing to share out.
+        "enable_expert_parallel" | "data_parallel_size" if !asked.config.has_experts() => None,
         "enable_expert_parallel" => (text == "true" && held.experts < held.ranks).then(|| {
             format!("a share of every expert on each rank; `atomc compile --ep {}` gives them whole ones", held.ranks)
         }),
         "data_parallel_size" => {
-            let spread = options.get("enable_expert_parallel") == Some(&Value::Bool(true));
+            let spread = asked.options.get("enable_expert_parallel") == Some(&Value::Bool(true));
             (spread && text != "1").then(|| "its experts on the ranks of one step".to_owned())
         }
         "block_size" => {
-            let asked = held.own && options.get(BLOCK_SIZE_GIVEN.0) == Some(&Value::Bool(true));
+            let given = held.own && asked.options.get(BLOCK_SIZE_GIVEN.0) == Some(&Value::Bool(true));
             let fits = value.as_u64().is_some_and(|n| n.is_multiple_of(held.page as u64));
-            (asked && !fits).then(|| format!("multiples of {}", held.page))
+            (given && !fits).then(|| format!("multiples of {}", held.page))
         }
         "max_num_batched_tokens" if held.own => None,
         "max_num_batched_tokens" => most(held.step),

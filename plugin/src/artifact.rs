@@ -1,4 +1,5 @@
 use crate::error::{raised, raised_of};
+use atomc_artifact::manifest::{StateGroup, StreamLayout};
 use atomc_artifact::{Fingerprint, escaped};
 use atomc_config::Config;
 use atomc_runtime::states::paged;
@@ -111,6 +112,16 @@ impl Artifact {
         let groups = paged(target).map_err(|error| raised(Error::States(error)))?;
         let bytes = groups.iter().map(|group| group.block_bytes).max().unwrap_or(0);
         Ok((target.layout.block_tokens, bytes))
+    }
+
+    /// Whether pages keep one row of each token, of which keys and values are parts.
+    #[getter]
+    fn latent(&self) -> bool {
+        let shared = |group: &StateGroup| match group {
+            StateGroup::Paged(pages) => pages.streams.iter().any(|s| matches!(s.layout, StreamLayout::Prefix { .. })),
+            StateGroup::Slots(_) => false,
+        };
+        self.file.manifest().targets.iter().flat_map(|target| &target.groups).any(shared)
     }
 
     /// Every option and model fact that shaped the artifact.

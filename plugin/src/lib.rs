@@ -29,5 +29,7 @@ fn _atomc(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(vllm::named_artifact, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::judged_sglang_options, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::overriding_artifact, module)?)?;
+    module.add_function(wrap_pyfunction!(vllm::compile_options, module)?)?;
+    module.add_function(wrap_pyfunction!(vllm::is_part, module)?)?;
     error::add(module)
 }

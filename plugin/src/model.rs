@@ -2,12 +2,11 @@
 use crate::artifact::Artifact;
 use crate::dlpack::{Device, Foreign, View};
 use crate::error::{StepError, raised};
-use crate::vllm::object;
+use crate::vllm::{object, rules};
 use atomc_artifact::escaped;
 use atomc_artifact::manifest::{Attention, Paged, Place, Plan, PlanKind, Target, Work};
 use atomc_config::Config;
 use atomc_config::framework::Held;
-use atomc_config::{sglang, vllm};
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Pages, Rows, Table};
 use atomc_runtime::states::paged;
@@ -170,17 +169,16 @@ impl Model {
     /// the names of `EngineArgs` of vLLM's, or of `ServerArgs` of SGLang's.
     #[pyo3(signature = (config, options, framework = "vllm"))]
     fn refusals(&self, config: &str, options: &str, framework: &str) -> PyResult<Vec<String>> {
-        let refusals = match framework {
-            "vllm" => vllm::refusals,
-            "sglang" => sglang::refusals,
-            other => return Err(PyValueError::new_err(format!("framework: `{other}` is neither `vllm` nor `sglang`"))),
-        };
+        let refusals = rules(framework)?.refusals;
         let options = object(options).map_err(PyValueError::new_err)?;
         let config = match Config::parse(config, None) {
             Ok(config) => config,
             Err(fault) => return Ok(vec![escaped(&fault.to_string())]),
         };
-        let artifact = self.lock().artifact().clone();
+        let (artifact, invariant) = {
+            let hosted = self.lock();
+            (hosted.artifact().clone(), hosted.target().invariant)
+        };
         let held = Held {
             model: &artifact.manifest().config["model"],
             dtype: self.dtype(),
@@ -191,6 +189,7 @@ impl Model {
             step: self.max_tokens,
             page: self.block_tokens,
             own: self.attention == Attention::Own,
+            invariant,
         };
         Ok(refusals(&config, &options, &held).iter().map(|text| escaped(text)).collect())
     }

@@ -1,8 +1,9 @@
 //! What the shims ask of the configuration's crate. All of it is text and JSON.
-use atomc_config::FAMILIES;
+use atomc_config::framework::Rules;
 use atomc_config::sglang;
 use atomc_config::vllm::options::{BLOCK_SIZE_GIVEN, JUDGED, Judged, names};
 use atomc_config::vllm::settings;
+use atomc_config::{Config, FAMILIES};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
@@ -49,11 +50,9 @@ pub fn settings_of(environment: HashMap<OsString, OsString>) -> PyResult<HashMap
 /// JSON.
 #[pyfunction]
 pub fn named_artifact(additional: &str, loader: &str) -> PyResult<Option<String>> {
-    let named = || -> Result<Option<String>, String> {
-        let additional = settings::shared("--additional-config", &json(additional)?)?;
-        let loader = object(loader)?;
-        let first = settings::artifact("--model-loader-extra-config", &loader)?;
-        Ok(first.or(settings::artifact("--additional-config", &additional)?).map(str::to_owned))
+    let named = || {
+        let given = [("additional_config", json(additional)?), ("model_loader_extra_config", json(loader)?)];
+        atomc_config::vllm::artifact(&given.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
     };
     named().map_err(PyValueError::new_err)
 }
@@ -61,10 +60,32 @@ pub fn named_artifact(additional: &str, loader: &str) -> PyResult<Option<String>
 /// The artifact that the object `atomc` of `--json-model-override-args` names, given as JSON.
 #[pyfunction]
 pub fn overriding_artifact(ours: &str) -> PyResult<Option<String>> {
-    let option = "--json-model-override-args";
-    let named =
-        || settings::artifact(option, &settings::shared(option, &json(ours)?)?).map(|path| path.map(str::to_owned));
+    let named = || {
+        let overrides = Value::Object(Map::from_iter([("atomc".to_owned(), json(ours)?)]));
+        sglang::artifact(&Map::from_iter([("json_model_override_args".to_owned(), overrides)]))
+    };
     named().map_err(PyValueError::new_err)
+}
+
+/// The options of `atomc compile` whose artifact fits a model and a framework's options, both as
+/// JSON; `own` says whether the artifact attends.
+#[pyfunction]
+pub fn compile_options(framework: &str, config: &str, options: &str, own: bool) -> PyResult<Vec<String>> {
+    let config = Config::parse(config, None).map_err(|fault| PyValueError::new_err(fault.to_string()))?;
+    let options = object(options).map_err(PyValueError::new_err)?;
+    Ok((rules(framework)?.compile_options)(&config, &options, own))
+}
+
+/// Whether artifacts of an architecture are a part of its models, which frameworks run themselves.
+#[pyfunction]
+pub fn is_part(architecture: &str) -> bool {
+    atomc_config::framework::is_part(architecture)
+}
+
+/// What is asked about a framework, by its name.
+pub fn rules(framework: &str) -> PyResult<&'static Rules> {
+    let unknown = || PyValueError::new_err(format!("framework: `{framework}` is neither `vLLM` nor `SGLang`"));
+    Rules::of(framework).ok_or_else(unknown)
 }
 
 pub fn object(text: &str) -> Result<Map<String, Value>, String> {

@@ -1,97 +1,172 @@
-//! `atomc check`: whether vLLM would run an artifact with these options, by the rules of the
+//! `atomc check`: whether a framework would run an artifact with these options, by the rules of the
 //! plugin.
+#[cfg(feature = "compiler")]
+mod planned;
+
 use std::env::var_os;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::{Fingerprint, escaped};
-use atomc_config::vllm::{self, Held, arguments, settings};
+use atomc_config::Config;
+use atomc_config::framework::{Held, Rules, is_part};
+use atomc_config::vllm::settings;
 use atomc_runtime::manifest::{Attention, Manifest, Target};
+use atomc_runtime::states::paged;
 use atomc_runtime::{Artifact, DeviceChoice, Error, TrustList, signature, trust};
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::{opened, shown};
 
-/// Check whether vLLM would run a model through its artifact
+/// Check whether a framework would run a model through its artifact
 #[derive(clap::Args)]
 #[command(after_help = "\
-Says in a line what `vllm serve MODEL …` would refuse, and leaves with 1. Neither vLLM nor the model's weights are needed. The
-environment's ATOMC_ variables count as they do under vLLM.
+Says in a line what `vllm serve MODEL …` or `sglang.launch_server --model-path MODEL …` would refuse, and leaves with 1. Neither the
+framework nor the model's weights are needed. The environment's ATOMC_ variables count as they do in the framework. Where there is
+no artifact, it says whether one would run that is compiled for these options, and how: ATOMC_AUTOCOMPILE=1 compiles that.
 
 Examples:
   atomc check models/qwen3 --max-model-len 4096 --kv-cache-dtype fp8
+  atomc check models/qwen3 --for sglang --tp-size 2
   atomc check --device cuda:0 models/qwen3 --tensor-parallel-size 2")]
 pub struct Args {
     /// What it is to run on: `host`, `hip:N` or `cuda:N` [default: any target of the artifact's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceChoice>,
-    /// The model's folder, as `vllm serve` takes it
+    /// The framework
+    #[arg(long = "for", value_enum, value_name = "FRAMEWORK", default_value_t = Framework::Vllm)]
+    framework: Framework,
+    /// The model's folder, as the framework takes it
     model: PathBuf,
-    /// vLLM's options
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "VLLM OPTIONS")]
+    /// The framework's options
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ITS OPTIONS")]
     options: Vec<String>,
+}
+
+/// A framework that artifacts run in.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Framework {
+    Vllm,
+    Sglang,
+}
+
+impl Framework {
+    fn rules(self) -> &'static Rules {
+        match self {
+            Framework::Vllm => &atomc_config::vllm::RULES,
+            Framework::Sglang => &atomc_config::sglang::RULES,
+        }
+    }
+}
+
+/// What a framework was asked for.
+struct Asked<'a> {
+    rules: &'static Rules,
+    model: &'a Path,
+    config: Config,
+    options: Map<String, Value>,
+    attention: Attention,
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let wrong = |text: String| Failure::new("check", text);
     let settings = settings::read(std::env::vars_os()).map_err(wrong)?;
     let set = |name: &str| settings.get(name).and_then(Value::as_str).unwrap_or_default();
+    let rules = args.framework.rules();
     if set("ATOMC_DISABLE") == "1" {
-        return Err(wrong("ATOMC_DISABLE is set: vLLM's own model would run".into()));
+        return Err(wrong(format!("ATOMC_DISABLE is set: {}'s own model would run", rules.name)));
     }
-    let mut options = arguments::read(&args.options).map_err(wrong)?;
-    let (path, named) = artifact(args, &options).map_err(wrong)?;
+    let options = (rules.read)(&args.options).map_err(wrong)?;
+    let named = (rules.artifact)(&options).map_err(wrong)?;
+    let path = named.as_ref().map_or_else(|| args.model.join("model.atomc"), PathBuf::from);
+    let asked = |mut options| {
+        let config = (rules.resolve)(&args.model, &mut options)?;
+        let vllm = rules.name == atomc_config::vllm::RULES.name && set("ATOMC_ATTENTION") == "vllm";
+        let attention = if vllm { Attention::Caller } else { Attention::Own };
+        Ok::<_, Failure>(Asked { rules, model: &args.model, config, options, attention })
+    };
+    // A link that leads nowhere is a fault, not a model without an artifact.
+    if named.is_none() && path.symlink_metadata().is_err() {
+        let missing = format!("there is no {}: {}'s own model would run", path.display(), rules.name);
+        if !args.model.join("config.json").exists() {
+            return Err(wrong(missing));
+        }
+        return without(&asked(options)?, &set, &missing);
+    }
     let fault = |error| opened::fault("check", &path, error);
-    let asked = named || options.get("trust_remote_code") == Some(&Value::Bool(true));
-    trusted(&path, atomc_artifact::fingerprint(&path).map_err(fault)?, asked)?;
+    let trusts = named.is_some() || options.get("trust_remote_code") == Some(&Value::Bool(true));
+    trusted(rules.name, &path, atomc_artifact::fingerprint(&path).map_err(fault)?, trusts)?;
     let file = Artifact::open(&path).map_err(fault)?;
     let manifest = file.manifest();
-    let config = vllm::resolve(&args.model, &mut options)?;
+    if is_part(&manifest.model.architecture) {
+        let why = format!("is of a part of its models: {}'s own model would run", rules.name);
+        return Err(Failure::file("check", &path, format!("{} {why}", escaped(&manifest.model.architecture))));
+    }
     let targets: Vec<&Target> = match &args.device {
         Some(device) => vec![&manifest.targets[device.target(manifest).map_err(Error::from)?]],
         None => manifest.targets.iter().collect(),
     };
-    let attention = if set("ATOMC_ATTENTION") == "vllm" { Attention::Caller } else { Attention::Own };
-    for target in &targets {
-        let held = held(manifest, target, attention).map_err(|fault| Failure::file("check", &path, fault))?;
-        if let Some(refusal) = vllm::refusals(&config, &options, &held).first() {
-            return Err(Failure::file("check", &path, refusal));
-        }
-    }
+    let asked = asked(options)?;
+    asked.fits(manifest, &targets).map_err(|fault| Failure::file("check", &path, fault))?;
     let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
     let (architecture, names) = (escaped(&manifest.model.architecture), names.join(", "));
-    writeln!(std::io::stdout(), "vLLM would run {architecture} of {} with target {names}", shown::path(&path))?;
+    writeln!(
+        std::io::stdout(),
+        "{} would run {architecture} of {} with target {names}",
+        rules.name,
+        shown::path(&path)
+    )?;
     Ok(())
+}
+
+impl Asked<'_> {
+    /// The first reason for which an artifact would not run.
+    fn fits(&self, manifest: &Manifest, targets: &[&Target]) -> Result<(), String> {
+        for target in targets {
+            paged(target).map_err(|fault| fault.to_string())?;
+            let held = held(manifest, target, self.attention)?;
+            if let Some(refusal) = (self.rules.refusals)(&self.config, &self.options, &held).into_iter().next() {
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a model that has no artifact.
+#[cfg(feature = "compiler")]
+fn without<'a>(asked: &Asked, set: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
+    let made = set("ATOMC_AUTOCOMPILE") == "1";
+    if !made && set("ATOMC_STRICT") == "1" {
+        return Err(Failure::new("check", format!("{missing}, but ATOMC_STRICT is set")));
+    }
+    let target = Some(set("ATOMC_TARGET")).filter(|target| !target.is_empty()).unwrap_or("host");
+    let command = planned::command(asked, target)?;
+    let (name, architecture) = (asked.rules.name, asked.config.architecture);
+    let until = if made { "" } else { ", and its own model until then" };
+    writeln!(std::io::stdout(), "{name} would run {architecture} as {command} makes it{until}")?;
+    Ok(())
+}
+
+/// What becomes of a model that has no artifact.
+#[cfg(not(feature = "compiler"))]
+fn without<'a>(_: &Asked, _: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
+    Err(Failure::new("check", missing.to_owned()))
 }
 
 /// Refuses an artifact whose code would not run: one that nobody named has to be on the user's
 /// list, or signed where signatures are asked for.
-fn trusted(path: &Path, fingerprint: Fingerprint, asked: bool) -> Result<(), Failure> {
+fn trusted(framework: &str, path: &Path, fingerprint: Fingerprint, asked: bool) -> Result<(), Failure> {
     if let Some(key) = var_os(signature::VARIABLE) {
         return Ok(signature::require(Some(key), path, fingerprint)?);
     }
     if asked || TrustList::read(&trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"))?)?.has(fingerprint) {
         return Ok(());
     }
-    let why = "is code that nobody trusts: vLLM's own model would run";
+    let why = format!("is code that nobody trusts: {framework}'s own model would run");
     let help = format!("`atomc trust {}` says that you do", path.display());
     Err(Failure::new("check", format!("{} {why}", path.display())).help(help))
-}
-
-/// Where the artifact is, and whether an option names it, or it lies beside the model.
-fn artifact(args: &Args, options: &Map<String, Value>) -> Result<(PathBuf, bool), String> {
-    let additional = settings::shared("--additional-config", options.get("additional_config").unwrap_or(&Value::Null))?;
-    let loader = options.get("model_loader_extra_config").and_then(Value::as_object).cloned().unwrap_or_default();
-    let named = settings::artifact("--model-loader-extra-config", &loader)?;
-    if let Some(named) = named.or(settings::artifact("--additional-config", &additional)?) {
-        return Ok((named.into(), true));
-    }
-    let beside = args.model.join("model.atomc");
-    match beside.symlink_metadata() {
-        Ok(_) => Ok((beside, false)),
-        Err(_) => Err(format!("there is no {}: vLLM's own model would run", beside.display())),
-    }
 }
 
 /// What a target holds, as the plugin finds it when it has opened the artifact.
@@ -109,5 +184,6 @@ fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) ->
         step: step.ok_or_else(|| format!("target `{}` has no plans with --attention {who}", target.name))?,
         page: target.layout.block_tokens,
         own: attention == Attention::Own,
+        invariant: target.invariant,
     })
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use atomc::driver::{self, Options};
+use atomc::frontend::Config;
 use atomc_artifact::Fingerprint;
 use atomc_artifact::manifest::Attention;
 use atomc_passes::BucketOptions;
@@ -94,6 +95,38 @@ enum Who {
     Caller,
 }
 
+impl Args {
+    /// Those of a command line: what stands behind `atomc compile`.
+    pub fn parsed(words: &[String]) -> Result<Args, clap::Error> {
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("compile").no_binary_name(true));
+        <Args as clap::FromArgMatches>::from_arg_matches(&command.try_get_matches_from(words)?)
+    }
+
+    /// What they mean for a configuration.
+    pub fn applied(&self, config: Config) -> Result<Config, Failure> {
+        self.model.applied(config)
+    }
+
+    pub fn options(&self) -> Options {
+        let rows = self.rows.unwrap_or(BucketOptions::default().rows.min(self.prefill));
+        let buckets = BucketOptions { decode: self.decode.clone(), tokens: self.prefill, rows };
+        let attention = self.attention.iter().map(|who| match who {
+            Who::Own => Attention::Own,
+            Who::Caller => Attention::Caller,
+        });
+        Options {
+            targets: self.target.clone(),
+            buckets,
+            choice: None,
+            ranks: self.tp,
+            expert_ranks: self.ep,
+            attention: attention.collect(),
+            hidden: self.hidden.clone(),
+            invariant: self.invariant,
+        }
+    }
+}
+
 pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
     let start = Instant::now();
     if args.json {
@@ -105,22 +138,7 @@ pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
     if !args.quant.is_empty() {
         config.quantise(&args.quant)?;
     }
-    let rows = args.rows.unwrap_or(BucketOptions::default().rows.min(args.prefill));
-    let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows };
-    let attention = args.attention.iter().map(|who| match who {
-        Who::Own => Attention::Own,
-        Who::Caller => Attention::Caller,
-    });
-    let options = Options {
-        targets: args.target.clone(),
-        buckets,
-        choice: None,
-        ranks: args.tp,
-        expert_ranks: args.ep,
-        attention: attention.collect(),
-        hidden: args.hidden.clone(),
-        invariant: args.invariant,
-    };
+    let options = args.options();
     let progress = Progress::new("compiling", Unit::Pieces);
     let mut report = |done: usize, total: usize, what: &str| {
         tracing::debug!(done, total, what);

@@ -41,7 +41,11 @@ fn context(text: &str) -> Result<usize, String> {
 
 impl ModelArgs {
     pub fn config(&self) -> Result<Config, Failure> {
-        let mut config = frontend::read(&self.model)?;
+        self.applied(frontend::read(&self.model)?)
+    }
+
+    /// A configuration with what these options change of it.
+    pub fn applied(&self, mut config: Config) -> Result<Config, Failure> {
         config.dtype = self.dtype.unwrap_or(config.dtype);
         config.cache = match self.cache_dtype {
             CacheDType::Auto => config.cache,

@@ -1,11 +1,19 @@
+use super::options::{OTHERS, SHORT, document, names};
 use super::*;
-use crate::framework::tests::{MODEL, artifact_of};
+use crate::framework::flag;
+use crate::framework::tests::{MODEL, artifact_of, with_experts};
 use serde_json::{Value, json};
 
 fn refused(options: Value) -> String {
-    let config = Config::parse(MODEL, None).expect("a good configuration");
+    refused_by(MODEL, |_| (), options)
+}
+
+/// What an artifact of a model refuses that has something else than the usual.
+fn refused_by(model: &str, change: impl Fn(&mut Held), options: Value) -> String {
+    let config = Config::parse(model, None).expect("a good configuration");
     let model = config.echo();
-    let held = artifact_of(&model);
+    let mut held = artifact_of(&model);
+    change(&mut held);
     refusals(&config, options.as_object().expect("options"), &held).join("\n")
 }
 
@@ -27,33 +35,110 @@ fn what_does_not_fit_is_named() {
         "speculative_algorithm": "EAGLE", "page_size": 1, "context_length": 4096, "ep_size": 2, "moe_a2a_backend": "deepep",
         "enable_return_routed_experts": true,
     });
-    insta::assert_snapshot!(refused(asked), @r"
-    --dtype: SGLang has torch.float32, the artifact bfloat16
-    --kv-cache-dtype: SGLang has fp8_e4m3, the artifact bfloat16
-    --tp-size: SGLang has 2, the artifact 1
+    insta::assert_snapshot!(refused(asked), @"
+--dtype: SGLang has torch.float32, the artifact bfloat16
+--kv-cache-dtype: SGLang has fp8_e4m3, the artifact bfloat16
+--tp-size: SGLang has 2, the artifact 1
+--moe-a2a-backend: SGLang has deepep, the artifact none: every rank has all rows of a step
+--enable-return-routed-experts: SGLang has true, the artifact none: which experts a token has chosen stays in the artifact
+--quantization: SGLang has fp8, the artifact none
+--enable-lora: SGLang has true, the artifact none: weights are packed, without adapters
+--speculative-algorithm: SGLang has EAGLE, the artifact none: a decode step has one token of each sequence
+--page-size: SGLang has 1, the artifact multiples of 32
+--context-length: SGLang has 4096, the artifact at most 512
+");
+}
+
+/// Artifacts of whole experts serve with both sizes: the sums are the same. Without experts the
+/// option acts on nothing.
+#[test]
+fn whole_experts() {
+    let asks = |model: &str, experts: usize, ep: usize| {
+        let change = |held: &mut Held| (held.ranks, held.experts) = (2, experts);
+        refused_by(model, change, json!({ "tp_size": 2, "ep_size": ep }))
+    };
+    let model = with_experts();
+    assert_eq!([asks(&model, 2, 1), asks(&model, 2, 2), asks(MODEL, 1, 2)], ["", "", ""]);
+    insta::assert_snapshot!([asks(&model, 2, 4), asks(&model, 1, 2)].join("\n"), @"
+    --ep-size: SGLang has 4, the artifact 2
     --ep-size: SGLang has 2, the artifact a share of every expert on each rank; `atomc compile --ep 2` gives them whole ones
-    --moe-a2a-backend: SGLang has deepep, the artifact none: every rank has all rows of a step
-    --enable-return-routed-experts: SGLang has true, the artifact none: which experts a token has chosen stays in the artifact
-    --quantization: SGLang has fp8, the artifact none
-    --enable-lora: SGLang has true, the artifact none: weights are packed, without adapters
-    --speculative-algorithm: SGLang has EAGLE, the artifact none: a decode step has one token of each sequence
-    --page-size: SGLang has 1, the artifact multiples of 32
-    --context-length: SGLang has 4096, the artifact at most 512
     ");
 }
 
-/// Artifacts of whole experts serve with both sizes: the sums are the same.
+/// Types of caches as SGLang spells them, and what it makes of `auto`, whatever the checkpoint
+/// says.
 #[test]
-fn whole_experts() {
-    let config = Config::parse(MODEL, None).expect("a good configuration");
-    let model = config.echo();
-    let held = Held { ranks: 2, experts: 2, ..artifact_of(&model) };
-    let asks = |ep: usize| {
-        let options = json!({ "tp_size": 2, "ep_size": ep });
-        refusals(&config, options.as_object().expect("options"), &held).join("\n")
+fn types_of_caches() {
+    let asks = |cache: &'static str, asked: &str| {
+        refused_by(MODEL, |held| held.cache_dtype = cache, json!({ "kv_cache_dtype": asked }))
     };
-    assert_eq!([asks(1), asks(2)], ["", ""]);
-    insta::assert_snapshot!(asks(4), @"--ep-size: SGLang has 4, the artifact 2");
+    for (cache, asked) in
+        [("bfloat16", "auto"), ("bfloat16", "bf16"), ("bfloat16", "bfloat16"), ("float8_e4m3fn", "fp8_e4m3")]
+    {
+        assert_eq!(asks(cache, asked), "");
+    }
+    insta::assert_snapshot!([asks("float8_e4m3fn", "auto"), asks("float8_e4m3fn", "bf16"), asks("bfloat16", "fp8_e5m2")].join("\n"), @"
+    --kv-cache-dtype: SGLang has auto, the artifact float8_e4m3fn, and of auto SGLang makes bfloat16
+    --kv-cache-dtype: SGLang has bf16, the artifact float8_e4m3fn
+    --kv-cache-dtype: SGLang has fp8_e5m2, the artifact bfloat16
+    ");
+}
+
+/// What SGLang promises of answers has to hold for the artifact.
+#[test]
+fn deterministic_inference() {
+    let asks = |invariant: bool, on: bool| {
+        refused_by(MODEL, |held| held.invariant = invariant, json!({ "enable_deterministic_inference": on }))
+    };
+    assert_eq!([asks(true, true), asks(true, false), asks(false, false)], ["", "", ""]);
+    insta::assert_snapshot!(asks(false, true), @"--enable-deterministic-inference: SGLang has true, the artifact bits of a row that depend on its step; `atomc compile --invariant` makes one without");
+}
+
+/// Whatever would act on nothing, or end the server, is refused by its own name.
+#[test]
+fn each_refused_option_is_named() {
+    for judged in JUDGED.iter().filter(|judged| judged.fate == Fate::Refused) {
+        let line = refused(json!({ judged.name: "something" }));
+        assert_eq!(line, format!("{}: SGLang has something, the artifact none: {}", flag(judged.name), judged.why));
+    }
+    let asked = json!({
+        "enable_paged_experts": true, "ep_num_redundant_experts": 2, "quantization_param_path": "scales.json",
+        "modelopt_checkpoint_save_path": "folder", "debug_tensor_dump_output_folder": "folder", "kv_canary": "log",
+        "enable_fp32_lm_head": true, "enable_torch_compile": true, "init_expert_location": "file.json",
+    });
+    insta::assert_snapshot!(refused(asked), @"
+    --ep-num-redundant-experts: SGLang has 2, the artifact none: experts stay where they are
+    --init-expert-location: SGLang has file.json, the artifact none: experts stay where they are
+    --enable-paged-experts: SGLang has true, the artifact none: weights stay on the device
+    --quantization-param-path: SGLang has scales.json, the artifact none: scales of a cache are the checkpoint's, or 1
+    --modelopt-checkpoint-save-path: SGLang has folder, the artifact none: weights have the artifact's type
+    --enable-fp32-lm-head: SGLang has true, the artifact none: logits have the artifact's type
+    --enable-torch-compile: SGLang has true, the artifact none: kernels are the artifact's
+    --kv-canary: SGLang has log, the artifact none: what is in a page is the artifact's own
+    --debug-tensor-dump-output-folder: SGLang has folder, the artifact none: an artifact has no modules to look into
+    ");
+}
+
+/// What the plugin compiles where there is no artifact serves what was asked for.
+#[test]
+fn what_is_compiled_fits() {
+    let made = |model: &str, options: Value| {
+        let config = Config::parse(model, None).expect("a good configuration");
+        compile_options(&config, options.as_object().expect("options"), true).join(" ")
+    };
+    let large =
+        json!({ "dtype": "auto", "tp_size": 4, "ep_size": 4, "kv_cache_dtype": "fp8_e4m3", "context_length": 600 });
+    let batches =
+        json!({ "tp_size": 4, "dp_size": 2, "enable_dp_attention": true, "enable_deterministic_inference": true });
+    let wide = MODEL.replace("bfloat16", "float32");
+    let found =
+        [made(&with_experts(), large.clone()), made(MODEL, large), made(MODEL, batches), made(&wide, json!({}))];
+    insta::assert_snapshot!(found.join("\n"), @"
+    --tp 4 --ep 4 --cache-dtype fp8 --context 600
+    --tp 4 --cache-dtype fp8 --context 600
+    --tp 2 --invariant
+    --dtype float16
+    ");
 }
 
 /// Every group of ranks that has a batch of its own runs the whole artifact.
@@ -62,6 +147,38 @@ fn batches_of_their_own() {
     let asks = |tp: usize, batches: usize| refused(json!({ "tp_size": tp, "attn_dp_size": batches }));
     assert_eq!([asks(1, 1), asks(2, 2)], ["", ""]);
     insta::assert_snapshot!(asks(4, 2), @"--tp-size: SGLang has 4, the artifact 1 for each of 2 batches");
+}
+
+#[test]
+fn each_option_stands_in_the_table_once() {
+    let mut all: Vec<&str> = names().collect();
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+    assert!(OTHERS.iter().all(|(fate, _, _)| matches!(fate, Fate::Acts | Fate::CannotMatter)));
+    assert_eq!(SHORT.iter().find(|(_, name)| !all.contains(name)), None);
+}
+
+#[test]
+fn command_lines() {
+    let read = |line: &str| read(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    let found = read(
+        "--tp 2 --expert-parallel-size 2 --kv-cache-dtype bf16 --enable-lora --cuda-graph-bs-decode 1 2 \
+         --json-model-override-args {\"rms_norm_eps\":0.5}",
+    );
+    let expected = json!({
+        "tp_size": 2, "ep_size": 2, "kv_cache_dtype": "bf16", "enable_lora": true, "cuda_graph_bs_decode": [1, 2],
+        "json_model_override_args": { "rms_norm_eps": 0.5 },
+    });
+    assert_eq!(found.map(Value::Object), Ok(expected));
+    let wrong =
+        ["--json-model-override-args [1]", "--enable-lroa", "--tpsize 2"].map(|line| read(line).expect_err(line));
+    insta::assert_snapshot!(wrong.join("\n"), @"
+    --json-model-override-args: SGLang takes a JSON object, not [1]
+    --enable-lroa: there is no such option of SGLang's; known are --enable-lora, those in docs/sglang.md
+    --tpsize: there is no such option of SGLang's; known are --tp-size, --ep-size, --pp-size, --dp-size, those in docs/sglang.md
+    ");
 }
 
 /// The document has the table as it is here.

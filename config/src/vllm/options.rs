@@ -1,7 +1,7 @@
 //! vLLM's options: what becomes of each where an artifact runs. The plugin, `atomc check` and
 //! docs/vllm.md read this table.
 pub use crate::framework::{Fate, Judged, flag};
-use crate::framework::{compared, refused, rows};
+use crate::framework::{compared, list, refused, rows};
 
 /// How vLLM may read a checkpoint: those of its loaders that hand out tensors by the names of the
 /// checkpoint, ours, and the one that reads none.
@@ -327,10 +327,5 @@ pub fn document() -> String {
     for (name, other) in SPELLINGS {
         text += &format!("| `{}` | as `{}` | where it says the same |\n", flag(name), flag(other));
     }
-    for (fate, why, names) in OTHERS {
-        let what = if *fate == Fate::Acts { "acts" } else { "cannot matter" };
-        let names: Vec<String> = names.split(' ').map(|name| format!("`{}`", flag(name))).collect();
-        text += &format!("| {} | {what} | {why} |\n", names.join(" "));
-    }
-    text
+    text + &list(OTHERS)
 }

@@ -18,6 +18,11 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
         facts.extend(overrides.clone());
     }
     let config = Config::parse(&Value::Object(facts).to_string(), None)?;
+    // vLLM refuses this itself, whatever the model runs as.
+    if options.get("enable_expert_parallel") == Some(&json!(true)) && !config.has_experts() {
+        let message = "vLLM takes it for models with experts alone, of which this one has none";
+        return Err(Diagnostic::new("vllm", message).at("--enable-expert-parallel"));
+    }
     let auto = |options: &Map<String, Value>| options.get("dtype").is_none_or(|dtype| *dtype == json!("auto"));
     // What vLLM makes of f32 follows from the device.
     if auto(options) && config.dtype != DType::F32 {

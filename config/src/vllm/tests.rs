@@ -1,6 +1,6 @@
 use super::options::{OTHERS, SPELLINGS, document, flag, names};
 use super::*;
-use crate::framework::tests::{MODEL, artifact_of};
+use crate::framework::tests::{MODEL, artifact_of, with_experts};
 use serde_json::json;
 
 fn refused(options: Value, own: bool) -> Vec<String> {
@@ -44,6 +44,15 @@ fn methods_of_quantisation() {
     for name in ["gptq", "gptq_marlin", "auto_gptq"] {
         assert_eq!(asks(&quantised, &quantised, json!(name)), "");
     }
+    // vLLM writes its own name into the configuration of GPT-OSS.
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/moe-gpt-oss-mxfp4/config.json");
+    let held = std::fs::read_to_string(path).expect("a configuration");
+    let resolved = held.replace(r#""mxfp4""#, r#""gpt_oss_mxfp4""#);
+    assert_ne!(resolved, held);
+    for name in ["gpt_oss_mxfp4", "mxfp4"] {
+        assert_eq!(asks(&held, &resolved, json!(name)), "");
+    }
+    insta::assert_snapshot!(asks(&held, &resolved, json!("fp8_per_block")), @"--quantization: vLLM has fp8_per_block, the artifact mxfp4");
     insta::assert_snapshot!(asks(&quantised, &quantised, json!("fp8")), @"--quantization: vLLM has fp8, the artifact gptq");
     insta::assert_snapshot!(asks(MODEL, MODEL, json!("fp8")), @"--quantization: vLLM has fp8, the artifact none");
     insta::assert_snapshot!(asks(MODEL, &quantised, json!("gptq")), @r#"config.json: quantization_config: vLLM has {"cache":null,"quant_method":"gptq","rules":[{"modules":"layers","scheme":"i4 with scales of f16 for groups of 32 columns, stored as GPTQ's words down columns, 1 off zero points"}]}, the artifact none; --quantization: vLLM has gptq, the artifact none"#);
@@ -84,20 +93,48 @@ fn refusals_name_the_option_and_the_reason() {
 }
 
 /// The sums are the same whether experts are whole or not; what is refused is memory elsewhere than
-/// where it was asked for.
+/// where it was asked for. Without experts the options act on nothing.
 #[test]
 fn whole_experts() {
-    let config = Config::parse(MODEL, None).expect("a good configuration");
-    let model = config.echo();
-    let asks = |experts: usize, options: Value| {
+    let asks = |model: &str, experts: usize, options: Value| {
+        let config = Config::parse(model, None).expect("a good configuration");
+        let model = config.echo();
         let held = Held { ranks: 2, experts, ..artifact_of(&model) };
         refusals(&config, options.as_object().expect("options"), &held).join("\n")
     };
+    let model = with_experts();
     let spread = json!({ "enable_expert_parallel": true, "data_parallel_size": 1 });
-    assert_eq!([asks(2, spread.clone()), asks(2, json!({ "data_parallel_size": 2 }))], ["", ""]);
-    insta::assert_snapshot!(asks(1, spread), @"--enable-expert-parallel: vLLM has true, the artifact a share of every expert on each rank; `atomc compile --ep 2` gives them whole ones");
     let further = json!({ "enable_expert_parallel": true, "data_parallel_size": 2 });
-    insta::assert_snapshot!(asks(2, further), @"--data-parallel-size: vLLM has 2, the artifact its experts on the ranks of one step");
+    assert_eq!([asks(&model, 2, spread.clone()), asks(&model, 2, json!({ "data_parallel_size": 2 }))], ["", ""]);
+    assert_eq!([asks(MODEL, 1, spread.clone()), asks(MODEL, 1, further.clone())], ["", ""]);
+    insta::assert_snapshot!(asks(&model, 1, spread), @"--enable-expert-parallel: vLLM has true, the artifact a share of every expert on each rank; `atomc compile --ep 2` gives them whole ones");
+    insta::assert_snapshot!(asks(&model, 2, further), @"--data-parallel-size: vLLM has 2, the artifact its experts on the ranks of one step");
+}
+
+/// What the plugin compiles where there is no artifact serves what was asked for.
+#[test]
+fn what_is_compiled_fits() {
+    let made = |model: &str, own: bool, options: Value| {
+        let config = Config::parse(model, None).expect("a good configuration");
+        compile_options(&config, options.as_object().expect("options"), own).join(" ")
+    };
+    let large = json!({
+        "dtype": "torch.bfloat16", "tensor_parallel_size": 2, "enable_expert_parallel": true, "kv_cache_dtype": "fp8",
+        "max_num_batched_tokens": 8192, "max_model_len": 512,
+    });
+    let found = [
+        made(&with_experts(), true, large.clone()),
+        made(MODEL, true, large.clone()),
+        made(MODEL, false, large),
+        made(MODEL, true, json!({ "dtype": "half", "max_model_len": 4096 })),
+        made(MODEL, true, json!({ "dtype": "auto", "tensor_parallel_size": 1 })),
+    ];
+    insta::assert_snapshot!(found.join("\n"), @"
+    --dtype bfloat16 --tp 2 --ep 2 --cache-dtype fp8
+    --dtype bfloat16 --tp 2 --cache-dtype fp8
+    --dtype bfloat16 --tp 2 --cache-dtype fp8 --attention own,caller --prefill 8192
+    --dtype float16 --context 4096
+    ");
 }
 
 #[test]
@@ -144,6 +181,61 @@ fn command_lines() {
     --enable-lroa: there is no such option of vLLM's; known are --enable-lora, those in docs/vllm.md
     model: is no option
     --zzz: there is no such option of vLLM's; known are those in docs/vllm.md
+    ");
+}
+
+/// What vLLM takes for no configuration is none here either.
+#[test]
+fn objects_are_json_objects() {
+    let wrong = |option: &str, value: &str| arguments::read(&[option, value].map(str::to_owned)).expect_err(value);
+    let found = ["not json", "[1]", "\"x\"", "{\"rms_norm_eps\":"].map(|value| wrong("--hf-overrides", value));
+    insta::assert_snapshot!([&found[..], &[wrong("--additional-config", "7")]].concat().join("\n"), @r#"
+    --hf-overrides: vLLM takes a JSON object, not not json
+    --hf-overrides: vLLM takes a JSON object, not [1]
+    --hf-overrides: vLLM takes a JSON object, not x
+    --hf-overrides: vLLM takes a JSON object, not {"rms_norm_eps":
+    --additional-config: vLLM takes a JSON object, not 7
+    "#);
+    assert!(arguments::read(&["--hf-overrides", "{}"].map(str::to_owned)).is_ok());
+}
+
+/// Options of a file come before those of the command line.
+#[test]
+fn files_of_options() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let read = |words: &[&str]| arguments::read(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+    let good = file(
+        "good.yaml",
+        "model: m\ntensor-parallel-size: 2\nmax_model_len: 4k\nenable-lora: false\nenforce-eager: true\n\
+         served-model-name: [\"a\", \"b\"]\ncompilation-config:\n  cudagraph_mode: FULL\nattention-config:\n  backend: X\n",
+    );
+    let expected = json!({
+        "model": "m", "tensor_parallel_size": 4, "max_model_len": 4000, "enable_lora": false, "enforce_eager": true,
+        "served_model_name": ["a", "b"], "compilation_config": { "cudagraph_mode": "FULL" },
+        "attention_config": { "backend": "X" }, "attention_backend": "X",
+    });
+    assert_eq!(read(&["--config", &good, "-tp", "4"]).map(Value::Object), Ok(expected));
+    let wrong = [
+        read(&["--config", &file("a.json", "{}")]),
+        read(&["--config", &file("b.yaml", "hf-overrides: x\n")]),
+        read(&["--config", &file("c.yaml", "no-such-option: 1\n")]),
+        read(&["--config", &file("d.yml", "a: &b 1\n")]),
+        read(&["--config", "nowhere.yaml"]),
+        read(&["--config"]),
+    ];
+    let wrong = wrong.map(|read| read.expect_err("a fault").replace(&folder.path().display().to_string(), "FOLDER"));
+    insta::assert_snapshot!(wrong.join("\n"), @"
+    --config: FOLDER/a.json: vLLM reads YAML of a file that ends with .yaml or .yml
+    --hf-overrides: vLLM takes a JSON object, not x
+    --no-such-option=1: there is no such option of vLLM's; known are those in docs/vllm.md
+    --config: FOLDER/d.yml: line 1: `&` is not understood here
+    --config: nowhere.yaml: No such file or directory (os error 2)
+    --config: names no file
     ");
 }
 

@@ -44,6 +44,13 @@ def judged_sglang_options() -> list[str]:
 def overriding_artifact(ours: str) -> str | None:
     """The artifact that the object `atomc` of `--json-model-override-args` names, given as JSON."""
 
+def compile_options(framework: str, config: str, options: str, own: bool) -> list[str]:
+    """The options of `atomc compile` whose artifact fits a `config.json` and the options of `vLLM` or `SGLang`, both as JSON. `own`
+    says whether the artifact attends. A ValueError names what of the configuration is not supported."""
+
+def is_part(architecture: str) -> bool:
+    """Whether artifacts of an architecture are a part of its models, which frameworks run themselves."""
+
 class Artifact:
     """An artifact's file, checked."""
 
@@ -69,6 +76,9 @@ class Artifact:
     def targets(self) -> list[str]: ...
     def page(self, target: str) -> tuple[int, int]:
         """The pages of a target's cache: tokens in one, and bytes of the largest."""
+    @property
+    def latent(self) -> bool:
+        """Whether pages keep one row of each token, of which keys and values are parts."""
     @property
     def config(self) -> dict[str, Any]:
         """Every option and model fact that shaped the artifact."""

@@ -6,12 +6,14 @@ import subprocess
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 
-def artifact(model: Path, *options: str, compiler: str, warn: Callable[[str, str], None]) -> Path | None:
+def artifact(model: Path, facts: str, *options: str, compiler: str, warn: Callable[[str, str], None]) -> Path | None:
     """The artifact of a Hugging Face folder under these options of `atomc compile`: compiled now, unless the same compiler has
-    compiled the same configuration before. `compiler` is its path, or empty for `atomc` on the path; XDG_CACHE_HOME is where
-    artifacts are kept. Without a compiler, or if it refuses the model, `warn` gets a line and the reason."""
+    compiled the same configuration before. `facts` is the model's config.json as a framework has resolved it. `compiler` is a path,
+    or empty for `atomc` on the path; XDG_CACHE_HOME is where artifacts are kept. Without a compiler, or if it refuses the model,
+    `warn` gets a line and the reason."""
 
     def fail(reason: str) -> None:
         warn("atomc: ATOMC_AUTOCOMPILE: %s", reason)
@@ -20,17 +22,19 @@ def artifact(model: Path, *options: str, compiler: str, warn: Callable[[str, str
     compiler = shutil.which(named)
     if compiler is None:
         return fail(f"ATOMC_COMPILER: there is no {named}")
-    if not (model / "config.json").exists():
-        return fail(f"{model} has no config.json")
     version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
-    content = sha256("\0".join([version, *options]).encode())
-    for file in (model / "config.json", model / "generation_config.json"):
-        content.update(b"\0" + (file.read_bytes() if file.exists() else b""))
+    content = sha256("\0".join([version, *options, facts]).encode())
+    generation = model / "generation_config.json"
+    content.update(b"\0" + (generation.read_bytes() if generation.exists() else b""))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "atomc"
     path = cache / f"{content.hexdigest()}.atomc"
     if not path.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([compiler, "compile", model, *options, "-o", path], capture_output=True, text=True)
+        with TemporaryDirectory() as folder:
+            Path(folder, "config.json").write_text(facts)
+            if generation.exists():
+                shutil.copy(generation, folder)
+            done = subprocess.run([compiler, "compile", folder, *options, "-o", path], capture_output=True, text=True)
         if done.returncode:
             return fail(f"atomc compile {model}: {done.stderr.strip()}")
     return path

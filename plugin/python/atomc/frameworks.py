@@ -63,8 +63,12 @@ class Wanted:
     """The path of an artifact, if an option names one."""
     trusted: bool
     """Whether the user trusts whatever comes with the model."""
-    options: Callable[[], list[str]]
-    """Those of `atomc compile` with which an artifact would fit."""
+    resolved: Callable[[], tuple[str, str]]
+    """The model's configuration and the framework's options, as JSON, for which an artifact is compiled where there is none."""
+    gpu: str
+    """Whose GPUs the framework runs on, or none."""
+    own: bool = True
+    """Whether the artifact attends, and not the framework's layer."""
 
 
 def find(wanted: Wanted, logger: Logger) -> atomc.Artifact | None:
@@ -84,7 +88,7 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
     named, beside = wanted.named, wanted.model / "model.atomc"
     found = not named and os.path.lexists(beside)  # a link that leads nowhere is a fault, not a model without an artifact
     if not named and not found and setting("ATOMC_AUTOCOMPILE") == "1":
-        named = autocompile.artifact(wanted.model, *wanted.options(), compiler=setting("ATOMC_COMPILER"), warn=logger.warning)
+        named = compiled(wanted, logger)
     if not named and not found:
         return None, logger.info, f"there is no {beside}"
     # What lies beside a model may have come with it from anywhere: until it is trusted, nothing of
@@ -95,7 +99,7 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
     artifact = atomc.Artifact(named or beside)
     if unasked and not artifact.trusted():  # it was replaced meanwhile
         return None, logger.warning, f"{beside} was replaced by an artifact that is not trusted"
-    if artifact.architecture not in dict(_atomc.architectures()):
+    if _atomc.is_part(artifact.architecture):
         # Nobody else says so: its class is the framework's, and no find comes to it.
         part = f"{artifact.path} is of {artifact.architecture}, of which an artifact is a part"
         if setting("ATOMC_STRICT") == "1":
@@ -105,19 +109,15 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
     return artifact, None, None
 
 
-def compile_options(gpu: str, dtype: torch.dtype, ranks: int, cache: str) -> list[str]:
-    """Those of `atomc compile` that fit a machine and a framework's options."""
-    options = ["--target", target(gpu), "--dtype", str(dtype).removeprefix("torch.")]
-    if ranks > 1:
-        options += ["--tp", str(ranks)]
-    if cache in ("fp8", "fp8_e4m3"):
-        options += ["--cache-dtype", "fp8"]
-    return options
-
-
-def latent(artifact: atomc.Artifact) -> bool:
-    """Whether layers keep one row of each token, of which all keys and values are made."""
-    return "kv_lora_rank" in artifact.config["model"]
+def compiled(wanted: Wanted, logger: Logger) -> Path | None:
+    """An artifact that fits a machine, a model and a framework's options, compiled now unless it was before."""
+    try:
+        facts, asked = wanted.resolved()
+        options = _atomc.compile_options(wanted.framework, facts, asked, wanted.own)
+    except (OSError, ValueError) as fault:  # a configuration that is not there, or not supported
+        return logger.warning("atomc: ATOMC_AUTOCOMPILE: %s", fault)
+    options = ("--target", target(wanted.gpu), *options)
+    return autocompile.artifact(wanted.model, facts, *options, compiler=setting("ATOMC_COMPILER"), warn=logger.warning)
 
 
 def device(gpu: str) -> str:

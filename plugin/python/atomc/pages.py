@@ -19,9 +19,17 @@ def tokens(artifact: atomc.Artifact, asked: int) -> int:
     return -(-asked // page) * page
 
 
-def within(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int, int, int, int]:
-    """Those of a layer in the memory that slots of tokens begin, up to its end: where they are, the bytes from one to the next, how
-    many, and the name of their table, of which there is one. Nobody but our kernels looks into them."""
+def fits(cache: atomc.Cache, rows: int) -> None:
+    """Refuses pages that are larger than a pool's slots of their tokens, with so many rows of each head: of numbers that are padded."""
+    size = getattr(torch, cache.dtype).itemsize
+    if (room := cache.block_tokens * rows * cache.heads * cache.head_dim * size) < cache.block_bytes:
+        layer = f"layer {cache.layer}: pages of {cache.block_bytes} bytes, as rows are multiples of 32 numbers"
+        raise Refused(f"{layer}, but the framework's pools have {room} bytes for one")
+
+
+def within(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int, int, int]:
+    """Those of a layer in the memory that slots of tokens begin, up to its end: where they are, the bytes from one to the next, and
+    how many. Nobody but our kernels looks into them."""
     storage, blocks = slots.untyped_storage(), len(slots) // cache.block_tokens
     used, room = blocks * cache.block_bytes, lambda: storage.data_ptr() + storage.nbytes() - slots.data_ptr()
     if used > room():
@@ -30,10 +38,10 @@ def within(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int,
         storage.resize_(storage.nbytes() + SLACK)
     elif room() - used + -(slots.data_ptr() + room()) % GPU_GRANULE < SLACK:
         raise Refused(f"--max-total-tokens: a pool of {len(slots)} ends where memory does; with a page more or less it does not")
-    return slots.data_ptr(), cache.block_bytes, blocks, 0
+    return slots.data_ptr(), cache.block_bytes, blocks
 
 
-def halves(cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int]:
+def halves(cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int]:
     """Pages of K and V, which have to be halves of one allocation."""
     if v.data_ptr() - k.data_ptr() != k.nbytes or v.untyped_storage().data_ptr() != k.untyped_storage().data_ptr():
         raise Refused(f"layer {cache.layer}: K and V of the pool are not halves of one allocation")

@@ -94,6 +94,8 @@ def test_named_artifacts(bare, tmp_path):
         (dict(kv_cache_dtype="fp8_e4m3"), "--kv-cache-dtype: SGLang has fp8_e4m3, the artifact bfloat16"),
         (dict(context_length=400), None),
         (dict(json_model_override_args='{"rms_norm_eps": 0.5}'), "config.json: rms_norm_eps: SGLang has 0.5"),
+        (dict(enable_deterministic_inference=True), "--enable-deterministic-inference: SGLang has true, the artifact bits"),
+        (dict(quantization_param_path="none.json"), "--quantization-param-path: SGLang has none.json, the artifact none"),
         (dict(cpu_offload_gb=1), "--cpu-offload-gb: SGLang has 1, the artifact none: weights stay on the device"),
     ],
 )
@@ -186,6 +188,32 @@ def test_caches_of_fp8(bare):
     folder = bare("qwen3")
     compile(folder, "--cache-dtype", "fp8")
     assert runs(folder, kv_cache_dtype="fp8_e4m3")[0] == "atomc.sglang.model.Model"
+
+
+def test_deterministic_inference(bare):
+    folder = bare("llama")
+    compile(folder, "--invariant")
+    assert runs(folder, enable_deterministic_inference=True)[0] == "atomc.sglang.model.Model"
+
+
+def test_checkpoints_that_name_a_cache(tmp_path):
+    """Of `auto` SGLang makes pools of the model's type, whatever the checkpoint names."""
+    folder = golden_model(tmp_path, "q-cache")
+    compile(folder)
+    with pytest.raises(Refused, match="--kv-cache-dtype: SGLang has auto, the artifact float8_e4m3fn, and of auto SGLang makes"):
+        runs(folder)
+    assert runs(folder, kv_cache_dtype="fp8_e4m3")[0] == "atomc.sglang.model.Model"
+
+
+def test_what_is_compiled_fits(bare, monkeypatch, tmp_path):
+    """What asks for pages and what makes the model have one artifact, of the configuration with its overrides."""
+    monkeypatch.setenv("ATOMC_AUTOCOMPILE", "1")
+    monkeypatch.setenv("ATOMC_COMPILER", ATOMC)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = dict(kv_cache_dtype="fp8_e4m3", json_model_override_args='{"rms_norm_eps": 0.5}')
+    assert runs(bare("llama"), **asked)[0] == "atomc.sglang.model.Model"
+    [made] = (tmp_path / "atomc").iterdir()
+    assert atomc.Artifact(made).config["model"]["rms_norm_eps"] == 0.5
 
 
 def test_packed_weights_need_no_checkpoint(model, tmp_path):

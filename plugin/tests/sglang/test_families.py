@@ -9,7 +9,9 @@ from models import GOLDEN
 from safetensors.torch import load_file
 
 CASES = ["llama3", "qwen2", "qwen2-sliding", "qwen3", "mistral", "smollm3-sliding", "granite", "olmo2", "phi3-short", "gemma3"]
-# SGLang runs gpt-oss with backends of its own choice alone, of which a processor has none.
+# SGLang runs gpt-oss with backends of its own choice alone, of which a processor has none: ours
+# takes the place of one.
+SINKS = ["moe-gpt-oss"]
 EXPERTS = ["moe-qwen3", "moe-mixtral", "moe-glm"]
 # What SGLang keeps of a token is one row, in pools of their own kind. Others of their kind differ
 # in the compiler alone.
@@ -17,7 +19,7 @@ LATENT = ["mla-v3", "mla-kimi", *(pytest.param(name, marks=pytest.mark.thorough)
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
 
-@pytest.mark.parametrize("name", [*CASES, *EXPERTS, *LATENT, *QUANTISED])
+@pytest.mark.parametrize("name", [*CASES, *EXPERTS, *SINKS, *LATENT, *QUANTISED])
 def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
     # A type that is wider than the golden one leaves no other expert to be chosen.
     wide = name.startswith("mla-")
@@ -30,7 +32,18 @@ def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
     def made():
         import atomc.sglang.model
 
-        loaded = runner(folder, dtype=dtype)
+        if name in SINKS:
+            from sglang.srt.layers.attention.attention_registry import register_attention_backend
+
+            from atomc.sglang.attention import Backend
+
+            register_attention_backend("triton")(Backend)
+        loaded = runner(folder, dtype=dtype, **(dict(attention_backend="triton") if name in SINKS else {}))
+        if name in SINKS:  # a pool for layers with a window, and a larger one for others
+            pool = loaded.torch_runner.token_to_kv_pool
+            assert pool.size_swa < pool.size
+            # From here on slots of the one are not those of the other.
+            loaded.torch_runner.token_to_kv_pool_allocator.swa_attn_allocator.alloc(pool.page_size)
         assert type(loaded.torch_runner.model) is atomc.sglang.model.Model
         return logits(loaded, prompts)
 

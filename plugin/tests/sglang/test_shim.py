@@ -11,19 +11,20 @@ import torch
 import atomc
 from atomc import _atomc
 from atomc.frameworks import Refused
-from atomc.pages import SLACK, halves
+from atomc.pages import SLACK, fits, halves
 from atomc.sglang import compat
 
 FILES = sorted(Path(atomc.__path__[-1], "sglang").glob("*.py"))
-CONSTANTS = {"ARCHITECTURES", "DRAFTS", "__getattr__", "CHOOSING", "EntryClass", "NAMES", "REQUESTS", "ROUNDED", "TESTED", "TRANSFORMERS"}
+CONSTANTS = {"ARCHITECTURES", "DRAFTS", "__getattr__", "CHOOSING", "COMPILING", "EntryClass", "NAMES", "REQUESTS", "ROUNDED", "TESTED", "TRANSFORMERS"}
 RELEASES = {"OLDER", "BEFORE", "SINCE"}
-MEMORY = {"PAGE_SIZE", "HALVES", "ROWS", "SAVER", "RELEASE", "OPTIONS", "TAGS", "logger"}
+MEMORY = {"PAGE_SIZE", "HALVES", "ROWS", "SAVER", "CHECKER", "RELEASE", "OPTIONS", "TAGS", "logger"}
 ADAPTERS = {"ADAPTERS", "DRAFT", "LATENT", "KEYS_AND_VALUES"}
 
 
 @pytest.mark.short
 def test_size():
-    assert rules.lines(FILES) < 400
+    """Forty lines of these are the names of what is used of SGLang."""
+    assert rules.lines(FILES) < 450
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -84,7 +85,7 @@ def test_names_of_drafts_are_reserved():
 def test_what_is_hooked_is_there():
     from pkgutil import resolve_name
 
-    places = [compat.PAGE_SIZE, compat.HALVES, compat.ROWS, *([] if compat.OLDER else [compat.SAVER, compat.RELEASE])]
+    places = [compat.PAGE_SIZE, compat.HALVES, compat.ROWS, compat.CHECKER, *([] if compat.OLDER else [compat.SAVER, compat.RELEASE])]
     assert all(callable(resolve_name(place)) for place in places)
 
 
@@ -92,8 +93,8 @@ def test_a_pool_of_sglang_has_room_behind_its_last_page_on_a_processor():
     cache = SimpleNamespace(layer=0, block_tokens=16, block_bytes=16 * 128)
     pool = torch.arange(2 * 64 * 32, dtype=torch.int32).view(torch.bfloat16).view(2, 64, 2, 32)
     before, size = pool.clone(), pool.nbytes
-    address, stride, blocks, table = halves(cache, True, *pool)
-    assert (address, stride, blocks, table) == (pool.data_ptr(), 16 * 128, 4, 0)
+    address, stride, blocks = halves(cache, True, *pool)
+    assert (address, stride, blocks) == (pool.data_ptr(), 16 * 128, 4)
     # Halves are one allocation, which may hold twice as many pages as K has bytes for.
     cache.block_bytes *= 2
     halves(cache, True, *pool)
@@ -101,3 +102,48 @@ def test_a_pool_of_sglang_has_room_behind_its_last_page_on_a_processor():
     cache.block_bytes += 128
     with pytest.raises(Refused, match="4 pages of 4224 bytes, but the pool has 16640 bytes"):
         halves(cache, True, *pool)
+
+
+def test_pages_that_pools_have_no_room_for_are_refused_when_a_model_is_made():
+    cache = SimpleNamespace(layer=3, block_tokens=16, heads=1, head_dim=24, dtype="bfloat16", block_bytes=16 * 24 * 2)
+    fits(cache, 1)
+    cache.block_bytes = 16 * 32 * 2
+    with pytest.raises(Refused, match="layer 3: pages of 1024 bytes, .* but the framework's pools have 768 bytes for one"):
+        fits(cache, 1)
+
+
+def test_checks_of_weights_are_refused():
+    """SGLang's checker, which would find no parameter that is wrong."""
+    from sglang.srt.utils.weight_checker import WeightChecker
+
+    from atomc.frameworks import Driven
+    from atomc.sglang import memory
+
+    asked = []
+    handle = lambda checker, action, **_: asked.append(action)
+    of = lambda model: SimpleNamespace(_get_model=lambda: model)
+    assert callable(WeightChecker.handle)
+    memory.checked(handle, of(torch.nn.Identity()), "checksum", role="target")
+    with pytest.raises(Refused, match="/weights_checker: the weights of an artifact are packed"):
+        memory.checked(handle, of(Driven.__new__(Driven)), "checksum", role="target")
+    assert asked == ["checksum"]
+
+
+def test_the_profiler_has_what_a_processor_has():
+    if not compat.OLDER:
+        from atomc.sglang.platform import HostPlatform
+
+        platform = HostPlatform()
+        name = platform.get_torch_profiler_activity_str()
+        assert getattr(torch.profiler.ProfilerActivity, name) is platform.get_torch_profiler_activity()
+
+
+def test_the_backend_may_be_deterministic():
+    """Where the artifact is: SGLang offers it for deterministic inference, with prefixes of the radix cache."""
+    from atomc.sglang import plugin
+
+    plugin.register()
+    from sglang.srt import server_args
+
+    assert "atomc" in server_args.DETERMINISTIC_ATTENTION_BACKEND_CHOICES
+    assert "atomc" in server_args.RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND

@@ -105,11 +105,36 @@ def test_compiles_once(bare, tmp_path, monkeypatch):
     assert made.stat().st_mtime_ns == first.st_mtime_ns, "what was compiled is kept"
     changed = json.loads((folder / "config.json").read_text()) | {"rms_norm_eps": 1e-5}
     (folder / "config.json").write_text(json.dumps(changed))
+    asked = EngineArgs(str(folder)).create_engine_config()
     config.find(asked)
     assert len(list((tmp_path / "atomc").iterdir())) == 2, "another configuration is another artifact"
     monkeypatch.setenv("ATOMC_COMPILER", str(tmp_path / "nowhere"))
     with pytest.raises(config.Refused, match="ATOMC_STRICT"):
         config.find(asked)
+
+
+def test_what_is_compiled_fits(bare, tmp_path, monkeypatch):
+    """The same options that ask for an artifact say how it is compiled: ranks, whole experts, pages, overrides, and what vLLM's
+    layer needs where it attends."""
+    monkeypatch.setenv("ATOMC_AUTOCOMPILE", "1")
+    monkeypatch.setenv("ATOMC_STRICT", "1")
+    monkeypatch.setenv("ATOMC_COMPILER", ATOMC)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def fits(arguments, attention="own"):
+        parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+        given = parser.parse_args(["--model", *map(str, arguments)])
+        asked = AsyncEngineArgs.from_cli_args(given).create_engine_config()
+        artifact = config.find(asked)
+        config.check(asked, artifact, atomc.Model(artifact, rank=0, attention=attention))
+        return artifact
+
+    large = [large_model(tmp_path), "--skip-tokenizer-init", *LARGE.split(), "--hf-overrides", '{"rms_norm_eps": 0.5}']
+    artifact = fits(large)
+    assert (artifact.expert_parallel, artifact.config["model"]["rms_norm_eps"]) == (2, 0.5)
+    monkeypatch.setenv("ATOMC_ATTENTION", "vllm")
+    fits([bare("llama"), "--max-num-batched-tokens", "1024"], "caller")
+    assert len(list((tmp_path / "atomc").iterdir())) == 2
 
 
 @short

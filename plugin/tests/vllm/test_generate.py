@@ -241,6 +241,13 @@ def test_weights_come_back_one_by_one(engine, model):
     assert greedy(llm, PROMPTS[:4]) == SOLUTIONS[:4]
 
 
+def test_trainers_find_no_module_to_patch(engine, model):
+    """verl looks for the inner model of whatever it trains, and in its layers for experts whose weights it would give loaders."""
+    llm = engine(model("llama"))
+    inner = getattr(own(llm), "model", None) or getattr(own(llm), "language_model", None)
+    assert inner is not None and list(inner.layers) == []
+
+
 def test_the_cache_is_what_sequences_can_use(engine, model):
     """Without a size of its own the cache of a machine without a GPU is no quarter of its memory."""
     llm = engine(model("qwen3"), kv_cache_memory_bytes=None, max_num_seqs=4, max_model_len=256)

@@ -5,10 +5,12 @@ import os
 import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import PROMPT, Server, template  # noqa: F401
+from serving import PROMPT, SOLUTION, Server, template  # noqa: F401
 from serving import test_accuracy, test_chat, test_completion, test_log_says_what_runs, test_nothing_compiles, test_stream  # noqa: F401
 
 import atomc
@@ -20,9 +22,11 @@ pytestmark = pytest.mark.short
 def server(model, template, tmp_path_factory):
     environment = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     command = [Path(sys.executable).with_name("vllm"), "serve", model("llama"), "--chat-template", template]
-    command += ["--kv-cache-memory-bytes", "16M", "--max-num-seqs", "32"]
-    log = tmp_path_factory.mktemp("server") / "log"
-    server = Server(command, "Application startup complete", log, {**environment, "VLLM_LOGGING_LEVEL": "INFO"})
+    command += ["--kv-cache-memory-bytes", "16M", "--max-num-seqs", "32", "--enable-sleep-mode"]
+    folder = tmp_path_factory.mktemp("server")
+    environment |= {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_SERVER_DEV_MODE": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    server = Server(command, "Application startup complete", folder / "log", environment)
+    server.compiled = folder / "compiled"
     yield server
     server.stop()
 
@@ -32,6 +36,27 @@ def test_metrics_say_what_runs(server, model):
     labels, path = dict(re.findall(r'(\w+)="([^"]*)"', line)), model("llama") / "model.atomc"
     named = dict(engine="0", model_name="m", architecture="LlamaForCausalLM", artifact=str(path), attention="own")
     assert labels == {**named, "fingerprint": atomc.Artifact(path).fingerprint} and line.endswith("} 1.0")
+
+
+def test_probabilities_compile_nothing(server):
+    """What vLLM compiles with torch where somebody asks for them, it runs as it is."""
+    answer = server.complete(PROMPT, max_tokens=2, logprobs=2)
+    assert len(answer["choices"][0]["logprobs"]["tokens"]) == 2
+    assert not [file for file in server.compiled.rglob("*") if file.is_file()]
+
+
+def test_requests_wait_for_weights(server):
+    """Of a server that slept at level 2 and wakes by tags, as vLLM wants it: weights, which come anew, and then the cache."""
+    post = lambda path, *more: server.curl(path, "--fail-with-body", "-X", "POST", *more)
+    post("sleep?level=2")
+    post("wake_up?tags=weights")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.complete, PROMPT)
+        time.sleep(2)
+        assert not asked.done()
+        post("collective_rpc", "-H", "Content-Type: application/json", "-d", '{"method": "reload_weights"}')
+        post("wake_up?tags=kv_cache")
+        assert asked.result()["choices"][0]["text"] == SOLUTION
 
 
 def test_structured_output(server):

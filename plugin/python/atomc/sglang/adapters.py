@@ -7,7 +7,7 @@ import torch
 
 import atomc
 from atomc import pages
-from atomc.frameworks import Driven, Refused, latent
+from atomc.frameworks import Driven, Refused
 
 from . import compat
 from .model import Model
@@ -23,8 +23,10 @@ class Adapter:
     """The model, of its adapter, its artifact and its facts."""
     load: Callable[[torch.nn.Module, object], None]
     """Loads a checkpoint's tensors, or packed weights that are in the model's folder."""
-    bind: Callable[..., tuple[int, int, int, int]]
-    """The pages of a layer in SGLang's pool, as `atomc.Model.bind_cache` takes them."""
+    bind: Callable[..., tuple[int, int, int]]
+    """The pages of a layer in SGLang's pool, as `atomc.Model.bind_cache` takes them, without a table's name."""
+    rows: int
+    """Rows of each head that SGLang's pool has of a token."""
     output: Callable[..., object]
     """What SGLang samples from, of the hidden rows of a batch."""
 
@@ -52,7 +54,7 @@ def load(model: Model, weights) -> None:
         Driven.load_weights(model, weights)
 
 
-def rows(cache: atomc.Cache, on_host: bool, k: torch.Tensor, _) -> tuple[int, int, int, int]:
+def rows(cache: atomc.Cache, on_host: bool, k: torch.Tensor, _) -> tuple[int, int, int]:
     """Pages of latent rows, of which V is a part."""
     return pages.within(cache, on_host, k)
 
@@ -70,8 +72,8 @@ def next_tokens(model: Model, ids: torch.Tensor, hidden: torch.Tensor, batch):
     return compat.LogitsProcessorOutput(next_token_logits=logits, mm_input_embeds=asked.mm_input_embeds)
 
 
-KEYS_AND_VALUES = Adapter(lambda *_: True, facts, Model, load, pages.halves, next_tokens)
-LATENT = replace(KEYS_AND_VALUES, suits=lambda _, artifact: latent(artifact), bind=rows)
+KEYS_AND_VALUES = Adapter(lambda *_: True, facts, Model, load, pages.halves, 2, next_tokens)
+LATENT = replace(KEYS_AND_VALUES, suits=lambda _, artifact: artifact.latent, bind=rows, rows=1)
 DRAFT = replace(KEYS_AND_VALUES, suits=lambda name, _: name in compat.DRAFTS, construct=no_draft)
 
 # The first that suits is taken.

@@ -4,6 +4,8 @@ import os
 from functools import cache
 from importlib.metadata import version
 
+import torch
+
 from atomc import _atomc
 from atomc.frameworks import Refused, attributes, setting, untested
 
@@ -36,6 +38,7 @@ PAGE_SIZE = "sglang.srt.server_args.ServerArgs._handle_page_size" if OLDER else 
 HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers" + ("" if OLDER else "_normal")
 ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
 SAVER = "sglang.srt.utils.torch_memory_saver_adapter.TorchMemorySaverAdapter.create"
+CHECKER = "sglang.srt.utils.weight_checker.WeightChecker.handle"
 RELEASE = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager.release_memory_occupation"
 
 # Everything else: of each module, the names that are used of it.
@@ -43,6 +46,7 @@ NAMES = {
     "sglang.srt.layers.attention.attention_registry": "register_attention_backend",
     "sglang.srt.layers.attention.base_attn_backend": "AttentionBackend",
     "sglang.srt.layers.logits_processor": "LogitsMetadata LogitsProcessor LogitsProcessorOutput",
+    "sglang.srt.mem_cache.swa_memory_pool": "SWAKVPool",
     "sglang.srt.models.registry": "import_model_classes",
     "sglang.srt.platforms": "current_platform",
     "sglang.srt.plugins.hook_registry": "HookRegistry HookType",
@@ -51,10 +55,12 @@ NAMES = {
 BEFORE = {
     "sglang.srt.configs.model_config": "ModelConfig",
     "sglang.srt.layers.dp_attention": "get_attention_tp_group get_attention_tp_rank",
-    "sglang.srt.server_args": "add_attention_backend_choices get_global_server_args",
+    "sglang.srt.server_args": "add_attention_backend_choices add_deterministic_attention_backend_choices get_global_server_args "
+    "add_radix_supported_deterministic_attention_backend_choices",
 }
 SINCE = {
-    "sglang.srt.arg_groups.choices": "add_attention_backend_choices",
+    "sglang.srt.arg_groups.choices": "add_attention_backend_choices add_deterministic_attention_backend_choices "
+    "add_radix_supported_deterministic_attention_backend_choices",
     "sglang.srt.arg_groups.overrides": "model_config_of",
     "sglang.srt.model_executor.forward_context": "get_req_to_token_pool get_token_to_kv_pool",
     "sglang.srt.platforms.cpu": "CpuDeviceMixin",
@@ -93,6 +99,16 @@ def pools(batch) -> tuple:
     return __getattr__("get_token_to_kv_pool")(), __getattr__("get_req_to_token_pool")().req_to_token
 
 
+def parts(pool) -> list:
+    """The pools that a pool of layers with a window and of others is made of, or that pool."""
+    return [pool.full_kv_pool, pool.swa_kv_pool] if isinstance(pool, __getattr__("SWAKVPool")) else [pool]
+
+
+def windowed(pool, layer: int) -> bool:
+    """Whether slots of a layer are those of a pool that keeps the window of each sequence alone."""
+    return len(parts(pool)) > 1 and pool.layers_mapping[layer][1]
+
+
 def check_release() -> None:
     """Refuses a release that the tests do not run: what the shim takes for granted may have changed without a name's being gone."""
     if (fault := untested("SGLang", "sglang", TESTED)) and setting("ATOMC_UNSUPPORTED_VERSION") != "1":
@@ -115,6 +131,11 @@ def gpu() -> str:
 def has_kernels() -> bool:
     """Whether SGLang is asked to run on the processor with kernels of its own, by the variable that it reads there."""
     return os.environ.get("SGLANG_USE_CPU_ENGINE", "0") == "1"
+
+
+def on_host() -> bool:
+    """Whether the platform and the pools are the plugin's."""
+    return not torch.accelerator.is_available() and not has_kernels()
 
 
 def context_length(server_args=None) -> int:

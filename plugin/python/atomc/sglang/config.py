@@ -8,7 +8,7 @@ import torch
 
 import atomc
 from atomc import _atomc, frameworks, pages
-from atomc.frameworks import Refused, Wanted, compile_options, disabled, located, setting
+from atomc.frameworks import Refused, Wanted, disabled, located, setting
 
 from . import compat
 
@@ -16,19 +16,27 @@ logger = logging.getLogger(__name__)
 
 
 # Of SGLang's options, those that say which artifact a model has.
-CHOOSING = ("model_path", "trust_remote_code", "json_model_override_args", "tp_size", "kv_cache_dtype")
+CHOOSING = ("model_path", "trust_remote_code", "json_model_override_args")
+# Those for which one is compiled where there is none, as they are given: what SGLang makes of some
+# of them is not known yet when it asks for pages.
+COMPILING = ("dtype", "kv_cache_dtype", "tp_size", "ep_size", "dp_size", "enable_dp_attention", "context_length")
+COMPILING += ("enable_deterministic_inference",)
 
 
 def wanted(asked: dict) -> Wanted:
     overrides = json.loads(asked["json_model_override_args"] or "{}")
-    named = _atomc.overriding_artifact(json.dumps(overrides.get("atomc")))
-    options = lambda: compile_options(compat.gpu(), torch.get_default_dtype(), asked["tp_size"], asked["kv_cache_dtype"])
-    return Wanted("SGLang", Path(asked["model_path"]), named, asked["trust_remote_code"], options)
+    named = _atomc.overriding_artifact(json.dumps(overrides.pop("atomc", None)))
+
+    def resolved() -> tuple[str, str]:
+        facts = json.loads(Path(asked["model_path"], "config.json").read_text()) | overrides
+        return json.dumps(facts), json.dumps({name: asked[name] for name in COMPILING})
+
+    return Wanted("SGLang", Path(asked["model_path"]), named, asked["trust_remote_code"], resolved, compat.gpu())
 
 
 def artifact() -> atomc.Artifact | None:
     """The artifact that runs in this process, as far as its options say."""
-    return None if disabled() else located(wanted(compat.options(CHOOSING)), logger)[0]
+    return None if disabled() else located(wanted(compat.options(CHOOSING + COMPILING)), logger)[0]
 
 
 def page_size(default, view) -> dict:
@@ -36,7 +44,7 @@ def page_size(default, view) -> dict:
     for kernels of its own that have their pages."""
     made = default(view) or {}
     asked = made.get("page_size", view.page_size)
-    artifact = located(wanted({name: getattr(view, name) for name in CHOOSING}), logger)[0]
+    artifact = located(wanted({name: getattr(view, name, None) for name in CHOOSING + COMPILING}), logger)[0]
     if artifact is None or (taken := pages.tokens(artifact, asked)) == asked:
         return made
     logger.warning("atomc: --page-size %d: %d is taken, as pages are the artifact's", asked, taken)
@@ -50,7 +58,7 @@ def find(architecture: str) -> atomc.Artifact | None:
     compat.check_release()
     if architecture == compat.TRANSFORMERS:
         return pass_by()
-    return frameworks.find(wanted(compat.options(CHOOSING)), logger)
+    return frameworks.find(wanted(compat.options(CHOOSING + COMPILING)), logger)
 
 
 def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:

@@ -1,7 +1,8 @@
-"""`release_memory_occupation` on machines without a GPU, of whose memory torch_memory_saver knows nothing."""
+"""What requests about memory do: checks of weights, and on machines without a GPU, of whose memory torch_memory_saver knows nothing,
+`release_memory_occupation`."""
 
 from atomc import pages
-from atomc.frameworks import Driven
+from atomc.frameworks import Driven, Refused
 
 from . import compat
 from .config import logger
@@ -21,6 +22,13 @@ def device_module(get, device=None):
     return get(device or "cpu")
 
 
+def checked(handle, checker, *arguments, **options):
+    """SGLang compares parameters, of which there are none here: it would find nothing wrong whatever the weights are."""
+    if isinstance(checker._get_model(), Driven):
+        raise Refused("/weights_checker: the weights of an artifact are packed, and no parameters")
+    return handle(checker, *arguments, **options)
+
+
 def released(result, manager, request) -> None:
     """Gives back what the tags name, if SGLang was started to. Weights stay with a backup, which would be in the same memory; else
     the next ones have to be all."""
@@ -31,7 +39,7 @@ def released(result, manager, request) -> None:
         return logger.warning("atomc: --enable-memory-saver: SGLang's own model keeps its memory on a machine without a GPU")
     tags = request.tags or TAGS
     if "kv_cache" in tags:
-        pages.give_back(runner.token_to_kv_pool.memory)
+        pages.give_back([one for pool in compat.parts(runner.token_to_kv_pool) for one in pool.memory])
     if "weights" in tags and not asked["enable_weights_cpu_backup"]:
         runner.model.engine.unload()
 

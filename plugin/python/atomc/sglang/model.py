@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import torch
 
 import atomc
+from atomc import pages
 from atomc.frameworks import Driven, device, part
 
 from . import compat, config
@@ -21,6 +22,9 @@ class Model(Driven):
         config.check(facts, artifact, self.engine)
         asked = compat.options(["model_path", "load_format"])
         self.make_up(asked["load_format"])
+        if not compat.on_host():
+            for cache in self.engine.cache:
+                pages.fits(cache, adapter.rows)
         self.adapter, self.pool, self.block_tokens = adapter, None, self.engine.cache[0].block_tokens
         self.packed = Path(asked["model_path"], self.engine.packed_name)
         self.reduce, self.gather = group.all_reduce, group.all_gather
@@ -53,11 +57,15 @@ class Model(Driven):
             starts, lengths, requests = part(starts, starts.cpu(), lengths, tokens)
         # A slot is a token of a page: the table has the page of each page's first slot.
         longest = int(batch.seq_lens_cpu.max()) if self.on_host else slots.shape[1]
-        table = slots[:, : longest : self.block_tokens][batch.req_pool_indices[requests]] // self.block_tokens
+        firsts = slots[:, : longest : self.block_tokens][batch.req_pool_indices[requests]]
+        kept = [compat.windowed(pool, cache.layer) for cache in self.engine.cache]
+        # Layers with a window may have slots of their own.
+        taken = {own: pool.translate_loc_from_full_to_swa(firsts) if own else firsts for own in set(kept)}
+        places = {own: (first // self.block_tokens).int() for own, first in taken.items()}
         ids, positions = ids[tokens], positions[tokens].long()
         tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths)
         pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-        tables = [(table.data_ptr(), table.stride(0))] * len(self.engine.cache)
+        tables = [(places[own].data_ptr(), places[own].stride(0)) for own in kept]
         sizes = dict(tables=tables, sequences=len(lengths), tokens=len(ids))
         self.engine.begin(**pointers, **sizes, decode=decode, embedded=embeds is not None, stream=self.stream())
         return self.run(tokens, embeds, self.reduce)
@@ -65,6 +73,6 @@ class Model(Driven):
     def bind(self, pool) -> None:
         """Takes the pages of SGLang's pool."""
         if pool is not self.pool:
-            pages = [self.adapter.bind(cache, self.on_host, *pool.get_kv_buffer(cache.layer)) for cache in self.engine.cache]
-            self.engine.bind_cache(pages)
+            bind = lambda cache: self.adapter.bind(cache, self.on_host, *pool.get_kv_buffer(cache.layer))
+            self.engine.bind_cache([(*bind(cache), compat.windowed(pool, cache.layer)) for cache in self.engine.cache])
             self.pool = pool

@@ -1,5 +1,7 @@
 """SGLang's platform for machines without a GPU: artifacts run on the host, and SGLang runs without its compiled kernels."""
 
+import torch
+
 from . import compat
 from .compat import CpuDeviceMixin, PlatformEnum, SRTPlatform
 
@@ -20,3 +22,9 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
 
     def get_default_attention_backend(self) -> str:
         return "torch_native"
+
+    def get_torch_profiler_activity_str(self) -> str:
+        return torch.profiler.ProfilerActivity.CPU.name
+
+    def get_torch_profiler_activity(self) -> torch.profiler.ProfilerActivity:
+        return torch.profiler.ProfilerActivity.CPU

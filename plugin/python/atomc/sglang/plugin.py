@@ -1,7 +1,5 @@
 """What SGLang calls when one of its processes starts."""
 
-import torch
-
 from atomc.frameworks import disabled
 
 from . import compat
@@ -15,17 +13,17 @@ def register() -> None:
     from .attention import Backend
 
     compat.add_attention_backend_choices(["atomc"])
+    # It is one if the artifact is, which `config.check` asks, and whatever of a prefix is kept.
+    compat.add_deterministic_attention_backend_choices(["atomc"])
+    compat.add_radix_supported_deterministic_attention_backend_choices(["atomc"])
     compat.register_attention_backend("atomc")(Backend)
     compat.HookRegistry.register(compat.PAGE_SIZE, config.page_size, compat.HookType.AROUND)
-    if on_host():
+    compat.HookRegistry.register(compat.CHECKER, memory.checked, compat.HookType.AROUND)
+    if compat.on_host():
         memory.register()
         pool.register()
 
 
-def on_host() -> bool:
-    return not torch.accelerator.is_available() and not compat.has_kernels()
-
-
 def platform() -> str | None:
     """Entry point of `sglang.srt.platforms`: the host, where there is nothing else, of releases that know processors."""
-    return None if disabled() or compat.OLDER or not on_host() else f"{__package__}.platform.HostPlatform"
+    return None if disabled() or compat.OLDER or not compat.on_host() else f"{__package__}.platform.HostPlatform"

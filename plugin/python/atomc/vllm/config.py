@@ -6,7 +6,7 @@ from pathlib import Path
 
 import atomc
 from atomc import _atomc, frameworks
-from atomc.frameworks import Refused, Wanted, compile_options, setting
+from atomc.frameworks import Refused, Wanted, setting
 
 from .compat import VllmConfig, current_platform, init_logger
 
@@ -16,10 +16,16 @@ logger = init_logger(f"vllm.{__name__}")
 def wanted(config: VllmConfig) -> Wanted:
     named = config.additional_config, config.load_config.model_loader_extra_config
     named = _atomc.named_artifact(*(json.dumps(option, default=str) for option in named))
-    model, ranks, cache = config.model_config, config.parallel_config.tensor_parallel_size, config.cache_config.cache_dtype
-    caller = ["--attention", "own,caller"] if attention() == "caller" else []
-    options = lambda: compile_options(gpu(), model.dtype, ranks, cache) + caller
-    return Wanted("vLLM", Path(model.model), named, model.trust_remote_code, options)
+    model, own = config.model_config, attention() == "own"
+    return Wanted("vLLM", Path(model.model), named, model.trust_remote_code, lambda: resolved(config), gpu(), own)
+
+
+def resolved(config: VllmConfig) -> tuple[str, str]:
+    """The model's configuration and the options that are judged, as vLLM has resolved them, as JSON."""
+    facts = config.model_config.hf_text_config.to_dict()
+    found = [(name, reduce(lambda at, part: getattr(at, part, None), path.split("."), config)) for name, path in _atomc.judged_options()]
+    asked = {name: value for name, value in found if value is not None}
+    return json.dumps(facts, default=str), json.dumps(asked, default=str)
 
 
 def find(config: VllmConfig) -> atomc.Artifact | None:
@@ -39,10 +45,7 @@ def attention() -> str:
 
 def check(config: VllmConfig, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses a model that is not the artifact's, as vLLM has resolved it, and options that do not fit."""
-    theirs = json.dumps(config.model_config.hf_text_config.to_dict(), default=str)
-    found = [(name, reduce(lambda at, part: getattr(at, part, None), path.split("."), config)) for name, path in _atomc.judged_options()]
-    asked = {name: value for name, value in found if value is not None}
-    if refusals := engine.refusals(theirs, json.dumps(asked, default=str)):
+    if refusals := engine.refusals(*resolved(config)):
         raise Refused(f"{artifact.path}: {refusals[0]}")
 
 

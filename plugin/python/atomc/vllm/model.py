@@ -1,12 +1,12 @@
 """One opaque model for every architecture that an artifact holds."""
 
 import time
-from types import new_class
+from types import SimpleNamespace, new_class
 
 import torch
 
 import atomc
-from atomc.frameworks import Driven, device, latent, part
+from atomc.frameworks import Driven, device, part
 
 from . import compat, config
 from .attention import Backend, Layer
@@ -50,10 +50,12 @@ class Model(Driven):
     def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         attention, rank = config.attention(), compat.get_tensor_model_parallel_rank()
         super().__init__(artifact, device(config.gpu()), rank, attention)
-        self.own, self.latent = attention == "own", latent(artifact)
+        self.own, self.latent = attention == "own", artifact.latent
         config.check(vllm_config, artifact, self.engine)
         self.make_up(vllm_config.load_config.load_format)
-        names = [f"{prefix}model.layers.{cache.layer}.self_attn.attn" for cache in self.engine.cache]
+        self.model = SimpleNamespace(layers=())  # where trainers look for modules whose weights have loaders
+        # vLLM wants one number in the name of a layer.
+        names = [f"{prefix}layers.{cache.layer}.attention" for cache in self.engine.cache]
         self.layers = dict(zip(names, (self.own_layers if self.own else self.vllm_layers)(vllm_config, names)))
 
     def own_layers(self, vllm_config, names: list[str]) -> list[Layer]:

@@ -10,6 +10,7 @@ class HostPlatform(Platform):
     device_name = device_type = "cpu"
     dispatch_key = "CPU"
     dist_backend = "gloo"
+    simple_compile_backend = "eager"  # inductor would compile C++ for the first request that wants probabilities
     ray_device_key = "GPU"  # a rank takes one of those that `ray start --num-gpus` declares
 
     @classmethod

@@ -1,0 +1,38 @@
+//! What an artifact would be that is compiled for a framework's options, without writing it.
+use atomc::driver;
+use atomc_config::differences;
+use atomc_config::framework::is_part;
+use atomc_runtime::manifest::{Attention, Target};
+
+use super::super::compile;
+use super::super::failure::Failure;
+use super::Asked;
+
+/// Sequences of the decode steps that are compiled: others have plans of the same kind.
+const DECODE: usize = 1;
+
+/// The command that makes an artifact which fits, found by compiling it.
+pub fn command(asked: &Asked, target: &str) -> Result<String, Failure> {
+    let (name, architecture) = (asked.rules.name, asked.config.architecture);
+    if is_part(architecture) {
+        let why = format!("an artifact is of a part of {architecture}: {name}'s own model would run");
+        return Err(Failure::new("check", why));
+    }
+    let options = (asked.rules.compile_options)(&asked.config, &asked.options, asked.attention == Attention::Own);
+    let (model, output) = (asked.model.display().to_string(), asked.model.join("model.atomc"));
+    let words = [model, "--target".into(), target.into(), "-o".into(), output.display().to_string()];
+    let words = [&words[..1], &options, &words[1..]].concat();
+    let args = compile::Args::parsed(&words).map_err(|fault| Failure::new("check", fault.to_string()))?;
+    let config = args.applied(asked.config.clone())?;
+    let mut options = args.options();
+    options.buckets.decode = vec![DECODE];
+    let compiled = driver::compile(&config, &options, &mut |_, _, _| ())?;
+    let targets: Vec<&Target> = compiled.manifest.targets.iter().collect();
+    let command = format!("`atomc compile {}`", words.join(" "));
+    // What options change of a configuration does not stand in the folder's file.
+    let changed = !differences(&asked.config, &atomc_config::read(asked.model)?.echo()).is_empty();
+    let command = if changed { format!("{command}, of a config.json with these overrides,") } else { command };
+    let fault = |fault| Failure::new("check", format!("what {command} makes: {fault}"));
+    asked.fits(&compiled.manifest, &targets).map_err(fault)?;
+    Ok(command)
+}

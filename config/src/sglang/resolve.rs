@@ -1,0 +1,53 @@
+//! SGLang's options as they stand on a command line, and the configuration that it makes of a
+//! folder and of them, as far as artifacts are concerned.
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::options::{SHORT, names};
+use super::taken;
+use crate::framework::arguments::Syntax;
+use crate::freqs::Scaling;
+use crate::{Config, Diagnostic, fields};
+
+/// The option with what replaces facts of the model.
+pub const OVERRIDES: &str = "json_model_override_args";
+
+/// Reads options by the names of `ServerArgs`.
+pub fn read(arguments: &[String]) -> Result<Map<String, Value>, String> {
+    let objects = &[OVERRIDES, "model_loader_extra_config"];
+    let document = "docs/sglang.md";
+    Syntax { framework: "SGLang", document, names: names().collect(), short: SHORT, objects }.read(arguments)
+}
+
+/// Resolves the configuration of a model's folder, and adds what SGLang takes for options that are
+/// not given.
+pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config, Diagnostic> {
+    let mut facts = fields::parse("config.json", &crate::text(&folder.join("config.json"))?)?;
+    if let Some(Value::Object(overrides)) = options.get(OVERRIDES) {
+        // What is said to the plugin stands there too.
+        facts.extend(overrides.iter().filter(|(name, _)| *name != "atomc").map(|(n, v)| (n.clone(), v.clone())));
+    }
+    let config = Config::parse(&Value::Object(facts).to_string(), None)?;
+    let asked = options.get("dtype").and_then(Value::as_str).unwrap_or("auto").to_owned();
+    options.insert("dtype".into(), json!(taken(&asked, &config)));
+    for (name, value) in [("tp_size", json!(1)), ("ep_size", json!(1)), ("kv_cache_dtype", json!("auto"))] {
+        options.entry(name).or_insert(value);
+    }
+    if options.get("enable_dp_attention") == Some(&json!(true)) {
+        let batches = options.get("dp_size").cloned().unwrap_or(json!(1));
+        options.entry("attn_dp_size").or_insert(batches);
+    }
+    // The plugin makes pages of the artifact's of whatever is asked for.
+    options.remove("page_size");
+    options.entry("context_length").or_insert(json!(longest(&config)));
+    Ok(config)
+}
+
+/// The longest sequence that SGLang takes where none is asked for.
+fn longest(config: &Config) -> usize {
+    match &config.ropes[0].freqs.scaling {
+        Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => (config.positions as f64 * factor) as usize,
+        _ => config.positions,
+    }
+}
