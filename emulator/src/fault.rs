@@ -112,6 +112,8 @@ pub enum FaultKind {
     MissingLdsWait { address: u32 },
     #[error("{operation} of LDS at {address:#x} races with a {other} by wave {wave}: no barrier is between them")]
     LdsRace { operation: Operation, address: u32, other: Operation, wave: u32 },
+    #[error("read of {address:#x}, which wave {wave} of group {} stored at {store:#x}: {why}", triple(.group))]
+    Unpublished { address: u64, group: [u32; 3], wave: u32, store: u64, why: Unordered },
     #[error("waves wait at different barriers, or wait for waves that ended: {detail}")]
     DivergentBarrier { detail: String },
     #[error("all waves wait and none can go on")]
@@ -126,6 +128,24 @@ pub enum FaultKind {
 
 fn near(nearest: &Option<(u64, u64)>) -> String {
     nearest.map_or(String::new(), |(start, end)| format!("; the nearest is {start:#x} to {end:#x}"))
+}
+
+fn triple([x, y, z]: &[u32; 3]) -> String {
+    format!("({x}, {y}, {z})")
+}
+
+/// Why a store of one work-group is not ordered before a load of another. Where a group publishes is
+/// the place of its atomic operation.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Unordered {
+    #[error("its group publishes at {published:#x}, and no wait of the wave that stored is before that")]
+    Outstanding { published: u64 },
+    #[error("its group publishes at {published:#x}, and nothing was written back from the die's cache before that")]
+    Cached { published: u64 },
+    #[error("caches were not invalidated since the reader's group read the counter")]
+    Stale,
+    #[error("the reader's group has read no counter by which that group publishes")]
+    Unread,
 }
 
 /// How memory is used.

@@ -1,4 +1,5 @@
 //! A decoded instruction: operands and modifiers, as the text of the disassembler gives them.
+use crate::isa::Family;
 
 /// The first row of the register file that is an accumulation register.
 pub const AGPR: u16 = 256;
@@ -156,8 +157,7 @@ pub struct Modifiers {
     pub addr64: bool,
     pub lds: bool,
     pub gds: bool,
-    /// Cache policy bits and their gfx940 and gfx12 descendants. Only `returns` matters to a
-    /// functional model.
+    /// Cache policy bits and their gfx940 descendants.
     pub glc: bool,
     pub sc0: bool,
     pub sc1: bool,
@@ -167,6 +167,20 @@ pub struct Modifiers {
     /// An atomic gives back the old value: `glc` (gfx90a, gfx11), `sc0` (gfx942),
     /// `th:TH_ATOMIC_RETURN` (gfx12).
     pub returns: bool,
+    /// `scope:SCOPE_DEV` or wider (gfx12).
+    pub device: bool,
+}
+
+impl Modifiers {
+    /// An access to memory goes past all caches that the whole device does not share. Source:
+    /// LLVM's AMDGPUUsage, "Memory Model", atomic loads and stores of agent scope.
+    pub fn passes_caches(&self, family: Family) -> bool {
+        match family {
+            Family::Gfx90a | Family::Gfx11 => self.glc,
+            Family::Gfx942 | Family::Gfx950 => self.sc1,
+            Family::Gfx12 => self.device,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

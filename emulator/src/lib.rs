@@ -26,7 +26,7 @@ pub mod wave;
 pub use code::CodeObject;
 pub use counts::Counts;
 pub use exec::Checks;
-pub use fault::{Counter, DecodeError, Fault, FaultKind, LaunchError, LoadError, Operation, Site};
+pub use fault::{Counter, DecodeError, Fault, FaultKind, LaunchError, LoadError, Operation, Site, Unordered};
 pub use launch::{Emulator, Grid, Options};
 pub use memory::{Access, Memory};
 

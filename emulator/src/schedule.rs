@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::counts::{Counts, Traffic};
 use crate::decode::Kernel;
+use crate::exec::publication::{Others, Stores};
 use crate::exec::{self, Group, Runner, Stop};
 use crate::fault::{Fault, FaultKind, Site, Trap};
 use crate::launch::{Dispatch, Options};
@@ -17,8 +18,10 @@ pub fn run(dispatch: &Dispatch, kernel: &Kernel, memory: &Memory, options: &Opti
     let next = AtomicUsize::new(0);
     let faults: Mutex<Vec<(u64, Fault)>> = Mutex::new(Vec::new());
     let total = Mutex::new(Counts::default());
+    let stores = Mutex::new(Stores::default());
     let work = || {
-        let mut worker = Worker::new(dispatch, kernel, memory, options);
+        let others = (options.checks.publication && kernel.publishes).then(|| Others::new(&stores));
+        let mut worker = Worker::new(dispatch, kernel, memory, options, others);
         while let Some(group) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(fault) = worker.group(*group) {
                 next.store(order.len(), Ordering::Relaxed);
@@ -86,7 +89,13 @@ struct Worker<'a> {
 const TURN: u64 = 64;
 
 impl<'a> Worker<'a> {
-    fn new(dispatch: &'a Dispatch<'a>, kernel: &'a Kernel, memory: &'a Memory, options: &'a Options) -> Worker<'a> {
+    fn new(
+        dispatch: &'a Dispatch<'a>,
+        kernel: &'a Kernel,
+        memory: &'a Memory,
+        options: &'a Options,
+        others: Option<Others<'a>>,
+    ) -> Worker<'a> {
         let group = Group {
             memory,
             lds: Lds::new(dispatch.lds),
@@ -96,6 +105,7 @@ impl<'a> Worker<'a> {
             hits: vec![0; kernel.steps.len()],
             image: dispatch.image,
             spare: Vec::new(),
+            others,
         };
         Worker { dispatch, kernel, options, group, runners: Vec::new(), waves: 0, generation: 0, id: [0; 3] }
     }
@@ -133,6 +143,9 @@ impl<'a> Worker<'a> {
         self.waves += u64::from(count);
         self.generation = 0;
         self.group.lds.reset();
+        if let Some(others) = &mut self.group.others {
+            others.reset(self.id);
+        }
         for number in 0..count {
             let side = self.dispatch.side(number);
             match self.runners.get_mut(number as usize) {
@@ -171,7 +184,7 @@ impl<'a> Worker<'a> {
                 runner.awaits = self.generation + 1;
                 // The signal is the instruction before.
                 runner.arrived = Some(runner.wave.pc - 1);
-                self.group.lds.arrive(&runner.side);
+                self.group.arrive(&runner.side);
                 self.complete(at)
             }
             Ok(Stop::Ended) => {
@@ -197,7 +210,7 @@ impl<'a> Worker<'a> {
                 .map_err(|detail| self.fault(at, FaultKind::DivergentBarrier { detail }, None))?;
         }
         self.generation += 1;
-        self.group.lds.release();
+        self.group.release();
         self.runners.iter_mut().for_each(|r| r.arrived = None);
         Ok(())
     }

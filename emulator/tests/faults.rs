@@ -5,7 +5,7 @@ mod common;
 
 use atomc_emulator::isa::{Family, Isa};
 use atomc_emulator::{
-    Checks, CodeObject, Counter, Fault, FaultKind, Grid, LaunchError, LoadError, Operation, Options, testing,
+    Checks, CodeObject, Counter, Fault, FaultKind, Grid, LaunchError, LoadError, Operation, Options, Unordered, testing,
 };
 use common::{Arguments, compile, isas};
 
@@ -173,6 +173,128 @@ fn loads_to_lds_need_their_wait() {
         let (text, code) = without(ir, isa, "to_lds", |t| t.contains("vmcnt(0)")).remove(0);
         let fault = run(&code).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::MissingLdsWait { .. }), "{} without {text}: {fault}", isa.name);
+    }
+}
+
+const SHARES: &str = include_str!("kernels/shares.ll");
+
+/// Four work-groups of several waves; what the last one makes of the numbers of all.
+fn share(code: &CodeObject, kernel: &str, options: &Options) -> Result<Vec<u32>, FaultKind> {
+    let (mut x, mut c, mut o) = (vec![0u32; 1024], vec![0u32; 1], vec![0u32; 256]);
+    let arguments = Arguments::default().buffer(&mut x).buffer(&mut c).buffer(&mut o).value(4u32);
+    let done = arguments.launch_with(code, kernel, Grid::linear(4, 256), options);
+    done.map(|_| o).map_err(|fault| fault.kind)
+}
+
+/// In order, in random orders, and by several threads.
+fn orders() -> impl Iterator<Item = Options> {
+    let seeds = (0..6).map(|seed| Options { seed, ..Options::default() });
+    seeds.chain([Options { threads: 4, ..Options::default() }])
+}
+
+/// Of a read of what another group stored.
+fn unordered(done: Result<Vec<u32>, FaultKind>) -> Unordered {
+    let kind = done.expect_err("groups that share");
+    let FaultKind::Unpublished { why, .. } = kind else { panic!("{kind}") };
+    why
+}
+
+#[test]
+fn what_all_waves_release_other_groups_read() {
+    for isa in isas() {
+        let code = compile(SHARES, isa);
+        for options in orders() {
+            let sums = share(&code, "shares", &options).unwrap_or_else(|kind| panic!("{}: {kind}", isa.name));
+            assert!(sums.into_iter().eq((0..256).rev().map(|t| 1536 + 4 * t)), "{}", isa.name);
+        }
+    }
+}
+
+/// Hardware counts outstanding stores for each wave, so the wave that publishes cannot wait for
+/// those of others. On RDNA the barrier's own fence has each wave wait.
+#[test]
+fn what_one_wave_releases_for_all() {
+    for isa in isas() {
+        let code = compile(SHARES, isa);
+        for (kernel, options) in ["shares_late", "shares_unreleased"].into_iter().zip(orders()) {
+            let done = share(&code, kernel, &options);
+            match isa.family.is_cdna() {
+                true => assert!(matches!(unordered(done), Unordered::Outstanding { .. }), "{}: {kernel}", isa.name),
+                false => assert_eq!(done.map(|_| ()), Ok(()), "{}: {kernel}", isa.name),
+            }
+        }
+    }
+}
+
+#[test]
+fn both_places_of_what_is_not_published() {
+    let code = compile(SHARES, Isa::find("gfx942").unwrap());
+    let options = Options { seed: 0, ..Options::default() };
+    let kind = share(&code, "shares_late", &options).unwrap_err();
+    let FaultKind::Unpublished { store, why: Unordered::Outstanding { published }, .. } = kind else {
+        panic!("{kind}")
+    };
+    let decoded = code.decoded("shares_late").unwrap().as_ref().unwrap();
+    let [stored, counted] = [store, published].map(|at| &*decoded.texts[decoded.index(at).unwrap()]);
+    assert!(stored.starts_with("global_store_dword ") && counted.starts_with("global_atomic_add "));
+    let text = kind.to_string();
+    let words: Vec<_> = text.split(' ').map(|word| if word.starts_with("0x") { "PLACE" } else { word }).collect();
+    insta::assert_snapshot!(words.join(" "), @"read of PLACE which wave 3 of group (0, 0, 0) stored at PLACE its group publishes at PLACE and no wait of the wave that stored is before that");
+}
+
+/// The wait of every wave, and the write-back, before the barrier.
+#[test]
+fn every_dropped_part_of_a_release() {
+    for isa in isas() {
+        let before = |wanted: &dyn Fn(&str) -> bool| {
+            let bytes = testing::compile(SHARES, isa);
+            let whole = CodeObject::load(&bytes).unwrap();
+            let texts = &whole.decoded("shares").unwrap().as_ref().unwrap().texts;
+            let store = texts.iter().position(|t| t.starts_with("global_store")).unwrap();
+            let text = texts[store..].iter().find(|t| wanted(t)).unwrap();
+            let nth = texts[..store].iter().filter(|t| *t == text).count();
+            without(SHARES, isa, "shares", |t| t == &**text).remove(nth).1
+        };
+        let unwaited = before(&|t| is_wait(t) || t.starts_with("s_waitcnt_vscnt"));
+        for options in orders() {
+            let why = unordered(share(&unwaited, "shares", &options));
+            assert!(matches!(why, Unordered::Outstanding { .. }), "{}: {why}", isa.name);
+        }
+        if matches!(isa.family, Family::Gfx942 | Family::Gfx950) {
+            let cached = before(&|t| t.starts_with("buffer_wbl2"));
+            for options in orders() {
+                let why = unordered(share(&cached, "shares", &options));
+                assert!(matches!(why, Unordered::Cached { .. }), "{}: {why}", isa.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn reads_of_other_groups_behind_no_acquire() {
+    for isa in isas() {
+        let code = compile(SHARES, isa);
+        for options in orders() {
+            assert_eq!(unordered(share(&code, "shares_unacquired", &options)), Unordered::Stale, "{}", isa.name);
+            let one_thread = options.threads == 1;
+            let unread = share(&code, "shares_uncounted", &options);
+            assert!(!one_thread || unordered(unread) == Unordered::Unread, "{}", isa.name);
+        }
+    }
+}
+
+/// An atomic operation that nothing reads publishes nothing, whatever is outstanding.
+#[test]
+fn counts_behind_stores() {
+    for isa in isas() {
+        let code = compile(SHARES, isa);
+        for options in orders() {
+            let (mut x, mut c, mut o) = (vec![0u32; 1024], vec![0u32; 7], vec![0u32; 1024]);
+            x.iter_mut().zip(0..).for_each(|(x, i)| *x = i % 7);
+            let arguments = Arguments::default().buffer(&mut x).buffer(&mut c).buffer(&mut o);
+            arguments.launch_with(&code, "histogram", Grid::linear(4, 256), &options).unwrap();
+            assert_eq!(c, [147, 147, 146, 146, 146, 146, 146], "{}", isa.name);
+        }
     }
 }
 

@@ -395,8 +395,8 @@ fn present<'a>(
     }
 }
 
-/// A tensor that no weight uses, and that no other part has, means that the checkpoint is of another
-/// model than the artifact.
+/// A tensor that no weight uses, and that no other part has, means that the checkpoint is of
+/// another model than the artifact.
 fn check_unused(weights: &[Weight], names: &TensorNames, source: &Spelled) -> Result<(), CheckpointError> {
     let sources = || weights.iter().flat_map(|weight| weight.expr.sources());
     let used: BTreeSet<Cow<str>> =

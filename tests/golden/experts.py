@@ -168,7 +168,7 @@ def round_weights(model, coded):
         if name.endswith("experts.down_proj"): p.data = torch.stack([coded(w)[2] for w in p.data])
 
 
-# By how a checkpoint has its products: what quantises a weight, and what the configuration says of it.
+# By how a checkpoint has its products: what quantises a weight, and what the configuration says.
 CODED = {
     "blocks": (blocks, ct("float-quantized", spec(8, "float", "block", block_structure=list(BLOCK)))),
     "quark": (pairs, quark(FP4, None)),

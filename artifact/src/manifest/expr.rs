@@ -50,8 +50,8 @@ pub enum WeightExpr {
     /// Codes of a weight, if their scales are finite and not negative, and zero only where a whole
     /// block of rows and columns is.
     Scaled { block: [usize; 2], scale: Box<WeightExpr>, zero: Option<Box<WeightExpr>>, of: Box<WeightExpr> },
-    /// Unpacked codes times the power of two of their block of rows and columns, as floats: the last
-    /// step. Scales are as those of `Scaled`.
+    /// Unpacked codes times the power of two of their block of rows and columns, as floats: the
+    /// last step. Scales are as those of `Scaled`.
     Dequantise { block: [usize; 2], scale: Box<WeightExpr>, of: Box<WeightExpr> },
     /// Values that follow from the configuration alone (rotary frequencies).
     Const { values: Vec<f32> },

@@ -1,5 +1,5 @@
-//! What a checkpoint may hold beside the tensors of the weight plan, and how else it may spell their
-//! names.
+//! What a checkpoint may hold beside the tensors of the weight plan, and how else it may spell
+//! their names.
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};

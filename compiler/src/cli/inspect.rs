@@ -16,9 +16,8 @@ use atomc_runtime::weights::{Fit, Rank, fit};
 
 use super::extract;
 use super::failure::Failure;
-use super::opened;
-use super::shown;
 use super::why;
+use super::{opened, shown};
 
 /// Show what an artifact holds and what shaped it
 #[derive(clap::Args)]

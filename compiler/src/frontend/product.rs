@@ -225,8 +225,9 @@ impl<'a> Factor<'a> {
         }
     }
 
-    /// The same with floats in the place of codes, where these have scales that kernels cannot take:
-    /// one for some rows of each column. `dtype` has all products of a code and a power of two.
+    /// The same with floats in the place of codes, where these have scales that kernels cannot
+    /// take: one for some rows of each column. `dtype` has all products of a code and a power of
+    /// two.
     fn dequantised(mut self, b: &mut Builder, dtype: DType) -> Result<Factor<'a>, Diagnostic> {
         let Some(Encoding { scheme, grids, block, .. }) = &self.encoding else { return Ok(self) };
         if block.cols > 1 || scheme.scales != DType::E8M0 {

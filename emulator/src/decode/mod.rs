@@ -26,14 +26,21 @@ pub struct Kernel {
     pub end: u64,
     /// Rows of the vector registers that any instruction uses, as bits.
     pub touched: [u64; 8],
+    /// It has atomic operations on memory.
+    pub publishes: bool,
 }
 
 impl Kernel {
     /// Decodes code that begins at an address.
     pub fn decode(code: &[u8], address: u64, isa: &'static Isa) -> Result<Kernel, DecodeError> {
         let disassembler = Disassembler::new(isa).ok_or(DecodeError::NoDisassembler { isa: isa.name })?;
-        let mut kernel =
-            Kernel { steps: Vec::new(), texts: Vec::new(), end: address + code.len() as u64, touched: [0; 8] };
+        let mut kernel = Kernel {
+            steps: Vec::new(),
+            texts: Vec::new(),
+            end: address + code.len() as u64,
+            touched: [0; 8],
+            publishes: false,
+        };
         let mut at = 0;
         while at < code.len() {
             let here = address + at as u64;
@@ -41,6 +48,7 @@ impl Kernel {
             let step = step(&text, here, &code[at..at + size], isa)?;
             let rows = step.registers.reads.iter().chain(&step.registers.writes);
             rows.for_each(|row| kernel.touched[usize::from(row / 64)] |= 1 << (row % 64));
+            kernel.publishes |= matches!(&step.action, Action::Memory(op) if op.is_atomic_on_memory());
             kernel.steps.push(step);
             kernel.texts.push(text.into());
             at += size;

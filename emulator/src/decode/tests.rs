@@ -80,7 +80,7 @@ fn modifiers() {
     );
     assert_eq!(
         of("global_atomic_add_u32 v0, v1, v2, s[0:1] offset:-8 th:TH_ATOMIC_RETURN scope:SCOPE_DEV"),
-        Modifiers { offset: -8, returns: true, ..none }
+        Modifiers { offset: -8, returns: true, device: true, ..none }
     );
     assert_eq!(of("ds_read2st64_b32 v[0:1], v2 offset0:1 offset1:9"), Modifiers { offset: 1, offset1: 9, ..none });
 }

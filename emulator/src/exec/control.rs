@@ -53,10 +53,30 @@ const NOTHING_OF: [&str; 11] = [
     "s_alloc_vgpr",
 ];
 
+/// Controls of the caches between a work-group and the whole device. Source: LLVM's AMDGPUUsage,
+/// "Memory Model", fences of agent scope for each generation.
+fn caches(name: &str, text: &str, family: Family) -> Option<Control> {
+    let wide = match family {
+        Family::Gfx90a | Family::Gfx11 => true,
+        Family::Gfx942 | Family::Gfx950 => text.split_whitespace().any(|word| word == "sc1"),
+        Family::Gfx12 => text.contains("SCOPE_DEV") || text.contains("SCOPE_SYS"),
+    };
+    match name {
+        "buffer_wbl2" | "global_wb" if wide => Some(Control::WriteBack),
+        "buffer_wbinvl1" | "buffer_wbinvl1_vol" | "buffer_inv" | "buffer_gl1_inv" | "global_inv" if wide => {
+            Some(Control::Invalidate)
+        }
+        _ => None,
+    }
+}
+
 /// The control instruction of a text, if it is one. Targets of branches are byte addresses here;
 /// the decoder makes them indices.
 pub fn resolve(inst: &Inst, text: &str, isa: &Isa) -> Option<Control> {
     let name: &str = &inst.mnemonic;
+    if let Some(control) = caches(name, text, isa.family) {
+        return Some(control);
+    }
     // A message that returns data is more than a hint.
     if NOTHING.contains(&name) || NOTHING_OF.iter().any(|n| name.starts_with(n)) && !name.contains("_rtn") {
         return Some(Control::Nop);
@@ -146,7 +166,10 @@ pub fn execute(
     let next = wave.pc + 1;
     match control {
         Control::Nop => {}
-        Control::Wait(wait) => side.pending.wait(wait),
+        Control::Wait(wait) => {
+            side.pending.wait(wait);
+            side.order.waited(&wait);
+        }
         Control::Branch { condition, target } => {
             wave.pc = if holds(condition, wave) { target as usize } else { next };
             return Ok(None);
@@ -202,6 +225,16 @@ fn rare(control: Control, wave: &mut Wave, side: &mut Side, group: &Group, kerne
             // Time goes on with every instruction: enough for a program that measures itself.
             wave.set_scalar64(dst, group.hits.iter().sum());
             wave.scalar_written |= 3 << dst;
+        }
+        Control::WriteBack => {
+            if let Some(others) = &group.others {
+                others.write_back(side);
+            }
+        }
+        Control::Invalidate => {
+            if let Some(others) = &group.others {
+                others.invalidate(side);
+            }
         }
         Control::SetMode { from, width, value } => set_mode(wave, side, from, width, value),
         Control::SetModeFrom { from, width, source } => {

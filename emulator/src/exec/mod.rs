@@ -1,6 +1,7 @@
 //! Execution: the loop over a wave's instructions, and what stands around a wave.
 pub mod control;
 pub mod pending;
+pub mod publication;
 pub mod salu;
 mod salu_float;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use crate::mem::{self, MemoryOp, Places};
 use crate::memory::Memory;
 use crate::wave::{LANES, Wave};
 use pending::{Kind, Operation, Pending, scalar_name};
+use publication::{Order, Others};
 use step::{Action, Dual};
 
 /// What is checked beyond bounds. All of it costs time.
@@ -32,11 +34,14 @@ pub struct Checks {
     pub races: bool,
     /// All waves of a group come to the same barriers.
     pub barriers: bool,
+    /// Work-groups must not read what others store and do not publish.
+    pub publication: bool,
 }
 
 impl Checks {
-    pub const ALL: Checks = Checks { uninitialised: true, waits: true, races: true, barriers: true };
-    pub const NONE: Checks = Checks { uninitialised: false, waits: false, races: false, barriers: false };
+    pub const ALL: Checks = Checks { uninitialised: true, waits: true, races: true, barriers: true, publication: true };
+    pub const NONE: Checks =
+        Checks { uninitialised: false, waits: false, races: false, barriers: false, publication: false };
 }
 
 /// What the waves of the running group share.
@@ -53,9 +58,32 @@ pub struct Group<'a> {
     pub image: u64,
     /// Room for the addresses of an access, to be used again.
     pub spare: Vec<Box<Places>>,
+    /// The other groups, if this one may publish to them and that is checked.
+    pub others: Option<Others<'a>>,
 }
 
 impl Group<'_> {
+    /// Whether outstanding operations are noted.
+    fn outstanding(&self) -> bool {
+        self.checks.waits || self.others.is_some()
+    }
+
+    /// A wave comes to a barrier.
+    pub fn arrive(&mut self, side: &Side) {
+        self.lds.arrive(side);
+        if let Some(others) = &mut self.others {
+            others.arrive(side);
+        }
+    }
+
+    /// All waves have come.
+    pub fn release(&mut self) {
+        self.lds.release();
+        if let Some(others) = &mut self.others {
+            others.release();
+        }
+    }
+
     /// Scalars that make addresses must hold something.
     pub fn scalars_written(&self, wave: &Wave, first: u8, count: u8) -> Result<(), Box<Trap>> {
         let missing = (((1u128 << count) - 1) << first) & !wave.scalar_written;
@@ -87,11 +115,21 @@ pub struct Side {
     pub mode: u32,
     pub lds_issued: u32,
     pub to_lds_issued: u32,
+    pub order: Order,
 }
 
 impl Side {
     pub fn new(number: usize, isa: &Isa, scratch: Scratch, mode: u32) -> Side {
-        Side { number, family: isa.family, pending: Pending::default(), scratch, mode, lds_issued: 0, to_lds_issued: 0 }
+        Side {
+            number,
+            family: isa.family,
+            pending: Pending::default(),
+            scratch,
+            mode,
+            lds_issued: 0,
+            to_lds_issued: 0,
+            order: Order::default(),
+        }
     }
 
     /// The number of the last use of LDS that is certainly done.
@@ -105,7 +143,7 @@ impl Side {
 
     /// A load, or an atomic that gives back the old value, is on its way.
     pub fn issue_load(&mut self, op: &MemoryOp, dst: mem::Registers, group: &Group) {
-        if !group.checks.waits {
+        if !group.outstanding() {
             return;
         }
         let operation = Operation { row: dst.first, rows: dst.count, scalar: 0, scalars: 0, kind: Kind::Ordered };
@@ -121,18 +159,20 @@ impl Side {
 
     /// A store, or an atomic without a result.
     pub fn issue_store(&mut self, op: &MemoryOp, group: &Group) {
-        if !group.checks.waits {
+        if !group.outstanding() {
             return;
         }
         let operation = Operation { row: 0, rows: 0, scalar: 0, scalars: 0, kind: Kind::Ordered };
         let memory = if self.family.is_cdna() { Counter::Vector } else { Counter::Store };
-        match op.space {
-            mem::Space::Lds => self.pending.issue(Counter::Lds, operation),
-            mem::Space::Flat => {
-                self.pending.issue(memory, operation);
-                self.pending.issue(Counter::Lds, operation);
-            }
-            _ => self.pending.issue(memory, operation),
+        if !op.is_store_to_memory() {
+            let counter = if op.space == mem::Space::Lds { Counter::Lds } else { memory };
+            self.pending.issue(counter, operation);
+        } else {
+            self.order.store_issued();
+            self.pending.issue(memory, Operation { kind: Kind::Store, ..operation });
+        }
+        if op.space == mem::Space::Flat {
+            self.pending.issue(Counter::Lds, operation);
         }
     }
 
@@ -145,14 +185,14 @@ impl Side {
     }
 
     pub fn issue_to_lds(&mut self, group: &Group) {
-        if group.checks.waits {
+        if group.outstanding() {
             let operation = Operation { row: 0, rows: 0, scalar: 0, scalars: 0, kind: Kind::ToLds };
             self.pending.issue(Counter::Vector, operation);
         }
     }
 
     pub fn issue_scalar(&mut self, op: &MemoryOp, group: &Group) {
-        let (Some(dst), true) = (op.dst, group.checks.waits) else { return };
+        let (Some(dst), true) = (op.dst, group.outstanding()) else { return };
         let operation =
             Operation { row: 0, rows: 0, scalar: dst.first as u8, scalars: dst.count, kind: Kind::Unordered };
         let counter = if self.family >= Family::Gfx12 { Counter::Scalar } else { Counter::Lds };

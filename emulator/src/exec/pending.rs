@@ -28,6 +28,8 @@ pub enum Kind {
     Unordered,
     /// A load from memory to LDS: in order, and it fills LDS.
     ToLds,
+    /// A store to memory: in order.
+    Store,
 }
 
 /// The hardware's counters hold no more; a wave that would exceed them stalls until older
@@ -44,6 +46,7 @@ pub struct Pending {
     scalars: u128,
     any: bool,
     to_lds: u32,
+    stores: u32,
 }
 
 impl Default for Pending {
@@ -55,6 +58,7 @@ impl Default for Pending {
             scalars: 0,
             any: false,
             to_lds: 0,
+            stores: 0,
         }
     }
 }
@@ -67,6 +71,7 @@ impl Pending {
         }
         self.scalars |= scalar_bits(operation);
         self.to_lds += u32::from(operation.kind == Kind::ToLds);
+        self.stores += u32::from(operation.kind == Kind::Store);
         self.any |= operation.rows != 0 || operation.scalars != 0;
         self.queues[counter as usize].push_back(operation);
         self.drain(counter as usize, COUNTER_MAX);
@@ -88,6 +93,11 @@ impl Pending {
     /// Loads to LDS in flight.
     pub fn to_lds_outstanding(&self) -> u32 {
         self.to_lds
+    }
+
+    /// Stores to memory in flight.
+    pub fn stores_outstanding(&self) -> u32 {
+        self.stores
     }
 
     /// The first register among these that is still being loaded.
@@ -179,6 +189,7 @@ impl Pending {
             }
         }
         self.to_lds -= u32::from(operation.kind == Kind::ToLds);
+        self.stores -= u32::from(operation.kind == Kind::Store);
     }
 }
 

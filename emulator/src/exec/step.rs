@@ -38,9 +38,13 @@ pub struct Dual {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Scheduling hints, priorities, cache controls, messages: nothing that a functional model
-    /// sees.
+    /// Scheduling hints, priorities, messages, controls of caches that others do not share: nothing
+    /// that a functional model sees.
     Nop,
+    /// What was stored becomes visible to the whole device.
+    WriteBack,
+    /// What the whole device sees is loaded from now on.
+    Invalidate,
     End,
     Branch {
         condition: Condition,

@@ -29,6 +29,12 @@ impl Default for Places {
 }
 
 impl Places {
+    /// Bytes of an access of a lane that buffer bounds let through.
+    pub fn bytes(&self, lane: usize, bytes: u32) -> u64 {
+        let room = self.partial.as_ref().map_or(u32::MAX, |p| u32::from(p[lane]) * 4);
+        bytes.min(room).into()
+    }
+
     fn clear(&mut self, active: u64) {
         (self.lanes, self.in_lds, self.rewrites) = (active, 0, 0);
         (self.partial, self.rewrite) = (None, None);
@@ -85,6 +91,9 @@ pub fn places(
         }
         _ => buffer::places(op, bytes, operation, inst, cx, &mut places)?,
     };
+    if let Some(others) = &cx.group.others {
+        others.access(&places, in_memory, bytes, operation, inst, cx.side)?;
+    }
     cx.group.traffic.count(operation, u64::from(bytes) * u64::from(in_memory.count_ones()));
     if places.in_lds != 0 {
         cx.group.lds.access(&mut places, bytes, operation, cx.side, &cx.group.checks)?;

@@ -232,6 +232,9 @@ pub fn run(op: &MemoryOp, atomic: AtomicOp, inst: &Inst, cx: &mut Cx) -> Result<
     let bytes = atomic.on.bytes();
     let offset = i64::from(inst.modifiers.offset);
     let places = places(op, offset, bytes, Operation::Atomic, inst, cx)?;
+    let counters = lanes(places.lanes & !places.in_lds).map(|lane| places.at[lane]);
+    let others = cx.group.others.as_ref().filter(|_| op.space.is_memory());
+    let _turn = others.map(|others| others.publish(counters, op.dst.is_some(), inst, cx.side));
     for lane in lanes(places.lanes) {
         let at = places.at[lane];
         if at % u64::from(bytes) != 0 {

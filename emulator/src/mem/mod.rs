@@ -15,7 +15,7 @@ use crate::exec::Cx;
 use crate::fault::Trap;
 use crate::inst::{Half, Inst, Operand};
 
-pub use address::Places;
+pub use address::{Places, lanes};
 pub use atomic::AtomicOp;
 pub use names::resolve;
 
@@ -50,6 +50,11 @@ pub enum Space {
 }
 
 impl Space {
+    /// Whether vector accesses may go to what other work-groups see.
+    pub fn is_memory(self) -> bool {
+        matches!(self, Space::Global | Space::Flat | Space::Buffer)
+    }
+
     pub fn is_scalar(self) -> bool {
         matches!(self, Space::Scalar | Space::ScalarBuffer)
     }
@@ -126,6 +131,14 @@ pub fn execute(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>>
 }
 
 impl MemoryOp {
+    pub fn is_store_to_memory(&self) -> bool {
+        self.kind.is_store() && self.space.is_memory()
+    }
+
+    pub fn is_atomic_on_memory(&self) -> bool {
+        matches!(self.kind, Kind::Atomic(_)) && self.space.is_memory()
+    }
+
     /// How many of the first operands are destinations, and which of those are sources, too. Loads
     /// of half a register are not: what loads the other half returns before.
     pub fn destinations(&self) -> (u8, u8) {

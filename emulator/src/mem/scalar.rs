@@ -26,6 +26,9 @@ pub fn load(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     if inside > 0 && !cx.group.memory.allows(address, inside.into(), Operation::Read) {
         return Err(Trap::wave(cx.group.memory.fault(address, inside, Operation::Read)));
     }
+    if let (Some(others), true) = (&cx.group.others, inside > 0) {
+        others.read(address, inside.into(), false, cx.side).map_err(Trap::wave)?;
+    }
     cx.group.traffic.count(Operation::Read, inside.into());
     fill(op, width.signed, address, bytes, inside, cx.wave);
     cx.side.issue_scalar(op, cx.group);

@@ -91,7 +91,8 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
         named = compiled(wanted, logger)
     if not named and not found:
         return None, logger.info, f"there is no {beside}"
-    # What lies beside a model may have come with it from anywhere: until it is trusted, nothing of it is unpacked.
+    # What lies beside a model may have come with it from anywhere: until it is trusted, nothing of
+    # it is unpacked.
     unasked = not named and not wanted.trusted
     if unasked and not _atomc.trusted(beside):
         return None, logger.warning, f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do"

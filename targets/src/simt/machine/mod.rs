@@ -206,6 +206,17 @@ impl<'c> Gpu<'c> {
         }
     }
 
+    /// [`Gpu::barrier`], behind which one thread may publish what all have written: it releases and
+    /// takes a turn. NVIDIA's release covers what the thread has seen by a barrier. AMD's GPUs count
+    /// stores that are under way for each wave, and LLVM's fence of a work-group does not wait for
+    /// them on gfx9, so there each wave releases its own.
+    pub fn barrier_to_publish(&self) {
+        if self.isa() == Isa::Amdgcn {
+            self.release();
+        }
+        self.barrier();
+    }
+
     /// What this thread wrote, threads anywhere on the device see that acquire it.
     pub fn release(&self) {
         self.fence(self.device(), LLVMAtomicOrdering::LLVMAtomicOrderingRelease);
@@ -265,10 +276,11 @@ impl<'c> Gpu<'c> {
         if self.isa() == Isa::Amdgcn { "workgroup" } else { "block" }
     }
 
-    /// The next of the turns at a counter in global memory.
+    /// The next of the turns at a counter in global memory. It acquires; what it publishes was
+    /// released before.
     pub fn take_turn(&self, counter: Ptr<'c>) -> Int<'c> {
         let one = self.cx.i32_type().const_int(1, false);
-        let order = inkwell::AtomicOrdering::AcquireRelease;
+        let order = inkwell::AtomicOrdering::Acquire;
         let turn =
             self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, counter, one, order).expect("an integer in memory");
         // SAFETY: the value is an atomic instruction of this module's context.

@@ -185,7 +185,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
     /// The last of a sequence's work-groups puts what all have made together.
     fn combine_splits(&self, turn: Ptr<'c>) {
         let (a, c) = (self.attention, self.code());
-        c.barrier();
+        c.barrier_to_publish();
         c.when(c.equal(c.thread(), 0), || {
             c.release();
             c.store(turn, c.take_turn(self.counter), 4);
