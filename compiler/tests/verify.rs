@@ -38,6 +38,15 @@ impl Bench {
         command.args(args).current_dir(self.0.path()).output().expect("the binary runs")
     }
 
+    /// The configuration of a model with room for longer sequences.
+    fn longer_model(&self, positions: usize) -> String {
+        let config = std::fs::read(format!("{MODEL}/config.json")).expect("a configuration");
+        let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+        config["max_position_embeddings"] = positions.into();
+        std::fs::write(self.path("config.json"), config.to_string()).expect("a file");
+        self.path("config.json").display().to_string()
+    }
+
     /// The exit code and the table.
     fn verify(&self, args: &[&str]) -> (i32, Value) {
         let out = self.run(&[&["verify", "--json"], args].concat());
@@ -103,6 +112,38 @@ fn a_cache_of_bytes_is_half_as_large() {
     let (code, table) = bench.verify(&["f8.atomc"]);
     assert_eq!(code, 0, "{table:#}");
     assert!(kernels(&table).iter().all(|k| k["right"] == true), "{table:#}");
+}
+
+/// Work-groups that share a sequence are tried in every bucket: code without its write-backs
+/// (`buffer_wbl2 sc1`) is wrong in each, though it computes the same where all stores are seen at
+/// once.
+#[test]
+fn sequences_that_work_groups_share_are_tried_in_every_bucket() {
+    let bench = Bench(TempDir::new().expect("a temporary folder"));
+    let shape = ["--context", "1100", "--decode", "1,2,4", "--prefill", "16", "--target", "gfx942"];
+    let model = bench.longer_model(1100);
+    let compiled = bench.run(&[&["compile", &model, "-o", "m.atomc"], &shape[..]].concat());
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let args = ["--device", "emu:gfx942", "--kernel", "attend_one"];
+    let (code, table) = bench.verify(&[&["m.atomc"], &args[..]].concat());
+    assert_eq!(code, 0, "{table:#}");
+    bench.break_it(|_, code| {
+        let (write_back, nothing) = ([0, 0x80, 0xa0, 0xe0, 0, 0, 0, 0], [0, 0, 0x80, 0xbf, 0, 0, 0x80, 0xbf]);
+        for code in code {
+            for at in (0..code.len() - 8).step_by(4) {
+                if code[at..at + 8] == write_back {
+                    code[at..at + 8].copy_from_slice(&nothing);
+                }
+            }
+        }
+    });
+    let (code, table) = bench.verify(&[&["broken.atomc"], &args[..]].concat());
+    assert_eq!((code, kernels(&table).len()), (1, 3), "{table:#}");
+    for kernel in kernels(&table) {
+        let fault = &kernel["fault"];
+        assert!(fault["what"].as_str().is_some_and(|what| what.contains("nothing was written back")), "{kernel:#}");
+        assert_eq!(fault["case"], "a long sequence with random");
+    }
 }
 
 #[test]

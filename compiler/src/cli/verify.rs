@@ -28,7 +28,7 @@ use launch::Bench;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Each kernel runs alone in each plan that uses it, on random operands and on zeros, large and subnormal ones, with one token
-and a full step, sequences of different lengths, and positions at the edges of cache blocks. The file says what each kernel
+and a full step, sequences of different lengths, long ones, and positions at the edges of cache blocks. The file says what each kernel
 must compute; the interpreter computes it in 64 bits together with an error budget for every element, which follows from the
 types, the lengths of sums and the data. A kernel is right if no element is further off than its budget and if it wrote
 nothing but its results.
@@ -120,7 +120,8 @@ fn check(
 ) -> Result<Row, Failure> {
     let bench = Bench::new(probe.target(), plan, launch, artifact.manifest().model.vocab)?;
     let target = probe.target();
-    let cases = Case::all(&target.plans[plan], target.layout.block_tokens, artifact.manifest().model.max_positions);
+    let (item, max_positions) = (&target.plans[plan], artifact.manifest().model.max_positions);
+    let cases = Case::all(item, bench.reads_cache(), target.layout.block_tokens, max_positions);
     let def = &target.kernels[target.plans[plan].launches[launch].kernel];
     let mut row = Row {
         symbol: def.symbol.clone(),

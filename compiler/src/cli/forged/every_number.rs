@@ -132,7 +132,8 @@ fn load(target: &Target, ranks: usize) {
 fn try_kernel(model: &Model, target: &Target, (plan, launch): (usize, usize)) {
     let Ok(bench) = Bench::new(target, plan, launch, model.vocab) else { return };
     // The last case is the largest.
-    let case = Case::all(&target.plans[plan], target.layout.block_tokens, model.max_positions).pop().expect("a case");
+    let case =
+        Case::all(&target.plans[plan], false, target.layout.block_tokens, model.max_positions).pop().expect("a case");
     if bench.check_room(target, &case, MOST).is_ok() {
         let trial = bench.trial(&case, 1).expect("operands");
         assert_eq!(trial.operands().len(), bench.body().inputs().len());

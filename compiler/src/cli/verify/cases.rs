@@ -19,15 +19,23 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// One token, a mixture with every fill, and a full step.
-    pub fn all(plan: &Plan, block_tokens: usize, max_positions: usize) -> Vec<Case> {
+    /// One token, a mixture with every fill, a full step, and a long sequence for decode kernels that
+    /// read a cache.
+    pub fn all(plan: &Plan, reads_cache: bool, block_tokens: usize, max_positions: usize) -> Vec<Case> {
         let shapes = Shapes { plan, block: block_tokens, max: max_positions };
         let mut cases = vec![Case { name: "one token", fill: Fill::Random, step: shapes.one() }];
         cases.extend(Fill::ALL.map(|fill| Case { name: "a mixture", fill, step: shapes.mixture() }));
         cases.push(Case { name: "a full step", fill: Fill::Random, step: shapes.full() });
+        if reads_cache && plan.kind == PlanKind::Decode {
+            cases.push(Case { name: "a long sequence", fill: Fill::Random, step: shapes.long() });
+        }
         cases
     }
 }
+
+/// Tokens of a sequence that several work-groups of a GPU share, if the plan's kernels ever do: each
+/// takes at least a step of up to 64 keys for each of its four waves.
+const LONG: usize = 1024;
 
 /// What bounds a step.
 struct Shapes<'a> {
@@ -78,6 +86,11 @@ impl Shapes<'_> {
         }
     }
 
+    /// A long sequence between others, as many as there is room for.
+    fn long(&self) -> Step {
+        self.step([LONG - 1, 3, LONG / 2 + 1].map(|p| (p, 1, 1)))
+    }
+
     /// As many tokens and rows as there is room for.
     fn full(&self) -> Step {
         let Plan { tokens, rows, kind, .. } = *self.plan;
@@ -114,7 +127,7 @@ mod tests {
             (plan(PlanKind::Any, 512, 64), 40),
             (plan(PlanKind::Any, 3, 1), 512),
         ] {
-            let cases = Case::all(&plan, 32, max);
+            let cases = Case::all(&plan, false, 32, max);
             assert_eq!(cases.len(), 6);
             for case in &cases {
                 let step = &case.step;
@@ -124,6 +137,18 @@ mod tests {
             let full = &cases[5].step;
             assert_eq!(full.tokens(), plan.tokens);
             assert_eq!(full.rows(), plan.rows);
+        }
+    }
+
+    #[test]
+    fn every_decode_plan_reads_a_long_sequence() {
+        for tokens in [1, 2, 8] {
+            let plan = plan(PlanKind::Decode, tokens, tokens);
+            let case = Case::all(&plan, true, 32, 4096).pop().expect("cases");
+            let lengths: Vec<usize> = case.step.runs.iter().map(|run| run.position + run.tokens).collect();
+            assert_eq!(lengths, &[1024, 4, 514][..tokens.min(3)]);
+            let short = Case::all(&plan, true, 32, 40).pop().expect("cases");
+            assert_eq!(short.step.runs[0].position, 39, "the model's last position");
         }
     }
 }

@@ -76,6 +76,10 @@ impl Bench {
         self.args.len() - self.results
     }
 
+    pub fn reads_cache(&self) -> bool {
+        self.body.inputs().into_iter().any(|v| self.body.ty(v).as_cache().is_some())
+    }
+
     pub fn body(&self) -> &Graph {
         &self.body
     }
