@@ -54,9 +54,8 @@ pub(crate) fn coded<S: Real>(group: &[S], to: DType, rule: Rule, given: Option<S
 
 /// The least power of two that is no smaller than a normal number.
 fn power_above(v: f32) -> f32 {
-    let power = f32::from_bits((v.to_bits() + MANTISSA) & !MANTISSA);
     // What is no number stays none.
-    power + (v - v)
+    if v.is_finite() { f32::from_bits((v.to_bits() + MANTISSA) & !MANTISSA) } else { v }
 }
 
 /// The bits of a number's mantissa.
