@@ -129,6 +129,24 @@ def test_pages_of_every_size(model, reference, asked, taken):
     assert answers == [reference(folder, prompt, answer)[0] for prompt, answer in zip(TOKENS, answers)]
 
 
+def checks(arguments):
+    """What the shim checks of a command line, without a model's runner."""
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.runtime_context import SpawnRanks, publish
+    from sglang.srt.server_args import prepare_server_args
+
+    from atomc.sglang import adapters
+
+    load_plugins()
+    given = prepare_server_args(arguments)
+    given.resolve_once()
+    publish(given, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
+    resolved = compat.model_config_of(given)
+    torch.set_default_dtype(resolved.dtype)
+    artifact = config.artifact()
+    config.check(adapters.facts(resolved.hf_config), artifact, atomc.Model(artifact, rank=0))
+
+
 @pytest.mark.parametrize(
     "experts, refusal",
     [(["--ep", "2"], None), ([], "--ep-size: SGLang has 2, the artifact a share of every expert on each rank")],
@@ -137,27 +155,12 @@ def test_command_lines_of_large_models(tmp_path, experts, refusal):
     folder = large_model(tmp_path)
     compile(folder, "--tp", "2", "--cache-dtype", "fp8", *experts)
 
-    def checked():
-        from sglang.srt.plugins import load_plugins
-        from sglang.srt.runtime_context import SpawnRanks, publish
-        from sglang.srt.server_args import prepare_server_args
-
-        from atomc.sglang import adapters
-
-        load_plugins()
-        given = prepare_server_args(["--model-path", str(folder), "--skip-tokenizer-init", *LARGE.split()])
-        given.resolve_once()
-        publish(given, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
-        resolved = compat.model_config_of(given)
-        torch.set_default_dtype(resolved.dtype)
-        artifact = config.artifact()
-        config.check(adapters.facts(resolved.hf_config), artifact, atomc.Model(artifact, rank=0))
-
+    given = ["--model-path", str(folder), "--skip-tokenizer-init", *LARGE.split()]
     if refusal is None:
-        forked(checked)
+        forked(checks, given)
     else:
         with pytest.raises(Refused, match=refusal):
-            forked(checked)
+            forked(checks, given)
 
 
 def test_models_that_no_artifact_stands_for(tmp_path, monkeypatch, caplog):
@@ -190,10 +193,17 @@ def test_caches_of_fp8(bare):
     assert runs(folder, kv_cache_dtype="fp8_e4m3")[0] == "atomc.sglang.model.Model"
 
 
-def test_deterministic_inference(bare):
+@pytest.mark.parametrize("compiled, refusal", [(["--invariant"], None), ([], "--enable-deterministic-inference: SGLang has true")])
+def test_deterministic_inference(bare, compiled, refusal):
+    """Up to where SGLang replaces operations of torch by others, for which it wants a GPU."""
     folder = bare("llama")
-    compile(folder, "--invariant")
-    assert runs(folder, enable_deterministic_inference=True)[0] == "atomc.sglang.model.Model"
+    compile(folder, *compiled)
+    given = ["--model-path", str(folder), "--enable-deterministic-inference", "--attention-backend", "atomc"]
+    if refusal is None:
+        forked(checks, given)
+    else:
+        with pytest.raises(Refused, match=refusal):
+            forked(checks, given)
 
 
 def test_checkpoints_that_name_a_cache(tmp_path):
@@ -202,7 +212,8 @@ def test_checkpoints_that_name_a_cache(tmp_path):
     compile(folder)
     with pytest.raises(Refused, match="--kv-cache-dtype: SGLang has auto, the artifact float8_e4m3fn, and of auto SGLang makes"):
         runs(folder)
-    assert runs(folder, kv_cache_dtype="fp8_e4m3")[0] == "atomc.sglang.model.Model"
+    made = lambda: type(runner(folder, kv_cache_dtype="fp8_e4m3").torch_runner.model).__module__
+    assert forked(made) == "atomc.sglang.model"
 
 
 def test_what_is_compiled_fits(bare, monkeypatch, tmp_path):
