@@ -176,7 +176,7 @@ fn count(f: &Fields, traits: &Traits) -> Result<usize, Diagnostic> {
     for name in names {
         count = count.or(f.size(name)?);
     }
-    let count = match (count, names.into_iter().find(|name| f.has(name))) {
+    let count = match (count, names.iter().find(|name| f.has(name))) {
         (None, Some(null)) => f.given(null, Fields::size, default)?,
         (count, _) => count.unwrap_or(default),
     };
