@@ -78,6 +78,18 @@ fn kernels_of_codes_are_right() {
     assert!(kernels(&table).iter().all(|kernel| kernel["right"] == true));
 }
 
+/// Of a rank the biases of experts are added behind the sum of all ranks, by kernels that gather
+/// them.
+#[test]
+fn kernels_of_a_rank_with_biases_of_experts_are_right() {
+    let bench = Bench(TempDir::new().expect("a temporary folder"));
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/moe-gpt-oss");
+    let compiled = bench.run(&[&["compile", model, "--tp", "2", "-o", "m.atomc"], &SMALL[..]].concat());
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let (code, table) = bench.verify(&["m.atomc"]);
+    assert_eq!(code, 0, "{table:#}");
+}
+
 #[test]
 fn every_kernel_of_the_host_is_right() {
     let bench = Bench::new();

@@ -692,7 +692,7 @@ pub(crate) fn route<S: Real>(args: &[&Val<S>], _: Cx, by: &Router, &held: &Optio
             of = softmax(&of);
         }
         if by.renormalise {
-            let sum = of.iter().fold(S::of(0.0), |sum, &w| sum.add(w));
+            let sum = of.iter().fold(S::of(by.added().unwrap_or(0.0)), |sum, &w| sum.add(w));
             of.iter_mut().for_each(|w| *w = w.div(sum));
         }
         let own: Vec<i32> = chosen.into_iter().map(counted).collect();
@@ -1100,6 +1100,10 @@ mod tests {
         near(run("2, chosen, 1, 1, max, false, 1.0", None, [0.0; 4]), [0.5, 0.5], [0, 1]);
         // The logistic function gives 1/2, 4/5, 2/3, 1/2. The bias moves the choice alone.
         near(run("2, sigmoid, 1, 1, max, false, 1.0", Some([1.0, 0.0, 0.0, 0.5]), logits), [0.5, 0.5], [0, 3]);
+        // Scores of 1e-20 and two of them, and as much as is added to their sum.
+        let small = [-20.0 * ln(10.0); 4];
+        near(run("2, sigmoid, 1, 1, max, true, 1.0", None, small), [1.0 / 3.0; 2], [0, 1]);
+        near(run("2, sigmoid, 1, 1, max, true, 1.0", None, [-800.0; 4]), [0.0; 2], [0, 1]);
         // Of groups 0 and 1 the second one has the larger sum, the first one the largest score.
         let logits = [0.0, ln(4.0), ln(2.0), ln(2.0)];
         near(run("2, sigmoid, 2, 1, sum2, false, 1.0", None, logits), [2.0 / 3.0, 2.0 / 3.0], [2, 3]);

@@ -245,6 +245,12 @@ impl Router {
         }
     }
 
+    /// What is added to the sum of a token's scores before they are divided by it, if anything is:
+    /// logistic functions may all be zero in f32. Source: transformers, `DeepseekV3TopkRouter`.
+    pub fn added(&self) -> Option<f64> {
+        (self.score == Score::Sigmoid).then_some(1e-20)
+    }
+
     /// Whether experts are chosen by their logits, because scores are in the same order: what is
     /// far below the largest score is zero in f32, and would be equal.
     pub fn by_logits(&self, has_bias: bool) -> bool {

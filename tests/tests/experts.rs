@@ -32,6 +32,18 @@ fn routers() {
     }
 }
 
+/// Logits from -54 to -146, of which the logistic function is zero in f32 or nearly so.
+#[test]
+fn routers_of_scores_that_underflow() {
+    let text = "graph @k(%l: f32[T, 7]) {
+  %0 = sigmoid %l : f32[T, 7]
+  %1 = scale %0 {by = -200.0} : f32[T, 7]
+  %2, %3 = route %1 {by = (2, sigmoid, 1, 1, max, true, 2.5)} : f32[T, 2], i32[T*2]
+  return %2, %3
+}";
+    Case { runs: STEPS[1], ..case(text, Family::Rows, 8) }.check();
+}
+
 /// A rank that holds some of the experts; where it does not hold the first one too.
 #[test]
 fn routers_of_ranks() {

@@ -9,9 +9,9 @@ use crate::types::{CacheType, DType, Layout, SlotsType, TensorType, Type};
 pub struct Verdict {
     /// The largest error as a part of its budget, of all elements; at most 1 is right.
     pub worst: f64,
-    /// Elements that were compared, and those of them whose budget has no end.
+    /// Elements that were compared.
     pub elements: usize,
-    /// Elements whose budget has no end.
+    /// Elements whose budget has no end, or is not a number.
     pub unbounded: usize,
     /// The first that is wrong.
     pub fault: Option<Fault>,
@@ -64,14 +64,14 @@ impl Verdict {
 
     fn see(&mut self, got: f64, want: f64, budget: f64, at: impl FnOnce() -> String) {
         self.elements += 1;
-        self.unbounded += usize::from(budget == f64::INFINITY);
+        // A budget that is not a number says nothing about the element.
+        let is_unbounded = budget == f64::INFINITY || budget.is_nan();
+        self.unbounded += usize::from(is_unbounded);
         let off = (got - want).abs();
-        // A budget that is no number allows nothing; neither does a result that is none, but where
-        // anything is allowed.
         let part = match off {
             0.0 => 0.0,
-            _ if got == want || budget == f64::INFINITY => 0.0,
-            _ if got.is_finite() && budget > 0.0 => off / budget,
+            _ if got == want || got.is_nan() && want.is_nan() || is_unbounded => 0.0,
+            _ if off.is_finite() && budget > 0.0 => off / budget,
             _ => f64::INFINITY,
         };
         if part > 1.0 && self.fault.is_none() {
@@ -193,5 +193,25 @@ impl Trial<'_> {
             });
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(got: f64, want: f64, budget: f64) -> f64 {
+        let mut verdict = Verdict::default();
+        verdict.see(got, want, budget, String::new);
+        verdict.worst
+    }
+
+    #[test]
+    fn what_is_not_a_number() {
+        assert_eq!(part(f64::NAN, f64::NAN, 0.5), 0.0);
+        assert_eq!(part(f64::NAN, f64::NAN, f64::NAN), 0.0);
+        assert_eq!(part(1.0, 2.0, f64::NAN), 0.0, "the budget says nothing");
+        assert_eq!(part(f64::NAN, 1.0, 0.5), f64::INFINITY);
+        assert_eq!(part(1.0, f64::NAN, 0.5), f64::INFINITY);
     }
 }

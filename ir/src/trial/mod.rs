@@ -336,6 +336,8 @@ fn experts(graph: &Graph, v: Value) -> Option<usize> {
         let table = match *graph.op(user) {
             Op::Group { experts, .. } => return Some(experts),
             Op::Grouped { .. } if slot == 2 => graph.operands(user)[1],
+            // What is added to an expert's rows behind the sum of all ranks.
+            Op::Gather {} if slot == 1 => graph.operands(user)[0],
             _ => return None,
         };
         graph.ty(table).as_tensor()?.shape.0[0].fixed()

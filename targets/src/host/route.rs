@@ -234,6 +234,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         if renormalise || score == Score::Chosen {
             let sum = weights[1..].iter().fold(weights[0], |sum, &w| c.fadd(sum, w));
             let sum = c.splat(c.sum(sum));
+            let sum = self.by.added().map_or(sum, |added| c.fadd(sum, c.lit(added)));
             weights = weights.iter().zip(columns()).map(|(&w, col)| some(c.fdiv(w, sum), col)).collect();
         }
         if self.held.is_some() {

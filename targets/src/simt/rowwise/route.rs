@@ -205,7 +205,7 @@ impl<'a, 'c> Wave<'a, 'c> {
 
     /// How much each of the chosen experts counts.
     fn weights(&self, mut scores: Vec<FloatValue<'c>>) -> Vec<FloatValue<'c>> {
-        let Router { score, renormalise, scale, .. } = self.by;
+        let (c, Router { score, renormalise, scale, .. }) = (self.c, self.by);
         if score == Score::Chosen {
             // The largest comes first.
             let top = scores[0];
@@ -213,9 +213,10 @@ impl<'a, 'c> Wave<'a, 'c> {
         }
         if renormalise {
             let sum = scores.iter().copied().reduce(|a, b| self.add(a, b)).expect("an expert");
+            let sum = self.by.added().map_or(sum, |added| self.add(sum, c.number(added)));
             scores = scores.into_iter().map(|s| self.divide(s, sum)).collect();
         }
-        let scaled = |s| self.c.b.build_float_mul(s, self.c.number(scale), "").expect("floats");
+        let scaled = |s| c.b.build_float_mul(s, c.number(scale), "").expect("floats");
         if scale == 1.0 { scores } else { scores.into_iter().map(scaled).collect() }
     }
 
