@@ -135,7 +135,8 @@ fn what_is_no_regular_file_is_not_replaced() {
     symlink("../pipe", bench.path("packed/weights.host.safetensors")).expect("a link");
     assert_eq!(
         bench.fail(&["pack", "m.atomc", "--weights", MODEL, "-o", "packed"]),
-        "error[output]: cannot write packed/weights.host.safetensors: a pipe, not a regular file"
+        "error[output]: cannot write packed/weights.host.safetensors: a link, which is not followed where the name was \
+         not chosen: remove it"
     );
     std::fs::remove_dir_all(bench.path("packed")).expect("it is ours");
     assert_eq!(bench.names("."), before);
