@@ -134,8 +134,8 @@ fn triple([x, y, z]: &[u32; 3]) -> String {
     format!("({x}, {y}, {z})")
 }
 
-/// Why a store of one work-group is not ordered before a load of another. Where a group publishes is
-/// the place of its atomic operation.
+/// Why a store of one work-group is not ordered before a load of another. Where a group publishes
+/// is the place of its atomic operation.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Unordered {
     #[error("its group publishes at {published:#x}, and no wait of the wave that stored is before that")]

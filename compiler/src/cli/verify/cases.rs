@@ -19,8 +19,8 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// One token, a mixture with every fill, a full step, and a long sequence for decode kernels that
-    /// read a cache.
+    /// One token, a mixture with every fill, a full step, and a long sequence for decode kernels
+    /// that read a cache.
     pub fn all(plan: &Plan, reads_cache: bool, block_tokens: usize, max_positions: usize) -> Vec<Case> {
         let shapes = Shapes { plan, block: block_tokens, max: max_positions };
         let mut cases = vec![Case { name: "one token", fill: Fill::Random, step: shapes.one() }];
@@ -33,8 +33,8 @@ impl Case {
     }
 }
 
-/// Tokens of a sequence that several work-groups of a GPU share, if the plan's kernels ever do: each
-/// takes at least a step of up to 64 keys for each of its four waves.
+/// Tokens of a sequence that several work-groups of a GPU share, if the plan's kernels ever do:
+/// each takes at least a step of up to 64 keys for each of its four waves.
 const LONG: usize = 1024;
 
 /// What bounds a step.

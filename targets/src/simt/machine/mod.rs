@@ -207,9 +207,9 @@ impl<'c> Gpu<'c> {
     }
 
     /// [`Gpu::barrier`], behind which one thread may publish what all have written: it releases and
-    /// takes a turn. NVIDIA's release covers what the thread has seen by a barrier. AMD's GPUs count
-    /// stores that are under way for each wave, and LLVM's fence of a work-group does not wait for
-    /// them on gfx9, so there each wave releases its own.
+    /// takes a turn. NVIDIA's release covers what the thread has seen by a barrier. AMD's GPUs
+    /// count stores that are under way for each wave, and LLVM's fence of a work-group does not
+    /// wait for them on gfx9, so there each wave releases its own.
     pub fn barrier_to_publish(&self) {
         if self.isa() == Isa::Amdgcn {
             self.release();
