@@ -6,8 +6,8 @@
 Each folder in small/ is a golden case: README.md in ../golden says what its files are. Tensors have the names and the types
 of the release, in the form in which the release stores them; the configuration is the published one with small sizes.
 """
-import copy, json, math, re, shutil, sys, zlib
-from dataclasses import dataclass, field
+import copy, re, shutil, sys, zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -31,19 +31,19 @@ class Small:
     layers: list
     # Fields by their path; a function makes the small value of the published one.
     sizes: dict
-    # Another draw, where a router's or a code's choice hangs on the last bits.
+    # Another draw, where a router's choice or a code hangs on the last bits.
     draw: int = 0
-    # Of the layers of what sees images.
-    seen: dict = field(default_factory=dict)
 
 
-def dense(layers=(0, 1), **more):
-    return Small(list(layers), dict(hidden_size=64, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, vocab_size=80) | more)
+def dense(layers=(0, 1), draw=0, **more):
+    sizes = dict(hidden_size=64, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, vocab_size=80)
+    return Small(list(layers), sizes | more, draw)
 
 
-def text(layers, vision, **sizes):
+def text(layers, vision, draw=0, **sizes):
     """A language model inside one that sees images."""
-    return Small(list(layers), {f"text_config.{k}": v for k, v in sizes.items()} | {f"vision_config.{k}": v for k, v in vision.items()})
+    sizes = {f"text_config.{k}": v for k, v in sizes.items()} | {f"vision_config.{k}": v for k, v in vision.items()}
+    return Small(list(layers), sizes, draw)
 
 
 def yarn(original):
@@ -55,8 +55,8 @@ DEEPSEEK = dict(hidden_size=48, num_attention_heads=2, num_key_value_heads=2, q_
                 qk_rope_head_dim=16, v_head_dim=16, intermediate_size=40, moe_intermediate_size=16, n_routed_experts=6, n_group=3,
                 topk_group=2, num_experts_per_tok=3, vocab_size=64, first_k_dense_replace=1, **yarn(64))
 # Sizes are multiples of the 32 numbers that share a scale.
-R1_MXFP4 = DEEPSEEK | dict(hidden_size=64, q_lora_rank=32, intermediate_size=64, kv_lora_rank=32, qk_nope_head_dim=16, v_head_dim=16, moe_intermediate_size=32, n_routed_experts=4,
-                           n_group=2, topk_group=1, num_experts_per_tok=2, vocab_size=48)
+R1_MXFP4 = DEEPSEEK | dict(hidden_size=64, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16, intermediate_size=64,
+                           moe_intermediate_size=32, n_routed_experts=4, n_group=2, topk_group=1, num_experts_per_tok=2, vocab_size=48)
 KIMI = DEEPSEEK | dict(n_routed_experts=8, n_group=1, topk_group=1, num_experts_per_tok=3)
 GLM = dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=48, moe_intermediate_size=16,
            n_routed_experts=4, num_experts_per_tok=2, vocab_size=64, first_k_dense_replace=1)
@@ -65,21 +65,21 @@ QWEN3_MOE = dict(QWEN3, moe_intermediate_size=32, num_experts=5, num_experts_per
 GEMMA = dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=16, intermediate_size=48, vocab_size=96,
              query_pre_attn_scalar=24, sliding_window=8)
 DELTA = dict(linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=16, linear_value_head_dim=16)
-QWEN_NEXT = dict(hidden_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=32, intermediate_size=64, vocab_size=64,
-                 num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16, **DELTA)
-QWEN35 = dict(hidden_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=32, intermediate_size=48, vocab_size=80, **DELTA,
+QWEN_NEXT = dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=32, intermediate_size=64, vocab_size=48,
+                 num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=12, **DELTA)
+QWEN35 = dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=32, intermediate_size=48, vocab_size=64, **DELTA,
               **{"rope_parameters.mrope_section": [2, 1, 1]})
-QWEN35_SEEN = dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, num_position_embeddings=4, out_hidden_size=48, patch_size=2)
+QWEN35_SEEN = dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, num_position_embeddings=4, out_hidden_size=32, patch_size=2)
 OSS = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=32, num_local_experts=5,
            num_experts_per_tok=2, experts_per_token=2, sliding_window=8, initial_context_length=64, vocab_size=96, **yarn(64))
 
 CASES = {
     "deepseek-v3.1": Small([0, 3, 4, 61], DEEPSEEK),
-    "deepseek-v3-0324": Small([0, 3, 4, 61], DEEPSEEK),
+    "deepseek-v3-0324": Small([0, 3, 4, 61], DEEPSEEK, draw=2),
     "deepseek-r1-0528": Small([0, 3, 4, 61], DEEPSEEK),
     "deepseek-r1-mxfp4": Small([0, 3, 61], R1_MXFP4),
     "deepseek-v2-lite": Small([0, 1, 2], DEEPSEEK | dict(q_lora_rank=None, n_routed_experts=4, n_group=1, topk_group=1)),
-    "kimi-k2-instruct": Small([0, 1, 2], KIMI),
+    "kimi-k2-instruct": Small([0, 1, 2], KIMI | dict(num_attention_heads=4, num_key_value_heads=4), draw=1),
     "kimi-k2-thinking": Small([0, 1, 2], KIMI | dict(hidden_size=64, moe_intermediate_size=32, n_routed_experts=4, vocab_size=48)),
     "glm-4.5-air": Small([0, 1, 2, 46], GLM),
     "glm-4.6-fp8": Small([0, 3, 4, 92], GLM | dict(hidden_size=48)),
@@ -91,7 +91,7 @@ CASES = {
                                                              num_hidden_layers=1, image_size=4, patch_size=2),
                                                 **dense(head_dim=16).sizes | dict(hidden_size=48, intermediate_size=64)),
     "mistral-7b-v0.3": dense(),
-    "mixtral-8x7b-v0.1": Small([0, 1], dense().sizes | dict(intermediate_size=20, num_local_experts=4)),
+    "mixtral-8x7b-v0.1": Small([0, 1], dense().sizes | dict(intermediate_size=20, num_local_experts=4), draw=1),
     "llama-3.1-8b-instruct": dense(**yarn(16)),
     "llama-3.1-70b-instruct": dense(**yarn(16)),
     "granite-3.3-8b-instruct": dense(),
@@ -100,17 +100,18 @@ CASES = {
                                    **{"rope_scaling.long_factor": lambda v: v[::6], "rope_scaling.short_factor": lambda v: v[::6]}),
     "qwen2.5-7b-instruct": dense(),
     "qwen3-8b": dense(**QWEN3),
-    "qwen3-8b-fp8": dense(head_dim=32),
-    "qwen3-30b-a3b": Small([0, 1], dense().sizes | QWEN3_MOE | dict(moe_intermediate_size=16)),
-    "qwen3-235b-a22b-fp8": Small([0, 1], dense().sizes | QWEN3_MOE),
-    "smollm3-3b": dense(range(4)),
+    # A second block begins behind 128 rows.
+    "qwen3-8b-fp8": dense(**QWEN3 | dict(intermediate_size=136)),
+    "qwen3-30b-a3b": Small([0, 1], dense().sizes | QWEN3_MOE | dict(moe_intermediate_size=16, num_experts=4), draw=1),
+    "qwen3-235b-a22b-fp8": Small([0, 1], dense().sizes | QWEN3_MOE, draw=1),
+    "smollm3-3b": dense(range(4), hidden_size=48, intermediate_size=48, num_attention_heads=3, num_key_value_heads=1),
     "qwen3-next-80b-a3b-instruct": Small([*range(4)], QWEN_NEXT),
     "qwen3-next-80b-a3b-instruct-fp8": Small([*range(4)], QWEN_NEXT),
-    "qwen3.5-27b": text(range(4), QWEN35_SEEN, **QWEN35),
-    "qwen3.5-35b-a3b": text(range(4), QWEN35_SEEN, **QWEN35, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+    "qwen3.5-27b": text(range(4), QWEN35_SEEN, draw=1, **QWEN35),
+    "qwen3.5-35b-a3b": text(range(4), QWEN35_SEEN, draw=2, **QWEN35 | dict(vocab_size=48), num_experts=3, num_experts_per_tok=2, moe_intermediate_size=16,
                             shared_expert_intermediate_size=16),
     "gpt-oss-20b": Small([0, 1], OSS),
-    "gpt-oss-120b": Small([0, 1], OSS),
+    "gpt-oss-120b": Small([0, 1], OSS, draw=1),
 }
 
 
@@ -194,8 +195,8 @@ class Weight:
     is_coded: bool = True
 
 
-def below(name, store):
-    """The tensors of a weight as `quantised` calls them, by what they have behind its module."""
+def below(store):
+    """The tensors of a weight by what their names have behind its module's."""
     def f(w, draw):
         stored, means = store(w, draw)
         return {f".{k}": v for k, v in stored.items()}, means
@@ -212,16 +213,16 @@ def weights(wanted, config):
         if f"{stem}.weight_scale_inv" in wanted:
             scales = TYPES[wanted[f"{stem}.weight_scale_inv"][0]]
             round_ = powers_of_two if method.get("scale_fmt") == "ue8m0" else lambda s, scales=scales: s.to(scales)
-            found[stem] = Weight(below(stem, quantised.blocks_e4m3(block, round_)), 1, shape)
+            found[stem] = Weight(below(quantised.blocks_e4m3(block, round_)), 1, shape)
         elif name.endswith(".weight_packed"):
-            found[name.removesuffix(".weight_packed")] = Weight(below(stem, quantised.words(4, 32, True)), 8, shape)
+            found[name.removesuffix(".weight_packed")] = Weight(below(quantised.words(4, 32, True)), 8, shape)
         elif name.endswith("_blocks"):
             found[name.removesuffix("_blocks")] = Weight(fours, 2, (*shape[:2], shape[2] * shape[3]))
         elif f"{stem}.weight_scale" in wanted and dtype == "U8":
-            found[stem] = Weight(below(stem, quantised.mxfp4("weight")), 2, shape)
+            found[stem] = Weight(below(quantised.mxfp4("weight")), 2, shape)
         elif f"{stem}.weight_scale" in wanted:
             scales = TYPES[wanted[f"{stem}.weight_scale"][0]]
-            found[stem] = Weight(below(stem, quantised.rows_of(TYPES[dtype], 2, scales)), 1, shape)
+            found[stem] = Weight(below(quantised.rows_of(TYPES[dtype], 2, scales)), 1, shape)
         else:
             found[name] = Weight(plain(TYPES[dtype]), 1, shape, False)
     return found
@@ -256,13 +257,10 @@ class Extras:
         return min(old, 4)
 
     def shape(self, name, weight):
-        inner = re.sub(r"^(mtp\.layers|.*model\.layers)\.\d+\.", "", name)
-        if inner != name:
-            for other, shape in self.made.items():
-                layer = LAYER.match(other)
-                if layer and other[layer.end() + 1:] == inner and self.found[other].shape[0] == weight.shape[0]: twin = shape; break
-            else: twin = None
-            if twin: return twin
+        inner = re.sub(r"^(mtp\.layers|model\.layers)\.\d+\.", "", name)
+        for other, shape in self.made.items() if inner != name else ():
+            # A dense layer has products of the same name and another size.
+            if re.sub(LAYER, "", other) == f".{inner}" and self.found[other].shape[0] == weight.shape[0]: return shape
         *rows, last = weight.shape
         return tuple(self.number(name, n) for n in (*rows, last * weight.wide))
 
