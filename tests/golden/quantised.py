@@ -99,10 +99,12 @@ def pack(codes, bits, dim):
     return torch.where(w >= 1 << 31, w - (1 << 32), w).int().movedim(-1, dim).contiguous()
 
 
-def blocks_e4m3(b):
+def blocks_e4m3(b, scales=torch.Tensor.float):
+    """Blocks with a scale each, which `scales` makes a number of its type."""
     def f(w, draw):
         (n, k), pad = w.shape, torch.nn.functional.pad(w, (0, -w.shape[1] % b[1], 0, -w.shape[0] % b[0]))
-        s = (pad.unflatten(1, (-1, b[1])).unflatten(0, (-1, b[0])).abs().amax((1, 3)) / 448).float()
+        s = (pad.unflatten(1, (-1, b[1])).unflatten(0, (-1, b[0])).abs().amax((1, 3)) / 448)
+        s = scales(s)
         wide = spread(spread(s.double(), b[0], n, 0), b[1], k, 1)
         q = (w / wide).float().to(torch.float8_e4m3fn)
         return dict(weight=q, weight_scale_inv=s), q.double() * wide
