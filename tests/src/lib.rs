@@ -87,9 +87,20 @@ pub fn cases_with_states() -> Vec<Case> {
     all
 }
 
+/// A small model of each published checkpoint, with all that its maker's files have.
+pub fn published_cases() -> Vec<Case> {
+    let all = cases_in("published/small");
+    assert!(all.len() >= 24, "only {} small models of published checkpoints", all.len());
+    all
+}
+
 fn every_case() -> Vec<Case> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
-    let entries = std::fs::read_dir(dir).expect("tests/golden exists").map(|e| e.expect("an entry").path());
+    cases_in("golden")
+}
+
+fn cases_in(folder: &str) -> Vec<Case> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let entries = std::fs::read_dir(dir).expect("a folder of cases").map(|e| e.expect("an entry").path());
     let mut dirs: Vec<_> = entries.filter(|p| p.join("golden.safetensors").exists()).collect();
     dirs.sort();
     dirs.into_iter().map(Case::open).collect()

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use atomc_artifact::abi::Pack;
-use atomc_artifact::manifest::{DType, Fact, Layout, Order, PACK, Plan, TensorNames, Weight, WeightExpr};
+use atomc_artifact::manifest::{DType, Fact, Layout, Order, PACK, Plan, TensorNames, Tied, Weight, WeightExpr};
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory as Ranges, Options};
 use atomc_ir::Arch;
 use atomc_runtime::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
@@ -266,6 +266,12 @@ enum Lie {
     Host,
 }
 
+/// A head that is tied to the embedding.
+fn names() -> TensorNames {
+    let tied = Some(Tied { embedding: EMBEDDING.into(), head: HEAD.into() });
+    TensorNames { tied, ..TensorNames::default() }
+}
+
 /// A load of weights on a chip.
 struct Load<'a> {
     chip: Chip,
@@ -278,7 +284,7 @@ struct Load<'a> {
 impl<'a> Load<'a> {
     fn new(mut chip: Chip, weights: &'a [Weight], rank: Rank) -> Load<'a> {
         let buffers = weights.iter().map(|weight| chip.dirty(weight.bytes)).collect();
-        Load { chip, weights, rank, buffers, loading: Loading::new(weights, &TensorNames::default(), rank) }
+        Load { chip, weights, rank, buffers, loading: Loading::new(weights, &names(), rank) }
     }
 
     fn feed(&mut self, name: &str, tensors: &Tensors, lie: Lie) -> Result<(), Error> {
@@ -325,7 +331,7 @@ fn emulated() -> impl Iterator<Item = &'static Arch> {
 fn host(weight: &Weight, rank: Rank, tensors: &Tensors) -> Vec<u8> {
     let (mut buffers, mut pool) = ([DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())], Pool::new(1).unwrap());
     let sink = Sink { weights: std::slice::from_ref(weight), rank, buffers: &mut buffers, pool: &mut pool };
-    weights::load(sink, &TensorNames::default(), tensors, &|_, _| ()).unwrap();
+    weights::load(sink, &names(), tensors, &|_, _| ()).unwrap();
     buffers[0].host_view().unwrap().to_vec()
 }
 
