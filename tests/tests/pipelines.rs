@@ -1,11 +1,13 @@
 //! What each pass makes of one layer of each family.
+use std::collections::BTreeSet;
+
 use atomc::frontend::{self, Config, FAMILIES, FeedForward, Mixer, QkNorm};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
 /// One layer, with every part that the family can have.
 fn config(architecture: &str) -> Config {
-    let config = serde_json::json!({
+    let mut config = serde_json::json!({
         "architectures": [architecture],
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -17,7 +19,6 @@ fn config(architecture: &str) -> Config {
         "tie_word_embeddings": architecture.starts_with("Qwen3"),
         "sliding_window": 32,
         "first_k_dense_replace": 0,
-        "moe_intermediate_size": architecture.starts_with("Deepseek").then_some(96),
         "use_qk_norm": true,
         // Of families that have both kinds of layers one with a recurrent state.
         "full_attention_interval": 2,
@@ -26,6 +27,9 @@ fn config(architecture: &str) -> Config {
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 16,
     });
+    if architecture.starts_with("Deepseek") {
+        config["moe_intermediate_size"] = 96.into();
+    }
     let text = FAMILIES.iter().any(|family| family.architecture == architecture && family.text_config.is_some());
     let tied = config["tie_word_embeddings"].clone();
     let config = match text {
@@ -61,12 +65,17 @@ fn stages(architecture: &str, bucket: Bucket) -> String {
 
 #[test]
 fn every_family_after_every_pass() {
+    let mut seen = BTreeSet::new();
     for family in FAMILIES {
         let name = family
             .architecture
             .trim_end_matches("ForCausalLM")
             .trim_end_matches("ForConditionalGeneration")
             .to_lowercase();
+        // A language part has the same layers alone and in a larger model.
+        if !seen.insert(name.clone()) {
+            continue;
+        }
         insta::assert_snapshot!(format!("{name}_decode"), stages(family.architecture, Bucket::Decode { tokens: 1 }));
         let any = Bucket::Any { tokens: 512, rows: 64 };
         insta::assert_snapshot!(format!("{name}_any"), stages(family.architecture, any));
