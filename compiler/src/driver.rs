@@ -24,7 +24,7 @@ use atomc_targets::tuning::Class;
 use atomc_targets::{Choice, Hosted, KernelSpec};
 use serde_json::json;
 
-use crate::frontend::{self, Config, Part};
+use crate::frontend::{self, Config, Mixer, Part};
 pub use kernels::Kernels;
 use states::States;
 use weights::Weights;
@@ -122,8 +122,9 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     Ok(Compiled { manifest, code })
 }
 
-/// That an arch has kernels which attend over the cache, where they are to.
+/// That an arch has kernels which attend over the cache, where they are to, and for its sizes.
 fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
+    check_latent(config, arch)?;
     let (cache, query) = (config.cache_dtype(), config.dtype);
     if !attention.contains(&Attention::Own) || atomc_targets::attends(cache, query, arch) {
         return Ok(());
@@ -132,6 +133,27 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
         format!("kernels of {} do not attend in {} over a cache of {}", arch.name, query.name(), cache.name());
     let help = "--cache-dtype auto, or --dtype bf16 or f16";
     Err(Diagnostic::new("config::cache", message).at("--cache-dtype").help(help))
+}
+
+/// Units of the sizes of latent attention that kernels of GPUs take: a lane has so many features of
+/// a head, and stores two numbers at once.
+const LATENT_UNITS: [(&str, usize); 3] = [("kv_lora_rank", 4), ("v_head_dim", 4), ("qk_nope_head_dim", 2)];
+
+/// That an arch has kernels for the sizes of latent attention.
+fn check_latent(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
+    let latent = config.layers.iter().find_map(|layer| match &layer.mixer {
+        Mixer::Latent(latent) => Some(latent),
+        _ => None,
+    });
+    let (Some(latent), Machine::Simt(_)) = (latent, &arch.machine) else { return Ok(()) };
+    let sizes = [latent.rank, latent.value, latent.nope];
+    match LATENT_UNITS.iter().zip(sizes).find(|((_, unit), size)| !size.is_multiple_of(*unit)) {
+        None => Ok(()),
+        Some(((field, unit), size)) => {
+            let message = format!("kernels of {} take multiples of {unit}, not {size}", arch.name);
+            Err(Diagnostic::new("config::latent", message).at(format!("config.json: {field}")))
+        }
+    }
 }
 
 /// That all that adds up the numbers of a row is atomc's own.

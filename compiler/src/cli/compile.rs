@@ -127,8 +127,25 @@ impl Args {
     }
 }
 
+/// Address space that a small model takes to compile; without it LLVM ends the process.
+const LEAST_MEMORY: u64 = 512 << 20;
+
+/// That a limit of this process leaves the compiler its memory.
+fn check_memory() -> Result<(), Failure> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is of the call's type and outlives it.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
+    if !known || limit.rlim_cur >= LEAST_MEMORY {
+        return Ok(());
+    }
+    let (has, least) = (limit.rlim_cur >> 20, LEAST_MEMORY >> 20);
+    let message = format!("a limit leaves this process {has} MiB of address space; compiling takes at least {least}");
+    Err(Failure::new("memory", message).help("`ulimit -v` shows the limit, and `ulimit -v unlimited` lifts it."))
+}
+
 pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
     let start = Instant::now();
+    check_memory()?;
     if args.json {
         shown::json_path(&args.output)?;
     }

@@ -66,7 +66,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let tokenizer = args.tokenizer.as_deref().or(args.engine.weights.dir());
     let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
     let text = Text::open(tokenizer.ok_or_else(missing)?)?;
-    let prompts: Vec<Vec<u32>> = problems.iter().map(|p| text.encode(&p.prompt)).collect::<Result<_, _>>()?;
+    let positions = artifact.manifest().model.max_positions;
+    let prompts = problems.iter().map(|p| text.encode(&p.prompt, positions)).collect::<Result<Vec<_>, _>>()?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_tokens);
     let width = args.batch.clamp(1, problems.len().max(1));
     let mut engine = args.engine.engine(artifact, std::iter::repeat_n(longest, width))?;

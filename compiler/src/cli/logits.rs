@@ -37,6 +37,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = args.engine.artifact()?;
     let rows = read(&args.tokens)?;
     let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let most = artifact.manifest().model.max_positions;
+    if let Some(index) = rows.iter().position(|row| row.len() > most) {
+        let message = format!("sequence {index} has {} tokens, more than the artifact's {most}", rows[index].len());
+        return Err(Failure::file("tokens", &args.tokens, message));
+    }
     let mut engine = args.engine.engine(artifact, [longest])?;
     let progress = Progress::new("computing logits", Unit::Pieces);
     let mut all = Vec::with_capacity(rows.len());

@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let (words, prompt) = match (&args.prompt, &args.tokens) {
         (Some(prompt), _) => {
             let text = Text::open(args.tokenizer()?)?;
-            let prompt = text.encode(&read(prompt)?)?;
+            let prompt = text.encode(&read(prompt)?, artifact.manifest().model.max_positions)?;
             (Words::Text(Box::new(text)), prompt)
         }
         (None, tokens) => (Words::Numbers, numbers(&read(tokens.as_deref().unwrap_or_default())?)?),

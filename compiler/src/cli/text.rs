@@ -19,8 +19,16 @@ impl Text {
         Ok(Text { tokenizer })
     }
 
-    /// Token ids of a prompt, with the special tokens that the model wants around it.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {
+    /// Token ids of a prompt, with the special tokens that the model wants around it. One that is
+    /// longer than so many of the longest token is refused before it is cut up, which takes some
+    /// hundred times its bytes.
+    pub fn encode(&self, text: &str, positions: usize) -> Result<Vec<u32>, Failure> {
+        let longest = self.tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or(1);
+        let most = positions.saturating_mul(longest);
+        if text.len() > most {
+            let message = format!("a prompt of {} bytes is longer than any of {positions} tokens", text.len());
+            return Err(Failure::new("prompt", message).help("The artifact takes no more tokens in a sequence."));
+        }
         let encoding = self.tokenizer.encode(text, true).map_err(|error| Failure::new("tokenizer", error))?;
         match encoding.get_ids() {
             [] => Err(Failure::new("tokenizer", "the prompt has no tokens")),

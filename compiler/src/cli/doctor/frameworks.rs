@@ -1,6 +1,8 @@
 //! Frameworks: which releases a Python has, and which of them the package `atomc` was tested with.
+use std::io::Read;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
@@ -34,9 +36,53 @@ pub fn look(python: &Path) -> Vec<Finding> {
     }
 }
 
+/// How long a Python may take: it imports no framework.
+const TIME: Duration = Duration::from_secs(20);
+/// Bytes that are read of what it prints, some hundred times what `atomc.packages` does.
+const MOST_BYTES: u64 = 64 << 10;
+/// Between two looks at whether it has ended.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What a command prints, if it ends in time. What it prints beyond the bytes that are read ends it.
+fn output(mut command: Command, time: Duration) -> std::io::Result<Output> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let status = wait(&mut child, time);
+    // The readers end with the child's ends of the pipes.
+    let read = |thread: std::thread::JoinHandle<Vec<u8>>| thread.join().unwrap_or_default();
+    let status = status?;
+    Ok(Output { status, stdout: read(out), stderr: read(err) })
+}
+
+fn reader(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What cannot be read is not there.
+        let _ = pipe.map(|pipe| pipe.take(MOST_BYTES).read_to_end(&mut bytes));
+        bytes
+    })
+}
+
+fn wait(child: &mut Child, time: Duration) -> std::io::Result<std::process::ExitStatus> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait()? {
+            Some(status) => return Ok(status),
+            None if start.elapsed() < time => std::thread::sleep(PAUSE),
+            None => {
+                child.kill()?;
+                child.wait()?;
+                return Err(std::io::Error::other(format!("gave no answer in {} s", time.as_secs())));
+            }
+        }
+    }
+}
+
 fn ask(python: &Path) -> Result<Packages, String> {
     let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", python.display());
-    let output = Command::new(python).args(["-m", "atomc.packages"]).output().map_err(|error| failed(&error))?;
+    let mut command = Command::new(python);
+    command.args(["-m", "atomc.packages"]);
+    let output = output(command, TIME).map_err(|error| failed(&error))?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
         return Err(failed(&text.lines().last().unwrap_or("ended without a word")));
@@ -86,6 +132,21 @@ mod tests {
         assert!(bad(ours, Some("0.33.0+cpu")).is_empty());
         assert_eq!(bad(ours, Some("0.99.0")), ["vLLM"]);
         assert_eq!(bad("0.0.1", None), ["plugin"]);
+    }
+
+    #[test]
+    fn a_python_that_says_nothing_or_too_much_is_ended() {
+        let run = |words: &[&str], time| {
+            let mut command = Command::new(words[0]);
+            command.args(&words[1..]);
+            output(command, time)
+        };
+        let fault = run(&["sleep", "60"], Duration::from_millis(50)).expect_err("no answer");
+        assert_eq!(fault.to_string(), "gave no answer in 0 s");
+        let endless = run(&["yes"], Duration::from_secs(20)).expect("it is ended");
+        assert!(!endless.status.success() && endless.stdout.len() as u64 == MOST_BYTES);
+        let short = run(&["echo", "a"], Duration::from_secs(20)).expect("an answer");
+        assert!(short.status.success() && short.stdout == b"a\n");
     }
 
     #[test]
