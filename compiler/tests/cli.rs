@@ -446,7 +446,10 @@ fn weights_that_are_not_finite() {
 fn wrong_tokens_and_devices() {
     let bench = Bench::new();
     let long = format!("[{:?}]", vec![1; 65]);
-    insta::assert_snapshot!(bench.logits("m.atomc", MODEL, &long), @"error[step]: the prompt is longer than the model: request 0 needs 65 positions, the model has 64");
+    insta::assert_snapshot!(bench.logits("m.atomc", MODEL, &long), @"error[tokens]: ids.json: sequence 0 has 65 tokens, more than the artifact's 64");
+    // Before any other is computed.
+    let second = format!("[[1], {}", &long[1..]);
+    insta::assert_snapshot!(bench.logits("m.atomc", MODEL, &second), @"error[tokens]: ids.json: sequence 1 has 65 tokens, more than the artifact's 64");
     insta::assert_snapshot!(bench.logits("m.atomc", MODEL, "[[1, 96]]"), @"error[step]: token 1 of request 0 is 96, but the vocabulary ends at 95");
     insta::assert_snapshot!(bench.logits("m.atomc", MODEL, "[[1], []]"), @"error[tokens]: ids.json: sequence 1 has no tokens");
     insta::assert_snapshot!(bench.logits("m.atomc", MODEL, "[1, 2]"), @"
@@ -464,6 +467,24 @@ fn wrong_tokens_and_devices() {
     For more information, try '--help'.
     ");
     insta::assert_snapshot!(bench.fail(1, &["run", "m.atomc", "--weights", MODEL, "--prompt", "hi"]).replace(MODEL, "<model>"), @"error[tokenizer]: <model>/tokenizer.json: No such file or directory (os error 2)");
+}
+
+/// A prompt is not cut up if no tokens of the context are as long, and the compiler needs room.
+#[test]
+fn what_would_take_all_memory_is_refused() {
+    let bench = Bench::empty();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/llama");
+    bench.succeed(&["compile", model, "--target", "host", "--context", "64", "-o", "m.atomc", "--no-trust"]);
+    bench.write("long.txt", "a ".repeat(10 << 20));
+    let run = ["sh", "-c", "exec \"$0\" \"$@\" < long.txt", env!("CARGO_BIN_EXE_atomc")];
+    let out = bench.wrapped(&run, &["run", "m.atomc", "--weights", model, "--prompt", "-"]).output().expect("it runs");
+    let text = String::from_utf8(out.stderr).expect("UTF-8");
+    assert!(text.starts_with("error[prompt]: a prompt of 20971520 bytes is longer than any of 64 tokens"), "{text}");
+    let limited = ["sh", "-c", "ulimit -v 300000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_atomc")];
+    let out = bench.wrapped(&limited, &["compile", model, "-o", "n.atomc"]).output().expect("it runs");
+    let text = String::from_utf8(out.stderr).expect("UTF-8");
+    let want = "error[memory]: a limit leaves this process 292 MiB of address space; compiling takes at least 512";
+    assert!(out.status.code() == Some(1) && text.starts_with(want), "{text}");
 }
 
 /// Numbers of tokens for a model without a tokenizer. Greedy answers go on as prompts do.

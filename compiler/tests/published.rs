@@ -1,5 +1,6 @@
 //! What both frameworks would do with each published checkpoint (`tests/published`) and its maker's
 //! own options.
+#[allow(dead_code, reason = "each file of tests uses a part of it")]
 mod common;
 
 use std::path::Path;

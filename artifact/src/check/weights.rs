@@ -225,16 +225,7 @@ fn value(term: Term<Made>) -> Made {
             sound(of.codes.is_none() && of.encoded.is_none(), ".offset", || "codes have no offset".to_owned())?;
             Ok(of.made())
         }
-        Term::Transpose { of } => {
-            let of = of.map_err(|fault| fault.inside(".transpose.of"))?;
-            let [.., rows, cols] = &of.shape[..] else {
-                return Err(Fault { at: ".transpose".to_owned(), detail: format!("{:?} is no matrix", of.shape) });
-            };
-            let (rows, cols, last) = (*rows, *cols, of.shape.len() - 1);
-            let shape = [&of.shape[..last - 1], &[cols, rows]].concat();
-            let (packed, parted) = (of.packed.swapped(last), of.parted.swapped(last));
-            Ok(Value { packed, parted, ..of.of_shape(shape) })
-        }
+        Term::Transpose { of } => transpose(of),
         Term::View { shape, of } => view(shape, of),
         Term::Unpack { from, to, axis, len, order, of } => unpack((from, to, order), axis, len, of),
         Term::Shift { by, to, of } => {
@@ -266,6 +257,18 @@ fn value(term: Term<Made>) -> Made {
             Ok(Value::new(vec![values.len()], Stored::No))
         }
     }
+}
+
+/// Columns of each matrix as rows.
+fn transpose(of: Made) -> Made {
+    let of = of.map_err(|fault| fault.inside(".transpose.of"))?;
+    let [.., rows, cols] = &of.shape[..] else {
+        return Err(Fault { at: ".transpose".to_owned(), detail: format!("{:?} is no matrix", of.shape) });
+    };
+    let (rows, cols, last) = (*rows, *cols, of.shape.len() - 1);
+    let shape = [&of.shape[..last - 1], &[cols, rows]].concat();
+    let (packed, parted) = (of.packed.swapped(last), of.parted.swapped(last));
+    Ok(Value { packed, parted, ..of.of_shape(shape) })
 }
 
 /// Floats of unpacked codes, with a scale for each block.

@@ -376,63 +376,6 @@ pub fn size(bytes: usize) -> String {
 
 pub fn describe(artifact: &Artifact) -> Value {
     let m = artifact.manifest();
-    // What a kernel computes stays in the file: it is long, and `atomc print` shows it better.
-    let kernel = |(def, kernel): (&KernelDef, &Kernel)| {
-        json!({
-            "symbol": def.symbol,
-            "family": def.family,
-            "tokens": def.tokens,
-            "schedule": kernel.schedule,
-            "tasks": kernel.tasks,
-            "scratch": kernel.scratch,
-            "threads": kernel.threads,
-            "workspace": kernel.workspace,
-            "shared": kernel.shared,
-            "overlaps": kernel.overlaps,
-            "module": kernel.module,
-            "resources": kernel.resources,
-        })
-    };
-    let variant = |target: &Target, v: &Variant| {
-        json!({
-            "name": v.name,
-            "features": v.features,
-            "chip": v.chip,
-            "executed": v.executed,
-            "prepare": v.prepare,
-            "pack": v.pack,
-            "code_bytes": artifact.sections()[v.section].length,
-            "kernels": target.kernels.iter().zip(&v.kernels).map(kernel).collect::<Vec<Value>>(),
-        })
-    };
-    let plan = |plan: &Plan| {
-        let s = Summary::of(plan);
-        json!({
-            "kind": plan.kind,
-            "tokens": plan.tokens,
-            "rows": plan.rows,
-            "attention": plan.attention,
-            "launches": plan.launches.len(),
-            "body": plan.body,
-            "calls": plan.calls,
-            "hidden": plan.hidden,
-            "segments": s.segments,
-            "arena_bytes": plan.arena_bytes,
-            "bytes": s.bytes,
-            "flops": s.flops,
-        })
-    };
-    let target = |target: &Target| {
-        json!({
-            "name": target.name,
-            "invariant": target.invariant,
-            "weights": { "buffers": target.weights.len(), "bytes": weight_bytes(target) },
-            "cache": { "states": target.states, "groups": target.groups, "bytes_per_token": cache_bytes(target) },
-            "hidden": target.hidden,
-            "variants": target.variants.iter().map(|v| variant(target, v)).collect::<Vec<Value>>(),
-            "plans": target.plans.iter().map(plan).collect::<Vec<Value>>(),
-        })
-    };
     json!({
         "bytes": artifact.bytes(),
         "format": FORMAT_VERSION,
@@ -443,8 +386,69 @@ pub fn describe(artifact: &Artifact) -> Value {
         "tensors": m.tensors,
         "tensor_parallel": m.tensor_parallel,
         "expert_parallel": m.expert_parallel,
-        "targets": m.targets.iter().map(target).collect::<Vec<Value>>(),
+        "targets": m.targets.iter().map(|target| describe_target(artifact, target)).collect::<Vec<Value>>(),
         "config": m.config,
+    })
+}
+
+fn describe_target(artifact: &Artifact, target: &Target) -> Value {
+    json!({
+        "name": target.name,
+        "invariant": target.invariant,
+        "weights": { "buffers": target.weights.len(), "bytes": weight_bytes(target) },
+        "cache": { "states": target.states, "groups": target.groups, "bytes_per_token": cache_bytes(target) },
+        "hidden": target.hidden,
+        "variants": target.variants.iter().map(|v| describe_variant(artifact, target, v)).collect::<Vec<Value>>(),
+        "plans": target.plans.iter().map(describe_plan).collect::<Vec<Value>>(),
+    })
+}
+
+fn describe_variant(artifact: &Artifact, target: &Target, v: &Variant) -> Value {
+    json!({
+        "name": v.name,
+        "features": v.features,
+        "chip": v.chip,
+        "executed": v.executed,
+        "prepare": v.prepare,
+        "pack": v.pack,
+        "code_bytes": artifact.sections()[v.section].length,
+        "kernels": target.kernels.iter().zip(&v.kernels).map(describe_kernel).collect::<Vec<Value>>(),
+    })
+}
+
+/// What a kernel computes stays in the file: it is long, and `atomc print` shows it better.
+fn describe_kernel((def, kernel): (&KernelDef, &Kernel)) -> Value {
+    json!({
+        "symbol": def.symbol,
+        "family": def.family,
+        "tokens": def.tokens,
+        "schedule": kernel.schedule,
+        "tasks": kernel.tasks,
+        "scratch": kernel.scratch,
+        "threads": kernel.threads,
+        "workspace": kernel.workspace,
+        "shared": kernel.shared,
+        "overlaps": kernel.overlaps,
+        "module": kernel.module,
+        "resources": kernel.resources,
+    })
+}
+
+fn describe_plan(plan: &Plan) -> Value {
+    let s = Summary::of(plan);
+    json!({
+        "kind": plan.kind,
+        "tokens": plan.tokens,
+        "rows": plan.rows,
+        "attention": plan.attention,
+        "launches": plan.launches.len(),
+        "body": plan.body,
+        "calls": plan.calls,
+        "hidden": plan.hidden,
+        "segments": s.segments,
+        "arena_bytes": plan.arena_bytes,
+        "bytes": s.bytes,
+        "flops": s.flops,
     })
 }
 

@@ -124,6 +124,27 @@ fn parts_that_cannot_be_made() {
 }
 
 #[test]
+fn latent_sizes_that_no_kernel_of_a_gpu_takes() {
+    let dir = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mla-v3"));
+    let text = std::fs::read_to_string(dir.join("config.json")).expect("a configuration");
+    let made = |field: &str, size: usize, target: &str| {
+        let mut config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        config[field] = size.into();
+        let config = Config::parse(&config.to_string(), None).expect("a good configuration");
+        let options = Options { targets: vec![target.into()], ..options(&[1]) };
+        compile(&config, &options, &mut |_, _, _| ()).map(drop).map_err(|fault| fault.to_string())
+    };
+    for (field, odd, unit) in [("kv_lora_rank", 42, 4), ("v_head_dim", 6, 4), ("qk_nope_head_dim", 5, 2)] {
+        for target in ["gfx942", "sm_90a"] {
+            let says = format!("config.json: {field}: kernels of {target} take multiples of {unit}, not {odd}");
+            assert_eq!(made(field, odd, target), Err(says));
+            assert_eq!(made(field, odd.next_multiple_of(unit), target), Ok(()));
+        }
+    }
+    assert_eq!(made("kv_lora_rank", 42, "host"), Ok(()));
+}
+
+#[test]
 fn caches_that_no_kernel_reads() {
     let make = |target: &str, dtype, attention| {
         let config = Config { dtype, cache: Some(atomc_ir::DType::F8E4M3), ..config(1, true) };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use atomc_artifact::manifest::{Encode, Layout, Weight, WeightExpr};
 use atomc_ir::layout::Panels;
-use atomc_ir::{Arch, Block, Diagnostic, Graph, NodeId, Op, Value};
+use atomc_ir::{Arch, Block, Class, Diagnostic, Graph, NodeId, Op, Value};
 
 /// What the codes of a weight are multiplied with, and what is taken off them.
 pub struct Encoding {
@@ -84,103 +84,110 @@ pub fn weight(graph: &Graph, v: Value, arch: &Arch) -> Result<Weight, Diagnostic
     Ok(Weight { name, dtype: ty.dtype, shape, layout, bytes, expr })
 }
 
-/// A constant as one line of text and as an expression. Packing is a matter of the buffer's layout,
-/// not of its values.
-fn expr(graph: &Graph, v: Value) -> Result<(String, WeightExpr), Diagnostic> {
-    let operands = || graph.operands(v.node).into_iter().map(|v| expr(graph, v)).collect::<Result<Vec<_>, _>>();
-    match graph.op(v.node) {
-        Op::Weight { name } => {
-            let shape = graph.ty(v).as_tensor().and_then(|t| t.shape.sizes());
-            let shape = shape.ok_or_else(|| unsupported(graph, v, "has no fixed shape"))?;
-            Ok((name.clone(), WeightExpr::Tensor { name: name.clone(), shape }))
+/// A constant as one line of text, and as an expression.
+type Named = (String, WeightExpr);
+
+/// A constant of a plan. Packing is a matter of the buffer's layout, not of its values.
+fn expr(graph: &Graph, v: Value) -> Result<Named, Diagnostic> {
+    // What no plan can hold is named itself, and not what it is made of.
+    let operands = if graph.op(v.node).class() == Class::Layout { graph.operands(v.node) } else { vec![] };
+    let operands: Vec<Named> = operands.into_iter().map(|v| expr(graph, v)).collect::<Result<_, _>>()?;
+    let mut operands = operands.into_iter();
+    match (graph.op(v.node), operands.next()) {
+        (Op::Weight { .. } | Op::Weights { .. }, _) => stored(graph, v),
+        (Op::RopeFreqs { freqs }, _) => {
+            let values = freqs.inverse().into_iter().map(|f| f as f32).collect();
+            Ok((format!("rope_freqs({freqs:?})"), WeightExpr::Const { values }))
         }
+        (Op::Numbers { values }, _) => {
+            let constant = values.iter().map(|&n| n as f32).collect();
+            Ok((format!("numbers({values:?})"), WeightExpr::Const { values: constant }))
+        }
+        (Op::Pack { .. }, Some(of)) => Ok(of),
+        (op, Some(of)) => match several(op, (of, operands)) {
+            Ok(made) => Ok(made),
+            Err(of) => step(graph, v, of),
+        },
+        _ => Err(no_plan(graph, v)),
+    }
+}
+
+/// A tensor of the checkpoint, or a stack of them.
+fn stored(graph: &Graph, v: Value) -> Result<Named, Diagnostic> {
+    let shape = graph.ty(v).as_tensor().and_then(|t| t.shape.sizes());
+    let shape = shape.ok_or_else(|| unsupported(graph, v, "has no fixed shape"))?;
+    match graph.op(v.node) {
         Op::Weights { name, count, whole } => {
-            let shape = graph.ty(v).as_tensor().and_then(|t| t.shape.sizes());
-            let shape = shape.ok_or_else(|| unsupported(graph, v, "has no fixed shape"))?[1..].to_vec();
+            let shape = shape[1..].to_vec();
             let or = whole.as_ref().map_or(String::new(), |whole| {
                 format!(" or {}[{}..{}]", whole.name, whole.start, whole.start + shape[0])
             });
             let expr = WeightExpr::Stack { name: name.clone(), count: *count, shape, whole: whole.clone() };
             Ok((format!("stack({count} {name}{or})"), expr))
         }
+        Op::Weight { name } => Ok((name.clone(), WeightExpr::Tensor { name: name.clone(), shape })),
+        _ => Err(no_plan(graph, v)),
+    }
+}
+
+/// What is made of several constants; the first of them where the op takes one.
+fn several(op: &Op, (first, mut others): (Named, std::vec::IntoIter<Named>)) -> Result<Named, Named> {
+    match (op, others.next()) {
+        (&Op::Concat { axis }, second) => {
+            let (names, parts): (Vec<_>, Vec<_>) = std::iter::once(first).chain(second).chain(others).unzip();
+            let along = if axis == 0 { String::new() } else { format!(", axis {axis}") };
+            Ok((format!("concat({}{along})", names.join(", ")), WeightExpr::Concat { axis, parts }))
+        }
+        (Op::Expect { is }, Some((other, told))) => {
+            let (name, of) = (format!("expect({}, {other} {})", first.0, is.text()), Box::new(first.1));
+            Ok((name, WeightExpr::Expect { is: is.clone(), told: Box::new(told), of }))
+        }
+        (&Op::Dequantise { block, .. }, Some((other, scale))) => {
+            let (block, scale) = ([block.rows, block.cols], Box::new(scale));
+            let name = format!("dequantise({}, {other}, blocks of {} by {})", first.0, block[0], block[1]);
+            Ok((name, WeightExpr::Dequantise { block, scale, of: Box::new(first.1) }))
+        }
+        _ => Err(first),
+    }
+}
+
+/// What is made of one constant.
+fn step(graph: &Graph, v: Value, (name, of): Named) -> Result<Named, Diagnostic> {
+    let of = Box::new(of);
+    Ok(match graph.op(v.node) {
         &Op::Every { axis, step, start } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
-            let expr = WeightExpr::Every { axis, step, start, of: Box::new(of) };
-            Ok((format!("every({name}, axis {axis}, {step} from {start})"), expr))
+            (format!("every({name}, axis {axis}, {step} from {start})"), WeightExpr::Every { axis, step, start, of })
         }
-        &Op::Pad { axis, len } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
-            Ok((format!("pad({name}, axis {axis}, {len})"), WeightExpr::Pad { axis, len, of: Box::new(of) }))
-        }
-        Op::Concat { axis } => {
-            let (names, parts): (Vec<_>, Vec<_>) = operands()?.into_iter().unzip();
-            let along = if *axis == 0 { String::new() } else { format!(", axis {axis}") };
-            Ok((format!("concat({}{along})", names.join(", ")), WeightExpr::Concat { axis: *axis, parts }))
-        }
-        Op::Slice { axis, start, len } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
+        &Op::Pad { axis, len } => (format!("pad({name}, axis {axis}, {len})"), WeightExpr::Pad { axis, len, of }),
+        &Op::Slice { axis, start, len } => {
             let end = start + len;
-            let expr = WeightExpr::Slice { axis: *axis, start: *start, len: *len, of: Box::new(of) };
-            Ok((format!("slice({name}, axis {axis}, {start}..{end})"), expr))
+            (format!("slice({name}, axis {axis}, {start}..{end})"), WeightExpr::Slice { axis, start, len, of })
         }
         &Op::Shard { axis, parts } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
-            let expr = WeightExpr::Shard { axis, parts, of: Box::new(of) };
-            Ok((format!("shard({name}, axis {axis}, 1 of {parts})"), expr))
+            (format!("shard({name}, axis {axis}, 1 of {parts})"), WeightExpr::Shard { axis, parts, of })
         }
-        &Op::Offset { by } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
-            Ok((format!("offset({name}, {by:?})"), WeightExpr::Offset { by: by as f32, of: Box::new(of) }))
-        }
-        Op::Transpose {} => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
-            Ok((format!("transpose({name})"), WeightExpr::Transpose { of: Box::new(of) }))
-        }
+        &Op::Offset { by } => (format!("offset({name}, {by:?})"), WeightExpr::Offset { by: by as f32, of }),
+        Op::Transpose {} => (format!("transpose({name})"), WeightExpr::Transpose { of }),
         Op::View { shape } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
             let sizes = shape.sizes().ok_or_else(|| unsupported(graph, v, "has no fixed shape"))?;
-            Ok((format!("view({name}, {shape})"), WeightExpr::View { shape: sizes, of: Box::new(of) }))
+            (format!("view({name}, {shape})"), WeightExpr::View { shape: sizes, of })
         }
         &Op::Unpack { from, to, axis, len, order } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
             let name = format!("unpack({name}, {len} {} along axis {axis}, {})", to.name(), order.name());
-            Ok((name, WeightExpr::Unpack { from, to, axis, len, order, of: Box::new(of) }))
+            (name, WeightExpr::Unpack { from, to, axis, len, order, of })
         }
-        &Op::Shift { by, to } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
-            Ok((format!("shift({name}, {by}, {})", to.name()), WeightExpr::Shift { by, to, of: Box::new(of) }))
-        }
+        &Op::Shift { by, to } => (format!("shift({name}, {by}, {})", to.name()), WeightExpr::Shift { by, to, of }),
         &Op::Encode { codes, scales, block, made } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
             let by = Encode { codes, scales, block: [block.rows, block.cols] };
-            let name =
-                format!("encode({name}, {} of {} for {} by {})", made.name(), codes.name(), block.rows, block.cols);
-            Ok((name, WeightExpr::Encode { by, made, of: Box::new(of) }))
+            let name = format!("encode({name}, {} of {} by {block:?})", made.name(), codes.name());
+            (name, WeightExpr::Encode { by, made, of })
         }
-        Op::Expect { is } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
-            let (other, told) = expr(graph, graph.operands(v.node)[1])?;
-            let expr = WeightExpr::Expect { is: is.clone(), told: Box::new(told), of: Box::new(of) };
-            Ok((format!("expect({name}, {other} {})", is.text()), expr))
-        }
-        &Op::Dequantise { block, .. } => {
-            let (name, of) = expr(graph, graph.operands(v.node)[0])?;
-            let (other, scale) = expr(graph, graph.operands(v.node)[1])?;
-            let (block, scale) = ([block.rows, block.cols], Box::new(scale));
-            let name = format!("dequantise({name}, {other}, blocks of {} by {})", block[0], block[1]);
-            Ok((name, WeightExpr::Dequantise { block, scale, of: Box::new(of) }))
-        }
-        Op::Pack { .. } => expr(graph, graph.operands(v.node)[0]),
-        Op::RopeFreqs { freqs } => {
-            let values = freqs.inverse().into_iter().map(|f| f as f32).collect();
-            Ok((format!("rope_freqs{freqs}"), WeightExpr::Const { values }))
-        }
-        Op::Numbers { values } => Ok((
-            format!("numbers({values:?})"),
-            WeightExpr::Const { values: values.iter().map(|&n| n as f32).collect() },
-        )),
-        op => Err(unsupported(graph, v, &format!("is a `{}`, which no weight plan can hold", op.name()))),
-    }
+        _ => return Err(no_plan(graph, v)),
+    })
+}
+
+fn no_plan(graph: &Graph, v: Value) -> Diagnostic {
+    unsupported(graph, v, &format!("is a `{}`, which no weight plan can hold", graph.op(v.node).name()))
 }
 
 fn unsupported(graph: &Graph, v: Value, what: &str) -> Diagnostic {

@@ -56,29 +56,9 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
         }
         let path = format!("{}.layers.{index}", config.path);
         let mut builder = LayerBuilder { b: &mut b, config, part, index, path };
-        let normed = builder.normed(x, layer.norms.mixer.0)?;
-        let names = caches[index].iter().map(|(name, _)| name.clone());
-        let (mixed, made) = match (&layer.mixer, &caches[index][..]) {
-            (Mixer::Attention(attention), cache) => {
-                let given = (attention.rope.map(|rope| ropes[rope]), cache.first().map(|(_, v)| *v), batch);
-                let (attended, state) = builder.attention(attention, normed, given)?;
-                (attended, state.into_iter().collect::<Vec<_>>())
-            }
-            (Mixer::Latent(all), cache) => {
-                let (attended, state) =
-                    builder.latent(all, normed, (ropes[0], cache.first().map(|(_, v)| *v), batch))?;
-                (attended, state.into_iter().collect())
-            }
-            (Mixer::Delta(delta), [(_, conv), (_, state)]) => {
-                let (made, states) = builder.delta(delta, normed, ([*conv, *state], batch))?;
-                (made, states.to_vec())
-            }
-            (Mixer::Delta(_), _) => {
-                let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
-                return Err(Diagnostic::new("config::attention", message).at("--attention"));
-            }
-        };
-        states.extend(names.zip(made));
+        let kept: Vec<Value> = caches[index].iter().map(|(_, v)| *v).collect();
+        let (mixed, made) = mixed(&mut builder, (layer, x), &kept, (&ropes, batch))?;
+        states.extend(caches[index].iter().map(|(name, _)| name.clone()).zip(made));
         x = builder.residual(x, mixed, layer.norms.mixer.1)?;
         let normed = builder.normed(x, layer.norms.feed_forward.0)?;
         let made = match &layer.feed_forward {
@@ -102,6 +82,35 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
         results.push((EMBEDDINGS.to_string(), embedded));
     }
     b.finish(results)
+}
+
+/// What a layer's mixer makes of rows, and the states that it leaves of those that were kept.
+fn mixed(
+    builder: &mut LayerBuilder,
+    (layer, x): (&Layer, Value),
+    kept: &[Value],
+    (ropes, batch): (&[Value], Value),
+) -> Result<(Value, Vec<Value>), Diagnostic> {
+    let normed = builder.normed(x, layer.norms.mixer.0)?;
+    match (&layer.mixer, kept) {
+        (Mixer::Attention(attention), cache) => {
+            let given = (attention.rope.map(|rope| ropes[rope]), cache.first().copied(), batch);
+            let (attended, state) = builder.attention(attention, normed, given)?;
+            Ok((attended, state.into_iter().collect()))
+        }
+        (Mixer::Latent(all), cache) => {
+            let (attended, state) = builder.latent(all, normed, (ropes[0], cache.first().copied(), batch))?;
+            Ok((attended, state.into_iter().collect()))
+        }
+        (Mixer::Delta(delta), &[conv, state]) => {
+            let (made, states) = builder.delta(delta, normed, ([conv, state], batch))?;
+            Ok((made, states.to_vec()))
+        }
+        (Mixer::Delta(_), _) => {
+            let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
+            Err(Diagnostic::new("config::attention", message).at("--attention"))
+        }
+    }
 }
 
 /// That the layers whose input is wanted are there, once each.

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from conftest import compile, forked, golden_model, logits, runner
-from models import GOLDEN
+from models import PUBLISHED, case
 from safetensors.torch import load_file
 
 CASES = ["llama3", "qwen2", "qwen2-sliding", "qwen3", "mistral", "smollm3-sliding", "granite", "olmo2", "phi3-short", "gemma3"]
@@ -19,14 +19,14 @@ LATENT = ["mla-v3", "mla-kimi", *(pytest.param(name, marks=pytest.mark.thorough)
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
 
-@pytest.mark.parametrize("name", [*CASES, *EXPERTS, *SINKS, *LATENT, *QUANTISED])
+@pytest.mark.parametrize("name", [*CASES, *EXPERTS, *SINKS, *LATENT, *QUANTISED, *PUBLISHED])
 def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
     # A type that is wider than the golden one leaves no other expert to be chosen.
-    wide = name.startswith("mla-")
+    wide = name.startswith("mla-") or name in PUBLISHED
     folder, dtype = golden_model(tmp_path, name), "float32" if wide else "auto"
     compile(folder, *(["--dtype", dtype] if wide else []))
-    golden = load_file(GOLDEN / name / "golden.safetensors")
-    errors = json.loads((GOLDEN / name / "golden.json").read_text())["torch_error"]["max"]
+    golden = load_file(case(name) / "golden.safetensors")
+    errors = json.loads((case(name) / "golden.json").read_text())["torch_error"]["max"]
     prompts = [golden[f"tokens.{i}"].tolist() for i in range(3)]
 
     def made():

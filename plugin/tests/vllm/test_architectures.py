@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from conftest import compile, golden_model, is_ours, own
-from models import GOLDEN
+from models import PUBLISHED, case
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
@@ -25,6 +25,7 @@ CASES = [
     ("q-cache", "own"),
     # Of which vLLM renames the method.
     ("moe-gpt-oss-mxfp4", "own"),
+    *((name, "own") for name in PUBLISHED),
 ]
 # What differs in the compiler alone, or in the tool that quantised.
 OTHERS = [
@@ -54,18 +55,19 @@ def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, monkey
     monkeypatch.setenv("ATOMC_ATTENTION", attention)
     # Latent rows are the artifact's own, and a type that is wider than the golden one leaves no
     # other expert to be chosen.
-    wide = name.startswith("mla-")
+    wide = name.startswith("mla-") or name in PUBLISHED
     folder, dtype = golden_model(tmp_path, name), "float32" if wide else "auto"
     compile(folder, *(["--dtype", dtype] if wide else []), *(["--attention", "own,caller"] if attention == "vllm" else []))
     llm = engine(folder, dtype=dtype, skip_tokenizer_init=True, max_logprobs=96, max_num_batched_tokens=512)
     assert is_ours(llm)
-    golden = load_file(GOLDEN / name / "golden.safetensors")
-    errors = json.loads((GOLDEN / name / "golden.json").read_text())["torch_error"]["max"]
+    golden = load_file(case(name) / "golden.safetensors")
+    errors = json.loads((case(name) / "golden.json").read_text())["torch_error"]["max"]
+    vocab = golden["prefill.0"].shape[1]
     prompts = [{"prompt_token_ids": golden[f"tokens.{i}"].tolist()} for i in range(3)]
-    params = SamplingParams(temperature=0, max_tokens=1, logprobs=96, detokenize=False)
+    params = SamplingParams(temperature=0, max_tokens=1, logprobs=vocab, detokenize=False)
     for i, answer in enumerate(llm.generate(prompts, params, use_tqdm=False)):
         found = answer.outputs[0].logprobs[0]
-        likely = torch.tensor([found[token].logprob for token in range(96)])
+        likely = torch.tensor([found[token].logprob for token in range(vocab)])
         # As far off as PyTorch is with bf16, and half as much again; or a fiftieth.
         right = golden[f"prefill.{i}"][-1].float().log_softmax(-1)
         torch.testing.assert_close(likely, right, atol=(0.02 if wide else 1.5) * errors[i], rtol=0)
