@@ -21,9 +21,12 @@ QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
 @pytest.mark.parametrize("name", [*CASES, *EXPERTS, *SINKS, *LATENT, *QUANTISED, *PUBLISHED])
 def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
-    # A type that is wider than the golden one leaves no other expert to be chosen.
-    wide = name.startswith("mla-") or name in PUBLISHED
-    folder, dtype = golden_model(tmp_path, name), "float32" if wide else "auto"
+    folder = golden_model(tmp_path, name)
+    # A type that is wider than the golden one leaves no other expert to be chosen. SGLang refuses it
+    # with quantised weights.
+    quantised = "quantization_config" in json.loads((folder / "config.json").read_text())
+    wide = (name.startswith("mla-") or name in PUBLISHED) and not quantised
+    dtype = "float32" if wide else "auto"
     compile(folder, *(["--dtype", dtype] if wide else []))
     golden = load_file(case(name) / "golden.safetensors")
     errors = json.loads((case(name) / "golden.json").read_text())["torch_error"]["max"]
