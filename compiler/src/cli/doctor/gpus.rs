@@ -118,6 +118,7 @@ mod tests {
     use super::super::Verdict;
     use super::*;
 
+    #[cfg(feature = "compiler")]
     fn gpu(arch: &str) -> GpuDevice {
         let (name, arch) = ("A GPU".to_owned(), arch.to_owned());
         GpuDevice { vendor: Vendor::Hip, ordinal: 0, name, arch, modes: vec![], memory: 192 << 30 }
