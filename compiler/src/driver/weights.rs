@@ -97,7 +97,7 @@ fn expr(graph: &Graph, v: Value) -> Result<Named, Diagnostic> {
         (Op::Weight { .. } | Op::Weights { .. }, _) => stored(graph, v),
         (Op::RopeFreqs { freqs }, _) => {
             let values = freqs.inverse().into_iter().map(|f| f as f32).collect();
-            Ok((format!("rope_freqs({freqs:?})"), WeightExpr::Const { values }))
+            Ok((format!("rope_freqs{freqs}"), WeightExpr::Const { values }))
         }
         (Op::Numbers { values }, _) => {
             let constant = values.iter().map(|&n| n as f32).collect();

@@ -43,7 +43,8 @@ const MOST_BYTES: u64 = 64 << 10;
 /// Between two looks at whether it has ended.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a command prints, if it ends in time. What it prints beyond the bytes that are read ends it.
+/// What a command prints, if it ends in time. What it prints beyond the bytes that are read ends
+/// it.
 fn output(mut command: Command, time: Duration) -> std::io::Result<Output> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
