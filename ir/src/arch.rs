@@ -269,7 +269,8 @@ pub struct Simt {
     /// A, and of B^T, each its half of the columns; of the result, column `l`, and in turn four
     /// rows each.
     pub mfma_32x32: &'static [Product],
-    /// The 8-bit floats of the matrix instructions.
+    /// The 8-bit floats of the matrix instructions. Where there are none, neither of the lists
+    /// above counts for them.
     pub fp8: Fp8,
     /// Whether two f32 become two bf16 in one instruction.
     pub packs_bf16: bool,
@@ -298,6 +299,23 @@ pub struct Simt {
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.
     pub isa: Isa,
+}
+
+impl Simt {
+    /// The matrix instruction for a type of elements.
+    pub fn product(&self, dtype: DType) -> Option<Product> {
+        self.of_type(self.products, dtype)
+    }
+
+    /// The matrix instruction for 32 by 32 results of a type of elements.
+    pub fn product_32x32(&self, dtype: DType) -> Option<Product> {
+        self.of_type(self.mfma_32x32, dtype)
+    }
+
+    fn of_type(&self, all: &[Product], dtype: DType) -> Option<Product> {
+        let lacks = dtype == DType::F8E4M3 && self.fp8 == Fp8::None;
+        all.iter().copied().find(|p| p.dtype == dtype && !lacks)
+    }
 }
 
 /// What products of few rows by single waves (`gemv`) go by.
@@ -451,7 +469,7 @@ impl MatrixLayout {
     }
 }
 
-/// A matrix instruction on elements of one type, accumulating in f32.
+/// A matrix instruction on elements of one type, accumulating in f32, or in i32 where these are i8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
     /// The type of A and B.
@@ -473,11 +491,15 @@ pub enum ProductShape {
         /// Whether A and B are integers.
         integers: bool,
     },
+    /// `(A, B, C, cbsz, blgp, scales)`: e4m3, where all of these are zero.
+    MfmaF8f6f4,
     /// `(A, B, C)`.
     Wmma {
         /// Whether A and B are integers.
         integers: bool,
     },
+    /// `(signA, A, signB, B, C, clamp)`.
+    WmmaIu8,
     /// `(negA, A, negB, B, modC, C, reuseA, reuseB)`.
     WmmaReuse,
     /// `m16n8k16`, whose 16 rows are two blocks of columns of ours, and whose 8 columns are rows of

@@ -89,11 +89,13 @@ mod tests {
             a_rows.sort();
             assert_eq!(a_rows.to_vec(), (0..16).collect::<Vec<u8>>(), "{name}: every row is in one lane");
             for p in simt.products {
-                assert!(layout.depth.is_multiple_of(p.elements), "{name}: a depth is whole instructions");
+                let depth = if p.dtype.size() == 1 { m.group_bytes } else { layout.depth };
+                assert!(depth.is_multiple_of(p.elements), "{name}: a depth is whole instructions");
             }
             for p in simt.mfma_32x32 {
-                let whole = (m.group_bytes / p.dtype.size()).is_multiple_of(p.elements);
-                assert!(whole && simt.wave == 64, "{name}: a lane's group is whole instructions");
+                let group = m.group_bytes / p.dtype.size();
+                let whole = group.is_multiple_of(p.elements) || p.elements.is_multiple_of(group);
+                assert!(whole && simt.wave == 64, "{name}: a lane's groups are whole instructions");
             }
             let unit = simt.unit;
             assert!(
