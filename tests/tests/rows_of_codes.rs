@@ -164,3 +164,35 @@ fn prompts_of_quantised_operands_in_pieces_on_gpus() {
         Case { runs: &[run(0, 33)], ..case(&text, Family::Matmul, 64) }.check_on_gpus();
     }
 }
+
+/// Decode steps whose operands both have 8 bits: rows in memory, and rows that become codes here.
+#[test]
+fn decode_of_quantised_operands_on_gpus() {
+    for rows in ROWS.into_iter().take(4) {
+        for weights in WEIGHTS.into_iter().filter(|weights| weights.0 == rows.0) {
+            for (k, n, bucket) in [(320, 50, 2), (1280, 48, 20), (2048, 32, 1)] {
+                let (op, parameter) = quantise(rows, "%0", k);
+                let (parameters, block) = weight(weights, n, k);
+                let group = if rows.2 == 0 { k } else { rows.2 };
+                let made = format!(
+                    "graph @k(%x: bf16[T, {k}], %wn: bf16[{k}]{parameter}, {parameters}) {{
+  %0 = rms_norm %x, %wn {{eps = 1e-6}} : bf16[T, {k}]
+  %1 = {op}
+  %2 = linear %1, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  return %2
+}}"
+                );
+                let in_memory = format!(
+                    "graph @k(%x: {}[T, {k}]@scaled({group}), {parameters}) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  return %0
+}}",
+                    rows.0
+                );
+                for text in [made, in_memory] {
+                    Case { runs: &[run(0, 1); 20][..bucket], ..case(&text, Family::Matvec, bucket) }.check_on_gpus();
+                }
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! Sums are those of quantised values. Scales of whole rows, of either operand, are left to the
 //! epilogue. Where scales change along K, each group's partial sums are scaled as they are added up.
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Graph, Layout};
+use atomc_ir::{DType, Graph, Layout, Op};
 
 use crate::contraction::Encoding;
 use crate::simt::machine::fragment::Matrix;
@@ -23,21 +23,31 @@ pub struct Quantised {
     pub dtype: DType,
     /// Whether scales change along K.
     pub has_groups: bool,
+    /// Columns of x that share a scale, if these are not all.
+    pub row_group: Option<usize>,
+    /// Whether another kernel has quantised the rows.
+    pub in_memory: bool,
 }
 
 impl Quantised {
     /// That of a body's product, if the chip multiplies its operands as they lie.
     pub fn of(body: &Graph, arch: GpuArch) -> Option<Quantised> {
-        let product = body.ids().find(|&id| body.op(id).is_contraction())?;
+        let product = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }))?;
         let encoding = Encoding::of(body)?;
-        let x = body.ty(body.operands(product)[0]).as_tensor()?;
+        let rows = body.operands(product)[0];
+        let x = body.ty(rows).as_tensor()?;
         let Layout::Scaled(group) = x.layout else { return None };
         let (dtype, depth) = (encoding.codes, encoding.size[1]);
         let groups = [group, encoding.block.cols].map(|columns| if columns >= depth { 0 } else { columns });
         let takes = x.dtype == dtype && dtype.size() == 1 && Matrix::native(arch.simt, dtype);
         let fits = arch.memory.padded(depth).is_multiple_of(SPAN) && groups.iter().all(|g| g.is_multiple_of(GROUP));
         let is_exact = dtype != DType::I8 || depth < EXACT;
-        let found = Quantised { dtype, has_groups: groups != [0, 0] };
+        let found = Quantised {
+            dtype,
+            has_groups: groups != [0, 0],
+            row_group: (groups[0] > 0).then_some(group),
+            in_memory: matches!(body.op(rows.node), Op::Input { .. }),
+        };
         (takes && fits && is_exact && encoding.zero.is_none()).then_some(found)
     }
 }

@@ -102,7 +102,7 @@ impl<'a, 'c> Accumulator<'a, 'c> {
     }
 
     pub fn zero(&self) -> Vector<'c> {
-        self.matrix.zeros(if self.mfma_32x32.is_some() { 32 / 8 * GROUP } else { self.matrix.layout.results })
+        self.matrix.zero_sums(if self.mfma_32x32.is_some() { 32 / 8 * GROUP } else { self.matrix.layout.results })
     }
 
     /// `sums[j] + a * b[j]`.

@@ -42,13 +42,17 @@ pub struct Place<'c> {
     pub results: Int<'c>,
 }
 
+/// How operands of a type lie. A lane holds whole vectors: instructions that take less of a row take
+/// parts of one.
+pub fn layout_of(simt: &Simt, dtype: DType) -> MatrixLayout {
+    let depth = if dtype.size() == 1 { VEC16 } else { simt.matrix.depth };
+    MatrixLayout { depth, ..simt.matrix }
+}
+
 impl<'a, 'c> Matrix<'a, 'c> {
     pub fn new(c: &'a Gpu<'c>, dtype: DType) -> Matrix<'a, 'c> {
         let simt = c.simt;
-        let product = simt.product(dtype);
-        // A lane holds whole vectors. Instructions that take less of a row take parts of one.
-        let depth = if dtype.size() == 1 { VEC16 } else { simt.matrix.depth };
-        Matrix { c, dtype, layout: MatrixLayout { depth, ..simt.matrix }, product, wave: simt.wave }
+        Matrix { c, dtype, layout: layout_of(simt, dtype), product: simt.product(dtype), wave: simt.wave }
     }
 
     /// Whether operands are converted before each product.
@@ -174,11 +178,11 @@ impl<'a, 'c> Matrix<'a, 'c> {
 
     /// Results that are all zero.
     pub fn zero(&self) -> Vector<'c> {
-        self.zeros(self.layout.results)
+        self.c.cx.f32_type().vec_type(self.layout.results as u32).const_zero()
     }
 
     /// So many sums that are zero, of the type that instructions add up in.
-    pub fn zeros(&self, count: usize) -> Vector<'c> {
+    pub fn zero_sums(&self, count: usize) -> Vector<'c> {
         let cx = self.c.cx;
         match self.dtype {
             DType::I8 => cx.i32_type().vec_type(count as u32).const_zero(),

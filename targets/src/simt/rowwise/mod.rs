@@ -7,7 +7,7 @@ mod route;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{Diagnostic, Family, Graph, Op, Type, Value, Values};
+use atomc_ir::{Diagnostic, Family, Graph, NodeId, Op, Type, Value, Values};
 use inkwell::IntPredicate;
 use inkwell::types::VectorType;
 use inkwell::values::FloatValue;
@@ -16,7 +16,7 @@ use crate::KernelSpec;
 use crate::code::Int;
 use crate::kernel::{heads, through_reshape};
 use crate::math;
-use crate::row::{At, Col, Operand, Team, is_norm, to_bits};
+use crate::row::{At, Col, Operand, Team, is_norm};
 use crate::schedule::Schedule;
 use crate::simt::launch;
 use crate::simt::launch::Kernel;
@@ -39,8 +39,23 @@ pub fn vector(graph: &Graph) -> usize {
     [8, 4, 2].into_iter().find(|&n| fits(n)).unwrap_or(1)
 }
 
+/// Whether a value is scales, of a weight or of what becomes codes, which no row is read with.
+fn is_scales(graph: &Graph, v: Value) -> bool {
+    let as_scales = |&(user, slot): &(NodeId, usize)| match graph.op(user) {
+        Op::Linear { block, .. } | Op::PerHead { block, .. } => block.is_some() && slot >= 2,
+        Op::Grouped { block, .. } => block.is_some() && slot >= 3,
+        Op::Quantise { .. } => slot == 1,
+        _ => false,
+    };
+    let users = graph.users(v);
+    !users.is_empty() && users.iter().all(as_scales)
+}
+
 /// The sizes that vectors of a value must divide.
 fn axes(graph: &Graph, v: Value) -> Vec<usize> {
+    if is_scales(graph, v) {
+        return vec![];
+    }
     let last = |v: Value| graph.ty(v).as_tensor().filter(|t| t.dtype.is_float()).and_then(|t| t.shape.last());
     let mut axes: Vec<usize> = last(v).into_iter().collect();
     match graph.op(v.node) {
@@ -159,20 +174,20 @@ fn store_codes<'a, 'c>(
     rows.prepare(v, row, None)?;
     rows.each_column(padded, |col| {
         let at = At { row, head: None, col: Col::Var(col) };
-        let codes = match group >= width {
-            true => rows.codes(v, at)?,
+        let bits = match group >= width {
+            true => rows.code_bits(v, at, None)?,
             false => {
                 // Every thread finds the scale of its vector's group.
                 let number = c.smaller(col / group, width.div_ceil(group) - 1);
                 let found = rows.group_of(v, row, number)?;
                 let is_first = c.compare(IntPredicate::EQ, col, number * group);
                 c.when(is_first, || store_scale(number, found.scale()));
-                rows.codes_by(v, at, &found)?
+                rows.code_bits(v, at, Some(&found))?
             }
         };
-        let codes =
-            if width == padded { codes } else { c.pick(c.less(col, width), codes, c.zero()).into_vector_value() };
-        c.store(rows.address(out, at), to_bits(c, codes, out.ty.dtype), c.lanes() as u32);
+        let zeros = bits.get_type().const_zero();
+        let bits = if width == padded { bits.into() } else { c.pick(c.less(col, width), bits, zeros) };
+        c.store(rows.address(out, at), bits, c.lanes() as u32);
         Ok(())
     })?;
     if group >= width {
