@@ -436,6 +436,17 @@ pub struct Chip {
     pub fp4: f64,
 }
 
+impl Chip {
+    /// Operations on elements of a type in the time of one on 16-bit floats. Data sheets give 8-bit
+    /// integers the number of 8-bit floats, and where there are none, that of bf16.
+    pub fn rate(&self, dtype: DType) -> u32 {
+        match dtype {
+            DType::F8E4M3 | DType::I8 if self.fp8 > 0.0 && self.bf16 > 0.0 => (self.fp8 / self.bf16).round() as u32,
+            _ => 1,
+        }
+    }
+}
+
 /// Where the elements of products lie, which are 16 rows of A by `columns` of B. With 16 columns, a
 /// lane of row `lane % 16` holds `depth` consecutive columns of A, and likewise of B^T, beginning
 /// at `depth * (lane / 16)`; on `replicated` machines every row of 16 lanes holds the same. Of the

@@ -15,8 +15,8 @@ use crate::contraction::{Encoding, Parts};
 use crate::row::{Operand, unsupported};
 use crate::schedule::WhyNot;
 use crate::simt::gemm::contract::Panel;
-use crate::simt::machine::Gpu;
 use crate::simt::gemm::quantised::Quantised;
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, Matrix, Place, VEC16, layout_of};
 
 /// How products of a machine take codes.
@@ -34,11 +34,7 @@ pub struct Steps {
 impl Steps {
     /// Every way to go along a weight, the longest steps first. A step's columns are whole, and
     /// have one scale.
-    pub fn all(
-        encoding: Encoding,
-        quantised: Option<Quantised>,
-        arch: GpuArch,
-    ) -> impl Iterator<Item = Steps> + use<> {
+    pub fn all(encoding: Encoding, quantised: Option<Quantised>, arch: GpuArch) -> impl Iterator<Item = Steps> + use<> {
         let simt = arch.simt;
         let layout = quantised.map_or(simt.matrix, |quantised| layout_of(simt, quantised.dtype));
         let (span, depth) = (layout.span(simt.wave), layout.depth);

@@ -157,7 +157,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let scales = parts.kernel.rows.padded(x);
         let sums = self.all(&InMemory { tile: self.tile, ptr: x.ptr, stride, scales });
         let scaled = quantised.is_some_and(|quantised| quantised.row_group.is_none());
-        let at = |column: Int<'c>| self.matrix().c.at(x.ptr, self.tile.source(self.matrix().c, column) * stride + scales);
+        let at =
+            |column: Int<'c>| self.matrix().c.at(x.ptr, self.tile.source(self.matrix().c, column) * stride + scales);
         Ok(if scaled { self.scaled_by_rows(sums, at) } else { sums })
     }
 

@@ -6,7 +6,7 @@ pub mod gemv;
 pub mod gemv_bulk;
 mod global_to_lds;
 mod prologue;
-mod quantised;
+pub mod quantised;
 pub mod stream_k;
 pub mod tiled;
 pub mod warpgroup;

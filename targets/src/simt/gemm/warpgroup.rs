@@ -17,7 +17,7 @@ mod shape;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{Diagnostic, Family};
+use atomc_ir::{DType, Diagnostic, Family, Graph};
 
 use crate::code::Ptr;
 use crate::contraction::Encoding;
@@ -63,6 +63,11 @@ pub const SCHEDULE: Schedule = Schedule {
     open: Some(Open { numbers: &[TILE], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
+
+/// The type of rows and weight, if both are multiplied as they lie.
+pub fn multiplied_as_stored(body: &Graph) -> Option<DType> {
+    Codes8::of(body).map(|_| DType::F8E4M3)
+}
 
 /// The same for decode steps of more tokens of codes than a work-group stages.
 pub const FEW: Schedule = Schedule {

@@ -118,13 +118,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// Computes elements `first` to `end` of every column's row: one row by all threads, several by
     /// a wave each.
-    pub(super) fn stage(
-        &self,
-        to: &Staged<'c>,
-        exchange: Ptr<'c>,
-        first: usize,
-        end: usize,
-    ) -> Result<(), Diagnostic> {
+    pub(super) fn stage(&self, to: &Staged<'c>, exchange: Ptr<'c>, first: usize, end: usize) -> Result<(), Diagnostic> {
         let c = self.matrix().c;
         let rows = &self.contraction.parts.kernel.rows;
         let (tokens, waves, wave) = (self.shape.tokens, self.shape.waves, c.simt.wave);
@@ -173,7 +167,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let place = || c.at(to.vec16(m, column, col / m.vec16()), col % m.vec16() * m.dtype.size());
             if self.shape.quantised.is_some() {
                 let bits = self.quantised(to, (column, col, first), at)?;
-                let bits = if width < end { c.pick(c.less(col, width), bits, bits.get_type().const_zero()) } else { bits.into() };
+                let bits = if width < end {
+                    c.pick(c.less(col, width), bits, bits.get_type().const_zero())
+                } else {
+                    bits.into()
+                };
                 c.store(place(), bits, c.alignment(m.dtype));
                 return Ok(());
             }

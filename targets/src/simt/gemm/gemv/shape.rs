@@ -52,9 +52,8 @@ impl Shape {
         let mut shapes = Steps::all(encoding, quantised, arch).map(shape);
         let first = shapes.next().ok_or_else(|| unsupported("codes whose scales no step agrees with"))?;
         let size = sizes.dtype.size();
-        let fits = |shape: &Shape| {
-            sizes.plain || shape.waves * shape.step_bytes(size) <= shape.room_for_rows(sizes.pieces)
-        };
+        let fits =
+            |shape: &Shape| sizes.plain || shape.waves * shape.step_bytes(size) <= shape.room_for_rows(sizes.pieces);
         Ok(if fits(&first) { first } else { shapes.fold(first, |best, next| if fits(&best) { best } else { next }) })
     }
 
