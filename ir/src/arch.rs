@@ -36,6 +36,8 @@ pub struct Arch {
     /// work-group, or task, makes all of them. Of more a kernel of its own makes codes. The same
     /// for all variants of a target.
     pub coded: usize,
+    /// Likewise of rows that are normed before they are multiplied.
+    pub normed: usize,
 }
 
 impl Arch {

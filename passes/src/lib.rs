@@ -14,6 +14,7 @@
 //! #     executed: true,
 //! #     memory: Memory { row: 32, alias: 1024, rows: 1, panel: 16, group_bytes: 64, block_tokens: 16, align: 64 },
 //! #     coded: 48 << 10,
+//! #     normed: usize::MAX,
 //! # };
 //!
 //! let text = "graph @g(%x: bf16[T, 16]) {

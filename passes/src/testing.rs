@@ -27,6 +27,7 @@ pub const ARCH: Arch = Arch {
     executed: true,
     memory: Memory { row: 32, alias: 1024, rows: 1, panel: 4, group_bytes: 64, block_tokens: 16, align: 64 },
     coded: 48 << 10,
+    normed: usize::MAX,
 };
 
 pub const DECODE: Cx = Cx { arch: &ARCH, bucket: Bucket::Decode { tokens: 1 }, invariant: false };

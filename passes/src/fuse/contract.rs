@@ -78,6 +78,12 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
         if !is_next(r.graph.op(x.node)) {
             continue;
         }
+        if is_normed(r.graph.op(x.node)) && tokens * width > cx.arch.normed {
+            let most = cx.arch.normed;
+            let text = format!("{tokens} rows of {width} are more than the {most} numbers that a work-group norms");
+            why = Why::new(Cause::Step, text);
+            break;
+        }
         let given = r.graph.operands(x.node)[1..].iter().all(|v| r.graph.is_constant(v.node));
         let computed = || Why::new(Cause::Op, "what the rows are multiplied by is computed");
         match own(x, reader).and_then(|()| if given { Ok(()) } else { Err(computed()) }) {

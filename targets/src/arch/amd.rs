@@ -141,6 +141,12 @@ const GFX1250: [Product; 2] = [
 /// a launch is dearer than that, nobody has measured.
 const CODED: usize = 16 << 10;
 
+/// As bf16 these fill a work-group's local memory for rows twice. Of more each work-group reads the
+/// rows, and norms them, once more for every 32 KiB: at 32 tokens of 4,096 numbers that is 8 times
+/// for each of 1,536 work-groups. Counted in the emulator; nobody has measured what a launch costs
+/// beside it.
+const NORMED: usize = 32 << 10;
+
 const fn row(
     name: &'static str,
     features: &'static [&'static str],
@@ -161,6 +167,7 @@ const fn row(
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
         coded: CODED,
+        normed: NORMED,
     }
 }
 

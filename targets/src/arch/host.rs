@@ -37,6 +37,7 @@ pub const ROWS: [Arch; 4] = [
         executed: true,
         memory: HOST,
         coded: super::CODED,
+        normed: usize::MAX,
     },
     Arch {
         name: "x86-64-v4-bf16",
@@ -60,6 +61,7 @@ pub const ROWS: [Arch; 4] = [
         executed: true,
         memory: HOST,
         coded: super::CODED,
+        normed: usize::MAX,
     },
     Arch {
         name: "x86-64-v4",
@@ -74,6 +76,7 @@ pub const ROWS: [Arch; 4] = [
         executed: true,
         memory: HOST,
         coded: super::CODED,
+        normed: usize::MAX,
     },
     Arch {
         name: "x86-64-v3",
@@ -88,5 +91,6 @@ pub const ROWS: [Arch; 4] = [
         executed: true,
         memory: HOST,
         coded: super::CODED,
+        normed: usize::MAX,
     },
 ];

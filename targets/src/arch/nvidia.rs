@@ -111,6 +111,7 @@ const fn row(
         }),
         memory: super::GPU_MEMORY,
         coded: super::CODED,
+        normed: usize::MAX,
     }
 }
 
