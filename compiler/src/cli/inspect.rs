@@ -224,11 +224,7 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
             size(plan.arena_bytes),
             size(s.bytes as usize),
             s.flops as f64 / 1e9,
-            chip.map(|chip| {
-                let floor = floor(plan, chip, &target.variants[0].kernels);
-                format!(": {:.2} ms on {} at its peaks", 1e3 * floor, escaped(&chip.name))
-            })
-            .unwrap_or_default(),
+            chip.map(|chip| at_peaks(plan, chip, &target.variants[0].kernels)).unwrap_or_default(),
         )?;
     }
     if kernels {
@@ -361,11 +357,12 @@ impl Summary {
     }
 }
 
-/// The seconds that a chip's peaks allow for a plan, launch by launch; keys and values of earlier
+/// The time that a chip's peaks allow for a plan, launch by launch; keys and values of earlier
 /// tokens are not counted.
-fn floor(plan: &Plan, chip: &Chip, kernels: &[Kernel]) -> f64 {
-    let of = |launch: &Launch| chip.floor(launch.bytes, launch.flops, rate(kernels, launch.kernel));
-    plan.launches.iter().map(of).sum()
+fn at_peaks(plan: &Plan, chip: &Chip, kernels: &[Kernel]) -> String {
+    let floor = |launch: &Launch| chip.floor(launch.bytes, launch.flops, rate(kernels, launch.kernel));
+    let floor: f64 = plan.launches.iter().map(floor).sum();
+    format!(": {:.2} ms on {} at its peaks", 1e3 * floor, escaped(&chip.name))
 }
 
 /// [`Kernel::rate`] of a kernel by its number.

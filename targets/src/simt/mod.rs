@@ -54,7 +54,7 @@ pub fn multiplied_as_stored(spec: &KernelSpec, arch: GpuArch, schedule: &Schedul
     if [warpgroup::SCHEDULE.name, warpgroup::FEW.name].contains(&schedule.name) {
         return warpgroup::multiplied_as_stored(spec.body);
     }
-    Quantised::of(spec.body, arch).map(|quantised| quantised.dtype)
+    Quantised::of(spec.body, arch).filter(|quantised| quantised.as_stored).map(|quantised| quantised.dtype)
 }
 
 /// Whether kernels attend with queries of a type over a cache of another.

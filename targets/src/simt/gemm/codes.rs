@@ -381,7 +381,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         let row = |(i, words): (usize, &Any<'c>)| -> Vec<Vector<'c>> {
             let words = words.into_vector_value();
             let words: Vec<Int> = (0..self.steps.words()).map(|i| c.as_int(c.lane(words, i))).collect();
-            if self.steps.quantised.is_some() {
+            if self.steps.quantised.is_some_and(|quantised| quantised.as_stored) {
                 return words.chunks(VEC16 / 4).map(|vec16| m.as_taken(c.words(vec16))).collect();
             }
             let numbers = self.decoder.decode(c, &words, zeros.get(i).copied());

@@ -48,6 +48,8 @@ pub struct CodesLoader<'k, 'c> {
     /// The type of numbers in local memory.
     dtype: DType,
     tile: Tile,
+    /// Whether scales are left to sums.
+    scales_sums: bool,
     /// Words of a piece of a vector, and the thread's pieces.
     words: usize,
     pieces: Vec<Piece<'c>>,
@@ -74,10 +76,11 @@ pub struct Loaded<'c> {
 
 impl<'k, 'c> CodesLoader<'k, 'c> {
     /// `panel` says where the panel in a place of the tile begins, and which of the weight's it is.
+    /// Scales may be left to sums also where a row has several.
     pub fn new(
         c: &'k Gpu<'c>,
         codes: &'k Codes<'c>,
-        (dtype, tile): (DType, Tile),
+        (dtype, tile, scales_sums): (DType, Tile, bool),
         panel: impl Fn(Int<'c>) -> (Ptr<'c>, Panel<'c>),
     ) -> CodesLoader<'k, 'c> {
         let vec16 = codes_of_vec16(codes.encoding.codes);
@@ -98,11 +101,12 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         let own = Decoder::new(c.arch, codes.encoding.codes, dtype);
         let scale = codes.encoding.scale;
         let exact = own.makes_pairs() && (scale == dtype || scale == DType::E8M0 && dtype == DType::BF16);
-        let decoder = match codes.encoding.is_row_wise() || exact {
+        let scales_sums = scales_sums || codes.encoding.is_row_wise();
+        let decoder = match scales_sums || exact {
             true => own,
             false => Decoder::new(c.arch, codes.encoding.codes, DType::F32),
         };
-        CodesLoader { c, codes, decoder, dtype, tile, words, pieces }
+        CodesLoader { c, codes, decoder, dtype, tile, scales_sums, words, pieces }
     }
 
     /// Codes of a piece.
@@ -113,7 +117,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
     /// Parts of a piece that have a scale, and a zero point.
     fn parts(&self) -> usize {
         let encoding = &self.codes.encoding;
-        let alike = encoding.is_row_wise() || encoding.block.cols.is_multiple_of(self.codes());
+        let alike = self.scales_sums || encoding.block.cols.is_multiple_of(self.codes());
         if alike { 1 } else { self.codes() * self.dtype.size() / VEC16 }
     }
 
@@ -128,7 +132,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
             let first = stretch * self.tile.columns + one.column;
             let group = |part: usize| self.codes.group(first + part * (codes / parts));
             let place = (one.panel, one.row);
-            let scales = if self.codes.encoding.is_row_wise() { 0 } else { parts };
+            let scales = if self.scales_sums { 0 } else { parts };
             Loaded {
                 words: (0..self.words).map(|i| c.as_int(c.lane(words, i))).collect(),
                 scales: (0..scales).map(|part| self.codes.scales(c, place, 1, group(part))).collect(),
@@ -234,7 +238,7 @@ impl<'k, 'c> CodedRows<'k, 'c> {
     pub fn new(
         c: &'k Gpu<'c>,
         x: &Operand<'c>,
-        (dtype, tile): (DType, Tile),
+        (dtype, tile, scales_sums): (DType, Tile, bool),
         source: impl Fn(Int<'c>, Int<'c>) -> Int<'c>,
     ) -> CodedRows<'k, 'c> {
         let of_block = tile.columns / CODES * 16;
@@ -249,7 +253,7 @@ impl<'k, 'c> CodedRows<'k, 'c> {
         let pieces = (0..tile.panels * of_block / tile.threads).map(one).collect();
         let width = x.ty.shape.last().unwrap_or(0);
         let scales = match x.ty.layout {
-            Layout::Scaled(group) if group < width => {
+            Layout::Scaled(group) if group < width && !scales_sums => {
                 Some((c.arch.memory.padded(width), group, width.div_ceil(group) - 1))
             }
             _ => None,

@@ -58,7 +58,7 @@ const REACH: usize = 1 << 31;
 
 fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let Sizes { dtype, encoding, .. } = Sizes::of(spec.body)?;
-    if Quantised::of(spec.body, arch).is_none() {
+    if !Quantised::of(spec.body, arch).is_some_and(|quantised| quantised.as_stored) {
         encoding.map_or(Ok(()), |encoding| codes_to_lds::check(&encoding, dtype))?;
         rows_of(spec).map_or(Ok(()), |(_, x)| CodedRows::check(x))?;
     }

@@ -5,8 +5,8 @@ use inkwell::IntPredicate;
 
 use super::Group;
 use super::scheduler::WorkTile;
-use crate::code::{Any, Int, Ptr, Vector};
-use crate::row::{At, Col};
+use crate::code::{Any, Int, Ptr};
+use crate::row::{At, Col, GroupScale};
 use crate::simt::gemm::codes::Way;
 use crate::simt::machine::fragment::{Fragment, Matrix, VEC16};
 
@@ -165,17 +165,19 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let inside = if head.is_none() || width >= end { col } else { c.smaller(col, width - c.lanes()) };
             let at = At { row, head, col: Col::Var(inside) };
             let place = || c.at(to.vec16(m, column, col / m.vec16()), col % m.vec16() * m.dtype.size());
-            if self.shape.quantised.is_some() {
-                let bits = self.quantised(to, (column, col, first), at)?;
-                let bits = if width < end {
-                    c.pick(c.less(col, width), bits, bits.get_type().const_zero())
-                } else {
-                    bits.into()
-                };
+            let found = self.stage_group_scale(to, (column, col, first), at)?;
+            if self.shape.quantised.is_some_and(|quantised| quantised.as_stored) {
+                let bits = rows.code_bits(x, at, found.as_ref())?;
+                let zeros = bits.get_type().const_zero();
+                let bits = if width < end { c.pick(c.less(col, width), bits, zeros) } else { bits.into() };
                 c.store(place(), bits, c.alignment(m.dtype));
                 return Ok(());
             }
-            let v = if rows.has_row_scale(x) { rows.codes(x, at)? } else { rows.eval(x, at)? };
+            let v = match found {
+                Some(found) => rows.codes_by(x, at, &found)?,
+                None if rows.has_row_scale(x) => rows.codes(x, at)?,
+                None => rows.eval(x, at)?,
+            };
             let v = if width < end { c.pick(c.less(col, width), v, c.zero()).into_vector_value() } else { v };
             c.store_floats(place(), v, m.dtype);
             Ok(())
@@ -184,25 +186,23 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// Quantised values as they lie in memory. Where a group begins, or what is staged of one, its
-    /// scale is stored too.
-    fn quantised(
+    /// The scale of a column's group, where rows have several that are left to sums. Where a group
+    /// begins, or what is staged of one, it is stored too.
+    fn stage_group_scale(
         &self,
         to: &Staged<'c>,
         (column, col, first): (Int<'c>, Int<'c>, usize),
         at: At<'c>,
-    ) -> Result<Vector<'c>, Diagnostic> {
+    ) -> Result<Option<GroupScale<'c>>, Diagnostic> {
+        let Some(group) = self.shape.quantised.and_then(|quantised| quantised.row_group) else { return Ok(None) };
         let (m, parts) = (self.matrix(), &self.contraction.parts);
         let (c, rows, x) = (m.c, &parts.kernel.rows, parts.x);
-        let Some(group) = self.shape.quantised.and_then(|quantised| quantised.row_group) else {
-            return rows.code_bits(x, at, None);
-        };
         let last = rows.shape(x)?.shape.last().unwrap_or(0).div_ceil(group) - 1;
         let number = c.smaller(col / group, last);
         let found = rows.group_of(x, at.row, number)?;
         let begins = c.compare(IntPredicate::EQ, col, c.larger(number * group, first));
         c.when(begins, || c.store(to.scale(m, column, number), found.scale(), 4));
-        rows.code_bits(x, at, Some(&found))
+        Ok(Some(found))
     }
 
     /// Vectors of a row's part of a step.

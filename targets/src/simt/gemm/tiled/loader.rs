@@ -38,11 +38,12 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
             let panel = self.place(place);
             (self.tile.weight(self.contraction, panel), self.tile.weight_of(self.contraction, panel))
         };
-        let codes = CodesLoader::new(c, codes, (m.dtype, tile), panel);
+        let scales_sums = self.shape.quantised.is_some();
+        let codes = CodesLoader::new(c, codes, (m.dtype, tile, scales_sums), panel);
         let rows = match x.ty.layout {
             Layout::Scaled(_) => {
                 let source = |block, row| self.tile.source(c, block, row);
-                RowLoader::Codes(CodedRows::new(c, x, (m.dtype, tile), source))
+                RowLoader::Codes(CodedRows::new(c, x, (m.dtype, tile, scales_sums), source))
             }
             _ => RowLoader::Plain(self.rows_loader(x)),
         };

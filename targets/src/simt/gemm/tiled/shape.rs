@@ -75,10 +75,10 @@ impl Shape {
             depth.is_multiple_of(columns) && simt.unit.lds >= 4 * (2 * SIDE) * 16 * columns * dtype.size()
         };
         let stretch = match quantised {
-            Some(_) if roomy(GROUP) => GROUP,
-            Some(_) => SPAN,
-            None if roomy(64) => 64,
-            None => 32,
+            Some(Quantised { as_stored: true, .. }) if roomy(GROUP) => GROUP,
+            Some(Quantised { as_stored: true, .. }) => SPAN,
+            _ if roomy(64) => 64,
+            _ => 32,
         };
         Ok(Shape {
             threads: side / panels * (side / blocks) * simt.wave,
@@ -90,7 +90,7 @@ impl Shape {
             count: depth / stretch,
             made: panels / pieces,
             pieces,
-            is_coded: encoding.is_some() && quantised.is_none(),
+            is_coded: encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored),
             quantised,
         })
     }
@@ -108,9 +108,10 @@ impl Shape {
         all * self.vec16s / self.threads
     }
 
-    /// Stretches of a group of columns whose scales change along K.
+    /// Stretches whose sums are scaled together where scales change along K: one or two, as many as
+    /// a turn of the loop has.
     pub fn in_group(&self) -> usize {
-        GROUP / self.stretch
+        (GROUP / self.stretch).min(2)
     }
 
     /// Tokens of a tile.
