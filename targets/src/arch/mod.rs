@@ -97,6 +97,9 @@ mod tests {
                 let whole = group.is_multiple_of(p.elements) || p.elements.is_multiple_of(group);
                 assert!(whole && simt.wave == 64, "{name}: a lane's groups are whole instructions");
             }
+            let rates = [atomc_ir::DType::BF16, atomc_ir::DType::F8E4M3].map(|dtype| simt.chip.rate(dtype));
+            let of_fp8 = if simt.chip.fp8 > 0.0 { 2 } else { 1 };
+            assert_eq!(rates, [1, of_fp8], "{name}: half the bits take half the time");
             let unit = simt.unit;
             assert!(
                 unit.vgprs_wave <= unit.vgprs && unit.lds_group <= unit.lds && unit.vgprs.is_multiple_of(unit.waves)

@@ -205,7 +205,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         // Where the lower bits of a byte are not all zero, adding 127 makes its upper bit one. LLVM
         // would make four instructions of these three if it knew what the sizes are.
         let (c, lower) = (self.c, 0x7f7f_7f7f);
-        let sizes = c.pin(c.map_words(vec16, |word| word & lower));
+        let sizes = c.opaque(c.map_words(vec16, |word| word & lower));
         let word = |v: Vector<'c>, i: usize| c.as_int(c.lane(v, i));
         let signed = |i: usize| (word(vec16, i) & (word(sizes, i) + lower)) | word(sizes, i);
         c.words(&(0..vec16.get_type().get_size() as usize).map(signed).collect::<Vec<_>>())
