@@ -32,12 +32,28 @@ pub struct Arch {
     pub machine: Machine,
     /// How data lies.
     pub memory: Memory,
-    /// Most numbers of a step's rows that become codes where they are multiplied, as each
-    /// work-group, or task, makes all of them. Of more a kernel of its own makes codes. The same
-    /// for all variants of a target.
-    pub coded: usize,
-    /// Likewise of rows that are normed before they are multiplied.
+    /// Which rows are quantised where they are multiplied. The same for all variants of a target.
+    pub requantised: Requantised,
+    /// Most numbers of a step's rows that are normed where they are multiplied, as each work-group
+    /// norms all of them. Of more a kernel of its own does it once.
     pub normed: usize,
+}
+
+/// Most numbers of a step's rows that are quantised where they are multiplied, as each work-group,
+/// or task, quantises all of them. Of more a kernel of its own does it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requantised {
+    /// Of steps of one token.
+    pub one: usize,
+    /// Of all rows of steps of several.
+    pub several: usize,
+}
+
+impl Requantised {
+    /// Of steps of so many tokens.
+    pub fn most(self, tokens: usize) -> usize {
+        if tokens == 1 { self.one } else { self.several }
+    }
 }
 
 impl Arch {

@@ -61,7 +61,7 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let mut x = r.graph.operands(linear)[0];
     let width = r.graph.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
     let tokens = cx.bucket.tokens();
-    let most = cx.arch.coded;
+    let most = cx.arch.requantised.most(tokens);
     let few = tokens * width <= most;
     let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;

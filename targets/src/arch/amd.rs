@@ -6,7 +6,7 @@
 //! of the products named in the rows.
 use atomc_ir::DType::{BF16, F8E4M3, F16, F32, I8};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, RowExchange, Simt,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, Requantised, RowExchange, Simt,
 };
 
 const TRIPLE: &str = "amdgcn-amd-amdhsa";
@@ -166,7 +166,7 @@ const fn row(
         executed: true,
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
-        coded: CODED,
+        requantised: Requantised { one: CODED, several: CODED },
         normed: NORMED,
     }
 }

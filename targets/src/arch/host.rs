@@ -36,7 +36,7 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
-        coded: super::CODED,
+        requantised: super::REQUANTISED,
         normed: usize::MAX,
     },
     Arch {
@@ -60,7 +60,7 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
-        coded: super::CODED,
+        requantised: super::REQUANTISED,
         normed: usize::MAX,
     },
     Arch {
@@ -75,7 +75,7 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
-        coded: super::CODED,
+        requantised: super::REQUANTISED,
         normed: usize::MAX,
     },
     Arch {
@@ -90,7 +90,7 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
-        coded: super::CODED,
+        requantised: super::REQUANTISED,
         normed: usize::MAX,
     },
 ];

@@ -6,7 +6,7 @@ mod nvidia;
 use std::sync::LazyLock;
 
 use atomc_ir::Diagnostic;
-use atomc_ir::arch::{Arch, Gemv, Memory};
+use atomc_ir::arch::{Arch, Gemv, Memory, Requantised};
 
 /// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16
 /// rows side by side. A wave that loads a fragment reads one run of memory. No row is so long that
@@ -16,7 +16,7 @@ const GPU_MEMORY: Memory =
 
 /// As bf16 these fill 96 KB of a work-group's local memory on an H200, beside what the weight
 /// streams through. Other machines go by it too: none of them was measured.
-const CODED: usize = 48 << 10;
+const REQUANTISED: Requantised = Requantised { one: 48 << 10, several: 48 << 10 };
 
 /// Two work-groups fit a compute unit of 64 KB. Nobody has timed other numbers on any of the chips
 /// yet, so that they are the same for all.
@@ -54,7 +54,11 @@ mod tests {
         for row in rows() {
             let variants = variants(row.target).unwrap();
             assert_eq!(variants.iter().filter(|a| a.name == row.name).count(), 1);
-            assert!(variants.iter().all(|a| a.memory == row.memory && a.coded == row.coded && a.triple == row.triple));
+            assert!(
+                variants
+                    .iter()
+                    .all(|a| a.memory == row.memory && a.requantised == row.requantised && a.triple == row.triple)
+            );
             assert_eq!(rows().iter().filter(|a| a.target == row.target).count(), variants.len());
         }
     }
