@@ -129,8 +129,17 @@ impl<'c> Rows<'_, 'c> {
             return Ok(c.load_bits(self.address(x, at), x.ty.dtype));
         };
         let scale = group.map_or_else(|| self.row_scale(v), |group| Ok(group.scale))?;
-        let scaled = self.scaled_by(self.eval(self.graph.operands(v.node)[0], at)?, scale);
-        Ok(if to == DType::F8E4M3 { c.narrow(scaled, to) } else { to_bits(c, nearest(c, scaled, to), to) })
+        Ok(self.bits_of(self.eval(self.graph.operands(v.node)[0], at)?, to, scale))
+    }
+
+    /// The codes of numbers as they lie in memory, by the scale of their group.
+    pub fn bits_by(&self, numbers: Vector<'c>, group: &GroupScale<'c>) -> Vector<'c> {
+        self.bits_of(numbers, group.to, group.scale)
+    }
+
+    fn bits_of(&self, numbers: Vector<'c>, to: DType, scale: Scale<'c>) -> Vector<'c> {
+        let (c, scaled) = (self.code, self.scaled_by(numbers, scale));
+        if to == DType::F8E4M3 { c.narrow(scaled, to) } else { to_bits(c, nearest(c, scaled, to), to) }
     }
 
     fn group_scale(

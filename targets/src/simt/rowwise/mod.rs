@@ -29,6 +29,10 @@ use crate::simt::machine::Gpu;
 const WAVES: usize = 8;
 const NORM_WAVES: usize = 4;
 
+/// Most threads that quantise a row, which they go along two or three times. On an H100 a step of
+/// 32 tokens of Qwen3-8B in fp8 blocks takes 6.06 ms with 512 and 7.17 ms with 128 or 256.
+const QUANTISERS: usize = 512;
+
 /// Vectors of a row that a thread has on the way, and elements of them that it computes at a time.
 const TOGETHER: usize = 2;
 const PIECE: usize = 4;
@@ -97,7 +101,12 @@ pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
         return arch.simt.wave;
     }
     let widest = graph.outputs().iter().map(width).max().unwrap_or(0);
-    let waves = if graph.ids().any(|id| is_row_norm(graph, id.into())) { NORM_WAVES } else { WAVES };
+    let is_quantised = graph.ids().any(|id| graph.op(id).values() == Values::Coded);
+    let waves = match graph.ids().any(|id| is_row_norm(graph, id.into())) {
+        _ if is_quantised => QUANTISERS / arch.simt.wave,
+        true => NORM_WAVES,
+        false => WAVES,
+    };
     widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt.wave, waves * arch.simt.wave)
 }
 
@@ -172,6 +181,11 @@ fn store_codes<'a, 'c>(
     };
     rows.set_team(team);
     rows.prepare(v, row, None)?;
+    if group < width && shares_groups(c, group) {
+        quantise_groups(kernel, (v, group), out, row, team)?;
+        rows.forget();
+        return Ok(());
+    }
     rows.each_column(padded, |col| {
         let at = At { row, head: None, col: Col::Var(col) };
         let bits = match group >= width {
@@ -196,6 +210,49 @@ fn store_codes<'a, 'c>(
     }
     rows.forget();
     Ok(())
+}
+
+/// Whether neighbouring lanes of one wave have the vectors of a group of columns.
+fn shares_groups(c: &Gpu, group: usize) -> bool {
+    let vectors = group / c.lanes();
+    group.is_multiple_of(c.lanes()) && vectors.is_power_of_two() && vectors <= c.simt.wave
+}
+
+/// A row as quantised groups: each thread has one vector, and the lanes of a group agree on its
+/// scale. All lanes of a wave come here as often.
+fn quantise_groups<'a, 'c>(
+    kernel: &Kernel<'a, 'c>,
+    (v, group): (Value, usize),
+    out: &Operand<'c>,
+    row: Int<'c>,
+    team: Team<'a, 'c>,
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (width, padded) = (out.ty.shape.row().unwrap_or(0), rows.padded(out));
+    let of = rows.graph.operands(v.node)[0];
+    let turn = team.size * c.lanes();
+    let mut result = Ok(());
+    c.repeat(0, padded, turn, |first| {
+        let col = first + team.index * c.lanes();
+        let one = || {
+            let at = |col: Int<'c>| At { row, head: None, col: Col::Var(col) };
+            let numbers = rows.eval(of, at(c.smaller(col, padded - c.lanes())))?;
+            let numbers = c.choose(c.lanes_below(c.int(width) - col), numbers, c.zero());
+            let found = rows.scale_of_size(v, c.largest_of(rows.size_of(numbers), group / c.lanes()))?;
+            let bits = rows.bits_by(numbers, &found);
+            c.when(c.less(col, padded), || {
+                c.store(rows.address(out, at(col)), bits, c.lanes() as u32);
+            });
+            let is_first = c.equal(col % group, 0) & c.less(col, width);
+            c.when(is_first, || {
+                let scale = c.at(out.ptr, row * out.stride + padded + col / group * 4);
+                c.store(scale, found.scale(), 4);
+            });
+            Ok(())
+        };
+        result = one();
+    });
+    result
 }
 
 /// The whole row, padding as zeros.
