@@ -51,7 +51,7 @@ pub const SCHEDULES: &[Schedule] = &[
 
 /// The type of quantised operands that a schedule multiplies as they lie, if it does.
 pub fn multiplied_as_stored(spec: &KernelSpec, arch: GpuArch, schedule: &Schedule) -> Option<DType> {
-    if [warpgroup::SCHEDULE.name, warpgroup::FEW.name].contains(&schedule.name) {
+    if [warpgroup::SCHEDULE.name, warpgroup::FEW.name, stream_k::SCHEDULE.name].contains(&schedule.name) {
         return warpgroup::multiplied_as_stored(spec.body);
     }
     Quantised::of(spec.body, arch).filter(|quantised| quantised.as_stored).map(|quantised| quantised.dtype)

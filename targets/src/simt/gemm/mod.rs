@@ -1,4 +1,5 @@
 //! Contractions: a schedule a file.
+mod bytes;
 mod codes;
 mod codes_to_lds;
 pub mod contract;

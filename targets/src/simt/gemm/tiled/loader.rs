@@ -4,7 +4,7 @@ use atomc_ir::Layout;
 use super::Group;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::Operand;
-use crate::simt::gemm::codes_to_lds::{self, CodedRows, CodesLoader};
+use crate::simt::gemm::codes_to_lds::{self, Blocks, CodedRows, CodesLoader};
 use crate::simt::gemm::global_to_lds::Loader;
 use crate::simt::machine::fragment::VEC16;
 
@@ -33,13 +33,19 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
             return Loaders { rows: RowLoader::Plain(self.loader(x)), codes: None };
         };
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
-        let tile = codes_to_lds::Tile { panels: shape.side, columns: shape.stretch, threads: shape.threads };
+        let scales_sums = shape.quantised.is_some();
+        let tile = codes_to_lds::Tile {
+            panels: shape.side,
+            columns: shape.stretch,
+            threads: shape.threads,
+            blocks: Blocks::as_in_memory(shape.stretch, m.dtype),
+            scales_sums,
+        };
         let panel = |place: Int<'c>| {
             let panel = self.place(place);
             (self.tile.weight(self.contraction, panel), self.tile.weight_of(self.contraction, panel))
         };
-        let scales_sums = self.shape.quantised.is_some();
-        let codes = CodesLoader::new(c, codes, (m.dtype, tile, scales_sums), panel);
+        let codes = CodesLoader::new(c, codes, m.dtype, tile, c.thread(), panel);
         let rows = match x.ty.layout {
             Layout::Scaled(_) => {
                 let source = |block, row| self.tile.source(c, block, row);
