@@ -32,10 +32,28 @@ pub struct Arch {
     pub machine: Machine,
     /// How data lies.
     pub memory: Memory,
-    /// Most numbers of a step's rows that become codes where they are multiplied, as each
-    /// work-group, or task, makes all of them. Of more a kernel of its own makes codes. The same
-    /// for all variants of a target.
-    pub coded: usize,
+    /// Which rows are quantised where they are multiplied. The same for all variants of a target.
+    pub requantised: Requantised,
+    /// Most numbers of a step's rows that are normed where they are multiplied, as each work-group
+    /// norms all of them. Of more a kernel of its own does it once.
+    pub normed: usize,
+}
+
+/// Most numbers of a step's rows that are quantised where they are multiplied, as each work-group,
+/// or task, quantises all of them. Of more a kernel of its own does it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requantised {
+    /// Of steps of one token.
+    pub one: usize,
+    /// Of all rows of steps of several.
+    pub several: usize,
+}
+
+impl Requantised {
+    /// Of steps of so many tokens.
+    pub fn most(self, tokens: usize) -> usize {
+        if tokens == 1 { self.one } else { self.several }
+    }
 }
 
 impl Arch {
@@ -269,7 +287,8 @@ pub struct Simt {
     /// A, and of B^T, each its half of the columns; of the result, column `l`, and in turn four
     /// rows each.
     pub mfma_32x32: &'static [Product],
-    /// The 8-bit floats of the matrix instructions.
+    /// The 8-bit floats of the matrix instructions. Where there are none, neither of the lists
+    /// above counts for them.
     pub fp8: Fp8,
     /// Whether two f32 become two bf16 in one instruction.
     pub packs_bf16: bool,
@@ -298,6 +317,23 @@ pub struct Simt {
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.
     pub isa: Isa,
+}
+
+impl Simt {
+    /// The matrix instruction for a type of elements.
+    pub fn product(&self, dtype: DType) -> Option<Product> {
+        self.of_type(self.products, dtype)
+    }
+
+    /// The matrix instruction for 32 by 32 results of a type of elements.
+    pub fn product_32x32(&self, dtype: DType) -> Option<Product> {
+        self.of_type(self.mfma_32x32, dtype)
+    }
+
+    fn of_type(&self, all: &[Product], dtype: DType) -> Option<Product> {
+        let lacks = dtype == DType::F8E4M3 && self.fp8 == Fp8::None;
+        all.iter().copied().find(|p| p.dtype == dtype && !lacks)
+    }
 }
 
 /// What products of few rows by single waves (`gemv`) go by.
@@ -418,6 +454,17 @@ pub struct Chip {
     pub fp4: f64,
 }
 
+impl Chip {
+    /// Operations on elements of a type in the time of one on 16-bit floats. Data sheets give 8-bit
+    /// integers the number of 8-bit floats, and where there are none, that of bf16.
+    pub fn rate(&self, dtype: DType) -> u32 {
+        match dtype {
+            DType::F8E4M3 | DType::I8 if self.fp8 > 0.0 && self.bf16 > 0.0 => (self.fp8 / self.bf16).round() as u32,
+            _ => 1,
+        }
+    }
+}
+
 /// Where the elements of products lie, which are 16 rows of A by `columns` of B. With 16 columns, a
 /// lane of row `lane % 16` holds `depth` consecutive columns of A, and likewise of B^T, beginning
 /// at `depth * (lane / 16)`; on `replicated` machines every row of 16 lanes holds the same. Of the
@@ -451,7 +498,7 @@ impl MatrixLayout {
     }
 }
 
-/// A matrix instruction on elements of one type, accumulating in f32.
+/// A matrix instruction on elements of one type, accumulating in f32, or in i32 where these are i8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
     /// The type of A and B.
@@ -473,11 +520,15 @@ pub enum ProductShape {
         /// Whether A and B are integers.
         integers: bool,
     },
+    /// `(A, B, C, cbsz, blgp, scales)`: e4m3, where all of these are zero.
+    MfmaF8f6f4,
     /// `(A, B, C)`.
     Wmma {
         /// Whether A and B are integers.
         integers: bool,
     },
+    /// `(signA, A, signB, B, C, clamp)`.
+    WmmaIu8,
     /// `(negA, A, negB, B, modC, C, reuseA, reuseB)`.
     WmmaReuse,
     /// `m16n8k16`, whose 16 rows are two blocks of columns of ours, and whose 8 columns are rows of

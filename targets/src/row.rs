@@ -18,7 +18,7 @@ use crate::code::{Code, Int, Ptr, Vector};
 use crate::math::Lanes;
 use norm::Statistics;
 use quantise::Scale;
-pub use quantise::to_bits;
+pub use quantise::{GroupScale, to_bits};
 pub use team::{Team, Threads};
 
 /// A tensor in memory.

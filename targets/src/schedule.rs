@@ -126,9 +126,15 @@ pub fn emit<'c>(
     let made = || {
         let (schedule, choice) = select(spec, arch)?;
         let (module, info) = (schedule.emit)(&Setup { llvm, arch, choice }, spec)?;
-        Ok((module, manifest::Kernel { schedule: schedule.name.into(), ..info }))
+        Ok((module, manifest::Kernel { schedule: schedule.name.into(), rate: rate(spec, arch, schedule), ..info }))
     };
     made().map_err(|e: Diagnostic| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))
+}
+
+/// [`manifest::Kernel::rate`] of a kernel.
+fn rate(spec: &KernelSpec, arch: &Arch, schedule: &Schedule) -> u32 {
+    let Some(gpu) = arch.gpu() else { return 1 };
+    simt::multiplied_as_stored(spec, gpu, schedule).map_or(1, |dtype| gpu.simt.chip.rate(dtype))
 }
 
 /// The class of a kernel and every choice of numbers that its schedule leaves open, if it leaves

@@ -1,5 +1,6 @@
 //! What every family looks like on every chip: how many instructions of each kind its loops have,
 //! and the order of those in the loop that does most of the work.
+use atomc_ir::arch::Isa;
 use atomc_ir::{Arch, Family, parse};
 use atomc_targets::{Form, KernelSpec, rows, text};
 
@@ -19,6 +20,12 @@ const GATED: &str = "graph @k(%x: bf16[T, 4096], %w: bf16[1024, 4096]@panels) {
 
 const PLAIN: &str = "graph @k(%x: bf16[T, 4096], %w: bf16[1024, 4096]@panels) {
   %0 = linear %x, %w {out = bf16} : bf16[T, 1024]
+  return %0
+}";
+
+/// e4m3 in squares of 128, with rows in groups of 128.
+const BLOCKS: &str = "graph @k(%x: f8e4m3[T, 4096]@scaled(128), %w: f8e4m3[1024, 4096]@panels, %s: f32[8, 32]) {
+  %0 = linear %x, %w, %s {out = bf16, block = [128, 128]} : bf16[T, 1024]
   return %0
 }";
 
@@ -145,6 +152,9 @@ fn main_loops() {
         check(body, (family, tokens), family.name(), &chips);
     }
     check(PLAIN, (Family::Matvec, 64), "matvec_many", &many);
+    let amd: Vec<&Arch> = chips.iter().copied().filter(|chip| chip.isa() == Some(Isa::Amdgcn)).collect();
+    check(BLOCKS, (Family::Matmul, 512), "matmul_blocks", &amd);
+    check(BLOCKS, (Family::Matvec, 8), "matvec_blocks", &amd);
 }
 
 fn check(body: &str, (family, tokens): (Family, usize), name: &str, chips: &[&Arch]) {

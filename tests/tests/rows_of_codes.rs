@@ -122,3 +122,77 @@ fn products_of_codes_in_memory() {
         }
     }
 }
+
+/// Products whose operands both have 8 bits: several groups along K, half of one, and rows and
+/// tokens that end inside a tile.
+#[test]
+fn prompts_of_quantised_operands_on_gpus() {
+    for (to, _, group) in [ROWS[0], ROWS[1], ROWS[3]] {
+        for weights in WEIGHTS.into_iter().filter(|weights| weights.0 == to) {
+            for (k, n, tokens) in [(320, 50, 37), (512, 144, 131)] {
+                let group = if group == 0 { k } else { group };
+                let (parameters, block) = weight(weights, n, k);
+                let text = format!(
+                    "graph @k(%x: {to}[T, {k}]@scaled({group}), {parameters}, %r: bf16[T, {n}]) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  %1 = add %r, %0 : bf16[T, {n}]
+  return %1
+}}"
+                );
+                Case { runs: &[run(0, tokens)], ..case(&text, Family::Matmul, 256) }.check_on_gpus();
+            }
+        }
+    }
+}
+
+#[test]
+fn prompts_of_quantised_operands_in_pieces_on_gpus() {
+    for (rows, weights) in [(ROWS[3], WEIGHTS[2]), (ROWS[0], WEIGHTS[1]), (ROWS[1], WEIGHTS[3])] {
+        let (to, k, n) = (rows.0, 384, 128);
+        let group = if rows.2 == 0 { k } else { rows.2 };
+        let (parameters, block) = weight(weights, 2 * n, k);
+        let all = 2 * n;
+        let text = format!(
+            "graph @k(%x: {to}[T, {k}]@scaled({group}), {parameters}) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {all}]
+  %1 = slice %0 {{axis = 1, start = 0, len = {n}}} : bf16[T, {n}]
+  %2 = slice %0 {{axis = 1, start = {n}, len = {n}}} : bf16[T, {n}]
+  %3 = silu_mul %1, %2 : bf16[T, {n}]
+  return %3
+}}"
+        );
+        Case { runs: &[run(0, 33)], ..case(&text, Family::Matmul, 64) }.check_on_gpus();
+    }
+}
+
+/// Decode steps whose operands both have 8 bits: rows in memory, and rows that become codes here.
+#[test]
+fn decode_of_quantised_operands_on_gpus() {
+    for rows in ROWS.into_iter().take(4) {
+        for weights in WEIGHTS.into_iter().filter(|weights| weights.0 == rows.0) {
+            for (k, n, bucket) in [(320, 50, 2), (1280, 48, 20), (2048, 32, 1)] {
+                let (op, parameter) = quantise(rows, "%0", k);
+                let (parameters, block) = weight(weights, n, k);
+                let group = if rows.2 == 0 { k } else { rows.2 };
+                let made = format!(
+                    "graph @k(%x: bf16[T, {k}], %wn: bf16[{k}]{parameter}, {parameters}) {{
+  %0 = rms_norm %x, %wn {{eps = 1e-6}} : bf16[T, {k}]
+  %1 = {op}
+  %2 = linear %1, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  return %2
+}}"
+                );
+                let in_memory = format!(
+                    "graph @k(%x: {}[T, {k}]@scaled({group}), {parameters}) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  return %0
+}}",
+                    rows.0
+                );
+                for text in [made, in_memory] {
+                    Case { runs: &[run(0, 1); 20][..bucket], ..case(&text, Family::Matvec, bucket) }.check_on_gpus();
+                }
+            }
+        }
+    }
+}

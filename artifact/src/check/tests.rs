@@ -477,6 +477,10 @@ fn targets_that_cannot_run() {
     );
     refused(|m| m.targets[0].kernels[1].symbol = "k0".into(), "targets[0].kernels[1].symbol: `k0` appears twice");
     refused(
+        |m| m.targets[0].variants[1].kernels[0].rate = 0,
+        "targets[0].variants[1].kernels[0].rate: operations that take no time",
+    );
+    refused(
         |m| m.targets[0].variants[1].kernels[0].threads = 1025,
         "targets[0].variants[1].kernels[0].threads: 1025 work-items are more than a work-group's 1024",
     );

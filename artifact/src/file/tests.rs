@@ -111,6 +111,7 @@ fn variant(name: &str, section: usize) -> Variant {
         threads: 64,
         workspace: 16,
         shared: 0,
+        rate: 1,
         overlaps: false,
         module: None,
         resources,

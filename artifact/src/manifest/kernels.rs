@@ -61,9 +61,10 @@ pub struct Chip {
 }
 
 impl Chip {
-    /// The seconds that the peaks allow for so many bytes and operations.
-    pub fn floor(&self, bytes: u64, flops: u64) -> f64 {
-        (bytes as f64 / self.bandwidth).max(flops as f64 / self.flops)
+    /// The seconds that the peaks allow for so many bytes and operations of a kernel with this
+    /// [`Kernel::rate`].
+    pub fn floor(&self, bytes: u64, flops: u64, rate: u32) -> f64 {
+        (bytes as f64 / self.bandwidth).max(flops as f64 / (self.flops * f64::from(rate)))
     }
 }
 
@@ -86,6 +87,9 @@ pub struct Kernel {
     /// Bytes of shared memory that a launch gives each work-group, beside what the code declares
     /// for itself; 0 on AMD and the host.
     pub shared: usize,
+    /// Operations on what the kernel multiplies in the time of one on 16-bit floats, by the chip's
+    /// data sheet: more than one where quantised operands are multiplied as they lie.
+    pub rate: u32,
     /// Whether the kernel may begin while the one before it ends, because it waits for it where it
     /// has to; on NVIDIA only.
     pub overlaps: bool,
@@ -110,6 +114,7 @@ impl Kernel {
             threads: 0,
             workspace: 0,
             shared: 0,
+            rate: 1,
             overlaps: false,
             module: None,
             resources: None,

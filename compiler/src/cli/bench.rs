@@ -129,6 +129,8 @@ struct KernelTime {
     seconds: f64,
     bytes: u64,
     flops: u64,
+    /// Operations in the time of one on 16-bit floats.
+    rate: u32,
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -299,6 +301,7 @@ fn kernel_times(
     run(engine)?;
     let times = &engine.take_launch_times()[plan];
     let mut by_symbol: BTreeMap<String, KernelTime> = BTreeMap::new();
+    let kernels = peaks::variant(engine).map_or(&[][..], |variant| &variant.kernels);
     let mut launches = Vec::with_capacity(times.nanoseconds.len());
     for (launch, nanoseconds) in engine.plans()[plan].launches.iter().zip(&times.nanoseconds) {
         let symbol = engine.target().kernels[launch.kernel].symbol.clone();
@@ -308,6 +311,7 @@ fn kernel_times(
             seconds: 0.0,
             bytes: 0,
             flops: 0,
+            rate: inspect::rate(kernels, launch.kernel),
         });
         let seconds = *nanoseconds as f64 * 1e-9 / times.steps.max(1) as f64;
         entry.launches += 1;
@@ -346,10 +350,10 @@ struct Report {
 impl KernelTime {
     /// Rates at the plan's full size.
     fn line(&self, out: &mut impl Write, chip: Option<&Chip>) -> std::io::Result<()> {
-        let KernelTime { symbol, launches, seconds, bytes, flops } = self;
+        let KernelTime { symbol, launches, seconds, bytes, flops, rate } = self;
         let [bytes, flops] = [bytes, flops].map(|&n| n as f64 / seconds / 1e9);
-        let floor =
-            chip.map(|chip| format!("  {:>3.0} % of the floor", 100.0 * chip.floor(self.bytes, self.flops) / seconds));
+        let floor = chip.map(|chip| 100.0 * chip.floor(self.bytes, self.flops, *rate) / seconds);
+        let floor = floor.map(|share| format!("  {share:>3.0} % of the floor"));
         writeln!(
             out,
             "  {:>10.1} us  {launches:>4} x  {bytes:>7.2} GB/s  {flops:>8.1} GFLOP/s{}  {symbol}",
@@ -359,8 +363,8 @@ impl KernelTime {
     }
 
     fn json(&self, peaks: &Peaks) -> Value {
-        let KernelTime { symbol, launches, seconds, bytes, flops } = self;
-        let floor = peaks.floor(self.bytes, self.flops);
+        let KernelTime { symbol, launches, seconds, bytes, flops, rate } = self;
+        let floor = peaks.floor(self.bytes, self.flops, *rate);
         json!({ "symbol": symbol, "launches": launches, "seconds": seconds, "bytes": bytes, "flops": flops, "floor_seconds": floor })
     }
 }

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::manifest::{
-    Attention, Chip, Kernel, KernelDef, Manifest, PageStream, Paged, Plan, PlanKind, Resources, StateGroup, Target,
-    Tasks, Variant, Work,
+    Attention, Chip, Kernel, KernelDef, Launch, Manifest, PageStream, Paged, Plan, PlanKind, Resources, StateGroup,
+    Target, Tasks, Variant, Work,
 };
 use atomc_artifact::{Artifact, FORMAT_VERSION, escaped, escaped_json};
 use serde_json::{Value, json};
@@ -224,8 +224,7 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
             size(plan.arena_bytes),
             size(s.bytes as usize),
             s.flops as f64 / 1e9,
-            chip.map(|chip| format!(": {:.2} ms on {} at its peaks", 1e3 * floor(plan, chip), escaped(&chip.name)))
-                .unwrap_or_default(),
+            chip.map(|chip| at_peaks(plan, chip, &target.variants[0].kernels)).unwrap_or_default(),
         )?;
     }
     if kernels {
@@ -358,10 +357,17 @@ impl Summary {
     }
 }
 
-/// The seconds that a chip's peaks allow for a plan, launch by launch; keys and values of earlier
+/// The time that a chip's peaks allow for a plan, launch by launch; keys and values of earlier
 /// tokens are not counted.
-fn floor(plan: &Plan, chip: &Chip) -> f64 {
-    plan.launches.iter().map(|launch| chip.floor(launch.bytes, launch.flops)).sum()
+fn at_peaks(plan: &Plan, chip: &Chip, kernels: &[Kernel]) -> String {
+    let floor = |launch: &Launch| chip.floor(launch.bytes, launch.flops, rate(kernels, launch.kernel));
+    let floor: f64 = plan.launches.iter().map(floor).sum();
+    format!(": {:.2} ms on {} at its peaks", 1e3 * floor, escaped(&chip.name))
+}
+
+/// [`Kernel::rate`] of a kernel by its number.
+pub fn rate(kernels: &[Kernel], number: usize) -> u32 {
+    kernels.get(number).map_or(1, |kernel| kernel.rate)
 }
 
 /// A number of bytes to read.
@@ -495,6 +501,7 @@ mod tests {
             threads: 0,
             workspace: 0,
             shared: 0,
+            rate: 1,
             overlaps: false,
             module: None,
             resources,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::flow::{Bodies, Flow};
-use super::inspect::{describe, name, size};
+use super::inspect::{self, describe, name, size};
 use super::{diff, opened, output, shown, why};
 
 /// Write a page that shows all of an artifact
@@ -101,8 +101,10 @@ fn steps_of(target: &Target) -> Result<Value, Failure> {
 fn plan_of(target: &Target, plan: &Plan, bodies: &Bodies) -> Value {
     let flow = bodies.flow(target, plan);
     let chip = target.variants.first().and_then(|variant| variant.chip.as_ref());
+    let kernels = target.variants.first().map_or(&[][..], |variant| &variant.kernels);
     let launches = plan.launches.iter().map(|launch| {
-        let floor = chip.map(|chip| chip.floor(launch.bytes, launch.flops));
+        let rate = inspect::rate(kernels, launch.kernel);
+        let floor = chip.map(|chip| chip.floor(launch.bytes, launch.flops, rate));
         json!([launch.kernel, launch.segment, launch.location, launch.bytes, launch.flops, floor])
     });
     let peak = flow.peak();

@@ -119,6 +119,7 @@ fn manifest(chip: &str) -> Manifest {
                 threads: 64,
                 workspace: 64,
                 shared: 0,
+                rate: 1,
                 overlaps: false,
                 module: None,
                 resources: None,

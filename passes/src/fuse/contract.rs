@@ -61,7 +61,7 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let mut x = r.graph.operands(linear)[0];
     let width = r.graph.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
     let tokens = cx.bucket.tokens();
-    let most = cx.arch.coded;
+    let most = cx.arch.requantised.most(tokens);
     let few = tokens * width <= most;
     let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;
@@ -77,6 +77,12 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     for is_next in [&is_coded as &dyn Fn(&Op) -> bool, &is_multiple, &is_normed] {
         if !is_next(r.graph.op(x.node)) {
             continue;
+        }
+        if is_normed(r.graph.op(x.node)) && tokens * width > cx.arch.normed {
+            let most = cx.arch.normed;
+            let text = format!("{tokens} rows of {width} are more than the {most} numbers that a work-group norms");
+            why = Why::new(Cause::Step, text);
+            break;
         }
         let given = r.graph.operands(x.node)[1..].iter().all(|v| r.graph.is_constant(v.node));
         let computed = || Why::new(Cause::Op, "what the rows are multiplied by is computed");

@@ -138,6 +138,15 @@ fn as_many_numbers_become_codes_before_a_product_as_the_row_says() {
 }
 
 #[test]
+fn as_many_numbers_are_normed_before_a_product_as_the_row_says() {
+    let text = gated(4, "%2 = silu_mul %0, %1 : bf16[T, 4]");
+    let kernels = |normed| kernels(&Cx { arch: &Arch { normed, ..DECODE.arch.clone() }, ..DECODE }, &text);
+    let all = kernels(usize::MAX);
+    assert_eq!(all, ["matvec: rms_norm linear slice slice silu_mul"]);
+    assert_eq!(kernels(1), ["rows: rms_norm", "matvec: linear slice slice silu_mul"]);
+}
+
+#[test]
 fn a_product_by_what_is_computed_is_a_kernel_of_its_own() {
     let text = r#"graph @g(%x: bf16[T, 8], %y: bf16[T, 8]) {
         %0 = silu %y : bf16[T, 8]

@@ -4,9 +4,9 @@
 //! 2, 3, 4 and RDNA 3, 4, section "matrix arithmetic". Registers, waves and local memory: LLVM's
 //! `AMDGPUUsage` and `AMDGPUBaseInfo`, and the same guides. Peaks and bandwidths: the data sheets
 //! of the products named in the rows.
-use atomc_ir::DType::{BF16, F16, F32};
+use atomc_ir::DType::{BF16, F8E4M3, F16, F32, I8};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, RowExchange, Simt,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, Requantised, RowExchange, Simt,
 };
 
 const TRIPLE: &str = "amdgcn-amd-amdhsa";
@@ -57,42 +57,68 @@ const fn wmma(dtype: atomc_ir::DType, intrinsic: &'static str, elements: usize, 
 
 const MFMA_F32: Product = mfma(F32, "llvm.amdgcn.mfma.f32.16x16x4f32", 1, false);
 
+const fn mfma_f8f6f4(intrinsic: &'static str) -> Product {
+    Product { dtype: F8E4M3, intrinsic, elements: 32, shape: ProductShape::MfmaF8f6f4 }
+}
+
+const fn wmma_iu8(intrinsic: &'static str, elements: usize) -> Product {
+    Product { dtype: I8, intrinsic, elements, shape: ProductShape::WmmaIu8 }
+}
+
 /// CDNA 2 takes subnormal f16 numbers for zeros in matrix instructions ("Numerical accuracy" in
 /// PyTorch's documentation, section on MI200), so f16 goes through f32 there.
-const CDNA2: [Product; 2] = [mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x16bf16.1k", 4, true), MFMA_F32];
+const CDNA2: [Product; 3] = [
+    mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x16bf16.1k", 4, true),
+    MFMA_F32,
+    mfma(I8, "llvm.amdgcn.mfma.i32.16x16x16i8", 4, true),
+];
 
-const CDNA3: [Product; 3] = [
+const CDNA3: [Product; 5] = [
     mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x16bf16.1k", 4, true),
     mfma(F16, "llvm.amdgcn.mfma.f32.16x16x16f16", 4, false),
     MFMA_F32,
+    mfma(I8, "llvm.amdgcn.mfma.i32.16x16x32.i8", 8, true),
+    mfma(F8E4M3, "llvm.amdgcn.mfma.f32.16x16x32.fp8.fp8", 8, true),
 ];
 
-const CDNA4: [Product; 3] = [
+/// `f8f6f4` has twice the rate of the older instructions on e4m3. Only tiles of 32 by 32 take it:
+/// products of few tokens wait for memory.
+const CDNA4: [Product; 5] = [
     mfma(BF16, "llvm.amdgcn.mfma.f32.16x16x32.bf16", 8, false),
     mfma(F16, "llvm.amdgcn.mfma.f32.16x16x32.f16", 8, false),
     MFMA_F32,
+    mfma(I8, "llvm.amdgcn.mfma.i32.16x16x64.i8", 16, true),
+    CDNA3[4],
 ];
 
-const LARGE_CDNA2: [Product; 1] = [mfma(BF16, "llvm.amdgcn.mfma.f32.32x32x8bf16.1k", 4, true)];
+const LARGE_CDNA2: [Product; 2] =
+    [mfma(BF16, "llvm.amdgcn.mfma.f32.32x32x8bf16.1k", 4, true), mfma(I8, "llvm.amdgcn.mfma.i32.32x32x8i8", 4, true)];
 
-const LARGE_CDNA3: [Product; 2] = [
+const LARGE_CDNA3: [Product; 4] = [
     mfma(BF16, "llvm.amdgcn.mfma.f32.32x32x8bf16.1k", 4, true),
     mfma(F16, "llvm.amdgcn.mfma.f32.32x32x8f16", 4, false),
+    mfma(I8, "llvm.amdgcn.mfma.i32.32x32x16.i8", 8, true),
+    mfma(F8E4M3, "llvm.amdgcn.mfma.f32.32x32x16.fp8.fp8", 8, true),
 ];
 
-const LARGE_CDNA4: [Product; 2] = [
+const LARGE_CDNA4: [Product; 4] = [
     mfma(BF16, "llvm.amdgcn.mfma.f32.32x32x16.bf16", 8, false),
     mfma(F16, "llvm.amdgcn.mfma.f32.32x32x16.f16", 8, false),
+    mfma(I8, "llvm.amdgcn.mfma.i32.32x32x32.i8", 16, true),
+    mfma_f8f6f4("llvm.amdgcn.mfma.scale.f32.32x32x64.f8f6f4"),
 ];
 
-const RDNA3: [Product; 2] = [
+const RDNA3: [Product; 3] = [
     wmma(BF16, "llvm.amdgcn.wmma.f32.16x16x16.bf16", 16, true),
     wmma(F16, "llvm.amdgcn.wmma.f32.16x16x16.f16", 16, false),
+    wmma_iu8("llvm.amdgcn.wmma.i32.16x16x16.iu8", 16),
 ];
 
-const RDNA4: [Product; 2] = [
+const RDNA4: [Product; 4] = [
     wmma(BF16, "llvm.amdgcn.wmma.f32.16x16x16.bf16", 8, true),
     wmma(F16, "llvm.amdgcn.wmma.f32.16x16x16.f16", 8, false),
+    wmma_iu8("llvm.amdgcn.wmma.i32.16x16x16.iu8", 8),
+    wmma(F8E4M3, "llvm.amdgcn.wmma.f32.16x16x16.fp8.fp8", 8, true),
 ];
 
 const GFX1250: [Product; 2] = [
@@ -109,6 +135,17 @@ const GFX1250: [Product; 2] = [
         shape: ProductShape::WmmaReuse,
     },
 ];
+
+/// The rows of a step of one token. Of more a kernel of its own makes codes: each work-group of a
+/// product would run some thirty vector instructions for each number. Counted in the emulator; where
+/// a launch is dearer than that, nobody has measured.
+const CODED: usize = 16 << 10;
+
+/// As bf16 these fill a work-group's local memory for rows twice. Of more each work-group reads the
+/// rows, and norms them, once more for every 32 KiB: at 32 tokens of 4,096 numbers that is 8 times
+/// for each of 1,536 work-groups. Counted in the emulator; nobody has measured what a launch costs
+/// beside it.
+const NORMED: usize = 32 << 10;
 
 const fn row(
     name: &'static str,
@@ -129,7 +166,8 @@ const fn row(
         executed: true,
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
-        coded: super::CODED,
+        requantised: Requantised { one: CODED, several: CODED },
+        normed: NORMED,
     }
 }
 

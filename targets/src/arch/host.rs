@@ -36,7 +36,8 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
-        coded: super::CODED,
+        requantised: super::REQUANTISED,
+        normed: usize::MAX,
     },
     Arch {
         name: "x86-64-v4-bf16",
@@ -59,7 +60,8 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
-        coded: super::CODED,
+        requantised: super::REQUANTISED,
+        normed: usize::MAX,
     },
     Arch {
         name: "x86-64-v4",
@@ -73,7 +75,8 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
-        coded: super::CODED,
+        requantised: super::REQUANTISED,
+        normed: usize::MAX,
     },
     Arch {
         name: "x86-64-v3",
@@ -87,6 +90,7 @@ pub const ROWS: [Arch; 4] = [
         sibling: None,
         executed: true,
         memory: HOST,
-        coded: super::CODED,
+        requantised: super::REQUANTISED,
+        normed: usize::MAX,
     },
 ];

@@ -6,7 +6,7 @@ mod nvidia;
 use std::sync::LazyLock;
 
 use atomc_ir::Diagnostic;
-use atomc_ir::arch::{Arch, Gemv, Memory};
+use atomc_ir::arch::{Arch, Gemv, Memory, Requantised};
 
 /// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16
 /// rows side by side. A wave that loads a fragment reads one run of memory. No row is so long that
@@ -16,7 +16,7 @@ const GPU_MEMORY: Memory =
 
 /// As bf16 these fill 96 KB of a work-group's local memory on an H200, beside what the weight
 /// streams through. Other machines go by it too: none of them was measured.
-const CODED: usize = 48 << 10;
+const REQUANTISED: Requantised = Requantised { one: 48 << 10, several: 48 << 10 };
 
 /// Two work-groups fit a compute unit of 64 KB. Nobody has timed other numbers on any of the chips
 /// yet, so that they are the same for all.
@@ -54,7 +54,11 @@ mod tests {
         for row in rows() {
             let variants = variants(row.target).unwrap();
             assert_eq!(variants.iter().filter(|a| a.name == row.name).count(), 1);
-            assert!(variants.iter().all(|a| a.memory == row.memory && a.coded == row.coded && a.triple == row.triple));
+            assert!(
+                variants
+                    .iter()
+                    .all(|a| a.memory == row.memory && a.requantised == row.requantised && a.triple == row.triple)
+            );
             assert_eq!(rows().iter().filter(|a| a.target == row.target).count(), variants.len());
         }
     }
@@ -89,12 +93,17 @@ mod tests {
             a_rows.sort();
             assert_eq!(a_rows.to_vec(), (0..16).collect::<Vec<u8>>(), "{name}: every row is in one lane");
             for p in simt.products {
-                assert!(layout.depth.is_multiple_of(p.elements), "{name}: a depth is whole instructions");
+                let depth = if p.dtype.size() == 1 { m.group_bytes } else { layout.depth };
+                assert!(depth.is_multiple_of(p.elements), "{name}: a depth is whole instructions");
             }
             for p in simt.mfma_32x32 {
-                let whole = (m.group_bytes / p.dtype.size()).is_multiple_of(p.elements);
-                assert!(whole && simt.wave == 64, "{name}: a lane's group is whole instructions");
+                let group = m.group_bytes / p.dtype.size();
+                let whole = group.is_multiple_of(p.elements) || p.elements.is_multiple_of(group);
+                assert!(whole && simt.wave == 64, "{name}: a lane's groups are whole instructions");
             }
+            let rates = [atomc_ir::DType::BF16, atomc_ir::DType::F8E4M3].map(|dtype| simt.chip.rate(dtype));
+            let of_fp8 = if simt.chip.fp8 > 0.0 { 2 } else { 1 };
+            assert_eq!(rates, [1, of_fp8], "{name}: half the bits take half the time");
             let unit = simt.unit;
             assert!(
                 unit.vgprs_wave <= unit.vgprs && unit.lds_group <= unit.lds && unit.vgprs.is_multiple_of(unit.waves)

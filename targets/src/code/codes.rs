@@ -28,7 +28,7 @@ pub struct Decoder {
 
 /// What is taken off integers, as often as they are computed with at once.
 #[derive(Clone, Copy, Debug)]
-pub struct Zero<'c>(Vector<'c>);
+pub struct Zero<'c>(pub Vector<'c>);
 
 /// The number of 16 bits whose last place is one, and its bits.
 const BF16_UNIT: (f64, usize) = (128.0, 0x4300);
@@ -128,6 +128,26 @@ impl Decoder {
         VectorType::const_vector(&vec![one; ty.get_size() as usize])
     }
 
+    /// Words of 4-bit integers as pairs of numbers, all in order, without what is
+    /// [taken off](Decoder::raised_by) them.
+    pub fn raised_pairs<'c>(&self, c: &Code<'c>, words: &[Int<'c>]) -> Vec<Int<'c>> {
+        words.iter().flat_map(|&word| self.pairs_of_nibbles(c, word)).collect()
+    }
+
+    /// By how much these are more than integers whose zero point is 0, or less another that
+    /// [a decoder](Decoder::zero) into f32 has.
+    pub fn raised_by<'c>(&self, c: &Code<'c>, zero: Option<Zero<'c>>) -> FloatValue<'c> {
+        let unit = if self.to == DType::F16 { F16_UNIT.0 } else { BF16_UNIT.0 };
+        match zero {
+            // It is more by the bias already.
+            Some(zero) => {
+                let zero = c.lane(zero.0, 0).into_float_value();
+                c.b.build_float_add(zero, c.number(unit), "").expect(BUILT)
+            }
+            None => c.number(unit + self.bias() as f64),
+        }
+    }
+
     /// Words of codes as words of numbers, less their zero point, all in order.
     pub fn decode<'c>(&self, c: &Code<'c>, words: &[Int<'c>], zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
         words.iter().flat_map(|&word| self.word(c, word, zero)).collect()
@@ -177,10 +197,51 @@ impl Decoder {
             let bits = |v: Int<'c>| (v & 0x8000_8000) | (v & 0x7f00_7f00).shift_right(by, false);
             return upper_bytes(c, word).map(|v| self.raised(c, bits(v), exponent)).to_vec();
         }
+        if !self.apart && c.arch.isa() == Some(Isa::Ptx) {
+            return self.pairs_of_nibble_floats(c, word);
+        }
         let (by, exponent) = if half { (3, 14) } else { (6, 126) };
         let bits = |v: Int<'c>| (v & 0x8000_8000) | (v & 0x7000_7000).shift_right(by, false);
         let of = |i: usize| if self.apart { moved(word, 12 - 4 * i as isize) } else { upper_nibbles(word, i) };
         (0..4).map(|i| self.raised(c, bits(of(i)), exponent)).collect()
+    }
+
+    /// Codes of e2m1, whose bytes are looked up in words of four by the machine's permutation.
+    fn pairs_of_nibble_floats<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
+        // The bytes of 0, 0.5, 1, 1.5, 2, 3, 4 and 6.
+        let [upper, lower]: [[u64; 2]; 2] = match self.to {
+            DType::F16 => [[0x3e3c_3800, 0x4644_4240], [0, 0]],
+            _ => [[0x3f3f_3f00, 0x4040_4040], [0xc080_0000, 0xc080_4000]],
+        };
+        let (sizes, raised) = (word & 0x7777_7777, word.shift_left(4));
+        let signs = [0x1504, 0x3726].map(|bytes| permuted(c, word, raised, bytes) & 0x8080_8080);
+        let four = |table: [u64; 2], at: usize| {
+            let [low, high] = table.map(|bytes| c.as_int(c.cx.i32_type().const_int(bytes, false)));
+            let four = if at == 0 { sizes } else { sizes.shift_right(16, false) };
+            c.as_int(c.call("llvm.nvvm.prmt", &[], &[low.into(), high.into(), four.into()]))
+        };
+        let two = |at: usize| {
+            let high = four(upper, at) | signs[at];
+            let low = if lower == [0, 0] { c.int(0) } else { four(lower, at) };
+            [0x5140, 0x7362].map(|bytes| permuted(c, low, high, bytes))
+        };
+        [two(0), two(1)].concat()
+    }
+
+    /// Pairs of 4-bit integers, with the upper byte of a number whose last place is one.
+    fn pairs_of_nibbles<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
+        let unit = if self.to == DType::F16 { F16_UNIT.1 } else { BF16_UNIT.1 };
+        if self.apart || c.arch.isa() != Some(Isa::Ptx) {
+            return (0..4).map(|i| self.nibbles(word, i) ^ ((unit | self.bias()) * 0x1_0001)).collect();
+        }
+        let bytes = |v: Int<'c>| (v & 0x0f0f_0f0f) ^ (self.bias() * 0x0101_0101);
+        let (even, odd) = (bytes(word), bytes(word.shift_right(4, false)));
+        let unit = c.int(unit >> 8);
+        let two = |four: u64| {
+            let four = permuted(c, even, odd, four);
+            [0x4140, 0x4342].map(|bytes| permuted(c, four, unit, bytes))
+        };
+        [two(0x5140), two(0x7362)].concat()
     }
 
     /// Two nibbles in the lower bits of halves.
@@ -201,16 +262,13 @@ impl Decoder {
 
     fn pairs_of_integers<'c>(&self, c: &Code<'c>, word: Int<'c>, zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
         let four = self.codes.bits() == 4;
-        let codes: Vec<Int> =
-            if four { (0..4).map(|i| self.nibbles(word, i)).collect() } else { lower_bytes(c, word).to_vec() };
+        let codes = if four { self.pairs_of_nibbles(c, word) } else { lower_bytes(c, word).to_vec() };
         let twice = |bits: usize| bits << 16 | bits;
         let number = |v: Int<'c>| match (self.to, four) {
-            (DType::F16, _) => self.as_numbers(c, v ^ twice(F16_UNIT.1 | self.bias())),
+            (DType::F16, true) => self.as_numbers(c, v),
             // The zero point is taken off apart: both together may have more bits than a mantissa.
-            (_, true) => {
-                let sum = self.as_numbers(c, v ^ twice(BF16_UNIT.1 | self.bias()));
-                c.fsub(sum, self.lit(c, BF16_UNIT.0 + self.bias() as f64))
-            }
+            (_, true) => c.fsub(self.as_numbers(c, v), self.lit(c, BF16_UNIT.0 + self.bias() as f64)),
+            (DType::F16, _) => self.as_numbers(c, v ^ twice(F16_UNIT.1 | self.bias())),
             // A mantissa has 7 bits: those of a number, less what its sign stands for.
             (_, false) => {
                 let signed = if self.codes == DType::U8 { v ^ twice(0x80) } else { v };
@@ -267,8 +325,13 @@ fn lower_bytes<'c>(c: &Code<'c>, word: Int<'c>) -> [Int<'c>; 2] {
 
 /// Bytes of a word by number, from the lowest on; 4 is zero.
 fn chosen<'c>(c: &Code<'c>, word: Int<'c>, bytes: u64) -> Int<'c> {
-    let (zero, bytes) = (c.cx.i32_type().const_zero(), c.cx.i32_type().const_int(bytes, false));
-    c.as_int(c.call("llvm.nvvm.prmt", &[], &[word.into(), zero.into(), bytes.into()]))
+    permuted(c, word, c.as_int(c.cx.i32_type().const_zero()), bytes)
+}
+
+/// Bytes of two words by number, from the lowest of the first on.
+fn permuted<'c>(c: &Code<'c>, low: Int<'c>, high: Int<'c>, bytes: u64) -> Int<'c> {
+    let bytes = c.cx.i32_type().const_int(bytes, false);
+    c.as_int(c.call("llvm.nvvm.prmt", &[], &[low.into(), high.into(), bytes.into()]))
 }
 
 /// Nibbles `2 * i` and the next one in the upper bits of halves. What is below them is anything.

@@ -120,6 +120,28 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
+    /// The codes of a vector as they lie in memory: by the scale of their group, or that of a row
+    /// that was prepared.
+    pub fn code_bits(&self, v: Value, at: At<'c>, group: Option<&GroupScale<'c>>) -> Made<'c> {
+        let c = self.code;
+        let Op::Quantise { to, .. } = *self.graph.op(v.node) else {
+            let x = self.operand(v)?;
+            return Ok(c.load_bits(self.address(x, at), x.ty.dtype));
+        };
+        let scale = group.map_or_else(|| self.row_scale(v), |group| Ok(group.scale))?;
+        Ok(self.bits_of(self.eval(self.graph.operands(v.node)[0], at)?, to, scale))
+    }
+
+    /// The codes of numbers as they lie in memory, by the scale of their group.
+    pub fn bits_by(&self, numbers: Vector<'c>, group: &GroupScale<'c>) -> Vector<'c> {
+        self.bits_of(numbers, group.to, group.scale)
+    }
+
+    fn bits_of(&self, numbers: Vector<'c>, to: DType, scale: Scale<'c>) -> Vector<'c> {
+        let (c, scaled) = (self.code, self.scaled_by(numbers, scale));
+        if to == DType::F8E4M3 { c.narrow(scaled, to) } else { to_bits(c, nearest(c, scaled, to), to) }
+    }
+
     fn group_scale(
         &self,
         v: Value,
@@ -154,8 +176,11 @@ impl<'c> Rows<'_, 'c> {
         let scale = match rule {
             Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) if columns < width => return Ok(()),
             Rule::Static => {
-                let at = At { row: c.int(0), head: None, col: Col::Const(0) };
-                let scale = c.lane(self.eval(operands[1], at)?, 0).into_float_value();
+                let (at, lanes) = (At { row: c.int(0), head: None, col: Col::Const(0) }, c.lanes());
+                c.set_lanes(1);
+                let scale = self.eval(operands[1], at);
+                c.set_lanes(lanes);
+                let scale = c.lane(scale?, 0).into_float_value();
                 Scale { by: By::Factor(self.inverse(c.number(1.0), scale)), scale }
             }
             Rule::Row | Rule::Group(_) | Rule::Power(_) | Rule::Mx(_) => {
@@ -261,12 +286,15 @@ impl<'c> Rows<'_, 'c> {
 
     /// The nearest codes of numbers, as f32.
     fn coded(&self, v: Vector<'c>, to: DType, scale: Scale<'c>) -> Made<'c> {
+        Ok(nearest(self.code, self.scaled_by(v, scale), to))
+    }
+
+    fn scaled_by(&self, v: Vector<'c>, scale: Scale<'c>) -> Vector<'c> {
         let c = self.code;
-        let v = match scale.by {
+        match scale.by {
             By::Factor(factor) => c.fmul(v, c.splat(factor)),
             By::Divisor(divisor) => c.fdiv(v, c.splat(divisor)),
-        };
-        Ok(nearest(c, v, to))
+        }
     }
 
     fn stored_codes(&self, v: Value, at: At<'c>) -> Made<'c> {

@@ -19,9 +19,11 @@ use atomc_ir::DType;
 use atomc_ir::arch::GpuArch;
 use inkwell::module::Module;
 
+use crate::KernelSpec;
 use crate::llvm::Llvm;
 use crate::schedule::Schedule;
 use attention::{decode, kv_dequant, prefill, prefill_warpgroup};
+use gemm::quantised::Quantised;
 use gemm::{gemv, gemv_bulk, stream_k, tiled, warpgroup};
 pub use launch::{COUNTERS, gpu};
 
@@ -46,6 +48,14 @@ pub const SCHEDULES: &[Schedule] = &[
     recurrent::CHUNKS,
     recurrent::DELTA,
 ];
+
+/// The type of quantised operands that a schedule multiplies as they lie, if it does.
+pub fn multiplied_as_stored(spec: &KernelSpec, arch: GpuArch, schedule: &Schedule) -> Option<DType> {
+    if [warpgroup::SCHEDULE.name, warpgroup::FEW.name, stream_k::SCHEDULE.name].contains(&schedule.name) {
+        return warpgroup::multiplied_as_stored(spec.body);
+    }
+    Quantised::of(spec.body, arch).filter(|quantised| quantised.as_stored).map(|quantised| quantised.dtype)
+}
 
 /// Whether kernels attend with queries of a type over a cache of another.
 pub fn attends(cache: DType, query: DType) -> bool {

@@ -22,7 +22,7 @@ pub fn show(out: &mut impl Write, timed: &Timed, step: f64, peaks: &Peaks) -> io
 
 /// Kernels with their floors, those that lose most first.
 fn floors<'a>(timed: &'a Timed, peaks: &Peaks) -> Option<Vec<(&'a KernelTime, f64)>> {
-    let floor = |kernel: &'a KernelTime| Some((kernel, peaks.floor(kernel.bytes, kernel.flops)?));
+    let floor = |kernel: &'a KernelTime| Some((kernel, peaks.floor(kernel.bytes, kernel.flops, kernel.rate)?));
     let mut all = timed.kernels.iter().map(floor).collect::<Option<Vec<_>>>()?;
     all.sort_by(|(a, x), (b, y)| (b.seconds - y).total_cmp(&(a.seconds - x)));
     Some(all)
@@ -47,6 +47,7 @@ mod tests {
             seconds,
             bytes,
             flops,
+            rate: 1,
         };
         let kernels = vec![kernel("near", 9e-6, 8_000, 0), kernel("far", 8e-6, 1_000, 4_000_000)];
         let timed = Timed { kernels, ..Timed::default() };

@@ -1,7 +1,7 @@
 //! What the times of a run are compared with: the peaks of the very product that runs it, or what
 //! its memory gives in the run.
 use atomc_artifact::escaped;
-use atomc_runtime::manifest::Chip;
+use atomc_runtime::manifest::{Chip, Variant};
 use atomc_runtime::{Engine, bandwidth};
 use serde_json::{Value, json};
 
@@ -56,9 +56,9 @@ impl Peaks {
 
     /// The least seconds that so many bytes and operations take; bytes alone count where nothing is
     /// known of operations.
-    pub fn floor(&self, bytes: u64, flops: u64) -> Option<f64> {
+    pub fn floor(&self, bytes: u64, flops: u64, rate: u32) -> Option<f64> {
         match self {
-            Peaks::Sheet(chip) => Some(chip.floor(bytes, flops)),
+            Peaks::Sheet(chip) => Some(chip.floor(bytes, flops, rate)),
             other => other.bandwidth().map(|bandwidth| bytes as f64 / bandwidth),
         }
     }
@@ -101,9 +101,13 @@ impl Peaks {
 
 /// The chip whose peaks the artifact's row for this device has.
 fn row(engine: &Engine) -> Option<Chip> {
+    variant(engine).and_then(|variant| variant.chip.clone())
+}
+
+/// The variant that the device runs.
+pub fn variant(engine: &Engine) -> Option<&Variant> {
     let name = engine.device_name().rsplit(':').next();
-    let variant = engine.target().variants.iter().find(|variant| Some(&variant.name[..]) == name);
-    variant.and_then(|variant| variant.chip.clone())
+    engine.target().variants.iter().find(|variant| Some(&variant.name[..]) == name)
 }
 
 /// Whether a driver's name of a product has every word of a row's name, as far as that names a

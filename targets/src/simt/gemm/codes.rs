@@ -15,8 +15,9 @@ use crate::contraction::{Encoding, Parts};
 use crate::row::{Operand, unsupported};
 use crate::schedule::WhyNot;
 use crate::simt::gemm::contract::Panel;
+use crate::simt::gemm::quantised::Quantised;
 use crate::simt::machine::Gpu;
-use crate::simt::machine::fragment::{Fragment, Matrix, Place, VEC16};
+use crate::simt::machine::fragment::{Fragment, Matrix, Place, VEC16, layout_of};
 
 /// How products of a machine take codes.
 #[derive(Clone, Copy, Debug)]
@@ -24,14 +25,19 @@ pub struct Steps {
     pub encoding: Encoding,
     /// Products of a step.
     pub times: usize,
+    /// Columns of a row that a lane holds of one product.
+    depth: usize,
+    /// How quantised operands are multiplied as they lie, if they are.
+    quantised: Option<Quantised>,
 }
 
 impl Steps {
     /// Every way to go along a weight, the longest steps first. A step's columns are whole, and
     /// have one scale.
-    pub fn all(encoding: Encoding, arch: GpuArch) -> impl Iterator<Item = Steps> + use<> {
+    pub fn all(encoding: Encoding, quantised: Option<Quantised>, arch: GpuArch) -> impl Iterator<Item = Steps> + use<> {
         let simt = arch.simt;
-        let (span, depth) = (simt.matrix.span(simt.wave), simt.matrix.depth);
+        let layout = quantised.map_or(simt.matrix, |quantised| layout_of(simt, quantised.dtype));
+        let (span, depth) = (layout.span(simt.wave), layout.depth);
         let (vec16, cols) = (codes_of_vec16(encoding.codes), arch.memory.padded(encoding.size[1]));
         let fits = move |&times: &usize| {
             let columns = span * times;
@@ -42,21 +48,21 @@ impl Steps {
         let most = vec16 / depth;
         // Steps begin with a vector of each row.
         let lengths = std::iter::successors(Some(most), |times| Some(times / 2)).take_while(|&times| times > 0);
-        lengths.filter(fits).map(move |times| Steps { encoding, times })
+        lengths.filter(fits).map(move |times| Steps { encoding, times, depth, quantised })
     }
 
     /// Whether there is one, and if not why.
-    pub fn check(encoding: Encoding, arch: GpuArch) -> Result<(), WhyNot> {
+    pub fn check(encoding: Encoding, quantised: Option<Quantised>, arch: GpuArch) -> Result<(), WhyNot> {
         let span = arch.simt.matrix.span(arch.simt.wave);
-        let found = Steps::all(encoding, arch).next();
+        let found = Steps::all(encoding, quantised, arch).next();
         found
             .map(drop)
             .ok_or_else(|| encoding.refused(&format!("products of {span} columns would have several scales")))
     }
 
     /// Words of a lane's codes of one row.
-    pub fn words(&self, simt: &Simt) -> usize {
-        simt.matrix.depth * self.times * self.encoding.codes.bits() / 32
+    pub fn words(&self) -> usize {
+        self.depth * self.times * self.encoding.codes.bits() / 32
     }
 
     /// Registers of a panel's scales and zero points, where each step has its own.
@@ -276,7 +282,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
 
     /// Where in a panel the lane's codes of the first step begin, in bytes.
     pub fn in_panel(&self, place: Place<'c>) -> Int<'c> {
-        let own = self.steps.words(self.matrix.c.simt) * 4;
+        let own = self.steps.words() * 4;
         let shared = VEC16 / own;
         place.part / shared * (16 * VEC16) + place.row * VEC16 + place.part % shared * own
     }
@@ -298,7 +304,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
     /// Loads what a step takes of a piece's panel, whose codes begin at `p` for the lane.
     pub fn load(&self, piece: usize, p: Ptr<'c>, step: Int<'c>) -> Vec<Any<'c>> {
         let c = self.matrix.c;
-        let words = self.steps.words(c.simt);
+        let words = self.steps.words();
         let row = |i: usize| c.load_vector(c.cx.i32_type(), words, c.at(p, 2 * i * VEC16), 4 * words).into();
         let mut all: Vec<Any<'c>> = (0..self.matrix.layout.rows()).map(row).collect();
         if self.fixed.is_empty() {
@@ -317,8 +323,15 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         all
     }
 
-    /// Adds the products of a step of a piece with the step's columns, product by product.
-    pub fn add(&self, piece: usize, loaded: &[Any<'c>], columns: &[Vec<Fragment<'c>>], sums: &mut [Vector<'c>]) {
+    /// Adds the products of a step of a piece with the step's columns, product by product. Columns
+    /// may have scales of their own.
+    pub fn add(
+        &self,
+        piece: usize,
+        loaded: &[Any<'c>],
+        (columns, scales_of_columns): (&[Vec<Fragment<'c>>], &[FloatValue<'c>]),
+        sums: &mut [Vector<'c>],
+    ) {
         let (c, m) = (self.matrix.c, &self.matrix);
         let (codes, marks) = loaded.split_at(m.layout.rows());
         let marks = self.fixed.get(piece).map_or(marks, |fixed| fixed);
@@ -329,15 +342,37 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         };
         let zeros: Vec<Zero<'c>> = zeros.iter().map(zero).collect();
         let fragments = self.fragments(codes, &zeros);
-        if !self.fixed.is_empty() {
+        if !self.fixed.is_empty() && scales_of_columns.is_empty() {
             return fragments.iter().zip(columns).for_each(|(a, b)| m.products(a, b, sums));
         }
-        let mut own = vec![m.zero(); sums.len()];
+        let mut own = vec![m.zero_sums(m.layout.results); sums.len()];
         fragments.iter().zip(columns).for_each(|(a, b)| m.products(a, b, &mut own));
-        let scales = self.codes.scale.floats(c, &self.places[piece].0, scales);
-        for (sum, own) in sums.iter_mut().zip(own) {
-            *sum = c.fma(own, scales, *sum);
+        let scales = self.fixed.is_empty().then(|| self.codes.scale.floats(c, &self.places[piece].0, scales));
+        let scales = scales.map(|scales| self.in_unit(scales));
+        let lanes = c.lanes();
+        c.set_lanes(m.layout.results);
+        for (i, (sum, own)) in sums.iter_mut().zip(own).enumerate() {
+            let factors = match (scales, scales_of_columns.get(i)) {
+                (Some(scales), None) => scales,
+                (Some(scales), Some(&column)) => c.fmul(scales, c.splat(column)),
+                (None, Some(&column)) => self.in_unit(c.splat(column)),
+                (None, None) => unreachable!("a step is scaled by one of its operands"),
+            };
+            *sum = c.fma(m.as_floats(own), factors, *sum);
         }
+        c.set_lanes(lanes);
+    }
+
+    /// Factors of sums as instructions make them.
+    fn in_unit(&self, factors: Vector<'c>) -> Vector<'c> {
+        let (c, lanes) = (self.matrix.c, self.matrix.c.lanes());
+        if self.matrix.unit() == 1.0 {
+            return factors;
+        }
+        c.set_lanes(factors.get_type().get_size() as usize);
+        let scaled = c.fmul(factors, c.lit(self.matrix.unit()));
+        c.set_lanes(lanes);
+        scaled
     }
 
     /// The fragment of each product of a step.
@@ -345,7 +380,10 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         let (c, m) = (self.matrix.c, &self.matrix);
         let row = |(i, words): (usize, &Any<'c>)| -> Vec<Vector<'c>> {
             let words = words.into_vector_value();
-            let words: Vec<Int> = (0..self.steps.words(c.simt)).map(|i| c.as_int(c.lane(words, i))).collect();
+            let words: Vec<Int> = (0..self.steps.words()).map(|i| c.as_int(c.lane(words, i))).collect();
+            if self.steps.quantised.is_some_and(|quantised| quantised.as_stored) {
+                return words.chunks(VEC16 / 4).map(|vec16| m.as_taken(c.words(vec16))).collect();
+            }
             let numbers = self.decoder.decode(c, &words, zeros.get(i).copied());
             numbers.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect()
         };
@@ -353,6 +391,11 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         let product =
             |i: usize| rows.iter().flat_map(|row| row[i * m.vec16s()..(i + 1) * m.vec16s()].to_vec()).collect();
         (0..self.steps.times).map(product).collect()
+    }
+
+    /// Whether sums of a step are scaled by rows of x, or of the weight, as they are added up.
+    fn has_groups(&self) -> bool {
+        self.steps.quantised.is_some_and(|quantised| quantised.has_groups)
     }
 
     /// Sums of all pieces, so many of each, times the scales that rows have but one of.
@@ -363,7 +406,10 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         }
         let scaled = |(sums, (marks, at)): (&[Vector<'c>], (&Vec<Any<'c>>, &(MarksAt<'c>, _)))| {
             let scales = self.codes.scale.floats(c, &at.0, &marks[..self.codes.scale.loaded(results)]);
-            sums.iter().map(|&sum| c.fmul(sum, scales)).collect::<Vec<_>>()
+            // Sums of groups are numbers already.
+            let scales = if self.has_groups() { scales } else { self.in_unit(scales) };
+            let number = |sum| if self.has_groups() { sum } else { self.matrix.as_floats(sum) };
+            sums.iter().map(|&sum| c.fmul(number(sum), scales)).collect::<Vec<_>>()
         };
         sums.chunks(each).zip(self.fixed.iter().zip(&self.places)).flat_map(scaled).collect()
     }

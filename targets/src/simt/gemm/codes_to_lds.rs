@@ -29,6 +29,9 @@ pub struct Tile {
     pub panels: usize,
     pub columns: usize,
     pub threads: usize,
+    pub blocks: Blocks,
+    /// Whether scales are left to sums also where a row has several.
+    pub scales_sums: bool,
 }
 
 impl Tile {
@@ -40,17 +43,72 @@ impl Tile {
     }
 }
 
+/// How decoded panels lie in local memory: blocks of 8 rows by 16 bytes of numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks {
+    /// Bytes from one block to the next along a row, to the next 8 rows of a panel, and to the next
+    /// panel.
+    pub along: usize,
+    pub down: usize,
+    pub panel: usize,
+}
+
+/// Bytes of a block.
+const BLOCK: usize = 8 * VEC16;
+
+impl Blocks {
+    /// As panels of so many columns lie in memory.
+    pub fn as_in_memory(columns: usize, dtype: DType) -> Blocks {
+        Blocks { along: 2 * BLOCK, down: BLOCK, panel: columns * 16 * dtype.size() }
+    }
+
+    fn row<'c>(&self, row: Int<'c>) -> Int<'c> {
+        if self.down == BLOCK { row * VEC16 } else { row / 8 * self.down + row % 8 * VEC16 }
+    }
+}
+
 /// What a thread brings of each stretch.
 pub struct CodesLoader<'k, 'c> {
     c: &'k Gpu<'c>,
     codes: &'k Codes<'c>,
     decoder: Decoder,
+    scaling: Scaling,
+    /// That of zero points.
+    zeros: Decoder,
+    /// Whether scales are left to sums.
+    scales_sums: bool,
     /// The type of numbers in local memory.
     dtype: DType,
     tile: Tile,
     /// Words of a piece of a vector, and the thread's pieces.
     words: usize,
     pieces: Vec<Piece<'c>>,
+}
+
+/// How numbers are scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scaling {
+    /// In the type in which they are decoded, or not here.
+    AsDecoded,
+    /// Pairs of bf16 as f32, of which they are the upper halves.
+    Widened,
+    /// The same of 4-bit integers, from which the product of what they are too large by with the
+    /// scale is taken off: it is exact, as is all before the last rounding.
+    Raised,
+}
+
+impl Scaling {
+    /// With a decoder into a type: pairs are scaled by a scale that is exact in their type.
+    fn of(encoding: &Encoding, own: &Decoder, dtype: DType, scales_sums: bool) -> Option<Scaling> {
+        let exact = encoding.scale == dtype || encoding.scale == DType::E8M0 && dtype == DType::BF16;
+        match own.makes_pairs() {
+            _ if scales_sums => Some(Scaling::AsDecoded),
+            true if exact => Some(Scaling::AsDecoded),
+            true if dtype == DType::BF16 && matches!(encoding.codes, DType::I4 | DType::U4) => Some(Scaling::Raised),
+            true if dtype == DType::BF16 => Some(Scaling::Widened),
+            _ => None,
+        }
+    }
 }
 
 /// A vector of codes of a row, or a part of it.
@@ -72,12 +130,44 @@ pub struct Loaded<'c> {
     zeros: Vec<Option<Zero<'c>>>,
 }
 
+impl<'c> Loaded<'c> {
+    /// The registers that hold it.
+    fn registers(&self) -> impl Iterator<Item = Any<'c>> {
+        let words = self.words.iter().map(|&word| Any::from(word.v));
+        let scales = self.scales.iter().map(|&scale| Any::from(scale));
+        words.chain(scales).chain(self.zeros.iter().flatten().map(|zero| Any::from(zero.0)))
+    }
+
+    /// The same from other registers.
+    fn in_registers(&self, c: &Gpu<'c>, registers: &mut impl Iterator<Item = Any<'c>>) -> Loaded<'c> {
+        let mut next = || registers.next().expect("as many registers as it had");
+        let words = self.words.iter().map(|_| c.as_int(next())).collect();
+        let scales = self.scales.iter().map(|_| next().into_vector_value()).collect();
+        let zeros = self.zeros.iter().map(|zero| zero.map(|_| Zero(next().into_vector_value()))).collect();
+        Loaded { words, scales, zeros }
+    }
+}
+
+/// All that a thread loaded of a stretch, for a loop to carry.
+pub fn registers<'c>(loaded: &[Loaded<'c>]) -> Vec<Any<'c>> {
+    loaded.iter().flat_map(Loaded::registers).collect()
+}
+
+/// The same as a loop carries it, of the form of what was loaded before the loop.
+pub fn in_registers<'c>(c: &Gpu<'c>, before: &[Loaded<'c>], registers: &[Any<'c>]) -> Vec<Loaded<'c>> {
+    let mut registers = registers.iter().copied();
+    before.iter().map(|loaded| loaded.in_registers(c, &mut registers)).collect()
+}
+
 impl<'k, 'c> CodesLoader<'k, 'c> {
-    /// `panel` says where the panel in a place of the tile begins, and which of the weight's it is.
+    /// Of the `thread` of a tile's. `panel` says where the panel in a place of the tile begins, and
+    /// which of the weight's it is.
     pub fn new(
         c: &'k Gpu<'c>,
         codes: &'k Codes<'c>,
-        (dtype, tile): (DType, Tile),
+        dtype: DType,
+        tile: Tile,
+        thread: Int<'c>,
         panel: impl Fn(Int<'c>) -> (Ptr<'c>, Panel<'c>),
     ) -> CodesLoader<'k, 'c> {
         let vec16 = codes_of_vec16(codes.encoding.codes);
@@ -85,24 +175,25 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         let in_run = VEC16 / 4 / words;
         let of_panel = tile.columns / vec16 * 16 * in_run;
         let one = |i: usize| {
-            let number = c.thread() + i * tile.threads;
+            let number = thread + i * tile.threads;
             let (place, inside) = (number / of_panel, number % of_panel);
             let (first, panel) = panel(place);
             let (number, part) = (inside / in_run, inside % in_run);
             let (row, column) = (number % 16, number / 16 * vec16 + part * (vec16 / in_run));
-            let to = place * (tile.columns * 16 * dtype.size()) + column * (16 * dtype.size()) + row * VEC16;
+            let blocks = tile.blocks;
+            let to = place * blocks.panel + column / (VEC16 / dtype.size()) * blocks.along + blocks.row(row);
             Piece { from: c.at(first, inside * (4 * words)), panel, row, column, to }
         };
         let pieces = (0..tile.panels * of_panel / tile.threads).map(one).collect();
-        // Pairs are scaled by a scale that is exact in their type.
         let own = Decoder::new(c.arch, codes.encoding.codes, dtype);
-        let scale = codes.encoding.scale;
-        let exact = own.makes_pairs() && (scale == dtype || scale == DType::E8M0 && dtype == DType::BF16);
-        let decoder = match codes.encoding.is_row_wise() || exact {
-            true => own,
-            false => Decoder::new(c.arch, codes.encoding.codes, DType::F32),
+        let scales_sums = tile.scales_sums || codes.encoding.is_row_wise();
+        let (decoder, scaling) = match Scaling::of(&codes.encoding, &own, dtype, scales_sums) {
+            Some(scaling) => (own, scaling),
+            None => (Decoder::new(c.arch, codes.encoding.codes, DType::F32), Scaling::AsDecoded),
         };
-        CodesLoader { c, codes, decoder, dtype, tile, words, pieces }
+        let is_raised = scaling == Scaling::Raised;
+        let zeros = if is_raised { Decoder::new(c.arch, codes.encoding.codes, DType::F32) } else { decoder };
+        CodesLoader { c, codes, decoder, scaling, zeros, scales_sums, dtype, tile, words, pieces }
     }
 
     /// Codes of a piece.
@@ -113,7 +204,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
     /// Parts of a piece that have a scale, and a zero point.
     fn parts(&self) -> usize {
         let encoding = &self.codes.encoding;
-        let alike = encoding.is_row_wise() || encoding.block.cols.is_multiple_of(self.codes());
+        let alike = self.scales_sums || encoding.block.cols.is_multiple_of(self.codes());
         if alike { 1 } else { self.codes() * self.dtype.size() / VEC16 }
     }
 
@@ -128,66 +219,90 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
             let first = stretch * self.tile.columns + one.column;
             let group = |part: usize| self.codes.group(first + part * (codes / parts));
             let place = (one.panel, one.row);
-            let scales = if self.codes.encoding.is_row_wise() { 0 } else { parts };
+            let scales = if self.scales_sums { 0 } else { parts };
             Loaded {
                 words: (0..self.words).map(|i| c.as_int(c.lane(words, i))).collect(),
                 scales: (0..scales).map(|part| self.codes.scales(c, place, 1, group(part))).collect(),
-                zeros: (0..parts).map(|part| self.codes.zero(c, &self.decoder, place, group(part))).collect(),
+                zeros: (0..parts).map(|part| self.codes.zero(c, &self.zeros, place, group(part))).collect(),
             }
         };
         self.pieces.iter().map(load).collect()
     }
 
-    /// Puts what was loaded into a half of local memory.
+    /// Puts what was loaded where the tile lies in local memory.
     pub fn put(&self, half: Ptr<'c>, loaded: &[Loaded<'c>]) {
         let c = self.c;
         for (piece, loaded) in self.pieces.iter().zip(loaded) {
             let to = c.at(half, piece.to);
             for (i, words) in self.numbers(loaded).chunks(VEC16 / 4).enumerate() {
-                c.store(c.at(to, i * 16 * VEC16), c.words(words), VEC16 as u32);
+                c.store(c.at(to, i * self.tile.blocks.along), c.words(words), VEC16 as u32);
             }
         }
     }
 
     /// The words of a piece's numbers.
     fn numbers(&self, loaded: &Loaded<'c>) -> Vec<Int<'c>> {
-        let (c, parts) = (self.c, loaded.zeros.len());
+        let parts = loaded.zeros.len();
         let of_part = loaded.words.len() / parts;
         if of_part == 0 {
             return self.numbers_of_bits(loaded);
         }
         let part = |(i, words): (usize, &[Int<'c>])| {
-            let numbers = self.decoder.decode(c, words, loaded.zeros[i]);
-            self.scaled(numbers, loaded.scales.get(i))
+            let numbers = self.decode(words, loaded.zeros[i]);
+            self.scaled(numbers, loaded.scales.get(i), loaded.zeros[i])
         };
         loaded.words.chunks(of_part).enumerate().flat_map(part).collect()
     }
 
     /// The same where a word has several parts.
     fn numbers_of_bits(&self, loaded: &Loaded<'c>) -> Vec<Int<'c>> {
-        let (c, parts) = (self.c, loaded.zeros.len());
+        let parts = loaded.zeros.len();
         let in_word = parts / loaded.words.len();
         let part = |i: usize| {
-            let numbers = self.decoder.decode(c, &loaded.words[i / in_word..][..1], loaded.zeros[i]);
+            let numbers = self.decode(&loaded.words[i / in_word..][..1], loaded.zeros[i]);
             let of_part = numbers.len() / in_word;
             let own = numbers[i % in_word * of_part..][..of_part].to_vec();
-            self.scaled(own, loaded.scales.get(i))
+            self.scaled(own, loaded.scales.get(i), loaded.zeros[i])
         };
         (0..parts).flat_map(part).collect()
     }
 
+    fn decode(&self, words: &[Int<'c>], zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
+        match self.scaling {
+            Scaling::Raised => self.decoder.raised_pairs(self.c, words),
+            _ => self.decoder.decode(self.c, words, zero),
+        }
+    }
+
     /// Numbers times their scale, if they have one here, in the type of local memory.
-    fn scaled(&self, numbers: Vec<Int<'c>>, scale: Option<&Vector<'c>>) -> Vec<Int<'c>> {
+    fn scaled(&self, numbers: Vec<Int<'c>>, scale: Option<&Vector<'c>>, zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
         let c = self.c;
         let Some(&scale) = scale else { return numbers };
-        let numbers = self.decoder.scaled(c, &numbers, c.lane(scale, 0).into_float_value());
-        if self.decoder.makes_pairs() || self.dtype == DType::F32 {
-            return numbers;
+        let scale = c.lane(scale, 0).into_float_value();
+        let halves = || numbers.iter().flat_map(|&two| [two.shift_left(16), two & 0xffff_0000]).collect::<Vec<_>>();
+        match self.scaling {
+            Scaling::AsDecoded => {
+                let numbers = self.decoder.scaled(c, &numbers, scale);
+                let done = self.decoder.makes_pairs() || self.dtype == DType::F32;
+                if done { numbers } else { self.narrowed(&numbers, |floats| floats) }
+            }
+            Scaling::Widened => self.narrowed(&halves(), |floats| c.fmul(floats, c.splat(scale))),
+            Scaling::Raised => {
+                let off = self.decoder.raised_by(c, zero);
+                let off = c.b.build_float_mul(off, scale, "").expect("floats");
+                let off = c.b.build_float_neg(off, "").expect("a float");
+                self.narrowed(&halves(), |floats| c.fma(floats, c.splat(scale), c.splat(off)))
+            }
         }
+    }
+
+    /// Numbers of 32 bits, changed, in the type of local memory.
+    fn narrowed(&self, numbers: &[Int<'c>], change: impl Fn(Vector<'c>) -> Vector<'c>) -> Vec<Int<'c>> {
+        let c = self.c;
         let lanes = c.lanes();
         c.set_lanes(numbers.len());
-        let floats = c.bitcast(c.words(&numbers), c.f32s()).into_vector_value();
-        let bits = c.narrow(floats, self.dtype);
+        let floats = c.bitcast(c.words(numbers), c.f32s()).into_vector_value();
+        let bits = c.narrow(change(floats), self.dtype);
         let words = numbers.len() / 2;
         let bits = c.bitcast(bits, c.cx.i32_type().vec_type(words as u32)).into_vector_value();
         c.set_lanes(lanes);
@@ -234,7 +349,7 @@ impl<'k, 'c> CodedRows<'k, 'c> {
     pub fn new(
         c: &'k Gpu<'c>,
         x: &Operand<'c>,
-        (dtype, tile): (DType, Tile),
+        (dtype, tile, scales_sums): (DType, Tile, bool),
         source: impl Fn(Int<'c>, Int<'c>) -> Int<'c>,
     ) -> CodedRows<'k, 'c> {
         let of_block = tile.columns / CODES * 16;
@@ -249,7 +364,7 @@ impl<'k, 'c> CodedRows<'k, 'c> {
         let pieces = (0..tile.panels * of_block / tile.threads).map(one).collect();
         let width = x.ty.shape.last().unwrap_or(0);
         let scales = match x.ty.layout {
-            Layout::Scaled(group) if group < width => {
+            Layout::Scaled(group) if group < width && !scales_sums => {
                 Some((c.arch.memory.padded(width), group, width.div_ceil(group) - 1))
             }
             _ => None,

@@ -20,6 +20,7 @@ use crate::contraction::{Encoding, combine_of};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::codes::{Codes, Steps, Way};
 use crate::simt::gemm::contract::Contraction;
+use crate::simt::gemm::quantised::Quantised;
 use crate::simt::launch::{self, Setup};
 use crate::simt::machine;
 use crate::simt::machine::fragment::Matrix;
@@ -47,7 +48,8 @@ pub const BLOCKS: Schedule =
 
 fn suits(spec: &KernelSpec, arch: &Arch, _: &Choice) -> Result<(), WhyNot> {
     let arch = launch::gpu(arch)?;
-    Encoding::of(spec.body).map_or(Ok(()), |encoding| Steps::check(encoding, arch))?;
+    let quantised = Quantised::of(spec.body, arch);
+    Encoding::of(spec.body).map_or(Ok(()), |encoding| Steps::check(encoding, quantised, arch))?;
     Ok(Shape::new(spec, arch).map(drop)?)
 }
 
@@ -58,7 +60,10 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let code = setup.open(spec, threads)?;
     let tasks = {
         let kernel = launch::kernel(&code, spec)?;
-        let contraction = Contraction::new(&kernel)?;
+        let mut contraction = Contraction::new(&kernel)?;
+        if let Some(quantised) = shape.quantised {
+            contraction.matrix = Matrix::new(&code, quantised.dtype);
+        }
         let codes = Codes::of(&contraction.parts)?;
         let run = |tile| Group::new(&contraction, codes.as_ref(), shape, tile).run(spec);
         match spec.family {
@@ -141,17 +146,27 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     }
 
     fn sums(&self, spec: &KernelSpec) -> Result<Vec<Vector<'c>>, Diagnostic> {
-        match self.contraction.parts.rows_in_memory() {
-            Some(x) => {
-                let stride = x.stride * x.ty.dtype.size();
-                Ok(self.all(&InMemory { tile: self.tile, ptr: x.ptr, stride }))
-            }
-            None => self.staged(spec),
-        }
+        let parts = &self.contraction.parts;
+        let quantised = self.shape.quantised.filter(|quantised| quantised.in_memory);
+        let x = match quantised {
+            Some(_) => Some(parts.kernel.rows.operand(parts.x)?),
+            None => parts.rows_in_memory(),
+        };
+        let Some(x) = x else { return self.staged(spec) };
+        let stride = x.stride * x.ty.dtype.size();
+        let scales = parts.kernel.rows.padded(x);
+        let sums = self.all(&InMemory { tile: self.tile, ptr: x.ptr, stride, scales });
+        let scaled = quantised.is_some_and(|quantised| quantised.row_group.is_none());
+        let at =
+            |column: Int<'c>| self.matrix().c.at(x.ptr, self.tile.source(self.matrix().c, column) * stride + scales);
+        Ok(if scaled { self.scaled_by_rows(sums, at) } else { sums })
     }
 
     fn zeros(&self) -> Vec<Vector<'c>> {
-        vec![self.matrix().zero(); self.weights.len() * self.shape.columns]
+        let m = self.matrix();
+        let has_groups = self.shape.quantised.is_some_and(|quantised| quantised.has_groups);
+        let zero = if has_groups { m.zero() } else { m.zero_sums(m.layout.results) };
+        vec![zero; self.weights.len() * self.shape.columns]
     }
 
     /// Sums with rows that are computed into local memory, a stretch of columns at a time.
@@ -164,7 +179,10 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let local = c.local(stretch * step_bytes);
         let exchange = machine::exchange(c, self.shape.threads(c.simt));
         let rows = &self.contraction.parts.kernel.rows;
-        let scales = rows.has_row_scale(self.contraction.parts.x).then(|| c.local(tokens * 4));
+        let group = self.shape.quantised.and_then(|quantised| quantised.row_group);
+        let groups = group.map_or(1, |group| (steps * self.span()).div_ceil(group));
+        let has_scales = group.is_some() || rows.has_row_scale(self.contraction.parts.x);
+        let scales = has_scales.then(|| c.local(groups * tokens * 4));
         c.set_lanes(rowwise::vector(spec.body).min(m.vec16()));
         let lanes = c.lanes();
         let mut sums = self.zeros();
@@ -174,12 +192,16 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
                 c.barrier();
             }
             c.set_lanes(lanes);
-            let staged = Staged { ptr: local, columns: tokens, first: first * self.span() / m.vec16() };
-            self.stage(&staged, (exchange, scales), first * self.span(), end * self.span())?;
+            let staged = Staged { ptr: local, columns: tokens, first: first * self.span() / m.vec16(), scales };
+            self.stage(&staged, exchange, first * self.span(), end * self.span())?;
             c.barrier();
             sums = self.range(&staged, first, end, sums);
         }
         let sums = self.scaled(sums);
-        Ok(scales.map_or(sums.clone(), |scales| self.scaled_by_rows(sums, scales)))
+        let scales = scales.filter(|_| group.is_none());
+        Ok(match scales {
+            Some(scales) => self.scaled_by_rows(sums, |column| c.at(scales, column * 4)),
+            None => sums,
+        })
     }
 }

@@ -1,4 +1,5 @@
 //! Contractions: a schedule a file.
+mod bytes;
 mod codes;
 mod codes_to_lds;
 pub mod contract;
@@ -6,6 +7,7 @@ pub mod gemv;
 pub mod gemv_bulk;
 mod global_to_lds;
 mod prologue;
+pub mod quantised;
 pub mod stream_k;
 pub mod tiled;
 pub mod warpgroup;

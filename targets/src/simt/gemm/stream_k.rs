@@ -27,6 +27,8 @@ use atomc_ir::{DType, Diagnostic, Family, Value};
 use crate::code::{Int, Ptr};
 use crate::contraction::Encoding;
 use crate::schedule::{Schedule, WhyNot};
+use crate::simt::gemm::bytes::Bytes;
+use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::gemm::prologue::{Norm, Prologue};
 use crate::simt::launch;
@@ -37,7 +39,7 @@ use crate::simt::machine::pipeline::Pipeline;
 use crate::simt::rowwise;
 use crate::tuning::{Choice, Open};
 use crate::{KernelSpec, Tasks};
-use shape::{COLUMNS, CONSUMERS, GROUPS, LEAST, PANELS, Shape};
+use shape::{CONSUMERS, GROUPS, LEAST, PANELS, Shape};
 
 /// Most tokens.
 const TOKENS: usize = 64;
@@ -52,20 +54,26 @@ const LANES: usize = 8;
 
 /// Whether the machine has what it takes for this contraction.
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
-    Encoding::none(spec.body)?;
     let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
-    let Sizes { dtype, depth, pieces, .. } = sizes;
+    let Sizes { dtype, rows, depth, pieces, .. } = sizes;
     WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
     WhyNot::unless(simt.bulk_copies, || format!("{} has no bulk copies", arch.name))?;
+    WhyNot::unless(PANELS.is_multiple_of(pieces), || format!("{pieces} pieces do not share {PANELS} panels out"))?;
+    let k_tile = Shape::k_tile(spec)?;
+    WhyNot::unless(depth.is_multiple_of(k_tile), || format!("{depth} columns are no multiple of {k_tile}"))?;
+    if let Some(bytes) = Bytes::of(spec.body) {
+        bytes.check(k_tile)?;
+        let features = rows / pieces;
+        WhyNot::unless(features.is_multiple_of(LANES), || {
+            format!("{features} features are no whole vectors of {LANES}")
+        })?;
+        return takes_tokens(spec, 2).and_then(|()| pays(spec, arch, choice));
+    }
+    Encoding::none(spec.body)?;
     WhyNot::unless(Matrix::native(simt, dtype) && dtype.size() == 2, || {
         format!("weights of {}: warpgroup MMA takes 16-bit floats", dtype.name())
     })?;
-    let least = launch::measured(arch)?.stream_k.tokens;
-    WhyNot::unless((least..=TOKENS).contains(&spec.tokens), || {
-        format!("{} tokens: from {least} to {TOKENS}", spec.tokens)
-    })?;
-    WhyNot::unless(depth.is_multiple_of(COLUMNS), || format!("{depth} columns are no multiple of {COLUMNS}"))?;
-    WhyNot::unless(PANELS.is_multiple_of(pieces), || format!("{pieces} pieces do not share {PANELS} panels out"))?;
+    takes_tokens(spec, launch::measured(arch)?.stream_k.tokens)?;
     WhyNot::unless(rowwise::vector(spec.body) == LANES, || format!("rows are not whole vectors of {LANES} elements"))?;
     let prologue = Prologue::of(spec.body)?;
     WhyNot::unless(prologue.norm().is_none() || Norm::scales_sums(dtype), || {
@@ -74,14 +82,23 @@ fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot
     pays(spec, arch, choice)
 }
 
+fn takes_tokens(spec: &KernelSpec, least: usize) -> Result<(), WhyNot> {
+    WhyNot::unless((least..=TOKENS).contains(&spec.tokens), || {
+        format!("{} tokens: from {least} to {TOKENS}", spec.tokens)
+    })
+}
+
 /// Whether there is work enough, and room for it.
 fn pays(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     let (shape, units, measured) =
         (Shape::new(spec, arch, choice)?, arch.simt.chip.units, launch::measured(arch)?.stream_k);
-    WhyNot::unless(spec.tokens > measured.few || shape.units() >= measured.slots * units, || {
-        let (slots, each) = (shape.units(), measured.slots);
-        format!("{slots} slots of the weight on {units} units: {} tokens take {each} each", spec.tokens)
-    })?;
+    WhyNot::unless(
+        shape.bytes.is_some() || spec.tokens > measured.few || shape.units() >= measured.slots * units,
+        || {
+            let (slots, each) = (shape.units(), measured.slots);
+            format!("{slots} slots of the weight on {units} units: {} tokens take {each} each", spec.tokens)
+        },
+    )?;
     WhyNot::unless(shape.slots >= 2 && shape.stages >= 2, || {
         "local memory has no room for two slots and two stages".into()
     })?;
@@ -130,6 +147,9 @@ struct Group<'g, 'k, 'a, 'c> {
     sums: Ptr<'c>,
     scales: Ptr<'c>,
     word: Ptr<'c>,
+    /// A quantised weight, and in local memory the rows' scales of each stage.
+    codes: Option<Codes<'c>>,
+    row_scales: Option<Ptr<'c>>,
     workspace: Ptr<'c>,
     begin: Int<'c>,
     end: Int<'c>,
@@ -142,8 +162,13 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         spec: &KernelSpec,
     ) -> Result<Group<'g, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
-        let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
-        let (from, norm) = (prologue.source(), prologue.norm());
+        let (from, norm) = match shape.bytes {
+            Some(_) => (parts.x, None),
+            None => {
+                let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
+                (prologue.source(), prologue.norm())
+            }
+        };
         let ty = parts.kernel.rows.shape(from)?;
         let bound = |group: Int<'c>| group * shape.units() / shape.groups;
         Ok(Group {
@@ -158,6 +183,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             sums: c.shared(shape.sums_bytes(), 16),
             squares: Pipeline::new(c, 2, shape.columns * 4, 16),
             scales: c.shared(shape.columns * 4, 16),
+            codes: Codes::of(parts)?,
+            row_scales: shape.scales_each_tile().then(|| c.shared(shape.stages * shape.scale_bytes(), 16)),
             word: c.shared(4, 4),
             workspace: c.argument(arguments(spec.body) + 1),
             begin: bound(c.group()),
@@ -212,6 +239,12 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn local(&self, address: Int<'c>) -> Ptr<'c> {
         let c = self.code();
         c.at(self.sums, address - c.local_address(self.sums))
+    }
+
+    /// Where the scale of a row lies that a stage has brought.
+    fn row_scale(&self, turn: Int<'c>, token: Int<'c>) -> Ptr<'c> {
+        let place = turn % self.shape.stages * self.shape.columns + token;
+        self.code().at(self.row_scales.expect("scales of each K tile"), place * 4)
     }
 
     fn is_leader(&self) -> Int<'c> {

@@ -6,6 +6,7 @@
 //! multiplied, the next is on its way from global memory into the other half, or into registers,
 //! from which it goes there behind the products. One barrier a stretch.
 mod epilogue;
+mod group_scales;
 mod loader;
 mod main_loop;
 mod scheduler;
@@ -22,9 +23,10 @@ use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::codes_to_lds::{self, CodedRows};
 use crate::simt::gemm::contract::{Contraction, Sizes};
+use crate::simt::gemm::quantised::Quantised;
 use crate::simt::launch::{self, Setup};
 use crate::simt::machine::accumulator::Accumulator;
-use crate::simt::machine::fragment::VEC16;
+use crate::simt::machine::fragment::{Matrix, VEC16};
 use scheduler::{Blocks, OneTile, WorkTile};
 use shape::Shape;
 
@@ -56,8 +58,10 @@ const REACH: usize = 1 << 31;
 
 fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let Sizes { dtype, encoding, .. } = Sizes::of(spec.body)?;
-    encoding.map_or(Ok(()), |encoding| codes_to_lds::check(&encoding, dtype))?;
-    rows_of(spec).map_or(Ok(()), |(_, x)| CodedRows::check(x))?;
+    if !Quantised::of(spec.body, arch).is_some_and(|quantised| quantised.as_stored) {
+        encoding.map_or(Ok(()), |encoding| codes_to_lds::check(&encoding, dtype))?;
+        rows_of(spec).map_or(Ok(()), |(_, x)| CodedRows::check(x))?;
+    }
     Ok(Shape::new(spec, arch).map(drop)?)
 }
 
@@ -87,7 +91,10 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let fits_twice = 2 * 2 * shape.half()[1] <= setup.gpu()?.simt.unit.lds;
         c.want_waves(if fits_twice { 2 } else { 1 });
         let kernel = launch::kernel(c, spec)?;
-        let contraction = Contraction::new(&kernel)?;
+        let mut contraction = Contraction::new(&kernel)?;
+        if let Some(quantised) = shape.quantised {
+            contraction.matrix = Matrix::new(c, quantised.dtype);
+        }
         let codes = Codes::of(&contraction.parts)?;
         let (rows, own) = (&kernel.rows, contraction.parts.x);
         let x = contraction.parts.rows_in_memory();

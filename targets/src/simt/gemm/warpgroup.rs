@@ -17,12 +17,13 @@ mod shape;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{Diagnostic, Family};
+use atomc_ir::{DType, Diagnostic, Family, Graph};
 
 use crate::code::Ptr;
-use crate::contraction::Encoding;
 use crate::row::{Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
+use crate::simt::gemm::bytes::Bytes;
+use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::launch::{self, COUNTERS, Kernel, Setup, arguments, kernel, step_size};
 use crate::simt::machine::Gpu;
@@ -31,25 +32,20 @@ use crate::simt::machine::pipeline::{Pipeline, split_roles};
 use crate::simt::machine::warpgroup::MAP;
 use crate::tuning::{Choice, Open};
 use crate::{KernelSpec, Tasks};
-use codes::{Codes8, Scales};
-use shape::{CONSUMERS, EXCHANGE, LINE, REGISTERS, ROUND, Shape, THREADS, TILE, TOKENS, possible};
+use codes::{Operands, Scales};
+use shape::{CONSUMERS, EXCHANGE, LINE, PRODUCERS, ROUND, Shape, THREADS, TILE, TOKENS, possible};
 
 /// Whether the machine has what it takes for this contraction.
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
-    let Sizes { dtype, pieces, .. } = Sizes::of(spec.body)?;
+    let Sizes { dtype, depth, pieces, .. } = Sizes::of(spec.body)?;
     let simt = arch.simt;
     WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
-    let codes = Codes8::of(spec.body);
-    match codes {
-        None => {
-            Encoding::of(spec.body)
-                .map_or(Ok(()), |e| Err(e.refused("only rows and a weight of e4m3 are multiplied")))?;
-            WhyNot::unless(Matrix::native(simt, dtype), || format!("{} has no MMA of {}", arch.name, dtype.name()))?;
-        }
-        Some(codes) => codes.check(spec.body)?,
-    }
+    let operands = Operands::of(spec.body);
+    operands.check(spec.body, arch.memory.padded(depth))?;
+    let native = matches!(operands, Operands::Bytes(_)) || Matrix::native(simt, dtype);
+    WhyNot::unless(native, || format!("{} has no MMA of {}", arch.name, dtype.name()))?;
     let chosen = choice.get(&TILE);
-    WhyNot::unless(possible(pieces, codes).any(|rows| chosen.is_none_or(|chosen| chosen == rows)), || {
+    WhyNot::unless(possible(pieces, operands).any(|rows| chosen.is_none_or(|chosen| chosen == rows)), || {
         let tile = chosen.map_or("no tile".into(), |rows| format!("a tile of {rows} rows"));
         format!("{tile} is whole rounds of {ROUND} features of {pieces} pieces")
     })
@@ -64,13 +60,18 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
+/// The type of rows and weight, if both are multiplied as they lie.
+pub fn multiplied_as_stored(body: &Graph) -> Option<DType> {
+    Bytes::of(body).map(|bytes| bytes.dtype)
+}
+
 /// The same for decode steps of more tokens of codes than a work-group stages.
 pub const FEW: Schedule = Schedule {
     name: "gemm_warpgroup_few",
     family: Family::Matvec,
     invariant: false,
     suits: |spec, arch, choice| {
-        WhyNot::unless(Codes8::of(spec.body).is_some(), || "rows and the weight are not both codes".into())?;
+        WhyNot::unless(Bytes::of(spec.body).is_some(), || "rows and the weight are not both bytes".into())?;
         suits(spec, launch::gpu(arch)?, choice)
     },
     open: None,
@@ -85,8 +86,10 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         c.want_waves(THREADS / 128);
         let kernel = kernel(c, spec)?;
         let contraction = Contraction::new(&kernel)?;
-        let coded = shape.codes.and_then(|_| contraction.parts.kernel.rows.operand(contraction.parts.x).ok());
-        let x = coded.or_else(|| contraction.parts.rows_in_memory());
+        let x = match shape.operands {
+            Operands::Bytes(_) => contraction.parts.kernel.rows.operand(contraction.parts.x).ok(),
+            _ => contraction.parts.rows_in_memory(),
+        };
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
         Group::new(&contraction, x, shape, spec)?.run(&kernel, spec)?;
     }
@@ -99,7 +102,7 @@ struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     x: &'g Operand<'c>,
     shape: Shape,
-    /// The scales of codes.
+    /// A quantised weight.
     codes: Option<Scales<'c>>,
     /// Tokens that the rows have room for.
     room: usize,
@@ -120,7 +123,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         spec: &KernelSpec,
     ) -> Result<Group<'g, 'k, 'a, 'c>, Diagnostic> {
         let c = contraction.matrix.c;
-        let codes = shape.codes.map(|is| Scales::new(is, contraction)).transpose()?;
+        let codes = Scales::new(shape.operands, contraction)?;
         let [_, bytes] = shape.stage();
         let local = c.local_address(c.shared(shape.stages * bytes, 1024));
         let exchange = c.shared(CONSUMERS / 32 * EXCHANGE, LINE);
@@ -138,11 +141,19 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         self.contraction.matrix.c
     }
 
+    /// The weight, if the producer decodes it.
+    fn decoded(&self) -> Option<&Codes<'c>> {
+        let scales = self.codes.as_ref()?;
+        matches!(self.shape.operands, Operands::Decoded).then_some(&scales.codes)
+    }
+
     fn run(&self, kernel: &Kernel<'a, 'c>, spec: &KernelSpec) -> Result<(), Diagnostic> {
         let c = self.code();
         let wave = c.wave_index();
         c.when(c.equal(c.thread(), 0), || {
-            self.stages.make_barriers(c, [1, CONSUMERS / 128]);
+            // The lane that copies comes to a full place, and a lane of each wave that decodes.
+            let decodes = if self.decoded().is_some() { PRODUCERS / 32 } else { 0 };
+            self.stages.make_barriers(c, [1 + decodes, CONSUMERS / 128]);
             c.show_barriers();
         });
         let copies = c.equal(wave, CONSUMERS / 32);
@@ -150,17 +161,19 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         c.await_previous();
         c.barrier();
         let times = (step_size(c, spec, kernel.by_rows) + (TOKENS - 1)) / TOKENS;
+        let leads = c.equal(c.lane_index(), 0);
         let produce = || {
-            c.when(copies, || {
-                self.place_maps();
-                c.when(c.equal(c.lane_index(), 0), || {
-                    self.each_work_tile(times, |tile, turn| self.produce(tile, turn))
-                });
-            });
+            c.when(copies, || self.place_maps());
+            match self.decoded() {
+                Some(codes) => {
+                    self.each_work_tile(times, |tile, turn| self.produce_decoded(tile, turn, codes, copies & leads))
+                }
+                None => c.when(copies & leads, || self.each_work_tile(times, |tile, turn| self.produce(tile, turn))),
+            }
         };
         let mut result = Ok(());
         let consume = || self.each_work_tile(times, |tile, turn| result = self.consume(tile, turn));
-        split_roles(c, CONSUMERS, REGISTERS, produce, consume);
+        split_roles(c, CONSUMERS, self.shape.registers(), produce, consume);
         result
     }
 }

@@ -19,24 +19,22 @@ pub struct Accumulator<'a, 'c> {
 /// Rows in one group of those that a lane holds of a column of a tile of 32 by 32.
 const GROUP: usize = 4;
 
-fn mfma_32x32(simt: &Simt, dtype: DType) -> Option<Product> {
-    simt.mfma_32x32.iter().copied().find(|p| p.dtype == dtype)
-}
-
 /// Whether there is an instruction for tiles of 32 by 32 of a type.
 pub fn has_mfma_32x32(simt: &Simt, dtype: DType) -> bool {
-    mfma_32x32(simt, dtype).is_some()
+    simt.product_32x32(dtype).is_some()
 }
 
-/// Columns that a step of such tiles contracts: a vector of each lane.
+/// Columns that a step of such tiles contracts: a vector of each lane, or as many as an instruction
+/// takes.
 pub fn mfma_32x32_span(simt: &Simt, dtype: DType) -> usize {
-    simt.wave / 32 * VEC16 / dtype.size()
+    let elements = simt.product_32x32(dtype).map_or(0, |product| product.elements);
+    simt.wave / 32 * elements.max(VEC16 / dtype.size())
 }
 
 impl<'a, 'c> Accumulator<'a, 'c> {
     /// Tiles as large as instructions make them.
     pub fn new(matrix: Matrix<'a, 'c>) -> Accumulator<'a, 'c> {
-        Accumulator { mfma_32x32: mfma_32x32(matrix.c.simt, matrix.dtype), ..Accumulator::small(matrix) }
+        Accumulator { mfma_32x32: matrix.c.simt.product_32x32(matrix.dtype), ..Accumulator::small(matrix) }
     }
 
     /// Tiles of one panel.
@@ -87,17 +85,24 @@ impl<'a, 'c> Accumulator<'a, 'c> {
 
     /// A step of a tile's rows.
     pub fn load_rows(&self, p: Ptr<'c>) -> Fragment<'c> {
-        if self.mfma_32x32.is_some() { vec![self.matrix.load_vec16(p)] } else { self.matrix.load_panel(p) }
+        if self.mfma_32x32.is_some() { self.load_32x32(p) } else { self.matrix.load_panel(p) }
     }
 
     /// A step of a block of columns.
     pub fn load_columns(&self, p: Ptr<'c>) -> Fragment<'c> {
-        if self.mfma_32x32.is_some() { vec![self.matrix.load_vec16(p)] } else { self.matrix.load_columns(p) }
+        if self.mfma_32x32.is_some() { self.load_32x32(p) } else { self.matrix.load_columns(p) }
+    }
+
+    /// The lane's vectors of a step of 32 rows or columns, each beside that of the other half.
+    fn load_32x32(&self, p: Ptr<'c>) -> Fragment<'c> {
+        let c = self.matrix.c;
+        let halves = c.simt.wave / 32;
+        let vec16s = self.span() / (halves * self.matrix.vec16());
+        (0..vec16s).map(|i| self.matrix.load_vec16(c.at(p, i * halves * 16 * VEC16))).collect()
     }
 
     pub fn zero(&self) -> Vector<'c> {
-        let results = if self.mfma_32x32.is_some() { 32 / 8 * GROUP } else { self.matrix.layout.results };
-        self.matrix.c.cx.f32_type().vec_type(results as u32).const_zero()
+        self.matrix.zero_sums(if self.mfma_32x32.is_some() { 32 / 8 * GROUP } else { self.matrix.layout.results })
     }
 
     /// `sums[j] + a * b[j]`.

@@ -7,7 +7,7 @@
 //! results, or by 8, of which a lane holds `results` consecutive rows of one column: it knows one
 //! token and a few features of it.
 use atomc_ir::DType;
-use atomc_ir::arch::{MatrixLayout, Product, ProductShape, Simt};
+use atomc_ir::arch::{Fp8, MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
 
 use crate::code::{Any, Int, Ptr, Vector};
@@ -42,15 +42,17 @@ pub struct Place<'c> {
     pub results: Int<'c>,
 }
 
-fn product_of(simt: &Simt, dtype: DType) -> Option<Product> {
-    simt.products.iter().copied().find(|p| p.dtype == dtype)
+/// How operands of a type lie. A lane holds whole vectors: instructions that take less of a row take
+/// parts of one.
+pub fn layout_of(simt: &Simt, dtype: DType) -> MatrixLayout {
+    let depth = if dtype.size() == 1 { VEC16 } else { simt.matrix.depth };
+    MatrixLayout { depth, ..simt.matrix }
 }
 
 impl<'a, 'c> Matrix<'a, 'c> {
     pub fn new(c: &'a Gpu<'c>, dtype: DType) -> Matrix<'a, 'c> {
         let simt = c.simt;
-        let product = product_of(simt, dtype);
-        Matrix { c, dtype, layout: simt.matrix, product, wave: simt.wave }
+        Matrix { c, dtype, layout: layout_of(simt, dtype), product: simt.product(dtype), wave: simt.wave }
     }
 
     /// Whether operands are converted before each product.
@@ -60,7 +62,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
 
     /// Whether the machine multiplies elements of this type as they are.
     pub fn native(simt: &Simt, dtype: DType) -> bool {
-        product_of(simt, dtype).is_some()
+        simt.product(dtype).is_some()
     }
 
     /// Columns that one product contracts.
@@ -179,6 +181,53 @@ impl<'a, 'c> Matrix<'a, 'c> {
         self.c.cx.f32_type().vec_type(self.layout.results as u32).const_zero()
     }
 
+    /// So many sums that are zero, of the type that instructions add up in.
+    pub fn zero_sums(&self, count: usize) -> Vector<'c> {
+        let cx = self.c.cx;
+        match self.dtype {
+            DType::I8 => cx.i32_type().vec_type(count as u32).const_zero(),
+            _ => cx.f32_type().vec_type(count as u32).const_zero(),
+        }
+    }
+
+    /// Whether e4m3 has other bits in instructions than in memory: the OCP's are twice as large,
+    /// and have a negative zero, whose bits are no number there. Bits of the OCP's that are no
+    /// number count as 480, as wherever they are decoded.
+    fn is_fnuz(&self) -> bool {
+        self.dtype == DType::F8E4M3 && self.c.simt.fp8 == Fp8::Fnuz
+    }
+
+    /// A vector from memory as instructions take it.
+    pub fn as_taken(&self, vec16: Vector<'c>) -> Vector<'c> {
+        if !self.is_fnuz() {
+            return vec16;
+        }
+        // Where the lower bits of a byte are not all zero, adding 127 makes its upper bit one. LLVM
+        // would make four instructions of these three if it knew what the sizes are.
+        let (c, lower) = (self.c, 0x7f7f_7f7f);
+        let sizes = c.opaque(c.map_words(vec16, |word| word & lower));
+        let word = |v: Vector<'c>, i: usize| c.as_int(c.lane(v, i));
+        let signed = |i: usize| (word(vec16, i) & (word(sizes, i) + lower)) | word(sizes, i);
+        c.words(&(0..vec16.get_type().get_size() as usize).map(signed).collect::<Vec<_>>())
+    }
+
+    /// What sums are multiplied with to be those of the operands.
+    pub fn unit(&self) -> f64 {
+        if self.is_fnuz() { 4.0 } else { 1.0 }
+    }
+
+    /// Sums as f32, in that unit.
+    pub fn as_floats(&self, sums: Vector<'c>) -> Vector<'c> {
+        let (c, count) = (self.c, sums.get_type().get_size());
+        match self.dtype {
+            DType::I8 => {
+                let floats = c.cx.f32_type().vec_type(count);
+                c.b.build_signed_int_to_float(sums, floats, "").expect("integers of 32 bits")
+            }
+            _ => sums,
+        }
+    }
+
     /// `sums + a * b`.
     pub fn product(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         match self.product {
@@ -276,7 +325,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         let (c, n) = (self.c, p.elements as u32);
         let integers = match p.shape {
             ProductShape::Mfma { integers } | ProductShape::Wmma { integers } => integers,
-            ProductShape::WmmaReuse => false,
+            ProductShape::WmmaReuse | ProductShape::MfmaF8f6f4 | ProductShape::WmmaIu8 => false,
             ProductShape::Mma { .. } => unreachable!("words one by one"),
         };
         let ty: BasicTypeEnum = match p.dtype {
@@ -285,6 +334,11 @@ impl<'a, 'c> Matrix<'a, 'c> {
             DType::F16 => c.cx.f16_type().vec_type(n).into(),
             DType::BF16 if integers => c.cx.i16_type().vec_type(n).into(),
             DType::BF16 => self.bfloat(n).into(),
+            DType::I8 | DType::F8E4M3 => match (p.shape, n / 4) {
+                (_, 1) => c.cx.i32_type().into(),
+                (ProductShape::Mfma { .. }, 2) => c.cx.i64_type().into(),
+                (_, words) => c.cx.i32_type().vec_type(words).into(),
+            },
             _ => panic!("no products of {}", p.dtype.name()),
         };
         c.bitcast(words, ty)
@@ -301,6 +355,15 @@ impl<'a, 'c> Matrix<'a, 'c> {
             ProductShape::Mfma { .. } => c.call(p.intrinsic, &[], &[a.into(), b.into(), sums.into(), zero, zero, zero]),
             ProductShape::Wmma { .. } => {
                 c.call(p.intrinsic, &[sums.get_type().into(), a.get_type()], &[a.into(), b.into(), sums.into()])
+            }
+            ProductShape::MfmaF8f6f4 => {
+                let args = [a.into(), b.into(), sums.into(), zero, zero, zero, zero, zero, zero];
+                c.call(p.intrinsic, &[a.get_type(), b.get_type()], &args)
+            }
+            ProductShape::WmmaIu8 => {
+                let signed = c.cx.bool_type().const_all_ones().into();
+                let args = [signed, a.into(), signed, b.into(), sums.into(), no];
+                c.call(p.intrinsic, &[sums.get_type().into(), a.get_type()], &args)
             }
             ProductShape::WmmaReuse => {
                 let plain = c.cx.i16_type().const_zero().into();

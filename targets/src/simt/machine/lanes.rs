@@ -79,6 +79,14 @@ impl<'c> Gpu<'c> {
         })
     }
 
+    /// The largest number of `size` neighbouring lanes, a power of two; no number if one of them is
+    /// none.
+    pub fn largest_of(&self, v: FloatValue<'c>, size: usize) -> FloatValue<'c> {
+        self.over_lanes(v, size, &|a, b| {
+            self.call("llvm.maximum", &[self.cx.f32_type().into()], &[a.into(), b.into()]).into_float_value()
+        })
+    }
+
     /// Combines a value over groups of `size` neighbouring lanes, a power of two.
     fn over_lanes(&self, v: FloatValue<'c>, size: usize, f: Combine<'_, 'c>) -> FloatValue<'c> {
         let distances: Vec<usize> = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < size).collect();

@@ -38,6 +38,16 @@ pub enum TileForm {
     Swizzled,
 }
 
+/// A tile in local memory: its address and form.
+type Tile<'c> = (Int<'c>, TileForm);
+
+/// What products are added to.
+enum Sums<'s, 'c> {
+    Before(&'s [Any<'c>]),
+    /// Nothing: so many sums of a lane are new.
+    New(usize),
+}
+
 impl TileForm {
     /// Bytes from 16 elements of two bytes to the next.
     fn step(self) -> usize {
@@ -162,25 +172,55 @@ impl<'c> Gpu<'c> {
         &self,
         sums: &[Any<'c>],
         dtype: DType,
-        (a, b): ((Int<'c>, TileForm), (Int<'c>, TileForm)),
+        operands: (Tile<'c>, Tile<'c>),
         steps: usize,
     ) -> Vec<Any<'c>> {
-        let n = sums.len();
+        self.mma_of_tiles(Sums::Before(sums), dtype, operands, steps)
+    }
+
+    /// The same for new sums, so many of a lane.
+    pub fn mma_async_new(
+        &self,
+        sums: usize,
+        dtype: DType,
+        operands: (Tile<'c>, Tile<'c>),
+        steps: usize,
+    ) -> Vec<Any<'c>> {
+        self.mma_of_tiles(Sums::New(sums), dtype, operands, steps)
+    }
+
+    fn mma_of_tiles(
+        &self,
+        sums: Sums<'_, 'c>,
+        dtype: DType,
+        (a, b): (Tile<'c>, Tile<'c>),
+        steps: usize,
+    ) -> Vec<Any<'c>> {
+        let (n, before) = match sums {
+            Sums::Before(sums) => (sums.len(), sums),
+            Sums::New(count) => (count, &[][..]),
+        };
+        let first = n + before.len();
         let all: Vec<String> = (0..n).map(|i| format!("${i}")).collect();
         let (all, product) = (all.join(","), product_of(dtype, 2 * n));
         // Elements of a byte lie as the machine wants them, and are not transposed.
-        let forms = if dtype.size() == 1 { "" } else { ", 0, 0" };
-        let mut text =
-            format!("{{ .reg .b64 a, b; mov.b64 a, ${}; mov.b64 b, ${}; wgmma.fence.sync.aligned; ", 2 * n, 2 * n + 1);
+        let forms = match dtype {
+            DType::I8 => "",
+            dtype if dtype.size() == 1 => ", 1, 1",
+            _ => ", 1, 1, 0, 0",
+        };
+        let mut text = format!("{{ .reg .b64 a, b; mov.b64 a, ${first}; mov.b64 b, ${}; ", first + 1);
+        text.push_str("wgmma.fence.sync.aligned; ");
         for step in 0..steps {
-            write!(text, "{product} {{{all}}}, a, b, 1, 1, 1{forms}; ").expect("into memory");
+            let adds = u8::from(step > 0 || !before.is_empty());
+            write!(text, "{product} {{{all}}}, a, b, {adds}{forms}; ").expect("into memory");
             if step + 1 < steps {
                 let (next_a, next_b) = (a.1.step() / 16, b.1.step() / 16);
                 write!(text, "add.s64 a, a, {next_a}; add.s64 b, b, {next_b}; ").expect("into memory");
             }
         }
         text.push_str("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1; }");
-        self.change_sums(&text, sums, &[self.tile_at(a.0, a.1), self.tile_at(b.0, b.1)])
+        self.make_sums(&text, (n, dtype), before, &[self.tile_at(a.0, a.1), self.tile_at(b.0, b.1)])
     }
 
     /// As [`Gpu::mma_async`] with `a` in registers ("rs"), four words for each 16 columns, and
@@ -196,7 +236,22 @@ impl<'c> Gpu<'c> {
     pub fn mma_async_rs_new(&self, sums: usize, dtype: DType, a: &[Int<'c>], b: (Int<'c>, TileForm)) -> Vec<Any<'c>> {
         let text = products_of_words((sums, sums), dtype, a.len(), b.1, false);
         let words: Vec<Int<'c>> = a.iter().copied().chain([self.tile_at(b.0, b.1)]).collect();
-        self.make_sums(&text, sums, &[], &words)
+        self.make_sums(&text, (sums, dtype), &[], &words)
+    }
+
+    /// What products of a type are added to first.
+    pub fn zero_sum(&self, dtype: DType) -> Any<'c> {
+        if dtype == DType::I8 { self.cx.i32_type().const_zero().into() } else { self.cx.f32_type().const_zero().into() }
+    }
+
+    /// Sums as f32, where they may be those of integers.
+    pub fn sums_as_f32(&self, sums: Vec<Any<'c>>) -> Vec<Any<'c>> {
+        let f32 = self.cx.f32_type();
+        let float = |sum: Any<'c>| match sum {
+            Any::IntValue(sum) => self.b.build_signed_int_to_float(sum, f32, "").expect("an integer").into(),
+            sum => sum,
+        };
+        sums.into_iter().map(float).collect()
     }
 
     /// All products are done, but for so many that were begun last.
@@ -206,15 +261,26 @@ impl<'c> Gpu<'c> {
 
     /// An instruction that changes sums in their registers.
     fn change_sums(&self, text: &str, sums: &[Any<'c>], words: &[Int<'c>]) -> Vec<Any<'c>> {
-        self.make_sums(text, sums.len(), sums, words)
+        let dtype = if sums.iter().any(|sum| sum.is_int_value()) { DType::I8 } else { DType::F32 };
+        self.make_sums(text, (sums.len(), dtype), sums, words)
     }
 
-    /// An instruction that makes so many sums, of those before if there are any.
-    fn make_sums(&self, text: &str, count: usize, before: &[Any<'c>], words: &[Int<'c>]) -> Vec<Any<'c>> {
-        let f32 = self.cx.f32_type();
-        let result = self.cx.struct_type(&vec![f32.into(); count], false);
+    /// An instruction that makes so many sums of products of a type, of those before if there are
+    /// any.
+    fn make_sums(
+        &self,
+        text: &str,
+        (count, dtype): (usize, DType),
+        before: &[Any<'c>],
+        words: &[Int<'c>],
+    ) -> Vec<Any<'c>> {
+        let (ty, register) = match dtype {
+            DType::I8 => (self.cx.i32_type().as_basic_type_enum(), "=r"),
+            _ => (self.cx.f32_type().as_basic_type_enum(), "=f"),
+        };
+        let result = self.cx.struct_type(&vec![ty; count], false);
         let word = |v: &Int<'c>| if v.get_type().get_bit_width() == 64 { "l".into() } else { "r".into() };
-        let operands = (0..count).map(|_| "=f".to_owned());
+        let operands = (0..count).map(|_| register.to_owned());
         let operands = operands.chain((0..before.len()).map(|i| i.to_string())).chain(words.iter().map(word));
         let args: Vec<BasicMetadataValueEnum> =
             before.iter().map(|&v| v.into()).chain(words.iter().map(|&v| v.into())).collect();
@@ -227,6 +293,9 @@ impl<'c> Gpu<'c> {
 
 /// The instruction that multiplies 32 bytes of columns, with so many rows of the right operand.
 fn product_of(dtype: DType, rows: usize) -> String {
+    if dtype == DType::I8 {
+        return format!("wgmma.mma_async.sync.aligned.m64n{rows}k32.s32.s8.s8");
+    }
     let name = if dtype == DType::F8E4M3 { "e4m3" } else { dtype.name() };
     format!("wgmma.mma_async.sync.aligned.m64n{rows}k{}.f32.{name}.{name}", 32 / dtype.size())
 }

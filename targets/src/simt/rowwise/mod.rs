@@ -7,7 +7,7 @@ mod route;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{Diagnostic, Family, Graph, Op, Type, Value, Values};
+use atomc_ir::{Diagnostic, Family, Graph, NodeId, Op, Type, Value, Values};
 use inkwell::IntPredicate;
 use inkwell::types::VectorType;
 use inkwell::values::FloatValue;
@@ -16,7 +16,7 @@ use crate::KernelSpec;
 use crate::code::Int;
 use crate::kernel::{heads, through_reshape};
 use crate::math;
-use crate::row::{At, Col, Operand, Team, is_norm, to_bits};
+use crate::row::{At, Col, Operand, Team, is_norm};
 use crate::schedule::Schedule;
 use crate::simt::launch;
 use crate::simt::launch::Kernel;
@@ -29,6 +29,10 @@ use crate::simt::machine::Gpu;
 const WAVES: usize = 8;
 const NORM_WAVES: usize = 4;
 
+/// Most threads that quantise a row, which they go along two or three times. On an H100 a step of
+/// 32 tokens of Qwen3-8B in fp8 blocks takes 6.06 ms with 512 and 7.17 ms with 128 or 256.
+const QUANTISERS: usize = 512;
+
 /// Vectors of a row that a thread has on the way, and elements of them that it computes at a time.
 const TOGETHER: usize = 2;
 const PIECE: usize = 4;
@@ -39,8 +43,23 @@ pub fn vector(graph: &Graph) -> usize {
     [8, 4, 2].into_iter().find(|&n| fits(n)).unwrap_or(1)
 }
 
+/// Whether a value is scales, of a weight or of what becomes codes, which no row is read with.
+fn is_scales(graph: &Graph, v: Value) -> bool {
+    let as_scales = |&(user, slot): &(NodeId, usize)| match graph.op(user) {
+        Op::Linear { block, .. } | Op::PerHead { block, .. } => block.is_some() && slot >= 2,
+        Op::Grouped { block, .. } => block.is_some() && slot >= 3,
+        Op::Quantise { .. } => slot == 1,
+        _ => false,
+    };
+    let users = graph.users(v);
+    !users.is_empty() && users.iter().all(as_scales)
+}
+
 /// The sizes that vectors of a value must divide.
 fn axes(graph: &Graph, v: Value) -> Vec<usize> {
+    if is_scales(graph, v) {
+        return vec![];
+    }
     let last = |v: Value| graph.ty(v).as_tensor().filter(|t| t.dtype.is_float()).and_then(|t| t.shape.last());
     let mut axes: Vec<usize> = last(v).into_iter().collect();
     match graph.op(v.node) {
@@ -82,7 +101,12 @@ pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
         return arch.simt.wave;
     }
     let widest = graph.outputs().iter().map(width).max().unwrap_or(0);
-    let waves = if graph.ids().any(|id| is_row_norm(graph, id.into())) { NORM_WAVES } else { WAVES };
+    let is_quantised = graph.ids().any(|id| graph.op(id).values() == Values::Coded);
+    let waves = match graph.ids().any(|id| is_row_norm(graph, id.into())) {
+        _ if is_quantised => QUANTISERS / arch.simt.wave,
+        true => NORM_WAVES,
+        false => WAVES,
+    };
     widest.div_ceil(vector(graph)).next_power_of_two().clamp(arch.simt.wave, waves * arch.simt.wave)
 }
 
@@ -157,22 +181,27 @@ fn store_codes<'a, 'c>(
     };
     rows.set_team(team);
     rows.prepare(v, row, None)?;
+    if group < width && shares_groups(c, group) {
+        quantise_groups(kernel, (v, group), out, row, team)?;
+        rows.forget();
+        return Ok(());
+    }
     rows.each_column(padded, |col| {
         let at = At { row, head: None, col: Col::Var(col) };
-        let codes = match group >= width {
-            true => rows.codes(v, at)?,
+        let bits = match group >= width {
+            true => rows.code_bits(v, at, None)?,
             false => {
                 // Every thread finds the scale of its vector's group.
                 let number = c.smaller(col / group, width.div_ceil(group) - 1);
                 let found = rows.group_of(v, row, number)?;
                 let is_first = c.compare(IntPredicate::EQ, col, number * group);
                 c.when(is_first, || store_scale(number, found.scale()));
-                rows.codes_by(v, at, &found)?
+                rows.code_bits(v, at, Some(&found))?
             }
         };
-        let codes =
-            if width == padded { codes } else { c.pick(c.less(col, width), codes, c.zero()).into_vector_value() };
-        c.store(rows.address(out, at), to_bits(c, codes, out.ty.dtype), c.lanes() as u32);
+        let zeros = bits.get_type().const_zero();
+        let bits = if width == padded { bits.into() } else { c.pick(c.less(col, width), bits, zeros) };
+        c.store(rows.address(out, at), bits, c.lanes() as u32);
         Ok(())
     })?;
     if group >= width {
@@ -181,6 +210,49 @@ fn store_codes<'a, 'c>(
     }
     rows.forget();
     Ok(())
+}
+
+/// Whether neighbouring lanes of one wave have the vectors of a group of columns.
+fn shares_groups(c: &Gpu, group: usize) -> bool {
+    let vectors = group / c.lanes();
+    group.is_multiple_of(c.lanes()) && vectors.is_power_of_two() && vectors <= c.simt.wave
+}
+
+/// A row as quantised groups: each thread has one vector, and the lanes of a group agree on its
+/// scale. All lanes of a wave come here as often.
+fn quantise_groups<'a, 'c>(
+    kernel: &Kernel<'a, 'c>,
+    (v, group): (Value, usize),
+    out: &Operand<'c>,
+    row: Int<'c>,
+    team: Team<'a, 'c>,
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (width, padded) = (out.ty.shape.row().unwrap_or(0), rows.padded(out));
+    let of = rows.graph.operands(v.node)[0];
+    let turn = team.size * c.lanes();
+    let mut result = Ok(());
+    c.repeat(0, padded, turn, |first| {
+        let col = first + team.index * c.lanes();
+        let one = || {
+            let at = |col: Int<'c>| At { row, head: None, col: Col::Var(col) };
+            let numbers = rows.eval(of, at(c.smaller(col, padded - c.lanes())))?;
+            let numbers = c.choose(c.lanes_below(c.int(width) - col), numbers, c.zero());
+            let found = rows.scale_of_size(v, c.largest_of(rows.size_of(numbers), group / c.lanes()))?;
+            let bits = rows.bits_by(numbers, &found);
+            c.when(c.less(col, padded), || {
+                c.store(rows.address(out, at(col)), bits, c.lanes() as u32);
+            });
+            let is_first = c.equal(col % group, 0) & c.less(col, width);
+            c.when(is_first, || {
+                let scale = c.at(out.ptr, row * out.stride + padded + col / group * 4);
+                c.store(scale, found.scale(), 4);
+            });
+            Ok(())
+        };
+        result = one();
+    });
+    result
 }
 
 /// The whole row, padding as zeros.

@@ -5,12 +5,12 @@ use super::{Group, Shape};
 use crate::code::{Int, Ptr, Vector};
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Sums times the scales of rows in local memory.
-    pub(super) fn scaled_by_rows(&self, sums: Vec<Vector<'c>>, scales: Ptr<'c>) -> Vec<Vector<'c>> {
+    /// Sums times the scales of rows, which lie where the columns are said to have them.
+    pub(super) fn scaled_by_rows(&self, sums: Vec<Vector<'c>>, at: impl Fn(Int<'c>) -> Ptr<'c>) -> Vec<Vector<'c>> {
         let m = self.matrix();
         let (c, f32) = (m.c, m.c.cx.f32_type());
         c.set_lanes(m.layout.results);
-        let scale = |&column: &Int<'c>| c.splat(c.load(f32, c.at(scales, column * 4), 4));
+        let scale = |&column: &Int<'c>| c.splat(c.load(f32, at(column), 4));
         let scales: Vec<Vector<'c>> = self.columns.iter().map(scale).collect();
         sums.into_iter().enumerate().map(|(i, sum)| c.fmul(sum, scales[i % scales.len()])).collect()
     }

@@ -1,11 +1,12 @@
 //! The loaders: fragments of the weight come into registers as they lie, or as codes; those of rows
 //! from memory, or of local memory, where the prologue has staged them.
 use atomc_ir::Diagnostic;
+use inkwell::IntPredicate;
 
 use super::Group;
 use super::scheduler::WorkTile;
 use crate::code::{Any, Int, Ptr};
-use crate::row::{At, Col};
+use crate::row::{At, Col, GroupScale};
 use crate::simt::gemm::codes::Way;
 use crate::simt::machine::fragment::{Fragment, Matrix, VEC16};
 
@@ -19,14 +20,17 @@ pub trait Source<'c> {
     fn apart(&self) -> usize;
     /// Whether they are far away, so that they must be asked for as early as weights.
     fn is_far(&self) -> bool;
+    /// Where the scale of a group of a column's row lies, where rows have several.
+    fn scale(&self, m: &Matrix<'_, 'c>, column: Int<'c>, group: Int<'c>) -> Ptr<'c>;
 }
 
 /// Rows as other kernels wrote them.
 pub struct InMemory<'c> {
     pub tile: WorkTile<'c>,
     pub ptr: Ptr<'c>,
-    /// Bytes from one row to the next.
+    /// Bytes from one row to the next, and from where one begins to its scales.
     pub stride: usize,
+    pub scales: usize,
 }
 
 impl<'c> Source<'c> for InMemory<'c> {
@@ -42,6 +46,11 @@ impl<'c> Source<'c> for InMemory<'c> {
     fn is_far(&self) -> bool {
         true
     }
+
+    fn scale(&self, m: &Matrix<'_, 'c>, column: Int<'c>, group: Int<'c>) -> Ptr<'c> {
+        let c = m.c;
+        c.at(self.ptr, self.tile.source(c, column) * self.stride + (group * 4 + self.scales))
+    }
 }
 
 /// Rows in local memory: the vectors of all columns side by side.
@@ -50,6 +59,8 @@ pub struct Staged<'c> {
     pub columns: usize,
     /// The first vector that is there.
     pub first: usize,
+    /// Scales of all columns, or of all columns of each group.
+    pub scales: Option<Ptr<'c>>,
 }
 
 impl<'c> Source<'c> for Staged<'c> {
@@ -65,6 +76,11 @@ impl<'c> Source<'c> for Staged<'c> {
 
     fn is_far(&self) -> bool {
         false
+    }
+
+    fn scale(&self, m: &Matrix<'_, 'c>, column: Int<'c>, group: Int<'c>) -> Ptr<'c> {
+        let scales = self.scales.expect("rows with scales");
+        m.c.at(scales, (group * self.columns + column) * 4)
     }
 }
 
@@ -92,36 +108,38 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.columns.iter().map(|&column| load(c.at(x.vec16(m, column, vec16s), further))).collect()
     }
 
+    /// The scales of the rows' parts of step `i` behind `step`, tile by tile, where rows have several.
+    pub(super) fn scales_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Any<'c>> {
+        let m = self.matrix();
+        let Some(group) = self.shape.quantised.and_then(|quantised| quantised.row_group) else { return vec![] };
+        let group = (step + i) * self.span() / group;
+        self.columns.iter().map(|&column| m.c.load(m.c.cx.f32_type(), x.scale(m, column, group), 4)).collect()
+    }
+
     /// Computes elements `first` to `end` of every column's row: one row by all threads, several by
     /// a wave each.
-    pub(super) fn stage(
-        &self,
-        to: &Staged<'c>,
-        (exchange, scales): (Ptr<'c>, Option<Ptr<'c>>),
-        first: usize,
-        end: usize,
-    ) -> Result<(), Diagnostic> {
+    pub(super) fn stage(&self, to: &Staged<'c>, exchange: Ptr<'c>, first: usize, end: usize) -> Result<(), Diagnostic> {
         let c = self.matrix().c;
         let rows = &self.contraction.parts.kernel.rows;
         let (tokens, waves, wave) = (self.shape.tokens, self.shape.waves, c.simt.wave);
         if tokens == 1 {
             rows.set_team(c.group_team(waves * wave, exchange));
             self.stage_row(to, c.int(0), first, end)?;
-            return self.stage_scale(scales, c.int(0), c.thread());
+            return self.stage_scale(to, c.int(0), c.thread());
         }
         rows.set_team(c.lanes_team(c.lane_index(), wave));
         let mut result = Ok(());
         c.repeat(self.wave, tokens, waves, |column| {
             let staged = self.stage_row(to, column, first, end);
-            result = staged.and_then(|()| self.stage_scale(scales, column, c.lane_index()));
+            result = staged.and_then(|()| self.stage_scale(to, column, c.lane_index()));
         });
         result
     }
 
     /// The scale of a row of codes that was just computed, by the first thread of those that did.
-    fn stage_scale(&self, to: Option<Ptr<'c>>, column: Int<'c>, thread: Int<'c>) -> Result<(), Diagnostic> {
+    fn stage_scale(&self, to: &Staged<'c>, column: Int<'c>, thread: Int<'c>) -> Result<(), Diagnostic> {
         let (c, parts) = (self.matrix().c, &self.contraction.parts);
-        let Some(to) = to else { return Ok(()) };
+        let Some(to) = to.scales.filter(|_| parts.kernel.rows.has_row_scale(parts.x)) else { return Ok(()) };
         let scale = parts.kernel.rows.scale(parts.x, self.tile.source(c, column))?;
         c.when(c.equal(thread, 0), || c.store(c.at(to, column * 4), scale, 4));
         Ok(())
@@ -146,14 +164,45 @@ impl<'c> Group<'_, '_, '_, 'c> {
             // What is behind a head is not computed, as the row may end there.
             let inside = if head.is_none() || width >= end { col } else { c.smaller(col, width - c.lanes()) };
             let at = At { row, head, col: Col::Var(inside) };
-            let v = if rows.has_row_scale(x) { rows.codes(x, at)? } else { rows.eval(x, at)? };
+            let place = || c.at(to.vec16(m, column, col / m.vec16()), col % m.vec16() * m.dtype.size());
+            let found = self.stage_group_scale(to, (column, col, first), at)?;
+            if self.shape.quantised.is_some_and(|quantised| quantised.as_stored) {
+                let bits = rows.code_bits(x, at, found.as_ref())?;
+                let zeros = bits.get_type().const_zero();
+                let bits = if width < end { c.pick(c.less(col, width), bits, zeros) } else { bits.into() };
+                c.store(place(), bits, c.alignment(m.dtype));
+                return Ok(());
+            }
+            let v = match found {
+                Some(found) => rows.codes_by(x, at, &found)?,
+                None if rows.has_row_scale(x) => rows.codes(x, at)?,
+                None => rows.eval(x, at)?,
+            };
             let v = if width < end { c.pick(c.less(col, width), v, c.zero()).into_vector_value() } else { v };
-            let p = to.vec16(m, column, col / m.vec16());
-            c.store_floats(c.at(p, col % m.vec16() * m.dtype.size()), v, m.dtype);
+            c.store_floats(place(), v, m.dtype);
             Ok(())
         })?;
         rows.forget();
         Ok(())
+    }
+
+    /// The scale of a column's group, where rows have several that are left to sums. Where a group
+    /// begins, or what is staged of one, it is stored too.
+    fn stage_group_scale(
+        &self,
+        to: &Staged<'c>,
+        (column, col, first): (Int<'c>, Int<'c>, usize),
+        at: At<'c>,
+    ) -> Result<Option<GroupScale<'c>>, Diagnostic> {
+        let Some(group) = self.shape.quantised.and_then(|quantised| quantised.row_group) else { return Ok(None) };
+        let (m, parts) = (self.matrix(), &self.contraction.parts);
+        let (c, rows, x) = (m.c, &parts.kernel.rows, parts.x);
+        let last = rows.shape(x)?.shape.last().unwrap_or(0).div_ceil(group) - 1;
+        let number = c.smaller(col / group, last);
+        let found = rows.group_of(x, at.row, number)?;
+        let begins = c.compare(IntPredicate::EQ, col, c.larger(number * group, first));
+        c.when(begins, || c.store(to.scale(m, column, number), found.scale(), 4));
+        Ok(Some(found))
     }
 
     /// Vectors of a row's part of a step.

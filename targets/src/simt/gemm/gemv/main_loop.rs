@@ -1,5 +1,7 @@
 //! The main loop: each wave multiplies its steps along the weight, whose operands are in flight for
 //! some steps ahead.
+use inkwell::values::FloatValue;
+
 use super::Group;
 use super::loader::Source;
 use crate::code::{Any, Int, Vector};
@@ -13,13 +15,14 @@ const UNROLLED: usize = 2;
 /// weight.
 struct Asked<'c> {
     columns: Vec<Fragment<'c>>,
+    scales: Vec<Any<'c>>,
     weights: Vec<Vec<Any<'c>>>,
 }
 
 impl<'c> Asked<'c> {
     fn all(&self) -> impl Iterator<Item = Any<'c>> + '_ {
         let columns = self.columns.iter().flatten().map(|&v| v.into());
-        columns.chain(self.weights.iter().flatten().copied())
+        columns.chain(self.scales.iter().copied()).chain(self.weights.iter().flatten().copied())
     }
 }
 
@@ -68,7 +71,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         };
         let looped = if count > UNROLLED * ahead { (count / ahead - 1) * ahead } else { 0 };
         if looped > 0 {
-            let columns = asked[0].columns.len();
+            let columns = [asked[0].columns.len(), asked[0].scales.len()];
             let all = |sums: &[Vector<'c>], asked: &[Asked<'c>]| -> Vec<Any<'c>> {
                 sums.iter().map(|&v| v.into()).chain(asked.iter().flat_map(Asked::all)).collect()
             };
@@ -88,37 +91,49 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// What a step needs from far away: rows, if they are there, then weights.
     fn asked(&self, x: &dyn Source<'c>, step: (Int<'c>, usize)) -> Asked<'c> {
         let columns = if x.is_far() { self.columns_of(x, step) } else { vec![] };
-        Asked { columns, weights: self.weights_of(step) }
+        let scales = if x.is_far() { self.scales_of(x, step) } else { vec![] };
+        Asked { columns, scales, weights: self.weights_of(step) }
     }
 
     /// Adds the products of a step whose fragments from far away are there.
     fn use_up(&self, x: &dyn Source<'c>, step: (Int<'c>, usize), asked: &Asked<'c>, sums: &mut [Vector<'c>]) {
         let near = if x.is_far() { vec![] } else { self.columns_of(x, step) };
         let columns = if x.is_far() { &asked.columns } else { &near };
+        let scales = if x.is_far() { asked.scales.clone() } else { self.scales_of(x, step) };
+        let scales: Vec<FloatValue<'c>> = scales.iter().map(|scale| scale.into_float_value()).collect();
         let Some(way) = &self.way else {
             let fragment = |vec16s: &Vec<Any<'c>>| vec16s.iter().map(|vec16| vec16.into_vector_value()).collect();
             let weights: Vec<Fragment<'c>> = asked.weights.iter().map(fragment).collect();
             return self.contraction.multiply(&weights, columns, sums);
         };
-        let vec16s = self.matrix().vec16s();
-        let product = |i: usize| columns.iter().map(|column| column[i * vec16s..(i + 1) * vec16s].to_vec()).collect();
+        let (m, vec16s) = (self.matrix(), self.matrix().vec16s());
+        let taken = |column: &Fragment<'c>, i: usize| -> Fragment<'c> {
+            column[i * vec16s..(i + 1) * vec16s].iter().map(|&vec16| m.as_taken(vec16)).collect()
+        };
+        let product = |i: usize| columns.iter().map(|column| taken(column, i)).collect();
         let columns: Vec<Vec<Fragment<'c>>> = (0..self.shape.times()).map(product).collect();
         for ((piece, loaded), sums) in asked.weights.iter().enumerate().zip(sums.chunks_mut(self.shape.columns)) {
-            way.add(piece, loaded, &columns, sums);
+            way.add(piece, loaded, (&columns, &scales), sums);
         }
     }
 
     /// Carried values as so many sums, and what was asked for, step by step.
-    fn split(&self, carried: &[Any<'c>], sums: usize, columns: usize) -> (Vec<Vector<'c>>, Vec<Asked<'c>>) {
+    fn split(
+        &self,
+        carried: &[Any<'c>],
+        sums: usize,
+        [columns, scales]: [usize; 2],
+    ) -> (Vec<Vector<'c>>, Vec<Asked<'c>>) {
         let vector = |v: &Any<'c>| v.into_vector_value();
         let (sums, asked) = carried.split_at(sums);
         let (near, each) =
             (columns * self.vec16s(), self.way.as_ref().map_or(self.matrix().panel_vec16s(), Way::loaded));
         let step = |all: &[Any<'c>]| Asked {
             columns: all[..near].chunks(self.vec16s()).map(|vec16s| vec16s.iter().map(vector).collect()).collect(),
-            weights: all[near..].chunks(each).map(|all| all.to_vec()).collect(),
+            scales: all[near..near + scales].to_vec(),
+            weights: all[near + scales..].chunks(each).map(|all| all.to_vec()).collect(),
         };
-        let asked = asked.chunks(near + self.weights.len() * each).map(step).collect();
+        let asked = asked.chunks(near + scales + self.weights.len() * each).map(step).collect();
         (sums.iter().map(vector).collect(), asked)
     }
 

@@ -6,7 +6,8 @@ use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::codes::Steps;
 use crate::simt::gemm::contract::Sizes;
-use crate::simt::machine::fragment::VEC16;
+use crate::simt::gemm::quantised::Quantised;
+use crate::simt::machine::fragment::{VEC16, layout_of};
 
 /// Most waves of a work-group.
 const WAVES: usize = 8;
@@ -29,6 +30,10 @@ pub struct Shape {
     pub steps: usize,
     pub ahead: usize,
     pub codes: Option<Steps>,
+    /// How quantised operands are multiplied as they lie, if they are.
+    pub quantised: Option<Quantised>,
+    /// Columns of one product.
+    span: usize,
     /// Most bytes of local memory, where rows are computed into it.
     local: usize,
 }
@@ -38,21 +43,27 @@ impl Shape {
         let sizes = Sizes::of(spec.body)?;
         let Some(encoding) = sizes.encoding else { return Ok(Shape::of(spec, arch, sizes, None)) };
         // As long steps as have room where rows are staged.
-        let mut shapes = Steps::all(encoding, arch).map(|steps| Shape::of(spec, arch, sizes, Some(steps)));
+        let quantised = Quantised::of(spec.body, arch);
+        let sizes = match quantised {
+            Some(Quantised { dtype, in_memory, .. }) => Sizes { dtype, plain: in_memory, ..sizes },
+            None => sizes,
+        };
+        let shape = |steps| Shape { quantised, ..Shape::of(spec, arch, sizes, Some(steps)) };
+        let mut shapes = Steps::all(encoding, quantised, arch).map(shape);
         let first = shapes.next().ok_or_else(|| unsupported("codes whose scales no step agrees with"))?;
         let size = sizes.dtype.size();
-        let fits = |shape: &Shape| {
-            sizes.plain || shape.waves * shape.step_bytes(arch, size) <= shape.room_for_rows(sizes.pieces)
-        };
+        let fits =
+            |shape: &Shape| sizes.plain || shape.waves * shape.step_bytes(size) <= shape.room_for_rows(sizes.pieces);
         Ok(if fits(&first) { first } else { shapes.fold(first, |best, next| if fits(&best) { best } else { next }) })
     }
 
     fn of(spec: &KernelSpec, arch: GpuArch, sizes: Sizes, codes: Option<Steps>) -> Shape {
         let Sizes { dtype, depth, pieces, plain, heads, .. } = sizes;
-        let simt = arch.simt;
+        let (simt, layout) = (arch.simt, layout_of(arch.simt, dtype));
         let times = codes.map_or(1, |codes| codes.times);
-        let steps = arch.memory.padded(depth) / (simt.matrix.span(simt.wave) * times);
-        let vec16s = simt.matrix.depth * dtype.size() / VEC16;
+        let span = layout.span(simt.wave);
+        let steps = arch.memory.padded(depth) / (span * times);
+        let vec16s = layout.depth * dtype.size() / VEC16;
         let width = simt.matrix.columns;
         // Of an expert's rows a tile has one block of columns.
         let most = match heads {
@@ -69,7 +80,7 @@ impl Shape {
         let near = columns * vec16s * times;
         let asked = match codes {
             None => vec16s * pieces * rows,
-            Some(codes) => (pieces * (codes.words(simt) * rows + codes.marks(simt))).div_ceil(4),
+            Some(codes) => (pieces * (codes.words() * rows + codes.marks(simt))).div_ceil(4),
         };
         let asked = if plain { asked + near } else { asked };
         let held = pieces * columns * simt.matrix.results + if plain { 0 } else { near * 4 };
@@ -81,7 +92,7 @@ impl Shape {
         // What the waves leave to each other has room beside rows and what else is exchanged.
         let room = (simt.unit.lds_group - gemv.local - EXCHANGED) / (pieces * tokens * 16 * 4);
         let waves = (steps / ahead).min(room).clamp(1, WAVES);
-        Shape { tokens, columns, width, waves, steps, ahead, codes, local: gemv.local }
+        Shape { tokens, columns, width, waves, steps, ahead, codes, quantised: None, span, local: gemv.local }
     }
 
     /// Products of a step.
@@ -90,8 +101,8 @@ impl Shape {
     }
 
     /// Bytes of the rows of a step, whose elements have so many.
-    fn step_bytes(&self, arch: GpuArch, size: usize) -> usize {
-        self.tokens * arch.simt.matrix.span(arch.simt.wave) * self.times() * size
+    fn step_bytes(&self, size: usize) -> usize {
+        self.tokens * self.span * self.times() * size
     }
 
     /// Bytes of local memory for rows, beside what waves leave to each other.

@@ -273,13 +273,7 @@ impl<'s, 'k, 'a, 'c> CodedRows<'s, 'k, 'a, 'c> {
         let number = safe / group;
         let (scale, v) = if is_made {
             let v = rows.eval(rows.graph.operands(x.node)[0], at)?;
-            let distances: Vec<usize> =
-                std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < group / lanes).collect();
-            // What is no number stays none.
-            let more = |a: FloatValue<'c>, b: FloatValue<'c>| {
-                c.call("llvm.maximum", &[c.cx.f32_type().into()], &[a.into(), b.into()]).into_float_value()
-            };
-            let scale = rows.scale_of_size(x, c.across(rows.size_of(v), &distances, more))?;
+            let scale = rows.scale_of_size(x, c.largest_of(rows.size_of(v), group / lanes))?;
             let v = rows.coded_by(v, &scale)?;
             (scale, v)
         } else {

@@ -120,10 +120,32 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     scale.map_or(sums, |scale| c.fmul(sums, scale))
                 };
                 let sums: Vec<_> = (0..self.shape.pieces).map(piece).collect();
-                let made = self.contraction.finish_at(at, &sums, beside);
+                let sums = self.scaled(at, (tile * self.shape.each() + panel, feature), sums);
+                let made = sums.and_then(|sums| self.contraction.finish_at(at, &sums, beside));
                 result = std::mem::replace(&mut result, Ok(())).and(made);
             });
         }
         result
+    }
+    /// Sums of a token's features times the scales of quantised operands that a whole row has.
+    fn scaled(
+        &self,
+        at: At<'c>,
+        (panel, feature): (Int<'c>, Int<'c>),
+        mut sums: Vec<Vector<'c>>,
+    ) -> Result<Vec<Vector<'c>>, Diagnostic> {
+        let (Some(bytes), Some(codes)) = (self.shape.bytes, &self.codes) else { return Ok(sums) };
+        let c = self.code();
+        let [of_rows, of_weight] = bytes.row_wise();
+        if of_rows {
+            let scale = self.contraction.parts.kernel.rows.scale(self.from, at.row)?;
+            sums.iter_mut().for_each(|sum| *sum = c.fmul(*sum, c.splat(scale)));
+        }
+        if of_weight {
+            for (sum, panel) in sums.iter_mut().zip(self.contraction.panels_of(panel, None)) {
+                *sum = c.fmul(*sum, codes.scales(c, (panel, feature), LANES, None));
+            }
+        }
+        Ok(sums)
     }
 }

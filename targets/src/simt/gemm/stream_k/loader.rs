@@ -3,10 +3,11 @@
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
-use super::shape::{CHUNK, COLUMNS, CONSUMERS, LOADED_TOKENS, PANELS};
-use super::{Group, LANES, WEIGHT_PRODUCERS};
+use super::shape::{CHUNK, CONSUMERS, LOADED_TOKENS, PANELS, ROW};
+use super::{Group, WEIGHT_PRODUCERS};
 use crate::code::{Any, Int};
 use crate::row::{At, Col};
+use crate::simt::machine::fragment::VEC16;
 
 /// Most words of rows that a thread loads at once.
 const WORDS: usize = 80;
@@ -42,9 +43,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn produce_rows(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let thread = c.thread() - CONSUMERS;
-        let (vec16, first) = (thread % (COLUMNS / LANES), thread / (COLUMNS / LANES));
+        let (vec16, first) = (thread % (ROW / VEC16), thread / (ROW / VEC16));
         let tokens: Vec<Int<'c>> = (0..shape.columns / LOADED_TOKENS).map(|i| first + LOADED_TOKENS * i).collect();
-        let together = (WORDS / (4 * (tokens.len() + self.norm.iter().len()))).clamp(1, TOGETHER);
+        let scales = if self.row_groups() { tokens.len() } else { 0 };
+        let words = 4 * (tokens.len() + self.norm.iter().len()) + scales;
+        let together = (WORDS / words).clamp(1, TOGETHER);
         let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| first + i).collect() };
         let none: Vec<Any> = vec![c.number(0.0).into(); if self.norm.is_some() { tokens.len() } else { 0 }];
         let count = none.len();
@@ -84,14 +87,20 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// weights behind them.
     fn load(&self, turns: &[Int<'c>], vec16: Int<'c>, tokens: &[Int<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
         let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
-        c.set_lanes(LANES);
+        c.set_lanes(self.lanes());
         let last = self.count() - 1;
         let mut all = Vec::new();
         for &turn in turns {
-            let col = Col::Var(self.column(c.smaller(turn, last), vec16));
+            let turn = c.smaller(turn, last);
+            let col = Col::Var(self.column(turn, vec16));
+            let row = |token: Int<'c>| c.smaller(token, self.shape.tokens - 1);
             for &token in tokens {
-                let row = c.smaller(token, self.shape.tokens - 1);
-                all.push(rows.bits(self.from, At { row, head: None, col })?.into());
+                all.push(rows.bits(self.from, At { row: row(token), head: None, col })?.into());
+            }
+            if self.row_groups() {
+                let [_, along] = self.coordinates(turn);
+                let scale = |&token: &Int<'c>| Ok(rows.group_of(self.from, row(token), along)?.scale().into());
+                all.extend(tokens.iter().map(scale).collect::<Result<Vec<Any>, Diagnostic>>()?);
             }
             if let Some(norm) = &self.norm {
                 all.push(rows.bits(norm.weights, At { row: c.int(0), head: None, col })?.into());
@@ -103,7 +112,17 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The first column of a thread's vector in a turn's slot.
     fn column(&self, turn: Int<'c>, vec16: Int<'c>) -> Int<'c> {
         let [_, along] = self.coordinates(turn);
-        along * COLUMNS + vec16 * LANES
+        along * self.shape.k_tile + vec16 * self.lanes()
+    }
+
+    /// Elements of a thread's vector of a row.
+    fn lanes(&self) -> usize {
+        VEC16 / (ROW / self.shape.k_tile)
+    }
+
+    /// Whether the rows' scales of each K tile come with it.
+    pub(super) fn row_groups(&self) -> bool {
+        self.shape.bytes.is_some_and(|bytes| !bytes.row_wise()[0])
     }
 
     /// Stores what came of a turn's columns as products take it, of which nobody is told yet, and
@@ -121,8 +140,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let [tile, along] = self.coordinates(turn);
         let mut made = Vec::new();
         for (i, bits) in words[..tokens.len()].iter().enumerate() {
-            c.set_lanes(LANES);
+            c.set_lanes(self.lanes());
             let bits = bits.into_vector_value();
+            if shape.bytes.is_some() {
+                made.push(bits);
+                continue;
+            }
             let v = c.widen(bits, self.dtype);
             let Some(norm) = &self.norm else {
                 made.push(if self.dtype == dtype { bits } else { c.narrow(v, dtype) });
@@ -146,8 +169,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
             for (&token, &bits) in tokens.iter().zip(&made) {
                 // Pieces of 16 bytes are swizzled.
                 let piece = vec16 ^ (token % 8);
-                let at = token * (COLUMNS * 2) + piece * 16;
-                c.store(self.local(ring.at(turn) + at), bits, 16);
+                let at = token * ROW + piece * VEC16;
+                c.store(self.local(ring.at(turn) + at), bits, VEC16 as u32);
+            }
+            if self.row_groups() {
+                let scales = &words[tokens.len()..2 * tokens.len()];
+                c.when(c.equal(vec16, 0), || {
+                    for (&token, &scale) in tokens.iter().zip(scales) {
+                        c.store(self.row_scale(turn, token), scale, 4);
+                    }
+                });
             }
             if self.norm.is_some() {
                 let part = self.nth_tile(tile);

@@ -1,30 +1,32 @@
 //! The main loop: four waves multiply slots of the weight by stages of rows.
+use atomc_ir::DType;
+use inkwell::values::FloatValue;
+
 use super::Group;
 use super::scheduler::WorkTile;
-use super::shape::{CHUNK, COLUMNS, HALF};
-use crate::code::Any;
+use super::shape::{CHUNK, HALF, PANELS, ROW};
+use crate::code::{Any, Int};
+use crate::simt::gemm::contract::Panel;
 use crate::simt::machine::warpgroup::TileForm;
 
-/// Products along a slot.
-const PRODUCTS: usize = COLUMNS / 16;
+/// Products along a slot, each of 32 bytes.
+const PRODUCTS: usize = ROW / 32;
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a part of a tile: those of upper rows, then those of lower ones.
     pub(super) fn main_loop(&self, part: WorkTile<'c>) -> Vec<Any<'c>> {
+        if self.shape.scales_each_tile() {
+            return self.scaled_main_loop(part);
+        }
         let (c, shape) = (self.code(), self.shape);
         let each = shape.columns / 2;
-        let zero: Vec<Any> = vec![c.cx.f32_type().const_zero().into(); shape.sums()];
+        let zero = vec![c.zero_sum(self.multiplied()); shape.sums()];
         let sums = c.for_each((part.first, part.end, 1), &zero, |turn, sums| {
             self.weights.wait_full(c, turn);
             self.rows.wait_full(c, turn);
-            let slot = self.weights.at(turn);
-            let stage = self.rows.at(turn);
             let mut all = Vec::new();
             for (i, sums) in sums.chunks(each).enumerate() {
-                let a = slot + i * HALF;
-                let blocks = TileForm::Blocks { along: 2 * HALF, down: CHUNK };
-                let operands = ((a, blocks), (stage, TileForm::Swizzled));
-                all.extend(c.mma_async(sums, self.contraction.matrix.dtype, operands, PRODUCTS));
+                all.extend(self.multiply(turn, i, sums));
                 if i == 0 {
                     let before = turn - 1;
                     let is_over = self.is_leader() & c.less(part.first, turn);
@@ -36,6 +38,109 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
         let sums = c.mma_wait(&sums, 0);
         self.weights.release(c, self.is_leader(), part.end - 1);
-        sums
+        c.sums_as_f32(sums)
+    }
+
+    /// Adds the products of a slot's upper or lower rows.
+    fn multiply(&self, turn: Int<'c>, half: usize, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+        self.code().mma_async(sums, self.multiplied(), self.operands(turn, half), PRODUCTS)
+    }
+
+    /// These products alone.
+    fn multiply_new(&self, turn: Int<'c>, half: usize) -> Vec<Any<'c>> {
+        let sums = self.shape.columns / 2;
+        self.code().mma_async_new(sums, self.multiplied(), self.operands(turn, half), PRODUCTS)
+    }
+
+    fn operands(&self, turn: Int<'c>, half: usize) -> ((Int<'c>, TileForm), (Int<'c>, TileForm)) {
+        let blocks = TileForm::Blocks { along: 2 * HALF, down: CHUNK };
+        ((self.weights.at(turn) + half * HALF, blocks), (self.rows.at(turn), TileForm::Swizzled))
+    }
+
+    fn multiplied(&self) -> DType {
+        self.shape.bytes.map_or(self.contraction.matrix.dtype, |bytes| bytes.dtype)
+    }
+
+    /// The same where sums of each slot are scaled before they are added up. The weight's scales of
+    /// the next slot are under way meanwhile.
+    fn scaled_main_loop(&self, part: WorkTile<'c>) -> Vec<Any<'c>> {
+        let (c, shape) = (self.code(), self.shape);
+        let none = vec![c.zero_sum(DType::F32); shape.sums()];
+        let scales = self.weight_scales(part, part.first);
+        let count = scales.len();
+        let begin: Vec<Any> = scales.into_iter().chain(none).collect();
+        let all = c.for_each((part.first, part.end, 1), &begin, |turn, carried| {
+            let (scales, sums) = carried.split_at(count);
+            let next = self.weight_scales(part, c.smaller(turn + 1, part.end - 1));
+            self.weights.wait_full(c, turn);
+            self.rows.wait_full(c, turn);
+            let own: Vec<Any> = (0..2).flat_map(|half| self.multiply_new(turn, half)).collect();
+            let of_rows = self.row_scales(turn);
+            let own = c.sums_as_f32(c.mma_wait(&own, 0));
+            // All waves have read scales and rows.
+            self.sync_consumers();
+            self.weights.release(c, self.is_leader(), turn);
+            self.rows.release(c, self.is_leader(), turn);
+            next.into_iter().chain(self.add_scaled(scales, &of_rows, &own, sums)).collect()
+        });
+        all[count..].to_vec()
+    }
+
+    /// The weight's scales of a slot for the wave's two panels, where a row has several.
+    fn weight_scales(&self, part: WorkTile<'c>, turn: Int<'c>) -> Vec<Any<'c>> {
+        let (c, shape) = (self.code(), self.shape);
+        let Some(codes) = self.codes.as_ref().filter(|codes| !codes.encoding.is_row_wise()) else { return vec![] };
+        let [_, along] = self.coordinates(turn);
+        let of_panel = |i: usize| {
+            let panel = c.wave_index() * (PANELS / 4) + i;
+            let panels = self.contraction.panels_of(part.tile * shape.each() + panel % shape.each(), None);
+            let number = (1..shape.pieces).fold(panels[0], |one, piece| {
+                let later = c.less(panel, piece * shape.each());
+                let pick = |a: Int<'c>, b: Int<'c>| c.pick_int(later, a, b);
+                let other = panels[piece];
+                Panel { number: pick(one.number, other.number), own: pick(one.own, other.own), expert: None }
+            });
+            c.lane(codes.scales(c, (number, c.int(0)), 1, Some(along)), 0)
+        };
+        (0..PANELS / 4).map(of_panel).collect()
+    }
+
+    /// The rows' scales of a slot for the lane's tokens, where a row has several: two of each 8.
+    fn row_scales(&self, turn: Int<'c>) -> Vec<FloatValue<'c>> {
+        let (c, shape) = (self.code(), self.shape);
+        if !self.row_groups() {
+            return vec![];
+        }
+        let f32 = c.cx.f32_type();
+        let two = |eight: usize| {
+            let token = c.lane_index() % 4 * 2 + 8 * eight;
+            let both = c.load_vector(f32, 2, self.row_scale(turn, token), 8);
+            [0, 1].map(|i| c.lane(both, i).into_float_value())
+        };
+        (0..shape.columns / 8).flat_map(two).collect()
+    }
+
+    /// Sums of a slot, scaled, and those before.
+    fn add_scaled(
+        &self,
+        of_weight: &[Any<'c>],
+        of_rows: &[FloatValue<'c>],
+        own: &[Any<'c>],
+        sums: &[Any<'c>],
+    ) -> Vec<Any<'c>> {
+        let (c, f32) = (self.code(), self.code().cx.f32_type());
+        let half = self.shape.columns / 2;
+        let one = |(i, (&own, &sum)): (usize, (&Any<'c>, &Any<'c>))| {
+            // Of each half: two tokens of 8 of the first panel, then of the second.
+            let (panel, token) = (i % half / 2 % 2, i % half / 4 * 2 + i % 2);
+            let weight = of_weight.get(panel).map(|scale| scale.into_float_value());
+            let factor = match (weight, of_rows.get(token)) {
+                (Some(a), Some(&b)) => c.b.build_float_mul(a, b, "").expect("floats"),
+                (a, b) => a.or(b.copied()).unwrap_or_else(|| c.number(1.0)),
+            };
+            let all = [own.into_float_value(), factor, sum.into_float_value()];
+            c.call("llvm.fma", &[f32.into()], &all.map(|v| v.into()))
+        };
+        own.iter().zip(sums).enumerate().map(one).collect()
     }
 }

@@ -61,7 +61,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
             self.squares.release(c, c.always(), number);
             own.into_float_value()
         });
-        self.rows.release(c, self.is_leader(), last);
+        if !shape.scales_each_tile() {
+            self.rows.release(c, self.is_leader(), last);
+        }
         own
     }
 

@@ -3,20 +3,21 @@ use atomc_ir::Diagnostic;
 use atomc_ir::arch::GpuArch;
 
 use crate::KernelSpec;
+use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::launch;
 use crate::tuning::{Choice, Number};
 
 /// Tokens that row producers load at a time.
 pub const LOADED_TOKENS: usize = 16;
-/// Columns of a slot.
-pub const COLUMNS: usize = 64;
+/// Bytes of a row in a slot.
+pub const ROW: usize = 128;
 /// Panels in a tile.
 pub const PANELS: usize = 8;
 /// Bytes of 8 rows by 16 bytes of a panel.
 pub const HALF: usize = 128;
 /// Bytes of a panel in a slot: 8 blocks of 16 rows by 16 bytes.
-pub const CHUNK: usize = COLUMNS / 8 * 2 * HALF;
+pub const CHUNK: usize = ROW / 16 * 2 * HALF;
 /// Threads that multiply.
 pub const CONSUMERS: usize = 128;
 /// Tokens whose sums change threads at a time.
@@ -36,6 +37,10 @@ pub struct Shape {
     /// Tokens of the step, and as many as products have.
     pub tokens: usize,
     pub columns: usize,
+    /// Columns of a slot.
+    pub k_tile: usize,
+    /// Rows and a weight that are both quantised to a byte.
+    pub bytes: Option<Bytes>,
     /// Pieces of the result, its panels, tiles of them, and slots along the weight.
     pub pieces: usize,
     pub panels: usize,
@@ -53,14 +58,27 @@ pub struct Shape {
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let (bytes, k_tile) = (Bytes::of(spec.body), Shape::k_tile(spec)?);
         let (simt, measured) = (arch.simt, launch::measured(arch)?.stream_k);
         let (tokens, columns) = (spec.tokens, spec.tokens.next_multiple_of(LOADED_TOKENS));
         let panels = arch.memory.panels(rows / pieces);
-        let (tiles, length) = (panels.div_ceil(PANELS / pieces), depth / COLUMNS);
-        let stages = (measured.row_bytes / (columns * COLUMNS * 2)).min(measured.stages);
+        let (tiles, length) = (panels.div_ceil(PANELS / pieces), depth / k_tile);
+        let stages = (measured.row_bytes / (columns * ROW)).min(measured.stages);
         let registers = measured.registers;
-        let mut shape =
-            Shape { tokens, columns, pieces, panels, tiles, length, groups: 0, slots: 0, stages, registers };
+        let mut shape = Shape {
+            tokens,
+            columns,
+            k_tile,
+            bytes,
+            pieces,
+            panels,
+            tiles,
+            length,
+            groups: 0,
+            slots: 0,
+            stages,
+            registers,
+        };
         let room = simt.unit.lds_group.saturating_sub(shape.sums_bytes() + shape.rows_bytes() + SMALL);
         shape.slots = (room / shape.slot_bytes()).min(measured.ring);
         let groups = choice.get(&GROUPS).unwrap_or(measured.groups);
@@ -68,6 +86,12 @@ impl Shape {
         let most = (tiles * groups).min((tiles * length).div_ceil(least));
         shape.groups = simt.chip.units.min(most);
         Ok(shape)
+    }
+
+    /// Columns of a slot.
+    pub fn k_tile(spec: &KernelSpec) -> Result<usize, Diagnostic> {
+        let of_floats = Sizes::of(spec.body)?.dtype;
+        Ok(ROW / Bytes::of(spec.body).map_or(of_floats, |bytes| bytes.dtype).size())
     }
 
     pub fn units(&self) -> usize {
@@ -84,11 +108,21 @@ impl Shape {
     }
 
     pub fn stage_bytes(&self) -> usize {
-        self.columns * COLUMNS * 2
+        self.columns * ROW
+    }
+
+    /// Whether sums of each K tile are scaled.
+    pub fn scales_each_tile(&self) -> bool {
+        self.bytes.is_some_and(|bytes| bytes.grouped())
+    }
+
+    /// Bytes of the rows' scales of a stage.
+    pub fn scale_bytes(&self) -> usize {
+        if self.scales_each_tile() { self.columns * 4 } else { 0 }
     }
 
     pub fn rows_bytes(&self) -> usize {
-        self.stages * self.stage_bytes()
+        self.stages * (self.stage_bytes() + self.scale_bytes())
     }
 
     pub fn sums_bytes(&self) -> usize {

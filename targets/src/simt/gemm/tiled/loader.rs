@@ -4,7 +4,7 @@ use atomc_ir::Layout;
 use super::Group;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::Operand;
-use crate::simt::gemm::codes_to_lds::{self, CodedRows, CodesLoader};
+use crate::simt::gemm::codes_to_lds::{self, Blocks, CodedRows, CodesLoader};
 use crate::simt::gemm::global_to_lds::Loader;
 use crate::simt::machine::fragment::VEC16;
 
@@ -29,18 +29,27 @@ pub enum Next<'c> {
 
 impl<'g, 'c> Group<'g, '_, '_, 'c> {
     pub(super) fn loaders(&self, x: &Operand<'c>) -> Loaders<'g, 'c> {
-        let Some(codes) = self.codes else { return Loaders { rows: RowLoader::Plain(self.loader(x)), codes: None } };
+        let Some(codes) = self.codes.filter(|_| self.shape.is_coded) else {
+            return Loaders { rows: RowLoader::Plain(self.loader(x)), codes: None };
+        };
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
-        let tile = codes_to_lds::Tile { panels: shape.side, columns: shape.stretch, threads: shape.threads };
+        let scales_sums = shape.quantised.is_some();
+        let tile = codes_to_lds::Tile {
+            panels: shape.side,
+            columns: shape.stretch,
+            threads: shape.threads,
+            blocks: Blocks::as_in_memory(shape.stretch, m.dtype),
+            scales_sums,
+        };
         let panel = |place: Int<'c>| {
             let panel = self.place(place);
             (self.tile.weight(self.contraction, panel), self.tile.weight_of(self.contraction, panel))
         };
-        let codes = CodesLoader::new(c, codes, (m.dtype, tile), panel);
+        let codes = CodesLoader::new(c, codes, m.dtype, tile, c.thread(), panel);
         let rows = match x.ty.layout {
             Layout::Scaled(_) => {
                 let source = |block, row| self.tile.source(c, block, row);
-                RowLoader::Codes(CodedRows::new(c, x, (m.dtype, tile), source))
+                RowLoader::Codes(CodedRows::new(c, x, (m.dtype, tile, scales_sums), source))
             }
             _ => RowLoader::Plain(self.rows_loader(x)),
         };
@@ -112,7 +121,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
 
     /// The panel of the result that stands in a place of the tile, for each wave piece by piece,
     /// and the panel of the weight at which its piece begins.
-    fn place(&self, place: Int<'c>) -> [Int<'c>; 2] {
+    pub(super) fn place(&self, place: Int<'c>) -> [Int<'c>; 2] {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
         let (wave, inside) = (place / shape.panels, place % shape.panels);
         let panel = wave * shape.made + inside % shape.made;
@@ -155,10 +164,11 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
 
     /// The last vector first: when it is there, all are, and there is nothing to wait for any more.
     fn put(&self, half: usize, vec16s: &[Vector<'c>]) {
-        let c = self.contraction.matrix.c;
+        let m = &self.contraction.matrix;
+        let c = m.c;
         let base = c.at(self.to(half), c.lane_index() * VEC16);
         for (i, &vec16) in vec16s.iter().enumerate().rev() {
-            c.store(c.at(base, i * c.simt.wave * VEC16), vec16, VEC16 as u32);
+            c.store(c.at(base, i * c.simt.wave * VEC16), m.as_taken(vec16), VEC16 as u32);
         }
     }
 }

@@ -3,8 +3,9 @@
 use inkwell::values::BasicValue;
 
 use super::Group;
+use super::group_scales::{GroupScales, Sums};
 use super::loader::Loaders;
-use crate::code::{Any, Int, Ptr, Vector};
+use crate::code::{Int, Ptr, Vector};
 use crate::simt::gemm::global_to_lds::mark;
 use crate::simt::machine::fragment::{Fragment, VEC16};
 
@@ -22,7 +23,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of the wave's part of the tile.
     pub(super) fn main_loop(&self, loaders: &Loaders<'_, 'c>) -> Vec<Vector<'c>> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let mut sums = vec![self.accumulator.zero(); shape.panels / self.accumulator.side() * self.blocks()];
+        let scales = self.group_scales();
+        let scales = scales.as_ref();
+        let mut sums = self.zeros(scales);
         if let Some(codes) = &loaders.codes {
             codes.put(self.half(0), &codes.load(c.int(0)));
         }
@@ -32,29 +35,37 @@ impl<'c> Group<'_, '_, '_, 'c> {
         // Two stretches at a time, so that each half of local memory has its addresses.
         let pairs = (shape.count - 1) / 2;
         if pairs > 0 {
-            let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
-            let carried = c.for_each((1, 1 + 2 * pairs, 2), &carried, |stretch, carried| {
-                let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-                self.turn(loaders, stretch, 1, &mut sums);
-                self.turn(loaders, stretch + 1, 0, &mut sums);
-                sums.into_iter().map(|v| v.into()).collect()
+            let carried = c.for_each((1, 1 + 2 * pairs, 2), &Self::carried(&sums), |stretch, carried| {
+                let all = carried.iter().map(|v| v.into_vector_value()).collect();
+                let mut sums = Sums { all, group: vec![] };
+                self.turn((loaders, scales), stretch, 1, &mut sums);
+                self.turn((loaders, scales), stretch + 1, 0, &mut sums);
+                Self::carried(&sums)
             });
-            sums = carried.iter().map(|v| v.into_vector_value()).collect();
+            sums.all = carried.iter().map(|v| v.into_vector_value()).collect();
         }
         if shape.count > 1 + 2 * pairs {
-            self.turn(loaders, c.int(shape.count - 1), 1, &mut sums);
+            self.turn((loaders, scales), c.int(shape.count - 1), 1, &mut sums);
         }
-        self.multiply((shape.count - 1) % 2, &mut sums);
-        sums
+        let last = c.int(shape.count - 1);
+        self.multiply_stretch(scales, (last, (shape.count - 1) % 2), &mut sums);
+        self.add_rest(scales, last, &mut sums);
+        self.finished(sums.all)
     }
 
-    /// Brings a stretch into one half while the other is multiplied.
-    fn turn(&self, loaders: &Loaders<'_, 'c>, stretch: Int<'c>, half: usize, sums: &mut [Vector<'c>]) {
+    /// Brings a stretch into one half while the one before it is multiplied in the other.
+    fn turn(
+        &self,
+        (loaders, scales): (&Loaders<'_, 'c>, Option<&GroupScales<'_, 'c>>),
+        stretch: Int<'c>,
+        half: usize,
+        sums: &mut Sums<'c>,
+    ) {
         let c = self.contraction.matrix.c;
         let codes = loaders.codes.as_ref().map(|codes| (codes, codes.load(stretch)));
         let next = self.load_rows(&loaders.rows, stretch, half);
         c.keep_order();
-        self.multiply(1 - half, sums);
+        self.multiply_stretch(scales, (stretch - 1, 1 - half), sums);
         if let Some((codes, loaded)) = &codes {
             codes.put(self.half(half), loaded);
         }
@@ -62,7 +73,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.barrier();
     }
 
-    fn multiply(&self, half: usize, sums: &mut [Vector<'c>]) {
+    pub(super) fn multiply(&self, half: usize, sums: &mut [Vector<'c>]) {
         let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.accumulator.span());
         let [rows, columns] = self.operands(half);
         let all = |operand: &Half<'c>, step: usize| -> Vec<Fragment<'c>> {

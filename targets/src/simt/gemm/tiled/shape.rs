@@ -5,6 +5,7 @@ use atomc_ir::{Diagnostic, Layout};
 use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::contract::Sizes;
+use crate::simt::gemm::quantised::{GROUP, Quantised, SPAN};
 use crate::simt::machine::fragment::{Matrix, VEC16};
 
 /// Panels of 16 rows of the weight in a tile, and as many blocks of 16 tokens. The rows of an
@@ -32,8 +33,10 @@ pub struct Shape {
     /// Panels of the result that one wave makes.
     pub made: usize,
     pub pieces: usize,
-    /// Whether the weight is stored as codes.
+    /// Whether the weight is decoded on its way into local memory.
     pub is_coded: bool,
+    /// How quantised operands are multiplied as they lie, if they are.
+    pub quantised: Option<Quantised>,
 }
 
 impl Shape {
@@ -51,10 +54,14 @@ impl Shape {
             Some(_) => return Err(unsupported("a product of many rows whose experts are not grouped")),
         };
         let (simt, depth) = (arch.simt, arch.memory.padded(depth));
+        let quantised = Quantised::of(spec.body, arch);
+        let dtype = quantised.map_or(dtype, |quantised| quantised.dtype);
+        // Sums of a group stand beside those of all columns.
+        let sums = if quantised.is_some_and(|quantised| quantised.has_groups) { 2 } else { 1 };
         // Half as many lanes hold twice as many results each; that is no matter where four waves
         // stand on a SIMD that take twice the registers of 64 by 64 results. Where operands are
         // converted on the way, the registers for that are missing elsewhere.
-        let leaves_room = simt.unit.vgprs >= 4 * 2 * (64 * 64 / simt.wave);
+        let leaves_room = simt.unit.vgprs >= 4 * 2 * sums * (64 * 64 / simt.wave);
         let (panels, blocks) = match Matrix::native(simt, dtype) {
             true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
             false => (simt.wave / 16, 2),
@@ -64,8 +71,15 @@ impl Shape {
             return Err(unsupported(format!("a tiled contraction with {pieces} pieces")));
         }
         // Two halves of both operands, twice on a unit, if local memory is large.
-        let roomy = simt.unit.lds >= 4 * (2 * SIDE) * 16 * 64 * dtype.size();
-        let stretch = if roomy && depth.is_multiple_of(64) { 64 } else { 32 };
+        let roomy = |columns: usize| {
+            depth.is_multiple_of(columns) && simt.unit.lds >= 4 * (2 * SIDE) * 16 * columns * dtype.size()
+        };
+        let stretch = match quantised {
+            Some(Quantised { as_stored: true, .. }) if roomy(GROUP) => GROUP,
+            Some(Quantised { as_stored: true, .. }) => SPAN,
+            _ if roomy(64) => 64,
+            _ => 32,
+        };
         Ok(Shape {
             threads: side / panels * (side / blocks) * simt.wave,
             side,
@@ -76,7 +90,8 @@ impl Shape {
             count: depth / stretch,
             made: panels / pieces,
             pieces,
-            is_coded: encoding.is_some(),
+            is_coded: encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored),
+            quantised,
         })
     }
 
@@ -91,6 +106,12 @@ impl Shape {
     pub fn loads(&self) -> usize {
         let all = if self.is_coded { self.side } else { 2 * self.side };
         all * self.vec16s / self.threads
+    }
+
+    /// Stretches whose sums are scaled together where scales change along K: one or two, as many as
+    /// a turn of the loop has.
+    pub fn in_group(&self) -> usize {
+        (GROUP / self.stretch).min(2)
     }
 
     /// Tokens of a tile.

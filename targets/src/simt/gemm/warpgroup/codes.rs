@@ -1,8 +1,10 @@
-//! Rows and weights that are both codes of a byte, multiplied as they are. Where a row of each has
-//! one scale, the epilogue applies them. Where columns are in groups, a stretch is a group, and its
-//! sums are scaled before they are added up: the machine's own sums of codes have fewer bits than
-//! f32, and so never grow beyond a group.
-use atomc_ir::{DType, Diagnostic, Graph, Layout, Op};
+//! What is multiplied: both operands as floats, both as quantised bytes, or a quantised weight that
+//! the loader decodes for rows of floats.
+//!
+//! Of bytes, the epilogue applies the scales where a row of each has one. Where columns are in
+//! groups, a K tile is a group, and its sums are scaled before they are added up: the machine's own
+//! sums of e4m3 have fewer bits than f32, and so never grow beyond a group.
+use atomc_ir::{DType, Diagnostic, Graph, Op};
 use inkwell::values::FloatValue;
 
 use super::Group;
@@ -10,61 +12,68 @@ use super::scheduler::WorkTile;
 use super::shape::{GROUP_TOKENS, STRETCH};
 use crate::code::{Any, Int, Vector};
 use crate::contraction::Encoding;
-use crate::row::unsupported;
 use crate::schedule::WhyNot;
-use crate::simt::gemm::codes;
-use crate::simt::gemm::contract::Contraction;
+use crate::simt::gemm::bytes::Bytes;
+use crate::simt::gemm::codes::{Codes, codes_of_vec16};
+use crate::simt::gemm::codes_to_lds;
+use crate::simt::gemm::contract::{Contraction, Sizes};
 
-/// A product of codes with codes.
+/// How operands are multiplied.
 #[derive(Clone, Copy, Debug)]
-pub struct Codes8 {
-    pub dtype: DType,
-    encoding: Encoding,
-    /// Columns of a row of x that share a scale.
-    of_rows: usize,
+pub enum Operands {
+    /// Both as they lie.
+    Floats,
+    /// Both as they lie, quantised to a byte.
+    Bytes(Bytes),
+    /// Rows as they lie, the weight decoded in local memory.
+    Decoded,
 }
 
-impl Codes8 {
-    pub fn of(body: &Graph) -> Option<Codes8> {
-        let encoding = Encoding::of(body).filter(|e| e.codes == DType::F8E4M3 && e.zero.is_none())?;
-        let product = body.ids().find(|&id| body.op(id).is_contraction())?;
-        let x = body.operands(product)[0];
-        let ty = body.ty(x).as_tensor().filter(|t| t.dtype == DType::F8E4M3)?;
-        match ty.layout {
-            Layout::Scaled(of_rows) if matches!(body.op(x.node), Op::Input { .. }) => {
-                Some(Codes8 { dtype: ty.dtype, encoding, of_rows })
-            }
-            _ => None,
+impl Operands {
+    pub fn of(body: &Graph) -> Operands {
+        match Bytes::of(body) {
+            Some(bytes) => Operands::Bytes(bytes),
+            None if Encoding::of(body).is_some() => Operands::Decoded,
+            None => Operands::Floats,
         }
     }
 
-    /// Whether a row of either has several scales.
-    pub fn grouped(&self) -> bool {
-        !self.encoding.is_row_wise() || self.of_rows < self.encoding.size[1]
+    /// The type that is multiplied, of a product in another where it is of floats.
+    pub fn dtype(&self, of_floats: DType) -> DType {
+        if let Operands::Bytes(bytes) = self { bytes.dtype } else { of_floats }
+    }
+
+    /// Whether sums are scaled with each K tile.
+    pub fn scales_each_tile(&self) -> bool {
+        matches!(self, Operands::Bytes(bytes) if bytes.grouped())
     }
 
     /// Why a body is not made this way, if it is not.
-    pub fn check(&self, body: &Graph) -> Result<(), WhyNot> {
-        let one = body.ids().find(|&id| body.op(id).is_contraction());
-        let plain = one.is_some_and(|id| matches!(body.op(id), Op::Linear { .. }));
-        let refused = |is: bool, why: &str| if is { Err(self.encoding.refused(why)) } else { Ok(()) };
+    pub fn check(&self, body: &Graph, padded_depth: usize) -> Result<(), WhyNot> {
+        let Some(encoding) = Encoding::of(body) else { return Ok(()) };
+        let product = body.ids().find(|&id| body.op(id).is_contraction());
+        let plain = product.is_some_and(|id| matches!(body.op(id), Op::Linear { .. }));
+        let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
         refused(!plain, "experts and heads have products of their own")?;
-        if !self.grouped() {
-            return Ok(());
+        if let Operands::Bytes(bytes) = self {
+            return bytes.check(STRETCH);
         }
-        let ([rows, cols], block) = (self.encoding.size, self.encoding.block);
-        let groups = [self.of_rows, block.cols].into_iter().all(|group| group == STRETCH || group >= cols);
-        refused(!groups, "stretches of 128 columns would have part of a group")?;
-        // A tile has one scale for each piece.
-        let high = block.rows.is_multiple_of(STRETCH) || block.rows >= rows || block.cols >= cols;
-        refused(!high, "tiles of 128 rows would have several scales")
+        let Sizes { dtype, plain, .. } = Sizes::of(body)?;
+        refused(
+            !plain || dtype.size() != 2,
+            "only rows of 16-bit floats, or of the weight's own bytes, are multiplied",
+        )?;
+        let columns = STRETCH / dtype.size();
+        let whole = padded_depth.is_multiple_of(columns) && columns.is_multiple_of(codes_of_vec16(encoding.codes));
+        refused(!whole, "rows are not whole K tiles of 64 columns")?;
+        codes_to_lds::check(&encoding, dtype)
     }
 }
 
-/// Where scales are.
+/// A quantised weight, and for how many columns of x a scale is, if rows are quantised too.
 pub struct Scales<'c> {
-    pub is: Codes8,
-    codes: codes::Codes<'c>,
+    pub codes: Codes<'c>,
+    of_rows: Option<usize>,
 }
 
 /// Scales of a stretch: of the lane's two tokens, and of each piece.
@@ -74,13 +83,14 @@ pub struct OfStretch<'c> {
 }
 
 impl<'c> Scales<'c> {
-    pub fn new(is: Codes8, contraction: &Contraction<'_, '_, 'c>) -> Result<Scales<'c>, Diagnostic> {
-        let codes = codes::Codes::of(&contraction.parts)?.ok_or_else(|| unsupported("codes without scales"))?;
-        Ok(Scales { is, codes })
+    /// Those of a contraction, if its weight is quantised.
+    pub fn new(operands: Operands, contraction: &Contraction<'_, '_, 'c>) -> Result<Option<Scales<'c>>, Diagnostic> {
+        let of_rows = if let Operands::Bytes(bytes) = operands { Some(bytes.of_rows) } else { None };
+        Ok(Codes::of(&contraction.parts)?.map(|codes| Scales { codes, of_rows }))
     }
 
     fn rows_have_one(&self) -> bool {
-        self.is.of_rows >= self.is.encoding.size[1]
+        self.of_rows.is_some_and(|columns| columns >= self.codes.encoding.size[1])
     }
 
     /// Scales that change nothing.
@@ -89,7 +99,7 @@ impl<'c> Scales<'c> {
         OfStretch { tokens: [one; 2], pieces: vec![one; group.shape.pieces] }
     }
 
-    /// Those of a stretch, where it is a group.
+    /// Those of a K tile, where it is a group.
     pub(super) fn of_stretch(
         &self,
         group: &Group<'_, '_, '_, 'c>,
@@ -98,7 +108,7 @@ impl<'c> Scales<'c> {
     ) -> Result<OfStretch<'c>, Diagnostic> {
         let (c, parts) = (group.code(), &group.contraction.parts);
         let mut scales = self.none(group);
-        if !self.rows_have_one() {
+        if self.of_rows.is_some() && !self.rows_have_one() {
             let wave = c.wave_index();
             let token = tile.token + wave / 4 * GROUP_TOKENS + (wave % 4 * 16 + c.lane_index() / 4);
             for (i, scale) in scales.tokens.iter_mut().enumerate() {

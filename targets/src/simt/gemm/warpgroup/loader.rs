@@ -1,29 +1,45 @@
-//! The loader: one lane asks for tiles of both operands by tensor maps, stretch by stretch.
+//! The loaders: one lane asks for tiles of both operands by tensor maps, K tile by K tile; or for
+//! rows alone, while all lanes of the producer decode the weight.
 use super::Group;
 use super::scheduler::WorkTile;
-use super::shape::{BLOCK, EIGHT, TOKENS};
-use crate::code::Int;
+use super::shape::{BLOCK, EIGHT, PRODUCERS, TOKENS};
+use crate::code::{Int, Ptr};
+use crate::simt::gemm::codes::Codes;
+use crate::simt::gemm::codes_to_lds::{Blocks, CodesLoader, Tile, in_registers, registers};
+use crate::simt::gemm::contract::Panel;
 use crate::simt::machine::warpgroup::{MAP, TensorMap};
 
 impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn make_maps(&self) {
-        let (c, w, x, shape) = (self.code(), &self.contraction.parts.w, self.x, self.shape);
+        let c = self.code();
         c.clear_maps(self.maps, 2);
+        c.when(c.equal(c.lane_index(), 0), || {
+            if self.decoded().is_none() {
+                self.make_weight_map();
+            }
+            self.make_row_map();
+        });
+        c.meet_in_wave();
+    }
+
+    fn make_weight_map(&self) {
+        let (c, w, shape) = (self.code(), &self.contraction.parts.w, self.shape);
         let (size, panel) = (w.ty.dtype.size(), c.arch.memory.panel);
         let all = c.arch.memory.padded(w.ty.shape.0[0].fixed().unwrap_or(0));
-        let weight = [
+        let dims = [
             (BLOCK / size, 0, BLOCK / size),
             (w.stride * size / 16, panel * 16, 8),
             (panel / 8, BLOCK, panel / 8),
             (all / panel, panel * w.stride * size, shape.features / panel),
         ];
-        let rows = [(w.stride, 0, shape.stretch), (self.room, x.stride * size, TOKENS)];
-        c.when(c.equal(c.lane_index(), 0), || {
-            let map = |dims, swizzled| TensorMap { dtype: w.ty.dtype, dims, outer: None, swizzled };
-            c.make_map(self.map(0), w.ptr, &map(&weight, false));
-            c.make_map(self.map(1), x.ptr, &map(&rows, true));
-        });
-        c.meet_in_wave();
+        c.make_map(self.map(0), w.ptr, &TensorMap { dtype: w.ty.dtype, dims: &dims, outer: None, swizzled: false });
+    }
+
+    fn make_row_map(&self) {
+        let (c, w, x, shape) = (self.code(), &self.contraction.parts.w, self.x, self.shape);
+        let dtype = shape.operands.dtype(self.contraction.matrix.dtype);
+        let dims = [(w.stride, 0, shape.stretch), (self.room, x.stride * dtype.size(), TOKENS)];
+        c.make_map(self.map(1), x.ptr, &TensorMap { dtype, dims: &dims, outer: None, swizzled: true });
     }
 
     fn map(&self, i: usize) -> Int<'c> {
@@ -32,7 +48,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     pub(super) fn place_maps(&self) {
         let c = self.code();
-        (0..2).for_each(|i| c.place_map(c.at(self.placed, i * MAP), self.map(i)));
+        let first = usize::from(self.decoded().is_some());
+        (first..2).for_each(|i| c.place_map(c.at(self.placed, i * MAP), self.map(i)));
     }
 
     /// Asks for all stretches of a tile, from a turn on.
@@ -49,8 +66,60 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 let to = to + piece * shape.features / 8 * EIGHT;
                 c.copy_box(to, self.placed, &[c.int(0), i * 8, c.int(0), panel], full);
             }
-            let rows = c.at(self.placed, MAP);
-            c.copy_box(to + weight, rows, &[i * shape.stretch, tile.token], full);
+            self.copy_rows(tile, i, to + weight, full);
         });
+    }
+
+    fn copy_rows(&self, tile: WorkTile<'c>, k_tile: Int<'c>, to: Int<'c>, full: Int<'c>) {
+        let rows = self.code().at(self.placed, MAP);
+        self.code().copy_box(to, rows, &[k_tile * self.shape.stretch, tile.token], full);
+    }
+
+    /// The same where all lanes decode the weight, and the one that copies asks for rows. Codes of
+    /// the next K tile are under way while those of one are decoded.
+    pub(super) fn produce_decoded(&self, tile: WorkTile<'c>, first: Int<'c>, codes: &Codes<'c>, copies: Int<'c>) {
+        let (c, shape) = (self.code(), self.shape);
+        let [weight, all] = shape.stage();
+        let decoded = Tile {
+            panels: shape.rows / 16,
+            columns: shape.stretch,
+            threads: PRODUCERS,
+            blocks: Blocks { along: BLOCK, down: EIGHT, panel: 2 * EIGHT },
+            scales_sums: false,
+        };
+        let thread = c.thread() % PRODUCERS;
+        let panel = |place| self.panel_of(tile, place);
+        let dtype = self.contraction.matrix.dtype;
+        let loader = CodesLoader::new(c, codes, dtype, decoded, thread, panel);
+        let leads = c.equal(c.lane_index(), 0);
+        let before = loader.load(c.int(0));
+        c.for_each((0, shape.count, 1), &registers(&before), |i, carried| {
+            let turn = first + i;
+            let (full, to) = (self.stages.full(turn), self.stages.at(turn));
+            let next = loader.load(c.smaller(i + 1, shape.count - 1));
+            c.keep_order();
+            self.stages.wait_empty(c, turn);
+            c.when(copies, || {
+                c.expect_bytes(c.always(), full, all - weight);
+                self.copy_rows(tile, i, to + weight, full);
+            });
+            loader.put(c.at_address(to), &in_registers(c, &before, carried));
+            c.show_to_products();
+            c.meet_in_wave();
+            c.arrive(leads, full);
+            registers(&next)
+        });
+    }
+
+    /// Where the panel in a place of a tile begins, and which of the weight's it is.
+    fn panel_of(&self, tile: WorkTile<'c>, place: Int<'c>) -> (Ptr<'c>, Panel<'c>) {
+        let (c, contraction) = (self.code(), self.contraction);
+        let of_piece = self.shape.features / 16;
+        let panel = contraction.made(tile.feature / 16 + place % of_piece);
+        let mut start = c.int(0);
+        for (i, first) in contraction.parts.starts().enumerate() {
+            start = c.pick_int(c.equal(place / of_piece, i), first / 16, start);
+        }
+        (contraction.weight_panel(panel, start, None), contraction.numbered(panel + start, None))
     }
 }

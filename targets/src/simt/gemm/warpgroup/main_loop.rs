@@ -1,7 +1,8 @@
-//! The main loop: four waves multiply the stretches of a tile as they come.
-use atomc_ir::Diagnostic;
+//! The main loop: four waves multiply the K tiles of a tile as they come.
+use atomc_ir::{DType, Diagnostic};
 
 use super::Group;
+use super::codes::{OfStretch, Scales};
 use super::epilogue::Epilogue;
 use super::scheduler::WorkTile;
 use super::shape::{BLOCK, EIGHT, GROUP_TOKENS, PRODUCTS};
@@ -12,50 +13,94 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Makes a tile of what comes from a turn on.
     pub(super) fn consume(&self, tile: WorkTile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        let [weight, _] = shape.stage();
-        let group = c.wave_index() / 4;
-        let is_leader = c.equal(c.thread() % 128, 0);
-        let rows = group * (GROUP_TOKENS * 128) + weight;
-        let zero: Vec<Any> = vec![c.cx.f32_type().const_zero().into(); shape.rows / 2];
-        let dtype = shape.codes.map_or(self.contraction.matrix.dtype, |codes| codes.dtype);
-        let blocks = TileForm::Blocks { along: BLOCK, down: EIGHT };
-        let operands = |turn: Int<'c>| {
-            let at = self.stages.at(turn);
-            ((at + rows, TileForm::Swizzled), (at, blocks))
-        };
-        if let Some(codes) = self.codes.as_ref().filter(|codes| codes.is.grouped()) {
-            // Products of two groups of waves take turns: one scales sums while the other
-            // multiplies.
-            let mut failed = Ok(());
-            let sums = c.for_each((0, shape.count, 1), &zero, |i, sums| {
-                let turn = first + i;
-                let scales = codes.of_stretch(self, tile, i).unwrap_or_else(|e| {
-                    failed = Err(e);
-                    codes.none(self)
-                });
-                self.stages.wait_full(c, turn);
-                let own = c.mma_async(&zero, dtype, operands(turn), PRODUCTS);
-                let own = c.mma_wait(&own, 0);
-                self.stages.release(c, is_leader, turn);
-                codes.add_scaled(self, &scales, &own, sums)
-            });
-            failed?;
+        if let Some(scales) = self.codes.as_ref().filter(|_| shape.operands.scales_each_tile()) {
+            let sums = self.scaled_sums(tile, first, scales)?;
             let finish = Epilogue::new(self, tile);
             let beside = finish.load_beside(0)?;
             return finish.rounds(&sums, beside);
         }
+        let is_leader = self.is_leader();
+        let zero = vec![c.zero_sum(self.multiplied()); shape.rows / 2];
         let sums = c.for_each((0, shape.count, 1), &zero, |i, sums| {
             let turn = first + i;
             self.stages.wait_full(c, turn);
-            let sums = c.mma_async(sums, dtype, operands(turn), PRODUCTS);
+            let sums = c.mma_async(sums, self.multiplied(), self.operands(turn), PRODUCTS);
             let is_over = is_leader & c.less(0, i);
             self.stages.release(c, is_over, first + (i - 1));
             sums
         });
         let finish = Epilogue::new(self, tile);
         let beside = finish.load_beside(0)?;
-        let sums = c.mma_wait(&sums, 0);
+        let sums = c.sums_as_f32(c.mma_wait(&sums, 0));
         self.stages.release(c, is_leader, first + (shape.count - 1));
         finish.rounds(&sums, beside)
     }
+
+    fn is_leader(&self) -> Int<'c> {
+        self.code().equal(self.code().thread() % 128, 0)
+    }
+
+    fn multiplied(&self) -> DType {
+        self.shape.operands.dtype(self.contraction.matrix.dtype)
+    }
+
+    /// Where the group's rows and the weight lie that came in a turn.
+    fn operands(&self, turn: Int<'c>) -> ((Int<'c>, TileForm), (Int<'c>, TileForm)) {
+        let [weight, _] = self.shape.stage();
+        let rows = self.code().wave_index() / 4 * (GROUP_TOKENS * 128) + weight;
+        let at = self.stages.at(turn);
+        ((at + rows, TileForm::Swizzled), (at, TileForm::Blocks { along: BLOCK, down: EIGHT }))
+    }
+
+    /// The sums of a tile, of which those of each K tile are scaled before they are added up. Of two
+    /// K tiles the second is multiplied while the sums of the first are scaled. The assembler does
+    /// not follow products that a loop's next turn waits for.
+    fn scaled_sums(&self, tile: WorkTile<'c>, first: Int<'c>, scales: &Scales<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let (c, count) = (self.code(), self.shape.count);
+        let begin = |i: Int<'c>| self.begin(tile, (first, i), scales);
+        let end = |i: Int<'c>, begun: &Begun<'c>, sums: &[Any<'c>], pending: usize| {
+            let own = c.sums_as_f32(c.mma_wait(&begun.sums, pending));
+            self.stages.release(c, self.is_leader(), first + i);
+            scales.add_scaled(self, &begun.scales, &own, sums)
+        };
+        let mut failed = Ok(());
+        let none = vec![c.zero_sum(DType::F32); self.shape.rows / 2];
+        let sums = c.for_each((0, count / 2 * 2, 2), &none, |i, sums| {
+            let two = || {
+                let (one, other) = (begin(i)?, begin(i + 1)?);
+                let sums = end(i, &one, sums, 1);
+                Ok(end(i + 1, &other, &sums, 0))
+            };
+            two().unwrap_or_else(|e| {
+                failed = Err(e);
+                sums.to_vec()
+            })
+        });
+        failed?;
+        if count.is_multiple_of(2) {
+            return Ok(sums);
+        }
+        let last = c.int(count - 1);
+        Ok(end(last, &begin(last)?, &sums, 0))
+    }
+
+    /// Begins the products of a K tile.
+    fn begin(
+        &self,
+        tile: WorkTile<'c>,
+        (first, i): (Int<'c>, Int<'c>),
+        scales: &Scales<'c>,
+    ) -> Result<Begun<'c>, Diagnostic> {
+        let (c, turn) = (self.code(), first + i);
+        let scales = scales.of_stretch(self, tile, i)?;
+        self.stages.wait_full(c, turn);
+        let sums = c.mma_async_new(self.shape.rows / 2, self.multiplied(), self.operands(turn), PRODUCTS);
+        Ok(Begun { sums, scales })
+    }
+}
+
+/// Products of a K tile that were begun, and what their sums are scaled by.
+struct Begun<'c> {
+    sums: Vec<Any<'c>>,
+    scales: OfStretch<'c>,
 }

@@ -2,7 +2,7 @@
 use atomc_ir::Diagnostic;
 use atomc_ir::arch::GpuArch;
 
-use super::codes::Codes8;
+use super::codes::Operands;
 use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::contract::Sizes;
@@ -21,8 +21,12 @@ pub const TOKENS: usize = 2 * GROUP_TOKENS;
 /// dealt out to four at a time.
 pub const CONSUMERS: usize = 256;
 pub const THREADS: usize = CONSUMERS + 128;
+/// Threads of the producer.
+pub const PRODUCERS: usize = THREADS - CONSUMERS;
 /// Registers of a thread that copies, and of one that multiplies.
-pub const REGISTERS: [usize; 2] = [40, 232];
+const COPIES: [usize; 2] = [40, 232];
+/// The same where threads that copy also decode.
+const DECODES: [usize; 2] = [104, 200];
 /// Bytes of a row in a stretch, and how many products a stretch takes, each of 32 bytes.
 pub const STRETCH: usize = 128;
 pub const PRODUCTS: usize = STRETCH / 32;
@@ -45,8 +49,8 @@ pub struct Shape {
     pub rows: usize,
     pub features: usize,
     pub pieces: usize,
-    /// Whether both operands are codes of a byte.
-    pub codes: Option<Codes8>,
+    /// How operands are multiplied.
+    pub operands: Operands,
     /// Columns of a stretch.
     pub stretch: usize,
     /// Stretches along the weight, and how many fit local memory at once.
@@ -58,34 +62,39 @@ pub struct Shape {
 }
 
 /// Rows that a tile may have: whole rounds of features of each piece.
-pub fn possible(pieces: usize, codes: Option<Codes8>) -> impl Iterator<Item = usize> {
-    let most = if codes.is_some_and(|codes| codes.grouped()) { SCALED_ROWS } else { ROWS[0] };
+pub fn possible(pieces: usize, operands: Operands) -> impl Iterator<Item = usize> {
+    let most = if operands.scales_each_tile() { SCALED_ROWS } else { ROWS[0] };
     ROWS.into_iter().filter(move |&rows| rows.is_multiple_of(pieces * ROUND) && rows <= most)
 }
 
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, rows: all, depth, pieces, .. } = Sizes::of(spec.body)?;
-        let codes = Codes8::of(spec.body);
-        let stretch = STRETCH / codes.map_or(dtype.size(), |codes| codes.dtype.size());
+        let operands = Operands::of(spec.body);
+        let stretch = STRETCH / operands.dtype(dtype).size();
         let (unit, width) = (&arch.simt.unit, arch.memory.padded(all / pieces));
         let across = |rows: usize| width.div_ceil(rows / pieces);
         let (tiles, units) = (|rows: usize| spec.tokens.div_ceil(TOKENS) * across(rows), arch.simt.chip.units);
         let cost = launch::measured(arch)?.tile_cost;
-        let best = possible(pieces, codes).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
+        let best = possible(pieces, operands).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
         let rows = choice.get(&TILE).or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
         let room = unit.lds_group - CONSUMERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
         Ok(Shape {
             rows,
             features: rows / pieces,
             pieces,
-            codes,
+            operands,
             stretch,
             count: arch.memory.padded(depth).div_ceil(stretch),
             stages: room / ((rows + TOKENS) * STRETCH),
             across: across(rows),
             groups: units.min(tiles(rows)),
         })
+    }
+
+    /// Registers of a producer's thread, and of a consumer's.
+    pub fn registers(&self) -> [usize; 2] {
+        if matches!(self.operands, Operands::Decoded) { DECODES } else { COPIES }
     }
 
     /// Bytes of a stretch of the weight, and of both operands.

@@ -1,0 +1,59 @@
+//! Products of rows and weights that are both quantised to a byte, which matrix instructions take as
+//! they are. Scales are applied to sums: to whole ones where a row has one scale, otherwise to those
+//! of each K tile, which is a group.
+use atomc_ir::{DType, Graph, Layout, Op};
+
+use crate::contraction::Encoding;
+use crate::schedule::WhyNot;
+
+/// Most rows of a weight in a tile.
+const ROWS: usize = 128;
+
+/// A product of bytes with bytes of the same type.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes {
+    pub dtype: DType,
+    pub encoding: Encoding,
+    /// Columns of a row of x that share a scale.
+    pub of_rows: usize,
+}
+
+impl Bytes {
+    pub fn of(body: &Graph) -> Option<Bytes> {
+        let is_byte = |e: &Encoding| matches!(e.codes, DType::F8E4M3 | DType::I8) && e.zero.is_none();
+        let encoding = Encoding::of(body).filter(is_byte)?;
+        let product = body.ids().find(|&id| body.op(id).is_contraction())?;
+        let x = body.operands(product)[0];
+        let ty = body.ty(x).as_tensor().filter(|t| t.dtype == encoding.codes)?;
+        match ty.layout {
+            Layout::Scaled(of_rows) if matches!(body.op(x.node), Op::Input { .. }) => {
+                Some(Bytes { dtype: ty.dtype, encoding, of_rows })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a row of x has one scale, and whether a row of the weight has.
+    pub fn row_wise(&self) -> [bool; 2] {
+        [self.of_rows >= self.encoding.size[1], self.encoding.is_row_wise()]
+    }
+
+    /// Whether a row of either has several scales.
+    pub fn grouped(&self) -> bool {
+        self.row_wise() != [true; 2]
+    }
+
+    /// Why products with K tiles of so many columns are not made, if they are not.
+    pub fn check(&self, k_tile: usize) -> Result<(), WhyNot> {
+        let refused = |is: bool, why: &str| if is { Err(self.encoding.refused(why)) } else { Ok(()) };
+        if !self.grouped() {
+            return Ok(());
+        }
+        let ([rows, cols], block) = (self.encoding.size, self.encoding.block);
+        let groups = [self.of_rows, block.cols].into_iter().all(|group| group == k_tile || group >= cols);
+        refused(!groups, &format!("K tiles of {k_tile} columns would have part of a group"))?;
+        // A tile has one scale for each piece.
+        let high = block.rows.is_multiple_of(ROWS) || block.rows >= rows || block.cols >= cols;
+        refused(!high, &format!("tiles of {ROWS} rows would have several scales"))
+    }
+}

@@ -1,0 +1,199 @@
+//! Scales that change along K: the sums of a group of columns are made by themselves, and scaled by
+//! both operands' scales as they are added to those of the groups before.
+use inkwell::values::FloatValue;
+
+use super::Group;
+use super::shape::Shape;
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::gemm::codes::Codes;
+use crate::simt::gemm::contract::Panel;
+
+/// Sums of all columns so far, and of the group at hand.
+pub struct Sums<'c> {
+    pub all: Vec<Vector<'c>>,
+    pub group: Vec<Vector<'c>>,
+}
+
+/// Where the scales of a wave's part of the tile lie, as far as they change along K.
+pub struct GroupScales<'g, 'c> {
+    rows: Option<RowScales<'c>>,
+    weight: Option<WeightScales<'g, 'c>>,
+}
+
+/// Those of rows of x.
+struct RowScales<'c> {
+    /// Where those of the row of each block's column begin.
+    at: Vec<Ptr<'c>>,
+    /// Columns that share one.
+    group: usize,
+}
+
+/// Those of rows of the weight.
+struct WeightScales<'g, 'c> {
+    codes: &'g Codes<'c>,
+    panels: Vec<Panel<'c>>,
+    /// Whether a panel's rows have one together.
+    is_shared: bool,
+}
+
+/// The scales of a group of columns: of each block's column, and of each panel's rows, as the lane
+/// has results of them, or of all.
+pub struct Scales<'c> {
+    rows: Option<Vec<FloatValue<'c>>>,
+    weight: Option<Vec<Vec<Vector<'c>>>>,
+}
+
+impl<'g, 'c> Group<'g, '_, '_, 'c> {
+    /// Where scales lie, if they change along K.
+    pub(super) fn group_scales(&self) -> Option<GroupScales<'g, 'c>> {
+        self.shape.quantised.filter(|quantised| quantised.has_groups)?;
+        Some(GroupScales { rows: self.row_scales(), weight: self.weight_scales() })
+    }
+
+    fn row_scales(&self) -> Option<RowScales<'c>> {
+        let (c, parts, s) = (self.contraction.matrix.c, &self.contraction.parts, &self.accumulator);
+        let rows = &parts.kernel.rows;
+        let group = rows.scaled_group(parts.x).filter(|_| !rows.has_row_scale(parts.x))?;
+        let x = rows.operand(parts.x).ok()?;
+        let first = self.tile.columns(self.wave[1] * (self.shape.blocks * 16)) + s.column();
+        let of_block = |block: usize| {
+            let (_, source) = self.tile.row(c, first + s.width() * block);
+            c.at(c.at(x.ptr, c.to_i64(source) * x.stride), rows.padded(x))
+        };
+        Some(RowScales { at: (0..self.blocks()).map(of_block).collect(), group })
+    }
+
+    fn weight_scales(&self) -> Option<WeightScales<'g, 'c>> {
+        let codes = self.codes.filter(|codes| !codes.encoding.is_row_wise())?;
+        let first = self.wave[0] * self.shape.panels;
+        let panel = |i: usize| self.tile.weight_of(self.contraction, self.place(first + i));
+        let ([all, _], high) = (codes.encoding.size, codes.encoding.block.rows);
+        let is_shared = high.is_multiple_of(16) || high >= all;
+        Some(WeightScales { codes, panels: (0..self.shape.panels).map(panel).collect(), is_shared })
+    }
+
+    /// Asks for the scales of the group that a stretch is in.
+    fn load_scales(&self, from: &GroupScales<'_, 'c>, stretch: Int<'c>) -> Scales<'c> {
+        let (c, s) = (self.contraction.matrix.c, &self.accumulator);
+        let column = stretch * self.shape.stretch;
+        let rows = from.rows.as_ref().map(|rows| {
+            let load = |&p: &Ptr<'c>| c.load(c.cx.f32_type(), c.at(p, column / rows.group * 4), 4).into_float_value();
+            rows.at.iter().map(load).collect()
+        });
+        let weight = from.weight.as_ref().map(|weight| {
+            let group = weight.codes.group(column);
+            let of_panel = |&panel: &Panel<'c>| match weight.is_shared {
+                true => vec![weight.codes.scales(c, (panel, c.int(0)), 1, group)],
+                false => {
+                    let results = s.results(s.zero(), 0).into_iter();
+                    let count = |sums: Vector<'c>| sums.get_type().get_size() as usize;
+                    results.map(|(row, sums)| weight.codes.scales(c, (panel, row), count(sums), group)).collect()
+                }
+            };
+            weight.panels.iter().map(of_panel).collect()
+        });
+        Scales { rows, weight }
+    }
+
+    /// Multiplies a stretch, which lies in a half of local memory, and adds its sums: at the end of
+    /// a group, scaled.
+    pub(super) fn multiply_stretch(
+        &self,
+        scales: Option<&GroupScales<'_, 'c>>,
+        (stretch, half): (Int<'c>, usize),
+        sums: &mut Sums<'c>,
+    ) {
+        let Some(from) = scales else { return self.multiply(half, &mut sums.all) };
+        let in_group = self.shape.in_group();
+        // Stretches of odd numbers lie in the second half.
+        if half % in_group == 0 {
+            sums.group = vec![self.accumulator.zero(); sums.all.len()];
+        }
+        let ends = (half + 1).is_multiple_of(in_group);
+        let scales = ends.then(|| self.load_scales(from, stretch));
+        self.contraction.matrix.c.keep_order();
+        self.multiply(half, &mut sums.group);
+        if let Some(scales) = scales {
+            self.add_group(&scales, sums);
+        }
+    }
+
+    /// Adds what is left of a group that the last stretch has not ended.
+    pub(super) fn add_rest(&self, scales: Option<&GroupScales<'_, 'c>>, stretch: Int<'c>, sums: &mut Sums<'c>) {
+        let Some(from) = scales else { return };
+        if !self.shape.count.is_multiple_of(self.shape.in_group()) {
+            self.add_group(&self.load_scales(from, stretch), sums);
+        }
+    }
+
+    fn add_group(&self, scales: &Scales<'c>, sums: &mut Sums<'c>) {
+        let (c, m, blocks) = (self.contraction.matrix.c, &self.contraction.matrix, self.blocks());
+        for (i, (all, &group)) in sums.all.iter_mut().zip(&sums.group).enumerate() {
+            let factors = self.factors(scales, i / blocks, i % blocks);
+            *all = c.fma(m.as_floats(group), factors, *all);
+        }
+    }
+
+    /// What the sums of some panels and a block of columns are multiplied with.
+    fn factors(&self, scales: &Scales<'c>, tile: usize, block: usize) -> Vector<'c> {
+        let (c, m, s) = (self.contraction.matrix.c, &self.contraction.matrix, &self.accumulator);
+        let times = |a: FloatValue<'c>, b| c.b.build_float_mul(a, b, "").expect("floats");
+        let unit = (m.unit() != 1.0).then(|| c.number(m.unit()));
+        let of_row = scales.rows.as_ref().map(|rows| rows[block]);
+        let of_row = of_row.map_or(unit, |row| Some(unit.map_or(row, |unit| times(row, unit))));
+        let of_panel = |panel: usize| {
+            let weight = scales.weight.as_ref().map(|weight| &weight[tile * s.side() + panel]);
+            let part = |(i, (_, sums)): (usize, (Int<'c>, Vector<'c>))| {
+                c.set_lanes(sums.get_type().get_size() as usize);
+                match (weight, of_row) {
+                    (Some(weight), _) if weight.len() == 1 && weight[0].get_type().get_size() == 1 => {
+                        let scale = c.lane(weight[0], 0).into_float_value();
+                        c.splat(of_row.map_or(scale, |row| times(row, scale)))
+                    }
+                    (Some(weight), Some(row)) => c.fmul(weight[i], c.splat(row)),
+                    (Some(weight), None) => weight[i],
+                    (None, row) => c.splat(row.unwrap_or_else(|| c.number(1.0))),
+                }
+            };
+            s.results(s.zero(), 0).into_iter().enumerate().map(part).collect::<Vec<_>>()
+        };
+        let lanes = c.lanes();
+        let all: Vec<Vector<'c>> = (0..s.side()).flat_map(of_panel).collect();
+        c.set_lanes(lanes);
+        c.join(&all)
+    }
+
+    /// Sums at the end, as f32.
+    pub(super) fn finished(&self, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
+        let (c, m, Shape { quantised, .. }) = (self.contraction.matrix.c, &self.contraction.matrix, self.shape);
+        if quantised.is_none_or(|quantised| quantised.has_groups) {
+            return sums;
+        }
+        let lanes = c.lanes();
+        let one = |sums: Vector<'c>| {
+            let floats = m.as_floats(sums);
+            c.set_lanes(floats.get_type().get_size() as usize);
+            if m.unit() == 1.0 { floats } else { c.fmul(floats, c.lit(m.unit())) }
+        };
+        let all = sums.into_iter().map(one).collect();
+        c.set_lanes(lanes);
+        all
+    }
+
+    /// Sums before the first stretch.
+    pub(super) fn zeros(&self, scales: Option<&GroupScales<'_, 'c>>) -> Sums<'c> {
+        let (c, s) = (self.contraction.matrix.c, &self.accumulator);
+        let zero = s.zero();
+        let all = match scales {
+            Some(_) => c.cx.f32_type().vec_type(zero.get_type().get_size()).const_zero(),
+            None => zero,
+        };
+        let count = self.shape.panels / s.side() * self.blocks();
+        Sums { all: vec![all; count], group: vec![] }
+    }
+
+    /// Sums as what a loop carries.
+    pub(super) fn carried(sums: &Sums<'c>) -> Vec<Any<'c>> {
+        sums.all.iter().map(|&v| v.into()).collect()
+    }
+}
