@@ -1,6 +1,8 @@
 use atomc_ir::Arch;
+use atomc_ir::arch::Requantised;
 
 use super::*;
+use crate::bucket::Bucket;
 use crate::testing::{ANY, DECODE, check_in, read};
 
 /// The kernels of a text after all passes, as family and ops.
@@ -132,9 +134,13 @@ fn as_many_numbers_become_codes_before_a_product_as_the_row_says() {
         %1 = linear %0, %w {out = bf16} : bf16[T, 4]
         return %1
     }"#;
-    let kernels = |coded| kernels(&Cx { arch: &Arch { coded, ..DECODE.arch.clone() }, ..DECODE }, text);
-    assert_eq!(kernels(64), ["matvec: quantise linear"]);
-    assert_eq!(kernels(63), ["rows: quantise", "matvec: linear"]);
+    let kernels = |one, several, tokens| {
+        let arch = Arch { requantised: Requantised { one, several }, ..DECODE.arch.clone() };
+        kernels(&Cx { arch: &arch, bucket: Bucket::Decode { tokens }, ..DECODE }, text)
+    };
+    let (fused, apart) = (vec!["matvec: quantise linear"], vec!["rows: quantise", "matvec: linear"]);
+    assert_eq!([kernels(64, 0, 1), kernels(63, 64, 1)], [fused.clone(), apart.clone()]);
+    assert_eq!([kernels(0, 128, 2), kernels(64, 127, 2)], [fused, apart]);
 }
 
 #[test]

@@ -222,37 +222,39 @@ fn shares_groups(c: &Gpu, group: usize) -> bool {
 /// scale. All lanes of a wave come here as often.
 fn quantise_groups<'a, 'c>(
     kernel: &Kernel<'a, 'c>,
-    (v, group): (Value, usize),
+    of: (Value, usize),
     out: &Operand<'c>,
     row: Int<'c>,
     team: Team<'a, 'c>,
 ) -> Result<(), Diagnostic> {
-    let (c, rows) = (kernel.code, &kernel.rows);
-    let (width, padded) = (out.ty.shape.row().unwrap_or(0), rows.padded(out));
-    let of = rows.graph.operands(v.node)[0];
-    let turn = team.size * c.lanes();
+    let c = kernel.code;
     let mut result = Ok(());
-    c.repeat(0, padded, turn, |first| {
-        let col = first + team.index * c.lanes();
-        let one = || {
-            let at = |col: Int<'c>| At { row, head: None, col: Col::Var(col) };
-            let numbers = rows.eval(of, at(c.smaller(col, padded - c.lanes())))?;
-            let numbers = c.choose(c.lanes_below(c.int(width) - col), numbers, c.zero());
-            let found = rows.scale_of_size(v, c.largest_of(rows.size_of(numbers), group / c.lanes()))?;
-            let bits = rows.bits_by(numbers, &found);
-            c.when(c.less(col, padded), || {
-                c.store(rows.address(out, at(col)), bits, c.lanes() as u32);
-            });
-            let is_first = c.equal(col % group, 0) & c.less(col, width);
-            c.when(is_first, || {
-                let scale = c.at(out.ptr, row * out.stride + padded + col / group * 4);
-                c.store(scale, found.scale(), 4);
-            });
-            Ok(())
-        };
-        result = one();
+    c.repeat(0, kernel.rows.padded(out), team.size * c.lanes(), |first| {
+        result = quantise_vector(kernel, of, out, row, first + team.index * c.lanes());
     });
     result
+}
+
+/// The vector of a row from a column on, if the row reaches there.
+fn quantise_vector<'c>(
+    kernel: &Kernel<'_, 'c>,
+    (v, group): (Value, usize),
+    out: &Operand<'c>,
+    row: Int<'c>,
+    col: Int<'c>,
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (width, padded) = (out.ty.shape.row().unwrap_or(0), rows.padded(out));
+    let at = |col: Int<'c>| At { row, head: None, col: Col::Var(col) };
+    let numbers = rows.eval(rows.graph.operands(v.node)[0], at(c.smaller(col, padded - c.lanes())))?;
+    let numbers = c.choose(c.lanes_below(c.int(width) - col), numbers, c.zero());
+    let found = rows.scale_of_size(v, c.largest_of(rows.size_of(numbers), group / c.lanes()))?;
+    let bits = rows.bits_by(numbers, &found);
+    c.when(c.less(col, padded), || c.store(rows.address(out, at(col)), bits, c.lanes() as u32));
+    let begins = c.equal(col % group, 0) & c.less(col, width);
+    let scale = row * out.stride + padded + col / group * 4;
+    c.when(begins, || c.store(c.at(out.ptr, scale), found.scale(), 4));
+    Ok(())
 }
 
 /// The whole row, padding as zeros.
