@@ -137,8 +137,8 @@ const GFX1250: [Product; 2] = [
 ];
 
 /// The rows of a step of one token. Of more a kernel of its own makes codes: each work-group of a
-/// product would run some thirty vector instructions for each number. Counted in the emulator; where
-/// a launch is dearer than that, nobody has measured.
+/// product would run some thirty vector instructions for each number. Counted in the emulator;
+/// where a launch is dearer than that, nobody has measured.
 const CODED: usize = 16 << 10;
 
 /// As bf16 these fill a work-group's local memory for rows twice. Of more each work-group reads the

@@ -1,6 +1,6 @@
-//! Products of rows and weights that are both quantised to a byte, which matrix instructions take as
-//! they are. Scales are applied to sums: to whole ones where a row has one scale, otherwise to those
-//! of each K tile, which is a group.
+//! Products of rows and weights that are both quantised to a byte, which matrix instructions take
+//! as they are. Scales are applied to sums: to whole ones where a row has one scale, otherwise to
+//! those of each K tile, which is a group.
 use atomc_ir::{DType, Graph, Layout, Op};
 
 use crate::contraction::Encoding;

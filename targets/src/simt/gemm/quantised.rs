@@ -2,8 +2,8 @@
 //!
 //! Values of 8 bits are multiplied as they lie where the chip has an instruction for their type.
 //! Scales of whole rows, of either operand, are left to the epilogue. Where scales change along K,
-//! each group's partial sums are scaled as they are added up; there bf16, which holds every quantised
-//! value, serves chips without such an instruction.
+//! each group's partial sums are scaled as they are added up; there bf16, which holds every
+//! quantised value, serves chips without such an instruction.
 use atomc_ir::arch::{GpuArch, Isa};
 use atomc_ir::{DType, Graph, Layout, Op};
 

@@ -42,8 +42,8 @@ pub struct Place<'c> {
     pub results: Int<'c>,
 }
 
-/// How operands of a type lie. A lane holds whole vectors: instructions that take less of a row take
-/// parts of one.
+/// How operands of a type lie. A lane holds whole vectors: instructions that take less of a row
+/// take parts of one.
 pub fn layout_of(simt: &Simt, dtype: DType) -> MatrixLayout {
     let depth = if dtype.size() == 1 { VEC16 } else { simt.matrix.depth };
     MatrixLayout { depth, ..simt.matrix }

@@ -108,7 +108,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.columns.iter().map(|&column| load(c.at(x.vec16(m, column, vec16s), further))).collect()
     }
 
-    /// The scales of the rows' parts of step `i` behind `step`, tile by tile, where rows have several.
+    /// The scales of the rows' parts of step `i` behind `step`, tile by tile, where rows have
+    /// several.
     pub(super) fn scales_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Any<'c>> {
         let m = self.matrix();
         let Some(group) = self.shape.quantised.and_then(|quantised| quantised.row_group) else { return vec![] };

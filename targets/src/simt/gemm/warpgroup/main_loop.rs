@@ -52,9 +52,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         ((at + rows, TileForm::Swizzled), (at, TileForm::Blocks { along: BLOCK, down: EIGHT }))
     }
 
-    /// The sums of a tile, of which those of each K tile are scaled before they are added up. Of two
-    /// K tiles the second is multiplied while the sums of the first are scaled. The assembler does
-    /// not follow products that a loop's next turn waits for.
+    /// The sums of a tile, of which those of each K tile are scaled before they are added up. Of
+    /// two K tiles the second is multiplied while the sums of the first are scaled. The assembler
+    /// does not follow products that a loop's next turn waits for.
     fn scaled_sums(&self, tile: WorkTile<'c>, first: Int<'c>, scales: &Scales<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
         let (c, count) = (self.code(), self.shape.count);
         let begin = |i: Int<'c>| self.begin(tile, (first, i), scales);
