@@ -137,7 +137,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape, ring) = (self.code(), self.shape, &self.rows);
         let dtype = self.contraction.matrix.dtype;
         let is_there = c.less(turn, self.count());
-        let [tile, along] = self.coordinates(turn);
+        let [_, along] = self.coordinates(turn);
         let mut made = Vec::new();
         for (i, bits) in words[..tokens.len()].iter().enumerate() {
             c.set_lanes(self.lanes());
@@ -173,29 +173,41 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 c.store(self.local(ring.at(turn) + at), bits, VEC16 as u32);
             }
             if self.row_groups() {
-                let scales = &words[tokens.len()..2 * tokens.len()];
-                c.when(c.equal(vec16, 0), || {
-                    for (&token, &scale) in tokens.iter().zip(scales) {
-                        c.store(self.row_scale(turn, token), scale, 4);
-                    }
-                });
+                self.store_scales((turn, vec16), tokens, &words[tokens.len()..2 * tokens.len()]);
             }
             if self.norm.is_some() {
-                let part = self.nth_tile(tile);
-                let ends = c.equal(turn + 1 - self.count(), 0);
-                let ends = ends | c.equal(along, shape.length - 1);
-                c.when(ends, || {
-                    let to = self.squares.at(part);
-                    self.squares.wait_empty(c, part);
-                    for (&token, &sum) in tokens.iter().zip(&*squares) {
-                        let add = |a, b| c.b.build_float_add(a, b, "").expect("floats");
-                        let sum = c.across(sum, &[1, 2, 4], add);
-                        c.when(c.equal(vec16, 0), || c.store(self.local(to + token * 4), sum, 4));
-                    }
-                    c.arrive(c.always(), self.squares.full(part));
-                });
+                self.store_squares((turn, vec16), tokens, squares);
             }
         });
         Ok(())
+    }
+
+    /// Stores the rows' scales of a turn's K tile.
+    fn store_scales(&self, (turn, vec16): (Int<'c>, Int<'c>), tokens: &[Int<'c>], scales: &[Any<'c>]) {
+        let c = self.code();
+        c.when(c.equal(vec16, 0), || {
+            for (&token, &scale) in tokens.iter().zip(scales) {
+                c.store(self.row_scale(turn, token), scale, 4);
+            }
+        });
+    }
+
+    /// Stores the squares of rows, if a turn's columns are the last ones of a part of a tile.
+    fn store_squares(&self, (turn, vec16): (Int<'c>, Int<'c>), tokens: &[Int<'c>], squares: &[FloatValue<'c>]) {
+        let (c, shape) = (self.code(), self.shape);
+        let [tile, along] = self.coordinates(turn);
+        let part = self.nth_tile(tile);
+        let ends = c.equal(turn + 1 - self.count(), 0);
+        let ends = ends | c.equal(along, shape.length - 1);
+        c.when(ends, || {
+            let to = self.squares.at(part);
+            self.squares.wait_empty(c, part);
+            for (&token, &sum) in tokens.iter().zip(squares) {
+                let add = |a, b| c.b.build_float_add(a, b, "").expect("floats");
+                let sum = c.across(sum, &[1, 2, 4], add);
+                c.when(c.equal(vec16, 0), || c.store(self.local(to + token * 4), sum, 4));
+            }
+            c.arrive(c.always(), self.squares.full(part));
+        });
     }
 }
