@@ -340,7 +340,7 @@ fn fingerprints_tell_contents_apart() {
 fn says_what_is_wrong() {
     let good = encode(&sample(), &code()).unwrap();
     let mut newer = good.clone();
-    newer[8] = 12;
+    newer[8] = 13;
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let texts = [
@@ -350,7 +350,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 12, but this atomc reads version 11: compile the model again",
+            "artifact format version 13, but this atomc reads version 12: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),
