@@ -34,9 +34,8 @@ pub struct Arch {
     pub memory: Memory,
     /// Which rows are quantised where they are multiplied. The same for all variants of a target.
     pub requantised: Requantised,
-    /// Most numbers of a step's rows that are normed where they are multiplied, as each work-group
-    /// norms all of them. Of more a kernel of its own does it once.
-    pub normed: usize,
+    /// Which rows are normed where they are multiplied.
+    pub normed: Renormed,
 }
 
 /// Most numbers of a step's rows that are quantised where they are multiplied, as each work-group,
@@ -54,6 +53,21 @@ impl Requantised {
     pub fn most(self, tokens: usize) -> usize {
         if tokens == 1 { self.one } else { self.several }
     }
+}
+
+/// Most numbers of a step's rows that are normed where they are multiplied, as each work-group norms
+/// all of them. Of more a kernel of its own does it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renormed {
+    /// Before a weight of floats.
+    pub floats: usize,
+    /// Before a quantised weight.
+    pub quantised: usize,
+}
+
+impl Renormed {
+    /// No limit.
+    pub const ALL: Renormed = Renormed { floats: usize::MAX, quantised: usize::MAX };
 }
 
 impl Arch {

@@ -4,7 +4,7 @@ mod compare;
 mod model;
 mod random;
 
-use atomc_ir::arch::{Cpu, Dot, Machine, Memory, Requantised, Vector};
+use atomc_ir::arch::{Cpu, Dot, Machine, Memory, Renormed, Requantised, Vector};
 use atomc_ir::{Arch, Graph, parse};
 
 use crate::bucket::Bucket;
@@ -27,7 +27,7 @@ pub const ARCH: Arch = Arch {
     executed: true,
     memory: Memory { row: 32, alias: 1024, rows: 1, panel: 4, group_bytes: 64, block_tokens: 16, align: 64 },
     requantised: Requantised { one: 48 << 10, several: 48 << 10 },
-    normed: usize::MAX,
+    normed: Renormed::ALL,
 };
 
 pub const DECODE: Cx = Cx { arch: &ARCH, bucket: Bucket::Decode { tokens: 1 }, invariant: false };

@@ -218,12 +218,11 @@ fn schedules_say_which_codes_they_do_not_take() {
     };
     let odd = scheme("f4e2m1", "f32", [5, 3]);
     let what = "f4e2m1[48, 96] with a scale for each 5 by 3";
-    let none = "it decodes no weights";
     assert_eq!(
         error(odd, Family::Matvec),
         format!(
-            "no schedule for matvec: stream_k: {what}: {none}; gemv_bulk: gfx942 has no bulk copies; \
-             gemm_warpgroup_few: rows and the weight are not both codes; \
+            "no schedule for matvec: stream_k: gfx942 has no warpgroup MMA; gemv_bulk: gfx942 has no bulk copies; \
+             gemm_warpgroup_few: 1 tokens of floats: 33 at least; \
              gemv: {what}: products of 32 columns would have several scales"
         )
     );

@@ -115,7 +115,7 @@ mod tests {
             [
                 "not stream_k: gfx942 has no warpgroup MMA",
                 "not gemv_bulk: gfx942 has no bulk copies",
-                "not gemm_warpgroup_few: rows and the weight are not both bytes"
+                "not gemm_warpgroup_few: the weight is not quantised"
             ]
         );
     }

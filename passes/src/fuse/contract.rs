@@ -78,8 +78,8 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
         if !is_next(r.graph.op(x.node)) {
             continue;
         }
-        if is_normed(r.graph.op(x.node)) && tokens * width > cx.arch.normed {
-            let most = cx.arch.normed;
+        let most = normed(r, linear, cx);
+        if is_normed(r.graph.op(x.node)) && tokens * width > most {
             let text = format!("{tokens} rows of {width} are more than the {most} numbers that a work-group norms");
             why = Why::new(Cause::Step, text);
             break;
@@ -110,6 +110,13 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     }
     taken.leave(x, reader, why);
     taken
+}
+
+/// Most numbers that are normed before a product.
+fn normed(r: &Regions, linear: NodeId, cx: &Cx) -> usize {
+    let weight = r.graph.ty(r.graph.operands(linear)[1]).as_tensor();
+    let limit = cx.arch.normed;
+    if weight.is_some_and(|w| w.dtype.is_code()) { limit.quantised } else { limit.floats }
 }
 
 /// The heads of a row, which kernels read there one by one.

@@ -1,5 +1,5 @@
 use atomc_ir::Arch;
-use atomc_ir::arch::Requantised;
+use atomc_ir::arch::{Renormed, Requantised};
 
 use super::*;
 use crate::bucket::Bucket;
@@ -146,7 +146,10 @@ fn as_many_numbers_become_codes_before_a_product_as_the_row_says() {
 #[test]
 fn as_many_numbers_are_normed_before_a_product_as_the_row_says() {
     let text = gated(4, "%2 = silu_mul %0, %1 : bf16[T, 4]");
-    let kernels = |normed| kernels(&Cx { arch: &Arch { normed, ..DECODE.arch.clone() }, ..DECODE }, &text);
+    let kernels = |floats| {
+        let normed = Renormed { floats, quantised: 0 };
+        kernels(&Cx { arch: &Arch { normed, ..DECODE.arch.clone() }, ..DECODE }, &text)
+    };
     let all = kernels(usize::MAX);
     assert_eq!(all, ["matvec: rms_norm linear slice slice silu_mul"]);
     assert_eq!(kernels(1), ["rows: rms_norm", "matvec: linear slice slice silu_mul"]);

@@ -6,7 +6,8 @@
 //! of the products named in the rows.
 use atomc_ir::DType::{BF16, F8E4M3, F16, F32, I8};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, Requantised, RowExchange, Simt,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, Renormed, Requantised,
+    RowExchange, Simt,
 };
 
 const TRIPLE: &str = "amdgcn-amd-amdhsa";
@@ -167,7 +168,7 @@ const fn row(
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
         requantised: Requantised { one: CODED, several: CODED },
-        normed: NORMED,
+        normed: Renormed { floats: NORMED, quantised: NORMED },
     }
 }
 

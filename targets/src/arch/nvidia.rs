@@ -5,7 +5,7 @@
 //! bandwidths: the data sheets of the products named in the rows.
 use atomc_ir::DType::{BF16, F16};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Measured, Product, ProductShape, Requantised,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Measured, Product, ProductShape, Renormed, Requantised,
     RowExchange, Simt, StreamK, WarpgroupPrefill,
 };
 
@@ -74,6 +74,10 @@ const H200: Measured = Measured {
 /// Qwen3-8B, and a kernel of its own 5. `stream_k` multiplies rows that are quantised in memory.
 const WITH_STREAM_K: Requantised = Requantised { one: 48 << 10, several: 16 << 10 };
 
+/// Beyond 32 tokens of 4,096 numbers `gemv_bulk` has no room for rows beside a quantised weight of
+/// gate and up, and `gemm_warpgroup_few` takes rows that are in memory.
+const WITH_WARPGROUPS: Renormed = Renormed { floats: usize::MAX, quantised: 128 << 10 };
+
 const fn row(
     name: &'static str,
     features: &'static [&'static str],
@@ -115,7 +119,7 @@ const fn row(
         }),
         memory: super::GPU_MEMORY,
         requantised: if warpgroup_mma { WITH_STREAM_K } else { super::REQUANTISED },
-        normed: usize::MAX,
+        normed: if warpgroup_mma { WITH_WARPGROUPS } else { Renormed::ALL },
     }
 }
 

@@ -65,13 +65,22 @@ pub fn multiplied_as_stored(body: &Graph) -> Option<DType> {
     Bytes::of(body).map(|bytes| bytes.dtype)
 }
 
-/// The same for decode steps of more tokens of codes than a work-group stages.
+/// Fewest tokens of floats of a decode step. A tile has room for 128.
+const DECODED: usize = 33;
+
+/// The same for decode steps of more tokens than others have room for beside a quantised weight.
 pub const FEW: Schedule = Schedule {
     name: "gemm_warpgroup_few",
     family: Family::Matvec,
     invariant: false,
     suits: |spec, arch, choice| {
-        WhyNot::unless(Bytes::of(spec.body).is_some(), || "rows and the weight are not both bytes".into())?;
+        match Operands::of(spec.body) {
+            Operands::Floats => return Err(WhyNot::new("the weight is not quantised")),
+            Operands::Bytes(_) => (),
+            Operands::Decoded => WhyNot::unless(spec.tokens >= DECODED, || {
+                format!("{} tokens of floats: {DECODED} at least", spec.tokens)
+            })?,
+        }
         suits(spec, launch::gpu(arch)?, choice)
     },
     open: None,
