@@ -55,8 +55,8 @@ impl Requantised {
     }
 }
 
-/// Most numbers of a step's rows that are normed where they are multiplied, as each work-group norms
-/// all of them. Of more a kernel of its own does it once.
+/// Most numbers of a step's rows that are normed where they are multiplied, as each work-group
+/// norms all of them. Of more a kernel of its own does it once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renormed {
     /// Before a weight of floats.
