@@ -101,21 +101,26 @@ fn matvec_of_rows_that_become_codes() {
     }
 }
 
+/// A product of rows that another kernel has quantised, and rows beside it.
+fn of_rows_in_memory((to, group): (&str, usize), weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> String {
+    let group = if group == 0 { k } else { group };
+    let (parameters, block) = weight(weights, n, k);
+    format!(
+        "graph @k(%x: {to}[T, {k}]@scaled({group}), {parameters}, %r: bf16[T, {n}]) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  %1 = add %r, %0 : bf16[T, {n}]
+  return %1
+}}"
+    )
+}
+
 /// Rows that another kernel has made codes of.
 #[test]
 fn products_of_codes_in_memory() {
     for (to, _, group) in ROWS.into_iter().filter(|&(_, rule, _)| rule != "static") {
         for weights in WEIGHTS {
             for (k, n) in [(200, 50), (256, 96)] {
-                let group = if group == 0 { k } else { group };
-                let (parameters, block) = weight(weights, n, k);
-                let text = format!(
-                    "graph @k(%x: {to}[T, {k}]@scaled({group}), {parameters}, %r: bf16[T, {n}]) {{
-  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
-  %1 = add %r, %0 : bf16[T, {n}]
-  return %1
-}}"
-                );
+                let text = of_rows_in_memory((to, group), weights, n, k);
                 check(Case { runs: &[run(0, 1); 2], ..case(&text, Family::Matvec, 2) }, k);
                 check(Case { runs: &[run(0, 37)], ..case(&text, Family::Matmul, 64) }, k);
             }
@@ -130,15 +135,7 @@ fn prompts_of_quantised_operands_on_gpus() {
     for (to, _, group) in [ROWS[0], ROWS[1], ROWS[3]] {
         for weights in WEIGHTS.into_iter().filter(|weights| weights.0 == to) {
             for (k, n, tokens) in [(320, 50, 37), (512, 144, 131)] {
-                let group = if group == 0 { k } else { group };
-                let (parameters, block) = weight(weights, n, k);
-                let text = format!(
-                    "graph @k(%x: {to}[T, {k}]@scaled({group}), {parameters}, %r: bf16[T, {n}]) {{
-  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
-  %1 = add %r, %0 : bf16[T, {n}]
-  return %1
-}}"
-                );
+                let text = of_rows_in_memory((to, group), weights, n, k);
                 Case { runs: &[run(0, tokens)], ..case(&text, Family::Matmul, 256) }.check_on_gpus();
             }
         }

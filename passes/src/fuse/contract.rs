@@ -78,8 +78,8 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
         if !is_next(r.graph.op(x.node)) {
             continue;
         }
-        let most = normed(r, linear, cx);
-        if is_normed(r.graph.op(x.node)) && tokens * width > most {
+        let most = if is_normed(r.graph.op(x.node)) { normed(r, linear, cx) } else { usize::MAX };
+        if tokens * width > most {
             let text = format!("{tokens} rows of {width} are more than the {most} numbers that a work-group norms");
             why = Why::new(Cause::Step, text);
             break;

@@ -156,6 +156,24 @@ fn as_many_numbers_are_normed_before_a_product_as_the_row_says() {
 }
 
 #[test]
+fn rows_before_a_quantised_weight_have_a_limit_of_their_own() {
+    let text = r#"graph @g(%x: bf16[T, 64]) {
+        %g = weight {name = "g"} : bf16[64]
+        %0 = rms_norm %x, %g {eps = 1e-6} : bf16[T, 64]
+        %w = weight {name = "w"} : i8[4, 64]
+        %s = weight {name = "s"} : bf16[4, 1]
+        %1 = linear %0, %w, %s {out = bf16, block = [1, 64]} : bf16[T, 4]
+        return %1
+    }"#;
+    let kernels = |quantised| {
+        let normed = Renormed { floats: 0, quantised };
+        kernels(&Cx { arch: &Arch { normed, ..DECODE.arch.clone() }, ..DECODE }, text)
+    };
+    assert_eq!(kernels(64), ["matvec: rms_norm linear"]);
+    assert_eq!(kernels(63), ["rows: rms_norm", "matvec: linear"]);
+}
+
+#[test]
 fn a_product_by_what_is_computed_is_a_kernel_of_its_own() {
     let text = r#"graph @g(%x: bf16[T, 8], %y: bf16[T, 8]) {
         %0 = silu %y : bf16[T, 8]

@@ -5,6 +5,7 @@ use atomc_ir::{DType, Graph, Layout, Op};
 
 use crate::contraction::Encoding;
 use crate::schedule::WhyNot;
+use crate::simt::gemm::quantised::sums_exactly;
 
 /// Most rows of a weight in a tile.
 const ROWS: usize = 128;
@@ -21,8 +22,9 @@ pub struct Bytes {
 impl Bytes {
     pub fn of(body: &Graph) -> Option<Bytes> {
         let is_byte = |e: &Encoding| matches!(e.codes, DType::F8E4M3 | DType::I8) && e.zero.is_none();
-        let encoding = Encoding::of(body).filter(is_byte)?;
-        let product = body.ids().find(|&id| body.op(id).is_contraction())?;
+        let encoding = Encoding::of(body).filter(|e| is_byte(e) && sums_exactly(e.codes, e.size[1]))?;
+        // Experts and heads have products of their own.
+        let product = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. }))?;
         let x = body.operands(product)[0];
         let ty = body.ty(x).as_tensor().filter(|t| t.dtype == encoding.codes)?;
         match ty.layout {

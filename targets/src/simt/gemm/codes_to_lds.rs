@@ -93,7 +93,7 @@ enum Scaling {
     /// Pairs of bf16 as f32, of which they are the upper halves.
     Widened,
     /// The same of 4-bit integers, from which the product of what they are too large by with the
-    /// scale is taken off: it is exact, as is all before the last rounding.
+    /// scale is taken off. With a scale of 16 bits it is exact, as is all before the last rounding.
     Raised,
 }
 
@@ -101,10 +101,11 @@ impl Scaling {
     /// With a decoder into a type: pairs are scaled by a scale that is exact in their type.
     fn of(encoding: &Encoding, own: &Decoder, dtype: DType, scales_sums: bool) -> Option<Scaling> {
         let exact = encoding.scale == dtype || encoding.scale == DType::E8M0 && dtype == DType::BF16;
+        let four = matches!(encoding.codes, DType::I4 | DType::U4);
         match own.makes_pairs() {
             _ if scales_sums => Some(Scaling::AsDecoded),
             true if exact => Some(Scaling::AsDecoded),
-            true if dtype == DType::BF16 && matches!(encoding.codes, DType::I4 | DType::U4) => Some(Scaling::Raised),
+            true if dtype == DType::BF16 && four && encoding.scale.size() == 2 => Some(Scaling::Raised),
             true if dtype == DType::BF16 => Some(Scaling::Widened),
             _ => None,
         }
@@ -349,7 +350,7 @@ impl<'k, 'c> CodedRows<'k, 'c> {
     pub fn new(
         c: &'k Gpu<'c>,
         x: &Operand<'c>,
-        (dtype, tile, scales_sums): (DType, Tile, bool),
+        (dtype, tile): (DType, Tile),
         source: impl Fn(Int<'c>, Int<'c>) -> Int<'c>,
     ) -> CodedRows<'k, 'c> {
         let of_block = tile.columns / CODES * 16;
@@ -364,7 +365,7 @@ impl<'k, 'c> CodedRows<'k, 'c> {
         let pieces = (0..tile.panels * of_block / tile.threads).map(one).collect();
         let width = x.ty.shape.last().unwrap_or(0);
         let scales = match x.ty.layout {
-            Layout::Scaled(group) if group < width && !scales_sums => {
+            Layout::Scaled(group) if group < width && !tile.scales_sums => {
                 Some((c.arch.memory.padded(width), group, width.div_ceil(group) - 1))
             }
             _ => None,

@@ -129,6 +129,15 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         self.parts.starts().map(number).collect()
     }
 
+    /// The panel of the weight at which a piece of the result begins.
+    pub fn first_panel(&self, piece: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        self.parts
+            .starts()
+            .enumerate()
+            .fold(c.int(0), |first, (i, start)| c.pick_int(c.equal(piece, i), start / 16, first))
+    }
+
     /// These panels.
     pub fn panels_of(&self, panel: Int<'c>, expert: Option<Int<'c>>) -> Vec<Panel<'c>> {
         let panel = self.made(panel);

@@ -17,6 +17,11 @@ pub const SPAN: usize = 64;
 /// Columns of i8 whose sums are less than 2^31.
 const EXACT: usize = 1 << 17;
 
+/// Whether sums of so many columns are exact where they are integers.
+pub fn sums_exactly(dtype: DType, depth: usize) -> bool {
+    dtype != DType::I8 || depth < EXACT
+}
+
 /// How such a product is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantised {
@@ -60,6 +65,5 @@ impl Quantised {
 /// Whether an instruction multiplies rows and a weight of these types, and sums of so many columns
 /// are exact where they are integers.
 fn is_taken(arch: GpuArch, [rows, weight]: [DType; 2], depth: usize) -> bool {
-    let is_exact = rows != DType::I8 || depth < EXACT;
-    rows == weight && rows.size() == 1 && Matrix::native(arch.simt, rows) && is_exact
+    rows == weight && rows.size() == 1 && Matrix::native(arch.simt, rows) && sums_exactly(rows, depth)
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use atomc_ir::DType;
 use inkwell::types::BasicType;
-use inkwell::values::BasicMetadataValueEnum;
+use inkwell::values::{BasicMetadataValueEnum, FloatValue};
 
 use super::Gpu;
 use crate::code::{Any, Int, Ptr};
@@ -252,6 +252,20 @@ impl<'c> Gpu<'c> {
             sum => sum,
         };
         sums.into_iter().map(float).collect()
+    }
+
+    /// Sums, and others times a factor each.
+    pub fn add_scaled(
+        &self,
+        sums: &[Any<'c>],
+        others: &[Any<'c>],
+        factor: impl Fn(usize) -> FloatValue<'c>,
+    ) -> Vec<Any<'c>> {
+        let one = |(i, (&sum, &other)): (usize, (&Any<'c>, &Any<'c>))| {
+            let all = [other, factor(i).into(), sum].map(|v| v.into());
+            self.call("llvm.fma", &[self.cx.f32_type().into()], &all)
+        };
+        sums.iter().zip(others).enumerate().map(one).collect()
     }
 
     /// All products are done, but for so many that were begun last.

@@ -127,6 +127,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
         result
     }
+
     /// Sums of a token's features times the scales of quantised operands that a whole row has.
     fn scaled(
         &self,

@@ -6,7 +6,6 @@ use super::Group;
 use super::scheduler::WorkTile;
 use super::shape::{CHUNK, HALF, PANELS, ROW};
 use crate::code::{Any, Int};
-use crate::simt::gemm::contract::Panel;
 use crate::simt::machine::warpgroup::TileForm;
 
 /// Products along a slot, each of 32 bytes.
@@ -93,13 +92,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let [_, along] = self.coordinates(turn);
         let of_panel = |i: usize| {
             let panel = c.wave_index() * (PANELS / 4) + i;
-            let panels = self.contraction.panels_of(part.tile * shape.each() + panel % shape.each(), None);
-            let number = (1..shape.pieces).fold(panels[0], |one, piece| {
-                let later = c.less(panel, piece * shape.each());
-                let pick = |a: Int<'c>, b: Int<'c>| c.pick_int(later, a, b);
-                let other = panels[piece];
-                Panel { number: pick(one.number, other.number), own: pick(one.own, other.own), expert: None }
-            });
+            let of_result = self.contraction.made(part.tile * shape.each() + panel % shape.each());
+            let panel = of_result + self.contraction.first_panel(panel / shape.each());
+            let number = self.contraction.numbered(panel, None);
             c.lane(codes.scales(c, (number, c.int(0)), 1, Some(along)), 0)
         };
         (0..PANELS / 4).map(of_panel).collect()
@@ -128,19 +123,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
         own: &[Any<'c>],
         sums: &[Any<'c>],
     ) -> Vec<Any<'c>> {
-        let (c, f32) = (self.code(), self.code().cx.f32_type());
-        let half = self.shape.columns / 2;
-        let one = |(i, (&own, &sum)): (usize, (&Any<'c>, &Any<'c>))| {
+        let (c, half) = (self.code(), self.shape.columns / 2);
+        let factor = |i: usize| {
             // Of each half: two tokens of 8 of the first panel, then of the second.
             let (panel, token) = (i % half / 2 % 2, i % half / 4 * 2 + i % 2);
             let weight = of_weight.get(panel).map(|scale| scale.into_float_value());
-            let factor = match (weight, of_rows.get(token)) {
+            match (weight, of_rows.get(token)) {
                 (Some(a), Some(&b)) => c.b.build_float_mul(a, b, "").expect("floats"),
                 (a, b) => a.or(b.copied()).unwrap_or_else(|| c.number(1.0)),
-            };
-            let all = [own.into_float_value(), factor, sum.into_float_value()];
-            c.call("llvm.fma", &[f32.into()], &all.map(|v| v.into()))
+            }
         };
-        own.iter().zip(sums).enumerate().map(one).collect()
+        c.add_scaled(sums, own, factor)
     }
 }

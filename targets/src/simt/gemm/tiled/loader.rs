@@ -33,13 +33,12 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
             return Loaders { rows: RowLoader::Plain(self.loader(x)), codes: None };
         };
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
-        let scales_sums = shape.quantised.is_some();
         let tile = codes_to_lds::Tile {
             panels: shape.side,
             columns: shape.stretch,
             threads: shape.threads,
             blocks: Blocks::as_in_memory(shape.stretch, m.dtype),
-            scales_sums,
+            scales_sums: shape.quantised.is_some(),
         };
         let panel = |place: Int<'c>| {
             let panel = self.place(place);
@@ -49,7 +48,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let rows = match x.ty.layout {
             Layout::Scaled(_) => {
                 let source = |block, row| self.tile.source(c, block, row);
-                RowLoader::Codes(CodedRows::new(c, x, (m.dtype, tile, scales_sums), source))
+                RowLoader::Codes(CodedRows::new(c, x, (m.dtype, tile), source))
             }
             _ => RowLoader::Plain(self.rows_loader(x)),
         };
@@ -122,16 +121,11 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     /// The panel of the result that stands in a place of the tile, for each wave piece by piece,
     /// and the panel of the weight at which its piece begins.
     pub(super) fn place(&self, place: Int<'c>) -> [Int<'c>; 2] {
-        let (c, shape) = (self.contraction.matrix.c, self.shape);
+        let shape = self.shape;
         let (wave, inside) = (place / shape.panels, place % shape.panels);
         let panel = wave * shape.made + inside % shape.made;
         let panel = self.contraction.made(panel + self.tile.panel());
-        let piece = inside / shape.made;
-        let mut first = c.int(0);
-        for (i, start) in self.contraction.parts.starts().enumerate() {
-            first = c.pick_int(c.equal(piece, i), start / 16, first);
-        }
-        [panel, first]
+        [panel, self.contraction.first_panel(inside / shape.made)]
     }
 
     pub(super) fn load_rows(&self, rows: &RowLoader<'g, 'c>, stretch: Int<'c>, half: usize) -> Next<'c> {

@@ -137,13 +137,8 @@ impl<'c> Scales<'c> {
         let each = sums.len() / scales.pieces.len();
         let factors: Vec<[FloatValue<'c>; 2]> =
             scales.pieces.iter().map(|&piece| scales.tokens.map(|token| mul(piece, token))).collect();
-        let one = |(i, (&own, &sum)): (usize, (&Any<'c>, &Any<'c>))| {
-            // Two features of a token, then those of the other.
-            let factor = factors[i / each][i % 4 / 2];
-            let all = [own.into_float_value(), factor, sum.into_float_value()];
-            c.call("llvm.fma", &[c.cx.f32_type().into()], &all.map(|v| v.into()))
-        };
-        own.iter().zip(sums).enumerate().map(one).collect()
+        // Two features of a token, then those of the other.
+        c.add_scaled(sums, own, |i| factors[i / each][i % 4 / 2])
     }
 
     /// The scales of some features, piece by piece, where a row of the weight has one.

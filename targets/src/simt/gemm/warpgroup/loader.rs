@@ -113,13 +113,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// Where the panel in a place of a tile begins, and which of the weight's it is.
     fn panel_of(&self, tile: WorkTile<'c>, place: Int<'c>) -> (Ptr<'c>, Panel<'c>) {
-        let (c, contraction) = (self.code(), self.contraction);
+        let contraction = self.contraction;
         let of_piece = self.shape.features / 16;
         let panel = contraction.made(tile.feature / 16 + place % of_piece);
-        let mut start = c.int(0);
-        for (i, first) in contraction.parts.starts().enumerate() {
-            start = c.pick_int(c.equal(place / of_piece, i), first / 16, start);
-        }
+        let start = contraction.first_panel(place / of_piece);
         (contraction.weight_panel(panel, start, None), contraction.numbered(panel + start, None))
     }
 }
