@@ -2,7 +2,8 @@
 //!
 //! A line of a table is a class of kernels and what was best for it: `decode bf16 4 128 : 8 64 =
 //! groups 1, stages 1`. A kernel takes the numbers of the nearest class of its schedule and kind,
-//! whose sizes come behind the colon. A line must name a schedule, a kind of kernels that it makes,
+//! whose sizes come behind the colon. A weight is part of the kind as it is stored, `bf16` or
+//! `i4/1x128+zeros`: what was measured with one encoding says nothing of another. A line must name a schedule, a kind of kernels that it makes,
 //! and each of its open numbers with a value that it may have. The tables are part of the source,
 //! so the same model gives the same code wherever it is compiled; `atomc tune` writes them.
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use std::sync::LazyLock;
 use atomc_ir::{Arch, DType, Diagnostic, Family};
 
 use crate::KernelSpec;
+use crate::contraction::Encoding;
 use crate::schedule::Schedule;
 
 /// Kernels that may want the same numbers.
@@ -26,12 +28,22 @@ pub struct Class {
 /// What cannot differ at all between kernels that may want the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A contraction: its elements, whether its rows come from memory as they are, and the pieces
-    /// of its result. Sizes are rows and columns of the weight, and tokens.
-    Gemm { dtype: &'static str, plain: bool, pieces: usize },
+    /// A contraction: the type of its rows, how its weight is stored, whether rows come from memory
+    /// as they are, and the pieces of its result. Sizes are rows and columns of the weight, and
+    /// tokens.
+    Gemm { rows: &'static str, weight: Stored, plain: bool, pieces: usize },
     /// Attention: elements of the cache, query heads that share one of its heads, and the size of a
     /// head. Sizes are heads of the cache, and tokens.
     Attention { dtype: &'static str, group: usize, head_dim: usize },
+}
+
+/// How a weight is stored: as floats, or as quantised values of which so many rows and columns
+/// share a scale, and perhaps a zero point. `None` is all rows, or all columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stored {
+    dtype: &'static str,
+    block: Option<[Option<usize>; 2]>,
+    has_zeros: bool,
 }
 
 /// A number that a schedule leaves open, and what it may be.
@@ -109,26 +121,72 @@ impl Choice {
 impl Kind {
     /// Reads what it prints, for kernels of a family, and how many sizes they have.
     fn parse(text: &str, family: Family) -> Option<(Kind, usize)> {
-        let [dtype, second, third] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
-        let dtype = DType::ALL.iter().map(|dtype| dtype.name()).find(|name| *name == dtype)?;
-        let third = third.parse().ok()?;
-        match (family, second) {
-            (Family::Matvec | Family::Matmul, "plain" | "computed") => {
-                Some((Kind::Gemm { dtype, plain: second == "plain", pieces: third }, 3))
+        use Family::{AttendMany, AttendOne, GroupedMatmul, GroupedMatvec, Matmul, Matvec};
+        match (family, &text.split(' ').collect::<Vec<_>>()[..]) {
+            (
+                Matvec | Matmul | GroupedMatvec | GroupedMatmul,
+                [rows, weight, origin @ ("plain" | "computed"), pieces],
+            ) => {
+                let (rows, weight) = (dtype(rows)?, Stored::parse(weight)?);
+                Some((Kind::Gemm { rows, weight, plain: *origin == "plain", pieces: pieces.parse().ok()? }, 3))
             }
-            (Family::AttendOne | Family::AttendMany, group) => {
-                Some((Kind::Attention { dtype, group: group.parse().ok()?, head_dim: third }, 2))
+            (AttendOne | AttendMany, [cache, group, head_dim]) => {
+                let (group, head_dim) = (group.parse().ok()?, head_dim.parse().ok()?);
+                Some((Kind::Attention { dtype: dtype(cache)?, group, head_dim }, 2))
             }
             _ => None,
         }
     }
 }
 
+/// A type's name, if it is one.
+fn dtype(text: &str) -> Option<&'static str> {
+    DType::ALL.iter().map(|dtype| dtype.name()).find(|name| *name == text)
+}
+
+impl Stored {
+    /// A weight of floats.
+    pub fn floats(dtype: DType) -> Stored {
+        Stored { dtype: dtype.name(), block: None, has_zeros: false }
+    }
+
+    /// A quantised weight.
+    pub fn quantised(encoding: &Encoding) -> Stored {
+        let part = |block: usize, all: usize| (block < all).then_some(block);
+        let ([rows, cols], block) = (encoding.size, encoding.block);
+        let block = Some([part(block.rows, rows), part(block.cols, cols)]);
+        Stored { dtype: encoding.codes.name(), block, has_zeros: encoding.zero.is_some() }
+    }
+
+    /// Reads what it prints.
+    fn parse(text: &str) -> Option<Stored> {
+        let Some((name, rest)) = text.split_once('/') else {
+            return Some(Stored { dtype: dtype(text)?, block: None, has_zeros: false });
+        };
+        let part = |text: &str| match text {
+            "all" => Some(None),
+            number => number.parse().ok().filter(|&n: &usize| n > 0).map(Some),
+        };
+        let (block, has_zeros) = rest.strip_suffix("+zeros").map_or((rest, false), |block| (block, true));
+        let (rows, cols) = block.split_once('x')?;
+        Some(Stored { dtype: dtype(name)?, block: Some([part(rows)?, part(cols)?]), has_zeros })
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.dtype)?;
+        let Some(block) = self.block else { return Ok(()) };
+        let [rows, cols] = block.map(|part| part.map_or("all".into(), |n| n.to_string()));
+        write!(f, "/{rows}x{cols}{}", if self.has_zeros { "+zeros" } else { "" })
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Gemm { dtype, plain, pieces } => {
-                write!(f, "{dtype} {} {pieces}", if *plain { "plain" } else { "computed" })
+            Kind::Gemm { rows, weight, plain, pieces } => {
+                write!(f, "{rows} {weight} {} {pieces}", if *plain { "plain" } else { "computed" })
             }
             Kind::Attention { dtype, group, head_dim } => write!(f, "{dtype} {group} {head_dim}"),
         }
@@ -236,25 +294,52 @@ impl fmt::Display for Table {
 
 #[cfg(test)]
 mod tests {
+    use atomc_ir::Block;
+
     use super::*;
     use crate::simt::SCHEDULES;
 
-    const SOME: &str = "gemv_bulk bf16 plain 1 : 1024 2048 8 = cluster 2\n\
-                        gemv_bulk bf16 plain 1 : 4096 4096 1 = cluster 4\n\
+    const SOME: &str = "gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2\n\
+                        gemv_bulk bf16 bf16 plain 1 : 4096 4096 1 = cluster 4\n\
                         decode bf16 4 128 : 8 64 = groups 1, stages 2\n";
 
     #[test]
     fn reads_what_it_prints_and_finds_the_nearest() {
         let table = Table::parse(SOME, SCHEDULES).unwrap();
         assert_eq!(table.to_string(), SOME);
-        let gemm = |dtype, sizes: [usize; 3]| {
-            let kind = Kind::Gemm { dtype, plain: true, pieces: 1 };
+        let gemm = |rows, weight, sizes: [usize; 3]| {
+            let kind = Kind::Gemm { rows, weight: Stored::parse(weight).unwrap(), plain: true, pieces: 1 };
             let choice = table.choice(&Class { schedule: "gemv_bulk", kind, sizes: sizes.to_vec() });
             choice.map(|choice| choice.to_string())
         };
-        assert_eq!(gemm("bf16", [1024, 2048, 4]).as_deref(), Some("cluster 2"));
-        assert_eq!(gemm("bf16", [3000, 4096, 1]).as_deref(), Some("cluster 4"));
-        assert_eq!(gemm("f16", [1024, 2048, 8]), None);
+        assert_eq!(gemm("bf16", "bf16", [1024, 2048, 4]).as_deref(), Some("cluster 2"));
+        assert_eq!(gemm("bf16", "bf16", [3000, 4096, 1]).as_deref(), Some("cluster 4"));
+        assert_eq!(gemm("f16", "f16", [1024, 2048, 8]), None);
+        assert_eq!(gemm("bf16", "i4/1x128", [1024, 2048, 8]), None);
+    }
+
+    /// Encodings are told apart by types, blocks and zero points, and read as they print.
+    #[test]
+    fn encodings_of_a_weight() {
+        let all = ["bf16", "i4/1x128", "u4/1x128+zeros", "f8e4m3/128x128", "i8/1xall", "f8e4m3/allxall"];
+        let read = all.map(|text| Stored::parse(text).unwrap());
+        assert_eq!(read.map(|stored| stored.to_string()), all);
+        assert!((1..all.len()).all(|i| !read[..i].contains(&read[i])));
+        let block = Block { rows: 1, cols: 4096 };
+        let rows =
+            Encoding { codes: DType::I8, size: [1024, 4096], block, scale: DType::F32, zero: None };
+        assert_eq!(Stored::quantised(&rows).to_string(), "i8/1xall");
+        assert_eq!(["i4/", "i4/1x0", "i5/1x8", "i4/1x8+zero"].map(Stored::parse), [None; 4]);
+    }
+
+    /// Products of experts may have lines too.
+    #[test]
+    fn grouped_families_have_kinds() {
+        for family in [Family::GroupedMatvec, Family::GroupedMatmul] {
+            let (kind, sizes) = Kind::parse("bf16 i4/1x32 plain 2", family).unwrap();
+            assert_eq!((kind.to_string().as_str(), sizes), ("bf16 i4/1x32 plain 2", 3));
+        }
+        assert_eq!(Kind::parse("bf16 bf16 plain 1", Family::Rows), None);
     }
 
     #[test]
@@ -270,27 +355,27 @@ mod tests {
     fn a_line_that_has_no_effect_is_refused() {
         let why = |line: &str| Table::parse(line, SCHEDULES).unwrap_err();
         let all = [
-            "gemv_bulk bf16 plain 1 1024 2048 8 = cluster 2",
-            "gemv_bluk bf16 plain 1 : 1024 2048 8 = cluster 2",
-            "gemv bf16 plain 1 : 1024 2048 8 = cluster 2",
-            "gemv_bulk bf16 32 1 : 1024 2048 8 = cluster 2",
-            "gemv_bulk bf61 plain 1 : 1024 2048 8 = cluster 2",
-            "gemv_bulk bf16 plain 1 : 1024 2048 = cluster 2",
-            "gemv_bulk bf16 plain 1 : 1024 0 8 = cluster 2",
-            "gemv_bulk bf16 plain 1 : 1024 2048 8 = members 2",
-            "gemv_bulk bf16 plain 1 : 1024 2048 8 = cluster 3",
+            "gemv_bulk bf16 bf16 plain 1 1024 2048 8 = cluster 2",
+            "gemv_bluk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2",
+            "gemv bf16 bf16 plain 1 : 1024 2048 8 = cluster 2",
+            "gemv_bulk bf16 bf16 32 1 : 1024 2048 8 = cluster 2",
+            "gemv_bulk bf61 bf16 plain 1 : 1024 2048 8 = cluster 2",
+            "gemv_bulk bf16 bf16 plain 1 : 1024 2048 = cluster 2",
+            "gemv_bulk bf16 bf16 plain 1 : 1024 0 8 = cluster 2",
+            "gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = members 2",
+            "gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = cluster 3",
             "decode bf16 4 128 : 8 64 = groups 1",
         ];
         insta::assert_snapshot!(all.map(why).join("\n"), @r"
-        `gemv_bulk bf16 plain 1 1024 2048 8 = cluster 2`: it is not `SCHEDULE KIND : SIZES = NUMBERS`
-        `gemv_bluk bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
-        `gemv bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
-        `gemv_bulk bf16 32 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf16 32 1`
-        `gemv_bulk bf61 plain 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf61 plain 1`
-        `gemv_bulk bf16 plain 1 : 1024 2048 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
-        `gemv_bulk bf16 plain 1 : 1024 0 8 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
-        `gemv_bulk bf16 plain 1 : 1024 2048 8 = members 2`: `members 2`: gemv_bulk leaves open: cluster
-        `gemv_bulk bf16 plain 1 : 1024 2048 8 = cluster 3`: cluster 3: one of [1, 2, 4]
+        `gemv_bulk bf16 bf16 plain 1 1024 2048 8 = cluster 2`: it is not `SCHEDULE KIND : SIZES = NUMBERS`
+        `gemv_bluk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
+        `gemv bf16 bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
+        `gemv_bulk bf16 bf16 32 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf16 bf16 32 1`
+        `gemv_bulk bf61 bf16 plain 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf61 bf16 plain 1`
+        `gemv_bulk bf16 bf16 plain 1 : 1024 2048 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
+        `gemv_bulk bf16 bf16 plain 1 : 1024 0 8 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
+        `gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = members 2`: `members 2`: gemv_bulk leaves open: cluster
+        `gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = cluster 3`: cluster 3: one of [1, 2, 4]
         `decode bf16 4 128 : 8 64 = groups 1`: `groups 1`: decode leaves open: groups, stages
         ");
     }
