@@ -1,20 +1,15 @@
 //! Numbers of schedules that were found by measuring, as a table for each chip that was measured.
 //!
-//! A line of a table is a class of kernels and what was best for it: `decode bf16 4 128 : 8 64 =
-//! groups 1, stages 1`. A kernel takes the numbers of the nearest class of its schedule and kind,
-//! whose sizes come behind the colon. A weight is part of the kind as it is stored, `bf16` or
-//! `i4/1x128+zeros`: what was measured with one encoding says nothing of another. A line must name a schedule, a kind of kernels that it makes,
-//! and each of its open numbers with a value that it may have. The tables are part of the source,
-//! so the same model gives the same code wherever it is compiled; `atomc tune` writes them.
-use std::collections::BTreeMap;
+//! A line of a table is a class of kernels and what was best for it:
+//! `decode bf16 4 128 : 8 64 = groups 1, stages 1`. A kernel takes the numbers of the nearest class
+//! of its schedule and kind, whose sizes come behind the colon. A weight is part of the kind as it
+//! is stored, `bf16` or `i4/1x128+zeros`: what was measured with one encoding says nothing of
+//! another. A line must name a schedule, a kind of kernels that it makes, and each of its open
+//! numbers with a value that it may have. The tables are part of the source, so the same model
+//! gives the same code wherever it is compiled; `atomc tune` writes them.
 use std::fmt;
-use std::sync::LazyLock;
 
-use atomc_ir::{Arch, DType, Diagnostic, Family};
-
-use crate::KernelSpec;
-use crate::contraction::Encoding;
-use crate::schedule::Schedule;
+use atomc_ir::{Block, DType, Family};
 
 /// Kernels that may want the same numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,14 +48,13 @@ pub struct Number {
     pub values: &'static [usize],
 }
 
-/// All that a schedule leaves open.
-pub struct Open {
+/// A schedule that leaves numbers open: all that a table's lines must agree with.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunable {
+    pub schedule: &'static str,
+    pub family: Family,
     pub numbers: &'static [Number],
-    pub sizes: Sizes,
 }
-
-/// The kind and the sizes of a kernel, which the best numbers depend on.
-pub type Sizes = fn(&KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic>;
 
 /// Numbers of a schedule: all that it leaves open, or none, so that it takes its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,12 +144,11 @@ impl Stored {
         Stored { dtype: dtype.name(), block: None, has_zeros: false }
     }
 
-    /// A quantised weight.
-    pub fn quantised(encoding: &Encoding) -> Stored {
+    /// A quantised weight of so many rows and columns.
+    pub fn quantised(dtype: DType, block: Block, [rows, cols]: [usize; 2], has_zeros: bool) -> Stored {
         let part = |block: usize, all: usize| (block < all).then_some(block);
-        let ([rows, cols], block) = (encoding.size, encoding.block);
         let block = Some([part(block.rows, rows), part(block.cols, cols)]);
-        Stored { dtype: encoding.codes.name(), block, has_zeros: encoding.zero.is_some() }
+        Stored { dtype: dtype.name(), block, has_zeros }
     }
 
     /// Reads what it prints.
@@ -208,24 +201,19 @@ impl fmt::Display for Choice {
     }
 }
 
-fn read(name: &str, text: &str) -> Table {
-    Table::parse(text, crate::simt::SCHEDULES).unwrap_or_else(|e| panic!("the source's table for {name}: {e}"))
-}
-
 /// What was measured on one chip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(Vec<(Class, Choice)>);
 
-/// The tables, by the names of arch rows.
-static TABLES: LazyLock<BTreeMap<&str, Table>> = LazyLock::new(|| {
-    [("sm_90a", include_str!("../tuned/sm_90a.txt"))].map(|(name, text)| (name, read(name, text))).into()
-});
-static EMPTY: Table = Table(Vec::new());
-
 impl Table {
-    /// What the source has for an arch.
-    pub fn of(arch: &Arch) -> &'static Table {
-        TABLES.get(arch.name).unwrap_or(&EMPTY)
+    /// A table without lines.
+    pub const fn none() -> Table {
+        Table(Vec::new())
+    }
+
+    /// Its lines, in order.
+    pub fn lines(&self) -> &[(Class, Choice)] {
+        &self.0
     }
 
     pub fn new(lines: Vec<(Class, Choice)>) -> Table {
@@ -233,7 +221,7 @@ impl Table {
     }
 
     /// Reads what [`Table`] prints, whose lines must be for these schedules.
-    pub fn parse(text: &str, schedules: &'static [Schedule]) -> Result<Table, String> {
+    pub fn parse(text: &str, schedules: &[Tunable]) -> Result<Table, String> {
         let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
         let lines = lines.map(|l| line(l, schedules).map_err(|why| format!("`{l}`: {why}")));
         Ok(Table(lines.collect::<Result<_, _>>()?))
@@ -256,7 +244,7 @@ impl Table {
 }
 
 /// A line of a table for one of these schedules.
-fn line(text: &str, schedules: &'static [Schedule]) -> Result<(Class, Choice), String> {
+fn line(text: &str, schedules: &[Tunable]) -> Result<(Class, Choice), String> {
     let parts = || {
         let (class, choice) = text.split_once(" = ")?;
         let (kind, sizes) = class.split_once(" : ")?;
@@ -264,18 +252,17 @@ fn line(text: &str, schedules: &'static [Schedule]) -> Result<(Class, Choice), S
         Some((schedule, kind, sizes, choice))
     };
     let (name, kind, sizes, choice) = parts().ok_or("it is not `SCHEDULE KIND : SIZES = NUMBERS`")?;
-    let open = |schedule: &'static Schedule| Some((schedule, schedule.open.as_ref()?));
-    let mut known = schedules.iter().filter_map(open);
-    let (schedule, open) = known.find(|(s, _)| s.name == name).ok_or_else(|| {
-        let known: Vec<&str> = schedules.iter().filter_map(open).map(|(s, _)| s.name).collect();
+    let found = schedules.iter().find(|s| s.schedule == name);
+    let &Tunable { schedule, family, numbers } = found.ok_or_else(|| {
+        let known: Vec<&str> = schedules.iter().map(|s| s.schedule).collect();
         format!("schedules that leave numbers open: {}", known.join(", "))
     })?;
-    let (kind, count) = Kind::parse(kind, schedule.family).ok_or_else(|| format!("{name} makes no `{kind}`"))?;
+    let (kind, count) = Kind::parse(kind, family).ok_or_else(|| format!("{name} makes no `{kind}`"))?;
     let sizes: Option<Vec<usize>> = sizes.split(' ').map(|n| n.parse().ok().filter(|&n| n > 0)).collect();
     let sizes = sizes
         .filter(|sizes| sizes.len() == count)
         .ok_or_else(|| format!("{name} counts {count} sizes, none of them 0"))?;
-    Ok((Class { schedule: schedule.name, kind, sizes }, Choice::parse(choice, schedule.name, open.numbers)?))
+    Ok((Class { schedule, kind, sizes }, Choice::parse(choice, schedule, numbers)?))
 }
 
 impl Class {
@@ -297,7 +284,18 @@ mod tests {
     use atomc_ir::Block;
 
     use super::*;
-    use crate::simt::SCHEDULES;
+
+    /// A product of few tokens, attention, and a product of experts.
+    const SCHEDULES: &[Tunable] = &[
+        Tunable { schedule: "gemv_bulk", family: Family::Matvec, numbers: &[CLUSTER] },
+        Tunable {
+            schedule: "decode",
+            family: Family::AttendOne,
+            numbers: &[Number { name: "groups", values: &[1, 2] }, Number { name: "stages", values: &[1, 2] }],
+        },
+        Tunable { schedule: "gemv_grouped", family: Family::GroupedMatvec, numbers: &[CLUSTER] },
+    ];
+    const CLUSTER: Number = Number { name: "cluster", values: &[1, 2, 4] };
 
     const SOME: &str = "gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2\n\
                         gemv_bulk bf16 bf16 plain 1 : 4096 4096 1 = cluster 4\n\
@@ -325,20 +323,16 @@ mod tests {
         let read = all.map(|text| Stored::parse(text).unwrap());
         assert_eq!(read.map(|stored| stored.to_string()), all);
         assert!((1..all.len()).all(|i| !read[..i].contains(&read[i])));
-        let block = Block { rows: 1, cols: 4096 };
-        let rows =
-            Encoding { codes: DType::I8, size: [1024, 4096], block, scale: DType::F32, zero: None };
-        assert_eq!(Stored::quantised(&rows).to_string(), "i8/1xall");
+        let rows = Stored::quantised(DType::I8, Block { rows: 1, cols: 4096 }, [1024, 4096], false);
+        assert_eq!(rows.to_string(), "i8/1xall");
         assert_eq!(["i4/", "i4/1x0", "i5/1x8", "i4/1x8+zero"].map(Stored::parse), [None; 4]);
     }
 
     /// Products of experts may have lines too.
     #[test]
-    fn grouped_families_have_kinds() {
-        for family in [Family::GroupedMatvec, Family::GroupedMatmul] {
-            let (kind, sizes) = Kind::parse("bf16 i4/1x32 plain 2", family).unwrap();
-            assert_eq!((kind.to_string().as_str(), sizes), ("bf16 i4/1x32 plain 2", 3));
-        }
+    fn grouped_families_have_lines() {
+        let line = "gemv_grouped bf16 i4/1x32 plain 2 : 1536 2048 8 = cluster 2\n";
+        assert_eq!(Table::parse(line, SCHEDULES).unwrap().to_string(), line);
         assert_eq!(Kind::parse("bf16 bf16 plain 1", Family::Rows), None);
     }
 
@@ -368,8 +362,8 @@ mod tests {
         ];
         insta::assert_snapshot!(all.map(why).join("\n"), @r"
         `gemv_bulk bf16 bf16 plain 1 1024 2048 8 = cluster 2`: it is not `SCHEDULE KIND : SIZES = NUMBERS`
-        `gemv_bluk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
-        `gemv bf16 bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
+        `gemv_bluk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: gemv_bulk, decode, gemv_grouped
+        `gemv bf16 bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: gemv_bulk, decode, gemv_grouped
         `gemv_bulk bf16 bf16 32 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf16 bf16 32 1`
         `gemv_bulk bf61 bf16 plain 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf61 bf16 plain 1`
         `gemv_bulk bf16 bf16 plain 1 : 1024 2048 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
@@ -378,17 +372,5 @@ mod tests {
         `gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = cluster 3`: cluster 3: one of [1, 2, 4]
         `decode bf16 4 128 : 8 64 = groups 1`: `groups 1`: decode leaves open: groups, stages
         ");
-    }
-
-    /// Every table is of an arch row, and what it says can be.
-    #[test]
-    fn tables_of_the_source() {
-        for (name, table) in TABLES.iter() {
-            assert!(crate::rows().iter().any(|arch| arch.name == *name), "{name}");
-            assert!(!table.0.is_empty(), "{name}");
-            for (i, (class, _)) in table.0.iter().enumerate() {
-                assert!(table.0[..i].iter().all(|(other, _)| other != class), "{name}: {class} twice");
-            }
-        }
     }
 }

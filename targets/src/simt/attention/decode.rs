@@ -20,7 +20,7 @@ use self::kv_pipeline::KvPipeline;
 use crate::cache::Written;
 use crate::code::{Int, Ptr};
 use crate::row::{Col, unsupported};
-use crate::schedule::{Schedule, WhyNot};
+use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
 use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::attention::sizes::{Sizes, tuned_by};
@@ -28,7 +28,7 @@ use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup};
 use crate::simt::machine::Gpu;
 use crate::simt::rowwise::{each_head, teams};
-use crate::tuning::{Choice, Number, Open};
+use crate::tuning::{Choice, Number};
 use crate::{KernelSpec, Tasks};
 
 const WAVES: usize = 4;

@@ -23,7 +23,7 @@ use atomc_ir::{Diagnostic, Family};
 use inkwell::values::FloatValue;
 
 use crate::code::{Any, Int, Ptr};
-use crate::schedule::{Schedule, WhyNot};
+use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::gemm::prologue::Prologue;
@@ -31,7 +31,7 @@ use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, VEC16};
-use crate::tuning::{Choice, Open};
+use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
 use coded::{CodedRows, Coding, SlotAt};
 use digits::Digits;
