@@ -143,17 +143,13 @@ impl<'c> Few<'_, '_, '_, 'c> {
         let place = c.load_made_index(runs.places, run);
         let [first, end] = [run, run + 1].map(|run| c.load_made_index(runs.starts, run));
         let has_expert = c.less(place, runs.experts);
-        let mut result = Ok(());
-        c.when(has_expert, || result = self.multiply(place, (first, end), panel, panels));
-        result?;
-        let mut result = Ok(());
+        c.when(has_expert, || self.multiply(place, (first, end), panel, panels))?;
         c.when(!has_expert, || {
             c.repeat(first, end, 1, |row| {
                 let zeros = vec![c.zero(); panels * self.contraction.pieces()];
-                result = self.finish(c.load_made_index(runs.rows, row), panel, &zeros);
-            });
-        });
-        result
+                self.finish(c.load_made_index(runs.rows, row), panel, &zeros)
+            })
+        })
     }
 
     fn multiply(
@@ -166,18 +162,13 @@ impl<'c> Few<'_, '_, '_, 'c> {
         let c = self.c;
         let contraction = self.contraction.of_expert(expert);
         let heights = [MOST, 2, 1].into_iter().filter(|&h| h == 1 || h <= self.most && self.fits(h, panels));
-        let (mut next, mut result) = (first, Ok(()));
+        let mut next = first;
         for height in heights {
             let end = next + (end - next) / height * height;
-            c.repeat(next, end, height, |row| {
-                let made = self.rows_of(&contraction, expert, (row, height), (panel, panels));
-                if let Err(e) = made {
-                    result = Err(e);
-                }
-            });
+            c.repeat(next, end, height, |row| self.rows_of(&contraction, expert, (row, height), (panel, panels)))?;
             next = end;
         }
-        result
+        Ok(())
     }
 
     /// So many rows of a run from one on.
@@ -248,38 +239,31 @@ pub fn emit_matmul<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kern
         let (block, panel) = (task / times, task % times * panels);
         let expert = c.load_made_index(places, block);
         let list = c.at(lists, block * (4 * tile));
-        let mut result = Ok(());
         c.when(c.less(expert, 0), || {
             // Of pairs that have no expert the results are zeros; of empty blocks there are none.
             c.repeat(0, tile, 1, |row| {
                 let pair = c.load_made_index(list, row);
                 c.when(c.less(0, pair + 1), || {
-                    for p in 0..panels {
-                        let made = contraction.finish(pair, panel + p, &vec![c.zero(); contraction.pieces()]);
-                        result = result.clone().and(made);
-                    }
-                });
-            });
-        });
-        result?;
-        let mut result = Ok(());
+                    let zeros = vec![c.zero(); contraction.pieces()];
+                    (0..panels).try_for_each(|p| contraction.finish(pair, panel + p, &zeros))
+                })
+            })
+        })?;
         c.when(c.less(0, expert + 1), || {
-            result = gathered.gather(&contraction, (block, list), (tile, each)).and_then(|()| {
-                let contraction = contraction.of_expert(expert);
-                let codes = codes.as_ref().map(|codes| codes.of_expert(expert));
-                let scratch = codes.as_ref().map(|codes| (codes, c.at(signature::scratch(c), sums)));
-                let x = (gathered.rows, contraction.row_bytes());
-                let chosen = Some((list, each));
-                let few = spec.invariant;
-                let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen, few };
-                let to = c.load_i64(gathered.count);
-                match &open {
-                    Some(tiles) => job.by_tiles(tiles, c.int(0), to),
-                    None => job.by_vectors(c.int(0), to),
-                }
-            });
-        });
-        result
+            gathered.gather(&contraction, (block, list), (tile, each))?;
+            let contraction = contraction.of_expert(expert);
+            let codes = codes.as_ref().map(|codes| codes.of_expert(expert));
+            let scratch = codes.as_ref().map(|codes| (codes, c.at(signature::scratch(c), sums)));
+            let x = (gathered.rows, contraction.row_bytes());
+            let chosen = Some((list, each));
+            let few = spec.invariant;
+            let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen, few };
+            let to = c.load_i64(gathered.count);
+            match &open {
+                Some(tiles) => job.by_tiles(tiles, c.int(0), to),
+                None => job.by_vectors(c.int(0), to),
+            }
+        })
     })?;
     if let Some(tiles) = open {
         tiles.close();

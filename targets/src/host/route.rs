@@ -136,18 +136,15 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         if by_logits {
             return Ok(());
         }
-        let mut result = Ok(());
         c.repeat(0, self.experts, LANES, |col| {
             let mut choice = self.vector(self.scores, col);
             if let Some(bias) = bias {
-                match rows.eval(bias, At { row: c.int(0), head: None, col: Col::Var(col) }) {
-                    Ok(bias) => choice = c.fadd(choice, bias),
-                    Err(e) => result = Err(e),
-                }
+                let bias = rows.eval(bias, At { row: c.int(0), head: None, col: Col::Var(col) })?;
+                choice = c.fadd(choice, bias);
             }
             c.store(c.at(self.choices, col * 4), self.inside(choice, col, f64::NEG_INFINITY), 4);
-        });
-        result
+            Ok(())
+        })
     }
 
     fn greater(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> Int<'c> {

@@ -102,7 +102,5 @@ pub fn when_in_step<'c>(
     row: Int<'c>,
     body: impl FnOnce() -> Result<(), Diagnostic>,
 ) -> Result<(), Diagnostic> {
-    let mut result = Ok(());
-    c.when(c.less(row, step_size(c, spec, kernel.by_rows) * kernel.choices), || result = body());
-    result
+    c.when(c.less(row, step_size(c, spec, kernel.by_rows) * kernel.choices), body)
 }

@@ -227,33 +227,30 @@ impl<'a, 'c> Products<'a, 'c> {
         let scales = c.at(to, row.stride * 4);
         let scale_bytes = if are_codes { (4 * count * scales_of_row).next_multiple_of(64) } else { 0 };
         let staged = c.at(scales, scale_bytes);
-        let mut result = Ok(());
         c.repeat(0, count, 1, |number| {
-            result = rows.prepare(parts.x, number, None);
+            rows.prepare(parts.x, number, None)?;
             if let Some(group) = in_groups {
                 let scales = c.at(scales, number * (4 * scales_of_row));
-                result = stage_groups(rows, parts.x, number, group, &row, scales);
+                stage_groups(rows, parts.x, number, group, &row, scales)?;
                 form.stage(to, c.at(staged, number * form.row_bytes()));
-                return;
+                return Ok(());
             }
             c.repeat(0, row.stride, LANES, |col| {
                 let at = At { row: number, head: None, col: Col::Var(col) };
-                match if are_codes { rows.codes(parts.x, at) } else { rows.eval(parts.x, at) } {
-                    Ok(lanes) => rows.store_padded(lanes, &row, At { row: c.int(0), ..at }),
-                    Err(e) => result = Err(e),
-                }
-            });
+                let lanes = if are_codes { rows.codes(parts.x, at)? } else { rows.eval(parts.x, at)? };
+                rows.store_padded(lanes, &row, At { row: c.int(0), ..at });
+                Ok(())
+            })?;
             form.stage(to, c.at(staged, number * form.row_bytes()));
             if are_codes {
-                match rows.scale(parts.x, number) {
-                    Ok(scale) => c.store(c.at(scales, number * 4), scale, 4),
-                    Err(e) => result = Err(e),
-                }
+                let scale = rows.scale(parts.x, number)?;
+                c.store(c.at(scales, number * 4), scale, 4);
             }
-        });
+            Ok(())
+        })?;
         let bytes = row.stride * 4 + scale_bytes + count * form.row_bytes();
         let scales = are_codes.then_some(scales);
-        result.map(|()| (Products { codes, form, rows: staged, scales, scales_of_row }, bytes))
+        Ok((Products { codes, form, rows: staged, scales, scales_of_row }, bytes))
     }
 
     /// As many rows as registers hold sums for.
@@ -400,26 +397,20 @@ fn stage_groups<'c>(
     scales: Ptr<'c>,
 ) -> Result<(), Diagnostic> {
     let (c, width) = (rows.code, row.ty.shape.row().unwrap_or(0));
-    let mut result = Ok(());
     c.repeat(0, width.div_ceil(group), 1, |block| {
-        let scale = match rows.group_of(x, number, block) {
-            Ok(scale) => scale,
-            Err(e) => return result = Err(e),
-        };
+        let scale = rows.group_of(x, number, block)?;
         c.store(c.at(scales, block * 4), scale.scale(), 4);
         let (first, end) = (block * group, c.smaller(block * group + group, width));
         c.repeat(first, end, LANES, |col| {
             let at = At { row: number, head: None, col: Col::Var(col) };
-            match rows.codes_by(x, at, &scale) {
-                Ok(codes) => rows.store_padded(codes, row, At { row: c.int(0), ..at }),
-                Err(e) => result = Err(e),
-            }
-        });
-    });
+            rows.store_padded(rows.codes_by(x, at, &scale)?, row, At { row: c.int(0), ..at });
+            Ok(())
+        })
+    })?;
     for col in (width.next_multiple_of(LANES)..row.stride).step_by(LANES) {
         c.store(c.at(row.ptr, 4 * col), c.zero(), 4);
     }
-    result
+    Ok(())
 }
 
 /// Rows times words in one turn of a loop.

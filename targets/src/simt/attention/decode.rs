@@ -252,9 +252,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
 
     fn run(&self) -> Result<(), Diagnostic> {
         let c = self.code();
-        let mut result = Ok(());
-        c.when(c.less(self.split, self.used), || result = self.attend());
-        result
+        c.when(c.less(self.split, self.used), || self.attend())
     }
 
     fn attend(&self) -> Result<(), Diagnostic> {
@@ -323,11 +321,10 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         })?;
         rows.forget();
         self.stage_padding(local, row);
-        let mut result = Ok(());
         let has_token = c.equal(self.position / a.span() - self.last, 0);
-        c.when(has_token, || result = self.write(c.equal(first, writer), ring));
+        let written = c.when(has_token, || self.write(c.equal(first, writer), ring));
         rows.forget();
-        result
+        written
     }
 
     /// A team's number, where the last teams are those of the wave that has the token's step: who
@@ -362,16 +359,12 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let Some(Written { key, value }) = cache.written() else { return Ok(()) };
         let Some(value) = value.filter(|_| cache.ty.head_dim == cache.ty.value_dim) else {
             let slot = cache.slot(c, self.token);
-            let mut result = Ok(());
-            c.when(is_writer, || {
-                result = cache.prepare(rows, self.token, head).and_then(|()| {
-                    rows.each_column(cache.width(), |col| cache.write_part(rows, self.token, head, slot, Col::Var(col)))
-                });
+            return c.when(is_writer, || {
+                cache.prepare(rows, self.token, head)?;
+                rows.each_column(cache.width(), |col| cache.write_part(rows, self.token, head, slot, Col::Var(col)))
             });
-            return result;
         };
         let entry = cache.entry(c, cache.slot(c, self.token), head);
-        let mut result = Ok(());
         c.when(is_writer, || {
             let put = |col: Int<'c>, made| {
                 cache.put(c, made, entry, col);
@@ -380,8 +373,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
                 }
                 Ok(())
             };
-            result = rows.each_made([key, value], (self.token, Some(head)), cache.ty.head_dim, put);
-        });
-        result
+            rows.each_made([key, value], (self.token, Some(head)), cache.ty.head_dim, put)
+        })
     }
 }

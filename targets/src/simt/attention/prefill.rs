@@ -48,13 +48,11 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let attention = if shape.large { attention.by_mfma_32x32() } else { attention };
         let times = attention.cache.ty.heads * shape.parts;
         let (tile, rest) = (c.group() / times, c.group() % times);
-        let mut result = Ok(());
         let batch = &attention.cache.batch;
         c.when(c.less(tile, batch.tile_count), || {
             let count = c.load_index(batch.tiles, tile * 2 + 1);
-            c.when(c.less(0, count), || result = Tile::new(&attention, shape, tile, rest).run());
-        });
-        result?;
+            c.when(c.less(0, count), || Tile::new(&attention, shape, tile, rest).run())
+        })?;
         times
     };
     Ok((code, manifest::Kernel::simt(Tasks::Tiles { times }, shape.threads)))

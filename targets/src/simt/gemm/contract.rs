@@ -84,8 +84,8 @@ impl Sizes {
 /// What the best numbers of a schedule depend on.
 pub fn tuned_by(spec: &KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic> {
     let s = Sizes::of(spec.body)?;
-    let quantised = |e: Encoding| Stored::quantised(e.codes, e.block, e.size, e.zero.is_some());
-    let weight = s.encoding.map_or(Stored::floats(s.dtype), quantised);
+    let weight =
+        s.encoding.map_or(Stored::floats(s.dtype), |e| Stored::quantised(e.codes, e.block, e.size, e.zero.is_some()));
     let rows = s.quantised_rows.unwrap_or(s.dtype).name();
     let kind = Kind::Gemm { rows, weight, plain: s.plain, pieces: s.pieces };
     Ok((kind, vec![s.rows, s.depth, spec.tokens]))
@@ -226,14 +226,13 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     ) -> Result<(), Diagnostic> {
         let (c, results) = (self.code(), self.matrix.layout.results);
         let zeros = vec![self.matrix.zero(); self.parts.starts().len()];
-        let (mut result, count) = (Ok(()), 16 * panels / results);
+        let count = 16 * panels / results;
         c.repeat(c.thread(), rows * count, threads, |item| {
             let (row, col) = (row(item / count), panel * 16 + item % count * results);
             let is_row = c.less(0, row + 1);
             let is_there = if panels == 1 { is_row } else { is_row & c.less(col, self.panels() * 16) };
-            c.when(is_there, || result = self.finish(row, col, &zeros));
-        });
-        result
+            c.when(is_there, || self.finish(row, col, &zeros))
+        })
     }
 
     /// The epilogue for as many features as a vector has, with what was [asked for](Parts::beside)
