@@ -148,7 +148,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
     }
 
     fn greater(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> Int<'c> {
-        self.c.as_int(self.c.b.build_float_compare(FloatPredicate::OGT, a, b, "").expect(BUILT))
+        self.c.float(a).greater(b)
     }
 
     /// Leaves the experts of those groups alone that are best.
@@ -170,7 +170,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
             });
             let [one, two] = [0, 1].map(|i| two[i].into_float_value());
             let is_sum = best == Best::Sum2 && each > 1;
-            let good = if is_sum { c.b.build_float_add(one, two, "").expect(BUILT) } else { one };
+            let good = if is_sum { (c.float(one) + two).v } else { one };
             self.set(self.groups, group, good);
         });
         c.repeat(0, kept, 1, |_| {

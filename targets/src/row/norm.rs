@@ -108,7 +108,7 @@ impl<'c> Rows<'_, 'c> {
         let mut centre = None;
         if norm.centred {
             let sum = self.sum(x, n, (row, head), Term::Value)?;
-            centre = Some(c.b.build_float_mul(sum, c.number(1.0 / n as f64), "").expect("floats"));
+            centre = Some((c.float(sum) * c.number(1.0 / n as f64)).v);
         }
         let squares = self.sum(x, n, (row, head), Term::Square(centre))?;
         Ok(Statistics { centre, scale: c.inverse_root(squares, n, norm.eps) })

@@ -104,7 +104,7 @@ impl<'c> Rows<'_, 'c> {
     pub fn size_of(&self, v: Vector<'c>) -> FloatValue<'c> {
         let c = self.code;
         let abs = c.call("llvm.fabs", &[v.get_type().into()], &[v.into()]).into_vector_value();
-        c.b.build_float_add(c.top(abs), c.sum(c.fmul(v, c.zero())), "").expect(BUILT)
+        (c.float(c.top(abs)) + c.sum(c.fmul(v, c.zero()))).v
     }
 
     /// Codes of numbers, by the scale of their group.
@@ -220,11 +220,11 @@ impl<'c> Rows<'_, 'c> {
         if let Some(team) = team {
             (top, odd) = (team.threads.team_top(top, team), team.threads.team_sum(odd, team));
         }
-        Ok(c.b.build_float_add(top, odd, "").expect(BUILT))
+        Ok((c.float(top) + odd).v)
     }
 
     fn inverse(&self, of: FloatValue<'c>, by: FloatValue<'c>) -> FloatValue<'c> {
-        self.code.b.build_float_div(of, by, "").expect(BUILT)
+        (self.code.float(of) / by).v
     }
 
     fn scale_by(&self, rule: Rule, to: DType, size: FloatValue<'c>) -> Scale<'c> {
@@ -232,8 +232,7 @@ impl<'c> Rows<'_, 'c> {
         let most = if to == DType::I8 { 127.0 } else { largest(to) };
         // The other one where this is no number.
         let at_least = |v: FloatValue<'c>, least: f64| {
-            let less = c.b.build_float_compare(inkwell::FloatPredicate::OLT, v, c.number(least), "").expect(BUILT);
-            c.pick(c.as_int(less), c.number(least), v).into_float_value()
+            c.pick(c.float(v).less(c.number(least)), c.number(least), v).into_float_value()
         };
         match rule {
             Rule::Row if to == DType::I8 => {
@@ -243,7 +242,7 @@ impl<'c> Rows<'_, 'c> {
             }
             Rule::Group(_) | Rule::Power(_) => {
                 let inverse = f64::from(1.0 / most as f32);
-                let scale = c.b.build_float_mul(at_least(size, LEAST_SIZE), c.number(inverse), "").expect(BUILT);
+                let scale = (c.float(at_least(size, LEAST_SIZE)) * c.number(inverse)).v;
                 let scale = if matches!(rule, Rule::Power(_)) { self.power_above(scale) } else { scale };
                 Scale { by: By::Divisor(scale), scale }
             }
@@ -261,8 +260,8 @@ impl<'c> Rows<'_, 'c> {
         let bits = (c.as_int(c.bitcast(v, c.cx.i32_type())) + 0x7f_ffff).shift_right(23, false).shift_left(23);
         let power = c.bitcast(bits, c.cx.f32_type()).into_float_value();
         // What is no number stays none.
-        let odd = c.b.build_float_sub(v, v, "").expect(BUILT);
-        c.b.build_float_add(power, odd, "").expect(BUILT)
+        let odd = c.float(v) - v;
+        (c.float(power) + odd).v
     }
 
     /// The power of two of the MX formats. For e4m3 codes reach 1.75 times 2^8, and what is more
@@ -279,8 +278,8 @@ impl<'c> Rows<'_, 'c> {
         let exponent = c.pick_int(least, exponent.constant(1), exponent);
         let power = |e: Int<'c>| c.bitcast(e.shift_left(23), c.cx.f32_type()).into_float_value();
         // What is no number stays none.
-        let odd = c.b.build_float_sub(size, size, "").expect(BUILT);
-        let scale = c.b.build_float_add(power(exponent), odd, "").expect(BUILT);
+        let odd = c.float(size) - size;
+        let scale = (c.float(power(exponent)) + odd).v;
         Scale { by: By::Factor(power(254 - exponent)), scale }
     }
 

@@ -3,7 +3,7 @@
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
-use inkwell::{FloatPredicate, IntPredicate};
+use inkwell::IntPredicate;
 
 use super::{Group, Tile};
 use crate::code::{Any, Int};
@@ -138,12 +138,10 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let were = c.less(self.tile.first + 1, block);
         self.group.values.release(c, were & c.equal(c.lane_index(), 0), turn - 2);
         let words = self.packed(weights);
-        let changes = |v| c.as_int(c.b.build_float_compare(FloatPredicate::UNE, v, c.number(1.0), "").expect("floats"));
+        let changes = |v| c.float(v).differs(c.number(1.0));
         let [first, second] = running.rescale.map(changes);
         let some = c.any_lane(first | second);
-        let rescaled = |(i, v): (usize, &Any<'c>)| -> Any<'c> {
-            c.b.build_float_mul(v.into_float_value(), running.rescale[i / 2 % 2], "").expect("floats").into()
-        };
+        let rescaled = |(i, v): (usize, &Any<'c>)| -> Any<'c> { (c.float(*v) * running.rescale[i / 2 % 2]).into() };
         (c.change_if(some, sums, |sums| sums.iter().enumerate().map(rescaled).collect()), words)
     }
 
@@ -184,7 +182,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         before: OnlineSoftmaxPair<'c>,
     ) -> OnlineSoftmaxPair<'c> {
         let (c, a) = (self.code(), self.group.attention);
-        let add = |x: FloatValue<'c>, y: FloatValue<'c>| c.b.build_float_add(x, y, "").expect("floats");
+        let add = |x: FloatValue<'c>, y: FloatValue<'c>| (c.float(x) + y).v;
         let mut weights: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
         if hides {
             self.hide(block, &mut weights);
@@ -198,7 +196,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         });
         let rescale = [0, 1].map(|i| a.rescale(before.maxima[i], maxima[i]));
         let factor = c.number(a.factor());
-        let below = maxima.map(|row_max| c.b.build_float_mul(row_max, c.number(-a.factor()), "").expect("floats"));
+        let below = maxima.map(|row_max| (c.float(row_max) * c.number(-a.factor())).v);
         for (i, v) in weights.iter_mut().enumerate() {
             *v = c.power_of_two(c.simt.isa, a.fma(*v, factor, below[i / 2 % 2]));
         }
@@ -245,7 +243,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         self.leave(&self.group.values, turn - 1);
         let first = c.lane_index() % 4 * 2;
         for i in [0, 1] {
-            let sum = c.across(running.sums[i], &[1, 2], |x, y| c.b.build_float_add(x, y, "").expect("floats"));
+            let sum = c.across(running.sums[i], &[1, 2], |x, y| (c.float(x) + y).v);
             c.set_lanes(1);
             let inverse = c.lane(c.reciprocal(c.simt.isa, c.splat(sum)), 0).into_float_value();
             let store = self.is_real & c.less(self.token(i), self.tile.count);
@@ -254,7 +252,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
                 for (eight, four) in values.chunks(4).enumerate() {
                     let two = [0, 1].map(|j| {
                         let v = four[2 * i + j].into_float_value();
-                        c.b.build_float_mul(v, inverse, "").expect("floats")
+                        (c.float(v) * inverse).v
                     });
                     c.store(c.at(to, 8 * eight * a.out_type().size()), self.word(two), 4);
                 }
