@@ -115,6 +115,8 @@ mod tests {
             [
                 "not stream_k: gfx942 has no warpgroup MMA",
                 "not gemv_bulk: gfx942 has no bulk copies",
+                "not gemv_bulk_limbs: gfx942 has no bulk copies",
+                "not gemv_bulk_dequant: gfx942 has no bulk copies",
                 "not gemm_warpgroup_few: the weight is not quantised"
             ]
         );

@@ -74,7 +74,7 @@ const H200: Measured = Measured {
 /// Qwen3-8B, and a kernel of its own 5. `stream_k` multiplies rows that are quantised in memory.
 const WITH_STREAM_K: Requantised = Requantised { one: 48 << 10, several: 16 << 10 };
 
-/// Beyond 32 tokens of 4,096 numbers `gemv_bulk` has no room for rows beside a quantised weight of
+/// Beyond 32 tokens of 4,096 numbers `gemv_bulk_dequant` has no room for rows beside a quantised weight of
 /// gate and up, and `gemm_warpgroup_few` takes rows that are in memory.
 const WITH_WARPGROUPS: Renormed = Renormed { floats: usize::MAX, quantised: 128 << 10 };
 
