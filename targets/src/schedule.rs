@@ -3,6 +3,7 @@
 use std::fmt;
 
 use atomc_artifact::manifest;
+use atomc_ir::arch::Found;
 use atomc_ir::{Arch, Diagnostic, Family};
 use inkwell::module::Module;
 
@@ -90,6 +91,16 @@ impl Schedule {
     pub fn keeps_rows_apart(&self, spec: &KernelSpec) -> Result<(), WhyNot> {
         let why = || "the order of its sums depends on how many rows a step has".to_owned();
         WhyNot::unless(self.invariant || !spec.invariant, why)
+    }
+
+    /// That it is not one that the chip has faster ones for, or that nobody has run there.
+    pub fn is_wanted(&self, arch: &Arch) -> Result<(), WhyNot> {
+        arch.avoided(self.name).map_or(Ok(()), |because| {
+            Err(WhyNot::new(match because.found {
+                Found::Estimated { from } => format!("{}: estimated from {from}", because.value),
+                Found::Measured | Found::Counted => because.value.to_owned(),
+            }))
+        })
     }
 
     /// What the best numbers for a kernel depend on, if some are open.

@@ -63,7 +63,8 @@ pub fn ask(spec: &KernelSpec, arch: &Arch) -> Result<Vec<Asked>, Diagnostic> {
     let (mut all, table) = (vec![], table(arch));
     for schedule in schedules(arch).iter().filter(|s| s.family == spec.family) {
         let choice = schedule.choice(spec, table)?;
-        let answer = schedule.keeps_rows_apart(spec).and_then(|()| (schedule.suits)(spec, arch, &choice));
+        let answer = schedule.keeps_rows_apart(spec).and_then(|()| schedule.is_wanted(arch));
+        let answer = answer.and_then(|()| (schedule.suits)(spec, arch, &choice));
         let is_found = answer.is_ok();
         all.push(Asked { schedule, choice, answer });
         if is_found {
@@ -138,6 +139,16 @@ mod tests {
     fn every_family_has_a_schedule() {
         for all in [host::SCHEDULES, simt::SCHEDULES] {
             assert!(Family::ALL.iter().all(|&family| all.iter().any(|s| s.family == family)));
+        }
+    }
+
+    /// What a chip's row says of schedules is of some that there are.
+    #[test]
+    fn avoided_schedules_exist() {
+        for gpu in crate::rows().iter().filter_map(|arch| arch.gpu()) {
+            for avoided in gpu.simt.avoided {
+                assert!(simt::SCHEDULES.iter().any(|s| s.name == avoided.schedule), "{}: {avoided:?}", gpu.name);
+            }
         }
     }
 

@@ -56,9 +56,9 @@ pub fn finish(made: Made) -> Result<(Module, manifest::Kernel), Diagnostic> {
     Ok((code.finish(), info))
 }
 
-/// What was measured on the arch's chip.
+/// What was measured on the arch's chip, or is estimated for it.
 pub fn measured(arch: GpuArch) -> Result<Measured, Diagnostic> {
-    let found = arch.simt.measured;
+    let found = arch.simt.measured.map(|known| known.value);
     found.ok_or_else(|| unsupported(format!("{}: nothing was measured on its chip", arch.name)))
 }
 

@@ -14,7 +14,7 @@
 mod inverse;
 mod products;
 
-use atomc_ir::arch::{GpuArch, Isa, Simt};
+use atomc_ir::arch::{GpuArch, Simt};
 use atomc_ir::{DType, DeltaSizes, Op};
 use inkwell::values::FloatValue;
 
@@ -98,7 +98,6 @@ impl Shape {
 
 pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let (body, simt) = (spec.body, arch.simt);
-    WhyNot::unless(simt.isa == Isa::Amdgcn, || "no chip of this kind ever ran it".into())?;
     WhyNot::unless(spec.tokens >= MANY_TOKENS, || format!("steps of {} tokens", spec.tokens))?;
     let found = body.ids().find(|&id| matches!(body.op(id), Op::DeltaRule { .. }));
     let found = found.and_then(|id| DeltaSizes::of(body, id).map(|sizes| (id, sizes)));
