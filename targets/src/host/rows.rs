@@ -33,7 +33,7 @@ pub fn emit<'c>(code: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, 
 
 fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
     if let Op::RopeTable { scale, growth, original } = rows.graph.op(v.node) {
-        return store_table(rows, v, out, row, (*scale, *growth, *original));
+        return store_table(rows, v, out, row, *scale, *growth, *original);
     }
     if let Op::Argmax {} = rows.graph.op(v.node) {
         return store_largest(rows, rows.graph.operands(v.node)[0], out, row);
@@ -75,10 +75,10 @@ fn store_codes<'c>(
             let at = At { row, head: None, col: Col::Var(col) };
             rows.codes(v, at).map(|codes| store_code(rows, out, at, codes))
         })?;
-        store_scale(rows, out, (row, c.int(0)), rows.scale(v, row)?);
+        store_scale(rows, out, row, c.int(0), rows.scale(v, row)?);
         return Ok(());
     }
-    c.repeat(0, width.div_ceil(group), 1, |number| store_group(rows, v, out, (row, number), group))?;
+    c.repeat(0, width.div_ceil(group), 1, |number| store_group(rows, v, out, row, number, group))?;
     for col in (width.next_multiple_of(LANES)..padded).step_by(LANES) {
         store_code(rows, out, At { row, head: None, col: Col::Const(col) }, c.zero());
     }
@@ -90,7 +90,8 @@ fn store_group<'c>(
     rows: &Rows<'_, 'c>,
     v: Value,
     out: &Operand<'c>,
-    (row, number): (Int<'c>, Int<'c>),
+    row: Int<'c>,
+    number: Int<'c>,
     group: usize,
 ) -> Result<(), Diagnostic> {
     let (c, width) = (rows.code, out.ty.shape.row().unwrap_or(0));
@@ -100,7 +101,7 @@ fn store_group<'c>(
         let at = At { row, head: None, col: Col::Var(col) };
         result = rows.codes_by(v, at, &scale).map(|codes| store_code(rows, out, at, codes));
     });
-    store_scale(rows, out, (row, number), scale.scale());
+    store_scale(rows, out, row, number, scale.scale());
     result
 }
 
@@ -112,7 +113,7 @@ fn store_code<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, at: At<'c>, codes: Vec
 }
 
 /// One of the scales behind a row of codes.
-fn store_scale<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, (row, number): (Int<'c>, Int<'c>), scale: FloatValue<'c>) {
+fn store_scale<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, number: Int<'c>, scale: FloatValue<'c>) {
     let at = row * out.stride + number * 4 + rows.padded(out);
     rows.code.store(rows.code.at(out.ptr, at), scale, 4);
 }
@@ -197,7 +198,9 @@ fn store_table<'c>(
     v: Value,
     out: &Operand<'c>,
     row: Int<'c>,
-    (scale, growth, original): (f64, f64, usize),
+    scale: f64,
+    growth: f64,
+    original: usize,
 ) -> Result<(), Diagnostic> {
     let c = rows.code;
     let operands = rows.graph.operands(v.node);

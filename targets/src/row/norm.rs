@@ -78,7 +78,7 @@ impl<'c> Rows<'_, 'c> {
             Values::Coded => {
                 self.prepare(operands[0], row, head)?;
                 let Op::Quantise { to, rule } = *op else { return Ok(()) };
-                self.prepare_scale(v, (to, rule), (row, head))
+                self.prepare_scale(v, to, rule, (row, head))
             }
             _ if op.reads(0) == Reads::Chosen => {
                 let row = self.code.load_index(self.index(operands[1])?, row);

@@ -72,7 +72,7 @@ impl<'c> Rows<'_, 'c> {
         let scale = match rule {
             Rule::Static | Rule::Row => self.row_scale(v)?,
             Rule::Group(group) | Rule::Power(group) | Rule::Mx(group) => {
-                let scale = self.group_scale(v, (to, rule), at.row, self.column(at.col) / group);
+                let scale = self.group_scale(v, to, rule, at.row, self.column(at.col) / group);
                 scale?
             }
         };
@@ -82,7 +82,7 @@ impl<'c> Rows<'_, 'c> {
     /// The scale of a group of columns.
     pub fn group_of(&self, v: Value, row: Int<'c>, group: Int<'c>) -> Result<GroupScale<'c>, Diagnostic> {
         match *self.graph.op(v.node) {
-            Op::Quantise { to, rule } => Ok(GroupScale { to, scale: self.group_scale(v, (to, rule), row, group)? }),
+            Op::Quantise { to, rule } => Ok(GroupScale { to, scale: self.group_scale(v, to, rule, row, group)? }),
             _ => {
                 let scale = self.stored_scale(v, row, group)?;
                 let by = By::Factor(self.code.number(1.0));
@@ -145,7 +145,8 @@ impl<'c> Rows<'_, 'c> {
     fn group_scale(
         &self,
         v: Value,
-        (to, rule): (DType, Rule),
+        to: DType,
+        rule: Rule,
         row: Int<'c>,
         group: Int<'c>,
     ) -> Result<Scale<'c>, Diagnostic> {
@@ -160,17 +161,12 @@ impl<'c> Rows<'_, 'c> {
         let first = group * columns;
         let end = c.smaller(first + columns, width);
         // A member of a team goes along the group alone.
-        let size = self.size(x, (first, end), (row, None), None)?;
+        let size = self.size(x, first, end, (row, None), None)?;
         Ok(self.scale_by(rule, to, size))
     }
 
     /// Emits the scale of a row, where a row has one.
-    pub(super) fn prepare_scale(
-        &self,
-        v: Value,
-        (to, rule): (DType, Rule),
-        place: Place<'c>,
-    ) -> Result<(), Diagnostic> {
+    pub(super) fn prepare_scale(&self, v: Value, to: DType, rule: Rule, place: Place<'c>) -> Result<(), Diagnostic> {
         let (c, operands) = (self.code, self.graph.operands(v.node));
         let width = self.shape(operands[0])?.shape.last().unwrap_or(0);
         let scale = match rule {
@@ -184,7 +180,7 @@ impl<'c> Rows<'_, 'c> {
                 Scale { by: By::Factor(self.inverse(c.number(1.0), scale)), scale }
             }
             Rule::Row | Rule::Group(_) | Rule::Power(_) | Rule::Mx(_) => {
-                let size = self.size(operands[0], (c.int(0), c.int(width)), place, self.team.get())?;
+                let size = self.size(operands[0], c.int(0), c.int(width), place, self.team.get())?;
                 self.scale_by(rule, to, size)
             }
         };
@@ -196,7 +192,8 @@ impl<'c> Rows<'_, 'c> {
     fn size(
         &self,
         x: Value,
-        (first, end): (Int<'c>, Int<'c>),
+        first: Int<'c>,
+        end: Int<'c>,
         (row, head): Place<'c>,
         team: Option<Team<'_, 'c>>,
     ) -> Result<FloatValue<'c>, Diagnostic> {

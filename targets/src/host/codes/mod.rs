@@ -192,7 +192,9 @@ impl<'a, 'c> Codes<'a, 'c> {
     /// `turn` for so many words from `first` on, some of them in each turn of a loop.
     fn each_word(
         &self,
-        (first, words, most): (Int<'c>, usize, usize),
+        first: Int<'c>,
+        words: usize,
+        most: usize,
         carried: Vec<Any<'c>>,
         turn: impl Fn(Int<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
     ) -> Vec<Any<'c>> {
@@ -272,13 +274,13 @@ impl<'a, 'c> Products<'a, 'c> {
         let sums = match codes.spans() {
             Spans::Whole { words } => {
                 let zero = c.int(0);
-                let sums = self.span(&rows, panels, (zero, words), zero);
+                let sums = self.span(&rows, panels, zero, words, zero);
                 self.scaled(numbers, panels, zero, &sums, None)
             }
             Spans::Groups { count, words, rest } => {
                 let zeros: Vec<Any> = vec![c.zero().into(); rows.len() * panels.len()];
                 let sums = c.for_each((0, count, 1), &zeros, |span, before| {
-                    let sums = self.span(&rows, panels, (span * words, words), span);
+                    let sums = self.span(&rows, panels, span * words, words, span);
                     let before: Vec<Vector> = before.iter().map(|v| v.into_vector_value()).collect();
                     let sums = self.scaled(numbers, panels, span, &sums, Some(&before));
                     sums.into_iter().map(Any::from).collect()
@@ -287,7 +289,7 @@ impl<'a, 'c> Products<'a, 'c> {
                 if rest == 0 {
                     sums
                 } else {
-                    let more = self.span(&rows, panels, (c.int(count * words), rest), c.int(count));
+                    let more = self.span(&rows, panels, c.int(count * words), rest, c.int(count));
                     self.scaled(numbers, panels, c.int(count), &more, Some(&sums))
                 }
             }
@@ -307,7 +309,8 @@ impl<'a, 'c> Products<'a, 'c> {
         &self,
         rows: &[Ptr<'c>],
         panels: &[Panel<'c>],
-        (first, words): (Int<'c>, usize),
+        first: Int<'c>,
+        words: usize,
         span: Int<'c>,
     ) -> Vec<Vector<'c>> {
         let (codes, form) = (&self.codes, &*self.form);
@@ -315,8 +318,7 @@ impl<'a, 'c> Products<'a, 'c> {
         let begun: Vec<Vec<Any>> = rows.iter().map(|&row| form.begin(row, span)).collect();
         let each = begun[0].len();
         let begun = begun.iter().flat_map(|sums| panels.iter().flat_map(|_| sums.clone())).collect();
-        let sums =
-            self.products(rows, panels, (first, words), begun, |words, panel, _| form.decode(words, zeros[panel]));
+        let sums = self.products(rows, panels, first, words, begun, |words, panel, _| form.decode(words, zeros[panel]));
         let end =
             |(i, sums): (usize, &[Any<'c>])| form.end(sums, zeros[i % panels.len()], rows[i / panels.len()], span);
         sums.chunks(each).enumerate().map(end).collect()
@@ -327,13 +329,14 @@ impl<'a, 'c> Products<'a, 'c> {
         &self,
         rows: &[Ptr<'c>],
         panels: &[Panel<'c>],
-        (first, words): (Int<'c>, usize),
+        first: Int<'c>,
+        words: usize,
         begun: Vec<Any<'c>>,
         decode: impl Fn(Vector<'c>, usize, Int<'c>) -> Vec<Vector<'c>>,
     ) -> Vec<Any<'c>> {
         let (c, codes) = (self.codes.c, &self.codes);
         let each = begun.len() / rows.len() / panels.len();
-        codes.each_word((first, words, UNROLLED / rows.len()), begun, |word, sums| {
+        codes.each_word(first, words, UNROLLED / rows.len(), begun, |word, sums| {
             for panel in panels {
                 c.prefetch(c.at(panel.ptr, word * codes.step() + panel.ahead * codes.panel_bytes()));
             }
@@ -378,7 +381,7 @@ impl<'a, 'c> Products<'a, 'c> {
         let begun: Vec<Vec<Any>> = rows.iter().map(|&row| self.form.begin(row, c.int(0))).collect();
         let each = begun[0].len();
         let begun = begun.iter().flat_map(|sums| panels.iter().flat_map(|_| sums.clone())).collect();
-        let sums = self.products(rows, panels, (c.int(0), words), begun, |words, panel, word| {
+        let sums = self.products(rows, panels, c.int(0), words, begun, |words, panel, word| {
             let factors = self.form.decode(words, None).into_iter().enumerate();
             factors.map(|(i, code)| codes.element(code, panels[panel], word * codes.per_word() + i)).collect()
         });

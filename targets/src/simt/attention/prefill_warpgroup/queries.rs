@@ -2,8 +2,8 @@
 //! values.
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::Diagnostic;
-use inkwell::values::FloatValue;
 use inkwell::IntPredicate;
+use inkwell::values::FloatValue;
 
 use super::{Group, Tile};
 use crate::code::{Any, Int};
@@ -126,7 +126,8 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     /// in their registers, so that new words are made behind the wait.
     fn end_values(
         &self,
-        (block, turn): (Int<'c>, Int<'c>),
+        block: Int<'c>,
+        turn: Int<'c>,
         running: &OnlineSoftmaxPair<'c>,
     ) -> (Vec<Any<'c>>, Vec<Int<'c>>) {
         let c = self.code();
@@ -155,29 +156,32 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (row_max, sum) = a.before_keys(|| (self.head, c.equal(c.lane_index() % 4, 0)));
         let before =
             OnlineSoftmaxPair { maxima: [row_max; 2], sums: [sum; 2], rescale: [none; 2], values, weights: vec![] };
-        self.softmax_weights((block, true), &scores, before)
+        self.softmax_weights(block, true, &scores, before)
     }
 
     /// Scores of a block, and its weights while values of the block before it are added.
     pub fn turn(
         &self,
-        (block, turn, hides): (Int<'c>, Int<'c>, bool),
+        block: Int<'c>,
+        turn: Int<'c>,
+        hides: bool,
         running: OnlineSoftmaxPair<'c>,
     ) -> OnlineSoftmaxPair<'c> {
         let c = self.code();
-        let (values, weights) = self.end_values((block, turn), &running);
+        let (values, weights) = self.end_values(block, turn, &running);
         let scores = self.begin_scores(turn);
         let values = self.begin_values(turn, &weights, &values);
         // The products of values may be under way.
         let scores = c.mma_wait(&scores, 1);
         self.leave(&self.group.keys, turn);
-        self.softmax_weights((block, hides), &scores, OnlineSoftmaxPair { values, ..running })
+        self.softmax_weights(block, hides, &scores, OnlineSoftmaxPair { values, ..running })
     }
 
     /// The weights of a block's scores.
     fn softmax_weights(
         &self,
-        (block, hides): (Int<'c>, bool),
+        block: Int<'c>,
+        hides: bool,
         scores: &[Any<'c>],
         before: OnlineSoftmaxPair<'c>,
     ) -> OnlineSoftmaxPair<'c> {
@@ -236,9 +240,9 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     }
 
     /// Adds the values of the last block, divides by the sums and stores.
-    pub fn finish(&self, (end, turn): (Int<'c>, Int<'c>), running: OnlineSoftmaxPair<'c>) {
+    pub fn finish(&self, end: Int<'c>, turn: Int<'c>, running: OnlineSoftmaxPair<'c>) {
         let (c, a) = (self.code(), self.group.attention);
-        let (values, weights) = self.end_values((end, turn), &running);
+        let (values, weights) = self.end_values(end, turn, &running);
         let values = c.mma_wait(&self.begin_values(turn, &weights, &values), 0);
         self.leave(&self.group.values, turn - 1);
         let first = c.lane_index() % 4 * 2;
