@@ -47,7 +47,7 @@ pub fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape,
 fn begin<'w, 'k, 'a, 'c>(ground: Ground<'w, 'k, 'a, 'c>) -> Result<Operands<'w, 'k, 'a, 'c>, Diagnostic> {
     let weight = EncodedWeight::begin(ground)?;
     let rows = match QuantisedRows::begin(ground) {
-        Some(rows) => Rows::Quantised(rows),
+        Some(rows) => Rows::Quantised(Box::new(rows)),
         None => Rows::Staged(Box::new(Staging::begin(ground)?)),
     };
     Ok(Operands { rows, products: Box::new(Dequantised { weight }) })

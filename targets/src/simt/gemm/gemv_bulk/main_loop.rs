@@ -63,7 +63,7 @@ pub struct StageAt<'c> {
 /// Where rows are: floats, of which there are K tiles, or all rows at once, as quantised values.
 pub enum Rows<'w, 'k, 'a, 'c> {
     Staged(Box<Staging<'w, 'k, 'a, 'c>>),
-    Quantised(QuantisedRows<'w, 'k, 'a, 'c>),
+    Quantised(Box<QuantisedRows<'w, 'k, 'a, 'c>>),
 }
 
 impl<'w, 'k, 'a, 'c> Rows<'w, 'k, 'a, 'c> {
