@@ -33,9 +33,67 @@ pub struct Arch {
     /// How data lies.
     pub memory: Memory,
     /// Which rows are quantised where they are multiplied. The same for all variants of a target.
-    pub requantised: Requantised,
+    pub requantised: Known<Requantised>,
     /// Which rows are normed where they are multiplied.
-    pub normed: Renormed,
+    pub normed: Known<Renormed>,
+}
+
+/// How a number came to be that no manual has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// By measuring kernels on the row's own chip, or one like it.
+    Measured,
+    /// By counting, in the emulator or from other numbers of the row. No chip was timed.
+    Counted,
+    /// On another row's chip: nobody has measured this one's.
+    Estimated {
+        /// The name of that row.
+        from: &'static str,
+    },
+}
+
+/// Numbers of a row that no manual has, and how they came to be. No chip speaks for another unless
+/// it says so here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known<T> {
+    /// The numbers.
+    pub value: T,
+    /// How they came to be.
+    pub found: Found,
+}
+
+impl<T> Known<T> {
+    /// Measured on the row's chip.
+    pub const fn measured(value: T) -> Known<T> {
+        Known { value, found: Found::Measured }
+    }
+
+    /// Counted.
+    pub const fn counted(value: T) -> Known<T> {
+        Known { value, found: Found::Counted }
+    }
+
+    /// Those of another row.
+    pub const fn estimated(value: T, from: &'static str) -> Known<T> {
+        Known { value, found: Found::Estimated { from } }
+    }
+}
+
+impl<T> Deref for Known<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// A schedule that makes no kernels for a chip, though it could: another one was faster, or nobody
+/// has run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avoided {
+    /// Its name.
+    pub schedule: &'static str,
+    /// Why, and how that was found.
+    pub because: Known<&'static str>,
 }
 
 /// Most numbers of a step's rows that are quantised where they are multiplied, as each work-group,
@@ -74,6 +132,30 @@ impl Arch {
     /// Whether its code is for a family of chips, as LLVM's generic processors are.
     pub fn is_generic(&self) -> bool {
         self.cpu.ends_with("-generic")
+    }
+
+    /// Which of the numbers that no manual has were found on another row's chip, and on which.
+    pub fn estimated(&self) -> Vec<(&'static str, &'static str)> {
+        let mut all = vec![
+            ("how many rows are quantised where they are multiplied", self.requantised.found),
+            ("how many rows are normed where they are multiplied", self.normed.found),
+        ];
+        if let Some(gpu) = self.gpu() {
+            all.push(("how `gemv` uses registers", gpu.simt.gemv.found));
+            all.push(("how many clusters run at once", gpu.simt.clusters.found));
+            all.extend(gpu.simt.measured.map(|known| ("where schedules begin to be faster than others", known.found)));
+        }
+        let from = |(what, found)| match found {
+            Found::Estimated { from } => Some((what, from)),
+            Found::Measured | Found::Counted => None,
+        };
+        all.into_iter().filter_map(from).collect()
+    }
+
+    /// Why a schedule makes no kernels for the chip, if it could and is not to.
+    pub fn avoided(&self, schedule: &str) -> Option<Known<&'static str>> {
+        let all = self.gpu()?.simt.avoided;
+        all.iter().find(|avoided| avoided.schedule == schedule).map(|avoided| avoided.because)
     }
 
     /// The instruction set of a GPU row.
@@ -322,11 +404,13 @@ pub struct Simt {
     pub dependent_launch: bool,
     /// How many clusters of two work-groups, which see each other's local memory, run at once, and
     /// of four; 0 where there are none.
-    pub clusters: [usize; 2],
+    pub clusters: Known<[usize; 2]>,
     /// How products of few rows go along a weight in registers.
-    pub gemv: Gemv,
+    pub gemv: Known<Gemv>,
     /// What schedules for bulk copies and warpgroup products go by; none where there are neither.
-    pub measured: Option<Measured>,
+    pub measured: Option<Known<Measured>>,
+    /// Schedules that make no kernels for the chip, though they could.
+    pub avoided: &'static [Avoided],
     /// How lanes of different rows of 16 exchange values.
     pub rows_of_16: RowExchange,
     /// Which of LLVM's intrinsics the machine has.

@@ -6,15 +6,15 @@
 //!
 //! ```
 //! use atomc_passes::{Bucket, Cx, run};
-//! # use atomc_ir::arch::{Cpu, Dot, Machine, Memory, Renormed, Requantised, Vector};
+//! # use atomc_ir::arch::{Cpu, Dot, Known, Machine, Memory, Renormed, Requantised, Vector};
 //! # let arch = atomc_ir::Arch {
 //! #     name: "example", target: "example", source: "", triple: "", cpu: "", attributes: "", features: &[],
 //! #     machine: Machine::Cpu(Cpu { vector: Vector { lanes: 16, registers: 32 }, dot: Dot::Pairs }),
 //! #     sibling: None,
 //! #     executed: true,
 //! #     memory: Memory { row: 32, alias: 1024, rows: 1, panel: 16, group_bytes: 64, block_tokens: 16, align: 64 },
-//! #     requantised: Requantised { one: 48 << 10, several: 48 << 10 },
-//! #     normed: Renormed::ALL,
+//! #     requantised: Known::counted(Requantised { one: 48 << 10, several: 48 << 10 }),
+//! #     normed: Known::counted(Renormed::ALL),
 //! # };
 //!
 //! let text = "graph @g(%x: bf16[T, 16]) {

@@ -4,7 +4,7 @@ mod compare;
 mod model;
 mod random;
 
-use atomc_ir::arch::{Cpu, Dot, Machine, Memory, Renormed, Requantised, Vector};
+use atomc_ir::arch::{Cpu, Dot, Known, Machine, Memory, Renormed, Requantised, Vector};
 use atomc_ir::{Arch, Graph, parse};
 
 use crate::bucket::Bucket;
@@ -26,8 +26,8 @@ pub const ARCH: Arch = Arch {
     sibling: None,
     executed: true,
     memory: Memory { row: 32, alias: 1024, rows: 1, panel: 4, group_bytes: 64, block_tokens: 16, align: 64 },
-    requantised: Requantised { one: 48 << 10, several: 48 << 10 },
-    normed: Renormed::ALL,
+    requantised: Known::counted(Requantised { one: 48 << 10, several: 48 << 10 }),
+    normed: Known::counted(Renormed::ALL),
 };
 
 pub const DECODE: Cx = Cx { arch: &ARCH, bucket: Bucket::Decode { tokens: 1 }, invariant: false };

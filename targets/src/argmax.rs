@@ -51,9 +51,8 @@ pub fn larger<'c>(
     (a, a_col): (FloatValue<'c>, Int<'c>),
     (b, b_col): (FloatValue<'c>, Int<'c>),
 ) -> (FloatValue<'c>, Int<'c>) {
-    let compare = |how| c.as_int(c.b.build_float_compare(how, b, a, "").expect("floats"));
-    let earlier = compare(FloatPredicate::OEQ) & c.less(b_col, a_col);
-    let takes_b = compare(FloatPredicate::OGT) | earlier;
+    let earlier = c.float(b).equals(a) & c.less(b_col, a_col);
+    let takes_b = c.float(b).greater(a) | earlier;
     (c.pick(takes_b, b, a).into_float_value(), c.pick_int(takes_b, b_col, a_col))
 }
 

@@ -6,6 +6,7 @@ pub mod codes;
 mod control;
 mod elementary;
 mod elements;
+mod float;
 mod int;
 mod vector;
 

@@ -1,6 +1,5 @@
 //! Experts as a rank counts them that holds some of them: from the first of these.
 use atomc_ir::{Diagnostic, Op, Router, Value};
-use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
 use crate::code::{Code, Int};
@@ -29,11 +28,10 @@ impl<'c> Held<'c> {
     /// are -1.
     pub fn own(&self, c: &Code<'c>, expert: Int<'c>) -> (Int<'c>, Int<'c>) {
         let float = c.b.build_signed_int_to_float(expert.v, c.cx.f32_type(), "").expect(BUILT);
-        let own = c.b.build_float_sub(float, self.first, "").expect(BUILT);
-        let compare = |how, bound| c.as_int(c.b.build_float_compare(how, own, c.number(bound), "").expect(BUILT));
-        let is_held = compare(FloatPredicate::OGE, 0.0) & compare(FloatPredicate::OLT, self.count as f64);
+        let own = c.float(float) - self.first;
+        let is_held = own.at_least(c.number(0.0)) & own.less(c.number(self.count as f64));
         let word = c.cx.i32_type();
-        let own = c.b.build_float_to_signed_int(own, word, "").expect(BUILT);
+        let own = own.whole(word);
         (c.as_int(c.pick(is_held, own, word.const_all_ones())), is_held)
     }
 }

@@ -70,9 +70,7 @@ impl<'a, 'c> Kernel<'a, 'c> {
         end: Int<'c>,
         body: impl FnOnce(Int<'c>) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
-        let mut result = Ok(());
-        self.code.repeat(first, end, 1, |task| result = body(task));
-        result
+        self.code.repeat(first, end, 1, body)
     }
 
     /// So many tasks for each `per` rows of the results.

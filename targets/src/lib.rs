@@ -10,6 +10,7 @@ mod contraction;
 mod disasm;
 mod held;
 mod host;
+mod jobs;
 mod kernel;
 mod link;
 mod llvm;
@@ -20,41 +21,27 @@ mod recurrent;
 pub mod report;
 mod row;
 mod schedule;
+mod select;
 mod simt;
+mod spec;
 mod steps;
 pub mod tuning;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use atomc_ir::arch::{GpuArch, Isa, Machine};
-use atomc_ir::{Arch, DType, Diagnostic, Family, Graph, Tokens};
-use inkwell::module::Module as Emitted;
+use atomc_ir::{Arch, DType, Diagnostic, Family, Tokens};
 
 use llvm::Llvm;
 use report::KernelResources;
 
 pub use arch::{rows, variants};
 pub use atomc_artifact::manifest::{self, LoopReport, Module, Resources, Tasks};
-use atomc_artifact::manifest::{PACK, PREPARE};
-pub use schedule::{Asked, Schedule, WhyNot, ask, open, schedules, select};
+pub use jobs::Object;
+use jobs::{Job, parallel};
+pub use schedule::{Schedule, WhyNot};
+pub use select::{Asked, ask, open, read_table, schedules, select};
 pub use simt::COUNTERS;
+pub use spec::{Form, KernelSpec};
 pub use tuning::Choice;
-
-/// One kernel to emit.
-#[derive(Clone, Debug)]
-pub struct KernelSpec<'a> {
-    pub symbol: String,
-    pub family: Family,
-    pub body: &'a Graph,
-    /// Most rows of the step that the kernel is for: the bucket's tokens, or those whose logits are
-    /// wanted.
-    pub tokens: usize,
-    /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
-    pub choice: Option<Choice>,
-    /// Whether a row's result must not depend on what other rows a step has, nor on how many.
-    pub invariant: bool,
-}
 
 /// Whether kernels of an arch attend with queries of a type over a cache of another.
 pub fn attends(cache: DType, query: DType, arch: &Arch) -> bool {
@@ -79,27 +66,6 @@ pub fn decodes_apart(family: Family, arch: &Arch) -> bool {
     family.tokens() == Tokens::DecodeOnGpus && arch.isa().is_some()
 }
 
-/// A linked code object, or modules.
-#[derive(Clone, Debug)]
-pub struct Object {
-    pub code: Vec<u8>,
-    pub kernels: Vec<manifest::Kernel>,
-}
-
-/// What [`text`] shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    Llvm,
-    Asm,
-}
-
-/// A kernel to emit: of a body, or one of those that work for frameworks on GPUs.
-enum Job<'a> {
-    Body(&'a KernelSpec<'a>),
-    Prepare,
-    Pack,
-}
-
 /// The kernels of a GPU that work for a framework, beside those of bodies.
 #[derive(Clone, Debug)]
 pub struct Hosted {
@@ -107,24 +73,6 @@ pub struct Hosted {
     pub prepare: manifest::Kernel,
     /// Makes weights.
     pub pack: manifest::Kernel,
-}
-
-impl Job<'_> {
-    fn symbol(&self) -> &str {
-        match self {
-            Job::Body(spec) => &spec.symbol,
-            Job::Prepare => PREPARE,
-            Job::Pack => PACK,
-        }
-    }
-
-    fn emit<'c>(&self, llvm: Llvm<'c>, arch: &'c Arch) -> Result<(Emitted<'c>, manifest::Kernel), Diagnostic> {
-        match self {
-            Job::Body(spec) => schedule::emit(llvm, spec, arch),
-            Job::Prepare => Ok(simt::emit_prepare(llvm, simt::gpu(arch)?)),
-            Job::Pack => Ok(simt::emit_pack(llvm, simt::gpu(arch)?)),
-        }
-    }
 }
 
 /// Code of all kernels: one code object, or a module for each.
@@ -216,31 +164,8 @@ pub fn text(kernels: &[KernelSpec], arch: &Arch, form: Form) -> Result<String, D
     let parts = parallel(kernels, |spec| {
         let cx = llvm::context();
         let b = cx.create_builder();
-        let (module, _) = schedule::emit(Llvm { cx: &cx, b: &b }, spec, arch)?;
+        let (module, _) = select::emit(Llvm { cx: &cx, b: &b }, spec, arch)?;
         llvm::text(&module, arch, form)
     })?;
     Ok(parts.join("\n"))
-}
-
-/// `f` of every item, on all cores, results in order.
-fn parallel<T: Sync, R: Send>(
-    items: &[T],
-    f: impl Fn(&T) -> Result<R, Diagnostic> + Sync,
-) -> Result<Vec<R>, Diagnostic> {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(items.len());
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<Result<R, Diagnostic>>>> = Mutex::new(items.iter().map(|_| None).collect());
-    std::thread::scope(|s| {
-        for _ in 0..threads {
-            s.spawn(|| {
-                while let Some((i, item)) =
-                    Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, items.get(i)?)))
-                {
-                    let r = f(item);
-                    results.lock().expect("no panic while held")[i] = Some(r);
-                }
-            });
-        }
-    });
-    results.into_inner().expect("no panic while held").into_iter().map(|r| r.expect("every item was taken")).collect()
 }

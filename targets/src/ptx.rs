@@ -10,8 +10,10 @@ use atomc_ir::arch::GpuArch;
 use atomc_ir::{Arch, Diagnostic};
 use object::{Object as _, ObjectSection};
 
+use crate::jobs::{Job, Object, parallel};
 use crate::llvm::Llvm;
-use crate::{Form, Job, Object, Resources, llvm, parallel, report};
+use crate::spec::Form;
+use crate::{Resources, llvm, report};
 
 /// Bytes of an instruction, on every chip since compute capability 7.0.
 const INSTRUCTION: usize = 16;

@@ -124,7 +124,8 @@ impl<'k, 'c> Elements<'k, 'c> {
         &self,
         c: &Code<'c>,
         v: Value,
-        (token, column): (Int<'c>, Int<'c>),
+        token: Int<'c>,
+        column: Int<'c>,
         given: Option<(Value, Vector<'c>)>,
     ) -> Vector<'c> {
         (self.eval)(v, At { row: token, head: None, col: Col::Var(column) }, given).unwrap_or_else(|fault| {
@@ -161,8 +162,8 @@ impl<'k, 'c> Conv<'k, 'c> {
     }
 
     /// What is stored of a sum, at a column of a token.
-    pub fn stored(&self, c: &Code<'c>, sum: Vector<'c>, at: (Int<'c>, Int<'c>)) -> Vector<'c> {
-        self.elements.at(c, self.made[1], at, Some((self.made[0], sum)))
+    pub fn stored(&self, c: &Code<'c>, sum: Vector<'c>, token: Int<'c>, column: Int<'c>) -> Vector<'c> {
+        self.elements.at(c, self.made[1], token, column, Some((self.made[0], sum)))
     }
 
     /// Whether all that is stored could be made.
@@ -202,10 +203,11 @@ impl<'k, 'c> Delta<'k, 'c> {
     }
 
     /// The gates of a token's head: the logarithm of what is kept, and how much is made anew.
-    pub fn gates(&self, c: &Code<'c>, at: (Int<'c>, Int<'c>)) -> [FloatValue<'c>; 2] {
+    pub fn gates(&self, c: &Code<'c>, token: Int<'c>, head: Int<'c>) -> [FloatValue<'c>; 2] {
         let lanes = c.lanes();
         c.set_lanes(1);
-        let gates = [self.g, self.beta].map(|v| c.lane(self.elements.at(c, v, at, None), 0).into_float_value());
+        let gates =
+            [self.g, self.beta].map(|v| c.lane(self.elements.at(c, v, token, head, None), 0).into_float_value());
         c.set_lanes(lanes);
         gates
     }

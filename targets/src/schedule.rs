@@ -1,19 +1,16 @@
-//! Schedules: the ways to make kernels of a family, in a list for each machine.
-//!
-//! The order of a list is its priority: a kernel gets the first schedule of its family that suits.
-//! Emitting, tuning, symbols and `atomc inspect --why` read the lists, and nothing else knows which
-//! schedules there are.
+//! What a schedule is: a way to make the kernels of a family. Which there are is known in
+//! `select.rs` alone.
 use std::fmt;
 
 use atomc_artifact::manifest;
-use atomc_ir::arch::Machine;
+use atomc_ir::arch::Found;
 use atomc_ir::{Arch, Diagnostic, Family};
 use inkwell::module::Module;
 
 use crate::llvm::Llvm;
 use crate::row::unsupported;
-use crate::tuning::{Choice, Class, Open, Table};
-use crate::{KernelSpec, host, simt};
+use crate::spec::KernelSpec;
+use crate::tuning::{Choice, Class, Kind, Number, Table, Tunable};
 
 /// A way to make the kernels of a family.
 pub struct Schedule {
@@ -30,6 +27,15 @@ pub struct Schedule {
     pub emit: Emit,
 }
 
+/// All that a schedule leaves open.
+pub struct Open {
+    pub numbers: &'static [Number],
+    pub sizes: Sizes,
+}
+
+/// The kind and the sizes of a kernel, which the best numbers depend on.
+pub type Sizes = fn(&KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic>;
+
 /// Makes a kernel as a module with one function of its symbol.
 pub type Emit = for<'c> fn(&Setup<'c>, &KernelSpec) -> Result<(Module<'c>, manifest::Kernel), Diagnostic>;
 
@@ -43,13 +49,6 @@ pub struct Setup<'c> {
 /// Why a schedule does not make a kernel, for who writes kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhyNot(String);
-
-/// A schedule that was asked, and what it said.
-pub struct Asked {
-    pub schedule: &'static Schedule,
-    pub choice: Choice,
-    pub answer: Result<(), WhyNot>,
-}
 
 impl WhyNot {
     pub fn new(why: impl Into<String>) -> WhyNot {
@@ -79,167 +78,46 @@ impl From<Diagnostic> for WhyNot {
     }
 }
 
-/// The schedules of an arch's machine, best first.
-pub fn schedules(arch: &Arch) -> &'static [Schedule] {
-    match arch.machine {
-        Machine::Cpu(_) => host::SCHEDULES,
-        Machine::Simt(_) => simt::SCHEDULES,
-    }
-}
-
-/// The schedules of a kernel's family up to the one that makes it, which is the last unless there
-/// is none.
-pub fn ask(spec: &KernelSpec, arch: &Arch) -> Result<Vec<Asked>, Diagnostic> {
-    let mut all = vec![];
-    for schedule in schedules(arch).iter().filter(|s| s.family == spec.family) {
-        let choice = schedule.choice(spec, arch)?;
-        let answer = schedule.keeps_rows_apart(spec).and_then(|()| (schedule.suits)(spec, arch, &choice));
-        let is_found = answer.is_ok();
-        all.push(Asked { schedule, choice, answer });
-        if is_found {
-            break;
-        }
-    }
-    Ok(all)
-}
-
-/// The schedule that makes a kernel, and its numbers.
-pub fn select(spec: &KernelSpec, arch: &Arch) -> Result<(&'static Schedule, Choice), Diagnostic> {
-    let mut all = ask(spec, arch)?;
-    match all.pop_if(|last| last.answer.is_ok()) {
-        Some(found) => Ok((found.schedule, found.choice)),
-        None => {
-            let said = |a: &Asked| a.answer.as_ref().err().map(|why| format!("{}: {why}", a.schedule.name));
-            let said: Vec<String> = all.iter().filter_map(said).collect();
-            let said = if said.is_empty() { "the machine has none".into() } else { said.join("; ") };
-            Err(unsupported(format!("no schedule for {}: {said}", spec.family.name())))
-        }
-    }
-}
-
-/// The kernel as a module with one function of its symbol.
-pub fn emit<'c>(
-    llvm: Llvm<'c>,
-    spec: &KernelSpec,
-    arch: &'c Arch,
-) -> Result<(Module<'c>, manifest::Kernel), Diagnostic> {
-    let made = || {
-        let (schedule, choice) = select(spec, arch)?;
-        let (module, info) = (schedule.emit)(&Setup { llvm, arch, choice }, spec)?;
-        Ok((module, manifest::Kernel { schedule: schedule.name.into(), rate: rate(spec, arch, schedule), ..info }))
-    };
-    made().map_err(|e: Diagnostic| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))
-}
-
-/// [`manifest::Kernel::rate`] of a kernel.
-fn rate(spec: &KernelSpec, arch: &Arch, schedule: &Schedule) -> u32 {
-    let Some(gpu) = arch.gpu() else { return 1 };
-    simt::multiplied_as_stored(spec, gpu, schedule).map_or(1, |dtype| gpu.simt.chip.rate(dtype))
-}
-
-/// The class of a kernel and every choice of numbers that its schedule leaves open, if it leaves
-/// any.
-pub fn open(spec: &KernelSpec, arch: &Arch) -> Result<Option<(Class, Vec<Choice>)>, Diagnostic> {
-    let (schedule, _) = select(spec, arch)?;
-    let Some(class) = schedule.class(spec)? else { return Ok(None) };
-    let all = schedule.choices().into_iter();
-    let all: Vec<Choice> = all.filter(|choice| (schedule.suits)(spec, arch, choice).is_ok()).collect();
-    Ok((!all.is_empty()).then_some((class, all)))
-}
-
 impl Schedule {
-    /// The numbers for a kernel: those it asks for, or the best known.
-    fn choice(&self, spec: &KernelSpec, arch: &Arch) -> Result<Choice, Diagnostic> {
+    /// The numbers for a kernel: those it asks for, or the best that a table knows.
+    pub fn choice(&self, spec: &KernelSpec, table: &Table) -> Result<Choice, Diagnostic> {
         if let Some(choice) = spec.choice.as_ref().filter(|choice| choice.schedule() == self.name) {
             return Ok(choice.clone());
         }
-        Ok(self.class(spec)?.and_then(|class| Table::of(arch).choice(&class)).unwrap_or(Choice::none(self.name)))
+        Ok(self.class(spec)?.and_then(|class| table.choice(&class)).unwrap_or(Choice::none(self.name)))
     }
 
     /// That rows do not change each other's results, where they must not.
-    fn keeps_rows_apart(&self, spec: &KernelSpec) -> Result<(), WhyNot> {
+    pub fn keeps_rows_apart(&self, spec: &KernelSpec) -> Result<(), WhyNot> {
         let why = || "the order of its sums depends on how many rows a step has".to_owned();
         WhyNot::unless(self.invariant || !spec.invariant, why)
     }
 
+    /// That it is not one that the chip has faster ones for, or that nobody has run there.
+    pub fn is_wanted(&self, arch: &Arch) -> Result<(), WhyNot> {
+        arch.avoided(self.name).map_or(Ok(()), |because| {
+            Err(WhyNot::new(match because.found {
+                Found::Estimated { from } => format!("{}: estimated from {from}", because.value),
+                Found::Measured | Found::Counted => because.value.to_owned(),
+            }))
+        })
+    }
+
     /// What the best numbers for a kernel depend on, if some are open.
-    fn class(&self, spec: &KernelSpec) -> Result<Option<Class>, Diagnostic> {
+    pub fn class(&self, spec: &KernelSpec) -> Result<Option<Class>, Diagnostic> {
         let Some(open) = &self.open else { return Ok(None) };
         let (kind, sizes) = (open.sizes)(spec)?;
         Ok(Some(Class { schedule: self.name, kind, sizes }))
     }
 
     /// Every way to choose its numbers.
-    fn choices(&self) -> Vec<Choice> {
+    pub fn choices(&self) -> Vec<Choice> {
         self.open.as_ref().map_or(vec![], |open| Choice::all(self.name, open.numbers))
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Names are parts of symbols, and say which schedule is meant.
-    #[test]
-    fn names_are_unique_words() {
-        for all in [host::SCHEDULES, simt::SCHEDULES] {
-            for schedule in all {
-                assert!(schedule.name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{}", schedule.name);
-                assert_eq!(all.iter().filter(|s| s.name == schedule.name).count(), 1, "{}", schedule.name);
-            }
-        }
-    }
-
-    #[test]
-    fn every_family_has_a_schedule() {
-        for all in [host::SCHEDULES, simt::SCHEDULES] {
-            assert!(Family::ALL.iter().all(|&family| all.iter().any(|s| s.family == family)));
-        }
-    }
-
-    #[test]
-    fn no_schedule_for_a_body_says_what_each_of_them_misses() {
-        let text = "graph @k(%x: bf16[T, 64], %w: bf16[96, 64]@panels) {
-  %0 = linear %x, %w {out = bf16} : bf16[T, 96]
-  %1 = slice %0 {axis = 1, start = 0, len = 32} : bf16[T, 32]
-  return %1
-}";
-        let body = atomc_ir::parse(text).unwrap();
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: Family::Matmul,
-            body: &body,
-            tokens: 64,
-            choice: None,
-            invariant: false,
-        };
-        let arch = crate::rows().iter().find(|a| a.name == "gfx942").unwrap();
-        let error = select(&spec, arch).err().unwrap();
-        let why = "gemm_warpgroup: gfx942 has no warpgroup MMA; gemm_tiled: a tiled contraction with 3 pieces";
-        assert_eq!(error.message, format!("no schedule for matmul: {why}"));
-    }
-
-    #[test]
-    fn schedules_that_decode_nothing_say_so() {
-        let text = "graph @k(%x: bf16[T, 64], %w: i4[32, 64]@panels, %s: bf16[32, 2]@columns) {
-  %0 = linear %x, %w, %s {out = bf16, block = [1, 32]} : bf16[T, 32]
-  return %0
-}";
-        let body = atomc_ir::parse(text).unwrap();
-        body.verify().unwrap();
-        let arch = &crate::variants("sm_90a").unwrap()[0];
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: Family::Matvec,
-            body: &body,
-            tokens: 1,
-            choice: None,
-            invariant: false,
-        };
-        let asked = ask(&spec, arch).unwrap();
-        let said = |a: &Asked| (a.schedule.name, a.answer.as_ref().map_err(WhyNot::to_string).copied());
-        let why = || Err("i4[32, 64] with a scale for each 1 by 32: it decodes no weights".to_string());
-        let want = [("stream_k", why()), ("gemv_bulk", Ok(()))];
-        assert_eq!(asked.iter().map(said).collect::<Vec<_>>(), want);
+    /// What a line of a table may say of it, if it leaves something open.
+    pub fn tunable(&self) -> Option<Tunable> {
+        let open = self.open.as_ref()?;
+        Some(Tunable { schedule: self.name, family: self.family, numbers: open.numbers })
     }
 }

@@ -1,18 +1,15 @@
 //! Numbers of schedules that were found by measuring, as a table for each chip that was measured.
 //!
-//! A line of a table is a class of kernels and what was best for it: `decode bf16 4 128 : 8 64 =
-//! groups 1, stages 1`. A kernel takes the numbers of the nearest class of its schedule and kind,
-//! whose sizes come behind the colon. A line must name a schedule, a kind of kernels that it makes,
-//! and each of its open numbers with a value that it may have. The tables are part of the source,
-//! so the same model gives the same code wherever it is compiled; `atomc tune` writes them.
-use std::collections::BTreeMap;
+//! A line of a table is a class of kernels and what was best for it:
+//! `decode bf16 4 128 : 8 64 = groups 1, stages 1`. A kernel takes the numbers of the nearest class
+//! of its schedule and kind, whose sizes come behind the colon. A weight is part of the kind as it
+//! is stored, `bf16` or `i4/1x128+zeros`: what was measured with one encoding says nothing of
+//! another. A line must name a schedule, a kind of kernels that it makes, and each of its open
+//! numbers with a value that it may have. The tables are part of the source, so the same model
+//! gives the same code wherever it is compiled; `atomc tune` writes them.
 use std::fmt;
-use std::sync::LazyLock;
 
-use atomc_ir::{Arch, DType, Diagnostic, Family};
-
-use crate::KernelSpec;
-use crate::schedule::Schedule;
+use atomc_ir::{Block, DType, Family};
 
 /// Kernels that may want the same numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,12 +23,22 @@ pub struct Class {
 /// What cannot differ at all between kernels that may want the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A contraction: its elements, whether its rows come from memory as they are, and the pieces
-    /// of its result. Sizes are rows and columns of the weight, and tokens.
-    Gemm { dtype: &'static str, plain: bool, pieces: usize },
+    /// A contraction: the type of its rows, how its weight is stored, whether rows come from memory
+    /// as they are, and the pieces of its result. Sizes are rows and columns of the weight, and
+    /// tokens.
+    Gemm { rows: &'static str, weight: Stored, plain: bool, pieces: usize },
     /// Attention: elements of the cache, query heads that share one of its heads, and the size of a
     /// head. Sizes are heads of the cache, and tokens.
     Attention { dtype: &'static str, group: usize, head_dim: usize },
+}
+
+/// How a weight is stored: as floats, or as quantised values of which so many rows and columns
+/// share a scale, and perhaps a zero point. `None` is all rows, or all columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stored {
+    dtype: &'static str,
+    block: Option<[Option<usize>; 2]>,
+    has_zeros: bool,
 }
 
 /// A number that a schedule leaves open, and what it may be.
@@ -41,14 +48,13 @@ pub struct Number {
     pub values: &'static [usize],
 }
 
-/// All that a schedule leaves open.
-pub struct Open {
+/// A schedule that leaves numbers open: all that a table's lines must agree with.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunable {
+    pub schedule: &'static str,
+    pub family: Family,
     pub numbers: &'static [Number],
-    pub sizes: Sizes,
 }
-
-/// The kind and the sizes of a kernel, which the best numbers depend on.
-pub type Sizes = fn(&KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic>;
 
 /// Numbers of a schedule: all that it leaves open, or none, so that it takes its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,26 +115,71 @@ impl Choice {
 impl Kind {
     /// Reads what it prints, for kernels of a family, and how many sizes they have.
     fn parse(text: &str, family: Family) -> Option<(Kind, usize)> {
-        let [dtype, second, third] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
-        let dtype = DType::ALL.iter().map(|dtype| dtype.name()).find(|name| *name == dtype)?;
-        let third = third.parse().ok()?;
-        match (family, second) {
-            (Family::Matvec | Family::Matmul, "plain" | "computed") => {
-                Some((Kind::Gemm { dtype, plain: second == "plain", pieces: third }, 3))
+        use Family::{AttendMany, AttendOne, GroupedMatmul, GroupedMatvec, Matmul, Matvec};
+        match (family, &text.split(' ').collect::<Vec<_>>()[..]) {
+            (
+                Matvec | Matmul | GroupedMatvec | GroupedMatmul,
+                [rows, weight, origin @ ("plain" | "computed"), pieces],
+            ) => {
+                let (rows, weight) = (dtype(rows)?, Stored::parse(weight)?);
+                Some((Kind::Gemm { rows, weight, plain: *origin == "plain", pieces: pieces.parse().ok()? }, 3))
             }
-            (Family::AttendOne | Family::AttendMany, group) => {
-                Some((Kind::Attention { dtype, group: group.parse().ok()?, head_dim: third }, 2))
+            (AttendOne | AttendMany, [cache, group, head_dim]) => {
+                let (group, head_dim) = (group.parse().ok()?, head_dim.parse().ok()?);
+                Some((Kind::Attention { dtype: dtype(cache)?, group, head_dim }, 2))
             }
             _ => None,
         }
     }
 }
 
+/// A type's name, if it is one.
+fn dtype(text: &str) -> Option<&'static str> {
+    DType::ALL.iter().map(|dtype| dtype.name()).find(|name| *name == text)
+}
+
+impl Stored {
+    /// A weight of floats.
+    pub fn floats(dtype: DType) -> Stored {
+        Stored { dtype: dtype.name(), block: None, has_zeros: false }
+    }
+
+    /// A quantised weight of so many rows and columns.
+    pub fn quantised(dtype: DType, block: Block, [rows, cols]: [usize; 2], has_zeros: bool) -> Stored {
+        let part = |block: usize, all: usize| (block < all).then_some(block);
+        let block = Some([part(block.rows, rows), part(block.cols, cols)]);
+        Stored { dtype: dtype.name(), block, has_zeros }
+    }
+
+    /// Reads what it prints.
+    fn parse(text: &str) -> Option<Stored> {
+        let Some((name, rest)) = text.split_once('/') else {
+            return Some(Stored { dtype: dtype(text)?, block: None, has_zeros: false });
+        };
+        let part = |text: &str| match text {
+            "all" => Some(None),
+            number => number.parse().ok().filter(|&n: &usize| n > 0).map(Some),
+        };
+        let (block, has_zeros) = rest.strip_suffix("+zeros").map_or((rest, false), |block| (block, true));
+        let (rows, cols) = block.split_once('x')?;
+        Some(Stored { dtype: dtype(name)?, block: Some([part(rows)?, part(cols)?]), has_zeros })
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.dtype)?;
+        let Some(block) = self.block else { return Ok(()) };
+        let [rows, cols] = block.map(|part| part.map_or("all".into(), |n| n.to_string()));
+        write!(f, "/{rows}x{cols}{}", if self.has_zeros { "+zeros" } else { "" })
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Gemm { dtype, plain, pieces } => {
-                write!(f, "{dtype} {} {pieces}", if *plain { "plain" } else { "computed" })
+            Kind::Gemm { rows, weight, plain, pieces } => {
+                write!(f, "{rows} {weight} {} {pieces}", if *plain { "plain" } else { "computed" })
             }
             Kind::Attention { dtype, group, head_dim } => write!(f, "{dtype} {group} {head_dim}"),
         }
@@ -150,24 +201,19 @@ impl fmt::Display for Choice {
     }
 }
 
-fn read(name: &str, text: &str) -> Table {
-    Table::parse(text, crate::simt::SCHEDULES).unwrap_or_else(|e| panic!("the source's table for {name}: {e}"))
-}
-
 /// What was measured on one chip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(Vec<(Class, Choice)>);
 
-/// The tables, by the names of arch rows.
-static TABLES: LazyLock<BTreeMap<&str, Table>> = LazyLock::new(|| {
-    [("sm_90a", include_str!("../tuned/sm_90a.txt"))].map(|(name, text)| (name, read(name, text))).into()
-});
-static EMPTY: Table = Table(Vec::new());
-
 impl Table {
-    /// What the source has for an arch.
-    pub fn of(arch: &Arch) -> &'static Table {
-        TABLES.get(arch.name).unwrap_or(&EMPTY)
+    /// A table without lines.
+    pub const fn none() -> Table {
+        Table(Vec::new())
+    }
+
+    /// Its lines, in order.
+    pub fn lines(&self) -> &[(Class, Choice)] {
+        &self.0
     }
 
     pub fn new(lines: Vec<(Class, Choice)>) -> Table {
@@ -175,7 +221,7 @@ impl Table {
     }
 
     /// Reads what [`Table`] prints, whose lines must be for these schedules.
-    pub fn parse(text: &str, schedules: &'static [Schedule]) -> Result<Table, String> {
+    pub fn parse(text: &str, schedules: &[Tunable]) -> Result<Table, String> {
         let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
         let lines = lines.map(|l| line(l, schedules).map_err(|why| format!("`{l}`: {why}")));
         Ok(Table(lines.collect::<Result<_, _>>()?))
@@ -198,7 +244,7 @@ impl Table {
 }
 
 /// A line of a table for one of these schedules.
-fn line(text: &str, schedules: &'static [Schedule]) -> Result<(Class, Choice), String> {
+fn line(text: &str, schedules: &[Tunable]) -> Result<(Class, Choice), String> {
     let parts = || {
         let (class, choice) = text.split_once(" = ")?;
         let (kind, sizes) = class.split_once(" : ")?;
@@ -206,18 +252,17 @@ fn line(text: &str, schedules: &'static [Schedule]) -> Result<(Class, Choice), S
         Some((schedule, kind, sizes, choice))
     };
     let (name, kind, sizes, choice) = parts().ok_or("it is not `SCHEDULE KIND : SIZES = NUMBERS`")?;
-    let open = |schedule: &'static Schedule| Some((schedule, schedule.open.as_ref()?));
-    let mut known = schedules.iter().filter_map(open);
-    let (schedule, open) = known.find(|(s, _)| s.name == name).ok_or_else(|| {
-        let known: Vec<&str> = schedules.iter().filter_map(open).map(|(s, _)| s.name).collect();
+    let found = schedules.iter().find(|s| s.schedule == name);
+    let &Tunable { schedule, family, numbers } = found.ok_or_else(|| {
+        let known: Vec<&str> = schedules.iter().map(|s| s.schedule).collect();
         format!("schedules that leave numbers open: {}", known.join(", "))
     })?;
-    let (kind, count) = Kind::parse(kind, schedule.family).ok_or_else(|| format!("{name} makes no `{kind}`"))?;
+    let (kind, count) = Kind::parse(kind, family).ok_or_else(|| format!("{name} makes no `{kind}`"))?;
     let sizes: Option<Vec<usize>> = sizes.split(' ').map(|n| n.parse().ok().filter(|&n| n > 0)).collect();
     let sizes = sizes
         .filter(|sizes| sizes.len() == count)
         .ok_or_else(|| format!("{name} counts {count} sizes, none of them 0"))?;
-    Ok((Class { schedule: schedule.name, kind, sizes }, Choice::parse(choice, schedule.name, open.numbers)?))
+    Ok((Class { schedule, kind, sizes }, Choice::parse(choice, schedule, numbers)?))
 }
 
 impl Class {
@@ -236,25 +281,59 @@ impl fmt::Display for Table {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::simt::SCHEDULES;
+    use atomc_ir::Block;
 
-    const SOME: &str = "gemv_bulk bf16 plain 1 : 1024 2048 8 = cluster 2\n\
-                        gemv_bulk bf16 plain 1 : 4096 4096 1 = cluster 4\n\
+    use super::*;
+
+    /// A product of few tokens, attention, and a product of experts.
+    const SCHEDULES: &[Tunable] = &[
+        Tunable { schedule: "gemv_bulk", family: Family::Matvec, numbers: &[CLUSTER] },
+        Tunable {
+            schedule: "decode",
+            family: Family::AttendOne,
+            numbers: &[Number { name: "groups", values: &[1, 2] }, Number { name: "stages", values: &[1, 2] }],
+        },
+        Tunable { schedule: "gemv_grouped", family: Family::GroupedMatvec, numbers: &[CLUSTER] },
+    ];
+    const CLUSTER: Number = Number { name: "cluster", values: &[1, 2, 4] };
+
+    const SOME: &str = "gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2\n\
+                        gemv_bulk bf16 bf16 plain 1 : 4096 4096 1 = cluster 4\n\
                         decode bf16 4 128 : 8 64 = groups 1, stages 2\n";
 
     #[test]
     fn reads_what_it_prints_and_finds_the_nearest() {
         let table = Table::parse(SOME, SCHEDULES).unwrap();
         assert_eq!(table.to_string(), SOME);
-        let gemm = |dtype, sizes: [usize; 3]| {
-            let kind = Kind::Gemm { dtype, plain: true, pieces: 1 };
+        let gemm = |rows, weight, sizes: [usize; 3]| {
+            let kind = Kind::Gemm { rows, weight: Stored::parse(weight).unwrap(), plain: true, pieces: 1 };
             let choice = table.choice(&Class { schedule: "gemv_bulk", kind, sizes: sizes.to_vec() });
             choice.map(|choice| choice.to_string())
         };
-        assert_eq!(gemm("bf16", [1024, 2048, 4]).as_deref(), Some("cluster 2"));
-        assert_eq!(gemm("bf16", [3000, 4096, 1]).as_deref(), Some("cluster 4"));
-        assert_eq!(gemm("f16", [1024, 2048, 8]), None);
+        assert_eq!(gemm("bf16", "bf16", [1024, 2048, 4]).as_deref(), Some("cluster 2"));
+        assert_eq!(gemm("bf16", "bf16", [3000, 4096, 1]).as_deref(), Some("cluster 4"));
+        assert_eq!(gemm("f16", "f16", [1024, 2048, 8]), None);
+        assert_eq!(gemm("bf16", "i4/1x128", [1024, 2048, 8]), None);
+    }
+
+    /// Encodings are told apart by types, blocks and zero points, and read as they print.
+    #[test]
+    fn encodings_of_a_weight() {
+        let all = ["bf16", "i4/1x128", "u4/1x128+zeros", "f8e4m3/128x128", "i8/1xall", "f8e4m3/allxall"];
+        let read = all.map(|text| Stored::parse(text).unwrap());
+        assert_eq!(read.map(|stored| stored.to_string()), all);
+        assert!((1..all.len()).all(|i| !read[..i].contains(&read[i])));
+        let rows = Stored::quantised(DType::I8, Block { rows: 1, cols: 4096 }, [1024, 4096], false);
+        assert_eq!(rows.to_string(), "i8/1xall");
+        assert_eq!(["i4/", "i4/1x0", "i5/1x8", "i4/1x8+zero"].map(Stored::parse), [None; 4]);
+    }
+
+    /// Products of experts may have lines too.
+    #[test]
+    fn grouped_families_have_lines() {
+        let line = "gemv_grouped bf16 i4/1x32 plain 2 : 1536 2048 8 = cluster 2\n";
+        assert_eq!(Table::parse(line, SCHEDULES).unwrap().to_string(), line);
+        assert_eq!(Kind::parse("bf16 bf16 plain 1", Family::Rows), None);
     }
 
     #[test]
@@ -270,40 +349,28 @@ mod tests {
     fn a_line_that_has_no_effect_is_refused() {
         let why = |line: &str| Table::parse(line, SCHEDULES).unwrap_err();
         let all = [
-            "gemv_bulk bf16 plain 1 1024 2048 8 = cluster 2",
-            "gemv_bluk bf16 plain 1 : 1024 2048 8 = cluster 2",
-            "gemv bf16 plain 1 : 1024 2048 8 = cluster 2",
-            "gemv_bulk bf16 32 1 : 1024 2048 8 = cluster 2",
-            "gemv_bulk bf61 plain 1 : 1024 2048 8 = cluster 2",
-            "gemv_bulk bf16 plain 1 : 1024 2048 = cluster 2",
-            "gemv_bulk bf16 plain 1 : 1024 0 8 = cluster 2",
-            "gemv_bulk bf16 plain 1 : 1024 2048 8 = members 2",
-            "gemv_bulk bf16 plain 1 : 1024 2048 8 = cluster 3",
+            "gemv_bulk bf16 bf16 plain 1 1024 2048 8 = cluster 2",
+            "gemv_bluk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2",
+            "gemv bf16 bf16 plain 1 : 1024 2048 8 = cluster 2",
+            "gemv_bulk bf16 bf16 32 1 : 1024 2048 8 = cluster 2",
+            "gemv_bulk bf61 bf16 plain 1 : 1024 2048 8 = cluster 2",
+            "gemv_bulk bf16 bf16 plain 1 : 1024 2048 = cluster 2",
+            "gemv_bulk bf16 bf16 plain 1 : 1024 0 8 = cluster 2",
+            "gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = members 2",
+            "gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = cluster 3",
             "decode bf16 4 128 : 8 64 = groups 1",
         ];
         insta::assert_snapshot!(all.map(why).join("\n"), @r"
-        `gemv_bulk bf16 plain 1 1024 2048 8 = cluster 2`: it is not `SCHEDULE KIND : SIZES = NUMBERS`
-        `gemv_bluk bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
-        `gemv bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: stream_k, gemv_bulk, gemm_warpgroup, decode
-        `gemv_bulk bf16 32 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf16 32 1`
-        `gemv_bulk bf61 plain 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf61 plain 1`
-        `gemv_bulk bf16 plain 1 : 1024 2048 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
-        `gemv_bulk bf16 plain 1 : 1024 0 8 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
-        `gemv_bulk bf16 plain 1 : 1024 2048 8 = members 2`: `members 2`: gemv_bulk leaves open: cluster
-        `gemv_bulk bf16 plain 1 : 1024 2048 8 = cluster 3`: cluster 3: one of [1, 2, 4]
+        `gemv_bulk bf16 bf16 plain 1 1024 2048 8 = cluster 2`: it is not `SCHEDULE KIND : SIZES = NUMBERS`
+        `gemv_bluk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: gemv_bulk, decode, gemv_grouped
+        `gemv bf16 bf16 plain 1 : 1024 2048 8 = cluster 2`: schedules that leave numbers open: gemv_bulk, decode, gemv_grouped
+        `gemv_bulk bf16 bf16 32 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf16 bf16 32 1`
+        `gemv_bulk bf61 bf16 plain 1 : 1024 2048 8 = cluster 2`: gemv_bulk makes no `bf61 bf16 plain 1`
+        `gemv_bulk bf16 bf16 plain 1 : 1024 2048 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
+        `gemv_bulk bf16 bf16 plain 1 : 1024 0 8 = cluster 2`: gemv_bulk counts 3 sizes, none of them 0
+        `gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = members 2`: `members 2`: gemv_bulk leaves open: cluster
+        `gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = cluster 3`: cluster 3: one of [1, 2, 4]
         `decode bf16 4 128 : 8 64 = groups 1`: `groups 1`: decode leaves open: groups, stages
         ");
-    }
-
-    /// Every table is of an arch row, and what it says can be.
-    #[test]
-    fn tables_of_the_source() {
-        for (name, table) in TABLES.iter() {
-            assert!(crate::rows().iter().any(|arch| arch.name == *name), "{name}");
-            assert!(!table.0.is_empty(), "{name}");
-            for (i, (class, _)) in table.0.iter().enumerate() {
-                assert!(table.0[..i].iter().all(|(other, _)| other != class), "{name}: {class} twice");
-            }
-        }
     }
 }

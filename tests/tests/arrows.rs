@@ -1,6 +1,6 @@
 //! Which crate may use which. The runtime must stay free of the compiler: no LLVM, no graph IR.
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -85,34 +85,138 @@ fn the_runtime_only_build_has_no_compiler() {
     }
 }
 
-/// Rooms of the GPUs' schedules, from the ground up: a file uses its own room and those before it.
+/// Rooms of the targets, from the ground up: a file uses its own room and those before it.
+const TARGETS: &[&str] = &[
+    "tuning",
+    "spec",
+    "arch",
+    "llvm",
+    "code",
+    "math",
+    "row",
+    "argmax",
+    "held",
+    "cache",
+    "kernel",
+    "recurrent",
+    "schedule",
+    "contraction",
+    "host",
+    "simt",
+    "select",
+    "jobs",
+    "link",
+    "metadata",
+    "disasm",
+    "report",
+    "steps",
+    "ptx",
+    "lib",
+];
+
+/// Rooms of the GPUs' schedules, in the same way.
 const ROOMS: &[&str] =
     &["machine", "launch", "pack", "step_inputs", "experts", "rowwise", "recurrent", "gemm", "attention"];
+
+/// The source files below a folder.
+fn sources(root: &Path) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (vec![], vec![root.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files
+}
+
+/// Names that begin paths below `from` in a text, tests and comments aside: of
+/// `use from::{a::b, c}` these are `a` and `c`.
+fn used<'t>(text: &'t str, from: &str) -> BTreeSet<&'t str> {
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let word = |text: &'t str| text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+    let mut found = BTreeSet::new();
+    for (at, _) in text.match_indices(from) {
+        let rest = &text[at + from.len()..];
+        let line = text[..at].rsplit('\n').next().unwrap_or_default();
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        let Some(list) = rest.strip_prefix('{') else {
+            found.insert(word(rest));
+            continue;
+        };
+        let (mut depth, mut begin) = (0, 0);
+        for (i, c) in list.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth > 0 => depth -= 1,
+                ',' | '}' if depth == 0 => {
+                    found.insert(word(list[begin..i].trim()));
+                    begin = i + 1;
+                    if c == '}' {
+                        break;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    found.remove("");
+    found
+}
+
+/// Every use of a room above, of files below a folder whose names for each other begin with `from`.
+/// What the top hands on from a room, as `handed` says by name, is that room's.
+fn arrows_up(root: &Path, from: &str, rooms: &[&str], handed: &BTreeMap<String, String>) -> Vec<String> {
+    let height = |name: &str| rooms.iter().position(|room| *room == name);
+    let mut up = vec![];
+    let files = sources(root);
+    assert!(files.len() > 20, "{} files", files.len());
+    for path in files {
+        let below = path.strip_prefix(root).expect("below the root").with_extension("");
+        let room = below.components().next().and_then(|part| part.as_os_str().to_str()).expect("a name");
+        if room == "mod" || below.ends_with("tests") {
+            continue;
+        }
+        let own = height(room).unwrap_or_else(|| panic!("{} is in no room of the list", path.display()));
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        for name in used(&text, from) {
+            let used = handed.get(name).map_or(name, String::as_str);
+            // What is in no room comes from another crate.
+            if height(used).is_some_and(|used| used > own) {
+                up.push(format!("{} uses {name}", below.display()));
+            }
+        }
+    }
+    up
+}
+
+/// The rooms that names come from which a crate's root hands on.
+fn handed_on(root: &str) -> BTreeMap<String, String> {
+    let uses = root.lines().filter_map(|line| line.strip_prefix("pub use ")?.strip_suffix(';')?.split_once("::"));
+    let names = |(room, names): (&str, &str)| {
+        let names: Vec<&str> = names.trim_matches(['{', '}']).split(", ").collect();
+        names.into_iter().map(|name| (name.to_owned(), room.to_owned())).collect::<Vec<_>>()
+    };
+    uses.flat_map(names).collect()
+}
+
+#[test]
+fn rooms_of_the_targets_use_no_room_above() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets/src");
+    let handed = handed_on(&std::fs::read_to_string(root.join("lib.rs")).expect("the root"));
+    assert_eq!(handed.get("KernelSpec").map(String::as_str), Some("spec"));
+    assert_eq!(arrows_up(&root, "crate::", TARGETS, &handed), Vec::<String>::new());
+}
 
 #[test]
 fn rooms_of_the_gpus_schedules_use_no_room_above() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets/src/simt");
-    let height = |name: &str| ROOMS.iter().position(|room| *room == name);
-    let (mut files, mut folders) = (0, vec![root.clone()]);
-    while let Some(folder) = folders.pop() {
-        for path in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
-            let below = path.strip_prefix(&root).expect("below the root").with_extension("");
-            let room = below.components().next().and_then(|part| part.as_os_str().to_str()).expect("a name");
-            if room == "mod" {
-                continue;
-            }
-            let room = height(room).unwrap_or_else(|| panic!("{} is in no room of the list", path.display()));
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            files += 1;
-            let text = std::fs::read_to_string(&path).expect("a source file");
-            for (_, used) in text.match_indices("crate::simt::").map(|(at, name)| text[at..].split_at(name.len())) {
-                let used = used.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
-                assert!(height(used).is_some_and(|used| used <= room), "{} uses {used}", path.display());
-            }
-        }
-    }
-    assert!(files > 20, "{files} files");
+    assert_eq!(arrows_up(&root, "crate::simt::", ROOMS, &BTreeMap::new()), Vec::<String>::new());
+}
+
+#[test]
+fn uses_are_found_in_lists_and_not_in_comments() {
+    let text = "use a::{b::{c, d}, e};\n// a::f\nlet g = a::h::i(a::j);\n#[cfg(test)]\nuse a::k;";
+    assert_eq!(used(text, "a::").into_iter().collect::<Vec<_>>(), ["b", "e", "h", "j"]);
 }

@@ -147,7 +147,7 @@ fn gpu(simt: &Simt) -> Value {
         "bulk_copies": simt.bulk_copies,
         "warpgroup_mma": simt.warpgroup_mma,
         "dependent_launch": simt.dependent_launch,
-        "clusters": simt.clusters,
+        "clusters": simt.clusters.value,
         "packs_bf16": simt.packs_bf16,
     })
 }

@@ -167,7 +167,7 @@ fn best(open: &[OpenChoices], times: &[BTreeMap<String, f64>]) -> Table {
 fn merged(args: &Args, arch: &Arch, table: Table) -> Result<Table, Failure> {
     let Some(path) = &args.keep else { return Ok(table) };
     let text = files::read_to_string(path).map_err(|e| Failure::file("keep", path, e))?;
-    Ok(table.or(Table::parse(&text, atomc_targets::schedules(arch)).map_err(|e| Failure::new("tune::table", e))?))
+    Ok(table.or(atomc_targets::read_table(&text, arch).map_err(|e| Failure::new("tune::table", e))?))
 }
 
 /// What every choice took.

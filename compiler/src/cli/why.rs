@@ -66,7 +66,8 @@ pub fn reasons((invariant, variant): (bool, &Variant), def: &KernelDef, made_by:
         Ok(()) if schedule.name != made_by => Some(format!("this compiler would take {}", schedule.name)),
         Ok(()) => Some(format!("{}: {choice}", schedule.name)).filter(|_| !choice.is_empty()),
     };
-    Ok(asked.iter().filter_map(line).collect())
+    let estimated = arch.estimated().into_iter().map(|(what, from)| format!("estimated from {from}: {what}"));
+    Ok(asked.iter().filter_map(line).chain(estimated).collect())
 }
 
 /// The schedules are in the compiler.
@@ -115,7 +116,24 @@ mod tests {
             [
                 "not stream_k: gfx942 has no warpgroup MMA",
                 "not gemv_bulk: gfx942 has no bulk copies",
+                "not gemv_bulk_limbs: gfx942 has no bulk copies",
+                "not gemv_bulk_dequant: gfx942 has no bulk copies",
                 "not gemm_warpgroup_few: the weight is not quantised"
+            ]
+        );
+    }
+
+    /// Of a chip that nobody has measured, each number says whose it is.
+    #[test]
+    fn estimates_are_told() {
+        assert_eq!(
+            said(32, "gemv_bulk", "sm_100a"),
+            [
+                "not stream_k: sm_100a has no warpgroup MMA",
+                "estimated from sm_90a: how many rows are quantised where they are multiplied",
+                "estimated from sm_90a: how many rows are normed where they are multiplied",
+                "estimated from sm_90a: how many clusters run at once",
+                "estimated from sm_90a: where schedules begin to be faster than others",
             ]
         );
     }

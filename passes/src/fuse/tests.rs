@@ -1,5 +1,5 @@
 use atomc_ir::Arch;
-use atomc_ir::arch::{Renormed, Requantised};
+use atomc_ir::arch::{Known, Renormed, Requantised};
 
 use super::*;
 use crate::bucket::Bucket;
@@ -135,7 +135,7 @@ fn as_many_numbers_become_codes_before_a_product_as_the_row_says() {
         return %1
     }"#;
     let kernels = |one, several, tokens| {
-        let arch = Arch { requantised: Requantised { one, several }, ..DECODE.arch.clone() };
+        let arch = Arch { requantised: Known::counted(Requantised { one, several }), ..DECODE.arch.clone() };
         kernels(&Cx { arch: &arch, bucket: Bucket::Decode { tokens }, ..DECODE }, text)
     };
     let (fused, apart) = (vec!["matvec: quantise linear"], vec!["rows: quantise", "matvec: linear"]);
@@ -147,7 +147,7 @@ fn as_many_numbers_become_codes_before_a_product_as_the_row_says() {
 fn as_many_numbers_are_normed_before_a_product_as_the_row_says() {
     let text = gated(4, "%2 = silu_mul %0, %1 : bf16[T, 4]");
     let kernels = |floats| {
-        let normed = Renormed { floats, quantised: 0 };
+        let normed = Known::counted(Renormed { floats, quantised: 0 });
         kernels(&Cx { arch: &Arch { normed, ..DECODE.arch.clone() }, ..DECODE }, &text)
     };
     let all = kernels(usize::MAX);
@@ -166,7 +166,7 @@ fn rows_before_a_quantised_weight_have_a_limit_of_their_own() {
         return %1
     }"#;
     let kernels = |quantised| {
-        let normed = Renormed { floats: 0, quantised };
+        let normed = Known::counted(Renormed { floats: 0, quantised });
         kernels(&Cx { arch: &Arch { normed, ..DECODE.arch.clone() }, ..DECODE }, text)
     };
     assert_eq!(kernels(64), ["matvec: rms_norm linear"]);

@@ -6,7 +6,7 @@
 //! of the products named in the rows.
 use atomc_ir::DType::{BF16, F8E4M3, F16, F32, I8};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, Renormed, Requantised,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Known, Machine, MatrixLayout, Product, ProductShape, Renormed, Requantised,
     RowExchange, Simt,
 };
 
@@ -167,8 +167,8 @@ const fn row(
         executed: true,
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
-        requantised: Requantised { one: CODED, several: CODED },
-        normed: Renormed { floats: NORMED, quantised: NORMED },
+        requantised: Known::counted(Requantised { one: CODED, several: CODED }),
+        normed: Known::counted(Renormed { floats: NORMED, quantised: NORMED }),
     }
 }
 
@@ -194,9 +194,10 @@ const GFX942: Simt = Simt {
     bulk_copies: false,
     warpgroup_mma: false,
     dependent_launch: false,
-    clusters: [0; 2],
+    clusters: Known::counted([0; 2]),
     gemv: super::GEMV,
     measured: None,
+    avoided: &[],
     rows_of_16: RowExchange::Crossbar,
     isa: Isa::Amdgcn,
 };
@@ -221,9 +222,10 @@ const GFX1100: Simt = Simt {
     bulk_copies: false,
     warpgroup_mma: false,
     dependent_launch: false,
-    clusters: [0; 2],
+    clusters: Known::counted([0; 2]),
     gemv: super::GEMV,
     measured: None,
+    avoided: &[],
     rows_of_16: RowExchange::PermuteX16,
     isa: Isa::Amdgcn,
 };
@@ -398,9 +400,10 @@ pub const ROWS: [Arch; 15] = [
                 bulk_copies: false,
                 warpgroup_mma: false,
                 dependent_launch: false,
-                clusters: [0; 2],
+                clusters: Known::counted([0; 2]),
                 gemv: super::GEMV,
                 measured: None,
+                avoided: &[],
                 rows_of_16: RowExchange::PermuteX16,
                 isa: Isa::Amdgcn,
             },

@@ -1,5 +1,5 @@
 //! Rows of the host: levels of x86-64.
-use atomc_ir::arch::{Arch, Cpu, Dot, Machine, Memory, Renormed, Vector};
+use atomc_ir::arch::{Arch, Cpu, Dot, Known, Machine, Memory, Renormed, Vector};
 
 /// The host's kernels share one layout on every CPU: 16 f32 lanes, or 16 rows by 4 bytes of a
 /// weight, fill one AVX-512 register and one row of an AMX tile; 32 is the depth of an AMX bf16
@@ -37,7 +37,7 @@ pub const ROWS: [Arch; 4] = [
         executed: true,
         memory: HOST,
         requantised: super::REQUANTISED,
-        normed: Renormed::ALL,
+        normed: Known::counted(Renormed::ALL),
     },
     Arch {
         name: "x86-64-v4-bf16",
@@ -61,7 +61,7 @@ pub const ROWS: [Arch; 4] = [
         executed: true,
         memory: HOST,
         requantised: super::REQUANTISED,
-        normed: Renormed::ALL,
+        normed: Known::counted(Renormed::ALL),
     },
     Arch {
         name: "x86-64-v4",
@@ -76,7 +76,7 @@ pub const ROWS: [Arch; 4] = [
         executed: true,
         memory: HOST,
         requantised: super::REQUANTISED,
-        normed: Renormed::ALL,
+        normed: Known::counted(Renormed::ALL),
     },
     Arch {
         name: "x86-64-v3",
@@ -91,6 +91,6 @@ pub const ROWS: [Arch; 4] = [
         executed: true,
         memory: HOST,
         requantised: super::REQUANTISED,
-        normed: Renormed::ALL,
+        normed: Known::counted(Renormed::ALL),
     },
 ];

@@ -6,7 +6,7 @@ mod nvidia;
 use std::sync::LazyLock;
 
 use atomc_ir::Diagnostic;
-use atomc_ir::arch::{Arch, Gemv, Memory, Requantised};
+use atomc_ir::arch::{Arch, Gemv, Known, Memory, Requantised};
 
 /// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16
 /// rows side by side. A wave that loads a fragment reads one run of memory. No row is so long that
@@ -15,12 +15,12 @@ const GPU_MEMORY: Memory =
     Memory { row: 32, alias: 1 << 30, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
 
 /// As bf16 these fill 96 KB of a work-group's local memory on an H200, beside what the weight
-/// streams through. Other machines go by it too: none of them was measured.
-const REQUANTISED: Requantised = Requantised { one: 48 << 10, several: 48 << 10 };
+/// streams through.
+const REQUANTISED: Known<Requantised> = Known::estimated(Requantised { one: 48 << 10, several: 48 << 10 }, "sm_90a");
 
 /// Two work-groups fit a compute unit of 64 KB. Nobody has timed other numbers on any of the chips
 /// yet, so that they are the same for all.
-const GEMV: Gemv = Gemv { others: 20, in_flight: 8, local: 32 << 10 };
+const GEMV: Known<Gemv> = Known::counted(Gemv { others: 20, in_flight: 8, local: 32 << 10 });
 
 /// Rows of one target stand together, best first.
 static ROWS: LazyLock<Vec<Arch>> =
@@ -45,7 +45,7 @@ pub fn variants(target: &str) -> Result<&'static [Arch], Diagnostic> {
 
 #[cfg(test)]
 mod tests {
-    use atomc_ir::arch::Simt;
+    use atomc_ir::arch::{Found, Simt};
 
     use super::*;
 
@@ -113,6 +113,23 @@ mod tests {
             let is_asked = simt.bulk_copies || simt.warpgroup_mma;
             assert_eq!(simt.measured.is_some(), is_asked, "{name}: schedules for its copies go by measured numbers");
         }
+    }
+
+    /// Numbers that were measured on one chip are no other's, unless they say whose they are.
+    #[test]
+    fn no_chip_speaks_for_another() {
+        let find = |name: &str| rows().iter().find(|row| row.name == name);
+        for row in rows() {
+            for (what, from) in row.estimated() {
+                let source = find(from).unwrap_or_else(|| panic!("{}: no row {from}", row.name));
+                assert!(source.name != row.name && source.executed, "{}: {what}", row.name);
+            }
+        }
+        let measured = |name: &str| find(name).and_then(|row| row.gpu()).and_then(|gpu| gpu.simt.measured);
+        let (own, other) = (measured("sm_90a").unwrap(), measured("sm_100a").unwrap());
+        assert_eq!((own.found, other.found), (Found::Measured, Found::Estimated { from: "sm_90a" }));
+        let count = |name: &str| find(name).unwrap().estimated().len();
+        assert_eq!(["sm_80", "sm_90a", "sm_100a", "gfx942", "gfx1201"].map(count), [2, 0, 4, 0, 0]);
     }
 
     #[test]

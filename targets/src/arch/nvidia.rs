@@ -5,8 +5,8 @@
 //! bandwidths: the data sheets of the products named in the rows.
 use atomc_ir::DType::{BF16, F16};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Measured, Product, ProductShape, Renormed, Requantised,
-    RowExchange, Simt, StreamK, WarpgroupPrefill,
+    Arch, Avoided, Chip, ComputeUnit, Fp8, Isa, Known, Machine, MatrixLayout, Measured, Product, ProductShape,
+    Renormed, Requantised, RowExchange, Simt, StreamK, WarpgroupPrefill,
 };
 
 const TRIPLE: &str = "nvptx64-nvidia-cuda";
@@ -72,11 +72,22 @@ const H200: Measured = Measured {
 
 /// On an H100: with 32 Ki numbers of 8 rows each work-group takes 13 us of 49 for gate and up of
 /// Qwen3-8B, and a kernel of its own 5. `stream_k` multiplies rows that are quantised in memory.
-const WITH_STREAM_K: Requantised = Requantised { one: 48 << 10, several: 16 << 10 };
+const WITH_STREAM_K: Known<Requantised> = Known::measured(Requantised { one: 48 << 10, several: 16 << 10 });
 
-/// Beyond 32 tokens of 4,096 numbers `gemv_bulk` has no room for rows beside a quantised weight of
-/// gate and up, and `gemm_warpgroup_few` takes rows that are in memory.
-const WITH_WARPGROUPS: Renormed = Renormed { floats: usize::MAX, quantised: 128 << 10 };
+/// Beyond 32 tokens of 4,096 numbers `gemv_bulk_dequant` has no room for rows beside a quantised
+/// weight of gate and up, and `gemm_warpgroup_few` takes rows that are in memory.
+const WITH_WARPGROUPS: Known<Renormed> = Known::measured(Renormed { floats: usize::MAX, quantised: 128 << 10 });
+
+/// No chip of this kind ever ran chunks of a recurrence.
+const CHUNKS: Avoided =
+    Avoided { schedule: "delta_chunks", because: Known::counted("no chip of this kind ever ran it") };
+
+const SLOWER: &str = "slower than gemv_blocks on an H200";
+
+const AVOIDED: [Avoided; 2] = [Avoided { schedule: "gemm_tiled_blocks", because: Known::measured(SLOWER) }, CHUNKS];
+
+const ESTIMATED_AVOIDED: [Avoided; 2] =
+    [Avoided { schedule: "gemm_tiled_blocks", because: Known::estimated(SLOWER, "sm_90a") }, CHUNKS];
 
 const fn row(
     name: &'static str,
@@ -85,7 +96,7 @@ const fn row(
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
     // Clusters, copies by the machine and dependent launch came together.
-    (clusters, warpgroup_mma, measured): ([usize; 2], bool, Option<Measured>),
+    (clusters, warpgroup_mma, measured): (Known<[usize; 2]>, bool, Option<Known<Measured>>),
 ) -> Arch {
     Arch {
         name,
@@ -108,18 +119,19 @@ const fn row(
             packs_bf16: true,
             direct_to_lds: 16,
             buffer_word: None,
-            bulk_copies: clusters[0] > 0,
+            bulk_copies: clusters.value[0] > 0,
             warpgroup_mma,
-            dependent_launch: clusters[0] > 0,
+            dependent_launch: clusters.value[0] > 0,
             clusters,
             gemv: super::GEMV,
             measured,
+            avoided: if warpgroup_mma { &AVOIDED } else { &ESTIMATED_AVOIDED },
             rows_of_16: RowExchange::Shuffle,
             isa: Isa::Ptx,
         }),
         memory: super::GPU_MEMORY,
         requantised: if warpgroup_mma { WITH_STREAM_K } else { super::REQUANTISED },
-        normed: if warpgroup_mma { WITH_WARPGROUPS } else { Renormed::ALL },
+        normed: if warpgroup_mma { WITH_WARPGROUPS } else { Known::estimated(Renormed::ALL, "sm_90a") },
     }
 }
 
@@ -138,7 +150,7 @@ pub const ROWS: [Arch; 3] = [
                 Chip { name: "A100 80GB", units: 108, bandwidth: 2039.0, bf16: 312.0, fp8: 0.0, fp4: 0.0 },
                 Fp8::None,
             ),
-            ([0; 2], false, None),
+            (Known::counted([0; 2]), false, None),
         )
     },
     Arch {
@@ -151,7 +163,7 @@ pub const ROWS: [Arch; 3] = [
             "+ptx86",
             (UNIT, Chip { name: "H200", units: 132, bandwidth: 4800.0, bf16: 989.5, fp8: 1979.0, fp4: 0.0 }, Fp8::Ocp),
             // Half of the units; and as `cudaOccupancyMaxActiveClusters` says on an H200.
-            ([66, 30], true, Some(H200)),
+            (Known::measured([66, 30]), true, Some(Known::measured(H200))),
         )
     },
     row(
@@ -160,7 +172,6 @@ pub const ROWS: [Arch; 3] = [
         "CUDA programming guide, compute capability 10.0; NVIDIA B200 data sheet",
         "+ptx86",
         (UNIT, Chip { name: "B200", units: 148, bandwidth: 8000.0, bf16: 2250.0, fp8: 4500.0, fp4: 9000.0 }, Fp8::Ocp),
-        // Not measured; as on an H200.
-        ([66, 30], false, Some(H200)),
+        (Known::estimated([66, 30], "sm_90a"), false, Some(Known::estimated(H200, "sm_90a"))),
     ),
 ];

@@ -15,7 +15,7 @@ impl<'c> Cache<'c> {
     }
 
     /// Writes a vector of a token's value, from a column on.
-    pub fn write_value_part(&self, c: &Code<'c>, lanes: Vector<'c>, (head, slot): (Int<'c>, Slot<'c>), col: Int<'c>) {
+    pub fn write_value_part(&self, c: &Code<'c>, lanes: Vector<'c>, head: Int<'c>, slot: Slot<'c>, col: Int<'c>) {
         self.write_value(c, c.narrow(lanes, self.ty.dtype), self.entry(c, slot, head), col);
     }
 
@@ -31,13 +31,7 @@ impl<'c> Cache<'c> {
     }
 
     /// Writes the same columns of a run of tokens' values, of which `slot` is the first's.
-    pub fn write_value_run(
-        &self,
-        c: &Code<'c>,
-        tokens: &[Vector<'c>],
-        (head, slot): (Int<'c>, Slot<'c>),
-        col: Int<'c>,
-    ) {
+    pub fn write_value_run(&self, c: &Code<'c>, tokens: &[Vector<'c>], head: Int<'c>, slot: Slot<'c>, col: Int<'c>) {
         let (l, size, panel) = (&self.layout, self.ty.dtype.size(), c.arch.memory.panel);
         let group = slot.offset / l.group * (panel * l.group * size);
         let panels = col / panel * (panel * l.block_tokens * size);

@@ -55,22 +55,49 @@ impl<'c> Code<'c> {
         values
     }
 
-    /// A loop that carries nothing.
-    pub fn repeat(&self, begin: impl ToInt<'c>, end: impl ToInt<'c>, step: usize, body: impl FnOnce(Int<'c>)) {
-        self.for_each((begin, end, step), &[], |i, _| {
-            body(i);
-            vec![]
+    /// The same with a body that may fail to be built, whose error is the loop's.
+    pub fn try_for_each<E>(
+        &self,
+        bounds: (impl ToInt<'c>, impl ToInt<'c>, usize),
+        carried: &[Any<'c>],
+        body: impl FnOnce(Int<'c>, &[Any<'c>]) -> Result<Vec<Any<'c>>, E>,
+    ) -> Result<Vec<Any<'c>>, E> {
+        let mut result = Ok(());
+        let values = self.for_each(bounds, carried, |i, values| {
+            body(i, values).unwrap_or_else(|e| {
+                result = Err(e);
+                values.to_vec()
+            })
         });
+        result.map(|()| values)
     }
 
-    /// `body` where the condition holds.
-    pub fn when(&self, cond: Int<'c>, body: impl FnOnce()) {
+    /// A loop that carries nothing. Its body is built once, and what the builder returns is
+    /// returned: an error, where that may fail.
+    pub fn repeat<R>(
+        &self,
+        begin: impl ToInt<'c>,
+        end: impl ToInt<'c>,
+        step: usize,
+        body: impl FnOnce(Int<'c>) -> R,
+    ) -> R {
+        let mut built = None;
+        self.for_each((begin, end, step), &[], |i, _| {
+            built = Some(body(i));
+            vec![]
+        });
+        built.expect("a body that was built")
+    }
+
+    /// `body` where the condition holds. What its builder returns is returned.
+    pub fn when<R>(&self, cond: Int<'c>, body: impl FnOnce() -> R) -> R {
         let [inside, after] = [0; 2].map(|_| self.cx.append_basic_block(self.function, ""));
         self.b.build_conditional_branch(cond.v, inside, after).expect(BUILT);
         self.b.position_at_end(inside);
-        body();
+        let built = body();
         self.b.build_unconditional_branch(after).expect(BUILT);
         self.b.position_at_end(after);
+        built
     }
 
     /// Values as `change` makes them where a condition holds, or as they are.

@@ -67,11 +67,7 @@ pub fn emit_many<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel
         let (token, count) = (entry(0), entry(1));
         let head = query_head / (a.heads / a.cache.ty.heads);
         let place = |r: Int<'c>| (token + r, query_head);
-        let mut result = Ok(());
-        c.when(c.less(0, count), || {
-            result = a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref());
-        });
-        result
+        c.when(c.less(0, count), || a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref()))
     })?;
     if let Some(tiles) = tiles {
         tiles.close();
@@ -235,28 +231,20 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     fn begin(&self, block: &Block<'c>, span: &Span<'c>, place: Place<'_, 'c>) -> Result<(), Diagnostic> {
         let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
         let (size, dim) = (self.dot.dtype.size(), self.cache.ty.head_dim);
-        let mut result = Ok(());
         c.repeat(0, span.count, 1, |r| {
             let (token, head) = place(r);
-            result = rows.prepare(self.query, token, Some(head));
+            rows.prepare(self.query, token, Some(head))?;
             for col in (0..l.dim).step_by(LANES) {
-                let lanes = if col >= dim {
-                    Ok(c.zero())
-                } else {
-                    rows.eval(self.query, At { row: token, head: Some(head), col: Col::Const(col) })
+                let v = match col < dim {
+                    true => rows.eval(self.query, At { row: token, head: Some(head), col: Col::Const(col) })?,
+                    false => c.zero(),
                 };
-                match lanes {
-                    Err(e) => result = Err(e),
-                    Ok(v) => {
-                        let v = if dim < col + LANES {
-                            c.choose(c.lanes_below(dim.saturating_sub(col)), v, c.zero())
-                        } else {
-                            v
-                        };
-                        let at = (r * l.dim + col) * size;
-                        c.store_floats(c.at(block.query, at), v, self.dot.dtype);
-                    }
-                }
+                let v = match dim < col + LANES {
+                    true => c.choose(c.lanes_below(dim.saturating_sub(col)), v, c.zero()),
+                    false => v,
+                };
+                let at = (r * l.dim + col) * size;
+                c.store_floats(c.at(block.query, at), v, self.dot.dtype);
             }
             for col in (0..l.value_dim).step_by(LANES) {
                 let at = (r * l.value_dim + col) * 4;
@@ -266,8 +254,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             let (top, sum) = self.before_keys(head);
             c.store(c.at(block.top, at), top, 4);
             c.store(c.at(block.sum, at), sum, 4);
-        });
-        result
+            Ok(())
+        })
     }
 
     /// The highest score and the sum of weights before any key: none, or those of a head's sink.

@@ -133,11 +133,9 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     /// Unpacks rows of codes: as they are where a row has one scale, else what they mean.
     pub fn unpack(&self, from: Int<'c>, end: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
-        let mut result = Ok(());
         c.repeat(from, end, 1, |row| {
-            result = self.unpack_row(row, c.at(to, (row - from) * (self.parts.w.stride * self.dot.dtype.size())));
-        });
-        result
+            self.unpack_row(row, c.at(to, (row - from) * (self.parts.w.stride * self.dot.dtype.size())))
+        })
     }
 
     /// Bytes of a row in the type of products.
@@ -152,19 +150,16 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         if self.head.is_some() {
             rows.prepare(x, row, self.head)?;
         }
-        let mut result = Ok(());
         c.repeat(0, self.parts.w.stride, LANES, |col| {
             let at = At { row, head: self.head, col: Col::Var(col) };
-            let made = if rows.has_row_scale(x) { rows.codes(x, at) } else { rows.eval(x, at) };
+            let lanes = if rows.has_row_scale(x) { rows.codes(x, at)? } else { rows.eval(x, at)? };
             let to = c.at(to, col * self.dot.dtype.size());
-            result = made.map(|lanes| {
-                // Behind a head there are no zeros but the next head.
-                let is_padded = self.head.is_none() || width == self.parts.w.stride;
-                let lanes = if is_padded { lanes } else { c.choose(c.lanes_below(width - col), lanes, c.zero()) };
-                c.store_floats(to, lanes, self.dot.dtype);
-            });
-        });
-        result
+            // Behind a head there are no zeros but the next head.
+            let is_padded = self.head.is_none() || width == self.parts.w.stride;
+            let lanes = if is_padded { lanes } else { c.choose(c.lanes_below(width - col), lanes, c.zero()) };
+            c.store_floats(to, lanes, self.dot.dtype);
+            Ok(())
+        })
     }
 
     /// What sums of a row of codes are multiplied with, if there is one such number.
@@ -179,18 +174,15 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let mut ty = self.parts.w.ty.clone();
         ty.shape = rows.shape(self.parts.x)?.shape.clone();
         let staged = Operand { ptr: to, ty, stride: self.parts.w.stride };
-        let mut result = Ok(());
         c.repeat(0, count, 1, |row| {
-            result = rows.prepare(self.parts.x, row, None);
+            rows.prepare(self.parts.x, row, None)?;
             c.repeat(0, staged.stride, LANES, |col| {
                 let at = At { row, head: None, col: Col::Var(col) };
-                match rows.eval(self.parts.x, at) {
-                    Ok(lanes) => rows.store_padded(lanes, &staged, at),
-                    Err(e) => result = Err(e),
-                }
-            });
-        });
-        result.map(|()| staged.stride * staged.ty.dtype.size())
+                rows.store_padded(rows.eval(self.parts.x, at)?, &staged, at);
+                Ok(())
+            })
+        })?;
+        Ok(staged.stride * staged.ty.dtype.size())
     }
 
     /// The epilogue for one row and panel: `sums` has one vector for each piece.

@@ -16,7 +16,7 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
     let pairs = signature::step(c).0 * out.ty.choices();
     let (first, end) = signature::tasks(c);
     kernel.each(first, end, |_| {
-        group(c, (from, out.ptr), pairs, (experts, tile));
+        group(c, from, out.ptr, pairs, (experts, tile));
         Ok(())
     })?;
     Ok(manifest::Kernel::host(Tasks::Fixed(1), Sorted::bytes(experts)))
@@ -36,12 +36,7 @@ impl<'a, 'c> Sorted<'a, 'c> {
     }
 
     /// How many of so many rows each has.
-    pub fn count(
-        c: &'a Code<'c>,
-        counts: Ptr<'c>,
-        (from, pairs): (Ptr<'c>, Int<'c>),
-        experts: usize,
-    ) -> Sorted<'a, 'c> {
+    pub fn count(c: &'a Code<'c>, counts: Ptr<'c>, from: Ptr<'c>, pairs: Int<'c>, experts: usize) -> Sorted<'a, 'c> {
         let sorted = Sorted { c, experts, counts };
         c.repeat(0, experts + 1, 1, |place| sorted.set(place, c.int(0)));
         c.repeat(0, pairs, 1, |pair| {
@@ -76,13 +71,13 @@ pub fn store_word<'c>(c: &Code<'c>, list: Ptr<'c>, at: Int<'c>, v: Int<'c>) {
 }
 
 /// Writes [`Groups`] of so many rows.
-fn group<'c>(c: &Code<'c>, (from, to): (Ptr<'c>, Ptr<'c>), pairs: Int<'c>, (experts, tile): (usize, usize)) {
+fn group<'c>(c: &Code<'c>, from: Ptr<'c>, to: Ptr<'c>, pairs: Int<'c>, (experts, tile): (usize, usize)) {
     let even = |n: Int<'c>| (n + (Groups::ALIGN - 1)) / Groups::ALIGN * Groups::ALIGN;
     let most = (pairs + c.smaller(pairs, experts + 1) * (tile - 1)) / tile;
     let blocks_at = even(pairs);
     let (blocks, rows) = (c.at(to, blocks_at * 4), c.at(to, (blocks_at + even(most)) * 4));
     c.repeat(0, pairs, 1, |pair| store_word(c, to, pair, c.load_made_index(from, pair)));
-    let sorted = Sorted::count(c, signature::scratch(c), (from, pairs), experts);
+    let sorted = Sorted::count(c, signature::scratch(c), from, pairs, experts);
     let empty = 0 - c.int(1);
     c.repeat(0, most * tile, 1, |row| store_word(c, rows, row, empty));
     let used = c.for_each((0, experts + 1, 1), &[c.int(0).into()], |place, first| {

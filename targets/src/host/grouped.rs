@@ -34,7 +34,7 @@ pub fn emit_matvec<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kern
     let contraction = Contraction::new(c, &kernel)?;
     let (experts, each) = contraction.experts()?;
     let (pairs, most) = (signature::step(c).0 * kernel.choices, spec.tokens * kernel.choices);
-    let (runs, lists) = Runs::find(c, (kernel.rows.index(experts)?, pairs), contraction.expert_count(), most);
+    let (runs, lists) = Runs::find(c, kernel.rows.index(experts)?, pairs, contraction.expert_count(), most);
     let at = c.at(signature::scratch(c), lists);
     let (rows, staged) = match (contraction.codes()?, contraction.rows_in_memory()) {
         (Some(codes), _) => {
@@ -72,12 +72,11 @@ struct Runs<'c> {
 
 impl<'c> Runs<'c> {
     /// In scratch; returns the bytes that they take there, too.
-    fn find(c: &Code<'c>, of: (Ptr<'c>, Int<'c>), experts: usize, most: usize) -> (Runs<'c>, usize) {
+    fn find(c: &Code<'c>, from: Ptr<'c>, pairs: Int<'c>, experts: usize, most: usize) -> (Runs<'c>, usize) {
         let list = (4 * (most + 1)).next_multiple_of(64);
         let counts = Sorted::bytes(experts);
-        let sorted = Sorted::count(c, signature::scratch(c), of, experts);
+        let sorted = Sorted::count(c, signature::scratch(c), from, pairs, experts);
         let [places, starts, rows] = [0, 1, 2].map(|i| c.at(signature::scratch(c), counts + i * list));
-        let (from, pairs) = of;
         let found = c.for_each((0, experts + 1, 1), &[c.int(0).into(), c.int(0).into()], |place, found| {
             let [run, first] = [0, 1].map(|i| c.as_int(found[i]));
             let count = sorted.get(place);
@@ -143,41 +142,33 @@ impl<'c> Few<'_, '_, '_, 'c> {
         let place = c.load_made_index(runs.places, run);
         let [first, end] = [run, run + 1].map(|run| c.load_made_index(runs.starts, run));
         let has_expert = c.less(place, runs.experts);
-        let mut result = Ok(());
-        c.when(has_expert, || result = self.multiply(place, (first, end), panel, panels));
-        result?;
-        let mut result = Ok(());
+        c.when(has_expert, || self.multiply(place, first, end, panel, panels))?;
         c.when(!has_expert, || {
             c.repeat(first, end, 1, |row| {
                 let zeros = vec![c.zero(); panels * self.contraction.pieces()];
-                result = self.finish(c.load_made_index(runs.rows, row), panel, &zeros);
-            });
-        });
-        result
+                self.finish(c.load_made_index(runs.rows, row), panel, &zeros)
+            })
+        })
     }
 
     fn multiply(
         &self,
         expert: Int<'c>,
-        (first, end): (Int<'c>, Int<'c>),
+        first: Int<'c>,
+        end: Int<'c>,
         panel: Int<'c>,
         panels: usize,
     ) -> Result<(), Diagnostic> {
         let c = self.c;
         let contraction = self.contraction.of_expert(expert);
         let heights = [MOST, 2, 1].into_iter().filter(|&h| h == 1 || h <= self.most && self.fits(h, panels));
-        let (mut next, mut result) = (first, Ok(()));
+        let mut next = first;
         for height in heights {
             let end = next + (end - next) / height * height;
-            c.repeat(next, end, height, |row| {
-                let made = self.rows_of(&contraction, expert, (row, height), (panel, panels));
-                if let Err(e) = made {
-                    result = Err(e);
-                }
-            });
+            c.repeat(next, end, height, |row| self.rows_of(&contraction, expert, row, height, (panel, panels)))?;
             next = end;
         }
-        result
+        Ok(())
     }
 
     /// So many rows of a run from one on.
@@ -185,7 +176,8 @@ impl<'c> Few<'_, '_, '_, 'c> {
         &self,
         contraction: &Contraction<'_, '_, 'c>,
         expert: Int<'c>,
-        (row, height): (Int<'c>, usize),
+        row: Int<'c>,
+        height: usize,
         (panel, panels): (Int<'c>, usize),
     ) -> Result<(), Diagnostic> {
         let c = self.c;
@@ -248,38 +240,23 @@ pub fn emit_matmul<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kern
         let (block, panel) = (task / times, task % times * panels);
         let expert = c.load_made_index(places, block);
         let list = c.at(lists, block * (4 * tile));
-        let mut result = Ok(());
         c.when(c.less(expert, 0), || {
-            // Of pairs that have no expert the results are zeros; of empty blocks there are none.
-            c.repeat(0, tile, 1, |row| {
-                let pair = c.load_made_index(list, row);
-                c.when(c.less(0, pair + 1), || {
-                    for p in 0..panels {
-                        let made = contraction.finish(pair, panel + p, &vec![c.zero(); contraction.pieces()]);
-                        result = result.clone().and(made);
-                    }
-                });
-            });
-        });
-        result?;
-        let mut result = Ok(());
+            c.repeat(0, tile, 1, |row| finish_none(c, &contraction, c.load_made_index(list, row), panel, panels))
+        })?;
         c.when(c.less(0, expert + 1), || {
-            result = gathered.gather(&contraction, (block, list), (tile, each)).and_then(|()| {
-                let contraction = contraction.of_expert(expert);
-                let codes = codes.as_ref().map(|codes| codes.of_expert(expert));
-                let scratch = codes.as_ref().map(|codes| (codes, c.at(signature::scratch(c), sums)));
-                let x = (gathered.rows, contraction.row_bytes());
-                let chosen = Some((list, each));
-                let few = spec.invariant;
-                let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen, few };
-                let to = c.load_i64(gathered.count);
-                match &open {
-                    Some(tiles) => job.by_tiles(tiles, c.int(0), to),
-                    None => job.by_vectors(c.int(0), to),
-                }
-            });
-        });
-        result
+            gathered.gather(&contraction, block, list, (tile, each))?;
+            let contraction = contraction.of_expert(expert);
+            let codes = codes.as_ref().map(|codes| codes.of_expert(expert));
+            let scratch = codes.as_ref().map(|codes| (codes, c.at(signature::scratch(c), sums)));
+            let x = (gathered.rows, contraction.row_bytes());
+            let (chosen, few) = (Some((list, each)), spec.invariant);
+            let job = Job { c, contraction: &contraction, x, panel, panels, scratch, chosen, few };
+            let to = c.load_i64(gathered.count);
+            match &open {
+                Some(tiles) => job.by_tiles(tiles, c.int(0), to),
+                None => job.by_vectors(c.int(0), to),
+            }
+        })
     })?;
     if let Some(tiles) = open {
         tiles.close();
@@ -287,6 +264,20 @@ pub fn emit_matmul<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kern
     let rows = tile.next_multiple_of(SUMS) * contraction.row_bytes();
     let tasks = Tasks::Blocks { choices: kernel.choices, experts: count, tile, times };
     Ok(manifest::Kernel::host(tasks, sums + unpacked + LINE + rows))
+}
+
+/// Some panels of a pair that has no expert: its results are zeros. An empty block has no pairs.
+fn finish_none<'c>(
+    c: &Host<'c>,
+    contraction: &Contraction<'_, '_, 'c>,
+    pair: Int<'c>,
+    panel: Int<'c>,
+    panels: usize,
+) -> Result<(), Diagnostic> {
+    c.when(c.less(0, pair + 1), || {
+        let zeros = vec![c.zero(); contraction.pieces()];
+        (0..panels).try_for_each(|p| contraction.finish(pair, panel + p, &zeros))
+    })
 }
 
 /// The rows of a block in scratch: which block's, and how many there are.
@@ -302,7 +293,8 @@ impl<'c> Gathered<'_, 'c> {
     fn gather(
         &self,
         contraction: &Contraction<'_, '_, 'c>,
-        (block, list): (Int<'c>, Ptr<'c>),
+        block: Int<'c>,
+        list: Ptr<'c>,
         (tile, each): (usize, usize),
     ) -> Result<(), Diagnostic> {
         let (c, mut result) = (self.c, Ok(()));

@@ -123,7 +123,6 @@ impl<'c> Job<'_, '_, '_, 'c> {
         let (c, weights) = (self.c, self.weights());
         let count = weights.len();
         let next = c.int(self.panels * self.contraction.panel_bytes());
-        let mut result = Ok(());
         c.repeat(from, to, SUMS, |row| {
             let early = c.less(row, from + 2 * SUMS);
             let odd = (row - from) / SUMS % 2;
@@ -151,9 +150,8 @@ impl<'c> Job<'_, '_, '_, 'c> {
                 tiles.store(t, c.at(signature::scratch(c), at), SUMS * 4);
             }
             let last = c.smaller(row + SUMS, to);
-            c.repeat(row, last, 1, |r| result = self.finish_tile_row(r, r - row, count));
-        });
-        result
+            c.repeat(row, last, 1, |r| self.finish_tile_row(r, r - row, count))
+        })
     }
 
     /// Asks for half a tile of each panel at this distance: the first two turns over the rows bring

@@ -43,7 +43,7 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
 
 /// `body` for each vector of columns from `first` to `end` where these are whole vectors, and for
 /// those behind the last whole one of `width` if the part reaches there.
-fn columns<'c>(c: &Code<'c>, (first, end): (Int<'c>, Int<'c>), width: usize, body: impl Fn(Int<'c>)) {
+fn columns<'c>(c: &Code<'c>, first: Int<'c>, end: Int<'c>, width: usize, body: impl Fn(Int<'c>)) {
     let (whole, rest) = (width / LANES * LANES, width % LANES);
     c.repeat(first, c.smaller(end, whole), LANES, &body);
     if rest > 0 {
@@ -75,7 +75,7 @@ fn pad<'c>(c: &Code<'c>, out: &Operand<'c>, row: Int<'c>) {
 fn conv_channels<'c>(c: &Code<'c>, conv: &Conv<'_, 'c>, run: Run<'c>, part: Int<'c>) {
     let &Conv { ref x, weight, out, channels, len, .. } = conv;
     let (first, dtype) = (part * CHANNELS, x.ty.dtype);
-    columns(c, (first, c.smaller(first + CHANNELS, channels)), channels, |column| {
+    columns(c, first, c.smaller(first + CHANNELS, channels), channels, |column| {
         let kept = |i: usize| c.at(run.slot, (column + i * channels) * dtype.size());
         let before = |i: usize| Any::from(c.pick(run.goes_on, c.load_floats(kept(i), dtype), c.zero()));
         let weights: Vec<Vector> =
@@ -86,7 +86,7 @@ fn conv_channels<'c>(c: &Code<'c>, conv: &Conv<'_, 'c>, run: Run<'c>, part: Int<
             seen.push(c.load_floats(element(c, x, token, column), dtype).into());
             let taps = seen.iter().zip(&weights);
             let sum = taps.fold(c.zero(), |sum, (x, &w)| c.fma(x.into_vector_value(), w, sum));
-            let stored = conv.stored(c, sum, (token, column));
+            let stored = conv.stored(c, sum, token, column);
             c.store_floats(element(c, out, token, column), stored, out.ty.dtype);
             seen.split_off(1)
         });
@@ -142,9 +142,9 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
     fn token(&self, token: Int<'c>) {
         let (c, sizes, delta) = (self.c, self.delta.sizes, self.delta);
         let shared = self.head / (sizes.heads / sizes.key_heads);
-        self.unit(&delta.q, (token, shared), self.q, (sizes.key_dim as f64).powf(-0.5));
-        self.unit(&delta.k, (token, shared), self.k, 1.0);
-        let [g, beta] = delta.gates(c, (token, self.head));
+        self.unit(&delta.q, token, shared, self.q, (sizes.key_dim as f64).powf(-0.5));
+        self.unit(&delta.k, token, shared, self.k, 1.0);
+        let [g, beta] = delta.gates(c, token, self.head);
         c.set_lanes(1);
         let kept = c.lane(math::exp(c, c.splat(g)), 0);
         c.set_lanes(LANES);
@@ -168,7 +168,7 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
     }
 
     /// A query or a key, of length `by`, as f32 into scratch.
-    fn unit(&self, x: &Operand<'c>, (token, head): (Int<'c>, Int<'c>), to: Ptr<'c>, by: f64) {
+    fn unit(&self, x: &Operand<'c>, token: Int<'c>, head: Int<'c>, to: Ptr<'c>, by: f64) {
         let (c, dim) = (self.c, self.delta.sizes.key_dim);
         c.set_lanes(1);
         let at = |i: Int<'c>| c.load_floats(element(c, x, token, head * dim + i), x.ty.dtype);
@@ -190,7 +190,7 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
 
     fn each_column(&self, body: impl Fn(Int<'c>)) {
         let (c, width) = (self.c, self.delta.sizes.value_dim);
-        columns(c, (c.int(0), c.int(width)), width, body);
+        columns(c, c.int(0), c.int(width), width, body);
     }
 
     fn each_row(&self, body: impl Fn(Int<'c>, Int<'c>)) {

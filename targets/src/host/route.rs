@@ -136,22 +136,19 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         if by_logits {
             return Ok(());
         }
-        let mut result = Ok(());
         c.repeat(0, self.experts, LANES, |col| {
             let mut choice = self.vector(self.scores, col);
             if let Some(bias) = bias {
-                match rows.eval(bias, At { row: c.int(0), head: None, col: Col::Var(col) }) {
-                    Ok(bias) => choice = c.fadd(choice, bias),
-                    Err(e) => result = Err(e),
-                }
+                let bias = rows.eval(bias, At { row: c.int(0), head: None, col: Col::Var(col) })?;
+                choice = c.fadd(choice, bias);
             }
             c.store(c.at(self.choices, col * 4), self.inside(choice, col, f64::NEG_INFINITY), 4);
-        });
-        result
+            Ok(())
+        })
     }
 
     fn greater(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> Int<'c> {
-        self.c.as_int(self.c.b.build_float_compare(FloatPredicate::OGT, a, b, "").expect(BUILT))
+        self.c.float(a).greater(b)
     }
 
     /// Leaves the experts of those groups alone that are best.
@@ -173,7 +170,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
             });
             let [one, two] = [0, 1].map(|i| two[i].into_float_value());
             let is_sum = best == Best::Sum2 && each > 1;
-            let good = if is_sum { c.b.build_float_add(one, two, "").expect(BUILT) } else { one };
+            let good = if is_sum { (c.float(one) + two).v } else { one };
             self.set(self.groups, group, good);
         });
         c.repeat(0, kept, 1, |_| {

@@ -33,7 +33,7 @@ pub fn emit<'c>(code: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, 
 
 fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
     if let Op::RopeTable { scale, growth, original } = rows.graph.op(v.node) {
-        return store_table(rows, v, out, row, (*scale, *growth, *original));
+        return store_table(rows, v, out, row, *scale, *growth, *original);
     }
     if let Op::Argmax {} = rows.graph.op(v.node) {
         return store_largest(rows, rows.graph.operands(v.node)[0], out, row);
@@ -52,12 +52,11 @@ fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'
 fn store_flat<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
     let c = rows.code;
     rows.prepare(v, row, None)?;
-    let mut result = Ok(());
     c.repeat(0, rows.padded(out), LANES, |col| {
         let at = At { row, head: None, col: Col::Var(col) };
-        result = rows.eval(v, at).map(|lanes| rows.store_padded(lanes, out, at));
-    });
-    result
+        rows.store_padded(rows.eval(v, at)?, out, at);
+        Ok(())
+    })
 }
 
 /// A row of codes, padding as zeros, and behind it its scales.
@@ -71,22 +70,19 @@ fn store_codes<'c>(
     let (c, padded) = (rows.code, rows.padded(out));
     let width = out.ty.shape.row().unwrap_or(0);
     rows.prepare(v, row, None)?;
-    let mut result = Ok(());
     if group >= width {
         c.repeat(0, padded, LANES, |col| {
             let at = At { row, head: None, col: Col::Var(col) };
-            result = rows.codes(v, at).map(|codes| store_code(rows, out, at, codes));
-        });
-        store_scale(rows, out, (row, c.int(0)), rows.scale(v, row)?);
-        return result;
+            rows.codes(v, at).map(|codes| store_code(rows, out, at, codes))
+        })?;
+        store_scale(rows, out, row, c.int(0), rows.scale(v, row)?);
+        return Ok(());
     }
-    c.repeat(0, width.div_ceil(group), 1, |number| {
-        result = store_group(rows, v, out, (row, number), group);
-    });
+    c.repeat(0, width.div_ceil(group), 1, |number| store_group(rows, v, out, row, number, group))?;
     for col in (width.next_multiple_of(LANES)..padded).step_by(LANES) {
         store_code(rows, out, At { row, head: None, col: Col::Const(col) }, c.zero());
     }
-    result
+    Ok(())
 }
 
 /// The codes of columns that share a scale, and the scale.
@@ -94,7 +90,8 @@ fn store_group<'c>(
     rows: &Rows<'_, 'c>,
     v: Value,
     out: &Operand<'c>,
-    (row, number): (Int<'c>, Int<'c>),
+    row: Int<'c>,
+    number: Int<'c>,
     group: usize,
 ) -> Result<(), Diagnostic> {
     let (c, width) = (rows.code, out.ty.shape.row().unwrap_or(0));
@@ -104,7 +101,7 @@ fn store_group<'c>(
         let at = At { row, head: None, col: Col::Var(col) };
         result = rows.codes_by(v, at, &scale).map(|codes| store_code(rows, out, at, codes));
     });
-    store_scale(rows, out, (row, number), scale.scale());
+    store_scale(rows, out, row, number, scale.scale());
     result
 }
 
@@ -116,7 +113,7 @@ fn store_code<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, at: At<'c>, codes: Vec
 }
 
 /// One of the scales behind a row of codes.
-fn store_scale<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, (row, number): (Int<'c>, Int<'c>), scale: FloatValue<'c>) {
+fn store_scale<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, number: Int<'c>, scale: FloatValue<'c>) {
     let at = row * out.stride + number * 4 + rows.padded(out);
     rows.code.store(rows.code.at(out.ptr, at), scale, 4);
 }
@@ -130,20 +127,18 @@ fn store_heads<'c>(
     dim: usize,
 ) -> Result<(), Diagnostic> {
     let c = rows.code;
-    let mut result = Ok(());
     c.repeat(0, count, 1, |head| {
-        result = rows.prepare(v, row, Some(head)).and_then(|()| {
-            (0..dim).step_by(LANES).try_for_each(|col| {
-                let lanes = rows.eval(v, At { row, head: Some(head), col: Col::Const(col) })?;
-                let flat = head * dim + col;
-                let p = rows.address(out, At { row, head: None, col: Col::Var(flat) });
-                c.store_some(p, lanes, out.ty.dtype, dim - col);
-                Ok(())
-            })
-        });
-    });
+        rows.prepare(v, row, Some(head))?;
+        (0..dim).step_by(LANES).try_for_each(|col| {
+            let lanes = rows.eval(v, At { row, head: Some(head), col: Col::Const(col) })?;
+            let flat = head * dim + col;
+            let p = rows.address(out, At { row, head: None, col: Col::Var(flat) });
+            c.store_some(p, lanes, out.ty.dtype, dim - col);
+            Ok(())
+        })
+    })?;
     pad(rows, out, row, count * dim);
-    result
+    Ok(())
 }
 
 /// Zeros from column `from` to the end of the row's padding.
@@ -158,9 +153,7 @@ fn pad<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: usize) {
 fn write_heads<'c>(rows: &Rows<'_, 'c>, cache: &Cache<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
     let c = rows.code;
     let slot = cache.slot(c, row);
-    let mut result = Ok(());
-    c.repeat(0, cache.ty.heads, 1, |head| result = cache.write(rows, row, head, slot));
-    result
+    c.repeat(0, cache.ty.heads, 1, |head| cache.write(rows, row, head, slot))
 }
 
 /// The column of the largest element: each lane keeps the first of its own, then the lanes agree.
@@ -205,7 +198,9 @@ fn store_table<'c>(
     v: Value,
     out: &Operand<'c>,
     row: Int<'c>,
-    (scale, growth, original): (f64, f64, usize),
+    scale: f64,
+    growth: f64,
+    original: usize,
 ) -> Result<(), Diagnostic> {
     let c = rows.code;
     let operands = rows.graph.operands(v.node);

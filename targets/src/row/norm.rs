@@ -78,7 +78,7 @@ impl<'c> Rows<'_, 'c> {
             Values::Coded => {
                 self.prepare(operands[0], row, head)?;
                 let Op::Quantise { to, rule } = *op else { return Ok(()) };
-                self.prepare_scale(v, (to, rule), (row, head))
+                self.prepare_scale(v, to, rule, (row, head))
             }
             _ if op.reads(0) == Reads::Chosen => {
                 let row = self.code.load_index(self.index(operands[1])?, row);
@@ -108,7 +108,7 @@ impl<'c> Rows<'_, 'c> {
         let mut centre = None;
         if norm.centred {
             let sum = self.sum(x, n, (row, head), Term::Value)?;
-            centre = Some(c.b.build_float_mul(sum, c.number(1.0 / n as f64), "").expect("floats"));
+            centre = Some((c.float(sum) * c.number(1.0 / n as f64)).v);
         }
         let squares = self.sum(x, n, (row, head), Term::Square(centre))?;
         Ok(Statistics { centre, scale: c.inverse_root(squares, n, norm.eps) })

@@ -72,7 +72,7 @@ impl<'c> Rows<'_, 'c> {
         let scale = match rule {
             Rule::Static | Rule::Row => self.row_scale(v)?,
             Rule::Group(group) | Rule::Power(group) | Rule::Mx(group) => {
-                let scale = self.group_scale(v, (to, rule), at.row, self.column(at.col) / group);
+                let scale = self.group_scale(v, to, rule, at.row, self.column(at.col) / group);
                 scale?
             }
         };
@@ -82,7 +82,7 @@ impl<'c> Rows<'_, 'c> {
     /// The scale of a group of columns.
     pub fn group_of(&self, v: Value, row: Int<'c>, group: Int<'c>) -> Result<GroupScale<'c>, Diagnostic> {
         match *self.graph.op(v.node) {
-            Op::Quantise { to, rule } => Ok(GroupScale { to, scale: self.group_scale(v, (to, rule), row, group)? }),
+            Op::Quantise { to, rule } => Ok(GroupScale { to, scale: self.group_scale(v, to, rule, row, group)? }),
             _ => {
                 let scale = self.stored_scale(v, row, group)?;
                 let by = By::Factor(self.code.number(1.0));
@@ -104,7 +104,7 @@ impl<'c> Rows<'_, 'c> {
     pub fn size_of(&self, v: Vector<'c>) -> FloatValue<'c> {
         let c = self.code;
         let abs = c.call("llvm.fabs", &[v.get_type().into()], &[v.into()]).into_vector_value();
-        c.b.build_float_add(c.top(abs), c.sum(c.fmul(v, c.zero())), "").expect(BUILT)
+        (c.float(c.top(abs)) + c.sum(c.fmul(v, c.zero()))).v
     }
 
     /// Codes of numbers, by the scale of their group.
@@ -145,7 +145,8 @@ impl<'c> Rows<'_, 'c> {
     fn group_scale(
         &self,
         v: Value,
-        (to, rule): (DType, Rule),
+        to: DType,
+        rule: Rule,
         row: Int<'c>,
         group: Int<'c>,
     ) -> Result<Scale<'c>, Diagnostic> {
@@ -160,17 +161,12 @@ impl<'c> Rows<'_, 'c> {
         let first = group * columns;
         let end = c.smaller(first + columns, width);
         // A member of a team goes along the group alone.
-        let size = self.size(x, (first, end), (row, None), None)?;
+        let size = self.size(x, first, end, (row, None), None)?;
         Ok(self.scale_by(rule, to, size))
     }
 
     /// Emits the scale of a row, where a row has one.
-    pub(super) fn prepare_scale(
-        &self,
-        v: Value,
-        (to, rule): (DType, Rule),
-        place: Place<'c>,
-    ) -> Result<(), Diagnostic> {
+    pub(super) fn prepare_scale(&self, v: Value, to: DType, rule: Rule, place: Place<'c>) -> Result<(), Diagnostic> {
         let (c, operands) = (self.code, self.graph.operands(v.node));
         let width = self.shape(operands[0])?.shape.last().unwrap_or(0);
         let scale = match rule {
@@ -184,7 +180,7 @@ impl<'c> Rows<'_, 'c> {
                 Scale { by: By::Factor(self.inverse(c.number(1.0), scale)), scale }
             }
             Rule::Row | Rule::Group(_) | Rule::Power(_) | Rule::Mx(_) => {
-                let size = self.size(operands[0], (c.int(0), c.int(width)), place, self.team.get())?;
+                let size = self.size(operands[0], c.int(0), c.int(width), place, self.team.get())?;
                 self.scale_by(rule, to, size)
             }
         };
@@ -196,7 +192,8 @@ impl<'c> Rows<'_, 'c> {
     fn size(
         &self,
         x: Value,
-        (first, end): (Int<'c>, Int<'c>),
+        first: Int<'c>,
+        end: Int<'c>,
         (row, head): Place<'c>,
         team: Option<Team<'_, 'c>>,
     ) -> Result<FloatValue<'c>, Diagnostic> {
@@ -220,11 +217,11 @@ impl<'c> Rows<'_, 'c> {
         if let Some(team) = team {
             (top, odd) = (team.threads.team_top(top, team), team.threads.team_sum(odd, team));
         }
-        Ok(c.b.build_float_add(top, odd, "").expect(BUILT))
+        Ok((c.float(top) + odd).v)
     }
 
     fn inverse(&self, of: FloatValue<'c>, by: FloatValue<'c>) -> FloatValue<'c> {
-        self.code.b.build_float_div(of, by, "").expect(BUILT)
+        (self.code.float(of) / by).v
     }
 
     fn scale_by(&self, rule: Rule, to: DType, size: FloatValue<'c>) -> Scale<'c> {
@@ -232,8 +229,7 @@ impl<'c> Rows<'_, 'c> {
         let most = if to == DType::I8 { 127.0 } else { largest(to) };
         // The other one where this is no number.
         let at_least = |v: FloatValue<'c>, least: f64| {
-            let less = c.b.build_float_compare(inkwell::FloatPredicate::OLT, v, c.number(least), "").expect(BUILT);
-            c.pick(c.as_int(less), c.number(least), v).into_float_value()
+            c.pick(c.float(v).less(c.number(least)), c.number(least), v).into_float_value()
         };
         match rule {
             Rule::Row if to == DType::I8 => {
@@ -243,7 +239,7 @@ impl<'c> Rows<'_, 'c> {
             }
             Rule::Group(_) | Rule::Power(_) => {
                 let inverse = f64::from(1.0 / most as f32);
-                let scale = c.b.build_float_mul(at_least(size, LEAST_SIZE), c.number(inverse), "").expect(BUILT);
+                let scale = (c.float(at_least(size, LEAST_SIZE)) * c.number(inverse)).v;
                 let scale = if matches!(rule, Rule::Power(_)) { self.power_above(scale) } else { scale };
                 Scale { by: By::Divisor(scale), scale }
             }
@@ -261,8 +257,8 @@ impl<'c> Rows<'_, 'c> {
         let bits = (c.as_int(c.bitcast(v, c.cx.i32_type())) + 0x7f_ffff).shift_right(23, false).shift_left(23);
         let power = c.bitcast(bits, c.cx.f32_type()).into_float_value();
         // What is no number stays none.
-        let odd = c.b.build_float_sub(v, v, "").expect(BUILT);
-        c.b.build_float_add(power, odd, "").expect(BUILT)
+        let odd = c.float(v) - v;
+        (c.float(power) + odd).v
     }
 
     /// The power of two of the MX formats. For e4m3 codes reach 1.75 times 2^8, and what is more
@@ -279,8 +275,8 @@ impl<'c> Rows<'_, 'c> {
         let exponent = c.pick_int(least, exponent.constant(1), exponent);
         let power = |e: Int<'c>| c.bitcast(e.shift_left(23), c.cx.f32_type()).into_float_value();
         // What is no number stays none.
-        let odd = c.b.build_float_sub(size, size, "").expect(BUILT);
-        let scale = c.b.build_float_add(power(exponent), odd, "").expect(BUILT);
+        let odd = c.float(size) - size;
+        let scale = (c.float(power(exponent)) + odd).v;
         Scale { by: By::Factor(power(254 - exponent)), scale }
     }
 

@@ -56,9 +56,9 @@ pub fn finish(made: Made) -> Result<(Module, manifest::Kernel), Diagnostic> {
     Ok((code.finish(), info))
 }
 
-/// What was measured on the arch's chip.
+/// What was measured on the arch's chip, or is estimated for it.
 pub fn measured(arch: GpuArch) -> Result<Measured, Diagnostic> {
-    let found = arch.simt.measured;
+    let found = arch.simt.measured.map(|known| known.value);
     found.ok_or_else(|| unsupported(format!("{}: nothing was measured on its chip", arch.name)))
 }
 
@@ -102,7 +102,5 @@ pub fn when_in_step<'c>(
     row: Int<'c>,
     body: impl FnOnce() -> Result<(), Diagnostic>,
 ) -> Result<(), Diagnostic> {
-    let mut result = Ok(());
-    c.when(c.less(row, step_size(c, spec, kernel.by_rows) * kernel.choices), || result = body());
-    result
+    c.when(c.less(row, step_size(c, spec, kernel.by_rows) * kernel.choices), body)
 }

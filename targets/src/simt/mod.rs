@@ -33,6 +33,8 @@ pub const SCHEDULES: &[Schedule] = &[
     experts::group::SCHEDULE,
     stream_k::SCHEDULE,
     gemv_bulk::SCHEDULE,
+    gemv_bulk::LIMBS,
+    gemv_bulk::DEQUANT,
     warpgroup::FEW,
     gemv::SCHEDULE,
     gemv::GROUPED,

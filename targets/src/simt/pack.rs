@@ -26,7 +26,7 @@ const QUIET: u64 = 0x40_0000;
 
 /// The kernel as a module. Like the one that makes inputs it begins when all before it has ended.
 pub fn emit<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
-    let code = machine::open_with_numbers(llvm, PACK, arch, (3, 12), THREADS);
+    let code = machine::open_with_numbers(llvm, PACK, arch, 3, 12, THREADS);
     let conversion = code.number_argument(3);
     for (number, &(from, to)) in CONVERSIONS.iter().enumerate() {
         code.when(code.equal(conversion, number), || Rectangle::new(&code, from, to).run());
@@ -115,12 +115,12 @@ impl<'k, 'c> Rectangle<'k, 'c> {
             self.convert(to, self.load(start, align), PACK_UNIT);
         });
         c.when(!whole, || {
-            c.repeat(0, self.group, 1, |i| self.make_one(to, from, exists, (col + i, i)));
+            c.repeat(0, self.group, 1, |i| self.make_one(to, from, exists, col + i, i));
         });
     }
 
     /// Makes one number of a unit, if the rectangle has it.
-    fn make_one(&self, to: Ptr<'c>, from: Ptr<'c>, row_exists: Int<'c>, (col, i): (Int<'c>, Int<'c>)) {
+    fn make_one(&self, to: Ptr<'c>, from: Ptr<'c>, row_exists: Int<'c>, col: Int<'c>, i: Int<'c>) {
         let (c, (wide, short)) = (self.c, (self.types.0.size(), self.types.1.size()));
         c.set_lanes(1);
         let to = c.at(to, i * short);

@@ -26,7 +26,7 @@ const CLEARED: usize = 16;
 /// The kernel as a module. It begins when all before it has ended, and nothing behind it begins
 /// earlier than it ends: what it writes, kernels read before they wait.
 pub fn emit<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
-    let code = machine::open_with_numbers(llvm, PREPARE, arch, (10, 5), THREADS);
+    let code = machine::open_with_numbers(llvm, PREPARE, arch, 10, 5, THREADS);
     Step::new(&code).run();
     let info = manifest::Kernel::simt(Tasks::Fixed(PREPARE_GROUPS), THREADS);
     (code.finish(), manifest::Kernel { schedule: "step_inputs".into(), ..info })

@@ -192,7 +192,9 @@ impl<'a, 'c> Codes<'a, 'c> {
     /// `turn` for so many words from `first` on, some of them in each turn of a loop.
     fn each_word(
         &self,
-        (first, words, most): (Int<'c>, usize, usize),
+        first: Int<'c>,
+        words: usize,
+        most: usize,
         carried: Vec<Any<'c>>,
         turn: impl Fn(Int<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
     ) -> Vec<Any<'c>> {
@@ -227,33 +229,30 @@ impl<'a, 'c> Products<'a, 'c> {
         let scales = c.at(to, row.stride * 4);
         let scale_bytes = if are_codes { (4 * count * scales_of_row).next_multiple_of(64) } else { 0 };
         let staged = c.at(scales, scale_bytes);
-        let mut result = Ok(());
         c.repeat(0, count, 1, |number| {
-            result = rows.prepare(parts.x, number, None);
+            rows.prepare(parts.x, number, None)?;
             if let Some(group) = in_groups {
                 let scales = c.at(scales, number * (4 * scales_of_row));
-                result = stage_groups(rows, parts.x, number, group, &row, scales);
+                stage_groups(rows, parts.x, number, group, &row, scales)?;
                 form.stage(to, c.at(staged, number * form.row_bytes()));
-                return;
+                return Ok(());
             }
             c.repeat(0, row.stride, LANES, |col| {
                 let at = At { row: number, head: None, col: Col::Var(col) };
-                match if are_codes { rows.codes(parts.x, at) } else { rows.eval(parts.x, at) } {
-                    Ok(lanes) => rows.store_padded(lanes, &row, At { row: c.int(0), ..at }),
-                    Err(e) => result = Err(e),
-                }
-            });
+                let lanes = if are_codes { rows.codes(parts.x, at)? } else { rows.eval(parts.x, at)? };
+                rows.store_padded(lanes, &row, At { row: c.int(0), ..at });
+                Ok(())
+            })?;
             form.stage(to, c.at(staged, number * form.row_bytes()));
             if are_codes {
-                match rows.scale(parts.x, number) {
-                    Ok(scale) => c.store(c.at(scales, number * 4), scale, 4),
-                    Err(e) => result = Err(e),
-                }
+                let scale = rows.scale(parts.x, number)?;
+                c.store(c.at(scales, number * 4), scale, 4);
             }
-        });
+            Ok(())
+        })?;
         let bytes = row.stride * 4 + scale_bytes + count * form.row_bytes();
         let scales = are_codes.then_some(scales);
-        result.map(|()| (Products { codes, form, rows: staged, scales, scales_of_row }, bytes))
+        Ok((Products { codes, form, rows: staged, scales, scales_of_row }, bytes))
     }
 
     /// As many rows as registers hold sums for.
@@ -275,13 +274,13 @@ impl<'a, 'c> Products<'a, 'c> {
         let sums = match codes.spans() {
             Spans::Whole { words } => {
                 let zero = c.int(0);
-                let sums = self.span(&rows, panels, (zero, words), zero);
+                let sums = self.span(&rows, panels, zero, words, zero);
                 self.scaled(numbers, panels, zero, &sums, None)
             }
             Spans::Groups { count, words, rest } => {
                 let zeros: Vec<Any> = vec![c.zero().into(); rows.len() * panels.len()];
                 let sums = c.for_each((0, count, 1), &zeros, |span, before| {
-                    let sums = self.span(&rows, panels, (span * words, words), span);
+                    let sums = self.span(&rows, panels, span * words, words, span);
                     let before: Vec<Vector> = before.iter().map(|v| v.into_vector_value()).collect();
                     let sums = self.scaled(numbers, panels, span, &sums, Some(&before));
                     sums.into_iter().map(Any::from).collect()
@@ -290,7 +289,7 @@ impl<'a, 'c> Products<'a, 'c> {
                 if rest == 0 {
                     sums
                 } else {
-                    let more = self.span(&rows, panels, (c.int(count * words), rest), c.int(count));
+                    let more = self.span(&rows, panels, c.int(count * words), rest, c.int(count));
                     self.scaled(numbers, panels, c.int(count), &more, Some(&sums))
                 }
             }
@@ -310,7 +309,8 @@ impl<'a, 'c> Products<'a, 'c> {
         &self,
         rows: &[Ptr<'c>],
         panels: &[Panel<'c>],
-        (first, words): (Int<'c>, usize),
+        first: Int<'c>,
+        words: usize,
         span: Int<'c>,
     ) -> Vec<Vector<'c>> {
         let (codes, form) = (&self.codes, &*self.form);
@@ -318,8 +318,7 @@ impl<'a, 'c> Products<'a, 'c> {
         let begun: Vec<Vec<Any>> = rows.iter().map(|&row| form.begin(row, span)).collect();
         let each = begun[0].len();
         let begun = begun.iter().flat_map(|sums| panels.iter().flat_map(|_| sums.clone())).collect();
-        let sums =
-            self.products(rows, panels, (first, words), begun, |words, panel, _| form.decode(words, zeros[panel]));
+        let sums = self.products(rows, panels, first, words, begun, |words, panel, _| form.decode(words, zeros[panel]));
         let end =
             |(i, sums): (usize, &[Any<'c>])| form.end(sums, zeros[i % panels.len()], rows[i / panels.len()], span);
         sums.chunks(each).enumerate().map(end).collect()
@@ -330,13 +329,14 @@ impl<'a, 'c> Products<'a, 'c> {
         &self,
         rows: &[Ptr<'c>],
         panels: &[Panel<'c>],
-        (first, words): (Int<'c>, usize),
+        first: Int<'c>,
+        words: usize,
         begun: Vec<Any<'c>>,
         decode: impl Fn(Vector<'c>, usize, Int<'c>) -> Vec<Vector<'c>>,
     ) -> Vec<Any<'c>> {
         let (c, codes) = (self.codes.c, &self.codes);
         let each = begun.len() / rows.len() / panels.len();
-        codes.each_word((first, words, UNROLLED / rows.len()), begun, |word, sums| {
+        codes.each_word(first, words, UNROLLED / rows.len(), begun, |word, sums| {
             for panel in panels {
                 c.prefetch(c.at(panel.ptr, word * codes.step() + panel.ahead * codes.panel_bytes()));
             }
@@ -381,7 +381,7 @@ impl<'a, 'c> Products<'a, 'c> {
         let begun: Vec<Vec<Any>> = rows.iter().map(|&row| self.form.begin(row, c.int(0))).collect();
         let each = begun[0].len();
         let begun = begun.iter().flat_map(|sums| panels.iter().flat_map(|_| sums.clone())).collect();
-        let sums = self.products(rows, panels, (c.int(0), words), begun, |words, panel, word| {
+        let sums = self.products(rows, panels, c.int(0), words, begun, |words, panel, word| {
             let factors = self.form.decode(words, None).into_iter().enumerate();
             factors.map(|(i, code)| codes.element(code, panels[panel], word * codes.per_word() + i)).collect()
         });
@@ -400,26 +400,20 @@ fn stage_groups<'c>(
     scales: Ptr<'c>,
 ) -> Result<(), Diagnostic> {
     let (c, width) = (rows.code, row.ty.shape.row().unwrap_or(0));
-    let mut result = Ok(());
     c.repeat(0, width.div_ceil(group), 1, |block| {
-        let scale = match rows.group_of(x, number, block) {
-            Ok(scale) => scale,
-            Err(e) => return result = Err(e),
-        };
+        let scale = rows.group_of(x, number, block)?;
         c.store(c.at(scales, block * 4), scale.scale(), 4);
         let (first, end) = (block * group, c.smaller(block * group + group, width));
         c.repeat(first, end, LANES, |col| {
             let at = At { row: number, head: None, col: Col::Var(col) };
-            match rows.codes_by(x, at, &scale) {
-                Ok(codes) => rows.store_padded(codes, row, At { row: c.int(0), ..at }),
-                Err(e) => result = Err(e),
-            }
-        });
-    });
+            rows.store_padded(rows.codes_by(x, at, &scale)?, row, At { row: c.int(0), ..at });
+            Ok(())
+        })
+    })?;
     for col in (width.next_multiple_of(LANES)..row.stride).step_by(LANES) {
         c.store(c.at(row.ptr, 4 * col), c.zero(), 4);
     }
-    result
+    Ok(())
 }
 
 /// Rows times words in one turn of a loop.

@@ -20,7 +20,7 @@ use self::kv_pipeline::KvPipeline;
 use crate::cache::Written;
 use crate::code::{Int, Ptr};
 use crate::row::{Col, unsupported};
-use crate::schedule::{Schedule, WhyNot};
+use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
 use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::attention::sizes::{Sizes, tuned_by};
@@ -28,7 +28,7 @@ use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup};
 use crate::simt::machine::Gpu;
 use crate::simt::rowwise::{each_head, teams};
-use crate::tuning::{Choice, Number, Open};
+use crate::tuning::{Choice, Number};
 use crate::{KernelSpec, Tasks};
 
 const WAVES: usize = 4;
@@ -252,9 +252,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
 
     fn run(&self) -> Result<(), Diagnostic> {
         let c = self.code();
-        let mut result = Ok(());
-        c.when(c.less(self.split, self.used), || result = self.attend());
-        result
+        c.when(c.less(self.split, self.used), || self.attend())
     }
 
     fn attend(&self) -> Result<(), Diagnostic> {
@@ -323,11 +321,10 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         })?;
         rows.forget();
         self.stage_padding(local, row);
-        let mut result = Ok(());
         let has_token = c.equal(self.position / a.span() - self.last, 0);
-        c.when(has_token, || result = self.write(c.equal(first, writer), ring));
+        let written = c.when(has_token, || self.write(c.equal(first, writer), ring));
         rows.forget();
-        result
+        written
     }
 
     /// A team's number, where the last teams are those of the wave that has the token's step: who
@@ -362,16 +359,12 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let Some(Written { key, value }) = cache.written() else { return Ok(()) };
         let Some(value) = value.filter(|_| cache.ty.head_dim == cache.ty.value_dim) else {
             let slot = cache.slot(c, self.token);
-            let mut result = Ok(());
-            c.when(is_writer, || {
-                result = cache.prepare(rows, self.token, head).and_then(|()| {
-                    rows.each_column(cache.width(), |col| cache.write_part(rows, self.token, head, slot, Col::Var(col)))
-                });
+            return c.when(is_writer, || {
+                cache.prepare(rows, self.token, head)?;
+                rows.each_column(cache.width(), |col| cache.write_part(rows, self.token, head, slot, Col::Var(col)))
             });
-            return result;
         };
         let entry = cache.entry(c, cache.slot(c, self.token), head);
-        let mut result = Ok(());
         c.when(is_writer, || {
             let put = |col: Int<'c>, made| {
                 cache.put(c, made, entry, col);
@@ -380,8 +373,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
                 }
                 Ok(())
             };
-            result = rows.each_made([key, value], (self.token, Some(head)), cache.ty.head_dim, put);
-        });
-        result
+            rows.each_made([key, value], (self.token, Some(head)), cache.ty.head_dim, put)
+        })
     }
 }

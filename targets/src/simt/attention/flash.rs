@@ -142,7 +142,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Where the keys and values of `turn` begin, the same for all lanes; a turn is so many steps,
     /// and lies in this block.
-    pub fn turn_in(&self, block: Int<'c>, head: Int<'c>, (turn, steps): (Int<'c>, usize)) -> [Ptr<'c>; 2] {
+    pub fn turn_in(&self, block: Int<'c>, head: Int<'c>, turn: Int<'c>, steps: usize) -> [Ptr<'c>; 2] {
         let c = self.code();
         let ([of_keys, of_values], inside) = (self.cache.head(c, block, head), turn % (self.steps() / steps));
         let keys = inside * self.stored.bytes(steps * self.span() / 16 * self.key_panel());

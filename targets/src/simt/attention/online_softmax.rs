@@ -1,6 +1,5 @@
 //! Online softmax: scores of keys become weights under the highest score so far, and what is summed
 //! up is rescaled when that score rises.
-use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
 use crate::code::{Any, Int, Vector};
@@ -69,7 +68,7 @@ impl<'c> Attention<'_, '_, 'c> {
         let c = self.code();
         let sink = c.load_number(c.at(sinks.ptr, head * sinks.ty.dtype.size()), sinks.ty.dtype);
         let scale = c.number(std::f64::consts::LOG2_E / self.factor);
-        self.max(c.b.build_float_mul(sink, scale, "").expect("floats"), self.lowest())
+        self.max((c.float(sink) * scale).v, self.lowest())
     }
 
     /// Scores without those of keys that a query does not see. Key `i` of the lane is seen if
@@ -156,11 +155,9 @@ impl<'c> Attention<'_, '_, 'c> {
         let c = self.code();
         c.set_lanes(self.accumulator.zero().get_type().get_size() as usize);
         let all: Vec<Any<'c>> = to.iter().flat_map(|r| r.values.iter().map(|&v| v.into())).collect();
-        let rises =
-            |row_max: &RowMax<'c>| c.b.build_float_compare(FloatPredicate::UNE, row_max.rescale, c.number(1.0), "");
-        let rises = maxima.iter().map(|row_max| rises(row_max).expect("floats"));
-        let some = rises.reduce(|a, b| c.b.build_or(a, b, "").expect("conditions")).expect("a query");
-        let all = c.change_if(c.any_lane(c.as_int(some)), &all, |all| {
+        let rises = maxima.iter().map(|row_max| c.float(row_max.rescale).differs(c.number(1.0)));
+        let some = rises.reduce(|a, b| a | b).expect("a query");
+        let all = c.change_if(c.any_lane(some), &all, |all| {
             let values = all.chunks(self.panels()).zip(maxima);
             let rescaled = values.flat_map(|(values, row_max)| {
                 let rescale = c.splat(row_max.rescale);
@@ -180,7 +177,7 @@ impl<'c> Attention<'_, '_, 'c> {
     ) -> (Vec<Fragment<'c>>, FloatValue<'c>) {
         let c = self.code();
         c.set_lanes(self.held());
-        let below = c.splat(c.b.build_float_mul(row_max.value, c.number(-self.factor), "").expect("floats"));
+        let below = c.splat(c.float(row_max.value) * c.number(-self.factor));
         let weights: Vec<_> = scores.iter().map(|&s| c.exp2(c.simt.isa, c.fma(s, c.lit(self.factor), below))).collect();
         let all = weights[1..].iter().fold(weights[0], |a, &b| c.fadd(a, b));
         let sum = self.fma(to.sum, row_max.rescale, c.sum(all));
@@ -190,15 +187,14 @@ impl<'c> Attention<'_, '_, 'c> {
     /// The sum of all weights of a query, from each lane's.
     pub fn total(&self, sum: FloatValue<'c>) -> FloatValue<'c> {
         let c = self.code();
-        c.across(sum, self.accumulator.sharing(), |a, b| c.b.build_float_add(a, b, "").expect("floats"))
+        c.across(sum, self.accumulator.sharing(), |a, b| (c.float(a) + b).v)
     }
 
     /// What a weight becomes if the highest score rises.
     pub fn rescale(&self, old: FloatValue<'c>, new: FloatValue<'c>) -> FloatValue<'c> {
         let c = self.code();
-        let by = c.b.build_float_sub(old, new, "").expect("floats");
-        let by = c.b.build_float_mul(by, c.number(self.factor), "").expect("floats");
-        c.power_of_two(c.simt.isa, by)
+        let by = (c.float(old) - new) * c.number(self.factor);
+        c.power_of_two(c.simt.isa, by.v)
     }
 
     pub fn max(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> FloatValue<'c> {

@@ -48,13 +48,11 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let attention = if shape.large { attention.by_mfma_32x32() } else { attention };
         let times = attention.cache.ty.heads * shape.parts;
         let (tile, rest) = (c.group() / times, c.group() % times);
-        let mut result = Ok(());
         let batch = &attention.cache.batch;
         c.when(c.less(tile, batch.tile_count), || {
             let count = c.load_index(batch.tiles, tile * 2 + 1);
-            c.when(c.less(0, count), || result = Tile::new(&attention, shape, tile, rest).run());
-        });
-        result?;
+            c.when(c.less(0, count), || Tile::new(&attention, shape, tile, rest).run())
+        })?;
         times
     };
     Ok((code, manifest::Kernel::simt(Tasks::Tiles { times }, shape.threads)))
@@ -228,7 +226,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
                 let ahead = Ahead::of(c, ahead, self.from[VALUES].len());
                 let running: Vec<OnlineSoftmax<'c>> =
                     running.chunks(count / queries.len()).map(OnlineSoftmax::of).collect();
-                let (running, ahead) = self.turn((turn, hides), &queries, &running, ahead);
+                let (running, ahead) = self.turn(turn, hides, &queries, &running, ahead);
                 running.iter().flat_map(|r| r.carried()).chain(ahead.carried()).collect()
             });
         }
@@ -277,7 +275,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// in use, and what is not has a barrier before it.
     fn turn(
         &self,
-        (turn, hides): (Int<'c>, bool),
+        turn: Int<'c>,
+        hides: bool,
         queries: &[Fragments<'_, 'c>],
         running: &[OnlineSoftmax<'c>],
         ahead: Ahead<'c>,
@@ -317,7 +316,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     /// Loads this thread's vectors of a turn's keys or values in a block, as they are stored.
     fn bring(&self, what: usize, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
         let (a, c) = (self.attention, self.attention.code());
-        let start = a.turn_in(block, self.cache_head, (turn, self.shape.steps))[what];
+        let start = a.turn_in(block, self.cache_head, turn, self.shape.steps)[what];
         let stored = |offset| a.stored.offset(offset);
         let load = |o: &Offset<'c>| {
             a.stored.load_vec16(c, c.at(c.at(start, stored(o.more)), c.lane_offset(stored(o.lane), turn)))

@@ -280,10 +280,10 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (weights, mut running) = (begun.weights.len(), begun.carried());
         for (begin, end, hides) in self.ranges(tile, first + 1) {
             running = c.for_each((begin, end, 1), &running, |block, running| {
-                queries.turn((block, turn(block), hides), OnlineSoftmaxPair::of(running, weights)).carried()
+                queries.turn(block, turn(block), hides, OnlineSoftmaxPair::of(running, weights)).carried()
             });
         }
-        queries.finish((end, turn(end)), OnlineSoftmaxPair::of(&running, weights));
+        queries.finish(end, turn(end), OnlineSoftmaxPair::of(&running, weights));
         let last = c.equal(tile.part, self.shape.parts - 1);
         let last = last & c.equal(tile.cache_head, a.cache.ty.heads - 1);
         c.when(last, || a.pad(tile.token, tile.count, self.shape.workers));

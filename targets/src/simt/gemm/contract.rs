@@ -9,7 +9,7 @@ use crate::row::{At, Col, unsupported};
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, Matrix};
-use crate::tuning::Kind;
+use crate::tuning::{Kind, Stored};
 
 /// Sizes of the contraction of a body, before there is a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ pub struct Sizes {
     pub pieces: usize,
     /// Whether the rows come from memory as they are.
     pub plain: bool,
+    /// The type that rows are quantised to, if they are.
+    pub quantised_rows: Option<DType>,
     /// How the weight is stored, if as codes.
     pub encoding: Option<Encoding>,
     /// Whose weights, if each row has that of an expert.
@@ -66,6 +68,7 @@ impl Sizes {
                 pieces: if heads.is_some() { 1 } else { all / width.max(1) },
                 heads,
                 plain,
+                quantised_rows: matches!(x.layout, Layout::Scaled(_)).then_some(x.dtype),
                 encoding: Encoding::of(body),
                 experts: experts_of(body, linear?).and_then(|v| {
                     let t = body.ty(v).as_tensor()?;
@@ -81,7 +84,10 @@ impl Sizes {
 /// What the best numbers of a schedule depend on.
 pub fn tuned_by(spec: &KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic> {
     let s = Sizes::of(spec.body)?;
-    let kind = Kind::Gemm { dtype: s.dtype.name(), plain: s.plain, pieces: s.pieces };
+    let weight =
+        s.encoding.map_or(Stored::floats(s.dtype), |e| Stored::quantised(e.codes, e.block, e.size, e.zero.is_some()));
+    let rows = s.quantised_rows.unwrap_or(s.dtype).name();
+    let kind = Kind::Gemm { rows, weight, plain: s.plain, pieces: s.pieces };
     Ok((kind, vec![s.rows, s.depth, spec.tokens]))
 }
 
@@ -220,14 +226,13 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     ) -> Result<(), Diagnostic> {
         let (c, results) = (self.code(), self.matrix.layout.results);
         let zeros = vec![self.matrix.zero(); self.parts.starts().len()];
-        let (mut result, count) = (Ok(()), 16 * panels / results);
+        let count = 16 * panels / results;
         c.repeat(c.thread(), rows * count, threads, |item| {
             let (row, col) = (row(item / count), panel * 16 + item % count * results);
             let is_row = c.less(0, row + 1);
             let is_there = if panels == 1 { is_row } else { is_row & c.less(col, self.panels() * 16) };
-            c.when(is_there, || result = self.finish(row, col, &zeros));
-        });
-        result
+            c.when(is_there, || self.finish(row, col, &zeros))
+        })
     }
 
     /// The epilogue for as many features as a vector has, with what was [asked for](Parts::beside)

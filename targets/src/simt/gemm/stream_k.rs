@@ -27,7 +27,7 @@ use atomc_ir::{DType, Diagnostic, Family, Value};
 
 use crate::code::{Int, Ptr};
 use crate::contraction::Encoding;
-use crate::schedule::{Schedule, WhyNot};
+use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
@@ -38,7 +38,7 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::Pipeline;
 use crate::simt::rowwise;
-use crate::tuning::{Choice, Open};
+use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
 use decoded::Decoded;
 use shape::{GROUPS, LEAST, PANELS, PITCH, ROW_PRODUCERS, Shape, TEAM};

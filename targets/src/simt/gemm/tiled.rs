@@ -13,7 +13,7 @@ mod scheduler;
 mod shape;
 
 use atomc_artifact::manifest;
-use atomc_ir::arch::{GpuArch, Isa};
+use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Layout, Op, TensorType};
 
 use crate::KernelSpec;
@@ -45,7 +45,6 @@ pub const BLOCKS: Schedule = Schedule {
     family: Family::GroupedMatmul,
     suits: |spec, arch, _| {
         let gpu = launch::gpu(arch)?;
-        WhyNot::unless(arch.isa() == Some(Isa::Amdgcn), || "slower than gemv_blocks on an H200".into())?;
         WhyNot::unless(Sizes::of(spec.body)?.experts.is_some(), || "rows have no experts".into())?;
         suits(spec, gpu)?;
         check_reach(spec, gpu)

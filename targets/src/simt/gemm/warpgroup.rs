@@ -21,7 +21,7 @@ use atomc_ir::{DType, Diagnostic, Family, Graph};
 
 use crate::code::Ptr;
 use crate::row::{Operand, unsupported};
-use crate::schedule::{Schedule, WhyNot};
+use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
@@ -30,7 +30,7 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::{Pipeline, split_roles};
 use crate::simt::machine::warpgroup::MAP;
-use crate::tuning::{Choice, Open};
+use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
 use codes::{Operands, Scales};
 use shape::{CONSUMERS, EXCHANGE, LINE, PRODUCERS, ROUND, Shape, THREADS, TILE, TOKENS, possible};

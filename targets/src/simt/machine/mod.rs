@@ -30,7 +30,7 @@ const LOCAL: u16 = 3;
 
 /// An empty kernel of so many pointers, for work-groups of so many threads.
 pub fn open<'c>(llvm: Llvm<'c>, symbol: &str, arch: GpuArch<'c>, pointers: usize, threads: usize) -> Gpu<'c> {
-    open_with_numbers(llvm, symbol, arch, (pointers, 0), threads)
+    open_with_numbers(llvm, symbol, arch, pointers, 0, threads)
 }
 
 /// The same with so many numbers of 64 bits behind the pointers.
@@ -38,7 +38,8 @@ pub fn open_with_numbers<'c>(
     llvm: Llvm<'c>,
     symbol: &str,
     arch: GpuArch<'c>,
-    (pointers, numbers): (usize, usize),
+    pointers: usize,
+    numbers: usize,
     threads: usize,
 ) -> Gpu<'c> {
     let cx = llvm.cx;

@@ -14,7 +14,7 @@
 mod inverse;
 mod products;
 
-use atomc_ir::arch::{GpuArch, Isa, Simt};
+use atomc_ir::arch::{GpuArch, Simt};
 use atomc_ir::{DType, DeltaSizes, Op};
 use inkwell::values::FloatValue;
 
@@ -98,7 +98,6 @@ impl Shape {
 
 pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let (body, simt) = (spec.body, arch.simt);
-    WhyNot::unless(simt.isa == Isa::Amdgcn, || "no chip of this kind ever ran it".into())?;
     WhyNot::unless(spec.tokens >= MANY_TOKENS, || format!("steps of {} tokens", spec.tokens))?;
     let found = body.ids().find(|&id| matches!(body.op(id), Op::DeltaRule { .. }));
     let found = found.and_then(|id| DeltaSizes::of(body, id).map(|sizes| (id, sizes)));
@@ -136,7 +135,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                 });
             });
             c.when(!is_short, || Chunks::new(c, &delta, shape, (head, part), local).run(run));
-            c.when(c.equal(number, parts - 1), || pad(c, delta.out, run, (c.thread(), threads)));
+            c.when(c.equal(number, parts - 1), || pad(c, delta.out, run, c.thread(), threads));
         })?;
         delta.finish()?;
         info
@@ -217,7 +216,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         let spans = self.shape.padded / p.span();
         let before = p.runs(spans, |block, span| {
             let number = |i: usize| {
-                let (place, exists) = self.kept(p, slot, (block, span, i));
+                let (place, exists) = self.kept(p, slot, block, span, i);
                 c.pick(run.goes_on & exists, c.load(c.cx.f32_type(), place, 4), c.number(0.0))
             };
             let numbers: Vec<Any> = (0..p.depth()).map(number).collect();
@@ -237,7 +236,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
             let (block, span, numbers) = (i / spans, i % spans, c.pin(run_after.into_vector_value()));
             c.when(run.has_slot & self.columns[block].1, || {
                 for i in 0..p.depth() {
-                    let (place, exists) = self.kept(&p, slot, (block, span, i));
+                    let (place, exists) = self.kept(&p, slot, block, span, i);
                     let store = || c.store(place, c.lane(numbers, i), 4);
                     if self.all_rows_exist() { store() } else { c.when(exists, store) }
                 }
@@ -250,7 +249,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
     }
 
     /// Where a number of a run of the state lies, and whether there is one; another if not.
-    fn kept(&self, p: &Products<'_, 'c>, slot: Ptr<'c>, (block, span, i): (usize, usize, usize)) -> (Ptr<'c>, Int<'c>) {
+    fn kept(&self, p: &Products<'_, 'c>, slot: Ptr<'c>, block: usize, span: usize, i: usize) -> (Ptr<'c>, Int<'c>) {
         let (c, width, column) = (self.c, self.delta.sizes.value_dim, self.columns[block].0);
         if self.all_rows_exist() {
             // One address for each lane, and what the code adds.
@@ -282,7 +281,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         let wanted = p.runs(tokens, |block, span| {
             let [kept, key, beta] = [OfToken::Kept, OfToken::Key, OfToken::Beta].map(|of| self.of_run(of, span));
             let seen = c.fmul(by_keys[block][span], c.fmul(kept, key));
-            c.fmul(beta, c.fsub(self.values((first, end), block, span), seen))
+            c.fmul(beta, c.fsub(self.values(first, end, block, span), seen))
         });
         c.barrier();
         let lower = |of: usize, span: usize| span <= of;
@@ -362,7 +361,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         }
         c.when(c.less(self.products.thread, shape.chunk), || {
             let token = first + self.products.thread;
-            let gates = delta.gates(c, (c.smaller(token, end - 1), self.head));
+            let gates = delta.gates(c, c.smaller(token, end - 1), self.head);
             for (of, gate) in [OfToken::Kept, OfToken::Beta].into_iter().zip(gates) {
                 let gate = c.pick(c.less(token, end), gate, c.number(0.0));
                 c.store(self.place(of, self.products.thread), gate, 4);
@@ -456,7 +455,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
     }
 
     /// Values of a run of tokens in the lane's column.
-    fn values(&self, (first, end): (Int<'c>, Int<'c>), block: usize, span: usize) -> Vector<'c> {
+    fn values(&self, first: Int<'c>, end: Int<'c>, block: usize, span: usize) -> Vector<'c> {
         let (c, p, v) = (self.c, &self.products, &self.delta.v);
         let column = self.head * self.delta.sizes.value_dim + self.columns[block].0;
         let value = |i: usize| {

@@ -28,7 +28,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let info = each_part(c, spec, &kernel, parts, waves * wave, |run, part| {
             let column = (part * wave + c.lane_index()) * c.lanes();
             Channels { c, conv: &conv, run, column, waves }.make();
-            c.when(c.equal(part, parts - 1), || pad(c, conv.out, run, (c.thread(), waves * wave)));
+            c.when(c.equal(part, parts - 1), || pad(c, conv.out, run, c.thread(), waves * wave));
         })?;
         conv.finish()?;
         info
@@ -56,9 +56,9 @@ impl<'c> Channels<'_, '_, 'c> {
             c.repeat(c.wave_index(), tokens, self.waves, |token| {
                 let taps = weights.iter().enumerate();
                 let sum = taps.fold(c.zero(), |sum, (i, &w)| c.fma(self.seen(token + i), w, sum));
-                let at = (self.run.first + token, self.column);
-                let stored = self.conv.stored(c, sum, at);
-                c.store_floats(element(c, out, at.0, at.1), stored, out.ty.dtype);
+                let token = self.run.first + token;
+                let stored = self.conv.stored(c, sum, token, self.column);
+                c.store_floats(element(c, out, token, self.column), stored, out.ty.dtype);
             });
         });
         // All have read what was kept.

@@ -62,7 +62,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let info = each_part(c, spec, &kernel, parts, wave, |run, number| {
             let [head, part] = c.divide(number, c.int(shares.parts));
             Part::new(c, &delta, shares, head, part).run(run);
-            c.when(c.equal(number, parts - 1), || pad(c, delta.out, run, (c.thread(), wave)));
+            c.when(c.equal(number, parts - 1), || pad(c, delta.out, run, c.thread(), wave));
         })?;
         delta.finish()?;
         info
@@ -146,7 +146,7 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
     fn load(&self, token: Int<'c>) -> Token<'c> {
         let (c, delta, sizes) = (self.c, self.delta, self.delta.sizes);
         let shared = self.head / (sizes.heads / sizes.key_heads);
-        let [g, beta] = delta.gates(c, (token, self.head));
+        let [g, beta] = delta.gates(c, token, self.head);
         let v = element(c, &delta.v, token, self.head * sizes.value_dim + self.column);
         let v = c.load_floats(v, delta.v.ty.dtype);
         let row = |x: &Operand<'c>| {

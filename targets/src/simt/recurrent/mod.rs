@@ -83,7 +83,7 @@ fn element<'c>(c: &Gpu<'c>, x: &Operand<'c>, row: Int<'c>, column: Int<'c>) -> P
 
 /// Zeros behind the columns of a sequence's rows, by a part of the threads: of which this is the
 /// `first`, and so many there are.
-fn pad<'c>(c: &Gpu<'c>, out: &Operand<'c>, run: Run<'c>, (first, threads): (Int<'c>, usize)) {
+fn pad<'c>(c: &Gpu<'c>, out: &Operand<'c>, run: Run<'c>, first: Int<'c>, threads: usize) {
     let width = out.ty.shape.row().unwrap_or(0);
     let padded = c.arch.memory.padded(width);
     if width == padded {

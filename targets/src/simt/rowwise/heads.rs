@@ -211,12 +211,12 @@ impl<'c> Tokens<'_, '_, 'c> {
             let is_run = whole & cache.is_run(c, self.first);
             c.when(is_run, || {
                 let all = (0..self.run).map(|i| of(self.first + i)).collect::<Result<Vec<_>, _>>();
-                let write = |all: Vec<_>| cache.write_value_run(c, &all, (head, cache.slot(c, self.first)), col);
+                let write = |all: Vec<_>| cache.write_value_run(c, &all, head, cache.slot(c, self.first), col);
                 result = all.map(write);
             });
             let end = c.pick_int(is_run, self.first, c.smaller(end, self.tokens));
             c.repeat(self.first, end, 1, |row| match of(row) {
-                Ok(lanes) => cache.write_value_part(c, lanes, (head, cache.slot(c, row)), col),
+                Ok(lanes) => cache.write_value_part(c, lanes, head, cache.slot(c, row), col),
                 Err(e) => result = Err(e),
             });
         });

@@ -117,7 +117,7 @@ impl<'w, 'p, 'k, 'a, 'c> KvLoop<'w, 'p, 'k, 'a, 'c> {
     /// Where the lane's keys, or values, of a step begin.
     fn lane(&self, which: usize, block: Int<'c>, step: Int<'c>) -> Ptr<'c> {
         let c = self.part.code();
-        let starts = self.part.attention.turn_in(block, self.part.cache_head, (step, 1));
+        let starts = self.part.attention.turn_in(block, self.part.cache_head, step, 1);
         c.at(starts[which], c.lane_offset(self.lanes[which], step))
     }
 }

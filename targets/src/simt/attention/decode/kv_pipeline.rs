@@ -76,7 +76,7 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         for stage in 0..stages {
             let step = ring.first + stage * WAVES;
             let block = part.block(step);
-            [KEYS, VALUES].into_iter().for_each(|what| ring.fetch((c.int(stage), what), step, block));
+            [KEYS, VALUES].into_iter().for_each(|what| ring.fetch(c.int(stage), what, step, block));
         }
         if part.shape.splits == 1 {
             ring.bring_near();
@@ -94,7 +94,7 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         let is_near = c.less(c.thread(), NEAR / (2 * bytes));
         let is_part = c.less(step, self.part.last + 1);
         c.when(is_near & is_part, || {
-            let block = a.turn_in(self.part.block(step), self.part.cache_head, (c.int(0), 1));
+            let block = a.turn_in(self.part.block(step), self.part.cache_head, c.int(0), 1);
             block.into_iter().for_each(|from| c.bring_near(from, bytes));
         });
     }
@@ -128,11 +128,11 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
 
     /// Has the keys or the values of a step, which lies in this block, brought to a place, if the
     /// step is one of this part.
-    fn fetch(&self, (stage, what): (Int<'c>, usize), step: Int<'c>, block: Int<'c>) {
+    fn fetch(&self, stage: Int<'c>, what: usize, step: Int<'c>, block: Int<'c>) {
         let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
         let is_part = c.less(step, self.part.last + 1);
         c.when(is_part & c.equal(c.lane_index(), 0), || {
-            let from = a.turn_in(block, self.part.cache_head, (step, 1))[what];
+            let from = a.turn_in(block, self.part.cache_head, step, 1)[what];
             let barrier = self.barrier(stage, what);
             let to = c.local_address(c.at(self.local, stage * (2 * half))) + what * half;
             let (always, once) = (c.always(), c.once());
@@ -175,11 +175,11 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
             let scores = self.scores(step, stage, queries);
             c.meet_in_wave();
             self.show_token(c.equal(ahead - self.own, 0));
-            self.fetch((stage, KEYS), ahead, block);
+            self.fetch(stage, KEYS, ahead, block);
             c.await_bytes(self.barrier(stage, VALUES), round);
             let running = self.accumulate(scores, stage, &OnlineSoftmax::of(&carried[..count]));
             c.meet_in_wave();
-            self.fetch((stage, VALUES), ahead, block);
+            self.fetch(stage, VALUES, ahead, block);
             running.carried().into_iter().chain([Any::from(next)]).collect()
         });
         OnlineSoftmax::of(&carried[..count])

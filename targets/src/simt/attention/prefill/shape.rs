@@ -61,16 +61,16 @@ impl Shape {
         // Two waves at least.
         let columns = if sizes.group() > 2 { columns } else { 1 };
         let width = simt.matrix.columns;
-        Shape::cut(sizes, arch, (columns, width), (steps, simt.matrix.span(simt.wave)))
+        Shape::cut(sizes, arch, columns, width, (steps, simt.matrix.span(simt.wave)))
     }
 
     /// Tiles of 32 by 32: one tile of a wave.
     fn large(sizes: &Sizes, arch: GpuArch, steps: usize) -> Shape {
         let span = mfma_32x32_span(arch.simt, sizes.stored.dtype);
-        Shape { large: true, ..Shape::cut(sizes, arch, (1, 32), (steps, span)) }
+        Shape { large: true, ..Shape::cut(sizes, arch, 1, 32, (steps, span)) }
     }
 
-    fn cut(sizes: &Sizes, arch: GpuArch, (columns, width): (usize, usize), (steps, span): (usize, usize)) -> Shape {
+    fn cut(sizes: &Sizes, arch: GpuArch, columns: usize, width: usize, (steps, span): (usize, usize)) -> Shape {
         let simt = arch.simt;
         let waves = TILE_TOKENS / width / columns;
         let parts = (sizes.group() * waves).div_ceil(WAVES);

@@ -2,8 +2,8 @@
 //! values.
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::Diagnostic;
+use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
-use inkwell::{FloatPredicate, IntPredicate};
 
 use super::{Group, Tile};
 use crate::code::{Any, Int};
@@ -126,7 +126,8 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     /// in their registers, so that new words are made behind the wait.
     fn end_values(
         &self,
-        (block, turn): (Int<'c>, Int<'c>),
+        block: Int<'c>,
+        turn: Int<'c>,
         running: &OnlineSoftmaxPair<'c>,
     ) -> (Vec<Any<'c>>, Vec<Int<'c>>) {
         let c = self.code();
@@ -138,12 +139,10 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let were = c.less(self.tile.first + 1, block);
         self.group.values.release(c, were & c.equal(c.lane_index(), 0), turn - 2);
         let words = self.packed(weights);
-        let changes = |v| c.as_int(c.b.build_float_compare(FloatPredicate::UNE, v, c.number(1.0), "").expect("floats"));
+        let changes = |v| c.float(v).differs(c.number(1.0));
         let [first, second] = running.rescale.map(changes);
         let some = c.any_lane(first | second);
-        let rescaled = |(i, v): (usize, &Any<'c>)| -> Any<'c> {
-            c.b.build_float_mul(v.into_float_value(), running.rescale[i / 2 % 2], "").expect("floats").into()
-        };
+        let rescaled = |(i, v): (usize, &Any<'c>)| -> Any<'c> { (c.float(*v) * running.rescale[i / 2 % 2]).into() };
         (c.change_if(some, sums, |sums| sums.iter().enumerate().map(rescaled).collect()), words)
     }
 
@@ -157,34 +156,37 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (row_max, sum) = a.before_keys(|| (self.head, c.equal(c.lane_index() % 4, 0)));
         let before =
             OnlineSoftmaxPair { maxima: [row_max; 2], sums: [sum; 2], rescale: [none; 2], values, weights: vec![] };
-        self.softmax_weights((block, true), &scores, before)
+        self.softmax_weights(block, true, &scores, before)
     }
 
     /// Scores of a block, and its weights while values of the block before it are added.
     pub fn turn(
         &self,
-        (block, turn, hides): (Int<'c>, Int<'c>, bool),
+        block: Int<'c>,
+        turn: Int<'c>,
+        hides: bool,
         running: OnlineSoftmaxPair<'c>,
     ) -> OnlineSoftmaxPair<'c> {
         let c = self.code();
-        let (values, weights) = self.end_values((block, turn), &running);
+        let (values, weights) = self.end_values(block, turn, &running);
         let scores = self.begin_scores(turn);
         let values = self.begin_values(turn, &weights, &values);
         // The products of values may be under way.
         let scores = c.mma_wait(&scores, 1);
         self.leave(&self.group.keys, turn);
-        self.softmax_weights((block, hides), &scores, OnlineSoftmaxPair { values, ..running })
+        self.softmax_weights(block, hides, &scores, OnlineSoftmaxPair { values, ..running })
     }
 
     /// The weights of a block's scores.
     fn softmax_weights(
         &self,
-        (block, hides): (Int<'c>, bool),
+        block: Int<'c>,
+        hides: bool,
         scores: &[Any<'c>],
         before: OnlineSoftmaxPair<'c>,
     ) -> OnlineSoftmaxPair<'c> {
         let (c, a) = (self.code(), self.group.attention);
-        let add = |x: FloatValue<'c>, y: FloatValue<'c>| c.b.build_float_add(x, y, "").expect("floats");
+        let add = |x: FloatValue<'c>, y: FloatValue<'c>| (c.float(x) + y).v;
         let mut weights: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
         if hides {
             self.hide(block, &mut weights);
@@ -198,7 +200,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         });
         let rescale = [0, 1].map(|i| a.rescale(before.maxima[i], maxima[i]));
         let factor = c.number(a.factor());
-        let below = maxima.map(|row_max| c.b.build_float_mul(row_max, c.number(-a.factor()), "").expect("floats"));
+        let below = maxima.map(|row_max| (c.float(row_max) * c.number(-a.factor())).v);
         for (i, v) in weights.iter_mut().enumerate() {
             *v = c.power_of_two(c.simt.isa, a.fma(*v, factor, below[i / 2 % 2]));
         }
@@ -238,14 +240,14 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
     }
 
     /// Adds the values of the last block, divides by the sums and stores.
-    pub fn finish(&self, (end, turn): (Int<'c>, Int<'c>), running: OnlineSoftmaxPair<'c>) {
+    pub fn finish(&self, end: Int<'c>, turn: Int<'c>, running: OnlineSoftmaxPair<'c>) {
         let (c, a) = (self.code(), self.group.attention);
-        let (values, weights) = self.end_values((end, turn), &running);
+        let (values, weights) = self.end_values(end, turn, &running);
         let values = c.mma_wait(&self.begin_values(turn, &weights, &values), 0);
         self.leave(&self.group.values, turn - 1);
         let first = c.lane_index() % 4 * 2;
         for i in [0, 1] {
-            let sum = c.across(running.sums[i], &[1, 2], |x, y| c.b.build_float_add(x, y, "").expect("floats"));
+            let sum = c.across(running.sums[i], &[1, 2], |x, y| (c.float(x) + y).v);
             c.set_lanes(1);
             let inverse = c.lane(c.reciprocal(c.simt.isa, c.splat(sum)), 0).into_float_value();
             let store = self.is_real & c.less(self.token(i), self.tile.count);
@@ -254,7 +256,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
                 for (eight, four) in values.chunks(4).enumerate() {
                     let two = [0, 1].map(|j| {
                         let v = four[2 * i + j].into_float_value();
-                        c.b.build_float_mul(v, inverse, "").expect("floats")
+                        (c.float(v) * inverse).v
                     });
                     c.store(c.at(to, 8 * eight * a.out_type().size()), self.word(two), 4);
                 }

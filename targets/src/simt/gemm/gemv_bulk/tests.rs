@@ -1,5 +1,6 @@
 use atomc_ir::{Family, Graph, parse};
 
+use super::shape::CLUSTER;
 use super::*;
 use crate::rows;
 
@@ -41,23 +42,23 @@ fn shapes_cover_the_work() {
                     choice: None,
                     invariant: false,
                 };
-                let some = Choice::all(SCHEDULE.name, &[CLUSTER])
-                    .into_iter()
-                    .filter(|choice| suits(&spec, arch, choice).is_ok());
+                let some: Vec<Shape> = Choice::all(SCHEDULE.name, &[CLUSTER])
+                    .iter()
+                    .filter_map(|choice| floats::suits(&spec, arch, choice).ok())
+                    .collect();
                 let (choice, case) = (Choice::none(SCHEDULE.name), format!("{width} {hidden}, {tokens} tokens"));
-                assert!(tokens > 32 || suits(&spec, arch, &choice).is_ok(), "{case}");
-                for choice in some {
-                    let s = Shape::new(&spec, arch, &choice).unwrap();
+                assert!(tokens > 32 || floats::suits(&spec, arch, &choice).is_ok(), "{case}");
+                for s in some {
                     let depth = Sizes::of(&body).unwrap().depth;
                     assert_eq!(s.columns() * s.cluster, arch.memory.padded(depth), "{case}");
-                    assert!(s.stretch_columns() * s.stretches >= s.columns(), "{case}");
-                    assert!(s.stretch_columns() * (s.stretches - 1) < s.columns(), "{case}");
+                    assert!(s.k_tile_columns() * s.k_tiles >= s.columns(), "{case}");
+                    assert!(s.k_tile_columns() * (s.k_tiles - 1) < s.columns(), "{case}");
                     assert!(!s.one_pass || s.pass() * s.groups >= s.panels, "{case}");
-                    let slots = s.panels.div_ceil(s.groups * s.across) * s.length.div_ceil(s.along);
-                    let sums = if s.one_pass { s.sums_bytes().div_ceil(s.slot_bytes()) } else { 0 };
-                    assert!(s.slots <= slots.max(sums), "{case}");
+                    let stages = s.panels.div_ceil(s.groups * s.waves_n) * s.stages_k.div_ceil(s.waves_k);
+                    let sums = if s.one_pass { s.sums_bytes().div_ceil(s.stage_bytes()) } else { 0 };
+                    assert!(s.stages <= stages.max(sums), "{case}");
                     assert!(s.groups * s.cluster <= arch.simt.chip.units, "{case}");
-                    assert!(s.near() * s.blocks() >= tokens && s.stretches.is_multiple_of(s.ahead.max(1)), "{case}");
+                    assert!(s.near() * s.blocks() >= tokens && s.k_tiles.is_multiple_of(s.prefetched.max(1)), "{case}");
                     assert!(s.local_bytes() <= arch.simt.unit.lds_group, "{case}");
                 }
             }
@@ -65,10 +66,10 @@ fn shapes_cover_the_work() {
     }
 }
 
-/// A plain contraction with a weight of codes in groups.
-fn coded(codes: &str, group: usize, width: usize, hidden: usize) -> Graph {
+/// A plain contraction with a quantised weight in groups.
+fn quantised(values: &str, group: usize, width: usize, hidden: usize) -> Graph {
     let text = format!(
-        "graph @k(%x: bf16[T, {hidden}], %w: {codes}[{width}, {hidden}]@panels, %s: bf16[{width}, {groups}]@columns, \
+        "graph @k(%x: bf16[T, {hidden}], %w: {values}[{width}, {hidden}]@panels, %s: bf16[{width}, {groups}]@columns, \
          %r: bf16[T, {width}]) {{
   %0 = linear %x, %w, %s {{out = bf16, block = [1, {group}]}} : bf16[T, {width}]
   %1 = add %r, %0 : bf16[T, {width}]
@@ -79,25 +80,23 @@ fn coded(codes: &str, group: usize, width: usize, hidden: usize) -> Graph {
     parse(&text).unwrap()
 }
 
-/// Few tokens are multiplied as digits with codes of integers, and local memory has room for them.
+/// Few tokens are multiplied as limbs with integers, and local memory has room for them.
 #[test]
-fn few_tokens_are_digits() {
+fn few_tokens_are_limbs() {
     let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap().gpu().unwrap();
-    let digits = |body: &Graph, tokens: usize| {
+    let limbs = |body: &Graph, tokens: usize| {
         let spec =
             KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens, choice: None, invariant: false };
-        let choice = Choice::none(SCHEDULE.name);
-        let shape = Shape::new(&spec, arch, &choice).unwrap();
-        assert!(!shape.digits || suits(&spec, arch, &choice).is_ok());
-        assert_eq!(shape.tiles(), tokens.div_ceil(if shape.digits { 2 } else { 8 }));
-        shape.digits
+        let shape = limbs::suits(&spec, arch, &Choice::none(LIMBS.name)).ok();
+        assert!(shape.is_none_or(|shape| shape.tiles() == tokens.div_ceil(2)));
+        shape.is_some()
     };
-    for codes in ["i4", "i8", "f4e2m1"] {
-        let [near, far] = [4096, 12288].map(|depth| coded(codes, 32, 4096, depth));
-        assert_eq!([1, 2, 3, 8].map(|tokens| digits(&near, tokens)), [true, true, true, false], "{codes}");
-        assert_eq!([1, 2].map(|tokens| digits(&far, tokens)), [true, false], "{codes}");
+    for values in ["i4", "i8", "f4e2m1"] {
+        let [near, far] = [4096, 12288].map(|depth| quantised(values, 32, 4096, depth));
+        assert_eq!([1, 2, 3, 8].map(|tokens| limbs(&near, tokens)), [true, true, true, false], "{values}");
+        assert_eq!([1, 2].map(|tokens| limbs(&far, tokens)), [true, false], "{values}");
     }
-    assert!(!digits(&coded("f8e4m3", 128, 4096, 4096), 1));
+    assert!(!limbs(&quantised("f8e4m3", 128, 4096, 4096), 1));
 }
 
 /// Where the machine has no such copies, or multiplies no such elements, contractions are made
@@ -115,6 +114,6 @@ fn others_do_not_stream() {
         let arch = rows().iter().find(|a| a.name == name).unwrap().gpu().unwrap();
         let spec =
             KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens: 1, choice: None, invariant: false };
-        assert_eq!(suits(&spec, arch, &Choice::none(SCHEDULE.name)).unwrap_err().to_string(), why);
+        assert_eq!(floats::suits(&spec, arch, &Choice::none(SCHEDULE.name)).unwrap_err().to_string(), why);
     }
 }

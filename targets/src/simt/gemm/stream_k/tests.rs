@@ -97,7 +97,7 @@ fn local_memory_holds_what_it_must() {
             let cx = crate::llvm::context();
             let b = cx.create_builder();
             let (_, info) =
-                crate::schedule::emit(crate::llvm::Llvm { cx: &cx, b: &b }, &spec(&body, tokens), arch.arch()).unwrap();
+                crate::select::emit(crate::llvm::Llvm { cx: &cx, b: &b }, &spec(&body, tokens), arch.arch()).unwrap();
             assert!(info.shared <= arch.simt.unit.lds_group, "{tokens} tokens: {}", info.shared);
         }
     }

@@ -88,7 +88,7 @@ fn double<'c>(p: &Products<'_, 'c>, triangle: Rows<'c>, half: usize, rows: usize
             for (span, &run) in of_block.iter().enumerate() {
                 for i in 0..p.depth() {
                     let row = p.first(span) + i;
-                    let negative = c.b.build_float_neg(c.lane(run, i).into_float_value(), "").expect("a float");
+                    let negative = -c.float(c.lane(run, i));
                     let store = || c.store(triangle.at(c, second + row, column(block)), negative, 4);
                     if spans * p.span() == half { store() } else { c.when(c.less(row, half), store) }
                 }

@@ -1,8 +1,9 @@
 //! Where the sums of a pass meet, in local memory: those of a work-group's waves, then those of a
 //! cluster's members, each of which makes its share of the results.
 use atomc_ir::Diagnostic;
+use inkwell::values::FloatValue;
 
-use super::Group;
+use super::main_loop::WorkGroup;
 use super::shape::PITCH;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
@@ -10,6 +11,15 @@ use crate::simt::machine::Gpu;
 
 /// Results of which a thread loads sums at once.
 const TOGETHER: usize = 4;
+
+/// Sums of a lane that one matrix instruction makes: the tile of tokens, the piece of the result,
+/// and the wave's panel of the pass.
+#[derive(Clone, Copy)]
+pub struct Block {
+    pub tile: usize,
+    pub piece: usize,
+    pub panel: usize,
+}
 
 /// A vector of a pass's results: its panel in the pass, its token, its first feature in the panel
 /// and in all.
@@ -35,15 +45,15 @@ impl<'c> Place<'c> {
     }
 }
 
-impl<'c> Group<'_, '_, '_, 'c> {
+impl<'c> WorkGroup<'_, '_, '_, 'c> {
     /// Makes results of the wave's sums of a pass, from the work-group's panel `first` on, and
     /// those of all others.
-    pub fn reduce(&self, first: Int<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
+    pub fn epilogue(&self, first: Int<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
         let own = self.results(first, 0);
         let beside = self.load_beside(&own)?;
         let weights: Vec<_> = own.iter().map(|place| self.scales_of_rows(&place.or(self.code(), &own[0]))).collect();
         self.store_partials(sums);
-        if self.shape.cluster > 1 && self.shape.along > 1 {
+        if self.shape.cluster > 1 && self.shape.waves_k > 1 {
             self.code().barrier();
             self.gather(first);
         }
@@ -53,9 +63,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// The scales of a place's features, piece by piece, where each has but one.
     fn scales_of_rows(&self, place: &Place<'c>) -> Vec<Vector<'c>> {
-        let Some(codes) = self.coding.map(|coding| coding.codes).filter(|codes| codes.encoding.is_row_wise()) else {
-            return vec![];
-        };
+        let Some(codes) = self.weights.codes.filter(|codes| codes.encoding.is_row_wise()) else { return vec![] };
         let (c, results) = (self.code(), self.contraction.matrix.layout.results);
         let panels = self.contraction.panels_of(c.smaller(place.col / 16, self.shape.panels - 1), None);
         panels.into_iter().map(|panel| codes.scales(c, (panel, place.feature), results, None)).collect()
@@ -80,36 +88,21 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The wave's sums of a pass, for the others to see.
     fn store_partials(&self, sums: &[Any<'c>]) {
         let (c, shape) = (self.code(), self.shape);
-        let lane = c.lane_index();
-        let pinned = |v: &Any<'c>| c.pin_register(v.into_float_value());
         for (i, sums) in sums.chunks(4).enumerate() {
             let (tile, rest) = (i % shape.tiles(), i / shape.tiles());
-            let (piece, panel) = (rest % shape.pieces, rest / shape.pieces);
-            let sums: Vec<_> = sums.iter().map(pinned).collect();
-            if let Some(digits) = self.digits {
-                let [low, high] = [0, 2].map(|row| digits.joined([sums[row], sums[row + 1]]));
-                let (token, is_there) = digits.token(tile);
-                c.when(is_there, || {
-                    let to = c.at(self.sums_at(c.wave_index(), c.int(panel), piece, token), lane / 4 * 4);
-                    c.store(to, low, 4);
-                    c.store(c.at(to, 32), high, 4);
-                });
-                continue;
-            }
-            for second in 0..2 {
-                let token = lane % 4 * 2 + (8 * tile + second);
-                let store = || {
-                    let to = self.sums_at(c.wave_index(), c.int(panel), piece, token);
-                    let to = c.at(to, lane / 4 * 4);
-                    c.store(to, sums[second], 4);
-                    c.store(c.at(to, 32), sums[2 + second], 4);
-                };
-                match 8 * tile + 8 <= shape.tokens {
-                    true => store(),
-                    false => c.when(c.less(token, shape.tokens), store),
-                }
-            }
+            let block = Block { tile, piece: rest % shape.pieces, panel: rest / shape.pieces };
+            let sums: Vec<_> = sums.iter().map(|v| c.pin_register(v.into_float_value())).collect();
+            self.products.store(self, block, [sums[0], sums[1], sums[2], sums[3]]);
         }
+    }
+
+    /// Stores sums of the lane's two rows of a panel, of one token.
+    pub fn store_sums(&self, block: Block, token: Int<'c>, [low, high]: [FloatValue<'c>; 2]) {
+        let c = self.code();
+        let to = self.sums_at(c.wave_index(), c.int(block.panel), block.piece, token);
+        let to = c.at(to, c.lane_index() / 4 * 4);
+        c.store(to, low, 4);
+        c.store(c.at(to, 32), high, 4);
     }
 
     /// The results of a pass, from the work-group's panel `first` on: the thread's `i`-th share of
@@ -118,19 +111,19 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape, threads) = (self.code(), self.shape, self.shape.threads());
         let (results, members) = (self.contraction.matrix.layout.results, shape.cluster);
         let parts = 16 / results;
-        let left = self.end - self.begin - first;
+        let left = self.run.end - self.run.begin - first;
         let panels = c.smaller(left, shape.pass());
         let turns = (shape.pass() * shape.tokens * parts).div_ceil(threads * members);
         // Lanes that load together have other tokens, and so other banks.
         let near = 1 << shape.tokens.trailing_zeros().min(3);
-        let owner = (self.member + share) % members;
+        let owner = (self.run.member + share) % members;
         let place = |turn: usize| {
             let item = c.thread() + (owner + turn * members) * threads;
             let rest = item / (near * parts);
             let token = item % near + rest % (shape.tokens / near) * near;
             let panel = rest / (shape.tokens / near);
             let feature = item / near % parts * results;
-            let col = (self.begin + first + panel) * 16 + feature;
+            let col = (self.run.begin + first + panel) * 16 + feature;
             Place { panel, token, feature, col, is_there: c.less(panel, panels) }
         };
         (0..turns).map(place).collect()
@@ -150,7 +143,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// Where a vector of sums lies that the `i`-th wave along a panel has left.
     fn part_at(&self, at: &Place<'c>, piece: usize, i: usize) -> Ptr<'c> {
-        let (c, across) = (self.code(), self.shape.across);
+        let (c, across) = (self.code(), self.shape.waves_n);
         let (wave, row) = (at.panel % across + i * across, at.panel / across);
         c.at(self.sums_at(wave, row, piece, at.token), at.feature * 4)
     }
@@ -163,7 +156,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// A vector of sums of the work-group's waves.
     fn sum_here(&self, at: &Place<'c>, piece: usize) -> Vector<'c> {
         let load = |i: usize| self.load_sums(self.part_at(at, piece, i));
-        (1..self.shape.along).fold(load(0), |sum, i| self.code().fadd(sum, load(i)))
+        (1..self.shape.waves_k).fold(load(0), |sum, i| self.code().fadd(sum, load(i)))
     }
 
     /// The same with those that other members have gathered.
@@ -171,7 +164,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, members) = (self.code(), self.shape.cluster);
         let gathered = self.part_at(at, piece, 0);
         let load = |i: usize| {
-            let member = (self.member + i) % members;
+            let member = (self.run.member + i) % members;
             self.load_sums(c.of_member(gathered, member))
         };
         let others: Vec<Vector<'c>> = (1..members).map(load).collect();
@@ -203,7 +196,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape) = (self.code(), self.shape);
         // All results of a thread may be the same token's.
         let one = shape.threads().is_multiple_of(shape.tokens * 16 / self.contraction.matrix.layout.results);
-        let mut result = Ok(());
         c.when(own[0].is_there, || {
             let scale = self.scale(own[0].token);
             // A result that is not there is the first one again.
@@ -217,11 +209,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     let scaled = |v| scale.map_or(v, |scale| c.fmul(v, c.splat(scale)));
                     let by_rows = |(i, v)| weights.get(i).map_or(v, |&scale| c.fmul(v, scale));
                     let sums: Vec<_> = sums.into_iter().map(scaled).enumerate().map(by_rows).collect();
-                    let made = self.contraction.finish_at(self.at(place), &sums, beside);
-                    result = std::mem::replace(&mut result, Ok(())).and(made);
+                    self.contraction.finish_at(self.at(place), &sums, beside)?;
                 }
             }
-        });
-        result
+            Ok(())
+        })
     }
 }

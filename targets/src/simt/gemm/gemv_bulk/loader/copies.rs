@@ -3,10 +3,10 @@
 //! copies go out one after the other.
 use atomc_ir::{DType, Value};
 
-use super::Shape;
 use crate::code::Int;
 use crate::row::{At, Col};
 use crate::simt::gemm::contract::Contraction;
+use crate::simt::gemm::gemv_bulk::Shape;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::pipeline::Pipeline;
 
@@ -29,7 +29,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         first: Int<'c>,
     ) -> Copies<'s, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
-        let buffers = Pipeline::new(c, shape.buffers(), shape.stretch_bytes(), 128);
+        let buffers = Pipeline::new(c, shape.buffers(), shape.k_tile_bytes(), 128);
         c.when(c.equal(c.thread(), 0), || {
             buffers.make_barriers(c, [1, shape.threads()]);
             c.show_barriers();
@@ -41,50 +41,50 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         self.contraction.matrix.c
     }
 
-    /// Asks for the first stretches.
+    /// Asks for the first K tiles.
     pub fn load_first(&self) {
         (0..self.shape.buffers()).for_each(|i| self.load(self.code().int(i)));
     }
 
-    /// Asks for the wave's tokens of a stretch, a lane for each. Bytes may come before they are
+    /// Asks for the wave's tokens of a K tile, a lane for each. Bytes may come before they are
     /// expected.
-    fn load(&self, stretch: Int<'c>) {
+    fn load(&self, k_tile: Int<'c>) {
         let (c, rows, shape) = (self.code(), &self.contraction.parts.kernel.rows, self.shape);
-        let barrier = self.buffers.full(stretch);
-        let bytes = shape.stretch_columns() * self.dtype.size();
+        let barrier = self.buffers.full(k_tile);
+        let bytes = shape.k_tile_columns() * self.dtype.size();
         c.expect_bytes(c.equal(c.thread(), 0), barrier, shape.tokens * bytes);
         let share = shape.tokens.div_ceil(shape.waves());
         let token = c.wave_index() * share + c.lane_index();
         let is_own = c.less(c.lane_index(), share) & c.less(token, shape.tokens);
         c.when(is_own, || {
             let x = rows.operand(self.rows).expect("rows in memory");
-            let col = self.first + stretch * shape.stretch_columns();
+            let col = self.first + k_tile * shape.k_tile_columns();
             let from = rows.address(x, At { row: token, head: None, col: Col::Var(col) });
-            let to = self.buffers.at(stretch) + token * shape.token_bytes();
+            let to = self.buffers.at(k_tile) + token * shape.token_bytes();
             c.copy_run_often(to, from, bytes, barrier);
         });
     }
 
-    /// Waits for a stretch: where it begins.
-    pub fn wait_full(&self, stretch: Int<'c>) -> Int<'c> {
+    /// Waits for a K tile: where it begins.
+    pub fn wait_full(&self, k_tile: Int<'c>) -> Int<'c> {
         let c = self.code();
-        self.buffers.wait_full(c, stretch);
+        self.buffers.wait_full(c, k_tile);
         c.meet_in_wave();
-        self.buffers.at(stretch)
+        self.buffers.at(k_tile)
     }
 
-    /// A thread has read a stretch. When all have read it, or where there are buffers enough the
+    /// A thread has read a K tile. When all have read it, or where there are buffers enough the
     /// one before it, its buffer is filled again.
-    pub fn release(&self, stretch: Int<'c>) {
+    pub fn release(&self, k_tile: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
-        if shape.stretches == shape.buffers() {
+        if shape.k_tiles == shape.buffers() {
             return;
         }
-        self.buffers.release(c, c.always(), stretch);
+        self.buffers.release(c, c.always(), k_tile);
         let late = if shape.buffers() > 2 { 1 } else { 0 };
-        let behind = stretch - late;
+        let behind = k_tile - late;
         let next = behind + shape.buffers();
-        let is_there = c.less(0, behind + 1) & c.less(next, shape.stretches);
+        let is_there = c.less(0, behind + 1) & c.less(next, shape.k_tiles);
         c.when(is_there, || {
             self.buffers.wait_empty(c, next);
             c.meet_in_wave();

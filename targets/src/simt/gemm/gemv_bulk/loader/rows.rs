@@ -1,7 +1,7 @@
-//! The rows of a contraction, brought into local memory a stretch of columns at a time, in vectors
+//! The rows of a contraction, brought into local memory a K tile at a time, in vectors
 //! as matrix instructions want them: the vectors of all tokens side by side.
 //!
-//! Several stretches are on their way at once, in registers and as they lie in memory: what is
+//! Several K tiles are on their way at once, in registers and as they lie in memory: what is
 //! computed of them is computed when they have come. A norm commutes with the contraction, so rows
 //! are staged as they are times the norm's weights, and the sums are scaled by what the squares of
 //! the row have come to by then. Only where elements have so few exponents that a row might not
@@ -9,13 +9,12 @@
 use atomc_ir::{DType, Diagnostic, Value};
 use inkwell::values::FloatValue;
 
-use super::Shape;
 use super::copies::Copies;
-use crate::KernelSpec;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
 use crate::schedule::WhyNot;
 use crate::simt::gemm::contract::Contraction;
+use crate::simt::gemm::gemv_bulk::{Ground, Shape};
 use crate::simt::gemm::prologue::{Norm, Prologue};
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::VEC16;
@@ -41,7 +40,7 @@ pub struct Staging<'s, 'k, 'a, 'c> {
     /// Whether sums are scaled, and not rows.
     late: bool,
     local: Ptr<'c>,
-    /// The norm's weights: those of the thread's vectors, where there is one stretch, or all in
+    /// The norm's weights: those of the thread's vectors, where there is one K tile, or all in
     /// local memory.
     held: Vec<Vector<'c>>,
     weights: Ptr<'c>,
@@ -53,12 +52,8 @@ pub struct Staging<'s, 'k, 'a, 'c> {
 
 impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     /// What does not depend on other kernels: the norm's weights.
-    pub fn begin(
-        contraction: &'s Contraction<'k, 'a, 'c>,
-        shape: Shape,
-        spec: &KernelSpec,
-        share: Int<'c>,
-    ) -> Result<Staging<'s, 'k, 'a, 'c>, Diagnostic> {
+    pub fn begin(ground: Ground<'s, 'k, 'a, 'c>) -> Result<Staging<'s, 'k, 'a, 'c>, Diagnostic> {
+        let Ground { contraction, shape, spec, run, .. } = ground;
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
         let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
         let (from, norm) = (prologue.source(), prologue.norm());
@@ -68,10 +63,10 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let token = lane % near + wave % blocks * near;
         let member = lane / near + wave / blocks * (32 / near);
         let width = ty.shape.last().unwrap_or(0);
-        let local_weights = if norm.is_some() && shape.stretches > 1 { shape.columns() * 4 } else { 0 };
-        let first = share * shape.columns();
+        let local_weights = if norm.is_some() && shape.k_tiles > 1 { shape.columns() * 4 } else { 0 };
+        let first = run.member * shape.columns();
         let copies = shape.copied.then(|| Copies::begin(contraction, shape, from, first));
-        let own = if shape.copied { 0 } else { shape.buffers() * shape.stretch_bytes() };
+        let own = if shape.copied { 0 } else { shape.buffers() * shape.k_tile_bytes() };
         let mut staging = Staging {
             contraction,
             shape,
@@ -97,8 +92,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         self.contraction.matrix.c
     }
 
-    fn float(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> FloatValue<'c> {
-        self.code().b.build_float_add(a, b, "").expect("floats")
+    fn add(&self, a: FloatValue<'c>, b: FloatValue<'c>) -> FloatValue<'c> {
+        (self.code().float(a) + b).v
     }
 
     /// Weights of the norm at a column of the work-group's share, or others behind its end.
@@ -112,18 +107,17 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let c = self.code();
         let Some(norm) = self.norm else { return Ok(()) };
         c.set_lanes(self.lanes);
-        if self.shape.stretches == 1 {
+        if self.shape.k_tiles == 1 {
             let held = (0..self.vectors()).map(|i| self.weights_at(norm, self.column(i)));
             self.held = held.collect::<Result<_, _>>()?;
             return Ok(());
         }
-        let mut result = Ok(());
-        let (columns, turn) = (self.shape.columns(), self.shape.threads() * self.lanes);
-        c.repeat(c.thread() * self.lanes, columns, turn, |near| match self.weights_at(norm, near) {
-            Ok(v) => c.store(c.at(self.weights, near * 4), v, self.weights_align()),
-            Err(e) => result = Err(e),
-        });
-        result
+        let (columns, apart) = (self.shape.columns(), self.shape.threads() * self.lanes);
+        c.repeat(c.thread() * self.lanes, columns, apart, |near| {
+            let v = self.weights_at(norm, near)?;
+            c.store(c.at(self.weights, near * 4), v, self.weights_align());
+            Ok(())
+        })
     }
 
     fn weights_align(&self) -> u32 {
@@ -142,25 +136,18 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             return Ok(());
         }
         c.set_lanes(self.lanes);
-        let turn = self.shape.members() * self.lanes;
-        let mut result = Ok(());
+        let apart = self.shape.members() * self.lanes;
         let none = c.number(0.0).into();
-        let sums = c.for_each((0, self.width, turn * TOGETHER), &[none], |first, sums| {
+        let sums = c.try_for_each((0, self.width, apart * TOGETHER), &[none], |first, sums| {
             let mut sum = sums[0].into_float_value();
             for i in 0..TOGETHER {
-                let col = first + (self.member * self.lanes + i * turn);
+                let col = first + (self.member * self.lanes + i * apart);
                 let inside = c.less(col, self.width);
-                match self.bits(c.pick_int(inside, col, 0)) {
-                    Ok(bits) => {
-                        let v = c.widen(bits, self.from.1);
-                        sum = self.add_squares(sum, c.pick(inside, v, c.zero()).into_vector_value());
-                    }
-                    Err(e) => result = Err(e),
-                }
+                let v = c.widen(self.bits(c.pick_int(inside, col, 0))?, self.from.1);
+                sum = self.add_squares(sum, c.pick(inside, v, c.zero()).into_vector_value());
             }
-            vec![sum.into()]
-        });
-        result?;
+            Ok(vec![sum.into()])
+        })?;
         self.add_up(sums[0].into_float_value());
         c.barrier();
         rows.set_scale(norm.value, self.scale_of(self.token, norm));
@@ -169,13 +156,13 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
 
     fn add_squares(&self, sum: FloatValue<'c>, v: Vector<'c>) -> FloatValue<'c> {
         let c = self.code();
-        self.float(sum, c.sum(c.fmul(v, v)))
+        self.add(sum, c.sum(c.fmul(v, v)))
     }
 
-    /// Whether all columns of all stretches are the row's.
+    /// Whether all columns of all K tiles are the row's.
     fn is_whole(&self) -> bool {
         let columns = self.shape.columns();
-        columns == self.shape.stretches * self.shape.stretch_columns() && self.width == self.shape.cluster * columns
+        columns == self.shape.k_tiles * self.shape.k_tile_columns() && self.width == self.shape.cluster * columns
     }
 
     /// The bits of a vector of the thread's row; beyond its width, of another.
@@ -197,22 +184,22 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         }
     }
 
-    /// The thread's vectors in a stretch.
+    /// The thread's vectors in a K tile.
     pub fn vectors(&self) -> usize {
-        self.shape.stretch_columns().div_ceil(self.lanes * self.shape.members())
+        self.shape.k_tile_columns().div_ceil(self.lanes * self.shape.members())
     }
 
-    /// Where the thread's vector lies in a stretch.
+    /// Where the thread's vector lies in a K tile.
     fn column(&self, i: usize) -> Int<'c> {
         (self.member + i * self.shape.members()) * self.lanes
     }
 
-    /// Asks for the thread's part of a stretch; behind the last one, for hardly anything.
-    pub fn load(&self, stretch: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
+    /// Asks for the thread's part of a K tile; behind the last one, for hardly anything.
+    pub fn load(&self, k_tile: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
         let c = self.code();
         c.set_lanes(self.lanes);
-        let is_there = c.less(stretch, self.shape.stretches);
-        let first = self.first + stretch * self.shape.stretch_columns();
+        let is_there = c.less(k_tile, self.shape.k_tiles);
+        let first = self.first + k_tile * self.shape.k_tile_columns();
         let vector = |i| {
             let col = c.pick(is_there, first + self.column(i), self.first);
             Ok(self.bits(c.as_int(col))?.into())
@@ -220,11 +207,11 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         (0..self.vectors()).map(vector).collect()
     }
 
-    /// Stores what came of a stretch into a buffer, as the contraction wants it: the sum of its
+    /// Stores what came of a K tile into a buffer, as the contraction wants it: the sum of its
     /// squares and those before.
     pub fn store(
         &self,
-        stretch: Int<'c>,
+        k_tile: Int<'c>,
         buffer: Int<'c>,
         words: &[Any<'c>],
         squares: FloatValue<'c>,
@@ -232,14 +219,14 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let (c, dtype) = (self.code(), self.contraction.matrix.dtype);
         let vec16 = self.contraction.matrix.vec16();
         c.set_lanes(self.lanes);
-        let to = buffer * self.shape.stretch_bytes() + self.token * VEC16;
+        let to = buffer * self.shape.k_tile_bytes() + self.token * VEC16;
         let to = c.at(self.local, to);
-        let (columns, mut sum) = (self.shape.stretch_columns(), squares);
+        let (columns, mut sum) = (self.shape.k_tile_columns(), squares);
         let whole = columns.is_multiple_of(self.lanes * self.shape.members());
         for (i, word) in words.iter().enumerate() {
             let (near, bits) = (self.column(i), word.into_vector_value());
-            let share = stretch * columns + near;
-            let made = self.made(i, (near, share), bits, &mut sum)?;
+            let share = k_tile * columns + near;
+            let made = self.made(i, near, share, bits, &mut sum)?;
             let store = || {
                 let inside = near % vec16 * dtype.size();
                 let p = c.at(to, near / vec16 * self.shape.vec16_bytes() + inside);
@@ -253,12 +240,13 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         Ok(sum)
     }
 
-    /// What a vector of a row comes to, as bits, by its column in the stretch and in the
+    /// What a vector of a row comes to, as bits, by its column in the K tile and in the
     /// work-group's share.
     fn made(
         &self,
         i: usize,
-        (near, share): (Int<'c>, Int<'c>),
+        near: Int<'c>,
+        share: Int<'c>,
         bits: Vector<'c>,
         squares: &mut FloatValue<'c>,
     ) -> Result<Vector<'c>, Diagnostic> {
@@ -272,9 +260,9 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         };
         let v = self.inside(col, c.widen(bits, self.from.1));
         if self.late {
-            // Beyond the stretch is the next one, and beyond the share another's.
-            let (stretch, all) = (c.int(self.shape.stretch_columns()), c.int(self.shape.columns()));
-            let is_own = c.less(near, stretch) & c.less(share, all);
+            // Beyond the K tile is the next one, and beyond the share another's.
+            let (k_tile, all) = (c.int(self.shape.k_tile_columns()), c.int(self.shape.columns()));
+            let is_own = c.less(near, k_tile) & c.less(share, all);
             *squares = self.add_squares(*squares, c.pick(is_own, v, c.zero()).into_vector_value());
         }
         let last = c.smaller(share, self.shape.columns() - self.lanes);
@@ -291,7 +279,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     /// The address of a buffer.
     pub fn buffer(&self, number: Int<'c>) -> Int<'c> {
         let c = self.code();
-        c.local_address(self.local) + number * self.shape.stretch_bytes()
+        c.local_address(self.local) + number * self.shape.k_tile_bytes()
     }
 
     /// The thread's squares, where sums are scaled by them, for others to see behind the next
@@ -306,7 +294,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let (c, near) = (self.code(), self.shape.near());
         let distances: Vec<usize> =
             std::iter::successors(Some(near), |d| Some(d * 2)).take_while(|&d| d < 32).collect();
-        let sum = c.across(squares, &distances, |a, b| self.float(a, b));
+        let sum = c.across(squares, &distances, |a, b| self.add(a, b));
         c.when(c.less(c.lane_index(), near), || {
             let place = c.wave_index() * near + c.lane_index();
             c.store(c.at(self.squares, place * 4), sum, 4);
@@ -330,9 +318,9 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
                 let p = if members == 1 { part } else { c.of_member(part, c.int(member)) };
                 c.load(c.cx.f32_type(), p, 4).into_float_value()
             };
-            (1..members).fold(of(0), |sum, member| self.float(sum, of(member)))
+            (1..members).fold(of(0), |sum, member| self.add(sum, of(member)))
         };
-        let sum = (1..self.shape.waves() / blocks).fold(part(0), |sum, i| self.float(sum, part(i)));
+        let sum = (1..self.shape.waves() / blocks).fold(part(0), |sum, i| self.add(sum, part(i)));
         c.inverse_root(sum, self.width, norm.eps)
     }
 }

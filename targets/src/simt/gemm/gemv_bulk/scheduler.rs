@@ -1,0 +1,74 @@
+//! Which panels of the result a work-group makes, and in which order a wave takes the stages of its
+//! panels.
+use super::Shape;
+use crate::code::{Any, Int};
+use crate::simt::machine::Gpu;
+
+/// A work-group's run of panels, and its place in the cluster that shares their columns.
+#[derive(Clone, Copy)]
+pub struct PanelRun<'c> {
+    pub begin: Int<'c>,
+    pub end: Int<'c>,
+    pub member: Int<'c>,
+}
+
+impl<'c> PanelRun<'c> {
+    pub fn new(c: &Gpu<'c>, shape: Shape) -> PanelRun<'c> {
+        let members = shape.cluster;
+        let (group, member) = (c.group() / members, c.group() % members);
+        let bound = |group: Int<'c>| group * shape.panels / shape.groups;
+        PanelRun { begin: bound(group), end: bound(group + 1), member }
+    }
+}
+
+/// Which of the wave's panels and stages comes next: the first panel of a pass, the stage along the
+/// weight, and the panel of the pass.
+#[derive(Clone, Copy)]
+pub struct Next<'c> {
+    pub first: Int<'c>,
+    pub along: Int<'c>,
+    pub panel: Int<'c>,
+}
+
+impl<'c> Next<'c> {
+    /// What comes after it, of a wave with so many panels and stages along each.
+    pub fn after(self, c: &Gpu<'c>, shape: Shape, panels: Int<'c>, stages: Int<'c>) -> Next<'c> {
+        let (zero, one) = (c.int(0), c.int(1));
+        let step = |at: Int<'c>, end: Int<'c>| {
+            let after = at + one;
+            let over = !c.less(after, end);
+            (over, c.pick_int(over, zero, after))
+        };
+        let pass = c.smaller(shape.wave_panels, panels - self.first);
+        let (over, panel) = step(self.panel, pass);
+        let (past, behind) = step(self.along, stages);
+        let along = c.pick_int(over, behind, self.along);
+        let later = self.first + shape.wave_panels;
+        let first = c.pick_int(over & past, later, self.first);
+        Next { first, along, panel }
+    }
+}
+
+/// How far a wave has come in its pipeline.
+#[derive(Clone, Copy)]
+pub struct PipelineIndex<'c> {
+    /// The stage that is read next, and the last bit of how often all stages were.
+    pub stage: Int<'c>,
+    pub phase: Int<'c>,
+    /// What is loaded next.
+    pub next: Next<'c>,
+}
+
+/// Integers that a loop carries for a pipeline's index.
+pub const CARRIED: usize = 5;
+
+impl<'c> PipelineIndex<'c> {
+    pub fn carried(&self) -> [Any<'c>; CARRIED] {
+        [self.stage, self.phase, self.next.first, self.next.along, self.next.panel].map(|v| v.into())
+    }
+
+    pub fn of(c: &Gpu<'c>, carried: &[Any<'c>]) -> PipelineIndex<'c> {
+        let i = |i: usize| c.as_int(carried[i]);
+        PipelineIndex { stage: i(0), phase: i(1), next: Next { first: i(2), along: i(3), panel: i(4) } }
+    }
+}

@@ -1,0 +1,26 @@
+//! What is asked for: a kernel of a body, and the form to show it in.
+use atomc_ir::{Family, Graph};
+
+use crate::tuning::Choice;
+
+/// One kernel to emit.
+#[derive(Clone, Debug)]
+pub struct KernelSpec<'a> {
+    pub symbol: String,
+    pub family: Family,
+    pub body: &'a Graph,
+    /// Most rows of the step that the kernel is for: the bucket's tokens, or those whose logits are
+    /// wanted.
+    pub tokens: usize,
+    /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
+    pub choice: Option<Choice>,
+    /// Whether a row's result must not depend on what other rows a step has, nor on how many.
+    pub invariant: bool,
+}
+
+/// What [`text`](crate::text) shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Llvm,
+    Asm,
+}
