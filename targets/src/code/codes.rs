@@ -201,9 +201,15 @@ impl Decoder {
             return self.pairs_of_nibble_floats(c, word);
         }
         let (by, exponent) = if half { (3, 14) } else { (6, 126) };
-        let bits = |v: Int<'c>| (v & 0x8000_8000) | (v & 0x7000_7000).shift_right(by, false);
-        let of = |i: usize| if self.apart { moved(word, 12 - 4 * i as isize) } else { upper_nibbles(word, i) };
-        (0..4).map(|i| self.raised(c, bits(of(i)), exponent)).collect()
+        let bits = |i: usize| {
+            if self.apart {
+                let up = 12 - 4 * i as isize;
+                return (moved(word, up) & 0x8000_8000) | (moved(word, up - by as isize) & (0x7000_7000 >> by));
+            }
+            let v = upper_nibbles(word, i);
+            (v & 0x8000_8000) | (v & 0x7000_7000).shift_right(by, false)
+        };
+        (0..4).map(|i| self.raised(c, bits(i), exponent)).collect()
     }
 
     /// Codes of e2m1, whose bytes are looked up in words of four by the machine's permutation.
@@ -231,8 +237,13 @@ impl Decoder {
     /// Pairs of 4-bit integers, with the upper byte of a number whose last place is one.
     fn pairs_of_nibbles<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
         let unit = if self.to == DType::F16 { F16_UNIT.1 } else { BF16_UNIT.1 };
-        if self.apart || c.arch.isa() != Some(Isa::Ptx) {
-            return (0..4).map(|i| self.nibbles(word, i) ^ ((unit | self.bias()) * 0x1_0001)).collect();
+        let ptx = c.arch.isa() == Some(Isa::Ptx);
+        if self.apart || !ptx {
+            let other = (unit | self.bias()) * 0x1_0001;
+            return match self.apart && ptx {
+                true => (0..4).map(|i| masked_xor(c, moved(word, -4 * i as isize), 0x000f_000f, other)).collect(),
+                false => (0..4).map(|i| self.nibbles(word, i) ^ other).collect(),
+            };
         }
         let bytes = |v: Int<'c>| (v & 0x0f0f_0f0f) ^ (self.bias() * 0x0101_0101);
         let (even, odd) = (bytes(word), bytes(word.shift_right(4, false)));
@@ -332,6 +343,17 @@ fn chosen<'c>(c: &Code<'c>, word: Int<'c>, bytes: u64) -> Int<'c> {
 fn permuted<'c>(c: &Code<'c>, low: Int<'c>, high: Int<'c>, bytes: u64) -> Int<'c> {
     let bytes = c.cx.i32_type().const_int(bytes, false);
     c.as_int(c.call("llvm.nvvm.prmt", &[], &[low.into(), high.into(), bytes.into()]))
+}
+
+/// `(word & mask) ^ other` by one instruction, which takes one constant and a register: NVIDIA's
+/// assembler makes two of two constants.
+fn masked_xor<'c>(c: &Code<'c>, word: Int<'c>, mask: usize, other: usize) -> Int<'c> {
+    let i32 = c.cx.i32_type();
+    let ty = i32.fn_type(&[i32.into(), i32.into()], false);
+    let text = format!("lop3.b32 $0, $1, {mask}, $2, 0x6a;");
+    let asm = c.cx.create_inline_asm(ty, text, "=r,r,r".into(), false, false, None, false);
+    let made = c.b.build_indirect_call(ty, asm, &[word.v.into(), c.int(other).v.into()], "").expect(BUILT);
+    c.as_int(made.try_as_basic_value().basic().expect("a word"))
 }
 
 /// Nibbles `2 * i` and the next one in the upper bits of halves. What is below them is anything.

@@ -11,6 +11,7 @@
 //! norm commutes with the contraction, so rows are brought as they are times the norm's weights,
 //! and sums are scaled by what the squares of a row come to. Four waves multiply: the panels' upper
 //! rows are 64 rows of one product, and the lower ones of another.
+mod decoded;
 mod epilogue;
 mod loader;
 mod main_loop;
@@ -39,16 +40,11 @@ use crate::simt::machine::pipeline::Pipeline;
 use crate::simt::rowwise;
 use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
-use shape::{CONSUMERS, GROUPS, LEAST, PANELS, Shape};
+use decoded::Decoded;
+use shape::{GROUPS, LEAST, PANELS, PITCH, ROW_PRODUCERS, Shape, TEAM};
 
 /// Most tokens.
 const TOKENS: usize = 64;
-/// Threads that bring rows.
-const ROW_PRODUCERS: usize = 128;
-/// Threads that ask for the weight. A lane's copies go out one after the other, so four waves ask
-/// for some panels each.
-const WEIGHT_PRODUCERS: usize = 128;
-const THREADS: usize = CONSUMERS + ROW_PRODUCERS + WEIGHT_PRODUCERS;
 /// Consecutive elements of a thread: of rows, and of results.
 const LANES: usize = 8;
 
@@ -69,11 +65,13 @@ fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot
         })?;
         return takes_tokens(spec, 2).and_then(|()| pays(spec, arch, choice));
     }
-    Encoding::none(spec.body)?;
     WhyNot::unless(Matrix::native(simt, dtype) && dtype.size() == 2, || {
         format!("weights of {}: warpgroup MMA takes 16-bit floats", dtype.name())
     })?;
-    takes_tokens(spec, launch::measured(arch)?.stream_k.tokens)?;
+    match Encoding::of(spec.body) {
+        Some(encoding) => Decoded::check(&encoding, dtype, arch).and_then(|()| takes_tokens(spec, decoded::TOKENS))?,
+        None => takes_tokens(spec, launch::measured(arch)?.stream_k.tokens)?,
+    }
     WhyNot::unless(rowwise::vector(spec.body) == LANES, || format!("rows are not whole vectors of {LANES} elements"))?;
     let prologue = Prologue::of(spec.body)?;
     WhyNot::unless(prologue.norm().is_none() || Norm::scales_sums(dtype), || {
@@ -93,7 +91,10 @@ fn pays(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot>
     let (shape, units, measured) =
         (Shape::new(spec, arch, choice)?, arch.simt.chip.units, launch::measured(arch)?.stream_k);
     WhyNot::unless(
-        shape.bytes.is_some() || spec.tokens > measured.few || shape.units() >= measured.slots * units,
+        shape.bytes.is_some()
+            || shape.decoded.is_some()
+            || spec.tokens > measured.few
+            || shape.units() >= measured.slots * units,
         || {
             let (slots, each) = (shape.units(), measured.slots);
             format!("{slots} slots of the weight on {units} units: {} tokens take {each} each", spec.tokens)
@@ -102,9 +103,8 @@ fn pays(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot>
     WhyNot::unless(shape.slots >= 2 && shape.stages >= 2, || {
         "local memory has no room for two slots and two stages".into()
     })?;
-    WhyNot::unless(4 * shape.tiles <= COUNTERS, || {
-        format!("{} tiles: the workspace has {} counters", shape.tiles, COUNTERS / 4)
-    })
+    let tiles = shape.tiles * shape.teams;
+    WhyNot::unless(4 * tiles <= COUNTERS, || format!("{tiles} tiles: the workspace has {} counters", COUNTERS / 4))
 }
 
 pub const SCHEDULE: Schedule = Schedule {
@@ -118,16 +118,16 @@ pub const SCHEDULE: Schedule = Schedule {
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
-    let code = setup.open_early(spec, THREADS)?;
+    let code = setup.open_early(spec, shape.threads())?;
     {
         let c = &code;
-        c.want_waves(THREADS / 128);
+        c.want_waves(shape.threads() / 128);
         let kernel = kernel(c, spec)?;
         let contraction = Contraction::new(&kernel)?;
         Group::new(&contraction, shape, spec)?.run()?;
     }
-    let workspace = COUNTERS + shape.groups * 2 * shape.partial_bytes();
-    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), THREADS) }))
+    let workspace = COUNTERS + shape.groups * 2 * shape.teams * shape.partial_bytes();
+    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), shape.threads()) }))
 }
 
 /// What one work-group does.
@@ -143,7 +143,7 @@ struct Group<'g, 'k, 'a, 'c> {
     rows: Pipeline<'c>,
     /// Squares of rows, for each part of a tile.
     squares: Pipeline<'c>,
-    /// In local memory: sums of a tile, what sums are scaled by, and one word for all.
+    /// In local memory, of each team: sums of a tile, what sums are scaled by, and one word for all.
     sums: Ptr<'c>,
     scales: Ptr<'c>,
     word: Ptr<'c>,
@@ -180,12 +180,12 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             width: ty.shape.last().unwrap_or(0),
             weights: Pipeline::new(c, shape.slots, shape.slot_bytes(), 1024),
             rows: Pipeline::new(c, shape.stages, shape.stage_bytes(), 1024),
-            sums: c.shared(shape.sums_bytes(), 16),
+            sums: c.shared(shape.teams * shape.sums_bytes(), 16),
             squares: Pipeline::new(c, 2, shape.columns * 4, 16),
-            scales: c.shared(shape.columns * 4, 16),
+            scales: c.shared(shape.teams * shape.columns * 4, 16),
             codes: Codes::of(parts)?,
             row_scales: shape.scales_each_tile().then(|| c.shared(shape.stages * shape.scale_bytes(), 16)),
-            word: c.shared(4, 4),
+            word: c.shared(shape.teams * 4, 4),
             workspace: c.argument(arguments(spec.body) + 1),
             begin: bound(c.group()),
             end: bound(c.group() + 1),
@@ -197,15 +197,18 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     }
 
     fn run(&self) -> Result<(), Diagnostic> {
-        let c = self.code();
+        let (c, shape) = (self.code(), self.shape);
         c.when(c.equal(c.thread(), 0), || {
-            self.weights.make_barriers(c, [1, 1]);
-            self.rows.make_barriers(c, [ROW_PRODUCERS / 32, 1]);
-            self.squares.make_barriers(c, [ROW_PRODUCERS, CONSUMERS]);
+            // Where products of a K tile are waited for, each wave says that it is done with it.
+            let done = if shape.decoded.is_some() { shape.consumers() / 32 } else { 1 };
+            self.weights.make_barriers(c, [1, done]);
+            self.rows.make_barriers(c, [ROW_PRODUCERS / 32, done]);
+            self.squares.make_barriers(c, [ROW_PRODUCERS, shape.consumers()]);
             c.show_barriers();
         });
         c.barrier();
-        let (wave, workers, all) = (c.wave_index(), CONSUMERS / 32, (CONSUMERS + ROW_PRODUCERS) / 32);
+        let (wave, workers) = (c.wave_index(), shape.consumers() / 32);
+        let all = workers + ROW_PRODUCERS / 32;
         c.when(c.less(all - 1, wave), || {
             c.set_registers(self.shape.registers[0], false);
             self.produce_weight(wave - all);
@@ -247,13 +250,51 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         self.code().at(self.row_scales.expect("scales of each K tile"), place * 4)
     }
 
-    fn is_leader(&self) -> Int<'c> {
-        let c = self.code();
-        c.equal(c.thread(), 0)
+    /// The thread's team of those that multiply.
+    fn team(&self) -> Int<'c> {
+        self.code().wave_index() / (TEAM / 32)
     }
 
-    /// The consumers meet.
+    /// Which of its team's threads and waves one that multiplies is.
+    fn thread(&self) -> Int<'c> {
+        let c = self.code();
+        if self.shape.teams == 1 { c.thread() } else { c.thread() % TEAM }
+    }
+
+    fn wave(&self) -> Int<'c> {
+        let c = self.code();
+        if self.shape.teams == 1 { c.wave_index() } else { c.wave_index() % (TEAM / 32) }
+    }
+
+    /// The team's of what there is one of for each team.
+    fn of_team(&self, number: Int<'c>) -> Int<'c> {
+        if self.shape.teams == 1 { number } else { number * self.shape.teams + self.team() }
+    }
+
+    /// The team's row of sums that change threads.
+    fn of_sums(&self, row: Int<'c>) -> Int<'c> {
+        let rows = self.shape.sums_bytes() / PITCH;
+        if self.shape.teams == 1 { row } else { row + self.team() * rows }
+    }
+
+    /// The team's scales, and its word.
+    fn scales(&self) -> Ptr<'c> {
+        let bytes = self.shape.columns * 4;
+        if self.shape.teams == 1 { self.scales } else { self.code().at(self.scales, self.team() * bytes) }
+    }
+
+    fn word(&self) -> Ptr<'c> {
+        if self.shape.teams == 1 { self.word } else { self.code().at(self.word, self.team() * 4) }
+    }
+
+    fn is_leader(&self) -> Int<'c> {
+        self.code().equal(self.thread(), 0)
+    }
+
+    /// The threads of a team meet.
     fn sync_consumers(&self) {
-        self.code().meet_some(1, CONSUMERS);
+        let c = self.code();
+        let barrier = if self.shape.teams == 1 { c.int(1) } else { self.team() + 1 };
+        c.meet_some(barrier, TEAM);
     }
 }

@@ -61,9 +61,8 @@ impl<'c> Gpu<'c> {
     }
 
     /// So many threads meet at a barrier of their own, and see what each did before.
-    pub fn meet_some(&self, barrier: usize, threads: usize) {
-        let [barrier, threads] = [barrier, threads].map(|n| self.cx.i32_type().const_int(n as u64, false).into());
-        self.call("llvm.nvvm.barrier.cta.sync.aligned.count", &[], &[barrier, threads]);
+    pub fn meet_some(&self, barrier: Int<'c>, threads: usize) {
+        self.call("llvm.nvvm.barrier.cta.sync.aligned.count", &[], &[barrier.into(), self.int(threads).into()]);
     }
 
     pub fn any_vote(&self, condition: Int<'c>) -> Int<'c> {

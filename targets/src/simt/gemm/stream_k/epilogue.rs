@@ -3,7 +3,7 @@
 use atomc_ir::Diagnostic;
 
 use super::scheduler::WorkTile;
-use super::shape::{CONSUMERS, PITCH, ROUND};
+use super::shape::{PITCH, ROUND, TEAM};
 use super::{Group, LANES};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
@@ -12,17 +12,17 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Puts the sums of a part of a tile into the result, or with those of others.
     pub(super) fn epilogue(&self, part: WorkTile<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        let own = self.own_squares(part);
+        let (own, tile) = (self.own_squares(part), self.own_tile(part));
         let beside: Vec<_> =
-            (0..shape.rounds()).map(|round| self.load_beside(part.tile, round)).collect::<Result<_, _>>()?;
+            (0..shape.rounds()).map(|round| self.load_beside(tile, round)).collect::<Result<_, _>>()?;
         let (is_last, all) = self.combine(part, sums, own);
         let (sums, own) = all.split_at(shape.sums());
         let mut result = Ok(());
         c.when(is_last, || {
             if let (Some(own), Some(norm)) = (own.first(), &self.norm) {
                 let scale = c.inverse_root(own.into_float_value(), self.width, norm.eps);
-                c.when(c.less(c.thread(), shape.columns), || {
-                    c.store(c.at(self.scales, c.thread() * 4), scale, 4);
+                c.when(c.less(self.thread(), shape.columns), || {
+                    c.store(c.at(self.scales(), self.thread() * 4), scale, 4);
                 });
             }
             for (round, beside) in beside.iter().enumerate() {
@@ -31,7 +31,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 }
                 self.exchange(round, sums);
                 self.sync_consumers();
-                let made = self.store_results(part.tile, round, beside);
+                let made = self.store_results(tile, round, beside);
                 result = std::mem::replace(&mut result, Ok(())).and(made);
             }
         });
@@ -42,7 +42,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a round of a tile change threads through local memory.
     fn exchange(&self, round: usize, sums: &[Any<'c>]) {
         let (c, shape) = (self.code(), self.shape);
-        let (lane, wave) = (c.lane_index(), c.wave_index());
+        let (lane, wave) = (c.lane_index(), self.wave());
         let (feature, token) = (lane / 4, lane % 4 * 2);
         for (half, sums) in sums.chunks(shape.columns / 2).enumerate() {
             for (j, &v) in sums.iter().skip(round * ROUND / 2).take(ROUND / 2).enumerate() {
@@ -59,21 +59,20 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn sums_at(&self, panel: Int<'c>, token: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
         let row = panel * shape.columns.min(ROUND) + token;
-        c.at(self.sums, row * PITCH)
+        c.at(self.sums, self.of_sums(row) * PITCH)
     }
 
     /// The thread's vectors of features of a round: token of the round, panel of the tile's result,
     /// and first feature of the panel.
     fn vectors(&self, round: usize) -> Vec<[Int<'c>; 3]> {
-        let c = self.code();
         let each = self.shape.each();
         let count = (self.shape.tokens - round * ROUND).min(ROUND) * each * 16 / LANES;
         let vector = |i: usize| {
-            let item = c.thread() + i * CONSUMERS;
+            let item = self.thread() + i * TEAM;
             let (half, rest) = (item % 2, item / 2);
             [rest / each, rest % each, half * LANES]
         };
-        (0..count.div_ceil(CONSUMERS)).map(vector).collect()
+        (0..count.div_ceil(TEAM)).map(vector).collect()
     }
 
     /// Where a vector lies in the result, and whether it does.
@@ -110,7 +109,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 let [token, panel, feature] = vector;
                 c.set_lanes(LANES);
                 let scale = self.norm.is_some().then(|| {
-                    let scale = c.load(f32, c.at(self.scales, at.row * 4), 4);
+                    let scale = c.load(f32, c.at(self.scales(), at.row * 4), 4);
                     c.splat(scale.into_float_value())
                 });
                 let piece = |i: usize| {
@@ -135,9 +134,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (panel, feature): (Int<'c>, Int<'c>),
         mut sums: Vec<Vector<'c>>,
     ) -> Result<Vec<Vector<'c>>, Diagnostic> {
-        let (Some(bytes), Some(codes)) = (self.shape.bytes, &self.codes) else { return Ok(sums) };
+        let Some(codes) = &self.codes else { return Ok(sums) };
         let c = self.code();
-        let [of_rows, of_weight] = bytes.row_wise();
+        let [of_rows, of_weight] = match self.shape.bytes {
+            Some(bytes) => bytes.row_wise(),
+            None => [false, codes.encoding.is_row_wise()],
+        };
         if of_rows {
             let scale = self.contraction.parts.kernel.rows.scale(self.from, at.row)?;
             sums.iter_mut().for_each(|sum| *sum = c.fmul(*sum, c.splat(scale)));

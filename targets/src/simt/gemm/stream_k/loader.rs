@@ -3,14 +3,14 @@
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
-use super::shape::{CHUNK, CONSUMERS, LOADED_TOKENS, PANELS, ROW};
-use super::{Group, WEIGHT_PRODUCERS};
+use super::Group;
+use super::shape::{PANELS, ROW, WEIGHT_PRODUCERS};
 use crate::code::{Any, Int};
 use crate::row::{At, Col};
 use crate::simt::machine::fragment::VEC16;
 
-/// Most words of rows that a thread loads at once.
-const WORDS: usize = 80;
+/// Most words of rows that a thread loads at once, and where it has fewer registers.
+const WORDS: [usize; 2] = [80, 40];
 /// Most slots whose rows these are.
 const TOGETHER: usize = 8;
 
@@ -18,7 +18,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Asks for a wave's share of all slots of the weight: a lane for each of its panels.
     pub(super) fn produce_weight(&self, wave: Int<'c>) {
         let (c, shape, ring) = (self.code(), self.shape, &self.weights);
-        let (lane, policy, share) = (c.lane_index(), c.once(), PANELS / (WEIGHT_PRODUCERS / 32));
+        let (lane, policy, share) = (c.lane_index(), c.once(), shape.slot_panels() / (WEIGHT_PRODUCERS / 32));
         let asks = c.less(lane, share);
         let panel = wave * share + lane % share;
         let arms = c.equal(lane, 0) & c.equal(wave, 0);
@@ -28,26 +28,41 @@ impl<'c> Group<'_, '_, '_, 'c> {
             ring.wait_empty(c, turn);
             c.expect_bytes(arms, full, shape.slot_bytes());
             c.meet_in_wave();
-            let of_result = tile * shape.each() + panel % shape.each();
+            let own = if shape.teams == 1 { panel } else { panel % PANELS };
+            let tile = if shape.teams == 1 { tile } else { tile * shape.teams + panel / PANELS };
+            let of_result = tile * shape.each() + own % shape.each();
             let pieces = self.contraction.weights(of_result, None);
-            let from = (1..shape.pieces).fold(pieces[0], |from, i| {
-                c.pick(c.less(panel, i * shape.each()), from, pieces[i]).into_pointer_value()
-            });
-            let from = c.at(from, along * CHUNK);
-            let to = ring.at(turn) + panel * CHUNK;
-            c.copy_run(asks, (to, from, CHUNK), full, policy);
+            let from = (1..shape.pieces)
+                .fold(pieces[0], |from, i| c.pick(c.less(own, i * shape.each()), from, pieces[i]).into_pointer_value());
+            let chunk = shape.chunk();
+            let from = c.at(from, along * chunk);
+            let to = ring.at(turn) + panel * chunk;
+            c.copy_run(asks, (to, from, chunk), full, policy);
+            let Some((decoded, codes)) = shape.decoded.zip(self.codes.as_ref()) else { return };
+            if decoded.scale_bytes() > 0 {
+                let own = self.contraction.made(of_result) + self.contraction.first_panel(own / shape.each());
+                let own = self.contraction.numbered(own, None);
+                let mut to = ring.at(turn) + (panel * decoded.scale_bytes() + shape.slot_panels() * chunk);
+                for (from, of_group) in codes.runs(c, own, decoded.first_group(along)) {
+                    let bytes = of_group * decoded.groups;
+                    c.copy_run(asks, (to, from, bytes), full, policy);
+                    to = to + bytes;
+                }
+            }
         });
     }
 
-    /// Brings the rows' columns of all slots. A thread has 16 bytes of each 16th token.
+    /// Brings the rows' columns of all slots. A thread has 16 bytes of every so many tokens.
     pub(super) fn produce_rows(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        let thread = c.thread() - CONSUMERS;
-        let (vec16, first) = (thread % (ROW / VEC16), thread / (ROW / VEC16));
-        let tokens: Vec<Int<'c>> = (0..shape.columns / LOADED_TOKENS).map(|i| first + LOADED_TOKENS * i).collect();
+        let (thread, together) = (c.thread() - shape.consumers(), shape.loaded_tokens());
+        let vec16s = shape.row_bytes() / VEC16;
+        let (vec16, first) = (thread % vec16s, thread / vec16s);
+        let tokens: Vec<Int<'c>> = (0..shape.columns / together).map(|i| first + together * i).collect();
         let scales = if self.row_groups() { tokens.len() } else { 0 };
         let words = 4 * (tokens.len() + self.norm.iter().len()) + scales;
-        let together = (WORDS / words).clamp(1, TOGETHER);
+        let most = WORDS[usize::from(shape.decoded.is_some())];
+        let together = (most / words).clamp(1, TOGETHER);
         let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| first + i).collect() };
         let none: Vec<Any> = vec![c.number(0.0).into(); if self.norm.is_some() { tokens.len() } else { 0 }];
         let count = none.len();
@@ -117,7 +132,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// Elements of a thread's vector of a row.
     fn lanes(&self) -> usize {
-        VEC16 / (ROW / self.shape.k_tile)
+        VEC16 / (self.shape.row_bytes() / self.shape.k_tile)
     }
 
     /// Whether the rows' scales of each K tile come with it.
@@ -167,6 +182,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.when(is_there, || {
             ring.wait_empty(c, turn);
             for (&token, &bits) in tokens.iter().zip(&made) {
+                if let Some(decoded) = shape.decoded {
+                    self.store_for_decoded(decoded, ring.at(turn), (token, vec16), bits);
+                    continue;
+                }
                 // Pieces of 16 bytes are swizzled.
                 let piece = vec16 ^ (token % 8);
                 let at = token * ROW + piece * VEC16;
@@ -204,7 +223,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             self.squares.wait_empty(c, part);
             for (&token, &sum) in tokens.iter().zip(squares) {
                 let add = |a, b| c.b.build_float_add(a, b, "").expect("floats");
-                let sum = c.across(sum, &[1, 2, 4], add);
+                let neighbours: &[usize] = if shape.row_bytes() > ROW { &[1, 2, 4, 8] } else { &[1, 2, 4] };
+                let sum = c.across(sum, neighbours, add);
                 c.when(c.equal(vec16, 0), || c.store(self.local(to + token * 4), sum, 4));
             }
             c.arrive(c.always(), self.squares.full(part));

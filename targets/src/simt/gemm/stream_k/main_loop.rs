@@ -4,7 +4,7 @@ use inkwell::values::FloatValue;
 
 use super::Group;
 use super::scheduler::WorkTile;
-use super::shape::{CHUNK, HALF, PANELS, ROW};
+use super::shape::{HALF, PANELS, ROW};
 use crate::code::{Any, Int};
 use crate::simt::machine::warpgroup::TileForm;
 
@@ -14,6 +14,9 @@ const PRODUCTS: usize = ROW / 32;
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a part of a tile: those of upper rows, then those of lower ones.
     pub(super) fn main_loop(&self, part: WorkTile<'c>) -> Vec<Any<'c>> {
+        if let Some(decoded) = self.shape.decoded {
+            return self.decoded_main_loop(part, decoded);
+        }
         if self.shape.scales_each_tile() {
             return self.scaled_main_loop(part);
         }
@@ -52,7 +55,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     fn operands(&self, turn: Int<'c>, half: usize) -> ((Int<'c>, TileForm), (Int<'c>, TileForm)) {
-        let blocks = TileForm::Blocks { along: 2 * HALF, down: CHUNK };
+        let blocks = TileForm::Blocks { along: 2 * HALF, down: self.shape.chunk() };
         ((self.weights.at(turn) + half * HALF, blocks), (self.rows.at(turn), TileForm::Swizzled))
     }
 

@@ -4,7 +4,7 @@ use inkwell::values::FloatValue;
 
 use super::Group;
 use super::scheduler::WorkTile;
-use super::shape::CONSUMERS;
+use super::shape::TEAM;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::launch::COUNTERS;
 
@@ -23,18 +23,18 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let shared = c.less(1, part.owners);
         let number = c.group() - part.owner;
-        let counter = c.at(self.workspace, part.tile * 4);
-        c.when(c.equal(c.thread(), 0), || c.store(self.word, c.int(0), 4));
+        let counter = c.at(self.workspace, self.own_tile(part) * 4);
+        c.when(c.equal(self.thread(), 0), || c.store(self.word(), c.int(0), 4));
         c.when(shared, || {
             self.store_partial(self.partial(part, number), sums, own);
             self.sync_consumers();
             c.when(self.is_leader(), || {
                 c.release();
-                c.store(self.word, c.take_turn(counter), 4);
+                c.store(self.word(), c.take_turn(counter), 4);
             });
         });
         self.sync_consumers();
-        let turn = c.as_int(c.load(c.cx.i32_type(), self.word, 4));
+        let turn = c.as_int(c.load(c.cx.i32_type(), self.word(), 4));
         let is_last = c.equal(part.owners - turn - 1, 0);
         let others = c.pick_int(is_last & shared, 1, 0);
         let all: Vec<Any> = sums.iter().copied().chain(own.map(Any::from)).collect();
@@ -54,14 +54,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let last = part.end - 1;
         let own = self.norm.is_some().then(|| {
             let number = self.nth_tile(part.tile);
-            let row = c.smaller(c.thread(), shape.columns - 1);
+            let row = c.smaller(self.thread(), shape.columns - 1);
             let from = self.squares.at(number);
             self.squares.wait_full(c, number);
             let own = c.load(c.cx.f32_type(), self.local(from + row * 4), 4);
             self.squares.release(c, c.always(), number);
             own.into_float_value()
         });
-        if !shape.scales_each_tile() {
+        if !shape.waits_each_tile() {
             self.rows.release(c, self.is_leader(), last);
         }
         own
@@ -74,7 +74,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let begin = group * shape.units() / shape.groups;
         let is_first = c.equal(begin / shape.length - part.tile, 0);
         let which = c.pick_int(is_first, 0, 1);
-        let place = (group * 2 + which) * shape.partial_bytes();
+        let place = self.of_team(group * 2 + which) * shape.partial_bytes();
         c.at(self.workspace, place + COUNTERS)
     }
 
@@ -82,13 +82,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// row's squares.
     fn four_at(&self, partial: Ptr<'c>, i: usize) -> Ptr<'c> {
         let c = self.code();
-        c.at(partial, c.thread() * 16 + i * CONSUMERS * 4)
+        c.at(partial, self.thread() * 16 + i * TEAM * 4)
     }
 
     fn squares_at(&self, partial: Ptr<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
-        let row = c.smaller(c.thread(), shape.columns - 1);
-        c.at(partial, row * 4 + shape.sums() * CONSUMERS * 4)
+        let row = c.smaller(self.thread(), shape.columns - 1);
+        c.at(partial, row * 4 + shape.sums() * TEAM * 4)
     }
 
     fn store_partial(&self, partial: Ptr<'c>, sums: &[Any<'c>], squares: Option<FloatValue<'c>>) {
@@ -97,7 +97,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             c.store(self.four_at(partial, 4 * i), c.floats(four), 16);
         }
         if let Some(squares) = squares {
-            c.when(c.less(c.thread(), shape.columns), || c.store(self.squares_at(partial), squares, 4));
+            c.when(c.less(self.thread(), shape.columns), || c.store(self.squares_at(partial), squares, 4));
         }
     }
 

@@ -7,6 +7,7 @@ use crate::code::Int;
 /// A work-group's part of a tile.
 #[derive(Clone, Copy)]
 pub struct WorkTile<'c> {
+    /// A group of tiles that share rows, one of each team.
     pub tile: Int<'c>,
     /// Its first slot and their end, as the work-group counts them.
     pub first: Int<'c>,
@@ -36,6 +37,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
             };
             body(part);
         });
+    }
+
+    /// The tile of the thread's team.
+    pub(super) fn own_tile(&self, part: WorkTile<'c>) -> Int<'c> {
+        match self.shape.teams {
+            1 => part.tile,
+            teams => part.tile * teams + self.team(),
+        }
     }
 
     pub(super) fn count(&self) -> Int<'c> {

@@ -2,24 +2,29 @@
 use atomc_ir::Diagnostic;
 use atomc_ir::arch::GpuArch;
 
+use super::decoded::{self, Decoded};
 use crate::KernelSpec;
 use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::launch;
+use crate::simt::machine::fragment::VEC16;
 use crate::tuning::{Choice, Number};
 
-/// Tokens that row producers load at a time.
-pub const LOADED_TOKENS: usize = 16;
-/// Bytes of a row in a slot.
+/// Tokens are a multiple of this in products.
+pub const TOKENS: usize = 16;
+/// Bytes of a row of a swizzled block.
 pub const ROW: usize = 128;
 /// Panels in a tile.
 pub const PANELS: usize = 8;
 /// Bytes of 8 rows by 16 bytes of a panel.
 pub const HALF: usize = 128;
-/// Bytes of a panel in a slot: 8 blocks of 16 rows by 16 bytes.
-pub const CHUNK: usize = ROW / 16 * 2 * HALF;
-/// Threads that multiply.
-pub const CONSUMERS: usize = 128;
+/// Threads of a team: they multiply a tile together.
+pub const TEAM: usize = 128;
+/// Threads that bring rows.
+pub const ROW_PRODUCERS: usize = 128;
+/// Threads that ask for the weight. A lane's copies go out one after the other, so four waves ask
+/// for some panels each.
+pub const WEIGHT_PRODUCERS: usize = 128;
 /// Tokens whose sums change threads at a time.
 pub const ROUND: usize = 32;
 /// Bytes from one token's 16 sums to the next, so that neighbours have other banks.
@@ -41,7 +46,12 @@ pub struct Shape {
     pub k_tile: usize,
     /// Rows and a weight that are both quantised to a byte.
     pub bytes: Option<Bytes>,
-    /// Pieces of the result, its panels, tiles of them, and slots along the weight.
+    /// A quantised weight that is decoded for rows of floats.
+    pub decoded: Option<Decoded>,
+    /// Teams that multiply, each a tile of its own with the same rows.
+    pub teams: usize,
+    /// Pieces of the result, its panels, groups of a tile for each team, and slots along the
+    /// weight.
     pub pieces: usize,
     pub panels: usize,
     pub tiles: usize,
@@ -58,18 +68,21 @@ pub struct Shape {
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
-        let (bytes, k_tile) = (Bytes::of(spec.body), Shape::k_tile(spec)?);
+        let (bytes, decoded, k_tile) = (Bytes::of(spec.body), Decoded::of(spec.body), Shape::k_tile(spec)?);
         let (simt, measured) = (arch.simt, launch::measured(arch)?.stream_k);
-        let (tokens, columns) = (spec.tokens, spec.tokens.next_multiple_of(LOADED_TOKENS));
+        let (tokens, columns) = (spec.tokens, spec.tokens.next_multiple_of(TOKENS));
         let panels = arch.memory.panels(rows / pieces);
-        let (tiles, length) = (panels.div_ceil(PANELS / pieces), depth / k_tile);
+        let teams = if decoded.is_some() { decoded::TEAMS } else { 1 };
+        let (tiles, length) = (panels.div_ceil(teams * PANELS / pieces), depth / k_tile);
         let stages = (measured.row_bytes / (columns * ROW)).min(measured.stages);
-        let registers = measured.registers;
+        let registers = if decoded.is_some() { decoded::REGISTERS } else { measured.registers };
         let mut shape = Shape {
             tokens,
             columns,
             k_tile,
             bytes,
+            decoded,
+            teams,
             pieces,
             panels,
             tiles,
@@ -79,9 +92,9 @@ impl Shape {
             stages,
             registers,
         };
-        let room = simt.unit.lds_group.saturating_sub(shape.sums_bytes() + shape.rows_bytes() + SMALL);
+        let room = simt.unit.lds_group.saturating_sub(teams * shape.sums_bytes() + shape.rows_bytes() + SMALL);
         shape.slots = (room / shape.slot_bytes()).min(measured.ring);
-        let groups = choice.get(&GROUPS).unwrap_or(measured.groups);
+        let groups = teams * choice.get(&GROUPS).unwrap_or(measured.groups);
         let least = choice.get(&LEAST).unwrap_or(measured.least);
         let most = (tiles * groups).min((tiles * length).div_ceil(least));
         shape.groups = simt.chip.units.min(most);
@@ -90,6 +103,9 @@ impl Shape {
 
     /// Columns of a slot.
     pub fn k_tile(spec: &KernelSpec) -> Result<usize, Diagnostic> {
+        if Decoded::of(spec.body).is_some() {
+            return Ok(decoded::K_TILE);
+        }
         let of_floats = Sizes::of(spec.body)?.dtype;
         Ok(ROW / Bytes::of(spec.body).map_or(of_floats, |bytes| bytes.dtype).size())
     }
@@ -103,17 +119,51 @@ impl Shape {
         PANELS / self.pieces
     }
 
+    /// Threads that multiply, and all threads.
+    pub fn consumers(&self) -> usize {
+        self.teams * TEAM
+    }
+
+    pub fn threads(&self) -> usize {
+        self.consumers() + ROW_PRODUCERS + WEIGHT_PRODUCERS
+    }
+
+    /// Bytes of a panel in a slot.
+    pub fn chunk(&self) -> usize {
+        self.decoded.map_or(16 * ROW, |decoded| decoded.chunk())
+    }
+
+    /// Panels of a slot.
+    pub fn slot_panels(&self) -> usize {
+        self.teams * PANELS
+    }
+
     pub fn slot_bytes(&self) -> usize {
-        PANELS * CHUNK
+        self.slot_panels() * (self.chunk() + self.decoded.map_or(0, |decoded| decoded.scale_bytes()))
+    }
+
+    /// Bytes of a row in a stage: one swizzled block or two.
+    pub fn row_bytes(&self) -> usize {
+        if self.decoded.is_some() { 2 * ROW } else { ROW }
     }
 
     pub fn stage_bytes(&self) -> usize {
-        self.columns * ROW
+        self.columns * self.row_bytes()
+    }
+
+    /// Tokens that row producers load at a time.
+    pub fn loaded_tokens(&self) -> usize {
+        ROW_PRODUCERS * VEC16 / self.row_bytes()
     }
 
     /// Whether sums of each K tile are scaled.
     pub fn scales_each_tile(&self) -> bool {
         self.bytes.is_some_and(|bytes| bytes.grouped())
+    }
+
+    /// Whether products of each K tile are waited for.
+    pub fn waits_each_tile(&self) -> bool {
+        self.decoded.is_some() || self.scales_each_tile()
     }
 
     /// Bytes of the rows' scales of a stage.
@@ -125,6 +175,7 @@ impl Shape {
         self.stages * (self.stage_bytes() + self.scale_bytes())
     }
 
+    /// Bytes of a team's sums that change threads.
     pub fn sums_bytes(&self) -> usize {
         PANELS * self.columns.min(ROUND) * PITCH
     }
@@ -138,9 +189,9 @@ impl Shape {
         self.columns
     }
 
-    /// Bytes of a work-group's sums of a tile, and of a row's squares behind them.
+    /// Bytes of a team's sums of a tile, and of a row's squares behind them.
     pub fn partial_bytes(&self) -> usize {
-        (self.sums() * CONSUMERS + self.columns) * 4
+        (self.sums() * TEAM + self.columns) * 4
     }
 
     /// Most work-groups that have slots of one tile, two at least.
