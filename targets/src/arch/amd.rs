@@ -142,11 +142,14 @@ const GFX1250: [Product; 2] = [
 /// where a launch is dearer than that, nobody has measured.
 const CODED: usize = 16 << 10;
 
-/// As bf16 these fill a work-group's local memory for rows twice. Of more each work-group reads the
-/// rows, and norms them, once more for every 32 KiB: at 32 tokens of 4,096 numbers that is 8 times
-/// for each of 1,536 work-groups. Counted in the emulator; nobody has measured what a launch costs
-/// beside it.
-const NORMED: usize = 32 << 10;
+/// As bf16 these fill a work-group's local memory for rows once. Of more each work-group reads the
+/// rows, and norms them, once more for every 32 KiB. At 8 tokens of 4,096 numbers a wave would run
+/// 61 vector instructions for 256 columns, of which 8 are the product. Counted in the emulator
+/// (`tests/tests/counted.rs`); nobody has measured what a launch costs beside it.
+const NORMED: usize = 16 << 10;
+/// The same before a weight that is decoded, which takes as many instructions as the norm of twice
+/// as many numbers.
+const NORMED_BEFORE_CODES: usize = 32 << 10;
 
 const fn row(
     name: &'static str,
@@ -168,7 +171,7 @@ const fn row(
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
         requantised: Requantised { one: CODED, several: CODED },
-        normed: Renormed { floats: NORMED, quantised: NORMED },
+        normed: Renormed { floats: NORMED, quantised: NORMED_BEFORE_CODES },
     }
 }
 
