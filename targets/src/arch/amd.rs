@@ -6,7 +6,7 @@
 //! of the products named in the rows.
 use atomc_ir::DType::{BF16, F8E4M3, F16, F32, I8};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Product, ProductShape, Renormed, Requantised,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Machine, MatrixLayout, Memory, Product, ProductShape, Renormed, Requantised,
     RowExchange, Simt,
 };
 
@@ -281,24 +281,28 @@ pub const ROWS: [Arch; 15] = [
             Simt { fp8: Fp8::None, chip: Chip { fp8: 0.0, ..GFX942.chip }, ..GFX942 },
         ),
     ),
-    row(
-        "gfx950",
-        &["gfx950"],
-        "CDNA 4 ISA guide; AMD Instinct MI355X data sheet",
-        "",
-        Simt {
-            unit: ComputeUnit { lds: 160 << 10, lds_group: 160 << 10, lds_granule: 1280, ..CDNA2_UNIT },
-            chip: Chip { name: "MI355X", units: 256, bandwidth: 8192.0, bf16: 2516.6, fp8: 5033.2, fp4: 10066.3 },
-            products: &CDNA4,
-            mfma_32x32: &LARGE_CDNA4,
-            fp8: Fp8::Ocp,
-            packs_bf16: true,
-            scales_pairs: true,
-            direct_to_lds: 16,
-            rows_of_16: RowExchange::Swap,
-            ..GFX942
-        },
-    ),
+    Arch {
+        // Tiles of prompts have up to 256 tokens.
+        memory: Memory { rows: 256, ..super::GPU_MEMORY },
+        ..row(
+            "gfx950",
+            &["gfx950"],
+            "CDNA 4 ISA guide; AMD Instinct MI355X data sheet",
+            "",
+            Simt {
+                unit: ComputeUnit { lds: 160 << 10, lds_group: 160 << 10, lds_granule: 1280, ..CDNA2_UNIT },
+                chip: Chip { name: "MI355X", units: 256, bandwidth: 8192.0, bf16: 2516.6, fp8: 5033.2, fp4: 10066.3 },
+                products: &CDNA4,
+                mfma_32x32: &LARGE_CDNA4,
+                fp8: Fp8::Ocp,
+                packs_bf16: true,
+                scales_pairs: true,
+                direct_to_lds: 16,
+                rows_of_16: RowExchange::Swap,
+                ..GFX942
+            },
+        )
+    },
     rdna3("gfx1100", &["gfx1100"], "RDNA 3 ISA guide; AMD Radeon RX 7900 XTX specifications", RDNA_UNIT, RX_7900_XTX),
     like(
         "gfx1100",
