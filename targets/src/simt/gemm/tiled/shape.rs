@@ -46,13 +46,13 @@ pub struct Shape {
 }
 
 /// Whether tiles are large: local memory holds two stretches of 64 columns of one, rows have room
-/// for whole ones, and there is a tile for each unit of the chip. Sums of codes have no registers
-/// beside what else their loops hold.
+/// for whole ones, and there is a full tile for each unit of the chip. Sums of codes have no
+/// registers beside what else their loops hold.
 fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     let (side, simt) = (16 * LARGE, arch.simt);
     let Sizes { dtype, encoding, rows, .. } = Sizes::of(spec.body)?;
     let fits = simt.unit.lds_group >= 2 * 2 * side * STRETCH * dtype.size();
-    let tiles = spec.tokens.div_ceil(side) * rows.div_ceil(side);
+    let tiles = spec.tokens / side * rows.div_ceil(side);
     let is_plain = encoding.is_none() && Matrix::native(simt, dtype) && dtype.size() == 2;
     Ok(is_plain && fits && arch.memory.rows.is_multiple_of(side) && tiles >= simt.chip.units)
 }
