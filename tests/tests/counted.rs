@@ -98,7 +98,7 @@ fn bytes(graph: &Graph, v: Value, arch: &Arch, tokens: usize) -> usize {
 /// Runs a work-group of the kernel.
 fn count(spec: &KernelSpec, arch: &Arch) -> Counts {
     let spec = KernelSpec { symbol: "k".into(), ..spec.clone() };
-    let object = compile(&[spec.clone()], arch).unwrap_or_else(|e| panic!("{e}"));
+    let object = compile(std::slice::from_ref(&spec), arch).unwrap_or_else(|e| panic!("{e}"));
     let code = CodeObject::load(&object.code).unwrap_or_else(|e| panic!("{e}"));
     let kernel = &object.kernels[0];
     let step = [spec.tokens as i64, spec.tokens as i64];
