@@ -92,7 +92,7 @@ impl Spell<'_> {
             }
         };
         let bytes = dtype.bytes(elements);
-        Weight { name: "w".into(), dtype, shape: vec![rows, cols], layout, bytes, expr }
+        Weight { name: "w".into(), dtype, shape: vec![rows, cols], layout, bytes, expr, unsigned_zeros: false }
     }
 
     /// An expression of this shape.

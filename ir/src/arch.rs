@@ -388,6 +388,9 @@ pub struct Simt {
     pub fp8: Fp8,
     /// Whether two f32 become two bf16 in one instruction.
     pub packs_bf16: bool,
+    /// Whether pairs of e4m3 and of e2m1, times a power of two, become floats of 16 bits in one
+    /// instruction.
+    pub scales_pairs: bool,
     /// Bytes that one lane can load from global into local memory without registers in between; 0
     /// if none.
     pub direct_to_lds: usize,

@@ -73,6 +73,7 @@ fn main() {
             layout,
             bytes: rows * cols * 2,
             expr,
+            unsigned_zeros: false,
         }];
         let mut buffers = [DeviceBuffer::Host(Buffer::new(weight[0].bytes).expect("memory"))];
         let mut seconds = [0.0; 3];

@@ -191,6 +191,7 @@ pub fn manifest() -> Manifest {
                 layout: Layout::Rows { stride: VOCAB },
                 bytes: VOCAB * 4,
                 expr: bias,
+                unsigned_zeros: false,
             }],
             states: vec![State { layer: 0, group: 0 }],
             groups: vec![StateGroup::Paged(Paged { block_bytes: 2 * BLOCK * 4, streams, window: 0 })],

@@ -228,8 +228,14 @@ fn fill(
             pack::fill(weight, &[floats_of(&floats, rows, scales.sizes[1])], rows.clone(), out);
         }
     }
+    if weight.unsigned_zeros {
+        out.iter_mut().filter(|code| **code == NEGATIVE_ZERO).for_each(|code| *code = 0);
+    }
     Ok(())
 }
+
+/// The bits of a negative zero of e4m3.
+const NEGATIVE_ZERO: u8 = 0x80;
 
 /// Rows of a weight as a piece.
 fn floats_of<'a>(floats: &'a [f32], rows: &Range<usize>, width: usize) -> Piece<'a> {

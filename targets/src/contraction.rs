@@ -43,6 +43,11 @@ impl Encoding {
         self.block.cols >= self.size[1]
     }
 
+    /// Why a schedule does not take a body whose weight is stored as codes, if it decodes none.
+    pub fn none(body: &Graph) -> Result<(), WhyNot> {
+        Encoding::of(body).map_or(Ok(()), |encoding| Err(encoding.refused("it decodes no weights")))
+    }
+
     /// Why a schedule does not take it.
     pub fn refused(&self, why: &str) -> WhyNot {
         let (codes, [rows, cols], Block { rows: high, cols: wide }) = (self.codes.name(), self.size, self.block);

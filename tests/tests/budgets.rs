@@ -6,14 +6,18 @@ use std::path::Path;
 
 use atomc::driver::{self, Options};
 use atomc::frontend::Config;
+use atomc_passes::BucketOptions;
 use atomc_runtime::manifest::{LoopReport, Resources, Target};
 
 const CHIPS: [&str; 6] = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"];
 
 fn compile(model: &str) -> Vec<Target> {
+    compile_for(model, Options { targets: CHIPS.map(String::from).to_vec(), ..Options::default() })
+}
+
+fn compile_for(model: &str, options: Options) -> Vec<Target> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench").join(model);
     let config = Config::parse(&std::fs::read_to_string(path).expect("the configuration"), None).expect("a model");
-    let options = Options { targets: CHIPS.map(String::from).to_vec(), ..Options::default() };
     driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{e}")).manifest.targets
 }
 
@@ -67,6 +71,27 @@ fn qwen3_8b() {
             .expect("a string");
     }
     insta::assert_snapshot!(table);
+}
+
+/// A prompt of 2,048 tokens on gfx950: the product with a full tile of 256 by 256 for each unit has
+/// such tiles, whose sixteen waves share the registers of all SIMDs.
+#[test]
+fn large_tiles() {
+    let buckets = BucketOptions { decode: vec![1], tokens: 2048, rows: 64 };
+    let options = Options { targets: vec!["gfx950".into()], buckets, ..Options::default() };
+    let target = &compile_for("qwen3-8b.json", options)[0];
+    let mut large = vec![];
+    for (def, kernel) in target.kernels.iter().zip(&target.variants[0].kernels) {
+        let r = kernel.resources.as_ref().expect("GPU kernels have a report");
+        let mut faults = vec![];
+        rules(&def.symbol, r, &mut faults);
+        assert!(faults.is_empty(), "{}", faults.join("\n"));
+        if def.family == "matmul" && kernel.threads == 1024 {
+            let Resources { vgprs, lds, occupancy, .. } = r;
+            large.push(format!("{vgprs} VGPRs, {lds} bytes of LDS, {occupancy} waves on a SIMD"));
+        }
+    }
+    assert_eq!(large, ["120 VGPRs, 131072 bytes of LDS, 4 waves on a SIMD"]);
 }
 
 /// Waves on a SIMD are lost to whole granules of registers: no kernel loses one to two registers.

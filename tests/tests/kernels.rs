@@ -244,6 +244,32 @@ fn matmul_with_epilogues() {
     }
 }
 
+/// Tiles of 256 tokens, of which a small product has one for each unit only where units are few.
+#[test]
+fn matmul_in_large_tiles() {
+    let mut arch = rows().iter().find(|arch| arch.name == "gfx950").expect("a row").clone();
+    let Machine::Simt(simt) = &mut arch.machine else { unreachable!("a GPU") };
+    simt.chip.units = 1;
+    let wide = BIASED.replace("72]", "256]").replace("50", "300");
+    for text in [BIASED, &wide] {
+        let graph = parse(text).expect("a body in the text of the IR");
+        let spec = KernelSpec {
+            symbol: "k".into(),
+            family: Family::Matmul,
+            body: &graph,
+            tokens: 320,
+            choice: None,
+            invariant: false,
+        };
+        let object = compile(&[spec], &arch).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(object.kernels[0].threads, 1024);
+        for tokens in [300, 5] {
+            let case = Case { runs: &[run(0, tokens)], ..case(text, Family::Matmul, 320) };
+            assert_eq!(case.fault_on(&graph, &arch), None);
+        }
+    }
+}
+
 #[test]
 fn unsupported_bodies_are_errors() {
     let text = "graph @k(%x: bf16[T, 64], %w: bf16[100, 64]@panels) {

@@ -343,7 +343,15 @@ fn check(arch: &Arch, shape: [usize; 2], random: &mut Random) {
     let expr = random.expr(shape, ranks, 3, &mut tensors);
     let dtype = code.map_or(random.of(&[DType::F32, DType::BF16, DType::F16]), |(_, dtype)| dtype);
     let (layout, elements) = random.layout(dtype, shape);
-    let weight = Weight { name: "w".into(), dtype, shape: shape.into(), layout, bytes: elements * dtype.size(), expr };
+    let weight = Weight {
+        name: "w".into(),
+        dtype,
+        shape: shape.into(),
+        layout,
+        bytes: elements * dtype.size(),
+        expr,
+        unsigned_zeros: false,
+    };
     let mut names: Vec<&String> = tensors.0.keys().collect();
     let mut lies = vec![];
     while !names.is_empty() {
@@ -381,11 +389,26 @@ fn a_tied_head_on_a_device_is_the_embedding() {
     let shape = [40, 70];
     let tensor = |name: &str| WeightExpr::Tensor { name: name.into(), shape: shape.into() };
     let (layout, dtype) = (Layout::Panels { width: 16, group: 8, rows: 64, cols: 96 }, DType::BF16);
-    let whole =
-        Weight { name: "e".into(), dtype, shape: shape.into(), layout, bytes: 64 * 96 * 2, expr: tensor(EMBEDDING) };
+    let whole = Weight {
+        name: "e".into(),
+        dtype,
+        shape: shape.into(),
+        layout,
+        bytes: 64 * 96 * 2,
+        expr: tensor(EMBEDDING),
+        unsigned_zeros: false,
+    };
     let both = WeightExpr::Concat { axis: 0, parts: vec![tensor(EMBEDDING), tensor("other")] };
     let layout = Layout::Rows { stride: 96 };
-    let wide = Weight { name: "b".into(), dtype, shape: vec![80, 70], layout, bytes: 80 * 96 * 2, expr: both };
+    let wide = Weight {
+        name: "b".into(),
+        dtype,
+        shape: vec![80, 70],
+        layout,
+        bytes: 80 * 96 * 2,
+        expr: both,
+        unsigned_zeros: false,
+    };
     let weights = [whole, wide];
     let [one, two, near] = [0, 1, 2].map(|which| {
         let mut tensors = Tensors::default();
@@ -434,7 +457,15 @@ fn stacks_of_matrices() {
         [(Layout::Panels { width: 16, group: 8, rows: 32, cols: 96 }, 32), (Layout::Rows { stride: 96 }, 20)]
     {
         let (dtype, bytes) = (DType::BF16, 3 * rows * 96 * 2);
-        let weight = Weight { name: "s".into(), dtype, shape: vec![3, 20, 70], layout, bytes, expr: expr.clone() };
+        let weight = Weight {
+            name: "s".into(),
+            dtype,
+            shape: vec![3, 20, 70],
+            layout,
+            bytes,
+            expr: expr.clone(),
+            unsigned_zeros: false,
+        };
         let mut load = Load::new(Chip::new(arch), std::slice::from_ref(&weight), Rank::ONLY);
         for name in ["b", "a"] {
             load.feed(name, &tensors, Lie::Rows { skip: 3, gap: 2 }).unwrap();
@@ -471,7 +502,15 @@ fn the_host_makes_what_the_kernel_does_not() {
     let codes = WeightExpr::Expect { is: Fact::Are(vec![24, 40]), told: tensor("n").into(), of: codes.into() };
     let weight = |dtype: DType, shape: [usize; 2], group, expr| {
         let layout = Layout::Panels { width: 16, group, rows: 32, cols: 64 };
-        Weight { name: "w".into(), dtype, shape: shape.into(), layout, bytes: dtype.bytes(32 * 64), expr }
+        Weight {
+            name: "w".into(),
+            dtype,
+            shape: shape.into(),
+            layout,
+            bytes: dtype.bytes(32 * 64),
+            expr,
+            unsigned_zeros: false,
+        }
     };
     let weights = [
         weight(DType::F32, [4, 6], 2, tensor("t")),
@@ -501,7 +540,15 @@ fn faults_change_nothing() {
     let mut random = Random(3);
     let expr = tensors.made([4, 6], &mut random);
     let layout = Layout::Rows { stride: 32 };
-    let weight = Weight { name: "w".into(), dtype: DType::F32, shape: vec![4, 6], layout, bytes: 4 * 32 * 4, expr };
+    let weight = Weight {
+        name: "w".into(),
+        dtype: DType::F32,
+        shape: vec![4, 6],
+        layout,
+        bytes: 4 * 32 * 4,
+        expr,
+        unsigned_zeros: false,
+    };
     let mut load = Load::new(Chip::new(arch), std::slice::from_ref(&weight), Rank::ONLY);
     let nowhere = || Numbers::Device(OnDevice { address: std::ptr::null(), row_stride: 4, col_stride: 1 });
     let mut refused =

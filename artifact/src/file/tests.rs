@@ -13,6 +13,7 @@ pub(crate) fn sample() -> Manifest {
         layout,
         bytes,
         expr,
+        unsigned_zeros: false,
     };
     let halves = WeightExpr::Concat { axis: 0, parts: vec![tensor("a.weight", &[4, 4]), tensor("b.weight", &[4, 4])] };
     let panels = Layout::Panels { width: 16, group: 2, rows: 16, cols: 16 };
@@ -402,5 +403,6 @@ fn weight_of(values: Vec<f32>) -> Weight {
         layout: Layout::Rows { stride },
         bytes: stride * 4,
         expr: WeightExpr::Const { values },
+        unsigned_zeros: false,
     }
 }

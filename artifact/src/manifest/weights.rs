@@ -19,6 +19,10 @@ pub struct Weight {
     pub bytes: usize,
     /// How to make the values, in their logical shape.
     pub expr: WeightExpr,
+    /// Whether zeros of e4m3 lose their sign: the bits of a negative one are no number to the
+    /// target's instructions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsigned_zeros: bool,
 }
 
 impl Weight {

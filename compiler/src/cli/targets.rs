@@ -149,6 +149,7 @@ fn gpu(simt: &Simt) -> Value {
         "dependent_launch": simt.dependent_launch,
         "clusters": simt.clusters.value,
         "packs_bf16": simt.packs_bf16,
+        "scales_pairs": simt.scales_pairs,
     })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::{Encode, Layout, Weight, WeightExpr};
+use atomc_ir::arch::Fp8;
 use atomc_ir::layout::Panels;
 use atomc_ir::{Arch, Block, Class, Diagnostic, Graph, NodeId, Op, Value};
 
@@ -81,7 +82,9 @@ pub fn weight(graph: &Graph, v: Value, arch: &Arch) -> Result<Weight, Diagnostic
         }
         _ => return Err(unsupported(graph, v, "has too few axes for its layout")),
     };
-    Ok(Weight { name, dtype: ty.dtype, shape, layout, bytes, expr })
+    let is_fnuz = arch.gpu().is_some_and(|gpu| gpu.simt.fp8 == Fp8::Fnuz);
+    let unsigned_zeros = is_fnuz && ty.dtype == atomc_ir::DType::F8E4M3;
+    Ok(Weight { name, dtype: ty.dtype, shape, layout, bytes, expr, unsigned_zeros })
 }
 
 /// A constant as one line of text, and as an expression.

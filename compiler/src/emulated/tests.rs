@@ -85,6 +85,7 @@ fn manifest(chip: &str) -> Manifest {
         layout: Layout::Rows { stride: VOCAB },
         bytes: VOCAB * 4,
         expr: bias,
+        unsigned_zeros: false,
     };
     let block = 8 * 8 * 2;
     let stream = |name: &str, start, layout| PageStream {

@@ -387,15 +387,18 @@ fn tensor(t: &TensorType, step: &Step, scale: f64, random: &mut Random) -> Tenso
         }
         _ => random,
     };
+    // Codes have no negative zeros: where a chip's matrix instructions have none, whoever loads
+    // weights makes none, nor do kernels that quantise.
+    let rounded = |v: f64| if t.dtype.is_code() { bytes::round(v, t.dtype) + 0.0 } else { bytes::round(v, t.dtype) };
     let Layout::Scaled(group) = t.layout else {
-        let data = (0..shape.iter().product()).map(|_| bytes::round(number(random.next()), t.dtype)).collect();
+        let data = (0..shape.iter().product()).map(|_| rounded(number(random.next()))).collect();
         return Tensor::new(shape, data);
     };
     let width = t.width();
     let mut data: Vec<f64> = (0..shape.iter().product()).map(|_| random.next() * scale).collect();
     for values in data.chunks_mut(width).flat_map(|row| row.chunks_mut(group)) {
         let scale = scale_of(values, t.dtype);
-        values.iter_mut().for_each(|v| *v = bytes::round(*v / scale, t.dtype) * scale);
+        values.iter_mut().for_each(|v| *v = rounded(*v / scale) * scale);
     }
     Tensor::new(shape, data)
 }

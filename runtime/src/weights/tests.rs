@@ -141,7 +141,8 @@ fn shard(axis: usize, parts: usize, of: WeightExpr) -> WeightExpr {
 }
 
 fn weight(dtype: DType, shape: &[usize], layout: Layout, expr: WeightExpr) -> Weight {
-    let mut weight = Weight { name: "w".into(), dtype, shape: shape.to_vec(), layout, bytes: 0, expr };
+    let mut weight =
+        Weight { name: "w".into(), dtype, shape: shape.to_vec(), layout, bytes: 0, expr, unsigned_zeros: false };
     let [matrices, rows, cols] = weight.matrices();
     let elements = match layout {
         Layout::Rows { stride } => (matrices * rows - 1) * stride + cols,

@@ -6,8 +6,8 @@
 //! of the products named in the rows.
 use atomc_ir::DType::{BF16, F8E4M3, F16, F32, I8};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Known, Machine, MatrixLayout, Product, ProductShape, Renormed, Requantised,
-    RowExchange, Simt,
+    Arch, Chip, ComputeUnit, Fp8, Isa, Known, Machine, MatrixLayout, Memory, Product, ProductShape, Renormed,
+    Requantised, RowExchange, Simt,
 };
 
 const TRIPLE: &str = "amdgcn-amd-amdhsa";
@@ -142,11 +142,14 @@ const GFX1250: [Product; 2] = [
 /// where a launch is dearer than that, nobody has measured.
 const CODED: usize = 16 << 10;
 
-/// As bf16 these fill a work-group's local memory for rows twice. Of more each work-group reads the
-/// rows, and norms them, once more for every 32 KiB: at 32 tokens of 4,096 numbers that is 8 times
-/// for each of 1,536 work-groups. Counted in the emulator; nobody has measured what a launch costs
-/// beside it.
-const NORMED: usize = 32 << 10;
+/// As bf16 these fill a work-group's local memory for rows once. Of more each work-group reads the
+/// rows, and norms them, once more for every 32 KiB. At 8 tokens of 4,096 numbers a wave would run
+/// 61 vector instructions for 256 columns, of which 8 are the product. Counted in the emulator
+/// (`tests/tests/counted.rs`); nobody has measured what a launch costs beside it.
+const NORMED: usize = 16 << 10;
+/// The same before a weight that is decoded, which takes as many instructions as the norm of twice
+/// as many numbers.
+const NORMED_BEFORE_CODES: usize = 32 << 10;
 
 const fn row(
     name: &'static str,
@@ -168,7 +171,7 @@ const fn row(
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
         requantised: Known::counted(Requantised { one: CODED, several: CODED }),
-        normed: Known::counted(Renormed { floats: NORMED, quantised: NORMED }),
+        normed: Known::counted(Renormed { floats: NORMED, quantised: NORMED_BEFORE_CODES }),
     }
 }
 
@@ -189,6 +192,7 @@ const GFX942: Simt = Simt {
     mfma_32x32: &LARGE_CDNA3,
     fp8: Fp8::Fnuz,
     packs_bf16: false,
+    scales_pairs: false,
     direct_to_lds: 4,
     buffer_word: Some(CDNA_BUFFER),
     bulk_copies: false,
@@ -217,6 +221,7 @@ const GFX1100: Simt = Simt {
     mfma_32x32: &[],
     fp8: Fp8::None,
     packs_bf16: false,
+    scales_pairs: false,
     direct_to_lds: 0,
     buffer_word: Some(RDNA_BUFFER),
     bulk_copies: false,
@@ -278,23 +283,28 @@ pub const ROWS: [Arch; 15] = [
             Simt { fp8: Fp8::None, chip: Chip { fp8: 0.0, ..GFX942.chip }, ..GFX942 },
         ),
     ),
-    row(
-        "gfx950",
-        &["gfx950"],
-        "CDNA 4 ISA guide; AMD Instinct MI355X data sheet",
-        "",
-        Simt {
-            unit: ComputeUnit { lds: 160 << 10, lds_group: 160 << 10, lds_granule: 1280, ..CDNA2_UNIT },
-            chip: Chip { name: "MI355X", units: 256, bandwidth: 8192.0, bf16: 2516.6, fp8: 5033.2, fp4: 10066.3 },
-            products: &CDNA4,
-            mfma_32x32: &LARGE_CDNA4,
-            fp8: Fp8::Ocp,
-            packs_bf16: true,
-            direct_to_lds: 16,
-            rows_of_16: RowExchange::Swap,
-            ..GFX942
-        },
-    ),
+    Arch {
+        // Tiles of prompts have up to 256 tokens.
+        memory: Memory { rows: 256, ..super::GPU_MEMORY },
+        ..row(
+            "gfx950",
+            &["gfx950"],
+            "CDNA 4 ISA guide; AMD Instinct MI355X data sheet",
+            "",
+            Simt {
+                unit: ComputeUnit { lds: 160 << 10, lds_group: 160 << 10, lds_granule: 1280, ..CDNA2_UNIT },
+                chip: Chip { name: "MI355X", units: 256, bandwidth: 8192.0, bf16: 2516.6, fp8: 5033.2, fp4: 10066.3 },
+                products: &CDNA4,
+                mfma_32x32: &LARGE_CDNA4,
+                fp8: Fp8::Ocp,
+                packs_bf16: true,
+                scales_pairs: true,
+                direct_to_lds: 16,
+                rows_of_16: RowExchange::Swap,
+                ..GFX942
+            },
+        )
+    },
     rdna3("gfx1100", &["gfx1100"], "RDNA 3 ISA guide; AMD Radeon RX 7900 XTX specifications", RDNA_UNIT, RX_7900_XTX),
     like(
         "gfx1100",
@@ -395,6 +405,7 @@ pub const ROWS: [Arch; 15] = [
                 mfma_32x32: &[],
                 fp8: Fp8::Ocp,
                 packs_bf16: true,
+                scales_pairs: false,
                 direct_to_lds: 16,
                 buffer_word: None,
                 bulk_copies: false,

@@ -117,6 +117,7 @@ const fn row(
             mfma_32x32: &[],
             fp8,
             packs_bf16: true,
+            scales_pairs: false,
             direct_to_lds: 16,
             buffer_word: None,
             bulk_copies: clusters.value[0] > 0,

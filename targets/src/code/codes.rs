@@ -19,11 +19,20 @@ pub struct Decoder {
     /// Whether pairs of numbers of 16 bits are computed with; otherwise numbers of 32, of which
     /// bf16 are the upper halves.
     pairs: bool,
-    /// Whether the machine converts pairs of e4m3 by itself.
-    converts: bool,
+    conversion: Conversion,
     /// Whether the pairs of a word of 4-bit codes are those that lie half a word apart, which takes
     /// half as many instructions: columns `i` and `i + 4`.
     apart: bool,
+}
+
+/// What the machine converts by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Conversion {
+    Nothing,
+    /// Pairs of e4m3 into f16.
+    Pairs,
+    /// Pairs of e4m3 and of e2m1 into 16 bits, times a power of two.
+    ScaledPairs,
 }
 
 /// What is taken off integers, as often as they are computed with at once.
@@ -38,8 +47,46 @@ impl Decoder {
     /// With the arithmetic that an arch is best at.
     pub fn new(arch: &Arch, codes: DType, to: DType) -> Decoder {
         let packs_bf16 = arch.isa() == Some(Isa::Ptx);
-        let converts = arch.gpu().is_some_and(|gpu| gpu.simt.bulk_copies) && (codes, to) == (DType::F8E4M3, DType::F16);
-        Decoder { codes, to, pairs: to == DType::F16 || to == DType::BF16 && packs_bf16, converts, apart: false }
+        let conversion = match arch.gpu().map(|gpu| gpu.simt) {
+            Some(simt) if simt.bulk_copies && (codes, to) == (DType::F8E4M3, DType::F16) => Conversion::Pairs,
+            Some(simt) if simt.scales_pairs && codes.is_code() && !codes.is_integer_code() && to.size() == 2 => {
+                Conversion::ScaledPairs
+            }
+            _ => Conversion::Nothing,
+        };
+        let looks_up = codes == DType::F4E2M1 && arch.isa() == Some(Isa::Amdgcn);
+        let makes_bf16 = packs_bf16 || looks_up || conversion == Conversion::ScaledPairs;
+        let pairs = to == DType::F16 || to == DType::BF16 && makes_bf16;
+        Decoder { codes, to, pairs, conversion, apart: false }
+    }
+
+    /// Whether codes are decoded together with a scale that is a power of two.
+    pub fn takes_powers(&self) -> bool {
+        self.conversion == Conversion::ScaledPairs
+    }
+
+    /// Whether pairs are multiplied by an instruction.
+    pub fn multiplies_pairs<'c>(&self, c: &Code<'c>) -> bool {
+        self.pairs && (self.to == DType::F16 || c.arch.isa() == Some(Isa::Ptx))
+    }
+
+    /// Words of codes, times a power of two, as words of numbers, all in order. Each product is
+    /// rounded once.
+    pub fn times_power<'c>(&self, c: &Code<'c>, words: &[Int<'c>], power: FloatValue<'c>) -> Vec<Int<'c>> {
+        words.iter().flat_map(|&word| self.scaled_pairs(c, word, power)).collect()
+    }
+
+    fn scaled_pairs<'c>(&self, c: &Code<'c>, word: Int<'c>, power: FloatValue<'c>) -> Vec<Int<'c>> {
+        let (codes, number) = match self.codes {
+            DType::F8E4M3 => ("fp8", c.cx.bool_type()),
+            _ => ("fp4", c.cx.i32_type()),
+        };
+        let name = format!("llvm.amdgcn.cvt.scalef32.pk.{}.{codes}", self.to.name());
+        let pair = |i: usize| {
+            let args = [word.into(), power.into(), number.const_int(i as u64, false).into()];
+            self.as_word(c, c.call(&name, &[], &args).into_vector_value())
+        };
+        (0..32 / self.codes.bits() / 2).map(pair).collect()
     }
 
     /// The same with pairs of columns that lie half a word apart, where numbers come in pairs.
@@ -185,7 +232,10 @@ impl Decoder {
 
     fn pairs_of_floats<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
         let half = self.to == DType::F16;
-        if self.converts {
+        if self.conversion == Conversion::ScaledPairs {
+            return self.scaled_pairs(c, word, c.number(1.0));
+        }
+        if self.conversion == Conversion::Pairs {
             let two = |v: Int<'c>| {
                 let bits = c.b.build_int_truncate(v.v, c.cx.i16_type(), "").expect(BUILT);
                 self.as_word(c, c.call("llvm.nvvm.e4m3x2.to.f16x2.rn", &[], &[bits.into()]).into_vector_value())
@@ -200,6 +250,9 @@ impl Decoder {
         if !self.apart && c.arch.isa() == Some(Isa::Ptx) {
             return self.pairs_of_nibble_floats(c, word);
         }
+        if c.arch.isa() == Some(Isa::Amdgcn) {
+            return self.pairs_by_bytes(c, word);
+        }
         let (by, exponent) = if half { (3, 14) } else { (6, 126) };
         let bits = |i: usize| {
             if self.apart {
@@ -212,13 +265,39 @@ impl Decoder {
         (0..4).map(|i| self.raised(c, bits(i), exponent)).collect()
     }
 
-    /// Codes of e2m1, whose bytes are looked up in words of four by the machine's permutation.
-    fn pairs_of_nibble_floats<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
-        // The bytes of 0, 0.5, 1, 1.5, 2, 3, 4 and 6.
-        let [upper, lower]: [[u64; 2]; 2] = match self.to {
+    /// The upper and lower bytes of 0, 0.5, 1 and 1.5, and of 2, 3, 4 and 6.
+    fn bytes_of_nibble_floats(&self) -> [[u64; 2]; 2] {
+        match self.to {
             DType::F16 => [[0x3e3c_3800, 0x4644_4240], [0, 0]],
             _ => [[0x3f3f_3f00, 0x4040_4040], [0xc080_0000, 0xc080_4000]],
+        }
+    }
+
+    /// The same as below where a permutation takes the number of a byte from each byte. The four
+    /// codes of even columns are looked up together, and those of odd ones.
+    fn pairs_by_bytes<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
+        let permute = |low: Int<'c>, high: Int<'c>, bytes: Int<'c>| {
+            c.as_int(c.call("llvm.amdgcn.perm", &[], &[high.into(), low.into(), bytes.into()]))
         };
+        let number = |bits: u64| c.as_int(c.cx.i32_type().const_int(bits, false));
+        let [upper, lower] = self.bytes_of_nibble_floats();
+        let four = |table: [u64; 2], sizes: Int<'c>| permute(number(table[0]), number(table[1]), sizes);
+        let two = |signs: Int<'c>, sizes: Int<'c>| {
+            let sizes = sizes & 0x0707_0707;
+            let high = four(upper, sizes) | (signs & 0x8080_8080);
+            let low = if lower == [0, 0] { number(0) } else { four(lower, sizes) };
+            [0x0501_0400, 0x0703_0602].map(|bytes| permute(low, high, number(bytes)))
+        };
+        let even = two(word.shift_left(4), word);
+        let odd = two(word, word.shift_right(4, false));
+        let in_order =
+            |(even, odd): (Int<'c>, Int<'c>)| [0x0504_0100, 0x0706_0302].map(|bytes| permute(even, odd, number(bytes)));
+        even.into_iter().zip(odd).flat_map(in_order).collect()
+    }
+
+    /// Codes of e2m1, whose bytes are looked up in words of four by the machine's permutation.
+    fn pairs_of_nibble_floats<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
+        let [upper, lower] = self.bytes_of_nibble_floats();
         let (sizes, raised) = (word & 0x7777_7777, word.shift_left(4));
         let signs = [0x1504, 0x3726].map(|bytes| permuted(c, word, raised, bytes) & 0x8080_8080);
         let four = |table: [u64; 2], at: usize| {
@@ -419,7 +498,8 @@ mod tests {
                 &[None]
             };
             for ((to, pairs), zero) in ways.into_iter().flat_map(|way| zeros.iter().map(move |&zero| (way, zero))) {
-                let got = decoded(Decoder { codes, to, pairs, converts: false, apart: false }, &words, zero);
+                let got =
+                    decoded(Decoder { codes, to, pairs, conversion: Conversion::Nothing, apart: false }, &words, zero);
                 let got: Vec<u8> = got.iter().flat_map(|word| word.to_le_bytes()).collect();
                 assert_eq!(got.len(), bytes.len() * 8 / codes.bits() * to.size());
                 for i in 0..bytes.len() * 8 / codes.bits() {

@@ -1,14 +1,18 @@
 //! Rows as codes: scales by the rules of `atomc_ir`'s `quantise`, operation by operation in f32,
 //! and the nearest codes.
+use atomc_ir::arch::Fp8;
 use atomc_ir::trial::largest;
 use atomc_ir::{DType, Diagnostic, LEAST_SCALE, LEAST_SIZE, Layout, Op, Rule, Type, Value};
-use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
+use inkwell::{FloatPredicate, IntPredicate};
 
 use super::{At, Col, Made, Place, Rows, Team, kept, unsupported};
 use crate::code::{Code, Int, Vector};
 
 const BUILT: &str = "floats, and integers of their size";
+
+/// The largest number whose nearest e4m3 is zero: half of the smallest, where the even one wins.
+const LARGEST_ZERO: f64 = 1.0 / 1024.0;
 
 /// What numbers are multiplied with, or divided by, to become codes; and what codes are multiplied
 /// with to be numbers again.
@@ -139,7 +143,22 @@ impl<'c> Rows<'_, 'c> {
 
     fn bits_of(&self, numbers: Vector<'c>, to: DType, scale: Scale<'c>) -> Vector<'c> {
         let (c, scaled) = (self.code, self.scaled_by(numbers, scale));
-        if to == DType::F8E4M3 { c.narrow(scaled, to) } else { to_bits(c, nearest(c, scaled, to), to) }
+        match to {
+            DType::F8E4M3 => c.narrow(self.without_negative_zeros(scaled), to),
+            _ => to_bits(c, nearest(c, scaled, to), to),
+        }
+    }
+
+    /// Numbers that become e4m3, of which none becomes a negative zero where matrix instructions
+    /// take those bits for no number: products need not look for them.
+    fn without_negative_zeros(&self, numbers: Vector<'c>) -> Vector<'c> {
+        let c = self.code;
+        if !c.arch.gpu().is_some_and(|gpu| gpu.simt.fp8 == Fp8::Fnuz) {
+            return numbers;
+        }
+        let size = c.call("llvm.fabs", &[numbers.get_type().into()], &[numbers.into()]).into_vector_value();
+        let is_zero = c.b.build_float_compare(FloatPredicate::OLE, size, c.lit(LARGEST_ZERO), "").expect(BUILT);
+        c.choose(is_zero, c.zero(), numbers)
     }
 
     fn group_scale(
@@ -336,12 +355,11 @@ fn nearest<'c>(c: &Code<'c>, v: Vector<'c>, to: DType) -> Vector<'c> {
     match to {
         DType::I8 => {
             let v = c.fmax(intrinsic("llvm.round", v), c.lit(-128.0));
-            let more = c.b.build_float_compare(inkwell::FloatPredicate::OGT, v, c.lit(127.0), "").expect(BUILT);
+            let more = c.b.build_float_compare(FloatPredicate::OGT, v, c.lit(127.0), "").expect(BUILT);
             c.choose(more, c.lit(127.0), v)
         }
         DType::F4E2M1 => {
-            let below =
-                |v, most: f64| c.b.build_float_compare(inkwell::FloatPredicate::OLT, v, c.lit(most), "").expect(BUILT);
+            let below = |v, most: f64| c.b.build_float_compare(FloatPredicate::OLT, v, c.lit(most), "").expect(BUILT);
             let size = intrinsic("llvm.fabs", v);
             let size = c.choose(below(size, 6.0), size, c.lit(6.0));
             let multiple =
@@ -371,7 +389,7 @@ pub fn to_bits<'c>(c: &Code<'c>, codes: Vector<'c>, dtype: DType) -> Vector<'c> 
     match dtype {
         DType::I8 => {
             // What is no number has no code; its scale is none.
-            let is_number = c.b.build_float_compare(inkwell::FloatPredicate::ORD, codes, codes, "").expect(BUILT);
+            let is_number = c.b.build_float_compare(FloatPredicate::ORD, codes, codes, "").expect(BUILT);
             let codes = c.choose(is_number, codes, c.zero());
             c.b.build_float_to_signed_int(codes, c.ints(c.cx.i8_type(), c.lanes()), "").expect(BUILT)
         }

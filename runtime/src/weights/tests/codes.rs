@@ -301,3 +301,16 @@ fn codes_are_numbers() {
         assert_eq!(stream.loading.missing(), ["w"]);
     }
 }
+
+/// Zeros of e4m3 lose their sign where a target's instructions have none, and nothing else changes.
+#[test]
+fn zeros_lose_their_sign_where_a_target_has_none() {
+    let signed = weight(DType::F8E4M3, &[3, 8], panels(16, 4, &[3, 8]), tensor("w", &[3, 8]));
+    let unsigned = Weight { unsigned_zeros: true, ..signed.clone() };
+    let codes: Vec<i64> = (0..24).map(|i| [0x80, 0x00, 0x81, 0x01, 0x7e, 0xfe][i % 6]).collect();
+    let source = Map::default().integers("w", Float::Code(DType::F8E4M3), &[3, 8], &codes);
+    let [as_stored, made] = [&signed, &unsigned].map(|weight| load_one(weight, &source).unwrap());
+    assert!(as_stored.contains(&0x80));
+    let without: Vec<u8> = as_stored.iter().map(|&code| if code == 0x80 { 0 } else { code }).collect();
+    assert_eq!(made, without);
+}

@@ -382,7 +382,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
             let words = words.into_vector_value();
             let words: Vec<Int> = (0..self.steps.words()).map(|i| c.as_int(c.lane(words, i))).collect();
             if self.steps.quantised.is_some_and(|quantised| quantised.as_stored) {
-                return words.chunks(VEC16 / 4).map(|vec16| m.as_taken(c.words(vec16))).collect();
+                return words.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect();
             }
             let numbers = self.decoder.decode(c, &words, zeros.get(i).copied());
             numbers.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect()

@@ -90,6 +90,11 @@ pub struct CodesLoader<'k, 'c> {
 enum Scaling {
     /// In the type in which they are decoded, or not here.
     AsDecoded,
+    /// By a power of two, by the instruction that decodes them.
+    Converted,
+    /// Pairs of bf16 by a power of two, as f32, whose lower halves stay zero as long as numbers are
+    /// normal ones.
+    Shifted,
     /// Pairs of bf16 as f32, of which they are the upper halves.
     Widened,
     /// The same of 4-bit integers, from which the product of what they are too large by with the
@@ -99,12 +104,15 @@ enum Scaling {
 
 impl Scaling {
     /// With a decoder into a type: pairs are scaled by a scale that is exact in their type.
-    fn of(encoding: &Encoding, own: &Decoder, dtype: DType, scales_sums: bool) -> Option<Scaling> {
-        let exact = encoding.scale == dtype || encoding.scale == DType::E8M0 && dtype == DType::BF16;
+    fn of(c: &Gpu, encoding: &Encoding, own: &Decoder, dtype: DType, scales_sums: bool) -> Option<Scaling> {
+        let is_power = encoding.scale == DType::E8M0;
+        let exact = own.multiplies_pairs(c) && (encoding.scale == dtype || is_power && dtype == DType::BF16);
         let four = matches!(encoding.codes, DType::I4 | DType::U4);
         match own.makes_pairs() {
             _ if scales_sums => Some(Scaling::AsDecoded),
+            _ if is_power && own.takes_powers() => Some(Scaling::Converted),
             true if exact => Some(Scaling::AsDecoded),
+            true if is_power && dtype == DType::BF16 => Some(Scaling::Shifted),
             true if dtype == DType::BF16 && four && encoding.scale.size() == 2 => Some(Scaling::Raised),
             true if dtype == DType::BF16 => Some(Scaling::Widened),
             _ => None,
@@ -188,7 +196,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         let pieces = (0..tile.panels * of_panel / tile.threads).map(one).collect();
         let own = Decoder::new(c.arch, codes.encoding.codes, dtype);
         let scales_sums = tile.scales_sums || codes.encoding.is_row_wise();
-        let (decoder, scaling) = match Scaling::of(&codes.encoding, &own, dtype, scales_sums) {
+        let (decoder, scaling) = match Scaling::of(c, &codes.encoding, &own, dtype, scales_sums) {
             Some(scaling) => (own, scaling),
             None => (Decoder::new(c.arch, codes.encoding.codes, DType::F32), Scaling::AsDecoded),
         };
@@ -249,7 +257,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
             return self.numbers_of_bits(loaded);
         }
         let part = |(i, words): (usize, &[Int<'c>])| {
-            let numbers = self.decode(words, loaded.zeros[i]);
+            let numbers = self.decode(words, loaded.scales.get(i), loaded.zeros[i]);
             self.scaled(numbers, loaded.scales.get(i), loaded.zeros[i])
         };
         loaded.words.chunks(of_part).enumerate().flat_map(part).collect()
@@ -260,7 +268,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         let parts = loaded.zeros.len();
         let in_word = parts / loaded.words.len();
         let part = |i: usize| {
-            let numbers = self.decode(&loaded.words[i / in_word..][..1], loaded.zeros[i]);
+            let numbers = self.decode(&loaded.words[i / in_word..][..1], loaded.scales.get(i), loaded.zeros[i]);
             let of_part = numbers.len() / in_word;
             let own = numbers[i % in_word * of_part..][..of_part].to_vec();
             self.scaled(own, loaded.scales.get(i), loaded.zeros[i])
@@ -268,10 +276,14 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         (0..parts).flat_map(part).collect()
     }
 
-    fn decode(&self, words: &[Int<'c>], zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
-        match self.scaling {
-            Scaling::Raised => self.decoder.raised_pairs(self.c, words),
-            _ => self.decoder.decode(self.c, words, zero),
+    fn decode(&self, words: &[Int<'c>], scale: Option<&Vector<'c>>, zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
+        let c = self.c;
+        match (self.scaling, scale) {
+            (Scaling::Raised, _) => self.decoder.raised_pairs(c, words),
+            (Scaling::Converted, Some(&scale)) => {
+                self.decoder.times_power(c, words, c.lane(scale, 0).into_float_value())
+            }
+            _ => self.decoder.decode(c, words, zero),
         }
     }
 
@@ -282,10 +294,23 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         let scale = c.lane(scale, 0).into_float_value();
         let halves = || numbers.iter().flat_map(|&two| [two.shift_left(16), two & 0xffff_0000]).collect::<Vec<_>>();
         match self.scaling {
+            Scaling::Converted => numbers,
             Scaling::AsDecoded => {
                 let numbers = self.decoder.scaled(c, &numbers, scale);
                 let done = self.decoder.makes_pairs() || self.dtype == DType::F32;
                 if done { numbers } else { self.narrowed(&numbers, |floats| floats) }
+            }
+            Scaling::Shifted => {
+                let lanes = c.lanes();
+                c.set_lanes(2 * numbers.len());
+                let floats = c.bitcast(c.words(&halves()), c.f32s()).into_vector_value();
+                let made = c.fmul(floats, c.splat(scale));
+                let made = c.bitcast(made, c.cx.i32_type().vec_type(2 * numbers.len() as u32)).into_vector_value();
+                c.set_lanes(lanes);
+                let upper = |i: usize| c.as_int(c.lane(made, i));
+                (0..numbers.len())
+                    .map(|i| upper(2 * i).shift_right(16, false) | (upper(2 * i + 1) & 0xffff_0000))
+                    .collect()
             }
             Scaling::Widened => self.narrowed(&halves(), |floats| c.fmul(floats, c.splat(scale))),
             Scaling::Raised => {

@@ -173,7 +173,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn staged(&self, spec: &KernelSpec) -> Result<Vec<Vector<'c>>, Diagnostic> {
         let m = self.matrix();
         let (c, Shape { tokens, steps, waves, .. }) = (m.c, self.shape);
-        let step_bytes = tokens * self.span() * m.dtype.size();
+        let step_bytes = self.shape.step_bytes(m.dtype.size());
         let room = self.shape.room_for_rows(self.weights.len());
         let stretch = (room / step_bytes / waves * waves).max(waves).min(steps);
         let local = c.local(stretch * step_bytes);
@@ -192,7 +192,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
                 c.barrier();
             }
             c.set_lanes(lanes);
-            let staged = Staged { ptr: local, columns: tokens, first: first * self.span() / m.vec16(), scales };
+            let apart = self.shape.staged;
+            let staged = Staged { ptr: local, columns: tokens, apart, first: first * self.span() / m.vec16(), scales };
             self.stage(&staged, exchange, first * self.span(), end * self.span())?;
             c.barrier();
             sums = self.range(&staged, first, end, sums);

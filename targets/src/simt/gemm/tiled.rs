@@ -1,10 +1,10 @@
 //! Family `matmul`: a contraction over many tokens, in tiles that waves share through local memory.
 //!
-//! A work-group makes a tile of 128 tokens by 128 rows of the weight; of an expert's rows, 64 by 64
-//! or as many. Both operands go through
-//! local memory in stretches of columns, laid out as fragments, two stretches in turn: while one is
-//! multiplied, the next is on its way from global memory into the other half, or into registers,
-//! from which it goes there behind the products. One barrier a stretch.
+//! A work-group makes a tile of 128 tokens by 128 rows of the weight, or of 256 by 256; of an
+//! expert's rows, 64 by 64 or as many. Both operands go through local memory in stretches of
+//! columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on
+//! its way from global memory into the other half, or into registers, from which it goes there
+//! behind the products. One barrier a stretch.
 mod epilogue;
 mod group_scales;
 mod loader;
@@ -87,8 +87,16 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let code = setup.open(spec, shape.threads)?;
     let tasks = {
         let c = &code;
-        let fits_twice = 2 * 2 * shape.half()[1] <= setup.gpu()?.simt.unit.lds;
-        c.want_waves(if fits_twice { 2 } else { 1 });
+        let unit = setup.gpu()?.simt.unit;
+        let fits_twice = 2 * 2 * shape.half()[1] <= unit.lds;
+        let own = shape.threads / c.simt.wave / unit.simds;
+        c.want_waves(if shape.is_large() {
+            own
+        } else if fits_twice {
+            2
+        } else {
+            1
+        });
         let kernel = launch::kernel(c, spec)?;
         let mut contraction = Contraction::new(&kernel)?;
         if let Some(quantised) = shape.quantised {

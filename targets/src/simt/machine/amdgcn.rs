@@ -1,6 +1,5 @@
 //! AMD's part of the machine.
 use atomc_ir::arch::RowExchange;
-use inkwell::attributes::{Attribute, AttributeLoc};
 
 use super::Gpu;
 use crate::code::{Int, Vector};
@@ -48,16 +47,6 @@ impl<'c> Gpu<'c> {
         let ty = v.get_type().fn_type(&[v.get_type().into()], false);
         let asm = self.cx.create_inline_asm(ty, String::new(), "=v,0".into(), true, false, None, false);
         let made = self.b.build_indirect_call(ty, asm, &[v.into()], "").expect("a vector for a vector");
-        made.try_as_basic_value().basic().expect("a result").into_vector_value()
-    }
-
-    /// A vector of which LLVM does not know how it was made, in one piece of registers.
-    pub fn opaque(&self, v: Vector<'c>) -> Vector<'c> {
-        let ty = v.get_type().fn_type(&[v.get_type().into()], false);
-        let asm = self.cx.create_inline_asm(ty, String::new(), "=v,0".into(), false, false, None, false);
-        let made = self.b.build_indirect_call(ty, asm, &[v.into()], "").expect("a vector for a vector");
-        let no_memory = self.cx.create_enum_attribute(Attribute::get_named_enum_kind_id("memory"), 0);
-        made.add_attribute(AttributeLoc::Function, no_memory);
         made.try_as_basic_value().basic().expect("a result").into_vector_value()
     }
 

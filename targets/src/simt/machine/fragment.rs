@@ -191,24 +191,11 @@ impl<'a, 'c> Matrix<'a, 'c> {
     }
 
     /// Whether e4m3 has other bits in instructions than in memory: the OCP's are twice as large,
-    /// and have a negative zero, whose bits are no number there. Bits of the OCP's that are no
-    /// number count as 480, as wherever they are decoded.
+    /// and have a negative zero, whose bits are no number there. So zeros lose their sign when
+    /// weights are loaded (`Weight::unsigned_zeros`) and when rows are quantised. Bits of the OCP's
+    /// that are no number count as 480, as wherever they are decoded.
     fn is_fnuz(&self) -> bool {
         self.dtype == DType::F8E4M3 && self.c.simt.fp8 == Fp8::Fnuz
-    }
-
-    /// A vector from memory as instructions take it.
-    pub fn as_taken(&self, vec16: Vector<'c>) -> Vector<'c> {
-        if !self.is_fnuz() {
-            return vec16;
-        }
-        // Where the lower bits of a byte are not all zero, adding 127 makes its upper bit one. LLVM
-        // would make four instructions of these three if it knew what the sizes are.
-        let (c, lower) = (self.c, 0x7f7f_7f7f);
-        let sizes = c.opaque(c.map_words(vec16, |word| word & lower));
-        let word = |v: Vector<'c>, i: usize| c.as_int(c.lane(v, i));
-        let signed = |i: usize| (word(vec16, i) & (word(sizes, i) + lower)) | word(sizes, i);
-        c.words(&(0..vec16.get_type().get_size() as usize).map(signed).collect::<Vec<_>>())
     }
 
     /// What sums are multiplied with to be those of the operands.

@@ -33,6 +33,7 @@ impl Matrices {
             layout,
             bytes: 2 * elements,
             expr,
+            unsigned_zeros: false,
         };
         let panels = Layout::Panels { width: 16, group: 8, rows: 64, cols: 64 };
         [weight(panels, [40, COLS], 64 * 64, qkv), weight(Layout::Rows { stride: 64 }, [3, COLS], 3 * 64, tensor(&"w"))]

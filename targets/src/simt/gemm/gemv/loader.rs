@@ -57,6 +57,8 @@ impl<'c> Source<'c> for InMemory<'c> {
 pub struct Staged<'c> {
     pub ptr: Ptr<'c>,
     pub columns: usize,
+    /// Vectors from those of all columns to the next.
+    pub apart: usize,
     /// The first vector that is there.
     pub first: usize,
     /// Scales of all columns, or of all columns of each group.
@@ -67,11 +69,11 @@ impl<'c> Source<'c> for Staged<'c> {
     fn vec16(&self, m: &Matrix<'_, 'c>, column: Int<'c>, vec16: Int<'c>) -> Ptr<'c> {
         let c = m.c;
         let vec16 = vec16 - self.first;
-        c.at(self.ptr, (vec16 * self.columns + column) * VEC16)
+        c.at(self.ptr, (vec16 * self.apart + column) * VEC16)
     }
 
     fn apart(&self) -> usize {
-        self.columns * VEC16
+        self.apart * VEC16
     }
 
     fn is_far(&self) -> bool {

@@ -106,11 +106,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let weights: Vec<Fragment<'c>> = asked.weights.iter().map(fragment).collect();
             return self.contraction.multiply(&weights, columns, sums);
         };
-        let (m, vec16s) = (self.matrix(), self.matrix().vec16s());
-        let taken = |column: &Fragment<'c>, i: usize| -> Fragment<'c> {
-            column[i * vec16s..(i + 1) * vec16s].iter().map(|&vec16| m.as_taken(vec16)).collect()
-        };
-        let product = |i: usize| columns.iter().map(|column| taken(column, i)).collect();
+        let vec16s = self.matrix().vec16s();
+        let product = |i: usize| columns.iter().map(|column| column[i * vec16s..(i + 1) * vec16s].to_vec()).collect();
         let columns: Vec<Vec<Fragment<'c>>> = (0..self.shape.times()).map(product).collect();
         for ((piece, loaded), sums) in asked.weights.iter().enumerate().zip(sums.chunks_mut(self.shape.columns)) {
             way.add(piece, loaded, (&columns, &scales), sums);

@@ -1,5 +1,5 @@
 //! How a kernel goes along the weight, by what registers and local memory hold.
-use atomc_ir::arch::{GpuArch, Simt};
+use atomc_ir::arch::{GpuArch, Isa, Simt};
 use atomc_ir::{Diagnostic, Layout};
 
 use crate::KernelSpec;
@@ -21,6 +21,9 @@ const EXCHANGED: usize = 1 << 10;
 pub struct Shape {
     /// Rows of the result that are made together: all tokens, or some rows of an expert.
     pub tokens: usize,
+    /// Vectors of staged rows from one column to the next: on AMD an odd number, so that lanes
+    /// which write neighbouring columns of a row do not wait for the same banks of local memory.
+    pub staged: usize,
     /// Tiles of tokens, and how many each has.
     pub columns: usize,
     pub width: usize,
@@ -92,7 +95,8 @@ impl Shape {
         // What the waves leave to each other has room beside rows and what else is exchanged.
         let room = (simt.unit.lds_group - gemv.local - EXCHANGED) / (pieces * tokens * 16 * 4);
         let waves = (steps / ahead).min(room).clamp(1, WAVES);
-        Shape { tokens, columns, width, waves, steps, ahead, codes, quantised: None, span, local: gemv.local }
+        let staged = if simt.isa == Isa::Amdgcn { tokens | 1 } else { tokens };
+        Shape { tokens, staged, columns, width, waves, steps, ahead, codes, quantised: None, span, local: gemv.local }
     }
 
     /// Products of a step.
@@ -101,8 +105,8 @@ impl Shape {
     }
 
     /// Bytes of the rows of a step, whose elements have so many.
-    fn step_bytes(&self, size: usize) -> usize {
-        self.tokens * self.span * self.times() * size
+    pub fn step_bytes(&self, size: usize) -> usize {
+        self.staged * self.span * self.times() * size
     }
 
     /// Bytes of local memory for rows, beside what waves leave to each other.

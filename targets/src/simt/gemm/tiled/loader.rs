@@ -162,7 +162,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let c = m.c;
         let base = c.at(self.to(half), c.lane_index() * VEC16);
         for (i, &vec16) in vec16s.iter().enumerate().rev() {
-            c.store(c.at(base, i * c.simt.wave * VEC16), m.as_taken(vec16), VEC16 as u32);
+            c.store(c.at(base, i * c.simt.wave * VEC16), vec16, VEC16 as u32);
         }
     }
 }

@@ -12,8 +12,14 @@ use crate::simt::machine::fragment::{Matrix, VEC16};
 /// expert may have tiles of half as many.
 const SIDE: usize = 8;
 const SMALL: usize = SIDE / 2;
+/// The same of large tiles, which read half as many bytes for each product, and of which one stands
+/// on a unit.
+const LARGE: usize = SIDE * 2;
 /// Panels of a wave where a tile is small: two waves make it.
 const SMALL_PANELS: usize = 2;
+
+/// Columns of a stretch of 16-bit floats, where local memory is large.
+const STRETCH: usize = 64;
 
 /// How a tile is cut.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +45,25 @@ pub struct Shape {
     pub quantised: Option<Quantised>,
 }
 
+/// Whether tiles are large: local memory holds two stretches of 64 columns of one, rows have room
+/// for whole ones, and there is a full tile for each unit of the chip. Sums of codes have no
+/// registers beside what else their loops hold.
+fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
+    let (side, simt) = (16 * LARGE, arch.simt);
+    let Sizes { dtype, encoding, rows, .. } = Sizes::of(spec.body)?;
+    let fits = simt.unit.lds_group >= 2 * 2 * side * STRETCH * dtype.size();
+    let tiles = spec.tokens / side * rows.div_ceil(side);
+    let is_plain = encoding.is_none() && Matrix::native(simt, dtype) && dtype.size() == 2;
+    Ok(is_plain && fits && arch.memory.rows.is_multiple_of(side) && tiles >= simt.chip.units)
+}
+
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, depth, pieces, encoding, experts, .. } = Sizes::of(spec.body)?;
         let side = match experts.map(|experts| experts.layout) {
             // In the same order along K: a tile is small where steps are, so that there are more.
             None if spec.invariant && spec.tokens <= SMALL * 16 => SMALL,
+            None if is_large(spec, arch)? => LARGE,
             None => SIDE,
             Some(Layout::Grouped { tile, .. }) if [SMALL, SIDE].contains(&(tile / 16)) && tile % 16 == 0 => tile / 16,
             Some(Layout::Grouped { tile, .. }) => {
@@ -77,7 +96,7 @@ impl Shape {
         let stretch = match quantised {
             Some(Quantised { as_stored: true, .. }) if roomy(GROUP) => GROUP,
             Some(Quantised { as_stored: true, .. }) => SPAN,
-            _ if roomy(64) => 64,
+            _ if roomy(STRETCH) => STRETCH,
             _ => 32,
         };
         Ok(Shape {
@@ -112,6 +131,11 @@ impl Shape {
     /// a turn of the loop has.
     pub fn in_group(&self) -> usize {
         (GROUP / self.stretch).min(2)
+    }
+
+    /// Whether a tile fills a unit.
+    pub fn is_large(&self) -> bool {
+        self.side == LARGE
     }
 
     /// Tokens of a tile.
