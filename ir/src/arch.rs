@@ -487,6 +487,9 @@ pub struct WarpgroupPrefill {
 pub struct StreamK {
     /// Fewest tokens.
     pub tokens: usize,
+    /// Fewest tokens of rows of floats with a quantised weight: where sums are scaled, and where
+    /// decoded numbers are.
+    pub decoded: [usize; 2],
     /// Tokens up to which every unit must have `slots` slots.
     pub few: usize,
     /// Slots of a unit with which the loops outweigh where sums meet.

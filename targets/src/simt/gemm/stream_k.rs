@@ -68,9 +68,14 @@ fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot
     WhyNot::unless(Matrix::native(simt, dtype) && dtype.size() == 2, || {
         format!("weights of {}: warpgroup MMA takes 16-bit floats", dtype.name())
     })?;
+    let measured = launch::measured(arch)?.stream_k;
     match Encoding::of(spec.body) {
-        Some(encoding) => Decoded::check(&encoding, dtype, arch).and_then(|()| takes_tokens(spec, decoded::TOKENS))?,
-        None => takes_tokens(spec, launch::measured(arch)?.stream_k.tokens)?,
+        Some(encoding) => {
+            Decoded::check(&encoding, dtype, arch)?;
+            let scales_numbers = Decoded::of(spec.body).is_some_and(|decoded| decoded.scales_numbers());
+            takes_tokens(spec, measured.decoded[usize::from(scales_numbers)])?;
+        }
+        None => takes_tokens(spec, measured.tokens)?,
     }
     WhyNot::unless(rowwise::vector(spec.body) == LANES, || format!("rows are not whole vectors of {LANES} elements"))?;
     let prologue = Prologue::of(spec.body)?;

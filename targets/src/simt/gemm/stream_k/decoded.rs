@@ -20,8 +20,6 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::warpgroup::TileForm;
 
-/// Fewest tokens of rows.
-pub const TOKENS: usize = 8;
 /// Columns of a K tile: two swizzled blocks of rows.
 pub const K_TILE: usize = 128;
 /// Columns of a swizzled block.
@@ -96,6 +94,11 @@ impl Decoded {
         refused(!exact, &format!("scales are no numbers of {}", dtype.name()))
     }
 
+    /// Whether decoded numbers are scaled, and not sums.
+    pub fn scales_numbers(&self) -> bool {
+        self.scaling == Scaling::Pairs
+    }
+
     /// Bytes of a panel's values in a slot.
     pub fn chunk(&self) -> usize {
         self.encoding.codes.bytes(16 * K_TILE)
@@ -147,21 +150,22 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let zero = vec![c.zero_sum(DType::F32); count];
         self.weights.wait_full(c, part.first);
         let begin = zero.into_iter().chain(carried(&weight.stage(part.first, 0))).collect::<Vec<_>>();
-        let all = c.for_each((part.first, part.end, 1), &begin, |turn, all| {
+        let all = c.for_each((part.first, part.end, 1), &begin, |index, all| {
             let (sums, first) = all.split_at(count);
             let first: Vec<Int> = first.iter().map(|&word| c.as_int(word)).collect();
             let first = [first[..WORDS].to_vec(), first[WORDS..].to_vec()];
-            self.rows.wait_full(c, turn);
+            self.rows.wait_full(c, index);
             let (sums, next) = match (is_new, by_rows) {
-                (_, true) => self.products_by_rows(&weight, (part, turn), &first, sums),
+                (_, true) => self.products_by_rows(&weight, (part, index), &first, sums),
                 (true, _) => {
-                    let (own, next) = self.products(&weight, (part, turn), &first, &[]);
-                    (self.add_scaled_halves(&weight, turn, sums, &own), next)
+                    let (own, next) = self.products(&weight, (part, index), &first, &[]);
+                    (self.add_scaled_halves(&weight, index, sums, &own), next)
                 }
-                (false, _) => self.products(&weight, (part, turn), &first, sums),
+                (false, _) => self.products(&weight, (part, index), &first, sums),
             };
-            self.weights.release(c, is_first, turn);
-            self.rows.release(c, is_first, turn);
+            c.meet_in_wave();
+            self.weights.release(c, is_first, index);
+            self.rows.release(c, is_first, index);
             sums.into_iter().chain(carried(&next)).collect()
         });
         all[..count].to_vec()
@@ -169,9 +173,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// Begins the products of a block of columns with upper or lower rows, added to sums if there
     /// are any.
-    fn begin(&self, turn: Int<'c>, block: usize, a: &[Int<'c>], sums: &[Any<'c>]) -> Vec<Any<'c>> {
+    fn begin(&self, index: Int<'c>, block: usize, a: &[Int<'c>], sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, shape, dtype) = (self.code(), self.shape, self.contraction.matrix.dtype);
-        let rows = (self.rows.at(turn) + block * (shape.columns * ROW), TileForm::Swizzled);
+        let rows = (self.rows.at(index) + block * (shape.columns * ROW), TileForm::Swizzled);
         match sums.is_empty() {
             true => c.mma_async_rs_new(shape.columns / 2, dtype, a, rows),
             false => c.mma_async_rs(sums, dtype, a, rows),
@@ -179,9 +183,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// The first stage of the K tile behind one.
-    fn next_stage(&self, weight: &WeightReader<'_, '_, '_, '_, 'c>, (part, turn): At<'c>) -> Fragments<'c> {
+    fn next_stage(&self, weight: &WeightReader<'_, '_, '_, '_, 'c>, (part, index): At<'c>) -> Fragments<'c> {
         let c = self.code();
-        let next = c.smaller(turn + 1, part.end - 1);
+        let next = c.smaller(index + 1, part.end - 1);
         self.weights.wait_full(c, next);
         weight.stage(next, 0)
     }
@@ -232,14 +236,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn add_scaled_halves(
         &self,
         weight: &WeightReader<'_, '_, '_, '_, 'c>,
-        turn: Int<'c>,
+        index: Int<'c>,
         sums: &[Any<'c>],
         own: &[Any<'c>],
     ) -> Vec<Any<'c>> {
         let half = self.shape.columns / 2;
         let of = |i: usize| {
             let range = i * half..(i + 1) * half;
-            add_scaled(self.code(), &sums[range.clone()], &own[range], &weight.scales(turn, 0, i).0)
+            add_scaled(self.code(), &sums[range.clone()], &own[range], &weight.scales(index, 0, i).0)
         };
         [of(0), of(1)].concat()
     }
@@ -301,21 +305,21 @@ struct WeightReader<'r, 'g, 'k, 'a, 'c> {
 
 impl<'c> WeightReader<'_, '_, '_, '_, 'c> {
     /// A slot, and the number of the wave's first panel in it.
-    fn place(&self, turn: Int<'c>) -> (Int<'c>, Int<'c>) {
+    fn place(&self, index: Int<'c>) -> (Int<'c>, Int<'c>) {
         let group = self.group;
-        (group.weights.at(turn), group.team() * PANELS + group.wave() * OF_WAVE)
+        (group.weights.at(index), group.team() * PANELS + group.wave() * OF_WAVE)
     }
 
     /// The left operand of a stage of a K tile.
-    fn stage(&self, turn: Int<'c>, stage: usize) -> Fragments<'c> {
-        [0, 1].map(|part| if self.by_rows { self.half(turn, part, stage) } else { self.half(turn, stage, part) })
+    fn stage(&self, index: Int<'c>, stage: usize) -> Fragments<'c> {
+        [0, 1].map(|part| if self.by_rows { self.half(index, part, stage) } else { self.half(index, stage, part) })
     }
 
     /// The upper or lower rows of a block of columns.
-    fn half(&self, turn: Int<'c>, block: usize, half: usize) -> Vec<Int<'c>> {
+    fn half(&self, index: Int<'c>, block: usize, half: usize) -> Vec<Int<'c>> {
         let (c, runs) = (self.group.code(), self.decoded.runs());
-        let words = self.words(turn, block, half);
-        let (scales, zeros) = self.scales(turn, block, half);
+        let words = self.words(index, block, half);
+        let (scales, zeros) = self.scales(index, block, half);
         let of_panel = |panel: usize| -> Vec<Int<'c>> {
             let of_run = |(run, &word): (usize, &Int<'c>)| {
                 let groups = self.groups_of_block();
@@ -333,9 +337,9 @@ impl<'c> WeightReader<'_, '_, '_, '_, 'c> {
     }
 
     /// A word of each run of 16 bytes of each of the wave's panels. Each load takes four runs.
-    fn words(&self, turn: Int<'c>, block: usize, half: usize) -> Vec<Int<'c>> {
+    fn words(&self, index: Int<'c>, block: usize, half: usize) -> Vec<Int<'c>> {
         let c = self.group.code();
-        let (lane, (slot, panel)) = (c.lane_index(), self.place(turn));
+        let (lane, (slot, panel)) = (c.lane_index(), self.place(index));
         let (runs, chunk) = (self.decoded.runs(), self.decoded.chunk());
         let load = |first: usize| {
             let number = lane / 8 + first;
@@ -352,11 +356,11 @@ impl<'c> WeightReader<'_, '_, '_, '_, 'c> {
 
     /// Of each of the wave's panels, the lane's row's scales and zero points for the groups of a
     /// block, if they come with slots.
-    fn scales(&self, turn: Int<'c>, block: usize, half: usize) -> (Vec<FloatValue<'c>>, Vec<Zero<'c>>) {
+    fn scales(&self, index: Int<'c>, block: usize, half: usize) -> (Vec<FloatValue<'c>>, Vec<Zero<'c>>) {
         let (group, decoded) = (self.group, self.decoded);
         let (c, of_panel) = (group.code(), decoded.scale_bytes());
         let Some(codes) = group.codes.as_ref().filter(|_| of_panel > 0) else { return (vec![], vec![]) };
-        let (slot, panel) = self.place(turn);
+        let (slot, panel) = self.place(index);
         let base = slot + group.shape.slot_panels() * decoded.chunk();
         let row = c.lane_index() / 4 + 8 * half;
         let [scale, zero] = decoded.of_group();
