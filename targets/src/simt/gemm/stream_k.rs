@@ -148,7 +148,8 @@ struct Group<'g, 'k, 'a, 'c> {
     rows: Pipeline<'c>,
     /// Squares of rows, for each part of a tile.
     squares: Pipeline<'c>,
-    /// In local memory, of each team: sums of a tile, what sums are scaled by, and one word for all.
+    /// In local memory, of each team: sums of a tile, what sums are scaled by, and one word for
+    /// all.
     sums: Ptr<'c>,
     scales: Ptr<'c>,
     word: Ptr<'c>,

@@ -102,3 +102,46 @@ fn local_memory_holds_what_it_must() {
         }
     }
 }
+
+/// A contraction with a weight of 4-bit integers in groups.
+fn grouped(width: usize, rows: usize, group: usize, scale: &str) -> Graph {
+    let groups = width / group;
+    let text = format!(
+        "graph @k(%x: bf16[T, {width}], %w: i4[{rows}, {width}]@panels, %s: {scale}[{rows}, {groups}]@columns) {{
+  %0 = linear %x, %w, %s {{out = bf16, block = [1, {group}]}} : bf16[T, {rows}]
+  return %0
+}}"
+    );
+    parse(&text).unwrap()
+}
+
+/// Groups of a K tile scale sums, smaller ones the decoded numbers, whose type must have the scale.
+#[test]
+fn quantised_weights_of_whole_groups_are_decoded() {
+    let suits = |body: &Graph, tokens| suits(&spec(body, tokens), row("sm_90a"), &Choice::none("stream_k")).is_ok();
+    for (group, scale, least) in [(128, "bf16", 8), (256, "f32", 8), (32, "bf16", 16), (64, "bf16", 16)] {
+        let body = grouped(4096, 6144, group, scale);
+        assert!([least, 32, 64].into_iter().all(|tokens| suits(&body, tokens)), "groups of {group}");
+        assert!([least - 1, 65].into_iter().all(|tokens| !suits(&body, tokens)), "groups of {group}");
+    }
+    assert!(!suits(&grouped(4096, 6144, 32, "f32"), 64));
+    assert!(!suits(&grouped(4160, 6144, 64, "bf16"), 64), "part of a K tile");
+}
+
+/// Each team has a tile: all panels are in one, all slots are shared out, and local memory holds
+/// slots, stages and the sums of both teams.
+#[test]
+fn two_teams_cover_a_quantised_weight() {
+    for (width, rows) in [(128, 96), (4096, 4096), (4096, 6144), (12288, 4096), (4096, 4112)] {
+        let body = grouped(width, rows, 128, "bf16");
+        for tokens in [8, 33, 64] {
+            let spec = spec(&body, tokens);
+            let s = Shape::new(&spec, row("sm_90a"), &Choice::none("stream_k")).unwrap();
+            assert_eq!((s.teams, s.consumers(), s.threads()), (2, 256, 512));
+            assert!(s.tiles * s.teams * s.each() * 16 >= rows, "{s:?}");
+            assert_eq!(s.units(), s.tiles * width / 128);
+            let used = s.slots * s.slot_bytes() + s.rows_bytes() + s.teams * s.sums_bytes();
+            assert!(s.slots >= 2 && used <= 227 << 10, "{s:?}");
+        }
+    }
+}
