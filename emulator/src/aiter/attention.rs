@@ -30,11 +30,16 @@ fn attend(
     out
 }
 
+fn list(numbers: &[usize]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    numbers.join(", ")
+}
+
 fn grid(groups: [usize; 3], threads: u32) -> Grid {
     Grid { groups: groups.map(|n| n as u32), threads: [threads, 1, 1], dynamic_lds: 0 }
 }
 
-/// Decode of one token a sequence over pages of 16.
+/// Decode of one token a sequence, or a few, over pages of 16.
 #[derive(Clone, Copy, Debug)]
 pub struct Paged {
     /// Tokens of each sequence.
@@ -42,59 +47,63 @@ pub struct Paged {
     pub kv_heads: usize,
     /// Query heads of one key head.
     pub group: usize,
+    /// Tokens of queries of each sequence, the last ones of it.
+    pub queries: usize,
     /// What keys and values are; queries are bf16. Bytes have a scale a token and head.
     pub cache: Element,
 }
 
 impl Paged {
     pub fn case(self, chip: &str, name: &str, seed: u64) -> Case {
-        let Paged { contexts, kv_heads, group, cache } = self;
+        let Paged { contexts, kv_heads, group, queries, cache } = self;
         let mut random = Random::new(seed);
         let heads = kv_heads * group;
         let longest = contexts.iter().max().expect("a sequence").div_ceil(PAGE);
         let pages = longest * contexts.len() + 3;
         let order = random.order(pages);
         let table: Vec<u32> = order[..longest * contexts.len()].to_vec();
-        let queries = random.bf16(contexts.len() * heads * HEAD, -2.0, 2.0);
+        let q = Element::Bf16.random(contexts.len() * queries * heads * HEAD, &mut random);
         let [keys, values] = [0, 1].map(|_| cache.random(pages * kv_heads * PAGE * HEAD, &mut random));
         let (low, high) = if cache == Element::Int8 { (0.004, 0.012) } else { (0.004, 0.008) };
         let [key_scales, value_scales] = [0, 1].map(|_| random.floats(pages * kv_heads * PAGE, low, high));
         let lengths: Vec<u32> = contexts.iter().map(|n| *n as u32).collect();
         let buffers = vec![
-            Buffer::zeros(contexts.len() * heads * HEAD * 2),
-            Buffer::halves(&queries),
+            Buffer::zeros(q.len()),
+            Buffer::bytes(&q),
             Buffer::bytes(&keys),
             Buffer::bytes(&values),
             Buffer::words(&table),
             Buffer::words(&lengths),
             Buffer::floats(&key_scales),
             Buffer::floats(&value_scales),
+            Buffer::words(&(0..=contexts.len()).map(|n| (n * queries) as u32).collect::<Vec<u32>>()),
         ];
         let mut slots = Slots::default();
         let scale = 1.0 / (HEAD as f64).sqrt();
         let head_bytes = cache.bytes(PAGE * HEAD);
-        let words = [longest, kv_heads, heads * HEAD * 2, head_bytes * kv_heads, head_bytes, 0, group];
-        slots.buffers(&buffers).float((scale * std::f64::consts::LOG2_E) as f32);
-        slots.words(&words.map(|v| v as u32)).null();
+        let words = [longest, kv_heads, heads * HEAD * 2, head_bytes * kv_heads, head_bytes, queries - 1, group];
+        slots.buffers(&buffers[..8]).float((scale * std::f64::consts::LOG2_E) as f32);
+        slots.words(&words.map(|v| v as u32)).pointer(if queries > 1 { buffers[8].address() } else { 0 });
         let cells = Cells { cache, kv_heads, keys, values, key_scales, value_scales, table, longest };
         let compare = move |buffers: &[Buffer]| {
-            let queries =
-                Element::Bf16.values(&queries.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>(), queries.len());
+            let q = Element::Bf16.values(&q, q.len() / 2);
             let mut wanted = Vec::new();
-            for (row, query) in queries.chunks_exact(HEAD).enumerate() {
-                let (sequence, head) = (row / heads, row % heads / group);
+            for (row, query) in q.chunks_exact(HEAD).enumerate() {
+                let (token, head) = (row / heads, row % heads / group);
+                let sequence = token / queries;
+                let count = contexts[sequence] + token % queries + 1 - queries;
                 let [key, value] = [false, true].map(|v| {
                     let cells = &cells;
                     move |at| cells.get(v, sequence, head, at)
                 });
-                wanted.extend(attend(query, contexts[sequence], scale, key, value));
+                wanted.extend(attend(query, count, scale, key, value));
             }
             (buffers[0].as_bf16().collect(), wanted)
         };
-        let list: Vec<String> = contexts.iter().map(ToString::to_string).collect();
+        let many = if queries > 1 { format!(", {queries} queries") } else { String::new() };
         Case {
             path: format!("{chip}/pa/{name}.co"),
-            sizes: format!("contexts {}, {heads} heads on {kv_heads}", list.join(", ")),
+            sizes: format!("contexts {}, {heads} heads on {kv_heads}{many}", list(contexts)),
             grid: grid([kv_heads, contexts.len(), 1], THREADS),
             arguments: slots,
             buffers,
@@ -180,19 +189,7 @@ impl Latent {
             Buffer::floats(&scales[1..]),
         ];
         let scale = 1.0 / (LATENT as f64).sqrt();
-        let mut slots = Slots::default();
-        slots.buffers(&buffers[..7]).float(scale as f32);
-        let bytes = [queries * heads, 1].map(|n| element.bytes(n * LATENT) as u32);
-        slots.words(&[(heads * queries) as u32, splits as u32, bytes[0], bytes[1], 0]);
-        slots
-            .buffers(&buffers[7..9])
-            .null()
-            .buffers(&buffers[9..])
-            .word(u32::from(splits == 1))
-            .null()
-            .null()
-            .word(1)
-            .word(0);
+        let slots = self.slots(&buffers, scale as f32);
         let compare = move |buffers: &[Buffer]| {
             let q = element.values(&q, sequences * queries * heads * LATENT);
             let kv = element.values(&kv, pages * LATENT);
@@ -208,20 +205,39 @@ impl Latent {
             }
             (self.combine(buffers), wanted)
         };
-        let list: Vec<String> = lengths.iter().map(ToString::to_string).collect();
-        let (many, parts) = (
-            if queries > 1 { format!(", {queries} queries") } else { String::new() },
-            if splits > 1 { format!(", {splits} splits") } else { String::new() },
-        );
         Case {
             path: format!("{chip}/mla/{name}.co"),
-            sizes: format!("lengths {}, {heads} heads{many}{parts}", list.join(", ")),
+            sizes: self.sizes(),
             grid: grid([(heads * queries).div_ceil(rows), sequences, splits], THREADS),
             arguments: slots,
             buffers,
             compare: Box::new(compare),
             allowed: if element == Element::Bf16 { 8e-3 } else { 4e-2 },
         }
+    }
+
+    fn slots(&self, buffers: &[Buffer], scale: f32) -> Slots {
+        let Latent { heads, queries, splits, element, .. } = *self;
+        let [row, page] = [queries * heads, 1].map(|n| element.bytes(n * LATENT));
+        let mut slots = Slots::default();
+        slots.buffers(&buffers[..7]).float(scale);
+        slots.words(&[heads * queries, splits, row, page, 0].map(|v| v as u32));
+        slots.buffers(&buffers[7..9]).null().buffers(&buffers[9..]).word(u32::from(splits == 1));
+        // No sums of the whole, and one rank of one.
+        slots.null().null().words(&[1, 0]);
+        slots
+    }
+
+    fn sizes(&self) -> String {
+        let Latent { lengths, heads, queries, splits, .. } = *self;
+        let mut text = format!("lengths {}, {heads} heads", list(lengths));
+        if queries > 1 {
+            text += &format!(", {queries} queries");
+        }
+        if splits > 1 {
+            text += &format!(", {splits} splits");
+        }
+        text
     }
 
     /// The parts of the context together, as a second kernel does on a GPU.

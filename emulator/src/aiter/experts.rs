@@ -103,6 +103,74 @@ impl Experts {
     }
 }
 
+/// The first of two launches (`fmoe_2stages`): gate and up of every token's experts, with a scale a
+/// token and one a row.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstStage {
+    pub size: Experts,
+    pub element: Element,
+    /// What the gate gives is multiplied by the expert's weight.
+    pub weighted: bool,
+}
+
+impl FirstStage {
+    pub fn case(self, chip: &str, name: &str, seed: u64) -> Case {
+        let Experts { tokens, dim, inner, experts, chosen, tile, .. } = self.size;
+        let FirstStage { element, weighted, .. } = self;
+        let mut random = Random::new(seed);
+        let choices = self.size.choose(&mut random);
+        let sorted = self.size.sort(&choices);
+        let x = element.random(tokens * dim, &mut random);
+        let gates = element.random(experts * 2 * inner * dim, &mut random);
+        let x_scales = random.floats(tokens, 0.004, 0.008);
+        let gate_scales = random.floats(experts * 2 * inner, 0.002, 0.004);
+        let buffers = vec![
+            Buffer::zeros(tokens * chosen * inner * 2),
+            Buffer::bytes(&x),
+            Buffer::bytes(&shuffle(&gates, dim)),
+            Buffer::words(&[sorted.ids.len() as u32, tokens as u32]),
+            Buffer::floats(&x_scales),
+            Buffer::floats(&gate_scales),
+            Buffer::words(&sorted.ids),
+            Buffer::words(&sorted.experts),
+            Buffer::floats(&sorted.weights),
+        ];
+        let mut slots = Slots::default();
+        slots.buffers(&buffers[..6]).null().buffers(&buffers[6..8]);
+        let strides = [dim, dim, chosen * inner * 2, 2 * inner * dim, 2 * inner * 4, inner * 4, chosen, 0, 0];
+        let words = [&[dim, inner, tokens, experts][..], &strides].concat();
+        slots.words(&words.iter().map(|v| *v as u32).collect::<Vec<u32>>()).buffers(&buffers[8..]);
+        let compare = move |b: &[Buffer]| {
+            let mut wanted = Vec::new();
+            for (at, (expert, weight)) in choices.iter().enumerate() {
+                let token = at / chosen;
+                let x = element.values(&x[token * dim..][..dim], dim);
+                let row = |row: usize| {
+                    let row = expert * 2 * inner + row;
+                    let sum = dot(&x, |k| element.value(&gates, row * dim + k));
+                    sum * f64::from(x_scales[token]) * f64::from(gate_scales[row])
+                };
+                let factor = if weighted { f64::from(*weight) } else { 1.0 };
+                wanted.extend((0..inner).map(|n| silu(factor * row(n)) * factor * row(inner + n)));
+            }
+            (b[0].as_bf16().collect(), wanted)
+        };
+        Case {
+            path: format!("{chip}/fmoe_2stages/{name}.co"),
+            sizes: format!("{tokens} tokens of {dim}, {experts} experts of {inner}, {chosen} a token"),
+            grid: Grid {
+                groups: [inner.div_ceil(tile.1) as u32, sorted.experts.len() as u32, 1],
+                threads: [THREADS, 1, 1],
+                dynamic_lds: 0,
+            },
+            arguments: slots,
+            buffers,
+            compare: Box::new(compare),
+            allowed: 1e-2,
+        }
+    }
+}
+
 struct Weights {
     size: Experts,
     element: Element,

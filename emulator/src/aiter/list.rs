@@ -1,7 +1,7 @@
 //! The kernels that are compared, and with which sizes.
 use super::Case;
 use super::attention::{Latent, Paged, Prompt};
-use super::experts::{Choice, Experts};
+use super::experts::{Choice, Experts, FirstStage};
 use super::gemm::{Gemm, Kernel};
 use super::numbers::Element;
 
@@ -26,7 +26,7 @@ impl Entry {
 
 /// All of them.
 pub fn entries() -> Vec<Entry> {
-    [gemms(), paged(), latent(), prompts(), experts(), choices()].into_iter().flatten().collect()
+    [gemms(), paged(), latent(), prompts(), experts(), first_stages(), choices()].into_iter().flatten().collect()
 }
 
 /// Chips of a product's kernel, its name, M, N, K and splits.
@@ -101,22 +101,24 @@ fn fp8(chip: &str) -> Element {
 
 fn paged() -> Vec<Entry> {
     let rows = [
-        ("pa_bf16_noquant_gqa8_1tg_4w", 8, None),
-        ("pa_bf16_noquant_gqa16_1tg_4w", 16, None),
-        ("pa_bf16_pertokenFp8_gqa8_2tg_4w", 8, Some(true)),
-        ("pa_bf16_pertokenFp8_gqa16_2tg_4w", 16, Some(true)),
-        ("pa_bf16_pertokenInt8_gqa8_2tg_4w", 8, Some(false)),
-        ("pa_bf16_pertokenInt8_gqa16_2tg_4w", 16, Some(false)),
+        ("pa_bf16_noquant_gqa8_1tg_4w", 8, None, 1),
+        ("pa_bf16_noquant_gqa16_1tg_4w", 16, None, 1),
+        ("pa_bf16_noquant_gqa8_1tg_4w_mtp_msk1", 8, None, 2),
+        ("pa_bf16_pertokenFp8_gqa8_2tg_4w", 8, Some(true), 1),
+        ("pa_bf16_pertokenFp8_gqa16_2tg_4w", 16, Some(true), 1),
+        ("pa_bf16_pertokenFp8_gqa8_1tg_4w_mtp_msk1", 8, Some(true), 2),
+        ("pa_bf16_pertokenInt8_gqa8_2tg_4w", 8, Some(false), 1),
+        ("pa_bf16_pertokenInt8_gqa16_2tg_4w", 16, Some(false), 1),
     ];
     let mut all = Vec::new();
-    for (name, group, bytes) in rows {
+    for (name, group, bytes, queries) in rows {
         for chip in BOTH {
             let cache = match bytes {
                 None => Element::Bf16,
                 Some(true) => fp8(chip),
                 Some(false) => Element::Int8,
             };
-            let size = Paged { contexts: &[1, 333, 100], kv_heads: 2, group, cache };
+            let size = Paged { contexts: &[2, 333, 100], kv_heads: 2, group, queries, cache };
             all.push(Entry::new("pa", chip, name, move || size.case(chip, name, 1)));
         }
     }
@@ -130,7 +132,7 @@ fn latent() -> Vec<Entry> {
         (BOTH, "mla_dec_stage1_bf16_a16w16_subQ128_mqa128", Latent { heads: 128, rows: 128, ..decode }),
         (BOTH, "mla_a16w16_qh16_m16x4_n16x1_coex0_mask1", Latent { queries: 4, rows: 128, ..decode }),
         (BOTH, "mla_a16w16_qh16_m32x4_n16x1_coex0_mask1", Latent { queries: 8, rows: 128, ..decode }),
-        (BOTH, "mla_a16w16_qh8_qseqlen1_gqaratio8_v3", Latent { heads: 8, rows: 8, ..decode }),
+        (BOTH, "mla_a16w16_qh8_qseqlen1_gqaratio8_v3", Latent { heads: 8, rows: 8, splits: 2, ..decode }),
         (BOTH, "mla_a8w8_qh16_qseqlen1_gqaratio16", Latent { rows: 128, element: Element::Fp8(true), ..decode }),
         (
             BOTH,
@@ -207,6 +209,26 @@ fn experts() -> Vec<Entry> {
         Entry::new("fmoe", chip, name, move || size.case(chip, name, 1))
     };
     rows.map(entry).into()
+}
+
+fn first_stages() -> Vec<Entry> {
+    let size = Experts { tokens: 40, dim: 512, inner: 256, experts: 4, chosen: 2, tile: (32, 128), persistent: 0 };
+    let rows = [
+        ("fmoe_stage1_bf16_pertokenFp8_g1u1_32x128_3tg_pf2", size.tile, true, false),
+        ("fmoe_stage1_bf16_pertokenFp8_g1u1_64x128_2tg_pf3", (64, 128), true, false),
+        ("fmoe_stage1_bf16_pertokenFp8_g1u1_128x128_pf2", (128, 128), true, false),
+        ("fmoe_stage1_bf16_pertokenFp8_doweight_g1u1_32x64_4tg_pf2", (32, 64), true, true),
+        ("fmoe_stage1_bf16_pertokenInt8_g1u1_48x128_2tg_pf2", (48, 128), false, false),
+    ];
+    let mut all = Vec::new();
+    for (name, tile, floats, weighted) in rows {
+        for chip in BOTH {
+            let element = if floats { fp8(chip) } else { Element::Int8 };
+            let stage = FirstStage { size: Experts { tile, ..size }, element, weighted };
+            all.push(Entry::new("fmoe_2stages", chip, name, move || stage.case(chip, name, 1)));
+        }
+    }
+    all
 }
 
 fn choices() -> Vec<Entry> {

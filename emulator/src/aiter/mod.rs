@@ -22,7 +22,7 @@ use crate::fault::{Fault, LoadError};
 use crate::launch::{Emulator, Grid, Options};
 use crate::memory::{Access, Memory};
 
-/// Lanes of a wave times waves of a group: every kernel of theirs that runs here has four waves.
+/// Work-items of a group of four waves, which nearly all of their kernels have.
 pub const THREADS: u32 = 256;
 
 /// Why a code object could not be opened.
