@@ -326,7 +326,12 @@ impl Prompt {
             arguments: slots,
             buffers,
             compare: Box::new(compare),
-            allowed: if element == Element::Bf16 { 1e-2 } else { 5e-2 },
+            // Weights become fp8. Where every query has all keys, results are small beside them.
+            allowed: match (element, causal) {
+                (Element::Bf16, _) => 1e-2,
+                (_, true) => 2.5e-2,
+                (_, false) => 5e-2,
+            },
         }
     }
 

@@ -1,6 +1,6 @@
 //! Launches of kernels that nobody here wrote: AMD's AITER publishes hand-written ones as code
-//! objects. A [`Case`] has a kernel's arguments, grid and random operands, and knows in float64 what
-//! must come out.
+//! objects. A [`Case`] has a kernel's arguments, grid and random operands, and knows in float64
+//! what must come out.
 //!
 //! No code object of theirs is in this repository: [`open`] takes the folder `hsa` of a copy of
 //! AITER's.

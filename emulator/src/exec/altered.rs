@@ -1,8 +1,8 @@
 //! What gfx9 can do to the vector instructions that follow: take registers by index
 //! (`s_set_gpr_idx_on`), or skip them (`s_setvskip`). AITER's kernels do both.
 //!
-//! Source: instruction set of Vega, "VGPR Indexing" and `S_SETVSKIP`. Distance and choice of operands
-//! are in `m0`.
+//! Source: instruction set of Vega, "VGPR Indexing" and `S_SETVSKIP`. Distance and choice of
+//! operands are in `m0`.
 use super::salu::src;
 use super::step::{Action, Alteration, Registers, Step};
 use super::{Group, Side, shadow};
@@ -72,8 +72,8 @@ pub fn step<const CHECK: bool>(
             Step { inst: inst.clone(), action: Action::Vector(*handler), class: step.class, registers, flops: 0 };
         shadow::check(&moved, wave, side, &group.checks)?;
     }
-    // SAFETY: `resolve` gave the handler for this instruction, whose registers are others of the same
-    // kind, on this machine.
+    // SAFETY: `resolve` gave the handler for this instruction, whose registers are others of the
+    // same kind, on this machine.
     unsafe { handler(wave, &inst) };
     Ok(())
 }
