@@ -39,6 +39,7 @@ pub const VARIABLES: &[Variable] = &[
 /// Variables that builds, tests and benchmarks of atomc read. Whoever works on it may have them set
 /// for good.
 pub const DEVELOPERS: &[&str] = &[
+    "ATOMC_AITER",
     "ATOMC_FUZZ",
     "ATOMC_FUZZ_SEED",
     "ATOMC_LLVM_DIR",
