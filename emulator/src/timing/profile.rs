@@ -1,0 +1,88 @@
+//! What a work-group costs, as a function of memory latency and of the length of its loop.
+use super::cu::{self, Core};
+use super::trace::{Event, LINE, Op, Trace, Unit};
+
+/// Latencies, in clocks, for which a compute unit is run; others are interpolated.
+pub const LATENCIES: [u64; 9] = [200, 350, 500, 700, 900, 1200, 1600, 2200, 3000];
+
+/// Numbers of a sample behind those of the latencies.
+const OTHERS: usize = 5;
+
+/// What one work-group takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Clocks at each of [`LATENCIES`].
+    pub clocks: [f64; LATENCIES.len()],
+    /// Clocks of the busiest SIMD's matrix unit.
+    pub matrix: f64,
+    /// Bytes asked of L1.
+    pub loaded: f64,
+    /// Bytes of the lines that L1 asks of L2.
+    pub missed: f64,
+    pub stored: f64,
+    /// Bytes of the lines that atomics touch.
+    pub atomics: f64,
+}
+
+impl Sample {
+    pub fn of(trace: &Trace, groups: usize, core: &Core) -> Sample {
+        let all = |of: &dyn Fn(&Op, &Event) -> u64| -> f64 {
+            let each = trace.waves.iter().flatten().map(|e| of(&trace.ops[e.op as usize], e));
+            each.sum::<u64>() as f64
+        };
+        let unit = |op: &Op, unit: Unit, n: u64| if op.unit == unit { n } else { 0 };
+        Sample {
+            clocks: LATENCIES.map(|latency| cu::clocks(trace, groups, latency, core) as f64),
+            matrix: all(&|op, _| unit(op, Unit::Matrix, op.clocks.into())) / trace.waves.len().min(core.simds) as f64,
+            loaded: all(&|op, e| unit(op, Unit::Load, e.bytes.into())),
+            missed: all(&|op, e| unit(op, Unit::Load, u64::from(e.misses) * LINE)),
+            stored: all(&|op, e| unit(op, Unit::Store, e.bytes.into())),
+            atomics: all(&|op, e| unit(op, Unit::Atomic, u64::from(e.lines) * LINE)),
+        }
+    }
+
+    pub fn numbers(&self) -> Vec<f64> {
+        let others = [self.matrix, self.loaded, self.missed, self.stored, self.atomics];
+        self.clocks.iter().chain(&others).copied().collect()
+    }
+
+    pub fn from_numbers(numbers: &[f64]) -> Option<Sample> {
+        let (clocks, others) = numbers.split_at_checked(LATENCIES.len())?;
+        let [matrix, loaded, missed, stored, atomics]: [f64; OTHERS] = others.try_into().ok()?;
+        Some(Sample { clocks: clocks.try_into().ok()?, matrix, loaded, missed, stored, atomics })
+    }
+
+    /// Clocks at a latency.
+    pub fn at(&self, latency: f64) -> f64 {
+        let after = LATENCIES.partition_point(|l| (*l as f64) < latency).clamp(1, LATENCIES.len() - 1);
+        let [low, high] = [after - 1, after].map(|k| LATENCIES[k] as f64);
+        let part = ((latency - low) / (high - low)).max(-0.5);
+        self.clocks[after - 1] + (self.clocks[after] - self.clocks[after - 1]) * part
+    }
+}
+
+/// Samples at two lengths of the loop; what is between or beyond is on the line through them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Profile {
+    pub k: [f64; 2],
+    pub samples: [Sample; 2],
+}
+
+impl Profile {
+    /// What a work-group takes that goes along `k` elements.
+    pub fn along(&self, k: f64) -> Sample {
+        self.line(k, 1.0)
+    }
+
+    /// What one more element takes.
+    pub fn slope(&self) -> Sample {
+        self.line(1.0, 0.0)
+    }
+
+    fn line(&self, k: f64, fixed: f64) -> Sample {
+        let [a, b] = self.samples.map(|s| s.numbers());
+        let slope = |a: f64, b: f64| (b - a) / (self.k[1] - self.k[0]);
+        let value = |(a, b): (&f64, &f64)| fixed * (a - slope(*a, *b) * self.k[0]) + slope(*a, *b) * k;
+        Sample::from_numbers(&a.iter().zip(&b).map(value).collect::<Vec<f64>>()).unwrap_or_default()
+    }
+}
