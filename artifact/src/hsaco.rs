@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
-use object::{LittleEndian, ReadRef};
+use object::{LittleEndian, ReadRef, SectionIndex};
 
 pub use descriptor::{DESCRIPTOR_BYTES, Descriptor, Preload, Properties, Rsrc1, Rsrc2};
 pub use error::Error;
@@ -124,7 +124,10 @@ impl CodeObject {
         let relocations = relocations(&sections, bytes)?;
         let mut object = CodeObject {
             version,
-            isa: Isa::parse(&metadata.target)?,
+            isa: match &metadata.target {
+                Some(target) => Isa::parse(target)?,
+                None => Isa::of_flags(header.e_flags.get(LE))?,
+            },
             flags: header.e_flags.get(LE),
             segments,
             relocations,
@@ -193,6 +196,22 @@ impl Isa {
         Ok(Isa { processor, features })
     }
 
+    /// Of the ELF header's flags: what assemblers that leave the target out of the metadata write.
+    pub fn of_flags(flags: u32) -> Result<Isa, Error> {
+        let mach = flags & 0xff;
+        let known = MACHINES.iter().find(|(number, _)| *number == mach);
+        let (_, processor) = known.ok_or(Error::Target { target: format!("machine {mach:#x}") })?;
+        let state = |shift: u32| match flags >> shift & 3 {
+            2 => Some(false),
+            3 => Some(true),
+            _ => None,
+        };
+        // `EF_AMDGPU_FEATURE_SRAMECC_V4` and `EF_AMDGPU_FEATURE_XNACK_V4`
+        let features = [("sramecc", state(10)), ("xnack", state(8))];
+        let features = features.into_iter().filter_map(|(name, on)| Some((name.to_string(), on?))).collect();
+        Ok(Isa { processor: processor.to_string(), features })
+    }
+
     /// Whether code for this ISA runs on a device that reports `device`: the same processor, and no
     /// feature in another state.
     pub fn runs_on(&self, device: &Isa) -> bool {
@@ -206,6 +225,9 @@ impl std::fmt::Display for Isa {
         self.features.iter().try_for_each(|(name, on)| write!(f, ":{name}{}", if *on { '+' } else { '-' }))
     }
 }
+
+/// Numbers of processors in the flags of the ELF header (`EF_AMDGPU_MACH_AMDGCN_*`).
+const MACHINES: [(u32, &str); 3] = [(0x3f, "gfx90a"), (0x4c, "gfx942"), (0x4f, "gfx950")];
 
 /// `ELFOSABI_AMDGPU_HSA`
 const OS_ABI: u8 = 64;
@@ -273,9 +295,20 @@ fn symbols(sections: &SectionTable<'_, Header>, bytes: &[u8]) -> Result<Vec<Symb
     let defined = table.iter().filter(|s| !s.is_undefined(LE));
     let symbol = |s: &elf::Sym64<LittleEndian>| {
         let name = String::from_utf8_lossy(s.name(LE, table.strings())?).into_owned();
-        Ok(Symbol { name, address: s.st_value(LE), size: s.st_size(LE) })
+        let size = match s.st_size(LE) {
+            0 => up_to_end(sections, s),
+            size => size,
+        };
+        Ok(Symbol { name, address: s.st_value(LE), size })
     };
     defined.map(symbol).collect()
+}
+
+/// Bytes from a symbol to the end of its section: hand-written kernels have symbols of size 0.
+fn up_to_end(sections: &SectionTable<'_, Header>, symbol: &elf::Sym64<LittleEndian>) -> u64 {
+    let index = SectionIndex(usize::from(symbol.st_shndx(LE)));
+    let end = sections.section(index).map(|s| s.sh_addr(LE).saturating_add(s.sh_size(LE)));
+    end.map_or(0, |end| end.saturating_sub(symbol.st_value(LE)))
 }
 
 fn relocations(sections: &SectionTable<'_, Header>, bytes: &[u8]) -> Result<Vec<Relocation>, Error> {

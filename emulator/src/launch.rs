@@ -39,6 +39,10 @@ pub struct Options {
     /// 0 runs groups in order and each wave to its next barrier. Any other value shuffles groups
     /// and interleaves waves at random points, always the same ones for the same seed.
     pub seed: u64,
+    /// Anything but 0 takes waves in turn, that many instructions each, as a chip does with 1 where
+    /// nothing stalls. Kernels that only time saves from a race are right that way. Waves then are
+    /// not shuffled, whatever the seed.
+    pub quantum: u32,
     /// Work-groups run on that many threads of the host. More than one makes the order of groups'
     /// atomics a matter of chance.
     pub threads: usize,
@@ -48,7 +52,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { checks: Checks::ALL, conflicts: true, seed: 1, threads: 1, limit: 1 << 36 }
+        Options { checks: Checks::ALL, conflicts: true, seed: 1, quantum: 0, threads: 1, limit: 1 << 36 }
     }
 }
 
@@ -155,7 +159,10 @@ impl<'a> Dispatch<'a> {
         if meta.private_segment_fixed_size > 1 << 20 {
             return Err(LaunchError::Scratch(meta.private_segment_fixed_size.into()));
         }
-        let size = (kernel.descriptor.kernarg_size.max(meta.kernarg_segment_size) as usize).next_multiple_of(64);
+        let size = kernel.descriptor.kernarg_size.max(meta.kernarg_segment_size) as usize;
+        // Arguments of hand-written kernels may go beyond what their metadata says.
+        let extra = if meta.args.iter().any(|a| !a.value_kind.explicit()) { 0 } else { arguments.len() };
+        let size = size.max(extra).next_multiple_of(64);
         let mut dispatch = Dispatch {
             isa,
             kernel,

@@ -7,6 +7,7 @@
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little")))]
 compile_error!("the memory of kernels is the memory of a little-endian 64-bit host; only x86-64 is tested");
 
+pub mod aiter;
 mod code;
 mod counts;
 pub mod decode;

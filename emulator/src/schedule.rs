@@ -127,15 +127,18 @@ impl<'a> Worker<'a> {
         self.start();
         let mut random = Random(self.options.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
         let mut left = self.options.limit;
+        let mut last = self.runners.len() - 1;
         loop {
             let waves = self.runners.len();
             let shuffled = self.options.seed != 0 && waves > 1;
-            let (from, budget) = match shuffled {
-                true => (random.below(waves as u64) as usize, 1 + random.below(TURN)),
-                false => (0, 1 << 20),
+            let (from, budget) = match (self.options.quantum, shuffled) {
+                (0, true) => (random.below(waves as u64) as usize, 1 + random.below(TURN)),
+                (0, false) => (0, 1 << 20),
+                (quantum, _) => ((last + 1) % waves, quantum.into()),
             };
             let mut all = (from..waves).chain(0..from);
             let Some(at) = all.find(|k| self.ready(*k)) else { break };
+            last = at;
             self.turn(at, budget.min(left) as u32)?;
             left -= budget.min(left);
             if left == 0 {

@@ -4,8 +4,9 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Metadata {
     /// `amdgcn-amd-amdhsa--gfx942:xnack-`
-    #[serde(rename = "amdhsa.target")]
-    pub target: String,
+    /// Hand-written files may lack it.
+    #[serde(rename = "amdhsa.target", default)]
+    pub target: Option<String>,
     #[serde(rename = "amdhsa.kernels", default)]
     pub kernels: Vec<KernelMetadata>,
 }

@@ -107,6 +107,23 @@ fn everything_is_read() {
 }
 
 #[test]
+fn hand_written_files_are_read() {
+    let mut fixture = Fixture::default();
+    fixture.metadata.as_object_mut().unwrap().remove("amdhsa.target");
+    let mut file = fixture.build();
+    // The function's symbol has no size: it ends where its section does, here the second one.
+    let mut put = |at: usize, word: u64| file[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    put(0x640 + 24, 1 | 0x12 << 32 | 2 << 48);
+    put(0x640 + 24 + 16, 0);
+    put(0x700 + 128 + 16, 0x10840 + CODE_BYTES - 8);
+    let object = CodeObject::read(&file).unwrap();
+    assert_eq!(object.isa.to_string(), "gfx942");
+    assert_eq!(object.kernel("k").unwrap().code.file, TEXT + 64..file.len());
+    assert_eq!(Isa::of_flags(0x54f).unwrap().to_string(), "gfx950");
+    assert_eq!(Isa::of_flags(0xe4c).unwrap().to_string(), "gfx942:sramecc+:xnack-");
+}
+
+#[test]
 fn faults_are_named() {
     let message = |f: Fixture| CodeObject::read(&f.build()).unwrap_err().to_string();
     let version = Fixture { abi_version: 9, ..Fixture::default() };

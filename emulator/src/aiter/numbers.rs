@@ -1,0 +1,121 @@
+//! Random operands, what their codes mean, and the order in which kernels take them.
+use crate::num::{E2M1, E4M3, E4M3_FNUZ, bf16_to_f32, f32_to_bf16};
+
+/// Random numbers, the same ones for the same seed (xorshift64* of Marsaglia and Vigna).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        ((self.next() >> 33) % n as u64) as usize
+    }
+
+    /// Evenly between the two.
+    pub fn between(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * (self.next() >> 40) as f32 / (1u32 << 24) as f32
+    }
+
+    pub fn floats(&mut self, count: usize, low: f32, high: f32) -> Vec<f32> {
+        (0..count).map(|_| self.between(low, high)).collect()
+    }
+
+    /// bf16 codes.
+    pub fn bf16(&mut self, count: usize, low: f32, high: f32) -> Vec<u16> {
+        (0..count).map(|_| f32_to_bf16(self.between(low, high))).collect()
+    }
+
+    /// An order of the first `count` numbers.
+    pub fn order(&mut self, count: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..count as u32).collect();
+        for k in (1..count).rev() {
+            order.swap(k, self.below(k + 1));
+        }
+        order
+    }
+}
+
+/// Types of operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    Int8,
+    /// fp8 as the chip has it: with `true`, as gfx942 does.
+    Fp8(bool),
+    /// Two in a byte, the even one in its low half.
+    Fp4,
+    Bf16,
+}
+
+impl Element {
+    /// Bytes of so many.
+    pub fn bytes(self, count: usize) -> usize {
+        match self {
+            Element::Int8 | Element::Fp8(_) => count,
+            Element::Fp4 => count / 2,
+            Element::Bf16 => count * 2,
+        }
+    }
+
+    /// Random codes of numbers that are all finite.
+    pub fn random(self, count: usize, random: &mut Random) -> Vec<u8> {
+        match self {
+            Element::Bf16 => random.bf16(count, -1.0, 1.0).iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Element::Int8 => (0..count).map(|_| (random.below(255) as i32 - 127) as u8).collect(),
+            Element::Fp4 => (0..count / 2).map(|_| (random.next() >> 56) as u8).collect(),
+            // Exponents up to 15 of 15; magnitudes of at least one keep clear of FNUZ's NaN.
+            Element::Fp8(_) => {
+                (0..count).map(|_| (random.below(0x70) as u8 + 1) | (random.next() >> 56) as u8 & 0x80).collect()
+            }
+        }
+    }
+
+    /// The number at an index.
+    pub fn value(self, codes: &[u8], at: usize) -> f64 {
+        match self {
+            Element::Int8 => f64::from(codes[at] as i8),
+            Element::Fp8(true) => E4M3_FNUZ.decode(codes[at].into()).into(),
+            Element::Fp8(false) => E4M3.decode(codes[at].into()).into(),
+            Element::Fp4 => E2M1.decode(u32::from(codes[at / 2] >> (at % 2 * 4)) & 15).into(),
+            Element::Bf16 => bf16_to_f32(u16::from_le_bytes([codes[2 * at], codes[2 * at + 1]])).into(),
+        }
+    }
+
+    pub fn values(self, codes: &[u8], count: usize) -> Vec<f64> {
+        (0..count).map(|at| self.value(codes, at)).collect()
+    }
+}
+
+/// Puts 16 rows' pieces of 16 bytes one after the other ("preshuffled" operands, (16, 16)).
+pub fn shuffle(rows: &[u8], row_bytes: usize) -> Vec<u8> {
+    let pieces = row_bytes / 16;
+    let mut out = vec![0; rows.len()];
+    for (at, piece) in rows.chunks_exact(16).enumerate() {
+        let (row, column) = (at / pieces, at % pieces);
+        let to = ((row / 16) * pieces + column) * 16 + row % 16;
+        out[to * 16..][..16].copy_from_slice(piece);
+    }
+    out
+}
+
+/// Scales of MXFP4, in the order in which its products take them. Rows come in 256s, columns in
+/// eights.
+pub fn shuffle_scales(scales: &[u8], columns: usize) -> Vec<u8> {
+    let mut out = vec![0; scales.len()];
+    for (at, scale) in scales.iter().enumerate() {
+        let (row, column) = (at / columns, at % columns);
+        let block = row / 32 * (columns / 8) + column / 8;
+        let inner = (column % 4 * 16 + row % 16) * 4 + column % 8 / 4 * 2 + row % 32 / 16;
+        out[block * 256 + inner] = *scale;
+    }
+    out
+}
