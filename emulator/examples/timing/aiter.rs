@@ -1,57 +1,18 @@
 //! AITER's hand-written GEMM kernels: their arguments and grids.
-use std::path::Path;
-
+use atomc_emulator::aiter::gemm::Family;
 use atomc_emulator::timing::cu::CORE;
 use atomc_emulator::timing::profile::Sample;
 use atomc_emulator::timing::trace::Trace;
 use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory};
 
-/// The families of kernels, by the layout of their arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    Int8,
-    Fp8Block,
-    Fp4,
-    Bf16,
-}
-
-impl Family {
-    pub fn of(kernel: &str) -> Option<Family> {
-        let prefixes = [
-            ("I8gemm", Family::Int8),
-            ("fp8gemm", Family::Fp8Block),
-            ("f4gemm", Family::Fp4),
-            ("bf16gemm", Family::Bf16),
-        ];
-        prefixes.iter().find(|(p, _)| kernel.starts_with(p)).map(|(_, family)| *family)
+/// Bytes of an element of A and of B, and of their scales.
+pub fn element_bytes(family: Family) -> f64 {
+    match family {
+        Family::Int8 => 1.0,
+        Family::Fp8Blocks => 1.0 + 4.0 / 128.0,
+        Family::Fp4 => 0.5 + 1.0 / 32.0,
+        Family::Bf16 => 2.0,
     }
-
-    pub fn folder(self) -> &'static str {
-        match self {
-            Family::Int8 => "i8gemm",
-            Family::Fp8Block => "fp8gemm_blockscale",
-            Family::Fp4 => "f4gemm",
-            Family::Bf16 => "bf16gemm",
-        }
-    }
-
-    /// Bytes of an element of A and of B, and of their scales.
-    pub fn bytes(self) -> f64 {
-        match self {
-            Family::Int8 => 1.0,
-            Family::Fp8Block => 1.0 + 4.0 / 128.0,
-            Family::Fp4 => 0.5 + 1.0 / 32.0,
-            Family::Bf16 => 2.0,
-        }
-    }
-}
-
-/// Rows and columns of a kernel's tile, from its name.
-pub fn tile(kernel: &str) -> Option<[u32; 2]> {
-    kernel.split('_').find_map(|part| {
-        let (m, n) = part.split_once('x')?;
-        Some([m.parse().ok()?, n.parse().ok()?])
-    })
 }
 
 /// A product of one tile.
@@ -74,15 +35,15 @@ pub struct Arena {
 
 impl Arena {
     pub fn new() -> Arena {
-        let bytes = vec![0u128; REGION / 16 * REGIONS];
+        let bytes = vec![0u128; REGION / 16 * (REGIONS + 1)];
         let mut memory = Memory::default();
         // SAFETY: the arena owns them as long as the map.
-        unsafe { memory.map(bytes.as_ptr() as u64, (REGION * REGIONS) as u64, Access::ReadWrite) };
+        unsafe { memory.map(bytes.as_ptr() as u64, (REGION * (REGIONS + 1)) as u64, Access::ReadWrite) };
         Arena { bytes, memory }
     }
 
     fn region(&self, number: usize) -> u64 {
-        self.bytes.as_ptr() as u64 + (number * REGION) as u64
+        (self.bytes.as_ptr() as u64).next_multiple_of(4096) + (number * REGION) as u64
     }
 }
 
@@ -105,7 +66,7 @@ fn arguments(family: Family, p: Product, arena: &Arena) -> Vec<u8> {
     let mut a = Arguments(vec![0; 512]);
     let Product { m, n, k, splits } = p;
     match family {
-        Family::Int8 | Family::Fp8Block => {
+        Family::Int8 | Family::Fp8Blocks => {
             (0..6).for_each(|i| drop(a.pointer(16 * i, arena.region(i))));
             let words = [m, n, k, k + 128, k, n * 2, splits, m, n.div_ceil(128), k / 128];
             words.iter().enumerate().for_each(|(i, w)| drop(a.word(96 + 16 * i, *w)));
@@ -131,19 +92,12 @@ fn arguments(family: Family, p: Product, arena: &Arena) -> Vec<u8> {
     a.0
 }
 
-/// Loads the code object of a kernel.
-pub fn load(folder: &Path, gfx: &str, family: Family, kernel: &str) -> Result<CodeObject, String> {
-    let path = folder.join("hsa").join(gfx).join(family.folder()).join(format!("{kernel}.co"));
-    let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    CodeObject::load(&bytes).map_err(|e| format!("{kernel}: {e}"))
-}
-
 /// What a tile of a kernel executes: the last of its splits.
 pub fn record(code: &CodeObject, family: Family, product: Product, arena: &Arena) -> Result<Trace, String> {
     let symbol = code.kernels().next().ok_or("no kernel")?.to_string();
     let last = product.splits - 1;
     let (groups, group) = match family {
-        Family::Int8 | Family::Fp8Block => ([product.splits, 1, 1], [last, 0, 0]),
+        Family::Int8 | Family::Fp8Blocks => ([product.splits, 1, 1], [last, 0, 0]),
         Family::Fp4 | Family::Bf16 => ([1, 1, product.splits], [0, 0, last]),
     };
     let grid = Grid { groups, threads: [256, 1, 1], dynamic_lds: 0 };

@@ -1,48 +1,65 @@
 //! Fits the model of times to measured ones, and predicts.
 mod aiter;
+mod fit;
+mod rows;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use atomc_emulator::timing::chip::{Chip, NUMBERS};
+use atomc_emulator::timing::chips::CHIPS;
+use fit::{Case, biases, summary};
+use rows::{Profiles, Row};
 
 fn main() {
     let var = |name: &str| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set")));
     let (times, folder) = (var("ATOMC_AMD_TIMES"), var("ATOMC_AITER"));
-    let text = std::fs::read_to_string(times.join("gemm_asm.csv")).expect("gemm_asm.csv");
-    let mut kernels: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for line in text.lines().skip(1) {
-        let f: Vec<&str> = line.split(',').collect();
-        *kernels.entry((f[0].to_string(), f[8].to_string())).or_default() += 1;
+    let cache = std::env::var_os("ATOMC_TIMING_CACHE").map_or("target/timing.txt".into(), PathBuf::from);
+    let all = rows::read(&times.join("gemm_asm.csv")).unwrap_or_else(|e| panic!("{e}"));
+    let mut profiles = Profiles::open(&cache);
+    let began = std::time::Instant::now();
+    profiles.fill(&all, &folder).iter().for_each(|e| eprintln!("{e}"));
+    eprintln!("profiles: {:.1} s", began.elapsed().as_secs_f64());
+    profiles.save(&cache);
+    let rounds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(100);
+    for chip in &CHIPS {
+        let began = std::time::Instant::now();
+        let cases = cases(&all, &profiles, chip);
+        let fitted = fit::fit(&cases, chip, rounds);
+        report(&cases, &fitted);
+        println!("{:.1} s", began.elapsed().as_secs_f64());
     }
-    let arena = aiter::Arena::new();
-    for ((gfx, kernel), rows) in kernels {
-        let family = aiter::Family::of(&kernel).expect("a known family");
-        let [m, n] = aiter::tile(&kernel).expect("a tile");
-        let code = match aiter::load(&folder, &gfx, family, &kernel) {
-            Ok(code) => code,
-            Err(e) => {
-                println!("{gfx} {kernel}: {e}");
-                continue;
-            }
-        };
-        let splits = if kernel.contains("splitk") { 2 } else { 1 };
-        let both = [2048u32, 4096].map(|k| aiter::record(&code, family, aiter::Product { m, n, k: k * splits, splits }, &arena));
-        match both {
-            [Ok(a), Ok(b)] => {
-                use atomc_emulator::timing::{cu::CORE, profile::Sample};
-                let start = std::time::Instant::now();
-                let [sa, sb] = [&a, &b].map(|t| Sample::of(t, 1, &CORE));
-                let per = |a: f64, b: f64| (b - a) / 8.0;
-                let fixed = |a: f64, b: f64| a - (b - a);
-                println!(
-                    "{gfx} {kernel} {rows}: per 256: matrix {} clocks {:?} L1 {} L2 {} | fixed {:?} stored {} atomics {} ({} events, {:.3} s)",
-                    per(sa.matrix, sb.matrix),
-                    [2, 4, 6].map(|i| per(sa.clocks[i], sb.clocks[i])),
-                    per(sa.loaded, sb.loaded), per(sa.missed, sb.missed),
-                    [2, 4, 6].map(|i| fixed(sa.clocks[i], sb.clocks[i])), sa.stored, sa.atomics,
-                    a.waves.iter().map(Vec::len).sum::<usize>(), start.elapsed().as_secs_f64(),
-                );
-            }
-            [a, b] => println!("{gfx} {kernel}: {:?} {:?}", a.err(), b.err()),
+}
+
+fn cases(rows: &[Row], profiles: &Profiles, chip: &Chip) -> Vec<Case> {
+    let of = rows.iter().filter(|r| r.gfx == chip.gfx && r.cus == chip.cus);
+    let case = |row: &Row| {
+        let work = row.work(profiles.get(row)?, chip);
+        Some(Case { work, us: row.us, kernel: row.kernel.clone(), kind: row.kind.clone() })
+    };
+    of.filter_map(case).collect()
+}
+
+fn report(cases: &[Case], chip: &Chip) {
+    println!("{}", chip.name);
+    NUMBERS.iter().zip(chip.numbers).for_each(|(n, v)| print!("{} {v:.3} {}  ", n.name, n.unit));
+    println!();
+    let errors: Vec<f64> = cases.iter().map(|c| c.error(chip)).collect();
+    let line = |name: &str, of: &dyn Fn(&Case) -> bool| {
+        let part: Vec<f64> = cases.iter().zip(&errors).filter(|(c, _)| of(c)).map(|(_, e)| *e).collect();
+        if !part.is_empty() {
+            let s = summary(&part);
+            println!("  {name:12} {:5} rows  median {:5.1} %  p90 {:5.1} %  bias {:+5.1} %", part.len(), s.median * 100.0, s.ninety * 100.0, s.bias * 100.0);
         }
+    };
+    line("all", &|_| true);
+    for kind in ["bf16", "int8", "fp8_block", "fp4"] {
+        line(kind, &|c| c.kind == kind);
+    }
+    line("> 100 us", &|c| c.us > 100.0);
+    line("20-100 us", &|c| c.us > 20.0 && c.us <= 100.0);
+    line("7-20 us", &|c| c.us > 7.0 && c.us <= 20.0);
+    line("< 7 us", &|c| c.us <= 7.0);
+    for (kernel, (n, bias)) in biases(cases, &errors, 1) {
+        println!("    {kernel:50} {n:4} {:+6.1} %", bias * 100.0);
     }
 }

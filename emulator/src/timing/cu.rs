@@ -195,13 +195,14 @@ impl<'a> Cu<'a> {
     fn global(&mut self, at: usize, op: &Op, event: Event, start: u64) -> u64 {
         let wave = &mut self.waves[at];
         let room = full(&wave.vector, self.core.vector_counter);
-        let start = start.max(room).max(wave.result(&op.reads, self.core)).max(self.memory);
+        let start = start.max(room).max(wave.result(&op.reads, self.core));
+        let begins = start.max(self.memory);
         let moves = u64::from(event.bytes) / self.core.l1_bytes;
         let takes = moves.max(u64::from(event.lines) / self.core.l1_lines).max(self.core.issue);
-        self.memory = start + takes;
+        self.memory = begins + takes;
         let done = match op.unit {
             Unit::Load => {
-                self.data = (start + self.latency).max(self.data) + moves;
+                self.data = (begins + self.latency).max(self.data) + moves;
                 self.data
             }
             _ => self.memory + self.latency,

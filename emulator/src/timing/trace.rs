@@ -237,25 +237,35 @@ fn keep(l1: &mut [Vec<u64>; SETS], line: u64) -> bool {
     found.is_some()
 }
 
-/// Clocks of an access of LDS: lanes go in order, as many at once as fill `width` bytes; the bank
-/// of four bytes with the most different dwords decides.
+/// Clocks of an access of LDS of `width` bytes a clock: lanes go in groups; in each, the bank of
+/// four bytes with the most different dwords decides.
 pub fn lds_clocks(places: &Places, bytes: u32, width: u32) -> u16 {
     // Narrow accesses do not use more than 32 banks.
     let width = if bytes >= 16 { width } else { 128 };
-    let at_once = (width / bytes.max(4)).min(64);
+    let together = (width / bytes.max(4)).min(64) as usize;
     let banks = (width / 4) as usize;
     let mut total = 0;
-    for first in (0..64).step_by(at_once as usize) {
-        let active = places.in_lds >> first & (u64::MAX >> (64 - at_once));
-        let mut words: Vec<u32> = lanes(active)
-            .flat_map(|lane| (0..bytes.div_ceil(4)).map(move |k| (first + lane, k)))
-            .map(|(lane, k)| places.lds[lane] / 4 + k)
-            .collect();
-        words.sort_unstable();
-        words.dedup();
+    for first in (0..64).step_by(together) {
+        let group = (first..first + together).map(|at| if bytes == 16 { lane_of(at, together) } else { at });
+        let active = group.filter(|lane| places.in_lds >> lane & 1 != 0);
+        let dwords = active.flat_map(|lane| (0..bytes.div_ceil(4)).map(move |k| places.lds[lane] / 4 + k));
+        let mut dwords: Vec<u32> = dwords.collect();
+        dwords.sort_unstable();
+        dwords.dedup();
         let mut load = [0u16; 64];
-        words.iter().for_each(|w| load[*w as usize % banks] += 1);
+        dwords.iter().for_each(|d| load[*d as usize % banks] += 1);
         total += load.iter().copied().max().unwrap_or(0).max(1);
     }
     total
+}
+
+/// Lanes by fours in the order in which accesses of 16 bytes take them, from which they come eight
+/// (CDNA3) or sixteen (CDNA4) at once. Sources: documentation of composable_kernel, "LDS bank
+/// conflicts"; HipKittens, phases of `ds_read_b128`.
+const EIGHTS: [usize; 8] = [0, 5, 1, 4, 2, 7, 3, 6];
+const SIXTEENS: [usize; 8] = [0, 3, 5, 6, 1, 2, 4, 7];
+
+fn lane_of(at: usize, together: usize) -> usize {
+    let fours = if together == 8 { EIGHTS } else { SIXTEENS };
+    at / 32 * 32 + fours[at % 32 / 4] * 4 + at % 4
 }

@@ -1,0 +1,91 @@
+//! Errors of predictions, and the search for the numbers of a chip.
+use std::collections::BTreeMap;
+
+use atomc_emulator::timing::chip::{COUNT, Chip, NUMBERS, Work};
+
+/// A row with its work.
+#[derive(Clone)]
+pub struct Case {
+    pub work: Work,
+    pub us: f64,
+    pub kernel: String,
+    pub kind: String,
+}
+
+impl Case {
+    /// Prediction over measurement, less one.
+    pub fn error(&self, chip: &Chip) -> f64 {
+        chip.time(&self.work) / self.us - 1.0
+    }
+}
+
+/// A part of the sorted values.
+pub fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (part * (sorted.len().max(1) - 1) as f64).round() as usize;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
+}
+
+pub struct Summary {
+    pub median: f64,
+    pub ninety: f64,
+    pub bias: f64,
+}
+
+pub fn summary(errors: &[f64]) -> Summary {
+    let sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
+    let bias = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+    Summary { median: quantile(&sizes, 0.5), ninety: quantile(&sizes, 0.9), bias }
+}
+
+/// Mean error of each kernel with at least that many rows.
+pub fn biases(cases: &[Case], errors: &[f64], rows: usize) -> BTreeMap<String, (usize, f64)> {
+    let mut sums: BTreeMap<String, (usize, f64)> = BTreeMap::new();
+    for (case, error) in cases.iter().zip(errors) {
+        let sum = sums.entry(case.kernel.clone()).or_default();
+        *sum = (sum.0 + 1, sum.1 + error);
+    }
+    sums.retain(|_, (n, _)| *n >= rows);
+    sums.values_mut().for_each(|(n, sum)| *sum /= *n as f64);
+    sums
+}
+
+/// What a fit makes small: the median error, a part of the 90th percentile, and the mean bias of
+/// kernels.
+fn loss(cases: &[Case], chip: &Chip) -> f64 {
+    let errors: Vec<f64> = cases.iter().map(|c| c.error(chip)).collect();
+    let all = summary(&errors);
+    let mean = errors.iter().map(|e| e.abs().min(1.0)).sum::<f64>() / errors.len() as f64;
+    let biases = biases(cases, &errors, 10);
+    let bias = biases.values().map(|(_, b)| b.abs()).sum::<f64>() / biases.len().max(1) as f64;
+    all.median + 0.25 * all.ninety + 0.5 * mean + 0.25 * bias
+}
+
+/// Searches each number in turn, with steps that grow where they help and shrink where not.
+pub fn fit(cases: &[Case], start: &Chip, rounds: usize) -> Chip {
+    let mut chip = *start;
+    let mut best = loss(cases, &chip);
+    let mut steps = NUMBERS.map(|n| (n.range[1] - n.range[0]) / 16.0);
+    for _ in 0..rounds {
+        for at in 0..COUNT {
+            let [low, high] = NUMBERS[at].range;
+            let tries = [steps[at], -steps[at]];
+            let better = tries.iter().find_map(|step| {
+                let mut next = chip;
+                next.numbers[at] = (next.numbers[at] + step).clamp(low, high);
+                let value = loss(cases, &next);
+                (value < best).then_some((next, value))
+            });
+            match better {
+                Some((next, value)) => {
+                    (chip, best) = (next, value);
+                    steps[at] *= 1.5;
+                }
+                None => steps[at] *= 0.5,
+            }
+            steps[at] = steps[at].clamp((high - low) / 4096.0, (high - low) / 4.0);
+        }
+    }
+    chip
+}

@@ -1,0 +1,93 @@
+//! A chip: rounds of work-groups over its compute units, against what its memories give.
+use super::profile::Sample;
+
+/// A number of the model that depends on the chip.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Number {
+    pub name: &'static str,
+    pub unit: &'static str,
+    /// What is physically possible; fits stay inside.
+    pub range: [f64; 2],
+}
+
+const fn number(name: &'static str, unit: &'static str, low: f64, high: f64) -> Number {
+    Number { name, unit, range: [low, high] }
+}
+
+pub const COUNT: usize = 11;
+
+/// The numbers of a chip, in the order of [`Chip::numbers`].
+pub const NUMBERS: [Number; COUNT] = [
+    number("launch", "us", 1.0, 5.0),
+    number("memset", "us", 0.5, 5.0),
+    number("clock", "GHz", 1.0, 2.6),
+    number("power", "", 0.0, 0.7),
+    number("latency", "ns", 200.0, 1000.0),
+    number("hbm", "TB/s", 2.0, 8.0),
+    number("cache", "TB/s", 2.0, 17.0),
+    number("l2", "TB/s", 0.5, 4.0),
+    number("group", "us", 0.0, 4.0),
+    number("atomics", "TB/s", 0.05, 8.0),
+    number("overlap", "", 1.5, 10.0),
+];
+
+/// A chip's shape and its numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chip {
+    pub name: &'static str,
+    pub gfx: &'static str,
+    pub cus: u32,
+    pub xcds: u32,
+    pub numbers: [f64; COUNT],
+}
+
+/// A launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// What one work-group takes.
+    pub group: Sample,
+    pub groups: f64,
+    /// Bytes of the operands, and of the results.
+    pub read: f64,
+    pub written: f64,
+    /// Bytes that one XCD asks of what lies behind its L2, over all rounds.
+    pub fetched: f64,
+    /// The Infinity Cache has the operands.
+    pub resident: bool,
+    /// The results are cleared first, by a kernel of its own.
+    pub memset: bool,
+}
+
+const MICRO: f64 = 1e6;
+
+impl Chip {
+    /// Microseconds of a launch.
+    pub fn time(&self, work: &Work) -> f64 {
+        let [launch, memset, clock, power, latency, hbm, cache, l2, group, atomics, overlap] = self.numbers;
+        let rounds = self.rounds(work.groups);
+        // Work-groups that an XCD runs at once.
+        let active = (work.groups / f64::from(self.xcds)).min(f64::from(self.cus / self.xcds)).max(1.0);
+        let filled = work.groups / (rounds * f64::from(self.cus));
+        let mut ghz = clock;
+        for _ in 0..2 {
+            let clocks = work.group.at(latency * ghz);
+            ghz = clock * (1.0 - power * filled * work.group.matrix / clocks);
+        }
+        let own = work.group.at(latency * ghz) / ghz * 1e-3;
+        let shared = work.group.missed * active / l2 * 1e-12 * MICRO;
+        let adds = work.group.atomics * work.groups / rounds / atomics * 1e-12 * MICRO;
+        let compute = rounds * (own.max(shared) + group + adds);
+        let from_hbm = if work.resident { 0.0 } else { work.read } + work.written;
+        let memory = from_hbm / hbm * 1e-12 * MICRO;
+        let fabric = work.fetched * f64::from(self.xcds) / cache * 1e-12 * MICRO;
+        let body = [compute, memory, fabric].iter().map(|t| t.powf(overlap)).sum::<f64>().powf(1.0 / overlap);
+        let clears = if work.memset { memset + work.written / hbm * 1e-12 * MICRO } else { 0.0 };
+        launch + body + clears
+    }
+
+    /// Rounds of work-groups over the compute units. XCDs take groups in turn.
+    fn rounds(&self, groups: f64) -> f64 {
+        let each = (groups / f64::from(self.xcds)).ceil();
+        (each / f64::from(self.cus / self.xcds)).ceil().max(1.0)
+    }
+}
